@@ -1,0 +1,3 @@
+module github.com/reaper-ttl/reaper
+
+go 1.26.0

@@ -1,0 +1,305 @@
+// Package store is the contract between the sweep and the databases it works
+// on. Its drivers are store/embedded and store/datastore; store/storetest holds
+// what each of them must do, as a suite of tests.
+//
+// The invariant that a driver keeps is that [Store.Dispose] and [Store.Settle]
+// remove an entity only while its expiry is what the caller has seen: whoever
+// changed it in between wins. Everything else (what is due, in which order, at
+// what rate) is the caller's business.
+//
+// Limits: a page holds at most [MaxPage] entries, because the services commit
+// at most that many writes at once.
+package store
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+)
+
+// MaxPage is the most entries a page may hold: 500 writes are what one commit
+// of Firestore in either mode takes.
+const MaxPage = 500
+
+// A Store is implemented by each driver, and is safe for concurrent use.
+//
+// Every error wraps one of the sentinels of this package or is the context's.
+// No method retries by itself what the service refused: whoever paces must see
+// the push-back. After an error that leaves the outcome of a write unknown
+// ([ErrUnavailable], [ErrDeadline], a context's) the caller may repeat the call:
+// all of them are safe to repeat.
+type Store interface {
+	// Scan fills page with the entries of q in the order of (value, key), at
+	// most q.Limit of them, and says whether there are more. It overwrites what
+	// the page held, and reuses its memory. A page may be empty or short and
+	// still have more after it. An entity whose property is a list appears once
+	// for each element in q's bounds.
+	Scan(ctx context.Context, q Query, page *Page) error
+
+	// Dispose deletes the entities of the batch whose expiry still is what the
+	// scan saw, and sets the Outcome of each op. Ops may fail one by one or all
+	// together; what is set stays true where an error is returned beside it,
+	// and Unknown means that nobody knows. It starts no write once ctx is done.
+	Dispose(ctx context.Context, b *Batch) error
+
+	// Settle reads the one entity, asks decide about the expiry that it has
+	// now, and does what decide says, all in one transaction: a change in
+	// between makes it fail with ErrContention. decide may be called again when
+	// the driver reads again, and must not block.
+	Settle(ctx context.Context, q Query, e Entry, decide func(Value) Verdict) (Outcome, error)
+
+	// Load reads the records of one sort that belong to a target, in the order
+	// of their keys, together with the store's time.
+	Load(ctx context.Context, sort RecordSort, target string) (Records, error)
+
+	// Save writes (or, where r.Fields is nil, removes) a record if the revision
+	// in the store is still prev; "" stands for a record that does not exist.
+	// Otherwise it fails with ErrConflict. Finding r.Revision already there is
+	// success: that is what a repeated call sees. A removed record leaves no
+	// revision, so removing what does not exist is success too.
+	Save(ctx context.Context, r Record, prev string) error
+}
+
+// A Counter is a store that can count without reading entities.
+type Counter interface {
+	// Count returns how many entities of the target carry its property with a
+	// value in the span. Missing and null values are in no span.
+	Count(ctx context.Context, t Target, namespace string, s Span) (int64, error)
+
+	// Holds reports whether the target holds any entity at all, whether or not
+	// it carries the property.
+	Holds(ctx context.Context, t Target, namespace string) (bool, error)
+}
+
+// A Namespacer is a store with namespaces.
+type Namespacer interface {
+	// Namespaces lists all namespaces that hold anything, the default one ("")
+	// included if it does, in order.
+	Namespaces(ctx context.Context) ([]string, error)
+}
+
+// An Exclusive store can be open in one process only.
+type Exclusive interface {
+	// Opening returns a text that no other opening of the store has ever
+	// returned. Leases of other openings are void.
+	Opening() string
+}
+
+// A Writer is a store that entities can be written to from NDJSON.
+type Writer interface {
+	// Put writes whole entities, at most MaxPage, all or none, replacing what
+	// was there. No key may appear twice. It returns once they are durable or,
+	// on the embedded store, in the log: see its Flush.
+	Put(ctx context.Context, t Target, namespace string, entities []Entity) error
+}
+
+// A Dumper is a store whose entities can be listed.
+type Dumper interface {
+	// Dump yields the entities of the target in key order, and nothing after a
+	// non-nil error.
+	Dump(ctx context.Context, t Target, namespace string) iter.Seq2[Entity, error]
+}
+
+// A Dropper is a store that can forget a whole span of a target at once.
+type Dropper interface {
+	// Drop makes sure that no well-formed entry is in the span [from, to) of
+	// the target's index, removes what is left of the span's tombstones at one
+	// stroke, and refuses writes into it from then on. Where it finds an entry
+	// it fails with ErrConflict and changes nothing.
+	Drop(ctx context.Context, t Target, from, to string) error
+}
+
+// A Target is what a driver must know of one kind, collection or table under
+// expiry. It is immutable.
+type Target struct {
+	Name         string // as in the configuration and in records
+	Kind         string // Datastore kind, Firestore collection path, embedded table
+	Group        bool   // Firestore: Kind is a collection group
+	Property     string // the indexed property that says when an entity expires
+	Type         Type   // of a well-formed value: Text or Instant
+	Guard        Guard  // Datastore: how a delete is made conditional
+	SingleValued bool   // the owner promises that Property is never a list
+}
+
+// A Guard is how a delete in Datastore mode is made conditional. Other stores
+// have one way of their own and ignore it.
+type Guard string
+
+const (
+	GuardLookup Guard = "lookup" // read the page's entities in the deleting transaction
+	GuardQuery  Guard = "query"  // run the page's query in the deleting transaction
+	GuardNone   Guard = "none"   // no check: for ids that are never used again
+)
+
+// A Type tells values of the expiry property apart.
+type Type uint8
+
+const (
+	Missing Type = iota // no property, or null: the entity never expires
+	Text                // a string, as expiry keys are
+	Instant             // a timestamp
+	List                // an array, of whatever
+	Other               // anything else: a number, a boolean, a map, …
+)
+
+// A Value is the value of an expiry property.
+type Value struct {
+	Type Type
+	Text string    // where Type is Text
+	Time time.Time // where Type is Instant: UTC, microseconds
+}
+
+// TextValue returns the value that holds s.
+func TextValue(s string) Value { return Value{Type: Text, Text: s} }
+
+// A Position is a place in an index: after the entry with this value and key,
+// or, where Key is empty, before the first entry with this value. The zero
+// Position is before everything.
+type Position struct {
+	Value Value
+	Key   string
+}
+
+// IsZero reports whether the position is before everything.
+func (p Position) IsZero() bool { return p == Position{} }
+
+// A Query asks for a stretch of one namespace of a target's index.
+type Query struct {
+	Target    Target
+	Namespace string
+	Lo, Hi    Value    // first and last value wanted, both inclusive
+	After     Position // go on from here; not before Lo
+	Next      any      // the Next of the page before, if it was read with the same query; it stands for After
+	Limit     int      // most entries wanted, 1 to MaxPage
+}
+
+// An Entry is one row of a target's index.
+type Entry struct {
+	Key   string // the driver's canonical text for the entity's key, unique in target and namespace
+	Value Value  // as the index shows it; List where the driver can tell from the index alone
+	Ref   any    // the driver's own
+}
+
+// Position returns the place right after the entry.
+func (e Entry) Position() Position { return Position{e.Value, e.Key} }
+
+// A Page is what one Scan read.
+type Page struct {
+	Entries     []Entry
+	More        bool  // there may be more entries after the last one
+	Next        any   // the driver's way to go on; nil where only a Position can
+	SteppedOver int64 // deleted points that the scan stepped over, or Unknown
+}
+
+// UnknownSteps is the SteppedOver of a store that cannot tell.
+const UnknownSteps int64 = -1
+
+// A Batch is some entries of one page that are to go.
+type Batch struct {
+	Query       Query // the one that found them, with its After, Next and Limit
+	Ops         []Op  // in page order
+	DryRun      bool  // read and compare, but write nothing: Deleted then means "would be"
+	SteppedOver int64 // set by Dispose: deleted points that the check stepped over, or UnknownSteps
+}
+
+// An Op is one entry to delete and what became of it.
+type Op struct {
+	Entry   Entry
+	Outcome Outcome
+	Now     Value // where Outcome is Changed and the driver knows: what the expiry is now
+	Known   bool  // Now is known
+}
+
+// An Outcome is what became of an entity that was to be disposed of.
+type Outcome uint8
+
+const (
+	Unknown Outcome = iota // not tried, or nobody knows
+	Deleted                // removed by this call, or by an earlier try of it
+	Gone                   // not there when looked at
+	Changed                // the entity or its expiry changed since the scan; it was left alone
+	Kept                   // Settle only: decide said so
+)
+
+// A Verdict is what is to be done with an entity.
+type Verdict uint8
+
+const (
+	Keep Verdict = iota
+	Delete
+)
+
+// A Span is a stretch [From, To) of values of any type in the index's own
+// order. An empty bound is open, but null is in no span.
+type Span struct {
+	From, To string
+}
+
+// An Entity is what load writes and dump reads.
+type Entity struct {
+	Name      string // or, where it is empty, Number
+	Number    int64
+	Parent    string // the driver's canonical text for the ancestors' key; empty at the root
+	Namespace string // set by Dump
+	Expiry    Value  // the expiry property
+	Data      []byte // the other properties, as a JSON object; nil stands for {}
+}
+
+// A RecordSort is a sort of the reaper's own records.
+type RecordSort string
+
+const (
+	TargetRecord RecordSort = "ReaperTarget" // one for each target, its key the target's name
+	CursorRecord RecordSort = "ReaperCursor" // one for each range
+	SweepRecord  RecordSort = "ReaperSweep"  // one for each past sweep
+)
+
+// A Record is one of the reaper's own, kept in the store's default namespace.
+type Record struct {
+	Sort     RecordSort
+	Key      string
+	Target   string // the target's name
+	Revision string // never used twice for one record; see NewRevision
+	// Fields has string, int64, float64 and bool values, and []Fields for
+	// nested ones. Instants are strings in TimeLayout. Nil means no record.
+	Fields Fields
+}
+
+// Fields are the named values of a record.
+type Fields map[string]any
+
+// TimeLayout is how instants stand in records: UTC, microseconds, fixed width,
+// so that the order of the strings is the order of time.
+const TimeLayout = "2006-01-02T15:04:05.000000Z"
+
+// Records is what Load read.
+type Records struct {
+	List []Record
+	Now  time.Time // the store's time at some instant between call and return, UTC
+}
+
+// The errors that callers tell apart, with errors.Is. A driver maps its
+// service's codes to them, once, and wraps the service's own error beside.
+var (
+	ErrPushback     = errors.New("the store pushes back")       // a quota or rate limit
+	ErrUnavailable  = errors.New("the store is unavailable")    // try again; a write may have happened
+	ErrDeadline     = errors.New("the store took too long")     // likewise
+	ErrContention   = errors.New("contention")                  // a transaction lost; nothing was written
+	ErrTooLarge     = errors.New("too large for one request")   // try with fewer entries
+	ErrDenied       = errors.New("access denied")               // credentials or permissions
+	ErrNotFound     = errors.New("no such project or database") // or it is of another mode
+	ErrMissingIndex = errors.New("a query needs an index")      // composite, or exempted
+	ErrInvalid      = errors.New("the store refuses this")      // a bug, or a name against its rules
+	ErrConflict     = errors.New("changed by somebody else")    // compare-and-set, or Drop
+	ErrCorrupt      = errors.New("not an intact store of ours") // embedded: damaged, foreign or newer
+	ErrLocked       = errors.New("in use by another process")   // embedded
+	ErrFailed       = errors.New("the store failed")            // disk full, write error, a code not listed here
+)
+
+// Transient reports whether the call that returned err may succeed when it is
+// simply made again a little later.
+func Transient(err error) bool {
+	return errors.Is(err, ErrPushback) || errors.Is(err, ErrUnavailable) ||
+		errors.Is(err, ErrDeadline) || errors.Is(err, ErrContention)
+}
