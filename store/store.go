@@ -146,7 +146,7 @@ const (
 // A Value is the value of an expiry property.
 type Value struct {
 	Type Type
-	Text string    // where Type is Text
+	Text string    // where Type is Text; where it is List or Other, the value as JSON, for people and for Put
 	Time time.Time // where Type is Instant: UTC, microseconds
 }
 
