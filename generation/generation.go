@@ -1,0 +1,239 @@
+// Package generation knows which generations of a target there are, and stamps
+// entities with expiry keys on behalf of writers. What it knows stands in the
+// target record, one small record per target that workers and writers share.
+//
+// The invariant is that the record changes only by compare-and-set, and that a
+// program refuses a record which it does not fully understand: newer than
+// itself, or edited into nonsense. The nursery is always there; in this version
+// the generation layout has generation 1 beside it, which stays open.
+//
+// docs/records.md describes the record for writers in other languages.
+package generation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// Schema is the version of the target record that this program writes, and the
+// newest that it reads.
+const Schema = 1
+
+// First is the number of the first generation, which opens at once.
+const First = 1
+
+// ErrMissing is what Load returns for a target that has no record yet.
+var ErrMissing = errors.New("no target record")
+
+// ErrNewer is wrapped by the error for a record of a newer program.
+var ErrNewer = errors.New("the target record was written by a newer reaper; update this one")
+
+// A Generation is one numbered stretch of a target's keys.
+type Generation struct {
+	Number int
+	Shards int       // entities are spread over shards 0 to Shards-1
+	Opened time.Time // in the store's time
+}
+
+// A Record is the target record. It is a value: changes make a copy.
+type Record struct {
+	Target   string
+	Created  time.Time // in the store's time; cursors of another incarnation are discarded
+	Kind     string
+	Property string
+	// Generations are the live ones after the nursery, oldest first.
+	Generations []Generation
+	// NurseryShards is the largest shard count that anyone was seen using in
+	// the nursery, which has no count of its own.
+	NurseryShards int
+
+	Checked    time.Time // when the ground outside all ranges was looked at last
+	Outside    int64     // what was counted there
+	EmptyIndex bool      // the target held entities, but no index entry in any range
+
+	Revision string // as in the store; empty for a record not saved yet
+}
+
+// New returns the record of a target that has none. Shards is the configured
+// number; layoutGenerations says whether the target uses generations beside the
+// nursery, the first of which then opens at once.
+func New(target, kind, property string, shards int, layoutGenerations bool, now time.Time) Record {
+	r := Record{Target: target, Created: now, Kind: kind, Property: property, NurseryShards: shards}
+	if layoutGenerations {
+		r = r.OpenFirst(shards, now)
+	}
+	return r
+}
+
+// OpenFirst returns the record with the first generation open. A record that
+// has generations is returned as it is.
+func (r Record) OpenFirst(shards int, now time.Time) Record {
+	if len(r.Generations) == 0 {
+		r.Generations = []Generation{{First, shards, now}}
+	}
+	return r
+}
+
+// Nursery returns the nursery with the largest shard count known.
+func (r Record) Nursery() Generation {
+	return Generation{expirykey.Nursery, r.NurseryShards, r.Created}
+}
+
+// Live returns all generations that are swept: oldest first, and the nursery,
+// which is never sealed, last.
+func (r Record) Live() []Generation {
+	return append(append([]Generation{}, r.Generations...), r.Nursery())
+}
+
+// Stamper returns what a writer stamps with at present.
+func (r Record) Stamper() Stamper {
+	g := r.Nursery()
+	if n := len(r.Generations); n > 0 {
+		g = r.Generations[n-1]
+	}
+	return Stamper{Generation: g.Number, Shards: g.Shards}
+}
+
+// Load reads the record of a target and the store's time. It fails with
+// [ErrMissing] where there is none; the time is good then, too.
+func Load(ctx context.Context, s store.Store, target string) (Record, time.Time, error) {
+	got, err := s.Load(ctx, store.TargetRecord, target)
+	if err != nil {
+		return Record{}, time.Time{}, fmt.Errorf("load target record %s: %w", target, err)
+	}
+	if len(got.List) == 0 {
+		return Record{}, got.Now, fmt.Errorf("target %s: %w", target, ErrMissing)
+	}
+	r, err := decode(got.List[0])
+	return r, got.Now, err
+}
+
+// Save writes the record if the store still has the revision that it was made
+// from, and returns it with its new revision. It fails with store.ErrConflict
+// where somebody else was first.
+func Save(ctx context.Context, s store.Store, r Record) (Record, error) {
+	next := r
+	next.Revision = store.NewRevision(r.Revision)
+	if err := s.Save(ctx, next.encode(), r.Revision); err != nil {
+		return r, fmt.Errorf("save target record %s: %w", r.Target, err)
+	}
+	return next, nil
+}
+
+func (r Record) encode() store.Record {
+	list := make([]store.Fields, 0, len(r.Generations))
+	for _, g := range r.Generations {
+		list = append(list, store.Fields{
+			"number": int64(g.Number),
+			"shards": int64(g.Shards),
+			"opened": store.FormatTime(g.Opened),
+		})
+	}
+	return store.Record{
+		Sort: store.TargetRecord, Key: r.Target, Target: r.Target, Revision: r.Revision,
+		Fields: store.Fields{
+			"schema":         int64(Schema),
+			"created":        store.FormatTime(r.Created),
+			"kind":           r.Kind,
+			"property":       r.Property,
+			"generations":    list,
+			"nursery_shards": int64(r.NurseryShards),
+			"checked":        store.FormatTime(r.Checked),
+			"outside":        r.Outside,
+			"empty_index":    r.EmptyIndex,
+		},
+	}
+}
+
+// decode refuses a record that does not make sense, naming each field at fault:
+// working on from a guess could delete what is live.
+func decode(rec store.Record) (Record, error) {
+	f := rec.Fields.Reader(fmt.Sprintf("target record %s %q", rec.Sort, rec.Key))
+	if v := f.Int("schema"); v > Schema {
+		return Record{}, fmt.Errorf("target record %q has schema %d, this program knows %d: %w", rec.Key, v, Schema, ErrNewer)
+	} else if v < 1 {
+		f.Fail("schema", "%d is not a version", v)
+	}
+	r := Record{
+		Target:        rec.Key,
+		Created:       f.Time("created"),
+		Kind:          f.Text("kind"),
+		Property:      f.Text("property"),
+		NurseryShards: int(f.Int("nursery_shards")),
+		Checked:       f.Time("checked"),
+		Outside:       f.Int("outside"),
+		EmptyIndex:    f.Bool("empty_index"),
+		Revision:      rec.Revision,
+	}
+	if r.Created.IsZero() {
+		f.Fail("created", "is missing")
+	}
+	checkShards(f, "nursery_shards", r.NurseryShards)
+	for i, one := range f.List("generations") {
+		place := fmt.Sprintf("generations[%d]", i)
+		g := one.Reader(fmt.Sprintf("target record %s %q: %s", rec.Sort, rec.Key, place))
+		gen := Generation{Number: int(g.Int("number")), Shards: int(g.Int("shards")), Opened: g.Time("opened")}
+		if gen.Number < First || gen.Number > expirykey.MaxGeneration {
+			g.Fail("number", "%d is not between %d and %d", gen.Number, First, expirykey.MaxGeneration)
+		}
+		if n := len(r.Generations); n > 0 && gen.Number <= r.Generations[n-1].Number {
+			g.Fail("number", "%d does not follow %d", gen.Number, r.Generations[n-1].Number)
+		}
+		checkShards(g, "shards", gen.Shards)
+		if gen.Opened.IsZero() {
+			g.Fail("opened", "is missing")
+		}
+		if err := g.Err(); err != nil {
+			return Record{}, err
+		}
+		r.Generations = append(r.Generations, gen)
+	}
+	if err := f.Err(); err != nil {
+		return Record{}, err
+	}
+	return r, nil
+}
+
+func checkShards(f *store.FieldReader, name string, n int) {
+	if n < 1 || n > expirykey.MaxShard+1 {
+		f.Fail(name, "%d is not between 1 and %d", n, expirykey.MaxShard+1)
+	}
+}
+
+// A Stamper gives entities their expiry keys: those of one generation, with its
+// number of shards. It is a value, safe for concurrent use, and does no I/O.
+//
+// A writer stamps anew at every write of an entity. One that cannot know the
+// current generation stamps the nursery: Stamper{Shards: n} with any n.
+type Stamper struct {
+	Generation int // 0 is the nursery
+	Shards     int // 1 to expirykey.MaxShards
+}
+
+// Name returns the expiry key of an entity whose key ends in a name.
+func (s Stamper) Name(name string, expires time.Time) (expirykey.Key, error) {
+	if err := s.check(); err != nil {
+		return expirykey.Key{}, err
+	}
+	return expirykey.New(s.Generation, expirykey.ShardOfName(name, s.Shards), expires)
+}
+
+// Number returns the expiry key of an entity whose key ends in a numeric id.
+func (s Stamper) Number(id int64, expires time.Time) (expirykey.Key, error) {
+	if err := s.check(); err != nil {
+		return expirykey.Key{}, err
+	}
+	return expirykey.New(s.Generation, expirykey.ShardOfNumber(id, s.Shards), expires)
+}
+
+func (s Stamper) check() error {
+	if s.Shards < 1 || s.Shards > expirykey.MaxShard+1 {
+		return fmt.Errorf("stamp: %d shards is not between 1 and %d", s.Shards, expirykey.MaxShards)
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+package generation
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+var opened = time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
+
+func ExampleStamper() {
+	expires := time.Date(2026, 11, 21, 0, 7, 30, 855_000_000, time.UTC)
+
+	current := Stamper{Generation: 1, Shards: 16} // as the target record says
+	key, err := current.Name("s-1842", expires)
+	fmt.Println(key, err)
+
+	nursery := Stamper{Shards: 16} // a writer that knows nothing is still collected
+	key, err = nursery.Number(1842, expires)
+	fmt.Println(key, err)
+	// Output:
+	// 00000001.0006.20261121T000730.855Z <nil>
+	// 00000000.0014.20261121T000730.855Z <nil>
+}
+
+func TestRecordRoundTrip(t *testing.T) {
+	r := New("sessions", "Session", "expiry_key", 16, true, opened)
+	r.NurseryShards, r.Checked, r.Outside, r.EmptyIndex = 64, opened.Add(time.Hour), 7, true
+	r.Revision = "3-x"
+	back, err := decode(r.encode())
+	if err != nil || !reflect.DeepEqual(back, r) {
+		t.Errorf("decode(encode) = %+v, %v, want %+v", back, err, r)
+	}
+}
+
+func TestStamperFollowsTheNewestGeneration(t *testing.T) {
+	if got := New("a", "A", "p", 8, false, opened).Stamper(); got != (Stamper{0, 8}) {
+		t.Errorf("sharded layout stamps %+v", got)
+	}
+	r := New("a", "A", "p", 8, true, opened)
+	r.Generations = append(r.Generations, Generation{2, 64, opened})
+	if got := r.Stamper(); got != (Stamper{2, 64}) {
+		t.Errorf("stamps %+v, want generation 2 of 64 shards", got)
+	}
+	if got := r.OpenFirst(99, opened); !reflect.DeepEqual(got, r) {
+		t.Errorf("OpenFirst changed %+v to %+v", r, got)
+	}
+}
+
+func TestStamperRefuses(t *testing.T) {
+	for _, n := range []int{-1, 0, 10_001} {
+		if k, err := (Stamper{Shards: n}).Name("x", opened); err == nil {
+			t.Errorf("%d shards stamp %v", n, k)
+		}
+		if k, err := (Stamper{Shards: n}).Number(1, opened); err == nil {
+			t.Errorf("%d shards stamp %v", n, k)
+		}
+	}
+}
+
+func TestDecodeRefusesNonsense(t *testing.T) {
+	for _, c := range []struct {
+		field string
+		value any
+		want  string
+	}{
+		{"schema", int64(2), "newer"},
+		{"schema", "1", "schema"},
+		{"schema", int64(0), "schema"},
+		{"created", "yesterday", "created"},
+		{"created", "", "created"},
+		{"nursery_shards", int64(0), "nursery_shards"},
+		{"nursery_shards", int64(10_001), "nursery_shards"},
+		{"generations", "none", "generations"},
+		{"generations", []store.Fields{{"number": int64(0), "shards": int64(1), "opened": store.FormatTime(opened)}}, "generations[0]: field number"},
+		{"generations", []store.Fields{{"number": int64(1), "shards": int64(0), "opened": store.FormatTime(opened)}}, "generations[0]: field shards"},
+		{"generations", []store.Fields{{"number": int64(1), "shards": int64(1)}}, "generations[0]: field opened"},
+		{"generations", []store.Fields{
+			{"number": int64(2), "shards": int64(1), "opened": store.FormatTime(opened)},
+			{"number": int64(2), "shards": int64(1), "opened": store.FormatTime(opened)},
+		}, "generations[1]: field number"},
+	} {
+		rec := New("sessions", "Session", "expiry_key", 16, true, opened).encode()
+		rec.Fields[c.field] = c.value
+		if r, err := decode(rec); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s = %v: decode = %+v, %v, want an error about %q", c.field, c.value, r, err, c.want)
+		}
+	}
+	rec := New("sessions", "Session", "expiry_key", 16, true, opened).encode()
+	rec.Fields["schema"] = int64(Schema + 1)
+	if _, err := decode(rec); !errors.Is(err, ErrNewer) {
+		t.Errorf("newer schema: %v does not wrap ErrNewer", err)
+	}
+}

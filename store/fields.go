@@ -1,0 +1,80 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A FieldReader takes the fields of a record apart and remembers everything
+// that was wrong with them. A missing field reads as the zero value; a field of
+// another type, or an instant that does not parse, is an error that names it.
+type FieldReader struct {
+	what   string
+	fields Fields
+	errs   []error
+}
+
+// Reader returns a FieldReader; what names the record in its errors.
+func (f Fields) Reader(what string) *FieldReader { return &FieldReader{what: what, fields: f} }
+
+// Err returns all problems found so far, joined.
+func (r *FieldReader) Err() error { return errors.Join(r.errs...) }
+
+// Fail adds a problem with a field that only the caller can see.
+func (r *FieldReader) Fail(name, format string, args ...any) {
+	r.errs = append(r.errs, fmt.Errorf("%s: field %s: %s", r.what, name, fmt.Sprintf(format, args...)))
+}
+
+// Text reads a string.
+func (r *FieldReader) Text(name string) string { return read[string](r, name) }
+
+// Int reads an integer.
+func (r *FieldReader) Int(name string) int64 { return read[int64](r, name) }
+
+// Bool reads a boolean.
+func (r *FieldReader) Bool(name string) bool { return read[bool](r, name) }
+
+// Float reads a number, which may stand there as an integer.
+func (r *FieldReader) Float(name string) float64 {
+	if n, ok := r.fields[name].(int64); ok {
+		return float64(n)
+	}
+	return read[float64](r, name)
+}
+
+// Time reads an instant; an empty string is the zero time.
+func (r *FieldReader) Time(name string) time.Time {
+	s := r.Text(name)
+	if s == "" {
+		return time.Time{}
+	}
+	t, err := time.Parse(TimeLayout, s)
+	if err != nil {
+		r.Fail(name, "%q is not an instant like %s", s, TimeLayout)
+	}
+	return t
+}
+
+// List reads nested fields.
+func (r *FieldReader) List(name string) []Fields { return read[[]Fields](r, name) }
+
+func read[T any](r *FieldReader, name string) (v T) {
+	raw, ok := r.fields[name]
+	if !ok || raw == nil {
+		return v
+	}
+	v, ok = raw.(T)
+	if !ok {
+		r.Fail(name, "%v is a %T, not a %T", raw, raw, v)
+	}
+	return v
+}
+
+// FormatTime returns an instant as records hold it; the zero time is empty.
+func FormatTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(TimeLayout)
+}
