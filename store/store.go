@@ -178,11 +178,17 @@ type Query struct {
 type Entry struct {
 	Key   string // the driver's canonical text for the entity's key, unique in target and namespace
 	Value Value  // as the index shows it; List where the driver can tell from the index alone
+	At    Value  // where Value is List: the element that put the entry at its place in the index
 	Ref   any    // the driver's own
 }
 
 // Position returns the place right after the entry.
-func (e Entry) Position() Position { return Position{e.Value, e.Key} }
+func (e Entry) Position() Position {
+	if e.At.Type != Missing {
+		return Position{e.At, e.Key}
+	}
+	return Position{e.Value, e.Key}
+}
 
 // A Page is what one Scan read.
 type Page struct {
@@ -298,8 +304,10 @@ var (
 )
 
 // Transient reports whether the call that returned err may succeed when it is
-// simply made again a little later.
+// simply made again a little later. A context's deadline counts: it is the one
+// that a caller has set for a single try.
 func Transient(err error) bool {
 	return errors.Is(err, ErrPushback) || errors.Is(err, ErrUnavailable) ||
-		errors.Is(err, ErrDeadline) || errors.Is(err, ErrContention)
+		errors.Is(err, ErrDeadline) || errors.Is(err, ErrContention) ||
+		errors.Is(err, context.DeadlineExceeded)
 }
