@@ -1,0 +1,147 @@
+// Package faultrpc makes gRPC calls fail, for tests. An [Injector] is a client
+// interceptor that answers chosen calls with real status codes, either instead
+// of the call or after it took effect (a lost reply), runs hooks around calls,
+// and remembers what was called.
+//
+// The invariant is that a call which no [Fault] matches goes through
+// unchanged, and that faults fire in the order in which they were added, each
+// as often as it says.
+//
+// Limits: unary calls only.
+package faultrpc
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// A Fault is something that happens to a call.
+type Fault struct {
+	Method string             // the last part of the method's name, such as "Commit"; empty means any
+	Match  func(req any) bool // nil means any request
+	Skip   int                // so many matching calls go through first
+	Times  int                // how often it happens; 0 means once, negative for ever
+
+	Code    codes.Code // what the call fails with; OK leaves it alone, for the hook's sake
+	Message string     // of the status
+	After   bool       // the call takes effect first, so that only the reply is lost
+
+	// Hook runs before the call or, with After, after it. It may be nil. The
+	// call that it belongs to waits for it.
+	Hook func(ctx context.Context, req, reply any)
+}
+
+// A Call is one that was made.
+type Call struct {
+	Method string
+	Req    any
+	Code   codes.Code // what the caller saw
+}
+
+// An Injector has faults and a record of calls. The zero value is ready, and it
+// is safe for concurrent use.
+type Injector struct {
+	mu     sync.Mutex
+	faults []*pending
+	calls  []Call
+}
+
+type pending struct {
+	Fault
+	seen, fired int
+}
+
+// Add adds a fault. Its count of calls to skip begins now.
+func (i *Injector) Add(f Fault) {
+	if f.Times == 0 {
+		f.Times = 1
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.faults = append(i.faults, &pending{Fault: f})
+}
+
+// Reset forgets all faults and calls.
+func (i *Injector) Reset() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.faults, i.calls = nil, nil
+}
+
+// Calls returns the finished calls of a method ("" means all), oldest first.
+func (i *Injector) Calls(method string) []Call {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var out []Call
+	for _, c := range i.calls {
+		if method == "" || c.Method == method {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// Methods returns the names of all finished calls, oldest first.
+func (i *Injector) Methods() []string {
+	calls := i.Calls("")
+	out := make([]string, len(calls))
+	for n, c := range calls {
+		out[n] = c.Method
+	}
+	return out
+}
+
+// Intercept is the interceptor.
+func (i *Injector) Intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	name := method[strings.LastIndexByte(method, '/')+1:]
+	f := i.next(name, req)
+	err := f.around(ctx, req, reply, func() error { return invoke(ctx, method, req, reply, cc, opts...) })
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.calls = append(i.calls, Call{name, req, status.Code(err)})
+	return err
+}
+
+// next returns the first fault that is to happen to the call, or nil.
+func (i *Injector) next(method string, req any) *Fault {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, p := range i.faults {
+		if p.Method != "" && p.Method != method || p.Match != nil && !p.Match(req) {
+			continue
+		}
+		p.seen++
+		if p.seen <= p.Skip || p.Times > 0 && p.fired == p.Times {
+			continue
+		}
+		p.fired++
+		return &p.Fault
+	}
+	return nil
+}
+
+func (f *Fault) around(ctx context.Context, req, reply any, call func() error) error {
+	if f == nil {
+		return call()
+	}
+	if f.After {
+		if err := call(); err != nil {
+			return err
+		}
+	}
+	if f.Hook != nil {
+		f.Hook(ctx, req, reply)
+	}
+	if f.Code != codes.OK {
+		return status.Error(f.Code, f.Message)
+	}
+	if f.After {
+		return nil
+	}
+	return call()
+}
