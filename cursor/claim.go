@@ -1,0 +1,249 @@
+package cursor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// checkpointEvery is how often the record of a moving cursor is written: the
+// services' pages on best practice ask that no record be written more often.
+const checkpointEvery = time.Second
+
+// ErrTaken is what Claim returns where another worker was faster or holds the
+// range: load the record again.
+var ErrTaken = errors.New("the range is another worker's")
+
+// ErrLost is why a claim's context ends before its release: another worker has
+// the range, or the lease ran out before it could be renewed.
+var ErrLost = errors.New("the lease is lost")
+
+// A Keeper claims ranges for one worker process and keeps its leases. All
+// fields are set before its first use.
+type Keeper struct {
+	Store    store.Store
+	Owner    string           // names this process, unlike any other, also after a restart
+	Opening  string           // of an exclusive store: leases whose owner does not begin with it are void
+	Lease    time.Duration    // how long a claim holds without being renewed
+	Now      func() time.Time // this process's clock, monotonic
+	StoreNow func() time.Time // the store's clock, for what people read
+	Log      *slog.Logger
+}
+
+// Wait returns how long the range must be left alone: zero where nobody holds
+// it. A holder is believed gone when its record has stood still for one lease
+// since this process first saw it, on this process's own clock. That is safe
+// because the holder counts its lease from before it sent that record.
+func (k *Keeper) Wait(c Cursor) time.Duration {
+	if c.Lease.Owner == "" || !strings.HasPrefix(c.Lease.Owner, k.Opening) {
+		return 0
+	}
+	return max(0, max(k.Lease, c.Lease.Length)-k.Now().Sub(c.Seen))
+}
+
+// Claim takes the range whose record is c, raises its fencing token, and keeps
+// the lease until Release. It fails with ErrTaken where the record is no longer
+// as it was, or is held and has not stood still for long enough.
+func (k *Keeper) Claim(ctx context.Context, c Cursor) (*Claim, error) {
+	if k.Wait(c) > 0 {
+		return nil, fmt.Errorf("claim %v: %w", c.ID, ErrTaken)
+	}
+	claim := &Claim{keeper: k, id: c.ID, cur: c, stop: make(chan struct{}), stopped: make(chan struct{})}
+	// From here on the claim outlives ctx: it must be able to renew and to end
+	// the lease while a page in flight is given its grace.
+	claim.ctx, claim.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	err := claim.save(ctx, func(next *Cursor) {
+		next.Lease = Lease{Owner: k.Owner, Token: c.Lease.Token + 1}
+	})
+	if err != nil {
+		claim.cancel(err)
+		if errors.Is(err, ErrLost) {
+			return nil, fmt.Errorf("claim %v: %w", c.ID, ErrTaken)
+		}
+		return nil, err
+	}
+	go claim.keep() // until Release
+	return claim, nil
+}
+
+// Move sets the position of a range that nobody holds and where nothing was
+// found, by one compare-and-set. It reports whether the record is as wanted:
+// where another worker changed it meanwhile, the range is that worker's.
+func (k *Keeper) Move(ctx context.Context, c Cursor, change func(*Cursor)) (bool, error) {
+	if k.Wait(c) > 0 {
+		return false, nil
+	}
+	next := c
+	change(&next)
+	next.Revision = store.NewRevision(c.Revision)
+	err := store.Retry(ctx, k.Lease, func() error { return k.Store.Save(ctx, next.encode(), c.Revision) })
+	if errors.Is(err, store.ErrConflict) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("move cursor %v: %w", c.ID, err)
+	}
+	return true, nil
+}
+
+// A Claim is a range that this process holds. Its methods may be called from
+// any goroutine.
+type Claim struct {
+	keeper  *Keeper
+	id      ID
+	ctx     context.Context // ends when the lease is lost, or at the release
+	cancel  context.CancelCauseFunc
+	stop    chan struct{} // closed to end keep
+	stopped chan struct{} // closed when keep has returned
+
+	mu    sync.Mutex
+	cur   Cursor
+	dirty bool
+	sent  time.Time // when the write that began or renewed the lease was sent
+	saved time.Time // when the record was written last
+}
+
+// Done is closed when the lease is lost.
+func (c *Claim) Done() <-chan struct{} { return c.ctx.Done() }
+
+// Err returns why the lease is lost, wrapping ErrLost or the store's error, or
+// nil while it holds.
+func (c *Claim) Err() error { return context.Cause(c.ctx) }
+
+// Cursor returns the cursor as it stands in memory.
+func (c *Claim) Cursor() Cursor {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cur
+}
+
+// Update changes the cursor in memory. The change reaches the store within
+// about a second, and at the latest with Release.
+func (c *Claim) Update(change func(*Cursor)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(&c.cur)
+	c.dirty = true
+}
+
+// Writing returns a context for writes in the range: it ends when ctx does and
+// no later than the lease as it stands now, so that no write can outlast it.
+func (c *Claim) Writing(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	if err := c.Err(); err != nil {
+		return nil, nil, err
+	}
+	left := c.left()
+	if left <= 0 {
+		return nil, nil, fmt.Errorf("write in %v: %w", c.id, ErrLost)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, left, ErrLost)
+	return ctx, cancel, nil
+}
+
+// left returns how long the lease still holds by this process's own count. Both
+// the monotonic and the wall clock are asked: one of them may have stood still
+// while the machine slept.
+func (c *Claim) left() time.Duration {
+	c.mu.Lock()
+	sent := c.sent
+	c.mu.Unlock()
+	now := c.keeper.Now()
+	passed := max(now.Sub(sent), now.Round(0).Sub(sent.Round(0)))
+	return c.keeper.Lease - passed
+}
+
+// keep writes the record while the claim lasts: once a second while the cursor
+// moves, and every third of the lease in any case.
+func (c *Claim) keep() {
+	defer close(c.stopped)
+	third := c.keeper.Lease / 3
+	tick := time.NewTicker(min(checkpointEvery, third))
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.stop:
+			return
+		case <-tick.C:
+		}
+		c.mu.Lock()
+		// Half a tick early is better than most of a tick late.
+		due := c.dirty || c.keeper.Now().Sub(c.saved) >= third-checkpointEvery/2
+		c.mu.Unlock()
+		if !due {
+			continue
+		}
+		if err := c.save(c.ctx, nil); err != nil {
+			c.cancel(err)
+			return
+		}
+	}
+}
+
+// save writes the cursor as it stands, with the next renewal or with what
+// change makes of it. It repeats the same write until its outcome is known or
+// the lease is over: a different one could not tell its own success from a
+// conflict. Only one goroutine saves at a time: Claim, then keep, then Release.
+func (c *Claim) save(ctx context.Context, change func(*Cursor)) error {
+	k := c.keeper
+	c.mu.Lock()
+	prev := c.cur
+	c.dirty = false
+	c.mu.Unlock()
+
+	next := prev
+	next.Revision = store.NewRevision(prev.Revision)
+	next.Lease.Renewals++
+	if change != nil {
+		change(&next)
+	}
+	if next.Lease.Owner != "" {
+		next.Lease.Until = k.StoreNow().Add(k.Lease).Truncate(time.Microsecond)
+		next.Lease.Length = k.Lease
+	}
+	sent := k.Now()
+	held := next.Lease.Token == prev.Lease.Token
+	err := store.Retry(ctx, k.Lease, func() error {
+		if held && c.left() <= 0 {
+			return ErrLost
+		}
+		ctx, cancel := context.WithTimeout(ctx, k.Lease/3)
+		defer cancel()
+		return k.Store.Save(ctx, next.encode(), prev.Revision)
+	})
+	if errors.Is(err, store.ErrConflict) {
+		err = fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	if err != nil {
+		return fmt.Errorf("save cursor %v: %w", c.id, err)
+	}
+	c.mu.Lock()
+	c.cur.Lease, c.cur.Revision = next.Lease, next.Revision
+	c.sent, c.saved = sent, k.Now()
+	c.mu.Unlock()
+	k.Log.DebugContext(ctx, "cursor saved", "range", c.id.Key(), "owner", next.Lease.Owner, "token", next.Lease.Token,
+		"renewals", next.Lease.Renewals, "position", formatValue(next.Position.Value))
+	return nil
+}
+
+// Release writes the cursor and gives the range back. After a lost lease it
+// writes nothing and returns why the lease is lost.
+func (c *Claim) Release(ctx context.Context) error {
+	// Ending keep first means that no renewal can follow the release.
+	close(c.stop)
+	<-c.stopped
+	defer c.cancel(errReleased)
+	if err := c.Err(); err != nil {
+		return err
+	}
+	return c.save(ctx, func(next *Cursor) {
+		next.Lease = Lease{Token: next.Lease.Token}
+	})
+}
+
+var errReleased = errors.New("the claim was released")

@@ -1,0 +1,241 @@
+// Package cursor records how far each range has been swept, durably, and who
+// may move that record. A cursor moves only after what lies before it was
+// disposed of: a crash may repeat work, but never skips any.
+//
+// The record of a range also holds its lease. A worker claims a range by
+// compare-and-set, which raises the fencing token, and renews the claim every
+// third of the lease. Every write of the record is a compare-and-set on the
+// last revision that its writer knows, so a worker that lost its range cannot
+// move the cursor, whatever its clock says.
+//
+// Limits: at most one write a second for each range while it moves, plus one
+// at the claim and one at the end. docs/records.md describes the fields.
+package cursor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// Schema is the version of cursor records that this program writes, and the
+// newest that it reads.
+const Schema = 1
+
+// ErrNewer is wrapped by the error for a record of a newer program.
+var ErrNewer = errors.New("the cursor record was written by a newer reaper; update this one")
+
+// An ID names one range.
+type ID struct {
+	Target     string
+	Namespace  string
+	Generation int
+	Shard      string
+}
+
+// Key returns the key of the range's record: target.generation.shard, and
+// @namespace where it is not the default. Each part is escaped, so that it may
+// hold any character.
+func (id ID) Key() string {
+	key := fmt.Sprintf("%s.%08d.%s", escape(id.Target), id.Generation, escape(id.Shard))
+	if id.Namespace != "" {
+		key += "@" + escape(id.Namespace)
+	}
+	return key
+}
+
+// String names the range in logs and errors.
+func (id ID) String() string { return id.Key() }
+
+func escape(s string) string {
+	const hex = "0123456789ABCDEF"
+	plain := func(c byte) bool {
+		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
+	}
+	var b strings.Builder
+	for i := range len(s) {
+		if c := s[i]; plain(c) {
+			b.WriteByte(c)
+		} else {
+			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
+		}
+	}
+	return b.String()
+}
+
+// A Scope says what a position is good for. Where it no longer fits, position
+// and marks are discarded.
+type Scope struct {
+	Kind     string
+	Property string
+	Layout   string
+	Opened   time.Time // of the generation
+}
+
+// A Cursor is the record of one range. It is a value.
+type Cursor struct {
+	ID
+	Scope
+	Position store.Position // everything before it was disposed of
+	Swept    time.Time      // the horizon of the last pass that came to its end
+	Deleted  int64          // entities deleted here, all told
+	Rewind   Rewind
+	Rate     float64   // the pace's last rate in entities/s; zero where it was unlimited
+	RateUsed time.Time // when the pace was used last
+	Lease    Lease
+	// TargetRevision counts the target record's revisions up to the one that
+	// the last holder knew: a target record that has fewer is an old copy.
+	TargetRevision int64
+	Revision       string // as in the store; empty for a record not saved yet
+	// Seen is when this process first saw this revision, on its own clock.
+	Seen time.Time
+}
+
+// Rewind is how far the current read from the range's start has come.
+type Rewind struct {
+	Position store.Position
+	Began    time.Time // zero where none is under way
+	Done     time.Time // when the last one was complete, in the store's time
+}
+
+// A Lease says who holds a range.
+type Lease struct {
+	Owner    string // empty where nobody holds it
+	Token    int64  // rises with each claim, and is never reset
+	Renewals int64
+	Until    time.Time // in the store's time; for people: takeover goes by what stands still
+	Length   time.Duration
+}
+
+// A Table is what Load read: the cursors of one target.
+type Table map[ID]Cursor
+
+// Load reads all cursor records of a target, and the store's time. Positions
+// are values of the given type. Records that this process has seen before keep
+// the instant at which it first saw them.
+func Load(ctx context.Context, s store.Store, target string, t store.Type, seenBefore Table, now func() time.Time) (Table, time.Time, error) {
+	got, err := s.Load(ctx, store.CursorRecord, target)
+	if err != nil {
+		return nil, time.Time{}, fmt.Errorf("load cursor records of %s: %w", target, err)
+	}
+	seen := now()
+	table := make(Table, len(got.List))
+	for _, rec := range got.List {
+		c, err := decode(rec, t)
+		if err != nil {
+			return nil, time.Time{}, err
+		}
+		c.Seen = seen
+		if old, ok := seenBefore[c.ID]; ok && old.Revision == c.Revision {
+			c.Seen = old.Seen
+		}
+		table[c.ID] = c
+	}
+	return table, got.Now, nil
+}
+
+// Get returns the cursor of a range in the given scope: the one in the table,
+// without position and marks where its scope is another, or a new one.
+func (t Table) Get(id ID, scope Scope) Cursor {
+	c, ok := t[id]
+	if !ok {
+		return Cursor{ID: id, Scope: scope}
+	}
+	if c.Scope != scope {
+		c.Scope, c.Position, c.Rewind, c.Swept = scope, store.Position{}, Rewind{}, time.Time{}
+	}
+	return c
+}
+
+func (c Cursor) encode() store.Record {
+	return store.Record{
+		Sort: store.CursorRecord, Key: c.Key(), Target: c.Target, Revision: c.Revision,
+		Fields: store.Fields{
+			"schema":              int64(Schema),
+			"namespace":           c.Namespace,
+			"generation":          int64(c.Generation),
+			"shard":               c.Shard,
+			"kind":                c.Kind,
+			"property":            c.Property,
+			"layout":              c.Layout,
+			"opened":              store.FormatTime(c.Opened),
+			"position":            formatValue(c.Position.Value),
+			"position_key":        c.Position.Key,
+			"swept":               store.FormatTime(c.Swept),
+			"deleted":             c.Deleted,
+			"rewind_position":     formatValue(c.Rewind.Position.Value),
+			"rewind_position_key": c.Rewind.Position.Key,
+			"rewind_began":        store.FormatTime(c.Rewind.Began),
+			"rewind_done":         store.FormatTime(c.Rewind.Done),
+			"rate":                c.Rate,
+			"rate_used":           store.FormatTime(c.RateUsed),
+			"owner":               c.Lease.Owner,
+			"token":               c.Lease.Token,
+			"renewals":            c.Lease.Renewals,
+			"lease_until":         store.FormatTime(c.Lease.Until),
+			"lease_ms":            c.Lease.Length.Milliseconds(),
+			"target_revision":     c.TargetRevision,
+		},
+	}
+}
+
+func decode(rec store.Record, t store.Type) (Cursor, error) {
+	f := rec.Fields.Reader(fmt.Sprintf("cursor record %s %q", rec.Sort, rec.Key))
+	if v := f.Int("schema"); v > Schema {
+		return Cursor{}, fmt.Errorf("cursor record %q has schema %d, this program knows %d: %w", rec.Key, v, Schema, ErrNewer)
+	} else if v < 1 {
+		f.Fail("schema", "%d is not a version", v)
+	}
+	c := Cursor{
+		ID:       ID{Target: rec.Target, Namespace: f.Text("namespace"), Generation: int(f.Int("generation")), Shard: f.Text("shard")},
+		Scope:    Scope{Kind: f.Text("kind"), Property: f.Text("property"), Layout: f.Text("layout"), Opened: f.Time("opened")},
+		Position: store.Position{Value: readValue(f, "position", t), Key: f.Text("position_key")},
+		Swept:    f.Time("swept"),
+		Deleted:  f.Int("deleted"),
+		Rewind: Rewind{
+			Position: store.Position{Value: readValue(f, "rewind_position", t), Key: f.Text("rewind_position_key")},
+			Began:    f.Time("rewind_began"),
+			Done:     f.Time("rewind_done"),
+		},
+		Rate:     f.Float("rate"),
+		RateUsed: f.Time("rate_used"),
+		Lease: Lease{
+			Owner:    f.Text("owner"),
+			Token:    f.Int("token"),
+			Renewals: f.Int("renewals"),
+			Until:    f.Time("lease_until"),
+			Length:   time.Duration(f.Int("lease_ms")) * time.Millisecond,
+		},
+		TargetRevision: f.Int("target_revision"),
+		Revision:       rec.Revision,
+	}
+	if err := f.Err(); err != nil {
+		return Cursor{}, err
+	}
+	// A record under another key than its own could be swept under two names.
+	if c.Key() != rec.Key {
+		return Cursor{}, fmt.Errorf("cursor record %s %q says that it belongs to %q", rec.Sort, rec.Key, c.Key())
+	}
+	return c, nil
+}
+
+func formatValue(v store.Value) string {
+	if v.Type == store.Instant {
+		return store.FormatTime(v.Time)
+	}
+	return v.Text
+}
+
+func readValue(f *store.FieldReader, name string, t store.Type) store.Value {
+	if f.Text(name) == "" {
+		return store.Value{}
+	}
+	if t == store.Instant {
+		return store.Value{Type: t, Time: f.Time(name)}
+	}
+	return store.Value{Type: t, Text: f.Text(name)}
+}

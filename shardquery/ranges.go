@@ -1,0 +1,150 @@
+// Package shardquery turns a target's layout into ranges, and a range into
+// bounded queries: pages in key order that go on from a start position, in
+// windows that shrink when a query takes too long.
+//
+// The invariant is that the pages of a [Reader] hold every entry of its range
+// between its start position and its end exactly once, in order, whatever
+// queries failed and were repeated in between.
+//
+// Limits: a reader holds one page; a query is given a deadline of its own.
+package shardquery
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A Range is the expiry keys of one (namespace, generation, shard).
+type Range struct {
+	Namespace  string
+	Generation int
+	Shard      int
+}
+
+// Ranges lists the ranges of the given generations in every namespace, in the
+// order of generations: shard by shard, so that neighbours in the list lie on
+// different tablets where they can.
+func Ranges(generations []generation.Generation, namespaces []string) []Range {
+	var list []Range
+	for _, g := range generations {
+		for _, ns := range namespaces {
+			for shard := range g.Shards {
+				list = append(list, Range{ns, g.Number, shard})
+			}
+		}
+	}
+	return list
+}
+
+// ShardName returns the shard as it stands in keys and records.
+func (r Range) ShardName() string { return fmt.Sprintf("%04d", r.Shard) }
+
+// String names the range in errors.
+func (r Range) String() string {
+	s := fmt.Sprintf("range %08d.%04d", r.Generation, r.Shard)
+	if r.Namespace != "" {
+		s += "@" + r.Namespace
+	}
+	return s
+}
+
+// Lo returns the lowest value of the range.
+func (r Range) Lo() store.Value {
+	lo, _ := expirykey.Range(r.Generation, r.Shard)
+	return store.TextValue(lo)
+}
+
+// UpTo returns the highest value of the range that expires at or before t; ok
+// is false where there can be none.
+func (r Range) UpTo(t time.Time) (v store.Value, ok bool) {
+	s, ok := expirykey.UpTo(r.Generation, r.Shard, t)
+	return store.TextValue(s), ok
+}
+
+// At returns the position before everything in the range that expires at t or
+// later; before year 1 it is the range's start.
+func (r Range) At(t time.Time) store.Position {
+	v, ok := r.UpTo(t)
+	if !ok {
+		return store.Position{}
+	}
+	return store.Position{Value: v}
+}
+
+// Expires returns when an entry with this value expires. It fails for a value
+// that is malformed.
+func (r Range) Expires(v store.Value) (time.Time, error) {
+	return Expires(v)
+}
+
+// Expires decodes the value of an expiry property that holds expiry keys.
+func Expires(v store.Value) (time.Time, error) {
+	if v.Type != store.Text {
+		return time.Time{}, fmt.Errorf("%w: it is no string", expirykey.ErrMalformed)
+	}
+	k, err := expirykey.Parse(v.Text)
+	return k.Expires, err
+}
+
+// Gaps returns the stretches of one namespace's index that lie in none of the
+// ranges: what is there carries the property but is swept by nobody.
+func Gaps(ranges []Range) []store.Span {
+	sorted := slices.Clone(ranges)
+	slices.SortFunc(sorted, func(a, b Range) int {
+		return cmp.Or(cmp.Compare(a.Generation, b.Generation), cmp.Compare(a.Shard, b.Shard))
+	})
+	var gaps []store.Span
+	from := ""
+	for _, r := range sorted {
+		lo, hi := expirykey.Range(r.Generation, r.Shard)
+		if from < lo {
+			gaps = append(gaps, store.Span{From: from, To: lo})
+		}
+		from = hi
+	}
+	return append(gaps, store.Span{From: from})
+}
+
+// Beyond looks for entries in shards of a generation past its last one, as a
+// writer with another shard count leaves them, and returns those shards in
+// order. It reads one entry a shard.
+func Beyond(ctx context.Context, s store.Store, t store.Target, namespace string, g generation.Generation) ([]int, error) {
+	var found []int
+	var page store.Page
+	_, end := expirykey.GenerationRange(g.Number)
+	for next := g.Shards; next <= expirykey.MaxShard; {
+		q := store.Query{Target: t, Namespace: namespace, Limit: 1,
+			Lo: store.TextValue(expirykey.Prefix(g.Number, next)), Hi: store.TextValue(end)}
+		if err := scan(ctx, s, q, &page); err != nil {
+			return nil, fmt.Errorf("look past shard %04d of generation %08d: %w", next-1, g.Number, err)
+		}
+		if len(page.Entries) == 0 {
+			return found, nil
+		}
+		value := page.Entries[0].Position().Value.Text
+		after, _ := expirykey.NextShard(g.Number, value)
+		// What lies in a shard's range may be malformed: a sweep counts it.
+		if strings.HasPrefix(value, expirykey.Prefix(g.Number, after-1)) {
+			found = append(found, after-1)
+		}
+		next = after
+	}
+	return found, nil
+}
+
+// scan repeats a query until it has one page or a lasting error.
+func scan(ctx context.Context, s store.Store, q store.Query, page *store.Page) error {
+	return store.Retry(ctx, time.Minute, func() error {
+		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+		defer cancel()
+		return s.Scan(ctx, q, page)
+	})
+}

@@ -1,0 +1,162 @@
+package shardquery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+const (
+	// queryTimeout bounds one query. The services end a query after 60 s; one
+	// that takes half of that steps over more than it should.
+	queryTimeout = 30 * time.Second
+	// smallPage is how far a page shrinks before the window does.
+	smallPage = 50
+	// resolution is that of expiry keys, and the smallest window.
+	resolution = time.Millisecond
+)
+
+// A Reader reads one range page by page. Set the exported fields before the
+// first Next and leave them alone; a Reader belongs to one goroutine.
+type Reader struct {
+	Store   store.Store
+	Target  store.Target
+	Range   Range
+	From    store.Position // begin after this; zero begins with the range
+	Until   time.Time      // last instant of expiry wanted
+	Plain   time.Time      // nothing well-formed is expected to expire before: a window may end here
+	Page    int            // most entries per page, 1 to store.MaxPage
+	Timeout time.Duration  // bounds one query; zero means 30s
+
+	begun  bool
+	limit  int
+	after  store.Position
+	next   any
+	window time.Duration // the longest window tried now; zero is all that is left
+	end    time.Time     // of the window that is being read
+	query  store.Query   // that read the last page
+}
+
+// Query returns the query that read the last page, as a batch names it.
+func (r *Reader) Query() store.Query { return r.query }
+
+// Next reads the next page, of any size, also empty, and reports whether there
+// may be more after it. It repeats what failed for a passing reason, asks for
+// fewer entries where they are too large, and halves its window where a query
+// takes too long.
+func (r *Reader) Next(ctx context.Context, page *store.Page) (more bool, err error) {
+	if !r.begun {
+		r.begun, r.after, r.limit, r.end = true, r.From, r.Page, r.Until
+		if r.Timeout == 0 {
+			r.Timeout = queryTimeout
+		}
+	}
+	page.Entries = page.Entries[:0]
+	page.SteppedOver = 0
+	for {
+		hi, ok := r.Range.UpTo(r.end)
+		if !ok {
+			return false, nil
+		}
+		r.query = store.Query{Target: r.Target, Namespace: r.Range.Namespace,
+			Lo: r.Range.Lo(), Hi: hi, After: r.after, Next: r.next, Limit: r.limit}
+		var took time.Duration
+		err := store.Retry(ctx, time.Minute, func() error {
+			try, cancel := context.WithTimeout(ctx, r.Timeout)
+			defer cancel()
+			began := time.Now() //nolint:forbidigo // how long a query takes is no decision about data
+			err := r.Store.Scan(try, r.query, page)
+			took = time.Since(began)
+			if slow(err) || errors.Is(err, store.ErrTooLarge) {
+				return &shrink{err}
+			}
+			return err
+		})
+		if s := (*shrink)(nil); errors.As(err, &s) && ctx.Err() == nil {
+			if r.smaller(s.err) {
+				continue
+			}
+			return false, fmt.Errorf("scan %v: %w", r.Range, s.err)
+		}
+		if err != nil {
+			return false, fmt.Errorf("scan %v: %w", r.Range, err)
+		}
+		if n := len(page.Entries); n > 0 {
+			r.after = page.Entries[n-1].Position()
+		}
+		r.next = page.Next
+		if page.More {
+			return true, nil
+		}
+		return r.onward(took), nil
+	}
+}
+
+// shrink carries an error through Retry that asks for less, not for patience.
+type shrink struct{ err error }
+
+func (s *shrink) Error() string { return s.err.Error() }
+
+func slow(err error) bool {
+	return errors.Is(err, store.ErrDeadline) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// smaller makes the next query ask for less, and reports whether it could.
+func (r *Reader) smaller(why error) bool {
+	r.next = nil // the store's own cursor belongs to the query as it was
+	if !slow(why) {
+		if r.limit == 1 {
+			return false
+		}
+		r.limit /= 2
+		return true
+	}
+	if r.limit > smallPage {
+		r.limit = max(smallPage, r.limit/2)
+	}
+	start := r.start()
+	left := r.end.Sub(start)
+	if left <= resolution {
+		return false
+	}
+	if start.Before(r.Plain) && r.end.After(r.Plain) {
+		r.end = r.Plain
+	} else {
+		r.end = start.Add(left / 2).Truncate(resolution)
+	}
+	r.window = r.end.Sub(start)
+	return true
+}
+
+// start returns where the rest of the window begins.
+func (r *Reader) start() time.Time {
+	if t, err := r.Range.Expires(r.after.Value); err == nil {
+		return t
+	}
+	return time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+}
+
+// onward goes on to the next window and reports whether there is one. A window
+// that was read in a quarter of the time it may take is followed by one twice
+// as long.
+func (r *Reader) onward(took time.Duration) bool {
+	if !r.end.Before(r.Until) {
+		return false
+	}
+	start := r.end.Truncate(resolution).Add(resolution)
+	if took < r.Timeout/4 {
+		r.window *= 2
+	}
+	r.after, r.next = r.Range.At(start), nil
+	// The comparison is made with what is left: a window of centuries, added,
+	// would overflow the clock.
+	if left := r.Until.Sub(start); r.window <= 0 || r.window > left {
+		r.end = r.Until
+	} else {
+		r.end = start.Add(r.window)
+	}
+	return !start.After(r.Until)
+}
