@@ -1,0 +1,302 @@
+package datastore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	sdk "cloud.google.com/go/datastore"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// Dispose implements [store.Store], by the target's guard. All deletes of a
+// batch are one commit, so that they happen together or not at all; only under
+// guard none, keys that the client confuses go in a second one.
+func (d *DB) Dispose(ctx context.Context, b *store.Batch) error {
+	t := b.Query.Target
+	guard := cmp.Or(t.Guard, store.GuardLookup)
+	op := fmt.Sprintf("dispose of %d of %s by guard %s", len(b.Ops), where(t, b.Query.Namespace), guard)
+	b.SteppedOver = store.UnknownSteps
+	for i := range b.Ops {
+		b.Ops[i].Outcome, b.Ops[i].Now, b.Ops[i].Known = store.Unknown, store.Value{}, false
+	}
+	if len(b.Ops) == 0 {
+		return nil
+	}
+	if len(b.Ops) > store.MaxPage {
+		return fmt.Errorf("%s: %w: more than %d", op, store.ErrTooLarge, store.MaxPage)
+	}
+	s, err := newSet(b)
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	switch {
+	case guard == store.GuardNone:
+		err = d.deleteBlindly(ctx, s)
+	case guard != store.GuardLookup && guard != store.GuardQuery:
+		return fmt.Errorf("%s: %w: there is no such guard", op, store.ErrInvalid)
+	case b.DryRun:
+		if err = d.check(ctx, nil, s); err == nil {
+			s.set(s.doomed, store.Deleted)
+		}
+	default:
+		err = d.deleteChecked(ctx, s)
+	}
+	if err != nil {
+		return d.fail(ctx, op, err)
+	}
+	return nil
+}
+
+// A set is a batch by entities. They are fewer than its ops where a list shows
+// more than one of its elements.
+type set struct {
+	batch  *store.Batch
+	keys   []*sdk.Key
+	ops    [][]*store.Op // for each key
+	doomed []int         // the keys that are to be deleted
+}
+
+func newSet(b *store.Batch) (*set, error) {
+	s := &set{batch: b, keys: make([]*sdk.Key, 0, len(b.Ops)), ops: make([][]*store.Op, 0, len(b.Ops))}
+	at := make(map[string]int, len(b.Ops))
+	for i := range b.Ops {
+		op := &b.Ops[i]
+		if n, ok := at[op.Entry.Key]; ok {
+			s.ops[n] = append(s.ops[n], op)
+			continue
+		}
+		key, err := keyOf(b.Query.Namespace, op.Entry)
+		if err != nil {
+			return nil, err
+		}
+		at[op.Entry.Key] = len(s.keys)
+		s.keys, s.ops = append(s.keys, key), append(s.ops, []*store.Op{op})
+	}
+	return s, nil
+}
+
+func (s *set) set(keys []int, o store.Outcome) {
+	for _, k := range keys {
+		for _, op := range s.ops[k] {
+			op.Outcome = o
+		}
+	}
+}
+
+// decide settles what became of a key whose entity was looked at.
+func (s *set) decide(k int, found bool, now store.Value) {
+	switch {
+	case !found:
+		s.set([]int{k}, store.Gone)
+	case len(s.ops[k]) == 1 && same(s.ops[k][0].Entry.Value, now):
+		s.doomed = append(s.doomed, k)
+	default:
+		for _, op := range s.ops[k] {
+			op.Outcome, op.Now, op.Known = store.Changed, now, true
+		}
+	}
+}
+
+// deleteBlindly is guard none. An entity that the scan showed twice holds a
+// list, and even here nobody deletes for one of its elements.
+func (d *DB) deleteBlindly(ctx context.Context, s *set) error {
+	for k, ops := range s.ops {
+		if len(ops) > 1 {
+			s.decide(k, true, store.Value{Type: store.List})
+		} else {
+			s.doomed = append(s.doomed, k)
+		}
+	}
+	if s.batch.DryRun {
+		s.set(s.doomed, store.Deleted)
+		return nil
+	}
+	keys := pick(s.keys, s.doomed)
+	for _, g := range groups(keys) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := d.client.DeleteMulti(ctx, pick(keys, g)); err != nil {
+			return err
+		}
+		s.set(pick(s.doomed, g), store.Deleted)
+	}
+	return nil
+}
+
+// deleteChecked looks at the entities and deletes what is unchanged, in one
+// transaction: the commit fails if anybody wrote to one of them in between.
+func (d *DB) deleteChecked(ctx context.Context, s *set) (err error) {
+	// The transaction remembers its context, and with it the mask.
+	ctx = withCall(ctx, &call{mask: s.batch.Query.Target.Property})
+	tx, err := d.begin(ctx)
+	if err != nil {
+		return err
+	}
+	committed := false
+	defer func() {
+		if !committed {
+			rollback(tx)
+		}
+	}()
+	if err := d.check(ctx, tx, s); err != nil {
+		return err
+	}
+	if len(s.doomed) == 0 {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := deleteIn(tx, pick(s.keys, s.doomed)); err != nil {
+		return err
+	}
+	if _, err := tx.Commit(); err != nil {
+		return err // the doomed stay Unknown: they may be gone
+	}
+	committed = true
+	s.set(s.doomed, store.Deleted)
+	return nil
+}
+
+// deleteIn adds deletes to a transaction.
+func deleteIn(tx *sdk.Transaction, keys []*sdk.Key) error {
+	for _, g := range groups(keys) {
+		if err := tx.DeleteMulti(pick(keys, g)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check decides about every key of the set, within a transaction unless tx is
+// nil.
+func (d *DB) check(ctx context.Context, tx *sdk.Transaction, s *set) error {
+	rest := make([]int, 0, len(s.keys))
+	shown := map[string]store.Value{}
+	if s.batch.Query.Target.Guard == store.GuardQuery {
+		var err error
+		if shown, err = d.shown(ctx, tx, s.batch.Query); err != nil {
+			return err
+		}
+	}
+	for k, ops := range s.ops {
+		now, ok := shown[ops[0].Entry.Key]
+		if ok && len(ops) == 1 && same(ops[0].Entry.Value, now) {
+			s.doomed = append(s.doomed, k)
+		} else {
+			rest = append(rest, k)
+		}
+	}
+	if len(rest) == 0 {
+		return nil
+	}
+	keys := pick(s.keys, rest)
+	for _, g := range groups(keys) {
+		cells, found, err := d.look(ctx, tx, s.batch.Query.Target.Property, pick(keys, g))
+		if err != nil {
+			return err
+		}
+		for i, n := range g {
+			s.decide(rest[n], found[i], stored(cells[i].value))
+		}
+	}
+	return nil
+}
+
+// shown runs a page's query again and returns what it shows of each entity;
+// one that appears twice, and so holds a list, shows nothing.
+func (d *DB) shown(ctx context.Context, tx *sdk.Transaction, q store.Query) (map[string]store.Value, error) {
+	var page store.Page
+	if err := d.scan(ctx, tx, q, &page); err != nil {
+		return nil, err
+	}
+	out := make(map[string]store.Value, len(page.Entries))
+	for _, e := range page.Entries {
+		if _, twice := out[e.Key]; twice {
+			out[e.Key] = store.Value{Type: store.List}
+		} else {
+			out[e.Key] = e.Value
+		}
+	}
+	return out, nil
+}
+
+// look reads one property of entities, whose keys the client must be able to
+// tell apart, and says which of them exist.
+func (d *DB) look(ctx context.Context, tx *sdk.Transaction, property string, keys []*sdk.Key) (cells []cell, found []bool, err error) {
+	cells, found = make([]cell, len(keys)), make([]bool, len(keys))
+	for i := range cells {
+		cells[i].property, found[i] = property, true
+	}
+	if tx != nil {
+		err = tx.GetMulti(keys, cells)
+	} else {
+		err = d.client.GetMulti(withCall(ctx, &call{mask: property}), keys, cells)
+	}
+	var multi sdk.MultiError
+	if !errors.As(err, &multi) {
+		return cells, found, err
+	}
+	for i, e := range multi {
+		if errors.Is(e, sdk.ErrNoSuchEntity) {
+			found[i] = false
+		} else if e != nil {
+			return nil, nil, e
+		}
+	}
+	return cells, found, nil
+}
+
+// Settle implements [store.Store].
+func (d *DB) Settle(ctx context.Context, q store.Query, e store.Entry, decide func(store.Value) store.Verdict) (store.Outcome, error) {
+	op := fmt.Sprintf("settle %s of %s", e.Key, where(q.Target, q.Namespace))
+	key, err := keyOf(q.Namespace, e)
+	if err != nil {
+		return store.Unknown, fmt.Errorf("%s: %w", op, err)
+	}
+	o, err := d.settle(ctx, q.Target.Property, key, decide)
+	if err != nil {
+		return store.Unknown, d.fail(ctx, op, err)
+	}
+	return o, nil
+}
+
+func (d *DB) settle(ctx context.Context, property string, key *sdk.Key, decide func(store.Value) store.Verdict) (store.Outcome, error) {
+	ctx = withCall(ctx, &call{mask: property})
+	tx, err := d.begin(ctx)
+	if err != nil {
+		return store.Unknown, err
+	}
+	committed := false
+	defer func() {
+		if !committed {
+			rollback(tx)
+		}
+	}()
+	keys := []*sdk.Key{key}
+	cells, found, err := d.look(ctx, tx, property, keys)
+	if err != nil {
+		return store.Unknown, err
+	}
+	if !found[0] {
+		return store.Gone, nil
+	}
+	if decide(stored(cells[0].value)) != store.Delete {
+		return store.Kept, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return store.Unknown, err
+	}
+	if err := tx.DeleteMulti(keys); err != nil {
+		return store.Unknown, err
+	}
+	if _, err := tx.Commit(); err != nil {
+		return store.Unknown, err
+	}
+	committed = true
+	return store.Deleted, nil
+}

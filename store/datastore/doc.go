@@ -1,0 +1,67 @@
+// Package datastore is the driver for Firestore in Datastore mode, on Google's
+// public client.
+//
+// The invariant is the contract's: an entity is deleted only while its expiry
+// is what the scan saw. The public client has no conditional delete, so a
+// target's guard says how that is achieved, and at what price:
+//
+//	lookup  Reads the page's entities, of which only the expiry property is
+//	        transferred, in the transaction that deletes them. One read per
+//	        entity; transactions on different entities do not hinder each
+//	        other. It sees the stored value, so a list, a blob or an integer
+//	        that the index shows like a text or a timestamp is told apart.
+//	query   Runs the page's projection query again in the deleting transaction.
+//	        About one read per page, but the service locks the stretch of the
+//	        index that was read: writers of new entries there wait or make the
+//	        transaction fail with ErrContention. Google's emulator refuses a
+//	        second one at once. It sees what the index shows: the property must
+//	        never be a list or a blob.
+//	none    Deletes without a look. No reads at all, and the promise then holds
+//	        only as of the scan: for ids that are never used again.
+//
+// # Indexes
+//
+// The built-in ascending index of the expiry property is all that scans, the
+// query guard and counts need; the property must not be excluded from indexes.
+// No composite index is needed for the layouts whose property holds an expiry
+// key. The reaper's own records need the built-in index of their property
+// "target".
+//
+// # What is hidden in an index
+//
+// Index rows order values by type: null, then integers and timestamps mixed,
+// booleans, then texts and blobs mixed by their bytes, floats, geographical
+// points, keys. A projection shows a timestamp as an integer, a blob as a text,
+// and an element of a list as a plain value, once for each element within the
+// bounds. Entity values and empty lists have no rows.
+//
+// # Limits
+//
+// A page holds at most 500 entries, what one commit takes. A request is
+// limited to 10 MiB, a transaction to 270 s and to 60 s of idleness, an indexed
+// text to 1,500 bytes. Whatever is too large or too slow is reported as
+// ErrTooLarge or ErrDeadline, and the caller goes on with fewer entries. The
+// service asks for at most 500 operations a second on a new or cold key range,
+// and then 50 % more every five minutes; it says so with ErrPushback,
+// ErrContention, ErrUnavailable or ErrDeadline, and nothing in this package
+// retries any of them: the client's own retries are switched off.
+//
+// An entity is limited to 1,048,572 bytes; reading a page of large ones with
+// Dump takes that memory.
+//
+// # Costs
+//
+// In billed units: a scan is one read, or two where it resumes after an entry
+// (first the rest at the same value, then what is later). A dispose with lookup
+// is one read for each entity and one delete for each that goes; with query one
+// read, and one more for each entity that the index no longer shows. Count is a
+// read for every 1,000 entries, Load one for each record, Dump and Put one for
+// each entity.
+//
+// # Databases and emulators
+//
+// The default database is called "(default)" by the command line and the
+// console, and "" by the Datastore API; both are understood here. Where
+// DATASTORE_EMULATOR_HOST is set, the driver connects there without
+// credentials, as all of Google's clients do; [DB.Endpoint] says so.
+package datastore

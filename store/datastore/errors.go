@@ -1,0 +1,124 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	sdk "cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// fail turns an error of the client into one of the contract's: it wraps a
+// sentinel or the context's error, or both, keeps the service's own message and
+// status, and names the operation and the endpoint.
+func (d *DB) fail(ctx context.Context, op string, err error) error {
+	var multi sdk.MultiError
+	if errors.As(err, &multi) { // it has no Unwrap
+		for _, e := range multi {
+			if e != nil && !errors.Is(e, sdk.ErrNoSuchEntity) {
+				err = e
+				break
+			}
+		}
+	}
+	if mapped(err) {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	var rpc *rpcError
+	if !errors.As(err, &rpc) {
+		if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ctxErr) {
+			return fmt.Errorf("%s: %w: %w", op, ctxErr, err)
+		} else if ctxErr != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+		// The client refuses names, keys and values by itself before it sends
+		// anything, and calls bad replies internal errors.
+		kind := store.ErrInvalid
+		if strings.Contains(err.Error(), "internal error") {
+			kind = store.ErrFailed
+		}
+		return fmt.Errorf("%s: %w: %w", op, kind, err)
+	}
+	kind := sentinel(rpc.status)
+	hint := ""
+	switch {
+	case errors.Is(kind, store.ErrNotFound):
+		hint = "; check the project's id, the database's name and that it is in Datastore mode"
+	case errors.Is(kind, store.ErrMissingIndex):
+		hint = "; check that the property is indexed"
+	}
+	at := fmt.Sprintf("(%s at %s%s)", rpc.method, d.endpoint, hint)
+	switch rpc.status.Code() {
+	case codes.Canceled, codes.DeadlineExceeded:
+		if ctxErr := ctx.Err(); errors.Is(ctxErr, context.Canceled) {
+			return fmt.Errorf("%s: %w: %w %s", op, ctxErr, rpc.status.Err(), at)
+		} else if ctxErr != nil {
+			return fmt.Errorf("%s: %w: %w: %w %s", op, store.ErrDeadline, ctxErr, rpc.status.Err(), at)
+		}
+	}
+	return fmt.Errorf("%s: %w: %w %s", op, kind, rpc.status.Err(), at)
+}
+
+// mapped reports whether this package itself found what is wrong.
+func mapped(err error) bool {
+	return errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrCorrupt)
+}
+
+// sentinel maps a status of the service to an error of the contract.
+func sentinel(s *status.Status) error {
+	text := strings.ToLower(s.Message())
+	has := func(parts ...string) bool {
+		for _, p := range parts {
+			if strings.Contains(text, p) {
+				return true
+			}
+		}
+		return false
+	}
+	switch s.Code() {
+	case codes.ResourceExhausted:
+		if has("larger than max") { // gRPC's own, about the size of a message
+			return store.ErrTooLarge
+		}
+		return store.ErrPushback
+	case codes.Unavailable, codes.Internal, codes.Canceled:
+		// Also for Internal, and for calls that the other side cancelled: it
+		// may have happened, and it may succeed when repeated.
+		return store.ErrUnavailable
+	case codes.DeadlineExceeded:
+		return store.ErrDeadline
+	case codes.Aborted:
+		return store.ErrContention
+	case codes.PermissionDenied, codes.Unauthenticated:
+		return store.ErrDenied
+	case codes.NotFound:
+		return store.ErrNotFound
+	case codes.AlreadyExists:
+		return store.ErrConflict
+	case codes.FailedPrecondition:
+		switch {
+		case has("index"):
+			return store.ErrMissingIndex
+		case has("datastore mode", "native mode", "does not contain", "not available for"):
+			return store.ErrNotFound
+		}
+		return store.ErrInvalid
+	case codes.InvalidArgument:
+		switch {
+		case has("transaction") && has("expired", "no longer valid", "has already been"):
+			return store.ErrContention // it took too long; nothing was written
+		case has("too large", "too big", "exceeds the limit", "exceeds the maximum", "larger than the maximum", "cannot write more than", "cannot get more than"):
+			return store.ErrTooLarge
+		}
+		return store.ErrInvalid
+	case codes.OutOfRange, codes.Unimplemented:
+		return store.ErrInvalid
+	default:
+		return store.ErrFailed
+	}
+}

@@ -1,0 +1,232 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	sdk "cloud.google.com/go/datastore"
+	"google.golang.org/api/iterator"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A record is an entity of the default namespace, its kind the record's sort
+// and its name the record's key. Its fields are properties, nested ones arrays
+// of entities, beside these two; only the first is indexed.
+const (
+	targetProperty   = "target"
+	revisionProperty = "revision"
+)
+
+// Load implements [store.Store]. It reads a target record by its key and the
+// others by a query, both of which are strongly consistent.
+func (d *DB) Load(ctx context.Context, sort store.RecordSort, target string) (store.Records, error) {
+	op := fmt.Sprintf("load %s of %s", sort, target)
+	var c call
+	var list []store.Record
+	var err error
+	if sort == store.TargetRecord {
+		list, err = d.loadOne(withCall(ctx, &c), sort, target)
+	} else {
+		list, err = d.loadAll(withCall(ctx, &c), sort, target)
+	}
+	if err != nil {
+		return store.Records{}, d.fail(ctx, op, err)
+	}
+	if c.now.IsZero() {
+		return store.Records{}, fmt.Errorf("%s: %w: the reply from %s does not tell the store's time", op, store.ErrFailed, d.endpoint)
+	}
+	return store.Records{List: list, Now: c.now.UTC()}, nil
+}
+
+func (d *DB) loadOne(ctx context.Context, sort store.RecordSort, target string) ([]store.Record, error) {
+	var ps sdk.PropertyList
+	err := d.client.Get(ctx, sdk.NameKey(string(sort), target, nil), &ps)
+	if errors.Is(err, sdk.ErrNoSuchEntity) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r, err := decodeRecord(sort, target, ps)
+	if err != nil {
+		return nil, err
+	}
+	return []store.Record{r}, nil
+}
+
+func (d *DB) loadAll(ctx context.Context, sort store.RecordSort, target string) ([]store.Record, error) {
+	it := d.client.Run(ctx, sdk.NewQuery(string(sort)).FilterField(targetProperty, "=", target).Order("__key__"))
+	var list []store.Record
+	for {
+		var ps sdk.PropertyList
+		key, err := it.Next(&ps)
+		if errors.Is(err, iterator.Done) {
+			return list, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		r, err := decodeRecord(sort, key.Name, ps)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, r)
+	}
+}
+
+// Save implements [store.Store].
+func (d *DB) Save(ctx context.Context, r store.Record, prev string) error {
+	op := fmt.Sprintf("save %s %s", r.Sort, r.Key)
+	ps, err := encodeRecord(r)
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	if err := d.save(ctx, r, ps, prev); err != nil {
+		return d.fail(ctx, op, err)
+	}
+	return nil
+}
+
+func (d *DB) save(ctx context.Context, r store.Record, ps sdk.PropertyList, prev string) error {
+	ctx = withCall(ctx, &call{mask: revisionProperty})
+	tx, err := d.begin(ctx)
+	if err != nil {
+		return err
+	}
+	committed := false
+	defer func() {
+		if !committed {
+			rollback(tx)
+		}
+	}()
+	key := sdk.NameKey(string(r.Sort), r.Key, nil)
+	cells, found, err := d.look(ctx, tx, revisionProperty, []*sdk.Key{key})
+	if err != nil {
+		return err
+	}
+	now, _ := cells[0].value.(string)
+	switch {
+	case found[0] && r.Fields != nil && now == r.Revision:
+		return nil // an earlier try of this call wrote it
+	case !found[0] && r.Fields == nil:
+		return nil
+	case found[0] != (prev != "") || now != prev:
+		return fmt.Errorf("%w: its revision is %q, not %q", store.ErrConflict, now, prev)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if r.Fields == nil {
+		err = tx.Delete(key)
+	} else {
+		_, err = tx.Put(key, &ps)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := tx.Commit(); err != nil {
+		return err
+	}
+	committed = true
+	return nil
+}
+
+// encodeRecord returns a record's properties.
+func encodeRecord(r store.Record) (sdk.PropertyList, error) {
+	if r.Key == "" || r.Sort == "" {
+		return nil, fmt.Errorf("%w: the record has no sort or no key", store.ErrInvalid)
+	}
+	if r.Fields == nil {
+		return nil, nil
+	}
+	if r.Revision == "" {
+		return nil, fmt.Errorf("%w: the record has no revision", store.ErrInvalid)
+	}
+	ps, err := encodeFields(r.Fields)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{targetProperty, revisionProperty} {
+		if _, taken := r.Fields[name]; taken {
+			return nil, fmt.Errorf("%w: field %s has the name of the record's own", store.ErrInvalid, name)
+		}
+	}
+	return append(ps,
+		sdk.Property{Name: targetProperty, Value: r.Target},
+		sdk.Property{Name: revisionProperty, Value: r.Revision, NoIndex: true}), nil
+}
+
+func encodeFields(fields store.Fields) (sdk.PropertyList, error) {
+	ps := make(sdk.PropertyList, 0, len(fields)+2)
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		p := sdk.Property{Name: name, NoIndex: true}
+		switch v := fields[name].(type) {
+		case string, int64, float64, bool:
+			p.Value = v
+		case []store.Fields:
+			nested := make([]any, len(v))
+			for i, f := range v {
+				inner, err := encodeFields(f)
+				if err != nil {
+					return nil, fmt.Errorf("field %s: %w", name, err)
+				}
+				nested[i] = &sdk.Entity{Properties: inner}
+			}
+			p.Value = nested
+		default:
+			return nil, fmt.Errorf("%w: field %s is a %T", store.ErrInvalid, name, v)
+		}
+		ps = append(ps, p)
+	}
+	return ps, nil
+}
+
+// decodeRecord is strict: a record that somebody else has meddled with is
+// refused as a whole.
+func decodeRecord(sort store.RecordSort, key string, ps sdk.PropertyList) (store.Record, error) {
+	r := store.Record{Sort: sort, Key: key}
+	fields, err := decodeFields(ps)
+	if err != nil {
+		return r, fmt.Errorf("%s %s: %w", sort, key, err)
+	}
+	var ok1, ok2 bool
+	r.Target, ok1 = fields[targetProperty].(string)
+	r.Revision, ok2 = fields[revisionProperty].(string)
+	if !ok1 || !ok2 || r.Revision == "" {
+		return r, fmt.Errorf("%s %s: %w: it lacks its target or its revision", sort, key, store.ErrCorrupt)
+	}
+	delete(fields, targetProperty)
+	delete(fields, revisionProperty)
+	r.Fields = fields
+	return r, nil
+}
+
+func decodeFields(ps []sdk.Property) (store.Fields, error) {
+	fields := make(store.Fields, len(ps))
+	for _, p := range ps {
+		switch v := p.Value.(type) {
+		case string, int64, float64, bool:
+			fields[p.Name] = v
+		case []any:
+			nested := make([]store.Fields, len(v))
+			for i, e := range v {
+				entity, ok := e.(*sdk.Entity)
+				if !ok {
+					return nil, fmt.Errorf("%w: element %d of field %s is a %T", store.ErrCorrupt, i, p.Name, e)
+				}
+				var err error
+				if nested[i], err = decodeFields(entity.Properties); err != nil {
+					return nil, fmt.Errorf("field %s: %w", p.Name, err)
+				}
+			}
+			fields[p.Name] = nested
+		default:
+			return nil, fmt.Errorf("%w: field %s is a %T", store.ErrCorrupt, p.Name, v)
+		}
+	}
+	return fields, nil
+}

@@ -1,0 +1,131 @@
+package datastore
+
+import (
+	"context"
+	"encoding/base64"
+	"strings"
+	"time"
+
+	sdk "cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A call asks for and gets, by way of the context, what the public client has
+// no words for. It serves one operation, whose calls follow one another.
+type call struct {
+	mask   string // lookups transfer this property only; empty means all
+	single bool   // a second batch of a query is refused with errStopped
+
+	now     time.Time                           // the store's time, from the last reply that told it
+	batches int                                 // queries answered so far
+	more    pb.QueryResultBatch_MoreResultsType // what the last batch said
+	cursor  []byte                              // where the last batch ended
+}
+
+type callKey struct{}
+
+func withCall(ctx context.Context, c *call) context.Context {
+	return context.WithValue(ctx, callKey{}, c)
+}
+
+// end returns where the last batch ended as the client's queries take it.
+func (c *call) end() (sdk.Cursor, error) {
+	return sdk.DecodeCursor(base64.URLEncoding.EncodeToString(c.cursor))
+}
+
+// rollbackTimeout bounds a rollback, which runs after its context is done.
+const rollbackTimeout = 2 * time.Second
+
+// An rpcError hides the service's status from the client, which otherwise
+// repeats calls behind our back, and replaces messages by its own. It must
+// therefore not unwrap to anything that has a GRPCStatus method; fail brings
+// the status back.
+type rpcError struct {
+	method string
+	status *status.Status
+}
+
+func (e *rpcError) Error() string { return e.method + ": " + e.status.String() }
+
+// intercept sees every call between the client and the service.
+func (d *DB) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	c, _ := ctx.Value(callKey{}).(*call)
+	if c == nil {
+		c = &call{} // what nobody reads
+	}
+	switch r := req.(type) {
+	case *pb.LookupRequest:
+		if c.mask != "" {
+			r.PropertyMask = &pb.PropertyMask{Paths: []string{c.mask}}
+		}
+	case *pb.RunQueryRequest:
+		if c.single && c.batches > 0 {
+			return errStopped
+		}
+	case *pb.RollbackRequest:
+		// A transaction is rolled back just when its context is done, too.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+		defer cancel()
+	}
+	if err := invoke(ctx, method, req, reply, cc, opts...); err != nil {
+		return &rpcError{method[strings.LastIndexByte(method, '/')+1:], status.Convert(err)}
+	}
+	store.Bill(ctx, billed(req, reply))
+	c.note(reply)
+	return nil
+}
+
+func (c *call) note(reply any) {
+	switch r := reply.(type) {
+	case *pb.LookupResponse:
+		if t := r.GetReadTime(); t != nil {
+			c.now = t.AsTime()
+		}
+	case *pb.RunQueryResponse:
+		c.batches++
+		c.more, c.cursor = r.GetBatch().GetMoreResults(), r.GetBatch().GetEndCursor()
+		if t := r.GetBatch().GetReadTime(); t != nil {
+			c.now = t.AsTime()
+		}
+	case *pb.CommitResponse:
+		if t := r.GetCommitTime(); t != nil {
+			c.now = t.AsTime()
+		}
+	}
+}
+
+// billed returns what the service charges for a call that it answered.
+func billed(req, reply any) (o store.Operations) {
+	switch q := req.(type) {
+	case *pb.LookupRequest:
+		r := reply.(*pb.LookupResponse)
+		o.Reads = int64(len(r.GetFound()) + len(r.GetMissing()))
+	case *pb.RunQueryRequest:
+		o.Reads = 1 // for a projection or keys only, and at least
+		if len(q.GetQuery().GetProjection()) == 0 {
+			o.Reads = max(1, int64(len(reply.(*pb.RunQueryResponse).GetBatch().GetEntityResults())))
+		}
+	case *pb.RunAggregationQueryRequest:
+		var counted int64
+		for _, a := range reply.(*pb.RunAggregationQueryResponse).GetBatch().GetAggregationResults() {
+			for _, v := range a.GetAggregateProperties() {
+				counted = max(counted, v.GetIntegerValue())
+			}
+		}
+		o.Reads = max(1, (counted+999)/1000)
+	case *pb.CommitRequest:
+		for _, m := range q.GetMutations() {
+			if m.GetDelete() != nil {
+				o.Deletes++
+			} else {
+				o.Writes++
+			}
+		}
+	}
+	return o
+}
