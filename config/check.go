@@ -1,0 +1,120 @@
+package config
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+var errNotInt64 = errors.New("is not a whole number of 64 bits")
+
+// check applies the rules that need more than one field, after the defaults. A
+// rule is silent about a field that was reported already, since what it says
+// then could only mislead.
+func (r *reader) check() {
+	t := &r.target
+	for _, name := range []string{"name", "kind", "property"} {
+		if name == "property" && (t.Layout.UsesKeys() || r.bad["layout"]) {
+			continue // it has a default, or may have
+		}
+		if r.values[name] == nil {
+			r.at(r.node, r.path, "%s is missing", name)
+		}
+	}
+	if r.good("kind", "group") && r.values["kind"] != nil {
+		if err := checkKind(t.Kind, r.driver, t.Group); err != nil {
+			r.at(r.values["kind"], r.path+".kind", "%s %v", quote(t.Kind), err)
+		}
+	}
+	r.checkStore()
+	if r.good("layout") {
+		r.checkLayout()
+	}
+	if t.Guard != store.GuardLookup && r.good("guard", "single_valued") && !t.SingleValued {
+		r.blame("guard", "%s needs single_valued: true, the promise that no entity has a list in %s: a scan cannot tell a list from its elements", t.Guard, quote(t.Property))
+	}
+	if r.good("max_age", "retention") && t.MaxAge <= t.Retention {
+		r.either("max_age", "retention", "max_age (%s) must be longer than retention (%s)", formatDuration(t.MaxAge), formatDuration(t.Retention))
+	}
+	if r.good("overlap", "rewind") && t.Overlap >= t.Rewind {
+		r.either("overlap", "rewind", "overlap (%s) must be shorter than rewind (%s)", formatDuration(t.Overlap), formatDuration(t.Rewind))
+	}
+	if r.good("pace.start", "pace.max") && t.Pace.Start.Exceeds(t.Pace.Max) {
+		r.either("pace.start", "pace.max", "start (%s) must not be above max (%s)", t.Pace.Start, t.Pace.Max)
+	}
+	g := t.Generations
+	if r.good("generations.ramp", "generations.every") && g.Ramp > g.Every {
+		r.either("generations.ramp", "generations.every", "ramp (%s) must not be longer than every (%s)", formatDuration(g.Ramp), formatDuration(g.Every))
+	}
+	if r.good("generations.staleness", "generations.every") && g.Staleness > g.Every {
+		r.either("generations.staleness", "generations.every", "staleness (%s) must not be longer than every (%s)", formatDuration(g.Staleness), formatDuration(g.Every))
+	}
+}
+
+// checkStore refuses what only another store knows. Settings that another
+// store merely ignores, such as guard, pass: one file may serve a test on the
+// embedded store and production.
+func (r *reader) checkStore() {
+	t := &r.target
+	if t.Group && r.driver != Firestore && r.driver != "" {
+		r.blame("group", "collection groups exist in firestore stores only; this one is %s", r.driver)
+	}
+	if r.driver == Firestore && r.good("namespaces") && (t.AllNamespaces || len(t.Namespaces) != 1 || t.Namespaces[0] != "") {
+		r.blame("namespaces", "a firestore store has no namespaces")
+	}
+}
+
+// checkLayout refuses fields that the layout has no use for and asks for those
+// that it needs.
+func (r *reader) checkLayout() {
+	t := &r.target
+	uses := map[string]bool{
+		"shards":         t.Layout.UsesKeys(),
+		"shard_property": t.Layout == LayoutShardedTimestamp,
+		"shard_values":   t.Layout == LayoutShardedTimestamp,
+		"generations":    t.Layout == LayoutGeneration,
+	}
+	for _, name := range []string{"shards", "shard_property", "shard_values", "generations"} {
+		if r.values[name] != nil && !uses[name] {
+			r.blame(name, "the layout %s has no use for it", t.Layout)
+		}
+	}
+	if t.Layout == LayoutShardedTimestamp {
+		if r.values["shard_values"] == nil {
+			r.at(r.node, r.path, "shard_values is missing: the layout %s needs every value that the shard property has", t.Layout)
+		}
+		if r.good("property", "shard_property") && t.Property != "" && t.Property == t.ShardProperty {
+			r.either("shard_property", "property", "property and shard_property are both %s", quote(t.Property))
+		}
+	}
+	if !t.Layout.UsesKeys() && r.driver == Datastore && r.good("guard") && t.Guard != store.GuardLookup {
+		r.blame("guard", "%s cannot serve the layout %s in Datastore mode, whose scans show timestamps as numbers: use lookup", t.Guard, t.Layout)
+	}
+}
+
+// good reports whether none of the fields was reported.
+func (r *reader) good(fields ...string) bool {
+	for _, f := range fields {
+		section, _, _ := strings.Cut(f, ".")
+		if r.bad[f] || r.bad[section] {
+			return false
+		}
+	}
+	return true
+}
+
+// blame reports a problem of a field that stands in the file.
+func (r *reader) blame(name, format string, args ...any) {
+	r.at(r.values[name], r.path+"."+name, format, args...)
+}
+
+// either reports a problem between two fields, at the first of them that
+// stands in the file: the other one has its default.
+func (r *reader) either(a, b, format string, args ...any) {
+	name := a
+	if r.values[a] == nil {
+		name = b
+	}
+	r.blame(name, format, args...)
+}

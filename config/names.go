@@ -1,0 +1,91 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxName is the most bytes that the stores take for a name.
+const MaxName = 1500
+
+var (
+	targetName    = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
+	namespaceName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,100}$`)
+	reserved      = regexp.MustCompile(`(?s)^__.*__$`)
+)
+
+// checkName holds a name against the rules that the stores share: UTF-8, 1 to
+// 1,500 bytes, no slash, not "." or "..", not __.*__, no control characters.
+func checkName(s string) error {
+	switch {
+	case s == "":
+		return errEmpty
+	case len(s) > MaxName:
+		return fmt.Errorf("has %d bytes; names have at most %d", len(s), MaxName)
+	case !utf8.ValidString(s):
+		return errors.New("is not UTF-8")
+	case strings.Contains(s, "/"):
+		return errors.New("holds a slash")
+	case s == "." || s == "..":
+		return errors.New("is a name that the stores do not allow")
+	case reserved.MatchString(s):
+		return errors.New("begins and ends with two underscores: the stores reserve such names")
+	case strings.ContainsFunc(s, unicode.IsControl):
+		return errors.New("holds a control character")
+	}
+	return nil
+}
+
+// checkProperty holds a property name against checkName's rules and those of
+// query languages and field paths.
+func checkProperty(s string) error {
+	if err := checkName(s); err != nil {
+		return err
+	}
+	if at := strings.IndexAny(s, ".[]*`"); at >= 0 {
+		return fmt.Errorf("holds %q, which no property name may", s[at])
+	}
+	return nil
+}
+
+// checkNamespace holds a namespace against Datastore's rules. The empty one is
+// the default namespace.
+func checkNamespace(s string) error {
+	switch {
+	case s == "":
+		return nil
+	case reserved.MatchString(s):
+		return errors.New("begins and ends with two underscores: the stores reserve such names")
+	case !namespaceName.MatchString(s):
+		return errors.New("is not a namespace: they have 1 to 100 ASCII letters, digits, points, underscores and hyphens")
+	}
+	return nil
+}
+
+// checkKind holds a target's kind against the rules of the store that it is
+// in. Where the store is not known, a path passes whatever its length.
+func checkKind(s string, d Driver, group bool) error {
+	if d != Firestore && d != "" {
+		return checkName(s)
+	}
+	if !strings.Contains(s, "/") {
+		return checkName(s)
+	}
+	if group {
+		return errors.New("holds a slash: a collection group is named by its last segment alone")
+	}
+	segments := strings.Split(s, "/")
+	for i, segment := range segments {
+		if err := checkName(segment); err != nil {
+			return fmt.Errorf("has a segment %d that %w", i+1, err)
+		}
+	}
+	if d == Firestore && len(segments)%2 == 0 {
+		return fmt.Errorf("has %d segments, so it is the path of a document: a collection's has an odd number", len(segments))
+	}
+	return nil
+}

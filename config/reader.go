@@ -1,0 +1,449 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// The fields of a target, and of the sections in it, in the order of the
+// documentation.
+var (
+	targetFields = []string{
+		"name", "kind", "group", "namespaces", "layout", "property", "single_valued", "shard_property",
+		"shard_values", "shards", "retention", "max_age", "rewind", "overlap", "page", "guard", "lease",
+		"max_clock_skew", "schedule", "generations", "pace", "limits",
+	}
+	sections = []struct {
+		name   string
+		fields []string
+	}{
+		{"generations", []string{"every", "ramp", "staleness", "slack", "settle", "keep"}},
+		{"pace", []string{"start", "max", "total", "gate"}},
+		{"limits", []string{"max_deletes", "max_fraction"}},
+	}
+)
+
+// Bounds of settings that the design leaves open. They keep out what can only
+// be a slip of the pen.
+const (
+	minRewind = time.Second
+	// A lease is renewed every third of it, and no record is to be written more
+	// often than once a second.
+	minLease     = 3 * time.Second
+	maxLease     = time.Hour
+	minSkew      = 100 * time.Millisecond
+	maxSkew      = time.Hour
+	minStaleness = time.Second
+	maxStaleness = time.Hour
+	minEvery     = time.Minute
+	minSlack     = time.Second
+	maxSlack     = 7 * 24 * time.Hour
+	maxKeep      = 1000
+	minRate      = 0.01 // entities/s: one in two minutes; less is as good as stopped
+	maxRate      = 1e9
+	maxDuration  = time.Duration(math.MaxInt64)
+)
+
+// A reader reads one target.
+type reader struct {
+	*file
+	path   string // "targets[3]"
+	node   *yaml.Node
+	target Target
+	values map[string]*yaml.Node // what stands in the file, by path below the target
+	bad    map[string]bool       // values that were reported: rules that span fields leave them alone
+}
+
+// read fills in the target and says whether it is a mapping at all.
+func (r *reader) read() bool {
+	if !r.mapping(r.node, r.path, targetFields, r.field) {
+		return false
+	}
+	r.target.complete(r.driver)
+	r.check()
+	return true
+}
+
+// field reads one field. What it reports marks the field as bad.
+func (r *reader) field(name, path string, v *yaml.Node) {
+	below := strings.TrimPrefix(path, r.path+".")
+	for _, s := range sections {
+		if below == s.name {
+			r.values[below] = v
+			if !r.mapping(v, path, s.fields, func(_, path string, v *yaml.Node) { r.field("", path, v) }) {
+				r.bad[below] = true
+			}
+			return
+		}
+	}
+	r.values[below], r.target.written[below] = v, true
+	before := len(r.problems)
+	r.value(below, path, v)
+	if len(r.problems) > before {
+		r.bad[below] = true
+	}
+}
+
+// value reads the value of the field that stands at the given path below the
+// target.
+func (r *reader) value(below, path string, v *yaml.Node) {
+	t := &r.target
+	switch below {
+	case "name":
+		r.text(v, path, &t.Name, func(s string) error {
+			if !targetName.MatchString(s) {
+				return fmt.Errorf("is no name for a target: they begin with a lower-case letter and go on with at most 62 lower-case letters, digits and hyphens")
+			}
+			return nil
+		})
+	case "kind":
+		r.text(v, path, &t.Kind, nil) // its rules depend on group
+	case "group":
+		r.boolean(v, path, &t.Group)
+	case "namespaces":
+		r.namespaces(v, path)
+	case "layout":
+		choice(r, v, path, &t.Layout, LayoutGeneration, LayoutSharded, LayoutShardedTimestamp, LayoutTimestamp)
+	case "property":
+		r.text(v, path, &t.Property, checkProperty)
+	case "single_valued":
+		r.boolean(v, path, &t.SingleValued)
+	case "shard_property":
+		r.text(v, path, &t.ShardProperty, checkProperty)
+	case "shard_values":
+		r.shardValues(v, path)
+	case "shards":
+		r.integer(v, path, &t.Shards, 1, maxShards)
+	case "retention":
+		r.duration(v, path, &t.Retention, 0, maxDuration)
+	case "max_age":
+		r.duration(v, path, &t.MaxAge, time.Millisecond, maxDuration)
+	case "rewind":
+		r.duration(v, path, &t.Rewind, minRewind, maxDuration)
+	case "overlap":
+		r.duration(v, path, &t.Overlap, 0, maxDuration)
+	case "page":
+		r.integer(v, path, &t.Page, 1, store.MaxPage)
+	case "guard":
+		choice(r, v, path, &t.Guard, store.GuardLookup, store.GuardQuery, store.GuardNone)
+	case "lease":
+		r.duration(v, path, &t.Lease, minLease, maxLease)
+	case "max_clock_skew":
+		r.duration(v, path, &t.MaxClockSkew, minSkew, maxSkew)
+	case "schedule":
+		r.schedule(v, path)
+	case "generations.every":
+		r.duration(v, path, &t.Generations.Every, minEvery, maxDuration)
+	case "generations.ramp":
+		r.duration(v, path, &t.Generations.Ramp, 0, maxDuration)
+	case "generations.staleness":
+		r.duration(v, path, &t.Generations.Staleness, minStaleness, maxStaleness)
+	case "generations.slack":
+		r.duration(v, path, &t.Generations.Slack, minSlack, maxSlack)
+	case "generations.settle":
+		r.integer(v, path, &t.Generations.Settle, 0, maxKeep)
+	case "generations.keep":
+		r.integer(v, path, &t.Generations.Keep, 1, maxKeep)
+	case "pace.start":
+		r.rate(v, path, &t.Pace.Start)
+	case "pace.max":
+		r.rate(v, path, &t.Pace.Max)
+	case "pace.total":
+		r.rate(v, path, &t.Pace.Total)
+	case "pace.gate":
+		r.optional(v, path, &t.Pace.Gate)
+	case "limits.max_deletes":
+		r.maxDeletes(v, path)
+	case "limits.max_fraction":
+		r.maxFraction(v, path)
+	}
+}
+
+// scalar returns the text of a value whose tag is one of those given.
+func (r *reader) scalar(v *yaml.Node, path, want string, tags ...string) (string, bool) {
+	if v.Kind == yaml.ScalarNode && slices.Contains(tags, v.Tag) && (v.Value != "" || want == optionalText) {
+		return v.Value, true
+	}
+	switch {
+	case v.Kind == yaml.ScalarNode && v.Tag == "!!null":
+		r.at(v, path, "is empty: write %s, or leave the line out", want)
+	case v.Kind == yaml.ScalarNode && v.Tag != "!!str" && slices.Equal(tags, []string{"!!str"}):
+		r.at(v, path, "is %s; it must be %s: put it in quotation marks", describe(v), want)
+	default:
+		r.wrong(v, path, want)
+	}
+	return "", false
+}
+
+const optionalText = "a text, or \"\" for none"
+
+func (r *reader) text(v *yaml.Node, path string, to *string, check func(string) error) {
+	s, ok := r.scalar(v, path, "a text", "!!str")
+	if !ok {
+		return
+	}
+	if check != nil {
+		if err := check(s); err != nil {
+			r.at(v, path, "%s %v", quote(s), err)
+			return
+		}
+	}
+	*to = s
+}
+
+// optional reads a text that may be empty.
+func (r *reader) optional(v *yaml.Node, path string, to *string) {
+	s, ok := r.scalar(v, path, optionalText, "!!str")
+	switch {
+	case !ok:
+	case strings.ContainsFunc(s, unicode.IsControl):
+		r.at(v, path, "%s holds a control character", quote(s))
+	default:
+		*to = s
+	}
+}
+
+func (r *reader) boolean(v *yaml.Node, path string, to *bool) {
+	s, ok := r.scalar(v, path, "true or false", "!!bool")
+	if !ok {
+		return
+	}
+	b, err := parseBool(s)
+	if err != nil {
+		r.at(v, path, "%s %v", quote(s), err)
+		return
+	}
+	*to = b
+}
+
+func choice[T ~string](r *reader, v *yaml.Node, path string, to *T, all ...T) {
+	words := make([]string, len(all))
+	for i, c := range all {
+		words[i] = string(c)
+	}
+	s, ok := r.scalar(v, path, "one of "+strings.Join(words, ", "), "!!str")
+	if !ok {
+		return
+	}
+	if !slices.Contains(words, s) {
+		r.at(v, path, "%s is none of %s", quote(s), strings.Join(words, ", "))
+		return
+	}
+	*to = T(s)
+}
+
+func (r *reader) integer(v *yaml.Node, path string, to *int, lowest, highest int) {
+	s, ok := r.scalar(v, path, fmt.Sprintf("a whole number between %d and %d", lowest, highest), "!!int")
+	if !ok {
+		return
+	}
+	n, err := parseInt(s)
+	switch {
+	case err != nil:
+		r.at(v, path, "%s %v", short(s), err)
+	case n < int64(lowest) || n > int64(highest):
+		r.at(v, path, "%s is not between %d and %d", short(s), lowest, highest)
+	default:
+		*to = int(n)
+	}
+}
+
+func (r *reader) duration(v *yaml.Node, path string, to *time.Duration, lowest, highest time.Duration) {
+	s, ok := r.scalar(v, path, "a duration, such as 15m or 7d", "!!str", "!!int", "!!float")
+	if !ok {
+		return
+	}
+	d, err := parseDuration(s)
+	switch {
+	case err != nil:
+		r.at(v, path, "%s %v", short(s), err)
+	case d < lowest && highest == maxDuration:
+		r.at(v, path, "%s is less than %s", short(s), formatDuration(lowest))
+	case d < lowest || d > highest:
+		r.at(v, path, "%s is not between %s and %s", short(s), formatDuration(lowest), formatDuration(highest))
+	default:
+		*to = d
+	}
+}
+
+func (r *reader) rate(v *yaml.Node, path string, to *Limit[float64]) {
+	s, ok := r.scalar(v, path, "a number of entities a second, or unlimited", "!!str", "!!int", "!!float")
+	if !ok {
+		return
+	}
+	if v.Tag == "!!str" {
+		if s != unlimited {
+			r.at(v, path, "%s is neither a number of entities a second nor the word unlimited", quote(s))
+			return
+		}
+		*to = NoLimit[float64]()
+		return
+	}
+	n, err := parseNumber(s)
+	switch {
+	case err != nil:
+		r.at(v, path, "%s %v", short(s), err)
+	case n <= 0:
+		r.at(v, path, "%s is no rate: write a number above 0, or unlimited for none", short(s))
+	case n < minRate || n > maxRate:
+		r.at(v, path, "%s is not between %v and %v", short(s), minRate, strconv.FormatFloat(maxRate, 'f', -1, 64))
+	default:
+		*to = AtMost(n)
+	}
+}
+
+func (r *reader) maxDeletes(v *yaml.Node, path string) {
+	s, ok := r.scalar(v, path, "a whole number, or unlimited", "!!str", "!!int")
+	if !ok {
+		return
+	}
+	if s == unlimited {
+		r.target.Limits.MaxDeletes = NoLimit[int64]()
+		return
+	}
+	n, err := parseInt(s)
+	switch {
+	case err != nil || v.Tag == "!!str":
+		r.at(v, path, "%s is neither a whole number nor the word unlimited", quote(s))
+	case n < 1:
+		r.at(v, path, "%s is less than 1: write unlimited for none", short(s))
+	default:
+		r.target.Limits.MaxDeletes = AtMost(n)
+	}
+}
+
+func (r *reader) maxFraction(v *yaml.Node, path string) {
+	s, ok := r.scalar(v, path, "a number above 0 and at most 1, or unlimited", "!!str", "!!int", "!!float")
+	if !ok {
+		return
+	}
+	if s == unlimited {
+		r.target.Limits.MaxFraction = NoLimit[float64]()
+		return
+	}
+	n, err := parseNumber(s)
+	switch {
+	case err != nil || v.Tag == "!!str":
+		r.at(v, path, "%s is neither a number nor the word unlimited", quote(s))
+	case n <= 0 || n > 1:
+		r.at(v, path, "%s is not above 0 and at most 1", short(s))
+	default:
+		r.target.Limits.MaxFraction = AtMost(n)
+	}
+}
+
+func (r *reader) schedule(v *yaml.Node, path string) {
+	s, ok := r.scalar(v, path, optionalText, "!!str")
+	if !ok || s == "" { // none of its own
+		return
+	}
+	sch, err := parseSchedule(s)
+	if err != nil {
+		r.at(v, path, "%s %v", quote(s), err)
+		return
+	}
+	r.target.Schedule = sch
+}
+
+func (r *reader) namespaces(v *yaml.Node, path string) {
+	if v.Kind == yaml.ScalarNode && v.Tag == "!!str" {
+		r.at(v, path, "is %s; it must be a list: write [%q]", describe(v), v.Value)
+		return
+	}
+	if !r.sequence(v, path) {
+		return
+	}
+	if len(v.Content) == 0 {
+		r.at(v, path, `is an empty list: write [""] for the default namespace, ["*"] for all`)
+		return
+	}
+	t := &r.target
+	t.Namespaces = nil
+	seen := map[string]bool{}
+	for i, n := range v.Content {
+		path := fmt.Sprintf("%s[%d]", path, i)
+		s, ok := r.scalar(n, path, optionalText, "!!str")
+		if !ok {
+			continue
+		}
+		if s == "*" {
+			t.AllNamespaces = true
+			if len(v.Content) > 1 {
+				r.at(n, path, `"*" stands for all namespaces, so nothing may stand beside it`)
+			}
+			continue
+		}
+		if err := checkNamespace(s); err != nil {
+			r.at(n, path, "%s %v", quote(s), err)
+			continue
+		}
+		if seen[s] {
+			r.at(n, path, "%s stands here a second time", quote(s))
+			continue
+		}
+		seen[s] = true
+		t.Namespaces = append(t.Namespaces, s)
+	}
+}
+
+func (r *reader) shardValues(v *yaml.Node, path string) {
+	if !r.sequence(v, path) {
+		return
+	}
+	switch n := len(v.Content); {
+	case n == 0:
+		r.at(v, path, "is an empty list: write every value that the shard property has")
+		return
+	case n > maxShards:
+		r.at(v, path, "has %d values; there may be at most %d", n, maxShards)
+		return
+	}
+	seen := map[ShardValue]bool{}
+	var first *yaml.Node
+	for i, n := range v.Content {
+		path := fmt.Sprintf("%s[%d]", path, i)
+		var value ShardValue
+		s, ok := r.scalar(n, path, "a text or a whole number", "!!str", "!!int")
+		if !ok {
+			continue
+		}
+		if n.Tag == "!!int" {
+			number, err := parseInt(s)
+			if err == nil && strconv.FormatInt(number, 10) != s {
+				err = errNotInt64
+			}
+			if err != nil {
+				r.at(n, path, "%s %v", short(s), err)
+				continue
+			}
+			value = ShardValue{Number: number, Numeric: true}
+		} else {
+			if len(s) > MaxName {
+				r.at(n, path, "%s has %d bytes; indexed values have at most %d", quote(s), len(s), MaxName)
+				continue
+			}
+			value = ShardValue{Text: s}
+		}
+		if first == nil {
+			first = n
+		}
+		switch {
+		case n.Tag != first.Tag:
+			r.at(n, path, "is %s, but the first value is %s: they must be all texts or all whole numbers", describe(n), describe(first))
+		case seen[value]:
+			r.at(n, path, "is %s a second time", describe(n))
+		default:
+			seen[value] = true
+			r.target.ShardValues = append(r.target.ShardValues, value)
+		}
+	}
+}

@@ -1,0 +1,215 @@
+package config
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A Layout is how a target's entities say when they expire.
+type Layout string
+
+const (
+	LayoutGeneration       Layout = "generation"        // expiry keys in generations that follow each other
+	LayoutSharded          Layout = "sharded"           // expiry keys in the nursery only
+	LayoutShardedTimestamp Layout = "sharded-timestamp" // a shard value and a timestamp
+	LayoutTimestamp        Layout = "timestamp"         // a timestamp
+)
+
+// UsesKeys reports whether the property holds expiry keys, not timestamps.
+func (l Layout) UsesKeys() bool { return l == LayoutGeneration || l == LayoutSharded }
+
+// A Target is one kind, collection or table under expiry, with every default
+// applied and every value checked.
+type Target struct {
+	Name          string
+	Kind          string // Datastore kind, Firestore collection path, embedded table
+	Group         bool   // Firestore: Kind is a collection group
+	AllNamespaces bool   // Namespaces was ["*"]
+	Namespaces    []string
+	Layout        Layout
+	Property      string
+	SingleValued  bool // the owner promises that Property is never an array
+	ShardProperty string
+	ShardValues   []ShardValue // all of one type, each once
+	Shards        int          // 0 where the layout has none of its own
+
+	Retention    time.Duration
+	MaxAge       time.Duration // longer than Retention
+	Rewind       time.Duration
+	Overlap      time.Duration
+	Page         int
+	Guard        store.Guard
+	Lease        time.Duration
+	MaxClockSkew time.Duration
+	Schedule     Schedule // the zero Schedule means the process's
+
+	Generations Generations
+	Pace        Pace
+	Limits      Limits
+
+	written map[string]bool // the fields that stand in the file, as paths below the target
+}
+
+// A ShardValue is one value of ShardProperty.
+type ShardValue struct {
+	Text    string
+	Number  int64
+	Numeric bool // Number counts, not Text
+}
+
+// String returns the value as it is written in the file.
+func (v ShardValue) String() string {
+	if v.Numeric {
+		return strconv.FormatInt(v.Number, 10)
+	}
+	return v.Text
+}
+
+// Generations says how the generations of a target follow each other.
+type Generations struct {
+	Every     time.Duration // from one generation's opening to the next one's
+	Ramp      time.Duration // how long writers take to move over; 0 means that they move at once
+	Staleness time.Duration // the oldest copy of the target record that a writer may act on
+	Slack     time.Duration // the longest that a write may take to commit
+	Settle    int           // so many later generations are sealed before one is carried
+	Keep      int           // live generations that nothing is carried out of
+}
+
+// Pace bounds how fast entities go, in entities a second.
+type Pace struct {
+	Start Limit[float64] // per range; at most Max
+	Max   Limit[float64] // per range
+	Total Limit[float64] // per target, over all workers
+	Gate  string         // empty for none
+}
+
+// Limits are the brakes of one sweep.
+type Limits struct {
+	MaxDeletes  Limit[int64]
+	MaxFraction Limit[float64] // of the target's entities; above 0, at most 1
+}
+
+const (
+	defaultProperty      = "expiry_key"
+	defaultShardProperty = "shard"
+	defaultShards        = 16
+	defaultMaxPace       = 5000
+	defaultStartPace     = 500 // what a cold key range is to get at most
+)
+
+// newTarget returns what a target is before its fields are read. What depends
+// on other fields is filled in by complete.
+func newTarget() Target {
+	return Target{
+		Namespaces:   []string{""},
+		Layout:       LayoutGeneration,
+		MaxAge:       1825 * 24 * time.Hour,
+		Rewind:       24 * time.Hour,
+		Overlap:      10 * time.Second,
+		Page:         store.MaxPage,
+		Guard:        store.GuardLookup,
+		Lease:        30 * time.Second,
+		MaxClockSkew: 10 * time.Second,
+		Generations:  defaultGenerations,
+		Limits:       Limits{MaxDeletes: NoLimit[int64](), MaxFraction: NoLimit[float64]()},
+		written:      map[string]bool{},
+	}
+}
+
+var defaultGenerations = Generations{
+	Every:     24 * time.Hour,
+	Ramp:      60 * time.Minute,
+	Staleness: time.Minute,
+	Slack:     10 * time.Minute,
+	Settle:    0,
+	Keep:      32,
+}
+
+// complete fills in the defaults that depend on the layout, the store or
+// another field.
+func (t *Target) complete(d Driver) {
+	if t.Layout.UsesKeys() {
+		if !t.written["property"] {
+			t.Property = defaultProperty
+		}
+		if !t.written["shards"] {
+			t.Shards = defaultShards
+		}
+	}
+	if t.Layout == LayoutShardedTimestamp && !t.written["shard_property"] {
+		t.ShardProperty = defaultShardProperty
+	}
+	if !t.written["pace.max"] {
+		t.Pace.Max = AtMost[float64](defaultMaxPace)
+		if d == Embedded {
+			t.Pace.Max = NoLimit[float64]()
+		}
+	}
+	if !t.written["pace.start"] {
+		t.Pace.Start = defaultStart(t.Pace.Max, d)
+	}
+	if !t.written["pace.total"] {
+		t.Pace.Total = NoLimit[float64]()
+	}
+}
+
+// defaultStart is where a range starts when nobody said: at what the services
+// ask of cold ranges, and on the embedded store, which asks nothing, at once at
+// the most.
+func defaultStart(most Limit[float64], d Driver) Limit[float64] {
+	start := AtMost[float64](defaultStartPace)
+	if d == Embedded || start.Exceeds(most) {
+		return most
+	}
+	return start
+}
+
+// Unenforced names the settings of this target that are accepted and checked
+// but not acted on by this version, where they differ from the default. Brakes
+// bound what a sweep may delete: to go on without them would be to delete more
+// than the owner allowed, so a sweep that applies must refuse. Without the
+// others a sweep is only less gentle or less tidy, and warns.
+func (t Target) Unenforced(d Driver) (brakes, others []string) {
+	add := func(list *[]string, differs bool, name string) {
+		if differs {
+			*list = append(*list, name)
+		}
+	}
+	add(&brakes, !t.Pace.Total.Unlimited, "pace.total")
+	add(&brakes, t.Pace.Gate != "", "pace.gate")
+	add(&brakes, !t.Limits.MaxDeletes.Unlimited, "limits.max_deletes")
+	add(&brakes, !t.Limits.MaxFraction.Unlimited, "limits.max_fraction")
+
+	add(&others, t.Pace.Start != defaultStart(t.Pace.Max, d), "pace.start")
+	g, def := t.Generations, defaultGenerations
+	add(&others, g.Every != def.Every, "generations.every")
+	add(&others, g.Ramp != def.Ramp, "generations.ramp")
+	add(&others, g.Staleness != def.Staleness, "generations.staleness")
+	add(&others, g.Slack != def.Slack, "generations.slack")
+	add(&others, g.Settle != def.Settle, "generations.settle")
+	add(&others, g.Keep != def.Keep, "generations.keep")
+	return brakes, others
+}
+
+// StoreTarget returns what a driver must know of the target.
+func (t Target) StoreTarget() store.Target {
+	typ := store.Instant
+	if t.Layout.UsesKeys() {
+		typ = store.Text
+	}
+	return store.Target{
+		Name:         t.Name,
+		Kind:         t.Kind,
+		Group:        t.Group,
+		Property:     t.Property,
+		Type:         typ,
+		Guard:        t.Guard,
+		SingleValued: t.SingleValued,
+	}
+}
+
+// maxShards is expirykey's, under a name that the tables below can print.
+const maxShards = expirykey.MaxShards

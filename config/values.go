@@ -1,0 +1,200 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The word that stands for "no limit" in files, variables and flags.
+const unlimited = "unlimited"
+
+// A Limit bounds something unless it is Unlimited. The zero Limit lets nothing
+// through, so that a configuration that nobody filled in deletes nothing; no
+// limit that was read from a file, a variable or a flag is zero.
+type Limit[N int64 | float64 | time.Duration] struct {
+	Most      N
+	Unlimited bool
+}
+
+// NoLimit returns the limit that lets everything through.
+func NoLimit[N int64 | float64 | time.Duration]() Limit[N] { return Limit[N]{Unlimited: true} }
+
+// AtMost returns the limit that lets n through and no more.
+func AtMost[N int64 | float64 | time.Duration](n N) Limit[N] { return Limit[N]{Most: n} }
+
+// Exceeds reports whether l lets more through than m.
+func (l Limit[N]) Exceeds(m Limit[N]) bool {
+	return !m.Unlimited && (l.Unlimited || l.Most > m.Most)
+}
+
+// String returns the limit as it is written in the targets file.
+func (l Limit[N]) String() string {
+	if l.Unlimited {
+		return unlimited
+	}
+	switch n := any(l.Most).(type) {
+	case time.Duration:
+		return formatDuration(n)
+	case float64:
+		return strconv.FormatFloat(n, 'f', -1, 64)
+	default:
+		return fmt.Sprint(n)
+	}
+}
+
+// Values are parsed by functions whose errors do not hold the value: who calls
+// decides whether it may be printed. A value from the environment never is, for
+// it may be a secret that went into the wrong variable.
+var (
+	errEmpty      = errors.New("is empty")
+	errNoUnit     = errors.New("has no unit: write for example 90s, 15m, 36h or 7d")
+	errDuration   = errors.New("is not a duration: write a number and a unit out of d, h, m, s and ms, as in 15m or 1d12h")
+	errDurationD  = errors.New("has days that are not whole or do not come first: write for example 1d12h")
+	errNegative   = errors.New("is negative")
+	errTooLong    = errors.New("is longer than 106751d, the longest duration there is")
+	errNotInteger = errors.New("is not a whole number in plain decimal digits")
+	errLeading0   = errors.New("has a leading zero: write it without")
+	errNotNumber  = errors.New("is not a number in plain decimal digits")
+	errNotBool    = errors.New("is neither true nor false")
+)
+
+var (
+	digitsOnly = regexp.MustCompile(`^[0-9]+$`)
+	decimal    = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
+)
+
+// Duration parses a duration as Go writes it (90s, 1h30m, 500ms) or with whole
+// days in front (1825d, 1d12h). A bare number is an error, except 0; so is a
+// negative duration, which means nothing anywhere in this program.
+func Duration(s string) (time.Duration, error) {
+	d, err := parseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf("%s %w", quote(s), err)
+	}
+	return d, nil
+}
+
+func parseDuration(s string) (time.Duration, error) {
+	switch {
+	case s == "":
+		return 0, errEmpty
+	case s == "0":
+		return 0, nil
+	case decimal.MatchString(s):
+		return 0, errNoUnit
+	case strings.HasPrefix(s, "-"):
+		return 0, errNegative
+	}
+	var days time.Duration
+	if whole, rest, ok := strings.Cut(s, "d"); ok {
+		if !digitsOnly.MatchString(whole) || strings.Contains(rest, "d") {
+			return 0, errDurationD
+		}
+		const day = 24 * time.Hour
+		n, err := strconv.ParseInt(whole, 10, 64)
+		if err != nil || n > int64(math.MaxInt64/day) {
+			return 0, errTooLong
+		}
+		days, s = time.Duration(n)*day, rest
+		if s == "" {
+			return days, nil
+		}
+	}
+	if c := s[0]; c < '0' || c > '9' { // ParseDuration takes signs and a leading point
+		return 0, errDuration
+	}
+	d, err := time.ParseDuration(s)
+	switch {
+	case err != nil && decimal.MatchString(s):
+		return 0, errNoUnit
+	case err != nil:
+		return 0, errDuration // a number too large for Go ends here too
+	case d > math.MaxInt64-days:
+		return 0, errTooLong
+	}
+	return days + d, nil
+}
+
+// formatDuration prints a duration the way people write it: 1825d, 1d12h, 90s,
+// 8s, not 43800h0m0s.
+func formatDuration(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d == 0 {
+		return "0s"
+	}
+	var b strings.Builder
+	if d >= day {
+		fmt.Fprintf(&b, "%dd", d/day)
+		d %= day
+	}
+	for _, u := range []struct {
+		unit time.Duration
+		name string
+	}{{time.Hour, "h"}, {time.Minute, "m"}} {
+		if d >= u.unit {
+			fmt.Fprintf(&b, "%d%s", d/u.unit, u.name)
+			d %= u.unit
+		}
+	}
+	if d > 0 {
+		b.WriteString(d.String())
+	}
+	return b.String()
+}
+
+// parseInt reads decimal digits only: no sign, no other base, no underscores.
+// A leading zero is refused, since half of all parsers take 010 for 8.
+func parseInt(s string) (int64, error) {
+	switch digits := strings.TrimPrefix(s, "-"); {
+	case s == "":
+		return 0, errEmpty
+	case !digitsOnly.MatchString(digits):
+		return 0, errNotInteger
+	case len(digits) > 1 && digits[0] == '0':
+		return 0, errLeading0
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil { // out of range: let the caller's own bounds say so
+		if s[0] == '-' {
+			return math.MinInt64, nil
+		}
+		return math.MaxInt64, nil
+	}
+	return n, nil
+}
+
+// parseNumber reads plain decimal digits with an optional fraction.
+func parseNumber(s string) (float64, error) {
+	switch digits := strings.TrimPrefix(s, "-"); {
+	case s == "":
+		return 0, errEmpty
+	case !decimal.MatchString(digits):
+		return 0, errNotNumber
+	case len(digits) > 1 && digits[0] == '0' && digits[1] != '.':
+		return 0, errLeading0
+	}
+	n, err := strconv.ParseFloat(s, 64)
+	if err != nil { // out of range
+		return math.Inf(1), nil
+	}
+	return n, nil
+}
+
+// parseBool takes true and false and nothing else: what decides about deleting
+// is not to be guessed from "yes", "1" or "on".
+func parseBool(s string) (bool, error) {
+	switch s {
+	case "true":
+		return true, nil
+	case "false":
+		return false, nil
+	case "":
+		return false, errEmpty
+	}
+	return false, errNotBool
+}
