@@ -1,0 +1,271 @@
+package embedded
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// nearby is how many rows the check steps over before it seeks instead.
+const nearby = 16
+
+// Dispose implements [store.Store]. Under the write lock it reads the stretch of
+// the index that the batch lies in once more, and deletes what it still finds
+// there, all in one batch of the engine. It never deletes an entity whose expiry
+// is a list.
+func (db *DB) Dispose(ctx context.Context, b *store.Batch) (err error) {
+	b.SteppedOver = 0
+	for i := range b.Ops {
+		op := &b.Ops[i]
+		op.Outcome, op.Now, op.Known = store.Unknown, store.Value{}, false
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("dispose of %d entities of %s: %w", len(b.Ops), b.Query.Target.Kind, err)
+		}
+	}()
+	if err := checkTarget(b.Query.Target, b.Query.Namespace); err != nil {
+		return err
+	}
+	if len(b.Ops) > store.MaxPage {
+		return invalid("a batch takes at most %d", store.MaxPage)
+	}
+	if err := db.enter(ctx); err != nil {
+		return err
+	}
+	defer db.leave()
+	defer db.fault.rescue(&err)
+	if len(b.Ops) == 0 {
+		return nil
+	}
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	prefix, err := s.encode(b)
+	if err != nil {
+		return err
+	}
+	if err := db.acquire(ctx); err != nil {
+		return err
+	}
+	defer db.release()
+	return db.disposeLocked(ctx, s, prefix, b)
+}
+
+// encode sets the scratch's keys to the index keys of the batch's ops, and its
+// order to the order of those keys.
+func (s *scratch) encode(b *store.Batch) (prefix int, err error) {
+	s.lower = indexPrefix(s.lower[:0], b.Query.Target)
+	prefix = len(s.lower)
+	s.keys, s.ends, s.order = s.keys[:0], s.ends[:0], s.order[:0]
+	sorted := true
+	for i := range b.Ops {
+		p := b.Ops[i].Entry.Position()
+		s.keys = append(s.keys, s.lower...)
+		if s.keys, err = appendValue(s.keys, p.Value); err != nil {
+			return 0, invalid("entry %s: %w", p.Key, err)
+		}
+		if s.keys, err = appendKey(s.keys, p.Key); err != nil {
+			return 0, invalid("entry: %w", err)
+		}
+		s.ends = append(s.ends, len(s.keys))
+		s.order = append(s.order, i)
+		sorted = sorted && (i == 0 || bytes.Compare(s.key(i-1), s.key(i)) < 0)
+	}
+	if !sorted {
+		slices.SortStableFunc(s.order, func(i, j int) int { return bytes.Compare(s.key(i), s.key(j)) })
+	}
+	first, last := s.order[0], s.order[len(s.order)-1]
+	s.lower = append(s.lower[:0], s.key(first)...)
+	s.upper = append(append(s.upper[:0], s.key(last)...), 0)
+	return prefix, nil
+}
+
+func (s *scratch) key(i int) []byte {
+	if i == 0 {
+		return s.keys[:s.ends[0]]
+	}
+	return s.keys[s.ends[i-1]:s.ends[i]]
+}
+
+func (db *DB) disposeLocked(ctx context.Context, s *scratch, prefix int, b *store.Batch) error {
+	kind := b.Query.Target.Kind
+	batch := db.engine.NewBatchWithSize(2*len(s.keys) + 64)
+	deleted, err := db.check(ctx, s, prefix, b, batch)
+	if err == nil {
+		err = db.lookUp(s, prefix, b)
+	}
+	if err == nil {
+		err = ctx.Err() // the last moment: once it begins, a commit is seen through
+	}
+	if err == nil && deleted > 0 && !b.DryRun {
+		if err = db.commit(batch); err == nil {
+			store.Bill(ctx, store.Operations{Deletes: deleted})
+			return nil
+		}
+	} else {
+		err = errors.Join(err, batch.Close())
+	}
+	if err == nil {
+		return nil
+	}
+	for i := range b.Ops {
+		if b.Ops[i].Outcome == store.Deleted {
+			b.Ops[i].Outcome = store.Unknown
+		}
+	}
+	return classify("dispose of "+kind, err)
+}
+
+// check goes through the index beside the batch's ops, marks those that are
+// still there as deleted, and adds their rows to the engine's batch. The others
+// are left in the scratch's pending.
+func (db *DB) check(ctx context.Context, s *scratch, prefix int, b *store.Batch, batch *pebble.Batch) (deleted int64, err error) {
+	it, err := db.engine.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: s.lower, UpperBound: s.upper})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	s.pending = s.pending[:0]
+	entity := entityPrefix(s.text[:0], b.Query.Target.Kind)
+	entityLen := len(entity)
+	returned := 0
+	ok := it.First()
+	previous := []byte(nil)
+	for _, i := range s.order {
+		key := s.key(i)
+		if bytes.Equal(key, previous) {
+			s.pending = append(s.pending, i) // the same entry twice: the first one had it
+			continue
+		}
+		previous = key
+		for skipped := 0; ok; skipped++ {
+			if bytes.Compare(it.Key(), key) >= 0 {
+				break
+			}
+			returned++
+			if skipped < nearby {
+				ok = it.Next()
+			} else {
+				ok = it.SeekGE(key)
+				break
+			}
+		}
+		if !ok || !bytes.Equal(it.Key(), key) {
+			s.pending = append(s.pending, i)
+			continue
+		}
+		mark, err := it.ValueAndErr()
+		if err != nil {
+			return 0, err
+		}
+		if len(mark) > 0 {
+			s.pending = append(s.pending, i)
+			continue
+		}
+		id, err := skipValue(key[prefix:])
+		if err != nil {
+			return 0, err
+		}
+		entity = append(entity[:entityLen], id...)
+		if err := errors.Join(batch.Delete(key, nil), batch.Delete(entity, nil)); err != nil {
+			return 0, err
+		}
+		b.Ops[i].Outcome = store.Deleted
+		deleted++
+	}
+	s.text = entity[:0]
+	if ok {
+		returned++
+	}
+	b.SteppedOver = steps(it, returned)
+	return deleted, it.Error()
+}
+
+// lookUp finds out what became of the ops in the scratch's pending.
+func (db *DB) lookUp(s *scratch, prefix int, b *store.Batch) error {
+	t := b.Query.Target
+	gone := make(map[string]bool)
+	for i := range b.Ops {
+		if len(s.pending) > 0 && b.Ops[i].Outcome == store.Deleted {
+			gone[b.Ops[i].Entry.Key] = true
+		}
+	}
+	for _, i := range s.pending {
+		op := &b.Ops[i]
+		id, err := skipValue(s.key(i)[prefix:])
+		if err != nil {
+			return err
+		}
+		value, err := db.get(append(entityPrefix(nil, t.Kind), id...))
+		if err != nil {
+			return err
+		}
+		if value == nil || gone[op.Entry.Key] {
+			op.Outcome = store.Gone
+			continue
+		}
+		e, err := decodeEntity(value)
+		if err != nil {
+			return err
+		}
+		op.Outcome, op.Now, op.Known = store.Changed, e.of(t.Property), true
+	}
+	return nil
+}
+
+// Settle implements [store.Store]. The write lock is the transaction, so it
+// never meets contention; decide must not call the store.
+func (db *DB) Settle(ctx context.Context, q store.Query, e store.Entry, decide func(store.Value) store.Verdict) (out store.Outcome, err error) {
+	defer func() {
+		if err != nil {
+			out, err = store.Unknown, fmt.Errorf("settle %s of %s: %w", e.Key, q.Target.Kind, err)
+		}
+	}()
+	if err := checkTarget(q.Target, q.Namespace); err != nil {
+		return store.Unknown, err
+	}
+	id, err := appendKey(nil, e.Key)
+	if err != nil {
+		return store.Unknown, invalid("%w", err)
+	}
+	if err := db.enter(ctx); err != nil {
+		return store.Unknown, err
+	}
+	defer db.leave()
+	defer db.fault.rescue(&err)
+	if err := db.acquire(ctx); err != nil {
+		return store.Unknown, err
+	}
+	defer db.release()
+	store.Bill(ctx, store.Operations{Reads: 1})
+	key := append(entityPrefix(nil, q.Target.Kind), id...)
+	value, err := db.get(key)
+	if err != nil {
+		return store.Unknown, classify("read", err)
+	}
+	if value == nil {
+		return store.Gone, nil
+	}
+	now, err := decodeEntity(value)
+	if err != nil {
+		return store.Unknown, classify("read", err)
+	}
+	if decide(now.of(q.Target.Property)) != store.Delete {
+		return store.Kept, nil
+	}
+	batch := db.engine.NewBatch()
+	_, err = indexRows(nil, q.Target.Kind, now, id, func(k []byte, _ bool) error { return batch.Delete(k, nil) })
+	if err = errors.Join(err, batch.Delete(key, nil), ctx.Err()); err != nil {
+		return store.Unknown, errors.Join(classify("write", err), batch.Close())
+	}
+	if err := db.commit(batch); err != nil {
+		return store.Unknown, err
+	}
+	store.Bill(ctx, store.Operations{Deletes: 1})
+	return store.Deleted, nil
+}

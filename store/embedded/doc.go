@@ -1,0 +1,44 @@
+// Package embedded is a [store.Store] in a local directory, on the Pebble
+// key-value engine: a real log-structured store, whose deletes leave tombstones
+// as those of the services do. One process at a time can have it open.
+//
+// # Rows
+//
+//	entity  'e' kind key                 the expiry property's name and value, and the data
+//	index   'i' kind property value key  empty; or a mark, where the value is one element of a list
+//	record  'r' sort target key          the reaper's own records, as JSON
+//	dropped 'd' kind property from to    a span that Drop closed
+//
+// The first invariant is that entity and index never differ: an entity whose
+// expiry is a plain value has exactly one unmarked index row, one whose expiry
+// is a list has a marked row for each distinct element, and one without an
+// expiry has none. Both are written in one batch, under the write lock. That is
+// why Dispose can delete an entity on the strength of its index row alone,
+// without reading the entity.
+//
+// The second invariant is about crashes. Deletes are committed without waiting
+// for the disk, records with: all of them go through one write-ahead log, of
+// which a crash keeps a prefix. So whatever was written before a record that
+// survived has survived too, and a durable cursor never stands past a delete
+// that was lost. What Put and Dispose wrote is durable after the next Save,
+// Flush or Close.
+//
+// # Order
+//
+// Within a table (a kind) and property the index is ordered by value and then
+// by key. Values order as Firestore's do: false, true, numbers, instants,
+// strings, and then everything else. Null is not indexed. Numbers order as
+// 64-bit floating point, ties by their text; strings and keys order bytewise.
+// Numeric keys come before names. A key's text ([store.Entry].Key) is the
+// decimal number, or the quoted name.
+//
+// # Limits
+//
+// There is only the default namespace, and no ancestors. Only the expiry
+// property that an entity was put with is indexed: a target that names another
+// property finds nothing. Names and indexed strings have at most 1,500 bytes. A
+// write error of the engine is final: every later call fails with
+// [store.ErrFailed], and the directory stays locked until the process ends,
+// because nobody knows what the engine still does. What the log holds is there
+// again at the next opening.
+package embedded
