@@ -30,6 +30,7 @@ type Fault struct {
 	Code    codes.Code // what the call fails with; OK leaves it alone, for the hook's sake
 	Message string     // of the status
 	After   bool       // the call takes effect first, so that only the reply is lost
+	Instead bool       // the call is not made at all: Hook fills in the reply
 
 	// Hook runs before the call or, with After, after it. It may be nil. The
 	// call that it belongs to waits for it.
@@ -140,7 +141,7 @@ func (f *Fault) around(ctx context.Context, req, reply any, call func() error) e
 	if f.Code != codes.OK {
 		return status.Error(f.Code, f.Message)
 	}
-	if f.After {
+	if f.After || f.Instead {
 		return nil
 	}
 	return call()

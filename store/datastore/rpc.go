@@ -3,6 +3,7 @@ package datastore
 import (
 	"context"
 	"encoding/base64"
+	"regexp"
 	"strings"
 	"time"
 
@@ -60,7 +61,7 @@ func (d *DB) intercept(ctx context.Context, method string, req, reply any, cc *g
 	switch r := req.(type) {
 	case *pb.LookupRequest:
 		if c.mask != "" {
-			r.PropertyMask = &pb.PropertyMask{Paths: []string{c.mask}}
+			r.PropertyMask = &pb.PropertyMask{Paths: []string{maskPath(c.mask)}}
 		}
 	case *pb.RunQueryRequest:
 		if c.single && c.batches > 0 {
@@ -97,6 +98,17 @@ func (c *call) note(reply any) {
 			c.now = t.AsTime()
 		}
 	}
+}
+
+var simplePath = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z_0-9]*$`)
+
+// maskPath returns a property's name as masks take it, which are paths: unlike
+// names elsewhere, one of any other form must be quoted.
+func maskPath(property string) string {
+	if simplePath.MatchString(property) {
+		return property
+	}
+	return "`" + strings.NewReplacer(`\`, `\\`, "`", "\\`").Replace(property) + "`"
 }
 
 // billed returns what the service charges for a call that it answered.
