@@ -60,8 +60,8 @@ func (r *reader) checkStore() {
 	if t.Group && r.driver != Firestore && r.driver != "" {
 		r.blame("group", "collection groups exist in firestore stores only; this one is %s", r.driver)
 	}
-	if r.driver == Firestore && r.good("namespaces") && (t.AllNamespaces || len(t.Namespaces) != 1 || t.Namespaces[0] != "") {
-		r.blame("namespaces", "a firestore store has no namespaces")
+	if r.driver != Datastore && r.driver != "" && r.good("namespaces") && (t.AllNamespaces || len(t.Namespaces) != 1 || t.Namespaces[0] != "") {
+		r.blame("namespaces", "namespaces exist in datastore stores only; this one is %s", r.driver)
 	}
 }
 

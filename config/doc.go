@@ -37,7 +37,7 @@
 //	name                       required; [a-z][a-z0-9-]{0,62}, unique
 //	kind                       required; Datastore kind, Firestore collection path, embedded table
 //	group           false      Firestore: kind is a collection group
-//	namespaces      [""]       Datastore, embedded: names, or ["*"] for all
+//	namespaces      [""]       Datastore: names, or ["*"] for all
 //	layout          generation generation, sharded, sharded-timestamp or timestamp
 //	property        expiry_key the indexed property; required for the two timestamp layouts
 //	single_valued   false      promise that the property is never a list: allows guard query and none

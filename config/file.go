@@ -220,7 +220,7 @@ func (f *file) mapping(n *yaml.Node, path string, known []string, field func(nam
 			f.at(k, path, "the name of a field is %s; it must be a word", describe(k))
 			continue
 		case !slices.Contains(known, name):
-			f.at(k, path, "unknown field %s: %s", quote(name), didYouMean(name, suggestions(path, known)))
+			f.at(k, path, "unknown field %s: %s", quote(name), hint(name, known))
 			continue
 		case lines[name] > 0:
 			f.at(k, join(path, name), "stands here a second time; the first is in line %d", lines[name])
@@ -232,19 +232,16 @@ func (f *file) mapping(n *yaml.Node, path string, known []string, field func(nam
 	return true
 }
 
-// suggestions are the words to look for what was meant in. In a target they
-// include the fields of its sections, which are easily written a level too high.
-func suggestions(path string, known []string) []string {
-	if slices.Contains(known, "generations") {
-		all := slices.Clone(known)
-		for _, section := range sections {
-			for _, field := range section.fields {
-				all = append(all, section.name+"."+field)
-			}
+// hint says what an unknown field may have been meant to be. In a target that
+// includes the fields of its sections, which are easily written a level too
+// high.
+func hint(name string, known []string) string {
+	for _, section := range sections {
+		if slices.Contains(known, section.name) && slices.Contains(section.fields, name) {
+			return "it belongs into " + section.name
 		}
-		return all
 	}
-	return known
+	return didYouMean(name, known)
 }
 
 func join(path, name string) string {

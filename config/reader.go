@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -101,7 +102,7 @@ func (r *reader) value(below, path string, v *yaml.Node) {
 	case "name":
 		r.text(v, path, &t.Name, func(s string) error {
 			if !targetName.MatchString(s) {
-				return fmt.Errorf("is no name for a target: they begin with a lower-case letter and go on with at most 62 lower-case letters, digits and hyphens")
+				return errors.New("is no name for a target: they begin with a lower-case letter and go on with at most 62 lower-case letters, digits and hyphens")
 			}
 			return nil
 		})
@@ -168,23 +169,43 @@ func (r *reader) value(below, path string, v *yaml.Node) {
 	}
 }
 
-// scalar returns the text of a value whose tag is one of those given.
+// scalar returns the text of a value whose tag is one of those given, and
+// which is not empty.
 func (r *reader) scalar(v *yaml.Node, path, want string, tags ...string) (string, bool) {
-	if v.Kind == yaml.ScalarNode && slices.Contains(tags, v.Tag) && (v.Value != "" || want == optionalText) {
+	if v.Kind == yaml.ScalarNode && v.Tag == "!!str" && v.Value == "" {
+		r.wrong(v, path, want)
+		return "", false
+	}
+	return r.scalarOrEmpty(v, path, want, tags...)
+}
+
+// scalarOrEmpty is scalar where "" is a value like any other.
+func (r *reader) scalarOrEmpty(v *yaml.Node, path, want string, tags ...string) (string, bool) {
+	if v.Kind == yaml.ScalarNode && slices.Contains(tags, v.Tag) {
 		return v.Value, true
 	}
 	switch {
 	case v.Kind == yaml.ScalarNode && v.Tag == "!!null":
-		r.at(v, path, "is empty: write %s, or leave the line out", want)
-	case v.Kind == yaml.ScalarNode && v.Tag != "!!str" && slices.Equal(tags, []string{"!!str"}):
+		r.at(v, path, "is empty: write %s", want)
+	case slices.Contains(tags, "!!str") && slices.Contains([]string{"!!int", "!!float", "!!bool", "!!timestamp"}, v.Tag):
 		r.at(v, path, "is %s; it must be %s: put it in quotation marks", describe(v), want)
+	case v.Tag == "!!str" && resolves(v.Value, tags):
+		r.at(v, path, "is %s; it must be %s: take away the quotation marks", describe(v), want)
 	default:
 		r.wrong(v, path, want)
 	}
 	return "", false
 }
 
-const optionalText = "a text, or \"\" for none"
+// resolves reports whether a text would be of one of the types without its
+// quotation marks.
+func resolves(s string, tags []string) bool {
+	_, notInt := parseInt(s)
+	_, notBool := parseBool(s)
+	return notInt == nil && slices.Contains(tags, "!!int") || notBool == nil && slices.Contains(tags, "!!bool")
+}
+
+const optionalText = `a text, or "" for none`
 
 func (r *reader) text(v *yaml.Node, path string, to *string, check func(string) error) {
 	s, ok := r.scalar(v, path, "a text", "!!str")
@@ -202,7 +223,7 @@ func (r *reader) text(v *yaml.Node, path string, to *string, check func(string) 
 
 // optional reads a text that may be empty.
 func (r *reader) optional(v *yaml.Node, path string, to *string) {
-	s, ok := r.scalar(v, path, optionalText, "!!str")
+	s, ok := r.scalarOrEmpty(v, path, optionalText, "!!str")
 	switch {
 	case !ok:
 	case strings.ContainsFunc(s, unicode.IsControl):
@@ -342,7 +363,7 @@ func (r *reader) maxFraction(v *yaml.Node, path string) {
 }
 
 func (r *reader) schedule(v *yaml.Node, path string) {
-	s, ok := r.scalar(v, path, optionalText, "!!str")
+	s, ok := r.scalarOrEmpty(v, path, optionalText, "!!str")
 	if !ok || s == "" { // none of its own
 		return
 	}
@@ -371,7 +392,7 @@ func (r *reader) namespaces(v *yaml.Node, path string) {
 	seen := map[string]bool{}
 	for i, n := range v.Content {
 		path := fmt.Sprintf("%s[%d]", path, i)
-		s, ok := r.scalar(n, path, optionalText, "!!str")
+		s, ok := r.scalarOrEmpty(n, path, "a text", "!!str")
 		if !ok {
 			continue
 		}
@@ -412,7 +433,7 @@ func (r *reader) shardValues(v *yaml.Node, path string) {
 	for i, n := range v.Content {
 		path := fmt.Sprintf("%s[%d]", path, i)
 		var value ShardValue
-		s, ok := r.scalar(n, path, "a text or a whole number", "!!str", "!!int")
+		s, ok := r.scalarOrEmpty(n, path, "a text or a whole number", "!!str", "!!int")
 		if !ok {
 			continue
 		}

@@ -53,7 +53,7 @@ func (l Limit[N]) String() string {
 var (
 	errEmpty      = errors.New("is empty")
 	errNoUnit     = errors.New("has no unit: write for example 90s, 15m, 36h or 7d")
-	errDuration   = errors.New("is not a duration: write a number and a unit out of d, h, m, s and ms, as in 15m or 1d12h")
+	errDuration   = errors.New("is not a duration: write a number and a unit (d, h, m, s or ms), as in 15m or 1d12h")
 	errDurationD  = errors.New("has days that are not whole or do not come first: write for example 1d12h")
 	errNegative   = errors.New("is negative")
 	errTooLong    = errors.New("is longer than 106751d, the longest duration there is")
@@ -92,7 +92,11 @@ func parseDuration(s string) (time.Duration, error) {
 	}
 	var days time.Duration
 	if whole, rest, ok := strings.Cut(s, "d"); ok {
-		if !digitsOnly.MatchString(whole) || strings.Contains(rest, "d") {
+		switch {
+		case digitsOnly.MatchString(whole) && !strings.Contains(rest, "d"):
+		case whole == "", whole[0] < '0', whole[0] > '9', strings.Contains(s, " "):
+			return 0, errDuration
+		default:
 			return 0, errDurationD
 		}
 		const day = 24 * time.Hour
