@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	sdk "cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -365,5 +366,46 @@ func TestSettle(t *testing.T) {
 	e.Key = "nonsense"
 	if _, err := settle(store.Delete); !errors.Is(err, store.ErrInvalid) {
 		t.Errorf("a key that does not parse: %v", err)
+	}
+}
+
+// TestDisposeRacesAWriter has an application extend an entity just after the
+// transaction has looked at it, with nothing injected: whether the store makes
+// the writer wait or the transaction fail, the extended entity is there in the
+// end.
+func TestDisposeRacesAWriter(t *testing.T) {
+	for _, g := range checkedGuards {
+		w := newWorld(t, "")
+		keys := names("s", 3)
+		w.put("c", keys...)
+		q := query(g, "a", "d")
+		b := batch(q, w.page(q))
+		read := "Lookup"
+		if g == store.GuardQuery {
+			read = "RunQuery"
+		}
+		written := make(chan struct{})
+		w.faults.Reset()
+		w.faults.Add(faultrpc.Fault{Method: read, After: true, Hook: func(context.Context, any, any) {
+			go func() {
+				defer close(written)
+				w.put("x", keys[1])
+			}()
+			select {
+			case <-written: // it got in first
+			case <-time.After(200 * time.Millisecond): // it waits for the transaction
+			}
+		}})
+		err := w.Dispose(t.Context(), b)
+		<-written
+		t.Logf("guard %s: dispose: %v, outcomes %v", g, err, outcomes(b))
+		if err != nil && !errors.Is(err, store.ErrContention) {
+			t.Errorf("guard %s: %v, want success or ErrContention", g, err)
+		}
+		var c cell
+		c.property = property
+		if err := w.app.Get(t.Context(), keys[1], &c); err != nil || c.value != "x" {
+			t.Errorf("guard %s: the extended entity holds %v, %v", g, c.value, err)
+		}
 	}
 }

@@ -1,0 +1,165 @@
+// Package nodewriter writes entities with another language's client, for
+// tests: a small Node program on @google-cloud/datastore builds the expiry keys
+// by itself, as docs/key-format.md describes them, after checking its code
+// against docs/key-vectors.json.
+//
+// The invariant is that the program shares nothing with the Go packages but
+// that document, so that what [Run] reports is a second opinion.
+//
+// It needs Node 20 or later and its packages, which are not part of the
+// repository:
+//
+//	(cd internal/nodewriter && npm ci)
+//
+// Without them a test skips and says so, unless EMULATOR_REQUIRED=1 is set.
+//
+// Limits: it writes to emulators only, since it passes DATASTORE_EMULATOR_HOST
+// to the client in every case.
+package nodewriter
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	sdk "cloud.google.com/go/datastore"
+
+	"github.com/reaper-ttl/reaper/internal/emulator"
+)
+
+// Options say what to write. Beside the entities there are by-standers that no
+// sweep may touch: a hundred in each namespace without an expiry, fifty of
+// another kind, and fifty of the kind in another namespace.
+type Options struct {
+	Host       string    `json:"-"` // of the emulator
+	Project    string    `json:"project"`
+	Database   string    `json:"database"` // empty for the default one
+	Kind       string    `json:"kind"`
+	Property   string    `json:"property"`
+	Namespaces []string  `json:"namespaces"` // the entities are spread over them
+	Elsewhere  string    `json:"elsewhere"`  // the by-standers' namespace
+	Generation int       `json:"generation"`
+	Shards     int       `json:"shards"`
+	Entities   int       `json:"entities"` // half of them expired by Now, the others live an hour at least
+	Now        time.Time `json:"now"`
+}
+
+// A Role is why an entity was written.
+type Role string
+
+const (
+	Expired        Role = "expired" // the only ones that may go
+	Live           Role = "live"
+	NoExpiry       Role = "no expiry"
+	OtherKind      Role = "other kind"
+	OtherNamespace Role = "other namespace"
+)
+
+// An Entity is one that was written.
+type Entity struct {
+	Key    *sdk.Key
+	Expiry string // the expiry key; empty where there is none
+	Role   Role
+}
+
+// Run writes the entities and returns all of them, by-standers included.
+func Run(t testing.TB, o Options) []Entity {
+	t.Helper()
+	node, err := exec.LookPath("node")
+	if err != nil {
+		emulator.Unavailable(t, "the Node writer cannot run: %v", err)
+	}
+	root, err := moduleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(root, "internal", "nodewriter")
+	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@google-cloud", "datastore")); err != nil {
+		emulator.Unavailable(t, "the Node writer lacks its packages: %v (cd internal/nodewriter && npm ci)", err)
+	}
+	args, err := json.Marshal(struct {
+		Options
+		Vectors string `json:"vectors"`
+	}{o, filepath.Join(root, "docs", "key-vectors.json")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), node, filepath.Join(dir, "datastore.mjs"), string(args))
+	cmd.Env = append(os.Environ(), "DATASTORE_EMULATOR_HOST="+o.Host)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("the Node writer: %v: %s", err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	entities, err := parse(stdout.Bytes())
+	if err != nil {
+		t.Fatalf("the Node writer's manifest: %v", err)
+	}
+	return entities
+}
+
+// moduleRoot looks upwards from the package under test.
+func moduleRoot() (string, error) {
+	wd, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := wd; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("no go.mod in %s or above it", wd)
+		}
+	}
+}
+
+// parse reads the manifest. A path alternates kinds with identifiers, which
+// are {"id": digits} or {"name": text}.
+func parse(manifest []byte) ([]Entity, error) {
+	var m struct {
+		Vectors  int
+		Entities []struct {
+			Namespace string
+			Path      []json.RawMessage
+			Expiry    string
+			Role      Role
+		}
+	}
+	if err := json.Unmarshal(manifest, &m); err != nil {
+		return nil, err
+	}
+	if m.Vectors < 16 {
+		return nil, fmt.Errorf("only %d test vectors were checked", m.Vectors)
+	}
+	out := make([]Entity, len(m.Entities))
+	for i, e := range m.Entities {
+		out[i] = Entity{Expiry: e.Expiry, Role: e.Role}
+		for path := e.Path; len(path) >= 2; path = path[2:] {
+			key := &sdk.Key{Namespace: e.Namespace, Parent: out[i].Key}
+			var id struct{ ID, Name string }
+			if err := json.Unmarshal(path[0], &key.Kind); err != nil {
+				return nil, err
+			}
+			if err := json.Unmarshal(path[1], &id); err != nil {
+				return nil, err
+			}
+			key.Name = id.Name
+			if id.ID != "" {
+				n, err := strconv.ParseInt(id.ID, 10, 64)
+				if err != nil {
+					return nil, err
+				}
+				key.ID = n
+			}
+			out[i].Key = key
+		}
+	}
+	return out, nil
+}
