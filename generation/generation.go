@@ -27,6 +27,9 @@ const Schema = 1
 // First is the number of the first generation, which opens at once.
 const First = 1
 
+// savePatience is how long a record is tried to be written.
+const savePatience = 20 * time.Second
+
 // ErrMissing is what Load returns for a target that has no record yet.
 var ErrMissing = errors.New("no target record")
 
@@ -63,6 +66,7 @@ type Record struct {
 // number; layoutGenerations says whether the target uses generations beside the
 // nursery, the first of which then opens at once.
 func New(target, kind, property string, shards int, layoutGenerations bool, now time.Time) Record {
+	now = now.UTC().Truncate(time.Microsecond) // what a record holds
 	r := Record{Target: target, Created: now, Kind: kind, Property: property, NurseryShards: shards}
 	if layoutGenerations {
 		r = r.OpenFirst(shards, now)
@@ -74,7 +78,7 @@ func New(target, kind, property string, shards int, layoutGenerations bool, now 
 // has generations is returned as it is.
 func (r Record) OpenFirst(shards int, now time.Time) Record {
 	if len(r.Generations) == 0 {
-		r.Generations = []Generation{{First, shards, now}}
+		r.Generations = []Generation{{First, shards, now.UTC().Truncate(time.Microsecond)}}
 	}
 	return r
 }
@@ -119,7 +123,9 @@ func Load(ctx context.Context, s store.Store, target string) (Record, time.Time,
 func Save(ctx context.Context, s store.Store, r Record) (Record, error) {
 	next := r
 	next.Revision = store.NewRevision(r.Revision)
-	if err := s.Save(ctx, next.encode(), r.Revision); err != nil {
+	// The same write again, after a lost reply, finds its own revision there.
+	err := store.Retry(ctx, savePatience, func() error { return s.Save(ctx, next.encode(), r.Revision) })
+	if err != nil {
 		return r, fmt.Errorf("save target record %s: %w", r.Target, err)
 	}
 	return next, nil

@@ -142,7 +142,7 @@ func Beyond(ctx context.Context, s store.Store, t store.Target, namespace string
 
 // scan repeats a query until it has one page or a lasting error.
 func scan(ctx context.Context, s store.Store, q store.Query, page *store.Page) error {
-	return store.Retry(ctx, time.Minute, func() error {
+	return store.Retry(ctx, patience, func() error {
 		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 		defer cancel()
 		return s.Scan(ctx, q, page)

@@ -13,6 +13,8 @@ const (
 	// queryTimeout bounds one query. The services end a query after 60 s; one
 	// that takes half of that steps over more than it should.
 	queryTimeout = 30 * time.Second
+	// patience is how long a query is tried against a store that does not take it.
+	patience = 2 * time.Minute
 	// smallPage is how far a page shrinks before the window does.
 	smallPage = 50
 	// resolution is that of expiry keys, and the smallest window.
@@ -30,6 +32,7 @@ type Reader struct {
 	Plain   time.Time      // nothing well-formed is expected to expire before: a window may end here
 	Page    int            // most entries per page, 1 to store.MaxPage
 	Timeout time.Duration  // bounds one query; zero means 30s
+	Now     func() time.Time
 
 	begun  bool
 	limit  int
@@ -64,12 +67,12 @@ func (r *Reader) Next(ctx context.Context, page *store.Page) (more bool, err err
 		r.query = store.Query{Target: r.Target, Namespace: r.Range.Namespace,
 			Lo: r.Range.Lo(), Hi: hi, After: r.after, Next: r.next, Limit: r.limit}
 		var took time.Duration
-		err := store.Retry(ctx, time.Minute, func() error {
+		err := store.Retry(ctx, patience, func() error {
 			try, cancel := context.WithTimeout(ctx, r.Timeout)
 			defer cancel()
-			began := time.Now() //nolint:forbidigo // how long a query takes is no decision about data
+			began := r.Now()
 			err := r.Store.Scan(try, r.query, page)
-			took = time.Since(began)
+			took = r.Now().Sub(began)
 			if slow(err) || errors.Is(err, store.ErrTooLarge) {
 				return &shrink{err}
 			}

@@ -1,0 +1,61 @@
+package sweep
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// ErrClock is wrapped by the refusal to sweep by a clock that cannot be
+// trusted.
+var ErrClock = errors.New("the clock cannot be trusted")
+
+// A clock tells the store's time from the last one seen in a response and from
+// how much time has passed here since. It never runs ahead of the store: it
+// counts from when the response had arrived, by which the store's own clock had
+// moved on.
+type clock struct {
+	now     func() time.Time     // the wall clock
+	passed  func() time.Duration // the monotonic clock, from any beginning
+	maxSkew time.Duration
+
+	mu    sync.Mutex
+	store time.Time     // in a response
+	local time.Time     // when that response had arrived
+	at    time.Duration // the same, by the monotonic clock
+}
+
+// observe takes the store's time from a response to a request that was sent at
+// the given instant. It refuses where the local clock differs by more than the
+// skew allowed.
+func (c *clock) observe(store, sent time.Time) error {
+	arrived := c.now()
+	if store.Before(sent.Round(0).Add(-c.maxSkew)) || store.After(arrived.Round(0).Add(c.maxSkew)) {
+		return fmt.Errorf("%w: it is %s here and %s in the store, more than max_clock_skew (%v) apart: set this machine's clock",
+			ErrClock, arrived.UTC().Format(time.RFC3339Nano), store.UTC().Format(time.RFC3339Nano), c.maxSkew)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.store, c.local, c.at = store, arrived, c.passed()
+	return nil
+}
+
+// Now returns the store's time, or a little less.
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.store.Add(c.passed() - c.at).UTC()
+}
+
+// check refuses where the wall clock has jumped since the last response: for a
+// store that goes by this very clock it is the only sign.
+func (c *clock) check() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	jump := c.now().Round(0).Sub(c.local.Round(0)) - (c.passed() - c.at)
+	if jump.Abs() > c.maxSkew {
+		return fmt.Errorf("%w: it jumped by %v during the sweep, more than max_clock_skew (%v)", ErrClock, jump, c.maxSkew)
+	}
+	return nil
+}

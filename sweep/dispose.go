@@ -1,0 +1,315 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+const (
+	// patience is how long a page is tried against a store that does not take
+	// it, before its range fails.
+	patience = 2 * time.Minute
+	// writeTimeout bounds one try. The services end a transaction after 270 s,
+	// or 60 s without a request.
+	writeTimeout = 30 * time.Second
+	// smallChunk is how far the writes of a sweep shrink by themselves; a single
+	// try may be halved further.
+	smallChunk = 50
+	// settlePatience is how long one contended entity may hold up its range.
+	settlePatience = 5 * time.Second
+)
+
+// disposeOf decides about each entry of the page at hand and disposes of it. It
+// returns the length of the longest prefix that is disposed of, and how many
+// entities were deleted, also beside an error.
+func (w *worker) disposeOf(q store.Query) (prefix, deleted int, err error) {
+	entries := w.page.Entries
+	w.ops = w.ops[:0]
+	for i := range entries {
+		switch decide(entries[i].Value, w.horizon, w.target.MaxAge) {
+		case due:
+			w.ops = append(w.ops, store.Op{Entry: entries[i]})
+		case suspect:
+			w.suspect.Add(1)
+		case malformed:
+			w.malformed.Add(1)
+		case early, never: // the index is behind: the entity comes again in its time
+		}
+	}
+	w.expired.Add(int64(len(w.ops)))
+	w.Progress.Expired.Add(int64(len(w.ops)))
+	for rest := w.ops; len(rest) > 0 && err == nil; {
+		n := min(len(rest), w.chunk, w.pacer.Burst(w.target.Page))
+		err = w.dispose(q, rest[:n], false, w.Now().Add(patience))
+		if err == nil {
+			err = w.settleChanged(q, rest[:n])
+		}
+		rest = rest[n:]
+	}
+	for i := range w.ops {
+		if w.ops[i].Outcome == store.Deleted && w.Apply {
+			deleted++
+		}
+	}
+	w.deleted.Add(int64(deleted))
+	w.Progress.Deleted.Add(int64(deleted))
+	if w.claim != nil {
+		w.Log.DebugContext(w.ctx, "page", "range", w.key, "owner", w.keeper.Owner, "token", w.token,
+			"entries", len(entries), "due", len(w.ops), "deleted", deleted)
+	}
+	return settledPrefix(entries, w.ops), deleted, err
+}
+
+// settledPrefix returns how many of the entries, from the first on, are
+// disposed of. The ops are those entries that had to go, in the same order.
+func settledPrefix(entries []store.Entry, ops []store.Op) int {
+	for i := range entries {
+		if len(ops) == 0 {
+			return len(entries)
+		}
+		if ops[0].Entry.Key != entries[i].Key || ops[0].Entry.Value != entries[i].Value {
+			continue // kept
+		}
+		if ops[0].Outcome == store.Unknown || ops[0].Outcome == store.Changed {
+			return i
+		}
+		ops = ops[1:]
+	}
+	return len(entries)
+}
+
+// dispose deletes a chunk of a page under the lease and the pace. It repeats
+// what failed for a passing reason until the given instant, and halves what is
+// too large, too slow or contended, so that one hot entity costs only itself.
+// Uncertain says that an earlier try may have deleted: what is gone then counts
+// as deleted. What could not be settled stays Unknown or Changed.
+func (w *worker) dispose(q store.Query, ops []store.Op, uncertain bool, until time.Time) error {
+	for try := 0; ; try++ {
+		err := w.tryDispose(q, ops)
+		for i := range ops {
+			if uncertain && ops[i].Outcome == store.Gone {
+				ops[i].Outcome = store.Deleted
+			}
+		}
+		if err == nil {
+			return nil
+		}
+		if w.claim != nil && w.claim.Err() != nil {
+			return w.claim.Err()
+		}
+		if w.work.Err() != nil {
+			return errStopped
+		}
+		uncertain = uncertain || mayHaveHappened(err)
+		if rest := open(ops); len(rest) < len(ops) {
+			err := w.dispose(q, rest, uncertain, until)
+			putBack(ops, rest)
+			return err
+		}
+		contended, large := errors.Is(err, store.ErrContention), errors.Is(err, store.ErrTooLarge)
+		switch {
+		case contended && len(ops) == 1:
+			return w.settle(q, &ops[0], uncertain)
+		case len(ops) > 1 && (contended || large || slow(err)):
+			if !contended {
+				w.chunk = min(w.chunk, max(smallChunk, len(ops)/2))
+			}
+			half := len(ops) / 2
+			return errors.Join(w.dispose(q, ops[:half], uncertain, until), w.dispose(q, ops[half:], uncertain, until))
+		case !store.Transient(err), !w.Now().Before(until):
+			return fmt.Errorf("delete %d entities: %w", len(ops), err)
+		}
+		if w.backOff(try) != nil {
+			return errStopped
+		}
+	}
+}
+
+// backOff waits after a try that failed, longer each time, up to five seconds.
+func (w *worker) backOff(try int) error {
+	most := min(5*time.Second, 100*time.Millisecond<<min(try, 6))
+	return throttle.Sleep(w.ctx, most/2+rand.N(most/2))
+}
+
+func slow(err error) bool {
+	return errors.Is(err, store.ErrDeadline) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// mayHaveHappened reports whether a write that failed so may have taken effect.
+func mayHaveHappened(err error) bool {
+	return slow(err) || errors.Is(err, store.ErrUnavailable)
+}
+
+// open returns the ops without an outcome: all of them as they are, or copies.
+func open(ops []store.Op) []store.Op {
+	n := 0
+	for i := range ops {
+		if ops[i].Outcome == store.Unknown {
+			n++
+		}
+	}
+	if n == len(ops) {
+		return ops
+	}
+	rest := make([]store.Op, 0, n)
+	for i := range ops {
+		if ops[i].Outcome == store.Unknown {
+			rest = append(rest, ops[i])
+		}
+	}
+	return rest
+}
+
+// putBack files what became of the copies that open made.
+func putBack(ops, rest []store.Op) {
+	for i := range ops {
+		if ops[i].Outcome == store.Unknown {
+			ops[i], rest = rest[0], rest[1:]
+		}
+	}
+}
+
+// tryDispose makes one try, once the pace allows it.
+func (w *worker) tryDispose(q store.Query, ops []store.Op) error {
+	return w.writing(len(ops), func(ctx context.Context) error {
+		b := store.Batch{Query: q, Ops: ops, DryRun: !w.Apply}
+		err := w.Store.Dispose(ctx, &b)
+		w.addSteps(b.SteppedOver)
+		return err
+	})
+}
+
+// writing runs one write of n entities: after waiting for the pace, under the
+// lease, and within the time that one try may take. Stopping ends the waiting,
+// but not the write.
+func (w *worker) writing(n int, write func(context.Context) error) error {
+	ctx := w.work
+	if w.claim != nil {
+		waited, why, err := w.pacer.Wait(w.ctx, n)
+		w.waited(why, waited)
+		if err != nil {
+			return errStopped
+		}
+		leased, cancel, err := w.claim.Writing(w.work)
+		if err != nil {
+			return err
+		}
+		defer cancel()
+		ctx = leased
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	return write(ctx)
+}
+
+// settleChanged deals with the entities that had changed since the scan: those
+// that are not due any more are disposed of, the others are settled one by one.
+func (w *worker) settleChanged(q store.Query, ops []store.Op) error {
+	for i := range ops {
+		op := &ops[i]
+		if op.Outcome != store.Changed {
+			continue
+		}
+		if op.Known && op.Now.Type == store.List {
+			// It had been a list all along: a projection shows one element of it.
+			w.expired.Add(-1)
+			w.keep(op, malformed)
+			continue
+		}
+		w.conflicts.Add(1)
+		if op.Known {
+			if j := w.judge(op.Now); j != due {
+				w.keep(op, j)
+				continue
+			}
+		}
+		if err := w.settle(q, op, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// judge decides about an expiry that was read outside a scan: it may lie in
+// another range, but not in a generation that this sweep knows nothing of.
+func (w *worker) judge(v store.Value) judgement {
+	j := decide(v, w.horizon, w.target.MaxAge)
+	if j != due {
+		return j
+	}
+	k, err := expirykey.Parse(v.Text)
+	if err != nil {
+		return malformed
+	}
+	for _, g := range w.record.Live() {
+		if g.Number == k.Generation {
+			return due
+		}
+	}
+	return early
+}
+
+// keep disposes of an op by keeping its entity, and counts why.
+func (w *worker) keep(op *store.Op, j judgement) {
+	op.Outcome = store.Kept
+	switch j {
+	case malformed:
+		w.malformed.Add(1)
+	case suspect:
+		w.suspect.Add(1)
+	case never, early, due: // not this sweep's any more
+	}
+}
+
+// settle disposes of one entity in a transaction of its own, by the expiry that
+// it has then. Contention that outlasts the patience leaves it Unknown.
+func (w *worker) settle(q store.Query, op *store.Op, uncertain bool) error {
+	if !w.Apply {
+		op.Outcome = store.Kept // it changes: a later sweep will see
+		return nil
+	}
+	var seen judgement
+	var outcome store.Outcome
+	err := store.Retry(w.ctx, settlePatience, func() (err error) {
+		err = w.writing(1, func(ctx context.Context) (err error) {
+			outcome, err = w.Store.Settle(ctx, q, op.Entry, func(v store.Value) store.Verdict {
+				if seen = w.judge(v); seen == due {
+					return store.Delete
+				}
+				return store.Keep
+			})
+			return err
+		})
+		uncertain = uncertain || err != nil && mayHaveHappened(err)
+		return err
+	})
+	switch {
+	case err == nil:
+	case w.claim.Err() != nil:
+		return w.claim.Err()
+	case w.ctx.Err() != nil:
+		return errStopped
+	case errors.Is(err, store.ErrContention):
+		op.Outcome = store.Unknown
+		w.Log.DebugContext(w.ctx, "contended entity left for the next sweep", "range", w.key, "key", op.Entry.Key)
+		return nil
+	default:
+		return fmt.Errorf("settle one entity: %w", err)
+	}
+	switch {
+	case outcome == store.Kept:
+		w.keep(op, seen)
+	case outcome == store.Gone && uncertain:
+		op.Outcome = store.Deleted
+	default:
+		op.Outcome = outcome
+	}
+	return nil
+}

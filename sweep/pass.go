@@ -1,0 +1,430 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// A pass is one sweep of one target.
+type pass struct {
+	Config
+	target Target
+	slots  chan struct{} // one for each range that may be swept at the same time
+	clock  *clock
+	keeper *cursor.Keeper
+	meter  *store.Meter
+
+	record     generation.Record
+	namespaces []string
+	ranges     []shardquery.Range
+	horizon    time.Time // when the sweep began; each range takes its own at its claim
+
+	loading   sync.Mutex // held while the cursors are read
+	mu        sync.Mutex // guards what follows
+	table     cursor.Table
+	loaded    time.Time // when the read of table was sent
+	errs      []error
+	failed    int // ranges, errs keeps only the first few
+	throttled map[throttle.Reason]time.Duration
+
+	counts
+}
+
+// counts are what workers add up. Stepped turns negative for good where a page
+// could not tell.
+type counts struct {
+	scanned, expired, deleted, conflicts, suspect, malformed, pages, stepped, incomplete atomic.Int64
+	stepsUnknown                                                                         atomic.Bool
+}
+
+func newPass(c Config, t Target, slots chan struct{}) *pass {
+	p := &pass{Config: c, target: t, slots: slots, meter: new(store.Meter), throttled: map[throttle.Reason]time.Duration{}}
+	p.Log = c.Log.With("target", t.Name)
+	began := c.Now()
+	p.clock = &clock{now: c.Now, passed: func() time.Duration { return c.Now().Sub(began) }, maxSkew: t.MaxClockSkew}
+	opening := ""
+	if x, ok := c.Store.(store.Exclusive); ok {
+		opening = x.Opening() + "/"
+	}
+	p.keeper = &cursor.Keeper{Store: c.Store, Owner: opening + c.Owner, Opening: opening, Lease: t.Lease,
+		Now: c.Now, StoreNow: p.clock.Now, Log: p.Log}
+	return p
+}
+
+// run sweeps the target. It begins no new page once ctx is done; work is what
+// pages in flight and final saves go by.
+func (p *pass) run(ctx, work context.Context) error {
+	ctx, work = store.WithMeter(ctx, p.meter), store.WithMeter(work, p.meter)
+	if err := p.loadTable(ctx); err != nil {
+		return err
+	}
+	if err := p.loadRecord(ctx); err != nil {
+		return err
+	}
+	p.horizon = p.clock.Now().Add(-p.target.Retention)
+	if err := p.listNamespaces(ctx); err != nil {
+		return err
+	}
+	if err := p.look(ctx); err != nil {
+		return err
+	}
+	p.Progress.Ranges.Add(int64(len(p.ranges)))
+	queue := newQueue(p.order())
+	var group errgroup.Group
+	for range min(cap(p.slots), len(p.ranges)) {
+		group.Go(func() error {
+			for {
+				r, again, ok := queue.next()
+				if !ok {
+					return nil
+				}
+				p.one(ctx, work, r, again, queue)
+			}
+		})
+	}
+	_ = group.Wait() // failures are in p.errs
+	if len(p.errs) > 0 {
+		return fmt.Errorf("%d of %d ranges failed: %w", p.failed, len(p.ranges), errors.Join(p.errs...))
+	}
+	if ctx.Err() != nil {
+		return errStopped
+	}
+	return nil
+}
+
+// one sweeps a range, waiting for its slot, and files what came of it.
+func (p *pass) one(ctx, work context.Context, r shardquery.Range, again bool, queue *queue) {
+	select {
+	case p.slots <- struct{}{}:
+		defer func() { <-p.slots }()
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
+		p.incomplete.Add(1)
+		return
+	}
+	var end ending
+	err := protect(func() (err error) {
+		end, err = p.sweepRange(ctx, work, r, again)
+		return err
+	})
+	switch {
+	case err == nil && end == taken:
+		queue.again(r) // after all others: its holder may be done by then
+		return
+	case err == nil && end == unfinished:
+		p.incomplete.Add(1)
+	case err == nil:
+		p.Progress.RangesDone.Add(1)
+	case errors.Is(err, errStopped) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) || work.Err() != nil && errors.Is(err, context.Cause(work)):
+		p.incomplete.Add(1)
+	case errors.Is(err, cursor.ErrLost):
+		// Another worker has the range now, or will take it: that is no failure.
+		p.incomplete.Add(1)
+		p.Log.WarnContext(ctx, "lost a range to another worker", "range", p.id(r).Key(), "error", err)
+	default:
+		p.incomplete.Add(1)
+		p.fail(fmt.Errorf("%v: %w", r, err))
+		p.Log.ErrorContext(ctx, "range failed", "range", p.id(r).Key(), "error", err)
+	}
+}
+
+// fail keeps an error for the target's result.
+func (p *pass) fail(err error) {
+	const most = 3 // the log has them all
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failed++
+	if len(p.errs) < most {
+		p.errs = append(p.errs, err)
+	}
+}
+
+// loadTable reads the cursors, and the store's time with them.
+func (p *pass) loadTable(ctx context.Context) error {
+	p.mu.Lock()
+	before := p.table
+	p.mu.Unlock()
+	var table cursor.Table
+	var sent, at time.Time
+	err := store.Retry(ctx, recordPatience, func() (err error) {
+		ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+		defer cancel()
+		sent = p.Now()
+		table, at, err = cursor.Load(ctx, p.Store, p.target.Name, p.target.Type, before, p.Now)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := p.clock.observe(at, sent); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.table, p.loaded = table, sent
+	return nil
+}
+
+const (
+	// recordTimeout bounds one read of records, and recordPatience all tries
+	// together: an address where nobody answers is an error within 30 s.
+	recordTimeout  = 10 * time.Second
+	recordPatience = 20 * time.Second
+)
+
+// refresh reads the cursors again, unless somebody did since the given instant.
+func (p *pass) refresh(ctx context.Context, since time.Time) error {
+	p.loading.Lock()
+	defer p.loading.Unlock()
+	p.mu.Lock()
+	fresh := !p.loaded.Before(since)
+	p.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	return p.loadTable(ctx)
+}
+
+// loadRecord reads the target record, and creates it where the target is new.
+// The cursors were read before, so a record that is older than one of them is a
+// copy that somebody put back.
+func (p *pass) loadRecord(ctx context.Context) error {
+	for {
+		var rec generation.Record
+		err := store.Retry(ctx, recordPatience, func() (err error) {
+			ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+			defer cancel()
+			rec, _, err = generation.Load(ctx, p.Store, p.target.Name)
+			return err
+		})
+		missing := errors.Is(err, generation.ErrMissing)
+		if err != nil && !missing {
+			return err
+		}
+		if err := p.suits(rec, missing); err != nil {
+			return err
+		}
+		next := p.wanted(rec, missing)
+		if same(rec, next) {
+			p.record = rec
+			return nil
+		}
+		if !p.Apply {
+			p.record = next // as it would be
+			return nil
+		}
+		p.record, err = generation.Save(ctx, p.Store, next)
+		if errors.Is(err, store.ErrConflict) {
+			continue // another worker was first: see what it wrote
+		}
+		return err
+	}
+}
+
+// suits refuses a target record that cannot be the one its cursors belong to.
+func (p *pass) suits(rec generation.Record, missing bool) error {
+	for _, c := range p.table {
+		if missing {
+			return fmt.Errorf("the target record %s %q is missing, but there are %d cursor records (such as %s %q): somebody removed it. Restore it or, to begin anew, remove the cursor records as well",
+				store.TargetRecord, p.target.Name, len(p.table), store.CursorRecord, c.Key())
+		}
+		if c.TargetRevision > revisionCount(rec.Revision) {
+			return fmt.Errorf("the target record %s %q has revision %s, but cursor record %q was written with revision %d: an old copy was put back. Restore the newer one or, to begin anew, remove the target's cursor records",
+				store.TargetRecord, p.target.Name, rec.Revision, c.Key(), c.TargetRevision)
+		}
+	}
+	return nil
+}
+
+// wanted returns the target record as the configuration wants it.
+func (p *pass) wanted(rec generation.Record, missing bool) generation.Record {
+	t := p.target
+	if missing {
+		return generation.New(t.Name, t.Kind, t.Property, t.Shards, t.Generations, p.clock.Now())
+	}
+	if t.Generations {
+		rec = rec.OpenFirst(t.Shards, p.clock.Now())
+	}
+	if n := len(rec.Generations); n > 0 && rec.Generations[n-1].Shards != t.Shards && t.Generations {
+		p.Log.Warn("the configured shards are for the next generation", "shards", t.Shards,
+			"generation", rec.Generations[n-1].Number, "generation_shards", rec.Generations[n-1].Shards)
+	}
+	rec.Kind, rec.Property = t.Kind, t.Property
+	rec.NurseryShards = max(rec.NurseryShards, t.Shards)
+	return rec
+}
+
+func same(a, b generation.Record) bool {
+	return a.Revision != "" && a.Kind == b.Kind && a.Property == b.Property && a.NurseryShards == b.NurseryShards &&
+		len(a.Generations) == len(b.Generations)
+}
+
+func revisionCount(revision string) int64 {
+	count, _, _ := strings.Cut(revision, "-")
+	n, _ := strconv.ParseInt(count, 10, 64) // a text that is no count is older than any
+	return n
+}
+
+func (p *pass) listNamespaces(ctx context.Context) error {
+	p.namespaces = p.target.Namespaces
+	if len(p.namespaces) == 0 {
+		p.namespaces = []string{""}
+	}
+	if !slices.Contains(p.namespaces, "*") {
+		return nil
+	}
+	n, ok := p.Store.(store.Namespacer)
+	if !ok {
+		p.namespaces = []string{""}
+		return nil
+	}
+	return store.Retry(ctx, recordPatience, func() (err error) {
+		ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+		defer cancel()
+		p.namespaces, err = n.Namespaces(ctx)
+		return err
+	})
+}
+
+// order returns the ranges oldest generation first, the nursery last, and in
+// random order within a generation: two processes that begin together must not
+// meet at every range.
+func (p *pass) order() []shardquery.Range {
+	list := slices.Clone(p.ranges)
+	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	slices.SortStableFunc(list, func(a, b shardquery.Range) int { return age(a) - age(b) })
+	return list
+}
+
+func age(r shardquery.Range) int {
+	if r.Generation == 0 {
+		return int(^uint(0) >> 2)
+	}
+	return r.Generation
+}
+
+func (p *pass) id(r shardquery.Range) cursor.ID {
+	return cursor.ID{Target: p.target.Name, Namespace: r.Namespace, Generation: r.Generation, Shard: r.ShardName()}
+}
+
+// cursor returns where the range stands, by the newest table read.
+func (p *pass) cursor(r shardquery.Range) cursor.Cursor {
+	opened := p.record.Created
+	for _, g := range p.record.Generations {
+		if g.Number == r.Generation {
+			opened = g.Opened
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.table.Get(p.id(r), cursor.Scope{Kind: p.target.Kind, Property: p.target.Property, Layout: p.target.Layout, Opened: opened})
+	if c.Seen.IsZero() {
+		c.Seen = p.loaded
+	}
+	c.TargetRevision = revisionCount(p.record.Revision)
+	return c
+}
+
+// rewindDue reports whether a read of the range from its start is under way or
+// due at the given instant. Ranges take turns: each has a fixed part of the
+// period's last fifth to itself.
+func (p *pass) rewindDue(c cursor.Cursor, now time.Time) bool {
+	if !c.Rewind.Began.IsZero() {
+		return true
+	}
+	return !now.Before(c.Rewind.Done.Add(jitter(p.target.Rewind, c.Key())))
+}
+
+// jitter returns four fifths of the period to all of it, always the same for
+// the same name.
+func jitter(period time.Duration, name string) time.Duration {
+	h := fnv.New32a()
+	h.Write([]byte(name))
+	return period - time.Duration(float64(period)/5*float64(h.Sum32())/(1<<32))
+}
+
+// waited adds to what held the sweep back.
+func (p *pass) waited(why throttle.Reason, d time.Duration) {
+	if d > 0 {
+		p.mu.Lock()
+		p.throttled[why] += d
+		p.mu.Unlock()
+	}
+}
+
+// addSteps adds up the deleted points that a read stepped over.
+func (p *pass) addSteps(n int64) {
+	if n == store.UnknownSteps {
+		p.stepsUnknown.Store(true)
+		return
+	}
+	p.counts.stepped.Add(n)
+}
+
+func (p *pass) result() TargetResult {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	res := TargetResult{
+		Name: p.target.Name, Horizon: p.horizon,
+		Scanned: p.scanned.Load(), Expired: p.expired.Load(), Deleted: p.deleted.Load(), Conflicts: p.conflicts.Load(),
+		Suspect: p.suspect.Load(), Malformed: p.malformed.Load(), Outside: p.record.Outside, Pages: p.pages.Load(),
+		Ranges: len(p.ranges), Incomplete: int(p.incomplete.Load()), Retired: []int{},
+		Operations: p.meter.Operations(), Throttled: map[string]float64{}, EmptyIndex: p.record.EmptyIndex,
+	}
+	if !p.stepsUnknown.Load() {
+		n := p.counts.stepped.Load()
+		res.Stepped = &n
+	}
+	for why, d := range p.throttled {
+		res.Throttled[string(why)] = d.Seconds()
+	}
+	return res
+}
+
+// A queue hands out ranges; those that another worker holds come once more, at
+// the end.
+type queue struct {
+	mu     sync.Mutex
+	first  []shardquery.Range
+	second []shardquery.Range
+}
+
+func newQueue(list []shardquery.Range) *queue { return &queue{first: list} }
+
+func (q *queue) next() (r shardquery.Range, again, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.first) > 0 {
+		r, q.first = q.first[0], q.first[1:]
+		return r, false, true
+	}
+	if len(q.second) > 0 {
+		r, q.second = q.second[0], q.second[1:]
+		return r, true, true
+	}
+	return r, false, false
+}
+
+func (q *queue) again(r shardquery.Range) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.second = append(q.second, r)
+}

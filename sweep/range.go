@@ -1,0 +1,307 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// idleLag is how far the cursor of a range without work may lag before it is
+// moved: index rows that the application's own extensions left behind are
+// tombstones too.
+const idleLag = 10 * time.Minute
+
+// An ending says how a range's turn ended where nothing failed.
+type ending uint8
+
+const (
+	finished   ending = iota // swept to its horizon
+	unfinished               // something could not be settled; the cursor stands before it
+	taken                    // another worker holds it: to be looked at again
+	leftToHolder
+)
+
+// A worker sweeps one range.
+type worker struct {
+	*pass
+	r       shardquery.Range
+	ctx     context.Context // done: begin no new page
+	work    context.Context // done: give up the page in flight
+	horizon time.Time
+	first   cursor.Cursor // as it stood at the beginning
+	claim   *cursor.Claim // nil in a dry run
+	key     string        // of its record
+	token   int64         // of the claim
+	pacer   *throttle.Pacer
+	chunk   int // most entities in one write; shrinks where they are too large
+	page    store.Page
+	ops     []store.Op
+	stuck   bool // an entry could not be settled: the cursor stays before it
+}
+
+// sweepRange sweeps one range to its horizon and, where it is due, reads it from
+// its start. The range is claimed once the first page has found work.
+func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again bool) (ending, error) {
+	if err := p.clock.check(); err != nil {
+		return unfinished, err
+	}
+	cur := p.cursor(r)
+	if again {
+		var err error
+		if cur, err = p.await(ctx, r); err != nil || cur.Lease.Owner != "" && p.keeper.Wait(cur) > 0 {
+			return leftToHolder, err
+		}
+	}
+	now := p.clock.Now()
+	w := &worker{pass: p, r: r, ctx: ctx, work: work, horizon: now.Add(-p.target.Retention), first: cur,
+		key: cur.Key(), chunk: p.target.Page, pacer: throttle.NewPacer(p.Now, p.target.Pace, p.target.Page)}
+
+	fresh := cur.Position.IsZero() // then this sweep reads it from its start
+	rewind := !fresh && p.rewindDue(cur, now)
+	reader := w.reader(cur.Position, w.horizon)
+	more, err := w.nonEmpty(reader)
+	if err != nil {
+		return unfinished, err
+	}
+	if len(w.page.Entries) == 0 && !rewind {
+		return finished, w.idle(now)
+	}
+	if p.Apply {
+		if p.keeper.Wait(cur) > 0 {
+			return taken, nil
+		}
+		w.claim, err = p.keeper.Claim(ctx, cur)
+		if errors.Is(err, cursor.ErrTaken) {
+			if again {
+				return leftToHolder, nil // it was free and is not any more: somebody is at it
+			}
+			return taken, p.refresh(ctx, p.Now())
+		}
+		if err != nil {
+			return unfinished, err
+		}
+		// Progress is saved and the lease released however the sweep ends.
+		defer func() {
+			if w.claim != nil {
+				_ = w.claim.Release(w.work)
+			}
+		}()
+		w.token = w.claim.Cursor().Lease.Token
+		// Each claim begins with an empty bucket: a crash loop gains nothing.
+		w.pacer = throttle.NewPacer(p.Now, p.target.Pace, p.target.Page)
+	}
+	if err := w.walk(reader, more, w.moveCursor); err != nil {
+		return unfinished, err
+	}
+	if !w.stuck {
+		w.update(func(c *cursor.Cursor) {
+			c.Position = later(c.Position, r.At(w.limit()))
+			c.Swept = w.horizon.Truncate(time.Microsecond)
+			if fresh {
+				c.Rewind = cursor.Rewind{Done: now.Truncate(time.Microsecond)}
+			}
+		})
+	}
+	settled := !w.stuck
+	if rewind {
+		if err := w.readBehind(now); err != nil {
+			return unfinished, err
+		}
+		settled = settled && !w.stuck
+	}
+	if w.claim != nil {
+		claim := w.claim
+		w.claim = nil
+		if err := claim.Release(w.work); err != nil {
+			return unfinished, err
+		}
+	}
+	if !settled {
+		return unfinished, nil
+	}
+	return finished, nil
+}
+
+// reader returns a reader of the range with everything but its bounds set.
+func (w *worker) reader(from store.Position, until time.Time) *shardquery.Reader {
+	return &shardquery.Reader{Store: w.Store, Target: w.target.Target, Range: w.r, From: from, Until: until,
+		Plain: w.horizon.Add(-w.target.MaxAge), Page: w.pacer.Burst(w.target.Page), Now: w.Now}
+}
+
+// next reads one page and counts it.
+func (w *worker) next(reader *shardquery.Reader) (more bool, err error) {
+	more, err = reader.Next(w.ctx, &w.page)
+	if err == nil {
+		w.scanned.Add(int64(len(w.page.Entries)))
+		w.Progress.Scanned.Add(int64(len(w.page.Entries)))
+		w.pages.Add(1)
+		w.addSteps(w.page.SteppedOver)
+	}
+	return more, err
+}
+
+// nonEmpty reads on until a page has entries or the reader is at its end.
+func (w *worker) nonEmpty(reader *shardquery.Reader) (more bool, err error) {
+	for {
+		more, err = w.next(reader)
+		if err != nil || !more || len(w.page.Entries) > 0 {
+			return more, err
+		}
+	}
+}
+
+// walk works through the page at hand and those that follow it. After each one
+// moved is told up to where everything is disposed of.
+func (w *worker) walk(reader *shardquery.Reader, more bool, moved func(store.Position, int)) error {
+	for {
+		if len(w.page.Entries) > 0 {
+			prefix, deleted, err := w.disposeOf(reader.Query())
+			if prefix > 0 && !w.stuck || deleted > 0 {
+				var to store.Position
+				if prefix > 0 && !w.stuck {
+					to = w.page.Entries[prefix-1].Position()
+				}
+				moved(to, deleted)
+			}
+			w.stuck = w.stuck || prefix < len(w.page.Entries)
+			if err != nil {
+				return err
+			}
+		}
+		if !more {
+			return nil
+		}
+		if w.ctx.Err() != nil {
+			return errStopped
+		}
+		if w.claim != nil && w.claim.Err() != nil {
+			return w.claim.Err()
+		}
+		var err error
+		if more, err = w.next(reader); err != nil {
+			return err
+		}
+	}
+}
+
+// update changes the cursor in memory, from where the claim saves it.
+func (w *worker) update(change func(*cursor.Cursor)) {
+	if w.claim != nil {
+		w.claim.Update(change)
+	}
+}
+
+// limit returns the instant that no saved cursor stands later than, so that
+// entities written a little late are not behind it.
+func (w *worker) limit() time.Time { return w.horizon.Add(-w.target.Overlap) }
+
+// moveCursor moves the cursor over a disposed prefix, as far as its limit. A
+// zero position leaves it where it is.
+func (w *worker) moveCursor(to store.Position, deleted int) {
+	if stop := w.r.At(w.limit()); !to.IsZero() && to.Value.Text >= stop.Value.Text {
+		to = stop
+	}
+	w.update(func(c *cursor.Cursor) {
+		c.Deleted += int64(deleted)
+		c.Position = later(c.Position, to)
+	})
+}
+
+// later returns the one of two positions in a range that is further on; the
+// cursor itself never goes back. Of two with one value it is b: keys are in the
+// store's own order, and b was read after a.
+func later(a, b store.Position) store.Position {
+	if b.Value.Text < a.Value.Text || b.Value.Text == a.Value.Text && b.Key == "" {
+		return a
+	}
+	return b
+}
+
+// readBehind reads the range from its start, or from where the last attempt came
+// to, up to the cursor, for entries that were written behind it.
+func (w *worker) readBehind(now time.Time) error {
+	from := w.first.Rewind.Position
+	if w.first.Rewind.Began.IsZero() {
+		from = store.Position{}
+		w.update(func(c *cursor.Cursor) { c.Rewind.Began = now.Truncate(time.Microsecond); c.Rewind.Position = from })
+	}
+	w.stuck = false
+	reader := w.reader(from, w.horizon)
+	// The last sweep's cursor is far enough: from there on this one has been.
+	if until, err := w.r.Expires(w.first.Position.Value); err == nil && until.Before(w.horizon) {
+		reader.Until = until
+		if w.first.Position.Key == "" {
+			reader.Until = until.Add(-time.Millisecond)
+		}
+	}
+	more, err := w.next(reader)
+	if err != nil {
+		return err
+	}
+	err = w.walk(reader, more, func(to store.Position, deleted int) {
+		w.update(func(c *cursor.Cursor) {
+			c.Deleted += int64(deleted)
+			if !to.IsZero() {
+				c.Rewind.Position = to
+			}
+		})
+	})
+	if err == nil && !w.stuck {
+		w.update(func(c *cursor.Cursor) { c.Rewind = cursor.Rewind{Done: now.Truncate(time.Microsecond)} })
+	}
+	return err
+}
+
+// idle moves the cursor of a range without work where it lags.
+func (w *worker) idle(now time.Time) error {
+	to := w.r.At(w.limit())
+	if !w.Apply || to.IsZero() {
+		return nil
+	}
+	fresh := w.first.Position.IsZero()
+	stands, err := w.r.Expires(w.first.Position.Value)
+	if !fresh && err == nil && w.limit().Sub(stands) <= idleLag {
+		return nil
+	}
+	_, err = w.keeper.Move(w.work, w.first, func(c *cursor.Cursor) {
+		c.Position = later(c.Position, to)
+		c.Swept = w.horizon.Truncate(time.Microsecond)
+		if fresh {
+			c.Rewind = cursor.Rewind{Done: now.Truncate(time.Microsecond)}
+		}
+	})
+	return err
+}
+
+// await waits while another worker holds the range: until its record moves,
+// then the range is its holder's business, or has stood still for one lease,
+// then it may be taken over. It returns the record as it is then.
+func (p *pass) await(ctx context.Context, r shardquery.Range) (cursor.Cursor, error) {
+	cur := p.cursor(r)
+	began := p.Now()
+	defer func() { p.waited(throttle.ReasonLease, p.Now().Sub(began)) }()
+	for {
+		wait := p.keeper.Wait(cur)
+		if wait <= 0 {
+			return cur, nil
+		}
+		asked := p.Now()
+		if err := throttle.Sleep(ctx, min(wait, p.target.Lease/6)); err != nil {
+			return cur, fmt.Errorf("wait for %v: %w", r, errStopped)
+		}
+		if err := p.refresh(ctx, asked); err != nil {
+			return cur, err
+		}
+		next := p.cursor(r)
+		if next.Revision != cur.Revision {
+			return next, nil
+		}
+		cur = next
+	}
+}

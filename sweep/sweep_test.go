@@ -1,0 +1,717 @@
+package sweep_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// in runs a test in a bubble of its own, with a fake clock.
+func in(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, newWorld(t)) })
+}
+
+func TestDeletesExactlyWhatExpired(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		live := w.fill(2000, 48*time.Hour)
+		res := w.sweep()
+		w.wantLeft(live...)
+		if res.Error != "" || !res.Complete || res.Deleted != 1000 || res.Expired != 1000 || res.Scanned != 1000 || res.Ranges != 8 {
+			t.Errorf("result: %+v", res)
+		}
+		w.checkCursors()
+		w.checkLeases()
+	})
+}
+
+// An idle sweep costs one query per range and two for the records, and writes
+// nothing (P4).
+func TestIdleSweepWritesNothing(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.fill(400, 48*time.Hour)
+		w.sweep()
+		time.Sleep(time.Minute)
+		w.forget()
+		before := w.s.Writes()
+		res := w.sweep()
+		if res.Scanned != 0 || res.Error != "" || !res.Complete {
+			t.Errorf("result: %+v", res)
+		}
+		if got := w.s.Writes() - before; got != 0 {
+			t.Errorf("%d writes", got)
+		}
+		if w.calls["Load"] != 2 || w.calls["Scan"] != res.Ranges {
+			t.Errorf("calls: %v, want 2 loads and %d scans", w.calls, res.Ranges)
+		}
+		if res.Operations != (store.Operations{Reads: int64(2 + res.Ranges)}) {
+			t.Errorf("billed %+v", res.Operations)
+		}
+	})
+}
+
+func TestIdleCursorIsMovedWhenItLags(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.sweep()
+		time.Sleep(11 * time.Minute)
+		w.forget()
+		w.sweep()
+		for _, s := range w.saves {
+			if s.owner != "" {
+				t.Errorf("%s was claimed though there was no work", s.key)
+			}
+		}
+		if len(w.saves) != 8 {
+			t.Errorf("%d cursors moved, want each of the 8", len(w.saves))
+		}
+		for _, c := range w.cursors() {
+			if want := time.Now().Add(-w.target.Overlap).UTC().Format("20060102T150405"); !strings.Contains(c.Position.Value.Text, want) {
+				t.Errorf("cursor %v stands at %s, want horizon minus overlap, %s", c.ID, c.Position.Value.Text, want)
+			}
+		}
+	})
+}
+
+func TestDryRunWritesNothing(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.fill(400, 48*time.Hour)
+		before, writes := w.left(), w.s.Writes()
+		c := w.config()
+		c.Apply = false
+		res := sweep.Run(t.Context(), c).Targets[0]
+		w.wantLeft(before...)
+		if got := w.s.Writes(); got != writes {
+			t.Errorf("%d writes", got-writes)
+		}
+		if res.Expired != 200 || res.Deleted != 0 || !res.Complete {
+			t.Errorf("result: %+v", res)
+		}
+	})
+}
+
+// The horizon is inclusive, and retention keeps entities longer (S1).
+func TestHorizonIsInclusive(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Retention = time.Hour
+		at := time.Now().Add(-time.Hour)
+		w.put(1, 4, "at", at)
+		w.put(1, 4, "after", at.Add(time.Millisecond))
+		w.sweep()
+		w.wantLeft("after")
+	})
+}
+
+// An entity whose expiry changes between scan and delete survives (S3); one that
+// is due by its new expiry too goes in the same sweep, after a second look.
+func TestChangedBetweenScanAndDelete(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Shards = 1
+		now := time.Now()
+		w.put(1, 1, "extended", now.Add(-time.Hour))
+		w.put(1, 1, "removed", now.Add(-time.Hour))
+		w.put(1, 1, "still due", now.Add(-time.Hour))
+		w.put(1, 1, "broken", now.Add(-time.Hour))
+		w.put(1, 1, "forever", now.Add(-time.Hour))
+		w.put(1, 1, "foreign", now.Add(-time.Hour))
+		w.put(1, 1, "plain", now.Add(-time.Hour))
+		var once sync.Once
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Dispose" {
+				once.Do(func() {
+					w.put(1, 1, "extended", now.Add(time.Hour))
+					w.s.Remove("Session", "", strconv.Quote("removed"))
+					w.put(0, 1, "still due", now.Add(-2*time.Hour))
+					w.raw("broken", "tomorrow")
+					w.raw("foreign", "00000099.0000.20000101T000000.000Z")
+					_ = w.s.Put(t.Context(), w.target.Target, "", []store.Entity{{Name: "forever"}})
+				})
+			}
+			return nil
+		}
+		res := w.sweep()
+		w.wantLeft("extended", "broken", "forever", "foreign")
+		if res.Error != "" || !res.Complete || res.Deleted != 2 || res.Malformed != 1 {
+			t.Errorf("result: %+v", res)
+		}
+		if res.Conflicts != 5 {
+			t.Errorf("%d conflicts, want the 5 that changed and exist", res.Conflicts)
+		}
+	})
+}
+
+func TestManyAtOneInstant(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Page = 500
+		at := time.Now().Add(-time.Hour)
+		var kept []string
+		for i := range 5000 {
+			name := fmt.Sprintf("e-%04d", i)
+			key := fmt.Sprintf("00000001.0002.%s", at.UTC().Format("20060102T150405.000Z"))
+			if i%5 == 0 {
+				kept = append(kept, name)
+				key += "?"
+			}
+			w.raw(name, key)
+		}
+		res := w.sweep()
+		w.wantLeft(kept...)
+		if res.Deleted != 4000 || res.Malformed != 1000 || res.Scanned != 5000 || !res.Complete {
+			t.Errorf("result: %+v", res)
+		}
+		if res = w.sweep(); res.Scanned != 0 {
+			t.Errorf("the second sweep scanned %d", res.Scanned)
+		}
+	})
+}
+
+func TestSuspectIsKept(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		edge := time.Now().Add(-w.target.MaxAge)
+		w.put(1, 4, "1970", time.Unix(0, 0))
+		w.put(1, 4, "year 1", time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC))
+		w.put(1, 4, "too old", edge.Add(-time.Millisecond))
+		w.put(1, 4, "just not", edge)
+		w.put(1, 4, "9999", time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC))
+		res := w.sweep()
+		w.wantLeft("1970", "year 1", "too old", "9999")
+		if res.Suspect != 3 || res.Deleted != 1 {
+			t.Errorf("result: %+v", res)
+		}
+	})
+}
+
+// A hot entity, always contended in a batch, costs only itself; one that no
+// transaction gets through leaves the cursor before it and the rest done.
+func TestHotEntity(t *testing.T) {
+	for _, stubborn := range []bool{false, true} {
+		in(t, func(t *testing.T, w *world) {
+			live := w.fill(800, 48*time.Hour)
+			hot := func(ops []store.Op) bool {
+				return slices.ContainsFunc(ops, func(op store.Op) bool { return op.Entry.Key == `"e-00100"` })
+			}
+			w.s.Before = func(_ context.Context, c modelstore.Call) error {
+				if hot(c.Ops) && (c.Method == "Dispose" || stubborn && c.Method == "Settle") {
+					return fmt.Errorf("somebody writes it all the time: %w", store.ErrContention)
+				}
+				return nil
+			}
+			res := w.sweep()
+			if stubborn {
+				w.wantLeft(append(live, "e-00100")...)
+				if res.Complete || res.Error != "" || res.Incomplete != 1 {
+					t.Errorf("result: %+v", res)
+				}
+				w.checkCursors()
+				w.s.Before = nil
+				res = w.sweep()
+			}
+			w.wantLeft(live...)
+			if res.Error != "" || !res.Complete {
+				t.Errorf("result: %+v", res)
+			}
+		})
+	}
+}
+
+func TestFailingRangeStopsNoOther(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.fill(800, 48*time.Hour)
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Scan" && c.Query.Limit > 1 && shardOf(c.Query) == "0002" {
+				return fmt.Errorf("this shard: %w", store.ErrDenied)
+			}
+			if c.Method == "Dispose" && shardOf(c.Query) == "0003" {
+				panic("a bug of ours")
+			}
+			return nil
+		}
+		res := w.sweep()
+		if res.Incomplete != 3 || res.Complete || !strings.Contains(res.Error, "0002") || !strings.Contains(res.Error, "a bug of ours") {
+			t.Errorf("result: %+v", res)
+		}
+		w.checkCursors()
+		for _, e := range w.s.Entities("Session", "") {
+			if k := e.Expiry.Text; k < "00000001.0002" && k[14:] < time.Now().UTC().Format("20060102T150405") {
+				t.Errorf("%s is left in a range that did not fail", k)
+			}
+		}
+	})
+}
+
+// What is written behind the cursor is found by the next rewind (L1).
+func TestRewindFindsStragglers(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		live := w.fill(400, 2400*time.Hour)
+		w.sweep()
+		time.Sleep(time.Hour)
+		w.sweep()
+		w.put(1, 4, "straggler", time.Now().Add(-30*time.Minute))
+		w.put(0, 4, "in the nursery", time.Now().Add(-30*time.Minute))
+		w.sweep()
+		w.wantLeft(append(live, "straggler", "in the nursery")...)
+		time.Sleep(24 * time.Hour)
+		res := w.sweep()
+		w.wantLive()
+		if res.Malformed != 0 || res.Error != "" {
+			t.Errorf("result: %+v", res)
+		}
+	})
+}
+
+func TestRewindGoesOnWhereItStopped(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Shards = 1
+		w.fill(10, 2400*time.Hour)
+		w.sweep()
+		time.Sleep(12 * time.Hour)
+		w.sweep()
+		time.Sleep(13 * time.Hour)
+		at := time.Now().Add(-20 * time.Hour)
+		for i := range 1000 { // a long rewind, all behind the cursor
+			w.put(1, 1, fmt.Sprintf("straggler-%d", i), at.Add(-time.Duration(i)*time.Millisecond))
+		}
+		w.target.Pace = throttle.Limit{PerSecond: 50}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		first := sweep.Run(ctx, w.config()).Targets[0]
+		c := w.cursors()[cursor.ID{Target: "sessions", Generation: 1, Shard: "0000"}]
+		if first.Complete || first.Deleted < 400 || c.Rewind.Began.IsZero() || c.Rewind.Position.IsZero() {
+			t.Errorf("after the stop: %+v, rewind %+v", first, c.Rewind)
+		}
+		w.forget()
+		second := w.sweep()
+		if !second.Complete || first.Deleted+second.Deleted != 1000 || second.Scanned > 1000-first.Deleted+50 {
+			t.Errorf("deleted %d and %d, scanned %d the second time", first.Deleted, second.Deleted, second.Scanned)
+		}
+	})
+}
+
+// Wherever a process dies, its cursor stands before what it did not dispose of
+// (L2), and another one finishes the job.
+func TestDiesAnywhere(t *testing.T) {
+	for seed := range uint64(150) {
+		in(t, func(t *testing.T, w *world) {
+			rng := rand.New(rand.NewPCG(seed, 7))
+			live := w.fill(600, 48*time.Hour)
+			w.target.Page = 1 + rng.IntN(60)
+			w.target.Pace = throttle.Limit{PerSecond: 30, Unlimited: rng.IntN(2) == 0}
+			for range 1 + rng.IntN(4) {
+				ctx, kill := context.WithCancel(t.Context())
+				m := &mortal{Store: w.s, kill: kill}
+				m.left.Store(int64(rng.IntN(60)))
+				c := w.config()
+				c.Store = m
+				c.Workers = 1 + rng.IntN(5)
+				sweep.Run(ctx, c)
+				kill()
+				w.checkCursors()
+			}
+			res := w.sweep()
+			w.wantLeft(live...)
+			if !res.Complete {
+				t.Errorf("last result: %+v", res)
+			}
+			w.checkCursors()
+			w.checkLeases()
+			if t.Failed() {
+				t.Fatalf("seed %d", seed)
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+func TestDeadHoldersRangesAreTakenOver(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Page = 10 // so that no range is done when its holder dies
+		live := w.fill(400, 48*time.Hour)
+		ctx, kill := context.WithCancel(t.Context())
+		m := &mortal{Store: w.s, kill: kill}
+		m.left.Store(1 << 40)
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Dispose" {
+				m.left.Store(0) // dies holding its ranges
+			}
+			return nil
+		}
+		c := w.config()
+		c.Store = m
+		sweep.Run(ctx, c)
+		w.s.Before = nil
+		began := time.Now()
+		res := w.sweep()
+		w.wantLeft(live...)
+		if took := time.Since(began); took < w.target.Lease || took > 2*w.target.Lease {
+			t.Errorf("took over after %v, want about one lease of %v", took, w.target.Lease)
+		}
+		if res.Throttled["lease"] == 0 || !res.Complete {
+			t.Errorf("result: %+v", res)
+		}
+		w.checkLeases()
+	})
+}
+
+// Processes that run at once share the ranges: none is held by two (L3).
+func TestProcessesShareTheRanges(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Shards = 16
+		w.target.Pace = throttle.Limit{PerSecond: 20}
+		live := w.fill(4000, 48*time.Hour)
+		var results [3]sweep.TargetResult
+		var group sync.WaitGroup
+		for i := range results {
+			c := w.config()
+			group.Go(func() { results[i] = sweep.Run(t.Context(), c).Targets[0] })
+		}
+		group.Wait()
+		w.wantLeft(live...)
+		var deleted int64
+		for i, res := range results {
+			deleted += res.Deleted
+			if res.Error != "" || !res.Complete || res.Deleted == 0 {
+				t.Errorf("process %d: %+v", i, res)
+			}
+		}
+		if deleted != 2000 {
+			t.Errorf("%d deleted by all three, want each of the 2000 once", deleted)
+		}
+		w.checkLeases()
+		w.checkCursors()
+	})
+}
+
+// A worker that was frozen for longer than its lease cannot move the cursor.
+func TestFrozenWorkerLosesItsRange(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Shards = 1
+		live := w.fill(200, 48*time.Hour)
+		var frozen sync.Once
+		thaw := make(chan struct{})
+		slow := w.config()
+		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			owner := ""
+			if c.Method == "Save" && c.Record.Sort == store.CursorRecord {
+				owner = c.Record.Fields["owner"].(string)
+			}
+			var first bool
+			if c.Method == "Dispose" {
+				frozen.Do(func() { first = true })
+			}
+			if first || owner == slow.Owner && c.Record.Fields["renewals"].(int64) > 0 {
+				<-thaw // the whole process stands still, its keeper too
+			}
+			return nil
+		}
+		done := make(chan sweep.TargetResult)
+		go func() { done <- sweep.Run(t.Context(), slow).Targets[0] }()
+		time.Sleep(time.Second)
+		res := w.sweep()
+		if !res.Complete {
+			t.Errorf("the second process: %+v", res)
+		}
+		w.wantLeft(live...)
+		after := w.cursors()
+		close(thaw)
+		lost := <-done
+		if lost.Complete || lost.Error != "" || lost.Incomplete != 1 {
+			t.Errorf("the frozen process: %+v", lost)
+		}
+		for id, c := range w.cursors() {
+			if c.Position != after[id].Position || c.Lease.Token != after[id].Lease.Token {
+				t.Errorf("cursor %v moved from %+v to %+v", id, after[id], c)
+			}
+		}
+	})
+}
+
+// A reply that is lost after the delete took effect still counts.
+func TestLostRepliesCountOnce(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		live := w.fill(800, 48*time.Hour)
+		rng := rand.New(rand.NewPCG(1, 2))
+		w.s.After = func(ctx context.Context, c modelstore.Call) error {
+			w.mu.Lock()
+			lose := rng.IntN(3) == 0 && c.Method != "Load"
+			w.mu.Unlock()
+			if lose {
+				return fmt.Errorf("the reply was lost: %w", store.ErrUnavailable)
+			}
+			return w.trace(ctx, c)
+		}
+		res := w.sweep()
+		w.wantLeft(live...)
+		if res.Deleted != 400 || res.Error != "" || !res.Complete {
+			t.Errorf("result: %+v", res)
+		}
+	})
+}
+
+func TestPushbackIsSatOut(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		live := w.fill(800, 48*time.Hour)
+		began := time.Now()
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if time.Since(began) < time.Minute && c.Method != "Load" && c.Record.Sort != store.TargetRecord && c.Query.Limit != 1 {
+				return fmt.Errorf("quota: %w", store.ErrPushback)
+			}
+			return nil
+		}
+		res := w.sweep()
+		if len(w.left()) != len(live) || res.Error != "" || !res.Complete || res.Deleted != 400 {
+			t.Errorf("%d left, result: %+v", len(w.left()), res)
+		}
+	})
+}
+
+func TestPagesShrink(t *testing.T) {
+	for _, why := range []error{store.ErrTooLarge, store.ErrDeadline} {
+		in(t, func(t *testing.T, w *world) {
+			w.target.Page = 500
+			w.target.Shards = 1
+			live := w.fill(2000, 48*time.Hour)
+			refused := 0
+			w.s.Before = func(_ context.Context, c modelstore.Call) error {
+				if c.Method == "Dispose" && len(c.Ops) > 64 {
+					refused++
+					return fmt.Errorf("%d at once: %w", len(c.Ops), why)
+				}
+				return nil
+			}
+			res := w.sweep()
+			w.wantLeft(live...)
+			if res.Deleted != 1000 || refused > 7 || !res.Complete {
+				t.Errorf("%d tries refused, result: %+v", refused, res)
+			}
+		})
+	}
+}
+
+// No more than the pace is deleted in any window (P2), and no record is written
+// more often than about once a second.
+func TestPaceAndCheckpoints(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Shards = 2
+		w.target.Page = 500
+		w.target.Pace = throttle.Limit{PerSecond: 20}
+		w.fill(2000, 48*time.Hour)
+		type commit struct {
+			at time.Time
+			n  int
+		}
+		commits := map[string][]commit{}
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Dispose" {
+				w.mu.Lock()
+				commits[shardOf(c.Query)] = append(commits[shardOf(c.Query)], commit{time.Now(), len(c.Ops)})
+				w.mu.Unlock()
+			}
+			return nil
+		}
+		res := w.sweep()
+		for shard, list := range commits {
+			for i := range list {
+				sum := 0
+				for _, c := range list[i:] {
+					sum += c.n
+					if window := c.at.Sub(list[i].at).Seconds(); float64(sum) > 20*window+20+1e-6 {
+						t.Fatalf("shard %s: %d deleted in %.2f s", shard, sum, window)
+					}
+				}
+			}
+		}
+		if res.Deleted != 1000 || res.Throttled["max"] < 40 {
+			t.Errorf("result: %+v", res)
+		}
+		last := map[string]save{}
+		for _, s := range w.saves {
+			if p, ok := last[s.key]; ok && s.owner != "" && s.at.Sub(p.at) < 900*time.Millisecond {
+				t.Errorf("%s was written after %v", s.key, s.at.Sub(p.at))
+			}
+			last[s.key] = s
+		}
+	})
+}
+
+// Stopping in good order finishes the page in flight, saves and releases.
+func TestStops(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Pace = throttle.Limit{PerSecond: 10}
+		w.fill(4000, 48*time.Hour)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		began := time.Now()
+		res := sweep.Run(ctx, w.config()).Targets[0]
+		if took := time.Since(began); took > 21*time.Second {
+			t.Errorf("stopped after %v", took)
+		}
+		if res.Complete || res.Error != "" || res.Deleted < 100 || res.Deleted > 1000 || res.Incomplete != res.Ranges {
+			t.Errorf("result: %+v", res)
+		}
+		w.checkCursors()
+		moved := 0
+		for _, c := range w.cursors() {
+			if c.Lease.Owner != "" {
+				t.Errorf("%v is still held by %s", c.ID, c.Lease.Owner)
+			}
+			if !c.Position.IsZero() {
+				moved++
+			}
+		}
+		if moved < 4 {
+			t.Errorf("%d cursors moved", moved)
+		}
+	})
+}
+
+// A page in flight that does not come back is given up after the grace.
+func TestStopsAfterItsGrace(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.fill(400, 48*time.Hour)
+		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Dispose" {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		began := time.Now()
+		res := sweep.Run(ctx, w.config()).Targets[0]
+		if took := time.Since(began); took != 13*time.Second {
+			t.Errorf("stopped after %v, want 5s and a grace of 8s", took)
+		}
+		if res.Complete || res.Error != "" {
+			t.Errorf("result: %+v", res)
+		}
+		w.checkCursors()
+	})
+}
+
+func TestClockIsRefused(t *testing.T) {
+	for _, skew := range []time.Duration{11 * time.Second, -11 * time.Second} {
+		in(t, func(t *testing.T, w *world) {
+			w.fill(40, 48*time.Hour)
+			before := w.left()
+			w.s.Now = func() time.Time { return time.Now().Add(skew) }
+			res := w.sweep()
+			w.wantLeft(before...)
+			if !strings.Contains(res.Error, "clock") {
+				t.Errorf("result: %+v", res)
+			}
+		})
+	}
+}
+
+func TestTargetRecordIsRefused(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.fill(40, 48*time.Hour)
+		w.sweep()
+		got, _ := w.s.Load(t.Context(), store.TargetRecord, "sessions")
+		rec := got.List[0]
+		live := w.left()
+		w.put(1, 4, "due", time.Now())
+		time.Sleep(time.Second)
+
+		if err := w.s.Save(t.Context(), store.Record{Sort: rec.Sort, Key: rec.Key, Target: rec.Target}, rec.Revision); err != nil {
+			t.Fatal(err)
+		}
+		if res := w.sweep(); !strings.Contains(res.Error, "is missing") {
+			t.Errorf("without a record: %+v", res)
+		}
+		old := rec
+		old.Revision = "0-old"
+		if err := w.s.Save(t.Context(), old, ""); err != nil {
+			t.Fatal(err)
+		}
+		if res := w.sweep(); !strings.Contains(res.Error, "old copy") {
+			t.Errorf("with an old record: %+v", res)
+		}
+		w.wantLeft(append(live, "due")...)
+	})
+}
+
+// Somebody stamps with more shards than we know of: a look past the last one
+// finds them, and the nursery's highest is remembered.
+func TestShardsPastTheLast(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		now := time.Now()
+		w.raw("nursery 40", "00000000.0040."+now.Add(-time.Hour).UTC().Format("20060102T150405.000Z"))
+		w.raw("nursery 9999", "00000000.9999."+now.Add(-time.Hour).UTC().Format("20060102T150405.000Z"))
+		w.raw("generation 1, 77", "00000001.0077."+now.Add(-time.Hour).UTC().Format("20060102T150405.000Z"))
+		w.raw("broken", "00000001.0078.!")
+		w.raw("between", "00000001.0077/")
+		w.raw("live", "00000001.0079."+now.Add(time.Hour).UTC().Format("20060102T150405.000Z"))
+		res := w.sweep()
+		w.wantLeft("broken", "between", "live")
+		if res.Deleted != 3 || res.Malformed != 1 || res.Outside != 1 || res.Error != "" {
+			t.Errorf("result: %+v", res)
+		}
+		got, _ := w.s.Load(t.Context(), store.TargetRecord, "sessions")
+		if n := got.List[0].Fields["nursery_shards"]; n != int64(10_000) {
+			t.Errorf("nursery_shards = %v", n)
+		}
+	})
+}
+
+func TestOutsideAndEmptyIndex(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.raw("garbage", "tomorrow")
+		w.raw("empty", "")
+		w.raw("generation 9", "00000009.0000.20000101T000000.000Z")
+		put := func(name string, v store.Value) {
+			_ = w.s.Put(t.Context(), w.target.Target, "", []store.Entity{{Name: name, Expiry: v}})
+		}
+		put("integer", store.Value{Type: store.Other, Text: "17"})
+		put("null", store.Value{})
+		before := w.left()
+		res := w.sweep()
+		w.wantLeft(before...)
+		if res.Outside != 4 || !res.EmptyIndex || res.Error != "" {
+			t.Errorf("result: %+v", res)
+		}
+		if res = w.sweep(); res.Outside != 4 || !res.EmptyIndex {
+			t.Errorf("the next sweep does not say so again: %+v", res)
+		}
+		w.put(1, 4, "well-formed", time.Now().Add(time.Hour))
+		if res = w.sweep(); res.Outside != 4 || res.EmptyIndex {
+			t.Errorf("after a well-formed one: %+v", res)
+		}
+	})
+}
+
+func TestPositionsOfAnotherKindAreDiscarded(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.fill(40, 48*time.Hour)
+		w.sweep()
+		w.put(1, 4, "behind", time.Now().Add(-time.Hour))
+		w.target.Property = "expires_at"
+		tokens := map[cursor.ID]int64{}
+		for id, c := range w.cursors() {
+			tokens[id] = c.Lease.Token
+		}
+		if res := w.sweep(); res.Deleted != 1 {
+			t.Errorf("result: %+v", res)
+		}
+		for id, c := range w.cursors() {
+			if c.Lease.Token < tokens[id] {
+				t.Errorf("%v: token %d after %d", id, c.Lease.Token, tokens[id])
+			}
+		}
+	})
+}

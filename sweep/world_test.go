@@ -1,0 +1,267 @@
+package sweep_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// A world is a model store with entities, and what is needed to sweep it. It
+// lives in a synctest bubble: hours pass at once.
+type world struct {
+	t      *testing.T
+	s      *modelstore.Store
+	target sweep.Target
+	owners int
+
+	expires map[string]time.Time // of every entity put
+
+	mu    sync.Mutex
+	calls map[string]int // by method
+	saves []save         // of cursor records
+}
+
+type save struct {
+	at     time.Time
+	key    string
+	owner  string
+	token  int64
+	fields store.Fields
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, s: modelstore.New(time.Now), calls: map[string]int{}, expires: map[string]time.Time{}}
+	w.target = sweep.Target{
+		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text},
+		Layout: "generation", Generations: true, Shards: 4, MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour,
+		Overlap: 10 * time.Second, Page: 50, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second,
+		Pace: throttle.Limit{Unlimited: true},
+	}
+	w.s.After = w.trace
+	return w
+}
+
+// trace records what was called.
+func (w *world) trace(_ context.Context, c modelstore.Call) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls[c.Method]++
+	if c.Method == "Save" && c.Record.Sort == store.CursorRecord {
+		f := c.Record.Fields
+		w.saves = append(w.saves, save{time.Now(), c.Record.Key, f["owner"].(string), f["token"].(int64), f})
+	}
+	return nil
+}
+
+func (w *world) forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls, w.saves = map[string]int{}, nil
+}
+
+// config returns what one process would sweep with.
+func (w *world) config() sweep.Config {
+	w.owners++
+	return sweep.Config{Store: w.s, Targets: []sweep.Target{w.target}, Apply: true, Workers: 4, Grace: 8 * time.Second,
+		Owner: fmt.Sprintf("process-%d", w.owners), Now: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+}
+
+// sweep sweeps once and returns the one target's result.
+func (w *world) sweep() sweep.TargetResult {
+	return sweep.Run(w.t.Context(), w.config()).Targets[0]
+}
+
+// put writes one entity, stamped for a generation.
+func (w *world) put(generation_, shards int, name string, expires time.Time) string {
+	key, err := generation.Stamper{Generation: generation_, Shards: shards}.Name(name, expires)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.raw(name, key.String())
+	w.expires[name] = key.Expires
+	return key.String()
+}
+
+// raw writes one entity with any text for an expiry.
+func (w *world) raw(name, expiry string) {
+	err := w.s.Put(w.t.Context(), w.target.Target, "", []store.Entity{{Name: name, Expiry: store.TextValue(expiry)}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// fill writes n entities that expire evenly from half a period ago to half a
+// period ahead, and returns the names of the live ones. One that expires right
+// now would be either.
+func (w *world) fill(n int, period time.Duration) (live []string) {
+	now := time.Now()
+	for i := range n {
+		name := fmt.Sprintf("e-%05d", i)
+		ahead := period*time.Duration(i)/time.Duration(n) - period/2 + time.Millisecond
+		w.put(1, w.target.Shards, name, now.Add(ahead))
+		if ahead > time.Hour/2 { // safe against the time that a test takes
+			live = append(live, name)
+		} else if ahead > 0 {
+			w.s.Remove("Session", "", strconv.Quote(name))
+			delete(w.expires, name)
+		}
+	}
+	return live
+}
+
+// left returns the names of the entities that are there.
+func (w *world) left() []string {
+	var names []string
+	for _, e := range w.s.Entities("Session", "") {
+		names = append(names, e.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (w *world) wantLeft(want ...string) {
+	w.t.Helper()
+	got := w.left()
+	for _, name := range got {
+		if !slices.Contains(want, name) {
+			w.t.Errorf("%s is still there; %d are left, want %d", name, len(got), len(want))
+			return
+		}
+	}
+	for _, name := range want {
+		if !slices.Contains(got, name) {
+			w.t.Errorf("%s is gone; %d are left, want %d", name, len(got), len(want))
+			return
+		}
+	}
+}
+
+// wantLive wants what was put and has not expired by now.
+func (w *world) wantLive() {
+	w.t.Helper()
+	var live []string
+	for name, at := range w.expires {
+		if at.After(time.Now()) {
+			live = append(live, name)
+		}
+	}
+	w.wantLeft(live...)
+}
+
+// cursors reads the cursor records.
+func (w *world) cursors() cursor.Table {
+	w.t.Helper()
+	table, _, err := cursor.Load(context.WithoutCancel(w.t.Context()), w.s, "sessions", store.Text, nil, time.Now)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return table
+}
+
+// checkCursors holds L2: no due entity stands before a cursor.
+func (w *world) checkCursors() {
+	w.t.Helper()
+	table := w.cursors()
+	for _, e := range w.s.Entities("Session", "") {
+		k, err := expirykey.Parse(e.Expiry.Text)
+		if err != nil || k.Expires.After(time.Now()) {
+			continue
+		}
+		c, ok := table[cursor.ID{Target: "sessions", Generation: k.Generation, Shard: fmt.Sprintf("%04d", k.Shard)}]
+		if !ok {
+			continue
+		}
+		p := c.Position
+		if e.Expiry.Text < p.Value.Text || e.Expiry.Text == p.Value.Text && p.Key != "" && modelstore.Key(e) <= p.Key {
+			w.t.Errorf("cursor %v stands at %s %s, past %s %s", c.ID, p.Value.Text, p.Key, e.Expiry.Text, modelstore.Key(e))
+		}
+	}
+}
+
+// checkLeases holds L3 over everything saved so far: a range changes hands only
+// after a release, or when the holder's last write is one lease old.
+func (w *world) checkLeases() {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last := map[string]save{}
+	for _, s := range w.saves {
+		p, ok := last[s.key]
+		if ok && p.owner != "" && s.owner != p.owner && s.owner != "" && s.at.Sub(p.at) < w.target.Lease {
+			w.t.Errorf("%s went from %s to %s after %v", s.key, p.owner, s.owner, s.at.Sub(p.at))
+		}
+		if ok && s.token < p.token {
+			w.t.Errorf("%s: token went from %d to %d", s.key, p.token, s.token)
+		}
+		last[s.key] = s
+	}
+}
+
+// A mortal store fails every call once it is dead, as for a killed process.
+type mortal struct {
+	store.Store
+	left atomic.Int64 // calls until death
+	kill context.CancelFunc
+}
+
+var errDead = errors.New("this process is dead")
+
+func (m *mortal) step() error {
+	if m.left.Add(-1) < 0 {
+		m.kill()
+		return errDead
+	}
+	return nil
+}
+
+func (m *mortal) Scan(ctx context.Context, q store.Query, p *store.Page) error {
+	if err := m.step(); err != nil {
+		return err
+	}
+	return m.Store.Scan(ctx, q, p)
+}
+
+func (m *mortal) Dispose(ctx context.Context, b *store.Batch) error {
+	if err := m.step(); err != nil {
+		return err
+	}
+	err := m.Store.Dispose(ctx, b)
+	if m.left.Load() <= 0 { // it died before it heard
+		return errDead
+	}
+	return err
+}
+
+func (m *mortal) Load(ctx context.Context, s store.RecordSort, target string) (store.Records, error) {
+	if err := m.step(); err != nil {
+		return store.Records{}, err
+	}
+	return m.Store.Load(ctx, s, target)
+}
+
+func (m *mortal) Save(ctx context.Context, r store.Record, prev string) error {
+	if err := m.step(); err != nil {
+		return err
+	}
+	return m.Store.Save(ctx, r, prev)
+}
+
+// shardOf returns the shard part of a query's range.
+func shardOf(q store.Query) string { return strings.Split(q.Lo.Text, ".")[1] }
