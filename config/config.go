@@ -109,7 +109,7 @@ func (c *Config) readTargets(src Sources, named string) error {
 		}
 		return Problems{{File: name, Reason: fmt.Sprintf("the targets file cannot be opened: %v", err)}}
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close()
 	c.Targets, err = ParseTargets(name, f, c.Store.Driver)
 	c.File = name
 	return err

@@ -75,7 +75,7 @@ func (r *reader) read() bool {
 }
 
 // field reads one field. What it reports marks the field as bad.
-func (r *reader) field(name, path string, v *yaml.Node) {
+func (r *reader) field(_, path string, v *yaml.Node) {
 	below := strings.TrimPrefix(path, r.path+".")
 	for _, s := range sections {
 		if below == s.name {

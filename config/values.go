@@ -162,13 +162,7 @@ func parseInt(s string) (int64, error) {
 	case len(digits) > 1 && digits[0] == '0':
 		return 0, errLeading0
 	}
-	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil { // out of range: let the caller's own bounds say so
-		if s[0] == '-' {
-			return math.MinInt64, nil
-		}
-		return math.MaxInt64, nil
-	}
+	n, _ := strconv.ParseInt(s, 10, 64) // out of range is the first or last one, which the caller's own bounds refuse
 	return n, nil
 }
 
@@ -182,10 +176,7 @@ func parseNumber(s string) (float64, error) {
 	case len(digits) > 1 && digits[0] == '0' && digits[1] != '.':
 		return 0, errLeading0
 	}
-	n, err := strconv.ParseFloat(s, 64)
-	if err != nil { // out of range
-		return math.Inf(1), nil
-	}
+	n, _ := strconv.ParseFloat(s, 64) // out of range is infinity, which the caller's own bounds refuse
 	return n, nil
 }
 
