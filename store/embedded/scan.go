@@ -344,9 +344,11 @@ func (db *DB) Dump(ctx context.Context, t store.Target, namespace string) iter.S
 			from, err = db.readEntities(ctx, t, from, dumpChunk, func(id []byte, e entity) {
 				name, number, idErr := cutID(id)
 				bad = errors.Join(bad, idErr)
-				chunk = append(chunk, store.Entity{
-					Name: string(name), Number: number, Expiry: e.of(t.Property), Data: bytes.Clone(e.data),
-				})
+				found := store.Entity{Name: string(name), Number: number, Expiry: e.of(t.Property)}
+				if len(e.data) > 0 {
+					found.Data = bytes.Clone(e.data)
+				}
+				chunk = append(chunk, found)
 			})
 			if err = errors.Join(err, classify("read", bad)); err != nil {
 				break

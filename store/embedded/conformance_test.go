@@ -1,0 +1,31 @@
+package embedded_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/embedded"
+	"github.com/reaper-ttl/reaper/store/storetest"
+)
+
+func TestConformance(t *testing.T) {
+	open := func(tb storetest.TB) store.Store {
+		db, err := embedded.Open("db", embedded.Options{Now: time.Now, Create: true, FS: vfs.NewMem()})
+		if err != nil {
+			tb.Fatalf("open: %v", err)
+		}
+		tb.Cleanup(func() {
+			if err := db.Close(); err != nil {
+				tb.Errorf("close: %v", err)
+			}
+		})
+		return db
+	}
+	storetest.Run(t, open, storetest.Caps{
+		Counter: true, Dumper: true, Dropper: true,
+		Steps: true, ListsInIndex: true, KeepsLists: true, TellsGone: true, NumbersFirst: true, OrdersByBytes: true,
+		Clock: time.Now,
+	})
+}
