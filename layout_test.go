@@ -1,0 +1,258 @@
+// Package reaper_test holds the repository to its own layout: imports point
+// one way, every package says what it promises, and what is exported shows how
+// it is used.
+package reaper_test
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/reaper-ttl/reaper"
+
+// Rooms and the floor that each is on. A package imports only from floors
+// below its own, so imports point one way and never sideways. The longest
+// matching name counts; a new package that matches none fails until somebody
+// says here where it stands.
+var floors = map[string]int{
+	"expirykey":  0,
+	"store":      1, // the contract
+	"store/*":    2, // drivers, and the suite that they must pass
+	"cursor":     2,
+	"generation": 2,
+	"throttle":   2,
+	"config":     2,
+	"shardquery": 3, // layouts know generations
+	"sweep":      4,
+	"cmd/*":      9,
+	"internal/*": 9, // for tests, and imported by nothing else
+}
+
+// Libraries that only some rooms may know, and which.
+var confined = map[string][]string{
+	"cloud.google.com/go/datastore":        {"store/datastore", "internal/*"},
+	"cloud.google.com/go/firestore":        {"store/firestore", "internal/*"},
+	"google.golang.org/api":                {"store/datastore", "store/firestore", "internal/*"},
+	"google.golang.org/grpc":               {"store/datastore", "store/firestore", "internal/*"},
+	"github.com/cockroachdb/pebble":        {"store/embedded"},
+	"go.yaml.in/yaml":                      {"config"},
+	"github.com/kelseyhightower/envconfig": {"config"},
+	"github.com/robfig/cron":               {"config", "cmd/*"},
+	"github.com/spf13/cobra":               {"cmd/*"},
+	"github.com/schollz/progressbar":       {"cmd/*"},
+	"golang.org/x/term":                    {"cmd/*"},
+	"testing":                              {"store/storetest", "internal/*"}, // it would register flags in the binary
+}
+
+// Exported packages that have no example yet.
+var withoutExample = []string{"cursor", "shardquery", "store", "store/datastore", "store/embedded", "store/storetest", "sweep"}
+
+// A room is one directory with Go files.
+type room struct {
+	dir   string // relative to the root, with slashes
+	files map[string]*ast.File
+}
+
+func (r room) isTest(file string) bool { return strings.HasSuffix(file, "_test.go") }
+
+// matches reports whether the directory is the one named, or below it where
+// the name ends in "/*".
+func matches(dir, name string) bool {
+	if below, ok := strings.CutSuffix(name, "/*"); ok {
+		return strings.HasPrefix(dir, below+"/")
+	}
+	return dir == name
+}
+
+func floor(dir string) (int, bool) {
+	best, level := "", 0
+	for name, l := range floors {
+		if matches(dir, name) && len(name) > len(best) {
+			best, level = name, l
+		}
+	}
+	return level, best != ""
+}
+
+// skipped are directories that hold nothing of ours.
+func skipped(name string) bool {
+	return name == ".git" || name == ".cache" || name == "bin" || name == "node_modules"
+}
+
+func rooms(t *testing.T) []room {
+	t.Helper()
+	byDir := map[string]room{}
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if skipped(d.Name()) || d.Name() == "testdata" || name != "." && strings.HasPrefix(d.Name(), ".") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		dir := path.Dir(filepath.ToSlash(name))
+		if !strings.HasSuffix(name, ".go") || dir == "." {
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		if byDir[dir].files == nil {
+			byDir[dir] = room{dir, map[string]*ast.File{}}
+		}
+		byDir[dir].files[d.Name()] = file
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make([]room, 0, len(byDir))
+	for _, r := range byDir {
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b room) int { return strings.Compare(a.dir, b.dir) })
+	if len(all) < 3 {
+		t.Fatalf("only %d packages found: this test does not run in the root of the repository", len(all))
+	}
+	return all
+}
+
+func TestImportsPointOneWay(t *testing.T) {
+	for _, r := range rooms(t) {
+		own, ok := floor(r.dir)
+		if !ok {
+			t.Errorf("%s: no floor is named for it in this test", r.dir)
+			continue
+		}
+		for name, file := range r.files {
+			for _, spec := range file.Imports {
+				imported, err := strconv.Unquote(spec.Path.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				where := r.dir + "/" + name
+				if ours, ok := strings.CutPrefix(imported, module+"/"); ok && !r.isTest(name) {
+					level, _ := floor(ours)
+					helper := strings.HasPrefix(r.dir, "internal/")
+					if level >= own && !helper {
+						t.Errorf("%s imports %s, which is not below it", where, ours)
+					}
+					if matches(ours, "store/*") && r.dir != "cmd/reaper" && !helper {
+						t.Errorf("%s imports the driver %s; only the command opens drivers", where, ours)
+					}
+				}
+				for library, allowed := range confined {
+					if imported != library && !strings.HasPrefix(imported, library+"/") {
+						continue
+					}
+					if library == "testing" && r.isTest(name) {
+						continue
+					}
+					if !slices.ContainsFunc(allowed, func(a string) bool { return matches(r.dir, a) }) {
+						t.Errorf("%s imports %s; only %v may", where, imported, allowed)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestPackagesAreDocumented(t *testing.T) {
+	for _, r := range rooms(t) {
+		doc, code := "", false
+		for name, file := range r.files {
+			if r.isTest(name) {
+				continue
+			}
+			code = true
+			if file.Doc != nil {
+				doc = file.Doc.Text()
+			}
+		}
+		// A sentence that says less than this says no more than the name does.
+		if code && len(doc) < 100 {
+			t.Errorf("%s: the package has no documentation that gives its invariant and limits: %q", r.dir, doc)
+		}
+	}
+}
+
+func TestExportedPackagesHaveExamples(t *testing.T) {
+	for _, r := range rooms(t) {
+		if matches(r.dir, "internal/*") || matches(r.dir, "cmd/*") {
+			continue
+		}
+		found := false
+		for name, file := range r.files {
+			for _, decl := range file.Decls {
+				f, ok := decl.(*ast.FuncDecl)
+				found = found || ok && r.isTest(name) && strings.HasPrefix(f.Name.Name, "Example") && hasOutput(file, f)
+			}
+		}
+		if !found && !slices.Contains(withoutExample, r.dir) {
+			t.Errorf("%s: no example with output shows how the package is used", r.dir)
+		}
+	}
+}
+
+// hasOutput reports whether the example's output is checked: one that is only
+// compiled proves little.
+func hasOutput(file *ast.File, f *ast.FuncDecl) bool {
+	for _, c := range file.Comments {
+		text := strings.ToLower(strings.TrimSpace(c.Text()))
+		if c.Pos() > f.Pos() && c.End() < f.End() && (strings.HasPrefix(text, "output:") || strings.HasPrefix(text, "unordered output:")) {
+			return true
+		}
+	}
+	return false
+}
+
+// The repository stands on its own: no file in it points at one that only its
+// authors have.
+func TestNothingPointsOutside(t *testing.T) {
+	outside := [][]byte{[]byte("../" + "shared"), []byte("/" + "work/")}
+	seen := 0
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if skipped(d.Name()) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if info, err := d.Info(); err != nil || !info.Mode().IsRegular() || info.Size() > 1<<20 {
+			return err // binaries that somebody built here
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		seen++
+		for _, o := range outside {
+			if bytes.Contains(text, o) {
+				t.Errorf("%s mentions %s", name, o)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen < 10 {
+		t.Fatalf("only %d files were looked at", seen)
+	}
+}
