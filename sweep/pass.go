@@ -85,6 +85,7 @@ func (p *pass) run(ctx, work context.Context) error {
 	if err := p.look(ctx); err != nil {
 		return err
 	}
+	p.countDue(ctx)
 	p.Progress.Ranges.Add(int64(len(p.ranges)))
 	queue := newQueue(p.order())
 	var group errgroup.Group
@@ -258,7 +259,7 @@ func (p *pass) suits(rec generation.Record, missing bool) error {
 func (p *pass) wanted(rec generation.Record, missing bool) generation.Record {
 	t := p.target
 	if missing {
-		return generation.New(t.Name, t.Kind, t.Property, t.Shards, t.Generations, p.clock.Now())
+		return FirstRecord(t, p.clock.Now())
 	}
 	if t.Generations {
 		rec = rec.OpenFirst(t.Shards, p.clock.Now())
@@ -427,4 +428,22 @@ func (q *queue) again(r shardquery.Range) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.second = append(q.second, r)
+}
+
+// FirstRecord returns the target record that a target without one would get.
+func FirstRecord(t Target, now time.Time) generation.Record {
+	return generation.New(t.Name, t.Kind, t.Property, t.Shards, t.Generations, now)
+}
+
+// EnsureRecord returns the target record, as the configuration wants it, and
+// writes it where it is missing or other: what a writer stamps by must be what
+// the sweep goes by. It refuses what a sweep would refuse.
+func EnsureRecord(ctx context.Context, c Config, t Target) (generation.Record, error) {
+	c.Apply, c.Progress = true, new(Progress)
+	p := newPass(c, t, nil)
+	if err := p.loadTable(ctx); err != nil {
+		return generation.Record{}, err
+	}
+	err := p.loadRecord(ctx)
+	return p.record, err
 }

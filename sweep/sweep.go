@@ -59,8 +59,11 @@ type Config struct {
 // Progress is how far a running sweep has come, over all targets. It may be
 // read at any time.
 type Progress struct {
-	Ranges, RangesDone, Scanned, Deleted atomic.Int64
-	Expired                              atomic.Int64
+	// Estimate asks for Due, which costs a COUNT for each range.
+	Estimate bool
+
+	Due                                           atomic.Int64 // entities due when the sweep began
+	Ranges, RangesDone, Scanned, Expired, Deleted atomic.Int64
 }
 
 // A Result is what a sweep did, in the form that `reaper sweep --json` prints.
@@ -98,6 +101,8 @@ type TargetResult struct {
 	Operations store.Operations   `json:"operations"`
 	Throttled  map[string]float64 `json:"throttled_seconds"`
 	EmptyIndex bool               `json:"empty_index"` // holds entities, but no index entry in any range
+
+	Err error `json:"-"` // what Error says, for errors.Is
 }
 
 // Failed reports whether anything went wrong, as opposed to having been stopped.
@@ -153,7 +158,7 @@ func sweepTarget(ctx, work context.Context, c Config, t Target, slots chan struc
 	res = p.result()
 	stopped := errors.Is(err, errStopped)
 	if err != nil && !stopped {
-		res.Error = err.Error()
+		res.Error, res.Err = err.Error(), err
 	}
 	res.Complete = err == nil && res.Incomplete == 0
 	level, verb := slog.LevelInfo, "swept"

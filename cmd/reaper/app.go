@@ -1,0 +1,261 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/datastore"
+	"github.com/reaper-ttl/reaper/store/embedded"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// An app is what the commands share.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	now            func() time.Time
+
+	json    bool     // --json
+	targets []string // --target
+}
+
+// settingsOfAll are the settings that every command takes.
+var settingsOfAll = []string{"store", "config", "log-level", "log-format"}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "reaper",
+		Short: "Expiry garbage collection for Google Firestore",
+		Long: `Reaper deletes expired entities from Firestore in Datastore mode, or from an
+embedded store. It resumes where it stopped, paces its deletes per key range,
+and deletes nothing without --apply.
+
+Exit codes: 0 done, also when stopped in good order; 1 something failed, the rest
+was done; 2 wrong usage or configuration, nothing was touched; 3 stopped before
+the end, with --fail-incomplete.`,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+	}
+	addSettings(root.PersistentFlags(), settingsOfAll...)
+	root.AddCommand(a.sweepCommand(), a.statusCommand(), a.loadCommand(), a.dumpCommand(),
+		a.stampCommand(), a.versionCommand())
+	for _, c := range root.Commands() {
+		if c.RunE != nil {
+			run := c.RunE
+			c.RunE = func(cmd *cobra.Command, args []string) error { return failed(run(cmd, args)) }
+		}
+	}
+	return root
+}
+
+// addSettings registers flags for settings of package config, which keeps their
+// names, defaults and words, and checks their values.
+func addSettings(flags *pflag.FlagSet, names ...string) {
+	for _, s := range config.Settings() {
+		for _, name := range names {
+			if s.Flag != name {
+				continue
+			}
+			f := flags.VarPF(&text{}, name, "", fmt.Sprintf("%s (%s)", s.Usage, s.Env))
+			f.DefValue = s.Default
+			if s.Flag == "apply" {
+				f.NoOptDefVal = "true"
+			}
+		}
+	}
+}
+
+// A text is a flag whose value package config reads.
+type text struct{ value string }
+
+func (t *text) String() string     { return t.value }
+func (t *text) Set(s string) error { t.value = s; return nil }
+func (t *text) Type() string       { return "value" }
+
+func (a *app) addTarget(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&a.targets, "target", nil, "name of a target; may be repeated (default all)")
+}
+
+func (a *app) addJSON(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&a.json, "json", false, "print one JSON document")
+}
+
+// load reads the configuration for a command.
+func (a *app) load(cmd *cobra.Command) (config.Config, *slog.Logger, error) {
+	given := map[string]string{}
+	cmd.Flags().Visit(func(f *pflag.Flag) { given[f.Name] = f.Value.String() })
+	c, err := config.Load(config.Sources{Flags: given})
+	if err != nil {
+		return c, nil, err
+	}
+	return c, a.logger(c), nil
+}
+
+// loadTargets reads the configuration of a command that works on targets.
+func (a *app) loadTargets(cmd *cobra.Command) (config.Config, []config.Target, *slog.Logger, error) {
+	c, log, err := a.load(cmd)
+	if err == nil {
+		err = c.RequireStore()
+	}
+	if err == nil {
+		err = c.RequireTargets()
+	}
+	if err != nil {
+		return c, nil, log, err
+	}
+	targets, err := c.Select(a.targets)
+	if err != nil {
+		return c, nil, log, err
+	}
+	for _, t := range targets {
+		if !t.Layout.UsesKeys() {
+			return c, nil, log, wrongUsage("target %s: this version cannot sweep layout %s yet, only %s and %s",
+				t.Name, t.Layout, config.LayoutGeneration, config.LayoutSharded)
+		}
+	}
+	return c, targets, log, nil
+}
+
+func (a *app) logger(c config.Config) *slog.Logger {
+	o := &slog.HandlerOptions{Level: c.LogLevel}
+	if cmp.Or(c.LogFormat, a.plainFormat()) == config.LogJSON {
+		return slog.New(slog.NewJSONHandler(a.stderr, o))
+	}
+	return slog.New(slog.NewTextHandler(a.stderr, o))
+}
+
+func (a *app) plainFormat() config.LogFormat {
+	if a.onTerminal() {
+		return config.LogText
+	}
+	return config.LogJSON
+}
+
+// onTerminal reports whether somebody watches the progress.
+func (a *app) onTerminal() bool {
+	f, ok := a.stderr.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// A database is an open store.
+type database struct {
+	store.Store
+	close func() error
+}
+
+// open opens the store of the configuration. Only a writer of entities creates
+// an embedded one.
+func (a *app) open(ctx context.Context, s config.Store, create bool, log *slog.Logger) (*database, error) {
+	switch s.Driver {
+	case config.Embedded:
+		db, err := embedded.Open(s.Dir, embedded.Options{Now: a.now, Create: create, Logger: log})
+		if err == nil {
+			return &database{db, db.Close}, nil
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, wrongUsage("%w; reaper load --store %v creates one", err, s)
+		}
+		if errors.Is(err, store.ErrCorrupt) || errors.Is(err, store.ErrInvalid) {
+			return nil, &exit{exitUsage, err}
+		}
+		return nil, err
+	case config.Datastore:
+		db, err := datastore.Open(ctx, datastore.Options{Project: s.Project, Database: s.Database})
+		if err != nil {
+			return nil, err
+		}
+		log.InfoContext(ctx, "store", "store", s.String(), "endpoint", db.Endpoint())
+		return &database{db, db.Close}, nil
+	}
+	return nil, wrongUsage("store %v: this version has no driver for %s yet, only for %s and %s", s, s.Driver, config.Embedded, config.Datastore)
+}
+
+// closeInto closes the store at the end of a command, and keeps its error where
+// there is no other.
+func (d *database) closeInto(err *error) {
+	if cerr := d.close(); *err == nil {
+		*err = cerr
+	}
+}
+
+// sweepTarget returns the target as package sweep wants it.
+func sweepTarget(t config.Target) sweep.Target {
+	namespaces := t.Namespaces
+	if t.AllNamespaces {
+		namespaces = []string{"*"}
+	}
+	return sweep.Target{
+		Target: t.StoreTarget(), Layout: string(t.Layout), Generations: t.Layout == config.LayoutGeneration,
+		Namespaces: namespaces, Shards: t.Shards, Retention: t.Retention, MaxAge: t.MaxAge, Rewind: t.Rewind,
+		Overlap: t.Overlap, Page: t.Page, Lease: t.Lease, MaxClockSkew: t.MaxClockSkew,
+		Pace: throttle.Limit{PerSecond: t.Pace.Max.Most, Unlimited: t.Pace.Max.Unlimited},
+	}
+}
+
+// sweepConfig returns what package sweep needs to know.
+func (a *app) sweepConfig(c config.Config, s store.Store, targets []config.Target, log *slog.Logger) sweep.Config {
+	sc := sweep.Config{Store: s, Apply: c.Apply, Workers: c.Workers, Grace: c.ShutdownGrace, Owner: owner(), Now: a.now, Log: log}
+	for _, t := range targets {
+		sc.Targets = append(sc.Targets, sweepTarget(t))
+	}
+	return sc
+}
+
+// owner names this process in leases, unlike any other.
+func owner() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:6])
+}
+
+// printJSON prints a command's one document.
+func (a *app) printJSON(v any) error {
+	e := json.NewEncoder(a.stdout)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// withHint adds what to check to an error of the store.
+func withHint(err error) error {
+	if h := hint(err); h != "" {
+		return fmt.Errorf("%w (%s)", err, h)
+	}
+	return err
+}
+
+// grouped prints a count for people: 1,234,567.
+func grouped(n int64) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// ratio divides, and says nothing where there is nothing to divide by.
+func ratio(a, b float64) float64 {
+	if b == 0 {
+		return math.NaN()
+	}
+	return a / b
+}

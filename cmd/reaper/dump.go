@@ -1,0 +1,114 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// instants is how dump and stamp print them.
+const instants = "2006-01-02T15:04:05.000Z"
+
+func (a *app) dumpCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "dump",
+		Short: "Print what a target holds, as NDJSON",
+		Long: `Dump prints one JSON object a line for each entity, in the order of their keys:
+what load reads, and "key", the expiry property as it is stored. It reads every
+entity, which a service bills.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.dump(cmd) },
+	}
+	a.addTarget(cmd)
+	return cmd
+}
+
+func (a *app) dump(cmd *cobra.Command) (err error) {
+	c, targets, log, err := a.loadTargets(cmd)
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	db, err := a.open(ctx, c.Store, false, log)
+	if err != nil {
+		return withHint(err)
+	}
+	defer db.closeInto(&err)
+	d, ok := db.Store.(store.Dumper)
+	if !ok {
+		return wrongUsage("store %v cannot be dumped", c.Store)
+	}
+	out := bufio.NewWriterSize(a.stdout, 64<<10)
+	defer func() {
+		if ferr := out.Flush(); err == nil {
+			err = ferr
+		}
+	}()
+	for _, t := range targets {
+		namespaces := t.Namespaces
+		if n, ok := db.Store.(store.Namespacer); ok && t.AllNamespaces {
+			if namespaces, err = n.Namespaces(ctx); err != nil {
+				return withHint(err)
+			}
+		} else if t.AllNamespaces {
+			namespaces = []string{""}
+		}
+		for _, ns := range namespaces {
+			for e, err := range d.Dump(ctx, t.StoreTarget(), ns) {
+				if err == nil {
+					err = printEntity(out, e, t, len(targets) > 1)
+				}
+				if err != nil {
+					return fmt.Errorf("dump target %s: %w", t.Name, withHint(err))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func printEntity(out *bufio.Writer, e store.Entity, t config.Target, several bool) error {
+	l := line{Namespace: e.Namespace, Parent: e.Parent, Data: e.Data}
+	if several {
+		l.Target = t.Name
+	}
+	if e.Name != "" {
+		l.ID = quote(e.Name)
+	} else {
+		l.ID = strconv.AppendInt(nil, e.Number, 10)
+	}
+	switch e.Expiry.Type {
+	case store.Missing:
+	case store.Text:
+		l.Key = quote(e.Expiry.Text)
+		if at, err := shardquery.Expires(e.Expiry); err == nil {
+			l.Expires = at.Format(instants)
+		}
+	case store.Instant:
+		l.Key = quote(e.Expiry.Time.UTC().Format(instants))
+	case store.List, store.Other:
+		l.Key = json.RawMessage(e.Expiry.Text)
+		if !json.Valid(l.Key) {
+			l.Key = quote(e.Expiry.Text)
+		}
+	}
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(l)
+}
+
+// quote returns a string as JSON, whatever bytes it has.
+func quote(s string) json.RawMessage {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(fmt.Sprintf("a string does not marshal: %v", err))
+	}
+	return b
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+
+	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A loadResult is what load --json prints.
+type loadResult struct {
+	Store   string `json:"store"`
+	Target  string `json:"target"`
+	Written int64  `json:"written"`
+	Skipped int64  `json:"skipped"`
+}
+
+func (a *app) loadCommand() *cobra.Command {
+	var skipBad bool
+	cmd := &cobra.Command{
+		Use:   "load",
+		Short: "Write entities from NDJSON on stdin, stamped as a writer would",
+		Long: `Load reads one JSON object a line, stamps each with an expiry key and writes it:
+
+  {"id": "s-1842", "expires": "2026-11-21T00:07:30.855Z", "data": {"user": "u7"}}
+
+id is a string or a positive integer; without expires an entity never expires; data
+is optional. A bad line stops the load with its number; what came before it stays
+written. An embedded store is created where the directory is empty or missing.`,
+		Example: `  reaper load --store embedded:./data --target sessions < sessions.ndjson`,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.loadEntities(cmd, skipBad) },
+	}
+	a.addTarget(cmd)
+	a.addJSON(cmd)
+	cmd.Flags().BoolVar(&skipBad, "skip-bad", false, "count and skip bad lines")
+	return cmd
+}
+
+func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
+	c, targets, log, err := a.loadTargets(cmd)
+	if err != nil {
+		return err
+	}
+	if len(targets) != 1 {
+		return wrongUsage("load writes to one target: name it with --target")
+	}
+	ctx := cmd.Context()
+	db, err := a.open(ctx, c.Store, true, log)
+	if err != nil {
+		return withHint(err)
+	}
+	defer db.closeInto(&err)
+	w, ok := db.Store.(store.Writer)
+	if !ok {
+		return wrongUsage("store %v cannot be loaded", c.Store)
+	}
+	rec, err := sweep.EnsureRecord(ctx, a.sweepConfig(c, db.Store, targets, log), sweepTarget(targets[0]))
+	if err != nil {
+		return withHint(err)
+	}
+	l := &loader{app: a, store: w, target: targets[0], stamper: rec.Stamper(), skipBad: skipBad, log: log,
+		res: loadResult{Store: c.Store.String(), Target: targets[0].Name}}
+	if a.onTerminal() {
+		l.bar = a.bar("loading")
+	}
+	err = l.run(ctx, newLineReader(a.stdin))
+	if l.bar != nil {
+		_ = l.bar.Clear()
+	}
+	if f, ok := db.Store.(interface{ Flush() error }); ok && err == nil {
+		err = f.Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("%w; %s entities were written before", withHint(err), grouped(l.res.Written))
+	}
+	if a.json {
+		return a.printJSON(l.res)
+	}
+	fmt.Fprintf(a.stdout, "%s: wrote %s entities, skipped %s lines\n", l.res.Target, grouped(l.res.Written), grouped(l.res.Skipped))
+	return nil
+}
+
+// A loader writes lines in batches of one commit.
+type loader struct {
+	app     *app
+	store   store.Writer
+	target  config.Target
+	stamper generation.Stamper
+	skipBad bool
+	log     *slog.Logger
+	bar     *progressbar.ProgressBar
+	res     loadResult
+
+	batch     []store.Entity
+	lines     map[string]int // of the entities in the batch
+	namespace string         // of the batch
+}
+
+func (l *loader) run(ctx context.Context, r *lineReader) error {
+	last := l.app.now()
+	for {
+		if ctx.Err() != nil {
+			l.log.Warn("stopped: what was read is written, the rest of the input is not")
+			return l.flush(context.WithoutCancel(ctx))
+		}
+		text, err := r.next()
+		if errors.Is(err, io.EOF) {
+			if r.number == 1 {
+				l.log.Warn("the input is empty")
+			}
+			return l.flush(ctx)
+		}
+		if err == nil && len(text) == 0 {
+			continue
+		}
+		if err == nil {
+			err = l.add(ctx, text, r.number)
+		} else if !errors.Is(err, errLongLine) {
+			return errors.Join(err, l.flush(ctx))
+		} else {
+			err = &badLine{r.number, err}
+		}
+		if bad := (*badLine)(nil); errors.As(err, &bad) {
+			if l.skipBad {
+				l.res.Skipped++
+				l.log.Warn("bad line skipped", "line", bad.number, "error", bad.err)
+				continue
+			}
+			if err := l.flush(ctx); err != nil {
+				return err
+			}
+			return &exit{exitUsage, fmt.Errorf("%w (--skip-bad goes on after bad lines)", bad)}
+		}
+		if err != nil {
+			return err
+		}
+		if l.bar == nil && l.app.now().Sub(last) >= logEvery {
+			last = l.app.now()
+			l.log.Info("loading", "written", l.res.Written)
+		}
+	}
+}
+
+// A badLine is a line of the input that cannot be written.
+type badLine struct {
+	number int
+	err    error
+}
+
+func (b *badLine) Error() string { return fmt.Sprintf("line %d: %v", b.number, b.err) }
+
+// add stamps the entity of one line and puts it into the batch.
+func (l *loader) add(ctx context.Context, text []byte, number int) error {
+	e, err := parseLine(text, l.target.Property)
+	if err != nil {
+		return &badLine{number, err}
+	}
+	if !l.target.AllNamespaces && !slices.Contains(l.target.Namespaces, e.namespace) {
+		return &badLine{number, fmt.Errorf("namespace: %q is not one of the target's", e.namespace)}
+	}
+	se := store.Entity{Name: e.name, Number: e.number, Data: e.data}
+	if !e.expires.IsZero() {
+		var key expirykey.Key
+		if e.name != "" {
+			key, err = l.stamper.Name(e.name, e.expires)
+		} else {
+			key, err = l.stamper.Number(e.number, e.expires)
+		}
+		if err != nil {
+			return &badLine{number, fmt.Errorf("expires: %w", err)}
+		}
+		se.Expiry = store.TextValue(key.String())
+	}
+	if len(l.batch) == store.MaxPage || e.namespace != l.namespace {
+		if err := l.flush(ctx); err != nil {
+			return err
+		}
+		l.namespace = e.namespace
+	}
+	id := fmt.Sprintf("%q %d", e.name, e.number)
+	if first, ok := l.lines[id]; ok {
+		return &badLine{number, fmt.Errorf("id: the same one stands in line %d, and one commit takes an entity once", first)}
+	}
+	if l.lines == nil {
+		l.lines = map[string]int{}
+	}
+	l.lines[id] = number
+	l.batch = append(l.batch, se)
+	return nil
+}
+
+// flush writes the batch.
+func (l *loader) flush(ctx context.Context) error {
+	if len(l.batch) == 0 {
+		return nil
+	}
+	err := store.Retry(ctx, time.Minute, func() error {
+		return l.store.Put(ctx, l.target.StoreTarget(), l.namespace, l.batch)
+	})
+	if err != nil {
+		return fmt.Errorf("write %d entities: %w", len(l.batch), err)
+	}
+	l.res.Written += int64(len(l.batch))
+	l.batch = l.batch[:0]
+	clear(l.lines)
+	if l.bar != nil {
+		_ = l.bar.Set64(l.res.Written)
+	}
+	return nil
+}

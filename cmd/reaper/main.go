@@ -1,0 +1,116 @@
+// Reaper deletes expired entities from Firestore in Datastore mode and from an
+// embedded store. This is its command line: wiring, output and exit codes. What
+// it does is in the packages beside cmd.
+//
+// The invariant is that no command deletes anything without being told to
+// (sweep --apply; demo in the store that it made itself), and that stdout holds
+// results only: logs and progress go to stderr.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// Exit codes, as the README documents them.
+const (
+	exitDone       = 0
+	exitFailed     = 1 // something failed; the rest was done
+	exitUsage      = 2 // wrong usage or configuration; nothing was touched
+	exitIncomplete = 3 // with --fail-incomplete: stopped before the end
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// After the first signal the default behaviour is back: a second one ends
+	// the process at once, and what is then repeated is harmless.
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run executes one command and returns its exit code.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	code, text := verdict(err)
+	if text != "" {
+		fmt.Fprintln(stderr, "reaper: "+text)
+	}
+	return code
+}
+
+// An exit is an error with the code that it ends the process with. Without an
+// error in it there is nothing to say that was not said.
+type exit struct {
+	code int
+	err  error
+}
+
+func (e *exit) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *exit) Unwrap() error { return e.err }
+
+// failed marks an error that a command met while it worked, as opposed to one
+// of its usage.
+func failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	if e := (*exit)(nil); errors.As(err, &e) {
+		return err
+	}
+	code := exitFailed
+	if ps := (config.Problems)(nil); errors.As(err, &ps) {
+		code = exitUsage
+	}
+	return &exit{code, err}
+}
+
+// wrongUsage marks an error of usage or configuration.
+func wrongUsage(format string, args ...any) error {
+	return &exit{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// verdict returns the exit code for what a command returned, and what is left to
+// say. What is no exit comes from the parser of the command line.
+func verdict(err error) (code int, text string) {
+	if err == nil {
+		return exitDone, ""
+	}
+	if e := (*exit)(nil); errors.As(err, &e) {
+		return e.code, e.Error()
+	}
+	return exitUsage, err.Error() + " (see reaper --help)"
+}
+
+// hint says what to check where the store's own message does not.
+func hint(err error) string {
+	switch {
+	case errors.Is(err, store.ErrDenied):
+		return "check the credentials and their role: reaper needs to read, write and delete entities of the targets, and to create its own records"
+	case errors.Is(err, store.ErrNotFound):
+		return "check project and database in --store, and that the database is of the mode that the store's name says"
+	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrDeadline), errors.Is(err, context.DeadlineExceeded):
+		return "check that the endpoint can be reached from here: network, proxy, and the *_EMULATOR_HOST variables"
+	}
+	return ""
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// maxLine is the longest line that load reads: an entity has at most 1 MiB.
+const maxLine = 1 << 20
+
+// A line is one entity as load reads it and dump prints it.
+type line struct {
+	Target    string          `json:"target,omitempty"`    // dump, where it prints several
+	Namespace string          `json:"namespace,omitempty"` // where it is not the default one
+	Parent    string          `json:"parent,omitempty"`    // dump, of an entity with ancestors
+	ID        json.RawMessage `json:"id"`
+	Expires   string          `json:"expires,omitempty"`
+	Data      json.RawMessage `json:"data,omitempty"`
+	Key       json.RawMessage `json:"key,omitempty"` // dump; load stamps anew
+}
+
+// An entity is a line taken apart.
+type entity struct {
+	namespace string
+	name      string // or, where it is empty, number
+	number    int64
+	expires   time.Time // zero where it never does
+	data      []byte
+}
+
+// parseLine takes one line apart. Property is the expiry property, which only
+// the stamp may set.
+func parseLine(text []byte, property string) (entity, error) {
+	var e entity
+	if !utf8.Valid(text) {
+		return e, errors.New("it is not UTF-8")
+	}
+	var l line
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&l); err != nil {
+		return e, fmt.Errorf("it is not a JSON object with id, expires and data: %w", plain(err))
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return e, errors.New("there is something after the JSON object")
+	}
+	if l.Parent != "" {
+		return e, errors.New("parent: entities with ancestors cannot be loaded")
+	}
+	e.namespace = l.Namespace
+	if err := e.setID(l.ID); err != nil {
+		return e, err
+	}
+	if l.Expires != "" {
+		at, err := time.Parse(time.RFC3339Nano, l.Expires)
+		if err != nil {
+			return e, fmt.Errorf("expires: %q is not an instant such as 2026-11-21T00:07:30.855Z", l.Expires)
+		}
+		e.expires = at
+	}
+	if len(l.Data) > 0 {
+		var data map[string]json.RawMessage
+		if err := json.Unmarshal(l.Data, &data); err != nil || data == nil {
+			return e, errors.New("data: it is not an object")
+		}
+		if _, ok := data[property]; ok {
+			return e, fmt.Errorf("data: %q is the expiry property, which only expires may set", property)
+		}
+		e.data = l.Data
+	}
+	return e, nil
+}
+
+func (e *entity) setID(raw json.RawMessage) error {
+	switch {
+	case len(raw) == 0 || string(raw) == "null":
+		return errors.New("id: it is missing")
+	case raw[0] == '"':
+		if err := json.Unmarshal(raw, &e.name); err != nil {
+			return fmt.Errorf("id: %w", plain(err))
+		}
+		return checkName(e.name)
+	}
+	n, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil || n <= 0 {
+		return fmt.Errorf("id: %.40s is neither a string nor a positive integer", raw)
+	}
+	e.number = n
+	return nil
+}
+
+func checkName(s string) error {
+	switch {
+	case s == "":
+		return errors.New("id: it is empty")
+	case len(s) > 1500:
+		return fmt.Errorf("id: it has %d bytes, the stores take 1500", len(s))
+	case strings.HasPrefix(s, "__") && strings.HasSuffix(s, "__") && len(s) >= 4:
+		return fmt.Errorf("id: %q is reserved: names that begin and end with two underscores are the stores' own", s)
+	}
+	return nil
+}
+
+// plain leaves out the package name that encoding/json puts into its errors.
+func plain(err error) error {
+	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+}
+
+// A lineReader reads lines and knows their numbers. A line that is too long is
+// passed over to its end.
+type lineReader struct {
+	r      *bufio.Reader
+	number int
+}
+
+var errLongLine = fmt.Errorf("it is longer than %d bytes, which no entity may be", maxLine)
+
+func newLineReader(r io.Reader) *lineReader { return &lineReader{r: bufio.NewReaderSize(r, 64<<10)} }
+
+// next returns the next line without its end. It fails with io.EOF after the
+// last, and with errLongLine for one that was passed over.
+func (l *lineReader) next() ([]byte, error) {
+	l.number++
+	var text []byte
+	long := false
+	for {
+		part, err := l.r.ReadSlice('\n')
+		if long = long || len(text)+len(part) > maxLine+2; !long {
+			text = append(text, part...)
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case err != nil && !errors.Is(err, io.EOF):
+			return nil, fmt.Errorf("read line %d: %w", l.number, err)
+		case long:
+			return nil, errLongLine
+		case err != nil && len(text) == 0:
+			return nil, io.EOF
+		}
+		text = bytes.TrimRight(text, "\r\n")
+		if l.number == 1 {
+			text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
+		}
+		return text, nil
+	}
+}

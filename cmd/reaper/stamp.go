@@ -1,0 +1,122 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A stampResult is what stamp --json prints.
+type stampResult struct {
+	Key        string `json:"key"`
+	Generation int    `json:"generation"`
+	Shard      int    `json:"shard"`
+	Expires    string `json:"expires"`
+}
+
+func (a *app) stampCommand() *cobra.Command {
+	var gen, shards int
+	cmd := &cobra.Command{
+		Use:   "stamp ID INSTANT",
+		Short: "Print the expiry key for an id and an instant",
+		Long: `Stamp prints the expiry key of an entity with the given name or numeric id that
+expires at the given instant (RFC 3339) or after the given time from now (36h, 7d).
+
+With a store it asks the target record for the current generation and its shards.
+Without one, or with --generation or --shards, it needs nothing: the key is then one
+of the nursery, generation 0, where anyone may write.`,
+		Example: `  reaper stamp s-1842 2026-11-21T00:07:30.855Z
+  reaper stamp --generation 3 --shards 64 1842 7d
+  reaper stamp --store datastore:my-project --target sessions s-1842 7d`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s := generation.Stamper{Generation: gen, Shards: shards}
+			given := cmd.Flags().Changed("generation") || cmd.Flags().Changed("shards")
+			return a.stamp(cmd, args[0], args[1], s, given)
+		},
+	}
+	a.addTarget(cmd)
+	a.addJSON(cmd)
+	cmd.Flags().IntVar(&gen, "generation", expirykey.Nursery, "stamp this generation, whatever the store says")
+	cmd.Flags().IntVar(&shards, "shards", 16, "number of shards of that generation")
+	return cmd
+}
+
+func (a *app) stamp(cmd *cobra.Command, id, instant string, s generation.Stamper, given bool) error {
+	if err := checkName(id); err != nil {
+		return &exit{exitUsage, err}
+	}
+	expires, err := a.parseInstant(instant)
+	if err != nil {
+		return err
+	}
+	if !given {
+		if s, err = a.currentStamper(cmd, s); err != nil {
+			return err
+		}
+	}
+	// The hash of a numeric id is that of its digits, so a name serves for both.
+	key, err := s.Name(id, expires)
+	if err != nil {
+		return &exit{exitUsage, err}
+	}
+	if a.json {
+		return a.printJSON(stampResult{key.String(), key.Generation, key.Shard, key.Expires.Format(instants)})
+	}
+	fmt.Fprintln(a.stdout, key)
+	return nil
+}
+
+// parseInstant reads an instant, or a time from now.
+func (a *app) parseInstant(s string) (time.Time, error) {
+	if at, err := time.Parse(time.RFC3339Nano, s); err == nil {
+		return at, nil
+	}
+	d, err := config.Duration(s)
+	if err != nil {
+		return time.Time{}, wrongUsage("%q is neither an instant such as 2026-11-21T00:07:30.855Z nor a time from now such as 7d", s)
+	}
+	return a.now().Add(d), nil
+}
+
+// currentStamper asks the store what writers stamp with at present. Without a
+// store that is the nursery.
+func (a *app) currentStamper(cmd *cobra.Command, nursery generation.Stamper) (s generation.Stamper, err error) {
+	c, log, err := a.load(cmd)
+	if err != nil {
+		return s, err
+	}
+	if c.Store.IsZero() && len(a.targets) == 0 {
+		return nursery, nil
+	}
+	if c, _, log, err = a.loadTargets(cmd); err != nil {
+		return s, err
+	}
+	targets, err := c.Select(a.targets)
+	if err != nil {
+		return s, err
+	}
+	if len(targets) != 1 {
+		return s, wrongUsage("stamp is for one target: name it with --target")
+	}
+	db, err := a.open(cmd.Context(), c.Store, false, log)
+	if err != nil {
+		return s, withHint(err)
+	}
+	defer db.closeInto(&err)
+	rec, _, err := generation.Load(cmd.Context(), db.Store, targets[0].Name)
+	if errors.Is(err, generation.ErrMissing) {
+		rec, err = sweep.FirstRecord(sweepTarget(targets[0]), a.now()), nil
+	}
+	if err != nil {
+		return s, withHint(err)
+	}
+	return rec.Stamper(), nil
+}

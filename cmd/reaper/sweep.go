@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+func (a *app) sweepCommand() *cobra.Command {
+	var failIncomplete bool
+	cmd := &cobra.Command{
+		Use:   "sweep",
+		Short: "One pass over every target, then exit",
+		Long: `Sweep deletes what has expired, in every target or in those named, and exits.
+Without --apply it writes nothing at all: it counts and says what would go.
+
+Several processes may sweep at once, and one may be killed at any time: they share
+the ranges, and the next sweep goes on where the last one stopped.`,
+		Example: `  reaper sweep --store datastore:my-project
+  reaper sweep --store datastore:my-project --apply --max-duration 9m
+  reaper sweep --store embedded:./data --apply --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.sweep(cmd, failIncomplete)
+		},
+	}
+	addSettings(cmd.Flags(), "apply", "workers", "max-duration", "shutdown-grace")
+	a.addTarget(cmd)
+	a.addJSON(cmd)
+	cmd.Flags().BoolVar(&failIncomplete, "fail-incomplete", false, "exit with code 3 where the sweep was stopped before its end")
+	return cmd
+}
+
+func (a *app) sweep(cmd *cobra.Command, failIncomplete bool) (err error) {
+	c, targets, log, err := a.loadTargets(cmd)
+	if err != nil {
+		return err
+	}
+	if err := enforceable(c, targets, log); err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	db, err := a.open(ctx, c.Store, false, log)
+	if err != nil {
+		return withHint(err)
+	}
+	defer db.closeInto(&err)
+	if !c.MaxDuration.Unlimited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.MaxDuration.Most)
+		defer cancel()
+	}
+	sc := a.sweepConfig(c, db.Store, targets, log)
+	sc.Progress = &sweep.Progress{Estimate: a.onTerminal()}
+	done := a.watch(sc.Progress, c.Apply, log)
+	res := sweep.Run(ctx, sc)
+	done()
+	res.Store = c.Store.String()
+	if a.json {
+		err = a.printJSON(res)
+	} else {
+		err = a.printSweep(res)
+	}
+	switch {
+	case err != nil:
+		return err
+	case res.Failed():
+		return &exit{exitFailed, sweepError(res)}
+	case !res.Complete && failIncomplete:
+		return &exit{exitIncomplete, fmt.Errorf("the sweep was stopped before its end")}
+	}
+	return nil
+}
+
+// enforceable refuses to delete where the configuration asks for a brake that
+// this version does not have, and warns about the rest.
+func enforceable(c config.Config, targets []config.Target, log *slog.Logger) error {
+	for _, t := range targets {
+		brakes, others := t.Unenforced(c.Store.Driver)
+		if len(brakes) > 0 && c.Apply {
+			return wrongUsage("target %s sets %s, which this version does not enforce yet: it would delete more than you allow. Remove it from %s, or sweep without --apply",
+				t.Name, strings.Join(brakes, ", "), c.File)
+		}
+		if all := append(brakes, others...); len(all) > 0 {
+			log.Warn("this version does not act on these settings yet", "target", t.Name, "settings", all)
+		}
+	}
+	if c.Pushgateway != "" {
+		log.Warn("this version does not push metrics yet", "variable", "REAPER_PUSHGATEWAY")
+	}
+	return nil
+}
+
+// sweepError says which targets failed, and what to check.
+func sweepError(res sweep.Result) error {
+	var all []error
+	for _, t := range res.Targets {
+		if t.Err != nil {
+			all = append(all, fmt.Errorf("target %s: %w", t.Name, withHint(t.Err)))
+		}
+	}
+	return errors.Join(all...)
+}
+
+func (a *app) printSweep(res sweep.Result) error {
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	third := "deleted"
+	if !res.Apply {
+		third = "would delete"
+	}
+	fmt.Fprintf(w, "target\texpired\t%s\tkept\toutside\tranges\tseconds\t\n", third)
+	for _, t := range res.Targets {
+		gone := t.Deleted
+		if !res.Apply {
+			gone = t.Expired
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d/%d\t%.1f\t\n", t.Name, grouped(t.Expired), grouped(gone),
+			grouped(t.Suspect+t.Malformed), grouped(t.Outside), t.Ranges-t.Incomplete, t.Ranges, res.Duration)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, t := range res.Targets {
+		if t.Suspect+t.Malformed > 0 {
+			fmt.Fprintf(a.stdout, "%s: kept %s suspect (implausibly old) and %s malformed\n", t.Name, grouped(t.Suspect), grouped(t.Malformed))
+		}
+		if t.EmptyIndex {
+			fmt.Fprintf(a.stdout, "%s: holds entities, but none has an entry in any range: check the property's name and index\n", t.Name)
+		}
+	}
+	switch {
+	case !res.Complete && !res.Failed():
+		fmt.Fprintln(a.stdout, "stopped before the end; the next sweep goes on from here")
+	case !res.Apply:
+		fmt.Fprintln(a.stdout, "nothing was deleted: this was a dry run. Delete with --apply")
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package sweep
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A TargetStatus is where a target stands, in the form that `reaper status
+// --json` prints.
+type TargetStatus struct {
+	Name        string             `json:"name"`
+	Layout      string             `json:"layout"`
+	Paused      bool               `json:"paused"`
+	OldestDue   *time.Time         `json:"oldest_due"` // when the oldest entity that is due became so; nil where none is
+	LastSweep   *time.Time         `json:"last_sweep"` // the horizon of the last sweep that came to its end in every range
+	Generations []GenerationStatus `json:"generations"`
+	Ranges      []RangeStatus      `json:"ranges"`
+}
+
+// A GenerationStatus is where a generation stands. The nursery is number 0.
+type GenerationStatus struct {
+	Number int        `json:"number"`
+	State  string     `json:"state"`
+	Shards int        `json:"shards"`
+	Opened time.Time  `json:"opened"`
+	Sealed *time.Time `json:"sealed"`
+}
+
+// A RangeStatus is where a range stands.
+type RangeStatus struct {
+	Namespace   string     `json:"namespace"`
+	Generation  int        `json:"generation"`
+	Shard       string     `json:"shard"`
+	Position    string     `json:"position"` // empty where the range was never swept
+	Rate        *float64   `json:"rate"`     // entities a second; nil where it is unlimited
+	ThrottledBy string     `json:"throttled_by"`
+	Owner       string     `json:"owner"` // empty where nobody holds it
+	LeaseUntil  *time.Time `json:"lease_until"`
+	NextDue     *time.Time `json:"next_due"`
+	Deleted     int64      `json:"deleted"`
+	Swept       *time.Time `json:"swept"`
+}
+
+// Status reads where a target stands: its records, and the first due entry of
+// each range. It writes nothing.
+func Status(ctx context.Context, c Config, t Target) (TargetStatus, error) {
+	c.Apply, c.Progress = false, new(Progress)
+	p := newPass(c, t, nil)
+	st := TargetStatus{Name: t.Name, Layout: t.Layout, Generations: []GenerationStatus{}, Ranges: []RangeStatus{}}
+	if err := p.loadTable(ctx); err != nil {
+		return st, err
+	}
+	rec, _, err := generation.Load(ctx, c.Store, t.Name)
+	if errors.Is(err, generation.ErrMissing) && len(p.table) == 0 {
+		return st, nil // nobody has swept or loaded it yet
+	}
+	if err := cmp.Or(p.suits(rec, errors.Is(err, generation.ErrMissing)), err); err != nil {
+		return st, err
+	}
+	p.record = rec
+	if err := p.listNamespaces(ctx); err != nil {
+		return st, err
+	}
+	for _, g := range p.record.Live() {
+		st.Generations = append(st.Generations, GenerationStatus{Number: g.Number, State: "filling", Shards: g.Shards, Opened: g.Opened})
+	}
+	p.ranges = shardquery.Ranges(p.record.Live(), p.namespaces)
+	p.addKnown()
+	slices.SortStableFunc(p.ranges, func(a, b shardquery.Range) int { return age(a) - age(b) })
+
+	horizon := p.clock.Now().Add(-t.Retention)
+	var mu sync.Mutex
+	var oldest time.Time
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(max(1, c.Workers))
+	complete, last := len(p.ranges) > 0, time.Time{}
+	for _, r := range p.ranges {
+		cur := p.cursor(r)
+		one := RangeStatus{Namespace: r.Namespace, Generation: r.Generation, Shard: r.ShardName(), Position: cur.Position.Value.Text,
+			Owner: cur.Lease.Owner, LeaseUntil: known(cur.Lease.Until), Deleted: cur.Deleted, Swept: known(cur.Swept)}
+		if !t.Pace.Unlimited {
+			one.Rate = &t.Pace.PerSecond
+		}
+		st.Ranges = append(st.Ranges, one)
+		if cur.Swept.IsZero() {
+			complete = false
+		} else if last.IsZero() || cur.Swept.Before(last) {
+			last = cur.Swept
+		}
+		group.Go(func() error {
+			at, err := p.firstDue(ctx, r, cur.Position, horizon)
+			mu.Lock()
+			defer mu.Unlock()
+			if !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
+				oldest = at
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return st, err
+	}
+	st.OldestDue = known(oldest)
+	if complete {
+		st.LastSweep = known(last)
+	}
+	return st, nil
+}
+
+// firstDue returns when the first well-formed entry of a range, from its cursor
+// on, became due; the zero time where none is.
+func (p *pass) firstDue(ctx context.Context, r shardquery.Range, from store.Position, horizon time.Time) (time.Time, error) {
+	reader := &shardquery.Reader{Store: p.Store, Target: p.target.Target, Range: r, From: from, Until: horizon,
+		Plain: horizon.Add(-p.target.MaxAge), Page: 1, Now: p.Now}
+	var page store.Page
+	for {
+		more, err := reader.Next(ctx, &page)
+		if err != nil {
+			return time.Time{}, err
+		}
+		for _, e := range page.Entries {
+			if decide(e.Value, horizon, p.target.MaxAge) == due {
+				at, err := r.Expires(e.Value)
+				return at.Add(p.target.Retention), err
+			}
+		}
+		if !more {
+			return time.Time{}, nil
+		}
+	}
+}
+
+func known(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// countDue adds the number of entities that are due to the progress, where the
+// store can count and somebody is looking.
+func (p *pass) countDue(ctx context.Context) {
+	counter, ok := p.Store.(store.Counter)
+	if !ok || !p.Progress.Estimate {
+		return
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(max(1, p.Workers))
+	for _, r := range p.ranges {
+		from, to := p.cursor(r).Position.Value, r.At(p.horizon.Add(time.Millisecond)).Value
+		if from.Text == "" {
+			from = r.Lo()
+		}
+		if from.Text >= to.Text {
+			continue
+		}
+		group.Go(func() error {
+			n, err := counter.Count(ctx, p.target.Target, r.Namespace, store.Span{From: from.Text, To: to.Text})
+			p.Progress.Due.Add(n)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		p.Log.DebugContext(ctx, "cannot tell how much there is to do", "error", err)
+	}
+}
