@@ -272,8 +272,10 @@ func TestBilling(t *testing.T) {
 	q.Limit = 10
 	bill("scan that resumes", store.Operations{Reads: 2}, func(ctx context.Context) error { return w.Scan(ctx, q, &store.Page{}) })
 	r := store.Record{Sort: store.CursorRecord, Key: "k", Target: "t", Revision: "1-a", Fields: store.Fields{}}
-	bill("save", store.Operations{Reads: 1, Writes: 1}, func(ctx context.Context) error { return w.Save(ctx, r, "") })
+	bill("creation of a record", store.Operations{Writes: 1}, func(ctx context.Context) error { return w.Save(ctx, r, "") })
+	r.Revision = "2-a"
+	bill("save", store.Operations{Reads: 1, Writes: 1}, func(ctx context.Context) error { return w.Save(ctx, r, "1-a") })
 	bill("load", store.Operations{Reads: 1}, func(ctx context.Context) error { _, err := w.Load(ctx, store.CursorRecord, "t"); return err })
 	r.Fields = nil
-	bill("removal", store.Operations{Reads: 1, Deletes: 1}, func(ctx context.Context) error { return w.Save(ctx, r, "1-a") })
+	bill("removal", store.Operations{Reads: 1, Deletes: 1}, func(ctx context.Context) error { return w.Save(ctx, r, "2-a") })
 }

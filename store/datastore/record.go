@@ -9,6 +9,7 @@ import (
 
 	sdk "cloud.google.com/go/datastore"
 	"google.golang.org/api/iterator"
+	"google.golang.org/grpc/codes"
 
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -85,10 +86,36 @@ func (d *DB) Save(ctx context.Context, r store.Record, prev string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	if err := d.save(ctx, r, ps, prev); err != nil {
+	if prev == "" && r.Fields != nil {
+		err = d.create(ctx, r, ps)
+	} else {
+		err = d.save(ctx, r, ps, prev)
+	}
+	if err != nil {
 		return d.fail(ctx, op, err)
 	}
 	return nil
+}
+
+// create needs no transaction: an insert fails where there is a record. Many
+// processes that claim the same new ranges at once so never wait for each
+// other's locks.
+func (d *DB) create(ctx context.Context, r store.Record, ps sdk.PropertyList) error {
+	key := sdk.NameKey(string(r.Sort), r.Key, nil)
+	_, err := d.client.Mutate(ctx, sdk.NewInsert(key, &ps))
+	var rpc *rpcError
+	if !errors.As(err, &rpc) || rpc.status.Code() != codes.AlreadyExists {
+		return err
+	}
+	cells, found, err := d.look(ctx, nil, revisionProperty, []*sdk.Key{key})
+	if err != nil {
+		return err
+	}
+	now, _ := cells[0].value.(string)
+	if found[0] && now == r.Revision {
+		return nil // an earlier try of this call wrote it
+	}
+	return fmt.Errorf("%w: there is one already, of revision %q", store.ErrConflict, now)
 }
 
 func (d *DB) save(ctx context.Context, r store.Record, ps sdk.PropertyList, prev string) error {
@@ -114,7 +141,7 @@ func (d *DB) save(ctx context.Context, r store.Record, ps sdk.PropertyList, prev
 		return nil // an earlier try of this call wrote it
 	case !found[0] && r.Fields == nil:
 		return nil
-	case found[0] != (prev != "") || now != prev:
+	case !found[0] || prev == "" || now != prev:
 		return fmt.Errorf("%w: its revision is %q, not %q", store.ErrConflict, now, prev)
 	}
 	if err := ctx.Err(); err != nil {
