@@ -158,8 +158,8 @@ func TestImportsPointOneWay(t *testing.T) {
 					if imported != library && !strings.HasPrefix(imported, library+"/") {
 						continue
 					}
-					if library == "testing" && r.isTest(name) {
-						continue
+					if r.isTest(name) && (library == "testing" || matches(r.dir, "store/*")) {
+						continue // the suite's own tests break a real store, below its surface
 					}
 					if !slices.ContainsFunc(allowed, func(a string) bool { return matches(r.dir, a) }) {
 						t.Errorf("%s imports %s; only %v may", where, imported, allowed)
