@@ -49,7 +49,7 @@ var disposeCases = []testCase{
 
 func disposeDeletes(w *world) {
 	put := w.row(10)
-	ops := w.dispose(w.scan(w.all(), false)[:7]...)
+	ops := w.dispose(w.find(10)[:7]...)
 	w.same("outcomes", outcomes(ops), slices.Repeat([]string{"deleted"}, 7))
 	w.shows("afterwards", texts(put[7:]...)...)
 	if o, _ := w.settle(ops[0].Entry, store.Keep); o != store.Gone {
@@ -61,7 +61,7 @@ func disposeDeletes(w *world) {
 func (w *world) changes(when string, to store.Value, change func(second store.Entry, to store.Entity)) {
 	w.Helper()
 	put := w.row(3)
-	found := w.scan(w.all(), false)
+	found := w.find(3)
 	put[1].Expiry = to
 	change(found[1], put[1])
 	ops := w.dispose(found...)
@@ -91,7 +91,7 @@ func keepsRecreated(w *world) {
 // kept, but what is reported must be so.
 func sameExpiry(w *world) {
 	put := w.row(2)
-	found := w.scan(w.all(), false)
+	found := w.find(2)
 	w.dispose(found[0])
 	w.put(put[0])
 	op := w.dispose(found[0])[0]
@@ -117,7 +117,7 @@ func (w *world) gone(what string, ops ...store.Op) {
 
 func findsGone(w *world) {
 	put := w.row(4)
-	found := w.scan(w.all(), false)
+	found := w.find(4)
 	if o, _ := w.settle(found[2], store.Delete); o != store.Deleted {
 		w.Fatalf("settle says %s, not deleted", outcome(o))
 	}
@@ -130,7 +130,7 @@ func findsGone(w *world) {
 func keepsMalformed(w *world) {
 	for name, v := range malformed() {
 		put := w.row(3)
-		found := w.scan(w.all(), false)
+		found := w.find(3)
 		put[1].Expiry = v
 		w.put(put[1])
 		ops := w.dispose(found[1])
@@ -158,7 +158,7 @@ func keepsMalformed(w *world) {
 func keepsLists(w *world) {
 	list := store.Value{Type: store.List, Text: fmt.Sprintf("[%q,%q]", key(1).Text, key(2).Text)}
 	w.put(named("list", list), named("plain", key(0)))
-	ops := w.dispose(w.scan(w.all(), false)...)
+	ops := w.dispose(w.find(3)...)
 	w.same("outcomes of a plain value and two elements", outcomes(ops), []string{"deleted", "changed", "changed"})
 	for _, op := range ops[1:] {
 		if op.Known && op.Now.Type != store.List {
@@ -168,7 +168,7 @@ func keepsLists(w *world) {
 	w.shows("afterwards", key(1).Text, key(2).Text)
 	// The scan saw a plain value, which then became the list's only element.
 	w.put(named("late", key(5)))
-	found := w.scan(w.all(), false)
+	found := w.find(3)
 	w.put(named("late", store.Value{Type: store.List, Text: fmt.Sprintf("[%q]", key(5).Text)}))
 	w.same("outcome of what became a list", outcomes(w.dispose(found[2])), []string{"changed"})
 	w.shows("at the end", key(1).Text, key(2).Text, key(5).Text)
@@ -176,7 +176,7 @@ func keepsLists(w *world) {
 
 func mixedBatch(w *world) {
 	put := w.row(9)
-	found := w.scan(w.all(), false)
+	found := w.find(9)
 	put[2].Expiry = key(5000)
 	put[5].Expiry = store.TextValue("") // it sorts before everything
 	w.put(put[2], put[5])
@@ -197,7 +197,7 @@ func mixedBatch(w *world) {
 
 func repeated(w *world) {
 	put := w.row(6)
-	found := w.scan(w.all(), false)
+	found := w.find(6)
 	w.dispose(found[:4]...)
 	w.gone("the same batch again", w.dispose(found[:4]...)...)
 	w.shows("afterwards", texts(put[4:]...)...)
@@ -211,7 +211,7 @@ func nothing(w *world) {
 
 func dryRun(w *world) {
 	put := w.row(5)
-	found := w.scan(w.all(), false)
+	found := w.find(5)
 	put[3].Expiry = key(9000)
 	w.put(put[3])
 	b := w.batch(w.all(), found...)
@@ -231,7 +231,7 @@ func dryRun(w *world) {
 
 func cancelled(w *world) {
 	put := w.row(3)
-	found := w.scan(w.all(), false)
+	found := w.find(3)
 	ctx, cancel := context.WithCancel(w.ctx)
 	cancel()
 	b := w.batch(w.all(), found...)
@@ -255,7 +255,7 @@ func cancelled(w *world) {
 func twoWorkers(w *world) {
 	const n = 200
 	w.row(n + 1)
-	found := w.scan(w.all(), false)[:n]
+	found := w.find(n + 1)[:n]
 	var batches [2]*store.Batch
 	var errs [2]error
 	var wait sync.WaitGroup
@@ -291,7 +291,7 @@ func otherKinds(w *world) {
 	put := w.row(3)
 	other := w.other()
 	other.row(3)
-	w.dispose(w.scan(w.all(), false)...)
+	w.dispose(w.find(3)...)
 	w.shows("in the kind that was swept")
 	other.shows("in the other kind", texts(put...)...)
 }
@@ -304,7 +304,7 @@ func otherNamespaces(w *world) {
 		in.shows("in " + ns + ", where nothing was put")
 		in.row(3)
 	}
-	w.dispose(w.scan(w.all(), false)[:2]...)
+	w.dispose(w.find(3)[:2]...)
 	w.shows("in the namespace that was swept", put[2].Expiry.Text)
 	for _, ns := range w.caps.Namespaces {
 		in := *w

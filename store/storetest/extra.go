@@ -229,7 +229,7 @@ func (w *world) drop(from, to string) error {
 func dropRefuses(w *world) {
 	put := w.row(30)
 	lo, hi := expirykey.GenerationRange(1)
-	w.dispose(w.scan(w.all(), false)[:29]...)
+	w.dispose(w.find(30)[:29]...)
 	w.is("drop of a span with one entry", w.drop(lo, hi), store.ErrConflict)
 	w.shows("afterwards", put[29].Expiry.Text)
 	w.put(put[0]) // the span must still be open
@@ -245,7 +245,7 @@ func dropCloses(w *world) {
 	other := w.other()
 	others := other.row(2)
 	w.put(garbage, next, list)
-	w.dispose(w.scan(w.all(), false)[:9]...) // up to the list, which has the place of the tenth
+	w.dispose(w.find(31)[:9]...) // up to the list, which has the place of the tenth
 	for _, e := range w.scan(w.all(), false) {
 		w.settle(e, verdictUnless(e.Value.Text == garbage.Expiry.Text || e.Value.Type == store.List))
 	}
@@ -284,7 +284,7 @@ func bills(w *world) {
 		return meter.Operations()
 	}
 	var found []store.Entry
-	if o := spent("scan", func(m *world) { found = m.scan(m.all(), false) }); o.Reads != 1 || o.Writes != 0 || o.Deletes != 0 {
+	if o := spent("scan", func(m *world) { found = m.find(12) }); o.Reads != 1 || o.Writes != 0 || o.Deletes != 0 {
 		w.Errorf("a scan of one page billed %+v", o)
 	}
 	if o := spent("dispose", func(m *world) { m.dispose(found[:10]...) }); o.Deletes != 10 || o.Writes != 0 {

@@ -167,8 +167,8 @@ func fieldTypes(w *world) {
 
 func oneSaveWins(w *world) {
 	prev := ""
-	for round := range 5 {
-		const workers = 6
+	for round := range 2 {
+		const workers = 4
 		var saved [workers]store.Record
 		var errs [workers]error
 		var wait sync.WaitGroup

@@ -56,11 +56,7 @@ func (w *world) keysOf(entities ...store.Entity) []string {
 		put[i].Expiry = key(i)
 	}
 	w.put(put...)
-	found := w.scan(w.all(), false)
-	if len(found) != len(put) {
-		w.Fatalf("put %d entities and found %d", len(put), len(found))
-	}
-	return keys(found)
+	return keys(w.find(len(put)))
 }
 
 func ordersTies(w *world) {
@@ -204,7 +200,7 @@ func oddIDs(w *world) {
 		q.Limit = 1
 		w.same("one by one", values(w.scan(q, positions)), texts(put...))
 	}
-	found := w.scan(w.all(), false)
+	found := w.find(len(put))
 	unique := slices.Sorted(slices.Values(keys(found)))
 	if n := len(slices.Compact(unique)); n != len(put) {
 		w.Errorf("%d entities have %d different keys", len(put), n)
@@ -325,7 +321,7 @@ func otherProperty(w *world) {
 func steps(w *world) {
 	const n = 300
 	w.row(n + 20)
-	found := w.scan(w.all(), false)
+	found := w.find(n + 20)
 	w.dispose(found[:n]...)
 	var page store.Page
 	w.retry("scan", func() error { return w.store.Scan(w.ctx, w.all(), &page) })

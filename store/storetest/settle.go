@@ -16,7 +16,7 @@ var settleCases = []testCase{
 
 func settleDeletes(w *world) {
 	put := w.row(2)
-	o, seen := w.settle(w.scan(w.all(), false)[0], store.Delete)
+	o, seen := w.settle(w.find(2)[0], store.Delete)
 	if o != store.Deleted || len(seen) == 0 || seen[len(seen)-1] != put[0].Expiry {
 		w.Errorf("settle says %s and showed %v", outcome(o), seen)
 	}
@@ -25,7 +25,7 @@ func settleDeletes(w *world) {
 
 func settleKeeps(w *world) {
 	put := w.row(2)
-	o, seen := w.settle(w.scan(w.all(), false)[0], store.Keep)
+	o, seen := w.settle(w.find(2)[0], store.Keep)
 	if o != store.Kept || len(seen) == 0 {
 		w.Errorf("settle says %s and showed %v", outcome(o), seen)
 	}
@@ -34,7 +34,7 @@ func settleKeeps(w *world) {
 
 func settleGone(w *world) {
 	w.row(1)
-	e := w.scan(w.all(), false)[0]
+	e := w.find(1)[0]
 	w.dispose(e)
 	o, seen := w.settle(e, store.Delete)
 	if o != store.Gone || len(seen) != 0 {
@@ -44,7 +44,7 @@ func settleGone(w *world) {
 
 func settleChanged(w *world) {
 	put := w.row(2)
-	e := w.scan(w.all(), false)[0]
+	e := w.find(2)[0]
 	put[0].Expiry = key(4000)
 	w.put(put[0])
 	o, seen := w.settle(e, store.Keep)
@@ -63,11 +63,11 @@ func settleChanged(w *world) {
 // others settle it and delete only what is due. It must be there at the end.
 func settleMeetsWriter(w *world) {
 	put := w.row(1)
-	e := w.scan(w.all(), false)[0]
+	e := w.find(1)[0]
 	due := put[0].Expiry
 	var wait sync.WaitGroup
 	stop := make(chan struct{})
-	for range 3 {
+	for range 2 {
 		wait.Go(func() {
 			for {
 				select {
@@ -91,7 +91,7 @@ func settleMeetsWriter(w *world) {
 			}
 		})
 	}
-	for i := range 15 {
+	for i := range 5 {
 		live := put[0]
 		live.Expiry = key(1000 + i)
 		w.put(live)

@@ -211,6 +211,16 @@ func (w *world) scan(q store.Query, positions bool) []store.Entry {
 	}
 }
 
+// find scans everything, of which there must be n entries.
+func (w *world) find(n int) []store.Entry {
+	w.Helper()
+	found := w.scan(w.all(), false)
+	if len(found) != n {
+		w.Fatalf("a scan of everything finds %d entries, not %d: %q", len(found), n, short(values(found)))
+	}
+	return found
+}
+
 func values(entries []store.Entry) []string {
 	out := []string{}
 	for _, e := range entries {
