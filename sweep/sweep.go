@@ -156,6 +156,9 @@ func sweepTarget(ctx, work context.Context, c Config, t Target, slots chan struc
 		err = errStopped
 	}
 	res = p.result()
+	if res.Horizon.IsZero() { // it did not come as far as the store's time
+		res.Horizon = began.Add(-t.Retention).UTC().Round(0)
+	}
 	stopped := errors.Is(err, errStopped)
 	if err != nil && !stopped {
 		res.Error, res.Err = err.Error(), err

@@ -86,6 +86,10 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 	if err != nil {
 		return fmt.Errorf("%w; %s entities were written before", withHint(err), grouped(l.res.Written))
 	}
+	if l.expired > 0 {
+		log.Warn("entities had expired already when they were written: a range that was swept past them finds them at its next rewind",
+			"entities", l.expired, "rewind", targets[0].Rewind.String())
+	}
 	if a.json {
 		return a.printJSON(l.res)
 	}
@@ -105,6 +109,7 @@ type loader struct {
 	res     loadResult
 
 	batch     []store.Entity
+	expired   int64          // entities that had expired before they were written
 	lines     map[string]int // of the entities in the batch
 	namespace string         // of the batch
 }
@@ -183,6 +188,9 @@ func (l *loader) add(ctx context.Context, text []byte, number int) error {
 			return &badLine{number, fmt.Errorf("expires: %w", err)}
 		}
 		se.Expiry = store.TextValue(key.String())
+		if !e.expires.After(l.app.now()) {
+			l.expired++
+		}
 	}
 	if len(l.batch) == store.MaxPage || e.namespace != l.namespace {
 		if err := l.flush(ctx); err != nil {

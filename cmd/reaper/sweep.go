@@ -137,7 +137,8 @@ func (a *app) printSweep(res sweep.Result) error {
 		}
 	}
 	switch {
-	case !res.Complete && !res.Failed():
+	case res.Failed(): // the error says what there is to say
+	case !res.Complete:
 		fmt.Fprintln(a.stdout, "stopped before the end; the next sweep goes on from here")
 	case !res.Apply:
 		fmt.Fprintln(a.stdout, "nothing was deleted: this was a dry run. Delete with --apply")

@@ -1,0 +1,385 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+const oneTarget = `targets:
+  - name: sessions
+    kind: Session
+`
+
+func newEmbedded(t *testing.T, targets string) *bench {
+	b := newBench(t, targets)
+	b.env = []string{"REAPER_STORE=embedded:data"}
+	return b
+}
+
+func TestEmbeddedSweepDeletesExactlyTheExpired(t *testing.T) {
+	n := 200_000
+	if testing.Short() {
+		n = 5_000
+	}
+	b := newEmbedded(t, oneTarget)
+	ndjson, live := sessions(n, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	before := b.dumped()
+
+	dry := b.sweep()
+	if dry.Expired != int64(n/2) || dry.Deleted != 0 || dry.Operations.Writes+dry.Operations.Deletes != 0 {
+		t.Errorf("dry run: %+v", dry)
+	}
+	if after := b.dumped(); !maps.Equal(before, after) {
+		t.Error("the dry run changed something")
+	}
+
+	res := b.sweep("--apply")
+	if res.Deleted != int64(n/2) || !res.Complete || res.Operations.Deletes != int64(n/2) {
+		t.Errorf("sweep: %+v", res)
+	}
+	b.wantLive(live)
+	for id, text := range b.dumped() {
+		if before[id] != text {
+			t.Errorf("%s changed from %s to %s", id, before[id], text)
+		}
+	}
+	second := b.sweep("--apply")
+	if second.Scanned != 0 || second.Stepped == nil || *second.Stepped > 100 || second.Operations.Writes != 0 {
+		t.Errorf("second sweep: %+v", second)
+	}
+}
+
+func TestDumpLoadsAgain(t *testing.T) {
+	b := newEmbedded(t, oneTarget)
+	b.must(strings.NewReader(`{"id":"é \"quoted\"","expires":"2033-01-01T00:00:00.0001Z","data":{"a":[1,2.5,{"b":null}],"big":9007199254740993}}
+{"id":7}
+{"id":"never","data":{}}
+`), "load")
+	first := b.must(nil, "dump").out
+	want := `{"id":7}
+{"id":"never","data":{}}
+{"id":"é \"quoted\"","expires":"2033-01-01T00:00:00.001Z","data":{"a":[1,2.5,{"b":null}],"big":9007199254740993},"key":"00000001.0003.20330101T000000.001Z"}
+`
+	if shape := func(s string) string { return strings.ReplaceAll(s, `,"data":{}`, "") }; shape(first) != shape(want) {
+		t.Errorf("dump:\n%swant:\n%s", first, want)
+	}
+	b.env = []string{"REAPER_STORE=embedded:copy"}
+	b.must(strings.NewReader(first), "load")
+	if second := b.must(nil, "dump").out; second != first {
+		t.Errorf("the dump, loaded and dumped again:\n%swant:\n%s", second, first)
+	}
+}
+
+// slowTarget is paced so that a sweep takes seconds: long enough to be killed.
+const slowTarget = `targets:
+  - name: sessions
+    kind: Session
+    lease: 3s
+    page: 50
+    pace: {max: 400}
+`
+
+func TestKilledTenTimesEmbedded(t *testing.T) {
+	b := newEmbedded(t, slowTarget)
+	ndjson, live := sessions(40_000, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	killTenTimes(b)
+	var scanned int64
+	res := b.sweep("--apply")
+	scanned += res.Scanned
+	b.wantLive(live)
+	if !res.Complete {
+		t.Errorf("last sweep: %+v", res)
+	}
+	if scanned > 15_000 {
+		t.Errorf("the last sweep scanned %d of 20000 entries: it began from the start", scanned)
+	}
+}
+
+// killTenTimes starts ten sweeps and kills each without warning.
+func killTenTimes(b *bench) {
+	b.t.Helper()
+	for i := range 10 {
+		cmd, _, log := b.command(nil, "sweep", "--apply")
+		if err := cmd.Start(); err != nil {
+			b.t.Fatal(err)
+		}
+		time.Sleep(time.Duration(200+rand.IntN(300)) * time.Millisecond) // a real process: there is no clock to fake
+		if err := cmd.Process.Kill(); err != nil {
+			b.t.Fatal(err)
+		}
+		if err := cmd.Wait(); err == nil {
+			b.t.Logf("sweep %d was done before it was killed\n%s", i, log)
+		}
+	}
+}
+
+func TestStopsOnSignal(t *testing.T) {
+	b := newEmbedded(t, slowTarget)
+	ndjson, _ := sessions(40_000, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	cmd, out, log := b.command(nil, "sweep", "--apply", "--json")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(700 * time.Millisecond)
+	asked := time.Now()
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, log)
+	}
+	if took := time.Since(asked); took > 10*time.Second {
+		t.Errorf("stopped after %v", took)
+	}
+	res := b.result(out.String())
+	if res.Complete || res.Targets[0].Error != "" || res.Targets[0].Deleted == 0 || res.Targets[0].Deleted == 20_000 {
+		t.Errorf("result: %+v", res)
+	}
+	for _, r := range b.status().Ranges {
+		if r.Owner != "" {
+			t.Errorf("range %d.%s is still held by %s", r.Generation, r.Shard, r.Owner)
+		}
+	}
+	r := b.run(nil, "sweep", "--apply", "--max-duration", "500ms", "--fail-incomplete", "--json")
+	if r.code != exitIncomplete || b.result(r.out).Complete {
+		t.Errorf("--max-duration with --fail-incomplete: exit code %d\n%s", r.code, r.log)
+	}
+	if r := b.run(nil, "sweep", "--apply", "--max-duration", "300ms"); r.code != exitDone || !strings.Contains(r.out, "stopped before the end") {
+		t.Errorf("--max-duration: exit code %d\n%s%s", r.code, r.out, r.log)
+	}
+}
+
+func (b *bench) status() sweep.TargetStatus {
+	b.t.Helper()
+	var st statusResult
+	if err := json.Unmarshal([]byte(b.must(nil, "status", "--json").out), &st); err != nil {
+		b.t.Fatal(err)
+	}
+	return st.Targets[0]
+}
+
+func TestStatus(t *testing.T) {
+	b := newEmbedded(t, oneTarget)
+	at := time.Now().Add(-time.Hour).UTC().Truncate(time.Millisecond)
+	b.must(strings.NewReader(fmt.Sprintf(`{"id":"a","expires":%q}`, at.Format(time.RFC3339Nano))), "load")
+	st := b.status()
+	if st.OldestDue == nil || !st.OldestDue.Equal(at) || st.LastSweep != nil || len(st.Generations) != 2 || len(st.Ranges) != 32 {
+		t.Errorf("before: %+v", st)
+	}
+	b.must(nil, "sweep", "--apply")
+	st = b.status()
+	if st.OldestDue != nil || st.LastSweep == nil {
+		t.Errorf("after: %+v", st)
+	}
+	text := b.must(nil, "status").out
+	for _, want := range []string{"nothing is due", "00000001  ", "(nursery)", "00000001.0012"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("status does not say %q:\n%s", want, text)
+		}
+	}
+}
+
+func TestWarnsAboutSilentEmptiness(t *testing.T) {
+	b := newEmbedded(t, oneTarget)
+	b.must(strings.NewReader(`{"id":"a","expires":"2020-01-01T00:00:00Z"}`), "load")
+	b.write("reaper.yaml", strings.Replace(oneTarget, "kind: Session", "kind: Session\n    property: expiri_key", 1))
+	for range 2 { // it must not be said only once
+		r := b.must(nil, "sweep", "--apply")
+		if !strings.Contains(r.log, "not one of them has an entry in any range") || !strings.Contains(r.out, "check the property") {
+			t.Errorf("no warning:\n%s%s", r.out, r.log)
+		}
+	}
+}
+
+func TestLoadWarnsAboutStragglers(t *testing.T) {
+	b := newEmbedded(t, oneTarget)
+	b.must(nil, "load")
+	r := b.must(strings.NewReader(`{"id":"a","expires":"2020-01-01T00:00:00Z"}`), "load")
+	if !strings.Contains(r.log, "had expired already") {
+		t.Errorf("no word about an entity that had expired already:\n%s", r.log)
+	}
+}
+
+func TestBadLoads(t *testing.T) {
+	good := `{"id":"good","expires":"2033-01-01T00:00:00Z"}` + "\n"
+	for name, c := range map[string]struct{ line, want string }{
+		"broken":          {`{"id":`, "line 2: it is not a JSON object"},
+		"not an object":   {`[1]`, "line 2: it is not a JSON object"},
+		"two objects":     {`{"id":"a"}{"id":"b"}`, "line 2: there is something after"},
+		"unknown field":   {`{"id":"a","expire":"x"}`, `unknown field "expire"`},
+		"no id":           {`{"expires":"2033-01-01T00:00:00Z"}`, "line 2: id: it is missing"},
+		"empty id":        {`{"id":""}`, "line 2: id: it is empty"},
+		"zero id":         {`{"id":0}`, "line 2: id: 0 is neither"},
+		"negative id":     {`{"id":-1}`, "line 2: id: -1 is neither"},
+		"fractional id":   {`{"id":1.5}`, "line 2: id: 1.5 is neither"},
+		"huge id":         {`{"id":9223372036854775808}`, "is neither a string nor a positive integer"},
+		"reserved id":     {`{"id":"__a__"}`, "is reserved"},
+		"long id":         {`{"id":"` + strings.Repeat("x", 1501) + `"}`, "1501 bytes"},
+		"bad instant":     {`{"id":"a","expires":"tomorrow"}`, `expires: "tomorrow"`},
+		"year 10000":      {`{"id":"a","expires":"9999-12-31T23:59:59.9999Z"}`, "year 10000"},
+		"data no object":  {`{"id":"a","data":[]}`, "data: it is not an object"},
+		"expiry in data":  {`{"id":"a","data":{"expiry_key":"x"}}`, "only expires may set"},
+		"duplicate":       {`{"id":"good"}`, "the same one stands in line 1"},
+		"not UTF-8":       {"{\"id\":\"\xff\"}", "not UTF-8"},
+		"2 MiB":           {`{"id":"` + strings.Repeat("x", 2<<20) + `"}`, "line 2: it is longer than"},
+		"wrong namespace": {`{"id":"a","namespace":"n"}`, "is not one of the target's"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newEmbedded(t, oneTarget)
+			in := good + c.line + "\n" + `{"id":"after"}` + "\n"
+			r := b.run(strings.NewReader(in), "load")
+			if r.code != exitUsage || !strings.Contains(r.log, c.want) {
+				t.Errorf("exit code %d, %q; want 2 and %q", r.code, r.log, c.want)
+			}
+			if got := b.dumped(); len(got) != 1 || got[`"good"`] == "" {
+				t.Errorf("what came before the bad line should be there, and only that: %v", got)
+			}
+			r = b.must(strings.NewReader(in), "load", "--skip-bad", "--json")
+			if !strings.Contains(r.out, `"written": 2`) || !strings.Contains(r.out, `"skipped": 1`) {
+				t.Errorf("--skip-bad: %s", r.out)
+			}
+		})
+	}
+}
+
+func TestLoadTakesWhatFilesLookLike(t *testing.T) {
+	b := newEmbedded(t, oneTarget)
+	r := b.must(strings.NewReader("\xef\xbb\xbf{\"id\":\"a\"}\r\n\r\n{\"id\":\"b\"}"), "load", "--json")
+	if !strings.Contains(r.out, `"written": 2`) {
+		t.Errorf("BOM, CRLF and no last line end: %s", r.out)
+	}
+	if r = b.must(nil, "load"); !strings.Contains(r.log, "empty") {
+		t.Errorf("an empty file: %s", r.log)
+	}
+}
+
+func TestWrongUsage(t *testing.T) {
+	b := newEmbedded(t, oneTarget)
+	b.must(nil, "load")
+	b.write("five.yaml", `targets:
+  - name: Sessions
+    kind: __x__
+    shards: 0
+    retentoin: 1d
+    rewind: 24
+`)
+	b.write("brakes.yaml", oneTarget+"    limits: {max_deletes: 5}\n")
+	b.write("none.yaml", "targets: []\n")
+	for _, c := range []struct {
+		name string
+		env  string
+		args []string
+		want []string
+	}{
+		{"flag", "", []string{"sweep", "--aply"}, []string{"--aply"}},
+		{"command", "", []string{"swep"}, []string{"swep", "sweep"}},
+		{"argument", "", []string{"sweep", "now"}, []string{"now"}},
+		{"variable", "REAPER_WORKER=3", []string{"sweep"}, []string{"REAPER_WORKER", "REAPER_WORKERS"}},
+		{"unit", "REAPER_MAX_DURATION=5", []string{"sweep"}, []string{"REAPER_MAX_DURATION"}},
+		{"store", "", []string{"sweep", "--store", "nothing"}, []string{"nothing", "embedded:DIR"}},
+		{"no directory", "", []string{"sweep", "--store", "embedded:nowhere"}, []string{"nowhere", "reaper load"}},
+		{"foreign directory", "", []string{"sweep", "--store", "embedded:/etc"}, []string{"/etc", "not made by this program"}},
+		{"target", "", []string{"sweep", "--target", "session"}, []string{"session", "sessions"}},
+		{"file", "", []string{"sweep", "--config", "nofile.yaml"}, []string{"nofile.yaml"}},
+		{"no targets", "", []string{"sweep", "--config", "none.yaml"}, []string{"targets"}},
+		{"five mistakes", "", []string{"sweep", "--config", "five.yaml"}, []string{"five.yaml:2:11", "five.yaml:3:11", "five.yaml:4:13", "five.yaml:5:5", "retention", "five.yaml:6:13"}},
+		{"brakes", "", []string{"sweep", "--apply", "--config", "brakes.yaml"}, []string{"max_deletes", "does not enforce"}},
+		{"stamp", "", []string{"stamp", "a", "soon"}, []string{"soon"}},
+		{"stamp shards", "", []string{"stamp", "--shards", "0", "a", "1h"}, []string{"0 shards"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := *b
+			if c.env != "" {
+				o.env = append(append([]string{}, b.env...), c.env)
+			}
+			r := o.run(nil, c.args...)
+			if r.code != exitUsage || r.out != "" {
+				t.Errorf("exit code %d, stdout %q", r.code, r.out)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(r.log, want) {
+					t.Errorf("%q is not in: %s", want, r.log)
+				}
+			}
+		})
+	}
+	if _, err := os.Stat(filepath.Join(b.dir, "nowhere")); err == nil {
+		t.Error("sweep created a directory")
+	}
+}
+
+func TestStamp(t *testing.T) {
+	b := newBench(t, oneTarget)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"s-1842", "2026-11-21T00:07:30.855Z"}, "00000000.0006.20261121T000730.855Z\n"},
+		{[]string{"1842", "2026-11-21T01:07:30.8541+01:00"}, "00000000.0014.20261121T000730.855Z\n"},
+		{[]string{"--generation", "42", "--shards", "9999", "s-1842", "2026-11-21T00:07:30.855Z"}, "00000042.6390.20261121T000730.855Z\n"},
+	} {
+		if r := b.must(nil, append([]string{"stamp"}, c.args...)...); r.out != c.want {
+			t.Errorf("stamp %v = %q, want %q", c.args, r.out, c.want)
+		}
+	}
+	b.env = []string{"REAPER_STORE=embedded:data"}
+	b.must(nil, "load")
+	if r := b.must(nil, "stamp", "s-1842", "2026-11-21T00:07:30.855Z"); r.out != "00000001.0006.20261121T000730.855Z\n" {
+		t.Errorf("with a store: %q, want generation 1", r.out)
+	}
+	r := b.must(nil, "stamp", "--json", "s-1842", "2026-11-21T00:07:30.855Z")
+	if want := `"generation": 1`; !strings.Contains(r.out, want) {
+		t.Errorf("--json: %s", r.out)
+	}
+}
+
+func TestVersionAndHelp(t *testing.T) {
+	b := newBench(t, oneTarget)
+	if r := b.must(nil, "version"); !strings.HasPrefix(r.out, "reaper ") {
+		t.Errorf("version: %q", r.out)
+	}
+	help := b.must(nil, "--help").out
+	for _, built := range []string{"demo", "sweep", "status", "load", "dump", "stamp", "version"} {
+		if !strings.Contains(help, "\n  "+built+" ") {
+			t.Errorf("--help does not list %s", built)
+		}
+	}
+	for _, later := range []string{"serve", "explain", "adopt", "audit", "doctor", "history"} {
+		if strings.Contains(help, "\n  "+later+" ") {
+			t.Errorf("--help lists %s, which is not built yet", later)
+		}
+	}
+}
+
+func TestSecondProcessOnOneDirectory(t *testing.T) {
+	b := newEmbedded(t, slowTarget)
+	ndjson, _ := sessions(20_000, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	cmd, _, _ := b.command(nil, "sweep", "--apply")
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(500 * time.Millisecond)
+	r := b.run(nil, "sweep", "--apply")
+	if r.code != exitFailed || !strings.Contains(r.log, "in use by another process") {
+		t.Errorf("exit code %d: %s", r.code, r.log)
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+}

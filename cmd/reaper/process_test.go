@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/internal/emulator"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// asReaper makes the test binary behave as the program, so that tests have real
+// processes to kill.
+const asReaper = "TEST_BINARY_IS_REAPER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asReaper) != "" {
+		os.Unsetenv(asReaper)
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		context.AfterFunc(ctx, stop)
+		os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
+	emulator.Main(m)
+}
+
+// A bench is a working directory with a targets file, and the environment of
+// the processes that run in it.
+type bench struct {
+	t   *testing.T
+	dir string
+	env []string
+}
+
+func newBench(t *testing.T, targets string) *bench {
+	b := &bench{t: t, dir: t.TempDir()}
+	b.write("reaper.yaml", targets)
+	return b
+}
+
+func (b *bench) write(name, text string) {
+	b.t.Helper()
+	if err := os.WriteFile(filepath.Join(b.dir, name), []byte(text), 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// A reply is what a process left behind.
+type reply struct {
+	out, log string
+	code     int
+}
+
+// command prepares a process without starting it.
+func (b *bench) command(stdin io.Reader, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
+	b.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Dir, cmd.Stdin = b.dir, stdin
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "REAPER_") && !strings.Contains(v, "EMULATOR_HOST") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(append(cmd.Env, asReaper+"=1"), b.env...)
+	var out, log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &log
+	return cmd, &out, &log
+}
+
+// run runs a process to its end.
+func (b *bench) run(stdin io.Reader, args ...string) reply {
+	b.t.Helper()
+	cmd, out, log := b.command(stdin, args...)
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		b.t.Fatal(err)
+	}
+	return reply{out.String(), log.String(), cmd.ProcessState.ExitCode()}
+}
+
+// must runs a process that has to succeed.
+func (b *bench) must(stdin io.Reader, args ...string) reply {
+	b.t.Helper()
+	r := b.run(stdin, args...)
+	if r.code != exitDone {
+		b.t.Fatalf("reaper %s: exit code %d\n%s%s", strings.Join(args, " "), r.code, r.out, r.log)
+	}
+	return r
+}
+
+// sweep sweeps and returns the one target's result.
+func (b *bench) sweep(args ...string) sweep.TargetResult {
+	b.t.Helper()
+	r := b.must(nil, append([]string{"sweep", "--json"}, args...)...)
+	return b.result(r.out).Targets[0]
+}
+
+func (b *bench) result(out string) sweep.Result {
+	b.t.Helper()
+	var res sweep.Result
+	d := json.NewDecoder(strings.NewReader(out))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&res); err != nil {
+		b.t.Fatalf("stdout is not one JSON document: %v\n%s", err, out)
+	}
+	if d.More() {
+		b.t.Fatalf("stdout has more than one JSON document:\n%s", out)
+	}
+	return res
+}
+
+// sessions returns NDJSON of n entities, every other one expired within the last
+// day, the others in the next one but no sooner than in an hour; and the ids of
+// the live ones.
+func sessions(n int, now time.Time) (ndjson string, live map[string]bool) {
+	live = map[string]bool{}
+	var b strings.Builder
+	for i := range n {
+		id := fmt.Sprintf(`"s-%d"`, i)
+		if i%3 == 0 {
+			id = fmt.Sprint(i + 1)
+		}
+		part := time.Duration(i) * (24 * time.Hour / time.Duration(n))
+		at := now.Add(-time.Minute - part)
+		if i%2 == 1 {
+			at = now.Add(time.Hour + part)
+			live[id] = true
+		}
+		fmt.Fprintf(&b, `{"id":%s,"expires":%q,"data":{"user":"u%d","n":%d}}`+"\n", id, at.UTC().Format(time.RFC3339Nano), i%7, i)
+	}
+	return b.String(), live
+}
+
+// dumped returns the lines of a dump by id.
+func (b *bench) dumped(args ...string) map[string]string {
+	b.t.Helper()
+	all := map[string]string{}
+	for text := range strings.Lines(b.must(nil, append([]string{"dump"}, args...)...).out) {
+		var l line
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			b.t.Fatalf("dump printed %q: %v", text, err)
+		}
+		all[l.Namespace+l.Parent+string(l.ID)] = text
+	}
+	return all
+}
+
+// wantLive compares what is left with what should be.
+func (b *bench) wantLive(live map[string]bool, args ...string) {
+	b.t.Helper()
+	got := b.dumped(args...)
+	for id := range live {
+		if got[id] == "" {
+			b.t.Fatalf("%s is live and gone; %d left, want %d", id, len(got), len(live))
+		}
+	}
+	if len(got) != len(live) {
+		b.t.Fatalf("%d entities left, want %d", len(got), len(live))
+	}
+}
