@@ -54,8 +54,14 @@ func (w *worker) disposeOf(q store.Query) (prefix, deleted int, err error) {
 		rest = rest[n:]
 	}
 	for i := range w.ops {
-		if w.ops[i].Outcome == store.Deleted && w.Apply {
-			deleted++
+		switch w.ops[i].Outcome {
+		case store.Deleted:
+			if w.Apply {
+				deleted++
+			}
+		case store.Unknown, store.Changed:
+			w.unsettled++
+		case store.Gone, store.Kept:
 		}
 	}
 	w.deleted.Add(int64(deleted))

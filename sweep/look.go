@@ -3,6 +3,7 @@ package sweep
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -15,10 +16,11 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// look lists the target's ranges. Once a rewind period it also looks at the
-// ground around them: for shards past the last one, for what lies in no range,
-// and for a target whose entities do not show up in the index at all.
-func (p *pass) look(ctx context.Context) error {
+// look lists the target's ranges, with those of shards past the last one, for
+// which it looks once a rewind period. It then returns a function that looks at
+// the ground around the ranges; nothing waits for that, so it may run beside
+// the sweep. The function is nil where it is not due.
+func (p *pass) look(ctx context.Context) (around func(context.Context) error, err error) {
 	p.ranges = shardquery.Ranges(p.record.Live(), p.namespaces)
 	p.addKnown()
 	now := p.clock.Now()
@@ -26,27 +28,45 @@ func (p *pass) look(ctx context.Context) error {
 	// An index that was empty is looked at each time: its warning must neither
 	// get lost in old logs nor outlive its cause.
 	if !due && !p.record.EmptyIndex {
+		return nil, nil
+	}
+	next := p.record
+	if next.NurseryShards, err = p.lookBeyond(ctx); err != nil {
+		return nil, err
+	}
+	if next.EmptyIndex, err = p.emptyIndex(ctx); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		if next.Outside, err = p.countOutside(ctx); err != nil {
+			return err
+		}
+		p.warn(ctx, next)
+		if p.Apply && (due || next.EmptyIndex != p.record.EmptyIndex || next.Outside != p.record.Outside) {
+			next.Checked = now.Truncate(time.Microsecond)
+			saved, err := generation.Save(ctx, p.Store, next)
+			if err != nil && !errors.Is(err, store.ErrConflict) { // another worker's look is as good
+				return err
+			}
+			next.Revision = saved.Revision
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.looked = next
 		return nil
+	}, nil
+}
+
+func (p *pass) warn(ctx context.Context, r generation.Record) {
+	if r.EmptyIndex {
+		p.Log.WarnContext(ctx, "the target holds entities, but not one of them has an entry in any range: nothing will be deleted. "+
+			"Check that the property is spelt as the writers spell it, that it is indexed, and that they stamp expiry keys; "+
+			"ignore this where no entity is meant to expire",
+			"kind", p.target.Kind, "property", p.target.Property, "outside", r.Outside)
+	} else if r.Outside > 0 {
+		p.Log.WarnContext(ctx, "entities carry the property but lie in no range: they will not be deleted",
+			"kind", p.target.Kind, "property", p.target.Property, "outside", r.Outside)
 	}
-	before := p.record
-	if err := p.lookBeyond(ctx); err != nil {
-		return err
-	}
-	if err := p.lookOutside(ctx); err != nil {
-		return err
-	}
-	if !p.Apply || !due && p.record.EmptyIndex == before.EmptyIndex && p.record.Outside == before.Outside {
-		return nil
-	}
-	p.record.Checked = now.Truncate(time.Microsecond)
-	saved, err := generation.Save(ctx, p.Store, p.record)
-	if errors.Is(err, store.ErrConflict) {
-		return nil // another worker changed it; the next sweep looks again
-	}
-	if err == nil {
-		p.record = saved
-	}
-	return err
 }
 
 // addKnown adds the ranges of shards past the last one that were swept before.
@@ -64,15 +84,16 @@ func (p *pass) addKnown() {
 	}
 }
 
-// lookBeyond finds shards past the last one of each generation. In the nursery,
-// where anyone may use a larger, older number, the highest is remembered in the
-// target record.
-func (p *pass) lookBeyond(ctx context.Context) error {
+// lookBeyond adds the ranges of shards past the last one of each generation. It
+// returns the nursery's shard count with the highest shard found there: anyone
+// may use a larger, older number in the nursery, so that it is remembered.
+func (p *pass) lookBeyond(ctx context.Context) (nurseryShards int, err error) {
+	nurseryShards = p.record.NurseryShards
 	for _, g := range p.record.Live() {
 		for _, ns := range p.namespaces {
 			shards, err := shardquery.Beyond(ctx, p.Store, p.target.Target, ns, g)
 			if err != nil {
-				return err
+				return 0, err
 			}
 			if len(shards) == 0 {
 				continue
@@ -80,7 +101,7 @@ func (p *pass) lookBeyond(ctx context.Context) error {
 			p.Log.WarnContext(ctx, "entities are stamped with shards past the last one: a writer uses another shard count",
 				"generation", g.Number, "shards", g.Shards, "found", shards, "namespace", ns)
 			if g.Number == expirykey.Nursery {
-				p.record.NurseryShards = max(p.record.NurseryShards, slices.Max(shards)+1)
+				nurseryShards = max(nurseryShards, slices.Max(shards)+1)
 			}
 			for _, shard := range shards {
 				if r := (shardquery.Range{Namespace: ns, Generation: g.Number, Shard: shard}); !slices.Contains(p.ranges, r) {
@@ -89,19 +110,41 @@ func (p *pass) lookBeyond(ctx context.Context) error {
 			}
 		}
 	}
-	return nil
+	return nurseryShards, nil
 }
 
-// lookOutside counts what carries the property but lies in no range, and finds
-// out whether the index shows anything of a target that holds entities.
-func (p *pass) lookOutside(ctx context.Context) error {
+// emptyIndex reports whether the target holds entities, but not one entry in
+// any range, due or not.
+func (p *pass) emptyIndex(ctx context.Context) (bool, error) {
 	counter, ok := p.Store.(store.Counter)
 	if !ok {
-		return nil
+		return false, nil
 	}
-	outside := make([]int64, len(p.namespaces))
-	empty, held := true, false
-	for i, ns := range p.namespaces {
+	for _, ns := range p.namespaces {
+		if any, err := p.anyEntry(ctx, ns); any || err != nil {
+			return false, err
+		}
+	}
+	held := false
+	for _, ns := range p.namespaces {
+		err := store.Retry(ctx, recordPatience, func() (err error) {
+			held, err = counter.Holds(ctx, p.target.Target, ns)
+			return err
+		})
+		if held || err != nil {
+			return held, err
+		}
+	}
+	return false, nil
+}
+
+// countOutside counts what carries the property but lies in no range.
+func (p *pass) countOutside(ctx context.Context) (sum int64, err error) {
+	counter, ok := p.Store.(store.Counter)
+	if !ok {
+		return 0, nil
+	}
+	for _, ns := range p.namespaces {
 		var mine []shardquery.Range
 		for _, r := range p.ranges {
 			if r.Namespace == ns {
@@ -110,46 +153,20 @@ func (p *pass) lookOutside(ctx context.Context) error {
 		}
 		n, err := p.countGaps(ctx, counter, ns, shardquery.Gaps(mine))
 		if err != nil {
-			return err
+			return 0, fmt.Errorf("count what lies outside all ranges: %w", err)
 		}
-		outside[i] = n
-		any, err := p.anyEntry(ctx, ns)
-		if err != nil {
-			return err
-		}
-		if any {
-			empty = false
-		} else if !held {
-			err := store.Retry(ctx, recordPatience, func() (err error) {
-				held, err = counter.Holds(ctx, p.target.Target, ns)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-		}
+		sum += n
 	}
-	p.record.Outside = 0
-	for _, n := range outside {
-		p.record.Outside += n
-	}
-	p.record.EmptyIndex = empty && held
-	if p.record.EmptyIndex {
-		p.Log.WarnContext(ctx, "the target holds entities, but not one of them has an entry in any range: nothing will be deleted. "+
-			"Check that the property is spelt as the writers spell it, that it is indexed, and that they stamp expiry keys; "+
-			"ignore this where no entity is meant to expire",
-			"kind", p.target.Kind, "property", p.target.Property, "outside", p.record.Outside)
-	} else if p.record.Outside > 0 {
-		p.Log.WarnContext(ctx, "entities carry the property but lie in no range: they will not be deleted",
-			"kind", p.target.Kind, "property", p.target.Property, "outside", p.record.Outside)
-	}
-	return nil
+	return sum, nil
 }
+
+// countersAtOnce is few, because the sweep that they run beside comes first.
+const countersAtOnce = 4
 
 func (p *pass) countGaps(ctx context.Context, counter store.Counter, ns string, gaps []store.Span) (int64, error) {
 	counted := make([]int64, len(gaps))
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(max(1, p.Workers))
+	group.SetLimit(countersAtOnce)
 	for i, gap := range gaps {
 		group.Go(func() error {
 			return store.Retry(ctx, recordPatience, func() (err error) {

@@ -36,13 +36,15 @@ type pass struct {
 	ranges     []shardquery.Range
 	horizon    time.Time // when the sweep began; each range takes its own at its claim
 
-	loading   sync.Mutex // held while the cursors are read
-	mu        sync.Mutex // guards what follows
-	table     cursor.Table
-	loaded    time.Time // when the read of table was sent
-	errs      []error
-	failed    int // ranges, errs keeps only the first few
-	throttled map[throttle.Reason]time.Duration
+	loading    sync.Mutex // held while the cursors are read
+	mu         sync.Mutex // guards what follows
+	table      cursor.Table
+	loaded     time.Time // when the read of table was sent
+	errs       []error
+	failed     int               // errs keeps only the first few
+	stuckSince time.Time         // when contention first kept an entity from being settled
+	looked     generation.Record // the target record after a look around
+	throttled  map[throttle.Reason]time.Duration
 
 	counts
 }
@@ -82,27 +84,33 @@ func (p *pass) run(ctx, work context.Context) error {
 	if err := p.listNamespaces(ctx); err != nil {
 		return err
 	}
-	if err := p.look(ctx); err != nil {
+	around, err := p.look(ctx)
+	if err != nil {
 		return err
 	}
 	p.countDue(ctx)
 	p.Progress.Ranges.Add(int64(len(p.ranges)))
-	queue := newQueue(p.order())
+	queue := &queue{}
+	for _, r := range p.order() {
+		queue.add(turn{r: r})
+	}
 	var group errgroup.Group
 	for range min(cap(p.slots), len(p.ranges)) {
 		group.Go(func() error {
-			for {
-				r, again, ok := queue.next()
-				if !ok {
-					return nil
-				}
-				p.one(ctx, work, r, again, queue)
+			for t, ok := queue.next(); ok; t, ok = queue.next() {
+				p.one(ctx, work, t, queue)
 			}
+			return nil
 		})
 	}
 	_ = group.Wait() // failures are in p.errs
+	if around != nil && ctx.Err() == nil {
+		if err := around(ctx); err != nil && ctx.Err() == nil {
+			p.fail(err)
+		}
+	}
 	if len(p.errs) > 0 {
-		return fmt.Errorf("%d of %d ranges failed: %w", p.failed, len(p.ranges), errors.Join(p.errs...))
+		return fmt.Errorf("%d failures in %d ranges: %w", p.failed, len(p.ranges), errors.Join(p.errs...))
 	}
 	if ctx.Err() != nil {
 		return errStopped
@@ -110,8 +118,11 @@ func (p *pass) run(ctx, work context.Context) error {
 	return nil
 }
 
-// one sweeps a range, waiting for its slot, and files what came of it.
-func (p *pass) one(ctx, work context.Context, r shardquery.Range, again bool, queue *queue) {
+// one gives a range its turn, and files what came of it.
+func (p *pass) one(ctx, work context.Context, t turn, queue *queue) {
+	if wait := t.after.Sub(p.Now()); wait > 0 {
+		_ = throttle.Sleep(ctx, wait) // a context that is done is seen below
+	}
 	select {
 	case p.slots <- struct{}{}:
 		defer func() { <-p.slots }()
@@ -121,15 +132,19 @@ func (p *pass) one(ctx, work context.Context, r shardquery.Range, again bool, qu
 		p.incomplete.Add(1)
 		return
 	}
+	r := t.r
 	var end ending
+	var unsettled int
 	err := protect(func() (err error) {
-		end, err = p.sweepRange(ctx, work, r, again)
+		end, unsettled, err = p.sweepRange(ctx, work, r, t.again)
 		return err
 	})
 	switch {
 	case err == nil && end == taken:
-		queue.again(r) // after all others: its holder may be done by then
-		return
+		queue.add(turn{r: r, again: true}) // after all others: its holder may be done by then
+	case err == nil && end == unfinished && p.Apply && p.mayStillSettle():
+		p.expired.Add(-int64(unsettled)) // it will be found due once more
+		queue.add(turn{r: r, after: p.Now().Add(settleEvery)})
 	case err == nil && end == unfinished:
 		p.incomplete.Add(1)
 	case err == nil:
@@ -383,12 +398,16 @@ func (p *pass) addSteps(n int64) {
 func (p *pass) result() TargetResult {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	rec := p.record
+	if p.looked.Target != "" {
+		rec = p.looked
+	}
 	res := TargetResult{
 		Name: p.target.Name, Horizon: p.horizon,
 		Scanned: p.scanned.Load(), Expired: p.expired.Load(), Deleted: p.deleted.Load(), Conflicts: p.conflicts.Load(),
-		Suspect: p.suspect.Load(), Malformed: p.malformed.Load(), Outside: p.record.Outside, Pages: p.pages.Load(),
+		Suspect: p.suspect.Load(), Malformed: p.malformed.Load(), Outside: rec.Outside, Pages: p.pages.Load(),
 		Ranges: len(p.ranges), Incomplete: int(p.incomplete.Load()), Retired: []int{},
-		Operations: p.meter.Operations(), Throttled: map[string]float64{}, EmptyIndex: p.record.EmptyIndex,
+		Operations: p.meter.Operations(), Throttled: map[string]float64{}, EmptyIndex: rec.EmptyIndex,
 	}
 	if !p.stepsUnknown.Load() {
 		n := p.counts.stepped.Load()
@@ -400,34 +419,50 @@ func (p *pass) result() TargetResult {
 	return res
 }
 
-// A queue hands out ranges; those that another worker holds come once more, at
-// the end.
+// mayStillSettle reports whether entities that contention did not let through
+// get another turn. The locks of a process that died are dropped with its
+// transaction, which the services end after 60 s without a request.
+func (p *pass) mayStillSettle() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stuckSince.IsZero() {
+		p.stuckSince = p.Now()
+	}
+	return p.Now().Sub(p.stuckSince) < settleFor
+}
+
+const (
+	settleEvery = 5 * time.Second
+	settleFor   = 90 * time.Second
+)
+
+// A turn is a range's place in the queue.
+type turn struct {
+	r     shardquery.Range
+	again bool      // another worker held it the last time
+	after time.Time // not before then
+}
+
+// A queue hands out turns, first come first served.
 type queue struct {
-	mu     sync.Mutex
-	first  []shardquery.Range
-	second []shardquery.Range
+	mu   sync.Mutex
+	list []turn
 }
 
-func newQueue(list []shardquery.Range) *queue { return &queue{first: list} }
-
-func (q *queue) next() (r shardquery.Range, again, ok bool) {
+func (q *queue) add(t turn) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.first) > 0 {
-		r, q.first = q.first[0], q.first[1:]
-		return r, false, true
-	}
-	if len(q.second) > 0 {
-		r, q.second = q.second[0], q.second[1:]
-		return r, true, true
-	}
-	return r, false, false
+	q.list = append(q.list, t)
 }
 
-func (q *queue) again(r shardquery.Range) {
+func (q *queue) next() (t turn, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.second = append(q.second, r)
+	if len(q.list) == 0 {
+		return t, false
+	}
+	t, q.list = q.list[0], q.list[1:]
+	return t, true
 }
 
 // FirstRecord returns the target record that a target without one would get.

@@ -43,19 +43,21 @@ type worker struct {
 	page    store.Page
 	ops     []store.Op
 	stuck   bool // an entry could not be settled: the cursor stays before it
+
+	unsettled int // such entries, all told
 }
 
 // sweepRange sweeps one range to its horizon and, where it is due, reads it from
-// its start. The range is claimed once the first page has found work.
-func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again bool) (ending, error) {
+// its start. The range is claimed once the first page has found work. Unsettled
+// counts the due entities that contention did not let through.
+func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again bool) (end ending, unsettled int, err error) {
 	if err := p.clock.check(); err != nil {
-		return unfinished, err
+		return unfinished, 0, err
 	}
 	cur := p.cursor(r)
 	if again {
-		var err error
 		if cur, err = p.await(ctx, r); err != nil || cur.Lease.Owner != "" && p.keeper.Wait(cur) > 0 {
-			return leftToHolder, err
+			return leftToHolder, 0, err
 		}
 	}
 	now := p.clock.Now()
@@ -67,24 +69,24 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 	reader := w.reader(cur.Position, w.horizon)
 	more, err := w.nonEmpty(reader)
 	if err != nil {
-		return unfinished, err
+		return unfinished, 0, err
 	}
 	if len(w.page.Entries) == 0 && !rewind {
-		return finished, w.idle(now)
+		return finished, 0, w.idle(now)
 	}
 	if p.Apply {
 		if p.keeper.Wait(cur) > 0 {
-			return taken, nil
+			return taken, 0, nil
 		}
 		w.claim, err = p.keeper.Claim(ctx, cur)
 		if errors.Is(err, cursor.ErrTaken) {
 			if again {
-				return leftToHolder, nil // it was free and is not any more: somebody is at it
+				return leftToHolder, 0, nil // it was free and is not any more: somebody is at it
 			}
-			return taken, p.refresh(ctx, p.Now())
+			return taken, 0, p.refresh(ctx, p.Now())
 		}
 		if err != nil {
-			return unfinished, err
+			return unfinished, 0, err
 		}
 		// Progress is saved and the lease released however the sweep ends.
 		defer func() {
@@ -97,7 +99,7 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 		w.pacer = throttle.NewPacer(p.Now, p.target.Pace, p.target.Page)
 	}
 	if err := w.walk(reader, more, w.moveCursor); err != nil {
-		return unfinished, err
+		return unfinished, 0, err
 	}
 	if !w.stuck {
 		w.update(func(c *cursor.Cursor) {
@@ -111,7 +113,7 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 	settled := !w.stuck
 	if rewind {
 		if err := w.readBehind(now); err != nil {
-			return unfinished, err
+			return unfinished, 0, err
 		}
 		settled = settled && !w.stuck
 	}
@@ -119,13 +121,13 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 		claim := w.claim
 		w.claim = nil
 		if err := claim.Release(w.work); err != nil {
-			return unfinished, err
+			return unfinished, 0, err
 		}
 	}
 	if !settled {
-		return unfinished, nil
+		return unfinished, w.unsettled, nil
 	}
-	return finished, nil
+	return finished, 0, nil
 }
 
 // reader returns a reader of the range with everything but its bounds set.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -95,7 +96,7 @@ func TestKilledTenTimesEmbedded(t *testing.T) {
 	b := newEmbedded(t, slowTarget)
 	ndjson, live := sessions(40_000, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
-	killTenTimes(b)
+	killTenTimes(b, 60)
 	var scanned int64
 	res := b.sweep("--apply")
 	scanned += res.Scanned
@@ -108,20 +109,29 @@ func TestKilledTenTimesEmbedded(t *testing.T) {
 	}
 }
 
-// killTenTimes starts ten sweeps and kills each without warning.
-func killTenTimes(b *bench) {
+// killTenTimes starts ten sweeps and kills each without warning in the middle
+// of its work: once it has logged a random number of pages, up to the given one.
+func killTenTimes(b *bench, pages int) {
 	b.t.Helper()
 	for i := range 10 {
-		cmd, _, log := b.command(nil, "sweep", "--apply")
+		cmd, _, _ := b.command(nil, "sweep", "--apply", "--log-level", "debug", "--log-format", "json")
+		cmd.Stderr = nil
+		log, err := cmd.StderrPipe()
+		if err != nil {
+			b.t.Fatal(err)
+		}
 		if err := cmd.Start(); err != nil {
 			b.t.Fatal(err)
 		}
-		time.Sleep(time.Duration(200+rand.IntN(300)) * time.Millisecond) // a real process: there is no clock to fake
-		if err := cmd.Process.Kill(); err != nil {
-			b.t.Fatal(err)
+		left := 1 + rand.IntN(pages)
+		for in := bufio.NewScanner(log); left > 0 && in.Scan(); {
+			if strings.Contains(in.Text(), `"msg":"page"`) {
+				left--
+			}
 		}
+		_ = cmd.Process.Kill() // one that is done already is told below
 		if err := cmd.Wait(); err == nil {
-			b.t.Logf("sweep %d was done before it was killed\n%s", i, log)
+			b.t.Logf("sweep %d was done before it was killed", i)
 		}
 	}
 }

@@ -168,6 +168,11 @@ func (b *bench) wantLive(live map[string]bool, args ...string) {
 			b.t.Fatalf("%s is live and gone; %d left, want %d", id, len(got), len(live))
 		}
 	}
+	for id, text := range got {
+		if !live[id] {
+			b.t.Errorf("%s has expired and is still there: %s", id, text)
+		}
+	}
 	if len(got) != len(live) {
 		b.t.Fatalf("%d entities left, want %d", len(got), len(live))
 	}

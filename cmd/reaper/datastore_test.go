@@ -1,0 +1,320 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	sdk "cloud.google.com/go/datastore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/reaper-ttl/reaper/internal/emulator"
+	"github.com/reaper-ttl/reaper/internal/nodewriter"
+	"github.com/reaper-ttl/reaper/store/datastore"
+)
+
+// newDatastore returns a bench on a fresh project of the emulator.
+func newDatastore(t *testing.T, targets string) (b *bench, e *emulator.Emulator, project string) {
+	e = emulator.Start(t, emulator.Datastore)
+	project = e.Project(t)
+	b = newBench(t, targets)
+	b.env = []string{"DATASTORE_EMULATOR_HOST=" + e.Host, "REAPER_STORE=datastore:" + project}
+	return b, e, project
+}
+
+// everything reads every entity of every kind and namespace named, by key.
+func everything(t *testing.T, e *emulator.Emulator, project string, kinds, namespaces []string) map[string]string {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+e.Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := sdk.NewClient(t.Context(), project, option.WithGRPCConn(conn), option.WithoutAuthentication())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	all := map[string]string{}
+	for _, ns := range namespaces {
+		for _, kind := range kinds {
+			var props []sdk.PropertyList
+			keys, err := client.GetAll(t.Context(), sdk.NewQuery(kind).Namespace(ns), &props)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, k := range keys {
+				slices.SortFunc(props[i], func(a, b sdk.Property) int { return strings.Compare(a.Name, b.Name) })
+				all[ns+"|"+datastore.FormatKey(k)] = fmt.Sprintf("%+v", props[i])
+			}
+		}
+	}
+	return all
+}
+
+var records = []string{"ReaperTarget", "ReaperCursor", "ReaperSweep"}
+
+// Another language's client writes, from nothing but the document, what this
+// program then sweeps: three namespaces, names and numbers, ancestors.
+func TestSweepsWhatNodeWrote(t *testing.T) {
+	n := 20_000
+	if testing.Short() {
+		n = 2_000
+	}
+	b, e, project := newDatastore(t, `targets:
+  - name: sessions
+    kind: Session
+    namespaces: ["", eu, us]
+    pace: {max: unlimited}
+`)
+	wrote := nodewriter.Run(t, nodewriter.Options{Host: e.Host, Project: project, Kind: "Session", Property: "expiry_key",
+		Namespaces: []string{"", "eu", "us"}, Elsewhere: "asia", Generation: 1, Shards: 16, Entities: n, Now: time.Now()})
+	kinds, namespaces := []string{"Session", "SessionArchive"}, []string{"", "eu", "us", "asia"}
+	before := everything(t, e, project, kinds, namespaces)
+	want := maps.Clone(before)
+	expired := 0
+	for _, w := range wrote {
+		if w.Role == nodewriter.Expired {
+			delete(want, w.Key.Namespace+"|"+datastore.FormatKey(w.Key))
+			expired++
+		}
+	}
+	if len(before) != len(wrote) || len(before)-len(want) != expired || expired < n/3 {
+		t.Fatalf("%d written, %d there, %d expired, %d known", len(wrote), len(before), expired, len(before)-len(want))
+	}
+
+	dry := b.sweep()
+	if dry.Expired != int64(expired) || dry.Deleted != 0 || dry.Ranges != 96 {
+		t.Errorf("dry run: %+v", dry)
+	}
+	if after := everything(t, e, project, kinds, namespaces); !maps.Equal(after, before) {
+		t.Error("the dry run changed entities")
+	}
+	if left := everything(t, e, project, records, []string{""}); len(left) != 0 {
+		t.Errorf("the dry run wrote records: %v", left)
+	}
+
+	began := time.Now()
+	res := b.sweep("--apply")
+	t.Logf("deleted %d in %v", res.Deleted, time.Since(began))
+	if res.Deleted != int64(expired) || !res.Complete || res.Malformed+res.Suspect+res.Outside+res.Conflicts != 0 || res.Stepped != nil {
+		t.Errorf("sweep: %+v", res)
+	}
+	after := everything(t, e, project, kinds, namespaces)
+	if !maps.Equal(after, want) {
+		for k := range want {
+			if after[k] != want[k] {
+				t.Fatalf("%s was %s and is %s", k, want[k], after[k])
+			}
+		}
+		t.Fatalf("%d entities left, want %d", len(after), len(want))
+	}
+	second := b.sweep("--apply")
+	if second.Scanned != 0 || second.Operations.Writes+second.Operations.Deletes != 0 {
+		t.Errorf("second sweep: %+v", second)
+	}
+}
+
+func TestKilledTenTimesDatastore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes half a minute")
+	}
+	b, _, _ := newDatastore(t, slowTarget)
+	ndjson, live := sessions(12_000, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	killTenTimes(b, 20)
+	before := b.status()
+	moved := 0
+	for _, r := range before.Ranges {
+		if r.Position != "" && r.Generation == 1 {
+			moved++
+		}
+	}
+	res := b.sweep("--apply")
+	if !res.Complete || moved == 0 || res.Scanned >= 6_000 {
+		t.Errorf("%d cursors had moved, last sweep: %+v", moved, res)
+	}
+	b.wantLive(live)
+}
+
+// A logLine is a debug line of a sweep, in JSON.
+type logLine struct {
+	Time    time.Time `json:"time"`
+	Msg     string    `json:"msg"`
+	Range   string    `json:"range"`
+	Owner   string    `json:"owner"`
+	Token   int64     `json:"token"`
+	Deleted int64     `json:"deleted"`
+}
+
+// Two processes that begin at once share the ranges; a trace of their commits
+// with the lease's owner and token proves that no range is held by both.
+func TestTwoProcessesShareTheRanges(t *testing.T) {
+	b, _, _ := newDatastore(t, `targets:
+  - name: sessions
+    kind: Session
+    page: 50
+    pace: {max: 200}
+`)
+	ndjson, live := sessions(10_000, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	b.env = append(b.env, "REAPER_LOG_LEVEL=debug", "REAPER_LOG_FORMAT=json", "REAPER_WORKERS=6")
+	var deleted int64
+	var traces [2][]logLine
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	for i := range traces {
+		cmd, out, log := b.command(nil, "sweep", "--apply", "--json")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		group.Go(func() {
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("process %d: %v\n%s", i, err, log)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			res := b.result(out.String())
+			if !res.Complete {
+				t.Errorf("process %d: %+v", i, res)
+			}
+			deleted += res.Targets[0].Deleted
+			for text := range strings.Lines(log.String()) {
+				var l logLine
+				if err := json.Unmarshal([]byte(text), &l); err == nil && l.Msg == "page" {
+					traces[i] = append(traces[i], l)
+				}
+			}
+		})
+	}
+	group.Wait()
+	b.wantLive(live)
+	if deleted != 5_000 {
+		t.Errorf("%d deleted by both, want each of the 5000 once", deleted)
+	}
+	type span struct {
+		first, last time.Time
+		owner       string
+	}
+	held := map[string]map[int64]span{} // by range and token
+	for i, trace := range traces {
+		ranges := map[string]bool{}
+		for _, l := range trace {
+			ranges[l.Range] = true
+			if held[l.Range] == nil {
+				held[l.Range] = map[int64]span{}
+			}
+			s, ok := held[l.Range][l.Token]
+			if ok && s.owner != l.Owner {
+				t.Errorf("range %s was held with token %d by %s and %s", l.Range, l.Token, s.owner, l.Owner)
+			}
+			if !ok {
+				s = span{first: l.Time, owner: l.Owner}
+			}
+			s.last = l.Time
+			held[l.Range][l.Token] = s
+		}
+		if len(ranges) < 4 {
+			t.Errorf("process %d swept %d ranges, want at least 4", i, len(ranges))
+		}
+		t.Logf("process %d swept %d ranges in %d pages", i, len(ranges), len(trace))
+	}
+	for name, tokens := range held {
+		var spans []span
+		for _, token := range slices.Sorted(maps.Keys(tokens)) {
+			spans = append(spans, tokens[token])
+		}
+		for i := 1; i < len(spans); i++ {
+			if spans[i].first.Before(spans[i-1].last) {
+				t.Errorf("range %s: %s commits until %v, %s from %v", name, spans[i-1].owner, spans[i-1].last, spans[i].owner, spans[i].first)
+			}
+		}
+	}
+}
+
+// Everything that may stand in an expiry property: only what expired goes.
+func TestJunkInTheProperty(t *testing.T) {
+	b, e, project := newDatastore(t, oneTarget)
+	conn, err := grpc.NewClient("passthrough:///"+e.Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := sdk.NewClient(t.Context(), project, option.WithGRPCConn(conn), option.WithoutAuthentication())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	now := time.Now().UTC()
+	key := func(at time.Time) string { return "00000001.0003." + at.Format("20060102T150405.000Z") }
+	for name, v := range map[string]any{
+		"expired": key(now.Add(-time.Hour)), "live": key(now.Add(time.Hour)), "suspect": key(time.Unix(0, 0).UTC()),
+		"year 1": "00000000.0003.00010101T000000.000Z", "year 9999": "00000000.0003.99991231T235959.999Z",
+		"garbage": "tomorrow", "garbage in range": key(now.Add(-time.Hour)) + "x", "empty": "", "integer": int64(17), "float": 1.5,
+		"boolean": true, "null": nil, "timestamp": now.Add(-time.Hour), "blob": []byte("x"), "geo": sdk.GeoPoint{Lat: 1},
+		"list": []any{key(now.Add(-2 * time.Hour)), "x"}, "key": sdk.NameKey("Session", "x", nil), "generation 9": "00000009.0003.20250101T000000.000Z",
+	} {
+		if _, err := client.Put(t.Context(), sdk.NameKey("Session", name, nil), &sdk.PropertyList{{Name: "expiry_key", Value: v}}); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	dry := b.sweep()
+	res := b.sweep("--apply")
+	if res.Deleted != 1 || dry.Expired != 1 || res.Suspect != 2 || res.Malformed != 2 || !res.Complete {
+		t.Errorf("dry run: %+v\nsweep: %+v", dry, res)
+	}
+	// The blob sorts with text where the emulator files it; the list counts by its other element, too.
+	if res.Outside < 8 || res.Outside != dry.Outside {
+		t.Errorf("outside: %d, in the dry run %d", res.Outside, dry.Outside)
+	}
+	left := everything(t, e, project, []string{"Session"}, []string{""})
+	if len(left) != 17 {
+		t.Errorf("%d left, want all but one of 18: %v", len(left), slices.Sorted(maps.Keys(left)))
+	}
+	if dumped := b.dumped(); len(dumped) != 17 {
+		t.Errorf("dump prints %d", len(dumped))
+	}
+}
+
+func TestNamespacesOfAllRefusedClearlyByTheEmulator(t *testing.T) {
+	b, _, _ := newDatastore(t, oneTarget+"    namespaces: [\"*\"]\n")
+	r := b.run(nil, "sweep", "--apply")
+	if r.code != exitFailed || !strings.Contains(r.log, "list namespaces") {
+		t.Errorf("exit code %d: %s", r.code, r.log)
+	}
+}
+
+func TestUnreachable(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits for the patience with an address where nobody answers")
+	}
+	b := newBench(t, oneTarget)
+	b.env = []string{"DATASTORE_EMULATOR_HOST=127.0.0.1:1", "REAPER_STORE=datastore:my-project"}
+	began := time.Now()
+	r := b.run(nil, "sweep", "--apply")
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if r.code != exitFailed || !strings.Contains(r.log, "127.0.0.1:1") || !strings.Contains(r.log, "check that the endpoint") {
+		t.Errorf("exit code %d: %s", r.code, r.log)
+	}
+}
+
+// A named database is another one.
+func TestNamedDatabase(t *testing.T) {
+	b, _, project := newDatastore(t, oneTarget)
+	ndjson, live := sessions(100, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	b.must(strings.NewReader(ndjson), "load", "--store", "datastore:"+project+"/second")
+	b.must(nil, "sweep", "--apply", "--store", "datastore:"+project+"/second")
+	b.wantLive(live, "--store", "datastore:"+project+"/second")
+	if got := b.dumped("--store", "datastore:"+project+"/(default)"); len(got) != 100 {
+		t.Errorf("%d left in the default database, want all 100", len(got))
+	}
+}
