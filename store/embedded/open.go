@@ -163,7 +163,7 @@ func open(dir string, o Options) (db *DB, err error) {
 	cfg := settings(o, lock, f)
 	cfg.EventListener = engineEvents(f, db.roomier)
 	cfg.ErrorIfExists, cfg.ErrorIfNotExists = !found, found
-	if db.engine, err = pebble.Open(dir, cfg); err != nil {
+	if db.engine, err = openEngine(dir, cfg, f); err != nil {
 		return nil, classify("the engine", err)
 	}
 	if !found {
@@ -178,9 +178,24 @@ func open(dir string, o Options) (db *DB, err error) {
 	return db, nil
 }
 
+// openEngine opens the engine and does not wait for it beyond a fault: before it
+// is open, a flush or compaction of its own may already have failed.
+func openEngine(dir string, cfg *pebble.Options, f *fault) (*pebble.DB, error) {
+	opened := make(chan *pebble.DB, 1)
+	err := f.run(func() error {
+		engine, err := pebble.Open(dir, cfg)
+		opened <- engine
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return <-opened, nil
+}
+
 func settings(o Options, lock *pebble.Lock, f *fault) *pebble.Options {
 	cfg := &pebble.Options{
-		FS:                          o.FS,
+		FS:                          disk{o.FS, f},
 		Lock:                        lock,
 		Logger:                      engineLog{o.Logger, f},
 		FormatMajorVersion:          pebble.FormatNewest,
@@ -315,7 +330,7 @@ func probe(dir string, o Options, lock *pebble.Lock) (err error) {
 	cfg.EventListener = engineEvents(f, func() {})
 	cfg.ReadOnly = true
 	cfg.DisableAutomaticCompactions = true
-	engine, err := pebble.Open(dir, cfg)
+	engine, err := openEngine(dir, cfg, f)
 	if err != nil {
 		return classify("read it", err)
 	}

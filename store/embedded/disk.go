@@ -1,0 +1,123 @@
+package embedded
+
+import "github.com/cockroachdb/pebble/v2/vfs"
+
+// A disk is the file system that the engine sees. A write that fails there is
+// the fault of the store, and is never reported to the engine: some of its ways
+// of handling one end the process, beyond the reach of recover (a log that
+// cannot be rotated unlocks a mutex twice), and others try again for ever. The
+// goroutine that met the error is left where it is; nobody waits for it, since
+// whatever waits for the engine waits for the fault as well.
+type disk struct {
+	vfs.FS
+	fault *fault
+}
+
+// A diskFile is a file that is open for writing, or a directory.
+type diskFile struct {
+	vfs.File
+	fault *fault
+}
+
+// must returns only where err is nil.
+func (f *fault) must(err error) {
+	if err != nil {
+		f.set(classify("write to the disk", err))
+		select {}
+	}
+}
+
+func (d disk) file(f vfs.File, err error) (vfs.File, error) {
+	d.fault.must(err)
+	return diskFile{f, d.fault}, nil
+}
+
+// Create implements [vfs.FS].
+func (d disk) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	return d.file(d.FS.Create(name, category))
+}
+
+// OpenReadWrite implements [vfs.FS].
+func (d disk) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	return d.file(d.FS.OpenReadWrite(name, category, opts...))
+}
+
+// ReuseForWrite implements [vfs.FS].
+func (d disk) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	return d.file(d.FS.ReuseForWrite(oldname, newname, category))
+}
+
+// OpenDir implements [vfs.FS]. The directory is opened to be synced; where it
+// cannot be opened, that is for the engine to say.
+func (d disk) OpenDir(name string) (vfs.File, error) {
+	f, err := d.FS.OpenDir(name)
+	if err != nil {
+		return nil, err
+	}
+	return diskFile{f, d.fault}, nil
+}
+
+// Link implements [vfs.FS].
+func (d disk) Link(oldname, newname string) error {
+	d.fault.must(d.FS.Link(oldname, newname))
+	return nil
+}
+
+// Rename implements [vfs.FS].
+func (d disk) Rename(oldname, newname string) error {
+	d.fault.must(d.FS.Rename(oldname, newname))
+	return nil
+}
+
+// Write implements [vfs.File].
+func (f diskFile) Write(p []byte) (int, error) {
+	n, err := f.File.Write(p)
+	f.fault.must(err)
+	return n, nil
+}
+
+// WriteAt implements [vfs.File].
+func (f diskFile) WriteAt(p []byte, offset int64) (int, error) {
+	n, err := f.File.WriteAt(p, offset)
+	f.fault.must(err)
+	return n, nil
+}
+
+// Sync implements [vfs.File].
+func (f diskFile) Sync() error {
+	f.fault.must(f.File.Sync())
+	return nil
+}
+
+// SyncData implements [vfs.File].
+func (f diskFile) SyncData() error {
+	f.fault.must(f.File.SyncData())
+	return nil
+}
+
+// SyncTo implements [vfs.File].
+func (f diskFile) SyncTo(length int64) (fullSync bool, err error) {
+	fullSync, err = f.File.SyncTo(length)
+	f.fault.must(err)
+	return fullSync, nil
+}
+
+// Preallocate implements [vfs.File]: it is where a full disk shows first.
+func (f diskFile) Preallocate(offset, length int64) error {
+	f.fault.must(f.File.Preallocate(offset, length))
+	return nil
+}
+
+// Stat implements [vfs.File]: the engine asks for the size of a log that it is
+// about to use again.
+func (f diskFile) Stat() (vfs.FileInfo, error) {
+	info, err := f.File.Stat()
+	f.fault.must(err)
+	return info, nil
+}
+
+// Close implements [vfs.File].
+func (f diskFile) Close() error {
+	f.fault.must(f.File.Close())
+	return nil
+}
