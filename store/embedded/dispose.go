@@ -138,8 +138,10 @@ func (db *DB) check(ctx context.Context, s *scratch, prefix int, b *store.Batch,
 	previous := []byte(nil)
 	for _, i := range s.order {
 		key := s.key(i)
-		if bytes.Equal(key, previous) {
-			s.pending = append(s.pending, i) // the same entry twice: the first one had it
+		if bytes.Equal(key, previous) || b.Ops[i].Entry.Value.Type == store.List {
+			// The same entry twice, of which the first one had it; or a list, that
+			// may be a plain value by now.
+			s.pending = append(s.pending, i)
 			continue
 		}
 		previous = key
