@@ -1,0 +1,347 @@
+package cursor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+var (
+	id    = cursor.ID{Target: "sessions", Generation: 1, Shard: "0003"}
+	scope = cursor.Scope{Kind: "Session", Property: "expiry_key", Layout: "generation", Opened: time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)}
+)
+
+func keeper(s store.Store, owner string) *cursor.Keeper {
+	return &cursor.Keeper{Store: s, Owner: owner, Lease: 30 * time.Second, Now: time.Now, StoreNow: time.Now,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+}
+
+func load(t *testing.T, s store.Store, before cursor.Table) cursor.Table {
+	t.Helper()
+	table, _, err := cursor.Load(context.WithoutCancel(t.Context()), s, "sessions", store.Text, before, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+func at(text, key string) store.Position {
+	return store.Position{Value: store.TextValue(text), Key: key}
+}
+
+func ExampleKeeper() {
+	ctx := context.Background()
+	s := modelstore.New(time.Now)
+	table, _, _ := cursor.Load(ctx, s, "sessions", store.Text, nil, time.Now)
+	claim, err := keeper(s, "this process").Claim(ctx, table.Get(id, scope))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	// … entities are deleted up to s-1842, and then:
+	claim.Update(func(c *cursor.Cursor) {
+		c.Position = store.Position{Value: store.TextValue("00000001.0003.20261121T000730.855Z"), Key: `"s-1842"`}
+		c.Deleted += 500
+	})
+	if err := claim.Release(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	table, _, _ = cursor.Load(ctx, s, "sessions", store.Text, table, time.Now)
+	c := table.Get(id, scope)
+	fmt.Println(c.Position.Value.Text, c.Position.Key, c.Deleted)
+	// Output: 00000001.0003.20261121T000730.855Z "s-1842" 500
+}
+
+func TestKeysAreEscaped(t *testing.T) {
+	seen := map[string]cursor.ID{}
+	for _, c := range []struct {
+		id   cursor.ID
+		want string
+	}{
+		{id, "sessions.00000001.0003"},
+		{cursor.ID{Target: "s", Namespace: "eu", Generation: 12, Shard: "x"}, "s.00000012.x@eu"},
+		{cursor.ID{Target: "s", Generation: 12, Shard: "x@eu"}, "s.00000012.x%40eu"},
+		{cursor.ID{Target: "s", Generation: 0, Shard: "a.b/c%é", Namespace: "n.1"}, "s.00000000.a%2Eb%2Fc%25%C3%A9@n%2E1"},
+	} {
+		if got := c.id.Key(); got != c.want {
+			t.Errorf("key of %+v = %q, want %q", c.id, got, c.want)
+		}
+		if other, ok := seen[c.id.Key()]; ok {
+			t.Errorf("%+v and %+v have one key", c.id, other)
+		}
+		seen[c.id.Key()] = c.id
+	}
+}
+
+// What a claim saves is what the next process reads.
+func TestRecordRoundTrip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		now := time.Now().UTC()
+		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope))
+		if err != nil {
+			t.Fatal(err)
+		}
+		claim.Update(func(c *cursor.Cursor) {
+			c.Position, c.Swept, c.Deleted = at("00000001.0003.x", "k"), now, 7
+			c.Rewind = cursor.Rewind{Position: at("00000001.0003.a", "j"), Began: now, Done: now.Add(-time.Hour)}
+			c.Rate, c.RateUsed, c.TargetRevision = 750.5, now, 9
+		})
+		if err := claim.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want := claim.Cursor()
+		got := load(t, s, nil)[id]
+		got.Seen, want.Seen = time.Time{}, time.Time{}
+		if got != want {
+			t.Errorf("read %+v\nwrote %+v", got, want)
+		}
+		if got.Lease != (cursor.Lease{Token: 1}) {
+			t.Errorf("lease after the release: %+v", got.Lease)
+		}
+	})
+}
+
+func TestAnotherScopeDiscardsPositionNotToken(t *testing.T) {
+	c := cursor.Cursor{ID: id, Scope: scope, Position: at("x", "y"), Swept: time.Unix(1, 0), Rewind: cursor.Rewind{Done: time.Unix(1, 0)},
+		Lease: cursor.Lease{Token: 5}, Deleted: 9}
+	table := cursor.Table{id: c}
+	if got := table.Get(id, scope); got != c {
+		t.Errorf("same scope: %+v", got)
+	}
+	for _, other := range []cursor.Scope{
+		{Kind: "User", Property: scope.Property, Layout: scope.Layout, Opened: scope.Opened},
+		{Kind: scope.Kind, Property: "other", Layout: scope.Layout, Opened: scope.Opened},
+		{Kind: scope.Kind, Property: scope.Property, Layout: "sharded", Opened: scope.Opened},
+		{Kind: scope.Kind, Property: scope.Property, Layout: scope.Layout, Opened: scope.Opened.Add(1)},
+	} {
+		got := table.Get(id, other)
+		if !got.Position.IsZero() || got.Rewind != (cursor.Rewind{}) || !got.Swept.IsZero() || got.Lease.Token != 5 || got.Deleted != 9 {
+			t.Errorf("scope %+v: %+v", other, got)
+		}
+	}
+}
+
+func TestLoadRefusesNonsense(t *testing.T) {
+	for field, value := range map[string]any{
+		"schema": int64(2), "namespace": int64(1), "position": true, "rewind_began": "soon", "token": "1", "shard": "0004", "generation": int64(2),
+	} {
+		s := modelstore.New(time.Now)
+		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := claim.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got, _ := s.Load(t.Context(), store.CursorRecord, "sessions")
+		rec := got.List[0]
+		prev := rec.Revision
+		rec.Revision, rec.Fields[field] = "edited", value
+		if err := s.Save(t.Context(), rec, prev); err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = cursor.Load(t.Context(), s, "sessions", store.Text, nil, time.Now)
+		if err == nil || field == "schema" && !errors.Is(err, cursor.ErrNewer) || !strings.Contains(err.Error(), rec.Key) {
+			t.Errorf("%s = %v: %v", field, value, err)
+		}
+	}
+}
+
+// A claim is renewed for as long as it lasts, moving or waiting, and nobody else
+// gets the range meanwhile (L3).
+func TestClaimIsExclusiveUntilReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		first, second := keeper(s, "first"), keeper(s, "second")
+		claim, err := first.Claim(t.Context(), load(t, s, nil).Get(id, scope))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var table cursor.Table
+		for range 100 {
+			table = load(t, s, table)
+			if _, err := second.Claim(t.Context(), table.Get(id, scope)); !errors.Is(err, cursor.ErrTaken) {
+				t.Fatalf("claim of a held range: %v", err)
+			}
+			time.Sleep(3 * time.Second)
+		}
+		if _, cancel, err := claim.Writing(t.Context()); err != nil {
+			t.Errorf("after five minutes: %v", err)
+		} else {
+			cancel()
+		}
+		if err := claim.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		next, err := second.Claim(t.Context(), load(t, s, table).Get(id, scope))
+		if err != nil {
+			t.Fatalf("claim of a released range: %v", err)
+		}
+		if got := next.Cursor().Lease.Token; got != 2 {
+			t.Errorf("token %d after the first one's 1", got)
+		}
+		_ = next.Release(t.Context())
+	})
+}
+
+func TestOnlyOneOfManyClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		cur := load(t, s, nil).Get(id, scope)
+		won := make(chan *cursor.Claim, 20)
+		for i := range 20 {
+			go func() {
+				claim, err := keeper(s, fmt.Sprint(i)).Claim(t.Context(), cur)
+				if err != nil && !errors.Is(err, cursor.ErrTaken) {
+					t.Error(err)
+				}
+				won <- claim
+			}()
+		}
+		winners := 0
+		for range 20 {
+			if claim := <-won; claim != nil {
+				winners++
+				_ = claim.Release(t.Context())
+			}
+		}
+		if winners != 1 {
+			t.Errorf("%d workers hold the range", winners)
+		}
+	})
+}
+
+// A holder whose store does not answer gives up before anybody may take over,
+// and starts no write that could outlast its lease.
+func TestHolderGivesUpInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		claim, err := keeper(s, "first").Claim(t.Context(), load(t, s, nil).Get(id, scope))
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		table := load(t, s, nil)
+		silent := true
+		s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if silent && c.Method == "Save" && c.Record.Fields["owner"] == "first" {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}
+		ctx, cancel, err := claim.Writing(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cancel()
+		<-ctx.Done()
+		if held := time.Since(began); held > 30*time.Second {
+			t.Errorf("writes were allowed for %v", held)
+		}
+		if _, _, err := claim.Writing(t.Context()); !errors.Is(err, cursor.ErrLost) {
+			t.Errorf("a write after that: %v", err)
+		}
+		time.Sleep(time.Minute)
+		<-claim.Done()
+		next, err := keeper(s, "second").Claim(t.Context(), load(t, s, table).Get(id, scope))
+		if err != nil {
+			t.Fatalf("takeover: %v", err)
+		}
+		silent = false
+		claim.Update(func(c *cursor.Cursor) { c.Position = at("far", "ahead") })
+		if err := claim.Release(t.Context()); err == nil {
+			t.Error("a lost claim was released")
+		}
+		if err := next.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := load(t, s, nil)[id]; !got.Position.IsZero() {
+			t.Errorf("a worker that lost its lease moved the cursor to %+v", got.Position)
+		}
+	})
+}
+
+// A save whose reply is lost is repeated as the same write, and succeeds.
+func TestLostReplyOfASave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		lost := 0
+		s.After = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && lost < 3 {
+				lost++
+				return fmt.Errorf("the reply was lost: %w", store.ErrUnavailable)
+			}
+			return nil
+		}
+		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost = 0
+		claim.Update(func(c *cursor.Cursor) { c.Position = at("x", "y") })
+		if err := claim.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := load(t, s, nil)[id]; got.Position != at("x", "y") || got.Lease.Token != 1 || got.Lease.Owner != "" {
+			t.Errorf("the record: %+v", got)
+		}
+	})
+}
+
+// Opening an exclusive store voids the leases of every other opening at once.
+func TestExclusiveStoreVoidsOldLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		before := keeper(s, "opening-1/a")
+		before.Opening = "opening-1/"
+		if _, err := before.Claim(t.Context(), load(t, s, nil).Get(id, scope)); err != nil {
+			t.Fatal(err)
+		}
+		after := keeper(s, "opening-2/a")
+		after.Opening = "opening-2/"
+		claim, err := after.Claim(t.Context(), load(t, s, nil).Get(id, scope))
+		if err != nil {
+			t.Fatalf("claim after a new opening: %v", err)
+		}
+		if err := claim.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute) // the first claim's keeper finds out and ends
+	})
+}
+
+func TestMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		k := keeper(s, "a")
+		cur := load(t, s, nil).Get(id, scope)
+		move := func(c *cursor.Cursor) { c.Position = at("x", "") }
+		if ok, err := k.Move(t.Context(), cur, move); !ok || err != nil {
+			t.Fatalf("move: %v, %v", ok, err)
+		}
+		if ok, err := k.Move(t.Context(), cur, move); ok || err != nil {
+			t.Errorf("move of a record that has changed: %v, %v", ok, err)
+		}
+		claim, err := keeper(s, "b").Claim(t.Context(), load(t, s, nil).Get(id, scope))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := k.Move(t.Context(), load(t, s, nil).Get(id, scope), move); ok || err != nil {
+			t.Errorf("move of a held range: %v, %v", ok, err)
+		}
+		_ = claim.Release(t.Context())
+	})
+}

@@ -1,0 +1,209 @@
+package shardquery_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+var target = store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text}
+
+func ExampleReader() {
+	now := time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
+	s := modelstore.New(func() time.Time { return now })
+	stamp := generation.Stamper{Generation: 1, Shards: 1}
+	for i := range 5 {
+		name := fmt.Sprintf("s-%d", i)
+		key, _ := stamp.Name(name, now.Add(time.Duration(i-3)*time.Hour))
+		_ = s.Put(context.Background(), target, "", []store.Entity{{Name: name, Expiry: store.TextValue(key.String())}})
+	}
+	r := shardquery.Reader{Store: s, Target: target, Range: shardquery.Range{Generation: 1}, Until: now, Page: 3, Now: time.Now}
+	var page store.Page
+	for more := true; more; {
+		var err error
+		if more, err = r.Next(context.Background(), &page); err != nil {
+			fmt.Println(err)
+			return
+		}
+		for _, e := range page.Entries {
+			fmt.Println(e.Key, e.Value.Text)
+		}
+	}
+	// Output:
+	// "s-0" 00000001.0000.20261121T000000.000Z
+	// "s-1" 00000001.0000.20261121T010000.000Z
+	// "s-2" 00000001.0000.20261121T020000.000Z
+	// "s-3" 00000001.0000.20261121T030000.000Z
+}
+
+func TestRangesAndGapsCoverTheIndex(t *testing.T) {
+	gens := []generation.Generation{{Number: 3, Shards: 2}, {Number: 7, Shards: 1}, {Number: 0, Shards: 3}}
+	ranges := shardquery.Ranges(gens, []string{""})
+	if len(ranges) != 6 {
+		t.Fatalf("%d ranges: %v", len(ranges), ranges)
+	}
+	gaps := shardquery.Gaps(ranges)
+	for _, v := range []string{"", "0", "00000000.0000", "00000000.0000.", "00000000.0000.2026", "00000000.0000/", "00000000.0002.x", "00000000.0003.x",
+		"00000003.0001.y", "00000003.0002.y", "00000005.0000.y", "00000007.0000.\xff", "00000007.0000/", "tomorrow", "é"} {
+		covered := 0
+		for _, r := range ranges {
+			if lo, hi := expirykey.Range(r.Generation, r.Shard); v >= lo && v < hi {
+				covered++
+			}
+		}
+		for _, g := range gaps {
+			if v >= g.From && (g.To == "" || v < g.To) {
+				covered++
+			}
+		}
+		if covered != 1 {
+			t.Errorf("%q lies in %d ranges and gaps, want exactly one", v, covered)
+		}
+	}
+}
+
+// FuzzGaps holds that every text is in exactly one range or gap.
+func FuzzGaps(f *testing.F) {
+	f.Add("00000001.0003/", 4, 4)
+	f.Fuzz(func(t *testing.T, v string, first, nursery int) {
+		if first < 1 || first > 50 || nursery < 1 || nursery > 50 {
+			return
+		}
+		ranges := shardquery.Ranges([]generation.Generation{{Number: 1, Shards: first}, {Number: 0, Shards: nursery}}, []string{""})
+		covered := 0
+		for _, r := range ranges {
+			if lo, hi := expirykey.Range(r.Generation, r.Shard); v >= lo && v < hi {
+				covered++
+			}
+		}
+		for _, g := range shardquery.Gaps(ranges) {
+			if v >= g.From && (g.To == "" || v < g.To) {
+				covered++
+			}
+		}
+		if covered != 1 {
+			t.Errorf("%q lies in %d ranges and gaps", v, covered)
+		}
+	})
+}
+
+// Whatever queries fail, are too slow or too large, and wherever a reader stops
+// and another goes on from its position: each entry comes once, in order.
+func TestReaderReadsEachEntryOnce(t *testing.T) {
+	for seed := range uint64(100) {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 3))
+			now := time.Now()
+			s := modelstore.New(time.Now)
+			var want []string
+			for i := range rng.IntN(200) {
+				at := now.Add(-time.Duration(rng.Int64N(int64(2000 * time.Hour))))
+				if rng.IntN(3) == 0 {
+					at = now.Add(-1000 * time.Hour) // many at one instant
+				}
+				name := fmt.Sprintf("e-%03d", i)
+				key, err := expirykey.New(1, 0, at)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want = append(want, key.String()+` "`+name+`"`)
+				_ = s.Put(t.Context(), target, "", []store.Entity{{Name: name, Expiry: store.TextValue(key.String())}})
+			}
+			slices.Sort(want)
+			dense := time.Duration(100+rng.IntN(1000)) * time.Hour // a query over more than this is too slow
+			s.Before = func(ctx context.Context, c modelstore.Call) error {
+				// Tombstones lie over the last 3,000 hours only.
+				from := now.Add(-3000 * time.Hour)
+				if k, err := expirykey.Parse(c.Query.After.Value.Text); err == nil && k.Expires.After(from) {
+					from = k.Expires
+				}
+				to, err := expirykey.Parse(c.Query.Hi.Text)
+				switch {
+				case rng.IntN(10) == 0:
+					return fmt.Errorf("now and then: %w", store.ErrUnavailable)
+				case c.Query.Limit > 20 && rng.IntN(2) == 0:
+					return fmt.Errorf("%d at once: %w", c.Query.Limit, store.ErrTooLarge)
+				case err == nil && to.Expires.Sub(from) > dense:
+					<-ctx.Done()
+					return fmt.Errorf("too many tombstones: %w", ctx.Err())
+				}
+				return nil
+			}
+			var got []string
+			r := newReader(s, store.Position{}, now, 1+rng.IntN(100))
+			var page store.Page
+			for more := true; more; {
+				var err error
+				if more, err = r.Next(t.Context(), &page); err != nil {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+				at := store.Position{}
+				for _, e := range page.Entries {
+					got = append(got, e.Value.Text+" "+e.Key)
+					at = e.Position()
+				}
+				if !at.IsZero() && rng.IntN(5) == 0 {
+					r, more = newReader(s, at, now, 1+rng.IntN(100)), true // another process goes on
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("seed %d: read %d entries, want %d, each once and in order", seed, len(got), len(want))
+			}
+		})
+	}
+}
+
+func newReader(s store.Store, from store.Position, until time.Time, page int) *shardquery.Reader {
+	return &shardquery.Reader{Store: s, Target: target, Range: shardquery.Range{Generation: 1}, From: from, Until: until,
+		Plain: until.Add(-2500 * time.Hour), Page: page, Now: time.Now}
+}
+
+func TestReaderGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		for _, c := range []struct {
+			err  error
+			most time.Duration
+		}{
+			{store.ErrDenied, 0},
+			{store.ErrMissingIndex, 0},
+			{store.ErrTooLarge, 0},
+			{store.ErrDeadline, time.Minute},
+			{store.ErrPushback, 3 * time.Minute},
+		} {
+			s.Before = func(context.Context, modelstore.Call) error { return fmt.Errorf("for ever: %w", c.err) }
+			began := time.Now()
+			var page store.Page
+			_, err := newReader(s, store.Position{}, time.Now(), 500).Next(t.Context(), &page)
+			if !errors.Is(err, c.err) || time.Since(began) > c.most {
+				t.Errorf("%v: gave up after %v with %v", c.err, time.Since(began), err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		var page store.Page
+		if _, err := newReader(s, store.Position{}, time.Now(), 500).Next(ctx, &page); !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled: %v", err)
+		}
+	})
+}
+
+func TestNothingBeforeYearOne(t *testing.T) {
+	s := modelstore.New(time.Now)
+	var page store.Page
+	more, err := newReader(s, store.Position{}, time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC), 500).Next(t.Context(), &page)
+	if more || err != nil || len(page.Entries) > 0 {
+		t.Errorf("%v, %v, %v", page.Entries, more, err)
+	}
+}
