@@ -1,0 +1,103 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A driver maps what the service says to a sentinel once; Retry then knows what
+// to do about it.
+func ExampleRetry() {
+	tries := 0
+	err := store.Retry(context.Background(), time.Minute, func() error {
+		if tries++; tries < 3 {
+			return fmt.Errorf("commit: %w", store.ErrPushback)
+		}
+		return nil
+	})
+	fmt.Println(tries, err)
+	err = store.Retry(context.Background(), time.Minute, func() error {
+		return fmt.Errorf("commit: %w", store.ErrDenied)
+	})
+	fmt.Println(err)
+	// Output:
+	// 3 <nil>
+	// commit: access denied
+}
+
+func TestRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		err := store.Retry(t.Context(), time.Minute, func() error { return store.ErrUnavailable })
+		if took := time.Since(began); !errors.Is(err, store.ErrUnavailable) || took < 30*time.Second || took > time.Minute {
+			t.Errorf("gave up after %v with %v", took, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began = time.Now()
+		err = store.Retry(ctx, time.Hour, func() error { return store.ErrContention })
+		if took := time.Since(began); !errors.Is(err, store.ErrContention) || !errors.Is(err, context.DeadlineExceeded) || took > time.Second {
+			t.Errorf("the context ended it after %v with %v", took, err)
+		}
+	})
+}
+
+func TestRevisionsNeverRepeat(t *testing.T) {
+	seen := map[string]bool{}
+	prev := ""
+	for i := range 1000 {
+		prev = store.NewRevision(prev)
+		var count int
+		if _, err := fmt.Sscanf(prev, "%d-", &count); err != nil || count != i+1 || seen[prev] {
+			t.Fatalf("revision %d is %q", i, prev)
+		}
+		seen[prev] = true
+	}
+	if a, b := store.NewRevision("7-x"), store.NewRevision("7-x"); a == b {
+		t.Errorf("two writers choose %q", a)
+	}
+	if got := store.NewRevision("by hand"); got[:2] != "1-" {
+		t.Errorf("after a foreign one: %q", got)
+	}
+}
+
+func TestFieldReaderNamesWhatIsWrong(t *testing.T) {
+	f := store.Fields{"text": "a", "int": int64(1), "float": 1.5, "bool": true, "at": "2026-11-21T03:00:00.000001Z",
+		"list": []store.Fields{{"x": int64(1)}}, "bad": "yesterday", "null": nil}
+	r := f.Reader("record x")
+	if r.Text("text") != "a" || r.Int("int") != 1 || r.Float("float") != 1.5 || r.Float("int") != 1 || !r.Bool("bool") ||
+		r.Time("at") != time.Date(2026, 11, 21, 3, 0, 0, 1000, time.UTC) || len(r.List("list")) != 1 ||
+		r.Text("missing") != "" || r.Int("null") != 0 || !r.Time("missing").IsZero() {
+		t.Error("a field reads wrong")
+	}
+	if err := r.Err(); err != nil {
+		t.Errorf("nothing is wrong yet: %v", err)
+	}
+	r.Int("text")
+	r.Time("bad")
+	r.Bool("list")
+	err := r.Err()
+	for _, want := range []string{"record x: field text", "field bad", "field list"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %v", want, err)
+		}
+	}
+}
+
+func TestMeter(t *testing.T) {
+	var m store.Meter
+	store.Bill(t.Context(), store.Operations{Reads: 99}) // no meter: nobody counts
+	ctx := store.WithMeter(t.Context(), &m)
+	store.Bill(ctx, store.Operations{Reads: 1, Writes: 2, Deletes: 3})
+	store.Bill(ctx, store.Operations{Deletes: 1})
+	if got := m.Operations(); got != (store.Operations{Reads: 1, Writes: 2, Deletes: 4}) {
+		t.Errorf("billed %+v", got)
+	}
+}
