@@ -2,7 +2,6 @@ package embedded
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -448,17 +447,4 @@ func indexRows(buf []byte, kind string, e entity, id []byte, row func(key []byte
 	}
 	buf = append(buf, id...)
 	return buf, row(buf, false)
-}
-
-// compareIDs orders entities as their encoded keys are ordered.
-func compareIDs(a, b store.Entity) int {
-	switch {
-	case a.Name == "" && b.Name == "":
-		return cmp.Compare(a.Number, b.Number)
-	case a.Name == "":
-		return -1
-	case b.Name == "":
-		return 1
-	}
-	return strings.Compare(a.Name, b.Name)
 }

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/embedded"
 	"github.com/reaper-ttl/reaper/store/storetest"
@@ -12,7 +11,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	open := func(tb storetest.TB) store.Store {
-		db, err := embedded.Open("db", embedded.Options{Now: time.Now, Create: true, FS: vfs.NewMem()})
+		db, err := embedded.Open("db", embedded.Options{Now: time.Now, InMemory: true})
 		if err != nil {
 			tb.Fatalf("open: %v", err)
 		}

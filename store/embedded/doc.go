@@ -36,9 +36,13 @@
 //
 // There is only the default namespace, and no ancestors. Only the expiry
 // property that an entity was put with is indexed: a target that names another
-// property finds nothing. Names and indexed strings have at most 1,500 bytes. A
-// write error of the engine is final: every later call fails with
-// [store.ErrFailed], and the directory stays locked until the process ends,
-// because nobody knows what the engine still does. What the log holds is there
-// again at the next opening.
+// property finds nothing. Names and indexed strings have at most 1,500 bytes.
+//
+// The first write that the disk refuses is final: every later call fails with
+// [store.ErrFailed], goroutines of the engine are left where they were, and the
+// directory stays locked until the process ends, because nobody knows what is
+// still at work there. What the log holds is there again at the next opening.
+//
+// An opening reads the log and the list of tables before it writes anything;
+// damage within a table shows when the table is read.
 package embedded

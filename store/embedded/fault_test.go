@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path"
 	"strings"
 	"sync"
@@ -243,7 +244,7 @@ func TestReadsFail(t *testing.T) {
 	d.armed.Store(true)
 	err := db.Scan(t.Context(), everything(), new(store.Page))
 	if d.hits.Load() == 0 {
-		t.Skip("nothing was read from the disk")
+		t.Fatal("nothing was read from the disk")
 	}
 	if !errors.Is(err, store.ErrFailed) || !errors.Is(err, syscall.EIO) {
 		t.Errorf("scan: %v", err)
@@ -278,4 +279,47 @@ func TestCreationFails(t *testing.T) {
 			return
 		}
 	}
+}
+
+// TestFatal: where the engine would end the process, only one goroutine ends,
+// and the store has a fault.
+func TestFatal(t *testing.T) {
+	newLog := func() engineLog { return engineLog{slog.New(slog.DiscardHandler), &fault{hit: make(chan struct{})}} }
+	t.Run("in a call", func(t *testing.T) {
+		l := newLog()
+		err := l.fault.run(func() error {
+			l.Fatalf("MANIFEST flush failed: %v", syscall.ENOSPC)
+			return errors.New("it went on")
+		})
+		if !errors.Is(err, store.ErrFailed) || !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "MANIFEST flush failed") {
+			t.Errorf("%v", err)
+		}
+		if again := l.fault.run(func() error { return nil }); !errors.Is(again, store.ErrFailed) {
+			t.Errorf("the next call: %v", again)
+		}
+	})
+	t.Run("in the background", func(t *testing.T) {
+		l := newLog()
+		go l.Fatalf("%v", syscall.ENOSPC) // as on a goroutine of the engine, with no call of ours on its stack
+		within(t, "whoever waits", func() { <-l.fault.hit })
+		if err := l.fault.get(); !errors.Is(err, store.ErrFailed) || !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("stuck", func(t *testing.T) {
+		l := newLog()
+		go l.fault.set(classify("test", syscall.EIO))
+		within(t, "a call that is stuck", func() {
+			if err := l.fault.run(func() error { select {} }); !errors.Is(err, syscall.EIO) {
+				t.Errorf("%v", err)
+			}
+		})
+	})
+	t.Run("a panic of the engine", func(t *testing.T) {
+		db := openIn(t, vfs.NewMem())
+		closeDB(t, db)
+		if err := db.fault.run(db.engine.Close); !errors.Is(err, store.ErrFailed) {
+			t.Errorf("%v", err)
+		}
+	})
 }

@@ -38,7 +38,11 @@ type Options struct {
 	// a store only gets slower.
 	HoldCompaction bool
 
-	// FS is the file system; nil means the operating system's.
+	// InMemory makes a new store that is gone when it is closed: for tests. The
+	// directory is then only a name.
+	InMemory bool
+
+	// FS is the file system; nil means the operating system's, or memory.
 	FS vfs.FS
 
 	// Logger gets what the engine has to say; nil means nobody does.
@@ -55,8 +59,10 @@ const (
 
 const (
 	cacheBytes   = 32 << 20
-	memtables    = 4 // full ones that wait for a flush before writers do
-	crowded      = 8 // L0 sublevels at which writers wait for a compaction; the engine stalls at 12
+	memtables    = 4  // full ones that wait for a flush before writers do
+	compactAt    = 8  // L0 sublevels at which a compaction begins: at the engine's 4 a sweep is slower by a third
+	crowded      = 16 // at which our writers wait for it, heeding their contexts
+	stallAt      = 24 // at which the engine stalls whoever writes, for seconds
 	stallRecheck = time.Second
 )
 
@@ -97,6 +103,12 @@ var (
 func Open(dir string, o Options) (*DB, error) {
 	if o.Now == nil {
 		return nil, fmt.Errorf("%w: an embedded store needs a clock", store.ErrInvalid)
+	}
+	if o.InMemory {
+		o.Create = true
+		if o.FS == nil {
+			o.FS = vfs.NewMem()
+		}
 	}
 	if o.FS == nil {
 		o.FS = vfs.Default
@@ -201,6 +213,8 @@ func settings(o Options, lock *pebble.Lock, f *fault) *pebble.Options {
 		FormatMajorVersion:          pebble.FormatNewest,
 		CacheSize:                   cacheBytes,
 		MemTableStopWritesThreshold: memtables,
+		L0CompactionThreshold:       compactAt,
+		L0StopWritesThreshold:       stallAt,
 	}
 	if o.HoldCompaction {
 		cfg.DisableAutomaticCompactions = true

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/embedded"
 )
@@ -97,7 +96,7 @@ type full interface {
 }
 
 func good(t *testing.T) full {
-	db, err := embedded.Open("db", embedded.Options{Now: time.Now, Create: true, FS: vfs.NewMem()})
+	db, err := embedded.Open("db", embedded.Options{Now: time.Now, InMemory: true})
 	if err != nil {
 		t.Fatal(err)
 	}
