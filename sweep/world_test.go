@@ -89,8 +89,8 @@ func (w *world) sweep() sweep.TargetResult {
 }
 
 // put writes one entity, stamped for a generation.
-func (w *world) put(generation_, shards int, name string, expires time.Time) string {
-	key, err := generation.Stamper{Generation: generation_, Shards: shards}.Name(name, expires)
+func (w *world) put(number, shards int, name string, expires time.Time) string {
+	key, err := generation.Stamper{Generation: number, Shards: shards}.Name(name, expires)
 	if err != nil {
 		w.t.Fatal(err)
 	}

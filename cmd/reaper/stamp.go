@@ -89,17 +89,14 @@ func (a *app) parseInstant(s string) (time.Time, error) {
 // currentStamper asks the store what writers stamp with at present. Without a
 // store that is the nursery.
 func (a *app) currentStamper(cmd *cobra.Command, nursery generation.Stamper) (s generation.Stamper, err error) {
-	c, log, err := a.load(cmd)
+	c, _, err := a.load(cmd)
 	if err != nil {
 		return s, err
 	}
 	if c.Store.IsZero() && len(a.targets) == 0 {
 		return nursery, nil
 	}
-	if c, _, log, err = a.loadTargets(cmd); err != nil {
-		return s, err
-	}
-	targets, err := c.Select(a.targets)
+	c, targets, log, err := a.loadTargets(cmd)
 	if err != nil {
 		return s, err
 	}

@@ -121,8 +121,8 @@ func TestDumpOfMany(t *testing.T) {
 		t.Errorf("dumped %d of %d, in order: no", len(got), len(keys))
 	}
 	n := 0
-	for range w.Dump(t.Context(), target(""), "") {
-		if n++; n == 3 {
+	for _, err := range w.Dump(t.Context(), target(""), "") {
+		if n++; n == 3 || err != nil {
 			break
 		}
 	}

@@ -200,7 +200,10 @@ func dumpCanBeLeft(w *world) {
 	}
 	w.put(put...)
 	dumper := w.store.(store.Dumper)
-	for range dumper.Dump(w.ctx, w.target, w.ns) {
+	for _, err := range dumper.Dump(w.ctx, w.target, w.ns) {
+		if err != nil {
+			w.Fatalf("dump: %v", err)
+		}
 		break
 	}
 	seen := 0
