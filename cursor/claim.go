@@ -234,9 +234,12 @@ func (c *Claim) save(ctx context.Context, change func(*Cursor)) error {
 // Release writes the cursor and gives the range back. After a lost lease it
 // writes nothing and returns why the lease is lost.
 func (c *Claim) Release(ctx context.Context) error {
-	// Ending keep first means that no renewal can follow the release.
+	// Ending keep first means that no renewal can follow the release; a renewal
+	// that hangs is given up when ctx is.
+	forsake := context.AfterFunc(ctx, func() { c.cancel(context.Cause(ctx)) })
 	close(c.stop)
 	<-c.stopped
+	forsake()
 	defer c.cancel(errReleased)
 	if err := c.Err(); err != nil {
 		return err

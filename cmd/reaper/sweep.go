@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -88,6 +89,9 @@ func enforceable(c config.Config, targets []config.Target, log *slog.Logger) err
 		if len(brakes) > 0 && c.Apply {
 			return wrongUsage("target %s sets %s, which this version does not enforce yet: it would delete more than you allow. Remove it from %s, or sweep without --apply",
 				t.Name, strings.Join(brakes, ", "), c.File)
+		}
+		if t.Guard == store.GuardNone && c.Store.Driver == config.Datastore {
+			log.Warn("guard none: deletes go by what the scan saw; an entity that is changed or created anew in between is lost", "target", t.Name)
 		}
 		if all := append(brakes, others...); len(all) > 0 {
 			log.Warn("this version does not act on these settings yet", "target", t.Name, "settings", all)

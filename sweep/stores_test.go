@@ -1,0 +1,201 @@
+package sweep_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/emulator"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/datastore"
+	"github.com/reaper-ttl/reaper/store/embedded"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+func TestMain(m *testing.M) { emulator.Main(m) }
+
+// A realStore is a driver with everything that these tests need.
+type realStore interface {
+	store.Store
+	store.Writer
+	store.Dumper
+}
+
+// onEachStore runs a test on every store, and under every guard that promises
+// that a changed entity survives.
+func onEachStore(t *testing.T, test func(t *testing.T, s realStore, c sweep.Config)) {
+	config := func(s store.Store, guard store.Guard, workers int) sweep.Config {
+		return sweep.Config{Store: s, Apply: true, Workers: workers, Grace: 8 * time.Second, Owner: t.Name(), Now: time.Now,
+			Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Targets: []sweep.Target{{
+				Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text, Guard: guard, SingleValued: guard == store.GuardQuery},
+				Layout: "generation", Generations: true, Shards: 4, MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour, Overlap: 10 * time.Second,
+				Page: 500, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second, Pace: throttle.Limit{Unlimited: true},
+			}}}
+	}
+	t.Run("embedded", func(t *testing.T) {
+		db, err := embedded.Open(t.TempDir(), embedded.Options{Create: true, Now: time.Now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		test(t, db, config(db, "", 4))
+	})
+	for _, guard := range []store.Guard{store.GuardLookup, store.GuardQuery} {
+		t.Run("datastore "+string(guard), func(t *testing.T) {
+			e := emulator.Start(t, emulator.Datastore)
+			db, err := datastore.Open(t.Context(), datastore.Options{Project: e.Project(t), Emulator: e.Host})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			workers := 4
+			if guard == store.GuardQuery {
+				workers = 1 // the emulator refuses concurrent transactions with queries
+			}
+			test(t, db, config(db, guard, workers))
+		})
+	}
+}
+
+func put(t *testing.T, s realStore, target sweep.Target, entities ...store.Entity) {
+	t.Helper()
+	for len(entities) > 0 {
+		n := min(len(entities), store.MaxPage)
+		if err := s.Put(context.WithoutCancel(t.Context()), target.Target, "", entities[:n]); err != nil {
+			t.Fatal(err)
+		}
+		entities = entities[n:]
+	}
+}
+
+func stamped(t *testing.T, shards int, name string, expires time.Time) store.Entity {
+	t.Helper()
+	key, err := generation.Stamper{Generation: 1, Shards: shards}.Name(name, expires)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store.Entity{Name: name, Expiry: store.TextValue(key.String())}
+}
+
+func names(t *testing.T, s realStore, target sweep.Target) map[string]bool {
+	t.Helper()
+	all := map[string]bool{}
+	for e, err := range s.Dump(t.Context(), target.Target, "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[e.Name] = true
+	}
+	return all
+}
+
+// A hooked store runs a hook between each scan and the first delete after it.
+type hooked struct {
+	realStore
+	once sync.Once
+	hook func()
+}
+
+func (h *hooked) Dispose(ctx context.Context, b *store.Batch) error {
+	h.once.Do(h.hook)
+	return h.realStore.Dispose(ctx, b)
+}
+
+func TestExtendedBetweenScanAndDeleteOnEachStore(t *testing.T) {
+	onEachStore(t, func(t *testing.T, s realStore, c sweep.Config) {
+		target := c.Targets[0]
+		now := time.Now()
+		var all []store.Entity
+		for i := range 200 {
+			all = append(all, stamped(t, 1, fmt.Sprintf("e-%03d", i), now.Add(-time.Hour)))
+		}
+		put(t, s, target, all...)
+		c.Targets[0].Shards = 1
+		c.Store = &hooked{realStore: s, hook: func() {
+			put(t, s, target, stamped(t, 1, "e-100", now.Add(time.Hour)), stamped(t, 1, "e-101", now.Add(-2*time.Hour)))
+		}}
+		res := sweep.Run(t.Context(), c).Targets[0]
+		if left := names(t, s, target); len(left) != 1 || !left["e-100"] {
+			t.Errorf("%d left: %v; want only the one that was extended", len(left), left)
+		}
+		if res.Deleted != 199 || res.Conflicts != 2 || !res.Complete {
+			t.Errorf("result: %+v", res)
+		}
+	})
+}
+
+func TestManyAtOneInstantOnEachStore(t *testing.T) {
+	onEachStore(t, func(t *testing.T, s realStore, c sweep.Config) {
+		if c.Targets[0].Guard == store.GuardQuery {
+			t.Log("its owner promises that no property is a list")
+		}
+		target := c.Targets[0]
+		at := time.Now().Add(-time.Hour)
+		kept := 0
+		var all []store.Entity
+		for i := range 5000 {
+			e := stamped(t, 1, fmt.Sprintf("e-%04d", i), at)
+			switch {
+			case i%10 == 0: // the same key and more: not an expiry key
+				e.Expiry.Text += "?"
+				kept++
+			case i%10 == 5 && target.Guard != store.GuardQuery: // the same key, in a list
+				e.Expiry = store.Value{Type: store.List, Text: fmt.Sprintf("[%q]", e.Expiry.Text)}
+				kept++
+			}
+			all = append(all, e)
+		}
+		put(t, s, target, all...)
+		c.Targets[0].Shards = 1
+		res := sweep.Run(t.Context(), c).Targets[0]
+		if left := names(t, s, target); len(left) != kept {
+			t.Errorf("%d left, want %d", len(left), kept)
+		}
+		if res.Deleted != int64(5000-kept) || res.Malformed != int64(kept) || res.Scanned != 5000 || !res.Complete {
+			t.Errorf("result: %+v", res)
+		}
+	})
+}
+
+// An entity that has expired and is rewritten every 20 ms by its application
+// does not stop its range.
+func TestHotEntityOnEachStore(t *testing.T) {
+	onEachStore(t, func(t *testing.T, s realStore, c sweep.Config) {
+		target := c.Targets[0]
+		now := time.Now()
+		var all []store.Entity
+		for i := range 1000 {
+			all = append(all, stamped(t, 1, fmt.Sprintf("e-%04d", i), now.Add(-time.Hour+time.Duration(i)*time.Second)))
+		}
+		put(t, s, target, all...)
+		c.Targets[0].Shards = 1
+		quit := make(chan struct{})
+		var group sync.WaitGroup
+		group.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-quit:
+					return
+				case <-time.After(20 * time.Millisecond):
+				}
+				// A writer that loses against the sweep tries again, as an application does.
+				_ = s.Put(context.Background(), target.Target, "", []store.Entity{stamped(t, 1, "e-0100", now.Add(-time.Hour+time.Duration(i)*time.Millisecond))})
+			}
+		})
+		res := sweep.Run(t.Context(), c).Targets[0]
+		close(quit)
+		group.Wait()
+		left := names(t, s, target)
+		delete(left, "e-0100")
+		if len(left) != 0 || res.Error != "" {
+			t.Errorf("%d others left, result: %+v", len(left), res)
+		}
+	})
+}
