@@ -138,7 +138,22 @@ func (a *app) logger(c config.Config) *slog.Logger {
 	if cmp.Or(c.LogFormat, a.plainFormat()) == config.LogJSON {
 		return slog.New(slog.NewJSONHandler(a.stderr, o))
 	}
-	return slog.New(slog.NewTextHandler(a.stderr, o))
+	var out io.Writer = a.stderr
+	if a.onTerminal() {
+		out = overBar{a.stderr}
+	}
+	return slog.New(slog.NewTextHandler(out, o))
+}
+
+// overBar writes log lines where a progress bar may stand: over it.
+type overBar struct{ w io.Writer }
+
+func (o overBar) Write(p []byte) (int, error) {
+	const clearLine = "\r\x1b[K"
+	if _, err := io.WriteString(o.w, clearLine); err != nil {
+		return 0, err
+	}
+	return o.w.Write(p)
 }
 
 func (a *app) plainFormat() config.LogFormat {
