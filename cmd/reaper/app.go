@@ -138,7 +138,7 @@ func (a *app) logger(c config.Config) *slog.Logger {
 	if cmp.Or(c.LogFormat, a.plainFormat()) == config.LogJSON {
 		return slog.New(slog.NewJSONHandler(a.stderr, o))
 	}
-	var out io.Writer = a.stderr
+	out := a.stderr
 	if a.onTerminal() {
 		out = overBar{a.stderr}
 	}

@@ -77,9 +77,9 @@ func compareModelIDs(a, b string) int {
 func (m model) index() []entry {
 	var out []entry
 	for id, v := range m {
-		switch {
-		case v.Type == store.Missing:
-		case v.Type == store.List:
+		switch v.Type {
+		case store.Missing:
+		case store.List:
 			var elements []json.RawMessage
 			_ = json.Unmarshal([]byte(v.Text), &elements)
 			seen := make(map[string]bool)
