@@ -54,7 +54,7 @@ the end, with --fail-incomplete.`,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	addSettings(root.PersistentFlags(), settingsOfAll...)
-	root.AddCommand(a.sweepCommand(), a.statusCommand(), a.loadCommand(), a.dumpCommand(),
+	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.statusCommand(), a.loadCommand(), a.dumpCommand(),
 		a.stampCommand(), a.versionCommand())
 	for _, c := range root.Commands() {
 		if c.RunE != nil {

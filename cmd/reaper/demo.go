@@ -1,0 +1,281 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/embedded"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+const (
+	demoLeast = 1_000
+	demoMost  = 5_000_000
+	// demoCompared bounds the comparison: the plain collector's work grows with
+	// the square of the entities.
+	demoCompared = 200_000
+)
+
+// demoTargets is the targets file that the demo leaves beside its stores.
+const demoTargets = `targets:
+  - name: sessions
+    kind: Session
+`
+
+// A demoResult is what demo --json prints.
+type demoResult struct {
+	Dir        string         `json:"dir"` // empty where it was removed
+	Entities   int            `json:"entities"`
+	LoadTime   float64        `json:"load_seconds"`
+	SweepTime  float64        `json:"sweep_seconds"`
+	Deleted    int64          `json:"deleted"`
+	Verified   int            `json:"verified"` // entities that are there, all of them live and none missing
+	Comparison demoComparison `json:"comparison"`
+}
+
+func (a *app) demoCommand() *cobra.Command {
+	var entities int
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Fill an embedded store, sweep it, show what happened",
+		Long: `Demo needs no account and no configuration: it fills an embedded store with
+sessions, half of them expired, sweeps it, and verifies entity by entity that
+exactly the expired ones are gone. Then it measures, on the same data, what a plain
+"ORDER BY expires LIMIT 500" collector steps over, beside this one.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, name := range []string{"store", "config"} {
+				if cmd.Flags().Changed(name) {
+					return wrongUsage("demo takes no --%s: it makes its own store; --dir says where", name)
+				}
+			}
+			if entities < demoLeast || entities > demoMost {
+				return wrongUsage("--entities: %d is not between %d and %d", entities, demoLeast, demoMost)
+			}
+			return a.demo(cmd.Context(), entities, dir)
+		},
+	}
+	cmd.Flags().IntVar(&entities, "entities", 200_000, "how many sessions to write, half of them expired")
+	cmd.Flags().StringVar(&dir, "dir", "", "empty directory to work in, and to keep (default: a temporary one, removed at the end)")
+	a.addJSON(cmd)
+	return cmd
+}
+
+func (a *app) demo(ctx context.Context, n int, dir string) (err error) {
+	res := demoResult{Dir: dir, Entities: n}
+	if dir, err = demoDir(dir); err != nil {
+		return err
+	}
+	if res.Dir == "" {
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	} else if err := os.WriteFile(filepath.Join(dir, "reaper.yaml"), []byte(demoTargets), 0o644); err != nil {
+		return err
+	}
+	target, err := demoTarget()
+	if err != nil {
+		return err
+	}
+	d := &demo{app: a, target: target, n: n, now: a.now(), log: a.logger(config.Config{LogLevel: slog.LevelWarn})}
+
+	a.say("Writing %s sessions, half of them expired, into an embedded store …\n", grouped(int64(n)))
+	db, err := d.open(filepath.Join(dir, "store"), false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	began := a.now()
+	if err := d.fill(ctx, db, n, d.stampSharded); err != nil {
+		return err
+	}
+	res.LoadTime = a.now().Sub(began).Seconds()
+	a.say("  %.1f s, %s entities/s\n\n", res.LoadTime, grouped(int64(float64(n)/res.LoadTime)))
+
+	a.say("Sweeping …\n")
+	progress := &sweep.Progress{Estimate: a.onTerminal()}
+	done := a.watch(progress, true, d.log)
+	swept := sweep.Run(ctx, d.config(db, 16, progress))
+	done()
+	if err := demoFailure(ctx, swept); err != nil {
+		return err
+	}
+	res.Deleted, res.SweepTime = swept.Targets[0].Deleted, swept.Duration
+	if res.Verified, err = verifyDemo(db.Dump(ctx, target.Target, ""), n); err != nil {
+		return err
+	}
+	a.say("  %.2f s, %s deletes/s in %d ranges\n", res.SweepTime, grouped(int64(float64(res.Deleted)/res.SweepTime)), swept.Targets[0].Ranges)
+	a.say("  verified one by one: %s expired sessions are gone, %s live ones are all there\n\n", grouped(res.Deleted), grouped(int64(res.Verified)))
+
+	if res.Comparison, err = d.compare(ctx, dir); err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(res)
+	}
+	a.printComparison(res.Comparison)
+	if res.Dir != "" {
+		fmt.Fprintf(a.stdout, "\nThe store is in %s: look around with\n  cd %s && reaper status --store embedded:store\n", res.Dir, res.Dir)
+		return nil
+	}
+	fmt.Fprint(a.stdout, "\nNext: reaper sweep --help, and the README for a real database.\n")
+	return nil
+}
+
+// say prints for people, as long as no JSON document was asked for.
+func (a *app) say(format string, args ...any) {
+	if !a.json {
+		fmt.Fprintf(a.stdout, format, args...)
+	}
+}
+
+// demoDir returns the directory to work in: a new temporary one, or the one
+// named, which must be empty or missing.
+func demoDir(dir string) (string, error) {
+	if dir == "" {
+		return os.MkdirTemp("", "reaper-demo-")
+	}
+	entries, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return dir, os.MkdirAll(dir, 0o755)
+	case err != nil:
+		return "", wrongUsage("--dir: %w", err)
+	case len(entries) > 0:
+		return "", wrongUsage("--dir: %s is not empty, and the demo writes only where nothing is", dir)
+	}
+	return dir, nil
+}
+
+// demoTarget returns the target that the demo's targets file describes, so that
+// other commands find what it made.
+func demoTarget() (sweep.Target, error) {
+	targets, err := config.ParseTargets("demo", strings.NewReader(demoTargets), config.Embedded)
+	if err != nil {
+		return sweep.Target{}, err
+	}
+	return sweepTarget(targets[0]), nil
+}
+
+// A demo is one run.
+type demo struct {
+	*app
+	target sweep.Target
+	n      int
+	now    time.Time
+	log    *slog.Logger
+}
+
+func (d *demo) open(dir string, hold bool) (*embedded.DB, error) {
+	return embedded.Open(dir, embedded.Options{Create: true, Now: d.app.now, HoldCompaction: hold})
+}
+
+func (d *demo) config(s store.Store, workers int, p *sweep.Progress) sweep.Config {
+	return sweep.Config{Store: s, Targets: []sweep.Target{d.target}, Apply: true, Workers: workers, Grace: time.Second,
+		Owner: owner(), Now: d.app.now, Log: d.log, Progress: p}
+}
+
+// expires returns when the i-th session expires: every other one within the last
+// day, the others within the next days, no sooner than in an hour. Neighbours
+// in time are no neighbours in the order of writing.
+func (d *demo) expires(i int) time.Time {
+	const day = 24 * time.Hour
+	part := time.Duration(uint64(i) * 0x9E3779B97F4A7C15 % uint64(day)) // spread like a random number, but always the same
+	if i%2 == 0 {
+		return d.now.Add(-time.Minute - part)
+	}
+	return d.now.Add(time.Hour + 6*part)
+}
+
+func demoName(i int) string { return fmt.Sprintf("session-%07d", i) }
+
+// stampSharded stamps as any application would: by the target record.
+func (d *demo) stampSharded(ctx context.Context, db *embedded.DB) (generation.Stamper, error) {
+	rec, err := sweep.EnsureRecord(ctx, d.config(db, 1, nil), d.target)
+	return rec.Stamper(), err
+}
+
+// stampPlain gives keys that are in the order of time alone: a plain index on a
+// timestamp.
+func (d *demo) stampPlain(context.Context, *embedded.DB) (generation.Stamper, error) {
+	return generation.Stamper{Shards: 1}, nil
+}
+
+// fill writes the first n sessions.
+func (d *demo) fill(ctx context.Context, db *embedded.DB, n int, stamper func(context.Context, *embedded.DB) (generation.Stamper, error)) error {
+	stamp, err := stamper(ctx, db)
+	if err != nil {
+		return err
+	}
+	batch := make([]store.Entity, 0, store.MaxPage)
+	for i := range n {
+		name := demoName(i)
+		key, err := stamp.Name(name, d.expires(i))
+		if err != nil {
+			return err
+		}
+		batch = append(batch, store.Entity{Name: name, Expiry: store.TextValue(key.String()), Data: fmt.Appendf(nil, `{"user":"u%d"}`, i%1000)})
+		if len(batch) == cap(batch) || i == n-1 {
+			if err := db.Put(ctx, d.target.Target, "", batch); err != nil {
+				return err
+			}
+			batch = batch[:0]
+		}
+	}
+	return db.Flush()
+}
+
+// demoFailure returns why a sweep did not do all it should.
+func demoFailure(ctx context.Context, res sweep.Result) error {
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("stopped")
+	case res.Failed():
+		return sweepError(res)
+	case !res.Complete:
+		return errors.New("the sweep did not come to its end")
+	}
+	return nil
+}
+
+// verifyDemo holds what is left against what was written: of n sessions, every
+// other one must be there and no other. It returns how many those are.
+func verifyDemo(left iter.Seq2[store.Entity, error], n int) (verified int, err error) {
+	seen := make([]bool, n)
+	for e, err := range left {
+		if err != nil {
+			return 0, err
+		}
+		i, err := strconv.Atoi(strings.TrimPrefix(e.Name, "session-"))
+		if err != nil || i < 0 || i >= n || demoName(i) != e.Name {
+			return 0, fmt.Errorf("verification failed: there is an entity %q, which nobody wrote", e.Name)
+		}
+		if i%2 == 0 {
+			return 0, fmt.Errorf("verification failed: %s has expired and is still there", e.Name)
+		}
+		if seen[i] {
+			return 0, fmt.Errorf("verification failed: %s is there twice", e.Name)
+		}
+		seen[i] = true
+		verified++
+	}
+	for i := 1; i < n; i += 2 {
+		if !seen[i] {
+			return 0, fmt.Errorf("verification failed: %s has not expired and is gone", demoName(i))
+		}
+	}
+	return verified, nil
+}
