@@ -16,8 +16,8 @@ lint:
 	go vet ./...
 	go run $(LINT) run ./...
 
-bench: ## tables with ratios from one run
-	go test -run '^$$' -bench . -benchtime 1x ./...
+bench: ## one table with ratios, from one run
+	go test -run '^$$' -bench BenchmarkTable -benchtime 1x -timeout 60m ./bench -args -o "$(CURDIR)/docs/benchmarks.md"
 
 demo: ## fill a temporary store, sweep it, show what happened
 	go run ./cmd/reaper demo

@@ -34,6 +34,7 @@ var floors = map[string]int{
 	"config":     2,
 	"shardquery": 3, // layouts know generations
 	"sweep":      4,
+	"bench":      5,
 	"cmd/*":      9,
 	"internal/*": 9, // for tests, and imported by nothing else
 }

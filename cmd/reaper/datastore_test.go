@@ -20,11 +20,11 @@ import (
 	"github.com/reaper-ttl/reaper/store/datastore"
 )
 
-// newDatastore returns a bench on a fresh project of the emulator.
-func newDatastore(t *testing.T, targets string) (b *bench, e *emulator.Emulator, project string) {
+// newDatastore returns a working directory on a fresh project of the emulator.
+func newDatastore(t *testing.T, targets string) (b *workdir, e *emulator.Emulator, project string) {
 	e = emulator.Start(t, emulator.Datastore)
 	project = e.Project(t)
-	b = newBench(t, targets)
+	b = newWorkdir(t, targets)
 	b.env = []string{"DATASTORE_EMULATOR_HOST=" + e.Host, "REAPER_STORE=datastore:" + project}
 	return b, e, project
 }
@@ -294,7 +294,7 @@ func TestUnreachable(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it waits for the patience with an address where nobody answers")
 	}
-	b := newBench(t, oneTarget)
+	b := newWorkdir(t, oneTarget)
 	b.env = []string{"DATASTORE_EMULATOR_HOST=127.0.0.1:1", "REAPER_STORE=datastore:my-project"}
 	began := time.Now()
 	r := b.run(nil, "sweep", "--apply")

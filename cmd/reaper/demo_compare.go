@@ -7,12 +7,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
-	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/bench"
 	"github.com/reaper-ttl/reaper/store"
-	"github.com/reaper-ttl/reaper/store/embedded"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -26,18 +23,11 @@ type demoComparison struct {
 
 // A demoCollector is what one of them did. Tenths are of its pages, in order.
 type demoCollector struct {
-	Pages       int       `json:"pages"`
-	Deleted     int       `json:"deleted"`
-	Seconds     float64   `json:"seconds"`
-	Stepped     []int64   `json:"points_stepped_over_per_page"` // mean of each tenth
-	Latency     []float64 `json:"page_latency_ms"`              // median of each tenth
-	pageSamples []pageSample
-}
-
-// A pageSample is one query.
-type pageSample struct {
-	took    time.Duration
-	stepped int64
+	Pages   int       `json:"pages"`
+	Deleted int       `json:"deleted"`
+	Seconds float64   `json:"seconds"`
+	Stepped []int64   `json:"points_stepped_over_per_page"` // mean of each tenth
+	Latency []float64 `json:"page_latency_ms"`              // median of each tenth
 }
 
 // compare lets a plain collector and the reaper delete the same entities.
@@ -71,12 +61,12 @@ func (d *demo) collect(ctx context.Context, dir string, n int, plain bool) (c de
 	if err := d.fill(ctx, db, n, stamp); err != nil {
 		return c, err
 	}
+	var pages bench.Pages
 	began := d.app.now()
 	if plain {
-		err = d.plain(ctx, db, &c)
+		c.Deleted, err = bench.Plain(ctx, db, d.target.Target, d.app.now, n, &pages)
 	} else {
-		w := &watched{DB: db, now: d.app.now, c: &c}
-		res := sweep.Run(ctx, d.config(w, 1, nil))
+		res := sweep.Run(ctx, d.config(bench.Watched{Local: db, Now: d.app.now, Pages: &pages}, 1, nil))
 		c.Deleted = int(res.Targets[0].Deleted)
 		err = demoFailure(ctx, res)
 	}
@@ -84,78 +74,9 @@ func (d *demo) collect(ctx context.Context, dir string, n int, plain bool) (c de
 	if err == nil {
 		_, err = verifyDemo(db.Dump(ctx, d.target.Target, ""), n)
 	}
-	c.sum()
+	c.Pages = pages.Count()
+	c.Stepped, c.Latency = pages.Tenths()
 	return c, err
-}
-
-// plain is the collector that everybody writes first: ask for the oldest, delete
-// them, ask again.
-func (d *demo) plain(ctx context.Context, db *embedded.DB, c *demoCollector) error {
-	r := shardquery.Range{}
-	hi, _ := r.UpTo(d.app.now())
-	q := store.Query{Target: d.target.Target, Lo: r.Lo(), Hi: hi, Limit: store.MaxPage}
-	var page store.Page
-	var ops []store.Op
-	for ctx.Err() == nil {
-		began := d.app.now()
-		if err := db.Scan(ctx, q, &page); err != nil {
-			return err
-		}
-		if len(page.Entries) == 0 {
-			return nil
-		}
-		c.pageSamples = append(c.pageSamples, pageSample{d.app.now().Sub(began), page.SteppedOver})
-		ops = ops[:0]
-		for _, e := range page.Entries {
-			ops = append(ops, store.Op{Entry: e})
-		}
-		if err := db.Dispose(ctx, &store.Batch{Query: q, Ops: ops}); err != nil {
-			return err
-		}
-		c.Deleted += len(ops)
-	}
-	return ctx.Err()
-}
-
-// A watched store measures each page of a sweep that has entries.
-type watched struct {
-	*embedded.DB
-	now func() time.Time
-	mu  sync.Mutex
-	c   *demoCollector
-}
-
-func (w *watched) Scan(ctx context.Context, q store.Query, page *store.Page) error {
-	began := w.now()
-	err := w.DB.Scan(ctx, q, page)
-	took := w.now().Sub(began)
-	if err == nil && len(page.Entries) > 0 && q.Limit > 1 { // a look-up of one entry is no page
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.c.pageSamples = append(w.c.pageSamples, pageSample{took, page.SteppedOver})
-	}
-	return err
-}
-
-// sum turns the samples into tenths.
-func (c *demoCollector) sum() {
-	c.Pages = len(c.pageSamples)
-	c.Stepped, c.Latency = make([]int64, 0, 10), make([]float64, 0, 10)
-	for i := range 10 {
-		part := c.pageSamples[i*c.Pages/10 : (i+1)*c.Pages/10]
-		if len(part) == 0 {
-			continue
-		}
-		var stepped int64
-		times := make([]time.Duration, 0, len(part))
-		for _, s := range part {
-			stepped += s.stepped
-			times = append(times, s.took)
-		}
-		slices.Sort(times)
-		c.Stepped = append(c.Stepped, stepped/int64(len(part)))
-		c.Latency = append(c.Latency, float64(times[len(times)/2].Microseconds())/1000)
-	}
 }
 
 func (a *app) printComparison(c demoComparison) {

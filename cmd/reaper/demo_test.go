@@ -14,7 +14,7 @@ import (
 )
 
 func TestDemo(t *testing.T) {
-	b := newBench(t, oneTarget)
+	b := newWorkdir(t, oneTarget)
 	b.env = []string{"REAPER_STORE=embedded:must-not-matter"}
 	r := b.must(nil, "demo", "--entities", "5000", "--json")
 	var res demoResult
@@ -40,7 +40,7 @@ func TestDemo(t *testing.T) {
 }
 
 func TestDemoKeepsItsDirectory(t *testing.T) {
-	b := newBench(t, oneTarget)
+	b := newWorkdir(t, oneTarget)
 	b.must(nil, "demo", "--entities", "1000", "--dir", "kept")
 	b.dir = filepath.Join(b.dir, "kept") // with the targets file that the demo left there
 	b.env = []string{"REAPER_STORE=embedded:store"}
@@ -57,7 +57,7 @@ func TestDemoKeepsItsDirectory(t *testing.T) {
 }
 
 func TestDemoRefuses(t *testing.T) {
-	b := newBench(t, oneTarget)
+	b := newWorkdir(t, oneTarget)
 	for _, args := range [][]string{
 		{"--entities", "999"}, {"--entities", "5000001"}, {"--entities", "many"}, {"--dir", "reaper.yaml"}, {"--store", "embedded:x"},
 	} {

@@ -22,8 +22,8 @@ const oneTarget = `targets:
     kind: Session
 `
 
-func newEmbedded(t *testing.T, targets string) *bench {
-	b := newBench(t, targets)
+func newEmbedded(t *testing.T, targets string) *workdir {
+	b := newWorkdir(t, targets)
 	b.env = []string{"REAPER_STORE=embedded:data"}
 	return b
 }
@@ -111,7 +111,7 @@ func TestKilledTenTimesEmbedded(t *testing.T) {
 
 // killTenTimes starts ten sweeps and kills each without warning in the middle
 // of its work: once it has logged a random number of pages, up to the given one.
-func killTenTimes(b *bench, pages int) {
+func killTenTimes(b *workdir, pages int) {
 	b.t.Helper()
 	for i := range 10 {
 		cmd, _, _ := b.command(nil, "sweep", "--apply", "--log-level", "debug", "--log-format", "json")
@@ -173,7 +173,7 @@ func TestStopsOnSignal(t *testing.T) {
 	}
 }
 
-func (b *bench) status() sweep.TargetStatus {
+func (b *workdir) status() sweep.TargetStatus {
 	b.t.Helper()
 	var st statusResult
 	if err := json.Unmarshal([]byte(b.must(nil, "status", "--json").out), &st); err != nil {
@@ -333,7 +333,7 @@ func TestWrongUsage(t *testing.T) {
 }
 
 func TestStamp(t *testing.T) {
-	b := newBench(t, oneTarget)
+	b := newWorkdir(t, oneTarget)
 	for _, c := range []struct {
 		args []string
 		want string
@@ -358,7 +358,7 @@ func TestStamp(t *testing.T) {
 }
 
 func TestVersionAndHelp(t *testing.T) {
-	b := newBench(t, oneTarget)
+	b := newWorkdir(t, oneTarget)
 	if r := b.must(nil, "version"); !strings.HasPrefix(r.out, "reaper ") {
 		t.Errorf("version: %q", r.out)
 	}

@@ -34,21 +34,21 @@ func TestMain(m *testing.M) {
 	emulator.Main(m)
 }
 
-// A bench is a working directory with a targets file, and the environment of
+// A workdir is a working directory with a targets file, and the environment of
 // the processes that run in it.
-type bench struct {
+type workdir struct {
 	t   *testing.T
 	dir string
 	env []string
 }
 
-func newBench(t *testing.T, targets string) *bench {
-	b := &bench{t: t, dir: t.TempDir()}
+func newWorkdir(t *testing.T, targets string) *workdir {
+	b := &workdir{t: t, dir: t.TempDir()}
 	b.write("reaper.yaml", targets)
 	return b
 }
 
-func (b *bench) write(name, text string) {
+func (b *workdir) write(name, text string) {
 	b.t.Helper()
 	if err := os.WriteFile(filepath.Join(b.dir, name), []byte(text), 0o644); err != nil {
 		b.t.Fatal(err)
@@ -62,7 +62,7 @@ type reply struct {
 }
 
 // command prepares a process without starting it.
-func (b *bench) command(stdin io.Reader, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
+func (b *workdir) command(stdin io.Reader, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
 	b.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -82,7 +82,7 @@ func (b *bench) command(stdin io.Reader, args ...string) (*exec.Cmd, *bytes.Buff
 }
 
 // run runs a process to its end.
-func (b *bench) run(stdin io.Reader, args ...string) reply {
+func (b *workdir) run(stdin io.Reader, args ...string) reply {
 	b.t.Helper()
 	cmd, out, log := b.command(stdin, args...)
 	err := cmd.Run()
@@ -93,7 +93,7 @@ func (b *bench) run(stdin io.Reader, args ...string) reply {
 }
 
 // must runs a process that has to succeed.
-func (b *bench) must(stdin io.Reader, args ...string) reply {
+func (b *workdir) must(stdin io.Reader, args ...string) reply {
 	b.t.Helper()
 	r := b.run(stdin, args...)
 	if r.code != exitDone {
@@ -103,13 +103,13 @@ func (b *bench) must(stdin io.Reader, args ...string) reply {
 }
 
 // sweep sweeps and returns the one target's result.
-func (b *bench) sweep(args ...string) sweep.TargetResult {
+func (b *workdir) sweep(args ...string) sweep.TargetResult {
 	b.t.Helper()
 	r := b.must(nil, append([]string{"sweep", "--json"}, args...)...)
 	return b.result(r.out).Targets[0]
 }
 
-func (b *bench) result(out string) sweep.Result {
+func (b *workdir) result(out string) sweep.Result {
 	b.t.Helper()
 	var res sweep.Result
 	d := json.NewDecoder(strings.NewReader(out))
@@ -146,7 +146,7 @@ func sessions(n int, now time.Time) (ndjson string, live map[string]bool) {
 }
 
 // dumped returns the lines of a dump by id.
-func (b *bench) dumped(args ...string) map[string]string {
+func (b *workdir) dumped(args ...string) map[string]string {
 	b.t.Helper()
 	all := map[string]string{}
 	for text := range strings.Lines(b.must(nil, append([]string{"dump"}, args...)...).out) {
@@ -160,7 +160,7 @@ func (b *bench) dumped(args ...string) map[string]string {
 }
 
 // wantLive compares what is left with what should be.
-func (b *bench) wantLive(live map[string]bool, args ...string) {
+func (b *workdir) wantLive(live map[string]bool, args ...string) {
 	b.t.Helper()
 	got := b.dumped(args...)
 	for id := range live {

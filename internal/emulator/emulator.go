@@ -165,6 +165,12 @@ func freePort() (string, error) {
 	return l.Addr().String(), nil
 }
 
+// Available reports whether there is an emulator to start.
+func Available(ctx context.Context) bool {
+	_, err := findLauncher(ctx)
+	return err == nil
+}
+
 func findLauncher(ctx context.Context) (string, error) {
 	if path := os.Getenv(launcherEnv); path != "" {
 		if _, err := os.Stat(path); err != nil {
