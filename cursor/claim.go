@@ -16,6 +16,9 @@ import (
 // services' pages on best practice ask that no record be written more often.
 const checkpointEvery = time.Second
 
+// claimTimeout bounds one try to claim a range, or to move its cursor.
+const claimTimeout = 10 * time.Second
+
 // ErrTaken is what Claim returns where another worker was faster or holds the
 // range: load the record again.
 var ErrTaken = errors.New("the range is another worker's")
@@ -82,7 +85,11 @@ func (k *Keeper) Move(ctx context.Context, c Cursor, change func(*Cursor)) (bool
 	next := c
 	change(&next)
 	next.Revision = store.NewRevision(c.Revision)
-	err := store.Retry(ctx, k.Lease, func() error { return k.Store.Save(ctx, next.encode(), c.Revision) })
+	err := store.Retry(ctx, k.Lease, func() error {
+		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+		defer cancel()
+		return k.Store.Save(ctx, next.encode(), c.Revision)
+	})
 	if errors.Is(err, store.ErrConflict) {
 		return false, nil
 	}
@@ -212,7 +219,11 @@ func (c *Claim) save(ctx context.Context, change func(*Cursor)) error {
 		if held && c.left() <= 0 {
 			return ErrLost
 		}
-		ctx, cancel := context.WithTimeout(ctx, k.Lease/3)
+		try := k.Lease / 3
+		if !held { // nothing runs out while it is tried
+			try = max(try, claimTimeout)
+		}
+		ctx, cancel := context.WithTimeout(ctx, try)
 		defer cancel()
 		return k.Store.Save(ctx, next.encode(), prev.Revision)
 	})

@@ -27,8 +27,11 @@ const Schema = 1
 // First is the number of the first generation, which opens at once.
 const First = 1
 
-// savePatience is how long a record is tried to be written.
-const savePatience = 20 * time.Second
+// saveTimeout bounds one try to write a record, savePatience all of them.
+const (
+	saveTimeout  = 10 * time.Second
+	savePatience = 20 * time.Second
+)
 
 // ErrMissing is what Load returns for a target that has no record yet.
 var ErrMissing = errors.New("no target record")
@@ -124,7 +127,11 @@ func Save(ctx context.Context, s store.Store, r Record) (Record, error) {
 	next := r
 	next.Revision = store.NewRevision(r.Revision)
 	// The same write again, after a lost reply, finds its own revision there.
-	err := store.Retry(ctx, savePatience, func() error { return s.Save(ctx, next.encode(), r.Revision) })
+	err := store.Retry(ctx, savePatience, func() error {
+		ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+		defer cancel()
+		return s.Save(ctx, next.encode(), r.Revision)
+	})
 	if err != nil {
 		return r, fmt.Errorf("save target record %s: %w", r.Target, err)
 	}

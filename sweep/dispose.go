@@ -22,6 +22,8 @@ const (
 	// smallChunk is how far the writes of a sweep shrink by themselves; a single
 	// try may be halved further.
 	smallChunk = 50
+	// contendedTries is how often a batch is tried before it is taken apart.
+	contendedTries = 3
 	// settlePatience is how long one contended entity may hold up its range.
 	settlePatience = 5 * time.Second
 )
@@ -123,9 +125,17 @@ func (w *worker) dispose(q store.Query, ops []store.Op, uncertain bool, until ti
 		switch {
 		case contended && len(ops) == 1:
 			return w.settle(q, &ops[0], uncertain)
+		case contended && w.ctx.Err() == nil && !w.contended && try < contendedTries:
+			// Mostly it passes.
+		case contended && w.target.Guard == store.GuardQuery:
+			// Halves would lock the same page again.
+			return w.settleEach(q, ops, uncertain)
 		case len(ops) > 1 && (contended || large || slow(err)):
 			if !contended {
 				w.chunk = min(w.chunk, max(smallChunk, len(ops)/2))
+			} else if !w.contended {
+				w.contended = true // its parts need no patience of their own
+				defer func() { w.contended = false }()
 			}
 			half := len(ops) / 2
 			return errors.Join(w.dispose(q, ops[:half], uncertain, until), w.dispose(q, ops[half:], uncertain, until))
@@ -136,6 +146,19 @@ func (w *worker) dispose(q store.Query, ops []store.Op, uncertain bool, until ti
 			return errStopped
 		}
 	}
+}
+
+// settleEach settles the entities of a batch one by one.
+func (w *worker) settleEach(q store.Query, ops []store.Op, uncertain bool) error {
+	for i := range ops {
+		if ops[i].Outcome != store.Unknown {
+			continue
+		}
+		if err := w.settle(q, &ops[i], uncertain); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // backOff waits after a try that failed, longer each time, up to five seconds.

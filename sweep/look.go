@@ -127,7 +127,7 @@ func (p *pass) emptyIndex(ctx context.Context) (bool, error) {
 	}
 	held := false
 	for _, ns := range p.namespaces {
-		err := store.Retry(ctx, recordPatience, func() (err error) {
+		err := patiently(ctx, func(ctx context.Context) (err error) {
 			held, err = counter.Holds(ctx, p.target.Target, ns)
 			return err
 		})
@@ -160,8 +160,14 @@ func (p *pass) countOutside(ctx context.Context) (sum int64, err error) {
 	return sum, nil
 }
 
-// countersAtOnce is few, because the sweep that they run beside comes first.
-const countersAtOnce = 4
+const (
+	// countersAtOnce is few, because other workers may still be sweeping.
+	countersAtOnce = 4
+	// countTimeout bounds one COUNT, which the services end after 60 s, and
+	// countPatience all tries at it.
+	countTimeout  = time.Minute
+	countPatience = 2 * time.Minute
+)
 
 func (p *pass) countGaps(ctx context.Context, counter store.Counter, ns string, gaps []store.Span) (int64, error) {
 	counted := make([]int64, len(gaps))
@@ -169,7 +175,9 @@ func (p *pass) countGaps(ctx context.Context, counter store.Counter, ns string, 
 	group.SetLimit(countersAtOnce)
 	for i, gap := range gaps {
 		group.Go(func() error {
-			return store.Retry(ctx, recordPatience, func() (err error) {
+			return store.Retry(ctx, countPatience, func() (err error) {
+				ctx, cancel := context.WithTimeout(ctx, countTimeout)
+				defer cancel()
 				counted[i], err = counter.Count(ctx, p.target.Target, ns, gap)
 				return err
 			})
@@ -190,7 +198,7 @@ func (p *pass) anyEntry(ctx context.Context, ns string) (bool, error) {
 	var page store.Page
 	for _, g := range p.record.Live() {
 		lo, hi := expirykey.GenerationRange(g.Number)
-		err := store.Retry(ctx, recordPatience, func() error {
+		err := patiently(ctx, func(ctx context.Context) error {
 			return p.Store.Scan(ctx, store.Query{Target: p.target.Target, Namespace: ns, Limit: 1,
 				Lo: store.TextValue(lo), Hi: store.TextValue(hi)}, &page)
 		})

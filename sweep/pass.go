@@ -86,6 +86,7 @@ func (p *pass) run(ctx, work context.Context) error {
 	}
 	around, err := p.look(ctx)
 	if err != nil {
+		p.incomplete.Add(int64(len(p.ranges)))
 		return err
 	}
 	p.countDue(ctx)
@@ -149,8 +150,11 @@ func (p *pass) one(ctx, work context.Context, t turn, queue *queue) {
 		p.incomplete.Add(1)
 	case err == nil:
 		p.Progress.RangesDone.Add(1)
-	case errors.Is(err, errStopped) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) || work.Err() != nil && errors.Is(err, context.Cause(work)):
+	case errors.Is(err, errStopped) || ended(ctx, err) || ended(work, err):
 		p.incomplete.Add(1)
+	case errors.Is(err, errBlocked) && p.mayStillSettle():
+		p.Log.DebugContext(ctx, "cannot claim a range yet", "range", p.id(r).Key(), "error", err)
+		queue.add(turn{r: r, after: p.Now().Add(settleEvery)})
 	case errors.Is(err, cursor.ErrLost):
 		// Another worker has the range now, or will take it: that is no failure.
 		p.incomplete.Add(1)
@@ -180,9 +184,7 @@ func (p *pass) loadTable(ctx context.Context) error {
 	p.mu.Unlock()
 	var table cursor.Table
 	var sent, at time.Time
-	err := store.Retry(ctx, recordPatience, func() (err error) {
-		ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-		defer cancel()
+	err := patiently(ctx, func(ctx context.Context) (err error) {
 		sent = p.Now()
 		table, at, err = cursor.Load(ctx, p.Store, p.target.Name, p.target.Type, before, p.Now)
 		return err
@@ -206,6 +208,15 @@ const (
 	recordPatience = 20 * time.Second
 )
 
+// patiently repeats a call that reads records, or a few entries.
+func patiently(ctx context.Context, call func(context.Context) error) error {
+	return store.Retry(ctx, recordPatience, func() error {
+		ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+		defer cancel()
+		return call(ctx)
+	})
+}
+
 // refresh reads the cursors again, unless somebody did since the given instant.
 func (p *pass) refresh(ctx context.Context, since time.Time) error {
 	p.loading.Lock()
@@ -225,9 +236,7 @@ func (p *pass) refresh(ctx context.Context, since time.Time) error {
 func (p *pass) loadRecord(ctx context.Context) error {
 	for {
 		var rec generation.Record
-		err := store.Retry(ctx, recordPatience, func() (err error) {
-			ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-			defer cancel()
+		err := patiently(ctx, func(ctx context.Context) (err error) {
 			rec, _, err = generation.Load(ctx, p.Store, p.target.Name)
 			return err
 		})
@@ -312,9 +321,7 @@ func (p *pass) listNamespaces(ctx context.Context) error {
 		p.namespaces = []string{""}
 		return nil
 	}
-	return store.Retry(ctx, recordPatience, func() (err error) {
-		ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-		defer cancel()
+	return patiently(ctx, func(ctx context.Context) (err error) {
 		p.namespaces, err = n.Namespaces(ctx)
 		return err
 	})
@@ -419,8 +426,12 @@ func (p *pass) result() TargetResult {
 	return res
 }
 
-// mayStillSettle reports whether entities that contention did not let through
-// get another turn. The locks of a process that died are dropped with its
+// errBlocked is why a range could not be claimed where its record did not take
+// the write: another process, perhaps a dead one, has it in a transaction.
+var errBlocked = errors.New("the cursor record is blocked")
+
+// mayStillSettle reports whether a range with a blocked record, or with entities
+// that contention did not let through, gets another turn. The locks of a process that died are dropped with its
 // transaction, which the services end after 60 s without a request.
 func (p *pass) mayStillSettle() bool {
 	p.mu.Lock()

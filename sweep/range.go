@@ -44,7 +44,8 @@ type worker struct {
 	ops     []store.Op
 	stuck   bool // an entry could not be settled: the cursor stays before it
 
-	unsettled int // such entries, all told
+	unsettled int  // such entries, all told
+	contended bool // a batch is being taken apart
 }
 
 // sweepRange sweeps one range to its horizon and, where it is due, reads it from
@@ -84,6 +85,9 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 				return leftToHolder, 0, nil // it was free and is not any more: somebody is at it
 			}
 			return taken, 0, p.refresh(ctx, p.Now())
+		}
+		if store.Transient(err) && ctx.Err() == nil {
+			return unfinished, 0, fmt.Errorf("%w: %w", errBlocked, err)
 		}
 		if err != nil {
 			return unfinished, 0, err
@@ -271,13 +275,17 @@ func (w *worker) idle(now time.Time) error {
 	if !fresh && err == nil && w.limit().Sub(stands) <= idleLag {
 		return nil
 	}
-	_, err = w.keeper.Move(w.work, w.first, func(c *cursor.Cursor) {
+	_, err = w.keeper.Move(w.ctx, w.first, func(c *cursor.Cursor) {
 		c.Position = later(c.Position, to)
 		c.Swept = w.horizon.Truncate(time.Microsecond)
 		if fresh {
 			c.Rewind = cursor.Rewind{Done: now.Truncate(time.Microsecond)}
 		}
 	})
+	if store.Transient(err) {
+		w.Log.DebugContext(w.ctx, "an idle cursor stays where it is until the next sweep", "range", w.key, "error", err)
+		return nil
+	}
 	return err
 }
 

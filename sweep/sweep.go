@@ -152,7 +152,7 @@ func sweepTarget(ctx, work context.Context, c Config, t Target, slots chan struc
 	began := c.Now()
 	p := newPass(c, t, slots)
 	err := protect(func() error { return p.run(ctx, work) })
-	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+	if ended(ctx, err) || ended(work, err) {
 		err = errStopped
 	}
 	res = p.result()
@@ -178,6 +178,11 @@ func sweepTarget(ctx, work context.Context, c Config, t Target, slots chan struc
 		slog.Time("horizon", res.Horizon), slog.Any("throttled_seconds", res.Throttled),
 		slog.Float64("seconds", c.Now().Sub(began).Seconds()), slog.String("error", res.Error))
 	return res
+}
+
+// ended reports whether a context that is done explains the error.
+func ended(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)) || errors.Is(err, context.Canceled))
 }
 
 // protect turns a panic into an error: one of our own bugs must not end the

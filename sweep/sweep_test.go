@@ -2,6 +2,7 @@ package sweep_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -714,4 +715,73 @@ func TestPositionsOfAnotherKindAreDiscarded(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Whenever it is asked to stop, in whatever call, that is no failure.
+func TestStopsAnywhere(t *testing.T) {
+	for seed := range uint64(80) {
+		in(t, func(t *testing.T, w *world) {
+			rng := rand.New(rand.NewPCG(seed, 9))
+			w.fill(600, 48*time.Hour)
+			w.target.Page = 10
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			calls := rng.IntN(60)
+			w.s.Before = func(callCtx context.Context, _ modelstore.Call) error {
+				w.mu.Lock()
+				calls--
+				now := calls == 0
+				w.mu.Unlock()
+				if now {
+					cancel(errors.New("a signal arrived"))
+				}
+				return callCtx.Err()
+			}
+			res := sweep.Run(ctx, w.config()).Targets[0]
+			if res.Error != "" || res.Complete && ctx.Err() != nil && res.Incomplete == res.Ranges {
+				t.Fatalf("seed %d: %+v", seed, res)
+			}
+			if ctx.Err() != nil && res.Ranges > 0 && res.Deleted < 300 && res.Incomplete == 0 {
+				t.Fatalf("seed %d: stopped, and every range is said to be complete: %+v", seed, res)
+			}
+			w.checkCursors()
+			for _, c := range w.cursors() {
+				if c.Lease.Owner != "" {
+					t.Errorf("seed %d: %v is still held", seed, c.ID)
+				}
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// The transaction of a process that died keeps a cursor record locked for a
+// minute: the range waits for its turn, and the others go on.
+func TestBlockedRecordIsWaitedFor(t *testing.T) {
+	for _, minutes := range []int{1, 10} {
+		in(t, func(t *testing.T, w *world) {
+			live := w.fill(400, 48*time.Hour)
+			began := time.Now()
+			w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+				if c.Method == "Save" && strings.HasSuffix(c.Record.Key, ".0002") && time.Since(began) < time.Duration(minutes)*time.Minute {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return nil
+			}
+			res := w.sweep()
+			if minutes == 1 {
+				w.wantLeft(live...)
+				if !res.Complete || res.Error != "" {
+					t.Errorf("result: %+v", res)
+				}
+				return
+			}
+			if res.Complete || !strings.Contains(res.Error, "blocked") || time.Since(began) > 4*time.Minute {
+				t.Errorf("after %v: %+v", time.Since(began), res)
+			}
+		})
+	}
 }

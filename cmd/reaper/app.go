@@ -185,7 +185,7 @@ func (a *app) open(ctx context.Context, s config.Store, create bool, log *slog.L
 			return &database{db, db.Close}, nil
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, wrongUsage("%w; reaper load --store %v creates one", err, s)
+			return nil, wrongUsage("there is no embedded store in %s: reaper load --store %v creates one", s.Dir, s)
 		}
 		if errors.Is(err, store.ErrCorrupt) || errors.Is(err, store.ErrInvalid) {
 			return nil, &exit{exitUsage, err}

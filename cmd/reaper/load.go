@@ -84,9 +84,13 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 		err = f.Flush()
 	}
 	if err != nil {
-		return fmt.Errorf("%w; %s entities were written before", withHint(err), grouped(l.res.Written))
+		code := exitFailed
+		if bad := (*badLine)(nil); errors.As(err, &bad) {
+			code = exitUsage
+		}
+		return &exit{code, fmt.Errorf("%w; %s entities were written before", withHint(err), grouped(l.res.Written))}
 	}
-	if l.expired > 0 {
+	if l.expired > 0 && !rec.Checked.IsZero() {
 		log.Warn("entities had expired already when they were written: a range that was swept past them finds them at its next rewind",
 			"entities", l.expired, "rewind", targets[0].Rewind.String())
 	}
@@ -147,7 +151,7 @@ func (l *loader) run(ctx context.Context, r *lineReader) error {
 			if err := l.flush(ctx); err != nil {
 				return err
 			}
-			return &exit{exitUsage, fmt.Errorf("%w (--skip-bad goes on after bad lines)", bad)}
+			return fmt.Errorf("%w (--skip-bad goes on after bad lines)", bad)
 		}
 		if err != nil {
 			return err

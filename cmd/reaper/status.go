@@ -135,5 +135,9 @@ func when(t *time.Time, now time.Time, none string) string {
 	if t == nil {
 		return none
 	}
-	return fmt.Sprintf("%s (%v ago)", t.Format(time.RFC3339), now.Sub(*t).Round(time.Second))
+	age := now.Sub(*t).Round(time.Second)
+	if days := int(age.Hours() / 24); days >= 2 {
+		return fmt.Sprintf("%s (%d days ago)", t.Format(time.RFC3339), days)
+	}
+	return fmt.Sprintf("%s (%v ago)", t.Format(time.RFC3339), age)
 }

@@ -122,6 +122,9 @@ func (a *app) printSweep(res sweep.Result) error {
 	}
 	fmt.Fprintf(w, "target\texpired\t%s\tkept\toutside\tranges\tseconds\t\n", third)
 	for _, t := range res.Targets {
+		if t.Error != "" && t.Ranges == 0 {
+			continue // it did not come as far as its ranges
+		}
 		gone := t.Deleted
 		if !res.Apply {
 			gone = t.Expired
@@ -143,7 +146,7 @@ func (a *app) printSweep(res sweep.Result) error {
 	switch {
 	case res.Failed(): // the error says what there is to say
 	case !res.Complete:
-		fmt.Fprintln(a.stdout, "stopped before the end; the next sweep goes on from here")
+		fmt.Fprintln(a.stdout, "not complete: stopped before the end, or kept back by other writers; the next sweep goes on from here")
 	case !res.Apply:
 		fmt.Fprintln(a.stdout, "nothing was deleted: this was a dry run. Delete with --apply")
 	}
