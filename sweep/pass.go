@@ -96,7 +96,10 @@ func (p *pass) run(ctx, work context.Context) error {
 		queue.add(turn{r: r})
 	}
 	var group errgroup.Group
-	for range min(cap(p.slots), len(p.ranges)) {
+	for i := range min(cap(p.slots), len(p.ranges)) {
+		if i >= workersAtOnce && p.keeper.Opening == "" && (throttle.Sleep(ctx, workerEvery) != nil || queue.empty()) {
+			break
+		}
 		group.Go(func() error {
 			for t, ok := queue.next(); ok; t, ok = queue.next() {
 				p.one(ctx, work, t, queue)
@@ -118,6 +121,14 @@ func (p *pass) run(ctx, work context.Context) error {
 	}
 	return nil
 }
+
+// Workers come in one after the other: a process that was begun together with
+// this one must find ranges that nobody holds. A store that only one process can
+// have open needs no such courtesy.
+const (
+	workersAtOnce = 4
+	workerEvery   = 500 * time.Millisecond
+)
 
 // one gives a range its turn, and files what came of it.
 func (p *pass) one(ctx, work context.Context, t turn, queue *queue) {
@@ -464,6 +475,12 @@ func (q *queue) add(t turn) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.list = append(q.list, t)
+}
+
+func (q *queue) empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.list) == 0
 }
 
 func (q *queue) next() (t turn, ok bool) {

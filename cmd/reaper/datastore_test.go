@@ -164,7 +164,7 @@ func TestTwoProcessesShareTheRanges(t *testing.T) {
 `)
 	ndjson, live := sessions(10_000, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
-	b.env = append(b.env, "REAPER_LOG_LEVEL=debug", "REAPER_LOG_FORMAT=json", "REAPER_WORKERS=6")
+	b.env = append(b.env, "REAPER_LOG_LEVEL=debug", "REAPER_LOG_FORMAT=json")
 	var deleted int64
 	var traces [2][]logLine
 	var group sync.WaitGroup
