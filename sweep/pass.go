@@ -96,11 +96,14 @@ func (p *pass) run(ctx, work context.Context) error {
 		queue.add(turn{r: r})
 	}
 	var group errgroup.Group
+	coming, enough := context.WithCancel(ctx) // done once a worker found nothing left to do
+	defer enough()
 	for i := range min(cap(p.slots), len(p.ranges)) {
-		if i >= workersAtOnce && p.keeper.Opening == "" && (throttle.Sleep(ctx, workerEvery) != nil || queue.empty()) {
+		if i >= workersAtOnce && p.keeper.Opening == "" && (throttle.Sleep(coming, workerEvery) != nil || queue.empty()) {
 			break
 		}
 		group.Go(func() error {
+			defer enough()
 			for t, ok := queue.next(); ok; t, ok = queue.next() {
 				p.one(ctx, work, t, queue)
 			}

@@ -64,6 +64,26 @@ func TestIdleSweepWritesNothing(t *testing.T) {
 	})
 }
 
+// A sweep is over when its ranges are: it does not wait for workers that would
+// find nothing left to do.
+func TestSweepEndsWithItsLastRange(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Shards = 16
+		w.fill(400, 48*time.Hour)
+		for _, what := range []string{"with work", "idle"} {
+			c := w.config()
+			c.Workers = 16
+			began := time.Now()
+			if res := sweep.Run(t.Context(), c); !res.Complete {
+				t.Errorf("%s: %+v", what, res)
+			}
+			if took := time.Since(began); took != 0 { // nothing in this world takes time but waiting
+				t.Errorf("%s: a sweep that nothing held back took %v", what, took)
+			}
+		}
+	})
+}
+
 func TestIdleCursorIsMovedWhenItLags(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.sweep()
