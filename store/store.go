@@ -1,10 +1,10 @@
 // Package store is the contract between the sweep and the databases it works
-// on. Its drivers are store/embedded and store/datastore; store/storetest holds
-// what each of them must do, as a suite of tests.
+// on. Its drivers are store/embedded, store/datastore and store/firestore;
+// store/storetest holds what each of them must do, as a suite of tests.
 //
 // The invariant that a driver keeps is that [Store.Dispose] and [Store.Settle]
-// remove an entity only while its expiry is what the caller has seen: whoever
-// changed it in between wins. Everything else (what is due, in which order, at
+// remove or carry an entity only while its expiry is what the caller has seen:
+// whoever changed it in between wins. Everything else (what is due, in which order, at
 // what rate) is the caller's business.
 //
 // Limits: a page holds at most [MaxPage] entries, because the services commit
@@ -12,9 +12,12 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -34,11 +37,14 @@ type Store interface {
 	// most q.Limit of them, and says whether there are more. It overwrites what
 	// the page held, and reuses its memory. A page may be empty or short and
 	// still have more after it. An entity whose property is a list appears once
-	// for each element in q's bounds.
+	// for each element in q's bounds, or not at all where the store's index has
+	// lists apart.
 	Scan(ctx context.Context, q Query, page *Page) error
 
 	// Dispose deletes the entities of the batch whose expiry still is what the
-	// scan saw, and sets the Outcome of each op. Ops may fail one by one or all
+	// scan saw, or carries them where the op has a To: the expiry property is set
+	// to that and nothing else of the entity changes, whatever the target's Guard.
+	// It sets the Outcome of each op. Ops may fail one by one or all
 	// together; what is set stays true where an error is returned beside it,
 	// and Unknown means that nobody knows. It starts no write once ctx is done.
 	Dispose(ctx context.Context, b *Batch) error
@@ -64,7 +70,8 @@ type Store interface {
 // A Counter is a store that can count without reading entities.
 type Counter interface {
 	// Count returns how many entities of the target carry its property with a
-	// value in the span. Missing and null values are in no span.
+	// value in the span. Missing and null values are in no span. Where the target
+	// has a ShardProperty, only entities that have that, too, are seen.
 	Count(ctx context.Context, t Target, namespace string, s Span) (int64, error)
 
 	// Holds reports whether the target holds any entity at all, whether or not
@@ -113,13 +120,16 @@ type Dropper interface {
 // A Target is what a driver must know of one kind, collection or table under
 // expiry. It is immutable.
 type Target struct {
-	Name         string // as in the configuration and in records
-	Kind         string // Datastore kind, Firestore collection path, embedded table
-	Group        bool   // Firestore: Kind is a collection group
-	Property     string // the indexed property that says when an entity expires
-	Type         Type   // of a well-formed value: Text or Instant
-	Guard        Guard  // Datastore: how a delete is made conditional
-	SingleValued bool   // the owner promises that Property is never a list
+	Name     string // as in the configuration and in records
+	Kind     string // Datastore kind, Firestore collection path, embedded table
+	Group    bool   // Firestore: Kind is a collection group
+	Property string // the indexed property that says when an entity expires
+	// ShardProperty, where not empty, stands before Property in the index that
+	// is scanned: a query then asks for one of its values.
+	ShardProperty string
+	Type          Type  // of a well-formed value: Text or Instant
+	Guard         Guard // Datastore: how a delete is made conditional
+	SingleValued  bool  // the owner promises that Property is never a list
 }
 
 // A Guard is how a delete in Datastore mode is made conditional. Other stores
@@ -153,6 +163,32 @@ type Value struct {
 // TextValue returns the value that holds s.
 func TextValue(s string) Value { return Value{Type: Text, Text: s} }
 
+// InstantValue returns the value that holds t, to the microsecond.
+func InstantValue(t time.Time) Value {
+	return Value{Type: Instant, Time: t.UTC().Round(0).Truncate(time.Microsecond)}
+}
+
+// IntegerValue returns the value that holds n, as a shard property may.
+func IntegerValue(n int64) Value { return Value{Type: Other, Text: strconv.FormatInt(n, 10)} }
+
+// Integer returns the integer that the value holds, if it holds one.
+func (v Value) Integer() (n int64, ok bool) {
+	if v.Type != Other {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(v.Text, 10, 64)
+	return n, err == nil
+}
+
+// Compare orders two values of one type, both texts or both instants, as every
+// store's index does. A Missing value is before all others.
+func (v Value) Compare(w Value) int {
+	if v.Type == Missing || w.Type == Missing {
+		return cmp.Compare(v.Type, w.Type)
+	}
+	return cmp.Or(v.Time.Compare(w.Time), strings.Compare(v.Text, w.Text))
+}
+
 // A Position is a place in an index: after the entry with this value and key,
 // or, where Key is empty, before the first entry with this value. The zero
 // Position is before everything.
@@ -168,6 +204,7 @@ func (p Position) IsZero() bool { return p == Position{} }
 type Query struct {
 	Target    Target
 	Namespace string
+	Shard     Value    // of the target's ShardProperty, where it has one: a text or an integer
 	Lo, Hi    Value    // first and last value wanted, both inclusive
 	After     Position // go on from here; not before Lo
 	Next      any      // the Next of the page before, if it was read with the same query; it stands for After
@@ -201,7 +238,7 @@ type Page struct {
 // UnknownSteps is the SteppedOver of a store that cannot tell.
 const UnknownSteps int64 = -1
 
-// A Batch is some entries of one page that are to go.
+// A Batch is some entries of one page that are to go, or to be carried.
 type Batch struct {
 	Query       Query // the one that found them, with its After, Next and Limit
 	Ops         []Op  // in page order
@@ -209,9 +246,10 @@ type Batch struct {
 	SteppedOver int64 // set by Dispose: deleted points that the check stepped over, or UnknownSteps
 }
 
-// An Op is one entry to delete and what became of it.
+// An Op is one entry to delete or to carry, and what became of it.
 type Op struct {
 	Entry   Entry
+	To      Value // the expiry that a carried entity gets; Missing: it is deleted
 	Outcome Outcome
 	Now     Value // where Outcome is Changed and the driver knows: what the expiry is now
 	Known   bool  // Now is known
@@ -226,20 +264,54 @@ const (
 	Gone                   // not there when looked at
 	Changed                // the entity or its expiry changed since the scan; it was left alone
 	Kept                   // Settle only: decide said so
+	Carried                // its expiry is the op's To, by this call or by an earlier try of it
 )
 
-// A Verdict is what is to be done with an entity.
-type Verdict uint8
+// A Verdict is what is to be done with an entity: [Keep], [Delete] or [CarryTo].
+type Verdict struct {
+	act uint8
+	to  Value
+}
 
-const (
-	Keep Verdict = iota
-	Delete
+// The verdicts without an argument.
+var (
+	Keep   = Verdict{}
+	Delete = Verdict{act: 1}
 )
 
-// A Span is a stretch [From, To) of values of any type in the index's own
-// order. An empty bound is open, but null is in no span.
+// CarryTo is the verdict that an entity's expiry becomes v.
+func CarryTo(v Value) Verdict { return Verdict{act: 2, to: v} }
+
+// To returns the expiry that a carried entity gets.
+func (v Verdict) To() (to Value, carry bool) { return v.to, v.act == 2 }
+
+// A Span is a stretch of a target's index, [From, To), with values of any type
+// in the index's own order. A zero bound is open, but null is in no span.
 type Span struct {
-	From, To string
+	From, To Point
+}
+
+// A Point is a place between entries of a target's index: before the first one
+// with this value or, with After, behind the last one. Where the target has a
+// ShardProperty the point lies in the stretch of one of its values; without a
+// Value it then stands before or behind that whole stretch.
+type Point struct {
+	Shard Value
+	Value Value
+	After bool
+}
+
+// Between returns the span of texts [from, to), of a target without a
+// ShardProperty. An empty text leaves that side open.
+func Between(from, to string) Span {
+	var s Span
+	if from != "" {
+		s.From.Value = TextValue(from)
+	}
+	if to != "" {
+		s.To.Value = TextValue(to)
+	}
+	return s
 }
 
 // An Entity is what load writes and dump reads.
@@ -249,6 +321,7 @@ type Entity struct {
 	Parent    string // the driver's canonical text for the ancestors' key; empty at the root
 	Namespace string // set by Dump
 	Expiry    Value  // the expiry property
+	Shard     Value  // the target's ShardProperty, where it has one: a text, an integer or Missing
 	Data      []byte // the other properties, as a JSON object; nil stands for {}
 }
 
