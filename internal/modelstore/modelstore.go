@@ -123,11 +123,11 @@ func (s *Store) Count(_ context.Context, t store.Target, namespace string, span 
 		switch e.Expiry.Type {
 		case store.Missing:
 		case store.Text:
-			if e.Expiry.Text >= span.From && (span.To == "" || e.Expiry.Text < span.To) {
+			if e.Expiry.Text >= span.From.Value.Text && (span.To == (store.Point{}) || e.Expiry.Text < span.To.Value.Text) {
 				n++
 			}
 		default:
-			if span.From == "" {
+			if span.From == (store.Point{}) {
 				n++
 			}
 		}

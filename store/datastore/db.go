@@ -155,32 +155,6 @@ func (d *DB) Namespaces(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// Count implements [store.Counter]. A list counts once for each element in the
-// span: the service counts rows of the index.
-func (d *DB) Count(ctx context.Context, t store.Target, namespace string, s store.Span) (int64, error) {
-	const alias = "n"
-	// Nothing sorts between null and the least integer.
-	var from any = leastInteger
-	if s.From != "" {
-		from = s.From
-	}
-	property := quote(t.Property)
-	q := sdk.NewQuery(t.Kind).Namespace(namespace).FilterField(property, ">=", from)
-	if s.To != "" {
-		q = q.FilterField(property, "<", s.To)
-	}
-	op := fmt.Sprintf("count %s of %s in [%q, %q)", t.Property, where(t, namespace), s.From, s.To)
-	result, err := d.client.RunAggregationQuery(ctx, q.NewAggregationQuery().WithCount(alias))
-	if err != nil {
-		return 0, d.fail(ctx, op, err)
-	}
-	n, ok := result[alias].(interface{ GetIntegerValue() int64 })
-	if !ok {
-		return 0, fmt.Errorf("%s: %w: the reply holds no count but %v", op, store.ErrFailed, result)
-	}
-	return n.GetIntegerValue(), nil
-}
-
 // Holds implements [store.Counter].
 func (d *DB) Holds(ctx context.Context, t store.Target, namespace string) (bool, error) {
 	keys, err := d.client.GetAll(ctx, sdk.NewQuery(t.Kind).Namespace(namespace).KeysOnly().Limit(1), nil)

@@ -5,18 +5,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	sdk "cloud.google.com/go/datastore"
 
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// Dispose implements [store.Store], by the target's guard. All deletes of a
-// batch are one commit, so that they happen together or not at all; only under
-// guard none, keys that the client confuses go in a second one.
+// Dispose implements [store.Store], by the target's guard, which is lookup for
+// a batch that carries. All writes of a batch are one commit, so that they happen
+// together or not at all; only under guard none, keys that the client confuses
+// go in a second one.
 func (d *DB) Dispose(ctx context.Context, b *store.Batch) error {
 	t := b.Query.Target
 	guard := cmp.Or(t.Guard, store.GuardLookup)
+	if slices.ContainsFunc(b.Ops, func(op store.Op) bool { return op.To.Type != store.Missing }) {
+		guard = store.GuardLookup
+	}
 	op := fmt.Sprintf("dispose of %d of %s by guard %s", len(b.Ops), where(t, b.Query.Namespace), guard)
 	b.SteppedOver = store.UnknownSteps
 	for i := range b.Ops {
@@ -28,7 +33,7 @@ func (d *DB) Dispose(ctx context.Context, b *store.Batch) error {
 	if len(b.Ops) > store.MaxPage {
 		return fmt.Errorf("%s: %w: more than %d", op, store.ErrTooLarge, store.MaxPage)
 	}
-	s, err := newSet(b)
+	s, err := newSet(b, guard)
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
@@ -39,10 +44,10 @@ func (d *DB) Dispose(ctx context.Context, b *store.Batch) error {
 		return fmt.Errorf("%s: %w: there is no such guard", op, store.ErrInvalid)
 	case b.DryRun:
 		if err = d.check(ctx, nil, s); err == nil {
-			s.set(s.doomed, store.Deleted)
+			s.done()
 		}
 	default:
-		err = d.deleteChecked(ctx, s)
+		err = d.writeChecked(ctx, s)
 	}
 	if err != nil {
 		return d.fail(ctx, op, err)
@@ -54,13 +59,14 @@ func (d *DB) Dispose(ctx context.Context, b *store.Batch) error {
 // more than one of its elements.
 type set struct {
 	batch  *store.Batch
+	guard  store.Guard
 	keys   []*sdk.Key
 	ops    [][]*store.Op // for each key
-	doomed []int         // the keys that are to be deleted
+	doomed []int         // the keys that are to be deleted or carried
 }
 
-func newSet(b *store.Batch) (*set, error) {
-	s := &set{batch: b, keys: make([]*sdk.Key, 0, len(b.Ops)), ops: make([][]*store.Op, 0, len(b.Ops))}
+func newSet(b *store.Batch, guard store.Guard) (*set, error) {
+	s := &set{batch: b, guard: guard, keys: make([]*sdk.Key, 0, len(b.Ops)), ops: make([][]*store.Op, 0, len(b.Ops))}
 	at := make(map[string]int, len(b.Ops))
 	for i := range b.Ops {
 		op := &b.Ops[i]
@@ -86,6 +92,23 @@ func (s *set) set(keys []int, o store.Outcome) {
 	}
 }
 
+// to returns the expiry that the entity of a key is to get, if it is carried.
+func (s *set) to(k int) (to store.Value, carry bool) {
+	to = s.ops[k][0].To
+	return to, to.Type != store.Missing
+}
+
+// done settles what became of the doomed.
+func (s *set) done() {
+	for _, k := range s.doomed {
+		if _, carry := s.to(k); carry {
+			s.set([]int{k}, store.Carried)
+		} else {
+			s.set([]int{k}, store.Deleted)
+		}
+	}
+}
+
 // decide settles what became of a key whose entity was looked at.
 func (s *set) decide(k int, found bool, now store.Value) {
 	switch {
@@ -96,6 +119,9 @@ func (s *set) decide(k int, found bool, now store.Value) {
 	default:
 		for _, op := range s.ops[k] {
 			op.Outcome, op.Now, op.Known = store.Changed, now, true
+			if op.To.Type != store.Missing && same(op.To, now) {
+				op.Outcome = store.Carried // by an earlier try
+			}
 		}
 	}
 }
@@ -127,9 +153,10 @@ func (d *DB) deleteBlindly(ctx context.Context, s *set) error {
 	return nil
 }
 
-// deleteChecked looks at the entities and deletes what is unchanged, in one
-// transaction: the commit fails if anybody wrote to one of them in between.
-func (d *DB) deleteChecked(ctx context.Context, s *set) (err error) {
+// writeChecked looks at the entities and deletes or carries what is unchanged,
+// in one transaction: the commit fails if anybody wrote to one of them in
+// between.
+func (d *DB) writeChecked(ctx context.Context, s *set) (err error) {
 	// The transaction remembers its context, and with it the mask.
 	ctx = withCall(ctx, &call{mask: s.batch.Query.Target.Property})
 	tx, err := d.begin(ctx)
@@ -151,15 +178,35 @@ func (d *DB) deleteChecked(ctx context.Context, s *set) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := deleteIn(tx, pick(s.keys, s.doomed)); err != nil {
+	var gone []*sdk.Key
+	for _, k := range s.doomed {
+		to, carry := s.to(k)
+		if !carry {
+			gone = append(gone, s.keys[k])
+		} else if err := carryIn(tx, s.batch.Query.Target, s.keys[k], to); err != nil {
+			return err
+		}
+	}
+	if err := deleteIn(tx, gone); err != nil {
 		return err
 	}
 	if _, err := tx.Commit(); err != nil {
 		return err // the doomed stay Unknown: they may be gone
 	}
 	committed = true
-	s.set(s.doomed, store.Deleted)
+	s.done()
 	return nil
+}
+
+// carryIn adds to a transaction what sets an entity's expiry and nothing else.
+// An update, unlike an upsert, cannot bring back what was deleted.
+func carryIn(tx *sdk.Transaction, t store.Target, key *sdk.Key, to store.Value) error {
+	ps, err := expiryProperty(t.Property, to)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Mutate(sdk.NewUpdate(key, &ps).WithPropertyMask(maskPath(t.Property)))
+	return err
 }
 
 // deleteIn adds deletes to a transaction.
@@ -177,7 +224,7 @@ func deleteIn(tx *sdk.Transaction, keys []*sdk.Key) error {
 func (d *DB) check(ctx context.Context, tx *sdk.Transaction, s *set) error {
 	rest := make([]int, 0, len(s.keys))
 	shown := map[string]store.Value{}
-	if s.batch.Query.Target.Guard == store.GuardQuery {
+	if s.guard == store.GuardQuery {
 		var err error
 		if shown, err = d.shown(ctx, tx, s.batch.Query); err != nil {
 			return err
@@ -258,15 +305,15 @@ func (d *DB) Settle(ctx context.Context, q store.Query, e store.Entry, decide fu
 	if err != nil {
 		return store.Unknown, fmt.Errorf("%s: %w", op, err)
 	}
-	o, err := d.settle(ctx, q.Target.Property, key, decide)
+	o, err := d.settle(ctx, q.Target, key, decide)
 	if err != nil {
 		return store.Unknown, d.fail(ctx, op, err)
 	}
 	return o, nil
 }
 
-func (d *DB) settle(ctx context.Context, property string, key *sdk.Key, decide func(store.Value) store.Verdict) (store.Outcome, error) {
-	ctx = withCall(ctx, &call{mask: property})
+func (d *DB) settle(ctx context.Context, t store.Target, key *sdk.Key, decide func(store.Value) store.Verdict) (store.Outcome, error) {
+	ctx = withCall(ctx, &call{mask: t.Property})
 	tx, err := d.begin(ctx)
 	if err != nil {
 		return store.Unknown, err
@@ -278,25 +325,30 @@ func (d *DB) settle(ctx context.Context, property string, key *sdk.Key, decide f
 		}
 	}()
 	keys := []*sdk.Key{key}
-	cells, found, err := d.look(ctx, tx, property, keys)
+	cells, found, err := d.look(ctx, tx, t.Property, keys)
 	if err != nil {
 		return store.Unknown, err
 	}
 	if !found[0] {
 		return store.Gone, nil
 	}
-	if decide(stored(cells[0].value)) != store.Delete {
+	verdict := decide(stored(cells[0].value))
+	to, carry := verdict.To()
+	done := store.Deleted
+	switch {
+	case carry:
+		done, err = store.Carried, carryIn(tx, t, key, to)
+	case verdict == store.Delete:
+		err = tx.DeleteMulti(keys)
+	default:
 		return store.Kept, nil
 	}
-	if err := ctx.Err(); err != nil {
-		return store.Unknown, err
-	}
-	if err := tx.DeleteMulti(keys); err != nil {
+	if err = errors.Join(err, ctx.Err()); err != nil {
 		return store.Unknown, err
 	}
 	if _, err := tx.Commit(); err != nil {
 		return store.Unknown, err
 	}
 	committed = true
-	return store.Deleted, nil
+	return done, nil
 }

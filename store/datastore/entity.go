@@ -14,7 +14,7 @@ import (
 )
 
 // Put implements [store.Writer], in one transaction. Only the expiry property
-// is indexed.
+// and the shard property are indexed.
 func (d *DB) Put(ctx context.Context, t store.Target, namespace string, entities []store.Entity) error {
 	op := fmt.Sprintf("put %d of %s", len(entities), where(t, namespace))
 	if len(entities) == 0 {
@@ -36,7 +36,7 @@ func (d *DB) Put(ctx context.Context, t store.Target, namespace string, entities
 			return fmt.Errorf("%s: %w: %s appears twice", op, store.ErrInvalid, text)
 		}
 		seen[text] = true
-		if lists[i], err = entityProperties(t.Property, e); err != nil {
+		if lists[i], err = entityProperties(t, e); err != nil {
 			return fmt.Errorf("%s: %s: %w", op, text, err)
 		}
 		keys[i] = key
@@ -80,7 +80,7 @@ func entityKey(kind, namespace string, e store.Entity) (*sdk.Key, error) {
 	return key, nil
 }
 
-func entityProperties(property string, e store.Entity) (sdk.PropertyList, error) {
+func entityProperties(t store.Target, e store.Entity) (sdk.PropertyList, error) {
 	var ps sdk.PropertyList
 	if len(e.Data) > 0 {
 		raw, err := parseJSON(e.Data)
@@ -94,11 +94,21 @@ func entityProperties(property string, e store.Entity) (sdk.PropertyList, error)
 		ps = object.Properties
 	}
 	for _, p := range ps {
-		if p.Name == property {
-			return nil, fmt.Errorf("data: %w: it holds the expiry property %s, which is set from expires", store.ErrInvalid, property)
+		if p.Name == t.Property || t.ShardProperty != "" && p.Name == t.ShardProperty {
+			return nil, fmt.Errorf("data: %w: it holds the property %s, which is set apart from the data", store.ErrInvalid, p.Name)
 		}
 	}
-	expiry, err := expiryProperty(property, e.Expiry)
+	if e.Shard.Type != store.Missing {
+		if t.ShardProperty == "" {
+			return nil, fmt.Errorf("%w: the target has no shard property", store.ErrInvalid)
+		}
+		shard, err := shardOperand(e.Shard)
+		if err != nil {
+			return nil, err
+		}
+		ps = append(ps, sdk.Property{Name: t.ShardProperty, Value: shard})
+	}
+	expiry, err := expiryProperty(t.Property, e.Expiry)
 	return append(ps, expiry...), err
 }
 
@@ -137,7 +147,7 @@ func (d *DB) Dump(ctx context.Context, t store.Target, namespace string) iter.Se
 				yield(store.Entity{}, d.fail(ctx, op, err))
 				return
 			}
-			e, err := entityOf(key, ps, t.Property)
+			e, err := entityOf(key, ps, t)
 			if err != nil {
 				yield(store.Entity{}, fmt.Errorf("%s: %s: %w: %w", op, FormatKey(key), store.ErrFailed, err))
 				return
@@ -149,14 +159,21 @@ func (d *DB) Dump(ctx context.Context, t store.Target, namespace string) iter.Se
 	}
 }
 
-func entityOf(key *sdk.Key, ps sdk.PropertyList, property string) (store.Entity, error) {
+func entityOf(key *sdk.Key, ps sdk.PropertyList, t store.Target) (store.Entity, error) {
 	e := store.Entity{Name: key.Name, Number: key.ID, Parent: FormatKey(key.Parent), Namespace: key.Namespace}
+	rest := make([]sdk.Property, 0, len(ps))
 	for _, p := range ps {
-		if p.Name == property {
-			e.Expiry = stored(p.Value)
+		v := stored(p.Value)
+		switch _, whole := v.Integer(); {
+		case p.Name == t.Property:
+			e.Expiry = v
+		case p.Name == t.ShardProperty && (v.Type == store.Text || whole):
+			e.Shard = v
+		default:
+			rest = append(rest, p)
 		}
 	}
-	text := jsonText(jsonObject(ps, property))
+	text := jsonText(jsonObject(rest))
 	if !json.Valid([]byte(text)) {
 		return e, fmt.Errorf("its data has no form in JSON: %.200s", text)
 	}

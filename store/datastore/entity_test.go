@@ -149,12 +149,12 @@ func TestCount(t *testing.T) {
 		s    store.Span
 		want int64
 	}{
-		{store.Span{}, 12},                   // all but null and the empty list; the list's two elements count
-		{store.Span{To: "m"}, 7},             // integers, the instant, boolean, empty text, blob
-		{store.Span{From: "m"}, 5},           // texts, floats, key
-		{store.Span{From: "m", To: "m2"}, 1}, // half open
-		{store.Span{From: "m", To: "m3"}, 2},
-		{store.Span{From: "x", To: "y"}, 0},
+		{store.Span{}, 12},            // all but null and the empty list; the list's two elements count
+		{store.Between("", "m"), 7},   // integers, the instant, boolean, empty text, blob
+		{store.Between("m", ""), 5},   // texts, floats, key
+		{store.Between("m", "m2"), 1}, // half open
+		{store.Between("m", "m3"), 2},
+		{store.Between("x", "y"), 0},
 	} {
 		if got, err := w.Count(t.Context(), tgt, "", c.s); err != nil || got != c.want {
 			t.Errorf("Count(%+v) = %d, %v, want %d", c.s, got, err, c.want)
@@ -186,7 +186,7 @@ func TestOddProperties(t *testing.T) {
 		if got, want := w.walk(q, func(int) bool { return true }), []string{"a Session/a", "b Session/b"}; !slices.Equal(got, want) {
 			t.Errorf("property %q: %q, want %q", p, got, want)
 		}
-		if n, err := w.Count(t.Context(), tgt, "", store.Span{From: "b"}); err != nil || n != 2 {
+		if n, err := w.Count(t.Context(), tgt, "", store.Between("b", "")); err != nil || n != 2 {
 			t.Errorf("property %q: Count = %d, %v, want 2", p, n, err)
 		}
 		q.Limit = 10

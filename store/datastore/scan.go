@@ -61,6 +61,11 @@ func start(q store.Query) (place, error) {
 		}
 		return *at, nil
 	}
+	if q.Target.ShardProperty != "" {
+		if _, err := shardOperand(q.Shard); err != nil {
+			return place{}, err
+		}
+	}
 	p := place{query: stretch(q), from: q.Lo}
 	if q.After.IsZero() {
 		return p, nil
@@ -162,6 +167,13 @@ func (p *place) build(limit int) (*sdk.Query, error) {
 	}
 	property := quote(p.query.Target.Property)
 	query := sdk.NewQuery(p.query.Target.Kind).Namespace(p.query.Namespace).Limit(limit)
+	if name := p.query.Target.ShardProperty; name != "" {
+		shard, err := shardOperand(p.query.Shard)
+		if err != nil {
+			return nil, err
+		}
+		query = query.FilterField(quote(name), "=", shard)
+	}
 	if p.key != nil {
 		query = query.KeysOnly().FilterField(property, "=", from).FilterField("__key__", ">", p.key).Order("__key__")
 	} else {

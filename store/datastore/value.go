@@ -104,6 +104,17 @@ func operand(v store.Value) (any, error) {
 	}
 }
 
+// shardOperand returns a shard's value as a filter takes it.
+func shardOperand(v store.Value) (any, error) {
+	if n, ok := v.Integer(); ok {
+		return n, nil
+	}
+	if v.Type != store.Text {
+		return nil, fmt.Errorf("%w: a shard is a text or an integer, not of type %d", store.ErrInvalid, v.Type)
+	}
+	return v.Text, nil
+}
+
 // jsonText returns a value of the client as JSON. What JSON has no form for is
 // a string that a person can read: bytes in base 64, instants in RFC 3339, keys
 // as FormatKey prints them, NaN and the infinities by name.
@@ -139,19 +150,17 @@ func jsonValue(raw any) any {
 		}
 		return out
 	case *sdk.Entity:
-		return jsonObject(v.Properties, "")
+		return jsonObject(v.Properties)
 	default:
 		return raw
 	}
 }
 
-// jsonObject returns properties, but for one, as a JSON object.
-func jsonObject(ps []sdk.Property, without string) map[string]any {
+// jsonObject returns properties as a JSON object.
+func jsonObject(ps []sdk.Property) map[string]any {
 	out := make(map[string]any, len(ps))
 	for _, p := range ps {
-		if without == "" || p.Name != without {
-			out[p.Name] = jsonValue(p.Value)
-		}
+		out[p.Name] = jsonValue(p.Value)
 	}
 	return out
 }

@@ -95,7 +95,16 @@ func entityPrefix(dst []byte, kind string) []byte {
 
 // indexPrefix appends what the rows of a target's index begin with.
 func indexPrefix(dst []byte, t store.Target) []byte {
-	return appendTerm(appendTerm(append(dst, rowIndex), t.Kind), t.Property)
+	return appendIndexName(appendTerm(append(dst, rowIndex), t.Kind), t.Property, t.ShardProperty)
+}
+
+// appendIndexName appends the name of the index on a property or, where there
+// is a shard property, of that on both: no property's name holds a zero byte.
+func appendIndexName[S string | []byte](dst []byte, property, shardProperty S) []byte {
+	if len(shardProperty) == 0 {
+		return appendTerm(dst, property)
+	}
+	return appendTerm(dst, string(property)+"\x00"+string(shardProperty))
 }
 
 // prefixEnd turns a prefix that ends in a terminator into the first key that
@@ -352,28 +361,42 @@ func elements(list string) ([][]byte, error) {
 	return slices.CompactFunc(out, bytes.Equal), nil
 }
 
-// entityFormat is the first byte of every entity's row.
-const entityFormat = 1
+// The first byte of every entity's row.
+const (
+	entityFormat  = 1
+	shardedFormat = 2 // the shard property and its value come first
+)
 
 // An entity is the decoded row of one. Its parts lie in the row's memory.
 type entity struct {
-	property []byte
-	value    store.Value
-	data     []byte
+	property      []byte
+	value         store.Value
+	shardProperty []byte // empty where it was put without one
+	shard         store.Value
+	data          []byte
 }
 
-func appendEntity(dst []byte, property string, v store.Value, data []byte) []byte {
-	dst = append(dst, entityFormat)
-	dst = binary.AppendUvarint(dst, uint64(len(property)))
-	dst = append(dst, property...)
+func appendEntity(dst []byte, e entity) []byte {
+	if len(e.shardProperty) > 0 {
+		dst = appendCounted(append(dst, shardedFormat), e.shardProperty)
+		dst = appendStored(dst, e.shard)
+	} else {
+		dst = append(dst, entityFormat)
+	}
+	return append(appendStored(appendCounted(dst, e.property), e.value), e.data...)
+}
+
+func appendCounted(dst, text []byte) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
+}
+
+// appendStored appends a value as rows of entities hold it.
+func appendStored(dst []byte, v store.Value) []byte {
 	dst = append(dst, byte(v.Type))
 	if v.Type == store.Instant {
-		dst = binary.BigEndian.AppendUint64(dst, uint64(v.Time.UnixMicro()))
-	} else {
-		dst = binary.AppendUvarint(dst, uint64(len(v.Text)))
-		dst = append(dst, v.Text...)
+		return binary.BigEndian.AppendUint64(dst, uint64(v.Time.UnixMicro()))
 	}
-	return append(dst, data...)
+	return appendCounted(dst, []byte(v.Text))
 }
 
 func cutCounted(b []byte) (text, rest []byte, err error) {
@@ -385,30 +408,41 @@ func cutCounted(b []byte) (text, rest []byte, err error) {
 }
 
 func decodeEntity(b []byte) (e entity, err error) {
-	if len(b) == 0 || b[0] != entityFormat {
+	if len(b) == 0 || b[0] != entityFormat && b[0] != shardedFormat {
 		return e, errRow
 	}
-	if e.property, b, err = cutCounted(b[1:]); err != nil {
+	format, b := b[0], b[1:]
+	if format == shardedFormat {
+		if e.shardProperty, b, err = cutCounted(b); err != nil {
+			return e, err
+		}
+		if e.shard, b, err = cutStored(b); err != nil {
+			return e, err
+		}
+	}
+	if e.property, b, err = cutCounted(b); err != nil {
 		return e, err
 	}
+	e.value, e.data, err = cutStored(b)
+	return e, err
+}
+
+// cutStored decodes what [appendStored] encoded at the start of b.
+func cutStored(b []byte) (v store.Value, rest []byte, err error) {
 	if len(b) == 0 || b[0] > byte(store.Other) {
-		return e, errRow
+		return v, nil, errRow
 	}
-	e.value.Type, b = store.Type(b[0]), b[1:]
-	if e.value.Type == store.Instant {
+	v.Type, b = store.Type(b[0]), b[1:]
+	if v.Type == store.Instant {
 		if len(b) < 8 {
-			return e, errRow
+			return v, nil, errRow
 		}
-		e.value.Time = time.UnixMicro(int64(binary.BigEndian.Uint64(b))).UTC()
-		e.data = b[8:]
-		return e, nil
+		v.Time = time.UnixMicro(int64(binary.BigEndian.Uint64(b))).UTC()
+		return v, b[8:], nil
 	}
 	text, rest, err := cutCounted(b)
-	if err != nil {
-		return e, err
-	}
-	e.value.Text, e.data = string(text), rest
-	return e, nil
+	v.Text = string(text)
+	return v, rest, err
 }
 
 // of returns the value that the entity has for a property: only the one that it
@@ -423,7 +457,16 @@ func (e entity) of(property string) store.Value {
 // indexRows calls row with the key of each index row that belongs to an entity
 // with the given encoded key. The key is valid during the call only.
 func indexRows(buf []byte, kind string, e entity, id []byte, row func(key []byte, list bool) error) ([]byte, error) {
-	buf = appendTerm(appendTerm(append(buf[:0], rowIndex), kind), e.property)
+	buf = appendIndexName(appendTerm(append(buf[:0], rowIndex), kind), e.property, e.shardProperty)
+	if len(e.shardProperty) > 0 {
+		if e.shard.Type == store.Missing {
+			return buf, nil // an index on both has no row for it
+		}
+		var err error
+		if buf, err = appendValue(buf, e.shard); err != nil {
+			return buf, err
+		}
+	}
 	n := len(buf)
 	switch e.value.Type {
 	case store.Missing:

@@ -15,9 +15,9 @@ import (
 const nearby = 16
 
 // Dispose implements [store.Store]. Under the write lock it reads the stretch of
-// the index that the batch lies in once more, and deletes what it still finds
-// there, all in one batch of the engine. It never deletes an entity whose expiry
-// is a list.
+// the index that the batch lies in once more, and deletes or carries what it
+// still finds there, all in one batch of the engine. It never touches an entity
+// whose expiry is a list.
 func (db *DB) Dispose(ctx context.Context, b *store.Batch) (err error) {
 	b.SteppedOver = 0
 	for i := range b.Ops {
@@ -59,8 +59,9 @@ func (db *DB) Dispose(ctx context.Context, b *store.Batch) (err error) {
 // encode sets the scratch's keys to the index keys of the batch's ops, and its
 // order to the order of those keys.
 func (s *scratch) encode(b *store.Batch) (prefix int, err error) {
-	s.lower = indexPrefix(s.lower[:0], b.Query.Target)
-	prefix = len(s.lower)
+	if prefix, err = s.stretch(b.Query); err != nil {
+		return 0, err
+	}
 	s.keys, s.ends, s.order = s.keys[:0], s.ends[:0], s.order[:0]
 	sorted := true
 	for i := range b.Ops {
@@ -95,16 +96,16 @@ func (s *scratch) key(i int) []byte {
 func (db *DB) disposeLocked(ctx context.Context, s *scratch, prefix int, b *store.Batch) error {
 	kind := b.Query.Target.Kind
 	batch := db.engine.NewBatchWithSize(2*len(s.keys) + 64)
-	deleted, err := db.check(ctx, s, prefix, b, batch)
+	bill, err := db.check(ctx, s, prefix, b, batch)
 	if err == nil {
 		err = db.lookUp(s, prefix, b)
 	}
 	if err == nil {
 		err = ctx.Err() // the last moment: once it begins, a commit is seen through
 	}
-	if err == nil && deleted > 0 && !b.DryRun {
+	if err == nil && bill != (store.Operations{}) && !b.DryRun {
 		if err = db.commit(batch); err == nil {
-			store.Bill(ctx, store.Operations{Deletes: deleted})
+			store.Bill(ctx, bill)
 			return nil
 		}
 	} else {
@@ -114,7 +115,7 @@ func (db *DB) disposeLocked(ctx context.Context, s *scratch, prefix int, b *stor
 		return nil
 	}
 	for i := range b.Ops {
-		if b.Ops[i].Outcome == store.Deleted {
+		if o := b.Ops[i].Outcome; o == store.Deleted || o == store.Carried {
 			b.Ops[i].Outcome = store.Unknown
 		}
 	}
@@ -122,12 +123,12 @@ func (db *DB) disposeLocked(ctx context.Context, s *scratch, prefix int, b *stor
 }
 
 // check goes through the index beside the batch's ops, marks those that are
-// still there as deleted, and adds their rows to the engine's batch. The others
-// are left in the scratch's pending.
-func (db *DB) check(ctx context.Context, s *scratch, prefix int, b *store.Batch, batch *pebble.Batch) (deleted int64, err error) {
+// still there as deleted or carried, and adds their rows to the engine's batch.
+// The others are left in the scratch's pending.
+func (db *DB) check(ctx context.Context, s *scratch, prefix int, b *store.Batch, batch *pebble.Batch) (bill store.Operations, err error) {
 	it, err := db.engine.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: s.lower, UpperBound: s.upper})
 	if err != nil {
-		return 0, err
+		return bill, err
 	}
 	defer func() { err = errors.Join(err, it.Close()) }()
 	s.pending = s.pending[:0]
@@ -163,7 +164,7 @@ func (db *DB) check(ctx context.Context, s *scratch, prefix int, b *store.Batch,
 		}
 		mark, err := it.ValueAndErr()
 		if err != nil {
-			return 0, err
+			return bill, err
 		}
 		if len(mark) > 0 {
 			s.pending = append(s.pending, i)
@@ -171,21 +172,54 @@ func (db *DB) check(ctx context.Context, s *scratch, prefix int, b *store.Batch,
 		}
 		id, err := skipValue(key[prefix:])
 		if err != nil {
-			return 0, err
+			return bill, err
 		}
 		entity = append(entity[:entityLen], id...)
+		if b.Ops[i].To.Type != store.Missing {
+			if err := db.carry(batch, b.Query.Target, entity, key, id, b.Ops[i].To); err != nil {
+				return bill, err
+			}
+			b.Ops[i].Outcome = store.Carried
+			bill.Writes++
+			continue
+		}
 		if err := errors.Join(batch.Delete(key, nil), batch.Delete(entity, nil)); err != nil {
-			return 0, err
+			return bill, err
 		}
 		b.Ops[i].Outcome = store.Deleted
-		deleted++
+		bill.Deletes++
 	}
 	s.text = entity[:0]
 	if ok {
 		returned++
 	}
 	b.SteppedOver = steps(it, returned)
-	return deleted, it.Error()
+	return bill, it.Error()
+}
+
+// carry adds to the batch what gives the entity in the given row another
+// expiry in place of the one that the index row with the old key stands for.
+func (db *DB) carry(batch *pebble.Batch, t store.Target, row, oldKey, id []byte, to store.Value) error {
+	to, err := normal(to)
+	if err != nil {
+		return invalid("carry: %w", err)
+	}
+	value, err := db.get(row)
+	if err != nil {
+		return err
+	}
+	e, err := decodeEntity(value)
+	if err != nil {
+		return err
+	}
+	e.value = to
+	if err := errors.Join(batch.Delete(oldKey, nil), batch.Set(row, appendEntity(nil, e), nil)); err != nil {
+		return err
+	}
+	if _, err = db.dropped[droppedKey(t)].index(nil, t, e, id, batch); err != nil {
+		return invalid("carry: %w", err)
+	}
+	return nil
 }
 
 // lookUp finds out what became of the ops in the scratch's pending.
@@ -216,6 +250,9 @@ func (db *DB) lookUp(s *scratch, prefix int, b *store.Batch) error {
 			return err
 		}
 		op.Outcome, op.Now, op.Known = store.Changed, e.of(t.Property), true
+		if op.To.Type != store.Missing && op.Now == op.To {
+			op.Outcome = store.Carried // by an earlier try
+		}
 	}
 	return nil
 }
@@ -257,17 +294,30 @@ func (db *DB) Settle(ctx context.Context, q store.Query, e store.Entry, decide f
 	if err != nil {
 		return store.Unknown, classify("read", err)
 	}
-	if decide(now.of(q.Target.Property)) != store.Delete {
+	verdict := decide(now.of(q.Target.Property))
+	to, carry := verdict.To()
+	if verdict != store.Delete && !carry {
 		return store.Kept, nil
 	}
 	batch := db.engine.NewBatch()
-	_, err = indexRows(nil, q.Target.Kind, now, id, func(k []byte, _ bool) error { return batch.Delete(k, nil) })
-	if err = errors.Join(err, batch.Delete(key, nil), ctx.Err()); err != nil {
+	oldKey, err := indexRows(nil, q.Target.Kind, now, id, func(k []byte, _ bool) error { return batch.Delete(k, nil) })
+	out = store.Deleted
+	if carry {
+		out = store.Carried
+		err = errors.Join(err, db.carry(batch, q.Target, key, oldKey, id, to))
+	} else {
+		err = errors.Join(err, batch.Delete(key, nil))
+	}
+	if err = errors.Join(err, ctx.Err()); err != nil {
 		return store.Unknown, errors.Join(classify("write", err), batch.Close())
 	}
 	if err := db.commit(batch); err != nil {
 		return store.Unknown, err
 	}
-	store.Bill(ctx, store.Operations{Deletes: 1})
-	return store.Deleted, nil
+	if carry {
+		store.Bill(ctx, store.Operations{Writes: 1})
+	} else {
+		store.Bill(ctx, store.Operations{Deletes: 1})
+	}
+	return out, nil
 }

@@ -21,6 +21,7 @@ const maxPut = 64 << 20
 type draft struct {
 	id     []byte
 	value  store.Value
+	shard  store.Value
 	data   []byte
 	number int // in the caller's slice, from 0
 }
@@ -36,7 +37,7 @@ func (db *DB) Put(ctx context.Context, t store.Target, namespace string, entitie
 	if err := checkTarget(t, namespace); err != nil {
 		return err
 	}
-	drafts, err := draw(entities)
+	drafts, err := draw(t, entities)
 	if err != nil {
 		return err
 	}
@@ -67,7 +68,7 @@ func (db *DB) Put(ctx context.Context, t store.Target, namespace string, entitie
 }
 
 // draw checks the entities and returns them in the order of their keys.
-func draw(entities []store.Entity) ([]draft, error) {
+func draw(t store.Target, entities []store.Entity) ([]draft, error) {
 	if len(entities) > store.MaxPage {
 		return nil, fmt.Errorf("%w: one call takes at most %d", store.ErrTooLarge, store.MaxPage)
 	}
@@ -82,6 +83,9 @@ func draw(entities []store.Entity) ([]draft, error) {
 		}
 		d := draft{id: ids[start:len(ids):len(ids)], data: e.Data, number: i}
 		if d.value, err = normal(e.Expiry); err != nil {
+			return nil, invalid("entity %d: %w", i+1, err)
+		}
+		if d.shard, err = shardValue(t, e.Shard); err != nil {
 			return nil, invalid("entity %d: %w", i+1, err)
 		}
 		if e.Parent != "" {
@@ -139,25 +143,46 @@ func (db *DB) replace(t store.Target, drafts []draft, batch *pebble.Batch) (err 
 				return classify("write", err)
 			}
 		}
-		rowValue = appendEntity(rowValue[:0], t.Property, d.value, d.data)
+		e := entity{property: []byte(t.Property), value: d.value, shardProperty: []byte(t.ShardProperty), shard: d.shard, data: d.data}
+		rowValue = appendEntity(rowValue[:0], e)
 		if err := batch.Set(key, rowValue, nil); err != nil {
 			return classify("write", err)
 		}
-		e := entity{property: []byte(t.Property), value: d.value}
-		rowKey, err = indexRows(rowKey, t.Kind, e, d.id, func(k []byte, list bool) error {
-			if err := closed.refuse(t, k); err != nil {
-				return err
-			}
-			if list {
-				return batch.Set(k, listMark, nil)
-			}
-			return batch.Set(k, nil, nil)
-		})
-		if err != nil {
+		if rowKey, err = closed.index(rowKey, t, e, d.id, batch); err != nil {
 			return invalid("entity %d: %w", d.number+1, err)
 		}
 	}
 	return classify("read", it.Error())
+}
+
+// index adds the index rows of an entity to the batch, unless one lies in a
+// closed span.
+func (s spans) index(buf []byte, t store.Target, e entity, id []byte, batch *pebble.Batch) ([]byte, error) {
+	return indexRows(buf, t.Kind, e, id, func(k []byte, list bool) error {
+		if err := s.refuse(t, k); err != nil {
+			return err
+		}
+		if list {
+			return batch.Set(k, listMark, nil)
+		}
+		return batch.Set(k, nil, nil)
+	})
+}
+
+// shardValue checks the value that an entity is to have for the target's shard
+// property.
+func shardValue(t store.Target, v store.Value) (store.Value, error) {
+	v, err := normal(v)
+	switch _, whole := v.Integer(); {
+	case err != nil:
+		return v, fmt.Errorf("shard: %w", err)
+	case v.Type == store.Missing:
+	case t.ShardProperty == "":
+		return v, fmt.Errorf("the target has no shard property for %.80q", v.Text)
+	case v.Type != store.Text && !whole:
+		return v, errors.New("a shard is a text or an integer")
+	}
+	return v, nil
 }
 
 // A span is a stretch of an index that was dropped.
@@ -177,7 +202,7 @@ func droppedKey(t store.Target) string {
 // refuse returns an error if the index row with the given key lies in a closed
 // span.
 func (s spans) refuse(t store.Target, key []byte) error {
-	if len(s) == 0 {
+	if len(s) == 0 || t.ShardProperty != "" { // only indexes of expiry keys are dropped from
 		return nil
 	}
 	v, text, _, err := cutValue(nil, key[len(indexPrefix(nil, t)):])

@@ -57,10 +57,23 @@ func checkTarget(t store.Target, namespace string) error {
 	return nil
 }
 
+// stretch sets the scratch's lower to what all index rows of the query's
+// target and shard begin with.
+func (s *scratch) stretch(q store.Query) (prefix int, err error) {
+	s.lower = indexPrefix(s.lower[:0], q.Target)
+	if q.Target.ShardProperty != "" {
+		if s.lower, err = appendValue(s.lower, q.Shard); err != nil {
+			return 0, invalid("shard: %w", err)
+		}
+	}
+	return len(s.lower), nil
+}
+
 // bounds sets the scratch's lower and upper to the rows of q.
 func (s *scratch) bounds(q store.Query) (prefix int, err error) {
-	s.lower = indexPrefix(s.lower[:0], q.Target)
-	prefix = len(s.lower)
+	if prefix, err = s.stretch(q); err != nil {
+		return 0, err
+	}
 	s.upper = append(s.upper[:0], s.lower...)
 	if q.Hi.Type == store.Missing {
 		s.upper = prefixEnd(s.upper)
@@ -204,21 +217,18 @@ func (db *DB) Count(ctx context.Context, t store.Target, namespace string, span 
 	}
 	defer db.leave()
 	defer db.fault.rescue(&err)
-	lower := indexPrefix(nil, t)
-	prefix := len(lower)
-	upper := prefixEnd(bytes.Clone(lower))
-	if span.To != "" {
-		if upper, err = appendValue(bytes.Clone(lower), store.TextValue(span.To)); err != nil {
+	upper := prefixEnd(indexPrefix(nil, t))
+	if span.To != (store.Point{}) {
+		if upper, err = pointKey(t, span.To); err != nil {
 			return 0, err
 		}
 	}
-	if span.From != "" {
-		if lower, err = appendValue(lower, store.TextValue(span.From)); err != nil {
-			return 0, err
-		}
+	lower, err := pointKey(t, span.From)
+	if err != nil {
+		return 0, err
 	}
 	if bytes.Compare(lower, upper) < 0 {
-		if n, err = db.countRows(ctx, t, lower, upper, prefix); err != nil {
+		if n, err = db.countRows(ctx, t, lower, upper); err != nil {
 			return 0, classify("read", err)
 		}
 	}
@@ -226,7 +236,32 @@ func (db *DB) Count(ctx context.Context, t store.Target, namespace string, span 
 	return n, nil
 }
 
-func (db *DB) countRows(ctx context.Context, t store.Target, lower, upper []byte, prefix int) (n int64, err error) {
+// pointKey returns the least key that a row behind the point may have.
+func pointKey(t store.Target, p store.Point) (key []byte, err error) {
+	key = indexPrefix(nil, t)
+	if p == (store.Point{}) {
+		return key, nil
+	}
+	if t.ShardProperty != "" {
+		if key, err = appendValue(key, p.Shard); err != nil {
+			return nil, invalid("shard: %w", err)
+		}
+	}
+	if p.Value.Type != store.Missing {
+		if key, err = appendValue(key, p.Value); err != nil {
+			return nil, invalid("bound: %w", err)
+		}
+	}
+	switch {
+	case p.After && p.Value.Type == store.Missing:
+		key = append(key, 0xff) // behind every value's tag
+	case p.After:
+		key = append(key, keyEnd)
+	}
+	return key, nil
+}
+
+func (db *DB) countRows(ctx context.Context, t store.Target, lower, upper []byte) (n int64, err error) {
 	it, err := db.engine.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
 		return 0, err
@@ -242,7 +277,7 @@ func (db *DB) countRows(ctx context.Context, t store.Target, lower, upper []byte
 			return 0, err
 		}
 		if len(mark) > 0 {
-			first, err := db.firstElement(t, it.Key(), lower, prefix)
+			first, err := db.firstElement(t, it.Key(), lower)
 			if err != nil {
 				return 0, err
 			}
@@ -257,9 +292,15 @@ func (db *DB) countRows(ctx context.Context, t store.Target, lower, upper []byte
 
 // firstElement reports whether the index row with the given key stands for the
 // first element, among those from lower on, of its entity's list.
-func (db *DB) firstElement(t store.Target, key, lower []byte, prefix int) (bool, error) {
-	id, err := skipValue(key[prefix:])
-	if err != nil {
+func (db *DB) firstElement(t store.Target, key, lower []byte) (bool, error) {
+	id := key[len(indexPrefix(nil, t)):]
+	var err error
+	if t.ShardProperty != "" {
+		if id, err = skipValue(id); err != nil {
+			return false, err
+		}
+	}
+	if id, err = skipValue(id); err != nil {
 		return false, err
 	}
 	value, err := db.get(append(entityPrefix(nil, t.Kind), id...))
@@ -345,6 +386,9 @@ func (db *DB) Dump(ctx context.Context, t store.Target, namespace string) iter.S
 				name, number, idErr := cutID(id)
 				bad = errors.Join(bad, idErr)
 				found := store.Entity{Name: string(name), Number: number, Expiry: e.of(t.Property)}
+				if t.ShardProperty != "" && string(e.shardProperty) == t.ShardProperty {
+					found.Shard = e.shard
+				}
 				if len(e.data) > 0 {
 					found.Data = bytes.Clone(e.data)
 				}

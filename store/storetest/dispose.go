@@ -32,6 +32,7 @@ var disposeCases = []testCase{
 		}
 		return ""
 	}, run: keepsLists},
+	{name: "DisposeKeepsWhatBecameAList", needs: guarded, run: keepsNewList},
 	{name: "DisposeOfAMixedBatch", needs: guarded, run: mixedBatch},
 	{name: "DisposeRepeatedIsHarmless", run: repeated},
 	{name: "DisposeOfNothing", run: nothing},
@@ -166,12 +167,25 @@ func keepsLists(w *world) {
 		}
 	}
 	w.shows("afterwards", key(1).Text, key(2).Text)
-	// The scan saw a plain value, which then became the list's only element.
+}
+
+// keepsNewList: the scan saw a plain value, which then became the only element
+// of a list.
+func keepsNewList(w *world) {
 	w.put(named("late", key(5)))
-	found := w.find(3)
+	found := w.find(1)
 	w.put(named("late", store.Value{Type: store.List, Text: fmt.Sprintf("[%q]", key(5).Text)}))
-	w.same("outcome of what became a list", outcomes(w.dispose(found[2])), []string{"changed"})
-	w.shows("at the end", key(1).Text, key(2).Text, key(5).Text)
+	op := w.dispose(found[0])[0]
+	if !w.caps.KeepsLists && !w.caps.ListsApart {
+		return // such a guard goes by what the index shows
+	}
+	w.same("outcome of what became a list", []string{outcome(op.Outcome)}, []string{"changed"})
+	if op.Known && op.Now.Type != store.List {
+		w.Errorf("the value of a list is said to be of type %d", op.Now.Type)
+	}
+	if o, seen := w.settle(found[0], store.Keep); o != store.Kept || seen[len(seen)-1].Type != store.List {
+		w.Errorf("afterwards it is %s, and showed %v", outcome(o), seen)
+	}
 }
 
 func mixedBatch(w *world) {

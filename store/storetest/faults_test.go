@@ -157,7 +157,7 @@ func parses(v store.Value) bool {
 	return v.Type == store.Text && err == nil
 }
 
-var faults = slices.Concat(scanFaults, disposeFaults, settleFaults, recordFaults, extraFaults)
+var faults = slices.Concat(scanFaults, disposeFaults, settleFaults, carryFaults, shardFaults, recordFaults, extraFaults)
 
 var scanFaults = []fault{
 	{"EmptyTargetHasNoEntries", "always has more", onPage(func(_ store.Query, p *store.Page) { p.More, p.Next = true, "next" })},
@@ -318,6 +318,7 @@ var disposeFaults = []fault{
 	{"DisposeKeepsLists", "deletes lists", onDispose(func(op store.Op, now store.Value) bool {
 		return now == op.Entry.Value || now.Type == store.List
 	})},
+	{"DisposeKeepsWhatBecameAList", "deletes lists", onDispose(always)},
 	{"DisposeOfAMixedBatch", "does not look", onDispose(always)},
 	{"DisposeOfAMixedBatch", "keeps all for one", func(b *broken) {
 		b.dispose = func(ctx context.Context, batch *store.Batch) error {

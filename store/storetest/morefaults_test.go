@@ -271,16 +271,14 @@ var extraFaults = []fault{
 			return nil
 		}
 	}},
-	{"CountSpans", "ignores the start", onCount(func(_ *store.Target, s *store.Span) { s.From = "" })},
-	{"CountSpans", "ignores the end", onCount(func(_ *store.Target, s *store.Span) { s.To = "" })},
+	{"CountSpans", "ignores the start", onCount(func(_ *store.Target, s *store.Span) { s.From = store.Point{} })},
+	{"CountSpans", "ignores the end", onCount(func(_ *store.Target, s *store.Span) { s.To = store.Point{} })},
 	{"CountSpans", "counts the end", onCount(func(_ *store.Target, s *store.Span) {
-		if s.To != "" {
-			s.To += "\x00"
-		}
+		s.To.After = true
 	})},
 	{"CountSpans", "counts strings only", onCount(func(_ *store.Target, s *store.Span) {
-		if s.From == "" {
-			s.From = "\x00"
+		if s.From == (store.Point{}) {
+			s.From.Value = store.TextValue("\x00")
 		}
 	})},
 	{"CountIgnoresOthers", "counts two kinds", func(b *broken) {
@@ -380,7 +378,7 @@ var extraFaults = []fault{
 	}},
 	{"DropClosesASpan", "is held by malformed entries", func(b *broken) {
 		b.drop = func(ctx context.Context, t store.Target, from, to string) error {
-			n, err := b.full.Count(ctx, t, "", store.Span{From: from, To: to})
+			n, err := b.full.Count(ctx, t, "", store.Between(from, to))
 			if err == nil && n > 0 {
 				return store.ErrConflict
 			}

@@ -271,6 +271,10 @@ func listShows(w *world) {
 	q.Limit = 1
 	for _, positions := range []bool{false, true} {
 		got := w.scan(q, positions)
+		if w.caps.ListsApart {
+			w.same("plain values, beside a list", values(got), texts(named("", key(0)), named("", key(2)), named("", key(4))))
+			continue
+		}
 		w.same("plain values and elements of a list", values(got), texts(named("", key(0)), named("", key(1)), named("", key(2)), named("", key(3)), named("", key(4))))
 		for i, e := range got {
 			if isList := e.Value.Type == store.List; w.caps.ListsInIndex && isList != (i%2 == 1) {

@@ -47,7 +47,9 @@ type Caps struct {
 
 	Steps         bool // tells how many deleted points were stepped over
 	ListsInIndex  bool // a scan shows that an entry is one element of a list
+	ListsApart    bool // lists have no entries between those of plain values
 	KeepsLists    bool // Dispose tells a list from a plain value
+	BillsEntries  bool // a scan bills a read for each entry, not one for the query
 	TellsGone     bool // Dispose tells what it deleted from what was not there
 	NumbersFirst  bool // numeric ids come before names at the same value
 	OrdersByBytes bool // names at the same value are ordered bytewise
@@ -80,7 +82,7 @@ type testCase struct {
 	run   func(*world)
 }
 
-var cases = slices.Concat(scanCases, disposeCases, settleCases, recordCases, extraCases)
+var cases = slices.Concat(scanCases, disposeCases, settleCases, carryCases, shardCases, recordCases, extraCases)
 
 // settleWithin is how long the suite repeats what a store asks to repeat.
 const settleWithin = 30 * time.Second
@@ -292,7 +294,7 @@ func outcomes(ops []store.Op) []string {
 }
 
 func outcome(o store.Outcome) string {
-	names := []string{"unknown", "deleted", "gone", "changed", "kept"}
+	names := []string{"unknown", "deleted", "gone", "changed", "kept", "carried"}
 	if int(o) < len(names) {
 		return names[o]
 	}

@@ -1,0 +1,151 @@
+package datastore
+
+import (
+	"context"
+	"fmt"
+
+	sdk "cloud.google.com/go/datastore"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A condition is one filter of a count.
+type condition struct {
+	property string
+	op       string
+	value    any
+}
+
+// Count implements [store.Counter]. A list counts once for each element in the
+// span: the service counts rows of the index. A span over several shards takes
+// up to three queries.
+func (d *DB) Count(ctx context.Context, t store.Target, namespace string, s store.Span) (int64, error) {
+	op := fmt.Sprintf("count %s of %s", t.Property, where(t, namespace))
+	pieces, err := pieces(t, s)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", op, err)
+	}
+	var sum int64
+	for _, conditions := range pieces {
+		q := sdk.NewQuery(t.Kind).Namespace(namespace)
+		for _, c := range conditions {
+			q = q.FilterField(quote(c.property), c.op, c.value)
+		}
+		if t.ShardProperty != "" {
+			q = q.Order(quote(t.ShardProperty)) // by the index on both
+		}
+		n, err := d.count(ctx, op, q.Order(quote(t.Property)))
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+func (d *DB) count(ctx context.Context, op string, q *sdk.Query) (int64, error) {
+	const alias = "n"
+	result, err := d.client.RunAggregationQuery(ctx, q.NewAggregationQuery().WithCount(alias))
+	if err != nil {
+		return 0, d.fail(ctx, op, err)
+	}
+	n, ok := result[alias].(interface{ GetIntegerValue() int64 })
+	if !ok {
+		return 0, fmt.Errorf("%s: %w: the reply holds no count but %v", op, store.ErrFailed, result)
+	}
+	return n.GetIntegerValue(), nil
+}
+
+// pieces splits a span into conjunctions of conditions, one query each, which
+// do not overlap. Filters cannot compare pairs, so a span from within one shard
+// to within another is the end of the first, the shards between, and the
+// beginning of the last.
+func pieces(t store.Target, s store.Span) ([][]condition, error) {
+	if t.ShardProperty == "" {
+		c, err := between(t.Property, s.From.Value, s.From.After, s.To.Value, s.To.After)
+		return [][]condition{c}, err
+	}
+	for _, p := range []store.Point{s.From, s.To} {
+		if p == (store.Point{}) {
+			continue
+		}
+		if _, err := shardOperand(p.Shard); err != nil {
+			return nil, err
+		}
+	}
+	open := store.Value{}
+	within := func(shard, from store.Value, after bool, to store.Value, toAfter bool) ([]condition, error) {
+		value, err := shardOperand(shard)
+		if err != nil {
+			return nil, err
+		}
+		c, err := between(t.Property, from, after, to, toAfter)
+		return append(c, condition{t.ShardProperty, "=", value}), err
+	}
+	if s.From.Shard == s.To.Shard && s.From.Shard.Type != store.Missing {
+		if s.From.After && s.From.Value == open || !s.To.After && s.To.Value == open {
+			return nil, nil
+		}
+		c, err := within(s.From.Shard, s.From.Value, s.From.After, s.To.Value, s.To.After)
+		return [][]condition{c}, err
+	}
+	var all [][]condition
+	if s.From.Value != open {
+		c, err := within(s.From.Shard, s.From.Value, s.From.After, open, false)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	// A shard of which a part is counted apart is none of those between.
+	middle, err := between(t.ShardProperty, s.From.Shard, s.From.After || s.From.Value != open, s.To.Shard, s.To.After && s.To.Value == open)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, append(middle, condition{t.Property, ">=", leastInteger}))
+	if s.To.Value != open {
+		c, err := within(s.To.Shard, open, false, s.To.Value, s.To.After)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+// between returns the conditions on one property. A missing bound is open; what
+// is null lies below.
+func between(property string, from store.Value, after bool, to store.Value, toAfter bool) ([]condition, error) {
+	// Nothing sorts between null and the least integer.
+	c := []condition{{property, ">=", leastInteger}}
+	if from.Type != store.Missing {
+		v, err := bound(from)
+		if err != nil {
+			return nil, err
+		}
+		c[0].value = v
+		if after {
+			c[0].op = ">"
+		}
+	}
+	if to.Type != store.Missing {
+		v, err := bound(to)
+		if err != nil {
+			return nil, err
+		}
+		op := "<"
+		if toAfter {
+			op = "<="
+		}
+		c = append(c, condition{property, op, v})
+	}
+	return c, nil
+}
+
+// bound returns the value of a span's end as a filter takes it.
+func bound(v store.Value) (any, error) {
+	if n, ok := v.Integer(); ok {
+		return n, nil
+	}
+	return operand(v)
+}
