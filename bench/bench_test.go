@@ -174,7 +174,7 @@ func known(tb testing.TB, s store.Store, want int) float64 {
 	for shard := range shards {
 		r := shardquery.Range{Generation: 1, Shard: shard}
 		hi, _ := r.UpTo(time.Now())
-		q := store.Query{Target: target().Target, Lo: r.Lo(), Hi: hi, Limit: 500}
+		q := store.Query{Target: target().Target, Lo: r.Lo(time.Time{}), Hi: hi, Limit: 500}
 		for more := true; more; {
 			var page store.Page
 			if err := s.Scan(tb.Context(), q, &page); err != nil {

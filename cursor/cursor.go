@@ -114,10 +114,9 @@ type Lease struct {
 // A Table is what Load read: the cursors of one target.
 type Table map[ID]Cursor
 
-// Load reads all cursor records of a target, and the store's time. Positions
-// are values of the given type. Records that this process has seen before keep
-// the instant at which it first saw them.
-func Load(ctx context.Context, s store.Store, target string, t store.Type, seenBefore Table, now func() time.Time) (Table, time.Time, error) {
+// Load reads all cursor records of a target, and the store's time. Records that
+// this process has seen before keep the instant at which it first saw them.
+func Load(ctx context.Context, s store.Store, target string, seenBefore Table, now func() time.Time) (Table, time.Time, error) {
 	got, err := s.Load(ctx, store.CursorRecord, target)
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("load cursor records of %s: %w", target, err)
@@ -125,7 +124,7 @@ func Load(ctx context.Context, s store.Store, target string, t store.Type, seenB
 	seen := now()
 	table := make(Table, len(got.List))
 	for _, rec := range got.List {
-		c, err := decode(rec, t)
+		c, err := decode(rec)
 		if err != nil {
 			return nil, time.Time{}, err
 		}
@@ -139,13 +138,15 @@ func Load(ctx context.Context, s store.Store, target string, t store.Type, seenB
 }
 
 // Get returns the cursor of a range in the given scope: the one in the table,
-// without position and marks where its scope is another, or a new one.
-func (t Table) Get(id ID, scope Scope) Cursor {
+// without position and marks where its scope is another or they are not of the
+// type of the target's values, or a new one.
+func (t Table) Get(id ID, scope Scope, values store.Type) Cursor {
 	c, ok := t[id]
 	if !ok {
 		return Cursor{ID: id, Scope: scope}
 	}
-	if c.Scope != scope {
+	fits := func(p store.Position) bool { return p.Value.Type == store.Missing || p.Value.Type == values }
+	if c.Scope != scope || !fits(c.Position) || !fits(c.Rewind.Position) {
 		c.Scope, c.Position, c.Rewind, c.Swept = scope, store.Position{}, Rewind{}, time.Time{}
 	}
 	return c
@@ -183,7 +184,7 @@ func (c Cursor) encode() store.Record {
 	}
 }
 
-func decode(rec store.Record, t store.Type) (Cursor, error) {
+func decode(rec store.Record) (Cursor, error) {
 	f := rec.Fields.Reader(fmt.Sprintf("cursor record %s %q", rec.Sort, rec.Key))
 	if v := f.Int("schema"); v > Schema {
 		return Cursor{}, fmt.Errorf("cursor record %q has schema %d, this program knows %d: %w", rec.Key, v, Schema, ErrNewer)
@@ -193,11 +194,11 @@ func decode(rec store.Record, t store.Type) (Cursor, error) {
 	c := Cursor{
 		ID:       ID{Target: rec.Target, Namespace: f.Text("namespace"), Generation: int(f.Int("generation")), Shard: f.Text("shard")},
 		Scope:    Scope{Kind: f.Text("kind"), Property: f.Text("property"), Layout: f.Text("layout"), Opened: f.Time("opened")},
-		Position: store.Position{Value: readValue(f, "position", t), Key: f.Text("position_key")},
+		Position: store.Position{Value: readValue(f, "position"), Key: f.Text("position_key")},
 		Swept:    f.Time("swept"),
 		Deleted:  f.Int("deleted"),
 		Rewind: Rewind{
-			Position: store.Position{Value: readValue(f, "rewind_position", t), Key: f.Text("rewind_position_key")},
+			Position: store.Position{Value: readValue(f, "rewind_position"), Key: f.Text("rewind_position_key")},
 			Began:    f.Time("rewind_began"),
 			Done:     f.Time("rewind_done"),
 		},
@@ -230,12 +231,15 @@ func formatValue(v store.Value) string {
 	return v.Text
 }
 
-func readValue(f *store.FieldReader, name string, t store.Type) store.Value {
-	if f.Text(name) == "" {
+// readValue tells an instant from an expiry key by its form, since the record
+// may have been written for another layout.
+func readValue(f *store.FieldReader, name string) store.Value {
+	s := f.Text(name)
+	if s == "" {
 		return store.Value{}
 	}
-	if t == store.Instant {
-		return store.Value{Type: t, Time: f.Time(name)}
+	if t, err := time.Parse(store.TimeLayout, s); err == nil {
+		return store.InstantValue(t)
 	}
-	return store.Value{Type: t, Text: f.Text(name)}
+	return store.TextValue(s)
 }

@@ -28,7 +28,7 @@ func keeper(s store.Store, owner string) *cursor.Keeper {
 
 func load(t *testing.T, s store.Store, before cursor.Table) cursor.Table {
 	t.Helper()
-	table, _, err := cursor.Load(context.WithoutCancel(t.Context()), s, "sessions", store.Text, before, time.Now)
+	table, _, err := cursor.Load(context.WithoutCancel(t.Context()), s, "sessions", before, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,8 +42,8 @@ func at(text, key string) store.Position {
 func ExampleKeeper() {
 	ctx := context.Background()
 	s := modelstore.New(time.Now)
-	table, _, _ := cursor.Load(ctx, s, "sessions", store.Text, nil, time.Now)
-	claim, err := keeper(s, "this process").Claim(ctx, table.Get(id, scope))
+	table, _, _ := cursor.Load(ctx, s, "sessions", nil, time.Now)
+	claim, err := keeper(s, "this process").Claim(ctx, table.Get(id, scope, store.Text))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -57,8 +57,8 @@ func ExampleKeeper() {
 		fmt.Println(err)
 		return
 	}
-	table, _, _ = cursor.Load(ctx, s, "sessions", store.Text, table, time.Now)
-	c := table.Get(id, scope)
+	table, _, _ = cursor.Load(ctx, s, "sessions", table, time.Now)
+	c := table.Get(id, scope, store.Text)
 	fmt.Println(c.Position.Value.Text, c.Position.Key, c.Deleted)
 	// Output: 00000001.0003.20261121T000730.855Z "s-1842" 500
 }
@@ -89,7 +89,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
 		now := time.Now().UTC()
-		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope))
+		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +117,7 @@ func TestAnotherScopeDiscardsPositionNotToken(t *testing.T) {
 	c := cursor.Cursor{ID: id, Scope: scope, Position: at("x", "y"), Swept: time.Unix(1, 0), Rewind: cursor.Rewind{Done: time.Unix(1, 0)},
 		Lease: cursor.Lease{Token: 5}, Deleted: 9}
 	table := cursor.Table{id: c}
-	if got := table.Get(id, scope); got != c {
+	if got := table.Get(id, scope, store.Text); got != c {
 		t.Errorf("same scope: %+v", got)
 	}
 	for _, other := range []cursor.Scope{
@@ -126,7 +126,7 @@ func TestAnotherScopeDiscardsPositionNotToken(t *testing.T) {
 		{Kind: scope.Kind, Property: scope.Property, Layout: "sharded", Opened: scope.Opened},
 		{Kind: scope.Kind, Property: scope.Property, Layout: scope.Layout, Opened: scope.Opened.Add(1)},
 	} {
-		got := table.Get(id, other)
+		got := table.Get(id, other, store.Text)
 		if !got.Position.IsZero() || got.Rewind != (cursor.Rewind{}) || !got.Swept.IsZero() || got.Lease.Token != 5 || got.Deleted != 9 {
 			t.Errorf("scope %+v: %+v", other, got)
 		}
@@ -138,7 +138,7 @@ func TestLoadRefusesNonsense(t *testing.T) {
 		"schema": int64(2), "namespace": int64(1), "position": true, "rewind_began": "soon", "token": "1", "shard": "0004", "generation": int64(2),
 	} {
 		s := modelstore.New(time.Now)
-		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope))
+		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func TestLoadRefusesNonsense(t *testing.T) {
 		if err := s.Save(t.Context(), rec, prev); err != nil {
 			t.Fatal(err)
 		}
-		_, _, err = cursor.Load(t.Context(), s, "sessions", store.Text, nil, time.Now)
+		_, _, err = cursor.Load(t.Context(), s, "sessions", nil, time.Now)
 		if err == nil || field == "schema" && !errors.Is(err, cursor.ErrNewer) || !strings.Contains(err.Error(), rec.Key) {
 			t.Errorf("%s = %v: %v", field, value, err)
 		}
@@ -165,14 +165,14 @@ func TestClaimIsExclusiveUntilReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
 		first, second := keeper(s, "first"), keeper(s, "second")
-		claim, err := first.Claim(t.Context(), load(t, s, nil).Get(id, scope))
+		claim, err := first.Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
 		var table cursor.Table
 		for range 100 {
 			table = load(t, s, table)
-			if _, err := second.Claim(t.Context(), table.Get(id, scope)); !errors.Is(err, cursor.ErrTaken) {
+			if _, err := second.Claim(t.Context(), table.Get(id, scope, store.Text)); !errors.Is(err, cursor.ErrTaken) {
 				t.Fatalf("claim of a held range: %v", err)
 			}
 			time.Sleep(3 * time.Second)
@@ -185,7 +185,7 @@ func TestClaimIsExclusiveUntilReleased(t *testing.T) {
 		if err := claim.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		next, err := second.Claim(t.Context(), load(t, s, table).Get(id, scope))
+		next, err := second.Claim(t.Context(), load(t, s, table).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatalf("claim of a released range: %v", err)
 		}
@@ -199,7 +199,7 @@ func TestClaimIsExclusiveUntilReleased(t *testing.T) {
 func TestOnlyOneOfManyClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		cur := load(t, s, nil).Get(id, scope)
+		cur := load(t, s, nil).Get(id, scope, store.Text)
 		won := make(chan *cursor.Claim, 20)
 		for i := range 20 {
 			go func() {
@@ -228,7 +228,7 @@ func TestOnlyOneOfManyClaims(t *testing.T) {
 func TestHolderGivesUpInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		claim, err := keeper(s, "first").Claim(t.Context(), load(t, s, nil).Get(id, scope))
+		claim, err := keeper(s, "first").Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -256,7 +256,7 @@ func TestHolderGivesUpInTime(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		<-claim.Done()
-		next, err := keeper(s, "second").Claim(t.Context(), load(t, s, table).Get(id, scope))
+		next, err := keeper(s, "second").Claim(t.Context(), load(t, s, table).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatalf("takeover: %v", err)
 		}
@@ -286,7 +286,7 @@ func TestLostReplyOfASave(t *testing.T) {
 			}
 			return nil
 		}
-		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope))
+		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -307,12 +307,12 @@ func TestExclusiveStoreVoidsOldLeases(t *testing.T) {
 		s := modelstore.New(time.Now)
 		before := keeper(s, "opening-1/a")
 		before.Opening = "opening-1/"
-		if _, err := before.Claim(t.Context(), load(t, s, nil).Get(id, scope)); err != nil {
+		if _, err := before.Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text)); err != nil {
 			t.Fatal(err)
 		}
 		after := keeper(s, "opening-2/a")
 		after.Opening = "opening-2/"
-		claim, err := after.Claim(t.Context(), load(t, s, nil).Get(id, scope))
+		claim, err := after.Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatalf("claim after a new opening: %v", err)
 		}
@@ -327,7 +327,7 @@ func TestMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
 		k := keeper(s, "a")
-		cur := load(t, s, nil).Get(id, scope)
+		cur := load(t, s, nil).Get(id, scope, store.Text)
 		move := func(c *cursor.Cursor) { c.Position = at("x", "") }
 		if ok, err := k.Move(t.Context(), cur, move); !ok || err != nil {
 			t.Fatalf("move: %v, %v", ok, err)
@@ -335,11 +335,11 @@ func TestMove(t *testing.T) {
 		if ok, err := k.Move(t.Context(), cur, move); ok || err != nil {
 			t.Errorf("move of a record that has changed: %v, %v", ok, err)
 		}
-		claim, err := keeper(s, "b").Claim(t.Context(), load(t, s, nil).Get(id, scope))
+		claim, err := keeper(s, "b").Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ok, err := k.Move(t.Context(), load(t, s, nil).Get(id, scope), move); ok || err != nil {
+		if ok, err := k.Move(t.Context(), load(t, s, nil).Get(id, scope, store.Text), move); ok || err != nil {
 			t.Errorf("move of a held range: %v, %v", ok, err)
 		}
 		_ = claim.Release(t.Context())

@@ -55,7 +55,8 @@ type Record struct {
 	// Generations are the live ones after the nursery, oldest first.
 	Generations []Generation
 	// NurseryShards is the largest shard count that anyone was seen using in
-	// the nursery, which has no count of its own.
+	// the nursery, which has no count of its own. It is 0 for a target whose
+	// property is a timestamp: that has neither nursery nor generations.
 	NurseryShards int
 
 	Checked    time.Time // when the ground outside all ranges was looked at last
@@ -94,7 +95,11 @@ func (r Record) Nursery() Generation {
 // Live returns all generations that are swept: oldest first, and the nursery,
 // which is never sealed, last.
 func (r Record) Live() []Generation {
-	return append(append([]Generation{}, r.Generations...), r.Nursery())
+	live := append([]Generation{}, r.Generations...)
+	if r.NurseryShards > 0 {
+		live = append(live, r.Nursery())
+	}
+	return live
 }
 
 // Stamper returns what a writer stamps with at present.
@@ -186,7 +191,9 @@ func decode(rec store.Record) (Record, error) {
 	if r.Created.IsZero() {
 		f.Fail("created", "is missing")
 	}
-	checkShards(f, "nursery_shards", r.NurseryShards)
+	if r.NurseryShards != 0 || len(f.List("generations")) > 0 {
+		checkShards(f, "nursery_shards", r.NurseryShards)
+	}
 	for i, one := range f.List("generations") {
 		place := fmt.Sprintf("generations[%d]", i)
 		g := one.Reader(fmt.Sprintf("target record %s %q: %s", rec.Sort, rec.Key, place))

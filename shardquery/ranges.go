@@ -22,11 +22,15 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// A Range is the expiry keys of one (namespace, generation, shard).
+// A Range is a stretch of one namespace's index that is swept on its own: the
+// expiry keys of one (generation, shard) or, with Instants, the timestamps of
+// one value of the target's shard property, or all where it has none.
 type Range struct {
 	Namespace  string
-	Generation int
-	Shard      int
+	Generation int // of expiry keys
+	Shard      int // of expiry keys
+	Instants   bool
+	Value      store.Value // of the shard property
 }
 
 // Ranges lists the ranges of the given generations in every namespace, in the
@@ -37,27 +41,68 @@ func Ranges(generations []generation.Generation, namespaces []string) []Range {
 	for _, g := range generations {
 		for _, ns := range namespaces {
 			for shard := range g.Shards {
-				list = append(list, Range{ns, g.Number, shard})
+				list = append(list, Range{Namespace: ns, Generation: g.Number, Shard: shard})
 			}
 		}
 	}
 	return list
 }
 
+// InstantRanges lists the ranges of a target whose property is a timestamp, one
+// for each value of its shard property, or one where there are no values, in
+// every namespace.
+func InstantRanges(values []store.Value, namespaces []string) []Range {
+	if len(values) == 0 {
+		values = []store.Value{{}}
+	}
+	var list []Range
+	for _, ns := range namespaces {
+		for _, v := range values {
+			list = append(list, Range{Namespace: ns, Instants: true, Value: v})
+		}
+	}
+	return list
+}
+
+// The first and the last instant that the stores have.
+var (
+	FirstInstant = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+	LastInstant  = time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC)
+)
+
 // ShardName returns the shard as it stands in keys and records.
-func (r Range) ShardName() string { return fmt.Sprintf("%04d", r.Shard) }
+func (r Range) ShardName() string {
+	if r.Value.Type != store.Missing {
+		return r.Value.Text
+	}
+	return fmt.Sprintf("%04d", r.Shard)
+}
 
 // String names the range in errors.
 func (r Range) String() string {
 	s := fmt.Sprintf("range %08d.%04d", r.Generation, r.Shard)
+	if r.Instants {
+		s = "the range of all timestamps"
+	}
+	if r.Value.Type != store.Missing {
+		s = fmt.Sprintf("range of shard %q", r.Value.Text)
+	}
 	if r.Namespace != "" {
 		s += "@" + r.Namespace
 	}
 	return s
 }
 
-// Lo returns the lowest value of the range.
-func (r Range) Lo() store.Value {
+// Lo returns the lowest value of the range. That of timestamps begins with the
+// floor: there, unlike among expiry keys, whatever somebody once stored for an
+// instant lies below.
+func (r Range) Lo(floor time.Time) store.Value {
+	if r.Instants {
+		if floor.Before(FirstInstant) {
+			floor = FirstInstant
+		}
+		return store.InstantValue(floor)
+	}
 	lo, _ := expirykey.Range(r.Generation, r.Shard)
 	return store.TextValue(lo)
 }
@@ -65,8 +110,24 @@ func (r Range) Lo() store.Value {
 // UpTo returns the highest value of the range that expires at or before t; ok
 // is false where there can be none.
 func (r Range) UpTo(t time.Time) (v store.Value, ok bool) {
-	s, ok := expirykey.UpTo(r.Generation, r.Shard, t)
-	return store.TextValue(s), ok
+	switch {
+	case !r.Instants:
+		s, ok := expirykey.UpTo(r.Generation, r.Shard, t)
+		return store.TextValue(s), ok
+	case t.Before(FirstInstant):
+		return store.Value{}, false
+	case t.After(LastInstant):
+		t = LastInstant
+	}
+	return store.InstantValue(t), true
+}
+
+// Resolution is the smallest difference between two instants of expiry.
+func (r Range) Resolution() time.Duration {
+	if r.Instants {
+		return time.Microsecond
+	}
+	return time.Millisecond
 }
 
 // At returns the position before everything in the range that expires at t or
@@ -82,21 +143,32 @@ func (r Range) At(t time.Time) store.Position {
 // Expires returns when an entry with this value expires. It fails for a value
 // that is malformed.
 func (r Range) Expires(v store.Value) (time.Time, error) {
-	return Expires(v)
+	if r.Instants {
+		return Expires(store.Instant, v)
+	}
+	return Expires(store.Text, v)
 }
 
-// Expires decodes the value of an expiry property that holds expiry keys.
-func Expires(v store.Value) (time.Time, error) {
-	if v.Type != store.Text {
-		return time.Time{}, fmt.Errorf("%w: it is no string", expirykey.ErrMalformed)
+// Expires decodes the value of an expiry property whose values are of type t:
+// expiry keys, or timestamps.
+func Expires(t store.Type, v store.Value) (time.Time, error) {
+	if v.Type != t {
+		return time.Time{}, fmt.Errorf("%w: its type is %d, not %d", expirykey.ErrMalformed, v.Type, t)
+	}
+	if t == store.Instant {
+		return v.Time, nil
 	}
 	k, err := expirykey.Parse(v.Text)
 	return k.Expires, err
 }
 
 // Gaps returns the stretches of one namespace's index that lie in none of the
-// ranges: what is there carries the property but is swept by nobody.
-func Gaps(ranges []Range) []store.Span {
+// ranges: what is there carries the property but is swept by nobody. Timestamps
+// before the floor lie there, too.
+func Gaps(ranges []Range, floor time.Time) []store.Span {
+	if len(ranges) > 0 && ranges[0].Instants {
+		return instantGaps(ranges, floor)
+	}
 	sorted := slices.Clone(ranges)
 	slices.SortFunc(sorted, func(a, b Range) int {
 		return cmp.Or(cmp.Compare(a.Generation, b.Generation), cmp.Compare(a.Shard, b.Shard))
@@ -106,9 +178,28 @@ func Gaps(ranges []Range) []store.Span {
 	for _, r := range sorted {
 		lo, hi := expirykey.Range(r.Generation, r.Shard)
 		if from < lo {
-			gaps = append(gaps, store.Span{From: from, To: lo})
+			gaps = append(gaps, store.Between(from, lo))
 		}
 		from = hi
+	}
+	return append(gaps, store.Between(from, ""))
+}
+
+func instantGaps(ranges []Range, floor time.Time) []store.Span {
+	sorted := slices.Clone(ranges)
+	slices.SortFunc(sorted, func(a, b Range) int {
+		m, whole := a.Value.Integer()
+		n, _ := b.Value.Integer()
+		if whole {
+			return cmp.Compare(m, n)
+		}
+		return a.Value.Compare(b.Value)
+	})
+	var gaps []store.Span
+	var from store.Point
+	for _, r := range sorted {
+		gaps = append(gaps, store.Span{From: from, To: store.Point{Shard: r.Value, Value: r.Lo(floor)}})
+		from = store.Point{Shard: r.Value, Value: store.InstantValue(LastInstant), After: true}
 	}
 	return append(gaps, store.Span{From: from})
 }

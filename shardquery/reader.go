@@ -17,8 +17,6 @@ const (
 	patience = 2 * time.Minute
 	// smallPage is how far a page shrinks before the window does.
 	smallPage = 50
-	// resolution is that of expiry keys, and the smallest window.
-	resolution = time.Millisecond
 )
 
 // A Reader reads one range page by page. Set the exported fields before the
@@ -29,7 +27,7 @@ type Reader struct {
 	Range   Range
 	From    store.Position // begin after this; zero begins with the range
 	Until   time.Time      // last instant of expiry wanted
-	Plain   time.Time      // nothing well-formed is expected to expire before: a window may end here
+	Plain   time.Time      // nothing is expected to expire before: a window may end here, and timestamps begin here
 	Page    int            // most entries per page, 1 to store.MaxPage
 	Timeout time.Duration  // bounds one query; zero means 30s
 	Now     func() time.Time
@@ -64,8 +62,12 @@ func (r *Reader) Next(ctx context.Context, page *store.Page) (more bool, err err
 		if !ok {
 			return false, nil
 		}
-		r.query = store.Query{Target: r.Target, Namespace: r.Range.Namespace,
-			Lo: r.Range.Lo(), Hi: hi, After: r.after, Next: r.next, Limit: r.limit}
+		lo := r.Range.Lo(r.Plain)
+		if r.after.Value.Compare(lo) < 0 {
+			r.after = store.Position{}
+		}
+		r.query = store.Query{Target: r.Target, Namespace: r.Range.Namespace, Shard: r.Range.Value,
+			Lo: lo, Hi: hi, After: r.after, Next: r.next, Limit: r.limit}
 		var took time.Duration
 		err := store.Retry(ctx, patience, func() error {
 			try, cancel := context.WithTimeout(ctx, r.Timeout)
@@ -122,13 +124,13 @@ func (r *Reader) smaller(why error) bool {
 	}
 	start := r.start()
 	left := r.end.Sub(start)
-	if left <= resolution {
+	if left <= r.Range.Resolution() {
 		return false
 	}
 	if start.Before(r.Plain) && r.end.After(r.Plain) {
 		r.end = r.Plain
 	} else {
-		r.end = start.Add(left / 2).Truncate(resolution)
+		r.end = start.Add(left / 2).Truncate(r.Range.Resolution())
 	}
 	r.window = r.end.Sub(start)
 	return true
@@ -139,7 +141,10 @@ func (r *Reader) start() time.Time {
 	if t, err := r.Range.Expires(r.after.Value); err == nil {
 		return t
 	}
-	return time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+	if r.Range.Instants && r.Plain.After(FirstInstant) {
+		return r.Plain
+	}
+	return FirstInstant
 }
 
 // onward goes on to the next window and reports whether there is one. A window
@@ -149,7 +154,7 @@ func (r *Reader) onward(took time.Duration) bool {
 	if !r.end.Before(r.Until) {
 		return false
 	}
-	start := r.end.Truncate(resolution).Add(resolution)
+	start := r.end.Truncate(r.Range.Resolution()).Add(r.Range.Resolution())
 	if took < r.Timeout/4 {
 		r.window *= 2
 	}

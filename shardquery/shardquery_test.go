@@ -19,6 +19,9 @@ import (
 
 var target = store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text}
 
+// instants has timestamps in place of expiry keys.
+var instants = store.Target{Name: "events", Kind: "Event", Property: "expires", Type: store.Instant}
+
 func ExampleReader() {
 	now := time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
 	s := modelstore.New(func() time.Time { return now })
@@ -53,7 +56,7 @@ func TestRangesAndGapsCoverTheIndex(t *testing.T) {
 	if len(ranges) != 6 {
 		t.Fatalf("%d ranges: %v", len(ranges), ranges)
 	}
-	gaps := shardquery.Gaps(ranges)
+	gaps := shardquery.Gaps(ranges, time.Time{})
 	for _, v := range []string{"", "0", "00000000.0000", "00000000.0000.", "00000000.0000.2026", "00000000.0000/", "00000000.0002.x", "00000000.0003.x",
 		"00000003.0001.y", "00000003.0002.y", "00000005.0000.y", "00000007.0000.\xff", "00000007.0000/", "tomorrow", "é"} {
 		covered := 0
@@ -63,7 +66,7 @@ func TestRangesAndGapsCoverTheIndex(t *testing.T) {
 			}
 		}
 		for _, g := range gaps {
-			if v >= g.From && (g.To == "" || v < g.To) {
+			if v >= g.From.Value.Text && (g.To == store.Point{} || v < g.To.Value.Text) {
 				covered++
 			}
 		}
@@ -87,8 +90,8 @@ func FuzzGaps(f *testing.F) {
 				covered++
 			}
 		}
-		for _, g := range shardquery.Gaps(ranges) {
-			if v >= g.From && (g.To == "" || v < g.To) {
+		for _, g := range shardquery.Gaps(ranges, time.Time{}) {
+			if v >= g.From.Value.Text && (g.To == store.Point{} || v < g.To.Value.Text) {
 				covered++
 			}
 		}
@@ -98,12 +101,58 @@ func FuzzGaps(f *testing.F) {
 	})
 }
 
+// Every (shard, value) of an index on both lies in exactly one range or gap, and
+// gaps follow each other in the order of the index.
+func TestInstantRangesAndGapsCoverTheIndex(t *testing.T) {
+	floor := time.Date(2021, 11, 22, 12, 0, 0, 0, time.UTC)
+	values := []time.Time{shardquery.FirstInstant, floor.Add(-time.Microsecond), floor, floor.Add(time.Microsecond), shardquery.LastInstant}
+	for name, c := range map[string]struct{ configured, others []store.Value }{
+		"no shards": {nil, []store.Value{{}}},
+		"texts":     {[]store.Value{store.TextValue("x"), store.TextValue(""), store.TextValue("m")}, []store.Value{store.TextValue("a"), store.TextValue("xx"), store.IntegerValue(3)}},
+		"integers":  {[]store.Value{store.IntegerValue(10), store.IntegerValue(-1), store.IntegerValue(9)}, []store.Value{store.IntegerValue(0), store.IntegerValue(11), store.TextValue("9")}},
+	} {
+		s := modelstore.New(time.Now)
+		sharded := store.Target{Kind: "Event", Property: "expires", Type: store.Instant}
+		if c.configured != nil {
+			sharded.ShardProperty = "shard"
+		}
+		ranges := shardquery.InstantRanges(c.configured, []string{""})
+		for _, shard := range append(slices.Clone(c.configured), c.others...) {
+			for i, v := range []store.Value{{Type: store.Other, Text: "7"}, store.InstantValue(values[0]), store.InstantValue(values[1]), store.InstantValue(values[2]),
+				store.InstantValue(values[3]), store.InstantValue(values[4]), store.TextValue("")} {
+				e := store.Entity{Name: "e", Shard: shard, Expiry: v}
+				_ = s.Put(t.Context(), sharded, "", []store.Entity{e})
+				covered := 0
+				for _, r := range ranges {
+					var page store.Page
+					hi, _ := r.UpTo(shardquery.LastInstant)
+					_ = s.Scan(t.Context(), store.Query{Target: sharded, Shard: r.Value, Lo: r.Lo(floor), Hi: hi, Limit: 1}, &page)
+					covered += len(page.Entries)
+				}
+				inside := covered
+				for _, g := range shardquery.Gaps(ranges, floor) {
+					n, _ := s.Count(t.Context(), sharded, "", g)
+					covered += int(n)
+				}
+				known := c.configured == nil || slices.Contains(c.configured, shard)
+				if covered != 1 || inside == 1 != (known && i >= 3 && i <= 5) {
+					t.Errorf("%s: shard %q, value %d lies in %d ranges and %d ranges and gaps", name, shard.Text, i, inside, covered)
+				}
+			}
+		}
+	}
+}
+
 // Whatever queries fail, are too slow or too large, and wherever a reader stops
 // and another goes on from its position: each entry comes once, in order.
 func TestReaderReadsEachEntryOnce(t *testing.T) {
 	for seed := range uint64(100) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 3))
+			target, r := target, shardquery.Range{Generation: 1}
+			if seed%2 == 1 {
+				target, r = instants, shardquery.Range{Instants: true}
+			}
 			now := time.Now()
 			s := modelstore.New(time.Now)
 			var want []string
@@ -113,48 +162,54 @@ func TestReaderReadsEachEntryOnce(t *testing.T) {
 					at = now.Add(-1000 * time.Hour) // many at one instant
 				}
 				name := fmt.Sprintf("e-%03d", i)
-				key, err := expirykey.New(1, 0, at)
-				if err != nil {
-					t.Fatal(err)
+				expiry := store.InstantValue(at)
+				if !r.Instants {
+					key, err := expirykey.New(1, 0, at)
+					if err != nil {
+						t.Fatal(err)
+					}
+					expiry = store.TextValue(key.String())
 				}
-				want = append(want, key.String()+` "`+name+`"`)
-				_ = s.Put(t.Context(), target, "", []store.Entity{{Name: name, Expiry: store.TextValue(key.String())}})
+				want = append(want, shown(expiry)+` "`+name+`"`)
+				_ = s.Put(t.Context(), target, "", []store.Entity{{Name: name, Expiry: expiry}})
 			}
 			slices.Sort(want)
 			dense := time.Duration(100+rng.IntN(1000)) * time.Hour // a query over more than this is too slow
 			s.Before = func(ctx context.Context, c modelstore.Call) error {
 				// Tombstones lie over the last 3,000 hours only.
 				from := now.Add(-3000 * time.Hour)
-				if k, err := expirykey.Parse(c.Query.After.Value.Text); err == nil && k.Expires.After(from) {
-					from = k.Expires
+				for _, v := range []store.Value{c.Query.Lo, c.Query.After.Value} {
+					if at, err := r.Expires(v); err == nil && at.After(from) {
+						from = at
+					}
 				}
-				to, err := expirykey.Parse(c.Query.Hi.Text)
+				to, err := r.Expires(c.Query.Hi)
 				switch {
 				case rng.IntN(10) == 0:
 					return fmt.Errorf("now and then: %w", store.ErrUnavailable)
 				case c.Query.Limit > 20 && rng.IntN(2) == 0:
 					return fmt.Errorf("%d at once: %w", c.Query.Limit, store.ErrTooLarge)
-				case err == nil && to.Expires.Sub(from) > dense:
+				case err == nil && to.Sub(from) > dense:
 					<-ctx.Done()
 					return fmt.Errorf("too many tombstones: %w", ctx.Err())
 				}
 				return nil
 			}
 			var got []string
-			r := newReader(s, store.Position{}, now, 1+rng.IntN(100))
+			reader := newReader(s, target, r, store.Position{}, now, 1+rng.IntN(100))
 			var page store.Page
 			for more := true; more; {
 				var err error
-				if more, err = r.Next(t.Context(), &page); err != nil {
+				if more, err = reader.Next(t.Context(), &page); err != nil {
 					t.Fatalf("seed %d: %v", seed, err)
 				}
 				at := store.Position{}
 				for _, e := range page.Entries {
-					got = append(got, e.Value.Text+" "+e.Key)
+					got = append(got, shown(e.Value)+" "+e.Key)
 					at = e.Position()
 				}
 				if !at.IsZero() && rng.IntN(5) == 0 {
-					r, more = newReader(s, at, now, 1+rng.IntN(100)), true // another process goes on
+					reader, more = newReader(s, target, r, at, now, 1+rng.IntN(100)), true // another process goes on
 				}
 			}
 			if !slices.Equal(got, want) {
@@ -164,8 +219,15 @@ func TestReaderReadsEachEntryOnce(t *testing.T) {
 	}
 }
 
-func newReader(s store.Store, from store.Position, until time.Time, page int) *shardquery.Reader {
-	return &shardquery.Reader{Store: s, Target: target, Range: shardquery.Range{Generation: 1}, From: from, Until: until,
+func shown(v store.Value) string {
+	if v.Type == store.Instant {
+		return v.Time.Format(store.TimeLayout)
+	}
+	return v.Text
+}
+
+func newReader(s store.Store, target store.Target, r shardquery.Range, from store.Position, until time.Time, page int) *shardquery.Reader {
+	return &shardquery.Reader{Store: s, Target: target, Range: r, From: from, Until: until,
 		Plain: until.Add(-2500 * time.Hour), Page: page, Now: time.Now}
 }
 
@@ -185,7 +247,7 @@ func TestReaderGivesUp(t *testing.T) {
 			s.Before = func(context.Context, modelstore.Call) error { return fmt.Errorf("for ever: %w", c.err) }
 			began := time.Now()
 			var page store.Page
-			_, err := newReader(s, store.Position{}, time.Now(), 500).Next(t.Context(), &page)
+			_, err := newReader(s, target, shardquery.Range{Generation: 1}, store.Position{}, time.Now(), 500).Next(t.Context(), &page)
 			if !errors.Is(err, c.err) || time.Since(began) > c.most {
 				t.Errorf("%v: gave up after %v with %v", c.err, time.Since(began), err)
 			}
@@ -193,7 +255,7 @@ func TestReaderGivesUp(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		var page store.Page
-		if _, err := newReader(s, store.Position{}, time.Now(), 500).Next(ctx, &page); !errors.Is(err, context.Canceled) {
+		if _, err := newReader(s, target, shardquery.Range{Generation: 1}, store.Position{}, time.Now(), 500).Next(ctx, &page); !errors.Is(err, context.Canceled) {
 			t.Errorf("cancelled: %v", err)
 		}
 	})
@@ -202,7 +264,7 @@ func TestReaderGivesUp(t *testing.T) {
 func TestNothingBeforeYearOne(t *testing.T) {
 	s := modelstore.New(time.Now)
 	var page store.Page
-	more, err := newReader(s, store.Position{}, time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC), 500).Next(t.Context(), &page)
+	more, err := newReader(s, target, shardquery.Range{Generation: 1}, store.Position{}, time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC), 500).Next(t.Context(), &page)
 	if more || err != nil || len(page.Entries) > 0 {
 		t.Errorf("%v, %v, %v", page.Entries, more, err)
 	}

@@ -18,12 +18,13 @@ const (
 	malformed                  // it is not an expiry: kept
 )
 
-// decide judges an expiry. What expires at the horizon is due.
-func decide(v store.Value, horizon time.Time, maxAge time.Duration) judgement {
+// decide judges an expiry, which must be of the given type. What expires at the
+// horizon is due.
+func decide(t store.Type, v store.Value, horizon time.Time, maxAge time.Duration) judgement {
 	if v.Type == store.Missing {
 		return never
 	}
-	expires, err := shardquery.Expires(v)
+	expires, err := shardquery.Expires(t, v)
 	switch {
 	case err != nil:
 		return malformed

@@ -35,7 +35,7 @@ func (w *worker) disposeOf(q store.Query) (prefix, deleted int, err error) {
 	entries := w.page.Entries
 	w.ops = w.ops[:0]
 	for i := range entries {
-		switch decide(entries[i].Value, w.horizon, w.target.MaxAge) {
+		switch w.decide(entries[i].Value, w.horizon) {
 		case due:
 			w.ops = append(w.ops, store.Op{Entry: entries[i]})
 		case suspect:
@@ -246,8 +246,9 @@ func (w *worker) settleChanged(q store.Query, ops []store.Op) error {
 		if op.Outcome != store.Changed {
 			continue
 		}
-		if op.Known && op.Now.Type == store.List {
-			// It had been a list all along: a projection shows one element of it.
+		if op.Known && op.Now.Type != store.Missing && op.Now.Type != w.target.Type {
+			// It had been that all along: a projection shows one element of a list,
+			// a blob as a text, and a timestamp as an integer.
 			w.expired.Add(-1)
 			w.keep(op, malformed)
 			continue
@@ -269,8 +270,8 @@ func (w *worker) settleChanged(q store.Query, ops []store.Op) error {
 // judge decides about an expiry that was read outside a scan: it may lie in
 // another range, but not in a generation that this sweep knows nothing of.
 func (w *worker) judge(v store.Value) judgement {
-	j := decide(v, w.horizon, w.target.MaxAge)
-	if j != due {
+	j := w.decide(v, w.horizon)
+	if j != due || w.target.Type == store.Instant {
 		return j
 	}
 	k, err := expirykey.Parse(v.Text)

@@ -21,8 +21,7 @@ import (
 // the ground around the ranges; nothing waits for that, so it may run beside
 // the sweep. The function is nil where it is not due.
 func (p *pass) look(ctx context.Context) (around func(context.Context) error, err error) {
-	p.ranges = shardquery.Ranges(p.record.Live(), p.namespaces)
-	p.addKnown()
+	p.listRanges()
 	now := p.clock.Now()
 	due := !now.Before(p.record.Checked.Add(jitter(p.target.Rewind, p.target.Name)))
 	// An index that was empty is looked at each time: its warning must neither
@@ -58,7 +57,12 @@ func (p *pass) look(ctx context.Context) (around func(context.Context) error, er
 }
 
 func (p *pass) warn(ctx context.Context, r generation.Record) {
-	if r.EmptyIndex {
+	if r.EmptyIndex && p.target.Type == store.Instant {
+		p.Log.WarnContext(ctx, "the target holds entities, but not one of them has a timestamp in the property: nothing will ever be deleted. "+
+			"Check that the property is spelt as the writers spell it, that it is indexed, and that they store timestamps, "+
+			"not texts or numbers; of a target with shards, also the shard property and its values",
+			"kind", p.target.Kind, "property", p.target.Property, "of_another_type", r.Outside)
+	} else if r.EmptyIndex {
 		p.Log.WarnContext(ctx, "the target holds entities, but not one of them has an entry in any range: nothing will be deleted. "+
 			"Check that the property is spelt as the writers spell it, that it is indexed, and that they stamp expiry keys; "+
 			"ignore this where no entity is meant to expire",
@@ -89,6 +93,9 @@ func (p *pass) addKnown() {
 // may use a larger, older number in the nursery, so that it is remembered.
 func (p *pass) lookBeyond(ctx context.Context) (nurseryShards int, err error) {
 	nurseryShards = p.record.NurseryShards
+	if p.target.Type == store.Instant {
+		return nurseryShards, nil
+	}
 	for _, g := range p.record.Live() {
 		for _, ns := range p.namespaces {
 			shards, err := shardquery.Beyond(ctx, p.Store, p.target.Target, ns, g)
@@ -151,7 +158,7 @@ func (p *pass) countOutside(ctx context.Context) (sum int64, err error) {
 				mine = append(mine, r)
 			}
 		}
-		n, err := p.countGaps(ctx, counter, ns, shardquery.Gaps(mine))
+		n, err := p.countGaps(ctx, counter, ns, shardquery.Gaps(mine, p.floor(p.horizon)))
 		if err != nil {
 			return 0, fmt.Errorf("count what lies outside all ranges: %w", err)
 		}
@@ -193,15 +200,24 @@ func (p *pass) countGaps(ctx context.Context, counter store.Counter, ns string, 
 	return sum, nil
 }
 
-// anyEntry reports whether any range of the namespace has an entry, due or not.
+// anyEntry reports whether the namespace has any entry of the right type, due or
+// not.
 func (p *pass) anyEntry(ctx context.Context, ns string) (bool, error) {
+	var queries []store.Query
+	if p.target.Type == store.Instant {
+		for _, r := range shardquery.InstantRanges(p.target.ShardValues, []string{ns}) {
+			queries = append(queries, store.Query{Shard: r.Value, Lo: store.InstantValue(shardquery.FirstInstant), Hi: store.InstantValue(shardquery.LastInstant)})
+		}
+	} else {
+		for _, g := range p.record.Live() {
+			lo, hi := expirykey.GenerationRange(g.Number)
+			queries = append(queries, store.Query{Lo: store.TextValue(lo), Hi: store.TextValue(hi)})
+		}
+	}
 	var page store.Page
-	for _, g := range p.record.Live() {
-		lo, hi := expirykey.GenerationRange(g.Number)
-		err := patiently(ctx, func(ctx context.Context) error {
-			return p.Store.Scan(ctx, store.Query{Target: p.target.Target, Namespace: ns, Limit: 1,
-				Lo: store.TextValue(lo), Hi: store.TextValue(hi)}, &page)
-		})
+	for _, q := range queries {
+		q.Target, q.Namespace, q.Limit = p.target.Target, ns, 1
+		err := patiently(ctx, func(ctx context.Context) error { return p.Store.Scan(ctx, q, &page) })
 		if err != nil || len(page.Entries) > 0 {
 			return err == nil, err
 		}

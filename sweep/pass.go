@@ -200,7 +200,7 @@ func (p *pass) loadTable(ctx context.Context) error {
 	var sent, at time.Time
 	err := patiently(ctx, func(ctx context.Context) (err error) {
 		sent = p.Now()
-		table, at, err = cursor.Load(ctx, p.Store, p.target.Name, p.target.Type, before, p.Now)
+		table, at, err = cursor.Load(ctx, p.Store, p.target.Name, before, p.Now)
 		return err
 	})
 	if err != nil {
@@ -358,6 +358,38 @@ func age(r shardquery.Range) int {
 	return r.Generation
 }
 
+// scope names the layout with all that a position depends on: shards of another
+// property, or integers in place of texts, are other shards.
+func (t Target) scope() string {
+	if t.ShardProperty == "" || len(t.ShardValues) == 0 {
+		return t.Layout
+	}
+	values := "texts"
+	if t.ShardValues[0].Type != store.Text {
+		values = "integers"
+	}
+	return fmt.Sprintf("%s by %s in %s", t.Layout, values, t.ShardProperty)
+}
+
+// listRanges lists the target's ranges as far as they are known from the target
+// record and the cursors.
+func (p *pass) listRanges() {
+	if p.target.Type == store.Instant {
+		p.ranges = shardquery.InstantRanges(p.target.ShardValues, p.namespaces)
+		return
+	}
+	p.ranges = shardquery.Ranges(p.record.Live(), p.namespaces)
+	p.addKnown()
+}
+
+// floor returns the instant before which an expiry is implausible.
+func (p *pass) floor(horizon time.Time) time.Time { return horizon.Add(-p.target.MaxAge) }
+
+// decide judges the value of an expiry property at a horizon.
+func (p *pass) decide(v store.Value, horizon time.Time) judgement {
+	return decide(p.target.Type, v, horizon, p.target.MaxAge)
+}
+
 func (p *pass) id(r shardquery.Range) cursor.ID {
 	return cursor.ID{Target: p.target.Name, Namespace: r.Namespace, Generation: r.Generation, Shard: r.ShardName()}
 }
@@ -372,7 +404,7 @@ func (p *pass) cursor(r shardquery.Range) cursor.Cursor {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := p.table.Get(p.id(r), cursor.Scope{Kind: p.target.Kind, Property: p.target.Property, Layout: p.target.Layout, Opened: opened})
+	c := p.table.Get(p.id(r), cursor.Scope{Kind: p.target.Kind, Property: p.target.Property, Layout: p.target.scope(), Opened: opened}, p.target.Type)
 	if c.Seen.IsZero() {
 		c.Seen = p.loaded
 	}

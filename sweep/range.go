@@ -137,7 +137,7 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 // reader returns a reader of the range with everything but its bounds set.
 func (w *worker) reader(from store.Position, until time.Time) *shardquery.Reader {
 	return &shardquery.Reader{Store: w.Store, Target: w.target.Target, Range: w.r, From: from, Until: until,
-		Plain: w.horizon.Add(-w.target.MaxAge), Page: w.pacer.Burst(w.target.Page), Now: w.Now}
+		Plain: w.floor(w.horizon), Page: w.pacer.Burst(w.target.Page), Now: w.Now}
 }
 
 // next reads one page and counts it.
@@ -210,7 +210,7 @@ func (w *worker) limit() time.Time { return w.horizon.Add(-w.target.Overlap) }
 // moveCursor moves the cursor over a disposed prefix, as far as its limit. A
 // zero position leaves it where it is.
 func (w *worker) moveCursor(to store.Position, deleted int) {
-	if stop := w.r.At(w.limit()); !to.IsZero() && to.Value.Text >= stop.Value.Text {
+	if stop := w.r.At(w.limit()); !to.IsZero() && to.Value.Compare(stop.Value) >= 0 {
 		to = stop
 	}
 	w.update(func(c *cursor.Cursor) {
@@ -223,7 +223,7 @@ func (w *worker) moveCursor(to store.Position, deleted int) {
 // cursor itself never goes back. Of two with one value it is b: keys are in the
 // store's own order, and b was read after a.
 func later(a, b store.Position) store.Position {
-	if b.Value.Text < a.Value.Text || b.Value.Text == a.Value.Text && b.Key == "" {
+	if c := b.Value.Compare(a.Value); c < 0 || c == 0 && b.Key == "" {
 		return a
 	}
 	return b
@@ -243,7 +243,7 @@ func (w *worker) readBehind(now time.Time) error {
 	if until, err := w.r.Expires(w.first.Position.Value); err == nil && until.Before(w.horizon) {
 		reader.Until = until
 		if w.first.Position.Key == "" {
-			reader.Until = until.Add(-time.Millisecond)
+			reader.Until = until.Add(-w.r.Resolution())
 		}
 	}
 	more, err := w.next(reader)

@@ -71,11 +71,10 @@ func Status(ctx context.Context, c Config, t Target) (TargetStatus, error) {
 	if err := p.listNamespaces(ctx); err != nil {
 		return st, err
 	}
-	for _, g := range p.record.Live() {
+	for _, g := range p.generations() {
 		st.Generations = append(st.Generations, GenerationStatus{Number: g.Number, State: "filling", Shards: g.Shards, Opened: g.Opened})
 	}
-	p.ranges = shardquery.Ranges(p.record.Live(), p.namespaces)
-	p.addKnown()
+	p.listRanges()
 	slices.SortStableFunc(p.ranges, func(a, b shardquery.Range) int { return age(a) - age(b) })
 
 	horizon := p.clock.Now().Add(-t.Retention)
@@ -86,7 +85,7 @@ func Status(ctx context.Context, c Config, t Target) (TargetStatus, error) {
 	complete, last := len(p.ranges) > 0, time.Time{}
 	for _, r := range p.ranges {
 		cur := p.cursor(r)
-		one := RangeStatus{Namespace: r.Namespace, Generation: r.Generation, Shard: r.ShardName(), Position: cur.Position.Value.Text,
+		one := RangeStatus{Namespace: r.Namespace, Generation: r.Generation, Shard: r.ShardName(), Position: positionText(cur.Position.Value),
 			Owner: cur.Lease.Owner, LeaseUntil: known(cur.Lease.Until), Deleted: cur.Deleted, Swept: known(cur.Swept)}
 		if !t.Pace.Unlimited {
 			one.Rate = &t.Pace.PerSecond
@@ -121,7 +120,7 @@ func Status(ctx context.Context, c Config, t Target) (TargetStatus, error) {
 // on, became due; the zero time where none is.
 func (p *pass) firstDue(ctx context.Context, r shardquery.Range, from store.Position, horizon time.Time) (time.Time, error) {
 	reader := &shardquery.Reader{Store: p.Store, Target: p.target.Target, Range: r, From: from, Until: horizon,
-		Plain: horizon.Add(-p.target.MaxAge), Page: 1, Now: p.Now}
+		Plain: p.floor(horizon), Page: 1, Now: p.Now}
 	var page store.Page
 	for {
 		more, err := reader.Next(ctx, &page)
@@ -129,7 +128,7 @@ func (p *pass) firstDue(ctx context.Context, r shardquery.Range, from store.Posi
 			return time.Time{}, err
 		}
 		for _, e := range page.Entries {
-			if decide(e.Value, horizon, p.target.MaxAge) == due {
+			if p.decide(e.Value, horizon) == due {
 				at, err := r.Expires(e.Value)
 				return at.Add(p.target.Retention), err
 			}
@@ -138,6 +137,22 @@ func (p *pass) firstDue(ctx context.Context, r shardquery.Range, from store.Posi
 			return time.Time{}, nil
 		}
 	}
+}
+
+// positionText shows a position for people.
+func positionText(v store.Value) string {
+	if v.Type == store.Instant {
+		return v.Time.UTC().Format(store.TimeLayout)
+	}
+	return v.Text
+}
+
+// generations lists those that the layout has.
+func (p *pass) generations() []generation.Generation {
+	if p.target.Type == store.Instant {
+		return nil
+	}
+	return p.record.Live()
 }
 
 func known(t time.Time) *time.Time {
@@ -157,15 +172,16 @@ func (p *pass) countDue(ctx context.Context) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(max(1, p.Workers))
 	for _, r := range p.ranges {
-		from, to := p.cursor(r).Position.Value, r.At(p.horizon.Add(time.Millisecond)).Value
-		if from.Text == "" {
-			from = r.Lo()
+		from, to := p.cursor(r).Position.Value, r.At(p.horizon.Add(r.Resolution())).Value
+		if lo := r.Lo(p.floor(p.horizon)); from.Compare(lo) < 0 {
+			from = lo
 		}
-		if from.Text >= to.Text {
+		if from.Compare(to) >= 0 {
 			continue
 		}
+		span := store.Span{From: store.Point{Shard: r.Value, Value: from}, To: store.Point{Shard: r.Value, Value: to}}
 		group.Go(func() error {
-			n, err := counter.Count(ctx, p.target.Target, r.Namespace, store.Span{From: from.Text, To: to.Text})
+			n, err := counter.Count(ctx, p.target.Target, r.Namespace, span)
 			p.Progress.Due.Add(n)
 			return err
 		})

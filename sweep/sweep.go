@@ -31,8 +31,9 @@ type Target struct {
 	store.Target
 	Layout       string         // as configured; part of what a cursor is good for
 	Generations  bool           // the layout has generations beside the nursery
+	ShardValues  []store.Value  // of Target.ShardProperty, where there is one
 	Namespaces   []string       // or just "*" for all that the store lists
-	Shards       int            // of a generation opened now, and of the nursery at least
+	Shards       int            // of a generation opened now, and of the nursery at least; 0 for timestamps
 	Retention    time.Duration  // kept this long past expires
 	MaxAge       time.Duration  // an expiry older than this before the horizon is suspect
 	Rewind       time.Duration  // how often a range is read from its start

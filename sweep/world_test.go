@@ -168,7 +168,7 @@ func (w *world) wantLive() {
 // cursors reads the cursor records.
 func (w *world) cursors() cursor.Table {
 	w.t.Helper()
-	table, _, err := cursor.Load(context.WithoutCancel(w.t.Context()), w.s, "sessions", store.Text, nil, time.Now)
+	table, _, err := cursor.Load(context.WithoutCancel(w.t.Context()), w.s, "sessions", nil, time.Now)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ func printEntity(out *bufio.Writer, e store.Entity, t config.Target, several boo
 	case store.Missing:
 	case store.Text:
 		l.Key = quote(e.Expiry.Text)
-		if at, err := shardquery.Expires(e.Expiry); err == nil {
+		if at, err := shardquery.Expires(store.Text, e.Expiry); err == nil {
 			l.Expires = at.Format(instants)
 		}
 	case store.Instant:

@@ -115,24 +115,42 @@ func (s *Store) Remove(kind, namespace, key string) {
 	s.writes++
 }
 
-// Count implements store.Counter for text values; others lie below all text.
+// Count implements store.Counter.
 func (s *Store) Count(_ context.Context, t store.Target, namespace string, span store.Span) (n int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.rows[place{t.Kind, namespace}] {
-		switch e.Expiry.Type {
-		case store.Missing:
-		case store.Text:
-			if e.Expiry.Text >= span.From.Value.Text && (span.To == (store.Point{}) || e.Expiry.Text < span.To.Value.Text) {
-				n++
-			}
-		default:
-			if span.From == (store.Point{}) {
-				n++
-			}
+		if e.Expiry.Type == store.Missing || t.ShardProperty != "" && e.Shard.Type == store.Missing {
+			continue
 		}
+		if !behind(span.From, e) || span.To != (store.Point{}) && behind(span.To, e) {
+			continue
+		}
+		n++
 	}
 	return n, nil
+}
+
+// behind reports whether the entity's entry lies behind the point.
+func behind(p store.Point, e store.Entity) bool {
+	c := compare(e.Shard, p.Shard)
+	if c == 0 && p.Value.Type != store.Missing {
+		c = compare(e.Expiry, p.Value)
+	} else if c == 0 && p == (store.Point{}) {
+		return true
+	}
+	return c > 0 || c == 0 && !p.After
+}
+
+// compare orders values of any type as the stores do: all else, then instants,
+// then texts.
+func compare(a, b store.Value) int {
+	rank := map[store.Type]int{store.Other: 1, store.Instant: 2, store.Text: 3, store.List: 4}
+	if m, ok := a.Integer(); ok && a.Type == b.Type {
+		n, _ := b.Integer()
+		return cmp.Compare(m, n)
+	}
+	return cmp.Or(cmp.Compare(rank[a.Type], rank[b.Type]), a.Compare(b))
 }
 
 // Holds implements store.Counter.
@@ -143,24 +161,27 @@ func (s *Store) Holds(_ context.Context, t store.Target, namespace string) (bool
 }
 
 func before(v store.Value, k string, p store.Position) bool {
-	if v.Text != p.Value.Text {
-		return v.Text < p.Value.Text
+	if c := v.Compare(p.Value); c != 0 {
+		return c < 0
 	}
 	return p.Key != "" && k <= p.Key
 }
 
-// Scan implements store.Store, for text values.
+// Scan implements store.Store.
 func (s *Store) Scan(ctx context.Context, q store.Query, page *store.Page) error {
 	return s.do(ctx, Call{Method: "Scan", Namespace: q.Namespace, Query: q}, func() error {
 		page.Entries, page.Next, page.SteppedOver = page.Entries[:0], nil, 0
 		for k, e := range s.rows[place{q.Target.Kind, q.Namespace}] {
 			v := e.Expiry
-			if v.Type == store.Text && v.Text >= q.Lo.Text && v.Text <= q.Hi.Text && !before(v, k, q.After) {
+			if q.Target.ShardProperty != "" && e.Shard != q.Shard {
+				continue
+			}
+			if v.Type == q.Target.Type && v.Compare(q.Lo) >= 0 && v.Compare(q.Hi) <= 0 && !before(v, k, q.After) {
 				page.Entries = append(page.Entries, store.Entry{Key: k, Value: v})
 			}
 		}
 		slices.SortFunc(page.Entries, func(a, b store.Entry) int {
-			return cmp.Or(cmp.Compare(a.Value.Text, b.Value.Text), cmp.Compare(a.Key, b.Key))
+			return cmp.Or(a.Value.Compare(b.Value), cmp.Compare(a.Key, b.Key))
 		})
 		page.More = len(page.Entries) > q.Limit
 		page.Entries = page.Entries[:min(q.Limit, len(page.Entries))]
@@ -184,6 +205,14 @@ func (s *Store) Dispose(ctx context.Context, b *store.Batch) error {
 			case e.Expiry != op.Entry.Value:
 				op.Now, op.Known = e.Expiry, true
 				after = append(after, store.Changed)
+			case op.To.Type != store.Missing:
+				after = append(after, store.Carried)
+				if !b.DryRun {
+					e.Expiry = op.To
+					rows[op.Entry.Key] = e
+					s.writes++
+					store.Bill(ctx, store.Operations{Writes: 1})
+				}
 			default:
 				after = append(after, store.Deleted)
 				if !b.DryRun {
@@ -209,10 +238,17 @@ func (s *Store) Settle(ctx context.Context, q store.Query, e store.Entry, decide
 	err = s.do(ctx, Call{Method: "Settle", Namespace: q.Namespace, Query: q, Ops: []store.Op{{Entry: e}}}, func() error {
 		rows := s.rows[place{q.Target.Kind, q.Namespace}]
 		now, ok := rows[e.Key]
-		switch {
-		case !ok:
+		if !ok {
 			o = store.Gone
-		case decide(now.Expiry) == store.Delete:
+			return nil
+		}
+		verdict := decide(now.Expiry)
+		switch to, carry := verdict.To(); {
+		case carry:
+			now.Expiry, o = to, store.Carried
+			rows[e.Key] = now
+			s.writes++
+		case verdict == store.Delete:
 			o = store.Deleted
 			delete(rows, e.Key)
 			s.writes++
