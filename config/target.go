@@ -201,14 +201,26 @@ func (t Target) StoreTarget() store.Target {
 		typ = store.Text
 	}
 	return store.Target{
-		Name:         t.Name,
-		Kind:         t.Kind,
-		Group:        t.Group,
-		Property:     t.Property,
-		Type:         typ,
-		Guard:        t.Guard,
-		SingleValued: t.SingleValued,
+		Name:          t.Name,
+		Kind:          t.Kind,
+		Group:         t.Group,
+		Property:      t.Property,
+		ShardProperty: t.ShardProperty,
+		Type:          typ,
+		Guard:         t.Guard,
+		SingleValued:  t.SingleValued,
 	}
+}
+
+// StoreShards returns the values of ShardProperty as drivers take them.
+func (t Target) StoreShards() []store.Value {
+	values := make([]store.Value, len(t.ShardValues))
+	for i, v := range t.ShardValues {
+		if values[i] = store.TextValue(v.Text); v.Numeric {
+			values[i] = store.IntegerValue(v.Number)
+		}
+	}
+	return values
 }
 
 // maxShards is expirykey's, under a name that the tables below can print.

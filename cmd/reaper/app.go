@@ -121,16 +121,7 @@ func (a *app) loadTargets(cmd *cobra.Command) (config.Config, []config.Target, *
 		return c, nil, log, err
 	}
 	targets, err := c.Select(a.targets)
-	if err != nil {
-		return c, nil, log, err
-	}
-	for _, t := range targets {
-		if !t.Layout.UsesKeys() {
-			return c, nil, log, wrongUsage("target %s: this version cannot sweep layout %s yet, only %s and %s",
-				t.Name, t.Layout, config.LayoutGeneration, config.LayoutSharded)
-		}
-	}
-	return c, targets, log, nil
+	return c, targets, log, err
 }
 
 func (a *app) logger(c config.Config) *slog.Logger {
@@ -218,7 +209,7 @@ func sweepTarget(t config.Target) sweep.Target {
 	}
 	return sweep.Target{
 		Target: t.StoreTarget(), Layout: string(t.Layout), Generations: t.Layout == config.LayoutGeneration,
-		Namespaces: namespaces, Shards: t.Shards, Retention: t.Retention, MaxAge: t.MaxAge, Rewind: t.Rewind,
+		ShardValues: t.StoreShards(), Namespaces: namespaces, Shards: t.Shards, Retention: t.Retention, MaxAge: t.MaxAge, Rewind: t.Rewind,
 		Overlap: t.Overlap, Page: t.Page, Lease: t.Lease, MaxClockSkew: t.MaxClockSkew,
 		Pace: throttle.Limit{PerSecond: t.Pace.Max.Most, Unlimited: t.Pace.Max.Unlimited},
 	}

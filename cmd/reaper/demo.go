@@ -30,11 +30,33 @@ const (
 	demoCompared = 200_000
 )
 
-// demoTargets is the targets file that the demo leaves beside its stores.
-const demoTargets = `targets:
+// demoTargets are the targets files, one for each layout, of which the demo
+// leaves one beside its stores.
+var demoTargets = map[config.Layout]string{
+	config.LayoutGeneration: `targets:
   - name: sessions
     kind: Session
-`
+`,
+	config.LayoutSharded: `targets:
+  - name: sessions
+    kind: Session
+    layout: sharded
+`,
+	config.LayoutTimestamp: `targets:
+  - name: sessions
+    kind: Session
+    layout: timestamp
+    property: expires
+`,
+	config.LayoutShardedTimestamp: `targets:
+  - name: sessions
+    kind: Session
+    layout: sharded-timestamp
+    property: expires
+    shard_property: shard
+    shard_values: [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
+`,
+}
 
 // A demoResult is what demo --json prints.
 type demoResult struct {
@@ -49,7 +71,7 @@ type demoResult struct {
 
 func (a *app) demoCommand() *cobra.Command {
 	var entities int
-	var dir string
+	var dir, layout string
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Fill an embedded store, sweep it, show what happened",
@@ -67,26 +89,34 @@ exactly the expired ones are gone. Then it measures, on the same data, what a pl
 			if entities < demoLeast || entities > demoMost {
 				return wrongUsage("--entities: %d is not between %d and %d", entities, demoLeast, demoMost)
 			}
-			return a.demo(cmd.Context(), entities, dir)
+			targets, ok := demoTargets[config.Layout(layout)]
+			if !ok {
+				return wrongUsage("--layout: %q is none; there are %s", layout, layoutNames)
+			}
+			return a.demo(cmd.Context(), targets, entities, dir)
 		},
 	}
 	cmd.Flags().IntVar(&entities, "entities", 200_000, "how many sessions to write, half of them expired")
+	cmd.Flags().StringVar(&layout, "layout", string(config.LayoutGeneration), "how sessions say when they expire: "+layoutNames)
 	cmd.Flags().StringVar(&dir, "dir", "", "empty directory to work in, and to keep (default: a temporary one, removed at the end)")
 	a.addJSON(cmd)
 	return cmd
 }
 
-func (a *app) demo(ctx context.Context, n int, dir string) (err error) {
+// layoutNames lists the layouts for people.
+const layoutNames = string(config.LayoutGeneration + ", " + config.LayoutSharded + ", " + config.LayoutShardedTimestamp + ", " + config.LayoutTimestamp)
+
+func (a *app) demo(ctx context.Context, targets string, n int, dir string) (err error) {
 	res := demoResult{Dir: dir, Entities: n}
 	if dir, err = demoDir(dir); err != nil {
 		return err
 	}
 	if res.Dir == "" {
 		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	} else if err := os.WriteFile(filepath.Join(dir, "reaper.yaml"), []byte(demoTargets), 0o644); err != nil {
+	} else if err := os.WriteFile(filepath.Join(dir, "reaper.yaml"), []byte(targets), 0o644); err != nil {
 		return err
 	}
-	target, err := demoTarget()
+	target, err := demoTarget(targets)
 	if err != nil {
 		return err
 	}
@@ -99,7 +129,7 @@ func (a *app) demo(ctx context.Context, n int, dir string) (err error) {
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	began := a.now()
-	if err := d.fill(ctx, db, n, d.stampSharded); err != nil {
+	if err := d.fill(ctx, db, n, d.asTarget); err != nil {
 		return err
 	}
 	res.LoadTime = a.now().Sub(began).Seconds()
@@ -162,8 +192,8 @@ func demoDir(dir string) (string, error) {
 
 // demoTarget returns the target that the demo's targets file describes, so that
 // other commands find what it made.
-func demoTarget() (sweep.Target, error) {
-	targets, err := config.ParseTargets("demo", strings.NewReader(demoTargets), config.Embedded)
+func demoTarget(text string) (sweep.Target, error) {
+	targets, err := config.ParseTargets("demo", strings.NewReader(text), config.Embedded)
 	if err != nil {
 		return sweep.Target{}, err
 	}
@@ -202,34 +232,37 @@ func (d *demo) expires(i int) time.Time {
 
 func demoName(i int) string { return fmt.Sprintf("session-%07d", i) }
 
-// stampSharded stamps as any application would: by the target record.
-func (d *demo) stampSharded(ctx context.Context, db *embedded.DB) (generation.Stamper, error) {
+// asTarget writes as any application would: by the target's layout and record.
+func (d *demo) asTarget(ctx context.Context, db *embedded.DB) (layoutWriter, error) {
 	rec, err := sweep.EnsureRecord(ctx, d.config(db, 1, nil), d.target)
-	return rec.Stamper(), err
+	return layoutWriter{d.target, rec.Stamper()}, err
 }
 
-// stampPlain gives keys that are in the order of time alone: a plain index on a
-// timestamp.
-func (d *demo) stampPlain(context.Context, *embedded.DB) (generation.Stamper, error) {
-	return generation.Stamper{Shards: 1}, nil
+// plainTarget is what the plain collector works on: its keys are in the order of
+// time alone, as in a plain index on a timestamp.
+func (d *demo) plainTarget() store.Target {
+	return store.Target{Name: d.target.Name, Kind: d.target.Kind, Property: "expires", Type: store.Text}
+}
+
+func (d *demo) asPlain(context.Context, *embedded.DB) (layoutWriter, error) {
+	return layoutWriter{sweep.Target{Target: d.plainTarget()}, generation.Stamper{Shards: 1}}, nil
 }
 
 // fill writes the first n sessions.
-func (d *demo) fill(ctx context.Context, db *embedded.DB, n int, stamper func(context.Context, *embedded.DB) (generation.Stamper, error)) error {
-	stamp, err := stamper(ctx, db)
+func (d *demo) fill(ctx context.Context, db *embedded.DB, n int, writer func(context.Context, *embedded.DB) (layoutWriter, error)) error {
+	w, err := writer(ctx, db)
 	if err != nil {
 		return err
 	}
 	batch := make([]store.Entity, 0, store.MaxPage)
 	for i := range n {
-		name := demoName(i)
-		key, err := stamp.Name(name, d.expires(i))
-		if err != nil {
+		e := store.Entity{Name: demoName(i), Data: fmt.Appendf(nil, `{"user":"u%d"}`, i%1000)}
+		if err := w.write(&e, d.expires(i)); err != nil {
 			return err
 		}
-		batch = append(batch, store.Entity{Name: name, Expiry: store.TextValue(key.String()), Data: fmt.Appendf(nil, `{"user":"u%d"}`, i%1000)})
+		batch = append(batch, e)
 		if len(batch) == cap(batch) || i == n-1 {
-			if err := db.Put(ctx, d.target.Target, "", batch); err != nil {
+			if err := db.Put(ctx, w.target.Target, "", batch); err != nil {
 				return err
 			}
 			batch = batch[:0]

@@ -54,17 +54,17 @@ func (d *demo) collect(ctx context.Context, dir string, n int, plain bool) (c de
 			err = cerr
 		}
 	}()
-	stamp := d.stampSharded
+	writer := d.asTarget
 	if plain {
-		stamp = d.stampPlain
+		writer = d.asPlain
 	}
-	if err := d.fill(ctx, db, n, stamp); err != nil {
+	if err := d.fill(ctx, db, n, writer); err != nil {
 		return c, err
 	}
 	var pages bench.Pages
 	began := d.app.now()
 	if plain {
-		c.Deleted, err = bench.Plain(ctx, db, d.target.Target, d.app.now, n, &pages)
+		c.Deleted, err = bench.Plain(ctx, db, d.plainTarget(), d.app.now, n, &pages)
 	} else {
 		res := sweep.Run(ctx, d.config(bench.Watched{Local: db, Now: d.app.now, Pages: &pages}, 1, nil))
 		c.Deleted = int(res.Targets[0].Deleted)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -84,15 +85,21 @@ func printEntity(out *bufio.Writer, e store.Entity, t config.Target, several boo
 	} else {
 		l.ID = strconv.AppendInt(nil, e.Number, 10)
 	}
+	switch e.Shard.Type {
+	case store.Text:
+		l.Shard = quote(e.Shard.Text)
+	case store.Other:
+		l.Shard = json.RawMessage(e.Shard.Text)
+	}
+	if at, err := shardquery.Expires(t.StoreTarget().Type, e.Expiry); err == nil {
+		l.Expires = at.Format(instants)
+	}
 	switch e.Expiry.Type {
 	case store.Missing:
 	case store.Text:
 		l.Key = quote(e.Expiry.Text)
-		if at, err := shardquery.Expires(store.Text, e.Expiry); err == nil {
-			l.Expires = at.Format(instants)
-		}
 	case store.Instant:
-		l.Key = quote(e.Expiry.Time.UTC().Format(instants))
+		l.Key = quote(e.Expiry.Time.UTC().Format(time.RFC3339Nano))
 	case store.List, store.Other:
 		l.Key = json.RawMessage(e.Expiry.Text)
 		if !json.Valid(l.Key) {

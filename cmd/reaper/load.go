@@ -13,8 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/reaper-ttl/reaper/config"
-	"github.com/reaper-ttl/reaper/expirykey"
-	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -32,12 +30,15 @@ func (a *app) loadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "load",
 		Short: "Write entities from NDJSON on stdin, stamped as a writer would",
-		Long: `Load reads one JSON object a line, stamps each with an expiry key and writes it:
+		Long: `Load reads one JSON object a line and writes each in the way of the target's layout,
+with an expiry key or with a timestamp:
 
   {"id": "s-1842", "expires": "2026-11-21T00:07:30.855Z", "data": {"user": "u7"}}
 
 id is a string or a positive integer; without expires an entity never expires; data
-is optional. A bad line stops the load with its number; what came before it stays
+is optional. With the layout sharded-timestamp, shard is one of the target's values
+(default: by a hash of the id). In a collection group, parent is the path of the
+document above (default: a collection at the root). A bad line stops the load with its number; what came before it stays
 written. An embedded store is created where the directory is empty or missing.`,
 		Example: `  reaper load --store embedded:./data --target sessions < sessions.ndjson`,
 		Args:    cobra.NoArgs,
@@ -71,7 +72,8 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 	if err != nil {
 		return withHint(err)
 	}
-	l := &loader{app: a, store: w, target: targets[0], stamper: rec.Stamper(), skipBad: skipBad, log: log,
+	l := &loader{app: a, store: w, target: targets[0], writer: layoutWriter{sweepTarget(targets[0]), rec.Stamper()},
+		parents: c.Store.Driver == config.Firestore && targets[0].Group, skipBad: skipBad, log: log,
 		res: loadResult{Store: c.Store.String(), Target: targets[0].Name}}
 	if a.onTerminal() {
 		l.bar = a.bar("loading")
@@ -106,7 +108,8 @@ type loader struct {
 	app     *app
 	store   store.Writer
 	target  config.Target
-	stamper generation.Stamper
+	writer  layoutWriter
+	parents bool // entities may have a parent
 	skipBad bool
 	log     *slog.Logger
 	bar     *progressbar.ProgressBar
@@ -173,28 +176,25 @@ func (b *badLine) Error() string { return fmt.Sprintf("line %d: %v", b.number, b
 
 // add stamps the entity of one line and puts it into the batch.
 func (l *loader) add(ctx context.Context, text []byte, number int) error {
-	e, err := parseLine(text, l.target.Property)
+	e, err := parseLine(text, l.target)
 	if err != nil {
 		return &badLine{number, err}
 	}
 	if !l.target.AllNamespaces && !slices.Contains(l.target.Namespaces, e.namespace) {
 		return &badLine{number, fmt.Errorf("namespace: %q is not one of the target's", e.namespace)}
 	}
-	se := store.Entity{Name: e.name, Number: e.number, Data: e.data}
-	if !e.expires.IsZero() {
-		var key expirykey.Key
-		if e.name != "" {
-			key, err = l.stamper.Name(e.name, e.expires)
-		} else {
-			key, err = l.stamper.Number(e.number, e.expires)
-		}
-		if err != nil {
-			return &badLine{number, fmt.Errorf("expires: %w", err)}
-		}
-		se.Expiry = store.TextValue(key.String())
-		if !e.expires.After(l.app.now()) {
-			l.expired++
-		}
+	if e.parent != "" && !l.parents {
+		return &badLine{number, errors.New("parent: only documents of a collection group can be loaded below others")}
+	}
+	if e.shard.Type != store.Missing && !slices.Contains(l.writer.target.ShardValues, e.shard) {
+		return &badLine{number, fmt.Errorf("shard: %s is not one of the target's shard_values", e.shard.Text)}
+	}
+	se := store.Entity{Name: e.name, Number: e.number, Parent: e.parent, Shard: e.shard, Data: e.data}
+	if err := l.writer.write(&se, e.expires); err != nil {
+		return &badLine{number, fmt.Errorf("expires: %w", err)}
+	}
+	if !e.expires.IsZero() && !e.expires.After(l.app.now()) {
+		l.expired++
 	}
 	if len(l.batch) == store.MaxPage || e.namespace != l.namespace {
 		if err := l.flush(ctx); err != nil {
@@ -202,7 +202,7 @@ func (l *loader) add(ctx context.Context, text []byte, number int) error {
 		}
 		l.namespace = e.namespace
 	}
-	id := fmt.Sprintf("%q %d", e.name, e.number)
+	id := fmt.Sprintf("%q %q %d", e.parent, e.name, e.number)
 	if first, ok := l.lines[id]; ok {
 		return &badLine{number, fmt.Errorf("id: the same one stands in line %d, and one commit takes an entity once", first)}
 	}

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/store"
 )
 
 // maxLine is the longest line that load reads: an entity has at most 1 MiB.
@@ -20,9 +23,10 @@ const maxLine = 1 << 20
 type line struct {
 	Target    string          `json:"target,omitempty"`    // dump, where it prints several
 	Namespace string          `json:"namespace,omitempty"` // where it is not the default one
-	Parent    string          `json:"parent,omitempty"`    // dump, of an entity with ancestors
+	Parent    string          `json:"parent,omitempty"`    // of an entity with ancestors
 	ID        json.RawMessage `json:"id"`
 	Expires   string          `json:"expires,omitempty"`
+	Shard     json.RawMessage `json:"shard,omitempty"` // with layout sharded-timestamp
 	Data      json.RawMessage `json:"data,omitempty"`
 	Key       json.RawMessage `json:"key,omitempty"` // dump; load stamps anew
 }
@@ -30,15 +34,17 @@ type line struct {
 // An entity is a line taken apart.
 type entity struct {
 	namespace string
+	parent    string
 	name      string // or, where it is empty, number
 	number    int64
-	expires   time.Time // zero where it never does
+	expires   time.Time   // zero where it never does
+	shard     store.Value // Missing where the line has none
 	data      []byte
 }
 
-// parseLine takes one line apart. Property is the expiry property, which only
-// the stamp may set.
-func parseLine(text []byte, property string) (entity, error) {
+// parseLine takes one line apart. The properties that say when and where an
+// entity expires are none of its data.
+func parseLine(text []byte, t config.Target) (entity, error) {
 	var e entity
 	if !utf8.Valid(text) {
 		return e, errors.New("it is not UTF-8")
@@ -52,10 +58,7 @@ func parseLine(text []byte, property string) (entity, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return e, errors.New("there is something after the JSON object")
 	}
-	if l.Parent != "" {
-		return e, errors.New("parent: entities with ancestors cannot be loaded")
-	}
-	e.namespace = l.Namespace
+	e.namespace, e.parent = l.Namespace, l.Parent
 	if err := e.setID(l.ID); err != nil {
 		return e, err
 	}
@@ -71,12 +74,32 @@ func parseLine(text []byte, property string) (entity, error) {
 		if err := json.Unmarshal(l.Data, &data); err != nil || data == nil {
 			return e, errors.New("data: it is not an object")
 		}
-		if _, ok := data[property]; ok {
-			return e, fmt.Errorf("data: %q is the expiry property, which only expires may set", property)
+		if _, ok := data[t.Property]; ok {
+			return e, fmt.Errorf("data: %q is the expiry property, which only expires may set", t.Property)
+		}
+		if _, ok := data[t.ShardProperty]; ok && t.ShardProperty != "" {
+			return e, fmt.Errorf("data: %q is the shard property, which only shard may set", t.ShardProperty)
 		}
 		e.data = l.Data
 	}
-	return e, nil
+	return e, e.setShard(l.Shard)
+}
+
+func (e *entity) setShard(raw json.RawMessage) error {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil
+	}
+	var s string
+	if json.Unmarshal(raw, &s) == nil {
+		e.shard = store.TextValue(s)
+		return nil
+	}
+	n, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil {
+		return fmt.Errorf("shard: %.40s is neither a string nor an integer", raw)
+	}
+	e.shard = store.IntegerValue(n)
+	return nil
 }
 
 func (e *entity) setID(raw json.RawMessage) error {

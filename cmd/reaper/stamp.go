@@ -103,6 +103,10 @@ func (a *app) currentStamper(cmd *cobra.Command, nursery generation.Stamper) (s 
 	if len(targets) != 1 {
 		return s, wrongUsage("stamp is for one target: name it with --target")
 	}
+	if !targets[0].Layout.UsesKeys() {
+		return s, wrongUsage("target %s has the layout %s: its entities carry a timestamp in %s, not an expiry key",
+			targets[0].Name, targets[0].Layout, targets[0].Property)
+	}
 	db, err := a.open(cmd.Context(), c.Store, false, log)
 	if err != nil {
 		return s, withHint(err)
