@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A layoutWriter says when entities expire in the way of their target's layout,
+// as its applications would.
+type layoutWriter struct {
+	target  sweep.Target
+	stamper generation.Stamper // for layouts with expiry keys
+}
+
+// write sets the entity's expiry and, unless it has one, its shard.
+func (w layoutWriter) write(e *store.Entity, expires time.Time) error {
+	id := e.Name
+	if id == "" {
+		id = strconv.FormatInt(e.Number, 10) // its hash is that of its digits
+	}
+	if n := len(w.target.ShardValues); n > 0 && e.Shard.Type == store.Missing {
+		e.Shard = w.target.ShardValues[expirykey.ShardOfName(id, n)]
+	}
+	if expires.IsZero() {
+		return nil
+	}
+	if w.target.Type == store.Text {
+		key, err := w.stamper.Name(id, expires)
+		e.Expiry = store.TextValue(key.String())
+		return err
+	}
+	// Rounded up, as expiry keys are: nothing expires before its time.
+	e.Expiry = store.InstantValue(expires.Add(time.Microsecond - time.Nanosecond))
+	if at := e.Expiry.Time; at.Before(shardquery.FirstInstant) || at.After(shardquery.LastInstant) {
+		return fmt.Errorf("the year %d is not between 1 and 9999", at.Year())
+	}
+	return nil
+}
