@@ -26,12 +26,26 @@ func in(t *testing.T, test func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) { test(t, newWorld(t)) })
 }
 
+// inEachLayout runs a test in a bubble for each layout.
+func inEachLayout(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Helper()
+	for name, layout := range layouts {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				layout(&w.target)
+				test(t, w)
+			})
+		})
+	}
+}
+
 func TestDeletesExactlyWhatExpired(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
+	ranges := map[string]int{"generation": 8, "timestamp": 1, "sharded-timestamp": 3}
+	inEachLayout(t, func(t *testing.T, w *world) {
 		live := w.fill(2000, 48*time.Hour)
 		res := w.sweep()
 		w.wantLeft(live...)
-		if res.Error != "" || !res.Complete || res.Deleted != 1000 || res.Expired != 1000 || res.Scanned != 1000 || res.Ranges != 8 {
+		if res.Error != "" || !res.Complete || res.Deleted != 1000 || res.Expired != 1000 || res.Scanned != 1000 || res.Ranges != ranges[w.target.Layout] {
 			t.Errorf("result: %+v", res)
 		}
 		w.checkCursors()
@@ -42,7 +56,7 @@ func TestDeletesExactlyWhatExpired(t *testing.T) {
 // An idle sweep costs one query per range and two for the records, and writes
 // nothing (P4).
 func TestIdleSweepWritesNothing(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
+	inEachLayout(t, func(t *testing.T, w *world) {
 		w.fill(400, 48*time.Hour)
 		w.sweep()
 		time.Sleep(time.Minute)
@@ -107,7 +121,7 @@ func TestIdleCursorIsMovedWhenItLags(t *testing.T) {
 }
 
 func TestDryRunWritesNothing(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
+	inEachLayout(t, func(t *testing.T, w *world) {
 		w.fill(400, 48*time.Hour)
 		before, writes := w.left(), w.s.Writes()
 		c := w.config()
@@ -125,7 +139,7 @@ func TestDryRunWritesNothing(t *testing.T) {
 
 // The horizon is inclusive, and retention keeps entities longer (S1).
 func TestHorizonIsInclusive(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
+	inEachLayout(t, func(t *testing.T, w *world) {
 		w.target.Retention = time.Hour
 		at := time.Now().Add(-time.Hour)
 		w.put(1, 4, "at", at)
@@ -274,13 +288,23 @@ func TestFailingRangeStopsNoOther(t *testing.T) {
 
 // What is written behind the cursor is found by the next rewind (L1).
 func TestRewindFindsStragglers(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
+	inEachLayout(t, func(t *testing.T, w *world) {
 		live := w.fill(400, 2400*time.Hour)
 		w.sweep()
 		time.Sleep(time.Hour)
 		w.sweep()
 		w.put(1, 4, "straggler", time.Now().Add(-30*time.Minute))
 		w.put(0, 4, "in the nursery", time.Now().Add(-30*time.Minute))
+		// Just behind the cursor, which stands at horizon minus overlap.
+		behind := time.Now().Add(-w.target.Overlap - time.Microsecond)
+		if w.target.Type == store.Text {
+			behind = time.Now().Add(-w.target.Overlap - time.Millisecond)
+		}
+		for i := range 9 { // in any shard
+			w.put(1, 4, fmt.Sprintf("just behind %d", i), behind)
+			live = append(live, fmt.Sprintf("just behind %d", i))
+		}
+		time.Sleep(time.Minute)
 		w.sweep()
 		w.wantLeft(append(live, "straggler", "in the nursery")...)
 		time.Sleep(24 * time.Hour)
@@ -323,9 +347,10 @@ func TestRewindGoesOnWhereItStopped(t *testing.T) {
 // Wherever a process dies, its cursor stands before what it did not dispose of
 // (L2), and another one finishes the job.
 func TestDiesAnywhere(t *testing.T) {
-	for seed := range uint64(150) {
+	for seed := range uint64(240) {
 		in(t, func(t *testing.T, w *world) {
 			rng := rand.New(rand.NewPCG(seed, 7))
+			layouts[[]string{"generation", "timestamp", "sharded-timestamp"}[seed%3]](&w.target)
 			live := w.fill(600, 48*time.Hour)
 			w.target.Page = 1 + rng.IntN(60)
 			w.target.Pace = throttle.Limit{PerSecond: 30, Unlimited: rng.IntN(2) == 0}
@@ -712,6 +737,93 @@ func TestOutsideAndEmptyIndex(t *testing.T) {
 		w.put(1, 4, "well-formed", time.Now().Add(time.Hour))
 		if res = w.sweep(); res.Outside != 4 || res.EmptyIndex {
 			t.Errorf("after a well-formed one: %+v", res)
+		}
+	})
+}
+
+// What is no timestamp, and what is older than max_age, is counted and never
+// deleted; a target without any timestamp is warned of.
+func TestOutsideOfTimestamps(t *testing.T) {
+	for _, layout := range []string{"timestamp", "sharded-timestamp"} {
+		in(t, func(t *testing.T, w *world) {
+			layouts[layout](&w.target)
+			put := func(name string, v store.Value) {
+				e := store.Entity{Name: name, Expiry: v}
+				if w.target.ShardProperty != "" {
+					e.Shard = w.target.ShardValues[len(name)%3]
+				}
+				_ = w.s.Put(t.Context(), w.target.Target, "", []store.Entity{e})
+			}
+			put("text", store.TextValue("2020-01-01T00:00:00Z"))
+			put("key", store.TextValue("00000000.0000.20200101T000000.000Z"))
+			put("integer", store.Value{Type: store.Other, Text: "1577836800"})
+			put("list", store.Value{Type: store.List, Text: `["2020-01-01T00:00:00Z"]`})
+			put("null", store.Value{})
+			res := w.sweep()
+			if res.Outside != 4 || !res.EmptyIndex || res.Deleted != 0 || res.Error != "" {
+				t.Errorf("%s: without a timestamp: %+v", layout, res)
+			}
+			time.Sleep(25 * time.Hour) // what is put now lies behind the cursor
+			put("1970", store.InstantValue(time.Unix(0, 0)))
+			put("9999", store.InstantValue(time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC)))
+			put("too old", store.InstantValue(time.Now().Add(-w.target.MaxAge-time.Microsecond)))
+			before := w.left()
+			put("just not", store.InstantValue(time.Now().Add(-w.target.MaxAge)))
+			put("due", store.InstantValue(time.Now()))
+			res = w.sweep()
+			w.wantLeft(before...)
+			if res.Outside != 6 || res.EmptyIndex || res.Deleted != 2 || res.Error != "" {
+				t.Errorf("%s: with timestamps: %+v", layout, res)
+			}
+			if w.target.ShardProperty == "" {
+				return
+			}
+			for i, shard := range []store.Value{store.IntegerValue(8), store.TextValue("7"), {}} {
+				_ = w.s.Put(t.Context(), w.target.Target, "", []store.Entity{{Name: fmt.Sprint("in no shard ", i), Shard: shard, Expiry: store.InstantValue(time.Now())}})
+			}
+			time.Sleep(25 * time.Hour)
+			if res = w.sweep(); res.Outside != 8 || res.Deleted != 0 { // without a shard it is in no index
+				t.Errorf("with unknown shards: %+v", res)
+			}
+		})
+	}
+}
+
+// A range that nobody swept for longer than max_age goes on where its timestamps
+// now begin.
+func TestCursorOlderThanMaxAge(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		layouts["timestamp"](&w.target)
+		w.target.MaxAge = 100 * time.Hour
+		w.fill(100, 48*time.Hour)
+		w.sweep()
+		time.Sleep(500 * time.Hour)
+		w.put(1, 4, "forgotten", time.Now().Add(-101*time.Hour))
+		w.put(1, 4, "due", time.Now().Add(-99*time.Hour))
+		res := w.sweep()
+		if left := w.left(); slices.Contains(left, "due") || !slices.Contains(left, "forgotten") || res.Error != "" || !res.Complete {
+			t.Errorf("%d left, result: %+v", len(left), res)
+		}
+	})
+}
+
+// A target that is moved to another layout begins anew, and keeps its tokens.
+func TestLayoutsFollowEachOther(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		generation := w.target
+		for round, layout := range []string{"generation", "timestamp", "sharded-timestamp", "timestamp", "generation"} {
+			w.target = generation
+			layouts[layout](&w.target)
+			w.put(1, 4, fmt.Sprint("behind ", round), time.Now().Add(-time.Hour))
+			if round > 2 { // its cursors are there from before, and the next rewind finds it
+				time.Sleep(25 * time.Hour)
+			}
+			if res := w.sweep(); res.Deleted != 1 || res.Error != "" {
+				t.Errorf("round %d, %s: %+v", round, layout, res)
+			}
+			if _, err := sweep.Status(t.Context(), w.config(), w.target); err != nil {
+				t.Errorf("round %d, %s: %v", round, layout, err)
+			}
 		}
 	})
 }

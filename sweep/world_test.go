@@ -88,8 +88,34 @@ func (w *world) sweep() sweep.TargetResult {
 	return sweep.Run(w.t.Context(), w.config()).Targets[0]
 }
 
-// put writes one entity, stamped for a generation.
+// layouts are the ways in which a world's entities may say when they expire.
+var layouts = map[string]func(*sweep.Target){
+	"generation": func(*sweep.Target) {},
+	"timestamp": func(t *sweep.Target) {
+		t.Layout, t.Generations, t.Shards = "timestamp", false, 0
+		t.Property, t.Type = "expires", store.Instant
+	},
+	"sharded-timestamp": func(t *sweep.Target) {
+		t.Layout, t.Generations, t.Shards = "sharded-timestamp", false, 0
+		t.Property, t.Type, t.ShardProperty = "expires", store.Instant, "shard"
+		t.ShardValues = []store.Value{store.IntegerValue(7), store.IntegerValue(-1), store.IntegerValue(12)}
+	},
+}
+
+// put writes one entity, stamped for a generation or, where the layout is
+// another, with a timestamp.
 func (w *world) put(number, shards int, name string, expires time.Time) string {
+	if w.target.Type == store.Instant {
+		e := store.Entity{Name: name, Expiry: store.InstantValue(expires)}
+		if n := len(w.target.ShardValues); n > 0 {
+			e.Shard = w.target.ShardValues[expirykey.ShardOfName(name, n)]
+		}
+		if err := w.s.Put(w.t.Context(), w.target.Target, "", []store.Entity{e}); err != nil {
+			w.t.Fatal(err)
+		}
+		w.expires[name] = e.Expiry.Time
+		return ""
+	}
 	key, err := generation.Stamper{Generation: number, Shards: shards}.Name(name, expires)
 	if err != nil {
 		w.t.Fatal(err)
@@ -180,17 +206,23 @@ func (w *world) checkCursors() {
 	w.t.Helper()
 	table := w.cursors()
 	for _, e := range w.s.Entities("Session", "") {
-		k, err := expirykey.Parse(e.Expiry.Text)
-		if err != nil || k.Expires.After(time.Now()) {
-			continue
+		id, expires := cursor.ID{Target: "sessions", Shard: "0000"}, e.Expiry.Time
+		if w.target.Type == store.Text {
+			k, err := expirykey.Parse(e.Expiry.Text)
+			if err != nil {
+				continue
+			}
+			id.Generation, id.Shard, expires = k.Generation, fmt.Sprintf("%04d", k.Shard), k.Expires
+		} else if w.target.ShardProperty != "" {
+			id.Shard = e.Shard.Text
 		}
-		c, ok := table[cursor.ID{Target: "sessions", Generation: k.Generation, Shard: fmt.Sprintf("%04d", k.Shard)}]
-		if !ok {
+		c, ok := table[id]
+		if !ok || expires.After(time.Now()) {
 			continue
 		}
 		p := c.Position
-		if e.Expiry.Text < p.Value.Text || e.Expiry.Text == p.Value.Text && p.Key != "" && modelstore.Key(e) <= p.Key {
-			w.t.Errorf("cursor %v stands at %s %s, past %s %s", c.ID, p.Value.Text, p.Key, e.Expiry.Text, modelstore.Key(e))
+		if at := e.Expiry.Compare(p.Value); at < 0 || at == 0 && p.Key != "" && modelstore.Key(e) <= p.Key {
+			w.t.Errorf("cursor %v stands at %v %s, past %v %s", c.ID, p.Value, p.Key, e.Expiry, modelstore.Key(e))
 		}
 	}
 }
