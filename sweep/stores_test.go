@@ -14,6 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/datastore"
 	"github.com/reaper-ttl/reaper/store/embedded"
+	"github.com/reaper-ttl/reaper/store/firestore"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -55,6 +56,19 @@ func onEachStore(t *testing.T, test func(t *testing.T, s realStore, c sweep.Conf
 			defer db.Close()
 			test(t, db, in(config(db, "", 4)))
 		})
+		for _, group := range []bool{false, true} {
+			t.Run(fmt.Sprintf("firestore %s group %v", layout, group), func(t *testing.T) {
+				e := emulator.Start(t, emulator.Native)
+				db, err := firestore.Open(t.Context(), firestore.Options{Project: e.Project(t), Emulator: e.Host})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer db.Close()
+				c := in(config(db, "", 4))
+				c.Targets[0].Group = group
+				test(t, db, c)
+			})
+		}
 		guards := []store.Guard{store.GuardLookup, store.GuardQuery}
 		if layout != "generation" {
 			guards = guards[:1] // timestamps look like integers to a query

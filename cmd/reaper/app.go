@@ -21,6 +21,7 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/datastore"
 	"github.com/reaper-ttl/reaper/store/embedded"
+	"github.com/reaper-ttl/reaper/store/firestore"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -42,8 +43,8 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "reaper",
 		Short: "Expiry garbage collection for Google Firestore",
-		Long: `Reaper deletes expired entities from Firestore in Datastore mode, or from an
-embedded store. It resumes where it stopped, paces its deletes per key range,
+		Long: `Reaper deletes expired entities from Firestore, in native and in Datastore mode,
+or from an embedded store. It resumes where it stopped, paces its deletes per key range,
 and deletes nothing without --apply.
 
 Exit codes: 0 done, also when stopped in good order; 1 something failed, the rest
@@ -189,8 +190,15 @@ func (a *app) open(ctx context.Context, s config.Store, create bool, log *slog.L
 		}
 		log.InfoContext(ctx, "store", "store", s.String(), "endpoint", db.Endpoint())
 		return &database{db, db.Close}, nil
+	case config.Firestore:
+		db, err := firestore.Open(ctx, firestore.Options{Project: s.Project, Database: s.Database})
+		if err != nil {
+			return nil, err
+		}
+		log.InfoContext(ctx, "store", "store", s.String(), "endpoint", db.Endpoint())
+		return &database{db, db.Close}, nil
 	}
-	return nil, wrongUsage("store %v: this version has no driver for %s yet, only for %s and %s", s, s.Driver, config.Embedded, config.Datastore)
+	return nil, wrongUsage("no store: set --store or REAPER_STORE")
 }
 
 // closeInto closes the store at the end of a command, and keeps its error where

@@ -1,5 +1,5 @@
-// Reaper deletes expired entities from Firestore in Datastore mode and from an
-// embedded store. This is its command line: wiring, output and exit codes. What
+// Reaper deletes expired entities from Firestore, in native and in Datastore
+// mode, and from an embedded store. This is its command line: wiring, output and exit codes. What
 // it does is in the packages beside cmd.
 //
 // The invariant is that no command deletes anything without being told to
@@ -109,6 +109,8 @@ func hint(err error) string {
 		return "check the credentials and their role: reaper needs to read, write and delete entities of the targets, and to create its own records"
 	case errors.Is(err, store.ErrNotFound):
 		return "check project and database in --store, and that the database is of the mode that the store's name says"
+	case errors.Is(err, store.ErrMissingIndex):
+		return "reaper indexes prints the definitions that the targets need"
 	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrDeadline), errors.Is(err, context.DeadlineExceeded):
 		return "check that the endpoint can be reached from here: network, proxy, and the *_EMULATOR_HOST variables"
 	}

@@ -8,9 +8,9 @@ import (
 
 	sdk "cloud.google.com/go/datastore"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/internal/google"
 )
 
 // fail turns an error of the client into one of the contract's: it wraps a
@@ -44,7 +44,7 @@ func (d *DB) fail(ctx context.Context, op string, err error) error {
 		}
 		return fmt.Errorf("%s: %w: %w", op, kind, err)
 	}
-	kind := sentinel(rpc.status)
+	kind := google.Sentinel(rpc.status)
 	hint := ""
 	switch {
 	case errors.Is(kind, store.ErrNotFound):
@@ -67,58 +67,4 @@ func (d *DB) fail(ctx context.Context, op string, err error) error {
 // mapped reports whether this package itself found what is wrong.
 func mapped(err error) bool {
 	return errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrCorrupt)
-}
-
-// sentinel maps a status of the service to an error of the contract.
-func sentinel(s *status.Status) error {
-	text := strings.ToLower(s.Message())
-	has := func(parts ...string) bool {
-		for _, p := range parts {
-			if strings.Contains(text, p) {
-				return true
-			}
-		}
-		return false
-	}
-	switch s.Code() {
-	case codes.ResourceExhausted:
-		if has("larger than max") { // gRPC's own, about the size of a message
-			return store.ErrTooLarge
-		}
-		return store.ErrPushback
-	case codes.Unavailable, codes.Internal, codes.Canceled:
-		// Also for Internal, and for calls that the other side cancelled: it
-		// may have happened, and it may succeed when repeated.
-		return store.ErrUnavailable
-	case codes.DeadlineExceeded:
-		return store.ErrDeadline
-	case codes.Aborted:
-		return store.ErrContention
-	case codes.PermissionDenied, codes.Unauthenticated:
-		return store.ErrDenied
-	case codes.NotFound:
-		return store.ErrNotFound
-	case codes.AlreadyExists:
-		return store.ErrConflict
-	case codes.FailedPrecondition:
-		switch {
-		case has("index"):
-			return store.ErrMissingIndex
-		case has("datastore mode", "native mode", "does not contain", "not available for"):
-			return store.ErrNotFound
-		}
-		return store.ErrInvalid
-	case codes.InvalidArgument:
-		switch {
-		case has("transaction") && has("expired", "no longer valid", "has already been"):
-			return store.ErrContention // it took too long; nothing was written
-		case has("too large", "too big", "exceeds the limit", "exceeds the maximum", "larger than the maximum", "cannot write more than", "cannot get more than"):
-			return store.ErrTooLarge
-		}
-		return store.ErrInvalid
-	case codes.OutOfRange, codes.Unimplemented:
-		return store.ErrInvalid
-	default:
-		return store.ErrFailed
-	}
 }

@@ -117,7 +117,7 @@ func TestContextErrorsStayVisible(t *testing.T) {
 }
 
 func TestNoCredentials(t *testing.T) {
-	t.Setenv(emulatorEnv, "")
+	t.Setenv("DATASTORE_EMULATOR_HOST", "")
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", t.TempDir()+"/none.json")
 	_, err := Open(t.Context(), Options{Project: "p"})
 	if !errors.Is(err, store.ErrDenied) || !strings.Contains(err.Error(), "GOOGLE_APPLICATION_CREDENTIALS") || !strings.Contains(err.Error(), "datastore.googleapis.com:443") {
@@ -129,7 +129,7 @@ func TestOpen(t *testing.T) {
 	if _, err := Open(t.Context(), Options{}); !errors.Is(err, store.ErrInvalid) {
 		t.Errorf("Open without a project: %v, want ErrInvalid", err)
 	}
-	t.Setenv(emulatorEnv, "http://127.0.0.1:1")
+	t.Setenv("DATASTORE_EMULATOR_HOST", "http://127.0.0.1:1")
 	db, err := Open(t.Context(), Options{Project: "p"})
 	if err != nil {
 		t.Fatal(err)

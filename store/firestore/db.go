@@ -1,0 +1,253 @@
+package firestore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	sdk "cloud.google.com/go/firestore/apiv1"
+	pb "cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/internal/google"
+)
+
+// Options say which database to open. Only Project is required.
+type Options = google.Options
+
+// DB is an open database. It is safe for concurrent use.
+type DB struct {
+	client   *sdk.Client
+	project  string
+	database string // its full name
+	endpoint string
+	emulated bool
+}
+
+// The powers that DB has beside those of every store.
+var (
+	_ store.Store   = (*DB)(nil)
+	_ store.Counter = (*DB)(nil)
+	_ store.Writer  = (*DB)(nil)
+	_ store.Dumper  = (*DB)(nil)
+)
+
+// Open connects to a database. It sends nothing: whether the database exists
+// and may be used shows at the first call.
+func Open(ctx context.Context, o Options) (*DB, error) {
+	service := google.Service{Name: "firestore", EmulatorEnv: "FIRESTORE_EMULATOR_HOST", Method: "google.firestore.v1.Firestore"}
+	opts, endpoint, err := service.Connect(o)
+	if err != nil {
+		return nil, err
+	}
+	client, err := sdk.NewClient(ctx, opts...)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("open firestore:%s at %s: %w: %w", o.Project, endpoint, ctx.Err(), err)
+		}
+		// It connects later, so that only credentials can be at fault here.
+		return nil, fmt.Errorf("open firestore:%s at %s: %w: %w (%s)", o.Project, endpoint, store.ErrDenied, err, google.Credentials)
+	}
+	client.CallOptions = &sdk.CallOptions{} // no retries of its own
+	return &DB{client: client, project: o.Project, endpoint: endpoint, emulated: strings.HasSuffix(endpoint, "(emulator)"),
+		database: fmt.Sprintf("projects/%s/databases/%s", o.Project, cmp.Or(o.Database, "(default)"))}, nil
+}
+
+// Endpoint returns where calls go, for people: the service's host and port, or
+// the emulator's with a note that it is one.
+func (d *DB) Endpoint() string { return d.endpoint }
+
+// Close closes the connections.
+func (d *DB) Close() error {
+	if err := d.client.Close(); err != nil {
+		return fmt.Errorf("close firestore:%s: %w: %w", d.project, store.ErrFailed, err)
+	}
+	return nil
+}
+
+// owner makes the emulator, which otherwise goes by its security rules, take the
+// caller for an administrator. The service goes by credentials alone.
+func (d *DB) owner(ctx context.Context) context.Context {
+	if !d.emulated {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer owner")
+}
+
+// root is the name that all documents' names begin with, and a slash.
+func (d *DB) root() string { return d.database + "/documents" }
+
+// name returns a document's full name, given its key.
+func (d *DB) name(key string) string { return d.root() + "/" + key }
+
+// key returns the canonical text of a document's key: its path.
+func (d *DB) key(name string) string { return strings.TrimPrefix(name, d.root()+"/") }
+
+// parent returns where a target's collection lies, and its id. A group lies
+// everywhere.
+func (d *DB) parent(t store.Target) (parent, id string) {
+	above, id := splitPath(t.Kind)
+	if above == "" {
+		return d.root(), id
+	}
+	return d.name(above), id
+}
+
+// splitPath splits off the last segment of a path.
+func splitPath(path string) (above, last string) {
+	i := strings.LastIndexByte(path, '/')
+	if i < 0 {
+		return "", path
+	}
+	return path[:i], path[i+1:]
+}
+
+// check refuses what is no target or namespace of this store.
+func check(t store.Target, namespace string) error {
+	switch {
+	case namespace != "":
+		return fmt.Errorf("%w: namespace %q: Firestore in native mode has none", store.ErrInvalid, namespace)
+	case t.Group && strings.Contains(t.Kind, "/"):
+		return fmt.Errorf("%w: %s: a collection group is named by its last segment alone", store.ErrInvalid, t.Kind)
+	case strings.Count(t.Kind, "/")%2 != 0:
+		return fmt.Errorf("%w: %s is the path of a document: a collection's has an odd number of segments", store.ErrInvalid, t.Kind)
+	case t.Kind == "" || t.Property == "":
+		return fmt.Errorf("%w: a target needs a collection and a property", store.ErrInvalid)
+	}
+	return nil
+}
+
+// fail turns an error of the client into one of the contract's: it wraps a
+// sentinel or the context's error, or both, keeps the service's own message and
+// status, and names the operation and the endpoint.
+func (d *DB) fail(ctx context.Context, op string, err error) error {
+	if mapped(err) {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	st, ok := status.FromError(err)
+	if !ok {
+		if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ctxErr) {
+			return fmt.Errorf("%s: %w: %w", op, ctxErr, err)
+		} else if ctxErr != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+		return fmt.Errorf("%s: %w: %w", op, store.ErrFailed, err)
+	}
+	return fmt.Errorf("%s: %w (at %s)", op, d.explain(ctx, st), d.endpoint)
+}
+
+// explain returns an error of the contract for a status.
+func (d *DB) explain(ctx context.Context, st *status.Status) error {
+	kind := google.Sentinel(st)
+	hint := ""
+	switch {
+	case errors.Is(kind, store.ErrNotFound):
+		hint = "; check the project's id, the database's name and that it is in native mode"
+	case errors.Is(kind, store.ErrMissingIndex):
+		hint = "; reaper indexes prints the definition"
+	}
+	switch st.Code() {
+	case codes.Canceled, codes.DeadlineExceeded:
+		if ctxErr := ctx.Err(); errors.Is(ctxErr, context.Canceled) {
+			return fmt.Errorf("%w: %w", ctxErr, st.Err())
+		} else if ctxErr != nil {
+			return fmt.Errorf("%w: %w: %w", store.ErrDeadline, ctxErr, st.Err())
+		}
+	}
+	return fmt.Errorf("%w: %w%s", kind, st.Err(), hint)
+}
+
+// mapped reports whether this package itself found what is wrong.
+func mapped(err error) bool {
+	return errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrCorrupt) ||
+		errors.Is(err, store.ErrContention) || errors.Is(err, store.ErrFailed)
+}
+
+// A stream is what the client returns for queries.
+type stream[T any] interface {
+	Recv() (T, error)
+}
+
+// each receives all messages of a stream whose call returned err.
+func each[T any](s stream[T], err error, use func(T) error) error {
+	for err == nil {
+		var m T
+		if m, err = s.Recv(); errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = use(m)
+		}
+	}
+	return err
+}
+
+// query runs a query and calls use for each answer; one may hold no document.
+func (d *DB) query(ctx context.Context, parent string, q *pb.StructuredQuery, use func(*pb.RunQueryResponse) error) error {
+	ctx, cancel := context.WithCancel(d.owner(ctx))
+	defer cancel() // a stream that is left early ends with its context
+	s, err := d.client.RunQuery(ctx, &pb.RunQueryRequest{Parent: parent, QueryType: &pb.RunQueryRequest_StructuredQuery{StructuredQuery: q}})
+	read := int64(0)
+	err = each(s, err, func(r *pb.RunQueryResponse) error {
+		if r.GetDocument() != nil {
+			read++
+		}
+		return use(r)
+	})
+	if err == nil || read > 0 {
+		store.Bill(ctx, store.Operations{Reads: max(1, read)})
+	}
+	return err
+}
+
+// get looks documents up, with one field of each or all, and calls use for each,
+// in any order; one that is not there has a nil document.
+func (d *DB) get(ctx context.Context, names []string, fields []string, use func(name string, doc *pb.Document, r *pb.BatchGetDocumentsResponse)) error {
+	ctx, cancel := context.WithCancel(d.owner(ctx))
+	defer cancel()
+	req := &pb.BatchGetDocumentsRequest{Database: d.database, Documents: names}
+	for _, f := range fields {
+		if req.Mask == nil {
+			req.Mask = &pb.DocumentMask{}
+		}
+		req.Mask.FieldPaths = append(req.Mask.FieldPaths, fieldPath(f))
+	}
+	s, err := d.client.BatchGetDocuments(ctx, req)
+	return each(s, err, func(r *pb.BatchGetDocumentsResponse) error {
+		switch {
+		case r.GetFound() != nil:
+			store.Bill(ctx, store.Operations{Reads: 1})
+			use(r.GetFound().GetName(), r.GetFound(), r)
+		case r.GetMissing() != "":
+			store.Bill(ctx, store.Operations{Reads: 1})
+			use(r.GetMissing(), nil, r)
+		}
+		return nil
+	})
+}
+
+// commit makes all writes or none.
+func (d *DB) commit(ctx context.Context, writes []*pb.Write) error {
+	_, err := d.client.Commit(d.owner(ctx), &pb.CommitRequest{Database: d.database, Writes: writes})
+	if err == nil {
+		store.Bill(ctx, billed(writes))
+	}
+	return err
+}
+
+func billed(writes []*pb.Write) (o store.Operations) {
+	for _, w := range writes {
+		if w.GetDelete() != "" {
+			o.Deletes++
+		} else {
+			o.Writes++
+		}
+	}
+	return o
+}

@@ -1,0 +1,61 @@
+// Package firestore is the driver for Firestore in native mode, on Google's
+// generated client for the service's own protocol.
+//
+// The invariant is the contract's: a document is deleted or carried only while it
+// is what the scan saw. A scan returns each document's update time, and every
+// write demands that it still is the same, so that any change at all, also of
+// another field, keeps the document; it is then looked at once more.
+//
+// # Writes
+//
+// A page is one BatchWrite, in which each write has a status of its own: one
+// document that has changed costs only itself. Nothing in this package retries:
+// the client's own retries are switched off, and what the service refuses comes
+// back as ErrPushback, ErrContention, ErrUnavailable or ErrDeadline, beside the
+// outcomes of those writes that went through. Where a reply is lost the repeated
+// write finds its document absent or changed; absent then means deleted, which
+// the caller knows to count.
+//
+// Deletes leave subcollections behind, as everywhere in Firestore.
+//
+// # Documents and keys
+//
+// A target's kind is a collection path, such as "users/u1/sessions", or the id of
+// a collection group. The canonical text of a key is the document's path below
+// the database. A numeric id is the service's own form of one, `__id7__`: such
+// documents come from databases that once were in Datastore mode.
+//
+// # Indexes
+//
+// The automatic ascending index of the expiry property serves scans and counts of
+// a collection. A collection group needs that index in group scope, which is off
+// by default, and a target with a shard property the composite index (shard
+// ascending, expiry ascending). `reaper indexes` prints the definitions. The
+// reaper's own records need the automatic index of their field "target".
+//
+// # What is hidden in an index
+//
+// A range of texts or of timestamps holds values of that type only: numbers,
+// arrays, maps and what else is stored there lie elsewhere, and are counted and
+// never met. So a list is never taken for one of its elements.
+//
+// # Limits
+//
+// A page holds at most 500 documents. A request is limited to 10 MiB, an indexed
+// text to 1,500 bytes, a document to 1 MiB; a collection whose indexed field
+// rises steadily takes 500 writes a second, deletes included, and 500 for each
+// value of a shard field that stands before it.
+//
+// # Costs
+//
+// In billed units: a scan is a read for each document in it, and at least one,
+// though only names and expiries are transferred. A dispose is a delete for each
+// document that goes, and a read for each that had changed; a dry run reads each
+// again. Count is a read for every 1,000 index entries.
+//
+// # Databases and emulators
+//
+// The default database is called "(default)". Where FIRESTORE_EMULATOR_HOST is
+// set, the driver connects there without credentials, as all of Google's clients
+// do; [DB.Endpoint] says so.
+package firestore

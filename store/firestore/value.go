@@ -1,0 +1,181 @@
+package firestore
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	pb "cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+var simplePath = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z_0-9]*$`)
+
+// fieldPath returns a field's name as queries and masks take it, which are
+// paths: one of any other form must be quoted.
+func fieldPath(name string) string {
+	if simplePath.MatchString(name) {
+		return name
+	}
+	return "`" + strings.NewReplacer(`\`, `\\`, "`", "\\`").Replace(name) + "`"
+}
+
+// toValue returns a text, an instant or an integer as the service takes it.
+func toValue(v store.Value) *pb.Value {
+	if n, ok := v.Integer(); ok {
+		return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: n}}
+	}
+	if v.Type == store.Instant {
+		return &pb.Value{ValueType: &pb.Value_TimestampValue{TimestampValue: timestamppb.New(v.Time)}}
+	}
+	return &pb.Value{ValueType: &pb.Value_StringValue{StringValue: v.Text}}
+}
+
+// fromValue returns what a field holds; a nil field is missing.
+func fromValue(v *pb.Value) store.Value {
+	switch x := v.GetValueType().(type) {
+	case nil, *pb.Value_NullValue:
+		return store.Value{}
+	case *pb.Value_StringValue:
+		return store.TextValue(x.StringValue)
+	case *pb.Value_TimestampValue:
+		return store.InstantValue(instant(x.TimestampValue))
+	case *pb.Value_ArrayValue:
+		return store.Value{Type: store.List, Text: jsonText(jsonValue(v))}
+	default:
+		return store.Value{Type: store.Other, Text: jsonText(jsonValue(v))}
+	}
+}
+
+// jsonText returns a tree of Go values as JSON.
+func jsonText(v any) string {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return strconv.Quote(fmt.Sprintf("%v", v)) // jsonValue makes nothing that does not encode
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// jsonValue returns a value for encoding as JSON. What JSON has no form for is a
+// string that a person can read: bytes in base 64, instants in RFC 3339,
+// references as names, NaN and the infinities by name.
+func jsonValue(v *pb.Value) any {
+	switch x := v.GetValueType().(type) {
+	case *pb.Value_BooleanValue:
+		return x.BooleanValue
+	case *pb.Value_IntegerValue:
+		return x.IntegerValue
+	case *pb.Value_DoubleValue:
+		if math.IsNaN(x.DoubleValue) || math.IsInf(x.DoubleValue, 0) {
+			return strconv.FormatFloat(x.DoubleValue, 'g', -1, 64)
+		}
+		if s := strconv.FormatFloat(x.DoubleValue, 'g', -1, 64); !strings.ContainsAny(s, ".e") {
+			return json.RawMessage(s + ".0") // else it would come back as an integer
+		}
+		return x.DoubleValue
+	case *pb.Value_TimestampValue:
+		return x.TimestampValue.AsTime().Format(time.RFC3339Nano)
+	case *pb.Value_StringValue:
+		return x.StringValue
+	case *pb.Value_BytesValue:
+		return base64.StdEncoding.EncodeToString(x.BytesValue)
+	case *pb.Value_ReferenceValue:
+		return x.ReferenceValue
+	case *pb.Value_GeoPointValue:
+		return map[string]any{"lat": x.GeoPointValue.GetLatitude(), "lng": x.GeoPointValue.GetLongitude()}
+	case *pb.Value_ArrayValue:
+		out := make([]any, len(x.ArrayValue.GetValues()))
+		for i, e := range x.ArrayValue.GetValues() {
+			out[i] = jsonValue(e)
+		}
+		return out
+	case *pb.Value_MapValue:
+		return jsonObject(x.MapValue.GetFields())
+	default:
+		return nil
+	}
+}
+
+func jsonObject(fields map[string]*pb.Value) map[string]any {
+	out := make(map[string]any, len(fields))
+	for name, v := range fields {
+		out[name] = jsonValue(v)
+	}
+	return out
+}
+
+// parseJSON returns one JSON value as the service takes it.
+func parseJSON(text []byte) (*pb.Value, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var raw any
+	if err := d.Decode(&raw); err != nil {
+		return nil, fmt.Errorf("%w: %w", store.ErrInvalid, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%w: there is more after the JSON value", store.ErrInvalid)
+	}
+	return serviceValue(raw)
+}
+
+// serviceValue converts what encoding/json made. A number becomes an integer
+// where it is written as one and fits, else a double.
+func serviceValue(raw any) (*pb.Value, error) {
+	switch v := raw.(type) {
+	case nil:
+		return &pb.Value{ValueType: &pb.Value_NullValue{}}, nil
+	case bool:
+		return &pb.Value{ValueType: &pb.Value_BooleanValue{BooleanValue: v}}, nil
+	case string:
+		return &pb.Value{ValueType: &pb.Value_StringValue{StringValue: v}}, nil
+	case json.Number:
+		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
+			return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: n}}, nil
+		}
+		f, err := v.Float64()
+		if err != nil {
+			return nil, fmt.Errorf("%w: number %s: %w", store.ErrInvalid, v, err)
+		}
+		return &pb.Value{ValueType: &pb.Value_DoubleValue{DoubleValue: f}}, nil
+	case []any:
+		list := &pb.ArrayValue{}
+		for _, e := range v {
+			one, err := serviceValue(e)
+			if err != nil {
+				return nil, err
+			}
+			if one.GetArrayValue() != nil {
+				return nil, fmt.Errorf("%w: an array in an array, which the service does not store", store.ErrInvalid)
+			}
+			list.Values = append(list.Values, one)
+		}
+		return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: list}}, nil
+	case map[string]any:
+		fields := make(map[string]*pb.Value, len(v))
+		for name, e := range v {
+			if name == "" || strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__") {
+				return nil, fmt.Errorf("%w: no field can be called %q", store.ErrInvalid, name)
+			}
+			one, err := serviceValue(e)
+			if err != nil {
+				return nil, fmt.Errorf("field %s: %w", name, err)
+			}
+			fields[name] = one
+		}
+		return &pb.Value{ValueType: &pb.Value_MapValue{MapValue: &pb.MapValue{Fields: fields}}}, nil
+	default:
+		return nil, fmt.Errorf("%w: a value of type %T", store.ErrInvalid, raw)
+	}
+}
