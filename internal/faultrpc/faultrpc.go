@@ -7,7 +7,8 @@
 // unchanged, and that faults fire in the order in which they were added, each
 // as often as it says.
 //
-// Limits: unary calls only.
+// Limits: unary calls, and streams that begin with one request, such as queries.
+// A stream's hook sees no reply.
 package faultrpc
 
 import (
@@ -102,9 +103,50 @@ func (i *Injector) Intercept(ctx context.Context, method string, req, reply any,
 	name := method[strings.LastIndexByte(method, '/')+1:]
 	f := i.next(name, req)
 	err := f.around(ctx, req, reply, func() error { return invoke(ctx, method, req, reply, cc, opts...) })
+	i.record(name, req, status.Code(err))
+	return err
+}
+
+func (i *Injector) record(method string, req any, code codes.Code) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.calls = append(i.calls, Call{name, req, status.Code(err)})
+	i.calls = append(i.calls, Call{method, req, code})
+}
+
+// InterceptStream is the interceptor of streams.
+func (i *Injector) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := streamer(ctx, desc, cc, method, opts...)
+	return &stream{ClientStream: s, injector: i, method: method[strings.LastIndexByte(method, '/')+1:]}, err
+}
+
+// A stream fails, if it does, with its first answer.
+type stream struct {
+	grpc.ClientStream
+	injector *Injector
+	method   string
+	fault    *Fault
+}
+
+// SendMsg implements [grpc.ClientStream].
+func (s *stream) SendMsg(req any) error {
+	f := s.injector.next(s.method, req)
+	code := codes.OK
+	if f != nil {
+		s.fault, code = f, f.Code
+		if f.Hook != nil {
+			f.Hook(s.Context(), req, nil)
+		}
+	}
+	s.injector.record(s.method, req, code)
+	return s.ClientStream.SendMsg(req)
+}
+
+// RecvMsg implements [grpc.ClientStream].
+func (s *stream) RecvMsg(reply any) error {
+	err := s.ClientStream.RecvMsg(reply)
+	if s.fault != nil && s.fault.Code != codes.OK {
+		return status.Error(s.fault.Code, s.fault.Message)
+	}
 	return err
 }
 
