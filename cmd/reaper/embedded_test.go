@@ -113,26 +113,31 @@ func TestKilledTenTimesEmbedded(t *testing.T) {
 // of its work: once it has logged a random number of pages, up to the given one.
 func killTenTimes(b *workdir, pages int) {
 	b.t.Helper()
-	for i := range 10 {
-		cmd, _, _ := b.command(nil, "sweep", "--apply", "--log-level", "debug", "--log-format", "json")
-		cmd.Stderr = nil
-		log, err := cmd.StderrPipe()
-		if err != nil {
-			b.t.Fatal(err)
+	for range 10 {
+		b.killAfter(1 + rand.IntN(pages))
+	}
+}
+
+// killAfter begins a sweep and kills it after so many pages.
+func (b *workdir) killAfter(left int) {
+	b.t.Helper()
+	cmd, _, _ := b.command(nil, "sweep", "--apply", "--log-level", "debug", "--log-format", "json")
+	cmd.Stderr = nil
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	for in := bufio.NewScanner(log); left > 0 && in.Scan(); {
+		if strings.Contains(in.Text(), `"msg":"page"`) {
+			left--
 		}
-		if err := cmd.Start(); err != nil {
-			b.t.Fatal(err)
-		}
-		left := 1 + rand.IntN(pages)
-		for in := bufio.NewScanner(log); left > 0 && in.Scan(); {
-			if strings.Contains(in.Text(), `"msg":"page"`) {
-				left--
-			}
-		}
-		_ = cmd.Process.Kill() // one that is done already is told below
-		if err := cmd.Wait(); err == nil {
-			b.t.Logf("sweep %d was done before it was killed", i)
-		}
+	}
+	_ = cmd.Process.Kill() // one that is done already is told below
+	if err := cmd.Wait(); err == nil {
+		b.t.Log("the sweep was done before it was killed")
 	}
 }
 

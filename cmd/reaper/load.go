@@ -73,7 +73,7 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 		return withHint(err)
 	}
 	l := &loader{app: a, store: w, target: targets[0], writer: layoutWriter{sweepTarget(targets[0]), rec.Stamper()},
-		parents: c.Store.Driver == config.Firestore && targets[0].Group, skipBad: skipBad, log: log,
+		native: c.Store.Driver == config.Firestore, skipBad: skipBad, log: log,
 		res: loadResult{Store: c.Store.String(), Target: targets[0].Name}}
 	if a.onTerminal() {
 		l.bar = a.bar("loading")
@@ -109,7 +109,7 @@ type loader struct {
 	store   store.Writer
 	target  config.Target
 	writer  layoutWriter
-	parents bool // entities may have a parent
+	native  bool // entities are documents of Firestore in native mode
 	skipBad bool
 	log     *slog.Logger
 	bar     *progressbar.ProgressBar
@@ -183,8 +183,13 @@ func (l *loader) add(ctx context.Context, text []byte, number int) error {
 	if !l.target.AllNamespaces && !slices.Contains(l.target.Namespaces, e.namespace) {
 		return &badLine{number, fmt.Errorf("namespace: %q is not one of the target's", e.namespace)}
 	}
-	if e.parent != "" && !l.parents {
+	if e.parent != "" && !(l.native && l.target.Group) {
 		return &badLine{number, errors.New("parent: only documents of a collection group can be loaded below others")}
+	}
+	if l.native {
+		if err := e.checkDocument(); err != nil {
+			return &badLine{number, err}
+		}
 	}
 	if e.shard.Type != store.Missing && !slices.Contains(l.writer.target.ShardValues, e.shard) {
 		return &badLine{number, fmt.Errorf("shard: %s is not one of the target's shard_values", e.shard.Text)}

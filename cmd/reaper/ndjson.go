@@ -132,6 +132,28 @@ func checkName(s string) error {
 	return nil
 }
 
+// checkDocument holds ids against the rules that only Firestore in native mode
+// has, where they are segments of a path.
+func (e *entity) checkDocument() error {
+	illegal := func(id string) bool { return id == "." || id == ".." || strings.Contains(id, "/") }
+	if illegal(e.name) {
+		return fmt.Errorf("id: no document can have the id %q", e.name)
+	}
+	if e.parent == "" {
+		return nil
+	}
+	segments := strings.Split(e.parent, "/")
+	if len(segments)%2 != 0 {
+		return fmt.Errorf("parent: %q is the path of a collection: a document's has an even number of segments", e.parent)
+	}
+	for _, s := range segments {
+		if s == "" || illegal(s) {
+			return fmt.Errorf("parent: %q is no path of a document", e.parent)
+		}
+	}
+	return nil
+}
+
 // plain leaves out the package name that encoding/json puts into its errors.
 func plain(err error) error {
 	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
