@@ -125,7 +125,7 @@ func Plain(ctx context.Context, s store.Store, t store.Target, now func() time.T
 // durability as a sweep, and nothing else: no record, lease, pace or count.
 func Bare(ctx context.Context, s store.Store, t store.Target, r shardquery.Range, until time.Time, page int) (deleted int, err error) {
 	hi, _ := r.UpTo(until)
-	q := store.Query{Target: t, Namespace: r.Namespace, Lo: r.Lo(time.Time{}), Hi: hi, Limit: page}
+	q := store.Query{Target: t, Namespace: r.Namespace, Shard: r.Value, Lo: r.Lo(time.Time{}), Hi: hi, Limit: page}
 	var got store.Page
 	var ops []store.Op
 	for more := true; more; {

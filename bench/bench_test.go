@@ -346,6 +346,7 @@ func BenchmarkTable(b *testing.B) {
 		idle(b, r)
 		memory(b, r)
 		emulatorRates(b, r)
+		nativeRates(b, r)
 		text := r.markdown()
 		fmt.Printf("\n%s\n", text)
 		if *output != "" {

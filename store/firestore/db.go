@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 
 	sdk "cloud.google.com/go/firestore/apiv1"
 	pb "cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/internal/google"
@@ -28,6 +30,7 @@ type DB struct {
 	database string // its full name
 	endpoint string
 	emulated bool
+	known    sync.Map // full names of records to the stamp that was seen last
 }
 
 // The powers that DB has beside those of every store.
@@ -232,13 +235,18 @@ func (d *DB) get(ctx context.Context, names []string, fields []string, use func(
 	})
 }
 
-// commit makes all writes or none.
-func (d *DB) commit(ctx context.Context, writes []*pb.Write) error {
-	_, err := d.client.Commit(d.owner(ctx), &pb.CommitRequest{Database: d.database, Writes: writes})
-	if err == nil {
-		store.Bill(ctx, billed(writes))
+// commit makes all writes or none. It returns the new update time of what was
+// written last.
+func (d *DB) commit(ctx context.Context, writes []*pb.Write) (*timestamppb.Timestamp, error) {
+	reply, err := d.client.Commit(d.owner(ctx), &pb.CommitRequest{Database: d.database, Writes: writes})
+	if err != nil {
+		return nil, err
 	}
-	return err
+	store.Bill(ctx, billed(writes))
+	if n := len(reply.GetWriteResults()); n > 0 {
+		return reply.GetWriteResults()[n-1].GetUpdateTime(), nil
+	}
+	return nil, nil
 }
 
 func billed(writes []*pb.Write) (o store.Operations) {

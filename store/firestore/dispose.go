@@ -65,14 +65,13 @@ func (d *DB) Dispose(ctx context.Context, b *store.Batch) error {
 // write returns the write that deletes a document or sets its expiry, if it has
 // the given update time.
 func (d *DB) write(t store.Target, key string, to store.Value, updated *timestamppb.Timestamp) *pb.Write {
-	unchanged := &pb.Precondition{ConditionType: &pb.Precondition_UpdateTime{UpdateTime: updated}}
 	if to.Type == store.Missing {
-		return &pb.Write{Operation: &pb.Write_Delete{Delete: d.name(key)}, CurrentDocument: unchanged}
+		return &pb.Write{Operation: &pb.Write_Delete{Delete: d.name(key)}, CurrentDocument: unchanged(updated)}
 	}
 	return &pb.Write{
 		Operation:       &pb.Write_Update{Update: &pb.Document{Name: d.name(key), Fields: map[string]*pb.Value{t.Property: toValue(to)}}},
 		UpdateMask:      &pb.DocumentMask{FieldPaths: []string{fieldPath(t.Property)}},
-		CurrentDocument: unchanged,
+		CurrentDocument: unchanged(updated),
 	}
 }
 
@@ -129,7 +128,7 @@ func (d *DB) look(ctx context.Context, t store.Target, ops []*store.Op, dry bool
 		names[i] = d.name(o.Entry.Key)
 		byName[names[i]] = o
 	}
-	unchanged := 0
+	same := 0
 	err := d.get(ctx, names, []string{t.Property}, func(name string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) {
 		o, ok := byName[name]
 		if !ok {
@@ -144,15 +143,15 @@ func (d *DB) look(ctx context.Context, t store.Target, ops []*store.Op, dry bool
 		case proto.Equal(doc.GetUpdateTime(), o.Entry.Ref.(version).updated) && dry:
 			o.Outcome = carriedOr(o, store.Deleted)
 		case proto.Equal(doc.GetUpdateTime(), o.Entry.Ref.(version).updated):
-			unchanged++
+			same++
 		case o.To.Type != store.Missing && now == o.To:
 			o.Outcome = store.Carried // by an earlier try
 		default:
 			o.Outcome, o.Now, o.Known = store.Changed, now, true
 		}
 	})
-	if err == nil && unchanged > 0 {
-		err = fmt.Errorf("%w: %d documents were refused as changed, but are as they were", store.ErrContention, unchanged)
+	if err == nil && same > 0 {
+		err = fmt.Errorf("%w: %d documents were refused as changed, but are as they were", store.ErrContention, same)
 	}
 	return err
 }
@@ -196,7 +195,7 @@ func (d *DB) settle(ctx context.Context, t store.Target, key string, decide func
 	if err := ctx.Err(); err != nil {
 		return store.Unknown, err
 	}
-	err = d.commit(ctx, []*pb.Write{d.write(t, key, to, doc.GetUpdateTime())})
+	_, err = d.commit(ctx, []*pb.Write{d.write(t, key, to, doc.GetUpdateTime())})
 	switch status.Code(err) {
 	case codes.OK:
 		if carry {

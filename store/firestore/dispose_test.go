@@ -415,7 +415,7 @@ func TestCarryKeepsEveryType(t *testing.T) {
 	fields := everyType(w.name("sessions/other"))
 	fields["expires"] = toValue(at(0))
 	doc := &pb.Document{Name: w.name("sessions/all"), Fields: fields}
-	if err := w.commit(t.Context(), []*pb.Write{{Operation: &pb.Write_Update{Update: doc}}}); err != nil {
+	if _, err := w.commit(t.Context(), []*pb.Write{{Operation: &pb.Write_Update{Update: doc}}}); err != nil {
 		t.Fatal(err)
 	}
 	b := w.batch(1)

@@ -58,7 +58,7 @@ func (d *DB) Put(ctx context.Context, t store.Target, namespace string, entities
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	if err := d.commit(ctx, writes); err != nil {
+	if _, err := d.commit(ctx, writes); err != nil {
 		return d.fail(ctx, op, err)
 	}
 	return nil

@@ -55,6 +55,7 @@ func (d *DB) Load(ctx context.Context, sort store.RecordSort, target string) (st
 		return store.Records{}, fmt.Errorf("%s: %w: the reply from %s does not tell the store's time", op, store.ErrFailed, d.endpoint)
 	}
 	records := store.Records{Now: now.UTC()}
+	stamps := make(map[string]stamp, len(docs))
 	for _, doc := range docs {
 		_, key := splitPath(d.key(doc.GetName()))
 		r, err := decodeRecord(sort, key, doc.GetFields())
@@ -62,8 +63,19 @@ func (d *DB) Load(ctx context.Context, sort store.RecordSort, target string) (st
 			return store.Records{}, fmt.Errorf("%s: %w", op, err)
 		}
 		records.List = append(records.List, r)
+		stamps[doc.GetName()] = stamp{r.Revision, doc.GetUpdateTime()}
+	}
+	for name, s := range stamps {
+		d.known.Store(name, s)
 	}
 	return records, nil
+}
+
+// A stamp is the revision that a record had at an update time: whoever changes
+// it from that revision may demand that time, without another look.
+type stamp struct {
+	revision string
+	updated  *timestamppb.Timestamp
 }
 
 // Save implements [store.Store].
@@ -93,11 +105,12 @@ func (d *DB) save(ctx context.Context, r store.Record, fields map[string]*pb.Val
 	}
 	if prev == "" && r.Fields != nil {
 		write.CurrentDocument = &pb.Precondition{ConditionType: &pb.Precondition_Exists{Exists: false}}
-		if err := ctx.Err(); err != nil {
+		if err := d.saveOne(ctx, name, r, write); !refused(err) {
 			return err
 		}
-		err := d.commit(ctx, []*pb.Write{write})
-		if c := status.Code(err); c != codes.AlreadyExists && c != codes.FailedPrecondition {
+	} else if seen, ok := d.known.Load(name); ok && seen.(stamp).revision == prev {
+		write.CurrentDocument = unchanged(seen.(stamp).updated)
+		if err := d.saveOne(ctx, name, r, write); !refused(err) {
 			return err
 		}
 	}
@@ -113,17 +126,37 @@ func (d *DB) save(ctx context.Context, r store.Record, fields map[string]*pb.Val
 	case doc == nil || prev == "" || now != prev:
 		return fmt.Errorf("%w: its revision is %q, not %q", store.ErrConflict, now, prev)
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	write.CurrentDocument = &pb.Precondition{ConditionType: &pb.Precondition_UpdateTime{UpdateTime: doc.GetUpdateTime()}}
-	err = d.commit(ctx, []*pb.Write{write})
-	if c := status.Code(err); c == codes.FailedPrecondition || c == codes.NotFound {
+	write.CurrentDocument = unchanged(doc.GetUpdateTime())
+	if err = d.saveOne(ctx, name, r, write); refused(err) {
 		// Somebody wrote it in between, perhaps an earlier try of this call: the
 		// next try will see.
 		return fmt.Errorf("%w: it changed after it was read: %w", store.ErrContention, err)
 	}
 	return err
+}
+
+// saveOne writes one record, and remembers what it then is.
+func (d *DB) saveOne(ctx context.Context, name string, r store.Record, w *pb.Write) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	updated, err := d.commit(ctx, []*pb.Write{w})
+	if err != nil || updated == nil || r.Fields == nil {
+		d.known.Delete(name)
+		return err
+	}
+	d.known.Store(name, stamp{r.Revision, updated})
+	return nil
+}
+
+// refused reports whether a write's condition did not hold.
+func refused(err error) bool {
+	c := status.Code(err)
+	return c == codes.AlreadyExists || c == codes.FailedPrecondition || c == codes.NotFound
+}
+
+func unchanged(updated *timestamppb.Timestamp) *pb.Precondition {
+	return &pb.Precondition{ConditionType: &pb.Precondition_UpdateTime{UpdateTime: updated}}
 }
 
 // revision reads a record's revision; the document is nil where there is none.
