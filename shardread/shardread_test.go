@@ -9,7 +9,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,20 +25,35 @@ type shard struct {
 	fails int           // the call that fails, from 1 on; 0 means none
 
 	calls, read int
-	running     *atomic.Int32 // calls of all sources at this moment
-	most        *atomic.Int32
+	gauge       *gauge
+}
+
+// A gauge counts the calls under way.
+type gauge struct {
+	sync.Mutex
+	now, most int
+}
+
+func (g *gauge) enter() (leave func()) {
+	if g == nil {
+		return func() {}
+	}
+	g.Lock()
+	defer g.Unlock()
+	g.now++
+	g.most = max(g.most, g.now)
+	return func() {
+		g.Lock()
+		defer g.Unlock()
+		g.now--
+	}
 }
 
 var errShard = errors.New("the shard is on fire")
 
 func (s *shard) next(ctx context.Context, n int) ([]int, bool, error) {
 	s.calls++
-	if s.running != nil {
-		defer s.running.Add(-1)
-		now := s.running.Add(1)
-		for most := s.most.Load(); now > most && !s.most.CompareAndSwap(most, now); most = s.most.Load() {
-		}
-	}
+	defer s.gauge.enter()()
 	if s.delay > 0 {
 		select {
 		case <-time.After(s.delay):
@@ -197,14 +212,14 @@ func TestPagesAreFetchedInParallelAndAhead(t *testing.T) {
 
 func TestParallelIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var running, most atomic.Int32
+		g := &gauge{}
 		shards := spread(rand.New(rand.NewPCG(1, 1)), 1000, even(20)...)
 		for _, s := range shards {
-			s.delay, s.running, s.most = time.Second, &running, &most
+			s.delay, s.gauge = time.Second, g
 		}
 		got := collect(t, shardread.Merge(t.Context(), sources(shards), cmp.Compare, shardread.Options{Parallel: 3}))
-		if !slices.Equal(got, count(1000)) || most.Load() != 3 {
-			t.Errorf("%d items with %d calls at once, want 1000 with 3", len(got), most.Load())
+		if !slices.Equal(got, count(1000)) || g.most != 3 {
+			t.Errorf("%d items with %d calls at once, want 1000 with 3", len(got), g.most)
 		}
 	})
 }
@@ -288,10 +303,10 @@ func TestAFailureBehindTheLimitIsNone(t *testing.T) {
 
 func TestLeavingEndsAllCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var running, most atomic.Int32
+		g := &gauge{}
 		shards := spread(rand.New(rand.NewPCG(1, 1)), 1000, even(4)...)
 		for _, s := range shards {
-			s.delay, s.running, s.most = time.Minute, &running, &most
+			s.delay, s.gauge = time.Minute, g
 		}
 		for item, err := range shardread.Merge(t.Context(), sources(shards), cmp.Compare, shardread.Options{Page: 2}) {
 			if err != nil {
@@ -301,8 +316,8 @@ func TestLeavingEndsAllCalls(t *testing.T) {
 				break
 			}
 		}
-		if n := running.Load(); n != 0 {
-			t.Errorf("%d calls are still running", n)
+		if g.now != 0 || g.most == 0 {
+			t.Errorf("%d calls are still running, of %d", g.now, g.most)
 		}
 	})
 }
