@@ -80,11 +80,11 @@ func (r *Reader) Next(ctx context.Context, page *store.Page) (more bool, err err
 			}
 			return err
 		})
-		if s := (*shrink)(nil); errors.As(err, &s) && ctx.Err() == nil {
-			if r.smaller(s.err) {
+		if s := (*shrink)(nil); errors.As(err, &s) {
+			if ctx.Err() == nil && r.smaller(s.err) {
 				continue
 			}
-			return false, fmt.Errorf("scan %v: %w", r.Range, s.err)
+			err = s.err
 		}
 		if err != nil {
 			return false, fmt.Errorf("scan %v: %w", r.Range, err)

@@ -258,6 +258,13 @@ func TestReaderGivesUp(t *testing.T) {
 		if _, err := newReader(s, target, shardquery.Range{Generation: 1}, store.Position{}, time.Now(), 500).Next(ctx, &page); !errors.Is(err, context.Canceled) {
 			t.Errorf("cancelled: %v", err)
 		}
+		// The caller's own deadline, in the middle of a query that would take longer.
+		s.Before = func(ctx context.Context, _ modelstore.Call) error { <-ctx.Done(); return ctx.Err() }
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := newReader(s, target, shardquery.Range{Generation: 1}, store.Position{}, time.Now(), 500).Next(ctx, &page); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("out of time: %v", err)
+		}
 	})
 }
 

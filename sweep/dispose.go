@@ -208,6 +208,7 @@ func putBack(ops, rest []store.Op) {
 // tryDispose makes one try, once the pace allows it.
 func (w *worker) tryDispose(q store.Query, ops []store.Op) error {
 	return w.writing(len(ops), func(ctx context.Context) error {
+		w.ahead.begin(w.ctx)
 		b := store.Batch{Query: q, Ops: ops, DryRun: !w.Apply}
 		err := w.Store.Dispose(ctx, &b)
 		w.addSteps(b.SteppedOver)

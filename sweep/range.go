@@ -41,6 +41,7 @@ type worker struct {
 	pacer   *throttle.Pacer
 	chunk   int // most entities in one write; shrinks where they are too large
 	page    store.Page
+	ahead   *ahead // the next page, where it is read while this one is written
 	ops     []store.Op
 	stuck   bool // an entry could not be settled: the cursor stays before it
 
@@ -63,7 +64,7 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 	}
 	now := p.clock.Now()
 	w := &worker{pass: p, r: r, ctx: ctx, work: work, horizon: now.Add(-p.target.Retention), first: cur,
-		key: cur.Key(), chunk: p.target.Page, pacer: throttle.NewPacer(p.Now, p.target.Pace, p.target.Page)}
+		key: cur.Key(), ahead: new(ahead), chunk: p.target.Page, pacer: throttle.NewPacer(p.Now, p.target.Pace, p.target.Page)}
 
 	fresh := cur.Position.IsZero() // then this sweep reads it from its start
 	rewind := !fresh && p.rewindDue(cur, now)
@@ -140,9 +141,55 @@ func (w *worker) reader(from store.Position, until time.Time) *shardquery.Reader
 		Plain: w.floor(w.horizon), Page: w.pacer.Burst(w.target.Page), Now: w.Now}
 }
 
-// next reads one page and counts it.
+// An ahead reads the next page while the one at hand is written: it begins with
+// the first write, so that the pace holds it back, too. What it reads may be
+// older by a page than what a read after the write would see; the writes'
+// conditions see to that.
+type ahead struct {
+	reader *shardquery.Reader
+	page   store.Page
+	more   bool
+	err    error
+	done   chan struct{} // nil until it has begun; then closed at its end
+	cancel context.CancelFunc
+}
+
+// begin begins to read, once. It does nothing where there is nothing to read.
+func (a *ahead) begin(ctx context.Context) {
+	if a.reader == nil || a.done != nil {
+		return
+	}
+	ctx, a.cancel = context.WithCancel(ctx)
+	a.done = make(chan struct{})
+	go func() {
+		defer close(a.done)
+		a.err = protect(func() (err error) {
+			a.more, err = a.reader.Next(ctx, &a.page)
+			return err
+		})
+	}()
+}
+
+// end stops reading, and waits until nobody does.
+func (a *ahead) end() {
+	if a.done != nil {
+		a.cancel()
+		<-a.done
+		a.done = nil
+	}
+	a.reader = nil
+}
+
+// next reads one page, or takes the one that was read ahead, and counts it.
 func (w *worker) next(reader *shardquery.Reader) (more bool, err error) {
-	more, err = reader.Next(w.ctx, &w.page)
+	if a := w.ahead; a.done != nil {
+		<-a.done
+		more, err = a.more, a.err
+		w.page, a.page = a.page, w.page
+		a.end()
+	} else {
+		more, err = reader.Next(w.ctx, &w.page)
+	}
 	if err == nil {
 		w.scanned.Add(int64(len(w.page.Entries)))
 		w.Progress.Scanned.Add(int64(len(w.page.Entries)))
@@ -165,9 +212,14 @@ func (w *worker) nonEmpty(reader *shardquery.Reader) (more bool, err error) {
 // walk works through the page at hand and those that follow it. After each one
 // moved is told up to where everything is disposed of.
 func (w *worker) walk(reader *shardquery.Reader, more bool, moved func(store.Position, int)) error {
+	defer w.ahead.end()
 	for {
 		if len(w.page.Entries) > 0 {
-			prefix, deleted, err := w.disposeOf(reader.Query())
+			q := reader.Query()
+			if more {
+				w.ahead.reader = reader
+			}
+			prefix, deleted, err := w.disposeOf(q)
 			if prefix > 0 && !w.stuck || deleted > 0 {
 				var to store.Position
 				if prefix > 0 && !w.stuck {

@@ -849,6 +849,38 @@ func TestPositionsOfAnotherKindAreDiscarded(t *testing.T) {
 	})
 }
 
+// The next page is read while one is written, and no further ahead; a write that
+// hangs until the sweep is stopped leaves no reader behind.
+func TestReadsOnePageAhead(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		layouts["timestamp"](&w.target)
+		w.target.Page = 10
+		for i := range 100 {
+			w.put(1, 1, fmt.Sprintf("e-%03d", i), time.Now().Add(-time.Duration(i+1)*time.Second))
+		}
+		stop := make(chan struct{})
+		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Dispose" {
+				<-stop
+			}
+			return nil
+		}
+		done := make(chan sweep.TargetResult)
+		go func() { done <- w.sweep() }()
+		synctest.Wait()
+		w.mu.Lock()
+		scans := w.calls["Scan"]
+		w.mu.Unlock()
+		if scans != 3 { // one looks for any entry at all
+			t.Errorf("%d scans while the first page is written, want 3", scans)
+		}
+		close(stop)
+		if res := <-done; res.Deleted != 100 || res.Scanned != 100 || !res.Complete {
+			t.Errorf("result: %+v", res)
+		}
+	})
+}
+
 // Whenever it is asked to stop, in whatever call, that is no failure.
 func TestStopsAnywhere(t *testing.T) {
 	for seed := range uint64(80) {
