@@ -1,0 +1,108 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/indexes"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+func (a *app) indexesCommand() *cobra.Command {
+	var format, merge string
+	cmd := &cobra.Command{
+		Use:   "indexes",
+		Short: "Print index definitions for the configured targets",
+		Long: `Indexes prints the definitions of the indexes that the targets need, and of those
+automatic ones that they can do without: the descending and the array index of an
+expiry key and, with the layout sharded-timestamp, all single-field indexes of shard
+and timestamp. Without the latter, entities that have only one of the two are in no
+index, and the count of what lies outside all ranges does not see them.
+
+It contacts no store and needs no credentials.
+
+  firestore   a complete firestore.indexes.json, for firebase deploy
+  datastore   an index.yaml, for gcloud datastore indexes create
+  gcloud      the commands for Firestore in native mode
+
+Deploying a firestore.indexes.json may delete indexes that it does not name: --merge
+prints the file that is there with what it lacks, and changes nothing else in it.`,
+		Example: `  reaper indexes --store firestore:my-project > firestore.indexes.json
+  reaper indexes --format firestore --merge firestore.indexes.json
+  reaper indexes --format datastore --merge index.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.indexes(cmd, format, merge) },
+	}
+	a.addTarget(cmd)
+	cmd.Flags().StringVar(&format, "format", "", "firestore, datastore or gcloud (default by the store)")
+	cmd.Flags().StringVar(&merge, "merge", "", "print this file with what it lacks")
+	return cmd
+}
+
+func (a *app) indexes(cmd *cobra.Command, format, merge string) error {
+	c, log, err := a.load(cmd)
+	if err == nil {
+		err = c.RequireTargets()
+	}
+	if err != nil {
+		return err
+	}
+	chosen, err := c.Select(a.targets)
+	if err != nil {
+		return err
+	}
+	if format == "" {
+		switch c.Store.Driver {
+		case config.Firestore, config.Datastore:
+			format = string(c.Store.Driver)
+		case config.Embedded:
+			return wrongUsage("an embedded store makes its own indexes; --format prints definitions for the others")
+		default:
+			return wrongUsage("no store and no format: set --store, or --format to firestore, datastore or gcloud")
+		}
+	}
+	var targets []store.Target
+	for _, t := range chosen {
+		targets = append(targets, t.StoreTarget())
+	}
+	var there []byte
+	if merge != "" {
+		if format == "gcloud" {
+			return wrongUsage("--merge: commands change what is there by themselves; it is for the formats firestore and datastore")
+		}
+		if there, err = os.ReadFile(merge); err != nil {
+			return wrongUsage("--merge: %w", err)
+		}
+	}
+	var text []byte
+	var notes []string
+	switch format {
+	case "firestore":
+		text, notes, err = indexes.ForFirestore(targets).JSON(there)
+	case "datastore":
+		text, err = indexes.ForDatastore(targets).YAML(there)
+	case "gcloud":
+		if c.Store.Driver == config.Datastore {
+			return wrongUsage("--format gcloud is for Firestore in native mode; in Datastore mode: reaper indexes --format datastore > index.yaml, and gcloud datastore indexes create index.yaml")
+		}
+		text = []byte(indexes.ForFirestore(targets).Gcloud(c.Store.Project, c.Store.Database))
+	default:
+		return wrongUsage("--format: %q is none; there are firestore, datastore and gcloud", format)
+	}
+	if err != nil {
+		return wrongUsage("--merge: %s: %w", merge, err)
+	}
+	for _, n := range notes {
+		log.Info(n)
+	}
+	for _, t := range targets {
+		if t.ShardProperty != "" && format != "datastore" {
+			log.Info(fmt.Sprintf("without single-field indexes, documents with only one of %s and %s are not counted as outside", t.ShardProperty, t.Property), "target", t.Name)
+		}
+	}
+	_, err = a.stdout.Write(text)
+	return err
+}

@@ -1,0 +1,198 @@
+// Package indexes knows which indexes the reaper's queries need, and prints their
+// definitions in the forms that Google's tools read: firestore.indexes.json,
+// index.yaml, and gcloud commands.
+//
+// The invariant is that the definitions of a set of targets serve every query
+// that the drivers send for any of them ([Definitions.Serves] says so, and a test
+// asks it about queries that were really sent), and that merging drops nothing
+// from the file that is there.
+//
+// Beside what is needed it switches off what costs writes and serves nobody here:
+// the descending and the array index of an expiry key and, where a composite
+// index serves, all single-field indexes of shard and timestamp. Without the
+// latter, entities that have only one of the two properties are in no index: no
+// count of what lies outside all ranges sees them.
+//
+// Limits: it knows the reaper's queries, not those of the application. In
+// Datastore mode single properties are excluded from indexes by the writer of
+// each entity, not by a definition.
+package indexes
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A Scope says over what an index ranges.
+type Scope string
+
+const (
+	Collection      Scope = "COLLECTION"       // one collection
+	CollectionGroup Scope = "COLLECTION_GROUP" // all collections of one id
+)
+
+// A Single is one of the indexes that a field may have by itself.
+type Single struct {
+	Array      bool // of the elements of arrays, not of whole values
+	Descending bool
+	Scope      Scope
+}
+
+// Automatic are the indexes that a field of Firestore in native mode has where
+// nobody says otherwise.
+var Automatic = []Single{{Scope: Collection}, {Descending: true, Scope: Collection}, {Array: true, Scope: Collection}}
+
+// A Field says which indexes one field has by itself, in place of the automatic
+// ones.
+type Field struct {
+	Collection string // the collection's id, the last segment of its path
+	Path       string
+	Singles    []Single
+}
+
+// A Composite is an index on several fields, all ascending.
+type Composite struct {
+	Collection string // in Datastore mode the kind
+	Scope      Scope
+	Fields     []string
+}
+
+// Definitions are the indexes of a set of targets, in a fixed order.
+type Definitions struct {
+	Composites []Composite
+	Fields     []Field
+}
+
+// ForFirestore returns the definitions for Firestore in native mode.
+func ForFirestore(targets []store.Target) Definitions {
+	type place struct{ collection, path string }
+	type need struct {
+		singles []Single
+		plain   bool // somebody else may query it: keep the automatic ones
+	}
+	needs := map[place]*need{}
+	at := func(collection, path string) *need {
+		p := place{collection, path}
+		if needs[p] == nil {
+			needs[p] = &need{}
+		}
+		return needs[p]
+	}
+	var d Definitions
+	for _, t := range targets {
+		collection, scope := lastSegment(t.Kind), Collection
+		if t.Group {
+			scope = CollectionGroup
+		}
+		if t.ShardProperty != "" {
+			d.Composites = append(d.Composites, Composite{collection, scope, []string{t.ShardProperty, t.Property}})
+			at(collection, t.ShardProperty)
+			at(collection, t.Property)
+			continue
+		}
+		n := at(collection, t.Property)
+		n.plain = n.plain || t.Type == store.Instant
+		n.singles = append(n.singles, Single{Scope: scope})
+		if t.Type == store.Text {
+			n.singles = append(n.singles, Single{Scope: Collection}) // for the console, and it costs little
+		}
+	}
+	for p, n := range needs {
+		if n.plain {
+			n.singles = append(n.singles, Automatic...)
+		}
+		n.singles = tidy(n.singles)
+		if !n.plain || !slices.Equal(n.singles, tidy(slices.Clone(Automatic))) {
+			d.Fields = append(d.Fields, Field{p.collection, p.path, n.singles})
+		}
+	}
+	d.sort()
+	return d
+}
+
+// ForDatastore returns the definitions for Firestore in Datastore mode, where
+// single properties need none.
+func ForDatastore(targets []store.Target) Definitions {
+	var d Definitions
+	for _, t := range targets {
+		if t.ShardProperty != "" {
+			d.Composites = append(d.Composites, Composite{t.Kind, Collection, []string{t.ShardProperty, t.Property}})
+		}
+	}
+	d.sort()
+	return d
+}
+
+func (d *Definitions) sort() {
+	slices.SortFunc(d.Composites, func(a, b Composite) int {
+		return cmp.Or(cmp.Compare(a.Collection, b.Collection), cmp.Compare(a.Scope, b.Scope), slices.Compare(a.Fields, b.Fields))
+	})
+	d.Composites = slices.CompactFunc(d.Composites, func(a, b Composite) bool {
+		return a.Collection == b.Collection && a.Scope == b.Scope && slices.Equal(a.Fields, b.Fields)
+	})
+	slices.SortFunc(d.Fields, func(a, b Field) int {
+		return cmp.Or(cmp.Compare(a.Collection, b.Collection), cmp.Compare(a.Path, b.Path))
+	})
+}
+
+// tidy sorts singles, each once.
+func tidy(list []Single) []Single {
+	rank := func(s Single) int {
+		n := 0
+		if s.Array {
+			n += 2
+		} else if s.Descending {
+			n++
+		}
+		if s.Scope == CollectionGroup {
+			n += 4
+		}
+		return n
+	}
+	slices.SortFunc(list, func(a, b Single) int { return rank(a) - rank(b) })
+	return slices.Compact(list)
+}
+
+func lastSegment(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
+
+// A Query is what an index must serve.
+type Query struct {
+	Collection string // its id, or the kind
+	Scope      Scope
+	Equal      []string // properties with an equality filter
+	Order      []string // properties in the order of the results, ascending; an inequality's are among them
+}
+
+// Serves reports whether the query can be run on these definitions and, where
+// singles is true, on the automatic indexes of single fields. The key or name, by
+// which every index is ordered in the end, is no property here.
+func (d Definitions) Serves(q Query, singles bool) bool {
+	properties := append(slices.Clone(q.Equal), q.Order...)
+	if len(properties) == 0 {
+		return true // by name alone
+	}
+	if len(properties) == 1 && singles {
+		for _, f := range d.Fields {
+			if f.Collection == q.Collection && f.Path == properties[0] {
+				return slices.Contains(f.Singles, Single{Scope: q.Scope})
+			}
+		}
+		return q.Scope == Collection
+	}
+	return slices.ContainsFunc(d.Composites, func(c Composite) bool {
+		if c.Collection != q.Collection || c.Scope != q.Scope || len(c.Fields) != len(properties) {
+			return false
+		}
+		// Equalities come first, in any order; then the order's, in theirs.
+		head, tail := c.Fields[:len(q.Equal)], c.Fields[len(q.Equal):]
+		for _, p := range q.Equal {
+			if !slices.Contains(head, p) {
+				return false
+			}
+		}
+		return slices.Equal(tail, q.Order)
+	})
+}
