@@ -171,9 +171,9 @@ func TestCollectionGroup(t *testing.T) {
 		t.Errorf("another database has %d documents", len(got))
 	}
 	for text, want := range map[string]string{
-		`{"id":"x","parent":"users"}`:    "even number of segments",
-		`{"id":"x","parent":"users/"}`:   "is no path of a document",
-		`{"id":"a/b"}`:                   "no document can have the id",
+		`{"id":"x","parent":"users"}`:  "even number of segments",
+		`{"id":"x","parent":"users/"}`: "is no path of a document",
+		`{"id":"a/b"}`:                 "no document can have the id",
 	} {
 		if r := b.run(strings.NewReader(text), "load"); r.code != exitUsage || !strings.Contains(r.log, want) {
 			t.Errorf("%s: exit code %d, %s", text, r.code, r.log)

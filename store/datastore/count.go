@@ -31,8 +31,8 @@ func (d *DB) Count(ctx context.Context, t store.Target, namespace string, s stor
 		for _, c := range conditions {
 			q = q.FilterField(quote(c.property), c.op, c.value)
 		}
-		if t.ShardProperty != "" {
-			q = q.Order(quote(t.ShardProperty)) // by the index on both
+		if t.ShardProperty != "" && conditions[len(conditions)-1].op != "=" {
+			q = q.Order(quote(t.ShardProperty)) // several shards, by the index on both
 		}
 		n, err := d.count(ctx, op, q.Order(quote(t.Property)))
 		if err != nil {
@@ -57,7 +57,7 @@ func (d *DB) count(ctx context.Context, op string, q *sdk.Query) (int64, error) 
 }
 
 // pieces splits a span into conjunctions of conditions, one query each, which
-// do not overlap. Filters cannot compare pairs, so a span from within one shard
+// do not overlap; where one is about a single shard, that condition is the last. Filters cannot compare pairs, so a span from within one shard
 // to within another is the end of the first, the shards between, and the
 // beginning of the last.
 func pieces(t store.Target, s store.Span) ([][]condition, error) {
