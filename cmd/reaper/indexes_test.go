@@ -160,7 +160,7 @@ func sweepAll(t *testing.T, db interface {
 	now := time.Now()
 	for _, target := range targets {
 		st := sweepTarget(target)
-		st.Page = 3
+		st.Page, st.Lease = 3, 2*time.Second // a claim that is cut off stands for a lease
 		c := sweep.Config{Store: db, Targets: []sweep.Target{st}, Apply: true, Workers: 2, Grace: time.Second, Owner: "test",
 			Now: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Progress: &sweep.Progress{Estimate: true}}
 		rec, err := sweep.EnsureRecord(t.Context(), c, st)
