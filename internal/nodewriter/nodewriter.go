@@ -1,10 +1,10 @@
 // Package nodewriter writes entities with another language's client, for
-// tests: a small Node program on @google-cloud/datastore builds the expiry keys
-// by itself, as docs/key-format.md describes them, after checking its code
+// tests: small Node programs on @google-cloud/datastore and
+// @google-cloud/firestore build the expiry keys by themselves, as docs/key-format.md describes them, after checking their code
 // against docs/key-vectors.json.
 //
-// The invariant is that the program shares nothing with the Go packages but
-// that document, so that what [Run] reports is a second opinion.
+// The invariant is that a program shares nothing with the Go packages but
+// that document, so that what [Run] and [RunNative] report is a second opinion.
 //
 // It needs Node 20 or later and its packages, which are not part of the
 // repository:
@@ -13,8 +13,8 @@
 //
 // Without them a test skips and says so, unless EMULATOR_REQUIRED=1 is set.
 //
-// Limits: it writes to emulators only, since it passes DATASTORE_EMULATOR_HOST
-// to the client in every case.
+// Limits: it writes to emulators only, whose variable it passes to the client in
+// every case.
 package nodewriter
 
 import (
@@ -71,6 +71,23 @@ type Entity struct {
 // Run writes the entities and returns all of them, by-standers included.
 func Run(t testing.TB, o Options) []Entity {
 	t.Helper()
+	entities, err := parse(run(t, "datastore", "DATASTORE_EMULATOR_HOST="+o.Host, func(vectors string) any {
+		return struct {
+			Options
+			Vectors string `json:"vectors"`
+		}{o, vectors}
+	}))
+	if err != nil {
+		t.Fatalf("the Node writer's manifest: %v", err)
+	}
+	return entities
+}
+
+// run runs one of the programs on the package of the same name, with the
+// arguments that are made from the path of the test vectors, and returns what it
+// prints.
+func run(t testing.TB, program, env string, arguments func(vectors string) any) []byte {
+	t.Helper()
 	node, err := exec.LookPath("node")
 	if err != nil {
 		emulator.Unavailable(t, "the Node writer cannot run: %v", err)
@@ -80,28 +97,21 @@ func Run(t testing.TB, o Options) []Entity {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(root, "internal", "nodewriter")
-	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@google-cloud", "datastore")); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@google-cloud", program)); err != nil {
 		emulator.Unavailable(t, "the Node writer lacks its packages: %v (cd internal/nodewriter && npm ci)", err)
 	}
-	args, err := json.Marshal(struct {
-		Options
-		Vectors string `json:"vectors"`
-	}{o, filepath.Join(root, "docs", "key-vectors.json")})
+	args, err := json.Marshal(arguments(filepath.Join(root, "docs", "key-vectors.json")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), node, filepath.Join(dir, "datastore.mjs"), string(args))
-	cmd.Env = append(os.Environ(), "DATASTORE_EMULATOR_HOST="+o.Host)
+	cmd := exec.CommandContext(t.Context(), node, filepath.Join(dir, program+".mjs"), string(args))
+	cmd.Env = append(os.Environ(), env)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("the Node writer: %v: %s", err, bytes.TrimSpace(stderr.Bytes()))
 	}
-	entities, err := parse(stdout.Bytes())
-	if err != nil {
-		t.Fatalf("the Node writer's manifest: %v", err)
-	}
-	return entities
+	return stdout.Bytes()
 }
 
 // moduleRoot looks upwards from the package under test.
