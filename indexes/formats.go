@@ -18,6 +18,8 @@ import (
 type jsonIndex struct {
 	CollectionGroup string      `json:"collectionGroup"`
 	QueryScope      Scope       `json:"queryScope"`
+	APIScope        string      `json:"apiScope,omitempty"`
+	Density         string      `json:"density,omitempty"`
 	Fields          []jsonField `json:"fields"`
 }
 
@@ -54,7 +56,11 @@ func (d Definitions) JSON(merge []byte) (text []byte, notes []string, err error)
 	top := map[string]json.RawMessage{}
 	var indexes, overrides []json.RawMessage
 	if len(bytes.TrimSpace(merge)) > 0 {
-		if err := decodeJSON(merge, &top); err != nil {
+		plain, commented := blankComments(merge)
+		if commented {
+			notes = append(notes, "the file's comments are not kept: JSON has none")
+		}
+		if err := decodeJSON(plain, &top); err != nil {
 			return nil, nil, err
 		}
 		for name, list := range map[string]*[]json.RawMessage{"indexes": &indexes, "fieldOverrides": &overrides} {
@@ -91,26 +97,32 @@ func (d Definitions) JSON(merge []byte) (text []byte, notes []string, err error)
 	return format(top), notes, nil
 }
 
-// mergeInto adds the field's override, or what the one that is there lacks.
+// mergeInto adds the field's override, or what the one that is there lacks of
+// what is needed.
 func (f Field) mergeInto(overrides []json.RawMessage, notes []string) ([]json.RawMessage, []string, error) {
+	recommended, wanted := f.Singles, f.overrides()
 	for i, raw := range overrides {
 		var one jsonOverride
 		if err := json.Unmarshal(raw, &one); err != nil || one.CollectionGroup == "" || one.FieldPath == "" {
 			return nil, nil, fmt.Errorf("fieldOverrides[%d] is no override: it needs collectionGroup, fieldPath and indexes", i)
 		}
-		if one.CollectionGroup != f.Collection || one.FieldPath != fieldPath(f.Path) {
-			continue
-		}
 		var there []Single
 		for _, s := range one.Indexes {
 			there = append(there, s.single())
 		}
+		missing := slices.DeleteFunc(slices.Clone(f.Needed), func(s Single) bool { return slices.Contains(there, s) })
+		if one.CollectionGroup == f.Collection && one.FieldPath == "*" && f.Automatic {
+			// These are what is automatic for the collection's fields.
+			recommended, wanted = tidy(append(there, f.Needed...)), len(missing) > 0
+		}
+		if one.CollectionGroup != f.Collection || canonical(one.FieldPath) != fieldPath(f.Path) {
+			continue
+		}
 		for _, s := range there {
-			if !slices.Contains(f.Singles, s) {
+			if !f.Automatic && !slices.Contains(f.Singles, s) {
 				notes = append(notes, fmt.Sprintf("%s.%s keeps an index that the reaper does not need: %s", f.Collection, f.Path, s))
 			}
 		}
-		missing := slices.DeleteFunc(slices.Clone(f.Singles), func(s Single) bool { return slices.Contains(there, s) })
 		if len(missing) == 0 {
 			return overrides, notes, nil
 		}
@@ -132,8 +144,11 @@ func (f Field) mergeInto(overrides []json.RawMessage, notes []string) ([]json.Ra
 		overrides[i] = marshal(whole)
 		return overrides, notes, nil
 	}
+	if !wanted {
+		return overrides, notes, nil
+	}
 	one := jsonOverride{CollectionGroup: f.Collection, FieldPath: fieldPath(f.Path), Indexes: []jsonSingle{}}
-	for _, s := range f.Singles {
+	for _, s := range recommended {
 		one.Indexes = append(one.Indexes, s.json())
 	}
 	return append(overrides, marshal(one)), notes, nil
@@ -142,7 +157,10 @@ func (f Field) mergeInto(overrides []json.RawMessage, notes []string) ([]json.Ra
 // key is the same for indexes that are the same: a last field for the name, in
 // the direction of the one before, is there in any case.
 func (i jsonIndex) key() string {
-	fields := i.Fields
+	fields := slices.Clone(i.Fields)
+	for j := range fields {
+		fields[j].FieldPath = canonical(fields[j].FieldPath)
+	}
 	if n := len(fields); n > 1 && fields[n-1].FieldPath == "__name__" && fields[n-1].Order == fields[n-2].Order {
 		fields = fields[:n-1]
 	}
@@ -150,7 +168,9 @@ func (i jsonIndex) key() string {
 	if scope == "" {
 		scope = Collection
 	}
-	return fmt.Sprintf("%q %q %+v", i.CollectionGroup, scope, fields)
+	// What is usual may be left unsaid.
+	api, density := strings.TrimPrefix(i.APIScope, "ANY_API"), strings.TrimPrefix(i.Density, "SPARSE_ALL")
+	return fmt.Sprintf("%q %q %q %q %+v", i.CollectionGroup, scope, api, density, fields)
 }
 
 func (s Single) json() jsonSingle {
@@ -190,6 +210,36 @@ func fieldPath(name string) string {
 	return "`" + strings.NewReplacer(`\`, `\\`, "`", "\\`").Replace(name) + "`"
 }
 
+// canonical returns a path as fieldPath writes it: people leave the quotes away
+// where they need not.
+func canonical(path string) string {
+	if path == "" || strings.ContainsAny(path, ".*`") {
+		return path
+	}
+	return fieldPath(path)
+}
+
+// blankComments replaces comments, which Firebase's tools take in this file, by
+// spaces, so that places in it stay what they are.
+func blankComments(text []byte) (plain []byte, commented bool) {
+	plain = slices.Clone(text)
+	for _, at := range comment.FindAllIndex(text, -1) {
+		if text[at[0]] == '"' {
+			continue
+		}
+		commented = true
+		for i := at[0]; i < at[1]; i++ {
+			if text[i] != '\n' {
+				plain[i] = ' '
+			}
+		}
+	}
+	return plain, commented
+}
+
+// comment matches comments, and strings, in which there are none.
+var comment = regexp.MustCompile(`"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*(?s:.*?)\*/`)
+
 // decodeJSON says where a text that is no JSON object goes wrong.
 func decodeJSON(text []byte, into *map[string]json.RawMessage) error {
 	err := json.Unmarshal(text, into)
@@ -202,10 +252,33 @@ func decodeJSON(text []byte, into *map[string]json.RawMessage) error {
 	if err == nil && *into == nil {
 		err = errors.New("it is null")
 	}
+	if err == nil {
+		err = onlyOnce(text)
+	}
 	if err != nil {
 		return fmt.Errorf("it is no object with indexes and fieldOverrides: %w", err)
 	}
 	return nil
+}
+
+// onlyOnce refuses an object with two members of one name, of which a decoder
+// drops one.
+func onlyOnce(object []byte) error {
+	seen := map[json.Token]bool{}
+	d := json.NewDecoder(bytes.NewReader(object))
+	_, err := d.Token()
+	for err == nil && d.More() {
+		var name json.Token
+		var value json.RawMessage
+		if name, err = d.Token(); err == nil {
+			err = d.Decode(&value)
+		}
+		if seen[name] {
+			return fmt.Errorf("%q stands in it twice", name)
+		}
+		seen[name] = true
+	}
+	return err
 }
 
 func marshal(v any) json.RawMessage {
@@ -340,6 +413,11 @@ func loadYAML(text []byte) (doc yaml.Node, err error) {
 	if err == nil && len(doc.Content) == 0 {
 		err = io.EOF
 	}
+	if err == nil {
+		if more := loader.Load(new(yaml.Node)); !errors.Is(more, io.EOF) {
+			err = errors.New("it has more than one document")
+		}
+	}
 	return doc, err
 }
 
@@ -371,7 +449,7 @@ func (i yamlIndex) key() string {
 	}
 	for _, p := range i.Properties {
 		key += fmt.Sprintf(" %q", p.Name)
-		if p.Direction == "desc" {
+		if strings.HasPrefix(p.Direction, "desc") { // or in full
 			key += " desc"
 		}
 	}
@@ -394,14 +472,17 @@ func (d Definitions) Gcloud(project, database string) string {
 			strings.ReplaceAll(strings.ToLower(string(c.Scope)), "_", "-"))
 		for _, f := range c.Fields {
 			config := "field-path=" + fieldPath(f) + ",order=ascending"
-			if strings.Contains(f, ",") { // then another separator must be announced
-				config = "^;^field-path=" + fieldPath(f) + ";order=ascending"
+			if !simplePath.MatchString(f) { // then another separator is announced, one that no name has
+				config = "^*^field-path=" + fieldPath(f) + "*order=ascending"
 			}
 			b.WriteString(" --field-config=" + quote(config))
 		}
 		b.WriteByte('\n')
 	}
 	for _, f := range d.Fields {
+		if !f.overrides() {
+			continue
+		}
 		if slices.ContainsFunc(f.Singles, func(s Single) bool { return s.Scope == CollectionGroup }) {
 			fmt.Fprintf(&b, "# %s of %s: gcloud cannot make single-field indexes of collection groups. Use\n"+
 				"# reaper indexes --format firestore, and firebase deploy --only firestore:indexes\n", f.Path, f.Collection)

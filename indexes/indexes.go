@@ -45,13 +45,17 @@ type Single struct {
 // nobody says otherwise.
 var Automatic = []Single{{Scope: Collection}, {Descending: true, Scope: Collection}, {Array: true, Scope: Collection}}
 
-// A Field says which indexes one field has by itself, in place of the automatic
-// ones.
+// A Field says which indexes one field has by itself.
 type Field struct {
 	Collection string // the collection's id, the last segment of its path
 	Path       string
-	Singles    []Single
+	Singles    []Single // as recommended
+	Needed     []Single // what the reaper's own queries need of them
+	Automatic  bool     // the others are what is automatic: somebody else may query the field
 }
+
+// overrides reports whether the field's indexes differ from the automatic ones.
+func (f Field) overrides() bool { return !slices.Equal(f.Singles, tidy(slices.Clone(Automatic))) }
 
 // A Composite is an index on several fields, all ascending.
 type Composite struct {
@@ -69,17 +73,13 @@ type Definitions struct {
 // ForFirestore returns the definitions for Firestore in native mode.
 func ForFirestore(targets []store.Target) Definitions {
 	type place struct{ collection, path string }
-	type need struct {
-		singles []Single
-		plain   bool // somebody else may query it: keep the automatic ones
-	}
-	needs := map[place]*need{}
-	at := func(collection, path string) *need {
+	fields := map[place]*Field{}
+	at := func(collection, path string) *Field {
 		p := place{collection, path}
-		if needs[p] == nil {
-			needs[p] = &need{}
+		if fields[p] == nil {
+			fields[p] = &Field{Collection: collection, Path: path}
 		}
-		return needs[p]
+		return fields[p]
 	}
 	var d Definitions
 	for _, t := range targets {
@@ -93,21 +93,23 @@ func ForFirestore(targets []store.Target) Definitions {
 			at(collection, t.Property)
 			continue
 		}
-		n := at(collection, t.Property)
-		n.plain = n.plain || t.Type == store.Instant
-		n.singles = append(n.singles, Single{Scope: scope})
+		f := at(collection, t.Property)
+		f.Automatic = f.Automatic || t.Type == store.Instant
+		f.Needed = append(f.Needed, Single{Scope: scope})
 		if t.Type == store.Text {
-			n.singles = append(n.singles, Single{Scope: Collection}) // for the console, and it costs little
+			f.Singles = append(f.Singles, Single{Scope: Collection}) // for the console, and it costs little
 		}
 	}
-	for p, n := range needs {
-		if n.plain {
-			n.singles = append(n.singles, Automatic...)
+	f := at(string(store.CursorRecord), "target") // the reaper's own records are found by it
+	f.Automatic, f.Needed = true, append(f.Needed, Single{Scope: Collection})
+	for _, f := range fields {
+		f.Needed = tidy(f.Needed)
+		f.Singles = append(f.Singles, f.Needed...)
+		if f.Automatic {
+			f.Singles = append(f.Singles, Automatic...)
 		}
-		n.singles = tidy(n.singles)
-		if !n.plain || !slices.Equal(n.singles, tidy(slices.Clone(Automatic))) {
-			d.Fields = append(d.Fields, Field{p.collection, p.path, n.singles})
-		}
+		f.Singles = tidy(f.Singles)
+		d.Fields = append(d.Fields, *f)
 	}
 	d.sort()
 	return d
@@ -124,6 +126,20 @@ func ForDatastore(targets []store.Target) Definitions {
 	}
 	d.sort()
 	return d
+}
+
+// Of returns what concerns the collections of the given targets, and the
+// reaper's own records. Definitions are made of all targets first, because those
+// of one collection share its fields.
+func (d Definitions) Of(targets []store.Target) Definitions {
+	wanted := map[string]bool{string(store.CursorRecord): true}
+	for _, t := range targets {
+		wanted[t.Kind], wanted[lastSegment(t.Kind)] = true, true
+	}
+	return Definitions{
+		Composites: slices.DeleteFunc(slices.Clone(d.Composites), func(c Composite) bool { return !wanted[c.Collection] }),
+		Fields:     slices.DeleteFunc(slices.Clone(d.Fields), func(f Field) bool { return !wanted[f.Collection] }),
+	}
 }
 
 func (d *Definitions) sort() {

@@ -234,7 +234,7 @@ func TestGcloud(t *testing.T) {
 		"gcloud firestore indexes composite create --project=my-project --database=second --collection-group=Event --query-scope=collection-group --field-config=field-path=shard,order=ascending --field-config=field-path=at,order=ascending\n",
 		"gcloud firestore indexes fields update at --project=my-project --database=second --collection-group=Event --disable-indexes\n",
 		"gcloud firestore indexes fields update expiry_key --project=my-project --database=second --collection-group=Session --index=order=ascending\n",
-		`--collection-group='it'\''s' --query-scope=collection --field-config='field-path=` + "`$shard`" + `,order=ascending' --field-config='^;^field-path=` + "`a,b c`" + `;order=ascending'`,
+		`--collection-group='it'\''s' --query-scope=collection --field-config='^*^field-path=` + "`$shard`" + `*order=ascending' --field-config='^*^field-path=` + "`a,b c`" + `*order=ascending'`,
 		"# expires of items: gcloud cannot",
 	} {
 		if !strings.Contains(text, want) {

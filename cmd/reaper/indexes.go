@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 
@@ -64,10 +65,10 @@ func (a *app) indexes(cmd *cobra.Command, format, merge string) error {
 			return wrongUsage("no store and no format: set --store, or --format to firestore, datastore or gcloud")
 		}
 	}
-	var targets []store.Target
-	for _, t := range chosen {
-		targets = append(targets, t.StoreTarget())
+	if d := c.Store.Driver; format == "datastore" && d == config.Firestore || format == "firestore" && d == config.Datastore {
+		return wrongUsage("--format %s: the store %v is of the other mode", format, c.Store)
 	}
+	targets, all := storeTargets(chosen), storeTargets(c.Targets)
 	var there []byte
 	if merge != "" {
 		if format == "gcloud" {
@@ -76,19 +77,22 @@ func (a *app) indexes(cmd *cobra.Command, format, merge string) error {
 		if there, err = os.ReadFile(merge); err != nil {
 			return wrongUsage("--merge: %w", err)
 		}
+		if len(bytes.TrimSpace(there)) == 0 {
+			return wrongUsage("--merge: %s is empty, so that there is nothing to keep. A shell that redirects into it empties it first: print to another file", merge)
+		}
 	}
 	var text []byte
 	var notes []string
 	switch format {
 	case "firestore":
-		text, notes, err = indexes.ForFirestore(targets).JSON(there)
+		text, notes, err = indexes.ForFirestore(all).Of(targets).JSON(there)
 	case "datastore":
-		text, err = indexes.ForDatastore(targets).YAML(there)
+		text, err = indexes.ForDatastore(all).Of(targets).YAML(there)
 	case "gcloud":
 		if c.Store.Driver == config.Datastore {
 			return wrongUsage("--format gcloud is for Firestore in native mode; in Datastore mode: reaper indexes --format datastore > index.yaml, and gcloud datastore indexes create index.yaml")
 		}
-		text = []byte(indexes.ForFirestore(targets).Gcloud(c.Store.Project, c.Store.Database))
+		text = []byte(indexes.ForFirestore(all).Of(targets).Gcloud(c.Store.Project, c.Store.Database))
 	default:
 		return wrongUsage("--format: %q is none; there are firestore, datastore and gcloud", format)
 	}
@@ -105,4 +109,12 @@ func (a *app) indexes(cmd *cobra.Command, format, merge string) error {
 	}
 	_, err = a.stdout.Write(text)
 	return err
+}
+
+func storeTargets(targets []config.Target) []store.Target {
+	list := make([]store.Target, len(targets))
+	for i, t := range targets {
+		list[i] = t.StoreTarget()
+	}
+	return list
 }
