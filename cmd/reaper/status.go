@@ -84,7 +84,9 @@ func (a *app) printStatus(t sweep.TargetStatus, now time.Time, all bool) error {
 	fmt.Fprintf(a.stdout, "  last sweep:  %s\n", when(t.LastSweep, now, "none came to its end in every range yet"))
 	fmt.Fprintf(a.stdout, "  deleted:     %s since the records began\n", grouped(deleted))
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "  generation\tstate\tshards\topened")
+	if len(t.Generations) > 0 { // not of timestamps
+		fmt.Fprintln(w, "  generation\tstate\tshards\topened")
+	}
 	for _, g := range t.Generations {
 		name := fmt.Sprintf("%08d", g.Number)
 		if g.Number == 0 {
@@ -111,7 +113,11 @@ func (a *app) printStatus(t sweep.TargetStatus, now time.Time, all bool) error {
 			if r.Rate != nil {
 				rate = fmt.Sprintf("%g/s", *r.Rate)
 			}
-			fmt.Fprintf(w, "  %s\t%08d.%s\t%s\t%s\t%s\t%s\n", orDash(r.Namespace), r.Generation, r.Shard, orDash(r.Position),
+			name := fmt.Sprintf("%08d.%s", r.Generation, r.Shard)
+			if len(t.Generations) == 0 {
+				name = orDash(r.Shard)
+			}
+			fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%s\n", orDash(r.Namespace), name, orDash(r.Position),
 				grouped(r.Deleted), rate, orDash(r.Owner))
 		}
 		if err := w.Flush(); err != nil {
