@@ -2,6 +2,8 @@ package firestore
 
 import (
 	"cmp"
+	"context"
+	"iter"
 	"testing"
 	"time"
 
@@ -13,21 +15,96 @@ import (
 func TestMain(m *testing.M) { emulator.Main(m) }
 
 // TestConformance runs the suite of all drivers, on the default database and on
-// a named one.
+// a named one, and on collections that do not lie at the root.
 func TestConformance(t *testing.T) {
-	for _, database := range []string{"", "named-db"} {
-		t.Run(cmp.Or(database, "default"), func(t *testing.T) {
+	for _, c := range []struct {
+		name, database, parent string
+		group                  bool
+	}{
+		{name: "default"},
+		{name: "named", database: "named-db"},
+		{name: "nested", parent: "users/u 1"},
+		{name: "group", parent: "users/u1/devices/d1", group: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			e := emulator.Start(t, emulator.Native)
-			db, err := Open(t.Context(), Options{Project: e.Project(t), Database: database, Emulator: e.Host})
+			db, err := Open(t.Context(), Options{Project: e.Project(t), Database: c.database, Emulator: e.Host})
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { db.Close() })
-			storetest.Run(t, func(storetest.TB) store.Store { return db }, storetest.Caps{
+			storetest.Run(t, func(storetest.TB) store.Store { return elsewhere{db, c.parent, c.group} }, storetest.Caps{
 				Counter: true, Dumper: true, ListsApart: true, TellsGone: true, BillsEntries: true,
 				NumbersFirst: true, OrdersByBytes: true, Clock: time.Now,
 			})
 		})
+	}
+}
+
+// An elsewhere is a database that has the suite's collections below a document,
+// where it finds them by their path or as collection groups.
+type elsewhere struct {
+	*DB
+	parent string
+	group  bool
+}
+
+func (d elsewhere) target(t store.Target) store.Target {
+	if t.Group = d.group; !t.Group && d.parent != "" {
+		t.Kind = d.parent + "/" + t.Kind
+	}
+	return t
+}
+
+func (d elsewhere) query(q store.Query) store.Query {
+	q.Target = d.target(q.Target)
+	return q
+}
+
+func (d elsewhere) Scan(ctx context.Context, q store.Query, page *store.Page) error {
+	return d.DB.Scan(ctx, d.query(q), page)
+}
+
+func (d elsewhere) Dispose(ctx context.Context, b *store.Batch) error {
+	moved := *b
+	moved.Query = d.query(b.Query)
+	err := d.DB.Dispose(ctx, &moved) // of the same ops
+	b.SteppedOver = moved.SteppedOver
+	return err
+}
+
+func (d elsewhere) Settle(ctx context.Context, q store.Query, e store.Entry, decide func(store.Value) store.Verdict) (store.Outcome, error) {
+	return d.DB.Settle(ctx, d.query(q), e, decide)
+}
+
+func (d elsewhere) Count(ctx context.Context, t store.Target, namespace string, s store.Span) (int64, error) {
+	return d.DB.Count(ctx, d.target(t), namespace, s)
+}
+
+func (d elsewhere) Holds(ctx context.Context, t store.Target, namespace string) (bool, error) {
+	return d.DB.Holds(ctx, d.target(t), namespace)
+}
+
+func (d elsewhere) Put(ctx context.Context, t store.Target, namespace string, entities []store.Entity) error {
+	moved := append([]store.Entity(nil), entities...)
+	for i := range moved {
+		if d.group {
+			moved[i].Parent = cmp.Or(moved[i].Parent, d.parent)
+		}
+	}
+	return d.DB.Put(ctx, d.target(t), namespace, moved)
+}
+
+func (d elsewhere) Dump(ctx context.Context, t store.Target, namespace string) iter.Seq2[store.Entity, error] {
+	return func(yield func(store.Entity, error) bool) {
+		for e, err := range d.DB.Dump(ctx, d.target(t), namespace) {
+			if e.Parent == d.parent {
+				e.Parent = ""
+			}
+			if !yield(e, err) {
+				return
+			}
+		}
 	}
 }
