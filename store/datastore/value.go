@@ -1,12 +1,9 @@
 package datastore
 
 import (
-	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"slices"
@@ -17,6 +14,7 @@ import (
 	sdk "cloud.google.com/go/datastore"
 
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/internal/google"
 )
 
 // leastInteger sorts before every value but null.
@@ -118,15 +116,7 @@ func shardOperand(v store.Value) (any, error) {
 // jsonText returns a value of the client as JSON. What JSON has no form for is
 // a string that a person can read: bytes in base 64, instants in RFC 3339, keys
 // as FormatKey prints them, NaN and the infinities by name.
-func jsonText(raw any) string {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(jsonValue(raw)); err != nil {
-		return strconv.Quote(fmt.Sprintf("%v", raw)) // of a type that the client does not have today
-	}
-	return strings.TrimSuffix(b.String(), "\n")
-}
+func jsonText(raw any) string { return google.JSONText(jsonValue(raw)) }
 
 func jsonValue(raw any) any {
 	switch v := raw.(type) {
@@ -167,66 +157,28 @@ func jsonObject(ps []sdk.Property) map[string]any {
 
 // parseJSON returns one JSON value as the client takes it.
 func parseJSON(text []byte) (any, error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
-	var raw any
-	if err := d.Decode(&raw); err != nil {
-		return nil, fmt.Errorf("%w: %w", store.ErrInvalid, err)
+	raw, err := google.ParseJSON(text)
+	if err != nil {
+		return nil, err
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: there is more after the JSON value", store.ErrInvalid)
-	}
-	return clientValue(raw)
+	return clientValue(raw), nil
 }
 
-// clientValue converts what encoding/json made. A number becomes an integer
-// where it is written as one and fits, else a float.
-func clientValue(raw any) (any, error) {
+// clientValue converts what google.ParseJSON made. No property is indexed.
+func clientValue(raw any) any {
 	switch v := raw.(type) {
-	case json.Number:
-		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
-			return n, nil
-		}
-		f, err := v.Float64()
-		if err != nil {
-			return nil, fmt.Errorf("%w: number %s: %w", store.ErrInvalid, v, err)
-		}
-		return f, nil
 	case []any:
 		for i, e := range v {
-			var err error
-			if v[i], err = clientValue(e); err != nil {
-				return nil, err
-			}
-			if _, nested := v[i].([]any); nested {
-				return nil, fmt.Errorf("%w: an array in an array, which the service does not store", store.ErrInvalid)
-			}
+			v[i] = clientValue(e)
 		}
-		return v, nil
+		return v
 	case map[string]any:
-		ps, err := properties(v)
-		if err != nil {
-			return nil, err
+		ps := make([]sdk.Property, 0, len(v)+1)
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			ps = append(ps, sdk.Property{Name: name, Value: clientValue(v[name]), NoIndex: true})
 		}
-		return &sdk.Entity{Properties: ps}, nil
+		return &sdk.Entity{Properties: ps}
 	default:
-		return raw, nil
+		return raw
 	}
-}
-
-// properties converts an object; none of them is indexed.
-func properties(object map[string]any) ([]sdk.Property, error) {
-	ps := make([]sdk.Property, 0, len(object)+1)
-	for _, name := range slices.Sorted(maps.Keys(object)) {
-		// The client drops __key__ silently, and the service reserves the others.
-		if name == "" || strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__") {
-			return nil, fmt.Errorf("%w: no property can be called %q", store.ErrInvalid, name)
-		}
-		v, err := clientValue(object[name])
-		if err != nil {
-			return nil, fmt.Errorf("property %s: %w", name, err)
-		}
-		ps = append(ps, sdk.Property{Name: name, Value: v, NoIndex: true})
-	}
-	return ps, nil
 }

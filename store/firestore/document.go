@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/internal/google"
 )
 
 // maxIndexed is the longest id and the longest text in an index, in bytes.
@@ -134,6 +135,9 @@ func documentFields(t store.Target, e store.Entity) (map[string]*pb.Value, error
 	switch v := e.Expiry; v.Type {
 	case store.Missing:
 	case store.Text:
+		if !utf8.ValidString(v.Text) {
+			return nil, fmt.Errorf("%w: the expiry %.80q is not UTF-8", store.ErrInvalid, v.Text)
+		}
 		if len(v.Text) > maxIndexed {
 			return nil, fmt.Errorf("%w: the expiry has %d bytes, more than an index takes (%d)", store.ErrInvalid, len(v.Text), maxIndexed)
 		}
@@ -211,6 +215,6 @@ func (d *DB) entity(t store.Target, doc *pb.Document) store.Entity {
 			data[name] = jsonValue(v)
 		}
 	}
-	e.Data = []byte(jsonText(data))
+	e.Data = []byte(google.JSONText(data))
 	return e
 }

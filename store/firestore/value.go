@@ -1,12 +1,8 @@
 package firestore
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"math"
 	"regexp"
 	"strconv"
@@ -17,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/internal/google"
 )
 
 var simplePath = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z_0-9]*$`)
@@ -51,21 +48,10 @@ func fromValue(v *pb.Value) store.Value {
 	case *pb.Value_TimestampValue:
 		return store.InstantValue(instant(x.TimestampValue))
 	case *pb.Value_ArrayValue:
-		return store.Value{Type: store.List, Text: jsonText(jsonValue(v))}
+		return store.Value{Type: store.List, Text: google.JSONText(jsonValue(v))}
 	default:
-		return store.Value{Type: store.Other, Text: jsonText(jsonValue(v))}
+		return store.Value{Type: store.Other, Text: google.JSONText(jsonValue(v))}
 	}
-}
-
-// jsonText returns a tree of Go values as JSON.
-func jsonText(v any) string {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		return strconv.Quote(fmt.Sprintf("%v", v)) // jsonValue makes nothing that does not encode
-	}
-	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // jsonValue returns a value for encoding as JSON. What JSON has no form for is a
@@ -118,64 +104,37 @@ func jsonObject(fields map[string]*pb.Value) map[string]any {
 
 // parseJSON returns one JSON value as the service takes it.
 func parseJSON(text []byte) (*pb.Value, error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
-	var raw any
-	if err := d.Decode(&raw); err != nil {
-		return nil, fmt.Errorf("%w: %w", store.ErrInvalid, err)
+	raw, err := google.ParseJSON(text)
+	if err != nil {
+		return nil, err
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: there is more after the JSON value", store.ErrInvalid)
-	}
-	return serviceValue(raw)
+	return serviceValue(raw), nil
 }
 
-// serviceValue converts what encoding/json made. A number becomes an integer
-// where it is written as one and fits, else a double.
-func serviceValue(raw any) (*pb.Value, error) {
+// serviceValue converts what google.ParseJSON made.
+func serviceValue(raw any) *pb.Value {
 	switch v := raw.(type) {
-	case nil:
-		return &pb.Value{ValueType: &pb.Value_NullValue{}}, nil
 	case bool:
-		return &pb.Value{ValueType: &pb.Value_BooleanValue{BooleanValue: v}}, nil
+		return &pb.Value{ValueType: &pb.Value_BooleanValue{BooleanValue: v}}
 	case string:
-		return &pb.Value{ValueType: &pb.Value_StringValue{StringValue: v}}, nil
-	case json.Number:
-		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
-			return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: n}}, nil
-		}
-		f, err := v.Float64()
-		if err != nil {
-			return nil, fmt.Errorf("%w: number %s: %w", store.ErrInvalid, v, err)
-		}
-		return &pb.Value{ValueType: &pb.Value_DoubleValue{DoubleValue: f}}, nil
+		return &pb.Value{ValueType: &pb.Value_StringValue{StringValue: v}}
+	case int64:
+		return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: v}}
+	case float64:
+		return &pb.Value{ValueType: &pb.Value_DoubleValue{DoubleValue: v}}
 	case []any:
 		list := &pb.ArrayValue{}
 		for _, e := range v {
-			one, err := serviceValue(e)
-			if err != nil {
-				return nil, err
-			}
-			if one.GetArrayValue() != nil {
-				return nil, fmt.Errorf("%w: an array in an array, which the service does not store", store.ErrInvalid)
-			}
-			list.Values = append(list.Values, one)
+			list.Values = append(list.Values, serviceValue(e))
 		}
-		return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: list}}, nil
+		return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: list}}
 	case map[string]any:
 		fields := make(map[string]*pb.Value, len(v))
 		for name, e := range v {
-			if name == "" || strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__") {
-				return nil, fmt.Errorf("%w: no field can be called %q", store.ErrInvalid, name)
-			}
-			one, err := serviceValue(e)
-			if err != nil {
-				return nil, fmt.Errorf("field %s: %w", name, err)
-			}
-			fields[name] = one
+			fields[name] = serviceValue(e)
 		}
-		return &pb.Value{ValueType: &pb.Value_MapValue{MapValue: &pb.MapValue{Fields: fields}}}, nil
-	default:
-		return nil, fmt.Errorf("%w: a value of type %T", store.ErrInvalid, raw)
+		return &pb.Value{ValueType: &pb.Value_MapValue{MapValue: &pb.MapValue{Fields: fields}}}
+	default: // JSON has no other types
+		return &pb.Value{ValueType: &pb.Value_NullValue{}}
 	}
 }
