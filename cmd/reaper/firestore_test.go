@@ -108,7 +108,7 @@ func junk(now time.Time, reference string) map[string]*pb.Value {
 		"null": {ValueType: &pb.Value_NullValue{}}, "true": {ValueType: &pb.Value_BooleanValue{BooleanValue: true}}, "false": {ValueType: &pb.Value_BooleanValue{}},
 		"zero": integer(0), "seconds": integer(past.Unix()), "micros": integer(past.UnixMicro()), "least": integer(math.MinInt64),
 		"double": double(float64(past.Unix())), "nan": double(math.NaN()), "infinity": double(math.Inf(-1)), "minus zero": double(math.Copysign(0, -1)),
-		"text": text(past.Format(time.RFC3339)), "empty": text(""), "due key": text(key), "broken key": text(key + "x"), "old key": text("00000000.0003.19700101T000000.000Z"),
+		"text": text(past.Format(time.RFC3339)), "empty": text(""), "due key": text(key), "broken key": text(key + "x"), "long key": text(key + strings.Repeat("x", 1500)), "old key": text("00000000.0003.19700101T000000.000Z"),
 		"bytes": {ValueType: &pb.Value_BytesValue{BytesValue: []byte(key)}}, "reference": {ValueType: &pb.Value_ReferenceValue{ReferenceValue: reference}},
 		"place": {ValueType: &pb.Value_GeoPointValue{GeoPointValue: &latlng.LatLng{Latitude: 1}}},
 		"array": array(), "array of instants": array(instant(past), instant(past)), "array of keys": array(text(key)),
