@@ -88,8 +88,18 @@ func (k Key) String() string {
 // dst has room for them.
 func (k Key) Append(dst []byte) []byte {
 	dst = appendPrefix(dst, k.Generation, k.Shard)
-	dst = append(dst, '.')
-	return k.Expires.UTC().AppendFormat(dst, layout)
+	at := k.Expires.UTC()
+	year, month, day := at.Date()
+	hour, minute, second := at.Clock()
+	// AppendFormat would need room for nanoseconds, which it then cuts off.
+	dst = appendDigits(append(dst, '.'), year, 4)
+	dst = appendDigits(dst, int(month), 2)
+	dst = appendDigits(dst, day, 2)
+	dst = appendDigits(append(dst, 'T'), hour, 2)
+	dst = appendDigits(dst, minute, 2)
+	dst = appendDigits(dst, second, 2)
+	dst = appendDigits(append(dst, '.'), at.Nanosecond()/int(time.Millisecond), 3)
+	return append(dst, 'Z')
 }
 
 func appendPrefix(dst []byte, generation, shard int) []byte {

@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/reaper-ttl/reaper/expirykey"
@@ -42,8 +43,14 @@ var ErrNewer = errors.New("the target record was written by a newer reaper; upda
 // A Generation is one numbered stretch of a target's keys.
 type Generation struct {
 	Number int
-	Shards int       // entities are spread over shards 0 to Shards-1
-	Opened time.Time // in the store's time
+	Shards int           // entities are spread over shards 0 to Shards-1
+	Opened time.Time     // in the store's time
+	Ramp   time.Duration // how long after that writers move here; 0 for the first
+	Closed time.Time     // when it was marked closed; zero while writers may stamp it
+	// Draining is when it began to be carried; zero where it is not.
+	Draining time.Time
+	// The largest bounds for writers since it was opened; see [Policy].
+	Staleness, Slack time.Duration
 }
 
 // A Record is the target record. It is a value: changes make a copy.
@@ -58,6 +65,9 @@ type Record struct {
 	// the nursery, which has no count of its own. It is 0 for a target whose
 	// property is a timestamp: that has neither nursery nor generations.
 	NurseryShards int
+
+	// Staleness and Slack are what writers are held to now; see [Policy].
+	Staleness, Slack time.Duration
 
 	Checked    time.Time // when the ground outside all ranges was looked at last
 	Outside    int64     // what was counted there
@@ -82,14 +92,14 @@ func New(target, kind, property string, shards int, layoutGenerations bool, now 
 // has generations is returned as it is.
 func (r Record) OpenFirst(shards int, now time.Time) Record {
 	if len(r.Generations) == 0 {
-		r.Generations = []Generation{{First, shards, now.UTC().Truncate(time.Microsecond)}}
+		r.Generations = []Generation{{Number: First, Shards: shards, Opened: now.UTC().Truncate(time.Microsecond)}}
 	}
 	return r
 }
 
 // Nursery returns the nursery with the largest shard count known.
 func (r Record) Nursery() Generation {
-	return Generation{expirykey.Nursery, r.NurseryShards, r.Created}
+	return Generation{Number: expirykey.Nursery, Shards: r.NurseryShards, Opened: r.Created}
 }
 
 // Live returns all generations that are swept: oldest first, and the nursery,
@@ -147,9 +157,14 @@ func (r Record) encode() store.Record {
 	list := make([]store.Fields, 0, len(r.Generations))
 	for _, g := range r.Generations {
 		list = append(list, store.Fields{
-			"number": int64(g.Number),
-			"shards": int64(g.Shards),
-			"opened": store.FormatTime(g.Opened),
+			"number":       int64(g.Number),
+			"shards":       int64(g.Shards),
+			"opened":       store.FormatTime(g.Opened),
+			"ramp_ms":      g.Ramp.Milliseconds(),
+			"closed":       store.FormatTime(g.Closed),
+			"draining":     store.FormatTime(g.Draining),
+			"staleness_ms": g.Staleness.Milliseconds(),
+			"slack_ms":     g.Slack.Milliseconds(),
 		})
 	}
 	return store.Record{
@@ -161,6 +176,8 @@ func (r Record) encode() store.Record {
 			"property":       r.Property,
 			"generations":    list,
 			"nursery_shards": int64(r.NurseryShards),
+			"staleness_ms":   r.Staleness.Milliseconds(),
+			"slack_ms":       r.Slack.Milliseconds(),
 			"checked":        store.FormatTime(r.Checked),
 			"outside":        r.Outside,
 			"empty_index":    r.EmptyIndex,
@@ -183,6 +200,8 @@ func decode(rec store.Record) (Record, error) {
 		Kind:          f.Text("kind"),
 		Property:      f.Text("property"),
 		NurseryShards: int(f.Int("nursery_shards")),
+		Staleness:     millis(f, "staleness_ms"),
+		Slack:         millis(f, "slack_ms"),
 		Checked:       f.Time("checked"),
 		Outside:       f.Int("outside"),
 		EmptyIndex:    f.Bool("empty_index"),
@@ -197,7 +216,8 @@ func decode(rec store.Record) (Record, error) {
 	for i, one := range f.List("generations") {
 		place := fmt.Sprintf("generations[%d]", i)
 		g := one.Reader(fmt.Sprintf("target record %s %q: %s", rec.Sort, rec.Key, place))
-		gen := Generation{Number: int(g.Int("number")), Shards: int(g.Int("shards")), Opened: g.Time("opened")}
+		gen := Generation{Number: int(g.Int("number")), Shards: int(g.Int("shards")), Opened: g.Time("opened"), Ramp: millis(g, "ramp_ms"),
+			Closed: g.Time("closed"), Draining: g.Time("draining"), Staleness: millis(g, "staleness_ms"), Slack: millis(g, "slack_ms")}
 		if gen.Number < First || gen.Number > expirykey.MaxGeneration {
 			g.Fail("number", "%d is not between %d and %d", gen.Number, First, expirykey.MaxGeneration)
 		}
@@ -208,6 +228,12 @@ func decode(rec store.Record) (Record, error) {
 		if gen.Opened.IsZero() {
 			g.Fail("opened", "is missing")
 		}
+		if !gen.Closed.IsZero() && gen.Closed.Before(gen.Opened) {
+			g.Fail("closed", "%v is before it was opened, %v", gen.Closed, gen.Opened)
+		}
+		if gen.Closed.IsZero() && !gen.Draining.IsZero() {
+			g.Fail("draining", "it is not even closed")
+		}
 		if err := g.Err(); err != nil {
 			return Record{}, err
 		}
@@ -217,6 +243,16 @@ func decode(rec store.Record) (Record, error) {
 		return Record{}, err
 	}
 	return r, nil
+}
+
+// millis reads a length of time in milliseconds.
+func millis(f *store.FieldReader, name string) time.Duration {
+	n := f.Int(name)
+	if n < 0 || n > int64(math.MaxInt64/time.Millisecond) {
+		f.Fail(name, "%d is no number of milliseconds", n)
+		return 0
+	}
+	return time.Duration(n) * time.Millisecond
 }
 
 func checkShards(f *store.FieldReader, name string, n int) {

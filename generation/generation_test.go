@@ -43,7 +43,7 @@ func TestStamperFollowsTheNewestGeneration(t *testing.T) {
 		t.Errorf("sharded layout stamps %+v", got)
 	}
 	r := New("a", "A", "p", 8, true, opened)
-	r.Generations = append(r.Generations, Generation{2, 64, opened})
+	r.Generations = append(r.Generations, Generation{Number: 2, Shards: 64, Opened: opened})
 	if got := r.Stamper(); got != (Stamper{2, 64}) {
 		t.Errorf("stamps %+v, want generation 2 of 64 shards", got)
 	}

@@ -1,0 +1,178 @@
+package generation
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+)
+
+// A Policy says how the generations of a target follow each other.
+type Policy struct {
+	Every     time.Duration // from one generation's opening to the next one's
+	Ramp      time.Duration // how long writers take to move over
+	Staleness time.Duration // the oldest copy of the record that a writer acts on
+	Slack     time.Duration // the longest that a write takes to commit after it was stamped
+	Settle    int           // so many later generations are sealed before one counts as sealed
+	Keep      int           // live generations that nothing is carried out of
+	Shards    int           // of a generation opened now
+}
+
+// A State is where a generation stands in its life. What is retired is in no
+// record any more: every number up to the newest that is not live.
+type State string
+
+const (
+	Filling  State = "filling"  // the newest: writers stamp it
+	Closing  State = "closing"  // writers are moving to the next one
+	Closed   State = "closed"   // marked so: no writer with a fresh copy stamps it
+	Sealed   State = "sealed"   // nobody can commit a stamp of it any more
+	Draining State = "draining" // what is left in it is carried to the newest
+)
+
+// commitDelay is the longest that a mark may take to commit after the instant
+// that it holds: all tries to save the record, and a reply that comes late.
+const commitDelay = savePatience + saveTimeout
+
+// State returns where the i-th live generation stands at an instant in the
+// store's time.
+func (r Record) State(i int, now time.Time, settle int) State {
+	g := r.Generations[i]
+	switch {
+	case i == len(r.Generations)-1:
+		return Filling
+	case g.Closed.IsZero():
+		return Closing
+	case now.Before(r.SealedAt(i)) || r.sealedAfter(i, now) < settle:
+		return Closed
+	case g.Draining.IsZero():
+		return Sealed
+	}
+	return Draining
+}
+
+// SealedAt returns when the last writer that may have stamped the i-th live
+// generation must have committed, in the store's time; zero where that is not
+// known yet. A writer stamps by a copy that is as old as the staleness at most,
+// and commits within the slack.
+func (r Record) SealedAt(i int) time.Time {
+	g := r.Generations[i]
+	if g.Closed.IsZero() {
+		return time.Time{}
+	}
+	return g.Closed.Add(commitDelay + g.Staleness + g.Slack)
+}
+
+// sealedAfter counts the later generations that nobody can write to any more.
+func (r Record) sealedAfter(i int, now time.Time) (n int) {
+	for j := i + 1; j < len(r.Generations); j++ {
+		if at := r.SealedAt(j); !at.IsZero() && !now.Before(at) {
+			n++
+		}
+	}
+	return n
+}
+
+// RampOver reports whether all writers with a fresh copy stamp the newest
+// generation.
+func (r Record) RampOver(now time.Time) bool {
+	n := len(r.Generations)
+	return n == 0 || !now.Before(r.Generations[n-1].Opened.Add(r.Generations[n-1].Ramp))
+}
+
+// ErrRamping is why Advance refuses while writers are still moving.
+var ErrRamping = errors.New("writers are still moving to the newest generation")
+
+// Advance returns the record with one more generation open, to which writers
+// move during the ramp. While they are still moving to the one before it fails
+// with [ErrRamping], unless it is forced.
+func (r Record) Advance(p Policy, now time.Time, force bool) (Record, error) {
+	number, ramp := First, time.Duration(0)
+	if n := len(r.Generations); n > 0 {
+		newest := r.Generations[n-1]
+		number, ramp = newest.Number+1, p.Ramp
+		if !force && !r.RampOver(now) {
+			return r, fmt.Errorf("target %s: %w, %08d, until %s", r.Target, ErrRamping, newest.Number, newest.Opened.Add(newest.Ramp).UTC().Format(time.RFC3339))
+		}
+	}
+	if number > expirykey.MaxGeneration {
+		return r, fmt.Errorf("target %s: there is no generation after %08d", r.Target, number-1)
+	}
+	now = now.UTC().Truncate(time.Microsecond)
+	r.Generations = append(slices.Clone(r.Generations), Generation{Number: number, Shards: p.Shards, Opened: now, Ramp: ramp, Staleness: p.Staleness, Slack: p.Slack})
+	return r, nil
+}
+
+// Follow returns the record with the policy's bounds for writers. A bound that
+// shrank stays as it was for the generations that are open: somebody may still go
+// by it.
+func (r Record) Follow(p Policy) Record {
+	r.Staleness, r.Slack = p.Staleness, p.Slack
+	r.Generations = slices.Clone(r.Generations)
+	for i := range r.Generations {
+		g := &r.Generations[i]
+		g.Staleness, g.Slack = max(g.Staleness, p.Staleness), max(g.Slack, p.Slack)
+	}
+	return r
+}
+
+// A Step is something that the passing of time did to a record, for people.
+type Step struct {
+	Generation int
+	State      State
+}
+
+// Next returns the record as it should be at an instant in the store's time, and
+// what is new in it: generations whose writers have moved are closed, the next one
+// is opened when it is due, and the oldest sealed one is drained where more than
+// the policy's Keep are live. It changes nothing else; retiring is the sweep's,
+// which knows what is left.
+func (r Record) Next(p Policy, now time.Time) (Record, []Step) {
+	var steps []Step
+	now = now.UTC().Truncate(time.Microsecond)
+	r.Generations = slices.Clone(r.Generations)
+	for i := 0; i+1 < len(r.Generations); i++ {
+		next := r.Generations[i+1]
+		if g := &r.Generations[i]; g.Closed.IsZero() && !now.Before(next.Opened.Add(next.Ramp)) {
+			g.Closed = now
+			steps = append(steps, Step{g.Number, Closed})
+		}
+	}
+	if n := len(r.Generations); n > 0 && p.Every > 0 && r.RampOver(now) && !now.Before(r.Generations[n-1].Opened.Add(p.Every)) {
+		if next, err := r.Advance(p, now, false); err == nil {
+			r = next
+			steps = append(steps, Step{r.Generations[n].Number, Filling})
+		}
+	}
+	if len(r.Generations) > p.Keep && p.Keep > 0 && r.RampOver(now) {
+		// One at a time: what is carried goes to the newest, so that a second one
+		// would only compete for its pace.
+		for i := range r.Generations {
+			g := &r.Generations[i]
+			if s := r.State(i, now, p.Settle); s == Draining {
+				break
+			} else if s == Sealed {
+				g.Draining = now
+				steps = append(steps, Step{g.Number, Draining})
+				break
+			}
+		}
+	}
+	return r, steps
+}
+
+// Retire returns the record without a generation, of which nothing well-formed is
+// left. The newest one cannot retire, nor one that somebody may still write to.
+func (r Record) Retire(number int, now time.Time, settle int) (Record, error) {
+	i := slices.IndexFunc(r.Generations, func(g Generation) bool { return g.Number == number })
+	if i < 0 {
+		return r, fmt.Errorf("target %s: generation %08d is not live", r.Target, number)
+	}
+	if s := r.State(i, now, settle); s != Sealed && s != Draining {
+		return r, fmt.Errorf("target %s: generation %08d is %s: it cannot retire before it is sealed", r.Target, number, s)
+	}
+	r.Generations = slices.Delete(slices.Clone(r.Generations), i, i+1)
+	return r, nil
+}

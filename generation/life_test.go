@@ -1,0 +1,175 @@
+package generation
+
+import (
+	"bufio"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestLife plays the scripts in testdata: commands stand behind ">", and below
+// each one what became of the record. Times are since the record's creation.
+//
+//	policy every=24h ramp=60m staleness=1m slack=10m settle=0 keep=3 shards=16
+//	to DURATION       let time pass, with a look every ten minutes, and print each change
+//	advance           open the next generation by hand
+//	force             the same, though writers are still moving
+//	retire NUMBER     nothing is left in it
+func TestLife(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.life")
+	if err != nil || len(files) < 3 {
+		t.Fatalf("%d scripts, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := play(t, string(text))
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got != string(text) {
+				t.Errorf("%s: it went\n%s\nand the file says\n%s(-update rewrites it)", file, got, text)
+			}
+		})
+	}
+}
+
+func play(t *testing.T, script string) string {
+	t.Helper()
+	var out strings.Builder
+	p := Policy{}
+	r := Record{Target: "sessions", Created: opened, NurseryShards: 16}
+	now := opened
+	state := func() {
+		fmt.Fprintf(&out, "%4dh%02d ", int(now.Sub(opened).Hours()), int(now.Sub(opened).Minutes())%60)
+		for i, g := range r.Generations {
+			fmt.Fprintf(&out, " %d:%s/%d", g.Number, r.State(i, now, p.Settle), g.Shards)
+		}
+		out.WriteByte('\n')
+	}
+	lines := bufio.NewScanner(strings.NewReader(script))
+	for lines.Scan() {
+		line := lines.Text()
+		if !strings.HasPrefix(line, ">") {
+			if line == "" || strings.HasPrefix(line, "#") {
+				out.WriteString(line + "\n")
+			}
+			continue
+		}
+		out.WriteString(line + "\n")
+		words := strings.Fields(line[1:])
+		var err error
+		switch words[0] {
+		case "policy":
+			for _, w := range words[1:] {
+				name, value, _ := strings.Cut(w, "=")
+				lengths := map[string]*time.Duration{"every": &p.Every, "ramp": &p.Ramp, "staleness": &p.Staleness, "slack": &p.Slack}
+				numbers := map[string]*int{"settle": &p.Settle, "keep": &p.Keep, "shards": &p.Shards}
+				if d, ok := lengths[name]; ok {
+					*d, err = time.ParseDuration(value)
+				} else if n, ok := numbers[name]; ok {
+					_, err = fmt.Sscan(value, n)
+				} else {
+					t.Fatalf("%s: what is %s?", line, name)
+				}
+				if err != nil {
+					t.Fatalf("%s: %v", line, err)
+				}
+			}
+			r = r.OpenFirst(p.Shards, now).Follow(p)
+			continue
+		case "to":
+			until, err := time.ParseDuration(words[1])
+			if err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+			before := ""
+			for end := opened.Add(until); now.Before(end); {
+				now = now.Add(10 * time.Minute)
+				r, _ = r.Next(p, now)
+				var states []string
+				for i, g := range r.Generations {
+					states = append(states, fmt.Sprint(g.Number, r.State(i, now, p.Settle)))
+				}
+				if s := strings.Join(states, " "); s != before {
+					state()
+					before = s
+				}
+			}
+			continue
+		case "advance", "force":
+			r, err = r.Advance(p, now, words[0] == "force")
+		case "retire":
+			var number int
+			if _, err := fmt.Sscan(words[1], &number); err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+			r, err = r.Retire(number, now, p.Settle)
+		default:
+			t.Fatalf("what is %q?", line)
+		}
+		if err != nil {
+			fmt.Fprintf(&out, "          %v\n", err)
+			continue
+		}
+		state()
+	}
+	return out.String()
+}
+
+func TestSealedWaitsForTheLargestBounds(t *testing.T) {
+	p := Policy{Every: time.Hour, Ramp: time.Minute, Staleness: 5 * time.Minute, Slack: 20 * time.Minute, Keep: 9, Shards: 4}
+	r := New("a", "A", "p", 4, true, opened).Follow(p)
+	p.Staleness, p.Slack = time.Minute, time.Minute // somebody may still go by the old ones
+	r = r.Follow(p)
+	if r.Staleness != time.Minute || r.Generations[0].Staleness != 5*time.Minute || r.Generations[0].Slack != 20*time.Minute {
+		t.Errorf("after shrinking: %+v", r)
+	}
+	r, _ = r.Next(p, opened.Add(time.Hour))
+	now := opened.Add(time.Hour + time.Minute)
+	r, _ = r.Next(p, now)
+	if got, want := r.SealedAt(0), now.Add(25*time.Minute+commitDelay); !got.Equal(want) {
+		t.Errorf("sealed at %v, want %v", got, want)
+	}
+	if g := r.Generations[1]; g.Staleness != time.Minute || g.Slack != time.Minute {
+		t.Errorf("the new one has the old bounds: %+v", g)
+	}
+}
+
+// Records are values: what is made of one leaves it as it was.
+func TestRecordsAreValues(t *testing.T) {
+	p := Policy{Every: time.Hour, Ramp: time.Minute, Staleness: time.Minute, Slack: time.Minute, Keep: 1, Shards: 4}
+	r := New("a", "A", "p", 4, true, opened).Follow(p)
+	r, _ = r.Next(p, opened.Add(time.Hour))
+	r, _ = r.Next(p, opened.Add(2*time.Hour))
+	was := fmt.Sprintf("%+v", r)
+	later := opened.Add(3 * time.Hour)
+	r.Next(p, later)
+	_, _ = r.Retire(1, later, 0)
+	_, _ = r.Advance(p, later, true)
+	r.Follow(Policy{Staleness: time.Hour})
+	if now := fmt.Sprintf("%+v", r); now != was {
+		t.Errorf("%s became %s", was, now)
+	}
+}
+
+func TestNoGenerationAfterTheLast(t *testing.T) {
+	r := Record{Target: "a", NurseryShards: 1, Generations: []Generation{{Number: 99_999_999, Shards: 1, Opened: opened}}}
+	if _, err := r.Advance(Policy{Shards: 1}, opened.Add(time.Hour), true); err == nil || errors.Is(err, ErrRamping) {
+		t.Errorf("advance: %v", err)
+	}
+	if next, steps := r.Next(Policy{Every: time.Minute, Shards: 1, Keep: 9}, opened.Add(time.Hour)); len(next.Generations) != 1 || len(steps) != 0 {
+		t.Errorf("next: %+v, %v", next, steps)
+	}
+}
