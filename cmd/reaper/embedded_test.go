@@ -235,6 +235,7 @@ func TestLoadWarnsAboutStragglers(t *testing.T) {
 }
 
 func TestBadLoads(t *testing.T) {
+	noRaces(t)
 	good := `{"id":"good","expires":"2033-01-01T00:00:00Z"}` + "\n"
 	for name, c := range map[string]struct{ line, want string }{
 		"broken":          {`{"id":`, "line 2: it is not a JSON object"},
@@ -288,6 +289,7 @@ func TestLoadTakesWhatFilesLookLike(t *testing.T) {
 }
 
 func TestWrongUsage(t *testing.T) {
+	noRaces(t)
 	b := newEmbedded(t, oneTarget)
 	b.must(nil, "load")
 	b.write("five.yaml", `targets:
@@ -343,6 +345,7 @@ func TestWrongUsage(t *testing.T) {
 }
 
 func TestStamp(t *testing.T) {
+	noRaces(t)
 	b := newWorkdir(t, oneTarget)
 	for _, c := range []struct {
 		args []string

@@ -370,6 +370,7 @@ func TestMissingIndexSaysWhatToDo(t *testing.T) {
 }
 
 func TestIndexesCommand(t *testing.T) {
+	noRaces(t)
 	b := newWorkdir(t, indexedTargets)
 	b.env = []string{"FIRESTORE_EMULATOR_HOST=127.0.0.1:1"}
 	whole := b.must(nil, "indexes", "--store", "firestore:my-project")

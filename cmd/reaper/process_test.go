@@ -55,6 +55,16 @@ func (b *workdir) write(name, text string) {
 	}
 }
 
+// noRaces leaves a test out that runs one process after the other to look at what
+// each says: there are no races in it, and processes built to look for races
+// take seconds to start.
+func noRaces(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("nothing for the race detector here")
+	}
+}
+
 // A reply is what a process left behind.
 type reply struct {
 	out, log string
