@@ -99,7 +99,7 @@ func (d *DB) dispose(ctx context.Context, t store.Target, writes []*pb.Write, op
 		case codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists:
 			refused = append(refused, ops[i])
 		default:
-			why = worse(why, d.explain(ctx, st))
+			why = worse(why, st.Err()) // fail explains it
 		}
 	}
 	store.Bill(ctx, billed(done))
@@ -112,7 +112,7 @@ func (d *DB) dispose(ctx context.Context, t store.Target, writes []*pb.Write, op
 // worse returns the one of two errors that says more: push-back is what the pace
 // needs to know, whatever else there was.
 func worse(a, b error) error {
-	if a == nil || errors.Is(b, store.ErrPushback) {
+	if a == nil || b != nil && errors.Is(google.Sentinel(status.Convert(b)), store.ErrPushback) {
 		return b
 	}
 	return a

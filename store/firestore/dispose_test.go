@@ -165,6 +165,9 @@ func TestStatusesOfABatch(t *testing.T) {
 		if !errors.Is(err, c.want) {
 			t.Errorf("%v: %v, want %v", c.codes, err, c.want)
 		}
+		if n := strings.Count(fmt.Sprint(err), c.want.Error()); n != 1 {
+			t.Errorf("%v: the error says %d times what it is: %v", c.codes, n, err)
+		}
 		deleted := 0
 		for i, code := range c.codes {
 			want := store.Unknown

@@ -115,7 +115,7 @@ func TestOddIDs(t *testing.T) {
 	odd := []string{" ", `"`, "'", "`", `\`, "%", "%2F", "%%", "a.b", "...", "__", "__x", "x__", "#1", "id7", "ü", "😀", "\x00", "\n", "*", "[0]", "~", "(default)", strings.Repeat("é", 750)}
 	var put []store.Entity
 	for i, id := range odd {
-		put = append(put, store.Entity{Name: id, Expiry: store.TextValue(fmt.Sprintf("k%02d %q", i, id))})
+		put = append(put, store.Entity{Name: id, Expiry: store.TextValue(fmt.Sprintf("k%02d %.10q", i, id))})
 	}
 	put[20].Expiry.Text = "k20 " + strings.Repeat("x", 1496)
 	w.put(texts, put...)
@@ -369,8 +369,8 @@ func TestNoStreamOutlivesItsCall(t *testing.T) {
 		"count": func() error { _, err := db.Count(ctx, sessions, "", store.Span{}); return err },
 		"load":  func() error { _, err := db.Load(ctx, store.TargetRecord, "x"); return err },
 		"dump": func() error {
-			for range db.Dump(ctx, sessions, "") {
-				break
+			for _, err := range db.Dump(ctx, sessions, "") {
+				return err
 			}
 			return nil
 		},
