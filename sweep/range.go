@@ -216,7 +216,7 @@ func (w *worker) walk(reader *shardquery.Reader, more bool, moved func(store.Pos
 	for {
 		if len(w.page.Entries) > 0 {
 			q := reader.Query()
-			if more {
+			if w.ahead.reader = nil; more {
 				w.ahead.reader = reader
 			}
 			prefix, deleted, err := w.disposeOf(q)

@@ -881,6 +881,32 @@ func TestReadsOnePageAhead(t *testing.T) {
 	})
 }
 
+// Behind the last page nothing is read, also where the page before it had nothing
+// to write.
+func TestReadsNothingBehindTheLastPage(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Shards, w.target.Page = 1, 5
+		at := time.Now().Add(-time.Hour).UTC().Format("20060102T150405.000Z")
+		for i := range 5 {
+			w.raw(fmt.Sprint("kept ", i), "00000001.0000."+at+"!")
+		}
+		w.put(1, 1, "due", time.Now().Add(-time.Minute))
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Dispose" {
+				synctest.Wait() // whoever reads meanwhile has done so
+			}
+			return nil
+		}
+		res := w.sweep()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		// One for each page, one for the nursery, and three that look around.
+		if res.Deleted != 1 || res.Malformed != 5 || w.calls["Scan"] != 3+3 {
+			t.Errorf("%d scans, result: %+v", w.calls["Scan"], res)
+		}
+	})
+}
+
 // Whenever it is asked to stop, in whatever call, that is no failure.
 func TestStopsAnywhere(t *testing.T) {
 	for seed := range uint64(80) {
