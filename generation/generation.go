@@ -4,8 +4,9 @@
 //
 // The invariant is that the record changes only by compare-and-set, and that a
 // program refuses a record which it does not fully understand: newer than
-// itself, or edited into nonsense. The nursery is always there; in this version
-// the generation layout has generation 1 beside it, which stays open.
+// itself, or edited into nonsense. The nursery is always there. The life of the
+// generations beside it is in [Record.Next], a pure function of the record and the
+// store's time; sweeps of this version open generation 1 and leave it open.
 //
 // docs/records.md describes the record for writers in other languages.
 package generation
