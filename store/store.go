@@ -108,6 +108,13 @@ type Dumper interface {
 	Dump(ctx context.Context, t Target, namespace string) iter.Seq2[Entity, error]
 }
 
+// A Keyer is a store that can tell an entity's key from its id.
+type Keyer interface {
+	// Key returns the canonical text of the key of an entity with the Name, or
+	// Number, and the Parent of e.
+	Key(t Target, namespace string, e Entity) (string, error)
+}
+
 // A Dropper is a store that can forget a whole span of a target at once.
 type Dropper interface {
 	// Drop makes sure that no well-formed entry is in the span [from, to) of

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
@@ -85,12 +86,7 @@ func Status(ctx context.Context, c Config, t Target) (TargetStatus, error) {
 	complete, last := len(p.ranges) > 0, time.Time{}
 	for _, r := range p.ranges {
 		cur := p.cursor(r)
-		one := RangeStatus{Namespace: r.Namespace, Generation: r.Generation, Shard: r.ShardName(), Position: positionText(cur.Position.Value),
-			Owner: cur.Lease.Owner, LeaseUntil: known(cur.Lease.Until), Deleted: cur.Deleted, Swept: known(cur.Swept)}
-		if !t.Pace.Unlimited {
-			one.Rate = &t.Pace.PerSecond
-		}
-		st.Ranges = append(st.Ranges, one)
+		st.Ranges = append(st.Ranges, p.rangeStatus(r, cur))
 		if cur.Swept.IsZero() {
 			complete = false
 		} else if last.IsZero() || cur.Swept.Before(last) {
@@ -114,6 +110,15 @@ func Status(ctx context.Context, c Config, t Target) (TargetStatus, error) {
 		st.LastSweep = known(last)
 	}
 	return st, nil
+}
+
+func (p *pass) rangeStatus(r shardquery.Range, cur cursor.Cursor) RangeStatus {
+	one := RangeStatus{Namespace: r.Namespace, Generation: r.Generation, Shard: r.ShardName(), Position: positionText(cur.Position.Value),
+		Owner: cur.Lease.Owner, LeaseUntil: known(cur.Lease.Until), Deleted: cur.Deleted, Swept: known(cur.Swept)}
+	if !p.target.Pace.Unlimited {
+		one.Rate = &p.target.Pace.PerSecond
+	}
+	return one
 }
 
 // firstDue returns when the first well-formed entry of a range, from its cursor

@@ -56,7 +56,7 @@ the end, with --fail-incomplete.`,
 	}
 	addSettings(root.PersistentFlags(), settingsOfAll...)
 	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.statusCommand(), a.loadCommand(), a.dumpCommand(),
-		a.stampCommand(), a.indexesCommand(), a.versionCommand())
+		a.stampCommand(), a.explainCommand(), a.indexesCommand(), a.versionCommand())
 	for _, c := range root.Commands() {
 		if c.RunE != nil {
 			run := c.RunE

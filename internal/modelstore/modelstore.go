@@ -62,6 +62,9 @@ func Key(e store.Entity) string {
 	return strconv.FormatInt(e.Number, 10)
 }
 
+// Key implements store.Keyer.
+func (s *Store) Key(_ store.Target, _ string, e store.Entity) (string, error) { return Key(e), nil }
+
 // do runs f between the hooks, under the lock.
 func (s *Store) do(ctx context.Context, c Call, f func() error) error {
 	if s.Before != nil {

@@ -31,6 +31,7 @@ func TestConformance(t *testing.T) {
 				Namespaces: []string{"tenant-1", "tenant-2"},
 				Counter:    true,
 				Dumper:     true,
+				Keyer:      true,
 				// The query guard and none rely on a promise that there are no lists.
 				KeepsLists: c.guard == store.GuardLookup,
 				TellsGone:  c.guard != store.GuardNone,

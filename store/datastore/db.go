@@ -29,6 +29,7 @@ var (
 	_ store.Namespacer = (*DB)(nil)
 	_ store.Writer     = (*DB)(nil)
 	_ store.Dumper     = (*DB)(nil)
+	_ store.Keyer      = (*DB)(nil)
 )
 
 const defaultDatabase = "(default)"

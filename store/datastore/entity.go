@@ -63,6 +63,12 @@ func (d *DB) put(ctx context.Context, keys []*sdk.Key, lists []sdk.PropertyList)
 	return err
 }
 
+// Key implements [store.Keyer].
+func (d *DB) Key(t store.Target, namespace string, e store.Entity) (string, error) {
+	key, err := entityKey(t.Kind, namespace, e)
+	return FormatKey(key), err
+}
+
 func entityKey(kind, namespace string, e store.Entity) (*sdk.Key, error) {
 	key := &sdk.Key{Kind: kind, Name: e.Name, Namespace: namespace}
 	if e.Name == "" {

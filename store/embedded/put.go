@@ -169,6 +169,16 @@ func (s spans) index(buf []byte, t store.Target, e entity, id []byte, batch *peb
 	})
 }
 
+// Key implements [store.Keyer].
+func (db *DB) Key(_ store.Target, _ string, e store.Entity) (string, error) {
+	id, err := appendID(nil, e.Name, e.Number)
+	if err != nil {
+		return "", invalid("%w", err)
+	}
+	text, err := appendKeyText(nil, id)
+	return string(text), err
+}
+
 // shardValue checks the value that an entity is to have for the target's shard
 // property.
 func shardValue(t store.Target, v store.Value) (store.Value, error) {

@@ -35,7 +35,7 @@ func TestConformance(t *testing.T) {
 			}
 			t.Cleanup(func() { db.Close() })
 			storetest.Run(t, func(storetest.TB) store.Store { return elsewhere{db, c.parent, c.group} }, storetest.Caps{
-				Counter: true, Dumper: true, ListsApart: true, TellsGone: true, BillsEntries: true,
+				Counter: true, Dumper: true, Keyer: true, ListsApart: true, TellsGone: true, BillsEntries: true,
 				NumbersFirst: true, OrdersByBytes: true, Clock: time.Now,
 			})
 		})
@@ -107,4 +107,11 @@ func (d elsewhere) Dump(ctx context.Context, t store.Target, namespace string) i
 			}
 		}
 	}
+}
+
+func (d elsewhere) Key(t store.Target, namespace string, e store.Entity) (string, error) {
+	if d.group {
+		e.Parent = cmp.Or(e.Parent, d.parent)
+	}
+	return d.DB.Key(d.target(t), namespace, e)
 }

@@ -39,6 +39,7 @@ var (
 	_ store.Counter = (*DB)(nil)
 	_ store.Writer  = (*DB)(nil)
 	_ store.Dumper  = (*DB)(nil)
+	_ store.Keyer   = (*DB)(nil)
 )
 
 // Open connects to a database. It sends nothing: whether the database exists

@@ -65,6 +65,9 @@ func (d *DB) Put(ctx context.Context, t store.Target, namespace string, entities
 	return nil
 }
 
+// Key implements [store.Keyer].
+func (d *DB) Key(t store.Target, _ string, e store.Entity) (string, error) { return documentKey(t, e) }
+
 // documentKey returns the path of an entity's document.
 func documentKey(t store.Target, e store.Entity) (string, error) {
 	id := e.Name

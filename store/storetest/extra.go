@@ -38,6 +38,12 @@ var extraCases = []testCase{
 	{name: "HoldsAnything", needs: counts, run: holdsAnything},
 	{name: "DumpYieldsWhatWasPut", needs: dumps, run: dumpYields},
 	{name: "DumpCanBeLeft", needs: dumps, run: dumpCanBeLeft},
+	{name: "KeyNamesTheEntity", needs: func(c Caps) string {
+		if !c.Keyer {
+			return "the store does not tell keys"
+		}
+		return ""
+	}, run: keyNames},
 	{name: "DropRefusesWhatIsAlive", needs: drops, run: dropRefuses},
 	{name: "DropClosesASpan", needs: drops, run: dropCloses},
 	{name: "BillsWhatItDoes", run: bills},
@@ -224,6 +230,26 @@ func dumpCanBeLeft(w *world) {
 	}
 	if seen != n {
 		w.Errorf("the dump has %d entities, not %d", seen, n)
+	}
+}
+
+func keyNames(w *world) {
+	var put []store.Entity
+	for i, name := range oddNames {
+		put = append(put, named(name, key(i)))
+	}
+	for i, id := range []int64{12, 1, 9223372036854775807} {
+		put = append(put, numbered(id, key(len(oddNames)+i)))
+	}
+	w.put(put...)
+	for i, e := range w.find(len(put)) {
+		got, err := w.store.(store.Keyer).Key(w.target, w.ns, put[i])
+		if err != nil || got != e.Key {
+			w.Errorf("the key of %q %d is said to be %s, %v; a scan shows %s", put[i].Name, put[i].Number, got, err, e.Key)
+		}
+	}
+	if got, err := w.store.(store.Keyer).Key(w.target, w.ns, store.Entity{}); err == nil {
+		w.Errorf("an entity without an id is said to have the key %s", got)
 	}
 }
 

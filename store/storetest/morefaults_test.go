@@ -325,6 +325,11 @@ var extraFaults = []fault{
 	{"DumpCanBeLeft", "begins again after five hundred", onDump(func(all []store.Entity) []store.Entity {
 		return append(slices.Clone(all[:500]), all...)
 	})},
+	{"KeyNamesTheEntity", "does not tell names from numbers", func(b *broken) {
+		b.key = func(e store.Entity) (string, error) {
+			return cmp.Or(strconv.Quote(e.Name), strconv.FormatInt(e.Number, 10)), nil
+		}
+	}},
 	{"DropRefusesWhatIsAlive", "does not look", func(b *broken) {
 		b.drop = func(context.Context, store.Target, string, string) error { return nil }
 	}},

@@ -44,6 +44,7 @@ type Caps struct {
 	Counter bool // implements store.Counter
 	Dumper  bool // implements store.Dumper
 	Dropper bool // implements store.Dropper
+	Keyer   bool // implements store.Keyer
 
 	Steps         bool // tells how many deleted points were stepped over
 	ListsInIndex  bool // a scan shows that an entry is one element of a list
@@ -110,8 +111,9 @@ func newWorld(tb TB, s store.Store, caps Caps) *world {
 	_, counter := s.(store.Counter)
 	_, dumper := s.(store.Dumper)
 	_, dropper := s.(store.Dropper)
-	if counter != caps.Counter || dumper != caps.Dumper || dropper != caps.Dropper {
-		tb.Fatalf("the store implements Counter: %v, Dumper: %v, Dropper: %v, which is not what Caps declare", counter, dumper, dropper)
+	_, keyer := s.(store.Keyer)
+	if counter != caps.Counter || dumper != caps.Dumper || dropper != caps.Dropper || keyer != caps.Keyer {
+		tb.Fatalf("the store implements Counter: %v, Dumper: %v, Dropper: %v, Keyer: %v, which is not what Caps declare", counter, dumper, dropper, keyer)
 	}
 	unique := rand.Text()[:10]
 	return &world{

@@ -19,7 +19,7 @@ import (
 func TestEveryCaseRejectsABrokenStore(t *testing.T) {
 	caps := Caps{
 		Namespaces: []string{"one", "two"},
-		Counter:    true, Dumper: true, Dropper: true,
+		Counter:    true, Dumper: true, Dropper: true, Keyer: true,
 		Steps: true, ListsInIndex: true, KeepsLists: true, TellsGone: true, NumbersFirst: true, OrdersByBytes: true,
 		Clock: time.Now,
 	}
@@ -52,7 +52,7 @@ func TestEveryCaseRejectsABrokenStore(t *testing.T) {
 
 // TestCapsAreChecked: what Caps say about a store is not taken on trust.
 func TestCapsAreChecked(t *testing.T) {
-	if report := runCase(t, cases[0], good(t), Caps{Counter: true, Dumper: true}); !strings.Contains(report, "not what Caps declare") {
+	if report := runCase(t, cases[0], good(t), Caps{Counter: true, Dumper: true, Keyer: true}); !strings.Contains(report, "not what Caps declare") {
 		t.Errorf("a store that can drop, where Caps say that it cannot: %q", report)
 	}
 }
@@ -93,6 +93,7 @@ type full interface {
 	store.Writer
 	store.Dumper
 	store.Dropper
+	store.Keyer
 }
 
 func good(t *testing.T) full {
@@ -175,6 +176,14 @@ type broken struct {
 	holds   func(context.Context, store.Target, string) (bool, error)
 	dump    func(context.Context, store.Target, string) iter.Seq2[store.Entity, error]
 	drop    func(context.Context, store.Target, string, string) error
+	key     func(store.Entity) (string, error)
+}
+
+func (b *broken) Key(t store.Target, ns string, e store.Entity) (string, error) {
+	if b.key != nil {
+		return b.key(e)
+	}
+	return b.full.Key(t, ns, e)
 }
 
 func (b *broken) Scan(ctx context.Context, q store.Query, p *store.Page) error {

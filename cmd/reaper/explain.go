@@ -1,0 +1,117 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+func (a *app) explainCommand() *cobra.Command {
+	var namespace, parent string
+	var number bool
+	cmd := &cobra.Command{
+		Use:   "explain ID",
+		Short: "One entity: its expiry decoded, its range, when it is due, why it is (still) there",
+		Long: `Explain looks at one entity and says when it is due, in which range it lies, where
+that range's cursor stands, and why the entity is there or is not. It writes nothing.`,
+		Example: `  reaper explain --target sessions s-1842
+  reaper explain --target sessions --number 1842 --namespace eu
+  reaper explain --target items --parent users/u1 i-7`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id := store.Entity{Name: args[0], Parent: parent}
+			if number {
+				n, err := strconv.ParseInt(args[0], 10, 64)
+				if err != nil || n <= 0 {
+					return wrongUsage("--number: %q is no positive integer", args[0])
+				}
+				id.Name, id.Number = "", n
+			} else if err := checkName(args[0]); err != nil {
+				return &exit{exitUsage, err}
+			}
+			return a.explain(cmd, namespace, id)
+		},
+	}
+	a.addTarget(cmd)
+	a.addJSON(cmd)
+	cmd.Flags().BoolVar(&number, "number", false, "ID is a numeric id, not a name")
+	cmd.Flags().StringVar(&namespace, "namespace", "", "Datastore: the entity's namespace")
+	cmd.Flags().StringVar(&parent, "parent", "", "the entity's parent: a document's path, or in Datastore mode a key as dump prints it")
+	return cmd
+}
+
+func (a *app) explain(cmd *cobra.Command, namespace string, id store.Entity) (err error) {
+	c, targets, log, err := a.loadTargets(cmd)
+	if err != nil {
+		return err
+	}
+	if len(targets) != 1 {
+		return wrongUsage("explain is about one target: name it with --target")
+	}
+	t := targets[0]
+	if namespace != "" && c.Store.Driver != config.Datastore {
+		return wrongUsage("--namespace: namespaces exist in datastore stores only")
+	}
+	ctx := cmd.Context()
+	db, err := a.open(ctx, c.Store, false, log)
+	if err != nil {
+		return withHint(err)
+	}
+	defer db.closeInto(&err)
+	x, err := sweep.Explain(ctx, a.sweepConfig(c, db.Store, targets, log), sweepTarget(t), namespace, id)
+	switch {
+	case errors.Is(err, sweep.ErrUnknownEntity):
+		return &exit{exitUsage, err}
+	case err != nil:
+		return fmt.Errorf("target %s: %w", t.Name, withHint(err))
+	case a.json:
+		return a.printJSON(x)
+	}
+	a.printExplanation(x, t)
+	return nil
+}
+
+func (a *app) printExplanation(x sweep.Explanation, t config.Target) {
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(a.stdout, "  %-10s "+format+"\n", append([]any{name + ":"}, args...)...)
+	}
+	fmt.Fprintf(a.stdout, "%s of target %s\n", x.Key, x.Target)
+	if x.Namespace != "" {
+		line("namespace", "%s", x.Namespace)
+	}
+	if x.Expiry != "" {
+		line("stored", "%s = %s", t.Property, x.Expiry)
+	}
+	if k, err := expirykey.Parse(x.Expiry); err == nil {
+		name := fmt.Sprintf("%08d", k.Generation)
+		if k.Generation == expirykey.Nursery {
+			name += " (nursery)"
+		}
+		line("generation", "%s, shard %04d", name, k.Shard)
+	}
+	if x.Expires != nil {
+		line("expires", "%s", x.Expires.Format(time.RFC3339Nano))
+	}
+	if x.Due != nil && !x.Due.Equal(*x.Expires) {
+		line("due", "%s, with the retention of %v", x.Due.Format(time.RFC3339Nano), t.Retention)
+	}
+	if r := x.Range; r != nil {
+		line("range", "%s", orDash(r.Shard))
+		line("cursor", "%s", orDash(r.Position))
+		if r.Swept != nil {
+			line("swept", "up to %s", r.Swept.Format(time.RFC3339))
+		}
+		if r.Owner != "" {
+			line("held by", "%s", r.Owner)
+		}
+	}
+	line(x.Verdict, "%s", x.Why)
+}
