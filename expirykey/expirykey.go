@@ -36,8 +36,6 @@ const (
 	// Nursery is the generation that always exists, is never sealed, and that
 	// a writer stamps when it cannot know a later one.
 	Nursery = 0
-
-	layout = "20060102T150405.000Z"
 )
 
 // ErrMalformed is wrapped by every error of [Parse].

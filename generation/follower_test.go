@@ -133,7 +133,7 @@ func TestFollowerMovesGradually(t *testing.T) {
 		a, b := follower(s), follower(s)
 		var moved [n]bool
 		before := 0
-		for minute := 0; minute <= 61; minute++ {
+		for minute := range 62 {
 			if minute%2 == 0 {
 				if err := errors.Join(a.Refresh(t.Context()), b.Refresh(t.Context())); err != nil {
 					t.Fatal(err)

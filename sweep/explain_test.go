@@ -74,7 +74,7 @@ func TestExplain(t *testing.T) {
 
 		// While another process holds the range.
 		id := cursor.ID{Target: "sessions", Generation: 1, Shard: "0003"}
-		name := "in shard 3"
+		var name string
 		switch w.target.Layout {
 		case "timestamp":
 			id.Generation, id.Shard = 0, "0000"
