@@ -446,3 +446,33 @@ func TestCarryKeepsEveryType(t *testing.T) {
 		}
 	}
 }
+
+// A record that another process writes between the read and the write of Save,
+// or after this process has seen it, is left as it is.
+func TestSaveMeetsAnotherProcess(t *testing.T) {
+	for _, knows := range []bool{true, false} {
+		w := newWorld(t)
+		other := &world{DB: &DB{client: w.client, project: w.project, database: w.database, endpoint: w.endpoint, emulated: w.emulated}, t: t}
+		r := store.Record{Sort: store.CursorRecord, Key: "c", Target: "sessions", Revision: "1-a", Fields: store.Fields{"n": int64(1)}}
+		if err := w.Save(t.Context(), r, ""); err != nil {
+			t.Fatal(err)
+		}
+		if !knows {
+			w.known.Clear()
+		}
+		theirs, ours := r, r
+		theirs.Revision, ours.Revision = "2-theirs", "2-ours"
+		w.faults.Add(faultrpc.Fault{Method: "Commit", Hook: func(context.Context, any, any) {
+			if err := other.Save(t.Context(), theirs, "1-a"); err != nil {
+				t.Error(err)
+			}
+		}})
+		err := store.Retry(t.Context(), time.Minute, func() error { return w.Save(t.Context(), ours, "1-a") })
+		if !errors.Is(err, store.ErrConflict) {
+			t.Errorf("knows %v: %v, want ErrConflict", knows, err)
+		}
+		if got, err := w.Load(t.Context(), store.CursorRecord, "sessions"); err != nil || len(got.List) != 1 || got.List[0].Revision != theirs.Revision {
+			t.Errorf("knows %v: %+v, %v", knows, got.List, err)
+		}
+	}
+}
