@@ -32,12 +32,13 @@ async function main(o) {
     if (++queued === 300) await flush();
   };
 
-  // What an application keeps beside the expiry: values of every type.
+  // What an application keeps beside the expiry: values of every type. The parity of
+  // i says who has expired, hence i >> 1: both roles have all ratios.
   const payload = i => ({
     user: `u${next(1000)}`,
     count: 2n ** 60n + BigInt(i),
     small: i,
-    ratio: [0.1, -0, NaN, Infinity, 1e300, 5e-324][i % 6],
+    ratio: [0.1, -0, NaN, Infinity, 1e300, 5e-324][(i >> 1) % 6],
     nested: {list: [1, 'zwei', null, {drei: true}], 'odd key.*/~': 'ü 😀', empty: {}, none: []},
     blob: Buffer.from([0, 255, i % 256]),
     place: new GeoPoint(48.1 + (i % 10), -11.5),
@@ -51,22 +52,26 @@ async function main(o) {
 
   const month = 30n * 24n * 3600n * 1_000_000n;
   const hour = 3_600_000_000n;
+  const shards = [...(o.shardValues ?? []), ...(o.shardNumbers ?? [])];
   const layouts = {
     generation: (id, at) => ({expiry_key: expiryKey(o.generation, shardOf(id, o.shards), text(at))}),
     sharded: (id, at) => ({expiry_key: expiryKey(0, shardOf(id, o.shards), text(at))}),
     timestamp: (id, at) => ({expires: timestamp(at)}),
-    'sharded-timestamp': (id, at) => ({expires: timestamp(at), shard: o.shardValues[shardOf(id, o.shardValues.length)]}),
+    'sharded-timestamp': (id, at) => ({expires: timestamp(at), shard: shards[shardOf(id, shards.length)]}),
     group: (id, at) => ({expires: timestamp(at)}),
   };
   const names = Object.keys(layouts);
   for (let i = 0; i < o.documents; i++) {
     const layout = names[i % names.length];
     const n = Math.floor(i / names.length);
-    const id = [`s-${n}`, `with space ${n}`, `${n}`, `qu'o"te%2F ${n}`, `ünï.cöde~ ${n}`, `${n} ${'long '.repeat(20)}`][n % 6];
+    const ids = [`s-${n}`, `with space ${n}`, `${n}`, `qu'o"te%2F?#\\ ${n}`, `ünï.cöde~ 会话 😀 ${n}`, `${n} ${'long '.repeat(20)}`,
+      `...${n}`, `__id${n + 1}__`, `\`*[]\n\u0001 ${n}`, `e\u0301 ${n}`, ` ${n}`];
+    const pair = n >> 1; // again, both roles have all ids and parents
+    const id = pair % 97 === 96 ? `${n} `.padEnd(1500, 'x') /* the most */ : ids[pair % ids.length];
     const expired = n % 2 === 0;
-    const ago = BigInt(next(1 << 30)) * 2000n; // up to 24 days, in microseconds
+    const ago = BigInt(next(1 << 30)) * 2000n + BigInt(next(2000)); // up to 24 days, in microseconds
     const at = expired ? now - 1n - (ago % month) : now + hour + (ago % month);
-    const above = layout === 'group' ? `parents/p${String(n % 50).padStart(2, '0')}/` : '';
+    const above = layout === 'group' ? `parents/p${String(pair % 50).padStart(2, '0')}/` : '';
     await write(`${above}${o.collections[layout]}/${id}`, {...layouts[layout](id, at), ...payload(n)}, layout, expired ? 'expired' : 'live');
   }
   // By-standers, which no sweep may touch.

@@ -26,9 +26,14 @@ type NativeOptions struct {
 	Collections map[string]string `json:"collections"`
 	Generation  int               `json:"generation"`
 	Shards      int               `json:"shards"`
-	ShardValues []string          `json:"shardValues"`
-	Documents   int               `json:"documents"` // over all collections; half of them expired by Now, the others live an hour at least
-	Now         time.Time         `json:"now"`
+
+	// Both lists together are the values of the field "shard" in the layout
+	// "sharded-timestamp".
+	ShardValues  []string `json:"shardValues"`
+	ShardNumbers []int64  `json:"shardNumbers"` // below 2^53
+
+	Documents int       `json:"documents"` // over all collections; half of them expired by Now, the others live an hour at least
+	Now       time.Time `json:"now"`
 }
 
 // More roles of documents.
@@ -68,7 +73,8 @@ func RunNative(t testing.TB, o NativeOptions) []Document {
 }
 
 // Snapshot returns every document of a native database, by its path, as the bytes
-// of its fields and its update time: two that are equal were not touched.
+// of its fields and its update time: two that are equal are the same document,
+// unchanged. It reads the default database only.
 func Snapshot(t testing.TB, host, project string) map[string]string {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+host, grpc.WithTransportCredentials(insecure.NewCredentials()),
