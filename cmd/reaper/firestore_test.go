@@ -84,9 +84,9 @@ func TestSweepsWhatNodeWroteNatively(t *testing.T) {
 	}
 }
 
-// junk is every type of value that an expiry property may hold, and what a
+// everyType is every type of value that an expiry property may hold, and what a
 // timestamp of it would be.
-func junk(now time.Time, reference string) map[string]*pb.Value {
+func everyType(now time.Time, reference string) map[string]*pb.Value {
 	instant := func(at time.Time) *pb.Value {
 		return &pb.Value{ValueType: &pb.Value_TimestampValue{TimestampValue: timestamppb.New(at)}}
 	}
@@ -137,7 +137,7 @@ func TestJunkInANativeProperty(t *testing.T) {
 	defer client.Close()
 	database := "projects/" + project + "/databases/(default)"
 	now := time.Now()
-	all := junk(now, database+"/documents/a/b")
+	all := everyType(now, database+"/documents/a/b")
 	var writes []*pb.Write
 	put := func(path string, fields map[string]*pb.Value) {
 		writes = append(writes, &pb.Write{Operation: &pb.Write_Update{Update: &pb.Document{Name: database + "/documents/" + path, Fields: fields}}})
