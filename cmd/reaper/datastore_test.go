@@ -137,8 +137,17 @@ func TestKilledTenTimesDatastore(t *testing.T) {
 		}
 	}
 	res := b.sweep("--apply")
-	if !res.Complete || moved == 0 || res.Scanned >= 6_000 {
+	if moved == 0 || res.Scanned >= 6_000 || res.Error != "" || !res.Complete && res.Incomplete == 0 {
 		t.Errorf("%d cursors had moved, last sweep: %+v", moved, res)
+	}
+	// A busy emulator sometimes keeps the locks of a dead process for longer than a
+	// sweep waits for them. It says so, and the next one goes on there.
+	for more := 0; !res.Complete && more < 2; more++ {
+		t.Logf("contended for longer than a sweep waits: %+v", res)
+		res = b.sweep("--apply")
+	}
+	if !res.Complete {
+		t.Errorf("last sweep: %+v", res)
 	}
 	b.wantLive(live)
 }
