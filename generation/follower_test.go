@@ -67,9 +67,10 @@ func TestFollowerNeverWaits(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		stamps("with one that is too old", 0)
 
-		hang := true
+		var hang atomic.Bool
+		hang.Store(true)
 		s.Before = func(ctx context.Context, _ modelstore.Call) error {
-			if hang {
+			if hang.Load() {
 				<-ctx.Done()
 				return ctx.Err()
 			}
@@ -80,7 +81,7 @@ func TestFollowerNeverWaits(t *testing.T) {
 		go func() { f.Run(ctx); close(done) }()
 		time.Sleep(10 * time.Minute)
 		stamps("while the store hangs", 0)
-		hang = false
+		hang.Store(false)
 		time.Sleep(time.Minute)
 		stamps("when the store answers again", 1)
 		time.Sleep(time.Hour)
