@@ -2,12 +2,13 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -122,38 +123,49 @@ func killTenTimes(b *workdir, pages int) {
 func (b *workdir) killAfter(left int) {
 	b.t.Helper()
 	cmd, _, _ := b.command(nil, "sweep", "--apply", "--log-level", "debug", "--log-format", "json")
-	cmd.Stderr = nil
-	log, err := cmd.StderrPipe()
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		b.t.Fatal(err)
-	}
-	for in := bufio.NewScanner(log); left > 0 && in.Scan(); {
-		if strings.Contains(in.Text(), `"msg":"page"`) {
-			left--
-		}
-	}
+	b.startAndWatch(cmd, left)
 	_ = cmd.Process.Kill() // one that is done already is told below
 	if err := cmd.Wait(); err == nil {
 		b.t.Log("the sweep was done before it was killed")
 	}
 }
 
+// startAndWatch starts a sweep that logs JSON at debug level, and returns once it
+// has done so many pages, with what it logs from then on.
+func (b *workdir) startAndWatch(cmd *exec.Cmd, pages int) *bufio.Reader {
+	b.t.Helper()
+	cmd.Stderr = nil
+	pipe, err := cmd.StderrPipe()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	log := bufio.NewReader(pipe)
+	for pages > 0 {
+		line, err := log.ReadString('\n')
+		if strings.Contains(line, `"msg":"page"`) {
+			pages--
+		}
+		if err != nil {
+			break // it is done: the caller finds out
+		}
+	}
+	return log
+}
+
 func TestStopsOnSignal(t *testing.T) {
 	b := newEmbedded(t, slowTarget)
 	ndjson, _ := sessions(40_000, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
-	cmd, out, log := b.command(nil, "sweep", "--apply", "--json")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(700 * time.Millisecond)
+	cmd, out, _ := b.command(nil, "sweep", "--apply", "--json", "--log-level", "debug", "--log-format", "json")
+	pipe := b.startAndWatch(cmd, 20)
 	asked := time.Now()
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
+	log, _ := io.ReadAll(pipe)
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, log)
 	}
@@ -392,13 +404,8 @@ func TestSecondProcessOnOneDirectory(t *testing.T) {
 	b := newEmbedded(t, slowTarget)
 	ndjson, _ := sessions(20_000, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
-	cmd, _, _ := b.command(nil, "sweep", "--apply")
-	var log bytes.Buffer
-	cmd.Stderr = &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(500 * time.Millisecond)
+	cmd, _, _ := b.command(nil, "sweep", "--apply", "--log-level", "debug", "--log-format", "json")
+	b.startAndWatch(cmd, 1)
 	r := b.run(nil, "sweep", "--apply")
 	if r.code != exitFailed || !strings.Contains(r.log, "in use by another process") {
 		t.Errorf("exit code %d: %s", r.code, r.log)
