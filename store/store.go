@@ -108,8 +108,12 @@ type Dumper interface {
 	Dump(ctx context.Context, t Target, namespace string) iter.Seq2[Entity, error]
 }
 
-// A Keyer is a store that can tell an entity's key from its id.
+// A Keyer is a store that can tell an entity's key from its id, and back.
 type Keyer interface {
+	// ID returns the name, or the decimal digits of the number, that the entity
+	// with this canonical text of a key is called by: what its shard is a hash of.
+	ID(key string) (string, error)
+
 	// Key returns the canonical text of the key of an entity with the Name, or
 	// Number, and the Parent of e.
 	Key(t Target, namespace string, e Entity) (string, error)

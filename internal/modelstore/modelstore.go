@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -64,6 +65,14 @@ func Key(e store.Entity) string {
 
 // Key implements store.Keyer.
 func (s *Store) Key(_ store.Target, _ string, e store.Entity) (string, error) { return Key(e), nil }
+
+// ID implements store.Keyer.
+func (s *Store) ID(key string) (string, error) {
+	if strings.HasPrefix(key, `"`) {
+		return strconv.Unquote(key)
+	}
+	return key, nil
+}
 
 // do runs f between the hooks, under the lock.
 func (s *Store) do(ctx context.Context, c Call, f func() error) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strconv"
 
 	sdk "cloud.google.com/go/datastore"
 	"google.golang.org/api/iterator"
@@ -67,6 +68,18 @@ func (d *DB) put(ctx context.Context, keys []*sdk.Key, lists []sdk.PropertyList)
 func (d *DB) Key(t store.Target, namespace string, e store.Entity) (string, error) {
 	key, err := entityKey(t.Kind, namespace, e)
 	return FormatKey(key), err
+}
+
+// ID implements [store.Keyer].
+func (d *DB) ID(text string) (string, error) {
+	key, err := ParseKey("", text)
+	if err != nil {
+		return "", err
+	}
+	if key.Name == "" {
+		return strconv.FormatInt(key.ID, 10), nil
+	}
+	return key.Name, nil
 }
 
 func entityKey(kind, namespace string, e store.Entity) (*sdk.Key, error) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/reaper-ttl/reaper/expirykey"
@@ -177,6 +178,19 @@ func (db *DB) Key(_ store.Target, _ string, e store.Entity) (string, error) {
 	}
 	text, err := appendKeyText(nil, id)
 	return string(text), err
+}
+
+// ID implements [store.Keyer].
+func (db *DB) ID(key string) (string, error) {
+	id, err := appendKey(nil, key)
+	if err != nil {
+		return "", invalid("%w", err)
+	}
+	name, number, err := cutID(id)
+	if name == nil {
+		return strconv.FormatInt(number, 10), err
+	}
+	return string(name), err
 }
 
 // shardValue checks the value that an entity is to have for the target's shard

@@ -68,6 +68,15 @@ func (d *DB) Put(ctx context.Context, t store.Target, namespace string, entities
 // Key implements [store.Keyer].
 func (d *DB) Key(t store.Target, _ string, e store.Entity) (string, error) { return documentKey(t, e) }
 
+// ID implements [store.Keyer].
+func (d *DB) ID(key string) (string, error) {
+	id := key[strings.LastIndexByte(key, '/')+1:]
+	if number := numericID.FindStringSubmatch(id); number != nil {
+		return number[1], nil
+	}
+	return id, checkID(id)
+}
+
 // documentKey returns the path of an entity's document.
 func documentKey(t store.Target, e store.Entity) (string, error) {
 	id := e.Name

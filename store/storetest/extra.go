@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/store"
@@ -246,6 +247,13 @@ func keyNames(w *world) {
 		got, err := w.store.(store.Keyer).Key(w.target, w.ns, put[i])
 		if err != nil || got != e.Key {
 			w.Errorf("the key of %q %d is said to be %s, %v; a scan shows %s", put[i].Name, put[i].Number, got, err, e.Key)
+		}
+		want := put[i].Name
+		if want == "" {
+			want = strconv.FormatInt(put[i].Number, 10)
+		}
+		if id, err := w.store.(store.Keyer).ID(e.Key); err != nil || id != want {
+			w.Errorf("the id in the key %s is said to be %q, %v; want %q", e.Key, id, err, want)
 		}
 	}
 	if got, err := w.store.(store.Keyer).Key(w.target, w.ns, store.Entity{}); err == nil {

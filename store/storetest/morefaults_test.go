@@ -330,6 +330,9 @@ var extraFaults = []fault{
 			return cmp.Or(strconv.Quote(e.Name), strconv.FormatInt(e.Number, 10)), nil
 		}
 	}},
+	{"KeyNamesTheEntity", "takes the key for the id", func(b *broken) {
+		b.id = func(key string) (string, error) { return key, nil }
+	}},
 	{"DropRefusesWhatIsAlive", "does not look", func(b *broken) {
 		b.drop = func(context.Context, store.Target, string, string) error { return nil }
 	}},

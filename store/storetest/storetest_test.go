@@ -177,6 +177,14 @@ type broken struct {
 	dump    func(context.Context, store.Target, string) iter.Seq2[store.Entity, error]
 	drop    func(context.Context, store.Target, string, string) error
 	key     func(store.Entity) (string, error)
+	id      func(string) (string, error)
+}
+
+func (b *broken) ID(key string) (string, error) {
+	if b.id != nil {
+		return b.id(key)
+	}
+	return b.full.ID(key)
 }
 
 func (b *broken) Key(t store.Target, ns string, e store.Entity) (string, error) {
