@@ -12,8 +12,12 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// DefaultStaleness is how old a copy may be where the record does not say.
-const DefaultStaleness = time.Minute
+// DefaultStaleness and DefaultSlack are the bounds where the record does not say;
+// see [Policy].
+const (
+	DefaultStaleness = time.Minute
+	DefaultSlack     = 10 * time.Minute
+)
 
 // A Follower stamps entities for an application that writes them: it keeps a copy
 // of the target record, refreshed in the background, and moves to a new generation
@@ -106,12 +110,13 @@ func (f *Follower) Stamper(id string) Stamper {
 	if age > bound || now.Round(0).Before(c.sent.Round(0)) {
 		return Stamper{Shards: max(1, c.NurseryShards)}
 	}
-	return c.stamper(id, c.store.Add(now.Sub(c.sent)))
+	return c.StamperFor(id, c.store.Add(now.Sub(c.sent)))
 }
 
-// stamper returns what the writer of an entity stamps at an instant in the
-// store's time. Generations that are marked closed are never stamped.
-func (r Record) stamper(id string, now time.Time) Stamper {
+// StamperFor returns what the writer of an entity stamps by this record at an
+// instant in the store's time. Generations that are marked closed are never
+// stamped. The caller sees to it that the record is no older than its staleness.
+func (r Record) StamperFor(id string, now time.Time) Stamper {
 	for i := len(r.Generations) - 1; i >= 0; i-- {
 		g := r.Generations[i]
 		oldest := i == 0 || !r.Generations[i-1].Closed.IsZero()

@@ -1,6 +1,7 @@
 package generation
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -45,7 +46,7 @@ func (r Record) State(i int, now time.Time, settle int) State {
 		return Filling
 	case g.Closed.IsZero():
 		return Closing
-	case now.Before(r.SealedAt(i)) || r.sealedAfter(i, now) < settle:
+	case r.SealedAt(i, settle).IsZero() || now.Before(r.SealedAt(i, settle)):
 		return Closed
 	case g.Draining.IsZero():
 		return Sealed
@@ -53,26 +54,38 @@ func (r Record) State(i int, now time.Time, settle int) State {
 	return Draining
 }
 
-// SealedAt returns when the last writer that may have stamped the i-th live
-// generation must have committed, in the store's time; zero where that is not
-// known yet. A writer stamps by a copy that is as old as the staleness at most,
-// and commits within the slack.
-func (r Record) SealedAt(i int) time.Time {
+// SealedAt returns when the i-th live generation counts as sealed, in the store's
+// time; zero where that is not known yet. A writer stamps by a copy that is as old
+// as the staleness at most, and commits within the slack; then settle later
+// generations must be as far.
+func (r Record) SealedAt(i, settle int) time.Time {
+	at := r.lastStamp(i)
+	var later []time.Time
+	for j := i + 1; j < len(r.Generations); j++ {
+		if t := r.lastStamp(j); !t.IsZero() {
+			later = append(later, t)
+		}
+	}
+	if at.IsZero() || len(later) < settle {
+		return time.Time{}
+	}
+	if settle > 0 {
+		slices.SortFunc(later, time.Time.Compare)
+		if t := later[settle-1]; t.After(at) {
+			return t
+		}
+	}
+	return at
+}
+
+// lastStamp returns when the last writer that may have stamped the i-th live
+// generation must have committed; zero while it is not marked closed.
+func (r Record) lastStamp(i int) time.Time {
 	g := r.Generations[i]
 	if g.Closed.IsZero() {
 		return time.Time{}
 	}
-	return g.Closed.Add(commitDelay + g.Staleness + g.Slack)
-}
-
-// sealedAfter counts the later generations that nobody can write to any more.
-func (r Record) sealedAfter(i int, now time.Time) (n int) {
-	for j := i + 1; j < len(r.Generations); j++ {
-		if at := r.SealedAt(j); !at.IsZero() && !now.Before(at) {
-			n++
-		}
-	}
-	return n
+	return g.Closed.Add(commitDelay + cmp.Or(g.Staleness, DefaultStaleness) + cmp.Or(g.Slack, DefaultSlack))
 }
 
 // RampOver reports whether all writers with a fresh copy stamp the newest

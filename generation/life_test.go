@@ -139,7 +139,7 @@ func TestSealedWaitsForTheLargestBounds(t *testing.T) {
 	r, _ = r.Next(p, opened.Add(time.Hour))
 	now := opened.Add(time.Hour + time.Minute)
 	r, _ = r.Next(p, now)
-	if got, want := r.SealedAt(0), now.Add(25*time.Minute+commitDelay); !got.Equal(want) {
+	if got, want := r.SealedAt(0, 0), now.Add(25*time.Minute+commitDelay); !got.Equal(want) {
 		t.Errorf("sealed at %v, want %v", got, want)
 	}
 	if g := r.Generations[1]; g.Staleness != time.Minute || g.Slack != time.Minute {
