@@ -75,7 +75,7 @@ type Generations struct {
 	Staleness time.Duration // the oldest copy of the target record that a writer may act on
 	Slack     time.Duration // the longest that a write may take to commit
 	Settle    int           // so many later generations are sealed before one is carried
-	Keep      int           // live generations that nothing is carried out of
+	Keep      int           // generations beside the newest that nothing is carried out of
 }
 
 // Pace bounds how fast entities go, in entities a second.
@@ -184,13 +184,6 @@ func (t Target) Unenforced(d Driver) (brakes, others []string) {
 	add(&brakes, !t.Limits.MaxFraction.Unlimited, "limits.max_fraction")
 
 	add(&others, t.Pace.Start != defaultStart(t.Pace.Max, d), "pace.start")
-	g, def := t.Generations, defaultGenerations
-	add(&others, g.Every != def.Every, "generations.every")
-	add(&others, g.Ramp != def.Ramp, "generations.ramp")
-	add(&others, g.Staleness != def.Staleness, "generations.staleness")
-	add(&others, g.Slack != def.Slack, "generations.slack")
-	add(&others, g.Settle != def.Settle, "generations.settle")
-	add(&others, g.Keep != def.Keep, "generations.keep")
 	return brakes, others
 }
 

@@ -99,6 +99,24 @@ func (k *Keeper) Move(ctx context.Context, c Cursor, change func(*Cursor)) (bool
 	return true, nil
 }
 
+// Forget removes the record of a range that is no more. It leaves it alone where
+// somebody holds it, or has changed it since it was read.
+func (k *Keeper) Forget(ctx context.Context, c Cursor) error {
+	if c.Revision == "" || k.Wait(c) > 0 {
+		return nil
+	}
+	rec := store.Record{Sort: store.CursorRecord, Key: c.Key(), Target: c.Target, Revision: store.NewRevision(c.Revision)}
+	err := store.Retry(ctx, k.Lease, func() error {
+		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+		defer cancel()
+		return k.Store.Save(ctx, rec, c.Revision)
+	})
+	if err != nil && !errors.Is(err, store.ErrConflict) {
+		return fmt.Errorf("remove cursor %v: %w", c.ID, err)
+	}
+	return nil
+}
+
 // A Claim is a range that this process holds. Its methods may be called from
 // any goroutine.
 type Claim struct {

@@ -84,6 +84,7 @@ type Cursor struct {
 	Swept    time.Time      // the horizon of the last pass that came to its end
 	Deleted  int64          // entities deleted here, all told
 	Rewind   Rewind
+	Stock    Stock
 	Rate     float64   // the pace's last rate in entities/s; zero where it was unlimited
 	RateUsed time.Time // when the pace was used last
 	Lease    Lease
@@ -98,8 +99,16 @@ type Cursor struct {
 // Rewind is how far the current read from the range's start has come.
 type Rewind struct {
 	Position store.Position
-	Began    time.Time // zero where none is under way
-	Done     time.Time // when the last one was complete, in the store's time
+	Began    time.Time // in the store's time; zero where none is under way
+	Done     time.Time // when the last one that came to its end began
+}
+
+// Stock is what is left in a range that nobody writes to any more. It holds as
+// of a read from the start that began after the last writer.
+type Stock struct {
+	Next     time.Time // when the first survivor expires; zero where none will
+	Suspects bool      // well-formed entries that expired implausibly long ago are there
+	Emptied  time.Time // since when no well-formed entry is left, in the store's time; zero where one is
 }
 
 // A Lease says who holds a range.
@@ -147,7 +156,7 @@ func (t Table) Get(id ID, scope Scope, values store.Type) Cursor {
 	}
 	fits := func(p store.Position) bool { return p.Value.Type == store.Missing || p.Value.Type == values }
 	if c.Scope != scope || !fits(c.Position) || !fits(c.Rewind.Position) {
-		c.Scope, c.Position, c.Rewind, c.Swept = scope, store.Position{}, Rewind{}, time.Time{}
+		c.Scope, c.Position, c.Rewind, c.Stock, c.Swept = scope, store.Position{}, Rewind{}, Stock{}, time.Time{}
 	}
 	return c
 }
@@ -172,6 +181,9 @@ func (c Cursor) encode() store.Record {
 			"rewind_position_key": c.Rewind.Position.Key,
 			"rewind_began":        store.FormatTime(c.Rewind.Began),
 			"rewind_done":         store.FormatTime(c.Rewind.Done),
+			"next_expires":        store.FormatTime(c.Stock.Next),
+			"suspects":            c.Stock.Suspects,
+			"emptied":             store.FormatTime(c.Stock.Emptied),
 			"rate":                c.Rate,
 			"rate_used":           store.FormatTime(c.RateUsed),
 			"owner":               c.Lease.Owner,
@@ -202,6 +214,7 @@ func decode(rec store.Record) (Cursor, error) {
 			Began:    f.Time("rewind_began"),
 			Done:     f.Time("rewind_done"),
 		},
+		Stock:    Stock{Next: f.Time("next_expires"), Suspects: f.Bool("suspects"), Emptied: f.Time("emptied")},
 		Rate:     f.Float("rate"),
 		RateUsed: f.Time("rate_used"),
 		Lease: Lease{

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"time"
 
 	"github.com/reaper-ttl/reaper/expirykey"
@@ -152,6 +153,12 @@ func Save(ctx context.Context, s store.Store, r Record) (Record, error) {
 		return r, fmt.Errorf("save target record %s: %w", r.Target, err)
 	}
 	return next, nil
+}
+
+// Says reports whether two records say the same of a target, whatever their
+// revisions.
+func (r Record) Says(q Record) bool {
+	return r.Target == q.Target && reflect.DeepEqual(r.encode().Fields, q.encode().Fields)
 }
 
 func (r Record) encode() store.Record {

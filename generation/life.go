@@ -17,7 +17,7 @@ type Policy struct {
 	Staleness time.Duration // the oldest copy of the record that a writer acts on
 	Slack     time.Duration // the longest that a write takes to commit after it was stamped
 	Settle    int           // so many later generations are sealed before one counts as sealed
-	Keep      int           // live generations that nothing is carried out of
+	Keep      int           // generations beside the newest that nothing is carried out of
 	Shards    int           // of a generation opened now
 }
 
@@ -88,6 +88,11 @@ func (r Record) lastStamp(i int) time.Time {
 	return g.Closed.Add(commitDelay + cmp.Or(g.Staleness, DefaultStaleness) + cmp.Or(g.Slack, DefaultSlack))
 }
 
+// Draining reports whether a generation is being carried to the newest one.
+func (r Record) Draining() bool {
+	return slices.ContainsFunc(r.Generations, func(g Generation) bool { return !g.Draining.IsZero() })
+}
+
 // RampOver reports whether all writers with a fresh copy stamp the newest
 // generation.
 func (r Record) RampOver(now time.Time) bool {
@@ -140,8 +145,9 @@ type Step struct {
 // Next returns the record as it should be at an instant in the store's time, and
 // what is new in it: generations whose writers have moved are closed, the next one
 // is opened when it is due, and the oldest sealed one is drained where more than
-// the policy's Keep are live. It changes nothing else; retiring is the sweep's,
-// which knows what is left.
+// the policy's Keep are live beside the newest. What is written to a generation
+// before the next one's ramp is over has then been there for Keep times Every. It
+// changes nothing else; retiring is the sweep's, which knows what is left.
 func (r Record) Next(p Policy, now time.Time) (Record, []Step) {
 	var steps []Step
 	now = now.UTC().Truncate(time.Microsecond)
@@ -159,7 +165,7 @@ func (r Record) Next(p Policy, now time.Time) (Record, []Step) {
 			steps = append(steps, Step{r.Generations[n].Number, Filling})
 		}
 	}
-	if len(r.Generations) > p.Keep && p.Keep > 0 && r.RampOver(now) {
+	if len(r.Generations) > p.Keep+1 && p.Keep > 0 && r.RampOver(now) {
 		// One at a time: what is carried goes to the newest, so that a second one
 		// would only compete for its pace.
 		for i := range r.Generations {

@@ -44,6 +44,9 @@ type Reader struct {
 // Query returns the query that read the last page, as a batch names it.
 func (r *Reader) Query() store.Query { return r.query }
 
+// Position returns the place before which everything was read.
+func (r *Reader) Position() store.Position { return r.after }
+
 // Next reads the next page, of any size, also empty, and reports whether there
 // may be more after it. It repeats what failed for a passing reason, asks for
 // fewer entries where they are too large, and halves its window where a query
@@ -68,18 +71,7 @@ func (r *Reader) Next(ctx context.Context, page *store.Page) (more bool, err err
 		}
 		r.query = store.Query{Target: r.Target, Namespace: r.Range.Namespace, Shard: r.Range.Value,
 			Lo: lo, Hi: hi, After: r.after, Next: r.next, Limit: r.limit}
-		var took time.Duration
-		err := store.Retry(ctx, patience, func() error {
-			try, cancel := context.WithTimeout(ctx, r.Timeout)
-			defer cancel()
-			began := r.Now()
-			err := r.Store.Scan(try, r.query, page)
-			took = r.Now().Sub(began)
-			if slow(err) || errors.Is(err, store.ErrTooLarge) {
-				return &shrink{err}
-			}
-			return err
-		})
+		took, err := attempt(ctx, r.Store, r.query, page, r.Timeout, r.Now)
 		if s := (*shrink)(nil); errors.As(err, &s) {
 			if ctx.Err() == nil && r.smaller(s.err) {
 				continue
@@ -98,6 +90,23 @@ func (r *Reader) Next(ctx context.Context, page *store.Page) (more bool, err err
 		}
 		return r.onward(took), nil
 	}
+}
+
+// attempt runs a query until it has one page or an error that patience does not
+// help against, and returns how long the last try took.
+func attempt(ctx context.Context, s store.Store, q store.Query, page *store.Page, timeout time.Duration, now func() time.Time) (took time.Duration, err error) {
+	err = store.Retry(ctx, patience, func() error {
+		try, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		began := now()
+		err := s.Scan(try, q, page)
+		took = now().Sub(began)
+		if slow(err) || errors.Is(err, store.ErrTooLarge) {
+			return &shrink{err}
+		}
+		return err
+	})
+	return took, err
 }
 
 // shrink carries an error through Retry that asks for less, not for patience.

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -34,43 +36,64 @@ const (
 func (w *worker) disposeOf(q store.Query) (prefix, deleted int, err error) {
 	entries := w.page.Entries
 	w.ops = w.ops[:0]
+	expired := 0
 	for i := range entries {
-		switch w.decide(entries[i].Value, w.horizon) {
-		case due:
-			w.ops = append(w.ops, store.Op{Entry: entries[i]})
-		case suspect:
+		e := entries[i]
+		switch j := w.decide(e.Value, w.horizon); {
+		case j == due:
+			w.ops = append(w.ops, store.Op{Entry: e})
+			expired++
+		case j == malformed:
+			if !w.auditing { // there the count of what lies outside has it
+				w.malformed.Add(1)
+			}
+		case w.carry != nil && (j == early || j == suspect):
+			w.ops = append(w.ops, store.Op{Entry: e, To: e.Value}) // stamped when it is written
+		case j == suspect:
 			w.suspect.Add(1)
-		case malformed:
-			w.malformed.Add(1)
-		case early, never: // the index is behind: the entity comes again in its time
+		default: // the index is behind: the entity comes again in its time
 		}
 	}
-	w.expired.Add(int64(len(w.ops)))
-	w.Progress.Expired.Add(int64(len(w.ops)))
+	w.expired.Add(int64(expired))
+	w.Progress.Expired.Add(int64(expired))
 	for rest := w.ops; len(rest) > 0 && err == nil; {
 		n := min(len(rest), w.chunk, w.pacer.Burst(w.target.Page))
+		if w.carry != nil {
+			n = min(n, w.carry.most)
+		}
 		err = w.dispose(q, rest[:n], false, w.Now().Add(patience))
 		if err == nil {
 			err = w.settleChanged(q, rest[:n])
 		}
 		rest = rest[n:]
 	}
+	carried := 0
 	for i := range w.ops {
 		switch w.ops[i].Outcome {
 		case store.Deleted:
 			if w.Apply {
 				deleted++
 			}
+		case store.Carried:
+			carried++
 		case store.Unknown, store.Changed:
-			w.unsettled++
+			if w.ops[i].To.Type == store.Missing {
+				w.unsettled++
+			}
 		case store.Gone, store.Kept:
 		}
 	}
+	w.disposed = w.disposed || deleted+carried > 0
 	w.deleted.Add(int64(deleted))
 	w.Progress.Deleted.Add(int64(deleted))
+	if w.auditing {
+		w.strays.Add(int64(deleted + carried))
+	} else {
+		w.carried.Add(int64(carried))
+	}
 	if w.claim != nil {
 		w.Log.DebugContext(w.ctx, "page", "range", w.key, "owner", w.keeper.Owner, "token", w.token,
-			"entries", len(entries), "due", len(w.ops), "deleted", deleted)
+			"entries", len(entries), "due", expired, "deleted", deleted, "carried", carried)
 	}
 	return settledPrefix(entries, w.ops), deleted, err
 }
@@ -140,7 +163,7 @@ func (w *worker) dispose(q store.Query, ops []store.Op, uncertain bool, until ti
 			half := len(ops) / 2
 			return errors.Join(w.dispose(q, ops[:half], uncertain, until), w.dispose(q, ops[half:], uncertain, until))
 		case !store.Transient(err), !w.Now().Before(until):
-			return fmt.Errorf("delete %d entities: %w", len(ops), err)
+			return fmt.Errorf("dispose of %d entities: %w", len(ops), err)
 		}
 		if w.backOff(try) != nil {
 			return errStopped
@@ -207,26 +230,34 @@ func putBack(ops, rest []store.Op) {
 
 // tryDispose makes one try, once the pace allows it.
 func (w *worker) tryDispose(q store.Query, ops []store.Op) error {
-	return w.writing(len(ops), func(ctx context.Context) error {
+	return w.writing(ops, func(ctx context.Context) error {
 		w.ahead.begin(w.ctx)
 		b := store.Batch{Query: q, Ops: ops, DryRun: !w.Apply}
 		err := w.Store.Dispose(ctx, &b)
-		w.addSteps(b.SteppedOver)
+		w.addSteps(b.SteppedOver, w.fromStart)
 		return err
 	})
 }
 
-// writing runs one write of n entities: after waiting for the pace, under the
-// lease, and within the time that one try may take. Stopping ends the waiting,
-// but not the write.
-func (w *worker) writing(n int, write func(context.Context) error) error {
-	ctx := w.work
+// writing runs one write that disposes of some entities: after waiting for the
+// pace, under the lease, and within the time that one try may take. Stopping ends
+// the waiting, but not the write.
+func (w *worker) writing(ops []store.Op, write func(context.Context) error) error {
+	ctx, timeout := w.work, writeTimeout
 	if w.claim != nil {
-		waited, why, err := w.pacer.Wait(w.ctx, n)
+		waited, why, err := w.pacer.Wait(w.ctx, len(ops))
 		w.waited(why, waited)
 		if err != nil {
 			return errStopped
 		}
+	}
+	if w.carry != nil {
+		if err := w.carry.stamp(ops); err != nil {
+			return err
+		}
+		timeout = min(timeout, slack(w.record)) // a stamp that is older must be made anew
+	}
+	if w.claim != nil {
 		leased, cancel, err := w.claim.Writing(w.work)
 		if err != nil {
 			return err
@@ -234,7 +265,7 @@ func (w *worker) writing(n int, write func(context.Context) error) error {
 		defer cancel()
 		ctx = leased
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return write(ctx)
 }
@@ -250,13 +281,15 @@ func (w *worker) settleChanged(q store.Query, ops []store.Op) error {
 		if op.Known && op.Now.Type != store.Missing && op.Now.Type != w.target.Type {
 			// It had been that all along: a projection shows one element of a list,
 			// a blob as a text, and a timestamp as an integer.
-			w.expired.Add(-1)
+			if op.To.Type == store.Missing {
+				w.expired.Add(-1)
+			}
 			w.keep(op, malformed)
 			continue
 		}
 		w.conflicts.Add(1)
 		if op.Known {
-			if j := w.judge(op.Now); j != due {
+			if j, do := w.judge(op.Entry.Key, op.Now); do == store.Keep {
 				w.keep(op, j)
 				continue
 			}
@@ -270,21 +303,36 @@ func (w *worker) settleChanged(q store.Query, ops []store.Op) error {
 
 // judge decides about an expiry that was read outside a scan: it may lie in
 // another range, but not in a generation that this sweep knows nothing of.
-func (w *worker) judge(v store.Value) judgement {
+func (w *worker) judge(key string, v store.Value) (judgement, store.Verdict) {
 	j := w.decide(v, w.horizon)
-	if j != due || w.target.Type == store.Instant {
-		return j
+	if w.target.Type == store.Instant {
+		if j == due {
+			return j, store.Delete
+		}
+		return j, store.Keep
 	}
 	k, err := expirykey.Parse(v.Text)
-	if err != nil {
-		return malformed
+	if v.Type != store.Text || err != nil {
+		return j, store.Keep // never, or malformed
 	}
-	for _, g := range w.record.Live() {
-		if g.Number == k.Generation {
-			return due
+	mine := w.carry != nil && w.carry.leaves(k.Generation)
+	if j == due && (mine || w.lives(k.Generation)) {
+		return j, store.Delete
+	}
+	if mine && (j == early || j == suspect) {
+		if to, err := w.carry.key(key, k.Expires); err == nil {
+			return j, store.CarryTo(store.TextValue(to.String()))
 		}
 	}
-	return early
+	if j == due {
+		j = early
+	}
+	return j, store.Keep
+}
+
+// lives reports whether this sweep knows the generation.
+func (p *pass) lives(number int) bool {
+	return slices.ContainsFunc(p.record.Live(), func(g generation.Generation) bool { return g.Number == number })
 }
 
 // keep disposes of an op by keeping its entity, and counts why.
@@ -309,12 +357,11 @@ func (w *worker) settle(q store.Query, op *store.Op, uncertain bool) error {
 	var seen judgement
 	var outcome store.Outcome
 	err := store.Retry(w.ctx, settlePatience, func() (err error) {
-		err = w.writing(1, func(ctx context.Context) (err error) {
-			outcome, err = w.Store.Settle(ctx, q, op.Entry, func(v store.Value) store.Verdict {
-				if seen = w.judge(v); seen == due {
-					return store.Delete
-				}
-				return store.Keep
+		// A stamp that this makes goes unused where the expiry is another now.
+		err = w.writing([]store.Op{*op}, func(ctx context.Context) (err error) {
+			outcome, err = w.Store.Settle(ctx, q, op.Entry, func(v store.Value) (do store.Verdict) {
+				seen, do = w.judge(op.Entry.Key, v)
+				return do
 			})
 			return err
 		})

@@ -126,10 +126,10 @@ func (p *pass) explain(ctx context.Context, x *Explanation, v store.Value, horiz
 func (p *pass) rangeOf(ctx context.Context, x *Explanation, v store.Value) (r shardquery.Range, why string, err error) {
 	if p.target.Type == store.Instant {
 		if len(p.target.ShardValues) == 0 {
-			return p.ranges[0], "", nil
+			return p.all[0], "", nil
 		}
 		// The entity's own shard is in the index only.
-		for _, r := range p.ranges {
+		for _, r := range p.all {
 			in, err := p.shows(ctx, r, v, x.Key)
 			if in || err != nil {
 				return r, "", err
@@ -142,7 +142,7 @@ func (p *pass) rangeOf(ctx context.Context, x *Explanation, v store.Value) (r sh
 		return r, "", err
 	}
 	r = shardquery.Range{Namespace: x.Namespace, Generation: k.Generation, Shard: k.Shard}
-	if slices.Contains(p.ranges, r) {
+	if slices.Contains(p.all, r) {
 		return r, "", nil
 	}
 	for _, g := range p.record.Live() {

@@ -83,7 +83,7 @@ func (p *pass) addKnown() {
 		n, live := shards[id.Generation]
 		shard, err := strconv.Atoi(id.Shard)
 		if err == nil && live && shard >= n && shard <= expirykey.MaxShard && slices.Contains(p.namespaces, id.Namespace) {
-			p.ranges = append(p.ranges, shardquery.Range{Namespace: id.Namespace, Generation: id.Generation, Shard: shard})
+			p.all = append(p.all, shardquery.Range{Namespace: id.Namespace, Generation: id.Generation, Shard: shard})
 		}
 	}
 }
@@ -92,32 +92,43 @@ func (p *pass) addKnown() {
 // returns the nursery's shard count with the highest shard found there: anyone
 // may use a larger, older number in the nursery, so that it is remembered.
 func (p *pass) lookBeyond(ctx context.Context) (nurseryShards int, err error) {
-	nurseryShards = p.record.NurseryShards
 	if p.target.Type == store.Instant {
-		return nurseryShards, nil
+		return p.record.NurseryShards, nil
 	}
 	for _, g := range p.record.Live() {
-		for _, ns := range p.namespaces {
-			shards, err := shardquery.Beyond(ctx, p.Store, p.target.Target, ns, g)
-			if err != nil {
-				return 0, err
-			}
-			if len(shards) == 0 {
-				continue
-			}
-			p.Log.WarnContext(ctx, "entities are stamped with shards past the last one: a writer uses another shard count",
-				"generation", g.Number, "shards", g.Shards, "found", shards, "namespace", ns)
-			if g.Number == expirykey.Nursery {
-				nurseryShards = max(nurseryShards, slices.Max(shards)+1)
-			}
-			for _, shard := range shards {
-				if r := (shardquery.Range{Namespace: ns, Generation: g.Number, Shard: shard}); !slices.Contains(p.ranges, r) {
-					p.ranges = append(p.ranges, r)
-				}
-			}
+		if _, err := p.lookPast(ctx, g); err != nil {
+			return 0, err
+		}
+	}
+	nurseryShards = p.record.NurseryShards
+	for _, r := range p.all {
+		if r.Generation == expirykey.Nursery {
+			nurseryShards = max(nurseryShards, r.Shard+1)
 		}
 	}
 	return nurseryShards, nil
+}
+
+// lookPast adds the ranges of shards past a generation's last one, and reports
+// whether any of them was not known.
+func (p *pass) lookPast(ctx context.Context, g generation.Generation) (added bool, err error) {
+	for _, ns := range p.namespaces {
+		shards, err := shardquery.Beyond(ctx, p.Store, p.target.Target, ns, g)
+		if err != nil {
+			return added, err
+		}
+		if len(shards) > 0 {
+			p.Log.WarnContext(ctx, "entities are stamped with shards past the last one: a writer uses another shard count",
+				"generation", g.Number, "shards", g.Shards, "found", shards, "namespace", ns)
+		}
+		for _, shard := range shards {
+			if r := (shardquery.Range{Namespace: ns, Generation: g.Number, Shard: shard}); !slices.Contains(p.all, r) {
+				p.all = append(p.all, r)
+				added = true
+			}
+		}
+	}
+	return added, nil
 }
 
 // emptyIndex reports whether the target holds entities, but not one entry in
@@ -153,7 +164,7 @@ func (p *pass) countOutside(ctx context.Context) (sum int64, err error) {
 	}
 	for _, ns := range p.namespaces {
 		var mine []shardquery.Range
-		for _, r := range p.ranges {
+		for _, r := range p.all {
 			if r.Namespace == ns {
 				mine = append(mine, r)
 			}

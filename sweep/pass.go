@@ -27,14 +27,22 @@ type pass struct {
 	Config
 	target Target
 	slots  chan struct{} // one for each range that may be swept at the same time
+	still  bool          // leave the life of the generations to sweeps
 	clock  *clock
 	keeper *cursor.Keeper
 	meter  *store.Meter
 
 	record     generation.Record
 	namespaces []string
-	ranges     []shardquery.Range
+	all        []shardquery.Range // of every live generation
+	ranges     []shardquery.Range // those of them that are due
+	grounds    map[int]ground     // by generation
+	draining   bool               // a generation is being carried to the newest one
+	retired    []int
 	horizon    time.Time // when the sweep began; each range takes its own at its claim
+
+	stamping sync.Mutex // guards stamp
+	stamp    stampRecord
 
 	loading    sync.Mutex // held while the cursors are read
 	mu         sync.Mutex // guards what follows
@@ -52,8 +60,8 @@ type pass struct {
 // counts are what workers add up. Stepped turns negative for good where a page
 // could not tell.
 type counts struct {
-	scanned, expired, deleted, conflicts, suspect, malformed, pages, stepped, incomplete atomic.Int64
-	stepsUnknown                                                                         atomic.Bool
+	scanned, expired, deleted, conflicts, suspect, malformed, carried, strays, pages, stepped, behind, incomplete atomic.Int64
+	stepsUnknown                                                                                                  atomic.Bool
 }
 
 func newPass(c Config, t Target, slots chan struct{}) *pass {
@@ -74,18 +82,15 @@ func newPass(c Config, t Target, slots chan struct{}) *pass {
 // pages in flight and final saves go by.
 func (p *pass) run(ctx, work context.Context) error {
 	ctx, work = store.WithMeter(ctx, p.meter), store.WithMeter(work, p.meter)
-	if err := p.loadTable(ctx); err != nil {
-		return err
-	}
-	if err := p.loadRecord(ctx); err != nil {
-		return err
-	}
-	p.horizon = p.clock.Now().Add(-p.target.Retention)
-	if err := p.listNamespaces(ctx); err != nil {
+	if err := p.begin(ctx); err != nil {
 		return err
 	}
 	around, err := p.look(ctx)
+	if err == nil {
+		err = p.survey(ctx)
+	}
 	if err != nil {
+		p.ranges = p.all
 		p.incomplete.Add(int64(len(p.ranges)))
 		return err
 	}
@@ -110,7 +115,18 @@ func (p *pass) run(ctx, work context.Context) error {
 			return nil
 		})
 	}
+	group.Go(func() error { // beside the ranges, and in nobody's place
+		if err := protect(func() error { return p.auditDue(ctx, work) }); err != nil && !p.stopped(ctx, work, err) {
+			p.fail(fmt.Errorf("audit: %w", err))
+		}
+		return nil
+	})
 	_ = group.Wait() // failures are in p.errs
+	if ctx.Err() == nil {
+		if err := p.retire(ctx); err != nil && ctx.Err() == nil {
+			p.fail(err)
+		}
+	}
 	if around != nil && ctx.Err() == nil {
 		if err := around(ctx); err != nil && ctx.Err() == nil {
 			p.fail(err)
@@ -123,6 +139,18 @@ func (p *pass) run(ctx, work context.Context) error {
 		return errStopped
 	}
 	return nil
+}
+
+// begin reads the records and takes the horizon.
+func (p *pass) begin(ctx context.Context) error {
+	if err := p.loadTable(ctx); err != nil {
+		return err
+	}
+	if err := p.loadRecord(ctx); err != nil {
+		return err
+	}
+	p.horizon = p.clock.Now().Add(-p.target.Retention)
+	return p.listNamespaces(ctx)
 }
 
 // Workers come in one after the other: a process that was begun together with
@@ -164,7 +192,7 @@ func (p *pass) one(ctx, work context.Context, t turn, queue *queue) {
 		p.incomplete.Add(1)
 	case err == nil:
 		p.Progress.RangesDone.Add(1)
-	case errors.Is(err, errStopped) || ended(ctx, err) || ended(work, err):
+	case p.stopped(ctx, work, err):
 		p.incomplete.Add(1)
 	case errors.Is(err, errBlocked) && p.mayStillSettle():
 		p.Log.DebugContext(ctx, "cannot claim a range yet", "range", p.id(r).Key(), "error", err)
@@ -178,6 +206,11 @@ func (p *pass) one(ctx, work context.Context, t turn, queue *queue) {
 		p.fail(fmt.Errorf("%v: %w", r, err))
 		p.Log.ErrorContext(ctx, "range failed", "range", p.id(r).Key(), "error", err)
 	}
+}
+
+// stopped reports whether an error only says that the sweep was asked to stop.
+func (p *pass) stopped(ctx, work context.Context, err error) bool {
+	return errors.Is(err, errStopped) || ended(ctx, err) || ended(work, err)
 }
 
 // fail keeps an error for the target's result.
@@ -261,8 +294,8 @@ func (p *pass) loadRecord(ctx context.Context) error {
 		if err := p.suits(rec, missing); err != nil {
 			return err
 		}
-		next := p.wanted(rec, missing)
-		if same(rec, next) {
+		next, steps := p.wanted(rec, missing)
+		if !missing && rec.Says(next) {
 			p.record = rec
 			return nil
 		}
@@ -274,7 +307,32 @@ func (p *pass) loadRecord(ctx context.Context) error {
 		if errors.Is(err, store.ErrConflict) {
 			continue // another worker was first: see what it wrote
 		}
+		if err == nil {
+			p.tell(ctx, rec, next, steps)
+		}
 		return err
+	}
+}
+
+// reloadRecord reads the target record again.
+func (p *pass) reloadRecord(ctx context.Context) error {
+	return patiently(ctx, func(ctx context.Context) error {
+		rec, _, err := generation.Load(ctx, p.Store, p.target.Name)
+		if err == nil {
+			p.record = rec
+		}
+		return err
+	})
+}
+
+// tell says what became of the target record.
+func (p *pass) tell(ctx context.Context, was, is generation.Record, steps []generation.Step) {
+	for _, s := range steps {
+		p.Log.InfoContext(ctx, "generation is "+string(s.State), "generation", s.Generation)
+	}
+	if n := len(is.Generations); n > 0 && was.Target != "" && (was.Staleness != is.Staleness || was.Slack != is.Slack) {
+		p.Log.InfoContext(ctx, "the bounds for writers changed; for generations that are open already the larger ones count",
+			"staleness", is.Staleness, "slack", is.Slack, "before_staleness", was.Staleness, "before_slack", was.Slack)
 	}
 }
 
@@ -293,27 +351,45 @@ func (p *pass) suits(rec generation.Record, missing bool) error {
 	return nil
 }
 
-// wanted returns the target record as the configuration wants it.
-func (p *pass) wanted(rec generation.Record, missing bool) generation.Record {
-	t := p.target
+// wanted returns the target record as the configuration and the time want it, and
+// what the time did to it.
+func (p *pass) wanted(rec generation.Record, missing bool) (generation.Record, []generation.Step) {
+	t, now := p.target, p.clock.Now()
 	if missing {
-		return FirstRecord(t, p.clock.Now())
+		return FirstRecord(t, now), nil
 	}
 	if t.Generations {
-		rec = rec.OpenFirst(t.Shards, p.clock.Now())
+		rec = rec.OpenFirst(t.Shards, now)
 	}
-	if n := len(rec.Generations); n > 0 && rec.Generations[n-1].Shards != t.Shards && t.Generations {
-		p.Log.Warn("the configured shards are for the next generation", "shards", t.Shards,
-			"generation", rec.Generations[n-1].Number, "generation_shards", rec.Generations[n-1].Shards)
+	if n := len(rec.Generations); n > 0 && t.Generations {
+		newest := rec.Generations[n-1]
+		if newest.Shards != t.Shards {
+			p.Log.Warn("the configured shards are for the next generation", "shards", t.Shards,
+				"generation", newest.Number, "generation_shards", newest.Shards)
+		}
+		if newest.Ramp != t.Policy.Ramp && newest.Number != generation.First {
+			p.Log.Warn("the configured ramp is for the next generation", "ramp", t.Policy.Ramp,
+				"generation", newest.Number, "generation_ramp", newest.Ramp)
+		}
 	}
 	rec.Kind, rec.Property = t.Kind, t.Property
 	rec.NurseryShards = max(rec.NurseryShards, t.Shards)
-	return rec
+	rec = rec.Follow(t.Policy)
+	if p.still {
+		return rec, nil
+	}
+	return rec.Next(t.policy(), now)
 }
 
-func same(a, b generation.Record) bool {
-	return a.Revision != "" && a.Kind == b.Kind && a.Property == b.Property && a.NurseryShards == b.NurseryShards &&
-		len(a.Generations) == len(b.Generations)
+// policy returns how generations follow each other: not at all where the layout
+// has none, though some may be left of another layout.
+func (t Target) policy() generation.Policy {
+	policy := t.Policy
+	policy.Shards = t.Shards
+	if !t.Generations {
+		policy.Every = 0
+	}
+	return policy
 }
 
 func revisionCount(revision string) int64 {
@@ -375,10 +451,10 @@ func (t Target) scope() string {
 // record and the cursors.
 func (p *pass) listRanges() {
 	if p.target.Type == store.Instant {
-		p.ranges = shardquery.InstantRanges(p.target.ShardValues, p.namespaces)
+		p.all = shardquery.InstantRanges(p.target.ShardValues, p.namespaces)
 		return
 	}
-	p.ranges = shardquery.Ranges(p.record.Live(), p.namespaces)
+	p.all = shardquery.Ranges(p.record.Live(), p.namespaces)
 	p.addKnown()
 }
 
@@ -402,9 +478,13 @@ func (p *pass) cursor(r shardquery.Range) cursor.Cursor {
 			opened = g.Opened
 		}
 	}
+	return p.cursorAt(p.id(r), opened)
+}
+
+func (p *pass) cursorAt(id cursor.ID, opened time.Time) cursor.Cursor {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := p.table.Get(p.id(r), cursor.Scope{Kind: p.target.Kind, Property: p.target.Property, Layout: p.target.scope(), Opened: opened}, p.target.Type)
+	c := p.table.Get(id, cursor.Scope{Kind: p.target.Kind, Property: p.target.Property, Layout: p.target.scope(), Opened: opened}, p.target.Type)
 	if c.Seen.IsZero() {
 		c.Seen = p.loaded
 	}
@@ -440,12 +520,15 @@ func (p *pass) waited(why throttle.Reason, d time.Duration) {
 }
 
 // addSteps adds up the deleted points that a read stepped over.
-func (p *pass) addSteps(n int64) {
+func (p *pass) addSteps(n int64, fromStart bool) {
 	if n == store.UnknownSteps {
 		p.stepsUnknown.Store(true)
 		return
 	}
 	p.counts.stepped.Add(n)
+	if fromStart {
+		p.counts.behind.Add(n)
+	}
 }
 
 func (p *pass) result() TargetResult {
@@ -459,12 +542,14 @@ func (p *pass) result() TargetResult {
 		Name: p.target.Name, Horizon: p.horizon,
 		Scanned: p.scanned.Load(), Expired: p.expired.Load(), Deleted: p.deleted.Load(), Conflicts: p.conflicts.Load(),
 		Suspect: p.suspect.Load(), Malformed: p.malformed.Load(), Outside: rec.Outside, Pages: p.pages.Load(),
-		Ranges: len(p.ranges), Incomplete: int(p.incomplete.Load()), Retired: []int{},
+		Carried: p.carried.Load(), Strays: p.strays.Load(),
+		Ranges: len(p.ranges), Incomplete: int(p.incomplete.Load()), Retired: append([]int{}, p.retired...),
 		Operations: p.meter.Operations(), Throttled: map[string]float64{}, EmptyIndex: rec.EmptyIndex,
 	}
 	if !p.stepsUnknown.Load() {
 		n := p.counts.stepped.Load()
-		res.Stepped = &n
+		behind := p.counts.behind.Load()
+		res.Stepped, res.Behind = &n, &behind
 	}
 	for why, d := range p.throttled {
 		res.Throttled[string(why)] = d.Seconds()
@@ -530,7 +615,7 @@ func (q *queue) next() (t turn, ok bool) {
 
 // FirstRecord returns the target record that a target without one would get.
 func FirstRecord(t Target, now time.Time) generation.Record {
-	return generation.New(t.Name, t.Kind, t.Property, t.Shards, t.Generations, now)
+	return generation.New(t.Name, t.Kind, t.Property, t.Shards, t.Generations, now).Follow(t.Policy)
 }
 
 // EnsureRecord returns the target record, as the configuration wants it, and
@@ -539,6 +624,7 @@ func FirstRecord(t Target, now time.Time) generation.Record {
 func EnsureRecord(ctx context.Context, c Config, t Target) (generation.Record, error) {
 	c.Apply, c.Progress = true, new(Progress)
 	p := newPass(c, t, nil)
+	p.still = true
 	if err := p.loadTable(ctx); err != nil {
 		return generation.Record{}, err
 	}

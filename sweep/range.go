@@ -45,6 +45,12 @@ type worker struct {
 	ops     []store.Op
 	stuck   bool // an entry could not be settled: the cursor stays before it
 
+	ground    ground
+	carry     *carrier // where what is not due goes; nil where it stays
+	auditing  bool     // what is found are strays
+	disposed  bool     // something was deleted or carried
+	fromStart bool     // this is a read from the range's start
+
 	unsettled int  // such entries, all told
 	contended bool // a batch is being taken apart
 }
@@ -63,17 +69,25 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 		}
 	}
 	now := p.clock.Now()
-	w := &worker{pass: p, r: r, ctx: ctx, work: work, horizon: now.Add(-p.target.Retention), first: cur,
-		key: cur.Key(), ahead: new(ahead), chunk: p.target.Page, pacer: throttle.NewPacer(p.Now, p.target.Pace, p.target.Page)}
+	if !p.due(r.Generation, cur, now) {
+		return finished, 0, nil // another worker was faster
+	}
+	w := &worker{pass: p, r: r, ctx: ctx, work: work, horizon: now.Add(-p.target.Retention), first: cur, key: cur.Key(),
+		ground: p.grounds[r.Generation], ahead: new(ahead), chunk: p.target.Page, pacer: p.pacer(r)}
+	if w.ground.drain {
+		w.carry = w.drainer()
+	}
+	sealed := !w.ground.sealed.IsZero()
 
 	fresh := cur.Position.IsZero() // then this sweep reads it from its start
-	rewind := !fresh && p.rewindDue(cur, now)
-	reader := w.reader(cur.Position, w.horizon)
+	w.fromStart = fresh
+	behind := !fresh && p.behindDue(r.Generation, cur, now)
+	reader := w.reader(cur.Position, w.until())
 	more, err := w.nonEmpty(reader)
 	if err != nil {
 		return unfinished, 0, err
 	}
-	if len(w.page.Entries) == 0 && !rewind {
+	if len(w.page.Entries) == 0 && !behind && !sealed {
 		return finished, 0, w.idle(now)
 	}
 	if p.Apply {
@@ -101,7 +115,7 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 		}()
 		w.token = w.claim.Cursor().Lease.Token
 		// Each claim begins with an empty bucket: a crash loop gains nothing.
-		w.pacer = throttle.NewPacer(p.Now, p.target.Pace, p.target.Page)
+		w.pacer = p.pacer(r)
 	}
 	if err := w.walk(reader, more, w.moveCursor); err != nil {
 		return unfinished, 0, err
@@ -116,11 +130,16 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 		})
 	}
 	settled := !w.stuck
-	if rewind {
+	if behind {
 		if err := w.readBehind(now); err != nil {
 			return unfinished, 0, err
 		}
 		settled = settled && !w.stuck
+	}
+	if sealed && settled && w.claim != nil {
+		if err := w.takeStock(); err != nil {
+			return unfinished, 0, err
+		}
 	}
 	if w.claim != nil {
 		claim := w.claim
@@ -135,6 +154,20 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 	return finished, 0, nil
 }
 
+// until returns the last instant of expiry that the sweep wants of its range: the
+// horizon, or all there is where what is not due is carried.
+func (w *worker) until() time.Time {
+	if w.carry != nil {
+		return shardquery.LastInstant
+	}
+	return w.horizon
+}
+
+// pacer returns a pacer for the deletes in a range, with an empty bucket.
+func (p *pass) pacer(r shardquery.Range) *throttle.Pacer {
+	return throttle.NewPacer(p.Now, p.target.Pace.Part(p.ownPart(r.Generation)), p.target.Page)
+}
+
 // reader returns a reader of the range with everything but its bounds set.
 func (w *worker) reader(from store.Position, until time.Time) *shardquery.Reader {
 	return &shardquery.Reader{Store: w.Store, Target: w.target.Target, Range: w.r, From: from, Until: until,
@@ -146,7 +179,7 @@ func (w *worker) reader(from store.Position, until time.Time) *shardquery.Reader
 // older by a page than what a read after the write would see; the writes'
 // conditions see to that.
 type ahead struct {
-	reader *shardquery.Reader
+	reader reader
 	page   store.Page
 	more   bool
 	err    error
@@ -180,8 +213,15 @@ func (a *ahead) end() {
 	a.reader = nil
 }
 
+// A reader reads a stretch of an index page by page.
+type reader interface {
+	Next(ctx context.Context, page *store.Page) (more bool, err error)
+	Query() store.Query       // that read the last page
+	Position() store.Position // everything before was read
+}
+
 // next reads one page, or takes the one that was read ahead, and counts it.
-func (w *worker) next(reader *shardquery.Reader) (more bool, err error) {
+func (w *worker) next(reader reader) (more bool, err error) {
 	if a := w.ahead; a.done != nil {
 		<-a.done
 		more, err = a.more, a.err
@@ -194,13 +234,13 @@ func (w *worker) next(reader *shardquery.Reader) (more bool, err error) {
 		w.scanned.Add(int64(len(w.page.Entries)))
 		w.Progress.Scanned.Add(int64(len(w.page.Entries)))
 		w.pages.Add(1)
-		w.addSteps(w.page.SteppedOver)
+		w.addSteps(w.page.SteppedOver, w.fromStart)
 	}
 	return more, err
 }
 
 // nonEmpty reads on until a page has entries or the reader is at its end.
-func (w *worker) nonEmpty(reader *shardquery.Reader) (more bool, err error) {
+func (w *worker) nonEmpty(reader reader) (more bool, err error) {
 	for {
 		more, err = w.next(reader)
 		if err != nil || !more || len(w.page.Entries) > 0 {
@@ -211,7 +251,7 @@ func (w *worker) nonEmpty(reader *shardquery.Reader) (more bool, err error) {
 
 // walk works through the page at hand and those that follow it. After each one
 // moved is told up to where everything is disposed of.
-func (w *worker) walk(reader *shardquery.Reader, more bool, moved func(store.Position, int)) error {
+func (w *worker) walk(reader reader, more bool, moved func(store.Position, int)) error {
 	defer w.ahead.end()
 	for {
 		if len(w.page.Entries) > 0 {
@@ -231,6 +271,8 @@ func (w *worker) walk(reader *shardquery.Reader, more bool, moved func(store.Pos
 			if err != nil {
 				return err
 			}
+		} else if more && !w.stuck {
+			moved(reader.Position(), 0) // a window of nothing but tombstones
 		}
 		if !more {
 			return nil
@@ -262,7 +304,7 @@ func (w *worker) limit() time.Time { return w.horizon.Add(-w.target.Overlap) }
 // moveCursor moves the cursor over a disposed prefix, as far as its limit. A
 // zero position leaves it where it is.
 func (w *worker) moveCursor(to store.Position, deleted int) {
-	if stop := w.r.At(w.limit()); !to.IsZero() && to.Value.Compare(stop.Value) >= 0 {
+	if stop := w.r.At(w.limit()); w.carry == nil && !to.IsZero() && to.Value.Compare(stop.Value) >= 0 {
 		to = stop
 	}
 	w.update(func(c *cursor.Cursor) {
@@ -284,19 +326,24 @@ func later(a, b store.Position) store.Position {
 // readBehind reads the range from its start, or from where the last attempt came
 // to, up to the cursor, for entries that were written behind it.
 func (w *worker) readBehind(now time.Time) error {
-	from := w.first.Rewind.Position
-	if w.first.Rewind.Began.IsZero() {
-		from = store.Position{}
-		w.update(func(c *cursor.Cursor) { c.Rewind.Began = now.Truncate(time.Microsecond); c.Rewind.Position = from })
+	began, from := w.first.Rewind.Began, w.first.Rewind.Position
+	if began.IsZero() || began.Before(w.ground.since) { // an attempt from before the sealing shows too little
+		began, from = now.Truncate(time.Microsecond), store.Position{}
+		w.update(func(c *cursor.Cursor) { c.Rewind.Began, c.Rewind.Position = began, from })
 	}
-	w.stuck = false
-	reader := w.reader(from, w.horizon)
+	w.stuck, w.fromStart = false, true
+	reader := w.reader(from, w.until())
 	// The last sweep's cursor is far enough: from there on this one has been.
-	if until, err := w.r.Expires(w.first.Position.Value); err == nil && until.Before(w.horizon) {
+	if until, err := w.r.Expires(w.first.Position.Value); err == nil && until.Before(reader.Until) {
 		reader.Until = until
 		if w.first.Position.Key == "" {
 			reader.Until = until.Add(-w.r.Resolution())
 		}
+	}
+	// Of a range that was read to its end since the sealing, suspects alone are left.
+	suspects := w.ground.drain && !w.first.Rewind.Done.Before(w.ground.since)
+	if floor := w.floor(w.horizon); suspects && floor.Before(reader.Until) {
+		reader.Until = floor
 	}
 	more, err := w.next(reader)
 	if err != nil {
@@ -311,7 +358,11 @@ func (w *worker) readBehind(now time.Time) error {
 		})
 	})
 	if err == nil && !w.stuck {
-		w.update(func(c *cursor.Cursor) { c.Rewind = cursor.Rewind{Done: now.Truncate(time.Microsecond)} })
+		done := began
+		if suspects {
+			done = w.first.Rewind.Done
+		}
+		w.update(func(c *cursor.Cursor) { c.Rewind = cursor.Rewind{Done: done} })
 	}
 	return err
 }

@@ -76,15 +76,15 @@ func Status(ctx context.Context, c Config, t Target) (TargetStatus, error) {
 		st.Generations = append(st.Generations, GenerationStatus{Number: g.Number, State: "filling", Shards: g.Shards, Opened: g.Opened})
 	}
 	p.listRanges()
-	slices.SortStableFunc(p.ranges, func(a, b shardquery.Range) int { return age(a) - age(b) })
+	slices.SortStableFunc(p.all, func(a, b shardquery.Range) int { return age(a) - age(b) })
 
 	horizon := p.clock.Now().Add(-t.Retention)
 	var mu sync.Mutex
 	var oldest time.Time
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(max(1, c.Workers))
-	complete, last := len(p.ranges) > 0, time.Time{}
-	for _, r := range p.ranges {
+	complete, last := len(p.all) > 0, time.Time{}
+	for _, r := range p.all {
 		cur := p.cursor(r)
 		st.Ranges = append(st.Ranges, p.rangeStatus(r, cur))
 		if cur.Swept.IsZero() {
@@ -124,7 +124,17 @@ func (p *pass) rangeStatus(r shardquery.Range, cur cursor.Cursor) RangeStatus {
 // firstDue returns when the first well-formed entry of a range, from its cursor
 // on, became due; the zero time where none is.
 func (p *pass) firstDue(ctx context.Context, r shardquery.Range, from store.Position, horizon time.Time) (time.Time, error) {
-	reader := &shardquery.Reader{Store: p.Store, Target: p.target.Target, Range: r, From: from, Until: horizon,
+	at, err := p.firstOf(ctx, r, from, horizon, horizon, func(j judgement) bool { return j == due })
+	if at.IsZero() || err != nil {
+		return time.Time{}, err
+	}
+	return at.Add(p.target.Retention), nil
+}
+
+// firstOf returns when the first entry of a range expires that is wanted, by what
+// it is at a horizon; the zero time where there is none.
+func (p *pass) firstOf(ctx context.Context, r shardquery.Range, from store.Position, until, horizon time.Time, want func(judgement) bool) (time.Time, error) {
+	reader := &shardquery.Reader{Store: p.Store, Target: p.target.Target, Range: r, From: from, Until: until,
 		Plain: p.floor(horizon), Page: 1, Now: p.Now}
 	var page store.Page
 	for {
@@ -133,9 +143,8 @@ func (p *pass) firstDue(ctx context.Context, r shardquery.Range, from store.Posi
 			return time.Time{}, err
 		}
 		for _, e := range page.Entries {
-			if p.decide(e.Value, horizon) == due {
-				at, err := r.Expires(e.Value)
-				return at.Add(p.target.Retention), err
+			if want(p.decide(e.Value, horizon)) {
+				return r.Expires(e.Value)
 			}
 		}
 		if !more {

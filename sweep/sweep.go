@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -29,19 +30,20 @@ import (
 // A Target is what is swept and how. The configuration validates it.
 type Target struct {
 	store.Target
-	Layout       string         // as configured; part of what a cursor is good for
-	Generations  bool           // the layout has generations beside the nursery
-	ShardValues  []store.Value  // of Target.ShardProperty, where there is one
-	Namespaces   []string       // or just "*" for all that the store lists
-	Shards       int            // of a generation opened now, and of the nursery at least; 0 for timestamps
-	Retention    time.Duration  // kept this long past expires
-	MaxAge       time.Duration  // an expiry older than this before the horizon is suspect
-	Rewind       time.Duration  // how often a range is read from its start
-	Overlap      time.Duration  // a saved cursor stays this much behind the horizon
-	Page         int            // entries per page, 1 to store.MaxPage
-	Lease        time.Duration  // how long a claim holds without renewal
-	MaxClockSkew time.Duration  // more than this between local and store's clock stops the sweep
-	Pace         throttle.Limit // of each range
+	Layout       string            // as configured; part of what a cursor is good for
+	Generations  bool              // the layout has generations beside the nursery
+	ShardValues  []store.Value     // of Target.ShardProperty, where there is one
+	Namespaces   []string          // or just "*" for all that the store lists
+	Shards       int               // of a generation opened now, and of the nursery at least; 0 for timestamps
+	Policy       generation.Policy // how generations follow each other; its Shards count for nothing
+	Retention    time.Duration     // kept this long past expires
+	MaxAge       time.Duration     // an expiry older than this before the horizon is suspect
+	Rewind       time.Duration     // how often a range is read from its start
+	Overlap      time.Duration     // a saved cursor stays this much behind the horizon
+	Page         int               // entries per page, 1 to store.MaxPage
+	Lease        time.Duration     // how long a claim holds without renewal
+	MaxClockSkew time.Duration     // more than this between local and store's clock stops the sweep
+	Pace         throttle.Limit    // of each range
 }
 
 // A Config says what a sweep works on. The zero Config deletes nothing.
@@ -91,10 +93,11 @@ type TargetResult struct {
 	Suspect    int64  `json:"suspect"`   // implausibly old, kept
 	Malformed  int64  `json:"malformed"` // not an expiry, kept
 	Outside    int64  `json:"outside"`   // carry the property but lie in no range
-	Carried    int64  `json:"carried"`
-	Strays     int64  `json:"strays"`
+	Carried    int64  `json:"carried"`   // survivors of a draining generation, stamped anew
+	Strays     int64  `json:"strays"`    // found by the audit, and deleted or moved to the nursery
 	Pages      int64  `json:"pages"`
-	Stepped    *int64 `json:"points_stepped_over"` // nil where the store cannot tell
+	Stepped    *int64 `json:"points_stepped_over"`            // nil where the store cannot tell
+	Behind     *int64 `json:"points_stepped_over_from_start"` // of these, in reads of a range from its start
 	Ranges     int    `json:"ranges"`
 	Incomplete int    `json:"ranges_incomplete"`
 	Retired    []int  `json:"retired"`
@@ -122,7 +125,10 @@ var errStopped = errors.New("stopped")
 // Run sweeps every target once. When ctx is done it begins no new page, gives
 // the pages in flight the grace, saves the cursors and releases the leases.
 // What failed stands in the result: a failing range or target stops no other.
-func Run(ctx context.Context, c Config) Result {
+func Run(ctx context.Context, c Config) Result { return run(ctx, c, (*pass).run) }
+
+// run works through the targets, side by side.
+func run(ctx context.Context, c Config, do func(p *pass, ctx, work context.Context) error) Result {
 	if c.Progress == nil {
 		c.Progress = new(Progress)
 	}
@@ -135,7 +141,7 @@ func Run(ctx context.Context, c Config) Result {
 	group.SetLimit(max(1, c.Workers)) // no more targets at once than could have a worker each
 	for i, t := range c.Targets {
 		group.Go(func() error {
-			res.Targets[i] = sweepTarget(ctx, work, c, t, slots)
+			res.Targets[i] = sweepTarget(ctx, work, newPass(c, t, slots), do)
 			return nil
 		})
 	}
@@ -149,10 +155,10 @@ func Run(ctx context.Context, c Config) Result {
 
 // sweepTarget sweeps one target and turns whatever happens, a panic included,
 // into its result.
-func sweepTarget(ctx, work context.Context, c Config, t Target, slots chan struct{}) (res TargetResult) {
+func sweepTarget(ctx, work context.Context, p *pass, do func(p *pass, ctx, work context.Context) error) (res TargetResult) {
+	c, t := p.Config, p.target
 	began := c.Now()
-	p := newPass(c, t, slots)
-	err := protect(func() error { return p.run(ctx, work) })
+	err := protect(func() error { return do(p, ctx, work) })
 	if ended(ctx, err) || ended(work, err) {
 		err = errStopped
 	}
@@ -172,7 +178,7 @@ func sweepTarget(ctx, work context.Context, c Config, t Target, slots chan struc
 	case stopped || !res.Complete:
 		level, verb = slog.LevelWarn, "sweep stopped before its end"
 	}
-	c.Log.LogAttrs(ctx, level, verb, slog.String("target", t.Name), slog.Bool("apply", c.Apply),
+	p.Log.LogAttrs(ctx, level, verb, slog.Bool("apply", c.Apply),
 		slog.Int64("expired", res.Expired), slog.Int64("deleted", res.Deleted), slog.Int64("scanned", res.Scanned),
 		slog.Int64("conflicts", res.Conflicts), slog.Int64("suspect", res.Suspect), slog.Int64("malformed", res.Malformed),
 		slog.Int64("outside", res.Outside), slog.Int("ranges", res.Ranges), slog.Int("ranges_incomplete", res.Incomplete),

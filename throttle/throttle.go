@@ -23,6 +23,12 @@ type Limit struct {
 	Unlimited bool // PerSecond does not count
 }
 
+// Part returns a part of the limit, such as a half.
+func (l Limit) Part(share float64) Limit {
+	l.PerSecond *= share
+	return l
+}
+
 // A Reason names what held a range back, as logs, status and metrics show it.
 type Reason string
 

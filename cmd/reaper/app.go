@@ -18,6 +18,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/datastore"
 	"github.com/reaper-ttl/reaper/store/embedded"
@@ -219,6 +220,8 @@ func sweepTarget(t config.Target) sweep.Target {
 		Target: t.StoreTarget(), Layout: string(t.Layout), Generations: t.Layout == config.LayoutGeneration,
 		ShardValues: t.StoreShards(), Namespaces: namespaces, Shards: t.Shards, Retention: t.Retention, MaxAge: t.MaxAge, Rewind: t.Rewind,
 		Overlap: t.Overlap, Page: t.Page, Lease: t.Lease, MaxClockSkew: t.MaxClockSkew,
+		Policy: generation.Policy{Every: t.Generations.Every, Ramp: t.Generations.Ramp, Staleness: t.Generations.Staleness,
+			Slack: t.Generations.Slack, Settle: t.Generations.Settle, Keep: t.Generations.Keep, Shards: t.Shards},
 		Pace: throttle.Limit{PerSecond: t.Pace.Max.Most, Unlimited: t.Pace.Max.Unlimited},
 	}
 }

@@ -1,0 +1,187 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// auditEvery is how often a round over retired ground begins.
+const auditEvery = 24 * time.Hour
+
+// auditShard stands in the place of a shard in the cursor record of the audit,
+// which there is one of for each namespace, in generation 0.
+const auditShard = "audit"
+
+// Audit makes a full round over the retired and sealed ground of each target, and
+// does nothing else: strays that are due are deleted, the others are moved to the
+// nursery.
+func Audit(ctx context.Context, c Config) Result {
+	return run(ctx, c, (*pass).runAudit)
+}
+
+func (p *pass) runAudit(ctx, work context.Context) error {
+	ctx, work = store.WithMeter(ctx, p.meter), store.WithMeter(work, p.meter)
+	if err := p.begin(ctx); err != nil {
+		return err
+	}
+	p.listRanges()
+	if err := p.survey(ctx); err != nil {
+		return err
+	}
+	p.ranges = nil // none of them is swept
+	for _, ns := range p.namespaces {
+		if err := p.audit(ctx, work, ns, true); err != nil {
+			return fmt.Errorf("audit: %w", err)
+		}
+	}
+	return nil
+}
+
+// auditDue goes on with the audit in each namespace where it is under way or due.
+func (p *pass) auditDue(ctx, work context.Context) error {
+	if p.target.Type != store.Text || len(p.record.Generations) == 0 {
+		return nil
+	}
+	for _, ns := range p.namespaces {
+		c := p.auditCursor(ns)
+		if c.Rewind.Began.IsZero() && p.clock.Now().Before(c.Rewind.Done.Add(jitter(auditEvery, c.Key()))) {
+			continue
+		}
+		if err := p.audit(ctx, work, ns, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *pass) auditCursor(ns string) cursor.Cursor {
+	return p.cursorAt(cursor.ID{Target: p.target.Name, Namespace: ns, Generation: expirykey.Nursery, Shard: auditShard}, p.record.Created)
+}
+
+// audit goes over the ground of one namespace: from where the last sweep left it
+// or, anew, from the beginning to the end. Only one worker at a time does.
+func (p *pass) audit(ctx, work context.Context, ns string, anew bool) error {
+	ground := p.auditGround(ns)
+	cur := p.auditCursor(ns)
+	if len(ground) == 0 {
+		return nil
+	}
+	now := p.clock.Now()
+	r := shardquery.Range{Namespace: ns}
+	w := &worker{pass: p, r: r, ctx: ctx, work: work, horizon: now.Add(-p.target.Retention), first: cur, key: cur.Key(),
+		ahead: new(ahead), chunk: p.target.Page, pacer: p.pacer(r), auditing: true, fromStart: true}
+	if p.Apply {
+		claim, err := p.keeper.Claim(ctx, cur)
+		if errors.Is(err, cursor.ErrTaken) && !anew {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		w.claim, w.token = claim, claim.Cursor().Lease.Token
+	}
+	err := w.goOver(ground, anew, now)
+	if w.claim != nil {
+		err = errors.Join(err, w.claim.Release(w.work))
+	}
+	return err
+}
+
+// goOver reads the ground and disposes of what is on it.
+func (w *worker) goOver(ground []stretch, anew bool, now time.Time) error {
+	at, began := w.first.Position, w.first.Rewind.Began
+	if anew || began.IsZero() {
+		at, began = store.Position{}, now.Truncate(time.Microsecond)
+	}
+	w.update(func(c *cursor.Cursor) { c.Position, c.Rewind.Began = at, began })
+	for _, s := range ground {
+		if at.Value.Text >= s.to {
+			continue
+		}
+		reader := &shardquery.Stretch{Store: w.Store, Target: w.target.Target, Namespace: w.r.Namespace, From: s.from, To: s.to,
+			Plain: w.floor(w.horizon), Page: w.pacer.Burst(w.target.Page), Now: w.Now}
+		if at.Value.Text > s.from {
+			reader.After = at
+		}
+		w.carry = w.mover(s)
+		w.stuck = false
+		more, err := w.next(reader)
+		if err != nil {
+			return err
+		}
+		err = w.walk(reader, more, func(to store.Position, deleted int) {
+			w.update(func(c *cursor.Cursor) {
+				c.Deleted += int64(deleted)
+				if !to.IsZero() {
+					c.Position = to
+				}
+			})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	w.update(func(c *cursor.Cursor) { c.Position, c.Rewind = store.Position{}, cursor.Rewind{Done: began} })
+	return nil
+}
+
+// mover returns what carries strays to the nursery.
+func (w *worker) mover(s stretch) *carrier {
+	return &carrier{w: w, pacers: map[into]*throttle.Pacer{}, most: w.target.Page,
+		leaves: func(number int) bool { return s.first <= number && number <= s.last },
+		to: func(r generation.Record, _ string) generation.Stamper {
+			return generation.Stamper{Shards: max(1, r.NurseryShards)}
+		},
+		part: func(expirykey.Key) float64 { return nurseryPart },
+	}
+}
+
+// A stretch is ground on which nothing should be: [from, to) in the order of keys.
+type stretch struct {
+	from, to    string
+	first, last int // generations
+}
+
+// auditGround lists, in the order of keys, the generations that have retired and,
+// of those that are sealed, what lies before the first survivor.
+func (p *pass) auditGround(ns string) (list []stretch) {
+	next := generation.First
+	for _, g := range p.record.Generations {
+		list = appendRetired(list, next, g.Number-1)
+		next = g.Number + 1
+		if p.grounds[g.Number].sealed.IsZero() {
+			continue
+		}
+		for shard := range g.Shards {
+			r := shardquery.Range{Namespace: ns, Generation: g.Number, Shard: shard}
+			c := p.cursor(r)
+			if c.Rewind.Done.Before(p.grounds[g.Number].sealed) || c.Stock.Suspects {
+				continue // its own reads see to it
+			}
+			from, to := expirykey.Range(g.Number, shard)
+			if !c.Stock.Next.IsZero() {
+				to = r.At(c.Stock.Next).Value.Text
+			}
+			list = append(list, stretch{from, to, g.Number, g.Number})
+		}
+	}
+	return list
+}
+
+func appendRetired(list []stretch, first, last int) []stretch {
+	if first > last {
+		return list
+	}
+	from, _ := expirykey.GenerationRange(first)
+	_, to := expirykey.GenerationRange(last)
+	return append(list, stretch{from, to, first, last})
+}

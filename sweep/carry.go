@@ -1,0 +1,163 @@
+package sweep
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// A carrier gives entities that are not due a key in another generation. What it
+// writes counts against the pace of the ranges that it writes into: each has a
+// part set aside for it there, so that all carriers and the range's own deletes
+// together stay within the limit, whichever processes they are in.
+type carrier struct {
+	w      *worker
+	leaves func(number int) bool // whether entities leave this generation
+	to     func(r generation.Record, id string) generation.Stamper
+	part   func(to expirykey.Key) float64 // of a range's limit, for this carrier
+	most   int                            // entities in one write
+
+	record generation.Record // the last one used
+	pacers map[into]*throttle.Pacer
+}
+
+// into names a range that is written into; the namespace stays as it is.
+type into struct{ generation, shard int }
+
+// The parts of a range's limit. A generation that is drained has one carrier for
+// each of its ranges; the audit has one in all.
+const (
+	drainPart   = 0.5
+	nurseryPart = 0.1
+)
+
+// ownPart returns the part of a range's limit that is for its own deletes.
+func (p *pass) ownPart(number int) float64 {
+	n := len(p.record.Generations)
+	switch {
+	case n == 0:
+		return 1
+	case number == expirykey.Nursery:
+		return 1 - nurseryPart
+	case number == p.record.Generations[n-1].Number && p.record.Draining():
+		return 1 - drainPart
+	}
+	return 1
+}
+
+// drainer returns what carries the survivors of a range to the newest generation,
+// as a follower would stamp them.
+func (w *worker) drainer() *carrier {
+	shards := 1
+	for _, g := range w.record.Generations {
+		if g.Number == w.r.Generation {
+			shards = g.Shards
+		}
+	}
+	c := &carrier{w: w, pacers: map[into]*throttle.Pacer{}, most: w.target.Page,
+		leaves: func(number int) bool { return number == w.r.Generation },
+		to: func(r generation.Record, id string) generation.Stamper {
+			return r.StamperFor(id, w.clock.Now())
+		},
+	}
+	// Where shards are taken from hashes, as they should be, few ranges lead to
+	// another one: those that agree in the remainder by a common divisor. They
+	// share one half of what is set aside, and any others the other half.
+	c.part = func(to expirykey.Key) float64 {
+		common := gcd(shards, c.shards(to.Generation))
+		if (to.Shard-w.r.Shard)%common == 0 {
+			return drainPart / 2 * float64(common) / float64(shards)
+		}
+		return drainPart / 2 / float64(shards)
+	}
+	return c
+}
+
+// shards returns how many shards a generation has.
+func (c *carrier) shards(number int) int {
+	for _, g := range c.record.Generations {
+		if g.Number == number {
+			return g.Shards
+		}
+	}
+	return max(1, c.record.NurseryShards)
+}
+
+func gcd(a, b int) int {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// key returns the new key of an entity, by the record that was used last.
+func (c *carrier) key(entity string, expires time.Time) (expirykey.Key, error) {
+	keyer, ok := c.w.Store.(store.Keyer)
+	if !ok {
+		return expirykey.Key{}, fmt.Errorf("carry %s: this store cannot tell an entity's id from its key", entity)
+	}
+	id, err := keyer.ID(entity)
+	if err != nil {
+		return expirykey.Key{}, err
+	}
+	return c.to(c.record, id).Name(id, expires)
+}
+
+// stamp waits for the pace of the ranges that the entities to be carried are
+// written into, and gives them their new keys, which are then good for the
+// slack.
+func (c *carrier) stamp(ops []store.Op) (err error) {
+	if c.record, err = c.w.stampBy(c.w.ctx); err != nil {
+		return err
+	}
+	counts := map[into]int{}
+	keys := make([]expirykey.Key, len(ops))
+	for i := range ops {
+		if ops[i].To.Type == store.Missing {
+			continue
+		}
+		expires, err := c.w.r.Expires(ops[i].Entry.Value)
+		if err != nil {
+			return err
+		}
+		if keys[i], err = c.key(ops[i].Entry.Key, expires); err != nil {
+			return err
+		}
+		counts[into{keys[i].Generation, keys[i].Shard}]++
+	}
+	for at, n := range counts {
+		if c.w.claim == nil {
+			break // a dry run waits for nothing
+		}
+		pacer := c.pacers[at]
+		if pacer == nil {
+			part := c.w.target.Pace.Part(c.part(expirykey.Key{Generation: at.generation, Shard: at.shard}))
+			pacer = throttle.NewPacer(c.w.Now, part, c.w.target.Page)
+			c.pacers[at] = pacer
+		}
+		waited, why, err := pacer.Wait(c.w.ctx, n)
+		c.w.waited(why, waited)
+		if err != nil {
+			return errStopped
+		}
+	}
+	// After waiting the record may say otherwise; it decides.
+	if c.record, err = c.w.stampBy(c.w.ctx); err != nil {
+		return err
+	}
+	for i := range ops {
+		if ops[i].To.Type == store.Missing {
+			continue
+		}
+		k, err := c.key(ops[i].Entry.Key, keys[i].Expires)
+		if err != nil {
+			return err
+		}
+		ops[i].To = store.TextValue(k.String())
+	}
+	return nil
+}
