@@ -63,7 +63,7 @@ func (w *world) trace(_ context.Context, c modelstore.Call) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.calls[c.Method]++
-	if c.Method == "Save" && c.Record.Sort == store.CursorRecord {
+	if c.Method == "Save" && c.Record.Sort == store.CursorRecord && c.Record.Fields != nil {
 		f := c.Record.Fields
 		w.saves = append(w.saves, save{time.Now(), c.Record.Key, f["owner"].(string), f["token"].(int64), f})
 	}
