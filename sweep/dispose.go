@@ -67,13 +67,11 @@ func (w *worker) disposeOf(q store.Query) (prefix, deleted int, err error) {
 		}
 		rest = rest[n:]
 	}
-	carried := 0
+	gone, carried := 0, 0
 	for i := range w.ops {
 		switch w.ops[i].Outcome {
 		case store.Deleted:
-			if w.Apply {
-				deleted++
-			}
+			gone++
 		case store.Carried:
 			carried++
 		case store.Unknown, store.Changed:
@@ -83,11 +81,14 @@ func (w *worker) disposeOf(q store.Query) (prefix, deleted int, err error) {
 		case store.Gone, store.Kept:
 		}
 	}
-	w.disposed = w.disposed || deleted+carried > 0
+	if w.Apply {
+		deleted = gone
+	}
+	w.disposed = w.disposed || gone+carried > 0
 	w.deleted.Add(int64(deleted))
 	w.Progress.Deleted.Add(int64(deleted))
 	if w.auditing {
-		w.strays.Add(int64(deleted + carried))
+		w.strays.Add(int64(gone + carried))
 	} else {
 		w.carried.Add(int64(carried))
 	}

@@ -24,8 +24,9 @@ type Explanation struct {
 	Expiry    string       `json:"expiry"`  // the property as it is stored; empty where there is none
 	Expires   *time.Time   `json:"expires"` // nil where it never does, or is no expiry
 	Due       *time.Time   `json:"due"`     // expires and retention
+	State     string       `json:"state"`   // of its generation; empty where it has none, retired where that is no more
 	Range     *RangeStatus `json:"range"`   // nil where it is in none, or that is not known
-	Verdict   string       `json:"verdict"` // absent, never, early, due, suspect, malformed or outside
+	Verdict   string       `json:"verdict"` // absent, never, early, due, suspect, malformed, stray or outside
 	Why       string       `json:"why"`     // for people
 }
 
@@ -62,6 +63,7 @@ func Explain(ctx context.Context, c Config, t Target, namespace string, id store
 	}
 	p.namespaces = []string{namespace}
 	p.listRanges()
+	p.takeBearings(p.clock.Now())
 
 	var now store.Value
 	err = patiently(ctx, func(ctx context.Context) error {
@@ -100,6 +102,9 @@ func (p *pass) explain(ctx context.Context, x *Explanation, v store.Value, horiz
 		return nil
 	case suspect, early, due:
 	}
+	if p.stray(x, v, j) {
+		return nil
+	}
 	r, where, err := p.rangeOf(ctx, x, v)
 	if err != nil {
 		return err
@@ -112,14 +117,55 @@ func (p *pass) explain(ctx context.Context, x *Explanation, v store.Value, horiz
 	switch {
 	case j == suspect:
 		x.Verdict, x.Why = "suspect", fmt.Sprintf("it expired longer than max_age (%v) before the horizon, which is implausible: it is kept until somebody corrects it, or raises max_age", p.target.MaxAge)
+		if x.State == string(generation.Draining) {
+			x.Why += "; its generation is being drained, so that it gets a key in the newest one"
+		}
 	case where != "":
 		x.Verdict, x.Why = "outside", where
 	case j == early:
 		x.Verdict, x.Why = "early", fmt.Sprintf("it is due in %v", x.Due.Sub(p.clock.Now()).Round(time.Second))
+		if x.State == string(generation.Draining) {
+			x.Why += "; its generation is being drained, so that it gets a key in the newest one until then"
+		}
 	default:
-		x.Verdict, x.Why = "due", p.whyStill(cur, v)
+		x.Verdict, x.Why = "due", p.whyStill(r, cur, v)
 	}
 	return nil
+}
+
+// stray fills in the state of the generation that an expiry key names, and
+// reports whether that has retired.
+func (p *pass) stray(x *Explanation, v store.Value, j judgement) bool {
+	k, err := expirykey.Parse(v.Text)
+	if p.target.Type != store.Text || err != nil {
+		return false
+	}
+	n := len(p.record.Generations)
+	for _, g := range p.generations() {
+		if g.Number == k.Generation {
+			x.State = g.State
+		}
+	}
+	if x.State != "" || n == 0 || k.Generation > p.record.Generations[n-1].Number {
+		return false
+	}
+	x.State, x.Verdict = "retired", "stray"
+	x.Why = fmt.Sprintf("generation %08d has retired, and no sweep reads it again: an old copy was put back, or a write came very late. The audit", k.Generation)
+	if j == due {
+		x.Why += " deletes it"
+	} else {
+		x.Why += " moves it to the nursery"
+	}
+	switch c := p.auditCursor(x.Namespace); {
+	case !c.Rewind.Began.IsZero():
+		x.Why += "; a round is under way"
+	case c.Rewind.Done.IsZero():
+		x.Why += " in the next sweep, or reaper audit --apply does at once"
+	default:
+		x.Why += fmt.Sprintf("; the next round begins with the first sweep after %s, or at once with reaper audit --apply",
+			c.Rewind.Done.Add(jitter(auditEvery, c.Key())).UTC().Format(time.RFC3339))
+	}
+	return true
 }
 
 // rangeOf returns the range that an expiry lies in, or why it lies in none.
@@ -176,7 +222,7 @@ func (p *pass) shows(ctx context.Context, r shardquery.Range, v store.Value, key
 }
 
 // whyStill says when a due entity goes, given where its range's cursor stands.
-func (p *pass) whyStill(cur cursor.Cursor, v store.Value) string {
+func (p *pass) whyStill(r shardquery.Range, cur cursor.Cursor, v store.Value) string {
 	if cur.Lease.Owner != "" && p.keeper.Wait(cur) > 0 {
 		return fmt.Sprintf("it is due, and %s is sweeping its range", cur.Lease.Owner)
 	}
@@ -188,6 +234,15 @@ func (p *pass) whyStill(cur cursor.Cursor, v store.Value) string {
 	}
 	if !cur.Rewind.Began.IsZero() {
 		return "it is due, but was written behind its range's cursor; the read of the range from its start, which is under way, deletes it"
+	}
+	if at := p.grounds[r.Generation]; !at.sealed.IsZero() || at.state != "" && (at.state != generation.Filling || p.sealedSoon(r.Generation)) {
+		switch {
+		case at.sealed.IsZero():
+			return "it is due, but was written behind its range's cursor; once its generation is sealed, the range is read from its start, which deletes it"
+		case cur.Rewind.Done.Before(at.since):
+			return "it is due, but was written behind its range's cursor; its generation is sealed, and the next sweep reads the range from its start, which deletes it"
+		}
+		return "it is due, but was written into a sealed generation behind its range's cursor: the daily audit deletes it, or reaper audit --apply does at once"
 	}
 	next := cur.Rewind.Done.Add(jitter(p.target.Rewind, cur.Key()))
 	return fmt.Sprintf("it is due, but was written behind its range's cursor, after it had expired: the next read of the range from its start, by the first sweep after %s, deletes it",

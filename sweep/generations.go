@@ -27,10 +27,8 @@ type ground struct {
 	drain bool // what is left is carried to the newest generation
 }
 
-// survey finds out how each generation stands, looks past the last shard of those
-// that are about to be read from their start, and lists the ranges that are due.
-func (p *pass) survey(ctx context.Context) error {
-	now := p.clock.Now()
+// takeBearings finds out how each generation stands.
+func (p *pass) takeBearings(now time.Time) {
 	p.grounds = map[int]ground{}
 	for i, g := range p.record.Generations {
 		at := ground{state: p.record.State(i, now, p.target.Policy.Settle)}
@@ -42,10 +40,16 @@ func (p *pass) survey(ctx context.Context) error {
 			}
 			// Until all workers know, they sweep the newest generation at full pace.
 			at.drain = at.state == generation.Draining && !now.Before(g.Draining.Add(staleness(p.record)))
-			p.draining = p.draining || at.drain
 		}
 		p.grounds[g.Number] = at
 	}
+}
+
+// survey finds out how each generation stands, looks past the last shard of those
+// that are about to be read from their start, and lists the ranges that are due.
+func (p *pass) survey(ctx context.Context) error {
+	now := p.clock.Now()
+	p.takeBearings(now)
 	for _, g := range p.record.Generations {
 		if at := p.grounds[g.Number]; !at.sealed.IsZero() && p.anyUnread(g.Number, at.since) {
 			if _, err := p.lookPast(ctx, g); err != nil {
@@ -82,11 +86,16 @@ func (p *pass) due(number int, c cursor.Cursor, now time.Time) bool {
 func (p *pass) behindDue(number int, c cursor.Cursor, now time.Time) bool {
 	at := p.grounds[number]
 	if at.sealed.IsZero() {
-		// What is sealed soon need not be read twice.
-		soon := number != expirykey.Nursery && p.target.Generations && 0 < p.target.Policy.Every && p.target.Policy.Every <= 2*p.target.Rewind
-		return p.rewindDue(c, now) && (!soon || !c.Rewind.Began.IsZero())
+		return p.rewindDue(c, now) && (!p.sealedSoon(number) || !c.Rewind.Began.IsZero())
 	}
 	return c.Rewind.Done.Before(at.since) || c.Stock.Suspects && (at.drain || p.rewindDue(c, now))
+}
+
+// sealedSoon reports whether a generation lives so short that its ranges are read
+// from their start once it is sealed, and not before: twice would be once too often.
+func (p *pass) sealedSoon(number int) bool {
+	every := p.target.Policy.Every
+	return number != expirykey.Nursery && p.target.Generations && 0 < every && every <= 2*p.target.Rewind
 }
 
 // emptySince returns when a sealed generation may be read for the last time, a

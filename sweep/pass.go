@@ -37,7 +37,6 @@ type pass struct {
 	all        []shardquery.Range // of every live generation
 	ranges     []shardquery.Range // those of them that are due
 	grounds    map[int]ground     // by generation
-	draining   bool               // a generation is being carried to the newest one
 	retired    []int
 	horizon    time.Time // when the sweep began; each range takes its own at its claim
 
@@ -622,12 +621,17 @@ func FirstRecord(t Target, now time.Time) generation.Record {
 // writes it where it is missing or other: what a writer stamps by must be what
 // the sweep goes by. It refuses what a sweep would refuse.
 func EnsureRecord(ctx context.Context, c Config, t Target) (generation.Record, error) {
+	p, err := ensured(ctx, c, t)
+	return p.record, err
+}
+
+// ensured returns a pass that has read the records and written the target's.
+func ensured(ctx context.Context, c Config, t Target) (*pass, error) {
 	c.Apply, c.Progress = true, new(Progress)
 	p := newPass(c, t, nil)
 	p.still = true
 	if err := p.loadTable(ctx); err != nil {
-		return generation.Record{}, err
+		return p, err
 	}
-	err := p.loadRecord(ctx)
-	return p.record, err
+	return p, p.loadRecord(ctx)
 }

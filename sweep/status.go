@@ -31,10 +31,11 @@ type TargetStatus struct {
 // A GenerationStatus is where a generation stands. The nursery is number 0.
 type GenerationStatus struct {
 	Number int        `json:"number"`
-	State  string     `json:"state"`
+	State  string     `json:"state"` // filling, closing, closed, sealed or draining
 	Shards int        `json:"shards"`
 	Opened time.Time  `json:"opened"`
-	Sealed *time.Time `json:"sealed"`
+	Closed *time.Time `json:"closed"` // when it was marked so
+	Sealed *time.Time `json:"sealed"` // when the last writer had committed
 }
 
 // A RangeStatus is where a range stands.
@@ -47,7 +48,7 @@ type RangeStatus struct {
 	ThrottledBy string     `json:"throttled_by"`
 	Owner       string     `json:"owner"` // empty where nobody holds it
 	LeaseUntil  *time.Time `json:"lease_until"`
-	NextDue     *time.Time `json:"next_due"`
+	NextDue     *time.Time `json:"next_due"` // of a sealed range: when its first survivor is
 	Deleted     int64      `json:"deleted"`
 	Swept       *time.Time `json:"swept"`
 }
@@ -72,10 +73,9 @@ func Status(ctx context.Context, c Config, t Target) (TargetStatus, error) {
 	if err := p.listNamespaces(ctx); err != nil {
 		return st, err
 	}
-	for _, g := range p.generations() {
-		st.Generations = append(st.Generations, GenerationStatus{Number: g.Number, State: "filling", Shards: g.Shards, Opened: g.Opened})
-	}
 	p.listRanges()
+	p.takeBearings(p.clock.Now())
+	st.Generations = p.generations()
 	slices.SortStableFunc(p.all, func(a, b shardquery.Range) int { return age(a) - age(b) })
 
 	horizon := p.clock.Now().Add(-t.Retention)
@@ -87,9 +87,12 @@ func Status(ctx context.Context, c Config, t Target) (TargetStatus, error) {
 	for _, r := range p.all {
 		cur := p.cursor(r)
 		st.Ranges = append(st.Ranges, p.rangeStatus(r, cur))
-		if cur.Swept.IsZero() {
+		switch {
+		case !p.due(r.Generation, cur, horizon.Add(t.Retention)):
+			continue // sealed, and nothing in it is due: sweeps leave it alone
+		case cur.Swept.IsZero():
 			complete = false
-		} else if last.IsZero() || cur.Swept.Before(last) {
+		case last.IsZero() || cur.Swept.Before(last):
 			last = cur.Swept
 		}
 		group.Go(func() error {
@@ -115,6 +118,9 @@ func Status(ctx context.Context, c Config, t Target) (TargetStatus, error) {
 func (p *pass) rangeStatus(r shardquery.Range, cur cursor.Cursor) RangeStatus {
 	one := RangeStatus{Namespace: r.Namespace, Generation: r.Generation, Shard: r.ShardName(), Position: positionText(cur.Position.Value),
 		Owner: cur.Lease.Owner, LeaseUntil: known(cur.Lease.Until), Deleted: cur.Deleted, Swept: known(cur.Swept)}
+	if !cur.Stock.Next.IsZero() {
+		one.NextDue = known(cur.Stock.Next.Add(p.target.Retention))
+	}
 	if !p.target.Pace.Unlimited {
 		one.Rate = &p.target.Pace.PerSecond
 	}
@@ -161,12 +167,18 @@ func positionText(v store.Value) string {
 	return v.Text
 }
 
-// generations lists those that the layout has.
-func (p *pass) generations() []generation.Generation {
+// generations says how each of them stands, the nursery last.
+func (p *pass) generations() []GenerationStatus {
+	list := []GenerationStatus{}
 	if p.target.Type == store.Instant {
-		return nil
+		return list
 	}
-	return p.record.Live()
+	for _, g := range p.record.Live() {
+		at := p.grounds[g.Number]
+		list = append(list, GenerationStatus{Number: g.Number, State: string(cmp.Or(at.state, generation.Filling)), Shards: g.Shards,
+			Opened: g.Opened, Closed: known(g.Closed), Sealed: known(at.sealed)})
+	}
+	return list
 }
 
 func known(t time.Time) *time.Time {

@@ -57,14 +57,21 @@ the end, with --fail-incomplete.`,
 	}
 	addSettings(root.PersistentFlags(), settingsOfAll...)
 	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.statusCommand(), a.loadCommand(), a.dumpCommand(),
-		a.stampCommand(), a.explainCommand(), a.indexesCommand(), a.versionCommand())
-	for _, c := range root.Commands() {
+		a.stampCommand(), a.explainCommand(), a.generationCommand(), a.auditCommand(), a.indexesCommand(), a.versionCommand())
+	markFailures(root)
+	return root
+}
+
+// markFailures makes the errors of all commands below tell failures from wrong
+// usage.
+func markFailures(parent *cobra.Command) {
+	for _, c := range parent.Commands() {
+		markFailures(c)
 		if c.RunE != nil {
 			run := c.RunE
 			c.RunE = func(cmd *cobra.Command, args []string) error { return failed(run(cmd, args)) }
 		}
 	}
-	return root
 }
 
 // addSettings registers flags for settings of package config, which keeps their
@@ -200,6 +207,29 @@ func (a *app) open(ctx context.Context, s config.Store, create bool, log *slog.L
 		return &database{db, db.Close}, nil
 	}
 	return nil, wrongUsage("no store: set --store or REAPER_STORE")
+}
+
+// A session is what a command that works on the targets of a store has. The
+// command closes its database.
+type session struct {
+	config.Config
+	targets []config.Target // those that were asked for
+	sweep   sweep.Config
+	log     *slog.Logger
+	db      *database
+}
+
+// begin reads the configuration and opens the store.
+func (a *app) begin(cmd *cobra.Command) (*session, error) {
+	c, targets, log, err := a.loadTargets(cmd)
+	if err != nil {
+		return nil, err
+	}
+	db, err := a.open(cmd.Context(), c.Store, false, log)
+	if err != nil {
+		return nil, withHint(err)
+	}
+	return &session{c, targets, a.sweepConfig(c, db.Store, targets, log), log, db}, nil
 }
 
 // closeInto closes the store at the end of a command, and keeps its error where

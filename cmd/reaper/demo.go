@@ -235,7 +235,7 @@ func demoName(i int) string { return fmt.Sprintf("session-%07d", i) }
 // asTarget writes as any application would: by the target's layout and record.
 func (d *demo) asTarget(ctx context.Context, db *embedded.DB) (layoutWriter, error) {
 	rec, err := sweep.EnsureRecord(ctx, d.config(db, 1, nil), d.target)
-	return layoutWriter{d.target, rec.Stamper()}, err
+	return layoutWriter{d.target, always(rec.Stamper())}, err
 }
 
 // plainTarget is what the plain collector works on: its keys are in the order of
@@ -245,7 +245,7 @@ func (d *demo) plainTarget() store.Target {
 }
 
 func (d *demo) asPlain(context.Context, *embedded.DB) (layoutWriter, error) {
-	return layoutWriter{sweep.Target{Target: d.plainTarget()}, generation.Stamper{Shards: 1}}, nil
+	return layoutWriter{sweep.Target{Target: d.plainTarget()}, always(generation.Stamper{Shards: 1})}, nil
 }
 
 // fill writes the first n sessions.

@@ -32,19 +32,15 @@ entity, which a service bills.`,
 }
 
 func (a *app) dump(cmd *cobra.Command) (err error) {
-	c, targets, log, err := a.loadTargets(cmd)
+	s, err := a.begin(cmd)
 	if err != nil {
 		return err
 	}
-	ctx := cmd.Context()
-	db, err := a.open(ctx, c.Store, false, log)
-	if err != nil {
-		return withHint(err)
-	}
-	defer db.closeInto(&err)
-	d, ok := db.Store.(store.Dumper)
+	defer s.db.closeInto(&err)
+	ctx, targets := cmd.Context(), s.targets
+	d, ok := s.db.Store.(store.Dumper)
 	if !ok {
-		return wrongUsage("store %v cannot be dumped", c.Store)
+		return wrongUsage("store %v cannot be dumped", s.Store)
 	}
 	out := bufio.NewWriterSize(a.stdout, 64<<10)
 	defer func() {
@@ -54,7 +50,7 @@ func (a *app) dump(cmd *cobra.Command) (err error) {
 	}()
 	for _, t := range targets {
 		namespaces := t.Namespaces
-		if n, ok := db.Store.(store.Namespacer); ok && t.AllNamespaces {
+		if n, ok := s.db.Store.(store.Namespacer); ok && t.AllNamespaces {
 			if namespaces, err = n.Namespaces(ctx); err != nil {
 				return withHint(err)
 			}

@@ -95,6 +95,9 @@ func (a *app) printExplanation(x sweep.Explanation, t config.Target) {
 		if k.Generation == expirykey.Nursery {
 			name += " (nursery)"
 		}
+		if x.State != "" {
+			name += ", " + x.State
+		}
 		line("generation", "%s, shard %04d", name, k.Shard)
 	}
 	if x.Expires != nil {

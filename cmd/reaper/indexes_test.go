@@ -168,7 +168,7 @@ func sweepAll(t *testing.T, db interface {
 		if err != nil {
 			t.Fatalf("target %s: %v", target.Name, err)
 		}
-		w := layoutWriter{st, rec.Stamper()}
+		w := layoutWriter{st, always(rec.Stamper())}
 		var all []store.Entity
 		for i := range 20 {
 			e := store.Entity{Number: int64(i + 1)}

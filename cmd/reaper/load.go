@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -72,7 +73,16 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 	if err != nil {
 		return withHint(err)
 	}
-	l := &loader{app: a, store: w, target: targets[0], writer: layoutWriter{sweepTarget(targets[0]), rec.Stamper()},
+	// A long load outlives a copy of the record, and perhaps a generation.
+	follower := &generation.Follower{Store: db.Store, Target: targets[0].Name, Shards: max(1, targets[0].Shards), Now: a.now, Log: log}
+	if err := follower.Refresh(ctx); err != nil {
+		return withHint(err)
+	}
+	following, enough := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() { follower.Run(following); close(done) }()
+	defer func() { enough(); <-done }()
+	l := &loader{app: a, store: w, target: targets[0], writer: layoutWriter{sweepTarget(targets[0]), follower.Stamper},
 		native: c.Store.Driver == config.Firestore, skipBad: skipBad, log: log,
 		res: loadResult{Store: c.Store.String(), Target: targets[0].Name}}
 	if a.onTerminal() {
@@ -116,6 +126,7 @@ type loader struct {
 	res     loadResult
 
 	batch     []store.Entity
+	expires   []time.Time    // of the entities in the batch
 	expired   int64          // entities that had expired before they were written
 	lines     map[string]int // of the entities in the batch
 	namespace string         // of the batch
@@ -215,7 +226,7 @@ func (l *loader) add(ctx context.Context, text []byte, number int) error {
 		l.lines = map[string]int{}
 	}
 	l.lines[id] = number
-	l.batch = append(l.batch, se)
+	l.batch, l.expires = append(l.batch, se), append(l.expires, e.expires)
 	return nil
 }
 
@@ -225,13 +236,18 @@ func (l *loader) flush(ctx context.Context) error {
 		return nil
 	}
 	err := store.Retry(ctx, time.Minute, func() error {
+		for i := range l.batch { // the input may have paused for longer than a stamp is good for
+			if err := l.writer.write(&l.batch[i], l.expires[i]); err != nil {
+				return err
+			}
+		}
 		return l.store.Put(ctx, l.target.StoreTarget(), l.namespace, l.batch)
 	})
 	if err != nil {
 		return fmt.Errorf("write %d entities: %w", len(l.batch), err)
 	}
 	l.res.Written += int64(len(l.batch))
-	l.batch = l.batch[:0]
+	l.batch, l.expires = l.batch[:0], l.expires[:0]
 	clear(l.lines)
 	if l.bar != nil {
 		_ = l.bar.Set64(l.res.Written)

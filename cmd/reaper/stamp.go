@@ -58,7 +58,7 @@ func (a *app) stamp(cmd *cobra.Command, id, instant string, s generation.Stamper
 		return err
 	}
 	if !given {
-		if s, err = a.currentStamper(cmd, s); err != nil {
+		if s, err = a.currentStamper(cmd, s, id); err != nil {
 			return err
 		}
 	}
@@ -86,9 +86,9 @@ func (a *app) parseInstant(s string) (time.Time, error) {
 	return a.now().Add(d), nil
 }
 
-// currentStamper asks the store what writers stamp with at present. Without a
+// currentStamper asks the store what the writer of an entity stamps with at present. Without a
 // store that is the nursery.
-func (a *app) currentStamper(cmd *cobra.Command, nursery generation.Stamper) (s generation.Stamper, err error) {
+func (a *app) currentStamper(cmd *cobra.Command, nursery generation.Stamper, id string) (s generation.Stamper, err error) {
 	c, _, err := a.load(cmd)
 	if err != nil {
 		return s, err
@@ -112,12 +112,12 @@ func (a *app) currentStamper(cmd *cobra.Command, nursery generation.Stamper) (s 
 		return s, withHint(err)
 	}
 	defer db.closeInto(&err)
-	rec, _, err := generation.Load(cmd.Context(), db.Store, targets[0].Name)
+	rec, now, err := generation.Load(cmd.Context(), db.Store, targets[0].Name)
 	if errors.Is(err, generation.ErrMissing) {
 		rec, err = sweep.FirstRecord(sweepTarget(targets[0]), a.now()), nil
 	}
 	if err != nil {
 		return s, withHint(err)
 	}
-	return rec.Stamper(), nil
+	return rec.StamperFor(id, now), nil
 }

@@ -37,20 +37,14 @@ it. It writes nothing and costs a query for each range.`,
 }
 
 func (a *app) status(cmd *cobra.Command, all bool) (err error) {
-	c, targets, log, err := a.loadTargets(cmd)
+	s, err := a.begin(cmd)
 	if err != nil {
 		return err
 	}
-	ctx := cmd.Context()
-	db, err := a.open(ctx, c.Store, false, log)
-	if err != nil {
-		return withHint(err)
-	}
-	defer db.closeInto(&err)
-	sc := a.sweepConfig(c, db.Store, targets, log)
-	res := statusResult{Store: c.Store.String(), Now: a.now().UTC(), Targets: []sweep.TargetStatus{}}
-	for _, t := range sc.Targets {
-		st, err := sweep.Status(ctx, sc, t)
+	defer s.db.closeInto(&err)
+	res := statusResult{Store: s.Store.String(), Now: a.now().UTC(), Targets: []sweep.TargetStatus{}}
+	for _, t := range s.sweep.Targets {
+		st, err := sweep.Status(cmd.Context(), s.sweep, t)
 		if err != nil {
 			return fmt.Errorf("target %s: %w", t.Name, withHint(err))
 		}

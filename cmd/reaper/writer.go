@@ -16,7 +16,12 @@ import (
 // as its applications would.
 type layoutWriter struct {
 	target  sweep.Target
-	stamper generation.Stamper // for layouts with expiry keys
+	stamper func(id string) generation.Stamper // for layouts with expiry keys
+}
+
+// always stamps every entity alike.
+func always(s generation.Stamper) func(string) generation.Stamper {
+	return func(string) generation.Stamper { return s }
 }
 
 // write sets the entity's expiry and, unless it has one, its shard.
@@ -32,7 +37,7 @@ func (w layoutWriter) write(e *store.Entity, expires time.Time) error {
 		return nil
 	}
 	if w.target.Type == store.Text {
-		key, err := w.stamper.Name(id, expires)
+		key, err := w.stamper(id).Name(id, expires)
 		e.Expiry = store.TextValue(key.String())
 		return err
 	}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+func (a *app) generationCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "generation",
+		Short: "List a target's generations, or open the next one",
+		Long: `A generation is a stretch of the key space that is filled for a while, sealed, emptied
+and retired, after which no sweep reads it again. Sweeps see to all of that; list shows
+how far they are, and advance opens the next generation before its time, with another
+number of shards if wanted.`,
+		Args: cobra.NoArgs,
+	}
+	cmd.AddCommand(a.generationListCommand(), a.generationAdvanceCommand())
+	return cmd
+}
+
+// A generationsResult is what generation list --json prints.
+type generationsResult struct {
+	Store   string              `json:"store"`
+	Now     time.Time           `json:"now"`
+	Targets []targetGenerations `json:"targets"`
+}
+
+type targetGenerations struct {
+	Name        string                 `json:"name"`
+	Layout      string                 `json:"layout"`
+	Generations []sweep.GenerationLife `json:"generations"`
+}
+
+func (a *app) generationListCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "Show each live generation, what is left in it, and when it retires",
+		Long: `List shows the live generations of each target, how many index entries are left in
+each, and what becomes of it at the present course: when the survivors begin to be
+carried to the newest generation, and by when it has retired at the latest. It writes
+nothing and costs a COUNT for each generation.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.listGenerations(cmd) },
+	}
+	a.addTarget(cmd)
+	a.addJSON(cmd)
+	return cmd
+}
+
+func (a *app) listGenerations(cmd *cobra.Command) (err error) {
+	s, err := a.begin(cmd)
+	if err != nil {
+		return err
+	}
+	defer s.db.closeInto(&err)
+	res := generationsResult{Store: s.Store.String(), Now: a.now().UTC(), Targets: []targetGenerations{}}
+	for _, t := range s.sweep.Targets {
+		lives, err := sweep.Lives(cmd.Context(), s.sweep, t)
+		if err != nil {
+			return fmt.Errorf("target %s: %w", t.Name, withHint(err))
+		}
+		res.Targets = append(res.Targets, targetGenerations{t.Name, t.Layout, lives})
+	}
+	if a.json {
+		return a.printJSON(res)
+	}
+	for _, t := range res.Targets {
+		if err := a.printGenerations(t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) printGenerations(t targetGenerations) error {
+	fmt.Fprintf(a.stdout, "%s (layout %s)\n", t.Name, t.Layout)
+	switch {
+	case len(t.Generations) == 0 && !config.Layout(t.Layout).UsesKeys():
+		fmt.Fprintln(a.stdout, "  has timestamps, not generations")
+		return nil
+	case len(t.Generations) == 0:
+		fmt.Fprintln(a.stdout, "  nobody has loaded or swept it yet")
+		return nil
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "  generation\tstate\tshards\topened\tsealed\tleft\tnext due\tdrains from\tretires by")
+	for _, g := range t.Generations {
+		name, left := fmt.Sprintf("%08d", g.Number), "-"
+		if g.Number == expirykey.Nursery {
+			name += " (nursery)"
+		}
+		if g.Left != nil {
+			left = grouped(*g.Left)
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", name, g.State, g.Shards, instant(&g.Opened), instant(g.Sealed), left,
+			instant(g.NextDue), instant(g.Drains), instant(g.Retires))
+	}
+	return w.Flush()
+}
+
+func instant(t *time.Time) string {
+	if t == nil {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// An advanceResult is what generation advance --json prints.
+type advanceResult struct {
+	Store   string            `json:"store"`
+	Targets []advancedOutcome `json:"targets"`
+}
+
+type advancedOutcome struct {
+	Name       string    `json:"name"`
+	Generation int       `json:"generation"` // the one that was opened
+	Shards     int       `json:"shards"`
+	Opened     time.Time `json:"opened"`
+	RampOver   time.Time `json:"ramp_over"` // when all writers with a fresh copy stamp it
+}
+
+func (a *app) generationAdvanceCommand() *cobra.Command {
+	var shards int
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "advance",
+		Short: "Open the next generation now",
+		Long: `Advance opens the next generation of each target, to which writers move during the
+configured ramp. With --shards it gets another number of shards than the targets file
+says: that is how a live target is resharded. The file's number counts again for the
+generation after it.
+
+While writers are still moving to the newest generation advance refuses: two moves at
+once bring load to new key ranges faster than they can be split. --force opens one all
+the same.`,
+		Example: `  reaper generation advance --target sessions
+  reaper generation advance --target sessions --shards 64`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("shards") && (shards < 1 || shards > expirykey.MaxShards) {
+				return wrongUsage("--shards: %d is not between 1 and %d", shards, expirykey.MaxShards)
+			}
+			return a.advance(cmd, shards, force)
+		},
+	}
+	a.addTarget(cmd)
+	a.addJSON(cmd)
+	cmd.Flags().IntVar(&shards, "shards", 0, "number of shards of the new generation (default as in the targets file)")
+	cmd.Flags().BoolVar(&force, "force", false, "also while writers are still moving to the newest generation")
+	return cmd
+}
+
+func (a *app) advance(cmd *cobra.Command, shards int, force bool) (err error) {
+	s, err := a.begin(cmd)
+	if err != nil {
+		return err
+	}
+	defer s.db.closeInto(&err)
+	for _, t := range s.targets { // before any of them is touched
+		if t.Layout != config.LayoutGeneration {
+			return wrongUsage("target %s has the layout %s: only the layout generation has generations that follow each other", t.Name, t.Layout)
+		}
+	}
+	res := advanceResult{Store: s.Store.String(), Targets: []advancedOutcome{}}
+	for _, t := range s.sweep.Targets {
+		rec, err := sweep.Advance(cmd.Context(), s.sweep, t, shards, force)
+		switch {
+		case errors.Is(err, generation.ErrRamping):
+			return wrongUsage("%v: two moves at once bring load to new key ranges faster than they can be split. Wait until then, or use --force", err)
+		case err != nil:
+			return fmt.Errorf("target %s: %w", t.Name, withHint(err))
+		}
+		g := rec.Generations[len(rec.Generations)-1]
+		res.Targets = append(res.Targets, advancedOutcome{t.Name, g.Number, g.Shards, g.Opened, g.Opened.Add(g.Ramp)})
+		if n := len(rec.Generations); force && n > 2 && rec.Generations[n-2].Opened.Add(rec.Generations[n-2].Ramp).After(g.Opened) {
+			s.log.Warn("forced: writers move to two generations at once, so that load on new key ranges grows faster than 500/50/5 allows", "target", t.Name)
+		}
+		if g.Shards != t.Shards {
+			s.log.Warn("the generation after this one has the targets file's number of shards again", "target", t.Name, "shards", g.Shards, "file_shards", t.Shards)
+		}
+	}
+	if a.json {
+		return a.printJSON(res)
+	}
+	for _, t := range res.Targets {
+		fmt.Fprintf(a.stdout, "%s: generation %08d is open, with %d shards; writers move there until %s\n", t.Name, t.Generation, t.Shards, instant(&t.RampOver))
+	}
+	return nil
+}

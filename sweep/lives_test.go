@@ -1,0 +1,427 @@
+package sweep_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+var hourly = generation.Policy{Every: time.Hour, Ramp: 10 * time.Minute, Staleness: time.Minute, Slack: 5 * time.Minute, Keep: 1}
+
+// runFor sweeps every so often, and returns what the sweeps did together.
+func (e *epoch) runFor(d time.Duration) (sum sweep.TargetResult) {
+	e.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(every) {
+		res := e.sweep()
+		if res.Error != "" || !res.Complete {
+			e.t.Fatalf("%+v", res)
+		}
+		sum.Deleted += res.Deleted
+		sum.Carried += res.Carried
+		sum.Strays += res.Strays
+		sum.Malformed += res.Malformed
+		sum.Suspect += res.Suspect
+		sum.Retired = append(sum.Retired, res.Retired...)
+	}
+	return sum
+}
+
+// stamped writes an entity into a generation.
+func (e *epoch) stamped(number, shards int, name string, expires time.Time) {
+	e.t.Helper()
+	k, err := generation.Stamper{Generation: number, Shards: shards}.Name(name, expires)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.commit("test", name, k)
+}
+
+func (e *epoch) states() string {
+	now, text := time.Now(), ""
+	r := e.record()
+	for i, g := range r.Generations {
+		text += fmt.Sprintf("%d:%s/%d ", g.Number, r.State(i, now, e.target.Policy.Settle), g.Shards)
+	}
+	return text
+}
+
+func TestDryRunMovesNoGeneration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEpoch(t, hourly)
+		e.runFor(time.Minute)
+		for i := range 20 {
+			e.stamped(1, 4, e.name(), time.Now().Add(time.Duration(i)*time.Hour/4))
+		}
+		before := e.s.Writes()
+		for range 300 {
+			c := e.config()
+			c.Apply = false
+			if res := sweep.Run(t.Context(), c).Targets[0]; res.Error != "" || res.Deleted+res.Carried > 0 {
+				t.Fatalf("%+v", res)
+			}
+			time.Sleep(every)
+		}
+		if n := e.s.Writes() - before; n > 0 {
+			t.Errorf("%d writes", n)
+		}
+	})
+}
+
+// Sweepers that find at the same moment that a generation is due open one.
+func TestSweepersOpenOneGeneration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEpoch(t, hourly)
+		e.sweep()
+		time.Sleep(hourly.Every)
+		const sweepers = 5
+		var ready, done sync.WaitGroup
+		ready.Add(sweepers)
+		e.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Sort == store.TargetRecord && len(c.Record.Fields["generations"].([]store.Fields)) == 2 {
+				ready.Done()
+				ready.Wait() // each has decided by now
+			}
+			return nil
+		}
+		for range sweepers {
+			c := e.config()
+			done.Go(func() {
+				if res := sweep.Run(t.Context(), c).Targets[0]; res.Error != "" {
+					t.Errorf("%+v", res)
+				}
+			})
+		}
+		done.Wait()
+		if got := e.states(); got != "1:closing/4 2:filling/4 " {
+			t.Errorf("generations: %s", got)
+		}
+	})
+}
+
+// What is malformed does not keep an old generation alive: it is left behind and
+// counted. What is suspect is carried.
+func TestMalformedAndSuspectInAnOldGeneration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEpoch(t, hourly)
+		e.sweep()
+		e.raw("broken", "00000001.0002.20991301T000000.000Z")
+		e.raw("beyond", "00000001.0099.nonsense")
+		old, err := expirykey.New(1, 3, time.Now().Add(-20*365*24*time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.commit("test", "suspect", old)
+		sum := e.runFor(5 * time.Hour)
+		if !slices.Contains(sum.Retired, 1) {
+			t.Errorf("generation 1 did not retire: %s", e.states())
+		}
+		if sum.Carried < 1 || sum.Deleted > 0 || sum.Malformed == 0 || sum.Suspect == 0 {
+			t.Errorf("%+v", sum)
+		}
+		e.wantLeft("broken", "beyond", "suspect")
+		rows := e.s.Entities("Session", "")
+		if v := rows[`"broken"`].Expiry.Text; v != "00000001.0002.20991301T000000.000Z" {
+			t.Errorf("what is malformed became %s", v)
+		}
+		k, err := expirykey.Parse(rows[`"suspect"`].Expiry.Text)
+		if err != nil || k.Generation < 2 || !k.Expires.Equal(old.Expires) {
+			t.Errorf("the suspect became %v, %v", k, err)
+		}
+	})
+}
+
+// A live target is resharded by opening generations with other numbers, and its
+// writers follow.
+func TestReshardingALiveTarget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEpoch(t, generation.Policy{Every: 1000 * time.Hour, Ramp: 10 * time.Minute, Staleness: time.Minute, Slack: 5 * time.Minute, Keep: 1})
+		e.target.Shards = 16
+		e.sweep()
+		scribes := e.scribes()
+		bound := func(w *written) time.Duration { return e.target.Rewind + 1000*time.Hour }
+		work := func(minutes int) {
+			for m := range minutes {
+				e.minute(scribes, 2, 2*time.Hour)
+				if m%5 == 0 {
+					began := time.Now()
+					if res := e.sweep(); res.Error != "" || !res.Complete {
+						t.Fatalf("%+v", res)
+					}
+					e.check(began, func(w *written) time.Duration {
+						if w.inOrder {
+							return 0
+						}
+						return bound(w)
+					})
+				}
+				time.Sleep(time.Minute)
+			}
+		}
+		for _, shards := range []int{64, 8} {
+			work(60)
+			if _, err := sweep.Advance(t.Context(), e.config(), e.target, shards, false); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := sweep.Advance(t.Context(), e.config(), e.target, shards, false); err == nil {
+				t.Error("two generations were opened during one ramp")
+			}
+			work(60)
+			seen := map[int]bool{}
+			newest := e.record().Generations[len(e.record().Generations)-1]
+			for i := range 1000 {
+				k := scribes[0].stamp(e, fmt.Sprint("probe-", i), time.Hour)
+				if k.Generation != newest.Number {
+					t.Fatalf("a follower stamps %v; the newest generation is %d", k, newest.Number)
+				}
+				seen[k.Shard] = true
+			}
+			if newest.Shards != shards || len(seen) != shards {
+				t.Errorf("generation %d has %d shards, and writers use %d of %d", newest.Number, newest.Shards, len(seen), shards)
+			}
+		}
+		work(10 * 60)
+		if got := e.states(); got != "3:filling/8 " {
+			t.Errorf("generations at the end: %s", got)
+		}
+	})
+}
+
+// The nursery's shards grow with what is found there, and stay.
+func TestNurseryRemembersItsHighestShard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEpoch(t, hourly)
+		e.sweep()
+		e.stamped(0, 64, "far", time.Now().Add(10*time.Hour))
+		far := e.live["far"].key.Shard
+		if far < 4 {
+			t.Fatalf("the name hashes to shard %d", far)
+		}
+		e.runFor(e.target.Rewind + time.Hour)
+		if n := e.record().NurseryShards; n != far+1 {
+			t.Errorf("the nursery has %d shards, and shard %d is in use", n, far)
+		}
+		e.runFor(10 * time.Hour)
+		e.wantLeft()
+	})
+}
+
+// Survivors go to the newest generation no faster than the part of the pace that
+// is set aside there, and its own deletes no faster than the rest.
+func TestCarryObeysThePace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEpoch(t, generation.Policy{Every: time.Hour, Ramp: 10 * time.Minute, Staleness: time.Minute, Slack: 5 * time.Minute, Keep: 1})
+		e.target.Pace = throttle.Limit{PerSecond: 100}
+		e.sweep()
+		for range 4000 {
+			e.stamped(1, 4, e.name(), time.Now().Add(30*time.Hour))
+		}
+		type commit struct {
+			at time.Time
+			n  int
+		}
+		carried := map[string][]commit{} // by the shard that is written into
+		var mu sync.Mutex
+		watch := e.s.Before
+		e.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			mu.Lock()
+			defer mu.Unlock()
+			into := map[string]int{}
+			for _, op := range c.Ops {
+				if op.To.Type != store.Missing {
+					into[op.To.Text[:13]]++
+				}
+			}
+			for shard, n := range into {
+				carried[shard] = append(carried[shard], commit{time.Now(), n})
+			}
+			return watch(ctx, c)
+		}
+		// The second sweeper begins in the middle: it must not add a budget of its own.
+		for range 40 {
+			var both sync.WaitGroup
+			for range 2 {
+				c := e.config()
+				c.Workers = 2
+				both.Go(func() { sweep.Run(t.Context(), c) })
+			}
+			both.Wait()
+			time.Sleep(every)
+		}
+		if len(carried) != 4 {
+			t.Fatalf("carried into %d shards", len(carried))
+		}
+		limit := 100 * 0.25 // one source for each shard, a quarter of the limit
+		for shard, list := range carried {
+			for i := range list {
+				sum := 0
+				for j := i; j < len(list); j++ {
+					sum += list[j].n
+					window := list[j].at.Sub(list[i].at).Seconds()
+					if most := limit*window + 2*limit + 1; float64(sum) > most {
+						t.Fatalf("%s: %d were carried within %.1f s, more than %.0f", shard, sum, window, most)
+					}
+				}
+			}
+		}
+		if e.most != 1 || e.carries < 4000 {
+			t.Errorf("%d carries, one entity %d times", e.carries, e.most)
+		}
+	})
+}
+
+// A full round finds what was put back into retired ground, also where it is
+// stopped and goes on, and a dry one changes nothing.
+func TestAudit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEpoch(t, hourly)
+		e.sweep()
+		e.runFor(6 * time.Hour)
+		r := e.record()
+		if r.Generations[0].Number < 4 {
+			t.Fatalf("generations: %s", e.states())
+		}
+		for i := range 300 {
+			e.stamped(1+i%3, 4, fmt.Sprintf("stray-%03d", i), time.Now().Add(time.Duration(i-150)*time.Minute+time.Second))
+			e.live[fmt.Sprintf("stray-%03d", i)].returned = true
+		}
+		e.raw("broken", "00000002.0001.nonsense")
+		c := e.config()
+		c.Apply = false
+		before := e.s.Writes()
+		if res := sweep.Audit(t.Context(), c).Targets[0]; res.Error != "" || res.Strays != 300 || res.Expired != 150 || res.Deleted != 0 || e.s.Writes() != before {
+			t.Errorf("dry: %+v", res)
+		}
+		// One that is stopped after a few pages leaves the rest to the next sweep.
+		c = e.config()
+		c.Targets[0].Page = 10
+		ctx, cancel := context.WithCancel(t.Context())
+		writes := 0
+		e.s.After = func(_ context.Context, call modelstore.Call) error {
+			if call.Method == "Dispose" {
+				if writes++; writes == 5 {
+					cancel()
+				}
+			}
+			return nil
+		}
+		if res := sweep.Audit(ctx, c).Targets[0]; res.Error != "" || res.Complete || res.Strays == 0 || res.Strays == 300 {
+			t.Errorf("stopped: %+v", res)
+		}
+		e.s.After = nil
+		first := e.strays()
+		res := e.sweep()
+		if int(res.Strays) != first || e.strays() != 0 || res.Scanned > int64(first)+50 {
+			t.Errorf("%d strays were left; the next sweep: %+v", first, res)
+		}
+		for name, row := range e.s.Entities("Session", "") {
+			if k, err := expirykey.Parse(row.Expiry.Text); name != `"broken"` && (err != nil || k.Generation != 0 || !k.Expires.Equal(e.live[row.Name].expires)) {
+				t.Errorf("%s is %s now", name, row.Expiry.Text)
+			}
+		}
+		if n := len(e.s.Entities("Session", "")); n != 151 {
+			t.Errorf("%d entities are left, want 150 and a malformed one", n)
+		}
+		// What is moved goes in its time.
+		e.runFor(3 * time.Hour)
+		e.wantLeft("broken")
+	})
+}
+
+// A stray that is stamped into a sealed generation before its first survivor is
+// found by the audit, too, and does not lose the survivors.
+func TestAuditOfSealedGround(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := hourly
+		p.Keep = 30
+		e := newEpoch(t, p)
+		e.sweep()
+		for i := range 40 {
+			e.stamped(1, 4, fmt.Sprint("survivor-", i), time.Now().Add(40*time.Hour))
+		}
+		e.runFor(3 * time.Hour)
+		e.stamped(1, 4, "late", time.Now().Add(-time.Minute))
+		e.stamped(1, 4, "early", time.Now().Add(35*time.Hour))
+		e.live["early"].returned = true
+		e.runFor(26 * time.Hour)
+		k, err := expirykey.Parse(e.s.Entities("Session", "")[strconv.Quote("early")].Expiry.Text)
+		if err != nil || k.Generation != 0 {
+			t.Errorf("the stray that is not due is %v, %v", k, err)
+		}
+		if n := len(e.left()); n != 41 {
+			t.Errorf("%d entities are left", n)
+		}
+		if e.carries > 0 {
+			t.Errorf("%d survivors were carried", e.carries)
+		}
+		e.runFor(14 * time.Hour)
+		e.wantLeft()
+	})
+}
+
+// Sealed ranges cost nothing until something in them is due.
+func TestSealedRangesRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := hourly
+		p.Keep = 30
+		e := newEpoch(t, p)
+		e.sweep()
+		e.stamped(1, 4, "late", time.Now().Add(10*time.Hour))
+		e.runFor(3 * time.Hour)
+		st, err := sweep.Status(t.Context(), e.config(), e.target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rests := 0
+		for _, r := range st.Ranges {
+			if r.NextDue != nil && r.NextDue.Equal(e.live["late"].expires) {
+				rests++
+			}
+		}
+		if rests != 1 || st.Generations[0].State != "sealed" || st.Generations[0].Sealed == nil || st.LastSweep == nil || time.Since(*st.LastSweep) > 20*time.Minute {
+			t.Errorf("status: %+v", st)
+		}
+		e.forget()
+		res := e.sweep()
+		n := len(e.record().Generations)
+		if n < 3 || res.Ranges > 3*4 || e.calls["Scan"] > res.Ranges {
+			t.Errorf("with %d generations: %d ranges, %v", n, res.Ranges, e.calls)
+		}
+		x, err := sweep.Explain(t.Context(), e.config(), e.target, "", store.Entity{Name: "late"})
+		if err != nil || x.Verdict != "early" || x.State != "sealed" {
+			t.Errorf("%+v, %v", x, err)
+		}
+	})
+}
+
+// An entity that turns up between the last read and the retirement is found.
+func TestStragglerAtTheLastMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEpoch(t, hourly)
+		e.sweep()
+		e.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Sort == store.TargetRecord {
+				if list := c.Record.Fields["generations"].([]store.Fields); list[0]["number"].(int64) == 2 && e.live["last"] == nil {
+					e.stamped(1, 4, "last", time.Now().Add(-time.Minute))
+				}
+			}
+			return nil
+		}
+		sum := e.runFor(30 * time.Hour)
+		if !slices.Contains(sum.Retired, 1) || sum.Strays != 1 {
+			t.Errorf("%+v", sum)
+		}
+		e.wantLeft()
+	})
+}
