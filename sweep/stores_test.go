@@ -2,9 +2,12 @@ package sweep_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
@@ -19,13 +22,12 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-func TestMain(m *testing.M) { emulator.Main(m) }
-
 // A realStore is a driver with everything that these tests need.
 type realStore interface {
 	store.Store
 	store.Writer
 	store.Dumper
+	store.Keyer
 }
 
 // onEachStore runs a test on every store, in every layout and under every guard
@@ -234,4 +236,88 @@ func TestHotEntityOnEachStore(t *testing.T) {
 			t.Errorf("%d others left, result: %+v", len(left), res)
 		}
 	})
+}
+
+// draining saves a target record whose generation 1 is being drained into
+// generation 2, both of one shard.
+func draining(t *testing.T, c *sweep.Config) {
+	t.Helper()
+	target := &c.Targets[0]
+	target.Policy = generation.Policy{Every: 1000 * time.Hour, Ramp: time.Hour, Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 9}
+	long := time.Now().Add(-100 * time.Hour)
+	r := sweep.FirstRecord(*target, long.Add(-100*time.Hour))
+	r, err := r.Advance(generation.Policy{Ramp: time.Hour, Shards: 1, Staleness: time.Minute, Slack: 10 * time.Minute}, long, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Generations[0].Closed = r.Generations[1].Opened.Add(time.Hour)
+	r.Generations[0].Draining = r.Generations[0].Closed.Add(time.Hour)
+	if _, err := generation.Save(t.Context(), c.Store, r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whoever extends an entity while it is being carried wins, and keeps what was
+// written.
+func TestExtendedWhileCarriedOnEachStore(t *testing.T) {
+	onEachStore(t, func(t *testing.T, s realStore, c sweep.Config) {
+		target := c.Targets[0]
+		if target.Type == store.Instant {
+			t.Skip("timestamps are in no generation")
+		}
+		draining(t, &c)
+		now := time.Now().Truncate(time.Second)
+		at := func(i int) time.Time { return now.Add(time.Duration(i+1) * time.Hour) }
+		var all []store.Entity
+		for i := range 200 {
+			e := expiring(t, target, fmt.Sprintf("e-%03d", i), at(i))
+			e.Data = fmt.Appendf(nil, `{"n": %d, "list": [1, null, {"deep": true}]}`, i)
+			all = append(all, e)
+		}
+		put(t, s, target, all...)
+		app := func(name string, expires time.Time) store.Entity {
+			key, err := generation.Stamper{Generation: 2, Shards: 1}.Name(name, expires)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return store.Entity{Name: name, Expiry: store.TextValue(key.String()), Data: []byte(`{"mine": true}`)}
+		}
+		c.Store = &hooked{realStore: s, hook: func() {
+			put(t, s, target, app("e-100", now.Add(9000*time.Hour)), expiring(t, target, "e-101", now.Add(-time.Hour)), app("e-102", now.Add(-time.Hour)))
+		}}
+		res := sweep.Run(t.Context(), c).Targets[0]
+		if res.Error != "" || !res.Complete || res.Carried != 197 || res.Deleted != 2 {
+			t.Errorf("result: %+v", res)
+		}
+		seen := 0
+		for e, err := range s.Dump(t.Context(), target.Target, "") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen++
+			var i int
+			if _, err := fmt.Sscanf(e.Name, "e-%d", &i); err != nil {
+				t.Fatal(err)
+			}
+			want, data := app(e.Name, at(i)).Expiry, all[i].Data
+			if e.Name == "e-100" {
+				want, data = app(e.Name, now.Add(9000*time.Hour)).Expiry, []byte(`{"mine": true}`)
+			}
+			if e.Expiry != want || !sameJSON(t, e.Data, data) {
+				t.Errorf("%s is %v %s, want %v %s", e.Name, e.Expiry, e.Data, want, data)
+			}
+		}
+		if seen != 198 {
+			t.Errorf("%d are left, want 198", seen)
+		}
+	})
+}
+
+func sameJSON(t *testing.T, a, b []byte) bool {
+	t.Helper()
+	var x, y any
+	if err := errors.Join(json.Unmarshal(a, &x), json.Unmarshal(b, &y)); err != nil {
+		t.Fatal(err)
+	}
+	return reflect.DeepEqual(x, y)
 }
