@@ -30,10 +30,11 @@ const Schema = 1
 // First is the number of the first generation, which opens at once.
 const First = 1
 
-// saveTimeout bounds one try to write a record, savePatience all of them.
+// saveTimeout bounds one try to write a record, savePatience when the last one
+// begins. Together they are how late a mark may take effect.
 const (
-	saveTimeout  = 10 * time.Second
-	savePatience = 20 * time.Second
+	saveTimeout  = 5 * time.Second
+	savePatience = 5 * time.Second
 )
 
 // ErrMissing is what Load returns for a target that has no record yet.
@@ -238,6 +239,12 @@ func decode(rec store.Record) (Record, error) {
 		}
 		if !gen.Closed.IsZero() && gen.Closed.Before(gen.Opened) {
 			g.Fail("closed", "%v is before it was opened, %v", gen.Closed, gen.Opened)
+		}
+		if n := len(r.Generations); n > 0 && gen.Opened.Before(r.Generations[n-1].Opened) {
+			g.Fail("opened", "%v is before the generation before it was, %v", gen.Opened, r.Generations[n-1].Opened)
+		}
+		if !gen.Closed.IsZero() && i == len(f.List("generations"))-1 {
+			g.Fail("closed", "the newest generation cannot be closed: nobody could write anywhere but to the nursery")
 		}
 		if gen.Closed.IsZero() && !gen.Draining.IsZero() {
 			g.Fail("draining", "it is not even closed")

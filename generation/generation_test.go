@@ -84,6 +84,15 @@ func TestDecodeRefusesNonsense(t *testing.T) {
 			{"number": int64(2), "shards": int64(1), "opened": store.FormatTime(opened)},
 			{"number": int64(2), "shards": int64(1), "opened": store.FormatTime(opened)},
 		}, "generations[1]: field number"},
+		{"generations", []store.Fields{
+			{"number": int64(1), "shards": int64(1), "opened": store.FormatTime(opened)},
+			{"number": int64(2), "shards": int64(1), "opened": store.FormatTime(opened.Add(-time.Second))},
+		}, "generations[1]: field opened"},
+		{"generations", []store.Fields{{"number": int64(1), "shards": int64(1), "opened": store.FormatTime(opened), "closed": store.FormatTime(opened)}}, "generations[0]: field closed"},
+		{"generations", []store.Fields{{"number": int64(1), "shards": int64(1), "opened": store.FormatTime(opened), "draining": store.FormatTime(opened)}}, "generations[0]: field draining"},
+		{"generations", []store.Fields{{"number": int64(1), "shards": int64(1), "opened": store.FormatTime(opened), "ramp_ms": int64(-1)}}, "generations[0]: field ramp_ms"},
+		{"staleness_ms", int64(-5), "staleness_ms"},
+		{"slack_ms", "ten minutes", "slack_ms"},
 	} {
 		rec := New("sessions", "Session", "expiry_key", 16, true, opened).encode()
 		rec.Fields[c.field] = c.value

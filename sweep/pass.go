@@ -280,7 +280,7 @@ func (p *pass) refresh(ctx context.Context, since time.Time) error {
 // The cursors were read before, so a record that is older than one of them is a
 // copy that somebody put back.
 func (p *pass) loadRecord(ctx context.Context) error {
-	for {
+	for began := p.Now(); ; {
 		var rec generation.Record
 		err := patiently(ctx, func(ctx context.Context) (err error) {
 			rec, _, err = generation.Load(ctx, p.Store, p.target.Name)
@@ -305,6 +305,9 @@ func (p *pass) loadRecord(ctx context.Context) error {
 		p.record, err = generation.Save(ctx, p.Store, next)
 		if errors.Is(err, store.ErrConflict) {
 			continue // another worker was first: see what it wrote
+		}
+		if store.Transient(err) && p.Now().Sub(began) < recordPatience && throttle.Sleep(ctx, time.Second) == nil {
+			continue // with the time as it is then: see what came of it
 		}
 		if err == nil {
 			p.tell(ctx, rec, next, steps)

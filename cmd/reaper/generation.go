@@ -23,6 +23,9 @@ and retired, after which no sweep reads it again. Sweeps see to all of that; lis
 how far they are, and advance opens the next generation before its time, with another
 number of shards if wanted.`,
 		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return wrongUsage("generation: say list or advance (see reaper generation --help)")
+		},
 	}
 	cmd.AddCommand(a.generationListCommand(), a.generationAdvanceCommand())
 	return cmd
