@@ -343,6 +343,7 @@ func BenchmarkTable(b *testing.B) {
 		r := &report{}
 		embeddedRates(b, r)
 		latencies(b, r)
+		generations(b, r)
 		idle(b, r)
 		memory(b, r)
 		emulatorRates(b, r)

@@ -202,22 +202,19 @@ func TestGenerationsStepOverLittle(t *testing.T) {
 	}
 }
 
-// BenchmarkGenerations is the same at full size, with the latency of pages, while
-// compaction is held back and while it is not.
-func BenchmarkGenerations(b *testing.B) {
+// generations is the same at full size, with the latency of pages, while compaction
+// is held back and while it is not.
+func generations(b *testing.B, r *report) {
 	for _, hold := range []bool{true, false} {
-		b.Run(fmt.Sprintf("hold=%v", hold), func(b *testing.B) {
-			for b.Loop() {
-				c := fiveGenerations(b, *entities, hold)
-				normal, fromStart := c.perDeleted()
-				first, newest, firstControl, newestControl := c.medians()
-				b.Logf("%d entities over %d generations, %v retired: page latency %.3f ms in the first, %.3f ms in the newest, control pages %.3f and %.3f ms; tombstones stepped over per entity deleted: %.4f by normal reads, %.4f by reads from the start",
-					c.deleted, c.generations, c.retired, first, newest, firstControl, newestControl, normal, fromStart)
-				b.ReportMetric(newest/first, "newest/first")
-				b.ReportMetric(newest/first/(newestControl/firstControl), "newest/first/control")
-				b.ReportMetric(normal, "normal-steps/op")
-				b.ReportMetric(fromStart, "start-steps/op")
-			}
-		})
+		c := fiveGenerations(b, *entities, hold)
+		normal, fromStart := c.perDeleted()
+		first, newest, firstControl, newestControl := c.medians()
+		name := "five generations, compaction on: "
+		if hold {
+			name = "five generations, compaction held back: "
+		}
+		r.add("**"+name+"page latency, newest / first**", fmt.Sprintf("%.2f", newest/first), "at most 1.3")
+		r.add("the same for a page of a table where nothing was ever deleted", fmt.Sprintf("%.2f", newestControl/firstControl), "the store's own share")
+		r.add(name+"tombstones stepped over per entity deleted, normal reads / reads from the start", fmt.Sprintf("%.3f / %.3f", normal, fromStart), "at most 0.1 / 3")
 	}
 }

@@ -5,10 +5,11 @@
 // The invariant is that the record changes only by compare-and-set, and that a
 // program refuses a record which it does not fully understand: newer than
 // itself, or edited into nonsense. The nursery is always there. The life of the
-// generations beside it is in [Record.Next], a pure function of the record and the
-// store's time; sweeps of this version open generation 1 and leave it open.
+// generations beside it is in [Record.Next] and [Record.State], pure functions of the
+// record and the store's time; sweeps carry it out.
 //
-// docs/records.md describes the record for writers in other languages.
+// docs/generations.md describes that life, and docs/records.md the record, for
+// writers in other languages, too.
 package generation
 
 import (

@@ -126,7 +126,7 @@ const spread = 20 * 366 * 24 * 60 * 60 * 1000
 
 // place returns where a text stands among all keys, as a number.
 func (s *Stretch) place(text string) *big.Int {
-	row, ms := int64(0), int64(0)
+	var row, ms int64
 	if k, err := expirykey.Parse(text); err == nil {
 		row = int64(k.Generation)*(expirykey.MaxShard+1) + int64(k.Shard)
 		ms = min(max(0, k.Expires.Sub(s.Plain).Milliseconds()), spread-1)

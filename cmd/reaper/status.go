@@ -79,14 +79,14 @@ func (a *app) printStatus(t sweep.TargetStatus, now time.Time, all bool) error {
 	fmt.Fprintf(a.stdout, "  deleted:     %s since the records began\n", grouped(deleted))
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	if len(t.Generations) > 0 { // not of timestamps
-		fmt.Fprintln(w, "  generation\tstate\tshards\topened")
+		fmt.Fprintln(w, "  generation\tstate\tshards\topened\tsealed")
 	}
 	for _, g := range t.Generations {
 		name := fmt.Sprintf("%08d", g.Number)
 		if g.Number == 0 {
 			name += " (nursery)"
 		}
-		fmt.Fprintf(w, "  %s\t%s\t%d\t%s\n", name, g.State, g.Shards, g.Opened.Format(time.RFC3339))
+		fmt.Fprintf(w, "  %s\t%s\t%d\t%s\t%s\n", name, g.State, g.Shards, instant(&g.Opened), instant(g.Sealed))
 	}
 	if err := w.Flush(); err != nil {
 		return err
