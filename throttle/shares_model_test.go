@@ -1,0 +1,357 @@
+package throttle
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+const (
+	modelLease = 30 * time.Second
+	modelTrust = 15 * time.Second
+)
+
+var modelStart = time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
+
+// A world is a store with one lease record per range, and processes that see it
+// only through snapshots, each on a clock of its own.
+type world struct {
+	now     time.Time
+	records map[string]Lease
+	owners  int
+	procs   []*proc
+	broken  func(*Shares)
+}
+
+type proc struct {
+	shares *Shares
+	name   string
+	ahead  time.Duration // its clock, against the world's
+	claims map[string]int64
+	share  Share // as it set it last, for each claim
+	frozen time.Time
+	loads  []load
+	writes []write
+}
+
+type load struct {
+	began, read, ended time.Time // by the world's clock
+	got                []Lease
+}
+
+type write struct {
+	at      time.Time
+	name    string
+	token   int64
+	release bool
+}
+
+func (w *world) join(ahead time.Duration) *proc {
+	w.owners++
+	p := &proc{name: fmt.Sprint("p", w.owners), ahead: ahead, claims: map[string]int64{}}
+	p.shares = NewShares(p.name, 1000, 500, modelLease, modelTrust)
+	if w.broken != nil {
+		w.broken(p.shares)
+	}
+	w.procs = append(w.procs, p)
+	return p
+}
+
+func (w *world) snapshot() []Lease {
+	all := make([]Lease, 0, len(w.records))
+	for _, l := range w.records {
+		all = append(all, l)
+	}
+	return all
+}
+
+func (p *proc) clock(t time.Time) time.Time { return t.Add(p.ahead) }
+
+func (p *proc) set(w *world) { p.share = p.shares.Share(p.clock(w.now)) }
+
+func (p *proc) observe(w *world, l load) {
+	p.shares.Observe(p.clock(l.began), p.clock(w.now), l.got)
+	p.set(w)
+}
+
+func (p *proc) claim(w *world, name string) {
+	l := w.records[name]
+	l = Lease{Range: name, Owner: p.name, Token: l.Token + 1}
+	w.records[name] = l
+	p.claims[name] = l.Token
+	p.shares.Claimed(name, l.Token)
+	p.set(w)
+}
+
+func (p *proc) leave(w *world, name string) {
+	delete(p.claims, name)
+	p.shares.Leaving(p.clock(w.now), name)
+	p.set(w)
+}
+
+// commit carries out a renewal or a release, if the lease is still as it was.
+func (w *world) commit(p *proc, o write) {
+	l := w.records[o.name]
+	if l.Owner != p.name || l.Token != o.token {
+		return
+	}
+	l.Renewals++
+	if o.release {
+		l.Owner = ""
+	}
+	w.records[o.name] = l
+}
+
+// inUse returns what all claims may use now, by what each process set last: a
+// frozen process may be woken at any instant and has only that.
+func (w *world) inUse() float64 {
+	sum := 0.0
+	for _, p := range w.procs {
+		if p.clock(w.now).Before(p.share.Until) {
+			sum += p.share.PerSecond * float64(len(p.claims))
+		}
+	}
+	return sum
+}
+
+// run lets processes come, go, freeze and die at random, and returns the first
+// excess over the total, and the mean that was in use.
+func (w *world) run(seed uint64, steps int) (mean float64, excess string) {
+	rng := rand.New(rand.NewPCG(seed, 7))
+	span := func(most time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(most))) }
+	renewed := map[string]time.Time{} // when each record was claimed or renewed last
+	slow := time.Duration(1+rng.IntN(8)) * time.Second
+	busy := 1 + rng.IntN(30) // how quickly ranges change hands
+	var sum, time0 float64
+	for step := range steps {
+		dt := span(2 * time.Second)
+		sum += w.inUse() * dt.Seconds()
+		time0 += dt.Seconds()
+		w.now = w.now.Add(dt)
+		if len(w.procs) == 0 || len(w.procs) < 5 && rng.IntN(100) == 0 {
+			w.join(span(time.Hour) - 30*time.Minute)
+		}
+		for i := 0; i < len(w.procs); i++ {
+			p := w.procs[i]
+			writes := p.writes[:0]
+			for _, o := range p.writes { // even of a frozen process: they were sent
+				if o.at.After(w.now) {
+					writes = append(writes, o)
+					continue
+				}
+				w.commit(p, o)
+				renewed[o.name] = w.now
+			}
+			p.writes = writes
+			for j := range p.loads {
+				if l := &p.loads[j]; l.got == nil && !l.read.After(w.now) {
+					l.got = w.snapshot()
+				}
+			}
+			if p.frozen.After(w.now) {
+				continue
+			}
+			loads := p.loads[:0]
+			for _, l := range p.loads {
+				if l.got != nil && !l.ended.After(w.now) {
+					p.observe(w, l)
+				} else {
+					loads = append(loads, l)
+				}
+			}
+			p.loads = loads
+			p.set(w)
+			if len(p.loads) < 2 && rng.IntN(3) == 0 {
+				read := w.now.Add(span(slow))
+				p.loads = append(p.loads, load{began: w.now, read: read, ended: read.Add(span(slow))})
+			}
+			name := fmt.Sprint("r", rng.IntN(6))
+			l, mine := w.records[name], p.claims[name] > 0
+			free := l.Owner == "" || w.now.Sub(renewed[name]) > modelLease
+			switch dice := rng.IntN(100); {
+			case !mine && free && !p.shares.began.IsZero() && dice < 40:
+				p.claim(w, name)
+				renewed[name] = w.now
+			case mine && dice < busy:
+				o := write{at: w.now.Add(span(slow)), name: name, token: p.claims[name], release: true}
+				p.leave(w, name)
+				p.writes = append(p.writes, o)
+			case mine && dice < 60:
+				p.writes = append(p.writes, write{at: w.now.Add(span(slow)), name: name, token: p.claims[name]})
+			case dice == 98:
+				p.frozen = w.now.Add(span(90 * time.Second))
+			case dice == 99 && rng.IntN(5) == 0:
+				w.procs = append(w.procs[:i], w.procs[i+1:]...) // dead: it writes nothing more
+				i--
+			}
+			if got := w.inUse(); got > 1000+1e-6 {
+				return 0, fmt.Sprintf("seed %d step %d: %.1f of 1000 in use", seed, step, got)
+			}
+		}
+	}
+	return sum / time0, ""
+}
+
+func newWorld(broken func(*Shares)) *world {
+	return &world{now: modelStart, records: map[string]Lease{}, broken: broken}
+}
+
+// The sum of all shares never exceeds the total, whatever happens to snapshots
+// and processes.
+func TestSharesNeverExceedTheTotal(t *testing.T) {
+	var mean float64
+	const seeds = 300
+	for seed := range uint64(seeds) {
+		got, excess := newWorld(nil).run(seed, 1000)
+		if excess != "" {
+			t.Fatal(excess)
+		}
+		mean += got / seeds
+	}
+	t.Logf("on the mean %.0f of 1000 in use", mean)
+	if mean < 100 { // else nothing was put to the test
+		t.Errorf("on the mean only %.1f of 1000 in use", mean)
+	}
+}
+
+// Each of the rules is needed: the model finds what goes wrong without it.
+func TestTheModelCatchesWrongShares(t *testing.T) {
+	for name, broken := range map[string]func(*Shares){
+		"a joiner that does not wait":                func(s *Shares) { s.matures = 0 },
+		"a joiner that waits too little":             func(s *Shares) { s.matures = modelTrust / 2 },
+		"a leaver whose part is free at once":        func(s *Shares) { s.lingers = 0 },
+		"a leaver that keeps its part for too long":  func(s *Shares) { s.keeps = 2 * modelTrust },
+		"snapshots that are good for ever":           func(s *Shares) { s.valid = time.Hour },
+		"leases that its owner takes to last longer": func(s *Shares) { s.lease = 2 * modelLease },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(1000) {
+				// One process is wrong, or all are.
+				for _, only := range []bool{false, true} {
+					w := newWorld(nil)
+					w.broken = func(s *Shares) {
+						if !only || w.owners%2 == 0 {
+							broken(s)
+						}
+					}
+					if _, excess := w.run(seed, 1000); excess != "" {
+						return
+					}
+				}
+			}
+			t.Error("1000 runs found nothing wrong")
+		})
+	}
+}
+
+func (w *world) clone() *world {
+	c := *w
+	c.records, c.procs = maps.Clone(w.records), nil
+	for _, p := range w.procs {
+		q, s := *p, *p.shares
+		q.claims, q.loads, q.shares = maps.Clone(p.claims), append([]load(nil), p.loads...), &s
+		s.claims, s.records = maps.Clone(p.shares.claims), map[string]*record{}
+		for name, r := range p.shares.records {
+			copied := *r
+			s.records[name] = &copied
+		}
+		c.procs = append(c.procs, &q)
+	}
+	return &c
+}
+
+// explore tries every sequence of steps up to a depth and returns one that
+// exceeds the total, and how many it tried.
+func (w *world) explore(depth int) (trace []string, tried int) {
+	if w.inUse() > 1000+1e-6 {
+		return []string{fmt.Sprintf("%.0f in use", w.inUse())}, 1
+	}
+	if depth == 0 {
+		return nil, 1
+	}
+	try := func(name string, step func(*world)) bool {
+		if trace != nil {
+			return false
+		}
+		c := w.clone()
+		step(c)
+		found, n := c.explore(depth - 1)
+		tried += n
+		if found != nil {
+			trace = append([]string{name}, found...)
+		}
+		return trace != nil
+	}
+	try("half a trust passes", func(c *world) { c.now = c.now.Add(modelTrust / 2) })
+	for i, p := range w.procs {
+		if len(p.loads) > 0 {
+			try(p.name+" sees", func(c *world) {
+				q := c.procs[i]
+				l := q.loads[0]
+				q.loads = nil
+				q.observe(c, l)
+			})
+		} else {
+			try(p.name+" reads", func(c *world) {
+				c.procs[i].loads = []load{{began: c.now, got: c.snapshot()}}
+			})
+		}
+		if !p.shares.began.IsZero() {
+			try(p.name+" sets", func(c *world) { c.procs[i].set(c) })
+		}
+		for _, name := range []string{"r1", "r2"} {
+			l := w.records[name]
+			switch {
+			case l.Owner == p.name:
+				try(p.name+" leaves "+name, func(c *world) {
+					o := write{name: name, token: c.records[name].Token, release: true}
+					c.procs[i].leave(c, name)
+					c.commit(c.procs[i], o)
+				})
+			case l.Owner == "" && !p.shares.began.IsZero():
+				try(p.name+" claims "+name, func(c *world) { c.procs[i].claim(c, name) })
+			}
+		}
+	}
+	return trace, tried
+}
+
+// duel returns a world of two processes on one store, both with a first look,
+// and one of them with a share.
+func duel(broken func(*Shares)) *world {
+	w := newWorld(broken)
+	for range 2 {
+		p := w.join(0)
+		p.observe(w, load{began: w.now, got: []Lease{}})
+	}
+	w.procs[0].claim(w, "r1")
+	w.now = w.now.Add(time.Second)
+	w.procs[0].observe(w, load{began: w.now, got: w.snapshot()})
+	return w
+}
+
+// Every order of seven steps of two processes.
+func TestSharesInEveryOrder(t *testing.T) {
+	depth := 7
+	if testing.Short() {
+		depth = 6
+	}
+	trace, tried := duel(nil).explore(depth)
+	if trace != nil {
+		t.Fatalf("%q", trace)
+	}
+	t.Logf("%d sequences", tried)
+	for name, broken := range map[string]func(*Shares){
+		"a joiner that does not wait":         func(s *Shares) { s.matures = 0 },
+		"snapshots that are good for ever":    func(s *Shares) { s.valid = time.Hour },
+		"a leaver whose part is free at once": func(s *Shares) { s.lingers = 0 },
+	} {
+		if trace, tried := duel(broken).explore(9); trace == nil {
+			t.Errorf("%s: %d sequences found nothing wrong", name, tried)
+		} else {
+			t.Logf("%s: %q", name, trace)
+		}
+	}
+}
