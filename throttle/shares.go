@@ -66,10 +66,9 @@ type record struct {
 	seen    time.Time // when a snapshot showed the claim
 	moved   time.Time // when a snapshot showed the last renewal
 
-	// An earlier lease's part may be in use until busy.
-	busy   time.Time
-	mine   bool      // that part is this process's
-	usable time.Time // until when it may be used, where it is mine
+	// Earlier leases' parts may be in use until busy, others' than mine until
+	// theirs, and mine until usable.
+	busy, theirs, usable time.Time
 }
 
 // NewShares returns the shares of the process that claims as owner, none so far.
@@ -139,6 +138,7 @@ func (s *Shares) observe(ended time.Time, l Lease) {
 		s.records[l.Range] = r
 		if s.began.IsZero() && l.Token > 0 && l.Owner == "" {
 			r.busy = ended.Add(s.lingers - l.Free)
+			r.theirs = r.busy
 		}
 	}
 	old := r.Lease
@@ -158,7 +158,7 @@ func (s *Shares) observe(ended time.Time, l Lease) {
 	// Leases that came and went between two snapshots are no older than the first.
 	hidden := l.Token > old.Token+1 || l.Token > old.Token && l.Owner == ""
 	if hidden && !s.began.IsZero() && ended.Sub(s.began) >= s.matures {
-		r.busy, r.mine = ended.Add(s.lingers), false
+		r.busy, r.theirs = ended.Add(s.lingers), ended.Add(s.lingers)
 	}
 	r.Lease = l
 	if l.Owner != "" {
@@ -170,8 +170,12 @@ func (s *Shares) observe(ended time.Time, l Lease) {
 // ended keeps the part of a lease that is over, if it can have been worth
 // anything.
 func (s *Shares) ended(r *record, now time.Time) {
-	if r.since.IsZero() || now.Sub(r.since) >= s.matures {
-		r.busy, r.mine = now.Add(s.lingers), r.Owner == s.owner
+	if !r.since.IsZero() && now.Sub(r.since) < s.matures {
+		return
+	}
+	r.busy = now.Add(s.lingers)
+	if r.Owner != s.owner {
+		r.theirs = r.busy
 	}
 }
 
@@ -188,19 +192,16 @@ func (s *Shares) Share(now time.Time) Share {
 	own, all, alone, anchor := 0, 0, true, time.Time{}
 	limit := until // of the parts that are mine
 	for _, r := range s.records {
-		held := r.Owner != "" && now.Before(r.moved.Add(max(s.lease, r.Length) + s.lingers))
+		held := r.Owner != "" && now.Before(r.moved.Add(max(s.lease, r.Length)+s.lingers))
 		busy := now.Before(r.busy)
 		if !held && !busy {
 			continue
 		}
 		all++
-		if held && r.Owner != s.owner || busy && !r.mine {
+		if held && r.Owner != s.owner || now.Before(r.theirs) {
 			alone = false
 		}
-		var ends time.Time
-		if r.Owner == s.owner || busy && r.mine {
-			ends = r.usable
-		}
+		ends := r.usable
 		if s.live(r) {
 			lapses := r.renewed.Add(s.lease)
 			anchor = later(anchor, lapses)

@@ -202,13 +202,16 @@ func newWorld(broken func(*Shares)) *world {
 // and processes.
 func TestSharesNeverExceedTheTotal(t *testing.T) {
 	var mean float64
-	const seeds = 300
+	seeds := 2500
+	if testing.Short() {
+		seeds = 200
+	}
 	for seed := range uint64(seeds) {
 		got, excess := newWorld(nil).run(seed, 1000)
 		if excess != "" {
 			t.Fatal(excess)
 		}
-		mean += got / seeds
+		mean += got / float64(seeds)
 	}
 	t.Logf("on the mean %.0f of 1000 in use", mean)
 	if mean < 100 { // else nothing was put to the test
@@ -352,6 +355,60 @@ func TestSharesInEveryOrder(t *testing.T) {
 			t.Errorf("%s: %d sequences found nothing wrong", name, tried)
 		} else {
 			t.Logf("%s: %q", name, trace)
+		}
+	}
+}
+
+// In calm weather the total is used, not merely never exceeded: by one process at
+// once, and by three that go from range to range after the first trust.
+func TestSharesUseTheTotal(t *testing.T) {
+	for _, c := range []struct {
+		procs, life int // of a lease, in seconds
+		least       float64
+	}{{1, 20, 0.999}, {3, 20, 0.5}, {3, 120, 0.85}} {
+		w := newWorld(nil)
+		procs := c.procs
+		for i := range procs {
+			p := w.join(time.Duration(i) * time.Hour)
+			p.observe(w, load{began: w.now, got: w.snapshot()})
+		}
+		var used, of float64
+		for second := range 600 {
+			w.now = w.now.Add(time.Second)
+			for i, p := range w.procs {
+				for slot := range 4 { // each worker spends one life on one of its five ranges, then takes the next
+					turn, into := (second+5*slot)/c.life, (second+5*slot)%c.life
+					name := fmt.Sprintf("r%d.%d.%d", i, slot, turn%5)
+					if l := w.records[name]; into == 0 || p.claims[name] == 0 {
+						if old := fmt.Sprintf("r%d.%d.%d", i, slot, (turn+4)%5); p.claims[old] > 0 {
+							o := write{name: old, token: p.claims[old], release: true}
+							p.leave(w, old)
+							w.commit(p, o)
+						}
+						p.claim(w, name)
+					} else if into%10 == 0 {
+						w.commit(p, write{name: name, token: l.Token})
+					}
+				}
+				if second%5 == i {
+					p.observe(w, load{began: w.now, got: w.snapshot()})
+				}
+				p.set(w)
+			}
+			if w.inUse() > 1000+1e-6 {
+				t.Fatalf("second %d: %.0f in use", second, w.inUse())
+			}
+			if second == 10 && procs == 1 && w.inUse() < 999 {
+				t.Errorf("a process alone has %.0f after 10 s", w.inUse())
+			}
+			if second >= 60 {
+				used += w.inUse()
+				of += 1000
+			}
+		}
+		t.Logf("%d processes with leases of %d s use %.3f", procs, c.life, used/of)
+		if used/of < c.least {
+			t.Errorf("%d processes with leases of %d s use %.2f of the total", procs, c.life, used/of)
 		}
 	}
 }

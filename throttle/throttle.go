@@ -201,10 +201,15 @@ func (p *Pace) burstAt(now time.Time) float64 {
 func (p *Pace) advance(now time.Time) {
 	from := p.at
 	p.at = now
-	if passed := now.Sub(from); passed <= 0 || p.hold != "" {
-		p.fallBack(now)
-		return
+	if now.After(from) && p.hold == "" {
+		p.pass(from, now)
 	}
+	p.fallBack(now)
+	p.tokens = math.Min(p.tokens, p.burstAt(now))
+}
+
+// pass brings the tokens of a stretch of time, and grows the rate.
+func (p *Pace) pass(from, now time.Time) {
 	end := now // of the time that brings tokens
 	if !p.share.Unlimited && p.share.Until.Before(end) {
 		end = p.share.Until
@@ -224,8 +229,6 @@ func (p *Pace) advance(now time.Time) {
 			p.grow(d)
 		}
 	}
-	p.fallBack(now)
-	p.tokens = math.Min(p.tokens, p.burstAt(now))
 }
 
 func (p *Pace) grow(waited time.Duration) {
