@@ -366,7 +366,7 @@ func play(seed uint64, faster float64, keepTokens bool) error {
 }
 
 func TestNoWindowExceedsThePace(t *testing.T) {
-	for seed := range uint64(1500) {
+	for seed := range uint64(500) {
 		if err := play(seed, 1, false); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
