@@ -31,6 +31,7 @@ var floors = map[string]int{
 	"cursor":      2,
 	"generation":  2,
 	"throttle":    2,
+	"throttle/*":  3,
 	"config":      2,
 	"shardquery":  3, // layouts know generations
 	"indexes":     3,
