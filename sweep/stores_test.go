@@ -263,7 +263,7 @@ func TestExtendedWhileCarriedOnEachStore(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s realStore, c sweep.Config) {
 		target := c.Targets[0]
 		if target.Type == store.Instant {
-			t.Skip("timestamps are in no generation")
+			return // timestamps are in no generation
 		}
 		draining(t, &c)
 		now := time.Now().Truncate(time.Second)

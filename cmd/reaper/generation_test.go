@@ -34,7 +34,7 @@ func (b *workdir) generations() []sweep.GenerationLife {
 // sweepUntil sweeps again and again until the generations are as wanted.
 func (b *workdir) sweepUntil(want func([]sweep.GenerationLife) bool) (sum sweep.TargetResult) {
 	b.t.Helper()
-	for range 200 {
+	for began := time.Now(); time.Since(began) < 3*time.Minute; time.Sleep(300 * time.Millisecond) { // real processes, real time
 		res := b.sweep("--apply")
 		sum.Deleted += res.Deleted
 		sum.Carried += res.Carried

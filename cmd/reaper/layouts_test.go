@@ -80,7 +80,7 @@ func TestEveryCommandInEveryLayout(t *testing.T) {
 			t.Errorf("status: %+v, %+v", due, st)
 		}
 		text := b.must(nil, "status", "--all").out
-		if !strings.Contains(text, "nothing is due") || strings.Contains(text, "  opened\n") != (layout == config.LayoutGeneration || layout == config.LayoutSharded) {
+		if !strings.Contains(text, "nothing is due") || strings.Contains(text, "  opened ") != (layout == config.LayoutGeneration || layout == config.LayoutSharded) {
 			t.Errorf("status prints\n%s", text)
 		}
 		// What dump prints, load reads again, into the same shards.
