@@ -63,7 +63,7 @@ func target() sweep.Target {
 		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text, Guard: store.GuardLookup},
 		Layout: "generation", Generations: true, Shards: shards, MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour,
 		Overlap: 10 * time.Second, Page: 500, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second,
-		Pace: throttle.Limit{Unlimited: true},
+		Pace: throttle.Limits{Unlimited: true},
 	}
 }
 

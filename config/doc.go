@@ -81,9 +81,4 @@
 // have 1 to 100 letters, digits, points, underscores and hyphens; a Firestore
 // collection's path has an odd number of segments, and a collection group no
 // slash.
-//
-// # Limits
-//
-// Some settings are accepted and checked but not acted on yet:
-// [Target.Unenforced] names those in use.
 package config

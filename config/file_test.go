@@ -174,9 +174,6 @@ func TestDefaults(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", c.field, c.got, c.want)
 		}
 	}
-	if brakes, others := target.Unenforced(Datastore); len(brakes)+len(others) > 0 {
-		t.Errorf("defaults are said to be unenforced: %v, %v", brakes, others)
-	}
 }
 
 // The contract's own example, with its defaults written out, must mean the
@@ -231,22 +228,6 @@ func TestPaceDefaults(t *testing.T) {
 		if p.Start.String() != c.start || p.Max.String() != c.max {
 			t.Errorf("%s %s: start %v and max %v, want %s and %s", c.driver, c.pace, p.Start, p.Max, c.start, c.max)
 		}
-	}
-}
-
-func TestUnenforced(t *testing.T) {
-	target := mustOne(t, Datastore, `
-name: a
-kind: A
-pace: {start: 100, total: 1000, gate: busy}
-limits: {max_deletes: 5, max_fraction: 1}
-generations: {every: 2h, ramp: 0s, staleness: 2m, slack: 1m, settle: 1, keep: 1}`)
-	brakes, others := target.Unenforced(Datastore)
-	if got := strings.Join(brakes, " "); got != "pace.total pace.gate limits.max_deletes limits.max_fraction" {
-		t.Errorf("brakes: %s", got)
-	}
-	if got := strings.Join(others, " "); got != "pace.start" {
-		t.Errorf("others: %s", got)
 	}
 }
 

@@ -309,17 +309,12 @@ func (r *reader) rate(v *yaml.Node, path string, to *Limit[float64]) {
 		*to = NoLimit[float64]()
 		return
 	}
-	n, err := parseNumber(s)
-	switch {
-	case err != nil:
-		r.at(v, path, "%s %v", short(s), err)
-	case n <= 0:
-		r.at(v, path, "%s is no rate: write a number above 0, or unlimited for none", short(s))
-	case n < minRate || n > maxRate:
-		r.at(v, path, "%s is not between %v and %v", short(s), minRate, strconv.FormatFloat(maxRate, 'f', -1, 64))
-	default:
-		*to = AtMost(n)
+	n, err := Rate(s)
+	if err != nil {
+		r.at(v, path, "%v", err)
+		return
 	}
+	*to = n
 }
 
 func (r *reader) maxDeletes(v *yaml.Node, path string) {

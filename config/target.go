@@ -167,26 +167,6 @@ func defaultStart(most Limit[float64], d Driver) Limit[float64] {
 	return start
 }
 
-// Unenforced names the settings of this target that are accepted and checked
-// but not acted on by this version, where they differ from the default. Brakes
-// bound what a sweep may delete: to go on without them would be to delete more
-// than the owner allowed, so a sweep that applies must refuse. Without the
-// others a sweep is only less gentle or less tidy, and warns.
-func (t Target) Unenforced(d Driver) (brakes, others []string) {
-	add := func(list *[]string, differs bool, name string) {
-		if differs {
-			*list = append(*list, name)
-		}
-	}
-	add(&brakes, !t.Pace.Total.Unlimited, "pace.total")
-	add(&brakes, t.Pace.Gate != "", "pace.gate")
-	add(&brakes, !t.Limits.MaxDeletes.Unlimited, "limits.max_deletes")
-	add(&brakes, !t.Limits.MaxFraction.Unlimited, "limits.max_fraction")
-
-	add(&others, t.Pace.Start != defaultStart(t.Pace.Max, d), "pace.start")
-	return brakes, others
-}
-
 // StoreTarget returns what a driver must know of the target.
 func (t Target) StoreTarget() store.Target {
 	typ := store.Instant

@@ -79,6 +79,23 @@ func Duration(s string) (time.Duration, error) {
 	return d, nil
 }
 
+// Rate parses a rate in entities a second, or the word unlimited.
+func Rate(s string) (Limit[float64], error) {
+	if s == unlimited {
+		return NoLimit[float64](), nil
+	}
+	n, err := parseNumber(s)
+	switch {
+	case err != nil:
+		return Limit[float64]{}, fmt.Errorf("%s %w", short(s), err)
+	case n <= 0:
+		return Limit[float64]{}, fmt.Errorf("%s is no rate: write a number above 0, or unlimited for none", short(s))
+	case n < minRate || n > maxRate:
+		return Limit[float64]{}, fmt.Errorf("%s is not between %v and %v", short(s), minRate, strconv.FormatFloat(maxRate, 'f', -1, 64))
+	}
+	return AtMost(n), nil
+}
+
 func parseDuration(s string) (time.Duration, error) {
 	switch {
 	case s == "":

@@ -274,7 +274,7 @@ func (c *Claim) Release(ctx context.Context) error {
 		return err
 	}
 	return c.save(ctx, func(next *Cursor) {
-		next.Lease = Lease{Token: next.Lease.Token}
+		next.Lease = Lease{Token: next.Lease.Token, Released: c.keeper.StoreNow().UTC().Truncate(time.Microsecond)}
 	})
 }
 

@@ -80,14 +80,15 @@ type Scope struct {
 type Cursor struct {
 	ID
 	Scope
-	Position store.Position // everything before it was disposed of
-	Swept    time.Time      // the horizon of the last pass that came to its end
-	Deleted  int64          // entities deleted here, all told
-	Rewind   Rewind
-	Stock    Stock
-	Rate     float64   // the pace's last rate in entities/s; zero where it was unlimited
-	RateUsed time.Time // when the pace was used last
-	Lease    Lease
+	Position  store.Position // everything before it was disposed of
+	Swept     time.Time      // the horizon of the last pass that came to its end
+	Deleted   int64          // entities deleted here, all told
+	Rewind    Rewind
+	Stock     Stock
+	Rate      float64   // the pace's last rate in entities/s; zero where it was unlimited
+	RateUsed  time.Time // when the pace was used last, in the store's time
+	Throttled string    // what held the range back when the record was written last
+	Lease     Lease
 	// TargetRevision counts the target record's revisions up to the one that
 	// the last holder knew: a target record that has fewer is an old copy.
 	TargetRevision int64
@@ -118,6 +119,7 @@ type Lease struct {
 	Renewals int64
 	Until    time.Time // in the store's time; for people: takeover goes by what stands still
 	Length   time.Duration
+	Released time.Time // when the last holder gave it back, a lease earlier than it took effect at the most
 }
 
 // A Table is what Load read: the cursors of one target.
@@ -186,11 +188,13 @@ func (c Cursor) encode() store.Record {
 			"emptied":             store.FormatTime(c.Stock.Emptied),
 			"rate":                c.Rate,
 			"rate_used":           store.FormatTime(c.RateUsed),
+			"throttled_by":        c.Throttled,
 			"owner":               c.Lease.Owner,
 			"token":               c.Lease.Token,
 			"renewals":            c.Lease.Renewals,
 			"lease_until":         store.FormatTime(c.Lease.Until),
 			"lease_ms":            c.Lease.Length.Milliseconds(),
+			"released":            store.FormatTime(c.Lease.Released),
 			"target_revision":     c.TargetRevision,
 		},
 	}
@@ -214,15 +218,17 @@ func decode(rec store.Record) (Cursor, error) {
 			Began:    f.Time("rewind_began"),
 			Done:     f.Time("rewind_done"),
 		},
-		Stock:    Stock{Next: f.Time("next_expires"), Suspects: f.Bool("suspects"), Emptied: f.Time("emptied")},
-		Rate:     f.Float("rate"),
-		RateUsed: f.Time("rate_used"),
+		Stock:     Stock{Next: f.Time("next_expires"), Suspects: f.Bool("suspects"), Emptied: f.Time("emptied")},
+		Rate:      f.Float("rate"),
+		RateUsed:  f.Time("rate_used"),
+		Throttled: f.Text("throttled_by"),
 		Lease: Lease{
 			Owner:    f.Text("owner"),
 			Token:    f.Int("token"),
 			Renewals: f.Int("renewals"),
 			Until:    f.Time("lease_until"),
 			Length:   time.Duration(f.Int("lease_ms")) * time.Millisecond,
+			Released: f.Time("released"),
 		},
 		TargetRevision: f.Int("target_revision"),
 		Revision:       rec.Revision,

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"strconv"
 	"time"
 
 	"github.com/reaper-ttl/reaper/expirykey"
@@ -73,11 +74,55 @@ type Record struct {
 	// Staleness and Slack are what writers are held to now; see [Policy].
 	Staleness, Slack time.Duration
 
+	// What an operator has set; it wins over the configuration.
+	Paused    bool
+	PaceMax   Rate // of each range
+	PaceTotal Rate // of the target, over all workers
+
+	Applied    bool      // a sweep with Apply has been here
 	Checked    time.Time // when the ground outside all ranges was looked at last
 	Outside    int64     // what was counted there
 	EmptyIndex bool      // the target held entities, but no index entry in any range
 
 	Revision string // as in the store; empty for a record not saved yet
+}
+
+// A Rate is one that an operator has set, in entities per second.
+type Rate struct {
+	Set       bool
+	Unlimited bool // PerSecond does not count
+	PerSecond float64
+}
+
+// unlimited is how no limit is written.
+const unlimited = "unlimited"
+
+// String returns the rate as it stands in the record: empty where it is not set.
+func (r Rate) String() string {
+	switch {
+	case !r.Set:
+		return ""
+	case r.Unlimited:
+		return unlimited
+	}
+	return strconv.FormatFloat(r.PerSecond, 'f', -1, 64)
+}
+
+// readRate reads what Rate.String wrote.
+func readRate(f *store.FieldReader, name string) Rate {
+	switch text := f.Text(name); text {
+	case "":
+		return Rate{}
+	case unlimited:
+		return Rate{Set: true, Unlimited: true}
+	default:
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(n > 0) || math.IsInf(n, 0) {
+			f.Fail(name, "%q is neither a number of entities per second nor %q", text, unlimited)
+			return Rate{}
+		}
+		return Rate{Set: true, PerSecond: n}
+	}
 }
 
 // New returns the record of a target that has none. Shards is the configured
@@ -188,6 +233,10 @@ func (r Record) encode() store.Record {
 			"nursery_shards": int64(r.NurseryShards),
 			"staleness_ms":   r.Staleness.Milliseconds(),
 			"slack_ms":       r.Slack.Milliseconds(),
+			"paused":         r.Paused,
+			"pace_max":       r.PaceMax.String(),
+			"pace_total":     r.PaceTotal.String(),
+			"applied":        r.Applied,
 			"checked":        store.FormatTime(r.Checked),
 			"outside":        r.Outside,
 			"empty_index":    r.EmptyIndex,
@@ -212,6 +261,10 @@ func decode(rec store.Record) (Record, error) {
 		NurseryShards: int(f.Int("nursery_shards")),
 		Staleness:     millis(f, "staleness_ms"),
 		Slack:         millis(f, "slack_ms"),
+		Paused:        f.Bool("paused"),
+		PaceMax:       readRate(f, "pace_max"),
+		PaceTotal:     readRate(f, "pace_total"),
+		Applied:       f.Bool("applied"),
 		Checked:       f.Time("checked"),
 		Outside:       f.Int("outside"),
 		EmptyIndex:    f.Bool("empty_index"),

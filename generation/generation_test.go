@@ -93,6 +93,11 @@ func TestDecodeRefusesNonsense(t *testing.T) {
 		{"generations", []store.Fields{{"number": int64(1), "shards": int64(1), "opened": store.FormatTime(opened), "ramp_ms": int64(-1)}}, "generations[0]: field ramp_ms"},
 		{"staleness_ms", int64(-5), "staleness_ms"},
 		{"slack_ms", "ten minutes", "slack_ms"},
+		{"paused", "yes", "paused"},
+		{"pace_max", "fast", "pace_max"},
+		{"pace_max", "-1", "pace_max"},
+		{"pace_total", "0", "pace_total"},
+		{"pace_total", int64(5), "pace_total"},
 	} {
 		rec := New("sessions", "Session", "expiry_key", 16, true, opened).encode()
 		rec.Fields[c.field] = c.value

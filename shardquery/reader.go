@@ -31,6 +31,7 @@ type Reader struct {
 	Page    int            // most entries per page, 1 to store.MaxPage
 	Timeout time.Duration  // bounds one query; zero means 30s
 	Now     func() time.Time
+	Refused func(error) // told of each try that failed for a passing reason; may be nil
 
 	begun  bool
 	limit  int
@@ -71,7 +72,7 @@ func (r *Reader) Next(ctx context.Context, page *store.Page) (more bool, err err
 		}
 		r.query = store.Query{Target: r.Target, Namespace: r.Range.Namespace, Shard: r.Range.Value,
 			Lo: lo, Hi: hi, After: r.after, Next: r.next, Limit: r.limit}
-		took, err := attempt(ctx, r.Store, r.query, page, r.Timeout, r.Now)
+		took, err := attempt(ctx, r.Store, r.query, page, r.Timeout, r.Now, r.Refused)
 		if s := (*shrink)(nil); errors.As(err, &s) {
 			if ctx.Err() == nil && r.smaller(s.err) {
 				continue
@@ -94,13 +95,16 @@ func (r *Reader) Next(ctx context.Context, page *store.Page) (more bool, err err
 
 // attempt runs a query until it has one page or an error that patience does not
 // help against, and returns how long the last try took.
-func attempt(ctx context.Context, s store.Store, q store.Query, page *store.Page, timeout time.Duration, now func() time.Time) (took time.Duration, err error) {
+func attempt(ctx context.Context, s store.Store, q store.Query, page *store.Page, timeout time.Duration, now func() time.Time, refused func(error)) (took time.Duration, err error) {
 	err = store.Retry(ctx, patience, func() error {
 		try, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		began := now()
 		err := s.Scan(try, q, page)
 		took = now().Sub(began)
+		if refused != nil && store.Transient(err) && ctx.Err() == nil {
+			refused(err)
+		}
 		if slow(err) || errors.Is(err, store.ErrTooLarge) {
 			return &shrink{err}
 		}

@@ -26,6 +26,7 @@ type Stretch struct {
 	Page      int            // most entries per page, 1 to store.MaxPage
 	Timeout   time.Duration  // bounds one query; zero means 30s
 	Now       func() time.Time
+	Refused   func(error) // told of each try that failed for a passing reason; may be nil
 
 	begun  bool
 	limit  int
@@ -55,7 +56,7 @@ func (s *Stretch) Next(ctx context.Context, page *store.Page) (more bool, err er
 		page.Entries, page.SteppedOver = page.Entries[:0], 0
 		s.query = store.Query{Target: s.Target, Namespace: s.Namespace, Lo: store.TextValue(s.From), Hi: store.TextValue(s.end),
 			After: s.after, Next: s.next, Limit: s.limit}
-		took, err := attempt(ctx, s.Store, s.query, page, s.Timeout, s.Now)
+		took, err := attempt(ctx, s.Store, s.query, page, s.Timeout, s.Now, s.Refused)
 		if less := (*shrink)(nil); errors.As(err, &less) {
 			if ctx.Err() == nil && s.smaller(less.err) {
 				continue

@@ -33,6 +33,11 @@ func (p *pass) runAudit(ctx, work context.Context) error {
 	if err := p.begin(ctx); err != nil {
 		return err
 	}
+	ctx, done, err := p.govern(ctx)
+	defer done()
+	if err != nil {
+		return err
+	}
 	p.listRanges()
 	if err := p.survey(ctx); err != nil {
 		return err
@@ -78,7 +83,7 @@ func (p *pass) audit(ctx, work context.Context, ns string, anew bool) error {
 	now := p.clock.Now()
 	r := shardquery.Range{Namespace: ns}
 	w := &worker{pass: p, r: r, ctx: ctx, work: work, horizon: now.Add(-p.target.Retention), first: cur, key: cur.Key(),
-		ahead: new(ahead), chunk: p.target.Page, pacer: p.pacer(r), auditing: true, fromStart: true}
+		ahead: new(ahead), chunk: p.target.Page, size: p.pageSize(r, cur), auditing: true, fromStart: true}
 	if p.Apply {
 		claim, err := p.keeper.Claim(ctx, cur)
 		if errors.Is(err, cursor.ErrTaken) && !anew {
@@ -87,11 +92,11 @@ func (p *pass) audit(ctx, work context.Context, ns string, anew bool) error {
 		if err != nil {
 			return err
 		}
-		w.claim, w.token = claim, claim.Cursor().Lease.Token
+		w.take(claim)
 	}
 	err := w.goOver(ground, anew, now)
 	if w.claim != nil {
-		err = errors.Join(err, w.claim.Release(w.work))
+		err = errors.Join(err, w.release())
 	}
 	return err
 }
@@ -108,11 +113,12 @@ func (w *worker) goOver(ground []stretch, anew bool, now time.Time) error {
 			continue
 		}
 		reader := &shardquery.Stretch{Store: w.Store, Target: w.target.Target, Namespace: w.r.Namespace, From: s.from, To: s.to,
-			Plain: w.floor(w.horizon), Page: w.pacer.Burst(w.target.Page), Now: w.Now}
+			Plain: w.floor(w.horizon), Page: w.size, Now: w.Now, Refused: w.pushedBack}
 		if at.Value.Text > s.from {
 			reader.After = at
 		}
 		w.carry = w.mover(s)
+		defer w.carry.close()
 		w.stuck = false
 		more, err := w.next(reader)
 		if err != nil {

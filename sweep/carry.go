@@ -6,6 +6,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -35,18 +36,20 @@ const (
 	nurseryPart = 0.1
 )
 
-// ownPart returns the part of a range's limit that is for its own deletes.
-func (p *pass) ownPart(number int) float64 {
-	n := len(p.record.Generations)
-	switch {
-	case n == 0:
-		return 1
-	case number == expirykey.Nursery:
-		return 1 - nurseryPart
-	case number == p.record.Generations[n-1].Number && p.record.Draining():
-		return 1 - drainPart
+// ownPart returns the part of a range's limits that is for its own deletes.
+func (p *pass) ownPart(r shardquery.Range) func(throttle.Limits) throttle.Limits {
+	return func(l throttle.Limits) throttle.Limits {
+		rec := p.governor.record
+		n := len(rec.Generations)
+		switch {
+		case n == 0:
+		case r.Generation == expirykey.Nursery:
+			return l.Part(1 - nurseryPart)
+		case r.Generation == rec.Generations[n-1].Number && rec.Draining():
+			return l.Part(1 - drainPart)
+		}
+		return l
 	}
-	return 1
 }
 
 // drainer returns what carries the survivors of a range to the newest generation,
@@ -75,6 +78,13 @@ func (w *worker) drainer() *carrier {
 		return drainPart / 2 / float64(shards)
 	}
 	return c
+}
+
+// close gives up what the carrier paces by.
+func (c *carrier) close() {
+	for _, pacer := range c.pacers {
+		c.w.governor.close(pacer)
+	}
 }
 
 // shards returns how many shards a generation has.
@@ -135,13 +145,11 @@ func (c *carrier) stamp(ops []store.Op) (err error) {
 		}
 		pacer := c.pacers[at]
 		if pacer == nil {
-			part := c.w.target.Pace.Part(c.part(expirykey.Key{Generation: at.generation, Shard: at.shard}))
-			pacer = throttle.NewPacer(c.w.Now, part, c.w.target.Page)
+			part := c.part(expirykey.Key{Generation: at.generation, Shard: at.shard})
+			pacer = c.w.governor.open(throttle.State{}, func(l throttle.Limits) throttle.Limits { return l.Part(part) })
 			c.pacers[at] = pacer
 		}
-		waited, why, err := pacer.Wait(c.w.ctx, n)
-		c.w.waited(why, waited)
-		if err != nil {
+		if err := pacer.Await(c.w.ctx, n, c.w.waited); err != nil {
 			return errStopped
 		}
 	}

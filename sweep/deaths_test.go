@@ -97,7 +97,7 @@ func mortalTarget() sweep.Target {
 	return sweep.Target{
 		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text},
 		Layout: "generation", Generations: true, Shards: 2, MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour, Overlap: 10 * time.Second,
-		Page: 20, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second, Pace: throttle.Limit{Unlimited: true},
+		Page: 20, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second, Pace: throttle.Limits{Unlimited: true},
 		Policy: generation.Policy{Every: time.Hour, Ramp: 10 * time.Minute, Staleness: time.Minute, Slack: 5 * time.Minute, Keep: 1},
 	}
 }

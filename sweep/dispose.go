@@ -57,9 +57,15 @@ func (w *worker) disposeOf(q store.Query) (prefix, deleted int, err error) {
 	w.expired.Add(int64(expired))
 	w.Progress.Expired.Add(int64(expired))
 	for rest := w.ops; len(rest) > 0 && err == nil; {
-		n := min(len(rest), w.chunk, w.pacer.Burst(w.target.Page))
+		n := min(len(rest), w.chunk, w.size)
+		if w.pacer != nil {
+			n = min(n, w.pacer.Burst(w.target.Page))
+		}
 		if w.carry != nil {
 			n = min(n, w.carry.most)
+		}
+		if err = w.spend(deletesIn(rest[:n])); err != nil {
+			break
 		}
 		err = w.dispose(q, rest[:n], false, w.Now().Add(patience))
 		if err == nil {
@@ -97,6 +103,16 @@ func (w *worker) disposeOf(q store.Query) (prefix, deleted int, err error) {
 			"entries", len(entries), "due", expired, "deleted", deleted, "carried", carried)
 	}
 	return settledPrefix(entries, w.ops), deleted, err
+}
+
+// deletesIn counts the ops that are not carries, where something is to be written.
+func deletesIn(ops []store.Op) (n int) {
+	for i := range ops {
+		if ops[i].To.Type == store.Missing {
+			n++
+		}
+	}
+	return n
 }
 
 // settledPrefix returns how many of the entries, from the first on, are
@@ -138,6 +154,9 @@ func (w *worker) dispose(q store.Query, ops []store.Op, uncertain bool, until ti
 		}
 		if w.work.Err() != nil {
 			return errStopped
+		}
+		if try == 0 && !w.contended { // the parts of a contended batch say nothing new
+			w.pushedBack(err)
 		}
 		uncertain = uncertain || mayHaveHappened(err)
 		if rest := open(ops); len(rest) < len(ops) {
@@ -232,7 +251,7 @@ func putBack(ops, rest []store.Op) {
 // tryDispose makes one try, once the pace allows it.
 func (w *worker) tryDispose(q store.Query, ops []store.Op) error {
 	return w.writing(ops, func(ctx context.Context) error {
-		w.ahead.begin(w.ctx)
+		w.ahead.begin(w.ctx, w.Now)
 		b := store.Batch{Query: q, Ops: ops, DryRun: !w.Apply}
 		err := w.Store.Dispose(ctx, &b)
 		w.addSteps(b.SteppedOver, w.fromStart)
@@ -246,9 +265,7 @@ func (w *worker) tryDispose(q store.Query, ops []store.Op) error {
 func (w *worker) writing(ops []store.Op, write func(context.Context) error) error {
 	ctx, timeout := w.work, writeTimeout
 	if w.claim != nil {
-		waited, why, err := w.pacer.Wait(w.ctx, len(ops))
-		w.waited(why, waited)
-		if err != nil {
+		if err := w.pacer.Await(w.ctx, len(ops), w.waited); err != nil {
 			return errStopped
 		}
 	}

@@ -21,7 +21,7 @@ func ExampleRun() {
 		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text},
 		Layout: "generation", Generations: true, Shards: 16, Page: 500, Lease: 30 * time.Second,
 		MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour, Overlap: 10 * time.Second, MaxClockSkew: 10 * time.Second,
-		Pace: throttle.Limit{PerSecond: 5000},
+		Pace: throttle.Limits{Start: 5000, Max: 5000},
 	}
 	c := sweep.Config{Store: modelstore.New(time.Now), Targets: []sweep.Target{target}, Apply: true, Workers: 16,
 		Grace: 8 * time.Second, Owner: "example", Now: time.Now, Log: slog.New(slog.DiscardHandler)}

@@ -61,6 +61,7 @@ func Explain(ctx context.Context, c Config, t Target, namespace string, id store
 	if p.record = rec; missing {
 		p.record = FirstRecord(t, p.clock.Now())
 	}
+	p.governor.record = p.record
 	p.namespaces = []string{namespace}
 	p.listRanges()
 	p.takeBearings(p.clock.Now())

@@ -61,6 +61,8 @@ func (e *epoch) watch(_ context.Context, c modelstore.Call) error {
 		return nil
 	}
 	rows := e.s.Entities("Session", "")
+	e.mu.Lock() // workers come at once
+	defer e.mu.Unlock()
 	for _, op := range c.Ops {
 		row, ok := rows[op.Entry.Key]
 		if !ok || row.Expiry != op.Entry.Value {

@@ -124,3 +124,22 @@ func Advance(ctx context.Context, c Config, t Target, shards int, force bool) (g
 		return next, err
 	}
 }
+
+// Change changes the target record by compare-and-set, and returns it as it is
+// then. Nothing is written where it says so already.
+func Change(ctx context.Context, c Config, t Target, change func(*generation.Record)) (generation.Record, error) {
+	for {
+		p, err := ensured(ctx, c, t)
+		if err != nil {
+			return generation.Record{}, err
+		}
+		next := p.record
+		if change(&next); next.Says(p.record) {
+			return next, nil
+		}
+		next, err = generation.Save(ctx, c.Store, next)
+		if !errors.Is(err, store.ErrConflict) {
+			return next, err
+		}
+	}
+}

@@ -222,7 +222,7 @@ func TestNurseryRemembersItsHighestShard(t *testing.T) {
 func TestCarryObeysThePace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEpoch(t, generation.Policy{Every: time.Hour, Ramp: 10 * time.Minute, Staleness: time.Minute, Slack: 5 * time.Minute, Keep: 1})
-		e.target.Pace = throttle.Limit{PerSecond: 100}
+		e.target.Pace = throttle.Limits{Start: 100, Max: 100}
 		e.sweep()
 		for range 4000 {
 			e.stamped(1, 4, e.name(), time.Now().Add(30*time.Hour))
@@ -236,7 +236,6 @@ func TestCarryObeysThePace(t *testing.T) {
 		watch := e.s.Before
 		e.s.Before = func(ctx context.Context, c modelstore.Call) error {
 			mu.Lock()
-			defer mu.Unlock()
 			into := map[string]int{}
 			for _, op := range c.Ops {
 				if op.To.Type != store.Missing {
@@ -246,6 +245,7 @@ func TestCarryObeysThePace(t *testing.T) {
 			for shard, n := range into {
 				carried[shard] = append(carried[shard], commit{time.Now(), n})
 			}
+			mu.Unlock()
 			return watch(ctx, c)
 		}
 		// The second sweeper begins in the middle: it must not add a budget of its own.

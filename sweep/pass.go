@@ -27,6 +27,7 @@ type pass struct {
 	Config
 	target Target
 	slots  chan struct{} // one for each range that may be swept at the same time
+	first  bool          // no sweep with Apply has been here
 	still  bool          // leave the life of the generations to sweeps
 	clock  *clock
 	keeper *cursor.Keeper
@@ -38,6 +39,9 @@ type pass struct {
 	ranges     []shardquery.Range // those of them that are due
 	grounds    map[int]ground     // by generation
 	retired    []int
+	governor   *governor
+	allowance  atomic.Int64 // entities that may still be deleted, where there is a limit
+	limited    bool
 	horizon    time.Time // when the sweep began; each range takes its own at its claim
 
 	stamping sync.Mutex // guards stamp
@@ -47,6 +51,7 @@ type pass struct {
 	mu         sync.Mutex // guards what follows
 	table      cursor.Table
 	loaded     time.Time // when the read of table was sent
+	seen       time.Time // when it had arrived
 	errs       []error
 	failed     int               // errs keeps only the first few
 	stuckSince time.Time         // when contention first kept an entity from being settled
@@ -72,6 +77,7 @@ func newPass(c Config, t Target, slots chan struct{}) *pass {
 	if x, ok := c.Store.(store.Exclusive); ok {
 		opening = x.Opening() + "/"
 	}
+	p.governor = newGovernor(p)
 	p.keeper = &cursor.Keeper{Store: c.Store, Owner: opening + c.Owner, Opening: opening, Lease: t.Lease,
 		Now: c.Now, StoreNow: p.clock.Now, Log: p.Log}
 	return p
@@ -84,9 +90,17 @@ func (p *pass) run(ctx, work context.Context) error {
 	if err := p.begin(ctx); err != nil {
 		return err
 	}
+	ctx, done, err := p.govern(ctx)
+	defer done()
+	if err != nil {
+		return err
+	}
 	around, err := p.look(ctx)
 	if err == nil {
 		err = p.survey(ctx)
+	}
+	if err == nil {
+		err = p.brake(ctx)
 	}
 	if err != nil {
 		p.ranges = p.all
@@ -138,6 +152,26 @@ func (p *pass) run(ctx, work context.Context) error {
 		return errStopped
 	}
 	return nil
+}
+
+// govern starts the governor, where anything is to be written. The context that it
+// returns ends with the given one, or when nothing may be deleted for too long.
+func (p *pass) govern(ctx context.Context) (context.Context, func(), error) {
+	p.governor.follow(p.record)
+	if !p.Apply {
+		return ctx, func() {}, nil
+	}
+	if p.record.Paused {
+		p.Log.WarnContext(ctx, "the target is paused: nothing is done until reaper resume")
+		return ctx, func() {}, errHeld
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		p.governor.watch(ctx, end)
+	}()
+	return ctx, func() { end(nil); <-watched }, nil
 }
 
 // begin reads the records and takes the horizon.
@@ -243,7 +277,7 @@ func (p *pass) loadTable(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.table, p.loaded = table, sent
+	p.table, p.loaded, p.seen = table, sent, p.Now()
 	return nil
 }
 
@@ -358,7 +392,13 @@ func (p *pass) suits(rec generation.Record, missing bool) error {
 func (p *pass) wanted(rec generation.Record, missing bool) (generation.Record, []generation.Step) {
 	t, now := p.target, p.clock.Now()
 	if missing {
-		return FirstRecord(t, now), nil
+		rec = FirstRecord(t, now)
+	}
+	if p.Apply && !p.still {
+		p.first, rec.Applied = p.first || !rec.Applied, true
+	}
+	if missing {
+		return rec, nil
 	}
 	if t.Generations {
 		rec = rec.OpenFirst(t.Shards, now)

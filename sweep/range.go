@@ -39,6 +39,7 @@ type worker struct {
 	key     string        // of its record
 	token   int64         // of the claim
 	pacer   *throttle.Pacer
+	size    int // most entries in a page
 	chunk   int // most entities in one write; shrinks where they are too large
 	page    store.Page
 	ahead   *ahead // the next page, where it is read while this one is written
@@ -73,9 +74,10 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 		return finished, 0, nil // another worker was faster
 	}
 	w := &worker{pass: p, r: r, ctx: ctx, work: work, horizon: now.Add(-p.target.Retention), first: cur, key: cur.Key(),
-		ground: p.grounds[r.Generation], ahead: new(ahead), chunk: p.target.Page, pacer: p.pacer(r)}
+		ground: p.grounds[r.Generation], ahead: new(ahead), chunk: p.target.Page, size: p.pageSize(r, cur)}
 	if w.ground.drain {
 		w.carry = w.drainer()
+		defer w.carry.close()
 	}
 	sealed := !w.ground.sealed.IsZero()
 
@@ -94,7 +96,7 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 		if p.keeper.Wait(cur) > 0 {
 			return taken, 0, nil
 		}
-		w.claim, err = p.keeper.Claim(ctx, cur)
+		claim, err := p.keeper.Claim(ctx, cur)
 		if errors.Is(err, cursor.ErrTaken) {
 			if again {
 				return leftToHolder, 0, nil // it was free and is not any more: somebody is at it
@@ -107,15 +109,13 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 		if err != nil {
 			return unfinished, 0, err
 		}
+		w.take(claim)
 		// Progress is saved and the lease released however the sweep ends.
 		defer func() {
 			if w.claim != nil {
-				_ = w.claim.Release(w.work)
+				_ = w.release()
 			}
 		}()
-		w.token = w.claim.Cursor().Lease.Token
-		// Each claim begins with an empty bucket: a crash loop gains nothing.
-		w.pacer = p.pacer(r)
 	}
 	if err := w.walk(reader, more, w.moveCursor); err != nil {
 		return unfinished, 0, err
@@ -142,9 +142,7 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 		}
 	}
 	if w.claim != nil {
-		claim := w.claim
-		w.claim = nil
-		if err := claim.Release(w.work); err != nil {
+		if err := w.release(); err != nil {
 			return unfinished, 0, err
 		}
 	}
@@ -163,15 +161,20 @@ func (w *worker) until() time.Time {
 	return w.horizon
 }
 
-// pacer returns a pacer for the deletes in a range, with an empty bucket.
-func (p *pass) pacer(r shardquery.Range) *throttle.Pacer {
-	return throttle.NewPacer(p.Now, p.target.Pace.Part(p.ownPart(r.Generation)), p.target.Page)
+// take makes a claim the worker's. Each begins with an empty bucket: a crash loop
+// gains nothing.
+func (w *worker) take(claim *cursor.Claim) {
+	w.claim = claim
+	cur := claim.Cursor()
+	w.token = cur.Lease.Token
+	w.pacer = w.governor.open(w.keptPace(cur), w.ownPart(w.r))
+	w.governor.claimed(cur)
 }
 
 // reader returns a reader of the range with everything but its bounds set.
 func (w *worker) reader(from store.Position, until time.Time) *shardquery.Reader {
 	return &shardquery.Reader{Store: w.Store, Target: w.target.Target, Range: w.r, From: from, Until: until,
-		Plain: w.floor(w.horizon), Page: w.pacer.Burst(w.target.Page), Now: w.Now}
+		Plain: w.floor(w.horizon), Page: w.size, Now: w.Now, Refused: w.pushedBack}
 }
 
 // An ahead reads the next page while the one at hand is written: it begins with
@@ -183,12 +186,13 @@ type ahead struct {
 	page   store.Page
 	more   bool
 	err    error
+	took   time.Duration
 	done   chan struct{} // nil until it has begun; then closed at its end
 	cancel context.CancelFunc
 }
 
 // begin begins to read, once. It does nothing where there is nothing to read.
-func (a *ahead) begin(ctx context.Context) {
+func (a *ahead) begin(ctx context.Context, now func() time.Time) {
 	if a.reader == nil || a.done != nil {
 		return
 	}
@@ -196,10 +200,12 @@ func (a *ahead) begin(ctx context.Context) {
 	a.done = make(chan struct{})
 	go func() {
 		defer close(a.done)
+		began := now()
 		a.err = protect(func() (err error) {
 			a.more, err = a.reader.Next(ctx, &a.page)
 			return err
 		})
+		a.took = now().Sub(began)
 	}()
 }
 
@@ -222,13 +228,19 @@ type reader interface {
 
 // next reads one page, or takes the one that was read ahead, and counts it.
 func (w *worker) next(reader reader) (more bool, err error) {
+	var took time.Duration
 	if a := w.ahead; a.done != nil {
 		<-a.done
-		more, err = a.more, a.err
+		more, err, took = a.more, a.err, a.took
 		w.page, a.page = a.page, w.page
 		a.end()
 	} else {
+		began := w.Now()
 		more, err = reader.Next(w.ctx, &w.page)
+		took = w.Now().Sub(began)
+	}
+	if n := len(w.page.Entries); err == nil && n > 0 && w.pacer != nil && !w.fromStart {
+		w.pacer.Latency(n, took)
 	}
 	if err == nil {
 		w.scanned.Add(int64(len(w.page.Entries)))
@@ -310,6 +322,7 @@ func (w *worker) moveCursor(to store.Position, deleted int) {
 	w.update(func(c *cursor.Cursor) {
 		c.Deleted += int64(deleted)
 		c.Position = later(c.Position, to)
+		w.keepPace(c)
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // A TargetStatus is where a target stands, in the form that `reaper status
@@ -43,10 +45,10 @@ type RangeStatus struct {
 	Namespace   string     `json:"namespace"`
 	Generation  int        `json:"generation"`
 	Shard       string     `json:"shard"`
-	Position    string     `json:"position"` // empty where the range was never swept
-	Rate        *float64   `json:"rate"`     // entities a second; nil where it is unlimited
-	ThrottledBy string     `json:"throttled_by"`
-	Owner       string     `json:"owner"` // empty where nobody holds it
+	Position    string     `json:"position"`     // empty where the range was never swept
+	Rate        *float64   `json:"rate"`         // that it may have now, in entities a second; nil where it is unlimited
+	ThrottledBy string     `json:"throttled_by"` // what held it to that when its record was written last
+	Owner       string     `json:"owner"`        // empty where nobody holds it
 	LeaseUntil  *time.Time `json:"lease_until"`
 	NextDue     *time.Time `json:"next_due"` // of a sealed range: when its first survivor is
 	Deleted     int64      `json:"deleted"`
@@ -75,7 +77,8 @@ func Status(ctx context.Context, c Config, t Target) (TargetStatus, error) {
 	}
 	p.listRanges()
 	p.takeBearings(p.clock.Now())
-	st.Generations = p.generations()
+	st.Generations, st.Paused = p.generations(), rec.Paused
+	p.governor.record = rec
 	slices.SortStableFunc(p.all, func(a, b shardquery.Range) int { return age(a) - age(b) })
 
 	horizon := p.clock.Now().Add(-t.Retention)
@@ -121,10 +124,22 @@ func (p *pass) rangeStatus(r shardquery.Range, cur cursor.Cursor) RangeStatus {
 	if !cur.Stock.Next.IsZero() {
 		one.NextDue = known(cur.Stock.Next.Add(p.target.Retention))
 	}
-	if !p.target.Pace.Unlimited {
-		one.Rate = &p.target.Pace.PerSecond
+	if at := p.rateOf(r, cur); !math.IsInf(at, 1) {
+		one.Rate = &at
+	}
+	if one.ThrottledBy = cur.Throttled; p.record.Paused {
+		one.ThrottledBy = string(throttle.ReasonPaused)
 	}
 	return one
+}
+
+// rateOf returns the rate that a claim of the range would have now.
+func (p *pass) rateOf(r shardquery.Range, cur cursor.Cursor) float64 {
+	p.governor.mu.Lock()
+	limits := p.ownPart(r)(p.governor.limits())
+	p.governor.mu.Unlock()
+	now := p.Now()
+	return throttle.NewPace(now, limits, p.keptPace(cur), p.target.Page).Rate(now)
 }
 
 // firstDue returns when the first well-formed entry of a range, from its cursor
@@ -195,24 +210,9 @@ func (p *pass) countDue(ctx context.Context) {
 	if !ok || !p.Progress.Estimate {
 		return
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(max(1, p.Workers))
-	for _, r := range p.ranges {
-		from, to := p.cursor(r).Position.Value, r.At(p.horizon.Add(r.Resolution())).Value
-		if lo := r.Lo(p.floor(p.horizon)); from.Compare(lo) < 0 {
-			from = lo
-		}
-		if from.Compare(to) >= 0 {
-			continue
-		}
-		span := store.Span{From: store.Point{Shard: r.Value, Value: from}, To: store.Point{Shard: r.Value, Value: to}}
-		group.Go(func() error {
-			n, err := counter.Count(ctx, p.target.Target, r.Namespace, span)
-			p.Progress.Due.Add(n)
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
+	n, err := p.countIn(ctx, counter)
+	p.Progress.Due.Add(n)
+	if err != nil {
 		p.Log.DebugContext(ctx, "cannot tell how much there is to do", "error", err)
 	}
 }

@@ -39,7 +39,7 @@ func onEachStore(t *testing.T, test func(t *testing.T, s realStore, c sweep.Conf
 			Targets: []sweep.Target{{
 				Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text, Guard: guard, SingleValued: guard == store.GuardQuery},
 				Layout: "generation", Generations: true, Shards: 1, MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour, Overlap: 10 * time.Second,
-				Page: 500, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second, Pace: throttle.Limit{Unlimited: true},
+				Page: 500, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second, Pace: throttle.Limits{Unlimited: true},
 			}}}
 	}
 	for _, layout := range []string{"generation", "timestamp", "sharded-timestamp"} {

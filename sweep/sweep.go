@@ -30,20 +30,24 @@ import (
 // A Target is what is swept and how. The configuration validates it.
 type Target struct {
 	store.Target
-	Layout       string            // as configured; part of what a cursor is good for
-	Generations  bool              // the layout has generations beside the nursery
-	ShardValues  []store.Value     // of Target.ShardProperty, where there is one
-	Namespaces   []string          // or just "*" for all that the store lists
-	Shards       int               // of a generation opened now, and of the nursery at least; 0 for timestamps
-	Policy       generation.Policy // how generations follow each other; its Shards count for nothing
-	Retention    time.Duration     // kept this long past expires
-	MaxAge       time.Duration     // an expiry older than this before the horizon is suspect
-	Rewind       time.Duration     // how often a range is read from its start
-	Overlap      time.Duration     // a saved cursor stays this much behind the horizon
-	Page         int               // entries per page, 1 to store.MaxPage
-	Lease        time.Duration     // how long a claim holds without renewal
-	MaxClockSkew time.Duration     // more than this between local and store's clock stops the sweep
-	Pace         throttle.Limit    // of each range
+	Layout       string                      // as configured; part of what a cursor is good for
+	Generations  bool                        // the layout has generations beside the nursery
+	ShardValues  []store.Value               // of Target.ShardProperty, where there is one
+	Namespaces   []string                    // or just "*" for all that the store lists
+	Shards       int                         // of a generation opened now, and of the nursery at least; 0 for timestamps
+	Policy       generation.Policy           // how generations follow each other; its Shards count for nothing
+	Retention    time.Duration               // kept this long past expires
+	MaxAge       time.Duration               // an expiry older than this before the horizon is suspect
+	Rewind       time.Duration               // how often a range is read from its start
+	Overlap      time.Duration               // a saved cursor stays this much behind the horizon
+	Page         int                         // entries per page, 1 to store.MaxPage
+	Lease        time.Duration               // how long a claim holds without renewal
+	MaxClockSkew time.Duration               // more than this between local and store's clock stops the sweep
+	Pace         throttle.Limits             // of each range
+	Total        throttle.Limit              // of the target, over all workers
+	Gate         func(context.Context) error // returns why nothing may be deleted at present; may be nil
+	MaxDeletes   int64                       // one sweep deletes no more than this; 0 is no limit
+	MaxFraction  float64                     // of the entities that carry the property; 0 is no limit
 }
 
 // A Config says what a sweep works on. The zero Config deletes nothing.
@@ -53,6 +57,7 @@ type Config struct {
 	Apply    bool             // without it, count only and write nothing
 	Workers  int              // ranges swept at the same time; at least 1
 	Grace    time.Duration    // for the pages in flight once ctx is done
+	Yes      bool             // go on whatever the targets' limits say
 	Owner    string           // names this process in leases, unlike any other
 	Now      func() time.Time // this process's clock
 	Log      *slog.Logger

@@ -328,7 +328,7 @@ func TestRewindGoesOnWhereItStopped(t *testing.T) {
 		for i := range 1000 { // a long rewind, all behind the cursor
 			w.put(1, 1, fmt.Sprintf("straggler-%d", i), at.Add(-time.Duration(i)*time.Millisecond))
 		}
-		w.target.Pace = throttle.Limit{PerSecond: 50}
+		w.target.Pace = throttle.Limits{Start: 50, Max: 50}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		first := sweep.Run(ctx, w.config()).Targets[0]
@@ -353,7 +353,7 @@ func TestDiesAnywhere(t *testing.T) {
 			layouts[[]string{"generation", "timestamp", "sharded-timestamp"}[seed%3]](&w.target)
 			live := w.fill(600, 48*time.Hour)
 			w.target.Page = 1 + rng.IntN(60)
-			w.target.Pace = throttle.Limit{PerSecond: 30, Unlimited: rng.IntN(2) == 0}
+			w.target.Pace = throttle.Limits{Start: 30, Max: 30, Unlimited: rng.IntN(2) == 0}
 			for range 1 + rng.IntN(4) {
 				ctx, kill := context.WithCancel(t.Context())
 				m := &mortal{Store: w.s, kill: kill}
@@ -416,7 +416,7 @@ func TestDeadHoldersRangesAreTakenOver(t *testing.T) {
 func TestProcessesShareTheRanges(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Shards = 16
-		w.target.Pace = throttle.Limit{PerSecond: 20}
+		w.target.Pace = throttle.Limits{Start: 20, Max: 20}
 		live := w.fill(4000, 48*time.Hour)
 		var results [3]sweep.TargetResult
 		var group sync.WaitGroup
@@ -553,7 +553,7 @@ func TestPaceAndCheckpoints(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Shards = 2
 		w.target.Page = 500
-		w.target.Pace = throttle.Limit{PerSecond: 20}
+		w.target.Pace = throttle.Limits{Start: 20, Max: 20}
 		w.fill(2000, 48*time.Hour)
 		type commit struct {
 			at time.Time
@@ -596,7 +596,7 @@ func TestPaceAndCheckpoints(t *testing.T) {
 // Stopping in good order finishes the page in flight, saves and releases.
 func TestStops(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
-		w.target.Pace = throttle.Limit{PerSecond: 10}
+		w.target.Pace = throttle.Limits{Start: 10, Max: 10}
 		w.fill(4000, 48*time.Hour)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()

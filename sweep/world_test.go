@@ -52,7 +52,7 @@ func newWorld(t *testing.T) *world {
 		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text},
 		Layout: "generation", Generations: true, Shards: 4, MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour,
 		Overlap: 10 * time.Second, Page: 50, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second,
-		Pace: throttle.Limit{Unlimited: true},
+		Pace: throttle.Limits{Unlimited: true},
 	}
 	w.s.After = w.trace
 	return w

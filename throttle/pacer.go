@@ -14,12 +14,6 @@ type Limit struct {
 	Unlimited bool // PerSecond does not count
 }
 
-// Part returns a part of the limit, such as a half.
-func (l Limit) Part(share float64) Limit {
-	l.PerSecond *= share
-	return l
-}
-
 // A Pacer waits for the tokens of one claimed range. One goroutine waits; any
 // other may change its limits, which a wait under way follows at once, and ask
 // how it stands.

@@ -57,7 +57,8 @@ the end, with --fail-incomplete.`,
 	}
 	addSettings(root.PersistentFlags(), settingsOfAll...)
 	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.statusCommand(), a.loadCommand(), a.dumpCommand(),
-		a.stampCommand(), a.explainCommand(), a.generationCommand(), a.auditCommand(), a.indexesCommand(), a.versionCommand())
+		a.stampCommand(), a.explainCommand(), a.generationCommand(), a.auditCommand(),
+		a.pauseCommand(), a.resumeCommand(), a.paceCommand(), a.indexesCommand(), a.versionCommand())
 	markFailures(root)
 	return root
 }
@@ -252,8 +253,18 @@ func sweepTarget(t config.Target) sweep.Target {
 		Overlap: t.Overlap, Page: t.Page, Lease: t.Lease, MaxClockSkew: t.MaxClockSkew,
 		Policy: generation.Policy{Every: t.Generations.Every, Ramp: t.Generations.Ramp, Staleness: t.Generations.Staleness,
 			Slack: t.Generations.Slack, Settle: t.Generations.Settle, Keep: t.Generations.Keep, Shards: t.Shards},
-		Pace: throttle.Limit{PerSecond: t.Pace.Max.Most, Unlimited: t.Pace.Max.Unlimited},
+		Pace:  throttle.Limits{Start: t.Pace.Start.Most, Max: t.Pace.Max.Most, Unlimited: t.Pace.Max.Unlimited},
+		Total: throttle.Limit{PerSecond: t.Pace.Total.Most, Unlimited: t.Pace.Total.Unlimited},
+		Gate:  sweep.OpenGate(t.Pace.Gate), MaxDeletes: orZero(t.Limits.MaxDeletes), MaxFraction: orZero(t.Limits.MaxFraction),
 	}
+}
+
+// orZero returns a limit, or 0 where there is none.
+func orZero[T int64 | float64](l config.Limit[T]) T {
+	if l.Unlimited {
+		return 0
+	}
+	return l.Most
 }
 
 // sweepConfig returns what package sweep needs to know.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -16,7 +15,7 @@ import (
 )
 
 func (a *app) sweepCommand() *cobra.Command {
-	var failIncomplete bool
+	var failIncomplete, yes bool
 	cmd := &cobra.Command{
 		Use:   "sweep",
 		Short: "One pass over every target, then exit",
@@ -30,24 +29,23 @@ the ranges, and the next sweep goes on where the last one stopped.`,
   reaper sweep --store embedded:./data --apply --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.sweep(cmd, failIncomplete)
+			return a.sweep(cmd, failIncomplete, yes)
 		},
 	}
 	addSettings(cmd.Flags(), "apply", "workers", "max-duration", "shutdown-grace")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
+	cmd.Flags().BoolVar(&yes, "yes", false, "go on although more is due than the targets' limits allow")
 	cmd.Flags().BoolVar(&failIncomplete, "fail-incomplete", false, "exit with code 3 where the sweep was stopped before its end")
 	return cmd
 }
 
-func (a *app) sweep(cmd *cobra.Command, failIncomplete bool) (err error) {
+func (a *app) sweep(cmd *cobra.Command, failIncomplete, yes bool) (err error) {
 	c, targets, log, err := a.loadTargets(cmd)
 	if err != nil {
 		return err
 	}
-	if err := enforceable(c, targets, log); err != nil {
-		return err
-	}
+	caution(c, targets, log)
 	ctx := cmd.Context()
 	db, err := a.open(ctx, c.Store, false, log)
 	if err != nil {
@@ -60,6 +58,7 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete bool) (err error) {
 		defer cancel()
 	}
 	sc := a.sweepConfig(c, db.Store, targets, log)
+	sc.Yes = yes
 	sc.Progress = &sweep.Progress{Estimate: a.onTerminal()}
 	done := a.watch(sc.Progress, c.Apply, log)
 	res := sweep.Run(ctx, sc)
@@ -81,26 +80,16 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete bool) (err error) {
 	return nil
 }
 
-// enforceable refuses to delete where the configuration asks for a brake that
-// this version does not have, and warns about the rest.
-func enforceable(c config.Config, targets []config.Target, log *slog.Logger) error {
+// caution warns about settings that are dangerous, or not acted on yet.
+func caution(c config.Config, targets []config.Target, log *slog.Logger) {
 	for _, t := range targets {
-		brakes, others := t.Unenforced(c.Store.Driver)
-		if len(brakes) > 0 && c.Apply {
-			return wrongUsage("target %s sets %s, which this version does not enforce yet: it would delete more than you allow. Remove it from %s, or sweep without --apply",
-				t.Name, strings.Join(brakes, ", "), c.File)
-		}
 		if t.Guard == store.GuardNone && c.Store.Driver == config.Datastore {
 			log.Warn("guard none: deletes go by what the scan saw; an entity that is changed or created anew in between is lost", "target", t.Name)
-		}
-		if all := append(brakes, others...); len(all) > 0 {
-			log.Warn("this version does not act on these settings yet", "target", t.Name, "settings", all)
 		}
 	}
 	if c.Pushgateway != "" {
 		log.Warn("this version does not push metrics yet", "variable", "REAPER_PUSHGATEWAY")
 	}
-	return nil
 }
 
 // sweepError says which targets failed, and what to check.

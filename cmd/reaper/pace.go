@@ -1,0 +1,153 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A switchResult is what pause, resume and pace --json print.
+type switchResult struct {
+	Store   string           `json:"store"`
+	Targets []switchedTarget `json:"targets"`
+}
+
+type switchedTarget struct {
+	Name   string `json:"name"`
+	Paused bool   `json:"paused"`
+	Max    string `json:"max"`   // of each range, as set; empty where the targets file says
+	Total  string `json:"total"` // of the target, likewise
+}
+
+func (a *app) pauseCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pause",
+		Short: "Stop deleting in a target until it is resumed",
+		Long: `Pause sets the target's switch in the store. Workers that are sweeping it stop within
+five seconds; a sweep that waits for longer than one lease ends. Later sweeps do nothing
+there until reaper resume.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.change(cmd, func(r *generation.Record) { r.Paused = true })
+		},
+	}
+	a.addTarget(cmd)
+	a.addJSON(cmd)
+	return cmd
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "resume",
+		Short: "Go on deleting in a paused target",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.change(cmd, func(r *generation.Record) { r.Paused = false })
+		},
+	}
+	a.addTarget(cmd)
+	a.addJSON(cmd)
+	return cmd
+}
+
+func (a *app) paceCommand() *cobra.Command {
+	var most, total string
+	var reset bool
+	cmd := &cobra.Command{
+		Use:   "pace",
+		Short: "Change a target's pace while workers run",
+		Long: `Pace sets how many entities a second may go, in each range (--max) and in the whole
+target over all workers (--total), until it is set anew: it wins over pace.max and
+pace.total in the targets file. Workers follow within five seconds, in the middle of a
+sweep. --reset makes the targets file count again. Without flags pace shows what is set.`,
+		Example: `  reaper pace --target sessions --max 200
+  reaper pace --target sessions --total 2000 --max unlimited
+  reaper pace --target sessions --reset`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			flags := cmd.Flags()
+			if reset && (flags.Changed("max") || flags.Changed("total")) {
+				return wrongUsage("--reset goes with neither --max nor --total")
+			}
+			max, err := readRate("--max", most, flags.Changed("max"))
+			if err != nil {
+				return err
+			}
+			all, err := readRate("--total", total, flags.Changed("total"))
+			if err != nil {
+				return err
+			}
+			return a.change(cmd, func(r *generation.Record) {
+				if reset {
+					r.PaceMax, r.PaceTotal = generation.Rate{}, generation.Rate{}
+				}
+				if max.Set {
+					r.PaceMax = max
+				}
+				if all.Set {
+					r.PaceTotal = all
+				}
+			})
+		},
+	}
+	a.addTarget(cmd)
+	a.addJSON(cmd)
+	cmd.Flags().StringVar(&most, "max", "", "entities a second in each range, or unlimited")
+	cmd.Flags().StringVar(&total, "total", "", "entities a second in the target over all workers, or unlimited")
+	cmd.Flags().BoolVar(&reset, "reset", false, "let the targets file count again")
+	return cmd
+}
+
+// readRate reads a rate that was given as a flag.
+func readRate(flag, text string, given bool) (generation.Rate, error) {
+	if !given {
+		return generation.Rate{}, nil
+	}
+	limit, err := config.Rate(text)
+	if err != nil {
+		return generation.Rate{}, wrongUsage("%s: %v", flag, err)
+	}
+	return generation.Rate{Set: true, Unlimited: limit.Unlimited, PerSecond: limit.Most}, nil
+}
+
+// change changes the target records, and shows what they say then.
+func (a *app) change(cmd *cobra.Command, change func(*generation.Record)) (err error) {
+	s, err := a.begin(cmd)
+	if err != nil {
+		return err
+	}
+	defer s.db.closeInto(&err)
+	res := switchResult{Store: s.Store.String(), Targets: []switchedTarget{}}
+	for _, t := range s.sweep.Targets {
+		rec, err := sweep.Change(cmd.Context(), s.sweep, t, change)
+		if err != nil {
+			return fmt.Errorf("target %s: %w", t.Name, withHint(err))
+		}
+		res.Targets = append(res.Targets, switchedTarget{t.Name, rec.Paused, rec.PaceMax.String(), rec.PaceTotal.String()})
+	}
+	if a.json {
+		return a.printJSON(res)
+	}
+	for i, t := range res.Targets {
+		state := "is swept"
+		if t.Paused {
+			state = "is paused"
+		}
+		file := s.targets[i].Pace
+		fmt.Fprintf(a.stdout, "%s %s; at most %s/s in each range, %s/s in all\n", t.Name, state, said(t.Max, file.Max), said(t.Total, file.Total))
+	}
+	return nil
+}
+
+// said shows a rate with where it comes from.
+func said(set string, file config.Limit[float64]) string {
+	if set != "" {
+		return set
+	}
+	return strings.TrimSpace(file.String()) + " (targets file)"
+}
