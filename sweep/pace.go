@@ -35,6 +35,7 @@ type governor struct {
 	mu     sync.Mutex
 	record generation.Record // with the operator's switches, as read last
 	pacers map[*throttle.Pacer]func(throttle.Limits) throttle.Limits
+	claims map[string]int64 // that are held, with their tokens
 	shares *throttle.Shares // nil where the target has no total
 	share  throttle.Share
 	gated  bool
@@ -42,7 +43,7 @@ type governor struct {
 }
 
 func newGovernor(p *pass) *governor {
-	return &governor{p: p, pacers: map[*throttle.Pacer]func(throttle.Limits) throttle.Limits{}, share: throttle.Share{Unlimited: true}}
+	return &governor{p: p, claims: map[string]int64{}, pacers: map[*throttle.Pacer]func(throttle.Limits) throttle.Limits{}, share: throttle.Share{Unlimited: true}}
 }
 
 // limits returns what a range may have, before anything is set aside.
@@ -92,6 +93,7 @@ func (g *governor) close(pacer *throttle.Pacer) {
 func (g *governor) claimed(c cursor.Cursor) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.claims[c.Key()] = c.Lease.Token
 	if g.shares != nil {
 		g.shares.Claimed(c.Key(), c.Lease.Token)
 		g.setShares()
@@ -102,6 +104,7 @@ func (g *governor) claimed(c cursor.Cursor) {
 func (g *governor) leaving(key string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	delete(g.claims, key)
 	if g.shares != nil {
 		g.shares.Leaving(g.p.Now(), key)
 		g.setShares()
@@ -143,6 +146,9 @@ func (g *governor) follow(r generation.Record) {
 		g.shares = nil
 	case g.shares == nil:
 		g.shares = throttle.NewShares(g.p.keeper.Owner, total.PerSecond, g.p.target.Page, g.p.target.Lease, g.trust())
+		for key, token := range g.claims {
+			g.shares.Claimed(key, token)
+		}
 		g.observe()
 	default:
 		g.shares.SetTotal(total.PerSecond, g.p.target.Page)
@@ -290,8 +296,8 @@ func (p *pass) pageSize(r shardquery.Range, c cursor.Cursor) int {
 
 // pushedBack tells the pace of a call that the store refused, or was late with.
 func (w *worker) pushedBack(err error) {
-	if w.pacer != nil && store.Transient(err) {
-		w.pacer.PushBack(throttle.ReasonPushBack)
+	if w.pacer != nil && store.Transient(err) && w.pacer.PushBack(throttle.ReasonPushBack) {
+		w.update(w.keepPace)
 	}
 }
 

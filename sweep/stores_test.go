@@ -8,12 +8,15 @@ import (
 	"io"
 	"log/slog"
 	"reflect"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/emulator"
+	"github.com/reaper-ttl/reaper/internal/faultrpc"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/datastore"
 	"github.com/reaper-ttl/reaper/store/embedded"
@@ -320,4 +323,87 @@ func sameJSON(t *testing.T, a, b []byte) bool {
 		t.Fatal(err)
 	}
 	return reflect.DeepEqual(x, y)
+}
+
+// Both cloud drivers show a sweep what the service answers: it slows down at once,
+// goes on, tells nobody of an error, and counts each delete once.
+func TestPushbackOnTheCloudDrivers(t *testing.T) {
+	const n = 1200
+	run := func(t *testing.T, s realStore, faults *faultrpc.Injector) {
+		t.Parallel() // most of it is waiting
+		var first atomic.Pointer[time.Time]
+		var refused, after atomic.Int64
+		faults.Add(faultrpc.Fault{Times: -1, Code: faultrpc.Exhausted, Message: "Quota exceeded", Match: func(req any) bool {
+			if text := fmt.Sprint(req); !strings.Contains(text, "delete") { // not records
+				return false
+			}
+			now := time.Now()
+			first.CompareAndSwap(nil, &now)
+			since := now.Sub(*first.Load())
+			if since > time.Second && since < 5*time.Second {
+				refused.Add(1)
+				return true
+			}
+			after.Add(1)
+			return false
+		}})
+		c := sweep.Config{Store: s, Apply: true, Workers: 1, Grace: 8 * time.Second, Owner: t.Name(), Now: time.Now,
+			Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Targets: []sweep.Target{{
+				Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text, Guard: store.GuardLookup},
+				Layout: "sharded", Shards: 1, MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour, Overlap: 10 * time.Second,
+				Page: 500, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second, Pace: throttle.Limits{Start: 200, Max: 200},
+			}}}
+		var all []store.Entity
+		for i := range n {
+			name := fmt.Sprintf("e-%04d", i)
+			key, err := generation.Stamper{Shards: 1}.Name(name, time.Now().Add(-time.Hour))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, store.Entity{Name: name, Expiry: store.TextValue(key.String())})
+		}
+		put(t, s, c.Targets[0], all...)
+		res := sweep.Run(t.Context(), c).Targets[0]
+		if res.Error != "" || !res.Complete || res.Deleted != n || res.Conflicts != 0 || res.Throttled["pushback"] == 0 {
+			t.Errorf("%+v", res)
+		}
+		if refused.Load() == 0 || after.Load() == 0 {
+			t.Errorf("%d calls were refused, %d were not", refused.Load(), after.Load())
+		}
+		st, err := sweep.Status(t.Context(), c, c.Targets[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rate := *st.Ranges[0].Rate; rate > 110 || st.Ranges[0].ThrottledBy != "pushback" {
+			t.Errorf("rate %.0f/s, held back by %s", rate, st.Ranges[0].ThrottledBy)
+		}
+		if left := names(t, s, c.Targets[0]); len(left) > 0 {
+			t.Errorf("%d are left", len(left))
+		}
+	}
+	t.Run("datastore", func(t *testing.T) {
+		e := emulator.Start(t, emulator.Datastore)
+		faults := new(faultrpc.Injector)
+		o := datastore.Options{Project: e.Project(t), Emulator: e.Host}
+		o.Interceptors = append(o.Interceptors, faults.Intercept)
+		db, err := datastore.Open(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = db.Close() })
+		run(t, db, faults)
+	})
+	t.Run("firestore", func(t *testing.T) {
+		e := emulator.Start(t, emulator.Native)
+		faults := new(faultrpc.Injector)
+		o := firestore.Options{Project: e.Project(t), Emulator: e.Host}
+		o.Interceptors = append(o.Interceptors, faults.Intercept)
+		db, err := firestore.Open(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = db.Close() })
+		run(t, db, faults)
+	})
 }

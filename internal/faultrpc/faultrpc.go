@@ -21,6 +21,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
+// Exhausted is the code of a service that pushes back.
+const Exhausted = codes.ResourceExhausted
+
 // A Fault is something that happens to a call.
 type Fault struct {
 	Method string             // the last part of the method's name, such as "Commit"; empty means any

@@ -1,0 +1,453 @@
+package sweep_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
+	"github.com/reaper-ttl/reaper/throttle/pacecheck"
+)
+
+// paced is a world with entities that are all due, and a trace of the deletes.
+type paced struct {
+	*world
+	mu    sync.Mutex
+	trace pacecheck.Trace
+	began time.Time
+}
+
+// newPaced fills each of four ranges with so many entities that expired an hour ago.
+func newPaced(t *testing.T, each int, limits throttle.Limits) *paced {
+	p := &paced{world: newWorld(t), began: time.Now()}
+	p.target.Generations, p.target.Layout = false, "sharded" // the nursery alone
+	p.target.Pace = limits
+	p.target.Page = 100
+	counts := map[int]int{}
+	for i := 0; len(p.expires) < 4*each; i++ {
+		name := fmt.Sprintf("e-%06d", i)
+		k, err := generation.Stamper{Shards: 4}.Name(name, time.Now().Add(-time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if counts[k.Shard]++; counts[k.Shard] <= each {
+			p.put(0, 4, name, time.Now().Add(-time.Hour))
+		}
+	}
+	p.trace.Page = p.target.Page
+	p.s.Before = p.record
+	return p
+}
+
+// record writes down what is about to be deleted.
+func (p *paced) record(_ context.Context, c modelstore.Call) error {
+	if c.Method == "Dispose" {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.trace.Commits = append(p.trace.Commits, pacecheck.Commit{Range: c.Query.Lo.Text[:13], At: time.Now(), Count: len(c.Ops)})
+	}
+	return nil
+}
+
+// check looks for windows in which a range or the target got too much.
+func (p *paced) check(wantExcess bool) {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.trace.Ranges = map[string][]pacecheck.Segment{}
+	for shard := range 4 {
+		p.trace.Ranges[fmt.Sprintf("00000000.%04d", shard)] = pacecheck.Ramp(p.began, p.target.Pace.Start, p.target.Pace.Max, 24*time.Hour)
+	}
+	if p.target.Total.PerSecond > 0 {
+		p.trace.Total = []pacecheck.Segment{{From: p.began, PerSecond: p.target.Total.PerSecond}}
+	}
+	excess := pacecheck.Check(p.trace)
+	if (len(excess) > 0) != wantExcess {
+		p.t.Errorf("%d commits, %d windows with too much; the first: %v", len(p.trace.Commits), len(excess), append(excess, pacecheck.Excess{})[0])
+	}
+}
+
+// crashLoop runs a sweep that is killed again and again, after a random while.
+func (p *paced) crashLoop(ctx context.Context, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 3))
+	for ctx.Err() == nil {
+		life, kill := context.WithTimeout(ctx, time.Duration(1+rng.IntN(90))*time.Second)
+		p.mu.Lock()
+		c := p.config()
+		p.mu.Unlock()
+		m := &mortal{Store: p.s, kill: kill}
+		m.left.Store(int64(rng.IntN(400)))
+		c.Store = m
+		res := sweep.Run(life, c).Targets[0]
+		kill()
+		if res.Complete {
+			return
+		}
+		time.Sleep(time.Duration(rng.IntN(20)) * time.Second)
+	}
+}
+
+// TestNoRangeExceedsItsPace records every commit of three workers that crash and
+// start again, and looks at every window.
+func TestNoRangeExceedsItsPace(t *testing.T) {
+	for seed := range uint64(4) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPaced(t, 2000, throttle.Limits{Start: 5, Max: 15})
+			if seed%2 == 1 {
+				p.target.Total = throttle.Limit{PerSecond: 12}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
+			defer cancel()
+			var workers sync.WaitGroup
+			for i := range uint64(3) {
+				workers.Go(func() { p.crashLoop(ctx, seed*10+i) })
+			}
+			workers.Wait()
+			cancel()
+			p.check(false)
+			if n := len(p.left()); n > 8000-2500 {
+				t.Errorf("%d of 8,000 are left after 40 minutes", n)
+			}
+			if t.Failed() {
+				t.Logf("seed %d", seed)
+			}
+		})
+	}
+}
+
+// The checker sees what a sweep without a pace does.
+func TestUnpacedSweepIsCaught(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 500, throttle.Limits{Start: 20, Max: 60})
+		c := p.config()
+		c.Targets[0].Pace = throttle.Limits{Unlimited: true}
+		sweep.Run(t.Context(), c)
+		p.check(true)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 500, throttle.Limits{Start: 20, Max: 60})
+		p.target.Total = throttle.Limit{PerSecond: 30}
+		c := p.config()
+		c.Targets[0].Total = throttle.Limit{Unlimited: true}
+		sweep.Run(t.Context(), c)
+		p.check(true)
+	})
+}
+
+// One-shot sweeps every five minutes go on ramping where the last one stopped.
+func TestOneShotsGoOnRamping(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 2400, throttle.Limits{Start: 1, Max: 1000})
+		rates := []float64{}
+		for range 4 {
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+			sweep.Run(ctx, p.config())
+			cancel()
+			for _, c := range p.cursors() {
+				if c.Shard == "0001" {
+					rates = append(rates, c.Rate)
+				}
+			}
+			time.Sleep(time.Minute)
+		}
+		p.check(false)
+		for i := 1; i < len(rates); i++ {
+			if rates[i] < rates[i-1]*1.2 || rates[i] > rates[i-1]*1.6 {
+				t.Errorf("rates after each run: %.1f", rates)
+				break
+			}
+		}
+		if last := rates[len(rates)-1]; last < 3 {
+			t.Errorf("after 4 runs of 4 minutes the rate is %.1f/s: %v", last, rates)
+		}
+	})
+}
+
+// A store that pushes back for a minute: the rate halves at once, deletes go on,
+// nobody is told of an error, and the rate comes back by half every five minutes.
+func TestPushbackHalvesTheRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 3000, throttle.Limits{Start: 8, Max: 8})
+		var deleted, tries, refused atomic.Int64
+		from, until := p.began.Add(2*time.Minute), p.began.Add(3*time.Minute)
+		p.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Dispose" {
+				if now := time.Now(); now.After(from) && now.Before(until) && tries.Add(1)%2 == 1 {
+					refused.Add(1)
+					return fmt.Errorf("quota: %w", store.ErrPushback)
+				}
+				deleted.Add(int64(len(c.Ops)))
+			}
+			return p.record(ctx, c)
+		}
+		done := make(chan sweep.TargetResult)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { done <- sweep.Run(ctx, p.config()).Targets[0] }()
+		status := func() (rate float64, why string) {
+			st, err := sweep.Status(t.Context(), p.config(), p.target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return *st.Ranges[1].Rate, st.Ranges[1].ThrottledBy
+		}
+		time.Sleep(110 * time.Second)
+		full, why := status()
+		if full != 8*0.9 && full != 8 || why != "max" {
+			t.Errorf("before: %.1f/s, %s", full, why)
+		}
+		time.Sleep(20 * time.Second) // ten seconds into it
+		if rate, why := status(); rate > full/2+0.1 || why != "pushback" {
+			t.Errorf("ten seconds into it: %.1f/s, %s", rate, why)
+		}
+		time.Sleep(55 * time.Second)
+		low, _ := status()
+		at := deleted.Load()
+		time.Sleep(5 * time.Minute)
+		if rate, _ := status(); rate < low*1.3 || rate > low*1.6 {
+			t.Errorf("five minutes later the rate is %.1f/s, and was %.1f/s", rate, low)
+		}
+		if n := deleted.Load() - at; n < 60 {
+			t.Errorf("only %d deletes in five minutes after it", n)
+		}
+		cancel()
+		res := <-done
+		if res.Error != "" || refused.Load() < 4 {
+			t.Errorf("%d refusals: %+v", refused.Load(), res)
+		}
+		if left := len(p.left()); int64(left)+res.Deleted != 12_000 {
+			t.Errorf("%d are left, %d are said to be deleted", left, res.Deleted)
+		}
+		p.check(false)
+	})
+}
+
+// What an operator sets takes effect within five seconds, in the middle of a sweep.
+func TestOperatorInTheMiddleOfASweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 3000, throttle.Limits{Start: 20, Max: 20})
+		p.target.Policy = generation.Policy{Staleness: time.Minute, Slack: time.Minute}
+		change := func(f func(*generation.Record)) {
+			t.Helper()
+			if _, err := sweep.Change(t.Context(), p.config(), p.target, f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		done := make(chan sweep.TargetResult)
+		go func() { done <- sweep.Run(t.Context(), p.config()).Targets[0] }()
+		perSecond := func(d time.Duration) float64 {
+			p.mu.Lock()
+			before := len(p.trace.Commits)
+			p.mu.Unlock()
+			time.Sleep(d)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			n := 0
+			for _, c := range p.trace.Commits[before:] {
+				n += c.Count
+			}
+			return float64(n) / d.Seconds()
+		}
+		time.Sleep(20 * time.Second)
+		if r := perSecond(20 * time.Second); r < 60 || r > 82 {
+			t.Errorf("at first %.0f/s", r)
+		}
+		change(func(r *generation.Record) { r.PaceMax = generation.Rate{Set: true, PerSecond: 5} })
+		time.Sleep(6 * time.Second)
+		if r := perSecond(20 * time.Second); r > 21 || r < 10 {
+			t.Errorf("with --max 5: %.0f/s in four ranges", r)
+		}
+		change(func(r *generation.Record) {
+			r.PaceMax, r.PaceTotal = generation.Rate{}, generation.Rate{Set: true, PerSecond: 30}
+		})
+		time.Sleep(40 * time.Second)
+		if r := perSecond(60 * time.Second); r > 31 || r < 20 {
+			t.Errorf("with --total 30: %.0f/s", r)
+		}
+		change(func(r *generation.Record) { r.PaceTotal = generation.Rate{} })
+		time.Sleep(6 * time.Second)
+		change(func(r *generation.Record) { r.Paused = true })
+		time.Sleep(6 * time.Second)
+		if r := perSecond(20 * time.Second); r > 0 {
+			t.Errorf("paused: %.0f/s", r)
+		}
+		// Longer than one lease: the sweep ends, saved and released.
+		res := <-done
+		if res.Complete || res.Error != "" || res.Deleted == 0 {
+			t.Errorf("%+v", res)
+		}
+		p.checkCursors()
+		for _, c := range p.cursors() {
+			if c.Lease.Owner != "" {
+				t.Errorf("%v is still held", c.ID)
+			}
+		}
+		st, err := sweep.Status(t.Context(), p.config(), p.target)
+		if err != nil || !st.Paused || st.Ranges[0].ThrottledBy != "paused" {
+			t.Errorf("%+v, %v", st, err)
+		}
+		if res := p.sweep(); res.Complete || res.Error != "" || res.Scanned > 0 {
+			t.Errorf("a sweep of what is paused: %+v", res)
+		}
+		change(func(r *generation.Record) { r.Paused = false; r.PaceMax = generation.Rate{Set: true, Unlimited: true} })
+		if res := p.sweep(); !res.Complete || len(p.left()) > 0 {
+			t.Errorf("resumed: %+v", res)
+		}
+	})
+}
+
+// A gate that is shut holds deletes back, says why, and ends the sweep in the end.
+func TestGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 2000, throttle.Limits{Start: 50, Max: 50})
+		shut := atomic.Bool{}
+		p.target.Gate = func(context.Context) error {
+			if shut.Load() {
+				return errors.New("the shop is full")
+			}
+			return nil
+		}
+		done := make(chan sweep.TargetResult)
+		go func() { done <- sweep.Run(t.Context(), p.config()).Targets[0] }()
+		time.Sleep(10 * time.Second)
+		shut.Store(true)
+		time.Sleep(4 * time.Second)
+		before := len(p.left())
+		time.Sleep(15 * time.Second)
+		if n := len(p.left()); n != before {
+			t.Errorf("%d entities went while the gate was shut", before-n)
+		}
+		shut.Store(false)
+		res := <-done
+		if !res.Complete || res.Error != "" || res.Throttled["gate"] < 10 || len(p.left()) > 0 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
+func TestOpenGate(t *testing.T) {
+	if sweep.OpenGate("") != nil {
+		t.Error("no gate is a gate")
+	}
+	code := http.StatusOK
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
+	gate := sweep.OpenGate(server.URL)
+	if err := gate(t.Context()); err != nil {
+		t.Errorf("200: %v", err)
+	}
+	for _, code = range []int{http.StatusNoContent, http.StatusServiceUnavailable, http.StatusNotFound} {
+		if err := gate(t.Context()); err == nil || !strings.Contains(err.Error(), fmt.Sprint(code)) {
+			t.Errorf("%d: %v", code, err)
+		}
+	}
+	server.Close()
+	if err := gate(t.Context()); err == nil {
+		t.Error("a gate that is down is open")
+	}
+	file := filepath.Join(t.TempDir(), "busy")
+	gate = sweep.OpenGate(file)
+	if err := gate(t.Context()); err != nil {
+		t.Errorf("no file: %v", err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := gate(t.Context()); err == nil || !strings.Contains(err.Error(), "exists") {
+		t.Errorf("a file: %v", err)
+	}
+	if err := sweep.OpenGate(filepath.Join(file, "below"))(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot be told") {
+		t.Errorf("a path that cannot be read: %v", err)
+	}
+}
+
+// Limits stop a sweep before it deletes, and what was not counted as it comes.
+func TestLimits(t *testing.T) {
+	for name, c := range map[string]struct {
+		set     func(*sweep.Target)
+		yes     bool
+		refused bool
+	}{
+		"max_deletes below":  {func(t *sweep.Target) { t.MaxDeletes = 399 }, false, true},
+		"max_deletes":        {func(t *sweep.Target) { t.MaxDeletes = 400 }, false, false},
+		"max_fraction below": {func(t *sweep.Target) { t.MaxFraction = 0.7 }, false, true},
+		"max_fraction":       {func(t *sweep.Target) { t.MaxFraction = 0.8 }, false, false},
+		"yes":                {func(t *sweep.Target) { t.MaxDeletes = 1 }, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPaced(t, 100, throttle.Limits{Unlimited: true})
+				for i := range 100 {
+					p.put(0, 4, fmt.Sprint("live-", i), time.Now().Add(time.Hour))
+				}
+				c.set(&p.target)
+				config := p.config()
+				config.Yes = c.yes
+				res := sweep.Run(t.Context(), config).Targets[0]
+				if c.refused != errors.Is(res.Err, sweep.ErrLimit) || c.refused && (res.Deleted > 0 || len(p.left()) != 500 || !strings.Contains(res.Error, "--yes")) {
+					t.Errorf("%+v", res)
+				}
+				if !c.refused && len(p.left()) != 100 {
+					t.Errorf("%d left: %+v", len(p.left()), res)
+				}
+				config.Apply = false
+				if res := sweep.Run(t.Context(), config).Targets[0]; res.Error != "" {
+					t.Errorf("a dry run fails: %+v", res)
+				}
+			})
+		})
+	}
+	// Entities that are written while the sweep runs were not counted.
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 100, throttle.Limits{Start: 50, Max: 50})
+		p.target.MaxDeletes = 450
+		p.target.Page = 10
+		go func() {
+			time.Sleep(time.Second)
+			for i := range 400 {
+				p.put(0, 4, fmt.Sprint("late-", i), time.Now().Add(-time.Minute))
+			}
+		}()
+		res := p.sweep()
+		if !errors.Is(res.Err, sweep.ErrLimit) || res.Deleted > 450 || res.Deleted < 300 || len(p.left()) != 800-int(res.Deleted) {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// A bad deploy set every expiry to 1970, or to yesterday.
+func TestBadDeploys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.target.MaxFraction = 0.5
+		for i := range 300 {
+			w.put(1, 4, fmt.Sprint("e-", i), time.Unix(0, 0))
+		}
+		if res := w.sweep(); res.Deleted > 0 || res.Suspect != 300 || res.Error != "" || len(w.left()) != 300 {
+			t.Errorf("1970: %+v", res)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.target.MaxFraction = 0.5
+		for i := range 300 {
+			w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(-24*time.Hour))
+		}
+		if res := w.sweep(); res.Deleted > 0 || !errors.Is(res.Err, sweep.ErrLimit) || len(w.left()) != 300 {
+			t.Errorf("yesterday: %+v", res)
+		}
+	})
+}
