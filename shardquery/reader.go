@@ -35,6 +35,7 @@ type Reader struct {
 
 	begun  bool
 	limit  int
+	growth Growth
 	after  store.Position
 	next   any
 	window time.Duration // the longest window tried now; zero is all that is left
@@ -84,6 +85,9 @@ func (r *Reader) Next(ctx context.Context, page *store.Page) (more bool, err err
 		}
 		if n := len(page.Entries); n > 0 {
 			r.after = page.Entries[n-1].Position()
+			if size := r.growth.After(r.limit, r.Page, n == r.limit); size > r.limit {
+				r.limit, page.Next = size, nil // the store's own cursor belongs to the query as it was
+			}
 		}
 		r.next = page.Next
 		if page.More {
@@ -111,6 +115,25 @@ func attempt(ctx context.Context, s store.Store, q store.Query, page *store.Page
 		return err
 	})
 	return took, err
+}
+
+// A Growth lets pages that had to shrink grow again, slowly, so that the size that
+// is just small enough is mostly kept.
+type Growth struct{ fine int }
+
+// patientPages is how many full pages in a row go well before the next is larger.
+const patientPages = 8
+
+// After returns the next size, after a page of that size went well or did not.
+func (g *Growth) After(size, most int, well bool) int {
+	if g.fine++; !well {
+		g.fine = 0
+	}
+	if g.fine < patientPages || size >= most {
+		return size
+	}
+	g.fine = 0
+	return min(most, size+max(1, size/4))
 }
 
 // shrink carries an error through Retry that asks for less, not for patience.

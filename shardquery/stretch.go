@@ -30,6 +30,7 @@ type Stretch struct {
 
 	begun  bool
 	limit  int
+	growth Growth
 	after  store.Position
 	next   any
 	end    string   // of the window that is being read
@@ -72,6 +73,9 @@ func (s *Stretch) Next(ctx context.Context, page *store.Page) (more bool, err er
 		}
 		if n := len(page.Entries); n > 0 {
 			s.after = page.Entries[n-1].Position()
+			if size := s.growth.After(s.limit, s.Page, n == s.limit); size > s.limit {
+				s.limit, page.Next = size, nil
+			}
 		}
 		if s.next = page.Next; page.More {
 			return true, nil

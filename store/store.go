@@ -119,6 +119,14 @@ type Keyer interface {
 	Key(t Target, namespace string, e Entity) (string, error)
 }
 
+// A Pressured store tells when writes come faster than it can tidy up behind
+// them.
+type Pressured interface {
+	// Pressed reports whether deletes had better wait, so that others who write
+	// need not. It is cheap, and asked before each write.
+	Pressed() bool
+}
+
 // A Dropper is a store that can forget a whole span of a target at once.
 type Dropper interface {
 	// Drop makes sure that no well-formed entry is in the span [from, to) of

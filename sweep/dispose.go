@@ -67,10 +67,12 @@ func (w *worker) disposeOf(q store.Query) (prefix, deleted int, err error) {
 		if err = w.spend(deletesIn(rest[:n])); err != nil {
 			break
 		}
+		before := w.chunk
 		err = w.dispose(q, rest[:n], false, w.Now().Add(patience))
 		if err == nil {
 			err = w.settleChanged(q, rest[:n])
 		}
+		w.chunk = w.growth.After(w.chunk, w.target.Page, err == nil && n == before && w.chunk == before)
 		rest = rest[n:]
 	}
 	gone, carried := 0, 0
@@ -265,6 +267,9 @@ func (w *worker) tryDispose(q store.Query, ops []store.Op) error {
 func (w *worker) writing(ops []store.Op, write func(context.Context) error) error {
 	ctx, timeout := w.work, writeTimeout
 	if w.claim != nil {
+		if err := w.giveWay(); err != nil {
+			return err
+		}
 		if err := w.pacer.Await(w.ctx, len(ops), w.waited); err != nil {
 			return errStopped
 		}

@@ -301,6 +301,44 @@ func (w *worker) pushedBack(err error) {
 	}
 }
 
+// pressedEvery is how often a store under pressure is asked whether it still is.
+const pressedEvery = 20 * time.Millisecond
+
+// giveWay waits while the store is behind with its compaction, so that others who
+// write do not have to.
+func (w *worker) giveWay() error {
+	s, ok := w.Store.(store.Pressured)
+	if !ok || !s.Pressed() {
+		return nil
+	}
+	if !w.pacer.Status().Unlimited { // else there is no rate to halve: waiting is enough
+		w.pacer.PushBack(throttle.ReasonCompaction)
+	}
+	began := w.Now()
+	defer func() { w.waited(throttle.ReasonCompaction, w.Now().Sub(began)) }()
+	for s.Pressed() {
+		if throttle.Sleep(w.ctx, pressedEvery) != nil {
+			return errStopped
+		}
+		if err := w.claim.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// manySteps is how many deleted points for each of its entries a page of a normal
+// read may step over before that counts as push-back: with a start position there
+// are next to none.
+const manySteps = 20
+
+// tombstones tells the pace of a page that stepped over many.
+func (w *worker) tombstones() {
+	if n := int64(len(w.page.Entries)); n > 0 && w.page.SteppedOver > manySteps*n && !w.pacer.Status().Unlimited {
+		w.pacer.PushBack(throttle.ReasonCompaction)
+	}
+}
+
 // keepPace puts the pace into the cursor.
 func (w *worker) keepPace(c *cursor.Cursor) {
 	state, status := w.pacer.State(), w.pacer.Status()

@@ -41,6 +41,7 @@ type worker struct {
 	pacer   *throttle.Pacer
 	size    int // most entries in a page
 	chunk   int // most entities in one write; shrinks where they are too large
+	growth  shardquery.Growth
 	page    store.Page
 	ahead   *ahead // the next page, where it is read while this one is written
 	ops     []store.Op
@@ -241,6 +242,7 @@ func (w *worker) next(reader reader) (more bool, err error) {
 	}
 	if n := len(w.page.Entries); err == nil && n > 0 && w.pacer != nil && !w.fromStart {
 		w.pacer.Latency(n, took)
+		w.tombstones()
 	}
 	if err == nil {
 		w.scanned.Add(int64(len(w.page.Entries)))

@@ -178,7 +178,7 @@ func TestWritersWaitForRoom(t *testing.T) {
 	defer func() { _ = db.Close() }()
 	crowd := func() {
 		db.stale.Store(false)
-		db.roomy.Store(false)
+		db.sublevels.Store(crowded)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	wait := func(ctx context.Context) chan error {

@@ -1,6 +1,10 @@
 package embedded
 
-import "github.com/cockroachdb/pebble/v2/vfs"
+import (
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
 
 // A disk is the file system that the engine sees. A write that fails there is
 // the fault of the store, and is never reported to the engine: some of its ways
@@ -10,7 +14,8 @@ import "github.com/cockroachdb/pebble/v2/vfs"
 // whatever waits for the engine waits for the fault as well.
 type disk struct {
 	vfs.FS
-	fault *fault
+	fault  *fault
+	paused func() bool // compactions wait while it says so; may be nil
 }
 
 // A diskFile is a file that is open for writing, or a directory.
@@ -32,8 +37,14 @@ func (d disk) file(f vfs.File, err error) (vfs.File, error) {
 	return diskFile{f, d.fault}, nil
 }
 
+// pauseRecheck is how often a compaction that is paused asks whether it still is.
+const pauseRecheck = 5 * time.Millisecond
+
 // Create implements [vfs.FS].
 func (d disk) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	for category == "pebble-compaction" && d.paused != nil && d.paused() {
+		time.Sleep(pauseRecheck)
+	}
 	return d.file(d.FS.Create(name, category))
 }
 

@@ -38,6 +38,10 @@ type Options struct {
 	// a store only gets slower.
 	HoldCompaction bool
 
+	// CompactionPaused, while it says so, keeps compactions from writing: for
+	// showing what happens then. Nil never pauses.
+	CompactionPaused func() bool
+
 	// InMemory makes a new store that is gone when it is closed: for tests. The
 	// directory is then only a name.
 	InMemory bool
@@ -61,6 +65,7 @@ const (
 	cacheBytes   = 32 << 20
 	memtables    = 4  // full ones that wait for a flush before writers do
 	compactAt    = 8  // L0 sublevels at which a compaction begins: at the engine's 4 a sweep is slower by a third
+	pressedAt    = 12 // at which sweeps had better wait: there is room for others then
 	crowded      = 16 // at which our writers wait for it, heeding their contexts
 	stallAt      = 24 // at which the engine stalls whoever writes, for seconds
 	stallRecheck = time.Second
@@ -82,15 +87,17 @@ type DB struct {
 	write   chan struct{} // a mutex for writers, that can also be waited for with a context
 	dropped dropped       // guarded by write
 
-	stale  atomic.Bool                   // L0 has changed since its sublevels were read
-	roomy  atomic.Bool                   // there were few sublevels when last read
-	change atomic.Pointer[chan struct{}] // closed at the next change of L0
+	stale     atomic.Bool                   // L0 has changed since its sublevels were read
+	sublevels atomic.Int64                  // of L0, when last read
+	stalls    atomic.Int64                  // how often the engine has made writers wait
+	change    atomic.Pointer[chan struct{}] // closed at the next change of L0
 }
 
 var (
 	_ store.Store     = (*DB)(nil)
 	_ store.Counter   = (*DB)(nil)
 	_ store.Exclusive = (*DB)(nil)
+	_ store.Pressured = (*DB)(nil)
 	_ store.Writer    = (*DB)(nil)
 	_ store.Dumper    = (*DB)(nil)
 	_ store.Dropper   = (*DB)(nil)
@@ -174,6 +181,7 @@ func open(dir string, o Options) (db *DB, err error) {
 	db.stale.Store(true)
 	cfg := settings(o, lock, f)
 	cfg.EventListener = engineEvents(f, db.roomier)
+	cfg.EventListener.WriteStallBegin = func(pebble.WriteStallBeginInfo) { db.stalls.Add(1) }
 	cfg.ErrorIfExists, cfg.ErrorIfNotExists = !found, found
 	if db.engine, err = openEngine(dir, cfg, f); err != nil {
 		return nil, classify("the engine", err)
@@ -207,7 +215,7 @@ func openEngine(dir string, cfg *pebble.Options, f *fault) (*pebble.DB, error) {
 
 func settings(o Options, lock *pebble.Lock, f *fault) *pebble.Options {
 	cfg := &pebble.Options{
-		FS:                          disk{o.FS, f},
+		FS:                          disk{o.FS, f, o.CompactionPaused},
 		Lock:                        lock,
 		Logger:                      engineLog{o.Logger, f},
 		FormatMajorVersion:          pebble.FormatNewest,
@@ -435,6 +443,24 @@ func (db *DB) roomier() {
 	close(*db.change.Swap(new(make(chan struct{}))))
 }
 
+// crowd returns how many sublevels L0 has.
+func (db *DB) crowd() int64 {
+	if db.stale.Swap(false) {
+		db.sublevels.Store(int64(db.engine.Metrics().Levels[0].Sublevels))
+	}
+	return db.sublevels.Load()
+}
+
+// Pressed implements [store.Pressured].
+func (db *DB) Pressed() bool {
+	db.life.RLock()
+	defer db.life.RUnlock()
+	return !db.closed && !db.hold && db.crowd() >= pressedAt
+}
+
+// Stalls returns how often the engine has made everybody wait who writes.
+func (db *DB) Stalls() int64 { return db.stalls.Load() }
+
 // room waits while so many sublevels have piled up in L0 that the engine is
 // about to stall its writers: a stall lasts seconds and heeds no context.
 func (db *DB) room(ctx context.Context) error {
@@ -443,10 +469,7 @@ func (db *DB) room(ctx context.Context) error {
 	}
 	for {
 		change := *db.change.Load()
-		if db.stale.Swap(false) {
-			db.roomy.Store(db.engine.Metrics().Levels[0].Sublevels < crowded)
-		}
-		if db.roomy.Load() {
+		if db.crowd() < crowded {
 			return nil
 		}
 		recheck := time.NewTimer(stallRecheck)
