@@ -200,7 +200,7 @@ func (g *governor) watch(ctx context.Context, end func(error)) {
 	tick := time.NewTicker(shareEvery)
 	defer tick.Stop()
 	began := g.p.Now()
-	record, leases, gate := began, began, time.Time{}
+	record, leases, gate := began, began, began
 	every := min(watchEvery, staleness(g.p.record)/2)
 	for {
 		now := g.p.Now()

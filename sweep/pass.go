@@ -165,6 +165,9 @@ func (p *pass) govern(ctx context.Context) (context.Context, func(), error) {
 		p.Log.WarnContext(ctx, "the target is paused: nothing is done until reaper resume")
 		return ctx, func() {}, errHeld
 	}
+	if p.target.Gate != nil {
+		p.governor.ask(ctx) // before anything is deleted
+	}
 	ctx, end := context.WithCancelCause(ctx)
 	watched := make(chan struct{})
 	go func() {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -139,15 +138,19 @@ func (a *app) change(cmd *cobra.Command, change func(*generation.Record)) (err e
 			state = "is paused"
 		}
 		file := s.targets[i].Pace
-		fmt.Fprintf(a.stdout, "%s %s; at most %s/s in each range, %s/s in all\n", t.Name, state, said(t.Max, file.Max), said(t.Total, file.Total))
+		fmt.Fprintf(a.stdout, "%s %s; at most %s in each range, %s in all\n", t.Name, state, said(t.Max, file.Max), said(t.Total, file.Total))
 	}
 	return nil
 }
 
 // said shows a rate with where it comes from.
 func said(set string, file config.Limit[float64]) string {
-	if set != "" {
-		return set
+	rate, from := set, ""
+	if set == "" {
+		rate, from = file.String(), " (targets file)"
 	}
-	return strings.TrimSpace(file.String()) + " (targets file)"
+	if rate != "unlimited" {
+		rate += "/s"
+	}
+	return rate + from
 }
