@@ -101,18 +101,18 @@ func (a *app) printStatus(t sweep.TargetStatus, now time.Time, all bool) error {
 	})
 	if len(shown) > 0 {
 		w = tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "  namespace\trange\tposition\tdeleted\tmax rate\theld by")
+		fmt.Fprintln(w, "  namespace\trange\tposition\tdeleted\trate\theld back by\theld by")
 		for _, r := range shown {
 			rate := "unlimited"
 			if r.Rate != nil {
-				rate = fmt.Sprintf("%g/s", *r.Rate)
+				rate = fmt.Sprintf("%.4g/s", *r.Rate)
 			}
 			name := fmt.Sprintf("%08d.%s", r.Generation, r.Shard)
 			if len(t.Generations) == 0 {
 				name = orDash(r.Shard)
 			}
-			fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%s\n", orDash(r.Namespace), name, orDash(r.Position),
-				grouped(r.Deleted), rate, orDash(r.Owner))
+			fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\n", orDash(r.Namespace), name, orDash(r.Position),
+				grouped(r.Deleted), rate, orDash(r.ThrottledBy), orDash(r.Owner))
 		}
 		if err := w.Flush(); err != nil {
 			return err

@@ -43,7 +43,7 @@ const pauseRecheck = 5 * time.Millisecond
 // Create implements [vfs.FS].
 func (d disk) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	for category == "pebble-compaction" && d.paused != nil && d.paused() {
-		time.Sleep(pauseRecheck)
+		<-time.After(pauseRecheck)
 	}
 	return d.file(d.FS.Create(name, category))
 }
