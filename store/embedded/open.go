@@ -62,7 +62,7 @@ const (
 )
 
 const (
-	cacheBytes   = 32 << 20
+	cacheBytes   = 8 << 20
 	memtables    = 4  // full ones that wait for a flush before writers do
 	compactAt    = 8  // L0 sublevels at which a compaction begins: at the engine's 4 a sweep is slower by a third
 	pressedAt    = 12 // at which sweeps had better wait: there is room for others then
