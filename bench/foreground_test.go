@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,7 +39,7 @@ const reading, writing = 0, 1
 // is live, in the table that is swept.
 func foregrounds(tb testing.TB, r *report) {
 	r.section("Another client beside a sweep", fmt.Sprintf("Embedded store, compaction on, the same process: %d reads of 10 live entries and %d writes of one a second, in the table that is swept, for %v or as long as the sweep lasts. "+
-		"Each wait counts from the instant at which the call was due, not from when its client got round to it.", perSecond, perSecond, r.foreground))
+		"Calls begin at fixed instants, whether or not those before have come back, and each wait counts from there.", perSecond, perSecond, r.foreground))
 	list := []*watch{
 		{what: "no sweep", idle: true},
 		{what: "sweep without a pace", target: target()},
@@ -117,24 +118,31 @@ func (w *watch) round(tb testing.TB, db *embedded.DB, most time.Duration) {
 	}
 }
 
-// steadily makes calls at instants that are fixed beforehand: one that is late
-// because of the call before counts as waiting, as it would for whoever made it.
+// steadily makes calls at instants that are fixed beforehand, whether or not those
+// before have come back, as independent users do. It returns their waits once all
+// have.
 func steadily(ctx context.Context, perSecond int, call func(n int) error) (waits []time.Duration, err error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	began := time.Now()
+	var mu sync.Mutex
+	var calls errgroup.Group
 	for n := 0; ; n++ {
 		due := began.Add(time.Duration(n) * time.Second / time.Duration(perSecond))
 		timer.Reset(time.Until(due))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
-			return waits, nil
-		}
-		if err := call(n); err != nil {
+			err = calls.Wait()
 			return waits, err
 		}
-		waits = append(waits, time.Since(due))
+		calls.Go(func() error {
+			err := call(n)
+			mu.Lock()
+			defer mu.Unlock()
+			waits = append(waits, time.Since(due))
+			return err
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package bench_test
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"image/color"
 	"os"
@@ -184,16 +185,14 @@ func (c chart) write(file string) error {
 		return err
 	}
 	canvas := vgsvg.New(18*vg.Centimeter, 10*vg.Centimeter)
-	p.Draw(draw.New(canvas))
-	f, err := os.Create(file)
-	if err != nil {
+	p.Draw(draw.Crop(draw.New(canvas), vg.Millimeter, -3*vg.Millimeter, vg.Millimeter, -2*vg.Millimeter))
+	var svg bytes.Buffer
+	if _, err := canvas.WriteTo(&svg); err != nil {
 		return err
 	}
-	defer f.Close()
-	if _, err := canvas.WriteTo(f); err != nil {
-		return err
-	}
-	return f.Close()
+	// The font that measured the texts is not everywhere; these are as wide.
+	text := bytes.ReplaceAll(svg.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;"))
+	return os.WriteFile(file, text, 0o644)
 }
 
 func (c chart) plot() (*plot.Plot, error) {
