@@ -257,12 +257,14 @@ func BenchmarkTable(b *testing.B) {
 	r, ran := &report{scale: s}, 0
 	for _, part := range parts {
 		b.Run(part.name, func(b *testing.B) {
+			before := len(r.sections)
 			part.measure(b, r)
 			ran++
+			for _, s := range r.sections[before:] { // a long run shows what it has
+				fmt.Println("\n" + s.markdown())
+			}
 		})
 	}
-	text := r.markdown(b)
-	fmt.Printf("\n%s\n", text)
 	if *output == "" || b.Failed() {
 		return
 	}
@@ -270,7 +272,7 @@ func BenchmarkTable(b *testing.B) {
 		fmt.Printf("%s was not written: only some parts were measured\n", *output)
 		return
 	}
-	if err := os.WriteFile(*output, []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(*output, []byte(r.markdown(b)), 0o644); err != nil {
 		b.Fatal(err)
 	}
 	r.draw(b, plotsBeside(*output))

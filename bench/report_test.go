@@ -142,13 +142,19 @@ func (r *report) markdown(tb testing.TB) string {
 	fmt.Fprintf(&b, "Rates and ratios are medians of rounds (%d), in which the contestants take turns, each with a fresh store of the same content; in brackets, lowest and highest.\n"+
 		"Machines that this runs on are shared, and the emulators' servers share the cores with their clients: trust the ratios, not the rates.\n", r.rounds)
 	for _, s := range r.sections {
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| what | measured | aim |\n| --- | --- | --- |\n", s.title, s.intro)
-		for _, row := range s.rows {
-			fmt.Fprintf(&b, "| %s | %s | %s |\n", row[0], row[1], row[2])
-		}
-		for _, c := range s.charts {
-			fmt.Fprintf(&b, "\n![%s](plots/%s.svg)\n", c.title, c.file)
-		}
+		b.WriteString(s.markdown())
+	}
+	return b.String()
+}
+
+func (s *section) markdown() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| what | measured | aim |\n| --- | --- | --- |\n", s.title, s.intro)
+	for _, row := range s.rows {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", row[0], row[1], row[2])
+	}
+	for _, c := range s.charts {
+		fmt.Fprintf(&b, "\n![%s](plots/%s.svg)\n", c.title, c.file)
 	}
 	return b.String()
 }
