@@ -92,7 +92,7 @@ func target(perSecond ...float64) sweep.Target {
 		Pace: throttle.Limits{Unlimited: true},
 	}
 	for _, n := range perSecond {
-		t.Pace = throttle.Limit{PerSecond: n}
+		t.Pace = throttle.Limits{Start: n, Max: n}
 	}
 	return t
 }
