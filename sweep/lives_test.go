@@ -425,3 +425,47 @@ func TestStragglerAtTheLastMoment(t *testing.T) {
 		e.wantLeft()
 	})
 }
+
+// A shard past the last one that could not be visited when its generation was sealed
+// is not forgotten: the generation retires all the same.
+func TestShardPastTheLastIsNotForgotten(t *testing.T) {
+	for _, at := range []string{"seal", "last read"} {
+		synctest.Test(t, func(t *testing.T) {
+			e := newEpoch(t, hourly)
+			e.sweep()
+			e.target.Rewind = 1000 * time.Hour // nothing else may find it
+			failures := 0
+			beyond := func() {
+				k, err := expirykey.New(1, 7, time.Now().Add(-time.Minute))
+				if err != nil {
+					t.Fatal(err)
+				}
+				e.commit("test", "beyond", k)
+			}
+			e.s.Before = func(_ context.Context, c modelstore.Call) error {
+				if c.Method == "Save" && c.Record.Key == "sessions.00000001.0007" && failures < 2 {
+					failures++
+					return fmt.Errorf("it dies: %w", store.ErrFailed)
+				}
+				return nil
+			}
+			if at == "seal" {
+				beyond()
+			} else {
+				e.runFor(67 * time.Minute) // to the seal of an empty generation
+				for range 12 {
+					time.Sleep(every)
+				}
+				beyond()
+			}
+			retired := false
+			for range 60 {
+				retired = retired || slices.Contains(e.sweep().Retired, 1)
+				time.Sleep(every)
+			}
+			if !retired || failures < 2 || len(e.left()) > 0 {
+				t.Errorf("%s: %d failures, %d left: %s", at, failures, len(e.left()), e.states())
+			}
+		})
+	}
+}

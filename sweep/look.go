@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/shardquery"
@@ -110,7 +111,9 @@ func (p *pass) lookBeyond(ctx context.Context) (nurseryShards int, err error) {
 }
 
 // lookPast adds the ranges of shards past a generation's last one, and reports
-// whether any of them was not known.
+// whether any of them was not known. Each gets a cursor record at once, by which
+// it is known from then on: whoever dies now, and whoever reads the other ranges
+// of the generation to their end, forgets none of them.
 func (p *pass) lookPast(ctx context.Context, g generation.Generation) (added bool, err error) {
 	for _, ns := range p.namespaces {
 		shards, err := shardquery.Beyond(ctx, p.Store, p.target.Target, ns, g)
@@ -125,8 +128,17 @@ func (p *pass) lookPast(ctx context.Context, g generation.Generation) (added boo
 			if r := (shardquery.Range{Namespace: ns, Generation: g.Number, Shard: shard}); !slices.Contains(p.all, r) {
 				p.all = append(p.all, r)
 				added = true
+				if !p.Apply {
+					continue
+				}
+				if _, err := p.keeper.Move(ctx, p.cursor(r), func(*cursor.Cursor) {}); err != nil {
+					return added, err
+				}
 			}
 		}
+	}
+	if added && p.Apply {
+		return added, p.loadTable(ctx)
 	}
 	return added, nil
 }

@@ -105,7 +105,11 @@ func (p *paced) crashLoop(ctx context.Context, seed uint64) {
 // TestNoRangeExceedsItsPace records every commit of three workers that crash and
 // start again, and looks at every window.
 func TestNoRangeExceedsItsPace(t *testing.T) {
-	for seed := range uint64(4) {
+	seeds := uint64(4)
+	if testing.Short() {
+		seeds = 2
+	}
+	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPaced(t, 2000, throttle.Limits{Start: 5, Max: 15})
 			if seed%2 == 1 {

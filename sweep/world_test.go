@@ -29,7 +29,7 @@ type world struct {
 	t      *testing.T
 	s      *modelstore.Store
 	target sweep.Target
-	owners int
+	owners atomic.Int64
 
 	expires map[string]time.Time // of every entity put
 
@@ -78,9 +78,9 @@ func (w *world) forget() {
 
 // config returns what one process would sweep with.
 func (w *world) config() sweep.Config {
-	w.owners++
+	owner := w.owners.Add(1)
 	return sweep.Config{Store: w.s, Targets: []sweep.Target{w.target}, Apply: true, Workers: 4, Grace: 8 * time.Second,
-		Owner: fmt.Sprintf("process-%d", w.owners), Now: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+		Owner: fmt.Sprintf("process-%d", owner), Now: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 }
 
 // sweep sweeps once and returns the one target's result.

@@ -165,6 +165,7 @@ type logLine struct {
 // Two processes that begin at once share the ranges; a trace of their commits
 // with the lease's owner and token proves that no range is held by both.
 func TestTwoProcessesShareTheRanges(t *testing.T) {
+	noRaces(t)
 	b, _, _ := newDatastore(t, `targets:
   - name: sessions
     kind: Session
