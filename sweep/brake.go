@@ -15,13 +15,13 @@ import (
 // delete, more than the limits of its target allow.
 var ErrLimit = errors.New("this is more than its limits allow")
 
-// brake counts what is due before anything is deleted, where the target has limits
-// or is about to be swept for the first time. It refuses where that is more than
-// the limits allow; what is found beyond the count is stopped as it comes.
+// brake counts what is due before anything is deleted, where the target has limits.
+// It refuses where that is more than they allow; what is found beyond the count is
+// stopped as it comes.
 func (p *pass) brake(ctx context.Context) error {
 	asked := p.target.MaxDeletes > 0 || p.target.MaxFraction > 0
 	counter, ok := p.Store.(store.Counter)
-	if !ok || !p.first && !asked {
+	if !ok || !asked {
 		return nil
 	}
 	due, err := p.countIn(ctx, counter)
@@ -38,10 +38,10 @@ func (p *pass) brake(ctx context.Context) error {
 			all += n
 		}
 	}
-	if p.first {
-		p.Log.InfoContext(ctx, "the first sweep of this target that deletes", "due", due)
+	if p.first || p.Yes {
+		p.Log.InfoContext(ctx, "counted before anything is deleted", "due", due, "first_sweep", p.first)
 	}
-	if !asked || p.Yes {
+	if p.Yes {
 		return nil
 	}
 	err = p.allow(due, all)

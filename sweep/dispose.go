@@ -397,7 +397,7 @@ func (w *worker) settle(q store.Query, op *store.Op, uncertain bool) error {
 		return w.claim.Err()
 	case w.ctx.Err() != nil:
 		return errStopped
-	case errors.Is(err, store.ErrContention):
+	case store.Transient(err): // whoever holds it may be dead: its locks end in their time
 		op.Outcome = store.Unknown
 		w.Log.DebugContext(w.ctx, "contended entity left for the next sweep", "range", w.key, "key", op.Entry.Key)
 		return nil
