@@ -201,7 +201,9 @@ func (g *governor) watch(ctx context.Context, end func(error)) {
 	defer tick.Stop()
 	began := g.p.Now()
 	record, leases, gate := began, began, began
-	every := min(watchEvery, staleness(g.p.record)/2)
+	g.mu.Lock()
+	every := min(watchEvery, staleness(g.record)/2) // the pass's own record is its other goroutine's
+	g.mu.Unlock()
 	for {
 		now := g.p.Now()
 		if g.p.target.Gate != nil && now.Sub(gate) >= gateEvery {
