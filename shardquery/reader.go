@@ -33,21 +33,11 @@ type Reader struct {
 	Now     func() time.Time
 	Refused func(error) // told of each try that failed for a passing reason; may be nil
 
+	pager
 	begun  bool
-	limit  int
-	growth Growth
-	after  store.Position
-	next   any
 	window time.Duration // the longest window tried now; zero is all that is left
 	end    time.Time     // of the window that is being read
-	query  store.Query   // that read the last page
 }
-
-// Query returns the query that read the last page, as a batch names it.
-func (r *Reader) Query() store.Query { return r.query }
-
-// Position returns the place before which everything was read.
-func (r *Reader) Position() store.Position { return r.after }
 
 // Next reads the next page, of any size, also empty, and reports whether there
 // may be more after it. It repeats what failed for a passing reason, asks for
@@ -83,18 +73,57 @@ func (r *Reader) Next(ctx context.Context, page *store.Page) (more bool, err err
 		if err != nil {
 			return false, fmt.Errorf("scan %v: %w", r.Range, err)
 		}
-		if n := len(page.Entries); n > 0 {
-			r.after = page.Entries[n-1].Position()
-			if size := r.growth.After(r.limit, r.Page, n == r.limit); size > r.limit {
-				r.limit, page.Next = size, nil // the store's own cursor belongs to the query as it was
-			}
-		}
-		r.next = page.Next
-		if page.More {
+		if r.read(page, r.Page); page.More {
 			return true, nil
 		}
 		return r.onward(took), nil
 	}
+}
+
+// A pager is what the readers of an index have in common: how far they have come,
+// and how much they ask for.
+type pager struct {
+	limit  int
+	growth Growth
+	after  store.Position
+	next   any         // the store's own cursor; it belongs to the last query as it was
+	query  store.Query // that read the last page
+}
+
+// Query returns the query that read the last page, as a batch names it.
+func (p *pager) Query() store.Query { return p.query }
+
+// Position returns the place before which everything was read.
+func (p *pager) Position() store.Position { return p.after }
+
+// read goes on behind a page, of at most so many entries.
+func (p *pager) read(page *store.Page, most int) {
+	p.next = page.Next
+	n := len(page.Entries)
+	if n == 0 {
+		return
+	}
+	p.after = page.Entries[n-1].Position()
+	if size := p.growth.After(p.limit, most, n == p.limit); size > p.limit {
+		p.limit, p.next = size, nil
+	}
+}
+
+// fewer makes the next query ask for fewer entries, and reports whether that or,
+// where it was slow, a smaller window may help.
+func (p *pager) fewer(why error) bool {
+	p.next = nil
+	if slow(why) {
+		if p.limit > smallPage {
+			p.limit = max(smallPage, p.limit/2)
+		}
+		return true
+	}
+	if p.limit == 1 {
+		return false
+	}
+	p.limit /= 2
+	return true
 }
 
 // attempt runs a query until it has one page or an error that patience does not
@@ -147,16 +176,8 @@ func slow(err error) bool {
 
 // smaller makes the next query ask for less, and reports whether it could.
 func (r *Reader) smaller(why error) bool {
-	r.next = nil // the store's own cursor belongs to the query as it was
-	if !slow(why) {
-		if r.limit == 1 {
-			return false
-		}
-		r.limit /= 2
-		return true
-	}
-	if r.limit > smallPage {
-		r.limit = max(smallPage, r.limit/2)
+	if ok := r.fewer(why); !ok || !slow(why) {
+		return ok
 	}
 	start := r.start()
 	left := r.end.Sub(start)

@@ -28,21 +28,11 @@ type Stretch struct {
 	Now       func() time.Time
 	Refused   func(error) // told of each try that failed for a passing reason; may be nil
 
+	pager
 	begun  bool
-	limit  int
-	growth Growth
-	after  store.Position
-	next   any
 	end    string   // of the window that is being read
 	window *big.Int // how long it is; nil is all that is left
-	query  store.Query
 }
-
-// Query returns the query that read the last page, as a batch names it.
-func (s *Stretch) Query() store.Query { return s.query }
-
-// Position returns the place before which everything was read.
-func (s *Stretch) Position() store.Position { return s.after }
 
 // Next reads the next page, of any size, also empty, and reports whether there
 // may be more after it.
@@ -71,13 +61,7 @@ func (s *Stretch) Next(ctx context.Context, page *store.Page) (more bool, err er
 		for n := len(page.Entries); n > 0 && page.Entries[n-1].Position().Value.Text >= s.end; n-- {
 			page.Entries, page.More = page.Entries[:n-1], false
 		}
-		if n := len(page.Entries); n > 0 {
-			s.after = page.Entries[n-1].Position()
-			if size := s.growth.After(s.limit, s.Page, n == s.limit); size > s.limit {
-				s.limit, page.Next = size, nil
-			}
-		}
-		if s.next = page.Next; page.More {
+		if s.read(page, s.Page); page.More {
 			return true, nil
 		}
 		if s.end == s.To {
@@ -90,16 +74,8 @@ func (s *Stretch) Next(ctx context.Context, page *store.Page) (more bool, err er
 
 // smaller makes the next query ask for less, and reports whether it could.
 func (s *Stretch) smaller(why error) bool {
-	s.next = nil
-	if !slow(why) {
-		if s.limit == 1 {
-			return false
-		}
-		s.limit /= 2
-		return true
-	}
-	if s.limit > smallPage {
-		s.limit = max(smallPage, s.limit/2)
+	if ok := s.fewer(why); !ok || !slow(why) {
+		return ok
 	}
 	from, to := s.place(max(s.From, s.after.Value.Text)), s.place(s.end)
 	s.window = new(big.Int).Rsh(new(big.Int).Sub(to, from), 1)
