@@ -84,10 +84,12 @@ func (f *Follower) Refresh(ctx context.Context) error {
 }
 
 func (f *Follower) staleness() time.Duration {
-	if c := f.copy.Load(); c != nil && c.Staleness > 0 {
-		return c.Staleness
+	var known Record
+	if c := f.copy.Load(); c != nil {
+		known = c.Record
 	}
-	return DefaultStaleness
+	staleness, _ := known.Bounds()
+	return staleness
 }
 
 // Stamper returns what an entity with this id is stamped with now.
@@ -103,11 +105,7 @@ func (f *Follower) Stamper(id string) Stamper {
 	// The larger of two measures: one of the clocks may have stood still while the
 	// machine slept, the other may have been set.
 	age := max(now.Sub(c.sent), now.Round(0).Sub(c.sent.Round(0)))
-	bound := c.Staleness
-	if bound <= 0 {
-		bound = DefaultStaleness
-	}
-	if age > bound || now.Round(0).Before(c.sent.Round(0)) {
+	if bound, _ := c.Bounds(); age > bound || now.Round(0).Before(c.sent.Round(0)) {
 		return Stamper{Shards: max(1, c.NurseryShards)}
 	}
 	return c.StamperFor(id, c.store.Add(now.Sub(c.sent)))

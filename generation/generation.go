@@ -13,6 +13,7 @@
 package generation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -144,6 +145,12 @@ func (r Record) OpenFirst(shards int, now time.Time) Record {
 		r.Generations = []Generation{{Number: First, Shards: shards, Opened: now.UTC().Truncate(time.Microsecond)}}
 	}
 	return r
+}
+
+// Bounds returns what writers are held to now: the oldest copy of the record that
+// they act on, and the longest that a write takes to commit.
+func (r Record) Bounds() (staleness, slack time.Duration) {
+	return cmp.Or(r.Staleness, DefaultStaleness), cmp.Or(r.Slack, DefaultSlack)
 }
 
 // Nursery returns the nursery with the largest shard count known.
