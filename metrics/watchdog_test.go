@@ -113,6 +113,18 @@ func TestWatchdogOldestDue(t *testing.T) {
 	}
 }
 
+// Three long steps are the patience, also where a third of it is no whole number.
+func TestWatchdogThirds(t *testing.T) {
+	w := &metrics.Watchdog{Patience: 10 * time.Second}
+	for i := range 4 {
+		now := at.Add(time.Duration(i) * time.Minute)
+		w.Saw(now, "r", metrics.Look{OldestDue: at})
+		if got := len(w.Stuck(now)); got != i/3 {
+			t.Errorf("after %d steps %d ranges are stuck", i, got)
+		}
+	}
+}
+
 func TestWatchdogNamesInOrder(t *testing.T) {
 	w := &metrics.Watchdog{Patience: time.Minute}
 	now := at
