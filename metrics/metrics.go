@@ -139,6 +139,9 @@ func New(o Options) *Metrics {
 	return m
 }
 
+// Nowhere returns metrics that nobody reads.
+func Nowhere() *Metrics { return New(Options{Registry: prometheus.NewRegistry()}) }
+
 const applyHelp = "1 where sweeps delete for real, 0 where they only look."
 
 // announce makes a target's series, so that a counter's first increase is an

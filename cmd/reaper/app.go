@@ -56,7 +56,7 @@ the end, with --fail-incomplete.`,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	addSettings(root.PersistentFlags(), settingsOfAll...)
-	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.statusCommand(), a.loadCommand(), a.dumpCommand(),
+	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.serveCommand(), a.statusCommand(), a.loadCommand(), a.dumpCommand(),
 		a.stampCommand(), a.explainCommand(), a.generationCommand(), a.auditCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.paceCommand(), a.indexesCommand(), a.versionCommand())
 	markFailures(root)
