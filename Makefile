@@ -4,6 +4,10 @@ LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 IMAGE   ?= reaper:$(VERSION)
 
+BENCH       ?= BenchmarkTable
+BENCHFLAGS  ?=
+BENCHREPORT ?= $(CURDIR)/docs/benchmarks.md
+
 .PHONY: test race lint bench demo build image ci
 
 test: ## every test; those that need Google's emulator skip where it is missing
@@ -16,8 +20,8 @@ lint:
 	go vet ./...
 	go run $(LINT) run ./...
 
-bench: ## one table with ratios, from one run
-	go test -run '^$$' -bench BenchmarkTable -benchtime 1x -timeout 60m ./bench -args -o "$(CURDIR)/docs/benchmarks.md"
+bench: ## everything side by side; BENCHFLAGS="-rounds 3" changes sizes, BENCH=BenchmarkTable/memory has a part alone
+	go test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 120m ./bench -args -o "$(BENCHREPORT)" $(BENCHFLAGS)
 
 demo: ## fill a temporary store, sweep it, show what happened
 	go run ./cmd/reaper demo

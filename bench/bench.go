@@ -23,14 +23,15 @@ type Pages struct {
 }
 
 type sample struct {
+	entries int
 	took    time.Duration
 	stepped int64
 }
 
-func (p *Pages) add(took time.Duration, stepped int64) {
+func (p *Pages) add(entries int, took time.Duration, stepped int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.samples = append(p.samples, sample{took, stepped})
+	p.samples = append(p.samples, sample{entries, took, stepped})
 }
 
 // Count returns how many pages there were.
@@ -40,27 +41,47 @@ func (p *Pages) Count() int {
 	return len(p.samples)
 }
 
-// Tenths returns, for each tenth of the pages in the order of time, the mean of
-// the points stepped over and the median latency in milliseconds. Fewer than
-// ten pages give fewer tenths.
-func (p *Pages) Tenths() (stepped []int64, latency []float64) {
+// A Point sums up some pages that followed each other.
+type Point struct {
+	Before  int           // entries in all the pages before
+	Stepped int64         // mean of the points stepped over
+	Latency time.Duration // median
+}
+
+// Curve sums the pages up in n points, in the order of time. Fewer pages than
+// that give fewer points.
+func (p *Pages) Curve(n int) []Point {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	stepped, latency = make([]int64, 0, 10), make([]float64, 0, 10)
-	for i := range 10 {
-		part := p.samples[i*len(p.samples)/10 : (i+1)*len(p.samples)/10]
+	curve := make([]Point, 0, n)
+	before := 0
+	for i := range n {
+		part := p.samples[i*len(p.samples)/n : (i+1)*len(p.samples)/n]
 		if len(part) == 0 {
 			continue
 		}
-		var sum int64
+		point := Point{Before: before}
 		times := make([]time.Duration, 0, len(part))
 		for _, s := range part {
-			sum += s.stepped
+			before += s.entries
+			point.Stepped += s.stepped
 			times = append(times, s.took)
 		}
 		slices.Sort(times)
-		stepped = append(stepped, sum/int64(len(part)))
-		latency = append(latency, float64(times[len(times)/2].Microseconds())/1000)
+		point.Stepped /= int64(len(part))
+		point.Latency = times[len(times)/2]
+		curve = append(curve, point)
+	}
+	return curve
+}
+
+// Tenths returns the Curve for each tenth of the pages, with the latency in
+// milliseconds.
+func (p *Pages) Tenths() (stepped []int64, latency []float64) {
+	stepped, latency = make([]int64, 0, 10), make([]float64, 0, 10)
+	for _, point := range p.Curve(10) {
+		stepped = append(stepped, point.Stepped)
+		latency = append(latency, float64(point.Latency.Microseconds())/1000)
 	}
 	return stepped, latency
 }
@@ -85,7 +106,7 @@ func (w Watched) Scan(ctx context.Context, q store.Query, page *store.Page) erro
 	err := w.Local.Scan(ctx, q, page)
 	took := w.Now().Sub(began)
 	if err == nil && len(page.Entries) > 0 && q.Limit > 1 { // a look-up of one entry is no page
-		w.Pages.add(took, page.SteppedOver)
+		w.Pages.add(len(page.Entries), took, page.SteppedOver)
 	}
 	return err
 }
@@ -108,7 +129,7 @@ func Plain(ctx context.Context, s store.Store, t store.Target, now func() time.T
 		if len(page.Entries) == 0 {
 			break
 		}
-		pages.add(now().Sub(began), page.SteppedOver)
+		pages.add(len(page.Entries), now().Sub(began), page.SteppedOver)
 		ops = ops[:0]
 		for _, e := range page.Entries {
 			ops = append(ops, store.Op{Entry: e})

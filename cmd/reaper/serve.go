@@ -88,7 +88,7 @@ func (a *app) serve(cmd *cobra.Command, later, profile bool) (err error) {
 		names = append(names, t.Name)
 	}
 	d := &daemon{app: a, session: s, runs: map[string]*schedule{},
-		metrics: metrics.New(metrics.Options{Targets: names, Version: version, Apply: s.Apply})}
+		metrics: metrics.New(metrics.Options{Targets: names, Version: buildVersion(), Apply: s.Apply})}
 	s.sweep.Metrics = d.metrics
 
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
@@ -118,7 +118,7 @@ func (d *daemon) work(ctx context.Context, later bool) {
 	logger := cronLog{d.log}
 	clock := cron.New(cron.WithLocation(time.UTC), cron.WithLogger(logger))
 	var first sync.WaitGroup
-	for i, t := range d.targets {
+	for i, t := range d.session.targets {
 		plan := &schedule{Schedule: t.Schedule}
 		if plan.IsZero() {
 			plan.Schedule = d.Schedule
@@ -199,7 +199,7 @@ func (d *daemon) handler(profile bool) http.Handler {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_ = front.Execute(w, map[string]any{"Store": d.Store.String(), "Apply": d.Apply, "Version": version, "Runs": d.runs, "Pprof": profile})
+		_ = front.Execute(w, map[string]any{"Store": d.Store.String(), "Apply": d.Apply, "Version": buildVersion(), "Runs": d.runs, "Pprof": profile})
 	})
 	if profile {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -214,7 +214,7 @@ func (d *daemon) handler(profile bool) http.Handler {
 // ready returns what keeps the daemon from its work.
 func (d *daemon) ready(ctx context.Context) error {
 	var all []error
-	for _, t := range d.targets {
+	for _, t := range d.session.targets {
 		_, _, err := generation.Load(ctx, d.db.Store, t.Name)
 		if err != nil && !errors.Is(err, generation.ErrMissing) {
 			all = append(all, fmt.Errorf("target %s: %w", t.Name, err))

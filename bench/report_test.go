@@ -1,0 +1,273 @@
+package bench_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"image/color"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+func median(v []float64) float64 {
+	s := slices.Sorted(slices.Values(v))
+	return s[len(s)/2]
+}
+
+func ratios(a, b []float64) []float64 {
+	out := make([]float64, len(a))
+	for i := range a {
+		out[i] = a[i] / b[i]
+	}
+	return out
+}
+
+// A report is some tables, with plots.
+type report struct {
+	scale
+	sections []*section
+}
+
+type section struct {
+	title, intro string
+	rows         [][3]string
+	charts       []chart
+}
+
+// A chart is one plot of a few lines.
+type chart struct {
+	file, title, x, y string
+	lines             []line
+	logX, logY        bool
+}
+
+type line struct {
+	name   string
+	points plotter.XYs
+}
+
+func (r *report) section(title, intro string) {
+	r.sections = append(r.sections, &section{title: title, intro: intro})
+}
+
+func (r *report) last() *section { return r.sections[len(r.sections)-1] }
+
+func (r *report) add(what, figure, wanted string) {
+	r.last().rows = append(r.last().rows, [3]string{what, figure, wanted})
+}
+
+func (r *report) chart(c chart) { r.last().charts = append(r.last().charts, c) }
+
+func rate(v []float64) string { return fmt.Sprintf("%.0f deletes/s", median(v)) }
+
+func spread(v []float64) string {
+	return fmt.Sprintf("%.2f (%.2f to %.2f)", median(v), slices.Min(v), slices.Max(v))
+}
+
+func (r *report) ratio(what string, v []float64, wanted string) { r.add(what, spread(v), wanted) }
+
+// results adds the rate of each contestant, and how the first, a sweep, compares
+// with the others, for which wanted has the aims.
+func results[S any](r *report, list []*contestant[S], wanted ...string) {
+	for _, c := range list {
+		r.add(c.what, rate(c.rates), "")
+	}
+	for i, c := range list[1:] {
+		what, _, _ := strings.Cut(c.what, ",")
+		r.ratio("**sweep / "+what+"**", ratios(list[0].rates, c.rates), wanted[i])
+	}
+}
+
+// said returns the first line of what a program prints, or why it did not.
+func said(program string, args ...string) string {
+	out, err := exec.Command(program, args...).CombinedOutput()
+	first, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	if err != nil {
+		return "unknown"
+	}
+	return first
+}
+
+// field returns the value of the first line "name: value" or "name : value" of a
+// file in /proc, and "unknown" where there is none.
+func field(file, name string) string {
+	f, err := os.Open(file)
+	if err != nil {
+		return "unknown"
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		key, value, _ := strings.Cut(lines.Text(), ":")
+		if strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return "unknown"
+}
+
+// machine says where the figures come from.
+func machine() string {
+	cpu, memory := field("/proc/cpuinfo", "model name"), "memory unknown"
+	var kib int
+	if _, err := fmt.Sscan(field("/proc/meminfo", "MemTotal"), &kib); err == nil {
+		memory = fmt.Sprintf("%.0f GiB", float64(kib)/(1<<20))
+	}
+	versions := []string{runtime.Version()}
+	for _, module := range []string{"github.com/cockroachdb/pebble/v2", "cloud.google.com/go/datastore", "cloud.google.com/go/firestore", "google.golang.org/grpc"} {
+		versions = append(versions, said("go", "list", "-m", module))
+	}
+	versions = append(versions, "Google Cloud SDK "+sdkVersion())
+	return fmt.Sprintf("- Machine: %s/%s, %d cores (%s), %s\n- Versions: %s\n- Commit: %s, %s\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), cpu, memory,
+		strings.Join(versions, ", "), said("git", "describe", "--always", "--dirty"), time.Now().UTC().Format("2 January 2006 15:04 UTC"))
+}
+
+func (r *report) markdown(tb testing.TB) string {
+	tb.Helper()
+	var b strings.Builder
+	b.WriteString("# Benchmarks\n\nWritten by `make bench`, not by hand.\n\n" + machine())
+	fmt.Fprintf(&b, "- Sizes: embedded store %d entities, emulators %d, half of them expired; %d shards, %d workers, pages of 500\n\n", r.entities, r.cloud, shards, workers)
+	fmt.Fprintf(&b, "Rates and ratios are medians of rounds (%d), in which the contestants take turns, each with a fresh store of the same content; in brackets, lowest and highest.\n"+
+		"Machines that this runs on are shared, and the emulators' servers share the cores with their clients: trust the ratios, not the rates.\n", r.rounds)
+	for _, s := range r.sections {
+		b.WriteString(s.markdown())
+	}
+	return b.String()
+}
+
+func (s *section) markdown() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| what | measured | aim |\n| --- | --- | --- |\n", s.title, s.intro)
+	for _, row := range s.rows {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", row[0], row[1], row[2])
+	}
+	for _, c := range s.charts {
+		fmt.Fprintf(&b, "\n![%s](plots/%s.svg)\n", c.title, c.file)
+	}
+	return b.String()
+}
+
+func plotsBeside(report string) string { return filepath.Join(filepath.Dir(report), "plots") }
+
+// draw writes the plots as SVG. A plot from an earlier run that this one did not
+// make is left alone.
+func (r *report) draw(tb testing.TB, dir string) {
+	tb.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		tb.Fatal(err)
+	}
+	for _, s := range r.sections {
+		for _, c := range s.charts {
+			if err := c.write(filepath.Join(dir, c.file+".svg")); err != nil {
+				tb.Fatalf("%s: %v", c.file, err)
+			}
+		}
+	}
+}
+
+// Colours that people who cannot tell red from green tell apart.
+var colours = []color.Color{
+	color.RGBA{R: 0x00, G: 0x72, B: 0xb2, A: 0xff},
+	color.RGBA{R: 0xd5, G: 0x5e, B: 0x00, A: 0xff},
+	color.RGBA{R: 0x00, G: 0x9e, B: 0x73, A: 0xff},
+	color.RGBA{R: 0xcc, G: 0x79, B: 0xa7, A: 0xff},
+}
+
+func (c chart) write(file string) error {
+	p, err := c.plot()
+	if err != nil {
+		return err
+	}
+	canvas := vgsvg.New(18*vg.Centimeter, 10*vg.Centimeter)
+	p.Draw(draw.Crop(draw.New(canvas), vg.Millimeter, -3*vg.Millimeter, vg.Millimeter, -2*vg.Millimeter))
+	var svg bytes.Buffer
+	if _, err := canvas.WriteTo(&svg); err != nil {
+		return err
+	}
+	// The font that measured the texts is not everywhere; these are as wide.
+	text := bytes.ReplaceAll(svg.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;"))
+	return os.WriteFile(file, text, 0o644)
+}
+
+func (c chart) plot() (*plot.Plot, error) {
+	p := plot.New()
+	sans := font.Font{Typeface: "Liberation", Variant: "Sans"}
+	for _, style := range []*font.Font{&p.Title.TextStyle.Font, &p.X.Label.TextStyle.Font, &p.Y.Label.TextStyle.Font,
+		&p.X.Tick.Label.Font, &p.Y.Tick.Label.Font, &p.Legend.TextStyle.Font} {
+		*style = font.From(sans, style.Size)
+	}
+	p.BackgroundColor = color.White
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = c.title, c.x, c.y
+	p.Title.Padding = vg.Millimeter * 3
+	p.Legend.Top, p.Legend.Left = true, true
+	grid := plotter.NewGrid()
+	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{Y: 0xdd}, color.Gray{Y: 0xdd}
+	p.Add(grid)
+	p.X.Tick.Marker, p.Y.Tick.Marker = numbers{plot.DefaultTicks{}}, numbers{plot.DefaultTicks{}}
+	if c.logX {
+		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, numbers{plot.LogTicks{}}
+	}
+	if c.logY {
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, numbers{plot.LogTicks{}}
+	}
+	for i, l := range c.lines {
+		stroke, points, err := plotter.NewLinePoints(l.points)
+		if err != nil {
+			return nil, fmt.Errorf("line %q: %w", l.name, err)
+		}
+		stroke.Color, points.Color = colours[i%len(colours)], colours[i%len(colours)]
+		stroke.Width = vg.Points(1.5)
+		points.Shape, points.Radius = draw.CircleGlyph{}, vg.Points(2)
+		p.Add(stroke, points)
+		p.Legend.Add(l.name, stroke, points)
+	}
+	if !c.logY {
+		p.Y.Min = min(0, p.Y.Min)
+	}
+	p.Y.Max += (p.Y.Max - p.Y.Min) * 0.15 * float64(len(c.lines)) / 2 // room for the legend
+	if c.logY {
+		p.Y.Max *= 4
+	}
+	return p, nil
+}
+
+// numbers labels ticks as people write numbers, with k and M.
+type numbers struct{ plot.Ticker }
+
+func (n numbers) Ticks(low, high float64) []plot.Tick {
+	ticks := n.Ticker.Ticks(low, high)
+	for i, t := range ticks {
+		switch {
+		case t.Label == "":
+		case t.Value >= 1e6:
+			ticks[i].Label = fmt.Sprintf("%gM", t.Value/1e6)
+		case t.Value >= 1e4:
+			ticks[i].Label = fmt.Sprintf("%gk", t.Value/1e3)
+		default:
+			ticks[i].Label = fmt.Sprintf("%.4g", t.Value)
+		}
+	}
+	return ticks
+}
+
+// sdkVersion returns the version of the SDK that the emulators come with.
+func sdkVersion() string {
+	for _, root := range []string{"/usr/lib/google-cloud-sdk", "/usr/share/google-cloud-sdk", "/opt/google-cloud-sdk"} {
+		if text, err := os.ReadFile(filepath.Join(root, "VERSION")); err == nil {
+			return strings.TrimSpace(string(text))
+		}
+	}
+	return "unknown"
+}
