@@ -145,7 +145,7 @@ func (b *workdir) startAndWatch(cmd *exec.Cmd, pages int) *bufio.Reader {
 	log := bufio.NewReader(pipe)
 	for pages > 0 {
 		line, err := log.ReadString('\n')
-		if strings.Contains(line, `"msg":"page"`) {
+		if strings.Contains(line, `"message":"page"`) {
 			pages--
 		}
 		if err != nil {

@@ -125,7 +125,7 @@ func (d *daemon) work(ctx context.Context, later bool) {
 		}
 		plan.due = plan.Next(d.now())
 		d.runs[t.Name] = plan
-		target := d.sweep.Targets[i]
+		target := d.session.sweep.Targets[i]
 		target.Watchdog = &metrics.Watchdog{Patience: stuckAfter}
 		// The run that is left out must be outside what recovers, or a sweep that
 		// panicked would never be run again.
@@ -153,7 +153,7 @@ func (d *daemon) sweepOne(ctx context.Context, t sweep.Target) {
 	plan := d.runs[t.Name]
 	plan.began = d.now()
 	d.mu.Unlock()
-	c := d.sweep
+	c := d.session.sweep
 	c.Targets = []sweep.Target{t}
 	res := sweep.Run(ctx, c)
 	d.mu.Lock()
