@@ -254,7 +254,7 @@ func BenchmarkTable(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	r, ran := &report{scale: s}, 0
+	r, ran := newReport(s), 0
 	for _, part := range parts {
 		b.Run(part.name, func(b *testing.B) {
 			before := len(r.sections)

@@ -41,6 +41,7 @@ func processes(tb testing.TB, r *report) {
 	r.section("One, two and four processes on one emulator", fmt.Sprintf("Each project has %d ranges. The time is from the start of all until the last delete; "+
 		"a process ends later, when it has seen that others are done with what they hold. "+
 		"Where the sum of what the processes deleted is the number of expired entities, no two of them deleted the same one. "+
+		"Each further process asks once more for each range; where emulator and processes together keep the cores busy, that is what bounds them. "+
 		"One emulator is one Java process on this machine, so that this says nothing about how the service scales.", shards))
 	if !emulator.Available(tb.Context()) {
 		r.add("rates", "the emulator is not installed here", "")

@@ -38,6 +38,7 @@ func ratios(a, b []float64) []float64 {
 // A report is some tables, with plots.
 type report struct {
 	scale
+	load     string // of the machine, before anything was measured
 	sections []*section
 }
 
@@ -57,6 +58,14 @@ type chart struct {
 type line struct {
 	name   string
 	points plotter.XYs
+}
+
+func newReport(s scale) *report {
+	load := "unknown"
+	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
+		load, _, _ = strings.Cut(string(text), " ")
+	}
+	return &report{scale: s, load: load}
 }
 
 func (r *report) section(title, intro string) {
@@ -138,7 +147,7 @@ func (r *report) markdown(tb testing.TB) string {
 	tb.Helper()
 	var b strings.Builder
 	b.WriteString("# Benchmarks\n\nWritten by `make bench`, not by hand.\n\n" + machine())
-	fmt.Fprintf(&b, "- Sizes: embedded store %d entities, emulators %d, half of them expired; %d shards, %d workers, pages of 500\n\n", r.entities, r.cloud, shards, workers)
+	fmt.Fprintf(&b, "- Sizes: embedded store %d entities, emulators %d, half of them expired; %d shards, %d workers, pages of 500\n- Load that others put on the machine when it began, over a minute: %s\n\n", r.entities, r.cloud, shards, workers, r.load)
 	fmt.Fprintf(&b, "Rates and ratios are medians of rounds (%d), in which the contestants take turns, each with a fresh store of the same content; in brackets, lowest and highest.\n"+
 		"Machines that this runs on are shared, and the emulators' servers share the cores with their clients: trust the ratios, not the rates.\n", r.rounds)
 	for _, s := range r.sections {

@@ -14,8 +14,8 @@ import (
 
 // little is enough for all of the code to run.
 func little() *report {
-	return &report{scale: scale{entities: 12_000, cloud: 600, rounds: 1, plainPages: 20, backlogs: []int{500, 2000},
-		foreground: 200 * time.Millisecond, pace: 100, crews: []int{1, 2}, lease: 3 * time.Second}}
+	return newReport(scale{entities: 12_000, cloud: 600, rounds: 1, plainPages: 20, backlogs: []int{500, 2000},
+		foreground: 200 * time.Millisecond, pace: 100, crews: []int{1, 2}, lease: 3 * time.Second})
 }
 
 // TestReport writes a report of little, with what needs no emulator.
