@@ -113,7 +113,7 @@ func (w *worker) goOver(ground []stretch, anew bool, now time.Time) error {
 			continue
 		}
 		reader := &shardquery.Stretch{Store: w.Store, Target: w.target.Target, Namespace: w.r.Namespace, From: s.from, To: s.to,
-			Plain: w.floor(w.horizon), Page: w.size, Now: w.Now, Refused: w.pushedBack}
+			Plain: w.floor(w.horizon), Page: w.size, Now: w.Now, Refused: w.refused}
 		if at.Value.Text > s.from {
 			reader.After = at
 		}

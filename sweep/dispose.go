@@ -10,6 +10,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -93,6 +94,7 @@ func (w *worker) disposeOf(q store.Query) (prefix, deleted int, err error) {
 		deleted = gone
 	}
 	w.disposed = w.disposed || gone+carried > 0
+	w.measureDelays(deleted)
 	w.deleted.Add(int64(deleted))
 	w.Progress.Deleted.Add(int64(deleted))
 	if w.auditing {
@@ -157,8 +159,9 @@ func (w *worker) dispose(q store.Query, ops []store.Op, uncertain bool, until ti
 		if w.work.Err() != nil {
 			return errStopped
 		}
+		w.Metrics.Error(w.target.Name, metrics.OpCommit, code(err))
 		if try == 0 && !w.contended { // the parts of a contended batch say nothing new
-			w.pushedBack(err)
+			w.slowDown(err)
 		}
 		uncertain = uncertain || mayHaveHappened(err)
 		if rest := open(ops); len(rest) < len(ops) {
@@ -255,7 +258,9 @@ func (w *worker) tryDispose(q store.Query, ops []store.Op) error {
 	return w.writing(ops, func(ctx context.Context) error {
 		w.ahead.begin(w.ctx, w.Now)
 		b := store.Batch{Query: q, Ops: ops, DryRun: !w.Apply}
+		began := w.Now()
 		err := w.Store.Dispose(ctx, &b)
+		w.Metrics.Commit(w.target.Name, w.Now().Sub(began))
 		w.addSteps(b.SteppedOver, w.fromStart)
 		return err
 	})

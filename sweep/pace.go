@@ -8,6 +8,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -228,6 +229,7 @@ func (g *governor) watch(ctx context.Context, end func(error)) {
 				g.mu.Unlock()
 			}
 		}
+		g.p.publish()
 		g.mu.Lock()
 		g.setShares()
 		held, why := g.held, g.reason()
@@ -296,8 +298,8 @@ func (p *pass) pageSize(r shardquery.Range, c cursor.Cursor) int {
 	return throttle.NewPace(now, limits, p.keptPace(c), p.target.Page).Burst(now, p.target.Page)
 }
 
-// pushedBack tells the pace of a call that the store refused, or was late with.
-func (w *worker) pushedBack(err error) {
+// slowDown tells the pace of an error.
+func (w *worker) slowDown(err error) {
 	if w.pacer != nil && store.Transient(err) && w.pacer.PushBack(throttle.ReasonPushBack) {
 		w.update(w.keepPace)
 	}
@@ -351,8 +353,15 @@ func (w *worker) keepPace(c *cursor.Cursor) {
 	}
 }
 
+// refused is told of a query that the store refused, or was late with.
+func (w *worker) refused(err error) {
+	w.Metrics.Error(w.target.Name, metrics.OpScan, code(err))
+	w.slowDown(err)
+}
+
 // release gives the claim back.
 func (w *worker) release() error {
+	w.Metrics.LeaseHeld(w.target.Name, -1)
 	claim := w.claim
 	w.claim = nil
 	w.governor.leaving(w.key)

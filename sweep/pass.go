@@ -17,6 +17,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -40,6 +41,8 @@ type pass struct {
 	grounds    map[int]ground     // by generation
 	retired    []int
 	governor   *governor
+	published  published
+	began      time.Time
 	allowance  atomic.Int64 // entities that may still be deleted, where there is a limit
 	limited    bool
 	horizon    time.Time // when the sweep began; each range takes its own at its claim
@@ -69,9 +72,16 @@ type counts struct {
 }
 
 func newPass(c Config, t Target, slots chan struct{}) *pass {
+	if c.Metrics == nil {
+		c.Metrics = metrics.Nowhere()
+	}
+	if t.Watchdog == nil {
+		t.Watchdog = &metrics.Watchdog{Patience: time.Hour}
+	}
 	p := &pass{Config: c, target: t, slots: slots, meter: new(store.Meter), throttled: map[throttle.Reason]time.Duration{}}
 	p.Log = c.Log.With("target", t.Name)
 	began := c.Now()
+	p.began = began
 	p.clock = &clock{now: c.Now, passed: func() time.Duration { return c.Now().Sub(began) }, maxSkew: t.MaxClockSkew}
 	opening := ""
 	if x, ok := c.Store.(store.Exclusive); ok {
@@ -163,6 +173,8 @@ func (p *pass) govern(ctx context.Context) (context.Context, func(), error) {
 	}
 	if p.record.Paused {
 		p.Log.WarnContext(ctx, "the target is paused: nothing is done until reaper resume")
+		p.listRanges()
+		p.lookOnly(ctx)
 		return ctx, func() {}, errHeld
 	}
 	if p.target.Gate != nil {
