@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
@@ -38,11 +39,8 @@ func (p *pass) runAudit(ctx, work context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.listRanges()
-	if err := p.survey(ctx); err != nil {
-		return err
-	}
-	p.ranges = nil // none of them is swept
+	p.listRanges() // to know what is sealed: none of them is swept
+	p.takeBearings(p.clock.Now())
 	for _, ns := range p.namespaces {
 		if err := p.audit(ctx, work, ns, true); err != nil {
 			return fmt.Errorf("audit: %w", err)
@@ -103,6 +101,8 @@ func (p *pass) audit(ctx, work context.Context, ns string, anew bool) error {
 
 // goOver reads the ground and disposes of what is on it.
 func (w *worker) goOver(ground []stretch, anew bool, now time.Time) error {
+	w.carry = w.mover(ground)
+	defer w.carry.close()
 	at, began := w.first.Position, w.first.Rewind.Began
 	if anew || began.IsZero() {
 		at, began = store.Position{}, now.Truncate(time.Microsecond)
@@ -117,9 +117,6 @@ func (w *worker) goOver(ground []stretch, anew bool, now time.Time) error {
 		if at.Value.Text > s.from {
 			reader.After = at
 		}
-		w.carry = w.mover(s)
-		defer w.carry.close()
-		w.stuck = false
 		more, err := w.next(reader)
 		if err != nil {
 			return err
@@ -136,14 +133,20 @@ func (w *worker) goOver(ground []stretch, anew bool, now time.Time) error {
 			return err
 		}
 	}
+	if w.stuck { // the next sweep goes on before what could not be settled
+		w.incomplete.Add(1)
+		return nil
+	}
 	w.update(func(c *cursor.Cursor) { c.Position, c.Rewind = store.Position{}, cursor.Rewind{Done: began} })
 	return nil
 }
 
-// mover returns what carries strays to the nursery.
-func (w *worker) mover(s stretch) *carrier {
-	return &carrier{w: w, pacers: map[into]*throttle.Pacer{}, most: w.target.Page,
-		leaves: func(number int) bool { return s.first <= number && number <= s.last },
+// mover returns what carries strays from the ground to the nursery.
+func (w *worker) mover(ground []stretch) *carrier {
+	return &carrier{w: w, pacers: map[into]*throttle.Pacer{},
+		leaves: func(number int) bool {
+			return slices.ContainsFunc(ground, func(s stretch) bool { return s.first <= number && number <= s.last })
+		},
 		to: func(r generation.Record, _ string) generation.Stamper {
 			return generation.Stamper{Shards: max(1, r.NurseryShards)}
 		},

@@ -62,9 +62,6 @@ func (w *worker) disposeOf(q store.Query) (prefix, deleted int, err error) {
 		if w.pacer != nil {
 			n = min(n, w.pacer.Burst(w.target.Page))
 		}
-		if w.carry != nil {
-			n = min(n, w.carry.most)
-		}
 		if err = w.spend(deletesIn(rest[:n])); err != nil {
 			break
 		}
@@ -283,7 +280,8 @@ func (w *worker) writing(ops []store.Op, write func(context.Context) error) erro
 		if err := w.carry.stamp(ops); err != nil {
 			return err
 		}
-		timeout = min(timeout, slack(w.record)) // a stamp that is older must be made anew
+		_, slack := w.record.Bounds()
+		timeout = min(timeout, slack) // a stamp that is older must be made anew
 	}
 	if w.claim != nil {
 		leased, cancel, err := w.claim.Writing(w.work)

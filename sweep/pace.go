@@ -203,7 +203,8 @@ func (g *governor) watch(ctx context.Context, end func(error)) {
 	began := g.p.Now()
 	record, leases, gate := began, began, began
 	g.mu.Lock()
-	every := min(watchEvery, staleness(g.record)/2) // the pass's own record is its other goroutine's
+	staleness, _ := g.record.Bounds() // the pass's own record is its other goroutine's
+	every := min(watchEvery, staleness/2)
 	g.mu.Unlock()
 	for {
 		now := g.p.Now()
