@@ -30,15 +30,6 @@ func Audit(ctx context.Context, c Config) Result {
 }
 
 func (p *pass) runAudit(ctx, work context.Context) error {
-	ctx, work = store.WithMeter(ctx, p.meter), store.WithMeter(work, p.meter)
-	if err := p.begin(ctx); err != nil {
-		return err
-	}
-	ctx, done, err := p.govern(ctx)
-	defer done()
-	if err != nil {
-		return err
-	}
 	p.listRanges() // to know what is sealed: none of them is swept
 	p.takeBearings(p.clock.Now())
 	for _, ns := range p.namespaces {
@@ -121,14 +112,7 @@ func (w *worker) goOver(ground []stretch, anew bool, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		err = w.walk(reader, more, func(to store.Position, deleted int) {
-			w.update(func(c *cursor.Cursor) {
-				c.Deleted += int64(deleted)
-				if !to.IsZero() {
-					c.Position = to
-				}
-			})
-		})
+		err = w.walk(reader, more, w.moves(func(c *cursor.Cursor) *store.Position { return &c.Position }))
 		if err != nil {
 			return err
 		}

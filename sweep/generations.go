@@ -239,20 +239,13 @@ func (p *pass) unread(ctx context.Context, number int) error {
 }
 
 // leftIn counts what is left in a generation, where the store can count.
-func (p *pass) leftIn(ctx context.Context, number int) (sum int64, err error) {
+func (p *pass) leftIn(ctx context.Context, number int) (int64, error) {
 	counter, ok := p.Store.(store.Counter)
 	if !ok {
 		return 0, nil
 	}
 	from, to := expirykey.GenerationRange(number)
-	for _, ns := range p.namespaces {
-		n, err := p.countGaps(ctx, counter, ns, []store.Span{store.Between(from, to)})
-		if err != nil {
-			return 0, err
-		}
-		sum += n
-	}
-	return sum, nil
+	return p.countSpans(ctx, counter, p.everywhere(store.Between(from, to)))
 }
 
 // forget removes the cursors of generations that are no more. Those of younger

@@ -232,7 +232,9 @@ func (g *governor) watch(ctx context.Context, end func(error)) {
 		}
 		g.p.publish()
 		g.mu.Lock()
-		g.setShares()
+		if g.shares != nil {
+			g.setShares()
+		}
 		held, why := g.held, g.reason()
 		g.mu.Unlock()
 		if !held.IsZero() && g.p.Now().Sub(held) > g.p.target.Lease {
@@ -292,11 +294,16 @@ func (p *pass) keptPace(c cursor.Cursor) throttle.State {
 // pageSize returns how many entries the pages of a range may have: what is found
 // is to go in one write.
 func (p *pass) pageSize(r shardquery.Range, c cursor.Cursor) int {
+	now := p.Now()
+	return p.paceOf(r, c, now).Burst(now, p.target.Page)
+}
+
+// paceOf returns the pace that a claim of the range would have now.
+func (p *pass) paceOf(r shardquery.Range, c cursor.Cursor, now time.Time) *throttle.Pace {
 	p.governor.mu.Lock()
 	limits := p.ownPart(r)(p.governor.limits())
 	p.governor.mu.Unlock()
-	now := p.Now()
-	return throttle.NewPace(now, limits, p.keptPace(c), p.target.Page).Burst(now, p.target.Page)
+	return throttle.NewPace(now, limits, p.keptPace(c), p.target.Page)
 }
 
 // slowDown tells the pace of an error.

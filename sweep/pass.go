@@ -28,7 +28,6 @@ type pass struct {
 	Config
 	target Target
 	slots  chan struct{} // one for each range that may be swept at the same time
-	first  bool          // no sweep with Apply has been here
 	still  bool          // leave the life of the generations to sweeps
 	clock  *clock
 	keeper *cursor.Keeper
@@ -93,9 +92,10 @@ func newPass(c Config, t Target, slots chan struct{}) *pass {
 	return p
 }
 
-// run sweeps the target. It begins no new page once ctx is done; work is what
-// pages in flight and final saves go by.
-func (p *pass) run(ctx, work context.Context) error {
+// governed reads the records and does a job while the governor watches over it. The
+// job begins no new page once ctx is done; work is what pages in flight and final
+// saves go by.
+func (p *pass) governed(ctx, work context.Context, job func(p *pass, ctx, work context.Context) error) error {
 	ctx, work = store.WithMeter(ctx, p.meter), store.WithMeter(work, p.meter)
 	if err := p.begin(ctx); err != nil {
 		return err
@@ -105,6 +105,11 @@ func (p *pass) run(ctx, work context.Context) error {
 	if err != nil {
 		return err
 	}
+	return job(p, ctx, work)
+}
+
+// run sweeps the target.
+func (p *pass) run(ctx, work context.Context) error {
 	around, err := p.look(ctx)
 	if err == nil {
 		err = p.survey(ctx)
@@ -408,9 +413,6 @@ func (p *pass) wanted(rec generation.Record, missing bool) (generation.Record, [
 	t, now := p.target, p.clock.Now()
 	if missing {
 		rec = FirstRecord(t, now)
-	}
-	if p.Apply && !p.still {
-		p.first, rec.Applied = p.first || !rec.Applied, true
 	}
 	if missing {
 		return rec, nil

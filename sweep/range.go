@@ -335,6 +335,18 @@ func (w *worker) moveCursor(to store.Position, deleted int) {
 	})
 }
 
+// moves returns what keeps up the position of a read that is not the sweep's own.
+func (w *worker) moves(at func(*cursor.Cursor) *store.Position) func(store.Position, int) {
+	return func(to store.Position, deleted int) {
+		w.update(func(c *cursor.Cursor) {
+			c.Deleted += int64(deleted)
+			if !to.IsZero() {
+				*at(c) = to
+			}
+		})
+	}
+}
+
 // later returns the one of two positions in a range that is further on; the
 // cursor itself never goes back. Of two with one value it is b: keys are in the
 // store's own order, and b was read after a.
@@ -371,14 +383,7 @@ func (w *worker) readBehind(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	err = w.walk(reader, more, func(to store.Position, deleted int) {
-		w.update(func(c *cursor.Cursor) {
-			c.Deleted += int64(deleted)
-			if !to.IsZero() {
-				c.Rewind.Position = to
-			}
-		})
-	})
+	err = w.walk(reader, more, w.moves(func(c *cursor.Cursor) *store.Position { return &c.Rewind.Position }))
 	if err == nil && !w.stuck {
 		done := began
 		if suspects {

@@ -166,7 +166,7 @@ func run(ctx context.Context, c Config, do func(p *pass, ctx, work context.Conte
 func sweepTarget(ctx, work context.Context, p *pass, do func(p *pass, ctx, work context.Context) error) (res TargetResult) {
 	c, t := p.Config, p.target
 	began := c.Now()
-	err := protect(func() error { return do(p, ctx, work) })
+	err := protect(func() error { return p.governed(ctx, work, do) })
 	if ended(ctx, err) || ended(work, err) {
 		err = errStopped
 	}
