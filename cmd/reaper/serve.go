@@ -19,6 +19,7 @@ import (
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 const (
@@ -26,6 +27,8 @@ const (
 	httpTimeout = 10 * time.Second
 	// readyTimeout bounds the look at the store that /readyz takes.
 	readyTimeout = 5 * time.Second
+	// clockEvery is how often a schedule looks at the clock.
+	clockEvery = 15 * time.Second
 	// stuckAfter is how long a range may have due entities and no progress.
 	stuckAfter = 15 * time.Minute
 	// sayAgain is how often a daemon without --apply says that it deletes nothing.
@@ -115,51 +118,73 @@ func (a *app) serve(cmd *cobra.Command, later, profile bool) (err error) {
 // work sweeps on schedule until ctx is done, and returns when the last sweep has
 // ended.
 func (d *daemon) work(ctx context.Context, later bool) {
-	logger := cronLog{d.log}
-	clock := cron.New(cron.WithLocation(time.UTC), cron.WithLogger(logger))
-	var first sync.WaitGroup
+	var all sync.WaitGroup
 	for i, t := range d.session.targets {
 		plan := &schedule{Schedule: t.Schedule}
 		if plan.IsZero() {
 			plan.Schedule = d.Schedule
 		}
-		plan.due = plan.Next(d.now())
+		plan.due = d.clock()
 		d.runs[t.Name] = plan
 		target := d.session.sweep.Targets[i]
 		target.Watchdog = &metrics.Watchdog{Patience: stuckAfter}
-		// The run that is left out must be outside what recovers, or a sweep that
-		// panicked would never be run again.
-		job := cron.NewChain(cron.SkipIfStillRunning(logger), cron.Recover(logger)).Then(cron.FuncJob(func() { d.sweepOne(ctx, target) }))
-		clock.Schedule(plan.Schedule, job)
-		if !later {
-			first.Go(job.Run)
+		all.Go(func() { d.keepSweeping(ctx, plan, target, later) })
+	}
+	if !d.Apply {
+		all.Go(func() { d.remind(ctx) })
+	}
+	all.Wait()
+}
+
+// clock returns the time that schedules go by: the wall's alone.
+func (d *daemon) clock() time.Time { return d.now().Round(0) }
+
+// keepSweeping sweeps one target, on its schedule. A sweep that is still running
+// when the next one is due goes on, and that one is left out.
+func (d *daemon) keepSweeping(ctx context.Context, plan *schedule, t sweep.Target, later bool) {
+	log := d.log.With("target", t.Name)
+	job := cron.Recover(cronLog{log})(cron.FuncJob(func() { d.sweepOne(ctx, plan, t) }))
+	for first := !later; ctx.Err() == nil; first = false {
+		if first || d.awaitTurn(ctx, plan) {
+			job.Run()
+			if missed := plan.Next(plan.began); missed.Before(plan.ended) {
+				log.WarnContext(ctx, "a sweep is left out: the one before it was still running", "due", missed)
+			}
 		}
 	}
-	clock.Start()
-	if !d.Apply {
-		first.Go(func() { d.remind(ctx) })
+}
+
+// awaitTurn waits until the next sweep is due, and reports whether it is. It looks
+// at the clock again and again: one that is put back by an hour must not cost an
+// hour of sweeps, as it would where the wait is reckoned once.
+func (d *daemon) awaitTurn(ctx context.Context, plan *schedule) bool {
+	now := d.clock()
+	for due := plan.Next(now); now.Before(due); {
+		d.mu.Lock()
+		plan.due = due
+		d.mu.Unlock()
+		if throttle.Sleep(ctx, min(due.Sub(now), clockEvery)) != nil {
+			return false
+		}
+		before := now
+		if now = d.clock(); now.Before(before) {
+			due = plan.Next(now)
+		}
 	}
-	<-ctx.Done()
-	<-clock.Stop().Done() // sweeps see ctx themselves
-	first.Wait()
+	return true
 }
 
 // sweepOne sweeps one target.
-func (d *daemon) sweepOne(ctx context.Context, t sweep.Target) {
-	if ctx.Err() != nil {
-		return
-	}
+func (d *daemon) sweepOne(ctx context.Context, plan *schedule, t sweep.Target) {
 	d.mu.Lock()
-	plan := d.runs[t.Name]
-	plan.began = d.now()
+	plan.began = d.clock()
 	d.mu.Unlock()
 	c := d.session.sweep
 	c.Targets = []sweep.Target{t}
 	res := sweep.Run(ctx, c)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	plan.ended = d.now()
-	plan.due = plan.Next(plan.ended)
+	plan.ended = d.clock()
 	plan.expired, plan.err = res.Targets[0].Expired, res.Targets[0].Error
 }
 
@@ -222,10 +247,9 @@ func (d *daemon) ready(ctx context.Context) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := d.now()
+	now := d.clock()
 	for name, plan := range d.runs {
-		idle := !plan.began.After(plan.ended)
-		if idle && !plan.due.IsZero() && now.Sub(plan.due) > time.Minute {
+		if idle := !plan.began.After(plan.ended); idle && now.Sub(plan.due) > time.Minute {
 			all = append(all, fmt.Errorf("target %s: its sweep was due at %s and did not begin", name, plan.due.UTC().Format(time.RFC3339)))
 		}
 	}
@@ -255,17 +279,11 @@ func (s *schedule) Expired() string { return grouped(s.expired) }
 // Err is why the last run failed.
 func (s *schedule) Err() string { return s.err }
 
-// cronLog passes on what the scheduler has to say.
+// cronLog passes on what the scheduler's library has to say.
 type cronLog struct{ log *slog.Logger }
 
-func (c cronLog) Info(msg string, pairs ...any) {
-	if msg == "skip" {
-		c.log.Warn("a sweep is left out: the one before it is still running")
-		return
-	}
-	c.log.Debug("schedule: "+msg, pairs...)
-}
+func (c cronLog) Info(msg string, pairs ...any) { c.log.Debug(msg, pairs...) }
 
 func (c cronLog) Error(err error, msg string, pairs ...any) {
-	c.log.Error("schedule: "+msg, append(pairs, "error", err)...)
+	c.log.Error("a sweep ended in an internal error, please report it: "+msg, append(pairs, "error", err)...)
 }

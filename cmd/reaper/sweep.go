@@ -44,31 +44,26 @@ the ranges, and the next sweep goes on where the last one stopped.`,
 }
 
 func (a *app) sweep(cmd *cobra.Command, failIncomplete, yes bool) (err error) {
-	c, targets, log, err := a.loadTargets(cmd)
+	s, err := a.begin(cmd)
 	if err != nil {
 		return err
 	}
-	caution(c, targets, log)
+	defer s.db.closeInto(&err)
+	caution(s.Config, s.targets, s.log)
 	ctx := cmd.Context()
-	db, err := a.open(ctx, c.Store, false, log)
-	if err != nil {
-		return withHint(err)
-	}
-	defer db.closeInto(&err)
-	if !c.MaxDuration.Unlimited {
+	if !s.MaxDuration.Unlimited {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.MaxDuration.Most)
+		ctx, cancel = context.WithTimeout(ctx, s.MaxDuration.Most)
 		defer cancel()
 	}
-	sc := a.sweepConfig(c, db.Store, targets, log)
-	sc.Yes = yes
-	sc.Progress = &sweep.Progress{Estimate: a.onTerminal()}
-	done := a.watch(sc.Progress, c.Apply, log)
-	res := sweep.Run(ctx, sc)
+	s.sweep.Yes = yes
+	s.sweep.Progress = &sweep.Progress{Estimate: a.onTerminal()}
+	done := a.watch(s.sweep.Progress, s.Apply, s.log)
+	res := sweep.Run(ctx, s.sweep)
 	done()
-	res.Store = c.Store.String()
-	if c.Pushgateway != "" {
-		a.push(cmd.Context(), c, res, log)
+	res.Store = s.Store.String()
+	if s.Pushgateway != "" {
+		a.push(cmd.Context(), s.Config, res, s.log)
 	}
 	if a.json {
 		err = a.printJSON(res)
@@ -86,7 +81,7 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete, yes bool) (err error) {
 	return nil
 }
 
-// caution warns about settings that are dangerous, or not acted on yet.
+// caution warns about settings that are dangerous.
 func caution(c config.Config, targets []config.Target, log *slog.Logger) {
 	for _, t := range targets {
 		if t.Guard == store.GuardNone && c.Store.Driver == config.Datastore {
@@ -114,7 +109,7 @@ func (a *app) push(ctx context.Context, c config.Config, res sweep.Result, log *
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pushTimeout)
 	defer cancel()
 	if err := (metrics.Pusher{URL: c.Pushgateway, Task: metrics.Task(os.Getenv)}).Push(ctx, runs...); err != nil {
-		log.ErrorContext(ctx, "cannot push metrics", "error", err)
+		log.WarnContext(ctx, "cannot push metrics", "error", err)
 	}
 }
 
