@@ -61,6 +61,7 @@ func (p *pass) survey(ctx context.Context) error {
 	p.ranges = slices.DeleteFunc(slices.Clone(p.all), func(r shardquery.Range) bool {
 		return !p.due(r.Generation, p.cursor(r), now)
 	})
+	p.restsAndGone()
 	return nil
 }
 

@@ -230,7 +230,9 @@ func TestServeTakesOver(t *testing.T) {
 	args := []string{"--apply", "--schedule", "@every 1s", "--log-level", "debug"}
 	first, second := b.serve(args...), b.serve(args...)
 	held := func(d *daemonProcess) float64 { return d.value(`reaper_leases_held{target="sessions"}`) }
-	first.until("both at work", func() bool { return held(first) > 0 && held(second) > 0 })
+	first.until("both at work", func() bool {
+		return len(first.pages()) > 3 && len(second.pages()) > 3 && held(first) > 0 && held(second) > 0
+	})
 	if err := first.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -279,8 +281,10 @@ func TestServeWithoutApply(t *testing.T) {
 	if v := d.value(`reaper_oldest_due_timestamp_seconds{target="sessions"}`); v == 0 {
 		t.Error("nothing is said to be due")
 	}
-	if code, _ := d.get("/debug/pprof/"); code != http.StatusOK {
-		t.Errorf("--pprof: %d", code)
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/profile?seconds=1"} {
+		if code, body := d.get(path); code != http.StatusOK {
+			t.Errorf("--pprof, %s: %d %s", path, code, body)
+		}
 	}
 	d.stop()
 	if n := len(b.dumped()); n != 100 {
