@@ -129,10 +129,7 @@ func jsonValue(raw any) any {
 	case sdk.GeoPoint:
 		return map[string]any{"lat": v.Lat, "lng": v.Lng}
 	case float64:
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return strconv.FormatFloat(v, 'g', -1, 64)
-		}
-		return v
+		return google.Float(v)
 	case []any:
 		out := make([]any, len(v))
 		for i, e := range v {
