@@ -1,6 +1,8 @@
 package embedded
 
 import (
+	"errors"
+	"strings"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -45,7 +47,21 @@ func (d disk) Create(name string, category vfs.DiskWriteCategory) (vfs.File, err
 	for category == "pebble-compaction" && d.paused != nil && d.paused() {
 		<-time.After(pauseRecheck)
 	}
+	if strings.HasPrefix(d.PathBase(name), "marker.") {
+		d.fault.must(d.syncDir(d.PathDir(name)))
+	}
 	return d.file(d.FS.Create(name, category))
+}
+
+// syncDir makes the names in a directory durable. The engine does so once for a
+// marker and the file that the marker names: a disk that then keeps only the
+// marker has a store that cannot be opened.
+func (d disk) syncDir(dir string) error {
+	f, err := d.FS.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // OpenReadWrite implements [vfs.FS].
