@@ -29,7 +29,7 @@ type diskFile struct {
 // must returns only where err is nil.
 func (f *fault) must(err error) {
 	if err != nil {
-		f.set(classify("write to the disk", err))
+		f.set(classify("use the disk", err))
 		select {}
 	}
 }
@@ -62,6 +62,15 @@ func (d disk) syncDir(dir string) error {
 		return err
 	}
 	return errors.Join(f.Sync(), f.Close())
+}
+
+// List implements [vfs.FS]. The engine lists its directory once more at the end of
+// an opening, while it reads tables already; were it told that this failed, it
+// would take from under its own goroutines what they read with, and they panic.
+func (d disk) List(dir string) ([]string, error) {
+	names, err := d.FS.List(dir)
+	d.fault.must(err)
+	return names, nil
 }
 
 // OpenReadWrite implements [vfs.FS].
