@@ -8,13 +8,19 @@ BENCH       ?= BenchmarkTable
 BENCHFLAGS  ?=
 BENCHREPORT ?= $(CURDIR)/docs/benchmarks.md
 
-.PHONY: test race lint bench demo build image ci
+FOR   ?= 10m
+MATCH ?= .
+
+.PHONY: test race fuzz lint bench demo build image ci
 
 test: ## every test; those that need Google's emulator skip where it is missing
 	go test ./...
 
 race: ## the same with the race detector, in random order
 	go test -race -shuffle=on ./...
+
+fuzz: ## every fuzz target, each for FOR=10m; MATCH='config\.' has a part alone
+	bash .ci/fuzz '$(FOR)' '$(MATCH)'
 
 lint:
 	go vet ./...
