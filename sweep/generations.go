@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
@@ -257,7 +259,7 @@ func (p *pass) forget(ctx context.Context) error {
 		live[g.Number] = true
 		newest = max(newest, g.Number)
 	}
-	for _, c := range p.table {
+	for _, c := range slices.SortedFunc(maps.Values(p.table), func(a, b cursor.Cursor) int { return strings.Compare(a.Key(), b.Key()) }) {
 		if live[c.Generation] || c.Generation > newest {
 			continue
 		}

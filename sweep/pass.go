@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -125,7 +126,7 @@ func (p *pass) run(ctx, work context.Context) error {
 	p.countDue(ctx)
 	p.Progress.Ranges.Add(int64(len(p.ranges)))
 	queue := &queue{}
-	for _, r := range p.order() {
+	for _, r := range p.order(store.Chance(ctx)) {
 		queue.add(turn{r: r})
 	}
 	var group errgroup.Group
@@ -477,11 +478,12 @@ func (p *pass) listNamespaces(ctx context.Context) error {
 }
 
 // order returns the ranges oldest generation first, the nursery last, and in
-// random order within a generation: two processes that begin together must not
-// meet at every range.
-func (p *pass) order() []shardquery.Range {
+// random order within a generation, which chance decides: two processes that begin
+// together must not meet at every range.
+func (p *pass) order(chance float64) []shardquery.Range {
 	list := slices.Clone(p.ranges)
-	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	rng := rand.New(rand.NewPCG(math.Float64bits(chance), 0))
+	rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	slices.SortStableFunc(list, func(a, b shardquery.Range) int { return age(a) - age(b) })
 	return list
 }
