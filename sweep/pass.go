@@ -47,10 +47,10 @@ type pass struct {
 	limited    bool
 	horizon    time.Time // when the sweep began; each range takes its own at its claim
 
-	stamping sync.Mutex // guards stamp
+	stamping door // guards stamp
 	stamp    stampRecord
 
-	loading    sync.Mutex // held while the cursors are read
+	loading    door       // held while the cursors are read
 	mu         sync.Mutex // guards what follows
 	table      cursor.Table
 	loaded     time.Time // when the read of table was sent
@@ -78,7 +78,8 @@ func newPass(c Config, t Target, slots chan struct{}) *pass {
 	if t.Watchdog == nil {
 		t.Watchdog = &metrics.Watchdog{Patience: time.Hour}
 	}
-	p := &pass{Config: c, target: t, slots: slots, meter: new(store.Meter), throttled: map[throttle.Reason]time.Duration{}}
+	p := &pass{Config: c, target: t, slots: slots, meter: new(store.Meter), stamping: newDoor(), loading: newDoor(),
+		throttled: map[throttle.Reason]time.Duration{}}
 	p.Log = c.Log.With("target", t.Name)
 	began := c.Now()
 	p.began = began
@@ -320,8 +321,10 @@ func patiently(ctx context.Context, call func(context.Context) error) error {
 
 // refresh reads the cursors again, unless somebody did since the given instant.
 func (p *pass) refresh(ctx context.Context, since time.Time) error {
-	p.loading.Lock()
-	defer p.loading.Unlock()
+	if err := p.loading.enter(ctx); err != nil {
+		return err
+	}
+	defer p.loading.leave()
 	p.mu.Lock()
 	fresh := !p.loaded.Before(since)
 	p.mu.Unlock()
@@ -638,6 +641,23 @@ const (
 	settleEvery = 5 * time.Second
 	settleFor   = 90 * time.Second
 )
+
+// A door lets one in at a time, as a mutex does. Who waits before it, while another
+// one reads records, waits no longer than its context lasts.
+type door chan struct{}
+
+func newDoor() door { return make(door, 1) }
+
+func (d door) enter(ctx context.Context) error {
+	select {
+	case d <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (d door) leave() { <-d }
 
 // A turn is a range's place in the queue.
 type turn struct {
