@@ -23,13 +23,12 @@ type handle struct {
 	calm   bool       // nothing goes wrong
 	known  targetFact // of a follower's: the record that it read last
 
-	died   chan struct{} // closed when it is killed
-	kill   context.CancelFunc
-	end    ending
-	endsAt int // the call at which that comes
+	died chan struct{} // closed when it is killed
+	kill context.CancelFunc
+	end  ending
 
 	// Guarded by the world's lock.
-	calls  int
+	calls  int // that took effect
 	dead   bool
 	closed bool      // the sweep has returned: there must be no further call
 	thaw   time.Time // it is frozen until then
@@ -37,8 +36,9 @@ type handle struct {
 
 // An ending is what happens to a process in the middle of its work.
 type ending struct {
-	how   string // "", kill, stop, freeze or suspend
-	after int    // so many calls
+	how   string        // "", kill, stop, freeze or suspend
+	after int           // so many calls have taken effect, of which the last is not answered yet,
+	later time.Duration // or a little later
 	lasts time.Duration
 }
 
@@ -75,7 +75,7 @@ func (h *handle) do(ctx context.Context, c call, effect func(f fate) error) erro
 		return err
 	}
 	if frozen > 0 { // it is sent once the process runs on, perhaps before it notices how late it is
-		time.Sleep(frozen)
+		time.Sleep(frozen + h.wakes(c))
 		if ctx.Err() != nil && !(c.write && h.goesOn(c)) {
 			return ctx.Err()
 		}
@@ -84,7 +84,7 @@ func (h *handle) do(ctx context.Context, c call, effect func(f fate) error) erro
 			c.latest = c.latest.Add(frozen)
 		}
 	}
-	if err := h.wait(ctx, f.request); err != nil {
+	if err := h.wait(ctx, c, f.request, false); err != nil {
 		if c.write && f.err == nil && h.goesOn(c) {
 			h.w.afterwards(func() {
 				time.Sleep(f.late)
@@ -94,7 +94,7 @@ func (h *handle) do(ctx context.Context, c call, effect func(f fate) error) erro
 		return err
 	}
 	err = h.take(c, f, effect, "")
-	if wait := h.wait(ctx, f.reply); wait != nil {
+	if wait := h.wait(ctx, c, f.reply, true); wait != nil {
 		return wait
 	}
 	if err == nil && f.lost != nil {
@@ -125,6 +125,20 @@ func (h *handle) take(c call, f fate, effect func(fate) error, how string) error
 		w.count("late " + c.method)
 	}
 	w.note(h.name, c.method, c.key, how, err)
+	if h.calls++; h.end.how != "" && h.calls == h.end.after {
+		if h.end.later == 0 {
+			h.strike()
+		} else {
+			w.afterwards(func() {
+				time.Sleep(h.end.later)
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				if !h.dead && !h.closed {
+					h.strike()
+				}
+			})
+		}
+	}
 	return err
 }
 
@@ -133,9 +147,15 @@ func (h *handle) throw(c call) dice {
 	return h.dice.at(int64(time.Since(h.w.began))).on(c.method).on(c.key)
 }
 
+// wakes is how soon after it runs on a process goes on with a call: not with all of
+// them at one instant, for then the scheduler would decide which is first.
+func (h *handle) wakes(c call) time.Duration {
+	return h.throw(c).on("wakes").between(0, time.Millisecond)
+}
+
 // wait lets time pass on the way to or from the store. What a frozen process is told
 // it hears later.
-func (h *handle) wait(ctx context.Context, d time.Duration) error {
+func (h *handle) wait(ctx context.Context, c call, d time.Duration, reply bool) error {
 	if d > 0 {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
@@ -151,8 +171,11 @@ func (h *handle) wait(ctx context.Context, d time.Duration) error {
 	if dead {
 		return errDead
 	}
+	if err := ctx.Err(); err == nil && !reply {
+		return nil // the request is there, whatever became of its sender
+	}
 	if frozen > 0 {
-		time.Sleep(frozen)
+		time.Sleep(frozen + h.wakes(c))
 	}
 	return ctx.Err()
 }
@@ -170,18 +193,7 @@ func (h *handle) arrive(c call) (f fate, frozen time.Duration, err error) {
 		return f, 0, errDead
 	}
 	w.steps++
-	h.calls++
-	if h.end.how != "" && h.calls == h.end.after {
-		h.strike()
-	}
-	f = h.fate(c)
-	if h.dead {
-		if c.write && f.err == nil && h.goesOn(c) {
-			return f, 0, nil // it is on its way already
-		}
-		return f, 0, errDead
-	}
-	return f, time.Until(h.thaw), nil
+	return h.fate(c), time.Until(h.thaw), nil
 }
 
 // strike ends or stops the process. The caller holds the world's lock.

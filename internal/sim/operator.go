@@ -66,12 +66,12 @@ func change(f func(*generation.Record)) func(context.Context, sweep.Config, swee
 // larger of old and new counts, until all know. Where the command failed, nobody knows
 // what counts, and windows are not looked at.
 func (w *world) setPace(d dice, c *clock, name string) {
-	most, total := generation.Rate{Set: true, PerSecond: pick(d.on("max"), 0.5, 2)}, generation.Rate{}
+	most, total := generation.Rate{Set: true, PerSecond: pick(d.on("max"), 0.5297, 2.0173)}, generation.Rate{}
 	if d.on("unlimited").yes(0.5) {
 		most = generation.Rate{Set: true, Unlimited: true}
 	}
-	if d.on("total").yes(0.3) {
-		total = generation.Rate{Set: true, PerSecond: pick(d.on("per second"), 0.5, 2)}
+	if !w.plan.suspends && d.on("total").yes(0.3) {
+		total = generation.Rate{Set: true, PerSecond: pick(d.on("per second"), 0.5333, 2.0557)}
 	}
 	rate := func(r generation.Rate, configured float64) float64 {
 		switch {

@@ -30,6 +30,7 @@ type fact struct {
 	committed time.Time
 	inOrder   bool // committed well before it was due
 	honest    bool // by a writer that kept to the bounds
+	beyond    bool // in a shard past the last one
 }
 
 // An expiry is an expiry key taken apart.
@@ -72,7 +73,7 @@ func newOracle(w *world) *oracle {
 }
 
 // judge fills in what follows from the expiry.
-func (o *oracle) judge(f *fact) {
+func (o *oracle) judge(at place, f *fact) {
 	t := o.w.plan.target
 	f.formed, f.key, f.expires = false, expiry{}, time.Time{}
 	switch {
@@ -84,13 +85,20 @@ func (o *oracle) judge(f *fact) {
 		f.expires = f.key.expires
 	}
 	f.committed = time.Now()
+	if r := o.w.targets[o.w.plan.named(at.kind)]; t.Type == store.Text {
+		shards := r.nursery
+		if f.key.generation > 0 {
+			shards = r.generations[f.key.generation].shards
+		}
+		f.beyond = f.key.shard >= shards
+	}
 	f.inOrder = f.formed && f.expires.Add(t.Retention+t.Overlap).After(f.committed.Add(o.w.plan.lag+time.Millisecond))
 }
 
 // wrote is told of a write by an application.
 func (o *oracle) wrote(at place, r row, honest bool) {
 	f := &fact{name: r.key, expiry: r.expiry, shard: r.shard, data: r.data, honest: honest}
-	o.judge(f)
+	o.judge(at, f)
 	if o.truth[at] == nil {
 		o.truth[at] = map[string]*fact{}
 	}
@@ -140,7 +148,7 @@ func (o *oracle) carried(by string, target string, at place, key string, to stor
 	o.landed(by, target, key, k, kept)
 	o.w.count("carried")
 	f.expiry, f.honest = to, kept
-	o.judge(f)
+	o.judge(at, f)
 }
 
 // landed checks where a carry came down: in a generation that is open, and in the

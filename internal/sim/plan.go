@@ -66,11 +66,12 @@ type plan struct {
 	ttl      time.Duration // most of them are shorter
 	writing  time.Duration // between two writes of a writer, about
 
-	rates   map[string]float64
-	outages []span
-	lag     time.Duration // scans are no older than this
-	hasty   bool          // sweeps follow each other within seconds, and are stopped soon
-	night   bool          // the audit at the end is left to the sweeps of days to come
+	rates    map[string]float64
+	outages  []span
+	lag      time.Duration // scans are no older than this
+	hasty    bool          // sweeps follow each other within seconds, and are stopped soon
+	suspends bool          // machines go to sleep, and their monotonic clocks with them
+	night    bool          // the audit at the end is left to the sweeps of days to come
 }
 
 type span struct{ from, to time.Duration } // since the beginning
@@ -95,17 +96,19 @@ func newPlan(seed uint64, without []string) *plan {
 	if p.targets > 1 {
 		p.workers = 1 // targets would compete for workers at one instant
 	}
-	p.interval = d.on("interval").between(45*time.Second, 4*time.Minute)
+	p.interval = d.on("interval").between(time.Minute, 6*time.Minute)
 	p.serve = d.on("serve").yes(0.5)
-	p.busy = d.on("busy").between(20*time.Minute, 60*time.Minute)
+	p.busy = d.on("busy").between(12*time.Minute, 45*time.Minute)
 	p.ids = 10 + d.on("ids").below(30)
 	p.ttl = d.on("ttl").between(4*time.Minute, 15*time.Minute)
 	p.writing = d.on("writing").between(15*time.Second, 60*time.Second)
 	p.night = d.on("night").yes(0.2)
 	p.drawTarget(d)
 	p.drawFaults(d)
+	// A total is shared by clocks that run equally fast: the program says so.
+	p.suspends = p.has("suspend") && p.target.Total.PerSecond == 0 && d.on("suspends").yes(0.5)
 	if p.paced() && d.on("hasty").yes(0.5) {
-		p.hasty, p.busy = true, min(p.busy, 12*time.Minute)
+		p.hasty, p.busy = true, min(p.busy, 8*time.Minute)
 	}
 	return p
 }
@@ -120,14 +123,14 @@ func (p *plan) drawTarget(d dice) {
 	t := sweep.Target{
 		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text, Guard: store.GuardLookup},
 		Layout: "generation", Generations: true,
-		Shards:       pick(d.on("shards"), 1, 2, 2, 3, 5),
+		Shards:       pick(d.on("shards"), 1, 1, 2, 2, 3, 5),
 		Namespaces:   p.namespaces,
 		Retention:    seconds("retention", 0, 0, 0, 90, 600),
 		MaxAge:       30 * 24 * time.Hour,
 		Rewind:       seconds("rewind", 600, 1200, 2400),
 		Overlap:      seconds("overlap", 10, 10, 30),
 		Page:         pick(d.on("page"), 3, 3, 4, 5, 7),
-		Lease:        seconds("lease", 10, 15, 30),
+		Lease:        seconds("lease", 10, 15, 30) + 173*time.Millisecond, // no two timers are to meet
 		MaxClockSkew: 10 * time.Second,
 		Pace:         throttle.Limits{Unlimited: true},
 		Policy: generation.Policy{
@@ -160,11 +163,11 @@ func (p *plan) drawTarget(d dice) {
 		t.Namespaces = []string{"*"}
 	}
 	if p.has("pace") && d.on("pace").yes(0.25) {
-		start := pick(d.on("start"), 0.2, 0.5, 1, 2)
+		start := pick(d.on("start"), 0.2137, 0.5171, 1.0191, 2.0371)
 		t.Pace = throttle.Limits{Start: start, Max: start * pick(d.on("max"), 1, 1, 1.5, 4)}
 	}
 	if p.has("pace") && d.on("total").yes(0.12) {
-		t.Total = throttle.Limit{PerSecond: pick(d.on("most"), 0.5, 1, 3)}
+		t.Total = throttle.Limit{PerSecond: pick(d.on("most"), 0.5231, 1.0373, 3.0119)}
 	}
 	if p.has("limits") && d.on("limits").yes(0.1) {
 		t.MaxDeletes = int64(1 + d.on("deletes").below(12))

@@ -30,7 +30,7 @@ func (o *oracle) level(f *fact) int {
 		return stays
 	case !f.honest:
 		return afterAudit
-	case !f.inOrder, t.Type == store.Text && f.key.shard >= t.Shards:
+	case !f.inOrder, f.beyond:
 		return afterRewind // shards past the last one are looked for at each rewind
 	}
 	return afterSweep

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -23,6 +24,9 @@ func (w *world) startSweepers() {
 		w.act(s.run)
 	}
 }
+
+// nowhere is shared by all: what is measured is of no interest here.
+var nowhere = metrics.Nowhere()
 
 // A sweeper is a process that sweeps, again and again. Where it dies, another takes
 // its place.
@@ -71,6 +75,9 @@ func (s *sweeper) once(d dice) {
 // drawEnding draws what happens in the middle of a sweep.
 func (w *world) drawEnding(d dice) ending {
 	e := ending{after: 1 + d.on("after").below(pick(d.on("most"), 8, 40, 120))}
+	if d.on("later").yes(0.5) {
+		e.later = d.on("how much later").between(0, 30*time.Millisecond)
+	}
 	lease := w.plan.target.Lease
 	if how := pick(d.on("how"), "", "", "", "", "", "kill", "kill", "stop", "freeze", "suspend"); w.plan.has(how) {
 		e.how = how
@@ -82,8 +89,8 @@ func (w *world) drawEnding(d dice) ending {
 	if d.on("long").yes(0.2) {
 		e.lasts = d.on("lasts").between(0, 15*time.Minute)
 	}
-	if e.how == "suspend" && w.plan.target.Total.PerSecond > 0 {
-		e.how = "freeze" // a total is shared by clocks that run equally fast
+	if e.how == "suspend" && !w.plan.suspends {
+		e.how = "freeze"
 	}
 	return e
 }
@@ -105,7 +112,7 @@ func (w *world) sweep(ctx context.Context, h *handle, owner string, d dice, do f
 	}
 	ctx, h.kill = context.WithCancel(w.chance(ctx, h.dice))
 	defer h.kill()
-	c := sweep.Config{Store: s, Targets: w.targetsOf(), Apply: !h.dry, Workers: w.plan.workers, Owner: owner, Now: h.clock.now, Log: quiet,
+	c := sweep.Config{Store: s, Targets: w.targetsOf(), Apply: !h.dry, Workers: w.plan.workers, Owner: owner, Now: h.clock.now, Log: quiet, Metrics: nowhere,
 		Grace: pick(d.on("grace"), 0, time.Second, 8*time.Second)}
 	if change != nil {
 		change(&c)
@@ -116,7 +123,7 @@ func (w *world) sweep(ctx context.Context, h *handle, owner string, d dice, do f
 	h.closed = true
 	w.count("sweeps")
 	for _, t := range res.Targets {
-		w.note(h.name, "swept", t.Name, fmt.Sprintf("complete %v, %d deleted, %d carried, retired %v: %s", t.Complete, t.Deleted, t.Carried, t.Retired, t.Error), nil)
+		w.note(h.name, "swept", t.Name, fmt.Sprintf("complete %v, %d deleted, %d carried, retired %v", t.Complete, t.Deleted, t.Carried, t.Retired), t.Err)
 		if strings.Contains(t.Error, "internal error") {
 			w.violate("panic", "%s: %s", h.name, t.Error)
 		}

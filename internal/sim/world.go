@@ -245,6 +245,14 @@ func (p *plan) kind(name string) string {
 	return map[string]string{"sessions": "Session", "tokens": "Token"}[name]
 }
 
+// named returns the name of the target of a kind.
+func (p *plan) named(kind string) string {
+	if kind == "Token" {
+		return "tokens"
+	}
+	return "sessions"
+}
+
 // An event is one line of the history.
 type event struct {
 	at                     time.Duration
@@ -258,11 +266,11 @@ func (e event) String() string {
 // note adds to the history, and to its hash. The caller holds mu.
 func (w *world) note(who, what, on, how string, err error) {
 	at := time.Since(w.began)
-	h := dice(w.hash).at(int64(at)).on(who).on(what).on(on).on(how)
+	h := w.dice.at(int64(at)).on(who).on(what).on(on).on(how)
 	if err != nil {
 		h = h.on("failed")
 	}
-	w.hash = uint64(h)
+	w.hash += uint64(h) // what ends at one instant, as all sweeps do with the busy time, has no order
 	if !w.record_ {
 		return
 	}
