@@ -268,7 +268,7 @@ func (h *handle) faulty(d dice, c call, kind string, f *fate) bool {
 		f.err = unsure("stalled")
 	case kind == "slow":
 		f.request = d.on("long request").between(0, 4*time.Second)
-		f.reply = d.on("long reply").between(0, 4*time.Second)
+		f.reply = d.on("long reply").between(0, pick(d.on("how long"), 4*time.Second, 4*time.Second, 30*time.Second))
 	case kind == "partial" && c.method == "Dispose" && c.ops > 1:
 		f.partial, f.lost = true, fmt.Errorf("%w: %w", errPart, unsure("the rest"))
 	default:

@@ -1,10 +1,12 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -103,6 +105,41 @@ func (o *oracle) wrote(at place, r row, honest bool) {
 		o.truth[at] = map[string]*fact{}
 	}
 	o.truth[at][r.key] = f
+	if honest && f.formed && f.key.generation > 0 {
+		o.sealed(at, f)
+	}
+}
+
+// sealed holds what L4 rests on: where the program takes a generation for sealed, no
+// writer that keeps to the bounds can commit any more.
+func (o *oracle) sealed(at place, f *fact) {
+	target := o.w.plan.named(at.kind)
+	r, _, err := generation.Load(context.Background(), peek{w: o.w}, target)
+	if err != nil {
+		return
+	}
+	live := false
+	for i, g := range r.Generations {
+		if g.Number == f.key.generation {
+			live = true
+			if s := r.State(i, time.Now(), o.w.policy.Policy.Settle); s == generation.Sealed || s == generation.Draining {
+				o.w.violate("L4", "generation %d counts as %s, and a writer within the bounds commits %s@%s: %s", g.Number, s, f.name, at.namespace, f.expiry.Text)
+			}
+		}
+	}
+	if !live {
+		o.w.violate("L4", "generation %d has retired, and a writer within the bounds commits %s@%s: %s", f.key.generation, f.name, at.namespace, f.expiry.Text)
+	}
+}
+
+// A peek reads records as they are. The caller holds the world's lock.
+type peek struct {
+	store.Store
+	w *world
+}
+
+func (p peek) Load(_ context.Context, sort store.RecordSort, target string) (store.Records, error) {
+	return store.Records{List: p.w.db.load(sort, target)}, nil
 }
 
 func (o *oracle) removed(at place, key string) { delete(o.truth[at], key) }

@@ -97,6 +97,9 @@ func (w *world) drawEnding(d dice) ending {
 
 // sweep runs the real thing in a process of its own.
 func (w *world) sweep(ctx context.Context, h *handle, owner string, d dice, do func(context.Context, sweep.Config) sweep.Result, change func(*sweep.Config)) sweep.Result {
+	if ctx.Err() != nil {
+		return sweep.Result{}
+	}
 	var s store.Store = h
 	h.holder = owner
 	if w.plan.mode == embedded {
@@ -113,7 +116,7 @@ func (w *world) sweep(ctx context.Context, h *handle, owner string, d dice, do f
 	ctx, h.kill = context.WithCancel(w.chance(ctx, h.dice))
 	defer h.kill()
 	c := sweep.Config{Store: s, Targets: w.targetsOf(), Apply: !h.dry, Workers: w.plan.workers, Owner: owner, Now: h.clock.now, Log: quiet, Metrics: nowhere,
-		Grace: pick(d.on("grace"), 0, time.Second, 8*time.Second)}
+		Grace: pick(d.on("grace"), 7*time.Millisecond, time.Second, 8*time.Second)}
 	if change != nil {
 		change(&c)
 	}

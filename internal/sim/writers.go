@@ -78,7 +78,11 @@ func (wr *writer) doze(d dice) {
 	w := wr.w
 	switch {
 	case d.on("refresh").yes(0.6):
+		sent := time.Now()
 		_ = wr.follower.Refresh(w.chance(w.ctx, d)) // stamping goes on without
+		if bound := wr.handle.known.staleness; d.on("edge").yes(0.6) { // it writes as late as it may, or a little later
+			w.sleep(time.Until(sent.Add(d.on("late").between(bound*9/10, bound*21/20))))
+		}
 	case d.on("nap").yes(0.3):
 		nap := d.on("nap lasts").between(0, 3*time.Minute)
 		if w.plan.has("suspend") {
@@ -157,6 +161,8 @@ func (wr *writer) write(d dice) {
 func (wr *writer) ttl(d dice) time.Duration {
 	p := wr.w.plan
 	switch kind := d.on("kind of ttl").float(); {
+	case wr.kind == "straggler" && kind < 0.3:
+		return -d.on("ttl").between(0, wr.w.plan.target.Overlap)
 	case wr.kind == "straggler" && kind < 0.7:
 		return -d.on("ttl").between(0, 8*time.Minute)
 	case kind < 0.1:
