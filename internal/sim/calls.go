@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -42,6 +43,12 @@ func (h *handle) Dispose(ctx context.Context, b *store.Batch) error {
 	err := h.do(ctx, c, func(f fate) error {
 		if f.partial && q.Target.Guard == store.GuardQuery {
 			f.partial = false
+		}
+		for _, op := range ops {
+			if !dry && h.w.locked(at, op.Entry.Key) {
+				h.w.count("locked")
+				return fmt.Errorf("%s is locked: %w", op.Entry.Key, store.ErrContention)
+			}
 		}
 		for i, op := range ops {
 			if f.partial && h.throw(c).on("part").at(int64(i)).yes(0.5) {
@@ -118,7 +125,7 @@ func (h *handle) Settle(ctx context.Context, q store.Query, e store.Entry, decid
 	}
 	err = h.do(ctx, call{method: "Settle", key: q.Namespace + " " + e.Key + " " + show(to), write: true}, func(fate) error {
 		now := *h.w.rowOrNone(at, e.Key)
-		if now.version != seen.version {
+		if now.version != seen.version || h.w.locked(at, e.Key) {
 			return store.ErrContention
 		}
 		if carry {

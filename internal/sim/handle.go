@@ -242,6 +242,15 @@ func (h *handle) fate(c call) fate {
 	return f
 }
 
+// locked reports whether somebody holds an entity in a transaction of his own, for the
+// better part of a minute. The caller holds the world's lock.
+func (w *world) locked(at place, key string) bool {
+	const long = 40 * time.Second
+	rate := w.plan.rates["locked"]
+	window := int64(time.Since(w.began) / long)
+	return rate > 0 && !w.calm && w.dice.on("locked").on(at.namespace).on(key).at(window).yes(rate)
+}
+
 // faulty gives a call one kind of fault, where it can have it.
 func (h *handle) faulty(d dice, c call, kind string, f *fate) bool {
 	transaction := c.method == "Dispose" || c.method == "Settle"

@@ -19,7 +19,7 @@ func (w *world) startOperator() {
 	w.act(func() {
 		for n := int64(0); ; n++ {
 			d := d.at(n)
-			if !w.sleep(d.on("pause").between(time.Minute, 12*time.Minute)) {
+			if !w.sleep(d.on("pause").between(20*time.Second, 8*time.Minute)) {
 				return
 			}
 			w.operate(d, c)
@@ -29,7 +29,7 @@ func (w *world) startOperator() {
 
 func (w *world) operate(d dice, c *clock) {
 	name := w.plan.name(d.on("target").below(w.plan.targets))
-	switch d.on("what").below(7) {
+	switch d.on("what").below(8) {
 	case 0, 1:
 		shards := pick(d.on("shards"), 0, 1, 2, 3, 4, 6)
 		if w.plan.target.Generations {
@@ -48,7 +48,10 @@ func (w *world) operate(d dice, c *clock) {
 		}
 	case 4:
 		w.configure(d)
-	case 5, 6:
+	case 5, 6, 7:
+		if d.on("bounds").yes(0.4) {
+			w.configure(d.on("more"))
+		}
 		if i := d.on("clock").below(len(w.clocks)); w.plan.has("jump") {
 			w.clocks[i].set(d.on("jump").between(-40*time.Second, 40*time.Second))
 		}
@@ -104,8 +107,8 @@ func (w *world) configure(d dice) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t := &w.policy
-	switch d.on("configure").below(3) {
-	case 0:
+	switch d.on("configure").below(5) {
+	case 0, 3, 4:
 		t.Policy.Staleness = time.Duration(pick(d.on("staleness"), 15, 30, 60)) * time.Second
 		t.Policy.Slack = time.Duration(pick(d.on("slack"), 30, 60, 120)) * time.Second
 	case 1:
@@ -113,7 +116,7 @@ func (w *world) configure(d dice) {
 			t.Shards = pick(d.on("shards"), 1, 2, 3, 4)
 		}
 	case 2:
-		t.Policy.Every = time.Duration(pick(d.on("every"), 300, 600, 1200)) * time.Second
+		t.Policy.Every = time.Duration(pick(d.on("every"), 240, 400, 900)) * time.Second
 	}
 	w.note("operator", "configures", "", "", nil)
 }

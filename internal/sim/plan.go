@@ -26,6 +26,7 @@ var faults = []string{
 	"refuse",     // an error; nothing happened
 	"pushback",   // a quota
 	"contention", // of a transaction
+	"locked",     // entities that nobody can write for a while
 	"toolarge",   // too many writes at once
 	"fail",       // an error that no patience helps against
 	"lost",       // it took effect, and the reply is an error
@@ -96,7 +97,7 @@ func newPlan(seed uint64, without []string) *plan {
 	if p.targets > 1 {
 		p.workers = 1 // targets would compete for workers at one instant
 	}
-	p.interval = d.on("interval").between(time.Minute, 6*time.Minute)
+	p.interval = d.on("interval").between(40*time.Second, 4*time.Minute)
 	p.serve = d.on("serve").yes(0.5)
 	p.busy = d.on("busy").between(12*time.Minute, 45*time.Minute)
 	p.ids = 10 + d.on("ids").below(30)
@@ -134,8 +135,8 @@ func (p *plan) drawTarget(d dice) {
 		MaxClockSkew: 10 * time.Second,
 		Pace:         throttle.Limits{Unlimited: true},
 		Policy: generation.Policy{
-			Every: seconds("every", 480, 600, 900, 1200), Ramp: seconds("ramp", 60, 120, 240),
-			Staleness: seconds("staleness", 15, 30, 60), Slack: seconds("slack", 30, 60, 120),
+			Every: seconds("every", 240, 300, 420, 720), Ramp: seconds("ramp", 45, 60, 120),
+			Staleness: seconds("staleness", 15, 30, 60, 60), Slack: seconds("slack", 30, 60, 120),
 			Settle: pick(d.on("settle"), 0, 0, 0, 1, 2), Keep: pick(d.on("keep"), 1, 1, 1, 2, 3),
 		},
 	}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/expirykey"
@@ -31,15 +32,25 @@ type deposit struct {
 func (w *world) startWriters() {
 	kinds := []string{"follower", "follower", "lazy", "nursery", "straggler", "breaker", "wrongshard", "junk"}
 	for i := range w.plan.targets {
+		shared := map[string]*writer{} // most stamp by the copy of another one
 		for n, kind := range kinds {
 			d := w.dice.on("writer").at(int64(n)).on(w.plan.name(i))
 			if !w.plan.has(kind) || d.on("takes part").yes(0.35) {
 				continue
 			}
 			wr := &writer{w: w, kind: kind, number: i*100 + n, target: w.plan.name(i), dice: d, clock: w.newClock(d)}
+			w.act(wr.run)
+			owner := "some"
+			if kind == "lazy" {
+				owner = kind
+			}
+			if first := shared[owner]; first != nil {
+				wr.handle, wr.follower = first.handle, first.follower
+				continue
+			}
+			shared[owner] = wr
 			wr.handle = &handle{w: w, name: fmt.Sprintf("%s %d", kind, n), dice: d.on("handle"), clock: wr.clock, died: make(chan struct{})}
 			wr.follower = &generation.Follower{Store: wr.handle, Target: wr.target, Shards: 3, Now: wr.clock.now}
-			w.act(wr.run)
 			if kind != "lazy" && w.plan.target.Generations {
 				w.act(func() { wr.follower.Run(w.chance(w.ctx, wr.dice)) })
 			}
@@ -79,7 +90,7 @@ func (wr *writer) doze(d dice) {
 	switch {
 	case d.on("refresh").yes(0.6):
 		sent := time.Now()
-		_ = wr.follower.Refresh(w.chance(w.ctx, d)) // stamping goes on without
+		_ = wr.follower.Refresh(w.chance(w.ctx, d))                    // stamping goes on without
 		if bound := wr.handle.known.staleness; d.on("edge").yes(0.6) { // it writes as late as it may, or a little later
 			w.sleep(time.Until(sent.Add(d.on("late").between(bound*9/10, bound*21/20))))
 		}
@@ -257,6 +268,14 @@ func (wr *writer) putBack(d dice) bool {
 		return false
 	}
 	_ = w.commit("breaker", old.at, old.r, false, row{}) // what is refused stays away
+	if d.on("all").yes(0.1) {                            // a backup is restored
+		w.mu.Lock()
+		backup := slices.Clone(w.deposit[:min(n, 20)])
+		w.mu.Unlock()
+		for _, old := range backup {
+			_ = w.commit("breaker", old.at, old.r, false, row{})
+		}
+	}
 	return true
 }
 
