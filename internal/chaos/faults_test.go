@@ -36,35 +36,46 @@ func (w *world) trouble(ctx context.Context, r *rand.Rand, proxy *badproxy.Proxy
 		case n < 14:
 			if p.signal(syscall.SIGKILL) {
 				w.kills.Add(1)
+				p.say("killed")
 			}
 		case n < 25:
 			w.freeze(ctx, p, between(r, w.lease*11/10, w.lease*3/2))
 		case n < 30:
 			if p.signal(syscall.SIGTERM) {
 				w.terms.Add(1)
+				p.say("told to end")
 			}
 		case n < 45:
+			p.say("cut")
 			w.cuts.Add(int64(proxy.Cut()))
-		case n < 60: // in mid stream
+		case n < 60:
+			p.say("cut in mid stream")
 			w.cuts.Add(int64(proxy.CutAfter(one, 1+r.IntN(3000))))
 		case n < 68:
+			p.say("half-close")
 			w.halfCloses.Add(int64(proxy.HalfClose(one)))
 		case n < 80: // a pause, after which all arrives late
+			p.say("hold %d", direction)
 			w.holds.Add(1)
 			proxy.Hold(direction)
 			sleep(ctx, between(r, w.lease/20, w.lease/2))
 			proxy.Heal()
+			p.say("healed")
 		case n < 90: // what was on its way is lost: requests, or the replies to what was done
+			p.say("hold %d, and lose it", direction)
 			w.holds.Add(1)
 			proxy.Hold(direction)
 			sleep(ctx, between(r, w.lease/20, w.lease*3/2))
 			w.cuts.Add(int64(proxy.Cut()))
 			proxy.Heal()
+			p.say("healed")
 		default:
+			p.say("slow")
 			w.delays.Add(1)
 			proxy.Delay(time.Millisecond, between(r, 2*time.Millisecond, 200*time.Millisecond))
 			sleep(ctx, between(r, w.calm, 4*w.calm))
 			proxy.Heal()
+			p.say("healed")
 		}
 	}
 }
@@ -76,8 +87,10 @@ func (w *world) freeze(ctx context.Context, p *process, d time.Duration) {
 		return
 	}
 	w.freezes.Add(1)
+	p.say("frozen for %v", d)
 	sleep(ctx, d)
 	p.signal(syscall.SIGCONT)
+	p.say("goes on")
 }
 
 // operate does what an operator may do while all this goes on. In the end nothing

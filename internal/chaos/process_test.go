@@ -102,6 +102,13 @@ func (p *process) Write(text []byte) (int, error) {
 	return p.log.Write(text)
 }
 
+// say puts what befalls the process among what it logs.
+func (p *process) say(format string, args ...any) {
+	if p != nil {
+		fmt.Fprintf(p, "{\"time\":%q,\"msg\":%q}\n", time.Now().UTC().Format(time.RFC3339Nano), "chaos: "+fmt.Sprintf(format, args...))
+	}
+}
+
 // last returns the last lines that the process logged.
 func (p *process) last(n int) string {
 	p.mu.Lock()
@@ -169,7 +176,7 @@ func (p *process) ended(err error, doomed bool, code int, out []byte) {
 	}
 	key := fmt.Sprint(code)
 	switch {
-	case code < 0 && doomed:
+	case code < 0 && doomed: // by SIGKILL or SIGTERM
 		key = "killed"
 	case code != 0 && code != 1:
 		p.violation(nil, fmt.Sprintf("%s ended with code %d: %v", p.name, code, err))
@@ -202,7 +209,7 @@ func (p *process) signal(s syscall.Signal) bool {
 	if p.cmd == nil || p.cmd.Process == nil {
 		return false
 	}
-	if s == syscall.SIGKILL {
+	if s == syscall.SIGKILL || s == syscall.SIGTERM { // which may come before it is told what to do then
 		p.doomed = true
 	}
 	return p.cmd.Process.Signal(s) == nil
