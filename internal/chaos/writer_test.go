@@ -209,7 +209,7 @@ func (w *writer) inTransaction(bad bool, err error) error {
 	if err == nil || errors.Is(err, errAborted) && !bad {
 		return err
 	}
-	return fmt.Errorf("not known: %v", err) //nolint:errorlint // it must not be taken for another one
+	return fmt.Errorf("not known: %v", err) // without %w: it must not be taken for another one
 }
 
 // check reports a violation where an entity is none of the candidates.
