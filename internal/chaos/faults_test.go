@@ -34,14 +34,14 @@ func (w *world) trouble(ctx context.Context, r *rand.Rand, proxy *badproxy.Proxy
 		one := []badproxy.Direction{badproxy.Requests, badproxy.Replies}[r.IntN(2)]
 		switch {
 		case n < 14:
-			if p.signal(syscall.SIGKILL) {
+			if p.strike(ctx, r, syscall.SIGKILL) {
 				w.kills.Add(1)
 				p.say("killed")
 			}
 		case n < 25:
-			w.freeze(ctx, p, between(r, w.lease*11/10, w.lease*3/2))
+			w.freeze(ctx, p, r)
 		case n < 30:
-			if p.signal(syscall.SIGTERM) {
+			if p.strike(ctx, r, syscall.SIGTERM) {
 				w.terms.Add(1)
 				p.say("told to end")
 			}
@@ -80,12 +80,24 @@ func (w *world) trouble(ctx context.Context, r *rand.Rand, proxy *badproxy.Proxy
 	}
 }
 
+// strike sends a signal to a process somewhere in a run.
+func (p *process) strike(ctx context.Context, r *rand.Rand, s syscall.Signal) bool {
+	for range 20 {
+		sleep(ctx, between(r, 0, second))
+		if p.signal(s) {
+			return true
+		}
+	}
+	return false
+}
+
 // freeze stops a process for longer than its lease lasts, and lets it go on as if
 // nothing had been.
-func (w *world) freeze(ctx context.Context, p *process, d time.Duration) {
-	if !p.signal(syscall.SIGSTOP) {
+func (w *world) freeze(ctx context.Context, p *process, r *rand.Rand) {
+	if !p.strike(ctx, r, syscall.SIGSTOP) {
 		return
 	}
+	d := between(r, w.lease*11/10, w.lease*3/2)
 	w.freezes.Add(1)
 	p.say("frozen for %v", d)
 	sleep(ctx, d)
@@ -118,7 +130,7 @@ func (w *world) operate(ctx context.Context, r *rand.Rand) {
 				sleep(context.Background(), time.Second)
 			}
 		default:
-			_ = w.operation("pace", "--max", fmt.Sprint(20+r.IntN(1000)))
+			_ = w.operation("pace", "--max", fmt.Sprint(10+r.IntN(60)))
 		}
 	}
 }

@@ -166,12 +166,12 @@ func judge(s state, got *found, ended time.Time, target string, k known) (o obse
 		if past := passedBy(s, target, k); past != "" {
 			o.wrong = "L2: the cursor " + past + " stands past it"
 		}
-		o.stray = retired(got.expiry, k.record)
+		o.stray = stray(got.expiry, k.record)
 	case !sameInstant(got.expiry, s.expiry.text):
 		o.wrong = fmt.Sprintf("S2: its expiry was %s and is %s", s.expiry.text, got.expiry)
 	default:
 		o.carried = true
-		o.stray = retired(got.expiry, k.record)
+		o.stray = stray(got.expiry, k.record)
 	}
 	return o
 }
@@ -183,14 +183,18 @@ func sameInstant(a, b string) bool {
 	return err == nil && err2 == nil && x.Expires.Equal(y.Expires)
 }
 
-// retired reports whether an expiry key lies in a generation that has retired.
-func retired(key string, r generation.Record) bool {
+// stray reports whether an expiry key lies in a generation that has retired.
+func stray(key string, r generation.Record) bool {
 	k, err := expirykey.Parse(key)
-	if err != nil || k.Generation == expirykey.Nursery || len(r.Generations) == 0 {
+	return err == nil && retired(k.Generation, r)
+}
+
+// retired reports whether a generation is no more.
+func retired(number int, r generation.Record) bool {
+	if number == expirykey.Nursery || len(r.Generations) == 0 || number > r.Generations[len(r.Generations)-1].Number {
 		return false
 	}
-	newest := r.Generations[len(r.Generations)-1].Number
-	return k.Generation <= newest && !slices.ContainsFunc(r.Generations, func(g generation.Generation) bool { return g.Number == k.Generation })
+	return !slices.ContainsFunc(r.Generations, func(g generation.Generation) bool { return g.Number == number })
 }
 
 // passedBy returns the cursor that stands past the entity, where none should: the

@@ -48,7 +48,7 @@ func (w *writer) run(ctx context.Context) {
 func (w *writer) pick() *slot {
 	now := time.Now()
 	best := w.slots[w.rand.IntN(len(w.slots))]
-	if w.rand.IntN(3) == 0 {
+	if w.rand.IntN(2) == 0 {
 		return best
 	}
 	distance := func(s *slot) time.Duration {
@@ -61,7 +61,7 @@ func (w *writer) pick() *slot {
 			return st.expiry.at.Sub(now).Abs()
 		}
 	}
-	for range 6 {
+	for range 3 {
 		if s := w.slots[w.rand.IntN(len(w.slots))]; distance(s) < distance(best) {
 			best = s
 		}
@@ -76,11 +76,13 @@ func (w *writer) expires(now time.Time) time.Time {
 	}
 	switch n := w.rand.IntN(100); {
 	case n < 10:
-		return life(-2*w.overlap, 0) // it has expired already, and may be behind the cursor
-	case n < 60:
+		return life(-4*second, 0) // it has expired already, and may be behind the cursor
+	case n < 55:
 		return life(0, w.short/3)
-	case n < 90:
+	case n < 80:
 		return life(w.short/3, w.short)
+	case n < 92:
+		return life(w.short, w.medium)
 	case n < 98:
 		return life(time.Hour, 3*time.Hour) // for the whole run
 	default:
