@@ -80,7 +80,6 @@ type Record struct {
 	PaceMax   Rate // of each range
 	PaceTotal Rate // of the target, over all workers
 
-	Applied    bool      // a sweep with Apply has been here
 	Checked    time.Time // when the ground outside all ranges was looked at last
 	Outside    int64     // what was counted there
 	EmptyIndex bool      // the target held entities, but no index entry in any range
@@ -243,7 +242,6 @@ func (r Record) encode() store.Record {
 			"paused":         r.Paused,
 			"pace_max":       r.PaceMax.String(),
 			"pace_total":     r.PaceTotal.String(),
-			"applied":        r.Applied,
 			"checked":        store.FormatTime(r.Checked),
 			"outside":        r.Outside,
 			"empty_index":    r.EmptyIndex,
@@ -271,7 +269,6 @@ func decode(rec store.Record) (Record, error) {
 		Paused:        f.Bool("paused"),
 		PaceMax:       readRate(f, "pace_max"),
 		PaceTotal:     readRate(f, "pace_total"),
-		Applied:       f.Bool("applied"),
 		Checked:       f.Time("checked"),
 		Outside:       f.Int("outside"),
 		EmptyIndex:    f.Bool("empty_index"),

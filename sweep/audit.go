@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
@@ -29,20 +30,8 @@ func Audit(ctx context.Context, c Config) Result {
 }
 
 func (p *pass) runAudit(ctx, work context.Context) error {
-	ctx, work = store.WithMeter(ctx, p.meter), store.WithMeter(work, p.meter)
-	if err := p.begin(ctx); err != nil {
-		return err
-	}
-	ctx, done, err := p.govern(ctx)
-	defer done()
-	if err != nil {
-		return err
-	}
-	p.listRanges()
-	if err := p.survey(ctx); err != nil {
-		return err
-	}
-	p.ranges = nil // none of them is swept
+	p.listRanges() // to know what is sealed: none of them is swept
+	p.takeBearings(p.clock.Now())
 	for _, ns := range p.namespaces {
 		if err := p.audit(ctx, work, ns, true); err != nil {
 			return fmt.Errorf("audit: %w", err)
@@ -103,6 +92,8 @@ func (p *pass) audit(ctx, work context.Context, ns string, anew bool) error {
 
 // goOver reads the ground and disposes of what is on it.
 func (w *worker) goOver(ground []stretch, anew bool, now time.Time) error {
+	w.carry = w.mover(ground)
+	defer w.carry.close()
 	at, began := w.first.Position, w.first.Rewind.Began
 	if anew || began.IsZero() {
 		at, began = store.Position{}, now.Truncate(time.Microsecond)
@@ -113,37 +104,33 @@ func (w *worker) goOver(ground []stretch, anew bool, now time.Time) error {
 			continue
 		}
 		reader := &shardquery.Stretch{Store: w.Store, Target: w.target.Target, Namespace: w.r.Namespace, From: s.from, To: s.to,
-			Plain: w.floor(w.horizon), Page: w.size, Now: w.Now, Refused: w.pushedBack}
+			Plain: w.floor(w.horizon), Page: w.size, Now: w.Now, Refused: w.refused}
 		if at.Value.Text > s.from {
 			reader.After = at
 		}
-		w.carry = w.mover(s)
-		defer w.carry.close()
-		w.stuck = false
 		more, err := w.next(reader)
 		if err != nil {
 			return err
 		}
-		err = w.walk(reader, more, func(to store.Position, deleted int) {
-			w.update(func(c *cursor.Cursor) {
-				c.Deleted += int64(deleted)
-				if !to.IsZero() {
-					c.Position = to
-				}
-			})
-		})
+		err = w.walk(reader, more, w.moves(func(c *cursor.Cursor) *store.Position { return &c.Position }))
 		if err != nil {
 			return err
 		}
+	}
+	if w.stuck { // the next sweep goes on before what could not be settled
+		w.incomplete.Add(1)
+		return nil
 	}
 	w.update(func(c *cursor.Cursor) { c.Position, c.Rewind = store.Position{}, cursor.Rewind{Done: began} })
 	return nil
 }
 
-// mover returns what carries strays to the nursery.
-func (w *worker) mover(s stretch) *carrier {
-	return &carrier{w: w, pacers: map[into]*throttle.Pacer{}, most: w.target.Page,
-		leaves: func(number int) bool { return s.first <= number && number <= s.last },
+// mover returns what carries strays from the ground to the nursery.
+func (w *worker) mover(ground []stretch) *carrier {
+	return &carrier{w: w, pacers: map[into]*throttle.Pacer{},
+		leaves: func(number int) bool {
+			return slices.ContainsFunc(ground, func(s stretch) bool { return s.first <= number && number <= s.last })
+		},
 		to: func(r generation.Record, _ string) generation.Stamper {
 			return generation.Stamper{Shards: max(1, r.NurseryShards)}
 		},

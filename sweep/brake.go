@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -24,24 +22,18 @@ func (p *pass) brake(ctx context.Context) error {
 	if !ok || !asked {
 		return nil
 	}
-	due, err := p.countIn(ctx, counter)
+	due, err := p.countSpans(ctx, counter, p.dueSpans())
 	if err != nil {
 		return fmt.Errorf("count what is due: %w", err)
 	}
 	var all int64
 	if p.target.MaxFraction > 0 {
-		for _, ns := range p.namespaces {
-			n, err := p.countGaps(ctx, counter, ns, []store.Span{{}})
-			if err != nil {
-				return fmt.Errorf("count the target: %w", err)
-			}
-			all += n
+		if all, err = p.countSpans(ctx, counter, p.everywhere(store.Span{})); err != nil {
+			return fmt.Errorf("count the target: %w", err)
 		}
 	}
-	if p.first || p.Yes {
-		p.Log.InfoContext(ctx, "counted before anything is deleted", "due", due, "first_sweep", p.first)
-	}
 	if p.Yes {
+		p.Log.InfoContext(ctx, "the limits are set aside once", "due", due)
 		return nil
 	}
 	err = p.allow(due, all)
@@ -82,35 +74,17 @@ func (p *pass) spend(n int) error {
 	return fmt.Errorf("more entities are due than were counted when the sweep began: %w. It stopped before deleting more. Where that is right, sweep once with --yes, or set another limit", ErrLimit)
 }
 
-// countIn counts what is due and plausible in the ranges that are to be swept, from
+// dueSpans lists what is due and plausible in the ranges that are to be swept, from
 // their cursors on.
-func (p *pass) countIn(ctx context.Context, counter store.Counter) (int64, error) {
-	counted := make([]int64, len(p.ranges))
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(countersAtOnce)
-	for i, r := range p.ranges {
+func (p *pass) dueSpans() (list []place) {
+	for _, r := range p.ranges {
 		from, to := p.cursor(r).Position.Value, r.At(p.horizon.Add(r.Resolution())).Value
 		if lo := r.At(p.floor(p.horizon)).Value; from.Compare(lo) < 0 {
 			from = lo
 		}
-		if lo := r.Lo(p.floor(p.horizon)); from.Compare(lo) < 0 {
-			from = lo
+		if from.Compare(to) < 0 {
+			list = append(list, place{r.Namespace, store.Span{From: store.Point{Shard: r.Value, Value: from}, To: store.Point{Shard: r.Value, Value: to}}})
 		}
-		if from.Compare(to) >= 0 {
-			continue
-		}
-		span := store.Span{From: store.Point{Shard: r.Value, Value: from}, To: store.Point{Shard: r.Value, Value: to}}
-		group.Go(func() (err error) {
-			counted[i], err = p.countGaps(ctx, counter, r.Namespace, []store.Span{span})
-			return err
-		})
 	}
-	if err := group.Wait(); err != nil {
-		return 0, err
-	}
-	var sum int64
-	for _, n := range counted {
-		sum += n
-	}
-	return sum, nil
+	return list
 }

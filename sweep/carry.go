@@ -20,7 +20,6 @@ type carrier struct {
 	leaves func(number int) bool // whether entities leave this generation
 	to     func(r generation.Record, id string) generation.Stamper
 	part   func(to expirykey.Key) float64 // of a range's limit, for this carrier
-	most   int                            // entities in one write
 
 	record generation.Record // the last one used
 	pacers map[into]*throttle.Pacer
@@ -61,7 +60,7 @@ func (w *worker) drainer() *carrier {
 			shards = g.Shards
 		}
 	}
-	c := &carrier{w: w, pacers: map[into]*throttle.Pacer{}, most: w.target.Page,
+	c := &carrier{w: w, pacers: map[into]*throttle.Pacer{},
 		leaves: func(number int) bool { return number == w.r.Generation },
 		to: func(r generation.Record, id string) generation.Stamper {
 			return r.StamperFor(id, w.clock.Now())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -61,9 +62,6 @@ func (w *worker) disposeOf(q store.Query) (prefix, deleted int, err error) {
 		if w.pacer != nil {
 			n = min(n, w.pacer.Burst(w.target.Page))
 		}
-		if w.carry != nil {
-			n = min(n, w.carry.most)
-		}
 		if err = w.spend(deletesIn(rest[:n])); err != nil {
 			break
 		}
@@ -93,6 +91,7 @@ func (w *worker) disposeOf(q store.Query) (prefix, deleted int, err error) {
 		deleted = gone
 	}
 	w.disposed = w.disposed || gone+carried > 0
+	w.measureDelays(deleted)
 	w.deleted.Add(int64(deleted))
 	w.Progress.Deleted.Add(int64(deleted))
 	if w.auditing {
@@ -157,8 +156,9 @@ func (w *worker) dispose(q store.Query, ops []store.Op, uncertain bool, until ti
 		if w.work.Err() != nil {
 			return errStopped
 		}
+		w.Metrics.Error(w.target.Name, metrics.OpCommit, code(err))
 		if try == 0 && !w.contended { // the parts of a contended batch say nothing new
-			w.pushedBack(err)
+			w.slowDown(err)
 		}
 		uncertain = uncertain || mayHaveHappened(err)
 		if rest := open(ops); len(rest) < len(ops) {
@@ -255,7 +255,9 @@ func (w *worker) tryDispose(q store.Query, ops []store.Op) error {
 	return w.writing(ops, func(ctx context.Context) error {
 		w.ahead.begin(w.ctx, w.Now)
 		b := store.Batch{Query: q, Ops: ops, DryRun: !w.Apply}
+		began := w.Now()
 		err := w.Store.Dispose(ctx, &b)
+		w.Metrics.Commit(w.target.Name, w.Now().Sub(began))
 		w.addSteps(b.SteppedOver, w.fromStart)
 		return err
 	})
@@ -278,7 +280,8 @@ func (w *worker) writing(ops []store.Op, write func(context.Context) error) erro
 		if err := w.carry.stamp(ops); err != nil {
 			return err
 		}
-		timeout = min(timeout, slack(w.record)) // a stamp that is older must be made anew
+		_, slack := w.record.Bounds()
+		timeout = min(timeout, slack) // a stamp that is older must be made anew
 	}
 	if w.claim != nil {
 		leased, cancel, err := w.claim.Writing(w.work)

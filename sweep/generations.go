@@ -30,6 +30,7 @@ type ground struct {
 // takeBearings finds out how each generation stands.
 func (p *pass) takeBearings(now time.Time) {
 	p.grounds = map[int]ground{}
+	staleness, _ := p.record.Bounds()
 	for i, g := range p.record.Generations {
 		at := ground{state: p.record.State(i, now, p.target.Policy.Settle)}
 		if at.state == generation.Sealed || at.state == generation.Draining {
@@ -39,7 +40,7 @@ func (p *pass) takeBearings(now time.Time) {
 				at.since, at.final = ready, true
 			}
 			// Until all workers know, they sweep the newest generation at full pace.
-			at.drain = at.state == generation.Draining && !now.Before(g.Draining.Add(staleness(p.record)))
+			at.drain = at.state == generation.Draining && !now.Before(g.Draining.Add(staleness))
 		}
 		p.grounds[g.Number] = at
 	}
@@ -102,6 +103,7 @@ func (p *pass) sealedSoon(number int) bool {
 // slack after the last of it was disposed of, if nothing is left in any range.
 func (p *pass) emptySince(number int, sealed time.Time) (ready time.Time, empty bool) {
 	ready = sealed
+	_, slack := p.record.Bounds()
 	for _, r := range p.all {
 		if r.Generation != number {
 			continue
@@ -110,7 +112,7 @@ func (p *pass) emptySince(number int, sealed time.Time) (ready time.Time, empty 
 		if c.Rewind.Done.Before(sealed) || c.Stock.Emptied.IsZero() {
 			return ready, false
 		}
-		if t := c.Stock.Emptied.Add(slack(p.record)); t.After(ready) {
+		if t := c.Stock.Emptied.Add(slack); t.After(ready) {
 			ready = t
 		}
 	}
@@ -123,20 +125,6 @@ func (p *pass) anyUnread(number int, since time.Time) bool {
 	return slices.ContainsFunc(p.all, func(r shardquery.Range) bool {
 		return r.Generation == number && p.cursor(r).Rewind.Done.Before(since)
 	})
-}
-
-func staleness(r generation.Record) time.Duration {
-	if r.Staleness > 0 {
-		return r.Staleness
-	}
-	return generation.DefaultStaleness
-}
-
-func slack(r generation.Record) time.Duration {
-	if r.Slack > 0 {
-		return r.Slack
-	}
-	return generation.DefaultSlack
 }
 
 // takeStock finds out what is left in a sealed range that was read to its end.
@@ -251,20 +239,13 @@ func (p *pass) unread(ctx context.Context, number int) error {
 }
 
 // leftIn counts what is left in a generation, where the store can count.
-func (p *pass) leftIn(ctx context.Context, number int) (sum int64, err error) {
+func (p *pass) leftIn(ctx context.Context, number int) (int64, error) {
 	counter, ok := p.Store.(store.Counter)
 	if !ok {
 		return 0, nil
 	}
 	from, to := expirykey.GenerationRange(number)
-	for _, ns := range p.namespaces {
-		n, err := p.countGaps(ctx, counter, ns, []store.Span{store.Between(from, to)})
-		if err != nil {
-			return 0, err
-		}
-		sum += n
-	}
-	return sum, nil
+	return p.countSpans(ctx, counter, p.everywhere(store.Between(from, to)))
 }
 
 // forget removes the cursors of generations that are no more. Those of younger
@@ -300,7 +281,7 @@ func (p *pass) stampBy(ctx context.Context) (generation.Record, error) {
 	defer p.stamping.Unlock()
 	now := p.Now()
 	age := max(now.Sub(p.stamp.sent), now.Round(0).Sub(p.stamp.sent.Round(0)))
-	if p.stamp.Target != "" && age >= 0 && age <= staleness(p.stamp.Record)/4 {
+	if staleness, _ := p.stamp.Bounds(); p.stamp.Target != "" && age >= 0 && age <= staleness/4 {
 		return p.stamp.Record, nil
 	}
 	var next stampRecord

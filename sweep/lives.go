@@ -64,6 +64,7 @@ func Lives(ctx context.Context, c Config, t Target) ([]GenerationLife, error) {
 // foresee fills in what is to become of a generation.
 func (p *pass) foresee(life *GenerationLife) {
 	policy := p.target.policy()
+	staleness, slack := p.record.Bounds()
 	newest := p.record.Generations[len(p.record.Generations)-1]
 	var next time.Time
 	for _, r := range p.all {
@@ -76,7 +77,7 @@ func (p *pass) foresee(life *GenerationLife) {
 	}
 	if at := p.grounds[life.Number].sealed; !at.IsZero() {
 		if ready, empty := p.emptySince(life.Number, at); empty {
-			life.Emptied, life.Retires = known(ready.Add(-slack(p.record))), &ready
+			life.Emptied, life.Retires = known(ready.Add(-slack)), &ready
 			return
 		}
 	}
@@ -96,7 +97,7 @@ func (p *pass) foresee(life *GenerationLife) {
 	if ahead := last - newest.Number; ahead > 0 {
 		drains = newest.Opened.Add(time.Duration(ahead)*policy.Every + policy.Ramp)
 	}
-	retires := drains.Add(staleness(p.record) + slack(p.record))
+	retires := drains.Add(staleness + slack)
 	life.Drains, life.Retires = &drains, &retires
 }
 

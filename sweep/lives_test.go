@@ -370,6 +370,46 @@ func TestAuditOfSealedGround(t *testing.T) {
 	})
 }
 
+// A stray that cannot be settled stays before the audit's cursor, also where ground
+// behind it is done: it goes once it can, without waiting for another round.
+func TestAuditReturnsToWhatItCouldNotSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := hourly
+		p.Keep = 30
+		e := newEpoch(t, p)
+		e.sweep()
+		e.runFor(3 * time.Hour)
+		list := e.record().Generations
+		sealed := list[len(list)-1].Number
+		var survivors []string
+		for i := range 40 {
+			survivors = append(survivors, fmt.Sprintf("survivor-%02d", i))
+			e.stamped(sealed, 4, survivors[i], time.Now().Add(40*time.Hour))
+		}
+		e.runFor(3 * time.Hour)
+		r := e.record()
+		if at := r.State(0, time.Now(), 0); sealed < 2 || r.Generations[0].Number != sealed || at != generation.Sealed {
+			t.Fatalf("generations: %s", e.states())
+		}
+		locked := true
+		e.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if locked && slices.ContainsFunc(c.Ops, func(op store.Op) bool { return op.Entry.Key == `"locked"` }) {
+				return fmt.Errorf("somebody holds it: %w", store.ErrContention)
+			}
+			return nil
+		}
+		e.stamped(1, 4, "locked", time.Now().Add(-time.Minute))
+		e.stamped(sealed, 4, "stray", time.Now().Add(-time.Minute))
+		if res := sweep.Audit(t.Context(), e.config()).Targets[0]; res.Error != "" || res.Complete || res.Strays != 1 {
+			t.Errorf("%+v", res)
+		}
+		e.wantLeft(append(survivors, "locked")...)
+		locked = false
+		e.sweep()
+		e.wantLeft(survivors...)
+	})
+}
+
 // Sealed ranges cost nothing until something in them is due.
 func TestSealedRangesRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

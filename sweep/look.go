@@ -174,6 +174,7 @@ func (p *pass) countOutside(ctx context.Context) (sum int64, err error) {
 	if !ok {
 		return 0, nil
 	}
+	var gaps []place
 	for _, ns := range p.namespaces {
 		var mine []shardquery.Range
 		for _, r := range p.all {
@@ -181,11 +182,12 @@ func (p *pass) countOutside(ctx context.Context) (sum int64, err error) {
 				mine = append(mine, r)
 			}
 		}
-		n, err := p.countGaps(ctx, counter, ns, shardquery.Gaps(mine, p.floor(p.horizon)))
-		if err != nil {
-			return 0, fmt.Errorf("count what lies outside all ranges: %w", err)
+		for _, gap := range shardquery.Gaps(mine, p.floor(p.horizon)) {
+			gaps = append(gaps, place{ns, gap})
 		}
-		sum += n
+	}
+	if sum, err = p.countSpans(ctx, counter, gaps); err != nil {
+		return 0, fmt.Errorf("count what lies outside all ranges: %w", err)
 	}
 	return sum, nil
 }
@@ -199,16 +201,31 @@ const (
 	countPatience = 2 * time.Minute
 )
 
-func (p *pass) countGaps(ctx context.Context, counter store.Counter, ns string, gaps []store.Span) (int64, error) {
-	counted := make([]int64, len(gaps))
+// A place is a span of a namespace.
+type place struct {
+	namespace string
+	span      store.Span
+}
+
+// everywhere lists a span in all namespaces.
+func (p *pass) everywhere(span store.Span) (list []place) {
+	for _, ns := range p.namespaces {
+		list = append(list, place{ns, span})
+	}
+	return list
+}
+
+// countSpans counts the entries in all the places together.
+func (p *pass) countSpans(ctx context.Context, counter store.Counter, places []place) (int64, error) {
+	counted := make([]int64, len(places))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(countersAtOnce)
-	for i, gap := range gaps {
+	for i, at := range places {
 		group.Go(func() error {
 			return store.Retry(ctx, countPatience, func() (err error) {
 				ctx, cancel := context.WithTimeout(ctx, countTimeout)
 				defer cancel()
-				counted[i], err = counter.Count(ctx, p.target.Target, ns, gap)
+				counted[i], err = counter.Count(ctx, p.target.Target, at.namespace, at.span)
 				return err
 			})
 		})

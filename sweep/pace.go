@@ -8,6 +8,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -202,7 +203,8 @@ func (g *governor) watch(ctx context.Context, end func(error)) {
 	began := g.p.Now()
 	record, leases, gate := began, began, began
 	g.mu.Lock()
-	every := min(watchEvery, staleness(g.record)/2) // the pass's own record is its other goroutine's
+	staleness, _ := g.record.Bounds() // the pass's own record is its other goroutine's
+	every := min(watchEvery, staleness/2)
 	g.mu.Unlock()
 	for {
 		now := g.p.Now()
@@ -228,8 +230,11 @@ func (g *governor) watch(ctx context.Context, end func(error)) {
 				g.mu.Unlock()
 			}
 		}
+		g.p.publish()
 		g.mu.Lock()
-		g.setShares()
+		if g.shares != nil {
+			g.setShares()
+		}
 		held, why := g.held, g.reason()
 		g.mu.Unlock()
 		if !held.IsZero() && g.p.Now().Sub(held) > g.p.target.Lease {
@@ -289,15 +294,20 @@ func (p *pass) keptPace(c cursor.Cursor) throttle.State {
 // pageSize returns how many entries the pages of a range may have: what is found
 // is to go in one write.
 func (p *pass) pageSize(r shardquery.Range, c cursor.Cursor) int {
+	now := p.Now()
+	return p.paceOf(r, c, now).Burst(now, p.target.Page)
+}
+
+// paceOf returns the pace that a claim of the range would have now.
+func (p *pass) paceOf(r shardquery.Range, c cursor.Cursor, now time.Time) *throttle.Pace {
 	p.governor.mu.Lock()
 	limits := p.ownPart(r)(p.governor.limits())
 	p.governor.mu.Unlock()
-	now := p.Now()
-	return throttle.NewPace(now, limits, p.keptPace(c), p.target.Page).Burst(now, p.target.Page)
+	return throttle.NewPace(now, limits, p.keptPace(c), p.target.Page)
 }
 
-// pushedBack tells the pace of a call that the store refused, or was late with.
-func (w *worker) pushedBack(err error) {
+// slowDown tells the pace of an error.
+func (w *worker) slowDown(err error) {
 	if w.pacer != nil && store.Transient(err) && w.pacer.PushBack(throttle.ReasonPushBack) {
 		w.update(w.keepPace)
 	}
@@ -351,8 +361,15 @@ func (w *worker) keepPace(c *cursor.Cursor) {
 	}
 }
 
+// refused is told of a query that the store refused, or was late with.
+func (w *worker) refused(err error) {
+	w.Metrics.Error(w.target.Name, metrics.OpScan, code(err))
+	w.slowDown(err)
+}
+
 // release gives the claim back.
 func (w *worker) release() error {
+	w.Metrics.LeaseHeld(w.target.Name, -1)
 	claim := w.claim
 	w.claim = nil
 	w.governor.leaving(w.key)

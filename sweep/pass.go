@@ -17,6 +17,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -27,7 +28,6 @@ type pass struct {
 	Config
 	target Target
 	slots  chan struct{} // one for each range that may be swept at the same time
-	first  bool          // no sweep with Apply has been here
 	still  bool          // leave the life of the generations to sweeps
 	clock  *clock
 	keeper *cursor.Keeper
@@ -40,6 +40,8 @@ type pass struct {
 	grounds    map[int]ground     // by generation
 	retired    []int
 	governor   *governor
+	published  published
+	began      time.Time
 	allowance  atomic.Int64 // entities that may still be deleted, where there is a limit
 	limited    bool
 	horizon    time.Time // when the sweep began; each range takes its own at its claim
@@ -69,9 +71,16 @@ type counts struct {
 }
 
 func newPass(c Config, t Target, slots chan struct{}) *pass {
+	if c.Metrics == nil {
+		c.Metrics = metrics.Nowhere()
+	}
+	if t.Watchdog == nil {
+		t.Watchdog = &metrics.Watchdog{Patience: time.Hour}
+	}
 	p := &pass{Config: c, target: t, slots: slots, meter: new(store.Meter), throttled: map[throttle.Reason]time.Duration{}}
 	p.Log = c.Log.With("target", t.Name)
 	began := c.Now()
+	p.began = began
 	p.clock = &clock{now: c.Now, passed: func() time.Duration { return c.Now().Sub(began) }, maxSkew: t.MaxClockSkew}
 	opening := ""
 	if x, ok := c.Store.(store.Exclusive); ok {
@@ -83,9 +92,10 @@ func newPass(c Config, t Target, slots chan struct{}) *pass {
 	return p
 }
 
-// run sweeps the target. It begins no new page once ctx is done; work is what
-// pages in flight and final saves go by.
-func (p *pass) run(ctx, work context.Context) error {
+// governed reads the records and does a job while the governor watches over it. The
+// job begins no new page once ctx is done; work is what pages in flight and final
+// saves go by.
+func (p *pass) governed(ctx, work context.Context, job func(p *pass, ctx, work context.Context) error) error {
 	ctx, work = store.WithMeter(ctx, p.meter), store.WithMeter(work, p.meter)
 	if err := p.begin(ctx); err != nil {
 		return err
@@ -95,6 +105,11 @@ func (p *pass) run(ctx, work context.Context) error {
 	if err != nil {
 		return err
 	}
+	return job(p, ctx, work)
+}
+
+// run sweeps the target.
+func (p *pass) run(ctx, work context.Context) error {
 	around, err := p.look(ctx)
 	if err == nil {
 		err = p.survey(ctx)
@@ -163,6 +178,8 @@ func (p *pass) govern(ctx context.Context) (context.Context, func(), error) {
 	}
 	if p.record.Paused {
 		p.Log.WarnContext(ctx, "the target is paused: nothing is done until reaper resume")
+		p.listRanges()
+		p.lookOnly(ctx)
 		return ctx, func() {}, errHeld
 	}
 	if p.target.Gate != nil {
@@ -396,9 +413,6 @@ func (p *pass) wanted(rec generation.Record, missing bool) (generation.Record, [
 	t, now := p.target, p.clock.Now()
 	if missing {
 		rec = FirstRecord(t, now)
-	}
-	if p.Apply && !p.still {
-		p.first, rec.Applied = p.first || !rec.Applied, true
 	}
 	if missing {
 		return rec, nil

@@ -42,6 +42,7 @@ type worker struct {
 	size    int // most entries in a page
 	chunk   int // most entities in one write; shrinks where they are too large
 	growth  shardquery.Growth
+	delays  []time.Duration // reused
 	page    store.Page
 	ahead   *ahead // the next page, where it is read while this one is written
 	ops     []store.Op
@@ -91,6 +92,7 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 		return unfinished, 0, err
 	}
 	if len(w.page.Entries) == 0 && !behind && !sealed {
+		w.saw(time.Time{}, 0)
 		return finished, 0, w.idle(now)
 	}
 	if p.Apply {
@@ -150,6 +152,9 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 	if !settled {
 		return unfinished, w.unsettled, nil
 	}
+	if p.Apply {
+		w.saw(time.Time{}, 0)
+	}
 	return finished, 0, nil
 }
 
@@ -168,6 +173,7 @@ func (w *worker) take(claim *cursor.Claim) {
 	w.claim = claim
 	cur := claim.Cursor()
 	w.token = cur.Lease.Token
+	w.Metrics.LeaseHeld(w.target.Name, 1)
 	w.pacer = w.governor.open(w.keptPace(cur), w.ownPart(w.r))
 	w.governor.claimed(cur)
 }
@@ -175,7 +181,7 @@ func (w *worker) take(claim *cursor.Claim) {
 // reader returns a reader of the range with everything but its bounds set.
 func (w *worker) reader(from store.Position, until time.Time) *shardquery.Reader {
 	return &shardquery.Reader{Store: w.Store, Target: w.target.Target, Range: w.r, From: from, Until: until,
-		Plain: w.floor(w.horizon), Page: w.size, Now: w.Now, Refused: w.pushedBack}
+		Plain: w.floor(w.horizon), Page: w.size, Now: w.Now, Refused: w.refused}
 }
 
 // An ahead reads the next page while the one at hand is written: it begins with
@@ -245,6 +251,7 @@ func (w *worker) next(reader reader) (more bool, err error) {
 		w.tombstones()
 	}
 	if err == nil {
+		w.Metrics.Query(w.target.Name, took)
 		w.scanned.Add(int64(len(w.page.Entries)))
 		w.Progress.Scanned.Add(int64(len(w.page.Entries)))
 		w.pages.Add(1)
@@ -328,6 +335,18 @@ func (w *worker) moveCursor(to store.Position, deleted int) {
 	})
 }
 
+// moves returns what keeps up the position of a read that is not the sweep's own.
+func (w *worker) moves(at func(*cursor.Cursor) *store.Position) func(store.Position, int) {
+	return func(to store.Position, deleted int) {
+		w.update(func(c *cursor.Cursor) {
+			c.Deleted += int64(deleted)
+			if !to.IsZero() {
+				*at(c) = to
+			}
+		})
+	}
+}
+
 // later returns the one of two positions in a range that is further on; the
 // cursor itself never goes back. Of two with one value it is b: keys are in the
 // store's own order, and b was read after a.
@@ -364,14 +383,7 @@ func (w *worker) readBehind(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	err = w.walk(reader, more, func(to store.Position, deleted int) {
-		w.update(func(c *cursor.Cursor) {
-			c.Deleted += int64(deleted)
-			if !to.IsZero() {
-				c.Rewind.Position = to
-			}
-		})
-	})
+	err = w.walk(reader, more, w.moves(func(c *cursor.Cursor) *store.Position { return &c.Rewind.Position }))
 	if err == nil && !w.stuck {
 		done := began
 		if suspects {

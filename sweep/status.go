@@ -124,22 +124,14 @@ func (p *pass) rangeStatus(r shardquery.Range, cur cursor.Cursor) RangeStatus {
 	if !cur.Stock.Next.IsZero() {
 		one.NextDue = known(cur.Stock.Next.Add(p.target.Retention))
 	}
-	if at := p.rateOf(r, cur); !math.IsInf(at, 1) {
+	now := p.Now()
+	if at := p.paceOf(r, cur, now).Rate(now); !math.IsInf(at, 1) {
 		one.Rate = &at
 	}
 	if one.ThrottledBy = cur.Throttled; p.record.Paused {
 		one.ThrottledBy = string(throttle.ReasonPaused)
 	}
 	return one
-}
-
-// rateOf returns the rate that a claim of the range would have now.
-func (p *pass) rateOf(r shardquery.Range, cur cursor.Cursor) float64 {
-	p.governor.mu.Lock()
-	limits := p.ownPart(r)(p.governor.limits())
-	p.governor.mu.Unlock()
-	now := p.Now()
-	return throttle.NewPace(now, limits, p.keptPace(cur), p.target.Page).Rate(now)
 }
 
 // firstDue returns when the first well-formed entry of a range, from its cursor
@@ -210,7 +202,7 @@ func (p *pass) countDue(ctx context.Context) {
 	if !ok || !p.Progress.Estimate {
 		return
 	}
-	n, err := p.countIn(ctx, counter)
+	n, err := p.countSpans(ctx, counter, p.dueSpans())
 	p.Progress.Due.Add(n)
 	if err != nil {
 		p.Log.DebugContext(ctx, "cannot tell how much there is to do", "error", err)

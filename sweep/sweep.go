@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -47,6 +48,7 @@ type Target struct {
 	Total        throttle.Limit              // of the target, over all workers
 	Gate         func(context.Context) error // returns why nothing may be deleted at present; may be nil
 	MaxDeletes   int64                       // one sweep deletes no more than this; 0 is no limit
+	Watchdog     *metrics.Watchdog           // what is known of the ranges' progress, from sweep to sweep; may be nil
 	MaxFraction  float64                     // of the entities that carry the property; 0 is no limit
 }
 
@@ -61,7 +63,8 @@ type Config struct {
 	Owner    string           // names this process in leases, unlike any other
 	Now      func() time.Time // this process's clock
 	Log      *slog.Logger
-	Progress *Progress // may be nil
+	Progress *Progress        // may be nil
+	Metrics  *metrics.Metrics // may be nil
 }
 
 // Progress is how far a running sweep has come, over all targets. It may be
@@ -163,7 +166,7 @@ func run(ctx context.Context, c Config, do func(p *pass, ctx, work context.Conte
 func sweepTarget(ctx, work context.Context, p *pass, do func(p *pass, ctx, work context.Context) error) (res TargetResult) {
 	c, t := p.Config, p.target
 	began := c.Now()
-	err := protect(func() error { return do(p, ctx, work) })
+	err := protect(func() error { return p.governed(ctx, work, do) })
 	if ended(ctx, err) || ended(work, err) {
 		err = errStopped
 	}
@@ -183,6 +186,7 @@ func sweepTarget(ctx, work context.Context, p *pass, do func(p *pass, ctx, work 
 	case stopped || !res.Complete:
 		level, verb = slog.LevelWarn, "sweep stopped before its end"
 	}
+	p.publishEnd(res)
 	p.Log.LogAttrs(ctx, level, verb, slog.Bool("apply", c.Apply),
 		slog.Int64("expired", res.Expired), slog.Int64("deleted", res.Deleted), slog.Int64("scanned", res.Scanned),
 		slog.Int64("conflicts", res.Conflicts), slog.Int64("suspect", res.Suspect), slog.Int64("malformed", res.Malformed),

@@ -56,7 +56,7 @@ the end, with --fail-incomplete.`,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	addSettings(root.PersistentFlags(), settingsOfAll...)
-	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.statusCommand(), a.loadCommand(), a.dumpCommand(),
+	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.serveCommand(), a.statusCommand(), a.loadCommand(), a.dumpCommand(),
 		a.stampCommand(), a.explainCommand(), a.generationCommand(), a.auditCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.paceCommand(), a.indexesCommand(), a.versionCommand())
 	markFailures(root)
@@ -137,6 +137,7 @@ func (a *app) loadTargets(cmd *cobra.Command) (config.Config, []config.Target, *
 func (a *app) logger(c config.Config) *slog.Logger {
 	o := &slog.HandlerOptions{Level: c.LogLevel}
 	if cmp.Or(c.LogFormat, a.plainFormat()) == config.LogJSON {
+		o.ReplaceAttr = cloudNames
 		return slog.New(slog.NewJSONHandler(a.stderr, o))
 	}
 	out := a.stderr
@@ -144,6 +145,31 @@ func (a *app) logger(c config.Config) *slog.Logger {
 		out = overBar{a.stderr}
 	}
 	return slog.New(slog.NewTextHandler(out, o))
+}
+
+// cloudNames gives log records the field names and severities that Cloud Logging
+// understands.
+func cloudNames(groups []string, at slog.Attr) slog.Attr {
+	if len(groups) > 0 {
+		return at
+	}
+	switch at.Key {
+	case slog.MessageKey:
+		at.Key = "message"
+	case slog.LevelKey:
+		level, _ := at.Value.Any().(slog.Level)
+		severity := "DEBUG"
+		switch {
+		case level >= slog.LevelError:
+			severity = "ERROR"
+		case level >= slog.LevelWarn:
+			severity = "WARNING"
+		case level >= slog.LevelInfo:
+			severity = "INFO"
+		}
+		return slog.String("severity", severity)
+	}
+	return at
 }
 
 // overBar writes log lines where a progress bar may stand: over it.

@@ -155,7 +155,7 @@ func TestKilledTenTimesDatastore(t *testing.T) {
 // A logLine is a debug line of a sweep, in JSON.
 type logLine struct {
 	Time    time.Time `json:"time"`
-	Msg     string    `json:"msg"`
+	Msg     string    `json:"message"`
 	Range   string    `json:"range"`
 	Owner   string    `json:"owner"`
 	Token   int64     `json:"token"`

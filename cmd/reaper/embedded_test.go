@@ -145,7 +145,7 @@ func (b *workdir) startAndWatch(cmd *exec.Cmd, pages int) *bufio.Reader {
 	log := bufio.NewReader(pipe)
 	for pages > 0 {
 		line, err := log.ReadString('\n')
-		if strings.Contains(line, `"msg":"page"`) {
+		if strings.Contains(line, `"message":"page"`) {
 			pages--
 		}
 		if err != nil {
@@ -393,7 +393,7 @@ func TestVersionAndHelp(t *testing.T) {
 			t.Errorf("--help does not list %s", built)
 		}
 	}
-	for _, later := range []string{"serve", "adopt", "doctor", "history"} {
+	for _, later := range []string{"adopt", "doctor", "history"} {
 		if strings.Contains(help, "\n  "+later+" ") {
 			t.Errorf("--help lists %s, which is not built yet", later)
 		}

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -32,7 +35,7 @@ the ranges, and the next sweep goes on where the last one stopped.`,
 			return a.sweep(cmd, failIncomplete, yes)
 		},
 	}
-	addSettings(cmd.Flags(), "apply", "workers", "max-duration", "shutdown-grace")
+	addSettings(cmd.Flags(), "apply", "workers", "max-duration", "shutdown-grace", "pushgateway")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
 	cmd.Flags().BoolVar(&yes, "yes", false, "go on although more is due than the targets' limits allow")
@@ -41,29 +44,27 @@ the ranges, and the next sweep goes on where the last one stopped.`,
 }
 
 func (a *app) sweep(cmd *cobra.Command, failIncomplete, yes bool) (err error) {
-	c, targets, log, err := a.loadTargets(cmd)
+	s, err := a.begin(cmd)
 	if err != nil {
 		return err
 	}
-	caution(c, targets, log)
+	defer s.db.closeInto(&err)
+	caution(s.Config, s.targets, s.log)
 	ctx := cmd.Context()
-	db, err := a.open(ctx, c.Store, false, log)
-	if err != nil {
-		return withHint(err)
-	}
-	defer db.closeInto(&err)
-	if !c.MaxDuration.Unlimited {
+	if !s.MaxDuration.Unlimited {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.MaxDuration.Most)
+		ctx, cancel = context.WithTimeout(ctx, s.MaxDuration.Most)
 		defer cancel()
 	}
-	sc := a.sweepConfig(c, db.Store, targets, log)
-	sc.Yes = yes
-	sc.Progress = &sweep.Progress{Estimate: a.onTerminal()}
-	done := a.watch(sc.Progress, c.Apply, log)
-	res := sweep.Run(ctx, sc)
+	s.sweep.Yes = yes
+	s.sweep.Progress = &sweep.Progress{Estimate: a.onTerminal()}
+	done := a.watch(s.sweep.Progress, s.Apply, s.log)
+	res := sweep.Run(ctx, s.sweep)
 	done()
-	res.Store = c.Store.String()
+	res.Store = s.Store.String()
+	if s.Pushgateway != "" {
+		a.push(cmd.Context(), s.Config, res, s.log)
+	}
 	if a.json {
 		err = a.printJSON(res)
 	} else {
@@ -80,17 +81,40 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete, yes bool) (err error) {
 	return nil
 }
 
-// caution warns about settings that are dangerous, or not acted on yet.
+// caution warns about settings that are dangerous.
 func caution(c config.Config, targets []config.Target, log *slog.Logger) {
 	for _, t := range targets {
 		if t.Guard == store.GuardNone && c.Store.Driver == config.Datastore {
 			log.Warn("guard none: deletes go by what the scan saw; an entity that is changed or created anew in between is lost", "target", t.Name)
 		}
 	}
-	if c.Pushgateway != "" {
-		log.Warn("this version does not push metrics yet", "variable", "REAPER_PUSHGATEWAY")
+}
+
+// push leaves what the sweep did at a Pushgateway. That it cannot is no failure of
+// the sweep.
+func (a *app) push(ctx context.Context, c config.Config, res sweep.Result, log *slog.Logger) {
+	runs := make([]metrics.Run, 0, len(res.Targets))
+	for _, t := range res.Targets {
+		how := metrics.Complete
+		switch {
+		case t.Error != "":
+			how = metrics.Failed
+		case !t.Complete:
+			how = metrics.Incomplete
+		}
+		runs = append(runs, metrics.Run{Target: t.Name, Apply: res.Apply, Deleted: t.Deleted, Expired: t.Expired,
+			Duration: time.Duration(res.Duration * float64(time.Second)), Ended: a.now(), Result: how})
+	}
+	// A signal that ended the sweep must not keep it from being told of.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pushTimeout)
+	defer cancel()
+	if err := (metrics.Pusher{URL: c.Pushgateway, Task: metrics.Task(os.Getenv)}).Push(ctx, runs...); err != nil {
+		log.WarnContext(ctx, "cannot push metrics", "error", err)
 	}
 }
+
+// pushTimeout bounds how long the end of a sweep waits for a Pushgateway.
+const pushTimeout = 10 * time.Second
 
 // sweepError says which targets failed, and what to check.
 func sweepError(res sweep.Result) error {

@@ -181,7 +181,11 @@ func open(dir string, o Options) (db *DB, err error) {
 	db.stale.Store(true)
 	cfg := settings(o, lock, f)
 	cfg.EventListener = engineEvents(f, db.roomier)
-	cfg.EventListener.WriteStallBegin = func(pebble.WriteStallBeginInfo) { db.stalls.Add(1) }
+	cfg.EventListener.WriteStallBegin = func(info pebble.WriteStallBeginInfo) {
+		if strings.HasPrefix(info.Reason, "L0 ") { // the other reason is a disk slower than its writers
+			db.stalls.Add(1)
+		}
+	}
 	cfg.ErrorIfExists, cfg.ErrorIfNotExists = !found, found
 	if db.engine, err = openEngine(dir, cfg, f); err != nil {
 		return nil, classify("the engine", err)
@@ -458,7 +462,8 @@ func (db *DB) Pressed() bool {
 	return !db.closed && !db.hold && db.crowd() >= pressedAt
 }
 
-// Stalls returns how often the engine has made everybody wait who writes.
+// Stalls returns how often the engine has made everybody wait who writes, because
+// compaction lagged.
 func (db *DB) Stalls() int64 { return db.stalls.Load() }
 
 // room waits while so many sublevels have piled up in L0 that the engine is

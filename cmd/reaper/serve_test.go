@@ -1,0 +1,293 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// servedTarget has leases that a busy emulator does not outlast.
+const servedTarget = `targets:
+  - name: sessions
+    kind: Session
+    shards: 8
+    lease: 10s
+    page: 50
+    pace: {max: 100}
+`
+
+// A daemonProcess is a reaper serve that answers.
+type daemonProcess struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	url  string
+	mu   sync.Mutex
+	log  bytes.Buffer
+	gone chan error
+}
+
+// serve starts a daemon on a free port, and waits until it says where it is.
+func (b *workdir) serve(args ...string) *daemonProcess {
+	b.t.Helper()
+	cmd, _, _ := b.command(nil, append([]string{"serve", "--listen", "127.0.0.1:0", "--log-format", "json"}, args...)...)
+	cmd.Stderr = nil
+	pipe, err := cmd.StderrPipe()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	d := &daemonProcess{t: b.t, cmd: cmd, gone: make(chan error, 1)}
+	address := make(chan string, 1)
+	go func() {
+		for in := bufio.NewScanner(pipe); in.Scan(); {
+			var line struct{ Message, Address, Severity string }
+			if err := json.Unmarshal(in.Bytes(), &line); err != nil || line.Severity == "" || line.Message == "" {
+				b.t.Errorf("a log line that Cloud Logging does not understand: %s, %v", in.Text(), err)
+			}
+			if line.Address != "" {
+				address <- line.Address
+			}
+			d.mu.Lock()
+			d.log.WriteString(in.Text() + "\n")
+			d.mu.Unlock()
+		}
+		d.gone <- cmd.Wait()
+		close(address)
+	}()
+	b.t.Cleanup(func() { _ = cmd.Process.Kill() })
+	at, ok := <-address
+	if !ok {
+		b.t.Fatalf("it did not start: %s", d.said())
+	}
+	d.url = "http://" + at
+	return d
+}
+
+func (d *daemonProcess) said() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.log.String()
+}
+
+func (d *daemonProcess) get(path string) (code int, body string) {
+	d.t.Helper()
+	res, err := http.Get(d.url + path) //nolint:noctx // a test's own loopback
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return res.StatusCode, string(text)
+}
+
+// value returns one sample of the metrics.
+func (d *daemonProcess) value(name string) float64 {
+	d.t.Helper()
+	_, text := d.get("/metrics")
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+			if err != nil {
+				d.t.Fatal(err)
+			}
+			return v
+		}
+	}
+	d.t.Fatalf("no %s in\n%s", name, text)
+	return 0
+}
+
+// until waits for something to become true.
+func (d *daemonProcess) until(what string, ok func() bool) {
+	d.t.Helper()
+	for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(100 * time.Millisecond) { // a real process
+		if ok() {
+			return
+		}
+	}
+	d.t.Fatalf("%s did not happen:\n%s", what, d.said())
+}
+
+// stop ends the daemon in good order.
+func (d *daemonProcess) stop() {
+	d.t.Helper()
+	asked := time.Now()
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		d.t.Fatal(err)
+	}
+	if err := <-d.gone; err != nil {
+		d.t.Errorf("SIGTERM: %v\n%s", err, d.said())
+	}
+	if took := time.Since(asked); took > 10*time.Second {
+		d.t.Errorf("it took %v to stop", took)
+	}
+}
+
+// A daemon sweeps what is loaded while it runs, says so in its metrics, and stops in
+// good order in the middle of its work.
+func TestServe(t *testing.T) {
+	t.Parallel() // most of it is waiting
+	b, _, _ := newDatastore(t, servedTarget)
+	ndjson, live := sessions(600, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	d := b.serve("--apply", "--schedule", "@every 1s")
+	for _, path := range []string{"/healthz", "/readyz", "/", "/metrics"} {
+		if code, body := d.get(path); code != http.StatusOK {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	if code, _ := d.get("/debug/pprof/"); code != http.StatusNotFound {
+		t.Errorf("profiles are served unasked: %d", code)
+	}
+	deleted := func() float64 { return d.value(`reaper_deleted_entities_total{target="sessions"}`) }
+	d.until("the first sweep", func() bool { return deleted() == 300 })
+	b.wantLive(live)
+	// What expires while it runs goes soon after: never before it was due.
+	var soon strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&soon, `{"id":"soon-%d","expires":%q}`+"\n", i, time.Now().Add(3*time.Second+time.Duration(i)*20*time.Millisecond).UTC().Format(time.RFC3339Nano))
+	}
+	b.must(strings.NewReader(soon.String()), "load")
+	d.until("what is loaded while it runs", func() bool { return deleted() == 500 })
+	b.wantLive(live)
+	d.until("nothing being due", func() bool { return d.value(`reaper_oldest_due_timestamp_seconds{target="sessions"}`) == 0 })
+	if n := d.value(`reaper_deletion_delay_seconds_count{target="sessions"}`); n != 500 {
+		t.Errorf("%v delays were measured", n)
+	}
+	for name, want := range map[string]float64{
+		`reaper_apply`: 1, `reaper_live_generations{target="sessions"}`: 1, `reaper_current_generation{target="sessions"}`: 1,
+		`reaper_stuck_ranges{target="sessions"}`: 0, `reaper_leases_held{target="sessions"}`: 0, `reaper_paused{target="sessions"}`: 0,
+	} {
+		if got := d.value(name); got != want {
+			t.Errorf("%s = %v, want %v", name, got, want)
+		}
+	}
+	// Stopped in the middle of its work: cursors are saved, leases released.
+	ndjson, _ = sessions(20_000, time.Now().Add(-48*time.Hour))
+	b.must(strings.NewReader(strings.ReplaceAll(ndjson, `"s-`, `"u-`)), "load")
+	b.must(nil, "generation", "advance") // its ranges are read from their start
+	before := deleted()
+	d.until("more work", func() bool { return deleted() > before || strings.Count(d.said(), "swept") > 12 })
+	d.stop()
+	for _, r := range b.status().Ranges {
+		if r.Owner != "" {
+			t.Errorf("range %d.%s is still held by %s", r.Generation, r.Shard, r.Owner)
+		}
+	}
+	if !strings.Contains(d.said(), "stopped in good order") {
+		t.Errorf("log:\n%s", d.said())
+	}
+}
+
+// Two daemons share a target; what one leaves when it is killed the other takes over.
+func TestServeTakesOver(t *testing.T) {
+	noRaces(t)
+	t.Parallel()
+	b, _, _ := newDatastore(t, servedTarget)
+	ndjson, live := sessions(8_000, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	first, second := b.serve("--apply", "--schedule", "@every 1s"), b.serve("--apply", "--schedule", "@every 1s")
+	held := func(d *daemonProcess) float64 { return d.value(`reaper_leases_held{target="sessions"}`) }
+	first.until("both at work", func() bool { return held(first) > 0 && held(second) > 0 })
+	if err := first.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	second.until("the end", func() bool {
+		st := b.status()
+		return st.OldestDue == nil && st.LastSweep != nil
+	})
+	b.wantLive(live)
+	second.stop()
+}
+
+// A daemon that may not delete says so, and a target that is paused waits.
+func TestServeWithoutApply(t *testing.T) {
+	noRaces(t)
+	b := newEmbedded(t, oneTarget)
+	ndjson, _ := sessions(100, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	d := b.serve("--schedule", "@every 1s", "--pprof")
+	d.until("a sweep", func() bool { return strings.Contains(d.said(), `"expired":50`) })
+	if n := d.value(`reaper_deleted_entities_total{target="sessions"}`); n != 0 || d.value("reaper_apply") != 0 {
+		t.Errorf("%v were deleted", n)
+	}
+	if v := d.value(`reaper_oldest_due_timestamp_seconds{target="sessions"}`); v == 0 {
+		t.Error("nothing is said to be due")
+	}
+	if code, _ := d.get("/debug/pprof/"); code != http.StatusOK {
+		t.Errorf("--pprof: %d", code)
+	}
+	d.stop()
+	if n := len(b.dumped()); n != 100 {
+		t.Errorf("%d are left", n)
+	}
+	for _, wrong := range [][]string{{"serve", "--schedule", "@every -5m"}, {"serve", "--schedule", "* * 31 2 *"}, {"serve", "--listen", "nowhere:http"}, {"serve", "now"}} {
+		if r := b.run(nil, wrong...); r.code != exitUsage {
+			t.Errorf("reaper %s: exit code %d: %s", strings.Join(wrong, " "), r.code, r.log)
+		}
+	}
+}
+
+// A one-shot sweep leaves what it did at a Pushgateway; that it cannot is no failure.
+func TestSweepPushes(t *testing.T) {
+	noRaces(t)
+	var mu sync.Mutex
+	var pushed []string
+	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		pushed = append(pushed, r.Method+" "+r.URL.Path)
+	}))
+	b := newEmbedded(t, oneTarget)
+	ndjson, _ := sessions(100, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	b.must(nil, "sweep", "--apply", "--pushgateway", gateway.URL)
+	if got := strings.Join(pushed, " "); got != "POST /metrics/job/reaper/target/sessions/task/0" && got != "POST /metrics/job/reaper/task/0/target/sessions" {
+		t.Errorf("pushed %s", got)
+	}
+	gateway.Close()
+	if r := b.must(nil, "sweep", "--apply", "--pushgateway", gateway.URL); !strings.Contains(r.log, "cannot push metrics") {
+		t.Errorf("a gateway that is down: %s", r.log)
+	}
+}
+
+// The arguments in the manifests are ones that the program takes.
+func TestDeployedArguments(t *testing.T) {
+	noRaces(t)
+	text, err := os.ReadFile("../../deploy/args.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all map[string][]string
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 4 {
+		t.Fatalf("only %d manifests", len(all))
+	}
+	b := newEmbedded(t, oneTarget)
+	for name, args := range all {
+		// An unknown flag or command is refused before the store is.
+		r := b.run(nil, append(args, "--store", "embedded:nowhere")...)
+		if !strings.Contains(r.log, "no embedded store in nowhere") {
+			t.Errorf("%s: reaper %s: %s", name, strings.Join(args, " "), r.log)
+		}
+	}
+}
