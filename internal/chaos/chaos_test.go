@@ -78,8 +78,14 @@ var (
 		short: 45 * second, medium: 3 * time.Minute, calm: 3 * second, operator: 45 * second, pause: 300 * time.Millisecond, bound: 4 * time.Minute}
 )
 
+// swarm is what the processes run, again and again.
+var swarm = [][]string{
+	{"sweep", "--apply", "--json"},
+	{"sweep", "--apply", "--json"},
+	{"serve", "--apply", "--schedule", "@every 1s", "--listen", "127.0.0.1:0"},
+}
+
 const (
-	processes   = 3
 	keyedGood   = 8 // writers of entities with expiry keys, on a good network
 	keyedBad    = 3
 	timedGood   = 3 // of entities with timestamps
@@ -118,7 +124,6 @@ type world struct {
 	mode          emulator.Mode
 	host, project string
 	program, dir  string
-	args          []string // of each process
 	shards        int
 	seed          uint64
 	direct        app
@@ -139,13 +144,13 @@ type world struct {
 	written, extended, deleted, late, aborted, unknown, given atomic.Int64 // of the application
 	expired, reads, strayed                                   atomic.Int64 // as the reader saw it
 	kills, terms, freezes, cuts, halfCloses, holds, delays    atomic.Int64
-	operations, carried, strays, retirements                  atomic.Int64
+	operations, swept, carried, strays, retirements           atomic.Int64
 }
 
 func newWorld(t *testing.T, m emulator.Mode, name string) *world {
 	e := emulator.Start(t, m)
 	w := &world{timing: steady, mode: m, host: e.Host, project: e.Project(t), program: program(t, *buildFlags), dir: t.TempDir(),
-		args: []string{"sweep", "--apply", "--json"}, shards: 3, seed: *seed, codes: map[string]int{}}
+		shards: 3, seed: *seed, codes: map[string]int{}}
 	if *howLong < quickEnough {
 		w.timing = quick
 	}
@@ -250,8 +255,8 @@ func (w *world) run(t *testing.T) {
 	sweeping, end := context.WithCancel(all)
 	defer end()
 	var sweepers, others, watchers sync.WaitGroup
-	for i := range processes {
-		p := &process{world: w, name: fmt.Sprintf("process %d", i), proxy: w.newProxy(t, uint64(i)), pause: second / 2, log: openLog(t, fmt.Sprintf("%s-%d.log", w.mode, i))}
+	for i, args := range swarm {
+		p := &process{world: w, name: fmt.Sprintf("process %d, reaper %s", i, args[0]), args: args, proxy: w.newProxy(t, uint64(i)), pause: second / 2, log: openLog(t, fmt.Sprintf("%s-%d.log", w.mode, i))}
 		w.swarm = append(w.swarm, p)
 		r := w.random(uint64(100 + i))
 		sweepers.Go(func() {
@@ -544,11 +549,11 @@ func (w *world) figures() string {
 	for _, k := range slices.Sorted(maps.Keys(w.codes)) {
 		codes = append(codes, fmt.Sprintf("%s: %d", k, w.codes[k]))
 	}
-	return fmt.Sprintf("%d entities written (%d extended), %d deleted by the application, %d expired and gone, %d carried, %d reads; "+
+	return fmt.Sprintf("%d entities written (%d extended), %d deleted by the application, %d expired and gone; %d deletes and %d carries acknowledged, %d reads; "+
 		"%d writes aborted, %d of unknown outcome, %d late, %d ids given up; "+
 		"%d kills, %d freezes, %d terminations, %d cuts, %d half-closes, %d holds, %d delays, %d operations; "+
-		"%d generations retired, %d strays; sweeps by exit code {%s}; %d violations",
-		w.written.Load(), w.extended.Load(), w.deleted.Load(), w.expired.Load(), w.carried.Load(), w.reads.Load(),
+		"%d generations retired, %d strays; runs by exit code {%s}; %d violations",
+		w.written.Load(), w.extended.Load(), w.deleted.Load(), w.expired.Load(), w.swept.Load(), w.carried.Load(), w.reads.Load(),
 		w.aborted.Load(), w.unknown.Load(), w.late.Load(), w.given.Load(),
 		w.kills.Load(), w.freezes.Load(), w.terms.Load(), w.cuts.Load(), w.halfCloses.Load(), w.holds.Load(), w.delays.Load(), w.operations.Load(),
 		w.retirements.Load(), w.strays.Load()+w.strayed.Load(), strings.Join(codes, ", "), len(w.violations))

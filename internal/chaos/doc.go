@@ -2,8 +2,8 @@
 // everything around them breaks, and compares what is stored, entity by entity,
 // with what must be. It holds nothing but the test, `make chaos`:
 //
-//   - Three processes sweep again and again, each through a proxy of its own
-//     that delays, holds back, cuts and half-closes its connections. They are killed,
+//   - Three processes, one of them `reaper serve`, sweep again and again, each through
+//     a proxy of its own that delays, holds back, cuts and half-closes its connections. They are killed,
 //     told to stop, and frozen for longer than a lease. An operator opens
 //     generations, with other numbers of shards, pauses and resumes.
 //   - Writers create, extend, shorten, patch, delete and re-create entities with

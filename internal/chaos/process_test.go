@@ -53,6 +53,7 @@ func program(t *testing.T, flags string) string {
 type process struct {
 	*world
 	name  string
+	args  []string
 	proxy *badproxy.Proxy
 	pause time.Duration // between two runs, at most
 
@@ -92,6 +93,7 @@ func (p *process) Write(text []byte) (int, error) {
 		}
 		p.tail = append(p.tail, string(line))
 		p.part = bytes.Clone(rest)
+		p.read(line)
 	}
 	if n := len(p.tail) - tailLength; n > 0 {
 		p.tail = p.tail[n:]
@@ -102,10 +104,28 @@ func (p *process) Write(text []byte) (int, error) {
 	return p.log.Write(text)
 }
 
+// read counts what a line says was done: a run that is killed prints no result.
+func (p *process) read(line []byte) {
+	var l struct {
+		Message          string
+		Deleted, Carried int64
+	}
+	if json.Unmarshal(line, &l) != nil {
+		return
+	}
+	switch l.Message {
+	case "page":
+		p.swept.Add(l.Deleted)
+		p.carried.Add(l.Carried)
+	case "generation retired":
+		p.retirements.Add(1)
+	}
+}
+
 // say puts what befalls the process among what it logs.
 func (p *process) say(format string, args ...any) {
 	if p != nil {
-		fmt.Fprintf(p, "{\"time\":%q,\"msg\":%q}\n", time.Now().UTC().Format(time.RFC3339Nano), "chaos: "+fmt.Sprintf(format, args...))
+		fmt.Fprintf(p, "{\"time\":%q,\"message\":%q}\n", time.Now().UTC().Format(time.RFC3339Nano), "chaos: "+fmt.Sprintf(format, args...))
 	}
 }
 
@@ -191,9 +211,7 @@ func (p *process) ended(err error, doomed bool, code int, out []byte) {
 			key = "0, incomplete"
 		}
 		for _, t := range res.Targets {
-			p.carried.Add(t.Carried)
 			p.strays.Add(t.Strays)
-			p.retirements.Add(int64(len(t.Retired)))
 		}
 	}
 	p.world.mu.Lock()
