@@ -87,6 +87,7 @@ var swarm = [][]string{
 
 const (
 	keyedGood   = 8 // writers of entities with expiry keys, on a good network
+	keyedCalm   = 6 // of such entities that live long enough to be carried
 	keyedBad    = 3
 	timedGood   = 3 // of entities with timestamps
 	timedBad    = 1
@@ -138,6 +139,7 @@ type world struct {
 	mu         sync.Mutex
 	slots      []*slot
 	violations []string
+	moved      []string       // by the audit
 	codes      map[string]int // runs by how they ended
 	swarm      []*process
 
@@ -293,8 +295,9 @@ func (w *world) run(t *testing.T) {
 	sweepers.Wait()
 	watchers.Wait()
 	if all.Err() == nil {
+		last := time.Now()
 		w.must(t, "sweep", "--apply", "--json", "--fail-incomplete")
-		w.compare(t)
+		w.compare(t, last)
 	}
 	w.verdict(t, time.Since(began), clean, audited)
 }
@@ -309,11 +312,14 @@ func (w *world) startWriters(t *testing.T, ctx context.Context, group *sync.Wait
 		return f
 	}
 	followers := map[bool]*generation.Follower{false: follower(w.store), true: follower(badStore)}
-	start := func(n int, bad bool, kind, target string) {
+	start := func(n int, bad, calm bool, kind, target string) {
 		for range n {
 			wr := &writer{world: w, app: w.direct, bad: bad, follower: followers[bad], pause: w.pause, rand: w.random(uint64(1000 + len(w.slots)))}
 			if bad {
 				wr.app = badApp
+			}
+			if wr.calm = calm; calm {
+				wr.pause *= 6
 			}
 			for range idsEach {
 				wr.slots = append(wr.slots, w.newSlot(kind, target))
@@ -321,10 +327,11 @@ func (w *world) startWriters(t *testing.T, ctx context.Context, group *sync.Wait
 			group.Go(func() { wr.run(ctx) })
 		}
 	}
-	start(keyedGood, false, keyed, "sessions")
-	start(keyedBad, true, keyed, "sessions")
-	start(timedGood, false, timed, "tokens")
-	start(timedBad, true, timed, "tokens")
+	start(keyedGood, false, false, keyed, "sessions")
+	start(keyedCalm, false, true, keyed, "sessions")
+	start(keyedBad, true, false, keyed, "sessions")
+	start(timedGood, false, false, timed, "tokens")
+	start(timedBad, true, false, timed, "tokens")
 }
 
 // putJunk writes what no sweep may ever delete: what is no expiry, or one from
@@ -435,6 +442,9 @@ func (w *world) look(ctx context.Context, slots []*slot) (lingering []*slot, err
 		if o.stray {
 			w.strayed.Add(1)
 		}
+		if o.moved {
+			v.slot.tellOnce(w)
+		}
 		if o.gone {
 			w.expired.Add(v.slot.gone(v.version))
 		} else if v.state.expired(ended) {
@@ -444,13 +454,27 @@ func (w *world) look(ctx context.Context, slots []*slot) (lingering []*slot, err
 	return lingering, nil
 }
 
+// tellOnce keeps how an entity came to be where the audit found it.
+func (s *slot) tellOnce(w *world) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.told {
+		return
+	}
+	s.told = true
+	s.note("moved to the nursery")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.moved = append(w.moved, fmt.Sprintf("%s %q was moved to the nursery\n    %s", s.kind, s.id, strings.Join(s.history, "\n    ")))
+}
+
 // awaitClean waits until nothing is there any more that has expired or soon
 // will: by sweeps alone, and where that takes too long, by an audit. It says
 // how long that took since the healing.
 func (w *world) awaitClean(ctx context.Context, healed time.Time) (took time.Duration, audited bool) {
 	until := healed.Add(w.medium + w.bound)
 	for ctx.Err() == nil {
-		left := w.lingering(ctx)
+		left := w.lingering(ctx, healed.Add(w.medium))
 		if len(left) == 0 {
 			return time.Since(healed), audited
 		}
@@ -471,12 +495,11 @@ func (w *world) awaitClean(ctx context.Context, healed time.Time) (took time.Dur
 	return time.Since(healed), audited
 }
 
-// lingering lists what has expired, or soon will, and is there.
-func (w *world) lingering(ctx context.Context) (left []*slot) {
+// lingering lists what has expired, or will until the given time, and is there.
+func (w *world) lingering(ctx context.Context, soon time.Time) (left []*slot) {
 	w.mu.Lock()
 	all := slices.Clone(w.slots)
 	w.mu.Unlock()
-	soon := time.Now().Add(w.medium + w.bound)
 	for _, kind := range []string{keyed, timed} {
 		var of []*slot
 		for _, s := range all {
@@ -498,8 +521,9 @@ func (w *world) lingering(ctx context.Context) (left []*slot) {
 	return left
 }
 
-// compare lists everything that is there, and compares it with what must be.
-func (w *world) compare(t *testing.T) {
+// compare lists everything that is there, and compares it with what must be,
+// after a sweep that began at the given time.
+func (w *world) compare(t *testing.T, last time.Time) {
 	t.Helper()
 	live := map[string]int{}
 	for kind := range properties {
@@ -529,7 +553,7 @@ func (w *world) compare(t *testing.T) {
 				w.violation(s, o.wrong)
 			case !v.sound:
 				w.violation(s, "a write is still under way")
-			case is != nil && v.state.expired(ended):
+			case is != nil && v.state.expired(last):
 				w.violation(s, "L1: it has expired and is still there: "+is.String())
 			case is != nil:
 				live[kind]++
@@ -591,6 +615,9 @@ func (w *world) verdict(t *testing.T, took, clean time.Duration, audited bool) {
 				t.Errorf("%s: none, so that nothing was shown", name)
 			}
 		}
+	}
+	for _, m := range w.moved[:min(10, len(w.moved))] {
+		t.Log(m)
 	}
 	t.Logf("%s, seed %d, %v: all was gone %v after the healing; %s", w.mode, w.seed, took.Round(second), clean.Round(second), w.figures())
 }

@@ -56,6 +56,7 @@ type slot struct {
 	mu      sync.Mutex
 	version int  // rises with each change of what follows
 	busy    bool // a write is under way
+	told    bool // that the audit moved it
 	given   bool // the outcome of a write could not be found out: nothing is claimed
 	state   state
 	history []string
@@ -143,6 +144,7 @@ type observation struct {
 	wrong   string // which invariant is broken, and how; empty where none is
 	gone    bool   // it expired, and is gone
 	carried bool   // its expiry key is another one than was written, for the same instant
+	moved   bool   // and that is one of the nursery's: the audit found it where nothing should be
 	stray   bool   // it lies in a generation that has retired
 }
 
@@ -163,6 +165,9 @@ func judge(s state, got *found, ended time.Time, target string, k known) (o obse
 		if s.late {
 			break // it may lie behind the cursor
 		}
+		if closed := stampedClosed(s, k.record); closed != "" {
+			o.wrong = "L4: " + closed
+		}
 		if past := passedBy(s, target, k); past != "" {
 			o.wrong = "L2: the cursor " + past + " stands past it"
 		}
@@ -170,7 +175,7 @@ func judge(s state, got *found, ended time.Time, target string, k known) (o obse
 	case !sameInstant(got.expiry, s.expiry.text):
 		o.wrong = fmt.Sprintf("S2: its expiry was %s and is %s", s.expiry.text, got.expiry)
 	default:
-		o.carried = true
+		o.carried, o.moved = true, strings.HasPrefix(got.expiry, "00000000.")
 		o.stray = stray(got.expiry, k.record)
 	}
 	return o
@@ -181,6 +186,21 @@ func sameInstant(a, b string) bool {
 	x, err := expirykey.Parse(a)
 	y, err2 := expirykey.Parse(b)
 	return err == nil && err2 == nil && x.Expires.Equal(y.Expires)
+}
+
+// stampedClosed says what is wrong where an entity was stamped with a generation
+// that no writer could take for open any more.
+func stampedClosed(s state, r generation.Record) string {
+	k, err := expirykey.Parse(s.expiry.text)
+	if err != nil {
+		return ""
+	}
+	for i, g := range r.Generations {
+		if sealed := r.SealedAt(i, 0); g.Number == k.Generation && !sealed.IsZero() && s.stamped.After(sealed.Add(-g.Slack)) {
+			return fmt.Sprintf("it was stamped at %v, and the generation was closed at %v", s.stamped.UTC(), g.Closed)
+		}
+	}
+	return ""
 }
 
 // stray reports whether an expiry key lies in a generation that has retired.

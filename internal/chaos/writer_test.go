@@ -23,14 +23,13 @@ type writer struct {
 	rand     *rand.Rand
 	slots    []*slot
 	pause    time.Duration // between two writes, on average
+	calm     bool          // what it writes lives long, and is seldom written again
 }
 
 const (
 	// writePatience is how long a write may take, which the locks of a dead
 	// transaction can hold up for a minute and more.
 	writePatience = 100 * time.Second
-	// badPatience is the same where the network may swallow the reply.
-	badPatience = 8 * time.Second
 )
 
 // serial makes each entity unlike any other.
@@ -48,7 +47,7 @@ func (w *writer) run(ctx context.Context) {
 func (w *writer) pick() *slot {
 	now := time.Now()
 	best := w.slots[w.rand.IntN(len(w.slots))]
-	if w.rand.IntN(2) == 0 {
+	if w.calm || w.rand.IntN(2) == 0 {
 		return best
 	}
 	distance := func(s *slot) time.Duration {
@@ -74,7 +73,11 @@ func (w *writer) expires(now time.Time) time.Time {
 	life := func(from, to time.Duration) time.Time {
 		return now.Add(from + time.Duration(w.rand.Int64N(int64(to-from)))).Truncate(time.Millisecond)
 	}
-	switch n := w.rand.IntN(100); {
+	n := w.rand.IntN(100)
+	if w.calm {
+		n = 80 + n/5
+	}
+	switch {
 	case n < 10:
 		return life(-4*second, 0) // it has expired already, and may be behind the cursor
 	case n < 55:
@@ -82,7 +85,7 @@ func (w *writer) expires(now time.Time) time.Time {
 	case n < 80:
 		return life(w.short/3, w.short)
 	case n < 92:
-		return life(w.short, w.medium)
+		return life(w.short, w.medium) // so long that it may be carried
 	case n < 98:
 		return life(time.Hour, 3*time.Hour) // for the whole run
 	default:
@@ -164,9 +167,11 @@ func (w *writer) write(s *slot) {
 	}
 }
 
+// patience is how long a write may take: less where the network may swallow the
+// reply, and so much less than the slack that what is late then is not late at all.
 func (w *writer) patience() time.Duration {
 	if w.bad {
-		return badPatience
+		return w.slack / 2
 	}
 	return writePatience
 }
