@@ -42,6 +42,8 @@ func TestChaos(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute, and real processes")
 	}
+	dir := t.TempDir()
+	program := sync.OnceValues(func() (string, error) { return build(dir) })
 	for _, m := range []emulator.Mode{emulator.Datastore, emulator.Native} {
 		name := strings.TrimSuffix(strings.TrimPrefix(string(m), "firestore-"), "-mode")
 		if *mode != "" && *mode != name {
@@ -49,7 +51,7 @@ func TestChaos(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			newWorld(t, m, name).run(t)
+			newWorld(t, m, name, program).run(t)
 		})
 	}
 }
@@ -149,9 +151,13 @@ type world struct {
 	operations, swept, carried, strays, retirements           atomic.Int64
 }
 
-func newWorld(t *testing.T, m emulator.Mode, name string) *world {
+func newWorld(t *testing.T, m emulator.Mode, name string, program func() (string, error)) *world {
 	e := emulator.Start(t, m)
-	w := &world{timing: steady, mode: m, host: e.Host, project: e.Project(t), program: program(t, *buildFlags), dir: t.TempDir(),
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{timing: steady, mode: m, host: e.Host, project: e.Project(t), program: path, dir: t.TempDir(),
 		shards: 3, seed: *seed, codes: map[string]int{}}
 	if *howLong < quickEnough {
 		w.timing = quick
@@ -318,9 +324,7 @@ func (w *world) startWriters(t *testing.T, ctx context.Context, group *sync.Wait
 			if bad {
 				wr.app = badApp
 			}
-			if wr.calm = calm; calm {
-				wr.pause *= 6
-			}
+			wr.calm = calm
 			for range idsEach {
 				wr.slots = append(wr.slots, w.newSlot(kind, target))
 			}

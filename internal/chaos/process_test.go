@@ -23,30 +23,14 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-// built is the program, built once for all tests of this binary.
-var built struct {
-	once sync.Once
-	dir  string
-	err  error
-}
-
-// program returns the path of a reaper built from this source.
-func program(t *testing.T, flags string) string {
-	t.Helper()
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "chaos-"); built.err != nil {
-			return
-		}
-		args := append([]string{"build", "-o", built.dir}, strings.Fields(flags)...)
-		out, err := exec.Command("go", append(args, "github.com/reaper-ttl/reaper/cmd/reaper")...).CombinedOutput()
-		if err != nil {
-			built.err = fmt.Errorf("build reaper: %w\n%s", err, out)
-		}
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
+// build builds reaper from this source, and returns the program's path.
+func build(dir string) (string, error) {
+	args := append([]string{"build", "-o", dir}, strings.Fields(*buildFlags)...)
+	out, err := exec.Command("go", append(args, "github.com/reaper-ttl/reaper/cmd/reaper")...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build reaper: %w\n%s", err, out)
 	}
-	return filepath.Join(built.dir, "reaper")
+	return filepath.Join(dir, "reaper"), nil
 }
 
 // A process runs reaper again and again, on a bad network.

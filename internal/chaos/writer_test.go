@@ -37,11 +37,23 @@ var serial atomic.Int64
 
 // run writes until ctx is done, and finishes the last write.
 func (w *writer) run(ctx context.Context) {
-	for ctx.Err() == nil {
-		w.write(w.pick())
-		sleep(ctx, time.Duration(w.rand.Int64N(int64(2*w.pause))))
+	pause := w.pause
+	for n := 0; ctx.Err() == nil; n++ {
+		if w.calm && n < len(w.slots) {
+			w.write(w.slots[n])
+		} else {
+			w.write(w.pick())
+		}
+		if w.calm && n == len(w.slots) {
+			pause *= calmer
+		}
+		sleep(ctx, time.Duration(w.rand.Int64N(int64(2*pause))))
 	}
 }
+
+// calmer is how much longer a calm writer waits between two writes, once each of
+// its entities is there.
+const calmer = 40
 
 // pick chooses a slot: mostly one that expires about now, or that is empty.
 func (w *writer) pick() *slot {
