@@ -8,10 +8,13 @@ BENCH       ?= BenchmarkTable
 BENCHFLAGS  ?=
 BENCHREPORT ?= $(CURDIR)/docs/benchmarks.md
 
-FOR   ?= 10m
-MATCH ?= .
+# How long fuzz (each target), chaos and prove go on.
+FOR        ?= 10m
+MATCH      ?= .
+MODE       ?=
+CHAOSFLAGS ?=
 
-.PHONY: test race fuzz lint bench demo build image ci
+.PHONY: test race fuzz lint bench chaos demo build image ci
 
 test: ## every test; those that need Google's emulator skip where it is missing
 	go test ./...
@@ -28,6 +31,9 @@ lint:
 
 bench: ## everything side by side; BENCHFLAGS="-rounds 3" changes sizes, BENCH=BenchmarkTable/memory has a part alone
 	go test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 120m ./bench -args -o "$(BENCHREPORT)" $(BENCHFLAGS)
+
+chaos: ## real processes on Google's emulators while everything breaks: FOR=30m, MODE=datastore or native, CHAOSFLAGS="-seed 7 -build -race -logs DIR"
+	EMULATOR_REQUIRED=1 go test -count 1 -v -timeout 0 -run TestChaos ./internal/chaos -args -for $(FOR) -mode '$(MODE)' $(CHAOSFLAGS)
 
 demo: ## fill a temporary store, sweep it, show what happened
 	go run ./cmd/reaper demo

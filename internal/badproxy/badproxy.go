@@ -155,7 +155,7 @@ func (p *Proxy) accept() {
 			client.Close()
 			continue
 		}
-		c, s := client.(*net.TCPConn), server.(*net.TCPConn) //nolint:errcheck,forcetypeassert // both were made for "tcp"
+		c, s := client.(*net.TCPConn), server.(*net.TCPConn) // both were made for "tcp"
 		l := &link{client: c, server: s, done: make(chan struct{})}
 		l.requests = &half{proxy: p, link: l, direction: Requests, from: c, to: s}
 		l.replies = &half{proxy: p, link: l, direction: Replies, from: s, to: c}
