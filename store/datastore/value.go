@@ -127,7 +127,7 @@ func jsonValue(raw any) any {
 	case *sdk.Key:
 		return FormatKey(v)
 	case sdk.GeoPoint:
-		return map[string]any{"lat": v.Lat, "lng": v.Lng}
+		return map[string]any{"lat": google.Float(v.Lat), "lng": google.Float(v.Lng)}
 	case float64:
 		return google.Float(v)
 	case []any:

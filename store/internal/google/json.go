@@ -82,8 +82,9 @@ func JSONText(v any) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		return strconv.Quote(fmt.Sprintf("%v", v)) // of a type that the clients do not have today
+	if err := e.Encode(v); err != nil { // of a type that the clients do not have today
+		b.Reset()
+		_ = e.Encode(fmt.Sprintf("%v", v)) // a string always has a form
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }
