@@ -169,9 +169,10 @@ func FuzzFieldPath(f *testing.F) {
 		if quoted, ok := strings.CutPrefix(path, "`"); ok {
 			var name bytes.Buffer // as the service reads it
 			for i := 0; i < len(quoted)-1; i++ {
-				if quoted[i] == '\\' {
+				switch quoted[i] {
+				case '\\':
 					i++
-				} else if quoted[i] == '`' {
+				case '`':
 					t.Fatalf("%q ends early in %q", a, path)
 				}
 				name.WriteByte(quoted[i])
