@@ -7,7 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -263,6 +265,53 @@ func (l *life) finish(t *testing.T, fsys vfs.FS, from int) {
 
 func changes(op errorfs.Op) bool { return op.Kind.ReadOrWrite() == errorfs.OpIsWrite }
 
+// torn is what a crash leaves that keeps all that was written, but for the end of
+// the log: any number of bytes of what was not synced there. A log cut between two
+// records is what shows a change that was made in two.
+func torn(fsys *vfs.MemFS, rng *rand.Rand) *vfs.MemFS {
+	synced, all := fsys.CrashClone(vfs.CrashCloneCfg{}), fsys.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rng})
+	names, err := all.List("db")
+	if err != nil {
+		panic(err)
+	}
+	slices.Sort(names)
+	for _, name := range slices.Backward(names) {
+		if strings.HasSuffix(name, ".log") {
+			name = all.PathJoin("db", name)
+			least := 0
+			if text, err := contents(synced, name); err == nil {
+				least = len(text)
+			}
+			text, err := contents(all, name)
+			if err != nil {
+				panic(err)
+			}
+			if least < len(text) {
+				text = text[:least+rng.IntN(len(text)-least)]
+			}
+			f, err := all.Create(name, vfs.WriteCategoryUnspecified)
+			if err == nil {
+				_, err = f.Write(text)
+				err = errors.Join(err, f.Sync(), f.Close())
+			}
+			if err != nil {
+				panic(err)
+			}
+			break
+		}
+	}
+	return all.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rng})
+}
+
+func contents(fsys vfs.FS, name string) ([]byte, error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(f)
+	return text, errors.Join(err, f.Close())
+}
+
 // TestLifeCrashes crashes the life of a store before each write and sync of each
 // file, keeping any part of what was not synced, and goes on with what is left.
 func TestLifeCrashes(t *testing.T) {
@@ -284,8 +333,12 @@ func TestLifeCrashes(t *testing.T) {
 		if !changes(op) || n.Add(1)%every != 0 {
 			return nil
 		}
-		percent := []int{0, 30, 70, 100}[clones.Add(1)%4]
-		c := crash{int(step.Load()), fsys.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}), make(chan struct{})}
+		c := crash{step: int(step.Load()), done: make(chan struct{})}
+		if percent := []int{0, 30, 70, 100, -1, -1}[clones.Add(1)%6]; percent >= 0 {
+			c.fs = fsys.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
+		} else {
+			c.fs = torn(fsys, rng)
+		}
 		crashes <- c
 		<-c.done // one at a time: each is a whole store in memory
 		return nil
