@@ -43,7 +43,7 @@ func newLife(t testing.TB, fsys vfs.FS) *life {
 	t.Helper()
 	common := sweep.Target{
 		Shards: 2, MaxAge: 1825 * 24 * time.Hour, Rewind: time.Hour, Overlap: 10 * time.Second,
-		Page: 7, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second, Pace: throttle.Limits{Unlimited: true},
+		Page: 4, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second, Pace: throttle.Limits{Unlimited: true},
 	}
 	keys, instants := common, common
 	keys.Target = store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text}
@@ -71,8 +71,8 @@ func newLife(t testing.TB, fsys vfs.FS) *life {
 		}
 		put(0, name, store.TextValue(k.String()), k.Expires)
 	}
-	for i := range 60 {
-		at := l.began.Add(time.Duration(i/3*3)*6*time.Minute + time.Minute) // three at one instant
+	for i := range 180 {
+		at := l.began.Add(time.Duration(i/9)*18*time.Minute + time.Minute) // nine at one instant
 		name := fmt.Sprintf("e-%03d", i)
 		stamp(name, i%7/6^1, expirykey.ShardOfName(name, 2), at) // every seventh in the nursery
 		put(1, name, store.InstantValue(at), at)
@@ -92,10 +92,14 @@ func (l *life) clock(step int) func() time.Time {
 	return func() time.Time { return l.began.Add(time.Duration(step)*10*time.Minute + time.Since(began)) }
 }
 
+func (l *life) run(ctx context.Context, s store.Store, now func() time.Time) sweep.Result {
+	return sweep.Run(ctx, sweep.Config{Store: s, Targets: l.targets, Apply: true, Workers: 2,
+		Grace: time.Second, Owner: "mortal", Now: now, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+}
+
 // sweep sweeps once.
 func (l *life) sweep(db *DB, step int, now func() time.Time) error {
-	res := sweep.Run(context.Background(), sweep.Config{Store: db, Targets: l.targets, Apply: true, Workers: 2,
-		Grace: time.Second, Owner: "mortal", Now: now, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	res := l.run(context.Background(), db, now)
 	for _, t := range res.Targets {
 		if t.Err != nil {
 			return t.Err
@@ -103,6 +107,35 @@ func (l *life) sweep(db *DB, step int, now func() time.Time) error {
 	}
 	if !res.Complete {
 		return fmt.Errorf("step %d: the sweep is not complete: %+v", step, res.Targets)
+	}
+	return nil
+}
+
+// A brief store has its sweep stopped in good order after some pages.
+type brief struct {
+	*DB
+	left atomic.Int64
+	stop context.CancelFunc
+}
+
+func (b *brief) Dispose(ctx context.Context, batch *store.Batch) error {
+	if b.left.Add(-1) == 0 {
+		b.stop()
+	}
+	return b.DB.Dispose(ctx, batch)
+}
+
+// sweepSome sweeps, and stops in the middle of ranges: their cursors then stand
+// between entities of one instant.
+func (l *life) sweepSome(db *DB, now func() time.Time, pages int64) error {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	b := &brief{DB: db, stop: stop}
+	b.left.Store(pages)
+	for _, t := range l.run(ctx, b, now).Targets {
+		if t.Err != nil {
+			return t.Err
+		}
 	}
 	return nil
 }
@@ -125,6 +158,9 @@ func (l *life) play(fsys vfs.FS, from int, at *atomic.Int64) (err error) {
 			if db, err = Open("db", Options{Now: now, FS: fsys}); err != nil {
 				return err
 			}
+		}
+		if err := l.sweepSome(db, now, int64(1+step%4)); err != nil {
+			return err
 		}
 		if err := l.sweep(db, step, now); err != nil {
 			return err
@@ -391,7 +427,7 @@ func TestLifeWithFaults(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			total := l.count(t, base, c.hits)
-			runs := int64(25)
+			runs := int64(20)
 			if testing.Short() {
 				runs = 5
 			}
