@@ -4,11 +4,13 @@ LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 IMAGE   ?= reaper:$(VERSION)
 
+FOR     ?= 1m
+
 BENCH       ?= BenchmarkTable
 BENCHFLAGS  ?=
 BENCHREPORT ?= $(CURDIR)/docs/benchmarks.md
 
-.PHONY: test race lint bench demo build image ci
+.PHONY: test race lint bench prove mutate demo build image ci
 
 test: ## every test; those that need Google's emulator skip where it is missing
 	go test ./...
@@ -22,6 +24,12 @@ lint:
 
 bench: ## everything side by side; BENCHFLAGS="-rounds 3" changes sizes, BENCH=BenchmarkTable/memory has a part alone
 	go test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 120m ./bench -args -o "$(BENCHREPORT)" $(BENCHFLAGS)
+
+prove: ## simulate lives that nobody has seen, for as long as FOR says
+	@go run ./internal/sim/prove -for $(FOR)
+
+mutate: ## put each deliberate bug into the program, and see that the simulation notices
+	go run ./internal/sim/mutate
 
 demo: ## fill a temporary store, sweep it, show what happened
 	go run ./cmd/reaper demo
