@@ -14,7 +14,7 @@ MATCH      ?= .
 MODE       ?=
 CHAOSFLAGS ?=
 
-.PHONY: test race fuzz lint bench chaos demo build image ci
+.PHONY: test race fuzz lint bench prove mutate chaos demo build image ci
 
 test: ## every test; those that need Google's emulator skip where it is missing
 	go test ./...
@@ -34,6 +34,11 @@ bench: ## everything side by side; BENCHFLAGS="-rounds 3" changes sizes, BENCH=B
 
 chaos: ## real processes on Google's emulators while everything breaks: FOR=30m, MODE=datastore or native, CHAOSFLAGS="-seed 7 -build -race -logs DIR"
 	EMULATOR_REQUIRED=1 go test -count 1 -v -timeout 0 -run TestChaos ./internal/chaos -args -for $(FOR) -mode '$(MODE)' $(CHAOSFLAGS)
+prove: ## simulate lives that nobody has seen, for as long as FOR says
+	@go run ./internal/sim/prove -for $(FOR)
+
+mutate: ## put each deliberate bug into the program, and see that the simulation notices
+	go run ./internal/sim/mutate
 
 demo: ## fill a temporary store, sweep it, show what happened
 	go run ./cmd/reaper demo

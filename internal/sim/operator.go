@@ -33,15 +33,15 @@ func (w *world) operate(d dice, c *clock) {
 	case 0, 1:
 		shards := pick(d.on("shards"), 0, 1, 2, 3, 4, 6)
 		if w.plan.target.Generations {
-			w.command(w.ctx, d, c, name, "advance", func(ctx context.Context, c sweep.Config, t sweep.Target) error {
+			w.try(d, c, name, "advance", func(ctx context.Context, c sweep.Config, t sweep.Target) error {
 				_, err := sweep.Advance(ctx, c, t, shards, d.on("force").yes(0.2))
 				return err
 			})
 		}
 	case 2:
-		w.command(w.ctx, d, c, name, "pause", change(func(r *generation.Record) { r.Paused = true }))
+		w.try(d, c, name, "pause", change(func(r *generation.Record) { r.Paused = true }))
 		w.sleep(d.on("pause lasts").between(time.Second, 5*time.Minute))
-		w.command(w.ctx, d.on("again"), c, name, "resume", change(func(r *generation.Record) { r.Paused = false }))
+		w.try(d.on("again"), c, name, "resume", change(func(r *generation.Record) { r.Paused = false }))
 	case 3:
 		if w.plan.has("pace") {
 			w.setPace(d, c, name)
@@ -119,6 +119,11 @@ func (w *world) configure(d dice) {
 		t.Policy.Every = time.Duration(pick(d.on("every"), 240, 400, 900)) * time.Second
 	}
 	w.note("operator", "configures", "", "", nil)
+}
+
+// try runs a command that may fail.
+func (w *world) try(d dice, c *clock, target, what string, do func(context.Context, sweep.Config, sweep.Target) error) {
+	_ = w.command(w.ctx, d, c, target, what, do)
 }
 
 // command runs a command of the program, in a process of its own.

@@ -230,7 +230,7 @@ func hash(key string) int {
 }
 
 // retired holds L4 as a generation retires.
-func (o *oracle) retired(by, target, kind string, generation int) {
+func (o *oracle) retired(by, kind string, generation int) {
 	for at, facts := range o.truth {
 		for key, f := range facts {
 			if at.kind == kind && f.formed && f.key.generation == generation && f.honest {

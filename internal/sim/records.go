@@ -65,7 +65,7 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 	}
 	for n := range was.generations {
 		if _, ok := is.generations[n]; !ok {
-			o.retired(by, new.Key, kind, n)
+			o.retired(by, kind, n)
 		}
 	}
 	for n, g := range is.generations {
