@@ -1,14 +1,17 @@
 # A static binary on nothing: no shell, no libc, no root.
 #   docker build --build-arg VERSION=v0.1.0 -t reaper .
+#   docker buildx build --platform linux/amd64,linux/arm64 --build-arg VERSION=v0.1.0 -t reaper .
 #   docker run --rm -v "$PWD/reaper.yaml:/config/reaper.yaml:ro" reaper sweep --config /config/reaper.yaml --store datastore:my-project
-FROM golang:1.26 AS build
+# Go compiles for the other platform here, instead of running under emulation.
+FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+ARG TARGETOS TARGETARCH
 WORKDIR /src
 # Modules first: this layer changes only with go.mod.
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 ARG VERSION=unknown
-RUN CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /out/reaper ./cmd/reaper
+RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /out/reaper ./cmd/reaper
 # Where an embedded store may be mounted, writable by the user below.
 RUN mkdir -p /out/data
 
@@ -21,6 +24,12 @@ COPY LICENSE /LICENSE
 USER 65532:65532
 WORKDIR /data
 EXPOSE 9464
+ARG VERSION=unknown
+LABEL org.opencontainers.image.title="reaper" \
+      org.opencontainers.image.description="Expiry garbage collection for Google Firestore" \
+      org.opencontainers.image.source="https://github.com/reaper-ttl/reaper" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}"
 # The binary is process 1, so it gets SIGTERM itself and saves its cursors.
 ENTRYPOINT ["/usr/local/bin/reaper"]
 CMD ["--help"]

@@ -8,17 +8,22 @@ BENCH       ?= BenchmarkTable
 BENCHFLAGS  ?=
 BENCHREPORT ?= $(CURDIR)/docs/benchmarks.md
 
-FOR        ?= 30m
+FOR   ?= 10m
+MATCH ?= .
+
 MODE       ?=
 CHAOSFLAGS ?=
 
-.PHONY: test race lint bench chaos demo build image ci
+.PHONY: test race fuzz lint bench chaos demo build image ci
 
 test: ## every test; those that need Google's emulator skip where it is missing
 	go test ./...
 
 race: ## the same with the race detector, in random order
 	go test -race -shuffle=on ./...
+
+fuzz: ## every fuzz target, each for FOR=10m; MATCH='config\.' has a part alone
+	bash .ci/fuzz '$(FOR)' '$(MATCH)'
 
 lint:
 	go vet ./...
@@ -27,7 +32,7 @@ lint:
 bench: ## everything side by side; BENCHFLAGS="-rounds 3" changes sizes, BENCH=BenchmarkTable/memory has a part alone
 	go test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 120m ./bench -args -o "$(BENCHREPORT)" $(BENCHFLAGS)
 
-chaos: ## real processes on Google's emulators while everything breaks: FOR=30m, MODE=datastore or native, CHAOSFLAGS="-seed 7 -build -race -logs DIR"
+chaos: ## real processes on Google's emulators while everything breaks, for FOR=10m; MODE=datastore or native has one alone, CHAOSFLAGS="-seed 7 -build -race -logs DIR"
 	EMULATOR_REQUIRED=1 go test -count 1 -v -timeout 0 -run TestChaos ./internal/chaos -args -for $(FOR) -mode '$(MODE)' $(CHAOSFLAGS)
 
 demo: ## fill a temporary store, sweep it, show what happened

@@ -196,6 +196,11 @@ func (c *Claim) keep() {
 			return
 		case <-tick.C:
 		}
+		select {
+		case <-c.stop: // both were there: the release writes all the same
+			return
+		default:
+		}
 		c.mu.Lock()
 		// Half a tick early is better than most of a tick late.
 		due := c.dirty || c.keeper.Now().Sub(c.saved) >= third-checkpointEvery/2

@@ -16,9 +16,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
+	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -208,13 +210,13 @@ func decode(rec store.Record) (Cursor, error) {
 		f.Fail("schema", "%d is not a version", v)
 	}
 	c := Cursor{
-		ID:       ID{Target: rec.Target, Namespace: f.Text("namespace"), Generation: int(f.Int("generation")), Shard: f.Text("shard")},
+		ID:       ID{Target: rec.Target, Namespace: f.Text("namespace"), Generation: int(number(f, "generation", expirykey.MaxGeneration)), Shard: f.Text("shard")},
 		Scope:    Scope{Kind: f.Text("kind"), Property: f.Text("property"), Layout: f.Text("layout"), Opened: f.Time("opened")},
-		Position: store.Position{Value: readValue(f, "position"), Key: f.Text("position_key")},
+		Position: readPosition(f, "position"),
 		Swept:    f.Time("swept"),
-		Deleted:  f.Int("deleted"),
+		Deleted:  number(f, "deleted", math.MaxInt64),
 		Rewind: Rewind{
-			Position: store.Position{Value: readValue(f, "rewind_position"), Key: f.Text("rewind_position_key")},
+			Position: readPosition(f, "rewind_position"),
 			Began:    f.Time("rewind_began"),
 			Done:     f.Time("rewind_done"),
 		},
@@ -224,14 +226,17 @@ func decode(rec store.Record) (Cursor, error) {
 		Throttled: f.Text("throttled_by"),
 		Lease: Lease{
 			Owner:    f.Text("owner"),
-			Token:    f.Int("token"),
-			Renewals: f.Int("renewals"),
+			Token:    number(f, "token", math.MaxInt64),
+			Renewals: number(f, "renewals", math.MaxInt64),
 			Until:    f.Time("lease_until"),
-			Length:   time.Duration(f.Int("lease_ms")) * time.Millisecond,
+			Length:   time.Duration(number(f, "lease_ms", int64(math.MaxInt64/time.Millisecond))) * time.Millisecond,
 			Released: f.Time("released"),
 		},
-		TargetRevision: f.Int("target_revision"),
+		TargetRevision: number(f, "target_revision", math.MaxInt64),
 		Revision:       rec.Revision,
+	}
+	if !(c.Rate >= 0) || math.IsInf(c.Rate, 1) {
+		f.Fail("rate", "%v is no rate", c.Rate)
 	}
 	if err := f.Err(); err != nil {
 		return Cursor{}, err
@@ -243,11 +248,30 @@ func decode(rec store.Record) (Cursor, error) {
 	return c, nil
 }
 
+// number reads an integer between 0 and most: a record with another one was
+// edited, and a lease or a count made of it would mean something else.
+func number(f *store.FieldReader, name string, most int64) int64 {
+	n := f.Int(name)
+	if n < 0 || n > most {
+		f.Fail(name, "%d is not between 0 and %d", n, most)
+		return 0
+	}
+	return n
+}
+
 func formatValue(v store.Value) string {
 	if v.Type == store.Instant {
 		return store.FormatTime(v.Time)
 	}
 	return v.Text
+}
+
+func readPosition(f *store.FieldReader, name string) store.Position {
+	p := store.Position{Value: readValue(f, name), Key: f.Text(name + "_key")}
+	if p.Value.Type == store.Missing && p.Key != "" {
+		f.Fail(name, "it is missing beside the key %q", p.Key)
+	}
+	return p
 }
 
 // readValue tells an instant from an expiry key by its form, since the record

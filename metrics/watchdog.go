@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -53,11 +54,11 @@ func (w *Watchdog) Saw(now time.Time, name string, l Look) {
 	r.due, r.held = l.OldestDue, l.Held
 }
 
-// Forget drops a range that is no more.
-func (w *Watchdog) Forget(name string) {
+// Only forgets all ranges but those named: the others are no more.
+func (w *Watchdog) Only(names map[string]bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.ranges, name)
+	maps.DeleteFunc(w.ranges, func(name string, _ *watched) bool { return !names[name] })
 }
 
 // Stuck returns the ranges that have had due entities and no progress for the

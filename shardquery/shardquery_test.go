@@ -148,74 +148,109 @@ func TestInstantRangesAndGapsCoverTheIndex(t *testing.T) {
 func TestReaderReadsEachEntryOnce(t *testing.T) {
 	for seed := range uint64(100) {
 		synctest.Test(t, func(t *testing.T) {
-			rng := rand.New(rand.NewPCG(seed, 3))
-			target, r := target, shardquery.Range{Generation: 1}
-			if seed%2 == 1 {
-				target, r = instants, shardquery.Range{Instants: true}
-			}
-			now := time.Now()
-			s := modelstore.New(time.Now)
-			var want []string
-			for i := range rng.IntN(200) {
-				at := now.Add(-time.Duration(rng.Int64N(int64(2000 * time.Hour))))
-				if rng.IntN(3) == 0 {
-					at = now.Add(-1000 * time.Hour) // many at one instant
-				}
-				name := fmt.Sprintf("e-%03d", i)
-				expiry := store.InstantValue(at)
-				if !r.Instants {
-					key, err := expirykey.New(1, 0, at)
-					if err != nil {
-						t.Fatal(err)
-					}
-					expiry = store.TextValue(key.String())
-				}
-				want = append(want, shown(expiry)+` "`+name+`"`)
-				_ = s.Put(t.Context(), target, "", []store.Entity{{Name: name, Expiry: expiry}})
-			}
-			slices.Sort(want)
-			dense := time.Duration(100+rng.IntN(1000)) * time.Hour // a query over more than this is too slow
-			s.Before = func(ctx context.Context, c modelstore.Call) error {
-				// Tombstones lie over the last 3,000 hours only.
-				from := now.Add(-3000 * time.Hour)
-				for _, v := range []store.Value{c.Query.Lo, c.Query.After.Value} {
-					if at, err := r.Expires(v); err == nil && at.After(from) {
-						from = at
-					}
-				}
-				to, err := r.Expires(c.Query.Hi)
-				switch {
-				case rng.IntN(10) == 0:
-					return fmt.Errorf("now and then: %w", store.ErrUnavailable)
-				case c.Query.Limit > 20 && rng.IntN(2) == 0:
-					return fmt.Errorf("%d at once: %w", c.Query.Limit, store.ErrTooLarge)
-				case err == nil && to.Sub(from) > dense:
-					<-ctx.Done()
-					return fmt.Errorf("too many tombstones: %w", ctx.Err())
-				}
-				return nil
-			}
-			var got []string
-			reader := newReader(s, target, r, store.Position{}, now, 1+rng.IntN(100))
-			var page store.Page
-			for more := true; more; {
-				var err error
-				if more, err = reader.Next(t.Context(), &page); err != nil {
-					t.Fatalf("seed %d: %v", seed, err)
-				}
-				at := store.Position{}
-				for _, e := range page.Entries {
-					got = append(got, shown(e.Value)+" "+e.Key)
-					at = e.Position()
-				}
-				if !at.IsZero() && rng.IntN(5) == 0 {
-					reader, more = newReader(s, target, r, at, now, 1+rng.IntN(100)), true // another process goes on
-				}
-			}
-			if !slices.Equal(got, want) {
-				t.Fatalf("seed %d: read %d entries, want %d, each once and in order", seed, len(got), len(want))
-			}
+			t.Logf("seed %d", seed)
+			readEachOnce(t, rand.New(rand.NewPCG(seed, 3)), seed%2 == 1)
 		})
+	}
+}
+
+// A script is a source of random numbers: what the fuzzer says, and then more.
+type script struct {
+	bytes []byte
+	rest  *rand.PCG
+}
+
+func (s *script) Uint64() (n uint64) {
+	if len(s.bytes) == 0 {
+		return s.rest.Uint64()
+	}
+	// The first byte is that which small numbers are made of.
+	n = uint64(s.bytes[0])<<56 | s.rest.Uint64()>>8
+	s.bytes = s.bytes[1:]
+	return n
+}
+
+// FuzzReader has the fuzzer choose what is there and which queries fail.
+func FuzzReader(f *testing.F) {
+	f.Add([]byte("\xff\x00\xff\x00"), false)
+	f.Add([]byte("what is there, and which queries fail"), true)
+	f.Fuzz(func(t *testing.T, text []byte, byInstant bool) {
+		synctest.Test(t, func(t *testing.T) {
+			readEachOnce(t, rand.New(&script{text, rand.NewPCG(1, 2)}), byInstant)
+		})
+	})
+}
+
+func readEachOnce(t *testing.T, rng *rand.Rand, byInstant bool) {
+	t.Helper()
+	target, r := target, shardquery.Range{Generation: 1}
+	if byInstant {
+		target, r = instants, shardquery.Range{Instants: true}
+	}
+	now := time.Now()
+	s := modelstore.New(time.Now)
+	var want []string
+	for i := range rng.IntN(200) {
+		at := now.Add(-time.Duration(rng.Int64N(int64(2000 * time.Hour))))
+		if rng.IntN(3) == 0 {
+			at = now.Add(-1000 * time.Hour) // many at one instant
+		}
+		name := fmt.Sprintf("e-%03d", i)
+		expiry := store.InstantValue(at)
+		if !r.Instants {
+			key, err := expirykey.New(1, 0, at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			expiry = store.TextValue(key.String())
+		}
+		want = append(want, shown(expiry)+` "`+name+`"`)
+		_ = s.Put(t.Context(), target, "", []store.Entity{{Name: name, Expiry: expiry}})
+	}
+	slices.Sort(want)
+	dense := time.Duration(100+rng.IntN(1000)) * time.Hour // a query over more than this is too slow
+	row := 0 // of failures
+	s.Before = func(ctx context.Context, c modelstore.Call) error {
+		// Tombstones lie over the last 3,000 hours only.
+		from := now.Add(-3000 * time.Hour)
+		for _, v := range []store.Value{c.Query.Lo, c.Query.After.Value} {
+			if at, err := r.Expires(v); err == nil && at.After(from) {
+				from = at
+			}
+		}
+		to, err := r.Expires(c.Query.Hi)
+		switch {
+		case rng.IntN(10) == 0 && row < 3: // a reader gives up where it is for ever
+			row++
+			return fmt.Errorf("now and then: %w", store.ErrUnavailable)
+		case c.Query.Limit > 20 && rng.IntN(2) == 0:
+			return fmt.Errorf("%d at once: %w", c.Query.Limit, store.ErrTooLarge)
+		case err == nil && to.Sub(from) > dense:
+			<-ctx.Done()
+			return fmt.Errorf("too many tombstones: %w", ctx.Err())
+		}
+		row = 0
+		return nil
+	}
+	var got []string
+	reader := newReader(s, target, r, store.Position{}, now, 1+rng.IntN(100))
+	var page store.Page
+	for more := true; more; {
+		var err error
+		if more, err = reader.Next(t.Context(), &page); err != nil {
+			t.Fatal(err)
+		}
+		at := store.Position{}
+		for _, e := range page.Entries {
+			got = append(got, shown(e.Value)+" "+e.Key)
+			at = e.Position()
+		}
+		if !at.IsZero() && rng.IntN(5) == 0 {
+			reader, more = newReader(s, target, r, at, now, 1+rng.IntN(100)), true // another process goes on
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("read %d entries, want %d, each once and in order", len(got), len(want))
 	}
 }
 

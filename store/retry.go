@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -17,6 +18,7 @@ func Retry(ctx context.Context, most time.Duration, op func() error) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval = 50 * time.Millisecond
 	wait.MaxInterval = 5 * time.Second
+	wait.RandomizationFactor = 0 // chance has it
 	var last error
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		last = op()
@@ -24,9 +26,41 @@ func Retry(ctx context.Context, most time.Duration, op func() error) error {
 			return struct{}{}, backoff.Permanent(last)
 		}
 		return struct{}{}, last
-	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(most))
+	}, backoff.WithBackOff(jittered{wait, ctx}), backoff.WithMaxElapsedTime(most))
 	if err != nil && last != nil && !errors.Is(err, last) {
 		return fmt.Errorf("%w (%w)", last, err)
 	}
 	return err
+}
+
+// jittered spreads the waits of another back-off over half to one and a half
+// times as long.
+type jittered struct {
+	backoff.BackOff
+	ctx context.Context
+}
+
+func (j jittered) NextBackOff() time.Duration {
+	d := j.BackOff.NextBackOff()
+	if d == backoff.Stop {
+		return d
+	}
+	return d/2 + time.Duration(Chance(j.ctx)*float64(d))
+}
+
+type chanceKey struct{}
+
+// WithChance returns a context in which what is left to chance, as how long to
+// wait before the next try, goes by chance: a function that returns numbers in
+// [0, 1) to any goroutine. A simulation repeats itself by it.
+func WithChance(ctx context.Context, chance func() float64) context.Context {
+	return context.WithValue(ctx, chanceKey{}, chance)
+}
+
+// Chance returns a random number in [0, 1).
+func Chance(ctx context.Context) float64 {
+	if chance, ok := ctx.Value(chanceKey{}).(func() float64); ok {
+		return chance()
+	}
+	return rand.Float64()
 }

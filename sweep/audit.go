@@ -69,6 +69,12 @@ func (p *pass) audit(ctx, work context.Context, ns string, anew bool) error {
 	if len(ground) == 0 {
 		return nil
 	}
+	if p.Apply { // who was killed at it gives nothing back
+		var err error
+		if cur, err = p.await(ctx, func() cursor.Cursor { return p.auditCursor(ns) }); err != nil {
+			return err
+		}
+	}
 	now := p.clock.Now()
 	r := shardquery.Range{Namespace: ns}
 	w := &worker{pass: p, r: r, ctx: ctx, work: work, horizon: now.Add(-p.target.Retention), first: cur, key: cur.Key(),

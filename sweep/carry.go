@@ -124,6 +124,7 @@ func (c *carrier) stamp(ops []store.Op) (err error) {
 		return err
 	}
 	counts := map[into]int{}
+	var places []into // in the order of the ops
 	keys := make([]expirykey.Key, len(ops))
 	for i := range ops {
 		if ops[i].To.Type == store.Missing {
@@ -136,9 +137,12 @@ func (c *carrier) stamp(ops []store.Op) (err error) {
 		if keys[i], err = c.key(ops[i].Entry.Key, expires); err != nil {
 			return err
 		}
-		counts[into{keys[i].Generation, keys[i].Shard}]++
+		at := into{keys[i].Generation, keys[i].Shard}
+		if counts[at]++; counts[at] == 1 {
+			places = append(places, at)
+		}
 	}
-	for at, n := range counts {
+	for _, at := range places {
 		if c.w.claim == nil {
 			break // a dry run waits for nothing
 		}
@@ -148,7 +152,7 @@ func (c *carrier) stamp(ops []store.Op) (err error) {
 			pacer = c.w.governor.open(throttle.State{}, func(l throttle.Limits) throttle.Limits { return l.Part(part) })
 			c.pacers[at] = pacer
 		}
-		if err := pacer.Await(c.w.ctx, n, c.w.waited); err != nil {
+		if err := pacer.Await(c.w.ctx, counts[at], c.w.waited); err != nil {
 			return errStopped
 		}
 	}

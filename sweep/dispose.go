@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -209,7 +208,7 @@ func (w *worker) settleEach(q store.Query, ops []store.Op, uncertain bool) error
 // backOff waits after a try that failed, longer each time, up to five seconds.
 func (w *worker) backOff(try int) error {
 	most := min(5*time.Second, 100*time.Millisecond<<min(try, 6))
-	return throttle.Sleep(w.ctx, most/2+rand.N(most/2))
+	return throttle.Sleep(w.ctx, most/2+time.Duration(store.Chance(w.ctx)*float64(most/2)))
 }
 
 func slow(err error) bool {

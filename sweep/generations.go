@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
@@ -61,6 +63,7 @@ func (p *pass) survey(ctx context.Context) error {
 	p.ranges = slices.DeleteFunc(slices.Clone(p.all), func(r shardquery.Range) bool {
 		return !p.due(r.Generation, p.cursor(r), now)
 	})
+	p.restsAndGone()
 	return nil
 }
 
@@ -257,7 +260,7 @@ func (p *pass) forget(ctx context.Context) error {
 		live[g.Number] = true
 		newest = max(newest, g.Number)
 	}
-	for _, c := range p.table {
+	for _, c := range slices.SortedFunc(maps.Values(p.table), func(a, b cursor.Cursor) int { return strings.Compare(a.Key(), b.Key()) }) {
 		if live[c.Generation] || c.Generation > newest {
 			continue
 		}
@@ -277,8 +280,10 @@ type stampRecord struct {
 // stampBy returns the target record, read not longer ago than a quarter of the
 // staleness: what is stamped by it commits while it is less than half as old.
 func (p *pass) stampBy(ctx context.Context) (generation.Record, error) {
-	p.stamping.Lock()
-	defer p.stamping.Unlock()
+	if err := p.stamping.enter(ctx); err != nil {
+		return generation.Record{}, err
+	}
+	defer p.stamping.leave()
 	now := p.Now()
 	age := max(now.Sub(p.stamp.sent), now.Round(0).Sub(p.stamp.sent.Round(0)))
 	if staleness, _ := p.stamp.Bounds(); p.stamp.Target != "" && age >= 0 && age <= staleness/4 {

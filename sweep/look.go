@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -80,7 +82,7 @@ func (p *pass) addKnown() {
 	for _, g := range p.record.Live() {
 		shards[g.Number] = g.Shards
 	}
-	for id := range p.table {
+	for _, id := range slices.SortedFunc(maps.Keys(p.table), func(a, b cursor.ID) int { return strings.Compare(a.Key(), b.Key()) }) {
 		n, live := shards[id.Generation]
 		shard, err := strconv.Atoi(id.Shard)
 		if err == nil && live && shard >= n && shard <= expirykey.MaxShard && slices.Contains(p.namespaces, id.Namespace) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -46,10 +47,10 @@ type pass struct {
 	limited    bool
 	horizon    time.Time // when the sweep began; each range takes its own at its claim
 
-	stamping sync.Mutex // guards stamp
+	stamping door // guards stamp
 	stamp    stampRecord
 
-	loading    sync.Mutex // held while the cursors are read
+	loading    door       // held while the cursors are read
 	mu         sync.Mutex // guards what follows
 	table      cursor.Table
 	loaded     time.Time // when the read of table was sent
@@ -77,7 +78,8 @@ func newPass(c Config, t Target, slots chan struct{}) *pass {
 	if t.Watchdog == nil {
 		t.Watchdog = &metrics.Watchdog{Patience: time.Hour}
 	}
-	p := &pass{Config: c, target: t, slots: slots, meter: new(store.Meter), throttled: map[throttle.Reason]time.Duration{}}
+	p := &pass{Config: c, target: t, slots: slots, meter: new(store.Meter), stamping: newDoor(), loading: newDoor(),
+		throttled: map[throttle.Reason]time.Duration{}}
 	p.Log = c.Log.With("target", t.Name)
 	began := c.Now()
 	p.began = began
@@ -125,7 +127,7 @@ func (p *pass) run(ctx, work context.Context) error {
 	p.countDue(ctx)
 	p.Progress.Ranges.Add(int64(len(p.ranges)))
 	queue := &queue{}
-	for _, r := range p.order() {
+	for _, r := range p.order(store.Chance(ctx)) {
 		queue.add(turn{r: r})
 	}
 	var group errgroup.Group
@@ -319,8 +321,10 @@ func patiently(ctx context.Context, call func(context.Context) error) error {
 
 // refresh reads the cursors again, unless somebody did since the given instant.
 func (p *pass) refresh(ctx context.Context, since time.Time) error {
-	p.loading.Lock()
-	defer p.loading.Unlock()
+	if err := p.loading.enter(ctx); err != nil {
+		return err
+	}
+	defer p.loading.leave()
 	p.mu.Lock()
 	fresh := !p.loaded.Before(since)
 	p.mu.Unlock()
@@ -477,11 +481,12 @@ func (p *pass) listNamespaces(ctx context.Context) error {
 }
 
 // order returns the ranges oldest generation first, the nursery last, and in
-// random order within a generation: two processes that begin together must not
-// meet at every range.
-func (p *pass) order() []shardquery.Range {
+// random order within a generation, which chance decides: two processes that begin
+// together must not meet at every range.
+func (p *pass) order(chance float64) []shardquery.Range {
 	list := slices.Clone(p.ranges)
-	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	rng := rand.New(rand.NewPCG(math.Float64bits(chance), 0))
+	rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	slices.SortStableFunc(list, func(a, b shardquery.Range) int { return age(a) - age(b) })
 	return list
 }
@@ -636,6 +641,23 @@ const (
 	settleEvery = 5 * time.Second
 	settleFor   = 90 * time.Second
 )
+
+// A door lets one in at a time, as a mutex does. Who waits before it, while another
+// one reads records, waits no longer than its context lasts.
+type door chan struct{}
+
+func newDoor() door { return make(door, 1) }
+
+func (d door) enter(ctx context.Context) error {
+	select {
+	case d <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (d door) leave() { <-d }
 
 // A turn is a range's place in the queue.
 type turn struct {

@@ -67,6 +67,12 @@ func (p *pass) publishEnd(res TargetResult) {
 	}
 	ended := p.Now()
 	m.Swept(t, how, ended.Sub(p.began), ended)
+	if p.record.Target == "" { // what was last known stands
+		return
+	}
+	p.governor.mu.Lock()
+	m.Paused(t, p.governor.reason() != "")
+	p.governor.mu.Unlock()
 	if res.Ranges == 0 { // it did not come as far
 		return
 	}
@@ -77,9 +83,23 @@ func (p *pass) publishEnd(res TargetResult) {
 		newest = max(newest, g.Number)
 	}
 	m.Generations(t, newest, len(p.record.Generations))
-	p.governor.mu.Lock()
-	m.Paused(t, p.governor.reason() != "")
-	p.governor.mu.Unlock()
+}
+
+// restsAndGone tells the watchdog of the ranges that are left alone, because nothing
+// in them is due, and of those that are no more. Another process may have done what
+// this one has last seen there.
+func (p *pass) restsAndGone() {
+	there := map[string]bool{}
+	for _, r := range p.all {
+		there[p.id(r).Key()] = true
+	}
+	p.target.Watchdog.Only(there)
+	for _, r := range p.ranges {
+		delete(there, p.id(r).Key())
+	}
+	for name := range there {
+		p.target.Watchdog.Saw(p.Now(), name, metrics.Look{})
+	}
 }
 
 // rate returns what the claimed ranges may have now, added up.

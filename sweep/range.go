@@ -67,7 +67,7 @@ func (p *pass) sweepRange(ctx, work context.Context, r shardquery.Range, again b
 	}
 	cur := p.cursor(r)
 	if again {
-		if cur, err = p.await(ctx, r); err != nil || cur.Lease.Owner != "" && p.keeper.Wait(cur) > 0 {
+		if cur, err = p.await(ctx, func() cursor.Cursor { return p.cursor(r) }); err != nil || cur.Lease.Owner != "" && p.keeper.Wait(cur) > 0 {
 			return leftToHolder, 0, err
 		}
 	}
@@ -419,11 +419,11 @@ func (w *worker) idle(now time.Time) error {
 	return err
 }
 
-// await waits while another worker holds the range: until its record moves,
-// then the range is its holder's business, or has stood still for one lease,
-// then it may be taken over. It returns the record as it is then.
-func (p *pass) await(ctx context.Context, r shardquery.Range) (cursor.Cursor, error) {
-	cur := p.cursor(r)
+// await waits while another worker holds the range, or the audit, whose record now
+// returns: until it moves, then that is its holder's business, or has stood still for
+// one lease, then it may be taken over. It returns the record as it is then.
+func (p *pass) await(ctx context.Context, now func() cursor.Cursor) (cursor.Cursor, error) {
+	cur := now()
 	began := p.Now()
 	defer func() { p.waited(throttle.ReasonLease, p.Now().Sub(began)) }()
 	for {
@@ -433,12 +433,12 @@ func (p *pass) await(ctx context.Context, r shardquery.Range) (cursor.Cursor, er
 		}
 		asked := p.Now()
 		if err := throttle.Sleep(ctx, min(wait, p.target.Lease/6)); err != nil {
-			return cur, fmt.Errorf("wait for %v: %w", r, errStopped)
+			return cur, fmt.Errorf("wait for %v: %w", cur.ID, errStopped)
 		}
 		if err := p.refresh(ctx, asked); err != nil {
 			return cur, err
 		}
-		next := p.cursor(r)
+		next := now()
 		if next.Revision != cur.Revision {
 			return next, nil
 		}

@@ -25,6 +25,8 @@ import (
 const (
 	// httpTimeout bounds every request, so that a client that hangs holds nothing.
 	httpTimeout = 10 * time.Second
+	// profileTimeout is what one of --pprof may take: 30 s are its tools' default.
+	profileTimeout = 2 * time.Minute
 	// readyTimeout bounds the look at the store that /readyz takes.
 	readyTimeout = 5 * time.Second
 	// clockEvery is how often a schedule looks at the clock.
@@ -98,7 +100,11 @@ func (a *app) serve(cmd *cobra.Command, later, profile bool) (err error) {
 	if err != nil {
 		return wrongUsage("--listen: %v", err)
 	}
-	server := &http.Server{Handler: d.handler(profile), ReadHeaderTimeout: httpTimeout, ReadTimeout: httpTimeout, WriteTimeout: 2 * httpTimeout, IdleTimeout: time.Minute,
+	writing := 2 * httpTimeout
+	if profile {
+		writing = profileTimeout
+	}
+	server := &http.Server{Handler: d.handler(profile), ReadHeaderTimeout: httpTimeout, ReadTimeout: httpTimeout, WriteTimeout: writing, IdleTimeout: time.Minute,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -231,6 +237,7 @@ func (d *daemon) handler(profile bool) http.Handler {
 		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	}
 	return mux

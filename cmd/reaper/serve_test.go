@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -117,7 +119,7 @@ func (d *daemonProcess) value(name string) float64 {
 // until waits for something to become true.
 func (d *daemonProcess) until(what string, ok func() bool) {
 	d.t.Helper()
-	for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(100 * time.Millisecond) { // a real process
+	for began := time.Now(); time.Since(began) < 4*time.Minute; time.Sleep(100 * time.Millisecond) { // a real process
 		if ok() {
 			return
 		}
@@ -196,25 +198,73 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// Two daemons share a target; what one leaves when it is killed the other takes over.
+// A pageLine is what a daemon says of a page at the log level debug.
+type pageLine struct {
+	Time                  time.Time
+	Message, Range, Owner string
+	Token                 int64
+}
+
+// pages returns the pages that it has written so far.
+func (d *daemonProcess) pages() (list []pageLine) {
+	for line := range strings.Lines(d.said()) {
+		var p pageLine
+		if err := json.Unmarshal([]byte(line), &p); err != nil {
+			d.t.Fatal(err)
+		}
+		if p.Message == "page" {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// Two daemons share a target; what one leaves when it is killed the other takes over,
+// and no range is ever in two hands.
 func TestServeTakesOver(t *testing.T) {
 	noRaces(t)
 	t.Parallel()
-	b, _, _ := newDatastore(t, servedTarget)
-	ndjson, live := sessions(8_000, time.Now())
+	b, _, _ := newDatastore(t, strings.ReplaceAll(servedTarget, "max: 100", "max: 10")) // so that both find work
+	ndjson, live := sessions(4_000, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
-	first, second := b.serve("--apply", "--schedule", "@every 1s"), b.serve("--apply", "--schedule", "@every 1s")
+	args := []string{"--apply", "--schedule", "@every 1s", "--log-level", "debug"}
+	first, second := b.serve(args...), b.serve(args...)
 	held := func(d *daemonProcess) float64 { return d.value(`reaper_leases_held{target="sessions"}`) }
-	first.until("both at work", func() bool { return held(first) > 0 && held(second) > 0 })
+	first.until("both at work", func() bool {
+		return len(first.pages()) > 3 && len(second.pages()) > 3 && held(first) > 0 && held(second) > 0
+	})
 	if err := first.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
+	killed := time.Now()
 	second.until("the end", func() bool {
 		st := b.status()
 		return st.OldestDue == nil && st.LastSweep != nil
 	})
 	b.wantLive(live)
 	second.stop()
+	<-first.gone
+
+	all := append(first.pages(), second.pages()...)
+	slices.SortStableFunc(all, func(a, b pageLine) int { return a.Time.Compare(b.Time) })
+	last := map[string]pageLine{}
+	taken, slowest := 0, time.Duration(0)
+	for _, p := range all {
+		before, ok := last[p.Range]
+		last[p.Range] = p
+		switch {
+		case !ok:
+		case p.Token < before.Token, p.Token == before.Token && p.Owner != before.Owner:
+			t.Errorf("range %s went from %s (token %d) to %s (token %d)", p.Range, before.Owner, before.Token, p.Owner, p.Token)
+		case p.Owner != before.Owner && p.Time.After(killed):
+			taken++
+			slowest = max(slowest, p.Time.Sub(killed))
+		}
+	}
+	if taken == 0 {
+		t.Error("nothing was taken over")
+	}
+	t.Logf("%d pages; %d ranges were taken over, the last one %v after the kill, with leases of 10 s", len(all), taken, slowest.Round(100*time.Millisecond))
 }
 
 // A daemon that may not delete says so, and a target that is paused waits.
@@ -231,8 +281,10 @@ func TestServeWithoutApply(t *testing.T) {
 	if v := d.value(`reaper_oldest_due_timestamp_seconds{target="sessions"}`); v == 0 {
 		t.Error("nothing is said to be due")
 	}
-	if code, _ := d.get("/debug/pprof/"); code != http.StatusOK {
-		t.Errorf("--pprof: %d", code)
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/profile?seconds=1"} {
+		if code, body := d.get(path); code != http.StatusOK {
+			t.Errorf("--pprof, %s: %d %s", path, code, body)
+		}
 	}
 	d.stop()
 	if n := len(b.dumped()); n != 100 {
@@ -290,4 +342,53 @@ func TestDeployedArguments(t *testing.T) {
 			t.Errorf("%s: reaper %s: %s", name, strings.Join(args, " "), r.log)
 		}
 	}
+}
+
+var (
+	delayFor  = flag.Duration("delay-for", 15*time.Second, "how long TestServeDelay goes on loading")
+	delayRate = flag.Int("delay-rate", 100, "entities that it loads in a second")
+)
+
+// TestServeDelay loads entities that expire a few seconds later, and says how late
+// they were deleted. With -delay-for 2m -delay-rate 500 it is what docs/operations.md
+// reports.
+func TestServeDelay(t *testing.T) {
+	noRaces(t)
+	b, _, _ := newDatastore(t, "targets:\n  - {name: sessions, kind: Session, shards: 8}\n")
+	b.must(strings.NewReader(""), "load") // the target record
+	d := b.serve("--apply", "--schedule", "@every 1s")
+	lines, in := io.Pipe()
+	loaded := make(chan int)
+	go func() {
+		n := 0
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for began := time.Now(); time.Since(began) < *delayFor; <-tick.C {
+			var text strings.Builder
+			for i := range *delayRate {
+				due := time.Now().Add(5*time.Second + time.Duration(i)*time.Second/time.Duration(*delayRate))
+				fmt.Fprintf(&text, `{"id":"d-%d","expires":%q}`+"\n", n, due.UTC().Format(time.RFC3339Nano))
+				n++
+			}
+			if _, err := io.WriteString(in, text.String()); err != nil {
+				t.Error(err)
+				break
+			}
+		}
+		in.Close()
+		loaded <- n
+	}()
+	b.must(lines, "load")
+	n := <-loaded
+	d.until("the last deletion", func() bool { return d.value(`reaper_deleted_entities_total{target="sessions"}`) == float64(n) })
+	var upTo []string
+	total := d.value(`reaper_deletion_delay_seconds_count{target="sessions"}`)
+	for _, le := range []string{"0.5", "1", "2", "3", "5", "10"} {
+		upTo = append(upTo, fmt.Sprintf("%.2f %% within %s s", 100*d.value(`reaper_deletion_delay_seconds_bucket{target="sessions",le="`+le+`"}`)/total, le))
+	}
+	t.Logf("%d entities at %d/s: %s", n, *delayRate, strings.Join(upTo, ", "))
+	if total != float64(n) {
+		t.Errorf("%v delays were measured", total)
+	}
+	d.stop()
 }

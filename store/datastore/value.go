@@ -127,12 +127,9 @@ func jsonValue(raw any) any {
 	case *sdk.Key:
 		return FormatKey(v)
 	case sdk.GeoPoint:
-		return map[string]any{"lat": v.Lat, "lng": v.Lng}
+		return map[string]any{"lat": google.Float(v.Lat), "lng": google.Float(v.Lng)}
 	case float64:
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return strconv.FormatFloat(v, 'g', -1, 64)
-		}
-		return v
+		return google.Float(v)
 	case []any:
 		out := make([]any, len(v))
 		for i, e := range v {

@@ -1,6 +1,8 @@
 package embedded
 
 import (
+	"errors"
+	"strings"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -27,7 +29,7 @@ type diskFile struct {
 // must returns only where err is nil.
 func (f *fault) must(err error) {
 	if err != nil {
-		f.set(classify("write to the disk", err))
+		f.set(classify("use the disk", err))
 		select {}
 	}
 }
@@ -45,7 +47,30 @@ func (d disk) Create(name string, category vfs.DiskWriteCategory) (vfs.File, err
 	for category == "pebble-compaction" && d.paused != nil && d.paused() {
 		<-time.After(pauseRecheck)
 	}
+	if strings.HasPrefix(d.PathBase(name), "marker.") {
+		d.fault.must(d.syncDir(d.PathDir(name)))
+	}
 	return d.file(d.FS.Create(name, category))
+}
+
+// syncDir makes the names in a directory durable. The engine does so once for a
+// marker and the file that the marker names: a disk that then keeps only the
+// marker has a store that cannot be opened.
+func (d disk) syncDir(dir string) error {
+	f, err := d.FS.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// List implements [vfs.FS]. The engine lists its directory once more at the end of
+// an opening, while it reads tables already; were it told that this failed, it
+// would take from under its own goroutines what they read with, and they panic.
+func (d disk) List(dir string) ([]string, error) {
+	names, err := d.FS.List(dir)
+	d.fault.must(err)
+	return names, nil
 }
 
 // OpenReadWrite implements [vfs.FS].

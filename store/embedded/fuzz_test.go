@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +21,21 @@ import (
 
 // A model is what a store should hold: a map, and nothing clever.
 type model map[string]store.Value
+
+// closed are the spans that were dropped.
+type closed [][2]string
+
+// refuses reports whether the value lies in a span, or one of its elements does.
+func (c closed) refuses(v store.Value) bool {
+	for _, e := range (model{"x": v}).index() {
+		for _, s := range c {
+			if e.value.Type == store.Text && s[0] <= e.value.Text && e.value.Text < s[1] {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 // entry is one row of the model's index.
 type entry struct {
@@ -114,7 +131,15 @@ var fuzzValues = []store.Value{
 	{Type: store.Instant, Time: noon}, {Type: store.Instant, Time: noon.Add(-time.Microsecond)},
 	{Type: store.List, Text: fmt.Sprintf(`[%q,%q]`, expiry(1).Text, expiry(2).Text)},
 	{Type: store.List, Text: fmt.Sprintf(`[3,null,%q,%q,true,[1]]`, expiry(3).Text, expiry(3).Text)}, {Type: store.List, Text: "[]"},
+	later(0), later(1),
 }
+
+// later is an expiry key of the next generation.
+func later(i int) store.Value { return store.TextValue("00000002" + expiry(i).Text[8:]) }
+
+var fuzzSpans = closed{{expiry(2).Text, expiry(3).Text}, {"00000002.0000.", "00000002.0000/"}, {"garbage", "garbage\x00"}, {"00000001.0000.\x00", "00000001.0000.1"}}
+
+var fuzzRecords = []string{"sessions.1.0000", "é%2F", "x"}
 
 func fuzzEntity(id string, v store.Value) store.Entity {
 	e := store.Entity{Name: id, Expiry: v}
@@ -143,11 +168,15 @@ func FuzzAgainstMap(f *testing.F) {
 	f.Add([]byte("0123456789abcdefghijklmnopqrstuvwxyz"))
 	f.Add(bytes.Repeat([]byte{0, 3, 1, 0, 4, 2, 1, 0, 9, 2, 1, 1, 5, 0, 3, 3, 7, 4}, 20))
 	f.Add(bytes.Repeat([]byte{0, 1, 17, 0, 4, 18, 0, 6, 1, 1, 255, 2, 0, 5, 1, 3, 1, 4, 5}, 12))
+	f.Add(bytes.Repeat([]byte{0, 1, 1, 0, 2, 5, 2, 6, 7, 19, 255, 1, 8, 20, 7, 1, 9, 3, 19, 10, 1, 1, 7, 11, 0, 11, 4, 6, 1}, 6))
+	f.Add(bytes.Repeat([]byte{10, 0, 1, 1, 10, 1, 2, 2, 10, 0, 3, 0, 10, 0, 7, 1, 10, 1, 5, 1, 6, 0, 11, 8, 0, 1, 6, 1, 6, 1}, 5))
 	f.Fuzz(func(t *testing.T, script []byte) {
-		fsys := vfs.NewMem()
+		fsys := vfs.NewCrashableMem()
 		db := openIn(t, fsys)
 		defer func() { closeDB(t, db) }()
 		m := make(model)
+		var shut closed
+		records := make(map[string]store.Record)
 		var stale []store.Entry // seen by an earlier scan
 		next := func() int {
 			if len(script) == 0 {
@@ -158,34 +187,62 @@ func FuzzAgainstMap(f *testing.F) {
 			return int(b)
 		}
 		for step := 0; len(script) > 0 && step < 200; step++ {
-			switch next() % 7 {
+			switch next() % 12 {
 			case 0, 1:
 				id, v := fuzzIDs[next()%len(fuzzIDs)], fuzzValues[next()%len(fuzzValues)]
 				other := fuzzIDs[next()%len(fuzzIDs)]
 				put := []store.Entity{fuzzEntity(id, v)}
 				if other != id {
 					put = append(put, fuzzEntity(other, fuzzValues[1]))
-					m[other] = fuzzValues[1]
 				}
-				m[id] = v
-				mustPut(t, db, put...)
+				err := db.Put(t.Context(), sessions, "", put)
+				if refused := shut.refuses(v); refused != errors.Is(err, store.ErrInvalid) || !refused && err != nil {
+					t.Fatalf("put of %v with %v dropped: %v", v, shut, err)
+				}
+				if err == nil {
+					m[other] = fuzzValues[1]
+					m[id] = v
+				}
 			case 2:
 				stale = scanAgainst(t, db, m, store.Value{}, store.Value{}, next()%7+1)
 			case 3:
 				lo, hi := fuzzValues[1+next()%16], fuzzValues[1+next()%16]
 				scanAgainst(t, db, m, lo, hi, next()%3+1)
 			case 4:
-				disposeAgainst(t, db, m, stale, next(), next()%4 == 0)
+				disposeAgainst(t, db, m, stale, shut, store.Value{}, next(), next()%4 == 0)
 			case 5:
 				id := fuzzIDs[next()%len(fuzzIDs)]
-				settleAgainst(t, db, m, id, next()%2 == 0)
+				settleAgainst(t, db, m, id, shut, []store.Verdict{store.Delete, store.Keep}[next()%2])
 			case 6:
-				if next()%4 == 0 {
+				switch next() % 4 {
+				case 0:
+					closeDB(t, db)
+					db = openIn(t, fsys)
+				case 1: // what was flushed is there after a crash
+					if err := db.Flush(); err != nil {
+						t.Fatal(err)
+					}
+					fsys = fsys.CrashClone(vfs.CrashCloneCfg{})
 					closeDB(t, db)
 					db = openIn(t, fsys)
 				}
+			case 7, 8:
+				to := fuzzValues[1+next()%(len(fuzzValues)-1)]
+				disposeAgainst(t, db, m, stale, shut, to, next(), next()%4 == 0)
+			case 9:
+				id := fuzzIDs[next()%len(fuzzIDs)]
+				settleAgainst(t, db, m, id, shut, store.CarryTo(fuzzValues[1+next()%(len(fuzzValues)-1)]))
+			case 10:
+				saveAgainst(t, db, records, fuzzRecords[next()%len(fuzzRecords)], next(), next())
+			case 11:
+				if pick := next(); pick%4 == 0 {
+					shut = dropAgainst(t, db, m, shut, fuzzSpans[pick/4%len(fuzzSpans)])
+				} else {
+					countAgainst(t, db, m)
+				}
 			}
 		}
+		recordsAgainst(t, db, records)
 		scanAgainst(t, db, m, store.Value{}, store.Value{}, 3)
 		countAgainst(t, db, m)
 		checkRows(t, db)
@@ -239,7 +296,7 @@ func scanAgainst(t *testing.T, db *DB, m model, lo, hi store.Value, limit int) (
 	return got
 }
 
-func disposeAgainst(t *testing.T, db *DB, m model, stale []store.Entry, pick int, dry bool) {
+func disposeAgainst(t *testing.T, db *DB, m model, stale []store.Entry, shut closed, to store.Value, pick int, dry bool) {
 	t.Helper()
 	byKey := make(map[string]string)
 	for _, id := range fuzzIDs {
@@ -248,14 +305,27 @@ func disposeAgainst(t *testing.T, db *DB, m model, stale []store.Entry, pick int
 	b := &store.Batch{Query: store.Query{Target: sessions}, DryRun: dry}
 	for i, e := range stale {
 		if pick>>(i%8)&1 == 1 {
-			b.Ops = append(b.Ops, store.Op{Entry: e})
+			op := store.Op{Entry: e}
+			if i%3 < 2 { // some are deleted beside those that are carried
+				op.To = to
+			}
+			b.Ops = append(b.Ops, op)
 		}
 	}
 	if pick%5 == 0 {
 		slices.Reverse(b.Ops) // out of order is allowed, if slow
 	}
-	if err := db.Dispose(t.Context(), b); err != nil {
-		t.Fatal(err)
+	hits := func(op store.Op) bool {
+		now, there := m[byKey[op.Entry.Key]]
+		return there && op.Entry.Value.Type != store.List && now == op.Entry.Value
+	}
+	refused := false
+	for _, op := range b.Ops {
+		refused = refused || op.To.Type != store.Missing && hits(op) && shut.refuses(to)
+	}
+	err := db.Dispose(t.Context(), b)
+	if refused != errors.Is(err, store.ErrInvalid) || !refused && err != nil {
+		t.Fatalf("carried to %v with %v dropped: %v", to, shut, err)
 	}
 	before := maps.Clone(m)
 	for _, op := range b.Ops {
@@ -265,10 +335,22 @@ func disposeAgainst(t *testing.T, db *DB, m model, stale []store.Entry, pick int
 		switch {
 		case !there:
 			want = store.Gone
+		case op.Entry.Value.Type != store.List && now == op.Entry.Value && op.To.Type != store.Missing:
+			if want = store.Carried; !dry && err == nil {
+				m[id] = to
+			}
 		case op.Entry.Value.Type != store.List && now == op.Entry.Value:
-			if want = store.Deleted; !dry {
+			if want = store.Deleted; !dry && err == nil {
 				delete(m, id)
 			}
+		case op.To.Type != store.Missing && now == op.To:
+			want = store.Carried // so it seems
+		}
+		if err != nil {
+			if op.Outcome == store.Deleted || op.Outcome == store.Carried {
+				t.Errorf("%s: outcome %d beside %v", op.Entry.Key, op.Outcome, err)
+			}
+			continue
 		}
 		if op.Outcome != want && !(op.Outcome == store.Gone && want == store.Changed && before[id] != m[id]) {
 			t.Errorf("%s: outcome %d, not %d: seen %v, now %v", op.Entry.Key, op.Outcome, want, op.Entry.Value, now)
@@ -279,15 +361,22 @@ func disposeAgainst(t *testing.T, db *DB, m model, stale []store.Entry, pick int
 	}
 }
 
-func settleAgainst(t *testing.T, db *DB, m model, id string, kill bool) {
+func settleAgainst(t *testing.T, db *DB, m model, id string, shut closed, verdict store.Verdict) {
 	t.Helper()
 	now, there := m[id]
-	verdict, want := store.Keep, store.Kept
-	if kill {
-		verdict, want = store.Delete, store.Deleted
-	}
-	if !there {
+	to, carry := verdict.To()
+	want, refused := store.Kept, there && carry && shut.refuses(to)
+	switch {
+	case refused:
+		want = store.Unknown
+	case !there:
 		want = store.Gone
+	case carry:
+		want = store.Carried
+		m[id] = to
+	case verdict == store.Delete:
+		want = store.Deleted
+		delete(m, id)
 	}
 	o, err := db.Settle(t.Context(), store.Query{Target: sessions}, store.Entry{Key: keyText(id)}, func(v store.Value) store.Verdict {
 		if v != now {
@@ -295,12 +384,79 @@ func settleAgainst(t *testing.T, db *DB, m model, id string, kill bool) {
 		}
 		return verdict
 	})
-	if err != nil || o != want {
+	if refused != errors.Is(err, store.ErrInvalid) || !refused && err != nil || o != want {
 		t.Errorf("settling %q: outcome %d, not %d; %v", id, o, want, err)
 	}
-	if kill {
-		delete(m, id)
+}
+
+// saveAgainst saves or removes a record from the revision that it has, or from
+// another.
+func saveAgainst(t *testing.T, db *DB, records map[string]store.Record, key string, what, number int) {
+	t.Helper()
+	old, there := records[key]
+	prev := old.Revision
+	if what%3 == 0 {
+		prev = []string{"", "other", old.Revision + "x"}[number%3]
 	}
+	r := store.Record{Sort: store.CursorRecord, Key: key, Target: "sessions", Revision: store.NewRevision(prev),
+		Fields: store.Fields{"number": int64(number), "text": "é\x00", "rate": float64(number), "list": []store.Fields{{"yes": true}, {}}}}
+	repeated := what%7 == 0 && there
+	switch {
+	case repeated: // the same again, from whatever revision
+		r = old
+	case what%5 == 0:
+		r.Fields = nil
+	}
+	err := db.Save(t.Context(), r, prev)
+	switch {
+	case repeated, r.Fields == nil && !there:
+		if err != nil {
+			t.Errorf("saving %q again: %v", key, err)
+		}
+	case prev != old.Revision:
+		if !errors.Is(err, store.ErrConflict) {
+			t.Errorf("saving %q from %q, where it is %q: %v", key, prev, old.Revision, err)
+		}
+	case err != nil:
+		t.Errorf("saving %q: %v", key, err)
+	case r.Fields == nil:
+		delete(records, key)
+	default:
+		records[key] = r
+	}
+}
+
+func recordsAgainst(t *testing.T, db *DB, records map[string]store.Record) {
+	t.Helper()
+	got := load(t, db)
+	var keys []string
+	for _, r := range got {
+		keys = append(keys, r.Key)
+		if !reflect.DeepEqual(r, records[r.Key]) {
+			t.Errorf("record %+v, not %+v", r, records[r.Key])
+		}
+	}
+	if want := slices.Sorted(maps.Keys(records)); !slices.Equal(keys, want) {
+		t.Errorf("the records %q, not %q", keys, want)
+	}
+}
+
+// dropAgainst drops a span, which only a well-formed entry in it prevents.
+func dropAgainst(t *testing.T, db *DB, m model, shut closed, s [2]string) closed {
+	t.Helper()
+	alive := false
+	for _, e := range m.index() {
+		_, err := expirykey.Parse(e.value.Text)
+		alive = alive || err == nil && !e.list && e.value.Type == store.Text && s[0] <= e.value.Text && e.value.Text < s[1]
+	}
+	err := db.Drop(t.Context(), sessions, s[0], s[1])
+	if alive != errors.Is(err, store.ErrConflict) || !alive && err != nil {
+		t.Fatalf("drop of %q with somebody there: %v; %v", s, alive, err)
+	}
+	if err != nil {
+		return shut
+	}
+	return append(shut, s)
 }
 
 func countAgainst(t *testing.T, db *DB, m model) {

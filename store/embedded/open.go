@@ -354,6 +354,7 @@ func probe(dir string, o Options, lock *pebble.Lock) (err error) {
 	defer f.rescue(&err)
 	cfg := settings(o, lock, f)
 	cfg.EventListener = engineEvents(f, func() {})
+	cfg.FS = o.FS // what fails while nothing is written is the engine's to report
 	cfg.ReadOnly = true
 	cfg.DisableAutomaticCompactions = true
 	engine, err := openEngine(dir, cfg, f)

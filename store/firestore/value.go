@@ -2,10 +2,7 @@ package firestore
 
 import (
 	"encoding/base64"
-	"encoding/json"
-	"math"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
@@ -64,13 +61,7 @@ func jsonValue(v *pb.Value) any {
 	case *pb.Value_IntegerValue:
 		return x.IntegerValue
 	case *pb.Value_DoubleValue:
-		if math.IsNaN(x.DoubleValue) || math.IsInf(x.DoubleValue, 0) {
-			return strconv.FormatFloat(x.DoubleValue, 'g', -1, 64)
-		}
-		if s := strconv.FormatFloat(x.DoubleValue, 'g', -1, 64); !strings.ContainsAny(s, ".e") {
-			return json.RawMessage(s + ".0") // else it would come back as an integer
-		}
-		return x.DoubleValue
+		return google.Float(x.DoubleValue)
 	case *pb.Value_TimestampValue:
 		return x.TimestampValue.AsTime().Format(time.RFC3339Nano)
 	case *pb.Value_StringValue:
@@ -80,7 +71,7 @@ func jsonValue(v *pb.Value) any {
 	case *pb.Value_ReferenceValue:
 		return x.ReferenceValue
 	case *pb.Value_GeoPointValue:
-		return map[string]any{"lat": x.GeoPointValue.GetLatitude(), "lng": x.GeoPointValue.GetLongitude()}
+		return map[string]any{"lat": google.Float(x.GeoPointValue.GetLatitude()), "lng": google.Float(x.GeoPointValue.GetLongitude())}
 	case *pb.Value_ArrayValue:
 		out := make([]any, len(x.ArrayValue.GetValues()))
 		for i, e := range x.ArrayValue.GetValues() {

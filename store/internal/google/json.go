@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 
@@ -62,13 +63,28 @@ func numbers(raw any, inArray bool) (any, error) {
 	return raw, nil
 }
 
+// Float returns a floating-point number for encoding as JSON: one that is whole
+// shows that it is none of the integers, as which it would otherwise come back.
+// What JSON has no form for is a string.
+func Float(f float64) any {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return strconv.FormatFloat(f, 'g', -1, 64)
+	}
+	text, err := json.Marshal(f)
+	if err != nil || bytes.ContainsAny(text, ".e") {
+		return f
+	}
+	return json.RawMessage(append(text, ".0"...))
+}
+
 // JSONText returns a tree of Go values as JSON, with <, > and & as they are.
 func JSONText(v any) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		return strconv.Quote(fmt.Sprintf("%v", v)) // of a type that the clients do not have today
+	if err := e.Encode(v); err != nil { // of a type that the clients do not have today
+		b.Reset()
+		_ = e.Encode(fmt.Sprintf("%v", v)) // a string always has a form
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }

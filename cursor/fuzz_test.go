@@ -1,0 +1,110 @@
+package cursor
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// FuzzDecode meddles with two fields of a cursor record: it is refused with a word
+// on which, or what was read is written again as it is read then.
+func FuzzDecode(f *testing.F) {
+	at := time.Date(2026, 11, 21, 12, 0, 0, 123456000, time.UTC)
+	whole := Cursor{
+		ID:       ID{Target: "sessions", Namespace: "eu", Generation: 3, Shard: "0007"},
+		Scope:    Scope{Kind: "Session", Property: "expiry_key", Layout: "generation", Opened: at},
+		Position: store.Position{Value: store.TextValue("00000003.0007.20261121T000730.855Z"), Key: `"s-1842"`},
+		Swept:    at, Deleted: 7, Rate: 500, RateUsed: at, Throttled: "ramp", TargetRevision: 12, Revision: "4-x",
+		Rewind: Rewind{Position: store.Position{Value: store.InstantValue(at), Key: "7"}, Began: at, Done: at},
+		Stock:  Stock{Next: at, Suspects: true, Emptied: at},
+		Lease:  Lease{Owner: "me", Token: 9, Renewals: 3, Until: at, Length: 30 * time.Second, Released: at},
+	}
+	base := whole.encode()
+	names := slices.Sorted(maps.Keys(base.Fields))
+	for i := range names {
+		for kind := range uint8(6) {
+			f.Add(uint8(i), kind, "2026-11-21T12:00:00.000000Z", int64(-1), uint8(0), uint8(9), "", 1e300)
+		}
+		f.Add(uint8(i), uint8(0), "", int64(0), uint8(i+1), uint8(1), "0000-01-01T00:00:00,000000Z", 0.0)
+		f.Add(uint8(i), uint8(1), "", int64(1<<62), uint8(i+2), uint8(0), "a/%2F\xff", 0.0)
+	}
+	f.Fuzz(func(t *testing.T, which1, kind1 uint8, text1 string, n int64, which2, kind2 uint8, text2 string, x float64) {
+		rec := base
+		rec.Fields = maps.Clone(base.Fields)
+		meddle(rec.Fields, names[int(which1)%len(names)], kind1, text1, n, x)
+		meddle(rec.Fields, names[int(which2)%len(names)], kind2, text2, n/2, -x)
+		ns, ok1 := rec.Fields["namespace"].(string)
+		shard, ok2 := rec.Fields["shard"].(string)
+		g, ok3 := rec.Fields["generation"].(int64)
+		if ok1 && ok2 && ok3 { // so that a record is not refused for its key alone
+			rec.Key = ID{Target: rec.Target, Namespace: ns, Generation: int(g), Shard: shard}.Key()
+		}
+		c, err := decode(rec)
+		if err != nil {
+			if len(err.Error()) < 20 || !reflect.DeepEqual(c, Cursor{}) {
+				t.Errorf("%+v beside %v", c, err)
+			}
+			return
+		}
+		if c.Generation < 0 || c.Deleted < 0 || c.Lease.Token < 0 || c.Lease.Length < 0 || !(c.Rate >= 0) {
+			t.Errorf("%+v is read as %+v", rec.Fields, c)
+		}
+		again, err := decode(c.encode())
+		if err != nil || again != c {
+			t.Errorf("%+v\nis written and read again as %+v; %v", c, again, err)
+		}
+		for _, values := range []store.Type{store.Text, store.Instant} {
+			got := Table{c.ID: c}.Get(c.ID, c.Scope, values)
+			if v := got.Position.Value.Type; v != store.Missing && v != values {
+				t.Errorf("%v for a target of type %d", got.Position, values)
+			}
+			if got.Lease.Token != c.Lease.Token {
+				t.Errorf("the token went from %d to %d", c.Lease.Token, got.Lease.Token)
+			}
+		}
+	})
+}
+
+// meddle gives a field another value, of any type.
+func meddle(fields store.Fields, name string, kind uint8, text string, n int64, x float64) {
+	switch kind % 10 {
+	case 0:
+		fields[name] = text
+	case 1:
+		fields[name] = n
+	case 2:
+		fields[name] = x
+	case 3:
+		fields[name] = n%2 == 0
+	case 4:
+		fields[name] = []store.Fields{{name: text}}
+	case 5:
+		delete(fields, name)
+	case 6:
+		fields[name] = nil
+	case 7:
+		fields[name] = int(n) // of a type that no driver makes
+	}
+}
+
+// FuzzKey: no two ranges have one key, and each is a name that every store takes.
+func FuzzKey(f *testing.F) {
+	f.Add("sessions", "eu", 1, "0003", "sessions", "", 1, "0003@eu")
+	f.Add("a.00000001", "", 1, "x", "a", "", 1, "00000001.x")
+	f.Add("a", "b%", 0, "\xff", "a", "b%25", 0, "%FF")
+	f.Fuzz(func(t *testing.T, target1, ns1 string, g1 int, shard1, target2, ns2 string, g2 int, shard2 string) {
+		a, b := ID{target1, ns1, g1, shard1}, ID{target2, ns2, g2, shard2}
+		if (a == b) != (a.Key() == b.Key()) {
+			t.Errorf("%+v and %+v have the keys %q and %q", a, b, a.Key(), b.Key())
+		}
+		for _, c := range a.Key() {
+			if c <= ' ' || c > '~' || c == '/' {
+				t.Errorf("the key %q", a.Key())
+			}
+		}
+	})
+}

@@ -1,0 +1,75 @@
+package sim
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A Hunt runs seeds, one after the other on each core, each in a bubble of its own.
+type Hunt struct {
+	First   uint64        // seed
+	Count   int           // seeds at the most; 0 is any number
+	For     time.Duration // no seed begins later; 0 is any time
+	Workers int           // seeds at the same time; 0 is one for each core
+	Stop    bool          // at the first violation
+	Without []string
+	Each    func(Report) // is told of each run, by one goroutine at a time; may be nil
+	Found   func(Report) // likewise, of each violation
+}
+
+// A Bag is what a hunt brought home.
+type Bag struct {
+	Seeds, Steps, Violations int
+	Took                     time.Duration
+	Counts                   map[string]int
+}
+
+// Run hunts.
+func (h Hunt) Run(t *testing.T) Bag {
+	began := time.Now()
+	workers := h.Workers
+	if workers == 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	bag := Bag{Counts: map[string]int{}}
+	var next, stopped atomic.Int64
+	var mu sync.Mutex
+	work := func() {
+		for stopped.Load() == 0 && (h.For == 0 || time.Since(began) < h.For) {
+			n := next.Add(1)
+			if h.Count > 0 && n > int64(h.Count) {
+				return
+			}
+			r := Run(t, Options{Seed: h.First + uint64(n-1), Without: h.Without})
+			mu.Lock()
+			bag.Seeds++
+			bag.Steps += r.Steps
+			for what, n := range r.Counts {
+				bag.Counts[what] += n
+			}
+			if h.Each != nil {
+				h.Each(r)
+			}
+			if r.Violation != nil {
+				bag.Violations++
+				if h.Found != nil {
+					h.Found(r)
+				}
+				if h.Stop {
+					stopped.Store(1)
+				}
+			}
+			mu.Unlock()
+		}
+	}
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(work)
+	}
+	all.Wait()
+	bag.Took = time.Since(began)
+	return bag
+}

@@ -1,0 +1,96 @@
+// Mutate puts deliberate bugs into the program, one after the other, and looks whether
+// the simulation notices. Nothing is written to the tree: the go command replaces the
+// files as it builds (go build -overlay).
+//
+//	go run ./internal/sim/mutate            all of them
+//	go run ./internal/sim/mutate NAME...    some
+//
+// A mutation is a file in testdata/mutations: what is wrong with it, the file that it
+// changes, and what is replaced by what. It ends with 1 where one was not caught within
+// -n seeds, did not build, or no longer finds its text.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/reaper-ttl/reaper/internal/sim"
+)
+
+func main() {
+	root := flag.String("root", ".", "the repository's `directory`")
+	most := flag.Int("n", 3000, "seeds that a mutation may take to be caught")
+	first := flag.Uint64("first", 1, "first `seed`")
+	flag.Parse()
+	if err := run(*root, *most, *first, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(root string, most int, first uint64, only []string) error {
+	list, err := sim.Mutations(filepath.Join(root, "internal/sim/testdata/mutations"))
+	if err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp("", "mutate")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	began, missed, tried := time.Now(), []string{}, 0
+	for _, m := range list {
+		if len(only) > 0 && !slices.Contains(only, m.Name) {
+			continue
+		}
+		tried++
+		result, caught := try(root, work, m, most, first)
+		if !caught {
+			missed = append(missed, m.Name)
+		}
+		fmt.Printf("%-34s %s\n", m.Name, result)
+	}
+	fmt.Printf("%d mutations, %d caught, %.0f s\n", tried, tried-len(missed), time.Since(began).Seconds())
+	if len(missed) > 0 {
+		return fmt.Errorf("not caught: %s", strings.Join(missed, ", "))
+	}
+	return nil
+}
+
+var (
+	count = regexp.MustCompile(`(?m)^(\d+) seeds, \d+ steps, .* (\d+) violations$`)
+	rule  = regexp.MustCompile(`(?m)^seed (\d+): (\w+) `)
+)
+
+// try builds one mutant and lets seeds loose on it.
+func try(root, work string, m sim.Mutation, most int, first uint64) (result string, caught bool) {
+	began := time.Now()
+	overlay, err := m.Overlay(root, work)
+	if err != nil {
+		return err.Error(), false
+	}
+	bin := filepath.Join(work, m.Name)
+	build := exec.Command("go", "build", "-overlay", overlay, "-o", bin, "./internal/sim/prove")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Sprintf("does not build: %v\n%s", err, out), false
+	}
+	defer os.Remove(bin)
+	out, _ := exec.Command(bin, "-n", fmt.Sprint(most), "-first", fmt.Sprint(first), "-stop", "-shrink=false").Output()
+	seeds := count.FindSubmatch(out)
+	found := rule.FindSubmatch(out)
+	switch {
+	case found != nil:
+		return fmt.Sprintf("caught by %s with seed %s in %.0f s: %s", found[2], found[1], time.Since(began).Seconds(), m.What), true
+	case seeds == nil:
+		return fmt.Sprintf("the simulation did not end as it should:\n%s", out), false
+	}
+	return fmt.Sprintf("NOT CAUGHT by %s seeds in %.0f s: %s", seeds[1], time.Since(began).Seconds(), m.What), false
+}

@@ -1,0 +1,141 @@
+package sim
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// startOperator lets somebody advance, reshard, pause, pace, configure and set clocks.
+func (w *world) startOperator() {
+	if !w.plan.has("operator") || w.dice.on("operator").yes(0.4) {
+		return
+	}
+	d := w.dice.on("operator")
+	c := w.newClock(d)
+	w.act(func() {
+		for n := int64(0); ; n++ {
+			d := d.at(n)
+			if !w.sleep(d.on("pause").between(20*time.Second, 8*time.Minute)) {
+				return
+			}
+			w.operate(d, c)
+		}
+	})
+}
+
+func (w *world) operate(d dice, c *clock) {
+	name := w.plan.name(d.on("target").below(w.plan.targets))
+	switch d.on("what").below(8) {
+	case 0, 1:
+		shards := pick(d.on("shards"), 0, 1, 2, 3, 4, 6)
+		if w.plan.target.Generations {
+			w.command(w.ctx, d, c, name, "advance", func(ctx context.Context, c sweep.Config, t sweep.Target) error {
+				_, err := sweep.Advance(ctx, c, t, shards, d.on("force").yes(0.2))
+				return err
+			})
+		}
+	case 2:
+		w.command(w.ctx, d, c, name, "pause", change(func(r *generation.Record) { r.Paused = true }))
+		w.sleep(d.on("pause lasts").between(time.Second, 5*time.Minute))
+		w.command(w.ctx, d.on("again"), c, name, "resume", change(func(r *generation.Record) { r.Paused = false }))
+	case 3:
+		if w.plan.has("pace") {
+			w.setPace(d, c, name)
+		}
+	case 4:
+		w.configure(d)
+	case 5, 6, 7:
+		if d.on("bounds").yes(0.4) {
+			w.configure(d.on("more"))
+		}
+		if i := d.on("clock").below(len(w.clocks)); w.plan.has("jump") {
+			w.clocks[i].set(d.on("jump").between(-40*time.Second, 40*time.Second))
+		}
+	}
+}
+
+func change(f func(*generation.Record)) func(context.Context, sweep.Config, sweep.Target) error {
+	return func(ctx context.Context, c sweep.Config, t sweep.Target) error {
+		_, err := sweep.Change(ctx, c, t, f)
+		return err
+	}
+}
+
+// setPace sets what the target may have, and tells the oracle before: from then on the
+// larger of old and new counts, until all know. Where the command failed, nobody knows
+// what counts, and windows are not looked at.
+func (w *world) setPace(d dice, c *clock, name string) {
+	most, total := generation.Rate{Set: true, PerSecond: pick(d.on("max"), 0.5297, 2.0173)}, generation.Rate{}
+	if d.on("unlimited").yes(0.5) {
+		most = generation.Rate{Set: true, Unlimited: true}
+	}
+	if !w.plan.suspends && d.on("total").yes(0.3) {
+		total = generation.Rate{Set: true, PerSecond: pick(d.on("per second"), 0.5333, 2.0557)}
+	}
+	rate := func(r generation.Rate, configured float64) float64 {
+		switch {
+		case !r.Set:
+			return configured
+		case r.Unlimited:
+			return math.Inf(1)
+		}
+		return r.PerSecond
+	}
+	configured := math.Inf(1)
+	if t := w.plan.target.Total.PerSecond; t > 0 {
+		configured = t
+	}
+	tell := func(most, total float64) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.pace.set(name, most, total)
+	}
+	tell(math.Inf(1), math.Inf(1))
+	err := w.command(w.ctx, d, c, name, "pace", change(func(r *generation.Record) { r.PaceMax, r.PaceTotal = most, total }))
+	if err == nil {
+		tell(rate(most, math.Inf(1)), rate(total, configured))
+	}
+}
+
+// configure gives processes that begin from now on other bounds for writers, or
+// another shard count or page.
+func (w *world) configure(d dice) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := &w.policy
+	switch d.on("configure").below(5) {
+	case 0, 3, 4:
+		t.Policy.Staleness = time.Duration(pick(d.on("staleness"), 15, 30, 60)) * time.Second
+		t.Policy.Slack = time.Duration(pick(d.on("slack"), 30, 60, 120)) * time.Second
+	case 1:
+		if t.Shards > 0 {
+			t.Shards = pick(d.on("shards"), 1, 2, 3, 4)
+		}
+	case 2:
+		t.Policy.Every = time.Duration(pick(d.on("every"), 240, 400, 900)) * time.Second
+	}
+	w.note("operator", "configures", "", "", nil)
+}
+
+// command runs a command of the program, in a process of its own.
+func (w *world) command(ctx context.Context, d dice, clock *clock, target, what string, do func(context.Context, sweep.Config, sweep.Target) error) error {
+	h := &handle{w: w, name: "operator", dice: d.on(what), clock: clock, died: make(chan struct{})}
+	var failed error
+	w.sweep(ctx, h, "operator", d, func(ctx context.Context, c sweep.Config) sweep.Result {
+		for _, t := range c.Targets {
+			if t.Name == target {
+				failed = do(ctx, c, t)
+			}
+		}
+		return sweep.Result{}
+	}, nil)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.note("operator", what, target, "", failed)
+	w.count(what)
+	return failed
+}

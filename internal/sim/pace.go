@@ -1,0 +1,87 @@
+package sim
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle/pacecheck"
+)
+
+// A pace holds P2: it writes down what every worker was granted, and which limits were
+// in force, and looks at each window of time in the end.
+type pace struct {
+	w       *world
+	commits map[string][]pacecheck.Commit  // by target
+	ranges  map[string][]pacecheck.Segment // limits of each range, by target
+	totals  map[string][]pacecheck.Segment // by target
+}
+
+func newPace(w *world) *pace {
+	p := &pace{w: w, commits: map[string][]pacecheck.Commit{}, ranges: map[string][]pacecheck.Segment{}, totals: map[string][]pacecheck.Segment{}}
+	t := w.plan.target
+	most, total := math.Inf(1), math.Inf(1)
+	if !t.Pace.Unlimited {
+		most = t.Pace.Max
+	}
+	if t.Total.PerSecond > 0 {
+		total = t.Total.PerSecond
+	}
+	for i := range w.plan.targets {
+		name := w.plan.name(i)
+		p.totals[name] = []pacecheck.Segment{{From: w.began, PerSecond: total}}
+		p.ranges[name] = []pacecheck.Segment{{From: w.began, PerSecond: most}}
+		if !t.Pace.Unlimited {
+			p.ranges[name] = pacecheck.Ramp(w.began, t.Pace.Start, t.Pace.Max, 200*time.Hour)
+		}
+	}
+	return p
+}
+
+// takesEffect is how long it may take until every worker knows of a change.
+const takesEffect = 30 * time.Second
+
+// set notes that an operator has set other limits: until everybody knows the larger
+// ones count.
+func (p *pace) set(target string, most, total float64) {
+	now := time.Now()
+	for list, rate := range map[*map[string][]pacecheck.Segment]float64{&p.ranges: most, &p.totals: total} {
+		segments := (*list)[target]
+		n := len(segments)
+		for n > 0 && segments[n-1].From.After(now) { // of a ramp that was to go on, or of a change that nobody knows yet
+			n--
+		}
+		before := segments[n-1].PerSecond
+		for _, s := range segments[n:] {
+			before = max(before, s.PerSecond)
+		}
+		(*list)[target] = append(segments[:n:n], pacecheck.Segment{From: now, PerSecond: max(before, rate)},
+			pacecheck.Segment{From: now.Add(takesEffect), PerSecond: rate})
+	}
+}
+
+// grant notes that a worker is about to write.
+func (p *pace) grant(h *handle, t store.Target, q store.Query, n int) {
+	at := rangeKey(t, q)
+	if p.w.oracle.leases[at].owner != h.holder {
+		at = auditShard
+	}
+	p.commits[t.Name] = append(p.commits[t.Name], pacecheck.Commit{Range: at, At: time.Now(), Count: n})
+}
+
+// check looks for windows with too much.
+func (p *pace) check() {
+	for i := range p.w.plan.targets {
+		name := p.w.plan.name(i)
+		trace := pacecheck.Trace{Page: p.w.plan.target.Page, Commits: p.commits[name], Ranges: map[string][]pacecheck.Segment{}, Total: p.totals[name]}
+		for _, c := range p.commits[name] {
+			if !strings.HasSuffix(c.Range, auditShard) {
+				trace.Ranges[c.Range] = p.ranges[name]
+			}
+		}
+		for _, e := range pacecheck.Check(trace) {
+			p.w.violate("P2", "%s: %v", name, e)
+		}
+	}
+}

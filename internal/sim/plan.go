@@ -1,0 +1,221 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// The kinds of store, as far as a sweep can tell them apart.
+const (
+	lookup   = "datastore, guard lookup" // a delete compares the expiry
+	query    = "datastore, guard query"  // likewise, all or nothing
+	none     = "datastore, guard none"   // a delete compares nothing
+	native   = "firestore native"        // a delete compares the version of the whole entity
+	embedded = "embedded"                // one process at a time; drops retired generations
+)
+
+// What can go wrong with a call. Each has a rate of its own in each seed.
+var faults = []string{
+	"refuse",     // an error; nothing happened
+	"pushback",   // a quota
+	"contention", // of a transaction
+	"locked",     // entities that nobody can write for a while
+	"toolarge",   // too many writes at once
+	"fail",       // an error that no patience helps against
+	"lost",       // it took effect, and the reply is an error
+	"late",       // the caller gives up, then it takes effect
+	"stall",      // nothing for longer than anyone waits
+	"slow",       // request or reply take seconds
+	"partial",    // some writes of a batch take effect, for the others there is an error
+}
+
+// What else can happen, or takes part. Shrinking leaves out one after the other.
+var features = slices.Concat(faults, []string{
+	"outage",                            // minutes in which nearly every call is refused
+	"stale",                             // scans show the index as it was some seconds ago
+	"kill", "stop", "freeze", "suspend", // of sweepers
+	"skew", "jump", // of clocks
+	"sweeper 2", "sweeper 3", "dry", "audit", "operator", "pace",
+	"follower", "lazy", "nursery", "straggler", "breaker", "wrongshard", "junk", // writers
+	"extend", "remove", "limits",
+})
+
+// A plan is what one seed makes of everything that can be chosen.
+type plan struct {
+	seed    uint64
+	dice    dice
+	without []string
+
+	mode       string
+	target     sweep.Target
+	targets    int
+	namespaces []string
+
+	sweepers int
+	workers  int
+	interval time.Duration // between two sweeps of a sweeper
+	serve    bool          // sweepers are processes that live on, not one for each sweep
+	busy     time.Duration // how long writers and faults go on
+	ids      int           // entities have so few names
+	ttl      time.Duration // most of them are shorter
+	writing  time.Duration // between two writes of a writer, about
+
+	rates    map[string]float64
+	outages  []span
+	lag      time.Duration // scans are no older than this
+	hasty    bool          // sweeps follow each other within seconds, and are stopped soon
+	suspends bool          // machines go to sleep, and their monotonic clocks with them
+	night    bool          // the audit at the end is left to the sweeps of days to come
+}
+
+type span struct{ from, to time.Duration } // since the beginning
+
+func (p *plan) has(feature string) bool { return !slices.Contains(p.without, feature) }
+
+// newPlan draws a plan.
+func newPlan(seed uint64, without []string) *plan {
+	d := dice(mix(seed ^ 0x5eed)).on("plan")
+	p := &plan{seed: seed, dice: dice(mix(seed ^ 0x5eed)), without: without, rates: map[string]float64{}}
+	p.mode = pick(d.on("mode"), lookup, lookup, query, none, native, native, embedded)
+	p.namespaces = pick(d.on("namespaces"), []string{""}, []string{""}, []string{""}, []string{"", "eu"})
+	p.targets = pick(d.on("targets"), 1, 1, 1, 1, 1, 2)
+	p.sweepers = pick(d.on("sweepers"), 1, 2, 2, 3)
+	for p.sweepers > 1 && !p.has(fmt.Sprint("sweeper ", p.sweepers)) {
+		p.sweepers--
+	}
+	if p.mode == embedded {
+		p.sweepers = 1
+	}
+	p.workers = pick(d.on("workers"), 1, 2, 4)
+	if p.targets > 1 {
+		p.workers = 1 // targets would compete for workers at one instant
+	}
+	p.interval = d.on("interval").between(40*time.Second, 4*time.Minute)
+	p.serve = d.on("serve").yes(0.5)
+	p.busy = d.on("busy").between(12*time.Minute, 45*time.Minute)
+	p.ids = 10 + d.on("ids").below(30)
+	p.ttl = d.on("ttl").between(4*time.Minute, 15*time.Minute)
+	p.writing = d.on("writing").between(15*time.Second, 60*time.Second)
+	p.night = d.on("night").yes(0.2)
+	p.drawTarget(d)
+	p.drawFaults(d)
+	// A total is shared by clocks that run equally fast: the program says so.
+	p.suspends = p.has("suspend") && p.target.Total.PerSecond == 0 && d.on("suspends").yes(0.5)
+	if p.paced() && d.on("hasty").yes(0.5) {
+		p.hasty, p.busy = true, min(p.busy, 8*time.Minute)
+	}
+	return p
+}
+
+// paced reports whether the configuration limits the pace.
+func (p *plan) paced() bool { return !p.target.Pace.Unlimited || p.target.Total.PerSecond > 0 }
+
+func (p *plan) drawTarget(d dice) {
+	seconds := func(what string, list ...int) time.Duration {
+		return time.Duration(pick(d.on(what), list...)) * time.Second
+	}
+	t := sweep.Target{
+		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text, Guard: store.GuardLookup},
+		Layout: "generation", Generations: true,
+		Shards:       pick(d.on("shards"), 1, 1, 2, 2, 3, 5),
+		Namespaces:   p.namespaces,
+		Retention:    seconds("retention", 0, 0, 0, 90, 600),
+		MaxAge:       30 * 24 * time.Hour,
+		Rewind:       seconds("rewind", 600, 1200, 2400),
+		Overlap:      seconds("overlap", 10, 10, 30),
+		Page:         pick(d.on("page"), 3, 3, 4, 5, 7),
+		Lease:        seconds("lease", 10, 15, 30) + 173*time.Millisecond, // no two timers are to meet
+		MaxClockSkew: 10 * time.Second,
+		Pace:         throttle.Limits{Unlimited: true},
+		Policy: generation.Policy{
+			Every: seconds("every", 240, 300, 420, 720), Ramp: seconds("ramp", 45, 60, 120),
+			Staleness: seconds("staleness", 15, 30, 60, 60), Slack: seconds("slack", 30, 60, 120),
+			Settle: pick(d.on("settle"), 0, 0, 0, 1, 2), Keep: pick(d.on("keep"), 1, 1, 1, 2, 3),
+		},
+	}
+	switch pick(d.on("layout"), 0, 0, 0, 0, 0, 0, 1, 2, 3) {
+	case 1:
+		t.Layout, t.Generations = "sharded", false
+	case 2:
+		t.Layout, t.Generations, t.Shards = "timestamp", false, 0
+		t.Property, t.Type = "expires", store.Instant
+	case 3:
+		t.Layout, t.Generations, t.Shards = "sharded-timestamp", false, 0
+		t.Property, t.Type, t.ShardProperty = "expires", store.Instant, "shard"
+		t.ShardValues = []store.Value{store.IntegerValue(7), store.IntegerValue(-1), store.IntegerValue(12)}
+	}
+	switch p.mode {
+	case query:
+		t.Guard, t.SingleValued = store.GuardQuery, true
+	case none:
+		t.Guard, t.SingleValued = store.GuardNone, true
+	}
+	if t.Type == store.Instant && (p.mode == query || p.mode == none) {
+		p.mode, t.Guard, t.SingleValued = lookup, store.GuardLookup, false // as the program demands
+	}
+	if len(p.namespaces) > 1 && d.on("star").yes(0.3) {
+		t.Namespaces = []string{"*"}
+	}
+	if p.has("pace") && d.on("pace").yes(0.25) {
+		start := pick(d.on("start"), 0.2137, 0.5171, 1.0191, 2.0371)
+		t.Pace = throttle.Limits{Start: start, Max: start * pick(d.on("max"), 1, 1, 1.5, 4)}
+	}
+	if p.has("pace") && d.on("total").yes(0.12) {
+		t.Total = throttle.Limit{PerSecond: pick(d.on("most"), 0.5231, 1.0373, 3.0119)}
+	}
+	if p.has("limits") && d.on("limits").yes(0.1) {
+		t.MaxDeletes = int64(1 + d.on("deletes").below(12))
+	}
+	if p.has("limits") && d.on("fraction").yes(0.05) {
+		t.MaxFraction = 0.5
+	}
+	p.target = t
+}
+
+func (p *plan) drawFaults(d dice) {
+	often := pick(d.on("often"), 0, 0.5, 1, 1, 2) // some seeds are calm, some are mad
+	for _, f := range faults {
+		if rate := pick(d.on("rate of "+f), 0, 0, 0.005, 0.02, 0.06); p.has(f) {
+			p.rates[f] = rate * often
+		}
+	}
+	if p.has("outage") && d.on("outage").yes(0.3) {
+		for i := range 1 + d.on("outages").below(2) {
+			from := d.on("begins").at(int64(i)).between(0, p.busy)
+			p.outages = append(p.outages, span{from, from + d.on("lasts").at(int64(i)).between(20*time.Second, 4*time.Minute)})
+		}
+	}
+	// Where an index is only eventually consistent, the design asks for settle.
+	if p.has("stale") && (p.target.Policy.Settle > 0 || !p.target.Generations) && p.mode != embedded && d.on("stale").yes(0.5) {
+		p.lag = d.on("lag").between(time.Second, 8*time.Second)
+	}
+}
+
+// String says what was drawn.
+func (p *plan) String() string {
+	t := p.target
+	s := fmt.Sprintf("%s; layout %s; %d targets, namespaces %q, %d shards, page %d; %d sweepers of %d workers every %v, serve %v; lease %v, overlap %v, rewind %v, retention %v; %+v; pace %+v, total %+v, max_deletes %d, max_fraction %g; %d ids, ttl %v, a write every %v; busy for %v",
+		p.mode, t.Layout, p.targets, t.Namespaces, t.Shards, t.Page, p.sweepers, p.workers, p.interval.Round(time.Second), p.serve,
+		t.Lease, t.Overlap, t.Rewind, t.Retention, t.Policy, t.Pace, t.Total, t.MaxDeletes, t.MaxFraction, p.ids, p.ttl.Round(time.Second), p.writing.Round(time.Second), p.busy.Round(time.Second))
+	var rates []string
+	for _, f := range faults {
+		if p.rates[f] > 0 {
+			rates = append(rates, fmt.Sprintf("%s %.3g", f, p.rates[f]))
+		}
+	}
+	s += "; faults: " + strings.Join(rates, ", ")
+	for _, o := range p.outages {
+		s += fmt.Sprintf("; outage from %v to %v", o.from.Round(time.Second), o.to.Round(time.Second))
+	}
+	if p.lag > 0 {
+		s += fmt.Sprintf("; scans up to %v old", p.lag.Round(time.Millisecond))
+	}
+	return s
+}

@@ -1,0 +1,90 @@
+// Prove runs the simulation for as long as it is told, over seeds that nobody has
+// seen, or runs one seed again.
+//
+//	go run ./internal/sim/prove -for 10m        fresh seeds
+//	go run ./internal/sim/prove -n 1000         so many
+//	go run ./internal/sim/prove -seed 4711      that one, with its history
+//
+// It shows each violation with the shortest history that still leads to it and the
+// command that repeats it, ends with 1 where there was one, and closes with exactly one
+// line that counts seeds, steps and violations.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/internal/sim"
+)
+
+func main() {
+	testing.Init()
+	var (
+		first   = flag.Uint64("first", 0, "first `seed`; 0 is a fresh one")
+		count   = flag.Int("n", 0, "so many seeds")
+		length  = flag.Duration("for", 0, "no seed begins later than this")
+		workers = flag.Int("workers", 0, "seeds at the same time; 0 is one for each core")
+		stop    = flag.Bool("stop", false, "stop at the first violation")
+		shrink  = flag.Bool("shrink", true, "look for the shortest history")
+		seed    = flag.Uint64("seed", 0, "run this `seed` again and show its history")
+		without = flag.String("without", "", "leave these features out, separated by commas")
+		until   = flag.Duration("until", 0, "with -seed: writers and faults stop then")
+		counts  = flag.Bool("counts", false, "show how often what happened")
+	)
+	flag.Parse()
+	var left []string
+	if *without != "" {
+		left = strings.Split(*without, ",")
+	}
+	if *count == 0 && *length == 0 {
+		*count = 1000
+	}
+	if *first == 0 {
+		*first = uint64(time.Now().UnixNano()) >> 10
+	}
+	// A bubble needs a test around it. The process ends in it: what comes after would
+	// add its own lines.
+	testing.Main(func(string, string) (bool, error) { return true, nil }, []testing.InternalTest{{Name: "prove", F: func(t *testing.T) {
+		if *seed > 0 {
+			os.Exit(again(t, sim.Options{Seed: *seed, Without: left, Until: *until, Trace: true}))
+		}
+		fmt.Fprintf(os.Stderr, "first seed: %d\n", *first)
+		bag := sim.Hunt{First: *first, Count: *count, For: *length, Workers: *workers, Stop: *stop, Without: left,
+			Found: func(r sim.Report) {
+				if !*shrink {
+					fmt.Printf("seed %d: %v\n", r.Options.Seed, r.Violation)
+					return
+				}
+				fmt.Println(sim.Shrink(t, r))
+			}}.Run(t)
+		if *counts {
+			for _, what := range slices.Sorted(maps.Keys(bag.Counts)) {
+				fmt.Printf("%9d %s\n", bag.Counts[what], what)
+			}
+		}
+		fmt.Printf("%d seeds, %d steps, %.0f seeds/s, %d violations\n", bag.Seeds, bag.Steps, float64(bag.Seeds)/bag.Took.Seconds(), bag.Violations)
+		os.Exit(min(1, bag.Violations))
+	}}}, nil, nil)
+}
+
+// again shows everything that happens in one seed.
+func again(t *testing.T, o sim.Options) int {
+	r := sim.Run(t, o)
+	fmt.Println(r.Plan)
+	for _, e := range r.Events {
+		fmt.Println(e)
+	}
+	violations := 0
+	if r.Violation != nil {
+		violations = 1
+		fmt.Println(r.Violation)
+	}
+	fmt.Printf("1 seeds, %d steps, 1 seeds/s, %d violations\n", r.Steps, violations)
+	return violations
+}

@@ -1,0 +1,219 @@
+package sim
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A targetFact is what a target record says, read field by field.
+type targetFact struct {
+	generations map[int]generationFact
+	newest      int
+	nursery     int
+	staleness   time.Duration
+	slack       time.Duration
+	paused      bool
+}
+
+type generationFact struct {
+	shards           int
+	closed           bool
+	staleness, slack time.Duration
+}
+
+func number(f store.Fields, name string) int {
+	n, _ := f[name].(int64)
+	return int(n)
+}
+
+func millis(f store.Fields, name string) time.Duration {
+	return time.Duration(number(f, name)) * time.Millisecond
+}
+
+func text(f store.Fields, name string) string {
+	s, _ := f[name].(string)
+	return s
+}
+
+func instant(f store.Fields, name string) time.Time {
+	t, _ := time.Parse(store.TimeLayout, text(f, name))
+	return t
+}
+
+func readTarget(f store.Fields) targetFact {
+	r := targetFact{generations: map[int]generationFact{}, nursery: number(f, "nursery_shards"),
+		staleness: millis(f, "staleness_ms"), slack: millis(f, "slack_ms")}
+	r.paused, _ = f["paused"].(bool)
+	list, _ := f["generations"].([]store.Fields)
+	for _, g := range list {
+		n := number(g, "number")
+		r.generations[n] = generationFact{number(g, "shards"), text(g, "closed") != "", millis(g, "staleness_ms"), millis(g, "slack_ms")}
+		r.newest = max(r.newest, n)
+	}
+	return r
+}
+
+// savedTarget is told of each change of a target record.
+func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
+	was, is := readTarget(old.Fields), readTarget(new.Fields)
+	if new.Fields == nil {
+		o.w.violate("L4", "%s removed the target record", by)
+		return
+	}
+	for n := range was.generations {
+		if _, ok := is.generations[n]; !ok {
+			o.retired(by, new.Key, kind, n)
+		}
+	}
+	for n, g := range is.generations {
+		before, known := was.generations[n]
+		switch {
+		case !known && n <= was.newest:
+			o.w.violate("L4", "%s brought generation %d back", by, n)
+		case !known:
+			o.w.count("opened")
+		case before.closed && !g.closed:
+			o.w.violate("L4", "%s opened generation %d again", by, n)
+		case g.shards != before.shards:
+			o.w.violate("L4", "%s gave generation %d other shards", by, n)
+		case g.closed && !before.closed:
+			o.closed[fmt.Sprint(new.Key, n)] = time.Now()
+			o.w.count("closed")
+		}
+	}
+	if is.newest < was.newest {
+		o.w.violate("L4", "%s took the newest generation, %d, away", by, was.newest)
+	}
+	o.w.targets[new.Key] = is
+}
+
+// A leaseFact is who holds a range, by the last write of its record.
+type leaseFact struct {
+	owner    string
+	token    int
+	renewals int
+	at       time.Time // of that write
+	lease    time.Duration
+}
+
+// savedCursor is told of each change of a cursor record. It holds L2 and L3.
+func (o *oracle) savedCursor(h *handle, old, new store.Record) {
+	now, key := time.Now(), new.Key
+	was := o.leases[key]
+	if new.Fields == nil {
+		if was.owner != "" && now.Sub(was.at) < was.lease && !o.void(h, was) {
+			o.w.violate("L3", "%s removed the record of %s, which %s holds", h.name, key, was.owner)
+		}
+		delete(o.leases, key)
+		return
+	}
+	is := leaseFact{text(new.Fields, "owner"), number(new.Fields, "token"), number(new.Fields, "renewals"), now, millis(new.Fields, "lease_ms")}
+	o.lease(h, key, was, is)
+	o.leases[key] = is
+	moved := text(old.Fields, "position") != text(new.Fields, "position") || text(old.Fields, "position_key") != text(new.Fields, "position_key")
+	if moved && text(new.Fields, "shard") != auditShard {
+		o.passed(h, new)
+	}
+}
+
+// void reports whether a lease is that of a process which cannot be any more, since
+// the store can be open in one only.
+func (o *oracle) void(h *handle, was leaseFact) bool {
+	return o.w.plan.mode == embedded && was.owner != h.holder
+}
+
+func (o *oracle) lease(h *handle, key string, was, is leaseFact) {
+	switch {
+	case is.token < was.token:
+		o.w.violate("L3", "%s: %s took the token of %s back from %d to %d", key, h.name, was.owner, was.token, is.token)
+	case is.owner == was.owner && is.token == was.token && is.renewals == was.renewals && is.owner != h.holder:
+		o.w.count("moved idle")
+		if since := is.at.Sub(was.at); was.owner != "" && since < was.lease && !o.void(h, was) {
+			o.w.violate("L3", "%s: %s moved the cursor that %s holds", key, h.name, was.owner)
+		}
+	case is.owner != "" && is.owner != h.holder:
+		o.w.violate("L3", "%s: %s wrote the lease of %s", key, h.name, is.owner)
+	case was.owner == "" && is.owner == "":
+		o.w.violate("L3", "%s: %s changed the token of a range that nobody holds", key, h.name)
+	case was.owner == h.holder && is.token == was.token: // renewed, or released
+		if is.owner == "" {
+			o.w.count("released")
+		}
+	case is.owner == "":
+		o.w.violate("L3", "%s: %s gave back what %s holds", key, h.name, was.owner)
+	case is.token == was.token:
+		o.w.violate("L3", "%s: %s claimed with the token of %s", key, h.name, was.owner)
+	case was.owner != "" && !o.void(h, was):
+		o.w.count("taken over")
+		if since := is.at.Sub(was.at); since < was.lease {
+			o.w.violate("L3", "%s: %s took over from %s, whose last write was %v ago; the lease is %v", key, h.name, was.owner, since, was.lease)
+		}
+	}
+}
+
+// passed holds L2: what a cursor has passed is gone, or is kept.
+func (o *oracle) passed(h *handle, r store.Record) {
+	t := o.w.plan.target
+	p := store.Position{Value: store.TextValue(text(r.Fields, "position")), Key: text(r.Fields, "position_key")}
+	if t.Type == store.Instant {
+		p.Value = store.InstantValue(instant(r.Fields, "position"))
+	}
+	ns, generation, shard := text(r.Fields, "namespace"), number(r.Fields, "generation"), text(r.Fields, "shard")
+	for key, f := range o.truth[place{text(r.Fields, "kind"), ns}] {
+		mine := f.formed && f.inOrder && f.honest && !o.suspect(f)
+		switch {
+		case !mine:
+		case t.Type == store.Text && (f.key.generation != generation || fmt.Sprintf("%04d", f.key.shard) != shard):
+		case t.ShardProperty != "" && f.shard.Text != shard:
+		case before(f.expiry, key, p):
+			o.w.violate("L2", "%s moved the cursor of %s to %q %s, past %s@%s: %v, committed %v ago", h.name, r.Key, text(r.Fields, "position"), p.Key, key, ns, f.expiry, time.Since(f.committed))
+		}
+	}
+}
+
+func (o *oracle) suspect(f *fact) bool {
+	t := o.w.plan.target
+	return f.expires.Before(time.Now().Add(-t.MaxAge - t.Retention))
+}
+
+// disposes holds L3 as a write of a sweep is sent: only who holds the range may.
+func (o *oracle) disposes(h *handle, t store.Target, q store.Query) {
+	if h.dry {
+		return
+	}
+	key := rangeKey(t, q)
+	if l := o.leases[key]; l.owner == h.holder {
+		return
+	}
+	if l := o.leases[cursorKey(t.Name, 0, auditShard, q.Namespace)]; l.owner == h.holder {
+		return
+	}
+	o.w.violate("L3", "%s writes in %s, which %q holds", h.name, key, o.leases[key].owner)
+}
+
+const auditShard = "audit"
+
+// rangeKey returns the key of the cursor record of the range that a query reads.
+func rangeKey(t store.Target, q store.Query) string {
+	switch {
+	case t.Type == store.Text && len(q.Lo.Text) >= 13:
+		n, _ := strconv.Atoi(q.Lo.Text[:8])
+		return cursorKey(t.Name, n, q.Lo.Text[9:13], q.Namespace)
+	case t.Type == store.Text:
+		return "" // whole generations
+	case t.ShardProperty != "":
+		return cursorKey(t.Name, 0, q.Shard.Text, q.Namespace)
+	}
+	return cursorKey(t.Name, 0, "0000", q.Namespace)
+}
+
+func cursorKey(target string, generation int, shard, namespace string) string {
+	key := fmt.Sprintf("%s.%08d.%s", target, generation, shard)
+	if namespace != "" {
+		key += "@" + namespace
+	}
+	return key
+}

@@ -1,0 +1,123 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// What is due must be gone after one sweep, after the next rewind or seal, after a full
+// round of the audit, or never goes.
+const (
+	afterSweep = iota + 1
+	afterRewind
+	afterAudit
+	stays
+)
+
+// level says when an entity that is due must be gone, once faults have stopped.
+func (o *oracle) level(f *fact) int {
+	t := o.w.plan.target
+	switch {
+	case !f.formed, o.suspect(f), t.Type == store.Text && o.w.outside(f.key.generation):
+		return stays
+	case t.ShardProperty != "" && f.shard.Text == "99":
+		return stays
+	case !f.honest:
+		return afterAudit
+	case !f.inOrder, f.beyond:
+		return afterRewind // shards past the last one are looked for at each rewind
+	}
+	return afterSweep
+}
+
+// comesRight runs sweeps without faults, and holds L1.
+func (w *world) comesRight() {
+	healthy := &clock{began: w.began}
+	for i := range w.plan.targets {
+		w.mu.Lock()
+		w.pace.set(w.plan.name(i), math.Inf(1), math.Inf(1))
+		w.mu.Unlock()
+		w.command(context.Background(), w.dice.on("resume").at(int64(i)), healthy, w.plan.name(i), "resume", change(func(r *generation.Record) {
+			r.Paused, r.PaceMax, r.PaceTotal = false, generation.Rate{}, generation.Rate{}
+		}))
+	}
+	w.healthy("one sweep", sweep.Run, afterSweep)
+	t := w.plan.target
+	for wait, step := w.untilSealed(); wait > 0 && w.running(); wait -= step {
+		time.Sleep(step)
+		w.healthy("a sweep between", sweep.Run, 0)
+	}
+	w.healthy("a rewind", sweep.Run, afterRewind)
+	if w.plan.night {
+		time.Sleep(25 * time.Hour)
+	} else {
+		w.healthy("an audit", sweep.Audit, 0)
+	}
+	w.healthy("a round of the audit", sweep.Run, afterAudit)
+	time.Sleep(4*w.plan.ttl + t.Retention + time.Minute)
+	w.healthy("a sweep at the end", sweep.Run, afterSweep)
+}
+
+// untilSealed returns how long it takes until all ranges were read from their start,
+// with a sweep at each step: a rewind or, of a generation, its sealing and that of those
+// for which it has to settle.
+func (w *world) untilSealed() (wait, step time.Duration) {
+	t := w.plan.target
+	step = t.Rewind / 2
+	wait = t.Rewind + step
+	if t.Generations {
+		p := w.targetsOf()[0].Policy
+		step = min(step, p.Every/2)
+		wait = max(wait, time.Duration(p.Settle+1)*(p.Every+step)+5*time.Minute+3*step)
+	}
+	return wait, step
+}
+
+// healthy sweeps by a process to which nothing happens. What was due when it began
+// must be gone then, up to a level.
+func (w *world) healthy(what string, do func(context.Context, sweep.Config) sweep.Result, level int) {
+	if !w.running() {
+		return
+	}
+	due := time.Now()
+	d := w.dice.on("healthy").at(int64(time.Since(w.began)))
+	h := &handle{w: w, name: "healthy", dice: d, clock: &clock{began: w.began}, died: make(chan struct{}), calm: true}
+	res := w.sweep(context.Background(), h, fmt.Sprintf("healthy-%d", time.Since(w.began)), d, do, func(c *sweep.Config) { c.Yes = true })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, t := range res.Targets {
+		if t.Error != "" || !t.Complete {
+			w.violate("L1", "%s, without faults, of %s: complete %v, %d ranges incomplete: %s", what, t.Name, t.Complete, t.Incomplete, t.Error)
+		}
+	}
+	w.oracle.compare(what, due, level)
+}
+
+// compare holds that what is due is gone, and that all else is as it was written.
+func (o *oracle) compare(what string, due time.Time, level int) {
+	for _, at := range o.w.places() {
+		for key, f := range o.truth[at] {
+			is := o.w.rowOrNone(at, key)
+			switch {
+			case is.key == "":
+				o.w.violate("S1", "%s@%s is not there, and nobody deleted it: %v", key, at.namespace, f.expiry)
+			case is.expiry != f.expiry || is.data != f.data || is.shard != f.shard:
+				o.w.violate("S2", "%s@%s is %v %q, and should be %v %q", key, at.namespace, is.expiry, is.data, f.expiry, f.data)
+			case o.level(f) <= level && !f.expires.Add(o.w.plan.target.Retention).After(due):
+				o.w.violate("L1", "after %s %s@%s is still there: %v, due %v before, committed %v before, in order %v, by a writer within the bounds %v",
+					what, key, at.namespace, f.expiry, due.Sub(f.expires.Add(o.w.plan.target.Retention)), due.Sub(f.committed), f.inOrder, f.honest)
+			}
+		}
+		for key := range o.w.db.rows[at] {
+			if o.truth[at][key] == nil {
+				o.w.violate("S1", "%s@%s is there, and should be gone", key, at.namespace)
+			}
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// chance makes what is left to chance depend on the seed and the instant alone.
+func (w *world) chance(ctx context.Context, d dice) context.Context {
+	return store.WithChance(ctx, func() float64 { return d.on("chance").at(int64(time.Since(w.began))).float() })
+}
+
+func (w *world) startSweepers() {
+	for i := range w.plan.sweepers {
+		d := w.dice.on("sweeper").at(int64(i))
+		s := &sweeper{w: w, number: i, dice: d, clock: w.newClock(d)}
+		w.clocks = append(w.clocks, s.clock)
+		w.act(s.run)
+	}
+}
+
+// nowhere is shared by all: what is measured is of no interest here.
+var nowhere = metrics.Nowhere()
+
+// A sweeper is a process that sweeps, again and again. Where it dies, another takes
+// its place.
+type sweeper struct {
+	w       *world
+	number  int
+	dice    dice
+	clock   *clock
+	life    int    // processes so far
+	opening string // of the store, where only one process can have it open
+}
+
+func (s *sweeper) run() {
+	w := s.w
+	for n := int64(0); ; n++ {
+		d := s.dice.at(n)
+		pause := d.on("pause").between(w.plan.interval/2, w.plan.interval*3/2)
+		if w.plan.hasty {
+			pause = d.on("pause").between(0, 4*time.Second)
+		}
+		if !w.sleep(pause) {
+			return
+		}
+		if !w.plan.serve || s.life == 0 {
+			s.life++
+		}
+		s.once(d)
+	}
+}
+
+// once sweeps once, or dies at it.
+func (s *sweeper) once(d dice) {
+	w := s.w
+	h := &handle{w: w, name: fmt.Sprintf("sweeper %d.%d", s.number, s.life), dice: s.dice.on("handle").at(int64(s.life)), clock: s.clock,
+		died: make(chan struct{}), end: w.drawEnding(d)}
+	h.dry = w.plan.has("dry") && d.on("dry").yes(0.04)
+	do := sweep.Run
+	if w.plan.has("audit") && d.on("audit").yes(0.04) {
+		do = sweep.Audit
+	}
+	if w.sweep(w.ctx, h, fmt.Sprintf("p%d-%d", s.number, s.life), d, do, nil); h.dead {
+		s.life++
+	}
+}
+
+// drawEnding draws what happens in the middle of a sweep.
+func (w *world) drawEnding(d dice) ending {
+	e := ending{after: 1 + d.on("after").below(pick(d.on("most"), 8, 40, 120))}
+	if d.on("later").yes(0.5) {
+		e.later = d.on("how much later").between(0, 30*time.Millisecond)
+	}
+	lease := w.plan.target.Lease
+	if how := pick(d.on("how"), "", "", "", "", "", "kill", "kill", "stop", "freeze", "suspend"); w.plan.has(how) {
+		e.how = how
+	}
+	if w.plan.hasty && w.plan.has("stop") && d.on("hasty").yes(0.8) {
+		e.how, e.after = "stop", 5+d.on("after").below(40)
+	}
+	e.lasts = d.on("lasts").between(0, 3*lease)
+	if d.on("long").yes(0.2) {
+		e.lasts = d.on("lasts").between(0, 15*time.Minute)
+	}
+	if e.how == "suspend" && !w.plan.suspends {
+		e.how = "freeze"
+	}
+	return e
+}
+
+// sweep runs the real thing in a process of its own.
+func (w *world) sweep(ctx context.Context, h *handle, owner string, d dice, do func(context.Context, sweep.Config) sweep.Result, change func(*sweep.Config)) sweep.Result {
+	if ctx.Err() != nil {
+		return sweep.Result{}
+	}
+	var s store.Store = h
+	h.holder = owner
+	if w.plan.mode == embedded {
+		select {
+		case w.door <- struct{}{}:
+			defer func() { <-w.door }()
+		case <-ctx.Done():
+			return sweep.Result{}
+		}
+		opening := fmt.Sprintf("opening %d", time.Since(w.began))
+		h.holder = opening + "/" + owner
+		s = &exclusive{h, opening}
+	}
+	ctx, h.kill = context.WithCancel(w.chance(ctx, h.dice))
+	defer h.kill()
+	c := sweep.Config{Store: s, Targets: w.targetsOf(), Apply: !h.dry, Workers: w.plan.workers, Owner: owner, Now: h.clock.now, Log: quiet, Metrics: nowhere,
+		Grace: pick(d.on("grace"), 7*time.Millisecond, time.Second, 8*time.Second)}
+	if change != nil {
+		change(&c)
+	}
+	res := do(ctx, c)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h.closed = true
+	w.count("sweeps")
+	for _, t := range res.Targets {
+		w.note(h.name, "swept", t.Name, fmt.Sprintf("complete %v, %d deleted, %d carried, retired %v", t.Complete, t.Deleted, t.Carried, t.Retired), t.Err)
+		if strings.Contains(t.Error, "internal error") {
+			w.violate("panic", "%s: %s", h.name, t.Error)
+		}
+		w.counts["strays"] += int(t.Strays)
+		w.counts["conflicts"] += int(t.Conflicts)
+		if t.Complete {
+			w.count("sweeps that came to their end")
+		}
+	}
+	return res
+}

@@ -1,0 +1,62 @@
+package sweep_test
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// FuzzGate has a gate's server answer anything, and a gate's file be called
+// anything: deletes go on only where it says 200, or where there is no such file.
+func FuzzGate(f *testing.F) {
+	for _, s := range []string{
+		"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 204 No Content\r\n\r\n", "HTTP/1.1 503 busy\r\n\r\nlater", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200\r\n\r\n",
+		"HTTP/1.1 0200 OK\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n", "200", "",
+	} {
+		f.Add("gone", []byte(s))
+	}
+	f.Add(".", []byte("HTTP/1.1 101 Switching Protocols\r\n\r\n"))
+	f.Add("a\x00b", []byte("HTTP/1.1 200 OK\r\n\r\n"))
+	f.Add("https:/x", []byte("\n"))
+	var answer atomic.Pointer[[]byte]
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 4096)) // the question, so that no reset overtakes the answer
+			_, _ = c.Write(*answer.Load())
+			c.Close()
+		}
+	}()
+	ask := sweep.OpenGate("http://" + l.Addr().String() + "/may/I")
+	f.Fuzz(func(t *testing.T, name string, text []byte) {
+		if !bytes.Contains(bytes.ToLower(text), []byte("location")) { // nobody else is to be asked
+			answer.Store(&text)
+			switch err := ask(t.Context()); {
+			case err == nil && !bytes.Contains(text, []byte("200")):
+				t.Errorf("the gate is open after %q", text)
+			case err != nil && !strings.HasPrefix(err.Error(), "gate"):
+				t.Errorf("%q: %v", text, err)
+			}
+		}
+		if name == "" || strings.HasPrefix(name, "http://") || strings.HasPrefix(name, "https://") {
+			return
+		}
+		_, missing := os.Stat(name)
+		if err := sweep.OpenGate(name)(t.Context()); (err == nil) != os.IsNotExist(missing) {
+			t.Errorf("%q: %v, where %v", name, err, missing)
+		}
+	})
+}

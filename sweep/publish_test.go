@@ -1,0 +1,148 @@
+package sweep_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A replica is a process that keeps running: it has metrics and a watchdog.
+type replica struct {
+	*epoch
+	registry *prometheus.Registry
+	c        sweep.Config
+}
+
+func (e *epoch) replica() *replica {
+	r := &replica{epoch: e, registry: prometheus.NewRegistry(), c: e.config()}
+	r.c.Metrics = metrics.New(metrics.Options{Registry: r.registry, Targets: []string{"sessions"}, Apply: true})
+	r.c.Targets = slices.Clone(r.c.Targets)
+	r.c.Targets[0].Watchdog = &metrics.Watchdog{Patience: 15 * time.Minute}
+	return r
+}
+
+func (r *replica) sweepOnce() sweep.TargetResult {
+	return sweep.Run(r.t.Context(), r.c).Targets[0]
+}
+
+// gauge returns the value of a gauge, without the prefix of its name.
+func (r *replica) gauge(name string) float64 {
+	r.t.Helper()
+	families, err := r.registry.Gather()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "reaper_"+name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	r.t.Fatalf("there is no %s", name)
+	return 0
+}
+
+// wantOldest wants the gauge to say when something became due; the zero time where
+// nothing is.
+func (r *replica) wantOldest(when string, at time.Time) {
+	r.t.Helper()
+	want := 0.0
+	if !at.IsZero() {
+		want = float64(at.UnixMilli()) / 1000
+	}
+	if got := r.gauge("oldest_due_timestamp_seconds"); got != want {
+		r.t.Errorf("%s the oldest due entity is of %v, want %v", when, time.UnixMilli(int64(got*1000)).UTC(), at)
+	}
+}
+
+// The oldest due instant is true when nothing is due, while a range fails, while the
+// target is paused, in a dry run, and where another replica did the work.
+func TestOldestDueIsTrue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := hourly
+		p.Keep = 30
+		e := newEpoch(t, p)
+		r := e.replica()
+		r.sweepOnce()
+		r.wantOldest("at first", time.Time{})
+
+		old := time.Now().Add(time.Minute)
+		e.stamped(1, 4, "old", old)
+		e.stamped(1, 4, "new", old.Add(30*time.Second))
+		time.Sleep(2 * time.Minute)
+		broken := true
+		e.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if broken && c.Method == "Dispose" {
+				return fmt.Errorf("not today: %w", store.ErrDenied)
+			}
+			return nil
+		}
+		r.sweepOnce()
+		r.wantOldest("where deletes fail", old)
+		change := func(f func(*generation.Record)) {
+			if _, err := sweep.Change(t.Context(), r.c, r.c.Targets[0], f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		change(func(rec *generation.Record) { rec.Paused = true })
+		fresh := e.replica() // one that has seen nothing yet
+		for _, q := range []*replica{r, fresh} {
+			q.sweepOnce()
+			q.wantOldest("where it is paused", old)
+			if q.gauge("paused") != 1 {
+				t.Error("it is not said to be paused")
+			}
+		}
+		change(func(rec *generation.Record) { rec.Paused = false })
+		dry := e.replica()
+		dry.c.Apply = false
+		dry.sweepOnce()
+		dry.wantOldest("in a dry run", old)
+		broken = false
+		fresh.sweepOnce()
+		fresh.wantOldest("after its own sweep", time.Time{})
+		if fresh.gauge("paused") != 0 {
+			t.Error("it is still said to be paused")
+		}
+		r.sweepOnce()
+		r.wantOldest("after another's sweep", time.Time{})
+
+		// What one replica has seen and another one disposed of, in a generation that is
+		// left alone from then on, and in the end is no more.
+		for _, gone := range []bool{false, true} {
+			rec := e.record()
+			number := rec.Generations[len(rec.Generations)-1].Number
+			at := time.Now().Add(3 * time.Hour)
+			name := fmt.Sprint("late-", number)
+			e.stamped(number, 4, name, at)
+			for time.Now().Before(at.Add(time.Minute)) {
+				fresh.sweepOnce()
+				time.Sleep(every)
+			}
+			e.stamped(number, 4, name+"-again", at.Add(time.Second))
+			broken = true
+			r.sweepOnce()
+			broken = false
+			for range 3 {
+				fresh.sweepOnce()
+				time.Sleep(every)
+			}
+			for gone && slices.ContainsFunc(e.record().Generations, func(g generation.Generation) bool { return g.Number == number }) {
+				fresh.sweepOnce()
+				time.Sleep(every)
+			}
+			r.sweepOnce()
+			r.wantOldest(fmt.Sprintf("where another replica did the work (retired: %v)", gone), time.Time{})
+		}
+	})
+}
