@@ -163,8 +163,8 @@ func (p *pass) auditGround(ns string) (list []stretch) {
 		for shard := range g.Shards {
 			r := shardquery.Range{Namespace: ns, Generation: g.Number, Shard: shard}
 			c := p.cursor(r)
-			if c.Rewind.Done.Before(p.grounds[g.Number].sealed) || c.Stock.Suspects {
-				continue // its own reads see to it
+			if c.Rewind.Done.Before(p.grounds[g.Number].sealed) || c.Stock.Suspects || c.Stock == (cursor.Stock{}) {
+				continue // its own reads see to it, or nobody has said yet where the survivors begin
 			}
 			from, to := expirykey.Range(g.Number, shard)
 			if !c.Stock.Next.IsZero() {

@@ -370,6 +370,41 @@ func TestAuditOfSealedGround(t *testing.T) {
 	})
 }
 
+// A sweep that began before the sealing reads ranges from their start after it, and
+// does not say what is left there: all of that is no stray.
+func TestAuditLeavesRangesAloneThatNobodyTookStockOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := hourly
+		p.Keep = 30
+		e := newEpoch(t, p)
+		e.target.Rewind = 5 * time.Minute
+		e.sweep()
+		for i := range 40 {
+			e.stamped(1, 4, fmt.Sprint("survivor-", i), time.Now().Add(40*time.Hour))
+		}
+		time.Sleep(p.Every)
+		e.sweep()
+		time.Sleep(p.Ramp)
+		e.sweep()
+		time.Sleep(time.Until(e.record().SealedAt(0, 0).Add(-time.Second)))
+		watch, late := e.s.Before, false
+		e.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Scan" && c.Query.Limit == e.target.Page && !late {
+				late = true
+				time.Sleep(2 * time.Second)
+			}
+			return watch(ctx, c)
+		}
+		c := e.config()
+		c.Workers = 1
+		sweep.Run(t.Context(), c)
+		sum := e.runFor(time.Hour)
+		if sum.Strays > 0 || e.carries > 0 || len(e.left()) != 40 {
+			t.Errorf("%d survivors were taken for strays; %d are left", sum.Strays, len(e.left()))
+		}
+	})
+}
+
 // A stray that cannot be settled stays before the audit's cursor, also where ground
 // behind it is done: it goes once it can, without waiting for another round.
 func TestAuditReturnsToWhatItCouldNotSettle(t *testing.T) {
