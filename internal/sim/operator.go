@@ -47,6 +47,10 @@ func (w *world) operate(d dice, c *clock) {
 			w.setPace(d, c, name)
 		}
 	case 4:
+		// Bounds that shrink matter most while writers still go by the larger ones.
+		for i := 0; i < 30 && d.on("wait").yes(0.7) && !w.closing() && w.sleep(10*time.Second); i++ {
+			continue
+		}
 		w.configure(d)
 	case 5, 6, 7:
 		if d.on("bounds").yes(0.4) {
@@ -101,6 +105,18 @@ func (w *world) setPace(d dice, c *clock, name string) {
 	}
 }
 
+// closing reports whether a generation was closed just now.
+func (w *world) closing() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, at := range w.oracle.closed {
+		if time.Since(at) < 20*time.Second {
+			return true
+		}
+	}
+	return false
+}
+
 // configure gives processes that begin from now on other bounds for writers, or
 // another shard count or page.
 func (w *world) configure(d dice) {
@@ -110,7 +126,7 @@ func (w *world) configure(d dice) {
 	switch d.on("configure").below(5) {
 	case 0, 3, 4:
 		t.Policy.Staleness = time.Duration(pick(d.on("staleness"), 15, 30, 60)) * time.Second
-		t.Policy.Slack = time.Duration(pick(d.on("slack"), 30, 60, 120)) * time.Second
+		t.Policy.Slack = time.Duration(pick(d.on("slack"), 30, 30, 60, 120)) * time.Second
 	case 1:
 		if t.Shards > 0 {
 			t.Shards = pick(d.on("shards"), 1, 2, 3, 4)
