@@ -355,7 +355,7 @@ var (
 func TestServeDelay(t *testing.T) {
 	noRaces(t)
 	b, _, _ := newDatastore(t, "targets:\n  - {name: sessions, kind: Session, shards: 2}\n") // one for 500 a second would do
-	b.must(strings.NewReader(""), "load") // the target record
+	b.must(strings.NewReader(""), "load")                                                    // the target record
 	d := b.serve("--apply", "--schedule", "@every 1s")
 	lines, in := io.Pipe()
 	loaded := make(chan int)
