@@ -161,6 +161,7 @@ func (h *handle) Load(ctx context.Context, sort store.RecordSort, target string)
 // Save implements store.Store.
 func (h *handle) Save(ctx context.Context, r store.Record, prev string) error {
 	c := call{method: "Save", key: r.Key, write: true}
+	c.mark = r.Sort == store.TargetRecord
 	if deadline, ok := ctx.Deadline(); ok && r.Sort == store.TargetRecord {
 		c.latest = deadline // servers know it, too
 	}

@@ -39,6 +39,7 @@ type ending struct {
 	how   string        // "", kill, stop, freeze or suspend
 	after int           // so many calls have taken effect, of which the last is not answered yet,
 	later time.Duration // or a little later
+	mark  bool          // or rather when it is about to save a target record, by what it believes to be the time
 	lasts time.Duration
 }
 
@@ -51,6 +52,7 @@ var (
 type call struct {
 	method, key string
 	write       bool
+	mark        bool      // it saves a target record
 	latest      time.Time // it takes no effect later; zero is any time
 	ops         int       // of Dispose
 }
@@ -125,7 +127,7 @@ func (h *handle) take(c call, f fate, effect func(fate) error, how string) error
 		w.count("late " + c.method)
 	}
 	w.note(h.name, c.method, c.key, how, err)
-	if h.calls++; h.end.how != "" && h.calls == h.end.after {
+	if h.calls++; !h.end.mark && h.end.how != "" && h.calls == h.end.after {
 		if h.end.later == 0 {
 			h.strike()
 		} else {
@@ -193,6 +195,12 @@ func (h *handle) arrive(c call) (f fate, frozen time.Duration, err error) {
 		return f, 0, errDead
 	}
 	w.steps++
+	if c.mark && h.end.mark && h.end.how != "" {
+		h.end.mark = false
+		if h.strike(); h.dead {
+			return f, 0, errDead
+		}
+	}
 	return h.fate(c), time.Until(h.thaw), nil
 }
 

@@ -135,7 +135,7 @@ func (p *plan) drawTarget(d dice) {
 		MaxClockSkew: 10 * time.Second,
 		Pace:         throttle.Limits{Unlimited: true},
 		Policy: generation.Policy{
-			Every: seconds("every", 240, 300, 420, 720), Ramp: seconds("ramp", 45, 60, 120),
+			Every: seconds("every", 240, 300, 420, 720), Ramp: seconds("ramp", 0, 10, 45, 60, 120),
 			Staleness: seconds("staleness", 15, 30, 60, 60), Slack: seconds("slack", 30, 60, 120, 120),
 			Settle: pick(d.on("settle"), 0, 0, 0, 1, 2), Keep: pick(d.on("keep"), 1, 1, 1, 2, 3),
 		},

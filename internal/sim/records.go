@@ -20,7 +20,7 @@ type targetFact struct {
 
 type generationFact struct {
 	shards           int
-	closed           bool
+	closed           time.Time // the mark
 	staleness, slack time.Duration
 }
 
@@ -50,7 +50,7 @@ func readTarget(f store.Fields) targetFact {
 	list, _ := f["generations"].([]store.Fields)
 	for _, g := range list {
 		n := number(g, "number")
-		r.generations[n] = generationFact{number(g, "shards"), text(g, "closed") != "", millis(g, "staleness_ms"), millis(g, "slack_ms")}
+		r.generations[n] = generationFact{number(g, "shards"), instant(g, "closed"), millis(g, "staleness_ms"), millis(g, "slack_ms")}
 		r.newest = max(r.newest, n)
 	}
 	return r
@@ -76,13 +76,16 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 			o.w.violate("L4", "%s brought generation %d back", by, n)
 		case !known:
 			o.w.count("opened")
-		case before.closed && !g.closed:
+		case !before.closed.IsZero() && g.closed.IsZero():
 			o.w.violate("L4", "%s opened generation %d again", by, n)
 		case g.shards != before.shards:
 			o.w.violate("L4", "%s gave generation %d other shards", by, n)
-		case g.closed && !before.closed:
+		case !g.closed.IsZero() && before.closed.IsZero():
 			o.closed[fmt.Sprint(new.Key, n)] = time.Now()
 			o.w.count("closed")
+			if time.Since(g.closed) > 10*time.Second {
+				o.w.count("closed late")
+			}
 		}
 	}
 	if is.newest < was.newest {

@@ -77,6 +77,7 @@ func (w *world) drawEnding(d dice) ending {
 	if d.on("later").yes(0.5) {
 		e.later = d.on("how much later").between(0, 30*time.Millisecond)
 	}
+	e.mark = d.on("mark").yes(0.15)
 	lease := w.plan.target.Lease
 	if how := pick(d.on("how"), "", "", "", "", "", "kill", "kill", "stop", "freeze", "suspend"); w.plan.has(how) {
 		e.how = how
