@@ -34,10 +34,16 @@ func (w *world) trouble(ctx context.Context, r *rand.Rand, proxy *badproxy.Proxy
 		one := []badproxy.Direction{badproxy.Requests, badproxy.Replies}[r.IntN(2)]
 		switch {
 		case n < 14:
+			if n < 7 { // in the middle of a transaction, whose locks are nobody's then
+				p.say("hold %d, and die", one)
+				proxy.Hold(one)
+				sleep(ctx, between(r, 0, w.lease/2))
+			}
 			if p.strike(ctx, r, syscall.SIGKILL) {
 				w.kills.Add(1)
 				p.say("killed")
 			}
+			proxy.Heal()
 		case n < 25:
 			w.freeze(ctx, p, r)
 		case n < 30:
