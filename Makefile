@@ -8,13 +8,13 @@ BENCH       ?= BenchmarkTable
 BENCHFLAGS  ?=
 BENCHREPORT ?= $(CURDIR)/docs/benchmarks.md
 
-FOR   ?= 10m
-MATCH ?= .
-
+# How long fuzz (each target), chaos and prove go on.
+FOR        ?= 10m
+MATCH      ?= .
 MODE       ?=
 CHAOSFLAGS ?=
 
-.PHONY: test race fuzz lint bench chaos demo build image ci
+.PHONY: test race fuzz lint bench prove mutate chaos demo build image ci
 
 test: ## every test; those that need Google's emulator skip where it is missing
 	go test ./...
@@ -32,8 +32,13 @@ lint:
 bench: ## everything side by side; BENCHFLAGS="-rounds 3" changes sizes, BENCH=BenchmarkTable/memory has a part alone
 	go test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 120m ./bench -args -o "$(BENCHREPORT)" $(BENCHFLAGS)
 
-chaos: ## real processes on Google's emulators while everything breaks, for FOR=10m; MODE=datastore or native has one alone, CHAOSFLAGS="-seed 7 -build -race -logs DIR"
+chaos: ## real processes on Google's emulators while everything breaks: FOR=30m, MODE=datastore or native, CHAOSFLAGS="-seed 7 -build -race -logs DIR"
 	EMULATOR_REQUIRED=1 go test -count 1 -v -timeout 0 -run TestChaos ./internal/chaos -args -for $(FOR) -mode '$(MODE)' $(CHAOSFLAGS)
+prove: ## simulate lives that nobody has seen, for as long as FOR says
+	@go run ./internal/sim/prove -for $(FOR)
+
+mutate: ## put each deliberate bug into the program, and see that the simulation notices
+	go run ./internal/sim/mutate
 
 demo: ## fill a temporary store, sweep it, show what happened
 	go run ./cmd/reaper demo

@@ -209,7 +209,7 @@ func readEachOnce(t *testing.T, rng *rand.Rand, byInstant bool) {
 	}
 	slices.Sort(want)
 	dense := time.Duration(100+rng.IntN(1000)) * time.Hour // a query over more than this is too slow
-	row := 0 // of failures
+	row := 0                                               // of failures
 	s.Before = func(ctx context.Context, c modelstore.Call) error {
 		// Tombstones lie over the last 3,000 hours only.
 		from := now.Add(-3000 * time.Hour)

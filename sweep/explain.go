@@ -35,8 +35,6 @@ var ErrUnknownEntity = errors.New("no entity can have this id")
 
 // Explain tells why an entity is still there, or is not. It writes nothing.
 func Explain(ctx context.Context, c Config, t Target, namespace string, id store.Entity) (Explanation, error) {
-	c.Apply, c.Progress = false, new(Progress)
-	p := newPass(c, t, nil)
 	x := Explanation{Target: t.Name, Namespace: namespace}
 	keyer, ok := c.Store.(store.Keyer)
 	if !ok {
@@ -47,21 +45,14 @@ func Explain(ctx context.Context, c Config, t Target, namespace string, id store
 		return x, fmt.Errorf("%w: %w", ErrUnknownEntity, err)
 	}
 	x.Key = key
-	if err := p.loadTable(ctx); err != nil {
+	p, missing, err := inspect(ctx, c, t)
+	if err != nil {
 		return x, err
 	}
-	rec, _, err := generation.Load(ctx, c.Store, t.Name)
-	missing := errors.Is(err, generation.ErrMissing)
-	if err != nil && !missing {
-		return x, err
-	}
-	if err := p.suits(rec, missing); err != nil {
-		return x, err
-	}
-	if p.record = rec; missing {
+	if missing {
 		p.record = FirstRecord(t, p.clock.Now())
+		p.governor.record = p.record
 	}
-	p.governor.record = p.record
 	p.namespaces = []string{namespace}
 	p.listRanges()
 	p.takeBearings(p.clock.Now())

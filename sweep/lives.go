@@ -24,20 +24,10 @@ type GenerationLife struct {
 // Lives lists the live generations of a target. It writes nothing and costs a
 // COUNT for each.
 func Lives(ctx context.Context, c Config, t Target) ([]GenerationLife, error) {
-	c.Apply, c.Progress = false, new(Progress)
-	p := newPass(c, t, nil)
-	if err := p.loadTable(ctx); err != nil {
+	p, missing, err := inspect(ctx, c, t)
+	if err != nil || missing {
 		return nil, err
 	}
-	rec, _, err := generation.Load(ctx, c.Store, t.Name)
-	missing := errors.Is(err, generation.ErrMissing)
-	if err != nil && !missing {
-		return nil, err
-	}
-	if err := p.suits(rec, missing); err != nil || missing {
-		return nil, err
-	}
-	p.record = rec
 	if err := p.listNamespaces(ctx); err != nil {
 		return nil, err
 	}

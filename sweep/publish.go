@@ -58,15 +58,8 @@ func (p *pass) publish() {
 func (p *pass) publishEnd(res TargetResult) {
 	p.publish()
 	m, t := p.Metrics, p.target.Name
-	how := metrics.Complete
-	switch {
-	case res.Error != "":
-		how = metrics.Failed
-	case !res.Complete:
-		how = metrics.Incomplete
-	}
 	ended := p.Now()
-	m.Swept(t, how, ended.Sub(p.began), ended)
+	m.Swept(t, res.Outcome(), ended.Sub(p.began), ended)
 	if p.record.Target == "" { // what was last known stands
 		return
 	}

@@ -58,27 +58,17 @@ type RangeStatus struct {
 // Status reads where a target stands: its records, and the first due entry of
 // each range. It writes nothing.
 func Status(ctx context.Context, c Config, t Target) (TargetStatus, error) {
-	c.Apply, c.Progress = false, new(Progress)
-	p := newPass(c, t, nil)
 	st := TargetStatus{Name: t.Name, Layout: t.Layout, Generations: []GenerationStatus{}, Ranges: []RangeStatus{}}
-	if err := p.loadTable(ctx); err != nil {
+	p, missing, err := inspect(ctx, c, t)
+	if err != nil || missing {
 		return st, err
 	}
-	rec, _, err := generation.Load(ctx, c.Store, t.Name)
-	if errors.Is(err, generation.ErrMissing) && len(p.table) == 0 {
-		return st, nil // nobody has swept or loaded it yet
-	}
-	if err := cmp.Or(p.suits(rec, errors.Is(err, generation.ErrMissing)), err); err != nil {
-		return st, err
-	}
-	p.record = rec
 	if err := p.listNamespaces(ctx); err != nil {
 		return st, err
 	}
 	p.listRanges()
 	p.takeBearings(p.clock.Now())
-	st.Generations, st.Paused = p.generations(), rec.Paused
-	p.governor.record = rec
+	st.Generations, st.Paused = p.generations(), p.record.Paused
 	slices.SortStableFunc(p.all, func(a, b shardquery.Range) int { return age(a) - age(b) })
 
 	horizon := p.clock.Now().Add(-t.Retention)
@@ -116,6 +106,23 @@ func Status(ctx context.Context, c Config, t Target) (TargetStatus, error) {
 		st.LastSweep = known(last)
 	}
 	return st, nil
+}
+
+// inspect returns a pass that has read the records and is to look only. Missing says
+// that nobody has swept or loaded the target yet.
+func inspect(ctx context.Context, c Config, t Target) (p *pass, missing bool, err error) {
+	c.Apply, c.Progress = false, new(Progress)
+	p = newPass(c, t, nil)
+	if err := p.loadTable(ctx); err != nil {
+		return p, false, err
+	}
+	rec, _, err := generation.Load(ctx, c.Store, t.Name)
+	missing = errors.Is(err, generation.ErrMissing)
+	if err != nil && !missing {
+		return p, false, err
+	}
+	p.record, p.governor.record = rec, rec
+	return p, missing, p.suits(rec, missing)
 }
 
 func (p *pass) rangeStatus(r shardquery.Range, cur cursor.Cursor) RangeStatus {

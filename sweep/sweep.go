@@ -127,6 +127,17 @@ func (r Result) Failed() bool {
 	return false
 }
 
+// Outcome returns how the sweep ended, in the words of metrics.
+func (r TargetResult) Outcome() metrics.Result {
+	switch {
+	case r.Error != "":
+		return metrics.Failed
+	case !r.Complete:
+		return metrics.Incomplete
+	}
+	return metrics.Complete
+}
+
 // errStopped is why ranges end early when the sweep was asked to stop.
 var errStopped = errors.New("stopped")
 

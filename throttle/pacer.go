@@ -26,11 +26,6 @@ type Pacer struct {
 	waiting bool
 }
 
-// NewPacer returns a pacer with a fixed limit and an empty bucket.
-func NewPacer(now func() time.Time, l Limit, page int) *Pacer {
-	return Open(now, Limits{Start: l.PerSecond, Max: l.PerSecond, Unlimited: l.Unlimited}, State{}, page)
-}
-
 // Open returns a pacer with an empty bucket that goes on from what was kept.
 func Open(now func() time.Time, l Limits, kept State, page int) *Pacer {
 	return &Pacer{now: now, pace: NewPace(now(), l, kept, page), changed: make(chan struct{})}
@@ -43,18 +38,8 @@ func (p *Pacer) Burst(page int) int {
 	return p.pace.Burst(p.now(), page)
 }
 
-// Wait blocks until n entities may be deleted, or ctx is done. It returns how
-// long it waited and what for at last, also beside an error.
-func (p *Pacer) Wait(ctx context.Context, n int) (waited time.Duration, why Reason, err error) {
-	err = p.Await(ctx, n, func(r Reason, d time.Duration) {
-		waited += d
-		why = r
-	})
-	return waited, why, err
-}
-
-// Await is Wait for those who want each reason's part of the waiting: told is
-// called for each stretch of it, also before an error.
+// Await blocks until n entities may be deleted, or ctx is done. It tells how long it
+// waited and what for: once for each stretch of it, also before an error.
 func (p *Pacer) Await(ctx context.Context, n int, told func(Reason, time.Duration)) error {
 	defer p.ask(0)
 	for {

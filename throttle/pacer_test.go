@@ -17,12 +17,21 @@ type grant struct {
 	burst float64
 }
 
+// await waits, and returns how long it did and what for at last.
+func await(ctx context.Context, p *throttle.Pacer, n int) (waited time.Duration, why throttle.Reason, err error) {
+	err = p.Await(ctx, n, func(r throttle.Reason, d time.Duration) {
+		waited += d
+		why = r
+	})
+	return waited, why, err
+}
+
 func TestPacerWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := throttle.NewPacer(time.Now, throttle.Limit{PerSecond: 100}, 500)
+		p := throttle.Open(time.Now, throttle.Limits{Start: 100, Max: 100}, throttle.State{}, 500)
 		began := time.Now()
 		for range 10 {
-			waited, why, err := p.Wait(t.Context(), 100)
+			waited, why, err := await(t.Context(), p, 100)
 			if err != nil || why != throttle.ReasonMax || waited != time.Second {
 				t.Errorf("waited %v for %q, %v", waited, why, err)
 			}
@@ -32,11 +41,11 @@ func TestPacerWaits(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, _, err := p.Wait(ctx, 100); !errors.Is(err, context.Canceled) {
+		if _, _, err := await(ctx, p, 100); !errors.Is(err, context.Canceled) {
 			t.Errorf("wait of a cancelled context: %v", err)
 		}
-		free := throttle.NewPacer(time.Now, throttle.Limit{Unlimited: true}, 500)
-		if waited, why, err := free.Wait(t.Context(), 500); waited != 0 || why != "" || err != nil {
+		free := throttle.Open(time.Now, throttle.Limits{Unlimited: true}, throttle.State{}, 500)
+		if waited, why, err := await(t.Context(), free, 500); waited != 0 || why != "" || err != nil {
 			t.Errorf("unlimited waited %v for %q, %v", waited, why, err)
 		}
 	})
@@ -89,7 +98,7 @@ func TestPushBackReachesAWait(t *testing.T) {
 		began := time.Now()
 		done := make(chan time.Duration, 1)
 		go func() {
-			if _, why, err := p.Wait(t.Context(), 50); err != nil || why != throttle.ReasonPushBack {
+			if _, why, err := await(t.Context(), p, 50); err != nil || why != throttle.ReasonPushBack {
 				t.Errorf("%q, %v", why, err)
 			}
 			done <- time.Since(began)

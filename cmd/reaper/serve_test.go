@@ -243,7 +243,7 @@ func TestServeTakesOver(t *testing.T) {
 	})
 	b.wantLive(live)
 	second.stop()
-	<-first.gone
+	_ = <-first.gone // an error: it was killed
 
 	all := append(first.pages(), second.pages()...)
 	slices.SortStableFunc(all, func(a, b pageLine) int { return a.Time.Compare(b.Time) })

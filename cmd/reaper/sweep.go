@@ -95,15 +95,8 @@ func caution(c config.Config, targets []config.Target, log *slog.Logger) {
 func (a *app) push(ctx context.Context, c config.Config, res sweep.Result, log *slog.Logger) {
 	runs := make([]metrics.Run, 0, len(res.Targets))
 	for _, t := range res.Targets {
-		how := metrics.Complete
-		switch {
-		case t.Error != "":
-			how = metrics.Failed
-		case !t.Complete:
-			how = metrics.Incomplete
-		}
 		runs = append(runs, metrics.Run{Target: t.Name, Apply: res.Apply, Deleted: t.Deleted, Expired: t.Expired,
-			Duration: time.Duration(res.Duration * float64(time.Second)), Ended: a.now(), Result: how})
+			Duration: time.Duration(res.Duration * float64(time.Second)), Ended: a.now(), Result: t.Outcome()})
 	}
 	// A signal that ended the sweep must not keep it from being told of.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pushTimeout)

@@ -88,7 +88,7 @@ func (h *handle) do(ctx context.Context, c call, effect func(f fate) error) erro
 		if c.write && f.err == nil && h.goesOn(c) {
 			h.w.afterwards(func() {
 				time.Sleep(f.late)
-				h.take(c, f, effect, "after its caller gave up")
+				_ = h.take(c, f, effect, "after its caller gave up") // nobody is there to be told
 			})
 		}
 		return err

@@ -33,20 +33,24 @@ func (w *world) operate(d dice, c *clock) {
 	case 0, 1:
 		shards := pick(d.on("shards"), 0, 1, 2, 3, 4, 6)
 		if w.plan.target.Generations {
-			w.command(w.ctx, d, c, name, "advance", func(ctx context.Context, c sweep.Config, t sweep.Target) error {
+			w.try(d, c, name, "advance", func(ctx context.Context, c sweep.Config, t sweep.Target) error {
 				_, err := sweep.Advance(ctx, c, t, shards, d.on("force").yes(0.2))
 				return err
 			})
 		}
 	case 2:
-		w.command(w.ctx, d, c, name, "pause", change(func(r *generation.Record) { r.Paused = true }))
+		w.try(d, c, name, "pause", change(func(r *generation.Record) { r.Paused = true }))
 		w.sleep(d.on("pause lasts").between(time.Second, 5*time.Minute))
-		w.command(w.ctx, d.on("again"), c, name, "resume", change(func(r *generation.Record) { r.Paused = false }))
+		w.try(d.on("again"), c, name, "resume", change(func(r *generation.Record) { r.Paused = false }))
 	case 3:
 		if w.plan.has("pace") {
 			w.setPace(d, c, name)
 		}
 	case 4:
+		// Bounds that shrink matter most while writers still go by the larger ones.
+		for i := 0; i < 30 && d.on("wait").yes(0.7) && !w.closing() && w.sleep(10*time.Second); i++ {
+			continue
+		}
 		w.configure(d)
 	case 5, 6, 7:
 		if d.on("bounds").yes(0.4) {
@@ -101,6 +105,18 @@ func (w *world) setPace(d dice, c *clock, name string) {
 	}
 }
 
+// closing reports whether a generation was closed just now.
+func (w *world) closing() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, at := range w.oracle.closed {
+		if time.Since(at) < 20*time.Second {
+			return true
+		}
+	}
+	return false
+}
+
 // configure gives processes that begin from now on other bounds for writers, or
 // another shard count or page.
 func (w *world) configure(d dice) {
@@ -110,7 +126,7 @@ func (w *world) configure(d dice) {
 	switch d.on("configure").below(5) {
 	case 0, 3, 4:
 		t.Policy.Staleness = time.Duration(pick(d.on("staleness"), 15, 30, 60)) * time.Second
-		t.Policy.Slack = time.Duration(pick(d.on("slack"), 30, 60, 120)) * time.Second
+		t.Policy.Slack = time.Duration(pick(d.on("slack"), 30, 30, 60, 120)) * time.Second
 	case 1:
 		if t.Shards > 0 {
 			t.Shards = pick(d.on("shards"), 1, 2, 3, 4)
@@ -119,6 +135,11 @@ func (w *world) configure(d dice) {
 		t.Policy.Every = time.Duration(pick(d.on("every"), 240, 400, 900)) * time.Second
 	}
 	w.note("operator", "configures", "", "", nil)
+}
+
+// try runs a command that may fail.
+func (w *world) try(d dice, c *clock, target, what string, do func(context.Context, sweep.Config, sweep.Target) error) {
+	_ = w.command(w.ctx, d, c, target, what, do)
 }
 
 // command runs a command of the program, in a process of its own.

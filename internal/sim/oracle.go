@@ -18,6 +18,7 @@ type oracle struct {
 	truth  map[place]map[string]*fact
 	leases map[string]leaseFact // by the key of the cursor record
 	closed map[string]time.Time // by target and generation: when the mark took effect
+	graves map[string]time.Time // likewise: when it retired
 }
 
 // A fact is what is known of an entity.
@@ -71,7 +72,7 @@ func parse(s string) (e expiry, ok bool) {
 }
 
 func newOracle(w *world) *oracle {
-	return &oracle{w: w, truth: map[place]map[string]*fact{}, leases: map[string]leaseFact{}, closed: map[string]time.Time{}}
+	return &oracle{w: w, truth: map[place]map[string]*fact{}, leases: map[string]leaseFact{}, closed: map[string]time.Time{}, graves: map[string]time.Time{}}
 }
 
 // judge fills in what follows from the expiry.
@@ -230,7 +231,7 @@ func hash(key string) int {
 }
 
 // retired holds L4 as a generation retires.
-func (o *oracle) retired(by, target, kind string, generation int) {
+func (o *oracle) retired(by, kind string, generation int) {
 	for at, facts := range o.truth {
 		for key, f := range facts {
 			if at.kind == kind && f.formed && f.key.generation == generation && f.honest {

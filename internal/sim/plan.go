@@ -136,7 +136,7 @@ func (p *plan) drawTarget(d dice) {
 		Pace:         throttle.Limits{Unlimited: true},
 		Policy: generation.Policy{
 			Every: seconds("every", 240, 300, 420, 720), Ramp: seconds("ramp", 45, 60, 120),
-			Staleness: seconds("staleness", 15, 30, 60, 60), Slack: seconds("slack", 30, 60, 120),
+			Staleness: seconds("staleness", 15, 30, 60, 60), Slack: seconds("slack", 30, 60, 120, 120),
 			Settle: pick(d.on("settle"), 0, 0, 0, 1, 2), Keep: pick(d.on("keep"), 1, 1, 1, 2, 3),
 		},
 	}
@@ -164,7 +164,7 @@ func (p *plan) drawTarget(d dice) {
 		t.Namespaces = []string{"*"}
 	}
 	if p.has("pace") && d.on("pace").yes(0.25) {
-		start := pick(d.on("start"), 0.2137, 0.5171, 1.0191, 2.0371)
+		start := pick(d.on("start"), 0.0313, 0.2137, 0.5171, 1.0191, 2.0371)
 		t.Pace = throttle.Limits{Start: start, Max: start * pick(d.on("max"), 1, 1, 1.5, 4)}
 	}
 	if p.has("pace") && d.on("total").yes(0.12) {

@@ -65,7 +65,8 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 	}
 	for n := range was.generations {
 		if _, ok := is.generations[n]; !ok {
-			o.retired(by, new.Key, kind, n)
+			o.graves[fmt.Sprint(new.Key, n)] = time.Now()
+			o.retired(by, kind, n)
 		}
 	}
 	for n, g := range is.generations {
@@ -114,7 +115,10 @@ func (o *oracle) savedCursor(h *handle, old, new store.Record) {
 	o.lease(h, key, was, is)
 	o.leases[key] = is
 	moved := text(old.Fields, "position") != text(new.Fields, "position") || text(old.Fields, "position_key") != text(new.Fields, "position_key")
-	if moved && text(new.Fields, "shard") != auditShard {
+	switch {
+	case text(new.Fields, "shard") == auditShard:
+		o.audited(h, old, new)
+	case moved:
 		o.passed(h, new)
 	}
 }
@@ -170,6 +174,24 @@ func (o *oracle) passed(h *handle, r store.Record) {
 		case t.ShardProperty != "" && f.shard.Text != shard:
 		case before(f.expiry, key, p):
 			o.w.violate("L2", "%s moved the cursor of %s to %q %s, past %s@%s: %v, committed %v ago", h.name, r.Key, text(r.Fields, "position"), p.Key, key, ns, f.expiry, time.Since(f.committed))
+		}
+	}
+}
+
+// audited holds L2 of the audit: what it has passed, on ground that had retired when its
+// round began, is gone, if it was there then.
+func (o *oracle) audited(h *handle, old, new store.Record) {
+	t, target := o.w.plan.target, new.Target
+	began, upTo := instant(new.Fields, "rewind_began"), text(new.Fields, "position")
+	if done := instant(new.Fields, "rewind_done"); done.After(instant(old.Fields, "rewind_done")) {
+		began, upTo = done, "~"
+	}
+	at := place{o.w.plan.kind(target), text(new.Fields, "namespace")}
+	for key, f := range o.truth[at] {
+		grave, retired := o.graves[fmt.Sprint(target, f.key.generation)]
+		if t.Type == store.Text && f.formed && retired && f.key.generation > 0 && grave.Before(began) &&
+			f.committed.Add(o.w.plan.lag).Before(began) && f.expiry.Text < upTo {
+			o.w.violate("L2", "%s moved the audit to %q, past %s@%s: %s, committed %v ago", h.name, upTo, key, at.namespace, f.expiry.Text, time.Since(f.committed))
 		}
 	}
 }

@@ -43,9 +43,14 @@ func (w *world) comesRight() {
 		w.mu.Lock()
 		w.pace.set(w.plan.name(i), math.Inf(1), math.Inf(1))
 		w.mu.Unlock()
-		w.command(context.Background(), w.dice.on("resume").at(int64(i)), healthy, w.plan.name(i), "resume", change(func(r *generation.Record) {
+		err := w.command(context.Background(), w.dice.on("resume").at(int64(i)), healthy, w.plan.name(i), "resume", change(func(r *generation.Record) {
 			r.Paused, r.PaceMax, r.PaceTotal = false, generation.Rate{}, generation.Rate{}
 		}))
+		if err != nil {
+			w.mu.Lock()
+			w.violate("L1", "without faults a command fails: %v", err)
+			w.mu.Unlock()
+		}
 	}
 	w.healthy("one sweep", sweep.Run, afterSweep)
 	t := w.plan.target

@@ -31,12 +31,11 @@ var nowhere = metrics.Nowhere()
 // A sweeper is a process that sweeps, again and again. Where it dies, another takes
 // its place.
 type sweeper struct {
-	w       *world
-	number  int
-	dice    dice
-	clock   *clock
-	life    int    // processes so far
-	opening string // of the store, where only one process can have it open
+	w      *world
+	number int
+	dice   dice
+	clock  *clock
+	life   int // processes so far
 }
 
 func (s *sweeper) run() {

@@ -41,7 +41,7 @@ type world struct {
 	counts    map[string]int
 	hash      uint64
 	events    []event
-	record_   bool
+	tracing   bool
 	violation *Violation
 }
 
@@ -96,7 +96,7 @@ func newWorld(o Options) *world {
 		p.busy = min(p.busy, o.Until)
 	}
 	w := &world{plan: p, dice: p.dice, began: time.Now(), db: newDB(p.mode, p.lag), targets: map[string]targetFact{},
-		counts: map[string]int{}, record_: o.Trace, door: make(chan struct{}, 1), policy: p.target}
+		counts: map[string]int{}, tracing: o.Trace, door: make(chan struct{}, 1), policy: p.target}
 	w.oracle = newOracle(w)
 	w.pace = newPace(w)
 	w.ctx, w.stop = context.WithCancel(context.Background())
@@ -271,7 +271,7 @@ func (w *world) note(who, what, on, how string, err error) {
 		h = h.on("failed")
 	}
 	w.hash += uint64(h) // what ends at one instant, as all sweeps do with the busy time, has no order
-	if !w.record_ {
+	if !w.tracing {
 		return
 	}
 	e := event{at: at, who: who, what: what, on: on, how: how}

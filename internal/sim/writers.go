@@ -125,11 +125,11 @@ func (wr *writer) write(d dice) {
 	}
 	if wr.kind == "junk" {
 		r.expiry, r.element = wr.junk(d)
-		w.commit(wr.kind, at, r, false, old)
+		_ = w.commit(wr.kind, at, r, false, old) // what is refused is not there
 		return
 	}
 	if d.on("never").yes(0.04) {
-		w.commit(wr.kind, at, r, true, old)
+		_ = w.commit(wr.kind, at, r, true, old) // it is in no index
 		return
 	}
 	if wr.kind == "breaker" && wr.putBack(d) {

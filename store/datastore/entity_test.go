@@ -78,7 +78,7 @@ func TestDumpOfForeignTypes(t *testing.T) {
 	if _, err := w.app.Put(t.Context(), name("x"), &ps); err != nil {
 		t.Fatal(err)
 	}
-	want := `{"blob":"AP8=","geo":{"lat":1.5,"lng":-2},"inf":["-Inf"],"key":"User/#7","nan":"NaN","time":"0001-01-01T00:00:00.000001Z"}`
+	want := `{"blob":"AP8=","geo":{"lat":1.5,"lng":-2.0},"inf":["-Inf"],"key":"User/#7","nan":"NaN","time":"0001-01-01T00:00:00.000001Z"}`
 	if got := w.dump(target(""), ""); len(got) != 1 || string(got[0].Data) != want {
 		t.Errorf("dumped %s, want %s", got[0].Data, want)
 	}

@@ -43,7 +43,7 @@ func newLife(t testing.TB, fsys vfs.FS) *life {
 	t.Helper()
 	common := sweep.Target{
 		Shards: 2, MaxAge: 1825 * 24 * time.Hour, Rewind: time.Hour, Overlap: 10 * time.Second,
-		Page: 4, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second, Pace: throttle.Limits{Unlimited: true},
+		Page: 4, Lease: 10 * time.Minute, MaxClockSkew: 10 * time.Second, Pace: throttle.Limits{Unlimited: true},
 	}
 	keys, instants := common, common
 	keys.Target = store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text}
@@ -72,7 +72,7 @@ func newLife(t testing.TB, fsys vfs.FS) *life {
 		put(0, name, store.TextValue(k.String()), k.Expires)
 	}
 	for i := range 180 {
-		at := l.began.Add(time.Duration(i/9)*18*time.Minute + time.Minute) // nine at one instant
+		at := l.began.Add(time.Duration(i/9)*18*time.Minute + 9*time.Minute) // nine at one instant, none of them due while a step lasts
 		name := fmt.Sprintf("e-%03d", i)
 		stamp(name, i%7/6^1, expirykey.ShardOfName(name, 2), at) // every seventh in the nursery
 		put(1, name, store.InstantValue(at), at)

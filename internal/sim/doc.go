@@ -1,0 +1,48 @@
+// Package sim runs the real sweep, cursor, generation and throttle through lives that
+// one number decides: the seed. It draws a store and what goes wrong with it, a target
+// and its layout, writers, sweepers, an operator and everybody's clocks, lets them work
+// for a virtual half hour in a synctest bubble, stops the faults, and sees whether
+// everything comes right. A plain map that shares no code with store or program knows
+// what should be there; it is told of each write as it takes effect, and holds the
+// invariants of the design at that instant:
+//
+//   - S1, S3 what is deleted was due then by what the store held then
+//   - S2 a carry changes generation and shard, to one that is open and the shard that
+//     its name has there, and nothing else
+//   - S4 what is malformed or suspect stays
+//   - L1 once faults stop, what is due is gone after one sweep, stragglers after the
+//     next rewind or seal, strays after a round of the audit; and what is left is, byte
+//     for byte, what was written
+//   - L2 no saved cursor stands past what was not disposed of
+//   - L3 tokens never fall, no lease is taken before it is over, nobody writes in a
+//     range that another holds
+//   - L4 no generation retires, or counts as sealed, while a writer that keeps to the
+//     bounds may still write there
+//   - P2 no range and no target gets more than its pace, in any window
+//   - a dry run writes nothing, nothing calls the store after a sweep has returned, and
+//     nothing panics or waits for ever
+//
+// Stores are of five kinds: Datastore with each guard, native, embedded. A call travels,
+// takes effect at an instant of its own, and its reply travels back. It may be refused,
+// stall, do its work in part, lose its reply, or take effect after its caller has given
+// up. Processes are killed, stopped, frozen for longer than a lease, or put to sleep with
+// their monotonic clock. Wall clocks are wrong, and jump. Scans may show the index as it
+// was some seconds ago, where the target settles.
+//
+// Every random number is drawn from the seed and from what it is for, and every call takes
+// a latency of its own to the nanosecond: a seed that runs again does the same again,
+// unless two timers end at one instant (TestSeedsRepeat says how often). So a run that
+// breaks a rule can be cut down (Shrink) and looked at (prove -seed).
+//
+// What is not simulated: the drivers and the services behind them, for which
+// store/storetest and the emulators stand; tombstones, and so P1 and compaction; memory
+// (P3) and the cost of idle sweeps (P4); gates; a target whose layout changes; records
+// that somebody edits or puts back; clocks that run at different speeds; a total while
+// machines sleep, which package throttle leaves out; records and deletes of one embedded
+// store after a power failure. Writers follow the bounds that they are told or break them
+// knowingly: a library that breaks them unknowingly is found by the tests of
+// generation.Follower, which runs here, too.
+//
+// The rule that a target record's save takes effect no later than its deadline is the
+// store's: servers know deadlines. A later one would begin a generation's staleness late.
+package sim
