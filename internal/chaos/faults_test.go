@@ -124,7 +124,7 @@ func (w *world) operate(ctx context.Context, r *rand.Rand) {
 		if ctx.Err() != nil {
 			return
 		}
-		switch n := r.IntN(10); {
+		switch n := r.IntN(12); {
 		case n < 5: // while writers still move it is refused, as it should be
 			_ = w.operation("generation", "advance", "--target", "sessions", "--shards", fmt.Sprint(1+r.IntN(2*w.shards)))
 		case n < 6:
@@ -135,6 +135,8 @@ func (w *world) operate(ctx context.Context, r *rand.Rand) {
 			for w.operation("resume") != nil {
 				sleep(context.Background(), time.Second)
 			}
+		case n < 10:
+			_ = w.operation("audit", "--apply")
 		default:
 			_ = w.operation("pace", "--max", fmt.Sprint(10+r.IntN(60)))
 		}
