@@ -71,8 +71,9 @@ type timing struct {
 
 const second = time.Second
 
-// The overlap is small, so that a cursor that moves too early is seen. The slack is longer than a process can be frozen and its last request held up
-// after that; else what it carries might be late.
+// The overlap is small, so that a cursor that moves too early is seen. The slack is
+// longer than a process can be frozen and its last request held up after that; else
+// what it carries might be late.
 var (
 	quick = timing{lease: 3 * second, slack: 7 * second, staleness: second, ramp: 3 * second, rewind: 10 * second, overlap: 100 * time.Millisecond,
 		short: 8 * second, medium: 15 * second, calm: 1500 * time.Millisecond, operator: 8 * second, pause: 250 * time.Millisecond, bound: 3 * time.Minute}
@@ -264,7 +265,8 @@ func (w *world) run(t *testing.T) {
 	defer end()
 	var sweepers, others, watchers sync.WaitGroup
 	for i, args := range swarm {
-		p := &process{world: w, name: fmt.Sprintf("process %d, reaper %s", i, args[0]), args: args, proxy: w.newProxy(t, uint64(i)), pause: second / 2, log: openLog(t, fmt.Sprintf("%s-%d.log", w.mode, i))}
+		p := &process{world: w, name: fmt.Sprintf("process %d, reaper %s", i, args[0]), args: args, proxy: w.newProxy(t, uint64(i)),
+			pause: second / 2, log: openLog(t, fmt.Sprintf("%s-%d.log", w.mode, i))}
 		w.swarm = append(w.swarm, p)
 		r := w.random(uint64(100 + i))
 		sweepers.Go(func() {
@@ -318,13 +320,14 @@ func (w *world) startWriters(t *testing.T, ctx context.Context, group *sync.Wait
 		return f
 	}
 	followers := map[bool]*generation.Follower{false: follower(w.store), true: follower(badStore)}
+	part := uint64(1000)
 	start := func(n int, bad, calm bool, kind, target string) {
 		for range n {
-			wr := &writer{world: w, app: w.direct, bad: bad, follower: followers[bad], pause: w.pause, rand: w.random(uint64(1000 + len(w.slots)))}
+			part++
+			wr := &writer{world: w, app: w.direct, bad: bad, calm: calm, follower: followers[bad], pause: w.pause, rand: w.random(part)}
 			if bad {
 				wr.app = badApp
 			}
-			wr.calm = calm
 			for range idsEach {
 				wr.slots = append(wr.slots, w.newSlot(kind, target))
 			}

@@ -34,10 +34,16 @@ func (w *world) trouble(ctx context.Context, r *rand.Rand, proxy *badproxy.Proxy
 		one := []badproxy.Direction{badproxy.Requests, badproxy.Replies}[r.IntN(2)]
 		switch {
 		case n < 14:
+			if n < 7 { // in the middle of a transaction, whose locks are nobody's then
+				p.say("hold %d, and die", one)
+				proxy.Hold(one)
+				sleep(ctx, between(r, 0, w.lease/2))
+			}
 			if p.strike(ctx, r, syscall.SIGKILL) {
 				w.kills.Add(1)
 				p.say("killed")
 			}
+			proxy.Heal()
 		case n < 25:
 			w.freeze(ctx, p, r)
 		case n < 30:
@@ -118,7 +124,7 @@ func (w *world) operate(ctx context.Context, r *rand.Rand) {
 		if ctx.Err() != nil {
 			return
 		}
-		switch n := r.IntN(10); {
+		switch n := r.IntN(12); {
 		case n < 5: // while writers still move it is refused, as it should be
 			_ = w.operation("generation", "advance", "--target", "sessions", "--shards", fmt.Sprint(1+r.IntN(2*w.shards)))
 		case n < 6:
@@ -129,6 +135,8 @@ func (w *world) operate(ctx context.Context, r *rand.Rand) {
 			for w.operation("resume") != nil {
 				sleep(context.Background(), time.Second)
 			}
+		case n < 10:
+			_ = w.operation("audit", "--apply")
 		default:
 			_ = w.operation("pace", "--max", fmt.Sprint(10+r.IntN(60)))
 		}

@@ -132,6 +132,9 @@ func (w *writer) next(s *slot, at time.Time) (doc, state) {
 	d := doc{fields: newFields(w.rand, serial.Add(1)), property: properties[s.kind]}
 	to := state{present: true, body: canon(d.fields), stamped: time.Now()}
 	d.expires, to.expiry = w.stamp(s, at)
+	if !w.bad && w.rand.IntN(30) == 0 { // a writer may take that long to commit
+		sleep(context.Background(), time.Duration(w.rand.Int64N(int64(w.slack*3/4))))
+	}
 	return d, to
 }
 
