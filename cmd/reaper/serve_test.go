@@ -243,7 +243,9 @@ func TestServeTakesOver(t *testing.T) {
 	})
 	b.wantLive(live)
 	second.stop()
-	_ = <-first.gone // an error: it was killed
+	if err := <-first.gone; err == nil {
+		t.Error("a killed process ended well")
+	}
 
 	all := append(first.pages(), second.pages()...)
 	slices.SortStableFunc(all, func(a, b pageLine) int { return a.Time.Compare(b.Time) })
