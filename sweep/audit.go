@@ -160,19 +160,30 @@ func (p *pass) auditGround(ns string) (list []stretch) {
 		if p.grounds[g.Number].sealed.IsZero() {
 			continue
 		}
-		for shard := range g.Shards {
-			r := shardquery.Range{Namespace: ns, Generation: g.Number, Shard: shard}
+		for _, r := range p.rangesOf(ns, g.Number) {
 			c := p.cursor(r)
 			if c.Rewind.Done.Before(p.grounds[g.Number].sealed) || c.Stock.Suspects || c.Stock == (cursor.Stock{}) {
 				continue // its own reads see to it, or nobody has said yet where the survivors begin
 			}
-			from, to := expirykey.Range(g.Number, shard)
+			from, to := expirykey.Range(g.Number, r.Shard)
 			if !c.Stock.Next.IsZero() {
 				to = r.At(c.Stock.Next).Value.Text
 			}
 			list = append(list, stretch{from, to, g.Number, g.Number})
 		}
 	}
+	return list
+}
+
+// rangesOf lists the ranges of a generation, in the order of keys, with those that were
+// found past its last shard.
+func (p *pass) rangesOf(ns string, number int) (list []shardquery.Range) {
+	for _, r := range p.all {
+		if r.Namespace == ns && r.Generation == number {
+			list = append(list, r)
+		}
+	}
+	slices.SortFunc(list, func(a, b shardquery.Range) int { return a.Shard - b.Shard })
 	return list
 }
 
