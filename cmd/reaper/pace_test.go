@@ -35,16 +35,11 @@ func TestPaceWhileASweepRuns(t *testing.T) {
 			}
 		}
 	}()
-	if r := b.must(nil, "pace", "--max", "200", "--total", "unlimited"); !strings.Contains(r.out, "at most 200/s in each range, unlimited in all") {
+	if r := b.must(nil, "pace", "--max", "5", "--total", "unlimited"); !strings.Contains(r.out, "at most 5/s in each range, unlimited in all") {
 		t.Errorf("pace: %s", r.out)
 	}
-	faster := func() bool {
-		return slices.ContainsFunc(b.status().Ranges, func(r sweep.RangeStatus) bool { return r.Rate != nil && *r.Rate > 10 })
-	}
-	for began := time.Now(); !faster(); time.Sleep(200 * time.Millisecond) { // a real process
-		if time.Since(began) > time.Minute {
-			t.Fatal("no range is faster with --max 200")
-		}
+	if st := b.status(); slices.ContainsFunc(st.Ranges, func(r sweep.RangeStatus) bool { return r.Rate == nil || *r.Rate > 5 }) {
+		t.Errorf("a range is faster than --max 5: %+v", st.Ranges)
 	}
 	if r := b.must(nil, "pause"); !strings.Contains(r.out, "is paused") {
 		t.Errorf("pause: %s", r.out)
@@ -64,7 +59,7 @@ func TestPaceWhileASweepRuns(t *testing.T) {
 		t.Errorf("a sweep of what is paused: exit code %d, %s%s", r.code, r.out, r.log)
 	}
 	var changed switchResult
-	if err := json.Unmarshal([]byte(b.must(nil, "resume", "--json").out), &changed); err != nil || changed.Targets[0].Paused || changed.Targets[0].Max != "200" {
+	if err := json.Unmarshal([]byte(b.must(nil, "resume", "--json").out), &changed); err != nil || changed.Targets[0].Paused || changed.Targets[0].Max != "5" {
 		t.Errorf("resume: %+v, %v", changed, err)
 	}
 	if r := b.must(nil, "pace", "--reset"); !strings.Contains(r.out, "at most 10/s (targets file) in each range") {
