@@ -26,7 +26,7 @@ var faults = []string{
 	"refuse",     // an error; nothing happened
 	"pushback",   // a quota
 	"contention", // of a transaction
-	"locked",     // entities that nobody can write for a while
+	"locked",     // entities and records that nobody can write for a while
 	"toolarge",   // too many writes at once
 	"fail",       // an error that no patience helps against
 	"lost",       // it took effect, and the reply is an error

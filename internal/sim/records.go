@@ -210,11 +210,13 @@ func (o *oracle) disposes(h *handle, t store.Target, q store.Query) {
 		return
 	}
 	key := rangeKey(t, q)
-	if l := o.leases[key]; l.owner == h.holder {
-		return
+	for _, key := range []string{key, cursorKey(t.Name, 0, auditShard, q.Namespace)} {
+		if l := o.leases[key]; l.owner == h.holder && time.Since(l.at) < l.lease {
+			return
+		}
 	}
-	if l := o.leases[cursorKey(t.Name, 0, auditShard, q.Namespace)]; l.owner == h.holder {
-		return
+	if l := o.leases[key]; l.owner == h.holder {
+		o.w.violate("L3", "%s writes in %s, which it has not renewed for %v; the lease is %v", h.name, key, time.Since(l.at), l.lease)
 	}
 	o.w.violate("L3", "%s writes in %s, which %q holds", h.name, key, o.leases[key].owner)
 }
