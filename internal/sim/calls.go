@@ -167,6 +167,10 @@ func (h *handle) Save(ctx context.Context, r store.Record, prev string) error {
 	}
 	return h.do(ctx, c, func(fate) error {
 		w := h.w
+		if w.locked(place{}, r.Key) {
+			w.count("locked record")
+			return fmt.Errorf("%s is locked: %w", r.Key, store.ErrContention)
+		}
 		old := w.db.records[r.Sort][r.Key]
 		changed, err := w.db.save(r, prev)
 		switch {

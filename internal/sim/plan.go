@@ -26,7 +26,7 @@ var faults = []string{
 	"refuse",     // an error; nothing happened
 	"pushback",   // a quota
 	"contention", // of a transaction
-	"locked",     // entities that nobody can write for a while
+	"locked",     // entities and records that nobody can write for a while
 	"toolarge",   // too many writes at once
 	"fail",       // an error that no patience helps against
 	"lost",       // it took effect, and the reply is an error
@@ -128,7 +128,7 @@ func (p *plan) drawTarget(d dice) {
 		Namespaces:   p.namespaces,
 		Retention:    seconds("retention", 0, 0, 0, 90, 600),
 		MaxAge:       30 * 24 * time.Hour,
-		Rewind:       seconds("rewind", 600, 1200, 2400),
+		Rewind:       seconds("rewind", 110, 600, 1200, 2400),
 		Overlap:      seconds("overlap", 10, 10, 30),
 		Page:         pick(d.on("page"), 3, 3, 4, 5, 7),
 		Lease:        seconds("lease", 10, 15, 30) + 173*time.Millisecond, // no two timers are to meet

@@ -121,8 +121,8 @@ func (o *oracle) savedCursor(h *handle, old, new store.Record) {
 	switch {
 	case text(new.Fields, "shard") == auditShard:
 		o.audited(h, old, new)
-	case moved:
-		o.passed(h, new)
+	case moved || text(old.Fields, "rewind_done") != text(new.Fields, "rewind_done"):
+		o.passed(h, new, instant(old.Fields, "rewind_done"))
 	}
 }
 
@@ -161,18 +161,20 @@ func (o *oracle) lease(h *handle, key string, was, is leaseFact) {
 	}
 }
 
-// passed holds L2: what a cursor has passed is gone, or is kept.
-func (o *oracle) passed(h *handle, r store.Record) {
+// passed holds L2: what a cursor has passed is gone, or is kept. Behind it may stand what
+// was written there, until a read from the start that began later is done.
+func (o *oracle) passed(h *handle, r store.Record, done time.Time) {
 	t := o.w.plan.target
 	p := store.Position{Value: store.TextValue(text(r.Fields, "position")), Key: text(r.Fields, "position_key")}
 	if t.Type == store.Instant {
 		p.Value = store.InstantValue(instant(r.Fields, "position"))
 	}
 	ns, generation, shard := text(r.Fields, "namespace"), number(r.Fields, "generation"), text(r.Fields, "shard")
+	read := instant(r.Fields, "rewind_done") // when that began
 	for key, f := range o.truth[place{text(r.Fields, "kind"), ns}] {
-		mine := f.formed && f.inOrder && f.honest && !o.suspect(f)
+		ahead := f.inOrder && f.honest || read.After(done) && f.committed.Add(o.w.plan.lag).Before(read)
 		switch {
-		case !mine:
+		case !f.formed || !ahead || o.suspect(f):
 		case t.Type == store.Text && (f.key.generation != generation || fmt.Sprintf("%04d", f.key.shard) != shard):
 		case t.ShardProperty != "" && f.shard.Text != shard:
 		case before(f.expiry, key, p):
@@ -210,11 +212,13 @@ func (o *oracle) disposes(h *handle, t store.Target, q store.Query) {
 		return
 	}
 	key := rangeKey(t, q)
-	if l := o.leases[key]; l.owner == h.holder {
-		return
+	for _, key := range []string{key, cursorKey(t.Name, 0, auditShard, q.Namespace)} {
+		if l := o.leases[key]; l.owner == h.holder && time.Since(l.at) < l.lease {
+			return
+		}
 	}
-	if l := o.leases[cursorKey(t.Name, 0, auditShard, q.Namespace)]; l.owner == h.holder {
-		return
+	if l := o.leases[key]; l.owner == h.holder {
+		o.w.violate("L3", "%s writes in %s, which it has not renewed for %v; the lease is %v", h.name, key, time.Since(l.at), l.lease)
 	}
 	o.w.violate("L3", "%s writes in %s, which %q holds", h.name, key, o.leases[key].owner)
 }
