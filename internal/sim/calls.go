@@ -153,7 +153,8 @@ func (h *handle) Load(ctx context.Context, sort store.RecordSort, target string)
 		return store.Records{}, err
 	}
 	if sort == store.TargetRecord && len(got.List) > 0 {
-		h.known = readTarget(got.List[0].Fields)
+		fact := readTarget(got.List[0].Fields)
+		h.known.Store(&fact)
 	}
 	return got, nil
 }

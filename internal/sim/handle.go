@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/reaper-ttl/reaper/store"
@@ -19,9 +20,10 @@ type handle struct {
 	holder string // as it signs leases; empty for what claims nothing
 	dice   dice
 	clock  *clock
-	dry    bool       // must not write
-	calm   bool       // nothing goes wrong
-	known  targetFact // of a follower's: the record that it read last
+	dry    bool // must not write
+	calm   bool // nothing goes wrong
+
+	known atomic.Pointer[targetFact] // of a follower's: the record that it read last, nil before the first
 
 	died chan struct{} // closed when it is killed
 	kill context.CancelFunc
@@ -32,6 +34,14 @@ type handle struct {
 	dead   bool
 	closed bool      // the sweep has returned: there must be no further call
 	thaw   time.Time // it is frozen until then
+}
+
+// heard returns the target record that the handle's follower read last.
+func (h *handle) heard() targetFact {
+	if fact := h.known.Load(); fact != nil {
+		return *fact
+	}
+	return targetFact{}
 }
 
 // An ending is what happens to a process in the middle of its work.

@@ -91,7 +91,7 @@ func (wr *writer) doze(d dice) {
 	case d.on("refresh").yes(0.6):
 		sent := time.Now()
 		_ = wr.follower.Refresh(w.chance(w.ctx, d))                    // stamping goes on without
-		if bound := wr.handle.known.staleness; d.on("edge").yes(0.6) { // it writes as late as it may, or a little later
+		if bound := wr.handle.heard().staleness; d.on("edge").yes(0.6) { // it writes as late as it may, or a little later
 			w.sleep(time.Until(sent.Add(d.on("late").between(bound*9/10, bound*21/20))))
 		}
 	case d.on("nap").yes(0.3):
@@ -142,7 +142,7 @@ func (wr *writer) write(d dice) {
 	delay, honest := time.Duration(0), true
 	stamp := wr.stamp(name, expires)
 	if d.on("slow").yes(0.4) {
-		slack := wr.handle.known.slack
+		slack := wr.handle.heard().slack
 		if slack == 0 {
 			slack = 30 * time.Second
 		}
