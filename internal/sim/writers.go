@@ -90,7 +90,7 @@ func (wr *writer) doze(d dice) {
 	switch {
 	case d.on("refresh").yes(0.6):
 		sent := time.Now()
-		_ = wr.follower.Refresh(w.chance(w.ctx, d))                    // stamping goes on without
+		_ = wr.follower.Refresh(w.chance(w.ctx, d))                      // stamping goes on without
 		if bound := wr.handle.heard().staleness; d.on("edge").yes(0.6) { // it writes as late as it may, or a little later
 			w.sleep(time.Until(sent.Add(d.on("late").between(bound*9/10, bound*21/20))))
 		}
