@@ -118,7 +118,7 @@ func (c *carrier) key(entity string, expires time.Time) (expirykey.Key, error) {
 
 // stamp waits for the pace of the ranges that the entities to be carried are
 // written into, and gives them their new keys, which are then good for the
-// slack.
+// slack. Those that have become due by then are to be deleted instead.
 func (c *carrier) stamp(ops []store.Op) (err error) {
 	if c.record, err = c.w.stampBy(c.w.ctx); err != nil {
 		return err
@@ -156,12 +156,23 @@ func (c *carrier) stamp(ops []store.Op) (err error) {
 			return errStopped
 		}
 	}
-	// After waiting the record may say otherwise; it decides.
+	// After waiting the record may say otherwise; it decides. So does the horizon:
+	// what is due would come down behind the cursor of the range it is written into.
 	if c.record, err = c.w.stampBy(c.w.ctx); err != nil {
 		return err
 	}
+	c.w.horizon = c.w.clock.Now().Add(-c.w.target.Retention)
 	for i := range ops {
 		if ops[i].To.Type == store.Missing {
+			continue
+		}
+		if c.w.decide(ops[i].Entry.Value, c.w.horizon) == due {
+			if err := c.w.spend(1); err != nil {
+				return err
+			}
+			ops[i].To = store.Value{}
+			c.w.expired.Add(1)
+			c.w.Progress.Expired.Add(1)
 			continue
 		}
 		k, err := c.key(ops[i].Entry.Key, keys[i].Expires)

@@ -381,9 +381,9 @@ func (w *worker) settle(q store.Query, op *store.Op, uncertain bool) error {
 	}
 	var seen judgement
 	var outcome store.Outcome
+	one := []store.Op{*op} // a stamp that it gets goes unused where the expiry is another now
 	err := store.Retry(w.ctx, settlePatience, func() (err error) {
-		// A stamp that this makes goes unused where the expiry is another now.
-		err = w.writing([]store.Op{*op}, func(ctx context.Context) (err error) {
+		err = w.writing(one, func(ctx context.Context) (err error) {
 			outcome, err = w.Store.Settle(ctx, q, op.Entry, func(v store.Value) (do store.Verdict) {
 				seen, do = w.judge(op.Entry.Key, v)
 				return do

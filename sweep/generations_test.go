@@ -79,6 +79,10 @@ func (e *epoch) watch(_ context.Context, c modelstore.Call) error {
 		if err != nil || !k.Expires.Equal(w.expires) {
 			e.t.Errorf("%s: %s is carried from %s to %s", w.kind, row.Name, op.Entry.Value.Text, op.To.Text)
 		}
+		now := time.Now()
+		if w.expires.Before(now) && w.expires.After(now.Add(-e.target.MaxAge)) {
+			e.t.Errorf("%s: %s is carried, and was due %v ago", w.kind, row.Name, now.Sub(w.expires))
+		}
 		if k.Generation != expirykey.Nursery && !w.returned {
 			w.carries++
 			e.carries++

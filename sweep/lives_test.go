@@ -281,6 +281,27 @@ func TestCarryObeysThePace(t *testing.T) {
 	})
 }
 
+// A survivor that falls due while it waits to be carried is deleted where it is:
+// carried, it would come down behind the newest generation's cursor.
+func TestDueWhileItWaitsToBeCarried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEpoch(t, hourly)
+		e.target.Pace = throttle.Limits{Start: 1, Max: 1}
+		e.sweep()
+		for i := range 1000 {
+			e.stamped(1, 4, e.name(), time.Now().Add(134*time.Minute+time.Duration(i)*time.Second))
+		}
+		sum := e.runFor(170 * time.Minute)
+		if sum.Carried < 50 || sum.Deleted < 500 {
+			t.Errorf("%d were carried, %d deleted", sum.Carried, sum.Deleted)
+		}
+		if states := e.states(); states != "3:filling/4 " { // a sealing would find what lies behind the cursor
+			t.Errorf("generations: %s", states)
+		}
+		e.wantLeft()
+	})
+}
+
 // A full round finds what was put back into retired ground, also where it is
 // stopped and goes on, and a dry one changes nothing.
 func TestAudit(t *testing.T) {

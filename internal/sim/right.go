@@ -30,8 +30,6 @@ func (o *oracle) level(f *fact) int {
 		return stays
 	case !f.honest:
 		return afterAudit
-	case !f.inOrder && o.w.calm && time.Since(f.committed) < t.Rewind+time.Minute:
-		return stays // it was carried so slowly that it was due when it arrived, behind a cursor
 	case !f.inOrder, f.beyond:
 		return afterRewind // shards past the last one are looked for at each rewind
 	}
