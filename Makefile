@@ -34,6 +34,7 @@ bench: ## everything side by side; BENCHFLAGS="-rounds 3" changes sizes, BENCH=B
 
 chaos: ## real processes on Google's emulators while everything breaks: FOR=30m, MODE=datastore or native, CHAOSFLAGS="-seed 7 -build -race -logs DIR"
 	EMULATOR_REQUIRED=1 go test -count 1 -v -timeout 0 -run TestChaos ./internal/chaos -args -for $(FOR) -mode '$(MODE)' $(CHAOSFLAGS)
+
 prove: ## simulate lives that nobody has seen, for as long as FOR says
 	@go run ./internal/sim/prove -for $(FOR)
 

@@ -10,11 +10,12 @@ import (
 
 // A Hunt runs seeds, one after the other on each core, each in a bubble of its own.
 type Hunt struct {
-	First   uint64        // seed
-	Count   int           // seeds at the most; 0 is any number
-	For     time.Duration // no seed begins later; 0 is any time
-	Workers int           // seeds at the same time; 0 is one for each core
-	Stop    bool          // at the first violation
+	First   uint64          // seed
+	Count   int             // seeds at the most; 0 is any number
+	For     time.Duration   // no seed begins later; 0 is any time
+	Workers int             // seeds at the same time; 0 is one for each core
+	Stop    bool            // at the first violation
+	Done    <-chan struct{} // closed: no further seed begins; may be nil
 	Without []string
 	Each    func(Report) // is told of each run, by one goroutine at a time; may be nil
 	Found   func(Report) // likewise, of each violation
@@ -37,8 +38,16 @@ func (h Hunt) Run(t *testing.T) Bag {
 	bag := Bag{Counts: map[string]int{}}
 	var next, stopped atomic.Int64
 	var mu sync.Mutex
+	enough := func() bool {
+		select {
+		case <-h.Done:
+			return true
+		default:
+			return stopped.Load() > 0 || h.For > 0 && time.Since(began) >= h.For
+		}
+	}
 	work := func() {
-		for stopped.Load() == 0 && (h.For == 0 || time.Since(began) < h.For) {
+		for !enough() {
 			n := next.Add(1)
 			if h.Count > 0 && n > int64(h.Count) {
 				return
