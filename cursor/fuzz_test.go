@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/storetest"
 )
 
 // FuzzDecode meddles with two fields of a cursor record: it is refused with a word
@@ -35,8 +36,8 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, which1, kind1 uint8, text1 string, n int64, which2, kind2 uint8, text2 string, x float64) {
 		rec := base
 		rec.Fields = maps.Clone(base.Fields)
-		meddle(rec.Fields, names[int(which1)%len(names)], kind1, text1, n, x)
-		meddle(rec.Fields, names[int(which2)%len(names)], kind2, text2, n/2, -x)
+		storetest.Meddle(rec.Fields, names[int(which1)%len(names)], kind1, text1, n, x)
+		storetest.Meddle(rec.Fields, names[int(which2)%len(names)], kind2, text2, n/2, -x)
 		ns, ok1 := rec.Fields["namespace"].(string)
 		shard, ok2 := rec.Fields["shard"].(string)
 		g, ok3 := rec.Fields["generation"].(int64)
@@ -67,28 +68,6 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 	})
-}
-
-// meddle gives a field another value, of any type.
-func meddle(fields store.Fields, name string, kind uint8, text string, n int64, x float64) {
-	switch kind % 10 {
-	case 0:
-		fields[name] = text
-	case 1:
-		fields[name] = n
-	case 2:
-		fields[name] = x
-	case 3:
-		fields[name] = n%2 == 0
-	case 4:
-		fields[name] = []store.Fields{{name: text}}
-	case 5:
-		delete(fields, name)
-	case 6:
-		fields[name] = nil
-	case 7:
-		fields[name] = int(n) // of a type that no driver makes
-	}
 }
 
 // FuzzKey: no two ranges have one key, and each is a name that every store takes.

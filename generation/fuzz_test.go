@@ -11,6 +11,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/storetest"
 )
 
 // FuzzDecode meddles with one field of a target record and one of a generation in
@@ -46,10 +47,10 @@ func FuzzDecode(f *testing.F) {
 			copied = nil
 		} else {
 			copied[which%4] = maps.Clone(copied[which%4])
-			meddle(copied[which%4], inner[int(which2)%len(inner)], kind2, text2, n, -x)
+			storetest.Meddle(copied[which%4], inner[int(which2)%len(inner)], kind2, text2, n, -x)
 		}
 		rec.Fields["generations"] = copied
-		meddle(rec.Fields, names[int(which1)%len(names)], kind1, text1, n, x)
+		storetest.Meddle(rec.Fields, names[int(which1)%len(names)], kind1, text1, n, x)
 		r, err := decode(rec)
 		if err != nil {
 			if len(err.Error()) < 20 || !reflect.DeepEqual(r, Record{}) {
@@ -97,27 +98,5 @@ func live(t *testing.T, r Record) {
 		if len(next.Generations) < len(r.Generations) {
 			t.Errorf("at %v %d generations became %d", now, len(r.Generations), len(next.Generations))
 		}
-	}
-}
-
-// meddle gives a field another value, of any type.
-func meddle(fields store.Fields, name string, kind uint8, text string, n int64, x float64) {
-	switch kind % 10 {
-	case 0:
-		fields[name] = text
-	case 1:
-		fields[name] = n
-	case 2:
-		fields[name] = x
-	case 3:
-		fields[name] = n%2 == 0
-	case 4:
-		fields[name] = []store.Fields{{name: text}}
-	case 5:
-		delete(fields, name)
-	case 6:
-		fields[name] = nil
-	case 7:
-		fields[name] = []store.Fields{nil, {}}
 	}
 }
