@@ -116,36 +116,28 @@ func (c *carrier) key(entity string, expires time.Time) (expirykey.Key, error) {
 	return c.to(c.record, id).Name(id, expires)
 }
 
-// stamp waits for the pace of the ranges that the entities to be carried are
-// written into, and gives them their new keys, which are then good for the
-// slack. Those that have become due by then are to be deleted instead.
-func (c *carrier) stamp(ops []store.Op) (err error) {
+// await waits for the pace of the ranges that the entities to be carried are
+// written into.
+func (c *carrier) await(ops []store.Op) (err error) {
 	if c.record, err = c.w.stampBy(c.w.ctx); err != nil {
 		return err
 	}
 	counts := map[into]int{}
 	var places []into // in the order of the ops
-	keys := make([]expirykey.Key, len(ops))
 	for i := range ops {
 		if ops[i].To.Type == store.Missing {
 			continue
 		}
-		expires, err := c.w.r.Expires(ops[i].Entry.Value)
+		k, err := c.newKey(&ops[i])
 		if err != nil {
 			return err
 		}
-		if keys[i], err = c.key(ops[i].Entry.Key, expires); err != nil {
-			return err
-		}
-		at := into{keys[i].Generation, keys[i].Shard}
+		at := into{k.Generation, k.Shard}
 		if counts[at]++; counts[at] == 1 {
 			places = append(places, at)
 		}
 	}
 	for _, at := range places {
-		if c.w.claim == nil {
-			break // a dry run waits for nothing
-		}
 		pacer := c.pacers[at]
 		if pacer == nil {
 			part := c.part(expirykey.Key{Generation: at.generation, Shard: at.shard})
@@ -156,8 +148,14 @@ func (c *carrier) stamp(ops []store.Op) (err error) {
 			return errStopped
 		}
 	}
-	// After waiting the record may say otherwise; it decides. So does the horizon:
-	// what is due would come down behind the cursor of the range it is written into.
+	return nil
+}
+
+// stamp gives the entities to be carried their new keys, which are then good for
+// the slack. Those that have become due while they waited are to be deleted
+// instead: they would come down behind the cursor of the range they are written
+// into.
+func (c *carrier) stamp(ops []store.Op) (err error) {
 	if c.record, err = c.w.stampBy(c.w.ctx); err != nil {
 		return err
 	}
@@ -175,11 +173,20 @@ func (c *carrier) stamp(ops []store.Op) (err error) {
 			c.w.Progress.Expired.Add(1)
 			continue
 		}
-		k, err := c.key(ops[i].Entry.Key, keys[i].Expires)
+		k, err := c.newKey(&ops[i])
 		if err != nil {
 			return err
 		}
 		ops[i].To = store.TextValue(k.String())
 	}
 	return nil
+}
+
+// newKey returns the key that an op's entity is to be carried to.
+func (c *carrier) newKey(op *store.Op) (expirykey.Key, error) {
+	expires, err := c.w.r.Expires(op.Entry.Value)
+	if err != nil {
+		return expirykey.Key{}, err
+	}
+	return c.key(op.Entry.Key, expires)
 }

@@ -268,11 +268,8 @@ func (w *worker) tryDispose(q store.Query, ops []store.Op) error {
 func (w *worker) writing(ops []store.Op, write func(context.Context) error) error {
 	ctx, timeout := w.work, writeTimeout
 	if w.claim != nil {
-		if err := w.giveWay(); err != nil {
+		if err := w.ready(ops); err != nil {
 			return err
-		}
-		if err := w.pacer.Await(w.ctx, len(ops), w.waited); err != nil {
-			return errStopped
 		}
 	}
 	if w.carry != nil {
@@ -293,6 +290,28 @@ func (w *worker) writing(ops []store.Op, write func(context.Context) error) erro
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return write(ctx)
+}
+
+// ready waits for the pace, of what is carried also where it comes down, and for
+// whatever else holds writes back.
+func (w *worker) ready(ops []store.Op) error {
+	for {
+		if err := w.giveWay(); err != nil {
+			return err
+		}
+		if err := w.pacer.Await(w.ctx, len(ops), w.waited); err != nil {
+			return errStopped
+		}
+		if w.carry != nil {
+			if err := w.carry.await(ops); err != nil {
+				return err
+			}
+		}
+		// The wait may have been long, and what was granted in it goes unused then.
+		if held, err := w.governor.informed(w.ctx); err != nil || !held {
+			return err
+		}
+	}
 }
 
 // settleChanged deals with the entities that had changed since the scan: those

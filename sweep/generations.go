@@ -271,33 +271,8 @@ func (p *pass) forget(ctx context.Context) error {
 	return nil
 }
 
-// A stampRecord is the target record by which entities are carried.
-type stampRecord struct {
-	generation.Record
-	sent time.Time // when its read was sent, on this process's clock
-}
-
 // stampBy returns the target record, read not longer ago than a quarter of the
 // staleness: what is stamped by it commits while it is less than half as old.
 func (p *pass) stampBy(ctx context.Context) (generation.Record, error) {
-	if err := p.stamping.enter(ctx); err != nil {
-		return generation.Record{}, err
-	}
-	defer p.stamping.leave()
-	now := p.Now()
-	age := max(now.Sub(p.stamp.sent), now.Round(0).Sub(p.stamp.sent.Round(0)))
-	if staleness, _ := p.stamp.Bounds(); p.stamp.Target != "" && age >= 0 && age <= staleness/4 {
-		return p.stamp.Record, nil
-	}
-	var next stampRecord
-	err := patiently(ctx, func(ctx context.Context) (err error) {
-		next.sent = p.Now()
-		next.Record, _, err = generation.Load(ctx, p.Store, p.target.Name)
-		return err
-	})
-	if err != nil {
-		return generation.Record{}, err
-	}
-	p.stamp = next
-	return next.Record, nil
+	return p.governor.latest(ctx, p.governor.staleness()/4)
 }

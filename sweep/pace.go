@@ -25,16 +25,22 @@ const (
 	trustMost = 15 * time.Second
 	// gateEvery is how often the gate is asked.
 	gateEvery = 2 * time.Second
+	// rounds is how many of these may be missed before nobody writes without asking
+	// first: the reads failed, or the process was frozen, or its machine asleep.
+	rounds = 3
 )
 
 // A governor holds the claimed ranges of one pass to their pace: to the limits
 // of the configuration or those that an operator has set since, to their share of
 // the target's total, to the gate, and to the switch.
 type governor struct {
-	p *pass
+	p       *pass
+	reading door // held while somebody who is about to write reads the record, or asks
 
 	mu     sync.Mutex
 	record generation.Record // with the operator's switches, as read last
+	read   time.Time         // when that read was sent
+	asked  time.Time         // when the gate was
 	pacers map[*throttle.Pacer]func(throttle.Limits) throttle.Limits
 	claims map[string]int64 // that are held, with their tokens
 	shares *throttle.Shares // nil where the target has no total
@@ -44,7 +50,7 @@ type governor struct {
 }
 
 func newGovernor(p *pass) *governor {
-	return &governor{p: p, claims: map[string]int64{}, pacers: map[*throttle.Pacer]func(throttle.Limits) throttle.Limits{}, share: throttle.Share{Unlimited: true}}
+	return &governor{p: p, reading: newDoor(), claims: map[string]int64{}, pacers: map[*throttle.Pacer]func(throttle.Limits) throttle.Limits{}, share: throttle.Share{Unlimited: true}}
 }
 
 // limits returns what a range may have, before anything is set aside.
@@ -134,11 +140,14 @@ func (g *governor) reason() throttle.Reason {
 	return ""
 }
 
-// follow takes in the record as it is now.
-func (g *governor) follow(r generation.Record) {
+// follow takes in the record as it was when its read was sent.
+func (g *governor) follow(r generation.Record, sent time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.record = r
+	if sent.Before(g.read) {
+		return
+	}
+	g.record, g.read = r, sent
 	for pacer, part := range g.pacers {
 		pacer.SetLimits(part(g.limits()))
 	}
@@ -202,10 +211,7 @@ func (g *governor) watch(ctx context.Context, end func(error)) {
 	defer tick.Stop()
 	began := g.p.Now()
 	record, leases, gate := began, began, began
-	g.mu.Lock()
-	staleness, _ := g.record.Bounds() // the pass's own record is its other goroutine's
-	every := min(watchEvery, staleness/2)
-	g.mu.Unlock()
+	every := min(watchEvery, g.staleness()/2)
 	for {
 		now := g.p.Now()
 		if g.p.target.Gate != nil && now.Sub(gate) >= gateEvery {
@@ -214,9 +220,7 @@ func (g *governor) watch(ctx context.Context, end func(error)) {
 		}
 		if now.Sub(record) >= every {
 			record = now
-			if r, err := g.load(ctx); err == nil {
-				g.follow(r)
-			} else if ctx.Err() == nil {
+			if err := g.load(ctx); err != nil && ctx.Err() == nil {
 				g.p.Log.DebugContext(ctx, "cannot read the target record", "error", err)
 			}
 		}
@@ -250,11 +254,81 @@ func (g *governor) watch(ctx context.Context, end func(error)) {
 	}
 }
 
-func (g *governor) load(ctx context.Context) (r generation.Record, err error) {
+// load reads the record once.
+func (g *governor) load(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
-	r, _, err = generation.Load(ctx, g.p.Store, g.p.target.Name)
-	return r, err
+	sent := g.p.Now()
+	r, _, err := generation.Load(ctx, g.p.Store, g.p.target.Name)
+	if err == nil {
+		g.follow(r, sent)
+	}
+	return err
+}
+
+// latest returns the record, read not longer ago than so.
+func (g *governor) latest(ctx context.Context, most time.Duration) (generation.Record, error) {
+	if err := g.reading.enter(ctx); err != nil {
+		return generation.Record{}, err
+	}
+	defer g.reading.leave()
+	g.mu.Lock()
+	r, sent := g.record, g.read
+	g.mu.Unlock()
+	if g.age(sent) <= most {
+		return r, nil
+	}
+	err := store.Retry(ctx, recordPatience, func() error { return g.load(ctx) })
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.record, err
+}
+
+// informed returns once the record and the gate's answer are recent enough to write
+// by, so that nothing that an operator has said is overlooked, and whether they hold
+// writes back.
+func (g *governor) informed(ctx context.Context) (held bool, err error) {
+	if _, err := g.latest(ctx, rounds*watchEvery); err != nil {
+		return false, err
+	}
+	if g.p.target.Gate != nil {
+		if err := g.gateAnswered(ctx, rounds*gateEvery); err != nil {
+			return false, err
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.reason() != "", nil
+}
+
+// gateAnswered returns once the gate was asked, not longer ago than so.
+func (g *governor) gateAnswered(ctx context.Context, most time.Duration) error {
+	if err := g.reading.enter(ctx); err != nil {
+		return err
+	}
+	defer g.reading.leave()
+	g.mu.Lock()
+	asked := g.asked
+	g.mu.Unlock()
+	if g.age(asked) > most {
+		g.ask(ctx)
+	}
+	return ctx.Err()
+}
+
+// age returns how long ago an instant was, by the clock that says more: one of them
+// may have stood still while the machine slept.
+func (g *governor) age(at time.Time) time.Duration {
+	now := g.p.Now()
+	return max(now.Sub(at), now.Round(0).Sub(at.Round(0)))
+}
+
+// staleness returns for how long followers stamp by what they have read.
+func (g *governor) staleness() time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	staleness, _ := g.record.Bounds()
+	return staleness
 }
 
 func (g *governor) shared() bool {
@@ -265,12 +339,14 @@ func (g *governor) shared() bool {
 
 // ask asks the gate.
 func (g *governor) ask(ctx context.Context) {
+	asked := g.p.Now()
 	err := g.p.target.Gate(ctx)
 	if ctx.Err() != nil {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.asked = asked
 	if shut := err != nil; shut != g.gated {
 		g.gated = shut
 		if shut {

@@ -314,6 +314,38 @@ func TestOperatorInTheMiddleOfASweep(t *testing.T) {
 	})
 }
 
+// A worker that cannot read what an operator says soon writes nothing any more.
+func TestDeafSweepStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 3000, throttle.Limits{Start: 20, Max: 20})
+		var deaf atomic.Bool
+		p.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Load" && c.Record.Sort == store.TargetRecord && deaf.Load() {
+				return store.ErrUnavailable
+			}
+			return p.record(ctx, c)
+		}
+		done := make(chan sweep.TargetResult)
+		go func() { done <- sweep.Run(t.Context(), p.config()).Targets[0] }()
+		time.Sleep(11 * time.Second) // the next read comes at 15 s
+		if _, err := sweep.Change(t.Context(), p.config(), p.target, func(r *generation.Record) { r.Paused = true }); err != nil {
+			t.Fatal(err)
+		}
+		deaf.Store(true)
+		time.Sleep(16 * time.Second)
+		before := len(p.left())
+		time.Sleep(time.Minute)
+		if n := len(p.left()); n != before || n == 0 {
+			t.Errorf("of %d entities %d went while nobody knew of the pause", before, before-n)
+		}
+		deaf.Store(false)
+		res := <-done
+		if res.Complete || res.Deleted == 0 || len(p.left()) != before {
+			t.Errorf("%+v; %d of %d are left", res, len(p.left()), before)
+		}
+	})
+}
+
 // A gate that is shut holds deletes back, says why, and ends the sweep in the end.
 func TestGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

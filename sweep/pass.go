@@ -43,9 +43,6 @@ type pass struct {
 	limited    bool
 	horizon    time.Time // when the sweep began; each range takes its own at its claim
 
-	stamping door // guards stamp
-	stamp    stampRecord
-
 	loading    door       // held while the cursors are read
 	mu         sync.Mutex // guards what follows
 	table      cursor.Table
@@ -74,7 +71,7 @@ func newPass(c Config, t Target, slots chan struct{}) *pass {
 	if t.Watchdog == nil {
 		t.Watchdog = &metrics.Watchdog{Patience: time.Hour}
 	}
-	p := &pass{Config: c, target: t, slots: slots, meter: new(store.Meter), stamping: newDoor(), loading: newDoor(),
+	p := &pass{Config: c, target: t, slots: slots, meter: new(store.Meter), loading: newDoor(),
 		throttled: map[throttle.Reason]time.Duration{}}
 	p.Log = c.Log.With("target", t.Name)
 	began := c.Now()
@@ -170,10 +167,11 @@ func (p *pass) run(ctx, work context.Context) error {
 // govern starts the governor, where anything is to be written. The context that it
 // returns ends with the given one, or when nothing may be deleted for too long.
 func (p *pass) govern(ctx context.Context) (context.Context, func(), error) {
-	p.governor.follow(p.record)
 	if !p.Apply {
+		p.governor.follow(p.record, time.Time{}) // which is not stored as it is
 		return ctx, func() {}, nil
 	}
+	p.governor.follow(p.record, p.began)
 	if p.record.Paused {
 		p.Log.WarnContext(ctx, "the target is paused: nothing is done until reaper resume")
 		p.listRanges()

@@ -25,7 +25,7 @@ type Call struct {
 	Namespace string
 	Query     store.Query  // of Scan, Dispose and Settle
 	Ops       []store.Op   // of Dispose
-	Record    store.Record // of Save
+	Record    store.Record // of Save; of Load the sort alone
 }
 
 // A Store is a store in memory. Set the hooks before using it from several
@@ -277,7 +277,7 @@ func (s *Store) Settle(ctx context.Context, q store.Query, e store.Entry, decide
 
 // Load implements store.Store.
 func (s *Store) Load(ctx context.Context, sort store.RecordSort, target string) (got store.Records, err error) {
-	err = s.do(ctx, Call{Method: "Load"}, func() error {
+	err = s.do(ctx, Call{Method: "Load", Record: store.Record{Sort: sort}}, func() error {
 		for _, r := range s.records[sort] {
 			if r.Target == target {
 				got.List = append(got.List, r)

@@ -39,9 +39,7 @@ func (w *world) operate(d dice, c *clock) {
 			})
 		}
 	case 2:
-		w.try(d, c, name, "pause", change(func(r *generation.Record) { r.Paused = true }))
-		w.sleep(d.on("pause lasts").between(time.Second, 5*time.Minute))
-		w.try(d.on("again"), c, name, "resume", change(func(r *generation.Record) { r.Paused = false }))
+		w.pauseFor(d, c, name, d.on("pause lasts").between(time.Second, 5*time.Minute))
 	case 3:
 		if w.plan.has("pace") {
 			w.setPace(d, c, name)
@@ -67,6 +65,20 @@ func change(f func(*generation.Record)) func(context.Context, sweep.Config, swee
 		_, err := sweep.Change(ctx, c, t, f)
 		return err
 	}
+}
+
+// pauseFor pauses the target, and resumes it.
+func (w *world) pauseFor(d dice, c *clock, name string, long time.Duration) {
+	if w.command(w.ctx, d, c, name, "pause", change(func(r *generation.Record) { r.Paused = true })) == nil {
+		w.mu.Lock()
+		w.pace.paused[name] = time.Now()
+		w.mu.Unlock()
+	}
+	w.sleep(long)
+	w.mu.Lock()
+	delete(w.pace.paused, name)
+	w.mu.Unlock()
+	w.try(d.on("again"), c, name, "resume", change(func(r *generation.Record) { r.Paused = false }))
 }
 
 // setPace sets what the target may have, and tells the oracle before: from then on the

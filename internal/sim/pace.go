@@ -10,16 +10,17 @@ import (
 )
 
 // A pace holds P2: it writes down what every worker was granted, and which limits were
-// in force, and looks at each window of time in the end.
+// in force, and looks at each window of time in the end. Nobody writes what is paused.
 type pace struct {
 	w       *world
 	commits map[string][]pacecheck.Commit  // by target
 	ranges  map[string][]pacecheck.Segment // limits of each range, by target
 	totals  map[string][]pacecheck.Segment // by target
+	paused  map[string]time.Time           // since when, by target
 }
 
 func newPace(w *world) *pace {
-	p := &pace{w: w, commits: map[string][]pacecheck.Commit{}, ranges: map[string][]pacecheck.Segment{}, totals: map[string][]pacecheck.Segment{}}
+	p := &pace{w: w, commits: map[string][]pacecheck.Commit{}, ranges: map[string][]pacecheck.Segment{}, totals: map[string][]pacecheck.Segment{}, paused: map[string]time.Time{}}
 	t := w.plan.target
 	most, total := math.Inf(1), math.Inf(1)
 	if !t.Pace.Unlimited {
@@ -66,6 +67,9 @@ func (p *pace) grant(h *handle, t store.Target, q store.Query, n int) {
 	at := rangeKey(t, q)
 	if p.w.oracle.leases[at].owner != h.holder {
 		at = auditShard
+	}
+	if since, ok := p.paused[t.Name]; ok && time.Since(since) > takesEffect+p.w.plan.target.Lease {
+		p.w.violate("P2", "%s writes %d entities of %s, which has been paused for %v", h.name, n, t.Name, time.Since(since))
 	}
 	p.commits[t.Name] = append(p.commits[t.Name], pacecheck.Commit{Range: at, At: time.Now(), Count: n})
 }
