@@ -38,6 +38,9 @@ func FuzzSettings(f *testing.F) {
 	f.Fuzz(func(t *testing.T, which uint8, text string) {
 		cleanEnv(t)
 		s := Settings()[int(which)%len(Settings())]
+		if s.Flag == "config" && len(text) > 1000 {
+			return // a file's name is shown, however long
+		}
 		open := files{"reaper.yaml": Example}.open
 		c, err := Load(Sources{Flags: map[string]string{s.Flag: text}, Open: open})
 		switch {
@@ -81,7 +84,7 @@ func FuzzEnviron(f *testing.F) {
 			if !strings.HasPrefix(name, prefix) || p.What != name || !strings.Contains(p.Reason, prefix) {
 				t.Errorf("%q: %v", pair, p)
 			}
-			if len(value) > 40 && strings.Contains(p.Error(), value) {
+			if len(value) > 40 && !strings.Contains(name, value) && strings.Contains(p.Error(), value) {
 				t.Errorf("the value is shown: %v", p)
 			}
 		}

@@ -372,7 +372,7 @@ func (r *reader) schedule(v *yaml.Node, path string) {
 
 func (r *reader) namespaces(v *yaml.Node, path string) {
 	if v.Kind == yaml.ScalarNode && v.Tag == "!!str" {
-		r.at(v, path, "is %s; it must be a list: write [%q]", describe(v), v.Value)
+		r.at(v, path, "is %s; it must be a list: write [%s]", describe(v), quote(v.Value))
 		return
 	}
 	if !r.sequence(v, path) {
