@@ -23,7 +23,8 @@ type handle struct {
 	dry    bool // must not write
 	calm   bool // nothing goes wrong
 
-	known atomic.Pointer[targetFact] // of a follower's: the record that it read last, nil before the first
+	known   atomic.Pointer[targetFact] // of a follower's: the record that it read last, nil before the first
+	replies time.Duration              // likewise: how long its replies travel, where they are slow
 
 	died chan struct{} // closed when it is killed
 	kill context.CancelFunc
@@ -241,7 +242,7 @@ func (h *handle) fate(c call) fate {
 	if h.calm || h.w.calm {
 		return f
 	}
-	if d.on("replies").yes(0.2) {
+	if f.reply = h.replies; f.reply == 0 && d.on("replies").yes(0.2) {
 		f.reply = d.on("reply").between(time.Millisecond, 50*time.Millisecond)
 	}
 	since := time.Since(h.w.began)

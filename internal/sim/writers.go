@@ -89,10 +89,16 @@ func (wr *writer) doze(d dice) {
 	w := wr.w
 	switch {
 	case d.on("refresh").yes(0.6):
-		sent := time.Now()
-		_ = wr.follower.Refresh(w.chance(w.ctx, d))                      // stamping goes on without
-		if bound := wr.handle.heard().staleness; d.on("edge").yes(0.6) { // it writes as late as it may, or a little later
-			w.sleep(time.Until(sent.Add(d.on("late").between(bound*9/10, bound*21/20))))
+		sent, bound, edge := time.Now(), wr.handle.heard().staleness, d.on("edge").yes(0.6)
+		if edge && bound > 0 && d.on("slow").yes(0.5) {
+			wr.handle.replies = d.on("reply").between(0, bound/2-50*time.Millisecond) // it waits no longer
+		}
+		_ = wr.follower.Refresh(w.chance(w.ctx, d)) // stamping goes on without
+		wr.handle.replies = 0
+		if edge { // it writes as late as it may, or a little later
+			bound = wr.handle.heard().staleness
+			since := pick(d.on("since"), sent, time.Now())
+			w.sleep(time.Until(since.Add(d.on("late").between(bound*9/10, bound*21/20))))
 		}
 	case d.on("nap").yes(0.3):
 		nap := d.on("nap lasts").between(0, 3*time.Minute)
@@ -146,7 +152,7 @@ func (wr *writer) write(d dice) {
 		if slack == 0 {
 			slack = 30 * time.Second
 		}
-		delay = d.on("delay").between(slack/2, slack-time.Millisecond)
+		delay = slack - d.on("delay").between(time.Millisecond, pick(d.on("edge"), slack/2, time.Second))
 		if wr.kind == "breaker" {
 			delay, honest = d.on("delay").between(slack, 8*slack), false
 		}
