@@ -37,11 +37,11 @@
 // What is not simulated: the drivers and the services behind them, for which
 // store/storetest and the emulators stand; tombstones, and so P1 and compaction; memory
 // (P3) and the cost of idle sweeps (P4); gates; a target whose layout changes; records
-// that somebody edits or puts back; clocks that run at different speeds; a total while
-// machines sleep, which package throttle leaves out; records and deletes of one embedded
-// store after a power failure. Writers follow the bounds that they are told or break them
-// knowingly: a library that breaks them unknowingly is found by the tests of
-// generation.Follower, which runs here, too.
+// that somebody edits or puts back; clocks that run at different speeds, or are set
+// back while their machine sleeps; a total while machines sleep, which package throttle
+// leaves out; records and deletes of one embedded store after a power failure. Writers
+// follow the bounds that they are told or break them knowingly: a library that breaks
+// them unknowingly is found by the tests of generation.Follower, which runs here, too.
 //
 // The rule that a target record's save takes effect no later than its deadline is the
 // store's: servers know deadlines. A later one would begin a generation's staleness late.

@@ -138,7 +138,7 @@ func (h *handle) take(c call, f fate, effect func(fate) error, how string) error
 		w.count("late " + c.method)
 	}
 	w.note(h.name, c.method, c.key, how, err)
-	if h.calls++; !h.end.mark && h.end.how != "" && h.calls == h.end.after {
+	if h.calls++; !h.dead && !h.end.mark && h.end.how != "" && h.calls == h.end.after {
 		if h.end.later == 0 {
 			h.strike()
 		} else {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"time"
 
@@ -33,10 +34,7 @@ func (w *world) operate(d dice, c *clock) {
 	case 0, 1:
 		shards := pick(d.on("shards"), 0, 1, 2, 3, 4, 6)
 		if w.plan.target.Generations {
-			w.try(d, c, name, "advance", func(ctx context.Context, c sweep.Config, t sweep.Target) error {
-				_, err := sweep.Advance(ctx, c, t, shards, d.on("force").yes(0.2))
-				return err
-			})
+			w.advance(d, c, name, shards)
 		}
 	case 2:
 		w.pauseFor(d, c, name, d.on("pause lasts").between(time.Second, 5*time.Minute))
@@ -54,16 +52,50 @@ func (w *world) operate(d dice, c *clock) {
 		if d.on("bounds").yes(0.4) {
 			w.configure(d.on("more"))
 		}
-		if i := d.on("clock").below(len(w.clocks)); w.plan.has("jump") {
-			w.clocks[i].set(d.on("jump").between(-40*time.Second, 40*time.Second))
+		if w.plan.has("jump") {
+			w.setClock(d)
 		}
 	}
+}
+
+// setClock turns somebody's wall clock. Where machines go to sleep it is not set back: no
+// clock would be left that tells how long the machine slept.
+func (w *world) setClock(d dice) {
+	by := d.on("jump").between(-40*time.Second, 40*time.Second)
+	if w.plan.suspends {
+		by = by.Abs()
+	}
+	i := d.on("clock").below(len(w.clocks))
+	w.clocks[i].set(by)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.note("operator", "sets", fmt.Sprintf("clock %d by %v", i, by), "", nil)
 }
 
 func change(f func(*generation.Record)) func(context.Context, sweep.Config, sweep.Target) error {
 	return func(ctx context.Context, c sweep.Config, t sweep.Target) error {
 		_, err := sweep.Change(ctx, c, t, f)
 		return err
+	}
+}
+
+// advance opens a generation by hand. Who waits for it may read the record at the last
+// moment, and where there is no ramp a sweep right after closes the one before.
+func (w *world) advance(d dice, c *clock, name string, shards int) {
+	if d.on("announced").yes(0.6) {
+		in := d.on("in").between(30*time.Second, 2*time.Minute)
+		w.mu.Lock()
+		w.announced[name] = time.Now().Add(in)
+		w.mu.Unlock()
+		w.sleep(in)
+	}
+	w.try(d, c, name, "advance", func(ctx context.Context, c sweep.Config, t sweep.Target) error {
+		_, err := sweep.Advance(ctx, c, t, shards, d.on("force").yes(0.2))
+		return err
+	})
+	if d = d.on("by hand"); d.yes(0.6) {
+		h := &handle{w: w, name: "by hand", dice: d.on("handle"), clock: c, died: make(chan struct{})}
+		w.sweep(w.ctx, h, fmt.Sprintf("hand-%d", time.Since(w.began)), d, sweep.Run, nil)
 	}
 }
 

@@ -81,8 +81,8 @@ func (p *pace) check() {
 		plan := p.w.plan
 		trace := pacecheck.Trace{Page: plan.target.Page, Commits: p.commits[name], Ranges: map[string][]pacecheck.Segment{}}
 		// Each bucket holds one entity at least. Where a total is shared by many claims,
-		// that is more than its own bucket would hold.
-		claims := plan.sweepers * (plan.workers + len(plan.namespaces))
+		// that is more than its own bucket would hold. The operator sweeps, too.
+		claims := (plan.sweepers + 1) * (plan.workers + len(plan.namespaces))
 		total := pacecheck.Trace{Page: plan.target.Page + claims, Commits: p.commits[name], Total: p.totals[name]}
 		for _, c := range p.commits[name] {
 			if !strings.HasSuffix(c.Range, auditShard) {

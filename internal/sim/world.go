@@ -35,6 +35,7 @@ type world struct {
 	oracle    *oracle
 	pace      *pace
 	targets   map[string]targetFact // as the store has them
+	announced map[string]time.Time  // when the operator opens a generation, by target
 	policy    sweep.Target          // what processes are configured with, from now on
 	calm      bool                  // faults have stopped
 	steps     int
@@ -95,7 +96,7 @@ func newWorld(o Options) *world {
 	if o.Until > 0 {
 		p.busy = min(p.busy, o.Until)
 	}
-	w := &world{plan: p, dice: p.dice, began: time.Now(), db: newDB(p.mode, p.lag), targets: map[string]targetFact{},
+	w := &world{plan: p, dice: p.dice, began: time.Now(), db: newDB(p.mode, p.lag), targets: map[string]targetFact{}, announced: map[string]time.Time{},
 		counts: map[string]int{}, tracing: o.Trace, door: make(chan struct{}, 1), policy: p.target}
 	w.oracle = newOracle(w)
 	w.pace = newPace(w)

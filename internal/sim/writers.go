@@ -20,7 +20,8 @@ type writer struct {
 	clock    *clock
 	handle   *handle // of its follower
 	follower *generation.Follower
-	fresh    int // names that it has made up
+	fresh    int  // names that it has made up
+	edge     bool // its next write is to be as late as can be
 }
 
 // A deposit is an old copy of an entity, as in a backup.
@@ -87,19 +88,19 @@ func (wr *writer) run() {
 // doze lets the copy of a writer that reads the record itself grow old, by either clock.
 func (wr *writer) doze(d dice) {
 	w := wr.w
+	w.mu.Lock()
+	opens := time.Until(w.announced[wr.target])
+	w.mu.Unlock()
 	switch {
+	case opens > 0: // its copy is the last one without the new generation
+		w.sleep(opens - d.on("ahead").between(0, 2*time.Second))
+		wr.readLate(d, true)
 	case d.on("refresh").yes(0.6):
-		sent, bound, edge := time.Now(), wr.handle.heard().staleness, d.on("edge").yes(0.6)
-		if edge && bound > 0 && d.on("slow").yes(0.5) {
-			wr.handle.replies = d.on("reply").between(0, bound/2-50*time.Millisecond) // it waits no longer
+		if d.on("edge").yes(0.6) {
+			wr.readLate(d, d.on("slow").yes(0.5))
+			return
 		}
 		_ = wr.follower.Refresh(w.chance(w.ctx, d)) // stamping goes on without
-		wr.handle.replies = 0
-		if edge { // it writes as late as it may, or a little later
-			bound = wr.handle.heard().staleness
-			since := pick(d.on("since"), sent, time.Now())
-			w.sleep(time.Until(since.Add(d.on("late").between(bound*9/10, bound*21/20))))
-		}
 	case d.on("nap").yes(0.3):
 		nap := d.on("nap lasts").between(0, 3*time.Minute)
 		if w.plan.has("suspend") {
@@ -107,6 +108,20 @@ func (wr *writer) doze(d dice) {
 		}
 		w.sleep(nap)
 	}
+}
+
+// readLate reads the record, the answer to which may travel for as long as anybody waits
+// for it, and sleeps until it must stamp by that, or a little longer.
+func (wr *writer) readLate(d dice, slow bool) {
+	w, sent, bound := wr.w, time.Now(), wr.handle.heard().staleness
+	if slow && bound > 0 {
+		wr.handle.replies = d.on("reply").between(0, bound/2-50*time.Millisecond)
+	}
+	_ = wr.follower.Refresh(w.chance(w.ctx, d))
+	wr.handle.replies, wr.edge = 0, true
+	bound = wr.handle.heard().staleness
+	since := pick(d.on("since"), sent, time.Now())
+	w.sleep(time.Until(since.Add(d.on("late").between(bound*9/10, bound*21/20))))
 }
 
 // write makes one write, of whatever kind.
@@ -147,12 +162,13 @@ func (wr *writer) write(d dice) {
 	}
 	delay, honest := time.Duration(0), true
 	stamp := wr.stamp(name, expires)
-	if d.on("slow").yes(0.4) {
+	if wr.edge || d.on("slow").yes(0.4) {
 		slack := wr.handle.heard().slack
 		if slack == 0 {
 			slack = 30 * time.Second
 		}
 		delay = slack - d.on("delay").between(time.Millisecond, pick(d.on("edge"), slack/2, time.Second))
+		wr.edge = false
 		if wr.kind == "breaker" {
 			delay, honest = d.on("delay").between(slack, 8*slack), false
 		}
