@@ -26,7 +26,7 @@ import (
 
 func main() {
 	root := flag.String("root", ".", "the repository's `directory`")
-	most := flag.Int("n", 3000, "seeds that a mutation may take to be caught")
+	most := flag.Int("n", 6000, "seeds that a mutation may take to be caught")
 	first := flag.Uint64("first", 1, "first `seed`")
 	flag.Parse()
 	if err := run(*root, *most, *first, flag.Args()); err != nil {
