@@ -160,7 +160,11 @@ func (w *worker) dispose(q store.Query, ops []store.Op, uncertain bool, until ti
 			w.slowDown(err)
 		}
 		uncertain = uncertain || mayHaveHappened(err)
-		if rest := open(ops); len(rest) < len(ops) {
+		rest := open(ops)
+		if len(rest) == 0 {
+			return nil
+		}
+		if len(rest) < len(ops) {
 			err := w.dispose(q, rest, uncertain, until)
 			putBack(ops, rest)
 			return err

@@ -346,6 +346,41 @@ func TestDeafSweepStops(t *testing.T) {
 	})
 }
 
+// An acknowledged is a store whose first Dispose takes effect, takes its time, and fails
+// all the same.
+type acknowledged struct {
+	*modelstore.Store
+	meanwhile func()
+	done      atomic.Bool
+}
+
+func (s *acknowledged) Dispose(ctx context.Context, b *store.Batch) error {
+	err := s.Store.Dispose(ctx, b)
+	if !s.done.Swap(true) {
+		s.meanwhile()
+		return store.ErrUnavailable
+	}
+	return err
+}
+
+// Where nothing is left of a batch that failed, nothing waits for the end of a pause.
+func TestNothingLeftWhilePaused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 50, throttle.Limits{Start: 20, Max: 20})
+		c := p.config()
+		c.Store = &acknowledged{Store: p.s, meanwhile: func() {
+			if _, err := sweep.Change(t.Context(), p.config(), p.target, func(r *generation.Record) { r.Paused = true }); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(6 * time.Second) // all know
+		}}
+		res := sweep.Run(t.Context(), c).Targets[0]
+		if res.Complete || res.Error != "" || res.Deleted == 0 || int(res.Deleted)+len(p.left()) != 200 {
+			t.Errorf("%+v; %d are left", res, len(p.left()))
+		}
+	})
+}
+
 // A gate that is shut holds deletes back, says why, and ends the sweep in the end.
 func TestGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,10 @@ type Bag struct {
 	Counts                   map[string]int
 }
 
+// endless is how long one seed may take, which takes a tenth of a second: a loop in
+// which no virtual time passes is nothing that a bubble would end by itself.
+const endless = 5 * time.Minute
+
 // Run hunts.
 func (h Hunt) Run(t *testing.T) Bag {
 	began := time.Now()
@@ -52,7 +57,10 @@ func (h Hunt) Run(t *testing.T) Bag {
 			if h.Count > 0 && n > int64(h.Count) {
 				return
 			}
-			r := Run(t, Options{Seed: h.First + uint64(n-1), Without: h.Without})
+			seed := h.First + uint64(n-1)
+			stuck := time.AfterFunc(endless, func() { panic(fmt.Sprintf("seed %d does not end", seed)) })
+			r := Run(t, Options{Seed: seed, Without: h.Without})
+			stuck.Stop()
 			mu.Lock()
 			bag.Seeds++
 			bag.Steps += r.Steps
