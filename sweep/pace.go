@@ -220,7 +220,7 @@ func (g *governor) watch(ctx context.Context, end func(error)) {
 		}
 		if now.Sub(record) >= every {
 			record = now
-			if err := g.load(ctx); err != nil && ctx.Err() == nil {
+			if err := g.glance(ctx); err != nil && ctx.Err() == nil {
 				g.p.Log.DebugContext(ctx, "cannot read the target record", "error", err)
 			}
 		}
@@ -256,14 +256,19 @@ func (g *governor) watch(ctx context.Context, end func(error)) {
 
 // load reads the record once.
 func (g *governor) load(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-	defer cancel()
 	sent := g.p.Now()
 	r, _, err := generation.Load(ctx, g.p.Store, g.p.target.Name)
 	if err == nil {
 		g.follow(r, sent)
 	}
 	return err
+}
+
+// glance reads the record once, and not for long.
+func (g *governor) glance(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	return g.load(ctx)
 }
 
 // latest returns the record, read not longer ago than so.
@@ -278,7 +283,7 @@ func (g *governor) latest(ctx context.Context, most time.Duration) (generation.R
 	if g.age(sent) <= most {
 		return r, nil
 	}
-	err := store.Retry(ctx, recordPatience, func() error { return g.load(ctx) })
+	err := patiently(ctx, g.load)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.record, err

@@ -53,8 +53,6 @@ func main() {
 		*first = uint64(time.Now().UnixNano()) >> 10
 	}
 	debug.SetGCPercent(400) // lives are short: a fifth less time, for a few MB
-	ctx, stopped := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stopped()
 	// A bubble needs a test around it. The process ends in it: what comes after would
 	// add its own lines.
 	testing.Main(func(string, string) (bool, error) { return true, nil }, []testing.InternalTest{{Name: "prove", F: func(t *testing.T) {
@@ -62,6 +60,8 @@ func main() {
 			os.Exit(again(t, sim.Options{Seed: *seed, Without: left, Until: *until, Trace: true}))
 		}
 		fmt.Fprintf(os.Stderr, "first seed: %d\n", *first)
+		ctx, stopped := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		context.AfterFunc(ctx, stopped) // a second signal ends it at once, as in a seed that does not end
 		bag := sim.Hunt{First: *first, Count: *count, For: *length, Workers: *workers, Stop: *stop, Without: left, Done: ctx.Done(),
 			Found: func(r sim.Report) {
 				if !*shrink {
