@@ -88,7 +88,7 @@ func printEntity(out *bufio.Writer, e store.Entity, t config.Target, several boo
 		l.Shard = json.RawMessage(e.Shard.Text)
 	}
 	if at, err := shardquery.Expires(t.StoreTarget().Type, e.Expiry); err == nil {
-		l.Expires = at.Format(instants)
+		l.Expires = new(at.Format(instants))
 	}
 	switch e.Expiry.Type {
 	case store.Missing:

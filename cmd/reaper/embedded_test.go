@@ -262,6 +262,7 @@ func TestBadLoads(t *testing.T) {
 		"huge id":         {`{"id":9223372036854775808}`, "is neither a string nor a positive integer"},
 		"reserved id":     {`{"id":"__a__"}`, "is reserved"},
 		"long id":         {`{"id":"` + strings.Repeat("x", 1501) + `"}`, "1501 bytes"},
+		"empty instant":   {`{"id":"a","expires":""}`, `expires: ""`},
 		"bad instant":     {`{"id":"a","expires":"tomorrow"}`, `expires: "tomorrow"`},
 		"year 10000":      {`{"id":"a","expires":"9999-12-31T23:59:59.9999Z"}`, "year 10000"},
 		"data no object":  {`{"id":"a","data":[]}`, "data: it is not an object"},

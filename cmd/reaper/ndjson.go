@@ -25,8 +25,8 @@ type line struct {
 	Namespace string          `json:"namespace,omitempty"` // where it is not the default one
 	Parent    string          `json:"parent,omitempty"`    // of an entity with ancestors
 	ID        json.RawMessage `json:"id"`
-	Expires   string          `json:"expires,omitempty"`
-	Shard     json.RawMessage `json:"shard,omitempty"` // with layout sharded-timestamp
+	Expires   *string         `json:"expires,omitempty"` // nil: it never does
+	Shard     json.RawMessage `json:"shard,omitempty"`   // with layout sharded-timestamp
 	Data      json.RawMessage `json:"data,omitempty"`
 	Key       json.RawMessage `json:"key,omitempty"` // dump; load stamps anew
 }
@@ -62,10 +62,10 @@ func parseLine(text []byte, t config.Target) (entity, error) {
 	if err := e.setID(l.ID); err != nil {
 		return e, err
 	}
-	if l.Expires != "" {
-		at, err := time.Parse(time.RFC3339Nano, l.Expires)
+	if l.Expires != nil {
+		at, err := time.Parse(time.RFC3339Nano, *l.Expires)
 		if err != nil {
-			return e, fmt.Errorf("expires: %q is not an instant such as 2026-11-21T00:07:30.855Z", l.Expires)
+			return e, fmt.Errorf("expires: %q is not an instant such as 2026-11-21T00:07:30.855Z; what never expires has no expires", *l.Expires)
 		}
 		e.expires = at
 	}
