@@ -69,9 +69,7 @@ func newModelDaemon(t *testing.T, every string, targets ...string) *modelDaemon 
 			Layout: "sharded", Shards: 2, MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour, Overlap: 10 * time.Second, Page: 50,
 			Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second, Pace: throttle.Limits{Unlimited: true}})
 	}
-	m.daemon = &daemon{app: &app{now: now, stdout: io.Discard, stderr: io.Discard}, session: s, runs: map[string]*schedule{},
-		metrics: metrics.New(metrics.Options{Targets: targets, Apply: true})}
-	s.sweep.Metrics = m.metrics
+	m.daemon = newDaemon(&app{now: now, stdout: io.Discard, stderr: io.Discard}, s, metrics.New(metrics.Options{Targets: targets, Apply: true}))
 	return m
 }
 

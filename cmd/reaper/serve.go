@@ -67,8 +67,9 @@ type daemon struct {
 	*session
 	metrics *metrics.Metrics
 
-	mu   sync.Mutex
 	runs map[string]*schedule // by target
+
+	mu sync.Mutex // what the schedules say
 }
 
 // A schedule is when a target was swept and is to be.
@@ -78,6 +79,19 @@ type schedule struct {
 	due          time.Time // of the next one
 	expired      int64     // by the last run
 	err          string
+}
+
+func newDaemon(a *app, s *session, m *metrics.Metrics) *daemon {
+	d := &daemon{app: a, session: s, metrics: m, runs: map[string]*schedule{}}
+	s.sweep.Metrics = m
+	for _, t := range s.targets {
+		plan := &schedule{Schedule: t.Schedule, due: d.clock()}
+		if plan.IsZero() {
+			plan.Schedule = s.Schedule
+		}
+		d.runs[t.Name] = plan
+	}
+	return d
 }
 
 func (a *app) serve(cmd *cobra.Command, later, profile bool) (err error) {
@@ -92,9 +106,7 @@ func (a *app) serve(cmd *cobra.Command, later, profile bool) (err error) {
 	for _, t := range s.targets {
 		names = append(names, t.Name)
 	}
-	d := &daemon{app: a, session: s, runs: map[string]*schedule{},
-		metrics: metrics.New(metrics.Options{Targets: names, Version: buildVersion(), Apply: s.Apply})}
-	s.sweep.Metrics = d.metrics
+	d := newDaemon(a, s, metrics.New(metrics.Options{Targets: names, Version: buildVersion(), Apply: s.Apply}))
 
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
@@ -113,7 +125,9 @@ func (a *app) serve(cmd *cobra.Command, later, profile bool) (err error) {
 	d.work(ctx, later)
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	err = server.Shutdown(stopping)
+	if err = server.Shutdown(stopping); errors.Is(err, context.DeadlineExceeded) {
+		err = server.Close() // who is still connected has no say in how the sweeps ended
+	}
 	if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
 		err = errors.Join(err, serr)
 	}
@@ -125,16 +139,9 @@ func (a *app) serve(cmd *cobra.Command, later, profile bool) (err error) {
 // ended.
 func (d *daemon) work(ctx context.Context, later bool) {
 	var all sync.WaitGroup
-	for i, t := range d.session.targets {
-		plan := &schedule{Schedule: t.Schedule}
-		if plan.IsZero() {
-			plan.Schedule = d.Schedule
-		}
-		plan.due = d.clock()
-		d.runs[t.Name] = plan
-		target := d.session.sweep.Targets[i]
+	for _, target := range d.session.sweep.Targets {
 		target.Watchdog = &metrics.Watchdog{Patience: stuckAfter}
-		all.Go(func() { d.keepSweeping(ctx, plan, target, later) })
+		all.Go(func() { d.keepSweeping(ctx, d.runs[target.Name], target, later) })
 	}
 	if !d.Apply {
 		all.Go(func() { d.remind(ctx) })

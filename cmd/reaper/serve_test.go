@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -288,6 +289,12 @@ func TestServeWithoutApply(t *testing.T) {
 			t.Errorf("--pprof, %s: %d %s", path, code, body)
 		}
 	}
+	silent, err := net.Dial("tcp", strings.TrimPrefix(d.url, "http://")) //nolint:noctx // a test's own loopback
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close() // a probe that has connected, and says nothing
+	d.get("/healthz")    // by then it is accepted
 	d.stop()
 	if n := len(b.dumped()); n != 100 {
 		t.Errorf("%d are left", n)
