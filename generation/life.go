@@ -112,11 +112,11 @@ func (r Record) Advance(p Policy, now time.Time, force bool) (Record, error) {
 		newest := r.Generations[n-1]
 		number, ramp = newest.Number+1, p.Ramp
 		if !force && !r.RampOver(now) {
-			return r, fmt.Errorf("target %s: %w, %08d, until %s", r.Target, ErrRamping, newest.Number, newest.Opened.Add(newest.Ramp).UTC().Format(time.RFC3339))
+			return r, fmt.Errorf("%w, %08d, until %s", ErrRamping, newest.Number, newest.Opened.Add(newest.Ramp).UTC().Format(time.RFC3339))
 		}
 	}
 	if number > expirykey.MaxGeneration {
-		return r, fmt.Errorf("target %s: there is no generation after %08d", r.Target, number-1)
+		return r, fmt.Errorf("there is no generation after %08d", number-1)
 	}
 	now = now.UTC().Truncate(time.Microsecond)
 	r.Generations = append(slices.Clone(r.Generations), Generation{Number: number, Shards: p.Shards, Opened: now, Ramp: ramp, Staleness: p.Staleness, Slack: p.Slack})

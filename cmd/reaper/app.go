@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
 	"github.com/reaper-ttl/reaper/config"
@@ -257,6 +258,30 @@ func (a *app) begin(cmd *cobra.Command) (*session, error) {
 		return nil, withHint(err)
 	}
 	return &session{c, targets, a.sweepConfig(c, db.Store, targets, log), log, db}, nil
+}
+
+// eachTarget calls do for all targets at once, and returns what came of those that
+// did not fail, in their order, and what the others failed with.
+func eachTarget[T any](s *session, do func(sweep.Target) (T, error)) ([]T, error) {
+	results, errs := make([]T, len(s.sweep.Targets)), make([]error, len(s.sweep.Targets))
+	var group errgroup.Group
+	group.SetLimit(s.Workers)
+	for i, t := range s.sweep.Targets {
+		group.Go(func() (err error) {
+			if results[i], err = do(t); err != nil {
+				errs[i] = fmt.Errorf("target %s: %w", t.Name, withHint(err))
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // none of them ends the others
+	done := []T{}
+	for i, r := range results {
+		if errs[i] == nil {
+			done = append(done, r)
+		}
+	}
+	return done, errors.Join(errs...)
 }
 
 // closeInto closes the store at the end of a command, and keeps its error where

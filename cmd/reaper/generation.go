@@ -66,23 +66,20 @@ func (a *app) listGenerations(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer s.db.closeInto(&err)
-	res := generationsResult{Store: s.Store.String(), Now: a.now().UTC(), Targets: []targetGenerations{}}
-	for _, t := range s.sweep.Targets {
+	res := generationsResult{Store: s.Store.String(), Now: a.now().UTC()}
+	res.Targets, err = eachTarget(s, func(t sweep.Target) (targetGenerations, error) {
 		lives, err := sweep.Lives(cmd.Context(), s.sweep, t)
-		if err != nil {
-			return fmt.Errorf("target %s: %w", t.Name, withHint(err))
-		}
-		res.Targets = append(res.Targets, targetGenerations{t.Name, t.Layout, lives})
-	}
+		return targetGenerations{t.Name, t.Layout, lives}, err
+	})
 	if a.json {
-		return a.printJSON(res)
+		return errors.Join(a.printJSON(res), err)
 	}
 	for _, t := range res.Targets {
 		if err := a.printGenerations(t); err != nil {
 			return err
 		}
 	}
-	return nil
+	return err
 }
 
 func (a *app) printGenerations(t targetGenerations) error {
@@ -174,29 +171,32 @@ func (a *app) advance(cmd *cobra.Command, shards int, force bool) (err error) {
 			return wrongUsage("target %s has the layout %s: only the layout generation has generations that follow each other", t.Name, t.Layout)
 		}
 	}
-	res := advanceResult{Store: s.Store.String(), Targets: []advancedOutcome{}}
-	for _, t := range s.sweep.Targets {
+	res := advanceResult{Store: s.Store.String()}
+	res.Targets, err = eachTarget(s, func(t sweep.Target) (advancedOutcome, error) {
 		rec, err := sweep.Advance(cmd.Context(), s.sweep, t, shards, force)
 		switch {
 		case errors.Is(err, generation.ErrRamping):
-			return wrongUsage("%v: two moves at once bring load to new key ranges faster than they can be split. Wait until then, or use --force", err)
+			return advancedOutcome{}, fmt.Errorf("%w: two moves at once bring load to new key ranges faster than they can be split. Wait until then, or use --force with --target %s", err, t.Name)
 		case err != nil:
-			return fmt.Errorf("target %s: %w", t.Name, withHint(err))
+			return advancedOutcome{}, err
 		}
 		g := rec.Generations[len(rec.Generations)-1]
-		res.Targets = append(res.Targets, advancedOutcome{t.Name, g.Number, g.Shards, g.Opened, g.Opened.Add(g.Ramp)})
 		if n := len(rec.Generations); force && n > 2 && rec.Generations[n-2].Opened.Add(rec.Generations[n-2].Ramp).After(g.Opened) {
 			s.log.Warn("forced: writers move to two generations at once, so that load on new key ranges grows faster than 500/50/5 allows", "target", t.Name)
 		}
 		if g.Shards != t.Shards {
 			s.log.Warn("the generation after this one has the targets file's number of shards again", "target", t.Name, "shards", g.Shards, "file_shards", t.Shards)
 		}
+		return advancedOutcome{t.Name, g.Number, g.Shards, g.Opened, g.Opened.Add(g.Ramp)}, nil
+	})
+	if len(res.Targets) == 0 && errors.Is(err, generation.ErrRamping) {
+		return &exit{exitUsage, err} // nothing was touched
 	}
 	if a.json {
-		return a.printJSON(res)
+		return errors.Join(a.printJSON(res), err)
 	}
 	for _, t := range res.Targets {
 		fmt.Fprintf(a.stdout, "%s: generation %08d is open, with %d shards; writers move there until %s\n", t.Name, t.Generation, t.Shards, instant(&t.RampOver))
 	}
-	return nil
+	return err
 }

@@ -2,15 +2,21 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/datastore"
+	"github.com/reaper-ttl/reaper/store/embedded"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -112,7 +118,7 @@ func TestGenerationLivesOnEachStore(t *testing.T) {
 					t.Fatal(err)
 				}
 				k, err := expirykey.Parse(strings.Trim(string(is.Key), `"`))
-				if err != nil || k.Generation != 3 || is.Expires != was.Expires || string(is.Data) != string(was.Data) {
+				if err != nil || k.Generation != 3 || !reflect.DeepEqual(is.Expires, was.Expires) || string(is.Data) != string(was.Data) {
 					t.Errorf("%s became %s, %v", old[id], text, err)
 				}
 			}
@@ -125,6 +131,55 @@ func TestGenerationLivesOnEachStore(t *testing.T) {
 				t.Errorf("list: %s", r.out)
 			}
 		})
+	}
+}
+
+// What fails for one target is done for the others, and said of both.
+func TestOneTargetOfSeveralFails(t *testing.T) {
+	noRaces(t)
+	b := newEmbedded(t, `targets:
+  - {name: bad, kind: Bad, generations: {ramp: 1h}}
+  - {name: good, kind: Good, shards: 2, generations: {ramp: 1h}}
+`)
+	b.must(strings.NewReader(`{"id":"a"}`), "load", "--target", "bad")
+	b.must(strings.NewReader(`{"id":"a"}`), "load", "--target", "good")
+	b.must(nil, "generation", "advance", "--target", "bad")
+	for _, code := range []int{exitFailed, exitUsage} { // one moves, and then none may
+		r := b.run(nil, "generation", "advance")
+		if r.code != code || strings.Contains(r.out, "good: generation 00000002 is open") != (code == exitFailed) || !strings.Contains(r.log, "target bad: writers are still moving") || !strings.Contains(r.log, "--force with --target bad") {
+			t.Errorf("advance: exit code %d: %s%s", r.code, r.out, r.log)
+		}
+	}
+
+	db, err := embedded.Open(filepath.Join(b.dir, "data"), embedded.Options{Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	recs, err := db.Load(t.Context(), store.TargetRecord, "bad")
+	if err != nil || len(recs.List) != 1 {
+		t.Fatalf("%d records, %v", len(recs.List), err)
+	}
+	newer := recs.List[0]
+	prev := newer.Revision
+	newer.Fields, newer.Revision = maps.Clone(newer.Fields), store.NewRevision(prev)
+	newer.Fields["schema"] = int64(generation.Schema + 1)
+	if err := errors.Join(db.Save(t.Context(), newer, prev), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"pause"}, {"pace", "--max", "7"}, {"status"}, {"generation", "list"}, {"generation", "advance", "--force"}, {"resume"}} {
+		r := b.run(nil, append(args, "--json")...)
+		var res struct{ Targets []struct{ Name string } }
+		if err := json.Unmarshal([]byte(r.out), &res); err != nil || len(res.Targets) != 1 || res.Targets[0].Name != "good" {
+			t.Errorf("reaper %s: %v: %s", strings.Join(args, " "), err, r.out)
+		}
+		if r.code != exitFailed || !strings.Contains(r.log, "target bad: ") || strings.Contains(r.log, "target good: ") {
+			t.Errorf("reaper %s: exit code %d: %s", strings.Join(args, " "), r.code, r.log)
+		}
+		if args[0] == "pause" {
+			if r := b.run(nil, "status", "--json", "--target", "good"); !strings.Contains(r.out, `"paused": true`) {
+				t.Errorf("pause: %s%s", r.out, r.log)
+			}
+		}
 	}
 }
 

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -121,26 +123,24 @@ func (a *app) change(cmd *cobra.Command, change func(*generation.Record)) (err e
 		return err
 	}
 	defer s.db.closeInto(&err)
-	res := switchResult{Store: s.Store.String(), Targets: []switchedTarget{}}
-	for _, t := range s.sweep.Targets {
+	res := switchResult{Store: s.Store.String()}
+	res.Targets, err = eachTarget(s, func(t sweep.Target) (switchedTarget, error) {
 		rec, err := sweep.Change(cmd.Context(), s.sweep, t, change)
-		if err != nil {
-			return fmt.Errorf("target %s: %w", t.Name, withHint(err))
-		}
-		res.Targets = append(res.Targets, switchedTarget{t.Name, rec.Paused, rec.PaceMax.String(), rec.PaceTotal.String()})
-	}
+		return switchedTarget{t.Name, rec.Paused, rec.PaceMax.String(), rec.PaceTotal.String()}, err
+	})
 	if a.json {
-		return a.printJSON(res)
+		return errors.Join(a.printJSON(res), err)
 	}
-	for i, t := range res.Targets {
+	for _, t := range res.Targets {
 		state := "is swept"
 		if t.Paused {
 			state = "is paused"
 		}
+		i := slices.IndexFunc(s.targets, func(c config.Target) bool { return c.Name == t.Name })
 		file := s.targets[i].Pace
 		fmt.Fprintf(a.stdout, "%s %s; at most %s in each range, %s in all\n", t.Name, state, said(t.Max, file.Max), said(t.Total, file.Total))
 	}
-	return nil
+	return err
 }
 
 // said shows a rate with where it comes from.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"text/tabwriter"
@@ -42,16 +43,10 @@ func (a *app) status(cmd *cobra.Command, all bool) (err error) {
 		return err
 	}
 	defer s.db.closeInto(&err)
-	res := statusResult{Store: s.Store.String(), Now: a.now().UTC(), Targets: []sweep.TargetStatus{}}
-	for _, t := range s.sweep.Targets {
-		st, err := sweep.Status(cmd.Context(), s.sweep, t)
-		if err != nil {
-			return fmt.Errorf("target %s: %w", t.Name, withHint(err))
-		}
-		res.Targets = append(res.Targets, st)
-	}
+	res := statusResult{Store: s.Store.String(), Now: a.now().UTC()}
+	res.Targets, err = eachTarget(s, func(t sweep.Target) (sweep.TargetStatus, error) { return sweep.Status(cmd.Context(), s.sweep, t) })
 	if a.json {
-		return a.printJSON(res)
+		return errors.Join(a.printJSON(res), err)
 	}
 	for i, t := range res.Targets {
 		if i > 0 {
@@ -61,7 +56,7 @@ func (a *app) status(cmd *cobra.Command, all bool) (err error) {
 			return err
 		}
 	}
-	return nil
+	return err
 }
 
 func (a *app) printStatus(t sweep.TargetStatus, now time.Time, all bool) error {
