@@ -57,9 +57,11 @@ func (r Record) State(i int, now time.Time, settle int) State {
 // SealedAt returns when the i-th live generation counts as sealed, in the store's
 // time; zero where that is not known yet. A writer stamps by a copy that is as old
 // as the staleness at most, and commits within the slack; then settle later
-// generations must be as far.
+// generations must be as far, as those that have retired since are.
 func (r Record) SealedAt(i, settle int) time.Time {
 	at := r.lastStamp(i)
+	newest := len(r.Generations) - 1
+	settle -= r.Generations[newest].Number - r.Generations[i].Number - (newest - i)
 	var later []time.Time
 	for j := i + 1; j < len(r.Generations); j++ {
 		if t := r.lastStamp(j); !t.IsZero() {
@@ -119,6 +121,9 @@ func (r Record) Advance(p Policy, now time.Time, force bool) (Record, error) {
 		return r, fmt.Errorf("there is no generation after %08d", number-1)
 	}
 	now = now.UTC().Truncate(time.Microsecond)
+	if n := len(r.Generations); n > 0 && now.Before(r.Generations[n-1].Opened) {
+		now = r.Generations[n-1].Opened // who forces it may go by a clock that is behind
+	}
 	r.Generations = append(slices.Clone(r.Generations), Generation{Number: number, Shards: p.Shards, Opened: now, Ramp: ramp, Staleness: p.Staleness, Slack: p.Slack})
 	return r, nil
 }

@@ -173,3 +173,42 @@ func TestNoGenerationAfterTheLast(t *testing.T) {
 		t.Errorf("next: %+v, %v", next, steps)
 	}
 }
+
+// Who forces an advance may go by a clock that is behind: generations are opened in
+// their order all the same, or nobody could read the record any more.
+func TestForcedByAClockThatIsBehind(t *testing.T) {
+	r := New("a", "A", "p", 4, true, opened)
+	r, err := r.Advance(Policy{Shards: 4}, opened.Add(-time.Minute), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := decode(r.encode()); err != nil || !r.Generations[1].Opened.Equal(opened) {
+		t.Errorf("%+v, %v", r.Generations, err)
+	}
+}
+
+// What has settled stays so when the later generations that it waited for retire.
+func TestSettledStaysSettled(t *testing.T) {
+	p := Policy{Every: time.Hour, Ramp: time.Minute, Staleness: time.Minute, Slack: time.Minute, Keep: 9, Shards: 4}
+	r := New("a", "A", "p", 4, true, opened).Follow(p)
+	now := opened
+	for range 4 {
+		now = now.Add(time.Hour)
+		r, _ = r.Next(p, now)
+		r, _ = r.Next(p, now.Add(2*time.Minute))
+	}
+	sealed := r.SealedAt(0, 1)
+	if sealed.IsZero() || !sealed.After(r.SealedAt(0, 0)) {
+		t.Fatalf("sealed at %v, without waiting at %v", sealed, r.SealedAt(0, 0))
+	}
+	r, err := r.Retire(2, now.Add(time.Hour), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if later := r.SealedAt(0, 1); later.After(sealed) {
+		t.Errorf("it was sealed at %v, and is at %v once another one has retired", sealed, later)
+	}
+	if settled := r.SealedAt(0, 3); settled.IsZero() || !settled.Equal(r.SealedAt(2, 0)) { // the retired one counts
+		t.Errorf("three later ones are sealed at %v, %v", settled, r.SealedAt(2, 0))
+	}
+}
