@@ -16,7 +16,7 @@ import (
 const gateTimeout = 5 * time.Second
 
 // OpenGate returns the gate that a target's configuration names: an HTTP or HTTPS
-// URL, which says 200 while deletes may go on, or the path of a file, while which
+// URL, which itself says 200 while deletes may go on, or the path of a file, while which
 // exists they may not. The gate returns why they may not, also where it cannot
 // tell: what cannot be asked is shut. An empty text is no gate.
 func OpenGate(spec string) func(context.Context) error {
@@ -24,7 +24,8 @@ func OpenGate(spec string) func(context.Context) error {
 	case spec == "":
 		return nil
 	case strings.HasPrefix(spec, "http://"), strings.HasPrefix(spec, "https://"):
-		client := &http.Client{Timeout: gateTimeout}
+		// A redirect is no yes: what it leads to may be a page to log in at.
+		client := &http.Client{Timeout: gateTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 		return func(ctx context.Context) error { return askURL(ctx, client, spec) }
 	}
 	return func(context.Context) error { return askFile(spec) }

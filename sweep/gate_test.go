@@ -3,6 +3,8 @@ package sweep_test
 import (
 	"bytes"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -42,14 +44,12 @@ func FuzzGate(f *testing.F) {
 	}()
 	ask := sweep.OpenGate("http://" + l.Addr().String() + "/may/I")
 	f.Fuzz(func(t *testing.T, name string, text []byte) {
-		if !bytes.Contains(bytes.ToLower(text), []byte("location")) { // nobody else is to be asked
-			answer.Store(&text)
-			switch err := ask(t.Context()); {
-			case err == nil && !bytes.Contains(text, []byte("200")):
-				t.Errorf("the gate is open after %q", text)
-			case err != nil && !strings.HasPrefix(err.Error(), "gate"):
-				t.Errorf("%q: %v", text, err)
-			}
+		answer.Store(&text)
+		switch err := ask(t.Context()); {
+		case err == nil && !bytes.Contains(text, []byte("200")):
+			t.Errorf("the gate is open after %q", text)
+		case err != nil && !strings.HasPrefix(err.Error(), "gate"):
+			t.Errorf("%q: %v", text, err)
 		}
 		if name == "" || strings.HasPrefix(name, "http://") || strings.HasPrefix(name, "https://") {
 			return
@@ -59,4 +59,21 @@ func FuzzGate(f *testing.F) {
 			t.Errorf("%q: %v, where %v", name, err, missing)
 		}
 	})
+}
+
+// A redirect is no yes, even where it leads to a page that answers 200.
+func TestGateThatRedirects(t *testing.T) {
+	var asked atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1); r.URL.Path == "/may/I" {
+			http.Redirect(w, r, "/login", http.StatusFound)
+		}
+	}))
+	defer s.Close()
+	if err := sweep.OpenGate(s.URL + "/may/I")(t.Context()); err == nil || !strings.Contains(err.Error(), "302") || asked.Load() != 1 {
+		t.Errorf("%v, asked %d times", err, asked.Load())
+	}
+	if err := sweep.OpenGate(s.URL + "/yes")(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
