@@ -206,21 +206,32 @@ func instantGaps(ranges []Range, floor time.Time) []store.Span {
 
 // Beyond looks for entries in shards of a generation past its last one, as a
 // writer with another shard count leaves them, and returns those shards in
-// order. It reads one entry a shard.
-func Beyond(ctx context.Context, s store.Store, t store.Target, namespace string, g generation.Generation) ([]int, error) {
+// order. It passes over the shards that are known, and what was deleted in them.
+// It reads one entry a shard.
+func Beyond(ctx context.Context, s store.Store, t store.Target, namespace string, g generation.Generation, known []int) ([]int, error) {
+	known = slices.Sorted(slices.Values(known))
 	var found []int
-	var page store.Page
-	_, end := expirykey.GenerationRange(g.Number)
 	for next := g.Shards; next <= expirykey.MaxShard; {
-		q := store.Query{Target: t, Namespace: namespace, Limit: 1,
-			Lo: store.TextValue(expirykey.Prefix(g.Number, next)), Hi: store.TextValue(end)}
-		if err := scan(ctx, s, q, &page); err != nil {
+		i, isKnown := slices.BinarySearch(known, next)
+		if isKnown {
+			next++
+			continue
+		}
+		_, end := expirykey.GenerationRange(g.Number)
+		if i < len(known) {
+			end = expirykey.Prefix(g.Number, known[i])
+		}
+		e, ok, err := First(ctx, s, store.Query{Target: t, Namespace: namespace, Lo: store.TextValue(expirykey.Prefix(g.Number, next)), Hi: store.TextValue(end)})
+		switch {
+		case err != nil:
 			return nil, fmt.Errorf("look past shard %04d of generation %08d: %w", next-1, g.Number, err)
-		}
-		if len(page.Entries) == 0 {
+		case !ok && i == len(known):
 			return found, nil
+		case !ok:
+			next = known[i]
+			continue
 		}
-		value := page.Entries[0].Position().Value.Text
+		value := e.Position().Value.Text
 		after, _ := expirykey.NextShard(g.Number, value)
 		// What lies in a shard's range may be malformed: a sweep counts it.
 		if strings.HasPrefix(value, expirykey.Prefix(g.Number, after-1)) {
@@ -231,11 +242,25 @@ func Beyond(ctx context.Context, s store.Store, t store.Target, namespace string
 	return found, nil
 }
 
-// scan repeats a query until it has one page or a lasting error.
-func scan(ctx context.Context, s store.Store, q store.Query, page *store.Page) error {
-	return store.Retry(ctx, patience, func() error {
-		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-		defer cancel()
-		return s.Scan(ctx, q, page)
-	})
+// First returns the first entry of a query, if there is one. It repeats the query
+// until it has a page or a lasting error.
+func First(ctx context.Context, s store.Store, q store.Query) (e store.Entry, ok bool, err error) {
+	q.Limit = 1
+	var page store.Page
+	for {
+		err := store.Retry(ctx, patience, func() error {
+			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+			defer cancel()
+			return s.Scan(ctx, q, &page)
+		})
+		if err != nil {
+			return store.Entry{}, false, err
+		}
+		if len(page.Entries) > 0 {
+			return page.Entries[0], true, nil
+		}
+		if q.Next = page.Next; !page.More {
+			return store.Entry{}, false, nil
+		}
+	}
 }

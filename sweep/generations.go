@@ -55,8 +55,10 @@ func (p *pass) survey(ctx context.Context) error {
 	p.takeBearings(now)
 	for _, g := range p.record.Generations {
 		if at := p.grounds[g.Number]; !at.sealed.IsZero() && p.anyUnread(g.Number, at.since) {
-			if _, err := p.lookPast(ctx, g); err != nil {
-				return err
+			if _, err := p.lookPast(ctx, g); err != nil { // it happens again before the generation retires
+				if err := p.withoutLook(ctx, err); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -98,12 +100,13 @@ func (p *pass) behindDue(number int, c cursor.Cursor, now time.Time) bool {
 // sealedSoon reports whether a generation lives so short that its ranges are read
 // from their start once it is sealed, and not before: twice would be once too often.
 func (p *pass) sealedSoon(number int) bool {
-	every := p.target.Policy.Every
-	return number != expirykey.Nursery && p.target.Generations && 0 < every && every <= 2*p.target.Rewind
+	every, settle := p.target.Policy.Every, time.Duration(p.target.Policy.Settle)
+	return number != expirykey.Nursery && p.target.Generations && 0 < every && every <= 2*p.target.Rewind/(1+settle)
 }
 
 // emptySince returns when a sealed generation may be read for the last time, a
-// slack after the last of it was disposed of, if nothing is left in any range.
+// slack after the last of it was disposed of, if nothing is left in any range. Where
+// no range of it is swept, as under another layout, nobody knows.
 func (p *pass) emptySince(number int, sealed time.Time) (ready time.Time, empty bool) {
 	ready = sealed
 	_, slack := p.record.Bounds()
@@ -111,6 +114,7 @@ func (p *pass) emptySince(number int, sealed time.Time) (ready time.Time, empty 
 		if r.Generation != number {
 			continue
 		}
+		empty = true
 		c := p.cursor(r)
 		if c.Rewind.Done.Before(sealed) || c.Stock.Emptied.IsZero() {
 			return ready, false
@@ -119,7 +123,7 @@ func (p *pass) emptySince(number int, sealed time.Time) (ready time.Time, empty 
 			ready = t
 		}
 	}
-	return ready, true
+	return ready, empty
 }
 
 // anyUnread reports whether a range of the generation has yet to be read from its

@@ -382,3 +382,33 @@ func TestWritersMoveAlongTheRamp(t *testing.T) {
 		t.Logf("the share grew by at most %.3f in a minute", peak)
 	})
 }
+
+// Where a target gets another layout, nobody knows what is left in its generations: none
+// retires, and what is in them is swept once the layout is back.
+func TestLayoutChangesWhileGenerationsAreSealed(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Policy = generation.Policy{Every: 24 * time.Hour, Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 32, Shards: 4}
+		w.put(1, 4, "long-lived", time.Now().Add(100*time.Hour))
+		for range 3 {
+			w.sweep()
+			time.Sleep(25 * time.Hour)
+		}
+		keyed := w.target
+		layouts["timestamp"](&w.target)
+		for range 3 {
+			if res := w.sweep(); res.Error != "" || len(res.Retired) != 0 {
+				t.Errorf("as timestamps: %+v", res)
+			}
+			time.Sleep(20 * time.Minute)
+		}
+		w.target = keyed
+		if res := w.sweep(); res.Error != "" || slices.Contains(res.Retired, 1) {
+			t.Errorf("as keys again: %+v", res)
+		}
+		w.wantLeft("long-lived")
+		time.Sleep(30 * time.Hour)
+		if res := w.sweep(); res.Deleted != 1 {
+			t.Errorf("once it is due: %+v", res)
+		}
+	})
+}

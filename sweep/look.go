@@ -33,11 +33,11 @@ func (p *pass) look(ctx context.Context) (around func(context.Context) error, er
 		return nil, nil
 	}
 	next := p.record
-	if next.NurseryShards, err = p.lookBeyond(ctx); err != nil {
-		return nil, err
+	if next.NurseryShards, err = p.lookBeyond(ctx); err == nil {
+		next.EmptyIndex, err = p.emptyIndex(ctx)
 	}
-	if next.EmptyIndex, err = p.emptyIndex(ctx); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, p.withoutLook(ctx, err)
 	}
 	return func(ctx context.Context) error {
 		if next.Outside, err = p.countOutside(ctx); err != nil {
@@ -57,6 +57,18 @@ func (p *pass) look(ctx context.Context) (around func(context.Context) error, er
 		p.looked = next
 		return nil
 	}, nil
+}
+
+// withoutLook returns an error that the known ranges cannot be swept with, either. One
+// that only says that the look took too long, over ground where much was deleted
+// of late, is filed: the next sweep looks again.
+func (p *pass) withoutLook(ctx context.Context, err error) error {
+	if ctx.Err() != nil || !store.Transient(err) {
+		return err
+	}
+	p.Log.WarnContext(ctx, "cannot look around: the ranges that are known are swept all the same", "error", err)
+	p.fail(fmt.Errorf("look around: %w", err))
+	return nil
 }
 
 func (p *pass) warn(ctx context.Context, r generation.Record) {
@@ -118,24 +130,29 @@ func (p *pass) lookBeyond(ctx context.Context) (nurseryShards int, err error) {
 // of the generation to their end, forgets none of them.
 func (p *pass) lookPast(ctx context.Context, g generation.Generation) (added bool, err error) {
 	for _, ns := range p.namespaces {
-		shards, err := shardquery.Beyond(ctx, p.Store, p.target.Target, ns, g)
+		var known []int
+		for _, r := range p.all {
+			if r.Namespace == ns && r.Generation == g.Number && r.Shard >= g.Shards {
+				known = append(known, r.Shard)
+			}
+		}
+		found, err := shardquery.Beyond(ctx, p.Store, p.target.Target, ns, g, known)
 		if err != nil {
 			return added, err
 		}
-		if len(shards) > 0 {
+		if all := slices.Sorted(slices.Values(append(known, found...))); len(all) > 0 {
 			p.Log.WarnContext(ctx, "entities are stamped with shards past the last one: a writer uses another shard count",
-				"generation", g.Number, "shards", g.Shards, "found", shards, "namespace", ns)
+				"generation", g.Number, "shards", g.Shards, "found", all, "namespace", ns)
 		}
-		for _, shard := range shards {
-			if r := (shardquery.Range{Namespace: ns, Generation: g.Number, Shard: shard}); !slices.Contains(p.all, r) {
-				p.all = append(p.all, r)
-				added = true
-				if !p.Apply {
-					continue
-				}
-				if _, err := p.keeper.Move(ctx, p.cursor(r), func(*cursor.Cursor) {}); err != nil {
-					return added, err
-				}
+		for _, shard := range found {
+			r := shardquery.Range{Namespace: ns, Generation: g.Number, Shard: shard}
+			p.all = append(p.all, r)
+			added = true
+			if !p.Apply {
+				continue
+			}
+			if _, err := p.keeper.Move(ctx, p.cursor(r), func(*cursor.Cursor) {}); err != nil {
+				return added, err
 			}
 		}
 	}
@@ -243,9 +260,19 @@ func (p *pass) countSpans(ctx context.Context, counter store.Counter, places []p
 }
 
 // anyEntry reports whether the namespace has any entry of the right type, due or
-// not.
+// not. It tries a few ranges from their cursors on, where no sweep has deleted yet,
+// before it looks from the start of everything.
 func (p *pass) anyEntry(ctx context.Context, ns string) (bool, error) {
 	var queries []store.Query
+	for _, r := range p.all {
+		if hi, ok := r.UpTo(shardquery.LastInstant); ok && r.Namespace == ns && len(queries) < triedFirst {
+			q := store.Query{Shard: r.Value, Lo: r.Lo(p.floor(p.horizon)), Hi: hi}
+			if at := p.cursor(r).Position; at.Value.Compare(q.Lo) >= 0 {
+				q.After = at
+			}
+			queries = append(queries, q)
+		}
+	}
 	if p.target.Type == store.Instant {
 		for _, r := range shardquery.InstantRanges(p.target.ShardValues, []string{ns}) {
 			queries = append(queries, store.Query{Shard: r.Value, Lo: store.InstantValue(shardquery.FirstInstant), Hi: store.InstantValue(shardquery.LastInstant)})
@@ -256,13 +283,15 @@ func (p *pass) anyEntry(ctx context.Context, ns string) (bool, error) {
 			queries = append(queries, store.Query{Lo: store.TextValue(lo), Hi: store.TextValue(hi)})
 		}
 	}
-	var page store.Page
 	for _, q := range queries {
-		q.Target, q.Namespace, q.Limit = p.target.Target, ns, 1
-		err := patiently(ctx, func(ctx context.Context) error { return p.Store.Scan(ctx, q, &page) })
-		if err != nil || len(page.Entries) > 0 {
-			return err == nil, err
+		q.Target, q.Namespace = p.target.Target, ns
+		if _, any, err := shardquery.First(ctx, p.Store, q); any || err != nil {
+			return any, err
 		}
 	}
 	return false, nil
 }
+
+// triedFirst is how many ranges are asked for an entry before all ground is: nearly
+// always the first one has some.
+const triedFirst = 4

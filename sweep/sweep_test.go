@@ -715,6 +715,62 @@ func TestShardsPastTheLast(t *testing.T) {
 	})
 }
 
+// A hesitant store answers each query with an empty page first, after which there may
+// be more.
+type hesitant struct{ *modelstore.Store }
+
+func (s hesitant) Scan(ctx context.Context, q store.Query, page *store.Page) error {
+	if q.Next == nil {
+		page.Entries, page.More, page.Next = page.Entries[:0], true, "go on"
+		return nil
+	}
+	err := s.Store.Scan(ctx, q, page)
+	page.Next = nil
+	return err
+}
+
+// An empty page is not the end: neither of a range, nor of what is past its last
+// shard, nor of what shows that the index is not empty.
+func TestEmptyPages(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.fill(100, 4*time.Hour)
+		past := time.Now().Add(-time.Hour)
+		w.put(1, 4000, "with another shard count", past)
+		w.put(0, 4000, "in the nursery", past)
+		c := w.config()
+		c.Store = hesitant{w.s}
+		res := sweep.Run(t.Context(), c).Targets[0]
+		w.wantLive()
+		if res.Deleted != 52 || res.Outside != 0 || res.EmptyIndex || res.Error != "" {
+			t.Errorf("result: %+v", res)
+		}
+	})
+}
+
+// A look around that takes too long keeps no range from being swept; it is reported,
+// and made up for.
+func TestLookThatTakesTooLong(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.fill(100, 4*time.Hour)
+		w.put(1, 4000, "with another shard count", time.Now().Add(-time.Hour))
+		slow := true
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if slow && c.Method == "Scan" && strings.HasSuffix(c.Query.Hi.Text, "/") {
+				return store.ErrDeadline
+			}
+			return nil
+		}
+		if res := w.sweep(); res.Deleted != 50 || res.Incomplete != 0 || res.Complete || !strings.Contains(res.Error, "look around") {
+			t.Errorf("result: %+v", res)
+		}
+		slow = false
+		if res := w.sweep(); res.Deleted != 1 || !res.Complete {
+			t.Errorf("the next sweep: %+v", res)
+		}
+		w.wantLive()
+	})
+}
+
 func TestOutsideAndEmptyIndex(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.raw("garbage", "tomorrow")
