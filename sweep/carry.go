@@ -60,6 +60,12 @@ func (w *worker) drainer() *carrier {
 			shards = g.Shards
 		}
 	}
+	past := 0 // ranges past the last shard
+	for _, r := range w.all {
+		if r.Namespace == w.r.Namespace && r.Generation == w.r.Generation && r.Shard >= shards {
+			past++
+		}
+	}
 	c := &carrier{w: w, pacers: map[into]*throttle.Pacer{},
 		leaves: func(number int) bool { return number == w.r.Generation },
 		to: func(r generation.Record, id string) generation.Stamper {
@@ -68,13 +74,14 @@ func (w *worker) drainer() *carrier {
 	}
 	// Where shards are taken from hashes, as they should be, few ranges lead to
 	// another one: those that agree in the remainder by a common divisor. They
-	// share one half of what is set aside, and any others the other half.
+	// share one half of what is set aside. Any others share the other half, and so do
+	// ranges past the last shard, into which somebody stamped by another number.
 	c.part = func(to expirykey.Key) float64 {
 		common := gcd(shards, c.shards(to.Generation))
-		if (to.Shard-w.r.Shard)%common == 0 {
+		if w.r.Shard < shards && (to.Shard-w.r.Shard)%common == 0 {
 			return drainPart / 2 * float64(common) / float64(shards)
 		}
-		return drainPart / 2 / float64(shards)
+		return drainPart / 2 / float64(shards+past)
 	}
 	return c
 }

@@ -318,6 +318,10 @@ func (w *worker) ready(ops []store.Op) error {
 	}
 }
 
+// mostImpostors is how many a worker remembers. Any more keep their generation alive,
+// as suspects do that nobody has tried to carry.
+const mostImpostors = 1000
+
 // settleChanged deals with the entities that had changed since the scan: those
 // that are not due any more are disposed of, the others are settled one by one.
 func (w *worker) settleChanged(q store.Query, ops []store.Op) error {
@@ -333,6 +337,12 @@ func (w *worker) settleChanged(q store.Query, ops []store.Op) error {
 				w.expired.Add(-1)
 			}
 			w.keep(op, malformed)
+			if w.impostors == nil {
+				w.impostors = map[string]bool{}
+			}
+			if len(w.impostors) < mostImpostors {
+				w.impostors[op.Entry.Key] = true
+			}
 			continue
 		}
 		w.conflicts.Add(1)

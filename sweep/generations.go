@@ -139,12 +139,12 @@ func (w *worker) takeStock() error {
 	var stock cursor.Stock
 	past := w.claim.Cursor()
 	next, err := w.firstOf(w.ctx, w.r, past.Position, shardquery.LastInstant, w.horizon,
-		func(j judgement) bool { return j == early || j == due })
+		func(_ store.Entry, j judgement) bool { return j == early || j == due })
 	if err != nil {
 		return err
 	}
 	old, err := w.firstOf(w.ctx, w.r, store.Position{}, w.floor(w.horizon), w.horizon,
-		func(j judgement) bool { return j == suspect })
+		func(e store.Entry, j judgement) bool { return j == suspect && !w.impostors[e.Key] })
 	if err != nil {
 		return err
 	}

@@ -54,6 +54,8 @@ type worker struct {
 	disposed  bool     // something was deleted or carried
 	fromStart bool     // this is a read from the range's start
 
+	impostors map[string]bool // entities whose entries look well-formed, and whose property is of another type
+
 	unsettled int  // such entries, all told
 	contended bool // a batch is being taken apart
 }

@@ -144,7 +144,7 @@ func (p *pass) rangeStatus(r shardquery.Range, cur cursor.Cursor) RangeStatus {
 // firstDue returns when the first well-formed entry of a range, from its cursor
 // on, became due; the zero time where none is.
 func (p *pass) firstDue(ctx context.Context, r shardquery.Range, from store.Position, horizon time.Time) (time.Time, error) {
-	at, err := p.firstOf(ctx, r, from, horizon, horizon, func(j judgement) bool { return j == due })
+	at, err := p.firstOf(ctx, r, from, horizon, horizon, func(_ store.Entry, j judgement) bool { return j == due })
 	if at.IsZero() || err != nil {
 		return time.Time{}, err
 	}
@@ -152,8 +152,8 @@ func (p *pass) firstDue(ctx context.Context, r shardquery.Range, from store.Posi
 }
 
 // firstOf returns when the first entry of a range expires that is wanted, by what
-// it is at a horizon; the zero time where there is none.
-func (p *pass) firstOf(ctx context.Context, r shardquery.Range, from store.Position, until, horizon time.Time, want func(judgement) bool) (time.Time, error) {
+// it and its expiry are at a horizon; the zero time where there is none.
+func (p *pass) firstOf(ctx context.Context, r shardquery.Range, from store.Position, until, horizon time.Time, want func(store.Entry, judgement) bool) (time.Time, error) {
 	reader := &shardquery.Reader{Store: p.Store, Target: p.target.Target, Range: r, From: from, Until: until,
 		Plain: p.floor(horizon), Page: 1, Now: p.Now}
 	var page store.Page
@@ -163,7 +163,7 @@ func (p *pass) firstOf(ctx context.Context, r shardquery.Range, from store.Posit
 			return time.Time{}, err
 		}
 		for _, e := range page.Entries {
-			if want(p.decide(e.Value, horizon)) {
+			if want(e, p.decide(e.Value, horizon)) {
 				return r.Expires(e.Value)
 			}
 		}
