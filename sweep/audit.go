@@ -18,6 +18,10 @@ import (
 // auditEvery is how often a round over retired ground begins.
 const auditEvery = 24 * time.Hour
 
+// auditBeyond is how long an audit goes on once all ranges are swept: about as long as
+// it is to the next sweep, which begins where this one ends.
+const auditBeyond = 5 * time.Minute
+
 // auditShard stands in the place of a shard in the cursor record of the audit,
 // which there is one of for each namespace, in generation 0.
 const auditShard = "audit"

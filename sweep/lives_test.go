@@ -480,6 +480,33 @@ func TestAuditLeavesRangesAloneThatNobodyTookStockOf(t *testing.T) {
 	})
 }
 
+// An audit with much to do does not keep the ranges from being swept again: each sweep
+// has it come a little further.
+func TestAuditGivesWayToTheNextSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEpoch(t, hourly)
+		e.target.Pace = throttle.Limits{Start: 1, Max: 1}
+		e.sweep()
+		e.runFor(6 * time.Hour)
+		for i := range 3000 { // at one a second
+			e.stamped(1, 4, fmt.Sprintf("stray-%04d", i), time.Now().Add(-time.Minute))
+			e.live[fmt.Sprintf("stray-%04d", i)].returned = true
+		}
+		time.Sleep(25 * time.Hour)
+		sweeps := 0
+		for ; e.strays() > 0 && sweeps < 30; sweeps++ {
+			began, before := time.Now(), e.strays()
+			res := e.sweep()
+			if took := time.Since(began); took > 8*time.Minute || res.Error != "" || !res.Complete || e.strays() == before {
+				t.Errorf("it took %v, and %d of %d strays are left: %+v", took, e.strays(), before, res)
+			}
+		}
+		if sweeps < 5 || sweeps == 30 {
+			t.Errorf("%d sweeps, %d strays are left", sweeps, e.strays())
+		}
+	})
+}
+
 // A stray that cannot be settled stays before the audit's cursor, also where ground
 // behind it is done: it goes once it can, without waiting for another round.
 func TestAuditReturnsToWhatItCouldNotSettle(t *testing.T) {

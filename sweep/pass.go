@@ -138,13 +138,21 @@ func (p *pass) run(ctx, work context.Context) error {
 			return nil
 		})
 	}
-	group.Go(func() error { // beside the ranges, and in nobody's place
-		if err := protect(func() error { return p.auditDue(ctx, work) }); err != nil && !p.stopped(ctx, work, err) {
+	auditing, enoughOfThat := context.WithCancel(ctx)
+	defer enoughOfThat()
+	var audit sync.WaitGroup
+	audit.Go(func() { // beside the ranges, and in nobody's place
+		if err := protect(func() error { return p.auditDue(auditing, work) }); err != nil && !p.stopped(auditing, work, err) {
 			p.fail(fmt.Errorf("audit: %w", err))
 		}
-		return nil
 	})
 	_ = group.Wait() // failures are in p.errs
+	last := time.AfterFunc(auditBeyond, func() {
+		p.Log.InfoContext(ctx, "the audit goes on with the next sweep, which it must not keep waiting")
+		enoughOfThat()
+	})
+	audit.Wait()
+	last.Stop()
 	if ctx.Err() == nil {
 		if err := p.retire(ctx); err != nil && ctx.Err() == nil {
 			p.fail(err)
@@ -185,7 +193,10 @@ func (p *pass) govern(ctx context.Context) (context.Context, func(), error) {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		p.governor.watch(ctx, end)
+		if err := protect(func() error { p.governor.watch(ctx, end); return nil }); err != nil {
+			p.fail(err)
+			end(err)
+		}
 	}()
 	return ctx, func() { end(nil); <-watched }, nil
 }
