@@ -303,6 +303,7 @@ func (w *worker) ready(ops []store.Op) error {
 		if err := w.giveWay(); err != nil {
 			return err
 		}
+		granted := w.governor.said()
 		if err := w.pacer.Await(w.ctx, len(ops), w.waited); err != nil {
 			return errStopped
 		}
@@ -311,8 +312,9 @@ func (w *worker) ready(ops []store.Op) error {
 				return err
 			}
 		}
-		// The wait may have been long, and what was granted in it goes unused then.
-		if held, err := w.governor.informed(w.ctx); err != nil || !held {
+		// The wait may have been long, or the machine asleep: what was granted by a pace
+		// that is over, or in a pause, goes unused.
+		if held, err := w.governor.informed(w.ctx); err != nil || !held && w.governor.said() == granted {
 			return err
 		}
 	}

@@ -77,6 +77,18 @@ func (g *governor) total() throttle.Limit {
 	return throttle.Limit{Unlimited: true}
 }
 
+// A said is the pace that an operator or the targets file sets.
+type said struct {
+	limits throttle.Limits
+	total  throttle.Limit
+}
+
+func (g *governor) said() said {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return said{g.limits(), g.total()}
+}
+
 // open returns a pacer for a claimed range, or for one that is written into, with
 // an empty bucket. Part says what of a range's limits is for it.
 func (g *governor) open(kept throttle.State, part func(throttle.Limits) throttle.Limits) *throttle.Pacer {

@@ -346,6 +346,44 @@ func TestDeafSweepStops(t *testing.T) {
 	})
 }
 
+// A worker that hears of a lower pace when it is about to write, since it had been
+// asleep, writes by that pace: also what it had been granted before.
+func TestPaceLoweredWhileAsleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 5, throttle.Limits{Unlimited: true})
+		p.target.Page = 7
+		var deaf, slept atomic.Bool
+		var tries []time.Time
+		p.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			switch {
+			case c.Method == "Load" && c.Record.Sort == store.TargetRecord && deaf.Load():
+				return store.ErrUnavailable
+			case c.Method == "Scan" && c.Query.Limit == p.target.Page && !slept.Swap(true):
+				_, err := sweep.Change(t.Context(), p.config(), p.target, func(r *generation.Record) {
+					r.PaceMax = generation.Rate{Set: true, PerSecond: 0.5}
+				})
+				deaf.Store(true)
+				time.Sleep(time.Minute)
+				deaf.Store(false)
+				return err
+			case c.Method == "Dispose":
+				if tries = append(tries, time.Now()); len(tries) == 1 {
+					return store.ErrUnavailable
+				}
+			}
+			return nil
+		}
+		c := p.config()
+		c.Workers = 1
+		if res := sweep.Run(t.Context(), c).Targets[0]; !res.Complete || len(p.left()) > 0 {
+			t.Errorf("%+v; %d are left", res, len(p.left()))
+		}
+		if len(tries) < 2 || tries[1].Sub(tries[0]) < 8*time.Second {
+			t.Errorf("batches of 5 went at %v, at half an entity a second", tries)
+		}
+	})
+}
+
 // An acknowledged is a store whose first Dispose takes effect, takes its time, and fails
 // all the same.
 type acknowledged struct {
