@@ -44,6 +44,9 @@ func TestChaos(t *testing.T) {
 	}
 	dir := t.TempDir()
 	program := sync.OnceValues(func() (string, error) { return build(dir) })
+	if !slices.Contains([]string{"", "datastore", "native"}, *mode) {
+		t.Fatalf("-mode %s: it is datastore or native", *mode)
+	}
 	for _, m := range []emulator.Mode{emulator.Datastore, emulator.Native} {
 		name := strings.TrimSuffix(strings.TrimPrefix(string(m), "firestore-"), "-mode")
 		if *mode != "" && *mode != name {
@@ -560,6 +563,8 @@ func (w *world) compare(t *testing.T, last time.Time) {
 				w.violation(s, o.wrong)
 			case !v.sound:
 				w.violation(s, "a write is still under way")
+			case o.stray:
+				w.violation(s, "L4: it lies in a generation that has retired")
 			case is != nil && v.state.expired(last):
 				w.violation(s, "L1: it has expired and is still there: "+is.String())
 			case is != nil:
@@ -611,6 +616,9 @@ func (w *world) verdict(t *testing.T, took, clean time.Duration, audited bool) {
 	} else {
 		if audited {
 			t.Error("not all was gone before an audit: there were strays, though every writer was in time")
+		}
+		if n := w.strayed.Load(); n > 0 {
+			t.Errorf("L4: a reader met entities in generations that had retired, %d times", n)
 		}
 		long := int64(1)
 		if *howLong >= quickEnough {
