@@ -44,6 +44,8 @@ func main() {
 			}
 			key := e.Package + " " + e.Test
 			switch e.Action {
+			case "start":
+				output[key] = nil
 			case "output":
 				output[key] = append(output[key], e.Output)
 			case "build-output":
@@ -78,13 +80,12 @@ func main() {
 			break
 		}
 	}
-	// A panic, a race at exit or a timeout leaves tests without an end.
+	// A panic, a race at exit or a timeout leaves tests without an end, and a killed go
+	// command whole packages.
 	for key, lines := range output {
-		if !strings.HasSuffix(key, " ") {
-			bad = true
-			failed++
-			fmt.Printf("never ended: %s\n%s", key, strings.Join(lines, ""))
-		}
+		bad = true
+		failed++
+		fmt.Printf("never ended: %s\n%s", key, strings.Join(lines, ""))
 	}
 	if *counts != "" {
 		f, err := os.OpenFile(*counts, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)

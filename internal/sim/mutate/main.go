@@ -45,6 +45,11 @@ func run(root string, most int, first uint64, only []string) error {
 		return err
 	}
 	defer os.RemoveAll(work)
+	for _, name := range only {
+		if !slices.ContainsFunc(list, func(m sim.Mutation) bool { return m.Name == name }) {
+			return fmt.Errorf("there is no mutation %q in internal/sim/testdata/mutations", name)
+		}
+	}
 	began, missed, tried := time.Now(), []string{}, 0
 	for _, m := range list {
 		if len(only) > 0 && !slices.Contains(only, m.Name) {
