@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -18,8 +17,9 @@ type Hunt struct {
 	Stop    bool            // at the first violation
 	Done    <-chan struct{} // closed: no further seed begins; may be nil
 	Without []string
-	Each    func(Report) // is told of each run, by one goroutine at a time; may be nil
-	Found   func(Report) // likewise, of each violation
+	Begin   func(worker int, seed uint64) // is told of each run as it begins, by all workers at once; may be nil
+	Each    func(Report)                  // is told of each run, by one goroutine at a time; may be nil
+	Found   func(Report)                  // likewise, of each violation
 }
 
 // A Bag is what a hunt brought home.
@@ -28,10 +28,6 @@ type Bag struct {
 	Took                     time.Duration
 	Counts                   map[string]int
 }
-
-// endless is how long one seed may take, which takes a tenth of a second: a loop in
-// which no virtual time passes is nothing that a bubble would end by itself.
-const endless = 5 * time.Minute
 
 // Run hunts.
 func (h Hunt) Run(t *testing.T) Bag {
@@ -51,16 +47,17 @@ func (h Hunt) Run(t *testing.T) Bag {
 			return stopped.Load() > 0 || h.For > 0 && time.Since(began) >= h.For
 		}
 	}
-	work := func() {
+	work := func(worker int) {
 		for !enough() {
 			n := next.Add(1)
 			if h.Count > 0 && n > int64(h.Count) {
 				return
 			}
 			seed := h.First + uint64(n-1)
-			stuck := time.AfterFunc(endless, func() { panic(fmt.Sprintf("seed %d does not end", seed)) })
+			if h.Begin != nil {
+				h.Begin(worker, seed)
+			}
 			r := Run(t, Options{Seed: seed, Without: h.Without})
-			stuck.Stop()
 			mu.Lock()
 			bag.Seeds++
 			bag.Steps += r.Steps
@@ -83,8 +80,8 @@ func (h Hunt) Run(t *testing.T) Bag {
 		}
 	}
 	var all sync.WaitGroup
-	for range workers {
-		all.Go(work)
+	for worker := range workers {
+		all.Go(func() { work(worker) })
 	}
 	all.Wait()
 	bag.Took = time.Since(began)

@@ -75,8 +75,14 @@ type Report struct {
 	Events    []string   // the history, where it was kept
 }
 
+// endless is how long one seed may take, which takes a tenth of a second: a loop in
+// which no virtual time passes is nothing that a bubble would end by itself.
+const endless = 5 * time.Minute
+
 // Run runs one seed. It does not fail the test: what went wrong is in the report.
 func Run(t *testing.T, o Options) (r Report) {
+	stuck := time.AfterFunc(endless, func() { panic(fmt.Sprintf("seed %d does not end: go run ./internal/sim/prove -seed %[1]d", o.Seed)) })
+	defer stuck.Stop()
 	defer func() {
 		if p := recover(); p != nil { // such as a deadlock of all goroutines
 			r.Options = o

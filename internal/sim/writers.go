@@ -175,7 +175,7 @@ func (wr *writer) write(d dice) {
 	}
 	r.expiry = stamp
 	later := func() {
-		if err := w.commit(wr.kind, at, r, honest, old); err != nil { // its generation has retired
+		if err := w.commit(wr.kind, at, r, honest, old); err != nil { // it is late, and its generation has retired
 			k, err := generation.Stamper{Shards: max(1, w.plan.target.Shards)}.Name(name, expires)
 			if err == nil {
 				r.expiry = store.TextValue(k.String())
@@ -324,6 +324,9 @@ func (w *world) commit(kind string, at place, r row, honest bool, old row) error
 	}
 	err := w.db.put(at, r, time.Now())
 	w.note(kind, "Put", at.namespace+" "+r.key+" "+show(r.expiry), "", err)
+	if err != nil && honest {
+		w.violate("L4", "a writer within the bounds is refused: %v", err)
+	}
 	if err == nil {
 		w.oracle.wrote(at, r, honest)
 		w.count("put by " + kind)

@@ -59,10 +59,15 @@ func main() {
 		if *seed > 0 {
 			os.Exit(again(t, sim.Options{Seed: *seed, Without: left, Until: *until, Trace: true}))
 		}
-		fmt.Fprintf(os.Stderr, "first seed: %d\n", *first)
+		underWay, err := newNotes()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+		fmt.Fprintf(os.Stderr, "first seed: %d (the seeds under way stand in %s, should the process end in a panic)\n", *first, underWay.Name())
 		ctx, stopped := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		context.AfterFunc(ctx, stopped) // a second signal ends it at once, as in a seed that does not end
-		bag := sim.Hunt{First: *first, Count: *count, For: *length, Workers: *workers, Stop: *stop, Without: left, Done: ctx.Done(),
+		bag := sim.Hunt{First: *first, Count: *count, For: *length, Workers: *workers, Stop: *stop, Without: left, Done: ctx.Done(), Begin: underWay.note,
 			Found: func(r sim.Report) {
 				if !*shrink {
 					fmt.Printf("seed %d: %v\n", r.Options.Seed, r.Violation)
@@ -76,6 +81,7 @@ func main() {
 			}
 		}
 		fmt.Printf("%d seeds, %d steps, %.0f seeds/s, %d violations\n", bag.Seeds, bag.Steps, float64(bag.Seeds)/bag.Took.Seconds(), bag.Violations)
+		underWay.remove()
 		os.Exit(min(1, bag.Violations))
 	}}}, nil, nil)
 }
@@ -94,4 +100,23 @@ func again(t *testing.T, o sim.Options) int {
 	}
 	fmt.Printf("1 seeds, %d steps, 1 seeds/s, %d violations\n", r.Steps, violations)
 	return violations
+}
+
+// Notes are a file with a line for each worker: the seed that it runs. What panics in a
+// goroutine of its own ends the process, and nobody is left to say which seed it was.
+type notes struct{ *os.File }
+
+func newNotes() (notes, error) {
+	f, err := os.CreateTemp("", "prove-*.seeds")
+	return notes{f}, err
+}
+
+func (n notes) note(worker int, seed uint64) {
+	line := fmt.Sprintf("%20d\n", seed)
+	_, _ = n.WriteAt([]byte(line), int64(worker*len(line))) // what cannot be noted is found by running again
+}
+
+func (n notes) remove() {
+	n.Close()
+	_ = os.Remove(n.Name())
 }
