@@ -30,7 +30,7 @@ func Settings() []Setting {
 		{"store", "REAPER_STORE", "", "the database: " + storeForms},
 		{"config", "REAPER_CONFIG", "", "the targets file (default " + DefaultFile + " if it exists)"},
 		{"apply", "REAPER_APPLY", "false", "delete for real; without it nothing is written"},
-		{"workers", "REAPER_WORKERS", "16", "ranges swept at the same time by this process"},
+		{"workers", "REAPER_WORKERS", "16", "ranges swept at the same time by this process; by serve, of each target"},
 		{"max-duration", "REAPER_MAX_DURATION", unlimited, "stop a sweep in good order after this long"},
 		{"schedule", "REAPER_SCHEDULE", "*/5 * * * *", "when sweeps begin: cron, UTC"},
 		{"listen", "REAPER_LISTEN", ":9464", "address of /metrics, /healthz and /readyz"},
