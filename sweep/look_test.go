@@ -1,0 +1,166 @@
+package sweep_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// Somebody stamps with more shards than we know of: a look past the last one
+// finds them, and the nursery's highest is remembered.
+func TestShardsPastTheLast(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		now := time.Now()
+		w.raw("nursery 40", "00000000.0040."+now.Add(-time.Hour).UTC().Format("20060102T150405.000Z"))
+		w.raw("nursery 9999", "00000000.9999."+now.Add(-time.Hour).UTC().Format("20060102T150405.000Z"))
+		w.raw("generation 1, 77", "00000001.0077."+now.Add(-time.Hour).UTC().Format("20060102T150405.000Z"))
+		w.raw("broken", "00000001.0078.!")
+		w.raw("between", "00000001.0077/")
+		w.raw("live", "00000001.0079."+now.Add(time.Hour).UTC().Format("20060102T150405.000Z"))
+		res := w.sweep()
+		w.wantLeft("broken", "between", "live")
+		if res.Deleted != 3 || res.Malformed != 1 || res.Outside != 1 || res.Error != "" {
+			t.Errorf("result: %+v", res)
+		}
+		got, _ := w.s.Load(t.Context(), store.TargetRecord, "sessions")
+		if n := got.List[0].Fields["nursery_shards"]; n != int64(10_000) {
+			t.Errorf("nursery_shards = %v", n)
+		}
+	})
+}
+
+// A hesitant store answers each query with an empty page first, after which there may
+// be more.
+type hesitant struct{ *modelstore.Store }
+
+func (s hesitant) Scan(ctx context.Context, q store.Query, page *store.Page) error {
+	if q.Next == nil {
+		page.Entries, page.More, page.Next = page.Entries[:0], true, "go on"
+		return nil
+	}
+	err := s.Store.Scan(ctx, q, page)
+	page.Next = nil
+	return err
+}
+
+// An empty page is not the end: neither of a range, nor of what is past its last
+// shard, nor of what shows that the index is not empty.
+func TestEmptyPages(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.fill(100, 4*time.Hour)
+		past := time.Now().Add(-time.Hour)
+		w.put(1, 4000, "with another shard count", past)
+		w.put(0, 4000, "in the nursery", past)
+		c := w.config()
+		c.Store = hesitant{w.s}
+		res := sweep.Run(t.Context(), c).Targets[0]
+		w.wantLive()
+		if res.Deleted != 52 || res.Outside != 0 || res.EmptyIndex || res.Error != "" {
+			t.Errorf("result: %+v", res)
+		}
+	})
+}
+
+// A look around that takes too long keeps no range from being swept; it is reported,
+// and made up for.
+func TestLookThatTakesTooLong(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.fill(100, 4*time.Hour)
+		w.put(1, 4000, "with another shard count", time.Now().Add(-time.Hour))
+		slow := true
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if slow && c.Method == "Scan" && strings.HasSuffix(c.Query.Hi.Text, "/") {
+				return store.ErrDeadline
+			}
+			return nil
+		}
+		if res := w.sweep(); res.Deleted != 50 || res.Incomplete != 0 || res.Complete || !strings.Contains(res.Error, "look around") {
+			t.Errorf("result: %+v", res)
+		}
+		slow = false
+		if res := w.sweep(); res.Deleted != 1 || !res.Complete {
+			t.Errorf("the next sweep: %+v", res)
+		}
+		w.wantLive()
+	})
+}
+
+func TestOutsideAndEmptyIndex(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.raw("garbage", "tomorrow")
+		w.raw("empty", "")
+		w.raw("generation 9", "00000009.0000.20000101T000000.000Z")
+		put := func(name string, v store.Value) {
+			_ = w.s.Put(t.Context(), w.target.Target, "", []store.Entity{{Name: name, Expiry: v}})
+		}
+		put("integer", store.Value{Type: store.Other, Text: "17"})
+		put("null", store.Value{})
+		before := w.left()
+		res := w.sweep()
+		w.wantLeft(before...)
+		if res.Outside != 4 || !res.EmptyIndex || res.Error != "" {
+			t.Errorf("result: %+v", res)
+		}
+		if res = w.sweep(); res.Outside != 4 || !res.EmptyIndex {
+			t.Errorf("the next sweep does not say so again: %+v", res)
+		}
+		w.put(1, 4, "well-formed", time.Now().Add(time.Hour))
+		if res = w.sweep(); res.Outside != 4 || res.EmptyIndex {
+			t.Errorf("after a well-formed one: %+v", res)
+		}
+	})
+}
+
+// What is no timestamp, and what is older than max_age, is counted and never
+// deleted; a target without any timestamp is warned of.
+func TestOutsideOfTimestamps(t *testing.T) {
+	for _, layout := range []string{"timestamp", "sharded-timestamp"} {
+		in(t, func(t *testing.T, w *world) {
+			layouts[layout](&w.target)
+			put := func(name string, v store.Value) {
+				e := store.Entity{Name: name, Expiry: v}
+				if w.target.ShardProperty != "" {
+					e.Shard = w.target.ShardValues[len(name)%3]
+				}
+				_ = w.s.Put(t.Context(), w.target.Target, "", []store.Entity{e})
+			}
+			put("text", store.TextValue("2020-01-01T00:00:00Z"))
+			put("key", store.TextValue("00000000.0000.20200101T000000.000Z"))
+			put("integer", store.Value{Type: store.Other, Text: "1577836800"})
+			put("list", store.Value{Type: store.List, Text: `["2020-01-01T00:00:00Z"]`})
+			put("null", store.Value{})
+			res := w.sweep()
+			if res.Outside != 4 || !res.EmptyIndex || res.Deleted != 0 || res.Error != "" {
+				t.Errorf("%s: without a timestamp: %+v", layout, res)
+			}
+			time.Sleep(25 * time.Hour) // what is put now lies behind the cursor
+			put("1970", store.InstantValue(time.Unix(0, 0)))
+			put("9999", store.InstantValue(time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC)))
+			put("too old", store.InstantValue(time.Now().Add(-w.target.MaxAge-time.Microsecond)))
+			before := w.left()
+			put("just not", store.InstantValue(time.Now().Add(-w.target.MaxAge)))
+			put("due", store.InstantValue(time.Now()))
+			res = w.sweep()
+			w.wantLeft(before...)
+			if res.Outside != 6 || res.EmptyIndex || res.Deleted != 2 || res.Error != "" {
+				t.Errorf("%s: with timestamps: %+v", layout, res)
+			}
+			if w.target.ShardProperty == "" {
+				return
+			}
+			for i, shard := range []store.Value{store.IntegerValue(8), store.TextValue("7"), {}} {
+				_ = w.s.Put(t.Context(), w.target.Target, "", []store.Entity{{Name: fmt.Sprint("in no shard ", i), Shard: shard, Expiry: store.InstantValue(time.Now())}})
+			}
+			time.Sleep(25 * time.Hour)
+			if res = w.sweep(); res.Outside != 8 || res.Deleted != 0 { // without a shard it is in no index
+				t.Errorf("with unknown shards: %+v", res)
+			}
+		})
+	}
+}
