@@ -38,8 +38,11 @@ var floors = map[string]int{
 	"indexes":     3,
 	"shardread":   0, // for applications
 	"shardread/*": 1,
-	"sweep":       4,
-	"bench":       5,
+	"sweep/*":     4, // decides, for the sweep that does
+	"sweep":       5,
+	"inspect":     6,
+	"control":     6,
+	"bench":       6,
 	"cmd/*":       9,
 	"internal/*":  9, // for tests, and imported by nothing else
 
@@ -55,7 +58,7 @@ var confined = map[string][]string{
 	"github.com/cockroachdb/pebble":        {"store/embedded"},
 	"go.yaml.in/yaml":                      {"config", "indexes"},
 	"github.com/kelseyhightower/envconfig": {"config"},
-	"github.com/robfig/cron":               {"config", "cmd/*"},
+	"github.com/robfig/cron":               {"config"},
 	"github.com/spf13/cobra":               {"cmd/*"},
 	"github.com/schollz/progressbar":       {"cmd/*"},
 	"golang.org/x/term":                    {"cmd/*"},

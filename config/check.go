@@ -31,24 +31,44 @@ func (r *reader) check() {
 	if r.good("layout") {
 		r.checkLayout()
 	}
+	r.checkGuard()
+	r.checkLengths()
+}
+
+// checkGuard refuses a guard that needs a promise which is not given.
+func (r *reader) checkGuard() {
+	t := &r.target
 	if t.Guard != store.GuardLookup && r.good("guard", "single_valued") && !t.SingleValued {
-		r.blame("guard", "%s needs single_valued: true, the promise that no entity has a list in %s: a scan cannot tell a list from its elements", t.Guard, quote(t.Property))
+		r.blame("guard",
+			"%s needs single_valued: true, the promise that no entity has a list in %s: "+
+				"a scan cannot tell a list from its elements",
+			t.Guard, quote(t.Property))
 	}
+}
+
+// checkLengths compares the settings, most of them lengths of time, of which
+// one bounds the other.
+func (r *reader) checkLengths() {
+	t := &r.target
 	if r.good("max_age", "retention") && t.MaxAge <= t.Retention {
-		r.either("max_age", "retention", "max_age (%s) must be longer than retention (%s)", formatDuration(t.MaxAge), formatDuration(t.Retention))
+		r.either("max_age", "retention", "max_age (%s) must be longer than retention (%s)",
+			formatDuration(t.MaxAge), formatDuration(t.Retention))
 	}
 	if r.good("overlap", "rewind") && t.Overlap >= t.Rewind {
-		r.either("overlap", "rewind", "overlap (%s) must be shorter than rewind (%s)", formatDuration(t.Overlap), formatDuration(t.Rewind))
+		r.either("overlap", "rewind", "overlap (%s) must be shorter than rewind (%s)",
+			formatDuration(t.Overlap), formatDuration(t.Rewind))
 	}
 	if r.good("pace.start", "pace.max") && t.Pace.Start.Exceeds(t.Pace.Max) {
 		r.either("pace.start", "pace.max", "start (%s) must not be above max (%s)", t.Pace.Start, t.Pace.Max)
 	}
 	g := t.Generations
 	if r.good("generations.ramp", "generations.every") && g.Ramp > g.Every {
-		r.either("generations.ramp", "generations.every", "ramp (%s) must not be longer than every (%s)", formatDuration(g.Ramp), formatDuration(g.Every))
+		r.either("generations.ramp", "generations.every", "ramp (%s) must not be longer than every (%s)",
+			formatDuration(g.Ramp), formatDuration(g.Every))
 	}
 	if r.good("generations.staleness", "generations.every") && g.Staleness > g.Every {
-		r.either("generations.staleness", "generations.every", "staleness (%s) must not be longer than every (%s)", formatDuration(g.Staleness), formatDuration(g.Every))
+		r.either("generations.staleness", "generations.every", "staleness (%s) must not be longer than every (%s)",
+			formatDuration(g.Staleness), formatDuration(g.Every))
 	}
 }
 
@@ -60,7 +80,8 @@ func (r *reader) checkStore() {
 	if t.Group && r.driver != Firestore && r.driver != "" {
 		r.blame("group", "collection groups exist in firestore stores only; this one is %s", r.driver)
 	}
-	if r.driver != Datastore && r.driver != "" && r.good("namespaces") && (t.AllNamespaces || len(t.Namespaces) != 1 || t.Namespaces[0] != "") {
+	if r.driver != Datastore && r.driver != "" && r.good("namespaces") &&
+		(t.AllNamespaces || len(t.Namespaces) != 1 || t.Namespaces[0] != "") {
 		r.blame("namespaces", "namespaces exist in datastore stores only; this one is %s", r.driver)
 	}
 }
@@ -82,14 +103,17 @@ func (r *reader) checkLayout() {
 	}
 	if t.Layout == LayoutShardedTimestamp {
 		if r.values["shard_values"] == nil {
-			r.at(r.node, r.path, "shard_values is missing: the layout %s needs every value that the shard property has", t.Layout)
+			r.at(r.node, r.path, "shard_values is missing: "+
+				"the layout %s needs every value that the shard property has", t.Layout)
 		}
 		if r.good("property", "shard_property") && t.Property != "" && t.Property == t.ShardProperty {
 			r.either("shard_property", "property", "property and shard_property are both %s", quote(t.Property))
 		}
 	}
 	if !t.Layout.UsesKeys() && r.driver == Datastore && r.good("guard") && t.Guard != store.GuardLookup {
-		r.blame("guard", "%s cannot serve the layout %s in Datastore mode, whose scans show timestamps as numbers: use lookup", t.Guard, t.Layout)
+		r.blame("guard", "%s cannot serve the layout %s in Datastore mode, "+
+			"whose scans show timestamps as numbers: use lookup",
+			t.Guard, t.Layout)
 	}
 }
 

@@ -32,7 +32,7 @@ type Config struct {
 	File          string   // the targets file that was read; empty where there was none
 	Targets       []Target // in the order of the file; see RequireTargets
 	Apply         bool     // delete for real
-	Workers       int      // ranges swept at the same time by this process; by serve, of each target
+	Workers       int      // pages in work at the same time in this process, over all targets
 	MaxDuration   Limit[time.Duration]
 	Schedule      Schedule
 	Listen        string // host:port for metrics and health

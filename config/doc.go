@@ -14,7 +14,7 @@
 //	--store           REAPER_STORE           embedded:DIR, datastore:PROJECT[/DATABASE] or firestore:PROJECT[/DATABASE]
 //	--config          REAPER_CONFIG          the targets file; reaper.yaml if it exists
 //	--apply           REAPER_APPLY           false; true or false and nothing else
-//	--workers         REAPER_WORKERS         16; 1 to 1000
+//	--workers         REAPER_WORKERS         16; 1 to 10000
 //	--max-duration    REAPER_MAX_DURATION    unlimited, or a duration above 0
 //	--schedule        REAPER_SCHEDULE        */5 * * * *, in UTC
 //	--listen          REAPER_LISTEN          :9464
@@ -42,14 +42,16 @@
 //	property        expiry_key the indexed property; required for the two timestamp layouts
 //	single_valued   false      promise that the property is never a list: allows guard query and none
 //	shard_property  shard      sharded-timestamp only
-//	shard_values               sharded-timestamp only, and required there: texts or whole numbers, at most 9999, each once
+//	shard_values               sharded-timestamp only, and required there: texts or whole
+//	                           numbers, at most 9999, each once
 //	shards          16         generation and sharded only: 1 to 9999
 //	retention       0s         kept this long past its expiry
 //	max_age         1825d      an expiry older than this is suspect; longer than retention
 //	rewind          24h        how often a range that is never sealed is read from its start; at least 1s
 //	overlap         10s        a saved cursor stays this much behind the horizon; shorter than rewind
 //	page            500        1 to 500
-//	guard           lookup     lookup, query or none; query and none need single_valued; other stores than Datastore ignore it
+//	guard           lookup     lookup, query or none; query and none need single_valued;
+//	                           other stores than Datastore ignore it
 //	lease           30s        3s to 1h
 //	max_clock_skew  10s        100ms to 1h
 //	schedule        ""         this target's own; "" for the process's

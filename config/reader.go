@@ -95,17 +95,13 @@ func (r *reader) field(_, path string, v *yaml.Node) {
 }
 
 // value reads the value of the field that stands at the given path below the
-// target.
+// target: texts, words, lists and limits here, lengths of time and numbers by
+// functions of their own.
 func (r *reader) value(below, path string, v *yaml.Node) {
 	t := &r.target
 	switch below {
 	case "name":
-		r.text(v, path, &t.Name, func(s string) error {
-			if !targetName.MatchString(s) {
-				return errors.New("is no name for a target: they begin with a lower-case letter and go on with at most 62 lower-case letters, digits and hyphens")
-			}
-			return nil
-		})
+		r.text(v, path, &t.Name, checkTargetName)
 	case "kind":
 		r.text(v, path, &t.Kind, nil) // its rules depend on group
 	case "group":
@@ -122,8 +118,26 @@ func (r *reader) value(below, path string, v *yaml.Node) {
 		r.text(v, path, &t.ShardProperty, checkProperty)
 	case "shard_values":
 		r.shardValues(v, path)
-	case "shards":
-		r.integer(v, path, &t.Shards, 1, maxShards)
+	case "guard":
+		choice(r, v, path, &t.Guard, store.GuardLookup, store.GuardQuery, store.GuardNone)
+	case "schedule":
+		r.schedule(v, path)
+	case "pace.gate":
+		r.optional(v, path, &t.Pace.Gate)
+	case "limits.max_deletes":
+		r.maxDeletes(v, path)
+	case "limits.max_fraction":
+		r.maxFraction(v, path)
+	default:
+		r.lengthValue(below, path, v)
+		r.numberValue(below, path, v)
+	}
+}
+
+// lengthValue reads the value of a field that is a length of time.
+func (r *reader) lengthValue(below, path string, v *yaml.Node) {
+	t := &r.target
+	switch below {
 	case "retention":
 		r.duration(v, path, &t.Retention, 0, maxDuration)
 	case "max_age":
@@ -132,16 +146,10 @@ func (r *reader) value(below, path string, v *yaml.Node) {
 		r.duration(v, path, &t.Rewind, minRewind, maxDuration)
 	case "overlap":
 		r.duration(v, path, &t.Overlap, 0, maxDuration)
-	case "page":
-		r.integer(v, path, &t.Page, 1, store.MaxPage)
-	case "guard":
-		choice(r, v, path, &t.Guard, store.GuardLookup, store.GuardQuery, store.GuardNone)
 	case "lease":
 		r.duration(v, path, &t.Lease, minLease, maxLease)
 	case "max_clock_skew":
 		r.duration(v, path, &t.MaxClockSkew, minSkew, maxSkew)
-	case "schedule":
-		r.schedule(v, path)
 	case "generations.every":
 		r.duration(v, path, &t.Generations.Every, minEvery, maxDuration)
 	case "generations.ramp":
@@ -150,6 +158,17 @@ func (r *reader) value(below, path string, v *yaml.Node) {
 		r.duration(v, path, &t.Generations.Staleness, minStaleness, maxStaleness)
 	case "generations.slack":
 		r.duration(v, path, &t.Generations.Slack, minSlack, maxSlack)
+	}
+}
+
+// numberValue reads the value of a field that is a whole number or a rate.
+func (r *reader) numberValue(below, path string, v *yaml.Node) {
+	t := &r.target
+	switch below {
+	case "shards":
+		r.integer(v, path, &t.Shards, 1, maxShards)
+	case "page":
+		r.integer(v, path, &t.Page, 1, store.MaxPage)
 	case "generations.settle":
 		r.integer(v, path, &t.Generations.Settle, 0, maxKeep)
 	case "generations.keep":
@@ -160,13 +179,15 @@ func (r *reader) value(below, path string, v *yaml.Node) {
 		r.rate(v, path, &t.Pace.Max)
 	case "pace.total":
 		r.rate(v, path, &t.Pace.Total)
-	case "pace.gate":
-		r.optional(v, path, &t.Pace.Gate)
-	case "limits.max_deletes":
-		r.maxDeletes(v, path)
-	case "limits.max_fraction":
-		r.maxFraction(v, path)
 	}
+}
+
+func checkTargetName(s string) error {
+	if !targetName.MatchString(s) {
+		return errors.New("is no name for a target: they begin with a lower-case letter " +
+			"and go on with at most 62 lower-case letters, digits and hyphens")
+	}
+	return nil
 }
 
 // scalar returns the text of a value whose tag is one of those given, and
@@ -454,7 +475,8 @@ func (r *reader) shardValues(v *yaml.Node, path string) {
 		}
 		switch {
 		case n.Tag != first.Tag:
-			r.at(n, path, "is %s, but the first value is %s: they must be all texts or all whole numbers", describe(n), describe(first))
+			r.at(n, path, "is %s, but the first value is %s: they must be all texts or all whole numbers",
+				describe(n), describe(first))
 		case seen[value]:
 			r.at(n, path, "is %s a second time", describe(n))
 		default:

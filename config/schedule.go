@@ -35,9 +35,11 @@ func (s Schedule) Next(t time.Time) time.Time {
 var (
 	errScheduleZone   = errors.New("names a time zone: schedules are in UTC")
 	errScheduleEvery  = errors.New("needs @every followed by whole seconds, at least one: for example @every 5m")
-	errScheduleFields = errors.New("is not a schedule: write five fields (minute, hour, day of month, month, day of week), @hourly, @daily or @every 5m")
-	errScheduleNever  = errors.New("never runs twice: there is no such date")
-	errScheduleStep   = errors.New("has a step that is larger than the field's range, so it would run more often than it reads")
+	errScheduleFields = errors.New("is not a schedule: write five fields " +
+		"(minute, hour, day of month, month, day of week), @hourly, @daily or @every 5m")
+	errScheduleNever = errors.New("never runs twice: there is no such date")
+	errScheduleStep  = errors.New("has a step that is larger than the field's range, " +
+		"so it would run more often than it reads")
 )
 
 // ParseSchedule reads five cron fields (minute, hour, day of month, month, day

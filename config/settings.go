@@ -30,7 +30,7 @@ func Settings() []Setting {
 		{"store", "REAPER_STORE", "", "the database: " + storeForms},
 		{"config", "REAPER_CONFIG", "", "the targets file (default " + DefaultFile + " if it exists)"},
 		{"apply", "REAPER_APPLY", "false", "delete for real; without it nothing is written"},
-		{"workers", "REAPER_WORKERS", "16", "ranges swept at the same time by this process; by serve, of each target"},
+		{"workers", "REAPER_WORKERS", "16", "pages in work at the same time in this process, over all targets"},
 		{"max-duration", "REAPER_MAX_DURATION", unlimited, "stop a sweep in good order after this long"},
 		{"schedule", "REAPER_SCHEDULE", "*/5 * * * *", "when sweeps begin: cron, UTC"},
 		{"listen", "REAPER_LISTEN", ":9464", "address of /metrics, /healthz and /readyz"},
@@ -181,8 +181,8 @@ func (raw rawSettings) parse() (Config, Problems) {
 }
 
 // maxWorkers bounds what one process holds in memory and asks of the store at
-// once: a thousand pages of 500.
-const maxWorkers = 1000
+// once: ten thousand pages of 500 entities are gigabytes.
+const maxWorkers = 10_000
 
 func parseWorkers(s string) (int, error) {
 	n, err := parseInt(s)
@@ -190,7 +190,7 @@ func parseWorkers(s string) (int, error) {
 		return 0, err
 	}
 	if n < 1 || n > maxWorkers {
-		return 0, fmt.Errorf("is not between 1 and %d", maxWorkers)
+		return 0, fmt.Errorf("is not between 1 and %d: more processes share the work, too", maxWorkers)
 	}
 	return int(n), nil
 }
@@ -227,7 +227,8 @@ func checkListen(s string) error {
 
 func checkURL(s string) error {
 	u, err := url.Parse(s)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" ||
+		u.RawQuery != "" || u.Fragment != "" {
 		return errors.New("is no URL: write http://HOST[:PORT] or https://HOST[:PORT], without a query")
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -167,6 +168,36 @@ func TestFlagErrorsShowTheValue(t *testing.T) {
 		"--pushgateway: is no URL: write http://HOST[:PORT] or https://HOST[:PORT], without a query"
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
+
+// Schedules that run more often than once a second, and more workers than a process
+// can feed, are refused where they stand, with a word on what to do.
+func TestTooOftenAndTooMany(t *testing.T) {
+	const tooOften = "needs @every followed by whole seconds, at least one: for example @every 5m"
+	const tooMany = "is not between 1 and 10000: more processes share the work, too"
+	for _, c := range []struct{ flag, env, value, want string }{
+		{"schedule", "REAPER_SCHEDULE", "@every 999ms", tooOften}, {"schedule", "REAPER_SCHEDULE", "@every 0s", tooOften},
+		{"workers", "REAPER_WORKERS", "10001", tooMany}, {"workers", "REAPER_WORKERS", "0", tooMany},
+	} {
+		cleanEnv(t)
+		want := "--" + c.flag + ": " + strconv.Quote(c.value) + " " + c.want
+		if _, err := Load(Sources{Open: files{}.open, Flags: map[string]string{c.flag: c.value}}); err == nil || err.Error() != want {
+			t.Errorf("got\n%v\nwant\n%s", err, want)
+		}
+		t.Setenv(c.env, c.value)
+		if _, err := Load(Sources{Open: files{}.open}); err == nil || err.Error() != c.env+": "+c.want {
+			t.Errorf("got\n%v\nwant\n%s: %s", err, c.env, c.want)
+		}
+	}
+	cleanEnv(t)
+	file := files{"a.yaml": "targets:\n- name: a\n  kind: A\n  schedule: '@every 500ms'\n"}
+	_, err := Load(Sources{Open: file.open, Flags: map[string]string{"config": "a.yaml"}})
+	if want := `a.yaml:4:13: targets[0].schedule: "@every 500ms" ` + tooOften; err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+	if c, err := Load(Sources{Open: files{}.open, Flags: map[string]string{"schedule": "@every 1s", "workers": "10000"}}); err != nil || c.Workers != 10_000 {
+		t.Errorf("what is just allowed: %+v, %v", c, err)
 	}
 }
 

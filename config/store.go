@@ -55,8 +55,11 @@ var (
 	errStoreDir     = errors.New("names no directory: write embedded:DIR")
 	errStoreTilde   = errors.New("has a ~ that the shell did not replace: write the whole path, or $HOME")
 	errStoreNul     = errors.New("holds a NUL byte, which no path may")
-	errStoreProject = errors.New("names no project: write DRIVER:PROJECT[/DATABASE] with a project id of lower-case letters, digits and hyphens that begins with a letter")
-	errDatabase     = errors.New("has a database id that is none: they have 4 to 63 lower-case letters, digits and hyphens and begin with a letter; leave it out for the default database")
+	errStoreProject = errors.New("names no project: write DRIVER:PROJECT[/DATABASE] with a project id of " +
+		"lower-case letters, digits and hyphens that begins with a letter")
+	errDatabase = errors.New("has a database id that is none: " +
+		"they have 4 to 63 lower-case letters, digits and hyphens and begin with a letter; " +
+		"leave it out for the default database")
 )
 
 // ParseStore reads a spec: embedded:DIR, datastore:PROJECT[/DATABASE] or

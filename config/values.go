@@ -91,7 +91,8 @@ func Rate(s string) (Limit[float64], error) {
 	case n <= 0:
 		return Limit[float64]{}, fmt.Errorf("%s is no rate: write a number above 0, or unlimited for none", short(s))
 	case n < minRate || n > maxRate:
-		return Limit[float64]{}, fmt.Errorf("%s is not between %v and %v", short(s), minRate, strconv.FormatFloat(maxRate, 'f', -1, 64))
+		return Limit[float64]{}, fmt.Errorf("%s is not between %v and %v",
+			short(s), minRate, strconv.FormatFloat(maxRate, 'f', -1, 64))
 	}
 	return AtMost(n), nil
 }

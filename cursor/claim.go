@@ -12,12 +12,18 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// checkpointEvery is how often the record of a moving cursor is written: the
-// services' pages on best practice ask that no record be written more often.
-const checkpointEvery = time.Second
+// checkpointEvery is how often the record of a moving cursor is written at most: a
+// crash repeats no more than that. The services' pages on best practice ask that
+// no record be written more often than once a second.
+const checkpointEvery = 10 * time.Second
 
-// claimTimeout bounds one try to claim a range, or to move its cursor.
-const claimTimeout = 10 * time.Second
+// claimTimeout bounds one try to claim a range, or to move its cursor, and
+// claimPatience when the last try begins: whoever claims has other ranges to
+// see to, and tries this one again later.
+const (
+	claimTimeout  = 10 * time.Second
+	claimPatience = 2 * time.Second
+)
 
 // ErrTaken is what Claim returns where another worker was faster or holds the
 // range: load the record again.
@@ -76,27 +82,28 @@ func (k *Keeper) Claim(ctx context.Context, c Cursor) (*Claim, error) {
 }
 
 // Move sets the position of a range that nobody holds and where nothing was
-// found, by one compare-and-set. It reports whether the record is as wanted:
-// where another worker changed it meanwhile, the range is that worker's.
-func (k *Keeper) Move(ctx context.Context, c Cursor, change func(*Cursor)) (bool, error) {
+// found, by one compare-and-set, and returns the record as it then stands. Moved
+// says that it is as wanted: where another worker changed it meanwhile, the range is
+// that worker's.
+func (k *Keeper) Move(ctx context.Context, c Cursor, change func(*Cursor)) (next Cursor, moved bool, err error) {
 	if k.Wait(c) > 0 {
-		return false, nil
+		return c, false, nil
 	}
-	next := c
+	next = c
 	change(&next)
 	next.Revision = store.NewRevision(c.Revision)
-	err := store.Retry(ctx, k.Lease, func() error {
+	err = store.Retry(ctx, claimPatience, func() error {
 		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 		defer cancel()
 		return k.Store.Save(ctx, next.encode(), c.Revision)
 	})
 	if errors.Is(err, store.ErrConflict) {
-		return false, nil
+		return c, false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("move cursor %v: %w", c.ID, err)
+		return c, false, fmt.Errorf("move cursor %v: %w", c.ID, err)
 	}
-	return true, nil
+	return next, true, nil
 }
 
 // Forget removes the record of a range that is no more. It leaves it alone where
@@ -106,7 +113,7 @@ func (k *Keeper) Forget(ctx context.Context, c Cursor) error {
 		return nil
 	}
 	rec := store.Record{Sort: store.CursorRecord, Key: c.Key(), Target: c.Target, Revision: store.NewRevision(c.Revision)}
-	err := store.Retry(ctx, k.Lease, func() error {
+	err := store.Retry(ctx, claimPatience, func() error {
 		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 		defer cancel()
 		return k.Store.Save(ctx, rec, c.Revision)
@@ -149,7 +156,7 @@ func (c *Claim) Cursor() Cursor {
 }
 
 // Update changes the cursor in memory. The change reaches the store within
-// about a second, and at the latest with Release.
+// ten seconds, and at the latest with Release.
 func (c *Claim) Update(change func(*Cursor)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,12 +190,13 @@ func (c *Claim) left() time.Duration {
 	return c.keeper.Lease - passed
 }
 
-// keep writes the record while the claim lasts: once a second while the cursor
-// moves, and every third of the lease in any case.
+// keep writes the record while the claim lasts: once in ten seconds while the
+// cursor moves, and every third of the lease in any case.
 func (c *Claim) keep() {
 	defer close(c.stopped)
 	third := c.keeper.Lease / 3
-	tick := time.NewTicker(min(checkpointEvery, third))
+	every := min(checkpointEvery, third)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
@@ -203,7 +211,7 @@ func (c *Claim) keep() {
 		}
 		c.mu.Lock()
 		// Half a tick early is better than most of a tick late.
-		due := c.dirty || c.keeper.Now().Sub(c.saved) >= third-checkpointEvery/2
+		due := c.dirty || c.keeper.Now().Sub(c.saved) >= third-every/2
 		c.mu.Unlock()
 		if !due {
 			continue
@@ -238,7 +246,11 @@ func (c *Claim) save(ctx context.Context, change func(*Cursor)) error {
 	}
 	sent := k.Now()
 	held := next.Lease.Token == prev.Lease.Token
-	err := store.Retry(ctx, k.Lease, func() error {
+	patience := claimPatience
+	if held {
+		patience = k.Lease
+	}
+	err := store.Retry(ctx, patience, func() error {
 		if held && c.left() <= 0 {
 			return ErrLost
 		}

@@ -8,8 +8,8 @@
 // last revision that its writer knows, so a worker that lost its range cannot
 // move the cursor, whatever its clock says.
 //
-// Limits: at most one write a second for each range while it moves, plus one
-// at the claim and one at the end. docs/records.md describes the fields.
+// Limits: at most one write in ten seconds, or in a third of the lease, for each
+// range while it is held, plus one at the claim and one at the end. docs/records.md describes the fields.
 package cursor
 
 import (
@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -43,7 +44,8 @@ type ID struct {
 // @namespace where it is not the default. Each part is escaped, so that it may
 // hold any character.
 func (id ID) Key() string {
-	key := fmt.Sprintf("%s.%08d.%s", escape(id.Target), id.Generation, escape(id.Shard))
+	number := strconv.Itoa(id.Generation)
+	key := escape(id.Target) + "." + "00000000"[min(len("00000000"), len(number)):] + number + "." + escape(id.Shard)
 	if id.Namespace != "" {
 		key += "@" + escape(id.Namespace)
 	}
@@ -53,14 +55,18 @@ func (id ID) Key() string {
 // String names the range in logs and errors.
 func (id ID) String() string { return id.Key() }
 
+func isPlain(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
+}
+
 func escape(s string) string {
 	const hex = "0123456789ABCDEF"
-	plain := func(c byte) bool {
-		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
+	if strings.IndexFunc(s, func(r rune) bool { return r > 'z' || !isPlain(byte(r)) }) < 0 {
+		return s
 	}
 	var b strings.Builder
 	for i := range len(s) {
-		if c := s[i]; plain(c) {
+		if c := s[i]; isPlain(c) {
 			b.WriteByte(c)
 		} else {
 			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
@@ -104,6 +110,9 @@ type Rewind struct {
 	Position store.Position
 	Began    time.Time // in the store's time; zero where none is under way
 	Done     time.Time // when the last one that came to its end began
+	// Window is how long a window of expires the next query may have, in whole
+	// milliseconds; zero where none was read yet.
+	Window time.Duration
 }
 
 // Stock is what is left in a range that nobody writes to any more. It holds as
@@ -111,6 +120,7 @@ type Rewind struct {
 type Stock struct {
 	Next     time.Time // when the first survivor expires; zero where none will
 	Suspects bool      // well-formed entries that expired implausibly long ago are there
+	Refused  bool      // entities that the store refuses to delete or carry are there
 	Emptied  time.Time // since when no well-formed entry is left, in the store's time; zero where one is
 }
 
@@ -129,7 +139,9 @@ type Table map[ID]Cursor
 
 // Load reads all cursor records of a target, and the store's time. Records that
 // this process has seen before keep the instant at which it first saw them.
-func Load(ctx context.Context, s store.Store, target string, seenBefore Table, now func() time.Time) (Table, time.Time, error) {
+func Load(
+	ctx context.Context, s store.Store, target string, seenBefore Table, now func() time.Time,
+) (Table, time.Time, error) {
 	got, err := s.Load(ctx, store.CursorRecord, target)
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("load cursor records of %s: %w", target, err)
@@ -185,8 +197,10 @@ func (c Cursor) encode() store.Record {
 			"rewind_position_key": c.Rewind.Position.Key,
 			"rewind_began":        store.FormatTime(c.Rewind.Began),
 			"rewind_done":         store.FormatTime(c.Rewind.Done),
+			"rewind_window_ms":    c.Rewind.Window.Milliseconds(),
 			"next_expires":        store.FormatTime(c.Stock.Next),
 			"suspects":            c.Stock.Suspects,
+			"refused":             c.Stock.Refused,
 			"emptied":             store.FormatTime(c.Stock.Emptied),
 			"rate":                c.Rate,
 			"rate_used":           store.FormatTime(c.RateUsed),
@@ -210,8 +224,10 @@ func decode(rec store.Record) (Cursor, error) {
 		f.Fail("schema", "%d is not a version", v)
 	}
 	c := Cursor{
-		ID:       ID{Target: rec.Target, Namespace: f.Text("namespace"), Generation: int(number(f, "generation", expirykey.MaxGeneration)), Shard: f.Text("shard")},
-		Scope:    Scope{Kind: f.Text("kind"), Property: f.Text("property"), Layout: f.Text("layout"), Opened: f.Time("opened")},
+		ID: ID{Target: rec.Target, Namespace: f.Text("namespace"),
+			Generation: int(number(f, "generation", expirykey.MaxGeneration)), Shard: f.Text("shard")},
+		Scope: Scope{Kind: f.Text("kind"), Property: f.Text("property"), Layout: f.Text("layout"),
+			Opened: f.Time("opened")},
 		Position: readPosition(f, "position"),
 		Swept:    f.Time("swept"),
 		Deleted:  number(f, "deleted", math.MaxInt64),
@@ -219,8 +235,10 @@ func decode(rec store.Record) (Cursor, error) {
 			Position: readPosition(f, "rewind_position"),
 			Began:    f.Time("rewind_began"),
 			Done:     f.Time("rewind_done"),
+			Window:   millis(f, "rewind_window_ms"),
 		},
-		Stock:     Stock{Next: f.Time("next_expires"), Suspects: f.Bool("suspects"), Emptied: f.Time("emptied")},
+		Stock: Stock{Next: f.Time("next_expires"), Suspects: f.Bool("suspects"), Refused: f.Bool("refused"),
+			Emptied: f.Time("emptied")},
 		Rate:      f.Float("rate"),
 		RateUsed:  f.Time("rate_used"),
 		Throttled: f.Text("throttled_by"),
@@ -229,7 +247,7 @@ func decode(rec store.Record) (Cursor, error) {
 			Token:    number(f, "token", math.MaxInt64),
 			Renewals: number(f, "renewals", math.MaxInt64),
 			Until:    f.Time("lease_until"),
-			Length:   time.Duration(number(f, "lease_ms", int64(math.MaxInt64/time.Millisecond))) * time.Millisecond,
+			Length:   millis(f, "lease_ms"),
 			Released: f.Time("released"),
 		},
 		TargetRevision: number(f, "target_revision", math.MaxInt64),
@@ -257,6 +275,11 @@ func number(f *store.FieldReader, name string, most int64) int64 {
 		return 0
 	}
 	return n
+}
+
+// millis reads a length of time in milliseconds.
+func millis(f *store.FieldReader, name string) time.Duration {
+	return time.Duration(number(f, name, int64(math.MaxInt64/time.Millisecond))) * time.Millisecond
 }
 
 func formatValue(v store.Value) string {

@@ -95,7 +95,8 @@ func TestRecordRoundTrip(t *testing.T) {
 		}
 		claim.Update(func(c *cursor.Cursor) {
 			c.Position, c.Swept, c.Deleted = at("00000001.0003.x", "k"), now, 7
-			c.Rewind = cursor.Rewind{Position: at("00000001.0003.a", "j"), Began: now, Done: now.Add(-time.Hour)}
+			c.Rewind = cursor.Rewind{Position: at("00000001.0003.a", "j"), Began: now, Done: now.Add(-time.Hour), Window: 90 * time.Second}
+			c.Stock = cursor.Stock{Next: now.Add(time.Hour), Suspects: true, Refused: true}
 			c.Rate, c.RateUsed, c.TargetRevision = 750.5, now, 9
 		})
 		if err := claim.Release(t.Context()); err != nil {
@@ -138,7 +139,7 @@ func TestAnotherScopeDiscardsPositionNotToken(t *testing.T) {
 
 func TestLoadRefusesNonsense(t *testing.T) {
 	for field, value := range map[string]any{
-		"schema": int64(2), "namespace": int64(1), "position": true, "rewind_began": "soon", "token": "1", "shard": "0004", "generation": int64(2),
+		"rewind_window_ms": int64(-1), "refused": "yes", "schema": int64(2), "namespace": int64(1), "position": true, "rewind_began": "soon", "token": "1", "shard": "0004", "generation": int64(2),
 	} {
 		s := modelstore.New(time.Now)
 		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
@@ -332,19 +333,113 @@ func TestMove(t *testing.T) {
 		k := keeper(s, "a")
 		cur := load(t, s, nil).Get(id, scope, store.Text)
 		move := func(c *cursor.Cursor) { c.Position = at("x", "") }
-		if ok, err := k.Move(t.Context(), cur, move); !ok || err != nil {
+		if _, ok, err := k.Move(t.Context(), cur, move); !ok || err != nil {
 			t.Fatalf("move: %v, %v", ok, err)
 		}
-		if ok, err := k.Move(t.Context(), cur, move); ok || err != nil {
+		if _, ok, err := k.Move(t.Context(), cur, move); ok || err != nil {
 			t.Errorf("move of a record that has changed: %v, %v", ok, err)
 		}
 		claim, err := keeper(s, "b").Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ok, err := k.Move(t.Context(), load(t, s, nil).Get(id, scope, store.Text), move); ok || err != nil {
+		if _, ok, err := k.Move(t.Context(), load(t, s, nil).Get(id, scope, store.Text), move); ok || err != nil {
 			t.Errorf("move of a held range: %v, %v", ok, err)
 		}
 		_ = claim.Release(t.Context())
+	})
+}
+
+// A record of an earlier version has neither window nor refused: both are zero.
+func TestRecordsOfEarlierVersions(t *testing.T) {
+	s := modelstore.New(time.Now)
+	claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim.Update(func(c *cursor.Cursor) { c.Rewind.Window, c.Stock.Refused = time.Minute, true })
+	if err := claim.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := s.Load(t.Context(), store.CursorRecord, "sessions")
+	rec := got.List[0]
+	if rec.Fields["rewind_window_ms"] != int64(60_000) || rec.Fields["refused"] != true {
+		t.Errorf("the record: %v", rec.Fields)
+	}
+	prev := rec.Revision
+	rec.Revision = "9-old"
+	delete(rec.Fields, "rewind_window_ms")
+	delete(rec.Fields, "refused")
+	if err := s.Save(t.Context(), rec, prev); err != nil {
+		t.Fatal(err)
+	}
+	if c := load(t, s, nil)[id]; c.Rewind.Window != 0 || c.Stock.Refused {
+		t.Errorf("read %+v, %+v", c.Rewind, c.Stock)
+	}
+}
+
+// A claim, a move and the removal of a record give up soon if the store does not
+// answer: other ranges are waiting.
+func TestClaimsAreImpatient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		k := keeper(s, "a")
+		cur := load(t, s, nil).Get(id, scope, store.Text)
+		known := cur
+		known.Revision = "1-x"
+		s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" {
+				return store.ErrUnavailable
+			}
+			return nil
+		}
+		for what, try := range map[string]func() error{
+			"claim":  func() error { _, err := k.Claim(t.Context(), cur); return err },
+			"move":   func() error { _, _, err := k.Move(t.Context(), cur, func(*cursor.Cursor) {}); return err },
+			"forget": func() error { return k.Forget(t.Context(), known) },
+		} {
+			began := time.Now()
+			if err := try(); !errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("%s: %v", what, err)
+			}
+			if took := time.Since(began); took < time.Second || took > 5*time.Second {
+				t.Errorf("%s gave up after %v", what, took)
+			}
+		}
+		s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Save" { // as behind the transaction of a process that died
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}
+		began := time.Now()
+		if _, err := k.Claim(t.Context(), cur); err == nil || time.Since(began) > 15*time.Second {
+			t.Errorf("a claim that hangs: %v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// Whoever holds a range is more patient: its lease is what runs out.
+func TestAHolderIsPatient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		until := time.Now().Add(10 * time.Second)
+		s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && time.Now().Before(until) {
+				return store.ErrUnavailable
+			}
+			return nil
+		}
+		if err := claim.Release(t.Context()); err != nil {
+			t.Errorf("release: %v", err)
+		}
+		if c := load(t, s, nil)[id]; c.Lease.Owner != "" {
+			t.Errorf("still held: %+v", c.Lease)
+		}
 	})
 }

@@ -20,8 +20,8 @@ func FuzzDecode(f *testing.F) {
 		Scope:    Scope{Kind: "Session", Property: "expiry_key", Layout: "generation", Opened: at},
 		Position: store.Position{Value: store.TextValue("00000003.0007.20261121T000730.855Z"), Key: `"s-1842"`},
 		Swept:    at, Deleted: 7, Rate: 500, RateUsed: at, Throttled: "ramp", TargetRevision: 12, Revision: "4-x",
-		Rewind: Rewind{Position: store.Position{Value: store.InstantValue(at), Key: "7"}, Began: at, Done: at},
-		Stock:  Stock{Next: at, Suspects: true, Emptied: at},
+		Rewind: Rewind{Position: store.Position{Value: store.InstantValue(at), Key: "7"}, Began: at, Done: at, Window: time.Minute},
+		Stock:  Stock{Next: at, Suspects: true, Refused: true, Emptied: at},
 		Lease:  Lease{Owner: "me", Token: 9, Renewals: 3, Until: at, Length: 30 * time.Second, Released: at},
 	}
 	base := whole.encode()
@@ -51,7 +51,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		if c.Generation < 0 || c.Deleted < 0 || c.Lease.Token < 0 || c.Lease.Length < 0 || !(c.Rate >= 0) {
+		if c.Generation < 0 || c.Deleted < 0 || c.Lease.Token < 0 || c.Lease.Length < 0 || c.Rewind.Window < 0 || !(c.Rate >= 0) {
 			t.Errorf("%+v is read as %+v", rec.Fields, c)
 		}
 		again, err := decode(c.encode())

@@ -133,24 +133,34 @@ func Parse(s string) (Key, error) {
 	if !ok1 || !ok2 {
 		return Key{}, malformed(s, "generation and shard are decimal digits")
 	}
-	year, ok1 := digits(s[14:18])
-	month, ok2 := digits(s[18:20])
-	day, ok3 := digits(s[20:22])
-	hour, ok4 := digits(s[23:25])
-	minute, ok5 := digits(s[25:27])
-	second, ok6 := digits(s[27:29])
-	milli, ok7 := digits(s[30:33])
-	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 || !ok7 {
-		return Key{}, malformed(s, "the instant is decimal digits")
-	}
-	if year < 1 || hour > 23 || minute > 59 || second > 59 {
-		return Key{}, malformed(s, "the instant does not exist")
-	}
-	at := time.Date(year, time.Month(month), day, hour, minute, second, milli*int(time.Millisecond), time.UTC)
-	if at.Month() != time.Month(month) || at.Day() != day { // time.Date normalises 30 February
-		return Key{}, malformed(s, "the date does not exist")
+	at, fault := instant(s[14:33])
+	if fault != "" {
+		return Key{}, malformed(s, fault)
 	}
 	return Key{generation, shard, at}, nil
+}
+
+// instant decodes 20261121T000730.855, whose separators are there, or says what
+// is wrong with it.
+func instant(s string) (at time.Time, fault string) {
+	year, ok1 := digits(s[0:4])
+	month, ok2 := digits(s[4:6])
+	day, ok3 := digits(s[6:8])
+	hour, ok4 := digits(s[9:11])
+	minute, ok5 := digits(s[11:13])
+	second, ok6 := digits(s[13:15])
+	milli, ok7 := digits(s[16:19])
+	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 || !ok7 {
+		return time.Time{}, "the instant is decimal digits"
+	}
+	if year < 1 || hour > 23 || minute > 59 || second > 59 {
+		return time.Time{}, "the instant does not exist"
+	}
+	at = time.Date(year, time.Month(month), day, hour, minute, second, milli*int(time.Millisecond), time.UTC)
+	if at.Month() != time.Month(month) || at.Day() != day { // time.Date normalises 30 February
+		return time.Time{}, "the date does not exist"
+	}
+	return at, ""
 }
 
 func malformed(s, why string) error {

@@ -21,7 +21,7 @@ var policy = generation.Policy{Every: 24 * time.Hour, Ramp: time.Hour, Staleness
 // saved saves a record of a target with one generation, advanced so often.
 func saved(t testing.TB, s *modelstore.Store, advanced int) generation.Record {
 	t.Helper()
-	r := generation.New("sessions", "Session", "expiry_key", 16, true, time.Now()).Follow(policy)
+	r := generation.New("sessions", "Session", "expiry_key", 16, true, time.Now()).WithWriterBounds(policy)
 	for range advanced {
 		var err error
 		if r, err = r.Advance(policy, time.Now(), true); err != nil {

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 
@@ -208,10 +209,18 @@ func Save(ctx context.Context, s store.Store, r Record) (Record, error) {
 	return next, nil
 }
 
-// Says reports whether two records say the same of a target, whatever their
+// EqualContent reports whether two records say the same of a target, whatever their
 // revisions.
-func (r Record) Says(q Record) bool {
-	return r.Target == q.Target && reflect.DeepEqual(r.encode().Fields, q.encode().Fields)
+func (r Record) EqualContent(q Record) bool {
+	return r.isSame(q) || r.Target == q.Target && reflect.DeepEqual(r.encode().Fields, q.encode().Fields)
+}
+
+// isSame reports whether two records are the same to the bit, whatever their
+// revisions: what is not may still be saved as the same.
+func (r Record) isSame(q Record) bool {
+	generations := slices.Equal(r.Generations, q.Generations)
+	r.Generations, q.Generations, r.Revision, q.Revision = nil, nil, "", ""
+	return generations && reflect.DeepEqual(r, q)
 }
 
 func (r Record) encode() store.Record {
@@ -280,33 +289,10 @@ func decode(rec store.Record) (Record, error) {
 	if r.NurseryShards != 0 || len(f.List("generations")) > 0 {
 		checkShards(f, "nursery_shards", r.NurseryShards)
 	}
-	for i, one := range f.List("generations") {
-		place := fmt.Sprintf("generations[%d]", i)
-		g := one.Reader(fmt.Sprintf("target record %s %q: %s", rec.Sort, rec.Key, place))
-		gen := Generation{Number: int(g.Int("number")), Shards: int(g.Int("shards")), Opened: g.Time("opened"), Ramp: millis(g, "ramp_ms"),
-			Closed: g.Time("closed"), Draining: g.Time("draining"), Staleness: millis(g, "staleness_ms"), Slack: millis(g, "slack_ms")}
-		if gen.Number < First || gen.Number > expirykey.MaxGeneration {
-			g.Fail("number", "%d is not between %d and %d", gen.Number, First, expirykey.MaxGeneration)
-		}
-		if n := len(r.Generations); n > 0 && gen.Number <= r.Generations[n-1].Number {
-			g.Fail("number", "%d does not follow %d", gen.Number, r.Generations[n-1].Number)
-		}
-		checkShards(g, "shards", gen.Shards)
-		if gen.Opened.IsZero() {
-			g.Fail("opened", "is missing")
-		}
-		if !gen.Closed.IsZero() && gen.Closed.Before(gen.Opened) {
-			g.Fail("closed", "%v is before it was opened, %v", gen.Closed, gen.Opened)
-		}
-		if n := len(r.Generations); n > 0 && gen.Opened.Before(r.Generations[n-1].Opened) {
-			g.Fail("opened", "%v is before the generation before it was, %v", gen.Opened, r.Generations[n-1].Opened)
-		}
-		if !gen.Closed.IsZero() && i == len(f.List("generations"))-1 {
-			g.Fail("closed", "the newest generation cannot be closed: nobody could write anywhere but to the nursery")
-		}
-		if gen.Closed.IsZero() && !gen.Draining.IsZero() {
-			g.Fail("draining", "it is not even closed")
-		}
+	list := f.List("generations")
+	for i, one := range list {
+		g := one.Reader(fmt.Sprintf("target record %s %q: generations[%d]", rec.Sort, rec.Key, i))
+		gen := decodeGeneration(g, r.Generations, i == len(list)-1)
 		if err := g.Err(); err != nil {
 			return Record{}, err
 		}
@@ -316,6 +302,41 @@ func decode(rec store.Record) (Record, error) {
 		return Record{}, err
 	}
 	return r, nil
+}
+
+// decodeGeneration reads one generation of a record after those before it; the
+// newest is the last.
+func decodeGeneration(g *store.FieldReader, before []Generation, newest bool) Generation {
+	gen := Generation{
+		Number: int(g.Int("number")), Shards: int(g.Int("shards")),
+		Opened: g.Time("opened"), Ramp: millis(g, "ramp_ms"),
+		Closed: g.Time("closed"), Draining: g.Time("draining"),
+		Staleness: millis(g, "staleness_ms"), Slack: millis(g, "slack_ms"),
+	}
+	if gen.Number < First || gen.Number > expirykey.MaxGeneration {
+		g.Fail("number", "%d is not between %d and %d", gen.Number, First, expirykey.MaxGeneration)
+	}
+	n := len(before)
+	if n > 0 && gen.Number <= before[n-1].Number {
+		g.Fail("number", "%d does not follow %d", gen.Number, before[n-1].Number)
+	}
+	checkShards(g, "shards", gen.Shards)
+	if gen.Opened.IsZero() {
+		g.Fail("opened", "is missing")
+	}
+	if !gen.Closed.IsZero() && gen.Closed.Before(gen.Opened) {
+		g.Fail("closed", "%v is before it was opened, %v", gen.Closed, gen.Opened)
+	}
+	if n > 0 && gen.Opened.Before(before[n-1].Opened) {
+		g.Fail("opened", "%v is before the generation before it was, %v", gen.Opened, before[n-1].Opened)
+	}
+	if !gen.Closed.IsZero() && newest {
+		g.Fail("closed", "the newest generation cannot be closed: nobody could write anywhere but to the nursery")
+	}
+	if gen.Closed.IsZero() && !gen.Draining.IsZero() {
+		g.Fail("draining", "it is not even closed")
+	}
+	return gen
 }
 
 // millis reads a length of time in milliseconds.

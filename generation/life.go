@@ -114,7 +114,8 @@ func (r Record) Advance(p Policy, now time.Time, force bool) (Record, error) {
 		newest := r.Generations[n-1]
 		number, ramp = newest.Number+1, p.Ramp
 		if !force && !r.RampOver(now) {
-			return r, fmt.Errorf("%w, %08d, until %s", ErrRamping, newest.Number, newest.Opened.Add(newest.Ramp).UTC().Format(time.RFC3339))
+			return r, fmt.Errorf("%w, %08d, until %s",
+				ErrRamping, newest.Number, newest.Opened.Add(newest.Ramp).UTC().Format(time.RFC3339))
 		}
 	}
 	if number > expirykey.MaxGeneration {
@@ -124,14 +125,15 @@ func (r Record) Advance(p Policy, now time.Time, force bool) (Record, error) {
 	if n := len(r.Generations); n > 0 && now.Before(r.Generations[n-1].Opened) {
 		now = r.Generations[n-1].Opened // who forces it may go by a clock that is behind
 	}
-	r.Generations = append(slices.Clone(r.Generations), Generation{Number: number, Shards: p.Shards, Opened: now, Ramp: ramp, Staleness: p.Staleness, Slack: p.Slack})
+	r.Generations = append(slices.Clone(r.Generations), Generation{
+		Number: number, Shards: p.Shards, Opened: now, Ramp: ramp, Staleness: p.Staleness, Slack: p.Slack})
 	return r, nil
 }
 
-// Follow returns the record with the policy's bounds for writers. A bound that
+// WithWriterBounds returns the record with the policy's bounds for writers. A bound that
 // shrank stays as it was for the generations that are open: somebody may still go
 // by it.
-func (r Record) Follow(p Policy) Record {
+func (r Record) WithWriterBounds(p Policy) Record {
 	r.Staleness, r.Slack = p.Staleness, p.Slack
 	r.Generations = slices.Clone(r.Generations)
 	for i := range r.Generations {
@@ -151,9 +153,11 @@ type Step struct {
 // what is new in it: generations whose writers have moved are closed, the next one
 // is opened when it is due, and the oldest sealed one is drained where more than
 // the policy's Keep are live beside the newest. What is written to a generation
-// before the next one's ramp is over has then been there for Keep times Every. It
-// changes nothing else; retiring is the sweep's, which knows what is left.
-func (r Record) Next(p Policy, now time.Time) (Record, []Step) {
+// before the next one's ramp is over has then been there for Keep times Every. A
+// generation that drains already keeps the others waiting, unless it is blocked: all
+// that is left in it are entities that the store refuses to carry. It changes nothing
+// else; retiring is the sweep's, which knows what is left.
+func (r Record) Next(p Policy, now time.Time, blocked ...int) (Record, []Step) {
 	var steps []Step
 	now = now.UTC().Truncate(time.Microsecond)
 	r.Generations = slices.Clone(r.Generations)
@@ -164,7 +168,8 @@ func (r Record) Next(p Policy, now time.Time) (Record, []Step) {
 			steps = append(steps, Step{g.Number, Closed})
 		}
 	}
-	if n := len(r.Generations); n > 0 && p.Every > 0 && r.RampOver(now) && !now.Before(r.Generations[n-1].Opened.Add(p.Every)) {
+	if n := len(r.Generations); n > 0 && p.Every > 0 && r.RampOver(now) &&
+		!now.Before(r.Generations[n-1].Opened.Add(p.Every)) {
 		if next, err := r.Advance(p, now, false); err == nil {
 			r = next
 			steps = append(steps, Step{r.Generations[n].Number, Filling})
@@ -175,9 +180,11 @@ func (r Record) Next(p Policy, now time.Time) (Record, []Step) {
 		// would only compete for its pace.
 		for i := range r.Generations {
 			g := &r.Generations[i]
-			if s := r.State(i, now, p.Settle); s == Draining {
+			s := r.State(i, now, p.Settle)
+			if s == Draining && !slices.Contains(blocked, g.Number) {
 				break
-			} else if s == Sealed {
+			}
+			if s == Sealed {
 				g.Draining = now
 				steps = append(steps, Step{g.Number, Draining})
 				break

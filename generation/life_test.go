@@ -87,7 +87,7 @@ func play(t *testing.T, script string) string {
 					t.Fatalf("%s: %v", line, err)
 				}
 			}
-			r = r.OpenFirst(p.Shards, now).Follow(p)
+			r = r.OpenFirst(p.Shards, now).WithWriterBounds(p)
 			continue
 		case "to":
 			until, err := time.ParseDuration(words[1])
@@ -130,9 +130,9 @@ func play(t *testing.T, script string) string {
 
 func TestSealedWaitsForTheLargestBounds(t *testing.T) {
 	p := Policy{Every: time.Hour, Ramp: time.Minute, Staleness: 5 * time.Minute, Slack: 20 * time.Minute, Keep: 9, Shards: 4}
-	r := New("a", "A", "p", 4, true, opened).Follow(p)
+	r := New("a", "A", "p", 4, true, opened).WithWriterBounds(p)
 	p.Staleness, p.Slack = time.Minute, time.Minute // somebody may still go by the old ones
-	r = r.Follow(p)
+	r = r.WithWriterBounds(p)
 	if r.Staleness != time.Minute || r.Generations[0].Staleness != 5*time.Minute || r.Generations[0].Slack != 20*time.Minute {
 		t.Errorf("after shrinking: %+v", r)
 	}
@@ -150,7 +150,7 @@ func TestSealedWaitsForTheLargestBounds(t *testing.T) {
 // Records are values: what is made of one leaves it as it was.
 func TestRecordsAreValues(t *testing.T) {
 	p := Policy{Every: time.Hour, Ramp: time.Minute, Staleness: time.Minute, Slack: time.Minute, Keep: 1, Shards: 4}
-	r := New("a", "A", "p", 4, true, opened).Follow(p)
+	r := New("a", "A", "p", 4, true, opened).WithWriterBounds(p)
 	r, _ = r.Next(p, opened.Add(time.Hour))
 	r, _ = r.Next(p, opened.Add(2*time.Hour))
 	was := fmt.Sprintf("%+v", r)
@@ -158,7 +158,7 @@ func TestRecordsAreValues(t *testing.T) {
 	r.Next(p, later)
 	_, _ = r.Retire(1, later, 0)
 	_, _ = r.Advance(p, later, true)
-	r.Follow(Policy{Staleness: time.Hour})
+	r.WithWriterBounds(Policy{Staleness: time.Hour})
 	if now := fmt.Sprintf("%+v", r); now != was {
 		t.Errorf("%s became %s", was, now)
 	}
@@ -190,7 +190,7 @@ func TestForcedByAClockThatIsBehind(t *testing.T) {
 // What has settled stays so when the later generations that it waited for retire.
 func TestSettledStaysSettled(t *testing.T) {
 	p := Policy{Every: time.Hour, Ramp: time.Minute, Staleness: time.Minute, Slack: time.Minute, Keep: 9, Shards: 4}
-	r := New("a", "A", "p", 4, true, opened).Follow(p)
+	r := New("a", "A", "p", 4, true, opened).WithWriterBounds(p)
 	now := opened
 	for range 4 {
 		now = now.Add(time.Hour)
@@ -210,5 +210,59 @@ func TestSettledStaysSettled(t *testing.T) {
 	}
 	if settled := r.SealedAt(0, 3); settled.IsZero() || !settled.Equal(r.SealedAt(2, 0)) { // the retired one counts
 		t.Errorf("three later ones are sealed at %v, %v", settled, r.SealedAt(2, 0))
+	}
+}
+
+// A generation that drains keeps the next one waiting, unless it is blocked.
+func TestBlockedKeepsNoOtherWaiting(t *testing.T) {
+	p := Policy{Every: time.Hour, Ramp: time.Minute, Staleness: time.Minute, Slack: time.Minute, Keep: 1, Shards: 4}
+	r := New("a", "A", "p", 4, true, opened).WithWriterBounds(p)
+	now := opened
+	to := func(d time.Duration, blocked ...int) (draining []int) {
+		for end := now.Add(d); now.Before(end); {
+			now = now.Add(10 * time.Minute)
+			r, _ = r.Next(p, now, blocked...)
+		}
+		for i, g := range r.Generations {
+			if r.State(i, now, p.Settle) == Draining {
+				draining = append(draining, g.Number)
+			}
+		}
+		return draining
+	}
+	for _, c := range []struct {
+		wait    time.Duration
+		blocked []int
+		want    string
+	}{
+		{5 * time.Hour, nil, "[1]"},                           // the others wait
+		{time.Hour, []int{7}, "[1]"},                          // what is blocked is another one
+		{10 * time.Minute, []int{1}, "[1 2]"},                 // the next one drains beside it
+		{time.Hour, []int{1}, "[1 2]"},                        // one at a time
+		{10 * time.Minute, []int{1, 2}, "[1 2 3]"},            // and the one after
+		{10 * time.Minute, nil, "[1 2 3]"},                    // nothing is taken back
+		{10 * time.Minute, []int{2, 3}, "[1 2 3]"},            // the first one drains again
+		{10 * time.Minute, []int{1, 2, 3, 4, 5}, "[1 2 3 4]"}, // one more in each step
+	} {
+		if got := fmt.Sprint(to(c.wait, c.blocked...)); got != c.want {
+			t.Errorf("with %v blocked %s drain, want %s", c.blocked, got, c.want)
+		}
+	}
+}
+
+// Two records of one content differ in their revision at most.
+func TestEqualContent(t *testing.T) {
+	r := New("a", "A", "p", 4, true, opened)
+	q := r
+	q.Revision = "9-x"
+	if !r.EqualContent(q) || !q.EqualContent(r) {
+		t.Error("a revision is no content")
+	}
+	q.Paused = true
+	other := r
+	other.Target = "b"
+	bounds := r.WithWriterBounds(Policy{Staleness: time.Minute})
+	if r.EqualContent(q) || r.EqualContent(other) || r.EqualContent(bounds) {
+		t.Error("content that differs counts as equal")
 	}
 }

@@ -120,28 +120,19 @@ func (f Field) mergeInto(overrides []json.RawMessage, notes []string) ([]json.Ra
 		}
 		for _, s := range there {
 			if !f.Automatic && !slices.Contains(f.Singles, s) {
-				notes = append(notes, fmt.Sprintf("%s.%s keeps an index that the reaper does not need: %s", f.Collection, f.Path, s))
+				notes = append(notes,
+					fmt.Sprintf("%s.%s keeps an index that the reaper does not need: %s", f.Collection, f.Path, s))
 			}
 		}
 		if len(missing) == 0 {
 			return overrides, notes, nil
 		}
-		whole := map[string]json.RawMessage{} // with what we do not know, such as a TTL policy
-		if err := json.Unmarshal(raw, &whole); err != nil {
-			return nil, nil, fmt.Errorf("fieldOverrides[%d]: %w", i, err)
+		whole, err := extend(raw, missing, fmt.Sprintf("fieldOverrides[%d]", i))
+		if err != nil {
+			return nil, nil, err
 		}
-		var elements []json.RawMessage
-		if whole["indexes"] != nil {
-			if err := json.Unmarshal(whole["indexes"], &elements); err != nil {
-				return nil, nil, fmt.Errorf("fieldOverrides[%d].indexes: %w", i, err)
-			}
-		}
-		for _, s := range missing {
-			elements = append(elements, marshal(s.json()))
-		}
-		whole["indexes"] = list(elements)
 		overrides = slices.Clone(overrides)
-		overrides[i] = marshal(whole)
+		overrides[i] = whole
 		return overrides, notes, nil
 	}
 	if !wanted {
@@ -152,6 +143,26 @@ func (f Field) mergeInto(overrides []json.RawMessage, notes []string) ([]json.Ra
 		one.Indexes = append(one.Indexes, s.json())
 	}
 	return append(overrides, marshal(one)), notes, nil
+}
+
+// extend adds indexes to an override that is there, and keeps what we do not
+// know, such as a TTL policy.
+func extend(override json.RawMessage, by []Single, place string) (json.RawMessage, error) {
+	whole := map[string]json.RawMessage{}
+	if err := json.Unmarshal(override, &whole); err != nil {
+		return nil, fmt.Errorf("%s: %w", place, err)
+	}
+	var elements []json.RawMessage
+	if whole["indexes"] != nil {
+		if err := json.Unmarshal(whole["indexes"], &elements); err != nil {
+			return nil, fmt.Errorf("%s.indexes: %w", place, err)
+		}
+	}
+	for _, s := range by {
+		elements = append(elements, marshal(s.json()))
+	}
+	whole["indexes"] = list(elements)
+	return marshal(whole), nil
 }
 
 // key is the same for indexes that are the same: a last field for the name, in
@@ -468,7 +479,8 @@ func (d Definitions) Gcloud(project, database string) string {
 	}
 	var b strings.Builder
 	for _, c := range d.Composites {
-		fmt.Fprintf(&b, "gcloud firestore indexes composite create%s --collection-group=%s --query-scope=%s", where, quote(c.Collection),
+		fmt.Fprintf(&b, "gcloud firestore indexes composite create%s --collection-group=%s --query-scope=%s",
+			where, quote(c.Collection),
 			strings.ReplaceAll(strings.ToLower(string(c.Scope)), "_", "-"))
 		for _, f := range c.Fields {
 			config := "field-path=" + fieldPath(f) + ",order=ascending"
@@ -488,7 +500,8 @@ func (d Definitions) Gcloud(project, database string) string {
 				"# reaper indexes --format firestore, and firebase deploy --only firestore:indexes\n", f.Path, f.Collection)
 			continue
 		}
-		fmt.Fprintf(&b, "gcloud firestore indexes fields update %s%s --collection-group=%s", quote(fieldPath(f.Path)), where, quote(f.Collection))
+		fmt.Fprintf(&b, "gcloud firestore indexes fields update %s%s --collection-group=%s",
+			quote(fieldPath(f.Path)), where, quote(f.Collection))
 		for _, s := range f.Singles {
 			switch {
 			case s.Array:

@@ -144,7 +144,8 @@ func (d Definitions) Of(targets []store.Target) Definitions {
 
 func (d *Definitions) sort() {
 	slices.SortFunc(d.Composites, func(a, b Composite) int {
-		return cmp.Or(cmp.Compare(a.Collection, b.Collection), cmp.Compare(a.Scope, b.Scope), slices.Compare(a.Fields, b.Fields))
+		return cmp.Or(cmp.Compare(a.Collection, b.Collection), cmp.Compare(a.Scope, b.Scope),
+			slices.Compare(a.Fields, b.Fields))
 	})
 	d.Composites = slices.CompactFunc(d.Composites, func(a, b Composite) bool {
 		return a.Collection == b.Collection && a.Scope == b.Scope && slices.Equal(a.Fields, b.Fields)

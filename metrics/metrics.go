@@ -15,11 +15,12 @@ const namespace = "reaper"
 // What labels other than a target may hold. The words are those of logs and
 // status; a word that is missing here counts as "other".
 var (
-	keptReasons = words("conflict", "suspect", "malformed")
-	throttlings = words("ramp", "max", "total", "pushback", "latency", "compaction", "lease", "paused", "gate")
-	operations  = words(OpRead, OpWrite, OpDelete)
-	errorOps    = words(OpScan, OpCommit, OpRecord)
-	errorCodes  = words("pushback", "unavailable", "deadline", "contention", "too_large", "denied", "not_found",
+	keptReasons = words("conflict", "suspect", "malformed", "refused")
+	throttlings = words("ramp", "max", "total", "pushback", "latency", "compaction", "lease", "paused", "gate", "limit",
+		"record")
+	operations = words(OpRead, OpWrite, OpDelete)
+	errorOps   = words(OpScan, OpCommit, OpRecord)
+	errorCodes = words("pushback", "unavailable", "deadline", "contention", "too_large", "denied", "not_found",
 		"missing_index", "invalid", "conflict", "corrupt", "locked", "failed")
 	results = words(string(Complete), string(Incomplete), string(Failed))
 )
@@ -87,7 +88,7 @@ type Metrics struct {
 
 	outside, oldestDue, lastSuccess, rate, generation, live, leases, emptyIndex, stuck, paused *prometheus.GaugeVec
 
-	delay, sweep, query, commit *prometheus.HistogramVec
+	delay, sweep, query, commit, readyWait *prometheus.HistogramVec
 }
 
 // New registers the collectors. It panics where the registry has them already,
@@ -96,22 +97,30 @@ func New(o Options) *Metrics {
 	m := &Metrics{registry: o.Registry, targets: words(o.Targets...)}
 	if m.registry == nil {
 		m.registry = prometheus.NewRegistry()
-		m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		m.registry.MustRegister(collectors.NewGoCollector(),
+			collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	}
 	m.deleted = m.counter("deleted_entities_total", "Entities whose deletion the store acknowledged.")
 	m.scanned = m.counter("scanned_entries_total", "Index entries read.")
-	m.kept = m.counter("kept_entities_total", "Entities in a range that were due or unreadable and kept, by reason.", "reason")
+	m.kept = m.counter("kept_entities_total", "Entities in a range that were due or unreadable and kept, by reason.",
+		"reason")
 	m.carried = m.counter("carried_entities_total", "Survivors stamped anew from a draining generation.")
 	m.strays = m.counter("stray_entities_total", "Entries found in retired generations.")
 	m.sweeps = m.counter("sweeps_total", "Sweeps that ended, by result.", "result")
-	m.throttled = m.counter("throttled_seconds_total", "Time that ranges were held back, summed over ranges, by reason.", "reason")
+	m.throttled = m.counter("throttled_seconds_total", "Time that ranges were held back, summed over ranges, by reason.",
+		"reason")
 	m.operations = m.counter("store_operations_total", "Billed operations as the service counts them.", "op")
-	m.errors = m.counter("store_errors_total", "Requests to the store that failed, each attempt, by what they were for and why they failed.", "op", "code")
+	m.errors = m.counter("store_errors_total",
+		"Requests to the store that failed, each attempt, by what they were for and why they failed.",
+		"op", "code")
 
 	m.outside = m.gauge("outside_entities", "Entities that carry the property but lie in no range, as last counted.")
-	m.oldestDue = m.gauge("oldest_due_timestamp_seconds", "When the oldest entity that is still there became due; 0 where nothing is due.")
-	m.lastSuccess = m.gauge("last_success_timestamp_seconds", "When a sweep last ended without a failure; absent before the first.")
-	m.rate = m.gauge("rate_limit_entities_per_second", "What the ranges held by this process may delete a second at present, added up.")
+	m.oldestDue = m.gauge("oldest_due_timestamp_seconds",
+		"When the oldest entity that is still there became due; 0 where nothing is due.")
+	m.lastSuccess = m.gauge("last_success_timestamp_seconds",
+		"When a sweep last ended without a failure; absent before the first.")
+	m.rate = m.gauge("rate_limit_entities_per_second",
+		"What the ranges held by this process may delete a second at present, added up.")
 	m.generation = m.gauge("current_generation", "The newest generation.")
 	m.live = m.gauge("live_generations", "Generations that are not retired, the nursery not counted.")
 	m.leases = m.gauge("leases_held", "Ranges that this process holds.")
@@ -127,9 +136,13 @@ func New(o Options) *Metrics {
 	m.query = m.histogram("page_query_duration_seconds", "How long a page's query took.", page...)
 	m.commit = m.histogram("page_commit_duration_seconds", "How long a page's conditional writes took.", page...)
 
+	m.readyWait = m.histogram("ready_wait_seconds", "How long a range or chore that was ready waited for a worker.",
+		.0001, .001, .01, .1, .5, 1, 2.5, 5, 10, 30, 60)
+
 	apply := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: "apply", Help: applyHelp})
 	apply.Set(truth(o.Apply))
-	info := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info", Help: "Always 1; the labels say what runs.",
+	info := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info",
+		Help:        "Always 1; the labels say what runs.",
 		ConstLabels: prometheus.Labels{"version": o.Version, "goversion": runtime.Version()}})
 	info.Set(1)
 	m.registry.MustRegister(apply, info)
@@ -139,8 +152,8 @@ func New(o Options) *Metrics {
 	return m
 }
 
-// Nowhere returns metrics that nobody reads.
-func Nowhere() *Metrics { return New(Options{Registry: prometheus.NewRegistry()}) }
+// Discard returns metrics that nobody reads.
+func Discard() *Metrics { return New(Options{Registry: prometheus.NewRegistry()}) }
 
 const applyHelp = "1 where sweeps delete for real, 0 where they only look."
 
@@ -150,13 +163,17 @@ func (m *Metrics) announce(target string) {
 	for _, c := range []*prometheus.CounterVec{m.deleted, m.scanned, m.carried, m.strays} {
 		c.WithLabelValues(target)
 	}
-	for _, g := range []*prometheus.GaugeVec{m.outside, m.oldestDue, m.rate, m.generation, m.live, m.leases, m.emptyIndex, m.stuck, m.paused} {
+	for _, g := range []*prometheus.GaugeVec{
+		m.outside, m.oldestDue, m.rate, m.generation, m.live, m.leases, m.emptyIndex, m.stuck, m.paused,
+	} {
 		g.WithLabelValues(target)
 	}
-	for _, h := range []*prometheus.HistogramVec{m.delay, m.sweep, m.query, m.commit} {
+	for _, h := range []*prometheus.HistogramVec{m.delay, m.sweep, m.query, m.commit, m.readyWait} {
 		h.WithLabelValues(target)
 	}
-	for c, v := range map[*prometheus.CounterVec]vocabulary{m.kept: keptReasons, m.sweeps: results, m.throttled: throttlings, m.operations: operations} {
+	for c, v := range map[*prometheus.CounterVec]vocabulary{
+		m.kept: keptReasons, m.sweeps: results, m.throttled: throttlings, m.operations: operations,
+	} {
 		for w := range v {
 			c.WithLabelValues(target, w)
 		}
@@ -174,7 +191,8 @@ func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
 // Handler answers a scrape. A scrape that hangs ends after the given time, and
 // no more than a few are answered at once.
 func (m *Metrics) Handler(timeout time.Duration) http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Timeout: timeout, MaxRequestsInFlight: 4, EnableOpenMetrics: true})
+	return promhttp.HandlerFor(m.registry,
+		promhttp.HandlerOpts{Timeout: timeout, MaxRequestsInFlight: 4, EnableOpenMetrics: true})
 }
 
 // Deleted counts entities whose deletion was acknowledged.
@@ -225,6 +243,11 @@ func (m *Metrics) Query(target string, d time.Duration) {
 // Commit observes a page's conditional writes.
 func (m *Metrics) Commit(target string, d time.Duration) {
 	observe(m.commit.WithLabelValues(m.target(target)), d)
+}
+
+// ReadyWait observes how long a range or chore that was ready waited for a worker.
+func (m *Metrics) ReadyWait(target string, d time.Duration) {
+	observe(m.readyWait.WithLabelValues(m.target(target)), d)
 }
 
 // Swept records the end of a target's sweep. A failed one leaves the time of
@@ -296,7 +319,8 @@ func observe(o prometheus.Observer, each ...time.Duration) {
 }
 
 func (m *Metrics) counter(name, help string, labels ...string) *prometheus.CounterVec {
-	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, append([]string{"target"}, labels...))
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help},
+		append([]string{"target"}, labels...))
 	m.registry.MustRegister(c)
 	return c
 }
@@ -310,8 +334,9 @@ func (m *Metrics) gauge(name, help string) *prometheus.GaugeVec {
 // histogram makes a native histogram, at most 10 % wide buckets and 160 of
 // them, with classic buckets beside it for servers that do not take those.
 func (m *Metrics) histogram(name, help string, classic ...float64) *prometheus.HistogramVec {
-	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: classic,
-		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour}, []string{"target"})
+	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help,
+		Buckets: classic, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
+		NativeHistogramMinResetDuration: time.Hour}, []string{"target"})
 	m.registry.MustRegister(h)
 	return h
 }

@@ -35,6 +35,7 @@ func all(t *testing.T) *metrics.Metrics {
 	m.Delay("sessions", time.Second, 3*time.Hour)
 	m.Query("sessions", 20*time.Millisecond)
 	m.Commit("sessions", 30*time.Millisecond)
+	m.ReadyWait("sessions", 2*time.Millisecond)
 	m.Swept("sessions", metrics.Complete, 2*time.Second, at)
 	m.OldestDue("sessions", at)
 	m.Outside("sessions", 8)
@@ -55,7 +56,7 @@ var promised = []string{
 	"reaper_page_query_duration_seconds", "reaper_page_commit_duration_seconds", "reaper_rate_limit_entities_per_second",
 	"reaper_throttled_seconds_total", "reaper_store_operations_total", "reaper_store_errors_total", "reaper_current_generation",
 	"reaper_live_generations", "reaper_leases_held", "reaper_empty_index", "reaper_apply", "reaper_build_info",
-	"reaper_stuck_ranges", "reaper_paused",
+	"reaper_stuck_ranges", "reaper_paused", "reaper_ready_wait_seconds",
 }
 
 func TestNames(t *testing.T) {
@@ -105,6 +106,8 @@ reaper_kept_entities_total{reason="conflict",target="carts"} 0
 reaper_kept_entities_total{reason="conflict",target="sessions"} 0
 reaper_kept_entities_total{reason="malformed",target="carts"} 0
 reaper_kept_entities_total{reason="malformed",target="sessions"} 0
+reaper_kept_entities_total{reason="refused",target="carts"} 0
+reaper_kept_entities_total{reason="refused",target="sessions"} 0
 reaper_kept_entities_total{reason="suspect",target="carts"} 0
 reaper_kept_entities_total{reason="suspect",target="sessions"} 2
 # HELP reaper_last_success_timestamp_seconds When a sweep last ended without a failure; absent before the first.
@@ -198,8 +201,8 @@ func TestHistogramsAreNativeAndClassic(t *testing.T) {
 			}
 		}
 	}
-	if seen != 4 {
-		t.Errorf("%d histograms, want 4", seen)
+	if seen != 5 {
+		t.Errorf("%d histograms, want 5", seen)
 	}
 }
 
@@ -300,7 +303,8 @@ func TestVocabulary(t *testing.T) {
 		}
 	}
 	got := slices.Sorted(maps.Keys(seen))
-	want := []string{"compaction", "conflict", "gate", "latency", "lease", "malformed", "max", "paused", "pushback", "ramp", "suspect", "total"}
+	want := []string{"compaction", "conflict", "gate", "latency", "lease", "limit", "malformed", "max", "paused",
+		"pushback", "ramp", "record", "refused", "suspect", "total"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -2,11 +2,13 @@
 // bounded queries: pages in key order that go on from a start position, in
 // windows that shrink when a query takes too long.
 //
-// The invariant is that the pages of a [Reader] hold every entry of its range
-// between its start position and its end exactly once, in order, whatever
+// The invariant is that the pages of a [Reader], or of a [SpanReader], hold every
+// entry between its start position and its end exactly once, in order, whatever
 // queries failed and were repeated in between.
 //
-// Limits: a reader holds one page; a query is given a deadline of its own.
+// Limits: a reader makes one query a call, with a deadline of its own. It never
+// waits, nor repeats what failed: that is for whoever calls it, as with
+// [Patiently]. It keeps no page.
 package shardquery
 
 import (
@@ -207,8 +209,12 @@ func instantGaps(ranges []Range, floor time.Time) []store.Span {
 // Beyond looks for entries in shards of a generation past its last one, as a
 // writer with another shard count leaves them, and returns those shards in
 // order. It passes over the shards that are known, and what was deleted in them.
-// It reads one entry a shard.
-func Beyond(ctx context.Context, s store.Store, t store.Target, namespace string, g generation.Generation, known []int) ([]int, error) {
+// It asks for one entry a shard, and has patience, by [First], with each of these
+// queries.
+func Beyond(
+	ctx context.Context, s store.Store, t store.Target, namespace string, g generation.Generation, known []int,
+	patience time.Duration,
+) ([]int, error) {
 	known = slices.Sorted(slices.Values(known))
 	var found []int
 	for next := g.Shards; next <= expirykey.MaxShard; {
@@ -221,7 +227,8 @@ func Beyond(ctx context.Context, s store.Store, t store.Target, namespace string
 		if i < len(known) {
 			end = expirykey.Prefix(g.Number, known[i])
 		}
-		e, ok, err := First(ctx, s, store.Query{Target: t, Namespace: namespace, Lo: store.TextValue(expirykey.Prefix(g.Number, next)), Hi: store.TextValue(end)})
+		e, ok, err := First(ctx, s, store.Query{Target: t, Namespace: namespace,
+			Lo: store.TextValue(expirykey.Prefix(g.Number, next)), Hi: store.TextValue(end)}, patience)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("look past shard %04d of generation %08d: %w", next-1, g.Number, err)
@@ -242,9 +249,11 @@ func Beyond(ctx context.Context, s store.Store, t store.Target, namespace string
 	return found, nil
 }
 
-// First returns the first entry of a query, if there is one. It repeats the query
-// until it has a page or a lasting error.
-func First(ctx context.Context, s store.Store, q store.Query) (e store.Entry, ok bool, err error) {
+// First returns the first entry of a query, if there is one. It repeats a query
+// that fails for a passing reason while patience lasts.
+func First(
+	ctx context.Context, s store.Store, q store.Query, patience time.Duration,
+) (e store.Entry, ok bool, err error) {
 	q.Limit = 1
 	var page store.Page
 	for {

@@ -1,227 +1,363 @@
 package shardquery
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/reaper-ttl/reaper/store"
 )
 
-const (
-	// queryTimeout bounds one query. The services end a query after 60 s; one
-	// that takes half of that steps over more than it should.
-	queryTimeout = 30 * time.Second
-	// patience is how long a query is tried against a store that does not take it.
-	patience = 2 * time.Minute
-	// smallPage is how far a page shrinks before the window does.
-	smallPage = 50
-)
-
-// A Reader reads one range page by page. Set the exported fields before the
-// first Next and leave them alone; a Reader belongs to one goroutine.
+// A Reader reads one range page by page, one query for each call of Next, in
+// windows of time where one query for all of it would take too long. Set the
+// exported fields before the first Next; afterwards change only what Seek and
+// Extend change. It belongs to one goroutine at a time.
 type Reader struct {
 	Store   store.Store
 	Target  store.Target
 	Range   Range
 	From    store.Position // begin after this; zero begins with the range
 	Until   time.Time      // last instant of expiry wanted
-	Plain   time.Time      // nothing is expected to expire before: a window may end here, and timestamps begin here
-	Page    int            // most entries per page, 1 to store.MaxPage
+	Floor   time.Time      // nothing is expected to expire before: a window may end here, and timestamps begin here
+	Window  time.Duration  // how long a window of time to begin with; zero is all that is left
 	Timeout time.Duration  // bounds one query; zero means 30s
 	Now     func() time.Time
-	Refused func(error) // told of each try that failed for a passing reason; may be nil
 
 	pager
-	begun  bool
-	window time.Duration // the longest window tried now; zero is all that is left
-	end    time.Time     // of the window that is being read
+	current, previous window
+	above             stride // of windows from Floor on
+	below             stride // of windows that begin before Floor
 }
 
-// Next reads the next page, of any size, also empty, and reports whether there
-// may be more after it. It repeats what failed for a passing reason, asks for
-// fewer entries where they are too large, and halves its window where a query
-// takes too long.
-func (r *Reader) Next(ctx context.Context, page *store.Page) (more bool, err error) {
-	if !r.begun {
-		r.begun, r.after, r.limit, r.end = true, r.From, r.Page, r.Until
-		if r.Timeout == 0 {
-			r.Timeout = queryTimeout
-		}
-	}
-	page.Entries = page.Entries[:0]
-	page.SteppedOver = 0
-	for {
-		hi, ok := r.Range.UpTo(r.end)
-		if !ok {
+// A window is what one query may step over: the entries that expire from its
+// first instant to its last one.
+type window struct{ start, end time.Time }
+
+// Next makes one query for at most so many entries, 1 to store.MaxPage, and
+// reports whether there may be more after this page. The page may be empty with
+// more after it. After an error the next call asks for the same again, but for
+// less where the query was late (fewer entries, half the window) or too large
+// (fewer entries). Such an error wraps [ErrShrunk], too, while less can be asked
+// for; once nothing smaller is possible it is the store's alone. At the end of
+// what is wanted it makes no query.
+func (r *Reader) Next(ctx context.Context, page *store.Page, most int) (more bool, err error) {
+	emptyPage(page)
+	r.begin()
+	if !r.isOpen {
+		if !r.hasMore() {
 			return false, nil
 		}
-		lo := r.Range.Lo(r.Plain)
-		if r.after.Value.Compare(lo) < 0 {
-			r.after = store.Position{}
+		r.openWindow()
+	}
+	hi, ok := r.Range.UpTo(r.current.end)
+	if !ok { // all that is wanted lies before year 1
+		r.isOpen = false
+		return false, nil
+	}
+	q := store.Query{Target: r.Target, Namespace: r.Range.Namespace, Shard: r.Range.Value,
+		Lo: r.Range.Lo(r.Floor), Hi: hi, Limit: min(most, r.limit)}
+	if r.after.Value.Compare(q.Lo) >= 0 {
+		q.After = r.after
+	}
+	if err := r.ask(ctx, r.Store, q, page, r.Timeout, r.Now); err != nil {
+		return false, fmt.Errorf("scan %v: %w", r.Range, r.shrink(ctx, q.Limit, err, r.shrinkWindow))
+	}
+	if r.read(page); page.More {
+		return true, nil
+	}
+	r.closeWindow(hi)
+	return r.hasMore(), nil
+}
+
+// Position returns the place before which everything was read.
+func (r *Reader) Position() store.Position {
+	if !r.hasBegun {
+		return r.From
+	}
+	return r.after
+}
+
+// Seek has the reader go on after a position inside what it read: it reads the
+// window that this lies in to its end, and goes on from there.
+func (r *Reader) Seek(p store.Position) {
+	if !r.hasBegun {
+		r.From = p
+		return
+	}
+	r.after, r.next = p, nil
+	at := r.instant(p)
+	for _, w := range []window{r.current, r.previous} {
+		if !at.Before(w.start) && !at.After(w.end) {
+			r.current, r.isOpen = w, true
+			return
 		}
-		r.query = store.Query{Target: r.Target, Namespace: r.Range.Namespace, Shard: r.Range.Value,
-			Lo: lo, Hi: hi, After: r.after, Next: r.next, Limit: r.limit}
-		took, err := attempt(ctx, r.Store, r.query, page, r.Timeout, r.Now, r.Refused)
-		if s := (*shrink)(nil); errors.As(err, &s) {
-			if ctx.Err() == nil && r.smaller(s.err) {
-				continue
-			}
-			err = s.err
+	}
+	// Windows further back are forgotten; one as long as they are now will do.
+	r.openWindow()
+}
+
+// Extend moves the last instant wanted forward, never back, also after the reader
+// came to its end. What was read stays read: a new window begins behind it.
+func (r *Reader) Extend(until time.Time) {
+	if until.After(r.Until) {
+		r.Until = until
+	}
+}
+
+// NextWindow returns the Window that a later reader of the range should begin
+// with; zero while everything from Floor on was read in one.
+func (r *Reader) NextWindow() time.Duration {
+	if !r.hasBegun {
+		return r.Window
+	}
+	return r.above.length
+}
+
+// begin makes the reader ready for its first query.
+func (r *Reader) begin() {
+	if r.hasBegun {
+		return
+	}
+	r.start(r.From)
+	if r.Window > 0 {
+		r.above.length = max(r.Window, r.Range.Resolution())
+	}
+	r.openWindow()
+}
+
+// hasMore reports whether there is something left to read behind a window that was
+// read to its end.
+func (r *Reader) hasMore() bool {
+	step := r.Range.Resolution()
+	return !r.current.end.Truncate(step).Add(step).After(r.until())
+}
+
+// until returns the last instant that the reader wants and a store can have:
+// windows behind that would be empty.
+func (r *Reader) until() time.Time {
+	if r.Until.After(LastInstant) {
+		return LastInstant
+	}
+	return r.Until
+}
+
+// floor returns the Floor as instants of the range are told apart.
+func (r *Reader) floor() time.Time { return r.Floor.Truncate(r.Range.Resolution()) }
+
+// instant returns an instant that nothing behind the position expires before: that
+// of its value, or the last one before a value that is malformed.
+func (r *Reader) instant(p store.Position) time.Time {
+	at, err := r.Range.Expires(p.Value)
+	switch {
+	case err == nil:
+	case r.Range.Instants || p.IsZero():
+		at = FirstInstant
+	default:
+		first, end := FirstInstant.UnixMilli(), LastInstant.UnixMilli()+1
+		at = time.UnixMilli(first + last(end-first, func(ms int64) bool {
+			return r.Range.At(time.UnixMilli(first+ms)).Value.Compare(p.Value) <= 0
+		})).UTC()
+	}
+	if floor := r.floor(); r.Range.Instants && at.Before(floor) {
+		return floor // timestamps begin there
+	}
+	return at
+}
+
+// strideOf returns how long windows are where this one begins.
+func (r *Reader) strideOf(w window) *stride {
+	if w.start.Before(r.floor()) {
+		return &r.below
+	}
+	return &r.above
+}
+
+// openWindow begins the window that follows what was read. What lies before the
+// floor is one of its own, as far as there are windows at all: nothing is expected
+// there, and how long that takes says nothing about what comes behind.
+func (r *Reader) openWindow() {
+	w := window{r.instant(r.after), r.until()}
+	length := r.strideOf(w).length
+	if floor := r.floor(); w.start.Before(floor) && floor.Before(w.end) && (r.above.length > 0 || r.below.length > 0) {
+		w.end = floor
+	}
+	// An instant has room for the longest of windows; a difference of instants has not.
+	if end := w.start.Add(length); length > 0 && end.Before(w.end) {
+		w.end = end
+	}
+	r.current, r.previous = w, r.current
+	r.isOpen, r.isQuick = true, true
+}
+
+// closeWindow goes on to the end of a window that was read up to a value. The next
+// one begins with that value and not behind it: what is malformed may lie between
+// two instants. The position never goes back.
+func (r *Reader) closeWindow(hi store.Value) {
+	r.isOpen, r.next = false, nil
+	if r.after.Value.Compare(hi) < 0 {
+		r.after = store.Position{Value: hi}
+	}
+	r.strideOf(r.current).read(r.current.end.Sub(r.current.start), r.isQuick)
+}
+
+// shrinkWindow halves what is left of the window, and reports whether it could.
+func (r *Reader) shrinkWindow() bool {
+	step := r.Range.Resolution()
+	w := window{r.instant(r.after), r.current.end}
+	if floor := r.floor(); w.start.Before(floor) && floor.Before(w.end) {
+		w.end = floor
+		if r.above.length == 0 {
+			r.above.shrinkTo(max(step, r.until().Sub(floor)))
 		}
-		if err != nil {
-			return false, fmt.Errorf("scan %v: %w", r.Range, err)
+	} else {
+		left := w.end.Sub(w.start)
+		if left <= step {
+			return false
 		}
-		if r.read(page, r.Page); page.More {
-			return true, nil
-		}
-		return r.onward(took), nil
+		half := max(step, (left / 2).Truncate(step))
+		w.end = w.start.Add(half)
+		r.strideOf(w).shrinkTo(half)
+	}
+	r.current, r.isQuick = w, true
+	return true
+}
+
+// A stride is how long windows are, by what is known of those before.
+type stride struct {
+	length  time.Duration // zero is all that is left
+	wasLate bool          // one of them was too long
+	run     int           // of windows that were read quickly
+}
+
+// shrinkTo makes windows shorter: one of them took too long.
+func (s *stride) shrinkTo(length time.Duration) { *s = stride{length: length, wasLate: true} }
+
+// read is told of a window that was read. One that was quick is followed by one
+// twice as long; once one was late, only a run of them is, so that the deadline is
+// not met in every second one. A window that was cut short says little about the
+// length that others have.
+func (s *stride) read(length time.Duration, isQuick bool) {
+	if !isQuick {
+		s.run = 0
+		return
+	}
+	if s.length == 0 || length < s.length {
+		return
+	}
+	if s.run++; s.wasLate && s.run < goodRun {
+		return
+	}
+	s.run = 0
+	if s.length <= math.MaxInt64/2 {
+		s.length *= 2
 	}
 }
 
 // A pager is what the readers of an index have in common: how far they have come,
 // and how much they ask for.
 type pager struct {
-	limit  int
-	growth Growth
-	after  store.Position
-	next   any         // the store's own cursor; it belongs to the last query as it was
-	query  store.Query // that read the last page
+	hasBegun bool
+	isOpen   bool // a window is being read
+	isQuick  bool // each query in it was, so far
+	limit    int  // most entries that the store bears at once
+	growth   Growth
+	after    store.Position
+	next     any         // the store's own cursor; it belongs to the last query as it was
+	query    store.Query // that read the last page
 }
+
+// start begins to read after a position.
+func (p *pager) start(from store.Position) { p.hasBegun, p.after, p.limit = true, from, store.MaxPage }
 
 // Query returns the query that read the last page, as a batch names it.
 func (p *pager) Query() store.Query { return p.query }
 
-// Position returns the place before which everything was read.
-func (p *pager) Position() store.Position { return p.after }
+// ask makes one query, with the store's own cursor where that belongs to it.
+func (p *pager) ask(
+	ctx context.Context, s store.Store, q store.Query, page *store.Page, timeout time.Duration, now func() time.Time,
+) error {
+	if bounds(q) == bounds(p.query) {
+		q.Next = p.next
+	}
+	timeout = cmp.Or(timeout, queryTimeout)
+	try, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	began := now()
+	if err := s.Scan(try, q, page); err != nil {
+		emptyPage(page)
+		return err
+	}
+	p.isQuick = p.isQuick && now().Sub(began) < timeout/4
+	p.query = q
+	return nil
+}
 
-// read goes on behind a page, of at most so many entries.
-func (p *pager) read(page *store.Page, most int) {
+// bounds returns the part of a query that a store's cursor belongs to.
+func bounds(q store.Query) store.Query {
+	q.After, q.Next = store.Position{}, nil
+	return q
+}
+
+// emptyPage leaves nothing in a page but its memory.
+func emptyPage(page *store.Page) { *page = store.Page{Entries: page.Entries[:0]} }
+
+// read goes on behind a page.
+func (p *pager) read(page *store.Page) {
 	p.next = page.Next
 	n := len(page.Entries)
 	if n == 0 {
 		return
 	}
 	p.after = page.Entries[n-1].Position()
-	if size := p.growth.After(p.limit, most, n == p.limit); size > p.limit {
-		p.limit, p.next = size, nil
+	if p.query.Limit == p.limit { // what the caller alone kept small says nothing
+		p.limit = p.growth.After(p.limit, store.MaxPage, n == p.limit)
 	}
 }
 
-// fewer makes the next query ask for fewer entries, and reports whether that or,
-// where it was slow, a smaller window may help.
-func (p *pager) fewer(why error) bool {
-	p.next = nil
-	if slow(why) {
-		if p.limit > smallPage {
-			p.limit = max(smallPage, p.limit/2)
-		}
-		return true
+// shrink makes the next query ask for less than so many entries, or for a shorter
+// window, where that may help against an error. It returns the error, which then
+// says so.
+func (p *pager) shrink(ctx context.Context, asked int, why error, shrinkWindow func() bool) error {
+	var isLess bool
+	switch {
+	case ctx.Err() != nil: // it was not the query's fault
+	case isLate(why):
+		isLess = p.shrinkPage(asked, smallPage)
+		isLess = shrinkWindow() || isLess
+		isLess = isLess || p.shrinkPage(asked, 1)
+	case isTooLarge(why):
+		isLess = p.shrinkPage(asked, 1)
 	}
-	if p.limit == 1 {
+	if isLess {
+		return fmt.Errorf("%w: %w", why, ErrShrunk)
+	}
+	return why
+}
+
+// shrinkPage halves what the next query asks for, down to so many entries, and
+// reports whether it could.
+func (p *pager) shrinkPage(asked, least int) bool {
+	if asked <= least {
 		return false
 	}
-	p.limit /= 2
+	p.limit, p.growth = max(least, asked/2), Growth{}
 	return true
-}
-
-// attempt runs a query until it has one page or an error that patience does not
-// help against, and returns how long the last try took.
-func attempt(ctx context.Context, s store.Store, q store.Query, page *store.Page, timeout time.Duration, now func() time.Time, refused func(error)) (took time.Duration, err error) {
-	err = store.Retry(ctx, patience, func() error {
-		try, cancel := context.WithTimeout(ctx, timeout)
-		defer cancel()
-		began := now()
-		err := s.Scan(try, q, page)
-		took = now().Sub(began)
-		if refused != nil && store.Transient(err) && ctx.Err() == nil {
-			refused(err)
-		}
-		if slow(err) || errors.Is(err, store.ErrTooLarge) {
-			return &shrink{err}
-		}
-		return err
-	})
-	return took, err
 }
 
 // A Growth lets pages that had to shrink grow again, slowly, so that the size that
 // is just small enough is mostly kept.
-type Growth struct{ fine int }
-
-// patientPages is how many full pages in a row go well before the next is larger.
-const patientPages = 8
+type Growth struct{ run int }
 
 // After returns the next size, after a page of that size went well or did not.
-func (g *Growth) After(size, most int, well bool) int {
-	if g.fine++; !well {
-		g.fine = 0
+func (g *Growth) After(size, most int, wentWell bool) int {
+	if g.run++; !wentWell {
+		g.run = 0
 	}
-	if g.fine < patientPages || size >= most {
+	if g.run < goodRun || size >= most {
 		return size
 	}
-	g.fine = 0
+	g.run = 0
 	return min(most, size+max(1, size/4))
-}
-
-// shrink carries an error through Retry that asks for less, not for patience.
-type shrink struct{ err error }
-
-func (s *shrink) Error() string { return s.err.Error() }
-
-func slow(err error) bool {
-	return errors.Is(err, store.ErrDeadline) || errors.Is(err, context.DeadlineExceeded)
-}
-
-// smaller makes the next query ask for less, and reports whether it could.
-func (r *Reader) smaller(why error) bool {
-	if ok := r.fewer(why); !ok || !slow(why) {
-		return ok
-	}
-	start := r.start()
-	left := r.end.Sub(start)
-	if left <= r.Range.Resolution() {
-		return false
-	}
-	if start.Before(r.Plain) && r.end.After(r.Plain) {
-		r.end = r.Plain
-	} else {
-		r.end = start.Add(left / 2).Truncate(r.Range.Resolution())
-	}
-	r.window = r.end.Sub(start)
-	return true
-}
-
-// start returns where the rest of the window begins.
-func (r *Reader) start() time.Time {
-	if t, err := r.Range.Expires(r.after.Value); err == nil {
-		return t
-	}
-	if r.Range.Instants && r.Plain.After(FirstInstant) {
-		return r.Plain
-	}
-	return FirstInstant
-}
-
-// onward goes on to the next window and reports whether there is one. A window
-// that was read in a quarter of the time it may take is followed by one twice
-// as long.
-func (r *Reader) onward(took time.Duration) bool {
-	if !r.end.Before(r.Until) {
-		return false
-	}
-	start := r.end.Truncate(r.Range.Resolution()).Add(r.Range.Resolution())
-	if took < r.Timeout/4 {
-		r.window *= 2
-	}
-	r.after, r.next = r.Range.At(start), nil
-	// The comparison is made with what is left: a window of centuries, added,
-	// would overflow the clock.
-	if left := r.Until.Sub(start); r.window <= 0 || r.window > left {
-		r.end = r.Until
-	} else {
-		r.end = start.Add(r.window)
-	}
-	return !start.After(r.Until)
 }

@@ -123,7 +123,9 @@ type arrival[T any] struct {
 	err   error
 }
 
-func newMerge[T any](ctx context.Context, sources []Source[T], compare func(a, b T) int, o Options) (*merge[T], context.Context) {
+func newMerge[T any](
+	ctx context.Context, sources []Source[T], compare func(a, b T) int, o Options,
+) (*merge[T], context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	m := &merge[T]{
 		compare:  compare,

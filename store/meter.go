@@ -6,8 +6,9 @@ import (
 )
 
 // A Meter adds up billed units, as the services count them: a read for each
-// entity looked up, for each query, for each thousand index entries counted; a
-// write or a delete for each entity written or deleted.
+// entity looked up, for each query, for every 1,000 index entries counted (a
+// COUNT with an upper bound counts no further); a write or a delete for each
+// entity written or deleted.
 // The zero Meter is ready, and it is safe for concurrent use.
 type Meter struct {
 	reads, writes, deletes atomic.Int64

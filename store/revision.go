@@ -9,7 +9,14 @@ import (
 // NewRevision returns a revision to follow prev: a count, which a reader can
 // follow, and a random part, so that no two writers ever choose the same.
 func NewRevision(prev string) string {
-	count, _, _ := strings.Cut(prev, "-")
-	n, _ := strconv.ParseInt(count, 10, 64) // a foreign text counts as zero; the random part still tells them apart
-	return strconv.FormatInt(n+1, 10) + "-" + rand.Text()[:12]
+	// A foreign text counts as zero; the random part still tells revisions apart.
+	return strconv.FormatInt(RevisionCount(prev)+1, 10) + "-" + rand.Text()[:12]
+}
+
+// RevisionCount returns how many revisions of a record there were up to this one.
+// It is 0 for a text that holds no count: that is older than any.
+func RevisionCount(revision string) int64 {
+	count, _, _ := strings.Cut(revision, "-")
+	n, _ := strconv.ParseInt(count, 10, 64)
+	return n
 }

@@ -70,9 +70,13 @@ type Store interface {
 // A Counter is a store that can count without reading entities.
 type Counter interface {
 	// Count returns how many entities of the target carry its property with a
-	// value in the span. Missing and null values are in no span. Where the target
-	// has a ShardProperty, only entities that have that, too, are seen.
-	Count(ctx context.Context, t Target, namespace string, s Span) (int64, error)
+	// value in the span, but stops counting at upTo (> 0): the result is then
+	// upTo, and there may be more. Zero or less counts all. Missing and null
+	// values are in no span. Where the target has a ShardProperty, only entities
+	// that have that, too, are seen. A point that no index can have is
+	// ErrInvalid. It bills a read for every 1,000 index entries counted, and at
+	// least one for each query that it takes.
+	Count(ctx context.Context, t Target, namespace string, s Span, upTo int64) (int64, error)
 
 	// Holds reports whether the target holds any entity at all, whether or not
 	// it carries the property.
@@ -197,6 +201,14 @@ func (v Value) Integer() (n int64, ok bool) {
 	}
 	n, err := strconv.ParseInt(v.Text, 10, 64)
 	return n, err == nil
+}
+
+// String shows the value to people: an instant as records hold it.
+func (v Value) String() string {
+	if v.Type == Instant {
+		return v.Time.UTC().Format(TimeLayout)
+	}
+	return v.Text
 }
 
 // Compare orders two values of one type, both texts or both instants, as every

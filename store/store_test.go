@@ -101,3 +101,16 @@ func TestMeter(t *testing.T) {
 		t.Errorf("billed %+v", got)
 	}
 }
+
+// Revisions count, and no two writers choose the same.
+func TestRevisionCount(t *testing.T) {
+	for revision, want := range map[string]int64{"": 0, "7-ABC": 7, "7": 7, "x-7": 0, "edited": 0, "-": 0, "9223372036854775806-A": 1<<63 - 2} {
+		if got := store.RevisionCount(revision); got != want {
+			t.Errorf("%q counts %d, want %d", revision, got, want)
+		}
+		one, other := store.NewRevision(revision), store.NewRevision(revision)
+		if one == other || store.RevisionCount(one) != want+1 {
+			t.Errorf("after %q come %q and %q", revision, one, other)
+		}
+	}
+}

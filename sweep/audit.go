@@ -1,201 +1,150 @@
 package sweep
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
-	"github.com/reaper-ttl/reaper/expirykey"
-	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/plan"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// auditEvery is how often a round over retired ground begins.
-const auditEvery = 24 * time.Hour
-
-// auditBeyond is how long an audit goes on once all ranges are swept: about as long as
-// it is to the next sweep, which begins where this one ends.
-const auditBeyond = 5 * time.Minute
-
-// auditShard stands in the place of a shard in the cursor record of the audit,
-// which there is one of for each namespace, in generation 0.
-const auditShard = "audit"
-
-// Audit makes a full round over the retired and sealed ground of each target, and
-// does nothing else: strays that are due are deleted, the others are moved to the
-// nursery.
-func Audit(ctx context.Context, c Config) Result {
-	return run(ctx, c, (*pass).runAudit)
+// An auditJob goes over retired and sealed ground in one namespace: from where the
+// last claim left it or, from the top, from the beginning to the end. One worker
+// at a time does.
+type auditJob struct {
+	c       *collector
+	r       shardquery.Range // all of the namespace
+	visit   *visit           // nil until it is claimed; its readings follow each other
+	spans   []*reading       // that are still to be read
+	holder  string           // the revision by which another worker was seen to hold it
+	fromTop bool             // a round that somebody has asked for
 }
 
-func (p *pass) runAudit(ctx, work context.Context) error {
-	p.listRanges() // to know what is sealed: none of them is swept
-	p.takeBearings(p.clock.Now())
-	for _, ns := range p.namespaces {
-		if err := p.audit(ctx, work, ns, true); err != nil {
-			return fmt.Errorf("audit: %w", err)
-		}
-	}
-	return nil
+func newAuditJob(c *collector, namespace string) *auditJob {
+	return &auditJob{c: c, r: shardquery.Range{Namespace: namespace}}
 }
 
-// auditDue goes on with the audit in each namespace where it is under way or due.
-func (p *pass) auditDue(ctx, work context.Context) error {
-	if p.target.Type != store.Text || len(p.record.Generations) == 0 {
-		return nil
+// step does what the audit needs next.
+func (j *auditJob) step(t turn, todo todo) outcome {
+	if err := j.c.clock.check(); err != nil {
+		return j.conclude(outcome{state: failed, err: err})
 	}
-	for _, ns := range p.namespaces {
-		c := p.auditCursor(ns)
-		if c.Rewind.Began.IsZero() && p.clock.Now().Before(c.Rewind.Done.Add(jitter(auditEvery, c.Key()))) {
-			continue
-		}
-		if err := p.audit(ctx, work, ns, false); err != nil {
-			return err
+	if j.visit == nil {
+		if out, begun := j.begin(t, todo); !begun {
+			return j.conclude(out)
 		}
 	}
-	return nil
+	return j.conclude(j.goOver(t))
 }
 
-func (p *pass) auditCursor(ns string) cursor.Cursor {
-	return p.cursorAt(cursor.ID{Target: p.target.Name, Namespace: ns, Generation: expirykey.Nursery, Shard: auditShard}, p.record.Created)
-}
-
-// audit goes over the ground of one namespace: from where the last sweep left it
-// or, anew, from the beginning to the end. Only one worker at a time does.
-func (p *pass) audit(ctx, work context.Context, ns string, anew bool) error {
-	ground := p.auditGround(ns)
-	cur := p.auditCursor(ns)
-	if len(ground) == 0 {
-		return nil
+// begin claims the audit of the namespace.
+func (j *auditJob) begin(t turn, todo todo) (out outcome, begun bool) {
+	c, cur := j.c, todo.cursor
+	if len(todo.spans) == 0 {
+		return outcome{state: ended}, false
 	}
-	if p.Apply { // who was killed at it gives nothing back
-		var err error
-		if cur, err = p.await(ctx, func() cursor.Cursor { return p.auditCursor(ns) }); err != nil {
-			return err
-		}
-	}
-	now := p.clock.Now()
-	r := shardquery.Range{Namespace: ns}
-	w := &worker{pass: p, r: r, ctx: ctx, work: work, horizon: now.Add(-p.target.Retention), first: cur, key: cur.Key(),
-		ahead: new(ahead), chunk: p.target.Page, size: p.pageSize(r, cur), auditing: true, fromStart: true}
-	if p.Apply {
-		claim, err := p.keeper.Claim(ctx, cur)
-		if errors.Is(err, cursor.ErrTaken) && !anew {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		w.take(claim)
-	}
-	err := w.goOver(ground, anew, now)
-	if w.claim != nil {
-		err = errors.Join(err, w.release())
-	}
-	return err
-}
-
-// goOver reads the ground and disposes of what is on it.
-func (w *worker) goOver(ground []stretch, anew bool, now time.Time) error {
-	w.carry = w.mover(ground)
-	defer w.carry.close()
-	at, began := w.first.Position, w.first.Rewind.Began
-	if anew || began.IsZero() {
-		at, began = store.Position{}, now.Truncate(time.Microsecond)
-	}
-	w.update(func(c *cursor.Cursor) { c.Position, c.Rewind.Began = at, began })
-	for _, s := range ground {
-		if at.Value.Text >= s.to {
-			continue
-		}
-		reader := &shardquery.Stretch{Store: w.Store, Target: w.target.Target, Namespace: w.r.Namespace, From: s.from, To: s.to,
-			Plain: w.floor(w.horizon), Page: w.size, Now: w.Now, Refused: w.refused}
-		if at.Value.Text > s.from {
-			reader.After = at
-		}
-		more, err := w.next(reader)
-		if err != nil {
-			return err
-		}
-		err = w.walk(reader, more, w.moves(func(c *cursor.Cursor) *store.Position { return &c.Position }))
-		if err != nil {
-			return err
-		}
-	}
-	if w.stuck { // the next sweep goes on before what could not be settled
-		w.incomplete.Add(1)
-		return nil
-	}
-	w.update(func(c *cursor.Cursor) { c.Position, c.Rewind = store.Position{}, cursor.Rewind{Done: began} })
-	return nil
-}
-
-// mover returns what carries strays from the ground to the nursery.
-func (w *worker) mover(ground []stretch) *carrier {
-	return &carrier{w: w, pacers: map[into]*throttle.Pacer{},
-		leaves: func(number int) bool {
-			return slices.ContainsFunc(ground, func(s stretch) bool { return s.first <= number && number <= s.last })
-		},
-		to: func(r generation.Record, _ string) generation.Stamper {
-			return generation.Stamper{Shards: max(1, r.NurseryShards)}
-		},
-		part: func(expirykey.Key) float64 { return nurseryPart },
-	}
-}
-
-// A stretch is ground on which nothing should be: [from, to) in the order of keys.
-type stretch struct {
-	from, to    string
-	first, last int // generations
-}
-
-// auditGround lists, in the order of keys, the generations that have retired and,
-// of those that are sealed, what lies before the first survivor.
-func (p *pass) auditGround(ns string) (list []stretch) {
-	next := generation.First
-	for _, g := range p.record.Generations {
-		list = appendRetired(list, next, g.Number-1)
-		next = g.Number + 1
-		if p.grounds[g.Number].sealed.IsZero() {
-			continue
-		}
-		for _, r := range p.rangesOf(ns, g.Number) {
-			c := p.cursor(r)
-			if c.Rewind.Done.Before(p.grounds[g.Number].sealed) || c.Stock.Suspects || c.Stock == (cursor.Stock{}) {
-				continue // its own reads see to it, or nobody has said yet where the survivors begin
+	if c.cfg.Apply {
+		if wait := c.keeper.Wait(cur); wait > 0 { // a worker killed during an audit never releases its lease
+			c.viewer.wantCursors()
+			if j.fromTop && j.holder != "" && j.holder != cur.Revision {
+				return outcome{state: failed, err: cursor.ErrTaken}, false // it moves: somebody is at it
 			}
-			from, to := expirykey.Range(g.Number, r.Shard)
-			if !c.Stock.Next.IsZero() {
-				to = r.At(c.Stock.Next).Value.Text
-			}
-			list = append(list, stretch{from, to, g.Number, g.Number})
+			j.holder = cur.Revision
+			return outcome{state: waiting, wake: c.cfg.Now().Add(min(wait, c.target.Lease/6)), why: throttle.ReasonLease}, false
+		}
+		if why := c.heldBy(); why != "" {
+			return outcome{state: waiting, wake: c.cfg.Now().Add(heldFor), why: why}, false
 		}
 	}
-	return list
-}
-
-// rangesOf lists the ranges of a generation, in the order of keys, with those that were
-// found past its last shard.
-func (p *pass) rangesOf(ns string, number int) (list []shardquery.Range) {
-	for _, r := range p.all {
-		if r.Namespace == ns && r.Generation == number {
-			list = append(list, r)
+	v := &visit{writer: writer{c: c}, r: j.r, horizon: c.horizon(), auditing: true,
+		start: start{cursor: cur, began: cur.Rewind.Began}}
+	v.carry = newStrayCarrier(c, j.r.Namespace, todo.spans)
+	if err := v.take(t); err != nil {
+		switch {
+		case errors.Is(err, cursor.ErrTaken) && j.fromTop:
+			return outcome{state: failed, err: err}, false
+		case errors.Is(err, cursor.ErrTaken):
+			return outcome{state: ended}, false // another worker is at it
+		}
+		return c.outcomeOf(t, j.r, nil, err), false
+	}
+	at := cur.Position
+	if j.fromTop || v.start.began.IsZero() {
+		at, v.start.began = store.Position{}, c.clock.Now().Truncate(time.Microsecond)
+	}
+	v.update(func(c *cursor.Cursor) { c.Position, c.Rewind.Began = at, v.start.began })
+	for _, s := range todo.spans {
+		if at.Value.Text < s.To {
+			j.spans = append(j.spans, j.reading(s, at))
 		}
 	}
-	slices.SortFunc(list, func(a, b shardquery.Range) int { return a.Shard - b.Shard })
-	return list
+	j.visit = v
+	return outcome{}, true
 }
 
-func appendRetired(list []stretch, first, last int) []stretch {
-	if first > last {
-		return list
+// reading returns the read of one span, from a position on.
+func (j *auditJob) reading(s plan.KeySpan, at store.Position) *reading {
+	c := j.c
+	reader := &shardquery.SpanReader{Store: c.cfg.Store, Target: c.target.Target, Namespace: j.r.Namespace,
+		From: s.From, To: s.To,
+		Floor: c.floor(c.horizon()), Timeout: fromStartTimeout, Now: c.cfg.Now}
+	rd := &reading{reader: reader, fromStart: true, save: func(c *cursor.Cursor, to store.Position) { c.Position = to }}
+	if at.Value.Text > s.From {
+		reader.After, rd.reached = at, at
 	}
-	from, _ := expirykey.GenerationRange(first)
-	_, to := expirykey.GenerationRange(last)
-	return append(list, stretch{from, to, first, last})
+	return rd
+}
+
+// goOver goes on with a claimed audit, span by span. What cannot be settled in one
+// span holds up no other; the record stays before it.
+func (j *auditJob) goOver(t turn) outcome {
+	v := j.visit
+	for {
+		if v.allRead() && len(j.spans) > 0 {
+			v.readings = slices.DeleteFunc(v.readings, func(rd *reading) bool { return !rd.stuck })
+			next := j.spans[0]
+			next.stuck = len(v.asides) > 0
+			v.readings, j.spans = append(v.readings, next), j.spans[1:]
+		}
+		v.horizon = j.c.horizon()
+		out, allRead := v.run(t)
+		switch {
+		case v.allRead() && len(j.spans) > 0 && (allRead || out.contended):
+		case allRead:
+			v.update(func(c *cursor.Cursor) { c.Position, c.Rewind = store.Position{}, cursor.Rewind{Done: v.start.began} })
+			return outcome{state: ended}
+		default:
+			return out
+		}
+	}
+}
+
+// conclude gives the claim back if the outcome of a step ends the audit.
+func (j *auditJob) conclude(out outcome) outcome {
+	out.slow = true
+	switch out.state {
+	case resting, lost:
+		out.state = ended
+	case failed:
+		out.err = fmt.Errorf("audit: %w", out.err)
+	case stopped, ended:
+	case ready, running, waiting:
+		return out
+	}
+	return j.end(out)
+}
+
+// end gives up what the audit holds between two steps.
+func (j *auditJob) end(out outcome) outcome {
+	if j.visit != nil {
+		out.release = j.visit.release
+		j.visit.forgetAsides()
+	}
+	j.visit, j.spans = nil, nil
+	return out
 }

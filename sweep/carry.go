@@ -8,6 +8,7 @@ import (
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/plan"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
@@ -16,80 +17,71 @@ import (
 // part set aside for it there, so that all carriers and the range's own deletes
 // together stay within the limit, whichever processes they are in.
 type carrier struct {
-	w      *worker
-	leaves func(number int) bool // whether entities leave this generation
-	to     func(r generation.Record, id string) generation.Stamper
-	part   func(to expirykey.Key) float64 // of a range's limit, for this carrier
+	c         *collector
+	from      shardquery.Range
+	isSource  func(number int) bool // whether entities leave this generation
+	stamperOf func(r generation.Record, id string) generation.Stamper
+	paceShare func(to expirykey.Key, shards int) float64 // of a range's limit, for this carrier
 
 	record generation.Record // the last one used
-	pacers map[into]*throttle.Pacer
+	pacers map[destRange]*throttle.Pacer
 }
 
-// into names a range that is written into; the namespace stays as it is.
-type into struct{ generation, shard int }
+// A destRange is a range that is written into; the namespace stays as it is.
+type destRange struct{ generation, shard int }
 
-// The parts of a range's limit. A generation that is drained has one carrier for
-// each of its ranges; the audit has one in all.
-const (
-	drainPart   = 0.5
-	nurseryPart = 0.1
-)
-
-// ownPart returns the part of a range's limits that is for its own deletes.
-func (p *pass) ownPart(r shardquery.Range) func(throttle.Limits) throttle.Limits {
-	return func(l throttle.Limits) throttle.Limits {
-		rec := p.governor.record
-		n := len(rec.Generations)
-		switch {
-		case n == 0:
-		case r.Generation == expirykey.Nursery:
-			return l.Part(1 - nurseryPart)
-		case r.Generation == rec.Generations[n-1].Number && rec.Draining():
-			return l.Part(1 - drainPart)
-		}
-		return l
-	}
-}
-
-// drainer returns what carries the survivors of a range to the newest generation,
-// as a follower would stamp them.
-func (w *worker) drainer() *carrier {
-	shards := 1
-	for _, g := range w.record.Generations {
-		if g.Number == w.r.Generation {
-			shards = g.Shards
+// newDrainCarrier returns what carries the survivors of a range to the newest
+// generation, as a follower would stamp them.
+func newDrainCarrier(c *collector, p *plan.Plan, r shardquery.Range) *carrier {
+	shards, past := 1, 0
+	for _, g := range c.viewer.View().Record.Generations {
+		if g.Number == r.Generation {
+			shards, past = g.Shards, len(p.Shards(r.Namespace, g))
 		}
 	}
-	past := 0 // ranges past the last shard
-	for _, r := range w.all {
-		if r.Namespace == w.r.Namespace && r.Generation == w.r.Generation && r.Shard >= shards {
-			past++
-		}
-	}
-	c := &carrier{w: w, pacers: map[into]*throttle.Pacer{},
-		leaves: func(number int) bool { return number == w.r.Generation },
-		to: func(r generation.Record, id string) generation.Stamper {
-			return r.StamperFor(id, w.clock.Now())
+	return &carrier{c: c, from: r, pacers: map[destRange]*throttle.Pacer{},
+		isSource:  func(number int) bool { return number == r.Generation },
+		stamperOf: func(rec generation.Record, id string) generation.Stamper { return rec.StamperFor(id, c.clock.Now()) },
+		// If shards are taken from hashes, as they should be, few ranges lead to
+		// another one: those that agree in the remainder by a common divisor. They
+		// share one half of what is set aside. Any others share the other half, and so
+		// do ranges past the last shard, into which somebody stamped by another number.
+		paceShare: func(to expirykey.Key, newShards int) float64 {
+			common := gcd(shards, newShards)
+			if r.Shard < shards && (to.Shard-r.Shard)%common == 0 {
+				return drainPart / 2 * float64(common) / float64(shards)
+			}
+			return drainPart / 2 / float64(shards+past)
 		},
 	}
-	// Where shards are taken from hashes, as they should be, few ranges lead to
-	// another one: those that agree in the remainder by a common divisor. They
-	// share one half of what is set aside. Any others share the other half, and so do
-	// ranges past the last shard, into which somebody stamped by another number.
-	c.part = func(to expirykey.Key) float64 {
-		common := gcd(shards, c.shards(to.Generation))
-		if w.r.Shard < shards && (to.Shard-w.r.Shard)%common == 0 {
-			return drainPart / 2 * float64(common) / float64(shards)
-		}
-		return drainPart / 2 / float64(shards+past)
-	}
-	return c
 }
 
-// close gives up what the carrier paces by.
+// newStrayCarrier returns what carries strays from where nothing should be to the
+// nursery.
+func newStrayCarrier(c *collector, namespace string, spans []plan.KeySpan) *carrier {
+	return &carrier{c: c, from: shardquery.Range{Namespace: namespace}, pacers: map[destRange]*throttle.Pacer{},
+		isSource: func(number int) bool {
+			for _, s := range spans {
+				if s.Has(number) {
+					return true
+				}
+			}
+			return false
+		},
+		stamperOf: func(rec generation.Record, _ string) generation.Stamper {
+			return generation.Stamper{Shards: max(1, rec.NurseryShards)}
+		},
+		paceShare: func(expirykey.Key, int) float64 { return nurseryPart },
+	}
+}
+
+// close unregisters the carrier's pacers.
 func (c *carrier) close() {
+	if c == nil {
+		return
+	}
 	for _, pacer := range c.pacers {
-		c.w.governor.close(pacer)
+		c.c.pacing.close(pacer)
 	}
 }
 
@@ -110,9 +102,21 @@ func gcd(a, b int) int {
 	return a
 }
 
+// refresh takes the target record to stamp by. If that is too old it asks for a
+// newer one, and the step has to wait.
+func (c *carrier) refresh() error {
+	rec, ok := c.c.stampBy()
+	if !ok && c.c.cfg.Apply {
+		c.c.viewer.wantRecord()
+		return &pause{readAtMost, throttle.ReasonRecord}
+	}
+	c.record = rec
+	return nil
+}
+
 // key returns the new key of an entity, by the record that was used last.
 func (c *carrier) key(entity string, expires time.Time) (expirykey.Key, error) {
-	keyer, ok := c.w.Store.(store.Keyer)
+	keyer, ok := c.c.cfg.Store.(store.Keyer)
 	if !ok {
 		return expirykey.Key{}, fmt.Errorf("carry %s: this store cannot tell an entity's id from its key", entity)
 	}
@@ -120,64 +124,104 @@ func (c *carrier) key(entity string, expires time.Time) (expirykey.Key, error) {
 	if err != nil {
 		return expirykey.Key{}, err
 	}
-	return c.to(c.record, id).Name(id, expires)
+	return c.stamperOf(c.record, id).Name(id, expires)
 }
 
-// await waits for the pace of the ranges that the entities to be carried are
-// written into.
-func (c *carrier) await(ops []store.Op) (err error) {
-	if c.record, err = c.w.stampBy(c.w.ctx); err != nil {
+// newKey returns the key that an op's entity is to be carried to.
+func (c *carrier) newKey(op *store.Op) (expirykey.Key, error) {
+	expires, err := shardquery.Expires(store.Text, op.Entry.Value)
+	if err != nil {
+		return expirykey.Key{}, err
+	}
+	return c.key(op.Entry.Key, expires)
+}
+
+// take takes tokens of the ranges that the entities to be carried are written
+// into. What some have given is lost if another one has too few: that is slow at
+// worst, and [carrier.ready] has asked before.
+func (c *carrier) take(ops []store.Op) error {
+	if err := c.refresh(); err != nil {
 		return err
 	}
-	counts := map[into]int{}
-	var places []into // in the order of the ops
+	counts := map[destRange]int{}
+	var order []destRange // of the ops
 	for i := range ops {
-		if ops[i].To.Type == store.Missing {
+		if !isCarry(&ops[i]) {
 			continue
 		}
 		k, err := c.newKey(&ops[i])
 		if err != nil {
 			return err
 		}
-		at := into{k.Generation, k.Shard}
+		at := destRange{k.Generation, k.Shard}
 		if counts[at]++; counts[at] == 1 {
-			places = append(places, at)
+			order = append(order, at)
 		}
 	}
-	for _, at := range places {
-		pacer := c.pacers[at]
-		if pacer == nil {
-			part := c.part(expirykey.Key{Generation: at.generation, Shard: at.shard})
-			pacer = c.w.governor.open(throttle.State{}, func(l throttle.Limits) throttle.Limits { return l.Part(part) })
-			c.pacers[at] = pacer
-		}
-		if err := pacer.Await(c.w.ctx, counts[at], c.w.waited); err != nil {
-			return errStopped
+	for _, at := range order {
+		if wait, why := c.pacer(at).Take(counts[at]); wait > 0 {
+			return &pause{wait, why}
 		}
 	}
 	return nil
 }
 
-// stamp gives the entities to be carried their new keys, which are then good for
-// the slack. Those that have become due while they waited are to be deleted
-// instead: they would come down behind the cursor of the range they are written
-// into.
-func (c *carrier) stamp(ops []store.Op) (err error) {
-	if c.record, err = c.w.stampBy(c.w.ctx); err != nil {
-		return err
+// pacer returns what paces writes into a range by this carrier.
+func (c *carrier) pacer(at destRange) *throttle.Pacer {
+	pacer := c.pacers[at]
+	if pacer == nil {
+		part := c.paceShare(expirykey.Key{Generation: at.generation, Shard: at.shard}, c.shards(at.generation))
+		pacer = c.c.pacing.open(throttle.State{}, func(l throttle.Limits) throttle.Limits { return l.Part(part) })
+		c.pacers[at] = pacer
 	}
-	c.w.horizon = c.w.clock.Now().Add(-c.w.target.Retention)
+	return pacer
+}
+
+// ready returns how many of the ops, from the first on, the ranges that they are
+// carried into can take now.
+func (c *carrier) ready(ops []store.Op) (n int, err error) {
+	if err := c.refresh(); err != nil {
+		return 0, err
+	}
+	left := map[destRange]int{}
 	for i := range ops {
-		if ops[i].To.Type == store.Missing {
+		if !isCarry(&ops[i]) {
 			continue
 		}
-		if c.w.decide(ops[i].Entry.Value, c.w.horizon) == due {
-			if err := c.w.spend(1); err != nil {
-				return err
+		k, err := c.newKey(&ops[i])
+		if err != nil {
+			return 0, err
+		}
+		at := destRange{k.Generation, k.Shard}
+		if _, known := left[at]; !known {
+			ready, wait, why := c.pacer(at).Ready(len(ops))
+			if wait > 0 && i == 0 {
+				return 0, &pause{wait, why}
 			}
+			left[at] = ready
+		}
+		if left[at] == 0 {
+			return i, nil
+		}
+		left[at]--
+	}
+	return len(ops), nil
+}
+
+// stamp gives the entities to be carried their new keys, which are then good for
+// the slack. Those that have become due meanwhile are deleted instead: they would
+// come down behind the cursor of the range they are written into.
+func (c *carrier) stamp(ops []store.Op) error {
+	if err := c.refresh(); err != nil {
+		return err
+	}
+	horizon := c.c.clock.Now().Add(-c.c.target.Retention)
+	for i := range ops {
+		if !isCarry(&ops[i]) {
+			continue
+		}
+		if c.c.decide(ops[i].Entry.Value, horizon) == due {
 			ops[i].To = store.Value{}
-			c.w.expired.Add(1)
-			c.w.Progress.Expired.Add(1)
 			continue
 		}
 		k, err := c.newKey(&ops[i])
@@ -187,13 +231,4 @@ func (c *carrier) stamp(ops []store.Op) (err error) {
 		ops[i].To = store.TextValue(k.String())
 	}
 	return nil
-}
-
-// newKey returns the key that an op's entity is to be carried to.
-func (c *carrier) newKey(op *store.Op) (expirykey.Key, error) {
-	expires, err := c.w.r.Expires(op.Entry.Value)
-	if err != nil {
-		return expirykey.Key{}, err
-	}
-	return c.key(op.Entry.Key, expires)
 }

@@ -32,7 +32,8 @@ type clock struct {
 func (c *clock) observe(store, sent time.Time) error {
 	arrived := c.now()
 	if store.Before(sent.Round(0).Add(-c.maxSkew)) || store.After(arrived.Round(0).Add(c.maxSkew)) {
-		return fmt.Errorf("%w: it is %s here and %s in the store, more than max_clock_skew (%v) apart: set this machine's clock",
+		return fmt.Errorf("%w: it is %s here and %s in the store, more than max_clock_skew (%v) apart: "+
+			"set this machine's clock",
 			ErrClock, arrived.UTC().Format(time.RFC3339Nano), store.UTC().Format(time.RFC3339Nano), c.maxSkew)
 	}
 	c.mu.Lock()

@@ -26,7 +26,7 @@ func ExampleRun() {
 	c := sweep.Config{Store: modelstore.New(time.Now), Targets: []sweep.Target{target}, Apply: true, Workers: 16,
 		Grace: 8 * time.Second, Owner: "example", Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 
-	record, err := sweep.EnsureRecord(ctx, c, target)
+	record, _, err := sweep.EnsureRecord(ctx, c, target)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -25,7 +25,10 @@ func OpenGate(spec string) func(context.Context) error {
 		return nil
 	case strings.HasPrefix(spec, "http://"), strings.HasPrefix(spec, "https://"):
 		// A redirect is no yes: what it leads to may be a page to log in at.
-		client := &http.Client{Timeout: gateTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		client := &http.Client{Timeout: gateTimeout, CheckRedirect: func(*http.Request,
+			[]*http.Request) error {
+			return http.ErrUseLastResponse
+		}}
 		return func(ctx context.Context) error { return askURL(ctx, client, spec) }
 	}
 	return func(context.Context) error { return askFile(spec) }

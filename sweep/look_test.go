@@ -2,6 +2,7 @@ package sweep_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -163,4 +164,20 @@ func TestOutsideOfTimestamps(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A target whose records cannot be read names that error alone: it came to no range.
+func TestRecordsThatCannotBeRead(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Load" {
+				return store.ErrDenied
+			}
+			return nil
+		}
+		res := w.sweep()
+		if !errors.Is(res.Err, store.ErrDenied) || strings.Contains(res.Error, "ranges") || res.Complete {
+			t.Errorf("%+v", res)
+		}
+	})
 }

@@ -3,13 +3,17 @@ package sweep_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/metrics"
@@ -90,7 +94,7 @@ func TestOldestDueIsTrue(t *testing.T) {
 		r.sweepOnce()
 		r.wantOldest("where deletes fail", old)
 		change := func(f func(*generation.Record)) {
-			if _, err := sweep.Change(t.Context(), r.c, r.c.Targets[0], f); err != nil {
+			if _, err := control.Change(t.Context(), r.c, r.c.Targets[0], f); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -143,6 +147,49 @@ func TestOldestDueIsTrue(t *testing.T) {
 			}
 			r.sweepOnce()
 			r.wantOldest(fmt.Sprintf("where another replica did the work (retired: %v)", gone), time.Time{})
+		}
+	})
+}
+
+// After its clock was put forward a daemon says that it does not know whether it may
+// delete; no read has failed, and it names no error.
+func TestClockPutForward(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.fill(20, 2*time.Hour)
+		var ahead atomic.Int64
+		var log strings.Builder
+		c := w.config()
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		c.Targets[0].MaxClockSkew = time.Minute
+		c.Targets[0].Next = func(at time.Time) time.Time { return at.Truncate(time.Second).Add(time.Second) }
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		time.AfterFunc(8*time.Second, func() { ahead.Store(int64(30 * time.Second)) })
+		sweep.NewDaemon(c, true).Run(ctx)
+		said := slices.DeleteFunc(strings.Split(log.String(), "\n"), func(line string) bool {
+			return !strings.Contains(line, "not read for 15s")
+		})
+		if len(said) == 0 || strings.Contains(strings.Join(said, "\n"), "error=") {
+			t.Errorf("said %q", said)
+		}
+	})
+}
+
+// What a daemon says in its log every five minutes is how things stand before a tick,
+// also where the two fall on one instant: an idle target has no ranges in work.
+func TestToldBeforeATick(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		var log strings.Builder
+		c := w.config()
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		c.Targets[0].Next = func(at time.Time) time.Time { return at.Truncate(time.Second).Add(time.Second) }
+		ctx, stop := context.WithTimeout(t.Context(), 21*time.Minute)
+		defer stop()
+		sweep.NewDaemon(c, true).Run(ctx)
+		told := strings.Count(log.String(), "nothing is due")
+		if idle := strings.Count(log.String(), "ranges_in_work=0"); told != 4 || idle != told {
+			t.Errorf("told %d times, and %d times of no range in work: %s", told, idle, log.String())
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -333,12 +334,14 @@ func TestRewindGoesOnWhereItStopped(t *testing.T) {
 		defer cancel()
 		first := sweep.Run(ctx, w.config()).Targets[0]
 		c := w.cursors()[cursor.ID{Target: "sessions", Generation: 1, Shard: "0000"}]
-		if first.Complete || first.Deleted < 400 || c.Rewind.Began.IsZero() || c.Rewind.Position.IsZero() {
+		// The range had come to its horizon: a read from the start that was stopped is
+		// saved, and does not make the sweep incomplete.
+		if !first.Complete || first.Deleted < 400 || c.Rewind.Began.IsZero() || c.Rewind.Position.IsZero() {
 			t.Errorf("after the stop: %+v, rewind %+v", first, c.Rewind)
 		}
 		w.forget()
 		second := w.sweep()
-		if !second.Complete || first.Deleted+second.Deleted != 1000 || second.Scanned > 1000-first.Deleted+50 {
+		if !second.Complete || first.Deleted+second.Deleted != 1000 || second.Scanned > 1000-first.Deleted+100 {
 			t.Errorf("deleted %d and %d, scanned %d the second time", first.Deleted, second.Deleted, second.Scanned)
 		}
 	})
@@ -418,6 +421,9 @@ func TestProcessesShareTheRanges(t *testing.T) {
 		w.target.Shards = 16
 		w.target.Pace = throttle.Limits{Start: 20, Max: 20}
 		live := w.fill(4000, 48*time.Hour)
+		w.s.Before = func(ctx context.Context, _ modelstore.Call) error { // as a service takes its time
+			return throttle.Sleep(ctx, 10*time.Millisecond)
+		}
 		var results [3]sweep.TargetResult
 		var group sync.WaitGroup
 		for i := range results {
@@ -605,7 +611,11 @@ func TestStops(t *testing.T) {
 		if took := time.Since(began); took > 21*time.Second {
 			t.Errorf("stopped after %v", took)
 		}
-		if res.Complete || res.Error != "" || res.Deleted < 100 || res.Deleted > 1000 || res.Incomplete != res.Ranges {
+		busy := res.Ranges
+		if w.target.Type == store.Text {
+			busy = w.target.Shards // the nursery's are empty, and complete
+		}
+		if res.Complete || res.Error != "" || res.Deleted < 100 || res.Deleted > 1000 || res.Incomplete != busy {
 			t.Errorf("result: %+v", res)
 		}
 		w.checkCursors()
@@ -724,7 +734,7 @@ func TestLayoutsFollowEachOther(t *testing.T) {
 			if res := w.sweep(); res.Deleted != 1 || res.Error != "" {
 				t.Errorf("round %d, %s: %+v", round, layout, res)
 			}
-			if _, err := sweep.Status(t.Context(), w.config(), w.target); err != nil {
+			if _, err := inspect.Status(t.Context(), w.config(), w.target); err != nil {
 				t.Errorf("round %d, %s: %v", round, layout, err)
 			}
 		}
@@ -758,9 +768,12 @@ func TestReadsOnePageAhead(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		layouts["timestamp"](&w.target)
 		w.target.Page = 10
+		w.sweep() // a first read goes over all there is, in windows
 		for i := range 100 {
-			w.put(1, 1, fmt.Sprintf("e-%03d", i), time.Now().Add(-time.Duration(i+1)*time.Second))
+			w.put(1, 1, fmt.Sprintf("e-%03d", i), time.Now().Add(time.Duration(i+1)*time.Second))
 		}
+		time.Sleep(10 * time.Minute)
+		before := w.calls["Scan"]
 		stop := make(chan struct{})
 		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
 			if c.Method == "Dispose" {
@@ -774,8 +787,8 @@ func TestReadsOnePageAhead(t *testing.T) {
 		w.mu.Lock()
 		scans := w.calls["Scan"]
 		w.mu.Unlock()
-		if scans != 3 { // one looks for any entry at all
-			t.Errorf("%d scans while the first page is written, want 3", scans)
+		if scans != before+2 {
+			t.Errorf("%d scans while the first page is written, want 2", scans-before)
 		}
 		close(stop)
 		if res := <-done; res.Deleted != 100 || res.Scanned != 100 || !res.Complete {
@@ -789,11 +802,14 @@ func TestReadsOnePageAhead(t *testing.T) {
 func TestReadsNothingBehindTheLastPage(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Shards, w.target.Page = 1, 5
-		at := time.Now().Add(-time.Hour).UTC().Format("20060102T150405.000Z")
+		w.sweep() // a first read goes over all there is, in windows
+		at := time.Now().Add(time.Minute).UTC().Format("20060102T150405.000Z")
 		for i := range 5 {
 			w.raw(fmt.Sprint("kept ", i), "00000001.0000."+at+"!")
 		}
-		w.put(1, 1, "due", time.Now().Add(-time.Minute))
+		w.put(1, 1, "due", time.Now().Add(2*time.Minute))
+		time.Sleep(10 * time.Minute)
+		before := w.calls["Scan"]
 		w.s.Before = func(_ context.Context, c modelstore.Call) error {
 			if c.Method == "Dispose" {
 				synctest.Wait() // whoever reads meanwhile has done so
@@ -803,9 +819,8 @@ func TestReadsNothingBehindTheLastPage(t *testing.T) {
 		res := w.sweep()
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		// One for each page, one for the nursery, and three that look around.
-		if res.Deleted != 1 || res.Malformed != 5 || w.calls["Scan"] != 3+3 {
-			t.Errorf("%d scans, result: %+v", w.calls["Scan"], res)
+		if scans := w.calls["Scan"] - before; res.Deleted != 1 || res.Malformed != 5 || scans != 3 { // one of the nursery
+			t.Errorf("%d scans, result: %+v", scans, res)
 		}
 	})
 }

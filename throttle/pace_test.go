@@ -34,7 +34,7 @@ func ExamplePace() {
 }
 
 func ExampleShares() {
-	s := throttle.NewShares("me", 1000, 500, 30*time.Second, 15*time.Second)
+	s := throttle.NewShares("me", 1000, 30*time.Second, 15*time.Second)
 	s.Observe(start, start, nil)
 	s.Claimed("a", 1)
 	now := start.Add(time.Second)

@@ -1,7 +1,6 @@
 package throttle
 
 import (
-	"math"
 	"time"
 )
 
@@ -72,20 +71,20 @@ type record struct {
 }
 
 // NewShares returns the shares of the process that claims as owner, none so far.
-// Total is in entities per second; page bounds the burst of all claims together,
-// as it bounds that of one range. Trust must be at most half of the lease, and a
+// Total is in entities per second; the burst of all claims together is one second
+// of it. Trust must be at most half of the lease, and a
 // few times as long as it takes to read the next snapshot.
-func NewShares(owner string, total float64, page int, lease, trust time.Duration) *Shares {
+func NewShares(owner string, total float64, lease, trust time.Duration) *Shares {
 	s := &Shares{owner: owner, lease: lease, valid: trust, matures: trust, keeps: trust, lingers: trust,
 		records: map[string]*record{}, claims: map[string]int64{}}
-	s.SetTotal(total, page)
+	s.SetTotal(total)
 	return s
 }
 
 // SetTotal changes the total. Processes learn of it one by one; until the last
 // one has, the larger of the two totals counts.
-func (s *Shares) SetTotal(total float64, page int) {
-	s.total, s.burst = total, math.Min(total, float64(page))
+func (s *Shares) SetTotal(total float64) {
+	s.total, s.burst = total, total // one second's worth
 }
 
 // Claimed tells that this process has claimed a range, and with which token.

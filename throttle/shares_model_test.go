@@ -53,7 +53,7 @@ type write struct {
 func (w *world) join(ahead time.Duration) *proc {
 	w.owners++
 	p := &proc{name: fmt.Sprint("p", w.owners), ahead: ahead, claims: map[string]int64{}}
-	p.shares = NewShares(p.name, 1000, 500, modelLease, modelTrust)
+	p.shares = NewShares(p.name, 1000, modelLease, modelTrust)
 	if w.broken != nil {
 		w.broken(p.shares)
 	}

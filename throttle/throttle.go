@@ -1,6 +1,6 @@
 // Package throttle holds a range to its pace: how many entities a second may be
 // deleted in one stretch of keys. The arithmetic ([Pace], [Shares]) takes the
-// time as an argument and reads no clock; [Pacer] is the thin waiter around it.
+// time as an argument and reads no clock; [Pacer] is the thin, locked clock around it.
 //
 // The invariant is that in any window a range is granted at most the integral of
 // its rate over the window, plus one burst: one page or one second's worth,
@@ -108,6 +108,8 @@ const (
 	ReasonLease      Reason = "lease"      // another worker's lease on the range
 	ReasonPaused     Reason = "paused"     // the operator
 	ReasonGate       Reason = "gate"       // the gate is closed
+	ReasonLimit      Reason = "limit"      // as much was deleted as the target's limits allow, or is not counted yet
+	ReasonRecord     Reason = "record"     // the target record cannot be read
 )
 
 // A Pace is the rate of one claimed range, and its token bucket. A token is the
@@ -253,13 +255,47 @@ func (p *Pace) Burst(now time.Time, page int) int {
 }
 
 // Take asks for n tokens. It takes them and returns zero, or takes nothing and
-// returns how long to wait before asking again. Where n is more than the burst,
+// returns how long to wait before asking again. If n is more than the burst,
 // which may have shrunk since it was asked for, a full bucket is enough, and what
-// is missing stays as a debt.
+// is missing remains as a debt.
 func (p *Pace) Take(now time.Time, n int) time.Duration {
 	if n <= 0 {
 		return 0
 	}
+	if wait := p.wait(now, n); wait > 0 {
+		return wait
+	}
+	if math.IsInf(p.effective(now), 1) {
+		p.tokens = 0 // a limit that comes later begins with an empty bucket
+	} else {
+		p.tokens -= float64(n)
+	}
+	p.granted(now, n)
+	return 0
+}
+
+// Ready returns how many entities, at most so many, may be deleted now. It takes
+// nothing. If the bucket holds less than half a burst, and less than asked for, it
+// returns 0 and how long to wait: fewer at a time would cost more calls than they
+// are worth, and a bucket that is full loses what drips in.
+func (p *Pace) Ready(now time.Time, most int) (n int, wait time.Duration) {
+	burst := p.Burst(now, most)
+	if wait := p.wait(now, min(most, (burst+1)/2)); wait > 0 {
+		return 0, wait
+	}
+	if math.IsInf(p.effective(now), 1) {
+		return most, 0
+	}
+	return max(1, min(burst, int(p.tokens+rounding))), 0
+}
+
+// rounding is what a bucket may lack: a billionth of a token is an error of
+// arithmetic, and waiting for it would never end.
+const rounding = 1e-9
+
+// wait returns how long it is until n tokens are there, at most a full bucket. The
+// bucket counts as waited for until then.
+func (p *Pace) wait(now time.Time, n int) time.Duration {
 	p.advance(now)
 	p.until = now
 	rate := p.effective(now)
@@ -267,21 +303,16 @@ func (p *Pace) Take(now time.Time, n int) time.Duration {
 		return askAgain
 	}
 	if math.IsInf(rate, 1) {
-		p.tokens = 0 // a limit that comes later begins with an empty bucket
-		p.granted(now, n)
 		return 0
 	}
 	missing := math.Min(float64(n), p.burstAt(now)) - p.tokens
-	// A billionth of a token is rounding, and waiting for it would never end.
-	if missing > 1e-9 {
-		wait := math.Min(missing/rate, time.Hour.Seconds())
-		d := max(time.Microsecond, time.Duration(math.Ceil(wait*float64(time.Second))))
-		p.until = now.Add(d)
-		return d
+	if missing <= rounding {
+		return 0
 	}
-	p.tokens -= float64(n)
-	p.granted(now, n)
-	return 0
+	seconds := math.Min(missing/rate, time.Hour.Seconds())
+	d := max(time.Microsecond, time.Duration(math.Ceil(seconds*float64(time.Second))))
+	p.until = now.Add(d)
+	return d
 }
 
 // granted counts, so that what has no limit can be halved too.

@@ -57,8 +57,8 @@ the end, with --fail-incomplete.`,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	addSettings(root.PersistentFlags(), settingsOfAll...)
-	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.serveCommand(), a.statusCommand(), a.loadCommand(), a.dumpCommand(),
-		a.stampCommand(), a.explainCommand(), a.generationCommand(), a.auditCommand(),
+	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.serveCommand(), a.statusCommand(), a.loadCommand(),
+		a.dumpCommand(), a.stampCommand(), a.explainCommand(), a.generationCommand(), a.auditCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.paceCommand(), a.indexesCommand(), a.versionCommand())
 	markFailures(root)
 	return root
@@ -300,13 +300,15 @@ func sweepTarget(t config.Target) sweep.Target {
 	}
 	return sweep.Target{
 		Target: t.StoreTarget(), Layout: string(t.Layout), Generations: t.Layout == config.LayoutGeneration,
-		ShardValues: t.StoreShards(), Namespaces: namespaces, Shards: t.Shards, Retention: t.Retention, MaxAge: t.MaxAge, Rewind: t.Rewind,
-		Overlap: t.Overlap, Page: t.Page, Lease: t.Lease, MaxClockSkew: t.MaxClockSkew,
+		ShardValues: t.StoreShards(), Namespaces: namespaces, Shards: t.Shards, Retention: t.Retention,
+		MaxAge: t.MaxAge, Rewind: t.Rewind, Overlap: t.Overlap, Page: t.Page, Lease: t.Lease, MaxClockSkew: t.MaxClockSkew,
 		Policy: generation.Policy{Every: t.Generations.Every, Ramp: t.Generations.Ramp, Staleness: t.Generations.Staleness,
 			Slack: t.Generations.Slack, Settle: t.Generations.Settle, Keep: t.Generations.Keep, Shards: t.Shards},
 		Pace:  throttle.Limits{Start: t.Pace.Start.Most, Max: t.Pace.Max.Most, Unlimited: t.Pace.Max.Unlimited},
 		Total: throttle.Limit{PerSecond: t.Pace.Total.Most, Unlimited: t.Pace.Total.Unlimited},
-		Gate:  sweep.OpenGate(t.Pace.Gate), MaxDeletes: orZero(t.Limits.MaxDeletes), MaxFraction: orZero(t.Limits.MaxFraction),
+		Gate:  sweep.OpenGate(t.Pace.Gate),
+
+		MaxDeletes: orZero(t.Limits.MaxDeletes), MaxFraction: orZero(t.Limits.MaxFraction),
 	}
 }
 
@@ -320,7 +322,8 @@ func orZero[T int64 | float64](l config.Limit[T]) T {
 
 // sweepConfig returns what package sweep needs to know.
 func (a *app) sweepConfig(c config.Config, s store.Store, targets []config.Target, log *slog.Logger) sweep.Config {
-	sc := sweep.Config{Store: s, Apply: c.Apply, Workers: c.Workers, Grace: c.ShutdownGrace, Owner: owner(), Now: a.now, Log: log}
+	sc := sweep.Config{Store: s, Apply: c.Apply, Workers: c.Workers, Grace: c.ShutdownGrace, Owner: owner(), Now: a.now,
+		Log: log}
 	for _, t := range targets {
 		sc.Targets = append(sc.Targets, sweepTarget(t))
 	}

@@ -57,8 +57,8 @@ func (a *app) printAudit(res sweep.Result) {
 		if !res.Apply {
 			gone = "would be deleted"
 		}
-		fmt.Fprintf(a.stdout, "%s: read %s entries in %s pages; %s strays are due (%s), %s more move to the nursery\n", t.Name,
-			grouped(t.Scanned), grouped(t.Pages), grouped(t.Expired), gone, grouped(t.Strays-t.Expired))
+		fmt.Fprintf(a.stdout, "%s: read %s entries in %s pages; %s strays are due (%s), %s more move to the nursery\n",
+			t.Name, grouped(t.Scanned), grouped(t.Pages), grouped(t.Expired), gone, grouped(t.Strays-t.Expired))
 	}
 	switch {
 	case res.Failed():

@@ -123,12 +123,12 @@ func TestSweepsWhatNodeWrote(t *testing.T) {
 
 func TestKilledTenTimesDatastore(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it takes half a minute")
+		t.Skip("it takes a minute or two")
 	}
 	b, _, _ := newDatastore(t, slowTarget)
 	ndjson, live := sessions(12_000, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
-	killTenTimes(b, 20)
+	killTenTimes(b, 600)
 	before := b.status()
 	moved := 0
 	for _, r := range before.Ranges {
@@ -162,7 +162,7 @@ type logLine struct {
 	Deleted int64     `json:"deleted"`
 }
 
-// Two processes that begin at once share the ranges; a trace of their commits
+// Of two processes that begin at once each range has one; a trace of their commits
 // with the lease's owner and token proves that no range is held by both.
 func TestTwoProcessesShareTheRanges(t *testing.T) {
 	noRaces(t)
@@ -230,9 +230,6 @@ func TestTwoProcessesShareTheRanges(t *testing.T) {
 			}
 			s.last = l.Time
 			held[l.Range][l.Token] = s
-		}
-		if len(ranges) < 4 {
-			t.Errorf("process %d swept %d ranges, want at least 4", i, len(ranges))
 		}
 		t.Logf("process %d swept %d ranges in %d pages", i, len(ranges), len(trace))
 	}

@@ -97,14 +97,17 @@ exactly the expired ones are gone. Then it measures, on the same data, what a pl
 		},
 	}
 	cmd.Flags().IntVar(&entities, "entities", 200_000, "how many sessions to write, half of them expired")
-	cmd.Flags().StringVar(&layout, "layout", string(config.LayoutGeneration), "how sessions say when they expire: "+layoutNames)
-	cmd.Flags().StringVar(&dir, "dir", "", "empty directory to work in, and to keep (default: a temporary one, removed at the end)")
+	cmd.Flags().StringVar(&layout, "layout", string(config.LayoutGeneration),
+		"how sessions say when they expire: "+layoutNames)
+	cmd.Flags().StringVar(&dir, "dir", "",
+		"empty directory to work in, and to keep (default: a temporary one, removed at the end)")
 	a.addJSON(cmd)
 	return cmd
 }
 
 // layoutNames lists the layouts for people.
-const layoutNames = string(config.LayoutGeneration + ", " + config.LayoutSharded + ", " + config.LayoutShardedTimestamp + ", " + config.LayoutTimestamp)
+const layoutNames = string(config.LayoutGeneration + ", " + config.LayoutSharded + ", " +
+	config.LayoutShardedTimestamp + ", " + config.LayoutTimestamp)
 
 func (a *app) demo(ctx context.Context, targets string, n int, dir string) (err error) {
 	res := demoResult{Dir: dir, Entities: n}
@@ -147,8 +150,10 @@ func (a *app) demo(ctx context.Context, targets string, n int, dir string) (err 
 	if res.Verified, err = verifyDemo(db.Dump(ctx, target.Target, ""), n); err != nil {
 		return err
 	}
-	a.say("  %.2f s, %s deletes/s in %d ranges\n", res.SweepTime, grouped(int64(float64(res.Deleted)/res.SweepTime)), swept.Targets[0].Ranges)
-	a.say("  verified one by one: %s expired sessions are gone, %s live ones are all there\n\n", grouped(res.Deleted), grouped(int64(res.Verified)))
+	a.say("  %.2f s, %s deletes/s in %d ranges\n", res.SweepTime,
+		grouped(int64(float64(res.Deleted)/res.SweepTime)), swept.Targets[0].Ranges)
+	a.say("  verified one by one: %s expired sessions are gone, %s live ones are all there\n\n",
+		grouped(res.Deleted), grouped(int64(res.Verified)))
 
 	if res.Comparison, err = d.compare(ctx, dir); err != nil {
 		return err
@@ -158,7 +163,8 @@ func (a *app) demo(ctx context.Context, targets string, n int, dir string) (err 
 	}
 	a.printComparison(res.Comparison)
 	if res.Dir != "" {
-		fmt.Fprintf(a.stdout, "\nThe store is in %s: look around with\n  cd %s && reaper status --store embedded:store\n", res.Dir, res.Dir)
+		fmt.Fprintf(a.stdout, "\nThe store is in %s: look around with\n  cd %s && reaper status --store embedded:store\n",
+			res.Dir, res.Dir)
 		return nil
 	}
 	fmt.Fprint(a.stdout, "\nNext: reaper sweep --help, and the README for a real database.\n")
@@ -234,7 +240,7 @@ func demoName(i int) string { return fmt.Sprintf("session-%07d", i) }
 
 // asTarget writes as any application would: by the target's layout and record.
 func (d *demo) asTarget(ctx context.Context, db *embedded.DB) (layoutWriter, error) {
-	rec, err := sweep.EnsureRecord(ctx, d.config(db, 1, nil), d.target)
+	rec, _, err := sweep.EnsureRecord(ctx, d.config(db, 1, nil), d.target)
 	return layoutWriter{d.target, always(rec.Stamper())}, err
 }
 
@@ -248,8 +254,11 @@ func (d *demo) asPlain(context.Context, *embedded.DB) (layoutWriter, error) {
 	return layoutWriter{sweep.Target{Target: d.plainTarget()}, always(generation.Stamper{Shards: 1})}, nil
 }
 
+// A writerOf says how sessions are stamped in a store.
+type writerOf func(context.Context, *embedded.DB) (layoutWriter, error)
+
 // fill writes the first n sessions.
-func (d *demo) fill(ctx context.Context, db *embedded.DB, n int, writer func(context.Context, *embedded.DB) (layoutWriter, error)) error {
+func (d *demo) fill(ctx context.Context, db *embedded.DB, n int, writer writerOf) error {
 	w, err := writer(ctx, db)
 	if err != nil {
 		return err

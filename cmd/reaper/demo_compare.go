@@ -33,7 +33,8 @@ type demoCollector struct {
 // compare lets a plain collector and the reaper delete the same entities.
 func (d *demo) compare(ctx context.Context, dir string) (c demoComparison, err error) {
 	c.Entities = min(d.n, demoCompared)
-	d.app.say("Comparing with a plain ORDER BY expires LIMIT %d collector on %s of them, one worker each,\nbackground compaction held back in both stores …\n",
+	d.app.say("Comparing with a plain ORDER BY expires LIMIT %d collector on %s of them, one worker each,\n"+
+		"background compaction held back in both stores …\n",
 		store.MaxPage, grouped(int64(c.Entities)))
 	if c.Plain, err = d.collect(ctx, filepath.Join(dir, "plain"), c.Entities, true); err != nil {
 		return c, err
@@ -87,9 +88,13 @@ func (a *app) printComparison(c demoComparison) {
 	fmt.Fprintf(a.stdout, "\n"+columns, "", "plain collector", "reaper")
 	row("pages", func(c demoCollector) string { return fmt.Sprint(c.Pages) })
 	row("points stepped over per page, first tenth", func(c demoCollector) string { return grouped(c.Stepped[0]) })
-	row("                               last tenth", func(c demoCollector) string { return grouped(c.Stepped[len(c.Stepped)-1]) })
+	row("                               last tenth", func(c demoCollector) string {
+		return grouped(c.Stepped[len(c.Stepped)-1])
+	})
 	row("page latency, first tenth", func(c demoCollector) string { return fmt.Sprintf("%.2f ms", c.Latency[0]) })
-	row("              last tenth", func(c demoCollector) string { return fmt.Sprintf("%.2f ms", c.Latency[len(c.Latency)-1]) })
+	row("              last tenth", func(c demoCollector) string {
+		return fmt.Sprintf("%.2f ms", c.Latency[len(c.Latency)-1])
+	})
 	row("deletes/s", func(c demoCollector) string { return grouped(int64(float64(c.Deleted) / c.Seconds)) })
 	most := slices.Max(append(slices.Clone(c.Plain.Stepped), c.Reaper.Stepped...))
 	fmt.Fprintf(a.stdout, "\npoints stepped over per page, tenth by tenth (full height: %s)\n", grouped(most))

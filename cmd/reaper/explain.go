@@ -10,8 +10,8 @@ import (
 
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/store"
-	"github.com/reaper-ttl/reaper/sweep"
 )
 
 func (a *app) explainCommand() *cobra.Command {
@@ -44,7 +44,8 @@ that range's cursor stands, and why the entity is there or is not. It writes not
 	a.addJSON(cmd)
 	cmd.Flags().BoolVar(&number, "number", false, "ID is a numeric id, not a name")
 	cmd.Flags().StringVar(&namespace, "namespace", "", "Datastore: the entity's namespace")
-	cmd.Flags().StringVar(&parent, "parent", "", "the entity's parent: a document's path, or in Datastore mode a key as dump prints it")
+	cmd.Flags().StringVar(&parent, "parent", "",
+		"the entity's parent: a document's path, or in Datastore mode a key as dump prints it")
 	return cmd
 }
 
@@ -66,9 +67,9 @@ func (a *app) explain(cmd *cobra.Command, namespace string, id store.Entity) (er
 		return withHint(err)
 	}
 	defer db.closeInto(&err)
-	x, err := sweep.Explain(ctx, a.sweepConfig(c, db.Store, targets, log), sweepTarget(t), namespace, id)
+	x, err := inspect.Explain(ctx, a.sweepConfig(c, db.Store, targets, log), sweepTarget(t), namespace, id)
 	switch {
-	case errors.Is(err, sweep.ErrUnknownEntity):
+	case errors.Is(err, inspect.ErrUnknownEntity):
 		return &exit{exitUsage, err}
 	case err != nil:
 		return fmt.Errorf("target %s: %w", t.Name, withHint(err))
@@ -79,7 +80,7 @@ func (a *app) explain(cmd *cobra.Command, namespace string, id store.Entity) (er
 	return nil
 }
 
-func (a *app) printExplanation(x sweep.Explanation, t config.Target) {
+func (a *app) printExplanation(x inspect.Explanation, t config.Target) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(a.stdout, "  %-10s "+format+"\n", append([]any{name + ":"}, args...)...)
 	}
@@ -114,6 +115,9 @@ func (a *app) printExplanation(x sweep.Explanation, t config.Target) {
 		}
 		if r.Owner != "" {
 			line("held by", "%s", r.Owner)
+		}
+		if r.Refused {
+			line("refused", "the store refuses to delete or carry entities of this range")
 		}
 	}
 	line(x.Verdict, "%s", x.Why)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/config"
-	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/inspect"
 )
 
 func TestExplainOnEachStore(t *testing.T) {
@@ -23,7 +23,7 @@ func TestExplainOnEachStore(t *testing.T) {
 			{[]string{"7"}, "never", "it never expires"},
 			{[]string{"nobody"}, "absent", "there is no such entity"},
 		} {
-			var x sweep.Explanation
+			var x inspect.Explanation
 			r := b.must(nil, append([]string{"explain", "--target", "sessions", "--json"}, c.args...)...)
 			if err := json.Unmarshal([]byte(r.out), &x); err != nil || x.Verdict != c.verdict || (x.Range != nil) != (c.verdict == "early" || c.verdict == "due") {
 				t.Errorf("%v: %+v, %v", c.args, x, err)

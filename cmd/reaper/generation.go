@@ -9,8 +9,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -39,9 +41,9 @@ type generationsResult struct {
 }
 
 type targetGenerations struct {
-	Name        string                 `json:"name"`
-	Layout      string                 `json:"layout"`
-	Generations []sweep.GenerationLife `json:"generations"`
+	Name        string                   `json:"name"`
+	Layout      string                   `json:"layout"`
+	Generations []inspect.GenerationLife `json:"generations"`
 }
 
 func (a *app) generationListCommand() *cobra.Command {
@@ -68,7 +70,7 @@ func (a *app) listGenerations(cmd *cobra.Command) (err error) {
 	defer s.db.closeInto(&err)
 	res := generationsResult{Store: s.Store.String(), Now: a.now().UTC()}
 	res.Targets, err = eachTarget(s, func(t sweep.Target) (targetGenerations, error) {
-		lives, err := sweep.Lives(cmd.Context(), s.sweep, t)
+		lives, err := inspect.Lives(cmd.Context(), s.sweep, t)
 		return targetGenerations{t.Name, t.Layout, lives}, err
 	})
 	if a.json {
@@ -102,10 +104,18 @@ func (a *app) printGenerations(t targetGenerations) error {
 		if g.Left != nil {
 			left = grouped(*g.Left)
 		}
-		fmt.Fprintf(w, "  %s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", name, g.State, g.Shards, instant(&g.Opened), instant(g.Sealed), left,
-			instant(g.NextDue), instant(g.Drains), instant(g.Retires))
+		fmt.Fprintf(w, "  %s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", name, g.State, g.Shards, instant(&g.Opened),
+			instant(g.Sealed), left, instant(g.NextDue), instant(g.Drains), instant(g.Retires))
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, g := range t.Generations {
+		if g.Refused {
+			fmt.Fprintf(a.stdout, "  %08d cannot retire: the store refuses to delete or carry entities in it\n", g.Number)
+		}
+	}
+	return nil
 }
 
 func instant(t *time.Time) string {
@@ -168,24 +178,29 @@ func (a *app) advance(cmd *cobra.Command, shards int, force bool) (err error) {
 	defer s.db.closeInto(&err)
 	for _, t := range s.targets { // before any of them is touched
 		if t.Layout != config.LayoutGeneration {
-			return wrongUsage("target %s has the layout %s: only the layout generation has generations that follow each other", t.Name, t.Layout)
+			return wrongUsage("target %s has the layout %s: only the layout generation has generations that follow each other",
+				t.Name, t.Layout)
 		}
 	}
 	res := advanceResult{Store: s.Store.String()}
 	res.Targets, err = eachTarget(s, func(t sweep.Target) (advancedOutcome, error) {
-		rec, err := sweep.Advance(cmd.Context(), s.sweep, t, shards, force)
+		rec, err := control.Advance(cmd.Context(), s.sweep, t, shards, force)
 		switch {
 		case errors.Is(err, generation.ErrRamping):
-			return advancedOutcome{}, fmt.Errorf("%w: two moves at once bring load to new key ranges faster than they can be split. Wait until then, or use --force with --target %s", err, t.Name)
+			return advancedOutcome{}, fmt.Errorf("%w: two moves at once bring load to new key ranges faster than they can be "+
+				"split. Wait until then, or use --force with --target %s", err, t.Name)
 		case err != nil:
 			return advancedOutcome{}, err
 		}
-		g := rec.Generations[len(rec.Generations)-1]
-		if n := len(rec.Generations); force && n > 2 && rec.Generations[n-2].Opened.Add(rec.Generations[n-2].Ramp).After(g.Opened) {
-			s.log.Warn("forced: writers move to two generations at once, so that load on new key ranges grows faster than 500/50/5 allows", "target", t.Name)
+		n := len(rec.Generations)
+		g := rec.Generations[n-1]
+		if force && n > 2 && g.Opened.Before(rec.Generations[n-2].Opened.Add(rec.Generations[n-2].Ramp)) {
+			s.log.Warn("forced: writers move to two generations at once, so that load on new key ranges grows faster than "+
+				"500/50/5 allows", "target", t.Name)
 		}
 		if g.Shards != t.Shards {
-			s.log.Warn("the generation after this one has the targets file's number of shards again", "target", t.Name, "shards", g.Shards, "file_shards", t.Shards)
+			s.log.Warn("the generation after this one has the targets file's number of shards again", "target", t.Name,
+				"shards", g.Shards, "file_shards", t.Shards)
 		}
 		return advancedOutcome{t.Name, g.Number, g.Shards, g.Opened, g.Opened.Add(g.Ramp)}, nil
 	})
@@ -196,7 +211,8 @@ func (a *app) advance(cmd *cobra.Command, shards int, force bool) (err error) {
 		return errors.Join(a.printJSON(res), err)
 	}
 	for _, t := range res.Targets {
-		fmt.Fprintf(a.stdout, "%s: generation %08d is open, with %d shards; writers move there until %s\n", t.Name, t.Generation, t.Shards, instant(&t.RampOver))
+		fmt.Fprintf(a.stdout, "%s: generation %08d is open, with %d shards; writers move there until %s\n",
+			t.Name, t.Generation, t.Shards, instant(&t.RampOver))
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/datastore"
 	"github.com/reaper-ttl/reaper/store/embedded"
@@ -28,7 +29,7 @@ const quickTarget = `targets:
     generations: {every: 1d, ramp: 0s, staleness: 1s, slack: 1s, keep: 1}
 `
 
-func (b *workdir) generations() []sweep.GenerationLife {
+func (b *workdir) generations() []inspect.GenerationLife {
 	b.t.Helper()
 	var res generationsResult
 	if err := json.Unmarshal([]byte(b.must(nil, "generation", "list", "--json").out), &res); err != nil {
@@ -38,7 +39,7 @@ func (b *workdir) generations() []sweep.GenerationLife {
 }
 
 // sweepUntil sweeps again and again until the generations are as wanted.
-func (b *workdir) sweepUntil(want func([]sweep.GenerationLife) bool) (sum sweep.TargetResult) {
+func (b *workdir) sweepUntil(want func([]inspect.GenerationLife) bool) (sum sweep.TargetResult) {
 	b.t.Helper()
 	for began := time.Now(); time.Since(began) < 3*time.Minute; time.Sleep(300 * time.Millisecond) { // real processes, real time
 		res := b.sweep("--apply")
@@ -75,8 +76,8 @@ func TestGenerationLivesOnEachStore(t *testing.T) {
 			b.must(strings.NewReader(ndjson), "load")
 			old := b.dumped()
 			b.must(nil, "generation", "advance", "--shards", "3")
-			states := func(want ...string) func([]sweep.GenerationLife) bool {
-				return func(lives []sweep.GenerationLife) bool {
+			states := func(want ...string) func([]inspect.GenerationLife) bool {
+				return func(lives []inspect.GenerationLife) bool {
 					var got []string
 					for _, g := range lives {
 						got = append(got, fmt.Sprintf("%d %s", g.Number, g.State))
@@ -236,7 +237,7 @@ func TestAuditCommand(t *testing.T) {
 	b, e, project := newDatastore(t, quickTarget)
 	b.must(strings.NewReader(`{"id":"a"}`), "load")
 	b.must(nil, "generation", "advance")
-	b.sweepUntil(func(lives []sweep.GenerationLife) bool { return lives[0].Number == 2 })
+	b.sweepUntil(func(lives []inspect.GenerationLife) bool { return lives[0].Number == 2 })
 	// Old copies are put back into the generation that has retired.
 	due, err := expirykey.New(1, 0, time.Now().Add(-time.Hour))
 	if err != nil {

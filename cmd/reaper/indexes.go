@@ -55,32 +55,14 @@ func (a *app) indexes(cmd *cobra.Command, format, merge string) error {
 	if err != nil {
 		return err
 	}
-	if format == "" {
-		switch c.Store.Driver {
-		case config.Firestore, config.Datastore:
-			format = string(c.Store.Driver)
-		case config.Embedded:
-			return wrongUsage("an embedded store makes its own indexes; --format prints definitions for the others")
-		default:
-			return wrongUsage("no store and no format: set --store, or --format to firestore, datastore or gcloud")
-		}
+	if format, err = indexFormat(format, c.Store); err != nil {
+		return err
 	}
-	if d := c.Store.Driver; format == "datastore" && d == config.Firestore || format == "firestore" && d == config.Datastore {
-		return wrongUsage("--format %s: the store %v is of the other mode", format, c.Store)
+	there, err := indexesThere(format, merge)
+	if err != nil {
+		return err
 	}
 	targets, all := storeTargets(chosen), storeTargets(c.Targets)
-	var there []byte
-	if merge != "" {
-		if format == "gcloud" {
-			return wrongUsage("--merge: commands change what is there by themselves; it is for the formats firestore and datastore")
-		}
-		if there, err = os.ReadFile(merge); err != nil {
-			return wrongUsage("--merge: %w", err)
-		}
-		if len(bytes.TrimSpace(there)) == 0 {
-			return wrongUsage("--merge: %s is empty, so that there is nothing to keep. A shell that redirects into it empties it first: print to another file", merge)
-		}
-	}
 	var text []byte
 	var notes []string
 	switch format {
@@ -89,12 +71,7 @@ func (a *app) indexes(cmd *cobra.Command, format, merge string) error {
 	case "datastore":
 		text, err = indexes.ForDatastore(all).Of(targets).YAML(there)
 	case "gcloud":
-		if c.Store.Driver == config.Datastore {
-			return wrongUsage("--format gcloud is for Firestore in native mode; in Datastore mode: reaper indexes --format datastore > index.yaml, and gcloud datastore indexes create index.yaml")
-		}
 		text = []byte(indexes.ForFirestore(all).Of(targets).Gcloud(c.Store.Project, c.Store.Database))
-	default:
-		return wrongUsage("--format: %q is none; there are firestore, datastore and gcloud", format)
 	}
 	if err != nil {
 		return wrongUsage("--merge: %s: %w", merge, err)
@@ -104,11 +81,57 @@ func (a *app) indexes(cmd *cobra.Command, format, merge string) error {
 	}
 	for _, t := range targets {
 		if t.ShardProperty != "" && format != "datastore" {
-			log.Info(fmt.Sprintf("without single-field indexes, documents with only one of %s and %s are not counted as outside", t.ShardProperty, t.Property), "target", t.Name)
+			log.Info(fmt.Sprintf("without single-field indexes, documents with only one of %s and %s are not counted as outside",
+				t.ShardProperty, t.Property), "target", t.Name)
 		}
 	}
 	_, err = a.stdout.Write(text)
 	return err
+}
+
+// indexFormat returns the format that was asked for, or else the store's own. It
+// refuses one that does not fit the store.
+func indexFormat(format string, s config.Store) (string, error) {
+	if format == "" {
+		switch s.Driver {
+		case config.Firestore, config.Datastore:
+			return string(s.Driver), nil
+		case config.Embedded:
+			return "", wrongUsage("an embedded store makes its own indexes; --format prints definitions for the others")
+		default:
+			return "", wrongUsage("no store and no format: set --store, or --format to firestore, datastore or gcloud")
+		}
+	}
+	switch {
+	case format != "firestore" && format != "datastore" && format != "gcloud":
+		return "", wrongUsage("--format: %q is none; there are firestore, datastore and gcloud", format)
+	case format == "gcloud" && s.Driver == config.Datastore:
+		return "", wrongUsage("--format gcloud is for Firestore in native mode; in Datastore mode: " +
+			"reaper indexes --format datastore > index.yaml, and gcloud datastore indexes create index.yaml")
+	case format == "datastore" && s.Driver == config.Firestore, format == "firestore" && s.Driver == config.Datastore:
+		return "", wrongUsage("--format %s: the store %v is of the other mode", format, s)
+	}
+	return format, nil
+}
+
+// indexesThere reads the file to merge with; nil if none was named.
+func indexesThere(format, merge string) ([]byte, error) {
+	if merge == "" {
+		return nil, nil
+	}
+	if format == "gcloud" {
+		return nil, wrongUsage("--merge: commands change what is there by themselves; " +
+			"it is for the formats firestore and datastore")
+	}
+	there, err := os.ReadFile(merge)
+	if err != nil {
+		return nil, wrongUsage("--merge: %w", err)
+	}
+	if len(bytes.TrimSpace(there)) == 0 {
+		return nil, wrongUsage("--merge: %s is empty, so that there is nothing to keep. "+
+			"A shell that redirects into it empties it first: print to another file", merge)
+	}
+	return there, nil
 }
 
 func storeTargets(targets []config.Target) []store.Target {

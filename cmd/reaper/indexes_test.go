@@ -19,6 +19,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/indexes"
+	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/emulator"
 	"github.com/reaper-ttl/reaper/internal/faultrpc"
 	"github.com/reaper-ttl/reaper/store"
@@ -164,7 +165,7 @@ func sweepAll(t *testing.T, db interface {
 		st.Page, st.Lease = 3, 2*time.Second // a claim that is cut off stands for a lease
 		c := sweep.Config{Store: db, Targets: []sweep.Target{st}, Apply: true, Workers: 2, Grace: time.Second, Owner: "test",
 			Now: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Progress: &sweep.Progress{Estimate: true}}
-		rec, err := sweep.EnsureRecord(t.Context(), c, st)
+		rec, _, err := sweep.EnsureRecord(t.Context(), c, st)
 		if err != nil {
 			t.Fatalf("target %s: %v", target.Name, err)
 		}
@@ -189,7 +190,7 @@ func sweepAll(t *testing.T, db interface {
 		c.Store = stopping{db, stop}
 		sweep.Run(stopped, c)
 		c.Store = db
-		if _, err := sweep.Status(t.Context(), c, st); err != nil {
+		if _, err := inspect.Status(t.Context(), c, st); err != nil {
 			t.Fatalf("target %s: %v", target.Name, err)
 		}
 		c.Targets[0].Rewind = time.Nanosecond // every range is read from its start, too

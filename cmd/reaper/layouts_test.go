@@ -128,7 +128,7 @@ func TestKilledTwiceAtOneInstant(t *testing.T) {
 			b.must(strings.NewReader(ndjson.String()), "load")
 			left := 3000
 			for range 2 {
-				b.killAfter(2)
+				b.killAfter(100)
 				now := len(b.dumped()) - 1
 				if now == 0 || now == left && store != "embedded" { // whose last second of deletes was in memory
 					t.Errorf("a killed sweep went from %d to %d", left, now)

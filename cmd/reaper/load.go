@@ -69,19 +69,15 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 	if !ok {
 		return wrongUsage("store %v cannot be loaded", c.Store)
 	}
-	rec, err := sweep.EnsureRecord(ctx, a.sweepConfig(c, db.Store, targets, log), sweepTarget(targets[0]))
+	rec, _, err := sweep.EnsureRecord(ctx, a.sweepConfig(c, db.Store, targets, log), sweepTarget(targets[0]))
 	if err != nil {
 		return withHint(err)
 	}
-	// A long load outlives a copy of the record, and perhaps a generation.
-	follower := &generation.Follower{Store: db.Store, Target: targets[0].Name, Shards: max(1, targets[0].Shards), Now: a.now, Log: log}
-	if err := follower.Refresh(ctx); err != nil {
+	follower, enough, err := a.follow(ctx, db.Store, targets[0], log)
+	if err != nil {
 		return withHint(err)
 	}
-	following, enough := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() { follower.Run(following); close(done) }()
-	defer func() { enough(); <-done }()
+	defer enough()
 	l := &loader{app: a, store: w, target: targets[0], writer: layoutWriter{sweepTarget(targets[0]), follower.Stamper},
 		native: c.Store.Driver == config.Firestore, skipBad: skipBad, log: log,
 		res: loadResult{Store: c.Store.String(), Target: targets[0].Name}}
@@ -103,14 +99,30 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 		return &exit{code, fmt.Errorf("%w; %s entities were written before", withHint(err), grouped(l.res.Written))}
 	}
 	if l.expired > 0 && !rec.Checked.IsZero() {
-		log.Warn("entities had expired already when they were written: a range that was swept past them finds them at its next rewind",
+		log.Warn("entities had expired already when they were written: "+
+			"a range that was swept past them finds them at its next rewind",
 			"entities", l.expired, "rewind", targets[0].Rewind.String())
 	}
 	if a.json {
 		return a.printJSON(l.res)
 	}
-	fmt.Fprintf(a.stdout, "%s: wrote %s entities, skipped %s lines\n", l.res.Target, grouped(l.res.Written), grouped(l.res.Skipped))
+	fmt.Fprintf(a.stdout, "%s: wrote %s entities, skipped %s lines\n",
+		l.res.Target, grouped(l.res.Written), grouped(l.res.Skipped))
 	return nil
+}
+
+// follow keeps up with a target's record until enough is called: a long load
+// outlives a copy of the record, and perhaps a generation.
+func (a *app) follow(ctx context.Context, s store.Store, t config.Target, log *slog.Logger) (
+	f *generation.Follower, enough func(), err error) {
+	f = &generation.Follower{Store: s, Target: t.Name, Shards: max(1, t.Shards), Now: a.now, Log: log}
+	if err := f.Refresh(ctx); err != nil {
+		return nil, nil, err
+	}
+	following, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() { f.Run(following); close(done) }()
+	return f, func() { cancel(); <-done }, nil
 }
 
 // A loader writes lines in batches of one commit.

@@ -106,7 +106,8 @@ func verdict(err error) (code int, text string) {
 func hint(err error) string {
 	switch {
 	case errors.Is(err, store.ErrDenied):
-		return "check the credentials and their role: reaper needs to read, write and delete entities of the targets, and to create its own records"
+		return "check the credentials and their role: reaper needs to read, write and delete entities of the targets, " +
+			"and to create its own records"
 	case errors.Is(err, store.ErrNotFound):
 		return "check project and database in --store, and that the database is of the mode that the store's name says"
 	case errors.Is(err, store.ErrMissingIndex):

@@ -65,7 +65,8 @@ func parseLine(text []byte, t config.Target) (entity, error) {
 	if l.Expires != nil {
 		at, err := time.Parse(time.RFC3339Nano, *l.Expires)
 		if err != nil {
-			return e, fmt.Errorf("expires: %q is not an instant such as 2026-11-21T00:07:30.855Z; what never expires has no expires", *l.Expires)
+			return e, fmt.Errorf("expires: %q is not an instant such as 2026-11-21T00:07:30.855Z; "+
+				"what never expires has no expires", *l.Expires)
 		}
 		e.expires = at
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -125,7 +126,7 @@ func (a *app) change(cmd *cobra.Command, change func(*generation.Record)) (err e
 	defer s.db.closeInto(&err)
 	res := switchResult{Store: s.Store.String()}
 	res.Targets, err = eachTarget(s, func(t sweep.Target) (switchedTarget, error) {
-		rec, err := sweep.Change(cmd.Context(), s.sweep, t, change)
+		rec, err := control.Change(cmd.Context(), s.sweep, t, change)
 		return switchedTarget{t.Name, rec.Paused, rec.PaceMax.String(), rec.PaceTotal.String()}, err
 	})
 	if a.json {
@@ -138,7 +139,8 @@ func (a *app) change(cmd *cobra.Command, change func(*generation.Record)) (err e
 		}
 		i := slices.IndexFunc(s.targets, func(c config.Target) bool { return c.Name == t.Name })
 		file := s.targets[i].Pace
-		fmt.Fprintf(a.stdout, "%s %s; at most %s in each range, %s in all\n", t.Name, state, said(t.Max, file.Max), said(t.Total, file.Total))
+		fmt.Fprintf(a.stdout, "%s %s; at most %s in each range, %s in all\n",
+			t.Name, state, said(t.Max, file.Max), said(t.Total, file.Total))
 	}
 	return err
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/inspect"
 )
 
 // slowPace takes a minute for what is due.
@@ -27,7 +27,7 @@ func TestPaceWhileASweepRuns(t *testing.T) {
 	ndjson, live := sessions(4000, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
 	cmd, out, _ := b.command(nil, "sweep", "--apply", "--json", "--log-level", "debug", "--log-format", "json")
-	log := b.startAndWatch(cmd, 4)
+	log := b.startAndWatch(cmd, 20)
 	go func() { // else the process waits for its log to be read
 		for {
 			if _, err := log.ReadString('\n'); err != nil {
@@ -38,7 +38,7 @@ func TestPaceWhileASweepRuns(t *testing.T) {
 	if r := b.must(nil, "pace", "--max", "5", "--total", "unlimited"); !strings.Contains(r.out, "at most 5/s in each range, unlimited in all") {
 		t.Errorf("pace: %s", r.out)
 	}
-	if st := b.status(); slices.ContainsFunc(st.Ranges, func(r sweep.RangeStatus) bool { return r.Rate == nil || *r.Rate > 5 }) {
+	if st := b.status(); slices.ContainsFunc(st.Ranges, func(r inspect.RangeStatus) bool { return r.Rate == nil || *r.Rate > 5 }) {
 		t.Errorf("a range is faster than --max 5: %+v", st.Ranges)
 	}
 	if r := b.must(nil, "pause"); !strings.Contains(r.out, "is paused") {
@@ -118,7 +118,7 @@ func TestBadPace(t *testing.T) {
 	b.write("reaper.yaml", oneTarget+"    lease: 3s\n    pace: {gate: \"http://127.0.0.1:1/\"}\n")
 	ndjson, _ := sessions(20, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
-	if r := b.run(nil, "sweep", "--apply", "--json"); r.code != exitDone || !strings.Contains(r.log, "the gate is shut") || b.result(r.out).Complete || b.result(r.out).Targets[0].Deleted > 0 {
+	if r := b.run(nil, "sweep", "--apply", "--json"); r.code != exitDone || !strings.Contains(r.log, "gate closed") || b.result(r.out).Complete || b.result(r.out).Targets[0].Deleted > 0 {
 		t.Errorf("exit code %d: %s%s", r.code, r.out, r.log)
 	}
 }

@@ -6,20 +6,18 @@ import (
 	"fmt"
 	"html/template"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/http/pprof"
 	"sync"
 	"time"
 
-	"github.com/robfig/cron/v3"
 	"github.com/spf13/cobra"
 
-	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/sweep"
-	"github.com/reaper-ttl/reaper/throttle"
 )
 
 const (
@@ -29,8 +27,8 @@ const (
 	profileTimeout = 2 * time.Minute
 	// readyTimeout bounds the look at the store that /readyz takes.
 	readyTimeout = 5 * time.Second
-	// clockEvery is how often a schedule looks at the clock.
-	clockEvery = 15 * time.Second
+	// lateTick is how late a tick may be before the daemon is not ready any more.
+	lateTick = time.Minute
 	// stuckAfter is how long a range may have due entities and no progress.
 	stuckAfter = 15 * time.Minute
 	// sayAgain is how often a daemon without --apply says that it deletes nothing.
@@ -42,9 +40,10 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Sweep on a schedule, with metrics and health",
-		Long: `Serve sweeps each target when it starts and then on its schedule, until it is told to
-stop (SIGTERM). A sweep that is still running when its next one is due goes on, and that
-one is left out. Several replicas share the ranges.
+		Long: `Serve collects without pause, until it is told to stop (SIGTERM): at each tick of the
+schedule every range at rest becomes ready; no range waits for another one. The first
+tick is at once. Several replicas share the ranges. The workers are for all targets
+together.
 
 It serves /metrics for Prometheus, /healthz (the process lives) and /readyz (the store
 answers, the records are readable, the schedule is alive) on --listen. Without --apply
@@ -56,41 +55,36 @@ it deletes nothing, and says so every hour.`,
 	}
 	addSettings(cmd.Flags(), "apply", "workers", "shutdown-grace", "schedule", "listen")
 	a.addTarget(cmd)
-	cmd.Flags().BoolVar(&later, "no-first-run", false, "wait for the schedule instead of sweeping at once")
+	cmd.Flags().BoolVar(&later, "no-first-run", false,
+		"wait for the first tick of the schedule instead of beginning at once")
 	cmd.Flags().BoolVar(&profile, "pprof", false, "serve /debug/pprof/, too")
 	return cmd
 }
 
-// A daemon sweeps on a schedule.
+// A daemon collects on a schedule, and says how it stands.
 type daemon struct {
 	*app
 	*session
-	metrics *metrics.Metrics
-
-	runs map[string]*schedule // by target
-
-	mu sync.Mutex // what the schedules say
+	metrics   *metrics.Metrics
+	collector *sweep.Daemon
+	schedules map[string]string // by target, as they were written
 }
 
-// A schedule is when a target was swept and is to be.
-type schedule struct {
-	config.Schedule
-	began, ended time.Time // of the last run
-	due          time.Time // of the next one
-	expired      int64     // by the last run
-	err          string
-}
-
-func newDaemon(a *app, s *session, m *metrics.Metrics) *daemon {
-	d := &daemon{app: a, session: s, metrics: m, runs: map[string]*schedule{}}
+// newDaemon returns a daemon for the targets of a session. First says that the first
+// tick is at once.
+func newDaemon(a *app, s *session, m *metrics.Metrics, first bool) *daemon {
+	d := &daemon{app: a, session: s, metrics: m, schedules: map[string]string{}}
 	s.sweep.Metrics = m
-	for _, t := range s.targets {
-		plan := &schedule{Schedule: t.Schedule, due: d.clock()}
-		if plan.IsZero() {
-			plan.Schedule = s.Schedule
+	for i, t := range s.targets {
+		schedule := t.Schedule
+		if schedule.IsZero() {
+			schedule = s.Schedule
 		}
-		d.runs[t.Name] = plan
+		d.schedules[t.Name] = schedule.String()
+		s.sweep.Targets[i].Next = schedule.Next
+		s.sweep.Targets[i].Watchdog = &metrics.Watchdog{Patience: stuckAfter}
 	}
+	d.collector = sweep.NewDaemon(s.sweep, first)
 	return d
 }
 
@@ -106,7 +100,8 @@ func (a *app) serve(cmd *cobra.Command, later, profile bool) (err error) {
 	for _, t := range s.targets {
 		names = append(names, t.Name)
 	}
-	d := newDaemon(a, s, metrics.New(metrics.Options{Targets: names, Version: buildVersion(), Apply: s.Apply}))
+	m := metrics.New(metrics.Options{Targets: names, Version: buildVersion(), Apply: s.Apply})
+	d := newDaemon(a, s, m, !later)
 
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
@@ -116,13 +111,14 @@ func (a *app) serve(cmd *cobra.Command, later, profile bool) (err error) {
 	if profile {
 		writing = profileTimeout
 	}
-	server := &http.Server{Handler: d.handler(profile), ReadHeaderTimeout: httpTimeout, ReadTimeout: httpTimeout, WriteTimeout: writing, IdleTimeout: time.Minute,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
+	server := &http.Server{Handler: d.handler(profile), ReadHeaderTimeout: httpTimeout, ReadTimeout: httpTimeout,
+		WriteTimeout: writing, IdleTimeout: time.Minute, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	s.log.InfoContext(ctx, "serving", "address", listener.Addr().String(), "apply", s.Apply, "targets", names)
+	address := listener.Addr().String()
+	s.log.InfoContext(ctx, "serving", "address", address, "apply", s.Apply, "targets", names)
 
-	d.work(ctx, later)
+	d.work(ctx)
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err = server.Shutdown(stopping); errors.Is(err, context.DeadlineExceeded) {
@@ -135,71 +131,19 @@ func (a *app) serve(cmd *cobra.Command, later, profile bool) (err error) {
 	return err
 }
 
-// work sweeps on schedule until ctx is done, and returns when the last sweep has
-// ended.
-func (d *daemon) work(ctx context.Context, later bool) {
+// work collects until ctx is done, and returns when everything is saved and given
+// back.
+func (d *daemon) work(ctx context.Context) {
 	var all sync.WaitGroup
-	for _, target := range d.session.sweep.Targets {
-		target.Watchdog = &metrics.Watchdog{Patience: stuckAfter}
-		all.Go(func() { d.keepSweeping(ctx, d.runs[target.Name], target, later) })
-	}
 	if !d.Apply {
 		all.Go(func() { d.remind(ctx) })
 	}
+	d.collector.Run(ctx)
 	all.Wait()
 }
 
 // clock returns the time that schedules go by: the wall's alone.
 func (d *daemon) clock() time.Time { return d.now().Round(0) }
-
-// keepSweeping sweeps one target, on its schedule. A sweep that is still running
-// when the next one is due goes on, and that one is left out.
-func (d *daemon) keepSweeping(ctx context.Context, plan *schedule, t sweep.Target, later bool) {
-	log := d.log.With("target", t.Name)
-	job := cron.Recover(cronLog{log})(cron.FuncJob(func() { d.sweepOne(ctx, plan, t) }))
-	for first := !later; ctx.Err() == nil; first = false {
-		if first || d.awaitTurn(ctx, plan) {
-			job.Run()
-			if missed := plan.Next(plan.began); missed.Before(plan.ended) {
-				log.WarnContext(ctx, "a sweep is left out: the one before it was still running", "due", missed)
-			}
-		}
-	}
-}
-
-// awaitTurn waits until the next sweep is due, and reports whether it is. It looks
-// at the clock again and again: one that is put back by an hour must not cost an
-// hour of sweeps, as it would where the wait is reckoned once.
-func (d *daemon) awaitTurn(ctx context.Context, plan *schedule) bool {
-	now := d.clock()
-	for due := plan.Next(now); now.Before(due); {
-		d.mu.Lock()
-		plan.due = due
-		d.mu.Unlock()
-		if throttle.Sleep(ctx, min(due.Sub(now), clockEvery)) != nil {
-			return false
-		}
-		before := now
-		if now = d.clock(); now.Before(before) {
-			due = plan.Next(now)
-		}
-	}
-	return true
-}
-
-// sweepOne sweeps one target.
-func (d *daemon) sweepOne(ctx context.Context, plan *schedule, t sweep.Target) {
-	d.mu.Lock()
-	plan.began = d.clock()
-	d.mu.Unlock()
-	c := d.session.sweep
-	c.Targets = []sweep.Target{t}
-	res := sweep.Run(ctx, c)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	plan.ended = d.clock()
-	plan.expired, plan.err = res.Targets[0].Expired, res.Targets[0].Error
-}
 
 // remind says again and again that nothing is deleted.
 func (d *daemon) remind(ctx context.Context) {
@@ -211,11 +155,10 @@ func (d *daemon) remind(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		d.mu.Lock()
-		for name, plan := range d.runs {
-			d.log.WarnContext(ctx, "nothing is deleted without --apply", "target", name, "would_delete", plan.expired)
+		for _, st := range d.collector.States() {
+			d.log.WarnContext(ctx, "nothing is deleted without --apply",
+				"target", st.Target, "would_delete", st.Expired)
 		}
-		d.mu.Unlock()
 	}
 }
 
@@ -234,10 +177,9 @@ func (d *daemon) handler(profile bool) http.Handler {
 		fmt.Fprintln(w, "ok")
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_ = front.Execute(w, map[string]any{"Store": d.Store.String(), "Apply": d.Apply, "Version": buildVersion(), "Runs": d.runs, "Pprof": profile})
+		_ = front.Execute(w, map[string]any{"Store": d.Store.String(), "Apply": d.Apply, "Version": buildVersion(),
+			"Rows": d.rows(), "Pprof": profile})
 	})
 	if profile {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -259,45 +201,68 @@ func (d *daemon) ready(ctx context.Context) error {
 			all = append(all, fmt.Errorf("target %s: %w", t.Name, err))
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	now := d.clock()
-	for name, plan := range d.runs {
-		if idle := !plan.began.After(plan.ended); idle && now.Sub(plan.due) > time.Minute {
-			all = append(all, fmt.Errorf("target %s: its sweep was due at %s and did not begin", name, plan.due.UTC().Format(time.RFC3339)))
+	for _, st := range d.collector.States() {
+		if d.clock().Sub(st.Next) > lateTick {
+			all = append(all, fmt.Errorf("target %s: its tick of %s did not come%s",
+				st.Target, timeText(st.Next), orErr(st.Err)))
 		}
 	}
 	return errors.Join(all...)
 }
 
+// orErr adds the error of a target to a sentence, if there is one.
+func orErr(text string) string {
+	if text == "" {
+		return ""
+	}
+	return ": " + text
+}
+
+// A row is how one target stands, in the words of the front page.
+type row struct {
+	Target, Schedule, SweptTo, OldestDue, Behind, Rate string
+	Working                                            int
+	Gone, Held, Tick, Next, Err                        string
+}
+
+// rows describes the targets for the front page.
+func (d *daemon) rows() (list []row) {
+	for _, st := range d.collector.States() {
+		one := row{Target: st.Target, Schedule: d.schedules[st.Target], SweptTo: timeText(st.SweptTo),
+			OldestDue: "nothing is due", Rate: fmt.Sprintf("%.4g/s", st.Rate), Working: st.Working,
+			Gone: grouped(st.Deleted), Held: string(st.Held),
+			Tick: timeText(st.Tick), Next: timeText(st.Next), Err: st.Err}
+		if !st.OldestDue.IsZero() {
+			one.OldestDue, one.Behind = timeText(st.OldestDue), age(d.clock().Sub(st.OldestDue))
+		}
+		if math.IsInf(st.Rate, 1) {
+			one.Rate = "unlimited"
+		}
+		if !d.Apply {
+			one.Gone = grouped(st.Expired)
+		}
+		list = append(list, one)
+	}
+	return list
+}
+
+// timeText shows an instant on the front page.
+func timeText(t time.Time) string {
+	if t.IsZero() {
+		return "not yet"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
 var front = template.Must(template.New("front").Parse(`<!DOCTYPE html>
 <html lang="en"><title>Reaper</title><h1>Reaper {{.Version}}</h1>
 <p>{{.Store}}, {{if .Apply}}deletes for real{{else}}deletes nothing (no --apply){{end}}</p>
-<table><tr><th>target<th>schedule (UTC)<th>last sweep ended<th>found due<th>error</tr>
-{{range $name, $run := .Runs}}<tr><td>{{$name}}<td>{{$run.Schedule}}<td>{{$run.Ended}}<td>{{$run.Expired}}<td>{{$run.Err}}</tr>
+<table><tr><th>target<th>schedule (UTC)<th>swept up to<th>oldest due<th>behind<th>rate<th>working ranges
+<th>{{if .Apply}}deleted{{else}}would be deleted{{end}}<th>held<th>last tick<th>next tick<th>error</tr>
+{{range .Rows}}<tr><td>{{.Target}}<td>{{.Schedule}}<td>{{.SweptTo}}<td>{{.OldestDue}}<td>{{.Behind}}<td>{{.Rate}}
+<td>{{.Working}}
+<td>{{.Gone}}<td>{{.Held}}<td>{{.Tick}}<td>{{.Next}}<td>{{.Err}}</tr>
 {{end}}</table>
-<p><a href="/metrics">metrics</a> <a href="/healthz">health</a> <a href="/readyz">readiness</a>{{if .Pprof}} <a href="/debug/pprof/">profiles</a>{{end}}</p></html>
+<p><a href="/metrics">metrics</a> <a href="/healthz">health</a> <a href="/readyz">readiness</a>
+{{if .Pprof}}<a href="/debug/pprof/">profiles</a>{{end}}</p></html>
 `))
-
-// Ended, Expired and Err are for the front page.
-func (s *schedule) Ended() string {
-	if s.ended.IsZero() {
-		return "not yet"
-	}
-	return s.ended.UTC().Format(time.RFC3339)
-}
-
-// Expired is how many entities the last run found due.
-func (s *schedule) Expired() string { return grouped(s.expired) }
-
-// Err is why the last run failed.
-func (s *schedule) Err() string { return s.err }
-
-// cronLog passes on what the scheduler's library has to say.
-type cronLog struct{ log *slog.Logger }
-
-func (c cronLog) Info(msg string, pairs ...any) { c.log.Debug(msg, pairs...) }
-
-func (c cronLog) Error(err error, msg string, pairs ...any) {
-	c.log.Error("a sweep ended in an internal error, please report it: "+msg, append(pairs, "error", err)...)
-}

@@ -10,7 +10,7 @@ import (
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
-	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/sweep/plan"
 )
 
 // A stampResult is what stamp --json prints.
@@ -81,14 +81,16 @@ func (a *app) parseInstant(s string) (time.Time, error) {
 	}
 	d, err := config.Duration(s)
 	if err != nil {
-		return time.Time{}, wrongUsage("%q is neither an instant such as 2026-11-21T00:07:30.855Z nor a time from now such as 7d", s)
+		return time.Time{}, wrongUsage("%q is neither an instant such as 2026-11-21T00:07:30.855Z "+
+			"nor a time from now such as 7d", s)
 	}
 	return a.now().Add(d), nil
 }
 
 // currentStamper asks the store what the writer of an entity stamps with at present. Without a
 // store that is the nursery.
-func (a *app) currentStamper(cmd *cobra.Command, nursery generation.Stamper, id string) (s generation.Stamper, err error) {
+func (a *app) currentStamper(cmd *cobra.Command, nursery generation.Stamper, id string) (
+	s generation.Stamper, err error) {
 	c, _, err := a.load(cmd)
 	if err != nil {
 		return s, err
@@ -114,7 +116,7 @@ func (a *app) currentStamper(cmd *cobra.Command, nursery generation.Stamper, id 
 	defer db.closeInto(&err)
 	rec, now, err := generation.Load(cmd.Context(), db.Store, targets[0].Name)
 	if errors.Is(err, generation.ErrMissing) {
-		rec, err = sweep.FirstRecord(sweepTarget(targets[0]), a.now()), nil
+		rec, err = plan.First(sweepTarget(targets[0]).Rules(), a.now()), nil
 	}
 	if err != nil {
 		return s, withHint(err)

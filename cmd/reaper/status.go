@@ -3,20 +3,23 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // A statusResult is what status --json prints.
 type statusResult struct {
-	Store   string               `json:"store"`
-	Now     time.Time            `json:"now"`
-	Targets []sweep.TargetStatus `json:"targets"`
+	Store   string                 `json:"store"`
+	Now     time.Time              `json:"now"`
+	Targets []inspect.TargetStatus `json:"targets"`
 }
 
 func (a *app) statusCommand() *cobra.Command {
@@ -24,9 +27,9 @@ func (a *app) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Generations, ranges, cursors, delays",
-		Long: `Status shows where each target stands: its generations, how long its oldest due
-entity has been waiting, and for each range where its cursor stands and who holds
-it. It writes nothing and costs a query for each range.`,
+		Long: `Status shows where each target stands: up to when it is swept, how long its oldest
+due entity has been waiting, who works on it, its generations, and for each range where
+its cursor stands and who holds it. It writes nothing and costs a query for each range.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.status(cmd, all) },
 	}
@@ -44,7 +47,9 @@ func (a *app) status(cmd *cobra.Command, all bool) (err error) {
 	}
 	defer s.db.closeInto(&err)
 	res := statusResult{Store: s.Store.String(), Now: a.now().UTC()}
-	res.Targets, err = eachTarget(s, func(t sweep.Target) (sweep.TargetStatus, error) { return sweep.Status(cmd.Context(), s.sweep, t) })
+	res.Targets, err = eachTarget(s, func(t sweep.Target) (inspect.TargetStatus, error) {
+		return inspect.Status(cmd.Context(), s.sweep, t)
+	})
 	if a.json {
 		return errors.Join(a.printJSON(res), err)
 	}
@@ -59,20 +64,66 @@ func (a *app) status(cmd *cobra.Command, all bool) (err error) {
 	return err
 }
 
-func (a *app) printStatus(t sweep.TargetStatus, now time.Time, all bool) error {
+func (a *app) printStatus(t inspect.TargetStatus, now time.Time, all bool) error {
+	fmt.Fprintf(a.stdout, "%s (layout %s)\n", t.Name, t.Layout)
+	if len(t.Ranges) == 0 {
+		fmt.Fprintln(a.stdout, "  nobody has loaded or swept it yet")
+		printHeld(a.stdout, t)
+		return nil
+	}
+	printWork(a.stdout, t, now)
+	if err := printGenerationStates(a.stdout, t); err != nil {
+		return err
+	}
+	return printRanges(a.stdout, t, all)
+}
+
+// printWork says what there is to do in a target, and who is at it.
+func printWork(w io.Writer, t inspect.TargetStatus, now time.Time) {
 	var deleted int64
 	for _, r := range t.Ranges {
 		deleted += r.Deleted
 	}
-	fmt.Fprintf(a.stdout, "%s (layout %s)\n", t.Name, t.Layout)
-	if len(t.Ranges) == 0 {
-		fmt.Fprintln(a.stdout, "  nobody has loaded or swept it yet")
-		return nil
+	fmt.Fprintf(w, "  swept up to %s\n", when(t.SweptTo, now, "-"))
+	fmt.Fprintf(w, "  oldest due: %s\n", when(t.OldestDue, now, "nothing is due"))
+	if t.OldestDue != nil {
+		fmt.Fprintf(w, "  behind:     %s\n", age(now.Sub(*t.OldestDue)))
 	}
-	fmt.Fprintf(a.stdout, "  oldest due:  %s\n", when(t.OldestDue, now, "nothing is due"))
-	fmt.Fprintf(a.stdout, "  last sweep:  %s\n", when(t.LastSweep, now, "none came to its end in every range yet"))
-	fmt.Fprintf(a.stdout, "  deleted:     %s since the records began\n", grouped(deleted))
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	printHeld(w, t)
+	rate := fmt.Sprintf("%.4g/s", t.Rate)
+	if t.Unlimited {
+		rate = "unlimited"
+	}
+	fmt.Fprintf(w, "  rate now:   %s\n", rate)
+	if len(t.Workers) == 0 {
+		fmt.Fprintln(w, "  at work:    nobody is at work now")
+	}
+	for i, worker := range t.Workers {
+		label := "at work:"
+		if i > 0 {
+			label = ""
+		}
+		seen := age(now.Sub(worker.Seen))
+		fmt.Fprintf(w, "  %-12s%s (ranges: %d, seen %s ago)\n", label, worker.Owner, worker.Ranges, seen)
+	}
+	fmt.Fprintf(w, "  deleted:    %s since the records began\n", grouped(deleted))
+}
+
+// printHeld says why nothing is deleted at present.
+func printHeld(w io.Writer, t inspect.TargetStatus) {
+	switch throttle.Reason(t.Held) {
+	case "":
+	case throttle.ReasonPaused:
+		fmt.Fprintln(w, "  held:       by pause, until reaper resume")
+	case throttle.ReasonGate:
+		fmt.Fprintln(w, "  held:       by its gate, until that opens")
+	default:
+		fmt.Fprintf(w, "  held:       by %s\n", t.Held)
+	}
+}
+
+func printGenerationStates(out io.Writer, t inspect.TargetStatus) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if len(t.Generations) > 0 { // not of timestamps
 		fmt.Fprintln(w, "  generation\tstate\tshards\topened\tsealed")
 	}
@@ -83,11 +134,13 @@ func (a *app) printStatus(t sweep.TargetStatus, now time.Time, all bool) error {
 		}
 		fmt.Fprintf(w, "  %s\t%s\t%d\t%s\t%s\n", name, g.State, g.Shards, instant(&g.Opened), instant(g.Sealed))
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
+	return w.Flush()
+}
+
+// printRanges lists the ranges that are held or were worked on, or all of them.
+func printRanges(out io.Writer, t inspect.TargetStatus, all bool) error {
 	idle := 0
-	shown := slices.DeleteFunc(slices.Clone(t.Ranges), func(r sweep.RangeStatus) bool {
+	shown := slices.DeleteFunc(slices.Clone(t.Ranges), func(r inspect.RangeStatus) bool {
 		hide := !all && r.Owner == "" && r.Deleted == 0
 		if hide {
 			idle++
@@ -95,7 +148,7 @@ func (a *app) printStatus(t sweep.TargetStatus, now time.Time, all bool) error {
 		return hide
 	})
 	if len(shown) > 0 {
-		w = tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(w, "  namespace\trange\tposition\tdeleted\trate\theld back by\theld by")
 		for _, r := range shown {
 			rate := "unlimited"
@@ -114,7 +167,7 @@ func (a *app) printStatus(t sweep.TargetStatus, now time.Time, all bool) error {
 		}
 	}
 	if idle > 0 {
-		fmt.Fprintf(a.stdout, "  and %d ranges that nobody holds and nothing was deleted from (--all lists them)\n", idle)
+		fmt.Fprintf(out, "  and %d ranges that nobody holds and nothing was deleted from (--all lists them)\n", idle)
 	}
 	return nil
 }
@@ -130,9 +183,14 @@ func when(t *time.Time, now time.Time, none string) string {
 	if t == nil {
 		return none
 	}
-	age := now.Sub(*t).Round(time.Second)
-	if days := int(age.Hours() / 24); days >= 2 {
-		return fmt.Sprintf("%s (%d days ago)", t.Format(time.RFC3339), days)
+	return fmt.Sprintf("%s (%s ago)", instant(t), age(now.Sub(*t)))
+}
+
+// age shows how long ago something was.
+func age(d time.Duration) string {
+	d = max(0, d.Round(time.Second)) // what the store's clock says may lie ahead a little
+	if days := int(d.Hours() / 24); days >= 2 {
+		return fmt.Sprintf("%d days", days)
 	}
-	return fmt.Sprintf("%s (%v ago)", t.Format(time.RFC3339), age)
+	return d.String()
 }

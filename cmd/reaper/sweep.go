@@ -15,6 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 func (a *app) sweepCommand() *cobra.Command {
@@ -39,7 +40,8 @@ the ranges, and the next sweep goes on where the last one stopped.`,
 	a.addTarget(cmd)
 	a.addJSON(cmd)
 	cmd.Flags().BoolVar(&yes, "yes", false, "go on although more is due than the targets' limits allow")
-	cmd.Flags().BoolVar(&failIncomplete, "fail-incomplete", false, "exit with code 3 where the sweep was stopped before its end")
+	cmd.Flags().BoolVar(&failIncomplete, "fail-incomplete", false,
+		"exit with code 3 where the sweep was stopped before its end")
 	return cmd
 }
 
@@ -85,7 +87,8 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete, yes bool) (err error) {
 func caution(c config.Config, targets []config.Target, log *slog.Logger) {
 	for _, t := range targets {
 		if t.Guard == store.GuardNone && c.Store.Driver == config.Datastore {
-			log.Warn("guard none: deletes go by what the scan saw; an entity that is changed or created anew in between is lost", "target", t.Name)
+			log.Warn("guard none: deletes go by what the scan saw; "+
+				"an entity that is changed or created anew in between is lost", "target", t.Name)
 		}
 	}
 }
@@ -104,6 +107,25 @@ func (a *app) push(ctx context.Context, c config.Config, res sweep.Result, log *
 	if err := (metrics.Pusher{URL: c.Pushgateway, Task: metrics.Task(os.Getenv)}).Push(ctx, runs...); err != nil {
 		log.WarnContext(ctx, "cannot push metrics", "error", err)
 	}
+}
+
+// brake names for people what holds a target.
+func brake(held string) string {
+	switch throttle.Reason(held) {
+	case throttle.ReasonPaused:
+		return "pause"
+	case throttle.ReasonRecord:
+		return "its target record, which cannot be read"
+	}
+	return held
+}
+
+// sinceHeld says what was deleted of a target that is held.
+func sinceHeld(t sweep.TargetResult) string {
+	if t.Deleted == 0 {
+		return "nothing was deleted"
+	}
+	return grouped(t.Deleted) + " were deleted before"
 }
 
 // pushTimeout bounds how long the end of a sweep waits for a Pushgateway.
@@ -142,17 +164,23 @@ func (a *app) printSweep(res sweep.Result) error {
 		return err
 	}
 	for _, t := range res.Targets {
+		if t.Held != "" {
+			fmt.Fprintf(a.stdout, "%s: held by %s: %s\n", t.Name, brake(t.Held), sinceHeld(t))
+		}
 		if t.Suspect+t.Malformed > 0 {
-			fmt.Fprintf(a.stdout, "%s: kept %s suspect (implausibly old) and %s malformed\n", t.Name, grouped(t.Suspect), grouped(t.Malformed))
+			fmt.Fprintf(a.stdout, "%s: kept %s suspect (implausibly old) and %s malformed\n",
+				t.Name, grouped(t.Suspect), grouped(t.Malformed))
 		}
 		if t.EmptyIndex {
-			fmt.Fprintf(a.stdout, "%s: holds entities, but none has an entry in any range: check the property's name and index\n", t.Name)
+			fmt.Fprintf(a.stdout, "%s: holds entities, but none has an entry in any range: "+
+				"check the property's name and index\n", t.Name)
 		}
 	}
 	switch {
 	case res.Failed(): // the error says what there is to say
 	case !res.Complete:
-		fmt.Fprintln(a.stdout, "not complete: stopped before the end, or kept back by other writers; the next sweep goes on from here")
+		fmt.Fprintln(a.stdout, "not complete: stopped before the end, or kept back by other writers; "+
+			"the next sweep goes on from here")
 	case !res.Apply:
 		fmt.Fprintln(a.stdout, "nothing was deleted: this was a dry run. Delete with --apply")
 	}

@@ -50,7 +50,8 @@ func New(server string, seed uint64) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for clients of %s: %w", server, err)
 	}
-	p := &Proxy{server: server, listener: l, rand: rand.New(rand.NewPCG(seed, 0)), changed: make(chan struct{}), links: map[*link]struct{}{}}
+	p := &Proxy{server: server, listener: l, rand: rand.New(rand.NewPCG(seed, 0)), changed: make(chan struct{}),
+		links: map[*link]struct{}{}}
 	p.running.Add(1)
 	go p.accept()
 	return p, nil

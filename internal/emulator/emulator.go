@@ -178,7 +178,8 @@ func findLauncher(ctx context.Context) (string, error) {
 		}
 		return path, nil
 	}
-	roots := []string{"/usr/lib/google-cloud-sdk", "/usr/share/google-cloud-sdk", "/opt/google-cloud-sdk", "/google-cloud-sdk"}
+	roots := []string{"/usr/lib/google-cloud-sdk", "/usr/share/google-cloud-sdk", "/opt/google-cloud-sdk",
+		"/google-cloud-sdk"}
 	if home, err := os.UserHomeDir(); err == nil {
 		roots = append(roots, filepath.Join(home, "google-cloud-sdk"))
 	}
@@ -195,7 +196,8 @@ func findLauncher(ctx context.Context) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("no launcher under %s: install the Google Cloud CLI's component cloud-firestore-emulator, or set %s",
+	return "", fmt.Errorf("no launcher under %s: "+
+		"install the Google Cloud CLI's component cloud-firestore-emulator, or set %s",
 		strings.Join(roots, ", "), launcherEnv)
 }
 

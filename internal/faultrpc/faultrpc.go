@@ -102,7 +102,10 @@ func (i *Injector) Methods() []string {
 }
 
 // Intercept is the interceptor.
-func (i *Injector) Intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (i *Injector) Intercept(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	name := method[strings.LastIndexByte(method, '/')+1:]
 	f := i.next(name, req)
 	err := f.around(ctx, req, reply, func() error { return invoke(ctx, method, req, reply, cc, opts...) })
@@ -117,7 +120,10 @@ func (i *Injector) record(method string, req any, code codes.Code) {
 }
 
 // InterceptStream is the interceptor of streams.
-func (i *Injector) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (i *Injector) InterceptStream(
+	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer,
+	opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	s, err := streamer(ctx, desc, cc, method, opts...)
 	return &stream{ClientStream: s, injector: i, method: method[strings.LastIndexByte(method, '/')+1:]}, err
 }

@@ -73,30 +73,44 @@ func items(now time.Time) map[string]item {
 	first, last := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)
 	all := map[string]item{
 		"instant": {DueInstant, past}, "instant of this moment": {DueInstant, now}, "instant to come": {LiveInstant, future},
-		"instant of 9999": {LiveInstant, last}, "instant of 1970": {AncientInstant, epoch}, "instant before 1970": {AncientInstant, epoch.Add(-time.Microsecond)},
-		"instant of year 1": {AncientInstant, first},
+		"instant of 9999": {LiveInstant, last}, "instant of 1970": {AncientInstant, epoch},
+		"instant before 1970": {AncientInstant, epoch.Add(-time.Microsecond)},
+		"instant of year 1":   {AncientInstant, first},
 
-		"key": {DueKey, key(past)}, "key to come": {LiveKey, key(future)}, "key of 9999": {LiveKey, key(last)}, "key of 1970": {AncientKey, key(epoch)},
+		"key": {DueKey, key(past)}, "key to come": {LiveKey, key(future)}, "key of 9999": {LiveKey, key(last)},
+		"key of 1970":   {AncientKey, key(epoch)},
 		"key of year 1": {AncientKey, key(first)},
 
 		"null": {Never, nil}, "true": {Junk, true}, "false": {Junk, false},
-		"integer 0": {Junk, int64(0)}, "integer of seconds": {Junk, past.Unix()}, "integer of milliseconds": {Junk, past.UnixMilli()},
+		"integer 0": {Junk, int64(0)}, "integer of seconds": {Junk, past.Unix()},
+		"integer of milliseconds": {Junk, past.UnixMilli()},
 		"integer of microseconds": {Junk, past.UnixMicro()}, "integer of nanoseconds": {Junk, past.UnixNano()},
 		"least integer": {Junk, int64(math.MinInt64)}, "greatest integer": {Junk, int64(math.MaxInt64)},
-		"double of seconds": {Junk, float64(past.Unix())}, "double of microseconds": {Junk, float64(past.UnixMicro())}, "fraction": {Junk, 0.5},
-		"minus zero": {Junk, math.Copysign(0, -1)}, "nan": {Junk, math.NaN()}, "infinity": {Junk, math.Inf(1)}, "minus infinity": {Junk, math.Inf(-1)},
-		"bytes of a key": {Junk, []byte(key(past))}, "no bytes": {Junk, []byte{}}, "place": {Junk, place(48.1)}, "reference": {Junk, reference{}},
-		"no list": {Junk, []any{}}, "list of instants": {Junk, []any{past, past.Add(-time.Minute)}}, "list of an instant": {Junk, []any{past}},
-		"list of keys": {Junk, []any{key(past), key(past.Add(-time.Minute))}}, "list of a key": {Junk, []any{key(past)}},
-		"list of all":       {Junk, []any{nil, false, past.UnixMicro(), past, key(past), 0.5}},
-		"map of an instant": {Junk, fields{"expires": past, "seconds": past.Unix()}}, "map of a key": {Junk, fields{"expiry_key": key(past)}}, "no map": {Junk, fields{}},
+		"double of seconds": {Junk, float64(past.Unix())}, "double of microseconds": {Junk, float64(past.UnixMicro())},
+		"fraction":   {Junk, 0.5},
+		"minus zero": {Junk, math.Copysign(0, -1)}, "nan": {Junk, math.NaN()}, "infinity": {Junk, math.Inf(1)},
+		"minus infinity": {Junk, math.Inf(-1)},
+		"bytes of a key": {Junk, []byte(key(past))}, "no bytes": {Junk, []byte{}}, "place": {Junk, place(48.1)},
+		"reference": {Junk, reference{}},
+		"no list":   {Junk, []any{}}, "list of instants": {Junk, []any{past, past.Add(-time.Minute)}},
+		"list of an instant": {Junk, []any{past}},
+		"list of keys":       {Junk, []any{key(past), key(past.Add(-time.Minute))}},
+		"list of a key":      {Junk, []any{key(past)}},
+		"list of all":        {Junk, []any{nil, false, past.UnixMicro(), past, key(past), 0.5}},
+		"map of an instant":  {Junk, fields{"expires": past, "seconds": past.Unix()}},
+		"map of a key":       {Junk, fields{"expiry_key": key(past)}}, "no map": {Junk, fields{}},
 	}
 	for name, text := range map[string]string{
-		"empty": "", "space": " ", "nul": "\x00", "date": past.Format(time.RFC3339Nano), "seconds": "00000000.0003." + past.Format("20060102T150405Z"),
-		"lower case": strings.ToLower(key(past)), "too long": key(past) + "x", "too short": key(past)[:33], "with a space": " " + key(past), "with a line": key(past) + "\n",
-		"another zone": strings.TrimSuffix(key(past), "Z") + "+", "signed": "+" + key(past)[1:], "without leading zeros": "0.3." + past.Format("20060102T150405.000Z"),
-		"30 February": "00000000.0003.20260230T000000.000Z", "hour 24": "00000000.0003.20260101T240000.000Z", "year 0": "00000000.0003.00000101T000000.000Z",
-		"other digits": "00000000.0003.2026110１T0000.000Z", "much too long": key(past) + strings.Repeat("x", 1466), "word": "tomorrow", "last": "\U0010ffff",
+		"empty": "", "space": " ", "nul": "\x00", "date": past.Format(time.RFC3339Nano),
+		"seconds":    "00000000.0003." + past.Format("20060102T150405Z"),
+		"lower case": strings.ToLower(key(past)), "too long": key(past) + "x", "too short": key(past)[:33],
+		"with a space": " " + key(past), "with a line": key(past) + "\n",
+		"another zone": strings.TrimSuffix(key(past), "Z") + "+", "signed": "+" + key(past)[1:],
+		"without leading zeros": "0.3." + past.Format("20060102T150405.000Z"),
+		"30 February":           "00000000.0003.20260230T000000.000Z",
+		"hour 24":               "00000000.0003.20260101T240000.000Z", "year 0": "00000000.0003.00000101T000000.000Z",
+		"other digits": "00000000.0003.2026110１T0000.000Z", "much too long": key(past) + strings.Repeat("x", 1466),
+		"word": "tomorrow", "last": "\U0010ffff",
 	} {
 		all["text: "+name] = item{Junk, text}
 	}
@@ -120,7 +134,8 @@ func Native(t testing.TB, o Options) map[string]What {
 	out := map[string]What{}
 	var writes []*pb.Write
 	for name, it := range all {
-		doc := &pb.Document{Name: database + "/documents/" + o.Kind + "/" + name, Fields: map[string]*pb.Value{o.Property: native(it.value, database)}}
+		doc := &pb.Document{Name: database + "/documents/" + o.Kind + "/" + name,
+			Fields: map[string]*pb.Value{o.Property: native(it.value, database)}}
 		for beside, n := range o.Beside {
 			doc.Fields[beside] = native(n, database)
 		}
@@ -175,7 +190,8 @@ func native(value any, database string) *pb.Value {
 // default namespace, and returns what each is, by the name in its key.
 func Datastore(t testing.TB, o Options) map[string]What {
 	t.Helper()
-	client, err := datastore.NewClient(t.Context(), o.Project, option.WithGRPCConn(dial(t, o.Host)), option.WithoutAuthentication())
+	client, err := datastore.NewClient(t.Context(), o.Project, option.WithGRPCConn(dial(t, o.Host)),
+		option.WithoutAuthentication())
 	if err != nil {
 		t.Fatal(err)
 	}

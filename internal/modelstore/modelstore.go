@@ -36,7 +36,8 @@ type Store struct {
 	Before, After func(context.Context, Call) error
 
 	mu      sync.Mutex
-	rows    map[place]map[string]store.Entity // by target kind and namespace, then by key
+	rows    map[place]map[string]store.Entity    // by target kind and namespace, then by key
+	shards  map[place]map[string]map[string]bool // keys by their expiry's first bytes, so that a scan need not go over all
 	records map[store.RecordSort]map[string]store.Record
 	writes  int
 }
@@ -45,7 +46,10 @@ type place struct{ kind, namespace string }
 
 // New returns an empty store that goes by the given clock.
 func New(now func() time.Time) *Store {
-	return &Store{Now: now, rows: map[place]map[string]store.Entity{}, records: map[store.RecordSort]map[string]store.Record{}}
+	return &Store{
+		Now: now, rows: map[place]map[string]store.Entity{}, shards: map[place]map[string]map[string]bool{},
+		records: map[store.RecordSort]map[string]store.Record{},
+	}
 }
 
 // Writes returns how many calls changed anything so far.
@@ -113,7 +117,7 @@ func (s *Store) Put(_ context.Context, t store.Target, namespace string, entitie
 		s.rows[at] = map[string]store.Entity{}
 	}
 	for _, e := range entities {
-		s.rows[at][Key(e)] = e
+		s.set(at, Key(e), e)
 	}
 	s.writes++
 	return nil
@@ -123,12 +127,53 @@ func (s *Store) Put(_ context.Context, t store.Target, namespace string, entitie
 func (s *Store) Remove(kind, namespace, key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.rows[place{kind, namespace}], key)
+	s.remove(place{kind, namespace}, key)
 	s.writes++
 }
 
+// shardBytes is how much of an expiry key says in which range it lies.
+const shardBytes = len("00000001.0000")
+
+func shardOf(v store.Value) string { return v.Text[:min(len(v.Text), shardBytes)] }
+
+func (s *Store) set(at place, key string, e store.Entity) {
+	s.remove(at, key)
+	s.rows[at][key] = e
+	if s.shards[at] == nil {
+		s.shards[at] = map[string]map[string]bool{}
+	}
+	shard := shardOf(e.Expiry)
+	if s.shards[at][shard] == nil {
+		s.shards[at][shard] = map[string]bool{}
+	}
+	s.shards[at][shard][key] = true
+}
+
+func (s *Store) remove(at place, key string) {
+	if e, ok := s.rows[at][key]; ok {
+		delete(s.shards[at][shardOf(e.Expiry)], key)
+		delete(s.rows[at], key)
+	}
+}
+
+// between returns the entities that a query may show, and perhaps others.
+func (s *Store) between(q store.Query) map[string]store.Entity {
+	at := place{q.Target.Kind, q.Namespace}
+	shard := shardOf(q.Lo)
+	if len(shard) < shardBytes || shard != shardOf(q.Hi) {
+		return s.rows[at]
+	}
+	some := map[string]store.Entity{}
+	for key := range s.shards[at][shard] {
+		some[key] = s.rows[at][key]
+	}
+	return some
+}
+
 // Count implements store.Counter.
-func (s *Store) Count(_ context.Context, t store.Target, namespace string, span store.Span) (n int64, err error) {
+func (s *Store) Count(
+	_ context.Context, t store.Target, namespace string, span store.Span, upTo int64,
+) (n int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.rows[place{t.Kind, namespace}] {
@@ -138,7 +183,9 @@ func (s *Store) Count(_ context.Context, t store.Target, namespace string, span 
 		if !behind(span.From, e) || span.To != (store.Point{}) && behind(span.To, e) {
 			continue
 		}
-		n++
+		if n++; n == upTo {
+			break
+		}
 	}
 	return n, nil
 }
@@ -183,7 +230,7 @@ func before(v store.Value, k string, p store.Position) bool {
 func (s *Store) Scan(ctx context.Context, q store.Query, page *store.Page) error {
 	return s.do(ctx, Call{Method: "Scan", Namespace: q.Namespace, Query: q}, func() error {
 		page.Entries, page.Next, page.SteppedOver = page.Entries[:0], nil, 0
-		for k, e := range s.rows[place{q.Target.Kind, q.Namespace}] {
+		for k, e := range s.between(q) {
 			v := e.Expiry
 			if q.Target.ShardProperty != "" && e.Shard != q.Shard {
 				continue
@@ -207,7 +254,8 @@ func (s *Store) Dispose(ctx context.Context, b *store.Batch) error {
 	c := Call{Method: "Dispose", Namespace: b.Query.Namespace, Query: b.Query, Ops: b.Ops}
 	var after []store.Outcome
 	err := s.do(ctx, c, func() error {
-		rows := s.rows[place{b.Query.Target.Kind, b.Query.Namespace}]
+		at := place{b.Query.Target.Kind, b.Query.Namespace}
+		rows := s.rows[at]
 		for i := range b.Ops {
 			op := &b.Ops[i]
 			e, ok := rows[op.Entry.Key]
@@ -221,14 +269,14 @@ func (s *Store) Dispose(ctx context.Context, b *store.Batch) error {
 				after = append(after, store.Carried)
 				if !b.DryRun {
 					e.Expiry = op.To
-					rows[op.Entry.Key] = e
+					s.set(at, op.Entry.Key, e)
 					s.writes++
 					store.Bill(ctx, store.Operations{Writes: 1})
 				}
 			default:
 				after = append(after, store.Deleted)
 				if !b.DryRun {
-					delete(rows, op.Entry.Key)
+					s.remove(at, op.Entry.Key)
 					s.writes++
 					store.Bill(ctx, store.Operations{Deletes: 1})
 				}
@@ -246,10 +294,12 @@ func (s *Store) Dispose(ctx context.Context, b *store.Batch) error {
 }
 
 // Settle implements store.Store.
-func (s *Store) Settle(ctx context.Context, q store.Query, e store.Entry, decide func(store.Value) store.Verdict) (o store.Outcome, err error) {
+func (s *Store) Settle(
+	ctx context.Context, q store.Query, e store.Entry, decide func(store.Value) store.Verdict,
+) (o store.Outcome, err error) {
 	err = s.do(ctx, Call{Method: "Settle", Namespace: q.Namespace, Query: q, Ops: []store.Op{{Entry: e}}}, func() error {
-		rows := s.rows[place{q.Target.Kind, q.Namespace}]
-		now, ok := rows[e.Key]
+		at := place{q.Target.Kind, q.Namespace}
+		now, ok := s.rows[at][e.Key]
 		if !ok {
 			o = store.Gone
 			return nil
@@ -258,11 +308,11 @@ func (s *Store) Settle(ctx context.Context, q store.Query, e store.Entry, decide
 		switch to, carry := verdict.To(); {
 		case carry:
 			now.Expiry, o = to, store.Carried
-			rows[e.Key] = now
+			s.set(at, e.Key, now)
 			s.writes++
 		case verdict == store.Delete:
 			o = store.Deleted
-			delete(rows, e.Key)
+			s.remove(at, e.Key)
 			s.writes++
 		default:
 			o = store.Kept

@@ -32,7 +32,7 @@ type NativeOptions struct {
 	ShardValues  []string `json:"shardValues"`
 	ShardNumbers []int64  `json:"shardNumbers"` // below 2^53
 
-	Documents int       `json:"documents"` // over all collections; half of them expired by Now, the others live an hour at least
+	Documents int       `json:"documents"` // over all collections; half expired by Now, the others live an hour at least
 	Now       time.Time `json:"now"`
 }
 

@@ -1,7 +1,8 @@
 // Package nodewriter writes entities with another language's client, for
 // tests: small Node programs on @google-cloud/datastore and
-// @google-cloud/firestore build the expiry keys by themselves, as docs/key-format.md describes them, after checking their code
-// against docs/key-vectors.json.
+// @google-cloud/firestore build the expiry keys by themselves, as
+// docs/key-format.md describes them, after checking their code against
+// docs/key-vectors.json.
 //
 // The invariant is that a program shares nothing with the Go packages but
 // that document, so that what [Run] and [RunNative] report is a second opinion.
@@ -105,7 +106,8 @@ func run(t testing.TB, program, env string, arguments func(vectors string) any) 
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), node, filepath.Join(dir, program+".mjs"), string(args))
-	cmd.Env = append(os.Environ(), env, "METADATA_SERVER_DETECTION=none") // the clients look for Google's machines otherwise
+	// The clients look for Google's machines otherwise.
+	cmd.Env = append(os.Environ(), env, "METADATA_SERVER_DETECTION=none")
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {

@@ -146,7 +146,9 @@ func (q Query) groups() ([][]any, error) {
 	if perQuery < 1 || perQuery > MaxPerQuery {
 		errs = append(errs, fmt.Errorf("%d shards per query; it takes 1 to %d", perQuery, MaxPerQuery))
 	}
-	for _, p := range []struct{ what, name string }{{"kind", q.Kind}, {"shard property", q.Shard}, {"time property", q.Time}} {
+	for _, p := range []struct{ what, name string }{
+		{"kind", q.Kind}, {"shard property", q.Shard}, {"time property", q.Time},
+	} {
 		if p.name == "" {
 			errs = append(errs, fmt.Errorf("the %s has no name", p.what))
 		}

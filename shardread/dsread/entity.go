@@ -77,7 +77,8 @@ func compareKeys(a, b *datastore.Key) int {
 	for i := range min(len(p), len(q)) {
 		k, l := p[i], q[i]
 		named := func(k *datastore.Key) int { return min(len(k.Name), 1) }
-		if c := cmp.Or(cmp.Compare(k.Kind, l.Kind), named(k)-named(l), cmp.Compare(k.ID, l.ID), cmp.Compare(k.Name, l.Name)); c != 0 {
+		if c := cmp.Or(cmp.Compare(k.Kind, l.Kind), named(k)-named(l), cmp.Compare(k.ID, l.ID),
+			cmp.Compare(k.Name, l.Name)); c != 0 {
 			return c
 		}
 	}

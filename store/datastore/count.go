@@ -18,8 +18,11 @@ type condition struct {
 
 // Count implements [store.Counter]. A list counts once for each element in the
 // span: the service counts rows of the index. A span over several shards takes
-// up to three queries.
-func (d *DB) Count(ctx context.Context, t store.Target, namespace string, s store.Span) (int64, error) {
+// up to three queries, of which each counts up to what the ones before have left
+// of the bound.
+func (d *DB) Count(
+	ctx context.Context, t store.Target, namespace string, s store.Span, upTo int64,
+) (int64, error) {
 	op := fmt.Sprintf("count %s of %s", t.Property, where(t, namespace))
 	pieces, err := pieces(t, s)
 	if err != nil {
@@ -34,17 +37,22 @@ func (d *DB) Count(ctx context.Context, t store.Target, namespace string, s stor
 		if t.ShardProperty != "" && conditions[len(conditions)-1].op != "=" {
 			q = q.Order(quote(t.ShardProperty)) // several shards, by the index on both
 		}
-		n, err := d.count(ctx, op, q.Order(quote(t.Property)))
+		// Where there is no bound, nothing above zero is left of it.
+		n, err := d.count(ctx, op, q.Order(quote(t.Property)), upTo-sum)
 		if err != nil {
 			return 0, err
 		}
-		sum += n
+		if sum += n; upTo > 0 && sum >= upTo {
+			break
+		}
 	}
 	return sum, nil
 }
 
-func (d *DB) count(ctx context.Context, op string, q *sdk.Query) (int64, error) {
+// count counts the rows of one query, up to a bound where that is more than zero.
+func (d *DB) count(ctx context.Context, op string, q *sdk.Query, upTo int64) (int64, error) {
 	const alias = "n"
+	ctx = withCall(ctx, &call{upTo: upTo})
 	result, err := d.client.RunAggregationQuery(ctx, q.NewAggregationQuery().WithCount(alias))
 	if err != nil {
 		return 0, d.fail(ctx, op, err)
@@ -57,9 +65,10 @@ func (d *DB) count(ctx context.Context, op string, q *sdk.Query) (int64, error) 
 }
 
 // pieces splits a span into conjunctions of conditions, one query each, which
-// do not overlap; where one is about a single shard, that condition is the last. Filters cannot compare pairs, so a span from within one shard
-// to within another is the end of the first, the shards between, and the
-// beginning of the last.
+// do not overlap; where one is about a single shard, that condition is the
+// last. Filters cannot compare pairs, so a span from within one shard to within
+// another is the end of the first, the shards between, and the beginning of the
+// last.
 func pieces(t store.Target, s store.Span) ([][]condition, error) {
 	if t.ShardProperty == "" {
 		c, err := between(t.Property, s.From.Value, s.From.After, s.To.Value, s.To.After)
@@ -98,7 +107,8 @@ func pieces(t store.Target, s store.Span) ([][]condition, error) {
 		all = append(all, c)
 	}
 	// A shard of which a part is counted apart is none of those between.
-	middle, err := between(t.ShardProperty, s.From.Shard, s.From.After || s.From.Value != open, s.To.Shard, s.To.After && s.To.Value == open)
+	middle, err := between(t.ShardProperty, s.From.Shard, s.From.After || s.From.Value != open,
+		s.To.Shard, s.To.After && s.To.Value == open)
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,8 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		database = sdk.DefaultDatabaseID
 	}
 	db := &DB{project: o.Project}
-	service := google.Service{Name: "datastore", EmulatorEnv: "DATASTORE_EMULATOR_HOST", Method: "google.datastore.v1.Datastore", Intercept: db.intercept}
+	service := google.Service{Name: "datastore", EmulatorEnv: "DATASTORE_EMULATOR_HOST",
+		Method: "google.datastore.v1.Datastore", Intercept: db.intercept}
 	opts, endpoint, err := service.Connect(o)
 	if err != nil {
 		return nil, err
@@ -54,7 +55,8 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 			return nil, fmt.Errorf("open datastore:%s at %s: %w: %w", o.Project, db.endpoint, ctx.Err(), err)
 		}
 		// It connects later, so that only credentials can be at fault here.
-		return nil, fmt.Errorf("open datastore:%s at %s: %w: %w (%s)", o.Project, db.endpoint, store.ErrDenied, err, google.Credentials)
+		return nil, fmt.Errorf("open datastore:%s at %s: %w: %w (%s)",
+			o.Project, db.endpoint, store.ErrDenied, err, google.Credentials)
 	}
 	db.client = client
 	return db, nil

@@ -274,7 +274,9 @@ func (d *DB) shown(ctx context.Context, tx *sdk.Transaction, q store.Query) (map
 
 // look reads one property of entities, whose keys the client must be able to
 // tell apart, and says which of them exist.
-func (d *DB) look(ctx context.Context, tx *sdk.Transaction, property string, keys []*sdk.Key) (cells []cell, found []bool, err error) {
+func (d *DB) look(
+	ctx context.Context, tx *sdk.Transaction, property string, keys []*sdk.Key,
+) (cells []cell, found []bool, err error) {
 	cells, found = make([]cell, len(keys)), make([]bool, len(keys))
 	for i := range cells {
 		cells[i].property, found[i] = property, true
@@ -299,7 +301,9 @@ func (d *DB) look(ctx context.Context, tx *sdk.Transaction, property string, key
 }
 
 // Settle implements [store.Store].
-func (d *DB) Settle(ctx context.Context, q store.Query, e store.Entry, decide func(store.Value) store.Verdict) (store.Outcome, error) {
+func (d *DB) Settle(
+	ctx context.Context, q store.Query, e store.Entry, decide func(store.Value) store.Verdict,
+) (store.Outcome, error) {
 	op := fmt.Sprintf("settle %s of %s", e.Key, where(q.Target, q.Namespace))
 	key, err := keyOf(q.Namespace, e)
 	if err != nil {
@@ -312,7 +316,9 @@ func (d *DB) Settle(ctx context.Context, q store.Query, e store.Entry, decide fu
 	return o, nil
 }
 
-func (d *DB) settle(ctx context.Context, t store.Target, key *sdk.Key, decide func(store.Value) store.Verdict) (store.Outcome, error) {
+func (d *DB) settle(
+	ctx context.Context, t store.Target, key *sdk.Key, decide func(store.Value) store.Verdict,
+) (store.Outcome, error) {
 	ctx = withCall(ctx, &call{mask: t.Property})
 	tx, err := d.begin(ctx)
 	if err != nil {

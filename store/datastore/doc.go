@@ -55,8 +55,9 @@
 // (first the rest at the same value, then what is later). A dispose with lookup
 // is one read for each entity and one delete for each that goes; with query one
 // read, and one more for each entity that the index no longer shows. Count is a
-// read for every 1,000 entries, Load one for each record, Dump and Put one for
-// each entity.
+// read for every 1,000 entries that it counts up to its bound, and at least one
+// for each of the up to three queries that it takes. Load is a read for each
+// record; Dump is a read, and Put a write, for each entity.
 //
 // # Databases and emulators
 //

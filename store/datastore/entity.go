@@ -114,7 +114,8 @@ func entityProperties(t store.Target, e store.Entity) (sdk.PropertyList, error) 
 	}
 	for _, p := range ps {
 		if p.Name == t.Property || t.ShardProperty != "" && p.Name == t.ShardProperty {
-			return nil, fmt.Errorf("data: %w: it holds the property %s, which is set apart from the data", store.ErrInvalid, p.Name)
+			return nil, fmt.Errorf("data: %w: it holds the property %s, which is set apart from the data",
+				store.ErrInvalid, p.Name)
 		}
 	}
 	if e.Shard.Type != store.Missing {

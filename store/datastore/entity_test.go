@@ -156,11 +156,11 @@ func TestCount(t *testing.T) {
 		{store.Between("m", "m3"), 2},
 		{store.Between("x", "y"), 0},
 	} {
-		if got, err := w.Count(t.Context(), tgt, "", c.s); err != nil || got != c.want {
+		if got, err := w.Count(t.Context(), tgt, "", c.s, 0); err != nil || got != c.want {
 			t.Errorf("Count(%+v) = %d, %v, want %d", c.s, got, err, c.want)
 		}
 	}
-	if got, err := w.Count(t.Context(), tgt, "elsewhere", store.Span{}); err != nil || got != 0 {
+	if got, err := w.Count(t.Context(), tgt, "elsewhere", store.Span{}, 0); err != nil || got != 0 {
 		t.Errorf("Count elsewhere = %d, %v", got, err)
 	}
 	if holds, err := w.Holds(t.Context(), tgt, ""); err != nil || !holds {
@@ -168,6 +168,55 @@ func TestCount(t *testing.T) {
 	}
 	if holds, err := w.Holds(t.Context(), tgt, "elsewhere"); err != nil || holds {
 		t.Errorf("Holds elsewhere = %v, %v", holds, err)
+	}
+}
+
+// A count asks for no more than its bound, and in each part of a span for no more
+// than the parts before have left of it.
+func TestCountAsksForNoMore(t *testing.T) {
+	w := newWorld(t, "")
+	tgt := target("")
+	tgt.ShardProperty = "shard"
+	for _, shard := range []string{"a", "b", "c"} {
+		for _, v := range []string{"g", "h", "m", "n"} {
+			e := store.Entity{Name: shard + v, Shard: store.TextValue(shard), Expiry: store.TextValue(v)}
+			if err := w.Put(t.Context(), tgt, "", []store.Entity{e}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	place := func(shard string) store.Point {
+		return store.Point{Shard: store.TextValue(shard), Value: store.TextValue("m")}
+	}
+	span := store.Span{From: place("a"), To: place("c")} // two of a, all four of b, two of c
+	for _, c := range []struct {
+		upTo, want int64
+		asked      []string
+	}{
+		{-1, 8, []string{"all", "all", "all"}},
+		{0, 8, []string{"all", "all", "all"}},
+		{1, 1, []string{"1"}},
+		{2, 2, []string{"2"}},
+		{3, 3, []string{"3", "1"}},
+		{6, 6, []string{"6", "4"}},
+		{7, 7, []string{"7", "5", "1"}},
+		{9, 8, []string{"9", "7", "3"}},
+	} {
+		w.faults.Reset()
+		n, err := w.Count(t.Context(), tgt, "", span, c.upTo)
+		var asked []string
+		for _, call := range w.faults.Calls("RunAggregationQuery") {
+			for _, a := range call.Req.(*pb.RunAggregationQueryRequest).GetAggregationQuery().GetAggregations() {
+				bound := "all"
+				if upTo := a.GetCount().GetUpTo(); upTo != nil {
+					bound = fmt.Sprint(upTo.GetValue())
+				}
+				asked = append(asked, bound)
+			}
+		}
+		if err != nil || n != c.want || !slices.Equal(asked, c.asked) {
+			t.Errorf("up to %d: %d, %v, asked for %q; want %d, asked for %q", c.upTo, n, err, asked, c.want, c.asked)
+		}
 	}
 }
 
@@ -186,7 +235,7 @@ func TestOddProperties(t *testing.T) {
 		if got, want := w.walk(q, func(int) bool { return true }), []string{"a Session/a", "b Session/b"}; !slices.Equal(got, want) {
 			t.Errorf("property %q: %q, want %q", p, got, want)
 		}
-		if n, err := w.Count(t.Context(), tgt, "", store.Between("b", "")); err != nil || n != 2 {
+		if n, err := w.Count(t.Context(), tgt, "", store.Between("b", ""), 0); err != nil || n != 2 {
 			t.Errorf("property %q: Count = %d, %v, want 2", p, n, err)
 		}
 		q.Limit = 10
@@ -247,8 +296,15 @@ func TestBilling(t *testing.T) {
 	}
 	bill("put", store.Operations{Writes: 30}, func(ctx context.Context) error { return w.Put(ctx, target(""), "", es) })
 	w.put("c", names("t", 1100)...)
-	bill("count", store.Operations{Reads: 2}, func(ctx context.Context) error { _, err := w.Count(ctx, target(""), "", store.Span{}); return err })
-	bill("count of nothing", store.Operations{Reads: 1}, func(ctx context.Context) error { _, err := w.Count(ctx, target(""), "x", store.Span{}); return err })
+	count := func(namespace string, upTo int64) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := w.Count(ctx, target(""), namespace, store.Span{}, upTo)
+			return err
+		}
+	}
+	bill("count", store.Operations{Reads: 2}, count("", 0))
+	bill("count up to a thousand", store.Operations{Reads: 1}, count("", 1000))
+	bill("count of nothing", store.Operations{Reads: 1}, count("x", 0))
 	bill("holds", store.Operations{Reads: 1}, func(ctx context.Context) error { _, err := w.Holds(ctx, target(""), ""); return err })
 	for g, want := range map[store.Guard]store.Operations{
 		store.GuardLookup: {Reads: 10, Deletes: 9},

@@ -63,7 +63,7 @@ func TestErrorTable(t *testing.T) {
 			"Commit": func() error {
 				return db.Dispose(t.Context(), &store.Batch{Query: query(store.GuardNone, "a", "z"), Ops: []store.Op{{Entry: store.Entry{Key: "Session/a"}}}})
 			},
-			"RunAggregationQuery": func() error { _, err := db.Count(t.Context(), target(""), "", store.Span{}); return err },
+			"RunAggregationQuery": func() error { _, err := db.Count(t.Context(), target(""), "", store.Span{}, 0); return err },
 		}
 		for method, do := range calls {
 			faults.Reset()

@@ -38,7 +38,8 @@ func (d *DB) Load(ctx context.Context, sort store.RecordSort, target string) (st
 		return store.Records{}, d.fail(ctx, op, err)
 	}
 	if c.now.IsZero() {
-		return store.Records{}, fmt.Errorf("%s: %w: the reply from %s does not tell the store's time", op, store.ErrFailed, d.endpoint)
+		return store.Records{}, fmt.Errorf("%s: %w: the reply from %s does not tell the store's time",
+			op, store.ErrFailed, d.endpoint)
 	}
 	return store.Records{List: list, Now: c.now.UTC()}, nil
 }

@@ -11,6 +11,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -20,6 +21,7 @@ import (
 type call struct {
 	mask   string // lookups transfer this property only; empty means all
 	single bool   // a second batch of a query is refused with errStopped
+	upTo   int64  // counts stop there; zero or less means that they do not
 
 	now     time.Time                           // the store's time, from the last reply that told it
 	batches int                                 // queries answered so far
@@ -53,7 +55,10 @@ type rpcError struct {
 func (e *rpcError) Error() string { return e.method + ": " + e.status.String() }
 
 // intercept sees every call between the client and the service.
-func (d *DB) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (d *DB) intercept(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	c, _ := ctx.Value(callKey{}).(*call)
 	if c == nil {
 		c = &call{} // what nobody reads
@@ -67,6 +72,10 @@ func (d *DB) intercept(ctx context.Context, method string, req, reply any, cc *g
 		if c.single && c.batches > 0 {
 			return errStopped
 		}
+	case *pb.RunAggregationQueryRequest:
+		if c.upTo > 0 {
+			stopCounts(r, c.upTo)
+		}
 	case *pb.RollbackRequest:
 		// A transaction is rolled back just when its context is done, too.
 		var cancel context.CancelFunc
@@ -79,6 +88,17 @@ func (d *DB) intercept(ctx context.Context, method string, req, reply any, cc *g
 	store.Bill(ctx, billed(req, reply))
 	c.note(reply)
 	return nil
+}
+
+// stopCounts sets the bound of each count in a request: the service then reads,
+// and bills, no more of the index.
+func stopCounts(r *pb.RunAggregationQueryRequest, upTo int64) {
+	for _, a := range r.GetAggregationQuery().GetAggregations() {
+		if _, ok := a.GetOperator().(*pb.AggregationQuery_Aggregation_Count_); ok {
+			a.Operator = &pb.AggregationQuery_Aggregation_Count_{
+				Count: &pb.AggregationQuery_Aggregation_Count{UpTo: wrapperspb.Int64(upTo)}}
+		}
+	}
 }
 
 func (c *call) note(reply any) {

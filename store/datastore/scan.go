@@ -71,7 +71,8 @@ func start(q store.Query) (place, error) {
 		return p, nil
 	}
 	if q.After.Value.Type != q.Target.Type {
-		return place{}, fmt.Errorf("%w: the position is of type %d, not %d", store.ErrInvalid, q.After.Value.Type, q.Target.Type)
+		return place{}, fmt.Errorf("%w: the position is of type %d, not %d",
+			store.ErrInvalid, q.After.Value.Type, q.Target.Type)
 	}
 	if compare(q.After.Value, q.Lo) < 0 {
 		return p, nil // before the first row: the same as none
@@ -123,7 +124,9 @@ func (d *DB) scan(ctx context.Context, tx *sdk.Transaction, q store.Query, page 
 
 // read appends what one query returns, moves the place behind it, and says
 // whether the phase has more.
-func (d *DB) read(ctx context.Context, tx *sdk.Transaction, at *place, limit int, page *store.Page) (more bool, err error) {
+func (d *DB) read(
+	ctx context.Context, tx *sdk.Transaction, at *place, limit int, page *store.Page,
+) (more bool, err error) {
 	query, err := at.build(limit - len(page.Entries))
 	if err != nil {
 		return false, err

@@ -224,7 +224,7 @@ func TestCancelInTheMiddle(t *testing.T) {
 		}
 		return nil
 	}}
-	if n, err := db.Count(ctx, sessions, "", store.Span{}); !errors.Is(err, context.Canceled) {
+	if n, err := db.Count(ctx, sessions, "", store.Span{}, 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("count: %d, %v", n, err)
 	}
 	looks = 0

@@ -125,7 +125,9 @@ func (db *DB) disposeLocked(ctx context.Context, s *scratch, prefix int, b *stor
 // check goes through the index beside the batch's ops, marks those that are
 // still there as deleted or carried, and adds their rows to the engine's batch.
 // The others are left in the scratch's pending.
-func (db *DB) check(ctx context.Context, s *scratch, prefix int, b *store.Batch, batch *pebble.Batch) (bill store.Operations, err error) {
+func (db *DB) check(
+	ctx context.Context, s *scratch, prefix int, b *store.Batch, batch *pebble.Batch,
+) (bill store.Operations, err error) {
 	it, err := db.engine.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: s.lower, UpperBound: s.upper})
 	if err != nil {
 		return bill, err
@@ -146,18 +148,7 @@ func (db *DB) check(ctx context.Context, s *scratch, prefix int, b *store.Batch,
 			continue
 		}
 		previous = key
-		for skipped := 0; ok; skipped++ {
-			if bytes.Compare(it.Key(), key) >= 0 {
-				break
-			}
-			returned++
-			if skipped < nearby {
-				ok = it.Next()
-			} else {
-				ok = it.SeekGE(key)
-				break
-			}
-		}
+		ok = ok && forward(it, key, &returned)
 		if !ok || !bytes.Equal(it.Key(), key) {
 			s.pending = append(s.pending, i)
 			continue
@@ -195,6 +186,21 @@ func (db *DB) check(ctx context.Context, s *scratch, prefix int, b *store.Batch,
 	}
 	b.SteppedOver = steps(it, returned)
 	return bill, it.Error()
+}
+
+// forward moves the iterator, which stands at a row, to the first one that is
+// not below the key, and counts those that it leaves behind.
+func forward(it *pebble.Iterator, key []byte, returned *int) bool {
+	for skipped := 0; bytes.Compare(it.Key(), key) < 0; skipped++ {
+		*returned++
+		if skipped == nearby {
+			return it.SeekGE(key)
+		}
+		if !it.Next() {
+			return false
+		}
+	}
+	return true
 }
 
 // carry adds to the batch what gives the entity in the given row another
@@ -259,7 +265,9 @@ func (db *DB) lookUp(s *scratch, prefix int, b *store.Batch) error {
 
 // Settle implements [store.Store]. The write lock is the transaction, so it
 // never meets contention; decide must not call the store.
-func (db *DB) Settle(ctx context.Context, q store.Query, e store.Entry, decide func(store.Value) store.Verdict) (out store.Outcome, err error) {
+func (db *DB) Settle(
+	ctx context.Context, q store.Query, e store.Entry, decide func(store.Value) store.Verdict,
+) (out store.Outcome, err error) {
 	defer func() {
 		if err != nil {
 			out, err = store.Unknown, fmt.Errorf("settle %s of %s: %w", e.Key, q.Target.Kind, err)
@@ -281,8 +289,14 @@ func (db *DB) Settle(ctx context.Context, q store.Query, e store.Entry, decide f
 		return store.Unknown, err
 	}
 	defer db.release()
+	return db.settleLocked(ctx, q.Target, id, decide)
+}
+
+func (db *DB) settleLocked(
+	ctx context.Context, t store.Target, id []byte, decide func(store.Value) store.Verdict,
+) (out store.Outcome, err error) {
 	store.Bill(ctx, store.Operations{Reads: 1})
-	key := append(entityPrefix(nil, q.Target.Kind), id...)
+	key := append(entityPrefix(nil, t.Kind), id...)
 	value, err := db.get(key)
 	if err != nil {
 		return store.Unknown, classify("read", err)
@@ -294,17 +308,17 @@ func (db *DB) Settle(ctx context.Context, q store.Query, e store.Entry, decide f
 	if err != nil {
 		return store.Unknown, classify("read", err)
 	}
-	verdict := decide(now.of(q.Target.Property))
+	verdict := decide(now.of(t.Property))
 	to, carry := verdict.To()
 	if verdict != store.Delete && !carry {
 		return store.Kept, nil
 	}
 	batch := db.engine.NewBatch()
-	oldKey, err := indexRows(nil, q.Target.Kind, now, id, func(k []byte, _ bool) error { return batch.Delete(k, nil) })
+	oldKey, err := indexRows(nil, t.Kind, now, id, func(k []byte, _ bool) error { return batch.Delete(k, nil) })
 	out = store.Deleted
 	if carry {
 		out = store.Carried
-		err = errors.Join(err, db.carry(batch, q.Target, key, oldKey, id, to))
+		err = errors.Join(err, db.carry(batch, t, key, oldKey, id, to))
 	} else {
 		err = errors.Join(err, batch.Delete(key, nil))
 	}

@@ -468,9 +468,11 @@ func countAgainst(t *testing.T, db *DB, m model) {
 				ids[e.id] = true
 			}
 		}
-		n, err := db.Count(t.Context(), sessions, "", s)
-		if err != nil || n != int64(len(ids)) {
-			t.Errorf("count of %+v: %d, not %d; %v", s, n, len(ids), err)
+		for upTo, want := range map[int64]int{0: len(ids), 2: min(2, len(ids))} {
+			n, err := db.Count(t.Context(), sessions, "", s, upTo)
+			if err != nil || n != int64(want) {
+				t.Errorf("count of %+v up to %d: %d, not %d; %v", s, upTo, n, want, err)
+			}
 		}
 	}
 }

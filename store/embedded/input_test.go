@@ -57,7 +57,7 @@ func FuzzPut(f *testing.F) {
 		if id, err := db.ID(key); err != nil || name != "" && id != name {
 			t.Errorf("%s is %q; %v", key, id, err)
 		}
-		n, err := db.Count(t.Context(), on, "", store.Span{})
+		n, err := db.Count(t.Context(), on, "", store.Span{}, 0)
 		if err != nil || n > 1 {
 			t.Errorf("%+v counts %d; %v", e, n, err)
 		}
@@ -91,7 +91,7 @@ func FuzzPut(f *testing.F) {
 			t.Fatalf("%s: %d, %v", key, o, err)
 		}
 		checkRows(t, db)
-		if n, err := db.Count(t.Context(), on, "", store.Span{}); n != 0 || err != nil {
+		if n, err := db.Count(t.Context(), on, "", store.Span{}, 0); n != 0 || err != nil {
 			t.Errorf("%d rows are left; %v", n, err)
 		}
 	})
@@ -144,7 +144,8 @@ func FuzzQuery(f *testing.F) {
 		if err := db.Dispose(t.Context(), b); err != nil && !errors.Is(err, store.ErrInvalid) {
 			t.Errorf("%+v: %v", b, err)
 		}
-		if _, err := db.Count(t.Context(), sessions, "", store.Span{From: store.Point{Value: q.Lo, After: kind1 > 99}, To: store.Point{Value: q.Hi, After: kind2 > 99}}); err != nil && !errors.Is(err, store.ErrInvalid) {
+		s := store.Span{From: store.Point{Value: q.Lo, After: kind1 > 99}, To: store.Point{Value: q.Hi, After: kind2 > 99}}
+		if _, err := db.Count(t.Context(), sessions, "", s, 0); err != nil && !errors.Is(err, store.ErrInvalid) {
 			t.Errorf("%+v: %v", q, err)
 		}
 	})

@@ -263,7 +263,8 @@ func inspect(fsys vfs.FS, dir string, create bool) (found bool, err error) {
 	switch {
 	case len(names) > 0:
 		slices.Sort(names)
-		return false, fmt.Errorf("%w: the directory holds %q and other files, but no %s: it was not made by this program, or its creation was interrupted",
+		return false, fmt.Errorf("%w: the directory holds %q and other files, but no %s: "+
+			"it was not made by this program, or its creation was interrupted",
 			store.ErrCorrupt, names[0], markerName)
 	case !create:
 		return false, fmt.Errorf("%w: the directory is empty: %w", store.ErrCorrupt, fs.ErrNotExist)
@@ -287,7 +288,8 @@ func checkMarker(text string) error {
 	case !ok || err != nil || format < 1:
 		return fmt.Errorf("%w: %s says %.80q, which is no format", store.ErrCorrupt, markerName, text)
 	case format > markerFormat:
-		return fmt.Errorf("%w: its format is %d and this program knows up to %d: it needs a newer program", store.ErrCorrupt, format, markerFormat)
+		return fmt.Errorf("%w: its format is %d and this program knows up to %d: it needs a newer program",
+			store.ErrCorrupt, format, markerFormat)
 	}
 	return nil
 }

@@ -117,7 +117,8 @@ func draw(t store.Target, entities []store.Entity) ([]draft, error) {
 func (db *DB) replace(t store.Target, drafts []draft, batch *pebble.Batch) (err error) {
 	key := entityPrefix(nil, t.Kind)
 	prefix := len(key)
-	it, err := db.engine.NewIter(&pebble.IterOptions{LowerBound: bytes.Clone(key), UpperBound: prefixEnd(bytes.Clone(key))})
+	it, err := db.engine.NewIter(&pebble.IterOptions{LowerBound: bytes.Clone(key),
+		UpperBound: prefixEnd(bytes.Clone(key))})
 	if err != nil {
 		return classify("read", err)
 	}
@@ -144,7 +145,8 @@ func (db *DB) replace(t store.Target, drafts []draft, batch *pebble.Batch) (err 
 				return classify("write", err)
 			}
 		}
-		e := entity{property: []byte(t.Property), value: d.value, shardProperty: []byte(t.ShardProperty), shard: d.shard, data: d.data}
+		e := entity{property: []byte(t.Property), value: d.value, shardProperty: []byte(t.ShardProperty), shard: d.shard,
+			data: d.data}
 		rowValue = appendEntity(rowValue[:0], e)
 		if err := batch.Set(key, rowValue, nil); err != nil {
 			return classify("write", err)
@@ -235,7 +237,8 @@ func (s spans) refuse(t store.Target, key []byte) error {
 	}
 	for _, closed := range s {
 		if closed.from <= string(text) && string(text) < closed.to {
-			return fmt.Errorf("the expiry %q lies in the span from %q to %q, which was dropped: stamp it anew", text, closed.from, closed.to)
+			return fmt.Errorf("the expiry %q lies in the span from %q to %q, which was dropped: stamp it anew",
+				text, closed.from, closed.to)
 		}
 	}
 	return nil

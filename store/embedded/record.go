@@ -134,7 +134,8 @@ func (db *DB) Load(ctx context.Context, sort store.RecordSort, target string) (r
 	defer db.fault.rescue(&err)
 	lower := recordPrefix(sort, target)
 	prefix := len(lower)
-	it, err := db.engine.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: lower, UpperBound: prefixEnd(bytes.Clone(lower))})
+	it, err := db.engine.NewIterWithContext(ctx,
+		&pebble.IterOptions{LowerBound: lower, UpperBound: prefixEnd(bytes.Clone(lower))})
 	if err != nil {
 		return recs, classify("read", err)
 	}
@@ -208,7 +209,9 @@ func (db *DB) Save(ctx context.Context, r store.Record, prev string) (err error)
 // saveLocked adds to the batch what Save has to write. Where nothing has to be
 // written the batch still makes what is there durable: it may be the work of a
 // call that has not got that far.
-func (db *DB) saveLocked(ctx context.Context, r store.Record, prev string, row []byte, batch *pebble.Batch) (bill store.Operations, err error) {
+func (db *DB) saveLocked(
+	ctx context.Context, r store.Record, prev string, row []byte, batch *pebble.Batch,
+) (bill store.Operations, err error) {
 	key := append(recordPrefix(r.Sort, r.Target), r.Key...)
 	old, err := db.get(key)
 	if err != nil {

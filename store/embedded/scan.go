@@ -203,7 +203,9 @@ func (db *DB) readPage(ctx context.Context, s *scratch, prefix, limit int, page 
 
 // Count implements [store.Counter]. An entity whose list has several elements
 // in the span counts once.
-func (db *DB) Count(ctx context.Context, t store.Target, namespace string, span store.Span) (n int64, err error) {
+func (db *DB) Count(
+	ctx context.Context, t store.Target, namespace string, span store.Span, upTo int64,
+) (n int64, err error) {
 	defer func() {
 		if err != nil {
 			n, err = 0, fmt.Errorf("count %s.%s: %w", t.Kind, t.Property, err)
@@ -228,7 +230,7 @@ func (db *DB) Count(ctx context.Context, t store.Target, namespace string, span 
 		return 0, err
 	}
 	if bytes.Compare(lower, upper) < 0 {
-		if n, err = db.countRows(ctx, t, lower, upper); err != nil {
+		if n, err = db.countRows(ctx, t, lower, upper, upTo); err != nil {
 			return 0, classify("read", err)
 		}
 	}
@@ -261,7 +263,11 @@ func pointKey(t store.Target, p store.Point) (key []byte, err error) {
 	return key, nil
 }
 
-func (db *DB) countRows(ctx context.Context, t store.Target, lower, upper []byte) (n int64, err error) {
+// countRows counts up to upTo entities with rows between the keys, or all of them
+// where upTo is not more than zero.
+func (db *DB) countRows(
+	ctx context.Context, t store.Target, lower, upper []byte, upTo int64,
+) (n int64, err error) {
 	it, err := db.engine.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
 		return 0, err
@@ -285,7 +291,9 @@ func (db *DB) countRows(ctx context.Context, t store.Target, lower, upper []byte
 				continue
 			}
 		}
-		n++
+		if n++; n == upTo {
+			break
+		}
 	}
 	return n, it.Error()
 }
@@ -338,7 +346,9 @@ func (db *DB) Holds(ctx context.Context, t store.Target, namespace string) (hold
 // readEntities calls yield for at most limit entities of a table with encoded
 // keys from id on, and returns the key to go on from; nil at the end. What it
 // yields is valid during the call only.
-func (db *DB) readEntities(ctx context.Context, t store.Target, id []byte, limit int, yield func(id []byte, e entity)) (next []byte, err error) {
+func (db *DB) readEntities(
+	ctx context.Context, t store.Target, id []byte, limit int, yield func(id []byte, e entity),
+) (next []byte, err error) {
 	if err := db.enter(ctx); err != nil {
 		return nil, err
 	}

@@ -78,8 +78,10 @@ func (d elsewhere) Settle(ctx context.Context, q store.Query, e store.Entry, dec
 	return d.DB.Settle(ctx, d.query(q), e, decide)
 }
 
-func (d elsewhere) Count(ctx context.Context, t store.Target, namespace string, s store.Span) (int64, error) {
-	return d.DB.Count(ctx, d.target(t), namespace, s)
+func (d elsewhere) Count(
+	ctx context.Context, t store.Target, namespace string, s store.Span, upTo int64,
+) (int64, error) {
+	return d.DB.Count(ctx, d.target(t), namespace, s, upTo)
 }
 
 func (d elsewhere) Holds(ctx context.Context, t store.Target, namespace string) (bool, error) {

@@ -45,7 +45,8 @@ var (
 // Open connects to a database. It sends nothing: whether the database exists
 // and may be used shows at the first call.
 func Open(ctx context.Context, o Options) (*DB, error) {
-	service := google.Service{Name: "firestore", EmulatorEnv: "FIRESTORE_EMULATOR_HOST", Method: "google.firestore.v1.Firestore"}
+	service := google.Service{Name: "firestore", EmulatorEnv: "FIRESTORE_EMULATOR_HOST",
+		Method: "google.firestore.v1.Firestore"}
 	opts, endpoint, err := service.Connect(o)
 	if err != nil {
 		return nil, err
@@ -56,7 +57,8 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 			return nil, fmt.Errorf("open firestore:%s at %s: %w: %w", o.Project, endpoint, ctx.Err(), err)
 		}
 		// It connects later, so that only credentials can be at fault here.
-		return nil, fmt.Errorf("open firestore:%s at %s: %w: %w (%s)", o.Project, endpoint, store.ErrDenied, err, google.Credentials)
+		return nil, fmt.Errorf("open firestore:%s at %s: %w: %w (%s)",
+			o.Project, endpoint, store.ErrDenied, err, google.Credentials)
 	}
 	client.CallOptions = &sdk.CallOptions{} // no retries of its own
 	return &DB{client: client, project: o.Project, endpoint: endpoint, emulated: strings.HasSuffix(endpoint, "(emulator)"),
@@ -120,7 +122,8 @@ func check(t store.Target, namespace string) error {
 	case t.Group && strings.Contains(t.Kind, "/"):
 		return fmt.Errorf("%w: %s: a collection group is named by its last segment alone", store.ErrInvalid, t.Kind)
 	case strings.Count(t.Kind, "/")%2 != 0:
-		return fmt.Errorf("%w: %s is the path of a document: a collection's has an odd number of segments", store.ErrInvalid, t.Kind)
+		return fmt.Errorf("%w: %s is the path of a document: a collection's has an odd number of segments",
+			store.ErrInvalid, t.Kind)
 	case t.Kind == "" || t.Property == "":
 		return fmt.Errorf("%w: a target needs a collection and a property", store.ErrInvalid)
 	}
@@ -193,10 +196,13 @@ func each[T any](s stream[T], err error, use func(T) error) error {
 }
 
 // query runs a query and calls use for each answer; one may hold no document.
-func (d *DB) query(ctx context.Context, parent string, q *pb.StructuredQuery, use func(*pb.RunQueryResponse) error) error {
+func (d *DB) query(
+	ctx context.Context, parent string, q *pb.StructuredQuery, use func(*pb.RunQueryResponse) error,
+) error {
 	ctx, cancel := context.WithCancel(d.owner(ctx))
 	defer cancel() // a stream that is left early ends with its context
-	s, err := d.client.RunQuery(ctx, &pb.RunQueryRequest{Parent: parent, QueryType: &pb.RunQueryRequest_StructuredQuery{StructuredQuery: q}})
+	s, err := d.client.RunQuery(ctx, &pb.RunQueryRequest{Parent: parent,
+		QueryType: &pb.RunQueryRequest_StructuredQuery{StructuredQuery: q}})
 	read := int64(0)
 	err = each(s, err, func(r *pb.RunQueryResponse) error {
 		if r.GetDocument() != nil {
@@ -212,7 +218,10 @@ func (d *DB) query(ctx context.Context, parent string, q *pb.StructuredQuery, us
 
 // get looks documents up, with one field of each or all, and calls use for each,
 // in any order; one that is not there has a nil document.
-func (d *DB) get(ctx context.Context, names []string, fields []string, use func(name string, doc *pb.Document, r *pb.BatchGetDocumentsResponse)) error {
+func (d *DB) get(
+	ctx context.Context, names []string, fields []string,
+	use func(name string, doc *pb.Document, r *pb.BatchGetDocumentsResponse),
+) error {
 	ctx, cancel := context.WithCancel(d.owner(ctx))
 	defer cancel()
 	req := &pb.BatchGetDocumentsRequest{Database: d.database, Documents: names}

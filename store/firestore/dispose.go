@@ -69,7 +69,8 @@ func (d *DB) write(t store.Target, key string, to store.Value, updated *timestam
 		return &pb.Write{Operation: &pb.Write_Delete{Delete: d.name(key)}, CurrentDocument: unchanged(updated)}
 	}
 	return &pb.Write{
-		Operation:       &pb.Write_Update{Update: &pb.Document{Name: d.name(key), Fields: map[string]*pb.Value{t.Property: toValue(to)}}},
+		Operation: &pb.Write_Update{Update: &pb.Document{
+			Name: d.name(key), Fields: map[string]*pb.Value{t.Property: toValue(to)}}},
 		UpdateMask:      &pb.DocumentMask{FieldPaths: []string{fieldPath(t.Property)}},
 		CurrentDocument: unchanged(updated),
 	}
@@ -166,7 +167,9 @@ func carriedOr(o *store.Op, deleted store.Outcome) store.Outcome {
 
 // Settle implements [store.Store]: a read, and a write on condition that the
 // document is still what was read.
-func (d *DB) Settle(ctx context.Context, q store.Query, e store.Entry, decide func(store.Value) store.Verdict) (store.Outcome, error) {
+func (d *DB) Settle(
+	ctx context.Context, q store.Query, e store.Entry, decide func(store.Value) store.Verdict,
+) (store.Outcome, error) {
 	op := fmt.Sprintf("settle %s", e.Key)
 	if err := check(q.Target, q.Namespace); err != nil {
 		return store.Unknown, fmt.Errorf("%s: %w", op, err)
@@ -178,9 +181,12 @@ func (d *DB) Settle(ctx context.Context, q store.Query, e store.Entry, decide fu
 	return o, nil
 }
 
-func (d *DB) settle(ctx context.Context, t store.Target, key string, decide func(store.Value) store.Verdict) (store.Outcome, error) {
+func (d *DB) settle(
+	ctx context.Context, t store.Target, key string, decide func(store.Value) store.Verdict,
+) (store.Outcome, error) {
 	var doc *pb.Document
-	err := d.get(ctx, []string{d.name(key)}, []string{t.Property}, func(_ string, found *pb.Document, _ *pb.BatchGetDocumentsResponse) { doc = found })
+	err := d.get(ctx, []string{d.name(key)}, []string{t.Property},
+		func(_ string, found *pb.Document, _ *pb.BatchGetDocumentsResponse) { doc = found })
 	if err != nil {
 		return store.Unknown, err
 	}

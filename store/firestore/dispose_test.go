@@ -329,7 +329,7 @@ func TestPathsAndGroups(t *testing.T) {
 		if got := strings.Join(keys, " "); got != c.want {
 			t.Errorf("%+v: %s, not %s", c.target, got, c.want)
 		}
-		if n, err := w.Count(t.Context(), c.target, "", store.Span{}); err != nil || n != int64(len(keys)) {
+		if n, err := w.Count(t.Context(), c.target, "", store.Span{}, 0); err != nil || n != int64(len(keys)) {
 			t.Errorf("%+v: counted %d, %v", c.target, n, err)
 		}
 	}
@@ -365,7 +365,7 @@ func TestErrorTable(t *testing.T) {
 	live := newWorld(t)
 	streams := map[string]func() error{
 		"RunQuery":            func() error { return live.Scan(t.Context(), everything(sessions), new(store.Page)) },
-		"RunAggregationQuery": func() error { _, err := live.Count(t.Context(), sessions, "", store.Span{}); return err },
+		"RunAggregationQuery": func() error { _, err := live.Count(t.Context(), sessions, "", store.Span{}, 0); return err },
 		"BatchGetDocuments":   func() error { _, err := live.Load(t.Context(), store.TargetRecord, "x"); return err },
 	}
 	for _, c := range []struct {

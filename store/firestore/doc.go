@@ -51,7 +51,8 @@
 // In billed units: a scan is a read for each document in it, and at least one,
 // though only names and expiries are transferred. A dispose is a delete for each
 // document that goes, and a read for each that had changed; a dry run reads each
-// again. Count is a read for every 1,000 index entries.
+// again. Count is a read for every 1,000 index entries that it counts up to its
+// bound, and at least one.
 //
 // # Databases and emulators
 //

@@ -92,11 +92,13 @@ func documentKey(t store.Target, e store.Entity) (string, error) {
 		return t.Kind + "/" + id, nil
 	}
 	if !t.Group {
-		return "", fmt.Errorf("%w: %s has the parent %s, but %s is no collection group", store.ErrInvalid, id, e.Parent, t.Kind)
+		return "", fmt.Errorf("%w: %s has the parent %s, but %s is no collection group",
+			store.ErrInvalid, id, e.Parent, t.Kind)
 	}
 	segments := strings.Split(e.Parent, "/")
 	if len(segments)%2 != 0 {
-		return "", fmt.Errorf("%w: parent %s is the path of a collection: a document's has an even number of segments", store.ErrInvalid, e.Parent)
+		return "", fmt.Errorf("%w: parent %s is the path of a collection: a document's has an even number of segments",
+			store.ErrInvalid, e.Parent)
 	}
 	for _, s := range segments {
 		if !numericID.MatchString(s) {
@@ -110,7 +112,8 @@ func documentKey(t store.Target, e store.Entity) (string, error) {
 
 func checkID(id string) error {
 	switch {
-	case id == "" || id == "." || id == ".." || strings.Contains(id, "/") || reserved.MatchString(id) || !utf8.ValidString(id):
+	case id == "" || id == "." || id == ".." || strings.Contains(id, "/") || reserved.MatchString(id) ||
+		!utf8.ValidString(id):
 		return fmt.Errorf("%w: no document can have the id %.80q", store.ErrInvalid, id)
 	case len(id) > maxIndexed:
 		return fmt.Errorf("%w: id %.80q… has %d bytes, more than %d", store.ErrInvalid, id, len(id), maxIndexed)
@@ -151,7 +154,8 @@ func documentFields(t store.Target, e store.Entity) (map[string]*pb.Value, error
 			return nil, fmt.Errorf("%w: the expiry %.80q is not UTF-8", store.ErrInvalid, v.Text)
 		}
 		if len(v.Text) > maxIndexed {
-			return nil, fmt.Errorf("%w: the expiry has %d bytes, more than an index takes (%d)", store.ErrInvalid, len(v.Text), maxIndexed)
+			return nil, fmt.Errorf("%w: the expiry has %d bytes, more than an index takes (%d)",
+				store.ErrInvalid, len(v.Text), maxIndexed)
 		}
 		fields[t.Property] = toValue(v)
 	case store.Instant:

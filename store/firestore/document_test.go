@@ -260,11 +260,11 @@ func TestCount(t *testing.T) {
 		{store.Between("a", ""), 6},
 		{store.Between("a", "b"), 0},
 	} {
-		if n, err := w.Count(t.Context(), sessions, "", c.s); err != nil || n != c.want {
+		if n, err := w.Count(t.Context(), sessions, "", c.s, 0); err != nil || n != c.want {
 			t.Errorf("Count(%+v) = %d, %v, want %d", c.s, n, err, c.want)
 		}
 	}
-	if _, err := w.Count(t.Context(), sessions, "tenant", store.Span{}); !errors.Is(err, store.ErrInvalid) {
+	if _, err := w.Count(t.Context(), sessions, "tenant", store.Span{}, 0); !errors.Is(err, store.ErrInvalid) {
 		t.Errorf("a count in a namespace: %v", err)
 	}
 }
@@ -284,8 +284,8 @@ func TestBilling(t *testing.T) {
 	scan := func(q store.Query) func(context.Context) error {
 		return func(ctx context.Context) error { return w.Scan(ctx, q, new(store.Page)) }
 	}
-	count := func(t store.Target) func(context.Context) error {
-		return func(ctx context.Context) error { _, err := w.Count(ctx, t, "", store.Span{}); return err }
+	count := func(t store.Target, upTo int64) func(context.Context) error {
+		return func(ctx context.Context) error { _, err := w.Count(ctx, t, "", store.Span{}, upTo); return err }
 	}
 	other := sessions
 	other.Kind = "others"
@@ -298,8 +298,9 @@ func TestBilling(t *testing.T) {
 		}
 		bill("put", store.Operations{Writes: 400}, func(ctx context.Context) error { return w.Put(ctx, sessions, "", put) })
 	}
-	bill("count", store.Operations{Reads: 2}, count(sessions))
-	bill("count of nothing", store.Operations{Reads: 1}, count(other))
+	bill("count", store.Operations{Reads: 2}, count(sessions, 0))
+	bill("count up to a thousand", store.Operations{Reads: 1}, count(sessions, 1000))
+	bill("count of nothing", store.Operations{Reads: 1}, count(other, 0))
 	bill("holds", store.Operations{Reads: 1}, func(ctx context.Context) error { _, err := w.Holds(ctx, sessions, ""); return err })
 	q := everything(sessions)
 	q.Limit = 10
@@ -366,7 +367,7 @@ func TestNoStreamOutlivesItsCall(t *testing.T) {
 	}
 	for what, do := range map[string]func() error{
 		"scan":  func() error { return db.Scan(ctx, everything(sessions), new(store.Page)) },
-		"count": func() error { _, err := db.Count(ctx, sessions, "", store.Span{}); return err },
+		"count": func() error { _, err := db.Count(ctx, sessions, "", store.Span{}, 0); return err },
 		"load":  func() error { _, err := db.Load(ctx, store.TargetRecord, "x"); return err },
 		"dump": func() error {
 			for _, err := range db.Dump(ctx, sessions, "") {
@@ -413,7 +414,7 @@ func TestCancelled(t *testing.T) {
 		"put":   func(ctx context.Context) error { return w.Put(ctx, sessions, "", []store.Entity{{Name: "new"}}) },
 		"save":  func(ctx context.Context) error { return w.Save(ctx, r, "") },
 		"load":  func(ctx context.Context) error { _, err := w.Load(ctx, store.CursorRecord, "t"); return err },
-		"count": func(ctx context.Context) error { _, err := w.Count(ctx, sessions, "", store.Span{}); return err },
+		"count": func(ctx context.Context) error { _, err := w.Count(ctx, sessions, "", store.Span{}, 0); return err },
 		"holds": func(ctx context.Context) error { _, err := w.Holds(ctx, sessions, ""); return err },
 	}
 	ctx, cancel := context.WithCancel(t.Context())

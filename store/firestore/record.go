@@ -29,11 +29,12 @@ func (d *DB) Load(ctx context.Context, sort store.RecordSort, target string) (st
 	var docs []*pb.Document
 	var err error
 	if sort == store.TargetRecord {
-		err = d.get(ctx, []string{d.name(string(sort) + "/" + target)}, nil, func(_ string, doc *pb.Document, r *pb.BatchGetDocumentsResponse) {
-			if now = instant(r.GetReadTime()); doc != nil {
-				docs = append(docs, doc)
-			}
-		})
+		err = d.get(ctx, []string{d.name(string(sort) + "/" + target)}, nil,
+			func(_ string, doc *pb.Document, r *pb.BatchGetDocumentsResponse) {
+				if now = instant(r.GetReadTime()); doc != nil {
+					docs = append(docs, doc)
+				}
+			})
 	} else {
 		_, query := d.collection(store.Target{Kind: string(sort)})
 		query.Where = compare(targetField, pb.StructuredQuery_FieldFilter_EQUAL, toValue(store.TextValue(target)))
@@ -52,7 +53,8 @@ func (d *DB) Load(ctx context.Context, sort store.RecordSort, target string) (st
 		return store.Records{}, d.fail(ctx, op, err)
 	}
 	if now.IsZero() || now.Equal((*timestamppb.Timestamp)(nil).AsTime()) {
-		return store.Records{}, fmt.Errorf("%s: %w: the reply from %s does not tell the store's time", op, store.ErrFailed, d.endpoint)
+		return store.Records{}, fmt.Errorf("%s: %w: the reply from %s does not tell the store's time",
+			op, store.ErrFailed, d.endpoint)
 	}
 	records := store.Records{Now: now.UTC()}
 	stamps := make(map[string]stamp, len(docs))
@@ -161,7 +163,8 @@ func unchanged(updated *timestamppb.Timestamp) *pb.Precondition {
 
 // revision reads a record's revision; the document is nil where there is none.
 func (d *DB) revision(ctx context.Context, name string) (doc *pb.Document, revision string, err error) {
-	err = d.get(ctx, []string{name}, []string{revisionField}, func(_ string, found *pb.Document, _ *pb.BatchGetDocumentsResponse) { doc = found })
+	err = d.get(ctx, []string{name}, []string{revisionField},
+		func(_ string, found *pb.Document, _ *pb.BatchGetDocumentsResponse) { doc = found })
 	return doc, doc.GetFields()[revisionField].GetStringValue(), err
 }
 

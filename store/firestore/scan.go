@@ -86,11 +86,13 @@ func (d *DB) page(q store.Query) (parent string, _ *pb.StructuredQuery, err erro
 	query.Limit = wrapperspb.Int32(int32(q.Limit))
 	if after := q.After; after.Value.Compare(q.Lo) >= 0 {
 		if after.Value.Type != q.Target.Type {
-			return "", nil, fmt.Errorf("%w: the position is of type %d, not %d", store.ErrInvalid, after.Value.Type, q.Target.Type)
+			return "", nil, fmt.Errorf("%w: the position is of type %d, not %d",
+				store.ErrInvalid, after.Value.Type, q.Target.Type)
 		}
 		query.StartAt = &pb.Cursor{Values: []*pb.Value{toValue(after.Value)}, Before: true}
 		if after.Key != "" {
-			query.StartAt.Values = append(query.StartAt.Values, &pb.Value{ValueType: &pb.Value_ReferenceValue{ReferenceValue: d.name(after.Key)}})
+			query.StartAt.Values = append(query.StartAt.Values,
+				&pb.Value{ValueType: &pb.Value_ReferenceValue{ReferenceValue: d.name(after.Key)}})
 			query.StartAt.Before = false
 		}
 	}
@@ -100,7 +102,9 @@ func (d *DB) page(q store.Query) (parent string, _ *pb.StructuredQuery, err erro
 // collection returns a query of all documents of the target.
 func (d *DB) collection(t store.Target) (parent string, q *pb.StructuredQuery) {
 	parent, id := d.parent(t)
-	return parent, &pb.StructuredQuery{From: []*pb.StructuredQuery_CollectionSelector{{CollectionId: id, AllDescendants: t.Group}}}
+	return parent, &pb.StructuredQuery{From: []*pb.StructuredQuery_CollectionSelector{
+		{CollectionId: id, AllDescendants: t.Group},
+	}}
 }
 
 func field(name string) *pb.StructuredQuery_FieldReference {
@@ -123,21 +127,28 @@ func and(filters []*pb.StructuredQuery_Filter) *pb.StructuredQuery_Filter {
 
 // Count implements [store.Counter], by the position of values in the index:
 // unlike filters, positions reach across types.
-func (d *DB) Count(ctx context.Context, t store.Target, namespace string, s store.Span) (n int64, err error) {
+func (d *DB) Count(
+	ctx context.Context, t store.Target, namespace string, s store.Span, upTo int64,
+) (n int64, err error) {
 	const alias = "n"
 	op := fmt.Sprintf("count %s of %s", t.Property, t.Kind)
 	parent, query, err := d.span(t, namespace, s)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", op, err)
 	}
+	count := &pb.StructuredAggregationQuery_Aggregation_Count{}
+	if upTo > 0 {
+		count.UpTo = wrapperspb.Int64(upTo)
+	}
 	ctx, cancel := context.WithCancel(d.owner(ctx))
 	defer cancel()
 	stream, err := d.client.RunAggregationQuery(ctx, &pb.RunAggregationQueryRequest{Parent: parent,
-		QueryType: &pb.RunAggregationQueryRequest_StructuredAggregationQuery{StructuredAggregationQuery: &pb.StructuredAggregationQuery{
-			QueryType: &pb.StructuredAggregationQuery_StructuredQuery{StructuredQuery: query},
-			Aggregations: []*pb.StructuredAggregationQuery_Aggregation{{Alias: alias,
-				Operator: &pb.StructuredAggregationQuery_Aggregation_Count_{Count: &pb.StructuredAggregationQuery_Aggregation_Count{}}}},
-		}}})
+		QueryType: &pb.RunAggregationQueryRequest_StructuredAggregationQuery{
+			StructuredAggregationQuery: &pb.StructuredAggregationQuery{
+				QueryType: &pb.StructuredAggregationQuery_StructuredQuery{StructuredQuery: query},
+				Aggregations: []*pb.StructuredAggregationQuery_Aggregation{{Alias: alias,
+					Operator: &pb.StructuredAggregationQuery_Aggregation_Count_{Count: count}}},
+			}}})
 	answered := false
 	err = each(stream, err, func(r *pb.RunAggregationQueryResponse) error {
 		if v, ok := r.GetResult().GetAggregateFields()[alias]; ok {
@@ -156,7 +167,9 @@ func (d *DB) Count(ctx context.Context, t store.Target, namespace string, s stor
 }
 
 // span returns the query of all documents in a span.
-func (d *DB) span(t store.Target, namespace string, s store.Span) (parent string, query *pb.StructuredQuery, err error) {
+func (d *DB) span(
+	t store.Target, namespace string, s store.Span,
+) (parent string, query *pb.StructuredQuery, err error) {
 	if err := check(t, namespace); err != nil {
 		return "", nil, err
 	}

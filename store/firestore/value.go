@@ -71,7 +71,8 @@ func jsonValue(v *pb.Value) any {
 	case *pb.Value_ReferenceValue:
 		return x.ReferenceValue
 	case *pb.Value_GeoPointValue:
-		return map[string]any{"lat": google.Float(x.GeoPointValue.GetLatitude()), "lng": google.Float(x.GeoPointValue.GetLongitude())}
+		return map[string]any{"lat": google.Float(x.GeoPointValue.GetLatitude()),
+			"lng": google.Float(x.GeoPointValue.GetLongitude())}
 	case *pb.Value_ArrayValue:
 		out := make([]any, len(x.ArrayValue.GetValues()))
 		for i, e := range x.ArrayValue.GetValues() {

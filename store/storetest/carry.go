@@ -132,7 +132,8 @@ func carryDryRun(w *world) {
 func settleCarries(w *world) {
 	put := w.row(2)
 	found := w.find(2)
-	if o, seen := w.settle(found[0], store.CarryTo(to(0))); o != store.Carried || fmt.Sprint(seen[len(seen)-1]) != fmt.Sprint(put[0].Expiry) {
+	if o, seen := w.settle(found[0], store.CarryTo(to(0))); o != store.Carried ||
+		fmt.Sprint(seen[len(seen)-1]) != fmt.Sprint(put[0].Expiry) {
 		w.Errorf("settle says %s and showed %v", outcome(o), seen)
 	}
 	w.shows("afterwards", key(1).Text)

@@ -36,6 +36,8 @@ var extraCases = []testCase{
 	{name: "PutIsAllOrNothing", run: putAllOrNothing},
 	{name: "CountSpans", needs: counts, run: countSpans},
 	{name: "CountIgnoresOthers", needs: counts, run: countIgnoresOthers},
+	{name: "CountStopsAtItsBound", needs: counts, run: countStops},
+	{name: "CountBillsWhatItCounts", needs: counts, run: countBills},
 	{name: "HoldsAnything", needs: counts, run: holdsAnything},
 	{name: "DumpYieldsWhatWasPut", needs: dumps, run: dumpYields},
 	{name: "DumpCanBeLeft", needs: dumps, run: dumpCanBeLeft},
@@ -85,20 +87,44 @@ func putAllOrNothing(w *world) {
 	w.shows("after puts that failed", key(0).Text)
 }
 
-func (w *world) count(s store.Span) (n int64) {
+func (w *world) count(s store.Span) int64 {
+	w.Helper()
+	return w.countTo(s, 0)
+}
+
+func (w *world) countTo(s store.Span, upTo int64) (n int64) {
 	w.Helper()
 	w.retry("count", func() (err error) {
-		n, err = w.store.(store.Counter).Count(w.ctx, w.target, w.ns, s)
+		n, err = w.store.(store.Counter).Count(w.ctx, w.target, w.ns, s, upTo)
 		return err
 	})
 	return n
 }
 
+// stops checks counts with bounds around a span's number of entries. Neither zero
+// nor what is less is a bound.
+func (w *world) stops(what string, s store.Span, entries int64) {
+	w.Helper()
+	bounds := []int64{-1, 0, 1, entries - 1, entries, entries + 1, 1_000_000}
+	slices.Sort(bounds)
+	for _, upTo := range slices.Compact(bounds) {
+		want := entries
+		if upTo > 0 {
+			want = min(entries, upTo)
+		}
+		if n := w.countTo(s, upTo); n != want {
+			w.Errorf("%s, up to %d: %d, not %d", what, upTo, n, want)
+		}
+	}
+}
+
 func countSpans(w *world) {
 	w.row(20)
 	lo, hi := expirykey.Range(1, 0)
-	w.put(named("nursery", store.TextValue("00000000.0000.20261121T000730.855Z")), named("after", store.TextValue("zebra")),
-		named("integer", store.Value{Type: store.Other, Text: "7"}), named("bool", store.Value{Type: store.Other, Text: "false"}),
+	w.put(named("nursery", store.TextValue("00000000.0000.20261121T000730.855Z")),
+		named("after", store.TextValue("zebra")),
+		named("integer", store.Value{Type: store.Other, Text: "7"}),
+		named("bool", store.Value{Type: store.Other, Text: "false"}),
 		named("instant", store.Value{Type: store.Instant, Time: noon}),
 		named("null", store.Value{Type: store.Other, Text: "null"}), named("missing", store.Value{}))
 	for _, c := range []struct {
@@ -135,6 +161,40 @@ func countIgnoresOthers(w *world) {
 	}
 }
 
+func countStops(w *world) {
+	w.row(20)
+	lo, hi := expirykey.Range(1, 0)
+	w.put(named("integer", store.Value{Type: store.Other, Text: "7"}), named("after", store.TextValue("zebra")),
+		named("null", store.Value{Type: store.Other, Text: "null"}), named("missing", store.Value{}))
+	w.stops("the range", store.Between(lo, hi), 20)
+	w.stops("from the sixth to before the tenth", store.Between(key(5).Text, key(9).Text), 4)
+	w.stops("below the range", store.Between("", lo), 1)
+	w.stops("everything", store.Span{}, 22)
+	w.stops("nothing", store.Between(hi, hi), 0)
+	w.other().stops("a kind without entities", store.Span{}, 0)
+}
+
+func countBills(w *world) {
+	w.row(1001) // one read is for a thousand
+	lo, hi := expirykey.Range(1, 0)
+	for _, c := range []struct {
+		span        store.Span
+		upTo, reads int64
+	}{
+		{store.Span{}, 0, 2},
+		{store.Span{}, 1001, 2},
+		{store.Span{}, 1000, 1},
+		{store.Between(lo, hi), 1, 1},
+		{store.Between(hi, hi), 0, 1},
+		{store.Between(hi, hi), 5, 1},
+	} {
+		want := store.Operations{Reads: c.reads}
+		if o := w.spent(func(m *world) { m.countTo(c.span, c.upTo) }); o != want {
+			w.Errorf("count of %+v up to %d billed %+v, not %+v", c.span, c.upTo, o, want)
+		}
+	}
+}
+
 func (w *world) anything() (holds bool) {
 	w.Helper()
 	w.retry("holds", func() (err error) {
@@ -162,7 +222,8 @@ func holdsAnything(w *world) {
 func dumpYields(w *world) {
 	want := []store.Entity{numbered(3, key(9)), numbered(20, key(8)), numbered(100, store.Value{}),
 		named("B", key(7)), named("a", store.Value{Type: store.Other, Text: "5"}), named("ab", store.TextValue("garbage")),
-		{Name: "z", Expiry: key(2), Data: []byte(`{"n":12345678901,"s":"x","t":true,"deep":{"a":[1,2]}}`)}, named("ü \" %", key(3))}
+		{Name: "z", Expiry: key(2), Data: []byte(`{"n":12345678901,"s":"x","t":true,"deep":{"a":[1,2]}}`)},
+		named("ü \" %", key(3))}
 	scrambled := slices.Clone(want)
 	slices.Reverse(scrambled)
 	w.put(scrambled...)
@@ -297,7 +358,8 @@ func dropCloses(w *world) {
 	w.shows("after the drop", key(9).Text)
 	everything := w.all()
 	everything.Lo, everything.Hi = store.TextValue(""), store.TextValue("z")
-	w.same("with what is malformed, and the next generation", values(w.scan(everything, false)), []string{key(9).Text, garbage.Expiry.Text, next.Expiry.Text})
+	w.same("with what is malformed, and the next generation", values(w.scan(everything, false)),
+		[]string{key(9).Text, garbage.Expiry.Text, next.Expiry.Text})
 	w.is("put into the span", w.writer.Put(w.ctx, w.target, w.ns, put[3:4]), store.ErrInvalid)
 	w.put(named("later", store.TextValue("00000002.0001.20261121T000730.855Z")))
 	other.put(others...)
@@ -314,15 +376,21 @@ func verdictUnless(keep bool) store.Verdict {
 	return store.Delete
 }
 
+// spent returns what a call is billed, made on the world that it gets.
+func (w *world) spent(call func(m *world)) store.Operations {
+	meter := new(store.Meter)
+	m := *w
+	m.ctx = store.WithMeter(w.ctx, meter)
+	call(&m)
+	return meter.Operations()
+}
+
 func bills(w *world) {
 	put := w.row(12)
 	spent := func(what string, call func(m *world)) store.Operations {
-		meter := new(store.Meter)
-		m := *w
-		m.ctx = store.WithMeter(w.ctx, meter)
-		call(&m)
-		w.Logf("%s: %+v", what, meter.Operations())
-		return meter.Operations()
+		o := w.spent(call)
+		w.Logf("%s: %+v", what, o)
+		return o
 	}
 	var found []store.Entry
 	scan := int64(1)
@@ -335,13 +403,15 @@ func bills(w *world) {
 	if o := spent("dispose", func(m *world) { m.dispose(found[:10]...) }); o.Deletes != 10 || o.Writes != 0 {
 		w.Errorf("10 deletes billed %+v", o)
 	}
-	if o := spent("settle", func(m *world) { m.settle(found[10], store.Delete) }); o.Deletes != 1 || o.Writes != 0 || o.Reads != 1 {
+	if o := spent("settle", func(m *world) { m.settle(found[10], store.Delete) }); o.Deletes != 1 ||
+		o.Writes != 0 || o.Reads != 1 {
 		w.Errorf("settling one entity billed %+v", o)
 	}
 	if o := spent("put", func(m *world) { m.put(put[:3]...) }); o.Writes != 3 || o.Deletes != 0 {
 		w.Errorf("3 puts billed %+v", o)
 	}
-	if o := spent("save", func(m *world) { m.mustSave(m.record(store.CursorRecord, "c", ""), "") }); o.Writes != 1 || o.Deletes != 0 {
+	if o := spent("save", func(m *world) { m.mustSave(m.record(store.CursorRecord, "c", ""), "") }); o.Writes != 1 ||
+		o.Deletes != 0 {
 		w.Errorf("one save billed %+v", o)
 	}
 	if o := spent("load", func(m *world) { m.load(store.CursorRecord) }); o.Reads < 1 || o.Writes != 0 || o.Deletes != 0 {

@@ -200,10 +200,40 @@ var recordFaults = []fault{
 // onCount breaks what is counted.
 func onCount(change func(t *store.Target, s *store.Span)) func(*broken) {
 	return func(b *broken) {
-		b.count = func(ctx context.Context, t store.Target, ns string, s store.Span) (int64, error) {
+		b.count = func(ctx context.Context, t store.Target, ns string, s store.Span, upTo int64) (int64, error) {
 			change(&t, &s)
-			return b.full.Count(ctx, t, ns, s)
+			return b.full.Count(ctx, t, ns, s, upTo)
 		}
+	}
+}
+
+// onBound breaks where a count stops.
+func onBound(change func(upTo int64) int64) func(*broken) {
+	return func(b *broken) {
+		b.count = func(ctx context.Context, t store.Target, ns string, s store.Span, upTo int64) (int64, error) {
+			return b.full.Count(ctx, t, ns, s, change(upTo))
+		}
+	}
+}
+
+// onCounted breaks what a count returns.
+func onCounted(change func(n, upTo int64) int64) func(*broken) {
+	return func(b *broken) {
+		b.count = func(ctx context.Context, t store.Target, ns string, s store.Span, upTo int64) (int64, error) {
+			n, err := b.full.Count(ctx, t, ns, s, upTo)
+			return change(n, upTo), err
+		}
+	}
+}
+
+// countsAllFirst counts everything and only then looks at the bound.
+func countsAllFirst(b *broken) {
+	b.count = func(ctx context.Context, t store.Target, ns string, s store.Span, upTo int64) (int64, error) {
+		n, err := b.full.Count(ctx, t, ns, s, 0)
+		if upTo > 0 {
+			n = min(n, upTo)
+		}
+		return n, err
 	}
 }
 
@@ -282,20 +312,58 @@ var extraFaults = []fault{
 		}
 	})},
 	{"CountIgnoresOthers", "counts two kinds", func(b *broken) {
-		b.count = func(ctx context.Context, t store.Target, ns string, s store.Span) (int64, error) {
-			n, err := b.full.Count(ctx, t, ns, s)
+		b.count = func(ctx context.Context, t store.Target, ns string, s store.Span, upTo int64) (int64, error) {
+			n, err := b.full.Count(ctx, t, ns, s, upTo)
 			if err != nil {
 				return 0, err
 			}
 			t.Kind += "Other"
-			m, err := b.full.Count(ctx, t, ns, s)
+			m, err := b.full.Count(ctx, t, ns, s, upTo)
 			return n + m, err
 		}
 	}},
 	{"CountIgnoresOthers", "has one property", onCount(func(t *store.Target, _ *store.Span) { t.Property = "expiry_key" })},
+	{"CountStopsAtItsBound", "knows no bound", onBound(func(int64) int64 { return 0 })},
+	{"CountStopsAtItsBound", "stops one too early", onBound(func(upTo int64) int64 { return upTo - 1 })},
+	{"CountStopsAtItsBound", "stops one too late", onBound(func(upTo int64) int64 {
+		if upTo > 0 {
+			upTo++
+		}
+		return upTo
+	})},
+	{"CountStopsAtItsBound", "takes zero for a bound", onCounted(func(n, upTo int64) int64 {
+		if upTo == 0 {
+			return 0
+		}
+		return n
+	})},
+	{"CountStopsAtItsBound", "takes what is less than zero for a bound", onCounted(func(n, upTo int64) int64 {
+		if upTo < 0 {
+			return 0
+		}
+		return n
+	})},
+	{"CountStopsAtItsBound", "says the bound, however few there are", onCounted(func(n, upTo int64) int64 {
+		return max(n, upTo)
+	})},
+	{"CountBillsWhatItCounts", "counts all and then looks at the bound", countsAllFirst},
+	{"CountBillsWhatItCounts", "bills nothing for an empty span", func(b *broken) {
+		b.count = func(ctx context.Context, t store.Target, ns string, s store.Span, upTo int64) (int64, error) {
+			n, err := b.full.Count(store.WithMeter(ctx, new(store.Meter)), t, ns, s, upTo)
+			store.Bill(ctx, store.Operations{Reads: (n + 999) / 1000})
+			return n, err
+		}
+	}},
+	{"CountBillsWhatItCounts", "bills a read for each entry", func(b *broken) {
+		b.count = func(ctx context.Context, t store.Target, ns string, s store.Span, upTo int64) (int64, error) {
+			n, err := b.full.Count(ctx, t, ns, s, upTo)
+			store.Bill(ctx, store.Operations{Reads: n})
+			return n, err
+		}
+	}},
 	{"HoldsAnything", "looks at the index", func(b *broken) {
 		b.holds = func(ctx context.Context, t store.Target, ns string) (bool, error) {
-			n, err := b.full.Count(ctx, t, ns, store.Span{})
+			n, err := b.full.Count(ctx, t, ns, store.Span{}, 0)
 			return n > 0, err
 		}
 	}},
@@ -386,7 +454,7 @@ var extraFaults = []fault{
 	}},
 	{"DropClosesASpan", "is held by malformed entries", func(b *broken) {
 		b.drop = func(ctx context.Context, t store.Target, from, to string) error {
-			n, err := b.full.Count(ctx, t, "", store.Between(from, to))
+			n, err := b.full.Count(ctx, t, "", store.Between(from, to), 0)
 			if err == nil && n > 0 {
 				return store.ErrConflict
 			}

@@ -121,7 +121,8 @@ func inOrder(w *world) {
 	other := *w
 	other.target.Name = w.target.Name + "-x" // whose records' keys begin like ours
 	var want []store.Record
-	for _, k := range []string{"00000001.0010", "00000001.0002", "00000000.0000", "00000001.0002@ns", "00000001.ü %.\"x\"", "00000010.0001"} {
+	for _, k := range []string{"00000001.0010", "00000001.0002", "00000000.0000", "00000001.0002@ns", "00000001.ü %.\"x\"",
+		"00000010.0001"} {
 		r := w.record(store.CursorRecord, k, "")
 		w.mustSave(r, "")
 		want = append(want, r)
@@ -156,7 +157,8 @@ func fieldTypes(w *world) {
 	r := w.record(store.CursorRecord, "types", "")
 	r.Fields = store.Fields{
 		"text": "ünï \"quoted\" <&> \\ \n 😀", "empty": "", "digits": "0123", "instant": noon.Format(store.TimeLayout),
-		"int": int64(42), "zero": int64(0), "minus": int64(-7), "max": int64(math.MaxInt64), "min": int64(math.MinInt64), "odd": int64(1<<53 + 1),
+		"int": int64(42), "zero": int64(0), "minus": int64(-7), "max": int64(math.MaxInt64), "min": int64(math.MinInt64),
+		"odd":   int64(1<<53 + 1),
 		"float": 1.5, "whole": 3.0, "float_zero": 0.0, "large": 1e300, "small": 5e-324, "third": 1.0 / 3, "huge_whole": 1e21,
 		"yes": true, "no": false,
 		"nested": []store.Fields{{"n": int64(1), "f": 2.0, "s": "x"}, {"b": true, "s": ""}},

@@ -265,7 +265,8 @@ func malformedShows(w *world) {
 
 func listShows(w *world) {
 	list := fmt.Sprintf("[%q,%q,%q]", key(1).Text, key(3).Text, key(900).Text)
-	w.put(named("list", store.Value{Type: store.List, Text: list}), named("p0", key(0)), named("p2", key(2)), named("p4", key(4)))
+	w.put(named("list", store.Value{Type: store.List, Text: list}), named("p0", key(0)), named("p2", key(2)),
+		named("p4", key(4)))
 	q := w.all()
 	q.Hi = key(500)
 	q.Limit = 1
@@ -275,7 +276,8 @@ func listShows(w *world) {
 			w.same("plain values, beside a list", values(got), texts(named("", key(0)), named("", key(2)), named("", key(4))))
 			continue
 		}
-		w.same("plain values and elements of a list", values(got), texts(named("", key(0)), named("", key(1)), named("", key(2)), named("", key(3)), named("", key(4))))
+		w.same("plain values and elements of a list", values(got),
+			texts(named("", key(0)), named("", key(1)), named("", key(2)), named("", key(3)), named("", key(4))))
 		for i, e := range got {
 			if isList := e.Value.Type == store.List; w.caps.ListsInIndex && isList != (i%2 == 1) {
 				w.Errorf("entry %d of %s shows type %d", i, e.Key, e.Value.Type)

@@ -56,9 +56,11 @@ func text(s string) store.Value { return store.TextValue(s) }
 
 func shardsApart(w *world) {
 	w.sharded()
-	w.put(inShard("a", text("x"), at(3)), inShard("b", text("x"), at(1)), inShard("c", text("y"), at(2)), inShard("d", text("xx"), at(4)),
+	w.put(inShard("a", text("x"), at(3)), inShard("b", text("x"), at(1)), inShard("c", text("y"), at(2)),
+		inShard("d", text("xx"), at(4)),
 		inShard("e", store.Value{}, at(5)), inShard("f", store.IntegerValue(7), at(6)), inShard("g", text("7"), at(7)),
-		inShard("h", text("x"), store.Value{}), inShard("i", text("x"), store.TextValue("garbage")), inShard("j", text(""), at(8)))
+		inShard("h", text("x"), store.Value{}), inShard("i", text("x"), store.TextValue("garbage")),
+		inShard("j", text(""), at(8)))
 	w.showsShard("alone", text("x"), 1, 3)
 	w.showsShard("alone", text("y"), 2)
 	w.showsShard("alone", text("xx"), 4)
@@ -87,7 +89,8 @@ func shardsResume(w *world) {
 	const tied = 120
 	var put []store.Entity
 	for i := range tied {
-		put = append(put, inShard(fmt.Sprintf("t-%04d", i), text("x"), at(0)), inShard(fmt.Sprintf("u-%04d", i), text("y"), at(0)))
+		put = append(put, inShard(fmt.Sprintf("t-%04d", i), text("x"), at(0)),
+			inShard(fmt.Sprintf("u-%04d", i), text("y"), at(0)))
 	}
 	put = append(put, inShard("before", text("x"), at(-5)), inShard("after", text("x"), at(5)))
 	w.put(put...)
@@ -106,7 +109,8 @@ func shardsResume(w *world) {
 
 func shardsDispose(w *world) {
 	w.sharded()
-	w.put(inShard("a", text("x"), at(1)), inShard("b", text("x"), at(2)), inShard("c", text("x"), at(3)), inShard("d", text("y"), at(1)))
+	w.put(inShard("a", text("x"), at(1)), inShard("b", text("x"), at(2)), inShard("c", text("x"), at(3)),
+		inShard("d", text("y"), at(1)))
 	q := w.shard(text("x"))
 	found := w.scan(q, false)
 	w.put(inShard("b", text("x"), at(50)))
@@ -133,7 +137,8 @@ func shardsDispose(w *world) {
 
 func countShards(w *world) {
 	w.sharded()
-	w.put(inShard("a", text("x"), at(1)), inShard("b", text("x"), at(2)), inShard("c", text("x"), at(-500)), inShard("d", text("y"), at(1)),
+	w.put(inShard("a", text("x"), at(1)), inShard("b", text("x"), at(2)), inShard("c", text("x"), at(-500)),
+		inShard("d", text("y"), at(1)),
 		inShard("e", text("m"), at(1)), inShard("f", text("z"), at(1)), inShard("g", store.IntegerValue(7), at(1)),
 		inShard("null", text("x"), store.Value{Type: store.Other, Text: "null"}), inShard("never", text("x"), store.Value{}),
 		inShard("garbage", text("x"), store.TextValue("garbage")), inShard("bare", store.Value{}, at(1)),
@@ -150,8 +155,10 @@ func countShards(w *world) {
 		{"everything that has both", store.Span{}, 8},
 		{"below shard x", store.Span{To: point("x", store.Value{}, false)}, 2},
 		{"below shard x's noon - 100 s", store.Span{To: point("x", at(-100), false)}, 3},
-		{"from x's second second on, to its end", store.Span{From: point("x", at(2), false), To: point("x", store.Value{}, true)}, 2},
-		{"behind x's second second, to its end", store.Span{From: point("x", at(2), true), To: point("x", store.Value{}, true)}, 1},
+		{"from x's second second on, to its end",
+			store.Span{From: point("x", at(2), false), To: point("x", store.Value{}, true)}, 2},
+		{"behind x's second second, to its end",
+			store.Span{From: point("x", at(2), true), To: point("x", store.Value{}, true)}, 1},
 		{"behind x's instants, before y's", store.Span{From: point("x", end, true), To: point("y", at(-100), false)}, 1},
 		{"behind y's instants", store.Span{From: point("y", end, true)}, 1},
 		{"behind shard x", store.Span{From: point("x", store.Value{}, true)}, 2},
@@ -161,12 +168,14 @@ func countShards(w *world) {
 		if n := w.count(c.span); n != c.want {
 			w.Errorf("%s: %d, not %d", c.what, n, c.want)
 		}
+		w.stops(c.what, c.span, c.want)
 	}
 }
 
 func dumpShards(w *world) {
 	w.sharded()
-	put := []store.Entity{inShard("a", text("x"), at(3)), inShard("b", store.IntegerValue(12), at(1)), inShard("c", store.Value{}, at(2)),
+	put := []store.Entity{inShard("a", text("x"), at(3)), inShard("b", store.IntegerValue(12), at(1)),
+		inShard("c", store.Value{}, at(2)),
 		inShard("d", text("y"), store.Value{}), inShard("e", text("y"), store.TextValue("garbage"))}
 	w.put(put...)
 	i := 0
@@ -177,7 +186,8 @@ func dumpShards(w *world) {
 		if i == len(put) {
 			w.Fatalf("the dump has more than %d entities", len(put))
 		}
-		if want := put[i]; e.Name != want.Name || e.Shard != want.Shard || e.Expiry != want.Expiry || canonical(w, e.Data) != canonical(w, want.Data) {
+		if want := put[i]; e.Name != want.Name || e.Shard != want.Shard || e.Expiry != want.Expiry ||
+			canonical(w, e.Data) != canonical(w, want.Data) {
 			w.Errorf("entity %d is %+v, not %+v", i, e, want)
 		}
 		i++

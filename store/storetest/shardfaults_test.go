@@ -155,6 +155,21 @@ var shardFaults = []fault{
 	{"CountBetweenShards", "ignores the end", onCount(func(_ *store.Target, s *store.Span) { s.To = store.Point{} })},
 	{"CountBetweenShards", "knows no places after a value", onCount(func(_ *store.Target, s *store.Span) { s.From.After = false })},
 	{"CountBetweenShards", "counts whole shards", onCount(func(_ *store.Target, s *store.Span) { s.From.Value, s.To.Value = store.Value{}, store.Value{} })},
+	{"CountBetweenShards", "knows no bound", onBound(func(int64) int64 { return 0 })},
+	{"CountBetweenShards", "has the whole bound for each part", func(b *broken) {
+		b.count = func(ctx context.Context, t store.Target, ns string, s store.Span, upTo int64) (int64, error) {
+			if s != (store.Span{}) {
+				return b.full.Count(ctx, t, ns, s, upTo)
+			}
+			middle := store.Point{Shard: text("x")}
+			n, err := b.full.Count(ctx, t, ns, store.Span{To: middle}, upTo)
+			if err != nil {
+				return 0, err
+			}
+			m, err := b.full.Count(ctx, t, ns, store.Span{From: middle}, upTo)
+			return n + m, err
+		}
+	}},
 	{"DumpYieldsShards", "hides the shard", onDump(func(all []store.Entity) []store.Entity {
 		for i := range all {
 			all[i].Shard = store.Value{}

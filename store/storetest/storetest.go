@@ -113,7 +113,8 @@ func newWorld(tb TB, s store.Store, caps Caps) *world {
 	_, dropper := s.(store.Dropper)
 	_, keyer := s.(store.Keyer)
 	if counter != caps.Counter || dumper != caps.Dumper || dropper != caps.Dropper || keyer != caps.Keyer {
-		tb.Fatalf("the store implements Counter: %v, Dumper: %v, Dropper: %v, Keyer: %v, which is not what Caps declare", counter, dumper, dropper, keyer)
+		tb.Fatalf("the store implements Counter: %v, Dumper: %v, Dropper: %v, Keyer: %v, which is not what Caps declare",
+			counter, dumper, dropper, keyer)
 	}
 	unique := rand.Text()[:10]
 	return &world{
@@ -153,7 +154,8 @@ func key(i int) store.Value {
 // all asks for every expiry key of shard 0 of generation 1.
 func (w *world) all() store.Query {
 	lo, hi := expirykey.Range(1, 0)
-	return store.Query{Target: w.target, Namespace: w.ns, Lo: store.TextValue(lo), Hi: store.TextValue(hi), Limit: store.MaxPage}
+	return store.Query{Target: w.target, Namespace: w.ns, Lo: store.TextValue(lo), Hi: store.TextValue(hi),
+		Limit: store.MaxPage}
 }
 
 func named(name string, expiry store.Value) store.Entity {

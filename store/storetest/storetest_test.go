@@ -144,8 +144,8 @@ func (s spaced) Put(ctx context.Context, t store.Target, ns string, es []store.E
 	return s.full.Put(ctx, in(t, ns), "", es)
 }
 
-func (s spaced) Count(ctx context.Context, t store.Target, ns string, sp store.Span) (int64, error) {
-	return s.full.Count(ctx, in(t, ns), "", sp)
+func (s spaced) Count(ctx context.Context, t store.Target, ns string, sp store.Span, upTo int64) (int64, error) {
+	return s.full.Count(ctx, in(t, ns), "", sp, upTo)
 }
 
 func (s spaced) Holds(ctx context.Context, t store.Target, ns string) (bool, error) {
@@ -172,7 +172,7 @@ type broken struct {
 	load    func(context.Context, store.RecordSort, string) (store.Records, error)
 	save    func(context.Context, store.Record, string) error
 	put     func(context.Context, store.Target, string, []store.Entity) error
-	count   func(context.Context, store.Target, string, store.Span) (int64, error)
+	count   func(context.Context, store.Target, string, store.Span, int64) (int64, error)
 	holds   func(context.Context, store.Target, string) (bool, error)
 	dump    func(context.Context, store.Target, string) iter.Seq2[store.Entity, error]
 	drop    func(context.Context, store.Target, string, string) error
@@ -236,11 +236,11 @@ func (b *broken) Put(ctx context.Context, t store.Target, ns string, es []store.
 	return b.full.Put(ctx, t, ns, es)
 }
 
-func (b *broken) Count(ctx context.Context, t store.Target, ns string, s store.Span) (int64, error) {
+func (b *broken) Count(ctx context.Context, t store.Target, ns string, s store.Span, upTo int64) (int64, error) {
 	if b.count != nil {
-		return b.count(ctx, t, ns, s)
+		return b.count(ctx, t, ns, s, upTo)
 	}
-	return b.full.Count(ctx, t, ns, s)
+	return b.full.Count(ctx, t, ns, s, upTo)
 }
 
 func (b *broken) Holds(ctx context.Context, t store.Target, ns string) (bool, error) {

@@ -62,7 +62,8 @@ func (e Excess) String() string {
 	if e.Range == "" {
 		what = "the target"
 	}
-	return fmt.Sprintf("%s: %d entities in %v from %s on, %.1f allowed", what, e.Got, e.To.Sub(e.From), e.From.Format(time.RFC3339Nano), e.Allowed)
+	return fmt.Sprintf("%s: %d entities in %v from %s on, %.1f allowed",
+		what, e.Got, e.To.Sub(e.From), e.From.Format(time.RFC3339Nano), e.Allowed)
 }
 
 // Ramp returns the highest rates that a range may have which begins at an

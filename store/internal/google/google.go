@@ -88,7 +88,8 @@ func (s Service) Connect(o Options) (opts []option.ClientOption, endpoint string
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReply)),
 		grpc.WithChainUnaryInterceptor(unary...),
 		grpc.WithChainStreamInterceptor(o.StreamInterceptors...),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: time.Minute, Timeout: 20 * time.Second, PermitWithoutStream: true}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: time.Minute, Timeout: 20 * time.Second,
+			PermitWithoutStream: true}),
 	}
 	if emulator := cmp.Or(o.Emulator, os.Getenv(s.EmulatorEnv)); emulator != "" {
 		endpoint = emulator + " (emulator)"
@@ -155,7 +156,8 @@ func Sentinel(s *status.Status) error {
 		switch {
 		case has("transaction") && has("expired", "no longer valid", "has already been"):
 			return store.ErrContention // it took too long; nothing was written
-		case has("too large", "too big", "exceeds the limit", "exceeds the maximum", "larger than the maximum", "cannot write more than", "cannot get more than"):
+		case has("too large", "too big", "exceeds the limit", "exceeds the maximum", "larger than the maximum",
+			"cannot write more than", "cannot get more than"):
 			return store.ErrTooLarge
 		}
 		return store.ErrInvalid
@@ -167,4 +169,5 @@ func Sentinel(s *status.Status) error {
 }
 
 // Credentials is what to say where the client finds no credentials.
-const Credentials = "set GOOGLE_APPLICATION_CREDENTIALS, run gcloud auth application-default login, or attach a service account"
+const Credentials = "set GOOGLE_APPLICATION_CREDENTIALS, run gcloud auth application-default login, " +
+	"or attach a service account"

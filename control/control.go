@@ -1,0 +1,70 @@
+// Package control changes what operators may change about a target: it opens the
+// next generation by hand, and sets the switches of the target record.
+//
+// The invariant is that a change is made to the record as it is, by one
+// compare-and-set: no change of another operator or of a sweep gets lost, and a
+// change that is needed no longer, or not allowed any more, is not made. Workers
+// hear of it with their next read of the record, within five seconds.
+//
+// Limits: one record a call. It first brings the record up to date with the
+// configuration, as a sweep does, and refuses what a sweep would refuse. No entity
+// is touched, and no cursor.
+package control
+
+import (
+	"context"
+	"errors"
+
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// Advance opens the next generation of a target by hand, with so many shards or,
+// with 0, as many as are configured. While writers are still moving to the newest
+// one it fails with [generation.ErrRamping], unless it is forced.
+func Advance(
+	ctx context.Context, cfg sweep.Config, t sweep.Target, shards int, force bool,
+) (generation.Record, error) {
+	policy := t.Rules().Policy
+	if shards > 0 {
+		policy.Shards = shards
+	}
+	for {
+		rec, now, err := sweep.EnsureRecord(ctx, cfg, t)
+		if err != nil {
+			return generation.Record{}, err
+		}
+		next, err := rec.Advance(policy, now, force)
+		if err != nil {
+			return rec, err
+		}
+		next, err = generation.Save(ctx, cfg.Store, next)
+		if errors.Is(err, store.ErrConflict) {
+			continue // somebody else changed it: it may not be needed any more
+		}
+		return next, err
+	}
+}
+
+// Change changes the target record by compare-and-set, and returns it as it is
+// then. Nothing is written if it says so already. The change is applied to each
+// record that was read until one is saved.
+func Change(
+	ctx context.Context, cfg sweep.Config, t sweep.Target, change func(*generation.Record),
+) (generation.Record, error) {
+	for {
+		rec, _, err := sweep.EnsureRecord(ctx, cfg, t)
+		if err != nil {
+			return generation.Record{}, err
+		}
+		next := rec
+		if change(&next); next.EqualContent(rec) {
+			return next, nil
+		}
+		next, err = generation.Save(ctx, cfg.Store, next)
+		if !errors.Is(err, store.ErrConflict) {
+			return next, err
+		}
+	}
+}

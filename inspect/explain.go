@@ -1,0 +1,328 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/sweep/plan"
+)
+
+// An Explanation says where one entity stands, in the form that `reaper explain
+// --json` prints.
+type Explanation struct {
+	Target    string       `json:"target"`
+	Namespace string       `json:"namespace"`
+	Key       string       `json:"key"` // the entity's, in the store's canonical text
+	Found     bool         `json:"found"`
+	Expiry    string       `json:"expiry"`  // the property as it is stored; empty if there is none
+	Expires   *time.Time   `json:"expires"` // nil if it never does, or is no expiry
+	Due       *time.Time   `json:"due"`     // expires and retention
+	State     string       `json:"state"`   // of its generation; empty if it has none, retired if that is no more
+	Range     *RangeStatus `json:"range"`   // nil if it is in none, or that is not known
+	Verdict   string       `json:"verdict"` // absent, never, early, due, suspect, malformed, stray or outside
+	Why       string       `json:"why"`     // for people
+}
+
+// ErrUnknownEntity is wrapped by the error for an id that no entity can have.
+var ErrUnknownEntity = errors.New("no entity can have this id")
+
+// callTimeout bounds one call of the store, and patience all tries at it.
+const (
+	callTimeout = 10 * time.Second
+	patience    = 20 * time.Second
+)
+
+// Explain tells why an entity is still there, or is not. It writes nothing.
+func Explain(
+	ctx context.Context, cfg sweep.Config, t sweep.Target, namespace string, id store.Entity,
+) (Explanation, error) {
+	x := Explanation{Target: t.Name, Namespace: namespace}
+	keyer, ok := cfg.Store.(store.Keyer)
+	if !ok {
+		return x, errors.New("this store cannot tell an entity's key")
+	}
+	key, err := keyer.Key(t.Target, namespace, id)
+	if err != nil {
+		return x, fmt.Errorf("%w: %w", ErrUnknownEntity, err)
+	}
+	x.Key = key
+	s, err := sweep.TakeSnapshot(ctx, cfg, t)
+	if err != nil {
+		return x, err
+	}
+	e := explainer{s.InNamespace(namespace), cfg.Store}
+	value, found, err := e.read(ctx, namespace, key)
+	if err != nil {
+		return x, fmt.Errorf("read %s: %w", key, err)
+	}
+	x.Found, x.Expiry = found, valueText(value)
+	return x, e.explain(ctx, &x, value)
+}
+
+// An explainer explains entities of one namespace.
+type explainer struct {
+	*sweep.Snapshot
+	store store.Store
+}
+
+// read returns the expiry that an entity has at present, by a settlement that
+// settles on keeping it: unlike a scan it sees what no index shows.
+func (e explainer) read(ctx context.Context, namespace, key string) (value store.Value, found bool, err error) {
+	q := store.Query{Target: e.Target.Target, Namespace: namespace}
+	err = patiently(ctx, func(ctx context.Context) error {
+		o, err := e.store.Settle(ctx, q, store.Entry{Key: key}, func(v store.Value) store.Verdict {
+			value = v
+			return store.Keep
+		})
+		found = o == store.Kept
+		return err
+	})
+	return value, found, err
+}
+
+// patiently repeats a call that fails for a passing reason.
+func patiently(ctx context.Context, call func(context.Context) error) error {
+	return store.Retry(ctx, patience, func() error {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		return call(ctx)
+	})
+}
+
+// explain fills in what the value of an entity's expiry means now.
+func (e explainer) explain(ctx context.Context, x *Explanation, v store.Value) error {
+	if !x.Found {
+		x.Verdict, x.Why = "absent", "there is no such entity: it was deleted, or never written"
+		return nil
+	}
+	j := e.Judge(v)
+	if at, err := shardquery.Expires(e.Target.Type, v); err == nil {
+		due := at.Add(e.Target.Retention)
+		x.Expires, x.Due = &at, &due
+	}
+	switch j {
+	case sweep.Never:
+		x.Verdict, x.Why = "never", fmt.Sprintf("it has no %s, or null: it never expires", e.Target.Property)
+		return nil
+	case sweep.Malformed:
+		x.Verdict = "malformed"
+		x.Why = fmt.Sprintf("its %s is %s: it is kept until somebody corrects it",
+			e.Target.Property, describe(v, e.Target.Type))
+		return nil
+	case sweep.Suspect, sweep.Early, sweep.Due:
+	}
+	if e.isStray(x, v, j) {
+		return nil
+	}
+	return e.explainPlace(ctx, x, v, j)
+}
+
+// explainPlace says what the place of an expiry means for it: that of its range, or
+// that it lies in none.
+func (e explainer) explainPlace(ctx context.Context, x *Explanation, v store.Value, j sweep.Judgement) error {
+	r, outside, err := e.rangeOf(ctx, x, v)
+	if err != nil {
+		return err
+	}
+	c := e.Plan.Cursor(r)
+	if outside == "" {
+		status := rangeStatus(e.Snapshot, r, c)
+		x.Range = &status
+	}
+	isDraining := x.State == string(generation.Draining)
+	switch {
+	case j == sweep.Suspect:
+		x.Verdict = "suspect"
+		x.Why = fmt.Sprintf("it expired longer than max_age (%v) before the horizon, which is implausible: "+
+			"it is kept until somebody corrects it, or raises max_age", e.Target.MaxAge)
+		if isDraining {
+			x.Why += "; its generation is being drained, so that it gets a key in the newest one"
+		}
+	case outside != "":
+		x.Verdict, x.Why = "outside", outside
+	case j == sweep.Early:
+		x.Verdict, x.Why = "early", "it is due in "+wait(e.Now(), *x.Due)
+		if isDraining {
+			x.Why += "; its generation is being drained, so that it gets a key in the newest one until then"
+		}
+	default:
+		x.Verdict, x.Why = "due", e.whyStill(r, c, v)
+	}
+	return nil
+}
+
+// isStray fills in the state of the generation that an expiry key names, and
+// reports whether that has retired.
+func (e explainer) isStray(x *Explanation, v store.Value, j sweep.Judgement) bool {
+	k, err := expirykey.Parse(v.Text)
+	if e.Target.Type != store.Text || err != nil {
+		return false
+	}
+	for _, g := range generationsOf(e.Snapshot) {
+		if g.Number == k.Generation {
+			x.State = g.State
+		}
+	}
+	list := e.View.Record.Generations
+	if x.State != "" || len(list) == 0 || k.Generation > list[len(list)-1].Number {
+		return false
+	}
+	x.State, x.Verdict = "retired", "stray"
+	x.Why = fmt.Sprintf("generation %08d has retired, and no sweep reads it again: "+
+		"an old copy was put back, or a write came very late. The audit", k.Generation)
+	if j == sweep.Due {
+		x.Why += " deletes it"
+	} else {
+		x.Why += " moves it to the nursery"
+	}
+	switch c := e.Plan.AuditCursor(x.Namespace); {
+	case !c.Rewind.Began.IsZero():
+		x.Why += "; a round is under way"
+	case c.Rewind.Done.IsZero():
+		x.Why += " in the next sweep, or reaper audit --apply does at once"
+	default:
+		x.Why += "; the next round begins with the first sweep after " + instantText(e.Plan.NextAudit(c)) +
+			", or at once with reaper audit --apply"
+	}
+	return true
+}
+
+// rangeOf returns the range that an expiry lies in, or why it lies in none.
+func (e explainer) rangeOf(
+	ctx context.Context, x *Explanation, v store.Value,
+) (r shardquery.Range, outside string, err error) {
+	ranges := e.Plan.Ranges()
+	if e.Target.Type == store.Instant {
+		if len(e.Target.ShardValues) == 0 {
+			return ranges[0], "", nil
+		}
+		// The entity's own shard is in the index only.
+		for _, r := range ranges {
+			in, err := e.shows(ctx, r, v, x.Key)
+			if in || err != nil {
+				return r, "", err
+			}
+		}
+		return r, fmt.Sprintf("it has none of the target's shard_values in %s: no sweep reads it",
+			e.Target.ShardProperty), nil
+	}
+	k, err := expirykey.Parse(v.Text)
+	if err != nil {
+		return r, "", err
+	}
+	r = shardquery.Range{Namespace: x.Namespace, Generation: k.Generation, Shard: k.Shard}
+	if slices.Contains(ranges, r) {
+		return r, "", nil
+	}
+	for _, g := range e.View.Record.Live() {
+		if g.Number == k.Generation {
+			return r, fmt.Sprintf("generation %08d has %d shards, and this is shard %04d: "+
+				"the next look past the last shard, once per rewind (%v), finds it and sweeps it",
+				g.Number, g.Shards, k.Shard, e.Target.Rewind), nil
+		}
+	}
+	return r, fmt.Sprintf("no sweep reads generation %08d: stamp it anew, "+
+		"with a generation of the target record or with 0", k.Generation), nil
+}
+
+// shows reports whether a range shows an entity at a value.
+func (e explainer) shows(ctx context.Context, r shardquery.Range, v store.Value, key string) (bool, error) {
+	q := store.Query{Target: e.Target.Target, Namespace: r.Namespace, Shard: r.Value,
+		Lo: v, Hi: v, Limit: store.MaxPage}
+	var page store.Page
+	for {
+		err := patiently(ctx, func(ctx context.Context) error { return e.store.Scan(ctx, q, &page) })
+		if err != nil {
+			return false, err
+		}
+		for _, entry := range page.Entries {
+			if entry.Key == key {
+				return true, nil
+			}
+			q.After = entry.Position()
+		}
+		if q.Next = page.Next; !page.More {
+			return false, nil
+		}
+	}
+}
+
+// whyStill says when a due entity goes, given where its range's cursor stands.
+func (e explainer) whyStill(r shardquery.Range, c cursor.Cursor, v store.Value) string {
+	if c.Lease.Owner != "" && e.LeaseLeft(c) > 0 {
+		return fmt.Sprintf("it is due, and %s is sweeping its range", c.Lease.Owner)
+	}
+	need := e.Plan.Range(r)
+	switch ahead := v.Compare(c.Position.Value); {
+	case need.Read && (c.Position.IsZero() || ahead > 0 || ahead == 0 && c.Position.Key == ""):
+		return "it is due, and the next sweep deletes it"
+	case need.Read && ahead == 0: // only the store knows the order of its keys
+		return "it is due at the very instant where its range's cursor stands: " +
+			"the next sweep deletes it, or else the next read of the range from its start"
+	}
+	return e.whyBehind(need, r, c)
+}
+
+// whyBehind says when a due entity goes that lies behind its range's cursor, or in a
+// range that rests because nothing due is known in it.
+func (e explainer) whyBehind(need plan.Need, r shardquery.Range, c cursor.Cursor) string {
+	next := "by the first sweep after " + instantText(e.Plan.NextRewind(c))
+	if need.Behind {
+		next = "by the next sweep"
+	}
+	switch {
+	case !c.Rewind.Began.IsZero():
+		return "it is due, but was written behind its range's cursor; " +
+			"the read of the range from its start, which is under way, deletes it"
+	case c.Stock.Refused:
+		return "it is due, but the store has refused to delete entities of its range, " +
+			"and this may be one of them: the next read of the range from its start, " + next + ", tries it again"
+	case need.Stage.IsSealed() && c.Rewind.Done.Before(need.Stage.Since):
+		return "it is due, but was written behind its range's cursor; its generation is sealed, " +
+			"and the next sweep reads the range from its start, which deletes it"
+	case need.Stage.IsSealed() && !c.Stock.Suspects:
+		return "it is due, but was written into a generation that was sealed already: " +
+			"the daily audit deletes it, or reaper audit --apply does at once"
+	case !need.Stage.IsSealed() && e.Plan.SealedSoon(r.Generation):
+		return "it is due, but was written behind its range's cursor; " +
+			"once its generation is sealed, the range is read from its start, which deletes it"
+	}
+	return "it is due, but was written behind its range's cursor, after it had expired: " +
+		"the next read of the range from its start, " + next + ", deletes it"
+}
+
+// wait shows how long it is until an instant. One that is centuries away is more
+// than a duration can hold.
+func wait(now, until time.Time) string {
+	const longest = 200 // of the 292 years that a duration has
+	if years := until.Year() - now.Year(); years > longest {
+		return fmt.Sprintf("%d years", years)
+	}
+	return until.Sub(now).Round(time.Second).String()
+}
+
+func instantText(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// describe says what a value is instead of an expiry.
+func describe(v store.Value, want store.Type) string {
+	switch {
+	case v.Type == store.List:
+		return "a list"
+	case v.Type == store.Text && want == store.Text:
+		return "no expiry key"
+	case v.Type == store.Text:
+		return "a text, not a timestamp"
+	case v.Type == store.Instant:
+		return "a timestamp, not an expiry key"
+	}
+	return "neither a text nor a timestamp"
+}

@@ -1,0 +1,98 @@
+package inspect
+
+import (
+	"context"
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A GenerationLife is a generation's past, and its future at the present course,
+// in the form that `reaper generation list --json` prints.
+type GenerationLife struct {
+	GenerationStatus
+	Left    *int64     `json:"left"`     // index entries; nil if the store cannot count
+	NextDue *time.Time `json:"next_due"` // of a sealed generation: when its first survivor is due
+	Emptied *time.Time `json:"emptied"`  // since when nothing is left that could be due
+	Drains  *time.Time `json:"drains"`   // when what is left then begins to be carried; nil for the nursery
+	Retires *time.Time `json:"retires"`  // at the latest, at the present course; nil if that is not known
+	Refused bool       `json:"refused"`  // what the store refuses to delete or carry keeps it from retiring
+}
+
+// Lives lists the live generations of a target. It writes nothing and costs a
+// COUNT for each.
+func Lives(ctx context.Context, cfg sweep.Config, t sweep.Target) ([]GenerationLife, error) {
+	s, err := sweep.TakeSnapshot(ctx, cfg, t)
+	if err != nil || s.Missing {
+		return nil, err
+	}
+	lives := []GenerationLife{}
+	for _, g := range generationsOf(s) {
+		life := GenerationLife{GenerationStatus: g}
+		from, to := expirykey.GenerationRange(g.Number)
+		left, ok, err := s.Count(ctx, store.Between(from, to))
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			life.Left = &left
+		}
+		life.takeStock(s)
+		if g.Number != expirykey.Nursery {
+			life.forecast(s)
+		}
+		lives = append(lives, life)
+	}
+	return lives, nil
+}
+
+// takeStock fills in what the ranges of the generation say of what is left there.
+func (life *GenerationLife) takeStock(s *sweep.Snapshot) {
+	var next earliest
+	for _, r := range s.Plan.Ranges() {
+		if r.Generation != life.Number {
+			continue
+		}
+		stock := s.Plan.Cursor(r).Stock
+		next.add(stock.Next)
+		life.Refused = life.Refused || stock.Refused
+	}
+	if !next.at.IsZero() {
+		life.NextDue = timePtr(next.at.Add(s.Target.Retention))
+	}
+}
+
+// forecast fills in what is to become of a generation.
+func (life *GenerationLife) forecast(s *sweep.Snapshot) {
+	record, policy := s.View.Record, s.Target.Rules().Policy
+	staleness, slack := record.Bounds()
+	if sealed := s.Plan.Stage(life.Number).Sealed; !sealed.IsZero() {
+		if ready, empty := s.Plan.EmptySince(life.Number, sealed); empty {
+			life.Emptied, life.Retires = timePtr(ready.Add(-slack)), &ready
+			return
+		}
+	}
+	for _, g := range record.Generations {
+		if g.Number == life.Number && !g.Draining.IsZero() {
+			life.Drains = timePtr(g.Draining)
+			return // how long that takes depends on the pace
+		}
+	}
+	if policy.Every <= 0 {
+		return
+	}
+	// It drains once policy.Keep later ones beside the newest are live, and the
+	// writers have moved to that.
+	newest := record.Generations[len(record.Generations)-1]
+	last := life.Number + policy.Keep + 1
+	drains := newest.Opened.Add(newest.Ramp)
+	if ahead := last - newest.Number; ahead > 0 {
+		drains = newest.Opened.Add(time.Duration(ahead)*policy.Every + policy.Ramp)
+	}
+	life.Drains = &drains
+	if !life.Refused { // what the store refuses to carry stays, and the generation with it
+		life.Retires = timePtr(drains.Add(staleness + slack))
+	}
+}

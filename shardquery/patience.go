@@ -1,0 +1,48 @@
+package shardquery
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+const (
+	// queryTimeout bounds one query. The services end a query after 60 s; one
+	// that takes half of that steps over more than it should.
+	queryTimeout = 30 * time.Second
+	// smallPage is how far a page shrinks while the window can.
+	smallPage = 50
+	// goodRun is how many pages, or windows, in a row go well before what had to
+	// shrink grows again.
+	goodRun = 8
+)
+
+// ErrShrunk is wrapped by the error of a query that was late or too large, beside
+// the store's own, where the next one asks for less: it may be made at once.
+var ErrShrunk = errors.New("the next query asks for less")
+
+// Patiently calls next until it succeeds, fails for good, ctx is done or patience,
+// which is positive, has passed. It waits in between, as [store.Retry] does, but
+// not after [ErrShrunk]. It is for callers that are not steps.
+func Patiently(ctx context.Context, patience time.Duration, next func() error) error {
+	// Nothing but a clock: what next does has deadlines of its own.
+	patient, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return store.Retry(ctx, patience, func() error {
+		err := next()
+		for errors.Is(err, ErrShrunk) && patient.Err() == nil {
+			err = next()
+		}
+		return err
+	})
+}
+
+// isLate reports whether a query took longer than it may.
+func isLate(err error) bool {
+	return errors.Is(err, store.ErrDeadline) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// isTooLarge reports whether a query asked for too many entries.
+func isTooLarge(err error) bool { return errors.Is(err, store.ErrTooLarge) }

@@ -1,0 +1,231 @@
+package sweep
+
+import (
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// A pageSum is what became of the ops of a page.
+type pageSum struct {
+	expired, gone, carried int64
+	oldest                 time.Time // when the first of those became due that are left; zero if none is
+}
+
+// sum adds up what became of the ops of a page, and measures how long what was
+// deleted had been due.
+func (v *visit) sum(s *scratch) (n pageSum) {
+	c, now := v.c, v.c.clock.Now()
+	s.delays = s.delays[:0]
+	for i := range s.ops {
+		op := &s.ops[i]
+		if isCarry(op) && op.Outcome != store.Deleted || v.kept.isMistyped(op.Entry.Key) {
+			if op.Outcome == store.Carried {
+				n.carried++
+			}
+			continue
+		}
+		at, ok := expiresOf(v.r, op)
+		dueAt := at.Add(c.target.Retention)
+		if !isOpen(op) {
+			n.expired++
+		}
+		if op.Outcome == store.Deleted {
+			n.gone++
+			s.delays = append(s.delays, now.Sub(dueAt))
+		}
+		if ok && (isOpen(op) || !c.cfg.Apply) && (n.oldest.IsZero() || dueAt.Before(n.oldest)) {
+			n.oldest = dueAt
+		}
+	}
+	return n
+}
+
+// account tells counts, metrics and the watchdog what became of the ops of a page.
+func (v *visit) account(s *scratch) {
+	c, n := v.c, v.sum(s)
+	c.tally.counts.expired.Add(n.expired)
+	c.cfg.Progress.Expired.Add(n.expired)
+	if v.auditing {
+		c.tally.counts.strays.Add(n.gone + n.carried)
+	} else {
+		c.tally.counts.carried.Add(n.carried)
+	}
+	if !c.cfg.Apply { // what was found first stays the oldest: nothing is deleted
+		if v.start.oldest.IsZero() && !n.oldest.IsZero() {
+			v.start.oldest = n.oldest
+			v.sawDue(n.oldest, 0)
+		}
+		return
+	}
+	c.cfg.Metrics.Delay(c.target.Name, s.delays...)
+	v.deleted(n.gone, n.carried)
+	if n.gone+n.carried > 0 {
+		lease := v.claim.Cursor().Lease
+		c.log.Debug("page", "range", v.start.cursor.Key(), "owner", lease.Owner, "token", lease.Token,
+			"entries", len(s.page.Entries), "due", n.expired, "deleted", n.gone, "carried", n.carried)
+	}
+	if n.gone > 0 || !n.oldest.IsZero() {
+		if at, ok := v.lastDue(s); n.oldest.IsZero() && ok {
+			n.oldest = at // what comes next is no older than the last that was deleted
+		}
+		v.sawDue(n.oldest, n.gone)
+	}
+}
+
+// deleted adds up what was acknowledged.
+func (v *visit) deleted(gone, carried int64) {
+	if gone+carried == 0 {
+		return
+	}
+	c := v.c
+	v.disposed = true
+	c.tally.counts.deleted.Add(gone)
+	c.cfg.Progress.Deleted.Add(gone)
+	c.tally.succeeded(c.cfg.Now())
+	v.update(func(cur *cursor.Cursor) {
+		cur.Deleted += gone
+		c.pacing.save(cur, v.pacer)
+	})
+}
+
+// lastDue returns when the last op of the page became due.
+func (v *visit) lastDue(s *scratch) (time.Time, bool) {
+	if len(s.ops) == 0 {
+		return time.Time{}, false
+	}
+	at, ok := expiresOf(v.r, &s.ops[len(s.ops)-1])
+	return at.Add(v.c.target.Retention), ok
+}
+
+// recognize counts what is kept of the first entries of the page, those that were
+// passed, and what is absent of a batch whose outcome was not known.
+func (v *visit) recognize(s *scratch, rd *reading, passed int, more bool) {
+	c := &v.c.tally.counts
+	for i := range s.page.Entries[:passed] {
+		switch v.c.decide(s.page.Entries[i].Value, v.horizon) {
+		case malformed:
+			if !v.auditing { // there the count of what lies outside has it
+				c.malformed.Add(1)
+			}
+		case suspect:
+			if v.carry == nil {
+				c.suspect.Add(1)
+			}
+		case never, early, due:
+		}
+	}
+	if rd.unsure.tried == 0 || !v.c.cfg.Apply {
+		return
+	}
+	over := !more && passed == len(s.page.Entries)
+	for i := range s.ops {
+		switch at := s.page.Entries[s.entry[i]].Position(); {
+		case s.entry[i] >= passed:
+		case at.Value.Compare(rd.unsure.upTo.Value) > 0:
+			over = true
+		case !isCarry(&s.ops[i]):
+			rd.unsure.found++
+			over = over || at == rd.unsure.upTo
+		}
+	}
+	if over {
+		gone := int64(max(0, rd.unsure.tried-rd.unsure.found))
+		c.expired.Add(gone)
+		v.deleted(gone, 0)
+		rd.unsure = unsure{}
+	}
+}
+
+// An unsure is a batch whose outcome nobody knows. What of it is absent when its
+// part of the range is read again counts as deleted.
+type unsure struct {
+	upTo  store.Position
+	tried int // entities in it
+	found int // of these, how many were met again
+}
+
+// add notes the ops of a page that were tried, and of which nobody was told what
+// became.
+func (u *unsure) add(s *scratch) {
+	known := u.upTo
+	for i := range s.doubted {
+		op := &s.ops[i]
+		if !s.doubted[i] || op.Outcome != store.Unknown || isCarry(op) {
+			continue
+		}
+		at := op.Entry.Position()
+		if known.IsZero() || at.Value.Compare(known.Value) > 0 { // else it was tried before, and met again
+			u.tried++
+			u.upTo = at
+		}
+	}
+}
+
+// sawDue tells the watchdog when the oldest entity of the range that is left
+// became due, as far as it is known.
+func (v *visit) sawDue(oldest time.Time, deleted int64) {
+	if v.auditing {
+		return
+	}
+	v.c.sawDue(v.start.cursor.Key(), oldest, deleted)
+}
+
+func (c *collector) sawDue(key string, oldest time.Time, deleted int64) {
+	c.target.Watchdog.Saw(c.cfg.Now(), key, metrics.Look{OldestDue: oldest, Disposed: deleted, Held: !c.cfg.Apply ||
+		c.heldBy() != ""})
+}
+
+// A keptSet remembers entities that a visit has met and keeps, so that it neither
+// tries them again nor counts them as left to be carried. Beyond a thousand it
+// forgets: any more keep their generation alive, as suspects do.
+type keptSet struct{ refused map[string]bool }
+
+const mostKept = 1000
+
+// add remembers an entity: the store refuses it, or else it is of another type
+// than its index entry.
+func (k *keptSet) add(key string, refused bool) {
+	if k.refused == nil {
+		k.refused = map[string]bool{}
+	}
+	if len(k.refused) < mostKept {
+		k.refused[key] = refused
+	}
+}
+
+func (k *keptSet) has(key string) bool {
+	_, ok := k.refused[key]
+	return ok
+}
+
+func (k *keptSet) isRefused(key string) bool { return k.refused[key] }
+
+func (k *keptSet) anyRefused() bool {
+	for _, refused := range k.refused {
+		if refused {
+			return true
+		}
+	}
+	return false
+}
+
+func (k *keptSet) isMistyped(key string) bool { return k.has(key) && !k.refused[key] }
+
+// slowAfter is how long one call may take before its range belongs to the slow lane.
+const slowAfter = time.Second
+
+// wait returns the outcome of a step that has to wait.
+func (p *pause) outcome(now time.Time) outcome {
+	if p.wait <= 0 {
+		return outcome{state: ready}
+	}
+	why := p.why
+	if why == "" {
+		why = throttle.ReasonPushBack
+	}
+	return outcome{state: waiting, wake: now.Add(p.wait), why: why}
+}

@@ -1,0 +1,212 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+const (
+	// choresFirst is how long one sweep waits for the chores that are due when it
+	// begins.
+	choresFirst = 10 * time.Second
+	// contendedFor is how long one sweep goes on, after all else is done, for
+	// entities and records that somebody else holds in a transaction. The locks of a
+	// process that died are dropped with its transaction, which the services end
+	// after 60 s without a request.
+	contendedFor = 90 * time.Second
+	// beyondFor is how long it goes on for what is saved and continued by the next
+	// one: reads from the start, drains, the audit.
+	beyondFor = 5 * time.Minute
+)
+
+// A oneSweep is the agenda of one sweep: due chores first, then every range, then
+// whatever these have made due.
+type oneSweep struct {
+	phase phase
+	began time.Time
+	done  time.Time // when every range had come as far as it could
+	held  bool      // from the beginning: ranges are only looked at
+}
+
+// A phase is how far one sweep has come.
+type phase uint8
+
+const (
+	opening phase = iota // chores that are due
+	sweeping
+	finishing // what is contended, or read from the start, and what is due then
+	over
+)
+
+func (o *oneSweep) open(ctx context.Context, b *book) error { return openOnce(ctx, b) }
+
+func (o *oneSweep) failed(b *book, err error) {
+	o.phase = over
+	b.failOpening(err)
+}
+
+func (o *oneSweep) chores() bool { return o.phase != over }
+
+func (o *oneSweep) isOver(*book) bool { return o.phase == over }
+
+func (o *oneSweep) next(b *book, now time.Time) time.Duration {
+	switch {
+	case o.phase == opening:
+		if wait := o.began.Add(choresFirst).Sub(now); wait > 0 {
+			return min(heartbeat, wait)
+		}
+	case o.phase != opening && o.phase != over && b.active == 0:
+		return 0 // the next look goes on to the next phase
+	}
+	return heartbeat
+}
+
+func (o *oneSweep) look(s *scheduler, b *book, now time.Time) {
+	if s.ctx.Err() != nil || b.isHeldForLong(now) || b.c.limits.exceeded() != nil {
+		o.stop(s, b, now)
+		return
+	}
+	switch o.phase {
+	case opening:
+		o.begin(s, b, now)
+	case sweeping:
+		if o.held && b.count.pending == b.lookedAt() {
+			o.stop(s, b, now)
+		} else if b.active == 0 || b.count.pending-b.contended() == 0 {
+			o.phase, o.done = finishing, now
+		}
+	case finishing:
+		o.finish(s, b, now)
+	case over:
+		b.stop(s, now)
+	}
+}
+
+// begin waits for the chores that are due, and then makes the ranges ready.
+func (o *oneSweep) begin(s *scheduler, b *book, now time.Time) {
+	if o.began.IsZero() {
+		o.began = now
+		b.addCount(s, now)
+	}
+	for c := range b.chores {
+		if isFirst(c.Kind) && now.Sub(o.began) < choresFirst || c.Kind == countDue {
+			return
+		}
+	}
+	if !b.c.limits.isOpen() {
+		o.stop(s, b, now)
+		return
+	}
+	o.phase, o.held = sweeping, b.held.why != ""
+	b.readyAll(s, now)
+	b.openCount(now)
+	b.estimate(s, now)
+}
+
+// isFirst reports whether a chore finds ranges, or changes which there are.
+func isFirst(k plan.Kind) bool { return k == plan.Life || k == plan.Shards || k == plan.Look }
+
+// finish ends the sweep once nothing is left to do, or its time is over.
+func (o *oneSweep) finish(s *scheduler, b *book, now time.Time) {
+	if b.count.pending > 0 && now.Sub(o.done) >= contendedFor {
+		for _, it := range inOrder(slices.Collect(maps.Values(b.ranges))) {
+			if !it.pending || it.state != ready && it.state != waiting {
+				continue
+			}
+			if it.out.blocked != nil {
+				b.fail(it, it.out.blocked)
+			}
+			b.giveUp(s, it, now)
+		}
+	}
+	if b.count.pending == 0 && now.Sub(o.done) >= choresFirst {
+		b.cancelChores(plan.Look, estimate)
+	}
+	switch {
+	case b.active == 0 && b.dirty:
+		b.replan(s, now)
+		if b.active == 0 {
+			o.phase = over
+		}
+	case b.active == 0:
+		for _, it := range b.ranges {
+			b.settleCount(it, true)
+		}
+		o.phase = over
+	case now.Sub(o.done) >= beyondFor && b.count.pending == 0:
+		o.stop(s, b, now)
+	}
+}
+
+// stop ends the sweep now.
+func (o *oneSweep) stop(s *scheduler, b *book, now time.Time) {
+	if o.phase == opening && b.count.ranges == 0 {
+		b.count.ranges = len(b.ranges)
+		b.count.left = len(b.ranges)
+	}
+	o.phase = over
+	b.stop(s, now)
+	b.cancelChores(plan.Look, estimate, countDue)
+}
+
+func (o *oneSweep) result(b *book) TargetResult { return resultOf(b) }
+
+// resultOf returns what one sweep did.
+func resultOf(b *book) TargetResult {
+	res := b.c.result()
+	res.Ranges, res.Incomplete = b.count.ranges, b.count.left
+	res.Held = string(b.held.why)
+	err := b.count.err()
+	if limit := b.c.limits.exceeded(); limit != nil && !errors.Is(err, ErrLimit) {
+		err = errors.Join(err, limit)
+	}
+	if err != nil {
+		res.Error, res.Err = err.Error(), err
+	}
+	res.Complete = err == nil && res.Incomplete == 0 && b.count.open
+	return res
+}
+
+// contended counts the pending ranges that wait for somebody else's transaction.
+func (b *book) contended() (n int) {
+	for _, it := range b.ranges {
+		if it.pending && it.state == waiting && it.out.contended {
+			n++
+		}
+	}
+	return n
+}
+
+// lookedAt counts the pending ranges of a held target that were looked at.
+func (b *book) lookedAt() (n int) {
+	for _, it := range b.ranges {
+		if it.pending && it.state == waiting && it.out.held != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// isHeldForLong reports whether nothing could be deleted for so long that one sweep
+// ends: the next one may fare better.
+func (b *book) isHeldForLong(now time.Time) bool {
+	most := b.c.target.Lease
+	switch b.held.why {
+	case "", throttle.ReasonLimit:
+		return false
+	case throttle.ReasonRecord:
+		most = patience
+		if err := b.c.viewer.failing(); err != nil && !store.Transient(err) {
+			b.failOpening(err) // no patience helps against it
+			return true
+		}
+	}
+	return now.Sub(b.held.since) > most
+}

@@ -1,0 +1,175 @@
+package sweep
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+const (
+	// mostAside is how many entities of a range may wait aside before the range
+	// itself has to wait.
+	mostAside = 16
+	// asideEvery is how soon an entity that waits aside is tried again, and
+	// asideMost the longest time between two tries.
+	asideEvery = 5 * time.Second
+	asideMost  = time.Minute
+	// lastingTries is how often an entity that the store refuses is tried before it
+	// is kept.
+	lastingTries = 3
+	// lastingSince is how recently the store must have taken something for the
+	// failure of the last entity of a range to be that entity's own.
+	lastingSince = 5 * time.Minute
+)
+
+// An aside is an entity that waits for another try while its range goes on behind
+// it: somebody holds it in a transaction, or the store refuses it. The cursor stays
+// before it.
+type aside struct {
+	rd    *reading
+	entry store.Entry
+	carry bool
+	since time.Time
+	retry time.Time
+	tries int
+	// refusals are the last tries, all of which the store refused.
+	refusals int
+	lasting  error // why the store refuses it; nil if it is contended
+	unsure   bool  // a try may have deleted it
+}
+
+// putAside lets an op wait aside. Without room the range has to wait for those that
+// are there.
+func (v *visit) putAside(t turn, rd *reading, op *store.Op, err error) error {
+	if !v.c.cfg.Apply { // nothing is written, so nothing is tried again
+		op.Outcome = store.Kept
+		return nil
+	}
+	now := v.c.cfg.Now()
+	if len(v.asides) >= mostAside {
+		return &pause{max(asideEvery/50, v.nextAside().Sub(now)), throttle.ReasonPushBack}
+	}
+	a := &aside{rd: rd, entry: op.Entry, carry: isCarry(op), since: now, unsure: mayHaveHappened(err)}
+	a.failed(now, err)
+	v.asides = append(v.asides, a)
+	v.size.part = 0
+	rd.stuck = true
+	op.Outcome = store.Kept // for now: the reading goes on behind it
+	v.c.log.DebugContext(t.ctx, "entity left for another try", "range", v.start.cursor.Key(), "key", op.Entry.Key,
+		"error", err)
+	return nil
+}
+
+// failed notes a try that failed.
+func (a *aside) failed(now time.Time, err error) {
+	if a.refusals++; !isLasting(err) {
+		a.refusals = 0
+	}
+	if a.lasting = nil; isLasting(err) {
+		a.lasting = err
+	}
+	a.unsure = a.unsure || mayHaveHappened(err)
+	a.tries++
+	a.retry = now.Add(min(asideMost, asideEvery<<min(a.tries-1, 4)))
+}
+
+// nextAside returns the instant at which the next entity that waits aside is due
+// for a try; zero if there is none.
+func (v *visit) nextAside() (at time.Time) {
+	for _, a := range v.asides {
+		if at.IsZero() || a.retry.Before(at) {
+			at = a.retry
+		}
+	}
+	return at
+}
+
+// retryAsides gives the entities that are due for it one more try each.
+func (v *visit) retryAsides(t turn) error {
+	for _, a := range slices.Clone(v.asides) {
+		if v.c.cfg.Now().Before(a.retry) {
+			continue
+		}
+		if err := v.retryAside(t, a); err != nil {
+			return err
+		}
+		if t.over() {
+			break
+		}
+	}
+	return nil
+}
+
+func (v *visit) retryAside(t turn, a *aside) error {
+	op := store.Op{Entry: a.entry}
+	if a.carry {
+		op.To = a.entry.Value
+	}
+	q := store.Query{Target: v.c.target.Target, Namespace: v.r.Namespace, Shard: v.r.Value}
+	outcome, j, err := v.trySettle(t, q, &op)
+	if err != nil {
+		if err := v.fatal(t, err); err != nil {
+			return err
+		}
+		if a.failed(v.c.cfg.Now(), err); a.isRefused(v) {
+			v.refuse(t, a)
+		}
+		return nil
+	}
+	v.settled(&op, outcome, j, a.unsure)
+	switch op.Outcome {
+	case store.Deleted:
+		v.deleted(1, 0)
+	case store.Carried:
+		v.deleted(0, 1)
+		v.c.tally.counts.carried.Add(1)
+	case store.Unknown, store.Gone, store.Changed, store.Kept:
+	}
+	v.clear(a)
+	return nil
+}
+
+// isRefused reports whether the store refuses the entity for good: it did so again
+// and again, while it took others, or there is nothing else to try.
+func (a *aside) isRefused(v *visit) bool {
+	if a.lasting == nil || a.refusals < lastingTries {
+		return false
+	}
+	since := a.since
+	if len(v.asides) == 1 && v.allRead() { // nothing is left by which to tell
+		if !errors.Is(a.lasting, store.ErrFailed) {
+			return true
+		}
+		since = since.Add(-lastingSince)
+	}
+	return v.c.tally.succeededSince(since)
+}
+
+// refuse keeps an entity that the store refuses, counts it, and names it.
+func (v *visit) refuse(t turn, a *aside) {
+	v.c.tally.counts.refused.Add(1)
+	v.kept.add(a.entry.Key, true)
+	v.c.log.WarnContext(t.ctx, "the store refuses an entity: it is kept", "range", v.start.cursor.Key(), "namespace",
+		v.r.Namespace,
+		"key", a.entry.Key, "expiry", a.entry.Position().Value.String(), "error", a.lasting)
+	v.clear(a)
+}
+
+// waitsAside reports whether an entity waits aside.
+func (v *visit) waitsAside(key string) bool {
+	return slices.ContainsFunc(v.asides, func(a *aside) bool { return a.entry.Key == key })
+}
+
+// clear takes an entity that is disposed of out of those that wait. Once none of a
+// reading waits, its progress is saved.
+func (v *visit) clear(a *aside) {
+	v.asides = slices.DeleteFunc(v.asides, func(b *aside) bool { return a == b })
+	if slices.ContainsFunc(v.asides, func(b *aside) bool { return b.rd == a.rd }) {
+		return
+	}
+	a.rd.stuck = false
+	v.checkpoint(a.rd)
+}

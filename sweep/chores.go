@@ -1,0 +1,457 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/plan"
+)
+
+// Chores that no plan asks for.
+const (
+	countDue plan.Kind = "count"    // what is due, for the target's limits
+	estimate plan.Kind = "estimate" // the same, for who watches the progress
+)
+
+// probePatience bounds the tries at one query that looks for extra shards.
+const probePatience = 20 * time.Second
+
+// A choreJob is one chore. It is done in one step.
+type choreJob struct {
+	c     *collector
+	chore plan.Chore
+}
+
+// end implements job: between two steps a chore holds nothing.
+func (j *choreJob) end(out outcome) outcome { return out }
+
+func (j *choreJob) step(t turn, todo todo) outcome {
+	err := j.do(t.ctx, todo.plan)
+	switch {
+	case err == nil:
+	case t.ctx.Err() != nil:
+		return outcome{state: stopped}
+	case errors.Is(err, store.ErrConflict):
+		j.c.viewer.wantRecord() // somebody else was faster: see what is left to do
+	default:
+		return outcome{state: failed, err: fmt.Errorf("%s: %w", j.what(), err)}
+	}
+	return outcome{state: ended}
+}
+
+// what names the chore in errors.
+func (j *choreJob) what() string {
+	switch j.chore.Kind {
+	case plan.Life:
+		return "change the target record"
+	case plan.Shards:
+		return fmt.Sprintf("look past the last shard of generation %08d", j.chore.Generation)
+	case plan.Look:
+		return "look around"
+	case plan.Retire:
+		return fmt.Sprintf("retire generation %08d", j.chore.Generation)
+	case plan.Forget:
+		return "remove cursors of retired generations"
+	case plan.Audit, countDue, estimate:
+	}
+	return string(j.chore.Kind)
+}
+
+func (j *choreJob) do(ctx context.Context, p *plan.Plan) error {
+	switch j.chore.Kind {
+	case plan.Life:
+		return j.c.live(ctx, p)
+	case plan.Shards:
+		_, err := j.c.discoverShards(ctx, p, j.chore.Generation)
+		return err
+	case plan.Look:
+		return j.c.lookAround(ctx, p)
+	case plan.Retire:
+		return j.c.retire(ctx, j.chore.Generation)
+	case plan.Forget:
+		return j.c.forget(ctx, p)
+	case countDue:
+		return j.c.limits.fill(ctx, j.c, j.c.dueSpans(p))
+	case estimate:
+		j.c.estimate(ctx, p)
+	case plan.Audit:
+	}
+	return nil
+}
+
+// live writes the target record as configuration and time want it.
+func (c *collector) live(ctx context.Context, p *plan.Plan) error {
+	if !c.cfg.Apply {
+		return nil
+	}
+	was := c.viewer.View().Record
+	next, steps := plan.Desired(c.rules, was, p.Blocked(), c.clock.Now())
+	if was.EqualContent(next) {
+		return nil
+	}
+	if err := c.viewer.saveRecord(ctx, next); err != nil {
+		return err
+	}
+	c.viewer.tell(ctx, was, next, steps)
+	return nil
+}
+
+// discoverShards looks for entries in shards past a generation's last one, in
+// every namespace, and reports whether it found a shard that was not known. Each
+// gets a cursor record at once, by which it is known from then on: so neither a
+// crash nor completing the other ranges can lose it.
+func (c *collector) discoverShards(ctx context.Context, p *plan.Plan, number int) (added bool, err error) {
+	v := c.viewer.View()
+	i := slices.IndexFunc(v.Record.Live(), func(g generation.Generation) bool { return g.Number == number })
+	if i < 0 {
+		return false, nil
+	}
+	g := v.Record.Live()[i]
+	for _, ns := range v.Namespaces {
+		known := p.Shards(ns, g)
+		found, err := shardquery.Beyond(ctx, c.cfg.Store, c.target.Target, ns, g, known, probePatience)
+		if err != nil {
+			return added, err
+		}
+		if all := slices.Sorted(slices.Values(append(known, found...))); len(all) > 0 {
+			c.log.WarnContext(ctx, "entities are stamped with shards past the last one: a writer uses another shard count",
+				"generation", g.Number, "shards", g.Shards, "found", all, "namespace", ns)
+		}
+		for _, shard := range found {
+			added = true
+			r := shardquery.Range{Namespace: ns, Generation: g.Number, Shard: shard}
+			if !c.cfg.Apply {
+				c.viewer.imagine(p.Cursor(r))
+				continue
+			}
+			if _, _, err := c.keeper.Move(ctx, p.Cursor(r), func(*cursor.Cursor) {}); err != nil {
+				return added, err
+			}
+		}
+	}
+	if added && c.cfg.Apply {
+		return added, c.viewer.reload(ctx)
+	}
+	return added, nil
+}
+
+// lookAround finds the shards past the last one of each generation, an index that
+// is empty although the target is not, and what lies in no range; and writes that
+// to the target record. What cannot be counted is counted the next time.
+func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
+	now := p.Now()
+	if c.target.Type != store.Instant {
+		for _, g := range c.viewer.View().Record.Live() {
+			if _, err := c.discoverShards(ctx, p, g.Number); err != nil {
+				return err
+			}
+		}
+	}
+	p = p.With(c.viewer.View()) // with what was found
+	emptyIndex, err := c.emptyIndex(ctx, p)
+	if err != nil {
+		return err
+	}
+	outside, counted := c.countOutside(ctx, p)
+	next := c.viewer.View().Record
+	was := next
+	for _, r := range p.Ranges() {
+		if r.Generation == expirykey.Nursery && c.target.Type != store.Instant {
+			next.NurseryShards = max(next.NurseryShards, r.Shard+1)
+		}
+	}
+	next.EmptyIndex, next.Checked = emptyIndex, now.Truncate(time.Microsecond)
+	if counted {
+		next.Outside = outside
+	}
+	c.warn(ctx, next)
+	c.tally.lookedAround(next.Outside, next.EmptyIndex)
+	if !c.cfg.Apply {
+		return nil
+	}
+	due := !now.Before(was.Checked.Add(plan.Jitter(c.rules.Rewind, c.rules.Target)))
+	if !due && next.EmptyIndex == was.EmptyIndex && next.Outside == was.Outside {
+		return nil
+	}
+	return c.saveFindings(ctx, next)
+}
+
+// saveFindings saves what was found around the ranges. A store that does not take
+// it now takes it after the next look: that is no failure of the sweep.
+func (c *collector) saveFindings(ctx context.Context, rec generation.Record) error {
+	err := c.viewer.saveRecord(ctx, rec)
+	if store.Transient(err) && ctx.Err() == nil {
+		c.log.WarnContext(ctx, "cannot save what was found around the ranges; the next look tries again", "error", err)
+		return nil
+	}
+	return err
+}
+
+func (c *collector) warn(ctx context.Context, r generation.Record) {
+	switch {
+	case r.EmptyIndex && c.target.Type == store.Instant:
+		c.log.WarnContext(ctx,
+			"the target holds entities, but not one of them has a timestamp in the property: nothing will ever be deleted. "+
+				"Check that the property is spelt as the writers spell it, that it is indexed, and that they store timestamps, "+
+				"not texts or numbers; of a target with shards, also the shard property and its values",
+			"kind", c.target.Kind, "property", c.target.Property, "of_another_type", r.Outside)
+	case r.EmptyIndex:
+		c.log.WarnContext(ctx,
+			"the target holds entities, but not one of them has an entry in any range: nothing will be deleted. "+
+				"Check that the property is spelt as the writers spell it, that it is indexed, and that they stamp expiry keys; "+
+				"ignore this if no entity is meant to expire",
+			"kind", c.target.Kind, "property", c.target.Property, "outside", r.Outside)
+	case r.Outside > 0:
+		c.log.WarnContext(ctx, "entities carry the property but lie in no range: they will not be deleted",
+			"kind", c.target.Kind, "property", c.target.Property, "outside", r.Outside)
+	}
+}
+
+// emptyIndex reports whether the target holds entities, but not one entry in
+// any range, due or not.
+func (c *collector) emptyIndex(ctx context.Context, p *plan.Plan) (bool, error) {
+	counter, ok := c.cfg.Store.(store.Counter)
+	if !ok {
+		return false, nil
+	}
+	namespaces := c.viewer.View().Namespaces
+	for _, ns := range namespaces {
+		if any, err := c.anyEntry(ctx, p, ns); any || err != nil {
+			return false, err
+		}
+	}
+	held := false
+	for _, ns := range namespaces {
+		err := patiently(ctx, func(ctx context.Context) (err error) {
+			held, err = counter.Holds(ctx, c.target.Target, ns)
+			return err
+		})
+		if held || err != nil {
+			return held, err
+		}
+	}
+	return false, nil
+}
+
+// triedFirst is how many ranges are asked for an entry before all ground is: nearly
+// always the first one has some.
+const triedFirst = 4
+
+// anyEntry reports whether the namespace has any entry of the right type, due or
+// not. It tries a few ranges from their cursors on, where nothing was deleted yet,
+// before it looks from the start of everything.
+func (c *collector) anyEntry(ctx context.Context, p *plan.Plan, ns string) (bool, error) {
+	var queries []store.Query
+	for _, r := range p.Ranges() {
+		if hi, ok := r.UpTo(shardquery.LastInstant); ok && r.Namespace == ns && len(queries) < triedFirst {
+			q := store.Query{Shard: r.Value, Lo: r.Lo(c.floor(c.horizon())), Hi: hi}
+			if at := p.Cursor(r).Position; at.Value.Compare(q.Lo) >= 0 {
+				q.After = at
+			}
+			queries = append(queries, q)
+		}
+	}
+	if c.target.Type == store.Instant {
+		for _, r := range shardquery.InstantRanges(c.target.ShardValues, []string{ns}) {
+			queries = append(queries, store.Query{Shard: r.Value, Lo: store.InstantValue(shardquery.FirstInstant),
+				Hi: store.InstantValue(shardquery.LastInstant)})
+		}
+	} else {
+		for _, g := range c.viewer.View().Record.Live() {
+			lo, hi := expirykey.GenerationRange(g.Number)
+			queries = append(queries, store.Query{Lo: store.TextValue(lo), Hi: store.TextValue(hi)})
+		}
+	}
+	for _, q := range queries {
+		q.Target, q.Namespace = c.target.Target, ns
+		if _, any, err := shardquery.First(ctx, c.cfg.Store, q, probePatience); any || err != nil {
+			return any, err
+		}
+	}
+	return false, nil
+}
+
+// mostOutside bounds the count of what lies in no range: more is as bad.
+const mostOutside = 1_000_000
+
+// countOutside counts what carries the property but lies in no range. It is only
+// for people: whoever cannot count goes on without.
+func (c *collector) countOutside(ctx context.Context, p *plan.Plan) (sum int64, counted bool) {
+	counter, ok := c.cfg.Store.(store.Counter)
+	if !ok {
+		return 0, false
+	}
+	var gaps []placedSpan
+	for _, ns := range c.viewer.View().Namespaces {
+		var mine []shardquery.Range
+		for _, r := range p.Ranges() {
+			if r.Namespace == ns {
+				mine = append(mine, r)
+			}
+		}
+		for _, gap := range shardquery.Gaps(mine, c.floor(c.horizon())) {
+			gaps = append(gaps, placedSpan{ns, gap})
+		}
+	}
+	sum, err := countSpans(ctx, c, counter, gaps, mostOutside)
+	if err != nil && ctx.Err() == nil {
+		c.log.WarnContext(ctx, "cannot count what lies in no range; the next look around tries again", "error", err)
+	}
+	return sum, err == nil
+}
+
+// countSpans counts the entries in all the spans together, each once and up to a
+// bound; 0 is none.
+func countSpans(ctx context.Context, c *collector, counter store.Counter, spans []placedSpan, upTo int64) (int64,
+	error) {
+	counted := make([]int64, len(spans))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(countersAtOnce)
+	for i, at := range spans {
+		group.Go(func() (err error) {
+			ctx, cancel := context.WithTimeout(ctx, countTimeout)
+			defer cancel()
+			counted[i], err = counter.Count(ctx, c.target.Target, at.namespace, at.span, upTo)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return 0, err
+	}
+	var sum int64
+	for _, n := range counted {
+		sum += n
+	}
+	return sum, nil
+}
+
+// dueSpans lists what is due and plausible in the ranges that need a read, from
+// their cursors on.
+func (c *collector) dueSpans(p *plan.Plan) (list []placedSpan) {
+	horizon := c.horizon()
+	for _, r := range p.Ranges() {
+		if !p.Range(r).Read {
+			continue
+		}
+		from, to := p.Cursor(r).Position.Value, r.At(horizon.Add(r.Resolution())).Value
+		if lo := r.At(c.floor(horizon)).Value; from.Compare(lo) < 0 {
+			from = lo
+		}
+		if from.Compare(to) < 0 {
+			list = append(list, placedSpan{r.Namespace, store.Span{From: store.Point{Shard: r.Value, Value: from},
+				To: store.Point{Shard: r.Value, Value: to}}})
+		}
+	}
+	return list
+}
+
+// estimate adds the number of entities that are due to the progress.
+func (c *collector) estimate(ctx context.Context, p *plan.Plan) {
+	counter, ok := c.cfg.Store.(store.Counter)
+	if !ok {
+		return
+	}
+	n, err := countSpans(ctx, c, counter, c.dueSpans(p), 0)
+	c.cfg.Progress.Due.Add(n)
+	if err != nil {
+		c.log.DebugContext(ctx, "cannot tell how much there is to do", "error", err)
+	}
+}
+
+// retire retires a generation if it may. It reads the records again first. If the
+// generation may not retire yet, a later plan goes on from what they say.
+func (c *collector) retire(ctx context.Context, number int) error {
+	if !c.cfg.Apply {
+		return nil
+	}
+	if err := c.viewer.reload(ctx); err != nil {
+		return err
+	}
+	p := plan.New(c.rules, c.viewer.View(), plan.Book{}, c.clock.Now())
+	s := p.Stage(number)
+	if !s.Final || p.Unread(number, s.Since) {
+		return nil
+	}
+	if more, err := c.discoverShards(ctx, p, number); err != nil || more {
+		return err
+	}
+	if d, ok := c.cfg.Store.(store.Dropper); ok {
+		from, to := expirykey.GenerationRange(number)
+		err := d.Drop(ctx, c.target.Target, from, to)
+		if errors.Is(err, store.ErrConflict) {
+			c.log.WarnContext(ctx, "an entity turned up in a generation that was about to retire", "generation", number,
+				"error", err)
+			return c.unread(ctx, p, number)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	malformed := c.leftIn(ctx, number)
+	next, err := c.viewer.View().Record.Retire(number, c.clock.Now(), c.target.Policy.Settle)
+	if err != nil {
+		return err
+	}
+	if err := c.viewer.saveRecord(ctx, next); err != nil {
+		return err
+	}
+	c.tally.retire(number)
+	c.log.InfoContext(ctx, "generation retired", "generation", number, "malformed_left", malformed)
+	return nil
+}
+
+// unread makes the ranges of a generation be read from their start again.
+func (c *collector) unread(ctx context.Context, p *plan.Plan, number int) error {
+	defer c.viewer.wantCursors()
+	for _, r := range p.Ranges() {
+		if r.Generation != number {
+			continue
+		}
+		_, _, err := c.keeper.Move(ctx, p.Cursor(r), func(cur *cursor.Cursor) {
+			cur.Rewind, cur.Stock = cursor.Rewind{},
+				cursor.Stock{}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leftIn counts what is left in a generation, for people; -1 if it cannot be counted.
+func (c *collector) leftIn(ctx context.Context, number int) int64 {
+	counter, ok := c.cfg.Store.(store.Counter)
+	if !ok {
+		return -1
+	}
+	from, to := expirykey.GenerationRange(number)
+	n, err := countSpans(ctx, c, counter, c.everywhere(store.Between(from, to)), mostOutside)
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// forget removes the cursors of generations that are no more.
+func (c *collector) forget(ctx context.Context, p *plan.Plan) error {
+	if !c.cfg.Apply {
+		return nil
+	}
+	defer c.viewer.wantCursors()
+	for _, cur := range p.Forgotten() {
+		if err := c.keeper.Forget(ctx, cur); err != nil {
+			return err
+		}
+	}
+	return nil
+}

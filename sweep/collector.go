@@ -1,0 +1,145 @@
+package sweep
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// A collector is what the steps of one target have in common. Its fields are set
+// before the first step and do not change; what they point to is safe for
+// concurrent use.
+type collector struct {
+	cfg    *Config
+	target *Target
+	rules  plan.Rules
+	log    *slog.Logger
+	clock  *clock
+	keeper *cursor.Keeper
+	viewer *viewer
+	pacing *pacing
+	gate   *gatekeeper // nil if the target has none
+	limits *allowance
+	tally  *tally
+	until  time.Time // one sweep: it wants nothing that expires later, retention added; else zero
+}
+
+// newCollector returns the collector of one target.
+func newCollector(cfg *Config, t *Target) *collector {
+	log := cfg.Log.With("target", t.Name)
+	began := cfg.Now()
+	clk := &clock{now: cfg.Now, passed: func() time.Duration { return cfg.Now().Sub(began) }, maxSkew: t.MaxClockSkew}
+	opening := ""
+	if x, ok := cfg.Store.(store.Exclusive); ok {
+		opening = x.Opening() + "/"
+	}
+	c := &collector{cfg: cfg, target: t, rules: t.Rules(), log: log, clock: clk, tally: newTally(),
+		limits: newAllowance(t, cfg.Apply, cfg.Yes)}
+	c.keeper = &cursor.Keeper{Store: cfg.Store, Owner: opening + cfg.Owner, Opening: opening, Lease: t.Lease,
+		Now: cfg.Now, StoreNow: clk.Now, Log: log}
+	c.pacing = newPacing(t, c.keeper.Owner, clk)
+	c.viewer = &viewer{store: cfg.Store, target: t, rules: c.rules, clock: clk, log: log, apply: cfg.Apply,
+		shared: c.pacing.snapshotAge}
+	if t.Gate != nil && cfg.Apply {
+		c.gate = &gatekeeper{gate: t.Gate, now: cfg.Now, log: log}
+	}
+	return c
+}
+
+// open reads the records and asks the gate, before anything is deleted.
+func (c *collector) open(ctx context.Context) error {
+	if err := c.viewer.open(store.WithMeter(ctx, &c.tally.meter)); err != nil {
+		return err
+	}
+	c.pacing.follow(c.viewer.View())
+	if c.gate != nil {
+		c.gate.ask(ctx)
+	}
+	return nil
+}
+
+// horizon returns what may go now: what expires at or before it.
+func (c *collector) horizon() time.Time {
+	now := c.clock.Now()
+	if !c.until.IsZero() && now.After(c.until) {
+		now = c.until
+	}
+	return now.Add(-c.target.Retention)
+}
+
+// floor returns the instant before which an expiry is implausible.
+func (c *collector) floor(horizon time.Time) time.Time { return horizon.Add(-c.target.MaxAge) }
+
+// decide judges the value of an expiry property at a horizon.
+func (c *collector) decide(v store.Value, horizon time.Time) judgement {
+	return decide(c.target.Type, v, horizon, c.target.MaxAge)
+}
+
+// heldBy returns why nothing may be written to the target at present; it is empty
+// if it may. What it goes by is recent: an operator who has paused the target is
+// heard within fifteen seconds, also by a process that had been frozen.
+func (c *collector) heldBy() throttle.Reason {
+	v := c.viewer.View()
+	switch {
+	case !c.cfg.Apply:
+		return ""
+	case v.Record.Paused:
+		return throttle.ReasonPaused
+	case !c.gate.isOpen():
+		return throttle.ReasonGate
+	case age(c.cfg.Now(), v.RecordSent) > freshFor:
+		return throttle.ReasonRecord
+	case !c.limits.isOpen():
+		return throttle.ReasonLimit
+	}
+	return ""
+}
+
+// lives reports whether the generation is one that is swept.
+func (c *collector) lives(number int) bool {
+	if number == expirykey.Nursery {
+		return true
+	}
+	for _, g := range c.viewer.View().Record.Generations {
+		if g.Number == number {
+			return true
+		}
+	}
+	return false
+}
+
+// stampBy returns the target record to stamp by: read not longer ago than a
+// quarter of the staleness, so that what is stamped by it commits while it is less
+// than half as old. Otherwise ok is false.
+func (c *collector) stampBy() (rec generation.Record, ok bool) {
+	v := c.viewer.View()
+	staleness, _ := v.Record.Bounds()
+	return v.Record, age(c.cfg.Now(), v.RecordSent) <= staleness/4
+}
+
+// slack returns how long a stamp is good.
+func (c *collector) slack() time.Duration {
+	_, slack := c.viewer.View().Record.Bounds()
+	return slack
+}
+
+// A placedSpan is a span of one namespace's index.
+type placedSpan struct {
+	namespace string
+	span      store.Span
+}
+
+// everywhere lists a span in all namespaces.
+func (c *collector) everywhere(span store.Span) (list []placedSpan) {
+	for _, ns := range c.viewer.View().Namespaces {
+		list = append(list, placedSpan{ns, span})
+	}
+	return list
+}

@@ -1,0 +1,108 @@
+package sweep
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// A Target is what is swept and how. The configuration validates it.
+type Target struct {
+	store.Target
+	Layout       string                      // as configured; part of what a cursor is good for
+	Generations  bool                        // the layout has generations beside the nursery
+	ShardValues  []store.Value               // of Target.ShardProperty, if there is one
+	Namespaces   []string                    // or just "*" for all that the store lists
+	Shards       int                         // of a generation opened now, and of the nursery at least; 0 for timestamps
+	Policy       generation.Policy           // how generations follow each other; Shards above replaces its own
+	Retention    time.Duration               // kept this long past expires
+	MaxAge       time.Duration               // an expiry older than this before the horizon is suspect
+	Rewind       time.Duration               // how often a range is read from its start
+	Overlap      time.Duration               // a saved cursor stays this much behind the horizon
+	Page         int                         // entries per page, 1 to store.MaxPage
+	Lease        time.Duration               // how long a claim holds without renewal
+	MaxClockSkew time.Duration               // more than this between local and store's clock stops the sweep
+	Pace         throttle.Limits             // of each range
+	Total        throttle.Limit              // of the target, over all workers
+	Gate         func(context.Context) error // returns why nothing may be deleted at present; may be nil
+	MaxDeletes   int64                       // one sweep deletes no more than this; 0 is no limit
+	MaxFraction  float64                     // of the entities that carry the property; 0 is no limit
+	Watchdog     *metrics.Watchdog           // what is known of the ranges' progress; may be nil
+	// Next returns the next tick after an instant; Serve alone asks. It goes by
+	// the wall clock.
+	Next func(time.Time) time.Time
+}
+
+// Rules returns the part of the target that plans go by.
+func (t Target) Rules() plan.Rules {
+	policy := t.Policy
+	policy.Shards = t.Shards
+	if !t.Generations {
+		policy.Every = 0 // though some may be left of another layout
+	}
+	return plan.Rules{Target: t.Name, Scope: cursor.Scope{Kind: t.Kind, Property: t.Property, Layout: t.scope()},
+		Type:        t.Type,
+		ShardValues: t.ShardValues, Generations: t.Generations, Policy: policy, Retention: t.Retention, MaxAge: t.MaxAge,
+		Rewind: t.Rewind}
+}
+
+// scope names the layout with all that a position depends on: shards of another
+// property, or integers in place of texts, are other shards.
+func (t Target) scope() string {
+	if t.ShardProperty == "" || len(t.ShardValues) == 0 {
+		return t.Layout
+	}
+	values := "texts"
+	if t.ShardValues[0].Type != store.Text {
+		values = "integers"
+	}
+	return t.Layout + " by " + values + " in " + t.ShardProperty
+}
+
+// A Config says what is collected and how. The zero Config deletes nothing.
+type Config struct {
+	Store    store.Store
+	Targets  []Target
+	Apply    bool             // without it, count only and write nothing
+	Workers  int              // steps at the same time, over all targets; at least 1
+	Grace    time.Duration    // for the pages in flight once ctx is done
+	Yes      bool             // one sweep goes on whatever the targets' limits say
+	Owner    string           // names this process in leases, unlike any other
+	Now      func() time.Time // this process's clock
+	Log      *slog.Logger
+	Progress *Progress        // may be nil
+	Metrics  *metrics.Metrics // may be nil
+	// Begin is told of each step and each release as it begins, by the names of its
+	// target and of what it works on, in a goroutine of its own: what begins at one
+	// instant is held apart there by who must repeat himself. It may be nil.
+	Begin func(target, name string)
+}
+
+func (c Config) withDefaults() Config {
+	if c.Progress == nil {
+		c.Progress = new(Progress)
+	}
+	if c.Metrics == nil {
+		c.Metrics = metrics.Discard()
+	}
+	c.Workers = max(1, c.Workers)
+	return c
+}
+
+// Progress is how far a running sweep has come, over all targets. It may be
+// read at any time.
+type Progress struct {
+	// Estimate asks for Due, which costs a COUNT for each range.
+	Estimate bool
+
+	Due                                           atomic.Int64 // entities due when the sweep began
+	Ranges, RangesDone, Scanned, Expired, Deleted atomic.Int64
+}

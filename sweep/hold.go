@@ -1,0 +1,75 @@
+package sweep
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+const (
+	// gateEvery is how often the gate is asked, and gateFresh how old its answer
+	// may be for a write to go by it.
+	gateEvery = 2 * time.Second
+	gateFresh = 3 * gateEvery
+)
+
+// A gatekeeper asks a target's gate again and again, so that no step has to.
+type gatekeeper struct {
+	gate func(context.Context) error
+	now  func() time.Time
+	log  *slog.Logger
+
+	mu     sync.Mutex
+	asked  time.Time // when the question was sent that was answered last
+	closed bool
+}
+
+// run asks until ctx is done.
+func (g *gatekeeper) run(ctx context.Context) {
+	tick := time.NewTicker(gateEvery)
+	defer tick.Stop()
+	for {
+		g.ask(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// ask asks the gate once.
+func (g *gatekeeper) ask(ctx context.Context) {
+	asked := g.now()
+	err := g.gate(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	g.mu.Lock()
+	changed := g.closed != (err != nil)
+	g.asked, g.closed = asked, err != nil
+	g.mu.Unlock()
+	switch {
+	case changed && err != nil:
+		g.log.WarnContext(ctx, "gate closed: deletes suspended", "why", err)
+	case changed:
+		g.log.InfoContext(ctx, "gate open: deletes resumed")
+	}
+}
+
+// isOpen reports whether the gate has said so, recently enough to write by.
+func (g *gatekeeper) isOpen() bool {
+	if g == nil {
+		return true
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !g.closed && !g.asked.IsZero() && age(g.now(), g.asked) <= gateFresh
+}
+
+// age returns how long ago an instant was, by the clock that says more: one of them
+// may have stood still while the machine slept.
+func age(now, at time.Time) time.Duration {
+	return max(now.Sub(at), now.Round(0).Sub(at.Round(0)))
+}

@@ -1,0 +1,87 @@
+package sweep
+
+import (
+	"context"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+const (
+	// inventoryPage is how many entries a search for the first of a kind reads at a
+	// time: nearly always the first one is it.
+	inventoryPage = 20
+	// inventoryPatience bounds the tries at one of its queries.
+	inventoryPatience = 5 * time.Second
+)
+
+// takeInventory finds out what is left in a sealed range that was read to its end.
+func (v *visit) takeInventory(t turn) error {
+	var stock cursor.Stock
+	past := v.claim.Cursor()
+	next, err := v.c.firstOf(t.ctx, v.r, past.Position, shardquery.LastInstant, v.horizon, func(e store.Entry,
+		j judgement) bool {
+		stock.Refused = stock.Refused || v.kept.isRefused(e.Key)
+		return (j == early || j == due) && !v.kept.has(e.Key)
+	})
+	if err != nil {
+		return err
+	}
+	old, err := v.c.firstOf(t.ctx, v.r, store.Position{}, v.c.floor(v.horizon), v.horizon, func(e store.Entry,
+		j judgement) bool {
+		return j == suspect && !v.kept.isMistyped(e.Key)
+	})
+	if err != nil {
+		return err
+	}
+	stock.Next, stock.Suspects = next, !old.IsZero()
+	stock.Refused = stock.Refused || v.kept.anyRefused() || past.Stock.Refused && !v.start.need.FromStart()
+	if stock.Next.IsZero() && !stock.Suspects && !stock.Refused {
+		stock.Emptied = past.Stock.Emptied
+		if stock.Emptied.IsZero() || v.disposed {
+			stock.Emptied = v.c.clock.Now().Truncate(time.Microsecond)
+		}
+	}
+	v.update(func(c *cursor.Cursor) { c.Stock = stock })
+	return nil
+}
+
+// firstOf returns when the first entry of a range expires that is wanted, by what
+// it and its expiry are at a horizon; the zero time if there is none.
+func (c *collector) firstOf(ctx context.Context, r shardquery.Range, from store.Position, until, horizon time.Time,
+	want func(store.Entry, judgement) bool) (time.Time, error) {
+	reader := &shardquery.Reader{Store: c.cfg.Store, Target: c.target.Target, Range: r, From: from, Until: until,
+		Floor: c.floor(horizon), Now: c.cfg.Now}
+	var page store.Page
+	for {
+		var more bool
+		err := shardquery.Patiently(ctx, inventoryPatience, func() (err error) {
+			more, err = reader.Next(ctx, &page, inventoryPage)
+			return err
+		})
+		if err != nil {
+			return time.Time{}, err
+		}
+		for _, e := range page.Entries {
+			if want(e, c.decide(e.Value, horizon)) {
+				return r.Expires(e.Value)
+			}
+		}
+		if !more {
+			return time.Time{}, nil
+		}
+	}
+}
+
+// firstDue returns when the first well-formed entry of a range, from a position
+// on, became due; the zero time if none is.
+func (c *collector) firstDue(ctx context.Context, r shardquery.Range, from store.Position) (time.Time, error) {
+	horizon := c.clock.Now().Add(-c.target.Retention)
+	at, err := c.firstOf(ctx, r, from, horizon, horizon, func(_ store.Entry, j judgement) bool { return j == due })
+	if at.IsZero() || err != nil {
+		return time.Time{}, err
+	}
+	return at.Add(c.target.Retention), nil
+}

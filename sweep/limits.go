@@ -1,0 +1,205 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// ErrLimit is wrapped by the error of a sweep that would delete, or was about to
+// delete, more than the limits of its target allow.
+var ErrLimit = errors.New("sweep limit exceeded")
+
+// An allowance is how many entities one tick of a target may delete. What is due is
+// counted at each tick, and deletes wait for the answer. It is safe for concurrent use.
+type allowance struct {
+	dry      bool    // only say what would be refused
+	deletes  int64   // most in one tick; 0 is no limit
+	fraction float64 // most of all that carry the property; 0 is no limit
+
+	mu    sync.Mutex
+	known bool
+	// answered says that what is due was counted before, and due how much that was.
+	answered bool
+	due      int64
+	left     int64
+	all      int64 // what carries the property, or at least so many; -1 before it was counted
+	// further is when all was last counted further than the tick itself needed.
+	further time.Time
+	err     error // the limit that was exceeded
+}
+
+func newAllowance(t *Target, apply, yes bool) *allowance {
+	a := &allowance{dry: !apply, all: -1, known: true, left: math.MaxInt64}
+	if !yes {
+		a.deletes, a.fraction = t.MaxDeletes, t.MaxFraction
+		a.known = a.dry || !a.limited()
+	}
+	return a
+}
+
+// limited reports whether the target has any limit.
+func (a *allowance) limited() bool { return a.deletes > 0 || a.fraction > 0 }
+
+// close makes deletes wait until what is due is counted again.
+func (a *allowance) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.known, a.err = a.dry, nil
+}
+
+// isOpen reports whether anything may be deleted.
+func (a *allowance) isOpen() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.known && a.err == nil
+}
+
+// exceeded returns the error of a limit that was exceeded, if one was.
+func (a *allowance) exceeded() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.err
+}
+
+// spend takes n deletes from what may go.
+func (a *allowance) spend(n int) error {
+	if !a.limited() || n == 0 {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.err == nil && a.left < int64(n) {
+		a.err = fmt.Errorf("more entities are due than were counted when the sweep began: %w. "+
+			"It stopped before deleting more. "+
+			"If that is right, sweep once with --yes, or set another limit", ErrLimit)
+	}
+	if a.err != nil {
+		return a.err
+	}
+	a.left -= int64(n)
+	return nil
+}
+
+// refund gives back what was spent on deletes that did not happen.
+func (a *allowance) refund(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.left < math.MaxInt64-int64(n) {
+		a.left += int64(n)
+	}
+}
+
+// hasAnswer reports whether what is due was counted before.
+func (a *allowance) hasAnswer() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.answered
+}
+
+// lastDue returns how much was due when that was counted last.
+func (a *allowance) lastDue() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.due
+}
+
+// allow sets what one tick may delete, given how much is due.
+func (a *allowance) allow(due int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	most, why := int64(math.MaxInt64), ""
+	if a.deletes > 0 {
+		most, why = a.deletes, fmt.Sprintf("limits.max_deletes is %d", a.deletes)
+	}
+	if a.fraction > 0 {
+		if n := int64(a.fraction * float64(a.all)); n < most {
+			most, why = n, fmt.Sprintf("limits.max_fraction is %g, and %d entities carry the property", a.fraction, a.all)
+		}
+	}
+	a.known, a.answered, a.due, a.left, a.err = true, true, due, most, nil
+	if due > most {
+		a.err = fmt.Errorf("%d entities are due, and %s: %w. Nothing was deleted. "+
+			"If that is right, sweep once with --yes, or set another limit",
+			due, why, ErrLimit)
+	}
+}
+
+// fill counts what is due and sets what this tick may delete. If a COUNT fails the
+// last answer counts; without one deletes go on waiting.
+func (a *allowance) fill(ctx context.Context, c *collector, due []placedSpan) error {
+	counter, ok := c.cfg.Store.(store.Counter)
+	if !ok {
+		a.allow(0)
+		return nil
+	}
+	n, err := countSpans(ctx, c, counter, due, 0)
+	if err != nil && (!a.hasAnswer() || ctx.Err() != nil) {
+		return fmt.Errorf("count what is due: %w", err)
+	}
+	if err != nil {
+		c.log.WarnContext(ctx, "cannot count what is due: the limits go by what was counted before", "error", err)
+		n = a.lastDue()
+	}
+	if err == nil && a.fraction > 0 {
+		if err := a.countAll(ctx, c, counter, n); err != nil {
+			return err
+		}
+	}
+	a.allow(n)
+	if err := a.exceeded(); err != nil && a.dry {
+		c.log.WarnContext(ctx, "with --apply this sweep would refuse", "error", err)
+		a.lift()
+	}
+	return nil
+}
+
+// countAll counts what carries the property, as far as it matters with so much due:
+// up to where twice as much would be allowed. What is due later in the tick, and in
+// ticks whose COUNTs fail, goes by a count that goes further, once in a while. It
+// fails only if there is no earlier answer.
+func (a *allowance) countAll(ctx context.Context, c *collector, counter store.Counter, due int64) error {
+	now, enough := c.cfg.Now(), int64(2*float64(due)/a.fraction)+1
+	a.mu.Lock()
+	further := a.all < 0 || age(now, a.further) >= furtherEvery
+	a.mu.Unlock()
+	if further {
+		enough = max(enough, countFurther)
+	}
+	all, err := countSpans(ctx, c, counter, c.everywhere(store.Span{}), enough)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case err != nil && a.all < 0:
+		return fmt.Errorf("count the target: %w", err)
+	case err != nil:
+		c.log.WarnContext(ctx, "cannot count the target: the limits go by what was counted before", "error", err)
+	case further:
+		a.all, a.further = all, now
+	case all < enough || all > a.all: // else it says no more than is known
+		a.all = all
+	}
+	return nil
+}
+
+// lift forgets a limit that was exceeded.
+func (a *allowance) lift() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.left, a.err = math.MaxInt64, nil
+}
+
+const (
+	// countTimeout bounds one COUNT, which the services end after 60 s.
+	countTimeout = time.Minute
+	// The services bill a read for every 1,000 entries that they count.
+	countFurther = 1_000_000
+	furtherEvery = time.Hour
+	// countersAtOnce is few, because others are sweeping.
+	countersAtOnce = 4
+)

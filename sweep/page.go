@@ -1,0 +1,489 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// A pageReader reads a span of an index page by page, one query a call.
+type pageReader interface {
+	Next(ctx context.Context, page *store.Page, most int) (more bool, err error)
+	Query() store.Query       // that read the last page
+	Position() store.Position // everything before was read
+	Seek(store.Position)      // goes back there
+}
+
+// A reading is one read of a span within a visit, over many steps: from a range's
+// cursor, from its start, or over ground where nothing should be.
+type reading struct {
+	reader    pageReader
+	fromStart bool // over whatever tombstones lie there: its failures say nothing about the pace
+	done      bool
+	pastDue   bool // what is due was disposed of: the rest is carried
+	stuck     bool // an entity of it waits aside: what is reached is not saved
+	failing   failing
+	window    time.Duration // with which another claim goes on; the reader itself may be reading ahead
+	// reached is a position before which everything is disposed of, or waits aside.
+	reached store.Position
+	save    func(c *cursor.Cursor, to store.Position)
+	unsure  unsure
+}
+
+// page reads one page of at most so many entries, decides about each, disposes of
+// those that are due, and moves on over what is disposed of. An error leaves the
+// rest of the page to be read again.
+func (v *visit) page(t turn, rd *reading, most int) error {
+	more, err := v.read(t, rd, most)
+	if err != nil {
+		return v.readFailed(t, rd, err)
+	}
+	return v.work(t, rd, more)
+}
+
+// read reads one page, or takes the one that was read ahead, and counts it.
+func (v *visit) read(t turn, rd *reading, most int) (more bool, err error) {
+	s, c := t.scratch, v.c
+	more, read, took, err := s.ahead.take(&s.page)
+	if !read {
+		began := c.cfg.Now()
+		more, err = rd.reader.Next(t.ctx, &s.page, most)
+		took = c.cfg.Now().Sub(began)
+	}
+	if !rd.fromStart { // those belong to the slow lane anyway, and say nothing about the others
+		s.longest = max(s.longest, took)
+	}
+	if err != nil {
+		return false, err
+	}
+	rd.failing = failing{}
+	c.cfg.Metrics.Query(c.target.Name, took)
+	c.tally.counts.scanned.Add(int64(len(s.page.Entries)))
+	c.cfg.Progress.Scanned.Add(int64(len(s.page.Entries)))
+	c.tally.counts.pages.Add(1)
+	c.tally.steppedOver(s.page.SteppedOver, rd.fromStart)
+	if v.pacer != nil && !rd.fromStart {
+		judgePage(v.pacer, &s.page, took)
+	}
+	return more, nil
+}
+
+// work disposes of the page at hand. More says that pages follow.
+func (v *visit) work(t turn, rd *reading, more bool) error {
+	s := t.scratch
+	if r, ok := rd.reader.(*shardquery.Reader); ok {
+		rd.window = r.NextWindow()
+	}
+	v.collect(s)
+	if s.ahead.reader = nil; more && v.readsAhead() && !t.over() {
+		s.ahead.reader, s.ahead.most = rd.reader, v.c.target.Page
+	}
+	err := v.disposeOps(t, rd, rd.reader.Query())
+	reach := len(s.page.Entries)
+	if i := s.firstOpen(); i < len(s.ops) {
+		reach = s.entry[i]
+	}
+	if i := s.firstOpen(); i < len(s.ops) && isCarry(&s.ops[i]) && v.c.decide(s.ops[i].Entry.Value, v.horizon) == early {
+		rd.pastDue = true // entries come in the order in which they expire
+	}
+	v.account(s)
+	rd.unsure.add(s)
+	v.recognize(s, rd, reach, more)
+	if reach > 0 {
+		v.advance(rd, s.page.Entries[reach-1].Position())
+	} else if len(s.page.Entries) == 0 && more {
+		v.advance(rd, rd.reader.Position()) // a window of nothing but tombstones
+	}
+	if err != nil || reach < len(s.page.Entries) {
+		s.ahead.drop()
+		rd.reader.Seek(rd.reached)
+	} else if !more {
+		if rd.done = true; rd != v.readings[0] && !rd.stuck && !v.auditing &&
+			!v.start.need.Stage.IsSealed() {
+			v.update(func(c *cursor.Cursor) { rd.save(c, rd.reached) })
+		}
+	}
+	return err
+}
+
+// collect decides about each entry of the page, and lists the ops.
+func (v *visit) collect(s *scratch) {
+	s.ops, s.entry, s.doubted = s.ops[:0], s.entry[:0], s.doubted[:0]
+	for i := range s.page.Entries {
+		e := s.page.Entries[i]
+		j := v.c.decide(e.Value, v.horizon)
+		switch {
+		case v.kept.has(e.Key), v.waitsAside(e.Key): // it was tried in this visit
+			continue
+		case j == due:
+			s.ops = append(s.ops, store.Op{Entry: e})
+		case v.carry != nil && (j == early || j == suspect):
+			s.ops = append(s.ops, store.Op{Entry: e, To: e.Value}) // stamped when it is written
+		default: // kept; if the index is behind, the entity comes again in its time
+			continue
+		}
+		s.entry = append(s.entry, i)
+	}
+}
+
+// advance moves a reading on, and the record with it if nothing waits aside.
+func (v *visit) advance(rd *reading, to store.Position) {
+	rd.reached = to
+	v.checkpoint(rd)
+}
+
+// checkpoint saves where a reading stands, unless an entity of it waits aside.
+func (v *visit) checkpoint(rd *reading) {
+	if !rd.stuck && !rd.reached.IsZero() {
+		v.update(func(c *cursor.Cursor) { rd.save(c, rd.reached) })
+	}
+}
+
+// disposeOps disposes of the ops of the page, batch by batch.
+func (v *visit) disposeOps(t turn, rd *reading, q store.Query) error {
+	s := t.scratch
+	for tries := 0; ; {
+		n, err := v.batchSize(s)
+		if err != nil {
+			return err
+		}
+		batch := s.pick(n)
+		if batch == nil {
+			return nil
+		}
+		err = v.dispose(t, q, batch, rd.fromStart)
+		if err == nil {
+			tries = 0
+			v.size.wentWell(len(batch), v.c.target.Page)
+			v.failing = failing{}
+		} else if err = v.absorb(t, rd, q, batch, err, tries); err == nil {
+			tries++
+		}
+		s.putBack(batch)
+		s.resolveDoubts()
+		if err == nil {
+			err = v.settleChanged(t, rd, q)
+		}
+		if err != nil {
+			return err
+		}
+		if v.size.part > 0 && t.over() {
+			return &pause{} // the next step goes on with the parts
+		}
+	}
+}
+
+// batchSize returns how many ops the next call may have.
+func (v *visit) batchSize(s *scratch) (n int, err error) {
+	n = v.size.next(v.c.target.Page)
+	if v.carry == nil || v.claim == nil {
+		return n, nil
+	}
+	open := s.pick(n)
+	if open == nil {
+		return n, nil
+	}
+	return v.carry.ready(open)
+}
+
+// unsureTries is how often a batch is tried whose outcome is not known.
+const unsureTries = 3
+
+// absorb handles the error of a batch. It returns nil if the step goes on with
+// what is left of it: in smaller batches if it was contended, too large, too slow
+// or held an entity that the store refuses, so that one such entity costs only
+// itself.
+func (v *visit) absorb(t turn, rd *reading, q store.Query, batch []store.Op, err error, tries int) error {
+	if err := v.fatal(t, err); err != nil {
+		return err
+	}
+	contended, single := errors.Is(err, store.ErrContention), len(batch) == 1
+	if v.size.part == 0 && tries == 0 { // the parts of a batch say nothing new
+		v.slowDown(err)
+	}
+	switch {
+	case contended && (single || v.c.target.Guard == store.GuardQuery): // halves would lock the same page again
+		return v.settleEach(t, rd, q, batch)
+	case isLasting(err) && single:
+		return v.putAside(t, rd, &batch[0], err)
+	case contended, isLasting(err):
+		v.size.halve(len(batch), !contended)
+		return nil
+	case isLate(err) && !single:
+		v.size.halve(len(batch), true)
+	}
+	if mayHaveHappened(err) {
+		if t.scratch.doubt(); tries+1 < unsureTries {
+			return nil
+		}
+	}
+	return v.failing.again(t, v.c.cfg.Now(), err)
+}
+
+// fatal returns the error that ends the step whatever the batch was: a pause, a
+// lost lease, a limit, the end of the process, or what no patience helps against.
+func (v *visit) fatal(t turn, err error) error {
+	var later *pause
+	switch {
+	case errors.As(err, &later), errors.Is(err, ErrLimit), errors.Is(err, errStopped):
+		return err
+	case v.claim != nil && v.claim.Err() != nil:
+		return v.claim.Err()
+	case t.work.Err() != nil:
+		return errStopped
+	}
+	v.c.cfg.Metrics.Error(v.c.target.Name, metrics.OpCommit, code(err))
+	if store.Transient(err) || isLasting(err) {
+		return nil
+	}
+	return err
+}
+
+// slowDown tells the pace of an error.
+func (v *visit) slowDown(err error) {
+	if v.pacer != nil && store.Transient(err) && v.pacer.PushBack(throttle.ReasonPushBack) {
+		v.update(func(c *cursor.Cursor) { v.c.pacing.save(c, v.pacer) })
+	}
+}
+
+// settleEach settles the entities of a batch one by one.
+func (v *visit) settleEach(t turn, rd *reading, q store.Query, batch []store.Op) error {
+	for i := range batch {
+		if batch[i].Outcome != store.Unknown {
+			continue
+		}
+		var later *pause
+		switch err := v.settle(t, rd, q, &batch[i]); {
+		case errors.As(err, &later): // the next page would take the tokens, too, and meet the same
+			if err := v.putAside(t, rd, &batch[i], store.ErrContention); err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
+// settleChanged handles the entities that had changed since the scan: those that
+// are not due any more are disposed of, the others are settled one by one.
+func (v *visit) settleChanged(t turn, rd *reading, q store.Query) error {
+	for i := range t.scratch.ops {
+		op := &t.scratch.ops[i]
+		if op.Outcome != store.Changed {
+			continue
+		}
+		if op.Known && op.Now.Type != store.Missing && op.Now.Type != v.c.target.Type {
+			// It had been that all along: a projection shows one element of a list,
+			// a blob as a text, and a timestamp as an integer.
+			v.keep(op, malformed)
+			v.kept.add(op.Entry.Key, false)
+			continue
+		}
+		if op.Known {
+			if j, do := v.judge(op.Entry.Key, op.Now); do == store.Keep {
+				v.c.tally.counts.conflicts.Add(1)
+				v.keep(op, j)
+				continue
+			}
+		}
+		if err := v.settle(t, rd, q, op); err != nil {
+			return err
+		}
+		v.c.tally.counts.conflicts.Add(1)
+	}
+	return nil
+}
+
+// judge decides about an expiry that was read outside a scan: it may lie in
+// another range, but not in a generation that nobody sweeps.
+func (v *visit) judge(key string, value store.Value) (judgement, store.Verdict) {
+	j := v.c.decide(value, v.horizon)
+	if v.c.target.Type == store.Instant {
+		if j == due {
+			return j, store.Delete
+		}
+		return j, store.Keep
+	}
+	k, err := expirykey.Parse(value.Text)
+	if value.Type != store.Text || err != nil {
+		return j, store.Keep // never, or malformed
+	}
+	mine := v.carry != nil && v.carry.isSource(k.Generation)
+	if j == due && (mine || v.c.lives(k.Generation)) {
+		return j, store.Delete
+	}
+	if mine && (j == early || j == suspect) {
+		if to, err := v.carry.key(key, k.Expires); err == nil {
+			return j, store.CarryTo(store.TextValue(to.String()))
+		}
+	}
+	if j == due {
+		j = early
+	}
+	return j, store.Keep
+}
+
+// keep disposes of an op by keeping its entity, and counts why.
+func (v *visit) keep(op *store.Op, j judgement) {
+	op.Outcome = store.Kept
+	switch j {
+	case malformed:
+		v.c.tally.counts.malformed.Add(1)
+	case suspect:
+		v.c.tally.counts.suspect.Add(1)
+	case never, early, due: // not this visit's any more
+	}
+}
+
+// settle disposes of one entity in a transaction of its own, by the expiry that it
+// has then. One try, and if that is contended the entity waits aside.
+func (v *visit) settle(t turn, rd *reading, q store.Query, op *store.Op) error {
+	if !v.c.cfg.Apply {
+		op.Outcome = store.Kept // it changes: a later sweep will see it
+		return nil
+	}
+	outcome, j, err := v.trySettle(t, q, op)
+	if err == nil {
+		v.settled(op, outcome, j, false)
+		return nil
+	}
+	if err := v.fatal(t, err); err != nil {
+		return err
+	}
+	if errors.Is(err, store.ErrContention) || isLasting(err) || mayHaveHappened(err) {
+		return v.putAside(t, rd, op, err)
+	}
+	return v.failing.again(t, v.c.cfg.Now(), err)
+}
+
+func (v *visit) trySettle(t turn, q store.Query, op *store.Op) (outcome store.Outcome, j judgement, err error) {
+	outcome, err = v.writer.settle(t, q, op, func(value store.Value) (do store.Verdict) {
+		j, do = v.judge(op.Entry.Key, value)
+		return do
+	})
+	return outcome, j, err
+}
+
+// settled notes what became of an entity that was settled. Unsure says that an
+// earlier try may have deleted it.
+func (v *visit) settled(op *store.Op, outcome store.Outcome, j judgement, unsure bool) {
+	op.Outcome = outcome
+	switch {
+	case outcome == store.Kept:
+		v.keep(op, j)
+	case outcome == store.Gone && unsure:
+		op.Outcome = store.Deleted
+	}
+}
+
+// readFailed handles the error of a query: the same is asked again, or less, in a
+// later step.
+func (v *visit) readFailed(t turn, rd *reading, err error) error {
+	if t.ctx.Err() != nil {
+		return errStopped
+	}
+	v.c.cfg.Metrics.Error(v.c.target.Name, metrics.OpScan, code(err))
+	if !rd.fromStart {
+		v.slowDown(err)
+	}
+	if isShrunk(err) {
+		return &pause{}
+	}
+	if !store.Transient(err) {
+		return err
+	}
+	return rd.failing.again(t, v.c.cfg.Now(), err)
+}
+
+// patience is how long a range is tried against a store that does not take a
+// call, before it counts as failed.
+const patience = 2 * time.Minute
+
+// A failing is a call that fails again and again for a passing reason.
+type failing struct {
+	since time.Time
+	tries int
+	until time.Time // not before then
+}
+
+// again returns the pause after which the call is to be repeated, longer each
+// time, up to five seconds; once patience is over it returns the error.
+func (f *failing) again(t turn, now time.Time, err error) error {
+	if f.since.IsZero() {
+		f.since = now
+	}
+	if now.Sub(f.since) > patience {
+		return err
+	}
+	most := min(5*time.Second, 100*time.Millisecond<<min(f.tries, 6))
+	wait := most/2 + time.Duration(store.Chance(t.ctx)*float64(most/2))
+	f.tries++
+	f.until = now.Add(wait)
+	return &pause{wait, throttle.ReasonPushBack}
+}
+
+// A batchSize is how many entities one call may dispose of.
+type batchSize struct {
+	full   int // smaller than a page after calls that were too large or too slow; 0 before
+	growth int // calls of that size that went well
+	part   int // of a batch that failed for what one of its entities does; 0 if there is none
+}
+
+const (
+	// smallBatch is how far batches shrink because they are too slow.
+	smallBatch = 50
+	// patientBatches is how many full batches go well before the next is larger.
+	patientBatches = 8
+)
+
+// next returns the size of the next batch.
+func (b *batchSize) next(page int) int {
+	if b.part > 0 {
+		return min(b.part, b.whole(page))
+	}
+	return b.whole(page)
+}
+
+// whole returns the size of a batch that nothing is wrong with.
+func (b *batchSize) whole(page int) int {
+	if b.full > 0 {
+		return min(b.full, page)
+	}
+	return page
+}
+
+// halve makes the next batches half as large as one that failed: the rest of this
+// page, and if the size was to blame those of later pages, too.
+func (b *batchSize) halve(n int, size bool) {
+	b.part = max(1, n/2)
+	if size {
+		b.full, b.growth = max(smallBatch, n/2), 0
+	}
+}
+
+// wentWell lets batches grow again.
+func (b *batchSize) wentWell(n, page int) {
+	if b.part > 0 {
+		if b.part *= 2; b.part >= b.whole(page) {
+			b.part = 0
+		}
+		return
+	}
+	if b.full == 0 || n < b.full {
+		return
+	}
+	if b.growth++; b.growth >= patientBatches {
+		b.growth = 0
+		if b.full += max(1, b.full/4); b.full >= page {
+			b.full = 0
+		}
+	}
+}

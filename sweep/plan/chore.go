@@ -1,0 +1,213 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A Kind is a kind of chore.
+type Kind string
+
+// The chores, in the order in which those that are due at one instant begin.
+const (
+	Life   Kind = "life"   // write the target record: what time and configuration make of it
+	Shards Kind = "shards" // probe one generation for shards past its last one, before it is read from its start
+	Look   Kind = "look"   // probe all generations so, find an empty index, count what lies in no range
+	Retire Kind = "retire" // end a generation that the last read found empty
+	Forget Kind = "forget" // remove cursor records of generations that are no more
+	Audit  Kind = "audit"  // go over retired ground, in one namespace
+)
+
+// A Chore is work on a target that belongs to no range.
+type Chore struct {
+	Kind       Kind
+	Generation int       // of Shards and Retire
+	Namespace  string    // of Audit
+	At         time.Time // when it is, or was, due
+}
+
+// Key returns the chore as a Book names it.
+func (c Chore) Key() Chore {
+	c.At = time.Time{}
+	return c
+}
+
+// Name tells the chore from all others of its target.
+func (c Chore) Name() string {
+	name := string(c.Kind)
+	if c.Generation > 0 {
+		name += fmt.Sprintf(" %08d", c.Generation)
+	}
+	if c.Namespace != "" {
+		name += "@" + c.Namespace
+	}
+	return name
+}
+
+const (
+	// AuditEvery is how often a round over retired ground begins.
+	AuditEvery = 24 * time.Hour
+	// AuditShard stands in the place of a shard in the cursor record of the
+	// audit, one for each namespace, in generation 0.
+	AuditShard = "audit"
+	// retryChore is how soon a chore that was tried, and is due still, is tried
+	// again: somebody else may have been faster, or the store failed.
+	retryChore = 30 * time.Second
+	// lookAgain is how soon an index that was empty is looked at again: its
+	// warning must neither get lost in old logs nor outlive its cause.
+	lookAgain = time.Minute
+)
+
+// Chores lists what is due now, in the order in which it should begin.
+func (p *Plan) Chores() (list []Chore) {
+	if next, _ := Desired(p.rules, p.view.Record, p.Blocked(), p.now); !p.view.Record.EqualContent(next) {
+		list = p.add(list, Chore{Kind: Life, At: p.now}, time.Second)
+	}
+	for _, g := range p.view.Record.Generations {
+		s := p.stages[g.Number]
+		c := Chore{Kind: Shards, Generation: g.Number, At: s.Since}
+		if s.IsSealed() && p.Unread(g.Number, s.Since) && p.book.Tried[c.Key()].Before(s.Since) {
+			list = append(list, c)
+		}
+	}
+	list = p.addLook(list)
+	for _, g := range p.view.Record.Generations {
+		if s := p.stages[g.Number]; s.Final && !p.Unread(g.Number, s.Since) {
+			list = p.add(list, Chore{Kind: Retire, Generation: g.Number, At: s.Since}, retryChore)
+		}
+	}
+	if len(p.Forgotten()) > 0 {
+		list = p.add(list, Chore{Kind: Forget, At: p.now}, retryChore)
+	}
+	return p.addAudits(list)
+}
+
+// add adds a chore, unless it was tried within the given time.
+func (p *Plan) add(list []Chore, c Chore, again time.Duration) []Chore {
+	if tried, ok := p.book.Tried[c.Key()]; ok && p.now.Before(tried.Add(again)) {
+		return list
+	}
+	return append(list, c)
+}
+
+func (p *Plan) addLook(list []Chore) []Chore {
+	due := p.view.Record.Checked.Add(Jitter(p.rules.Rewind, p.rules.Target))
+	if p.view.Record.EmptyIndex {
+		due = p.now
+	}
+	if p.now.Before(due) {
+		return list
+	}
+	return p.add(list, Chore{Kind: Look, At: due}, lookAgain)
+}
+
+func (p *Plan) addAudits(list []Chore) []Chore {
+	if p.rules.Type != store.Text || len(p.view.Record.Generations) == 0 {
+		return list
+	}
+	for _, ns := range p.view.Namespaces {
+		c := p.AuditCursor(ns)
+		due := p.NextAudit(c)
+		if !c.Rewind.Began.IsZero() {
+			due = p.now // a round that is under way goes on
+		}
+		if len(p.AuditSpans(ns)) == 0 || p.now.Before(due) {
+			continue
+		}
+		list = p.add(list, Chore{Kind: Audit, Namespace: ns, At: due}, retryChore)
+	}
+	return list
+}
+
+// NextAudit returns when the next round of an audit is due.
+func (p *Plan) NextAudit(c cursor.Cursor) time.Time {
+	return c.Rewind.Done.Add(Jitter(AuditEvery, c.Key()))
+}
+
+// AuditCursor returns where the audit of a namespace stands.
+func (p *Plan) AuditCursor(namespace string) cursor.Cursor {
+	id := cursor.ID{Target: p.rules.Target, Namespace: namespace, Generation: expirykey.Nursery, Shard: AuditShard}
+	return p.cursorAt(id, p.view.Record.Created)
+}
+
+// Forgotten lists the cursors of generations that are no more, in the order of
+// their keys. Those of younger generations than the record knows are another
+// worker's.
+func (p *Plan) Forgotten() (list []cursor.Cursor) {
+	live := map[int]bool{expirykey.Nursery: true}
+	newest := 0
+	for _, g := range p.view.Record.Generations {
+		live[g.Number] = true
+		newest = max(newest, g.Number)
+	}
+	for _, c := range p.view.Cursors {
+		if !live[c.Generation] && c.Generation <= newest {
+			list = append(list, c)
+		}
+	}
+	slices.SortFunc(list, func(a, b cursor.Cursor) int { return compareIDs(a.ID, b.ID) })
+	return list
+}
+
+// A KeySpan is a span of keys on which nothing should be: [From, To) in the order
+// of keys.
+type KeySpan struct {
+	From, To    string
+	First, Last int // generations
+}
+
+// Has reports whether the span lies in this generation, among others perhaps.
+func (s KeySpan) Has(number int) bool { return s.First <= number && number <= s.Last }
+
+// AuditSpans lists, in the order of keys, the generations that have retired and,
+// of those that are sealed, what lies before the first survivor.
+func (p *Plan) AuditSpans(namespace string) (list []KeySpan) {
+	next := generation.First
+	for _, g := range p.view.Record.Generations {
+		list = appendRetired(list, next, g.Number-1)
+		next = g.Number + 1
+		s := p.stages[g.Number]
+		if !s.IsSealed() {
+			continue
+		}
+		for _, r := range p.rangesOf(namespace, g.Number) {
+			c := p.Cursor(r)
+			if c.Rewind.Done.Before(s.Sealed) || c.Stock.Suspects || c.Stock.Refused || c.Stock == (cursor.Stock{}) {
+				continue // its own reads handle it, or nobody has said yet where the survivors begin
+			}
+			from, to := expirykey.Range(g.Number, r.Shard)
+			if !c.Stock.Next.IsZero() {
+				to = r.At(c.Stock.Next).Value.Text
+			}
+			list = append(list, KeySpan{from, to, g.Number, g.Number})
+		}
+	}
+	return list
+}
+
+// rangesOf lists the ranges of a generation, in the order of keys.
+func (p *Plan) rangesOf(namespace string, number int) (list []shardquery.Range) {
+	for _, r := range p.groundOf(number).ranges {
+		if r.Namespace == namespace {
+			list = append(list, r)
+		}
+	}
+	slices.SortFunc(list, func(a, b shardquery.Range) int { return a.Shard - b.Shard })
+	return list
+}
+
+func appendRetired(list []KeySpan, first, last int) []KeySpan {
+	if first > last {
+		return list
+	}
+	from, _ := expirykey.GenerationRange(first)
+	_, to := expirykey.GenerationRange(last)
+	return append(list, KeySpan{from, to, first, last})
+}

@@ -1,0 +1,111 @@
+package plan
+
+import (
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/shardquery"
+)
+
+// A Need is what a range wants next. The zero Need is a range at rest.
+type Need struct {
+	// Read is a read from the cursor to the horizon or, in a generation that is
+	// drained, to the range's end.
+	Read bool
+	// Unread says that the range has no position: Read then begins at its start.
+	Unread bool
+	// Behind is a read from the start up to the cursor, for what was written there.
+	Behind bool
+	// SuspectsOnly says that Behind need look at nothing but suspects: of a range
+	// that was read to its end since the sealing they alone are left.
+	SuspectsOnly bool
+	// Inventory is to find out what is left, once all reads are done.
+	Inventory bool
+	Stage     Stage
+}
+
+// FromStart reports whether the range is read from its start, over whatever
+// tombstones lie there.
+func (n Need) FromStart() bool { return n.Unread || n.Behind }
+
+// IsSlow reports whether the range belongs to the lane of those that may take
+// long from its first step on. A read behind the cursor comes after that.
+func (n Need) IsSlow() bool { return n.Unread || n.Stage.Drain }
+
+// Range returns what a range needs.
+func (p *Plan) Range(r shardquery.Range) Need {
+	c, s := p.Cursor(r), p.stages[r.Generation]
+	if !p.due(c, s) {
+		return Need{Stage: s}
+	}
+	n := Need{Read: true, Unread: c.Position.IsZero(), Inventory: s.IsSealed(), Stage: s}
+	if !n.Unread && p.behindDue(r.Generation, c, s) {
+		n.Behind = true
+		n.SuspectsOnly = s.Drain && !c.Rewind.Done.Before(s.Since) && !c.Stock.Refused // which may be anywhere
+	}
+	return n
+}
+
+// due reports whether a range is to be visited. One that nobody writes to any more
+// is left alone until something in it is due.
+func (p *Plan) due(c cursor.Cursor, s Stage) bool {
+	switch {
+	case !s.IsSealed() || c.Rewind.Done.Before(s.Since):
+		return true
+	case !c.Stock.Emptied.IsZero():
+		return false
+	case s.Drain && !p.drained(c, s):
+		return true
+	case (c.Stock.Suspects || c.Stock.Refused) && p.keptDue(c, s):
+		return true
+	case c.Stock.Next.IsZero():
+		return !c.Stock.Suspects && !c.Stock.Refused // else a worker of another version lost it
+	}
+	return !p.now.Before(c.Stock.Next.Add(p.rules.Retention))
+}
+
+// drained reports whether a range is empty, or was read to its end since its
+// generation began to be drained. What is left then could not be carried. A survivor
+// that is to be carried says that the read began before.
+func (p *Plan) drained(c cursor.Cursor, s Stage) bool {
+	if !c.Stock.Emptied.IsZero() {
+		return true // it is not visited any more, so that it may have been swept before
+	}
+	couldNot := (c.Stock.Suspects || c.Stock.Refused) && c.Stock.Next.IsZero()
+	return couldNot && !c.Swept.Add(p.rules.Retention).Before(s.DrainFrom)
+}
+
+// keptDue reports whether what was kept is to be tried again: max_age may have been
+// raised, or the refusal be over. A read for suspects only, in what was drained, is no
+// read from the start, but it was tried then.
+func (p *Plan) keptDue(c cursor.Cursor, s Stage) bool {
+	if tried := c.Swept.Add(p.rules.Retention); s.Drain && c.Rewind.Began.IsZero() && tried.After(c.Rewind.Done) {
+		c.Rewind.Done = tried
+	}
+	return p.RewindDue(c)
+}
+
+// IsBehindDue reports whether a range that stands at the cursor is to be read from
+// its start, too.
+func (p *Plan) IsBehindDue(r shardquery.Range, c cursor.Cursor) bool {
+	return p.behindDue(r.Generation, c, p.stages[r.Generation])
+}
+
+// behindDue reports whether a range is to be read from its start, too.
+func (p *Plan) behindDue(number int, c cursor.Cursor, s Stage) bool {
+	if !s.IsSealed() {
+		return p.RewindDue(c) && (!p.sealedSoon(number) || !c.Rewind.Began.IsZero())
+	}
+	return c.Rewind.Done.Before(s.Since) || (c.Stock.Suspects || c.Stock.Refused) && (s.Drain || p.RewindDue(c))
+}
+
+// RewindDue reports whether a read of the range from its start is under way or
+// due. Ranges take turns: each has a fixed part of the period's last fifth.
+func (p *Plan) RewindDue(c cursor.Cursor) bool {
+	return !c.Rewind.Began.IsZero() || !p.now.Before(p.NextRewind(c))
+}
+
+// NextRewind returns when the next read of a range from its start is due.
+func (p *Plan) NextRewind(c cursor.Cursor) time.Time {
+	return c.Rewind.Done.Add(Jitter(p.rules.Rewind, c.Key()))
+}

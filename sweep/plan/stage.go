@@ -1,0 +1,110 @@
+package plan
+
+import (
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+)
+
+// A Stage is what must be known of the generation that a range lies in. The zero
+// Stage is that of ranges that are never sealed: the nursery's, and timestamps.
+type Stage struct {
+	State  generation.State
+	Sealed time.Time // when the last writer must have committed; zero if there may be one yet
+	// Since is the mark for reads from the start: once sealed, each range must
+	// have been read by one that began then or later.
+	Since time.Time
+	Final bool // Since is that of the last read, before the generation retires
+	Drain bool // what is left is carried to the newest generation
+	// DrainFrom is when draining began, in the store's time. Until all workers
+	// know of it they sweep the newest generation at full pace.
+	DrainFrom time.Time
+}
+
+// IsSealed reports whether nobody writes to the generation any more.
+func (s Stage) IsSealed() bool { return !s.Sealed.IsZero() }
+
+// Stage returns the stage of a generation.
+func (p *Plan) Stage(number int) Stage { return p.stages[number] }
+
+// classify finds out how each generation stands.
+func (p *Plan) classify() map[int]Stage {
+	stages := map[int]Stage{}
+	record, settle := p.view.Record, p.rules.Policy.Settle
+	staleness, _ := record.Bounds()
+	for i, g := range record.Generations {
+		s := Stage{State: record.State(i, p.now, settle)}
+		if s.State == generation.Sealed || s.State == generation.Draining {
+			s.Sealed = record.SealedAt(i, settle)
+			s.Since = s.Sealed
+			if ready, empty := p.EmptySince(g.Number, s.Sealed); empty && !p.now.Before(ready) {
+				s.Since, s.Final = ready, true
+			}
+			if s.State == generation.Draining {
+				s.DrainFrom = g.Draining.Add(staleness)
+				s.Drain = !p.now.Before(s.DrainFrom)
+			}
+		}
+		stages[g.Number] = s
+	}
+	return stages
+}
+
+// EmptySince returns when a sealed generation may be read for the last time, one
+// slack after the last of it was disposed of, if nothing is left in any range. If
+// no range of it is swept, as under another layout, nobody knows.
+func (p *Plan) EmptySince(number int, sealed time.Time) (ready time.Time, empty bool) {
+	g := p.groundOf(number)
+	if !g.empty || g.done.Before(sealed) {
+		return sealed, false
+	}
+	_, slack := p.view.Record.Bounds()
+	if ready = g.emptied.Add(slack); ready.Before(sealed) {
+		ready = sealed
+	}
+	return ready, true
+}
+
+// Unread reports whether a range of the generation has yet to be read from its
+// start, by a read that begins at the given instant or later.
+func (p *Plan) Unread(number int, since time.Time) bool {
+	g := p.groundOf(number)
+	return len(g.ranges) > 0 && g.done.Before(since)
+}
+
+// Blocked lists the draining generations in which only entities are left that
+// the store refuses to carry, or that are suspect and were not carried either.
+// They stay; the next generation may be drained meanwhile.
+func (p *Plan) Blocked() (list []int) {
+	for _, g := range p.view.Record.Generations {
+		s := p.stages[g.Number]
+		if !s.Drain {
+			continue
+		}
+		blocked, drained := false, true
+		for _, r := range p.groundOf(g.Number).ranges {
+			c := p.Cursor(r)
+			blocked = blocked || c.Stock.Refused
+			drained = drained && !c.Rewind.Done.Before(s.Sealed) && p.drained(c, s)
+		}
+		if blocked && drained {
+			list = append(list, g.Number)
+		}
+	}
+	return list
+}
+
+// sealedSoon reports whether a generation lives so short that its ranges are read
+// from their start once it is sealed, and not before: twice would be once too often.
+func (p *Plan) sealedSoon(number int) bool {
+	every, settle := p.rules.Policy.Every, time.Duration(p.rules.Policy.Settle)
+	return number != expirykey.Nursery && p.rules.Generations && 0 < every && every <= 2*p.rules.Rewind/(1+settle)
+}
+
+// SealedSoon reports whether entries behind the cursor of a range wait for its
+// generation to be sealed, and not for the next rewind.
+func (p *Plan) SealedSoon(number int) bool {
+	s := p.stages[number]
+	return s.IsSealed() || s.State != "" && (s.State != generation.Filling || p.sealedSoon(number))
+}

@@ -1,0 +1,125 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// A published is what the metrics have been told of a tally so far.
+type published struct {
+	mu         sync.Mutex
+	counts     [8]int64
+	operations store.Operations
+	throttled  map[throttle.Reason]time.Duration
+}
+
+// publish adds to the metrics what has happened since the last call, and tells
+// them how the target stands.
+func (c *collector) publish() {
+	last, m, t := &c.tally.published, c.cfg.Metrics, c.target.Name
+	last.mu.Lock()
+	defer last.mu.Unlock()
+	n := &c.tally.counts
+	for i, count := range []struct {
+		now int64
+		add func(int64)
+	}{
+		{n.scanned.Load(), func(d int64) { m.Scanned(t, d) }},
+		{n.deleted.Load(), func(d int64) { m.Deleted(t, d) }},
+		{n.carried.Load(), func(d int64) { m.Carried(t, d) }},
+		{n.strays.Load(), func(d int64) { m.Strays(t, d) }},
+		{n.conflicts.Load(), func(d int64) { m.Kept(t, "conflict", d) }},
+		{n.suspect.Load(), func(d int64) { m.Kept(t, "suspect", d) }},
+		{n.malformed.Load(), func(d int64) { m.Kept(t, "malformed", d) }},
+		{n.refused.Load(), func(d int64) { m.Kept(t, "refused", d) }},
+	} {
+		count.add(max(0, count.now-last.counts[i]))
+		last.counts[i] = count.now
+	}
+	ops := c.tally.meter.Operations()
+	m.Operations(t, metrics.OpRead, max(0, ops.Reads-last.operations.Reads))
+	m.Operations(t, metrics.OpWrite, max(0, ops.Writes-last.operations.Writes))
+	m.Operations(t, metrics.OpDelete, max(0, ops.Deletes-last.operations.Deletes))
+	last.operations = ops
+	throttled := c.tally.throttledFor()
+	for why, d := range throttled {
+		m.Throttled(t, string(why), d-last.throttled[why])
+	}
+	last.throttled = throttled
+	m.Rate(t, c.pacing.rate())
+	m.OldestDue(t, c.target.Watchdog.OldestDue())
+	m.Stuck(t, len(c.target.Watchdog.Stuck(c.cfg.Now())))
+	c.publishRecord()
+}
+
+// publishRecord tells the metrics what the target record says.
+func (c *collector) publishRecord() {
+	m, t, rec := c.cfg.Metrics, c.target.Name, c.viewer.View().Record
+	why := c.heldBy()
+	m.Paused(t, why == throttle.ReasonPaused || why == throttle.ReasonGate)
+	outside, empty := c.tally.aroundOr(rec.Outside, rec.EmptyIndex)
+	m.Outside(t, outside)
+	m.EmptyIndex(t, empty)
+	newest := 0
+	for _, g := range rec.Generations {
+		newest = max(newest, g.Number)
+	}
+	m.Generations(t, newest, len(rec.Generations))
+}
+
+// result returns what was done to the target so far.
+func (c *collector) result() TargetResult {
+	res := TargetResult{Name: c.target.Name, Retired: []int{}}
+	c.tally.fill(&res)
+	if v := c.viewer.View(); v != nil {
+		res.Outside, res.EmptyIndex = c.tally.aroundOr(v.Record.Outside, v.Record.EmptyIndex)
+		res.Horizon = c.horizon()
+	} else { // it did not come as far as the store's time
+		res.Horizon = c.cfg.Now().Add(-c.target.Retention).UTC().Round(0)
+	}
+	return res
+}
+
+// tellHold logs that the target is held, or is not any more.
+func (c *collector) tellHold(why throttle.Reason) {
+	switch why {
+	case "":
+		c.log.Info("deletes go on")
+	case throttle.ReasonPaused:
+		c.log.Warn("target is paused; run reaper resume to continue")
+	case throttle.ReasonGate: // the gatekeeper has said so
+	case throttle.ReasonRecord:
+		var attrs []any
+		if err := c.viewer.failing(); err != nil { // else the process stood still, or its clock was moved
+			attrs = []any{"error", err}
+		}
+		c.log.Warn("deletes suspended: the target record was not read for 15s", attrs...)
+	default:
+		c.log.Debug("deletes suspended", "why", string(why))
+	}
+}
+
+// code names an error of the store in metrics.
+func code(err error) string {
+	for _, c := range []struct {
+		err  error
+		code string
+	}{
+		{store.ErrPushback, "pushback"}, {store.ErrUnavailable, "unavailable"}, {store.ErrDeadline, "deadline"},
+		{context.DeadlineExceeded, "deadline"}, {store.ErrContention, "contention"}, {store.ErrTooLarge, "too_large"},
+		{store.ErrDenied, "denied"}, {store.ErrNotFound, "not_found"}, {store.ErrMissingIndex, "missing_index"},
+		{store.ErrInvalid, "invalid"}, {store.ErrConflict, "conflict"}, {store.ErrCorrupt, "corrupt"},
+		{store.ErrLocked, "locked"}, {store.ErrFailed, "failed"},
+	} {
+		if errors.Is(err, c.err) {
+			return c.code
+		}
+	}
+	return "other"
+}

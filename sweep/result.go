@@ -1,0 +1,75 @@
+package sweep
+
+import (
+	"errors"
+	"time"
+
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A Result is what a sweep did, in the form that `reaper sweep --json` prints.
+type Result struct {
+	Store    string         `json:"store"`
+	Apply    bool           `json:"apply"`
+	Complete bool           `json:"complete"`
+	Started  time.Time      `json:"started"`
+	Duration float64        `json:"duration_seconds"`
+	Targets  []TargetResult `json:"targets"`
+}
+
+// A TargetResult is what a sweep did with one target.
+type TargetResult struct {
+	Name     string    `json:"name"`
+	Horizon  time.Time `json:"horizon"`
+	Complete bool      `json:"complete"`
+	Error    string    `json:"error"` // empty if nothing failed
+	Held     string    `json:"held"`  // why nothing may be deleted at present; empty if it may
+
+	Scanned    int64  `json:"scanned"`   // index entries read
+	Expired    int64  `json:"expired"`   // found due; in a dry run, what would go
+	Deleted    int64  `json:"deleted"`   // acknowledged
+	Conflicts  int64  `json:"conflicts"` // changed between scan and write
+	Suspect    int64  `json:"suspect"`   // implausibly old, kept
+	Malformed  int64  `json:"malformed"` // not an expiry, kept
+	Refused    int64  `json:"refused"`   // the store refuses to delete or carry them, kept
+	Outside    int64  `json:"outside"`   // carry the property but lie in no range
+	Carried    int64  `json:"carried"`   // survivors of a draining generation, stamped again
+	Strays     int64  `json:"strays"`    // found by the audit, and deleted or moved to the nursery
+	Pages      int64  `json:"pages"`
+	Stepped    *int64 `json:"points_stepped_over"`            // nil if the store cannot tell
+	Behind     *int64 `json:"points_stepped_over_from_start"` // of these, in reads of a range from its start
+	Ranges     int    `json:"ranges"`
+	Incomplete int    `json:"ranges_incomplete"`
+	Retired    []int  `json:"retired"`
+
+	Operations store.Operations   `json:"operations"`
+	Throttled  map[string]float64 `json:"throttled_seconds"`
+	EmptyIndex bool               `json:"empty_index"` // holds entities, but no index entry in any range
+
+	Err error `json:"-"` // what Error says, for errors.Is
+}
+
+// Failed reports whether anything went wrong, as opposed to having been stopped.
+func (r Result) Failed() bool {
+	for _, t := range r.Targets {
+		if t.Error != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// Outcome returns how the sweep ended, in the words of metrics.
+func (r TargetResult) Outcome() metrics.Result {
+	switch {
+	case r.Error != "":
+		return metrics.Failed
+	case !r.Complete:
+		return metrics.Incomplete
+	}
+	return metrics.Complete
+}
+
+// errStopped is why work ends early when the process was asked to stop.
+var errStopped = errors.New("stopped")

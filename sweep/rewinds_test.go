@@ -1,0 +1,84 @@
+package sweep_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// A range that has no position is read from its very start, also where this process
+// had found it empty further on: its release was lost, and with it what had been read.
+func TestUnreadRangeIsReadFromItsStart(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		var mu sync.Mutex
+		written := map[int64]int64{} // into each shard of generation 1: the token of the lost release
+		began := time.Now()
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method != "Save" || c.Record.Sort != store.CursorRecord || time.Since(began) > 20*time.Second {
+				return nil
+			}
+			f := c.Record.Fields
+			if f["owner"] != "" || f["generation"] != int64(1) {
+				return nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			shard, token := int64(len(written)), f["token"].(int64)
+			written[shard] = token
+			return store.ErrDenied
+		}
+		s := w.serve(w.config())
+		time.Sleep(10 * time.Second)
+		mu.Lock()
+		lost := len(written)
+		mu.Unlock()
+		if lost < 4 {
+			t.Fatalf("%d releases were lost", lost)
+		}
+		for id, c := range w.cursors() {
+			if id.Generation == 1 && !c.Position.IsZero() {
+				t.Fatalf("%v has been read: %+v", id, c)
+			}
+		}
+		for shard := range 4 {
+			w.dueIn(1, shard, fmt.Sprint("behind-", shard), began.Add(-time.Hour))
+		}
+		time.Sleep(2 * time.Minute)
+		w.wantLeft()
+		if st := s.state(); st.Deleted != 4 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// What is written behind the cursor of a range is found at the next rewind, also
+// while the range has a backlog that never ends.
+func TestRewindBesideABacklog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.target.Shards, w.target.Rewind = 1, 10*time.Minute
+		w.target.Pace = throttle.Limits{Start: 0.5, Max: 0.5}
+		w.sweep()             // which reads every range once
+		for i := range 2500 { // it takes 83 minutes
+			w.dueIn(0, 0, fmt.Sprintf("backlog-%05d", i), time.Now().Add(time.Duration(i)*time.Millisecond))
+		}
+		w.serve(w.config())
+		time.Sleep(5 * time.Minute)
+		for round := range 3 {
+			name := fmt.Sprintf("straggler-%d", round)
+			w.dueIn(0, 0, name, time.Now().Add(-time.Hour))
+			time.Sleep(2*w.target.Rewind + time.Minute)
+			if left := w.left(); slices.Contains(left, name) || len(left) < 100 {
+				t.Fatalf("round %d: of %d entities left one was behind the cursor, and two rewinds were due since", round, len(left))
+			}
+		}
+	})
+}

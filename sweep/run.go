@@ -1,0 +1,190 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/sweep/plan"
+)
+
+// Run sweeps every target once: it ends when every range has come to the instant
+// at which it began. When ctx is done it begins no new page, gives the pages in
+// flight the grace, saves the cursors and releases the leases. What failed is in
+// the result: a failing range or target stops no other.
+func Run(ctx context.Context, cfg Config) Result {
+	return once(ctx, cfg, func() oneTime { return new(oneSweep) })
+}
+
+// Audit makes a full round over the retired and sealed ground of each target, and
+// does nothing else: strays that are due are deleted, the others are moved to the
+// nursery.
+func Audit(ctx context.Context, cfg Config) Result {
+	return once(ctx, cfg, func() oneTime { return new(oneAudit) })
+}
+
+// A oneTime is an agenda that comes to an end, with a result.
+type oneTime interface {
+	agenda
+	result(b *book) TargetResult
+}
+
+// once works through the targets, side by side.
+func once(ctx context.Context, cfg Config, newAgenda func() oneTime) Result {
+	cfg = cfg.withDefaults()
+	began := cfg.Now()
+	res := Result{Apply: cfg.Apply, Complete: true, Started: began.UTC().Round(0)}
+	agendas := make([]oneTime, len(cfg.Targets))
+	books := collect(ctx, &cfg, func(i int) agenda {
+		agendas[i] = newAgenda()
+		return agendas[i]
+	})
+	for i, b := range books {
+		t := agendas[i].result(b)
+		if ctx.Err() != nil && t.Error == "" {
+			t.Complete = t.Complete && b.count.open && b.count.pending == 0
+		}
+		b.c.publishEnd(b, t, began)
+		res.Targets = append(res.Targets, t)
+		res.Complete = res.Complete && t.Complete
+	}
+	res.Duration = cfg.Now().Sub(began).Seconds()
+	return res
+}
+
+// collect runs the scheduler over all targets until their agendas are over. No
+// goroutine outlives it.
+func collect(ctx context.Context, cfg *Config, newAgenda func(i int) agenda) []*book {
+	work, cancel := graceful(ctx, cfg.Grace)
+	defer cancel()
+	s := newScheduler(ctx, work, cfg)
+	background, end := context.WithCancel(work)
+	var all sync.WaitGroup
+	for i := range cfg.Targets {
+		t := cfg.Targets[i]
+		if t.Watchdog == nil {
+			t.Watchdog = &metrics.Watchdog{Patience: time.Hour}
+		}
+		b := newBook(newCollector(cfg, &t), newAgenda(i))
+		s.add(b)
+		all.Go(func() { b.open(ctx, background, &all) })
+	}
+	s.run()
+	end()
+	all.Wait()
+	return s.books
+}
+
+// open reads the records of a target and then keeps its view and its gate's answer
+// fresh until the background is done.
+func (b *book) open(ctx, background context.Context, all *sync.WaitGroup) {
+	err := protect(func() error { return b.agenda.open(ctx, b) })
+	b.opening <- err
+	b.c.viewer.notify()
+	if err != nil {
+		return
+	}
+	if b.c.gate != nil {
+		all.Go(func() { b.c.gate.run(background) })
+	}
+	b.c.viewer.run(b.metered(background))
+}
+
+// openOnce reads the records once; what fails, fails.
+func openOnce(ctx context.Context, b *book) error {
+	if err := b.c.open(ctx); err != nil {
+		return err
+	}
+	b.c.until = b.c.clock.Now()
+	return nil
+}
+
+// publishEnd tells metrics and log how one sweep of a target ended.
+func (c *collector) publishEnd(b *book, res TargetResult, began time.Time) {
+	ended := c.cfg.Now()
+	c.cfg.Metrics.Swept(c.target.Name, res.Outcome(), ended.Sub(began), ended)
+	if b.view != nil {
+		c.publish()
+	}
+	level, verb := slog.LevelInfo, "swept"
+	switch {
+	case res.Error != "":
+		level, verb = slog.LevelError, "sweep failed"
+	case !res.Complete:
+		level, verb = slog.LevelWarn, "sweep stopped before its end"
+	}
+	c.log.LogAttrs(context.Background(), level, verb, slog.Bool("apply", c.cfg.Apply),
+		slog.Int64("expired", res.Expired), slog.Int64("deleted", res.Deleted), slog.Int64("scanned", res.Scanned),
+		slog.Int64("conflicts", res.Conflicts), slog.Int64("suspect", res.Suspect), slog.Int64("malformed", res.Malformed),
+		slog.Int64("refused", res.Refused), slog.Int64("outside", res.Outside), slog.Int("ranges", res.Ranges),
+		slog.Int("ranges_incomplete", res.Incomplete), slog.Time("horizon", res.Horizon),
+		slog.Any("throttled_seconds", res.Throttled), slog.Float64("seconds", ended.Sub(began).Seconds()),
+		slog.String("held", res.Held), slog.String("error", res.Error))
+}
+
+// A oneAudit is the agenda of one round of the audit in every namespace.
+type oneAudit struct {
+	begun, over bool
+	contended   time.Time // since when all that is left waits for somebody else's transaction; zero if it does not
+}
+
+func (o *oneAudit) open(ctx context.Context, b *book) error { return openOnce(ctx, b) }
+
+func (o *oneAudit) failed(b *book, err error) {
+	o.over = true
+	b.failOpening(err)
+}
+
+func (o *oneAudit) chores() bool { return false }
+
+func (o *oneAudit) isOver(*book) bool { return o.over }
+
+func (o *oneAudit) next(*book, time.Time) time.Duration { return heartbeat }
+
+func (o *oneAudit) look(s *scheduler, b *book, now time.Time) {
+	if !o.begun {
+		o.begun = true
+		b.count.open = true
+		for i, ns := range b.view.Namespaces {
+			c := plan.Chore{Kind: plan.Audit, Namespace: ns}
+			it := &item{job: &auditJob{c: b.c, r: shardquery.Range{Namespace: ns}, fromTop: true}, book: b,
+				name: c.Name(), order: i, lane: lane{slow: true}}
+			b.chores[c] = it
+			b.active++
+			s.makeReady(it, now)
+		}
+	}
+	waits := b.active > 0
+	for _, it := range b.chores {
+		waits = waits && it.state == waiting && it.out.contended
+	}
+	switch {
+	case !waits:
+		o.contended = time.Time{}
+	case o.contended.IsZero():
+		o.contended = now
+	}
+	stuck := waits && now.Sub(o.contended) >= contendedFor
+	if o.over = o.over || stuck || s.ctx.Err() != nil || b.active == 0 || b.isHeldForLong(now); o.over {
+		if b.active > 0 {
+			b.count.left = 1 // not all of it was read
+		}
+		b.stop(s, now)
+	}
+}
+
+func (o *oneAudit) result(b *book) TargetResult { return resultOf(b) }
+
+// failOpening notes that the records of the target could not be read.
+func (b *book) failOpening(err error) {
+	if errors.Is(err, context.Canceled) || errors.Is(err, errStopped) || errors.Is(err, context.DeadlineExceeded) &&
+		b.count.failures > 0 {
+		return
+	}
+	b.count.failures++
+	b.count.errs = append(b.count.errs, err)
+}

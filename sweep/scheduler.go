@@ -1,0 +1,532 @@
+package sweep
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+const (
+	// turnLength is how long the turns of all ready jobs take together, for each
+	// worker: whatever becomes ready is served within about that.
+	turnLength = time.Second
+	// longestTurn is how long a step goes on though nobody waits for its worker.
+	longestTurn = 5 * time.Second
+	// heartbeat is how often the scheduler looks at clocks and shares.
+	heartbeat = time.Second
+)
+
+// A turn is what a step gets: contexts, an end, and memory.
+type turn struct {
+	ctx     context.Context // done: begin nothing new
+	work    context.Context // done: give up what is in flight
+	slow    bool            // the step is in the slow lane
+	over    func() bool     // somebody else is waiting, and the step has had its time
+	scratch *scratch
+	began   int // the turn of a visit's readings with which the step began
+}
+
+// A todo is what the plan says of a job when its step begins.
+type todo struct {
+	need   plan.Need
+	cursor cursor.Cursor
+	spans  []plan.KeySpan // of an audit
+	plan   *plan.Plan
+}
+
+// A job is something that is done in steps: a range, an audit or a chore.
+type job interface {
+	// step does one bounded piece of work. It never sleeps: what has to wait says so.
+	step(t turn, todo todo) outcome
+	// end gives up what the job holds between two steps.
+	end(out outcome) outcome
+}
+
+// A state is where an item stands between two steps.
+type state uint8
+
+const (
+	resting state = iota // nothing to do until the next tick
+	ready                // waits for a worker
+	running              // a worker is at it
+	waiting              // wants nothing before its wake
+	failed               // the last step, and what it belonged to, failed
+	stopped              // the process ends
+	lost                 // another process has the range
+	ended                // a chore is done
+)
+
+// An outcome is what became of a step, and when the next one is due.
+type outcome struct {
+	state     state
+	wake      time.Time       // of what waits
+	why       throttle.Reason // what it waits for
+	held      throttle.Reason // what holds the target, if it only looked
+	slow      bool            // the next step belongs to the slow lane
+	either    bool            // until there is room, another one can go on in the fast lane
+	contended bool            // it waits for somebody else's transaction
+	reached   time.Time       // up to here everything due is disposed of; zero if that is not known
+	moved     cursor.Cursor   // as a range without work has saved it; without revision if it did not
+	blocked   error           // why its record cannot be claimed; it is tried again
+	err       error
+	release   func(context.Context) (cursor.Cursor, error) // runs off the workers; may be nil
+}
+
+// An item is what the scheduler knows of a job.
+type item struct {
+	job   job
+	book  *book
+	name  string
+	state state
+	since time.Time // when it became ready
+	order int       // of items that became ready at one instant
+	out   outcome   // of the last step
+	lane
+	// reached is the latest instant up to which everything due was disposed of.
+	reached time.Time
+
+	cancel  context.CancelFunc // ends the step that is running
+	again   bool               // a tick came while it was at work: its main reading goes on to a new horizon
+	pending bool               // the sweep that is counted waits for it
+}
+
+// chore returns the chore that the item stands for, as the book names it; ok is
+// false for a range.
+func (it *item) chore() (c plan.Chore, ok bool) {
+	switch j := it.job.(type) {
+	case *choreJob:
+		return j.chore.Key(), true
+	case *auditJob:
+		return plan.Chore{Kind: plan.Audit, Namespace: j.r.Namespace}, true
+	}
+	return plan.Chore{}, false
+}
+
+// isElsewhere reports whether another process holds the range.
+func (o *outcome) isElsewhere() bool { return o.why == throttle.ReasonLease && !o.contended }
+
+// A lane says by which lane an item comes to a worker.
+type lane struct {
+	slow   bool
+	either bool      // by the fast one, too: a read from the start must not hold up what is due in its range
+	late   bool      // a call of the last step took long; also of one that was not tried yet
+	apart  bool      // it takes no worker: what it finds out is for people, and may take long
+	wanted time.Time // since when it has been waiting for the slow lane
+}
+
+// A scheduler runs the steps of all targets, at most so many at a time. One
+// goroutine runs it, and it alone touches books and items.
+type scheduler struct {
+	cfg       *Config
+	ctx, work context.Context
+	notices   chan struct{} // views were replaced, or records read first
+	books     []*book
+	fast      queue
+	slow      queue
+	sleeping  queue
+	at        workers
+	crowd     atomic.Int64 // ready items
+	results   chan result
+	spare     []*scratch // of steps that ended: the last one is used next
+}
+
+// Workers counts those that are at work, and of these the ones at something slow.
+type workers struct{ work, slow int }
+
+// A result is the outcome of a step, or of a release.
+type result struct {
+	item     *item
+	out      outcome
+	scratch  *scratch // of a step; what it took at most stands there
+	released bool
+	cursor   cursor.Cursor // as the release left it
+}
+
+func newScheduler(ctx, work context.Context, cfg *Config) *scheduler {
+	s := &scheduler{cfg: cfg, ctx: ctx, work: work, notices: make(chan struct{}, 1),
+		results: make(chan result, cfg.Workers)}
+	s.fast.before, s.slow.before, s.sleeping.before = readyFirst, slowFirst, wakesFirst
+	return s
+}
+
+// add adds a target, before run.
+func (s *scheduler) add(b *book) {
+	s.books = append(s.books, b)
+	b.c.viewer.notify = func() {
+		select {
+		case s.notices <- struct{}{}:
+		default: // it has not taken in the last one yet
+		}
+	}
+}
+
+// run schedules until every book is closed. When ctx is done no step begins any
+// more, and what is claimed is given back.
+func (s *scheduler) run() {
+	done := s.ctx.Done()
+	for {
+		now := s.cfg.Now()
+		for _, b := range s.books {
+			b.look(s, now)
+		}
+		s.wakeUp(now)
+		s.dispatch(now)
+		if s.closed() {
+			return
+		}
+		timer := time.NewTimer(s.nextWake(now))
+		select {
+		case r := <-s.results:
+			s.file(r)
+		case <-s.notices:
+		case <-timer.C:
+		case <-done:
+			done = nil
+		}
+		timer.Stop()
+		s.fileAll()
+	}
+}
+
+// fileAll files the results that are there already.
+func (s *scheduler) fileAll() {
+	for {
+		select {
+		case r := <-s.results:
+			s.file(r)
+		default:
+			return
+		}
+	}
+}
+
+func (s *scheduler) closed() bool {
+	for _, b := range s.books {
+		if !b.isClosed() {
+			return false
+		}
+	}
+	return true
+}
+
+// nextWake returns how long nothing happens by itself.
+func (s *scheduler) nextWake(now time.Time) time.Duration {
+	wait := heartbeat
+	if s.sleeping.Len() > 0 {
+		wait = min(wait, s.sleeping.items[0].out.wake.Sub(now))
+	}
+	for _, b := range s.books {
+		wait = min(wait, b.nextLook(now))
+	}
+	return max(0, wait)
+}
+
+// makeReady puts an item into the queue of its lane.
+func (s *scheduler) makeReady(it *item, now time.Time) {
+	it.state, it.since = ready, now
+	if it.apart {
+		s.start(it, now)
+		return
+	}
+	if it.slow {
+		if it.wanted.IsZero() {
+			it.wanted = now
+		}
+		heap.Push(&s.slow, it)
+	}
+	if !it.slow || it.either {
+		heap.Push(&s.fast, it)
+	}
+	s.crowd.Add(1)
+}
+
+// wakeUp makes those ready whose time has come.
+func (s *scheduler) wakeUp(now time.Time) {
+	for s.sleeping.Len() > 0 && !s.sleeping.items[0].out.wake.After(now) {
+		it, _ := heap.Pop(&s.sleeping).(*item)
+		s.rouse(it, now)
+	}
+}
+
+// rouse makes an item ready that was waiting, and counts what it waited for.
+func (s *scheduler) rouse(it *item, now time.Time) {
+	it.book.c.tally.waited(it.out.why, now.Sub(it.since))
+	s.makeReady(it, now)
+}
+
+// rouseAll makes those of a book ready that wait, as after a change of their pace.
+func (s *scheduler) rouseAll(b *book, now time.Time) {
+	var mine, rest []*item
+	for _, it := range s.sleeping.items {
+		if it.book == b {
+			mine = append(mine, it)
+		} else {
+			rest = append(rest, it)
+		}
+	}
+	s.sleeping.items = rest
+	heap.Init(&s.sleeping)
+	for _, it := range inOrder(mine) {
+		s.rouse(it, now)
+	}
+}
+
+// dispatch gives workers to those that have been ready for longest. Reads from the
+// start, chores and whatever was slow have at most half of them.
+func (s *scheduler) dispatch(now time.Time) {
+	for s.ctx.Err() == nil && s.at.work < s.cfg.Workers {
+		it := s.next()
+		if it == nil {
+			return
+		}
+		s.crowd.Add(-1)
+		s.start(it, now)
+	}
+}
+
+// next takes the item that is served next out of its queue; nil if there is none.
+func (s *scheduler) next() *item {
+	slowMay := s.slow.Len() > 0 && s.at.slow < max(1, s.cfg.Workers/2)
+	switch {
+	case s.fast.Len() == 0 && !slowMay:
+		return nil
+	case s.fast.Len() == 0, slowMay && !s.fast.items[0].since.Before(s.slow.items[0].wanted):
+		it, _ := heap.Pop(&s.slow).(*item)
+		s.fast.remove(it)
+		it.wanted = time.Time{}
+		return it
+	}
+	it, _ := heap.Pop(&s.fast).(*item)
+	s.slow.remove(it)
+	it.slow = false
+	return it
+}
+
+// start runs one step of an item.
+func (s *scheduler) start(it *item, now time.Time) {
+	it.book.c.cfg.Metrics.ReadyWait(it.book.c.target.Name, now.Sub(it.since))
+	todo := it.book.todo(it)
+	it.state = running
+	s.occupy(it, 1)
+	readyOnes := max(1, int(s.crowd.Load())+s.at.work)
+	end := now.Add(min(turnLength, turnLength*time.Duration(s.cfg.Workers)/time.Duration(readyOnes)))
+	longest := now.Add(longestTurn)
+	scratch := s.takeScratch()
+	ctx, cancel := context.WithCancel(it.book.metered(s.ctx))
+	it.cancel = cancel
+	t := turn{ctx: ctx, slow: it.slow, work: it.book.metered(s.work), scratch: scratch,
+		over: func() bool {
+			now := s.cfg.Now()
+			return s.crowd.Load() > 0 && !now.Before(end) || !now.Before(longest)
+		}}
+	go func() {
+		defer cancel()
+		it.begins()
+		var out outcome
+		err := protect(func() error { out = it.job.step(t, todo); return nil })
+		if err != nil {
+			scratch.ahead.drop()
+			out = it.job.end(outcome{state: failed, err: err})
+		}
+		s.results <- result{item: it, out: out, scratch: scratch}
+	}()
+}
+
+// takeScratch returns what a step works with: that of the step that ended last. So
+// memory goes by how many steps there were at one time, and not by how many there
+// may be.
+func (s *scheduler) takeScratch() *scratch {
+	n := len(s.spare) - 1
+	if n < 0 {
+		return new(scratch)
+	}
+	last := s.spare[n]
+	s.spare = s.spare[:n]
+	last.longest = 0
+	return last
+}
+
+// occupy adds to the workers that are at work, or with -1 takes from them.
+func (s *scheduler) occupy(it *item, n int) {
+	if it.apart {
+		return
+	}
+	s.at.work += n
+	if it.slow {
+		s.at.slow += n
+	}
+}
+
+// file takes in what became of a step or of a release.
+func (s *scheduler) file(r result) {
+	now := s.cfg.Now()
+	if r.released {
+		r.item.book.released(s, r, now)
+		return
+	}
+	s.occupy(r.item, -1)
+	s.spare = append(s.spare, r.scratch)
+	r.item.late = r.scratch.longest > slowAfter
+	r.item.slow = r.out.slow || r.item.late
+	r.item.either = r.out.either && !r.item.late
+	if !r.item.slow {
+		r.item.wanted = time.Time{}
+	}
+	r.item.out = r.out
+	r.item.book.stepped(s, r.item, now)
+}
+
+// begins tells who asked for it that a step or a release of the item begins.
+func (it *item) begins() {
+	if told := it.book.c.cfg.Begin; told != nil {
+		told(it.book.c.target.Name, it.name)
+	}
+}
+
+// sleep lets an item wait.
+func (s *scheduler) sleep(it *item, now time.Time) {
+	it.state, it.since = waiting, now
+	heap.Push(&s.sleeping, it)
+}
+
+// release gives a claim back, off the workers.
+func (s *scheduler) release(it *item, do func(context.Context) (cursor.Cursor, error)) {
+	work := it.book.metered(s.work)
+	go func() {
+		it.begins()
+		r := result{item: it, released: true}
+		r.out.err = protect(func() (err error) {
+			r.cursor, err = do(work)
+			return err
+		})
+		s.results <- r
+	}()
+}
+
+// remove takes an item out of whatever queue it is in.
+func (s *scheduler) remove(it *item) {
+	fast, slow := s.fast.remove(it), s.slow.remove(it)
+	if fast || slow {
+		s.crowd.Add(-1)
+	}
+	s.sleeping.remove(it)
+}
+
+// A queue is a heap of items.
+type queue struct {
+	items  []*item
+	before func(a, b *item) bool
+}
+
+// remove takes an item out, if it is there.
+func (q *queue) remove(it *item) bool {
+	i := slices.Index(q.items, it)
+	if i >= 0 {
+		heap.Remove(q, i)
+	}
+	return i >= 0
+}
+
+// slowFirst orders by how long an item has been waiting for the slow lane.
+func slowFirst(a, b *item) bool {
+	if !a.wanted.Equal(b.wanted) {
+		return a.wanted.Before(b.wanted)
+	}
+	return a.isBefore(b)
+}
+
+// readyFirst orders by how long an item has been ready.
+func readyFirst(a, b *item) bool {
+	if !a.since.Equal(b.since) {
+		return a.since.Before(b.since)
+	}
+	return a.isBefore(b)
+}
+
+func wakesFirst(a, b *item) bool {
+	if !a.out.wake.Equal(b.out.wake) {
+		return a.out.wake.Before(b.out.wake)
+	}
+	return a.isBefore(b)
+}
+
+// isBefore settles the order of items for which nothing else does, always the same
+// way.
+func (it *item) isBefore(other *item) bool {
+	return cmp.Or(it.order-other.order, strings.Compare(it.book.c.target.Name, other.book.c.target.Name),
+		strings.Compare(it.name, other.name)) < 0
+}
+
+// inOrder sorts items so.
+func inOrder(list []*item) []*item {
+	slices.SortFunc(list, func(a, b *item) int {
+		if a.isBefore(b) {
+			return -1
+		}
+		return 1
+	})
+	return list
+}
+
+func (q *queue) Len() int           { return len(q.items) }
+func (q *queue) Less(i, j int) bool { return q.before(q.items[i], q.items[j]) }
+func (q *queue) Swap(i, j int)      { q.items[i], q.items[j] = q.items[j], q.items[i] }
+
+// Push implements heap.Interface.
+func (q *queue) Push(x any) {
+	if it, ok := x.(*item); ok {
+		q.items = append(q.items, it)
+	}
+}
+
+// Pop implements heap.Interface.
+func (q *queue) Pop() any {
+	n := len(q.items) - 1
+	it := q.items[n]
+	q.items = q.items[:n]
+	return it
+}
+
+// isEnd reports whether a context that is done explains the error.
+func isEnd(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)) || errors.Is(err,
+		context.Canceled))
+}
+
+// protect turns a panic into an error: one of our own bugs must not end the
+// work on other targets and ranges.
+func protect(f func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("internal error, please report it: %v\n%s", r, debug.Stack())
+		}
+	}()
+	return f()
+}
+
+// graceful returns a context that ends the given time after ctx does.
+func graceful(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	var timer atomic.Pointer[time.Timer]
+	stop := context.AfterFunc(ctx, func() {
+		timer.Store(time.AfterFunc(grace, func() { cancel(errStopped) }))
+	})
+	return work, func() {
+		stop()
+		if t := timer.Load(); t != nil {
+			t.Stop()
+		}
+		cancel(nil)
+	}
+}

@@ -1,0 +1,147 @@
+package sweep
+
+import (
+	"context"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A scratch is what one worker has at hand while it runs a step: no page outlives
+// the step that read it.
+type scratch struct {
+	page    store.Page
+	ops     []store.Op
+	entry   []int // for each op the place of its entry in the page
+	batch   []store.Op
+	picked  []int  // for each op of a batch its place in ops
+	doubted []bool // for each op whether an earlier try may have disposed of it
+	delays  []time.Duration
+	ahead   ahead
+	longest time.Duration // what one call of this step took at most
+}
+
+// firstOpen returns the place of the first op that is not disposed of and does not
+// wait aside, or the number of ops.
+func (s *scratch) firstOpen() int {
+	for i := range s.ops {
+		if isOpen(&s.ops[i]) {
+			return i
+		}
+	}
+	return len(s.ops)
+}
+
+func isOpen(op *store.Op) bool { return op.Outcome == store.Unknown || op.Outcome == store.Changed }
+
+// pick lists the next ops without an outcome, at most n: as they are, if they
+// follow each other, or copies.
+func (s *scratch) pick(n int) []store.Op {
+	s.picked = s.picked[:0]
+	for i := range s.ops {
+		if len(s.picked) == n {
+			break
+		}
+		if s.ops[i].Outcome == store.Unknown {
+			s.picked = append(s.picked, i)
+		}
+	}
+	if len(s.picked) == 0 {
+		return nil
+	}
+	first, last := s.picked[0], s.picked[len(s.picked)-1]
+	if last-first+1 == len(s.picked) {
+		return s.ops[first : last+1]
+	}
+	s.batch = s.batch[:0]
+	for _, i := range s.picked {
+		s.batch = append(s.batch, s.ops[i])
+	}
+	return s.batch
+}
+
+// doubt notes that a try at the ops picked last may have disposed of them.
+func (s *scratch) doubt() {
+	if len(s.doubted) != len(s.ops) {
+		s.doubted = append(s.doubted[:0], make([]bool, len(s.ops))...)
+	}
+	for _, i := range s.picked {
+		s.doubted[i] = true
+	}
+}
+
+// resolveDoubts counts as deleted what is gone after such a try.
+func (s *scratch) resolveDoubts() {
+	for i := range s.doubted {
+		if s.doubted[i] && s.ops[i].Outcome == store.Gone {
+			s.ops[i].Outcome = store.Deleted
+		}
+	}
+}
+
+// putBack takes over what became of the copies that pick has made.
+func (s *scratch) putBack(batch []store.Op) {
+	if len(batch) > 0 && &batch[0] != &s.ops[s.picked[0]] {
+		for n, i := range s.picked {
+			s.ops[i] = batch[n]
+		}
+	}
+}
+
+// An ahead reads the next page while the one at hand is written: it begins with
+// the first write, so that the pace holds it back, too. What it reads may be
+// older by a page than what a read after the write would see; the writes'
+// conditions handle that.
+type ahead struct {
+	reader pageReader
+	most   int
+	page   store.Page
+	more   bool
+	err    error
+	took   time.Duration
+	done   chan struct{} // nil until it has begun; then closed at its end
+	cancel context.CancelFunc
+}
+
+// begin begins to read, once. It does nothing if there is nothing to read.
+func (a *ahead) begin(ctx context.Context, now func() time.Time) {
+	if a.reader == nil || a.done != nil {
+		return
+	}
+	ctx, a.cancel = context.WithCancel(ctx)
+	a.done = make(chan struct{})
+	go func() {
+		defer close(a.done)
+		began := now()
+		a.err = protect(func() (err error) {
+			a.more, err = a.reader.Next(ctx, &a.page, a.most)
+			return err
+		})
+		a.took = now().Sub(began)
+	}()
+}
+
+// take waits for the page that was read ahead, if any was, and returns it in
+// exchange for another one.
+func (a *ahead) take(page *store.Page) (more, read bool, took time.Duration, err error) {
+	if a.done == nil {
+		return false, false, 0, nil
+	}
+	<-a.done
+	*page, a.page = a.page, *page
+	a.cancel()
+	a.done, a.reader = nil, nil
+	return a.more, true, a.took, a.err
+}
+
+// drop stops reading, waits until nobody does, and reports whether anybody did:
+// then the reader has moved on, and must be told to go back.
+func (a *ahead) drop() (read bool) {
+	if a.done != nil {
+		a.cancel()
+		<-a.done
+		read = true
+	}
+	a.done, a.reader = nil, nil
+	return read
+}

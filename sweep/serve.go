@@ -1,0 +1,297 @@
+package sweep
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+const (
+	// tellEvery is how often a daemon says in its log how it stands.
+	tellEvery = 5 * time.Minute
+	// openAgain is how soon a target is tried again whose records could not be read.
+	openAgain = 5 * time.Second
+)
+
+// errUnheard is why a record is old though no read of it failed.
+var errUnheard = errors.New("the process or its machine stood still")
+
+// A Daemon collects for as long as it runs: at each tick of a target's schedule
+// every range at rest becomes ready, and no range waits for another one.
+type Daemon struct {
+	cfg    Config
+	first  bool
+	states map[string]*stateBox // by target
+}
+
+// A State is how a daemon stands with one target.
+type State struct {
+	Target    string
+	Tick      time.Time // the last one, by the wall clock; zero before the first
+	Next      time.Time // the next one
+	SweptTo   time.Time // up to here nothing that is due is left, in the store's time; zero if that is not known
+	OldestDue time.Time // when the oldest entity that is known to be left became due; zero if none is
+	Swept     time.Time // when every range had last come to the instant of a tick
+	Rate      float64   // what the ranges in work may delete a second; +Inf if they are unlimited
+	Working   int       // ranges in work
+	Deleted   int64
+	Expired   int64 // found due by the last sweep that was counted; without apply, what would be deleted
+	Held      throttle.Reason
+	Err       string // why the last sweep that was counted failed; empty if it did not
+}
+
+// A stateBox holds a state for others to read.
+type stateBox struct {
+	mu    sync.Mutex
+	state State
+}
+
+func (b *stateBox) set(change func(*State)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change(&b.state)
+}
+
+func (b *stateBox) get() State {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.state
+}
+
+// NewDaemon returns a daemon for the targets of a configuration, each of which must
+// have a Next. First says that a sweep begins at once, and not only at the first tick.
+func NewDaemon(cfg Config, first bool) *Daemon {
+	d := &Daemon{cfg: cfg.withDefaults(), first: first, states: map[string]*stateBox{}}
+	now := cfg.Now().Round(0)
+	for _, t := range cfg.Targets {
+		next := now
+		if !first {
+			next = t.Next(now)
+		}
+		d.states[t.Name] = &stateBox{state: State{Target: t.Name, Next: next}}
+	}
+	return d
+}
+
+// States returns how the daemon stands, in the order of the targets.
+func (d *Daemon) States() (list []State) {
+	for _, t := range d.cfg.Targets {
+		list = append(list, d.states[t.Name].get())
+	}
+	return list
+}
+
+// Run collects until ctx is done. No goroutine outlives it.
+func (d *Daemon) Run(ctx context.Context) {
+	collect(ctx, &d.cfg, func(i int) agenda {
+		return &onSchedule{box: d.states[d.cfg.Targets[i].Name], first: d.first}
+	})
+}
+
+// An onSchedule is the agenda of a daemon.
+type onSchedule struct {
+	box      *stateBox
+	first    bool      // a tick is due at once
+	due      time.Time // the next tick, by the wall clock
+	seen     time.Time // the wall clock, as it was looked at last
+	counting bool      // a tick waits until what is due is counted
+	expired  int64     // found due before the sweep that is counted
+	told     time.Time
+	toldOf   int64 // deleted, when it was told last
+	stopping bool
+}
+
+// open reads the records, again and again until they can be read.
+func (o *onSchedule) open(ctx context.Context, b *book) error {
+	for {
+		err := b.c.open(ctx)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		b.c.log.ErrorContext(ctx, "cannot read the records of the target; trying again", "error", err)
+		o.box.set(func(s *State) { s.Err = err.Error() })
+		if err := throttle.Sleep(ctx, openAgain); err != nil {
+			return err
+		}
+	}
+}
+
+func (o *onSchedule) failed(*book, error) { o.stopping = true }
+
+func (o *onSchedule) chores() bool { return true }
+
+func (o *onSchedule) isOver(*book) bool { return o.stopping }
+
+// next looks at the clock often enough: one that is put back by an hour must not
+// cost an hour of sweeps.
+func (o *onSchedule) next(_ *book, now time.Time) time.Duration {
+	if o.stopping {
+		return heartbeat
+	}
+	return min(heartbeat, max(0, o.due.Sub(now.Round(0))))
+}
+
+func (o *onSchedule) look(s *scheduler, b *book, now time.Time) {
+	if s.ctx.Err() != nil {
+		o.stopping = true
+		b.stop(s, now)
+		return
+	}
+	beats := b.looked.Equal(now)               // once in a heartbeat
+	if beats && now.Sub(o.told) >= tellEvery { // before a tick that is due now makes ranges ready
+		o.tell(b, now)
+	}
+	o.watchSchedule(s, b, now)
+	if o.counting && b.chores[plan.Chore{Kind: countDue}] == nil {
+		o.counting = false
+		o.begin(s, b, now)
+	}
+	if b.count.open {
+		o.closeCount(b, now)
+	}
+	if beats {
+		if b.isHeldForLong(now) {
+			b.giveBack(s, now)
+		}
+		o.box.set(func(st *State) { b.describe(st) })
+	}
+}
+
+// watchSchedule ticks when it is time.
+func (o *onSchedule) watchSchedule(s *scheduler, b *book, now time.Time) {
+	wall := now.Round(0)
+	if o.due.IsZero() || wall.Before(o.seen) {
+		o.due = b.c.target.Next(wall)
+		if o.first {
+			o.due, o.first = wall, false
+		}
+	}
+	o.seen = wall
+	o.box.set(func(st *State) { st.Next = o.due })
+	if wall.Before(o.due) {
+		return
+	}
+	o.due = b.c.target.Next(wall)
+	o.box.set(func(st *State) { st.Tick = wall })
+	unknown := !b.c.limits.isOpen() && b.c.limits.exceeded() == nil // a COUNT failed
+	if b.c.limits.limited() && !o.counting && (!b.count.open || unknown) {
+		o.counting = true
+		b.addCount(s, now)
+		return
+	}
+	o.begin(s, b, now)
+}
+
+// begin makes the ranges at rest ready. A sweep that is still counted goes on being
+// counted: the next one begins with a later tick.
+func (o *onSchedule) begin(s *scheduler, b *book, now time.Time) {
+	b.readyAll(s, now)
+	if !b.count.open {
+		b.openCount(now)
+		o.expired = b.c.tally.counts.expired.Load()
+	}
+}
+
+// closeCount ends the sweep that is counted once every range has come to the
+// instant at which it began.
+func (o *onSchedule) closeCount(b *book, now time.Time) {
+	err := b.c.limits.exceeded()
+	if b.held.why == throttle.ReasonRecord { // nobody knows when that ends, and no range comes on before it does
+		cause := cmp.Or(b.c.viewer.failing(), errUnheard)
+		err = fmt.Errorf("the target record was not read for %v: %w", freshFor, cause)
+	}
+	if err != nil {
+		for _, it := range b.ranges {
+			b.settleCount(it, true)
+		}
+		b.count.failures++
+		b.count.errs = append(b.count.errs, err)
+	}
+	if b.count.pending > 0 {
+		return
+	}
+	b.count.open = false
+	res := TargetResult{Complete: b.count.left == 0}
+	if err = b.count.err(); err != nil {
+		res.Error = err.Error()
+	}
+	b.c.publish()
+	b.c.cfg.Metrics.Swept(b.c.target.Name, res.Outcome(), now.Sub(b.count.began), now)
+	o.box.set(func(st *State) {
+		st.Err = res.Error
+		st.Expired = b.c.tally.counts.expired.Load() - o.expired
+		if res.Complete && err == nil {
+			st.Swept = now.Round(0)
+		}
+	})
+}
+
+// tell says in the log how the target stands.
+func (o *onSchedule) tell(b *book, now time.Time) {
+	o.box.set(func(st *State) { b.describe(st) })
+	st := o.box.get()
+	deleted := st.Deleted - o.toldOf
+	since := now.Sub(o.told)
+	first := o.told.IsZero()
+	o.told, o.toldOf = now, st.Deleted
+	if first {
+		return
+	}
+	attrs := []any{"apply", b.c.cfg.Apply, "swept_to", st.SweptTo, "next", st.Next, "deleted", deleted,
+		"rate", float64(deleted) / since.Seconds(), "ranges_in_work", st.Working}
+	if !b.c.cfg.Apply {
+		attrs = append(attrs, "would_delete", st.Expired)
+	}
+	if !st.OldestDue.IsZero() {
+		attrs = append(attrs, "oldest_due", st.OldestDue, "behind_seconds", max(0,
+			b.c.clock.Now().Sub(st.OldestDue).Seconds()))
+	}
+	switch {
+	case st.Held != "":
+		b.c.log.Warn("deletes suspended", append(attrs, "held", string(st.Held))...)
+	case st.OldestDue.IsZero() && st.Working == 0:
+		b.c.log.Info("nothing is due", attrs...)
+	default:
+		b.c.log.Info("collecting", attrs...)
+	}
+}
+
+// describe says how the target stands.
+func (b *book) describe(st *State) {
+	st.SweptTo, st.Working = b.sweptTo()
+	st.OldestDue = b.c.target.Watchdog.OldestDue()
+	st.Rate = b.c.pacing.rate()
+	st.Deleted = b.c.tally.counts.deleted.Load()
+	st.Held = b.held.why
+}
+
+// sweptTo returns the instant up to which nothing due is left in any range, and
+// how many ranges are in work. A range that another process holds is that one's.
+func (b *book) sweptTo() (at time.Time, working int) {
+	known := true
+	for r, it := range b.ranges {
+		if it.state != resting {
+			working++
+		}
+		switch {
+		case it.out.isElsewhere(), it.state == resting && !b.plan.Range(r).Read:
+		case it.reached.IsZero():
+			known = false
+		case at.IsZero() || it.reached.Before(at):
+			at = it.reached
+		}
+	}
+	if !known {
+		return time.Time{}, working
+	}
+	if at.IsZero() { // nothing needs a read
+		at = b.c.horizon()
+	}
+	return at, working
+}

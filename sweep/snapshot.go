@@ -1,0 +1,134 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/plan"
+)
+
+// A Snapshot is what the records of one target say, for commands that only look:
+// they see ranges, generations and entities as a sweep does.
+type Snapshot struct {
+	Target Target
+	View   *plan.View
+	Plan   *plan.Plan
+	// Missing says that nobody has swept or loaded the target yet: then the plan is
+	// that of the record which it would get.
+	Missing bool
+
+	c *collector
+}
+
+// TakeSnapshot reads the records of a target. It writes nothing.
+func TakeSnapshot(ctx context.Context, cfg Config, t Target) (*Snapshot, error) {
+	cfg.Apply = false
+	cfg = cfg.withDefaults()
+	c := newCollector(&cfg, &t)
+	s := &Snapshot{Target: t, View: &plan.View{}, c: c}
+	if err := c.viewer.loadCursors(ctx, s.View, recordPatience); err != nil {
+		return nil, err
+	}
+	err := patiently(ctx, func(ctx context.Context) (err error) {
+		s.View.RecordSent = cfg.Now()
+		s.View.Record, _, err = generation.Load(ctx, cfg.Store, t.Name)
+		return err
+	})
+	s.Missing = errors.Is(err, generation.ErrMissing)
+	if err != nil && !s.Missing {
+		return nil, err
+	}
+	if err := plan.CheckLineage(s.View.Record, s.Missing, t.Name, s.View.Cursors); err != nil {
+		return nil, err
+	}
+	if s.Missing {
+		s.View.Record = plan.First(c.rules, c.clock.Now())
+	}
+	if err := c.viewer.loadNamespaces(ctx, s.View); err != nil {
+		return nil, err
+	}
+	c.viewer.view.Store(s.View)
+	c.pacing.follow(s.View)
+	s.Plan = plan.New(c.rules, s.View, plan.Book{}, c.clock.Now())
+	return s, nil
+}
+
+// InNamespace returns the snapshot as it is for one namespace alone.
+func (s *Snapshot) InNamespace(namespace string) *Snapshot {
+	one := *s
+	view := *s.View
+	view.Namespaces = []string{namespace}
+	one.View = &view
+	one.Plan = plan.New(s.c.rules, &view, plan.Book{}, s.Plan.Now())
+	return &one
+}
+
+// Now returns the store's time.
+func (s *Snapshot) Now() time.Time { return s.c.clock.Now() }
+
+// Horizon returns what is due now: what expires at or before it.
+func (s *Snapshot) Horizon() time.Time { return s.c.horizon() }
+
+// FirstDue returns when the first well-formed entry of a range, from a position
+// on, became due; the zero time if none is.
+func (s *Snapshot) FirstDue(ctx context.Context, r shardquery.Range, from store.Position) (time.Time, error) {
+	return s.c.firstDue(ctx, r, from)
+}
+
+// Rate returns the rate that a claim of the range would begin with, in entities a
+// second; ok is false if it is unlimited.
+func (s *Snapshot) Rate(r shardquery.Range, c cursor.Cursor) (perSecond float64, ok bool) {
+	rate := s.c.pacing.paceOf(r, c).Rate(s.c.cfg.Now())
+	return rate, !math.IsInf(rate, 1)
+}
+
+// LeaseLeft returns how long the range must be left to its holder; 0 if nobody
+// holds it, or whoever did has not been heard of for a lease.
+func (s *Snapshot) LeaseLeft(c cursor.Cursor) time.Duration { return s.c.keeper.Wait(c) }
+
+// Count counts the index entries of a span in all namespaces; ok is false if the
+// store cannot count.
+func (s *Snapshot) Count(ctx context.Context, span store.Span) (n int64, ok bool, err error) {
+	counter, ok := s.c.cfg.Store.(store.Counter)
+	if !ok {
+		return 0, false, nil
+	}
+	n, err = countSpans(ctx, s.c, counter, s.c.everywhere(span), 0)
+	return n, true, err
+}
+
+// A Judgement is what an expiry means at a horizon.
+type Judgement = judgement
+
+// The judgements.
+const (
+	Never     = never
+	Early     = early
+	Due       = due
+	Suspect   = suspect
+	Malformed = malformed
+)
+
+// Judge returns what the value of an expiry property means now.
+func (s *Snapshot) Judge(v store.Value) Judgement { return s.c.decide(v, s.c.horizon()) }
+
+// EnsureRecord returns the target record as the configuration wants it, and writes
+// it if it is missing or other: what a writer stamps by must be what a sweep goes
+// by. It refuses what a sweep would refuse. Now is the store's time.
+func EnsureRecord(ctx context.Context, cfg Config, t Target) (rec generation.Record, now time.Time, err error) {
+	cfg.Apply = true
+	cfg = cfg.withDefaults()
+	c := newCollector(&cfg, &t)
+	view := &plan.View{}
+	if err := c.viewer.loadCursors(ctx, view, recordPatience); err != nil {
+		return rec, now, err
+	}
+	err = c.viewer.ensureRecord(ctx, view, true)
+	return view.Record, c.clock.Now(), err
+}

@@ -1,0 +1,405 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+const (
+	// idleLag is how far the cursor of a range without work may lag before it is
+	// moved: index rows that the application's own extensions left behind are
+	// tombstones too.
+	idleLag = 10 * time.Minute
+	// horizonEvery is how old the horizon of a reading may be at its end: from an
+	// older one on there may be more that is due.
+	horizonEvery = time.Second
+	// A paced range on the embedded store takes a page about so often, of no fewer
+	// entries than this.
+	smallPageEvery = 20 * time.Millisecond
+	smallestPage   = 8
+)
+
+// A visit is a range, or the audit of a namespace, from the moment when this
+// process finds something to do there until it is at rest again. It is claimed
+// for so long, over many steps; one goroutine at a time works on it.
+type visit struct {
+	writer
+	r        shardquery.Range
+	start    start
+	horizon  time.Time
+	readings []*reading // in the order in which they take turns
+	turns    int        // steps so far: the readings take turns
+	asides   []*aside
+	size     batchSize
+	failing  failing
+	kept     keptSet
+	disposed bool // something was deleted or carried
+	auditing bool // what is found are strays
+}
+
+// A start is how things stood when a visit began.
+type start struct {
+	cursor cursor.Cursor
+	need   plan.Need
+	began  time.Time // of the read from the start, in the store's time
+	oldest time.Time // when what a dry run found first became due
+}
+
+// until returns the last instant of expiry that a visit wants of its range: the
+// horizon, or all there is if what is not due is carried.
+func (v *visit) until() time.Time {
+	if v.carry != nil {
+		return shardquery.LastInstant
+	}
+	return v.horizon
+}
+
+// limit returns the instant that no saved cursor stands later than, so that
+// entities written a little late are not behind it.
+func (v *visit) limit() time.Time { return v.horizon.Add(-v.c.target.Overlap) }
+
+// saveMain moves the cursor over what was disposed of, as far as its limit.
+func (v *visit) saveMain(c *cursor.Cursor, to store.Position) {
+	if stop := v.r.At(v.limit()); v.carry == nil && to.Value.Compare(stop.Value) >= 0 {
+		to = stop
+	}
+	c.Position = later(c.Position, to)
+	if v.start.need.Unread { // another claim goes on with it as with any read from the start
+		c.Rewind = cursor.Rewind{Began: v.start.began, Position: to, Window: v.readings[0].window}
+	}
+}
+
+// later returns the one of two positions in a range that is further on; the
+// cursor itself never goes back. Of two with one value it is b: keys are in the
+// store's own order, and b was read after a.
+func later(a, b store.Position) store.Position {
+	if c := b.Value.Compare(a.Value); c < 0 || c == 0 && b.Key == "" {
+		return a
+	}
+	return b
+}
+
+// emptyUpTo returns the instant up to which a probe has found nothing so far.
+func (v *visit) emptyUpTo(known time.Time) time.Time {
+	at, err := v.r.Expires(v.readings[0].reached.Value)
+	if at = at.Add(v.c.target.Overlap); err == nil && at.After(known) {
+		return at
+	}
+	return known
+}
+
+// moveIdle moves the cursor of a range without work if it lags, and returns it then;
+// else a cursor without revision.
+func (v *visit) moveIdle(t turn) (moved cursor.Cursor, err error) {
+	to := v.r.At(v.limit())
+	if !v.c.cfg.Apply || to.IsZero() {
+		return moved, nil
+	}
+	at, err := v.r.Expires(v.start.cursor.Position.Value)
+	if err == nil && v.limit().Sub(at) <= idleLag {
+		return moved, nil
+	}
+	next, ok, err := v.c.keeper.Move(t.ctx, v.start.cursor, func(c *cursor.Cursor) {
+		c.Position = later(c.Position, to)
+		c.Swept = v.horizon.Truncate(time.Microsecond)
+	})
+	switch {
+	case ok:
+		return next, nil
+	case err == nil:
+		v.c.viewer.wantCursors() // somebody else has moved it, or holds it
+	case store.Transient(err):
+		v.c.log.DebugContext(t.ctx, "an idle cursor stays where it is until the next tick", "range", v.start.cursor.Key(),
+			"error", err)
+		return moved, nil
+	}
+	return moved, err
+}
+
+// take claims the range. Its bucket is empty, and begins to fill now.
+func (v *visit) take(t turn) error {
+	c := v.c
+	if !c.cfg.Apply {
+		return nil
+	}
+	pacer := c.pacing.open(c.pacing.keptPace(v.start.cursor), c.pacing.ownPart(v.r))
+	claim, err := c.keeper.Claim(t.ctx, v.start.cursor)
+	if err != nil {
+		c.pacing.close(pacer)
+		if errors.Is(err, cursor.ErrTaken) {
+			c.viewer.wantCursors()
+		}
+		return err
+	}
+	v.claim, v.pacer = claim, pacer
+	c.cfg.Metrics.LeaseHeld(c.target.Name, 1)
+	c.pacing.claimed(claim.Cursor())
+	return nil
+}
+
+// update changes the cursor in memory, from where the claim saves it.
+func (v *visit) update(change func(*cursor.Cursor)) {
+	if v.claim != nil {
+		v.claim.Update(change)
+	}
+}
+
+// run goes on with a visit until its turn is over, or it has to wait. AllRead says
+// that nothing is left to read, and nobody waits aside.
+func (v *visit) run(t turn) (out outcome, allRead bool) {
+	t.began = v.turns
+	defer func() {
+		if t.scratch.ahead.drop() {
+			for _, rd := range v.readings {
+				rd.reader.Seek(rd.reached)
+			}
+		}
+	}()
+	for {
+		if !t.slow && v.isSlowAt(t.began) {
+			if !v.mainGoesOn() { // as after a tick that found nothing new to read
+				return v.between(outcome{state: ready}), false
+			}
+			t.began = 0 // the normal reading goes on, and the turn of the other one is still to come
+		}
+		out, over, allRead := v.once(t)
+		switch {
+		case over || allRead:
+			return out, allRead
+		case t.ctx.Err() != nil:
+			return v.c.outcomeOf(t, v.r, v, errStopped), false
+		case t.over():
+			return v.between(outcome{state: ready}), false
+		}
+	}
+}
+
+// once does one thing: tries what waits aside, or reads a page. Over says that the
+// step ends with this outcome.
+func (v *visit) once(t turn) (out outcome, over, allRead bool) {
+	now := v.c.cfg.Now()
+	if v.claim != nil && v.claim.Err() != nil {
+		return v.c.outcomeOf(t, v.r, v, v.claim.Err()), true, false
+	}
+	if at := v.nextAside(); !at.IsZero() && !now.Before(at) {
+		if err := v.retryAsides(t); err != nil {
+			return v.c.outcomeOf(t, v.r, v, err), true, false
+		}
+		return outcome{}, false, false
+	}
+	rd, wait := v.readAheadOf(t.scratch), time.Duration(0)
+	if rd == nil {
+		rd, wait = v.nextReading(now, t.began)
+	}
+	switch {
+	case rd != nil:
+	case wait > 0:
+		return v.between(outcome{state: waiting, wake: now.Add(wait), why: throttle.ReasonPushBack}), true, false
+	case len(v.asides) > 0:
+		return outcome{state: waiting, wake: v.nextAside(), why: throttle.ReasonPushBack, slow: true, contended: true},
+			true, false
+	default:
+		return outcome{}, false, true
+	}
+	n := v.c.target.Page
+	if v.pacer != nil {
+		var why throttle.Reason
+		if n, wait, why = v.pacer.Ready(v.pageSize()); wait > 0 {
+			wake := now.Add(wait + v.stagger())
+			return v.between(outcome{state: waiting, wake: wake, why: why}), true, false
+		}
+	}
+	if v.turns == t.began { // the other reading's turn is next, in another step
+		v.turns++
+	}
+	if err := v.page(t, rd, n); err != nil {
+		return v.c.outcomeOf(t, v.r, v, err), true, false
+	}
+	v.extend(rd)
+	return outcome{}, false, false
+}
+
+// readAheadOf returns the reading of which a page was read ahead; nil if none was.
+func (v *visit) readAheadOf(s *scratch) *reading {
+	for _, rd := range v.readings {
+		if s.ahead.done != nil && s.ahead.reader == rd.reader {
+			return rd
+		}
+	}
+	return nil
+}
+
+// nextReading returns the reading whose turn it is; nil if all are done, or have
+// to wait for so long.
+func (v *visit) nextReading(now time.Time, turn int) (rd *reading, wait time.Duration) {
+	for i := range v.readings {
+		next := v.readings[(turn+i)%len(v.readings)]
+		if next.done {
+			continue
+		}
+		if d := next.failing.until.Sub(now); d > 0 {
+			if wait == 0 || d < wait {
+				wait = d
+			}
+			continue
+		}
+		return next, 0
+	}
+	return nil, wait
+}
+
+// allRead reports whether all readings came to their end.
+func (v *visit) allRead() bool {
+	for _, rd := range v.readings {
+		if !rd.done {
+			return false
+		}
+	}
+	return true
+}
+
+// pageSize returns how many entries a page may have at most. On the embedded store
+// a paced range takes many small pages: a large one holds up other writers.
+func (v *visit) pageSize() int {
+	status := v.pacer.Status()
+	if _, embedded := v.c.cfg.Store.(store.Pressured); !embedded || status.Unlimited {
+		return v.c.target.Page
+	}
+	return min(v.c.target.Page, max(smallestPage, int(status.Rate*smallPageEvery.Seconds())))
+}
+
+// stagger returns how long after its tokens are there a range takes a small page:
+// ranges that are claimed together must not all take theirs at one instant. What
+// comes in meanwhile is there for the next page.
+func (v *visit) stagger() time.Duration {
+	if v.pageSize() == v.c.target.Page {
+		return 0
+	}
+	return 5*smallPageEvery - plan.Jitter(5*smallPageEvery, v.start.cursor.Key())
+}
+
+// extend lets the main reading go on if its horizon is an old one by now.
+func (v *visit) extend(rd *reading) {
+	if !rd.done || v.auditing || rd != v.readings[0] || v.carry != nil {
+		return
+	}
+	if now := v.c.horizon(); now.Sub(v.horizon) >= horizonEvery {
+		v.again(now)
+	}
+}
+
+// again lets the main reading go on to another horizon.
+func (v *visit) again(horizon time.Time) {
+	r, ok := v.readings[0].reader.(*shardquery.Reader)
+	if !ok || !horizon.After(v.horizon) {
+		return
+	}
+	// What was written a little late may lie behind what was read meanwhile.
+	if back := v.r.At(v.limit()); v.carry == nil && v.readings[0].reader.Position().Value.Compare(back.Value) > 0 {
+		r.Seek(back)
+		v.readings[0].reached = back
+	}
+	v.horizon = horizon
+	if v.readings[0].done { // what is new goes first; while it goes on, the others have their turns
+		v.turns = 0
+	}
+	v.readings[0].pastDue = false
+	if v.carry == nil {
+		r.Extend(horizon)
+		v.readings[0].done = false
+	}
+}
+
+// readsAhead reports whether the next page is read while this one is written: if
+// the pace lets both go.
+func (v *visit) readsAhead() bool {
+	return v.pacer == nil || v.pacer.Status().Unlimited
+}
+
+// reached returns the instant up to which everything due in the range is disposed
+// of; zero if that is not known.
+func (v *visit) reached() time.Time {
+	if v.auditing || len(v.asides) > 0 {
+		return time.Time{}
+	}
+	if v.readings[0].done || v.readings[0].pastDue {
+		return v.horizon
+	}
+	at, err := v.r.Expires(v.readings[0].reached.Value)
+	if err != nil {
+		return time.Time{}
+	}
+	if at.After(v.horizon) {
+		return v.horizon
+	}
+	return at.Add(-v.r.Resolution())
+}
+
+// between fills in where the visit stands between two steps.
+func (v *visit) between(out outcome) outcome {
+	out.slow, out.either, out.reached = v.isSlow(), v.mainGoesOn(), v.reached()
+	return out
+}
+
+// mainGoesOn reports whether the normal reading has more to do, whoever's turn it is.
+func (v *visit) mainGoesOn() bool {
+	main := v.readings[0]
+	return !main.done && !main.fromStart && !v.auditing && v.c.cfg.Now().After(main.failing.until) &&
+		(v.carry == nil || v.reached().Before(v.horizon))
+}
+
+// isSlow reports whether the next step belongs to the slow lane.
+func (v *visit) isSlow() bool { return v.isSlowAt(v.turns) }
+
+func (v *visit) isSlowAt(turn int) bool {
+	rd, _ := v.nextReading(v.c.cfg.Now(), turn)
+	if rd == nil { // it waits for the next try of something; what is done can be given back at once
+		return v.auditing || !v.allRead() || len(v.asides) > 0
+	}
+	return v.auditing || rd.fromStart || v.carry != nil && !v.reached().Before(v.horizon)
+}
+
+// swept returns the horizon that a finished visit puts into the record. One that
+// carried nothing must not look as if it had, if draining began meanwhile.
+func (v *visit) swept() time.Time {
+	at := v.horizon
+	if from := v.start.need.Stage.DrainFrom; v.carry == nil && !from.IsZero() {
+		if before := from.Add(-v.c.target.Retention - time.Microsecond); before.Before(at) {
+			at = before
+		}
+	}
+	return at.Truncate(time.Microsecond)
+}
+
+// forgetAsides leaves what waits aside to a later visit, which finds it due once
+// more.
+func (v *visit) forgetAsides() {
+	for _, a := range v.asides {
+		if !a.carry {
+			v.c.tally.counts.expired.Add(-1)
+		}
+	}
+	v.asides = nil
+}
+
+// release gives the claim back and returns the cursor as it then stands. It may
+// take as long as a lease, and takes no worker.
+func (v *visit) release(work context.Context) (cur cursor.Cursor, err error) {
+	v.carry.close()
+	if v.claim == nil {
+		return v.start.cursor, nil
+	}
+	v.c.cfg.Metrics.LeaseHeld(v.c.target.Name, -1)
+	v.c.pacing.leaving(v.start.cursor.Key())
+	v.claim.Update(func(c *cursor.Cursor) { v.c.pacing.save(c, v.pacer) })
+	err = v.claim.Release(work)
+	v.c.pacing.close(v.pacer)
+	return v.claim.Cursor(), err
+}
