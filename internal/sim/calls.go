@@ -15,6 +15,8 @@ import (
 // Scan implements store.Store.
 func (h *handle) Scan(ctx context.Context, q store.Query, page *store.Page) error {
 	c := call{method: "Scan", key: q.Namespace + " " + show(q.Lo) + " " + show(q.Hi) + " " + q.Shard.Text + " " + show(q.After.Value) + q.After.Key}
+	c.drag = h.rush.drags(q)
+	h.w.oracle.scans(h, q)
 	var list []store.Entry
 	var more bool
 	err := h.do(ctx, c, func(fate) error {
@@ -45,6 +47,9 @@ func (h *handle) Dispose(ctx context.Context, b *store.Batch) error {
 			f.partial = false
 		}
 		for _, op := range ops {
+			if err := h.rush.denies(op.Entry.Key); err != nil && !dry {
+				return err
+			}
 			if !dry && h.w.locked(at, op.Entry.Key) {
 				h.w.count("locked")
 				return fmt.Errorf("%s is locked: %w", op.Entry.Key, store.ErrContention)
@@ -105,6 +110,7 @@ func (h *handle) effect(target string, at place, key string, before row, o store
 // Settle implements store.Store. It reads at one instant and commits at a later one.
 func (h *handle) Settle(ctx context.Context, q store.Query, e store.Entry, decide func(store.Value) store.Verdict) (o store.Outcome, err error) {
 	at, sent := place{q.Target.Kind, q.Namespace}, time.Now()
+	q.Lo = e.Position().Value // who tries an entity again has no page that it was on
 	h.sends(q, make([]store.Op, 1))
 	var seen row
 	read := call{method: "Get", key: q.Namespace + " " + e.Key}
@@ -124,6 +130,9 @@ func (h *handle) Settle(ctx context.Context, q store.Query, e store.Entry, decid
 		done = store.Carried
 	}
 	err = h.do(ctx, call{method: "Settle", key: q.Namespace + " " + e.Key + " " + show(to), write: true}, func(fate) error {
+		if err := h.rush.denies(e.Key); err != nil {
+			return err
+		}
 		now := *h.w.rowOrNone(at, e.Key)
 		if now.version != seen.version || h.w.locked(at, e.Key) {
 			return store.ErrContention
@@ -188,9 +197,14 @@ func (h *handle) Save(ctx context.Context, r store.Record, prev string) error {
 }
 
 // Count implements store.Counter.
-func (h *handle) Count(ctx context.Context, t store.Target, namespace string, s store.Span) (n int64, err error) {
+func (h *handle) Count(
+	ctx context.Context, t store.Target, namespace string, s store.Span, upTo int64,
+) (n int64, err error) {
 	c := call{method: "Count", key: t.Name + " " + namespace + " " + show(s.From.Value) + " " + show(s.To.Value) + s.From.Shard.Text}
-	err = h.do(ctx, c, func(fate) error { n = h.w.db.count(t, namespace, s); return nil })
+	if upTo > 0 { // the fate of a count without a bound stays what it was
+		c.key += fmt.Sprintf(" up to %d", upTo)
+	}
+	err = h.do(ctx, c, func(fate) error { n = h.w.db.count(t, namespace, s, upTo); return nil })
 	return n, err
 }
 

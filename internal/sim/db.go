@@ -132,7 +132,8 @@ func (d *db) scan(q store.Query, at time.Time) (list []store.Entry, more bool) {
 		if e.from.After(at) || !e.to.IsZero() && !e.to.After(at) || q.Target.ShardProperty != "" && e.shard != q.Shard {
 			continue
 		}
-		if e.value.Type != q.Target.Type || e.value.Compare(q.Lo) < 0 || e.value.Compare(q.Hi) > 0 || before(e.value, e.key, q.After) {
+		if e.value.Type != q.Target.Type || e.value.Compare(q.Lo) < 0 || e.value.Compare(q.Hi) > 0 ||
+			before(e.value, e.key, q.After) {
 			continue
 		}
 		entry := store.Entry{Key: e.key, Value: e.value, Ref: e.version}
@@ -235,14 +236,17 @@ func (d *db) load(sort store.RecordSort, target string) []store.Record {
 	return list
 }
 
-// count counts what carries the property, in a span.
-func (d *db) count(t store.Target, namespace string, s store.Span) (n int64) {
+// count counts what carries the property, in a span, up to a bound if that is more
+// than zero.
+func (d *db) count(t store.Target, namespace string, s store.Span, upTo int64) (n int64) {
 	for _, e := range d.index[place{t.Kind, namespace}] {
 		if !e.to.IsZero() || t.ShardProperty != "" && e.shard.Type == store.Missing {
 			continue
 		}
 		if behind(s.From, e) && (s.To == (store.Point{}) || !behind(s.To, e)) {
-			n++
+			if n++; n == upTo {
+				break
+			}
 		}
 	}
 	return n

@@ -29,10 +29,11 @@
 // their monotonic clock. Wall clocks are wrong, and jump. Scans may show the index as it
 // was some seconds ago, where the target settles.
 //
-// Every random number is drawn from the seed and from what it is for, and every call takes
-// a latency of its own to the nanosecond: a seed that runs again does the same again,
-// unless two timers end at one instant (TestSeedsRepeat says how often). So a run that
-// breaks a rule can be cut down (Shrink) and looked at (prove -seed).
+// Every random number is drawn from the seed and from what it is for, every call takes a
+// latency of its own to the nanosecond, and steps and releases that a sweep begins at one
+// instant are held apart by up to a millisecond: a seed that runs again does the same again
+// (TestSeedsRepeat). So a run that breaks a rule can be cut down (Shrink) and looked at
+// (prove -seed).
 //
 // What is not simulated: the drivers and the services behind them, for which
 // store/storetest and the emulators stand; tombstones, and so P1 and compaction; memory

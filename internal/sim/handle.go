@@ -20,8 +20,9 @@ type handle struct {
 	holder string // as it signs leases; empty for what claims nothing
 	dice   dice
 	clock  *clock
-	dry    bool // must not write
-	calm   bool // nothing goes wrong
+	dry    bool  // must not write
+	calm   bool  // nothing goes wrong
+	rush   *rush // that it works in; may be nil
 
 	known   atomic.Pointer[targetFact] // of a follower's: the record that it read last, nil before the first
 	replies time.Duration              // likewise: how long its replies travel, where they are slow
@@ -29,10 +30,12 @@ type handle struct {
 	died chan struct{} // closed when it is killed
 	kill context.CancelFunc
 	end  ending
+	next func(n int) ending // of a process that lives on: what happens to it after its n-th stop; may be nil
 
 	// Guarded by the world's lock.
 	calls  int // that took effect
 	dead   bool
+	stops  int       // so often it was frozen or asleep
 	closed bool      // the sweep has returned: there must be no further call
 	thaw   time.Time // it is frozen until then
 }
@@ -63,9 +66,10 @@ var (
 type call struct {
 	method, key string
 	write       bool
-	mark        bool      // it saves a target record
-	latest      time.Time // it takes no effect later; zero is any time
-	ops         int       // of Dispose
+	mark        bool          // it saves a target record
+	latest      time.Time     // it takes no effect later; zero is any time
+	ops         int           // of Dispose
+	drag        time.Duration // what the request takes longer
 }
 
 // A fate is what becomes of a call.
@@ -97,7 +101,7 @@ func (h *handle) do(ctx context.Context, c call, effect func(f fate) error) erro
 			c.latest = c.latest.Add(frozen)
 		}
 	}
-	if err := h.wait(ctx, c, f.request, false); err != nil {
+	if err := h.wait(ctx, c, f.request+c.drag, false); err != nil {
 		if c.write && f.err == nil && h.goesOn(c) {
 			h.w.afterwards(func() {
 				time.Sleep(f.late)
@@ -127,6 +131,7 @@ func (h *handle) take(c call, f fate, effect func(fate) error, how string) error
 	w := h.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.steps++
 	if !c.latest.IsZero() && time.Now().After(c.latest) {
 		return context.DeadlineExceeded
 	}
@@ -164,6 +169,13 @@ func (h *handle) throw(c call) dice {
 // them at one instant, for then the scheduler would decide which is first.
 func (h *handle) wakes(c call) time.Duration {
 	return h.throw(c).on("wakes").between(0, time.Millisecond)
+}
+
+// begins holds steps and releases apart that begin at one instant, for then the
+// scheduler would decide which is first.
+func (h *handle) begins(target, name string) {
+	d := h.dice.at(int64(time.Since(h.w.began))).on("begins").on(target).on(name)
+	time.Sleep(d.between(1, time.Millisecond))
 }
 
 // wait lets time pass on the way to or from the store. What a frozen process is told
@@ -205,7 +217,6 @@ func (h *handle) arrive(c call) (f fate, frozen time.Duration, err error) {
 		w.violate("leak", "%s calls %s %s after its sweep has returned", h.name, c.method, c.key)
 		return f, 0, errDead
 	}
-	w.steps++
 	if c.mark && h.end.mark && h.end.how != "" {
 		h.end.mark = false
 		if h.strike(); h.dead {
@@ -231,6 +242,10 @@ func (h *handle) strike() {
 		h.thaw = time.Now().Add(h.end.lasts)
 	case "freeze":
 		h.thaw = time.Now().Add(h.end.lasts)
+	}
+	if h.next != nil && !h.dead && h.end.how != "stop" {
+		h.stops++
+		h.end, h.calls = h.next(h.stops), 0
 	}
 }
 

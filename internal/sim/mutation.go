@@ -80,7 +80,8 @@ func (m Mutation) Apply(root string) (string, error) {
 	mutant := string(text)
 	for _, c := range m.Changes {
 		if n := strings.Count(mutant, c.Old); n != 1 {
-			return "", fmt.Errorf("mutation %s no longer fits: this text stands %d times in %s, not once:\n%s", m.Name, n, m.File, c.Old)
+			return "", fmt.Errorf("mutation %s no longer fits: this text stands %d times in %s, not once:\n%s",
+				m.Name, n, m.File, c.Old)
 		}
 		mutant = strings.Replace(mutant, c.Old, c.New, 1)
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -74,7 +75,7 @@ func (w *world) setClock(d dice) {
 
 func change(f func(*generation.Record)) func(context.Context, sweep.Config, sweep.Target) error {
 	return func(ctx context.Context, c sweep.Config, t sweep.Target) error {
-		_, err := sweep.Change(ctx, c, t, f)
+		_, err := control.Change(ctx, c, t, f)
 		return err
 	}
 }
@@ -90,7 +91,7 @@ func (w *world) advance(d dice, c *clock, name string, shards int) {
 		w.sleep(in)
 	}
 	w.try(d, c, name, "advance", func(ctx context.Context, c sweep.Config, t sweep.Target) error {
-		_, err := sweep.Advance(ctx, c, t, shards, d.on("force").yes(0.2))
+		_, err := control.Advance(ctx, c, t, shards, d.on("force").yes(0.2))
 		return err
 	})
 	if d = d.on("by hand"); d.yes(0.6) {
@@ -143,7 +144,9 @@ func (w *world) setPace(d dice, c *clock, name string) {
 		w.pace.set(name, most, total)
 	}
 	tell(math.Inf(1), math.Inf(1))
-	err := w.command(w.ctx, d, c, name, "pace", change(func(r *generation.Record) { r.PaceMax, r.PaceTotal = most, total }))
+	err := w.command(w.ctx, d, c, name, "pace", change(func(r *generation.Record) {
+		r.PaceMax, r.PaceTotal = most, total
+	}))
 	if err == nil {
 		tell(rate(most, math.Inf(1)), rate(total, configured))
 	}
@@ -181,13 +184,16 @@ func (w *world) configure(d dice) {
 	w.note("operator", "configures", "", "", nil)
 }
 
+// A doing is what a command does to a target.
+type doing func(context.Context, sweep.Config, sweep.Target) error
+
 // try runs a command that may fail.
-func (w *world) try(d dice, c *clock, target, what string, do func(context.Context, sweep.Config, sweep.Target) error) {
+func (w *world) try(d dice, c *clock, target, what string, do doing) {
 	_ = w.command(w.ctx, d, c, target, what, do)
 }
 
 // command runs a command of the program, in a process of its own.
-func (w *world) command(ctx context.Context, d dice, clock *clock, target, what string, do func(context.Context, sweep.Config, sweep.Target) error) error {
+func (w *world) command(ctx context.Context, d dice, clock *clock, target, what string, do doing) error {
 	h := &handle{w: w, name: "operator", dice: d.on(what), clock: clock, died: make(chan struct{})}
 	var failed error
 	w.sweep(ctx, h, "operator", d, func(ctx context.Context, c sweep.Config) sweep.Result {

@@ -14,26 +14,28 @@ import (
 // of each write as it takes effect, shares no code with the store or with the program,
 // and reads expiry keys by itself.
 type oracle struct {
-	w      *world
-	truth  map[place]map[string]*fact
-	leases map[string]leaseFact // by the key of the cursor record
-	closed map[string]time.Time // by target and generation: when the mark took effect
-	graves map[string]time.Time // likewise: when it retired
+	w         *world
+	truth     map[place]map[string]*fact
+	leases    map[string]leaseFact // by the key of the cursor record
+	closed    map[string]time.Time // by target and generation: when the mark took effect
+	retiredAt map[string]time.Time // likewise: when it retired
+	resumed   map[string]int       // by cursor record: the token of the last claim that read on from a saved place
 }
 
 // A fact is what is known of an entity.
 type fact struct {
-	name      string
-	expiry    store.Value
-	shard     store.Value
-	data      string
-	key       expiry    // of a well-formed text
-	expires   time.Time // where it is well-formed
-	formed    bool      // it is well-formed
-	committed time.Time
-	inOrder   bool // committed well before it was due
-	honest    bool // by a writer that kept to the bounds
-	beyond    bool // in a shard past the last one
+	name         string
+	expiry       store.Value
+	shard        store.Value
+	data         string
+	key          expiry    // of a well-formed text
+	expires      time.Time // where it is well-formed
+	wellFormed   bool      // it is well-formed
+	committed    time.Time
+	inOrder      bool // committed well before it was due
+	withinBounds bool // by a writer that kept to the bounds
+	refused      bool // the store refused it for good, for a while
+	beyond       bool // in a shard past the last one
 }
 
 // An expiry is an expiry key taken apart.
@@ -72,19 +74,20 @@ func parse(s string) (e expiry, ok bool) {
 }
 
 func newOracle(w *world) *oracle {
-	return &oracle{w: w, truth: map[place]map[string]*fact{}, leases: map[string]leaseFact{}, closed: map[string]time.Time{}, graves: map[string]time.Time{}}
+	return &oracle{w: w, truth: map[place]map[string]*fact{}, leases: map[string]leaseFact{},
+		closed: map[string]time.Time{}, retiredAt: map[string]time.Time{}, resumed: map[string]int{}}
 }
 
 // judge fills in what follows from the expiry.
 func (o *oracle) judge(at place, f *fact) {
 	t := o.w.plan.target
-	f.formed, f.key, f.expires = false, expiry{}, time.Time{}
+	f.wellFormed, f.key, f.expires = false, expiry{}, time.Time{}
 	switch {
 	case f.expiry.Type != t.Type:
 	case t.Type == store.Instant:
-		f.formed, f.expires = true, f.expiry.Time
+		f.wellFormed, f.expires = true, f.expiry.Time
 	default:
-		f.key, f.formed = parse(f.expiry.Text)
+		f.key, f.wellFormed = parse(f.expiry.Text)
 		f.expires = f.key.expires
 	}
 	f.committed = time.Now()
@@ -95,18 +98,18 @@ func (o *oracle) judge(at place, f *fact) {
 		}
 		f.beyond = f.key.shard >= shards
 	}
-	f.inOrder = f.formed && f.expires.Add(t.Retention+t.Overlap).After(f.committed.Add(o.w.plan.lag+time.Millisecond))
+	f.inOrder = f.wellFormed && f.expires.Add(t.Retention+t.Overlap).After(f.committed.Add(o.w.plan.lag+time.Millisecond))
 }
 
 // wrote is told of a write by an application.
-func (o *oracle) wrote(at place, r row, honest bool) {
-	f := &fact{name: r.key, expiry: r.expiry, shard: r.shard, data: r.data, honest: honest}
+func (o *oracle) wrote(at place, r row, withinBounds bool) {
+	f := &fact{name: r.key, expiry: r.expiry, shard: r.shard, data: r.data, withinBounds: withinBounds}
 	o.judge(at, f)
 	if o.truth[at] == nil {
 		o.truth[at] = map[string]*fact{}
 	}
 	o.truth[at][r.key] = f
-	if honest && f.formed && f.key.generation > 0 {
+	if withinBounds && f.wellFormed && f.key.generation > 0 {
 		o.sealed(at, f)
 	}
 }
@@ -124,12 +127,14 @@ func (o *oracle) sealed(at place, f *fact) {
 		if g.Number == f.key.generation {
 			live = true
 			if s := r.State(i, time.Now(), o.w.policy.Policy.Settle); s == generation.Sealed || s == generation.Draining {
-				o.w.violate("L4", "generation %d counts as %s, and a writer within the bounds commits %s@%s: %s", g.Number, s, f.name, at.namespace, f.expiry.Text)
+				o.w.violate("L4", "generation %d counts as %s, and a writer within the bounds commits %s@%s: %s",
+					g.Number, s, f.name, at.namespace, f.expiry.Text)
 			}
 		}
 	}
 	if !live {
-		o.w.violate("L4", "generation %d has retired, and a writer within the bounds commits %s@%s: %s", f.key.generation, f.name, at.namespace, f.expiry.Text)
+		o.w.violate("L4", "generation %d has retired, and a writer within the bounds commits %s@%s: %s",
+			f.key.generation, f.name, at.namespace, f.expiry.Text)
 	}
 }
 
@@ -154,10 +159,11 @@ func (o *oracle) deleted(by string, at place, key string) {
 		o.w.violate("S1", "%s deleted %s, which nobody has written", by, key)
 	case f.expiry.Type == store.Missing:
 		o.w.violate("S1", "%s deleted %s, which never expires", by, key)
-	case !f.formed:
+	case !f.wellFormed:
 		o.w.violate("S4", "%s deleted %s, whose expiry is malformed: %v", by, key, f.expiry)
 	case f.expires.Add(t.Retention).After(now):
-		o.w.violate("S1", "%s deleted %s, which expires %v from now and is kept %v longer: %v", by, key, f.expires.Sub(now), t.Retention, f.expiry)
+		o.w.violate("S1", "%s deleted %s, which expires %v from now and is kept %v longer: %v",
+			by, key, f.expires.Sub(now), t.Retention, f.expiry)
 	case f.expires.Before(o.w.began.Add(-t.MaxAge - t.Retention)):
 		o.w.violate("S4", "%s deleted %s, which is suspect: %v", by, key, f.expiry)
 	case t.Type == store.Text && o.w.outside(f.key.generation):
@@ -173,7 +179,7 @@ func (o *oracle) carried(by string, target string, at place, key string, to stor
 	f := o.truth[at][key]
 	k, ok := parse(to.Text)
 	switch {
-	case f == nil || !f.formed:
+	case f == nil || !f.wellFormed:
 		o.w.violate("S2", "%s carried %s, which has no well-formed expiry", by, key)
 		return
 	case to.Type != store.Text || !ok:
@@ -185,7 +191,7 @@ func (o *oracle) carried(by string, target string, at place, key string, to stor
 	kept := late <= o.w.slackOf(target) // else the carry broke the bound of all writers
 	o.landed(by, target, key, k, kept)
 	o.w.count("carried")
-	f.expiry, f.honest = to, kept
+	f.expiry, f.withinBounds = to, kept
 	o.judge(at, f)
 }
 
@@ -209,7 +215,8 @@ func (o *oracle) landed(by, target, key string, k expiry, kept bool) {
 	case !live:
 		o.w.violate("S2", "%s carried %s to generation %d, which is not live", by, key, k.generation)
 	case k.shard != hash(key)%g.shards:
-		o.w.violate("S2", "%s carried %s to shard %d of generation %d, which has %d shards: it should be %d", by, key, k.shard, k.generation, g.shards, hash(key)%g.shards)
+		o.w.violate("S2", "%s carried %s to shard %d of generation %d, which has %d shards: it should be %d",
+			by, key, k.shard, k.generation, g.shards, hash(key)%g.shards)
 	case !o.open(target, k.generation):
 		o.w.violate("S2", "%s carried %s to generation %d, which was closed long ago", by, key, k.generation)
 	}
@@ -234,8 +241,9 @@ func hash(key string) int {
 func (o *oracle) retired(by, kind string, generation int) {
 	for at, facts := range o.truth {
 		for key, f := range facts {
-			if at.kind == kind && f.formed && f.key.generation == generation && f.honest {
-				o.w.violate("L4", "%s retired generation %d with %s@%s in it: %s, committed %v ago", by, generation, key, at.namespace, f.expiry.Text, time.Since(f.committed))
+			if at.kind == kind && f.wellFormed && f.key.generation == generation && f.withinBounds {
+				o.w.violate("L4", "%s retired generation %d with %s@%s in it: %s, committed %v ago",
+					by, generation, key, at.namespace, f.expiry.Text, time.Since(f.committed))
 			}
 		}
 	}

@@ -20,7 +20,8 @@ type pace struct {
 }
 
 func newPace(w *world) *pace {
-	p := &pace{w: w, commits: map[string][]pacecheck.Commit{}, ranges: map[string][]pacecheck.Segment{}, totals: map[string][]pacecheck.Segment{}, paused: map[string]time.Time{}}
+	p := &pace{w: w, commits: map[string][]pacecheck.Commit{}, ranges: map[string][]pacecheck.Segment{},
+		totals: map[string][]pacecheck.Segment{}, paused: map[string]time.Time{}}
 	t := w.plan.target
 	most, total := math.Inf(1), math.Inf(1)
 	if !t.Pace.Unlimited {
@@ -80,15 +81,15 @@ func (p *pace) check() {
 		name := p.w.plan.name(i)
 		plan := p.w.plan
 		trace := pacecheck.Trace{Page: plan.target.Page, Commits: p.commits[name], Ranges: map[string][]pacecheck.Segment{}}
-		// Each bucket holds one entity at least. Where a total is shared by many claims,
-		// that is more than its own bucket would hold. The operator sweeps, too.
-		claims := (plan.sweepers + 1) * (plan.workers + len(plan.namespaces))
-		total := pacecheck.Trace{Page: plan.target.Page + claims, Commits: p.commits[name], Total: p.totals[name]}
 		for _, c := range p.commits[name] {
 			if !strings.HasSuffix(c.Range, auditShard) {
 				trace.Ranges[c.Range] = p.ranges[name]
 			}
 		}
+		// Each bucket holds one entity at least. Where a total is shared by many claims,
+		// that is more than its own bucket would hold: one in each range, and in each audit.
+		claims := len(trace.Ranges) + len(plan.namespaces)
+		total := pacecheck.Trace{Page: plan.target.Page + claims, Commits: p.commits[name], Total: p.totals[name]}
 		for _, e := range append(pacecheck.Check(trace), pacecheck.Check(total)...) {
 			p.w.violate("P2", "%s: %v", name, e)
 		}

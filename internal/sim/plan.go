@@ -44,7 +44,7 @@ var features = slices.Concat(faults, []string{
 	"skew", "jump", // of clocks
 	"sweeper 2", "sweeper 3", "dry", "audit", "operator", "pace",
 	"follower", "lazy", "nursery", "straggler", "breaker", "wrongshard", "junk", // writers
-	"extend", "remove", "limits",
+	"extend", "remove", "limits", "rush", "drag", "refused",
 })
 
 // A plan is what one seed makes of everything that can be chosen.
@@ -61,7 +61,8 @@ type plan struct {
 	sweepers int
 	workers  int
 	interval time.Duration // between two sweeps of a sweeper
-	serve    bool          // sweepers are processes that live on, not one for each sweep
+	serve    bool          // sweepers are daemons
+	tick     time.Duration // of their schedules
 	busy     time.Duration // how long writers and faults go on
 	ids      int           // entities have so few names
 	ttl      time.Duration // most of them are shorter
@@ -72,6 +73,7 @@ type plan struct {
 	lag      time.Duration // scans are no older than this
 	hasty    bool          // sweeps follow each other within seconds, and are stopped soon
 	suspends bool          // machines go to sleep, and their monotonic clocks with them
+	rush     bool          // a rush follows
 	night    bool          // the audit at the end is left to the sweeps of days to come
 }
 
@@ -99,11 +101,16 @@ func newPlan(seed uint64, without []string) *plan {
 	}
 	p.interval = d.on("interval").between(40*time.Second, 4*time.Minute)
 	p.serve = d.on("serve").yes(0.5)
+	p.tick = time.Duration(pick(d.on("tick"), 1, 2, 5, 10, 20, 60)) * time.Second
 	p.busy = d.on("busy").between(12*time.Minute, 45*time.Minute)
+	if p.serve && p.tick < 5*time.Second { // each tick asks each range
+		p.busy = min(p.busy, 20*time.Minute)
+	}
 	p.ids = 10 + d.on("ids").below(30)
 	p.ttl = d.on("ttl").between(4*time.Minute, 15*time.Minute)
 	p.writing = d.on("writing").between(15*time.Second, 60*time.Second)
 	p.night = d.on("night").yes(0.2)
+	p.rush = p.has("rush") && d.on("rush").yes(0.3)
 	p.drawTarget(d)
 	p.drawFaults(d)
 	// A total is shared by clocks that run equally fast: the program says so.
@@ -122,7 +129,8 @@ func (p *plan) drawTarget(d dice) {
 		return time.Duration(pick(d.on(what), list...)) * time.Second
 	}
 	t := sweep.Target{
-		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text, Guard: store.GuardLookup},
+		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text,
+			Guard: store.GuardLookup},
 		Layout: "generation", Generations: true,
 		Shards:       pick(d.on("shards"), 1, 1, 2, 2, 3, 5),
 		Namespaces:   p.namespaces,
@@ -193,7 +201,8 @@ func (p *plan) drawFaults(d dice) {
 		}
 	}
 	// Where an index is only eventually consistent, the design asks for settle.
-	if p.has("stale") && (p.target.Policy.Settle > 0 || !p.target.Generations) && p.mode != embedded && d.on("stale").yes(0.5) {
+	settles := p.target.Policy.Settle > 0 || !p.target.Generations
+	if p.has("stale") && settles && p.mode != embedded && d.on("stale").yes(0.5) {
 		p.lag = d.on("lag").between(time.Second, 8*time.Second)
 	}
 }
@@ -201,9 +210,14 @@ func (p *plan) drawFaults(d dice) {
 // String says what was drawn.
 func (p *plan) String() string {
 	t := p.target
-	s := fmt.Sprintf("%s; layout %s; %d targets, namespaces %q, %d shards, page %d; %d sweepers of %d workers every %v, serve %v; lease %v, overlap %v, rewind %v, retention %v; %+v; pace %+v, total %+v, max_deletes %d, max_fraction %g; %d ids, ttl %v, a write every %v; busy for %v",
-		p.mode, t.Layout, p.targets, t.Namespaces, t.Shards, t.Page, p.sweepers, p.workers, p.interval.Round(time.Second), p.serve,
-		t.Lease, t.Overlap, t.Rewind, t.Retention, t.Policy, t.Pace, t.Total, t.MaxDeletes, t.MaxFraction, p.ids, p.ttl.Round(time.Second), p.writing.Round(time.Second), p.busy.Round(time.Second))
+	s := fmt.Sprintf("%s; layout %s; %d targets, namespaces %q, %d shards, page %d; ",
+		p.mode, t.Layout, p.targets, t.Namespaces, t.Shards, t.Page)
+	s += fmt.Sprintf("%d sweepers of %d workers every %v, serve %v, tick %v; lease %v, overlap %v, rewind %v, ",
+		p.sweepers, p.workers, p.interval.Round(time.Second), p.serve, p.tick, t.Lease, t.Overlap, t.Rewind)
+	s += fmt.Sprintf("retention %v; %+v; pace %+v, total %+v, max_deletes %d, max_fraction %g; ",
+		t.Retention, t.Policy, t.Pace, t.Total, t.MaxDeletes, t.MaxFraction)
+	s += fmt.Sprintf("%d ids, ttl %v, a write every %v; busy for %v",
+		p.ids, p.ttl.Round(time.Second), p.writing.Round(time.Second), p.busy.Round(time.Second))
 	var rates []string
 	for _, f := range faults {
 		if p.rates[f] > 0 {
@@ -213,6 +227,9 @@ func (p *plan) String() string {
 	s += "; faults: " + strings.Join(rates, ", ")
 	for _, o := range p.outages {
 		s += fmt.Sprintf("; outage from %v to %v", o.from.Round(time.Second), o.to.Round(time.Second))
+	}
+	if p.rush {
+		s += "; a rush"
 	}
 	if p.lag > 0 {
 		s += fmt.Sprintf("; scans up to %v old", p.lag.Round(time.Millisecond))

@@ -16,6 +16,7 @@ type targetFact struct {
 	staleness   time.Duration
 	slack       time.Duration
 	paused      bool
+	checked     time.Time // when the last look around began
 }
 
 type generationFact struct {
@@ -47,10 +48,12 @@ func readTarget(f store.Fields) targetFact {
 	r := targetFact{generations: map[int]generationFact{}, nursery: number(f, "nursery_shards"),
 		staleness: millis(f, "staleness_ms"), slack: millis(f, "slack_ms")}
 	r.paused, _ = f["paused"].(bool)
+	r.checked = instant(f, "checked")
 	list, _ := f["generations"].([]store.Fields)
 	for _, g := range list {
 		n := number(g, "number")
-		r.generations[n] = generationFact{number(g, "shards"), instant(g, "closed"), millis(g, "staleness_ms"), millis(g, "slack_ms")}
+		r.generations[n] = generationFact{number(g, "shards"), instant(g, "closed"),
+			millis(g, "staleness_ms"), millis(g, "slack_ms")}
 		r.newest = max(r.newest, n)
 	}
 	return r
@@ -65,7 +68,7 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 	}
 	for n := range was.generations {
 		if _, ok := is.generations[n]; !ok {
-			o.graves[fmt.Sprint(new.Key, n)] = time.Now()
+			o.retiredAt[fmt.Sprint(new.Key, n)] = time.Now()
 			o.retired(by, kind, n)
 		}
 	}
@@ -114,10 +117,18 @@ func (o *oracle) savedCursor(h *handle, old, new store.Record) {
 		delete(o.leases, key)
 		return
 	}
-	is := leaseFact{text(new.Fields, "owner"), number(new.Fields, "token"), number(new.Fields, "renewals"), now, millis(new.Fields, "lease_ms")}
+	is := leaseFact{text(new.Fields, "owner"), number(new.Fields, "token"), number(new.Fields, "renewals"), now,
+		millis(new.Fields, "lease_ms")}
 	o.lease(h, key, was, is)
+	if is.owner != h.holder && is.owner == was.owner && is.token == was.token && is.renewals == was.renewals {
+		is.at = was.at // who moves the cursor of a dead holder does not bring him back
+	}
 	o.leases[key] = is
-	moved := text(old.Fields, "position") != text(new.Fields, "position") || text(old.Fields, "position_key") != text(new.Fields, "position_key")
+	moved := text(old.Fields, "position") != text(new.Fields, "position") ||
+		text(old.Fields, "position_key") != text(new.Fields, "position_key")
+	if millis(new.Fields, "rewind_window_ms") > 0 && text(new.Fields, "rewind_position") == "" {
+		o.w.violate("P1", "%s saves the window of a read from the start of %s, and not its place", h.name, key)
+	}
 	switch {
 	case text(new.Fields, "shard") == auditShard:
 		o.audited(h, old, new)
@@ -132,6 +143,7 @@ func (o *oracle) void(h *handle, was leaseFact) bool {
 	return o.w.plan.mode == embedded && was.owner != h.holder
 }
 
+// lease holds L3 as a cursor record changes: only who holds a range writes its record.
 func (o *oracle) lease(h *handle, key string, was, is leaseFact) {
 	switch {
 	case is.token < was.token:
@@ -145,6 +157,14 @@ func (o *oracle) lease(h *handle, key string, was, is leaseFact) {
 		o.w.violate("L3", "%s: %s wrote the lease of %s", key, h.name, is.owner)
 	case was.owner == "" && is.owner == "":
 		o.w.violate("L3", "%s: %s changed the token of a range that nobody holds", key, h.name)
+	default:
+		o.ownLease(h, key, was, is)
+	}
+}
+
+// ownLease holds L3 as a process claims a range, renews its lease, or gives it back.
+func (o *oracle) ownLease(h *handle, key string, was, is leaseFact) {
+	switch {
 	case was.owner == h.holder && is.token == was.token: // renewed, or released
 		if is.owner == "" {
 			o.w.count("released")
@@ -156,7 +176,8 @@ func (o *oracle) lease(h *handle, key string, was, is leaseFact) {
 	case was.owner != "" && !o.void(h, was):
 		o.w.count("taken over")
 		if since := is.at.Sub(was.at); since < was.lease {
-			o.w.violate("L3", "%s: %s took over from %s, whose last write was %v ago; the lease is %v", key, h.name, was.owner, since, was.lease)
+			o.w.violate("L3", "%s: %s took over from %s, whose last write was %v ago; the lease is %v",
+				key, h.name, was.owner, since, was.lease)
 		}
 	}
 }
@@ -172,13 +193,14 @@ func (o *oracle) passed(h *handle, r store.Record, done time.Time) {
 	ns, generation, shard := text(r.Fields, "namespace"), number(r.Fields, "generation"), text(r.Fields, "shard")
 	read := instant(r.Fields, "rewind_done") // when that began
 	for key, f := range o.truth[place{text(r.Fields, "kind"), ns}] {
-		ahead := f.inOrder && f.honest || read.After(done) && f.committed.Add(o.w.plan.lag).Before(read)
+		ahead := f.inOrder && f.withinBounds || read.After(done) && f.committed.Add(o.w.plan.lag).Before(read)
 		switch {
-		case !f.formed || !ahead || o.suspect(f):
+		case !f.wellFormed || !ahead || o.suspect(f) || f.refused:
 		case t.Type == store.Text && (f.key.generation != generation || fmt.Sprintf("%04d", f.key.shard) != shard):
 		case t.ShardProperty != "" && f.shard.Text != shard:
 		case before(f.expiry, key, p):
-			o.w.violate("L2", "%s moved the cursor of %s to %q %s, past %s@%s: %v, committed %v ago", h.name, r.Key, text(r.Fields, "position"), p.Key, key, ns, f.expiry, time.Since(f.committed))
+			o.w.violate("L2", "%s moved the cursor of %s to %q %s, past %s@%s: %v, committed %v ago", h.name, r.Key,
+				text(r.Fields, "position"), p.Key, key, ns, f.expiry, time.Since(f.committed))
 		}
 	}
 }
@@ -193,10 +215,11 @@ func (o *oracle) audited(h *handle, old, new store.Record) {
 	}
 	at := place{o.w.plan.kind(target), text(new.Fields, "namespace")}
 	for key, f := range o.truth[at] {
-		grave, retired := o.graves[fmt.Sprint(target, f.key.generation)]
-		if t.Type == store.Text && f.formed && retired && f.key.generation > 0 && grave.Before(began) &&
+		left, retired := o.retiredAt[fmt.Sprint(target, f.key.generation)]
+		if t.Type == store.Text && f.wellFormed && retired && f.key.generation > 0 && left.Before(began) &&
 			f.committed.Add(o.w.plan.lag).Before(began) && f.expiry.Text < upTo {
-			o.w.violate("L2", "%s moved the audit to %q, past %s@%s: %s, committed %v ago", h.name, upTo, key, at.namespace, f.expiry.Text, time.Since(f.committed))
+			o.w.violate("L2", "%s moved the audit to %q, past %s@%s: %s, committed %v ago",
+				h.name, upTo, key, at.namespace, f.expiry.Text, time.Since(f.committed))
 		}
 	}
 }
@@ -218,12 +241,44 @@ func (o *oracle) disposes(h *handle, t store.Target, q store.Query) {
 		}
 	}
 	if l := o.leases[key]; l.owner == h.holder {
-		o.w.violate("L3", "%s writes in %s, which it has not renewed for %v; the lease is %v", h.name, key, time.Since(l.at), l.lease)
+		o.w.violate("L3", "%s writes in %s, which it has not renewed for %v; the lease is %v",
+			h.name, key, time.Since(l.at), l.lease)
 	}
 	o.w.violate("L3", "%s writes in %s, which %q holds", h.name, key, o.leases[key].owner)
 }
 
 const auditShard = "audit"
+
+// firstWindow is the window with which a read from the start begins.
+const firstWindow = time.Minute
+
+// scans holds that a read from the start which goes on from the place in the record
+// begins with the window in the record, and not with the first one again: over dense
+// tombstones it would never come to its end.
+func (o *oracle) scans(h *handle, q store.Query) {
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	t := o.w.plan.target
+	key := rangeKey(q.Target, q)
+	r, ok := o.w.db.records[store.CursorRecord][key]
+	mine := ok && text(r.Fields, "owner") == h.holder && o.resumed[key] != number(r.Fields, "token")
+	if t.Type != store.Text || h.dry || !mine {
+		return
+	}
+	place, saved := text(r.Fields, "rewind_position"), millis(r.Fields, "rewind_window_ms")
+	if place == "" || q.After.Value.Text != place || place >= text(r.Fields, "position") {
+		return
+	}
+	o.resumed[key] = number(r.Fields, "token")
+	from, _ := parse(place)
+	end, _ := parse(q.Hi.Text)
+	o.w.count("read on from the start")
+	// A window may be shorter for other reasons, but hardly ever by just so much.
+	again := (end.expires.Sub(from.expires) - firstWindow).Abs() <= 2*time.Millisecond
+	if again && saved >= 256*firstWindow { // else it may have been halved
+		o.w.violate("P1", "%s reads on from %s with the first window again, and the last one was %v", h.name, place, saved)
+	}
+}
 
 // rangeKey returns the key of the cursor record of the range that a query reads.
 func rangeKey(t store.Target, q store.Query) string {

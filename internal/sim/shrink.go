@@ -81,7 +81,8 @@ func (c Case) telling() []string {
 	about := names.FindAllString(c.Violation.Text, -1)
 	var list []string
 	for i, e := range c.Events {
-		if i >= len(c.Events)-last || slices.ContainsFunc(about, func(name string) bool { return strings.Contains(e, name) }) {
+		isAbout := func(name string) bool { return strings.Contains(e, name) }
+		if i >= len(c.Events)-last || slices.ContainsFunc(about, isAbout) {
 			list = append(list, e)
 		}
 	}

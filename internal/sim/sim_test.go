@@ -39,7 +39,7 @@ func hunt(t *testing.T, h Hunt) {
 		return
 	}
 	// A simulation in which nothing happens proves nothing.
-	for _, what := range strings.Split("deleted,carried,opened,closed,retired,dropped,strays,to the nursery,conflicts,settled,changed meanwhile,gone meanwhile,"+
+	for _, what := range strings.Split("deleted,carried,opened,closed,retired,dropped,strays,to the nursery,settled,changed meanwhile,gone meanwhile,"+
 		"taken over,released,moved idle,kill,stop,freeze,suspend,advance,pause,resume,pace,late Save,late Dispose,locked,sweeps that came to their end,"+
 		"fault refuse,fault pushback,fault contention,fault toolarge,fault fail,fault lost,fault late,fault stall,fault slow,fault partial", ",") {
 		if bag.Counts[what] == 0 {
@@ -48,24 +48,21 @@ func hunt(t *testing.T, h Hunt) {
 	}
 }
 
-// A seed that runs twice does the same twice, also where others run beside it. Where two
-// timers end at one nanosecond the scheduler decides; few seeds may see that.
+// A seed that runs twice does the same twice, also where others run beside it: no two
+// things that depend on each other happen at one instant, for then the runtime would
+// decide which is first.
 func TestSeedsRepeat(t *testing.T) {
-	seeds, hashes, different := 50, map[uint64]uint64{}, 0
+	seeds, hashes := 50, map[uint64]uint64{}
 	if testing.Short() {
 		seeds = 5
 	}
 	for range 2 {
 		Hunt{First: 1, Count: seeds, Each: func(r Report) {
 			if was, ok := hashes[r.Options.Seed]; ok && was != r.Hash {
-				different++
-				t.Logf("seed %d ran differently", r.Options.Seed)
+				t.Errorf("seed %d ran differently", r.Options.Seed)
 			}
 			hashes[r.Options.Seed] = r.Hash
 		}}.Run(t)
-	}
-	if different > 2 {
-		t.Errorf("%d of %d seeds ran differently", different, seeds)
 	}
 }
 
@@ -124,7 +121,7 @@ func TestSomeMutationsAreCaught(t *testing.T) {
 
 // A mutation that no longer fits says so.
 func TestMutationThatDoesNotFit(t *testing.T) {
-	m, err := parseMutation("What is wrong.\nfile: sweep/sweep.go\n<<<<\nno such text\n====\n>>>>\n")
+	m, err := parseMutation("What is wrong.\nfile: sweep/run.go\n<<<<\nno such text\n====\n>>>>\n")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -26,7 +27,7 @@ func (w *world) startSweepers() {
 }
 
 // nowhere is shared by all: what is measured is of no interest here.
-var nowhere = metrics.Nowhere()
+var nowhere = metrics.Discard()
 
 // A sweeper is a process that sweeps, again and again. Where it dies, another takes
 // its place.
@@ -43,33 +44,126 @@ func (s *sweeper) run() {
 	for n := int64(0); ; n++ {
 		d := s.dice.at(n)
 		pause := d.on("pause").between(w.plan.interval/2, w.plan.interval*3/2)
-		if w.plan.hasty {
+		switch {
+		case w.plan.hasty:
 			pause = d.on("pause").between(0, 4*time.Second)
+		case w.plan.serve && n > 0:
+			pause = d.on("restart").between(0, pick(d.on("soon"), 3*time.Second, 3*time.Second, w.plan.interval))
 		}
 		if !w.sleep(pause) {
 			return
 		}
-		if !w.plan.serve || s.life == 0 {
-			s.life++
-		}
-		s.once(d)
+		s.life++
+		s.live(d)
 	}
 }
 
-// once sweeps once, or dies at it.
-func (s *sweeper) once(d dice) {
+// live lets one process live: it sweeps once, or for as long as it is let.
+func (s *sweeper) live(d dice) {
 	w := s.w
 	h := &handle{w: w, name: fmt.Sprintf("sweeper %d.%d", s.number, s.life), dice: s.dice.on("handle").at(int64(s.life)), clock: s.clock,
 		died: make(chan struct{}), end: w.drawEnding(d)}
 	h.dry = w.plan.has("dry") && d.on("dry").yes(0.04)
-	do := sweep.Run
+	ctx, do := w.ctx, sweep.Run
 	if w.plan.has("audit") && d.on("audit").yes(0.04) {
 		do = sweep.Audit
+	} else if w.plan.serve {
+		h.end.after *= 10
+		h.next = func(n int) ending {
+			e := w.drawEnding(d.on("again").at(int64(n)))
+			e.after *= 10
+			return e
+		}
+		most := 15 * time.Minute
+		if w.plan.mode == embedded { // commands wait until it has closed the store
+			most = 3 * time.Minute
+		}
+		let, cancel := context.WithTimeout(w.ctx, d.on("let").between(10*time.Second, most))
+		defer cancel()
+		ctx, do = let, w.serve(h, w.plan.tick, d.on("first").yes(0.7), d.on("tick").between(0, w.plan.tick))
 	}
-	if w.sweep(w.ctx, h, fmt.Sprintf("p%d-%d", s.number, s.life), d, do, nil); h.dead {
-		s.life++
+	w.sweep(ctx, h, fmt.Sprintf("p%d-%d", s.number, s.life), d, do, nil)
+}
+
+// serve returns what a daemon does. Ticks of different processes do not meet.
+func (w *world) serve(h *handle, tick time.Duration, first bool, offset time.Duration) func(context.Context, sweep.Config) sweep.Result {
+	return func(ctx context.Context, c sweep.Config) sweep.Result {
+		for i := range c.Targets {
+			c.Targets[i].Next = func(at time.Time) time.Time {
+				return at.Add(-offset).Truncate(tick).Add(tick + offset)
+			}
+		}
+		daemon := sweep.NewDaemon(c, first)
+		daemon.Run(ctx)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, st := range daemon.States() {
+			w.note(h.name, "served", st.Target, fmt.Sprintf("%d deleted, held %q", st.Deleted, st.Held), nil)
+			if !st.Swept.IsZero() {
+				w.count("daemons that swept all")
+			}
+		}
+		w.count("daemons")
+		return sweep.Result{}
 	}
 }
+
+// An alarm looks for bugs of the program in what it logs.
+type alarm struct {
+	w   *world
+	who string
+}
+
+// Enabled implements slog.Handler.
+func (alarm) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+
+// Handle implements slog.Handler.
+func (a alarm) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, "refuses an entity") {
+		a.refused(r)
+	}
+	r.Attrs(func(attr slog.Attr) bool {
+		if text := attr.Value.String(); strings.Contains(text, "internal error") {
+			a.w.mu.Lock()
+			defer a.w.mu.Unlock()
+			a.w.violate("panic", "%s: %s: %s", a.who, r.Message, text)
+		}
+		return true
+	})
+	return nil
+}
+
+// refused takes in that a process keeps an entity because the store refused it again
+// and again: three faults in a row look just so. It must say which.
+func (a alarm) refused(r slog.Record) {
+	var key, namespace string
+	r.Attrs(func(attr slog.Attr) bool {
+		switch attr.Key {
+		case "key":
+			key = attr.Value.String()
+		case "namespace":
+			namespace = attr.Value.String()
+		}
+		return true
+	})
+	a.w.mu.Lock()
+	defer a.w.mu.Unlock()
+	for at, facts := range a.w.oracle.truth {
+		if f := facts[key]; f != nil && at.namespace == namespace {
+			f.refused = true
+		}
+	}
+	if a.w.rush != nil {
+		a.w.rush.named[key] = true
+	}
+	a.w.count("refused")
+}
+
+// WithAttrs implements slog.Handler.
+func (a alarm) WithAttrs([]slog.Attr) slog.Handler { return a }
+
+// WithGroup implements slog.Handler.
+func (a alarm) WithGroup(string) slog.Handler { return a }
 
 // drawEnding draws what happens in the middle of a sweep.
 func (w *world) drawEnding(d dice) ending {
@@ -115,8 +209,8 @@ func (w *world) sweep(ctx context.Context, h *handle, owner string, d dice, do f
 	}
 	ctx, h.kill = context.WithCancel(w.chance(ctx, h.dice))
 	defer h.kill()
-	c := sweep.Config{Store: s, Targets: w.targetsOf(), Apply: !h.dry, Workers: w.plan.workers, Owner: owner, Now: h.clock.now, Log: quiet, Metrics: nowhere,
-		Grace: pick(d.on("grace"), 7*time.Millisecond, time.Second, 8*time.Second)}
+	c := sweep.Config{Store: s, Targets: w.targetsOf(), Apply: !h.dry, Workers: w.plan.workers, Owner: owner, Now: h.clock.now, Log: slog.New(alarm{w, h.name}), Metrics: nowhere,
+		Begin: h.begins, Grace: pick(d.on("grace"), 7*time.Millisecond, time.Second, 8*time.Second)}
 	if change != nil {
 		change(&c)
 	}

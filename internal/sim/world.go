@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"runtime/debug"
 	"slices"
@@ -33,6 +32,7 @@ type world struct {
 	mu        sync.Mutex
 	db        *db
 	oracle    *oracle
+	rush      *rush // nil where there is none
 	pace      *pace
 	targets   map[string]targetFact // as the store has them
 	announced map[string]time.Time  // when the operator opens a generation, by target
@@ -68,7 +68,7 @@ type Options struct {
 type Report struct {
 	Options   Options
 	Plan      string
-	Steps     int // calls of the store
+	Steps     int // calls that came to the store
 	Hash      uint64
 	Counts    map[string]int
 	Violation *Violation // nil where no rule was broken
@@ -134,7 +134,14 @@ func (w *world) live() {
 	w.note("world", "faults stop", "", "", nil)
 	w.mu.Unlock()
 	if w.running() {
-		w.comesRight()
+		w.resume()
+	}
+	if w.running() && w.plan.rush {
+		w.rush = newRush(w)
+		w.rush.run()
+	}
+	if w.running() {
+		w.checkLiveness()
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -228,8 +235,6 @@ func (w *world) stalenessOf(target string) time.Duration {
 
 // outside reports whether a generation is one that will never be.
 func (w *world) outside(generation int) bool { return generation >= 90_000_000 }
-
-var quiet = slog.New(slog.DiscardHandler)
 
 // targetsOf returns the targets as a process that begins now is configured.
 func (w *world) targetsOf() []sweep.Target {

@@ -50,7 +50,8 @@ func (w *world) startWriters() {
 				continue
 			}
 			shared[owner] = wr
-			wr.handle = &handle{w: w, name: fmt.Sprintf("%s %d", kind, n), dice: d.on("handle"), clock: wr.clock, died: make(chan struct{})}
+			wr.handle = &handle{w: w, name: fmt.Sprintf("%s %d", kind, n), dice: d.on("handle"), clock: wr.clock,
+				died: make(chan struct{})}
 			wr.follower = &generation.Follower{Store: wr.handle, Target: wr.target, Shards: 3, Now: wr.clock.now}
 			if kind != "lazy" && w.plan.target.Generations {
 				w.act(func() { wr.follower.Run(w.chance(w.ctx, wr.dice)) })
@@ -156,26 +157,20 @@ func (wr *writer) write(d dice) {
 	if wr.kind == "breaker" && wr.putBack(d) {
 		return
 	}
+	wr.writeStamped(d, at, name, r, old)
+}
+
+// writeStamped writes an entity with the expiry that it is to have, at once or late.
+func (wr *writer) writeStamped(d dice, at place, name string, r, old row) {
+	w := wr.w
 	expires := wr.clock.now().Round(0).Add(wr.ttl(d)).UTC()
 	if d.on("round").yes(0.3) {
 		expires = expires.Truncate(10 * time.Second) // so that some expire at one instant
 	}
-	delay, honest := time.Duration(0), true
-	stamp := wr.stamp(name, expires)
-	if wr.edge || d.on("slow").yes(0.4) {
-		slack := wr.handle.heard().slack
-		if slack == 0 {
-			slack = 30 * time.Second
-		}
-		delay = slack - d.on("delay").between(time.Millisecond, pick(d.on("edge"), slack/2, time.Second))
-		wr.edge = false
-		if wr.kind == "breaker" {
-			delay, honest = d.on("delay").between(slack, 8*slack), false
-		}
-	}
-	r.expiry = stamp
+	r.expiry = wr.stamp(name, expires)
+	delay, withinBounds := wr.delay(d)
 	later := func() {
-		if err := w.commit(wr.kind, at, r, honest, old); err != nil { // it is late, and its generation has retired
+		if err := w.commit(wr.kind, at, r, withinBounds, old); err != nil { // it is late, and its generation has retired
 			k, err := generation.Stamper{Shards: max(1, w.plan.target.Shards)}.Name(name, expires)
 			if err == nil {
 				r.expiry = store.TextValue(k.String())
@@ -188,6 +183,23 @@ func (wr *writer) write(d dice) {
 		return
 	}
 	w.ghosts.Go(func() { time.Sleep(delay); later() })
+}
+
+// delay draws how long after its stamp a write commits, and says whether that is
+// within the bounds that writers are to keep to.
+func (wr *writer) delay(d dice) (delay time.Duration, withinBounds bool) {
+	if !wr.edge && !d.on("slow").yes(0.4) {
+		return 0, true
+	}
+	slack := wr.handle.heard().slack
+	if slack == 0 {
+		slack = 30 * time.Second
+	}
+	wr.edge = false
+	if wr.kind == "breaker" {
+		return d.on("delay").between(slack, 8*slack), false
+	}
+	return slack - d.on("delay").between(time.Millisecond, pick(d.on("edge"), slack/2, time.Second)), true
 }
 
 // ttl draws how long an entity lives.
@@ -245,7 +257,8 @@ func (wr *writer) junk(d dice) (v store.Value, element string) {
 	t, w := wr.w.plan.target, wr.w
 	old := w.began.AddDate(-3-d.on("years").below(900), 0, 0)
 	if t.Type == store.Instant {
-		return pick(d.on("junk"), store.InstantValue(old), store.TextValue("tomorrow"), store.IntegerValue(7), store.Value{}), ""
+		return pick(d.on("junk"), store.InstantValue(old), store.TextValue("tomorrow"), store.IntegerValue(7),
+			store.Value{}), ""
 	}
 	n := d.on("generation").below(4)
 	shard := d.on("shard").below(t.Shards + 1)
@@ -313,7 +326,7 @@ func (w *world) mayTouch(r row) bool {
 
 // commit writes an entity. Old is what the writer believes is there, for writers that
 // may touch nothing else.
-func (w *world) commit(kind string, at place, r row, honest bool, old row) error {
+func (w *world) commit(kind string, at place, r row, withinBounds bool, old row) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.plan.mode == none {
@@ -324,11 +337,11 @@ func (w *world) commit(kind string, at place, r row, honest bool, old row) error
 	}
 	err := w.db.put(at, r, time.Now())
 	w.note(kind, "Put", at.namespace+" "+r.key+" "+show(r.expiry), "", err)
-	if err != nil && honest {
+	if err != nil && withinBounds {
 		w.violate("L4", "a writer within the bounds is refused: %v", err)
 	}
 	if err == nil {
-		w.oracle.wrote(at, r, honest)
+		w.oracle.wrote(at, r, withinBounds)
 		w.count("put by " + kind)
 		if len(w.deposit) < 200 {
 			w.deposit = append(w.deposit, deposit{at, r})
@@ -354,6 +367,7 @@ func (w *world) backlog() {
 	for i := range 30 + w.dice.on("backlog").below(90) {
 		name := fmt.Sprintf("b%03d", i)
 		expires := w.began.Add(-time.Hour)
-		_ = w.commit("backlog", place{w.plan.kind(wr.target), ""}, row{key: keyOf(name), expiry: wr.stamp(name, expires), shard: wr.shardValue(name)}, true, *nobody)
+		r := row{key: keyOf(name), expiry: wr.stamp(name, expires), shard: wr.shardValue(name)}
+		_ = w.commit("backlog", place{w.plan.kind(wr.target), ""}, r, true, *nobody)
 	}
 }

@@ -93,7 +93,8 @@ func try(root, work string, m sim.Mutation, most int, first uint64) (result stri
 	found := rule.FindSubmatch(out)
 	switch {
 	case found != nil:
-		return fmt.Sprintf("caught by %s with seed %s in %.0f s: %s", found[2], found[1], time.Since(began).Seconds(), m.What), true
+		took := time.Since(began).Seconds()
+		return fmt.Sprintf("caught by %s with seed %s in %.0f s: %s", found[2], found[1], took, m.What), true
 	case seeds == nil:
 		return fmt.Sprintf("the simulation did not end as it should:\n%s", out), false
 	}

@@ -55,7 +55,7 @@ func main() {
 	debug.SetGCPercent(400) // lives are short: a fifth less time, for a few MB
 	// A bubble needs a test around it. The process ends in it: what comes after would
 	// add its own lines.
-	testing.Main(func(string, string) (bool, error) { return true, nil }, []testing.InternalTest{{Name: "prove", F: func(t *testing.T) {
+	prove := func(t *testing.T) {
 		if *seed > 0 {
 			os.Exit(again(t, sim.Options{Seed: *seed, Without: left, Until: *until, Trace: true}))
 		}
@@ -64,10 +64,12 @@ func main() {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(2)
 		}
-		fmt.Fprintf(os.Stderr, "first seed: %d (the seeds under way stand in %s, should the process end in a panic)\n", *first, underWay.Name())
+		fmt.Fprintf(os.Stderr, "first seed: %d (the seeds under way stand in %s, should the process end in a panic)\n",
+			*first, underWay.Name())
 		ctx, stopped := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		context.AfterFunc(ctx, stopped) // a second signal ends it at once, as in a seed that does not end
-		bag := sim.Hunt{First: *first, Count: *count, For: *length, Workers: *workers, Stop: *stop, Without: left, Done: ctx.Done(), Begin: underWay.note,
+		bag := sim.Hunt{First: *first, Count: *count, For: *length, Workers: *workers, Stop: *stop, Without: left,
+			Done: ctx.Done(), Begin: underWay.note,
 			Found: func(r sim.Report) {
 				if !*shrink {
 					fmt.Printf("seed %d: %v\n", r.Options.Seed, r.Violation)
@@ -80,10 +82,13 @@ func main() {
 				fmt.Printf("%9d %s\n", bag.Counts[what], what)
 			}
 		}
-		fmt.Printf("%d seeds, %d steps, %.0f seeds/s, %d violations\n", bag.Seeds, bag.Steps, float64(bag.Seeds)/bag.Took.Seconds(), bag.Violations)
+		fmt.Printf("%d seeds, %d steps, %.0f seeds/s, %d violations\n",
+			bag.Seeds, bag.Steps, float64(bag.Seeds)/bag.Took.Seconds(), bag.Violations)
 		underWay.remove()
 		os.Exit(min(1, bag.Violations))
-	}}}, nil, nil)
+	}
+	testing.Main(func(string, string) (bool, error) { return true, nil },
+		[]testing.InternalTest{{Name: "prove", F: prove}}, nil, nil)
 }
 
 // again shows everything that happens in one seed.
