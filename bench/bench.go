@@ -115,7 +115,8 @@ func (w Watched) Scan(ctx context.Context, q store.Query, page *store.Page) erro
 // delete them, ask again. It expects the target's keys in the order of time
 // alone, in shard 0 of generation 0, and stops when nothing is left or after
 // the given number of pages. It returns how many entities it deleted.
-func Plain(ctx context.Context, s store.Store, t store.Target, now func() time.Time, most int, pages *Pages) (deleted int, err error) {
+func Plain(ctx context.Context, s store.Store, t store.Target, now func() time.Time, most int, pages *Pages) (
+	deleted int, err error) {
 	all := shardquery.Range{}
 	hi, _ := all.UpTo(now())
 	q := store.Query{Target: t, Lo: all.Lo(time.Time{}), Hi: hi, Limit: store.MaxPage}
@@ -144,7 +145,8 @@ func Plain(ctx context.Context, s store.Store, t store.Target, now func() time.T
 
 // Bare deletes what has expired in one range with the same scan, condition and
 // durability as a sweep, and nothing else: no record, lease, pace or count.
-func Bare(ctx context.Context, s store.Store, t store.Target, r shardquery.Range, until time.Time, page int) (deleted int, err error) {
+func Bare(ctx context.Context, s store.Store, t store.Target, r shardquery.Range, until time.Time, page int) (
+	deleted int, err error) {
 	hi, _ := r.UpTo(until)
 	q := store.Query{Target: t, Namespace: r.Namespace, Shard: r.Value, Lo: r.Lo(time.Time{}), Hi: hi, Limit: page}
 	var got store.Page

@@ -42,7 +42,7 @@ var (
 type scale struct {
 	entities, cloud, rounds, plainPages int
 	backlogs                            []int
-	foreground                          time.Duration
+	foreground, delay                   time.Duration
 	pace                                float64
 	crews                               []int         // processes on one emulator
 	lease                               time.Duration // of each of these
@@ -50,7 +50,7 @@ type scale struct {
 }
 
 func fullScale() (scale, error) {
-	s := scale{entities: *entities, cloud: *cloud, rounds: *rounds, plainPages: *plainPages, foreground: *foreground, pace: *pace,
+	s := scale{entities: *entities, cloud: *cloud, rounds: *rounds, plainPages: *plainPages, foreground: *foreground, delay: time.Minute, pace: *pace,
 		crews: []int{1, 2, 4}, lease: 30 * time.Second, warm: true}
 	for text := range strings.SplitSeq(*backlogs, ",") {
 		n, err := strconv.Atoi(text)
@@ -289,5 +289,6 @@ var parts = []struct {
 	{"memory", memory},
 	{"datastore", datastoreRates},
 	{"native", nativeRates},
+	{"delay", delay},
 	{"processes", processes},
 }

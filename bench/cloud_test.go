@@ -34,7 +34,7 @@ func expiryKeys(n int) filling {
 // emulators, which have no index, take seconds for it: that is not compared here.
 func lookedAround(tb testing.TB, s store.Store, t sweep.Target) {
 	tb.Helper()
-	if _, err := sweep.EnsureRecord(tb.Context(), configFor(s, t, 1), t); err != nil {
+	if _, _, err := sweep.EnsureRecord(tb.Context(), configFor(s, t, 1), t); err != nil {
 		tb.Fatal(err)
 	}
 	rec, now, err := generation.Load(tb.Context(), s, t.Name)
