@@ -17,11 +17,15 @@ const (
 	// goodRun is how many pages, or windows, in a row go well before what had to
 	// shrink grows again.
 	goodRun = 8
+	// lateRun is how many queries in a row are late, each for a shorter window, before
+	// the store counts as slow whatever it is asked.
+	lateRun = 4
 )
 
 // ErrShrunk is wrapped by the error of a query that was late or too large, beside
-// the store's own, where the next one asks for less: it may be made at once.
-var ErrShrunk = errors.New("the next query asks for less")
+// the store's own, where the next one asks for less or has more time: it may be made
+// at once.
+var ErrShrunk = errors.New("the next query asks for less, or has more time")
 
 // Patiently calls next until it succeeds, fails for good, ctx is done or patience,
 // which is positive, has passed. It waits in between, as [store.Retry] does, but

@@ -62,7 +62,7 @@ func (r *Reader) Next(ctx context.Context, page *store.Page, most int) (more boo
 		q.After = r.after
 	}
 	if err := r.ask(ctx, r.Store, q, page, r.Timeout, r.Now); err != nil {
-		return false, fmt.Errorf("scan %v: %w", r.Range, r.shrink(ctx, q.Limit, err, r.shrinkWindow))
+		return false, fmt.Errorf("scan %v: %w", r.Range, r.shrink(ctx, q.Limit, r.Timeout, err, r))
 	}
 	if r.read(page); page.More {
 		return true, nil
@@ -202,7 +202,13 @@ func (r *Reader) closeWindow(hi store.Value) {
 	r.strideOf(r.current).read(r.current.end.Sub(r.current.start), r.isQuick)
 }
 
-// shrinkWindow halves what is left of the window, and reports whether it could.
+func (r *Reader) keepWindow() (restore func()) {
+	w, above, below := r.current, r.above, r.below
+	return func() { r.current, r.above, r.below = w, above, below }
+}
+
+func (r *Reader) narrowWindow() { r.current.end = r.current.start.Add(r.Range.Resolution()) }
+
 func (r *Reader) shrinkWindow() bool {
 	step := r.Range.Resolution()
 	w := window{r.instant(r.after), r.current.end}
@@ -263,6 +269,7 @@ type pager struct {
 	isQuick  bool // each query in it was, so far
 	limit    int  // most entries that the store bears at once
 	growth   Growth
+	late     lateness
 	after    store.Position
 	next     any         // the store's own cursor; it belongs to the last query as it was
 	query    store.Query // that read the last page
@@ -281,7 +288,8 @@ func (p *pager) ask(
 	if bounds(q) == bounds(p.query) {
 		q.Next = p.next
 	}
-	timeout = cmp.Or(timeout, queryTimeout)
+	least := cmp.Or(timeout, queryTimeout)
+	timeout = max(least, p.late.timeout)
 	try, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	began := now()
@@ -289,9 +297,60 @@ func (p *pager) ask(
 		emptyPage(page)
 		return err
 	}
-	p.isQuick = p.isQuick && now().Sub(began) < timeout/4
+	took := now().Sub(began)
+	p.isQuick = p.isQuick && took < timeout/4
+	p.late.answered(took < least/4)
 	p.query = q
 	return nil
+}
+
+// A windowed reader can make its windows shorter, and longer again.
+type windowed interface {
+	// keepWindow returns what makes the windows as long again as they are now.
+	keepWindow() (restore func())
+	// shrinkWindow halves what is left of the window, and reports whether it could.
+	shrinkWindow() bool
+	// narrowWindow makes this window, and no later one, as short as can be.
+	narrowWindow()
+}
+
+// A lateness is what is known of queries that were late, one after the other.
+type lateness struct {
+	run     int
+	restore func()        // makes the windows as long as they were before the first of them
+	timeout time.Duration // of the next query, if that is longer than the caller's
+}
+
+// again is told of a query that was late. Shorter windows help where they step over
+// less. After a run of them one query asks for next to nothing: where that is late, too,
+// the store is slow whatever it is asked. Then windows are as long as they were, and
+// queries have twice the time, up to what any query has. Again reports whether the next
+// query asks for less, or has more time.
+func (l *lateness) again(timeout time.Duration, w windowed) bool {
+	if timeout = max(timeout, l.timeout); timeout >= queryTimeout {
+		return w.shrinkWindow()
+	}
+	if l.run++; l.run == 1 {
+		l.restore = w.keepWindow()
+	}
+	if l.run <= lateRun {
+		isLess := w.shrinkWindow()
+		if isLess && l.run == lateRun {
+			w.narrowWindow()
+		}
+		return isLess
+	}
+	l.restore()
+	*l = lateness{timeout: min(2*timeout, queryTimeout)}
+	return true
+}
+
+// answered is told of a query that was not late.
+func (l *lateness) answered(isQuick bool) {
+	l.run, l.restore = 0, nil
+	if isQuick {
+		l.timeout = 0
+	}
 }
 
 // bounds returns the part of a query that a store's cursor belongs to.
@@ -317,15 +376,17 @@ func (p *pager) read(page *store.Page) {
 }
 
 // shrink makes the next query ask for less than so many entries, or for a shorter
-// window, where that may help against an error. It returns the error, which then
-// says so.
-func (p *pager) shrink(ctx context.Context, asked int, why error, shrinkWindow func() bool) error {
+// window, or gives it more time, where that may help against an error. It returns the
+// error, which then says so.
+func (p *pager) shrink(
+	ctx context.Context, asked int, timeout time.Duration, why error, w windowed,
+) error {
 	var isLess bool
 	switch {
 	case ctx.Err() != nil: // it was not the query's fault
 	case isLate(why):
 		isLess = p.shrinkPage(asked, smallPage)
-		isLess = shrinkWindow() || isLess
+		isLess = p.late.again(cmp.Or(timeout, queryTimeout), w) || isLess
 		isLess = isLess || p.shrinkPage(asked, 1)
 	case isTooLarge(why):
 		isLess = p.shrinkPage(asked, 1)

@@ -51,7 +51,7 @@ func (s *SpanReader) Next(ctx context.Context, page *store.Page, most int) (more
 		q.After = s.after
 	}
 	if err := s.ask(ctx, s.Store, q, page, s.Timeout, s.Now); err != nil {
-		return false, fmt.Errorf("scan %q to %q: %w", s.From, s.To, s.shrink(ctx, q.Limit, err, s.shrinkWindow))
+		return false, fmt.Errorf("scan %q to %q: %w", s.From, s.To, s.shrink(ctx, q.Limit, s.Timeout, err, s))
 	}
 	// A query's end is inclusive.
 	for n := len(page.Entries); n > 0 && page.Entries[n-1].Position().Value.Text >= s.current.end; n-- {
@@ -115,7 +115,19 @@ func (s *SpanReader) closeWindow() {
 	}
 }
 
-// shrinkWindow halves what is left of the window, and reports whether it could.
+func (s *SpanReader) keepWindow() (restore func()) {
+	w, length := s.current, s.length
+	if length != nil {
+		length = new(big.Int).Set(length)
+	}
+	return func() { s.current, s.length = w, length }
+}
+
+func (s *SpanReader) narrowWindow() {
+	next := s.place(s.current.start)
+	s.current.end = min(s.current.end, s.key(next.Add(next, big.NewInt(1))))
+}
+
 func (s *SpanReader) shrinkWindow() bool {
 	w := keyWindow{s.at(), s.current.end}
 	from, to := s.place(w.start), s.place(w.end)

@@ -14,6 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // tombstones has a store time out when a query would step over more than most of
@@ -227,6 +228,56 @@ func TestSeekForgetsNoWindow(t *testing.T) {
 	}
 	if reader.NextWindow() != 20*time.Hour {
 		t.Errorf("the next window is %v", reader.NextWindow())
+	}
+}
+
+// A store that is slow whatever it is asked gets more time for windows as long as they
+// were; one that only steps over too much does not.
+func TestReaderTellsASlowStoreFromALongWindow(t *testing.T) {
+	const timeout = 5 * time.Second
+	floor := time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
+	answerAfter := func(takes func(modelstore.Call) time.Duration) func(context.Context, modelstore.Call) error {
+		return func(ctx context.Context, c modelstore.Call) error { return throttle.Sleep(ctx, takes(c)) }
+	}
+	for name, one := range map[string]struct {
+		takes func(modelstore.Call) time.Duration
+		late  int // at most
+		took  time.Duration
+		next  time.Duration // the window, at least
+	}{
+		// Five are late, a minute of windows that grow no more follows.
+		"slow": {func(modelstore.Call) time.Duration { return 7 * time.Second }, 5, 5*timeout + 25*7*time.Second, time.Hour},
+		// Five late in a row twice, and then there is time enough.
+		"slower": {func(modelstore.Call) time.Duration { return 15 * time.Second }, 10, 15*timeout + 25*15*time.Second, time.Hour},
+		"dense": {func(c modelstore.Call) time.Duration {
+			first, _ := expirykey.Parse(max(c.Query.Lo.Text, c.Query.After.Value.Text))
+			last, _ := expirykey.Parse(c.Query.Hi.Text)
+			return last.Expires.Sub(first.Expires) / 60 // a minute for each hour
+		}, 200, time.Hour, 150 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &watched{Store: modelstore.New(time.Now), t: t}
+				s.Before = answerAfter(one.takes)
+				reader := newReader(s, floor.Add(24*time.Hour))
+				reader.From, reader.Floor = store.Position{Value: keyAt(floor)}, floor
+				reader.Window, reader.Timeout = time.Hour, timeout
+				began, late := time.Now(), 0
+				for more := true; more; {
+					var page store.Page
+					var err error
+					more, err = reader.Next(t.Context(), &page, 500)
+					if errors.Is(err, shardquery.ErrShrunk) {
+						late, more = late+1, true
+					} else if err != nil {
+						t.Fatal(err)
+					}
+				}
+				if took := time.Since(began); late > one.late || took > one.took || reader.NextWindow() < one.next {
+					t.Errorf("%d queries were late, all took %v, and the next window is %v", late, took, reader.NextWindow())
+				}
+			})
+		})
 	}
 }
 
