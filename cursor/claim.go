@@ -92,6 +92,9 @@ func (k *Keeper) Move(ctx context.Context, c Cursor, change func(*Cursor)) (next
 	next = c
 	change(&next)
 	next.Revision = store.NewRevision(c.Revision)
+	if next.Lease.Owner != "" { // of a dead holder: with a new revision the lease would seem to be renewed
+		next.Lease = k.released(next.Lease)
+	}
 	err = store.Retry(ctx, claimPatience, func() error {
 		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 		defer cancel()
@@ -290,9 +293,12 @@ func (c *Claim) Release(ctx context.Context) error {
 	if err := c.Err(); err != nil {
 		return err
 	}
-	return c.save(ctx, func(next *Cursor) {
-		next.Lease = Lease{Token: next.Lease.Token, Released: c.keeper.StoreNow().UTC().Truncate(time.Microsecond)}
-	})
+	return c.save(ctx, func(next *Cursor) { next.Lease = c.keeper.released(next.Lease) })
+}
+
+// released returns a lease as it is left behind.
+func (k *Keeper) released(l Lease) Lease {
+	return Lease{Token: l.Token, Released: k.StoreNow().UTC().Truncate(time.Microsecond)}
 }
 
 var errReleased = errors.New("the claim was released")

@@ -350,6 +350,40 @@ func TestMove(t *testing.T) {
 	})
 }
 
+// To move the cursor of a range whose holder is dead ends its lease: the record's new
+// revision is no sign of life.
+func TestMoveAfterTheHoldersDeath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		dead := keeper(s, "dead")
+		claim, err := dead.Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Fields["owner"] == "dead" {
+				return store.ErrDenied
+			}
+			return nil
+		}
+		<-claim.Done()
+		k, seen := keeper(s, "a"), load(t, s, nil)
+		time.Sleep(k.Lease)
+		next, ok, err := k.Move(t.Context(), seen[id], func(c *cursor.Cursor) { c.Position = at("x", "") })
+		if !ok || err != nil || next.Lease.Token != 1 || next.Lease.Released.IsZero() {
+			t.Fatalf("move: %+v, %v, %v", next, ok, err)
+		}
+		claim, err = k.Claim(t.Context(), load(t, s, seen)[id])
+		if err != nil {
+			t.Fatalf("claim after the move: %v", err)
+		}
+		if c := claim.Cursor(); c.Lease.Token != 2 || c.Position != at("x", "") {
+			t.Errorf("claimed %+v", c)
+		}
+		_ = claim.Release(t.Context())
+	})
+}
+
 // A record of an earlier version has neither window nor refused: both are zero.
 func TestRecordsOfEarlierVersions(t *testing.T) {
 	s := modelstore.New(time.Now)

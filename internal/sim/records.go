@@ -143,6 +143,11 @@ func (o *oracle) void(h *handle, was leaseFact) bool {
 	return o.w.plan.mode == embedded && was.owner != h.holder
 }
 
+// lapsed reports whether a lease is over when it is changed.
+func (o *oracle) lapsed(h *handle, was, is leaseFact) bool {
+	return is.at.Sub(was.at) >= was.lease || o.void(h, was)
+}
+
 // lease holds L3 as a cursor record changes: only who holds a range writes its record.
 func (o *oracle) lease(h *handle, key string, was, is leaseFact) {
 	switch {
@@ -150,7 +155,7 @@ func (o *oracle) lease(h *handle, key string, was, is leaseFact) {
 		o.w.violate("L3", "%s: %s took the token of %s back from %d to %d", key, h.name, was.owner, was.token, is.token)
 	case is.owner == was.owner && is.token == was.token && is.renewals == was.renewals && is.owner != h.holder:
 		o.w.count("moved idle")
-		if since := is.at.Sub(was.at); was.owner != "" && since < was.lease && !o.void(h, was) {
+		if was.owner != "" {
 			o.w.violate("L3", "%s: %s moved the cursor that %s holds", key, h.name, was.owner)
 		}
 	case is.owner != "" && is.owner != h.holder:
@@ -169,6 +174,8 @@ func (o *oracle) ownLease(h *handle, key string, was, is leaseFact) {
 		if is.owner == "" {
 			o.w.count("released")
 		}
+	case is.owner == "" && is.token == was.token && o.lapsed(h, was, is): // with the cursor of an idle range
+		o.w.count("moved idle")
 	case is.owner == "":
 		o.w.violate("L3", "%s: %s gave back what %s holds", key, h.name, was.owner)
 	case is.token == was.token:
