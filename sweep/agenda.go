@@ -163,6 +163,9 @@ func resultOf(b *book) TargetResult {
 	res := b.c.result()
 	res.Ranges, res.Incomplete = b.count.ranges, b.count.left
 	res.Held = string(b.held.why)
+	if err := b.unreadable(); err != nil && b.held.why == throttle.ReasonRecord {
+		b.failOpening(err)
+	}
 	err := b.count.err()
 	if limit := b.c.limits.exceeded(); limit != nil && !errors.Is(err, ErrLimit) {
 		err = errors.Join(err, limit)
@@ -203,10 +206,18 @@ func (b *book) isHeldForLong(now time.Time) bool {
 		return false
 	case throttle.ReasonRecord:
 		most = patience
-		if err := b.c.viewer.failing(); err != nil && !store.Transient(err) {
-			b.failOpening(err) // no patience helps against it
+		if b.unreadable() != nil {
 			return true
 		}
 	}
 	return now.Sub(b.held.since) > most
+}
+
+// unreadable returns why the target record cannot be read, if no patience helps against
+// it.
+func (b *book) unreadable() error {
+	if err := b.c.viewer.failing(); err != nil && !store.Transient(err) {
+		return err
+	}
+	return nil
 }

@@ -190,9 +190,7 @@ func (b *book) replan(s *scheduler, now time.Time) {
 		names[b.c.rules.ID(r).Key()] = true
 		wanted[r] = true
 		if b.ranges[r] == nil {
-			// Nobody knows how long it takes: the first step is one of the slow lane.
-			b.ranges[r] = &item{job: &rangeJob{c: b.c, r: r}, book: b, name: b.c.rules.ID(r).Key(), order: i,
-				lane: lane{late: true}}
+			b.ranges[r] = &item{job: &rangeJob{c: b.c, r: r}, book: b, name: b.c.rules.ID(r).Key(), order: i}
 		}
 	}
 	for r, it := range b.ranges {
@@ -245,7 +243,7 @@ func (b *book) addChore(s *scheduler, c plan.Chore, order int, now time.Time) {
 		do = newAuditJob(b.c, c.Namespace)
 	}
 	it := &item{job: do, book: b, name: c.Name(), order: order,
-		lane: lane{slow: true, apart: c.Kind == plan.Look || c.Kind == estimate}}
+		lane: lane{slow: true, apart: c.Kind == plan.Look || c.Kind == estimate || c.Kind == countDue}}
 	b.chores[c.Key()] = it
 	b.active++
 	s.makeReady(it, now)
@@ -290,6 +288,7 @@ func (b *book) readyAll(s *scheduler, now time.Time) {
 			b.makeReady(s, it, now)
 		case it.state == resting && !need.Read:
 			b.c.sawDue(it.name, time.Time{}, 0) // nothing in it is due: it is left alone
+			b.settleCount(it, false)
 		case it.state == waiting && isRange && j.atHorizon():
 			it.again, it.slow = true, it.late
 			s.remove(it)
@@ -431,11 +430,12 @@ type sweepCount struct {
 	errs     []error // the first few of them
 }
 
-// openCount begins to count a sweep of the ranges that do not rest.
+// openCount begins to count a sweep of the ranges that do not rest, or rest because they
+// have just failed. Those that a live process holds are that one's.
 func (b *book) openCount(now time.Time) {
 	b.count = sweepCount{open: true, began: now, horizon: b.c.horizon()}
-	for _, it := range b.ranges {
-		it.pending = it.state != resting
+	for r, it := range b.ranges {
+		it.pending = it.state != resting && !it.out.theirs || it.out.state == failed && b.plan.Range(r).Read
 		if it.pending {
 			b.count.pending++
 		}
@@ -458,7 +458,7 @@ func (b *book) noteOutcome(it *item, out outcome) {
 	_, isRange := it.job.(*rangeJob)
 	switch {
 	case !isRange:
-	case !out.reached.IsZero() && !out.reached.Before(b.count.horizon):
+	case out.theirs, !out.reached.IsZero() && !out.reached.Before(b.count.horizon):
 		b.settleCount(it, false)
 	case out.state == resting && !it.again: // else it goes on at once
 		b.settleCount(it, out.held != "")

@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -275,12 +276,17 @@ func (p *pacing) paceOf(r shardquery.Range, c cursor.Cursor) *throttle.Pace {
 	return throttle.NewPace(p.clock.now(), limits, p.keptPace(c), p.target.Page)
 }
 
-// rate returns what the claimed ranges may have now, added up.
+// rate returns what the claimed ranges may have now, added up; +Inf if one of them is
+// unlimited.
 func (p *pacing) rate() (sum float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for pacer := range p.pacers {
-		sum += pacer.Status().Rate
+		status := pacer.Status()
+		if status.Unlimited {
+			return math.Inf(1)
+		}
+		sum += status.Rate
 	}
 	return sum
 }

@@ -34,6 +34,8 @@ type rangeJob struct {
 	empty time.Time
 	// failing is what the probes of late have met.
 	failing failing
+	// held is another process's lease on the range, as it was when it was met first.
+	held cursor.Lease
 }
 
 // step does what the range needs next. A visit that is under way goes by the need
@@ -74,8 +76,7 @@ func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
 	}
 	if c.cfg.Apply {
 		if wait := c.keeper.Wait(cur); wait > 0 {
-			c.viewer.wantCursors()
-			return outcome{state: waiting, wake: c.cfg.Now().Add(min(wait, c.target.Lease/6)), why: throttle.ReasonLease}, false
+			return j.leaveToHolder(cur, wait), false
 		}
 		if why := c.heldBy(); why != "" {
 			return j.look(t, cur, why), false
@@ -103,6 +104,23 @@ func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
 		}
 	}
 	return outcome{}, true
+}
+
+// leaveToHolder returns the outcome of a step on a range that another process holds. One
+// that has renewed its lease since is alive: one sweep leaves the range to it, and a
+// daemon waits for its release or its death.
+func (j *rangeJob) leaveToHolder(cur cursor.Cursor, wait time.Duration) outcome {
+	c := j.c
+	if j.held.Owner != cur.Lease.Owner || j.held.Token != cur.Lease.Token {
+		j.held = cur.Lease
+	}
+	c.viewer.wantCursors()
+	out := outcome{state: waiting, wake: c.cfg.Now().Add(min(wait, c.target.Lease/6)), why: throttle.ReasonLease,
+		theirs: cur.Lease.Renewals > j.held.Renewals}
+	if out.theirs && !c.until.IsZero() {
+		out.state = resting
+	}
+	return out
 }
 
 // probeFailed returns the outcome of a probe that failed. What cannot be read for long
@@ -209,7 +227,7 @@ func (j *rangeJob) rewind(p *plan.Plan) {
 		v.start.began = j.c.clock.Now().Truncate(time.Microsecond)
 		v.start.need.Behind = true
 		v.kept = keptSet{} // it may have been put right since
-		v.readings = append(v.readings[:1], j.behind(v, cur, v.readings[0].reached))
+		v.readings = append(v.readings[:1], j.behind(v, cur, v.readings[0].reader.Position()))
 	}
 }
 
@@ -263,6 +281,9 @@ func (j *rangeJob) look(t turn, cur cursor.Cursor, why throttle.Reason) outcome 
 		return outcome{state: waiting, wake: j.c.cfg.Now().Add(heldFor), why: why}
 	}
 	at, err := j.c.firstDue(t.ctx, j.r, cur.Position)
+	if err != nil && store.Transient(err) && t.ctx.Err() == nil {
+		return outcome{state: waiting, wake: j.c.cfg.Now().Add(asideEvery), why: why}
+	}
 	if err != nil {
 		return j.c.outcomeOf(t, j.r, j.visit, err)
 	}

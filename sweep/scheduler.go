@@ -78,6 +78,7 @@ type outcome struct {
 	contended bool            // it waits for somebody else's transaction
 	reached   time.Time       // up to here everything due is disposed of; zero if that is not known
 	moved     cursor.Cursor   // as a range without work has saved it; without revision if it did not
+	theirs    bool            // another process holds the range, and is alive
 	blocked   error           // why its record cannot be claimed; it is tried again
 	err       error
 	release   func(context.Context) (cursor.Cursor, error) // runs off the workers; may be nil
@@ -120,7 +121,7 @@ func (o *outcome) isElsewhere() bool { return o.why == throttle.ReasonLease && !
 type lane struct {
 	slow   bool
 	either bool      // by the fast one, too: a read from the start must not hold up what is due in its range
-	late   bool      // a call of the last step took long; also of one that was not tried yet
+	late   bool      // a call of the last step that made any took long; also of one that was not tried yet
 	apart  bool      // it takes no worker: what it finds out is for people, and may take long
 	wanted time.Time // since when it has been waiting for the slow lane
 }
@@ -349,11 +350,11 @@ func (s *scheduler) start(it *item, now time.Time) {
 func (s *scheduler) takeScratch() *scratch {
 	n := len(s.spare) - 1
 	if n < 0 {
-		return new(scratch)
+		return &scratch{longest: noCall}
 	}
 	last := s.spare[n]
 	s.spare = s.spare[:n]
-	last.longest = 0
+	last.longest = noCall
 	return last
 }
 
@@ -377,7 +378,9 @@ func (s *scheduler) file(r result) {
 	}
 	s.occupy(r.item, -1)
 	s.spare = append(s.spare, r.scratch)
-	r.item.late = r.scratch.longest > slowAfter
+	if r.scratch.longest != noCall { // else it is as it was
+		r.item.late = r.scratch.longest > slowAfter
+	}
 	r.item.slow = r.out.slow || r.item.late
 	r.item.either = r.out.either && !r.item.late
 	if !r.item.slow {

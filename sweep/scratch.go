@@ -18,8 +18,11 @@ type scratch struct {
 	doubted []bool // for each op whether an earlier try may have disposed of it
 	delays  []time.Duration
 	ahead   ahead
-	longest time.Duration // what one call of this step took at most
+	longest time.Duration // what one call of this step took at most; noCall if it made none that tells
 }
+
+// noCall is less than any call takes.
+const noCall time.Duration = -1
 
 // firstOpen returns the place of the first op that is not disposed of and does not
 // wait aside, or the number of ops.

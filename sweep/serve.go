@@ -268,7 +268,9 @@ func (b *book) describe(st *State) {
 	st.OldestDue = b.c.target.Watchdog.OldestDue()
 	st.Rate = b.c.pacing.rate()
 	st.Deleted = b.c.tally.counts.deleted.Load()
-	st.Held = b.held.why
+	if st.Held = b.held.why; st.Held == throttle.ReasonLimit && !b.c.limits.isWaiting() {
+		st.Held = "" // only while what is due is counted anew
+	}
 }
 
 // sweptTo returns the instant up to which nothing due is left in any range, and

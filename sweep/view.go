@@ -163,9 +163,7 @@ func (v *viewer) refresh(ctx context.Context) (wait time.Duration) {
 		err = v.loadRecord(ctx, &next)
 	}
 	if err == nil && cursorsDue <= 0 {
-		if err = v.loadCursors(ctx, &next, recordTimeout); err == nil {
-			err = plan.CheckLineage(next.Record, false, v.target.Name, next.Cursors)
-		}
+		err = v.refreshCursors(ctx, &next)
 	}
 	if err == nil && now.Sub(v.state.namespacesAt) >= namespacesEvery && v.listsNamespaces() {
 		err = v.loadNamespaces(ctx, &next)
@@ -180,6 +178,21 @@ func (v *viewer) refresh(ctx context.Context) (wait time.Duration) {
 	v.replace(&next)
 	v.notify()
 	return 0
+}
+
+// refreshCursors reads the cursors beside a target record that may have been read
+// before: one that is older than they are is read once more.
+func (v *viewer) refreshCursors(ctx context.Context, next *plan.View) error {
+	if err := v.loadCursors(ctx, next, recordTimeout); err != nil {
+		return err
+	}
+	if plan.CheckLineage(next.Record, false, v.target.Name, next.Cursors) == nil {
+		return nil
+	}
+	if err := v.loadRecord(ctx, next); err != nil {
+		return err
+	}
+	return plan.CheckLineage(next.Record, false, v.target.Name, next.Cursors)
 }
 
 // recordDue returns when the target record is to be read.
