@@ -16,6 +16,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -77,7 +78,8 @@ func (r Range) ShardName() string {
 	if r.Value.Type != store.Missing {
 		return r.Value.Text
 	}
-	return fmt.Sprintf("%04d", r.Shard)
+	number := strconv.Itoa(r.Shard) // each plan asks for each name
+	return "0000"[min(len("0000"), len(number)):] + number
 }
 
 // String names the range in errors.

@@ -1,7 +1,7 @@
 // Package sim runs the real sweep, cursor, generation and throttle through lives that
 // one number decides: the seed. It draws a store and what goes wrong with it, a target
 // and its layout, writers, sweepers, an operator and everybody's clocks, lets them work
-// for a virtual half hour in a synctest bubble, stops the faults, and sees whether
+// for a virtual four to forty minutes in a synctest bubble, stops the faults, and sees whether
 // everything comes right. A plain map that shares no code with store or program knows
 // what should be there; it is told of each write as it takes effect, and holds the
 // invariants of the design at that instant:

@@ -196,6 +196,9 @@ func (h *handle) wait(ctx context.Context, c call, d time.Duration, reply bool) 
 	if dead {
 		return errDead
 	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) { // another call may have the same deadline, and end this one
+		time.Sleep(h.wakes(c))
+	}
 	if err := ctx.Err(); err == nil && !reply {
 		return nil // the request is there, whatever became of its sender
 	}

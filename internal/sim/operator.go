@@ -21,7 +21,7 @@ func (w *world) startOperator() {
 	w.act(func() {
 		for n := int64(0); ; n++ {
 			d := d.at(n)
-			if !w.sleep(d.on("pause").between(20*time.Second, 8*time.Minute)) {
+			if !w.sleep(d.on("pause").between(10*time.Second, 3*time.Minute)) {
 				return
 			}
 			w.operate(d, c)
@@ -38,7 +38,7 @@ func (w *world) operate(d dice, c *clock) {
 			w.advance(d, c, name, shards)
 		}
 	case 2:
-		w.pauseFor(d, c, name, d.on("pause lasts").between(time.Second, 5*time.Minute))
+		w.pauseFor(d, c, name, d.on("pause lasts").between(time.Second, 2*time.Minute))
 	case 3:
 		if w.plan.has("pace") {
 			w.setPace(d, c, name)
@@ -84,7 +84,7 @@ func change(f func(*generation.Record)) func(context.Context, sweep.Config, swee
 // moment, and where there is no ramp a sweep right after closes the one before.
 func (w *world) advance(d dice, c *clock, name string, shards int) {
 	if d.on("announced").yes(0.6) {
-		in := d.on("in").between(30*time.Second, 2*time.Minute)
+		in := d.on("in").between(10*time.Second, time.Minute)
 		w.mu.Lock()
 		w.announced[name] = time.Now().Add(in)
 		w.mu.Unlock()
@@ -172,14 +172,14 @@ func (w *world) configure(d dice) {
 	t := &w.policy
 	switch d.on("configure").below(5) {
 	case 0, 3, 4:
-		t.Policy.Staleness = time.Duration(pick(d.on("staleness"), 15, 30, 60)) * time.Second
-		t.Policy.Slack = time.Duration(pick(d.on("slack"), 30, 30, 60, 120)) * time.Second
+		t.Policy.Staleness = time.Duration(pick(d.on("staleness"), 10, 15, 30, 60)) * time.Second
+		t.Policy.Slack = time.Duration(pick(d.on("slack"), 15, 15, 30, 60, 90)) * time.Second
 	case 1:
 		if t.Shards > 0 {
 			t.Shards = pick(d.on("shards"), 1, 2, 3, 4)
 		}
 	case 2:
-		t.Policy.Every = time.Duration(pick(d.on("every"), 240, 400, 900)) * time.Second
+		t.Policy.Every = time.Duration(pick(d.on("every"), 100, 160, 400)) * time.Second
 	}
 	w.note("operator", "configures", "", "", nil)
 }

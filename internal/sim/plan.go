@@ -86,8 +86,8 @@ func newPlan(seed uint64, without []string) *plan {
 	d := dice(mix(seed ^ 0x5eed)).on("plan")
 	p := &plan{seed: seed, dice: dice(mix(seed ^ 0x5eed)), without: without, rates: map[string]float64{}}
 	p.mode = pick(d.on("mode"), lookup, lookup, query, none, native, native, embedded)
-	p.namespaces = pick(d.on("namespaces"), []string{""}, []string{""}, []string{""}, []string{"", "eu"})
-	p.targets = pick(d.on("targets"), 1, 1, 1, 1, 1, 2)
+	p.namespaces = pick(d.on("namespaces"), []string{""}, []string{""}, []string{""}, []string{""}, []string{"", "eu"})
+	p.targets = pick(d.on("targets"), 1, 1, 1, 1, 1, 1, 1, 1, 1, 2)
 	p.sweepers = pick(d.on("sweepers"), 1, 2, 2, 3)
 	for p.sweepers > 1 && !p.has(fmt.Sprint("sweeper ", p.sweepers)) {
 		p.sweepers--
@@ -99,18 +99,21 @@ func newPlan(seed uint64, without []string) *plan {
 	if p.targets > 1 {
 		p.workers = 1 // targets would compete for workers at one instant
 	}
-	p.interval = d.on("interval").between(40*time.Second, 4*time.Minute)
+	p.interval = d.on("interval").between(25*time.Second, 2*time.Minute)
 	p.serve = d.on("serve").yes(0.5)
 	p.tick = time.Duration(pick(d.on("tick"), 1, 2, 5, 10, 20, 60)) * time.Second
-	p.busy = d.on("busy").between(12*time.Minute, 45*time.Minute)
+	p.busy = d.on("busy").between(4*time.Minute, 12*time.Minute)
+	if d.on("long").yes(0.06) { // what takes many generations, or a whole period of anything
+		p.busy = d.on("busy").between(15*time.Minute, 40*time.Minute)
+	}
 	if p.serve && p.tick < 5*time.Second { // each tick asks each range
-		p.busy = min(p.busy, 20*time.Minute)
+		p.busy = min(p.busy, 8*time.Minute)
 	}
 	p.ids = 10 + d.on("ids").below(30)
-	p.ttl = d.on("ttl").between(4*time.Minute, 15*time.Minute)
-	p.writing = d.on("writing").between(15*time.Second, 60*time.Second)
+	p.ttl = d.on("ttl").between(100*time.Second, 6*time.Minute)
+	p.writing = d.on("writing").between(6*time.Second, 24*time.Second)
 	p.night = d.on("night").yes(0.2)
-	p.rush = p.has("rush") && d.on("rush").yes(0.3)
+	p.rush = p.has("rush") && d.on("rush").yes(0.12)
 	p.drawTarget(d)
 	p.drawFaults(d)
 	// A total is shared by clocks that run equally fast: the program says so.
@@ -132,19 +135,19 @@ func (p *plan) drawTarget(d dice) {
 		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text,
 			Guard: store.GuardLookup},
 		Layout: "generation", Generations: true,
-		Shards:       pick(d.on("shards"), 1, 1, 2, 2, 3, 5),
+		Shards:       pick(d.on("shards"), 1, 1, 1, 2, 2, 2, 3, 5),
 		Namespaces:   p.namespaces,
 		Retention:    seconds("retention", 0, 0, 0, 90, 600),
 		MaxAge:       30 * 24 * time.Hour,
-		Rewind:       seconds("rewind", 110, 600, 1200, 2400),
+		Rewind:       seconds("rewind", 110, 240, 600, 1800),
 		Overlap:      seconds("overlap", 10, 10, 30),
 		Page:         pick(d.on("page"), 3, 3, 4, 5, 7),
 		Lease:        seconds("lease", 10, 15, 30) + 173*time.Millisecond, // no two timers are to meet
 		MaxClockSkew: 10 * time.Second,
 		Pace:         throttle.Limits{Unlimited: true},
 		Policy: generation.Policy{
-			Every: seconds("every", 240, 300, 420, 720), Ramp: seconds("ramp", 0, 10, 45, 60, 120),
-			Staleness: seconds("staleness", 15, 30, 60, 60), Slack: seconds("slack", 30, 60, 120, 120),
+			Every: seconds("every", 100, 120, 180, 300), Ramp: seconds("ramp", 0, 5, 20, 30, 60),
+			Staleness: seconds("staleness", 10, 15, 30, 60), Slack: seconds("slack", 15, 30, 60, 90),
 			Settle: pick(d.on("settle"), 0, 0, 0, 1, 2), Keep: pick(d.on("keep"), 1, 1, 1, 2, 3),
 		},
 	}
@@ -197,7 +200,7 @@ func (p *plan) drawFaults(d dice) {
 	if p.has("outage") && d.on("outage").yes(0.3) {
 		for i := range 1 + d.on("outages").below(2) {
 			from := d.on("begins").at(int64(i)).between(0, p.busy)
-			p.outages = append(p.outages, span{from, from + d.on("lasts").at(int64(i)).between(20*time.Second, 4*time.Minute)})
+			p.outages = append(p.outages, span{from, from + d.on("lasts").at(int64(i)).between(10*time.Second, 2*time.Minute)})
 		}
 	}
 	// Where an index is only eventually consistent, the design asks for settle.

@@ -74,9 +74,9 @@ func (s *sweeper) live(d dice) {
 			e.after *= 10
 			return e
 		}
-		most := 15 * time.Minute
+		most := 6 * time.Minute
 		if w.plan.mode == embedded { // commands wait until it has closed the store
-			most = 3 * time.Minute
+			most = 2 * time.Minute
 		}
 		let, cancel := context.WithTimeout(w.ctx, d.on("let").between(10*time.Second, most))
 		defer cancel()
@@ -181,7 +181,7 @@ func (w *world) drawEnding(d dice) ending {
 	}
 	e.lasts = d.on("lasts").between(0, 3*lease)
 	if d.on("long").yes(0.2) {
-		e.lasts = d.on("lasts").between(0, 15*time.Minute)
+		e.lasts = d.on("lasts").between(0, 6*time.Minute)
 	}
 	if e.how == "suspend" && !w.plan.suspends {
 		e.how = "freeze"

@@ -103,7 +103,7 @@ func (wr *writer) doze(d dice) {
 		}
 		_ = wr.follower.Refresh(w.chance(w.ctx, d)) // stamping goes on without
 	case d.on("nap").yes(0.3):
-		nap := d.on("nap lasts").between(0, 3*time.Minute)
+		nap := d.on("nap lasts").between(0, 2*time.Minute)
 		if w.plan.has("suspend") {
 			wr.clock.slept(nap)
 		}
@@ -209,7 +209,7 @@ func (wr *writer) ttl(d dice) time.Duration {
 	case wr.kind == "straggler" && kind < 0.3:
 		return -d.on("ttl").between(0, wr.w.plan.target.Overlap)
 	case wr.kind == "straggler" && kind < 0.7:
-		return -d.on("ttl").between(0, 8*time.Minute)
+		return -d.on("ttl").between(0, 4*time.Minute)
 	case kind < 0.1:
 		return d.on("ttl").between(0, 20*time.Second)
 	case kind < 0.7:

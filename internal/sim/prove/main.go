@@ -52,7 +52,7 @@ func main() {
 	if *first == 0 {
 		*first = uint64(time.Now().UnixNano()) >> 10
 	}
-	debug.SetGCPercent(400) // lives are short: a fifth less time, for a few MB
+	debug.SetGCPercent(800) // lives are short: a fifth less time, for some tens of MB
 	// A bubble needs a test around it. The process ends in it: what comes after would
 	// add its own lines.
 	prove := func(t *testing.T) {
