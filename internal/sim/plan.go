@@ -113,8 +113,12 @@ func newPlan(seed uint64, without []string) *plan {
 	p.ttl = d.on("ttl").between(100*time.Second, 6*time.Minute)
 	p.writing = d.on("writing").between(6*time.Second, 24*time.Second)
 	p.night = d.on("night").yes(0.2)
-	p.rush = p.has("rush") && d.on("rush").yes(0.12)
 	p.drawTarget(d)
+	rush := 0.12
+	if len(p.namespaces)*p.targets*p.target.Shards > 4 { // many ranges make a life dear, and show little more
+		rush, p.busy = 0.06, max(4*time.Minute, p.busy/2)
+	}
+	p.rush = p.has("rush") && d.on("rush").yes(rush)
 	p.drawFaults(d)
 	// A total is shared by clocks that run equally fast: the program says so.
 	p.suspends = p.has("suspend") && p.target.Total.PerSecond == 0 && d.on("suspends").yes(0.5)
