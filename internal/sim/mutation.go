@@ -2,24 +2,31 @@ package sim
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
 // A Mutation is a deliberate bug.
 type Mutation struct {
 	Name, What string
-	File       string // that it changes, from the root of the repository
-	Changes    []Change
+	Files      []MutatedFile
+}
+
+// A MutatedFile is a source file that a mutation changes.
+type MutatedFile struct {
+	Path    string // from the root of the repository
+	Changes []Change
 }
 
 // A Change is a piece of text that stands in the file once, and what takes its place.
 type Change struct{ Old, New string }
 
 // Mutations reads all mutations of a directory, in the order of their names. Each is a
-// text of this form, with any number of changes:
+// text of this form, with any number of changes to any number of files:
 //
 //	what is wrong
 //	file: sweep/range.go
@@ -28,6 +35,9 @@ type Change struct{ Old, New string }
 //	====
 //	what stands there instead
 //	>>>>
+//	file: cursor/claim.go
+//	<<<<
+//	...
 func Mutations(dir string) ([]Mutation, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.txt"))
 	if err != nil || len(names) == 0 {
@@ -50,63 +60,73 @@ func Mutations(dir string) ([]Mutation, error) {
 }
 
 func parseMutation(text string) (m Mutation, err error) {
-	head, rest, _ := strings.Cut(text, "<<<<\n")
-	what, file, ok := strings.Cut(head, "file: ")
-	if !ok {
-		return m, fmt.Errorf("it names no file")
-	}
-	m.What, m.File = strings.Join(strings.Fields(what), " "), strings.TrimSpace(file)
-	for rest != "" {
-		before, after, ok := strings.Cut(rest, "====\n")
+	what, _, _ := strings.Cut(text, "file: ")
+	m.What = strings.Join(strings.Fields(what), " ")
+	for rest := text; rest != ""; {
+		head, block, begins := strings.Cut(rest, "<<<<\n")
+		if _, path, ok := strings.Cut(head, "file: "); ok {
+			m.Files = append(m.Files, MutatedFile{Path: strings.TrimSpace(path)})
+		}
+		if !begins {
+			break
+		}
+		if len(m.Files) == 0 {
+			return m, errors.New("it names no file")
+		}
+		before, after, ok := strings.Cut(block, "====\n")
 		instead, next, end := strings.Cut(after, ">>>>\n")
 		if !ok || !end {
-			return m, fmt.Errorf("a change has no end")
+			return m, errors.New("a change has no end")
 		}
-		m.Changes = append(m.Changes, Change{before, instead})
-		_, rest, _ = strings.Cut(next, "<<<<\n")
+		f := &m.Files[len(m.Files)-1]
+		f.Changes = append(f.Changes, Change{before, instead})
+		rest = next
 	}
-	if len(m.Changes) == 0 {
-		return m, fmt.Errorf("it changes nothing")
+	isEmpty := func(f MutatedFile) bool { return len(f.Changes) == 0 }
+	if len(m.Files) == 0 || slices.ContainsFunc(m.Files, isEmpty) {
+		return m, errors.New("it changes nothing")
 	}
 	return m, nil
 }
 
 // Apply returns the text of the file with the bug in it.
-func (m Mutation) Apply(root string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(root, m.File))
+func (f MutatedFile) Apply(root string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(root, f.Path))
 	if err != nil {
 		return "", err
 	}
 	mutant := string(text)
-	for _, c := range m.Changes {
+	for _, c := range f.Changes {
 		if n := strings.Count(mutant, c.Old); n != 1 {
-			return "", fmt.Errorf("mutation %s no longer fits: this text stands %d times in %s, not once:\n%s",
-				m.Name, n, m.File, c.Old)
+			return "", fmt.Errorf("it no longer fits: this text stands %d times in %s, not once:\n%s", n, f.Path, c.Old)
 		}
 		mutant = strings.Replace(mutant, c.Old, c.New, 1)
 	}
 	return mutant, nil
 }
 
-// Overlay writes the changed file, and what go build -overlay wants to be told, into a
+// Overlay writes the changed files, and what go build -overlay wants to be told, into a
 // directory for such things.
 func (m Mutation) Overlay(root, work string) (name string, err error) {
-	mutant, err := m.Apply(root)
-	if err != nil {
-		return "", err
+	replace := map[string]string{}
+	for i, f := range m.Files {
+		mutant, err := f.Apply(root)
+		if err != nil {
+			return "", fmt.Errorf("mutation %s: %w", m.Name, err)
+		}
+		at, err := filepath.Abs(filepath.Join(root, f.Path))
+		if err != nil {
+			return "", err
+		}
+		replace[at] = filepath.Join(work, fmt.Sprintf("%s.%d.go.txt", m.Name, i))
+		if err := os.WriteFile(replace[at], []byte(mutant), 0o600); err != nil {
+			return "", err
+		}
 	}
-	at, err := filepath.Abs(filepath.Join(root, m.File))
-	if err != nil {
-		return "", err
-	}
-	file := filepath.Join(work, m.Name+".go.txt")
-	replace, err := json.Marshal(map[string]map[string]string{"Replace": {at: file}})
+	list, err := json.Marshal(map[string]map[string]string{"Replace": replace})
 	if err != nil {
 		return "", err
 	}
 	name = filepath.Join(work, m.Name+".json")
-	if err := os.WriteFile(file, []byte(mutant), 0o600); err != nil {
-		return "", err
-	}
-	return name, os.WriteFile(name, replace, 0o600)
+	return name, os.WriteFile(name, list, 0o600)
 }

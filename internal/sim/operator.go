@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/control"
@@ -31,7 +32,7 @@ func (w *world) startOperator() {
 
 func (w *world) operate(d dice, c *clock) {
 	name := w.plan.name(d.on("target").below(w.plan.targets))
-	switch d.on("what").below(8) {
+	switch d.on("what").below(9) {
 	case 0, 1:
 		shards := pick(d.on("shards"), 0, 1, 2, 3, 4, 6)
 		if w.plan.target.Generations {
@@ -49,7 +50,11 @@ func (w *world) operate(d dice, c *clock) {
 			continue
 		}
 		w.configure(d)
-	case 5, 6, 7:
+	case 5:
+		if w.plan.has("audit") {
+			w.restore(d, c)
+		}
+	case 6, 7, 8:
 		if d.on("bounds").yes(0.4) {
 			w.configure(d.on("more"))
 		}
@@ -71,6 +76,22 @@ func (w *world) setClock(d dice) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.note("operator", "sets", fmt.Sprintf("clock %d by %v", i, by), "", nil)
+}
+
+// restore puts back old copies of entities, some of which lie in generations that have
+// retired, and lets an audit look for them, as an operator does after a backup.
+func (w *world) restore(d dice, c *clock) {
+	if w.plan.has("breaker") {
+		w.mu.Lock()
+		backup := slices.Clone(w.deposit[:min(len(w.deposit), 20)])
+		w.mu.Unlock()
+		w.putAllBack(backup)
+	}
+	h := &handle{w: w, name: "audit", dice: d.on("handle"), clock: c, died: make(chan struct{})}
+	w.sweep(w.ctx, h, fmt.Sprintf("audit-%d", time.Since(w.began)), d, sweep.Audit, nil)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.count("audits by hand")
 }
 
 func change(f func(*generation.Record)) func(context.Context, sweep.Config, sweep.Target) error {

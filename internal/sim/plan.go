@@ -200,6 +200,9 @@ func (p *plan) drawFaults(d dice) {
 		if rate := pick(d.on("rate of "+f), 0, 0, 0.005, 0.02, 0.06); p.has(f) {
 			p.rates[f] = rate * often
 		}
+		if f == "partial" || f == "toolarge" { // few calls have several writes
+			p.rates[f] *= 5
+		}
 	}
 	if p.has("outage") && d.on("outage").yes(0.3) {
 		for i := range 1 + d.on("outages").below(2) {

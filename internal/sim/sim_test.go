@@ -70,7 +70,7 @@ func TestSeedsRepeat(t *testing.T) {
 func TestMutationsFit(t *testing.T) {
 	list := mutations(t)
 	for _, m := range list {
-		if _, err := m.Apply(root); err != nil {
+		if _, err := m.Overlay(root, t.TempDir()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -119,16 +119,23 @@ func TestSomeMutationsAreCaught(t *testing.T) {
 	}
 }
 
-// A mutation that no longer fits says so.
+// A mutation that no longer fits, in any of its files, says so.
 func TestMutationThatDoesNotFit(t *testing.T) {
-	m, err := parseMutation("What is wrong.\nfile: sweep/run.go\n<<<<\nno such text\n====\n>>>>\n")
+	const fits = "What is wrong.\nfile: sweep/run.go\n<<<<\npackage sweep\n====\npackage sweep // mutated\n>>>>\n"
+	m, err := parseMutation(fits + "file: sweep/book.go\n<<<<\nno such text\n====\n>>>>\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Apply(root); err == nil || !strings.Contains(err.Error(), "no longer fits") {
+	if len(m.Files) != 2 || m.What != "What is wrong." || m.Files[1].Path != "sweep/book.go" {
+		t.Errorf("%+v", m)
+	}
+	if _, err := m.Files[0].Apply(root); err != nil {
+		t.Error(err)
+	}
+	if _, err := m.Overlay(root, t.TempDir()); err == nil || !strings.Contains(err.Error(), "no longer fits") {
 		t.Errorf("%v", err)
 	}
-	for _, text := range []string{"", "x\nfile: y\n", "x\nfile: y\n<<<<\na\n"} {
+	for _, text := range []string{"", "x\nfile: y\n", "x\nfile: y\n<<<<\na\n", "x\n<<<<\na\n====\n>>>>\n", fits + "file: z\n"} {
 		if _, err := parseMutation(text); err == nil {
 			t.Errorf("%q is a mutation", text)
 		}

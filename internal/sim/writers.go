@@ -307,11 +307,18 @@ func (wr *writer) putBack(d dice) bool {
 		w.mu.Lock()
 		backup := slices.Clone(w.deposit[:min(n, 20)])
 		w.mu.Unlock()
-		for _, old := range backup {
-			_ = w.commit("breaker", old.at, old.r, false, row{})
-		}
+		w.putAllBack(backup)
 	}
 	return true
+}
+
+// putAllBack writes old copies of entities. Where nobody touches an id again, nobody does.
+func (w *world) putAllBack(backup []deposit) {
+	for _, old := range backup {
+		if w.plan.mode != none {
+			_ = w.commit("breaker", old.at, old.r, false, row{}) // what is refused stays away
+		}
+	}
 }
 
 // mayTouch reports whether an application that never touches an id again after it

@@ -5,7 +5,7 @@
 //	go run ./internal/sim/mutate            all of them
 //	go run ./internal/sim/mutate NAME...    some
 //
-// A mutation is a file in testdata/mutations: what is wrong with it, the file that it
+// A mutation is a file in testdata/mutations: what is wrong with it, the files that it
 // changes, and what is replaced by what. It ends with 1 where one was not caught within
 // -n seeds, did not build, or no longer finds its text.
 package main
