@@ -36,7 +36,11 @@ type choreJob struct {
 func (j *choreJob) end(out outcome) outcome { return out }
 
 func (j *choreJob) step(t turn, todo todo) outcome {
-	err := j.do(t.ctx, todo.plan)
+	// A generation that is closed by a clock that is behind would count as sealed early.
+	err := j.c.clock.check()
+	if err == nil {
+		err = j.do(t.ctx, todo.plan)
+	}
 	switch {
 	case err == nil:
 	case t.ctx.Err() != nil:

@@ -283,6 +283,9 @@ func (h *handle) fate(c call) fate {
 // better part of a minute. The caller holds the world's lock.
 func (w *world) locked(at place, key string) bool {
 	const long = 40 * time.Second
+	if time.Now().Before(w.held[heldKey{at, key}]) && !w.calm {
+		return true
+	}
 	rate := w.plan.rates["locked"]
 	window := int64(time.Since(w.began) / long)
 	return rate > 0 && !w.calm && w.dice.on("locked").on(at.namespace).on(key).at(window).yes(rate)

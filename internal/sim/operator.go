@@ -86,12 +86,35 @@ func (w *world) restore(d dice, c *clock) {
 		backup := slices.Clone(w.deposit[:min(len(w.deposit), 20)])
 		w.mu.Unlock()
 		w.putAllBack(backup)
+		w.hold(d.on("hold"), backup)
 	}
 	h := &handle{w: w, name: "audit", dice: d.on("handle"), clock: c, died: make(chan struct{})}
 	w.sweep(w.ctx, h, fmt.Sprintf("audit-%d", time.Since(w.began)), d, sweep.Audit, nil)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.count("audits by hand")
+}
+
+// A heldKey names an entity that somebody holds in a transaction until some instant.
+type heldKey struct {
+	at  place
+	key string
+}
+
+// hold has somebody hold some of the entities that were put back for longer than one
+// audit takes.
+func (w *world) hold(d dice, backup []deposit) {
+	if !w.plan.has("locked") || d.on("none").yes(0.5) {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	until := time.Now().Add(d.on("until").between(time.Minute, 4*time.Minute))
+	for i, old := range backup {
+		if d.on("which").at(int64(i)).yes(0.3) {
+			w.held[heldKey{old.at, old.r.key}] = until
+		}
+	}
 }
 
 func change(f func(*generation.Record)) func(context.Context, sweep.Config, sweep.Target) error {
@@ -193,7 +216,7 @@ func (w *world) configure(d dice) {
 	t := &w.policy
 	switch d.on("configure").below(5) {
 	case 0, 3, 4:
-		t.Policy.Staleness = time.Duration(pick(d.on("staleness"), 10, 15, 30, 60)) * time.Second
+		t.Policy.Staleness = time.Duration(pick(d.on("staleness"), 15, 30, 60, 60)) * time.Second
 		t.Policy.Slack = time.Duration(pick(d.on("slack"), 15, 15, 30, 60, 90)) * time.Second
 	case 1:
 		if t.Shards > 0 {

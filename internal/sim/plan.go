@@ -151,7 +151,7 @@ func (p *plan) drawTarget(d dice) {
 		Pace:         throttle.Limits{Unlimited: true},
 		Policy: generation.Policy{
 			Every: seconds("every", 100, 120, 180, 300), Ramp: seconds("ramp", 0, 5, 20, 30, 60),
-			Staleness: seconds("staleness", 10, 15, 30, 60), Slack: seconds("slack", 15, 30, 60, 90),
+			Staleness: seconds("staleness", 15, 30, 60, 60), Slack: seconds("slack", 15, 30, 60, 90),
 			Settle: pick(d.on("settle"), 0, 0, 0, 1, 2), Keep: pick(d.on("keep"), 1, 1, 1, 2, 3),
 		},
 	}

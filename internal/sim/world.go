@@ -28,6 +28,7 @@ type world struct {
 	door    chan struct{}  // who has the store open, where only one process can
 	clocks  []*clock
 	deposit []deposit // old copies that somebody may put back
+	held    map[heldKey]time.Time
 
 	mu        sync.Mutex
 	db        *db
@@ -102,7 +103,8 @@ func newWorld(o Options) *world {
 	if o.Until > 0 {
 		p.busy = min(p.busy, o.Until)
 	}
-	w := &world{plan: p, dice: p.dice, began: time.Now(), db: newDB(p.mode, p.lag), targets: map[string]targetFact{}, announced: map[string]time.Time{},
+	w := &world{plan: p, dice: p.dice, began: time.Now(), db: newDB(p.mode, p.lag), targets: map[string]targetFact{},
+		held: map[heldKey]time.Time{}, announced: map[string]time.Time{},
 		counts: map[string]int{}, tracing: o.Trace, door: make(chan struct{}, 1), policy: p.target}
 	w.oracle = newOracle(w)
 	w.pace = newPace(w)
