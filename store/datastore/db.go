@@ -20,6 +20,7 @@ type DB struct {
 	client   *sdk.Client
 	project  string
 	endpoint string
+	emulated bool
 }
 
 // The powers that DB has beside those of every store.
@@ -30,6 +31,7 @@ var (
 	_ store.Writer     = (*DB)(nil)
 	_ store.Dumper     = (*DB)(nil)
 	_ store.Keyer      = (*DB)(nil)
+	_ store.Guarder    = (*DB)(nil)
 )
 
 const defaultDatabase = "(default)"
@@ -48,7 +50,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	db.endpoint = endpoint
+	db.endpoint, db.emulated = endpoint, service.IsEmulated(o)
 	client, err := sdk.NewClientWithDatabase(ctx, o.Project, database, opts...)
 	if err != nil {
 		if ctx.Err() != nil {

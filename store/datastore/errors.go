@@ -66,5 +66,12 @@ func (d *DB) fail(ctx context.Context, op string, err error) error {
 
 // mapped reports whether this package itself found what is wrong.
 func mapped(err error) bool {
-	return errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrCorrupt)
+	for _, own := range []error{
+		store.ErrInvalid, store.ErrConflict, store.ErrCorrupt, store.ErrTooLarge,
+	} {
+		if errors.Is(err, own) {
+			return true
+		}
+	}
+	return false
 }
