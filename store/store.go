@@ -415,6 +415,7 @@ var (
 	ErrDenied       = errors.New("access denied")               // credentials or permissions
 	ErrNotFound     = errors.New("no such project or database") // or it is of another mode
 	ErrMissingIndex = errors.New("a query needs an index")      // composite, or exempted
+	ErrUnsupported  = errors.New("the database cannot do this") // not in the mode that it is in
 	ErrInvalid      = errors.New("the store refuses this")      // a bug, or a name against its rules
 	ErrConflict     = errors.New("changed by somebody else")    // compare-and-set, or Drop
 	ErrCorrupt      = errors.New("not an intact store of ours") // embedded: damaged, foreign or newer

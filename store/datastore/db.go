@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	sdk "cloud.google.com/go/datastore"
 
@@ -21,6 +22,9 @@ type DB struct {
 	project  string
 	endpoint string
 	emulated bool
+	// hasGroups says that the database was found to be in the mode optimistic with
+	// entity groups.
+	hasGroups atomic.Bool
 }
 
 // The powers that DB has beside those of every store.

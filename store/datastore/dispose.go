@@ -28,6 +28,13 @@ func (d *DB) Dispose(ctx context.Context, b *store.Batch) error {
 	if err = d.dispose(ctx, b, guard); err != nil {
 		err = d.failDispose(ctx, b, guard, err)
 	}
+	isAuto := b.Query.Target.Guard != store.GuardQuery
+	if guard == store.GuardQuery && isAuto && errors.Is(err, store.ErrUnsupported) {
+		// The query was refused, so nothing was written, and auto is lookup from now on.
+		if err = d.dispose(ctx, b, store.GuardLookup); err != nil {
+			err = d.failDispose(ctx, b, store.GuardLookup, err)
+		}
+	}
 	return err
 }
 
@@ -38,8 +45,8 @@ func (d *DB) failDispose(ctx context.Context, b *store.Batch, guard store.Guard,
 
 // dispose is Dispose by one guard.
 func (d *DB) dispose(ctx context.Context, b *store.Batch, guard store.Guard) error {
-	if len(b.Ops) > store.MaxPage {
-		return fmt.Errorf("%w: more than %d", store.ErrTooLarge, store.MaxPage)
+	if most := d.most(); len(b.Ops) > store.MaxPage || len(b.Ops) > most && !b.DryRun {
+		return fmt.Errorf("%w: more than %d", store.ErrTooLarge, most)
 	}
 	s, err := newSet(b, guard)
 	if err != nil {

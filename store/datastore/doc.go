@@ -64,6 +64,12 @@
 //
 // # Databases and emulators
 //
+// In a database of the concurrency mode optimistic with entity groups, which some
+// have that were upgraded from Cloud Datastore, a transaction takes 25 groups and
+// no queries without an ancestor. The driver learns that from the service's
+// refusal and remembers it: auto is lookup then, a batch of more than 25 is
+// ErrTooLarge, and an explicit guard query is ErrUnsupported.
+//
 // The default database is called "(default)" by the command line and the
 // console, and "" by the Datastore API; both are understood here. Where
 // DATASTORE_EMULATOR_HOST is set, the driver connects there without

@@ -20,7 +20,7 @@ import (
 // client: each must come out as one sentinel, after exactly one call.
 func TestErrorTable(t *testing.T) {
 	sentinels := []error{store.ErrPushback, store.ErrUnavailable, store.ErrDeadline, store.ErrContention, store.ErrTooLarge,
-		store.ErrDenied, store.ErrNotFound, store.ErrMissingIndex, store.ErrInvalid, store.ErrConflict, store.ErrCorrupt, store.ErrFailed}
+		store.ErrDenied, store.ErrNotFound, store.ErrMissingIndex, store.ErrUnsupported, store.ErrInvalid, store.ErrConflict, store.ErrCorrupt, store.ErrFailed}
 	for _, c := range []struct {
 		code    codes.Code
 		message string
@@ -44,6 +44,10 @@ func TestErrorTable(t *testing.T) {
 		{codes.InvalidArgument, "datastore transaction or write too big.", store.ErrTooLarge},
 		{codes.InvalidArgument, "Request payload size exceeds the limit: 10485760 bytes.", store.ErrTooLarge},
 		{codes.InvalidArgument, "cannot write more than 500 entities in a single call", store.ErrTooLarge},
+		{codes.InvalidArgument, "operating on too many entity groups in a single transaction.", store.ErrTooLarge},
+		{codes.InvalidArgument, "queries inside transactions must have ancestors", store.ErrUnsupported},
+		{codes.InvalidArgument, "Only ancestor queries are allowed inside transactions.", store.ErrUnsupported},
+		{codes.Unavailable, "Only ancestor queries are allowed inside transactions.", store.ErrUnavailable}, // not what it says
 		{codes.InvalidArgument, "Cannot use projection on a property with an equality filter.", store.ErrInvalid},
 		{codes.Unimplemented, "unknown method", store.ErrInvalid},
 		{codes.OutOfRange, "?", store.ErrInvalid},

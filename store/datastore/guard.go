@@ -3,15 +3,64 @@ package datastore
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	sdk "cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/reaper-ttl/reaper/store"
 )
 
+const (
+	// mostGroups is how many entities a transaction may have in a database of the
+	// mode optimistic with entity groups: as many as groups, since each entity of a
+	// batch may be a group of its own.
+	mostGroups = 25
+
+	// groupsMode is what people call that mode.
+	groupsMode = `the database is in the concurrency mode "optimistic with entity groups"`
+)
+
+// What the service says in that mode, in lower case. The second and third are for
+// a query in a transaction that asks for no ancestor, from its old and its new
+// front end.
+const (
+	tooManyGroups    = "too many entity groups"
+	ancestorsMissing = "inside transactions must have ancestors"
+	ancestorsOnly    = "only ancestor queries are allowed inside transactions"
+)
+
+// learnMode returns the error of the contract for a refusal that only a database of
+// the mode optimistic with entity groups gives, or nil. It remembers the mode: a
+// process that took a database for one by mistake would only read more than needed.
+func (d *DB) learnMode(s *status.Status) error {
+	if s.Code() != codes.InvalidArgument && s.Code() != codes.FailedPrecondition {
+		return nil
+	}
+	text := strings.ToLower(s.Message())
+	switch {
+	case strings.Contains(text, tooManyGroups):
+		d.hasGroups.Store(true)
+		return store.ErrTooLarge
+	case strings.Contains(text, ancestorsMissing), strings.Contains(text, ancestorsOnly):
+		d.hasGroups.Store(true)
+		return store.ErrUnsupported
+	}
+	return nil
+}
+
+// most returns how many entities a transaction may have.
+func (d *DB) most() int {
+	if d.hasGroups.Load() {
+		return mostGroups
+	}
+	return store.MaxPage
+}
+
 // Guard implements [store.Guarder].
 func (d *DB) Guard(t store.Target) store.Guarding {
-	g := store.Guarding{Guard: store.GuardLookup, Most: store.MaxPage}
+	g := store.Guarding{Guard: store.GuardLookup, Most: d.most()}
 	switch {
 	case t.Guard == store.GuardLookup:
 		g.Why = "guard: lookup"
@@ -23,6 +72,8 @@ func (d *DB) Guard(t store.Target) store.Guarding {
 		g.Why = "single_valued is false"
 	case d.emulated:
 		g.Why = "the emulator blocks parallel range queries in transactions"
+	case d.hasGroups.Load():
+		g.Why = groupsMode
 	default:
 		g.Guard = store.GuardQuery
 	}
@@ -44,8 +95,16 @@ func (d *DB) guardOf(b *store.Batch) (store.Guard, error) {
 	if slices.ContainsFunc(b.Ops, func(op store.Op) bool { return op.To.Type != store.Missing }) {
 		return store.GuardLookup, nil
 	}
-	return d.Guard(t).Guard, nil
+	g := d.Guard(t).Guard
+	if g == store.GuardQuery && !b.DryRun && d.hasGroups.Load() {
+		return "", fmt.Errorf("%w: guard query needs range queries in transactions, and %s: %s",
+			store.ErrUnsupported, groupsMode, groupsAdvice)
+	}
+	return g, nil
 }
+
+// groupsAdvice is what to do about an explicit guard query in that mode.
+const groupsAdvice = "set guard to auto or lookup, or change the mode of the database"
 
 // own returns the queries that ask for the batch's own part of the index, from its
 // first entry to its last: what a transaction reads it locks, and entries before and

@@ -11,9 +11,16 @@ import (
 	sdk "cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/api/option"
+	"google.golang.org/grpc/codes"
 
 	"github.com/reaper-ttl/reaper/internal/faultrpc"
 	"github.com/reaper-ttl/reaper/store"
+)
+
+// What the service says in the mode optimistic with entity groups.
+const (
+	saysTooManyGroups = "operating on too many entity groups in a single transaction."
+	saysNeedAncestors = "queries inside transactions must have ancestors"
 )
 
 // What auto comes to, for each target and database.
@@ -28,22 +35,25 @@ func TestAutoGuard(t *testing.T) {
 		what     string
 		target   store.Target
 		emulated bool
+		groups   bool
 		want     store.Guarding
 	}{
-		{"nothing said", plain, false, store.Guarding{Guard: store.GuardQuery, Most: 500}},
-		{"auto", with(func(t *store.Target) { t.Guard = store.GuardAuto }), false, store.Guarding{Guard: store.GuardQuery, Most: 500}},
-		{"no promise", with(func(t *store.Target) { t.SingleValued = false }), false,
+		{"nothing said", plain, false, false, store.Guarding{Guard: store.GuardQuery, Most: 500}},
+		{"auto", with(func(t *store.Target) { t.Guard = store.GuardAuto }), false, false, store.Guarding{Guard: store.GuardQuery, Most: 500}},
+		{"no promise", with(func(t *store.Target) { t.SingleValued = false }), false, false,
 			store.Guarding{Guard: store.GuardLookup, Why: "single_valued is false", Most: 500}},
-		{"timestamps", with(func(t *store.Target) { t.Type = store.Instant }), false,
+		{"timestamps", with(func(t *store.Target) { t.Type = store.Instant }), false, false,
 			store.Guarding{Guard: store.GuardLookup, Why: "a query shows timestamps as numbers", Most: 500}},
-		{"on the emulator", plain, true,
+		{"on the emulator", plain, true, false,
 			store.Guarding{Guard: store.GuardLookup, Why: "the emulator blocks parallel range queries in transactions", Most: 500}},
-		{"lookup", with(func(t *store.Target) { t.Guard = store.GuardLookup }), false,
+		{"with groups", plain, false, true, store.Guarding{Guard: store.GuardLookup, Why: groupsMode, Most: 25}},
+		{"lookup", with(func(t *store.Target) { t.Guard = store.GuardLookup }), false, false,
 			store.Guarding{Guard: store.GuardLookup, Why: "guard: lookup", Most: 500}},
-		{"query on the emulator", with(func(t *store.Target) { t.Guard = store.GuardQuery }), true,
+		{"query on the emulator", with(func(t *store.Target) { t.Guard = store.GuardQuery }), true, false,
 			store.Guarding{Guard: store.GuardQuery, Most: 500}},
 	} {
 		db := &DB{emulated: c.emulated}
+		db.hasGroups.Store(c.groups)
 		if got := db.Guard(c.target); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.what, got, c.want)
 		}
@@ -205,5 +215,100 @@ func TestCheckBelievesNoMissingRow(t *testing.T) {
 	}
 	if left := w.left(""); len(left) != 1 || !left["Session/s00002"] {
 		t.Errorf("left %v, outcomes %v", left, outcomes(b))
+	}
+}
+
+// withGroups has the emulator refuse what a database of the mode optimistic with
+// entity groups refuses.
+func (w *world) withGroups() {
+	w.emulated = false
+	w.faults.Add(faultrpc.Fault{Method: "RunQuery", Times: -1, Code: codes.InvalidArgument, Message: saysNeedAncestors,
+		Match: func(req any) bool { return req.(*pb.RunQueryRequest).GetReadOptions().GetTransaction() != nil }})
+	w.faults.Add(faultrpc.Fault{Method: "Lookup", Times: -1, Code: codes.InvalidArgument, Message: saysTooManyGroups,
+		Match: func(req any) bool {
+			r := req.(*pb.LookupRequest)
+			return r.GetReadOptions().GetTransaction() != nil && len(r.GetKeys()) > mostGroups
+		}})
+	w.faults.Add(faultrpc.Fault{Method: "Commit", Times: -1, Code: codes.InvalidArgument, Message: saysTooManyGroups,
+		Match: func(req any) bool {
+			r := req.(*pb.CommitRequest)
+			return r.GetTransaction() != nil && len(r.GetMutations()) > mostGroups
+		}})
+}
+
+// In such a database auto finds out, and goes on by lookup in batches of 25.
+func TestEntityGroupsByAuto(t *testing.T) {
+	w := newWorld(t, "")
+	w.put("c", names("s", 30)...)
+	w.withGroups()
+	q := query(store.GuardAuto, "a", "d")
+	q.Target.SingleValued = true
+	b := batch(q, w.page(q))
+	err := w.Dispose(t.Context(), b)
+	if !errors.Is(err, store.ErrTooLarge) || len(w.left("")) != 30 {
+		t.Fatalf("30 at once: %v, %d left", err, len(w.left("")))
+	}
+	if g := w.Guard(q.Target); g.Guard != store.GuardLookup || g.Most != 25 || g.Why != groupsMode {
+		t.Errorf("then: %+v", g)
+	}
+	before := len(w.faults.Methods())
+	if err := w.Dispose(t.Context(), b); !errors.Is(err, store.ErrTooLarge) || len(w.faults.Methods()) != before {
+		t.Errorf("once it is known: %v, called %v", err, w.faults.Methods()[before:])
+	}
+	part := &store.Batch{Query: q, Ops: b.Ops[:25]}
+	if err := w.Dispose(t.Context(), part); err != nil || len(w.left("")) != 5 {
+		t.Errorf("25 at once: %v, %d left", err, len(w.left("")))
+	}
+	dry := &store.Batch{Query: q, Ops: b.Ops, DryRun: true}
+	if err := w.Dispose(t.Context(), dry); err != nil || len(w.left("")) != 5 {
+		t.Errorf("a dry run needs no transaction: %v, %d left", err, len(w.left("")))
+	}
+}
+
+// A small batch is deleted by the very call that finds out.
+func TestEntityGroupsAreLearnedInPassing(t *testing.T) {
+	w := newWorld(t, "")
+	keys := names("s", 3)
+	w.put("c", keys...)
+	w.withGroups()
+	q := query("", "a", "d")
+	q.Target.SingleValued = true
+	b := batch(q, w.page(q))
+	w.put("x", keys[1])
+	if err := w.Dispose(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if left := w.left(""); len(left) != 1 || !left["Session/s00001"] {
+		t.Errorf("left %v", left)
+	}
+	want := []string{"RunQuery", "BeginTransaction", "RunQuery", "Rollback", "BeginTransaction", "Lookup", "Commit"}
+	if got := w.faults.Methods(); !slices.Equal(got, want) {
+		t.Errorf("called %v, want %v", got, want)
+	}
+}
+
+// An explicit guard query is refused by name, and nothing is deleted.
+func TestEntityGroupsRefuseQuery(t *testing.T) {
+	w := newWorld(t, "")
+	w.put("c", names("s", 3)...)
+	w.withGroups()
+	q := query(store.GuardQuery, "a", "d")
+	b := batch(q, w.page(q))
+	for _, when := range []string{"found out", "known"} {
+		err := w.Dispose(t.Context(), b)
+		if !errors.Is(err, store.ErrUnsupported) || store.Transient(err) ||
+			!strings.Contains(err.Error(), "optimistic with entity groups") || !strings.Contains(err.Error(), "set guard to auto") {
+			t.Errorf("%s: %v", when, err)
+		}
+		if len(w.left("")) != 3 {
+			t.Errorf("%s: %d left of 3", when, len(w.left("")))
+		}
+	}
+	if n := len(w.faults.Calls("BeginTransaction")); n != 1 {
+		t.Errorf("%d transactions, want 1: then it was known", n)
+	}
+	q.Target.Guard = store.GuardLookup // as the sweep may for one batch
+	if err := w.Dispose(t.Context(), &store.Batch{Query: q, Ops: b.Ops}); err != nil || len(w.left("")) != 0 {
+		t.Errorf("by lookup: %v, %d left", err, len(w.left("")))
 	}
 }
