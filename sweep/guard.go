@@ -151,7 +151,8 @@ func (g *guards) tell() {
 	default:
 		attrs := []any{"why", now.Why, "entities_per_transaction", now.Most}
 		if g.target.Type == store.Text && !g.target.SingleValued {
-			attrs = append(attrs, "hint", "if "+g.target.Property+" always holds one plain text, single_valued: true saves the reads")
+			attrs = append(attrs, "hint",
+				"if "+g.target.Property+" always holds one plain text, single_valued: true saves the reads")
 		}
 		g.log.Info("deletes are checked by lookup: a read for each, at three times a delete's price", attrs...)
 	}

@@ -10,13 +10,10 @@ import (
 	"testing"
 	"time"
 
-	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
-	"google.golang.org/api/option"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/datastorerpc"
 	"github.com/reaper-ttl/reaper/internal/emulator"
 	"github.com/reaper-ttl/reaper/internal/faultrpc"
 	"github.com/reaper-ttl/reaper/store"
@@ -57,8 +54,7 @@ func newGuarded(t *testing.T, guard store.Guard, shards, workers, entities int) 
 	t.Setenv("DATASTORE_EMULATOR_HOST", "")
 	e := emulator.Start(t, emulator.Datastore)
 	g := &guarded{faults: new(faultrpc.Injector), log: new(syncBuffer)}
-	o := datastore.Options{Project: e.Project(t), Endpoint: e.Host, ClientOptions: []option.ClientOption{option.WithoutAuthentication(),
-		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials()))}}
+	o := datastore.Options{Project: e.Project(t), Endpoint: e.Host, ClientOptions: datastorerpc.AsService()}
 	o.Interceptors = append(o.Interceptors, g.faults.Intercept)
 	db, err := datastore.Open(t.Context(), o)
 	if err != nil {
@@ -89,30 +85,14 @@ func newGuarded(t *testing.T, guard store.Guard, shards, workers, entities int) 
 	return g
 }
 
-// inTransaction reports whether a request is a query's, or a lookup's of several
-// entities, within a transaction.
-func inTransaction(req any) bool {
-	switch r := req.(type) {
-	case *pb.RunQueryRequest:
-		return r.GetReadOptions().GetTransaction() != nil
-	case *pb.LookupRequest:
-		return r.GetReadOptions().GetTransaction() != nil && len(r.GetKeys()) > 1
-	}
-	return false
-}
-
 // checks counts the checks by query, and the entities that were looked up.
 func (g *guarded) checks() (queries, lookups int) {
 	for _, c := range g.faults.Calls("") {
-		switch r := c.Req.(type) {
-		case *pb.RunQueryRequest:
-			if inTransaction(r) {
-				queries++
-			}
-		case *pb.LookupRequest:
-			if inTransaction(r) {
-				lookups += len(r.GetKeys())
-			}
+		if datastorerpc.IsQuery(c.Req) {
+			queries++
+		}
+		if n := datastorerpc.LookedUp(c.Req); n > 1 { // else it is a record
+			lookups += n
 		}
 	}
 	return queries, lookups
@@ -144,8 +124,6 @@ func TestQueryCostsHardlyMoreThanTheDelete(t *testing.T) {
 // twice goes on by lookup; and after three such pages the range does.
 func TestContendedQueriesGiveWayToLookups(t *testing.T) {
 	const n = 1000
-	contention := faultrpc.Fault{Method: "RunQuery", Match: inTransaction, Code: codes.Aborted,
-		Message: "too much contention on these datastore entities. please try again."}
 	for _, c := range []struct {
 		what            string
 		times           int
@@ -157,8 +135,7 @@ func TestContendedQueriesGiveWayToLookups(t *testing.T) {
 		{"all", -1, n, n, false},
 	} {
 		g := newGuarded(t, store.GuardAuto, 1, 1, n)
-		contention.Times = c.times
-		g.faults.Add(contention)
+		g.faults.Add(datastorerpc.Contended(c.times))
 		res := sweep.Run(t.Context(), g.config).Targets[0]
 		if res.Deleted != n || !res.Complete || res.Conflicts != 0 || res.Error != "" {
 			t.Errorf("%s: %+v", c.what, res)
@@ -189,8 +166,9 @@ func TestExtendedWhileContended(t *testing.T) {
 			}
 		})
 	}
-	g.faults.Add(faultrpc.Fault{Method: "RunQuery", Match: inTransaction, Hook: extend, Times: 2, Code: codes.Aborted,
-		Message: "too much contention on these datastore entities. please try again."})
+	contended := datastorerpc.Contended(2)
+	contended.Hook = extend
+	g.faults.Add(contended)
 	res := sweep.Run(t.Context(), g.config).Targets[0]
 	if left := names(t, g.db, target); len(left) != 1 || !left["e-00123"] || res.Deleted != 599 {
 		t.Errorf("left: %v; %+v", left, res)
@@ -208,21 +186,11 @@ func TestParallelQueriesOnTheEmulator(t *testing.T) {
 	}
 }
 
-// withGroups has the emulator refuse what a database of the mode optimistic with
-// entity groups refuses, in the service's words.
-func (g *guarded) withGroups() {
-	g.faults.Add(faultrpc.Fault{Method: "RunQuery", Times: -1, Match: inTransaction, Code: codes.InvalidArgument,
-		Message: "queries inside transactions must have ancestors"})
-	g.faults.Add(faultrpc.Fault{Times: -1, Code: codes.InvalidArgument,
-		Message: "operating on too many entity groups in a single transaction.", Match: func(req any) bool {
-			switch r := req.(type) {
-			case *pb.LookupRequest:
-				return r.GetReadOptions().GetTransaction() != nil && len(r.GetKeys()) > 25
-			case *pb.CommitRequest:
-				return r.GetTransaction() != nil && len(r.GetMutations()) > 25
-			}
-			return false
-		}})
+// inGroups makes the database one with entity groups.
+func (g *guarded) inGroups() {
+	for _, f := range datastorerpc.EntityGroups() {
+		g.faults.Add(f)
+	}
 }
 
 // In a database with entity groups a sweep by auto or by lookup finds out, says so,
@@ -231,7 +199,7 @@ func TestSweepWithEntityGroups(t *testing.T) {
 	const n = 620
 	for _, guard := range []store.Guard{store.GuardAuto, store.GuardLookup} {
 		g := newGuarded(t, guard, 2, 2, n)
-		g.withGroups()
+		g.inGroups()
 		res := sweep.Run(t.Context(), g.config).Targets[0]
 		if res.Deleted != n || !res.Complete || res.Error != "" || res.Refused+res.Conflicts > 0 {
 			t.Errorf("guard %s: %+v", guard, res)
@@ -263,7 +231,7 @@ func TestSweepWithEntityGroups(t *testing.T) {
 // back or counted as refused.
 func TestQueryWithEntityGroupsFails(t *testing.T) {
 	g := newGuarded(t, store.GuardQuery, 2, 2, 40)
-	g.withGroups()
+	g.inGroups()
 	res := sweep.Run(t.Context(), g.config).Targets[0]
 	if res.Complete || res.Deleted != 0 || res.Refused != 0 || len(names(t, g.db, g.config.Targets[0])) != 40 {
 		t.Errorf("%+v", res)

@@ -7,11 +7,9 @@ import (
 	"testing"
 	"time"
 
-	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
-	"google.golang.org/grpc/codes"
-
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/datastorerpc"
 	"github.com/reaper-ttl/reaper/internal/emulator"
 	"github.com/reaper-ttl/reaper/internal/faultrpc"
 	"github.com/reaper-ttl/reaper/store"
@@ -87,9 +85,9 @@ func TestLoadWithEntityGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	faults.Add(faultrpc.Fault{Method: "Commit", Times: -1, Code: codes.InvalidArgument,
-		Message: "operating on too many entity groups in a single transaction.",
-		Match:   func(req any) bool { return len(req.(*pb.CommitRequest).GetMutations()) > 25 }})
+	for _, f := range datastorerpc.EntityGroups() {
+		faults.Add(f)
+	}
 	targets, err := config.ParseTargets("reaper.yaml", strings.NewReader("targets: [{name: sessions, kind: Session}]"), config.Datastore)
 	if err != nil {
 		t.Fatal(err)

@@ -11,16 +11,10 @@ import (
 	sdk "cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/api/option"
-	"google.golang.org/grpc/codes"
 
+	"github.com/reaper-ttl/reaper/internal/datastorerpc"
 	"github.com/reaper-ttl/reaper/internal/faultrpc"
 	"github.com/reaper-ttl/reaper/store"
-)
-
-// What the service says in the mode optimistic with entity groups.
-const (
-	saysTooManyGroups = "operating on too many entity groups in a single transaction."
-	saysNeedAncestors = "queries inside transactions must have ancestors"
 )
 
 // What auto comes to, for each target and database.
@@ -222,18 +216,9 @@ func TestCheckBelievesNoMissingRow(t *testing.T) {
 // entity groups refuses.
 func (w *world) withGroups() {
 	w.emulated = false
-	w.faults.Add(faultrpc.Fault{Method: "RunQuery", Times: -1, Code: codes.InvalidArgument, Message: saysNeedAncestors,
-		Match: func(req any) bool { return req.(*pb.RunQueryRequest).GetReadOptions().GetTransaction() != nil }})
-	w.faults.Add(faultrpc.Fault{Method: "Lookup", Times: -1, Code: codes.InvalidArgument, Message: saysTooManyGroups,
-		Match: func(req any) bool {
-			r := req.(*pb.LookupRequest)
-			return r.GetReadOptions().GetTransaction() != nil && len(r.GetKeys()) > mostGroups
-		}})
-	w.faults.Add(faultrpc.Fault{Method: "Commit", Times: -1, Code: codes.InvalidArgument, Message: saysTooManyGroups,
-		Match: func(req any) bool {
-			r := req.(*pb.CommitRequest)
-			return r.GetTransaction() != nil && len(r.GetMutations()) > mostGroups
-		}})
+	for _, f := range datastorerpc.EntityGroups() {
+		w.faults.Add(f)
+	}
 }
 
 // In such a database auto finds out, and goes on by lookup in batches of 25.
