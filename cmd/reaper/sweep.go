@@ -26,7 +26,10 @@ func (a *app) sweepCommand() *cobra.Command {
 Without --apply it writes nothing at all: it counts and says what would go.
 
 Several processes may sweep at once, and one may be killed at any time: they share
-the ranges, and the next sweep goes on where the last one stopped.`,
+the ranges, and the next sweep goes on where the last one stopped.
+
+A delete applies only to an entity whose expiry still is what was read. In Datastore
+mode the log says how that is checked (guard in the targets file), and what it costs.`,
 		Example: `  reaper sweep --store datastore:my-project
   reaper sweep --store datastore:my-project --apply --max-duration 9m
   reaper sweep --store embedded:./data --apply --json`,
