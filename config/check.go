@@ -38,11 +38,11 @@ func (r *reader) check() {
 // checkGuard refuses a guard that needs a promise which is not given.
 func (r *reader) checkGuard() {
 	t := &r.target
-	if t.Guard != store.GuardLookup && r.good("guard", "single_valued") && !t.SingleValued {
+	if t.Guard == store.GuardQuery && r.good("guard", "single_valued") && !t.SingleValued {
 		r.blame("guard",
-			"%s needs single_valued: true, the promise that no entity has a list in %s: "+
-				"a scan cannot tell a list from its elements",
-			t.Guard, quote(t.Property))
+			"query needs single_valued: true, the promise that %s always holds one plain text: "+
+				"a query cannot tell a list from its elements, or a blob from a text. Else write auto or lookup",
+			quote(t.Property))
 	}
 }
 
@@ -110,10 +110,9 @@ func (r *reader) checkLayout() {
 			r.either("shard_property", "property", "property and shard_property are both %s", quote(t.Property))
 		}
 	}
-	if !t.Layout.UsesKeys() && r.driver == Datastore && r.good("guard") && t.Guard != store.GuardLookup {
-		r.blame("guard", "%s cannot serve the layout %s in Datastore mode, "+
-			"whose scans show timestamps as numbers: use lookup",
-			t.Guard, t.Layout)
+	if !t.Layout.UsesKeys() && r.driver == Datastore && r.good("guard") && t.Guard == store.GuardQuery {
+		r.blame("guard", "query cannot check the layout %s in Datastore mode, "+
+			"where queries show timestamps as numbers: write auto or lookup", t.Layout)
 	}
 }
 

@@ -40,7 +40,8 @@
 //	namespaces      [""]       Datastore: names, or ["*"] for all
 //	layout          generation generation, sharded, sharded-timestamp or timestamp
 //	property        expiry_key the indexed property; required for the two timestamp layouts
-//	single_valued   false      promise that the property is never a list: allows guard query and none
+//	single_valued   false      promise that the property is always one plain text, never a list, blob
+//	                           or map: allows guard query
 //	shard_property  shard      sharded-timestamp only
 //	shard_values               sharded-timestamp only, and required there: texts or whole
 //	                           numbers, at most 9999, each once
@@ -50,7 +51,7 @@
 //	rewind          24h        how often a range that is never sealed is read from its start; at least 1s
 //	overlap         10s        a saved cursor stays this much behind the horizon; shorter than rewind
 //	page            500        1 to 500
-//	guard           lookup     lookup, query or none; query and none need single_valued;
+//	guard           auto       auto, lookup or query; query needs single_valued and an expiry key;
 //	                           other stores than Datastore ignore it
 //	lease           30s        3s to 1h
 //	max_clock_skew  10s        100ms to 1h

@@ -18,7 +18,7 @@ func ExampleParseTargets() {
 	fmt.Println(t.Name, t.Kind, t.Layout, t.Property, t.Shards, t.Guard)
 	fmt.Println(t.Pace.Start, t.Pace.Max, t.Pace.Total)
 	// Output:
-	// sessions Session generation expiry_key 16 lookup
+	// sessions Session generation expiry_key 16 auto
 	// 500 5000 unlimited
 }
 

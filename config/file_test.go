@@ -162,7 +162,7 @@ func TestDefaults(t *testing.T) {
 		{"rewind", target.Rewind, day},
 		{"overlap", target.Overlap, 10 * time.Second},
 		{"page", target.Page, 500},
-		{"guard", target.Guard, store.GuardLookup},
+		{"guard", target.Guard, store.GuardAuto},
 		{"lease", target.Lease, 30 * time.Second},
 		{"max_clock_skew", target.MaxClockSkew, 10 * time.Second},
 		{"schedule", target.Schedule.IsZero(), true},
@@ -194,7 +194,7 @@ max_age: 1825d
 rewind: 24h
 overlap: 10s
 page: 500
-guard: lookup
+guard: auto
 lease: 30s
 max_clock_skew: 10s
 schedule: ""
@@ -355,8 +355,8 @@ func FuzzParseTargets(f *testing.F) {
 				t.Errorf("out of bounds: %+v", target)
 			case target.Pace.Start.Exceeds(target.Pace.Max), !target.Pace.Max.Unlimited && target.Pace.Max.Most <= 0:
 				t.Errorf("pace %+v", target.Pace)
-			case target.Guard != store.GuardLookup && !target.SingleValued:
-				t.Errorf("guard %s without single_valued", target.Guard)
+			case target.Guard == store.GuardQuery && (!target.SingleValued || Driver(driver) == Datastore && !target.Layout.UsesKeys()):
+				t.Errorf("guard query for %+v", target)
 			case target.AllNamespaces == (len(target.Namespaces) > 0):
 				t.Errorf("namespaces %v %q", target.AllNamespaces, target.Namespaces)
 			}

@@ -119,7 +119,7 @@ func (r *reader) value(below, path string, v *yaml.Node) {
 	case "shard_values":
 		r.shardValues(v, path)
 	case "guard":
-		choice(r, v, path, &t.Guard, store.GuardLookup, store.GuardQuery, store.GuardNone)
+		r.guard(v, path)
 	case "schedule":
 		r.schedule(v, path)
 	case "pace.gate":
@@ -281,6 +281,18 @@ func choice[T ~string](r *reader, v *yaml.Node, path string, to *T, all ...T) {
 		return
 	}
 	*to = T(s)
+}
+
+// guard reads how deletes are made conditional. Who asks for no check at all is told
+// which one is nearly free.
+func (r *reader) guard(v *yaml.Node, path string) {
+	if v.Value == "none" {
+		r.at(v, path, "none does not exist: without a check, an entity that was extended since it was read is deleted. "+
+			"Write auto, and single_valued: true if the property always holds one plain text: "+
+			"the check then costs one read for a page of entities")
+		return
+	}
+	choice(r, v, path, &r.target.Guard, store.GuardAuto, store.GuardLookup, store.GuardQuery)
 }
 
 func (r *reader) integer(v *yaml.Node, path string, to *int, lowest, highest int) {

@@ -31,7 +31,7 @@ type Target struct {
 	Namespaces    []string
 	Layout        Layout
 	Property      string
-	SingleValued  bool // the owner promises that Property is never an array
+	SingleValued  bool // the owner promises that Property is always one plain text: never a list, blob or map
 	ShardProperty string
 	ShardValues   []ShardValue // all of one type, each once
 	Shards        int          // 0 where the layout has none of its own
@@ -110,7 +110,7 @@ func newTarget() Target {
 		Rewind:       24 * time.Hour,
 		Overlap:      10 * time.Second,
 		Page:         store.MaxPage,
-		Guard:        store.GuardLookup,
+		Guard:        store.GuardAuto,
 		Lease:        30 * time.Second,
 		MaxClockSkew: 10 * time.Second,
 		Generations:  defaultGenerations,

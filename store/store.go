@@ -140,6 +140,20 @@ type Dropper interface {
 	Drop(ctx context.Context, t Target, from, to string) error
 }
 
+// A Guarder is a store with more than one way to make deletes conditional.
+type Guarder interface {
+	// Guard returns how deletes of the target are made conditional now. It sends
+	// nothing, and its answer may change as the driver learns about the database.
+	Guard(t Target) Guarding
+}
+
+// A Guarding is how the deletes of a target are made conditional.
+type Guarding struct {
+	Guard Guard  // GuardLookup or GuardQuery
+	Why   string // why it is lookup, for people
+	Most  int    // the most ops that a batch may have: up to MaxPage
+}
+
 // A Target is what a driver must know of one kind, collection or table under
 // expiry. It is immutable.
 type Target struct {
@@ -151,18 +165,19 @@ type Target struct {
 	// is scanned: a query then asks for one of its values.
 	ShardProperty string
 	Type          Type  // of a well-formed value: Text or Instant
-	Guard         Guard // Datastore: how a delete is made conditional
-	SingleValued  bool  // the owner promises that Property is never a list
+	Guard         Guard // Datastore: how a delete is made conditional; "" stands for GuardAuto
+	SingleValued  bool  // the owner promises that Property is always one plain text: never a list, blob or map
 }
 
 // A Guard is how a delete in Datastore mode is made conditional. Other stores
-// have one way of their own and ignore it.
+// have one way of their own and ignore it. There is no way to delete without a
+// check.
 type Guard string
 
 const (
-	GuardLookup Guard = "lookup" // read the page's entities in the deleting transaction
-	GuardQuery  Guard = "query"  // run the page's query in the deleting transaction
-	GuardNone   Guard = "none"   // no check: for ids that are never used again
+	GuardAuto   Guard = "auto"   // query for texts that are SingleValued, where the database can do it; else lookup
+	GuardLookup Guard = "lookup" // read the batch's entities in the deleting transaction
+	GuardQuery  Guard = "query"  // read the batch's part of the index there; needs texts that are SingleValued
 )
 
 // A Type tells values of the expiry property apart.
@@ -400,6 +415,7 @@ var (
 	ErrDenied       = errors.New("access denied")               // credentials or permissions
 	ErrNotFound     = errors.New("no such project or database") // or it is of another mode
 	ErrMissingIndex = errors.New("a query needs an index")      // composite, or exempted
+	ErrUnsupported  = errors.New("the database cannot do this") // not in the mode that it is in
 	ErrInvalid      = errors.New("the store refuses this")      // a bug, or a name against its rules
 	ErrConflict     = errors.New("changed by somebody else")    // compare-and-set, or Drop
 	ErrCorrupt      = errors.New("not an intact store of ours") // embedded: damaged, foreign or newer

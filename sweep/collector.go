@@ -27,6 +27,7 @@ type collector struct {
 	pacing *pacing
 	gate   *gatekeeper // nil if the target has none
 	limits *allowance
+	guards *guards
 	tally  *tally
 	until  time.Time // one sweep: it wants nothing that expires later, retention added; else zero
 }
@@ -41,7 +42,7 @@ func newCollector(cfg *Config, t *Target) *collector {
 		opening = x.Opening() + "/"
 	}
 	c := &collector{cfg: cfg, target: t, rules: t.Rules(), log: log, clock: clk, tally: newTally(),
-		limits: newAllowance(t, cfg.Apply, cfg.Yes)}
+		limits: newAllowance(t, cfg.Apply, cfg.Yes), guards: newGuards(cfg.Store, t, log, cfg.Now)}
 	c.keeper = &cursor.Keeper{Store: cfg.Store, Owner: opening + cfg.Owner, Opening: opening, Lease: t.Lease,
 		Now: cfg.Now, StoreNow: clk.Now, Log: log}
 	c.pacing = newPacing(t, c.keeper.Owner, clk)
@@ -59,6 +60,7 @@ func (c *collector) open(ctx context.Context) error {
 		return err
 	}
 	c.pacing.follow(c.viewer.View())
+	c.guards.tell()
 	if c.gate != nil {
 		c.gate.ask(ctx)
 	}

@@ -158,9 +158,11 @@ func (v *visit) disposeOps(t turn, rd *reading, q store.Query) error {
 		if batch == nil {
 			return nil
 		}
+		q.Target.Guard = v.c.guards.next(v.start.cursor.Key(), batch)
 		err = v.dispose(t, q, batch, rd.fromStart)
 		if err == nil {
 			tries = 0
+			v.c.guards.wentWell(v.start.cursor.Key(), q.Target.Guard)
 			v.size.wentWell(len(batch), v.c.target.Page)
 			v.failing = failing{}
 		} else if err = v.absorb(t, rd, q, batch, err, tries); err == nil {
@@ -174,7 +176,7 @@ func (v *visit) disposeOps(t turn, rd *reading, q store.Query) error {
 		if err != nil {
 			return err
 		}
-		if v.size.part > 0 && t.over() {
+		if (v.size.part > 0 || v.c.guards.most() < v.c.target.Page) && t.over() {
 			return &pause{} // the next step goes on with the parts
 		}
 	}
@@ -182,7 +184,7 @@ func (v *visit) disposeOps(t turn, rd *reading, q store.Query) error {
 
 // batchSize returns how many ops the next call may have.
 func (v *visit) batchSize(s *scratch) (n int, err error) {
-	n = v.size.next(v.c.target.Page)
+	n = min(v.size.next(v.c.target.Page), v.c.guards.most())
 	if v.carry == nil || v.claim == nil {
 		return n, nil
 	}
@@ -209,8 +211,10 @@ func (v *visit) absorb(t turn, rd *reading, q store.Query, batch []store.Op, err
 		v.slowDown(err)
 	}
 	switch {
-	case contended && (single || v.c.target.Guard == store.GuardQuery): // halves would lock the same page again
-		return v.settleEach(t, rd, q, batch)
+	case contended && v.c.guards.retries(v.start.cursor.Key(), q.Target.Guard, batch):
+		return nil
+	case contended && single:
+		return v.settleContended(t, rd, q, &batch[0])
 	case isLasting(err) && single:
 		return v.putAside(t, rd, &batch[0], err)
 	case contended, isLasting(err):
@@ -253,23 +257,14 @@ func (v *visit) slowDown(err error) {
 	}
 }
 
-// settleEach settles the entities of a batch one by one.
-func (v *visit) settleEach(t turn, rd *reading, q store.Query, batch []store.Op) error {
-	for i := range batch {
-		if batch[i].Outcome != store.Unknown {
-			continue
-		}
-		var later *pause
-		switch err := v.settle(t, rd, q, &batch[i]); {
-		case errors.As(err, &later): // the next page would take the tokens, too, and meet the same
-			if err := v.putAside(t, rd, &batch[i], store.ErrContention); err != nil {
-				return err
-			}
-		case err != nil:
-			return err
-		}
+// settleContended settles an entity that is contended alone. Without tokens for that
+// it waits aside: the next page would take the tokens, too, and meet the same.
+func (v *visit) settleContended(t turn, rd *reading, q store.Query, op *store.Op) error {
+	err := v.settle(t, rd, q, op)
+	if later := (*pause)(nil); errors.As(err, &later) {
+		return v.putAside(t, rd, op, store.ErrContention)
 	}
-	return nil
+	return err
 }
 
 // settleChanged handles the entities that had changed since the scan: those that

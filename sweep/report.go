@@ -114,8 +114,8 @@ func code(err error) string {
 		{store.ErrPushback, "pushback"}, {store.ErrUnavailable, "unavailable"}, {store.ErrDeadline, "deadline"},
 		{context.DeadlineExceeded, "deadline"}, {store.ErrContention, "contention"}, {store.ErrTooLarge, "too_large"},
 		{store.ErrDenied, "denied"}, {store.ErrNotFound, "not_found"}, {store.ErrMissingIndex, "missing_index"},
-		{store.ErrInvalid, "invalid"}, {store.ErrConflict, "conflict"}, {store.ErrCorrupt, "corrupt"},
-		{store.ErrLocked, "locked"}, {store.ErrFailed, "failed"},
+		{store.ErrUnsupported, "unsupported"}, {store.ErrInvalid, "invalid"}, {store.ErrConflict, "conflict"},
+		{store.ErrCorrupt, "corrupt"}, {store.ErrLocked, "locked"}, {store.ErrFailed, "failed"},
 	} {
 		if errors.Is(err, c.err) {
 			return c.code

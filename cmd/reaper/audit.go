@@ -34,7 +34,6 @@ func (a *app) audit(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer s.db.closeInto(&err)
-	caution(s.Config, s.targets, s.log)
 	res := sweep.Audit(cmd.Context(), s.sweep)
 	res.Store = s.Store.String()
 	if a.json {

@@ -242,23 +242,42 @@ func (l *loader) add(ctx context.Context, text []byte, number int) error {
 	return nil
 }
 
+// most returns how many entities one commit may have.
+func (l *loader) most() int {
+	if g, ok := l.store.(store.Guarder); ok {
+		return g.Guard(l.target.StoreTarget()).Most
+	}
+	return store.MaxPage
+}
+
+// put writes a part of the batch. The input may have paused for longer than a stamp is
+// good for.
+func (l *loader) put(ctx context.Context, from, to int) error {
+	for i := from; i < to; i++ {
+		if err := l.writer.write(&l.batch[i], l.expires[i]); err != nil {
+			return err
+		}
+	}
+	return l.store.Put(ctx, l.target.StoreTarget(), l.namespace, l.batch[from:to])
+}
+
 // flush writes the batch.
 func (l *loader) flush(ctx context.Context) error {
 	if len(l.batch) == 0 {
 		return nil
 	}
-	err := store.Retry(ctx, time.Minute, func() error {
-		for i := range l.batch { // the input may have paused for longer than a stamp is good for
-			if err := l.writer.write(&l.batch[i], l.expires[i]); err != nil {
-				return err
-			}
+	for from := 0; from < len(l.batch); {
+		to := min(from+l.most(), len(l.batch))
+		err := store.Retry(ctx, time.Minute, func() error { return l.put(ctx, from, to) })
+		if errors.Is(err, store.ErrTooLarge) && l.most() < to-from {
+			continue // the driver knows now how many the database takes
 		}
-		return l.store.Put(ctx, l.target.StoreTarget(), l.namespace, l.batch)
-	})
-	if err != nil {
-		return fmt.Errorf("write %d entities: %w", len(l.batch), err)
+		if err != nil {
+			return fmt.Errorf("write %d entities: %w", to-from, err)
+		}
+		l.res.Written += int64(to - from)
+		from = to
 	}
-	l.res.Written += int64(len(l.batch))
 	l.batch, l.expires = l.batch[:0], l.expires[:0]
 	clear(l.lines)
 	if l.bar != nil {

@@ -94,7 +94,6 @@ func (a *app) serve(cmd *cobra.Command, later, profile bool) (err error) {
 		return err
 	}
 	defer s.db.closeInto(&err)
-	caution(s.Config, s.targets, s.log)
 	ctx := cmd.Context()
 	var names []string
 	for _, t := range s.targets {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/metrics"
-	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -27,7 +26,10 @@ func (a *app) sweepCommand() *cobra.Command {
 Without --apply it writes nothing at all: it counts and says what would go.
 
 Several processes may sweep at once, and one may be killed at any time: they share
-the ranges, and the next sweep goes on where the last one stopped.`,
+the ranges, and the next sweep goes on where the last one stopped.
+
+A delete applies only to an entity whose expiry still is what was read. In Datastore
+mode the log says how that is checked (guard in the targets file), and what it costs.`,
 		Example: `  reaper sweep --store datastore:my-project
   reaper sweep --store datastore:my-project --apply --max-duration 9m
   reaper sweep --store embedded:./data --apply --json`,
@@ -51,7 +53,6 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete, yes bool) (err error) {
 		return err
 	}
 	defer s.db.closeInto(&err)
-	caution(s.Config, s.targets, s.log)
 	ctx := cmd.Context()
 	if !s.MaxDuration.Unlimited {
 		var cancel context.CancelFunc
@@ -81,16 +82,6 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete, yes bool) (err error) {
 		return &exit{exitIncomplete, fmt.Errorf("the sweep was stopped before its end")}
 	}
 	return nil
-}
-
-// caution warns about settings that are dangerous.
-func caution(c config.Config, targets []config.Target, log *slog.Logger) {
-	for _, t := range targets {
-		if t.Guard == store.GuardNone && c.Store.Driver == config.Datastore {
-			log.Warn("guard none: deletes go by what the scan saw; "+
-				"an entity that is changed or created anew in between is lost", "target", t.Name)
-		}
-	}
 }
 
 // push leaves what the sweep did at a Pushgateway. That it cannot is no failure of

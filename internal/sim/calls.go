@@ -61,7 +61,7 @@ func (h *handle) Dispose(ctx context.Context, b *store.Batch) error {
 				continue
 			}
 			before := *h.w.rowOrNone(at, op.Entry.Key)
-			s := h.w.db.dispose(at, op, q.Target.Guard, dry, time.Now())
+			s := h.w.db.dispose(at, op, dry, time.Now())
 			after = append(after, s)
 			h.effect(q.Target.Name, at, op.Entry.Key, before, s.outcome, op.To, dry, time.Since(sent))
 		}

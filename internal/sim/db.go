@@ -159,7 +159,7 @@ type settled struct {
 }
 
 // dispose does one op, if the entity is as it was scanned.
-func (d *db) dispose(at place, op store.Op, guard store.Guard, dry bool, now time.Time) settled {
+func (d *db) dispose(at place, op store.Op, dry bool, now time.Time) settled {
 	r := d.get(at, op.Entry.Key)
 	carry := op.To.Type != store.Missing
 	switch {
@@ -167,7 +167,7 @@ func (d *db) dispose(at place, op store.Op, guard store.Guard, dry bool, now tim
 		return settled{outcome: store.Gone}
 	case carry && r.expiry == op.To:
 		return settled{outcome: store.Carried}
-	case !d.unchanged(r, op, guard):
+	case !d.unchanged(r, op):
 		return settled{store.Changed, r.expiry, d.mode != native}
 	case carry && !dry:
 		d.carry(at, r, op.To, now)
@@ -181,12 +181,9 @@ func (d *db) dispose(at place, op store.Op, guard store.Guard, dry bool, now tim
 }
 
 // unchanged is the condition of a write.
-func (d *db) unchanged(r *row, op store.Op, guard store.Guard) bool {
-	switch {
-	case d.mode == native:
+func (d *db) unchanged(r *row, op store.Op) bool {
+	if d.mode == native {
 		return r.version == op.Entry.Ref
-	case guard == store.GuardNone && op.To.Type == store.Missing:
-		return true
 	}
 	return r.expiry == op.Entry.Value
 }

@@ -22,7 +22,7 @@
 //   - a dry run writes nothing, nothing calls the store after a sweep has returned, and
 //     nothing panics or waits for ever
 //
-// Stores are of five kinds: Datastore with each guard, native, embedded. A call travels,
+// Stores are of four kinds: Datastore with each guard, native, embedded. A call travels,
 // takes effect at an instant of its own, and its reply travels back. It may be refused,
 // stall, do its work in part, lose its reply, or take effect after its caller has given
 // up. Processes are killed, stopped, frozen for longer than a lease, or put to sleep with

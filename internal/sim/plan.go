@@ -16,7 +16,6 @@ import (
 const (
 	lookup   = "datastore, guard lookup" // a delete compares the expiry
 	query    = "datastore, guard query"  // likewise, all or nothing
-	none     = "datastore, guard none"   // a delete compares nothing
 	native   = "firestore native"        // a delete compares the version of the whole entity
 	embedded = "embedded"                // one process at a time; drops retired generations
 )
@@ -85,7 +84,7 @@ func (p *plan) has(feature string) bool { return !slices.Contains(p.without, fea
 func newPlan(seed uint64, without []string) *plan {
 	d := dice(mix(seed ^ 0x5eed)).on("plan")
 	p := &plan{seed: seed, dice: dice(mix(seed ^ 0x5eed)), without: without, rates: map[string]float64{}}
-	p.mode = pick(d.on("mode"), lookup, lookup, query, none, native, native, embedded)
+	p.mode = pick(d.on("mode"), lookup, lookup, query, query, native, native, embedded)
 	p.namespaces = pick(d.on("namespaces"), []string{""}, []string{""}, []string{""}, []string{""}, []string{"", "eu"})
 	p.targets = pick(d.on("targets"), 1, 1, 1, 1, 1, 1, 1, 1, 1, 2)
 	p.sweepers = pick(d.on("sweepers"), 1, 2, 2, 3)
@@ -166,13 +165,10 @@ func (p *plan) drawTarget(d dice) {
 		t.Property, t.Type, t.ShardProperty = "expires", store.Instant, "shard"
 		t.ShardValues = []store.Value{store.IntegerValue(7), store.IntegerValue(-1), store.IntegerValue(12)}
 	}
-	switch p.mode {
-	case query:
+	if p.mode == query {
 		t.Guard, t.SingleValued = store.GuardQuery, true
-	case none:
-		t.Guard, t.SingleValued = store.GuardNone, true
 	}
-	if t.Type == store.Instant && (p.mode == query || p.mode == none) {
+	if t.Type == store.Instant && p.mode == query {
 		p.mode, t.Guard, t.SingleValued = lookup, store.GuardLookup, false // as the program demands
 	}
 	if len(p.namespaces) > 1 && d.on("star").yes(0.3) {

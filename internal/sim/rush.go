@@ -301,7 +301,7 @@ func (r *rush) put(target string, s spot, name string, due time.Time) bool {
 		}
 		e.expiry = store.TextValue(k.String())
 	}
-	return w.commit("rush", place{w.plan.kind(target), s.namespace}, e, true, row{}) == nil
+	return w.commit("rush", place{w.plan.kind(target), s.namespace}, e, true) == nil
 }
 
 // drop writes an entity to a range at rest, perhaps a little late, and sees that it goes.

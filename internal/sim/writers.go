@@ -20,7 +20,6 @@ type writer struct {
 	clock    *clock
 	handle   *handle // of its follower
 	follower *generation.Follower
-	fresh    int  // names that it has made up
 	edge     bool // its next write is to be as late as can be
 }
 
@@ -133,35 +132,31 @@ func (wr *writer) write(d dice) {
 	w.mu.Lock()
 	old := *w.rowOrNone(at, keyOf(name))
 	w.mu.Unlock()
-	if w.plan.mode == none && !w.mayTouch(old) {
-		wr.fresh++
-		name, old = fmt.Sprintf("n%d-%d", wr.number, wr.fresh), *nobody
-	}
 	r := row{key: keyOf(name), data: fmt.Sprintf("%s %d", wr.kind, d.below(1e9)), shard: wr.shardValue(name)}
 	if old.key != "" && w.plan.has("remove") && d.on("remove").yes(0.12) {
 		w.remove(at, wr.kind, old)
 		return
 	}
-	if old.key != "" && (!w.plan.has("extend") || w.plan.mode != none && d.on("leave").yes(0.2)) {
+	if old.key != "" && (!w.plan.has("extend") || d.on("leave").yes(0.2)) {
 		return
 	}
 	if wr.kind == "junk" {
 		r.expiry, r.element = wr.junk(d)
-		_ = w.commit(wr.kind, at, r, false, old) // what is refused is not there
+		_ = w.commit(wr.kind, at, r, false) // what is refused is not there
 		return
 	}
 	if d.on("never").yes(0.04) {
-		_ = w.commit(wr.kind, at, r, true, old) // it is in no index
+		_ = w.commit(wr.kind, at, r, true) // it is in no index
 		return
 	}
 	if wr.kind == "breaker" && wr.putBack(d) {
 		return
 	}
-	wr.writeStamped(d, at, name, r, old)
+	wr.writeStamped(d, at, name, r)
 }
 
 // writeStamped writes an entity with the expiry that it is to have, at once or late.
-func (wr *writer) writeStamped(d dice, at place, name string, r, old row) {
+func (wr *writer) writeStamped(d dice, at place, name string, r row) {
 	w := wr.w
 	expires := wr.clock.now().Round(0).Add(wr.ttl(d)).UTC()
 	if d.on("round").yes(0.3) {
@@ -170,11 +165,11 @@ func (wr *writer) writeStamped(d dice, at place, name string, r, old row) {
 	r.expiry = wr.stamp(name, expires)
 	delay, withinBounds := wr.delay(d)
 	later := func() {
-		if err := w.commit(wr.kind, at, r, withinBounds, old); err != nil { // it is late, and its generation has retired
+		if err := w.commit(wr.kind, at, r, withinBounds); err != nil { // it is late, and its generation has retired
 			k, err := generation.Stamper{Shards: max(1, w.plan.target.Shards)}.Name(name, expires)
 			if err == nil {
 				r.expiry = store.TextValue(k.String())
-				_ = w.commit(wr.kind, at, r, true, old)
+				_ = w.commit(wr.kind, at, r, true)
 			}
 		}
 	}
@@ -299,11 +294,11 @@ func (wr *writer) putBack(d dice) bool {
 		old = w.deposit[d.on("which").below(n)]
 	}
 	w.mu.Unlock()
-	if n == 0 || w.plan.mode == none || d.on("put back").yes(0.5) {
+	if n == 0 || d.on("put back").yes(0.5) {
 		return false
 	}
-	_ = w.commit("breaker", old.at, old.r, false, row{}) // what is refused stays away
-	if d.on("all").yes(0.1) {                            // a backup is restored
+	_ = w.commit("breaker", old.at, old.r, false) // what is refused stays away
+	if d.on("all").yes(0.1) {                     // a backup is restored
 		w.mu.Lock()
 		backup := slices.Clone(w.deposit[:min(n, 20)])
 		w.mu.Unlock()
@@ -312,36 +307,17 @@ func (wr *writer) putBack(d dice) bool {
 	return true
 }
 
-// putAllBack writes old copies of entities. Where nobody touches an id again, nobody does.
+// putAllBack writes old copies of entities.
 func (w *world) putAllBack(backup []deposit) {
 	for _, old := range backup {
-		if w.plan.mode != none {
-			_ = w.commit("breaker", old.at, old.r, false, row{}) // what is refused stays away
-		}
+		_ = w.commit("breaker", old.at, old.r, false) // what is refused stays away
 	}
 }
 
-// mayTouch reports whether an application that never touches an id again after it
-// expired may write an entity.
-func (w *world) mayTouch(r row) bool {
-	if r.key == "" {
-		return false // nobody knows whether the name was used before
-	}
-	k, ok := parse(r.expiry.Text)
-	return r.expiry.Type == store.Text && ok && time.Until(k.expires) > time.Minute
-}
-
-// commit writes an entity. Old is what the writer believes is there, for writers that
-// may touch nothing else.
-func (w *world) commit(kind string, at place, r row, withinBounds bool, old row) error {
+// commit writes an entity.
+func (w *world) commit(kind string, at place, r row, withinBounds bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.plan.mode == none {
-		now := *w.rowOrNone(at, r.key)
-		if old.key != "" && (now.key == "" || !w.mayTouch(now)) || old.key == "" && now.key != "" {
-			return nil
-		}
-	}
 	err := w.db.put(at, r, time.Now())
 	w.note(kind, "Put", at.namespace+" "+r.key+" "+show(r.expiry), "", err)
 	if err != nil && withinBounds {
@@ -375,6 +351,6 @@ func (w *world) backlog() {
 		name := fmt.Sprintf("b%03d", i)
 		expires := w.began.Add(-time.Hour)
 		r := row{key: keyOf(name), expiry: wr.stamp(name, expires), shard: wr.shardValue(name)}
-		_ = w.commit("backlog", place{w.plan.kind(wr.target), ""}, r, true, *nobody)
+		_ = w.commit("backlog", place{w.plan.kind(wr.target), ""}, r, true)
 	}
 }

@@ -53,7 +53,7 @@ func (w *world) entityProto(key *sdk.Key) map[string]*pb.Value {
 // A carry changes one property of an entity with every type of property, and
 // nothing else: neither values nor which of them are indexed (S2).
 func TestCarryKeepsEveryType(t *testing.T) {
-	for _, guard := range []store.Guard{store.GuardLookup, store.GuardQuery, store.GuardNone} {
+	for _, guard := range []store.Guard{store.GuardLookup, store.GuardQuery, store.GuardAuto} {
 		w := newWorld(t, "")
 		ps := append(everyType(), sdk.Property{Name: property, Value: "c"})
 		if _, err := w.app.Put(t.Context(), name("all"), &ps); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	sdk "cloud.google.com/go/datastore"
 
@@ -20,6 +21,10 @@ type DB struct {
 	client   *sdk.Client
 	project  string
 	endpoint string
+	emulated bool
+	// hasGroups says that the database was found to be in the mode optimistic with
+	// entity groups.
+	hasGroups atomic.Bool
 }
 
 // The powers that DB has beside those of every store.
@@ -30,6 +35,7 @@ var (
 	_ store.Writer     = (*DB)(nil)
 	_ store.Dumper     = (*DB)(nil)
 	_ store.Keyer      = (*DB)(nil)
+	_ store.Guarder    = (*DB)(nil)
 )
 
 const defaultDatabase = "(default)"
@@ -48,7 +54,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	db.endpoint = endpoint
+	db.endpoint, db.emulated = endpoint, service.IsEmulated(o)
 	client, err := sdk.NewClientWithDatabase(ctx, o.Project, database, opts...)
 	if err != nil {
 		if ctx.Err() != nil {

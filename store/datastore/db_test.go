@@ -23,7 +23,7 @@ const (
 )
 
 func target(g store.Guard) store.Target {
-	return store.Target{Name: "sessions", Kind: kind, Property: property, Type: store.Text, Guard: g, SingleValued: g != store.GuardLookup}
+	return store.Target{Name: "sessions", Kind: kind, Property: property, Type: store.Text, Guard: g, SingleValued: g == store.GuardQuery}
 }
 
 func query(g store.Guard, lo, hi string) store.Query {

@@ -1,11 +1,9 @@
 package datastore
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	sdk "cloud.google.com/go/datastore"
 
@@ -14,15 +12,8 @@ import (
 
 // Dispose implements [store.Store], by the target's guard, which is lookup for
 // a batch that carries. All writes of a batch are one commit, so that they happen
-// together or not at all; only under guard none, keys that the client confuses
-// go in a second one.
+// together or not at all.
 func (d *DB) Dispose(ctx context.Context, b *store.Batch) error {
-	t := b.Query.Target
-	guard := cmp.Or(t.Guard, store.GuardLookup)
-	if slices.ContainsFunc(b.Ops, func(op store.Op) bool { return op.To.Type != store.Missing }) {
-		guard = store.GuardLookup
-	}
-	op := fmt.Sprintf("dispose of %d of %s by guard %s", len(b.Ops), where(t, b.Query.Namespace), guard)
 	b.SteppedOver = store.UnknownSteps
 	for i := range b.Ops {
 		b.Ops[i].Outcome, b.Ops[i].Now, b.Ops[i].Known = store.Unknown, store.Value{}, false
@@ -30,28 +21,44 @@ func (d *DB) Dispose(ctx context.Context, b *store.Batch) error {
 	if len(b.Ops) == 0 {
 		return nil
 	}
-	if len(b.Ops) > store.MaxPage {
-		return fmt.Errorf("%s: %w: more than %d", op, store.ErrTooLarge, store.MaxPage)
+	guard, err := d.guardOf(b)
+	if err != nil {
+		return d.failDispose(ctx, b, b.Query.Target.Guard, err)
+	}
+	if err = d.dispose(ctx, b, guard); err != nil {
+		err = d.failDispose(ctx, b, guard, err)
+	}
+	isAuto := b.Query.Target.Guard != store.GuardQuery
+	if guard == store.GuardQuery && isAuto && errors.Is(err, store.ErrUnsupported) {
+		// The query was refused, so nothing was written, and auto is lookup from now on.
+		if err = d.dispose(ctx, b, store.GuardLookup); err != nil {
+			err = d.failDispose(ctx, b, store.GuardLookup, err)
+		}
+	}
+	return err
+}
+
+func (d *DB) failDispose(ctx context.Context, b *store.Batch, guard store.Guard, err error) error {
+	return d.fail(ctx, fmt.Sprintf("dispose of %d of %s by guard %s", len(b.Ops),
+		where(b.Query.Target, b.Query.Namespace), guard), err)
+}
+
+// dispose is Dispose by one guard.
+func (d *DB) dispose(ctx context.Context, b *store.Batch, guard store.Guard) error {
+	if most := d.most(); len(b.Ops) > store.MaxPage || len(b.Ops) > most && !b.DryRun {
+		return fmt.Errorf("%w: more than %d", store.ErrTooLarge, most)
 	}
 	s, err := newSet(b, guard)
 	if err != nil {
-		return fmt.Errorf("%s: %w", op, err)
+		return err
 	}
-	switch {
-	case guard == store.GuardNone:
-		err = d.deleteBlindly(ctx, s)
-	case guard != store.GuardLookup && guard != store.GuardQuery:
-		return fmt.Errorf("%s: %w: there is no such guard", op, store.ErrInvalid)
-	case b.DryRun:
-		if err = d.check(ctx, nil, s); err == nil {
-			s.done()
-		}
-	default:
-		err = d.writeChecked(ctx, s)
+	if !b.DryRun {
+		return d.writeChecked(ctx, s)
 	}
-	if err != nil {
-		return d.fail(ctx, op, err)
+	if err := d.check(ctx, nil, s); err != nil {
+		return err
 	}
+	s.done()
 	return nil
 }
 
@@ -61,16 +68,17 @@ type set struct {
 	batch  *store.Batch
 	guard  store.Guard
 	keys   []*sdk.Key
-	ops    [][]*store.Op // for each key
-	doomed []int         // the keys that are to be deleted or carried
+	ops    [][]*store.Op  // for each key
+	at     map[string]int // for each entry's text of a key its place in keys
+	doomed []int          // the keys that are to be deleted or carried
 }
 
 func newSet(b *store.Batch, guard store.Guard) (*set, error) {
-	s := &set{batch: b, guard: guard, keys: make([]*sdk.Key, 0, len(b.Ops)), ops: make([][]*store.Op, 0, len(b.Ops))}
-	at := make(map[string]int, len(b.Ops))
+	s := &set{batch: b, guard: guard, keys: make([]*sdk.Key, 0, len(b.Ops)), ops: make([][]*store.Op, 0, len(b.Ops)),
+		at: make(map[string]int, len(b.Ops))}
 	for i := range b.Ops {
 		op := &b.Ops[i]
-		if n, ok := at[op.Entry.Key]; ok {
+		if n, ok := s.at[op.Entry.Key]; ok {
 			s.ops[n] = append(s.ops[n], op)
 			continue
 		}
@@ -78,7 +86,7 @@ func newSet(b *store.Batch, guard store.Guard) (*set, error) {
 		if err != nil {
 			return nil, err
 		}
-		at[op.Entry.Key] = len(s.keys)
+		s.at[op.Entry.Key] = len(s.keys)
 		s.keys, s.ops = append(s.keys, key), append(s.ops, []*store.Op{op})
 	}
 	return s, nil
@@ -124,33 +132,6 @@ func (s *set) decide(k int, found bool, now store.Value) {
 			}
 		}
 	}
-}
-
-// deleteBlindly is guard none. An entity that the scan showed twice holds a
-// list, and even here nobody deletes for one of its elements.
-func (d *DB) deleteBlindly(ctx context.Context, s *set) error {
-	for k, ops := range s.ops {
-		if len(ops) > 1 {
-			s.decide(k, true, store.Value{Type: store.List})
-		} else {
-			s.doomed = append(s.doomed, k)
-		}
-	}
-	if s.batch.DryRun {
-		s.set(s.doomed, store.Deleted)
-		return nil
-	}
-	keys := pick(s.keys, s.doomed)
-	for _, g := range groups(keys) {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := d.client.DeleteMulti(ctx, pick(keys, g)); err != nil {
-			return err
-		}
-		s.set(pick(s.doomed, g), store.Deleted)
-	}
-	return nil
 }
 
 // writeChecked looks at the entities and deletes or carries what is unchanged,
@@ -226,7 +207,7 @@ func (d *DB) check(ctx context.Context, tx *sdk.Transaction, s *set) error {
 	shown := map[string]store.Value{}
 	if s.guard == store.GuardQuery {
 		var err error
-		if shown, err = d.shown(ctx, tx, s.batch.Query); err != nil {
+		if shown, err = d.shown(ctx, tx, s); err != nil {
 			return err
 		}
 	}
@@ -254,19 +235,21 @@ func (d *DB) check(ctx context.Context, tx *sdk.Transaction, s *set) error {
 	return nil
 }
 
-// shown runs a page's query again and returns what it shows of each entity;
-// one that appears twice, and so holds a list, shows nothing.
-func (d *DB) shown(ctx context.Context, tx *sdk.Transaction, q store.Query) (map[string]store.Value, error) {
-	var page store.Page
-	if err := d.scan(ctx, tx, q, &page); err != nil {
-		return nil, err
-	}
-	out := make(map[string]store.Value, len(page.Entries))
-	for _, e := range page.Entries {
-		if _, twice := out[e.Key]; twice {
-			out[e.Key] = store.Value{Type: store.List}
-		} else {
-			out[e.Key] = e.Value
+// shown asks for the batch's own part of the index and returns what that shows of
+// each entity; one that appears twice, and so holds a list, shows nothing.
+func (d *DB) shown(ctx context.Context, tx *sdk.Transaction, s *set) (map[string]store.Value, error) {
+	out := make(map[string]store.Value, len(s.keys))
+	for _, part := range s.own() {
+		var page store.Page
+		if _, err := d.read(ctx, tx, &part, store.MaxPage, &page); err != nil {
+			return nil, err
+		}
+		for _, e := range page.Entries {
+			if _, twice := out[e.Key]; twice {
+				out[e.Key] = store.Value{Type: store.List}
+			} else {
+				out[e.Key] = e.Value
+			}
 		}
 	}
 	return out, nil

@@ -85,39 +85,6 @@ func TestDisposeLeavesWhatChanged(t *testing.T) {
 	}
 }
 
-func TestDisposeByGuardNone(t *testing.T) {
-	w := newWorld(t, "")
-	keys := names("s", 3)
-	w.put("c", keys...)
-	w.put([]any{"b", "c"}, name("list"))
-	q := query(store.GuardNone, "a", "d")
-	b := batch(q, w.page(q))
-	b.DryRun = true
-	if err := w.Dispose(t.Context(), b); err != nil || len(w.left("")) != 4 {
-		t.Fatalf("dry run: %v, %d left of 4", err, len(w.left("")))
-	}
-	b.DryRun = false
-	w.faults.Reset()
-	if err := w.Dispose(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
-	if got := w.faults.Methods(); !slices.Equal(got, []string{"Commit"}) {
-		t.Errorf("called %v, want one commit", got)
-	}
-	for _, op := range b.Ops {
-		want := store.Deleted
-		if op.Entry.Key == "Session/list" { // was shown twice
-			want = store.Changed
-		}
-		if op.Outcome != want {
-			t.Errorf("%s: outcome %d, want %d", op.Entry.Key, op.Outcome, want)
-		}
-	}
-	if left := w.left(""); len(left) != 1 || !left["Session/list"] {
-		t.Errorf("left: %v, want the list", left)
-	}
-}
-
 // TestDisposeTellsNamesFromNumbers has pairs of keys in one page which the
 // client takes for the same; one of each pair is extended after the scan.
 func TestDisposeTellsNamesFromNumbers(t *testing.T) {
@@ -150,13 +117,6 @@ func TestDisposeTellsNamesFromNumbers(t *testing.T) {
 				}
 			}
 		}
-	}
-	w := newWorld(t, "")
-	w.put("c", name("7"), sdk.IDKey(kind, 7, nil))
-	q := query(store.GuardNone, "a", "d")
-	b := batch(q, w.page(q))
-	if err := w.Dispose(t.Context(), b); err != nil || len(w.left("")) != 0 {
-		t.Errorf("guard none: %v, left %v, outcomes %v", err, w.left(""), outcomes(b))
 	}
 }
 
@@ -221,7 +181,7 @@ func TestDisposeLosesToAWriter(t *testing.T) {
 
 // TestDisposeLostReply: the commit happened, but nobody heard of it.
 func TestDisposeLostReply(t *testing.T) {
-	for _, g := range append(checkedGuards, store.GuardNone) {
+	for _, g := range checkedGuards {
 		w := newWorld(t, "")
 		w.put("c", names("s", 3)...)
 		q := query(g, "a", "d")
@@ -241,13 +201,9 @@ func TestDisposeLostReply(t *testing.T) {
 		if err := w.Dispose(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
-		want := store.Gone
-		if g == store.GuardNone {
-			want = store.Deleted // a blind delete cannot tell
-		}
 		for k, o := range outcomes(b) {
-			if o != want {
-				t.Errorf("guard %s: outcome of %s in the repeat is %d, want %d", g, k, o, want)
+			if o != store.Gone {
+				t.Errorf("guard %s: outcome of %s in the repeat is %d, want Gone", g, k, o)
 			}
 		}
 	}
@@ -256,7 +212,7 @@ func TestDisposeLostReply(t *testing.T) {
 func TestDisposeOfNothingCallsNobody(t *testing.T) {
 	w := newWorld(t, "")
 	w.put("c", names("s", 2)...)
-	for _, g := range append(checkedGuards, store.GuardNone) {
+	for _, g := range checkedGuards {
 		q := query(g, "a", "d")
 		w.faults.Reset()
 		if err := w.Dispose(t.Context(), &store.Batch{Query: q}); err != nil || len(w.faults.Methods()) != 0 {

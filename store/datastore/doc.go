@@ -5,19 +5,21 @@
 // is what the scan saw. The public client has no conditional delete, so a
 // target's guard says how that is achieved, and at what price:
 //
-//	lookup  Reads the page's entities, of which only the expiry property is
+//	auto    The default: query for a text property that the target promises to be
+//	        single valued, where the database can do it, else lookup. [DB.Guard]
+//	        says which, and why.
+//	lookup  Reads the batch's entities, of which only the expiry property is
 //	        transferred, in the transaction that deletes them. One read per
 //	        entity; transactions on different entities do not hinder each
 //	        other. It sees the stored value, so a list, a blob or an integer
 //	        that the index shows like a text or a timestamp is told apart.
-//	query   Runs the page's projection query again in the deleting transaction.
-//	        About one read per page, but the service locks the stretch of the
-//	        index that was read: writers of new entries there wait or make the
-//	        transaction fail with ErrContention. Google's emulator refuses a
-//	        second one at once. It sees what the index shows: the property must
-//	        never be a list or a blob.
-//	none    Deletes without a look. No reads at all, and the promise then holds
-//	        only as of the scan: for ids that are never used again.
+//	query   Reads the batch's own part of the index in the deleting transaction,
+//	        from its first entry to its last. About one read per batch, but the
+//	        service locks what was read: writers of entries just there wait or
+//	        make the transaction fail with ErrContention. Google's emulator
+//	        refuses a second one at once. It sees what the index shows: the
+//	        property must always be one plain text, never a list, a blob or a
+//	        map.
 //
 // # Indexes
 //
@@ -54,12 +56,19 @@
 // In billed units: a scan is one read, or two where it resumes after an entry
 // (first the rest at the same value, then what is later). A dispose with lookup
 // is one read for each entity and one delete for each that goes; with query one
-// read, and one more for each entity that the index no longer shows. Count is a
+// read (two or three where several of its entities have one value, and others
+// another), and one more for each entity that the index no longer shows. Count is a
 // read for every 1,000 entries that it counts up to its bound, and at least one
 // for each of the up to three queries that it takes. Load is a read for each
 // record; Dump is a read, and Put a write, for each entity.
 //
 // # Databases and emulators
+//
+// In a database of the concurrency mode optimistic with entity groups, which some
+// have that were upgraded from Cloud Datastore, a transaction takes 25 groups and
+// no queries without an ancestor. The driver learns that from the service's
+// refusal and remembers it: auto is lookup then, a batch of more than 25 is
+// ErrTooLarge, and an explicit guard query is ErrUnsupported.
 //
 // The default database is called "(default)" by the command line and the
 // console, and "" by the Datastore API; both are understood here. Where

@@ -21,8 +21,8 @@ func (d *DB) Put(ctx context.Context, t store.Target, namespace string, entities
 	if len(entities) == 0 {
 		return nil
 	}
-	if len(entities) > store.MaxPage {
-		return fmt.Errorf("%s: %w: more than %d", op, store.ErrTooLarge, store.MaxPage)
+	if most := d.most(); len(entities) > most {
+		return fmt.Errorf("%s: %w: more than %d", op, store.ErrTooLarge, most)
 	}
 	keys := make([]*sdk.Key, len(entities))
 	lists := make([]sdk.PropertyList, len(entities))

@@ -308,8 +308,8 @@ func TestBilling(t *testing.T) {
 	bill("holds", store.Operations{Reads: 1}, func(ctx context.Context) error { _, err := w.Holds(ctx, target(""), ""); return err })
 	for g, want := range map[store.Guard]store.Operations{
 		store.GuardLookup: {Reads: 10, Deletes: 9},
-		store.GuardQuery:  {Reads: 2, Deletes: 9}, // the query, and a look at the one that changed
-		store.GuardNone:   {Deletes: 10},
+		store.GuardQuery:  {Reads: 2, Deletes: 9},  // the query, and a look at the one that changed
+		store.GuardAuto:   {Reads: 10, Deletes: 9}, // lookup, since it is an emulator
 	} {
 		q := query(g, "a", "d")
 		q.Limit = 10

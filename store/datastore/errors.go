@@ -1,6 +1,7 @@
 package datastore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,9 +45,11 @@ func (d *DB) fail(ctx context.Context, op string, err error) error {
 		}
 		return fmt.Errorf("%s: %w: %w", op, kind, err)
 	}
-	kind := google.Sentinel(rpc.status)
+	kind := cmp.Or(d.learnMode(rpc.status), google.Sentinel(rpc.status))
 	hint := ""
 	switch {
+	case errors.Is(kind, store.ErrUnsupported):
+		hint = "; " + groupsMode + ": " + groupsAdvice
 	case errors.Is(kind, store.ErrNotFound):
 		hint = "; check the project's id, the database's name and that it is in Datastore mode"
 	case errors.Is(kind, store.ErrMissingIndex):
@@ -66,5 +69,12 @@ func (d *DB) fail(ctx context.Context, op string, err error) error {
 
 // mapped reports whether this package itself found what is wrong.
 func mapped(err error) bool {
-	return errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrCorrupt)
+	for _, own := range []error{
+		store.ErrInvalid, store.ErrConflict, store.ErrCorrupt, store.ErrTooLarge, store.ErrUnsupported,
+	} {
+		if errors.Is(err, own) {
+			return true
+		}
+	}
+	return false
 }

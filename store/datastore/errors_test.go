@@ -8,6 +8,7 @@ import (
 	"time"
 
 	sdk "cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -19,7 +20,7 @@ import (
 // client: each must come out as one sentinel, after exactly one call.
 func TestErrorTable(t *testing.T) {
 	sentinels := []error{store.ErrPushback, store.ErrUnavailable, store.ErrDeadline, store.ErrContention, store.ErrTooLarge,
-		store.ErrDenied, store.ErrNotFound, store.ErrMissingIndex, store.ErrInvalid, store.ErrConflict, store.ErrCorrupt, store.ErrFailed}
+		store.ErrDenied, store.ErrNotFound, store.ErrMissingIndex, store.ErrUnsupported, store.ErrInvalid, store.ErrConflict, store.ErrCorrupt, store.ErrFailed}
 	for _, c := range []struct {
 		code    codes.Code
 		message string
@@ -43,6 +44,10 @@ func TestErrorTable(t *testing.T) {
 		{codes.InvalidArgument, "datastore transaction or write too big.", store.ErrTooLarge},
 		{codes.InvalidArgument, "Request payload size exceeds the limit: 10485760 bytes.", store.ErrTooLarge},
 		{codes.InvalidArgument, "cannot write more than 500 entities in a single call", store.ErrTooLarge},
+		{codes.InvalidArgument, "operating on too many entity groups in a single transaction.", store.ErrTooLarge},
+		{codes.InvalidArgument, "queries inside transactions must have ancestors", store.ErrUnsupported},
+		{codes.InvalidArgument, "Only ancestor queries are allowed inside transactions.", store.ErrUnsupported},
+		{codes.Unavailable, "Only ancestor queries are allowed inside transactions.", store.ErrUnavailable}, // not what it says
 		{codes.InvalidArgument, "Cannot use projection on a property with an equality filter.", store.ErrInvalid},
 		{codes.Unimplemented, "unknown method", store.ErrInvalid},
 		{codes.OutOfRange, "?", store.ErrInvalid},
@@ -61,13 +66,17 @@ func TestErrorTable(t *testing.T) {
 			},
 			"Lookup": func() error { _, err := db.Load(t.Context(), store.TargetRecord, "sessions"); return err },
 			"Commit": func() error {
-				return db.Dispose(t.Context(), &store.Batch{Query: query(store.GuardNone, "a", "z"), Ops: []store.Op{{Entry: store.Entry{Key: "Session/a"}}}})
+				return db.Dispose(t.Context(), &store.Batch{Query: query(store.GuardLookup, "a", "z"),
+					Ops: []store.Op{{Entry: store.Entry{Key: "Session/a", Value: store.TextValue("c")}}}})
 			},
 			"RunAggregationQuery": func() error { _, err := db.Count(t.Context(), target(""), "", store.Span{}, 0); return err },
 		}
 		for method, do := range calls {
 			faults.Reset()
 			faults.Add(faultrpc.Fault{Method: method, Code: c.code, Message: c.message, Times: -1})
+			if method == "Commit" { // the calls before it go well
+				answer(&faults)
+			}
 			err := do()
 			for _, s := range sentinels {
 				if errors.Is(err, s) != (s == c.want) {
@@ -87,6 +96,23 @@ func TestErrorTable(t *testing.T) {
 			}
 		}
 	}
+}
+
+// answer answers the calls of a transaction that come before its commit, as if
+// there were an entity that expires at c.
+func answer(faults *faultrpc.Injector) {
+	instead := func(method string, reply func(req, reply any)) {
+		faults.Add(faultrpc.Fault{Method: method, Times: -1, Instead: true,
+			Hook: func(_ context.Context, req, to any) { reply(req, to) }})
+	}
+	instead("BeginTransaction", func(_, reply any) { reply.(*pb.BeginTransactionResponse).Transaction = []byte("tx") })
+	instead("Rollback", func(_, _ any) {})
+	instead("Lookup", func(req, reply any) {
+		for _, key := range req.(*pb.LookupRequest).GetKeys() {
+			reply.(*pb.LookupResponse).Found = append(reply.(*pb.LookupResponse).Found, &pb.EntityResult{Entity: &pb.Entity{
+				Key: key, Properties: map[string]*pb.Value{property: {ValueType: &pb.Value_StringValue{StringValue: "c"}}}}})
+		}
+	})
 }
 
 func TestUnreachable(t *testing.T) {

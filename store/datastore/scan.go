@@ -33,6 +33,7 @@ type place struct {
 	query  store.Query // without After, Next and Limit: what the place belongs to
 	from   store.Value
 	key    *sdk.Key    // in the first phase: after this key at from
+	last   *sdk.Key    // of a check: from key on, and up to this one
 	beyond bool        // in the second phase: later than from, else from it on
 	cursor *sdk.Cursor // where the phase goes on
 }
@@ -178,7 +179,12 @@ func (p *place) build(limit int) (*sdk.Query, error) {
 		query = query.FilterField(quote(name), "=", shard)
 	}
 	if p.key != nil {
-		query = query.KeysOnly().FilterField(property, "=", from).FilterField("__key__", ">", p.key).Order("__key__")
+		query = query.KeysOnly().FilterField(property, "=", from).Order("__key__")
+		if p.last == nil {
+			query = query.FilterField("__key__", ">", p.key)
+		} else {
+			query = query.FilterField("__key__", ">=", p.key).FilterField("__key__", "<=", p.last)
+		}
 	} else {
 		to, err := operand(p.query.Hi)
 		if err != nil {

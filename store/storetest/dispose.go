@@ -10,30 +10,22 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// guarded excludes stores that delete without a look.
-func guarded(c Caps) string {
-	if c.Guard == store.GuardNone {
-		return "without a guard, what changed since the scan is deleted"
-	}
-	return ""
-}
-
 var disposeCases = []testCase{
 	{name: "DisposeDeletesWhatIsUnchanged", run: disposeDeletes},
-	{name: "DisposeKeepsWhatWasPushedOut", needs: guarded, run: keepsChanged},
-	{name: "DisposeKeepsWhatWasPulledIn", needs: guarded, run: keepsPulledIn},
-	{name: "DisposeKeepsWhatWasRecreated", needs: guarded, run: keepsRecreated},
+	{name: "DisposeKeepsWhatWasPushedOut", run: keepsChanged},
+	{name: "DisposeKeepsWhatWasPulledIn", run: keepsPulledIn},
+	{name: "DisposeKeepsWhatWasRecreated", run: keepsRecreated},
 	{name: "DisposeIsTrueAboutSameExpiry", run: sameExpiry},
 	{name: "DisposeFindsGone", run: findsGone},
-	{name: "DisposeKeepsMalformed", needs: guarded, run: keepsMalformed},
+	{name: "DisposeKeepsMalformed", run: keepsMalformed},
 	{name: "DisposeKeepsLists", needs: func(c Caps) string {
 		if !c.KeepsLists {
 			return "the guard does not tell an element of a list from a plain value"
 		}
 		return ""
 	}, run: keepsLists},
-	{name: "DisposeKeepsWhatBecameAList", needs: guarded, run: keepsNewList},
-	{name: "DisposeOfAMixedBatch", needs: guarded, run: mixedBatch},
+	{name: "DisposeKeepsWhatBecameAList", run: keepsNewList},
+	{name: "DisposeOfAMixedBatch", run: mixedBatch},
 	{name: "DisposeRepeatedIsHarmless", run: repeated},
 	{name: "DisposeOfNothing", run: nothing},
 	{name: "DryRunWritesNothing", run: dryRun},
@@ -232,9 +224,7 @@ func dryRun(w *world) {
 	b.DryRun = true
 	meter := new(store.Meter)
 	w.retry("dispose", func() error { return w.store.Dispose(store.WithMeter(w.ctx, meter), b) })
-	if w.caps.Guard != store.GuardNone {
-		w.same("outcomes", outcomes(b.Ops), []string{"deleted", "deleted", "deleted", "changed", "deleted"})
-	}
+	w.same("outcomes", outcomes(b.Ops), []string{"deleted", "deleted", "deleted", "changed", "deleted"})
 	if o := meter.Operations(); o.Deletes != 0 || o.Writes != 0 {
 		w.Errorf("a dry run billed %+v", o)
 	}

@@ -287,7 +287,7 @@ func listShows(w *world) {
 }
 
 func instants(w *world) {
-	w.target.Type, w.target.Property = store.Instant, "expires"
+	w.instants()
 	at := func(d time.Duration) store.Value { return store.Value{Type: store.Instant, Time: noon.Add(d)} }
 	var put []store.Entity
 	for i, d := range []time.Duration{-time.Hour, -time.Microsecond, 0, time.Microsecond, time.Hour} {

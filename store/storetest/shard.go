@@ -18,7 +18,8 @@ var shardCases = []testCase{
 
 // sharded makes the world's target one with a shard property and a timestamp.
 func (w *world) sharded() {
-	w.target.Type, w.target.Property, w.target.ShardProperty = store.Instant, "expires", "shard"
+	w.instants()
+	w.target.ShardProperty = "shard"
 }
 
 // at is the instant i seconds after noon.
@@ -116,9 +117,6 @@ func shardsDispose(w *world) {
 	w.put(inShard("b", text("x"), at(50)))
 	b := w.batch(q, found...)
 	w.retry("dispose", func() error { return w.store.Dispose(w.ctx, b) })
-	if w.caps.Guard == store.GuardNone {
-		return
-	}
 	w.same("outcomes", outcomes(b.Ops), []string{"deleted", "changed", "deleted"})
 	w.showsShard("afterwards", text("x"), 50)
 	w.showsShard("afterwards", text("y"), 1)

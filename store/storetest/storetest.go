@@ -38,7 +38,7 @@ type TB interface {
 
 // Caps say what a store can do and where it differs from others.
 type Caps struct {
-	Guard      store.Guard // for the targets of the suite; GuardNone excludes the cases about changes
+	Guard      store.Guard // for the targets of the suite
 	Namespaces []string    // namespaces beside "" that may be written to; none: the store has no others
 
 	Counter bool // implements store.Counter
@@ -121,9 +121,16 @@ func newWorld(tb TB, s store.Store, caps Caps) *world {
 		TB: tb, ctx: tb.Context(), store: s, writer: writer, caps: caps,
 		target: store.Target{
 			Name: "target-" + unique, Kind: "Kind" + unique, Property: "expiry_key", Type: store.Text,
-			Guard: caps.Guard, SingleValued: caps.Guard == store.GuardQuery || caps.Guard == store.GuardNone,
+			Guard: caps.Guard, SingleValued: caps.Guard == store.GuardQuery,
 		},
 	}
+}
+
+// instants makes the target one of timestamps. They are in no text, so that the guard
+// is what the driver makes of it.
+func (w *world) instants() {
+	w.target.Type, w.target.Property = store.Instant, "expires"
+	w.target.Guard, w.target.SingleValued = store.GuardAuto, false
 }
 
 // other returns a world that differs from w in its target's kind.

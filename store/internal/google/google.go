@@ -71,6 +71,11 @@ const (
 
 var schemes = regexp.MustCompile(`^(http://|https://|passthrough:///)`)
 
+// IsEmulated reports whether calls go to an emulator: only where somebody said so.
+func (s Service) IsEmulated(o Options) bool { return s.emulator(o) != "" }
+
+func (s Service) emulator(o Options) string { return cmp.Or(o.Emulator, os.Getenv(s.EmulatorEnv)) }
+
 // Connect returns what a client of the service needs, and where it will send its
 // calls, for people: host and port, and a note where that is an emulator. It
 // sends nothing.
@@ -91,7 +96,7 @@ func (s Service) Connect(o Options) (opts []option.ClientOption, endpoint string
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: time.Minute, Timeout: 20 * time.Second,
 			PermitWithoutStream: true}),
 	}
-	if emulator := cmp.Or(o.Emulator, os.Getenv(s.EmulatorEnv)); emulator != "" {
+	if emulator := s.emulator(o); emulator != "" {
 		endpoint = emulator + " (emulator)"
 		if !strings.Contains(emulator, "://") || strings.HasPrefix(emulator, "http") {
 			emulator = "passthrough:///" + schemes.ReplaceAllString(emulator, "")

@@ -1,0 +1,159 @@
+package sweep
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+const (
+	// queryTries is how often a batch is tried by query before it is contended for
+	// good, and goes on by lookup.
+	queryTries = 2
+	// A range whose checks by query fail for so many pages within patientWithQuery
+	// uses lookup for lookupFor: somebody writes into the very part of the index that
+	// it deletes from, and each failed try costs more than lookups do.
+	patientWithQuery = time.Minute
+	lookupFor        = time.Hour
+	contendedPages   = 3
+)
+
+// Guards choose how the deletes of one target are made conditional, batch by batch.
+// Whatever they choose, the store checks: a wrong choice costs reads or time.
+type guards struct {
+	store  store.Guarder // nil if the store has one way of its own
+	target *Target
+	log    *slog.Logger
+	now    func() time.Time
+
+	mu     sync.Mutex
+	told   store.Guarding         // what the log has said
+	ranges map[string]*contention // by their cursors' keys; others had none of late
+}
+
+// A contention is what one range's checks by query have met.
+type contention struct {
+	tries    int         // of the batch at hand, all of them contended
+	from, to store.Value // of the last batch that went over to lookup: its parts do, too
+	pages    []time.Time // when the last such batches were met, one for a page
+	until    time.Time   // all batches use lookup, until then
+}
+
+func newGuards(s store.Store, t *Target, log *slog.Logger, now func() time.Time) *guards {
+	guarder, _ := s.(store.Guarder)
+	return &guards{store: guarder, target: t, log: log, now: now, ranges: map[string]*contention{}}
+}
+
+// guarding returns how deletes are made conditional where nothing is contended.
+func (g *guards) guarding() store.Guarding {
+	if g.store == nil {
+		return store.Guarding{Guard: g.target.Guard, Most: store.MaxPage}
+	}
+	return g.store.Guard(g.target.Target)
+}
+
+// most returns how many entities a batch may have.
+func (g *guards) most() int { return g.guarding().Most }
+
+// next returns the guard of the next batch of a range.
+func (g *guards) next(key string, batch []store.Op) store.Guard {
+	g.tell()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if r := g.ranges[key]; r != nil && (r.holds(batch[0].Entry.Value) || g.now().Before(r.until)) {
+		return store.GuardLookup
+	}
+	return g.target.Guard
+}
+
+// holds reports whether a value is one of the batch that went over to lookup.
+func (c *contention) holds(v store.Value) bool {
+	return v.Compare(c.from) >= 0 && v.Compare(c.to) <= 0 && c.to.Type != store.Missing
+}
+
+// isQuery reports whether a batch with this guard is checked by query.
+func (g *guards) isQuery(guard store.Guard) bool {
+	return guard != store.GuardLookup && g.guarding().Guard == store.GuardQuery
+}
+
+// retries notes that a batch was contended, and reports whether the same is tried
+// once more. If not, it goes on by lookup, in parts.
+func (g *guards) retries(key string, by store.Guard, batch []store.Op) bool {
+	if !g.isQuery(by) {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := g.ranges[key]
+	if r == nil {
+		r = new(contention)
+		g.ranges[key] = r
+	}
+	if r.tries++; r.tries < queryTries {
+		return true
+	}
+	r.tries, r.from, r.to = 0, batch[0].Entry.Value, batch[len(batch)-1].Entry.Value
+	if now := g.now(); r.gaveUp(now) {
+		g.log.Warn("checks by query are contended: the range uses lookup", "range", key, "for", lookupFor)
+	}
+	return false
+}
+
+// gaveUp notes that a page went over to lookup, and reports whether all pages do from
+// now on.
+func (c *contention) gaveUp(now time.Time) bool {
+	c.pages = append(c.pages, now)
+	if len(c.pages) < contendedPages {
+		return false
+	}
+	c.pages = c.pages[len(c.pages)-contendedPages:]
+	if now.Sub(c.pages[0]) > patientWithQuery {
+		return false
+	}
+	c.pages, c.until = nil, now.Add(lookupFor)
+	return true
+}
+
+// wentWell notes that a batch was not contended.
+func (g *guards) wentWell(key string, by store.Guard) {
+	if !g.isQuery(by) {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := g.ranges[key]
+	if r == nil {
+		return
+	}
+	r.tries = 0
+	if n := len(r.pages); n == 0 || g.now().Sub(r.pages[n-1]) > patientWithQuery {
+		delete(g.ranges, key) // its batches are checked by query again
+	}
+}
+
+// tell says in the log how deletes are made conditional and what that costs, once
+// and when it changes.
+func (g *guards) tell() {
+	if g.store == nil {
+		return
+	}
+	now := g.guarding()
+	g.mu.Lock()
+	was := g.told
+	g.told = now
+	g.mu.Unlock()
+	switch {
+	case now == was:
+	case now.Guard == store.GuardQuery:
+		g.log.Info("deletes are checked by query: one read for a page")
+	default:
+		attrs := []any{"why", now.Why, "entities_per_transaction", now.Most}
+		if g.target.Type == store.Text && !g.target.SingleValued {
+			attrs = append(attrs, "hint",
+				"if "+g.target.Property+" always holds one plain text, single_valued: true saves the reads")
+		}
+		g.log.Info("deletes are checked by lookup: a read for each, at three times a delete's price", attrs...)
+	}
+}
