@@ -101,6 +101,9 @@ func (r *rush) run() {
 			}
 		})
 	}()
+	for i := range w.plan.targets {
+		r.inhabit(w.plan.name(i))
+	}
 	time.Sleep(w.plan.target.Lease + 30*time.Second)
 	if w.plan.mode != embedded && d.on("rival").yes(0.5) {
 		r.rival(d.on("rival"))
@@ -229,6 +232,17 @@ func (r *rush) spots(target string) (list []spot) {
 		}
 	}
 	return list
+}
+
+// inhabit gives each namespace an entity that stays: a daemon that sweeps them all comes
+// to know of a new one only seconds later, and its ranges are not at rest before.
+func (r *rush) inhabit(target string) {
+	known := map[string]bool{}
+	for _, s := range r.spots(target) {
+		if !known[s.namespace] {
+			known[s.namespace] = r.put(target, s, "stays", time.Now().Add(1000*time.Hour))
+		}
+	}
 }
 
 // fill gives some ranges much to do, and returns the others.
