@@ -25,7 +25,6 @@ type collector struct {
 	keeper *cursor.Keeper
 	viewer *viewer
 	pacing *pacing
-	gate   *gatekeeper // nil if the target has none
 	limits *allowance
 	guards *guards
 	tally  *tally
@@ -49,7 +48,7 @@ func newCollector(cfg *Config, t *Target) *collector {
 	c.viewer = &viewer{store: cfg.Store, target: t, rules: c.rules, clock: clk, log: log, apply: cfg.Apply,
 		shared: c.pacing.snapshotAge}
 	if t.Gate != nil && cfg.Apply {
-		c.gate = &gatekeeper{gate: t.Gate, now: cfg.Now, log: log}
+		c.pacing.gate = &gatekeeper{gate: t.Gate, now: cfg.Now, log: log}
 	}
 	return c
 }
@@ -61,8 +60,8 @@ func (c *collector) open(ctx context.Context) error {
 	}
 	c.pacing.follow(c.viewer.View())
 	c.guards.tell()
-	if c.gate != nil {
-		c.gate.ask(ctx)
+	if c.pacing.gate != nil {
+		c.pacing.gate.ask(ctx)
 	}
 	return nil
 }
@@ -94,7 +93,7 @@ func (c *collector) heldBy() throttle.Reason {
 		return ""
 	case v.Record.Paused:
 		return throttle.ReasonPaused
-	case !c.gate.isOpen():
+	case !c.pacing.gate.isOpen():
 		return throttle.ReasonGate
 	case age(c.cfg.Now(), v.RecordSent) > freshFor:
 		return throttle.ReasonRecord

@@ -32,6 +32,7 @@ type pacing struct {
 	target *Target
 	owner  string // as it is in leases
 	clock  *clock
+	gate   *gatekeeper // nil if the target has none
 
 	mu     sync.Mutex
 	view   *plan.View        // that all of this goes by; nil before the first

@@ -88,8 +88,8 @@ func (b *book) open(ctx, background context.Context, all *sync.WaitGroup) {
 	if err != nil {
 		return
 	}
-	if b.c.gate != nil {
-		all.Go(func() { b.c.gate.run(background) })
+	if gate := b.c.pacing.gate; gate != nil {
+		all.Go(func() { gate.run(background) })
 	}
 	b.c.viewer.run(b.metered(background))
 }
