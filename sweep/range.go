@@ -83,6 +83,7 @@ func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
 		}
 	}
 	v := j.newVisit(todo)
+	need = v.start.need
 	var more bool
 	probes := !need.FromStart() && !need.Inventory // else it is claimed before anything is read
 	if probes {
@@ -136,8 +137,11 @@ func (j *rangeJob) probeFailed(t turn, v *visit, err error) outcome {
 // newVisit returns a visit with its readings, which nobody has claimed yet.
 func (j *rangeJob) newVisit(todo todo) *visit {
 	c, need, cur := j.c, todo.need, todo.cursor
-	v := &visit{writer: writer{c: c}, r: j.r, horizon: c.horizon(),
+	v := &visit{writer: writer{c: c}, r: j.r, horizon: j.horizon(cur.Position),
 		start: start{cursor: cur, need: need, began: c.clock.Now().Truncate(time.Microsecond)}}
+	if need.Behind && !need.Stage.IsSealed() && j.isBeyond(cur.Position, v.horizon) {
+		need.Behind, v.start.need.Behind = false, false // by a clock that is late: the next visit may see to it
+	}
 	if need.Stage.Drain {
 		v.carry = newDrainCarrier(c, todo.plan, j.r)
 	}
@@ -161,6 +165,28 @@ func (j *rangeJob) newVisit(todo todo) *visit {
 		v.readings = append(v.readings, j.behind(v, cur, from))
 	}
 	return v
+}
+
+// horizon returns the horizon of a visit that begins at a position. One sweep wants
+// nothing that falls due after it began; but where others have come further meanwhile,
+// what is behind their cursor goes, too: who reads a range from its start reads up to
+// the cursor.
+func (j *rangeJob) horizon(at store.Position) time.Time {
+	h := j.c.horizon()
+	if !j.isBeyond(at, h) {
+		return h
+	}
+	now := j.c.clock.Now().Add(-j.c.target.Retention)
+	if expires, _ := j.r.Expires(at.Value); expires.Before(now) {
+		return expires
+	}
+	return now
+}
+
+// isBeyond reports whether a position lies behind all that expires up to a horizon.
+func (j *rangeJob) isBeyond(at store.Position, horizon time.Time) bool {
+	expires, err := j.r.Expires(at.Value)
+	return err == nil && expires.After(horizon)
 }
 
 // window returns how long the first window of a read from the start is.
@@ -223,11 +249,13 @@ func (j *rangeJob) rewind(p *plan.Plan) {
 		return
 	}
 	behind := v.readings[1:]
-	if cur := v.claim.Cursor(); (len(behind) == 0 || behind[0].done) && p.IsBehindDue(j.r, cur) {
+	at := v.readings[0].reader.Position()
+	if cur := v.claim.Cursor(); (len(behind) == 0 || behind[0].done) && p.IsBehindDue(j.r, cur) &&
+		!j.isBeyond(at, v.horizon) {
 		v.start.began = j.c.clock.Now().Truncate(time.Microsecond)
 		v.start.need.Behind = true
 		v.kept = keptSet{} // it may have been put right since
-		v.readings = append(v.readings[:1], j.behind(v, cur, v.readings[0].reader.Position()))
+		v.readings = append(v.readings[:1], j.behind(v, cur, at))
 	}
 }
 
