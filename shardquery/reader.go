@@ -188,7 +188,7 @@ func (r *Reader) openWindow() {
 		w.end = end
 	}
 	r.current, r.previous = w, r.current
-	r.isOpen, r.isQuick = true, true
+	r.isOpen, r.isQuick, r.isEven = true, true, true
 }
 
 // closeWindow goes on to the end of a window that was read up to a value. The next
@@ -199,7 +199,7 @@ func (r *Reader) closeWindow(hi store.Value) {
 	if r.after.Value.Compare(hi) < 0 {
 		r.after = store.Position{Value: hi}
 	}
-	r.strideOf(r.current).read(r.current.end.Sub(r.current.start), r.isQuick)
+	r.strideOf(r.current).read(r.current.end.Sub(r.current.start), r.isQuick, r.isEven)
 }
 
 func (r *Reader) keepWindow() (restore func()) {
@@ -226,7 +226,7 @@ func (r *Reader) shrinkWindow() bool {
 		w.end = w.start.Add(half)
 		r.strideOf(w).shrinkTo(half)
 	}
-	r.current, r.isQuick = w, true
+	r.current, r.isQuick, r.isEven = w, true, true
 	return true
 }
 
@@ -243,16 +243,17 @@ func (s *stride) shrinkTo(length time.Duration) { *s = stride{length: length, wa
 // read is told of a window that was read. One that was quick is followed by one
 // twice as long; once one was late, only a run of them is, so that the deadline is
 // not met in every second one. A window that was cut short says little about the
-// length that others have.
-func (s *stride) read(length time.Duration, isQuick bool) {
-	if !isQuick {
+// length that others have. Where all queries take about as long, quick or not, it is not
+// the windows that take the time: they grow, too, after a run of them.
+func (s *stride) read(length time.Duration, isQuick, isEven bool) {
+	if !isQuick && !isEven {
 		s.run = 0
 		return
 	}
 	if s.length == 0 || length < s.length {
 		return
 	}
-	if s.run++; s.wasLate && s.run < goodRun {
+	if s.run++; (s.wasLate || !isQuick) && s.run < goodRun {
 		return
 	}
 	s.run = 0
@@ -267,7 +268,9 @@ type pager struct {
 	hasBegun bool
 	isOpen   bool // a window is being read
 	isQuick  bool // each query in it was, so far
-	limit    int  // most entries that the store bears at once
+	isEven   bool // none took longer than twice as long as the fastest of all
+	fastest  time.Duration
+	limit    int // most entries that the store bears at once
 	growth   Growth
 	late     lateness
 	after    store.Position
@@ -298,7 +301,10 @@ func (p *pager) ask(
 		return err
 	}
 	took := now().Sub(began)
-	p.isQuick = p.isQuick && took < timeout/4
+	if p.fastest == 0 || took < p.fastest {
+		p.fastest = took
+	}
+	p.isQuick, p.isEven = p.isQuick && took < timeout/4, p.isEven && took <= 2*p.fastest
 	p.late.answered(took < least/4)
 	p.query = q
 	return nil

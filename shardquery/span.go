@@ -28,6 +28,7 @@ type SpanReader struct {
 	pager
 	current, previous keyWindow
 	length            *big.Int // of windows; nil is all that is left
+	isNarrow          bool     // the window is no longer than can be: that it was quick says nothing
 }
 
 // A keyWindow is what one query may step over: the keys in [start, end).
@@ -102,7 +103,7 @@ func (s *SpanReader) openWindow() {
 		}
 	}
 	s.current, s.previous = w, s.current
-	s.isOpen, s.isQuick = true, true
+	s.isOpen, s.isQuick, s.isNarrow = true, true, false
 }
 
 // closeWindow goes on to the end of a window that was read; one that was quick is
@@ -110,7 +111,7 @@ func (s *SpanReader) openWindow() {
 func (s *SpanReader) closeWindow() {
 	s.isOpen, s.next = false, nil
 	s.after = store.Position{Value: store.TextValue(s.current.end)} // behind all that is in the window
-	if s.length != nil && s.isQuick {
+	if s.length != nil && s.isQuick && !s.isNarrow {
 		s.length.Lsh(s.length, 1)
 	}
 }
@@ -126,6 +127,7 @@ func (s *SpanReader) keepWindow() (restore func()) {
 func (s *SpanReader) narrowWindow() {
 	next := s.place(s.current.start)
 	s.current.end = min(s.current.end, s.key(next.Add(next, big.NewInt(1))))
+	s.isNarrow = true
 }
 
 func (s *SpanReader) shrinkWindow() bool {

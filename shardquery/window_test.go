@@ -241,27 +241,32 @@ func TestReaderTellsASlowStoreFromALongWindow(t *testing.T) {
 	}
 	for name, one := range map[string]struct {
 		takes func(modelstore.Call) time.Duration
-		late  int // at most
+		days  int
+		long  time.Duration // the first window
+		late  int           // at most
 		took  time.Duration
 		next  time.Duration // the window, at least
 	}{
 		// Five are late, a minute of windows that grow no more follows.
-		"slow": {func(modelstore.Call) time.Duration { return 7 * time.Second }, 5, 5*timeout + 25*7*time.Second, time.Hour},
+		"slow": {func(modelstore.Call) time.Duration { return 7 * time.Second }, 1, time.Hour, 5, 5*timeout + 25*7*time.Second, time.Hour},
 		// Five late in a row twice, and then there is time enough.
-		"slower": {func(modelstore.Call) time.Duration { return 15 * time.Second }, 10, 15*timeout + 25*15*time.Second, time.Hour},
+		"slower": {func(modelstore.Call) time.Duration { return 15 * time.Second }, 1, time.Hour, 10, 15*timeout + 25*15*time.Second, time.Hour},
 		"dense": {func(c modelstore.Call) time.Duration {
 			first, _ := expirykey.Parse(max(c.Query.Lo.Text, c.Query.After.Value.Text))
 			last, _ := expirykey.Parse(c.Query.Hi.Text)
 			return last.Expires.Sub(first.Expires) / 60 // a minute for each hour
-		}, 200, time.Hour, 150 * time.Second},
+		}, 1, time.Hour, 200, time.Hour, 150 * time.Second},
+		// Windows that begin small grow nonetheless: ten doublings of eight queries each.
+		"slow for a month": {func(modelstore.Call) time.Duration { return 7 * time.Second }, 30, time.Minute, 5,
+			20 * time.Minute, 24 * time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &watched{Store: modelstore.New(time.Now), t: t}
 				s.Before = answerAfter(one.takes)
-				reader := newReader(s, floor.Add(24*time.Hour))
+				reader := newReader(s, floor.Add(time.Duration(one.days)*24*time.Hour))
 				reader.From, reader.Floor = store.Position{Value: keyAt(floor)}, floor
-				reader.Window, reader.Timeout = time.Hour, timeout
+				reader.Window, reader.Timeout = one.long, timeout
 				began, late := time.Now(), 0
 				for more := true; more; {
 					var page store.Page
