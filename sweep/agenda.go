@@ -104,6 +104,7 @@ func (o *oneSweep) begin(s *scheduler, b *book, now time.Time) {
 		o.stop(s, b, now)
 		return
 	}
+	b.checkHold(s, now) // by what was counted
 	o.phase, o.held = sweeping, b.held.why != ""
 	b.readyAll(s, now)
 	b.openCount(now)

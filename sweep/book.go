@@ -176,8 +176,23 @@ func (b *book) checkHold(s *scheduler, now time.Time) {
 	if b.held.why = why; why == "" {
 		b.held.since = time.Time{}
 		s.rouseAll(b, now)
+		b.resume(s, now)
 	}
 	b.c.tellHold(why)
+}
+
+// resume makes the ranges ready that were given back, or only looked at, while the target
+// was held: the next tick may be hours away.
+func (b *book) resume(s *scheduler, now time.Time) {
+	var list []*item
+	for _, it := range b.ranges {
+		if it.state == resting && (it.out.held != "" || it.out.state == stopped) && s.ctx.Err() == nil {
+			list = append(list, it)
+		}
+	}
+	for _, it := range inOrder(list) {
+		b.makeReady(s, it, now)
+	}
 }
 
 // replan makes a new plan, and items for what is new in it.
@@ -200,6 +215,7 @@ func (b *book) replan(s *scheduler, now time.Time) {
 		}
 	}
 	b.c.target.Watchdog.Only(names)
+	b.c.guards.only(names)
 	if !b.agenda.chores() || s.ctx.Err() != nil {
 		return
 	}
@@ -283,7 +299,7 @@ func (b *book) readyAll(s *scheduler, now time.Time) {
 		it := b.ranges[r]
 		j, isRange := it.job.(*rangeJob)
 		switch need := b.plan.Range(r); {
-		case it.state == resting && need.Read && !it.out.wake.After(now):
+		case it.state == resting && need.Read:
 			it.order, it.slow = i, it.late || need.IsSlow()
 			b.makeReady(s, it, now)
 		case it.state == resting && !need.Read:
@@ -335,14 +351,19 @@ func (it *item) ticked() bool {
 
 // toRest notes that an item has nothing to do.
 func (b *book) toRest(s *scheduler, it *item, now time.Time) {
+	c, isChore := it.chore()
+	if it.out.state != failed {
+		it.failures = 0
+	} else if it.failures++; !isChore {
+		it.out.wake = now.Add(min(asideMost, asideEvery<<min(it.failures-1, 4)))
+	}
+	if !isChore && b.c.until.IsZero() && s.ctx.Err() == nil && (it.out.state == failed || it.out.state == lost) {
+		it.again = false
+		s.sleep(it, now) // a daemon tries it again, also before the next tick
+		return
+	}
 	b.active--
 	it.state, it.wanted = resting, time.Time{}
-	if it.out.state == failed {
-		it.out.wake = now.Add(asideEvery)
-	} else {
-		it.out.wake = time.Time{}
-	}
-	c, isChore := it.chore()
 	if !isChore {
 		if it.again && it.out.state == resting && s.ctx.Err() == nil { // a tick came while it was given back
 			b.makeReady(s, it, now)
@@ -430,12 +451,12 @@ type sweepCount struct {
 	errs     []error // the first few of them
 }
 
-// openCount begins to count a sweep of the ranges that do not rest, or rest because they
-// have just failed. Those that a live process holds are that one's.
+// openCount begins to count a sweep of the ranges that do not rest. Those that a live
+// process holds are that one's.
 func (b *book) openCount(now time.Time) {
 	b.count = sweepCount{open: true, began: now, horizon: b.c.horizon()}
-	for r, it := range b.ranges {
-		it.pending = it.state != resting && !it.out.theirs || it.out.state == failed && b.plan.Range(r).Read
+	for _, it := range b.ranges {
+		it.pending = it.state != resting && !(it.state == waiting && it.out.theirs)
 		if it.pending {
 			b.count.pending++
 		}

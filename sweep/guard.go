@@ -2,6 +2,7 @@ package sweep
 
 import (
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -81,7 +82,7 @@ func (g *guards) isQuery(guard store.Guard) bool {
 // retries notes that a batch was contended, and reports whether the same is tried
 // once more. If not, it goes on by lookup, in parts.
 func (g *guards) retries(key string, by store.Guard, batch []store.Op) bool {
-	if !g.isQuery(by) {
+	if isCarry(&batch[0]) || !g.isQuery(by) { // what is carried is looked up anyway
 		return false
 	}
 	g.mu.Lock()
@@ -131,6 +132,13 @@ func (g *guards) wentWell(key string, by store.Guard) {
 	if n := len(r.pages); n == 0 || g.now().Sub(r.pages[n-1]) > patientWithQuery {
 		delete(g.ranges, key) // its batches are checked by query again
 	}
+}
+
+// only forgets all ranges but those that are named.
+func (g *guards) only(names map[string]bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	maps.DeleteFunc(g.ranges, func(key string, _ *contention) bool { return !names[key] })
 }
 
 // tell says in the log how deletes are made conditional and what that costs, once

@@ -60,14 +60,6 @@ func (a *allowance) isOpen() bool {
 	return a.known && a.err == nil
 }
 
-// isWaiting reports whether deletes wait for the first answer, or for one that was better
-// than the last. While what is due is counted anew they wait, too, but not for long.
-func (a *allowance) isWaiting() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.err != nil || !a.known && !a.answered
-}
-
 // exceeded returns the error of a limit that was exceeded, if one was.
 func (a *allowance) exceeded() error {
 	a.mu.Lock()

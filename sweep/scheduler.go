@@ -97,9 +97,10 @@ type item struct {
 	// reached is the latest instant up to which everything due was disposed of.
 	reached time.Time
 
-	cancel  context.CancelFunc // ends the step that is running
-	again   bool               // a tick came while it was at work: its main reading goes on to a new horizon
-	pending bool               // the sweep that is counted waits for it
+	failures int                // in a row
+	cancel   context.CancelFunc // ends the step that is running
+	again    bool               // a tick came while it was at work: its main reading goes on to a new horizon
+	pending  bool               // the sweep that is counted waits for it
 }
 
 // chore returns the chore that the item stands for, as the book names it; ok is

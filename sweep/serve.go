@@ -268,8 +268,9 @@ func (b *book) describe(st *State) {
 	st.OldestDue = b.c.target.Watchdog.OldestDue()
 	st.Rate = b.c.pacing.rate()
 	st.Deleted = b.c.tally.counts.deleted.Load()
-	if st.Held = b.held.why; st.Held == throttle.ReasonLimit && !b.c.limits.isWaiting() {
-		st.Held = "" // only while what is due is counted anew
+	counting := b.chores[plan.Chore{Kind: countDue}] != nil
+	if st.Held = b.held.why; st.Held == throttle.ReasonLimit && counting && b.c.limits.hasAnswer() {
+		st.Held = "" // only until what is due is counted anew
 	}
 }
 

@@ -352,15 +352,20 @@ func patiently(ctx context.Context, call func(context.Context) error) error {
 func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycle bool) error {
 	for began := v.clock.now(); ; {
 		var rec generation.Record
-		var sent time.Time
+		var sent, at time.Time
 		err := patiently(ctx, func(ctx context.Context) (err error) {
 			sent = v.clock.now()
-			rec, _, err = generation.Load(ctx, v.store, v.target.Name)
+			rec, at, err = generation.Load(ctx, v.store, v.target.Name)
 			return err
 		})
 		missing := errors.Is(err, generation.ErrMissing)
 		if err != nil && !missing {
 			return err
+		}
+		if !at.IsZero() {
+			if err := v.clock.observe(at, sent); err != nil {
+				return err
+			}
 		}
 		if err := plan.CheckLineage(rec, missing, v.target.Name, next.Cursors); err != nil {
 			return err
@@ -373,6 +378,9 @@ func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycl
 		if !v.apply {
 			next.Record = want // as it would be
 			return nil
+		}
+		if err := v.clock.check(); err != nil { // marks by a clock that is behind would count too early
+			return err
 		}
 		sent = v.clock.now()
 		saved, err := generation.Save(ctx, v.store, want)
@@ -405,6 +413,9 @@ func (v *viewer) desired(rec generation.Record, missing, skipLifecycle bool) (ge
 // on. If somebody else was first it fails with store.ErrConflict, and the record
 // is read again soon.
 func (v *viewer) saveRecord(ctx context.Context, rec generation.Record) error {
+	if err := v.clock.check(); err != nil {
+		return err
+	}
 	sent := v.clock.now()
 	saved, err := generation.Save(ctx, v.store, rec)
 	if err != nil {
