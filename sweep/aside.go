@@ -29,7 +29,7 @@ const (
 // it: somebody holds it in a transaction, or the store refuses it. The cursor stays
 // before it.
 type aside struct {
-	rd    *reading
+	rds   []*reading // that have met it
 	entry store.Entry
 	carry bool
 	since time.Time
@@ -52,7 +52,7 @@ func (v *visit) putAside(t turn, rd *reading, op *store.Op, err error) error {
 	if len(v.asides) >= mostAside {
 		return &pause{max(asideEvery/50, v.nextAside().Sub(now)), throttle.ReasonPushBack}
 	}
-	a := &aside{rd: rd, entry: op.Entry, carry: isCarry(op), since: now, unsure: mayHaveHappened(err)}
+	a := &aside{rds: []*reading{rd}, entry: op.Entry, carry: isCarry(op), since: now, unsure: mayHaveHappened(err)}
 	a.failed(now, err)
 	v.asides = append(v.asides, a)
 	v.size.part = 0
@@ -158,18 +158,28 @@ func (v *visit) refuse(t turn, a *aside) {
 	v.clear(a)
 }
 
-// waitsAside reports whether an entity waits aside.
-func (v *visit) waitsAside(key string) bool {
-	return slices.ContainsFunc(v.asides, func(a *aside) bool { return a.entry.Key == key })
+// waitsAside reports whether an entity that a reading has met waits aside. One reading
+// may have met it where it was, and another one where it is now: it holds up the progress
+// of both.
+func (v *visit) waitsAside(rd *reading, key string) bool {
+	i := slices.IndexFunc(v.asides, func(a *aside) bool { return a.entry.Key == key })
+	if i < 0 {
+		return false
+	}
+	if a := v.asides[i]; !slices.Contains(a.rds, rd) {
+		a.rds, rd.stuck = append(a.rds, rd), true
+	}
+	return true
 }
 
 // clear takes an entity that is disposed of out of those that wait. Once none of a
 // reading waits, its progress is saved.
 func (v *visit) clear(a *aside) {
 	v.asides = slices.DeleteFunc(v.asides, func(b *aside) bool { return a == b })
-	if slices.ContainsFunc(v.asides, func(b *aside) bool { return b.rd == a.rd }) {
-		return
+	for _, rd := range a.rds {
+		if !slices.ContainsFunc(v.asides, func(b *aside) bool { return slices.Contains(b.rds, rd) }) {
+			rd.stuck = false
+			v.checkpoint(rd)
+		}
 	}
-	a.rd.stuck = false
-	v.checkpoint(a.rd)
 }

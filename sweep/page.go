@@ -81,7 +81,7 @@ func (v *visit) work(t turn, rd *reading, more bool) error {
 	if r, ok := rd.reader.(*shardquery.Reader); ok {
 		rd.window = r.NextWindow()
 	}
-	v.collect(s)
+	v.collect(s, rd)
 	if s.ahead.reader = nil; more && v.readsAhead() && !t.over() {
 		s.ahead.reader, s.ahead.most = rd.reader, v.c.target.Page
 	}
@@ -114,13 +114,13 @@ func (v *visit) work(t turn, rd *reading, more bool) error {
 }
 
 // collect decides about each entry of the page, and lists the ops.
-func (v *visit) collect(s *scratch) {
+func (v *visit) collect(s *scratch, rd *reading) {
 	s.ops, s.entry, s.doubted = s.ops[:0], s.entry[:0], s.doubted[:0]
 	for i := range s.page.Entries {
 		e := s.page.Entries[i]
 		j := v.c.decide(e.Value, v.horizon)
 		switch {
-		case v.kept.has(e.Key), v.waitsAside(e.Key): // it was tried in this visit
+		case v.kept.has(e.Key), v.waitsAside(rd, e.Key): // it was tried in this visit
 			continue
 		case j == due:
 			s.ops = append(s.ops, store.Op{Entry: e})

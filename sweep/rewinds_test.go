@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -80,5 +82,41 @@ func TestRewindBesideABacklog(t *testing.T) {
 				t.Fatalf("round %d: of %d entities left one was behind the cursor, and two rewinds were due since", round, len(left))
 			}
 		}
+	})
+}
+
+// An entity that waits aside for one reading of a range, and was written further on
+// meanwhile, holds back the other one, too: the cursor does not pass it.
+func TestExtendedWhileItWaitsAside(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Shards = 1
+		w.sweep()
+		time.Sleep(25 * time.Hour)                           // rewinds are due
+		w.dueIn(1, 0, "held", time.Now().Add(-26*time.Hour)) // behind the cursor
+		var free atomic.Bool
+		var tries atomic.Int64
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			held := c.Method == "Settle" || slices.ContainsFunc(c.Ops, func(op store.Op) bool {
+				return op.Entry.Key == strconv.Quote("held")
+			})
+			if !held || free.Load() {
+				return nil
+			}
+			tries.Add(1)
+			return store.ErrContention
+		}
+		w.serve(w.config())
+		time.Sleep(10 * time.Second)
+		w.dueIn(1, 0, "held", time.Now().Add(time.Second))
+		for range 60 {
+			time.Sleep(time.Second)
+			w.checkCursors()
+		}
+		if n := tries.Load(); n < 3 {
+			t.Errorf("it was tried %d times", n)
+		}
+		free.Store(true)
+		time.Sleep(time.Minute)
+		w.wantLeft()
 	})
 }
