@@ -450,8 +450,18 @@ func (r *rush) drags(q store.Query) time.Duration {
 		if v.Type == store.Instant {
 			return v.Time
 		}
-		e, _ := parse(v.Text)
-		return e.expires
+		if e, ok := parse(v.Text); ok {
+			return e.expires
+		}
+		if len(v.Text) < 14 || v.Text < q.Lo.Text {
+			return time.Time{}
+		}
+		// Malformed: nothing well-formed that lies before it expires on a later day.
+		at, err := time.Parse("20060102", v.Text[14:min(len(v.Text), 22)])
+		if err != nil {
+			return r.w.began
+		}
+		return at
 	}
 	from := r.w.began.Add(-time.Hour)
 	for _, v := range []store.Value{q.Lo, q.After.Value} {
