@@ -230,6 +230,11 @@ func TestServeTakesOver(t *testing.T) {
 	b.must(strings.NewReader(ndjson), "load")
 	args := []string{"--apply", "--schedule", "@every 1s", "--log-level", "debug"}
 	first, second := b.serve(args...), b.serve(args...)
+	for _, d := range []*daemonProcess{first, second} {
+		d.until("its first sweep", func() bool {
+			return d.value(`reaper_sweeps_total{result="complete",target="sessions"}`) > 0
+		})
+	}
 	// More than the pace allows falls due once both are there: with each tick they race
 	// for the ranges that nobody holds yet.
 	var soon strings.Builder
