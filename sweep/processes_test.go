@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,18 +56,20 @@ func TestDaemonGoesOnBetweenTicks(t *testing.T) {
 		for i := range 600 {
 			w.dueIn(1, i%2, fmt.Sprintf("backlog-%04d", i), time.Now().Add(-5*time.Second))
 		}
-		cfg := w.config()
-		cfg.Targets[0].Next = everyHour
-		s := w.serve(cfg)
-		time.Sleep(4 * time.Minute)
+		var denied atomic.Bool
 		w.s.Before = func(_ context.Context, c modelstore.Call) error {
-			if c.Method == "Dispose" {
+			if c.Method == "Dispose" && denied.Load() {
 				return store.ErrDenied
 			}
 			return nil
 		}
+		cfg := w.config()
+		cfg.Targets[0].Next = everyHour
+		s := w.serve(cfg)
+		time.Sleep(4 * time.Minute)
+		denied.Store(true)
 		time.Sleep(7 * time.Second)
-		w.s.Before = nil
+		denied.Store(false)
 		before := s.state().Deleted
 		time.Sleep(3 * time.Minute)
 		if n := s.state().Deleted - before; n < 100 {

@@ -48,8 +48,9 @@ func (j *rangeJob) step(t turn, todo todo) outcome {
 		if out, begun := j.begin(t, todo); !begun {
 			return j.conclude(out)
 		}
+	} else {
+		j.rewind(todo.plan)
 	}
-	j.rewind(todo.plan)
 	out, allRead := j.visit.run(t)
 	if allRead {
 		out = j.finish(t, j.visit)
