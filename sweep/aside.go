@@ -73,8 +73,11 @@ func (a *aside) failed(now time.Time, err error) {
 	}
 	a.unsure = a.unsure || mayHaveHappened(err)
 	a.tries++
-	a.retry = now.Add(min(asideMost, asideEvery<<min(a.tries-1, 4)))
+	a.retry = now.Add(againIn(a.tries))
 }
+
+// againIn returns how soon what has failed so many times, at least once, is tried again.
+func againIn(tries int) time.Duration { return min(asideMost, asideEvery<<min(tries-1, 4)) }
 
 // nextAside returns the instant at which the next entity that waits aside is due
 // for a try; zero if there is none.

@@ -352,10 +352,11 @@ func (it *item) ticked() bool {
 // toRest notes that an item has nothing to do.
 func (b *book) toRest(s *scheduler, it *item, now time.Time) {
 	c, isChore := it.chore()
-	if it.out.state != failed {
+	if it.out.state == failed {
+		it.failures++
+		it.out.wake = now.Add(againIn(it.failures))
+	} else {
 		it.failures = 0
-	} else if it.failures++; !isChore {
-		it.out.wake = now.Add(min(asideMost, asideEvery<<min(it.failures-1, 4)))
 	}
 	if !isChore && b.c.until.IsZero() && s.ctx.Err() == nil && (it.out.state == failed || it.out.state == lost) {
 		it.again = false
