@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"errors"
+	"io"
 	"strings"
 	"time"
 
@@ -26,11 +27,24 @@ type diskFile struct {
 	fault *fault
 }
 
+// A logFile is a log that is read.
+type logFile struct {
+	vfs.File
+	fault *fault
+}
+
 // must returns only where err is nil.
 func (f *fault) must(err error) {
 	if err != nil {
 		f.set(classify("use the disk", err))
 		select {}
+	}
+}
+
+// mustRead returns only where err is nil or says that the file ends.
+func (f *fault) mustRead(err error) {
+	if !errors.Is(err, io.EOF) {
+		f.must(err)
 	}
 }
 
@@ -73,6 +87,17 @@ func (d disk) List(dir string) ([]string, error) {
 	return names, nil
 }
 
+// Open implements [vfs.FS]. A log is read while the engine opens, which reads the
+// tables of earlier logs already: see [disk.List].
+func (d disk) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := d.FS.Open(name, opts...)
+	if !strings.HasSuffix(name, ".log") {
+		return f, err
+	}
+	d.fault.must(err)
+	return logFile{f, d.fault}, nil
+}
+
 // OpenReadWrite implements [vfs.FS].
 func (d disk) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
 	return d.file(d.FS.OpenReadWrite(name, category, opts...))
@@ -103,6 +128,20 @@ func (d disk) Link(oldname, newname string) error {
 func (d disk) Rename(oldname, newname string) error {
 	d.fault.must(d.FS.Rename(oldname, newname))
 	return nil
+}
+
+// Read implements [vfs.File].
+func (f logFile) Read(p []byte) (int, error) {
+	n, err := f.File.Read(p)
+	f.fault.mustRead(err)
+	return n, err
+}
+
+// ReadAt implements [vfs.File].
+func (f logFile) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := f.File.ReadAt(p, offset)
+	f.fault.mustRead(err)
+	return n, err
 }
 
 // Write implements [vfs.File].

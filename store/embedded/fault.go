@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/reaper-ttl/reaper/store"
@@ -22,9 +23,10 @@ import (
 // Here such an error ends the goroutine that met it, and only that one: it is
 // remembered, every call that waits returns it, and every later call does.
 type fault struct {
-	once sync.Once
-	err  error
-	hit  chan struct{}
+	once    sync.Once
+	err     error
+	hit     chan struct{}
+	opening atomic.Bool // the engine is not open yet
 }
 
 func (f *fault) set(err error) {
@@ -46,9 +48,13 @@ func (f *fault) get() error {
 
 // fatal remembers err and does not return. Where the goroutine is one of ours,
 // it panics, and [rescue] or [fault.run] turns that into an error. The engine's
-// own goroutines end.
+// own goroutines end. While the engine opens, all stay where they are: unwound, it
+// would take from under its own goroutines what they read with, and they panic.
 func (f *fault) fatal(err error) {
 	f.set(classify("the engine", err))
+	if f.opening.Load() {
+		select {}
+	}
 	if ours() {
 		panic(stopped{})
 	}

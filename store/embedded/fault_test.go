@@ -39,7 +39,8 @@ func newDisk(err error, fails func(errorfs.Op) bool) *fullDisk {
 	return d
 }
 
-// within fails the test, with all stacks, if do hangs.
+// within fails the test, with all stacks, if do hangs. A sweep may wait for a minute or
+// two before it gives up entities that it cannot read.
 func within(t *testing.T, what string, do func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -49,7 +50,7 @@ func within(t *testing.T, what string, do func()) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(5 * time.Minute):
 		panic(what + " hangs")
 	}
 }

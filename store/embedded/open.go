@@ -206,8 +206,10 @@ func open(dir string, o Options) (db *DB, err error) {
 // is open, a flush or compaction of its own may already have failed.
 func openEngine(dir string, cfg *pebble.Options, f *fault) (*pebble.DB, error) {
 	opened := make(chan *pebble.DB, 1)
+	f.opening.Store(true)
 	err := f.run(func() error {
 		engine, err := pebble.Open(dir, cfg)
+		f.opening.Store(false)
 		opened <- engine
 		return err
 	})
