@@ -222,6 +222,22 @@ func NextShard(generation int, s string) (shard int, ok bool) {
 	return shard, shard <= MaxShard
 }
 
+// GenerationOf returns the generation in whose range the value s lies, whether or
+// not s is a whole key, and the lowest generation whose range lies after s. Within is
+// false if s lies between two ranges, and next is MaxGeneration+1 if none follows. A
+// probe that met s uses it to step over the rest of the generation.
+func GenerationOf(s string) (generation, next int, within bool) {
+	next = sort.Search(MaxGeneration+1, func(i int) bool {
+		lo, _ := GenerationRange(i)
+		return lo > s
+	})
+	if next == 0 {
+		return 0, 0, false
+	}
+	_, hi := GenerationRange(next - 1)
+	return next - 1, next, s < hi
+}
+
 // ShardOfName returns the shard of an entity whose key ends in a name, in a
 // generation of n shards: FNV-1a (32 bit) over the name's UTF-8 bytes, modulo
 // n. A hash makes stamping repeatable. It panics where n is not positive.

@@ -1,0 +1,105 @@
+package shardquery
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// LastBelieved is the highest number that counts as a generation in use. A new
+// generation every minute gets there in 95 years: a key with a higher one is a
+// writer's mistake, and the number after it might be the last there is.
+const LastBelieved = 50_000_000
+
+const (
+	// mostInUse bounds the generations that are found: a target record could not
+	// hold many more. Whoever opens one an hour has 720 with a month's data.
+	mostInUse = 1_000
+	// mostHops bounds the queries of one probe: each text that is no expiry key may
+	// cost one.
+	mostHops = 10_000
+	// hopTimeout bounds one query of a probe. One that is late is followed by one for
+	// a shorter window.
+	hopTimeout = 10 * time.Second
+)
+
+// InUse lists the generations, the nursery excepted, of which one namespace's index
+// holds anything, in order. It hops: one query for one entry, then on behind that
+// entry's generation. What is malformed counts, too, as long as it lies in the range of
+// a generation. Generations after [LastBelieved] do not: TooHigh is the lowest of them,
+// or 0.
+func InUse(
+	ctx context.Context, s store.Store, t store.Target, namespace string, now func() time.Time, patience time.Duration,
+) (numbers []int, tooHigh int, err error) {
+	from, _ := expirykey.GenerationRange(generation.First)
+	_, to := expirykey.GenerationRange(LastBelieved)
+	r := &SpanReader{Store: s, Target: t, Namespace: namespace, From: from, To: to, Floor: now().AddDate(-1, 0, 0),
+		Timeout: hopTimeout, Now: now}
+	var page store.Page
+	for hops := 0; ; hops++ {
+		var more bool
+		err := Patiently(ctx, patience, func() (err error) {
+			more, err = r.Next(ctx, &page, 1)
+			return err
+		})
+		switch {
+		case err != nil:
+			return nil, 0, fmt.Errorf("probe for generations in use: %w", err)
+		case len(page.Entries) == 0 && !more:
+			return numbers, firstTooHigh(ctx, s, t, namespace, to, patience), nil
+		case len(page.Entries) == 0:
+			continue
+		case hops == mostHops || len(numbers) == mostInUse:
+			return nil, 0, fmt.Errorf("probe for generations in use: %d of them and %d queries are not enough, at %.80q: "+
+				"does %s of %s hold expiry keys?", len(numbers), hops, page.Entries[0].Position().Value.Text, t.Property, t.Kind)
+		}
+		number, next, within := expirykey.GenerationOf(page.Entries[0].Position().Value.Text)
+		if within {
+			numbers = append(numbers, number)
+		}
+		if !more {
+			return numbers, firstTooHigh(ctx, s, t, namespace, to, patience), nil
+		}
+		lo, _ := expirykey.GenerationRange(next)
+		r.Seek(store.Position{Value: store.TextValue(lo)})
+	}
+}
+
+// firstTooHigh returns the lowest generation from a key on that anything is in; 0 if
+// none is, or nobody knows: it is only for people.
+func firstTooHigh(
+	ctx context.Context, s store.Store, t store.Target, namespace, from string, patience time.Duration,
+) int {
+	_, end := expirykey.GenerationRange(expirykey.MaxGeneration)
+	e, ok, err := First(ctx, s, store.Query{Target: t, Namespace: namespace,
+		Lo: store.TextValue(from), Hi: store.TextValue(end)}, patience)
+	if err != nil || !ok {
+		return 0
+	}
+	number, _, within := expirykey.GenerationOf(e.Position().Value.Text)
+	if !within {
+		return 0
+	}
+	return number
+}
+
+// ShardsInUse returns how many shards a generation seems to have in one namespace, and
+// at least the given number: up to the highest shard that holds anything, as long as
+// half of those before it do, too. A lone one far behind them is the mistake of one
+// writer, and would make thousands of empty ranges; a look past the last shard finds it.
+func ShardsInUse(
+	ctx context.Context, s store.Store, t store.Target, namespace string, number, atLeast int, patience time.Duration,
+) (int, error) {
+	found, err := Beyond(ctx, s, t, namespace, generation.Generation{Number: number, Shards: atLeast}, nil, patience)
+	shards := atLeast
+	for i, shard := range found {
+		if 2*(i+1) >= shard+1-atLeast {
+			shards = min(shard+1, expirykey.MaxShards)
+		}
+	}
+	return shards, err
+}
