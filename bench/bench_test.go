@@ -47,11 +47,14 @@ type scale struct {
 	crews                               []int         // processes on one emulator
 	lease                               time.Duration // of each of these
 	warm                                bool          // emulators get a round that does not count
+	ranges                              []int         // of one target
+	rest                                time.Duration // for so long a daemon is watched with so many ranges at rest
 }
 
 func fullScale() (scale, error) {
 	s := scale{entities: *entities, cloud: *cloud, rounds: *rounds, plainPages: *plainPages, foreground: *foreground, delay: time.Minute, pace: *pace,
-		crews: []int{1, 2, 4}, lease: 30 * time.Second, warm: true}
+		crews: []int{1, 2, 4}, lease: 30 * time.Second, warm: true,
+		ranges: []int{10_000, 100_000}, rest: 20 * time.Second}
 	for text := range strings.SplitSeq(*backlogs, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil {
@@ -287,6 +290,7 @@ var parts = []struct {
 	{"generations", generations},
 	{"foreground", foregrounds},
 	{"memory", memory},
+	{"ranges", ranges},
 	{"datastore", datastoreRates},
 	{"native", nativeRates},
 	{"delay", delay},

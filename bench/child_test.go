@@ -34,6 +34,9 @@ type job struct {
 	Mode          emulator.Mode
 	Host, Project string
 	Lease         time.Duration
+
+	Ranges int           // of a store that is made up; 0 for any other
+	Serve  time.Duration // for so long, once all of them are at rest; 0 for one sweep
 }
 
 // An outcome is what a child says at its end.
@@ -41,6 +44,9 @@ type outcome struct {
 	Deleted, Scanned, Conflicts int64
 	Last                        time.Time // when it was done with its last write
 	PeakKiB                     float64   // of its memory
+
+	First, Took time.Duration // of many ranges: until the first delete, and until all are at rest
+	PerSecond   float64       // and of one core, then
 }
 
 func isChild() bool { return os.Getenv(childEnv) != "" }
@@ -51,6 +57,9 @@ func child() (err error) {
 	var j job
 	if err := json.Unmarshal([]byte(os.Getenv(childEnv)), &j); err != nil {
 		return err
+	}
+	if j.Ranges > 0 {
+		return childOfMany(j)
 	}
 	ctx := context.Background()
 	s, t, err := j.open(ctx)

@@ -192,9 +192,9 @@ func (c *counted) Dispose(ctx context.Context, b *store.Batch) error {
 	return c.Local.Dispose(ctx, b)
 }
 
-func (c *counted) Load(ctx context.Context, s store.RecordSort, t string) (store.Records, error) {
+func (c *counted) Load(ctx context.Context, q store.RecordQuery) (store.Records, error) {
 	c.count("load")
-	return c.Local.Load(ctx, s, t)
+	return c.Local.Load(ctx, q)
 }
 
 func (c *counted) Save(ctx context.Context, r store.Record, prev string) error {

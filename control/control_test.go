@@ -188,7 +188,12 @@ func TestRefusals(t *testing.T) {
 		k := cursor.Keeper{Store: d.s, Owner: "worker", Lease: 30 * time.Second, Now: time.Now, StoreNow: time.Now,
 			Log: d.config().Log}
 		id := cursor.ID{Target: "sessions", Generation: 1, Shard: "0000"}
-		claim, err := k.Claim(d.Context(), cursor.Cursor{ID: id})
+		rec, _, err := sweep.EnsureRecord(d.Context(), d.config(), d.target)
+		if err != nil {
+			d.Fatal(err)
+		}
+		newer := store.RevisionCount(rec.Revision) + 1
+		claim, err := k.Claim(d.Context(), cursor.Cursor{ID: id, TargetRevision: newer})
 		if err == nil {
 			err = claim.Release(d.Context())
 		}
@@ -200,7 +205,7 @@ func TestRefusals(t *testing.T) {
 			"advance": func() error { _, err := d.advance(0, true); return err },
 			"change":  func() error { _, err := d.change(func(r *generation.Record) { r.Paused = true }); return err },
 		} {
-			if err := do(); err == nil || !strings.Contains(err.Error(), "somebody removed it") {
+			if err := do(); err == nil || !strings.Contains(err.Error(), "an old copy was put back") {
 				d.Errorf("%s: %v", name, err)
 			}
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -43,6 +42,7 @@ type Keeper struct {
 	Now      func() time.Time // this process's clock, monotonic
 	StoreNow func() time.Time // the store's clock, for what people read
 	Log      *slog.Logger
+	Pulse    *Pulse // of this process and the target whose ranges it claims; nil for what only looks
 }
 
 // Wait returns how long the range must be left alone: zero where nobody holds
@@ -50,7 +50,7 @@ type Keeper struct {
 // since this process first saw it, on this process's own clock. That is safe
 // because the holder counts its lease from before it sent that record.
 func (k *Keeper) Wait(c Cursor) time.Duration {
-	if c.Lease.Owner == "" || !strings.HasPrefix(c.Lease.Owner, k.Opening) {
+	if c.Lease.Owner == "" || !k.IsOfThisOpening(c.Lease.Owner) {
 		return 0
 	}
 	return max(0, max(k.Lease, c.Lease.Length)-k.Now().Sub(c.Seen))

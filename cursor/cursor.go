@@ -13,7 +13,6 @@
 package cursor
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -101,8 +100,9 @@ type Cursor struct {
 	// the last holder knew: a target record that has fewer is an old copy.
 	TargetRevision int64
 	Revision       string // as in the store; empty for a record not saved yet
-	// Seen is when this process first saw this revision, on its own clock.
-	Seen time.Time
+	// Seen is when this process first saw this revision, and Sent when the read that
+	// showed it last was sent, on its own clock.
+	Seen, Sent time.Time
 }
 
 // Rewind is how far the current read from the range's start has come.
@@ -132,49 +132,6 @@ type Lease struct {
 	Until    time.Time // in the store's time; for people: takeover goes by what stands still
 	Length   time.Duration
 	Released time.Time // when the last holder gave it back, a lease earlier than it took effect at the most
-}
-
-// A Table is what Load read: the cursors of one target.
-type Table map[ID]Cursor
-
-// Load reads all cursor records of a target, and the store's time. Records that
-// this process has seen before keep the instant at which it first saw them.
-func Load(
-	ctx context.Context, s store.Store, target string, seenBefore Table, now func() time.Time,
-) (Table, time.Time, error) {
-	got, err := s.Load(ctx, store.CursorRecord, target)
-	if err != nil {
-		return nil, time.Time{}, fmt.Errorf("load cursor records of %s: %w", target, err)
-	}
-	seen := now()
-	table := make(Table, len(got.List))
-	for _, rec := range got.List {
-		c, err := decode(rec)
-		if err != nil {
-			return nil, time.Time{}, err
-		}
-		c.Seen = seen
-		if old, ok := seenBefore[c.ID]; ok && old.Revision == c.Revision {
-			c.Seen = old.Seen
-		}
-		table[c.ID] = c
-	}
-	return table, got.Now, nil
-}
-
-// Get returns the cursor of a range in the given scope: the one in the table,
-// without position and marks where its scope is another or they are not of the
-// type of the target's values, or a new one.
-func (t Table) Get(id ID, scope Scope, values store.Type) Cursor {
-	c, ok := t[id]
-	if !ok {
-		return Cursor{ID: id, Scope: scope}
-	}
-	fits := func(p store.Position) bool { return p.Value.Type == store.Missing || p.Value.Type == values }
-	if c.Scope != scope || !fits(c.Position) || !fits(c.Rewind.Position) {
-		c.Scope, c.Position, c.Rewind, c.Stock, c.Swept = scope, store.Position{}, Rewind{}, Stock{}, time.Time{}
-	}
-	return c
 }
 
 func (c Cursor) encode() store.Record {
@@ -218,10 +175,8 @@ func (c Cursor) encode() store.Record {
 
 func decode(rec store.Record) (Cursor, error) {
 	f := rec.Fields.Reader(fmt.Sprintf("cursor record %s %q", rec.Sort, rec.Key))
-	if v := f.Int("schema"); v > Schema {
-		return Cursor{}, fmt.Errorf("cursor record %q has schema %d, this program knows %d: %w", rec.Key, v, Schema, ErrNewer)
-	} else if v < 1 {
-		f.Fail("schema", "%d is not a version", v)
+	if err := f.Schema(Schema, fmt.Sprintf("cursor record %q", rec.Key), ErrNewer); err != nil {
+		return Cursor{}, err
 	}
 	c := Cursor{
 		ID: ID{Target: rec.Target, Namespace: f.Text("namespace"),

@@ -28,11 +28,17 @@ func keeper(s store.Store, owner string) *cursor.Keeper {
 
 func load(t *testing.T, s store.Store, before cursor.Table) cursor.Table {
 	t.Helper()
-	table, _, err := cursor.Load(context.WithoutCancel(t.Context()), s, "sessions", before, time.Now)
+	table, err := cursor.Reader{Store: s, Target: "sessions", Now: time.Now}.All(context.WithoutCancel(t.Context()), before)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return table
+}
+
+// recordOf returns the cursor of the range as its record is.
+func recordOf(table cursor.Table) cursor.Cursor {
+	c, _ := table.At(id)
+	return c
 }
 
 func at(text, key string) store.Position {
@@ -42,7 +48,7 @@ func at(text, key string) store.Position {
 func ExampleKeeper() {
 	ctx := context.Background()
 	s := modelstore.New(time.Now)
-	table, _, _ := cursor.Load(ctx, s, "sessions", nil, time.Now)
+	table, _ := cursor.Reader{Store: s, Target: "sessions", Now: time.Now}.All(ctx, cursor.Table{})
 	claim, err := keeper(s, "this process").Claim(ctx, table.Get(id, scope, store.Text))
 	if err != nil {
 		fmt.Println(err)
@@ -57,7 +63,7 @@ func ExampleKeeper() {
 		fmt.Println(err)
 		return
 	}
-	table, _, _ = cursor.Load(ctx, s, "sessions", table, time.Now)
+	table, _ = cursor.Reader{Store: s, Target: "sessions", Now: time.Now}.All(ctx, table)
 	c := table.Get(id, scope, store.Text)
 	fmt.Println(c.Position.Value.Text, c.Position.Key, c.Deleted)
 	// Output: 00000001.0003.20261121T000730.855Z "s-1842" 500
@@ -89,7 +95,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
 		now := time.Now().UTC()
-		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
+		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,8 +109,8 @@ func TestRecordRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := claim.Cursor()
-		got := load(t, s, nil)[id]
-		got.Seen, want.Seen = time.Time{}, time.Time{}
+		got := recordOf(load(t, s, cursor.Table{}))
+		got.Seen, want.Seen, got.Sent = time.Time{}, time.Time{}, time.Time{}
 		if got != want {
 			t.Errorf("read %+v\nwrote %+v", got, want)
 		}
@@ -120,7 +126,7 @@ func TestRecordRoundTrip(t *testing.T) {
 func TestAnotherScopeDiscardsPositionNotToken(t *testing.T) {
 	c := cursor.Cursor{ID: id, Scope: scope, Position: at("x", "y"), Swept: time.Unix(1, 0), Rewind: cursor.Rewind{Done: time.Unix(1, 0)},
 		Lease: cursor.Lease{Token: 5}, Deleted: 9}
-	table := cursor.Table{id: c}
+	table := cursor.NewTable(c)
 	if got := table.Get(id, scope, store.Text); got != c {
 		t.Errorf("same scope: %+v", got)
 	}
@@ -142,21 +148,21 @@ func TestLoadRefusesNonsense(t *testing.T) {
 		"rewind_window_ms": int64(-1), "refused": "yes", "schema": int64(2), "namespace": int64(1), "position": true, "rewind_began": "soon", "token": "1", "shard": "0004", "generation": int64(2),
 	} {
 		s := modelstore.New(time.Now)
-		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
+		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := claim.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		got, _ := s.Load(t.Context(), store.CursorRecord, "sessions")
+		got, _ := s.Load(t.Context(), store.RecordQuery{Sort: store.CursorRecord, Target: "sessions"})
 		rec := got.List[0]
 		prev := rec.Revision
 		rec.Revision, rec.Fields[field] = "edited", value
 		if err := s.Save(t.Context(), rec, prev); err != nil {
 			t.Fatal(err)
 		}
-		_, _, err = cursor.Load(t.Context(), s, "sessions", nil, time.Now)
+		_, err = cursor.Reader{Store: s, Target: "sessions", Now: time.Now}.All(t.Context(), cursor.Table{})
 		if err == nil || field == "schema" && !errors.Is(err, cursor.ErrNewer) || !strings.Contains(err.Error(), rec.Key) {
 			t.Errorf("%s = %v: %v", field, value, err)
 		}
@@ -169,7 +175,7 @@ func TestClaimIsExclusiveUntilReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
 		first, second := keeper(s, "first"), keeper(s, "second")
-		claim, err := first.Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
+		claim, err := first.Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -203,7 +209,7 @@ func TestClaimIsExclusiveUntilReleased(t *testing.T) {
 func TestOnlyOneOfManyClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		cur := load(t, s, nil).Get(id, scope, store.Text)
+		cur := load(t, s, cursor.Table{}).Get(id, scope, store.Text)
 		won := make(chan *cursor.Claim, 20)
 		for i := range 20 {
 			go func() {
@@ -232,12 +238,12 @@ func TestOnlyOneOfManyClaims(t *testing.T) {
 func TestHolderGivesUpInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		claim, err := keeper(s, "first").Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
+		claim, err := keeper(s, "first").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		table := load(t, s, nil)
+		table := load(t, s, cursor.Table{})
 		silent := true
 		s.Before = func(ctx context.Context, c modelstore.Call) error {
 			if silent && c.Method == "Save" && c.Record.Fields["owner"] == "first" {
@@ -272,7 +278,7 @@ func TestHolderGivesUpInTime(t *testing.T) {
 		if err := next.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := load(t, s, nil)[id]; !got.Position.IsZero() {
+		if got := recordOf(load(t, s, cursor.Table{})); !got.Position.IsZero() {
 			t.Errorf("a worker that lost its lease moved the cursor to %+v", got.Position)
 		}
 	})
@@ -290,7 +296,7 @@ func TestLostReplyOfASave(t *testing.T) {
 			}
 			return nil
 		}
-		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
+		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -299,7 +305,7 @@ func TestLostReplyOfASave(t *testing.T) {
 		if err := claim.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := load(t, s, nil)[id]; got.Position != at("x", "y") || got.Lease.Token != 1 || got.Lease.Owner != "" {
+		if got := recordOf(load(t, s, cursor.Table{})); got.Position != at("x", "y") || got.Lease.Token != 1 || got.Lease.Owner != "" {
 			t.Errorf("the record: %+v", got)
 		}
 	})
@@ -311,12 +317,12 @@ func TestExclusiveStoreVoidsOldLeases(t *testing.T) {
 		s := modelstore.New(time.Now)
 		before := keeper(s, "opening-1/a")
 		before.Opening = "opening-1/"
-		if _, err := before.Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text)); err != nil {
+		if _, err := before.Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text)); err != nil {
 			t.Fatal(err)
 		}
 		after := keeper(s, "opening-2/a")
 		after.Opening = "opening-2/"
-		claim, err := after.Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
+		claim, err := after.Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatalf("claim after a new opening: %v", err)
 		}
@@ -331,7 +337,7 @@ func TestMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
 		k := keeper(s, "a")
-		cur := load(t, s, nil).Get(id, scope, store.Text)
+		cur := load(t, s, cursor.Table{}).Get(id, scope, store.Text)
 		move := func(c *cursor.Cursor) { c.Position = at("x", "") }
 		if _, ok, err := k.Move(t.Context(), cur, move); !ok || err != nil {
 			t.Fatalf("move: %v, %v", ok, err)
@@ -339,11 +345,11 @@ func TestMove(t *testing.T) {
 		if _, ok, err := k.Move(t.Context(), cur, move); ok || err != nil {
 			t.Errorf("move of a record that has changed: %v, %v", ok, err)
 		}
-		claim, err := keeper(s, "b").Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
+		claim, err := keeper(s, "b").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, ok, err := k.Move(t.Context(), load(t, s, nil).Get(id, scope, store.Text), move); ok || err != nil {
+		if _, ok, err := k.Move(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text), move); ok || err != nil {
 			t.Errorf("move of a held range: %v, %v", ok, err)
 		}
 		_ = claim.Release(t.Context())
@@ -356,7 +362,7 @@ func TestMoveAfterTheHoldersDeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
 		dead := keeper(s, "dead")
-		claim, err := dead.Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
+		claim, err := dead.Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -367,13 +373,13 @@ func TestMoveAfterTheHoldersDeath(t *testing.T) {
 			return nil
 		}
 		<-claim.Done()
-		k, seen := keeper(s, "a"), load(t, s, nil)
+		k, seen := keeper(s, "a"), load(t, s, cursor.Table{})
 		time.Sleep(k.Lease)
-		next, ok, err := k.Move(t.Context(), seen[id], func(c *cursor.Cursor) { c.Position = at("x", "") })
+		next, ok, err := k.Move(t.Context(), recordOf(seen), func(c *cursor.Cursor) { c.Position = at("x", "") })
 		if !ok || err != nil || next.Lease.Token != 1 || next.Lease.Released.IsZero() {
 			t.Fatalf("move: %+v, %v, %v", next, ok, err)
 		}
-		claim, err = k.Claim(t.Context(), load(t, s, seen)[id])
+		claim, err = k.Claim(t.Context(), recordOf(load(t, s, seen)))
 		if err != nil {
 			t.Fatalf("claim after the move: %v", err)
 		}
@@ -387,7 +393,7 @@ func TestMoveAfterTheHoldersDeath(t *testing.T) {
 // A record of an earlier version has neither window nor refused: both are zero.
 func TestRecordsOfEarlierVersions(t *testing.T) {
 	s := modelstore.New(time.Now)
-	claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
+	claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,7 +401,7 @@ func TestRecordsOfEarlierVersions(t *testing.T) {
 	if err := claim.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	got, _ := s.Load(t.Context(), store.CursorRecord, "sessions")
+	got, _ := s.Load(t.Context(), store.RecordQuery{Sort: store.CursorRecord, Target: "sessions"})
 	rec := got.List[0]
 	if rec.Fields["rewind_window_ms"] != int64(60_000) || rec.Fields["refused"] != true {
 		t.Errorf("the record: %v", rec.Fields)
@@ -407,7 +413,7 @@ func TestRecordsOfEarlierVersions(t *testing.T) {
 	if err := s.Save(t.Context(), rec, prev); err != nil {
 		t.Fatal(err)
 	}
-	if c := load(t, s, nil)[id]; c.Rewind.Window != 0 || c.Stock.Refused {
+	if c := recordOf(load(t, s, cursor.Table{})); c.Rewind.Window != 0 || c.Stock.Refused {
 		t.Errorf("read %+v, %+v", c.Rewind, c.Stock)
 	}
 }
@@ -418,7 +424,7 @@ func TestClaimsAreImpatient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
 		k := keeper(s, "a")
-		cur := load(t, s, nil).Get(id, scope, store.Text)
+		cur := load(t, s, cursor.Table{}).Get(id, scope, store.Text)
 		known := cur
 		known.Revision = "1-x"
 		s.Before = func(_ context.Context, c modelstore.Call) error {
@@ -458,7 +464,7 @@ func TestClaimsAreImpatient(t *testing.T) {
 func TestAHolderIsPatient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, nil).Get(id, scope, store.Text))
+		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -472,7 +478,7 @@ func TestAHolderIsPatient(t *testing.T) {
 		if err := claim.Release(t.Context()); err != nil {
 			t.Errorf("release: %v", err)
 		}
-		if c := load(t, s, nil)[id]; c.Lease.Owner != "" {
+		if c := recordOf(load(t, s, cursor.Table{})); c.Lease.Owner != "" {
 			t.Errorf("still held: %+v", c.Lease)
 		}
 	})

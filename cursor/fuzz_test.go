@@ -1,6 +1,7 @@
 package cursor
 
 import (
+	"errors"
 	"maps"
 	"reflect"
 	"slices"
@@ -59,7 +60,7 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%+v\nis written and read again as %+v; %v", c, again, err)
 		}
 		for _, values := range []store.Type{store.Text, store.Instant} {
-			got := Table{c.ID: c}.Get(c.ID, c.Scope, values)
+			got := NewTable(c).Get(c.ID, c.Scope, values)
 			if v := got.Position.Value.Type; v != store.Missing && v != values {
 				t.Errorf("%v for a target of type %d", got.Position, values)
 			}
@@ -83,6 +84,47 @@ func FuzzKey(f *testing.F) {
 		for _, c := range a.Key() {
 			if c <= ' ' || c > '~' || c == '/' {
 				t.Errorf("the key %q", a.Key())
+			}
+		}
+	})
+}
+
+// FuzzDecodeHeartbeat meddles with two fields of a heartbeat: it says what is wrong with
+// it and counts as nothing else, or what was read is written again as it is read then.
+func FuzzDecodeHeartbeat(f *testing.F) {
+	at := time.Date(2026, 11, 21, 12, 0, 0, 123456000, time.UTC)
+	base := Heartbeat{Target: "sessions", Owner: "host/7/A", Process: "1-X", Epoch: 3, Count: 9, Lease: 30 * time.Second,
+		Read: at, Begun: at, Renewed: at, Version: "v1", Revision: "4-x"}.encode()
+	names := slices.Sorted(maps.Keys(base.Fields))
+	for i := range names {
+		for kind := range uint8(6) {
+			f.Add(uint8(i), kind, "2026-11-21T12:00:00.000000Z", int64(-1), uint8(0), uint8(9), "", 1e300)
+		}
+		f.Add(uint8(i), uint8(1), "", int64(1<<62), uint8(i+2), uint8(0), "a/%2F\xff", 0.0)
+	}
+	f.Fuzz(func(t *testing.T, which1, kind1 uint8, text1 string, n int64, which2, kind2 uint8, text2 string, x float64) {
+		rec := base
+		rec.Fields = maps.Clone(base.Fields)
+		storetest.Meddle(rec.Fields, names[int(which1)%len(names)], kind1, text1, n, x)
+		storetest.Meddle(rec.Fields, names[int(which2)%len(names)], kind2, text2, n/2, -x)
+		if owner, ok := rec.Fields["owner"].(string); ok { // so that it is not invalid for its key alone
+			rec.Key = HeartbeatKey(rec.Target, owner)
+		}
+		h, err := decodeHeartbeat(rec)
+		switch {
+		case err != nil:
+			if !errors.Is(err, ErrNewer) || h != (Heartbeat{}) {
+				t.Errorf("%+v beside %v", h, err)
+			}
+		case h.Invalid != nil:
+			if h.Epoch != 0 || h.Lease != 0 || h.Key() != rec.Key || len(h.Invalid.Error()) < 20 {
+				t.Errorf("%+v", h)
+			}
+		case h.Epoch < 1 || h.Count < 0 || h.Lease < 0:
+			t.Errorf("%+v is read as %+v", rec.Fields, h)
+		default:
+			if again, err := decodeHeartbeat(h.encode()); err != nil || again != h {
+				t.Errorf("%+v\nis written and read again as %+v; %v", h, again, err)
 			}
 		}
 	})

@@ -85,6 +85,10 @@ type Record struct {
 	Outside    int64     // what was counted there
 	EmptyIndex bool      // the target held entities, but no index entry in any range
 
+	// Probe is when the index is to be probed once more for generations that are in use
+	// though they are not listed; see [Record.ProbeLater]. It is zero if it need not be.
+	Probe time.Time
+
 	Revision string // as in the store; empty for a record not saved yet
 }
 
@@ -179,8 +183,8 @@ func (r Record) Stamper() Stamper {
 
 // Load reads the record of a target and the store's time. It fails with
 // [ErrMissing] where there is none; the time is good then, too.
-func Load(ctx context.Context, s store.Store, target string) (Record, time.Time, error) {
-	got, err := s.Load(ctx, store.TargetRecord, target)
+func Load(ctx context.Context, s store.Loader, target string) (Record, time.Time, error) {
+	got, err := s.Load(ctx, store.RecordQuery{Sort: store.TargetRecord, Target: target, Keys: []string{target}})
 	if err != nil {
 		return Record{}, time.Time{}, fmt.Errorf("load target record %s: %w", target, err)
 	}
@@ -194,9 +198,16 @@ func Load(ctx context.Context, s store.Store, target string) (Record, time.Time,
 // Save writes the record if the store still has the revision that it was made
 // from, and returns it with its new revision. It fails with store.ErrConflict
 // where somebody else was first.
+//
+// The revisions of a new record are counted from the milliseconds of its creation on. No
+// record is saved every millisecond, so that they are higher than all those of a record
+// that was lost: workers may still hold that one, and cursors its revisions.
 func Save(ctx context.Context, s store.Store, r Record) (Record, error) {
 	next := r
 	next.Revision = store.NewRevision(r.Revision)
+	if r.Revision == "" {
+		next.Revision = store.NewRevision(strconv.FormatInt(r.Created.UnixMilli(), 10))
+	}
 	// The same write again, after a lost reply, finds its own revision there.
 	err := store.Retry(ctx, savePatience, func() error {
 		ctx, cancel := context.WithTimeout(ctx, saveTimeout)
@@ -254,6 +265,7 @@ func (r Record) encode() store.Record {
 			"checked":        store.FormatTime(r.Checked),
 			"outside":        r.Outside,
 			"empty_index":    r.EmptyIndex,
+			"probe":          store.FormatTime(r.Probe),
 		},
 	}
 }
@@ -262,10 +274,8 @@ func (r Record) encode() store.Record {
 // working on from a guess could delete what is live.
 func decode(rec store.Record) (Record, error) {
 	f := rec.Fields.Reader(fmt.Sprintf("target record %s %q", rec.Sort, rec.Key))
-	if v := f.Int("schema"); v > Schema {
-		return Record{}, fmt.Errorf("target record %q has schema %d, this program knows %d: %w", rec.Key, v, Schema, ErrNewer)
-	} else if v < 1 {
-		f.Fail("schema", "%d is not a version", v)
+	if err := f.Schema(Schema, fmt.Sprintf("target record %q", rec.Key), ErrNewer); err != nil {
+		return Record{}, err
 	}
 	r := Record{
 		Target:        rec.Key,
@@ -281,6 +291,7 @@ func decode(rec store.Record) (Record, error) {
 		Checked:       f.Time("checked"),
 		Outside:       f.Int("outside"),
 		EmptyIndex:    f.Bool("empty_index"),
+		Probe:         f.Time("probe"),
 		Revision:      rec.Revision,
 	}
 	if r.Created.IsZero() {

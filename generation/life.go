@@ -90,6 +90,92 @@ func (r Record) lastStamp(i int) time.Time {
 	return g.Closed.Add(commitDelay + cmp.Or(g.Staleness, DefaultStaleness) + cmp.Or(g.Slack, DefaultSlack))
 }
 
+// unknownBounds returns the bounds for writers of generations that another record may
+// have listed. Nobody knows the bounds of that one: they are taken to be the defaults,
+// if not larger ones are configured now. Nor does anybody know which of the later
+// generations are sealed: for an index that has to settle, time stands for them.
+func (p Policy) unknownBounds() (staleness, slack time.Duration) {
+	staleness, slack = max(p.Staleness, DefaultStaleness), max(p.Slack, DefaultSlack)
+	return staleness, slack + time.Duration(p.Settle)*p.Every
+}
+
+// later returns the later of two instants.
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// Adopt returns the record with generations listed that are in use though it did not
+// list them: the record that did is lost. Their writers may stamp them for as long as
+// a copy of that record is good, so they count as closed from now on. If that leaves no
+// generation open that has the highest number, the next one is opened at once, without a
+// ramp, with a number above all of them and above floor: everybody has to move anyway.
+// The nursery among them, number 0, gets as many shards as it has there.
+func (r Record) Adopt(used []Generation, floor int, p Policy, now time.Time) (Record, error) {
+	now = now.UTC().Truncate(time.Microsecond)
+	r.Probe = time.Time{}
+	list := slices.Clone(r.Generations)
+	for _, u := range used {
+		if u.Number == expirykey.Nursery {
+			r.NurseryShards = max(r.NurseryShards, u.Shards)
+			continue
+		}
+		i, isListed := slices.BinarySearchFunc(list, u.Number, func(g Generation, n int) int { return g.Number - n })
+		if isListed {
+			continue
+		}
+		g := Generation{Number: u.Number, Shards: u.Shards, Opened: now}
+		g.Staleness, g.Slack = p.unknownBounds()
+		if i < len(list) { // opened as the next one was: their instants are in order
+			g.Opened = list[i].Opened
+		} else if i > 0 {
+			g.Opened = later(now, list[i-1].Opened)
+		}
+		g.Closed = later(now, g.Opened)
+		list = slices.Insert(list, i, g)
+	}
+	r.Generations = list
+	if n := len(list); n > 0 && list[n-1].Closed.IsZero() {
+		return r, nil
+	}
+	for i, g := range list {
+		if g.Closed.IsZero() {
+			list[i].Closed = later(now, g.Opened)
+		}
+	}
+	number, opened := floor, now
+	if n := len(list); n > 0 {
+		number, opened = max(floor, list[n-1].Number), list[n-1].Closed
+	}
+	if number >= expirykey.MaxGeneration {
+		return r, fmt.Errorf("there is no generation after %08d", number)
+	}
+	r.Generations = append(list, Generation{
+		Number: number + 1, Shards: p.Shards, Opened: opened, Staleness: p.Staleness, Slack: p.Slack})
+	return r, nil
+}
+
+// IsContinued reports whether a record that was just made goes on from generations that
+// were there before.
+func (r Record) IsContinued() bool {
+	return len(r.Generations) > 0 && r.Generations[len(r.Generations)-1].Number > First
+}
+
+// ProbeLater returns a new record that wants the index to be probed once more: when all
+// must have committed who stamped by a record that this one takes the place of. Until
+// then no generation retires. [Record.Adopt] lists what is found, and ends that. Of a
+// target without a sign of a former record the configured bounds are believed.
+func (r Record) ProbeLater(p Policy) Record {
+	staleness, slack := p.Staleness, p.Slack
+	if r.IsContinued() {
+		staleness, slack = p.unknownBounds()
+	}
+	r.Probe = r.Created.Add(commitDelay + staleness + slack)
+	return r
+}
+
 // Draining reports whether a generation is being carried to the newest one.
 func (r Record) Draining() bool {
 	return slices.ContainsFunc(r.Generations, func(g Generation) bool { return !g.Draining.IsZero() })

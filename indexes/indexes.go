@@ -100,8 +100,10 @@ func ForFirestore(targets []store.Target) Definitions {
 			f.Singles = append(f.Singles, Single{Scope: Collection}) // for the console, and it costs little
 		}
 	}
-	f := at(string(store.CursorRecord), "target") // the reaper's own records are found by it
-	f.Automatic, f.Needed = true, append(f.Needed, Single{Scope: Collection})
+	for _, sort := range ownRecords { // they are found by it
+		f := at(string(sort), "target")
+		f.Automatic, f.Needed = true, append(f.Needed, Single{Scope: Collection})
+	}
 	for _, f := range fields {
 		f.Needed = tidy(f.Needed)
 		f.Singles = append(f.Singles, f.Needed...)
@@ -114,6 +116,9 @@ func ForFirestore(targets []store.Target) Definitions {
 	d.sort()
 	return d
 }
+
+// ownRecords are the sorts of the reaper's own records that are queried by target.
+var ownRecords = []store.RecordSort{store.CursorRecord, store.WorkerRecord}
 
 // ForDatastore returns the definitions for Firestore in Datastore mode, where
 // single properties need none.
@@ -132,7 +137,10 @@ func ForDatastore(targets []store.Target) Definitions {
 // reaper's own records. Definitions are made of all targets first, because those
 // of one collection share its fields.
 func (d Definitions) Of(targets []store.Target) Definitions {
-	wanted := map[string]bool{string(store.CursorRecord): true}
+	wanted := map[string]bool{}
+	for _, sort := range ownRecords {
+		wanted[string(sort)] = true
+	}
 	for _, t := range targets {
 		wanted[t.Kind], wanted[lastSegment(t.Kind)] = true, true
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
 )
 
 // Every reason for which an entity may be there, or not, is told from the others,
@@ -34,6 +35,9 @@ func TestExplain(t *testing.T) {
 			_ = w.s.Put(t.Context(), w.target.Target, "", []store.Entity{e})
 		}
 		now := time.Now()
+		if _, _, err := sweep.EnsureRecord(t.Context(), w.config(), w.target); err != nil {
+			t.Fatal(err)
+		}
 		w.put(1, 4, "due", now.Add(-3*time.Hour))
 		explain("due", "due", "the next sweep deletes it") // nobody has swept here yet
 		w.sweep()

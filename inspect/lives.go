@@ -25,7 +25,7 @@ type GenerationLife struct {
 // COUNT for each.
 func Lives(ctx context.Context, cfg sweep.Config, t sweep.Target) ([]GenerationLife, error) {
 	s, err := sweep.TakeSnapshot(ctx, cfg, t)
-	if err != nil || s.Missing {
+	if err != nil || s.New {
 		return nil, err
 	}
 	lives := []GenerationLife{}

@@ -37,11 +37,12 @@ type TargetStatus struct {
 	Ranges      []RangeStatus      `json:"ranges"`
 }
 
-// A WorkerStatus is a process that holds ranges of a target.
+// A WorkerStatus is a process that works on a target.
 type WorkerStatus struct {
-	Owner  string    `json:"owner"`
-	Ranges int       `json:"ranges"` // that it holds; the audit of a namespace counts as one
-	Seen   time.Time `json:"seen"`   // when it last claimed a range, or renewed a claim
+	Owner   string    `json:"owner"`
+	Ranges  int       `json:"ranges"`  // that it holds; the audit of a namespace counts as one
+	Seen    time.Time `json:"seen"`    // when it last wrote its heartbeat, or the record of a range
+	Version string    `json:"version"` // of the program
 }
 
 // A GenerationStatus is where a generation stands. The nursery is number 0.
@@ -83,7 +84,7 @@ func Status(ctx context.Context, cfg sweep.Config, t sweep.Target) (TargetStatus
 	if err != nil {
 		return st, err
 	}
-	if !s.Missing {
+	if !s.New {
 		st.describe(s)
 	}
 	sweptTo := s.Horizon()
@@ -95,7 +96,7 @@ func Status(ctx context.Context, cfg sweep.Config, t sweep.Target) (TargetStatus
 		return nil
 	})
 	for _, r := range s.Plan.Ranges() {
-		if s.Missing || !s.Plan.Range(r).Read {
+		if s.New || !s.Plan.Range(r).Read {
 			continue // it is sealed, and nothing in it is due: sweeps leave it alone
 		}
 		group.Go(func() error {
@@ -104,7 +105,7 @@ func Status(ctx context.Context, cfg sweep.Config, t sweep.Target) (TargetStatus
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil || s.Missing {
+	if err := group.Wait(); err != nil || s.New {
 		return st, err
 	}
 	if !oldest.at.IsZero() {
@@ -186,10 +187,13 @@ func totalOf(s *sweep.Snapshot) (perSecond float64, ok bool) {
 	return total.PerSecond, !total.Unlimited && total.PerSecond > 0
 }
 
-// workersOf lists who holds a lease that has not run out.
+// workersOf lists who has a heartbeat, or holds a lease that has not run out.
 func workersOf(s *sweep.Snapshot) []WorkerStatus {
 	byOwner := map[string]WorkerStatus{}
-	for _, c := range s.View.Cursors {
+	for _, h := range s.Heartbeats() {
+		byOwner[h.Owner] = WorkerStatus{Owner: h.Owner, Seen: h.Renewed, Version: h.Version}
+	}
+	for _, c := range s.View.Cursors.All() {
 		if !isLive(s, c) {
 			continue
 		}

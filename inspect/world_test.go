@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -171,13 +172,13 @@ func (w *world) raw(name, expiry string) {
 }
 
 // cursors reads the cursor records.
-func (w *world) cursors() cursor.Table {
+func (w *world) cursors() map[cursor.ID]cursor.Cursor {
 	w.t.Helper()
-	table, _, err := cursor.Load(context.WithoutCancel(w.t.Context()), w.s, "sessions", nil, time.Now)
+	table, err := cursor.Reader{Store: w.s, Target: "sessions", Now: time.Now}.All(context.WithoutCancel(w.t.Context()), cursor.Table{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return table
+	return maps.Collect(table.All())
 }
 
 // claim lets another process hold a range.

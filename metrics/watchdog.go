@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"container/heap"
+	"container/list"
 	"maps"
 	"slices"
 	"sync"
@@ -10,6 +12,9 @@ import (
 // A Watchdog notices the ranges of one target that have due entities and get
 // nowhere. It reads no clock, and is safe for concurrent use.
 //
+// It keeps the ranges that have something due, and no others; a call costs time in
+// proportion to the logarithm of their number, and Stuck to what it returns.
+//
 // Time between two calls counts as at most a third of the patience, so that a
 // clock that jumps, or a process that slept, does not make every range look
 // stuck at once. So it has to be asked more often than that, as scrapes do.
@@ -18,13 +23,19 @@ type Watchdog struct {
 
 	mu     sync.Mutex
 	last   time.Time
+	passed time.Duration // since the first call, as far as it counts
 	ranges map[string]*watched
+	oldest dueFirst  // all of them
+	moving list.List // those that are not held: the one without progress for longest is first
 }
 
+// A watched is a range that has due entities.
 type watched struct {
-	due     time.Time     // of its oldest entity; zero where nothing is due
-	stalled time.Duration // without progress
-	held    bool
+	name  string
+	due   time.Time     // of its oldest entity
+	since time.Duration // of Watchdog.passed, when it made progress last
+	place int           // in Watchdog.oldest
+	turn  *list.Element // in Watchdog.moving; nil if it is held
 }
 
 // A Look is how a range was found.
@@ -40,25 +51,42 @@ func (w *Watchdog) Saw(now time.Time, name string, l Look) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.passLocked(now)
-	if w.ranges == nil {
-		w.ranges = map[string]*watched{}
+	if l.OldestDue.IsZero() {
+		w.forgetLocked(name)
+		return
 	}
 	r := w.ranges[name]
 	if r == nil {
-		r = new(watched)
-		w.ranges[name] = r
+		r = w.addLocked(name, l.OldestDue)
 	}
-	if l.OldestDue.IsZero() || l.Disposed > 0 || l.OldestDue.After(r.due) {
-		r.stalled = 0
+	progress := l.Disposed > 0 || l.OldestDue.After(r.due)
+	r.due = l.OldestDue
+	heap.Fix(&w.oldest, r.place)
+	switch {
+	case l.Held:
+		w.holdLocked(r)
+	case r.turn == nil:
+		r.since, r.turn = w.passed, w.moving.PushBack(r)
+	case progress:
+		r.since = w.passed
+		w.moving.MoveToBack(r.turn)
 	}
-	r.due, r.held = l.OldestDue, l.Held
 }
 
-// Only forgets all ranges but those named: the others are no more.
-func (w *Watchdog) Only(names map[string]bool) {
+// Names returns the ranges that have due entities, in order.
+func (w *Watchdog) Names() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.ranges, func(name string, _ *watched) bool { return !names[name] })
+	return slices.Sorted(maps.Keys(w.ranges))
+}
+
+// Forget forgets ranges that are no more, or in which nothing is due.
+func (w *Watchdog) Forget(names ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, name := range names {
+		w.forgetLocked(name)
+	}
 }
 
 // Stuck returns the ranges that have had due entities and no progress for the
@@ -68,10 +96,12 @@ func (w *Watchdog) Stuck(now time.Time) []string {
 	defer w.mu.Unlock()
 	w.passLocked(now)
 	var stuck []string
-	for name, r := range w.ranges {
-		if r.stalled >= w.Patience {
-			stuck = append(stuck, name)
+	for e := w.moving.Front(); e != nil; e = e.Next() {
+		r, _ := e.Value.(*watched)
+		if w.passed-r.since < w.Patience {
+			break
 		}
+		stuck = append(stuck, r.name)
 	}
 	slices.Sort(stuck)
 	return stuck
@@ -82,26 +112,72 @@ func (w *Watchdog) Stuck(now time.Time) []string {
 func (w *Watchdog) OldestDue() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var oldest time.Time
-	for _, r := range w.ranges {
-		if !r.due.IsZero() && (oldest.IsZero() || r.due.Before(oldest)) {
-			oldest = r.due
-		}
+	if len(w.oldest) == 0 {
+		return time.Time{}
 	}
-	return oldest
+	return w.oldest[0].due
+}
+
+func (w *Watchdog) addLocked(name string, due time.Time) *watched {
+	if w.ranges == nil {
+		w.ranges = map[string]*watched{}
+	}
+	r := &watched{name: name, due: due}
+	w.ranges[name] = r
+	heap.Push(&w.oldest, r)
+	return r
+}
+
+func (w *Watchdog) forgetLocked(name string) {
+	r := w.ranges[name]
+	if r == nil {
+		return
+	}
+	w.holdLocked(r)
+	heap.Remove(&w.oldest, r.place)
+	delete(w.ranges, name)
+}
+
+// holdLocked lets no time count against a range.
+func (w *Watchdog) holdLocked(r *watched) {
+	if r.turn != nil {
+		w.moving.Remove(r.turn)
+		r.turn = nil
+	}
 }
 
 func (w *Watchdog) passLocked(now time.Time) {
-	passed := min(max(0, now.Sub(w.last)), w.Patience/3+1) // three thirds are the whole
-	if w.last.IsZero() {
-		passed = 0
+	if !w.last.IsZero() {
+		w.passed += min(max(0, now.Sub(w.last)), w.Patience/3+1) // three thirds are the whole
 	}
 	w.last = now
-	for _, r := range w.ranges {
-		if r.due.IsZero() || r.held {
-			r.stalled = 0
-			continue
-		}
-		r.stalled += passed
+}
+
+// dueFirst is a heap of ranges: the one whose oldest entity became due first is at
+// the top.
+type dueFirst []*watched
+
+func (q dueFirst) Len() int           { return len(q) }
+func (q dueFirst) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+
+func (q dueFirst) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].place, q[j].place = i, j
+}
+
+// Push implements heap.Interface.
+func (q *dueFirst) Push(x any) {
+	if r, ok := x.(*watched); ok {
+		r.place = len(*q)
+		*q = append(*q, r)
 	}
+}
+
+// Pop implements heap.Interface.
+func (q *dueFirst) Pop() any {
+	n := len(*q) - 1
+	r := (*q)[n]
+	(*q)[n] = nil
+	*q = (*q)[:n]
+	return r
 }

@@ -33,7 +33,7 @@ func TestWatchdog(t *testing.T) {
 		}, 25},
 		"forgotten": {func(w *metrics.Watchdog, m int, now time.Time) {
 			w.Saw(now, "r", due)
-			once(m%10 == 9, func() { w.Only(nil) })
+			once(m%10 == 9, func() { w.Forget("q", "r") })
 		}, -1},
 		"held, then not": {func(w *metrics.Watchdog, m int, now time.Time) {
 			w.Saw(now, "r", metrics.Look{OldestDue: at, Held: m < 20})

@@ -26,6 +26,18 @@ func (r *FieldReader) Fail(name, format string, args ...any) {
 	r.errs = append(r.errs, fmt.Errorf("%s: field %s: %s", r.what, name, fmt.Sprintf(format, args...)))
 }
 
+// Schema reads the version of the record, and fails with an error that wraps newer if
+// this program, which knows versions up to known, is older. What names the record.
+func (r *FieldReader) Schema(known int, what string, newer error) error {
+	switch v := r.Int("schema"); {
+	case v > int64(known):
+		return fmt.Errorf("%s has schema %d, this program knows %d: %w", what, v, known, newer)
+	case v < 1:
+		r.Fail("schema", "%d is not a version", v)
+	}
+	return nil
+}
+
 // Text reads a string.
 func (r *FieldReader) Text(name string) string { return read[string](r, name) }
 

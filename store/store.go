@@ -15,6 +15,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"strconv"
 	"strings"
@@ -55,9 +56,9 @@ type Store interface {
 	// the driver reads again, and must not block.
 	Settle(ctx context.Context, q Query, e Entry, decide func(Value) Verdict) (Outcome, error)
 
-	// Load reads the records of one sort that belong to a target, in the order
-	// of their keys, together with the store's time.
-	Load(ctx context.Context, sort RecordSort, target string) (Records, error)
+	// Load reads a page of the reaper's own records, in the order of their keys,
+	// together with the store's time. [LoadAll] reads all pages.
+	Load(ctx context.Context, q RecordQuery) (Records, error)
 
 	// Save writes (or, where r.Fields is nil, removes) a record if the revision
 	// in the store is still prev; "" stands for a record that does not exist.
@@ -138,6 +139,11 @@ type Dropper interface {
 	// stroke, and refuses writes into it from then on. Where it finds an entry
 	// it fails with ErrConflict and changes nothing.
 	Drop(ctx context.Context, t Target, from, to string) error
+
+	// Dropped returns the end of the last span, in the order of texts, that was ever
+	// dropped from the target's index, whatever the target's name was then; it is empty
+	// if none was.
+	Dropped(ctx context.Context, t Target) (to string, err error)
 }
 
 // A Guarder is a store with more than one way to make deletes conditional.
@@ -378,6 +384,7 @@ const (
 	TargetRecord RecordSort = "ReaperTarget" // one for each target, its key the target's name
 	CursorRecord RecordSort = "ReaperCursor" // one for each range
 	SweepRecord  RecordSort = "ReaperSweep"  // one for each past sweep
+	WorkerRecord RecordSort = "ReaperWorker" // the heartbeat of one process for one target
 )
 
 // A Record is one of the reaper's own, kept in the store's default namespace.
@@ -398,10 +405,71 @@ type Fields map[string]any
 // so that the order of the strings is the order of time.
 const TimeLayout = "2006-01-02T15:04:05.000000Z"
 
+// MaxRecords is the most records that one Load reads, and the most keys that it
+// looks up: a page of cursor records stays below the 4 MiB that a message of gRPC
+// may have, and below the 1,000 keys that one lookup of Datastore mode takes.
+const MaxRecords = 500
+
+// A RecordQuery asks for records of one sort that belong to a target: those with
+// the given keys, if there are any, or else those between two keys.
+type RecordQuery struct {
+	Sort   RecordSort
+	Target string
+	Keys   []string // at most MaxRecords, none twice; keys without a record are left out of the answer
+	After  string   // exclusive; "" is before all keys
+	Before string   // exclusive; "" is behind all keys
+	Limit  int      // most records wanted, up to MaxRecords; 0 stands for that
+}
+
+// Most returns how many records the answer may have.
+func (q RecordQuery) Most() int {
+	if len(q.Keys) > 0 {
+		return len(q.Keys)
+	}
+	if q.Limit <= 0 {
+		return MaxRecords
+	}
+	return min(q.Limit, MaxRecords)
+}
+
+// Check returns an error that wraps ErrInvalid for a query that no store answers.
+func (q RecordQuery) Check() error {
+	switch {
+	case q.Sort == "" || q.Target == "":
+		return fmt.Errorf("%w: records have a sort and a target", ErrInvalid)
+	case len(q.Keys) > MaxRecords:
+		return fmt.Errorf("%w: %d keys at once; at most %d", ErrInvalid, len(q.Keys), MaxRecords)
+	case len(q.Keys) > 0 && (q.After != "" || q.Before != "" || q.Limit != 0):
+		return fmt.Errorf("%w: records are asked for by keys or by bounds, not both", ErrInvalid)
+	}
+	return nil
+}
+
 // Records is what Load read.
 type Records struct {
 	List []Record
+	More bool      // there may be more records behind the last one
 	Now  time.Time // the store's time at some instant between call and return, UTC
+}
+
+// A Loader is the part of a Store that reads records.
+type Loader interface {
+	Load(ctx context.Context, q RecordQuery) (Records, error)
+}
+
+// LoadAll reads all records that a query asks for, page by page, and gives each page
+// to use. Each page is as the store has it when the page is read.
+func LoadAll(ctx context.Context, s Loader, q RecordQuery, use func(Records) error) error {
+	for {
+		page, err := s.Load(ctx, q)
+		if err != nil {
+			return err
+		}
+		if err := use(page); err != nil || !page.More || len(page.List) == 0 {
+			return err
+		}
+		q.After = page.List[len(page.List)-1].Key
+	}
 }
 
 // The errors that callers tell apart, with errors.Is. A driver maps its

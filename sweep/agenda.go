@@ -3,8 +3,6 @@ package sweep
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/store"
@@ -77,9 +75,9 @@ func (o *oneSweep) look(s *scheduler, b *book, now time.Time) {
 	case opening:
 		o.begin(s, b, now)
 	case sweeping:
-		if o.held && b.count.pending == b.lookedAt() {
+		if o.held && b.count.pending == b.lookedAt {
 			o.stop(s, b, now)
-		} else if b.active == 0 || b.count.pending-b.contended() == 0 {
+		} else if b.active == 0 || b.count.pending == b.contended {
 			o.phase, o.done = finishing, now
 		}
 	case finishing:
@@ -112,13 +110,15 @@ func (o *oneSweep) begin(s *scheduler, b *book, now time.Time) {
 }
 
 // isFirst reports whether a chore finds ranges, or changes which there are.
-func isFirst(k plan.Kind) bool { return k == plan.Life || k == plan.Shards || k == plan.Look }
+func isFirst(k plan.Kind) bool {
+	return k == plan.Life || k == plan.Probe || k == plan.Shards || k == plan.Look
+}
 
 // finish ends the sweep once nothing is left to do, or its time is over.
 func (o *oneSweep) finish(s *scheduler, b *book, now time.Time) {
 	if b.count.pending > 0 && now.Sub(o.done) >= contendedFor {
-		for _, it := range inOrder(slices.Collect(maps.Values(b.ranges))) {
-			if !it.pending || it.state != ready && it.state != waiting {
+		for _, it := range s.queued(b) {
+			if !it.pending {
 				continue
 			}
 			if it.out.blocked != nil {
@@ -149,8 +149,8 @@ func (o *oneSweep) finish(s *scheduler, b *book, now time.Time) {
 // stop ends the sweep now.
 func (o *oneSweep) stop(s *scheduler, b *book, now time.Time) {
 	if o.phase == opening && b.count.ranges == 0 {
-		b.count.ranges = len(b.ranges)
-		b.count.left = len(b.ranges)
+		b.count.ranges = b.plan.Len()
+		b.count.left = b.count.ranges
 	}
 	o.phase = over
 	b.stop(s, now)
@@ -176,26 +176,6 @@ func resultOf(b *book) TargetResult {
 	}
 	res.Complete = err == nil && res.Incomplete == 0 && b.count.open
 	return res
-}
-
-// contended counts the pending ranges that wait for somebody else's transaction.
-func (b *book) contended() (n int) {
-	for _, it := range b.ranges {
-		if it.pending && it.state == waiting && it.out.contended {
-			n++
-		}
-	}
-	return n
-}
-
-// lookedAt counts the pending ranges of a held target that were looked at.
-func (b *book) lookedAt() (n int) {
-	for _, it := range b.ranges {
-		if it.pending && it.state == waiting && it.out.held != "" {
-			n++
-		}
-	}
-	return n
 }
 
 // isHeldForLong reports whether nothing could be deleted for so long that one sweep

@@ -50,7 +50,7 @@ func (j *auditJob) begin(t turn, todo todo) (out outcome, begun bool) {
 	}
 	if c.cfg.Apply {
 		if wait := c.keeper.Wait(cur); wait > 0 { // a worker killed during an audit never releases its lease
-			c.viewer.wantCursors()
+			c.viewer.wantCursor(cur.ID)
 			if j.fromTop && j.holder != "" && j.holder != cur.Revision {
 				return outcome{state: failed, err: cursor.ErrTaken}, false // it moves: somebody is at it
 			}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
@@ -33,11 +32,15 @@ type book struct {
 	looked  time.Time // when clocks and shares were looked at last
 }
 
-// The items of a book.
+// The items of a book. A range without one is at rest, and needs nothing that this
+// process knows of.
 type items struct {
+	standings
 	ranges map[shardquery.Range]*item
 	chores map[plan.Chore]*item
 	active int // those that do not rest, and releases under way
+	// visited says that a tick has asked what each of the ranges needs.
+	visited bool
 }
 
 // An agenda says when the ranges of a target become ready, and when its work ends:
@@ -60,7 +63,8 @@ type agenda interface {
 // A memory is what was learned from steps since the view was read.
 type memory struct {
 	plan.Book
-	ownAt     map[cursor.ID]time.Time  // when each of the book's own cursors was written
+	changed   []cursor.ID              // the book's own cursors that the plan does not know
+	ownAt     map[cursor.ID]time.Time  // when each of them was written
 	notBefore map[plan.Chore]time.Time // when a chore that failed is tried again
 }
 
@@ -75,10 +79,9 @@ type held struct {
 
 func newBook(c *collector, a agenda) *book {
 	return &book{c: c, agenda: a, opening: make(chan error, 1),
-		items: items{ranges: map[shardquery.Range]*item{}, chores: map[plan.Chore]*item{}},
-		memory: memory{plan.Book{Own: map[cursor.ID]cursor.Cursor{}, Tried: map[plan.Chore]time.Time{}},
-			map[cursor.ID]time.Time{},
-			map[plan.Chore]time.Time{}}}
+		items: items{standings: newStandings(), ranges: map[shardquery.Range]*item{}, chores: map[plan.Chore]*item{}},
+		memory: memory{Book: plan.Book{Own: map[cursor.ID]cursor.Cursor{}, Tried: map[plan.Chore]time.Time{}},
+			ownAt: map[cursor.ID]time.Time{}, notBefore: map[plan.Chore]time.Time{}}}
 }
 
 // metered returns a context in which the target is billed.
@@ -132,29 +135,50 @@ func (b *book) isClosed() bool { return b.active == 0 && b.agenda.isOver(b) }
 
 // follow takes in a view.
 func (b *book) follow(s *scheduler, v *plan.View, now time.Time) {
+	old := b.view
 	b.view = v
 	b.c.pacing.follow(v)
+	b.c.keeper.Pulse.Need(b.c.pacing.divides())
 	b.checkHold(s, now)
 	if now := b.c.pacing.orders(); now != b.orders {
 		b.orders = now
 		s.rouseAll(b, b.c.cfg.Now()) // their tokens come faster, or slower
 	}
-	for id, at := range b.memory.ownAt {
-		if v.CursorsSent.After(at) {
-			delete(b.memory.ownAt, id)
-			delete(b.memory.Own, id)
-		}
-	}
+	b.memory.forgetOwn(old, v)
 	b.replan(s, now)
 	b.rouseReleased(s, now)
+}
+
+// forgetOwn forgets the book's own cursors that were written before a view's were read.
+func (m *memory) forgetOwn(old, v *plan.View) {
+	if old != nil {
+		if read, ok := v.Cursors.Since(old.Cursors); ok {
+			for _, id := range read {
+				m.forgetIfRead(v, id)
+			}
+			return
+		}
+	}
+	for id := range m.ownAt {
+		m.forgetIfRead(v, id)
+	}
+}
+
+func (m *memory) forgetIfRead(v *plan.View, id cursor.ID) {
+	at, own := m.ownAt[id]
+	if c, ok := v.Cursors.At(id); own && ok && c.Sent.After(at) {
+		delete(m.ownAt, id)
+		delete(m.Own, id)
+		m.changed = append(m.changed, id)
+	}
 }
 
 // rouseReleased makes the ranges ready that waited for another process and, as the
 // view shows, need not any more.
 func (b *book) rouseReleased(s *scheduler, now time.Time) {
 	var list []*item
-	for r, it := range b.ranges {
-		if it.state == waiting && it.out.isElsewhere() && b.c.keeper.Wait(b.plan.Cursor(r)) == 0 {
+	for it := range b.elsewhere {
+		if j, ok := it.job.(*rangeJob); ok && b.c.keeper.Wait(b.plan.Cursor(j.r)) == 0 {
 			list = append(list, it)
 		}
 	}
@@ -195,33 +219,68 @@ func (b *book) resume(s *scheduler, now time.Time) {
 	}
 }
 
-// replan makes a new plan, and items for what is new in it.
+// replan makes a new plan, and begins the chores that are due.
 func (b *book) replan(s *scheduler, now time.Time) {
 	b.dirty = false
-	b.plan = plan.New(b.c.rules, b.view, b.memory.Book, b.c.clock.Now())
-	names := make(map[string]bool, len(b.plan.Ranges()))
-	wanted := make(map[shardquery.Range]bool, len(b.plan.Ranges()))
-	for i, r := range b.plan.Ranges() {
-		names[b.c.rules.ID(r).Key()] = true
-		wanted[r] = true
-		if b.ranges[r] == nil {
-			b.ranges[r] = &item{job: &rangeJob{c: b.c, r: r}, book: b, name: b.c.rules.ID(r).Key(), order: i}
-		}
+	last := b.plan
+	if last == nil {
+		b.plan = plan.New(b.c.rules, b.view, b.memory.Book, b.c.clock.Now())
+	} else {
+		b.plan = last.Next(b.view, b.memory.changed, b.c.clock.Now())
+		b.followRanges(last)
 	}
-	for r, it := range b.ranges {
-		if !wanted[r] && it.state == resting {
-			delete(b.ranges, r)
-			b.settleCount(it, false)
-		}
-	}
-	b.c.target.Watchdog.Only(names)
-	b.c.guards.only(names)
+	b.memory.changed = b.memory.changed[:0]
 	if !b.agenda.chores() || s.ctx.Err() != nil {
 		return
 	}
 	for i, c := range b.plan.Chores() {
 		b.addChore(s, c, i, now)
 	}
+}
+
+// followRanges forgets the ranges that are no more. Those that are new have to be
+// visited before anybody knows how far the target is swept.
+func (b *book) followRanges(last *plan.Plan) {
+	if b.plan.SameRanges(last) {
+		return
+	}
+	for r, it := range b.ranges {
+		if !b.plan.Has(r) {
+			b.forgetProgress(it)
+			b.forgetAtRest(it)
+		}
+	}
+	for r := range b.plan.All() {
+		if !last.Has(r) {
+			b.visited = false
+			return
+		}
+	}
+}
+
+// forgetProgress forgets what was told of a range to those that watch it.
+func (b *book) forgetProgress(it *item) {
+	b.c.target.Watchdog.Forget(it.name)
+	b.c.guards.forget(it.name)
+}
+
+// forgetAtRest forgets an item at rest of which there is nothing to remember: its range
+// is no more, or needs nothing by its cursor. A range of which calls were slow is
+// remembered for that.
+func (b *book) forgetAtRest(it *item) {
+	j, isRange := it.job.(*rangeJob)
+	if !isRange || it.state != resting {
+		return
+	}
+	exists := b.plan.Has(j.r)
+	if it.needed = exists && b.plan.Range(j.r).Read; it.needed || exists && (it.late || it.out.held != "") {
+		b.note(it)
+		return
+	}
+	b.settleCount(it, false)
+	b.forgetProgress(it)
+	b.leaveOut(it)
+	delete(b.ranges, j.r)
 }
 
 // addCount counts what is due, for the limits of the target and for who watches.
@@ -275,11 +334,22 @@ func (b *book) todo(it *item) todo {
 		}
 		return todo{need: b.plan.Range(j.r), cursor: b.plan.Cursor(j.r), plan: b.plan}
 	case *auditJob:
-		return todo{cursor: b.plan.AuditCursor(j.r.Namespace), spans: b.plan.AuditSpans(j.r.Namespace), plan: b.plan}
+		if j.visit == nil {
+			return todo{cursor: b.plan.AuditCursor(j.r.Namespace), spans: b.plan.AuditSpans(j.r.Namespace), plan: b.plan}
+		}
 	}
-	// A chore has a plan of its own: this one's book goes on changing.
-	own := plan.Book{Own: maps.Clone(b.memory.Own), Tried: maps.Clone(b.memory.Tried)}
-	return todo{plan: plan.New(b.c.rules, b.view, own, b.c.clock.Now())}
+	c, _ := it.chore()
+	return todo{plan: b.plan, chore: b.choreView(c.Kind)}
+}
+
+// choreView returns what the plan of a chore is made of. Those that read ranges from their
+// cursors on get a copy of the book's, which go on changing.
+func (b *book) choreView(k plan.Kind) (v choreView) {
+	v = choreView{view: b.view, now: b.plan.Now()}
+	if k == plan.Look || k == countDue || k == estimate {
+		v.book.Own = maps.Clone(b.memory.Own)
+	}
+	return v
 }
 
 // makeReady makes a range at rest ready.
@@ -292,38 +362,81 @@ func (b *book) makeReady(s *scheduler, it *item, now time.Time) {
 // work go on to the horizon of now.
 func (b *book) readyAll(s *scheduler, now time.Time) {
 	b.replan(s, now)
-	order := plan.Order(slices.SortedFunc(maps.Keys(b.ranges), func(x, y shardquery.Range) int {
-		return strings.Compare(b.ranges[x].name, b.ranges[y].name)
-	}), store.Chance(s.ctx))
-	for i, r := range order {
-		it := b.ranges[r]
-		j, isRange := it.job.(*rangeJob)
-		switch need := b.plan.Range(r); {
-		case it.state == resting && need.Read:
-			it.order, it.slow = i, it.late || need.IsSlow()
-			b.makeReady(s, it, now)
-		case it.state == resting && !need.Read:
-			b.c.sawDue(it.name, time.Time{}, 0) // nothing in it is due: it is left alone
-			b.settleCount(it, false)
-		case it.state == waiting && isRange && j.atHorizon():
-			it.again, it.slow = true, it.late
-			s.remove(it)
-			s.rouse(it, now)
-		case it.state == ready && isRange && j.atHorizon() && !it.again: // else it keeps its place
-			it.again, it.slow = true, it.late
-			s.remove(it)
-			s.makeReady(it, now)
-		case it.state != resting:
-			it.again = true
+	var list []shardquery.Range
+	for r := range b.plan.All() {
+		if b.ranges[r] != nil || b.plan.Range(r).Read {
+			list = append(list, r)
 		}
 	}
+	if !b.visited {
+		b.visited = true
+		b.forgetOthers(list)
+	}
+	for i, r := range plan.Order(list, store.Chance(s.ctx)) {
+		b.tick(s, r, i, now)
+	}
+}
+
+// forgetOthers forgets what an earlier sweep has told of ranges that need nothing any
+// more, or are no more.
+func (b *book) forgetOthers(needed []shardquery.Range) {
+	told := b.c.target.Watchdog.Names()
+	if len(told) == 0 {
+		return
+	}
+	names := make(map[string]bool, len(needed))
+	for _, r := range needed {
+		names[b.c.rules.ID(r).Key()] = true
+	}
+	b.c.target.Watchdog.Forget(slices.DeleteFunc(told, func(name string) bool { return names[name] })...)
+}
+
+// tick makes a range ready that rests and needs anything, and lets one that is at work
+// go on to the horizon of now.
+func (b *book) tick(s *scheduler, r shardquery.Range, order int, now time.Time) {
+	need, it := b.plan.Range(r), b.ranges[r]
+	if it == nil {
+		it = b.newItem(r, need)
+	}
+	j, isRange := it.job.(*rangeJob)
+	switch {
+	case it.state == resting && need.Read:
+		it.order, it.slow = order, it.late || need.IsSlow()
+		b.makeReady(s, it, now)
+	case it.state == resting:
+		b.c.sawDue(it.name, time.Time{}, 0) // nothing in it is due: it is left alone
+		b.settleCount(it, false)
+		b.forgetAtRest(it)
+	case it.state == waiting && isRange && j.atHorizon():
+		it.again, it.slow = true, it.late
+		s.remove(it)
+		s.rouse(it, now)
+	case it.state == ready && isRange && j.atHorizon() && !it.again: // else it keeps its place
+		it.again, it.slow = true, it.late
+		s.remove(it)
+		s.makeReady(it, now)
+	default:
+		it.again = true
+	}
+}
+
+// newItem returns the item of a range with which this process has to do from now on.
+func (b *book) newItem(r shardquery.Range, need plan.Need) *item {
+	it := &item{job: &rangeJob{c: b.c, r: r}, book: b, name: b.c.rules.ID(r).Key()}
+	if next := b.plan.Cursor(r).Stock.Next; need.Inventory && !need.FromStart() && !next.IsZero() {
+		it.reached = next.Add(-r.Resolution()) // what is left begins there
+	}
+	b.ranges[r] = it
+	return it
 }
 
 // stepped takes in what became of a step.
 func (b *book) stepped(s *scheduler, it *item, now time.Time) {
 	out := it.out
 	b.noteOutcome(it, out)
-	b.noteOwn(out.moved, now)
+	if out.moved != nil {
+		b.noteOwn(*out.moved, now)
+	}
 	if out.release != nil {
 		b.active++
 		s.release(it, out.release)
@@ -339,6 +452,8 @@ func (b *book) stepped(s *scheduler, it *item, now time.Time) {
 	case out.release == nil:
 		b.toRest(s, it, now)
 	}
+	it.out.release, it.out.moved = nil, nil // else they keep the visit
+	b.note(it)
 	b.dirty = true
 }
 
@@ -370,6 +485,7 @@ func (b *book) toRest(s *scheduler, it *item, now time.Time) {
 			b.makeReady(s, it, now)
 		}
 		it.again = false
+		b.forgetAtRest(it)
 		return
 	}
 	delete(b.chores, c)
@@ -381,19 +497,20 @@ func (b *book) toRest(s *scheduler, it *item, now time.Time) {
 }
 
 // noteOwn keeps a cursor as this process has written it, if it did.
-func (b *book) noteOwn(c cursor.Cursor, now time.Time) bool {
-	if c.Revision == "" {
-		return false
+func (b *book) noteOwn(c cursor.Cursor, now time.Time) {
+	if c.Revision != "" {
+		b.memory.Own[c.ID], b.memory.ownAt[c.ID] = c, now
+		b.memory.changed = append(b.memory.changed, c.ID)
 	}
-	b.memory.Own[c.ID], b.memory.ownAt[c.ID] = c, now
-	return true
 }
 
 // released takes in that a claim was given back.
 func (b *book) released(s *scheduler, r result, now time.Time) {
 	b.active--
-	if r.out.err != nil || !b.noteOwn(r.cursor, now) {
-		b.c.viewer.wantCursors() // nobody knows how the record stands
+	if r.out.err != nil {
+		b.c.viewer.wantCursor(r.cursor.ID) // nobody knows how the record stands
+	} else {
+		b.noteOwn(r.cursor, now)
 	}
 	b.dirty = true
 	b.toRest(s, r.item, now)
@@ -412,9 +529,8 @@ func (b *book) giveBack(s *scheduler, now time.Time) {
 
 // giveUpAll gives up those items that no worker is at and that are wanted.
 func (b *book) giveUpAll(s *scheduler, now time.Time, wanted func(*item) bool) {
-	all := slices.AppendSeq(slices.Collect(maps.Values(b.ranges)), maps.Values(b.chores))
-	for _, it := range inOrder(all) {
-		if (it.state == ready || it.state == waiting) && wanted(it) {
+	for _, it := range s.queued(b) {
+		if wanted(it) {
 			b.giveUp(s, it, now)
 		}
 	}
@@ -461,6 +577,7 @@ func (b *book) openCount(now time.Time) {
 		if it.pending {
 			b.count.pending++
 		}
+		b.note(it)
 	}
 	b.count.ranges = b.count.pending
 	b.c.cfg.Progress.Ranges.Add(int64(b.count.ranges))
@@ -495,6 +612,7 @@ func (b *book) settleCount(it *item, left bool) {
 		return
 	}
 	it.pending = false
+	b.note(it)
 	b.count.pending--
 	if left {
 		b.count.left++

@@ -37,18 +37,18 @@ func (j *choreJob) end(out outcome) outcome { return out }
 
 func (j *choreJob) step(t turn, todo todo) outcome {
 	var err error
-	if k := j.chore.Kind; k == plan.Life || k == plan.Retire || k == plan.Forget {
+	if k := j.chore.Kind; k == plan.Life || k == plan.Probe || k == plan.Retire || k == plan.Forget {
 		err = j.c.clock.check() // by one that is behind, a generation would count as sealed too early
 	}
 	if err == nil {
-		err = j.do(t.ctx, todo.plan)
+		err = j.do(t.ctx, todo)
 	}
 	switch {
 	case err == nil:
 	case t.ctx.Err() != nil:
 		return outcome{state: stopped}
-	case errors.Is(err, store.ErrConflict):
-		j.c.viewer.wantRecord() // somebody else was faster: see what is left to do
+	case errors.Is(err, store.ErrConflict), errors.Is(err, generation.ErrMissing):
+		j.c.viewer.wantRecord() // somebody else was faster, or removed it: see what is left to do
 	default:
 		return outcome{state: failed, err: fmt.Errorf("%s: %w", j.what(), err)}
 	}
@@ -60,6 +60,8 @@ func (j *choreJob) what() string {
 	switch j.chore.Kind {
 	case plan.Life:
 		return "change the target record"
+	case plan.Probe:
+		return "probe for generations that are not listed"
 	case plan.Shards:
 		return fmt.Sprintf("look past the last shard of generation %08d", j.chore.Generation)
 	case plan.Look:
@@ -73,35 +75,38 @@ func (j *choreJob) what() string {
 	return string(j.chore.Kind)
 }
 
-func (j *choreJob) do(ctx context.Context, p *plan.Plan) error {
+func (j *choreJob) do(ctx context.Context, todo todo) error {
+	c, rules := j.c, j.c.rules
 	switch j.chore.Kind {
 	case plan.Life:
-		return j.c.live(ctx, p)
+		return c.live(ctx, todo.plan.Blocked())
+	case plan.Probe:
+		return c.probe(ctx)
 	case plan.Shards:
-		_, err := j.c.discoverShards(ctx, p, j.chore.Generation)
+		_, err := c.discoverShards(ctx, todo.chore.plan(rules), j.chore.Generation)
 		return err
 	case plan.Look:
-		return j.c.lookAround(ctx, p)
+		return c.lookAround(ctx, todo.chore.plan(rules))
 	case plan.Retire:
-		return j.c.retire(ctx, j.chore.Generation)
+		return c.retire(ctx, j.chore.Generation)
 	case plan.Forget:
-		return j.c.forget(ctx, p)
+		return c.forget(ctx, todo.chore.plan(rules))
 	case countDue:
-		return j.c.limits.fill(ctx, j.c, j.c.dueSpans(p))
+		return c.limits.fill(ctx, c, c.dueSpans(todo.chore.plan(rules)))
 	case estimate:
-		j.c.estimate(ctx, p)
+		c.estimate(ctx, todo.chore.plan(rules))
 	case plan.Audit:
 	}
 	return nil
 }
 
 // live writes the target record as configuration and time want it.
-func (c *collector) live(ctx context.Context, p *plan.Plan) error {
+func (c *collector) live(ctx context.Context, blocked []int) error {
 	if !c.cfg.Apply {
 		return nil
 	}
 	was := c.viewer.View().Record
-	next, steps := plan.Desired(c.rules, was, p.Blocked(), c.clock.Now())
+	next, steps := plan.Desired(c.rules, was, blocked, c.clock.Now())
 	if was.EqualContent(next) {
 		return nil
 	}
@@ -123,6 +128,7 @@ func (c *collector) discoverShards(ctx context.Context, p *plan.Plan, number int
 		return false, nil
 	}
 	g := v.Record.Live()[i]
+	var ids []cursor.ID
 	for _, ns := range v.Namespaces {
 		known := p.Shards(ns, g)
 		found, err := shardquery.Beyond(ctx, c.cfg.Store, c.target.Target, ns, g, known, probePatience)
@@ -143,10 +149,11 @@ func (c *collector) discoverShards(ctx context.Context, p *plan.Plan, number int
 			if _, _, err := c.keeper.Move(ctx, p.Cursor(r), func(*cursor.Cursor) {}); err != nil {
 				return added, err
 			}
+			ids = append(ids, p.ID(r))
 		}
 	}
 	if added && c.cfg.Apply {
-		return added, c.viewer.reload(ctx)
+		return added, c.viewer.readSome(ctx, ids, recordPatience)
 	}
 	return added, nil
 }
@@ -163,6 +170,7 @@ func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
 			}
 		}
 	}
+	c.viewer.wantCursors()      // what others have found, too
 	p = p.With(c.viewer.View()) // with what was found
 	emptyIndex, err := c.emptyIndex(ctx, p)
 	if err != nil {
@@ -171,7 +179,7 @@ func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
 	outside, counted := c.countOutside(ctx, p)
 	next := c.viewer.View().Record
 	was := next
-	for _, r := range p.Ranges() {
+	for r := range p.All() {
 		if r.Generation == expirykey.Nursery && c.target.Type != store.Instant {
 			next.NurseryShards = max(next.NurseryShards, r.Shard+1)
 		}
@@ -258,8 +266,11 @@ const triedFirst = 4
 // before it looks from the start of everything.
 func (c *collector) anyEntry(ctx context.Context, p *plan.Plan, ns string) (bool, error) {
 	var queries []store.Query
-	for _, r := range p.Ranges() {
-		if hi, ok := r.UpTo(shardquery.LastInstant); ok && r.Namespace == ns && len(queries) < triedFirst {
+	for _, r := range p.RangesIn(ns) {
+		if len(queries) == triedFirst {
+			break
+		}
+		if hi, ok := r.UpTo(shardquery.LastInstant); ok {
 			q := store.Query{Shard: r.Value, Lo: r.Lo(c.floor(c.horizon())), Hi: hi}
 			if at := p.Cursor(r).Position; at.Value.Compare(q.Lo) >= 0 {
 				q.After = at
@@ -299,13 +310,7 @@ func (c *collector) countOutside(ctx context.Context, p *plan.Plan) (sum int64, 
 	}
 	var gaps []placedSpan
 	for _, ns := range c.viewer.View().Namespaces {
-		var mine []shardquery.Range
-		for _, r := range p.Ranges() {
-			if r.Namespace == ns {
-				mine = append(mine, r)
-			}
-		}
-		for _, gap := range shardquery.Gaps(mine, c.floor(c.horizon())) {
+		for _, gap := range shardquery.Gaps(p.RangesIn(ns), c.floor(c.horizon())) {
 			gaps = append(gaps, placedSpan{ns, gap})
 		}
 	}
@@ -345,7 +350,7 @@ func countSpans(ctx context.Context, c *collector, counter store.Counter, spans 
 // their cursors on.
 func (c *collector) dueSpans(p *plan.Plan) (list []placedSpan) {
 	horizon := c.horizon()
-	for _, r := range p.Ranges() {
+	for r := range p.All() {
 		if !p.Range(r).Read {
 			continue
 		}
@@ -380,7 +385,7 @@ func (c *collector) retire(ctx context.Context, number int) error {
 	if !c.cfg.Apply {
 		return nil
 	}
-	if err := c.viewer.reload(ctx); err != nil {
+	if err := c.viewer.readGeneration(ctx, number); err != nil {
 		return err
 	}
 	p := plan.New(c.rules, c.viewer.View(), plan.Book{}, c.clock.Now())
@@ -418,11 +423,11 @@ func (c *collector) retire(ctx context.Context, number int) error {
 
 // unread makes the ranges of a generation be read from their start again.
 func (c *collector) unread(ctx context.Context, p *plan.Plan, number int) error {
-	defer c.viewer.wantCursors()
-	for _, r := range p.Ranges() {
+	for r := range p.All() {
 		if r.Generation != number {
 			continue
 		}
+		c.viewer.wantCursor(p.ID(r))
 		_, _, err := c.keeper.Move(ctx, p.Cursor(r), func(cur *cursor.Cursor) {
 			cur.Rewind, cur.Stock = cursor.Rewind{},
 				cursor.Stock{}
@@ -453,8 +458,8 @@ func (c *collector) forget(ctx context.Context, p *plan.Plan) error {
 	if !c.cfg.Apply {
 		return nil
 	}
-	defer c.viewer.wantCursors()
 	for _, cur := range p.Forgotten() {
+		c.viewer.wantCursor(cur.ID)
 		if err := c.keeper.Forget(ctx, cur); err != nil {
 			return err
 		}

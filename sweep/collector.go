@@ -44,9 +44,9 @@ func newCollector(cfg *Config, t *Target) *collector {
 		limits: newAllowance(t, cfg.Apply, cfg.Yes), guards: newGuards(cfg.Store, t, log, cfg.Now)}
 	c.keeper = &cursor.Keeper{Store: cfg.Store, Owner: opening + cfg.Owner, Opening: opening, Lease: t.Lease,
 		Now: cfg.Now, StoreNow: clk.Now, Log: log}
-	c.pacing = newPacing(t, c.keeper.Owner, clk)
-	c.viewer = &viewer{store: cfg.Store, target: t, rules: c.rules, clock: clk, log: log, apply: cfg.Apply,
-		shared: c.pacing.snapshotAge}
+	c.pacing = newPacing(t, cursor.HeartbeatKey(t.Name, c.keeper.Owner), clk)
+	c.viewer = newViewer(cfg, t, clk, log)
+	c.viewer.watch = newWatch(c)
 	if t.Gate != nil && cfg.Apply {
 		c.pacing.gate = &gatekeeper{gate: t.Gate, now: cfg.Now, log: log}
 	}
@@ -59,6 +59,7 @@ func (c *collector) open(ctx context.Context) error {
 		return err
 	}
 	c.pacing.follow(c.viewer.View())
+	c.keeper.Pulse.Need(c.pacing.divides())
 	c.guards.tell()
 	if c.pacing.gate != nil {
 		c.pacing.gate.ask(ctx)

@@ -76,6 +76,7 @@ type Config struct {
 	Grace    time.Duration    // for the pages in flight once ctx is done
 	Yes      bool             // one sweep goes on whatever the targets' limits say
 	Owner    string           // names this process in leases, unlike any other
+	Version  string           // of the program, for people
 	Now      func() time.Time // this process's clock
 	Log      *slog.Logger
 	Progress *Progress        // may be nil

@@ -190,11 +190,11 @@ func TestDiesAtEachStepOfALife(t *testing.T) {
 			if live[1] || len(r.Generations) > 3 {
 				t.Errorf("live generations: %+v", r.Generations)
 			}
-			table, _, err := cursor.Load(t.Context(), db, "sessions", nil, time.Now)
+			table, err := cursor.Reader{Store: db, Target: "sessions", Now: time.Now}.All(t.Context(), cursor.Table{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			for id := range table {
+			for id := range table.All() {
 				if !live[id.Generation] {
 					t.Errorf("cursor %v outlived its generation", id)
 				}

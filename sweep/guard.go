@@ -2,7 +2,6 @@ package sweep
 
 import (
 	"log/slog"
-	"maps"
 	"sync"
 	"time"
 
@@ -134,11 +133,11 @@ func (g *guards) wentWell(key string, by store.Guard) {
 	}
 }
 
-// only forgets all ranges but those that are named.
-func (g *guards) only(names map[string]bool) {
+// forget forgets a range that is no more.
+func (g *guards) forget(key string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	maps.DeleteFunc(g.ranges, func(key string, _ *contention) bool { return !names[key] })
+	delete(g.ranges, key)
 }
 
 // tell says in the log how deletes are made conditional and what that costs, once

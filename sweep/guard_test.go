@@ -89,9 +89,7 @@ func (g *guarded) checks() (queries, lookups int) {
 		if datastorerpc.IsQuery(c.Req) {
 			queries++
 		}
-		if n := datastorerpc.LookedUp(c.Req); n > 1 { // else it is a record
-			lookups += n
-		}
+		lookups += datastorerpc.LookedUp(c.Req, "Session")
 	}
 	return queries, lookups
 }

@@ -85,7 +85,9 @@ func TestSweepersOpenOneGeneration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEpoch(t, hourly)
 		e.sweep()
-		time.Sleep(hourly.Every)
+		time.Sleep(hourly.Every / 2)
+		e.sweep() // which probes for generations that are not listed
+		time.Sleep(hourly.Every / 2)
 		const sweepers = 5
 		var ready, done sync.WaitGroup
 		ready.Add(sweepers)

@@ -29,7 +29,7 @@ func TestShardsPastTheLast(t *testing.T) {
 		if res.Deleted != 3 || res.Malformed != 1 || res.Outside != 1 || res.Error != "" {
 			t.Errorf("result: %+v", res)
 		}
-		got, _ := w.s.Load(t.Context(), store.TargetRecord, "sessions")
+		got, _ := w.s.Load(t.Context(), store.RecordQuery{Sort: store.TargetRecord, Target: "sessions", Keys: []string{"sessions"}})
 		if n := got.List[0].Fields["nursery_shards"]; n != int64(10_000) {
 			t.Errorf("nursery_shards = %v", n)
 		}
@@ -72,6 +72,7 @@ func TestEmptyPages(t *testing.T) {
 // and made up for.
 func TestLookThatTakesTooLong(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
+		w.begin()
 		w.fill(100, 4*time.Hour)
 		w.put(1, 4000, "with another shard count", time.Now().Add(-time.Hour))
 		slow := true
@@ -96,7 +97,7 @@ func TestOutsideAndEmptyIndex(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.raw("garbage", "tomorrow")
 		w.raw("empty", "")
-		w.raw("generation 9", "00000009.0000.20000101T000000.000Z")
+		w.raw("no generation", "99999999.0000.20000101T000000.000Z")
 		put := func(name string, v store.Value) {
 			_ = w.s.Put(t.Context(), w.target.Target, "", []store.Entity{{Name: name, Expiry: v}})
 		}

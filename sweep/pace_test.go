@@ -126,7 +126,7 @@ func TestNoRangeExceedsItsPace(t *testing.T) {
 			workers.Wait()
 			cancel()
 			p.check(false)
-			if n := len(p.left()); n > 8000-2500 {
+			if n := len(p.left()); n > 8000-1800 { // each life is cut short by its calls, too, of which heartbeats are some
 				t.Errorf("%d of 8,000 are left after 40 minutes", n)
 			}
 			if t.Failed() {

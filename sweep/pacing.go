@@ -14,9 +14,15 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// trustMost bounds for how long a snapshot of the leases is good; see
-// [throttle.Shares].
-const trustMost = 15 * time.Second
+const (
+	// trustMost bounds for how long a read of heartbeats is good; see
+	// [throttle.Shares].
+	trustMost = 15 * time.Second
+	// joinEvery is how often the heartbeats are read by a process that waits for its
+	// share of the total, and beatsEvery how often while nobody needs them.
+	joinEvery  = time.Second
+	beatsEvery = 5 * time.Minute
+)
 
 // The parts of a range's limit. A generation that is drained has one carrier for
 // each of its ranges; the audit has one in all.
@@ -30,7 +36,6 @@ const (
 // target's total, and to whatever holds the target as a whole.
 type pacing struct {
 	target *Target
-	owner  string // as it is in leases
 	clock  *clock
 	gate   *gatekeeper // nil if the target has none
 
@@ -38,15 +43,17 @@ type pacing struct {
 	view   *plan.View        // that all of this goes by; nil before the first
 	record generation.Record // of the view, with the operator's switches
 	pacers map[*throttle.Pacer]func(throttle.Limits) throttle.Limits
-	claims map[string]int64 // that are held, with their tokens
-	shares *throttle.Shares // nil if the target has no total
-	share  throttle.Share
+	claims map[string]*throttle.Pacer // that are held, by the keys of their cursors
+	shares *throttle.Shares
+	share  throttle.Share // of this process; its claims divide it
 	held   throttle.Reason
 }
 
 func newPacing(t *Target, owner string, clock *clock) *pacing {
-	return &pacing{target: t, owner: owner, clock: clock, claims: map[string]int64{},
+	p := &pacing{target: t, clock: clock, claims: map[string]*throttle.Pacer{},
 		pacers: map[*throttle.Pacer]func(throttle.Limits) throttle.Limits{}, share: throttle.Share{Unlimited: true}}
+	p.shares = throttle.NewShares(owner, t.Lease, p.trust())
+	return p
 }
 
 // Orders are the pace that an operator or the targets file sets, and what a share
@@ -106,7 +113,7 @@ func (p *pacing) open(kept throttle.State, part func(throttle.Limits) throttle.L
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	pacer := throttle.Open(p.clock.now, part(p.limitsLocked()), kept, p.target.Page)
-	pacer.SetTotal(p.share)
+	pacer.SetTotal(p.partLocked(0)) // until it is claimed
 	pacer.Hold(p.held)
 	p.pacers[pacer] = part
 	return pacer
@@ -119,15 +126,12 @@ func (p *pacing) close(pacer *throttle.Pacer) {
 	delete(p.pacers, pacer)
 }
 
-// claimed tells of a claim, whose part of the total it will have to wait for.
-func (p *pacing) claimed(c cursor.Cursor) {
+// claimed tells of a claim, which has a part of this process's share from now on.
+func (p *pacing) claimed(key string, pacer *throttle.Pacer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.claims[c.Key()] = c.Lease.Token
-	if p.shares != nil {
-		p.shares.Claimed(c.Key(), c.Lease.Token)
-		p.setSharesLocked()
-	}
+	p.claims[key] = pacer
+	p.setSharesLocked()
 }
 
 // leaving must be called before a claim is released.
@@ -135,44 +139,99 @@ func (p *pacing) leaving(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.claims, key)
-	if p.shares != nil {
-		p.shares.Leaving(p.clock.now(), key)
-		p.setSharesLocked()
-	}
+	p.setSharesLocked()
 }
 
 // renewShares gives every pacer its share as it is now.
 func (p *pacing) renewShares() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.shares != nil {
-		p.setSharesLocked()
-	}
+	p.setSharesLocked()
 }
 
+// setSharesLocked divides this process's share evenly among the claims that want it.
 func (p *pacing) setSharesLocked() {
-	p.share = throttle.Share{Unlimited: true}
-	if p.shares != nil {
-		p.share = p.shares.Share(p.clock.now())
+	p.share = p.shares.Share(p.clock.now())
+	idle := map[*throttle.Pacer]bool{}
+	for _, pacer := range p.claims {
+		if !pacer.Wants() {
+			idle[pacer] = true
+		}
 	}
+	part := p.partLocked(1 / float64(max(1, len(p.claims)-len(idle))))
 	for pacer := range p.pacers {
-		pacer.SetTotal(p.share)
+		if idle[pacer] {
+			pacer.SetTotal(p.partLocked(0))
+		} else {
+			pacer.SetTotal(part)
+		}
 	}
 }
 
-// trust returns how long a snapshot of the leases is good.
+// partLocked returns a part of this process's share.
+func (p *pacing) partLocked(part float64) throttle.Share {
+	s := p.share
+	s.PerSecond *= part
+	s.Burst *= part
+	return s
+}
+
+// trust returns how long a read of heartbeats is good.
 func (p *pacing) trust() time.Duration { return min(trustMost, p.target.Lease/2) }
 
-// snapshotAge returns how old a snapshot of the leases may be before the next one
-// is read; 0 if nobody needs any.
-func (p *pacing) snapshotAge() time.Duration {
+// readEvery returns how often the heartbeats are to be read.
+func (p *pacing) readEvery() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.shares == nil {
-		return 0
+	switch divides := p.dividesLocked(); {
+	case divides && p.shares.Joining():
+		return joinEvery
+	case !p.shares.Joining() && !p.shares.Joined():
+		return beatsEvery
+	case divides:
+		return p.trust() / 3
 	}
-	return p.trust() / 3
+	return p.target.Lease / 3
 }
+
+// beat takes in how this process's own heartbeat stands.
+func (p *pacing) beat(b cursor.Beat) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b.Live {
+		p.shares.Renewed(b.Sent, b.Acked)
+	} else {
+		p.shares.Ended()
+	}
+	p.setSharesLocked()
+}
+
+// observe takes in the heartbeats of all processes, as they were read. It reports whether
+// one of them waits to be told.
+func (p *pacing) observe(sent, answered, stored time.Time, beats cursor.Heartbeats) (news bool) {
+	all := make([]throttle.Heartbeat, 0, len(beats))
+	for _, h := range beats {
+		one := throttle.Heartbeat{Owner: h.Key(), Epoch: h.Epoch, Mark: h.Revision, Lease: h.Lease, Read: h.Read}
+		if h.Invalid != nil {
+			one.Lease = p.target.Lease // it counts until it has stood still for so long
+		}
+		all = append(all, one)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	news = p.shares.Observe(sent, answered, stored, all)
+	p.setSharesLocked()
+	return news && p.dividesLocked()
+}
+
+// divides reports whether the target has a total that processes divide.
+func (p *pacing) divides() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dividesLocked()
+}
+
+func (p *pacing) dividesLocked() bool { return !p.totalLocked().Unlimited }
 
 // follow takes in a view. Whoever is about to write does so first: what the view
 // says must not be overlooked because nobody has told the pacers yet.
@@ -187,36 +246,8 @@ func (p *pacing) follow(v *plan.View) {
 	for pacer, part := range p.pacers {
 		pacer.SetLimits(part(after.limits))
 	}
-	switch {
-	case after.total.Unlimited:
-		p.shares = nil
-	case p.shares == nil:
-		p.shares = throttle.NewShares(p.owner, after.total.PerSecond, p.target.Lease, p.trust())
-		for key, token := range p.claims {
-			p.shares.Claimed(key, token)
-		}
-		p.observeLocked(v)
-	default:
-		p.shares.SetTotal(after.total.PerSecond)
-		p.observeLocked(v)
-	}
+	p.shares.SetTotal(after.total)
 	p.setSharesLocked()
-}
-
-// observeLocked takes in the leases as the view shows them.
-func (p *pacing) observeLocked(v *plan.View) {
-	leases := make([]throttle.Lease, 0, len(v.Cursors))
-	now := p.clock.Now()
-	for _, c := range v.Cursors {
-		l := throttle.Lease{Range: c.Key(), Owner: c.Lease.Owner, Token: c.Lease.Token, Renewals: c.Lease.Renewals,
-			Length: max(p.target.Lease, c.Lease.Length)}
-		if c.Lease.Owner == "" && !c.Lease.Released.IsZero() {
-			// The release took effect before the lease was over.
-			l.Free = max(0, now.Sub(c.Lease.Released)-p.target.Lease)
-		}
-		leases = append(leases, l)
-	}
-	p.shares.Observe(v.CursorsSent, v.CursorsSeen, leases)
 }
 
 // hold stops all pacers for the reason given, and with an empty one lets them go

@@ -6,6 +6,7 @@ import (
 	"math"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/reaper-ttl/reaper/control"
@@ -155,4 +156,81 @@ func TestRateOfUnlimitedRanges(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Three processes share a total, one is killed, and one joins: a joiner is at work within
+// 15 s, what the dead one held is taken over a lease later, and the total holds throughout.
+// Renewals are one write for each process and third of a lease, whatever it holds.
+func TestTotalAsProcessesComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 0, throttle.Limits{Start: 1000, Max: 1000})
+		p.target.Total, p.target.Page = throttle.Limit{PerSecond: 9}, 9
+		p.trace.Page = p.target.Page
+		first := func(shard int, since time.Time) time.Duration {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			for _, c := range p.trace.Commits {
+				if c.Range == fmt.Sprintf("00000000.%04d", shard) && c.At.After(since) {
+					return c.At.Sub(since)
+				}
+			}
+			return time.Hour
+		}
+		start := func(shard int) *mortal { // with a backlog that takes longer than anybody looks
+			for i := range 2500 {
+				p.dueIn(0, shard, fmt.Sprintf("%d-%05d", shard, i), time.Now())
+			}
+			cfg := p.config()
+			cfg.Targets[0].Next = everyHour
+			m := &mortal{Store: p.s, kill: func() {}}
+			m.left.Store(1 << 40)
+			cfg.Store = m
+			p.serve(cfg)
+			return m
+		}
+		var procs []*mortal
+		for shard := range 3 {
+			began := time.Now()
+			procs = append(procs, start(shard))
+			time.Sleep(20 * time.Second)
+			if took := first(shard, began); took > 15*time.Second {
+				t.Errorf("process %d is at work after %v", shard+1, took)
+			}
+		}
+		time.Sleep(time.Minute)
+		p.world.mu.Lock()
+		before := p.beats
+		p.world.mu.Unlock()
+		time.Sleep(5 * time.Minute)
+		p.world.mu.Lock()
+		if n := p.beats - before; n > 3*31 || n < 3*29 {
+			t.Errorf("%d heartbeats of three processes in five minutes", n)
+		}
+		p.world.mu.Unlock()
+		died := time.Now()
+		procs[1].left.Store(0)
+		time.Sleep(time.Second)
+		began := time.Now()
+		start(3)
+		time.Sleep(2 * time.Minute)
+		if took := first(3, began); took > p.target.Lease/2+5*time.Second {
+			t.Errorf("the one that joins while another is dead is at work after %v", took)
+		}
+		if took := first(1, died.Add(time.Second)); took > p.target.Lease+10*time.Second {
+			t.Errorf("the dead one's range is taken over after %v", took)
+		}
+		p.mu.Lock()
+		n := 0
+		for _, c := range p.trace.Commits {
+			if time.Since(c.At) < time.Minute {
+				n += c.Count
+			}
+		}
+		p.mu.Unlock()
+		if n < 9*60*3/4 {
+			t.Errorf("%d were deleted in the last minute, of %d", n, 9*60)
+		}
+		p.check(false)
+		p.checkLeases()
+	})
 }

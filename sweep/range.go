@@ -116,7 +116,7 @@ func (j *rangeJob) leaveToHolder(cur cursor.Cursor, wait time.Duration) outcome 
 	if j.held.Owner != cur.Lease.Owner || j.held.Token != cur.Lease.Token {
 		j.held = cur.Lease
 	}
-	c.viewer.wantCursors()
+	c.viewer.wantCursor(cur.ID)
 	out := outcome{state: waiting, wake: c.cfg.Now().Add(min(wait, c.target.Lease/6)), why: throttle.ReasonLease,
 		theirs: cur.Lease.Renewals > j.held.Renewals}
 	if out.theirs && !c.until.IsZero() {
@@ -300,7 +300,11 @@ func (j *rangeJob) rest(t turn, v *visit) outcome {
 	if err != nil {
 		return j.c.outcomeOf(t, j.r, j.visit, err)
 	}
-	return outcome{state: resting, reached: v.horizon, moved: moved}
+	out := outcome{state: resting, reached: v.horizon}
+	if moved.Revision != "" {
+		out.moved = &moved
+	}
+	return out
 }
 
 // look finds out what is due in a range of a target that is held, so that status
@@ -353,7 +357,7 @@ func (c *collector) outcomeOf(t turn, r shardquery.Range, v *visit, err error) o
 	case errors.Is(err, cursor.ErrLost), v != nil && v.claim != nil && v.claim.Err() != nil && store.Transient(err):
 		// Another worker has the range now, or will take it: that is no failure.
 		c.log.WarnContext(t.ctx, "lost a range to another worker", "range", c.rules.ID(r).Key(), "error", err)
-		c.viewer.wantCursors()
+		c.viewer.wantCursor(c.rules.ID(r))
 		return outcome{state: lost}
 	case v == nil && store.Transient(err):
 		// Nobody holds the range: its record did not take the claim. Another process,

@@ -71,7 +71,7 @@ func collect(ctx context.Context, cfg *Config, newAgenda func(i int) agenda) []*
 		}
 		b := newBook(newCollector(cfg, &t), newAgenda(i))
 		s.add(b)
-		all.Go(func() { b.open(ctx, background, &all) })
+		all.Go(func() { b.open(ctx, background, work, &all) })
 	}
 	s.run()
 	end()
@@ -79,9 +79,10 @@ func collect(ctx context.Context, cfg *Config, newAgenda func(i int) agenda) []*
 	return s.books
 }
 
-// open reads the records of a target and then keeps its view and its gate's answer
-// fresh until the background is done.
-func (b *book) open(ctx, background context.Context, all *sync.WaitGroup) {
+// open reads the records of a target and then keeps its view, its heartbeat and its
+// gate's answer fresh until the background is done. The heartbeat is removed while work
+// is not.
+func (b *book) open(ctx, background, work context.Context, all *sync.WaitGroup) {
 	err := protect(func() error { return b.agenda.open(ctx, b) })
 	b.opening <- err
 	b.c.viewer.notify()
@@ -91,6 +92,7 @@ func (b *book) open(ctx, background context.Context, all *sync.WaitGroup) {
 	if gate := b.c.pacing.gate; gate != nil {
 		all.Go(func() { gate.run(background) })
 	}
+	all.Go(func() { b.c.viewer.watch.run(b.metered(background), b.metered(work), b.c.until.IsZero()) })
 	b.c.viewer.run(b.metered(background))
 }
 

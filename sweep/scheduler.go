@@ -1,14 +1,11 @@
 package sweep
 
 import (
-	"cmp"
 	"container/heap"
 	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -42,8 +39,19 @@ type todo struct {
 	need   plan.Need
 	cursor cursor.Cursor
 	spans  []plan.KeySpan // of an audit
-	plan   *plan.Plan
+	plan   *plan.Plan     // for stages and shards: what it says of cursors is the scheduler's
+	chore  choreView
 }
+
+// A choreView is what a chore makes a plan of, off the scheduler: that takes time in
+// proportion to the ranges.
+type choreView struct {
+	view *plan.View
+	book plan.Book
+	now  time.Time
+}
+
+func (v choreView) plan(r plan.Rules) *plan.Plan { return plan.New(r, v.view, v.book, v.now) }
 
 // A job is something that is done in steps: a range, an audit or a chore.
 type job interface {
@@ -77,7 +85,7 @@ type outcome struct {
 	either    bool            // until there is room, another one can go on in the fast lane
 	contended bool            // it waits for somebody else's transaction
 	reached   time.Time       // up to here everything due is disposed of; zero if that is not known
-	moved     cursor.Cursor   // as a range without work has saved it; without revision if it did not
+	moved     *cursor.Cursor  // as a range without work has saved it; nil if it did not
 	theirs    bool            // another process holds the range, and is alive
 	blocked   error           // why its record cannot be claimed; it is tried again
 	err       error
@@ -94,13 +102,12 @@ type item struct {
 	order int       // of items that became ready at one instant
 	out   outcome   // of the last step
 	lane
-	// reached is the latest instant up to which everything due was disposed of.
-	reached time.Time
+	counted
+	places [queues]int // in each queue, from 1 on; 0 if it is not in it
 
 	failures int                // in a row
 	cancel   context.CancelFunc // ends the step that is running
 	again    bool               // a tick came while it was at work: its main reading goes on to a new horizon
-	pending  bool               // the sweep that is counted waits for it
 }
 
 // chore returns the chore that the item stands for, as the book names it; ok is
@@ -158,7 +165,9 @@ type result struct {
 func newScheduler(ctx, work context.Context, cfg *Config) *scheduler {
 	s := &scheduler{cfg: cfg, ctx: ctx, work: work, notices: make(chan struct{}, 1),
 		results: make(chan result, cfg.Workers)}
-	s.fast.before, s.slow.before, s.sleeping.before = readyFirst, slowFirst, wakesFirst
+	s.fast = queue{number: fastQueue, before: readyFirst}
+	s.slow = queue{number: slowQueue, before: slowFirst}
+	s.sleeping = queue{number: sleepingQueue, before: wakesFirst}
 	return s
 }
 
@@ -237,6 +246,7 @@ func (s *scheduler) nextWake(now time.Time) time.Duration {
 // makeReady puts an item into the queue of its lane.
 func (s *scheduler) makeReady(it *item, now time.Time) {
 	it.state, it.since = ready, now
+	it.book.note(it)
 	if it.apart {
 		s.start(it, now)
 		return
@@ -269,19 +279,21 @@ func (s *scheduler) rouse(it *item, now time.Time) {
 
 // rouseAll makes those of a book ready that wait, as after a change of their pace.
 func (s *scheduler) rouseAll(b *book, now time.Time) {
-	var mine, rest []*item
-	for _, it := range s.sleeping.items {
-		if it.book == b {
-			mine = append(mine, it)
-		} else {
-			rest = append(rest, it)
-		}
-	}
-	s.sleeping.items = rest
-	heap.Init(&s.sleeping)
-	for _, it := range inOrder(mine) {
+	for _, it := range inOrder(s.sleeping.of(b)) {
+		s.sleeping.remove(it)
 		s.rouse(it, now)
 	}
+}
+
+// queued lists the items of a book that no worker is at and that do not rest.
+func (s *scheduler) queued(b *book) []*item {
+	list := append(s.slow.of(b), s.sleeping.of(b)...)
+	for _, it := range s.fast.of(b) {
+		if !s.slow.has(it) {
+			list = append(list, it)
+		}
+	}
+	return inOrder(list)
 }
 
 // dispatch gives workers to those that have been ready for longest. Reads from the
@@ -320,6 +332,7 @@ func (s *scheduler) start(it *item, now time.Time) {
 	it.book.c.cfg.Metrics.ReadyWait(it.book.c.target.Name, now.Sub(it.since))
 	todo := it.book.todo(it)
 	it.state = running
+	it.book.note(it)
 	s.occupy(it, 1)
 	readyOnes := max(1, int(s.crowd.Load())+s.at.work)
 	end := now.Add(min(turnLength, turnLength*time.Duration(s.cfg.Workers)/time.Duration(readyOnes)))
@@ -387,7 +400,7 @@ func (s *scheduler) file(r result) {
 	if !r.item.slow {
 		r.item.wanted = time.Time{}
 	}
-	r.item.out = r.out
+	r.item.out, r.item.cancel = r.out, nil
 	r.item.book.stepped(s, r.item, now)
 }
 
@@ -401,6 +414,7 @@ func (it *item) begins() {
 // sleep lets an item wait.
 func (s *scheduler) sleep(it *item, now time.Time) {
 	it.state, it.since = waiting, now
+	it.book.note(it)
 	heap.Push(&s.sleeping, it)
 }
 
@@ -425,81 +439,6 @@ func (s *scheduler) remove(it *item) {
 		s.crowd.Add(-1)
 	}
 	s.sleeping.remove(it)
-}
-
-// A queue is a heap of items.
-type queue struct {
-	items  []*item
-	before func(a, b *item) bool
-}
-
-// remove takes an item out, if it is there.
-func (q *queue) remove(it *item) bool {
-	i := slices.Index(q.items, it)
-	if i >= 0 {
-		heap.Remove(q, i)
-	}
-	return i >= 0
-}
-
-// slowFirst orders by how long an item has been waiting for the slow lane.
-func slowFirst(a, b *item) bool {
-	if !a.wanted.Equal(b.wanted) {
-		return a.wanted.Before(b.wanted)
-	}
-	return a.isBefore(b)
-}
-
-// readyFirst orders by how long an item has been ready.
-func readyFirst(a, b *item) bool {
-	if !a.since.Equal(b.since) {
-		return a.since.Before(b.since)
-	}
-	return a.isBefore(b)
-}
-
-func wakesFirst(a, b *item) bool {
-	if !a.out.wake.Equal(b.out.wake) {
-		return a.out.wake.Before(b.out.wake)
-	}
-	return a.isBefore(b)
-}
-
-// isBefore settles the order of items for which nothing else does, always the same
-// way.
-func (it *item) isBefore(other *item) bool {
-	return cmp.Or(it.order-other.order, strings.Compare(it.book.c.target.Name, other.book.c.target.Name),
-		strings.Compare(it.name, other.name)) < 0
-}
-
-// inOrder sorts items so.
-func inOrder(list []*item) []*item {
-	slices.SortFunc(list, func(a, b *item) int {
-		if a.isBefore(b) {
-			return -1
-		}
-		return 1
-	})
-	return list
-}
-
-func (q *queue) Len() int           { return len(q.items) }
-func (q *queue) Less(i, j int) bool { return q.before(q.items[i], q.items[j]) }
-func (q *queue) Swap(i, j int)      { q.items[i], q.items[j] = q.items[j], q.items[i] }
-
-// Push implements heap.Interface.
-func (q *queue) Push(x any) {
-	if it, ok := x.(*item); ok {
-		q.items = append(q.items, it)
-	}
-}
-
-// Pop implements heap.Interface.
-func (q *queue) Pop() any {
-	n := len(q.items) - 1
-	it := q.items[n]
-	q.items = q.items[:n]
-	return it
 }
 
 // isEnd reports whether a context that is done explains the error.

@@ -277,24 +277,11 @@ func (b *book) describe(st *State) {
 // sweptTo returns the instant up to which nothing due is left in any range, and
 // how many ranges are in work. A range that another process holds is that one's.
 func (b *book) sweptTo() (at time.Time, working int) {
-	known := true
-	for r, it := range b.ranges {
-		if it.state != resting {
-			working++
-		}
-		switch {
-		case it.out.isElsewhere(), it.state == resting && !b.plan.Range(r).Read:
-		case it.reached.IsZero():
-			known = false
-		case at.IsZero() || it.reached.Before(at):
-			at = it.reached
-		}
+	switch {
+	case !b.visited:
+		return time.Time{}, b.working
+	case b.lagging.Len() == 0: // nothing needs a read
+		return b.c.horizon(), b.working
 	}
-	if !known {
-		return time.Time{}, working
-	}
-	if at.IsZero() { // nothing needs a read
-		at = b.c.horizon()
-	}
-	return at, working
+	return b.lagging.items[0].reached, b.working // zero, if that is not known of one
 }

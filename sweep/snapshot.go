@@ -2,7 +2,6 @@ package sweep
 
 import (
 	"context"
-	"errors"
 	"math"
 	"time"
 
@@ -19,11 +18,13 @@ type Snapshot struct {
 	Target Target
 	View   *plan.View
 	Plan   *plan.Plan
-	// Missing says that nobody has swept or loaded the target yet: then the plan is
-	// that of the record which it would get.
-	Missing bool
+	// Missing says that the target has no record: then the plan is that of the record
+	// which it would get. New says in addition that nobody seems to have swept or loaded
+	// it yet: no generation is in use, and no cursor record is left of it.
+	Missing, New bool
 
-	c *collector
+	c     *collector
+	beats cursor.Heartbeats
 }
 
 // TakeSnapshot reads the records of a target. It writes nothing.
@@ -32,25 +33,30 @@ func TakeSnapshot(ctx context.Context, cfg Config, t Target) (*Snapshot, error) 
 	cfg = cfg.withDefaults()
 	c := newCollector(&cfg, &t)
 	s := &Snapshot{Target: t, View: &plan.View{}, c: c}
-	if err := c.viewer.loadCursors(ctx, s.View, recordPatience); err != nil {
+	if err := c.viewer.loadCursors(ctx, s.View); err != nil {
 		return nil, err
 	}
-	err := patiently(ctx, func(ctx context.Context) (err error) {
-		s.View.RecordSent = cfg.Now()
-		s.View.Record, _, err = generation.Load(ctx, cfg.Store, t.Name)
-		return err
-	})
-	s.Missing = errors.Is(err, generation.ErrMissing)
-	if err != nil && !s.Missing {
+	var err error
+	if s.View.Record, s.View.RecordSent, s.Missing, err = c.viewer.readRecord(ctx); err != nil {
 		return nil, err
 	}
 	if err := plan.CheckLineage(s.View.Record, s.Missing, t.Name, s.View.Cursors); err != nil {
 		return nil, err
 	}
 	if s.Missing {
-		s.View.Record = plan.First(c.rules, c.clock.Now())
+		if s.View.Record, err = c.viewer.begin(ctx, s.View); err != nil {
+			return nil, err
+		}
+		s.New = s.View.Cursors.Len() == 0 && !s.View.Record.IsContinued()
 	}
 	if err := c.viewer.loadNamespaces(ctx, s.View); err != nil {
+		return nil, err
+	}
+	err = patiently(ctx, func(ctx context.Context) (err error) {
+		s.beats, _, err = cursor.LoadHeartbeats(ctx, cfg.Store, t.Name, nil, cfg.Now)
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
 	c.viewer.view.Store(s.View)
@@ -92,6 +98,22 @@ func (s *Snapshot) Rate(r shardquery.Range, c cursor.Cursor) (perSecond float64,
 // holds it, or whoever did has not been heard of for a lease.
 func (s *Snapshot) LeaseLeft(c cursor.Cursor) time.Duration { return s.c.keeper.Wait(c) }
 
+// Heartbeats returns those of the processes that are there, as far as one look can
+// tell: they were written less than a lease ago or, by a process that holds nothing, not
+// twice as long ago as it writes them.
+func (s *Snapshot) Heartbeats() (list []cursor.Heartbeat) {
+	for _, h := range s.c.keeper.Alive(s.beats) {
+		within := h.Lease
+		if within == 0 {
+			within = 2 * cursor.IdleBeat
+		}
+		if h.Invalid == nil && s.Now().Sub(h.Renewed) < within {
+			list = append(list, h)
+		}
+	}
+	return list
+}
+
 // Count counts the index entries of a span in all namespaces; ok is false if the
 // store cannot count.
 func (s *Snapshot) Count(ctx context.Context, span store.Span) (n int64, ok bool, err error) {
@@ -126,7 +148,7 @@ func EnsureRecord(ctx context.Context, cfg Config, t Target) (rec generation.Rec
 	cfg = cfg.withDefaults()
 	c := newCollector(&cfg, &t)
 	view := &plan.View{}
-	if err := c.viewer.loadCursors(ctx, view, recordPatience); err != nil {
+	if err := c.viewer.loadCursors(ctx, view); err != nil {
 		return rec, now, err
 	}
 	err = c.viewer.ensureRecord(ctx, view, true)

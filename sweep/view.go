@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,14 +28,16 @@ const (
 	// freshFor is how old the target record may be for a write to go by it:
 	// three reads may fail, or the machine may have slept.
 	freshFor = 3 * recordEvery
-	// cursorsEvery is how often all cursors are read while nobody asks for it.
-	cursorsEvery = 5 * time.Minute
 	// readAtMost is how often anything is read at most, whoever asks, and
 	// namespacesEvery how often the names of all namespaces are.
 	readAtMost      = 200 * time.Millisecond
 	namespacesEvery = 10 * time.Second
 	// readAgain is how soon a read of records that failed is repeated.
 	readAgain = time.Second
+	// noRead is how soon the refresher of cursors looks again if nobody wakes it.
+	noRead = recordEvery
+	// oneTry is the patience of a read that is tried again later.
+	oneTry = time.Nanosecond
 )
 
 // A viewer reads the records of one target. It alone replaces the [plan.View]
@@ -48,24 +50,39 @@ type viewer struct {
 	clock  *clock
 	log    *slog.Logger
 	apply  bool
-	shared func() time.Duration // how old the leases may be that a share of a total rests on; 0 if there is none
-	notify func()               // is told of what the refresher has read; what a chore replaces is seen as it ends
+	watch  *watch
+	notify func() // is told of what the refresher has read; what a chore replaces is seen as it ends
 
 	view atomic.Pointer[plan.View]
-	wake chan struct{} // ends a wait of the refresher
+	wake wakes
 
 	mu    sync.Mutex
 	state refreshState
 }
 
+// Wakes end the waits of the refreshers.
+type wakes struct{ record, cursors chan struct{} }
+
 // A refreshState is what the refresher has yet to do, and what went wrong.
 type refreshState struct {
-	cursorsWanted, recordWanted bool
+	recordWanted  bool
+	wantedCursors map[cursor.ID]bool // to be read by their keys
+	allWanted     bool               // all cursors are to be read
+	wantedRead    time.Time          // when cursors were read last because they were wanted
 
 	namespacesAt time.Time       // when they were read last
 	imagined     []cursor.Cursor // of ranges that a dry run has found
-	failing      time.Time       // since when the target record cannot be read; zero if it can
-	err          error
+
+	record, cursors trouble // with reading them
+}
+
+// newViewer returns the viewer of one target, which has read nothing yet.
+func newViewer(cfg *Config, t *Target, clk *clock, log *slog.Logger) *viewer {
+	return &viewer{store: cfg.Store, target: t, rules: t.Rules(), clock: clk, log: log, apply: cfg.Apply,
+		wake: wakes{make(chan struct{}, 1), make(chan struct{}, 1)},
+		state: refreshState{wantedCursors: map[cursor.ID]bool{},
+			record:  trouble{what: "target record: deletes are suspended once it is older than 15s"},
+			cursors: trouble{what: "cursor records: ranges that other processes held wait"}}}
 }
 
 // View returns what was read last.
@@ -74,9 +91,8 @@ func (v *viewer) View() *plan.View { return v.view.Load() }
 // open reads everything once. It creates the target record if the target is new,
 // and brings it up to date with configuration and time.
 func (v *viewer) open(ctx context.Context) error {
-	v.wake = make(chan struct{}, 1)
 	next := &plan.View{}
-	if err := v.loadCursors(ctx, next, recordPatience); err != nil {
+	if err := v.loadCursors(ctx, next); err != nil {
 		return err
 	}
 	if err := v.ensureRecord(ctx, next, false); err != nil {
@@ -89,36 +105,54 @@ func (v *viewer) open(ctx context.Context) error {
 	return nil
 }
 
+// publish replaces the view by one that change has made of it. Nobody else does.
+func (v *viewer) publish(change func(next *plan.View)) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	next := *v.View()
+	change(&next)
+	v.view.Store(&next)
+}
+
 // replace puts what was read into a new view: the target record and the cursors
 // each only if they are newer than what is there. The answer to an older read must
 // not undo what a chore has written meanwhile.
 func (v *viewer) replace(read *plan.View) {
-	v.mu.Lock()
-	next := *v.View()
+	v.publish(func(next *plan.View) {
+		takeRecord(next, read)
+		if read.CursorsSent.After(next.CursorsSent) {
+			next.CursorsSent = read.CursorsSent
+			next.Cursors = read.Cursors.Newer(next.Cursors)
+		}
+		next.Namespaces = read.Namespaces
+	})
+}
+
+// takeRecord puts the target record that was read into a view, if it is newer.
+func takeRecord(next, read *plan.View) {
 	older := store.RevisionCount(read.Record.Revision) < store.RevisionCount(next.Record.Revision)
 	if !older && !read.RecordSent.Before(next.RecordSent) {
 		next.Record, next.RecordSent = read.Record, read.RecordSent
 	}
-	if !read.CursorsSent.Before(next.CursorsSent) {
-		next.Cursors, next.CursorsSent, next.CursorsSeen = read.Cursors, read.CursorsSent, read.CursorsSeen
-	}
-	next.Namespaces = read.Namespaces
-	v.view.Store(&next)
-	v.mu.Unlock()
 }
 
-// wantCursors asks for the cursors to be read soon.
-func (v *viewer) wantCursors() { v.want(func(s *refreshState) { s.cursorsWanted = true }) }
+// wantCursor asks for the cursor of a range to be read soon.
+func (v *viewer) wantCursor(id cursor.ID) {
+	v.want(v.wake.cursors, func(s *refreshState) { s.wantedCursors[id] = true })
+}
+
+// wantCursors asks for all cursors to be read soon.
+func (v *viewer) wantCursors() { v.want(v.wake.cursors, func(s *refreshState) { s.allWanted = true }) }
 
 // wantRecord asks for the target record to be read soon.
-func (v *viewer) wantRecord() { v.want(func(s *refreshState) { s.recordWanted = true }) }
+func (v *viewer) wantRecord() { v.want(v.wake.record, func(s *refreshState) { s.recordWanted = true }) }
 
-func (v *viewer) want(what func(*refreshState)) {
+func (v *viewer) want(wake chan struct{}, what func(*refreshState)) {
 	v.mu.Lock()
 	what(&v.state)
 	v.mu.Unlock()
 	select {
-	case v.wake <- struct{}{}:
+	case wake <- struct{}{}:
 	default: // it is awake already
 	}
 }
@@ -127,43 +161,49 @@ func (v *viewer) want(what func(*refreshState)) {
 func (v *viewer) failing() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.state.err
+	return v.state.record.err
 }
 
-// run refreshes the view until ctx is done.
+// run refreshes the view until ctx is done: the target record and the cursors apart,
+// since many pages of cursors may take longer than a target record is good for.
 func (v *viewer) run(ctx context.Context) {
+	var cursors sync.WaitGroup
+	cursors.Go(func() { refreshWith(ctx, v.wake.cursors, v.refreshCursors) })
+	refreshWith(ctx, v.wake.record, v.refresh)
+	cursors.Wait()
+}
+
+// refreshWith calls refresh again and again, each time after the wait that it returned
+// before or when it is woken.
+func refreshWith(ctx context.Context, wake chan struct{}, refresh func(context.Context) time.Duration) {
 	for {
 		select { // what was wanted until now is read now: it must not wake it again
-		case <-v.wake:
+		case <-wake:
 		default:
 		}
-		wait := v.refresh(ctx)
-		timer := time.NewTimer(wait)
+		timer := time.NewTimer(refresh(ctx))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return
-		case <-v.wake:
+		case <-wake:
 		case <-timer.C:
 		}
 		timer.Stop()
 	}
 }
 
-// refresh reads what is due and returns when the next read is.
+// refresh reads the target record and the names of the namespaces if they are due, and
+// returns when they are again.
 func (v *viewer) refresh(ctx context.Context) (wait time.Duration) {
 	now, old := v.clock.now(), v.View()
+	if wait := v.recordDue(now, old); wait > 0 {
+		return wait
+	}
 	next := *old
-	recordDue, cursorsDue := v.recordDue(now, old), v.cursorsDue(now, old)
-	if recordDue > 0 && cursorsDue > 0 {
-		return min(recordDue, cursorsDue)
-	}
-	var err error
-	if recordDue <= 0 {
-		err = v.loadRecord(ctx, &next)
-	}
-	if err == nil && cursorsDue <= 0 {
-		err = v.refreshCursors(ctx, &next)
+	err := v.loadRecord(ctx, &next)
+	if errors.Is(err, generation.ErrMissing) { // somebody removed it
+		err = v.beginAnew(ctx, &next)
 	}
 	if err == nil && now.Sub(v.state.namespacesAt) >= namespacesEvery && v.listsNamespaces() {
 		err = v.loadNamespaces(ctx, &next)
@@ -171,7 +211,9 @@ func (v *viewer) refresh(ctx context.Context) (wait time.Duration) {
 	if ctx.Err() != nil {
 		return 0
 	}
-	v.note(ctx, now, err)
+	v.mu.Lock()
+	v.state.record.note(ctx, v.log, now, err)
+	v.mu.Unlock()
 	if err != nil {
 		return readAgain
 	}
@@ -180,19 +222,138 @@ func (v *viewer) refresh(ctx context.Context) (wait time.Duration) {
 	return 0
 }
 
-// refreshCursors reads the cursors beside a target record that may have been read
-// before: one that is older than they are is read once more.
-func (v *viewer) refreshCursors(ctx context.Context, next *plan.View) error {
-	if err := v.loadCursors(ctx, next, recordTimeout); err != nil {
+// beginAnew writes a target record in the place of one that is no more.
+func (v *viewer) beginAnew(ctx context.Context, next *plan.View) error {
+	if err := v.loadCursors(ctx, next); err != nil { // some may be of generations that others opened
 		return err
 	}
-	if plan.CheckLineage(next.Record, false, v.target.Name, next.Cursors) == nil {
+	return v.ensureRecord(ctx, next, false)
+}
+
+// refreshCursors reads the cursors that are due, and returns when the next ones are.
+func (v *viewer) refreshCursors(ctx context.Context) (wait time.Duration) {
+	now, old := v.clock.now(), v.View()
+	all, some := v.cursorsDue(now, old), v.someDue(now)
+	if wait := min(all, some); wait > 0 {
+		return wait
+	}
+	var err error
+	if all <= 0 {
+		err = v.loadAll(ctx)
+	}
+	if err == nil && some <= 0 {
+		err = v.loadWanted(ctx)
+	}
+	if ctx.Err() != nil {
+		return 0
+	}
+	v.mu.Lock()
+	v.state.cursors.note(ctx, v.log, now, err)
+	v.mu.Unlock()
+	if err != nil {
+		return readAgain
+	}
+	v.notify()
+	return 0
+}
+
+// loadAll reads all cursors.
+func (v *viewer) loadAll(ctx context.Context) error {
+	next := *v.View()
+	err := v.loadCursors(ctx, &next)
+	if err == nil {
+		err = v.checkLineage(ctx, &next, next.Cursors)
+	}
+	if err != nil {
+		v.mu.Lock()
+		v.state.allWanted = true
+		v.mu.Unlock()
+		return err
+	}
+	v.replace(&next)
+	return nil
+}
+
+// checkLineage makes sure that the target record is the one that the cursors belong to.
+func (v *viewer) checkLineage(ctx context.Context, next *plan.View, cursors cursor.Table) error {
+	if plan.CheckLineage(next.Record, false, v.target.Name, cursors) == nil {
 		return nil
 	}
 	if err := v.loadRecord(ctx, next); err != nil {
 		return err
 	}
-	return plan.CheckLineage(next.Record, false, v.target.Name, next.Cursors)
+	return plan.CheckLineage(next.Record, false, v.target.Name, cursors)
+}
+
+// loadWanted reads the cursors that somebody has asked for, by their keys.
+func (v *viewer) loadWanted(ctx context.Context) error {
+	v.mu.Lock()
+	var ids []cursor.ID
+	for id := range v.state.wantedCursors {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b cursor.ID) int { return strings.Compare(a.Key(), b.Key()) })
+	ids = ids[:min(len(ids), store.MaxRecords)]
+	v.mu.Unlock()
+	if err := v.readSome(ctx, ids, oneTry); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	v.state.wantedRead = v.clock.now()
+	v.mu.Unlock()
+	return nil
+}
+
+// readSome reads some cursors by their keys, now.
+func (v *viewer) readSome(ctx context.Context, ids []cursor.ID, patience time.Duration) error {
+	v.mu.Lock()
+	for _, id := range ids {
+		delete(v.state.wantedCursors, id)
+	}
+	v.mu.Unlock()
+	ch, err := v.reader(patience).Some(ctx, v.View().Cursors, ids)
+	if err == nil {
+		err = v.take(ctx, ch)
+	}
+	if err != nil {
+		v.mu.Lock()
+		for _, id := range ids { // the refresher tries again, and not at once
+			v.state.wantedCursors[id] = true
+		}
+		v.mu.Unlock()
+	}
+	return err
+}
+
+// readGeneration reads the cursors of a generation and the target record, now, for a
+// chore that must know them as they are.
+func (v *viewer) readGeneration(ctx context.Context, number int) error {
+	ch, err := v.reader(recordPatience).Generation(ctx, v.View().Cursors, number)
+	if err != nil {
+		return err
+	}
+	next := *v.View()
+	if err := patiently(ctx, func(ctx context.Context) error { return v.loadRecord(ctx, &next) }); err != nil {
+		return err
+	}
+	v.publish(func(now *plan.View) { takeRecord(now, &next) })
+	return v.take(ctx, ch)
+}
+
+// take puts cursors into the view that were read apart from the others.
+func (v *viewer) take(ctx context.Context, ch cursor.Changes) error {
+	next := *v.View()
+	if err := v.checkLineage(ctx, &next, cursor.NewTable(ch.Read...)); err != nil {
+		return err
+	}
+	v.publish(func(now *plan.View) {
+		takeRecord(now, &next)
+		ch.Gone = slices.DeleteFunc(ch.Gone, func(id cursor.ID) bool {
+			return slices.ContainsFunc(v.state.imagined, func(c cursor.Cursor) bool { return c.ID == id })
+		})
+		now.Cursors = now.Cursors.With(ch)
+	})
+	return nil
 }
 
 // recordDue returns when the target record is to be read.
@@ -207,43 +368,47 @@ func (v *viewer) recordDue(now time.Time, old *plan.View) time.Duration {
 	return due - age(now, old.RecordSent)
 }
 
-// cursorsDue returns when the cursors are to be read: at once if somebody asks,
-// often enough for a share of a total, else every few minutes.
+// cursorsDue returns when all cursors are to be read: at once if somebody asks.
 func (v *viewer) cursorsDue(now time.Time, old *plan.View) time.Duration {
 	age := now.Sub(old.CursorsSent)
 	v.mu.Lock()
-	wanted := v.state.cursorsWanted
+	wanted := v.state.allWanted
 	v.mu.Unlock()
-	due := cursorsEvery - age
-	if every := v.shared(); every > 0 {
-		due = min(due, every-age)
-	}
+	due := noRead
 	if wanted {
 		due = min(due, readAtMost-age)
 	}
 	return due
 }
 
-// note keeps what went wrong, and says so when it begins and when it is over.
-func (v *viewer) note(ctx context.Context, now time.Time, err error) {
+// someDue returns when the cursors are to be read that somebody has asked for.
+func (v *viewer) someDue(now time.Time) time.Duration {
 	v.mu.Lock()
-	began, was := v.state.failing, v.state.err
-	switch {
-	case err == nil:
-		v.state.failing, v.state.err = time.Time{}, nil
-	case began.IsZero():
-		v.state.failing, v.state.err = now, err
-	default:
-		v.state.err = err
+	defer v.mu.Unlock()
+	if len(v.state.wantedCursors) == 0 {
+		return noRead
 	}
-	v.mu.Unlock()
+	return readAtMost - now.Sub(v.state.wantedRead)
+}
+
+// A trouble is why records cannot be read, and since when.
+type trouble struct {
+	what  string // it means, for people
+	since time.Time
+	err   error // nil if nothing is wrong
+}
+
+// note keeps what went wrong, and says so when it begins and when it is over.
+func (t *trouble) note(ctx context.Context, log *slog.Logger, now time.Time, err error) {
 	switch {
-	case err != nil && was == nil:
-		v.log.WarnContext(ctx, "cannot read the records: deletes are suspended once the target record is older than 15s",
-			"error", err)
-	case err == nil && was != nil:
-		v.log.InfoContext(ctx, "the records can be read again", "seconds", now.Sub(began).Seconds())
+	case err != nil && t.err == nil:
+		t.since = now
+		log.WarnContext(ctx, "cannot read the "+t.what, "error", err)
+	case err == nil && t.err != nil:
+		what, _, _ := strings.Cut(t.what, ":")
+		log.InfoContext(ctx, "the "+what+" can be read again", "seconds", now.Sub(t.since).Seconds())
 	}
+	t.err = err
 }
 
 // loadRecord reads the target record once.
@@ -265,52 +430,66 @@ func (v *viewer) loadRecord(ctx context.Context, next *plan.View) error {
 		return err
 	}
 	if !v.apply {
-		rec, _ = v.desired(rec, false, false) // as it would be
+		rec, _ = plan.Desired(v.rules, rec, nil, v.clock.Now()) // as it would be
 	}
 	next.Record, next.RecordSent = rec, sent
 	return nil
 }
 
-// loadCursors reads all cursors of the target, and the store's time with them.
-func (v *viewer) loadCursors(ctx context.Context, next *plan.View, patience time.Duration) error {
-	v.mu.Lock()
-	v.state.cursorsWanted = false
-	v.mu.Unlock()
-	var table cursor.Table
-	var sent, at time.Time
-	err := store.Retry(ctx, patience, func() (err error) {
+// A recordReader reads records for a viewer: each page within its own time and with
+// its own tries, so that many pages have no limit together. It tells the clock what
+// time it is in the store.
+type recordReader struct {
+	v        *viewer
+	patience time.Duration
+}
+
+// Load implements [store.Loader].
+func (r recordReader) Load(ctx context.Context, q store.RecordQuery) (page store.Records, err error) {
+	var sent time.Time
+	err = store.Retry(ctx, r.patience, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 		defer cancel()
-		sent = v.clock.now()
-		table, at, err = cursor.Load(ctx, v.store, v.target.Name, next.Cursors, v.clock.now)
+		sent = r.v.clock.now()
+		page, err = r.v.store.Load(ctx, q)
 		return err
 	})
 	if err != nil {
-		return err
+		return page, err
 	}
-	if err := v.clock.observe(at, sent); err != nil {
+	return page, r.v.clock.observe(page.Now, sent)
+}
+
+func (v *viewer) reader(patience time.Duration) cursor.Reader {
+	return cursor.Reader{Store: recordReader{v, patience}, Target: v.target.Name, Now: v.clock.now}
+}
+
+// loadCursors reads all cursors of the target, and the store's time with them.
+func (v *viewer) loadCursors(ctx context.Context, next *plan.View) error {
+	v.mu.Lock()
+	v.state.allWanted = false
+	v.mu.Unlock()
+	sent := v.clock.now()
+	table, err := v.reader(recordPatience).All(ctx, next.Cursors)
+	if err != nil {
 		return err
 	}
 	v.mu.Lock()
-	for _, c := range v.state.imagined {
-		if _, ok := table[c.ID]; !ok {
-			table[c.ID] = c
-		}
-	}
+	table = table.With(cursor.Changes{Read: slices.DeleteFunc(slices.Clone(v.state.imagined), func(c cursor.Cursor) bool {
+		_, isThere := table.At(c.ID)
+		return isThere
+	})})
 	v.mu.Unlock()
-	next.Cursors, next.CursorsSent, next.CursorsSeen = table, sent, v.clock.now()
+	next.Cursors, next.CursorsSent = table, sent
 	return nil
 }
 
 // imagine adds a range that a dry run has found, and that has no record.
 func (v *viewer) imagine(c cursor.Cursor) {
-	v.mu.Lock()
-	v.state.imagined = append(v.state.imagined, c)
-	next := *v.View()
-	next.Cursors = maps.Clone(next.Cursors)
-	next.Cursors[c.ID] = c
-	v.view.Store(&next)
-	v.mu.Unlock()
+	v.publish(func(next *plan.View) {
+		v.state.imagined = append(v.state.imagined, c)
+		next.Cursors = next.Cursors.With(cursor.Changes{Read: []cursor.Cursor{c}})
+	})
 }
 
 func (v *viewer) listsNamespaces() bool { return slices.Contains(v.target.Namespaces, "*") }
@@ -345,45 +524,37 @@ func patiently(ctx context.Context, call func(context.Context) error) error {
 	})
 }
 
-// ensureRecord reads the target record, creates it if the target is new, and
+// ensureRecord reads the target record, creates it if the target has none, and
 // saves it if configuration or time want it otherwise. The cursors of next were
 // read before, so a record that is older than one of them is a copy that somebody
 // put back. SkipLifecycle leaves the life of the generations alone.
 func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycle bool) error {
 	for began := v.clock.now(); ; {
-		var rec generation.Record
-		var sent, at time.Time
-		err := patiently(ctx, func(ctx context.Context) (err error) {
-			sent = v.clock.now()
-			rec, at, err = generation.Load(ctx, v.store, v.target.Name)
+		rec, sent, missing, err := v.readRecord(ctx)
+		if err != nil {
 			return err
-		})
-		missing := errors.Is(err, generation.ErrMissing)
-		if err != nil && !missing {
-			return err
-		}
-		if !at.IsZero() {
-			if err := v.clock.observe(at, sent); err != nil {
-				return err
-			}
 		}
 		if err := plan.CheckLineage(rec, missing, v.target.Name, next.Cursors); err != nil {
 			return err
 		}
-		want, steps := v.desired(rec, missing, skipLifecycle)
+		want, steps, err := v.desired(ctx, next, rec, missing, skipLifecycle)
+		if err != nil {
+			return err
+		}
 		next.Record, next.RecordSent = rec, sent
 		if !missing && rec.EqualContent(want) {
 			return nil
 		}
 		if !v.apply {
 			next.Record = want // as it would be
+			v.tell(ctx, rec, want, nil)
 			return nil
 		}
 		if err := v.clock.check(); err != nil { // marks by a clock that is behind would count too early
 			return err
 		}
 		sent = v.clock.now()
-		saved, err := generation.Save(ctx, v.store, want)
+		saved, err := v.save(ctx, want)
 		if errors.Is(err, store.ErrConflict) {
 			continue // another worker was first: see what it wrote
 		}
@@ -398,15 +569,47 @@ func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycl
 	}
 }
 
-func (v *viewer) desired(rec generation.Record, missing, skipLifecycle bool) (generation.Record, []generation.Step) {
-	now := v.clock.Now()
+// save writes the target record once. A new one that took effect long after it was sent
+// might come into the place of a later one that was removed meanwhile: the store need not
+// try for longer.
+func (v *viewer) save(ctx context.Context, rec generation.Record) (generation.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	return generation.Save(ctx, v.store, rec)
+}
+
+// readRecord reads the target record, if there is one, and the store's time.
+func (v *viewer) readRecord(ctx context.Context) (rec generation.Record, sent time.Time, missing bool, err error) {
+	var at time.Time
+	err = patiently(ctx, func(ctx context.Context) (err error) {
+		sent = v.clock.now()
+		rec, at, err = generation.Load(ctx, v.store, v.target.Name)
+		return err
+	})
+	if missing = errors.Is(err, generation.ErrMissing); err != nil && !missing {
+		return rec, sent, false, err
+	}
+	if !at.IsZero() {
+		err = v.clock.observe(at, sent)
+	} else {
+		err = nil
+	}
+	return rec, sent, missing, err
+}
+
+// desired returns the target record as it should be, and what is new in it.
+func (v *viewer) desired(
+	ctx context.Context, next *plan.View, rec generation.Record, missing, skipLifecycle bool,
+) (want generation.Record, steps []generation.Step, err error) {
 	switch {
 	case missing:
-		return plan.First(v.rules, now), nil
+		want, err = v.begin(ctx, next)
+		return want, nil, err
 	case skipLifecycle:
-		return plan.Configured(v.rules, rec, now), nil
+		return plan.Configured(v.rules, rec, v.clock.Now()), nil, nil
 	}
-	return plan.Desired(v.rules, rec, nil, now)
+	want, steps = plan.Desired(v.rules, rec, nil, v.clock.Now())
+	return want, steps, nil
 }
 
 // saveRecord writes the target record by compare-and-set and goes by it from then
@@ -417,35 +620,22 @@ func (v *viewer) saveRecord(ctx context.Context, rec generation.Record) error {
 		return err
 	}
 	sent := v.clock.now()
-	saved, err := generation.Save(ctx, v.store, rec)
+	saved, err := v.save(ctx, rec)
 	if err != nil {
 		return err
 	}
-	next := *v.View()
-	next.Record, next.RecordSent = saved, sent
-	v.replace(&next)
-	return nil
-}
-
-// reload reads cursors and target record at once, for a chore that must know them
-// as they are.
-func (v *viewer) reload(ctx context.Context) error {
-	next := *v.View()
-	if err := v.loadCursors(ctx, &next, recordPatience); err != nil {
-		return err
-	}
-	if err := patiently(ctx, func(ctx context.Context) error { return v.loadRecord(ctx, &next) }); err != nil {
-		return err
-	}
-	if err := plan.CheckLineage(next.Record, false, v.target.Name, next.Cursors); err != nil {
-		return err
-	}
-	v.replace(&next)
+	v.publish(func(next *plan.View) { takeRecord(next, &plan.View{Record: saved, RecordSent: sent}) })
 	return nil
 }
 
 // tell says what became of the target record.
 func (v *viewer) tell(ctx context.Context, was, is generation.Record, steps []generation.Step) {
+	if was.Target == "" {
+		v.tellBegin(ctx, is)
+	}
+	if !v.apply {
+		return
+	}
 	for _, s := range steps {
 		v.log.InfoContext(ctx, "generation is "+string(s.State), "generation", s.Generation)
 	}

@@ -114,7 +114,7 @@ func (v *visit) moveIdle(t turn) (moved cursor.Cursor, err error) {
 	case ok:
 		return next, nil
 	case err == nil:
-		v.c.viewer.wantCursors() // somebody else has moved it, or holds it
+		v.c.viewer.wantCursor(v.start.cursor.ID) // somebody else has moved it, or holds it
 	case store.Transient(err):
 		v.c.log.DebugContext(t.ctx, "an idle cursor stays where it is until the next tick", "range", v.start.cursor.Key(),
 			"error", err)
@@ -134,13 +134,14 @@ func (v *visit) take(t turn) error {
 	if err != nil {
 		c.pacing.close(pacer)
 		if errors.Is(err, cursor.ErrTaken) {
-			c.viewer.wantCursors()
+			c.viewer.wantCursor(v.start.cursor.ID)
 		}
 		return err
 	}
 	v.claim, v.pacer = claim, pacer
 	c.cfg.Metrics.LeaseHeld(c.target.Name, 1)
-	c.pacing.claimed(claim.Cursor())
+	c.keeper.Pulse.Want(1)
+	c.pacing.claimed(v.start.cursor.Key(), pacer)
 	return nil
 }
 
@@ -400,6 +401,7 @@ func (v *visit) release(work context.Context) (cur cursor.Cursor, err error) {
 	v.c.pacing.leaving(v.start.cursor.Key())
 	v.claim.Update(func(c *cursor.Cursor) { v.c.pacing.save(c, v.pacer) })
 	err = v.claim.Release(work)
+	v.c.keeper.Pulse.Want(-1)
 	v.c.pacing.close(v.pacer)
 	return v.claim.Cursor(), err
 }

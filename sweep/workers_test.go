@@ -31,6 +31,7 @@ func (s *pagesSeen) Scan(ctx context.Context, q store.Query, page *store.Page) e
 // for each range here.
 func TestIdleWorkersHoldNoPages(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
+		w.begin()
 		w.fill(2000, 2*time.Hour)
 		c := w.config()
 		s := &pagesSeen{Store: w.s, pages: map[*store.Page]bool{}}

@@ -34,19 +34,20 @@ func ExamplePace() {
 }
 
 func ExampleShares() {
-	s := throttle.NewShares("me", 1000, 30*time.Second, 15*time.Second)
-	s.Observe(start, start, nil)
-	s.Claimed("a", 1)
-	now := start.Add(time.Second)
-	s.Observe(now, now, []throttle.Lease{{Range: "a", Owner: "me", Token: 1}})
+	s := throttle.NewShares("me", 30*time.Second, 15*time.Second)
+	s.SetTotal(throttle.Limit{PerSecond: 1000})
+	now := start
+	s.Renewed(now, now)
+	now = now.Add(time.Millisecond)
+	s.Observe(now, now, now, nil)
 	fmt.Println("alone:", s.Share(now).PerSecond)
-	// Another process claims a range: it has nothing yet, but counts.
+	// Another process joins: it has nothing yet, but counts. It waits to be told.
 	now = now.Add(5 * time.Second)
-	s.Observe(now, now, []throttle.Lease{{Range: "a", Owner: "me", Token: 1, Renewals: 1}, {Range: "b", Owner: "other", Token: 1}})
-	fmt.Println("of two, one trust later:", s.Share(now.Add(11*time.Second)).PerSecond)
+	news := s.Observe(now, now, now, []throttle.Heartbeat{{Owner: "other", Epoch: 1, Mark: "1", Lease: 30 * time.Second}})
+	fmt.Println("of two:", s.Share(now).PerSecond, news)
 	// Output:
 	// alone: 1000
-	// of two, one trust later: 500
+	// of two: 500 true
 }
 
 // A script runs the commands of a golden file against one pace.

@@ -57,6 +57,13 @@ func (p *Pacer) SetTotal(s Share) {
 	p.change(func(now time.Time) { p.pace.SetTotal(now, s) })
 }
 
+// Wants is [Pace.Wants].
+func (p *Pacer) Wants() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pace.Wants(p.now())
+}
+
 // Hold is [Pace.Hold].
 func (p *Pacer) Hold(why Reason) {
 	p.change(func(now time.Time) { p.pace.Hold(now, why) })

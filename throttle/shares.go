@@ -4,234 +4,158 @@ import (
 	"time"
 )
 
-// A Lease is one range's record as a snapshot shows it.
-type Lease struct {
-	Range    string // names the record
-	Owner    string // empty where nobody holds it
-	Token    int64  // rises with each claim
-	Renewals int64  // rises with each renewal
-	Length   time.Duration
-	// Free is for how long nobody has held it, as far as the record can tell;
-	// zero where that is not known. Only what is certain may stand here.
-	Free time.Duration
+// A Heartbeat is what a read shows of one process that works on a target.
+type Heartbeat struct {
+	Owner string
+	Epoch int64
+	Mark  string        // another one after each write
+	Lease time.Duration // zero: the process has no share, and claims none
+	Read  time.Time     // the process counts everybody who was there by then, in the store's time
 }
 
-// Shares divides a target's total among all claimed ranges of all processes, by
-// nothing but what each process reads of the leases. A live lease is worth one
-// part. It rests on one span of time, the trust, that all processes must share:
+// Shares divides a target's total evenly among the processes that work on it, by
+// nothing but their heartbeats. It rests on these rules, which all processes follow:
 //
-//   - a snapshot is good for one trust, counted from before it was asked for;
-//     without a newer one a process has no share;
-//   - a lease is worth something to its owner only one trust after a snapshot
-//     showed it, so that by then every snapshot that is still good shows it too;
-//   - a leaver's part stays its process's own for one trust, so that a process
-//     that goes from range to range keeps what it has; the others count it for
-//     that long, if it was old enough to be worth anything;
-//   - the part of a lease that is not renewed ends with the lease for its owner,
-//     reckoned from before the last renewal, and for the others one trust after
-//     they have seen it stand still for that long: should it be renewed at the very
-//     last, they all know by then.
+//   - a process inserts its own heartbeat before it reads those of the others. It has
+//     a share once each live one of them has told, by its own heartbeat, that it
+//     rests on a read which began after that insert had been answered: they all
+//     count the newcomer by then, and always will. One that does not tell may be dead:
+//     after a trust whatever share it uses rests on such a read, too;
+//   - a share is good for one trust, counted from before the heartbeats were read that
+//     it rests on, and for one lease, counted from before its process's last heartbeat
+//     was sent. A process whose heartbeat was not renewed within that lease
+//     joins anew, with its next one;
+//   - a heartbeat counts until a read that was sent one lease after it was seen to move
+//     still shows the same. A renewal that was on its way by then is answered too
+//     late for its own process, so that it joins anew, too;
+//   - a process that leaves uses its share no longer when it says so.
 //
-// So each process counts, at any instant, at least every part that is in use by
-// anyone, and takes that fraction of the total which its own parts are of those
-// that it counts: together they never exceed the total. On each record at most
-// one part can be in use, since a part is worth nothing before the one before it
-// on the same record has run out.
+// So of two processes with a share each counts the other: together they never exceed
+// the total. A process that is alone has all of it at once.
 //
-// A process whose snapshot shows nobody else's part, but a lease of its own,
-// has the whole total at once: whoever joins will see that lease, and wait.
+// Instants in the store's time are only compared with each other: a read tells one
+// from before it was sent, and an insert waits for one from after it was answered.
 //
-// Shares reads no clock and is not safe for concurrent use. Its instants are of
+// Shares reads no clock and is not safe for concurrent use. Its other instants are of
 // one monotonic clock that runs as fast as everyone else's.
 type Shares struct {
 	owner        string
-	total, burst float64
-	lease        time.Duration
-	// All four are the trust. They have names of their own so that tests can show
-	// what each is good for: how long a snapshot is, after which time a lease is
-	// worth something, how long I keep what I gave back, and others count it.
-	valid, matures, keeps, lingers time.Duration
+	total        Limit
+	lease, trust time.Duration
 
-	began   time.Time // of the snapshot that counts; zero before the first
-	records map[string]*record
-	claims  map[string]int64 // mine with their tokens, seen in a snapshot or not
+	own    own
+	others map[string]other
+	sent   time.Time // when the read was sent that counts; zero before the first
+	live   int       // other processes with a share, or who may have one
 }
 
-// A record is what is known of one range's lease.
-type record struct {
-	Lease
-	since   time.Time // no later than the claim; zero where not known
-	renewed time.Time // no later than the claim or the last renewal
-	seen    time.Time // when a snapshot showed the claim
-	moved   time.Time // when a snapshot showed the last renewal
-
-	// Earlier leases' parts may be in use until busy, others' than mine until
-	// theirs, and mine until usable.
-	busy, theirs, usable time.Time
+// An own is how the heartbeat of this process stands.
+type own struct {
+	sent, acked time.Time // when the last one was sent, and answered; sent is zero while none is in force
+	inserted    time.Time // when the first one of this epoch had been answered
+	known       time.Time // an instant after that, in the store's time; zero before there was a read
+	joined      bool      // it has a share
 }
 
-// NewShares returns the shares of the process that claims as owner, none so far.
-// Total is in entities per second; the burst of all claims together is one second
-// of it. Trust must be at most half of the lease, and a
-// few times as long as it takes to read the next snapshot.
-func NewShares(owner string, total float64, lease, trust time.Duration) *Shares {
-	s := &Shares{owner: owner, lease: lease, valid: trust, matures: trust, keeps: trust, lingers: trust,
-		records: map[string]*record{}, claims: map[string]int64{}}
-	s.SetTotal(total)
-	return s
+// An other is the heartbeat of another process.
+type other struct {
+	Heartbeat
+	moved time.Time // when a read first showed it like this
+	// untold is how many reads are still to be told at once, since its epoch began: it
+	// waits for one that was sent after its own first one.
+	untold int
+}
+
+// tellReads is how many reads are told at once to a process that joins.
+const tellReads = 2
+
+// NewShares returns the shares of the process whose heartbeat names it owner, none so
+// far. Without a total it may have everything.
+func NewShares(owner string, lease, trust time.Duration) *Shares {
+	return &Shares{owner: owner, total: Limit{Unlimited: true}, lease: lease, trust: trust, others: map[string]other{}}
 }
 
 // SetTotal changes the total. Processes learn of it one by one; until the last
 // one has, the larger of the two totals counts.
-func (s *Shares) SetTotal(total float64) {
-	s.total, s.burst = total, total // one second's worth
+func (s *Shares) SetTotal(total Limit) { s.total = total }
+
+// Renewed tells that a heartbeat of this process was written: when it was sent, and
+// when it was answered.
+func (s *Shares) Renewed(sent, acked time.Time) {
+	if s.own.sent.IsZero() || !acked.Before(s.own.sent.Add(s.lease)) {
+		s.own = own{inserted: acked} // others may have taken it for dead until now
+	}
+	s.own.sent, s.own.acked = sent, acked
 }
 
-// Claimed tells that this process has claimed a range, and with which token.
-func (s *Shares) Claimed(name string, token int64) { s.claims[name] = token }
+// Ended tells that this process has no share from now on, until its next heartbeat. It
+// must be told, and set anew what goes by the share, before the others are.
+func (s *Shares) Ended() { s.own = own{} }
 
-// Leaving tells that this process gives a range back, or has lost it. It must be
-// told, and the shares of the other claims set anew, before the release is sent.
-func (s *Shares) Leaving(now time.Time, name string) {
-	if r := s.records[name]; r != nil && s.live(r) && !now.Before(r.seen.Add(s.matures)) {
-		r.usable = earlier(now.Add(s.keeps), r.renewed.Add(s.lease))
+// Observe takes in a read of all heartbeats of the target, which was sent and answered
+// at these instants, while it was stored in the store. One that was sent before the last
+// is left out. It reports whether somebody waits to be told of this read.
+func (s *Shares) Observe(sent, answered, stored time.Time, all []Heartbeat) (news bool) {
+	if !s.sent.IsZero() && sent.Before(s.sent) {
+		return false
 	}
-	delete(s.claims, name)
-}
-
-// live reports whether the lease that the record shows is a claim of this
-// process, and not one that it has given back since.
-func (s *Shares) live(r *record) bool {
-	token, ok := s.claims[r.Range]
-	return ok && r.Owner == s.owner && r.Token == token
-}
-
-// Observe takes in a snapshot of all of a target's leases, which was asked for
-// when began and had been read when ended. One that is older than the last is
-// left out.
-func (s *Shares) Observe(began, ended time.Time, leases []Lease) {
-	if !s.began.IsZero() && began.Before(s.began) {
-		return
+	s.sent, s.live = sent, 0
+	inserted := !s.own.sent.IsZero() && sent.After(s.own.inserted) // at one instant either may have been first
+	if s.own.known.IsZero() && inserted {
+		s.own.known = stored
 	}
-	shown := make(map[string]bool, len(leases))
-	for _, l := range leases {
-		shown[l.Range] = true
-		s.observe(ended, l)
-	}
-	for name, r := range s.records { // deleted records: nobody holds them
-		if !shown[name] {
-			s.observe(ended, Lease{Range: name, Token: r.Token})
-			if !r.busy.After(ended) {
-				delete(s.records, name)
-			}
-		}
-	}
-	s.began = began
-}
-
-func (s *Shares) observe(ended time.Time, l Lease) {
-	r := s.records[l.Range]
-	if r == nil {
-		// Nothing was there at the last snapshot, if there was one.
-		r = &record{Lease: Lease{Range: l.Range}, since: s.began}
-		s.records[l.Range] = r
-		if s.began.IsZero() && l.Token > 0 && l.Owner == "" {
-			r.busy = ended.Add(s.lingers - l.Free)
-			r.theirs = r.busy
-		}
-	}
-	old := r.Lease
-	switch {
-	case l.Token == old.Token && l.Owner == old.Owner:
-		if l.Renewals != old.Renewals {
-			if ended.Sub(r.renewed) > s.lease {
-				r.seen = ended // it may have lapsed, and others left it out: it begins anew
-			}
-			r.renewed, r.moved = s.began, ended
-		}
-		r.Lease = l
-		return
-	case old.Owner != "":
-		s.ended(r, ended)
-	}
-	// Leases that came and went between two snapshots are no older than the first.
-	hidden := l.Token > old.Token+1 || l.Token > old.Token && l.Owner == ""
-	if hidden && !s.began.IsZero() && ended.Sub(s.began) >= s.matures {
-		r.busy, r.theirs = ended.Add(s.lingers), ended.Add(s.lingers)
-	}
-	r.Lease = l
-	if l.Owner != "" {
-		r.since, r.renewed = s.began, s.began
-		r.seen, r.moved = ended, ended
-	}
-}
-
-// ended keeps the part of a lease that is over, if it can have been worth
-// anything.
-func (s *Shares) ended(r *record, now time.Time) {
-	if !r.since.IsZero() && now.Sub(r.since) < s.matures {
-		return
-	}
-	r.busy = now.Add(s.lingers)
-	if r.Owner != s.owner {
-		r.theirs = r.busy
-	}
-}
-
-// Share returns what each of this process's claims may use from now on, until
-// the instant that stands in it at the latest. It is nothing while the process
-// has no part, and for a process without claims. Ask again every second, and
-// after each call that tells something.
-func (s *Shares) Share(now time.Time) Share {
-	share := Share{Until: now}
-	if s.began.IsZero() || len(s.claims) == 0 {
-		return share
-	}
-	until := s.began.Add(s.valid)
-	own, all, alone, anchor := 0, 0, true, time.Time{}
-	limit := until // of the parts that are mine
-	for _, r := range s.records {
-		held := r.Owner != "" && now.Before(r.moved.Add(max(s.lease, r.Length)+s.lingers))
-		busy := now.Before(r.busy)
-		if !held && !busy {
+	before := s.others
+	s.others = make(map[string]other, len(all))
+	told := inserted
+	for _, h := range all {
+		if h.Owner == s.owner {
 			continue
 		}
-		all++
-		if held && r.Owner != s.owner || now.Before(r.theirs) {
-			alone = false
+		o, seen := before[h.Owner]
+		untold := o.untold
+		if isNew := !seen || o.Epoch != h.Epoch || o.Lease == 0; isNew && h.Lease > 0 {
+			untold = tellReads
 		}
-		ends := r.usable
-		if s.live(r) {
-			lapses := r.renewed.Add(s.lease)
-			anchor = later(anchor, lapses)
-			if !now.Before(r.seen.Add(s.matures)) {
-				ends = lapses
-			}
+		if !seen || o.Mark != h.Mark {
+			o = other{Heartbeat: h, moved: answered}
 		}
-		if now.Before(ends) {
-			own++
-			limit = earlier(limit, ends)
+		news = news || untold > 0
+		o.untold = max(0, untold-1)
+		s.others[h.Owner] = o
+		if h.Lease == 0 || !sent.Before(o.moved.Add(max(s.lease, h.Lease))) {
+			continue
 		}
+		s.live++
+		replaced := answered.Sub(s.own.inserted) >= max(s.trust, h.Lease/2) // the share that it had had by then
+		told = told && (replaced || h.Read.After(s.own.known))
 	}
-	if alone && now.Before(anchor) {
-		own, all, limit = 1, 1, earlier(until, anchor)
+	s.own.joined = s.own.joined || told
+	return news
+}
+
+// Joining reports whether this process waits for a share.
+func (s *Shares) Joining() bool { return !s.own.sent.IsZero() && !s.own.joined }
+
+// Joined reports whether this process has a share, though perhaps not at present.
+func (s *Shares) Joined() bool { return s.own.joined }
+
+// Share returns what this process may use from now on, until the instant that stands
+// in it at the latest. It is nothing while the process has no share. Ask again every
+// second, and after each call that tells something.
+func (s *Shares) Share(now time.Time) Share {
+	if s.total.Unlimited {
+		return Share{Unlimited: true}
 	}
-	if own == 0 || !now.Before(limit) {
-		return share
+	until := earlier(s.sent.Add(s.trust), s.own.sent.Add(s.lease))
+	if !s.own.joined || !now.Before(until) {
+		return Share{Until: now}
 	}
-	part := float64(own) / float64(all) / float64(len(s.claims))
-	return Share{PerSecond: s.total * part, Burst: s.burst * part, Until: limit}
+	part := s.total.PerSecond / float64(1+s.live)
+	return Share{PerSecond: part, Burst: part, Until: until} // one second's worth
 }
 
 func earlier(a, b time.Time) time.Time {
 	if b.Before(a) {
-		return b
-	}
-	return a
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
 		return b
 	}
 	return a

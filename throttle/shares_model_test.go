@@ -3,9 +3,8 @@ package throttle
 import (
 	"flag"
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"strconv"
+	"slices"
 	"testing"
 	"time"
 )
@@ -13,435 +12,501 @@ import (
 const (
 	modelLease = 30 * time.Second
 	modelTrust = 15 * time.Second
+	modelTotal = 1000
 )
 
 var modelStart = time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
 
-// A world is a store with one lease record per range, and processes that see it
-// only through snapshots, each on a clock of its own.
+// Bugs are mistakes that a process may make.
+type bugs struct {
+	joinsAtOnce   bool // it has a share as soon as its heartbeat is there
+	joinsTooEarly bool // it takes an instant before its insert for one after it
+	tellsTooSoon  bool // its heartbeat tells of a read that it has not taken in yet
+	tellsAnswer   bool // its heartbeat tells when a read was answered
+	keepsLapsed   bool // it does not join anew when a renewal comes too late
+	leaseFromAck  bool // it counts its lease from the answer
+	leavesLate    bool // it leaves, and uses its share until it hears so
+	buriesEarly   bool // it takes the others for dead after half a lease
+	buriesByOld   bool // it takes the others for dead by a read that was sent before
+}
+
+// A world is a store with one record per process, and processes that see it only
+// through reads, each on a clock of its own.
 type world struct {
 	now     time.Time
-	records map[string]Lease
-	owners  int
+	rng     *rand.Rand
+	slow    time.Duration // what a call takes, at the most
+	calm    bool          // nothing hangs or gets lost
+	records map[string]beatRecord
+	marks   int
+	names   int
 	procs   []*proc
-	broken  func(*Shares)
+	flights []*flight // of writes, also of processes that are gone
+	bugs    bugs
+	wrong   func(number int) bool // which processes make the mistakes
+	peak    float64
+	joins   int
 }
 
+// A beatRecord is a heartbeat in the store.
+type beatRecord struct {
+	Heartbeat
+	process *proc
+}
+
+// A proc is one process.
 type proc struct {
+	w      *world
 	shares *Shares
 	name   string
+	bugs   bugs
 	ahead  time.Duration // its clock, against the world's
-	claims map[string]int64
-	share  Share // as it set it last, for each claim
 	frozen time.Time
-	loads  []load
-	writes []write
+
+	share  Share // as it was set last
+	epoch  int64
+	mark   string // of its record, as far as it knows
+	live   bool
+	unsure bool // a write may or may not have happened
+	wants  bool
+	leaves bool // it sends nothing but its removal any more
+	sent   time.Time
+	told   time.Time // what its next heartbeat tells, in the store's time
+	news   bool
+	last   time.Time // when it sent its last read
+	again  time.Time // when it may write again
+	write  *flight
+	reads  []*look
+	seen   map[string]time.Time // when a mark was seen first, of another process under its name
+	met    map[string]time.Time // likewise, of anybody
 }
 
-type load struct {
-	began, read, ended time.Time // by the world's clock
-	got                []Lease
+// A flight is a write on its way.
+type flight struct {
+	by                   *proc
+	rec                  beatRecord
+	prev                 string
+	remove, done, failed bool
+	lost                 bool // no answer ever comes
+	sent, commits, acks  time.Time
 }
 
-type write struct {
-	at      time.Time
-	name    string
-	token   int64
-	release bool
+// A look is a read on its way.
+type look struct {
+	sent, reads, answers, stored, told time.Time
+	got                                []Heartbeat
+	mine                               *beatRecord
+	done                               bool
 }
 
-func (w *world) join(ahead time.Duration) *proc {
-	w.owners++
-	p := &proc{name: fmt.Sprint("p", w.owners), ahead: ahead, claims: map[string]int64{}}
-	p.shares = NewShares(p.name, 1000, modelLease, modelTrust)
-	if w.broken != nil {
-		w.broken(p.shares)
+func (w *world) upTo(most time.Duration) time.Duration {
+	return time.Duration(w.rng.Int64N(int64(most) + 1))
+}
+
+func (w *world) chance(percent int) bool { return w.rng.IntN(100) < percent }
+
+// join adds a process, under a new name or under that of one before.
+func (w *world) join(name string) *proc {
+	w.names++
+	if name == "" {
+		name = fmt.Sprint("p", w.names)
 	}
+	p := &proc{w: w, name: name, wants: true, ahead: w.upTo(time.Hour) - 30*time.Minute, seen: map[string]time.Time{}, met: map[string]time.Time{}}
+	if w.wrong != nil && w.wrong(w.names) {
+		p.bugs = w.bugs
+	}
+	p.shares = NewShares(p.name, modelLease, modelTrust)
+	p.shares.SetTotal(Limit{PerSecond: modelTotal})
+	p.set()
 	w.procs = append(w.procs, p)
 	return p
 }
 
-func (w *world) snapshot() []Lease {
-	all := make([]Lease, 0, len(w.records))
-	for _, l := range w.records {
-		all = append(all, l)
-	}
-	return all
-}
-
 func (p *proc) clock(t time.Time) time.Time { return t.Add(p.ahead) }
 
-func (p *proc) set(w *world) { p.share = p.shares.Share(p.clock(w.now)) }
+func (p *proc) set() { p.share = p.shares.Share(p.clock(p.w.now)) }
 
-func (p *proc) observe(w *world, l load) {
-	p.shares.Observe(p.clock(l.began), p.clock(w.now), l.got)
-	p.set(w)
-}
-
-func (p *proc) claim(w *world, name string) {
-	l := w.records[name]
-	l = Lease{Range: name, Owner: p.name, Token: l.Token + 1}
-	w.records[name] = l
-	p.claims[name] = l.Token
-	p.shares.Claimed(name, l.Token)
-	p.set(w)
-}
-
-func (p *proc) leave(w *world, name string) {
-	delete(p.claims, name)
-	p.shares.Leaving(p.clock(w.now), name)
-	p.set(w)
-}
-
-// commit carries out a renewal or a release, if the lease is still as it was.
-func (w *world) commit(p *proc, o write) {
-	l := w.records[o.name]
-	if l.Owner != p.name || l.Token != o.token {
-		return
-	}
-	l.Renewals++
-	if o.release {
-		l.Owner = ""
-	}
-	w.records[o.name] = l
-}
-
-// inUse returns what all claims may use now, by what each process set last: a
-// frozen process may be woken at any instant and has only that.
-func (w *world) inUse() float64 {
-	sum := 0.0
+// inUse returns what all processes may use now, by what each set last: a frozen
+// process may be woken at any instant and has only that.
+func (w *world) inUse() (sum float64) {
 	for _, p := range w.procs {
 		if p.clock(w.now).Before(p.share.Until) {
-			sum += p.share.PerSecond * float64(len(p.claims))
+			sum += p.share.PerSecond
 		}
 	}
 	return sum
 }
 
-// run lets processes come, go, freeze and die at random, and returns the first
-// excess over the total, and the mean that was in use.
-func (w *world) run(seed uint64, steps int) (mean float64, excess string) {
-	rng := rand.New(rand.NewPCG(seed, 7))
-	span := func(most time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(most))) }
-	renewed := map[string]time.Time{} // when each record was claimed or renewed last
-	slow := time.Duration(1+rng.IntN(8)) * time.Second
-	busy := 1 + rng.IntN(30) // how quickly ranges change hands
-	var sum, time0 float64
-	for step := range steps {
-		dt := span(2 * time.Second)
-		sum += w.inUse() * dt.Seconds()
-		time0 += dt.Seconds()
-		w.now = w.now.Add(dt)
-		if len(w.procs) == 0 || len(w.procs) < 5 && rng.IntN(100) == 0 {
-			w.join(span(time.Hour) - 30*time.Minute)
+// commit lets a write take effect, by compare-and-set.
+func (w *world) commit(f *flight) {
+	f.done = true
+	if w.records[f.rec.Owner].Mark != f.prev {
+		f.failed = true
+		return
+	}
+	if f.remove {
+		delete(w.records, f.rec.Owner)
+		return
+	}
+	w.records[f.rec.Owner] = f.rec
+}
+
+// send sends a heartbeat. An epoch begins, is renewed, or ends.
+func (p *proc) send(lease time.Duration, remove bool) {
+	w := p.w
+	w.marks++
+	f := &flight{by: p, prev: p.mark, remove: remove, sent: w.now, lost: !w.calm && w.chance(4)}
+	f.rec = beatRecord{process: p, Heartbeat: Heartbeat{Owner: p.name, Epoch: p.epoch, Mark: fmt.Sprint(w.marks), Lease: lease, Read: p.told}}
+	f.commits = w.now.Add(w.upTo(w.slow))
+	if !w.calm && w.chance(3) { // it hangs somewhere, perhaps until nobody waits any more
+		f.commits = f.commits.Add(w.upTo(2 * modelLease))
+	}
+	f.acks = f.commits.Add(w.upTo(w.slow))
+	p.news, p.write = false, f
+	w.flights = append(w.flights, f)
+}
+
+// answered takes in what became of a write, or that nobody knows.
+func (p *proc) answered() {
+	w, f := p.w, p.write
+	late := w.now.Sub(f.sent) >= modelLease/3
+	known := f.done && !f.lost && !f.acks.After(w.now)
+	if !known && !late {
+		return
+	}
+	p.write = nil
+	switch {
+	case !known, f.failed:
+		p.unsure, p.again = true, w.now.Add(500*time.Millisecond)
+		return
+	case f.remove:
+		p.mark = ""
+		return
+	}
+	p.mark = f.rec.Mark
+	if f.rec.Lease == 0 {
+		if p.bugs.leavesLate {
+			p.shares.Ended()
 		}
-		for i := 0; i < len(w.procs); i++ {
-			p := w.procs[i]
-			writes := p.writes[:0]
-			for _, o := range p.writes { // even of a frozen process: they were sent
-				if o.at.After(w.now) {
-					writes = append(writes, o)
-					continue
-				}
-				w.commit(p, o)
-				renewed[o.name] = w.now
+		return
+	}
+	if p.live && w.now.Sub(p.sent) >= modelLease && !p.bugs.keepsLapsed {
+		return // too late: it lapses
+	}
+	if !p.live {
+		w.joins++
+	}
+	p.live, p.sent = true, f.sent
+	sent, acked := p.clock(f.sent), p.clock(w.now)
+	if p.bugs.keepsLapsed && !p.shares.own.sent.IsZero() {
+		p.shares.own.sent = acked
+	}
+	if p.bugs.leaseFromAck {
+		sent = acked
+	}
+	p.shares.Renewed(sent, acked)
+}
+
+// pulse does what a process does with its heartbeat, in that order.
+func (p *proc) pulse() {
+	w := p.w
+	if p.write != nil {
+		p.answered()
+	}
+	if p.live && w.now.Sub(p.sent) >= modelLease && !p.bugs.keepsLapsed && !p.bugs.leaseFromAck {
+		p.live = false
+		p.shares.Ended()
+	}
+	if p.write != nil || p.unsure || w.now.Before(p.again) {
+		return
+	}
+	due := w.now.Sub(p.sent) >= modelLease/3
+	switch {
+	case p.leaves && p.mark != "":
+		p.end()
+		p.send(0, true)
+	case p.leaves:
+	case p.live && p.wants && (due || p.news):
+		p.send(modelLease, false)
+	case p.live && !p.wants && due:
+		p.end()
+		p.send(0, false)
+	case !p.live && p.wants:
+		p.epoch++
+		p.send(modelLease, false)
+	}
+}
+
+func (p *proc) end() {
+	p.live = false
+	if !p.bugs.leavesLate {
+		p.shares.Ended()
+	}
+}
+
+// look takes in what was read.
+func (p *proc) look() {
+	w := p.w
+	for _, l := range p.reads {
+		if !l.done || l.answers.After(w.now) {
+			continue
+		}
+		p.found(l)
+		sent, all := p.clock(l.sent), l.got
+		if p.bugs.buriesByOld {
+			sent = p.clock(w.now)
+		}
+		if p.bugs.buriesEarly {
+			for i := range all {
+				all[i].Lease /= 2
 			}
-			p.writes = writes
-			for j := range p.loads {
-				if l := &p.loads[j]; l.got == nil && !l.read.After(w.now) {
-					l.got = w.snapshot()
-				}
+			p.shares.lease /= 2
+		}
+		news := p.shares.Observe(sent, p.clock(w.now), l.stored, all)
+		if p.bugs.buriesEarly {
+			p.shares.lease *= 2
+		}
+		p.news = p.news || news
+		if l.told.After(p.told) {
+			p.told = l.told
+		}
+		if p.bugs.joinsAtOnce && !p.shares.own.sent.IsZero() {
+			p.shares.own.joined = true
+		}
+		if p.bugs.joinsTooEarly {
+			p.shares.own.known = l.stored.Add(-modelLease / 4)
+		}
+	}
+	p.reads = slices.DeleteFunc(p.reads, func(l *look) bool { return l.done && !l.answers.After(w.now) })
+	if len(p.reads) < 2 && w.now.Sub(p.last) >= w.upTo(modelTrust/3) {
+		reads := w.now.Add(w.upTo(w.slow))
+		l := &look{sent: w.now, reads: reads, answers: reads.Add(w.upTo(w.slow)), told: w.now.Add(-w.upTo(w.slow / 2))}
+		if !w.calm && w.chance(15) {
+			l.answers = l.answers.Add(w.upTo(modelTrust))
+		}
+		l.stored = l.sent.Add(w.upTo(l.answers.Sub(l.sent)))
+		if p.bugs.tellsAnswer {
+			l.told = l.answers
+		}
+		if p.bugs.tellsTooSoon {
+			p.told = l.told
+		}
+		p.reads, p.last = append(p.reads, l), w.now
+	}
+}
+
+// found settles what became of a write, and removes what is long dead.
+func (p *proc) found(l *look) {
+	w := p.w
+	if p.unsure && l.sent.After(p.again.Add(-500*time.Millisecond)) && p.write == nil {
+		switch {
+		case l.mine == nil:
+			p.mark, p.unsure = "", false
+		case l.mine.process == p:
+			p.mark, p.epoch, p.unsure = l.mine.Mark, max(p.epoch, l.mine.Epoch), false
+		default: // of another process with this name, dead or alive
+			at, ok := p.seen[l.mine.Mark]
+			if !ok {
+				p.seen[l.mine.Mark] = w.now
+			} else if l.sent.Sub(at) >= modelLease {
+				p.mark, p.epoch, p.unsure = l.mine.Mark, max(p.epoch, l.mine.Epoch), false
 			}
-			if p.frozen.After(w.now) {
+		}
+	}
+	for _, h := range l.got { // what has stood still for a lease is removed
+		at, ok := p.met[h.Mark]
+		if !ok {
+			p.met[h.Mark] = w.now
+		} else if h.Lease > 0 && h.Owner != p.name && l.sent.Sub(at) >= modelLease && w.chance(30) {
+			w.flights = append(w.flights, &flight{by: p, rec: beatRecord{Heartbeat: Heartbeat{Owner: h.Owner}}, prev: h.Mark,
+				remove: true, lost: true, commits: w.now.Add(w.upTo(w.slow))})
+		}
+	}
+}
+
+// step lets everything happen that has come due.
+func (w *world) step() {
+	for _, f := range w.flights {
+		if !f.done && !f.commits.After(w.now) {
+			w.commit(f)
+		}
+	}
+	w.flights = slices.DeleteFunc(w.flights, func(f *flight) bool { return f.done })
+	for _, p := range w.procs {
+		for _, l := range p.reads {
+			if l.done || l.reads.After(w.now) {
 				continue
 			}
-			loads := p.loads[:0]
-			for _, l := range p.loads {
-				if l.got != nil && !l.ended.After(w.now) {
-					p.observe(w, l)
-				} else {
-					loads = append(loads, l)
+			l.done = true
+			for name, r := range w.records {
+				l.got = append(l.got, r.Heartbeat)
+				if name == p.name {
+					l.mine = &r
 				}
 			}
-			p.loads = loads
-			p.set(w)
-			if len(p.loads) < 2 && rng.IntN(3) == 0 {
-				read := w.now.Add(span(slow))
-				p.loads = append(p.loads, load{began: w.now, read: read, ended: read.Add(span(slow))})
+		}
+		if p.frozen.After(w.now) {
+			continue
+		}
+		p.pulse()
+		p.look()
+		p.set()
+	}
+}
+
+// fate lets processes come, go, freeze, die and change their names.
+func (w *world) fate() {
+	if len(w.procs) == 0 || len(w.procs) < 5 && w.chance(2) {
+		w.join("")
+	}
+	for i := 0; i < len(w.procs); i++ {
+		p := w.procs[i]
+		if p.frozen.After(w.now) {
+			continue
+		}
+		switch dice := w.rng.IntN(1000); {
+		case p.leaves && p.mark == "" && p.write == nil && !p.unsure: // removed: it ends, or begins anew
+			w.procs = slices.Delete(w.procs, i, i+1)
+			i--
+			if w.chance(50) {
+				w.join([]string{p.name, ""}[w.rng.IntN(2)])
 			}
-			name := fmt.Sprint("r", rng.IntN(6))
-			l, mine := w.records[name], p.claims[name] > 0
-			free := l.Owner == "" || w.now.Sub(renewed[name]) > modelLease
-			switch dice := rng.IntN(100); {
-			case !mine && free && !p.shares.began.IsZero() && dice < 40:
-				p.claim(w, name)
-				renewed[name] = w.now
-			case mine && dice < busy:
-				o := write{at: w.now.Add(span(slow)), name: name, token: p.claims[name], release: true}
-				p.leave(w, name)
-				p.writes = append(p.writes, o)
-			case mine && dice < 60:
-				p.writes = append(p.writes, write{at: w.now.Add(span(slow)), name: name, token: p.claims[name]})
-			case dice == 98:
-				p.frozen = w.now.Add(span(90 * time.Second))
-			case dice == 99 && rng.IntN(5) == 0:
-				w.procs = append(w.procs[:i], w.procs[i+1:]...) // dead: it writes nothing more
-				i--
+		case dice < 6:
+			p.frozen = w.now.Add(w.upTo(90 * time.Second))
+		case dice < 10: // dead, and somebody takes its place, also under its name
+			w.procs = slices.Delete(w.procs, i, i+1)
+			i--
+			if w.chance(50) {
+				w.join([]string{p.name, ""}[w.rng.IntN(2)])
 			}
-			if got := w.inUse(); got > 1000+1e-6 {
-				return 0, fmt.Sprintf("seed %d step %d: %.1f of 1000 in use", seed, step, got)
-			}
+		case dice < 14:
+			p.leaves = true
+		case dice < 30:
+			p.wants = !p.wants
 		}
 	}
-	return sum / time0, ""
 }
 
-func newWorld(broken func(*Shares)) *world {
-	return &world{now: modelStart, records: map[string]Lease{}, broken: broken}
+// run lets processes live at random, and returns the first excess over the total, and
+// the mean that was in use.
+func (w *world) run(seed uint64, steps int) (mean float64, excess string) {
+	w.rng = rand.New(rand.NewPCG(seed, 7))
+	w.slow = time.Duration(1+w.rng.IntN(40)) * 100 * time.Millisecond
+	var sum, all float64
+	for step := range steps {
+		dt := w.upTo(2 * time.Second)
+		sum += w.inUse() * dt.Seconds()
+		all += dt.Seconds()
+		w.now = w.now.Add(dt)
+		w.fate()
+		w.step()
+		got := w.inUse()
+		if w.peak = max(w.peak, got); got > modelTotal+1e-6 {
+			return 0, fmt.Sprintf("seed %d step %d: %.1f of %d in use", seed, step, got, modelTotal)
+		}
+	}
+	return sum / all, ""
 }
 
-// The sum of all shares never exceeds the total, whatever happens to snapshots
+func newWorld() *world { return &world{now: modelStart, records: map[string]beatRecord{}} }
+
+var seeds = flag.Int("seeds", 2500, "how many lives of several processes to try")
+
+// The sum of all shares never exceeds the total, whatever happens to heartbeats, reads
 // and processes.
 func TestSharesNeverExceedTheTotal(t *testing.T) {
-	var mean float64
-	seeds := 2500
+	n := *seeds
 	if testing.Short() {
-		seeds = 200
+		n = min(n, 200)
 	}
-	for seed := range uint64(seeds) {
-		got, excess := newWorld(nil).run(seed, 1000)
+	var mean float64
+	joins := 0
+	for seed := range uint64(n) {
+		w := newWorld()
+		got, excess := w.run(seed, 400)
 		if excess != "" {
 			t.Fatal(excess)
 		}
-		mean += got / float64(seeds)
+		mean += got / float64(n)
+		joins += w.joins
 	}
-	t.Logf("on the mean %.0f of 1000 in use", mean)
-	if mean < 100 { // else nothing was put to the test
-		t.Errorf("on the mean only %.1f of 1000 in use", mean)
+	t.Logf("%d lives: on the mean %.0f of %d in use, %d epochs", n, mean, modelTotal, joins)
+	if mean < modelTotal/4 { // else nothing was put to the test
+		t.Errorf("on the mean only %.1f of %d in use", mean, modelTotal)
 	}
 }
 
 // Each of the rules is needed: the model finds what goes wrong without it.
 func TestTheModelCatchesWrongShares(t *testing.T) {
-	for name, broken := range map[string]func(*Shares){
-		"a joiner that does not wait":                func(s *Shares) { s.matures = 0 },
-		"a joiner that waits too little":             func(s *Shares) { s.matures = modelTrust / 2 },
-		"a leaver whose part is free at once":        func(s *Shares) { s.lingers = 0 },
-		"a leaver that keeps its part for too long":  func(s *Shares) { s.keeps = 2 * modelTrust },
-		"snapshots that are good for ever":           func(s *Shares) { s.valid = time.Hour },
-		"leases that its owner takes to last longer": func(s *Shares) { s.lease = 2 * modelLease },
+	for name, b := range map[string]bugs{
+		"a joiner that does not wait":                  {joinsAtOnce: true},
+		"a joiner that counts from before its insert":  {joinsTooEarly: true},
+		"a heartbeat that tells of a read under way":   {tellsTooSoon: true},
+		"a heartbeat that tells when a read ended":     {tellsAnswer: true},
+		"a renewal after the lease":                    {keepsLapsed: true},
+		"a lease from the answer":                      {leaseFromAck: true},
+		"a leaver that goes on":                        {leavesLate: true},
+		"others that are dead after half a lease":      {buriesEarly: true},
+		"others that are dead by a read sent too soon": {buriesByOld: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(1000) {
+			for seed := range uint64(4000) {
 				// One process is wrong, or all are.
 				for _, only := range []bool{false, true} {
-					w := newWorld(nil)
-					w.broken = func(s *Shares) {
-						if !only || w.owners%2 == 0 {
-							broken(s)
-						}
-					}
-					if _, excess := w.run(seed, 1000); excess != "" {
+					w := newWorld()
+					w.bugs = b
+					w.wrong = func(number int) bool { return !only || number%2 == 0 }
+					if _, excess := w.run(seed, 400); excess != "" {
+						t.Log(excess)
 						return
 					}
 				}
 			}
-			t.Error("1000 runs found nothing wrong")
+			t.Error("4000 lives showed nothing wrong")
 		})
 	}
 }
 
-func (w *world) clone() *world {
-	c := *w
-	c.records, c.procs = maps.Clone(w.records), nil
-	for _, p := range w.procs {
-		q, s := *p, *p.shares
-		q.claims, q.loads, q.shares = maps.Clone(p.claims), append([]load(nil), p.loads...), &s
-		s.claims, s.records = maps.Clone(p.shares.claims), map[string]*record{}
-		for name, r := range p.shares.records {
-			copied := *r
-			s.records[name] = &copied
-		}
-		c.procs = append(c.procs, &q)
-	}
-	return &c
-}
-
-// key tells worlds apart, by everything that decides what can follow.
-func (w *world) key() string {
-	b := fmt.Append(nil, w.now.Sub(modelStart), w.records)
-	for _, p := range w.procs {
-		b = fmt.Append(b, p.claims, p.share.PerSecond, p.share.Until.Sub(modelStart), p.shares.began.Sub(modelStart))
-		for _, l := range p.loads {
-			b = fmt.Append(b, l.began.Sub(modelStart), len(l.got))
-			for _, name := range []string{"r1", "r2"} {
-				for _, g := range l.got {
-					if g.Range == name {
-						b = fmt.Append(b, g)
-					}
-				}
-			}
-		}
-		for _, name := range []string{"r1", "r2"} {
-			if r := p.shares.records[name]; r != nil {
-				b = fmt.Append(b, r.Lease)
-				for _, at := range []time.Time{r.since, r.renewed, r.seen, r.moved, r.busy, r.theirs, r.usable} {
-					b = strconv.AppendInt(append(b, ' '), int64(at.Sub(modelStart)), 36)
-				}
-			}
-		}
-	}
-	return string(b)
-}
-
-// explore tries every sequence of steps up to a depth and returns one that
-// exceeds the total, or nil. What was tried from a world
-// before, as deep, is not tried again.
-func (w *world) explore(depth int, tried map[string]int) (trace []string) {
-	if w.inUse() > 1000+1e-6 {
-		return []string{fmt.Sprintf("%.0f in use", w.inUse())}
-	}
-	key := w.key()
-	if before, ok := tried[key]; depth == 0 || ok && before >= depth {
-		return nil
-	}
-	tried[key] = depth
-	try := func(name string, step func(*world)) bool {
-		if trace != nil {
-			return false
-		}
-		c := w.clone()
-		step(c)
-		if found := c.explore(depth-1, tried); found != nil {
-			trace = append([]string{name}, found...)
-		}
-		return trace != nil
-	}
-	try("half a trust passes", func(c *world) { c.now = c.now.Add(modelTrust / 2) })
-	for i, p := range w.procs {
-		if len(p.loads) > 0 {
-			try(p.name+" sees", func(c *world) {
-				q := c.procs[i]
-				l := q.loads[0]
-				q.loads = nil
-				q.observe(c, l)
-			})
-		} else {
-			try(p.name+" reads", func(c *world) {
-				c.procs[i].loads = []load{{began: c.now, got: c.snapshot()}}
-			})
-		}
-		if !p.shares.began.IsZero() {
-			try(p.name+" sets", func(c *world) { c.procs[i].set(c) })
-		}
-		for _, name := range []string{"r1", "r2"} {
-			l := w.records[name]
-			switch {
-			case l.Owner == p.name:
-				try(p.name+" leaves "+name, func(c *world) {
-					o := write{name: name, token: c.records[name].Token, release: true}
-					c.procs[i].leave(c, name)
-					c.commit(c.procs[i], o)
-				})
-			case l.Owner == "" && !p.shares.began.IsZero():
-				try(p.name+" claims "+name, func(c *world) { c.procs[i].claim(c, name) })
-			}
-		}
-	}
-	return trace
-}
-
-// duel returns a world of two processes on one store, both with a first look,
-// and one of them with a share.
-func duel(broken func(*Shares)) *world {
-	w := newWorld(broken)
-	for range 2 {
-		p := w.join(0)
-		p.observe(w, load{began: w.now, got: []Lease{}})
-	}
-	w.procs[0].claim(w, "r1")
-	w.now = w.now.Add(time.Second)
-	w.procs[0].observe(w, load{began: w.now, got: w.snapshot()})
-	return w
-}
-
-var depth = flag.Int("depth", 8, "how many steps to try in every order; 9 take half a minute")
-
-// Every order of so many steps of two processes. Nine are enough to find what is
-// wrong without one of the rules.
-func TestSharesInEveryOrder(t *testing.T) {
-	steps := *depth
-	if testing.Short() {
-		steps = 6
-	}
-	tried := map[string]int{}
-	if trace := duel(nil).explore(steps, tried); trace != nil {
-		t.Fatalf("%q", trace)
-	}
-	t.Logf("%d worlds", len(tried))
-	for name, broken := range map[string]func(*Shares){
-		"a joiner that does not wait":         func(s *Shares) { s.matures = 0 },
-		"snapshots that are good for ever":    func(s *Shares) { s.valid = time.Hour },
-		"a leaver whose part is free at once": func(s *Shares) { s.lingers = 0 },
-	} {
-		if trace := duel(broken).explore(9, map[string]int{}); trace == nil {
-			t.Errorf("%s: nothing wrong was found", name)
-		} else {
-			t.Logf("%s: %q", name, trace)
-		}
-	}
-}
-
-// In calm weather the total is used, not merely never exceeded: by one process at
-// once, and by three that go from range to range after the first trust.
+// In calm weather the total is used, not merely never exceeded: by one process at once,
+// and by three evenly. One that joins has its part within 15 s.
 func TestSharesUseTheTotal(t *testing.T) {
-	for _, c := range []struct {
-		procs, life int // of a lease, in seconds
-		least       float64
-	}{{1, 20, 0.999}, {3, 20, 0.5}, {3, 120, 0.85}} {
-		w := newWorld(nil)
-		procs := c.procs
+	for procs := 1; procs <= 4; procs++ {
+		w := newWorld()
+		w.rng, w.slow, w.calm = rand.New(rand.NewPCG(1, 7)), 100*time.Millisecond, true
+		tick := func(d time.Duration) {
+			for range d / (100 * time.Millisecond) {
+				w.now = w.now.Add(100 * time.Millisecond)
+				w.step()
+				if got := w.inUse(); got > modelTotal+1e-6 {
+					t.Fatalf("%.0f in use", got)
+				}
+			}
+		}
 		for i := range procs {
-			p := w.join(time.Duration(i) * time.Hour)
-			p.observe(w, load{began: w.now, got: w.snapshot()})
-		}
-		var used, of float64
-		for second := range 600 {
-			w.now = w.now.Add(time.Second)
-			for i, p := range w.procs {
-				for slot := range 4 { // each worker spends one life on one of its five ranges, then takes the next
-					turn, into := (second+5*slot)/c.life, (second+5*slot)%c.life
-					name := fmt.Sprintf("r%d.%d.%d", i, slot, turn%5)
-					if l := w.records[name]; into == 0 || p.claims[name] == 0 {
-						if old := fmt.Sprintf("r%d.%d.%d", i, slot, (turn+4)%5); p.claims[old] > 0 {
-							o := write{name: old, token: p.claims[old], release: true}
-							p.leave(w, old)
-							w.commit(p, o)
-						}
-						p.claim(w, name)
-					} else if into%10 == 0 {
-						w.commit(p, write{name: name, token: l.Token})
-					}
+			p := w.join("")
+			for waited := time.Duration(0); p.share.PerSecond == 0; waited += time.Second {
+				tick(time.Second)
+				if i == 0 && waited > 2*time.Second || waited > 15*time.Second {
+					t.Fatalf("process %d of %d has no part after %v", i+1, procs, waited)
 				}
-				if second%5 == i {
-					p.observe(w, load{began: w.now, got: w.snapshot()})
-				}
-				p.set(w)
-			}
-			if w.inUse() > 1000+1e-6 {
-				t.Fatalf("second %d: %.0f in use", second, w.inUse())
-			}
-			if second == 10 && procs == 1 && w.inUse() < 999 {
-				t.Errorf("a process alone has %.0f after 10 s", w.inUse())
-			}
-			if second >= 60 {
-				used += w.inUse()
-				of += 1000
 			}
 		}
-		t.Logf("%d processes with leases of %d s use %.3f", procs, c.life, used/of)
-		if used/of < c.least {
-			t.Errorf("%d processes with leases of %d s use %.2f of the total", procs, c.life, used/of)
+		tick(time.Minute)
+		for _, p := range w.procs {
+			if want := modelTotal / float64(procs); p.share.PerSecond < want-1e-6 {
+				t.Errorf("%d processes: one has %.0f, want %.0f", procs, p.share.PerSecond, want)
+			}
+		}
+		if w.inUse() < modelTotal-1e-6 {
+			t.Errorf("%d processes use %.0f", procs, w.inUse())
+		}
+		// One dies: the others have its part after a lease and a trust.
+		if procs > 1 {
+			w.procs = w.procs[1:]
+			tick(modelLease + modelTrust)
+			if w.inUse() < modelTotal-1e-6 {
+				t.Errorf("after a death %d processes use %.0f", procs-1, w.inUse())
+			}
 		}
 	}
 }

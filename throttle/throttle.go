@@ -129,6 +129,7 @@ type Pace struct {
 	tokens float64   // may be negative: a debt that time pays
 	at     time.Time // when all of this was right
 	until  time.Time // the bucket is what is waited for until then
+	asked  time.Time // when somebody last wanted tokens
 	used   time.Time
 
 	count, before  float64 // granted since counting, and in the spell before it
@@ -158,8 +159,18 @@ func NewPace(now time.Time, l Limits, kept State, page int) *Pace {
 			p.free, p.why = p.start, ReasonPushBack
 		}
 	}
-	p.used = now
+	p.used, p.asked = now, now
 	return p
+}
+
+// wantsFor is how long after it was asked for tokens a bucket counts as wanted: as long
+// as most pages take.
+const wantsFor = 10 * time.Second
+
+// Wants reports whether the range asks for tokens, or has done so recently. One that does
+// not needs no part of a total.
+func (p *Pace) Wants(now time.Time) bool {
+	return p.until.After(now) || now.Sub(p.asked) <= wantsFor
 }
 
 // fallBack takes an idle range back to the start.
@@ -297,7 +308,7 @@ const rounding = 1e-9
 // bucket counts as waited for until then.
 func (p *Pace) wait(now time.Time, n int) time.Duration {
 	p.advance(now)
-	p.until = now
+	p.until, p.asked = now, now
 	rate := p.effective(now)
 	if p.hold != "" || rate <= 0 {
 		return askAgain

@@ -322,8 +322,8 @@ func orZero[T int64 | float64](l config.Limit[T]) T {
 
 // sweepConfig returns what package sweep needs to know.
 func (a *app) sweepConfig(c config.Config, s store.Store, targets []config.Target, log *slog.Logger) sweep.Config {
-	sc := sweep.Config{Store: s, Apply: c.Apply, Workers: c.Workers, Grace: c.ShutdownGrace, Owner: owner(), Now: a.now,
-		Log: log}
+	sc := sweep.Config{Store: s, Apply: c.Apply, Workers: c.Workers, Grace: c.ShutdownGrace, Owner: owner(),
+		Version: buildVersion(), Now: a.now, Log: log}
 	for _, t := range targets {
 		sc.Targets = append(sc.Targets, sweepTarget(t))
 	}

@@ -243,7 +243,7 @@ func TestServeWhereTheStoreHangs(t *testing.T) {
 			t.Errorf("%d goroutines", most)
 		}
 		said := m.said()
-		for _, want := range []string{"deletes suspended", "cannot read the records"} {
+		for _, want := range []string{"deletes suspended", "cannot read the target record"} {
 			if !strings.Contains(said, want) {
 				t.Errorf("no %q in the log:\n%s", want, said)
 			}

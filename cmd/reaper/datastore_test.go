@@ -58,7 +58,7 @@ func everything(t *testing.T, e *emulator.Emulator, project string, kinds, names
 	return all
 }
 
-var records = []string{"ReaperTarget", "ReaperCursor", "ReaperSweep"}
+var records = []string{"ReaperTarget", "ReaperCursor", "ReaperWorker", "ReaperSweep"}
 
 // Another language's client writes, from nothing but the document, what this
 // program then sweeps: three namespaces, names and numbers, ancestors.
@@ -90,7 +90,7 @@ func TestSweepsWhatNodeWrote(t *testing.T) {
 	}
 
 	dry := b.sweep()
-	if dry.Expired != int64(expired) || dry.Deleted != 0 || dry.Ranges != 96 {
+	if dry.Expired != int64(expired) || dry.Deleted != 0 || dry.Ranges != 3*3*16 { // the nursery, generation 1 that is in use, and the next one
 		t.Errorf("dry run: %+v", dry)
 	}
 	if after := everything(t, e, project, kinds, namespaces); !maps.Equal(after, before) {
@@ -116,7 +116,8 @@ func TestSweepsWhatNodeWrote(t *testing.T) {
 		t.Fatalf("%d entities left, want %d", len(after), len(want))
 	}
 	second := b.sweep("--apply")
-	if second.Scanned != 0 || second.Operations.Writes+second.Operations.Deletes != 0 {
+	// On a slow machine the look around of the first one is cut short, and the second one's is noted.
+	if second.Scanned != 0 || second.Operations.Writes > 1 || second.Operations.Deletes != 0 {
 		t.Errorf("second sweep: %+v", second)
 	}
 }
@@ -273,7 +274,8 @@ func TestJunkInTheProperty(t *testing.T) {
 	}
 	dry := b.sweep()
 	res := b.sweep("--apply")
-	if res.Deleted != 1 || dry.Expired != 1 || res.Suspect != 2 || res.Malformed != 2 || !res.Complete {
+	// The target is new: generation 9 is found in use, and swept.
+	if res.Deleted != 2 || dry.Expired != 2 || res.Suspect != 2 || res.Malformed != 2 || !res.Complete {
 		t.Errorf("dry run: %+v\nsweep: %+v", dry, res)
 	}
 	// The blob sorts with text where the emulator files it; the list counts by its other element, too.
@@ -281,10 +283,10 @@ func TestJunkInTheProperty(t *testing.T) {
 		t.Errorf("outside: %d, in the dry run %d", res.Outside, dry.Outside)
 	}
 	left := everything(t, e, project, []string{"Session"}, []string{""})
-	if len(left) != 17 {
-		t.Errorf("%d left, want all but one of 18: %v", len(left), slices.Sorted(maps.Keys(left)))
+	if len(left) != 16 {
+		t.Errorf("%d left, want all but two of 18: %v", len(left), slices.Sorted(maps.Keys(left)))
 	}
-	if dumped := b.dumped(); len(dumped) != 17 {
+	if dumped := b.dumped(); len(dumped) != 16 {
 		t.Errorf("dump prints %d", len(dumped))
 	}
 }

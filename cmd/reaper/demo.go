@@ -221,7 +221,7 @@ func (d *demo) open(dir string, hold bool) (*embedded.DB, error) {
 
 func (d *demo) config(s store.Store, workers int, p *sweep.Progress) sweep.Config {
 	return sweep.Config{Store: s, Targets: []sweep.Target{d.target}, Apply: true, Workers: workers, Grace: time.Second,
-		Owner: owner(), Now: d.app.now, Log: d.log, Progress: p}
+		Owner: owner(), Version: buildVersion(), Now: d.app.now, Log: d.log, Progress: p}
 }
 
 // expires returns when the i-th session expires: every other one within the last

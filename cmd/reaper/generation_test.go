@@ -156,7 +156,7 @@ func TestOneTargetOfSeveralFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recs, err := db.Load(t.Context(), store.TargetRecord, "bad")
+	recs, err := db.Load(t.Context(), store.RecordQuery{Sort: store.TargetRecord, Target: "bad", Keys: []string{"bad"}})
 	if err != nil || len(recs.List) != 1 {
 		t.Fatalf("%d records, %v", len(recs.List), err)
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
-	"github.com/reaper-ttl/reaper/sweep/plan"
 )
 
 // A stampResult is what stamp --json prints.
@@ -29,9 +28,10 @@ func (a *app) stampCommand() *cobra.Command {
 		Long: `Stamp prints the expiry key of an entity with the given name or numeric id that
 expires at the given instant (RFC 3339) or after the given time from now (36h, 7d).
 
-With a store it asks the target record for the current generation and its shards.
-Without one, or with --generation or --shards, it needs nothing: the key is then one
-of the nursery, generation 0, where anyone may write.`,
+With a store it asks the target record for the current generation and its shards;
+while the target has no record, that is the nursery. Without a store, or with
+--generation or --shards, it needs nothing: the key is then one of the nursery,
+generation 0, where anyone may write.`,
 		Example: `  reaper stamp s-1842 2026-11-21T00:07:30.855Z
   reaper stamp --generation 3 --shards 64 1842 7d
   reaper stamp --store datastore:my-project --target sessions s-1842 7d`,
@@ -115,8 +115,8 @@ func (a *app) currentStamper(cmd *cobra.Command, nursery generation.Stamper, id 
 	}
 	defer db.closeInto(&err)
 	rec, now, err := generation.Load(cmd.Context(), db.Store, targets[0].Name)
-	if errors.Is(err, generation.ErrMissing) {
-		rec, err = plan.First(sweepTarget(targets[0]).Rules(), a.now()), nil
+	if errors.Is(err, generation.ErrMissing) { // a writer that does not know the generation stamps the nursery
+		return generation.Stamper{Shards: targets[0].Shards}, nil
 	}
 	if err != nil {
 		return s, withHint(err)

@@ -104,7 +104,8 @@ func printWork(w io.Writer, t inspect.TargetStatus, now time.Time) {
 			label = ""
 		}
 		seen := age(now.Sub(worker.Seen))
-		fmt.Fprintf(w, "  %-12s%s (ranges: %d, seen %s ago)\n", label, worker.Owner, worker.Ranges, seen)
+		fmt.Fprintf(w, "  %-12s%s (ranges: %d, seen %s ago, version %s)\n", label, worker.Owner, worker.Ranges, seen,
+			orDash(worker.Version))
 	}
 	fmt.Fprintf(w, "  deleted:    %s since the records began\n", grouped(deleted))
 }

@@ -372,7 +372,7 @@ func (w *world) putJunk(t *testing.T) {
 // watches that no cursor goes back and no token is held twice.
 func (w *world) follow(ctx context.Context, target string) {
 	for ; ctx.Err() == nil; sleep(ctx, 700*time.Millisecond) {
-		table, _, err := cursor.Load(ctx, w.store, target, nil, time.Now)
+		table, err := cursor.Reader{Store: w.store, Target: target, Now: time.Now}.All(ctx, cursor.Table{})
 		if err != nil {
 			continue
 		}
@@ -384,11 +384,12 @@ func (w *world) follow(ctx context.Context, target string) {
 		was := w.known.all[target]
 		w.known.all[target] = known{table, record}
 		w.known.Unlock()
-		for id, c := range table {
+		for id, c := range table.All() {
 			if retired(id.Generation, record) {
 				continue // its record was removed, and a sweep that does not know yet begins a new one
 			}
-			if wrong := wentBack(was.cursors[id], c); wrong != "" {
+			before, _ := was.cursors.At(id)
+			if wrong := wentBack(before, c); wrong != "" {
 				w.violation(nil, fmt.Sprintf("%v: %s", id, wrong))
 			}
 		}

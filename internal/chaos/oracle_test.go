@@ -231,7 +231,7 @@ func passedBy(s state, target string, k known) string {
 	} else {
 		value = store.InstantValue(s.expiry.at)
 	}
-	c, ok := k.cursors[id]
+	c, ok := k.cursors.At(id)
 	if !ok || c.Position.Value.Type != value.Type || c.Position.Value.Compare(value) <= 0 {
 		return ""
 	}

@@ -41,12 +41,19 @@ func IsQuery(req any) bool {
 	return ok && r.GetReadOptions().GetTransaction() != nil
 }
 
-// LookedUp returns how many entities a request looks up within a transaction.
-func LookedUp(req any) int {
-	if r, ok := req.(*pb.LookupRequest); ok && r.GetReadOptions().GetTransaction() != nil {
-		return len(r.GetKeys())
+// LookedUp returns how many entities of a kind, or of any if that is empty, a request
+// looks up within a transaction.
+func LookedUp(req any, kind string) (n int) {
+	r, ok := req.(*pb.LookupRequest)
+	if !ok || r.GetReadOptions().GetTransaction() == nil {
+		return 0
 	}
-	return 0
+	for _, key := range r.GetKeys() {
+		if path := key.GetPath(); kind == "" || path[len(path)-1].GetKind() == kind {
+			n++
+		}
+	}
+	return n
 }
 
 // Written returns how many entities a request writes in a transaction.
@@ -62,7 +69,7 @@ func EntityGroups() []faultrpc.Fault {
 	return []faultrpc.Fault{
 		{Method: "RunQuery", Times: -1, Match: IsQuery, Code: codes.InvalidArgument, Message: NeedAncestors},
 		{Times: -1, Code: codes.InvalidArgument, Message: TooManyGroups,
-			Match: func(req any) bool { return LookedUp(req) > MostGroups || Written(req) > MostGroups }},
+			Match: func(req any) bool { return LookedUp(req, "") > MostGroups || Written(req) > MostGroups }},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,9 +24,10 @@ import (
 type Call struct {
 	Method    string // Scan, Dispose, Settle, Load or Save
 	Namespace string
-	Query     store.Query  // of Scan, Dispose and Settle
-	Ops       []store.Op   // of Dispose
-	Record    store.Record // of Save; of Load the sort alone
+	Query     store.Query       // of Scan, Dispose and Settle
+	Ops       []store.Op        // of Dispose
+	Record    store.Record      // of Save; of Load the sort alone
+	Records   store.RecordQuery // of Load
 }
 
 // A Store is a store in memory. Set the hooks before using it from several
@@ -39,6 +41,7 @@ type Store struct {
 	rows    map[place]map[string]store.Entity    // by target kind and namespace, then by key
 	shards  map[place]map[string]map[string]bool // keys by their expiry's first bytes, so that a scan need not go over all
 	records map[store.RecordSort]map[string]store.Record
+	order   map[store.RecordSort][]string // their keys in order; nil where that is not known
 	writes  int
 }
 
@@ -48,7 +51,7 @@ type place struct{ kind, namespace string }
 func New(now func() time.Time) *Store {
 	return &Store{
 		Now: now, rows: map[place]map[string]store.Entity{}, shards: map[place]map[string]map[string]bool{},
-		records: map[store.RecordSort]map[string]store.Record{},
+		records: map[store.RecordSort]map[string]store.Record{}, order: map[store.RecordSort][]string{},
 	}
 }
 
@@ -326,19 +329,55 @@ func (s *Store) Settle(
 }
 
 // Load implements store.Store.
-func (s *Store) Load(ctx context.Context, sort store.RecordSort, target string) (got store.Records, err error) {
-	err = s.do(ctx, Call{Method: "Load", Record: store.Record{Sort: sort}}, func() error {
-		for _, r := range s.records[sort] {
-			if r.Target == target {
-				got.List = append(got.List, r)
-			}
+func (s *Store) Load(ctx context.Context, q store.RecordQuery) (got store.Records, err error) {
+	err = s.do(ctx, Call{Method: "Load", Record: store.Record{Sort: q.Sort}, Records: q}, func() error {
+		if err := q.Check(); err != nil {
+			return err
 		}
-		slices.SortFunc(got.List, func(a, b store.Record) int { return cmp.Compare(a.Key, b.Key) })
+		got.List, got.More = Answer(s.records[q.Sort], s.inOrder(q.Sort), q)
 		got.Now = s.Now().UTC().Round(0)
-		store.Bill(ctx, store.Operations{Reads: 1})
+		store.Bill(ctx, store.Operations{Reads: int64(max(1, len(got.List), len(q.Keys)))})
 		return nil
 	})
 	return got, err
+}
+
+// inOrder returns the keys of the records of one sort, in order.
+func (s *Store) inOrder(sort store.RecordSort) []string {
+	if s.order[sort] == nil {
+		s.order[sort] = slices.Sorted(maps.Keys(s.records[sort]))
+	}
+	return s.order[sort]
+}
+
+// Answer returns what a store with these records, and their keys in order, answers to
+// a query.
+func Answer(records map[string]store.Record, keys []string, q store.RecordQuery) (list []store.Record, more bool) {
+	add := func(key string) {
+		if r, ok := records[key]; ok && r.Target == q.Target {
+			list = append(list, r)
+		}
+	}
+	if len(q.Keys) > 0 {
+		for _, key := range slices.Sorted(slices.Values(q.Keys)) {
+			add(key)
+		}
+		return list, false
+	}
+	from, found := slices.BinarySearch(keys, q.After)
+	if found {
+		from++
+	}
+	for _, key := range keys[from:] {
+		switch {
+		case q.Before != "" && key >= q.Before:
+			return list, false
+		case len(list) == q.Most():
+			return list, true
+		}
+		add(key)
+	}
+	return list, false
 }
 
 // Save implements store.Store.
@@ -357,8 +396,12 @@ func (s *Store) Save(ctx context.Context, r store.Record, prev string) error {
 			return fmt.Errorf("record %s has revision %q, not %q: %w", r.Key, old.Revision, prev, store.ErrConflict)
 		case r.Fields == nil:
 			delete(s.records[r.Sort], r.Key)
+			delete(s.order, r.Sort)
 		default:
 			s.records[r.Sort][r.Key] = r
+			if !ok {
+				delete(s.order, r.Sort)
+			}
 		}
 		s.writes++
 		store.Bill(ctx, store.Operations{Writes: 1})

@@ -86,6 +86,7 @@ func (h *handle) sends(q store.Query, ops []store.Op) {
 		return
 	}
 	h.w.oracle.disposes(h, q.Target, q)
+	h.w.oracle.shares(h, q.Target)
 	h.w.pace.grant(h, q.Target, q, len(ops))
 }
 
@@ -153,17 +154,27 @@ func (h *handle) Settle(ctx context.Context, q store.Query, e store.Entry, decid
 }
 
 // Load implements store.Store.
-func (h *handle) Load(ctx context.Context, sort store.RecordSort, target string) (got store.Records, err error) {
-	err = h.do(ctx, call{method: "Load", key: string(sort) + " " + target}, func(fate) error {
-		got = store.Records{List: h.w.db.load(sort, target), Now: time.Now().UTC().Round(0)}
+func (h *handle) Load(ctx context.Context, q store.RecordQuery) (got store.Records, err error) {
+	if err := q.Check(); err != nil {
+		return got, err
+	}
+	key := strings.Join(append([]string{string(q.Sort), q.Target, q.After, q.Before}, q.Keys...), " ")
+	var at time.Time
+	err = h.do(ctx, call{method: "Load", key: key}, func(fate) error {
+		at = time.Now()
+		got = h.w.db.load(q)
+		got.Now = time.Now().UTC().Round(0)
 		return nil
 	})
 	if err != nil {
 		return store.Records{}, err
 	}
-	if sort == store.TargetRecord && len(got.List) > 0 {
+	if q.Sort == store.TargetRecord && len(got.List) > 0 {
 		fact := readTarget(got.List[0].Fields)
 		h.known.Store(&fact)
+	}
+	if q.Sort == store.WorkerRecord && len(q.Keys) == 0 {
+		h.heardBeats(q.Target, at)
 	}
 	return got, nil
 }
@@ -191,6 +202,8 @@ func (h *handle) Save(ctx context.Context, r store.Record, prev string) error {
 			w.oracle.savedTarget(h.name, old, r, w.plan.kind(r.Key))
 		case r.Sort == store.CursorRecord:
 			w.oracle.savedCursor(h, old, r)
+		case r.Sort == store.WorkerRecord:
+			w.oracle.savedBeat(h, old, r)
 		}
 		return err
 	})
@@ -249,6 +262,17 @@ func (e *exclusive) Drop(ctx context.Context, t store.Target, from, to string) e
 		e.w.count("dropped")
 		return e.w.db.drop(t.Kind, from, to)
 	})
+}
+
+// Dropped implements store.Dropper.
+func (e *exclusive) Dropped(ctx context.Context, t store.Target) (to string, err error) {
+	err = e.do(ctx, call{method: "Dropped", key: t.Name}, func(fate) error {
+		for _, g := range e.w.db.dropped[t.Kind] {
+			to = max(to, g.to)
+		}
+		return nil
+	})
+	return to, err
 }
 
 func show(v store.Value) string {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -223,14 +224,10 @@ func (d *db) save(r store.Record, prev string) (bool, error) {
 	return true, nil
 }
 
-func (d *db) load(sort store.RecordSort, target string) []store.Record {
-	var list []store.Record
-	for _, key := range slices.Sorted(maps.Keys(d.records[sort])) {
-		if r := d.records[sort][key]; r.Target == target {
-			list = append(list, r)
-		}
-	}
-	return list
+func (d *db) load(q store.RecordQuery) (got store.Records) {
+	records := d.records[q.Sort]
+	got.List, got.More = modelstore.Answer(records, slices.Sorted(maps.Keys(records)), q)
+	return got
 }
 
 // count counts what carries the property, in a span, up to a bound if that is more

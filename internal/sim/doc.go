@@ -18,7 +18,9 @@
 //     range that another holds
 //   - L4 no generation retires, or counts as sealed, while a writer that keeps to the
 //     bounds may still write there
-//   - P2 no range and no target gets more than its pace, in any window
+//   - P2 no range and no target gets more than its pace, in any window; nobody uses a share
+//     of a total without a heartbeat that is in force, or before all who were there before
+//     have told that they count it, and nobody tells that too early
 //   - a dry run writes nothing, nothing calls the store after a sweep has returned, and
 //     nothing panics or waits for ever
 //
@@ -26,8 +28,9 @@
 // takes effect at an instant of its own, and its reply travels back. It may be refused,
 // stall, do its work in part, lose its reply, or take effect after its caller has given
 // up. Processes are killed, stopped, frozen for longer than a lease, or put to sleep with
-// their monotonic clock. Wall clocks are wrong, and jump. Scans may show the index as it
-// was some seconds ago, where the target settles.
+// their monotonic clock. Target records are removed, now and then with cursor records.
+// Wall clocks are wrong, and jump. Scans may show the index as it was some seconds ago,
+// where the target settles.
 //
 // Every random number is drawn from the seed and from what it is for, every call takes a
 // latency of its own to the nanosecond, and steps and releases that a sweep begins at one

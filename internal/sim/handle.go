@@ -33,11 +33,12 @@ type handle struct {
 	next func(n int) ending // of a process that lives on: what happens to it after its n-th stop; may be nil
 
 	// Guarded by the world's lock.
-	calls  int // that took effect
-	dead   bool
-	stops  int       // so often it was frozen or asleep
-	closed bool      // the sweep has returned: there must be no further call
-	thaw   time.Time // it is frozen until then
+	beatsRead map[string]time.Time // by target: the heartbeats that it has read were those of then
+	calls     int                  // that took effect
+	dead      bool
+	stops     int       // so often it was frozen or asleep
+	closed    bool      // the sweep has returned: there must be no further call
+	thaw      time.Time // it is frozen until then
 }
 
 // heard returns the target record that the handle's follower read last.

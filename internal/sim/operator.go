@@ -9,6 +9,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -148,7 +149,9 @@ func (w *world) advance(d dice, c *clock, name string, shards int) {
 func (w *world) pauseFor(d dice, c *clock, name string, long time.Duration) {
 	if w.command(w.ctx, d, c, name, "pause", change(func(r *generation.Record) { r.Paused = true })) == nil {
 		w.mu.Lock()
-		w.pace.paused[name] = time.Now()
+		if r, ok := w.db.records[store.TargetRecord][name]; ok && readTarget(r.Fields).paused { // else it was lost
+			w.pace.paused[name] = time.Now()
+		}
 		w.mu.Unlock()
 	}
 	w.sleep(long)

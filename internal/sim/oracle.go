@@ -17,6 +17,7 @@ type oracle struct {
 	w         *world
 	truth     map[place]map[string]*fact
 	leases    map[string]leaseFact // by the key of the cursor record
+	beats     map[string]beatFact  // by the key of the heartbeat
 	closed    map[string]time.Time // by target and generation: when the mark took effect
 	retiredAt map[string]time.Time // likewise: when it retired
 	resumed   map[string]int       // by cursor record: the token of the last claim that read on from a saved place
@@ -74,7 +75,7 @@ func parse(s string) (e expiry, ok bool) {
 }
 
 func newOracle(w *world) *oracle {
-	return &oracle{w: w, truth: map[place]map[string]*fact{}, leases: map[string]leaseFact{},
+	return &oracle{w: w, truth: map[place]map[string]*fact{}, leases: map[string]leaseFact{}, beats: map[string]beatFact{},
 		closed: map[string]time.Time{}, retiredAt: map[string]time.Time{}, resumed: map[string]int{}}
 }
 
@@ -96,7 +97,7 @@ func (o *oracle) judge(at place, f *fact) {
 		if f.key.generation > 0 {
 			shards = r.generations[f.key.generation].shards
 		}
-		f.beyond = f.key.shard >= shards
+		f.beyond = f.key.shard >= shards || o.w.isLost(o.w.plan.named(at.kind))
 	}
 	f.inOrder = f.wellFormed && f.expires.Add(t.Retention+t.Overlap).After(f.committed.Add(o.w.plan.lag+time.Millisecond))
 }
@@ -132,7 +133,7 @@ func (o *oracle) sealed(at place, f *fact) {
 			}
 		}
 	}
-	if !live {
+	if _, former := o.w.formerly(target, f.key.generation); !live && !former {
 		o.w.violate("L4", "generation %d has retired, and a writer within the bounds commits %s@%s: %s",
 			f.key.generation, f.name, at.namespace, f.expiry.Text)
 	}
@@ -144,8 +145,8 @@ type peek struct {
 	w *world
 }
 
-func (p peek) Load(_ context.Context, sort store.RecordSort, target string) (store.Records, error) {
-	return store.Records{List: p.w.db.load(sort, target)}, nil
+func (p peek) Load(_ context.Context, q store.RecordQuery) (store.Records, error) {
+	return p.w.db.load(q), nil
 }
 
 func (o *oracle) removed(at place, key string) { delete(o.truth[at], key) }
@@ -210,8 +211,11 @@ func (o *oracle) landed(by, target, key string, k expiry, kept bool) {
 		return
 	}
 	g, live := rec.generations[k.generation]
+	old, former := o.w.formerly(target, k.generation)
 	switch {
 	case !kept:
+	case former && k.shard == hash(key)%old.shards:
+		o.w.count("carried by a lost record")
 	case !live:
 		o.w.violate("S2", "%s carried %s to generation %d, which is not live", by, key, k.generation)
 	case k.shard != hash(key)%g.shards:

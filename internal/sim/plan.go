@@ -43,7 +43,7 @@ var features = slices.Concat(faults, []string{
 	"skew", "jump", // of clocks
 	"sweeper 2", "sweeper 3", "dry", "audit", "operator", "pace",
 	"follower", "lazy", "nursery", "straggler", "breaker", "wrongshard", "junk", // writers
-	"extend", "remove", "limits", "rush", "drag", "refused",
+	"extend", "remove", "limits", "rush", "drag", "refused", "lose",
 })
 
 // A plan is what one seed makes of everything that can be chosen.

@@ -75,10 +75,10 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 	for n, g := range is.generations {
 		before, known := was.generations[n]
 		switch {
-		case !known && n <= was.newest:
+		case !known && n <= was.newest && !o.unlisted(old, new, n):
 			o.w.violate("L4", "%s brought generation %d back", by, n)
 		case !known:
-			o.w.count("opened")
+			o.listed(fmt.Sprint(new.Key, n), g, was.newest)
 		case !before.closed.IsZero() && g.closed.IsZero():
 			o.w.violate("L4", "%s opened generation %d again", by, n)
 		case g.shards != before.shards:
@@ -95,6 +95,29 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 		o.w.violate("L4", "%s took the newest generation, %d, away", by, was.newest)
 	}
 	o.w.targets[new.Key] = is
+}
+
+// unlisted reports whether a generation that is listed below the newest was found in use
+// by a probe, and has not retired since the record was made.
+func (o *oracle) unlisted(old, new store.Record, number int) bool {
+	retired, ok := o.retiredAt[fmt.Sprint(new.Key, number)]
+	return text(old.Fields, "probe") != text(new.Fields, "probe") &&
+		(!ok || retired.Before(instant(new.Fields, "created")))
+}
+
+// listed is told of a generation that is new in a record: open, or found in use.
+func (o *oracle) listed(key string, g generationFact, newest int) {
+	delete(o.retiredAt, key) // what a lost record has retired is live again
+	delete(o.closed, key)
+	if g.closed.IsZero() {
+		o.w.count("opened")
+		return
+	}
+	o.closed[key] = time.Now()
+	o.w.count("adopted")
+	if newest > 0 {
+		o.w.count("adopted later")
+	}
 }
 
 // A leaseFact is who holds a range, by the last write of its record.

@@ -35,10 +35,11 @@ type world struct {
 	oracle    *oracle
 	rush      *rush // nil where there is none
 	pace      *pace
-	targets   map[string]targetFact // as the store has them
-	announced map[string]time.Time  // when the operator opens a generation, by target
-	policy    sweep.Target          // what processes are configured with, from now on
-	calm      bool                  // faults have stopped
+	targets   map[string]targetFact     // as the store has them
+	former    map[string][]formerRecord // that were lost
+	announced map[string]time.Time      // when the operator opens a generation, by target
+	policy    sweep.Target              // what processes are configured with, from now on
+	calm      bool                      // faults have stopped
 	steps     int
 	counts    map[string]int
 	hash      uint64
@@ -104,7 +105,7 @@ func newWorld(o Options) *world {
 		p.busy = min(p.busy, o.Until)
 	}
 	w := &world{plan: p, dice: p.dice, began: time.Now(), db: newDB(p.mode, p.lag), targets: map[string]targetFact{},
-		held: map[heldKey]time.Time{}, announced: map[string]time.Time{},
+		held: map[heldKey]time.Time{}, announced: map[string]time.Time{}, former: map[string][]formerRecord{},
 		counts: map[string]int{}, tracing: o.Trace, door: make(chan struct{}, 1), policy: p.target}
 	w.oracle = newOracle(w)
 	w.pace = newPace(w)
@@ -124,6 +125,7 @@ func (w *world) live() {
 	w.startWriters()
 	w.startSweepers()
 	w.startOperator()
+	w.startLoser()
 	select {
 	case <-time.After(w.plan.busy):
 	case <-w.ctx.Done(): // a rule was broken

@@ -331,7 +331,10 @@ func TestBilling(t *testing.T) {
 	bill("creation of a record", store.Operations{Writes: 1}, func(ctx context.Context) error { return w.Save(ctx, r, "") })
 	r.Revision = "2-a"
 	bill("save", store.Operations{Reads: 1, Writes: 1}, func(ctx context.Context) error { return w.Save(ctx, r, "1-a") })
-	bill("load", store.Operations{Reads: 1}, func(ctx context.Context) error { _, err := w.Load(ctx, store.CursorRecord, "t"); return err })
+	bill("load", store.Operations{Reads: 1}, func(ctx context.Context) error {
+		_, err := w.Load(ctx, store.RecordQuery{Sort: store.CursorRecord, Target: "t"})
+		return err
+	})
 	r.Fields = nil
 	bill("removal", store.Operations{Reads: 1, Deletes: 1}, func(ctx context.Context) error { return w.Save(ctx, r, "2-a") })
 }

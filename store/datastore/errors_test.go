@@ -64,7 +64,10 @@ func TestErrorTable(t *testing.T) {
 			"RunQuery": func() error {
 				return db.Scan(t.Context(), query(store.GuardLookup, "a", "z"), &store.Page{})
 			},
-			"Lookup": func() error { _, err := db.Load(t.Context(), store.TargetRecord, "sessions"); return err },
+			"Lookup": func() error {
+				_, err := db.Load(t.Context(), store.RecordQuery{Sort: store.TargetRecord, Target: "sessions", Keys: []string{"sessions"}})
+				return err
+			},
 			"Commit": func() error {
 				return db.Dispose(t.Context(), &store.Batch{Query: query(store.GuardLookup, "a", "z"),
 					Ops: []store.Op{{Entry: store.Entry{Key: "Session/a", Value: store.TextValue("c")}}}})
@@ -119,7 +122,7 @@ func TestUnreachable(t *testing.T) {
 	db := openAt(t, "127.0.0.1:1")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	_, err := db.Load(ctx, store.TargetRecord, "sessions")
+	_, err := db.Load(ctx, store.RecordQuery{Sort: store.TargetRecord, Target: "sessions", Keys: []string{"sessions"}})
 	if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "127.0.0.1:1") || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("Load at a closed port: %v, want ErrUnavailable that names it", err)
 	}
@@ -132,12 +135,12 @@ func TestContextErrorsStayVisible(t *testing.T) {
 	db := openAt(t, "127.0.0.1:1")
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := db.Load(done, store.CursorRecord, "sessions"); !errors.Is(err, context.Canceled) || errors.Is(err, store.ErrUnavailable) {
+	if _, err := db.Load(done, store.RecordQuery{Sort: store.CursorRecord, Target: "sessions"}); !errors.Is(err, context.Canceled) || errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("with a cancelled context: %v, want context.Canceled alone", err)
 	}
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
-	if _, err := db.Load(late, store.CursorRecord, "sessions"); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, store.ErrDeadline) {
+	if _, err := db.Load(late, store.RecordQuery{Sort: store.CursorRecord, Target: "sessions"}); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, store.ErrDeadline) {
 		t.Errorf("after the deadline: %v, want context.DeadlineExceeded and ErrDeadline", err)
 	}
 }

@@ -22,17 +22,20 @@ const (
 	revisionProperty = "revision"
 )
 
-// Load implements [store.Store]. It reads a target record by its key and the
-// others by a query, both of which are strongly consistent.
-func (d *DB) Load(ctx context.Context, sort store.RecordSort, target string) (store.Records, error) {
-	op := fmt.Sprintf("load %s of %s", sort, target)
+// Load implements [store.Store], by lookups or by a query, both of which are
+// strongly consistent.
+func (d *DB) Load(ctx context.Context, q store.RecordQuery) (store.Records, error) {
+	op := fmt.Sprintf("load %s of %s", q.Sort, q.Target)
+	if err := q.Check(); err != nil {
+		return store.Records{}, fmt.Errorf("%s: %w", op, err)
+	}
 	var c call
 	var list []store.Record
 	var err error
-	if sort == store.TargetRecord {
-		list, err = d.loadOne(withCall(ctx, &c), sort, target)
+	if len(q.Keys) > 0 {
+		list, err = d.loadKeys(withCall(ctx, &c), q)
 	} else {
-		list, err = d.loadAll(withCall(ctx, &c), sort, target)
+		list, err = d.loadPage(withCall(ctx, &c), q)
 	}
 	if err != nil {
 		return store.Records{}, d.fail(ctx, op, err)
@@ -41,27 +44,49 @@ func (d *DB) Load(ctx context.Context, sort store.RecordSort, target string) (st
 		return store.Records{}, fmt.Errorf("%s: %w: the reply from %s does not tell the store's time",
 			op, store.ErrFailed, d.endpoint)
 	}
-	return store.Records{List: list, Now: c.now.UTC()}, nil
+	return store.Records{List: list, More: len(q.Keys) == 0 && len(list) == q.Most(), Now: c.now.UTC()}, nil
 }
 
-func (d *DB) loadOne(ctx context.Context, sort store.RecordSort, target string) ([]store.Record, error) {
-	var ps sdk.PropertyList
-	err := d.client.Get(ctx, sdk.NameKey(string(sort), target, nil), &ps)
-	if errors.Is(err, sdk.ErrNoSuchEntity) {
-		return nil, nil
+func (d *DB) loadKeys(ctx context.Context, q store.RecordQuery) ([]store.Record, error) {
+	names := slices.Sorted(slices.Values(q.Keys))
+	keys := make([]*sdk.Key, len(names))
+	for i, name := range names {
+		keys[i] = sdk.NameKey(string(q.Sort), name, nil)
 	}
-	if err != nil {
+	rows := make([]sdk.PropertyList, len(keys))
+	err := d.client.GetMulti(ctx, keys, rows)
+	var multi sdk.MultiError
+	if err != nil && !errors.As(err, &multi) {
 		return nil, err
 	}
-	r, err := decodeRecord(sort, target, ps)
-	if err != nil {
-		return nil, err
+	var list []store.Record
+	for i, name := range names {
+		if multi != nil && errors.Is(multi[i], sdk.ErrNoSuchEntity) {
+			continue
+		}
+		if multi != nil && multi[i] != nil {
+			return nil, multi[i]
+		}
+		r, err := decodeRecord(q.Sort, name, rows[i])
+		if err != nil {
+			return nil, err
+		}
+		if r.Target == q.Target {
+			list = append(list, r)
+		}
 	}
-	return []store.Record{r}, nil
+	return list, nil
 }
 
-func (d *DB) loadAll(ctx context.Context, sort store.RecordSort, target string) ([]store.Record, error) {
-	it := d.client.Run(ctx, sdk.NewQuery(string(sort)).FilterField(targetProperty, "=", target).Order("__key__"))
+func (d *DB) loadPage(ctx context.Context, q store.RecordQuery) ([]store.Record, error) {
+	query := sdk.NewQuery(string(q.Sort)).FilterField(targetProperty, "=", q.Target).Order("__key__").Limit(q.Most())
+	if q.After != "" {
+		query = query.FilterField("__key__", ">", sdk.NameKey(string(q.Sort), q.After, nil))
+	}
+	if q.Before != "" {
+		query = query.FilterField("__key__", "<", sdk.NameKey(string(q.Sort), q.Before, nil))
+	}
+	it := d.client.Run(ctx, query)
 	var list []store.Record
 	for {
 		var ps sdk.PropertyList
@@ -72,7 +97,7 @@ func (d *DB) loadAll(ctx context.Context, sort store.RecordSort, target string) 
 		if err != nil {
 			return nil, err
 		}
-		r, err := decodeRecord(sort, key.Name, ps)
+		r, err := decodeRecord(q.Sort, key.Name, ps)
 		if err != nil {
 			return nil, err
 		}

@@ -39,11 +39,11 @@ func TestRecordsKeepTheirFields(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		got, err := w.Load(ctx, store.CursorRecord, "sessions")
+		got, err := w.Load(ctx, store.RecordQuery{Sort: store.CursorRecord, Target: "sessions"})
 		if want := []store.Record{records[1], records[0]}; err != nil || !reflect.DeepEqual(got.List, want) {
 			t.Errorf("cursor records: %+v, %v, want %+v", got.List, err, want)
 		}
-		one, err := w.Load(ctx, store.TargetRecord, "sessions")
+		one, err := w.Load(ctx, store.RecordQuery{Sort: store.TargetRecord, Target: "sessions", Keys: []string{"sessions"}})
 		if err != nil || !reflect.DeepEqual(one.List, records[3:]) {
 			t.Errorf("target record: %+v, %v, want %+v", one.List, err, records[3:])
 		}
@@ -51,7 +51,7 @@ func TestRecordsKeepTheirFields(t *testing.T) {
 			t.Errorf("the store's time went from %v to %v", got.Now, one.Now)
 		}
 		for _, sort := range []store.RecordSort{store.TargetRecord, store.CursorRecord} {
-			if none, err := w.Load(ctx, sort, "nobody"); err != nil || len(none.List) != 0 || none.Now.IsZero() {
+			if none, err := w.Load(ctx, store.RecordQuery{Sort: sort, Target: "nobody"}); err != nil || len(none.List) != 0 || none.Now.IsZero() {
 				t.Errorf("%s of nobody: %+v, %v", sort, none, err)
 			}
 		}
@@ -74,7 +74,7 @@ func TestSaveIsCompareAndSet(t *testing.T) {
 	}
 	check := func(revision string, n int64) {
 		t.Helper()
-		got, err := w.Load(ctx, store.CursorRecord, "sessions")
+		got, err := w.Load(ctx, store.RecordQuery{Sort: store.CursorRecord, Target: "sessions"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +162,7 @@ func TestRecordsAreStrict(t *testing.T) {
 		if _, err := w.app.Put(t.Context(), sdk.NameKey("ReaperCursor", "k", nil), &ps); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := w.Load(t.Context(), store.CursorRecord, "t"); !errors.Is(err, store.ErrCorrupt) {
+		if got, err := w.Load(t.Context(), store.RecordQuery{Sort: store.CursorRecord, Target: "t"}); !errors.Is(err, store.ErrCorrupt) {
 			t.Errorf("%s: %+v, %v, want ErrCorrupt", what, got, err)
 		}
 	}
@@ -170,7 +170,7 @@ func TestRecordsAreStrict(t *testing.T) {
 	if _, err := w.app.Put(t.Context(), sdk.NameKey("ReaperCursor", "k", nil), &ps); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := w.Load(t.Context(), store.CursorRecord, "t"); !errors.Is(err, store.ErrCorrupt) {
+	if got, err := w.Load(t.Context(), store.RecordQuery{Sort: store.CursorRecord, Target: "t"}); !errors.Is(err, store.ErrCorrupt) {
 		t.Errorf("no revision: %+v, %v, want ErrCorrupt", got, err)
 	}
 }
@@ -180,7 +180,7 @@ func TestLoadNeedsTheStoresTime(t *testing.T) {
 	w.faults.Add(faultrpc.Fault{Method: "Lookup", After: true, Hook: func(_ context.Context, _, reply any) {
 		reply.(*pb.LookupResponse).ReadTime = nil
 	}})
-	if _, err := w.Load(t.Context(), store.TargetRecord, "t"); !errors.Is(err, store.ErrFailed) || !strings.Contains(err.Error(), "time") {
+	if _, err := w.Load(t.Context(), store.RecordQuery{Sort: store.TargetRecord, Target: "t", Keys: []string{"t"}}); !errors.Is(err, store.ErrFailed) || !strings.Contains(err.Error(), "time") {
 		t.Errorf("a reply without its time: %v", err)
 	}
 }

@@ -182,7 +182,7 @@ func allFail(t *testing.T, db *DB) {
 		"flush":   db.Flush(),
 	}
 	_, calls["settle"] = db.Settle(ctx, everything(), entry, func(store.Value) store.Verdict { return store.Delete })
-	_, calls["load"] = db.Load(ctx, store.CursorRecord, "sessions")
+	_, calls["load"] = db.Load(ctx, store.RecordQuery{Sort: store.CursorRecord, Target: "sessions"})
 	_, calls["count"] = db.Count(ctx, sessions, "", store.Span{}, 0)
 	_, calls["holds"] = db.Holds(ctx, sessions, "")
 	for _, err := range db.Dump(ctx, sessions, "") {

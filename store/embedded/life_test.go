@@ -259,7 +259,7 @@ func (l *life) left(t *testing.T, db *DB) []map[string]store.Value {
 // checkCursors: no due entity stands before a position that was saved.
 func (l *life) checkCursors(t *testing.T, db *DB, target sweep.Target, left map[string]store.Value, now time.Time) {
 	t.Helper()
-	table, _, err := cursors.Load(context.WithoutCancel(t.Context()), db, target.Name, nil, time.Now)
+	table, err := cursors.Reader{Store: db, Target: target.Name, Now: time.Now}.All(context.WithoutCancel(t.Context()), cursors.Table{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +272,7 @@ func (l *life) checkCursors(t *testing.T, db *DB, target sweep.Target, left map[
 			}
 			id.Generation, id.Shard, expires = k.Generation, fmt.Sprintf("%04d", k.Shard), k.Expires
 		}
-		c, ok := table[id]
+		c, ok := table.At(id)
 		if !ok || expires.After(now) || l.suspect[name] {
 			continue
 		}

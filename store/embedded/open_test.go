@@ -188,7 +188,7 @@ func TestCloseIsFinal(t *testing.T) {
 		"flush":   db.Flush(),
 	}
 	_, calls["settle"] = db.Settle(t.Context(), everything(), found[0], func(store.Value) store.Verdict { return store.Delete })
-	_, calls["load"] = db.Load(t.Context(), store.CursorRecord, "sessions")
+	_, calls["load"] = db.Load(t.Context(), store.RecordQuery{Sort: store.CursorRecord, Target: "sessions"})
 	_, calls["count"] = db.Count(t.Context(), sessions, "", store.Span{}, 0)
 	_, calls["holds"] = db.Holds(t.Context(), sessions, "")
 	for what, err := range calls {

@@ -310,6 +310,22 @@ func (db *DB) Drop(ctx context.Context, t store.Target, from, to string) (err er
 	return nil
 }
 
+// Dropped implements [store.Dropper].
+func (db *DB) Dropped(ctx context.Context, t store.Target) (to string, err error) {
+	if err := db.enter(ctx); err != nil {
+		return "", err
+	}
+	defer db.leave()
+	if err := db.acquire(ctx); err != nil {
+		return "", err
+	}
+	defer db.release()
+	for _, s := range db.dropped[droppedKey(t)] {
+		to = max(to, s.to)
+	}
+	return to, nil
+}
+
 func (db *DB) dropLocked(ctx context.Context, t store.Target, s span, batch *pebble.Batch) (err error) {
 	lower := indexPrefix(nil, t)
 	prefix := len(lower)

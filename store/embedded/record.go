@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -118,45 +119,88 @@ func decodeRecord(b []byte) (revision string, fields store.Fields, err error) {
 }
 
 // Load implements [store.Store].
-func (db *DB) Load(ctx context.Context, sort store.RecordSort, target string) (recs store.Records, err error) {
+func (db *DB) Load(ctx context.Context, q store.RecordQuery) (recs store.Records, err error) {
 	defer func() {
 		if err != nil {
-			recs, err = store.Records{}, fmt.Errorf("load %s of %s: %w", sort, target, err)
+			recs, err = store.Records{}, fmt.Errorf("load %s of %s: %w", q.Sort, q.Target, err)
 		}
 	}()
-	if sort == "" || target == "" {
-		return recs, invalid("records have a sort and a target")
+	if err := q.Check(); err != nil {
+		return recs, err
 	}
 	if err := db.enter(ctx); err != nil {
 		return recs, err
 	}
 	defer db.leave()
 	defer db.fault.rescue(&err)
-	lower := recordPrefix(sort, target)
-	prefix := len(lower)
-	it, err := db.engine.NewIterWithContext(ctx,
-		&pebble.IterOptions{LowerBound: lower, UpperBound: prefixEnd(bytes.Clone(lower))})
+	if len(q.Keys) > 0 {
+		recs.List, err = db.loadKeys(q)
+	} else {
+		recs.List, recs.More, err = db.loadPage(ctx, q)
+	}
 	if err != nil {
 		return recs, classify("read", err)
 	}
-	defer func() { err = classify("read", errors.Join(err, it.Close())) }()
+	recs.Now = db.now().UTC()
+	store.Bill(ctx, store.Operations{Reads: int64(max(1, len(recs.List), len(q.Keys)))})
+	return recs, nil
+}
+
+func (db *DB) loadKeys(q store.RecordQuery) (list []store.Record, err error) {
+	for _, key := range slices.Sorted(slices.Values(q.Keys)) {
+		value, err := db.get(append(recordPrefix(q.Sort, q.Target), key...))
+		if err != nil {
+			return nil, err
+		}
+		if value == nil {
+			continue
+		}
+		if list, err = appendRecord(list, q, key, value); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+func (db *DB) loadPage(ctx context.Context, q store.RecordQuery) (list []store.Record, more bool, err error) {
+	prefix := recordPrefix(q.Sort, q.Target)
+	lower, upper := bytes.Clone(prefix), prefixEnd(bytes.Clone(prefix))
+	if q.After != "" {
+		lower = append(append(lower, q.After...), 0) // the next key there can be
+	}
+	if q.Before != "" {
+		upper = append(bytes.Clone(prefix), q.Before...)
+	}
+	it, err := db.engine.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
 	for ok := it.First(); ok; ok = it.Next() {
-		if len(recs.List)%ctxEvery == 0 && ctx.Err() != nil {
-			return recs, ctx.Err()
+		if len(list) == q.Most() {
+			return list, true, nil
+		}
+		if len(list)%ctxEvery == 0 && ctx.Err() != nil {
+			return nil, false, ctx.Err()
 		}
 		value, err := it.ValueAndErr()
 		if err != nil {
-			return recs, err
+			return nil, false, err
 		}
-		r := store.Record{Sort: sort, Key: string(it.Key()[prefix:]), Target: target}
-		if r.Revision, r.Fields, err = decodeRecord(value); err != nil {
-			return recs, fmt.Errorf("record %q: %w", r.Key, err)
+		if list, err = appendRecord(list, q, string(it.Key()[len(prefix):]), value); err != nil {
+			return nil, false, err
 		}
-		recs.List = append(recs.List, r)
 	}
-	recs.Now = db.now().UTC()
-	store.Bill(ctx, store.Operations{Reads: int64(max(1, len(recs.List)))})
-	return recs, it.Error()
+	return list, false, it.Error()
+}
+
+// appendRecord decodes a record and appends it.
+func appendRecord(list []store.Record, q store.RecordQuery, key string, value []byte) ([]store.Record, error) {
+	revision, fields, err := decodeRecord(value)
+	if err != nil {
+		return list, fmt.Errorf("record %q: %w", key, err)
+	}
+	return append(list, store.Record{Sort: q.Sort, Key: key, Target: q.Target, Revision: revision, Fields: fields}), nil
 }
 
 // Save implements [store.Store]. It returns once the record is durable, and with

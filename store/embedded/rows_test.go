@@ -159,7 +159,7 @@ func eachRow(t testing.TB, db *DB, first byte, do func(key, value []byte)) {
 
 func load(t testing.TB, db *DB) []store.Record {
 	t.Helper()
-	recs, err := db.Load(context.WithoutCancel(t.Context()), store.CursorRecord, "sessions")
+	recs, err := db.Load(context.WithoutCancel(t.Context()), store.RecordQuery{Sort: store.CursorRecord, Target: "sessions"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -366,7 +366,10 @@ func TestErrorTable(t *testing.T) {
 	streams := map[string]func() error{
 		"RunQuery":            func() error { return live.Scan(t.Context(), everything(sessions), new(store.Page)) },
 		"RunAggregationQuery": func() error { _, err := live.Count(t.Context(), sessions, "", store.Span{}, 0); return err },
-		"BatchGetDocuments":   func() error { _, err := live.Load(t.Context(), store.TargetRecord, "x"); return err },
+		"BatchGetDocuments": func() error {
+			_, err := live.Load(t.Context(), store.RecordQuery{Sort: store.TargetRecord, Target: "x", Keys: []string{"x"}})
+			return err
+		},
 	}
 	for _, c := range []struct {
 		code    codes.Code
@@ -471,7 +474,7 @@ func TestSaveMeetsAnotherProcess(t *testing.T) {
 		if !errors.Is(err, store.ErrConflict) {
 			t.Errorf("knows %v: %v, want ErrConflict", knows, err)
 		}
-		if got, err := w.Load(t.Context(), store.CursorRecord, "sessions"); err != nil || len(got.List) != 1 || got.List[0].Revision != theirs.Revision {
+		if got, err := w.Load(t.Context(), store.RecordQuery{Sort: store.CursorRecord, Target: "sessions"}); err != nil || len(got.List) != 1 || got.List[0].Revision != theirs.Revision {
 			t.Errorf("knows %v: %+v, %v", knows, got.List, err)
 		}
 	}

@@ -330,7 +330,10 @@ func TestBilling(t *testing.T) {
 	w.known.Clear()
 	r.Revision = "3-a"
 	bill("save of what is not", store.Operations{Reads: 1, Writes: 1}, func(ctx context.Context) error { return w.Save(ctx, r, "2-a") })
-	bill("load", store.Operations{Reads: 1}, func(ctx context.Context) error { _, err := w.Load(ctx, store.CursorRecord, "t"); return err })
+	bill("load", store.Operations{Reads: 1}, func(ctx context.Context) error {
+		_, err := w.Load(ctx, store.RecordQuery{Sort: store.CursorRecord, Target: "t"})
+		return err
+	})
 	r.Fields = nil
 	bill("removal", store.Operations{Deletes: 1}, func(ctx context.Context) error { return w.Save(ctx, r, "3-a") })
 }
@@ -368,7 +371,10 @@ func TestNoStreamOutlivesItsCall(t *testing.T) {
 	for what, do := range map[string]func() error{
 		"scan":  func() error { return db.Scan(ctx, everything(sessions), new(store.Page)) },
 		"count": func() error { _, err := db.Count(ctx, sessions, "", store.Span{}, 0); return err },
-		"load":  func() error { _, err := db.Load(ctx, store.TargetRecord, "x"); return err },
+		"load": func() error {
+			_, err := db.Load(ctx, store.RecordQuery{Sort: store.TargetRecord, Target: "x", Keys: []string{"x"}})
+			return err
+		},
 		"dump": func() error {
 			for _, err := range db.Dump(ctx, sessions, "") {
 				return err
@@ -411,9 +417,12 @@ func TestCancelled(t *testing.T) {
 			_, err := w.Settle(ctx, everything(sessions), entry, func(store.Value) store.Verdict { return store.Delete })
 			return err
 		},
-		"put":   func(ctx context.Context) error { return w.Put(ctx, sessions, "", []store.Entity{{Name: "new"}}) },
-		"save":  func(ctx context.Context) error { return w.Save(ctx, r, "") },
-		"load":  func(ctx context.Context) error { _, err := w.Load(ctx, store.CursorRecord, "t"); return err },
+		"put":  func(ctx context.Context) error { return w.Put(ctx, sessions, "", []store.Entity{{Name: "new"}}) },
+		"save": func(ctx context.Context) error { return w.Save(ctx, r, "") },
+		"load": func(ctx context.Context) error {
+			_, err := w.Load(ctx, store.RecordQuery{Sort: store.CursorRecord, Target: "t"})
+			return err
+		},
 		"count": func(ctx context.Context) error { _, err := w.Count(ctx, sessions, "", store.Span{}, 0); return err },
 		"holds": func(ctx context.Context) error { _, err := w.Holds(ctx, sessions, ""); return err },
 	}
@@ -432,7 +441,7 @@ func TestCancelled(t *testing.T) {
 	if left := w.left(sessions); len(left) != 3 {
 		t.Errorf("left: %q", left)
 	}
-	if got, err := w.Load(t.Context(), store.CursorRecord, "t"); err != nil || len(got.List) != 0 {
+	if got, err := w.Load(t.Context(), store.RecordQuery{Sort: store.CursorRecord, Target: "t"}); err != nil || len(got.List) != 0 {
 		t.Errorf("records: %+v, %v", got.List, err)
 	}
 	// In the middle: the batch has been sent, and nobody knows what became of it.

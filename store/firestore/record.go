@@ -3,12 +3,15 @@ package firestore
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	pb "cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -21,31 +24,35 @@ const (
 	revisionField = "revision"
 )
 
-// Load implements [store.Store]. It reads a target record by its name and the
-// others by a query, both of which are strongly consistent.
-func (d *DB) Load(ctx context.Context, sort store.RecordSort, target string) (store.Records, error) {
-	op := fmt.Sprintf("load %s of %s", sort, target)
+// Load implements [store.Store], by lookups or by a query, both of which are
+// strongly consistent.
+func (d *DB) Load(ctx context.Context, q store.RecordQuery) (store.Records, error) {
+	op := fmt.Sprintf("load %s of %s", q.Sort, q.Target)
+	if err := q.Check(); err != nil {
+		return store.Records{}, fmt.Errorf("%s: %w", op, err)
+	}
 	var now time.Time
 	var docs []*pb.Document
+	seen := func(doc *pb.Document, at *timestamppb.Timestamp) {
+		if at != nil {
+			now = instant(at)
+		}
+		if doc != nil {
+			docs = append(docs, doc)
+		}
+	}
 	var err error
-	if sort == store.TargetRecord {
-		err = d.get(ctx, []string{d.name(string(sort) + "/" + target)}, nil,
-			func(_ string, doc *pb.Document, r *pb.BatchGetDocumentsResponse) {
-				if now = instant(r.GetReadTime()); doc != nil {
-					docs = append(docs, doc)
-				}
-			})
+	if len(q.Keys) > 0 {
+		names := make([]string, len(q.Keys))
+		for i, key := range q.Keys {
+			names[i] = d.record(q.Sort, key)
+		}
+		err = d.get(ctx, names, nil, func(_ string, doc *pb.Document, r *pb.BatchGetDocumentsResponse) {
+			seen(doc, r.GetReadTime())
+		})
 	} else {
-		_, query := d.collection(store.Target{Kind: string(sort)})
-		query.Where = compare(targetField, pb.StructuredQuery_FieldFilter_EQUAL, toValue(store.TextValue(target)))
-		query.OrderBy = []*pb.StructuredQuery_Order{ascending(nameField)}
-		err = d.query(ctx, d.root(), query, func(r *pb.RunQueryResponse) error {
-			if r.GetReadTime() != nil {
-				now = instant(r.GetReadTime())
-			}
-			if r.GetDocument() != nil {
-				docs = append(docs, r.GetDocument())
-			}
+		err = d.query(ctx, d.root(), d.recordQuery(q), func(r *pb.RunQueryResponse) error {
+			seen(r.GetDocument(), r.GetReadTime())
 			return nil
 		})
 	}
@@ -56,21 +63,45 @@ func (d *DB) Load(ctx context.Context, sort store.RecordSort, target string) (st
 		return store.Records{}, fmt.Errorf("%s: %w: the reply from %s does not tell the store's time",
 			op, store.ErrFailed, d.endpoint)
 	}
-	records := store.Records{Now: now.UTC()}
-	stamps := make(map[string]stamp, len(docs))
+	records := store.Records{Now: now.UTC(), More: len(q.Keys) == 0 && len(docs) == q.Most()}
 	for _, doc := range docs {
 		_, key := splitPath(d.key(doc.GetName()))
-		r, err := decodeRecord(sort, key, doc.GetFields())
+		r, err := decodeRecord(q.Sort, key, doc.GetFields())
 		if err != nil {
 			return store.Records{}, fmt.Errorf("%s: %w", op, err)
 		}
-		records.List = append(records.List, r)
-		stamps[doc.GetName()] = stamp{r.Revision, doc.GetUpdateTime()}
+		if r.Target == q.Target {
+			records.List = append(records.List, r)
+			d.known.Store(doc.GetName(), stamp{r.Revision, doc.GetUpdateTime()})
+		}
 	}
-	for name, s := range stamps {
-		d.known.Store(name, s)
-	}
+	slices.SortFunc(records.List, func(a, b store.Record) int { return strings.Compare(a.Key, b.Key) })
 	return records, nil
+}
+
+// record returns the full name of a record's document.
+func (d *DB) record(sort store.RecordSort, key string) string {
+	return d.name(string(sort) + "/" + key)
+}
+
+// recordQuery asks for a page of records. Its bounds are positions in the order of
+// names, so that it needs no other index than the target's.
+func (d *DB) recordQuery(q store.RecordQuery) *pb.StructuredQuery {
+	_, query := d.collection(store.Target{Kind: string(q.Sort)})
+	query.Where = compare(targetField, pb.StructuredQuery_FieldFilter_EQUAL, toValue(store.TextValue(q.Target)))
+	query.OrderBy = []*pb.StructuredQuery_Order{ascending(nameField)}
+	query.Limit = wrapperspb.Int32(int32(q.Most()))
+	at := func(key string, before bool) *pb.Cursor {
+		name := &pb.Value{ValueType: &pb.Value_ReferenceValue{ReferenceValue: d.record(q.Sort, key)}}
+		return &pb.Cursor{Values: []*pb.Value{name}, Before: before}
+	}
+	if q.After != "" {
+		query.StartAt = at(q.After, false)
+	}
+	if q.Before != "" {
+		query.EndAt = at(q.Before, true)
+	}
+	return query
 }
 
 // A stamp is the revision that a record had at an update time: whoever changes
@@ -100,7 +131,7 @@ func (d *DB) Save(ctx context.Context, r store.Record, prev string) error {
 }
 
 func (d *DB) save(ctx context.Context, r store.Record, fields map[string]*pb.Value, prev string) error {
-	name := d.name(string(r.Sort) + "/" + r.Key)
+	name := d.record(r.Sort, r.Key)
 	write := &pb.Write{Operation: &pb.Write_Update{Update: &pb.Document{Name: name, Fields: fields}}}
 	if r.Fields == nil {
 		write = &pb.Write{Operation: &pb.Write_Delete{Delete: name}}

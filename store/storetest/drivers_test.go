@@ -384,7 +384,7 @@ func (p *pair) records() {
 	var lists [][]store.Record
 	for _, d := range []driver{p.ref, p.driver} {
 		p.settled("load", func() error {
-			got, err := d.Load(p.t.Context(), store.CursorRecord, p.target.Name)
+			got, err := d.Load(p.t.Context(), store.RecordQuery{Sort: store.CursorRecord, Target: p.target.Name})
 			if err == nil {
 				lists = append(lists, got.List)
 			}

@@ -328,6 +328,14 @@ func (w *world) drop(from, to string) error {
 	})
 }
 
+func (w *world) droppedUpTo(when, want string) {
+	w.Helper()
+	got, err := w.store.(store.Dropper).Dropped(w.ctx, w.target)
+	if err != nil || got != want {
+		w.Errorf("%s: dropped up to %q, %v; want %q", when, got, err, want)
+	}
+}
+
 func dropRefuses(w *world) {
 	put := w.row(30)
 	lo, hi := expirykey.GenerationRange(1)
@@ -352,9 +360,11 @@ func dropCloses(w *world) {
 		w.settle(e, verdictUnless(e.Value.Text == garbage.Expiry.Text || e.Value.Type == store.List))
 	}
 	w.put(list) // whether or not a scan can tell that it is one
+	w.droppedUpTo("before the drop", "")
 	if err := w.drop(lo, hi); err != nil {
 		w.Fatalf("drop of a span without a well-formed entry: %v", err)
 	}
+	w.droppedUpTo("after the drop", hi)
 	w.shows("after the drop", key(9).Text)
 	everything := w.all()
 	everything.Lo, everything.Hi = store.TextValue(""), store.TextValue("z")

@@ -100,7 +100,7 @@ func lies(b *broken) {
 func onSave(change func(b *broken, ctx context.Context, r store.Record, prev string, there *store.Record) error) func(*broken) {
 	return func(b *broken) {
 		b.save = func(ctx context.Context, r store.Record, prev string) error {
-			recs, err := b.full.Load(ctx, r.Sort, r.Target)
+			recs, err := b.full.Load(ctx, store.RecordQuery{Sort: r.Sort, Target: r.Target})
 			if err != nil {
 				return err
 			}
@@ -120,7 +120,7 @@ var lastWins = onSave(func(b *broken, ctx context.Context, r store.Record, prev 
 		if !errors.Is(err, store.ErrConflict) {
 			return err
 		}
-		recs, err := b.full.Load(ctx, r.Sort, r.Target)
+		recs, err := b.full.Load(ctx, store.RecordQuery{Sort: r.Sort, Target: r.Target})
 		if err != nil {
 			return err
 		}
@@ -135,8 +135,8 @@ var lastWins = onSave(func(b *broken, ctx context.Context, r store.Record, prev 
 
 func onRecords(change func(recs *store.Records)) func(*broken) {
 	return func(b *broken) {
-		b.load = func(ctx context.Context, sort store.RecordSort, target string) (store.Records, error) {
-			recs, err := b.full.Load(ctx, sort, target)
+		b.load = func(ctx context.Context, q store.RecordQuery) (store.Records, error) {
+			recs, err := b.full.Load(ctx, q)
 			change(&recs)
 			return recs, err
 		}

@@ -143,19 +143,42 @@ var recordFaults = []fault{
 	})},
 	{"RecordsOfATargetInOrder", "loads backwards", onRecords(func(recs *store.Records) { slices.Reverse(recs.List) })},
 	{"RecordsOfATargetInOrder", "loads what begins like the target", func(b *broken) {
-		b.load = func(ctx context.Context, sort store.RecordSort, target string) (store.Records, error) {
-			recs, err := b.full.Load(ctx, sort, target)
+		b.load = func(ctx context.Context, q store.RecordQuery) (store.Records, error) {
+			recs, err := b.full.Load(ctx, q)
 			if err != nil {
 				return recs, err
 			}
-			more, err := b.full.Load(ctx, sort, target+"-x")
+			q.Target += "-x"
+			more, err := b.full.Load(ctx, q)
 			recs.List = append(recs.List, more.List...)
 			return recs, err
 		}
 	}},
+	{"RecordsComeInPages", "never has more", onRecords(func(recs *store.Records) { recs.More = false })},
+	{"RecordsComeInPages", "begins at the key that it is to go on after", func(b *broken) {
+		b.load = func(ctx context.Context, q store.RecordQuery) (store.Records, error) {
+			if q.After != "" {
+				q.After = q.After[:len(q.After)-1]
+			}
+			return b.full.Load(ctx, q)
+		}
+	}},
+	{"RecordsByTheirKeys", "knows only the first key", func(b *broken) {
+		b.load = func(ctx context.Context, q store.RecordQuery) (store.Records, error) {
+			q.Keys = q.Keys[:min(1, len(q.Keys))]
+			return b.full.Load(ctx, q)
+		}
+	}},
+	{"RecordQueriesHaveBounds", "has no upper bound", func(b *broken) {
+		b.load = func(ctx context.Context, q store.RecordQuery) (store.Records, error) {
+			q.Before = ""
+			return b.full.Load(ctx, q)
+		}
+	}},
 	{"RecordSortsAreApart", "has one sort", func(b *broken) {
-		b.load = func(ctx context.Context, _ store.RecordSort, target string) (store.Records, error) {
-			return b.full.Load(ctx, store.CursorRecord, target)
+		b.load = func(ctx context.Context, q store.RecordQuery) (store.Records, error) {
+			q.Sort = store.CursorRecord
+			return b.full.Load(ctx, q)
 		}
 		b.save = func(ctx context.Context, r store.Record, prev string) error {
 			r.Sort = store.CursorRecord

@@ -18,6 +18,9 @@ var recordCases = []testCase{
 	{name: "SaveRepeatedIsSuccess", run: saveRepeated},
 	{name: "RecordIsRemoved", run: removed},
 	{name: "RecordsOfATargetInOrder", run: inOrder},
+	{name: "RecordsComeInPages", run: inPages},
+	{name: "RecordsByTheirKeys", run: byKeys},
+	{name: "RecordQueriesHaveBounds", run: recordBounds},
 	{name: "RecordSortsAreApart", run: sortsApart},
 	{name: "FieldsKeepTheirTypes", run: fieldTypes},
 	{name: "OneOfManySavesWins", run: oneSaveWins},
@@ -33,7 +36,7 @@ func (w *world) record(sort store.RecordSort, key, prev string) store.Record {
 func (w *world) load(sort store.RecordSort) (got store.Records) {
 	w.Helper()
 	w.retry("load", func() (err error) {
-		got, err = w.store.Load(w.ctx, sort, w.target.Name)
+		got, err = w.store.Load(w.ctx, store.RecordQuery{Sort: sort, Target: w.target.Name})
 		return err
 	})
 	return got
@@ -138,6 +141,117 @@ func inOrder(w *world) {
 	w.holds("in the order of their keys", store.CursorRecord, want...)
 	if got := other.load(store.CursorRecord).List; len(got) != len(want) {
 		w.Errorf("the other target has %d records, not %d", len(got), len(want))
+	}
+}
+
+// keys returns the keys of an answer, without the target's name.
+func (w *world) keys(recs store.Records) (list []string) {
+	for _, r := range recs.List {
+		list = append(list, r.Key[len(w.target.Name)+1:])
+	}
+	return list
+}
+
+// ask loads what a query asks for.
+func (w *world) ask(q store.RecordQuery) (got store.Records) {
+	w.Helper()
+	q.Sort, q.Target = store.CursorRecord, w.target.Name
+	for i := range q.Keys {
+		q.Keys[i] = w.target.Name + "." + q.Keys[i]
+	}
+	for _, bound := range []*string{&q.After, &q.Before} {
+		if *bound != "" {
+			*bound = w.target.Name + "." + *bound
+		}
+	}
+	w.retry("load", func() (err error) {
+		got, err = w.store.Load(w.ctx, q)
+		return err
+	})
+	if got.Now.IsZero() {
+		w.Errorf("%+v: the answer does not tell the store's time", q)
+	}
+	return got
+}
+
+// Some records of the target, and one of another whose keys lie between them.
+func (w *world) someRecords() {
+	for _, key := range []string{"1.a", "1.b", "1.b@ns", "2.a", "2.b"} {
+		w.mustSave(w.record(store.CursorRecord, key, ""), "")
+	}
+	other := w.record(store.CursorRecord, "1.c", "")
+	other.Target += "-x"
+	w.mustSave(other, "")
+}
+
+func inPages(w *world) {
+	w.someRecords()
+	var got []string
+	for q, pages := (store.RecordQuery{Limit: 2}), 0; ; pages++ {
+		page := w.ask(q)
+		got = append(got, w.keys(page)...)
+		if len(page.List) > 2 || pages > 5 {
+			w.Fatalf("page %d of two records each has %q", pages, w.keys(page))
+		}
+		if !page.More {
+			break
+		}
+		q.After = got[len(got)-1]
+	}
+	if want := []string{"1.a", "1.b", "1.b@ns", "2.a", "2.b"}; !slices.Equal(got, want) {
+		w.Errorf("pages of two: %q, not %q", got, want)
+	}
+	var all []string
+	err := store.LoadAll(w.ctx, w.store, store.RecordQuery{Sort: store.CursorRecord, Target: w.target.Name, Limit: 2},
+		func(page store.Records) error {
+			all = append(all, w.keys(page)...)
+			return nil
+		})
+	if err != nil || !slices.Equal(all, got) {
+		w.Errorf("all pages: %q, %v", all, err)
+	}
+}
+
+func byKeys(w *world) {
+	w.someRecords()
+	for _, c := range []struct{ ask, want []string }{
+		{[]string{"2.a", "1.b@ns", "1.a"}, []string{"1.a", "1.b@ns", "2.a"}},
+		{[]string{"3.a", "2.b"}, []string{"2.b"}},
+		{[]string{"1.c"}, nil}, // another target's
+		{[]string{"9"}, nil},
+	} {
+		if got := w.ask(store.RecordQuery{Keys: slices.Clone(c.ask)}); !slices.Equal(w.keys(got), c.want) || got.More {
+			w.Errorf("keys %q: %q, more: %v", c.ask, w.keys(got), got.More)
+		}
+	}
+}
+
+func recordBounds(w *world) {
+	w.someRecords()
+	for _, c := range []struct {
+		after, before string
+		limit         int
+		want          []string
+	}{
+		{"1.", "1.~", 0, []string{"1.a", "1.b", "1.b@ns"}},
+		{"1.b", "", 0, []string{"1.b@ns", "2.a", "2.b"}},
+		{"", "1.b", 0, []string{"1.a"}},
+		{"1.a", "2.b", 2, []string{"1.b", "1.b@ns"}},
+		{"2.b", "", 0, nil},
+	} {
+		got := w.ask(store.RecordQuery{After: c.after, Before: c.before, Limit: c.limit})
+		if !slices.Equal(w.keys(got), c.want) {
+			w.Errorf("after %q, before %q, at most %d: %q, not %q", c.after, c.before, c.limit, w.keys(got), c.want)
+		}
+	}
+	for _, q := range []store.RecordQuery{
+		{Target: "t"}, {Sort: store.CursorRecord},
+		{Sort: store.CursorRecord, Target: "t", Keys: make([]string, store.MaxRecords+1)},
+		{Sort: store.CursorRecord, Target: "t", Keys: []string{"a"}, After: "b"},
+	} {
+		if _, err := w.store.Load(w.ctx, q); !errors.Is(err, store.ErrInvalid) {
+			w.Errorf("%.80v: %v", q, err)
+		}
 	}
 }
 

@@ -169,7 +169,7 @@ type broken struct {
 	scan    func(context.Context, store.Query, *store.Page) error
 	dispose func(context.Context, *store.Batch) error
 	settle  func(context.Context, store.Query, store.Entry, func(store.Value) store.Verdict) (store.Outcome, error)
-	load    func(context.Context, store.RecordSort, string) (store.Records, error)
+	load    func(context.Context, store.RecordQuery) (store.Records, error)
 	save    func(context.Context, store.Record, string) error
 	put     func(context.Context, store.Target, string, []store.Entity) error
 	count   func(context.Context, store.Target, string, store.Span, int64) (int64, error)
@@ -215,11 +215,11 @@ func (b *broken) Settle(ctx context.Context, q store.Query, e store.Entry, decid
 	return b.full.Settle(ctx, q, e, decide)
 }
 
-func (b *broken) Load(ctx context.Context, sort store.RecordSort, target string) (store.Records, error) {
+func (b *broken) Load(ctx context.Context, q store.RecordQuery) (store.Records, error) {
 	if b.load != nil {
-		return b.load(ctx, sort, target)
+		return b.load(ctx, q)
 	}
-	return b.full.Load(ctx, sort, target)
+	return b.full.Load(ctx, q)
 }
 
 func (b *broken) Save(ctx context.Context, r store.Record, prev string) error {

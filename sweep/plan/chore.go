@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -18,6 +19,7 @@ type Kind string
 // The chores, in the order in which those that are due at one instant begin.
 const (
 	Life   Kind = "life"   // write the target record: what time and configuration make of it
+	Probe  Kind = "probe"  // find generations in use that a new target record does not list
 	Shards Kind = "shards" // probe one generation for shards past its last one, before it is read from its start
 	Look   Kind = "look"   // probe all generations so, find an empty index, count what lies in no range
 	Retire Kind = "retire" // end a generation that the last read found empty
@@ -70,6 +72,10 @@ func (p *Plan) Chores() (list []Chore) {
 	if next, _ := Desired(p.rules, p.view.Record, p.Blocked(), p.now); !p.view.Record.EqualContent(next) {
 		list = p.add(list, Chore{Kind: Life, At: p.now}, time.Second)
 	}
+	probeDue := p.view.Record.Probe
+	if !probeDue.IsZero() && !p.now.Before(probeDue) {
+		list = p.add(list, Chore{Kind: Probe, At: probeDue}, retryChore)
+	}
 	for _, g := range p.view.Record.Generations {
 		s := p.stages[g.Number]
 		c := Chore{Kind: Shards, Generation: g.Number, At: s.Since}
@@ -79,11 +85,11 @@ func (p *Plan) Chores() (list []Chore) {
 	}
 	list = p.addLook(list)
 	for _, g := range p.view.Record.Generations {
-		if s := p.stages[g.Number]; s.Final && !p.Unread(g.Number, s.Since) {
+		if s := p.stages[g.Number]; s.Final && !p.Unread(g.Number, s.Since) && probeDue.IsZero() {
 			list = p.add(list, Chore{Kind: Retire, Generation: g.Number, At: s.Since}, retryChore)
 		}
 	}
-	if len(p.Forgotten()) > 0 {
+	if p.anyForgotten() {
 		list = p.add(list, Chore{Kind: Forget, At: p.now}, retryChore)
 	}
 	return p.addAudits(list)
@@ -112,18 +118,34 @@ func (p *Plan) addAudits(list []Chore) []Chore {
 	if p.rules.Type != store.Text || len(p.view.Record.Generations) == 0 {
 		return list
 	}
-	for _, ns := range p.view.Namespaces {
-		c := p.AuditCursor(ns)
-		due := p.NextAudit(c)
-		if !c.Rewind.Began.IsZero() {
-			due = p.now // a round that is under way goes on
+	if p.known.audits == nil {
+		for _, ns := range p.view.Namespaces {
+			p.known.audits = append(p.known.audits, p.auditDue(ns))
 		}
-		if len(p.AuditSpans(ns)) == 0 || p.now.Before(due) {
+	}
+	for i, ns := range p.view.Namespaces {
+		due := &p.known.audits[i]
+		at := due.at
+		if due.underWay {
+			at = p.now // it goes on
+		}
+		if due.nothing || p.now.Before(at) {
 			continue
 		}
-		list = p.add(list, Chore{Kind: Audit, Namespace: ns, At: due}, retryChore)
+		if !due.something { // until a cursor there, or a stage, is another one
+			due.something = p.hasAuditSpans(ns)
+			due.nothing = !due.something
+		}
+		if due.something {
+			list = p.add(list, Chore{Kind: Audit, Namespace: ns, At: at}, retryChore)
+		}
 	}
 	return list
+}
+
+func (p *Plan) auditDue(namespace string) auditDue {
+	c := p.AuditCursor(namespace)
+	return auditDue{at: p.NextAudit(c), underWay: !c.Rewind.Began.IsZero()}
 }
 
 // NextAudit returns when the next round of an audit is due.
@@ -133,27 +155,46 @@ func (p *Plan) NextAudit(c cursor.Cursor) time.Time {
 
 // AuditCursor returns where the audit of a namespace stands.
 func (p *Plan) AuditCursor(namespace string) cursor.Cursor {
-	id := cursor.ID{Target: p.rules.Target, Namespace: namespace, Generation: expirykey.Nursery, Shard: AuditShard}
-	return p.cursorAt(id, p.view.Record.Created)
+	return p.cursorAt(p.auditID(namespace), p.view.Record.Created)
+}
+
+func (p *Plan) auditID(namespace string) cursor.ID {
+	return cursor.ID{Target: p.rules.Target, Namespace: namespace, Generation: expirykey.Nursery, Shard: AuditShard}
 }
 
 // Forgotten lists the cursors of generations that are no more, in the order of
 // their keys. Those of younger generations than the record knows are another
 // worker's.
 func (p *Plan) Forgotten() (list []cursor.Cursor) {
-	live := map[int]bool{expirykey.Nursery: true}
-	newest := 0
-	for _, g := range p.view.Record.Generations {
-		live[g.Number] = true
-		newest = max(newest, g.Number)
-	}
-	for _, c := range p.view.Cursors {
-		if !live[c.Generation] && c.Generation <= newest {
+	for _, c := range p.view.Cursors.All() {
+		if p.isForgotten(c.Generation) {
 			list = append(list, c)
 		}
 	}
 	slices.SortFunc(list, func(a, b cursor.Cursor) int { return compareIDs(a.ID, b.ID) })
 	return list
+}
+
+// anyForgotten reports whether there are any.
+func (p *Plan) anyForgotten() bool {
+	for number := range p.known.stored {
+		if p.isForgotten(number) {
+			return true
+		}
+	}
+	return false
+}
+
+// isForgotten reports whether a generation is no more.
+func (p *Plan) isForgotten(number int) bool {
+	newest := 0
+	for _, g := range p.view.Record.Generations {
+		if g.Number == number {
+			return false
+		}
+		newest = max(newest, g.Number)
+	}
+	return number != expirykey.Nursery && number <= newest
 }
 
 // A KeySpan is a span of keys on which nothing should be: [From, To) in the order
@@ -168,46 +209,59 @@ func (s KeySpan) Has(number int) bool { return s.First <= number && number <= s.
 
 // AuditSpans lists, in the order of keys, the generations that have retired and,
 // of those that are sealed, what lies before the first survivor.
-func (p *Plan) AuditSpans(namespace string) (list []KeySpan) {
-	next := generation.First
-	for _, g := range p.view.Record.Generations {
-		list = appendRetired(list, next, g.Number-1)
-		next = g.Number + 1
-		s := p.stages[g.Number]
-		if !s.IsSealed() {
-			continue
-		}
-		for _, r := range p.rangesOf(namespace, g.Number) {
-			c := p.Cursor(r)
-			if c.Rewind.Done.Before(s.Sealed) || c.Stock.Suspects || c.Stock.Refused || c.Stock == (cursor.Stock{}) {
-				continue // its own reads handle it, or nobody has said yet where the survivors begin
-			}
-			from, to := expirykey.Range(g.Number, r.Shard)
-			if !c.Stock.Next.IsZero() {
-				to = r.At(c.Stock.Next).Value.Text
-			}
-			list = append(list, KeySpan{from, to, g.Number, g.Number})
-		}
+func (p *Plan) AuditSpans(namespace string) []KeySpan { return slices.Collect(p.auditSpans(namespace)) }
+
+// hasAuditSpans reports whether there is anything for an audit to go over.
+func (p *Plan) hasAuditSpans(namespace string) bool {
+	for range p.auditSpans(namespace) {
+		return true
 	}
-	return list
+	return false
 }
 
-// rangesOf lists the ranges of a generation, in the order of keys.
-func (p *Plan) rangesOf(namespace string, number int) (list []shardquery.Range) {
-	for _, r := range p.groundOf(number).ranges {
-		if r.Namespace == namespace {
-			list = append(list, r)
+func (p *Plan) auditSpans(namespace string) iter.Seq[KeySpan] {
+	return func(yield func(KeySpan) bool) {
+		next := generation.First
+		for _, g := range p.view.Record.Generations {
+			if span, ok := retired(next, g.Number-1); ok && !yield(span) {
+				return
+			}
+			next = g.Number + 1
+			s := p.stages[g.Number]
+			if !s.IsSealed() {
+				continue
+			}
+			for _, r := range p.rangesOf(namespace, g.Number) {
+				if span, ok := p.beforeSurvivors(r, s); ok && !yield(span) {
+					return
+				}
+			}
 		}
 	}
-	slices.SortFunc(list, func(a, b shardquery.Range) int { return a.Shard - b.Shard })
-	return list
 }
 
-func appendRetired(list []KeySpan, first, last int) []KeySpan {
+// beforeSurvivors returns what lies before the first survivor of a range in a sealed
+// generation. Ok is false if the range's own reads handle it, or nobody has said yet
+// where the survivors begin.
+func (p *Plan) beforeSurvivors(r shardquery.Range, s Stage) (span KeySpan, ok bool) {
+	c := p.Cursor(r)
+	if c.Rewind.Done.Before(s.Sealed) || c.Stock.Suspects || c.Stock.Refused || c.Stock == (cursor.Stock{}) {
+		return span, false
+	}
+	from, to := expirykey.Range(r.Generation, r.Shard)
+	if !c.Stock.Next.IsZero() {
+		to = r.At(c.Stock.Next).Value.Text
+	}
+	return KeySpan{from, to, r.Generation, r.Generation}, true
+}
+
+// retired returns the span of generations that have retired; ok is false if there are
+// none between the two numbers.
+func retired(first, last int) (span KeySpan, ok bool) {
 	if first > last {
-		return list
+		return span, false
 	}
 	from, _ := expirykey.GenerationRange(first)
 	_, to := expirykey.GenerationRange(last)
-	return append(list, KeySpan{from, to, first, last})
+	return KeySpan{from, to, first, last}, true
 }

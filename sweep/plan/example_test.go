@@ -19,7 +19,8 @@ func Example() {
 	}
 	record := plan.First(rules, created)
 	record.Checked = created
-	view := &plan.View{Record: record, Cursors: cursor.Table{}, Namespaces: []string{""}}
+	record.Probe = time.Time{} // nobody stamped by a former record
+	view := &plan.View{Record: record, Namespaces: []string{""}}
 
 	// Nothing was read yet.
 	p := plan.New(rules, view, plan.Book{}, created)

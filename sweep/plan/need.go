@@ -68,11 +68,13 @@ func (p *Plan) due(c cursor.Cursor, s Stage) bool {
 // generation began to be drained. What is left then could not be carried. A survivor
 // that is to be carried says that the read began before.
 func (p *Plan) drained(c cursor.Cursor, s Stage) bool {
-	if !c.Stock.Emptied.IsZero() {
-		return true // it is not visited any more, so that it may have been swept before
-	}
-	couldNot := (c.Stock.Suspects || c.Stock.Refused) && c.Stock.Next.IsZero()
-	return couldNot && !c.Swept.Add(p.rules.Retention).Before(s.DrainFrom)
+	one := sumOf(c)
+	return !one.left || one.noCarry && p.triedToCarry(c.Swept, s) // one that is empty is not visited any more
+}
+
+// triedToCarry reports whether a sweep that came up to a horizon has carried what it could.
+func (p *Plan) triedToCarry(swept time.Time, s Stage) bool {
+	return !swept.Add(p.rules.Retention).Before(s.DrainFrom)
 }
 
 // keptDue reports whether what was kept is to be tried again: max_age may have been

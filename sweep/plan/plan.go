@@ -9,16 +9,17 @@
 // generation that is not empty, a range that was never read) is decided by what
 // records say was done, never by what they do not say.
 //
-// Limits: one plan takes time and memory in proportion to the target's ranges.
+// Limits: a first plan takes time in proportion to the target's ranges, and the
+// [Plan.Next] one in proportion to what has changed. What a range needs is found out
+// when somebody asks. A plan holds a few bytes for each range, and no cursors.
 package plan
 
 import (
 	"hash/fnv"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
@@ -47,9 +48,8 @@ type View struct {
 	Record     generation.Record
 	Cursors    cursor.Table
 	Namespaces []string
-	// When the read of each was sent, on this process's clock, and when that of
-	// the cursors had been answered.
-	RecordSent, CursorsSent, CursorsSeen time.Time
+	// When the read of each was sent, on this process's clock.
+	RecordSent, CursorsSent time.Time
 }
 
 // A Book is what one process remembers beside its view.
@@ -64,102 +64,59 @@ type Book struct {
 
 // A Plan is what there is to do at one instant.
 type Plan struct {
-	rules  Rules
-	view   *View
-	book   Book
-	now    time.Time // the store's
-	ranges []shardquery.Range
-	opened map[int]time.Time // of the live generations
-	ground map[int]*ground   // by generation
-	stages map[int]Stage
-}
-
-// A ground is what the cursors of one generation say together.
-type ground struct {
-	ranges  []shardquery.Range
-	done    time.Time // the earliest of their last reads from the start
-	emptied time.Time // when the last of them was found empty
-	empty   bool      // all of them were
+	rules   Rules
+	view    *View
+	book    Book
+	now     time.Time         // the store's
+	opened  map[int]time.Time // of the live generations
+	known   *known
+	stages  map[int]Stage
+	blocked []int
 }
 
 // New returns the plan for an instant in the store's time.
 func New(rules Rules, view *View, book Book, now time.Time) *Plan {
 	p := &Plan{rules: rules, view: view, book: book, now: now}
-	p.opened = make(map[int]time.Time, len(view.Record.Generations))
-	for _, g := range view.Record.Generations {
-		p.opened[g.Number] = g.Opened
-	}
-	p.ranges = p.knownRanges()
-	p.survey()
-	p.stages = p.classify()
+	p.noteOpened()
+	p.known = p.findRanges()
+	p.classify()
 	return p
 }
 
 // With returns the plan for the same instant by another view.
 func (p *Plan) With(view *View) *Plan { return New(p.rules, view, p.book, p.now) }
 
-// survey adds up, once for each range, what is asked of whole generations.
-func (p *Plan) survey() {
-	p.ground = make(map[int]*ground, len(p.opened)+1)
-	for _, r := range p.ranges {
-		c, g := p.Cursor(r), p.ground[r.Generation]
-		if g == nil {
-			g = &ground{done: c.Rewind.Done, empty: true}
-			p.ground[r.Generation] = g
+// Next returns the plan for another instant, by this view and by the book, in which the
+// changed cursors are other ones than before. It says what New would, and costs time in
+// proportion to what has changed, unless other cursors were read or other ranges are
+// swept. Of p, whose sums it takes over, stages and shards may still be asked.
+func (p *Plan) Next(view *View, changed []cursor.ID, now time.Time) *Plan {
+	next := &Plan{rules: p.rules, view: view, book: p.book, now: now, known: p.known, stages: p.stages}
+	next.noteOpened()
+	if read, ok := p.holdsFor(view); !ok {
+		next.known = next.findRanges()
+	} else {
+		for _, id := range slices.Concat(changed, read) {
+			next.change(id)
 		}
-		g.ranges = append(g.ranges, r)
-		if c.Rewind.Done.Before(g.done) {
-			g.done = c.Rewind.Done
-		}
-		if c.Stock.Emptied.After(g.emptied) {
-			g.emptied = c.Stock.Emptied
-		}
-		g.empty = g.empty && !c.Stock.Emptied.IsZero()
 	}
+	next.classify()
+	if !maps.EqualFunc(p.stages, next.stages, func(a, b Stage) bool { return a.Sealed.Equal(b.Sealed) }) {
+		next.known.audits = nil // there may be something to go over by now
+	}
+	return next
 }
 
-// groundOf returns what the cursors of a generation say; nothing if no range of it
-// is swept.
-func (p *Plan) groundOf(number int) ground {
-	if g := p.ground[number]; g != nil {
-		return *g
+// noteOpened notes when each generation was opened.
+func (p *Plan) noteOpened() {
+	p.opened = make(map[int]time.Time, len(p.view.Record.Generations))
+	for _, g := range p.view.Record.Generations {
+		p.opened[g.Number] = g.Opened
 	}
-	return ground{}
 }
-
-// Ranges lists the target's ranges as far as target record and cursors tell.
-func (p *Plan) Ranges() []shardquery.Range { return p.ranges }
 
 // Now returns the instant that the plan is for, in the store's time.
 func (p *Plan) Now() time.Time { return p.now }
-
-// knownRanges adds to the configured ranges those of shards past the last one
-// that have a record.
-func (p *Plan) knownRanges() []shardquery.Range {
-	if p.rules.Type == store.Instant {
-		return shardquery.InstantRanges(p.rules.ShardValues, p.view.Namespaces)
-	}
-	live := p.view.Record.Live()
-	list := shardquery.Ranges(live, p.view.Namespaces)
-	shards := map[int]int{}
-	for _, g := range live {
-		shards[g.Number] = g.Shards
-	}
-	var extra []shardquery.Range
-	for id := range p.view.Cursors {
-		n, isLive := shards[id.Generation]
-		if !isLive || !slices.Contains(p.view.Namespaces, id.Namespace) {
-			continue
-		}
-		shard, err := strconv.Atoi(id.Shard)
-		r := shardquery.Range{Namespace: id.Namespace, Generation: id.Generation, Shard: shard}
-		if err == nil && shard >= n && shard <= expirykey.MaxShard && r.ShardName() == id.Shard {
-			extra = append(extra, r)
-		}
-	}
-	slices.SortFunc(extra, func(a, b shardquery.Range) int { return strings.Compare(p.ID(a).Key(), p.ID(b).Key()) })
-	return append(list, extra...)
-}
 
 // ID returns the name of a range's cursor record.
 func (p *Plan) ID(r shardquery.Range) cursor.ID { return p.rules.ID(r) }
@@ -179,28 +136,20 @@ func (p *Plan) Cursor(r shardquery.Range) cursor.Cursor {
 }
 
 func (p *Plan) cursorAt(id cursor.ID, opened time.Time) cursor.Cursor {
-	table := p.view.Cursors
-	if _, ok := p.book.Own[id]; ok {
-		table = p.book.Own
-	}
+	p.known.lookups.Add(1)
 	scope := p.rules.Scope
 	scope.Opened = opened
-	c := table.Get(id, scope, p.rules.Type)
+	c, own := p.book.Own[id]
+	if own {
+		c = c.In(scope, p.rules.Type)
+	} else {
+		c = p.view.Cursors.Get(id, scope, p.rules.Type)
+	}
 	if c.Seen.IsZero() {
 		c.Seen = p.view.CursorsSent
 	}
 	c.TargetRevision = store.RevisionCount(p.view.Record.Revision)
 	return c
-}
-
-// Shards returns the shards past a generation's last one that are known.
-func (p *Plan) Shards(namespace string, g generation.Generation) (extra []int) {
-	for _, r := range p.groundOf(g.Number).ranges {
-		if r.Namespace == namespace && r.Shard >= g.Shards {
-			extra = append(extra, r.Shard)
-		}
-	}
-	return extra
 }
 
 // Order sorts ranges for a first visit: oldest generation first, the nursery

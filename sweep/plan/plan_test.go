@@ -32,6 +32,9 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 //	spans [NS]             what an audit goes over
 //	order CHANCE           the order of first visits
 //	first, configured      the target record of a new target, and as the configuration wants it
+//	anew N=SHARDS ...      the target record of a target without one, with these generations found in the index;
+//	                       floor=N is the last that the store has dropped. It is the record from now on
+//	probed N=SHARDS ...    the target record after a probe that found these
 //	lineage [missing]      whether the target record can be that of the cursors
 func TestPlan(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.plan")

@@ -2,9 +2,11 @@ package plan_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -126,7 +128,7 @@ func (d *dice) cursor(r plan.Rules, rec generation.Record, id cursor.ID) cursor.
 // world returns everything that a plan is made of.
 func (d *dice) world() (r plan.Rules, v *plan.View, b plan.Book) {
 	r = d.rules()
-	v = &plan.View{Record: d.record(r), Cursors: cursor.Table{}, CursorsSent: d.now}
+	v = &plan.View{Record: d.record(r), CursorsSent: d.now}
 	v.Namespaces = [][]string{{""}, {"", "eu"}}[d.IntN(2)]
 	b = plan.Book{Own: map[cursor.ID]cursor.Cursor{}, Tried: map[plan.Chore]time.Time{}}
 	shards := []string{"0000", "0001", "0002", "0003", "9999", "a", "7", plan.AuditShard}
@@ -136,11 +138,13 @@ func (d *dice) world() (r plan.Rules, v *plan.View, b plan.Book) {
 	for range d.IntN(30) {
 		id := cursor.ID{Target: "t", Namespace: []string{"", "eu", "gone"}[d.IntN(3)],
 			Generation: d.IntN(10), Shard: shards[d.IntN(len(shards))]}
-		table := v.Cursors
-		if d.yes(0.2) {
-			table = b.Own
+		own := d.yes(0.2)
+		c := d.cursor(r, v.Record, id)
+		if own {
+			b.Own[id] = c
+		} else {
+			v.Cursors = v.Cursors.With(cursor.Changes{Read: []cursor.Cursor{c}})
 		}
-		table[id] = d.cursor(r, v.Record, id)
 	}
 	d.readToTheEnd(r, v)
 	for _, k := range []plan.Kind{plan.Life, plan.Shards, plan.Look, plan.Retire, plan.Forget, plan.Audit} {
@@ -170,7 +174,7 @@ func (d *dice) readToTheEnd(r plan.Rules, v *plan.View) {
 			if refused && d.yes(0.7) {
 				c.Swept, c.Stock = d.now, cursor.Stock{Refused: true, Suspects: d.yes(0.2)}
 			}
-			v.Cursors[c.ID] = c
+			v.Cursors = v.Cursors.With(cursor.Changes{Read: []cursor.Cursor{c}})
 		}
 	}
 }
@@ -183,6 +187,8 @@ type whole struct {
 	Forgotten []cursor.Cursor
 	Blocked   []int
 	Spans     [][]plan.KeySpan
+	Stages    []plan.Stage
+	Shards    [][]int
 }
 
 func ask(p *plan.Plan, v *plan.View) (w whole) {
@@ -190,15 +196,137 @@ func ask(p *plan.Plan, v *plan.View) (w whole) {
 	for _, r := range w.Ranges {
 		w.Needs = append(w.Needs, p.Range(r))
 		p.SealedSoon(r.Generation)
+		if !p.Has(r) {
+			panic(fmt.Sprintf("%v is not its own range", r))
+		}
+	}
+	if p.Len() != len(w.Ranges) || p.Has(shardquery.Range{Namespace: "elsewhere"}) {
+		panic(fmt.Sprintf("%d ranges of %d", p.Len(), len(w.Ranges)))
 	}
 	for _, ns := range v.Namespaces {
 		w.Spans = append(w.Spans, p.AuditSpans(ns))
 		p.NextAudit(p.AuditCursor(ns))
 	}
 	for _, g := range v.Record.Live() {
-		p.Shards("", g)
+		w.Stages = append(w.Stages, p.Stage(g.Number))
+		for _, ns := range v.Namespaces {
+			w.Shards = append(w.Shards, p.Shards(ns, g))
+		}
 	}
 	return w
+}
+
+// change changes some of what a plan is made of, as a step, a chore or a reader of
+// records would, and returns the cursors that are other ones in the book.
+func (d *dice) change(r plan.Rules, v *plan.View, b plan.Book) (next *plan.View, changed []cursor.ID) {
+	view := *v
+	for range d.IntN(4) {
+		id := cursor.ID{Target: "t", Namespace: []string{"", "eu"}[d.IntN(2)], Generation: d.IntN(7),
+			Shard: []string{"0000", "0001", "0002", "0007", plan.AuditShard, "+2"}[d.IntN(6)]}
+		if g := v.Record.Generations; len(g) > 0 && d.yes(0.7) {
+			id.Generation = g[d.IntN(len(g))].Number
+		}
+		if b.Own[id] = d.cursor(r, v.Record, id); d.yes(0.2) {
+			delete(b.Own, id)
+		}
+		changed = append(changed, id)
+	}
+	switch d.IntN(8) {
+	case 0:
+		view.Record = d.record(r)
+	case 1:
+		var read cursor.Changes
+		for _, id := range d.someOf(v, b) {
+			if d.yes(0.1) {
+				read.Gone = append(read.Gone, id)
+			} else {
+				read.Read = append(read.Read, d.cursor(r, v.Record, id))
+			}
+		}
+		view.Cursors = v.Cursors.With(read)
+	case 2:
+		view.Namespaces = [][]string{{""}, {"", "eu"}}[d.IntN(2)]
+	case 3:
+		view.Record.Revision, view.Record.Paused = "9-x", true
+	}
+	return &view, changed
+}
+
+// someOf returns some of the ranges that a view or a book have cursors of.
+func (d *dice) someOf(v *plan.View, b plan.Book) (list []cursor.ID) {
+	ids := maps.Clone(b.Own)
+	for id, c := range v.Cursors.All() {
+		ids[id] = c
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(ids), func(x, y cursor.ID) int {
+		return strings.Compare(x.Key(), y.Key())
+	}) {
+		if d.yes(0.3) {
+			list = append(list, id)
+		}
+	}
+	return list
+}
+
+// A plan that follows another one says what a new one would.
+func TestNextSaysWhatNewWould(t *testing.T) {
+	taken := 0
+	for seed := range uint64(1500) {
+		d := newDice(seed, seed%3 == 0)
+		r, v, b := d.world()
+		p := plan.New(r, v, b, d.now)
+		for step := range 12 {
+			last := p
+			var changed []cursor.ID
+			v, changed = d.change(r, v, b)
+			d.now = d.now.Add(d.length(2 * time.Hour))
+			p = p.Next(v, changed, d.now)
+			if p.SameRanges(last) {
+				taken++
+			}
+			if got, want := ask(p, v), ask(plan.New(r, v, b, d.now), v); !reflect.DeepEqual(got, want) {
+				t.Fatalf("seed %d, step %d: the next plan says\n%+v\nand a new one\n%+v", seed, step, got, want)
+			}
+		}
+	}
+	if taken < 5000 {
+		t.Errorf("the dice show too little: %d plans took over what was known", taken)
+	}
+}
+
+// What a plan costs that follows another one goes by what has changed, not by how many
+// ranges there are.
+func TestNextLooksAtWhatChanged(t *testing.T) {
+	var most [2]int
+	for i, shards := range []int{64, 4096} {
+		r := plan.Rules{Target: "t", Scope: cursor.Scope{Kind: "K", Property: "p", Layout: "generation"}, Type: store.Text,
+			Generations: true, Rewind: 24 * time.Hour, Policy: generation.Policy{Every: 24 * time.Hour,
+				Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 9, Shards: shards}}
+		v := &plan.View{Record: plan.First(r, opened), Cursors: cursor.Table{}, Namespaces: []string{"", "eu"}}
+		v.Record.Checked = opened.Add(25 * time.Hour)
+		v.Record.Generations[0].Closed = opened.Add(24 * time.Hour)
+		v.Record.Generations = append(v.Record.Generations, generation.Generation{Number: 2, Shards: shards,
+			Opened: opened.Add(24 * time.Hour)})
+		b := plan.Book{Own: map[cursor.ID]cursor.Cursor{}, Tried: map[plan.Chore]time.Time{}}
+		now := opened.Add(26 * time.Hour)
+		p := plan.New(r, v, b, now)
+		p.Chores()
+		for n := range 100 {
+			before := p.Lookups()
+			var changed []cursor.ID
+			if n%2 == 1 { // else nothing has happened
+				id := cursor.ID{Target: "t", Generation: 1, Shard: fmt.Sprintf("%04d", n%shards)}
+				b.Own[id] = cursor.Cursor{ID: id, Scope: r.Scope, Rewind: cursor.Rewind{Done: now}}
+				changed = []cursor.ID{id}
+			}
+			p = p.Next(v, changed, now.Add(time.Duration(n)*time.Second))
+			p.Chores()
+			most[n%2] = max(most[n%2], p.Lookups()-before)
+		}
+		if most[0] > 0 || most[1] > 33 { // a block, and what the audit may go over
+			t.Errorf("of %d: %d cursors were looked up though nothing had changed, and %d for one that had", i, most[0], most[1])
+		}
+	}
 }
 
 // Whatever stands in the records, there is a plan, always the same, that changes

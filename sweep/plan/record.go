@@ -11,10 +11,25 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// First returns the target record that a target without one gets.
+// First returns the target record that a target gets of which nothing is known.
 func First(r Rules, now time.Time) generation.Record {
 	rec := generation.New(r.Target, r.Scope.Kind, r.Scope.Property, r.Policy.Shards, r.Generations, now)
+	if r.Generations {
+		rec = rec.ProbeLater(r.Policy)
+	}
 	return rec.WithWriterBounds(r.Policy)
+}
+
+// Anew returns the target record that a target without one gets if its index was
+// probed: the generations that were found are listed, as [generation.Record.Adopt] does,
+// and the next one, above floor, is open.
+func Anew(r Rules, used []generation.Generation, floor int, now time.Time) (generation.Record, error) {
+	if !r.Generations {
+		return First(r, now), nil
+	}
+	rec := generation.New(r.Target, r.Scope.Kind, r.Scope.Property, r.Policy.Shards, false, now)
+	rec, err := rec.Adopt(used, floor, r.Policy, now)
+	return rec.WithWriterBounds(r.Policy).ProbeLater(r.Policy), err
 }
 
 // Configured returns the target record as the configuration wants it, whatever
@@ -35,18 +50,18 @@ func Desired(r Rules, rec generation.Record, blocked []int, now time.Time) (gene
 	return Configured(r, rec, now).Next(r.Policy, now, blocked...)
 }
 
-// CheckLineage refuses a target record that cannot be the one its cursors belong
-// to. Missing says that there is none.
-func CheckLineage(rec generation.Record, missing bool, target string, table cursor.Table) error {
-	for _, c := range table {
-		if missing {
-			return fmt.Errorf("the target record %s %q is missing, but there are %d cursor records (such as %s %q): "+
-				"somebody removed it. Restore it or, to begin anew, remove the cursor records as well",
-				store.TargetRecord, target, len(table), store.CursorRecord, c.Key())
-		}
+// CheckLineage refuses a target record that is older than a cursor record: a copy that
+// somebody put back does not list the generations that were opened since. Missing says
+// that there is none, which is fine: then the index says which generations there are.
+func CheckLineage(rec generation.Record, missing bool, target string, cursors cursor.Table) error {
+	if missing {
+		return nil
+	}
+	for _, c := range cursors.All() {
 		if c.TargetRevision > store.RevisionCount(rec.Revision) {
 			return fmt.Errorf("the target record %s %q has revision %s, but cursor record %q was written with revision %d: "+
-				"an old copy was put back. Restore the newer one or, to begin anew, remove the target's cursor records",
+				"an old copy was put back. Restore the newer one, or remove this one: then the reaper begins anew, "+
+				"with the generations that it finds in the index",
 				store.TargetRecord, target, rec.Revision, c.Key(), c.TargetRevision)
 		}
 	}

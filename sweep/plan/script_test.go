@@ -3,6 +3,7 @@ package plan_test
 import (
 	"bufio"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -72,7 +73,9 @@ func (s *script) do(command string, words []string) {
 	case "generation":
 		s.generation(words)
 	case "cursor":
-		s.cursor(s.view.Cursors, words)
+		table := maps.Collect(s.view.Cursors.All())
+		s.cursor(table, words)
+		s.view.Cursors = cursor.NewTable(slices.Collect(maps.Values(table))...)
 	case "own":
 		s.cursor(s.book.Own, words)
 	case "tried":
@@ -104,6 +107,8 @@ func (s *script) do(command string, words []string) {
 		s.say("    %s", strings.Join(names, " "))
 	case "first":
 		s.tellRecord(plan.First(s.rules, s.now))
+	case "anew", "probed":
+		s.adopt(command == "anew", words)
 	case "configured":
 		s.tellRecord(plan.Configured(s.rules, s.view.Record, s.now))
 	case "lineage":
@@ -134,7 +139,7 @@ func (s *script) target(words []string) {
 	s.rules = plan.Rules{Target: "sessions", Rewind: 24 * time.Hour, MaxAge: 365 * 24 * time.Hour,
 		Policy: generation.Policy{Every: 24 * time.Hour, Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 3, Shards: 1}}
 	p := &s.rules.Policy
-	s.view = plan.View{Cursors: cursor.Table{}, Namespaces: []string{""}, CursorsSent: created}
+	s.view = plan.View{Namespaces: []string{""}, CursorsSent: created}
 	s.book = plan.Book{Own: map[cursor.ID]cursor.Cursor{}, Tried: map[plan.Chore]time.Time{}}
 	lengths := map[string]*time.Duration{"every": &p.Every, "ramp": &p.Ramp, "staleness": &p.Staleness, "slack": &p.Slack,
 		"rewind": &s.rules.Rewind, "retention": &s.rules.Retention, "max_age": &s.rules.MaxAge}
@@ -169,7 +174,7 @@ func (s *script) target(words []string) {
 	}
 	s.now = created
 	s.view.Record = plan.First(s.rules, created)
-	s.view.Record.Checked, s.view.Record.Revision = created, "1-x"
+	s.view.Record.Checked, s.view.Record.Probe, s.view.Record.Revision = created, time.Time{}, "1-x"
 }
 
 // settings splits words such as keep=3; a word without a value has an empty one.
@@ -392,10 +397,49 @@ func (s *script) live() {
 	s.view.Record = next
 }
 
+// adopt makes the record list generations that were found in the index.
+func (s *script) adopt(anew bool, words []string) {
+	var used []generation.Generation
+	floor := 0
+	for _, w := range words {
+		name, value, _ := strings.Cut(w, "=")
+		n, err := strconv.Atoi(value)
+		s.fail(err)
+		if name == "floor" {
+			floor = n
+			continue
+		}
+		number, err := strconv.Atoi(name)
+		s.fail(err)
+		used = append(used, generation.Generation{Number: number, Shards: n})
+	}
+	var next generation.Record
+	var err error
+	if anew {
+		next, err = plan.Anew(s.rules, used, floor, s.now)
+	} else {
+		next, err = s.view.Record.Adopt(used, floor, s.rules.Policy, s.now)
+	}
+	if err != nil {
+		s.say("    %v", err)
+		return
+	}
+	next.Revision, next.Checked = s.view.Record.Revision, s.now
+	s.view.Record = next
+	s.tellRecord(next)
+	if !next.Probe.IsZero() {
+		s.say("    to be probed again at %s", short(next.Probe))
+	}
+}
+
 func (s *script) tellRecord(r generation.Record) {
 	var list []string
 	for _, g := range r.Generations {
-		list = append(list, fmt.Sprintf("%d opened %s with %d shards", g.Number, short(g.Opened), g.Shards))
+		one := fmt.Sprintf("%d opened %s with %d shards", g.Number, short(g.Opened), g.Shards)
+		if !g.Closed.IsZero() {
+			one += ", closed " + short(g.Closed)
+		}
+		list = append(list, one)
 	}
 	if len(list) == 0 {
 		list = []string{"no generations"}

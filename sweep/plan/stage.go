@@ -29,8 +29,8 @@ func (s Stage) IsSealed() bool { return !s.Sealed.IsZero() }
 func (p *Plan) Stage(number int) Stage { return p.stages[number] }
 
 // classify finds out how each generation stands.
-func (p *Plan) classify() map[int]Stage {
-	stages := map[int]Stage{}
+func (p *Plan) classify() {
+	p.stages = map[int]Stage{}
 	record, settle := p.view.Record, p.rules.Policy.Settle
 	staleness, _ := record.Bounds()
 	for i, g := range record.Generations {
@@ -46,17 +46,19 @@ func (p *Plan) classify() map[int]Stage {
 				s.Drain = !p.now.Before(s.DrainFrom)
 			}
 		}
-		stages[g.Number] = s
+		p.stages[g.Number] = s
+		if s.Drain && p.isBlocked(g.Number, s) {
+			p.blocked = append(p.blocked, g.Number)
+		}
 	}
-	return stages
 }
 
 // EmptySince returns when a sealed generation may be read for the last time, one
 // slack after the last of it was disposed of, if nothing is left in any range. If
 // no range of it is swept, as under another layout, nobody knows.
 func (p *Plan) EmptySince(number int, sealed time.Time) (ready time.Time, empty bool) {
-	g := p.groundOf(number)
-	if !g.empty || g.done.Before(sealed) {
+	g, ok := p.sumOf(number)
+	if !ok || g.left || g.done.Before(sealed) {
 		return sealed, false
 	}
 	_, slack := p.view.Record.Bounds()
@@ -69,30 +71,19 @@ func (p *Plan) EmptySince(number int, sealed time.Time) (ready time.Time, empty 
 // Unread reports whether a range of the generation has yet to be read from its
 // start, by a read that begins at the given instant or later.
 func (p *Plan) Unread(number int, since time.Time) bool {
-	g := p.groundOf(number)
-	return len(g.ranges) > 0 && g.done.Before(since)
+	g, ok := p.sumOf(number)
+	return ok && g.done.Before(since)
 }
 
 // Blocked lists the draining generations in which only entities are left that
 // the store refuses to carry, or that are suspect and were not carried either.
 // They stay; the next generation may be drained meanwhile.
-func (p *Plan) Blocked() (list []int) {
-	for _, g := range p.view.Record.Generations {
-		s := p.stages[g.Number]
-		if !s.Drain {
-			continue
-		}
-		blocked, drained := false, true
-		for _, r := range p.groundOf(g.Number).ranges {
-			c := p.Cursor(r)
-			blocked = blocked || c.Stock.Refused
-			drained = drained && !c.Rewind.Done.Before(s.Sealed) && p.drained(c, s)
-		}
-		if blocked && drained {
-			list = append(list, g.Number)
-		}
-	}
-	return list
+func (p *Plan) Blocked() []int { return p.blocked }
+
+// isBlocked reports whether that is all that is left in a generation that is drained.
+func (p *Plan) isBlocked(number int, s Stage) bool {
+	g, ok := p.sumOf(number)
+	return ok && g.refused && !g.done.Before(s.Sealed) && g.noCarry && (!g.left || p.triedToCarry(g.swept, s))
 }
 
 // sealedSoon reports whether a generation lives so short that its ranges are read

@@ -1,0 +1,344 @@
+package cursor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+const (
+	// IdleBeat is how often a process that holds nothing says that it is there.
+	IdleBeat = 5 * time.Minute
+	// beatAgain is how soon a heartbeat that could not be written is tried again.
+	beatAgain = 500 * time.Millisecond
+)
+
+// ErrTwin is why a heartbeat cannot be written whose record another process of the
+// same owner name keeps alive.
+var ErrTwin = errors.New("another process uses the same owner name")
+
+// errStoodStill is why a heartbeat lapsed though no write of it failed.
+var errStoodStill = errors.New("the process or its machine stood still, or the store did not answer")
+
+// A Beat says how the epoch of this process stands.
+type Beat struct {
+	Live  bool // an epoch is in force
+	Epoch int64
+	Sent  time.Time // when the write that began or renewed it was sent, on this process's clock
+	Acked time.Time // when that write was answered
+}
+
+// A Pulse keeps the heartbeat of this process for one target. It begins an epoch when
+// something is claimed and a total is divided, or others are to know of it; renews it
+// every third of the lease; and ends it when nothing is claimed any more. An epoch that
+// was not renewed for a lease, counted from before the last write was sent, is over,
+// whatever becomes of a renewal under way: what holds by it holds no longer, and the
+// next epoch begins with nothing.
+type Pulse struct {
+	keeper  *Keeper
+	target  string
+	version string
+	process string
+	told    func(Beat) // before an epoch ends by a write, and after one began or was renewed
+
+	wake chan struct{}
+
+	mu     sync.Mutex
+	saved  Heartbeat // as the store has it, as far as this process knows
+	beat   Beat
+	wanted int  // claims
+	needed bool // a total is divided by the heartbeats
+	hurry  bool // somebody waits for the next heartbeat
+	read   time.Time
+}
+
+// NewPulse returns a pulse that does nothing before Run. Told is called with each change
+// of the epoch; it must not block.
+func (k *Keeper) NewPulse(target, version string, told func(Beat)) *Pulse {
+	return &Pulse{keeper: k, target: target, version: version, process: store.NewRevision(""), told: told,
+		wake: make(chan struct{}, 1), saved: Heartbeat{Target: target, Owner: k.Owner}}
+}
+
+// Want says that so many more claims, or fewer, need a heartbeat.
+func (p *Pulse) Want(more int) {
+	p.mu.Lock()
+	p.wanted += more
+	first := more > 0 && p.wanted == more
+	p.mu.Unlock()
+	if first {
+		p.rouse()
+	}
+}
+
+// Need says whether claims need a heartbeat at all: a total is divided by it. One that
+// is announced is there in any case.
+func (p *Pulse) Need(needed bool) {
+	p.mu.Lock()
+	news := p.needed != needed
+	p.needed = needed
+	p.mu.Unlock()
+	if news {
+		p.rouse()
+	}
+}
+
+// SetRead says what the share rests on from now on: the heartbeats as they were at an
+// instant in the store's time, or later. Hurry asks for the next heartbeat at once,
+// since somebody waits to be told.
+func (p *Pulse) SetRead(at time.Time, hurry bool) {
+	p.mu.Lock()
+	p.read = at
+	hurry = hurry && p.beat.Live
+	p.hurry = p.hurry || hurry
+	p.mu.Unlock()
+	if hurry {
+		p.rouse()
+	}
+}
+
+func (p *Pulse) rouse() {
+	select {
+	case p.wake <- struct{}{}:
+	default: // it is awake already
+	}
+}
+
+// Run keeps the heartbeat until ctx is done, and then removes it while last is not.
+// Announce says that there is one also before anything is claimed.
+func (p *Pulse) Run(ctx, last context.Context, announce bool) {
+	w := beatWriter{Pulse: p, announce: announce}
+	for ctx.Err() == nil {
+		step, wait := w.next(p.keeper.Now())
+		if step != nil {
+			wait = 0
+			if err := step(ctx); err != nil && ctx.Err() == nil {
+				w.note(ctx, err)
+				if wait = beatAgain; errors.Is(err, ErrTwin) {
+					wait = max(wait, p.keeper.Lease/6)
+				}
+			} else if err == nil {
+				w.note(ctx, nil)
+			}
+			if wait == 0 {
+				continue
+			}
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-p.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+	w.remove(last)
+}
+
+// A beatWriter is what the goroutine of Run alone knows.
+type beatWriter struct {
+	*Pulse
+	announce bool
+	owed     bool      // the store may still show an epoch that has ended
+	unsure   bool      // a write may or may not have happened: the record is read before the next one
+	wrote    time.Time // when the record was written last
+	failing  error
+	twin     Heartbeat // another process's record under this one's name, as it was met first
+}
+
+// next decides what is to be done now; nil is nothing for so long.
+func (w *beatWriter) next(now time.Time) (step func(context.Context) error, wait time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	lease := w.keeper.Lease
+	third, held := lease/3, passed(w.beat.Sent, now)
+	wanted := w.wanted
+	if !w.needed && !w.announce {
+		wanted = 0
+	}
+	switch {
+	case w.beat.Live && held >= lease:
+		return w.lapse, 0
+	case w.beat.Live && wanted > 0 && (held >= third || w.hurry):
+		return w.renew, 0
+	case w.beat.Live && wanted == 0 && held >= third:
+		return w.rest, 0
+	case w.beat.Live:
+		return nil, third - held
+	case wanted > 0:
+		return w.begin, 0
+	case w.owed, w.announce && (w.wrote.IsZero() || now.Sub(w.wrote) >= IdleBeat):
+		return w.idle, 0
+	case !w.announce:
+		return nil, IdleBeat
+	}
+	return nil, IdleBeat - now.Sub(w.wrote)
+}
+
+// passed returns how long ago an instant was, by the clock that says more: one of them
+// may have stood still while the machine slept.
+func passed(since, now time.Time) time.Duration {
+	return max(now.Sub(since), now.Round(0).Sub(since.Round(0)))
+}
+
+// end ends the epoch in force. What holds by it is told before anything else happens.
+func (w *beatWriter) end() {
+	w.mu.Lock()
+	w.beat.Live = false
+	b := w.beat
+	w.mu.Unlock()
+	w.told(b)
+}
+
+// lapse ends an epoch that was not renewed in time.
+func (w *beatWriter) lapse(ctx context.Context) error {
+	w.end()
+	why := w.failing
+	if why == nil {
+		why = errStoodStill
+	}
+	w.keeper.Log.WarnContext(ctx, "heartbeat lapsed; beginning a new epoch", "epoch", w.beat.Epoch, "error", why)
+	return nil
+}
+
+func (w *beatWriter) begin(ctx context.Context) error {
+	return w.write(ctx, func(h *Heartbeat) {
+		h.Epoch, h.Count, h.Begun, h.Lease = h.Epoch+1, 0, w.storeNow(), w.keeper.Lease
+	})
+}
+
+func (w *beatWriter) renew(ctx context.Context) error {
+	return w.write(ctx, func(h *Heartbeat) { h.Count++ })
+}
+
+// rest ends the epoch of a process that holds nothing any more, and says so.
+func (w *beatWriter) rest(ctx context.Context) error {
+	w.end()
+	w.owed = true
+	return w.idle(ctx)
+}
+
+func (w *beatWriter) idle(ctx context.Context) error {
+	err := w.write(ctx, func(h *Heartbeat) {
+		if h.Epoch < 1 {
+			h.Epoch, h.Begun = 1, w.storeNow()
+		}
+		h.Count, h.Lease = h.Count+1, 0
+	})
+	w.owed = w.owed && err != nil
+	return err
+}
+
+func (w *beatWriter) storeNow() time.Time {
+	return w.keeper.StoreNow().UTC().Truncate(time.Microsecond)
+}
+
+// write writes the heartbeat by compare-and-set. If its outcome is not known, the next
+// one reads the record first.
+func (w *beatWriter) write(ctx context.Context, change func(*Heartbeat)) error {
+	k := w.keeper
+	ctx, cancel := context.WithTimeout(ctx, max(k.Lease/3, time.Second))
+	defer cancel()
+	if w.unsure {
+		if err := w.find(ctx); err != nil {
+			return err
+		}
+	}
+	w.mu.Lock()
+	prev, before := w.saved, w.beat
+	next := prev
+	next.Read = w.read.UTC().Truncate(time.Microsecond)
+	w.hurry = false
+	w.mu.Unlock()
+	change(&next)
+	next.Process, next.Version, next.Renewed = w.process, w.version, w.storeNow()
+	next.Revision = store.NewRevision(prev.Revision)
+	sent := k.Now()
+	if before.Live && passed(before.Sent, sent) >= k.Lease {
+		return nil // it lapsed while the record was read
+	}
+	if err := k.Store.Save(ctx, next.encode(), prev.Revision); err != nil {
+		w.unsure = true
+		return fmt.Errorf("write heartbeat %s: %w", next.Key(), err)
+	}
+	acked := k.Now()
+	w.mu.Lock()
+	w.saved, w.wrote = next, acked
+	if before.Live && passed(before.Sent, acked) >= k.Lease || next.Lease == 0 {
+		w.mu.Unlock()
+		return nil // others may have taken it for dead before this write
+	}
+	w.beat = Beat{Live: true, Epoch: next.Epoch, Sent: sent, Acked: acked}
+	b := w.beat
+	w.mu.Unlock()
+	w.told(b)
+	return nil
+}
+
+// find reads the record after a write whose outcome is not known. A record of another
+// process under the same name is left alone until it has stood still for a lease.
+func (w *beatWriter) find(ctx context.Context) error {
+	k, sent := w.keeper, w.keeper.Now()
+	key, all := HeartbeatKey(w.target, k.Owner), Heartbeats{}
+	got, err := k.Store.Load(ctx, store.RecordQuery{Sort: store.WorkerRecord, Target: w.target, Keys: []string{key}})
+	if err == nil {
+		err = all.add(got, nil, k.Now())
+	}
+	if err != nil {
+		return fmt.Errorf("load heartbeat %s: %w", key, err)
+	}
+	is, found := all[key]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case !found:
+		w.saved.Revision = ""
+	case is.Process == w.process:
+		w.saved.Revision, w.saved.Epoch = is.Revision, max(is.Epoch, w.saved.Epoch)
+	case w.twin.Revision != is.Revision:
+		w.twin = is
+		return fmt.Errorf("heartbeat %s: %w", is.Key(), ErrTwin)
+	case sent.Sub(w.twin.Seen) < max(k.Lease, is.Lease):
+		return fmt.Errorf("heartbeat %s: %w", is.Key(), ErrTwin)
+	default:
+		w.saved.Revision, w.saved.Epoch = is.Revision, max(is.Epoch, w.saved.Epoch)
+	}
+	w.unsure = false
+	return nil
+}
+
+// note says when heartbeats begin to fail, and when they are written again.
+func (w *beatWriter) note(ctx context.Context, err error) {
+	was := w.failing
+	w.failing = err
+	switch log := w.keeper.Log; {
+	case err != nil && was == nil:
+		log.WarnContext(ctx, "cannot write the heartbeat; writes end with its lease", "error", err)
+	case err == nil && was != nil:
+		log.InfoContext(ctx, "the heartbeat is written again")
+	}
+}
+
+// remove removes the record at a good end. If that fails, others remove it later.
+func (w *beatWriter) remove(ctx context.Context) {
+	w.end()
+	if w.saved.Revision == "" && !w.unsure || ctx.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, claimPatience)
+	defer cancel()
+	err := store.Retry(ctx, claimPatience, func() error {
+		if w.unsure {
+			if err := w.find(ctx); err != nil {
+				return err
+			}
+		}
+		return w.keeper.ForgetHeartbeat(ctx, w.saved)
+	})
+	if err != nil {
+		w.keeper.Log.DebugContext(ctx, "cannot remove the heartbeat; others will", "error", err)
+	}
+}

@@ -1,0 +1,295 @@
+package cursor
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A Table holds the cursors of one target as they were read. It is immutable, and the
+// zero Table is empty. A change costs as much as there were changes of late, not as
+// the whole table.
+type Table struct {
+	all  map[ID]*packed // shared by the tables that were made of one another
+	late map[ID]*Cursor // read since: goes before all; nil stands for a record that is no more
+}
+
+// NewTable returns a table of these cursors.
+func NewTable(cursors ...Cursor) Table {
+	t := Table{all: make(map[ID]*packed, len(cursors))}
+	var last *shared
+	for _, c := range cursors {
+		last = t.add(c, last)
+	}
+	return t
+}
+
+// add adds a cursor to a table that nobody else has yet. It returns what the next one
+// may share.
+func (t Table) add(c Cursor, last *shared) *shared {
+	p := pack(c, last)
+	t.all[c.ID] = p
+	return p.shared
+}
+
+// At returns the cursor of a range as its record is.
+func (t Table) At(id ID) (c Cursor, ok bool) {
+	if late, ok := t.late[id]; ok {
+		if late == nil {
+			return Cursor{}, false
+		}
+		return *late, true
+	}
+	if p := t.all[id]; p != nil {
+		return p.cursor(id), true
+	}
+	return Cursor{}, false
+}
+
+// Get returns the cursor of a range in the given scope, or a new one. See
+// [Cursor.In].
+func (t Table) Get(id ID, scope Scope, values store.Type) Cursor {
+	c, ok := t.At(id)
+	if !ok {
+		return Cursor{ID: id, Scope: scope}
+	}
+	return c.In(scope, values)
+}
+
+// IDs yields the ranges that have a cursor, in no order.
+func (t Table) IDs() iter.Seq[ID] {
+	return func(yield func(ID) bool) {
+		for id, c := range t.late {
+			if c != nil && !yield(id) {
+				return
+			}
+		}
+		for id := range t.all {
+			if _, newer := t.late[id]; !newer && !yield(id) {
+				return
+			}
+		}
+	}
+}
+
+// All yields the cursors of the table, in no order.
+func (t Table) All() iter.Seq2[ID, Cursor] {
+	return func(yield func(ID, Cursor) bool) {
+		for id := range t.IDs() {
+			if c, _ := t.At(id); !yield(id, c) {
+				return
+			}
+		}
+	}
+}
+
+// Len returns how many cursors there are.
+func (t Table) Len() int {
+	n := len(t.all)
+	for id, c := range t.late {
+		_, had := t.all[id]
+		switch {
+		case had && c == nil:
+			n--
+		case !had && c != nil:
+			n++
+		}
+	}
+	return n
+}
+
+// Changes are what a read of some records has shown.
+type Changes struct {
+	Read []Cursor
+	Gone []ID      // have no record
+	Sent time.Time // when the read was sent, on this process's clock
+}
+
+// With returns the table with what a read of some records has shown. Where the table
+// holds what was asked for later, that stays.
+func (t Table) With(ch Changes) Table {
+	const few = 256
+	late := maps.Clone(t.late)
+	if late == nil {
+		late = make(map[ID]*Cursor, len(ch.Read)+len(ch.Gone))
+	}
+	for i := range ch.Read {
+		c := &ch.Read[i]
+		if old, ok := t.At(c.ID); !ok || !c.Sent.Before(old.Sent) {
+			late[c.ID] = c
+		}
+	}
+	for _, id := range ch.Gone {
+		if old, ok := t.At(id); ok && !ch.Sent.Before(old.Sent) {
+			late[id] = nil
+		}
+	}
+	if len(late) <= few+len(t.all)/64 {
+		return Table{all: t.all, late: late}
+	}
+	all := maps.Clone(t.all)
+	if all == nil {
+		all = make(map[ID]*packed, len(late))
+	}
+	merged := Table{all: all}
+	var last *shared
+	for id, c := range late {
+		if c == nil {
+			delete(all, id)
+		} else {
+			last = merged.add(*c, last)
+		}
+	}
+	return merged
+}
+
+// Newer returns this table with what the other one was told later.
+func (t Table) Newer(other Table) Table {
+	var ch Changes
+	for _, c := range other.late {
+		if c != nil {
+			ch.Read = append(ch.Read, *c)
+		}
+	}
+	return t.With(ch)
+}
+
+// Since returns the ranges whose cursors were read, or found gone, since an older table
+// was as it is. ok is false if it is not known which: then it may be all of them.
+func (t Table) Since(old Table) (read []ID, ok bool) {
+	if reflect.ValueOf(t.all).UnsafePointer() != reflect.ValueOf(old.all).UnsafePointer() {
+		return nil, false
+	}
+	if reflect.ValueOf(t.late).UnsafePointer() == reflect.ValueOf(old.late).UnsafePointer() {
+		return nil, true
+	}
+	for id, c := range t.late {
+		if was, ok := old.late[id]; !ok || was != c {
+			read = append(read, id)
+		}
+	}
+	slices.SortFunc(read, func(a, b ID) int { return strings.Compare(a.Key(), b.Key()) })
+	return read, true
+}
+
+// In returns the cursor in the given scope: without position and marks where its own
+// scope is another or they are not of the type of the target's values.
+func (c Cursor) In(scope Scope, values store.Type) Cursor {
+	fits := func(p store.Position) bool { return p.Value.Type == store.Missing || p.Value.Type == values }
+	if c.Scope != scope || !fits(c.Position) || !fits(c.Rewind.Position) {
+		c.Scope, c.Position, c.Rewind, c.Stock, c.Swept = scope, store.Position{}, Rewind{}, Stock{}, time.Time{}
+	}
+	return c
+}
+
+// A Reader reads the cursor records of one target.
+type Reader struct {
+	Store  store.Loader
+	Target string
+	Now    func() time.Time // this process's clock, monotonic
+}
+
+// All reads all of them, page by page. What this process has seen before keeps the
+// instant at which it first saw it.
+func (r Reader) All(ctx context.Context, before Table) (Table, error) {
+	t := NewTable()
+	var last *shared
+	_, err := r.read(ctx, store.RecordQuery{Sort: store.CursorRecord, Target: r.Target}, before,
+		func(c Cursor) { last = t.add(c, last) })
+	return t, err
+}
+
+// Generation reads those of one generation.
+func (r Reader) Generation(ctx context.Context, before Table, number int) (Changes, error) {
+	prefix := ID{Target: r.Target, Generation: number}.Key() // of a shard without a name
+	// "~" follows every character that a shard's name has in a key.
+	q := store.RecordQuery{Sort: store.CursorRecord, Target: r.Target, After: prefix, Before: prefix + "~"}
+	ch, err := r.changes(ctx, q, before)
+	found := ch.found()
+	for id := range before.IDs() {
+		if id.Generation == number && !found[id] {
+			ch.Gone = append(ch.Gone, id)
+		}
+	}
+	return ch, err
+}
+
+// Some reads those of the given ranges, at most [store.MaxRecords].
+func (r Reader) Some(ctx context.Context, before Table, ids []ID) (Changes, error) {
+	q := store.RecordQuery{Sort: store.CursorRecord, Target: r.Target, Keys: make([]string, len(ids))}
+	for i, id := range ids {
+		q.Keys[i] = id.Key()
+	}
+	ch, err := r.changes(ctx, q, before)
+	found := ch.found()
+	for _, id := range ids {
+		if !found[id] {
+			ch.Gone = append(ch.Gone, id)
+		}
+	}
+	return ch, err
+}
+
+func (ch Changes) found() map[ID]bool {
+	found := make(map[ID]bool, len(ch.Read))
+	for i := range ch.Read {
+		found[ch.Read[i].ID] = true
+	}
+	return found
+}
+
+func (r Reader) changes(ctx context.Context, q store.RecordQuery, before Table) (ch Changes, err error) {
+	ch.Sent, err = r.read(ctx, q, before, func(c Cursor) { ch.Read = append(ch.Read, c) })
+	return ch, err
+}
+
+// read reads cursors, and returns when the first read was sent.
+func (r Reader) read(
+	ctx context.Context, q store.RecordQuery, before Table, use func(Cursor),
+) (first time.Time, err error) {
+	same := sameTexts{}
+	first = r.Now()
+	sent := first
+	err = store.LoadAll(ctx, r.Store, q, func(page store.Records) error {
+		seen := r.Now()
+		for _, rec := range page.List {
+			c, err := decode(rec)
+			if err != nil {
+				return err
+			}
+			same.share(&c)
+			c.Sent, c.Seen = sent, seen
+			if old, ok := before.At(c.ID); ok && old.Revision == c.Revision {
+				c.Seen = old.Seen
+			}
+			use(c)
+		}
+		sent = r.Now()
+		return nil
+	})
+	if err != nil {
+		return first, fmt.Errorf("load cursor records of %s: %w", r.Target, err)
+	}
+	return first, nil
+}
+
+// sameTexts lets cursors share the texts that they have in common.
+type sameTexts map[string]string
+
+func (s sameTexts) share(c *Cursor) {
+	for _, text := range []*string{&c.Target, &c.Namespace, &c.Shard, &c.Kind, &c.Property, &c.Layout, &c.Throttled,
+		&c.Lease.Owner} {
+		if known, ok := s[*text]; ok {
+			*text = known
+		} else {
+			s[*text] = *text
+		}
+	}
+}

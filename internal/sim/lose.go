@@ -1,0 +1,81 @@
+package sim
+
+import (
+	"math"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A formerRecord is a target record that was lost.
+type formerRecord struct {
+	targetFact
+	lost time.Time
+}
+
+// startLoser lets somebody remove target records, now and then with the cursor records
+// that nobody holds, while writers and sweepers go on.
+func (w *world) startLoser() {
+	d := w.dice.on("loser")
+	if !w.plan.has("lose") || !d.on("takes part").yes(0.2) {
+		return
+	}
+	w.act(func() {
+		for n := range int64(3) {
+			d := d.at(n)
+			if !w.sleep(d.on("pause").between(20*time.Second, w.plan.busy)) {
+				return
+			}
+			w.lose(d, w.plan.name(d.on("target").below(w.plan.targets)))
+		}
+	})
+}
+
+// lose removes a target record, once in a life. What operators had set there is lost with
+// it. A process that is frozen while it sends a new record writes that long after, and if
+// another new one was lost meanwhile, in its place: all sweeps then refuse it, as they do
+// any old copy, and nothing more could be seen of this life.
+func (w *world) lose(d dice, name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, ok := w.db.records[store.TargetRecord][name]; !ok || len(w.former[name]) > 0 {
+		return
+	}
+	delete(w.db.records[store.TargetRecord], name)
+	w.former[name] = append(w.former[name], formerRecord{w.targets[name], time.Now()})
+	delete(w.pace.paused, name)
+	w.pace.set(name, math.Inf(1), math.Inf(1))
+	w.count("lost")
+	how := "the target record"
+	if d.on("cursors").yes(0.5) {
+		how += " and the cursors that nobody holds"
+		for key, r := range w.db.records[store.CursorRecord] {
+			if r.Target == name && text(r.Fields, "owner") == "" {
+				delete(w.db.records[store.CursorRecord], key)
+				delete(w.oracle.leases, key)
+				delete(w.oracle.resumed, key)
+			}
+		}
+	}
+	w.note("operator", "removes", name, how, nil)
+}
+
+// isLost reports whether the target had a record, and has none now. The caller holds mu.
+func (w *world) isLost(target string) bool {
+	_, ok := w.db.records[store.TargetRecord][target]
+	return !ok && len(w.former[target]) > 0
+}
+
+// formerly returns the generation as a record had it that was lost not long ago: a
+// writer that keeps to the bounds may still go by a copy of it. The caller holds mu.
+func (w *world) formerly(target string, generation int) (g generationFact, ok bool) {
+	const commits = 20 * time.Second // between the loss and the instant in the next record
+	for _, f := range w.former[target] {
+		g, ok = f.generations[generation]
+		bound := max(f.staleness, g.staleness) + max(f.slack, g.slack) + commits
+		if ok && time.Since(f.lost) <= bound {
+			return g, true
+		}
+	}
+	return generationFact{}, false
+}

@@ -1,0 +1,188 @@
+package sweep
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/plan"
+)
+
+const (
+	// inUsePatience bounds the tries at one query that looks for generations in use.
+	inUsePatience = time.Minute
+	// probesAtOnce is how many namespaces are probed for them side by side.
+	probesAtOnce = 8
+)
+
+// begin returns the target record that a target without one gets, with the generations
+// that are in use already: its name is new to a table that was swept before, or its
+// record was lost. It reads the namespaces into next.
+func (v *viewer) begin(ctx context.Context, next *plan.View) (generation.Record, error) {
+	if !v.rules.Generations {
+		return plan.First(v.rules, v.clock.Now()), nil
+	}
+	if err := v.loadNamespaces(ctx, next); err != nil {
+		return generation.Record{}, err
+	}
+	used, err := v.inUse(ctx, next.Namespaces, nil)
+	if err != nil {
+		return generation.Record{}, err
+	}
+	floor, err := v.lastDropped(ctx)
+	if err != nil {
+		return generation.Record{}, err
+	}
+	// Its instant comes after all that was read: the old record was gone before.
+	return plan.Anew(v.rules, withCursors(used, v.target.Shards, next), floor, v.clock.Now())
+}
+
+// withCursors adds the generations that cursor records are left of: the lost record
+// listed them, even if nothing is in the index at present. Their shards past the
+// configured ones are known by these records.
+func withCursors(used []generation.Generation, shards int, v *plan.View) []generation.Generation {
+	known := map[int]bool{expirykey.Nursery: true}
+	for _, g := range used {
+		known[g.Number] = true
+	}
+	for id := range v.Cursors.IDs() {
+		if n := id.Generation; !known[n] && n <= shardquery.LastBelieved {
+			known[n] = true
+			used = append(used, generation.Generation{Number: n, Shards: shards})
+		}
+	}
+	return used
+}
+
+// inUse finds the generations, the nursery among them, that hold anything in one of the
+// namespaces, with as many shards as they seem to have. Those that are listed already
+// are left out.
+func (v *viewer) inUse(
+	ctx context.Context, namespaces []string, listed []generation.Generation,
+) ([]generation.Generation, error) {
+	found := make([]map[int]int, len(namespaces)) // shards by number
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(probesAtOnce)
+	for i, ns := range namespaces {
+		group.Go(func() (err error) {
+			found[i], err = v.inUseIn(ctx, ns, listed)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	shards := map[int]int{}
+	for _, one := range found {
+		for number, n := range one {
+			shards[number] = max(shards[number], n)
+		}
+	}
+	var used []generation.Generation
+	for _, number := range slices.Sorted(maps.Keys(shards)) {
+		used = append(used, generation.Generation{Number: number, Shards: shards[number]})
+	}
+	return used, nil
+}
+
+// inUseIn returns the numbers of shards of the generations in use in one namespace.
+func (v *viewer) inUseIn(ctx context.Context, namespace string, listed []generation.Generation) (map[int]int, error) {
+	numbers, tooHigh, err := shardquery.InUse(ctx, v.store, v.target.Target, namespace, v.clock.now, inUsePatience)
+	if err != nil {
+		return nil, err
+	}
+	if tooHigh > 0 {
+		v.log.WarnContext(ctx, "a generation number is too high to be one: its entities lie in no range, and are kept",
+			"generation", fmt.Sprintf("%08d", tooHigh), "highest", shardquery.LastBelieved, "namespace", namespace)
+	}
+	shards := map[int]int{}
+	for _, number := range append([]int{expirykey.Nursery}, numbers...) {
+		if slices.ContainsFunc(listed, func(g generation.Generation) bool { return g.Number == number }) {
+			continue
+		}
+		shards[number], err = shardquery.ShardsInUse(ctx, v.store, v.target.Target, namespace, number, v.target.Shards,
+			probePatience)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return shards, nil
+}
+
+// lastDropped returns the last generation that was ever dropped from the target's
+// index; 0 if none was. The store refuses its keys for good, so the next one must come
+// after it.
+func (v *viewer) lastDropped(ctx context.Context) (number int, err error) {
+	d, ok := v.store.(store.Dropper)
+	if !ok {
+		return 0, nil
+	}
+	var to string
+	err = patiently(ctx, func(ctx context.Context) (err error) {
+		to, err = d.Dropped(ctx, v.target.Target)
+		return err
+	})
+	if err != nil || to == "" {
+		return 0, err
+	}
+	number, _, _ = expirykey.GenerationOf(to)
+	return number, nil
+}
+
+// probe looks once more for generations in use, when all must have committed who
+// stamped by a record that this one takes the place of: one that was empty when the
+// record was made, or that an index did not show yet, may hold something now.
+func (c *collector) probe(ctx context.Context) error {
+	v := c.viewer
+	was := v.View().Record
+	if !c.cfg.Apply || was.Probe.IsZero() { // another process was faster, and generations may have retired since
+		return nil
+	}
+	used, err := v.inUse(ctx, v.View().Namespaces, was.Live())
+	if err != nil {
+		return err
+	}
+	floor, err := v.lastDropped(ctx)
+	if err != nil {
+		return err
+	}
+	next, err := was.Adopt(used, floor, c.rules.Policy, c.clock.Now())
+	if err != nil {
+		return err
+	}
+	if err := v.saveRecord(ctx, next); err != nil {
+		return err
+	}
+	if len(used) > 0 {
+		c.log.WarnContext(ctx, "generations are in use that the target record did not list: they are listed now",
+			"generations", numbersOf(used), "newest", next.Generations[len(next.Generations)-1].Number)
+	}
+	return nil
+}
+
+// tellBegin says with what a target begins that had no record.
+func (v *viewer) tellBegin(ctx context.Context, rec generation.Record) {
+	if !rec.IsContinued() {
+		return
+	}
+	n := len(rec.Generations)
+	v.log.WarnContext(ctx, "the target has no record, but generations were in use: "+
+		"they count as live, closed from now on, and writers stamp the next one",
+		"generations", numbersOf(rec.Generations[:n-1]), "next", rec.Generations[n-1].Number, "apply", v.apply)
+}
+
+// numbersOf lists the numbers of generations.
+func numbersOf(list []generation.Generation) (numbers []int) {
+	for _, g := range list {
+		numbers = append(numbers, g.Number)
+	}
+	return numbers
+}

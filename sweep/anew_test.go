@@ -1,0 +1,318 @@
+package sweep_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/embedded"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// lose removes the target record.
+func lose(t *testing.T, s store.Store) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	got, err := s.Load(ctx, store.RecordQuery{Sort: store.TargetRecord, Target: "sessions"})
+	if err != nil || len(got.List) != 1 {
+		t.Fatalf("%d records, %v", len(got.List), err)
+	}
+	rec := got.List[0]
+	if err := s.Save(ctx, store.Record{Sort: rec.Sort, Key: rec.Key, Target: rec.Target}, rec.Revision); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func recordOf(t *testing.T, s store.Store) generation.Record {
+	t.Helper()
+	r, _, err := generation.Load(context.WithoutCancel(t.Context()), s, "sessions")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func numbers(r generation.Record) (list []int) {
+	for _, g := range r.Generations {
+		list = append(list, g.Number)
+	}
+	return list
+}
+
+// putIn puts an entity into a namespace.
+func (w *world) putIn(namespace string, number, shards int, name string, expires time.Time) {
+	w.t.Helper()
+	key, err := generation.Stamper{Generation: number, Shards: shards}.Name(name, expires)
+	if err == nil {
+		err = w.s.Put(w.t.Context(), w.target.Target, namespace, []store.Entity{{Name: name, Expiry: store.TextValue(key.String())}})
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// A target without a record, whose index holds generations, lists them: closed as of
+// now, with as many shards as they have, and with the next one open. They are sealed no
+// earlier than writers of a lost record may commit, and then retire as all others do.
+func TestBeginsWithTheGenerationsInUse(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Policy = hourly
+		w.target.Namespaces = []string{"", "eu"}
+		now := time.Now()
+		for i := range 40 {
+			w.put(3, 4, fmt.Sprintf("old-%02d", i), now.Add(time.Duration(i-20)*time.Minute+time.Second))
+			w.put(0, 4, fmt.Sprintf("nursery-%02d", i), now.Add(time.Duration(i-20)*time.Minute+time.Second))
+			w.putIn("eu", 7, 9, fmt.Sprintf("eu-%02d", i), now.Add(time.Duration(i-20)*time.Minute+time.Second))
+		}
+		res := w.sweep()
+		created := time.Now()
+		r := w.record()
+		if !slices.Equal(numbers(r), []int{3, 7, 8}) || r.Generations[1].Shards != 9 || r.Generations[2].Shards != 4 {
+			t.Fatalf("generations: %+v", r.Generations)
+		}
+		if res.Error != "" || !res.Complete || res.Deleted != 60 {
+			t.Errorf("the first sweep: %+v", res)
+		}
+		for i := range 2 {
+			sealed := r.SealedAt(i, 0)
+			if least := 11*time.Minute - 10*time.Second; r.Generations[i].Closed.After(created) || sealed.Sub(r.Created) < least {
+				t.Errorf("generation %d counts as closed at %v and sealed at %v", r.Generations[i].Number, r.Generations[i].Closed, sealed)
+			}
+		}
+		if s := r.StamperFor("x", created); s.Generation != 8 {
+			t.Errorf("writers stamp %+v", s)
+		}
+		for range 8 {
+			time.Sleep(15 * time.Minute)
+			if res := w.sweep(); res.Error != "" || !res.Complete {
+				t.Fatalf("%+v", res)
+			}
+		}
+		if r := w.record(); slices.Contains(numbers(r), 3) || slices.Contains(numbers(r), 7) || !r.Probe.IsZero() {
+			t.Errorf("two hours later: %+v", r)
+		}
+		if left := len(w.s.Entities("Session", "")) + len(w.s.Entities("Session", "eu")); left > 0 {
+			t.Errorf("%d are left", left)
+		}
+	})
+}
+
+func (w *world) record() generation.Record { return recordOf(w.t, w.s) }
+
+// Nobody knows which generations a lost record had: one that was empty, or had no
+// entries yet, is found when all must have committed who went by that record.
+func TestGenerationsThatShowLater(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Policy = hourly
+		w.put(7, 4, "seen", time.Now().Add(time.Hour))
+		w.sweep()
+		time.Sleep(time.Minute)
+		for i, number := range []int{5, 42} {
+			w.put(number, 4, fmt.Sprint("late ", i), time.Now().Add(30*time.Second))
+		}
+		time.Sleep(time.Minute)
+		if w.sweep(); len(w.left()) != 3 || !slices.Equal(numbers(w.record()), []int{7, 8}) {
+			t.Errorf("%v left, generations %v", w.left(), numbers(w.record()))
+		}
+		time.Sleep(10 * time.Minute)
+		res := w.sweep()
+		r := w.record()
+		if !slices.Equal(numbers(r), []int{5, 7, 8, 42, 43}) || res.Deleted != 2 || res.Error != "" {
+			t.Errorf("generations %v, %+v", numbers(r), res)
+		}
+		if s := r.StamperFor("x", time.Now()); s.Generation != 43 {
+			t.Errorf("writers stamp %+v", s)
+		}
+		time.Sleep(time.Hour)
+		if w.put(6, 4, "a stray", time.Now().Add(-time.Minute)); w.sweep().Error != "" || slices.Contains(numbers(w.record()), 6) {
+			t.Errorf("a stray is taken for a generation: %v", numbers(w.record()))
+		}
+	})
+}
+
+// Positions and marks of the former record's cursors are discarded, tokens and leases
+// are not; and what these cursors are of is live, even if nothing is there.
+func TestCursorsOfALostRecord(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.begin()
+		w.fill(200, 48*time.Hour)
+		w.sweep()
+		before := w.cursors()
+		if len(before) == 0 {
+			t.Fatal("no cursors")
+		}
+		k := &cursor.Keeper{Store: w.s, Owner: "another", Lease: w.target.Lease, Now: time.Now, StoreNow: time.Now, Log: w.config().Log}
+		held := cursor.ID{Target: "sessions", Generation: 1, Shard: "0002"}
+		claim, err := k.Claim(t.Context(), before[held])
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		lose(t, w.s)
+		w.put(1, 4, "behind", time.Now().Add(-20*time.Hour)) // the former cursors are past it
+		st, err := inspect.Status(t.Context(), w.config(), w.target)
+		if err != nil || len(st.Generations) != 3 || st.Generations[0].State != "closed" {
+			t.Errorf("status without a record: %+v, %v", st.Generations, err)
+		}
+		w.forget()
+		res := w.sweep()
+		after := w.cursors()
+		if res.Error != "" || !slices.Equal(numbers(w.record()), []int{1, 2}) {
+			t.Errorf("%+v, generations %v", res, numbers(w.record()))
+		}
+		for id, c := range before {
+			if after[id].Lease.Token < c.Lease.Token || id == held && after[id].Lease.Owner != "another" {
+				t.Errorf("%v: %+v became %+v", id, c.Lease, after[id].Lease)
+			}
+		}
+		if err := claim.Release(t.Context()); err != nil { // by what the former record said
+			t.Error(err)
+		}
+		if res := w.sweep(); res.Error != "" || !res.Complete {
+			t.Errorf("with a cursor that was saved since: %+v", res)
+		}
+		w.wantLive()
+		w.checkLeases()
+	})
+}
+
+// Nothing is written without --apply, and by a process that dies before it saves.
+func TestBeginningWritesNothingBeforeTheRecord(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.put(6, 4, "due", time.Now().Add(-time.Hour))
+		writes := w.s.Writes()
+		c := w.config()
+		c.Apply = false
+		if res := sweep.Run(t.Context(), c).Targets[0]; res.Error != "" || res.Expired != 1 || !res.Complete || res.Ranges != 12 {
+			t.Errorf("a dry run: %+v", res)
+		}
+		st, err := inspect.Status(t.Context(), c, w.target)
+		if err != nil || len(st.Generations) != 3 || st.Generations[1].Number != 7 || st.OldestDue == nil {
+			t.Errorf("status: %+v, %v", st, err)
+		}
+		lives, err := inspect.Lives(t.Context(), c, w.target)
+		if err != nil || len(lives) != 3 {
+			t.Errorf("generation list: %+v, %v", lives, err)
+		}
+		x, err := inspect.Explain(t.Context(), c, w.target, "", store.Entity{Name: "due"})
+		if err != nil || x.Verdict != "due" || x.State != "closed" {
+			t.Errorf("explain: %+v, %v", x, err)
+		}
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" {
+				return errDead
+			}
+			return nil
+		}
+		if res := w.sweep(); !errors.Is(res.Err, errDead) || w.s.Writes() != writes {
+			t.Errorf("a process that died: %+v, %d writes", res, w.s.Writes()-writes)
+		}
+		w.s.Before = nil
+		if res := w.sweep(); res.Deleted != 1 || res.Error != "" || !slices.Equal(numbers(w.record()), []int{6, 7}) {
+			t.Errorf("the next one: %+v, %v", res, numbers(w.record()))
+		}
+	})
+}
+
+// A daemon whose target record is removed goes on with a new one.
+func TestRecordLostUnderADaemon(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Policy = hourly
+		w.begin()
+		w.fill(100, 4*time.Hour)
+		c := w.config()
+		c.Targets[0].Next = func(at time.Time) time.Time { return at.Truncate(time.Second).Add(time.Second) }
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			sweep.NewDaemon(c, true).Run(ctx)
+		}()
+		time.Sleep(time.Minute)
+		lose(t, w.s)
+		w.put(1, 4, "due soon", time.Now().Add(time.Minute))
+		time.Sleep(2 * time.Minute)
+		if r := w.record(); !slices.Equal(numbers(r), []int{1, 2}) || slices.Contains(w.left(), "due soon") {
+			t.Errorf("generations %v, left %v", numbers(r), w.left())
+		}
+		time.Sleep(3 * time.Hour)
+		stop()
+		<-ended
+		if r := w.record(); slices.Contains(numbers(r), 1) {
+			t.Errorf("three hours later: %+v", r.Generations)
+		}
+		w.wantLive()
+	})
+}
+
+// On each store a lost record is made again from the index, and cursors do not stand in
+// the way.
+func TestLostRecordOnEachStore(t *testing.T) {
+	onEachStore(t, func(t *testing.T, s realStore, c sweep.Config) {
+		target, now := c.Targets[0], time.Now()
+		if _, _, err := sweep.EnsureRecord(t.Context(), c, target); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 50 {
+			put(t, s, target, expiring(t, target, fmt.Sprintf("e-%02d", i), now.Add(time.Duration(i-25)*time.Hour+time.Minute)))
+		}
+		if res := sweep.Run(t.Context(), c).Targets[0]; res.Error != "" || res.Deleted != 25 {
+			t.Fatalf("%+v", res)
+		}
+		was := recordOf(t, s)
+		lose(t, s)
+		put(t, s, target, expiring(t, target, "behind", now.Add(-20*time.Hour)))
+		res := sweep.Run(t.Context(), c).Targets[0]
+		if res.Error != "" || !res.Complete || res.Deleted != 1 {
+			t.Errorf("without a record: %+v", res)
+		}
+		is := recordOf(t, s)
+		if target.Generations && (!slices.Equal(numbers(is), []int{1, 2}) || is.Generations[0].Closed.Before(was.Created)) {
+			t.Errorf("generations %+v", is.Generations)
+		}
+		if store.RevisionCount(is.Revision) <= store.RevisionCount(was.Revision) {
+			t.Errorf("revision %s after %s", is.Revision, was.Revision)
+		}
+	})
+}
+
+// What an embedded store has dropped it refuses for good: the next generation comes
+// after that, under whatever name the table is swept now.
+func TestBeginsAfterWhatWasDropped(t *testing.T) {
+	db, err := embedded.Open(t.TempDir(), embedded.Options{Create: true, Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	w := newWorld(t)
+	if to, err := db.Dropped(t.Context(), w.target.Target); to != "" || err != nil {
+		t.Errorf("dropped before anything was: %q, %v", to, err)
+	}
+	for _, number := range []int{40, 41, 12} {
+		from, to := fmt.Sprintf("%08d.", number), fmt.Sprintf("%08d/", number)
+		if err := db.Drop(t.Context(), w.target.Target, from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := w.config()
+	c.Store = db
+	rec, now, err := sweep.EnsureRecord(t.Context(), c, w.target)
+	if err != nil || !slices.Equal(numbers(rec), []int{42}) {
+		t.Fatalf("%+v, %v", rec.Generations, err)
+	}
+	key, err := rec.StamperFor("x", now).Name("x", now)
+	if err == nil {
+		err = db.Put(t.Context(), w.target.Target, "", []store.Entity{{Name: "x", Expiry: store.TextValue(key.String())}})
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}

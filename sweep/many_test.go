@@ -1,0 +1,168 @@
+package sweep
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// A daemon whose ranges rest looks up no cursor, second by second, and none but what
+// changed while one of them is at work; and it remembers nothing of sealed ranges at
+// rest. It is the same for any number of ranges.
+func TestWorkGoesByWhatChanges(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it looks at the book of a daemon that goes on: a race, to the race detector")
+	}
+	for _, namespaces := range []int{4, 40} {
+		t.Run(fmt.Sprint(namespaces), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newManyRanges(t, namespaces)
+				d.run(50*time.Hour + 10*time.Minute) // two generations are sealed, and read to their end
+				b := d.book
+				live, sealed := 0, 0
+				for r := range b.plan.All() {
+					if b.plan.Stage(r.Generation).IsSealed() {
+						sealed++
+					} else {
+						live++
+					}
+				}
+				if len(b.ranges) != live || sealed < live/2 {
+					t.Errorf("%d items, of %d live and %d sealed ranges", len(b.ranges), live, sealed)
+				}
+				if b.working != 0 || b.lagging.Len() != live || len(b.elsewhere) != 0 {
+					t.Errorf("at rest %d work, %d of %d lag, %d are elsewhere", b.working, b.lagging.Len(), live, len(b.elsewhere))
+				}
+				if n := d.lookups(50*time.Second, func() {}); n > 0 {
+					t.Errorf("%d cursors were looked up in 50 s at rest", n)
+				}
+				d.run(10 * time.Second)
+				if n := d.lookups(time.Minute, func() { d.put("due") }); n > 5*len(b.ranges)+sealed+200 {
+					t.Errorf("%d cursors were looked up in a tick with one claim, of %d ranges", n, live+sealed)
+				}
+				if n := len(d.s.Entities("Session", "ns-001")); n != 4*3 {
+					t.Errorf("%d entities are left", n)
+				}
+			})
+		})
+	}
+}
+
+// A manyRanges is a daemon of some ranges in many namespaces, with a tick a minute once
+// they are at rest.
+type manyRanges struct {
+	t    *testing.T
+	s    *modelstore.Store
+	book *book
+}
+
+func newManyRanges(t *testing.T, namespaces int) *manyRanges {
+	d := &manyRanges{t: t, s: modelstore.New(time.Now)}
+	began := time.Now()
+	target := Target{Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text},
+		Layout: "generation", Generations: true, Shards: 3, MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour,
+		Overlap: 10 * time.Second, Page: 50, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second,
+		Pace:   throttle.Limits{Unlimited: true},
+		Policy: generation.Policy{Every: 24 * time.Hour, Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 9, Settle: 0},
+		Next: func(at time.Time) time.Time {
+			if every := 2 * time.Hour; at.Sub(began) < 50*time.Hour {
+				return at.Truncate(every).Add(every)
+			}
+			return at.Truncate(time.Minute).Add(time.Minute)
+		}}
+	for i := range namespaces {
+		target.Namespaces = append(target.Namespaces, fmt.Sprintf("ns-%03d", i))
+	}
+	d.start(target)
+	d.run(20 * time.Minute)                // from then on, what is found is no sign of a record that was lost
+	for i, ns := range target.Namespaces { // no generation retires: each range has a survivor
+		for number := range 4 {
+			for shard := range target.Shards {
+				d.entity(ns, fmt.Sprintf("stays-%d-%d-%d", i, number, shard), number, shard, 2000*time.Hour)
+			}
+		}
+	}
+	return d
+}
+
+// start lets the daemon run until the test ends.
+func (d *manyRanges) start(target Target) {
+	cfg := Config{Store: d.s, Targets: []Target{target}, Apply: true, Workers: 4, Grace: time.Second, Owner: "one", Now: time.Now,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	cfg = cfg.withDefaults()
+	ctx, cancel := context.WithCancel(d.t.Context())
+	done := make(chan struct{})
+	daemon := NewDaemon(cfg, true)
+	started := make(chan struct{})
+	go func() {
+		defer close(done)
+		collect(ctx, &daemon.cfg, func(int) agenda {
+			return &watchedAgenda{agenda: &onSchedule{box: daemon.states["sessions"], first: true}, d: d, started: started}
+		})
+	}()
+	<-started
+	d.t.Cleanup(func() { cancel(); <-done })
+}
+
+// A watchedAgenda shows the test the book.
+type watchedAgenda struct {
+	agenda
+	d       *manyRanges
+	started chan struct{}
+}
+
+func (a *watchedAgenda) look(s *scheduler, b *book, now time.Time) {
+	if a.d.book == nil {
+		a.d.book = b
+		close(a.started)
+	}
+	a.agenda.look(s, b, now)
+}
+
+// run lets time pass, up to half a second after a whole one: then the scheduler waits.
+func (d *manyRanges) run(forSo time.Duration) {
+	at := time.Now().Add(forSo)
+	time.Sleep(time.Until(at.Truncate(time.Second).Add(500 * time.Millisecond)))
+	synctest.Wait()
+}
+
+// lookups returns how many cursors are looked up for so long, if it is a time in which
+// they are not all read again.
+func (d *manyRanges) lookups(forSo time.Duration, do func()) int {
+	d.t.Helper()
+	for range 5 {
+		last, before := d.book.plan, d.book.plan.Lookups()
+		do()
+		d.run(forSo)
+		if d.book.plan.SameRanges(last) {
+			return d.book.plan.Lookups() - before
+		}
+		d.run(time.Minute - forSo)
+	}
+	d.t.Fatal("all cursors are read again and again")
+	return 0
+}
+
+func (d *manyRanges) put(name string) { d.entity("ns-001", name, 3, 1, time.Second) }
+
+func (d *manyRanges) entity(namespace, name string, number, shard int, in time.Duration) {
+	d.t.Helper()
+	k, err := expirykey.New(number, shard, time.Now().Add(in))
+	if err == nil {
+		t := store.Target{Kind: "Session"}
+		err = d.s.Put(d.t.Context(), t, namespace, []store.Entity{{Name: name, Expiry: store.TextValue(k.String())}})
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}

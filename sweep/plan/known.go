@@ -1,0 +1,319 @@
+package plan
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A known is what was found out about the ranges of a target, all of them. It takes
+// time in proportion to their number, so a plan hands it on to the [Plan.Next] one,
+// which changes it where cursors have changed. It holds no cursors.
+type known struct {
+	grounds    []*ground      // of what is live, in the order of the record
+	byNumber   map[int]int    // places in grounds
+	namespaces map[string]int // places in the view's list
+	extra      []shardquery.Range
+	stored     map[int]bool // the generations of which there are cursor records
+	audits     []auditDue   // by namespace
+	lookups    atomic.Int64 // cursors that were asked for, by whoever shows a plan at once, too
+}
+
+// A ground is one live generation.
+type ground struct {
+	generation.Generation
+	// extra are its ranges past its last shard, by namespace and shard.
+	extra []shardquery.Range
+	sums  tree // nil until somebody asks for it
+}
+
+// An auditDue says when the audit of a namespace is due.
+type auditDue struct {
+	at       time.Time
+	underWay bool
+	// Whether there is anything to go over was asked, and there is not, or is.
+	nothing, something bool
+}
+
+// findRanges goes over the namespaces, and over the cursors for shards past the last
+// one that have a record.
+func (p *Plan) findRanges() *known {
+	k := &known{byNumber: map[int]int{}, namespaces: make(map[string]int, len(p.view.Namespaces)), stored: map[int]bool{}}
+	for i, ns := range p.view.Namespaces {
+		k.namespaces[ns] = i
+	}
+	if p.rules.Type != store.Instant {
+		for i, g := range p.view.Record.Live() {
+			k.grounds = append(k.grounds, &ground{Generation: g})
+			k.byNumber[g.Number] = i
+		}
+	}
+	for id := range p.view.Cursors.IDs() {
+		k.stored[id.Generation] = true
+		if r, ok := k.pastLast(id); ok {
+			k.extra = append(k.extra, r)
+		}
+	}
+	slices.SortFunc(k.extra, func(a, b shardquery.Range) int { return strings.Compare(p.ID(a).Key(), p.ID(b).Key()) })
+	for _, r := range k.extra {
+		g := k.ground(r.Generation)
+		g.extra = append(g.extra, r)
+	}
+	for _, g := range k.grounds {
+		slices.SortFunc(g.extra, byPlace)
+	}
+	return k
+}
+
+// pastLast returns the range of a cursor whose shard lies past the last one of its
+// generation; ok is false for any other.
+func (k *known) pastLast(id cursor.ID) (r shardquery.Range, ok bool) {
+	g := k.ground(id.Generation)
+	if g == nil {
+		return r, false
+	}
+	if _, swept := k.namespaces[id.Namespace]; !swept {
+		return r, false
+	}
+	shard, err := strconv.Atoi(id.Shard)
+	r = shardquery.Range{Namespace: id.Namespace, Generation: id.Generation, Shard: shard}
+	return r, err == nil && shard >= g.Shards && shard <= expirykey.MaxShard && r.ShardName() == id.Shard
+}
+
+func byPlace(a, b shardquery.Range) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Shard, b.Shard))
+}
+
+// ground returns what is known of a live generation; nil if it is none.
+func (k *known) ground(number int) *ground {
+	if i, ok := k.byNumber[number]; ok {
+		return k.grounds[i]
+	}
+	return nil
+}
+
+// extraIn returns the shards past the last one in a namespace.
+func (g *ground) extraIn(namespace string) []shardquery.Range {
+	lo, _ := slices.BinarySearchFunc(g.extra, shardquery.Range{Namespace: namespace}, byPlace)
+	hi := lo
+	for hi < len(g.extra) && g.extra[hi].Namespace == namespace {
+		hi++
+	}
+	return g.extra[lo:hi]
+}
+
+// len returns how many ranges a generation has.
+func (k *known) len(g *ground) int { return g.Shards*len(k.namespaces) + len(g.extra) }
+
+// place returns the place of a range in its generation; ok is false if there is no
+// such range.
+func (k *known) place(g *ground, r shardquery.Range) (i int, ok bool) {
+	ns, ok := k.namespaces[r.Namespace]
+	if !ok || r.Shard < 0 {
+		return 0, false
+	}
+	if r.Shard < g.Shards {
+		return ns*g.Shards + r.Shard, true
+	}
+	i, ok = slices.BinarySearchFunc(g.extra, r, byPlace)
+	return len(k.namespaces)*g.Shards + i, ok
+}
+
+// holdsFor reports whether what a plan knows of the ranges holds by another view, too,
+// and returns the cursors that are other ones there.
+func (p *Plan) holdsFor(v *View) (changed []cursor.ID, ok bool) {
+	was := p.view
+	same := slices.Equal(was.Namespaces, v.Namespaces) && was.Record.Created.Equal(v.Record.Created) &&
+		slices.EqualFunc(was.Record.Live(), v.Record.Live(), func(a, b generation.Generation) bool {
+			return a.Number == b.Number && a.Shards == b.Shards && a.Opened.Equal(b.Opened)
+		})
+	if !same {
+		return nil, false
+	}
+	changed, ok = v.Cursors.Since(was.Cursors)
+	for _, id := range changed {
+		if ok = ok && p.known.knows(v.Cursors, id); !ok {
+			return nil, false
+		}
+	}
+	return changed, ok
+}
+
+// knows reports whether a cursor that was read again adds nothing to what there is, and
+// takes nothing away.
+func (k *known) knows(cursors cursor.Table, id cursor.ID) bool {
+	if _, there := cursors.At(id); !there || !k.stored[id.Generation] {
+		return false
+	}
+	r, past := k.pastLast(id)
+	if !past {
+		return true
+	}
+	_, found := k.place(k.ground(r.Generation), r)
+	return found
+}
+
+// change takes in that book or view have another cursor of a range, or of an audit. Stages
+// are still those of the plan before.
+func (p *Plan) change(id cursor.ID) {
+	k := p.known
+	if ns, ok := k.namespaces[id.Namespace]; ok && id == p.auditID(id.Namespace) && k.audits != nil {
+		k.audits[ns] = p.auditDue(id.Namespace)
+		return
+	}
+	g := k.ground(id.Generation)
+	shard, err := strconv.Atoi(id.Shard)
+	if g == nil || err != nil {
+		return
+	}
+	r := shardquery.Range{Namespace: id.Namespace, Generation: id.Generation, Shard: shard}
+	i, ok := k.place(g, r)
+	if !ok {
+		return
+	}
+	if g.sums != nil {
+		g.sums.change(i, k.len(g), p.leaves(g))
+	}
+	if s := p.stages[id.Generation]; s.IsSealed() && k.audits != nil {
+		due := &k.audits[k.namespaces[id.Namespace]]
+		_, due.something = p.beforeSurvivors(r, s) // else another range has to be asked
+		due.nothing = due.nothing && !due.something
+	}
+}
+
+// sumOf returns what the cursors of a generation say together; ok is false if no
+// range of it is swept.
+func (p *Plan) sumOf(number int) (s sum, ok bool) {
+	g := p.known.ground(number)
+	if g == nil {
+		return s, false
+	}
+	if g.sums == nil {
+		g.sums = newTree(p.known.len(g), p.leaves(g))
+	}
+	return g.sums.total()
+}
+
+// leaves returns what returns what the cursor of each range of a generation says.
+func (p *Plan) leaves(g *ground) func(int) sum {
+	regular := g.Shards * len(p.known.namespaces)
+	names := p.view.Namespaces
+	return func(i int) sum {
+		if i >= regular {
+			return sumOf(p.Cursor(g.extra[i-regular]))
+		}
+		return sumOf(p.Cursor(shardquery.Range{Namespace: names[i/g.Shards], Generation: g.Number, Shard: i % g.Shards}))
+	}
+}
+
+// SameRanges reports whether this plan and the one that it follows go by the same
+// ranges.
+func (p *Plan) SameRanges(last *Plan) bool { return p.known == last.known }
+
+// Has reports whether a range is one of the target's.
+func (p *Plan) Has(r shardquery.Range) bool {
+	if p.rules.Type == store.Instant {
+		_, ok := p.known.namespaces[r.Namespace]
+		return ok
+	}
+	g := p.known.ground(r.Generation)
+	if g == nil {
+		return false
+	}
+	_, ok := p.known.place(g, r)
+	return ok
+}
+
+// All yields the target's ranges as far as target record and cursors tell: the
+// configured ones, and then those of shards past the last one that have a record.
+func (p *Plan) All() iter.Seq[shardquery.Range] {
+	return func(yield func(shardquery.Range) bool) {
+		if p.rules.Type == store.Instant {
+			for _, r := range shardquery.InstantRanges(p.rules.ShardValues, p.view.Namespaces) {
+				if !yield(r) {
+					return
+				}
+			}
+			return
+		}
+		for _, g := range p.known.grounds {
+			for _, ns := range p.view.Namespaces {
+				for shard := range g.Shards {
+					if !yield(shardquery.Range{Namespace: ns, Generation: g.Number, Shard: shard}) {
+						return
+					}
+				}
+			}
+		}
+		for _, r := range p.known.extra {
+			if !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// Ranges lists the target's ranges.
+func (p *Plan) Ranges() []shardquery.Range { return slices.Collect(p.All()) }
+
+// RangesIn lists the ranges of one namespace.
+func (p *Plan) RangesIn(namespace string) (list []shardquery.Range) {
+	if p.rules.Type == store.Instant {
+		return shardquery.InstantRanges(p.rules.ShardValues, []string{namespace})
+	}
+	for _, g := range p.known.grounds {
+		list = append(list, p.rangesOf(namespace, g.Number)...)
+	}
+	return list
+}
+
+// rangesOf lists the ranges of a generation in one namespace, in the order of keys.
+func (p *Plan) rangesOf(namespace string, number int) (list []shardquery.Range) {
+	g := p.known.ground(number)
+	if _, swept := p.known.namespaces[namespace]; g == nil || !swept {
+		return nil
+	}
+	for shard := range g.Shards {
+		list = append(list, shardquery.Range{Namespace: namespace, Generation: number, Shard: shard})
+	}
+	return append(list, g.extraIn(namespace)...)
+}
+
+// Len returns how many ranges the target has.
+func (p *Plan) Len() (n int) {
+	if p.rules.Type == store.Instant {
+		return max(1, len(p.rules.ShardValues)) * len(p.view.Namespaces)
+	}
+	for _, g := range p.known.grounds {
+		n += p.known.len(g)
+	}
+	return n
+}
+
+// Shards returns the shards past a generation's last one that are known.
+func (p *Plan) Shards(namespace string, g generation.Generation) (extra []int) {
+	ground := p.known.ground(g.Number)
+	if ground == nil {
+		return nil
+	}
+	for _, r := range ground.extraIn(namespace) {
+		if r.Shard >= g.Shards {
+			extra = append(extra, r.Shard)
+		}
+	}
+	return extra
+}
+
+// Lookups returns how many cursors this plan and those that it follows were asked
+// for since the ranges were found, for tests that hold work to what has changed.
+func (p *Plan) Lookups() int { return int(p.known.lookups.Load()) }

@@ -1,0 +1,90 @@
+package plan
+
+import (
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+)
+
+// A sum is what the cursors of some ranges of one generation say together.
+type sum struct {
+	done    time.Time // the earliest of their last reads from the start
+	emptied time.Time // when the last of them was found empty
+	swept   time.Time // the earliest horizon of those that are not empty
+	left    bool      // one of them is not empty
+	refused bool      // the store refuses something in one of them
+	// noCarry says that no survivor is left that could be carried: what is left is
+	// suspect, or was refused.
+	noCarry bool
+}
+
+func sumOf(c cursor.Cursor) sum {
+	left := c.Stock.Emptied.IsZero()
+	return sum{done: c.Rewind.Done, emptied: c.Stock.Emptied, swept: c.Swept, left: left, refused: c.Stock.Refused,
+		noCarry: !left || (c.Stock.Suspects || c.Stock.Refused) && c.Stock.Next.IsZero()}
+}
+
+func (s sum) plus(o sum) sum {
+	if o.done.Before(s.done) {
+		s.done = o.done
+	}
+	if o.emptied.After(s.emptied) {
+		s.emptied = o.emptied
+	}
+	if o.left && (!s.left || o.swept.Before(s.swept)) {
+		s.swept = o.swept
+	}
+	s.left, s.refused, s.noCarry = s.left || o.left, s.refused || o.refused, s.noCarry && o.noCarry
+	return s
+}
+
+// fan is how many ranges a block of a tree has, and how many blocks the next larger
+// one.
+const fan = 32
+
+// A tree adds up a generation: its ranges by blocks, these by larger blocks, up to
+// one. When the cursor of a range changes, only the blocks around it are added up
+// again.
+type tree [][]sum
+
+// newTree adds up n ranges, of which leaf returns each.
+func newTree(n int, leaf func(int) sum) (t tree) {
+	for n > 0 {
+		level := make([]sum, (n+fan-1)/fan)
+		for i := range level {
+			level[i] = block(i, n, leaf)
+		}
+		t = append(t, level)
+		if len(level) == 1 {
+			break
+		}
+		n, leaf = len(level), func(i int) sum { return level[i] }
+	}
+	return t
+}
+
+// block adds up a block of n sums.
+func block(i, n int, leaf func(int) sum) sum {
+	s := leaf(i * fan)
+	for k := i*fan + 1; k < min(n, (i+1)*fan); k++ {
+		s = s.plus(leaf(k))
+	}
+	return s
+}
+
+// change takes in that one of n ranges has another cursor.
+func (t tree) change(i, n int, leaf func(int) sum) {
+	for _, level := range t {
+		i /= fan
+		level[i] = block(i, n, leaf)
+		n, leaf = len(level), func(i int) sum { return level[i] }
+	}
+}
+
+// total returns the sum of all ranges; ok is false if there are none.
+func (t tree) total() (s sum, ok bool) {
+	if len(t) == 0 {
+		return sum{}, false
+	}
+	return t[len(t)-1][0], true
+}

@@ -1,0 +1,93 @@
+package sweep
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+)
+
+// A watch keeps the heartbeat of this process for one target, and reads those of the
+// others, which no other read holds up. What it reads goes to the pace first, and only then
+// into this process's next heartbeat: whoever is told that he counts can rely on it.
+type watch struct {
+	c    *collector
+	wake chan struct{}
+	seen cursor.Heartbeats
+	sent time.Time // when the last read was sent; zero before the first
+}
+
+func newWatch(c *collector) *watch {
+	w := &watch{c: c, wake: make(chan struct{}, 1)}
+	c.keeper.Pulse = c.keeper.NewPulse(c.target.Name, c.cfg.Version, w.beat)
+	return w
+}
+
+// beat takes in how this process's own heartbeat stands.
+func (w *watch) beat(b cursor.Beat) {
+	w.c.pacing.beat(b)
+	select {
+	case w.wake <- struct{}{}: // who joins reads at once
+	default:
+	}
+}
+
+// run keeps the heartbeat and reads the others' until ctx is done, and then removes it
+// while last is not. Announce says that there is one also before anything is claimed.
+func (w *watch) run(ctx, last context.Context, announce bool) {
+	if !w.c.cfg.Apply {
+		return
+	}
+	var pulse sync.WaitGroup
+	pulse.Go(func() { w.c.keeper.Pulse.Run(ctx, last, announce) })
+	defer pulse.Wait()
+	if !announce { // a sweep that finds nothing to do reads no heartbeats
+		w.sent = w.c.cfg.Now()
+	}
+	refreshWith(ctx, w.wake, w.refresh)
+}
+
+// refresh reads the heartbeats if they are due, and returns when they are again.
+func (w *watch) refresh(ctx context.Context) (wait time.Duration) {
+	if wait := w.c.pacing.readEvery() - w.c.cfg.Now().Sub(w.sent); wait > 0 {
+		return wait
+	}
+	if err := w.read(ctx); err != nil {
+		w.c.log.DebugContext(ctx, "cannot read the heartbeats; trying again", "error", err)
+		return readAgain
+	}
+	return 0
+}
+
+// read reads the heartbeats once.
+func (w *watch) read(ctx context.Context) error {
+	c := w.c
+	within, cancel := context.WithTimeout(ctx, c.pacing.trust())
+	defer cancel()
+	sent, stored := c.cfg.Now(), c.clock.Now()
+	all, at, err := cursor.LoadHeartbeats(within, c.cfg.Store, c.target.Name, w.seen, c.cfg.Now)
+	if err != nil {
+		return err
+	}
+	w.seen, w.sent = all, sent
+	news := c.pacing.observe(sent, c.cfg.Now(), at, c.keeper.Alive(all))
+	c.keeper.Pulse.SetRead(stored, news)
+	return w.bury(ctx, sent, at)
+}
+
+// bury removes one heartbeat of a process that is gone, if there is any: whoever joins
+// would have to see for himself that it stands still.
+func (w *watch) bury(ctx context.Context, sent, stored time.Time) error {
+	c := w.c
+	for _, key := range slices.Sorted(maps.Keys(w.seen)) {
+		h := w.seen[key]
+		dead := h.IsDead(sent, c.target.Lease, c.pacing.trust()) || h.IsForgotten(stored, sent)
+		if h.Owner != c.keeper.Owner && (dead || !c.keeper.IsOfThisOpening(h.Owner)) {
+			return c.keeper.ForgetHeartbeat(ctx, h)
+		}
+	}
+	return nil
+}
