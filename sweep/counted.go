@@ -15,7 +15,7 @@ type counted struct {
 // A stance is how an item counts.
 type stance struct {
 	working   bool // it does not rest
-	contended bool // it is pending, and waits for somebody else's transaction
+	contended bool // it is pending, and waits for somebody else's transaction, or tries it again
 	looked    bool // it is pending, and the target is held: it was only looked at
 	elsewhere bool // it waits for another process
 	lags      bool // its range is this process's to bring to the horizon
@@ -40,7 +40,7 @@ func (it *item) stanceNow() stance {
 	waits := it.state == waiting
 	return stance{
 		working:   it.state != resting,
-		contended: it.pending && waits && it.out.contended,
+		contended: it.pending && (waits || it.state == ready || it.state == running) && it.out.contended,
 		looked:    it.pending && waits && it.out.held != "",
 		elsewhere: waits && it.out.isElsewhere(),
 		lags:      !it.out.isElsewhere() && (it.state != resting || it.needed),
