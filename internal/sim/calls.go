@@ -185,6 +185,7 @@ func (h *handle) Save(ctx context.Context, r store.Record, prev string) error {
 	c.mark = r.Sort == store.TargetRecord
 	if deadline, ok := ctx.Deadline(); ok && r.Sort == store.TargetRecord {
 		c.latest = deadline // servers know it, too
+		c.creates = prev == ""
 	}
 	return h.do(ctx, c, func(fate) error {
 		w := h.w

@@ -68,6 +68,7 @@ type call struct {
 	method, key string
 	write       bool
 	mark        bool          // it saves a target record
+	creates     bool          // a new one
 	latest      time.Time     // it takes no effect later; zero is any time
 	ops         int           // of Dispose
 	drag        time.Duration // what the request takes longer
@@ -227,7 +228,11 @@ func (h *handle) arrive(c call) (f fate, frozen time.Duration, err error) {
 			return f, 0, errDead
 		}
 	}
-	return h.fate(c), time.Until(h.thaw), nil
+	frozen = time.Until(h.thaw)
+	if until := c.latest.Add(max(0, frozen)); c.creates && until.After(w.creating[c.key]) {
+		w.creating[c.key] = until
+	}
+	return h.fate(c), frozen, nil
 }
 
 // strike ends or stops the process. The caller holds the world's lock.

@@ -31,14 +31,16 @@ func (w *world) startLoser() {
 	})
 }
 
-// lose removes a target record, once in a life. What operators had set there is lost with
-// it. A process that is frozen while it sends a new record writes that long after, and if
-// another new one was lost meanwhile, in its place: all sweeps then refuse it, as they do
-// any old copy, and nothing more could be seen of this life.
+// lose removes a target record, once in a life, and not while a new one is on its way. What
+// operators had set there is lost with it. A process that is frozen while it sends a new
+// record writes that long after, and if another new one was lost meanwhile, in its place:
+// all sweeps then refuse it, as they do any old copy, and nothing more could be seen of
+// this life.
 func (w *world) lose(d dice, name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, ok := w.db.records[store.TargetRecord][name]; !ok || len(w.former[name]) > 0 {
+	if _, ok := w.db.records[store.TargetRecord][name]; !ok || len(w.former[name]) > 0 ||
+		time.Now().Before(w.creating[name]) {
 		return
 	}
 	delete(w.db.records[store.TargetRecord], name)
