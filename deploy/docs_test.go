@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/reaper-ttl/reaper/config"
 )
@@ -17,7 +18,7 @@ func TestVariablesAndLinks(t *testing.T) {
 	for _, s := range config.Settings() {
 		known[s.Env] = true
 	}
-	pages := []string{"../docs/runbook.md", "../docs/operations.md"}
+	pages := documents(t)
 	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		if ext := filepath.Ext(name); err == nil && !d.IsDir() && ext != ".go" && ext != ".sum" {
 			pages = append(pages, name)
@@ -55,8 +56,51 @@ func TestVariablesAndLinks(t *testing.T) {
 			}
 		}
 	}
-	if variables < 10 || links < 20 {
+	if variables < 30 || links < 100 {
 		t.Errorf("only %d variables and %d links in %v", variables, links, pages)
+	}
+}
+
+// documents are the pages that people read.
+func documents(t *testing.T) []string {
+	t.Helper()
+	pages, err := filepath.Glob("../docs/*.md")
+	if err != nil || len(pages) < 10 {
+		t.Fatalf("%d pages in docs: %v", len(pages), err)
+	}
+	return append(pages, "../README.md", "../CHANGELOG.md")
+}
+
+// The first page is short, and prose is as wide as code.
+func TestPagesAreReadable(t *testing.T) {
+	const firstPage, columns = 9 << 10, 120
+	if size := len(read(t, "../README.md")); size > firstPage {
+		t.Errorf("the README has %d bytes, and may have %d", size, firstPage)
+	}
+	for _, page := range documents(t) {
+		if strings.HasSuffix(page, "benchmarks.md") { // a program writes it
+			continue
+		}
+		code := false
+		for i, line := range strings.Split(read(t, page), "\n") {
+			if strings.HasPrefix(strings.TrimSpace(line), "```") {
+				code = !code
+			}
+			if isProse := !code && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "    "); isProse &&
+				utf8.RuneCountInString(line) > columns {
+				t.Errorf("%s:%d has more than %d columns: %.60s…", page, i+1, columns, line)
+			}
+		}
+	}
+}
+
+// The reference names every setting, and those of the targets file.
+func TestReferenceIsComplete(t *testing.T) {
+	text := read(t, "../docs/reference.md")
+	for _, s := range config.Settings() {
+		if !strings.Contains(text, "`"+s.Env+"`") {
+			t.Errorf("docs/reference.md does not name %s", s.Env)
+		}
 	}
 }
 

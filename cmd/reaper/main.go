@@ -21,7 +21,7 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// Exit codes, as the README documents them.
+// Exit codes, as docs/reference.md documents them.
 const (
 	exitDone       = 0
 	exitFailed     = 1 // something failed; the rest was done
