@@ -84,13 +84,16 @@ func pack(c Cursor, last *shared) *packed {
 		token: c.Lease.Token, lineage: c.TargetRevision, revision: c.Revision, throttled: c.Throttled,
 		suspects: c.Stock.Suspects, refused: c.Stock.Refused}
 	if c.Rewind != (Rewind{Done: c.Rewind.Done}) {
-		p.rewind = &c.Rewind
+		rewind := c.Rewind // a pointer into c would keep all of it
+		p.rewind = &rewind
 	}
 	if c.Lease != (Lease{Token: c.Lease.Token, Released: c.Lease.Released}) {
-		p.lease = &c.Lease
+		lease := c.Lease
+		p.lease = &lease
 	}
 	if p.cursor(c.ID) != c { // of finer times than records hold
-		return &packed{shared: last, whole: &c}
+		whole := c
+		return &packed{shared: last, whole: &whole}
 	}
 	return p
 }

@@ -18,7 +18,13 @@ import (
 // the whole table.
 type Table struct {
 	all  map[ID]*packed // shared by the tables that were made of one another
-	late map[ID]*Cursor // read since: goes before all; nil stands for a record that is no more
+	late map[ID]*told   // read since: goes before all
+}
+
+// A told is what a later read has told of one range.
+type told struct {
+	Cursor
+	gone bool // there is no record; only ID and Sent say anything
 }
 
 // NewTable returns a table of these cursors.
@@ -42,15 +48,25 @@ func (t Table) add(c Cursor, last *shared) *shared {
 // At returns the cursor of a range as its record is.
 func (t Table) At(id ID) (c Cursor, ok bool) {
 	if late, ok := t.late[id]; ok {
-		if late == nil {
+		if late.gone {
 			return Cursor{}, false
 		}
-		return *late, true
+		return late.Cursor, true
 	}
 	if p := t.all[id]; p != nil {
 		return p.cursor(id), true
 	}
 	return Cursor{}, false
+}
+
+// Sent returns when the read was sent that told of a range last, be it that there is no
+// record of it. It is zero if the table does not know.
+func (t Table) Sent(id ID) time.Time {
+	if late, ok := t.late[id]; ok {
+		return late.Sent
+	}
+	c, _ := t.At(id)
+	return c.Sent
 }
 
 // Get returns the cursor of a range in the given scope, or a new one. See
@@ -67,7 +83,7 @@ func (t Table) Get(id ID, scope Scope, values store.Type) Cursor {
 func (t Table) IDs() iter.Seq[ID] {
 	return func(yield func(ID) bool) {
 		for id, c := range t.late {
-			if c != nil && !yield(id) {
+			if !c.gone && !yield(id) {
 				return
 			}
 		}
@@ -96,9 +112,9 @@ func (t Table) Len() int {
 	for id, c := range t.late {
 		_, had := t.all[id]
 		switch {
-		case had && c == nil:
+		case had && c.gone:
 			n--
-		case !had && c != nil:
+		case !had && !c.gone:
 			n++
 		}
 	}
@@ -115,20 +131,25 @@ type Changes struct {
 // With returns the table with what a read of some records has shown. Where the table
 // holds what was asked for later, that stays.
 func (t Table) With(ch Changes) Table {
+	list := make([]*told, 0, len(ch.Read)+len(ch.Gone))
+	for _, c := range ch.Read {
+		list = append(list, &told{Cursor: c})
+	}
+	for _, id := range ch.Gone {
+		list = append(list, &told{Cursor: Cursor{ID: id, Sent: ch.Sent}, gone: true})
+	}
+	return t.with(list)
+}
+
+func (t Table) with(list []*told) Table {
 	const few = 256
 	late := maps.Clone(t.late)
 	if late == nil {
-		late = make(map[ID]*Cursor, len(ch.Read)+len(ch.Gone))
+		late = make(map[ID]*told, len(list))
 	}
-	for i := range ch.Read {
-		c := &ch.Read[i]
-		if old, ok := t.At(c.ID); !ok || !c.Sent.Before(old.Sent) {
+	for _, c := range list {
+		if !c.Sent.Before(t.Sent(c.ID)) {
 			late[c.ID] = c
-		}
-	}
-	for _, id := range ch.Gone {
-		if old, ok := t.At(id); ok && !ch.Sent.Before(old.Sent) {
-			late[id] = nil
 		}
 	}
 	if len(late) <= few+len(t.all)/64 {
@@ -141,24 +162,25 @@ func (t Table) With(ch Changes) Table {
 	merged := Table{all: all}
 	var last *shared
 	for id, c := range late {
-		if c == nil {
+		if c.gone {
 			delete(all, id)
 		} else {
-			last = merged.add(*c, last)
+			last = merged.add(c.Cursor, last)
 		}
 	}
 	return merged
 }
 
-// Newer returns this table with what the other one was told later.
-func (t Table) Newer(other Table) Table {
-	var ch Changes
-	for _, c := range other.late {
-		if c != nil {
-			ch.Read = append(ch.Read, *c)
+// Newer returns this table, whose read began at an instant, with what the other one was
+// told later.
+func (t Table) Newer(other Table, began time.Time) Table {
+	list := slices.Collect(maps.Values(other.late))
+	for id, p := range other.all {
+		if _, newer := other.late[id]; !newer && p.shared.sent.After(began) {
+			list = append(list, &told{Cursor: p.cursor(id)})
 		}
 	}
-	return t.With(ch)
+	return t.with(list)
 }
 
 // Since returns the ranges whose cursors were read, or found gone, since an older table

@@ -75,6 +75,7 @@ const choreAgain = 30 * time.Second
 type held struct {
 	why   throttle.Reason
 	since time.Time
+	left  bool // ranges rest that were only looked at, or given back
 }
 
 func newBook(c *collector, a agenda) *book {
@@ -166,7 +167,7 @@ func (m *memory) forgetOwn(old, v *plan.View) {
 
 func (m *memory) forgetIfRead(v *plan.View, id cursor.ID) {
 	at, own := m.ownAt[id]
-	if c, ok := v.Cursors.At(id); own && ok && c.Sent.After(at) {
+	if own && v.ToldAt(id).After(at) { // be it that the record is gone
 		delete(m.ownAt, id)
 		delete(m.Own, id)
 		m.changed = append(m.changed, id)
@@ -192,6 +193,9 @@ func (b *book) rouseReleased(s *scheduler, now time.Time) {
 func (b *book) checkHold(s *scheduler, now time.Time) {
 	why := b.c.heldBy()
 	if !b.c.pacing.hold(why) {
+		if why == "" && b.held.left { // it ended before anybody saw it, or while they came to rest
+			b.resume(s, now)
+		}
 		return
 	}
 	if b.held.why == "" {
@@ -208,6 +212,7 @@ func (b *book) checkHold(s *scheduler, now time.Time) {
 // resume makes the ranges ready that were given back, or only looked at, while the target
 // was held: the next tick may be hours away.
 func (b *book) resume(s *scheduler, now time.Time) {
+	b.held.left = false
 	var list []*item
 	for _, it := range b.ranges {
 		if it.state == resting && (it.out.held != "" || it.out.state == stopped) && s.ctx.Err() == nil {
@@ -331,6 +336,9 @@ func (b *book) todo(it *item) todo {
 		if it.again {
 			it.again = false
 			j.goOn()
+		}
+		if !b.plan.Has(j.r) { // it waited while its generation retired
+			return todo{cursor: b.plan.Cursor(j.r), plan: b.plan}
 		}
 		return todo{need: b.plan.Range(j.r), cursor: b.plan.Cursor(j.r), plan: b.plan}
 	case *auditJob:
@@ -484,6 +492,9 @@ func (b *book) toRest(s *scheduler, it *item, now time.Time) {
 		if it.again && it.out.state == resting && s.ctx.Err() == nil { // a tick came while it was given back
 			b.makeReady(s, it, now)
 		}
+		if b.c.until.IsZero() && (it.out.held != "" || it.out.state == stopped) {
+			b.held.left = true
+		}
 		it.again = false
 		b.forgetAtRest(it)
 		return
@@ -507,8 +518,11 @@ func (b *book) noteOwn(c cursor.Cursor, now time.Time) {
 // released takes in that a claim was given back.
 func (b *book) released(s *scheduler, r result, now time.Time) {
 	b.active--
-	if r.out.err != nil {
+	if err := r.out.err; err != nil {
 		b.c.viewer.wantCursor(r.cursor.ID) // nobody knows how the record stands
+		if !errors.Is(err, cursor.ErrLost) && s.ctx.Err() == nil {
+			b.fail(r.item, err) // the next sweep repeats what was not saved
+		}
 	} else {
 		b.noteOwn(r.cursor, now)
 	}

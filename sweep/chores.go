@@ -427,11 +427,11 @@ func (c *collector) unread(ctx context.Context, p *plan.Plan, number int) error 
 		if r.Generation != number {
 			continue
 		}
-		c.viewer.wantCursor(p.ID(r))
 		_, _, err := c.keeper.Move(ctx, p.Cursor(r), func(cur *cursor.Cursor) {
 			cur.Rewind, cur.Stock = cursor.Rewind{},
 				cursor.Stock{}
 		})
+		c.viewer.wantCursor(p.ID(r)) // as it is now
 		if err != nil {
 			return err
 		}
@@ -458,8 +458,13 @@ func (c *collector) forget(ctx context.Context, p *plan.Plan) error {
 	if !c.cfg.Apply {
 		return nil
 	}
-	for _, cur := range p.Forgotten() {
-		c.viewer.wantCursor(cur.ID)
+	forgotten := p.Forgotten()
+	defer func() { // at once: each change of which ranges there are makes the plan anew
+		for _, cur := range forgotten {
+			c.viewer.wantCursor(cur.ID)
+		}
+	}()
+	for _, cur := range forgotten {
 		if err := c.keeper.Forget(ctx, cur); err != nil {
 			return err
 		}

@@ -151,7 +151,11 @@ func (p *pacing) renewShares() {
 
 // setSharesLocked divides this process's share evenly among the claims that want it.
 func (p *pacing) setSharesLocked() {
+	was := p.share
 	p.share = p.shares.Share(p.clock.now())
+	if was.Unlimited && p.share.Unlimited { // there may be thousands of claims, and each has what it needs
+		return
+	}
 	idle := map[*throttle.Pacer]bool{}
 	for _, pacer := range p.claims {
 		if !pacer.Wants() {

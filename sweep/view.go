@@ -3,6 +3,7 @@ package sweep
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -70,6 +71,7 @@ type refreshState struct {
 	allWanted     bool               // all cursors are to be read
 	wantedRead    time.Time          // when cursors were read last because they were wanted
 
+	recordSaved  time.Time       // when a chore's write of the target record was answered last
 	namespacesAt time.Time       // when they were read last
 	imagined     []cursor.Cursor // of ranges that a dry run has found
 
@@ -121,10 +123,9 @@ func (v *viewer) replace(read *plan.View) {
 	v.publish(func(next *plan.View) {
 		takeRecord(next, read)
 		if read.CursorsSent.After(next.CursorsSent) {
+			next.Cursors = read.Cursors.Newer(next.Cursors, read.CursorsSent)
 			next.CursorsSent = read.CursorsSent
-			next.Cursors = read.Cursors.Newer(next.Cursors)
 		}
-		next.Namespaces = read.Namespaces
 	})
 }
 
@@ -205,6 +206,9 @@ func (v *viewer) refresh(ctx context.Context) (wait time.Duration) {
 	if errors.Is(err, generation.ErrMissing) { // somebody removed it
 		err = v.beginAnew(ctx, &next)
 	}
+	if err == nil {
+		err = v.checkAge(&next)
+	}
 	if err == nil && now.Sub(v.state.namespacesAt) >= namespacesEvery && v.listsNamespaces() {
 		err = v.loadNamespaces(ctx, &next)
 	}
@@ -218,8 +222,24 @@ func (v *viewer) refresh(ctx context.Context) (wait time.Duration) {
 		return readAgain
 	}
 	v.replace(&next)
+	v.publish(func(now *plan.View) { now.Namespaces = next.Namespaces })
 	v.notify()
 	return 0
+}
+
+// checkAge refuses a target record that is older than the one that this process goes by:
+// somebody has put an old copy back. One that was read while a chore wrote is none.
+func (v *viewer) checkAge(read *plan.View) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := v.View()
+	if store.RevisionCount(read.Record.Revision) >= store.RevisionCount(now.Record.Revision) ||
+		!read.RecordSent.After(v.state.recordSaved) {
+		return nil
+	}
+	return fmt.Errorf("the target record %s %q has revision %s, but had %s: an old copy was put back. "+
+		"Restore the newer one, or remove this one: then the reaper begins anew, with the generations "+
+		"that it finds in the index", store.TargetRecord, v.target.Name, read.Record.Revision, now.Record.Revision)
 }
 
 // beginAnew writes a target record in the place of one that is no more.
@@ -241,8 +261,8 @@ func (v *viewer) refreshCursors(ctx context.Context) (wait time.Duration) {
 	if all <= 0 {
 		err = v.loadAll(ctx)
 	}
-	if err == nil && some <= 0 {
-		err = v.loadWanted(ctx)
+	if some <= 0 { // whatever became of all
+		err = errors.Join(err, v.loadWanted(ctx))
 	}
 	if ctx.Err() != nil {
 		return 0
@@ -343,6 +363,11 @@ func (v *viewer) readGeneration(ctx context.Context, number int) error {
 // take puts cursors into the view that were read apart from the others.
 func (v *viewer) take(ctx context.Context, ch cursor.Changes) error {
 	next := *v.View()
+	if len(ch.Gone) > 0 { // their generation may have retired since the target record was read
+		if err := v.loadRecord(ctx, &next); err != nil {
+			return err
+		}
+	}
 	if err := v.checkLineage(ctx, &next, cursor.NewTable(ch.Read...)); err != nil {
 		return err
 	}
@@ -624,7 +649,10 @@ func (v *viewer) saveRecord(ctx context.Context, rec generation.Record) error {
 	if err != nil {
 		return err
 	}
-	v.publish(func(next *plan.View) { takeRecord(next, &plan.View{Record: saved, RecordSent: sent}) })
+	v.publish(func(next *plan.View) {
+		v.state.recordSaved = v.clock.now()
+		takeRecord(next, &plan.View{Record: saved, RecordSent: sent})
+	})
 	return nil
 }
 

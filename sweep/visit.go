@@ -399,9 +399,11 @@ func (v *visit) release(work context.Context) (cur cursor.Cursor, err error) {
 	}
 	v.c.cfg.Metrics.LeaseHeld(v.c.target.Name, -1)
 	v.c.pacing.leaving(v.start.cursor.Key())
+	defer func() { // also if it panics
+		v.c.keeper.Pulse.Want(-1)
+		v.c.pacing.close(v.pacer)
+	}()
 	v.claim.Update(func(c *cursor.Cursor) { v.c.pacing.save(c, v.pacer) })
 	err = v.claim.Release(work)
-	v.c.keeper.Pulse.Want(-1)
-	v.c.pacing.close(v.pacer)
 	return v.claim.Cursor(), err
 }

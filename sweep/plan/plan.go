@@ -52,6 +52,15 @@ type View struct {
 	RecordSent, CursorsSent time.Time
 }
 
+// ToldAt returns when the read was sent that told of a range last, be it that there is no
+// record of it.
+func (v *View) ToldAt(id cursor.ID) time.Time {
+	if sent := v.Cursors.Sent(id); !sent.IsZero() {
+		return sent
+	}
+	return v.CursorsSent
+}
+
 // A Book is what one process remembers beside its view.
 type Book struct {
 	// Own are the cursors of claims that this process has released since the
