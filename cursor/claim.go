@@ -53,7 +53,7 @@ func (k *Keeper) Wait(c Cursor) time.Duration {
 	if c.Lease.Owner == "" || !k.IsOfThisOpening(c.Lease.Owner) {
 		return 0
 	}
-	return max(0, max(k.Lease, c.Lease.Length)-k.Now().Sub(c.Seen))
+	return max(0, max(k.Lease, min(c.Lease.Length, mostLease))-k.Now().Sub(c.Seen))
 }
 
 // Claim takes the range whose record is c, raises its fencing token, and keeps

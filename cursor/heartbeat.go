@@ -20,6 +20,9 @@ const HeartbeatSchema = 1
 // away from that time.
 const forgetAfter = time.Hour
 
+// mostLease is longer than any lease that can be configured.
+const mostLease = 24 * time.Hour
+
 // A Heartbeat is the record by which one process says of one target that it is alive,
 // and for how long it may be taken for that. It is a value.
 type Heartbeat struct {
@@ -113,7 +116,8 @@ func (h Heartbeat) IsForgotten(stored, local time.Time) bool {
 	if h.Invalid != nil {
 		return local.Sub(h.Seen) > forgetAfter
 	}
-	return stored.Sub(h.Renewed) > forgetAfter+h.Lease
+	// A process that wakes after an hour writes by a clock that has not been set yet.
+	return stored.Sub(h.Renewed) > forgetAfter+h.Lease && local.Sub(h.Seen) >= h.Lease
 }
 
 // IsOfThisOpening reports whether a lease or a heartbeat of that owner can count at all:
@@ -184,6 +188,9 @@ func decodeHeartbeat(rec store.Record) (Heartbeat, error) {
 	}
 	if h.Epoch < 1 {
 		f.Fail("epoch", "%d is not an epoch: they begin with 1", h.Epoch)
+	}
+	if h.Lease > mostLease {
+		f.Fail("lease_ms", "%v is longer than any lease", h.Lease)
 	}
 	h.Invalid = f.Err()
 	if h.Invalid == nil && h.Key() != rec.Key {

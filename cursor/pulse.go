@@ -120,8 +120,6 @@ func (p *Pulse) Run(ctx, last context.Context, announce bool) {
 				if wait = beatAgain; errors.Is(err, ErrTwin) {
 					wait = max(wait, p.keeper.Lease/6)
 				}
-			} else if err == nil {
-				w.note(ctx, nil)
 			}
 			if wait == 0 {
 				continue
@@ -246,6 +244,10 @@ func (w *beatWriter) write(ctx context.Context, change func(*Heartbeat)) error {
 		if err := w.find(ctx); err != nil {
 			return err
 		}
+		if w.isRemoved() { // others count this process no longer
+			w.end()
+			return nil
+		}
 	}
 	w.mu.Lock()
 	prev, before := w.saved, w.beat
@@ -264,6 +266,7 @@ func (w *beatWriter) write(ctx context.Context, change func(*Heartbeat)) error {
 		w.unsure = true
 		return fmt.Errorf("write heartbeat %s: %w", next.Key(), err)
 	}
+	w.note(ctx, nil)
 	acked := k.Now()
 	w.mu.Lock()
 	w.saved, w.wrote = next, acked
@@ -310,13 +313,20 @@ func (w *beatWriter) find(ctx context.Context) error {
 	return nil
 }
 
+// isRemoved reports whether an epoch is in force whose record is no more.
+func (w *beatWriter) isRemoved() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.beat.Live && w.saved.Revision == ""
+}
+
 // note says when heartbeats begin to fail, and when they are written again.
 func (w *beatWriter) note(ctx context.Context, err error) {
 	was := w.failing
 	w.failing = err
 	switch log := w.keeper.Log; {
 	case err != nil && was == nil:
-		log.WarnContext(ctx, "cannot write the heartbeat; writes end with its lease", "error", err)
+		log.WarnContext(ctx, "cannot write the heartbeat; without it this process has no share of total", "error", err)
 	case err == nil && was != nil:
 		log.InfoContext(ctx, "the heartbeat is written again")
 	}

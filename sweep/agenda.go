@@ -194,10 +194,13 @@ func (b *book) isHeldForLong(now time.Time) bool {
 	return now.Sub(b.held.since) > most
 }
 
-// unreadable returns why the target record cannot be read, if no patience helps against
-// it.
+// unreadable returns why the target record cannot be read, or heartbeats that are
+// needed, if no patience helps against it.
 func (b *book) unreadable() error {
 	if err := b.c.viewer.failing(); err != nil && !store.Transient(err) {
+		return err
+	}
+	if _, err := b.c.viewer.watch.failing(); err != nil && !store.Transient(err) && b.c.isUncounted() {
 		return err
 	}
 	return nil

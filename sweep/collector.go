@@ -96,12 +96,19 @@ func (c *collector) heldBy() throttle.Reason {
 		return throttle.ReasonPaused
 	case !c.pacing.gate.isOpen():
 		return throttle.ReasonGate
-	case age(c.cfg.Now(), v.RecordSent) > freshFor:
+	case age(c.cfg.Now(), v.RecordSent) > freshFor, c.isUncounted():
 		return throttle.ReasonRecord
 	case !c.limits.isOpen():
 		return throttle.ReasonLimit
 	}
 	return ""
+}
+
+// isUncounted reports whether this process cannot get a share of the total, since it
+// cannot read the heartbeats: then it leaves the ranges to others.
+func (c *collector) isUncounted() bool {
+	long, _ := c.viewer.watch.failing()
+	return long && c.pacing.divides()
 }
 
 // lives reports whether the generation is one that is swept.

@@ -96,6 +96,10 @@ func (c *collector) tellHold(why throttle.Reason) {
 	case throttle.ReasonGate: // the gatekeeper has said so
 	case throttle.ReasonRecord:
 		var attrs []any
+		if long, err := c.viewer.watch.failing(); long {
+			c.log.Warn("deletes suspended: the heartbeats, which divide the total, were not read for a lease", "error", err)
+			return
+		}
 		if err := c.viewer.failing(); err != nil { // else the process stood still, or its clock was moved
 			attrs = []any{"error", err}
 		}

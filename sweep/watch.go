@@ -17,11 +17,17 @@ type watch struct {
 	c    *collector
 	wake chan struct{}
 	seen cursor.Heartbeats
-	sent time.Time // when the last read was sent; zero before the first
+	// When the last read was sent, on this process's clock, and answered, in the store's
+	// time; zero before the first.
+	sent, stored time.Time
+
+	mu      sync.Mutex
+	trouble trouble // with reading them
 }
 
 func newWatch(c *collector) *watch {
-	w := &watch{c: c, wake: make(chan struct{}, 1)}
+	w := &watch{c: c, wake: make(chan struct{}, 1),
+		trouble: trouble{what: "heartbeats: without them this process has no share of total"}}
 	c.keeper.Pulse = c.keeper.NewPulse(c.target.Name, c.cfg.Version, w.beat)
 	return w
 }
@@ -52,14 +58,34 @@ func (w *watch) run(ctx, last context.Context, announce bool) {
 
 // refresh reads the heartbeats if they are due, and returns when they are again.
 func (w *watch) refresh(ctx context.Context) (wait time.Duration) {
-	if wait := w.c.pacing.readEvery() - w.c.cfg.Now().Sub(w.sent); wait > 0 {
+	wait = w.c.pacing.readEvery() - w.c.cfg.Now().Sub(w.sent)
+	if _, err := w.failing(); err == nil && wait > 0 {
 		return wait
 	}
-	if err := w.read(ctx); err != nil {
-		w.c.log.DebugContext(ctx, "cannot read the heartbeats; trying again", "error", err)
+	err := w.read(ctx)
+	if ctx.Err() != nil {
+		return 0
+	}
+	w.mu.Lock()
+	w.trouble.note(ctx, w.c.log, w.c.cfg.Now(), err)
+	w.mu.Unlock()
+	if err != nil {
 		return readAgain
 	}
+	w.bury(ctx)
 	return 0
+}
+
+// failing returns why the heartbeats cannot be read; nil if the last read succeeded. Long
+// reports whether they could not be read for a lease.
+func (w *watch) failing() (long bool, err error) {
+	if w == nil {
+		return false, nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := w.trouble
+	return t.err != nil && w.c.cfg.Now().Sub(t.since) > w.c.target.Lease, t.err
 }
 
 // read reads the heartbeats once.
@@ -75,19 +101,25 @@ func (w *watch) read(ctx context.Context) error {
 	w.seen, w.sent = all, sent
 	news := c.pacing.observe(sent, c.cfg.Now(), at, c.keeper.Alive(all))
 	c.keeper.Pulse.SetRead(stored, news)
-	return w.bury(ctx, sent, at)
+	w.stored = at
+	return nil
 }
 
 // bury removes one heartbeat of a process that is gone, if there is any: whoever joins
-// would have to see for himself that it stands still.
-func (w *watch) bury(ctx context.Context, sent, stored time.Time) error {
+// would have to see for himself that it stands still. The next read must not wait for it.
+func (w *watch) bury(ctx context.Context) {
 	c := w.c
+	ctx, cancel := context.WithTimeout(ctx, c.pacing.trust()/3)
+	defer cancel()
 	for _, key := range slices.Sorted(maps.Keys(w.seen)) {
 		h := w.seen[key]
-		dead := h.IsDead(sent, c.target.Lease, c.pacing.trust()) || h.IsForgotten(stored, sent)
-		if h.Owner != c.keeper.Owner && (dead || !c.keeper.IsOfThisOpening(h.Owner)) {
-			return c.keeper.ForgetHeartbeat(ctx, h)
+		dead := h.IsDead(w.sent, c.target.Lease, c.pacing.trust()) || h.IsForgotten(w.stored, w.sent)
+		if h.Owner == c.keeper.Owner || !dead && c.keeper.IsOfThisOpening(h.Owner) {
+			continue
 		}
+		if err := c.keeper.ForgetHeartbeat(ctx, h); err != nil {
+			c.log.DebugContext(ctx, "cannot remove a dead heartbeat; trying again", "error", err)
+		}
+		return
 	}
-	return nil
 }

@@ -109,7 +109,7 @@ const (
 	ReasonPaused     Reason = "paused"     // the operator
 	ReasonGate       Reason = "gate"       // the gate is closed
 	ReasonLimit      Reason = "limit"      // as much was deleted as the target's limits allow, or is not counted yet
-	ReasonRecord     Reason = "record"     // the target record cannot be read
+	ReasonRecord     Reason = "record"     // the target record, or heartbeats that divide the total, cannot be read
 )
 
 // A Pace is the rate of one claimed range, and its token bucket. A token is the
