@@ -95,7 +95,7 @@ func (v *viewer) inUse(
 
 // inUseIn returns the numbers of shards of the generations in use in one namespace.
 func (v *viewer) inUseIn(ctx context.Context, namespace string, listed []generation.Generation) (map[int]int, error) {
-	numbers, tooHigh, err := shardquery.InUse(ctx, v.store, v.target.Target, namespace, v.clock.now, inUsePatience)
+	numbers, tooHigh, err := shardquery.InUse(ctx, v.store.Store, v.target.Target, namespace, v.clock.now, inUsePatience)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (v *viewer) inUseIn(ctx context.Context, namespace string, listed []generat
 		if slices.ContainsFunc(listed, func(g generation.Generation) bool { return g.Number == number }) {
 			continue
 		}
-		shards[number], err = shardquery.ShardsInUse(ctx, v.store, v.target.Target, namespace, number, v.target.Shards,
+		shards[number], err = shardquery.ShardsInUse(ctx, v.store.Store, v.target.Target, namespace, number, v.target.Shards,
 			probePatience)
 		if err != nil {
 			return nil, err
@@ -121,7 +121,7 @@ func (v *viewer) inUseIn(ctx context.Context, namespace string, listed []generat
 // index; 0 if none was. The store refuses its keys for good, so the next one must come
 // after it.
 func (v *viewer) lastDropped(ctx context.Context) (number int, err error) {
-	d, ok := v.store.(store.Dropper)
+	d, ok := v.store.Store.(store.Dropper)
 	if !ok {
 		return 0, nil
 	}

@@ -45,7 +45,7 @@ const (
 // that everybody else goes by: with what its refresher reads, and with the target
 // record as a chore has just written it.
 type viewer struct {
-	store  store.Store
+	store  recordStore
 	target *Target
 	rules  plan.Rules
 	clock  *clock
@@ -80,7 +80,7 @@ type refreshState struct {
 
 // newViewer returns the viewer of one target, which has read nothing yet.
 func newViewer(cfg *Config, t *Target, clk *clock, log *slog.Logger) *viewer {
-	return &viewer{store: cfg.Store, target: t, rules: t.Rules(), clock: clk, log: log, apply: cfg.Apply,
+	return &viewer{store: newRecordStore(cfg, t.Name), target: t, rules: t.Rules(), clock: clk, log: log, apply: cfg.Apply,
 		wake: wakes{make(chan struct{}, 1), make(chan struct{}, 1)},
 		state: refreshState{wantedCursors: map[cursor.ID]bool{},
 			record:  trouble{what: "target record: deletes are suspended once it is older than 15s"},
@@ -528,7 +528,7 @@ func (v *viewer) loadNamespaces(ctx context.Context, next *plan.View) error {
 	if !v.listsNamespaces() {
 		return nil
 	}
-	n, ok := v.store.(store.Namespacer)
+	n, ok := v.store.Store.(store.Namespacer)
 	if !ok {
 		next.Namespaces = []string{""}
 		return nil

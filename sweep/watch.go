@@ -94,7 +94,7 @@ func (w *watch) read(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, c.pacing.trust())
 	defer cancel()
 	sent, stored := c.cfg.Now(), c.clock.Now()
-	all, at, err := cursor.LoadHeartbeats(within, c.cfg.Store, c.target.Name, w.seen, c.cfg.Now)
+	all, at, err := cursor.LoadHeartbeats(within, c.keeper.Store, c.target.Name, w.seen, c.cfg.Now)
 	if err != nil {
 		return err
 	}
