@@ -255,6 +255,12 @@ func (b *book) followRanges(last *plan.Plan) {
 			b.forgetAtRest(it)
 		}
 	}
+	for id := range b.memory.Own {
+		if !b.c.lives(id.Generation) { // another process forgets the records
+			delete(b.memory.Own, id)
+			delete(b.memory.ownAt, id)
+		}
+	}
 	for r := range b.plan.All() {
 		if !last.Has(r) {
 			b.visited = false

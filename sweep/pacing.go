@@ -242,7 +242,7 @@ func (p *pacing) dividesLocked() bool { return !p.totalLocked().Unlimited }
 func (p *pacing) follow(v *plan.View) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.view == v {
+	if p.view == v || p.view != nil && v.RecordSent.Before(p.view.RecordSent) { // a step may come late with its own
 		return
 	}
 	p.view, p.record = v, v.Record
@@ -317,7 +317,7 @@ func (p *pacing) paceOf(r shardquery.Range, c cursor.Cursor) *throttle.Pace {
 func (p *pacing) rate() (sum float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for pacer := range p.pacers {
+	for _, pacer := range p.claims {
 		status := pacer.Status()
 		if status.Unlimited {
 			return math.Inf(1)
