@@ -3,11 +3,13 @@ package sweep
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"time"
 
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/plan"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
@@ -107,6 +109,36 @@ func (c *collector) tellHold(why throttle.Reason) {
 	default:
 		c.log.Debug("deletes suspended", "why", string(why))
 	}
+}
+
+const (
+	// manyReads is how many reads an hour are worth a word: ten cents in us-central1,
+	// 70 dollars a month.
+	manyReads = 333_333
+	// readPrice is what a read costs there, in dollars: 0.03 for 100,000 in the Standard
+	// edition (billing catalogue, September 2026).
+	readPrice = 0.03 / 100_000
+)
+
+// tellCost says what looking alone costs, if that is much: each tick asks one query for
+// each range that writers may still write to.
+func (c *collector) tellCost(p *plan.Plan, every time.Duration) {
+	if _, local := c.cfg.Store.(store.Exclusive); local || every <= 0 {
+		return
+	}
+	queries := 0
+	for r := range p.All() {
+		if !p.Stage(r.Generation).IsSealed() {
+			queries++
+		}
+	}
+	hourly := float64(queries) * float64(time.Hour) / float64(max(every, time.Second))
+	if hourly < manyReads {
+		return
+	}
+	c.log.Warn("looking for what is due costs much: fewer shards or namespaces, or a slower schedule, cost less",
+		"ranges", queries, "every_seconds", every.Round(time.Second).Seconds(), "reads_per_hour", int64(hourly),
+		"dollars_per_hour_in_us_central1", math.Round(hourly*readPrice*100)/100)
 }
 
 // code names an error of the store in metrics.

@@ -104,6 +104,7 @@ type onSchedule struct {
 	expired  int64     // found due before the sweep that is counted
 	told     time.Time
 	toldOf   int64 // deleted, when it was told last
+	costTold bool
 	stopping bool
 }
 
@@ -191,6 +192,10 @@ func (o *onSchedule) watchSchedule(s *scheduler, b *book, now time.Time) {
 // begin makes the ranges at rest ready. A sweep that is still counted goes on being
 // counted: the next one begins with a later tick.
 func (o *onSchedule) begin(s *scheduler, b *book, now time.Time) {
+	if !o.costTold {
+		o.costTold = true
+		b.c.tellCost(b.plan, o.due.Sub(now.Round(0)))
+	}
 	b.readyAll(s, now)
 	if !b.count.open {
 		b.openCount(now)

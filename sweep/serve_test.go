@@ -505,3 +505,28 @@ func TestManyPagesOfRecordsTakeTheirTime(t *testing.T) {
 		}
 	})
 }
+
+// A daemon that asks for much says what that costs; one that asks for little does not.
+func TestDaemonTellsWhatLookingCosts(t *testing.T) {
+	for namespaces, want := range map[int]bool{1: false, 300: true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.target.Namespaces = nil
+			for i := range namespaces {
+				w.target.Namespaces = append(w.target.Namespaces, fmt.Sprintf("tenant-%d", i))
+			}
+			var said syncBuffer
+			cfg := w.config()
+			cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
+			s := w.serve(cfg)
+			time.Sleep(3 * time.Second)
+			s.stop()
+			if got := strings.Count(said.String(), "reads_per_hour=8640000"); got != map[bool]int{true: 1}[want] {
+				t.Errorf("%d namespaces: it is said %d times:\n%s", namespaces, got, said.String())
+			}
+			if strings.Contains(said.String(), "dollars_per_hour_in_us_central1=2.59") != want {
+				t.Errorf("%d namespaces:\n%s", namespaces, said.String())
+			}
+		})
+	}
+}
