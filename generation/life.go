@@ -112,6 +112,8 @@ func later(a, b time.Time) time.Time {
 // a copy of that record is good, so they count as closed from now on. If that leaves no
 // generation open that has the highest number, the next one is opened at once, without a
 // ramp, with a number above all of them and above floor: everybody has to move anyway.
+// What was open so far stays so until the next change: the record may commit long after
+// now, and writers go by the one before it until then.
 // The nursery among them, number 0, gets as many shards as it has there.
 func (r Record) Adopt(used []Generation, floor int, p Policy, now time.Time) (Record, error) {
 	now = now.UTC().Truncate(time.Microsecond)
@@ -139,11 +141,6 @@ func (r Record) Adopt(used []Generation, floor int, p Policy, now time.Time) (Re
 	r.Generations = list
 	if n := len(list); n > 0 && list[n-1].Closed.IsZero() {
 		return r, nil
-	}
-	for i, g := range list {
-		if g.Closed.IsZero() {
-			list[i].Closed = later(now, g.Opened)
-		}
 	}
 	number, opened := floor, now
 	if n := len(list); n > 0 {
