@@ -92,7 +92,10 @@ func TestOldRecordPutBackUnderADaemon(t *testing.T) {
 		w.put(0, 4, "due", time.Now().Add(-time.Second))
 		w.forget()
 		time.Sleep(20 * time.Second)
-		if n := w.calls["Load"]; n > 45 {
+		w.mu.Lock()
+		n := w.calls["Load"]
+		w.mu.Unlock()
+		if n > 45 {
 			t.Errorf("%d reads of records in 20 s", n)
 		}
 		if st := d.state(); st.Held != throttle.ReasonRecord || len(w.left()) != 1 {
@@ -232,7 +235,10 @@ func TestRetiredRangesStayAlone(t *testing.T) {
 			}
 			w.forget()
 			time.Sleep(time.Hour)
-			for _, s := range w.saves {
+			w.mu.Lock()
+			saves := slices.Clone(w.saves)
+			w.mu.Unlock()
+			for _, s := range saves {
 				number := int(s.fields["generation"].(int64))
 				if retired[number] && s.fields["owner"] != "" {
 					t.Errorf("hour %d: %s was claimed, of a retired generation", hour, s.key)

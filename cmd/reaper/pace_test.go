@@ -66,8 +66,15 @@ func TestPaceWhileASweepRuns(t *testing.T) {
 		t.Errorf("--reset: %s", r.out)
 	}
 	b.must(nil, "pace", "--max", "unlimited")
-	if res := b.sweep("--apply"); !res.Complete {
-		t.Errorf("resumed: %+v", res)
+	// On a busy machine three seconds may pass without a renewal: then the next sweep goes on.
+	for tries := 1; ; tries++ {
+		res := b.sweep("--apply")
+		if res.Complete {
+			break
+		}
+		if tries == 20 {
+			t.Fatalf("resumed: %+v", res)
+		}
 	}
 	b.wantLive(live)
 }
