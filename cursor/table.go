@@ -65,8 +65,10 @@ func (t Table) Sent(id ID) time.Time {
 	if late, ok := t.late[id]; ok {
 		return late.Sent
 	}
-	c, _ := t.At(id)
-	return c.Sent
+	if p := t.all[id]; p != nil {
+		return p.shared.sent
+	}
+	return time.Time{}
 }
 
 // Get returns the cursor of a range in the given scope, or a new one. See

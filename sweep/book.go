@@ -168,10 +168,14 @@ func (m *memory) forgetOwn(old, v *plan.View) {
 func (m *memory) forgetIfRead(v *plan.View, id cursor.ID) {
 	at, own := m.ownAt[id]
 	if own && v.ToldAt(id).After(at) { // be it that the record is gone
-		delete(m.ownAt, id)
-		delete(m.Own, id)
+		m.dropOwn(id)
 		m.changed = append(m.changed, id)
 	}
+}
+
+func (m *memory) dropOwn(id cursor.ID) {
+	delete(m.Own, id)
+	delete(m.ownAt, id)
 }
 
 // rouseReleased makes the ranges ready that waited for another process and, as the
@@ -257,8 +261,7 @@ func (b *book) followRanges(last *plan.Plan) {
 	}
 	for id := range b.memory.Own {
 		if !b.c.lives(id.Generation) { // another process forgets the records
-			delete(b.memory.Own, id)
-			delete(b.memory.ownAt, id)
+			b.memory.dropOwn(id)
 		}
 	}
 	for r := range b.plan.All() {

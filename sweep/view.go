@@ -3,7 +3,6 @@ package sweep
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -116,17 +115,15 @@ func (v *viewer) publish(change func(next *plan.View)) {
 	v.view.Store(&next)
 }
 
-// replace puts what was read into a new view: the target record and the cursors
-// each only if they are newer than what is there. The answer to an older read must
-// not undo what a chore has written meanwhile.
-func (v *viewer) replace(read *plan.View) {
-	v.publish(func(next *plan.View) {
-		takeRecord(next, read)
-		if read.CursorsSent.After(next.CursorsSent) {
-			next.Cursors = read.Cursors.Newer(next.Cursors, read.CursorsSent)
-			next.CursorsSent = read.CursorsSent
-		}
-	})
+// takeRecords puts what was read into a view: the target record and the cursors each
+// only if they are newer than what is there. The answer to an older read must not undo
+// what a chore has written meanwhile.
+func takeRecords(next, read *plan.View) {
+	takeRecord(next, read)
+	if read.CursorsSent.After(next.CursorsSent) {
+		next.Cursors = read.Cursors.Newer(next.Cursors, read.CursorsSent)
+		next.CursorsSent = read.CursorsSent
+	}
 }
 
 // takeRecord puts the target record that was read into a view, if it is newer.
@@ -221,8 +218,10 @@ func (v *viewer) refresh(ctx context.Context) (wait time.Duration) {
 	if err != nil {
 		return readAgain
 	}
-	v.replace(&next)
-	v.publish(func(now *plan.View) { now.Namespaces = next.Namespaces })
+	v.publish(func(now *plan.View) {
+		takeRecords(now, &next)
+		now.Namespaces = next.Namespaces
+	})
 	v.notify()
 	return 0
 }
@@ -237,9 +236,7 @@ func (v *viewer) checkAge(read *plan.View) error {
 		!read.RecordSent.After(v.state.recordSaved) {
 		return nil
 	}
-	return fmt.Errorf("the target record %s %q has revision %s, but had %s: an old copy was put back. "+
-		"Restore the newer one, or remove this one: then the reaper begins anew, with the generations "+
-		"that it finds in the index", store.TargetRecord, v.target.Name, read.Record.Revision, now.Record.Revision)
+	return plan.OldCopy(read.Record, v.target.Name, "but had "+now.Record.Revision)
 }
 
 // beginAnew writes a target record in the place of one that is no more.
@@ -290,7 +287,7 @@ func (v *viewer) loadAll(ctx context.Context) error {
 		v.mu.Unlock()
 		return err
 	}
-	v.replace(&next)
+	v.publish(func(now *plan.View) { takeRecords(now, &next) })
 	return nil
 }
 

@@ -79,9 +79,6 @@ func (w *watch) refresh(ctx context.Context) (wait time.Duration) {
 // failing returns why the heartbeats cannot be read; nil if the last read succeeded. Long
 // reports whether they could not be read for a lease.
 func (w *watch) failing() (long bool, err error) {
-	if w == nil {
-		return false, nil
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t := w.trouble

@@ -59,13 +59,18 @@ func CheckLineage(rec generation.Record, missing bool, target string, cursors cu
 	}
 	for _, c := range cursors.All() {
 		if c.TargetRevision > store.RevisionCount(rec.Revision) {
-			return fmt.Errorf("the target record %s %q has revision %s, but cursor record %q was written with revision %d: "+
-				"an old copy was put back. Restore the newer one, or remove this one: then the reaper begins anew, "+
-				"with the generations that it finds in the index",
-				store.TargetRecord, target, rec.Revision, c.Key(), c.TargetRevision)
+			return OldCopy(rec, target, fmt.Sprintf("but cursor record %q was written with revision %d", c.Key(), c.TargetRevision))
 		}
 	}
 	return nil
+}
+
+// OldCopy returns the error for a target record that somebody has put back, and what
+// shows that it is old.
+func OldCopy(rec generation.Record, target, shows string) error {
+	return fmt.Errorf("the target record %s %q has revision %s, %s: an old copy was put back. "+
+		"Restore the newer one, or remove this one: then the reaper begins anew, "+
+		"with the generations that it finds in the index", store.TargetRecord, target, rec.Revision, shows)
 }
 
 func compareIDs(a, b cursor.ID) int {
