@@ -62,21 +62,36 @@ func (s *service) state() sweep.State { return s.States()[0] }
 // sweeps returns how many sweeps ended so, by the metrics.
 func (s *service) sweeps(result string) int {
 	s.t.Helper()
+	return int(s.counter("reaper_sweeps_total", "result", result))
+}
+
+// counter returns what the counters of a name and of these labels, in pairs, add up to.
+func (s *service) counter(name string, labels ...string) (sum float64) {
+	s.t.Helper()
 	families, err := s.registry.Gather()
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	found := false
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
+			has := map[string]string{}
 			for _, l := range m.GetLabel() {
-				if f.GetName() == "reaper_sweeps_total" && l.GetName() == "result" && l.GetValue() == result {
-					return int(m.GetCounter().GetValue())
-				}
+				has[l.GetName()] = l.GetValue()
+			}
+			fits := f.GetName() == name
+			for i := 0; i < len(labels); i += 2 {
+				fits = fits && has[labels[i]] == labels[i+1]
+			}
+			if fits {
+				sum, found = sum+m.GetCounter().GetValue(), true
 			}
 		}
 	}
-	s.t.Fatalf("no %s sweeps are counted", result)
-	return 0
+	if !found {
+		s.t.Fatalf("nothing is counted of %s %v", name, labels)
+	}
+	return sum
 }
 
 // targetRecord reads the target record.
