@@ -59,7 +59,8 @@ func CheckLineage(rec generation.Record, missing bool, target string, cursors cu
 	}
 	for _, c := range cursors.All() {
 		if c.TargetRevision > store.RevisionCount(rec.Revision) {
-			return OldCopy(rec, target, fmt.Sprintf("but cursor record %q was written with revision %d", c.Key(), c.TargetRevision))
+			return OldCopy(rec, target,
+				fmt.Sprintf("but cursor record %q was written with revision %d", c.Key(), c.TargetRevision))
 		}
 	}
 	return nil
