@@ -3,9 +3,13 @@ package sweep
 import (
 	"context"
 	"errors"
+	"time"
 
+	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // A recordStore is the store as the reaper's own records are read and written: the metrics
@@ -35,4 +39,143 @@ func (s recordStore) Save(ctx context.Context, r store.Record, prev string) erro
 	err := s.Store.Save(ctx, r, prev)
 	s.failed(err)
 	return err
+}
+
+// ensureRecord reads the target record, creates it if the target has none, and
+// saves it if configuration or time want it otherwise. The cursors of next were
+// read before, so a record that is older than one of them is a copy that somebody
+// put back. SkipLifecycle leaves the life of the generations alone.
+func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycle bool) error {
+	for began := v.clock.now(); ; {
+		rec, sent, missing, err := v.readRecord(ctx)
+		if err != nil {
+			return err
+		}
+		if err := plan.CheckLineage(rec, missing, v.target.Name, next.Cursors); err != nil {
+			return err
+		}
+		want, steps, err := v.desired(ctx, next, rec, missing, skipLifecycle)
+		if err != nil {
+			return err
+		}
+		next.Record, next.RecordSent = rec, sent
+		if !missing && rec.EqualContent(want) {
+			return nil
+		}
+		if !v.apply {
+			next.Record = want // as it would be
+			v.tell(ctx, rec, want, nil)
+			return nil
+		}
+		if err := v.clock.check(); err != nil { // marks by a clock that is behind would count too early
+			return err
+		}
+		sent = v.clock.now()
+		saved, err := v.save(ctx, want)
+		if errors.Is(err, store.ErrConflict) {
+			continue // another worker was first: see what it wrote
+		}
+		if store.Transient(err) && v.clock.now().Sub(began) < recordPatience && throttle.Sleep(ctx, time.Second) == nil {
+			continue // with the time as it is then: see what came of it
+		}
+		if err == nil {
+			next.Record, next.RecordSent = saved, sent
+			v.tell(ctx, rec, saved, steps)
+		}
+		return err
+	}
+}
+
+// save writes the target record once. A new one that took effect long after it was sent
+// might come into the place of a later one that was removed meanwhile: the store need not
+// try for longer.
+func (v *viewer) save(ctx context.Context, rec generation.Record) (generation.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	return generation.Save(ctx, v.store, rec)
+}
+
+// readRecord reads the target record, if there is one, and the store's time.
+func (v *viewer) readRecord(ctx context.Context) (rec generation.Record, sent time.Time, missing bool, err error) {
+	var at time.Time
+	err = patiently(ctx, func(ctx context.Context) (err error) {
+		sent = v.clock.now()
+		rec, at, err = generation.Load(ctx, v.store, v.target.Name)
+		return err
+	})
+	if missing = errors.Is(err, generation.ErrMissing); err != nil && !missing {
+		return rec, sent, false, err
+	}
+	if !at.IsZero() {
+		err = v.clock.observe(at, sent)
+	} else {
+		err = nil
+	}
+	return rec, sent, missing, err
+}
+
+// desired returns the target record as it should be, and what is new in it.
+func (v *viewer) desired(
+	ctx context.Context, next *plan.View, rec generation.Record, missing, skipLifecycle bool,
+) (want generation.Record, steps []generation.Step, err error) {
+	switch {
+	case missing:
+		want, err = v.begin(ctx, next)
+		return want, nil, err
+	case skipLifecycle:
+		return plan.Configured(v.rules, rec, v.clock.Now()), nil, nil
+	}
+	want, steps = plan.Desired(v.rules, rec, nil, v.clock.Now())
+	return want, steps, nil
+}
+
+// saveRecord writes the target record by compare-and-set and goes by it from then
+// on. If somebody else was first it fails with store.ErrConflict, and the record
+// is read again soon.
+func (v *viewer) saveRecord(ctx context.Context, rec generation.Record) error {
+	if err := v.clock.check(); err != nil {
+		return err
+	}
+	sent := v.clock.now()
+	saved, err := v.save(ctx, rec)
+	if err != nil {
+		return err
+	}
+	v.publish(func(next *plan.View) {
+		v.state.recordSaved = v.clock.now()
+		takeRecord(next, &plan.View{Record: saved, RecordSent: sent})
+	})
+	return nil
+}
+
+// tell says what became of the target record.
+func (v *viewer) tell(ctx context.Context, was, is generation.Record, steps []generation.Step) {
+	if was.Target == "" {
+		v.tellBegin(ctx, is)
+	}
+	if !v.apply {
+		return
+	}
+	for _, s := range steps {
+		v.log.InfoContext(ctx, "generation is "+string(s.State), "generation", s.Generation)
+	}
+	if n := len(is.Generations); n > 0 && was.Target != "" && (was.Staleness != is.Staleness || was.Slack != is.Slack) {
+		v.log.InfoContext(ctx, "the bounds for writers changed; for generations that are open already the larger ones count",
+			"staleness", is.Staleness, "slack", is.Slack, "before_staleness", was.Staleness, "before_slack", was.Slack)
+	}
+	if n := len(is.Generations); n > 0 && v.target.Generations {
+		v.compare(is.Generations[n-1])
+	}
+}
+
+// compare warns if the newest generation is not as the configuration would have it.
+func (v *viewer) compare(newest generation.Generation) {
+	if newest.Shards != v.target.Shards {
+		v.log.Warn("the configured shards are for the next generation", "shards", v.target.Shards,
+			"generation", newest.Number, "generation_shards", newest.Shards)
+	}
+	if newest.Ramp != v.target.Policy.Ramp && newest.Number != generation.First {
+		v.log.Warn("the configured ramp is for the next generation", "ramp", v.target.Policy.Ramp,
+			"generation", newest.Number, "generation_ramp", newest.Ramp)
+	}
 }
