@@ -154,14 +154,18 @@ func (c *collector) probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	next, err := was.Adopt(used, floor, c.rules.Policy, c.clock.Now())
+	var next generation.Record
+	err = v.changeRecord(ctx, func(is generation.Record) (_ generation.Record, changed bool, err error) {
+		if !is.Probe.Equal(was.Probe) || !is.Created.Equal(was.Created) {
+			return is, false, nil // another process was faster, or wrote a new record, which wants a probe of its own
+		}
+		next, err = is.Adopt(used, floor, c.rules.Policy, c.clock.Now())
+		return next, true, err
+	})
 	if err != nil {
 		return err
 	}
-	if err := v.saveRecord(ctx, next); err != nil {
-		return err
-	}
-	if len(used) > 0 {
+	if len(used) > 0 && len(next.Generations) > 0 {
 		c.log.WarnContext(ctx, "generations are in use that the target record did not list: they are listed now",
 			"generations", numbersOf(used), "newest", next.Generations[len(next.Generations)-1].Number)
 	}

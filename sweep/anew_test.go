@@ -138,6 +138,24 @@ func TestGenerationsThatShowLater(t *testing.T) {
 	})
 }
 
+// What the second probe has found is listed though others have written the target record
+// meanwhile: the chores of one sweep do, and all sweeps have the same chores.
+func TestProbeBesideOthers(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Policy = hourly
+		w.put(7, 4, "seen", time.Now().Add(time.Hour))
+		w.sweep()
+		w.put(5, 4, "late", time.Now().Add(30*time.Second))
+		time.Sleep(12 * time.Minute)
+		left := w.overtake("probe", 2)
+		res := w.sweep()
+		if r := w.record(); !slices.Equal(numbers(r), []int{5, 7, 8}) || res.Error != "" || *left > 0 || r.NurseryShards < 6 {
+			t.Errorf("generations %v, %d writes of others left, %d shards of the nursery, %+v",
+				numbers(r), *left, r.NurseryShards, res)
+		}
+	})
+}
+
 // Positions and marks of the former record's cursors are discarded, tokens and leases
 // are not; and what these cursors are of is live, even if nothing is there.
 func TestCursorsOfALostRecord(t *testing.T) {

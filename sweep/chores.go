@@ -177,33 +177,38 @@ func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
 		return err
 	}
 	outside, counted := c.countOutside(ctx, p)
-	next := c.viewer.View().Record
-	was := next
+	nursery := 0
 	for r := range p.All() {
 		if r.Generation == expirykey.Nursery && c.target.Type != store.Instant {
-			next.NurseryShards = max(next.NurseryShards, r.Shard+1)
+			nursery = max(nursery, r.Shard+1)
 		}
 	}
-	next.EmptyIndex, next.Checked = emptyIndex, now.Truncate(time.Microsecond)
-	if counted {
-		next.Outside = outside
+	noted := func(r generation.Record) generation.Record {
+		r.NurseryShards = max(r.NurseryShards, nursery)
+		if r.EmptyIndex, r.Checked = emptyIndex, now.Truncate(time.Microsecond); counted {
+			r.Outside = outside
+		}
+		return r
 	}
+	next := noted(c.viewer.View().Record)
 	c.warn(ctx, next)
 	c.tally.lookedAround(next.Outside, next.EmptyIndex)
 	if !c.cfg.Apply {
 		return nil
 	}
-	due := !now.Before(was.Checked.Add(plan.Jitter(c.rules.Rewind, c.rules.Target)))
-	if !due && next.EmptyIndex == was.EmptyIndex && next.Outside == was.Outside {
-		return nil
-	}
-	return c.saveFindings(ctx, next)
+	return c.saveFindings(ctx, now, noted)
 }
 
 // saveFindings saves what was found around the ranges. A store that does not take
 // it now takes it after the next look: that is no failure of the sweep.
-func (c *collector) saveFindings(ctx context.Context, rec generation.Record) error {
-	err := c.viewer.saveRecord(ctx, rec)
+func (c *collector) saveFindings(
+	ctx context.Context, now time.Time, noted func(generation.Record) generation.Record,
+) error {
+	err := c.viewer.changeRecord(ctx, func(was generation.Record) (generation.Record, bool, error) {
+		next := noted(was)
+		due := !now.Before(was.Checked.Add(plan.Jitter(c.rules.Rewind, c.rules.Target)))
+		return next, due || next.EmptyIndex != was.EmptyIndex || next.Outside != was.Outside, nil
+	})
 	if store.Transient(err) && ctx.Err() == nil {
 		c.log.WarnContext(ctx, "cannot save what was found around the ranges; the next look tries again", "error", err)
 		return nil

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -91,6 +92,47 @@ func TestLookThatTakesTooLong(t *testing.T) {
 		}
 		w.wantLive()
 	})
+}
+
+// What a look around has found is saved though somebody else has written the target record
+// meanwhile, and what they wrote stays: the next look may be a minute away, or a day.
+func TestLookSavedBesideOthers(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.begin()
+		w.fill(100, 4*time.Hour)
+		w.sweep()
+		time.Sleep(25 * time.Hour)
+		before, began := w.targetRecord(), time.Now()
+		left := w.overtake("checked", 2)
+		res := w.sweep()
+		after := w.targetRecord()
+		if !res.Complete || *left > 0 || after.Checked.Before(began) || after.NurseryShards != before.NurseryShards+6 {
+			t.Errorf("checked %v after the sweep began, %d nursery shards more, %d writes of others left: %+v",
+				after.Checked.Sub(began), after.NurseryShards-before.NurseryShards, *left, res)
+		}
+	})
+}
+
+// overtake lets others write the target record, so many times, just before this process
+// changes a field of it. They add three shards to the nursery each time. It returns how
+// often they still will.
+func (w *world) overtake(field string, times int) (left *int) {
+	got, err := w.s.Load(w.t.Context(), store.RecordQuery{Sort: store.TargetRecord, Target: "sessions", Keys: []string{"sessions"}})
+	if err != nil || len(got.List) != 1 {
+		w.t.Fatal(got, err)
+	}
+	before := got.List[0].Fields[field]
+	w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+		if c.Method != "Save" || c.Record.Sort != store.TargetRecord || times == 0 || c.Record.Fields[field] == before {
+			return nil
+		}
+		times--
+		theirs := w.targetRecord()
+		theirs.NurseryShards += 3
+		_, err := generation.Save(context.WithoutCancel(ctx), w.s, theirs)
+		return err
+	}
+	return &times
 }
 
 func TestOutsideAndEmptyIndex(t *testing.T) {

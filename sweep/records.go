@@ -3,6 +3,7 @@ package sweep
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/reaper-ttl/reaper/generation"
@@ -146,6 +147,30 @@ func (v *viewer) saveRecord(ctx context.Context, rec generation.Record) error {
 		takeRecord(next, &plan.View{Record: saved, RecordSent: sent})
 	})
 	return nil
+}
+
+// recordTries is how often a chore that took long tries to write what it found.
+const recordTries = 4
+
+// changeRecord writes what change makes of the target record, if it changes anything. It
+// asks again with the record of whoever was faster: the other chores of this process write
+// it, too, and one that has read for long would always come too late.
+func (v *viewer) changeRecord(
+	ctx context.Context, change func(generation.Record) (next generation.Record, changed bool, err error),
+) (err error) {
+	for range recordTries {
+		next, changed, err := change(v.View().Record)
+		if err != nil || !changed {
+			return err
+		}
+		if err = v.saveRecord(ctx, next); !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+		if err := v.reloadRecord(ctx); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("others have changed the target record %d times meanwhile: %w", recordTries, store.ErrConflict)
 }
 
 // tell says what became of the target record.

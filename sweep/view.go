@@ -348,12 +348,20 @@ func (v *viewer) readGeneration(ctx context.Context, number int) error {
 	if err != nil {
 		return err
 	}
+	if err := v.reloadRecord(ctx); err != nil {
+		return err
+	}
+	return v.take(ctx, ch)
+}
+
+// reloadRecord reads the target record, now.
+func (v *viewer) reloadRecord(ctx context.Context) error {
 	next := *v.View()
 	if err := patiently(ctx, func(ctx context.Context) error { return v.loadRecord(ctx, &next) }); err != nil {
 		return err
 	}
 	v.publish(func(now *plan.View) { takeRecord(now, &next) })
-	return v.take(ctx, ch)
+	return nil
 }
 
 // take puts cursors into the view that were read apart from the others.
