@@ -176,17 +176,24 @@ func (r *rush) rival(d dice) {
 	time.Sleep(w.plan.target.Lease/6 + time.Second) // so often the daemon looks who holds what
 }
 
-// namedWithin is how soon an entity that the store refuses counts as refused: three tries,
-// in a lane where others are slow.
-const namedWithin = time.Minute
+// namedWithin is how soon an entity that the store refuses counts as refused: three tries.
+// The second and the third wait for the slow lane, in which reads from the start may drag.
+func (r *rush) namedWithin() time.Duration {
+	within := time.Minute
+	for i := range r.w.plan.targets {
+		within += 2 * time.Duration(len(r.spots(r.w.plan.name(i)))) * min(r.drag, queryTakes)
+	}
+	return within
+}
 
 // checkRefused holds that what the store refuses is named, and does not stay a secret of
 // its range.
 func (r *rush) checkRefused() {
+	within := r.namedWithin()
 	r.w.mu.Lock()
 	defer r.w.mu.Unlock()
 	for key, at := range r.denied {
-		if time.Since(at) > namedWithin && !r.named[key] {
+		if time.Since(at) > within && !r.named[key] {
 			r.w.violate("L5", "the store has refused %s for %v, and the daemon does not say so", key, time.Since(at))
 		}
 		r.w.count("refused for good")
