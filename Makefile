@@ -30,7 +30,7 @@ lint:
 	go run $(LINT) run ./...
 
 bench: ## everything side by side; BENCHFLAGS="-rounds 3" changes sizes, BENCH=BenchmarkTable/memory has a part alone
-	go test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 120m ./bench -args -o "$(BENCHREPORT)" $(BENCHFLAGS)
+	go -C bench test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 120m . -args -o "$(BENCHREPORT)" $(BENCHFLAGS)
 
 chaos: ## real processes on Google's emulators while everything breaks: FOR=30m, MODE=datastore or native, CHAOSFLAGS="-seed 7 -build -race -logs DIR"
 	EMULATOR_REQUIRED=1 go test -count 1 -v -timeout 0 -run TestChaos ./internal/chaos -args -for $(FOR) -mode '$(MODE)' $(CHAOSFLAGS)

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/reaper-ttl/reaper/bench"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/baseline"
 	"github.com/reaper-ttl/reaper/internal/emulator"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
@@ -146,6 +146,11 @@ type filling struct {
 func (f filling) into(tb testing.TB, w store.Writer) {
 	tb.Helper()
 	now, t := time.Now(), target().Target
+	if s, ok := w.(store.Store); ok && f.Generation > 0 { // as writers meet it: else generation 1 would seem to be an old one
+		if _, _, err := sweep.EnsureRecord(tb.Context(), config(s, 1), target()); err != nil {
+			tb.Fatal(err)
+		}
+	}
 	if f.numbers {
 		t.ShardProperty = "expires" // which makes it an indexed property
 	}
@@ -201,7 +206,7 @@ func bareLoop(ctx context.Context, s store.Store, generation int) (sum int, err 
 	var mu sync.Mutex
 	for shard := range shards {
 		group.Go(func() error {
-			n, err := bench.Bare(ctx, s, target().Target, shardquery.Range{Generation: generation, Shard: shard}, time.Now(), 500)
+			n, err := baseline.Bare(ctx, s, target().Target, shardquery.Range{Generation: generation, Shard: shard}, time.Now(), 500)
 			mu.Lock()
 			defer mu.Unlock()
 			sum += n

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/reaper-ttl/reaper/bench"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/baseline"
 	"github.com/reaper-ttl/reaper/internal/emulator"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
@@ -208,7 +208,7 @@ func nativeRates(tb testing.TB, r *report) {
 		}},
 		{what: "bare loop, same scan, conditions and concurrency", ready: func(p fsProject) ready {
 			return func(ctx context.Context) (int, error) {
-				return bench.Bare(ctx, p.DB, nativeTarget().Target, shardquery.Range{Instants: true}, time.Now(), 500)
+				return baseline.Bare(ctx, p.DB, nativeTarget().Target, shardquery.Range{Instants: true}, time.Now(), 500)
 			}
 		}},
 		{what: "naive loop, `orderBy(expires).limit(500)` and batch delete, again and again", ready: func(p fsProject) ready { return p.naive }},

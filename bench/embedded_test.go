@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"gonum.org/v1/plot/plotter"
 
-	"github.com/reaper-ttl/reaper/bench"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/baseline"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/embedded"
@@ -138,7 +138,7 @@ func embeddedRates(tb testing.TB, r *report) {
 			{what: fmt.Sprintf("plain-timestamp collector, its first %d pages at most", r.plainPages), some: true,
 				ready: func(db *embedded.DB) func(context.Context) (int, error) {
 					return durably(db, func(ctx context.Context) (int, error) {
-						return bench.Plain(ctx, db, target().Target, time.Now, r.plainPages, new(bench.Pages))
+						return baseline.Plain(ctx, db, target().Target, time.Now, r.plainPages, new(baseline.Pages))
 					})
 				}},
 		}
@@ -171,7 +171,7 @@ func idle(tb testing.TB, r *report) {
 
 // A counted store counts calls.
 type counted struct {
-	bench.Local
+	baseline.Local
 	mu    sync.Mutex
 	calls map[string]int
 }
@@ -212,16 +212,16 @@ func latencies(tb testing.TB, r *report) {
 	templates := [2]template{newTemplate(tb, true, generational(r.entities)), newTemplate(tb, true, timestamps(r.entities))}
 	var growth [2][]float64
 	var last [2]int64
-	var curves [2][]bench.Point
+	var curves [2][]baseline.Point
 	for range min(3, r.rounds) {
 		for i, t := range templates {
-			var pages bench.Pages
+			var pages baseline.Pages
 			var err error
 			db, done := t.open(tb, true)
 			if i == sweeping {
-				_, err = sweeps(tb.Context(), config(bench.Watched{Local: db, Now: time.Now, Pages: &pages}, 1))
+				_, err = sweeps(tb.Context(), config(baseline.Watched{Local: db, Now: time.Now, Pages: &pages}, 1))
 			} else {
-				_, err = bench.Plain(tb.Context(), db, target().Target, time.Now, r.plainPages, &pages)
+				_, err = baseline.Plain(tb.Context(), db, target().Target, time.Now, r.plainPages, &pages)
 			}
 			if err != nil {
 				tb.Fatal(err)

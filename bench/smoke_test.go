@@ -2,7 +2,6 @@ package bench_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -78,16 +77,5 @@ func check(t *testing.T, r *report, sections, charts int) {
 	}
 	if t.Failed() || testing.Verbose() {
 		t.Log(text)
-	}
-}
-
-// TestPlotsStayOut holds that the command does not carry the plots' library.
-func TestPlotsStayOut(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "github.com/reaper-ttl/reaper/cmd/reaper").Output()
-	if err != nil {
-		t.Skipf("go list: %v", err) // as where a binary of the tests is run alone
-	}
-	if strings.Contains(string(out), "gonum.org/") {
-		t.Error("cmd/reaper depends on the library of the plots")
 	}
 }

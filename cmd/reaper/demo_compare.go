@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/reaper-ttl/reaper/bench"
+	"github.com/reaper-ttl/reaper/internal/baseline"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -62,12 +62,12 @@ func (d *demo) collect(ctx context.Context, dir string, n int, plain bool) (c de
 	if err := d.fill(ctx, db, n, writer); err != nil {
 		return c, err
 	}
-	var pages bench.Pages
+	var pages baseline.Pages
 	began := d.app.now()
 	if plain {
-		c.Deleted, err = bench.Plain(ctx, db, d.plainTarget(), d.app.now, n, &pages)
+		c.Deleted, err = baseline.Plain(ctx, db, d.plainTarget(), d.app.now, n, &pages)
 	} else {
-		res := sweep.Run(ctx, d.config(bench.Watched{Local: db, Now: d.app.now, Pages: &pages}, 1, nil))
+		res := sweep.Run(ctx, d.config(baseline.Watched{Local: db, Now: d.app.now, Pages: &pages}, 1, nil))
 		c.Deleted = int(res.Targets[0].Deleted)
 		err = demoFailure(ctx, res)
 	}

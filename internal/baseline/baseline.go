@@ -1,10 +1,11 @@
-// Package bench measures collectors page by page: what a query took, and how
+// Package baseline holds the collectors that a sweep is compared with, and measures
+// collectors page by page: what a query took, and how
 // many deleted points it stepped over. The demo shows the measurements of one
 // run, and this package's benchmark prints them for many.
 //
 // The invariant is that every figure comes from the run at hand. Limits: a
 // sample of a few bytes is kept for each page.
-package bench
+package baseline
 
 import (
 	"context"
