@@ -1,5 +1,5 @@
 # A static binary on nothing: no shell, no libc, no root.
-#   docker build --build-arg VERSION=v0.1.0 -t reaper .
+#   docker build --build-arg VERSION=v0.1.0 --build-arg COMMIT=$(git rev-parse --short=12 HEAD) -t reaper .
 #   docker buildx build --platform linux/amd64,linux/arm64 --build-arg VERSION=v0.1.0 -t reaper .
 #   docker run --rm -v "$PWD/reaper.yaml:/config/reaper.yaml:ro" reaper sweep --config /config/reaper.yaml --store datastore:my-project
 # Go compiles for the other platform here, instead of running under emulation.
@@ -10,8 +10,8 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-ARG VERSION=unknown
-RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /out/reaper ./cmd/reaper
+ARG VERSION=unknown COMMIT=
+RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags "-s -w -X main.version=${VERSION} -X main.commit=${COMMIT}" -o /out/reaper ./cmd/reaper
 # Where an embedded store may be mounted, writable by the user below.
 RUN mkdir -p /out/data
 

@@ -1,7 +1,9 @@
 # Habits for people; .ci/run is what decides.
 
-LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+LINT       := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GORELEASER := github.com/goreleaser/goreleaser/v2@v2.18.2
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 IMAGE   ?= reaper:$(VERSION)
 
 BENCH       ?= BenchmarkTable
@@ -14,7 +16,7 @@ MATCH      ?= .
 MODE       ?=
 CHAOSFLAGS ?=
 
-.PHONY: test race fuzz lint bench prove mutate chaos demo build image ci
+.PHONY: test race fuzz lint bench prove mutate chaos demo build image release-check release ci
 
 test: ## every test; those that need Google's emulator skip where it is missing
 	go test ./...
@@ -45,10 +47,17 @@ demo: ## fill a temporary store, sweep it, show what happened
 	go run ./cmd/reaper demo
 
 build: ## bin/reaper, static, as in the image
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/reaper ./cmd/reaper
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o bin/reaper ./cmd/reaper
 
 image:
-	docker build --build-arg VERSION=$(VERSION) -t $(IMAGE) .
+	docker build --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -t $(IMAGE) .
+
+release-check: ## what a release of this tree would be made of, in dist/
+	go run $(GORELEASER) check
+	go run $(GORELEASER) release --snapshot --clean
+
+release: ## a draft on GitHub, of a tagged commit and an unchanged tree
+	go run $(GORELEASER) release --clean
 
 ci:
 	bash .ci/run

@@ -10,6 +10,7 @@ require (
 	github.com/prometheus/common v0.72.0
 	github.com/prometheus/prometheus v0.310.0
 	github.com/reaper-ttl/reaper v0.0.0-00010101000000-000000000000
+	golang.org/x/mod v0.42.0
 	google.golang.org/api v0.288.0
 	k8s.io/api v0.35.2
 	sigs.k8s.io/kustomize/api v0.21.1

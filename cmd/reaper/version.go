@@ -9,12 +9,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is set by the linker for releases.
-var version string
+// version and commit are set by the linker for releases, and for builds that know nothing
+// of themselves, as those of a source archive.
+var version, commit string
 
 // A versionResult is what version --json prints.
 type versionResult struct {
 	Version   string `json:"version"`
+	Commit    string `json:"commit"` // empty if it is not known
 	GoVersion string `json:"go_version"`
 }
 
@@ -24,11 +26,15 @@ func (a *app) versionCommand() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			v := versionResult{buildVersion(), runtime.Version()}
+			v := versionResult{buildVersion(), buildCommit(), runtime.Version()}
 			if a.json {
 				return a.printJSON(v)
 			}
-			fmt.Fprintf(a.stdout, "reaper %s (%s)\n", v.Version, v.GoVersion)
+			built := v.GoVersion
+			if v.Commit != "" {
+				built = "commit " + v.Commit + ", " + built
+			}
+			fmt.Fprintf(a.stdout, "reaper %s (%s)\n", v.Version, built)
 			return nil
 		},
 	}
@@ -43,4 +49,26 @@ func buildVersion() string {
 		return info.Main.Version
 	}
 	return cmp.Or(version, "(devel)")
+}
+
+// buildCommit returns the linker's commit, or the one that the build knows of, with
+// "-dirty" if files were changed since.
+func buildCommit() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || commit != "" {
+		return commit
+	}
+	revision, dirty := "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "-dirty"
+		}
+	}
+	if revision == "" {
+		return ""
+	}
+	return revision + dirty
 }
