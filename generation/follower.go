@@ -32,7 +32,9 @@ const (
 //	go f.Run(ctx) // until ctx is done
 //	key, err := f.Name("s-1842", time.Now().Add(30*time.Minute))
 type Follower struct {
-	Store  store.Store
+	// Store is what the target record is read from: any driver, or a type of your own
+	// that reads the record with the client that you have. docs/records.md describes it.
+	Store  store.Loader
 	Target string
 	Shards int              // of the nursery while nothing is known; zero means 16
 	Now    func() time.Time // this process's clock, wall and monotonic
