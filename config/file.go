@@ -237,7 +237,7 @@ func (f *file) mapping(n *yaml.Node, path string, known []string, field func(nam
 // high.
 func hint(name string, known []string) string {
 	for _, section := range sections {
-		if slices.Contains(known, section.name) && slices.Contains(section.fields, name) {
+		if slices.Contains(known, section.name) && slices.Contains(fieldsOf(section.name), name) {
 			return "it belongs into " + section.name
 		}
 	}

@@ -2,7 +2,6 @@ package config
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -165,9 +164,9 @@ func FuzzNames(f *testing.F) {
 // FuzzTargetFields puts any text where one field of a target's value stands, which
 // random bytes seldom do: no field's parser is without its bounds.
 func FuzzTargetFields(f *testing.F) {
-	fields := slices.Clone(targetFields)
+	fields := fieldsOf("")
 	for _, s := range sections {
-		for _, field := range s.fields {
+		for _, field := range fieldsOf(s.name) {
 			fields = append(fields, s.name+"."+field)
 		}
 	}

@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,45 +12,6 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/reaper-ttl/reaper/store"
-)
-
-// The fields of a target, and of the sections in it, in the order of the
-// documentation.
-var (
-	targetFields = []string{
-		"name", "kind", "group", "namespaces", "layout", "property", "single_valued", "shard_property",
-		"shard_values", "shards", "retention", "max_age", "rewind", "overlap", "page", "guard", "lease",
-		"max_clock_skew", "schedule", "generations", "pace", "limits",
-	}
-	sections = []struct {
-		name   string
-		fields []string
-	}{
-		{"generations", []string{"every", "ramp", "staleness", "slack", "settle", "keep"}},
-		{"pace", []string{"start", "max", "total", "gate"}},
-		{"limits", []string{"max_deletes", "max_fraction"}},
-	}
-)
-
-// Bounds of settings that the design leaves open. They keep out what can only
-// be a slip of the pen.
-const (
-	minRewind = time.Second
-	// A lease is renewed every third of it, and no record is to be written more
-	// often than once a second.
-	minLease     = 3 * time.Second
-	maxLease     = time.Hour
-	minSkew      = 100 * time.Millisecond
-	maxSkew      = time.Hour
-	minStaleness = time.Second
-	maxStaleness = time.Hour
-	minEvery     = time.Minute
-	minSlack     = time.Second
-	maxSlack     = 7 * 24 * time.Hour
-	maxKeep      = 1000
-	minRate      = 0.01 // entities/s: one in two minutes; less is as good as stopped
-	maxRate      = 1e9
-	maxDuration  = time.Duration(math.MaxInt64)
 )
 
 // A reader reads one target.
@@ -66,7 +26,7 @@ type reader struct {
 
 // read fills in the target and says whether it is a mapping at all.
 func (r *reader) read() bool {
-	if !r.mapping(r.node, r.path, targetFields, r.field) {
+	if !r.mapping(r.node, r.path, fieldsOf(""), r.field) {
 		return false
 	}
 	r.target.complete(r.driver)
@@ -80,7 +40,7 @@ func (r *reader) field(_, path string, v *yaml.Node) {
 	for _, s := range sections {
 		if below == s.name {
 			r.values[below] = v
-			if !r.mapping(v, path, s.fields, func(_, path string, v *yaml.Node) { r.field("", path, v) }) {
+			if !r.mapping(v, path, fieldsOf(s.name), func(_, path string, v *yaml.Node) { r.field("", path, v) }) {
 				r.bad[below] = true
 			}
 			return
@@ -88,97 +48,9 @@ func (r *reader) field(_, path string, v *yaml.Node) {
 	}
 	r.values[below], r.target.written[below] = v, true
 	before := len(r.problems)
-	r.value(below, path, v)
+	fieldAt(below).read(r, v, path)
 	if len(r.problems) > before {
 		r.bad[below] = true
-	}
-}
-
-// value reads the value of the field that stands at the given path below the
-// target: texts, words, lists and limits here, lengths of time and numbers by
-// functions of their own.
-func (r *reader) value(below, path string, v *yaml.Node) {
-	t := &r.target
-	switch below {
-	case "name":
-		r.text(v, path, &t.Name, checkTargetName)
-	case "kind":
-		r.text(v, path, &t.Kind, nil) // its rules depend on group
-	case "group":
-		r.boolean(v, path, &t.Group)
-	case "namespaces":
-		r.namespaces(v, path)
-	case "layout":
-		choice(r, v, path, &t.Layout, LayoutGeneration, LayoutSharded, LayoutShardedTimestamp, LayoutTimestamp)
-	case "property":
-		r.text(v, path, &t.Property, checkProperty)
-	case "single_valued":
-		r.boolean(v, path, &t.SingleValued)
-	case "shard_property":
-		r.text(v, path, &t.ShardProperty, checkProperty)
-	case "shard_values":
-		r.shardValues(v, path)
-	case "guard":
-		r.guard(v, path)
-	case "schedule":
-		r.schedule(v, path)
-	case "pace.gate":
-		r.optional(v, path, &t.Pace.Gate)
-	case "limits.max_deletes":
-		r.maxDeletes(v, path)
-	case "limits.max_fraction":
-		r.maxFraction(v, path)
-	default:
-		r.lengthValue(below, path, v)
-		r.numberValue(below, path, v)
-	}
-}
-
-// lengthValue reads the value of a field that is a length of time.
-func (r *reader) lengthValue(below, path string, v *yaml.Node) {
-	t := &r.target
-	switch below {
-	case "retention":
-		r.duration(v, path, &t.Retention, 0, maxDuration)
-	case "max_age":
-		r.duration(v, path, &t.MaxAge, time.Millisecond, maxDuration)
-	case "rewind":
-		r.duration(v, path, &t.Rewind, minRewind, maxDuration)
-	case "overlap":
-		r.duration(v, path, &t.Overlap, 0, maxDuration)
-	case "lease":
-		r.duration(v, path, &t.Lease, minLease, maxLease)
-	case "max_clock_skew":
-		r.duration(v, path, &t.MaxClockSkew, minSkew, maxSkew)
-	case "generations.every":
-		r.duration(v, path, &t.Generations.Every, minEvery, maxDuration)
-	case "generations.ramp":
-		r.duration(v, path, &t.Generations.Ramp, 0, maxDuration)
-	case "generations.staleness":
-		r.duration(v, path, &t.Generations.Staleness, minStaleness, maxStaleness)
-	case "generations.slack":
-		r.duration(v, path, &t.Generations.Slack, minSlack, maxSlack)
-	}
-}
-
-// numberValue reads the value of a field that is a whole number or a rate.
-func (r *reader) numberValue(below, path string, v *yaml.Node) {
-	t := &r.target
-	switch below {
-	case "shards":
-		r.integer(v, path, &t.Shards, 1, maxShards)
-	case "page":
-		r.integer(v, path, &t.Page, 1, store.MaxPage)
-	case "generations.settle":
-		r.integer(v, path, &t.Generations.Settle, 0, maxKeep)
-	case "generations.keep":
-		r.integer(v, path, &t.Generations.Keep, 1, maxKeep)
-	case "pace.start":
-		r.rate(v, path, &t.Pace.Start)
-	case "pace.max":
-		r.rate(v, path, &t.Pace.Max)
-	case "pace.total":
-		r.rate(v, path, &t.Pace.Total)
 	}
 }
 

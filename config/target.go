@@ -103,29 +103,9 @@ const (
 // newTarget returns what a target is before its fields are read. What depends
 // on other fields is filled in by complete.
 func newTarget() Target {
-	return Target{
-		Namespaces:   []string{""},
-		Layout:       LayoutGeneration,
-		MaxAge:       1825 * 24 * time.Hour,
-		Rewind:       24 * time.Hour,
-		Overlap:      10 * time.Second,
-		Page:         store.MaxPage,
-		Guard:        store.GuardAuto,
-		Lease:        30 * time.Second,
-		MaxClockSkew: 10 * time.Second,
-		Generations:  defaultGenerations,
-		Limits:       Limits{MaxDeletes: NoLimit[int64](), MaxFraction: NoLimit[float64]()},
-		written:      map[string]bool{},
-	}
-}
-
-var defaultGenerations = Generations{
-	Every:     24 * time.Hour,
-	Ramp:      60 * time.Minute,
-	Staleness: time.Minute,
-	Slack:     10 * time.Minute,
-	Settle:    0,
-	Keep:      32,
+	t := defaults()
+	t.written = map[string]bool{}
+	return t
 }
 
 // complete fills in the defaults that depend on the layout, the store or
@@ -150,9 +130,6 @@ func (t *Target) complete(d Driver) {
 	}
 	if !t.written["pace.start"] {
 		t.Pace.Start = defaultStart(t.Pace.Max, d)
-	}
-	if !t.written["pace.total"] {
-		t.Pace.Total = NoLimit[float64]()
 	}
 }
 

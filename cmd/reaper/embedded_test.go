@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/inspect"
 )
 
@@ -386,6 +387,9 @@ func TestStamp(t *testing.T) {
 
 func TestVersionAndHelp(t *testing.T) {
 	b := newWorkdir(t, oneTarget)
+	if r := b.must(nil, "help", "targets-file"); !strings.Contains(r.out, config.Sample()) {
+		t.Errorf("help targets-file: %+v", r)
+	}
 	if r := b.must(nil, "version"); !strings.HasPrefix(r.out, "reaper ") {
 		t.Errorf("version: %q", r.out)
 	}

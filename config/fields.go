@@ -1,0 +1,283 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// Bounds of settings that the design leaves open. They keep out what can only
+// be a slip of the pen.
+const (
+	minRewind = time.Second
+	// A lease is renewed every third of it, and no record is to be written more
+	// often than once a second.
+	minLease     = 3 * time.Second
+	maxLease     = time.Hour
+	minSkew      = 100 * time.Millisecond
+	maxSkew      = time.Hour
+	minStaleness = time.Second
+	maxStaleness = time.Hour
+	minEvery     = time.Minute
+	minSlack     = time.Second
+	maxSlack     = 7 * 24 * time.Hour
+	maxKeep      = 1000
+	minRate      = 0.01 // entities/s: one in two minutes; less is as good as stopped
+	maxRate      = 1e9
+	maxDuration  = time.Duration(math.MaxInt64)
+)
+
+// A field is one setting of a target. Its row is all that there is to say of it: the
+// targets file is read, defaults are set, and the reference is written by these rows.
+type field struct {
+	path     string // below the target: "lease", or "pace.max" in a section
+	fallback string // the default, as it would be written; empty if the field is required
+	about    string
+	kind
+
+	depends bool   // the default is set once layout and store are known: see complete
+	sample  string // what the sample has, if not the default
+	absent  bool   // the sample has it as a comment: its layout has no use for it
+}
+
+// A kind is how the values of a field are read, and what they may be.
+type kind struct {
+	accepts string
+	read    func(r *reader, v *yaml.Node, path string)
+}
+
+// fields are the settings of a target, in the order of the reference.
+var fields = []field{
+	{path: "name", sample: "sessions", about: "in records, logs and --target; do not change it later",
+		kind: text("[a-z][a-z0-9-]{0,62}, unique", func(t *Target) *string { return &t.Name }, checkTargetName)},
+	{path: "kind", sample: "Session", about: "Datastore kind, Firestore collection path, or embedded table",
+		kind: text("", func(t *Target) *string { return &t.Kind }, nil)}, // its rules depend on group
+	{path: "group", fallback: "false", about: "Firestore: kind is a collection group",
+		kind: boolean(func(t *Target) *bool { return &t.Group })},
+	{path: "namespaces", fallback: `[""]`, about: `Datastore: names, or ["*"] for all; "" is the default one`,
+		kind: kind{read: (*reader).namespaces}},
+	{path: "layout", fallback: string(LayoutGeneration),
+		about: "how entities say when they expire: see docs/layouts.md",
+		kind: oneOf(func(t *Target) *Layout { return &t.Layout },
+			LayoutGeneration, LayoutSharded, LayoutShardedTimestamp, LayoutTimestamp)},
+	{path: "property", fallback: defaultProperty, depends: true,
+		about: "the indexed property; required for the two timestamp layouts",
+		kind:  text("", func(t *Target) *string { return &t.Property }, checkProperty)},
+	{path: "single_valued", fallback: "false",
+		about: "promise that the property is always one plain text: saves three quarters of the bill, see docs/costs.md",
+		kind:  boolean(func(t *Target) *bool { return &t.SingleValued })},
+	{path: "shard_property", fallback: defaultShardProperty, depends: true, absent: true,
+		about: "layout sharded-timestamp",
+		kind:  text("", func(t *Target) *string { return &t.ShardProperty }, checkProperty)},
+	{path: "shard_values", sample: "[0, 1, 2]", absent: true,
+		about: "layout sharded-timestamp, and required there: every value that the shard property has",
+		kind:  kind{"texts or whole numbers, at most " + strconv.Itoa(maxShards), (*reader).shardValues}},
+	{path: "shards", fallback: strconv.Itoa(defaultShards), depends: true,
+		about: "of expiry keys: about one per 500 writes/s; a generation keeps the number it was opened with",
+		kind:  integer(func(t *Target) *int { return &t.Shards }, 1, maxShards)},
+	{path: "retention", fallback: "0s", about: "kept this long past expiry",
+		kind: duration(func(t *Target) *time.Duration { return &t.Retention }, 0, maxDuration)},
+	{path: "max_age", fallback: "1825d",
+		about: "expired longer ago than this is implausible: kept, and counted as suspect",
+		kind: longer("retention",
+			duration(func(t *Target) *time.Duration { return &t.MaxAge }, time.Millisecond, maxDuration))},
+	{path: "rewind", fallback: "24h",
+		about: "how often each range is read from its start for what was written behind the cursor",
+		kind:  duration(func(t *Target) *time.Duration { return &t.Rewind }, minRewind, maxDuration)},
+	{path: "overlap", fallback: "10s", about: "a saved cursor stays this far behind the present",
+		kind: shorter("rewind", duration(func(t *Target) *time.Duration { return &t.Overlap }, 0, maxDuration))},
+	{path: "page", fallback: strconv.Itoa(store.MaxPage), about: "entities per commit",
+		kind: integer(func(t *Target) *int { return &t.Page }, 1, store.MaxPage)},
+	{path: "guard", fallback: string(store.GuardAuto),
+		about: "Datastore: how a delete is made conditional; query needs single_valued: see docs/costs.md",
+		kind:  kind{"auto, lookup or query", (*reader).guard}},
+	{path: "lease", fallback: "30s", about: "how long a killed process blocks its ranges",
+		kind: duration(func(t *Target) *time.Duration { return &t.Lease }, minLease, maxLease)},
+	{path: "max_clock_skew", fallback: "10s", about: "refuse to sweep if this machine's clock is off by more",
+		kind: duration(func(t *Target) *time.Duration { return &t.MaxClockSkew }, minSkew, maxSkew)},
+	{path: "schedule", fallback: `""`, about: "serve: this target's own",
+		kind: kind{"cron in UTC, or @every 10s", (*reader).schedule}},
+
+	{path: "generations.every", fallback: "24h", about: "from one opening to the next",
+		kind: duration(func(t *Target) *time.Duration { return &t.Generations.Every }, minEvery, maxDuration)},
+	{path: "generations.ramp", fallback: "60m", about: "how long writers take to move; 0s means at once",
+		kind: atMost("every", duration(func(t *Target) *time.Duration { return &t.Generations.Ramp }, 0, maxDuration))},
+	{path: "generations.staleness", fallback: "1m",
+		about: "the oldest copy of the target record that a writer acts on",
+		kind: atMost("every",
+			duration(func(t *Target) *time.Duration { return &t.Generations.Staleness }, minStaleness, maxStaleness))},
+	{path: "generations.slack", fallback: "10m", about: "the longest that a write takes to commit",
+		kind: duration(func(t *Target) *time.Duration { return &t.Generations.Slack }, minSlack, maxSlack)},
+	{path: "generations.settle", fallback: "0",
+		about: "so many later ones are sealed before one counts as sealed",
+		kind:  integer(func(t *Target) *int { return &t.Generations.Settle }, 0, maxKeep)},
+	{path: "generations.keep", fallback: "32", about: "beside the newest one; older ones are drained",
+		kind: integer(func(t *Target) *int { return &t.Generations.Keep }, 1, maxKeep)},
+
+	{path: "pace.start", fallback: formatRate(defaultStartPace), depends: true,
+		about: "of each range, when it is cold; at most max, and max on the embedded store",
+		kind:  rate(func(t *Target) *Limit[float64] { return &t.Pace.Start })},
+	{path: "pace.max", fallback: formatRate(defaultMaxPace), depends: true,
+		about: "of each range; unlimited on the embedded store",
+		kind:  rate(func(t *Target) *Limit[float64] { return &t.Pace.Max })},
+	{path: "pace.total", fallback: unlimited, about: "of the target, over all processes",
+		kind: rate(func(t *Target) *Limit[float64] { return &t.Pace.Total })},
+	{path: "pace.gate", fallback: `""`, about: "a URL or a file that says whether deletes may go on",
+		kind: kind{"", func(r *reader, v *yaml.Node, path string) { r.optional(v, path, &r.target.Pace.Gate) }}},
+
+	{path: "limits.max_deletes", fallback: unlimited, about: "entities",
+		kind: kind{"at least 1, or unlimited", (*reader).maxDeletes}},
+	{path: "limits.max_fraction", fallback: unlimited, about: "of the target's entities",
+		kind: kind{"above 0 and at most 1, or unlimited", (*reader).maxFraction}},
+}
+
+// The sections of a target, and what is said of them.
+var sections = []struct{ name, about string }{
+	{"generations", "layout generation: see docs/generations.md"},
+	{"pace", "entities a second: see docs/pace.md"},
+	{"limits", "of one sweep, or of one tick of serve"},
+}
+
+func text(accepts string, at func(*Target) *string, check func(string) error) kind {
+	return kind{accepts, func(r *reader, v *yaml.Node, path string) { r.text(v, path, at(&r.target), check) }}
+}
+
+func boolean(at func(*Target) *bool) kind {
+	return kind{"", func(r *reader, v *yaml.Node, path string) { r.boolean(v, path, at(&r.target)) }}
+}
+
+func oneOf[T ~string](at func(*Target) *T, all ...T) kind {
+	words := make([]string, len(all))
+	for i, w := range all {
+		words[i] = string(w)
+	}
+	return kind{strings.Join(words, ", "), func(r *reader, v *yaml.Node, path string) {
+		choice(r, v, path, at(&r.target), all...)
+	}}
+}
+
+func integer(at func(*Target) *int, least, most int) kind {
+	return kind{fmt.Sprintf("%d to %d", least, most), func(r *reader, v *yaml.Node, path string) {
+		r.integer(v, path, at(&r.target), least, most)
+	}}
+}
+
+func duration(at func(*Target) *time.Duration, least, most time.Duration) kind {
+	accepts := formatDuration(least) + " to " + formatDuration(most)
+	switch {
+	case least == 0 && most == maxDuration:
+		accepts = ""
+	case most == maxDuration:
+		accepts = "at least " + formatDuration(least)
+	}
+	return kind{accepts, func(r *reader, v *yaml.Node, path string) { r.duration(v, path, at(&r.target), least, most) }}
+}
+
+func rate(at func(*Target) *Limit[float64]) kind {
+	return kind{"", func(r *reader, v *yaml.Node, path string) { r.rate(v, path, at(&r.target)) }}
+}
+
+// Rules between two fields are checked by checkLengths; these say so.
+func longer(than string, k kind) kind  { return k.and("longer than " + than) }
+func shorter(than string, k kind) kind { return k.and("shorter than " + than) }
+func atMost(what string, k kind) kind  { return k.and("at most " + what) }
+
+func (k kind) and(rule string) kind {
+	if k.accepts != "" {
+		rule = k.accepts + ", and " + rule
+	}
+	k.accepts = rule
+	return k
+}
+
+func formatRate(perSecond float64) string { return AtMost(perSecond).String() }
+
+// fieldAt returns the row of a path; nil if there is none.
+func fieldAt(path string) *field {
+	for i := range fields {
+		if fields[i].path == path {
+			return &fields[i]
+		}
+	}
+	return nil
+}
+
+// fieldsOf lists the names of the fields of a section, and of "", the target itself, with
+// its sections.
+func fieldsOf(section string) (names []string) {
+	for _, f := range fields {
+		if in, name, ok := strings.Cut(f.path, "."); ok && in == section {
+			names = append(names, name)
+		} else if !ok && section == "" {
+			names = append(names, f.path)
+		}
+	}
+	if section == "" {
+		for _, s := range sections {
+			names = append(names, s.name)
+		}
+	}
+	return names
+}
+
+// defaults is a target in which every field has its default, but for those that depend.
+var defaults = sync.OnceValue(func() Target {
+	r := &reader{file: &file{name: "default"}}
+	for _, f := range fields {
+		if f.fallback == "" || f.depends {
+			continue
+		}
+		var doc yaml.Node
+		if err := yaml.Unmarshal([]byte(f.fallback), &doc); err != nil {
+			panic(fmt.Sprintf("the default of %s: %v", f.path, err))
+		}
+		f.read(r, doc.Content[0], f.path)
+	}
+	if len(r.problems) > 0 {
+		panic(r.problems)
+	}
+	return r.target
+})
+
+// Sample returns a targets file with every field, its default, and what it may be.
+func Sample() string {
+	var b strings.Builder
+	b.WriteString("targets:\n")
+	section, indentation := "", "  - "
+	for _, f := range fields {
+		in, name, ok := strings.Cut(f.path, ".")
+		if !ok {
+			in, name = "", f.path
+		}
+		for _, s := range sections {
+			if in != section && in == s.name {
+				fmt.Fprintf(&b, "    %-30s# %s\n", s.name+":", s.about)
+				section, indentation = in, "      "
+			}
+		}
+		value := f.fallback
+		if f.sample != "" {
+			value = f.sample
+		}
+		line := indentation + name + ": " + value
+		if indentation == "  - " {
+			indentation = "    "
+		}
+		if f.absent {
+			line = strings.Replace(line, name, "# "+name, 1)
+		}
+		about := f.about
+		if f.accepts != "" {
+			about += " (" + f.accepts + ")"
+		}
+		fmt.Fprintf(&b, "%-34s# %s\n", line, about)
+	}
+	return b.String()
+}
