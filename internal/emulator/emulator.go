@@ -7,6 +7,10 @@
 // process group of its own, under a shell that ends the whole group as soon as
 // the pipe from the test binary closes, be it by [Main], a panic or a kill.
 //
+// A run of many test binaries can share one of each mode: `go run
+// ./internal/emulator/share COMMAND` starts them and runs the command, which finds them by
+// the variables of [Share].
+//
 // It looks for the launcher in the variable FIRESTORE_EMULATOR_LAUNCHER, under
 // the SDK root that gcloud names, and in the places where packages put the
 // SDK. Without launcher or Java a test skips and says why, unless
@@ -24,11 +28,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -49,6 +55,7 @@ const (
 
 	startTimeout = 60 * time.Second // a cold start on a busy machine
 	maxHeap      = "-Xmx1g"
+	sharedHeap   = "-Xmx4g" // projects pile up in it
 )
 
 // An Emulator is a running emulator.
@@ -110,7 +117,11 @@ func Start(t testing.TB, mode Mode) *Emulator {
 	p := running.procs[mode]
 	if p == nil {
 		p = &process{}
-		p.emulator, p.stop, p.err = start(t.Context(), mode)
+		if host := os.Getenv(shared[mode]); host != "" {
+			p.emulator = &Emulator{Host: host}
+		} else {
+			p.emulator, p.stop, p.err = start(t.Context(), mode, maxHeap)
+		}
 		running.procs[mode] = p
 	}
 	if p.err != nil {
@@ -129,9 +140,40 @@ func Unavailable(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
+// shared are the variables that name the emulators of a whole run.
+var shared = map[Mode]string{Datastore: "SHARED_DATASTORE_EMULATOR", Native: "SHARED_NATIVE_EMULATOR"}
+
+// Share starts an emulator of each mode for a run of many test binaries, and returns the
+// variables by which they find them, and what ends both.
+func Share(ctx context.Context) (environ []string, stop func(), err error) {
+	var stops []func()
+	stop = func() {
+		for _, s := range stops {
+			s()
+		}
+	}
+	for mode, name := range shared {
+		e, end, err := start(ctx, mode, sharedHeap)
+		if err != nil {
+			stop()
+			return nil, nil, err
+		}
+		stops, environ = append(stops, end), append(environ, name+"="+e.Host)
+	}
+	return environ, stop, nil
+}
+
+// Alone takes the variables of a shared emulator out of an environment.
+func Alone(environ []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		return slices.Contains(slices.Collect(maps.Values(shared)), name)
+	})
+}
+
 // start tries a few ports: between finding a free one and the emulator's
 // listening there somebody else may take it.
-func start(ctx context.Context, mode Mode) (*Emulator, func(), error) {
+func start(ctx context.Context, mode Mode, heap string) (*Emulator, func(), error) {
 	launcher, err := findLauncher(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -147,7 +189,7 @@ func start(ctx context.Context, mode Mode) (*Emulator, func(), error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		stop, err := launch(launcher, host, mode)
+		stop, err := launch(launcher, host, mode, heap)
 		if err == nil {
 			return &Emulator{Host: host}, stop, nil
 		}
@@ -213,7 +255,7 @@ func launcherUnder(root string) (string, bool) {
 const watchdog = `{ "$0" "$@"; kill -9 0; } & read -r _; kill -9 0`
 
 // launch returns once the emulator answers.
-func launch(launcher, host string, mode Mode) (stop func(), err error) {
+func launch(launcher, host string, mode Mode, heap string) (stop func(), err error) {
 	addr, port, err := net.SplitHostPort(host)
 	if err != nil {
 		return nil, err
@@ -225,7 +267,7 @@ func launch(launcher, host string, mode Mode) (stop func(), err error) {
 	defer os.Remove(log.Name())
 	cmd := exec.Command("/bin/sh", "-c", watchdog, launcher,
 		"start", "--host="+addr, "--port="+port, "--database-mode="+string(mode))
-	cmd.Env = append(os.Environ(), "JAVA_TOOL_OPTIONS="+strings.TrimSpace(os.Getenv("JAVA_TOOL_OPTIONS")+" "+maxHeap))
+	cmd.Env = append(os.Environ(), "JAVA_TOOL_OPTIONS="+strings.TrimSpace(os.Getenv("JAVA_TOOL_OPTIONS")+" "+heap))
 	cmd.Stdout, cmd.Stderr = log, log // a file, so that Wait waits for no pipe
 	if err := ownGroup(cmd); err != nil {
 		return nil, err

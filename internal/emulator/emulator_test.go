@@ -49,7 +49,7 @@ func TestEndsWithItsTestBinary(t *testing.T) {
 	}
 	emulator.Start(t, emulator.Datastore) // or skip
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestEndsWithItsTestBinary$")
-	child.Env = append(os.Environ(), childEnv+"=1")
+	child.Env = append(emulator.Alone(os.Environ()), childEnv+"=1")
 	if _, err := child.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
