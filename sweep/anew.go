@@ -143,8 +143,8 @@ func (v *viewer) lastDropped(ctx context.Context) (number int, err error) {
 func (c *collector) probe(ctx context.Context) error {
 	v := c.viewer
 	was := v.View().Record
-	if !c.cfg.Apply || was.Probe.IsZero() { // another process was faster, and generations may have retired since
-		return nil
+	if due := was.Probe; !c.cfg.Apply || due.IsZero() || c.clock.Now().Before(due) {
+		return nil // another process was faster, and generations may have retired since
 	}
 	used, err := v.inUse(ctx, v.View().Namespaces, was.Live())
 	if err != nil {
@@ -155,11 +155,12 @@ func (c *collector) probe(ctx context.Context) error {
 		return err
 	}
 	var next generation.Record
-	err = v.changeRecord(ctx, func(is generation.Record) (_ generation.Record, changed bool, err error) {
+	err = v.changeRecord(ctx, func(is generation.Record, now time.Time) (_ generation.Record, changed bool, err error) {
+		next = generation.Record{}
 		if !is.Probe.Equal(was.Probe) || !is.Created.Equal(was.Created) {
 			return is, false, nil // another process was faster, or wrote a new record, which wants a probe of its own
 		}
-		next, err = is.Adopt(used, floor, c.rules.Policy, c.clock.Now())
+		next, err = is.Adopt(used, floor, c.rules.Policy, now)
 		return next, true, err
 	})
 	if err != nil {

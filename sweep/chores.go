@@ -106,11 +106,12 @@ func (c *collector) live(ctx context.Context, blocked []int) error {
 		return nil
 	}
 	was := c.viewer.View().Record
-	next, steps := plan.Desired(c.rules, was, blocked, c.clock.Now())
+	now := c.clock.Now()
+	next, steps := plan.Desired(c.rules, was, blocked, now)
 	if was.EqualContent(next) {
 		return nil
 	}
-	if err := c.viewer.saveRecord(ctx, next); err != nil {
+	if err := c.viewer.saveRecord(ctx, next, now); err != nil {
 		return err
 	}
 	c.viewer.tell(ctx, was, next, steps)
@@ -162,7 +163,7 @@ func (c *collector) discoverShards(ctx context.Context, p *plan.Plan, number int
 // is empty although the target is not, and what lies in no range; and writes that
 // to the target record. What cannot be counted is counted the next time.
 func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
-	now := p.Now()
+	now, created := p.Now(), c.viewer.View().Record.Created
 	if c.target.Type != store.Instant {
 		for _, g := range c.viewer.View().Record.Live() {
 			if _, err := c.discoverShards(ctx, p, g.Number); err != nil {
@@ -196,18 +197,22 @@ func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
 	if !c.cfg.Apply {
 		return nil
 	}
-	return c.saveFindings(ctx, now, noted)
+	return c.saveFindings(ctx, now, func(was generation.Record) (next generation.Record, obsolete bool) {
+		// Of a record that was begun again, or looked at since, these findings say nothing.
+		return noted(was), !was.Created.Equal(created) || was.Checked.After(now)
+	})
 }
 
 // saveFindings saves what was found around the ranges. A store that does not take
 // it now takes it after the next look: that is no failure of the sweep.
 func (c *collector) saveFindings(
-	ctx context.Context, now time.Time, noted func(generation.Record) generation.Record,
+	ctx context.Context, now time.Time,
+	noted func(generation.Record) (next generation.Record, obsolete bool),
 ) error {
-	err := c.viewer.changeRecord(ctx, func(was generation.Record) (generation.Record, bool, error) {
-		next := noted(was)
+	err := c.viewer.changeRecord(ctx, func(was generation.Record, _ time.Time) (generation.Record, bool, error) {
+		next, obsolete := noted(was)
 		due := !now.Before(was.Checked.Add(plan.Jitter(c.rules.Rewind, c.rules.Target)))
-		return next, due || next.EmptyIndex != was.EmptyIndex || next.Outside != was.Outside, nil
+		return next, !obsolete && (due || next.EmptyIndex != was.EmptyIndex || next.Outside != was.Outside), nil
 	})
 	if store.Transient(err) && ctx.Err() == nil {
 		c.log.WarnContext(ctx, "cannot save what was found around the ranges; the next look tries again", "error", err)
@@ -262,13 +267,13 @@ func (c *collector) emptyIndex(ctx context.Context, p *plan.Plan) (bool, error) 
 	return false, nil
 }
 
-// triedFirst is how many ranges are asked for an entry before all ground is: nearly
-// always the first one has some.
+// triedFirst is how many ranges are queried for an entry before the whole namespace is:
+// nearly always the first one has some.
 const triedFirst = 4
 
 // anyEntry reports whether the namespace has any entry of the right type, due or
-// not. It tries a few ranges from their cursors on, where nothing was deleted yet,
-// before it looks from the start of everything.
+// not. It first queries a few ranges from their cursors on, because nothing was deleted
+// there yet. Only then does it query everything from the start.
 func (c *collector) anyEntry(ctx context.Context, p *plan.Plan, ns string) (bool, error) {
 	var queries []store.Query
 	for _, r := range p.RangesIn(ns) {
@@ -306,8 +311,8 @@ func (c *collector) anyEntry(ctx context.Context, p *plan.Plan, ns string) (bool
 // mostOutside bounds the count of what lies in no range: more is as bad.
 const mostOutside = 1_000_000
 
-// countOutside counts what carries the property but lies in no range. It is only
-// for people: whoever cannot count goes on without.
+// countOutside counts what carries the property but lies in no range. The count is
+// only for people: a process that cannot count continues without it.
 func (c *collector) countOutside(ctx context.Context, p *plan.Plan) (sum int64, counted bool) {
 	counter, ok := c.cfg.Store.(store.Counter)
 	if !ok {
@@ -327,7 +332,7 @@ func (c *collector) countOutside(ctx context.Context, p *plan.Plan) (sum int64, 
 }
 
 // countSpans counts the entries in all the spans together, each once and up to a
-// bound; 0 is none.
+// bound; 0 means no bound.
 func countSpans(ctx context.Context, c *collector, counter store.Counter, spans []placedSpan, upTo int64) (int64,
 	error) {
 	counted := make([]int64, len(spans))
@@ -414,11 +419,12 @@ func (c *collector) retire(ctx context.Context, number int) error {
 		}
 	}
 	malformed := c.leftIn(ctx, number)
-	next, err := c.viewer.View().Record.Retire(number, c.clock.Now(), c.target.Policy.Settle)
+	now := c.clock.Now()
+	next, err := c.viewer.View().Record.Retire(number, now, c.target.Policy.Settle)
 	if err != nil {
 		return err
 	}
-	if err := c.viewer.saveRecord(ctx, next); err != nil {
+	if err := c.viewer.saveRecord(ctx, next, now); err != nil {
 		return err
 	}
 	c.tally.retire(number)
@@ -464,7 +470,7 @@ func (c *collector) forget(ctx context.Context, p *plan.Plan) error {
 		return nil
 	}
 	forgotten := p.Forgotten()
-	defer func() { // at once: each change of which ranges there are makes the plan anew
+	defer func() { // at once: each change to the set of ranges rebuilds the plan
 		for _, cur := range forgotten {
 			c.viewer.wantCursor(cur.ID)
 		}

@@ -55,9 +55,13 @@ func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycl
 		if err := plan.CheckLineage(rec, missing, v.target.Name, next.Cursors); err != nil {
 			return err
 		}
-		want, steps, err := v.desired(ctx, next, rec, missing, skipLifecycle)
+		at := v.clock.Now()
+		want, steps, err := v.desired(ctx, next, rec, missing, skipLifecycle, at)
 		if err != nil {
 			return err
+		}
+		if missing { // what is in use was looked for first
+			at = want.Created
 		}
 		next.Record, next.RecordSent = rec, sent
 		if !missing && rec.EqualContent(want) {
@@ -72,7 +76,7 @@ func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycl
 			return err
 		}
 		sent = v.clock.now()
-		saved, err := v.save(ctx, want)
+		saved, err := v.save(ctx, want, at)
 		if errors.Is(err, store.ErrConflict) {
 			continue // another worker was first: see what it wrote
 		}
@@ -87,12 +91,18 @@ func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycl
 	}
 }
 
-// save writes the target record once. A new one that took effect long after it was sent
+// save writes the target record once, whose marks were made at an instant in the store's
+// time. A process that stood still since then must not write them: a generation would
+// count as closed before anybody could read that it is. A new record that took effect long after it was sent
 // might come into the place of a later one that was removed meanwhile: the store need not
 // try for longer.
-func (v *viewer) save(ctx context.Context, rec generation.Record) (generation.Record, error) {
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+func (v *viewer) save(ctx context.Context, rec generation.Record, at time.Time) (generation.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout) // first: it ends if the process stands still from here on
 	defer cancel()
+	if late := v.clock.Now().Sub(at); late > recordTimeout {
+		return rec, fmt.Errorf("the process stood still for %v before it wrote the target record: %w", late,
+			store.ErrConflict)
+	}
 	return generation.Save(ctx, v.store, rec)
 }
 
@@ -117,28 +127,28 @@ func (v *viewer) readRecord(ctx context.Context) (rec generation.Record, sent ti
 
 // desired returns the target record as it should be, and what is new in it.
 func (v *viewer) desired(
-	ctx context.Context, next *plan.View, rec generation.Record, missing, skipLifecycle bool,
+	ctx context.Context, next *plan.View, rec generation.Record, missing, skipLifecycle bool, at time.Time,
 ) (want generation.Record, steps []generation.Step, err error) {
 	switch {
 	case missing:
 		want, err = v.begin(ctx, next)
 		return want, nil, err
 	case skipLifecycle:
-		return plan.Configured(v.rules, rec, v.clock.Now()), nil, nil
+		return plan.Configured(v.rules, rec, at), nil, nil
 	}
-	want, steps = plan.Desired(v.rules, rec, nil, v.clock.Now())
+	want, steps = plan.Desired(v.rules, rec, nil, at)
 	return want, steps, nil
 }
 
-// saveRecord writes the target record by compare-and-set and goes by it from then
-// on. If somebody else was first it fails with store.ErrConflict, and the record
+// saveRecord writes the target record, whose marks were made at an instant in the store's
+// time, by compare-and-set and goes by it from then on. If somebody else was first it fails with store.ErrConflict, and the record
 // is read again soon.
-func (v *viewer) saveRecord(ctx context.Context, rec generation.Record) error {
+func (v *viewer) saveRecord(ctx context.Context, rec generation.Record, at time.Time) error {
 	if err := v.clock.check(); err != nil {
 		return err
 	}
 	sent := v.clock.now()
-	saved, err := v.save(ctx, rec)
+	saved, err := v.save(ctx, rec, at)
 	if err != nil {
 		return err
 	}
@@ -152,18 +162,20 @@ func (v *viewer) saveRecord(ctx context.Context, rec generation.Record) error {
 // recordTries is how often a chore that took long tries to write what it found.
 const recordTries = 4
 
-// changeRecord writes what change makes of the target record, if it changes anything. It
-// asks again with the record of whoever was faster: the other chores of this process write
-// it, too, and one that has read for long would always come too late.
+// changeRecord writes what change makes of the target record, if it changes anything. If
+// another writer was faster, it calls change again with that writer's record. Other chores
+// of this process write it, too: a chore that has read for long would always be too late.
 func (v *viewer) changeRecord(
-	ctx context.Context, change func(generation.Record) (next generation.Record, changed bool, err error),
+	ctx context.Context,
+	change func(is generation.Record, now time.Time) (next generation.Record, changed bool, err error),
 ) (err error) {
 	for range recordTries {
-		next, changed, err := change(v.View().Record)
+		now := v.clock.Now()
+		next, changed, err := change(v.View().Record, now)
 		if err != nil || !changed {
 			return err
 		}
-		if err = v.saveRecord(ctx, next); !errors.Is(err, store.ErrConflict) {
+		if err = v.saveRecord(ctx, next, now); !errors.Is(err, store.ErrConflict) {
 			return err
 		}
 		if err := v.reloadRecord(ctx); err != nil {
