@@ -18,7 +18,7 @@ CHAOSFLAGS ?=
 
 .PHONY: test race fuzz lint bench prove mutate chaos demo build image release-check release ci
 
-test: ## every test; those that need Google's emulator skip where it is missing
+test: ## every test; those that need Google's emulator skip if it is missing
 	go test ./...
 
 race: ## the same with the race detector, in random order; -cpu 1 because of golang/go#78156

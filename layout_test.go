@@ -46,7 +46,7 @@ var floors = map[string]int{
 	"internal/*":  9, // for tests, and imported by nothing else
 
 	"internal/baseline": 6, // for the demo, too
-	"store/internal/*": 2, // what drivers share
+	"store/internal/*":  2, // what drivers share
 }
 
 // Libraries that only some rooms may know, and which.

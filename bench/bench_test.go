@@ -33,9 +33,9 @@ var (
 	rounds     = flag.Int("rounds", 5, "rounds of each comparison, in turns")
 	backlogs   = flag.String("backlogs", "10000,100000,1000000,3000000", "expired entities of which memory is measured")
 	plainPages = flag.Int("plain-pages", 400, "most pages of the plain collector, whose work grows with their square")
-	foreground = flag.Duration("foreground", 4*time.Second, "how long another client is watched beside each sweep")
+	foreground = flag.Duration("foreground", 4*time.Second, "how long another client is watched during each sweep")
 	pace       = flag.Float64("pace", 500, "entities a second in each range, for the sweep that is held to a pace")
-	output     = flag.String("o", "", "write the report, if it is complete, to this file, and plots to plots/ beside it")
+	output     = flag.String("o", "", "write the report, if it is complete, to this file, and plots to plots/ next to it")
 )
 
 // A scale says how much is measured: the flags, or the little that a test takes.

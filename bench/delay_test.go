@@ -79,11 +79,11 @@ type timedStore interface {
 	store.Writer
 }
 
-// delay measures how long what expires in a range at rest waits, while all other
-// ranges have a backlog that their pace makes last. The emulators read the whole
-// kind for each query, so that they bear few ranges and entities.
+// delay measures how long an entity waits that expires in a range at rest, while all
+// other ranges work on a backlog that their pace makes last. The emulators read the
+// whole kind for each query, so they can take only few ranges and entities.
 func delay(tb testing.TB, r *report) {
-	r.section("What falls due in ranges at rest, beside busy ones", fmt.Sprintf(
+	r.section("What falls due in ranges at rest, while others are busy", fmt.Sprintf(
 		"`serve` with a schedule of `@every 1s` and 16 workers, for %v: from the instant at which an entity is due to the answer that it is deleted. "+
 			"Busy ranges have a backlog and 50 deletes a second each; in %d ranges at rest an entity expires five times a second.", r.delay, restShards))
 	run := func(what string, busy, backlog int, open func(*delays) (timedStore, func())) {
@@ -124,7 +124,7 @@ func delay(tb testing.TB, r *report) {
 	})
 }
 
-// fallDue lets entities expire beside a daemon, and returns how many.
+// fallDue lets entities expire while a daemon runs, and returns how many.
 func fallDue(tb testing.TB, s timedStore, busy, backlog int, most time.Duration) (n int) {
 	tb.Helper()
 	t := sharded()

@@ -23,7 +23,7 @@ import (
 // perSecond is how many reads, and how many writes, the other client makes.
 const perSecond = 500
 
-// A watch is what another client saw beside a sweep.
+// A watch is what another client saw during a sweep.
 type watch struct {
 	what    string
 	target  sweep.Target
@@ -38,7 +38,7 @@ const reading, writing = 0, 1
 // foregrounds has another client read and write in the process that sweeps: what
 // is live, in the table that is swept.
 func foregrounds(tb testing.TB, r *report) {
-	r.section("Another client beside a sweep", fmt.Sprintf("Embedded store, compaction on, the same process: %d reads of 10 live entries and %d writes of one a second, in the table that is swept, for %v or as long as the sweep lasts. "+
+	r.section("Another client during a sweep", fmt.Sprintf("Embedded store, compaction on, the same process: %d reads of 10 live entries and %d writes of one a second, in the table that is swept, for %v or as long as the sweep lasts. "+
 		"Calls begin at fixed instants, whether or not those before have come back, and each wait counts from there.", perSecond, perSecond, r.foreground))
 	list := []*watch{
 		{what: "no sweep", idle: true},
@@ -53,7 +53,7 @@ func foregrounds(tb testing.TB, r *report) {
 			done()
 		}
 	}
-	c := chart{file: "foreground", title: "Waits of another client's writes beside a sweep", x: "percentile", y: "milliseconds", logY: true}
+	c := chart{file: "foreground", title: "Waits of another client's writes during a sweep", x: "percentile", y: "milliseconds", logY: true}
 	for _, w := range list {
 		what := w.what
 		if !w.idle {

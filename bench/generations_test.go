@@ -22,7 +22,7 @@ type course struct {
 	stepped, behind   int64 // points stepped over, in all and in reads from the start
 	retired           []int
 	latency           map[string][]time.Duration // of full pages of normal reads, by generation
-	control           map[string][]time.Duration // of a page where nothing was ever deleted, at the same times
+	control           map[string][]time.Duration // of a page of a table without deletes, at the same times
 	generations, left int
 }
 
@@ -45,13 +45,13 @@ func (s *timed) Scan(ctx context.Context, q store.Query, page *store.Page) error
 	return err
 }
 
-// fiveGenerations writes n entities into five generations one after the other, on
-// an embedded store whose compaction is held back, sweeping all the while, and
-// goes on until all of them are gone. The clock is made to pass.
+// fiveGenerations writes n entities into five generations, one after the other, on
+// an embedded store whose compaction is held back. It sweeps all the while, until
+// all of them are deleted. The clock is simulated.
 //
 // With compaction held back every page has to look into ever more files, wherever
-// it is. So pages are compared with control pages, of a table where nothing was
-// ever deleted, that are read in between.
+// it is. So pages are compared with control pages, which are read in between from a
+// table without deletes.
 func fiveGenerations(tb testing.TB, n int, hold bool) *course {
 	tb.Helper()
 	now := time.Now().Add(-1000 * time.Hour)
@@ -169,7 +169,7 @@ func (c *course) perDeleted() (normal, fromStart float64) {
 
 // growth returns the median latency of the pages of the newest generation as a
 // multiple of that of the first, and the same of the control pages at those times.
-// Without enough pages there is none.
+// It reports false without enough pages.
 func (c *course) growth() (pages, control float64, ok bool) {
 	var names []string
 	for name, pages := range c.latency {
@@ -220,7 +220,7 @@ func generations(tb testing.TB, r *report) {
 		}
 		if ok {
 			r.add("**"+name+"page latency, newest / first generation**", fmt.Sprintf("%.2f", pages), "at most 1.3")
-			r.add("the same for a page of a table where nothing was ever deleted", fmt.Sprintf("%.2f", control), "the store's own share")
+			r.add("the same for a page of a table without deletes", fmt.Sprintf("%.2f", control), "the store's own share")
 		}
 		r.add(name+"tombstones stepped over per entity deleted, normal reads / reads from the start", fmt.Sprintf("%.3f / %.3f", normal, fromStart), "at most 0.1 / 3")
 	}

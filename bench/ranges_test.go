@@ -27,8 +27,8 @@ import (
 	"github.com/reaper-ttl/reaper/sweep/plan"
 )
 
-// liveGenerations is how many generations a target of many ranges has beside its
-// nursery: the newest is written to, the others are sealed.
+// liveGenerations is how many generations a target of many ranges has in addition to
+// its nursery: the newest is written to, the others are sealed.
 const liveGenerations = 5
 
 // A manyRanges is a store of a target with many ranges. It keeps next to nothing: what
@@ -283,7 +283,7 @@ func used() time.Duration {
 
 // ranges measures targets of ever more ranges, each in a process of its own.
 func ranges(tb testing.TB, r *report) {
-	r.section("Many ranges", fmt.Sprintf("A target of so many ranges, %d shards in each of many namespaces and of %d generations, four of them sealed, beside the nursery. "+
+	r.section("Many ranges", fmt.Sprintf("A target of so many ranges: %d shards in each of many namespaces, of %d generations, four of them sealed, and of the nursery. "+
 		"The store is made up as it is read and answers at once; one entity is due in every hundredth range of the newest generation. All records are read at once.", shards, liveGenerations))
 	for _, n := range r.ranges {
 		for _, serve := range []time.Duration{0, r.rest} {

@@ -111,7 +111,7 @@ func said(program string, args ...string) string {
 }
 
 // field returns the value of the first line "name: value" or "name : value" of a
-// file in /proc, and "unknown" where there is none.
+// file in /proc, or "unknown" without such a line.
 func field(file, name string) string {
 	f, err := os.Open(file)
 	if err != nil {

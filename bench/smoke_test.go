@@ -30,7 +30,7 @@ func TestReportOfEmulators(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: the emulators take some seconds to start")
 	}
-	emulator.Start(t, emulator.Datastore) // which skips where it is missing
+	emulator.Start(t, emulator.Datastore) // which skips the test if it is missing
 	if r := little(); measure(t, r, "datastore", "native", "delay", "processes") {
 		check(t, r, 4, 1)
 	}

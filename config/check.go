@@ -98,7 +98,7 @@ func (r *reader) checkLayout() {
 	}
 	for _, name := range []string{"shards", "shard_property", "shard_values", "generations"} {
 		if r.values[name] != nil && !uses[name] {
-			r.blame(name, "the layout %s has no use for it", t.Layout)
+			r.blame(name, "the layout %s does not use it", t.Layout)
 		}
 	}
 	if t.Layout == LayoutShardedTimestamp {

@@ -32,7 +32,7 @@ type Config struct {
 	File          string   // the targets file that was read; empty where there was none
 	Targets       []Target // in the order of the file; see RequireTargets
 	Apply         bool     // delete for real
-	Workers       int      // pages in work at the same time in this process, over all targets
+	Workers       int      // pages processed at the same time in this process, over all targets
 	MaxDuration   Limit[time.Duration]
 	Schedule      Schedule
 	Listen        string // host:port for metrics and health
@@ -42,29 +42,29 @@ type Config struct {
 	ShutdownGrace time.Duration
 }
 
-// Sources are where Load looks beside the environment of the process.
+// Sources are where Load looks in addition to the environment of the process.
 type Sources struct {
 	// Flags are the flags that were given, by name without hyphens, with their
-	// values. Those that are no setting (see Settings) are ignored, so that a
+	// values. Flags that are not a setting (see Settings) are ignored, so that a
 	// command may pass all it has.
 	Flags map[string]string
 
-	// DefaultFile stands for the package's DefaultFile. It is read only where
-	// no other file is named, and need not exist.
+	// DefaultFile replaces the package's DefaultFile. It is read only if no
+	// other file is named, and need not exist.
 	DefaultFile string
 
-	// Open opens the targets file; nil means os.Open. Where there is no such
-	// file its error must wrap fs.ErrNotExist.
+	// Open opens the targets file; nil means os.Open. If the file does not
+	// exist, its error must wrap fs.ErrNotExist.
 	Open func(name string) (io.ReadCloser, error)
 }
 
 // Load reads flags, environment and targets file, each winning over the next,
 // and then the defaults. Every error is of type Problems and holds everything
-// that is wrong in all three. That there is no store, or no targets file, is
-// no error yet, since some commands need neither: those that do call
+// that is wrong in all three. A missing store or targets file is not an error
+// yet, since some commands need neither. Commands that do need them call
 // [Config.RequireStore] and [Config.RequireTargets].
 //
-// The environment is that of the process, for that is where envconfig looks.
+// The environment is that of the process, since envconfig looks there.
 func Load(src Sources) (Config, error) {
 	raw, problems := environment()
 	raw, more := raw.withFlags(src.Flags)

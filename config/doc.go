@@ -42,9 +42,9 @@
 // cannot unfold into a large one.
 //
 // Names follow the rules of the store that is in use: UTF-8, at most 1,500
-// bytes, no slash, not "." or "..", not __.*__, no control characters; property
-// names moreover without points, brackets, asterisks and backticks; namespaces
-// have 1 to 100 letters, digits, points, underscores and hyphens; a Firestore
-// collection's path has an odd number of segments, and a collection group no
-// slash.
+// bytes, no slash, not "." or "..", not __.*__, no control characters. Property
+// names also have no points, brackets, asterisks or backticks. Namespaces
+// have 1 to 100 letters, digits, points, underscores and hyphens. A Firestore
+// collection's path has an odd number of segments; a collection group's name has
+// no slash.
 package config

@@ -118,7 +118,7 @@ var fields = []field{
 	{path: "generations.settle", fallback: "0",
 		about: "so many later ones are sealed before one counts as sealed",
 		kind:  integer(func(t *Target) *int { return &t.Generations.Settle }, 0, maxKeep)},
-	{path: "generations.keep", fallback: "32", about: "beside the newest one; older ones are drained",
+	{path: "generations.keep", fallback: "32", about: "in addition to the newest one; older ones are drained",
 		kind: integer(func(t *Target) *int { return &t.Generations.Keep }, 1, maxKeep)},
 
 	{path: "pace.start", fallback: formatRate(defaultStartPace), depends: true,
@@ -199,7 +199,7 @@ func (k kind) and(rule string) kind {
 
 func formatRate(perSecond float64) string { return AtMost(perSecond).String() }
 
-// fieldAt returns the row of a path; nil if there is none.
+// fieldAt returns the row of a path; nil if no field has that path.
 func fieldAt(path string) *field {
 	for i := range fields {
 		if fields[i].path == path {

@@ -24,9 +24,9 @@ const Example = `targets:
 `
 
 // ParseTargets reads a targets file. The name is for messages only. Rules that
-// differ between stores are those of driver d; where d is empty, only those
-// that all share. Every error is of type Problems and holds every problem that
-// was found, each with its place; no target is returned beside one.
+// differ between stores are those of driver d; if d is empty, only the rules that
+// all stores share apply. Every error is of type Problems and holds every problem
+// that was found, each with its place; with an error no target is returned.
 func ParseTargets(name string, r io.Reader, d Driver) ([]Target, error) {
 	f := &file{name: name, driver: d}
 	targets := f.read(r)
@@ -191,7 +191,7 @@ func (f *file) targets(n *yaml.Node, path string) []Target {
 		}
 		if at, ok := r.values["name"]; ok && !r.bad["name"] {
 			if first, ok := named[r.target.Name]; ok {
-				f.at(at, r.path+".name", "%s is the name of another target already, in line %d", quote(r.target.Name), first.Line)
+				f.at(at, r.path+".name", "%s is already the name of the target in line %d", quote(r.target.Name), first.Line)
 			} else {
 				named[r.target.Name] = at
 			}
@@ -223,7 +223,7 @@ func (f *file) mapping(n *yaml.Node, path string, known []string, field func(nam
 			f.at(k, path, "unknown field %s: %s", quote(name), hint(name, known))
 			continue
 		case lines[name] > 0:
-			f.at(k, join(path, name), "stands here a second time; the first is in line %d", lines[name])
+			f.at(k, join(path, name), "is set a second time; the first is in line %d", lines[name])
 			continue
 		}
 		lines[name] = k.Line
@@ -238,7 +238,7 @@ func (f *file) mapping(n *yaml.Node, path string, known []string, field func(nam
 func hint(name string, known []string) string {
 	for _, section := range sections {
 		if slices.Contains(known, section.name) && slices.Contains(fieldsOf(section.name), name) {
-			return "it belongs into " + section.name
+			return "it belongs in " + section.name
 		}
 	}
 	return didYouMean(name, known)
@@ -279,7 +279,7 @@ func describe(n *yaml.Node) string {
 	case n.Tag == "!!int", n.Tag == "!!float":
 		return "the number " + short(n.Value)
 	case n.Tag == "!!bool":
-		return "the truth value " + short(n.Value)
+		return "the boolean " + short(n.Value)
 	case n.Tag == "!!timestamp":
 		return "the date " + short(n.Value)
 	}

@@ -343,7 +343,7 @@ func FuzzParseTargets(f *testing.F) {
 			t.Fatalf("the error is a %T", err)
 		}
 		if (err == nil) != (len(targets) > 0) || err != nil && targets != nil {
-			t.Fatalf("%d targets beside error %v", len(targets), err)
+			t.Fatalf("%d targets and error %v", len(targets), err)
 		}
 		for _, target := range targets { // what passes keeps the promises that the sweep relies on
 			switch {

@@ -97,7 +97,7 @@ func FuzzStore(f *testing.F) {
 		s, err := ParseStore(spec)
 		if err != nil {
 			if !s.IsZero() || len(err.Error()) > 600 {
-				t.Errorf("%q: %+v beside %v", spec, s, err)
+				t.Errorf("%q: %+v and %v", spec, s, err)
 			}
 			return
 		}

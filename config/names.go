@@ -61,7 +61,7 @@ func checkNamespace(s string) error {
 	case reserved.MatchString(s):
 		return errors.New("begins and ends with two underscores: the stores reserve such names")
 	case !namespaceName.MatchString(s):
-		return errors.New("is not a namespace: they have 1 to 100 ASCII letters, digits, points, underscores and hyphens")
+		return errors.New("is not a valid namespace: write 1 to 100 ASCII letters, digits, points, underscores and hyphens")
 	}
 	return nil
 }

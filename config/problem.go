@@ -109,14 +109,14 @@ func nearest(s string, known []string) (word string, edits int) {
 	return word, edits
 }
 
-// didYouMean is the hint behind "unknown": the nearest word where it is near
-// enough to be meant, else all of them.
+// didYouMean is the hint after "unknown": the nearest known word if it is near
+// enough to be meant, else all known words.
 func didYouMean(s string, known []string) string {
 	// Two edits, or a third of a longer word, is what typing errors amount to.
 	if word, edits := nearest(s, known); word != "" && edits <= max(2, len(s)/3) {
 		return "did you mean " + word + "?"
 	}
-	return "known are " + strings.Join(known, ", ")
+	return "want " + strings.Join(known, ", ")
 }
 
 // levenshtein counts the insertions, deletions and replacements of bytes that

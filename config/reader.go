@@ -56,8 +56,7 @@ func (r *reader) field(_, path string, v *yaml.Node) {
 
 func checkTargetName(s string) error {
 	if !targetName.MatchString(s) {
-		return errors.New("is no name for a target: they begin with a lower-case letter " +
-			"and go on with at most 62 lower-case letters, digits and hyphens")
+		return errors.New("is not a valid target name: want [a-z][a-z0-9-]{0,62}")
 	}
 	return nil
 }
@@ -149,17 +148,17 @@ func choice[T ~string](r *reader, v *yaml.Node, path string, to *T, all ...T) {
 		return
 	}
 	if !slices.Contains(words, s) {
-		r.at(v, path, "%s is none of %s", quote(s), strings.Join(words, ", "))
+		r.at(v, path, "%s is not one of %s", quote(s), strings.Join(words, ", "))
 		return
 	}
 	*to = T(s)
 }
 
-// guard reads how deletes are made conditional. Who asks for no check at all is told
-// which one is nearly free.
+// guard reads how deletes are made conditional. The error for none, which would be no
+// check at all, names the check that is nearly free.
 func (r *reader) guard(v *yaml.Node, path string) {
 	if v.Value == "none" {
-		r.at(v, path, "none does not exist: without a check, an entity that was extended since it was read is deleted. "+
+		r.at(v, path, "none is not supported: a sweep would delete entities that were extended since it read them. "+
 			"Write auto, and single_valued: true if the property always holds one plain text: "+
 			"the check then costs one read for a page of entities")
 		return
@@ -299,7 +298,7 @@ func (r *reader) namespaces(v *yaml.Node, path string) {
 		if s == "*" {
 			t.AllNamespaces = true
 			if len(v.Content) > 1 {
-				r.at(n, path, `"*" stands for all namespaces, so nothing may stand beside it`)
+				r.at(n, path, `"*" means all namespaces, so it must be the only entry`)
 			}
 			continue
 		}
@@ -308,7 +307,7 @@ func (r *reader) namespaces(v *yaml.Node, path string) {
 			continue
 		}
 		if seen[s] {
-			r.at(n, path, "%s stands here a second time", quote(s))
+			r.at(n, path, "%s is listed a second time", quote(s))
 			continue
 		}
 		seen[s] = true

@@ -18,7 +18,7 @@ import (
 type Setting struct {
 	Flag    string // without hyphens
 	Env     string
-	Default string // as it would be written; empty where there is none, or where it depends
+	Default string // as it would be written; empty without a default, or if it depends
 	Usage   string // what it does, for --help
 }
 
@@ -30,7 +30,7 @@ func Settings() []Setting {
 		{"store", "REAPER_STORE", "", "the database: " + storeForms},
 		{"config", "REAPER_CONFIG", "", "the targets file (default " + DefaultFile + " if it exists)"},
 		{"apply", "REAPER_APPLY", "false", "delete for real; without it nothing is written"},
-		{"workers", "REAPER_WORKERS", "16", "pages in work at the same time in this process, over all targets"},
+		{"workers", "REAPER_WORKERS", "16", "pages processed at the same time in this process, over all targets"},
 		{"max-duration", "REAPER_MAX_DURATION", unlimited, "stop a sweep in good order after this long"},
 		{"schedule", "REAPER_SCHEDULE", "*/5 * * * *", "when sweeps begin: cron, UTC"},
 		{"listen", "REAPER_LISTEN", ":9464", "address of /metrics, /healthz and /readyz"},
@@ -92,8 +92,8 @@ type rawSettings map[string]given
 func environment() (rawSettings, Problems) {
 	var vars variables
 	if err := envconfig.Process("reaper", &vars); err != nil {
-		// Decode never fails, so this is no user's mistake; the error might
-		// print a value all the same, so it stays here.
+		// Decode never fails, so this is not a user's mistake. The error might
+		// still print a value, so it is not passed on.
 		return nil, Problems{{Reason: "the environment cannot be read"}}
 	}
 	byFlag := map[string]variable{
@@ -190,7 +190,7 @@ func parseWorkers(s string) (int, error) {
 		return 0, err
 	}
 	if n < 1 || n > maxWorkers {
-		return 0, fmt.Errorf("is not between 1 and %d: more processes share the work, too", maxWorkers)
+		return 0, fmt.Errorf("is not between 1 and %d: for more, run several processes", maxWorkers)
 	}
 	return int(n), nil
 }
@@ -201,7 +201,7 @@ func parseMaxDuration(s string) (Limit[time.Duration], error) {
 	}
 	d, err := parseDuration(s)
 	if err == nil && d == 0 {
-		err = errors.New("is no time at all: write unlimited for no limit")
+		err = errors.New(`must be positive, or "unlimited"`)
 	}
 	return AtMost(d), err
 }
@@ -222,14 +222,14 @@ func checkListen(s string) error {
 			return nil
 		}
 	}
-	return errors.New("is no address to listen on: write HOST:PORT, or :PORT for every interface")
+	return errors.New("is not a valid address: write HOST:PORT, or :PORT for every interface")
 }
 
 func checkURL(s string) error {
 	u, err := url.Parse(s)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" ||
 		u.RawQuery != "" || u.Fragment != "" {
-		return errors.New("is no URL: write http://HOST[:PORT] or https://HOST[:PORT], without a query")
+		return errors.New("is not a valid URL: write http://HOST[:PORT] or https://HOST[:PORT], without a query")
 	}
 	return nil
 }
@@ -245,7 +245,7 @@ func parseLevel(s string) (slog.Level, error) {
 	case "error":
 		return slog.LevelError, nil
 	}
-	return 0, errors.New("is none of debug, info, warn, error")
+	return 0, errors.New("is not one of debug, info, warn, error")
 }
 
 func parseFormat(s string) (LogFormat, error) {

@@ -137,14 +137,14 @@ func TestAllProblemsAtOnce(t *testing.T) {
 		"REAPER_WROKERS: unknown variable; the nearest known one is REAPER_WORKERS",
 		"REAPER_: unknown variable; the nearest known one is REAPER_STORE",
 		"REAPER_LOG_FORMAT: is set but empty: give it a value, or leave it out",
-		"REAPER_STORE: is no store: write embedded:DIR, datastore:PROJECT[/DATABASE] or firestore:PROJECT[/DATABASE]",
+		"REAPER_STORE: is not a valid store: write embedded:DIR, datastore:PROJECT[/DATABASE] or firestore:PROJECT[/DATABASE]",
 		"REAPER_APPLY: is neither true nor false",
 		"REAPER_WORKERS: has a leading zero: write it without",
 		"REAPER_MAX_DURATION: is not a duration: write a number and a unit (d, h, m, s or ms), as in 15m or 1d12h",
 		"REAPER_SCHEDULE: is not a schedule: write five fields (minute, hour, day of month, month, day of week), @hourly, @daily or @every 5m",
-		"REAPER_LISTEN: is no address to listen on: write HOST:PORT, or :PORT for every interface",
-		"REAPER_PUSHGATEWAY: is no URL: write http://HOST[:PORT] or https://HOST[:PORT], without a query",
-		"REAPER_LOG_LEVEL: is none of debug, info, warn, error",
+		"REAPER_LISTEN: is not a valid address: write HOST:PORT, or :PORT for every interface",
+		"REAPER_PUSHGATEWAY: is not a valid URL: write http://HOST[:PORT] or https://HOST[:PORT], without a query",
+		"REAPER_LOG_LEVEL: is not one of debug, info, warn, error",
 		`--shutdown-grace: "0s" is not between 100ms and 1h`,
 		"bad.yaml:1:11: targets[0]: kind is missing",
 	}
@@ -165,7 +165,7 @@ func TestFlagErrorsShowTheValue(t *testing.T) {
 	_, err := Load(Sources{Open: files{}.open, Flags: map[string]string{"workers": "many", "pushgateway": "user:hunter2@host", "store": ""}})
 	want := "--store: is set but empty: give it a value, or leave it out\n" +
 		"--workers: \"many\" is not a whole number in plain decimal digits\n" +
-		"--pushgateway: is no URL: write http://HOST[:PORT] or https://HOST[:PORT], without a query"
+		"--pushgateway: is not a valid URL: write http://HOST[:PORT] or https://HOST[:PORT], without a query"
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
@@ -175,7 +175,7 @@ func TestFlagErrorsShowTheValue(t *testing.T) {
 // can feed, are refused where they stand, with a word on what to do.
 func TestTooOftenAndTooMany(t *testing.T) {
 	const tooOften = "needs @every followed by whole seconds, at least one: for example @every 5m"
-	const tooMany = "is not between 1 and 10000: more processes share the work, too"
+	const tooMany = "is not between 1 and 10000: for more, run several processes"
 	for _, c := range []struct{ flag, env, value, want string }{
 		{"schedule", "REAPER_SCHEDULE", "@every 999ms", tooOften}, {"schedule", "REAPER_SCHEDULE", "@every 0s", tooOften},
 		{"workers", "REAPER_WORKERS", "10001", tooMany}, {"workers", "REAPER_WORKERS", "0", tooMany},
@@ -311,7 +311,7 @@ func TestSelect(t *testing.T) {
 	}
 	got, err := c.Select([]string{"order", "orders", "zzz", "zzz"})
 	want := "--target: no target is named \"order\": did you mean orders?\n" +
-		"--target: no target is named \"zzz\": known are sessions, orders, carts"
+		"--target: no target is named \"zzz\": want sessions, orders, carts"
 	if err == nil || err.Error() != want || got != nil {
 		t.Errorf("got %v and error\n%v\nwant\n%s", got, err, want)
 	}

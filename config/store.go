@@ -16,7 +16,7 @@ const (
 	Firestore Driver = "firestore" // Firestore in native mode
 )
 
-// A Store says which database to open. The zero Store is none.
+// A Store says which database to open. The zero Store names no database.
 type Store struct {
 	Driver   Driver
 	Dir      string // Embedded
@@ -51,14 +51,14 @@ var (
 	databaseID = regexp.MustCompile(`^[a-z][a-z0-9-]{2,61}[a-z0-9]$`)
 	uuidLike   = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-	errStoreForm    = errors.New("is no store: write " + storeForms)
+	errStoreForm    = errors.New("is not a valid store: write " + storeForms)
 	errStoreDir     = errors.New("names no directory: write embedded:DIR")
 	errStoreTilde   = errors.New("has a ~ that the shell did not replace: write the whole path, or $HOME")
 	errStoreNul     = errors.New("holds a NUL byte, which no path may")
 	errStoreProject = errors.New("names no project: write DRIVER:PROJECT[/DATABASE] with a project id of " +
 		"lower-case letters, digits and hyphens that begins with a letter")
-	errDatabase = errors.New("has a database id that is none: " +
-		"they have 4 to 63 lower-case letters, digits and hyphens and begin with a letter; " +
+	errDatabase = errors.New("has an invalid database id: " +
+		"write 4 to 63 lower-case letters, digits and hyphens, beginning with a letter; " +
 		"leave it out for the default database")
 )
 

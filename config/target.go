@@ -75,7 +75,7 @@ type Generations struct {
 	Staleness time.Duration // the oldest copy of the target record that a writer may act on
 	Slack     time.Duration // the longest that a write may take to commit
 	Settle    int           // so many later generations are sealed before one is carried
-	Keep      int           // generations beside the newest that nothing is carried out of
+	Keep      int           // generations, in addition to the newest, that nothing is carried out of
 }
 
 // Pace bounds how fast entities go, in entities a second.

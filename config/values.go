@@ -47,8 +47,8 @@ func (l Limit[N]) String() string {
 	}
 }
 
-// Values are parsed by functions whose errors do not hold the value: who calls
-// decides whether it may be printed. A value from the environment never is, for
+// Values are parsed by functions whose errors do not hold the value: the caller
+// decides whether it may be printed. A value from the environment never is, since
 // it may be a secret that went into the wrong variable.
 var (
 	errEmpty      = errors.New("is empty")
@@ -89,7 +89,7 @@ func Rate(s string) (Limit[float64], error) {
 	case err != nil:
 		return Limit[float64]{}, fmt.Errorf("%s %w", short(s), err)
 	case n <= 0:
-		return Limit[float64]{}, fmt.Errorf("%s is no rate: write a number above 0, or unlimited for none", short(s))
+		return Limit[float64]{}, fmt.Errorf("%s is not a valid rate: write a number above 0, or unlimited", short(s))
 	case n < minRate || n > maxRate:
 		return Limit[float64]{}, fmt.Errorf("%s is not between %v and %v",
 			short(s), minRate, strconv.FormatFloat(maxRate, 'f', -1, 64))

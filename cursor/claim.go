@@ -16,9 +16,9 @@ import (
 // no record be written more often than once a second.
 const checkpointEvery = 10 * time.Second
 
-// claimTimeout bounds one try to claim a range, or to move its cursor, and
-// claimPatience when the last try begins: whoever claims has other ranges to
-// see to, and tries this one again later.
+// claimTimeout bounds one try to claim a range, or to move its cursor.
+// claimPatience bounds when the last try begins: a worker has other ranges to
+// sweep, and retries this one later.
 const (
 	claimTimeout  = 10 * time.Second
 	claimPatience = 2 * time.Second
@@ -81,10 +81,10 @@ func (k *Keeper) Claim(ctx context.Context, c Cursor) (*Claim, error) {
 	return claim, nil
 }
 
-// Move sets the position of a range that nobody holds and where nothing was
-// found, by one compare-and-set, and returns the record as it then stands. Moved
-// says that it is as wanted: where another worker changed it meanwhile, the range is
-// that worker's.
+// Move sets the position of a range that nobody holds and in which nothing was
+// found, by one compare-and-set. It returns the changed record, and true for moved.
+// If another worker holds the range or changed its record meanwhile, Move changes
+// nothing.
 func (k *Keeper) Move(ctx context.Context, c Cursor, change func(*Cursor)) (next Cursor, moved bool, err error) {
 	if k.Wait(c) > 0 {
 		return c, false, nil
@@ -208,7 +208,7 @@ func (c *Claim) keep() {
 		case <-tick.C:
 		}
 		select {
-		case <-c.stop: // both were there: the release writes all the same
+		case <-c.stop: // both were ready: the release writes anyway
 			return
 		default:
 		}

@@ -40,7 +40,7 @@ type ID struct {
 }
 
 // Key returns the key of the range's record: target.generation.shard, and
-// @namespace where it is not the default. Each part is escaped, so that it may
+// @namespace if that is not the default one. Each part is escaped, so that it may
 // hold any character.
 func (id ID) Key() string {
 	number := strconv.Itoa(id.Generation)
@@ -88,11 +88,11 @@ type Cursor struct {
 	ID
 	Scope
 	Position  store.Position // everything before it was disposed of
-	Swept     time.Time      // the horizon of the last pass that came to its end
+	Swept     time.Time      // the horizon of the last complete pass
 	Deleted   int64          // entities deleted here, all told
 	Rewind    Rewind
 	Stock     Stock
-	Rate      float64   // the pace's last rate in entities/s; zero where it was unlimited
+	Rate      float64   // the pace's last rate in entities/s; zero if it was unlimited
 	RateUsed  time.Time // when the pace was used last, in the store's time
 	Throttled string    // what held the range back when the record was written last
 	Lease     Lease
@@ -108,20 +108,20 @@ type Cursor struct {
 // Rewind is how far the current read from the range's start has come.
 type Rewind struct {
 	Position store.Position
-	Began    time.Time // in the store's time; zero where none is under way
-	Done     time.Time // when the last one that came to its end began
-	// Window is how long a window of expires the next query may have, in whole
-	// milliseconds; zero where none was read yet.
+	Began    time.Time // in the store's time; zero if none is running
+	Done     time.Time // when the last complete one began
+	// Window is the longest window of expires that the next query may read, in whole
+	// milliseconds; zero if none was read yet.
 	Window time.Duration
 }
 
 // Stock is what is left in a range that nobody writes to any more. It holds as
 // of a read from the start that began after the last writer.
 type Stock struct {
-	Next     time.Time // when the first survivor expires; zero where none will
+	Next     time.Time // when the first survivor expires; zero if none will
 	Suspects bool      // well-formed entries that expired implausibly long ago are there
 	Refused  bool      // entities that the store refuses to delete or carry are there
-	Emptied  time.Time // since when no well-formed entry is left, in the store's time; zero where one is
+	Emptied  time.Time // since when no well-formed entry is left, in the store's time; zero if one is left
 }
 
 // A Lease says who holds a range.
@@ -209,7 +209,7 @@ func decode(rec store.Record) (Cursor, error) {
 		Revision:       rec.Revision,
 	}
 	if !(c.Rate >= 0) || math.IsInf(c.Rate, 1) {
-		f.Fail("rate", "%v is no rate", c.Rate)
+		f.Fail("rate", "%v is not a valid rate", c.Rate)
 	}
 	if err := f.Err(); err != nil {
 		return Cursor{}, err
@@ -247,7 +247,7 @@ func formatValue(v store.Value) string {
 func readPosition(f *store.FieldReader, name string) store.Position {
 	p := store.Position{Value: readValue(f, name), Key: f.Text(name + "_key")}
 	if p.Value.Type == store.Missing && p.Key != "" {
-		f.Fail(name, "it is missing beside the key %q", p.Key)
+		f.Fail(name, "it is missing, but there is a key: %q", p.Key)
 	}
 	return p
 }

@@ -460,7 +460,7 @@ func TestClaimsAreImpatient(t *testing.T) {
 	})
 }
 
-// Whoever holds a range is more patient: its lease is what runs out.
+// A worker that holds a range retries for longer: until its lease runs out.
 func TestAHolderIsPatient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)

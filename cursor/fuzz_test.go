@@ -48,7 +48,7 @@ func FuzzDecode(f *testing.F) {
 		c, err := decode(rec)
 		if err != nil {
 			if len(err.Error()) < 20 || !reflect.DeepEqual(c, Cursor{}) {
-				t.Errorf("%+v beside %v", c, err)
+				t.Errorf("%+v is returned with the error %v", c, err)
 			}
 			return
 		}
@@ -114,7 +114,7 @@ func FuzzDecodeHeartbeat(f *testing.F) {
 		switch {
 		case err != nil:
 			if !errors.Is(err, ErrNewer) || h != (Heartbeat{}) {
-				t.Errorf("%+v beside %v", h, err)
+				t.Errorf("%+v is returned with the error %v", h, err)
 			}
 		case h.Invalid != nil:
 			if h.Epoch != 0 || h.Lease != 0 || h.Key() != rec.Key || len(h.Invalid.Error()) < 20 {

@@ -15,9 +15,9 @@ import (
 // newest that it reads.
 const HeartbeatSchema = 1
 
-// forgetAfter is how old a heartbeat is, in the store's time, that is removed by
-// whoever meets it. Its process counted its lease by a clock that is at most seconds
-// away from that time.
+// forgetAfter is the age, in the store's time, above which any process that reads a
+// heartbeat removes it. Its own process counted its lease by a clock that is at most
+// seconds away from that time.
 const forgetAfter = time.Hour
 
 // mostLease is longer than any lease that can be configured.
@@ -103,9 +103,9 @@ func (all Heartbeats) add(got store.Records, seenBefore Heartbeats, seen time.Ti
 	return nil
 }
 
-// IsDead reports whether a heartbeat that was read at an instant of this process's own
-// clock, or later, has stood still for its lease, and for longer. Its process joins anew,
-// should it wake.
+// IsDead reports whether a heartbeat has stayed unchanged for its lease plus longer. Sent
+// is an instant of this process's own clock, not after the last read was sent. If the
+// heartbeat's process wakes up, it joins again.
 func (h Heartbeat) IsDead(sent time.Time, lease, longer time.Duration) bool {
 	return h.Lease > 0 && sent.Sub(h.Seen) >= max(lease, h.Lease)+longer
 }

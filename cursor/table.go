@@ -14,8 +14,8 @@ import (
 )
 
 // A Table holds the cursors of one target as they were read. It is immutable, and the
-// zero Table is empty. A change costs as much as there were changes of late, not as
-// the whole table.
+// zero Table is empty. The cost of a change grows with the number of recent changes, not
+// with the size of the table.
 type Table struct {
 	all  map[ID]*packed // shared by the tables that were made of one another
 	late map[ID]*told   // read since: goes before all

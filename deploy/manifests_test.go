@@ -186,7 +186,7 @@ func checkPod(t *testing.T, where string, pod core.PodTemplateSpec, configs []co
 	for _, v := range spec.Volumes {
 		targets = named(t, configs, v.ConfigMap.Name).Data["reaper.yaml"]
 	}
-	must(len(c.VolumeMounts) == 1 && settings["REAPER_CONFIG"] == c.VolumeMounts[0].MountPath+"/reaper.yaml", "the targets file is not where it is looked for")
+	must(len(c.VolumeMounts) == 1 && settings["REAPER_CONFIG"] == c.VolumeMounts[0].MountPath+"/reaper.yaml", "REAPER_CONFIG does not name the mounted targets file")
 	checkSettings(t, where, settings, targets)
 }
 

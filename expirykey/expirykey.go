@@ -215,8 +215,8 @@ func UpTo(generation, shard int, instant time.Time) (last string, ok bool) {
 }
 
 // NextShard returns the lowest shard of the generation whose whole range lies
-// after the value s; ok is false where there is none. A probe that met s uses
-// it to step over what lies between two ranges.
+// after the value s; ok is false if no such shard exists. A probe that met s uses
+// it to skip the values between two ranges.
 func NextShard(generation int, s string) (shard int, ok bool) {
 	shard = sort.Search(MaxShard+1, func(i int) bool { return Prefix(generation, i) > s })
 	return shard, shard <= MaxShard

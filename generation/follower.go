@@ -113,9 +113,9 @@ func (f *Follower) Stamper(id string) Stamper {
 	return c.StamperFor(id, c.store.Add(now.Sub(c.sent)))
 }
 
-// StamperFor returns what the writer of an entity stamps by this record at an
+// StamperFor returns the stamper for the writer of an entity, by this record at an
 // instant in the store's time. Generations that are marked closed are never
-// stamped. The caller sees to it that the record is no older than its staleness.
+// stamped. The caller ensures that the record is no older than its staleness.
 func (r Record) StamperFor(id string, now time.Time) Stamper {
 	for i := len(r.Generations) - 1; i >= 0; i-- {
 		g := r.Generations[i]

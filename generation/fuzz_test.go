@@ -54,7 +54,7 @@ func FuzzDecode(f *testing.F) {
 		r, err := decode(rec)
 		if err != nil {
 			if len(err.Error()) < 20 || !reflect.DeepEqual(r, Record{}) {
-				t.Errorf("%+v beside %v", r, err)
+				t.Errorf("%+v is returned with the error %v", r, err)
 			}
 			return
 		}

@@ -1,11 +1,11 @@
 // Package generation knows which generations of a target there are, and stamps
-// entities with expiry keys on behalf of writers. What it knows stands in the
+// entities with expiry keys on behalf of writers. It keeps this knowledge in the
 // target record, one small record per target that workers and writers share.
 //
 // The invariant is that the record changes only by compare-and-set, and that a
 // program refuses a record which it does not fully understand: newer than
-// itself, or edited into nonsense. The nursery is always there. The life of the
-// generations beside it is in [Record.Next] and [Record.State], pure functions of the
+// itself, or edited into nonsense. The nursery always exists. [Record.Next] and
+// [Record.State] define the life of the other generations, as pure functions of the
 // record and the store's time; sweeps carry it out.
 //
 // docs/generations.md describes that life, and docs/records.md the record, for
@@ -47,14 +47,14 @@ var ErrMissing = errors.New("no target record")
 // ErrNewer is wrapped by the error for a record of a newer program.
 var ErrNewer = errors.New("the target record was written by a newer reaper; update this one")
 
-// A Generation is one numbered stretch of a target's keys.
+// A Generation is one numbered span of a target's keys.
 type Generation struct {
 	Number int
 	Shards int           // entities are spread over shards 0 to Shards-1
 	Opened time.Time     // in the store's time
 	Ramp   time.Duration // how long after that writers move here; 0 for the first
 	Closed time.Time     // when it was marked closed; zero while writers may stamp it
-	// Draining is when it began to be carried; zero where it is not.
+	// Draining is when carrying out of it began; zero if it is not draining.
 	Draining time.Time
 	// The largest bounds for writers since it was opened; see [Policy].
 	Staleness, Slack time.Duration
@@ -81,8 +81,8 @@ type Record struct {
 	PaceMax   Rate // of each range
 	PaceTotal Rate // of the target, over all workers
 
-	Checked    time.Time // when the ground outside all ranges was looked at last
-	Outside    int64     // what was counted there
+	Checked    time.Time // when the keys outside all ranges were last inspected
+	Outside    int64     // how many entities were counted there
 	EmptyIndex bool      // the target held entities, but no index entry in any range
 
 	// Probe is when the index is to be probed once more for generations that are in use
@@ -102,7 +102,7 @@ type Rate struct {
 // unlimited is how no limit is written.
 const unlimited = "unlimited"
 
-// String returns the rate as it stands in the record: empty where it is not set.
+// String returns the rate as it is written in the record: empty if it is not set.
 func (r Rate) String() string {
 	switch {
 	case !r.Set:
@@ -131,8 +131,8 @@ func readRate(f *store.FieldReader, name string) Rate {
 }
 
 // New returns the record of a target that has none. Shards is the configured
-// number; layoutGenerations says whether the target uses generations beside the
-// nursery, the first of which then opens at once.
+// number; layoutGenerations says whether the target uses generations in addition
+// to the nursery. If so, the first of them opens at once.
 func New(target, kind, property string, shards int, layoutGenerations bool, now time.Time) Record {
 	now = now.UTC().Truncate(time.Microsecond) // what a record holds
 	r := Record{Target: target, Created: now, Kind: kind, Property: property, NurseryShards: shards}
@@ -182,7 +182,7 @@ func (r Record) Stamper() Stamper {
 }
 
 // Load reads the record of a target and the store's time. It fails with
-// [ErrMissing] where there is none; the time is good then, too.
+// [ErrMissing] if there is no record; the time is valid even then.
 func Load(ctx context.Context, s store.Loader, target string) (Record, time.Time, error) {
 	got, err := s.Load(ctx, store.RecordQuery{Sort: store.TargetRecord, Target: target, Keys: []string{target}})
 	if err != nil {
@@ -354,7 +354,7 @@ func decodeGeneration(g *store.FieldReader, before []Generation, newest bool) Ge
 func millis(f *store.FieldReader, name string) time.Duration {
 	n := f.Int(name)
 	if n < 0 || n > int64(math.MaxInt64/time.Millisecond) {
-		f.Fail(name, "%d is no number of milliseconds", n)
+		f.Fail(name, "%d is not a valid number of milliseconds", n)
 		return 0
 	}
 	return time.Duration(n) * time.Millisecond
@@ -369,7 +369,7 @@ func checkShards(f *store.FieldReader, name string, n int) {
 // A Stamper gives entities their expiry keys: those of one generation, with its
 // number of shards. It is a value, safe for concurrent use, and does no I/O.
 //
-// A writer stamps anew at every write of an entity. One that cannot know the
+// A writer stamps an entity again at every write. One that cannot know the
 // current generation stamps the nursery: Stamper{Shards: n} with any n.
 type Stamper struct {
 	Generation int // 0 is the nursery

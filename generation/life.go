@@ -17,7 +17,7 @@ type Policy struct {
 	Staleness time.Duration // the oldest copy of the record that a writer acts on
 	Slack     time.Duration // the longest that a write takes to commit after it was stamped
 	Settle    int           // so many later generations are sealed before one counts as sealed
-	Keep      int           // generations beside the newest that nothing is carried out of
+	Keep      int           // generations, in addition to the newest, that nothing is carried out of
 	Shards    int           // of a generation opened now
 }
 
@@ -233,13 +233,13 @@ type Step struct {
 }
 
 // Next returns the record as it should be at an instant in the store's time, and
-// what is new in it: generations whose writers have moved are closed, the next one
-// is opened when it is due, and the oldest sealed one is drained where more than
-// the policy's Keep are live beside the newest. What is written to a generation
-// before the next one's ramp is over has then been there for Keep times Every. A
-// generation that drains already keeps the others waiting, unless it is blocked: all
-// that is left in it are entities that the store refuses to carry. It changes nothing
-// else; retiring is the sweep's, which knows what is left.
+// what is new in it. It closes generations whose writers have moved, and opens the
+// next one when it is due. It drains the oldest sealed one if more than the policy's
+// Keep are live in addition to the newest. What is written to a generation before the
+// next one's ramp is over has then been there for Keep times Every. A generation that
+// drains already keeps the others waiting, unless it is blocked: all that is left in
+// it are entities that the store refuses to carry. Next changes nothing else: only the
+// sweep knows what is left, and retires generations.
 func (r Record) Next(p Policy, now time.Time, blocked ...int) (Record, []Step) {
 	var steps []Step
 	now = now.UTC().Truncate(time.Microsecond)

@@ -174,8 +174,8 @@ func TestNoGenerationAfterTheLast(t *testing.T) {
 	}
 }
 
-// Who forces an advance may go by a clock that is behind: generations are opened in
-// their order all the same, or nobody could read the record any more.
+// An advance may be forced by a clock that is behind: generations are opened in their
+// order anyway, since otherwise nobody could read the record any more.
 func TestForcedByAClockThatIsBehind(t *testing.T) {
 	r := New("a", "A", "p", 4, true, opened)
 	r, err := r.Advance(Policy{Shards: 4}, opened.Add(-time.Minute), true)
@@ -236,8 +236,8 @@ func TestBlockedKeepsNoOtherWaiting(t *testing.T) {
 		want    string
 	}{
 		{5 * time.Hour, nil, "[1]"},                           // the others wait
-		{time.Hour, []int{7}, "[1]"},                          // what is blocked is another one
-		{10 * time.Minute, []int{1}, "[1 2]"},                 // the next one drains beside it
+		{time.Hour, []int{7}, "[1]"},                          // another one is blocked
+		{10 * time.Minute, []int{1}, "[1 2]"},                 // the next one drains, too
 		{time.Hour, []int{1}, "[1 2]"},                        // one at a time
 		{10 * time.Minute, []int{1, 2}, "[1 2 3]"},            // and the one after
 		{10 * time.Minute, nil, "[1 2 3]"},                    // nothing is taken back

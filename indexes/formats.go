@@ -338,8 +338,8 @@ func rank(name string) int {
 	return 2
 }
 
-// A yamlIndex is an element of "indexes" in index.yaml. A property's direction is
-// ascending where nothing is said.
+// A yamlIndex is an element of "indexes" in index.yaml. A property without a
+// direction is ascending.
 type yamlIndex struct {
 	Kind       string         `yaml:"kind"`
 	Ancestor   any            `yaml:"ancestor,omitempty"` // true, yes, no, false

@@ -3,15 +3,15 @@
 // index.yaml, and gcloud commands.
 //
 // The invariant is that the definitions of a set of targets serve every query
-// that the drivers send for any of them ([Definitions.Serves] says so, and a test
-// asks it about queries that were really sent), and that merging drops nothing
-// from the file that is there.
+// that the drivers send for any of them. Merging drops nothing from the existing
+// file. [Definitions.Serves] checks one query; a test passes it the queries that
+// were really sent.
 //
-// Beside what is needed it switches off what costs writes and serves nobody here:
-// the descending and the array index of an expiry key and, where a composite
-// index serves, all single-field indexes of shard and timestamp. Without the
-// latter, entities that have only one of the two properties are in no index: no
-// count of what lies outside all ranges sees them.
+// The definitions also switch off indexes that cost writes and serve no query of
+// the reaper: the descending and the array index of an expiry key. For a target with
+// a composite index they switch off all single-field indexes of shard and timestamp.
+// Entities with only one of these two properties are then in no index: no count of
+// the entries outside all ranges includes them.
 //
 // Limits: it knows the reaper's queries, not those of the application. In
 // Datastore mode single properties are excluded from indexes by the writer of

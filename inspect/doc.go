@@ -2,8 +2,8 @@
 // entity, or its generations.
 //
 // The invariant is that looking changes nothing: no function here writes a record
-// or an entity, claims a range, or takes from anybody's pace. So it is safe beside
-// any number of workers, and with the credentials of somebody who may only read.
+// or an entity, claims a range, or takes from anybody's pace. So it is safe to run
+// next to any number of workers, and with credentials that allow only reads.
 //
 // Limits: what is returned was true at some instant while the target was looked
 // at, not all of it at the same one. A status costs a query for each range that is

@@ -13,8 +13,8 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// Whoever looks at a target learns what is due in it, and of one entity why it is
-// still there.
+// A status shows what is due in a target. An explanation shows why one entity is still
+// there.
 func Example() {
 	ctx := context.Background()
 	target := sweep.Target{

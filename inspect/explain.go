@@ -23,11 +23,11 @@ type Explanation struct {
 	Namespace string       `json:"namespace"`
 	Key       string       `json:"key"` // the entity's, in the store's canonical text
 	Found     bool         `json:"found"`
-	Expiry    string       `json:"expiry"`  // the property as it is stored; empty if there is none
-	Expires   *time.Time   `json:"expires"` // nil if it never does, or is no expiry
+	Expiry    string       `json:"expiry"`  // the property as it is stored; empty if it is missing
+	Expires   *time.Time   `json:"expires"` // nil if it never expires, or the property is not a valid expiry
 	Due       *time.Time   `json:"due"`     // expires and retention
-	State     string       `json:"state"`   // of its generation; empty if it has none, retired if that is no more
-	Range     *RangeStatus `json:"range"`   // nil if it is in none, or that is not known
+	State     string       `json:"state"`   // of its generation; empty if it has none, retired if that no longer exists
+	Range     *RangeStatus `json:"range"`   // nil if it is in no range, or the range is not known
 	Verdict   string       `json:"verdict"` // absent, never, early, due, suspect, malformed, stray or outside
 	Why       string       `json:"why"`     // for people
 }
@@ -230,7 +230,7 @@ func (e explainer) rangeOf(
 				g.Number, g.Shards, k.Shard, e.Target.Rewind), nil
 		}
 	}
-	return r, fmt.Sprintf("no sweep reads generation %08d: stamp it anew, "+
+	return r, fmt.Sprintf("no sweep reads generation %08d: stamp it again, "+
 		"with a generation of the target record or with 0", k.Generation), nil
 }
 

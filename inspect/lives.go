@@ -83,8 +83,8 @@ func (life *GenerationLife) forecast(s *sweep.Snapshot) {
 	if policy.Every <= 0 {
 		return
 	}
-	// It drains once policy.Keep later ones beside the newest are live, and the
-	// writers have moved to that.
+	// It drains once policy.Keep later ones are live in addition to the newest, and
+	// the writers have moved to the newest.
 	newest := record.Generations[len(record.Generations)-1]
 	last := life.Number + policy.Keep + 1
 	drains := newest.Opened.Add(newest.Ramp)

@@ -46,7 +46,7 @@ func TestLives(t *testing.T) {
 				t.Fatalf("generation 1 should have retired at %v: %+v", first.Retires, w.lives())
 			}
 		}
-		// What is carried has to be deleted where it was, too, which the forecast leaves out.
+		// A carried entity must also be removed from its old generation, which the forecast leaves out.
 		if late := time.Since(*first.Retires); late > 15*time.Minute || late < -time.Hour {
 			t.Errorf("it retired %v after the instant that was foretold", late)
 		}

@@ -124,7 +124,7 @@ type earliest struct {
 	at time.Time // zero before the first one
 }
 
-// add takes in an instant; zero is none.
+// add takes in an instant; it ignores the zero time.
 func (e *earliest) add(at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -211,7 +211,7 @@ func workersOf(s *sweep.Snapshot) []WorkerStatus {
 }
 
 // isLive reports whether somebody holds the range by a lease that has not run out
-// yet, as far as one look can tell: whoever takes over has to watch for longer.
+// yet, as far as one look can tell. A worker must watch for longer before it takes over.
 func isLive(s *sweep.Snapshot, c cursor.Cursor) bool {
 	return s.LeaseLeft(c) > 0 && c.Lease.Until.After(s.Now())
 }

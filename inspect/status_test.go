@@ -120,7 +120,7 @@ func (w *world) pause() {
 	w.save(rec)
 }
 
-// Who works on a target is told by the leases that have not run out, and at what rate.
+// The leases that have not run out show which workers a target has, and at what rate they work.
 func TestWorkers(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Pace = throttle.Limits{Start: 100, Max: 500}

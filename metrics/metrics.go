@@ -104,7 +104,8 @@ func New(o Options) *Metrics {
 	m.scanned = m.counter("scanned_entries_total", "Index entries read.")
 	m.kept = m.counter("kept_entities_total", "Entities in a range that were due or unreadable and kept, by reason.",
 		"reason")
-	m.carried = m.counter("carried_entities_total", "Survivors stamped anew from a draining generation.")
+	m.carried = m.counter("carried_entities_total",
+		"Survivors of a draining generation that were carried to the newest one.")
 	m.strays = m.counter("stray_entities_total", "Entries found in retired generations.")
 	m.sweeps = m.counter("sweeps_total", "Sweeps that ended, by result.", "result")
 	m.throttled = m.counter("throttled_seconds_total", "Time that ranges were held back, summed over ranges, by reason.",
@@ -116,7 +117,7 @@ func New(o Options) *Metrics {
 
 	m.outside = m.gauge("outside_entities", "Entities that carry the property but lie in no range, as last counted.")
 	m.oldestDue = m.gauge("oldest_due_timestamp_seconds",
-		"When the oldest entity that is still there became due; 0 where nothing is due.")
+		"When the oldest entity that is still there became due; 0 if nothing is due.")
 	m.lastSuccess = m.gauge("last_success_timestamp_seconds",
 		"When a sweep last ended without a failure; absent before the first.")
 	m.rate = m.gauge("rate_limit_entities_per_second",
@@ -124,7 +125,7 @@ func New(o Options) *Metrics {
 	m.generation = m.gauge("current_generation", "The newest generation.")
 	m.live = m.gauge("live_generations", "Generations that are not retired, the nursery not counted.")
 	m.leases = m.gauge("leases_held", "Ranges that this process holds.")
-	m.emptyIndex = m.gauge("empty_index", "1 where there are entities but no index entry in any range.")
+	m.emptyIndex = m.gauge("empty_index", "1 if there are entities but no index entry in any range.")
 	m.stuck = m.gauge("stuck_ranges", "Ranges with due entities and no progress.")
 	m.paused = m.gauge("paused", "1 while an operator has paused the target, or its gate is closed.")
 
@@ -155,7 +156,7 @@ func New(o Options) *Metrics {
 // Discard returns metrics that nobody reads.
 func Discard() *Metrics { return New(Options{Registry: prometheus.NewRegistry()}) }
 
-const applyHelp = "1 where sweeps delete for real, 0 where they only look."
+const applyHelp = "1 if sweeps delete for real, 0 if they only count."
 
 // announce makes a target's series, so that a counter's first increase is an
 // increase and not a new series.
@@ -206,7 +207,7 @@ func (m *Metrics) Kept(target, reason string, n int64) {
 	m.add(m.kept, n, target, keptReasons.word(reason))
 }
 
-// Carried counts survivors that were stamped anew.
+// Carried counts survivors that were carried to the newest generation.
 func (m *Metrics) Carried(target string, n int64) { m.add(m.carried, n, target) }
 
 // Strays counts entries found in retired generations.
@@ -261,14 +262,14 @@ func (m *Metrics) Swept(target string, r Result, took time.Duration, ended time.
 }
 
 // OldestDue says when the oldest entity that is still there became due; the zero
-// time where nothing is due.
+// time if nothing is due.
 func (m *Metrics) OldestDue(target string, t time.Time) { m.set(m.oldestDue, unix(t), target) }
 
 // Outside says how many entities lie in no range.
 func (m *Metrics) Outside(target string, n int64) { m.set(m.outside, float64(n), target) }
 
-// Rate says what the ranges that this process holds may delete a second, added
-// up; +Inf where they are unlimited.
+// Rate says how many entities a second the ranges that this process holds may
+// delete, added up; +Inf if they are unlimited.
 func (m *Metrics) Rate(target string, perSecond float64) { m.set(m.rate, perSecond, target) }
 
 // Generations says which generation is the newest and how many are live.
@@ -331,8 +332,8 @@ func (m *Metrics) gauge(name, help string) *prometheus.GaugeVec {
 	return g
 }
 
-// histogram makes a native histogram, at most 10 % wide buckets and 160 of
-// them, with classic buckets beside it for servers that do not take those.
+// histogram makes a native histogram with at most 160 buckets, each at most 10 %
+// wide. It also has classic buckets, for servers without native histograms.
 func (m *Metrics) histogram(name, help string, classic ...float64) *prometheus.HistogramVec {
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help,
 		Buckets: classic, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,

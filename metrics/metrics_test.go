@@ -48,7 +48,7 @@ func all(t *testing.T) *metrics.Metrics {
 	return m
 }
 
-// The names are promises to whoever wrote an alert.
+// The names are promises to the authors of alerts.
 var promised = []string{
 	"reaper_deleted_entities_total", "reaper_scanned_entries_total", "reaper_kept_entities_total", "reaper_outside_entities",
 	"reaper_carried_entities_total", "reaper_stray_entities_total", "reaper_oldest_due_timestamp_seconds",
@@ -89,7 +89,7 @@ func TestLint(t *testing.T) {
 
 func TestValues(t *testing.T) {
 	const want = `
-# HELP reaper_apply 1 where sweeps delete for real, 0 where they only look.
+# HELP reaper_apply 1 if sweeps delete for real, 0 if they only count.
 # TYPE reaper_apply gauge
 reaper_apply 1
 # HELP reaper_current_generation The newest generation.
@@ -117,7 +117,7 @@ reaper_last_success_timestamp_seconds{target="sessions"} 1.7952196505e+09
 # TYPE reaper_leases_held gauge
 reaper_leases_held{target="carts"} 0
 reaper_leases_held{target="sessions"} 1
-# HELP reaper_oldest_due_timestamp_seconds When the oldest entity that is still there became due; 0 where nothing is due.
+# HELP reaper_oldest_due_timestamp_seconds When the oldest entity that is still there became due; 0 if nothing is due.
 # TYPE reaper_oldest_due_timestamp_seconds gauge
 reaper_oldest_due_timestamp_seconds{target="carts"} 0
 reaper_oldest_due_timestamp_seconds{target="sessions"} 1.7952196505e+09
@@ -140,7 +140,7 @@ func TestNothingIsDue(t *testing.T) {
 	m := all(t)
 	m.OldestDue("sessions", time.Time{})
 	const want = `
-# HELP reaper_oldest_due_timestamp_seconds When the oldest entity that is still there became due; 0 where nothing is due.
+# HELP reaper_oldest_due_timestamp_seconds When the oldest entity that is still there became due; 0 if nothing is due.
 # TYPE reaper_oldest_due_timestamp_seconds gauge
 reaper_oldest_due_timestamp_seconds{target="carts"} 0
 reaper_oldest_due_timestamp_seconds{target="sessions"} 0

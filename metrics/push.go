@@ -26,14 +26,14 @@ type Run struct {
 
 // A Pusher leaves runs at a Pushgateway.
 type Pusher struct {
-	URL    string       // with user and password, where it wants them
+	URL    string       // with user and password, if it wants them
 	Job    string       // empty means reaper
 	Task   string       // tells parallel tasks apart; see [Task]
 	Client *http.Client // nil means one that gives up after ten seconds
 }
 
 // Task names this task among parallel ones of the same job, from what Cloud Run
-// and Kubernetes (of an indexed Job) put into the environment; "0" where it is alone.
+// and Kubernetes (of an indexed Job) put into the environment; "0" if it is alone.
 func Task(getenv func(string) string) string {
 	return cmp.Or(getenv("CLOUD_RUN_TASK_INDEX"), getenv("JOB_COMPLETION_INDEX"), "0")
 }
@@ -83,7 +83,7 @@ func (r Run) registry() *prometheus.Registry {
 	set("last_sweep_deleted", "Entities that the last run deleted.", float64(r.Deleted))
 	set("last_sweep_expired", "Entities that the last run found due.", float64(r.Expired))
 	set("last_sweep_duration", "How long the last run took, in seconds.", r.Duration.Seconds())
-	set("last_sweep_complete", "1 where the last run swept every range to its horizon.", truth(r.Result == Complete))
+	set("last_sweep_complete", "1 if the last run swept every range to its horizon.", truth(r.Result == Complete))
 	set("apply", applyHelp, truth(r.Apply))
 	if r.Result == Complete || r.Result == Incomplete {
 		set("last_success_timestamp_seconds", "When a run last ended without a failure.", unix(r.Ended))

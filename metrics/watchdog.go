@@ -40,7 +40,7 @@ type watched struct {
 
 // A Look is how a range was found.
 type Look struct {
-	OldestDue time.Time // when its oldest entity became due; zero where nothing is
+	OldestDue time.Time // when its oldest entity became due; zero if nothing is due
 	Disposed  int64     // entities disposed of since the last look
 	Held      bool      // paused, gated, another worker's, or a dry run: standing still is right
 }
@@ -107,8 +107,8 @@ func (w *Watchdog) Stuck(now time.Time) []string {
 	return stuck
 }
 
-// OldestDue returns when the oldest entity of all ranges became due, those
-// included that were not seen for a while; zero where nothing is due.
+// OldestDue returns when the oldest entity of all ranges became due, including
+// ranges that were not seen for a while; zero if nothing is due.
 func (w *Watchdog) OldestDue() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()

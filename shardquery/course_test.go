@@ -55,8 +55,8 @@ type pageReader interface {
 	Seek(p store.Position)
 }
 
-// A course is the way of one reader after another through a store where queries
-// fail, as chance has it: they stop, go back, and ask for more or less at a time.
+// A course leads one reader after another through a store where queries fail at
+// random. The readers stop, go back, and ask for more or fewer entries at a time.
 type course struct {
 	t     *testing.T
 	rng   *rand.Rand
@@ -68,9 +68,9 @@ type course struct {
 	reader pageReader
 	page   store.Page
 	got    []string
-	places []store.Position // behind each of what was got
+	places []store.Position // behind each entry of got
 	steps  int
-	turns  int // so many, so that it comes to an end
+	turns  int // bounded, so that the course ends
 }
 
 // step makes one call and reports whether there may be more.
@@ -111,7 +111,7 @@ func (c *course) failed(err error, before store.Position) {
 	case !errors.Is(err, store.ErrUnavailable) && !errors.Is(err, shardquery.ErrShrunk):
 		c.t.Fatal(err)
 	case len(c.page.Entries) > 0 || c.page.More:
-		c.t.Fatalf("%d entries beside %v", len(c.page.Entries), err)
+		c.t.Fatalf("%d entries with the error %v", len(c.page.Entries), err)
 	case c.reader.Position() != before:
 		c.t.Fatalf("the position is %v after an error, not %v", c.reader.Position(), before)
 	}
@@ -141,7 +141,7 @@ func (c *course) turn() bool {
 			c.back(c.rng.IntN(len(c.got) + 1))
 			return true
 		}
-	case 5: // to where it is
+	case 5: // to its own position
 		c.reader.Seek(c.reader.Position())
 		return true
 	}

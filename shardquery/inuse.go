@@ -17,13 +17,13 @@ const LastBelieved = 50_000_000
 
 const (
 	// mostInUse bounds the generations that are found: a target record could not
-	// hold many more. Whoever opens one an hour has 720 with a month's data.
+	// hold many more. A target that opens one an hour has 720 with a month's data.
 	mostInUse = 1_000
-	// mostHops bounds the queries of one probe: each text that is no expiry key may
-	// cost one.
+	// mostHops bounds the queries of one probe: each text that is not an expiry key
+	// may cost one.
 	mostHops = 10_000
-	// hopTimeout bounds one query of a probe. One that is late is followed by one for
-	// a shorter window.
+	// hopTimeout bounds one query of a probe. After a late query, the next one asks
+	// for a shorter window.
 	hopTimeout = 10 * time.Second
 )
 

@@ -22,9 +22,9 @@ const (
 	lateRun = 4
 )
 
-// ErrShrunk is wrapped by the error of a query that was late or too large, beside
-// the store's own, where the next one asks for less or has more time: it may be made
-// at once.
+// ErrShrunk is wrapped, in addition to the store's own error, by the error of a query
+// that was late or too large. It means that the next query asks for less or has more
+// time; the caller may make it at once.
 var ErrShrunk = errors.New("the next query asks for less, or has more time")
 
 // Patiently calls next until it succeeds, fails for good, ctx is done or patience,

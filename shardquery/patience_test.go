@@ -19,8 +19,8 @@ import (
 // patience is what the callers here have.
 const patience = 2 * time.Minute
 
-// Whoever has patience with a reader gives up on what is for good at once, and on
-// the rest when patience ends.
+// Patiently gives up on a permanent error at once, and on any other error when
+// patience ends.
 func TestPatientlyGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
@@ -108,7 +108,7 @@ func TestBeyondFindsShards(t *testing.T) {
 		} {
 			got, err := shardquery.Beyond(t.Context(), s, target, "", g, c.known, patience)
 			if err != nil || !slices.Equal(got, c.want) {
-				t.Errorf("beside %v: %v, %v, want %v", c.known, got, err, c.want)
+				t.Errorf("with %v known: %v, %v, want %v", c.known, got, err, c.want)
 			}
 		}
 		s.Before = func(context.Context, modelstore.Call) error { return store.ErrUnavailable }

@@ -6,8 +6,8 @@
 // entry between its start position and its end exactly once, in order, whatever
 // queries failed and were repeated in between.
 //
-// Limits: a reader makes one query a call, with a deadline of its own. It never
-// waits, nor repeats what failed: that is for whoever calls it, as with
+// Limits: a reader makes one query a call, with a deadline of its own. It neither
+// waits nor repeats a failed query: its caller does, for example with
 // [Patiently]. It keeps no page.
 package shardquery
 
@@ -25,9 +25,9 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// A Range is a stretch of one namespace's index that is swept on its own: the
-// expiry keys of one (generation, shard) or, with Instants, the timestamps of
-// one value of the target's shard property, or all where it has none.
+// A Range is a span of one namespace's index that is swept on its own. It holds
+// the expiry keys of one (generation, shard) or, with Instants, the timestamps of
+// one value of the target's shard property, or all timestamps without one.
 type Range struct {
 	Namespace  string
 	Generation int // of expiry keys
@@ -38,7 +38,7 @@ type Range struct {
 
 // Ranges lists the ranges of the given generations in every namespace, in the
 // order of generations: shard by shard, so that neighbours in the list lie on
-// different tablets where they can.
+// different tablets if possible.
 func Ranges(generations []generation.Generation, namespaces []string) []Range {
 	var list []Range
 	for _, g := range generations {
@@ -166,8 +166,8 @@ func Expires(t store.Type, v store.Value) (time.Time, error) {
 	return k.Expires, err
 }
 
-// Gaps returns the stretches of one namespace's index that lie in none of the
-// ranges: what is there carries the property but is swept by nobody. Timestamps
+// Gaps returns the spans of one namespace's index that lie outside all of the
+// ranges: entries there carry the property, but no sweep reads them. Timestamps
 // before the floor lie there, too.
 func Gaps(ranges []Range, floor time.Time) []store.Span {
 	if len(ranges) > 0 && ranges[0].Instants {

@@ -98,8 +98,8 @@ func (r *Reader) Seek(p store.Position) {
 	r.openWindow()
 }
 
-// Extend moves the last instant wanted forward, never back, also after the reader
-// came to its end. What was read stays read: a new window begins behind it.
+// Extend moves the last instant wanted forward, never back, even after the reader
+// has ended. What was read is not read again: a new window begins behind it.
 func (r *Reader) Extend(until time.Time) {
 	if until.After(r.Until) {
 		r.Until = until

@@ -323,7 +323,7 @@ func TestPagesShrinkAndGrow(t *testing.T) {
 	s.Before = func(context.Context, modelstore.Call) error { return store.ErrTooLarge }
 	read(400)
 	s.Before = nil
-	for range 9 { // all anew
+	for range 9 { // the count starts again
 		read(400)
 	}
 	want := slices.Concat([]int{400, 200}, slices.Repeat([]int{100}, 8), []int{125}, slices.Repeat([]int{62}, 4),

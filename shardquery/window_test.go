@@ -154,7 +154,7 @@ func TestLateWindowHalvesAndIsCautious(t *testing.T) {
 		t.Errorf("it ended at %v, the next window is %v", end, reader.NextWindow())
 	}
 
-	// Who goes on with that window begins with one that is in time.
+	// A later reader that begins with that window has its first query in time.
 	again := newReader(s, floor.Add(1000*time.Hour))
 	again.From = store.Position{Value: keyAt(floor.Add(500 * time.Hour))}
 	again.Floor, again.Window = floor, reader.NextWindow()
@@ -180,7 +180,7 @@ func TestWindowsComeWithTheFirstLateQuery(t *testing.T) {
 		t.Errorf("%v and then windows of %v, want %v", got, reader.NextWindow(), want)
 	}
 
-	// Tombstones where nothing was expected.
+	// Tombstones before the floor, where no entries are expected.
 	s.Before = tombstones(30*60, floor.Add(-100*time.Hour))
 	reader = newReader(s, floor.Add(20*time.Hour))
 	reader.Floor, reader.Window = floor, time.Hour
@@ -286,8 +286,8 @@ func TestReaderTellsASlowStoreFromALongWindow(t *testing.T) {
 	}
 }
 
-// Every query in a window must be quick for the next one to be longer. One that was
-// late ends a window: what follows counts anew, and asks for fewer entries.
+// Every query in a window must be quick for the next window to be longer. A late
+// query ends a window: the count starts again, and the next query asks for fewer entries.
 func TestEachQueryInAWindowCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		floor := time.Now().UTC().Truncate(time.Hour)

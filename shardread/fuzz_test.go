@@ -21,7 +21,7 @@ func FuzzGroup(f *testing.F) {
 		groups, err := shardread.Group(values, most)
 		if err != nil {
 			if groups != nil {
-				t.Errorf("%v beside %v", groups, err)
+				t.Errorf("%v with the error %v", groups, err)
 			}
 			return
 		}

@@ -2,22 +2,21 @@
 // merges sorted sources, one for each query that the shards need, into one
 // sequence in order.
 //
-// An indexed timestamp that rises with time holds a Firestore collection or
-// kind to 500 writes a second. Applications therefore keep a second property
-// beside it, a shard, and an index over (shard, timestamp). Reading "the newest
-// 100" then takes a query per shard and a merge of their answers. Package
-// fsread does that for Firestore, dsread for Datastore; this one is the merge
-// beneath them, which knows no SDK and takes sources of any kind.
+// An indexed timestamp that rises with time limits a Firestore collection or
+// kind to 500 writes a second. Applications therefore add a second property
+// (a shard) and an index over (shard, timestamp). Reading "the newest 100" then
+// takes a query per shard and a merge of their answers. Package fsread does that
+// for Firestore, dsread for Datastore; this one is the merge beneath them, which
+// knows no SDK and takes sources of any kind.
 //
-// The invariants of [Merge] are that its sequence has the items of all sources
-// exactly once, in the order of the compare function, and that at most
-// limit + sources × page items are read for it: what was read of a source, or
-// asked of it, but not yet yielded is never more than a page. Usually it is far
-// less, because a page is no larger than the source's likely part in what is
-// still wanted.
+// [Merge] has two invariants. Its sequence has the items of all sources exactly
+// once, in the order of the compare function. It reads at most
+// limit + sources × page items: a source never has more than a page of items that
+// were read or asked for but not yet yielded. Usually it has far fewer, because a
+// page is no larger than the source's likely part in what is still wanted.
 //
-// Limits: memory for one page of each source; a merge is no snapshot, since
-// each page is read when it is needed.
+// Limits: a merge needs memory for one page of each source. It is not a snapshot,
+// since each page is read when it is needed.
 package shardread
 
 import (
@@ -64,10 +63,9 @@ func (o Options) Validate() error {
 
 // Merge yields the items of all sources in the order of compare, those that
 // compare as equal in the order of their sources. The first error is yielded
-// once, beside the zero item, and ends the sequence; what comes before it in
-// order is yielded before it. Pages are fetched in parallel, and ahead. All
-// calls of sources have returned when the sequence ends, whether it was read to
-// its end or left.
+// once, with the zero item, and ends the sequence; items before it in order are
+// yielded first. Pages are fetched in parallel, and ahead. All calls of sources
+// have returned when the sequence ends, even if the caller leaves it early.
 //
 // The sequence can be ranged over once, because that reads the sources.
 func Merge[T any](ctx context.Context, sources []Source[T], compare func(a, b T) int, o Options) iter.Seq2[T, error] {

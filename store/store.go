@@ -4,8 +4,8 @@
 //
 // The invariant that a driver keeps is that [Store.Dispose] and [Store.Settle]
 // remove or carry an entity only while its expiry is what the caller has seen:
-// whoever changed it in between wins. Everything else (what is due, in which order, at
-// what rate) is the caller's business.
+// a writer that changed it in between wins. Everything else (what is due, in which
+// order, at what rate) is the caller's business.
 //
 // Limits: a page holds at most [MaxPage] entries, because the services commit
 // at most that many writes at once.
@@ -29,10 +29,10 @@ const MaxPage = 500
 // A Store is implemented by each driver, and is safe for concurrent use.
 //
 // Every error wraps one of the sentinels of this package or is the context's.
-// No method retries by itself what the service refused: whoever paces must see
-// the push-back. After an error that leaves the outcome of a write unknown
+// No method retries by itself what the service refused: a caller that paces itself
+// must see the push-back. After an error that leaves the outcome of a write unknown
 // ([ErrUnavailable], [ErrDeadline], a context's) the caller may repeat the call:
-// all of them are safe to repeat.
+// every method is safe to repeat.
 type Store interface {
 	// Scan fills page with the entries of q in the order of (value, key), at
 	// most q.Limit of them, and says whether there are more. It overwrites what
@@ -43,11 +43,11 @@ type Store interface {
 	Scan(ctx context.Context, q Query, page *Page) error
 
 	// Dispose deletes the entities of the batch whose expiry still is what the
-	// scan saw, or carries them where the op has a To: the expiry property is set
-	// to that and nothing else of the entity changes, whatever the target's Guard.
-	// It sets the Outcome of each op. Ops may fail one by one or all
-	// together; what is set stays true where an error is returned beside it,
-	// and Unknown means that nobody knows. It starts no write once ctx is done.
+	// scan saw, or carries them if the op has a To. A carry sets the expiry
+	// property to that and changes nothing else, whatever the target's Guard.
+	// Dispose sets the Outcome of each op. Ops may fail one by one or all together.
+	// An Outcome is valid even if an error is returned as well; Unknown means that
+	// it is not known. Dispose starts no write once ctx is done.
 	Dispose(ctx context.Context, b *Batch) error
 
 	// Settle reads the one entity, asks decide about the expiry that it has
@@ -127,8 +127,8 @@ type Keyer interface {
 // A Pressured store tells when writes come faster than it can tidy up behind
 // them.
 type Pressured interface {
-	// Pressed reports whether deletes had better wait, so that others who write
-	// need not. It is cheap, and asked before each write.
+	// Pressed reports whether deletes should wait, so that other writers need
+	// not. It is cheap, and called before each write.
 	Pressed() bool
 }
 
@@ -200,8 +200,8 @@ const (
 // A Value is the value of an expiry property.
 type Value struct {
 	Type Type
-	Text string    // where Type is Text; where it is List or Other, the value as JSON, for people and for Put
-	Time time.Time // where Type is Instant: UTC, microseconds
+	Text string    // if Type is Text; if it is List or Other, the value as JSON, for people and for Put
+	Time time.Time // if Type is Instant: UTC, microseconds
 }
 
 // TextValue returns the value that holds s.
@@ -252,11 +252,11 @@ type Position struct {
 // IsZero reports whether the position is before everything.
 func (p Position) IsZero() bool { return p == Position{} }
 
-// A Query asks for a stretch of one namespace of a target's index.
+// A Query asks for a span of one namespace of a target's index.
 type Query struct {
 	Target    Target
 	Namespace string
-	Shard     Value    // of the target's ShardProperty, where it has one: a text or an integer
+	Shard     Value    // of the target's ShardProperty, if it has one: a text or an integer
 	Lo, Hi    Value    // first and last value wanted, both inclusive
 	After     Position // go on from here; not before Lo
 	Next      any      // the Next of the page before, if it was read with the same query; it stands for After
@@ -337,16 +337,16 @@ func CarryTo(v Value) Verdict { return Verdict{act: 2, to: v} }
 // To returns the expiry that a carried entity gets.
 func (v Verdict) To() (to Value, carry bool) { return v.to, v.act == 2 }
 
-// A Span is a stretch of a target's index, [From, To), with values of any type
-// in the index's own order. A zero bound is open, but null is in no span.
+// A Span is a part of a target's index, [From, To), with values of any type in
+// the index's own order. A zero bound is open, but null is in no span.
 type Span struct {
 	From, To Point
 }
 
 // A Point is a place between entries of a target's index: before the first one
-// with this value or, with After, behind the last one. Where the target has a
-// ShardProperty the point lies in the stretch of one of its values; without a
-// Value it then stands before or behind that whole stretch.
+// with this value or, with After, behind the last one. If the target has a
+// ShardProperty, the point lies among the entries of one Shard. Without a Value it
+// is then before or behind all entries of that shard.
 type Point struct {
 	Shard Value
 	Value Value
@@ -368,12 +368,12 @@ func Between(from, to string) Span {
 
 // An Entity is what load writes and dump reads.
 type Entity struct {
-	Name      string // or, where it is empty, Number
+	Name      string // or, if it is empty, Number
 	Number    int64
 	Parent    string // the driver's canonical text for the ancestors' key; empty at the root
 	Namespace string // set by Dump
 	Expiry    Value  // the expiry property
-	Shard     Value  // the target's ShardProperty, where it has one: a text, an integer or Missing
+	Shard     Value  // the target's ShardProperty, if it has one: a text, an integer or Missing
 	Data      []byte // the other properties, as a JSON object; nil stands for {}
 }
 
@@ -473,7 +473,7 @@ func LoadAll(ctx context.Context, s Loader, q RecordQuery, use func(Records) err
 }
 
 // The errors that callers tell apart, with errors.Is. A driver maps its
-// service's codes to them, once, and wraps the service's own error beside.
+// service's codes to them, once, and also wraps the service's own error.
 var (
 	ErrPushback     = errors.New("the store pushes back")       // a quota or rate limit
 	ErrUnavailable  = errors.New("the store is unavailable")    // try again; a write may have happened

@@ -80,7 +80,7 @@ func (a *aside) failed(now time.Time, err error) {
 func againIn(tries int) time.Duration { return min(asideMost, asideEvery<<min(tries-1, 4)) }
 
 // nextAside returns the instant at which the next entity that waits aside is due
-// for a try; zero if there is none.
+// for a retry; zero if no entity waits.
 func (v *visit) nextAside() (at time.Time) {
 	for _, a := range v.asides {
 		if at.IsZero() || a.retry.Before(at) {
@@ -162,8 +162,8 @@ func (v *visit) refuse(t turn, a *aside) {
 }
 
 // waitsAside reports whether an entity that a reading has met waits aside. One reading
-// may have met it where it was, and another one where it is now: it holds up the progress
-// of both.
+// may have met it at its old expiry, and another one at its new expiry: then it holds up
+// the progress of both.
 func (v *visit) waitsAside(rd *reading, key string) bool {
 	i := slices.IndexFunc(v.asides, func(a *aside) bool { return a.entry.Key == key })
 	if i < 0 {

@@ -13,9 +13,9 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// An auditJob goes over retired and sealed ground in one namespace: from where the
-// last claim left it or, from the top, from the beginning to the end. One worker
-// at a time does.
+// An auditJob reads the retired and sealed generations in one namespace. It resumes
+// at the position that the last claim saved or, for a round from the top, begins at the
+// start. One worker at a time does this.
 type auditJob struct {
 	c       *collector
 	r       shardquery.Range // all of the namespace
@@ -52,7 +52,7 @@ func (j *auditJob) begin(t turn, todo todo) (out outcome, begun bool) {
 		if wait := c.keeper.Wait(cur); wait > 0 { // a worker killed during an audit never releases its lease
 			c.viewer.wantCursor(cur.ID)
 			if j.fromTop && j.holder != "" && j.holder != cur.Revision {
-				return outcome{state: failed, err: cursor.ErrTaken}, false // it moves: somebody is at it
+				return outcome{state: failed, err: cursor.ErrTaken}, false // it moves: another worker runs the audit
 			}
 			j.holder = cur.Revision
 			return outcome{state: waiting, wake: c.cfg.Now().Add(min(wait, c.target.Lease/6)), why: throttle.ReasonLease}, false
@@ -69,7 +69,7 @@ func (j *auditJob) begin(t turn, todo todo) (out outcome, begun bool) {
 		case errors.Is(err, cursor.ErrTaken) && j.fromTop:
 			return outcome{state: failed, err: err}, false
 		case errors.Is(err, cursor.ErrTaken):
-			return outcome{state: ended}, false // another worker is at it
+			return outcome{state: ended}, false // another worker runs the audit
 		}
 		return c.outcomeOf(t, j.r, nil, err), false
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A full round finds what was put back into retired ground, also where it is
-// stopped and goes on, and a dry one changes nothing.
+// A full round finds what was put back into retired generations, even if it is
+// stopped and resumed. A dry round changes nothing.
 func TestAudit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEpoch(t, hourly)

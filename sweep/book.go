@@ -474,8 +474,8 @@ func (b *book) stepped(s *scheduler, it *item, now time.Time) {
 	b.dirty = true
 }
 
-// ticked reports whether a tick came while the range was at work, and its normal reading
-// had come to its end.
+// ticked reports whether a tick came while the range was in work, and its normal reading
+// has ended.
 func (it *item) ticked() bool {
 	j, isRange := it.job.(*rangeJob)
 	return it.again && isRange && j.atHorizon()

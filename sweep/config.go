@@ -18,7 +18,7 @@ import (
 type Target struct {
 	store.Target
 	Layout       string                      // as configured; part of what a cursor is good for
-	Generations  bool                        // the layout has generations beside the nursery
+	Generations  bool                        // the layout has generations in addition to the nursery
 	ShardValues  []store.Value               // of Target.ShardProperty, if there is one
 	Namespaces   []string                    // or just "*" for all that the store lists
 	Shards       int                         // of a generation opened now, and of the nursery at least; 0 for timestamps

@@ -82,7 +82,7 @@ func TestContention(t *testing.T) {
 	want("an hour later", next("yz"), "auto")
 	fine("yz")
 	if len(g.ranges) != 0 {
-		t.Errorf("what is over is remembered: %+v", g.ranges["r"])
+		t.Errorf("an expired contention is remembered: %+v", g.ranges["r"])
 	}
 
 	log.Reset()

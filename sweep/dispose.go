@@ -38,7 +38,7 @@ func (p *pause) Error() string { return fmt.Sprintf("wait %v for %q", p.wait, p.
 // through, whatever kind of work found them.
 type writer struct {
 	c     *collector
-	claim *cursor.Claim   // whoever holds the range may write in it; nil in a dry run
+	claim *cursor.Claim   // only the holder of the range may write in it; nil in a dry run
 	pacer *throttle.Pacer // of the range; nil in a dry run
 	carry *carrier        // stamps what is not deleted; nil if nothing is carried
 }
@@ -103,7 +103,7 @@ func (w *writer) bounded(ctx context.Context, ops []store.Op, call func(context.
 // the ranges that something is carried into.
 func (w *writer) take(t turn, ops []store.Op) error {
 	if s, ok := w.c.cfg.Store.(store.Pressured); ok && s.Pressed() {
-		if !w.pacer.Status().Unlimited { // else there is no rate to halve: waiting is enough
+		if !w.pacer.Status().Unlimited { // else no rate can be halved: waiting is enough
 			w.pacer.PushBack(throttle.ReasonCompaction)
 		}
 		return &pause{pressedFor, throttle.ReasonCompaction}

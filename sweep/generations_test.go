@@ -236,9 +236,9 @@ func (e *epoch) strays() (n int) {
 }
 
 // TestTenGenerations lets writers of every kind, a sweeper and the clock run
-// through ten generations: what they leave behind is found in the time that its
-// kind allows, nothing live is touched, and nothing stays in retired ground but
-// what the audit finds.
+// through ten generations. What the writers leave behind is found in the time that its
+// kind allows, and nothing live is touched. Nothing stays in retired generations
+// except what the audit finds.
 func TestTenGenerations(t *testing.T) {
 	for name, c := range map[string]struct {
 		keep    int
@@ -298,7 +298,7 @@ func TestTenGenerations(t *testing.T) {
 				}
 				run(2*24*60, 0)
 				if n := e.strays(); n > 0 {
-					t.Errorf("%d entities are left in retired ground", n)
+					t.Errorf("%d entities are left in retired generations", n)
 				}
 				if len(e.live) > 0 || len(e.left()) > 0 {
 					t.Errorf("%d entities are left", len(e.left()))

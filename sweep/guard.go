@@ -30,7 +30,7 @@ type guards struct {
 
 	mu     sync.Mutex
 	told   store.Guarding         // what the log has said
-	ranges map[string]*contention // by their cursors' keys; others had none of late
+	ranges map[string]*contention // by their cursors' keys; the other ranges had none recently
 }
 
 // A contention is what one range's checks by query have met.
@@ -46,7 +46,7 @@ func newGuards(s store.Store, t *Target, log *slog.Logger, now func() time.Time)
 	return &guards{store: guarder, target: t, log: log, now: now, ranges: map[string]*contention{}}
 }
 
-// guarding returns how deletes are made conditional where nothing is contended.
+// guarding returns how deletes are made conditional without contention.
 func (g *guards) guarding() store.Guarding {
 	if g.store == nil {
 		return store.Guarding{Guard: g.target.Guard, Most: store.MaxPage}

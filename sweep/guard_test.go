@@ -171,8 +171,8 @@ func TestExtendedWhileContended(t *testing.T) {
 	}
 }
 
-// The emulator refuses parallel range queries in transactions: whoever asks for them
-// all the same gets through.
+// The emulator refuses parallel range queries in transactions: a sweep that asks for
+// them succeeds anyway.
 func TestParallelQueriesOnTheEmulator(t *testing.T) {
 	const n = 1500
 	g := newGuarded(t, store.GuardQuery, 4, 4, n)

@@ -48,8 +48,8 @@ func (v *visit) takeInventory(t turn) error {
 	return nil
 }
 
-// firstOf returns when the first entry of a range expires that is wanted, by what
-// it and its expiry are at a horizon; the zero time if there is none.
+// firstOf returns the expiry of the first entry of a range that want accepts, by how
+// the entry is judged at a horizon. It returns the zero time if want accepts none.
 func (c *collector) firstOf(ctx context.Context, r shardquery.Range, from store.Position, until, horizon time.Time,
 	want func(store.Entry, judgement) bool) (time.Time, error) {
 	reader := &shardquery.Reader{Store: c.cfg.Store, Target: c.target.Target, Range: r, From: from, Until: until,

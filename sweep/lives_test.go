@@ -338,8 +338,8 @@ func carryObeysThePace(t *testing.T, shards int, limit float64) {
 	})
 }
 
-// A survivor that falls due while it waits to be carried is deleted where it is:
-// carried, it would come down behind the newest generation's cursor.
+// A survivor that falls due while it waits to be carried is deleted from its old
+// generation: if it were carried, it would land behind the newest generation's cursor.
 func TestDueWhileItWaitsToBeCarried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEpoch(t, hourly)
@@ -416,7 +416,7 @@ func TestStragglerAtTheLastMoment(t *testing.T) {
 }
 
 // A shard past the last one that could not be visited when its generation was sealed
-// is not forgotten: the generation retires all the same.
+// is not forgotten: the generation retires anyway.
 func TestShardPastTheLastIsNotForgotten(t *testing.T) {
 	for _, at := range []string{"seal", "last read"} {
 		synctest.Test(t, func(t *testing.T) {

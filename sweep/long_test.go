@@ -152,9 +152,9 @@ func (g *graveyard) before(ctx context.Context, c modelstore.Call) error {
 	return nil
 }
 
-// Reads from the start over ten days of tombstones come to their end over many sweeps
-// of four and a half minutes. Each goes on where the last one stopped, with windows
-// as long as had been found good, and the pace of the range does not suffer.
+// Reads from the start over ten days of tombstones complete within many sweeps of
+// four and a half minutes. Each resumes where the last one stopped, with windows of the
+// length that had worked before, and the pace of the range does not suffer.
 func TestReadsOverTombstonesComeToTheirEnd(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Pace = throttle.Limits{Start: 2, Max: 2} // push-back leaves one

@@ -394,7 +394,7 @@ func TestPaceLoweredWhileAsleep(t *testing.T) {
 }
 
 // An acknowledged is a store whose first Dispose takes effect, takes its time, and fails
-// all the same.
+// anyway.
 type acknowledged struct {
 	*modelstore.Store
 	meanwhile func()

@@ -237,8 +237,8 @@ func (p *pacing) divides() bool {
 
 func (p *pacing) dividesLocked() bool { return !p.totalLocked().Unlimited }
 
-// follow takes in a view. Whoever is about to write does so first: what the view
-// says must not be overlooked because nobody has told the pacers yet.
+// follow takes in a view. A worker calls it before each write: what the view says
+// must not be overlooked because nobody has told the pacers yet.
 func (p *pacing) follow(v *plan.View) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

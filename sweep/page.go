@@ -429,7 +429,7 @@ func (f *failing) again(t turn, now time.Time, err error) error {
 type batchSize struct {
 	full   int // smaller than a page after calls that were too large or too slow; 0 before
 	growth int // calls of that size that went well
-	part   int // of a batch that failed for what one of its entities does; 0 if there is none
+	part   int // after a failed batch, until the rest of it is disposed of; 0 otherwise
 }
 
 const (

@@ -16,8 +16,8 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// What a live process holds is left to it: a sweep beside a daemon with a backlog ends
-// soon, and so does what another daemon counts as one.
+// Ranges that a live process holds are left to it. A sweep next to a daemon with a backlog
+// ends soon, and so does what another daemon counts as a sweep.
 func TestSweepsLeaveRangesToALiveProcess(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Pace = throttle.Limits{Start: 0.5, Max: 0.5}
@@ -31,7 +31,7 @@ func TestSweepsLeaveRangesToALiveProcess(t *testing.T) {
 		began := time.Now()
 		res := w.sweep()
 		if took := time.Since(began); !res.Complete || res.Error != "" || took > w.target.Lease {
-			t.Errorf("a sweep beside it, after %v: %+v", took, res)
+			t.Errorf("a sweep next to the daemon, after %v: %+v", took, res)
 		}
 		other := w.serve(w.config())
 		time.Sleep(2 * time.Minute)

@@ -102,7 +102,7 @@ func TestOldestDueIsTrue(t *testing.T) {
 		fresh := e.replica() // one that has seen nothing yet
 		for _, q := range []*replica{r, fresh} {
 			q.sweepOnce()
-			q.wantOldest("where it is paused", old)
+			q.wantOldest("while it is paused", old)
 			if q.gauge("paused") != 1 {
 				t.Error("it is not said to be paused")
 			}

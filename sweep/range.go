@@ -32,7 +32,7 @@ type rangeJob struct {
 	// empty is the instant up to which this process has found nothing more to be
 	// due: probes begin there, a little less the overlap, not at the saved cursor.
 	empty time.Time
-	// failing is what the probes of late have met.
+	// failing is what the recent probes have met.
 	failing failing
 	// held is another process's lease on the range, as it was when it was met first.
 	held cursor.Lease
@@ -141,7 +141,7 @@ func (j *rangeJob) newVisit(todo todo) *visit {
 	v := &visit{writer: writer{c: c}, r: j.r, horizon: j.horizon(cur.Position),
 		start: start{cursor: cur, need: need, began: c.clock.Now().Truncate(time.Microsecond)}}
 	if need.Behind && !need.Stage.IsSealed() && j.isBeyond(cur.Position, v.horizon) {
-		need.Behind, v.start.need.Behind = false, false // by a clock that is late: the next visit may see to it
+		need.Behind, v.start.need.Behind = false, false // the clock is late: the next visit may do this
 	}
 	if need.Stage.Drain {
 		v.carry = newDrainCarrier(c, todo.plan, j.r)
@@ -292,7 +292,7 @@ func (j *rangeJob) probe(t turn, v *visit, more *bool) (found bool, err error) {
 
 // rest ends a probe that found nothing.
 func (j *rangeJob) rest(t turn, v *visit) outcome {
-	if j.c.cfg.Apply { // else what is due stays where it is
+	if j.c.cfg.Apply { // else it is a dry run, which leaves what is due in place
 		j.empty = v.horizon
 	}
 	j.c.sawDue(v.start.cursor.Key(), time.Time{}, 0)
@@ -334,8 +334,8 @@ func (j *rangeJob) goOn() {
 	}
 }
 
-// atHorizon reports whether the main reading of a visit has come to its end, while
-// the visit goes on for other reasons.
+// atHorizon reports whether the main reading of a visit has ended, while the visit
+// continues for other reasons.
 func (j *rangeJob) atHorizon() bool { return j.visit != nil && j.visit.readings[0].done }
 
 // outcomeOf returns the outcome of a step on a range that ended with an error. The

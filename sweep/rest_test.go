@@ -47,7 +47,7 @@ func newCrowd(t *testing.T) *crowd {
 
 func everySecond(at time.Time) time.Time { return at.Truncate(time.Second).Add(time.Second) }
 
-// shardIn returns the shard that a call reads or writes; -1 if it is none of one.
+// shardIn returns the shard that a call reads or writes; -1 if it concerns no shard.
 func shardIn(c modelstore.Call) int {
 	k := c.Query.Lo.Text
 	if len(c.Ops) > 0 {

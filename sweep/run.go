@@ -20,14 +20,14 @@ func Run(ctx context.Context, cfg Config) Result {
 	return once(ctx, cfg, func() oneTime { return new(oneSweep) })
 }
 
-// Audit makes a full round over the retired and sealed ground of each target, and
+// Audit makes a full round over the retired and sealed generations of each target, and
 // does nothing else: strays that are due are deleted, the others are moved to the
 // nursery.
 func Audit(ctx context.Context, cfg Config) Result {
 	return once(ctx, cfg, func() oneTime { return new(oneAudit) })
 }
 
-// A oneTime is an agenda that comes to an end, with a result.
+// A oneTime is an agenda that ends with a result.
 type oneTime interface {
 	agenda
 	result(b *book) TargetResult

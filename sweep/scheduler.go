@@ -67,7 +67,7 @@ type state uint8
 const (
 	resting state = iota // nothing to do until the next tick
 	ready                // waits for a worker
-	running              // a worker is at it
+	running              // a worker runs its step
 	waiting              // wants nothing before its wake
 	failed               // the last step, and what it belonged to, failed
 	stopped              // the process ends
@@ -309,7 +309,7 @@ func (s *scheduler) dispatch(now time.Time) {
 	}
 }
 
-// next takes the item that is served next out of its queue; nil if there is none.
+// next takes the item that is served next out of its queue; nil if no item may run.
 func (s *scheduler) next() *item {
 	slowMay := s.slow.Len() > 0 && s.at.slow < max(1, s.cfg.Workers/2)
 	switch {

@@ -275,7 +275,7 @@ func (b *book) describe(st *State) {
 	st.Deleted = b.c.tally.counts.deleted.Load()
 	counting := b.chores[plan.Chore{Kind: countDue}] != nil
 	if st.Held = b.held.why; st.Held == throttle.ReasonLimit && counting && b.c.limits.hasAnswer() {
-		st.Held = "" // only until what is due is counted anew
+		st.Held = "" // only until what is due is counted again
 	}
 }
 

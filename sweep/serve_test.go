@@ -180,8 +180,8 @@ func TestDaemonWithoutItsTargetRecord(t *testing.T) {
 	}
 }
 
-// A leap is a clock that can be put forward. To whoever was at a call it looks as if
-// the whole process had been frozen.
+// A leap is a clock that can be put forward. To a goroutine in the middle of a call it
+// looks as if the whole process had been frozen.
 type leap struct{ by atomic.Int64 }
 
 func (l *leap) now() time.Time { return time.Now().Add(time.Duration(l.by.Load())) }
@@ -387,7 +387,7 @@ func TestChoresKeepTheirTimesBesideABacklog(t *testing.T) {
 		case len(d.audits) != 2:
 			t.Errorf("rounds of the audit: %v", d.audits)
 		case d.audits[0].Sub(first) > 2*time.Minute:
-			t.Errorf("the audit began %v after there was retired ground", d.audits[0].Sub(first))
+			t.Errorf("the audit began %v after the first generation retired", d.audits[0].Sub(first))
 		case d.audits[1].Sub(d.audits[0]) > plan.AuditEvery+2*time.Minute:
 			t.Errorf("rounds of the audit: %v", d.audits)
 		}

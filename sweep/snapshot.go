@@ -95,7 +95,7 @@ func (s *Snapshot) Rate(r shardquery.Range, c cursor.Cursor) (perSecond float64,
 }
 
 // LeaseLeft returns how long the range must be left to its holder; 0 if nobody
-// holds it, or whoever did has not been heard of for a lease.
+// holds it, or its holder has shown no sign of life for a lease.
 func (s *Snapshot) LeaseLeft(c cursor.Cursor) time.Duration { return s.c.keeper.Wait(c) }
 
 // Heartbeats returns those of the processes that are there, as far as one look can

@@ -266,8 +266,8 @@ func draining(t *testing.T, c *sweep.Config) {
 	}
 }
 
-// Whoever extends an entity while it is being carried wins, and keeps what was
-// written.
+// A writer that extends an entity while it is being carried wins, and what it wrote
+// is kept.
 func TestExtendedWhileCarriedOnEachStore(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s realStore, c sweep.Config) {
 		target := c.Targets[0]

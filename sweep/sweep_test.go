@@ -728,7 +728,7 @@ func TestCursorOlderThanMaxAge(t *testing.T) {
 	})
 }
 
-// A target that is moved to another layout begins anew, and keeps its tokens.
+// A target that is moved to another layout starts again, and keeps its tokens.
 func TestLayoutsFollowEachOther(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		generation := w.target
@@ -822,7 +822,7 @@ func TestReadsNothingBehindTheLastPage(t *testing.T) {
 		before := w.calls["Scan"]
 		w.s.Before = func(_ context.Context, c modelstore.Call) error {
 			if c.Method == "Dispose" {
-				synctest.Wait() // whoever reads meanwhile has done so
+				synctest.Wait() // concurrent reads are done now
 			}
 			return nil
 		}

@@ -27,8 +27,8 @@ const (
 	// freshFor is how old the target record may be for a write to go by it:
 	// three reads may fail, or the machine may have slept.
 	freshFor = 3 * recordEvery
-	// readAtMost is how often anything is read at most, whoever asks, and
-	// namespacesEvery how often the names of all namespaces are.
+	// readAtMost is how often anything is read at most, however many ask for it, and
+	// namespacesEvery is how often the names of all namespaces are read.
 	readAtMost      = 200 * time.Millisecond
 	namespacesEvery = 10 * time.Second
 	// readAgain is how soon a read of records that failed is repeated.
@@ -226,7 +226,8 @@ func (v *viewer) refresh(ctx context.Context) (wait time.Duration) {
 }
 
 // checkAge refuses a target record that is older than the one that this process goes by:
-// somebody has put an old copy back. One that was read while a chore wrote is none.
+// somebody has put an old copy back. A record that was read while
+// a chore wrote is not such a copy.
 func (v *viewer) checkAge(read *plan.View) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -116,7 +116,7 @@ func (v *visit) moveIdle(t turn) (moved cursor.Cursor, err error) {
 	case err == nil:
 		v.c.viewer.wantCursor(v.start.cursor.ID) // somebody else has moved it, or holds it
 	case store.Transient(err):
-		v.c.log.DebugContext(t.ctx, "an idle cursor stays where it is until the next tick", "range", v.start.cursor.Key(),
+		v.c.log.DebugContext(t.ctx, "cannot move an idle cursor; the next tick tries again", "range", v.start.cursor.Key(),
 			"error", err)
 		return moved, nil
 	}
@@ -256,7 +256,7 @@ func (v *visit) nextReading(now time.Time, turn int) (rd *reading, wait time.Dur
 	return nil, wait
 }
 
-// allRead reports whether all readings came to their end.
+// allRead reports whether all readings have ended.
 func (v *visit) allRead() bool {
 	for _, rd := range v.readings {
 		if !rd.done {
@@ -349,7 +349,7 @@ func (v *visit) between(out outcome) outcome {
 	return out
 }
 
-// mainGoesOn reports whether the normal reading has more to do, whoever's turn it is.
+// mainGoesOn reports whether the normal reading has more to do, even if it is another reading's turn.
 func (v *visit) mainGoesOn() bool {
 	main := v.readings[0]
 	return !main.done && !main.fromStart && !v.auditing && v.c.cfg.Now().After(main.failing.until) &&

@@ -12,7 +12,7 @@ import (
 
 // A watch keeps the heartbeat of this process for one target, and reads those of the
 // others, which no other read holds up. What it reads goes to the pace first, and only then
-// into this process's next heartbeat: whoever is told that he counts can rely on it.
+// into this process's next heartbeat: a process that reads there that it counts can rely on it.
 type watch struct {
 	c    *collector
 	wake chan struct{}
@@ -102,8 +102,9 @@ func (w *watch) read(ctx context.Context) error {
 	return nil
 }
 
-// bury removes one heartbeat of a process that is gone, if there is any: whoever joins
-// would have to see for himself that it stands still. The next read must not wait for it.
+// bury removes one heartbeat of a process that is gone, if there is any. Otherwise each
+// process that joins must itself watch that the heartbeat does not change. The next read
+// must not wait for bury.
 func (w *watch) bury(ctx context.Context) {
 	c := w.c
 	ctx, cancel := context.WithTimeout(ctx, c.pacing.trust()/3)

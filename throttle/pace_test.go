@@ -201,7 +201,7 @@ func (s *script) do(t *testing.T, line string) string {
 	}
 }
 
-// draw shows the rate in each stretch at its beginning, on a linear scale.
+// draw shows the rate at the beginning of each interval, on a linear scale.
 func (s *script) draw(every time.Duration) string {
 	var b strings.Builder
 	most := 0.0
@@ -260,15 +260,15 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// stretch is a span of time in which no rate was higher than the one given.
-type stretch struct {
+// span is a span of time in which no rate was higher than the one given.
+type span struct {
 	from, to time.Time
 	rate     float64
 }
 
 // excess looks at every window that begins and ends with a grant: what was
 // granted in it is at most the integral of the rate, and one burst.
-func excess(grants []grant, allowed []stretch) error {
+func excess(grants []grant, allowed []span) error {
 	integral := func(t time.Time) (sum float64) {
 		for _, s := range allowed {
 			if s.from.Before(t) {
@@ -309,7 +309,7 @@ func play(seed uint64, faster float64, keepTokens bool) error {
 	l := limits()
 	p := throttle.NewPace(seen, l, throttle.State{}, page)
 	var grants []grant
-	var allowed []stretch
+	var allowed []span
 	part := math.Inf(1) // of the target's burst
 	burst := func() float64 {
 		return max(1, min(float64(page), p.Rate(seen), part))
@@ -318,7 +318,7 @@ func play(seed uint64, faster float64, keepTokens bool) error {
 		r := p.Rate(seen)
 		now, seen = now.Add(d), seen.Add(time.Duration(float64(d)*faster))
 		// It may have grown meanwhile, and then no more than to what it is now.
-		allowed = append(allowed, stretch{now.Add(-d), now, max(r, p.Rate(seen))})
+		allowed = append(allowed, span{now.Add(-d), now, max(r, p.Rate(seen))})
 	}
 	for range 250 {
 		switch rng.IntN(12) {

@@ -15,8 +15,8 @@ type Limit struct {
 }
 
 // A Pacer is the [Pace] of one claimed range with a clock and a lock: one goroutine
-// asks for tokens, any other may change its limits and ask how it stands. It never
-// blocks: whoever has to wait is told for how long.
+// asks for tokens, any other may change its limits and ask for its status. It never
+// blocks: it tells the caller how long to wait.
 type Pacer struct {
 	now func() time.Time
 

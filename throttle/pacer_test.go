@@ -51,7 +51,7 @@ func TestPacerSaysHowLong(t *testing.T) {
 	})
 }
 
-// Whoever asks again after a change goes by it, and learns what there is to wait for.
+// A caller that asks again after a change gets the new limits, and learns what it waits for.
 func TestChangesCountAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := throttle.Open(time.Now, throttle.Limits{Start: 1, Max: 1}, throttle.State{}, 500)

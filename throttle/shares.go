@@ -17,18 +17,18 @@ type Heartbeat struct {
 // nothing but their heartbeats. It rests on these rules, which all processes follow:
 //
 //   - a process inserts its own heartbeat before it reads those of the others. It has
-//     a share once each live one of them has told, by its own heartbeat, that it
+//     a share once each other live process has told, by its own heartbeat, that it
 //     rests on a read which began after that insert had been answered: they all
 //     count the newcomer by then, and always will. One that does not tell may be dead:
-//     after a trust whatever share it uses rests on such a read, too;
-//   - a share is good for one trust, counted from before the heartbeats were read that
+//     after a trust any share that it uses rests on such a read, too;
+//   - a share is valid for one trust, counted from before the read of heartbeats that
 //     it rests on, and for one lease, counted from before its process's last heartbeat
 //     was sent. A process whose heartbeat was not renewed within that lease
-//     joins anew, with its next one;
+//     joins again, with its next one;
 //   - a heartbeat counts until a read that was sent one lease after it was seen to move
 //     still shows the same. A renewal that was on its way by then is answered too
-//     late for its own process, so that it joins anew, too;
-//   - a process that leaves uses its share no longer when it says so.
+//     late for its own process, so that it joins again, too;
+//   - a process that leaves stops using its share before it says so.
 //
 // So of two processes with a share each counts the other: together they never exceed
 // the total. A process that is alone has all of it at once.
@@ -88,8 +88,8 @@ func (s *Shares) Renewed(sent, acked time.Time) {
 	s.own.sent, s.own.acked = sent, acked
 }
 
-// Ended tells that this process has no share from now on, until its next heartbeat. It
-// must be told, and set anew what goes by the share, before the others are.
+// Ended tells that this process has no share from now on, until its next heartbeat. Call
+// it, and reset what depends on the share, before the other processes are told.
 func (s *Shares) Ended() { s.own = own{} }
 
 // Observe takes in a read of all heartbeats of the target, which was sent and answered

@@ -23,7 +23,7 @@ type bugs struct {
 	joinsTooEarly bool // it takes an instant before its insert for one after it
 	tellsTooSoon  bool // its heartbeat tells of a read that it has not taken in yet
 	tellsAnswer   bool // its heartbeat tells when a read was answered
-	keepsLapsed   bool // it does not join anew when a renewal comes too late
+	keepsLapsed   bool // it does not join again after a renewal that came too late
 	leaseFromAck  bool // it counts its lease from the answer
 	leavesLate    bool // it leaves, and uses its share until it hears so
 	buriesEarly   bool // it takes the others for dead after half a lease
@@ -365,7 +365,7 @@ func (w *world) fate() {
 			continue
 		}
 		switch dice := w.rng.IntN(1000); {
-		case p.leaves && p.mark == "" && p.write == nil && !p.unsure: // removed: it ends, or begins anew
+		case p.leaves && p.mark == "" && p.write == nil && !p.unsure: // removed: it ends, or starts again
 			w.procs = slices.Delete(w.procs, i, i+1)
 			i--
 			if w.chance(50) {

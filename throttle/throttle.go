@@ -1,5 +1,5 @@
 // Package throttle holds a range to its pace: how many entities a second may be
-// deleted in one stretch of keys. The arithmetic ([Pace], [Shares]) takes the
+// deleted in one range of keys. The arithmetic ([Pace], [Shares]) takes the
 // time as an argument and reads no clock; [Pacer] is the thin, locked clock around it.
 //
 // The invariant is that in any window a range is granted at most the integral of
@@ -36,14 +36,14 @@ const (
 	pushBackEvery = 10 * time.Second
 	// floorPart of the start is as low as push-back goes. Growing back from there
 	// takes 34 minutes, about as long as a range takes to be cold again, and then
-	// it may have the start anyway: lower would punish longer than the ground
-	// itself remembers. Writes that go on failing are held apart by their own
-	// back-off, whatever the rate.
+	// it may have the start anyway: a lower floor would slow the range for longer
+	// than the tablets remember the load. Writes that keep failing are spaced out by
+	// their own back-off, at any rate.
 	floorPart = 1.0 / 16
 	// leastFloor is the least that push-back leaves: a range's own record is saved
 	// as often, so that less would spare the store nothing.
 	leastFloor = 1.0
-	// askAgain is what Take answers where no instant is known at which to ask.
+	// askAgain is what Take returns if no instant is known at which to ask again.
 	askAgain = time.Second
 )
 
@@ -82,7 +82,7 @@ func (l Limits) bounds() (start, most float64) {
 
 // A State is what is kept of a range's pace between two claims. Tokens are not.
 type State struct {
-	Rate float64   // zero where there was no limit, and where nothing was kept
+	Rate float64   // zero if there was no limit, or if nothing was kept
 	Used time.Time // when the range was last granted something, or waited for it
 }
 
@@ -122,7 +122,7 @@ type Pace struct {
 	hold        Reason
 
 	rate   float64   // the range's own; below start only while pushed back
-	free   float64   // what it would have without push-back; zero where it has that
+	free   float64   // what it would be without push-back; zero if it is not pushed back
 	why    Reason    // of the push-back
 	halved time.Time // the last time
 
@@ -228,7 +228,7 @@ func (p *Pace) advance(now time.Time) {
 	p.tokens = math.Min(p.tokens, p.burstAt(now))
 }
 
-// pass brings the tokens of a stretch of time, and grows the rate.
+// pass adds the tokens of a span of time, and grows the rate.
 func (p *Pace) pass(from, now time.Time) {
 	end := now // of the time that brings tokens
 	if !p.share.Unlimited && p.share.Until.Before(end) {
@@ -336,15 +336,15 @@ func (p *Pace) granted(now time.Time, n int) {
 	p.count += float64(n)
 }
 
-// achieved returns how many entities a second were granted of late.
+// achieved returns how many entities a second were granted recently.
 func (p *Pace) achieved(now time.Time) float64 {
 	return math.Max(1, (p.before+p.count)/math.Max(1, now.Sub(p.then).Seconds()))
 }
 
 // PushBack halves the rate in force, for the reason given, and reports whether
-// it did: not again within ten seconds, so that a volley of errors counts once,
-// and not below a sixteenth of the start. A range without limits is held to half
-// of what it was granted of late, and not below a sixteenth of that.
+// it did. It does not halve again within ten seconds, so that a volley of errors
+// counts once, and not below a sixteenth of the start. A range without limits is
+// held to half of what it was granted recently, and not below a sixteenth of that.
 func (p *Pace) PushBack(now time.Time, why Reason) bool {
 	p.advance(now)
 	if !p.halved.IsZero() && now.Sub(p.halved) < pushBackEvery {

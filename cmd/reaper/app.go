@@ -285,8 +285,8 @@ func eachTarget[T any](s *session, do func(sweep.Target) (T, error)) ([]T, error
 	return done, errors.Join(errs...)
 }
 
-// closeInto closes the store at the end of a command, and keeps its error where
-// there is no other.
+// closeInto closes the store at the end of a command, and keeps its error if
+// there is no other one.
 func (d *database) closeInto(err *error) {
 	if cerr := d.close(); *err == nil {
 		*err = cerr
@@ -313,7 +313,7 @@ func sweepTarget(t config.Target) sweep.Target {
 	}
 }
 
-// orZero returns a limit, or 0 where there is none.
+// orZero returns the value of a limit, or 0 if it is unlimited.
 func orZero[T int64 | float64](l config.Limit[T]) T {
 	if l.Unlimited {
 		return 0

@@ -11,14 +11,14 @@ import (
 func (a *app) auditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "A full round over retired ground now",
-		Long: `Audit reads the generations that have retired, and what should be empty of those that
-are sealed, from the beginning to the end. Entities that turn up there (put back from
-old copies or backups, or written very late) are strays: with --apply those that are due
-are deleted and the others move to the nursery, where sweeps find them in their time.
-Without it, audit counts them.
+		Short: "Audit retired generations for strays now",
+		Long: `Audit reads the retired generations, and the key ranges of sealed ones that should be
+empty, from start to end. Entities found there (put back from old copies or backups, or
+written very late) are strays. With --apply audit deletes strays that are due and moves
+the others to the nursery, where later sweeps find them. Without it, audit counts them.
 
-Sweeps do the same once a day, in the background. Where one is at it, audit fails.`,
+Sweeps do the same once a day, in the background. Audit fails if another worker is
+already running one.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.audit(cmd) },
 	}
@@ -64,6 +64,6 @@ func (a *app) printAudit(res sweep.Result) {
 	case !res.Complete:
 		fmt.Fprintln(a.stdout, "not complete: stopped before the end")
 	case !res.Apply:
-		fmt.Fprintln(a.stdout, "nothing was changed: this was a dry run. Mend with --apply")
+		fmt.Fprintln(a.stdout, "nothing was changed: this was a dry run. Delete and move strays with --apply")
 	}
 }

@@ -133,7 +133,7 @@ func (m *modelDaemon) put(target, name string) {
 
 func (m *modelDaemon) left(target string) int { return len(m.s.Entities(target, "")) }
 
-// value returns one sample of the metrics; 0 if there is none.
+// value returns one sample of the metrics; 0 if it is missing.
 func (m *modelDaemon) value(name string) float64 {
 	m.t.Helper()
 	_, text := m.ask("/metrics")
@@ -180,7 +180,7 @@ func TestServeWhereTheClockJumps(t *testing.T) {
 				time.Sleep(30 * time.Minute)
 				said := m.said()
 				if n := m.sweeps("complete"); n != 3 || m.left("sessions") != 1 {
-					t.Errorf("%s, %v: %v sweeps came to their end, %d left", every, jump, n, m.left("sessions"))
+					t.Errorf("%s, %v: %v sweeps completed, %d left", every, jump, n, m.left("sessions"))
 				}
 				if !strings.Contains(said, "the clock cannot be trusted") {
 					t.Errorf("%s, %v: the log does not say why:\n%s", every, jump, said)
@@ -375,7 +375,7 @@ func TestReadyWithoutTicks(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		code, body := m.ask("/readyz")
-		if code != http.StatusServiceUnavailable || !strings.Contains(body, "did not come") {
+		if code != http.StatusServiceUnavailable || !strings.Contains(body, "missed its tick") {
 			t.Errorf("without a tick: %d %s", code, body)
 		}
 	})

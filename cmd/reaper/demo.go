@@ -30,8 +30,8 @@ const (
 	demoCompared = 200_000
 )
 
-// demoTargets are the targets files, one for each layout, of which the demo
-// leaves one beside its stores.
+// demoTargets holds one targets file for each layout. The demo leaves the chosen
+// one next to its stores.
 var demoTargets = map[config.Layout]string{
 	config.LayoutGeneration: `targets:
   - name: sessions
@@ -60,7 +60,7 @@ var demoTargets = map[config.Layout]string{
 
 // A demoResult is what demo --json prints.
 type demoResult struct {
-	Dir        string         `json:"dir"` // empty where it was removed
+	Dir        string         `json:"dir"` // empty if it was removed
 	Entities   int            `json:"entities"`
 	LoadTime   float64        `json:"load_seconds"`
 	SweepTime  float64        `json:"sweep_seconds"`
@@ -75,15 +75,16 @@ func (a *app) demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Fill an embedded store, sweep it, show what happened",
-		Long: `Demo needs no account and no configuration: it fills an embedded store with
-sessions, half of them expired, sweeps it, and verifies entity by entity that
-exactly the expired ones are gone. Then it measures, on the same data, what a plain
-"ORDER BY expires LIMIT 500" collector steps over, beside this one.`,
+		Long: `Demo needs no account and no configuration. It fills an embedded store with
+sessions, half of them expired, and sweeps it. It verifies, entity by entity, that
+exactly the expired ones are gone. Then it compares Reaper with a plain
+"ORDER BY expires LIMIT 500" collector: it measures, on the same data, how many points
+of the index each steps over.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, name := range []string{"store", "config"} {
 				if cmd.Flags().Changed(name) {
-					return wrongUsage("demo takes no --%s: it makes its own store; --dir says where", name)
+					return wrongUsage("demo takes no --%s: it creates its own store; set its directory with --dir", name)
 				}
 			}
 			if entities < demoLeast || entities > demoMost {
@@ -91,7 +92,7 @@ exactly the expired ones are gone. Then it measures, on the same data, what a pl
 			}
 			targets, ok := demoTargets[config.Layout(layout)]
 			if !ok {
-				return wrongUsage("--layout: %q is none; there are %s", layout, layoutNames)
+				return wrongUsage("--layout: unknown layout %q (want one of %s)", layout, layoutNames)
 			}
 			return a.demo(cmd.Context(), targets, entities, dir)
 		},
@@ -100,7 +101,7 @@ exactly the expired ones are gone. Then it measures, on the same data, what a pl
 	cmd.Flags().StringVar(&layout, "layout", string(config.LayoutGeneration),
 		"how sessions say when they expire: "+layoutNames)
 	cmd.Flags().StringVar(&dir, "dir", "",
-		"empty directory to work in, and to keep (default: a temporary one, removed at the end)")
+		"empty or new directory to work in and to keep (default: a temporary one, removed at the end)")
 	a.addJSON(cmd)
 	return cmd
 }
@@ -191,7 +192,7 @@ func demoDir(dir string) (string, error) {
 	case err != nil:
 		return "", wrongUsage("--dir: %w", err)
 	case len(entries) > 0:
-		return "", wrongUsage("--dir: %s is not empty, and the demo writes only where nothing is", dir)
+		return "", wrongUsage("--dir: %s is not empty; demo needs an empty or a new directory", dir)
 	}
 	return dir, nil
 }
@@ -288,7 +289,7 @@ func demoFailure(ctx context.Context, res sweep.Result) error {
 	case res.Failed():
 		return sweepError(res)
 	case !res.Complete:
-		return errors.New("the sweep did not come to its end")
+		return errors.New("the sweep did not complete")
 	}
 	return nil
 }

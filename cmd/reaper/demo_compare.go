@@ -101,8 +101,8 @@ func (a *app) printComparison(c demoComparison) {
 	fmt.Fprintf(a.stdout, "  plain   %s\n  reaper  %s\n", bars(c.Plain.Stepped, most), bars(c.Reaper.Stepped, most))
 	fmt.Fprint(a.stdout, `
 A point is what a delete leaves in the index until compaction: its tombstone, and the
-row under it. The plain collector begins every page on top of all that it deleted
-before; the reaper goes on from where its last page ended.
+row under it. The plain collector steps over all its earlier deletes again on every
+page; the reaper resumes where its last page ended.
 `)
 }
 

@@ -21,9 +21,9 @@ func (a *app) dumpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dump",
 		Short: "Print what a target holds, as NDJSON",
-		Long: `Dump prints one JSON object a line for each entity, in the order of their keys:
-what load reads, and "key", the expiry property as it is stored. It reads every
-entity, which a service bills.`,
+		Long: `Dump prints one JSON object per line for each entity, in key order. An object has the
+fields that load reads, and "key", the expiry property as stored. Dump reads every
+entity, and a cloud database bills each read.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.dump(cmd) },
 	}

@@ -267,7 +267,7 @@ func TestBadLoads(t *testing.T) {
 		"year 10000":      {`{"id":"a","expires":"9999-12-31T23:59:59.9999Z"}`, "year 10000"},
 		"data no object":  {`{"id":"a","data":[]}`, "data: it is not an object"},
 		"expiry in data":  {`{"id":"a","data":{"expiry_key":"x"}}`, "only expires may set"},
-		"duplicate":       {`{"id":"good"}`, "the same one stands in line 1"},
+		"duplicate":       {`{"id":"good"}`, "line 1 has the same one"},
 		"not UTF-8":       {"{\"id\":\"\xff\"}", "not UTF-8"},
 		"2 MiB":           {`{"id":"` + strings.Repeat("x", 2<<20) + `"}`, "line 2: it is longer than"},
 		"wrong namespace": {`{"id":"a","namespace":"n"}`, "is not one of the target's"},

@@ -19,9 +19,9 @@ func (a *app) explainCommand() *cobra.Command {
 	var number bool
 	cmd := &cobra.Command{
 		Use:   "explain ID",
-		Short: "One entity: its expiry decoded, its range, when it is due, why it is (still) there",
-		Long: `Explain looks at one entity and says when it is due, in which range it lies, where
-that range's cursor stands, and why the entity is there or is not. It writes nothing.`,
+		Short: "Explain one entity: its expiry, its range, when it is due, and why it still exists",
+		Long: `Explain reads one entity and prints when it is due, its range, how far the range's
+cursor is, and why the entity exists or does not. It writes nothing.`,
 		Example: `  reaper explain --target sessions s-1842
   reaper explain --target sessions --number 1842 --namespace eu
   reaper explain --target items --parent users/u1 i-7`,
@@ -31,7 +31,7 @@ that range's cursor stands, and why the entity is there or is not. It writes not
 			if number {
 				n, err := strconv.ParseInt(args[0], 10, 64)
 				if err != nil || n <= 0 {
-					return wrongUsage("--number: %q is no positive integer", args[0])
+					return wrongUsage("--number: %q is not a positive integer", args[0])
 				}
 				id.Name, id.Number = "", n
 			} else if err := checkName(args[0]); err != nil {
@@ -55,7 +55,7 @@ func (a *app) explain(cmd *cobra.Command, namespace string, id store.Entity) (er
 		return err
 	}
 	if len(targets) != 1 {
-		return wrongUsage("explain is about one target: name it with --target")
+		return wrongUsage("explain needs exactly one target: name it with --target")
 	}
 	t := targets[0]
 	if namespace != "" && c.Store.Driver != config.Datastore {

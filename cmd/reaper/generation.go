@@ -20,13 +20,13 @@ func (a *app) generationCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "generation",
 		Short: "List a target's generations, or open the next one",
-		Long: `A generation is a stretch of the key space that is filled for a while, sealed, emptied
-and retired, after which no sweep reads it again. Sweeps see to all of that; list shows
-how far they are, and advance opens the next generation before its time, with another
-number of shards if wanted.`,
+		Long: `A generation is a range of keys that is filled for a while, sealed, emptied and retired.
+No sweep reads it after that. Sweeps do all of this automatically. List shows their
+progress. Advance opens the next generation early, optionally with another number of
+shards.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return wrongUsage("generation: say list or advance (see reaper generation --help)")
+			return wrongUsage("generation: want the subcommand list or advance (see reaper generation --help)")
 		},
 	}
 	cmd.AddCommand(a.generationListCommand(), a.generationAdvanceCommand())
@@ -50,10 +50,10 @@ func (a *app) generationListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Show each live generation, what is left in it, and when it retires",
-		Long: `List shows the live generations of each target, how many index entries are left in
-each, and what becomes of it at the present course: when the survivors begin to be
-carried to the newest generation, and by when it has retired at the latest. It writes
-nothing and costs a COUNT for each generation.`,
+		Long: `List shows the live generations of each target and how many index entries are left in
+each. It also forecasts when the survivors start to be carried to the newest generation,
+and when the generation retires at the latest. It writes nothing and costs a COUNT for
+each generation.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.listGenerations(cmd) },
 	}
@@ -145,14 +145,14 @@ func (a *app) generationAdvanceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "advance",
 		Short: "Open the next generation now",
-		Long: `Advance opens the next generation of each target, to which writers move during the
-configured ramp. With --shards it gets another number of shards than the targets file
-says: that is how a live target is resharded. The file's number counts again for the
-generation after it.
+		Long: `Advance opens the next generation of each target. Writers move to it during the
+configured ramp. With --shards the new generation gets that number of shards instead of
+the one in the targets file: this is how to reshard a live target. The generation after
+it uses the file's number again.
 
-While writers are still moving to the newest generation advance refuses: two moves at
-once bring load to new key ranges faster than they can be split. --force opens one all
-the same.`,
+Advance refuses while writers are still moving to the newest generation: two moves at
+once bring load to new key ranges faster than they can be split. --force opens one
+anyway.`,
 		Example: `  reaper generation advance --target sessions
   reaper generation advance --target sessions --shards 64`,
 		Args: cobra.NoArgs,
@@ -166,7 +166,7 @@ the same.`,
 	a.addTarget(cmd)
 	a.addJSON(cmd)
 	cmd.Flags().IntVar(&shards, "shards", 0, "number of shards of the new generation (default as in the targets file)")
-	cmd.Flags().BoolVar(&force, "force", false, "also while writers are still moving to the newest generation")
+	cmd.Flags().BoolVar(&force, "force", false, "advance even while writers are still moving to the newest generation")
 	return cmd
 }
 
@@ -178,7 +178,7 @@ func (a *app) advance(cmd *cobra.Command, shards int, force bool) (err error) {
 	defer s.db.closeInto(&err)
 	for _, t := range s.targets { // before any of them is touched
 		if t.Layout != config.LayoutGeneration {
-			return wrongUsage("target %s has the layout %s: only the layout generation has generations that follow each other",
+			return wrongUsage("target %s has the layout %s: only the layout generation has successive generations",
 				t.Name, t.Layout)
 		}
 	}
@@ -195,11 +195,11 @@ func (a *app) advance(cmd *cobra.Command, shards int, force bool) (err error) {
 		n := len(rec.Generations)
 		g := rec.Generations[n-1]
 		if force && n > 2 && g.Opened.Before(rec.Generations[n-2].Opened.Add(rec.Generations[n-2].Ramp)) {
-			s.log.Warn("forced: writers move to two generations at once, so that load on new key ranges grows faster than "+
+			s.log.Warn("forced advance: writers move to two generations at once; load on new key ranges grows faster than "+
 				"500/50/5 allows", "target", t.Name)
 		}
 		if g.Shards != t.Shards {
-			s.log.Warn("the generation after this one has the targets file's number of shards again", "target", t.Name,
+			s.log.Warn("the next generation will use the targets file's number of shards again", "target", t.Name,
 				"shards", g.Shards, "file_shards", t.Shards)
 		}
 		return advancedOutcome{t.Name, g.Number, g.Shards, g.Opened, g.Opened.Add(g.Ramp)}, nil

@@ -17,11 +17,11 @@ func (a *app) indexesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "indexes",
 		Short: "Print index definitions for the configured targets",
-		Long: `Indexes prints the definitions of the indexes that the targets need, and of those
-automatic ones that they can do without: the descending and the array index of an
-expiry key and, with the layout sharded-timestamp, all single-field indexes of shard
-and timestamp. Without the latter, entities that have only one of the two are in no
-index, and the count of what lies outside all ranges does not see them.
+		Long: `Indexes prints the definitions of the indexes that the targets need, and exemptions
+from automatic indexes that they do not need. The latter are the descending and the
+array index of an expiry key. With the layout sharded-timestamp they are also all
+single-field indexes of shard and timestamp. Without these, an entity with only one of
+the two fields is in no index, and is not counted as outside all ranges.
 
 It contacts no store and needs no credentials.
 
@@ -29,8 +29,9 @@ It contacts no store and needs no credentials.
   datastore   an index.yaml, for gcloud datastore indexes create
   gcloud      the commands for Firestore in native mode
 
-Deploying a firestore.indexes.json may delete indexes that it does not name: --merge
-prints the file that is there with what it lacks, and changes nothing else in it.`,
+Deploying a firestore.indexes.json may delete indexes that it does not name. --merge
+adds the missing definitions to an existing file and prints the result; it keeps
+everything else and does not write to the file.`,
 		Example: `  reaper indexes --store firestore:my-project > firestore.indexes.json
   reaper indexes --format firestore --merge firestore.indexes.json
   reaper indexes --format datastore --merge index.yaml`,
@@ -38,8 +39,8 @@ prints the file that is there with what it lacks, and changes nothing else in it
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.indexes(cmd, format, merge) },
 	}
 	a.addTarget(cmd)
-	cmd.Flags().StringVar(&format, "format", "", "firestore, datastore or gcloud (default by the store)")
-	cmd.Flags().StringVar(&merge, "merge", "", "print this file with what it lacks")
+	cmd.Flags().StringVar(&format, "format", "", "firestore, datastore or gcloud (default: the format of the store)")
+	cmd.Flags().StringVar(&merge, "merge", "", "merge the missing definitions into this file and print it")
 	return cmd
 }
 
@@ -97,14 +98,14 @@ func indexFormat(format string, s config.Store) (string, error) {
 		case config.Firestore, config.Datastore:
 			return string(s.Driver), nil
 		case config.Embedded:
-			return "", wrongUsage("an embedded store makes its own indexes; --format prints definitions for the others")
+			return "", wrongUsage("an embedded store makes its own indexes; use --format to print definitions for another store")
 		default:
 			return "", wrongUsage("no store and no format: set --store, or --format to firestore, datastore or gcloud")
 		}
 	}
 	switch {
 	case format != "firestore" && format != "datastore" && format != "gcloud":
-		return "", wrongUsage("--format: %q is none; there are firestore, datastore and gcloud", format)
+		return "", wrongUsage("--format: unknown format %q (want firestore, datastore or gcloud)", format)
 	case format == "gcloud" && s.Driver == config.Datastore:
 		return "", wrongUsage("--format gcloud is for Firestore in native mode; in Datastore mode: " +
 			"reaper indexes --format datastore > index.yaml, and gcloud datastore indexes create index.yaml")
@@ -120,16 +121,16 @@ func indexesThere(format, merge string) ([]byte, error) {
 		return nil, nil
 	}
 	if format == "gcloud" {
-		return nil, wrongUsage("--merge: commands change what is there by themselves; " +
-			"it is for the formats firestore and datastore")
+		return nil, wrongUsage("--merge works with the formats firestore and datastore only: " +
+			"gcloud commands change existing indexes directly")
 	}
 	there, err := os.ReadFile(merge)
 	if err != nil {
 		return nil, wrongUsage("--merge: %w", err)
 	}
 	if len(bytes.TrimSpace(there)) == 0 {
-		return nil, wrongUsage("--merge: %s is empty, so that there is nothing to keep. "+
-			"A shell that redirects into it empties it first: print to another file", merge)
+		return nil, wrongUsage("--merge: %s is empty: there is nothing to merge into. "+
+			"Redirecting the output into the file itself empties it first: print to another file", merge)
 	}
 	return there, nil
 }

@@ -67,7 +67,7 @@ func (r *recorder) queries(t *testing.T) []indexes.Query {
 }
 
 // order adds the properties of inequalities that the query does not order by:
-// the index must order by them all the same, and first.
+// the index must order by them anyway, and first.
 func order(explicit, inequalities []string) []string {
 	var all []string
 	for _, p := range inequalities {
@@ -404,7 +404,7 @@ func TestIndexesCommand(t *testing.T) {
 	}{
 		{[]string{}, "no store and no format"},
 		{[]string{"--store", "embedded:data"}, "makes its own indexes"},
-		{[]string{"--format", "xml"}, `"xml" is none`},
+		{[]string{"--format", "xml"}, `unknown format "xml"`},
 		{[]string{"--format", "datastore", "--store", "firestore:my-project"}, "of the other mode"},
 		{[]string{"--format", "gcloud", "--merge", "there.json"}, "--merge"},
 		{[]string{"--format", "gcloud", "--store", "datastore:my-project"}, "index.yaml"},

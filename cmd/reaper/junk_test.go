@@ -59,7 +59,7 @@ func TestJunkInEveryLayout(t *testing.T) {
 		config.LayoutTimestamp:        "targets:\n- {name: a, kind: Session, layout: timestamp, property: expires}\n",
 		config.LayoutShardedTimestamp: "targets:\n- {name: a, kind: Session, layout: sharded-timestamp, property: expires, shard_values: [7, 8]}\n",
 	} {
-		o := junk.Options{Kind: "Session", Property: "expires", Beside: map[string]int64{"shard": 7}, Now: time.Now()}
+		o := junk.Options{Kind: "Session", Property: "expires", Extra: map[string]int64{"shard": 7}, Now: time.Now()}
 		t.Run("firestore "+string(layout), func(t *testing.T) {
 			b, e, project := newFirestore(t, targets)
 			o.Host, o.Project = e.Host, project

@@ -157,7 +157,7 @@ func TestCollectionGroup(t *testing.T) {
 	}
 	ndjson.WriteString(`{"id":"at the root","expires":"2026-01-01T00:00:00Z"}` + "\n" + `{"parent":"a/b/c/d","id":"i-001","expires":"2999-01-01T00:00:00Z"}`)
 	b.must(strings.NewReader(ndjson.String()), "load")
-	// Another collection, of which the group is none.
+	// Another collection, which is not part of the group.
 	b.write("other.yaml", "targets:\n- {name: other, kind: users/u01/other, layout: timestamp, property: expires}\n")
 	b.must(strings.NewReader(`{"id":"x","expires":"2026-01-01T00:00:00Z"}`), "load", "--config", "other.yaml")
 
@@ -178,7 +178,7 @@ func TestCollectionGroup(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		`{"id":"x","parent":"users"}`:  "even number of segments",
-		`{"id":"x","parent":"users/"}`: "is no path of a document",
+		`{"id":"x","parent":"users/"}`: "is not the path of a document",
 		`{"id":"a/b"}`:                 "no document can have the id",
 	} {
 		if r := b.run(strings.NewReader(text), "load"); r.code != exitUsage || !strings.Contains(r.log, want) {

@@ -30,17 +30,19 @@ func (a *app) loadCommand() *cobra.Command {
 	var skipBad bool
 	cmd := &cobra.Command{
 		Use:   "load",
-		Short: "Write entities from NDJSON on stdin, stamped as a writer would",
-		Long: `Load reads one JSON object a line and writes each in the way of the target's layout,
+		Short: "Write entities from NDJSON on stdin, stamped like those of an application",
+		Long: `Load reads one JSON object per line and writes it as an entity in the target's layout,
 with an expiry key or with a timestamp:
 
   {"id": "s-1842", "expires": "2026-11-21T00:07:30.855Z", "data": {"user": "u7"}}
 
-id is a string or a positive integer; without expires an entity never expires; data
-is optional. With the layout sharded-timestamp, shard is one of the target's values
-(default: by a hash of the id). In a collection group, parent is the path of the
-document above (default: a collection at the root). A bad line stops the load with its number; what came before it stays
-written. An embedded store is created where the directory is empty or missing.`,
+id is a string or a positive integer. Without expires an entity never expires. data is
+optional. With the layout sharded-timestamp, shard is one of the target's shard_values
+(default: chosen by a hash of the id). In a collection group, parent is the path of the
+parent document (default: none, for a collection at the root).
+
+A bad line stops the load and is reported with its number; earlier lines stay written.
+If the directory of an embedded store is empty or missing, load creates the store.`,
 		Example: `  reaper load --store embedded:./data --target sessions < sessions.ndjson`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.loadEntities(cmd, skipBad) },
@@ -57,7 +59,7 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 		return err
 	}
 	if len(targets) != 1 {
-		return wrongUsage("load writes to one target: name it with --target")
+		return wrongUsage("load needs exactly one target: name it with --target")
 	}
 	ctx := cmd.Context()
 	db, err := a.open(ctx, c.Store, true, log)
@@ -99,7 +101,7 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 		return &exit{code, fmt.Errorf("%w; %s entities were written before", withHint(err), grouped(l.res.Written))}
 	}
 	if l.expired > 0 && !rec.Checked.IsZero() {
-		log.Warn("entities had expired already when they were written: "+
+		log.Warn("some entities had expired already when they were written: "+
 			"a range that was swept past them finds them at its next rewind",
 			"entities", l.expired, "rewind", targets[0].Rewind.String())
 	}
@@ -148,7 +150,7 @@ func (l *loader) run(ctx context.Context, r *lineReader) error {
 	last := l.app.now()
 	for {
 		if ctx.Err() != nil {
-			l.log.Warn("stopped: what was read is written, the rest of the input is not")
+			l.log.Warn("load stopped: the lines read so far are written, the rest of the input is not")
 			return l.flush(context.WithoutCancel(ctx))
 		}
 		text, err := r.next()
@@ -177,7 +179,7 @@ func (l *loader) run(ctx context.Context, r *lineReader) error {
 			if err := l.flush(ctx); err != nil {
 				return err
 			}
-			return fmt.Errorf("%w (--skip-bad goes on after bad lines)", bad)
+			return fmt.Errorf("%w (use --skip-bad to skip bad lines)", bad)
 		}
 		if err != nil {
 			return err
@@ -232,7 +234,7 @@ func (l *loader) add(ctx context.Context, text []byte, number int) error {
 	}
 	id := fmt.Sprintf("%q %q %d", e.parent, e.name, e.number)
 	if first, ok := l.lines[id]; ok {
-		return &badLine{number, fmt.Errorf("id: the same one stands in line %d, and one commit takes an entity once", first)}
+		return &badLine{number, fmt.Errorf("id: line %d has the same one, and one commit takes an entity once", first)}
 	}
 	if l.lines == nil {
 		l.lines = map[string]int{}

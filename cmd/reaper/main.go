@@ -1,9 +1,9 @@
 // Reaper deletes expired entities from Firestore, in native and in Datastore
-// mode, and from an embedded store. This is its command line: wiring, output and exit codes. What
-// it does is in the packages beside cmd.
+// mode, and from an embedded store. This is its command line: wiring, output and
+// exit codes. The packages next to cmd do the work.
 //
-// The invariant is that no command deletes anything without being told to
-// (sweep --apply; demo in the store that it made itself), and that stdout holds
+// The invariant is that no command deletes anything unless it is told to: by
+// --apply, or as demo in the store that it created itself. Also, stdout holds
 // results only: logs and progress go to stderr.
 package main
 
@@ -90,8 +90,8 @@ func wrongUsage(format string, args ...any) error {
 	return &exit{exitUsage, fmt.Errorf(format, args...)}
 }
 
-// verdict returns the exit code for what a command returned, and what is left to
-// say. What is no exit comes from the parser of the command line.
+// verdict returns the exit code for the error of a command, and the text to print.
+// An error that is not an exit comes from the parser of the command line.
 func verdict(err error) (code int, text string) {
 	if err == nil {
 		return exitDone, ""
@@ -102,14 +102,14 @@ func verdict(err error) (code int, text string) {
 	return exitUsage, err.Error() + " (see reaper --help)"
 }
 
-// hint says what to check where the store's own message does not.
+// hint says what to check if the store's own message does not.
 func hint(err error) string {
 	switch {
 	case errors.Is(err, store.ErrDenied):
 		return "check the credentials and their role: reaper needs to read, write and delete entities of the targets, " +
 			"and to create its own records"
 	case errors.Is(err, store.ErrNotFound):
-		return "check project and database in --store, and that the database is of the mode that the store's name says"
+		return "check the project and the database in --store, and that the database is in the mode that --store names"
 	case errors.Is(err, store.ErrMissingIndex):
 		return "reaper indexes prints the definitions that the targets need"
 	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrDeadline), errors.Is(err, context.DeadlineExceeded):

@@ -21,24 +21,24 @@ const maxLine = 1 << 20
 
 // A line is one entity as load reads it and dump prints it.
 type line struct {
-	Target    string          `json:"target,omitempty"`    // dump, where it prints several
-	Namespace string          `json:"namespace,omitempty"` // where it is not the default one
+	Target    string          `json:"target,omitempty"`    // dump, if it prints several targets
+	Namespace string          `json:"namespace,omitempty"` // if it is not the default one
 	Parent    string          `json:"parent,omitempty"`    // of an entity with ancestors
 	ID        json.RawMessage `json:"id"`
 	Expires   *string         `json:"expires,omitempty"` // nil: it never does
 	Shard     json.RawMessage `json:"shard,omitempty"`   // with layout sharded-timestamp
 	Data      json.RawMessage `json:"data,omitempty"`
-	Key       json.RawMessage `json:"key,omitempty"` // dump; load stamps anew
+	Key       json.RawMessage `json:"key,omitempty"` // dump; load ignores it and stamps again
 }
 
 // An entity is a line taken apart.
 type entity struct {
 	namespace string
 	parent    string
-	name      string // or, where it is empty, number
+	name      string // or, if it is empty, number
 	number    int64
-	expires   time.Time   // zero where it never does
-	shard     store.Value // Missing where the line has none
+	expires   time.Time   // zero if it never does
+	shard     store.Value // Missing if the line has none
 	data      []byte
 }
 
@@ -133,8 +133,8 @@ func checkName(s string) error {
 	return nil
 }
 
-// checkDocument holds ids against the rules that only Firestore in native mode
-// has, where they are segments of a path.
+// checkDocument checks ids by the rules that only Firestore in native mode has:
+// there they are segments of a path.
 func (e *entity) checkDocument() error {
 	illegal := func(id string) bool { return id == "." || id == ".." || strings.Contains(id, "/") }
 	if illegal(e.name) {
@@ -149,7 +149,7 @@ func (e *entity) checkDocument() error {
 	}
 	for _, s := range segments {
 		if s == "" || illegal(s) {
-			return fmt.Errorf("parent: %q is no path of a document", e.parent)
+			return fmt.Errorf("parent: %q is not the path of a document", e.parent)
 		}
 	}
 	return nil

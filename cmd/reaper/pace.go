@@ -22,7 +22,7 @@ type switchResult struct {
 type switchedTarget struct {
 	Name   string `json:"name"`
 	Paused bool   `json:"paused"`
-	Max    string `json:"max"`   // of each range, as set; empty where the targets file says
+	Max    string `json:"max"`   // of each range, as set; empty if the targets file decides
 	Total  string `json:"total"` // of the target, likewise
 }
 
@@ -46,7 +46,7 @@ there until reaper resume.`,
 func (a *app) resumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume",
-		Short: "Go on deleting in a paused target",
+		Short: "Resume deleting in a paused target",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.change(cmd, func(r *generation.Record) { r.Paused = false })
@@ -63,10 +63,11 @@ func (a *app) paceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pace",
 		Short: "Change a target's pace while workers run",
-		Long: `Pace sets how many entities a second may go, in each range (--max) and in the whole
-target over all workers (--total), until it is set anew: it wins over pace.max and
-pace.total in the targets file. Workers follow within five seconds, in the middle of a
-sweep. --reset makes the targets file count again. Without flags pace shows what is set.`,
+		Long: `Pace limits how many entities a second are deleted or carried, in each range (--max) and
+in the whole target over all workers (--total). These limits override pace.max and
+pace.total of the targets file until they are set again or reset. Workers follow within
+five seconds, even in the middle of a sweep. --reset clears the override. Without flags
+pace prints the current limits.`,
 		Example: `  reaper pace --target sessions --max 200
   reaper pace --target sessions --total 2000 --max unlimited
   reaper pace --target sessions --reset`,
@@ -74,7 +75,7 @@ sweep. --reset makes the targets file count again. Without flags pace shows what
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			flags := cmd.Flags()
 			if reset && (flags.Changed("max") || flags.Changed("total")) {
-				return wrongUsage("--reset goes with neither --max nor --total")
+				return wrongUsage("--reset cannot be combined with --max or --total")
 			}
 			max, err := readRate("--max", most, flags.Changed("max"))
 			if err != nil {
@@ -101,7 +102,7 @@ sweep. --reset makes the targets file count again. Without flags pace shows what
 	a.addJSON(cmd)
 	cmd.Flags().StringVar(&most, "max", "", "entities a second in each range, or unlimited")
 	cmd.Flags().StringVar(&total, "total", "", "entities a second in the target over all workers, or unlimited")
-	cmd.Flags().BoolVar(&reset, "reset", false, "let the targets file count again")
+	cmd.Flags().BoolVar(&reset, "reset", false, "clear the override and use the targets file")
 	return cmd
 }
 

@@ -40,14 +40,13 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Sweep on a schedule, with metrics and health",
-		Long: `Serve collects without pause, until it is told to stop (SIGTERM): at each tick of the
+		Long: `Serve sweeps continuously until it is told to stop (SIGTERM). At each tick of the
 schedule every range at rest becomes ready; no range waits for another one. The first
-tick is at once. Several replicas share the ranges. The workers are for all targets
-together.
+tick is immediate. Several replicas share the ranges, and all targets share the workers.
 
-It serves /metrics for Prometheus, /healthz (the process lives) and /readyz (the store
-answers, the records are readable, the schedule is alive) on --listen. Without --apply
-it deletes nothing, and says so every hour.`,
+It serves /metrics for Prometheus, /healthz (the process is alive) and /readyz (the
+store answers, the records are readable, the schedule is on time) on --listen. Without
+--apply it deletes nothing, and logs that every hour.`,
 		Example: `  reaper serve --store datastore:my-project --apply
   reaper serve --store embedded:./data --apply --schedule '@every 10s' --listen 127.0.0.1:9464`,
 		Args: cobra.NoArgs,
@@ -56,8 +55,8 @@ it deletes nothing, and says so every hour.`,
 	addSettings(cmd.Flags(), "apply", "workers", "shutdown-grace", "schedule", "listen")
 	a.addTarget(cmd)
 	cmd.Flags().BoolVar(&later, "no-first-run", false,
-		"wait for the first tick of the schedule instead of beginning at once")
-	cmd.Flags().BoolVar(&profile, "pprof", false, "serve /debug/pprof/, too")
+		"wait for the first tick of the schedule instead of sweeping immediately")
+	cmd.Flags().BoolVar(&profile, "pprof", false, "also serve /debug/pprof/")
 	return cmd
 }
 
@@ -121,7 +120,7 @@ func (a *app) serve(cmd *cobra.Command, later, profile bool) (err error) {
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err = server.Shutdown(stopping); errors.Is(err, context.DeadlineExceeded) {
-		err = server.Close() // who is still connected has no say in how the sweeps ended
+		err = server.Close() // a client that is still connected must not change how the sweeps ended
 	}
 	if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
 		err = errors.Join(err, serr)
@@ -202,7 +201,7 @@ func (d *daemon) ready(ctx context.Context) error {
 	}
 	for _, st := range d.collector.States() {
 		if d.clock().Sub(st.Next) > lateTick {
-			all = append(all, fmt.Errorf("target %s: its tick of %s did not come%s",
+			all = append(all, fmt.Errorf("target %s: missed its tick of %s%s",
 				st.Target, timeText(st.Next), orErr(st.Err)))
 		}
 	}

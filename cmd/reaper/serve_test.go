@@ -41,7 +41,7 @@ type daemonProcess struct {
 	gone chan error
 }
 
-// serve starts a daemon on a free port, and waits until it says where it is.
+// serve starts a daemon on a free port, and waits until it logs its address.
 func (b *workdir) serve(args ...string) *daemonProcess {
 	b.t.Helper()
 	cmd, _, _ := b.command(nil, append([]string{"serve", "--listen", "127.0.0.1:0", "--log-format", "json"}, args...)...)

@@ -25,13 +25,13 @@ func (a *app) stampCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stamp ID INSTANT",
 		Short: "Print the expiry key for an id and an instant",
-		Long: `Stamp prints the expiry key of an entity with the given name or numeric id that
-expires at the given instant (RFC 3339) or after the given time from now (36h, 7d).
+		Long: `Stamp prints the expiry key of an entity. ID is its name or numeric id. INSTANT is when
+it expires: an instant (RFC 3339) or a time from now (36h, 7d).
 
-With a store it asks the target record for the current generation and its shards;
-while the target has no record, that is the nursery. Without a store, or with
---generation or --shards, it needs nothing: the key is then one of the nursery,
-generation 0, where anyone may write.`,
+With a store it reads the current generation and its shards from the target record; a
+target without a record uses the nursery. Without a store, or with --generation or
+--shards, it contacts no store: the key is then in the given generation. The default is
+the nursery, generation 0, to which any writer may write.`,
 		Example: `  reaper stamp s-1842 2026-11-21T00:07:30.855Z
   reaper stamp --generation 3 --shards 64 1842 7d
   reaper stamp --store datastore:my-project --target sessions s-1842 7d`,
@@ -44,8 +44,8 @@ generation 0, where anyone may write.`,
 	}
 	a.addTarget(cmd)
 	a.addJSON(cmd)
-	cmd.Flags().IntVar(&gen, "generation", expirykey.Nursery, "stamp this generation, whatever the store says")
-	cmd.Flags().IntVar(&shards, "shards", 16, "number of shards of that generation")
+	cmd.Flags().IntVar(&gen, "generation", expirykey.Nursery, "generation of the key; the store is not asked")
+	cmd.Flags().IntVar(&shards, "shards", 16, "number of shards of that generation; the store is not asked")
 	return cmd
 }
 
@@ -103,7 +103,7 @@ func (a *app) currentStamper(cmd *cobra.Command, nursery generation.Stamper, id 
 		return s, err
 	}
 	if len(targets) != 1 {
-		return s, wrongUsage("stamp is for one target: name it with --target")
+		return s, wrongUsage("stamp needs exactly one target: name it with --target")
 	}
 	if !targets[0].Layout.UsesKeys() {
 		return s, wrongUsage("target %s has the layout %s: its entities carry a timestamp in %s, not an expiry key",

@@ -26,17 +26,17 @@ func (a *app) statusCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Generations, ranges, cursors, delays",
-		Long: `Status shows where each target stands: up to when it is swept, how long its oldest
-due entity has been waiting, who works on it, its generations, and for each range where
-its cursor stands and who holds it. It writes nothing and costs a query for each range.`,
+		Short: "Show generations, ranges, cursors and delays",
+		Long: `Status shows up to when each target is swept, how long its oldest due entity has been
+waiting, its workers and its generations. For each range it shows the cursor and the
+worker that holds it. It writes nothing and costs a query for each range.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.status(cmd, all) },
 	}
 	addSettings(cmd.Flags(), "workers")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
-	cmd.Flags().BoolVar(&all, "all", false, "list idle ranges one by one, too")
+	cmd.Flags().BoolVar(&all, "all", false, "also list idle ranges, one by one")
 	return cmd
 }
 
@@ -78,7 +78,7 @@ func (a *app) printStatus(t inspect.TargetStatus, now time.Time, all bool) error
 	return printRanges(a.stdout, t, all)
 }
 
-// printWork says what there is to do in a target, and who is at it.
+// printWork prints what is left to do in a target, and its workers.
 func printWork(w io.Writer, t inspect.TargetStatus, now time.Time) {
 	var deleted int64
 	for _, r := range t.Ranges {

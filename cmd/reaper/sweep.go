@@ -21,15 +21,15 @@ func (a *app) sweepCommand() *cobra.Command {
 	var failIncomplete, yes bool
 	cmd := &cobra.Command{
 		Use:   "sweep",
-		Short: "One pass over every target, then exit",
-		Long: `Sweep deletes what has expired, in every target or in those named, and exits.
-Without --apply it writes nothing at all: it counts and says what would go.
+		Short: "Sweep every target once, then exit",
+		Long: `Sweep deletes the expired entities of every target, or of the targets named with
+--target, and exits. Without --apply it writes nothing: it counts what it would delete.
 
-Several processes may sweep at once, and one may be killed at any time: they share
-the ranges, and the next sweep goes on where the last one stopped.
+Several processes may sweep at once: they share the ranges. A process may be killed at
+any time: the next sweep resumes where it stopped.
 
-A delete applies only to an entity whose expiry still is what was read. In Datastore
-mode the log says how that is checked (guard in the targets file), and what it costs.`,
+An entity is deleted only if its expiry has not changed since it was read. In Datastore
+mode the log says how this is checked (guard in the targets file), and what it costs.`,
 		Example: `  reaper sweep --store datastore:my-project
   reaper sweep --store datastore:my-project --apply --max-duration 9m
   reaper sweep --store embedded:./data --apply --json`,
@@ -41,9 +41,9 @@ mode the log says how that is checked (guard in the targets file), and what it c
 	addSettings(cmd.Flags(), "apply", "workers", "max-duration", "shutdown-grace", "pushgateway")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
-	cmd.Flags().BoolVar(&yes, "yes", false, "go on although more is due than the targets' limits allow")
+	cmd.Flags().BoolVar(&yes, "yes", false, "override the targets' limits for this sweep")
 	cmd.Flags().BoolVar(&failIncomplete, "fail-incomplete", false,
-		"exit with code 3 where the sweep was stopped before its end")
+		"exit with code 3 if the sweep is stopped before its end")
 	return cmd
 }
 
@@ -84,8 +84,8 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete, yes bool) (err error) {
 	return nil
 }
 
-// push leaves what the sweep did at a Pushgateway. That it cannot is no failure of
-// the sweep.
+// push sends the results of the sweep to a Pushgateway. If it cannot, the sweep
+// has not failed.
 func (a *app) push(ctx context.Context, c config.Config, res sweep.Result, log *slog.Logger) {
 	runs := make([]metrics.Run, 0, len(res.Targets))
 	for _, t := range res.Targets {
@@ -170,8 +170,8 @@ func (a *app) printSweep(res sweep.Result) error {
 	switch {
 	case res.Failed(): // the error says what there is to say
 	case !res.Complete:
-		fmt.Fprintln(a.stdout, "not complete: stopped before the end, or kept back by other writers; "+
-			"the next sweep goes on from here")
+		fmt.Fprintln(a.stdout, "not complete: stopped before the end, or blocked by contention; "+
+			"the next sweep resumes from here")
 	case !res.Apply:
 		fmt.Fprintln(a.stdout, "nothing was deleted: this was a dry run. Delete with --apply")
 	}

@@ -42,8 +42,8 @@ func (a *app) versionCommand() *cobra.Command {
 	return cmd
 }
 
-// buildVersion returns the linker's version, or that of the module where it was
-// installed as one.
+// buildVersion returns the linker's version, or that of the module if the program
+// was installed as one.
 func buildVersion() string {
 	if info, ok := debug.ReadBuildInfo(); ok && version == "" && info.Main.Version != "" {
 		return info.Main.Version

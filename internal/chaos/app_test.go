@@ -27,12 +27,12 @@ import (
 	"github.com/reaper-ttl/reaper/internal/emulator"
 )
 
-// What a write came to, where it is known that nothing was written.
+// The errors of a write that is known to have written nothing.
 var (
 	errAbsent = errors.New("there is no such entity")
 	errExists = errors.New("the entity exists already")
-	// errAborted is sure only on a connection without faults: else it may be the
-	// answer to a second try, after a first one of which the reply was lost.
+	// errAborted is certain only on a connection without faults. Otherwise it may
+	// answer a retry, after a first attempt whose reply was lost.
 	errAborted = errors.New("the transaction was aborted")
 )
 

@@ -29,7 +29,7 @@ import (
 var (
 	howLong    = flag.Duration("for", 20*time.Second, "how long everything breaks, for each emulator")
 	seed       = flag.Uint64("seed", 0, "of the plan; 0 draws one")
-	mode       = flag.String("mode", "", "datastore or native; both where it is empty")
+	mode       = flag.String("mode", "", "datastore or native; empty means both")
 	logs       = flag.String("logs", "", "directory for what the processes log")
 	buildFlags = flag.String("build", "", "flags for go build, such as -race, or -overlay to see a mutation caught")
 )
@@ -344,8 +344,8 @@ func (w *world) startWriters(t *testing.T, ctx context.Context, group *sync.Wait
 	start(timedBad, true, false, timed, "tokens")
 }
 
-// putJunk writes what no sweep may ever delete: what is no expiry, or one from
-// long ago.
+// putJunk writes entities that no sweep may ever delete: their property is not an
+// expiry, or it is one from long ago.
 func (w *world) putJunk(t *testing.T) {
 	t.Helper()
 	r := w.random(600)
@@ -496,7 +496,7 @@ func (w *world) awaitClean(ctx context.Context, healed time.Time) (took time.Dur
 				}
 				return time.Since(healed), audited
 			}
-			// What lies in retired ground is the audit's business. Nothing should.
+			// Only the audit reads retired generations. They should hold nothing.
 			audited = true
 			_ = w.operation("audit", "--apply")
 			until = time.Now().Add(w.lease)
@@ -604,7 +604,7 @@ func (w *world) report(ctx context.Context, t *testing.T, began time.Time) {
 	}
 }
 
-// verdict fails the test where something was wrong, or where nothing was tried.
+// verdict fails the test if something was wrong, or if nothing was tried.
 func (w *world) verdict(t *testing.T, took, clean time.Duration, audited bool) {
 	t.Helper()
 	for _, v := range w.violations[:min(10, len(w.violations))] {

@@ -125,7 +125,7 @@ func TestWentBack(t *testing.T) {
 	}
 }
 
-// What was seen only counts where nothing was written meanwhile.
+// An observation counts only if nothing was written meanwhile.
 func TestSlot(t *testing.T) {
 	s := &slot{kind: keyed, id: "a"}
 	s.begin()

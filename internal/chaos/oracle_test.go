@@ -17,7 +17,7 @@ import (
 
 // An expiry is the value of an expiry property, and what it means.
 type expiry struct {
-	text string    // an expiry key, or an instant in RFC 3339; empty: there is none
+	text string    // an expiry key, or an instant in RFC 3339; empty without an expiry
 	at   time.Time // when the entity expires; zero: it is kept for ever
 }
 
@@ -36,7 +36,7 @@ func (s state) expired(now time.Time) bool {
 	return s.present && !s.expiry.at.IsZero() && !now.Before(s.expiry.at)
 }
 
-// A found is an entity as it was read; nil where there is none.
+// A found is an entity as it was read; nil if it does not exist.
 type found struct {
 	body, expiry string
 }
@@ -238,9 +238,9 @@ func passedBy(s state, target string, k known) string {
 	return fmt.Sprintf("%s (at %v%s, token %d, revision %s)", c.Key(), c.Position.Value.Text, strings.TrimPrefix(c.Position.Value.Time.Format(time.RFC3339Nano), "0001-01-01T00:00:00Z"), c.Lease.Token, c.Revision)
 }
 
-// among returns what is wrong where an entity as it was seen is none of the
-// candidates: what it was before, and what writes with an unknown outcome may have
-// made of it.
+// among returns what is wrong if an entity, as it was read, matches none of the
+// candidates: its state before, and the states that writes with an unknown outcome
+// may have left.
 func among(candidates []state, got *found, now time.Time) string {
 	var all []string
 	for _, c := range candidates {

@@ -171,7 +171,7 @@ func (w *writer) write(s *slot) {
 		s.say("delete")
 		w.finish(s, was, state{}, deleted, w.app.remove(ctx, s.kind, s.id))
 	}
-	// A stamp that was older than the slack when it committed must be made anew.
+	// A stamp that was older than the slack when it committed must be made again.
 	for v := s.look(); v.sound && v.state.present && v.state.late; v = s.look() {
 		w.late.Add(1)
 		func() {
@@ -234,7 +234,7 @@ func (w *writer) inTransaction(bad bool, err error) error {
 	return fmt.Errorf("not known: %v", err) // without %w: it must not be taken for another one
 }
 
-// check reports a violation where an entity is none of the candidates.
+// check reports a violation if an entity matches none of the candidates.
 func (w *writer) check(s *slot, candidates []state, is *found) {
 	if wrong := among(candidates, is, time.Now()); wrong != "" {
 		w.violation(s, wrong)

@@ -29,7 +29,7 @@ const (
 )
 
 // AsService returns the options with which a client takes an emulator for the service
-// itself, beside the emulator's host as its endpoint.
+// itself. The client needs the emulator's host as its endpoint, too.
 func AsService() []option.ClientOption {
 	return []option.ClientOption{option.WithoutAuthentication(),
 		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials()))}

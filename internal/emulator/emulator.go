@@ -105,8 +105,8 @@ func Main(m *testing.M) {
 }
 
 // Start returns the emulator of the given mode, which it starts if no test of
-// this binary has done so before. Where there is none to start, it skips or
-// fails the test.
+// this binary has done so before. If no emulator is installed, it skips or fails
+// the test.
 func Start(t testing.TB, mode Mode) *Emulator {
 	t.Helper()
 	running.Lock()

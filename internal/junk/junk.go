@@ -48,7 +48,7 @@ type Options struct {
 	Project  string
 	Kind     string // or the path of a collection
 	Property string
-	Beside   map[string]int64 // fields that all have, such as a shard
+	Extra    map[string]int64 // fields that all have, such as a shard
 	Now      time.Time
 }
 
@@ -136,8 +136,8 @@ func Native(t testing.TB, o Options) map[string]What {
 	for name, it := range all {
 		doc := &pb.Document{Name: database + "/documents/" + o.Kind + "/" + name,
 			Fields: map[string]*pb.Value{o.Property: native(it.value, database)}}
-		for beside, n := range o.Beside {
-			doc.Fields[beside] = native(n, database)
+		for name, n := range o.Extra {
+			doc.Fields[name] = native(n, database)
 		}
 		out[name] = it.what
 		writes = append(writes, &pb.Write{Operation: &pb.Write_Update{Update: doc}})
@@ -204,8 +204,8 @@ func Datastore(t testing.TB, o Options) map[string]What {
 	var lists []datastore.PropertyList
 	for name, it := range all {
 		ps := datastore.PropertyList{{Name: o.Property, Value: property(it.value), NoIndex: it.what == Unindexed}}
-		for beside, n := range o.Beside {
-			ps = append(ps, datastore.Property{Name: beside, Value: n})
+		for name, n := range o.Extra {
+			ps = append(ps, datastore.Property{Name: name, Value: n})
 		}
 		out[name] = it.what
 		keys, lists = append(keys, datastore.NameKey(o.Kind, name, nil)), append(lists, ps)

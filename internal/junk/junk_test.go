@@ -26,7 +26,7 @@ var now = time.Date(2026, 11, 21, 0, 0, 0, 123_456_000, time.UTC)
 func TestNative(t *testing.T) {
 	e := emulator.Start(t, emulator.Native)
 	project := e.Project(t)
-	wrote := junk.Native(t, junk.Options{Host: e.Host, Project: project, Kind: "parents/p/items", Property: "expires", Beside: map[string]int64{"shard": 7}, Now: now})
+	wrote := junk.Native(t, junk.Options{Host: e.Host, Project: project, Kind: "parents/p/items", Property: "expires", Extra: map[string]int64{"shard": 7}, Now: now})
 	there := nodewriter.Snapshot(t, e.Host, project)
 	types := map[string]bool{}
 	for name, what := range wrote {
@@ -59,7 +59,7 @@ func TestNative(t *testing.T) {
 func TestDatastore(t *testing.T) {
 	e := emulator.Start(t, emulator.Datastore)
 	project := e.Project(t)
-	wrote := junk.Datastore(t, junk.Options{Host: e.Host, Project: project, Kind: "Session", Property: "expires", Beside: map[string]int64{"shard": 7}, Now: now})
+	wrote := junk.Datastore(t, junk.Options{Host: e.Host, Project: project, Kind: "Session", Property: "expires", Extra: map[string]int64{"shard": 7}, Now: now})
 	conn, err := grpc.NewClient("passthrough:///"+e.Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

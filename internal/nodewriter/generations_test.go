@@ -10,7 +10,7 @@ import (
 )
 
 // TestTheDocumentedFollower runs the code in docs/generations.md against the test
-// vectors beside it.
+// vectors next to it.
 func TestTheDocumentedFollower(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {

@@ -34,8 +34,8 @@ import (
 	"github.com/reaper-ttl/reaper/internal/emulator"
 )
 
-// Options say what to write. Beside the entities there are by-standers that no
-// sweep may touch: a hundred in each namespace without an expiry, fifty of
+// Options say what to write. In addition to the entities there are bystanders that
+// no sweep may touch: a hundred in each namespace without an expiry, fifty of
 // another kind, and fifty of the kind in another namespace.
 type Options struct {
 	Host       string    `json:"-"` // of the emulator
@@ -65,7 +65,7 @@ const (
 // An Entity is one that was written.
 type Entity struct {
 	Key    *sdk.Key
-	Expiry string // the expiry key; empty where there is none
+	Expiry string // the expiry key; empty without one
 	Role   Role
 }
 

@@ -66,7 +66,7 @@ func (h *handle) heardBeats(target string, at time.Time) {
 // they count it.
 func (o *oracle) shares(h *handle, t store.Target) {
 	if o.w.plan.target.Total.PerSecond == 0 || len(o.w.pace.totals[t.Name]) > 1 {
-		return // there is none, or an operator has set another
+		return // the plan has no total, or an operator has set another one
 	}
 	var mine *beatFact
 	for key, b := range o.beats {

@@ -67,8 +67,8 @@ func (h *handle) Dispose(ctx context.Context, b *store.Batch) error {
 		}
 		return nil
 	})
-	// What is set stays true where an error is returned beside it; where the reply was
-	// lost, nobody is told anything.
+	// Outcomes that are set are true even if an error is returned with them. If the
+	// reply was lost, the caller learns nothing.
 	if err == nil || errors.Is(err, errPart) {
 		for i, s := range after {
 			b.Ops[i].Outcome, b.Ops[i].Now, b.Ops[i].Known = s.outcome, s.now, s.known

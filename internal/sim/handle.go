@@ -25,7 +25,7 @@ type handle struct {
 	rush   *rush // that it works in; may be nil
 
 	known   atomic.Pointer[targetFact] // of a follower's: the record that it read last, nil before the first
-	replies time.Duration              // likewise: how long its replies travel, where they are slow
+	replies time.Duration              // likewise: how long its replies travel, if they are slow
 
 	died chan struct{} // closed when it is killed
 	kill context.CancelFunc
@@ -297,7 +297,7 @@ func (w *world) locked(at place, key string) bool {
 	return rate > 0 && !w.calm && w.dice.on("locked").on(at.namespace).on(key).at(window).yes(rate)
 }
 
-// faulty gives a call one kind of fault, where it can have it.
+// faulty gives a call one kind of fault, if the call can have it.
 func (h *handle) faulty(d dice, c call, kind string, f *fate) bool {
 	transaction := c.method == "Dispose" || c.method == "Settle"
 	unsure := func(what string) error {

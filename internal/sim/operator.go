@@ -125,8 +125,8 @@ func change(f func(*generation.Record)) func(context.Context, sweep.Config, swee
 	}
 }
 
-// advance opens a generation by hand. Who waits for it may read the record at the last
-// moment, and where there is no ramp a sweep right after closes the one before.
+// advance opens a generation by hand. A writer that waits for it may read the record at
+// the last moment. Without a ramp, a sweep right after it closes the generation before.
 func (w *world) advance(d dice, c *clock, name string, shards int) {
 	if d.on("announced").yes(0.6) {
 		in := d.on("in").between(10*time.Second, time.Minute)

@@ -30,7 +30,7 @@ type fact struct {
 	shard        store.Value
 	data         string
 	key          expiry    // of a well-formed text
-	expires      time.Time // where it is well-formed
+	expires      time.Time // if it is well-formed
 	wellFormed   bool      // it is well-formed
 	committed    time.Time
 	inOrder      bool // committed well before it was due

@@ -282,9 +282,9 @@ const auditShard = "audit"
 // firstWindow is the window with which a read from the start begins.
 const firstWindow = time.Minute
 
-// scans holds that a read from the start which goes on from the place in the record
-// begins with the window in the record, and not with the first one again: over dense
-// tombstones it would never come to its end.
+// scans checks a read from the start that resumes at the position in the record. It must
+// begin with the window in the record, not with the first one again: over dense
+// tombstones it would never end.
 func (o *oracle) scans(h *handle, q store.Query) {
 	o.w.mu.Lock()
 	defer o.w.mu.Unlock()

@@ -86,9 +86,8 @@ func (w *world) checkLiveness() {
 	w.healthy("a sweep at the end", sweep.Run, afterSweep)
 }
 
-// slowest is the pace from which on one sweep comes to its end however far behind it is. A
-// drain that is slower has too few tokens before the next generation opens, with other
-// buckets.
+// slowest is the lowest pace at which one sweep completes, however far behind it is. A
+// slower drain gets too few tokens before the next generation opens, with other buckets.
 const slowest = 0.2
 
 // relax takes the pace away from the sweeps after the first one: reads from the start

@@ -40,7 +40,7 @@ func hunt(t *testing.T, h Hunt) {
 	}
 	// A simulation in which nothing happens proves nothing.
 	for _, what := range strings.Split("deleted,carried,opened,closed,retired,dropped,strays,to the nursery,settled,changed meanwhile,gone meanwhile,"+
-		"taken over,released,moved idle,kill,stop,freeze,suspend,advance,pause,resume,pace,late Save,late Dispose,locked,sweeps that came to their end,"+
+		"taken over,released,moved idle,kill,stop,freeze,suspend,advance,pause,resume,pace,late Save,late Dispose,locked,complete sweeps,"+
 		"fault refuse,fault pushback,fault contention,fault toolarge,fault fail,fault lost,fault late,fault stall,fault slow,fault partial", ",") {
 		if bag.Counts[what] == 0 {
 			t.Errorf("in %d seeds there was no %q", bag.Seeds, what)
@@ -48,9 +48,8 @@ func hunt(t *testing.T, h Hunt) {
 	}
 }
 
-// A seed that runs twice does the same twice, also where others run beside it: no two
-// things that depend on each other happen at one instant, for then the runtime would
-// decide which is first.
+// A seed that runs twice does the same twice, even while others run. No two things that
+// depend on each other happen at one instant: the runtime would decide which is first.
 func TestSeedsRepeat(t *testing.T) {
 	seeds, hashes := 50, map[uint64]uint64{}
 	if testing.Short() {
@@ -93,7 +92,7 @@ var violation = regexp.MustCompile(`(?m)^seed \d+: [A-Z]\d `)
 // A few mutations are tried each time; make mutate tries all.
 func TestSomeMutationsAreCaught(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it builds the program anew for each")
+		t.Skip("it builds the program again for each")
 	}
 	work := t.TempDir()
 	for _, m := range mutations(t) {

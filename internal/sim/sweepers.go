@@ -227,7 +227,7 @@ func (w *world) sweep(ctx context.Context, h *handle, owner string, d dice, do f
 		w.counts["strays"] += int(t.Strays)
 		w.counts["conflicts"] += int(t.Conflicts)
 		if t.Complete {
-			w.count("sweeps that came to their end")
+			w.count("complete sweeps")
 		}
 	}
 	return res

@@ -25,7 +25,7 @@ type world struct {
 	stop    context.CancelFunc
 	actors  sync.WaitGroup
 	ghosts  sync.WaitGroup // what takes effect after its caller gave up
-	door    chan struct{}  // who has the store open, where only one process can
+	door    chan struct{}  // full while a process has the store open, if only one may
 	clocks  []*clock
 	deposit []deposit // old copies that somebody may put back
 	held    map[heldKey]time.Time
@@ -33,7 +33,7 @@ type world struct {
 	mu        sync.Mutex
 	db        *db
 	oracle    *oracle
-	rush      *rush // nil where there is none
+	rush      *rush // nil without a rush
 	pace      *pace
 	targets   map[string]targetFact     // as the store has them
 	former    map[string][]formerRecord // that were lost
@@ -74,8 +74,8 @@ type Report struct {
 	Steps     int // calls that came to the store
 	Hash      uint64
 	Counts    map[string]int
-	Violation *Violation // nil where no rule was broken
-	Events    []string   // the history, where it was kept
+	Violation *Violation // nil if no rule was broken
+	Events    []string   // the history, if it was kept
 }
 
 // endless is how long one seed may take, which takes a tenth of a second: a loop in

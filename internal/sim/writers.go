@@ -247,7 +247,7 @@ func (wr *writer) shardValue(name string) store.Value {
 	return values[hash(name)%len(values)]
 }
 
-// junk returns what is no expiry, or none to be believed.
+// junk returns a value that is not an expiry, or an implausible expiry.
 func (wr *writer) junk(d dice) (v store.Value, element string) {
 	t, w := wr.w.plan.target, wr.w
 	old := w.began.AddDate(-3-d.on("years").below(900), 0, 0)

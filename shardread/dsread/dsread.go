@@ -2,12 +2,12 @@
 // shards in order of time, as one query would if there were no shards: it runs
 // the queries of all shards in parallel and merges their answers.
 //
-// The invariant is that [Run] yields exactly the entities, in exactly the order,
-// of a query with the same filters, ordered by the time and then, in the same
-// direction, by the key, as far as their shard is one of the values. The order
-// by key is explicit; the emulator takes the same one where it is left out.
-// Entities whose time is not one timestamp are in no answer; the store sorts
-// integers among timestamps, so that those are read and left out.
+// The invariant is that [Run] yields exactly the entities of one query with the same
+// filters, as far as their shard is one of the values, and in its order. That
+// query orders by the time and then, in the same direction, by the key. The order
+// by key is explicit; without it the emulator uses the same order. Entities whose
+// time is not a single timestamp are never yielded. The store sorts integers among
+// timestamps, so those are read and discarded.
 //
 // # Indexes
 //
@@ -92,11 +92,10 @@ type Item[T any] struct {
 }
 
 // Run yields the entities, each loaded into a T as the client's Get would: a
-// struct, a [datastore.PropertyList], or what implements
-// [datastore.PropertyLoadSaver] by pointer. An error is yielded once, beside the
-// zero item, and ends the sequence; a query that is not valid yields nothing
-// else. Each range over the sequence reads anew, and leaves nothing running when
-// it ends.
+// struct, a [datastore.PropertyList], or a type that implements
+// [datastore.PropertyLoadSaver] by pointer. An error is yielded once, with the
+// zero item, and ends the sequence; an invalid query yields nothing else. Each
+// range over the sequence reads again, and leaves nothing running when it ends.
 func Run[T any](ctx context.Context, client *datastore.Client, q Query) iter.Seq2[Item[T], error] {
 	return func(yield func(Item[T], error) bool) {
 		groups, err := q.groups()

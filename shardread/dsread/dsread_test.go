@@ -82,7 +82,7 @@ func TestSameAsASingleQuery(t *testing.T) {
 		{"newest 100, a query per shard", dsread.Query{Newest: true, Limit: 100, PerQuery: 1}, events, 100 + 16*9, 16},
 		{"newest 100, a query per shard, pages of 4", dsread.Query{Newest: true, Limit: 100, PerQuery: 1, Page: 4}, events, 100 + 16*4, 16},
 		{"oldest 100, three shards per query", dsread.Query{Limit: 100, PerQuery: 3}, events, 100 + 6*25, 6},
-		{"oldest first, all", dsread.Query{Page: 4000}, events, 10_000, 3}, // the emulator sorts anew for each page
+		{"oldest first, all", dsread.Query{Page: 4000}, events, 10_000, 3}, // the emulator sorts again for each page
 		{"newest first, all, a query per shard", dsread.Query{Newest: true, PerQuery: 1}, events, 10_000, 34},
 		{"within a time", dsread.Query{PerQuery: 5, From: from, Until: until}, within, 10_000, 4},
 		{"newest within a time", dsread.Query{Newest: true, Limit: 200, From: from, Until: until}, within, 200, 1},

@@ -55,8 +55,8 @@ func (e *entity[T]) Load(properties []datastore.Property) error {
 // Save implements [datastore.PropertyLoadSaver], though nothing is written.
 func (*entity[T]) Save() ([]datastore.Property, error) { return nil, datastore.ErrInvalidEntityType }
 
-// setKey sets a struct's field for the key, where it has one. The client does
-// that for structs that it loads, but not in LoadStruct.
+// setKey sets a struct's field for the key, if it has one. The client does that
+// for structs that it loads, but not in LoadStruct.
 func setKey(v reflect.Value, key *datastore.Key) {
 	if v.Kind() != reflect.Struct {
 		return

@@ -61,8 +61,8 @@ const MaxPerQuery = 30
 
 // A Query says what to read. Base, Shard, Values and Time are required.
 type Query struct {
-	// Base is a collection or collection group, with equality filters and a
-	// selection of fields (the time among them) where they are wanted:
+	// Base is a collection or collection group, optionally with equality filters
+	// and a selection of fields (the time among them):
 	//
 	//	client.Collection("events").Where("kind", "==", "login")
 	Base firestore.Query
@@ -87,9 +87,9 @@ func (q Query) Validate() error {
 	return err
 }
 
-// Run yields the documents. An error is yielded once, beside nil, and ends the
-// sequence; a query that is not valid yields nothing else. Each range over the
-// sequence reads anew, and leaves nothing running when it ends.
+// Run yields the documents. An error is yielded once, with a nil document, and
+// ends the sequence; an invalid query yields nothing else. Each range over the
+// sequence reads again, and leaves nothing running when it ends.
 func (q Query) Run(ctx context.Context) iter.Seq2[*firestore.DocumentSnapshot, error] {
 	return func(yield func(*firestore.DocumentSnapshot, error) bool) {
 		sources, collection, err := q.plan()

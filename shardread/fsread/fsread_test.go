@@ -69,7 +69,7 @@ func TestSameAsASingleQuery(t *testing.T) {
 		{"newest 100, a query per shard", fsread.Query{Base: events, Newest: true, Limit: 100, PerQuery: 1}, events, 100 + 16*9, 16},
 		{"newest 100, a query per shard, pages of 4", fsread.Query{Base: events, Newest: true, Limit: 100, PerQuery: 1, Page: 4}, events, 100 + 16*4, 16},
 		{"oldest 100, three shards per query", fsread.Query{Base: events, Limit: 100, PerQuery: 3}, events, 100 + 6*25, 6},
-		{"oldest first, all", fsread.Query{Base: events, Page: 4000}, events, 10_000, 3}, // the emulator sorts anew for each page
+		{"oldest first, all", fsread.Query{Base: events, Page: 4000}, events, 10_000, 3}, // the emulator sorts again for each page
 		{"newest first, all, a query per shard", fsread.Query{Base: events, Newest: true, PerQuery: 1}, events, 10_000, 34},
 		{"within a time", fsread.Query{Base: events, PerQuery: 5, From: from, Until: until},
 			events.Where("created", ">=", from).Where("created", "<", until), 10_000, 4},

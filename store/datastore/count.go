@@ -65,10 +65,10 @@ func (d *DB) count(ctx context.Context, op string, q *sdk.Query, upTo int64) (in
 }
 
 // pieces splits a span into conjunctions of conditions, one query each, which
-// do not overlap; where one is about a single shard, that condition is the
-// last. Filters cannot compare pairs, so a span from within one shard to within
-// another is the end of the first, the shards between, and the beginning of the
-// last.
+// do not overlap. In a conjunction for a single shard, the condition on the shard
+// is the last. Filters cannot compare pairs. So a span from within one shard to
+// within another becomes three pieces: the end of the first shard, the shards
+// between, and the beginning of the last.
 func pieces(t store.Target, s store.Span) ([][]condition, error) {
 	if t.ShardProperty == "" {
 		c, err := between(t.Property, s.From.Value, s.From.After, s.To.Value, s.To.After)
@@ -106,7 +106,7 @@ func pieces(t store.Target, s store.Span) ([][]condition, error) {
 		}
 		all = append(all, c)
 	}
-	// A shard of which a part is counted apart is none of those between.
+	// The shards between exclude a shard of which a part has its own query.
 	middle, err := between(t.ShardProperty, s.From.Shard, s.From.After || s.From.Value != open,
 		s.To.Shard, s.To.After && s.To.Value == open)
 	if err != nil {

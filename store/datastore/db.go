@@ -27,7 +27,7 @@ type DB struct {
 	hasGroups atomic.Bool
 }
 
-// The powers that DB has beside those of every store.
+// DB implements the contract of every store and these optional interfaces.
 var (
 	_ store.Store      = (*DB)(nil)
 	_ store.Counter    = (*DB)(nil)

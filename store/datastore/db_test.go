@@ -84,7 +84,7 @@ func newWorld(t *testing.T, database string) *world {
 }
 
 // put writes entities as an application would: with an expiry of any type and
-// something else beside it.
+// another property.
 func (w *world) put(expiry any, keys ...*sdk.Key) {
 	w.t.Helper()
 	for len(keys) > 0 {

@@ -231,8 +231,8 @@ func TestDisposeOfNothingCallsNobody(t *testing.T) {
 	}
 }
 
-// TestDisposeStopsWithItsContext: no write once the context is done, and the
-// transaction is rolled back all the same.
+// TestDisposeStopsWithItsContext: Dispose writes nothing once the context is done,
+// but still rolls the transaction back.
 func TestDisposeStopsWithItsContext(t *testing.T) {
 	w := newWorld(t, "")
 	w.put("c", names("s", 2)...)

@@ -36,8 +36,8 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-// FuzzStoredValue reads a property of any of the client's types: it has a value,
-// JSON that stands for it, and is the same as what was scanned only where it is
+// FuzzStoredValue reads a property of any of the client's types. It has a value,
+// and valid JSON that represents it. It equals the scanned value only if it is
 // well-formed.
 func FuzzStoredValue(f *testing.F) {
 	for kind := range uint8(12) {

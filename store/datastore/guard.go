@@ -113,7 +113,7 @@ const groupsAdvice = "set guard to auto or lookup, or change the mode of the dat
 // tombstones of those that went before. So nearly every batch takes one query. What
 // the queries miss is looked up.
 func (s *set) own() []place {
-	q, ops := stretch(s.batch.Query), s.batch.Ops
+	q, ops := spanOf(s.batch.Query), s.batch.Ops
 	head, tail := 1, 1
 	for head < len(ops) && value(ops[head]) == value(ops[0]) {
 		head++

@@ -14,9 +14,9 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// A record is an entity of the default namespace, its kind the record's sort
-// and its name the record's key. Its fields are properties, nested ones arrays
-// of entities, beside these two; only the first is indexed.
+// A record is an entity of the default namespace. Its kind is the record's sort,
+// and its name the record's key. Its fields are properties next to these two;
+// nested fields are arrays of entities. Only the target is indexed.
 const (
 	targetProperty   = "target"
 	revisionProperty = "revision"

@@ -23,12 +23,12 @@ func (d *DB) Scan(ctx context.Context, q store.Query, page *store.Page) error {
 	return nil
 }
 
-// A place is where in a query's stretch a scan goes on. It has two phases,
-// because the service cannot start after a (value, key) in one query: first
-// what has the same value and a later key, keys only, since a projection of a
-// property is refused beside an equality filter on it; then what has a later
-// value. A place is also the Next of a page and then holds the store's cursor
-// in the phase's query.
+// A place is where in a query's span a scan goes on. It has two phases, because
+// the service cannot start after a (value, key) in one query. The first phase reads
+// entries with the same value and a later key. It reads keys only: the service
+// refuses to project a property that has an equality filter. The second phase reads
+// later values. A place is also the Next of a page and then holds the store's
+// cursor in the phase's query.
 type place struct {
 	query  store.Query // without After, Next and Limit: what the place belongs to
 	from   store.Value
@@ -38,7 +38,7 @@ type place struct {
 	cursor *sdk.Cursor // where the phase goes on
 }
 
-func stretch(q store.Query) store.Query {
+func spanOf(q store.Query) store.Query {
 	q.After, q.Next, q.Limit = store.Position{}, nil, 0
 	return q
 }
@@ -57,7 +57,7 @@ func start(q store.Query) (place, error) {
 	}
 	if q.Next != nil {
 		at, ok := q.Next.(*place)
-		if !ok || at.query != stretch(q) {
+		if !ok || at.query != spanOf(q) {
 			return place{}, fmt.Errorf("%w: the page before was read with another query", store.ErrInvalid)
 		}
 		return *at, nil
@@ -67,7 +67,7 @@ func start(q store.Query) (place, error) {
 			return place{}, err
 		}
 	}
-	p := place{query: stretch(q), from: q.Lo}
+	p := place{query: spanOf(q), from: q.Lo}
 	if q.After.IsZero() {
 		return p, nil
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// walk reads a stretch page by page; resume says after which pages it goes on
+// walk reads a span page by page; resume says after which pages it goes on
 // from the position alone, as after a restart, instead of from the page's Next.
 func (w *world) walk(q store.Query, resume func(page int) bool) []string {
 	w.t.Helper()
@@ -138,7 +138,7 @@ func TestScanRefuses(t *testing.T) {
 		"an instant":         func(q *store.Query) { q.Lo = store.Value{Type: store.Instant} },
 		"a broken position":  func(q *store.Query) { q.After = store.Position{Value: store.TextValue("b"), Key: "x"} },
 		"a foreign Next":     func(q *store.Query) { q.Next = 7 },
-		"another query Next": func(q *store.Query) { q.Next = &place{query: stretch(query("", "a", "y"))} },
+		"another query Next": func(q *store.Query) { q.Next = &place{query: spanOf(query("", "a", "y"))} },
 	} {
 		q := good
 		change(&q)

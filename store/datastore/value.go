@@ -27,7 +27,7 @@ func quote(property string) string { return strconv.Quote(property) }
 // A cell takes one property out of an entity.
 type cell struct {
 	property string
-	value    any // nil where it is missing or null, which comes to the same
+	value    any // nil if it is missing or null, which mean the same
 }
 
 // Load implements the client's PropertyLoadSaver.

@@ -367,11 +367,11 @@ const (
 	shardedFormat = 2 // the shard property and its value come first
 )
 
-// An entity is the decoded row of one. Its parts lie in the row's memory.
+// An entity is the decoded row of an entity. Its parts share the row's memory.
 type entity struct {
 	property      []byte
 	value         store.Value
-	shardProperty []byte // empty where it was put without one
+	shardProperty []byte // empty if it was put without one
 	shard         store.Value
 	data          []byte
 }

@@ -41,7 +41,7 @@ func TestInvalidCalls(t *testing.T) {
 		"put: no kind":             db.Put(ctx, store.Target{Property: "p"}, "", entities(10, 1)),
 		"put: no property":         db.Put(ctx, store.Target{Kind: "K"}, "", entities(10, 1)),
 		"put: no id":               put(store.Entity{}),
-		"put: id 0 beside a name":  put(store.Entity{Name: "x", Number: 3}),
+		"put: id and name":         put(store.Entity{Name: "x", Number: 3}),
 		"put: negative id":         put(store.Entity{Number: -3}),
 		"put: long id":             put(store.Entity{Name: long}),
 		"put: id of broken UTF-8":  put(store.Entity{Name: "a\xff"}),
@@ -152,7 +152,7 @@ func TestSaveWaitsForTheDiskAlone(t *testing.T) {
 	saved := make(chan error, 1)
 	go func() { saved <- db.Save(t.Context(), cursor(1, ""), "") }()
 	within(t, "the sync", func() { <-syncing })
-	within(t, "a dispose beside a save", func() {
+	within(t, "a dispose during a save", func() {
 		if err := db.Dispose(t.Context(), batchOf(scanAll(t, db)[:5]...)); err != nil {
 			t.Error(err)
 		}

@@ -9,12 +9,12 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// A disk is the file system that the engine sees. A write that fails there is
-// the fault of the store, and is never reported to the engine: some of its ways
-// of handling one end the process, beyond the reach of recover (a log that
-// cannot be rotated unlocks a mutex twice), and others try again for ever. The
-// goroutine that met the error is left where it is; nobody waits for it, since
-// whatever waits for the engine waits for the fault as well.
+// A disk is the file system that the engine sees. A write that fails there sets
+// the store's fault, and is never reported to the engine. Some of the engine's
+// error handling ends the process, beyond the reach of recover (a log that cannot
+// be rotated unlocks a mutex twice), and some retries for ever. The goroutine that
+// met the error stays blocked; nothing waits for it, since every wait for the
+// engine also ends with the fault.
 type disk struct {
 	vfs.FS
 	fault  *fault

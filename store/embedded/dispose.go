@@ -14,10 +14,9 @@ import (
 // nearby is how many rows the check steps over before it seeks instead.
 const nearby = 16
 
-// Dispose implements [store.Store]. Under the write lock it reads the stretch of
-// the index that the batch lies in once more, and deletes or carries what it
-// still finds there, all in one batch of the engine. It never touches an entity
-// whose expiry is a list.
+// Dispose implements [store.Store]. Under the write lock it reads the batch's span
+// of the index again, and deletes or carries what it still finds there, all in one
+// batch of the engine. It never touches an entity whose expiry is a list.
 func (db *DB) Dispose(ctx context.Context, b *store.Batch) (err error) {
 	b.SteppedOver = 0
 	for i := range b.Ops {
@@ -59,7 +58,7 @@ func (db *DB) Dispose(ctx context.Context, b *store.Batch) (err error) {
 // encode sets the scratch's keys to the index keys of the batch's ops, and its
 // order to the order of those keys.
 func (s *scratch) encode(b *store.Batch) (prefix int, err error) {
-	if prefix, err = s.stretch(b.Query); err != nil {
+	if prefix, err = s.spanOf(b.Query); err != nil {
 		return 0, err
 	}
 	s.keys, s.ends, s.order = s.keys[:0], s.ends[:0], s.order[:0]
@@ -122,9 +121,9 @@ func (db *DB) disposeLocked(ctx context.Context, s *scratch, prefix int, b *stor
 	return classify("dispose of "+kind, err)
 }
 
-// check goes through the index beside the batch's ops, marks those that are
-// still there as deleted or carried, and adds their rows to the engine's batch.
-// The others are left in the scratch's pending.
+// check walks the index in step with the batch's ops. It marks ops whose rows still
+// exist as deleted or carried, and adds their writes to the engine's batch. The
+// other ops are left in the scratch's pending.
 func (db *DB) check(
 	ctx context.Context, s *scratch, prefix int, b *store.Batch, batch *pebble.Batch,
 ) (bill store.Operations, err error) {

@@ -17,11 +17,10 @@
 // without reading the entity.
 //
 // The second invariant is about crashes. Deletes are committed without waiting
-// for the disk, records with: all of them go through one write-ahead log, of
-// which a crash keeps a prefix. So whatever was written before a record that
-// survived has survived too, and a durable cursor never stands past a delete
-// that was lost. What Put and Dispose wrote is durable after the next Save,
-// Flush or Close.
+// for the disk, but records wait for it. Both go through one write-ahead log, of
+// which a crash keeps a prefix. So everything written before a surviving record
+// has survived too, and a durable cursor is never past a lost delete. What Put and
+// Dispose wrote is durable after the next Save, Flush or Close.
 //
 // # Order
 //
@@ -39,9 +38,9 @@
 // property finds nothing. Names and indexed strings have at most 1,500 bytes.
 //
 // The first write that the disk refuses is final: every later call fails with
-// [store.ErrFailed], goroutines of the engine are left where they were, and the
-// directory stays locked until the process ends, because nobody knows what is
-// still at work there. What the log holds is there again at the next opening.
+// [store.ErrFailed], and goroutines of the engine may stay blocked. The directory
+// stays locked until the process ends, because the engine may still be working
+// there. The next opening recovers what the log holds.
 //
 // An opening reads the log and the list of tables before it writes anything;
 // damage within a table shows when the table is read.

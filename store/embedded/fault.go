@@ -46,10 +46,10 @@ func (f *fault) get() error {
 	}
 }
 
-// fatal remembers err and does not return. Where the goroutine is one of ours,
-// it panics, and [rescue] or [fault.run] turns that into an error. The engine's
-// own goroutines end. While the engine opens, all stay where they are: unwound, it
-// would take from under its own goroutines what they read with, and they panic.
+// fatal remembers err and does not return. If the goroutine is one of ours, it
+// panics, and [rescue] or [fault.run] turns that into an error. The engine's own
+// goroutines end. While the engine opens, any goroutine blocks here: unwinding it
+// would close what the engine's own goroutines still read with, and they would panic.
 func (f *fault) fatal(err error) {
 	f.set(classify("the engine", err))
 	if f.opening.Load() {

@@ -195,7 +195,7 @@ func allFail(t *testing.T, db *DB) {
 	}
 }
 
-// TestWritesFailForMany: whoever waits when the disk fills must be let go.
+// TestWritesFailForMany: a writer that waits when the disk fills must be released.
 func TestWritesFailForMany(t *testing.T) {
 	d := newDisk(syscall.ENOSPC, func(op errorfs.Op) bool {
 		return op.Kind == errorfs.OpFileWrite && strings.HasSuffix(op.Path, ".sst")
@@ -302,7 +302,7 @@ func TestFatal(t *testing.T) {
 	t.Run("in the background", func(t *testing.T) {
 		l := newLog()
 		go l.Fatalf("%v", syscall.ENOSPC) // as on a goroutine of the engine, with no call of ours on its stack
-		within(t, "whoever waits", func() { <-l.fault.hit })
+		within(t, "the wait for the fault", func() { <-l.fault.hit })
 		if err := l.fault.get(); !errors.Is(err, store.ErrFailed) || !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("%v", err)
 		}

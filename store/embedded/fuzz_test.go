@@ -306,7 +306,7 @@ func disposeAgainst(t *testing.T, db *DB, m model, stale []store.Entry, shut clo
 	for i, e := range stale {
 		if pick>>(i%8)&1 == 1 {
 			op := store.Op{Entry: e}
-			if i%3 < 2 { // some are deleted beside those that are carried
+			if i%3 < 2 { // carried; the others are deleted in the same batch
 				op.To = to
 			}
 			b.Ops = append(b.Ops, op)
@@ -348,7 +348,7 @@ func disposeAgainst(t *testing.T, db *DB, m model, stale []store.Entry, shut clo
 		}
 		if err != nil {
 			if op.Outcome == store.Deleted || op.Outcome == store.Carried {
-				t.Errorf("%s: outcome %d beside %v", op.Entry.Key, op.Outcome, err)
+				t.Errorf("%s: outcome %d with the error %v", op.Entry.Key, op.Outcome, err)
 			}
 			continue
 		}
@@ -415,7 +415,7 @@ func saveAgainst(t *testing.T, db *DB, records map[string]store.Record, key stri
 		}
 	case prev != old.Revision:
 		if !errors.Is(err, store.ErrConflict) {
-			t.Errorf("saving %q from %q, where it is %q: %v", key, prev, old.Revision, err)
+			t.Errorf("saving %q from %q, but its revision is %q: %v", key, prev, old.Revision, err)
 		}
 	case err != nil:
 		t.Errorf("saving %q: %v", key, err)

@@ -13,9 +13,9 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// FuzzPut puts an entity with any expiry, shard and data, and any id, beside one
-// of before: it is refused as a whole, or entity and index agree, and it is found,
-// counted and deleted.
+// FuzzPut puts an entity with any expiry, shard, data and id into a store that
+// earlier inputs left empty. It is refused as a whole, or entity and index agree,
+// and it is found, counted and deleted.
 func FuzzPut(f *testing.F) {
 	for kind := range uint8(5) {
 		for _, s := range []string{"", "00000001.0000.20261121T000730.855Z", `[1,"a",[2],{"b":1e999},null,-0,0.0,"\ud800","\u0000"]`, "null", " 7 ", "1e400", "{}", `"x"`, "true", "\xff"} {
@@ -42,7 +42,7 @@ func FuzzPut(f *testing.F) {
 		found := holding(t, db, on)
 		if err != nil {
 			if !errors.Is(err, store.ErrInvalid) || len(found) > 0 {
-				t.Fatalf("%+v: %d entities beside %v", e, len(found), err)
+				t.Fatalf("%+v: %d entities with the error %v", e, len(found), err)
 			}
 			return
 		}

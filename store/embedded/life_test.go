@@ -26,15 +26,15 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A life is four hours of a store that is swept every ten minutes: a generation is
-// opened, sealed, drained, carried and retired, beside a target with timestamps.
-// In between the engine flushes, and the store is closed and opened again. What
-// may break in it is for the tests to say.
+// A life is four hours of a store that is swept every ten minutes. A generation is
+// opened, sealed, drained, carried and retired; a second target has timestamps. In
+// between the engine flushes, and the store is closed and opened again. Each test
+// decides what may break in it.
 type life struct {
 	began   time.Time
 	targets []sweep.Target
 	expires []map[string]time.Time // of each target's entities
-	suspect map[string]bool        // never to go
+	suspect map[string]bool        // must never be deleted
 }
 
 const lifeSteps = 24
@@ -434,7 +434,7 @@ func TestLifeWithFaults(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(len(c.name)), 3))
 			failed := 0
 			for i := range runs {
-				k := 1 + i // the first ones, which are an opening's, and then some of each stretch
+				k := 1 + i // first those of an opening, then some spread over the whole life
 				if i >= 10 {
 					k = 1 + (i-10)*total/(runs-10) + rng.Int64N(max(1, total/runs))
 				}

@@ -65,9 +65,9 @@ const (
 	cacheBytes   = 8 << 20
 	memtables    = 4  // full ones that wait for a flush before writers do
 	compactAt    = 8  // L0 sublevels at which a compaction begins: at the engine's 4 a sweep is slower by a third
-	pressedAt    = 12 // at which sweeps had better wait: there is room for others then
-	crowded      = 16 // at which our writers wait for it, heeding their contexts
-	stallAt      = 24 // at which the engine stalls whoever writes, for seconds
+	pressedAt    = 12 // at which sweeps back off, to leave room for other writers
+	crowded      = 16 // at which our writers wait for a compaction, or until their contexts are done
+	stallAt      = 24 // at which the engine stalls every writer, for seconds
 	stallRecheck = time.Second
 )
 
@@ -103,10 +103,10 @@ var (
 	_ store.Dropper   = (*DB)(nil)
 )
 
-// Open opens the store in dir. Unless Create is set it touches nothing where
-// dir is not an intact store of this format: the error is then
-// [store.ErrCorrupt], beside [fs.ErrNotExist] where nothing is there, and
-// [store.ErrLocked] where another process has the store open.
+// Open opens the store in dir. Unless Create is set, it changes nothing if dir is
+// not an intact store of this format. The error is then [store.ErrCorrupt], and
+// also [fs.ErrNotExist] if dir is missing or empty. It is [store.ErrLocked] if
+// another process has the store open.
 func Open(dir string, o Options) (*DB, error) {
 	if o.Now == nil {
 		return nil, fmt.Errorf("%w: an embedded store needs a clock", store.ErrInvalid)
@@ -237,8 +237,8 @@ func settings(o Options, lock *pebble.Lock, f *fault) *pebble.Options {
 	return cfg
 }
 
-// inspect reports whether dir holds a store of ours; where it does not, it
-// returns an error unless one may be created there. It touches nothing.
+// inspect reports whether dir holds a store of ours. If not, it returns an error
+// unless a store may be created there. It changes nothing.
 func inspect(fsys vfs.FS, dir string, create bool) (found bool, err error) {
 	text, err := readMarker(fsys, dir)
 	switch {

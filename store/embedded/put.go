@@ -111,9 +111,9 @@ func draw(t store.Target, entities []store.Entity) ([]draft, error) {
 	return drafts, nil
 }
 
-// replace adds to the batch what makes the drafts the table's entities. It goes
-// through the entities that are there beside the drafts, in their order, and
-// seeks only where it is behind.
+// replace adds to the batch the writes that make the drafts the table's entities.
+// It walks the existing entities in step with the drafts, in their order, and
+// seeks only if its iterator is behind.
 func (db *DB) replace(t store.Target, drafts []draft, batch *pebble.Batch) (err error) {
 	key := entityPrefix(nil, t.Kind)
 	prefix := len(key)
@@ -211,7 +211,7 @@ func shardValue(t store.Target, v store.Value) (store.Value, error) {
 	return v, nil
 }
 
-// A span is a stretch of an index that was dropped.
+// A span is a part of an index that was dropped.
 type span struct {
 	from, to string
 }
@@ -237,7 +237,7 @@ func (s spans) refuse(t store.Target, key []byte) error {
 	}
 	for _, closed := range s {
 		if closed.from <= string(text) && string(text) < closed.to {
-			return fmt.Errorf("the expiry %q lies in the span from %q to %q, which was dropped: stamp it anew",
+			return fmt.Errorf("the expiry %q lies in the dropped span from %q to %q: stamp it again",
 				text, closed.from, closed.to)
 		}
 	}
@@ -266,9 +266,9 @@ func (db *DB) loadDropped() (err error) {
 	return it.Error()
 }
 
-// Drop implements [store.Dropper]. What is malformed in the span stays: a string
-// that is no expiry key, and an element of a list. From then on Put refuses any
-// string in the span, malformed ones too.
+// Drop implements [store.Dropper]. Malformed values in the span stay: strings that
+// are not expiry keys, and elements of lists. From then on Put refuses any string
+// in the span, even a malformed one.
 func (db *DB) Drop(ctx context.Context, t store.Target, from, to string) (err error) {
 	defer func() {
 		if err != nil {

@@ -57,9 +57,9 @@ func checkTarget(t store.Target, namespace string) error {
 	return nil
 }
 
-// stretch sets the scratch's lower to what all index rows of the query's
-// target and shard begin with.
-func (s *scratch) stretch(q store.Query) (prefix int, err error) {
+// spanOf sets the scratch's lower to the common prefix of all index rows of the
+// query's target and shard.
+func (s *scratch) spanOf(q store.Query) (prefix int, err error) {
 	s.lower = indexPrefix(s.lower[:0], q.Target)
 	if q.Target.ShardProperty != "" {
 		if s.lower, err = appendValue(s.lower, q.Shard); err != nil {
@@ -71,7 +71,7 @@ func (s *scratch) stretch(q store.Query) (prefix int, err error) {
 
 // bounds sets the scratch's lower and upper to the rows of q.
 func (s *scratch) bounds(q store.Query) (prefix int, err error) {
-	if prefix, err = s.stretch(q); err != nil {
+	if prefix, err = s.spanOf(q); err != nil {
 		return 0, err
 	}
 	s.upper = append(s.upper[:0], s.lower...)
@@ -313,7 +313,7 @@ func (db *DB) firstElement(t store.Target, key, lower []byte) (bool, error) {
 	}
 	value, err := db.get(append(entityPrefix(nil, t.Kind), id...))
 	if value == nil || err != nil {
-		return false, err // where there is none, it went while we counted
+		return false, err // no entity: it was deleted while we counted
 	}
 	e, err := decodeEntity(value)
 	if err != nil {

@@ -33,7 +33,7 @@ type DB struct {
 	known    sync.Map // full names of records to the stamp that was seen last
 }
 
-// The powers that DB has beside those of every store.
+// DB implements the contract of every store and these optional interfaces.
 var (
 	_ store.Store   = (*DB)(nil)
 	_ store.Counter = (*DB)(nil)
@@ -114,7 +114,7 @@ func splitPath(path string) (above, last string) {
 	return path[:i], path[i+1:]
 }
 
-// check refuses what is no target or namespace of this store.
+// check refuses a target or namespace that this store cannot have.
 func check(t store.Target, namespace string) error {
 	switch {
 	case namespace != "":

@@ -16,8 +16,8 @@ import (
 )
 
 // Dispose implements [store.Store], in one BatchWrite: each document is deleted
-// or carried by itself if its update time is the scan's. An error beside
-// outcomes says why the others are Unknown.
+// or carried on its own if its update time is the scan's. If only some ops have an
+// outcome, the error says why the others are Unknown.
 func (d *DB) Dispose(ctx context.Context, b *store.Batch) error {
 	t := b.Query.Target
 	op := fmt.Sprintf("dispose of %d of %s", len(b.Ops), t.Kind)

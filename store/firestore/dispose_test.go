@@ -138,8 +138,8 @@ func TestDisposeLeavesWhatChanged(t *testing.T) {
 	}
 }
 
-// Each write of a batch has a status of its own: what went through stays true
-// beside an error about the rest, and push-back is what the caller hears of.
+// Each write of a batch has a status of its own: successful writes keep their
+// outcome if others fail. The caller gets push-back rather than another error.
 func TestStatusesOfABatch(t *testing.T) {
 	for _, c := range []struct {
 		codes []codes.Code

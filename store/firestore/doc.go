@@ -3,18 +3,18 @@
 //
 // The invariant is the contract's: a document is deleted or carried only while it
 // is what the scan saw. A scan returns each document's update time, and every
-// write demands that it still is the same, so that any change at all, also of
-// another field, keeps the document; it is then looked at once more.
+// write demands that it still is the same. So any change, even of another field,
+// keeps the document, which is then read again.
 //
 // # Writes
 //
-// A page is one BatchWrite, in which each write has a status of its own: one
-// document that has changed costs only itself. Nothing in this package retries:
-// the client's own retries are switched off, and what the service refuses comes
-// back as ErrPushback, ErrContention, ErrUnavailable or ErrDeadline, beside the
-// outcomes of those writes that went through. Where a reply is lost the repeated
-// write finds its document absent or changed; absent then means deleted, which
-// the caller knows to count.
+// A page is one BatchWrite, in which each write has a status of its own: a
+// document that has changed fails only its own write. Nothing in this package
+// retries: the client's own retries are switched off. A refusal by the service is
+// returned as ErrPushback, ErrContention, ErrUnavailable or ErrDeadline, together
+// with the outcomes of the successful writes. If a reply is lost, the repeated
+// write finds its document absent or changed; the caller then counts an absent
+// document as deleted.
 //
 // Deletes leave subcollections behind, as everywhere in Firestore.
 //
@@ -35,9 +35,9 @@
 //
 // # What is hidden in an index
 //
-// A range of texts or of timestamps holds values of that type only: numbers,
-// arrays, maps and what else is stored there lie elsewhere, and are counted and
-// never met. So a list is never taken for one of its elements.
+// A range of texts or of timestamps holds values of that type only. Numbers,
+// arrays, maps and all other values lie elsewhere: counts include them, but scans
+// never return them. So a list is never taken for one of its elements.
 //
 // # Limits
 //
@@ -50,13 +50,13 @@
 //
 // In billed units: a scan is a read for each document in it, and at least one,
 // though only names and expiries are transferred. A dispose is a delete for each
-// document that goes, and a read for each that had changed; a dry run reads each
+// document deleted, and a read for each that had changed; a dry run reads each
 // again. Count is a read for every 1,000 index entries that it counts up to its
 // bound, and at least one.
 //
 // # Databases and emulators
 //
-// The default database is called "(default)". Where FIRESTORE_EMULATOR_HOST is
+// The default database is called "(default)". If FIRESTORE_EMULATOR_HOST is
 // set, the driver connects there without credentials, as all of Google's clients
 // do; [DB.Endpoint] says so.
 package firestore

@@ -35,7 +35,7 @@ func FuzzDocumentKey(f *testing.F) {
 		key, err := d.Key(target, "", store.Entity{Name: name, Number: number, Parent: parent})
 		if err != nil {
 			if !errors.Is(err, store.ErrInvalid) || key != "" {
-				t.Errorf("%q beside %v", key, err)
+				t.Errorf("%q with the error %v", key, err)
 			}
 			return
 		}

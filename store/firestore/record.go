@@ -16,9 +16,9 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// A record is a document of a collection at the root, which has the name of the
-// record's sort; its id is the record's key. Its fields are the document's,
-// nested ones arrays of maps, beside these two.
+// A record is a document of a root collection that is named after the record's
+// sort; its id is the record's key. Its fields are the document's, in addition to
+// these two; nested fields are arrays of maps.
 const (
 	targetField   = "target"
 	revisionField = "revision"
@@ -104,8 +104,8 @@ func (d *DB) recordQuery(q store.RecordQuery) *pb.StructuredQuery {
 	return query
 }
 
-// A stamp is the revision that a record had at an update time: whoever changes
-// it from that revision may demand that time, without another look.
+// A stamp is the revision that a record had at an update time: a save from that
+// revision may demand that time, without reading the record again.
 type stamp struct {
 	revision string
 	updated  *timestamppb.Timestamp
@@ -192,7 +192,7 @@ func unchanged(updated *timestamppb.Timestamp) *pb.Precondition {
 	return &pb.Precondition{ConditionType: &pb.Precondition_UpdateTime{UpdateTime: updated}}
 }
 
-// revision reads a record's revision; the document is nil where there is none.
+// revision reads a record's revision; the document is nil if it does not exist.
 func (d *DB) revision(ctx context.Context, name string) (doc *pb.Document, revision string, err error) {
 	err = d.get(ctx, []string{name}, []string{revisionField},
 		func(_ string, found *pb.Document, _ *pb.BatchGetDocumentsResponse) { doc = found })

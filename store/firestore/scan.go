@@ -51,9 +51,9 @@ func (d *DB) Scan(ctx context.Context, q store.Query, page *store.Page) error {
 	return nil
 }
 
-// page returns the query that reads a page, and the parent to run it below; no
-// query where nothing can lie within the bounds. It orders by value and name and
-// starts after both: after a value alone it would skip all that share it.
+// page returns the query that reads a page, and the parent to run it below. The
+// query is nil if nothing can lie within the bounds. It orders by value and name and
+// starts after both: after a value alone it would skip other documents with it.
 func (d *DB) page(q store.Query) (parent string, _ *pb.StructuredQuery, err error) {
 	if err := check(q.Target, q.Namespace); err != nil {
 		return "", nil, err

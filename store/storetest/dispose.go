@@ -116,7 +116,7 @@ func findsGone(w *world) {
 	}
 	ops := w.dispose(found[1:3]...)
 	w.gone("what somebody else deleted", ops[1])
-	w.same("the outcome of the one beside it", outcomes(ops[:1]), []string{"deleted"})
+	w.same("the outcome of the other op", outcomes(ops[:1]), []string{"deleted"})
 	w.shows("afterwards", texts(put[0], put[3])...)
 }
 
@@ -305,7 +305,7 @@ func otherNamespaces(w *world) {
 	for _, ns := range w.caps.Namespaces {
 		in := *w
 		in.ns = ns
-		in.shows("in " + ns + ", where nothing was put")
+		in.shows("in " + ns + ", before anything was put")
 		in.row(3)
 	}
 	w.dispose(w.find(3)[:2]...)

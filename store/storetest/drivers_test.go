@@ -30,15 +30,15 @@ type driver interface {
 	store.Keyer
 }
 
-// A mode is a cloud driver and where the contract lets it differ from the
-// embedded one, which is what it is compared with.
+// A mode is a cloud driver, and how the contract lets it differ from the embedded
+// driver that it is compared with.
 type mode struct {
 	name  string
 	guard store.Guard
-	// native: any write between scan and delete is a change, also one of the same
-	// expiry, and whoever meets it settles.
+	// native: any write between scan and delete is a change, even one with the same
+	// expiry. The caller then settles the entity.
 	native bool
-	// lists: they stand in the index beside plain values, as in the embedded store.
+	// lists: the index holds them among plain values, as in the embedded store.
 	lists bool
 	open  func(testing.TB) driver
 }
@@ -211,8 +211,8 @@ func (p *pair) put() {
 	}
 }
 
-// scan reads a stretch in pages, of any size and each from where the last one
-// ended: by the store's own way or, as after a restart, by a position.
+// scan reads a span in pages of any size. Each goes on after the last one, by the
+// store's own Next or, as after a restart, by a position.
 func (p *pair) scan(all bool) {
 	limit, how := 1+p.next()%4, p.next()
 	lo, hi := []string{"", "00000001.0000.", key(1, 1).Text}[p.next()%3], []string{"\U0010ffff", "00000001.0000/", key(1, 2).Text}[p.next()%3]
@@ -368,7 +368,7 @@ func (p *pair) save(saved map[string]store.Record) {
 		errs = append(errs, store.Retry(p.t.Context(), 20*time.Second, func() error { return d.Save(p.t.Context(), r, prev) }))
 	}
 	if (errs[0] == nil) != (errs[1] == nil) || errors.Is(errs[0], store.ErrConflict) != errors.Is(errs[1], store.ErrConflict) {
-		p.t.Fatalf("saving %+v from %q, where it is %q: %v, and in the embedded store %v", r, prev, saved[name].Revision, errs[1], errs[0])
+		p.t.Fatalf("saving %+v from %q, but its revision is %q: %v, and in the embedded store %v", r, prev, saved[name].Revision, errs[1], errs[0])
 	}
 	switch {
 	case errs[0] != nil:

@@ -439,7 +439,7 @@ var extraFaults = []fault{
 			return errors.Join(store.ErrConflict, err)
 		}
 	}},
-	{"DropRefusesWhatIsAlive", "closes the span all the same", closing(func(_ store.Target, _, _ string, dropped error, e store.Entity) bool {
+	{"DropRefusesWhatIsAlive", "closes the span anyway", closing(func(_ store.Target, _, _ string, dropped error, e store.Entity) bool {
 		return dropped != nil && e.Expiry.Text != ""
 	})},
 	{"DropClosesASpan", "does nothing", func(b *broken) {

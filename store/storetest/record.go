@@ -117,7 +117,7 @@ func removed(w *world) {
 	w.mustSave(gone, first.Revision) // it is not there: success
 	again := w.record(store.CursorRecord, "c", "")
 	w.mustSave(again, "")
-	w.holds("created anew", store.CursorRecord, again, stays)
+	w.holds("created again", store.CursorRecord, again, stays)
 }
 
 func inOrder(w *world) {

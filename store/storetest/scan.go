@@ -101,7 +101,7 @@ func horizon(w *world) {
 	put := w.row(4)
 	last, ok := expirykey.UpTo(1, 0, noon.Add(2*time.Millisecond))
 	if !ok {
-		w.Fatalf("there is no key up to the horizon")
+		w.Fatalf("no expiry key is at or before the horizon")
 	}
 	q := w.all()
 	q.Hi = store.TextValue(last)
@@ -273,7 +273,7 @@ func listShows(w *world) {
 	for _, positions := range []bool{false, true} {
 		got := w.scan(q, positions)
 		if w.caps.ListsApart {
-			w.same("plain values, beside a list", values(got), texts(named("", key(0)), named("", key(2)), named("", key(4))))
+			w.same("plain values, with a list", values(got), texts(named("", key(0)), named("", key(2)), named("", key(4))))
 			continue
 		}
 		w.same("plain values and elements of a list", values(got),

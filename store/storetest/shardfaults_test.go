@@ -18,8 +18,8 @@ func withoutTo(b *broken) {
 	}
 }
 
-// rewrites carries by writing entities anew, as data makes them, without a look
-// where blind is set.
+// rewrites carries by writing whole entities, as data makes them. If blind is set,
+// it does not check them first.
 func rewrites(blind bool, data func(store.Entity) store.Entity) func(*broken) {
 	return func(b *broken) {
 		b.dispose = func(ctx context.Context, batch *store.Batch) error {

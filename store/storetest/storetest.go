@@ -4,11 +4,11 @@
 //
 // The invariant is that each case fails on a store with the fault that the case
 // is about: the tests of this package run every case against a deliberately
-// broken store, and refuse a case for which there is none.
+// broken store, and refuse a case that has no such store.
 //
 // Limits: what only one driver has (its files, its service's errors, what a
-// crash leaves) is tested beside that driver. Where drivers differ, [Caps] says
-// so; nothing is guessed from a driver's type.
+// crash leaves) is tested in that driver's package. [Caps] says how drivers
+// differ; nothing is guessed from a driver's type.
 package storetest
 
 import (
@@ -39,7 +39,7 @@ type TB interface {
 // Caps say what a store can do and where it differs from others.
 type Caps struct {
 	Guard      store.Guard // for the targets of the suite
-	Namespaces []string    // namespaces beside "" that may be written to; none: the store has no others
+	Namespaces []string    // namespaces other than "" that may be written to; empty if the store has no others
 
 	Counter bool // implements store.Counter
 	Dumper  bool // implements store.Dumper
@@ -106,7 +106,7 @@ func newWorld(tb TB, s store.Store, caps Caps) *world {
 	tb.Helper()
 	writer, ok := s.(store.Writer)
 	if !ok {
-		tb.Fatalf("the suite needs a store.Writer; %T is none", s)
+		tb.Fatalf("the suite needs a store.Writer; %T does not implement it", s)
 	}
 	_, counter := s.(store.Counter)
 	_, dumper := s.(store.Dumper)
@@ -192,7 +192,7 @@ func (w *world) put(entities ...store.Entity) {
 }
 
 // scan reads all pages of q. With positions it goes on by Position alone, as
-// another process would; otherwise with the store's own Next where it has one.
+// another process would; otherwise with the store's own Next if it has one.
 func (w *world) scan(q store.Query, positions bool) []store.Entry {
 	w.Helper()
 	var out []store.Entry

@@ -24,7 +24,7 @@ const (
 	Look   Kind = "look"   // probe all generations so, find an empty index, count what lies in no range
 	Retire Kind = "retire" // end a generation that the last read found empty
 	Forget Kind = "forget" // remove cursor records of generations that are no more
-	Audit  Kind = "audit"  // go over retired ground, in one namespace
+	Audit  Kind = "audit"  // read retired generations, in one namespace
 )
 
 // A Chore is work on a target that belongs to no range.
@@ -54,7 +54,7 @@ func (c Chore) Name() string {
 }
 
 const (
-	// AuditEvery is how often a round over retired ground begins.
+	// AuditEvery is how often a round over retired generations begins.
 	AuditEvery = 24 * time.Hour
 	// AuditShard stands in the place of a shard in the cursor record of the
 	// audit, one for each namespace, in generation 0.

@@ -26,7 +26,7 @@ type known struct {
 	extra      []shardquery.Range
 	stored     map[int]bool // the generations of which there are cursor records
 	audits     []auditDue   // by namespace
-	lookups    atomic.Int64 // cursors that were asked for, by whoever shows a plan at once, too
+	lookups    atomic.Int64 // of cursors; another goroutine may show the plan at the same time
 }
 
 // A ground is one live generation.
@@ -94,7 +94,7 @@ func byPlace(a, b shardquery.Range) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Shard, b.Shard))
 }
 
-// ground returns what is known of a live generation; nil if it is none.
+// ground returns what is known of a live generation; nil if it is not live.
 func (k *known) ground(number int) *ground {
 	if i, ok := k.byNumber[number]; ok {
 		return k.grounds[i]

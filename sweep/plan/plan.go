@@ -36,7 +36,7 @@ type Rules struct {
 	Scope       cursor.Scope      // of its cursors, without Opened, which is each generation's
 	Type        store.Type        // of a well-formed expiry
 	ShardValues []store.Value     // of the shard property, if there is one
-	Generations bool              // the layout has generations beside the nursery
+	Generations bool              // the layout has generations in addition to the nursery
 	Policy      generation.Policy // Every is 0 if the layout has none
 	Retention   time.Duration     // kept this long past expires
 	MaxAge      time.Duration     // an expiry older than this before the horizon is suspect
@@ -61,7 +61,7 @@ func (v *View) ToldAt(id cursor.ID) time.Time {
 	return v.CursorsSent
 }
 
-// A Book is what one process remembers beside its view.
+// A Book is what one process remembers in addition to its view.
 type Book struct {
 	// Own are the cursors of claims that this process has released since the
 	// view's cursors were read: newer than what the view shows of them.

@@ -13,7 +13,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // one what was decided. An instant is a day of November 2026 and a time in UTC, such
 // as 21T03:30 or 21T03:30:10.500, or a whole RFC 3339 one.
 //
-//	target NAME=VALUE...   begins anew: the rules, and a record that was created then. Settings are
+//	target NAME=VALUE...   starts again: the rules, and a record that was created then. Settings are
 //	                       layout, shards, every, ramp, staleness, slack, settle, keep, rewind, retention,
 //	                       max_age, values and namespaces (separated by commas, - is the default one)
 //	now INSTANT            the store's time
@@ -32,7 +32,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 //	spans [NS]             what an audit goes over
 //	order CHANCE           the order of first visits
 //	first, configured      the target record of a new target, and as the configuration wants it
-//	anew N=SHARDS ...      the target record of a target without one, with these generations found in the index;
+//	restart N=SHARDS ...   the target record of a target without one, with these generations found in the index;
 //	                       floor=N is the last that the store has dropped. It is the record from now on
 //	probed N=SHARDS ...    the target record after a probe that found these
 //	lineage [missing]      whether the target record can be that of the cursors

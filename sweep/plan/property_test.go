@@ -395,7 +395,7 @@ func wrong(r shardquery.Range, n plan.Need, c cursor.Cursor) string {
 	}{
 		{n.FromStart() && !n.Read, "is read from its start, and not read"},
 		{n.Unread && n.Behind, "has nothing behind a cursor that it has not"},
-		{n.SuspectsOnly && !n.Behind, "has suspects only where nothing is read"},
+		{n.SuspectsOnly && !n.Behind, "looks for suspects only, but does not read behind its cursor"},
 		{n.SuspectsOnly && c.Stock.Refused, "may have refused entities anywhere"},
 		{n.Inventory && open, "has no inventory while writers may write to it"},
 		{open && !n.Read, "rests, though writers may write to it"},

@@ -52,7 +52,7 @@ func Desired(r Rules, rec generation.Record, blocked []int, now time.Time) (gene
 
 // CheckLineage refuses a target record that is older than a cursor record: a copy that
 // somebody put back does not list the generations that were opened since. Missing says
-// that there is none, which is fine: then the index says which generations there are.
+// that no record exists, which is fine: then the index shows which generations there are.
 func CheckLineage(rec generation.Record, missing bool, target string, cursors cursor.Table) error {
 	if missing {
 		return nil
@@ -70,7 +70,7 @@ func CheckLineage(rec generation.Record, missing bool, target string, cursors cu
 // shows that it is old.
 func OldCopy(rec generation.Record, target, shows string) error {
 	return fmt.Errorf("the target record %s %q has revision %s, %s: an old copy was put back. "+
-		"Restore the newer one, or remove this one: then the reaper begins anew, "+
+		"Restore the newer one, or remove this one: then the reaper starts again, "+
 		"with the generations that it finds in the index", store.TargetRecord, target, rec.Revision, shows)
 }
 

@@ -107,8 +107,8 @@ func (s *script) do(command string, words []string) {
 		s.say("    %s", strings.Join(names, " "))
 	case "first":
 		s.tellRecord(plan.First(s.rules, s.now))
-	case "anew", "probed":
-		s.adopt(command == "anew", words)
+	case "restart", "probed":
+		s.adopt(command == "restart", words)
 	case "configured":
 		s.tellRecord(plan.Configured(s.rules, s.view.Record, s.now))
 	case "lineage":
@@ -398,7 +398,7 @@ func (s *script) live() {
 }
 
 // adopt makes the record list generations that were found in the index.
-func (s *script) adopt(anew bool, words []string) {
+func (s *script) adopt(restart bool, words []string) {
 	var used []generation.Generation
 	floor := 0
 	for _, w := range words {
@@ -415,7 +415,7 @@ func (s *script) adopt(anew bool, words []string) {
 	}
 	var next generation.Record
 	var err error
-	if anew {
+	if restart {
 		next, err = plan.Anew(s.rules, used, floor, s.now)
 	} else {
 		next, err = s.view.Record.Adopt(used, floor, s.rules.Policy, s.now)

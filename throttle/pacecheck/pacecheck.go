@@ -33,7 +33,7 @@ type Commit struct {
 }
 
 // A Segment says that a rate was in force from an instant on, until the next
-// segment. An infinite rate is none; windows that touch it are not looked at.
+// segment. An infinite rate means no limit; windows that touch it are not checked.
 // Before the first segment the rate is zero.
 type Segment struct {
 	From      time.Time
@@ -153,7 +153,7 @@ func check(name string, commits []Commit, segments []Segment, page int) []Excess
 	}
 	m := newMeter(segments)
 	var all []Excess
-	// A window may not touch a stretch without a limit.
+	// A window may not touch a span without a limit.
 	for first := 0; first < len(commits); {
 		i := m.at(commits[first].At)
 		if i >= 0 && math.IsInf(segments[i].PerSecond, 1) {
@@ -174,7 +174,7 @@ func check(name string, commits []Commit, segments []Segment, page int) []Excess
 				break
 			}
 		}
-		all = append(all, stretch(name, commits[first:last], from, to, m, page)...)
+		all = append(all, within(name, commits[first:last], from, to, m, page)...)
 		first = last
 	}
 	return all
@@ -182,9 +182,9 @@ func check(name string, commits []Commit, segments []Segment, page int) []Excess
 
 var forever = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 
-// stretch looks at commits from one instant to another, between which there
+// within looks at commits from one instant to another, between which there
 // always was a limit.
-func stretch(name string, commits []Commit, begin, end time.Time, m meter, page int) []Excess {
+func within(name string, commits []Commit, begin, end time.Time, m meter, page int) []Excess {
 	n := len(commits)
 	sum := make([]int, n+1)    // before each commit
 	base := make([]float64, n) // sum less integral plus burst: the lower, the worse a window from there on

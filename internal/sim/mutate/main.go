@@ -1,13 +1,13 @@
-// Mutate puts deliberate bugs into the program, one after the other, and looks whether
-// the simulation notices. Nothing is written to the tree: the go command replaces the
+// Mutate puts deliberate bugs into the program, one after the other, and checks whether
+// the simulation finds them. Nothing is written to the tree: the go command replaces the
 // files as it builds (go build -overlay).
 //
 //	go run ./internal/sim/mutate            all of them
 //	go run ./internal/sim/mutate NAME...    some
 //
-// A mutation is a file in testdata/mutations: what is wrong with it, the files that it
-// changes, and what is replaced by what. It ends with 1 where one was not caught within
-// -n seeds, did not build, or no longer finds its text.
+// A mutation is a file in testdata/mutations: it describes the bug, names the files that
+// it changes, and gives each text and its replacement. The exit code is 1 if a mutation was
+// not caught within -n seeds, did not build, or no longer finds its text.
 package main
 
 import (

@@ -1,13 +1,13 @@
-// Prove runs the simulation for as long as it is told, over seeds that nobody has
-// seen, or runs one seed again.
+// Prove runs the simulation for a given time, over seeds that were never run before,
+// or runs one seed again.
 //
 //	go run ./internal/sim/prove -for 10m        fresh seeds
 //	go run ./internal/sim/prove -n 1000         so many
 //	go run ./internal/sim/prove -seed 4711      that one, with its history
 //
 // It shows each violation with the shortest history that still leads to it and the
-// command that repeats it, ends with 1 where there was one, and closes with exactly one
-// line that counts seeds, steps and violations, also where it is interrupted.
+// command that repeats it. The exit code is 1 if there was a violation. The last output,
+// even after an interrupt, is exactly one line that counts seeds, steps and violations.
 package main
 
 import (

@@ -1,7 +1,8 @@
 // Package google is what the drivers for Google's two services share: how to
 // connect, without the clients' own retries, and what a status means.
 //
-// The invariant is that a call is sent once: whoever paces must see each refusal.
+// The invariant is that a call is sent once: a caller that paces itself must see
+// each refusal.
 // Limits: a connection carries 100 calls at once, so a client opens four.
 package google
 
@@ -31,11 +32,11 @@ type Options struct {
 	// Emulator is host:port of an emulator; empty means what the service's
 	// variable says: DATASTORE_EMULATOR_HOST or FIRESTORE_EMULATOR_HOST.
 	Emulator string
-	// Endpoint is host:port of the service where it is not the public one.
-	// It has no effect where an emulator is used.
+	// Endpoint is host:port of the service if it is not the public one.
+	// It has no effect if an emulator is used.
 	Endpoint string
 	// ClientOptions are passed on to Google's client, for credentials. They
-	// have no effect where an emulator is used.
+	// have no effect if an emulator is used.
 	ClientOptions []option.ClientOption
 	// Interceptors see every call as it goes to the service and every reply as
 	// it comes from there, before the driver interprets it. Those of streams see

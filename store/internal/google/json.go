@@ -63,9 +63,9 @@ func numbers(raw any, inArray bool) (any, error) {
 	return raw, nil
 }
 
-// Float returns a floating-point number for encoding as JSON: one that is whole
-// shows that it is none of the integers, as which it would otherwise come back.
-// What JSON has no form for is a string.
+// Float returns a floating-point number for encoding as JSON. A whole number gets
+// a fraction, since it would otherwise be read back as an integer. A number that
+// JSON has no form for becomes a string.
 func Float(f float64) any {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return strconv.FormatFloat(f, 'g', -1, 64)
