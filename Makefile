@@ -1,7 +1,7 @@
 # Habits for people; .ci/run is what decides.
 
 LINT       := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
-GORELEASER := github.com/goreleaser/goreleaser/v2@v2.18.2
+GORELEASER := github.com/goreleaser/goreleaser/v2@v2.17.0
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 IMAGE   ?= reaper:$(VERSION)

@@ -78,7 +78,7 @@ var fields = []field{
 		kind:  text("", func(t *Target) *string { return &t.ShardProperty }, checkProperty)},
 	{path: "shard_values", sample: "[0, 1, 2]", absent: true,
 		about: "layout sharded-timestamp, and required there: every value that the shard property has",
-		kind:  kind{"texts or whole numbers, at most " + strconv.Itoa(maxShards), (*reader).shardValues}},
+		kind:  kind{"texts or whole numbers, each once, at most " + strconv.Itoa(maxShards), (*reader).shardValues}},
 	{path: "shards", fallback: strconv.Itoa(defaultShards), depends: true,
 		about: "of expiry keys: about one per 500 writes/s; a generation keeps the number it was opened with",
 		kind:  integer(func(t *Target) *int { return &t.Shards }, 1, maxShards)},
@@ -96,7 +96,7 @@ var fields = []field{
 	{path: "page", fallback: strconv.Itoa(store.MaxPage), about: "entities per commit",
 		kind: integer(func(t *Target) *int { return &t.Page }, 1, store.MaxPage)},
 	{path: "guard", fallback: string(store.GuardAuto),
-		about: "Datastore: how a delete is made conditional; query needs single_valued: see docs/costs.md",
+		about: "Datastore: how a delete is made conditional; query needs single_valued and expiry keys: see docs/costs.md",
 		kind:  kind{"auto, lookup or query", (*reader).guard}},
 	{path: "lease", fallback: "30s", about: "how long a killed process blocks its ranges",
 		kind: duration(func(t *Target) *time.Duration { return &t.Lease }, minLease, maxLease)},
@@ -181,7 +181,7 @@ func duration(at func(*Target) *time.Duration, least, most time.Duration) kind {
 }
 
 func rate(at func(*Target) *Limit[float64]) kind {
-	return kind{"", func(r *reader, v *yaml.Node, path string) { r.rate(v, path, at(&r.target)) }}
+	return kind{"0.01 to 1000000000, or unlimited", func(r *reader, v *yaml.Node, path string) { r.rate(v, path, at(&r.target)) }}
 }
 
 // Rules between two fields are checked by checkLengths; these say so.

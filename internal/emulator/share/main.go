@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/reaper-ttl/reaper/internal/emulator"
 )
@@ -35,6 +36,8 @@ func run(args []string) int {
 		defer end()
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that go test ends what it started
+	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = append(os.Environ(), environ...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = cmd.Run()
