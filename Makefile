@@ -1,4 +1,4 @@
-# Habits for people; .ci/run is what decides.
+# Shortcuts for people; .ci/run decides whether a commit may land.
 
 LINT       := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GORELEASER := github.com/goreleaser/goreleaser/v2@v2.17.0
@@ -10,13 +10,13 @@ BENCH       ?= BenchmarkTable
 BENCHFLAGS  ?=
 BENCHREPORT ?= $(CURDIR)/docs/benchmarks.md
 
-# How long fuzz (each target), chaos and prove go on.
+# How long fuzz (each target), chaos and prove run.
 FOR        ?= 10m
 MATCH      ?= .
 MODE       ?=
 CHAOSFLAGS ?=
 
-.PHONY: test race fuzz lint bench prove mutate chaos demo build image release-check release ci
+.PHONY: help test race fuzz lint bench prove mutate chaos demo build image release-check release ci
 
 test: ## every test; those that need Google's emulator skip if it is missing
 	go test ./...
@@ -24,23 +24,23 @@ test: ## every test; those that need Google's emulator skip if it is missing
 race: ## the same with the race detector, in random order; -cpu 1 because of golang/go#78156
 	go test -race -cpu 1 -shuffle=on ./...
 
-fuzz: ## every fuzz target, each for FOR=10m; MATCH='config\.' has a part alone
+fuzz: ## every fuzz target, each for FOR=10m; MATCH='config\.' runs only a part
 	bash .ci/fuzz '$(FOR)' '$(MATCH)'
 
 lint:
 	go vet ./...
 	go run $(LINT) run ./...
 
-bench: ## everything side by side; BENCHFLAGS="-rounds 3" changes sizes, BENCH=BenchmarkTable/memory has a part alone
+bench: ## everything side by side; BENCHFLAGS="-rounds 3" changes sizes, BENCH=BenchmarkTable/memory runs only a part
 	go -C bench test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 120m . -args -o "$(BENCHREPORT)" $(BENCHFLAGS)
 
 chaos: ## real processes on Google's emulators while everything breaks: FOR=30m, MODE=datastore or native, CHAOSFLAGS="-seed 7 -build -race -logs DIR"
 	EMULATOR_REQUIRED=1 go test -count 1 -v -timeout 0 -run TestChaos ./internal/chaos -args -for $(FOR) -mode '$(MODE)' $(CHAOSFLAGS)
 
-prove: ## simulate lives that nobody has seen, for as long as FOR says
+prove: ## simulate new random lives, for FOR=10m
 	@go run ./internal/sim/prove -for $(FOR)
 
-mutate: ## put each deliberate bug into the program, and see that the simulation notices
+mutate: ## put each deliberate bug into the program, and check that the simulation notices
 	go run ./internal/sim/mutate
 
 demo: ## fill a temporary store, sweep it, show what happened
@@ -52,12 +52,15 @@ build: ## bin/reaper, static, as in the image
 image:
 	docker build --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -t $(IMAGE) .
 
-release-check: ## what a release of this tree would be made of, in dist/
+release-check: ## build in dist/ what a release of this tree would contain
 	go run $(GORELEASER) check
 	go run $(GORELEASER) release --snapshot --clean
 
 release: ## a draft on GitHub, of a tagged commit and an unchanged tree
 	go run $(GORELEASER) release --clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ci:
 	bash .ci/run
