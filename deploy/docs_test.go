@@ -68,7 +68,7 @@ func documents(t *testing.T) []string {
 	if err != nil || len(pages) < 10 {
 		t.Fatalf("%d pages in docs: %v", len(pages), err)
 	}
-	return append(pages, "../README.md", "../CHANGELOG.md", "../SECURITY.md")
+	return append(pages, "../README.md", "../CHANGELOG.md", "../SECURITY.md", "../CONTRIBUTING.md")
 }
 
 // The first page is short, and prose is as wide as code.
