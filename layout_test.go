@@ -268,3 +268,27 @@ func TestNothingPointsOutside(t *testing.T) {
 		t.Fatalf("only %d files were looked at", seen)
 	}
 }
+
+// A reader of the collector must be able to hold each of its types in mind. Settings and
+// results are lists, and may be longer.
+func TestTypesOfTheCoreAreSmall(t *testing.T) {
+	const most = 12
+	lists := []string{"Target", "TargetResult"}
+	for _, r := range rooms(t) {
+		if r.dir != "sweep" && r.dir != "sweep/plan" {
+			continue
+		}
+		for name, file := range r.files {
+			ast.Inspect(file, func(n ast.Node) bool {
+				typ, ok := n.(*ast.TypeSpec)
+				if !ok || r.isTest(name) || slices.Contains(lists, typ.Name.Name) {
+					return true
+				}
+				if s, ok := typ.Type.(*ast.StructType); ok && s.Fields.NumFields() > most {
+					t.Errorf("%s/%s: %s has %d fields, more than %d", r.dir, name, typ.Name.Name, s.Fields.NumFields(), most)
+				}
+				return true
+			})
+		}
+	}
+}

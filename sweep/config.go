@@ -81,10 +81,6 @@ type Config struct {
 	Log      *slog.Logger
 	Progress *Progress        // may be nil
 	Metrics  *metrics.Metrics // may be nil
-	// Begin is told of each step and each release as it begins, by the names of its
-	// target and of what it works on, in a goroutine of its own: what begins at one
-	// instant is held apart there by who must repeat himself. It may be nil.
-	Begin func(target, name string)
 }
 
 func (c Config) withDefaults() Config {
@@ -103,6 +99,11 @@ func (c Config) withDefaults() Config {
 type Progress struct {
 	// Estimate asks for Due, which costs a COUNT for each range.
 	Estimate bool
+
+	// Begin is called in the goroutine of each step and of each release before it begins,
+	// with the names of its target and of what it works on. A simulation that must repeat
+	// itself gives those that begin at one instant an order here. It may be nil.
+	Begin func(target, name string)
 
 	Due                                           atomic.Int64 // entities due when the sweep began
 	Ranges, RangesDone, Scanned, Expired, Deleted atomic.Int64

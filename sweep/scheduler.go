@@ -77,19 +77,24 @@ const (
 
 // An outcome is what became of a step, and when the next one is due.
 type outcome struct {
-	state     state
-	wake      time.Time       // of what waits
-	why       throttle.Reason // what it waits for
-	held      throttle.Reason // what holds the target, if it only looked
-	slow      bool            // the next step belongs to the slow lane
-	either    bool            // until there is room, another one can go on in the fast lane
-	contended bool            // it waits for somebody else's transaction
-	reached   time.Time       // up to here everything due is disposed of; zero if that is not known
-	moved     *cursor.Cursor  // as a range without work has saved it; nil if it did not
-	theirs    bool            // another process holds the range, and is alive
-	blocked   error           // why its record cannot be claimed; it is tried again
+	state state
+	wake  time.Time       // of what waits
+	why   throttle.Reason // what it waits for
+	held  throttle.Reason // what holds the target, if it only looked
+	nextLane
+	contended bool           // it waits for somebody else's transaction
+	reached   time.Time      // up to here everything due is disposed of; zero if that is not known
+	moved     *cursor.Cursor // as a range without work has saved it; nil if it did not
+	theirs    bool           // another process holds the range, and is alive
+	blocked   error          // why its record cannot be claimed; it is tried again
 	err       error
 	release   func(context.Context) (cursor.Cursor, error) // runs off the workers; may be nil
+}
+
+// A nextLane says by which lane the next step comes to a worker.
+type nextLane struct {
+	slow   bool // the next step belongs to the slow lane
+	either bool // until there is room, another one can go on in the fast lane
 }
 
 // An item is what the scheduler knows of a job.
@@ -105,9 +110,14 @@ type item struct {
 	counted
 	places [queues]int // in each queue, from 1 on; 0 if it is not in it
 
-	failures int                // in a row
-	cancel   context.CancelFunc // ends the step that is running
-	again    bool               // a tick came while it was at work: its main reading goes on to a new horizon
+	failures int // in a row
+	underWay
+}
+
+// An underWay belongs to the step of an item that is running.
+type underWay struct {
+	cancel context.CancelFunc // ends the step that is running
+	again  bool               // a tick came while it was at work: its main reading goes on to a new horizon
 }
 
 // chore returns the chore that the item stands for, as the book names it; ok is
@@ -406,7 +416,7 @@ func (s *scheduler) file(r result) {
 
 // begins tells who asked for it that a step or a release of the item begins.
 func (it *item) begins() {
-	if told := it.book.c.cfg.Begin; told != nil {
+	if told := it.book.c.cfg.Progress.Begin; told != nil {
 		told(it.book.c.target.Name, it.name)
 	}
 }

@@ -30,9 +30,15 @@ type around struct {
 
 // counts are what steps add up.
 type counts struct {
-	scanned, expired, deleted, conflicts, suspect, malformed, refused, carried, strays, pages, stepped, behind atomic.Int64
+	scanned, expired, deleted, conflicts, suspect, malformed, refused, carried, strays, pages atomic.Int64
 
-	stepsUnknown atomic.Bool // a page could not tell what it stepped over
+	steps
+}
+
+// steps are the deleted points that reads stepped over: all, and those of reads from the start.
+type steps struct {
+	stepped, behind atomic.Int64
+	stepsUnknown    atomic.Bool // a page could not tell
 }
 
 func newTally() *tally { return &tally{throttled: map[throttle.Reason]time.Duration{}} }

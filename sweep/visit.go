@@ -204,7 +204,8 @@ func (v *visit) once(t turn) (out outcome, over, allRead bool) {
 	case wait > 0:
 		return v.between(outcome{state: waiting, wake: now.Add(wait), why: throttle.ReasonPushBack}), true, false
 	case len(v.asides) > 0:
-		return outcome{state: waiting, wake: v.nextAside(), why: throttle.ReasonPushBack, slow: true, contended: true},
+		return outcome{state: waiting, wake: v.nextAside(), why: throttle.ReasonPushBack, contended: true,
+				nextLane: nextLane{slow: true}},
 			true, false
 	default:
 		return outcome{}, false, true

@@ -210,7 +210,7 @@ func (w *world) sweep(ctx context.Context, h *handle, owner string, d dice, do f
 	ctx, h.kill = context.WithCancel(w.chance(ctx, h.dice))
 	defer h.kill()
 	c := sweep.Config{Store: s, Targets: w.targetsOf(), Apply: !h.dry, Workers: w.plan.workers, Owner: owner, Now: h.clock.now, Log: slog.New(alarm{w, h.name}), Metrics: nowhere,
-		Begin: h.begins, Grace: pick(d.on("grace"), 7*time.Millisecond, time.Second, 8*time.Second)}
+		Progress: &sweep.Progress{Begin: h.begins}, Grace: pick(d.on("grace"), 7*time.Millisecond, time.Second, 8*time.Second)}
 	if change != nil {
 		change(&c)
 	}
