@@ -141,8 +141,8 @@ func (v *viewer) desired(
 }
 
 // saveRecord writes the target record, whose marks were made at an instant in the store's
-// time, by compare-and-set and goes by it from then on. If somebody else was first it fails with store.ErrConflict, and the record
-// is read again soon.
+// time, by compare-and-set and goes by it from then on. If somebody else was first it
+// fails with store.ErrConflict, and the record is read again soon.
 func (v *viewer) saveRecord(ctx context.Context, rec generation.Record, at time.Time) error {
 	if err := v.clock.check(); err != nil {
 		return err

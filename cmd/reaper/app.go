@@ -60,7 +60,8 @@ the end, with --fail-incomplete.`,
 	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.serveCommand(), a.statusCommand(), a.loadCommand(),
 		a.dumpCommand(), a.stampCommand(), a.explainCommand(), a.generationCommand(), a.auditCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.paceCommand(), a.indexesCommand(), a.versionCommand(),
-		&cobra.Command{Use: "targets-file", Short: "Every field of the targets file, with its default", Long: config.Sample()})
+		&cobra.Command{Use: "targets-file", Short: "Every field of the targets file, with its default",
+			Long: config.Sample()})
 	markFailures(root)
 	return root
 }
