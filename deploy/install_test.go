@@ -127,7 +127,7 @@ func TestInstall(t *testing.T) {
 	if err := json.Unmarshal([]byte(s.run(reaper, "version", "--json")), &v); err != nil || v.Version != installed.Version {
 		t.Errorf("it says that it is %q: %v", v.Version, err)
 	}
-	if out := s.run(reaper, "demo", "--entities", "2000"); !strings.Contains(out, "deleted") {
+	if out := s.run(reaper, "demo", "--entities", "2000"); !strings.Contains(out, "expired sessions are gone") {
 		t.Errorf("its demo says:\n%s", out)
 	}
 }
