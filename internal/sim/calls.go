@@ -75,7 +75,19 @@ func (h *handle) Dispose(ctx context.Context, b *store.Batch) error {
 		}
 	}
 	b.SteppedOver = store.UnknownSteps
+	for _, op := range ops {
+		h.noteRefusal(at.namespace, op.Entry.Key, err)
+	}
 	return err
+}
+
+// noteRefusal counts how often this process was told that an entity cannot be written.
+func (h *handle) noteRefusal(namespace, key string, err error) {
+	if errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrFailed) {
+		h.w.mu.Lock()
+		defer h.w.mu.Unlock()
+		h.w.refusals[refusal{h.name, namespace, key}]++
+	}
 }
 
 // sends tells the oracle that a sweep is about to write.
@@ -116,6 +128,7 @@ func (h *handle) Settle(ctx context.Context, q store.Query, e store.Entry, decid
 	var seen row
 	read := call{method: "Get", key: q.Namespace + " " + e.Key}
 	if err := h.do(ctx, read, func(fate) error { seen = *h.w.rowOrNone(at, e.Key); return nil }); err != nil {
+		h.noteRefusal(at.namespace, e.Key, err)
 		return store.Unknown, err
 	}
 	if seen.key == "" {
@@ -148,6 +161,7 @@ func (h *handle) Settle(ctx context.Context, q store.Query, e store.Entry, decid
 		return nil
 	})
 	if err != nil {
+		h.noteRefusal(at.namespace, e.Key, err)
 		return store.Unknown, err
 	}
 	return done, nil

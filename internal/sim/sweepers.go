@@ -133,6 +133,13 @@ func (a alarm) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
+// leastRefusals is how often the store must have refused an entity before a process may
+// keep it as refused.
+const leastRefusals = 3
+
+// A refusal is an entity that the store has refused to a process.
+type refusal struct{ who, namespace, key string }
+
 // refused takes in that a process keeps an entity because the store refused it again
 // and again: three faults in a row look just so. It must say which.
 func (a alarm) refused(r slog.Record) {
@@ -148,6 +155,9 @@ func (a alarm) refused(r slog.Record) {
 	})
 	a.w.mu.Lock()
 	defer a.w.mu.Unlock()
+	if n := a.w.refusals[refusal{a.who, namespace, key}]; n < leastRefusals {
+		a.w.violate("L1", "%s keeps %s@%s as refused, and the store has refused it %d times", a.who, key, namespace, n)
+	}
 	for at, facts := range a.w.oracle.truth {
 		if f := facts[key]; f != nil && at.namespace == namespace {
 			f.refused = true

@@ -37,10 +37,11 @@ type world struct {
 	pace      *pace
 	targets   map[string]targetFact     // as the store has them
 	former    map[string][]formerRecord // that were lost
-	creating  map[string]time.Time      // until when a new target record may take effect that was sent
-	announced map[string]time.Time      // when the operator opens a generation, by target
-	policy    sweep.Target              // what processes are configured with, from now on
-	calm      bool                      // faults have stopped
+	refusals  map[refusal]int
+	creating  map[string]time.Time // until when a new target record may take effect that was sent
+	announced map[string]time.Time // when the operator opens a generation, by target
+	policy    sweep.Target         // what processes are configured with, from now on
+	calm      bool                 // faults have stopped
 	steps     int
 	counts    map[string]int
 	hash      uint64
@@ -107,8 +108,8 @@ func newWorld(o Options) *world {
 	}
 	w := &world{plan: p, dice: p.dice, began: time.Now(), db: newDB(p.mode, p.lag), targets: map[string]targetFact{},
 		held: map[heldKey]time.Time{}, announced: map[string]time.Time{}, former: map[string][]formerRecord{},
-		creating: map[string]time.Time{},
-		counts:   map[string]int{}, tracing: o.Trace, door: make(chan struct{}, 1), policy: p.target}
+		creating: map[string]time.Time{}, refusals: map[refusal]int{},
+		counts: map[string]int{}, tracing: o.Trace, door: make(chan struct{}, 1), policy: p.target}
 	w.oracle = newOracle(w)
 	w.pace = newPace(w)
 	w.ctx, w.stop = context.WithCancel(context.Background())
