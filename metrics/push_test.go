@@ -53,13 +53,13 @@ func TestPush(t *testing.T) {
 	if len(got) != 2 {
 		t.Fatalf("%d requests, want one per target", len(got))
 	}
-	const want = `# HELP reaper_apply 1 where sweeps delete for real, 0 where they only look.
+	const want = `# HELP reaper_apply 1 if sweeps delete for real, 0 if they only count.
 # TYPE reaper_apply gauge
 reaper_apply 1
 # HELP reaper_last_success_timestamp_seconds When a run last ended without a failure.
 # TYPE reaper_last_success_timestamp_seconds gauge
 reaper_last_success_timestamp_seconds 1.7952196505e+09
-# HELP reaper_last_sweep_complete 1 where the last run swept every range to its horizon.
+# HELP reaper_last_sweep_complete 1 if the last run swept every range to its horizon.
 # TYPE reaper_last_sweep_complete gauge
 reaper_last_sweep_complete 1
 # HELP reaper_last_sweep_deleted Entities that the last run deleted.

@@ -58,7 +58,7 @@ func TestGuardSaysWhatItCosts(t *testing.T) {
 		"query without the promise": {"guard: query",
 			[]string{"reaper.yaml:4:12: targets[0].guard", "needs single_valued: true"}},
 		"none": {"guard: none",
-			[]string{"reaper.yaml:4:12: targets[0].guard", "extended since it was read is deleted", "Write auto"}},
+			[]string{"reaper.yaml:4:12: targets[0].guard", "entities that were extended since it read them", "Write auto"}},
 	} {
 		b.write("reaper.yaml", "targets:\n  - name: t\n    kind: T\n    "+c.fields+"\n")
 		r := b.run(nil, "sweep", "--apply")

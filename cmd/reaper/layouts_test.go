@@ -242,7 +242,7 @@ func TestWrongLayouts(t *testing.T) {
 		"{name: a, kind: A, layout: timestamp}":                                                              "property is missing",
 		"{name: a, kind: A, layout: sharded-timestamp, property: shard, shard_values: [x]}":                  "are both",
 		"{name: a, kind: A, layout: timestamp, property: at, namespaces: [x]}":                               "namespaces exist in datastore stores only",
-		"{name: a, kind: A, layout: timestamp, property: at, shards: 3}":                                     "no use for it",
+		"{name: a, kind: A, layout: timestamp, property: at, shards: 3}":                                     "does not use it",
 	} {
 		b := newWorkdir(t, "targets:\n- "+target+"\n")
 		b.env = []string{"REAPER_STORE=firestore:my-project", "FIRESTORE_EMULATOR_HOST=127.0.0.1:1"}
