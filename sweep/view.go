@@ -173,7 +173,7 @@ func (v *viewer) run(ctx context.Context) {
 // refreshWith calls refresh again and again, each time after the wait that it returned
 // before or when it is woken.
 func refreshWith(ctx context.Context, wake chan struct{}, refresh func(context.Context) time.Duration) {
-	for {
+	for ctx.Err() == nil { // it may have ended and been woken at one instant
 		select { // what was wanted until now is read now: it must not wake it again
 		case <-wake:
 		default:
