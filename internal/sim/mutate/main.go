@@ -72,6 +72,9 @@ func run(root string, most int, first uint64, only []string) error {
 var (
 	count = regexp.MustCompile(`(?m)^(\d+) seeds, \d+ steps, .* (\d+) violations$`)
 	rule  = regexp.MustCompile(`(?m)^seed (\d+): (\w+) `)
+	// A life has an end, in minutes of a real clock: a program that goes round in circles
+	// is a violation, too.
+	unending = regexp.MustCompile(`(?m)^panic: seed (\d+) does not end`)
 )
 
 // try builds one mutant and lets seeds loose on it.
@@ -88,7 +91,10 @@ func try(root, work string, m sim.Mutation, most int, first uint64) (result stri
 		return fmt.Sprintf("does not build: %v\n%s", err, out), false
 	}
 	defer os.Remove(bin)
-	out, _ := exec.Command(bin, "-n", fmt.Sprint(most), "-first", fmt.Sprint(first), "-stop", "-shrink=false").Output()
+	out, _ := exec.Command(bin, "-n", fmt.Sprint(most), "-first", fmt.Sprint(first), "-stop", "-shrink=false").CombinedOutput()
+	if endless := unending.FindSubmatch(out); endless != nil {
+		return fmt.Sprintf("caught, for seed %s does not end, in %.0f s: %s", endless[1], time.Since(began).Seconds(), m.What), true
+	}
 	seeds := count.FindSubmatch(out)
 	found := rule.FindSubmatch(out)
 	switch {
