@@ -438,6 +438,9 @@ func TestSharesNeverExceedTheTotal(t *testing.T) {
 
 // Each of the rules is needed: the model finds what goes wrong without it.
 func TestTheModelCatchesWrongShares(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: the model has no goroutines, and takes minutes under the race detector")
+	}
 	for name, b := range map[string]bugs{
 		"a joiner that does not wait":                  {joinsAtOnce: true},
 		"a joiner that counts from before its insert":  {joinsTooEarly: true},
