@@ -1,7 +1,7 @@
 # Shortcuts for people; .ci/run decides whether a commit may land.
 
 LINT       := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
-GORELEASER := github.com/goreleaser/goreleaser/v2@v2.17.0
+GORELEASER := github.com/goreleaser/goreleaser/v2@v2.14.0
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 IMAGE   ?= reaper:$(VERSION)
