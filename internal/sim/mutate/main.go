@@ -91,9 +91,11 @@ func try(root, work string, m sim.Mutation, most int, first uint64) (result stri
 		return fmt.Sprintf("does not build: %v\n%s", err, out), false
 	}
 	defer os.Remove(bin)
-	out, _ := exec.Command(bin, "-n", fmt.Sprint(most), "-first", fmt.Sprint(first), "-stop", "-shrink=false").CombinedOutput()
+	prove := exec.Command(bin, "-n", fmt.Sprint(most), "-first", fmt.Sprint(first), "-stop", "-shrink=false")
+	out, _ := prove.CombinedOutput()
 	if endless := unending.FindSubmatch(out); endless != nil {
-		return fmt.Sprintf("caught, for seed %s does not end, in %.0f s: %s", endless[1], time.Since(began).Seconds(), m.What), true
+		took := time.Since(began).Seconds()
+		return fmt.Sprintf("caught, for seed %s does not end, in %.0f s: %s", endless[1], took, m.What), true
 	}
 	seeds := count.FindSubmatch(out)
 	found := rule.FindSubmatch(out)
