@@ -181,7 +181,8 @@ func duration(at func(*Target) *time.Duration, least, most time.Duration) kind {
 }
 
 func rate(at func(*Target) *Limit[float64]) kind {
-	return kind{"0.01 to 1000000000, or unlimited", func(r *reader, v *yaml.Node, path string) {
+	accepts := formatRate(minRate) + " to " + formatRate(maxRate) + ", or unlimited"
+	return kind{accepts, func(r *reader, v *yaml.Node, path string) {
 		r.rate(v, path, at(&r.target))
 	}}
 }

@@ -197,23 +197,20 @@ func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
 	if !c.cfg.Apply {
 		return nil
 	}
-	return c.saveFindings(ctx, now, func(was generation.Record) (next generation.Record, obsolete bool) {
-		// Of a record that was begun again, or looked at since, these findings say nothing.
-		return noted(was), !was.Created.Equal(created) || was.Checked.After(now)
+	return c.saveFindings(ctx, func(was generation.Record, _ time.Time) (generation.Record, bool, error) {
+		if !was.Created.Equal(created) || was.Checked.After(now) {
+			return was, false, nil // it was begun again, or looked at since: these findings say nothing of it
+		}
+		next := noted(was)
+		due := !now.Before(was.Checked.Add(plan.Jitter(c.rules.Rewind, c.rules.Target)))
+		return next, due || next.EmptyIndex != was.EmptyIndex || next.Outside != was.Outside, nil
 	})
 }
 
 // saveFindings saves what was found around the ranges. A store that does not take
 // it now takes it after the next look: that is no failure of the sweep.
-func (c *collector) saveFindings(
-	ctx context.Context, now time.Time,
-	noted func(generation.Record) (next generation.Record, obsolete bool),
-) error {
-	err := c.viewer.changeRecord(ctx, func(was generation.Record, _ time.Time) (generation.Record, bool, error) {
-		next, obsolete := noted(was)
-		due := !now.Before(was.Checked.Add(plan.Jitter(c.rules.Rewind, c.rules.Target)))
-		return next, !obsolete && (due || next.EmptyIndex != was.EmptyIndex || next.Outside != was.Outside), nil
-	})
+func (c *collector) saveFindings(ctx context.Context, change recordChange) error {
+	err := c.viewer.changeRecord(ctx, change)
 	if store.Transient(err) && ctx.Err() == nil {
 		c.log.WarnContext(ctx, "cannot save what was found around the ranges; the next look tries again", "error", err)
 		return nil

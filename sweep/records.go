@@ -93,9 +93,9 @@ func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycl
 
 // save writes the target record once, whose marks were made at an instant in the store's
 // time. A process that stood still since then must not write them: a generation would
-// count as closed before anybody could read that it is. A new record that took effect long after it was sent
-// might come into the place of a later one that was removed meanwhile: the store need not
-// try for longer.
+// count as closed before anybody could read that it is. A new record that took effect
+// long after it was sent might come into the place of a later one that was removed
+// meanwhile: the store need not try for longer.
 func (v *viewer) save(ctx context.Context, rec generation.Record, at time.Time) (generation.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout) // first: it ends if the process stands still from here on
 	defer cancel()
@@ -159,16 +159,17 @@ func (v *viewer) saveRecord(ctx context.Context, rec generation.Record, at time.
 	return nil
 }
 
+// A recordChange makes the next target record of the one that is there, at an instant in
+// the store's time.
+type recordChange func(is generation.Record, now time.Time) (next generation.Record, changed bool, err error)
+
 // recordTries is how often a chore that took long tries to write what it found.
 const recordTries = 4
 
 // changeRecord writes what change makes of the target record, if it changes anything. If
 // another writer was faster, it calls change again with that writer's record. Other chores
 // of this process write it, too: a chore that has read for long would always be too late.
-func (v *viewer) changeRecord(
-	ctx context.Context,
-	change func(is generation.Record, now time.Time) (next generation.Record, changed bool, err error),
-) (err error) {
+func (v *viewer) changeRecord(ctx context.Context, change recordChange) (err error) {
 	for range recordTries {
 		now := v.clock.Now()
 		next, changed, err := change(v.View().Record, now)
