@@ -15,6 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/cursortest"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -185,8 +186,7 @@ func TestChangesAtOnce(t *testing.T) {
 // What a sweep refuses is refused here, and nothing is written then.
 func TestRefusals(t *testing.T) {
 	at(t, func(d *desk) {
-		k := cursor.Keeper{Store: d.s, Owner: "worker", Lease: 30 * time.Second, Now: time.Now, StoreNow: time.Now,
-			Log: d.config().Log}
+		k := cursortest.Start(d, d.s, "sessions", "worker", 30*time.Second)
 		id := cursor.ID{Target: "sessions", Generation: 1, Shard: "0000"}
 		rec, _, err := sweep.EnsureRecord(d.Context(), d.config(), d.target)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/reaper-ttl/reaper/store"
@@ -15,6 +16,10 @@ import (
 // crash repeats no more than that. The services' pages on best practice ask that
 // no record be written more often than once a second.
 const checkpointEvery = 10 * time.Second
+
+// checkpointSoon is how soon a cursor is saved that moves more seldom: what belongs to one
+// page is written together.
+const checkpointSoon = time.Second
 
 // claimTimeout bounds one try to claim a range, or to move its cursor.
 // claimPatience bounds when the last try begins: a worker has other ranges to
@@ -28,56 +33,56 @@ const (
 // range: load the record again.
 var ErrTaken = errors.New("the range is another worker's")
 
-// ErrLost is why a claim's context ends before its release: another worker has
-// the range, or the lease ran out before it could be renewed.
+// ErrLost is why a claim's context ends before its release: another worker has the
+// range, or the heartbeat was not renewed within a lease.
 var ErrLost = errors.New("the lease is lost")
 
-// A Keeper claims ranges for one worker process and keeps its leases. All
-// fields are set before its first use.
+// A Keeper claims ranges for one worker process, as long as its heartbeat holds. All
+// exported fields are set before its first use.
 type Keeper struct {
 	Store    store.Store
 	Owner    string           // names this process, unlike any other, also after a restart
-	Opening  string           // of an exclusive store: leases whose owner does not begin with it are void
-	Lease    time.Duration    // how long a claim holds without being renewed
+	Opening  string           // of an exclusive store: claims whose owner does not begin with it are void
+	Lease    time.Duration    // how long an epoch holds without being renewed
 	Now      func() time.Time // this process's clock, monotonic
 	StoreNow func() time.Time // the store's clock, for what people read
 	Log      *slog.Logger
 	Pulse    *Pulse // of this process and the target whose ranges it claims; nil for what only looks
+
+	seen atomic.Pointer[sighting] // nil before the heartbeats were read
 }
 
-// Wait returns how long the range must be left alone: zero where nobody holds
-// it. A holder is believed gone when its record has stood still for one lease
-// since this process first saw it, on this process's own clock. That is safe
-// because the holder counts its lease from before it sent that record.
-func (k *Keeper) Wait(c Cursor) time.Duration {
-	if c.Lease.Owner == "" || !k.IsOfThisOpening(c.Lease.Owner) {
-		return 0
-	}
-	return max(0, max(k.Lease, min(c.Lease.Length, mostLease))-k.Now().Sub(c.Seen))
-}
-
-// Claim takes the range whose record is c, raises its fencing token, and keeps
-// the lease until Release. It fails with ErrTaken where the record is no longer
-// as it was, or is held and has not stood still for long enough.
+// Claim takes the range whose record is c, raises its fencing token, and holds it until
+// Release or until the epoch of this process's heartbeat ends. Without an epoch it begins
+// one, which costs a write. It fails with ErrTaken if the record is no longer as it was, or
+// if the range must be left to its holder.
 func (k *Keeper) Claim(ctx context.Context, c Cursor) (*Claim, error) {
 	if k.Wait(c) > 0 {
 		return nil, fmt.Errorf("claim %v: %w", c.ID, ErrTaken)
 	}
-	claim := &Claim{keeper: k, id: c.ID, cur: c, stop: make(chan struct{}), stopped: make(chan struct{})}
-	// From here on the claim outlives ctx: it must be able to renew and to end
-	// the lease while a page in flight is given its grace.
+	claim := &Claim{keeper: k, id: c.ID, cur: c, saving: make(chan struct{}, 1)}
+	// From here on the claim outlives ctx: it must be able to save its cursor while a page
+	// in flight is given its grace.
 	claim.ctx, claim.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	err := claim.save(ctx, func(next *Cursor) {
-		next.Lease = Lease{Owner: k.Owner, Token: c.Lease.Token + 1}
-	})
+	k.Pulse.Want(1)
+	epoch, err := k.Pulse.hold(ctx, claim)
+	if err == nil {
+		claim.epoch = epoch
+		err = claim.save(ctx, func(next *Cursor) {
+			next.Lease = Lease{Owner: k.Owner, Epoch: epoch, Token: c.Lease.Token + 1}
+		})
+	}
+	if err == nil {
+		err = claim.Err() // the epoch may have ended before the claim took effect
+	}
 	if err != nil {
+		k.Pulse.drop(claim)
 		claim.cancel(err)
 		if errors.Is(err, ErrLost) {
 			return nil, fmt.Errorf("claim %v: %w", c.ID, ErrTaken)
 		}
-		return nil, err
+		return nil, fmt.Errorf("claim %v: %w", c.ID, err)
 	}
-	go claim.keep() // until Release
 	return claim, nil
 }
 
@@ -92,7 +97,7 @@ func (k *Keeper) Move(ctx context.Context, c Cursor, change func(*Cursor)) (next
 	next = c
 	change(&next)
 	next.Revision = store.NewRevision(c.Revision)
-	if next.Lease.Owner != "" { // of a dead holder: with a new revision the lease would seem to be renewed
+	if next.Lease.Owner != "" { // of a holder that is gone
 		next.Lease = k.released(next.Lease)
 	}
 	err = store.Retry(ctx, claimPatience, func() error {
@@ -130,24 +135,24 @@ func (k *Keeper) Forget(ctx context.Context, c Cursor) error {
 // A Claim is a range that this process holds. Its methods may be called from
 // any goroutine.
 type Claim struct {
-	keeper  *Keeper
-	id      ID
-	ctx     context.Context // ends when the lease is lost, or at the release
-	cancel  context.CancelCauseFunc
-	stop    chan struct{} // closed to end keep
-	stopped chan struct{} // closed when keep has returned
+	keeper *Keeper
+	id     ID
+	epoch  int64
+	ctx    context.Context // ends when the claim is lost, or at the release
+	cancel context.CancelCauseFunc
+	saving chan struct{} // full while the record is written: one write at a time
 
-	mu    sync.Mutex
-	cur   Cursor
-	dirty bool
-	sent  time.Time // when the write that began or renewed the lease was sent
-	saved time.Time // when the record was written last
+	mu       sync.Mutex
+	cur      Cursor
+	saved    time.Time   // when the record was written last
+	due      *time.Timer // saves what has changed since; nil if nothing has
+	released bool
 }
 
-// Done is closed when the lease is lost.
+// Done is closed when the claim is lost.
 func (c *Claim) Done() <-chan struct{} { return c.ctx.Done() }
 
-// Err returns why the lease is lost, wrapping ErrLost or the store's error, or
+// Err returns why the claim is lost, wrapping ErrLost or the store's error, or
 // nil while it holds.
 func (c *Claim) Err() error { return context.Cause(c.ctx) }
 
@@ -164,11 +169,13 @@ func (c *Claim) Update(change func(*Cursor)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change(&c.cur)
-	c.dirty = true
+	if c.due == nil && !c.released {
+		c.due = time.AfterFunc(max(checkpointSoon, checkpointEvery-c.keeper.Now().Sub(c.saved)), c.checkpoint)
+	}
 }
 
 // Writing returns a context for writes in the range: it ends when ctx does and
-// no later than the lease as it stands now, so that no write can outlast it.
+// no later than the epoch as it stands now, so that no write can outlast it.
 func (c *Claim) Writing(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	if err := c.Err(); err != nil {
 		return nil, nil, err
@@ -181,80 +188,49 @@ func (c *Claim) Writing(ctx context.Context) (context.Context, context.CancelFun
 	return ctx, cancel, nil
 }
 
-// left returns how long the lease still holds by this process's own count. Both
-// the monotonic and the wall clock are asked: one of them may have stood still
-// while the machine slept.
+// left returns how long the claim still holds by this process's own count.
 func (c *Claim) left() time.Duration {
-	c.mu.Lock()
-	sent := c.sent
-	c.mu.Unlock()
-	now := c.keeper.Now()
-	passed := max(now.Sub(sent), now.Round(0).Sub(sent.Round(0)))
-	return c.keeper.Lease - passed
+	b := c.keeper.Pulse.Beat()
+	if !b.Live || b.Epoch != c.epoch {
+		return 0
+	}
+	return c.keeper.Lease - passed(b.Sent, c.keeper.Now())
 }
 
-// keep writes the record while the claim lasts: once in ten seconds while the
-// cursor moves, and every third of the lease in any case.
-func (c *Claim) keep() {
-	defer close(c.stopped)
-	third := c.keeper.Lease / 3
-	every := min(checkpointEvery, third)
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-c.stop:
-			return
-		case <-tick.C:
-		}
-		select {
-		case <-c.stop: // both were ready: the release writes anyway
-			return
-		default:
-		}
-		c.mu.Lock()
-		// Half a tick early is better than most of a tick late.
-		due := c.dirty || c.keeper.Now().Sub(c.saved) >= third-every/2
-		c.mu.Unlock()
-		if !due {
-			continue
-		}
-		if err := c.save(c.ctx, nil); err != nil {
-			c.cancel(err)
-			return
-		}
+// checkpoint saves the cursor while the claim lasts.
+func (c *Claim) checkpoint() {
+	c.saving <- struct{}{}
+	defer func() { <-c.saving }()
+	c.mu.Lock()
+	c.due = nil
+	over := c.released
+	c.mu.Unlock()
+	if over || c.Err() != nil { // the release has saved it
+		return
+	}
+	if err := c.save(c.ctx, nil); err != nil {
+		c.cancel(err)
 	}
 }
 
-// save writes the cursor as it stands, with the next renewal or with what
-// change makes of it. It repeats the same write until its outcome is known or
-// the lease is over: a different one could not tell its own success from a
-// conflict. Only one goroutine saves at a time: Claim, then keep, then Release.
+// save writes the cursor as it stands, or as change makes it. It repeats the same write
+// until its outcome is known or the claim is over: a different one could not tell its own
+// success from a conflict. One goroutine at a time calls it.
 func (c *Claim) save(ctx context.Context, change func(*Cursor)) error {
 	k := c.keeper
-	c.mu.Lock()
-	prev := c.cur
-	c.dirty = false
-	c.mu.Unlock()
-
+	prev := c.Cursor()
 	next := prev
 	next.Revision = store.NewRevision(prev.Revision)
-	next.Lease.Renewals++
 	if change != nil {
 		change(&next)
 	}
-	if next.Lease.Owner != "" {
-		next.Lease.Until = k.StoreNow().Add(k.Lease).Truncate(time.Microsecond)
-		next.Lease.Length = k.Lease
-	}
-	sent := k.Now()
 	held := next.Lease.Token == prev.Lease.Token
 	patience := claimPatience
 	if held {
 		patience = k.Lease
 	}
 	err := store.Retry(ctx, patience, func() error {
-		if held && c.left() <= 0 {
+		if c.left() <= 0 {
 			return ErrLost
 		}
 		try := k.Lease / 3
@@ -273,22 +249,28 @@ func (c *Claim) save(ctx context.Context, change func(*Cursor)) error {
 	}
 	c.mu.Lock()
 	c.cur.Lease, c.cur.Revision = next.Lease, next.Revision
-	c.sent, c.saved = sent, k.Now()
+	c.saved = k.Now()
 	c.mu.Unlock()
-	k.Log.DebugContext(ctx, "cursor saved", "range", c.id.Key(), "owner", next.Lease.Owner, "token", next.Lease.Token,
-		"renewals", next.Lease.Renewals, "position", formatValue(next.Position.Value))
+	k.Log.DebugContext(ctx, "cursor saved", "range", c.id.Key(), "owner", next.Lease.Owner, "epoch", next.Lease.Epoch,
+		"token", next.Lease.Token, "position", formatValue(next.Position.Value))
 	return nil
 }
 
-// Release writes the cursor and gives the range back. After a lost lease it
-// writes nothing and returns why the lease is lost.
+// Release writes the cursor and gives the range back. If the claim is lost it
+// writes nothing and returns why.
 func (c *Claim) Release(ctx context.Context) error {
-	// Ending keep first means that no renewal can follow the release; a renewal
-	// that hangs is given up when ctx is.
+	c.mu.Lock()
+	c.released = true
+	if c.due != nil {
+		c.due.Stop()
+	}
+	c.mu.Unlock()
+	// A checkpoint that hangs is given up when ctx is.
 	forsake := context.AfterFunc(ctx, func() { c.cancel(context.Cause(ctx)) })
-	close(c.stop)
-	<-c.stopped
+	c.saving <- struct{}{}
+	defer func() { <-c.saving }()
 	forsake()
+	defer c.keeper.Pulse.drop(c)
 	defer c.cancel(errReleased)
 	if err := c.Err(); err != nil {
 		return err

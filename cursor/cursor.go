@@ -2,14 +2,15 @@
 // may move that record. A cursor moves only after what lies before it was
 // disposed of: a crash may repeat work, but never skips any.
 //
-// The record of a range also holds its lease. A worker claims a range by
-// compare-and-set, which raises the fencing token, and renews the claim every
-// third of the lease. Every write of the record is a compare-and-set on the
-// last revision that its writer knows, so a worker that lost its range cannot
-// move the cursor, whatever its clock says.
+// The record of a range also names its holder. A worker claims a range by
+// compare-and-set, which raises the fencing token and names the worker's epoch. It
+// holds all its ranges by one heartbeat, which it renews every third of a lease: see
+// [Pulse]. Every write of the record is a compare-and-set on the last revision that its
+// writer knows, so a worker that lost its range cannot move the cursor, whatever its
+// clock says.
 //
-// Limits: at most one write in ten seconds, or in a third of the lease, for each
-// range while it is held, plus one at the claim and one at the end. docs/records.md describes the fields.
+// Limits: at most one write in ten seconds for each range while its cursor moves, plus one
+// at the claim and one at the end. docs/records.md describes the fields.
 package cursor
 
 import (
@@ -24,9 +25,9 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// Schema is the version of cursor records that this program writes, and the
-// newest that it reads.
-const Schema = 1
+// Schema is the version of cursor records that this program writes, and the newest that it
+// reads. Since 2, a heartbeat keeps the claims of its process.
+const Schema = 2
 
 // ErrNewer is wrapped by the error for a record of a newer program.
 var ErrNewer = errors.New("the cursor record was written by a newer reaper; update this one")
@@ -126,12 +127,14 @@ type Stock struct {
 
 // A Lease says who holds a range.
 type Lease struct {
-	Owner    string // empty where nobody holds it
-	Token    int64  // rises with each claim, and is never reset
-	Renewals int64
-	Until    time.Time // in the store's time; for people: takeover goes by what stands still
-	Length   time.Duration
+	Owner    string    // empty if nobody holds it
+	Epoch    int64     // of the owner's heartbeat, from 1; the claim ends with it
+	Token    int64     // rises with each claim, and is never reset
 	Released time.Time // when the last holder gave it back, a lease earlier than it took effect at the most
+	// Renewals and Length are of records of schema 1, which have no epoch: their holder
+	// renewed each lease in the record itself.
+	Renewals int64
+	Length   time.Duration
 }
 
 func (c Cursor) encode() store.Record {
@@ -163,10 +166,8 @@ func (c Cursor) encode() store.Record {
 			"rate_used":           store.FormatTime(c.RateUsed),
 			"throttled_by":        c.Throttled,
 			"owner":               c.Lease.Owner,
+			"epoch":               c.Lease.Epoch,
 			"token":               c.Lease.Token,
-			"renewals":            c.Lease.Renewals,
-			"lease_until":         store.FormatTime(c.Lease.Until),
-			"lease_ms":            c.Lease.Length.Milliseconds(),
 			"released":            store.FormatTime(c.Lease.Released),
 			"target_revision":     c.TargetRevision,
 		},
@@ -199,11 +200,11 @@ func decode(rec store.Record) (Cursor, error) {
 		Throttled: f.Text("throttled_by"),
 		Lease: Lease{
 			Owner:    f.Text("owner"),
+			Epoch:    number(f, "epoch", math.MaxInt64),
 			Token:    number(f, "token", math.MaxInt64),
-			Renewals: number(f, "renewals", math.MaxInt64),
-			Until:    f.Time("lease_until"),
-			Length:   millis(f, "lease_ms"),
 			Released: f.Time("released"),
+			Renewals: number(f, "renewals", math.MaxInt64),
+			Length:   millis(f, "lease_ms"),
 		},
 		TargetRevision: number(f, "target_revision", math.MaxInt64),
 		Revision:       rec.Revision,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/internal/cursortest"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -21,9 +21,9 @@ var (
 	scope = cursor.Scope{Kind: "Session", Property: "expiry_key", Layout: "generation", Opened: time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)}
 )
 
-func keeper(s store.Store, owner string) *cursor.Keeper {
-	return &cursor.Keeper{Store: s, Owner: owner, Lease: 30 * time.Second, Now: time.Now, StoreNow: time.Now,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+// keeper returns the keeper of a process that lives until the test ends.
+func keeper(t *testing.T, s store.Store, owner string) *cursor.Keeper {
+	return cursortest.Start(t, s, "sessions", owner, 30*time.Second)
 }
 
 func load(t *testing.T, s store.Store, before cursor.Table) cursor.Table {
@@ -46,10 +46,16 @@ func at(text, key string) store.Position {
 }
 
 func ExampleKeeper() {
-	ctx := context.Background()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	s := modelstore.New(time.Now)
+	k := &cursor.Keeper{Store: s, Owner: "this process", Lease: 30 * time.Second, Now: time.Now, StoreNow: time.Now,
+		Log: slog.New(slog.DiscardHandler)}
+	k.Pulse = k.NewPulse("sessions", "v1", func(cursor.Beat) {})
+	go k.Pulse.Run(ctx, ctx, false)
+
 	table, _ := cursor.Reader{Store: s, Target: "sessions", Now: time.Now}.All(ctx, cursor.Table{})
-	claim, err := keeper(s, "this process").Claim(ctx, table.Get(id, scope, store.Text))
+	claim, err := k.Claim(ctx, table.Get(id, scope, store.Text))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -95,7 +101,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
 		now := time.Now().UTC()
-		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
+		claim, err := keeper(t, s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -145,10 +151,10 @@ func TestAnotherScopeDiscardsPositionNotToken(t *testing.T) {
 
 func TestLoadRefusesNonsense(t *testing.T) {
 	for field, value := range map[string]any{
-		"rewind_window_ms": int64(-1), "refused": "yes", "schema": int64(2), "namespace": int64(1), "position": true, "rewind_began": "soon", "token": "1", "shard": "0004", "generation": int64(2),
+		"rewind_window_ms": int64(-1), "refused": "yes", "schema": int64(3), "namespace": int64(1), "position": true, "rewind_began": "soon", "token": "1", "shard": "0004", "generation": int64(2),
 	} {
 		s := modelstore.New(time.Now)
-		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
+		claim, err := keeper(t, s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +180,7 @@ func TestLoadRefusesNonsense(t *testing.T) {
 func TestClaimIsExclusiveUntilReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		first, second := keeper(s, "first"), keeper(s, "second")
+		first, second := keeper(t, s, "first"), keeper(t, s, "second")
 		claim, err := first.Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
@@ -182,6 +188,8 @@ func TestClaimIsExclusiveUntilReleased(t *testing.T) {
 		var table cursor.Table
 		for range 100 {
 			table = load(t, s, table)
+			time.Sleep(time.Second)
+			cursortest.Look(t, second, "sessions")
 			if _, err := second.Claim(t.Context(), table.Get(id, scope, store.Text)); !errors.Is(err, cursor.ErrTaken) {
 				t.Fatalf("claim of a held range: %v", err)
 			}
@@ -213,7 +221,7 @@ func TestOnlyOneOfManyClaims(t *testing.T) {
 		won := make(chan *cursor.Claim, 20)
 		for i := range 20 {
 			go func() {
-				claim, err := keeper(s, fmt.Sprint(i)).Claim(t.Context(), cur)
+				claim, err := keeper(t, s, fmt.Sprint(i)).Claim(t.Context(), cur)
 				if err != nil && !errors.Is(err, cursor.ErrTaken) {
 					t.Error(err)
 				}
@@ -238,12 +246,15 @@ func TestOnlyOneOfManyClaims(t *testing.T) {
 func TestHolderGivesUpInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		claim, err := keeper(s, "first").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
+		claim, err := keeper(t, s, "first").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
 		table := load(t, s, cursor.Table{})
+		second := keeper(t, s, "second")
+		time.Sleep(time.Millisecond)
+		cursortest.Look(t, second, "sessions")
 		silent := true
 		s.Before = func(ctx context.Context, c modelstore.Call) error {
 			if silent && c.Method == "Save" && c.Record.Fields["owner"] == "first" {
@@ -266,7 +277,8 @@ func TestHolderGivesUpInTime(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		<-claim.Done()
-		next, err := keeper(s, "second").Claim(t.Context(), load(t, s, table).Get(id, scope, store.Text))
+		cursortest.Look(t, second, "sessions")
+		next, err := second.Claim(t.Context(), load(t, s, table).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatalf("takeover: %v", err)
 		}
@@ -296,7 +308,7 @@ func TestLostReplyOfASave(t *testing.T) {
 			}
 			return nil
 		}
-		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
+		claim, err := keeper(t, s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -315,12 +327,12 @@ func TestLostReplyOfASave(t *testing.T) {
 func TestExclusiveStoreVoidsOldLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		before := keeper(s, "opening-1/a")
+		before := keeper(t, s, "opening-1/a")
 		before.Opening = "opening-1/"
 		if _, err := before.Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text)); err != nil {
 			t.Fatal(err)
 		}
-		after := keeper(s, "opening-2/a")
+		after := keeper(t, s, "opening-2/a")
 		after.Opening = "opening-2/"
 		claim, err := after.Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
@@ -336,7 +348,7 @@ func TestExclusiveStoreVoidsOldLeases(t *testing.T) {
 func TestMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		k := keeper(s, "a")
+		k := keeper(t, s, "a")
 		cur := load(t, s, cursor.Table{}).Get(id, scope, store.Text)
 		move := func(c *cursor.Cursor) { c.Position = at("x", "") }
 		if _, ok, err := k.Move(t.Context(), cur, move); !ok || err != nil {
@@ -345,7 +357,7 @@ func TestMove(t *testing.T) {
 		if _, ok, err := k.Move(t.Context(), cur, move); ok || err != nil {
 			t.Errorf("move of a record that has changed: %v, %v", ok, err)
 		}
-		claim, err := keeper(s, "b").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
+		claim, err := keeper(t, s, "b").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -361,7 +373,7 @@ func TestMove(t *testing.T) {
 func TestMoveAfterTheHoldersDeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		dead := keeper(s, "dead")
+		dead := keeper(t, s, "dead")
 		claim, err := dead.Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
@@ -373,8 +385,10 @@ func TestMoveAfterTheHoldersDeath(t *testing.T) {
 			return nil
 		}
 		<-claim.Done()
-		k, seen := keeper(s, "a"), load(t, s, cursor.Table{})
+		k, seen := keeper(t, s, "a"), load(t, s, cursor.Table{})
+		cursortest.Look(t, k, "sessions")
 		time.Sleep(k.Lease)
+		cursortest.Look(t, k, "sessions")
 		next, ok, err := k.Move(t.Context(), recordOf(seen), func(c *cursor.Cursor) { c.Position = at("x", "") })
 		if !ok || err != nil || next.Lease.Token != 1 || next.Lease.Released.IsZero() {
 			t.Fatalf("move: %+v, %v, %v", next, ok, err)
@@ -393,7 +407,7 @@ func TestMoveAfterTheHoldersDeath(t *testing.T) {
 // A record of an earlier version has neither window nor refused: both are zero.
 func TestRecordsOfEarlierVersions(t *testing.T) {
 	s := modelstore.New(time.Now)
-	claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
+	claim, err := keeper(t, s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -423,7 +437,7 @@ func TestRecordsOfEarlierVersions(t *testing.T) {
 func TestClaimsAreImpatient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		k := keeper(s, "a")
+		k := keeper(t, s, "a")
 		cur := load(t, s, cursor.Table{}).Get(id, scope, store.Text)
 		known := cur
 		known.Revision = "1-x"
@@ -464,7 +478,7 @@ func TestClaimsAreImpatient(t *testing.T) {
 func TestAHolderIsPatient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		claim, err := keeper(s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
+		claim, err := keeper(t, s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,7 +23,7 @@ func FuzzDecode(f *testing.F) {
 		Swept:    at, Deleted: 7, Rate: 500, RateUsed: at, Throttled: "ramp", TargetRevision: 12, Revision: "4-x",
 		Rewind: Rewind{Position: store.Position{Value: store.InstantValue(at), Key: "7"}, Began: at, Done: at, Window: time.Minute},
 		Stock:  Stock{Next: at, Suspects: true, Refused: true, Emptied: at},
-		Lease:  Lease{Owner: "me", Token: 9, Renewals: 3, Until: at, Length: 30 * time.Second, Released: at},
+		Lease:  Lease{Owner: "me", Token: 9, Epoch: 3, Released: at},
 	}
 	base := whole.encode()
 	names := slices.Sorted(maps.Keys(base.Fields))

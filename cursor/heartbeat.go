@@ -13,7 +13,7 @@ import (
 
 // HeartbeatSchema is the version of heartbeats that this program writes, and the
 // newest that it reads.
-const HeartbeatSchema = 1
+const HeartbeatSchema = 2
 
 // forgetAfter is the age, in the store's time, above which any process that reads a
 // heartbeat removes it. Its own process counted its lease by a clock that is at most
@@ -40,11 +40,14 @@ type Heartbeat struct {
 	Read    time.Time
 	Begun   time.Time // when the epoch began, in the store's time
 	Renewed time.Time // when it was written, in the store's time
+	Claims  int64     // how many ranges the process held when it was written
+	Seeks   bool      // it would take ranges from others
 	Version string    // of the program
 
 	Revision string // as in the store; empty for one that is not there
-	// Seen is when this process first saw this revision, on its own clock.
-	Seen time.Time
+	// Seen is when this process first saw this revision, and First this epoch, on its own
+	// clock.
+	Seen, First time.Time
 	// Invalid says what is wrong with a record that makes no sense. Its process counts
 	// as alive until the record has stood still for a lease.
 	Invalid error
@@ -94,9 +97,12 @@ func (all Heartbeats) add(got store.Records, seenBefore Heartbeats, seen time.Ti
 		if err != nil {
 			return err
 		}
-		h.Seen = seen
-		if old, ok := seenBefore[rec.Key]; ok && old.Revision == h.Revision {
-			h.Seen = old.Seen
+		h.Seen, h.First = seen, seen
+		if old, ok := seenBefore[rec.Key]; ok && old.Epoch == h.Epoch {
+			h.First = old.First
+			if old.Revision == h.Revision {
+				h.Seen = old.Seen
+			}
 		}
 		all[rec.Key] = h
 	}
@@ -161,6 +167,8 @@ func (h Heartbeat) encode() store.Record {
 			"read":     store.FormatTime(h.Read),
 			"begun":    store.FormatTime(h.Begun),
 			"renewed":  store.FormatTime(h.Renewed),
+			"claims":   h.Claims,
+			"seeks":    h.Seeks,
 			"version":  h.Version,
 		},
 	}
@@ -183,6 +191,8 @@ func decodeHeartbeat(rec store.Record) (Heartbeat, error) {
 		Read:     f.Time("read"),
 		Begun:    f.Time("begun"),
 		Renewed:  f.Time("renewed"),
+		Claims:   number(f, "claims", math.MaxInt64),
+		Seeks:    f.Bool("seeks"),
 		Version:  f.Text("version"),
 		Revision: rec.Revision,
 	}

@@ -3,6 +3,7 @@ package cursor_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,11 @@ import (
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 )
+
+func keeperOf(s store.Store, owner string) *cursor.Keeper {
+	return &cursor.Keeper{Store: s, Owner: owner, Lease: 30 * time.Second, Now: time.Now, StoreNow: time.Now,
+		Log: slog.New(slog.DiscardHandler)}
+}
 
 // A heart is a process whose pulse runs.
 type heart struct {
@@ -40,7 +46,6 @@ func startHeart(t *testing.T, k *cursor.Keeper, announce bool) *heart {
 		defer h.mu.Unlock()
 		h.beats = append(h.beats, b)
 	})
-	h.Need(true)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -66,7 +71,7 @@ func heartbeats(t *testing.T, s store.Loader) cursor.Heartbeats {
 func TestPulseWritesByTheThirdOfALease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		h := startHeart(t, keeper(s, "host/1/A"), true)
+		h := startHeart(t, keeperOf(s, "host/1/A"), true)
 		synctest.Wait()
 		is, ok := heartbeats(t, s)["sessions@host%2F1%2FA"]
 		if !ok || is.Lease != 0 || is.Version != "v1" || is.Owner != "host/1/A" || h.last().Live {
@@ -115,7 +120,7 @@ func TestHeartbeatThatCannotBeWritten(t *testing.T) {
 			}
 			return nil
 		}
-		h := startHeart(t, keeper(s, "a"), false)
+		h := startHeart(t, keeperOf(s, "a"), false)
 		h.Want(1)
 		time.Sleep(time.Minute)
 		first := h.last()
@@ -146,7 +151,7 @@ func TestRenewalThatComesTooLate(t *testing.T) {
 			}
 			return nil
 		}
-		h := startHeart(t, keeper(s, "a"), false)
+		h := startHeart(t, keeperOf(s, "a"), false)
 		h.Want(1)
 		time.Sleep(time.Second)
 		slow.Store(true)
@@ -169,10 +174,10 @@ func TestRenewalThatComesTooLate(t *testing.T) {
 func TestTwoProcessesOfOneName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		first := startHeart(t, keeper(s, "a"), false)
+		first := startHeart(t, keeperOf(s, "a"), false)
 		first.Want(1)
 		time.Sleep(time.Second)
-		second := startHeart(t, keeper(s, "a"), false)
+		second := startHeart(t, keeperOf(s, "a"), false)
 		second.Want(1)
 		time.Sleep(10 * time.Minute)
 		if a, b := first.last(), second.last(); !a.Live || b.Live {
@@ -196,7 +201,7 @@ func TestTwoProcessesOfOneName(t *testing.T) {
 func TestHeartbeatsThatMakeNoSense(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		k := keeper(s, "a")
+		k := keeperOf(s, "a")
 		startHeart(t, k, true)
 		synctest.Wait()
 		got, err := s.Load(t.Context(), store.RecordQuery{Sort: store.WorkerRecord, Target: "sessions"})

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +24,15 @@ const (
 // same owner name keeps alive.
 var ErrTwin = errors.New("another process uses the same owner name")
 
+// errNoHeartbeat is why nothing can be claimed.
+var errNoHeartbeat = errors.New("the heartbeat was not written in time")
+
+// Why an epoch ends by itself, and why one ends whose record somebody has removed.
+var (
+	errResting = errors.New("the process holds nothing")
+	errRemoved = errors.New("somebody has removed the heartbeat")
+)
+
 // errStoodStill is why a heartbeat lapsed though no write of it failed.
 var errStoodStill = errors.New("the process or its machine stood still, or the store did not answer")
 
@@ -32,12 +44,11 @@ type Beat struct {
 	Acked time.Time // when that write was answered
 }
 
-// A Pulse keeps the heartbeat of this process for one target. It begins an epoch when
-// something is claimed and a total is divided, or others are to know of it; renews it
-// every third of the lease; and ends it when nothing is claimed any more. An epoch that
-// was not renewed for a lease, counted from before the last write was sent, is over,
-// whatever becomes of a renewal under way: what holds by it holds no longer, and the
-// next epoch begins with nothing.
+// A Pulse keeps the heartbeat of this process for one target: the lease of all its claims.
+// It begins an epoch when something is to be claimed; renews it every third of the lease;
+// and ends it when nothing is claimed any more. An epoch that was not renewed for a lease,
+// counted from before the last write was sent, is over, whatever becomes of a renewal under
+// way: what holds by it holds no longer, and the next epoch begins with nothing.
 type Pulse struct {
 	keeper  *Keeper
 	target  string
@@ -50,38 +61,107 @@ type Pulse struct {
 	mu     sync.Mutex
 	saved  Heartbeat // as the store has it, as far as this process knows
 	beat   Beat
-	wanted int  // claims
-	needed bool // a total is divided by the heartbeats
+	held   map[ID]*Claim // that end with the epoch in force
+	wanted int           // claims, and those under way
+	seeks  bool
 	hurry  bool // somebody waits for the next heartbeat
 	read   time.Time
+	tried  attempt
+}
+
+// An attempt is what came of the last write of the heartbeat.
+type attempt struct {
+	number int
+	err    error
+	done   chan struct{} // closed when the next one has ended
 }
 
 // NewPulse returns a pulse that does nothing before Run. Told is called with each change
 // of the epoch; it must not block.
 func (k *Keeper) NewPulse(target, version string, told func(Beat)) *Pulse {
 	return &Pulse{keeper: k, target: target, version: version, process: store.NewRevision(""), told: told,
-		wake: make(chan struct{}, 1), saved: Heartbeat{Target: target, Owner: k.Owner}}
+		wake: make(chan struct{}, 1), saved: Heartbeat{Target: target, Owner: k.Owner}, held: map[ID]*Claim{},
+		tried: attempt{done: make(chan struct{})}}
 }
 
-// Want says that so many more claims, or fewer, need a heartbeat.
+// Beat returns how the epoch of this process stands.
+func (p *Pulse) Beat() Beat {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.beat
+}
+
+// hold lets a claim end with the epoch that is in force, and returns it. Without one it
+// waits for the next attempts to begin one.
+func (p *Pulse) hold(ctx context.Context, c *Claim) (epoch int64, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, claimTimeout, errNoHeartbeat)
+	defer cancel()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	began, before := p.keeper.Now(), p.tried.number
+	for !p.beat.Live {
+		err, patient := p.tried.err, p.keeper.Now().Sub(began) < claimPatience
+		if p.tried.number > before && err != nil && !(patient && store.Transient(err)) {
+			return 0, err
+		}
+		done := p.tried.done
+		p.mu.Unlock()
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+		p.mu.Lock()
+		if ctx.Err() != nil {
+			return 0, context.Cause(ctx)
+		}
+	}
+	p.held[c.id] = c
+	return p.beat.Epoch, nil
+}
+
+// holds reports whether this process holds the range.
+func (p *Pulse) holds(id ID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held[id] != nil
+}
+
+// Held returns how many ranges this process holds.
+func (p *Pulse) Held() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.held)
+}
+
+// Seek says whether this process looks for ranges that it may take from others. A
+// heartbeat tells them, though it gives no share of a total.
+func (p *Pulse) Seek(seeks bool) {
+	p.mu.Lock()
+	news := p.seeks != seeks
+	p.seeks = seeks
+	p.mu.Unlock()
+	if news {
+		p.rouse()
+	}
+}
+
+// drop takes back what a claim wants.
+func (p *Pulse) drop(c *Claim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held[c.id] == c {
+		delete(p.held, c.id)
+	}
+	p.wanted--
+}
+
+// Want says that so many more need a heartbeat, or fewer.
 func (p *Pulse) Want(more int) {
 	p.mu.Lock()
 	p.wanted += more
 	first := more > 0 && p.wanted == more
 	p.mu.Unlock()
 	if first {
-		p.rouse()
-	}
-}
-
-// Need says whether claims need a heartbeat at all: a total is divided by it. One that
-// is announced is there in any case.
-func (p *Pulse) Need(needed bool) {
-	p.mu.Lock()
-	news := p.needed != needed
-	p.needed = needed
-	p.mu.Unlock()
-	if news {
 		p.rouse()
 	}
 }
@@ -115,7 +195,9 @@ func (p *Pulse) Run(ctx, last context.Context, announce bool) {
 		step, wait := w.next(p.keeper.Now())
 		if step != nil {
 			wait = 0
-			if err := step(ctx); err != nil && ctx.Err() == nil {
+			err := step(ctx)
+			w.attempted(err)
+			if err != nil && ctx.Err() == nil {
 				w.note(ctx, err)
 				if wait = beatAgain; errors.Is(err, ErrTwin) {
 					wait = max(wait, p.keeper.Lease/6)
@@ -147,29 +229,35 @@ type beatWriter struct {
 	twin     Heartbeat // another process's record under this one's name, as it was met first
 }
 
+// attempted tells who waits for an epoch what came of an attempt to begin one.
+func (w *beatWriter) attempted(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.tried.done)
+	w.tried = attempt{number: w.tried.number + 1, err: err, done: make(chan struct{})}
+}
+
 // next decides what is to be done now; nil is nothing for so long.
 func (w *beatWriter) next(now time.Time) (step func(context.Context) error, wait time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	lease := w.keeper.Lease
 	third, held := lease/3, passed(w.beat.Sent, now)
-	wanted := w.wanted
-	if !w.needed && !w.announce {
-		wanted = 0
-	}
 	switch {
 	case w.beat.Live && held >= lease:
 		return w.lapse, 0
-	case w.beat.Live && wanted > 0 && (held >= third || w.hurry):
+	case w.beat.Live && w.wanted > 0 && (held >= third || w.hurry):
 		return w.renew, 0
-	case w.beat.Live && wanted == 0 && held >= third:
+	case w.beat.Live && w.wanted == 0 && held >= third:
 		return w.rest, 0
 	case w.beat.Live:
 		return nil, third - held
-	case wanted > 0:
+	case w.wanted > 0:
 		return w.begin, 0
-	case w.owed, w.announce && (w.wrote.IsZero() || now.Sub(w.wrote) >= IdleBeat):
+	case w.owed, w.seeks != w.saved.Seeks, w.seeks && now.Sub(w.wrote) >= third, w.announce && (w.wrote.IsZero() || now.Sub(w.wrote) >= IdleBeat):
 		return w.idle, 0
+	case w.seeks:
+		return nil, third - now.Sub(w.wrote)
 	case !w.announce:
 		return nil, IdleBeat
 	}
@@ -183,22 +271,31 @@ func passed(since, now time.Time) time.Duration {
 }
 
 // end ends the epoch in force. What holds by it is told before anything else happens.
-func (w *beatWriter) end() {
+func (w *beatWriter) end(why error) {
 	w.mu.Lock()
 	w.beat.Live = false
 	b := w.beat
+	lost := slices.SortedFunc(maps.Values(w.held), func(a, b *Claim) int { return strings.Compare(a.id.Key(), b.id.Key()) })
+	clear(w.held)
 	w.mu.Unlock()
+	for _, c := range lost {
+		c.cancel(fmt.Errorf("%w: %w", ErrLost, why))
+	}
 	w.told(b)
 }
 
 // lapse ends an epoch that was not renewed in time.
 func (w *beatWriter) lapse(ctx context.Context) error {
-	w.end()
 	why := w.failing
 	if why == nil {
 		why = errStoodStill
 	}
-	w.keeper.Log.WarnContext(ctx, "heartbeat lapsed; beginning a new epoch", "epoch", w.beat.Epoch, "error", why)
+	w.mu.Lock()
+	epoch, ranges := w.beat.Epoch, len(w.held)
+	w.mu.Unlock()
+	w.end(why)
+	w.keeper.Log.WarnContext(ctx, "heartbeat lapsed: giving up all ranges and beginning a new epoch", "epoch", epoch,
+		"ranges", ranges, "error", why)
 	return nil
 }
 
@@ -214,7 +311,14 @@ func (w *beatWriter) renew(ctx context.Context) error {
 
 // rest ends the epoch of a process that holds nothing any more, and says so.
 func (w *beatWriter) rest(ctx context.Context) error {
-	w.end()
+	w.mu.Lock()
+	resumed := w.wanted > 0
+	w.beat.Live = resumed // under the same lock: who wants to claim something from here on waits for the next epoch
+	w.mu.Unlock()
+	if resumed {
+		return nil
+	}
+	w.end(errResting)
 	w.owed = true
 	return w.idle(ctx)
 }
@@ -245,14 +349,15 @@ func (w *beatWriter) write(ctx context.Context, change func(*Heartbeat)) error {
 			return err
 		}
 		if w.isRemoved() { // others count this process no longer
-			w.end()
+			w.end(errRemoved)
 			return nil
 		}
 	}
 	w.mu.Lock()
 	prev, before := w.saved, w.beat
 	next := prev
-	next.Read = w.read.UTC().Truncate(time.Microsecond)
+	next.Read, next.Claims = w.read.UTC().Truncate(time.Microsecond), int64(len(w.held))
+	next.Seeks = w.seeks
 	w.hurry = false
 	w.mu.Unlock()
 	change(&next)
@@ -326,7 +431,7 @@ func (w *beatWriter) note(ctx context.Context, err error) {
 	w.failing = err
 	switch log := w.keeper.Log; {
 	case err != nil && was == nil:
-		log.WarnContext(ctx, "cannot write the heartbeat; without it this process has no share of total", "error", err)
+		log.WarnContext(ctx, "cannot write the heartbeat; within a lease this process gives up its ranges", "error", err)
 	case err == nil && was != nil:
 		log.InfoContext(ctx, "the heartbeat is written again")
 	}
@@ -334,7 +439,7 @@ func (w *beatWriter) note(ctx context.Context, err error) {
 
 // remove removes the record at a good end. If that fails, others remove it later.
 func (w *beatWriter) remove(ctx context.Context) {
-	w.end()
+	w.end(errResting)
 	if w.saved.Revision == "" && !w.unsure || ctx.Err() != nil {
 		return
 	}

@@ -258,7 +258,7 @@ func (e explainer) shows(ctx context.Context, r shardquery.Range, v store.Value,
 
 // whyStill says when a due entity goes, given where its range's cursor stands.
 func (e explainer) whyStill(r shardquery.Range, c cursor.Cursor, v store.Value) string {
-	if c.Lease.Owner != "" && e.LeaseLeft(c) > 0 {
+	if !e.HeldUntil(c).IsZero() {
 		return fmt.Sprintf("it is due, and %s is sweeping its range", c.Lease.Owner)
 	}
 	need := e.Plan.Range(r)

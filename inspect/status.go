@@ -164,7 +164,7 @@ func (st *TargetStatus) describe(s *sweep.Snapshot) {
 			last = c.Swept
 		}
 		switch {
-		case !isLive(s, c):
+		case s.HeldUntil(c).IsZero():
 		case one.Rate == nil:
 			st.Unlimited = true
 		default:
@@ -187,33 +187,23 @@ func totalOf(s *sweep.Snapshot) (perSecond float64, ok bool) {
 	return total.PerSecond, !total.Unlimited && total.PerSecond > 0
 }
 
-// workersOf lists who has a heartbeat, or holds a lease that has not run out.
+// workersOf lists who has a heartbeat.
 func workersOf(s *sweep.Snapshot) []WorkerStatus {
 	byOwner := map[string]WorkerStatus{}
 	for _, h := range s.Heartbeats() {
 		byOwner[h.Owner] = WorkerStatus{Owner: h.Owner, Seen: h.Renewed, Version: h.Version}
 	}
 	for _, c := range s.View.Cursors.All() {
-		if !isLive(s, c) {
+		if s.HeldUntil(c).IsZero() {
 			continue
 		}
 		w := byOwner[c.Lease.Owner]
-		w.Owner = c.Lease.Owner
 		w.Ranges++
-		if at := c.Lease.Until.Add(-cmp.Or(c.Lease.Length, s.Target.Lease)); at.After(w.Seen) {
-			w.Seen = at
-		}
 		byOwner[w.Owner] = w
 	}
 	return append([]WorkerStatus{}, slices.SortedFunc(maps.Values(byOwner), func(a, b WorkerStatus) int {
 		return strings.Compare(a.Owner, b.Owner)
 	})...)
-}
-
-// isLive reports whether somebody holds the range by a lease that has not run out
-// yet, as far as one look can tell. A worker must watch for longer before it takes over.
-func isLive(s *sweep.Snapshot, c cursor.Cursor) bool {
-	return s.LeaseLeft(c) > 0 && c.Lease.Until.After(s.Now())
 }
 
 // inOrder sorts ranges by generation, the nursery last.
@@ -234,7 +224,7 @@ func inOrder(ranges []shardquery.Range) []shardquery.Range {
 func rangeStatus(s *sweep.Snapshot, r shardquery.Range, c cursor.Cursor) RangeStatus {
 	one := RangeStatus{Namespace: r.Namespace, Generation: r.Generation, Shard: r.ShardName(),
 		Position: valueText(c.Position.Value), ThrottledBy: c.Throttled, Owner: c.Lease.Owner,
-		LeaseUntil: timePtr(c.Lease.Until), Deleted: c.Deleted, Swept: timePtr(c.Swept), Refused: c.Stock.Refused}
+		LeaseUntil: timePtr(s.HeldUntil(c)), Deleted: c.Deleted, Swept: timePtr(c.Swept), Refused: c.Stock.Refused}
 	if !c.Stock.Next.IsZero() {
 		one.NextDue = timePtr(c.Stock.Next.Add(s.Target.Retention))
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/cursortest"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -28,10 +29,12 @@ type world struct {
 	s      *modelstore.Store
 	target sweep.Target
 	owners atomic.Int64
+
+	keepers map[string]*cursor.Keeper // of other processes, by their names
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, s: modelstore.New(time.Now)}
+	w := &world{t: t, s: modelstore.New(time.Now), keepers: map[string]*cursor.Keeper{}}
 	w.target = sweep.Target{
 		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text},
 		Layout: "generation", Generations: true, Shards: 4, MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour,
@@ -184,8 +187,11 @@ func (w *world) cursors() map[cursor.ID]cursor.Cursor {
 // claim lets another process hold a range.
 func (w *world) claim(owner string, id cursor.ID) *cursor.Claim {
 	w.t.Helper()
-	k := cursor.Keeper{Store: w.s, Owner: owner, Lease: w.target.Lease, Now: time.Now, StoreNow: time.Now,
-		Log: w.config().Log}
+	k := w.keepers[owner]
+	if k == nil {
+		k = cursortest.Start(w.t, w.s, w.target.Name, owner, w.target.Lease)
+		w.keepers[owner] = k
+	}
 	claim, err := k.Claim(w.t.Context(), w.cursors()[id])
 	if err != nil {
 		w.t.Fatal(err)

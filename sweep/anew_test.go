@@ -11,6 +11,7 @@ import (
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/cursortest"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/embedded"
@@ -167,7 +168,7 @@ func TestCursorsOfALostRecord(t *testing.T) {
 		if len(before) == 0 {
 			t.Fatal("no cursors")
 		}
-		k := &cursor.Keeper{Store: w.s, Owner: "another", Lease: w.target.Lease, Now: time.Now, StoreNow: time.Now, Log: w.config().Log}
+		k := cursortest.Start(t, w.s, "sessions", "another", w.target.Lease)
 		held := cursor.ID{Target: "sessions", Generation: 1, Shard: "0002"}
 		claim, err := k.Claim(t.Context(), before[held])
 		if err != nil {

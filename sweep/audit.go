@@ -51,8 +51,10 @@ func (j *auditJob) begin(t turn, todo todo) (out outcome, begun bool) {
 	if c.cfg.Apply {
 		if wait := c.keeper.Wait(cur); wait > 0 { // a worker killed during an audit never releases its lease
 			c.viewer.wantCursor(cur.ID)
-			if j.fromTop && j.holder != "" && j.holder != cur.Revision {
-				return outcome{state: failed, err: cursor.ErrTaken}, false // it moves: another worker runs the audit
+			c.viewer.watch.ask(wait)
+			moves := c.keeper.IsHeld(cur) || j.holder != "" && j.holder != cur.Revision
+			if j.fromTop && moves {
+				return outcome{state: failed, err: cursor.ErrTaken}, false // another worker runs the audit
 			}
 			j.holder = cur.Revision
 			return outcome{state: waiting, wake: c.cfg.Now().Add(min(wait, c.target.Lease/6)), why: throttle.ReasonLease}, false

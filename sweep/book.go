@@ -39,6 +39,7 @@ type items struct {
 	ranges map[shardquery.Range]*item
 	chores map[plan.Chore]*item
 	active int // those that do not rest, and releases under way
+	sharing
 	// visited says that a tick has asked what each of the ranges needs.
 	visited bool
 }
@@ -102,6 +103,7 @@ func (b *book) look(s *scheduler, now time.Time) {
 		b.looked = now
 		b.c.pacing.renewShares()
 		b.checkHold(s, now)
+		b.share(s, now)
 		b.c.publish()
 		if b.dirty {
 			b.replan(s, now)
@@ -139,7 +141,6 @@ func (b *book) follow(s *scheduler, v *plan.View, now time.Time) {
 	old := b.view
 	b.view = v
 	b.c.pacing.follow(v)
-	b.c.keeper.Pulse.Need(b.c.pacing.divides())
 	b.checkHold(s, now)
 	if now := b.c.pacing.orders(); now != b.orders {
 		b.orders = now
@@ -178,12 +179,12 @@ func (m *memory) dropOwn(id cursor.ID) {
 	delete(m.ownAt, id)
 }
 
-// rouseReleased makes the ranges ready that waited for another process and, as the
-// view shows, need not any more.
+// rouseReleased makes the ranges ready that waited for another process and, as cursors and
+// heartbeats show, need not any more.
 func (b *book) rouseReleased(s *scheduler, now time.Time) {
 	var list []*item
 	for it := range b.elsewhere {
-		if j, ok := it.job.(*rangeJob); ok && b.c.keeper.Wait(b.plan.Cursor(j.r)) == 0 {
+		if j, ok := it.job.(*rangeJob); ok && it.out.state != given && b.c.keeper.Wait(b.plan.Cursor(j.r)) == 0 {
 			list = append(list, it)
 		}
 	}
@@ -449,6 +450,15 @@ func (b *book) newItem(r shardquery.Range, need plan.Need) *item {
 
 // stepped takes in what became of a step.
 func (b *book) stepped(s *scheduler, it *item, now time.Time) {
+	if it.givesBack() {
+		it.out = it.job.end(outcome{state: given})
+	}
+	switch goesOn := it.out.state == ready || it.out.state == waiting; {
+	case !goesOn:
+		it.gives, it.worked = false, time.Time{}
+	case it.worked.IsZero():
+		it.worked = now
+	}
 	out := it.out
 	b.noteOutcome(it, out)
 	if out.moved != nil {
@@ -483,6 +493,11 @@ func (it *item) ticked() bool {
 
 // toRest notes that an item has nothing to do.
 func (b *book) toRest(s *scheduler, it *item, now time.Time) {
+	if it.out.state == given {
+		it.out.wake, it.out.why = now.Add(b.c.target.Lease/2), throttle.ReasonLease // somebody should have it by then
+		s.sleep(it, now)
+		return
+	}
 	c, isChore := it.chore()
 	if it.out.state == failed {
 		it.failures++

@@ -59,7 +59,6 @@ func (c *collector) open(ctx context.Context) error {
 		return err
 	}
 	c.pacing.follow(c.viewer.View())
-	c.keeper.Pulse.Need(c.pacing.divides())
 	c.guards.tell()
 	if c.pacing.gate != nil {
 		c.pacing.gate.ask(ctx)

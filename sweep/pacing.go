@@ -192,10 +192,8 @@ func (p *pacing) readEvery() time.Duration {
 		return joinEvery
 	case !p.shares.Joining() && !p.shares.Joined():
 		return beatsEvery
-	case divides:
-		return p.trust() / 3
 	}
-	return p.target.Lease / 3
+	return p.trust() / 3
 }
 
 // beat takes in how this process's own heartbeat stands.

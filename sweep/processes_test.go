@@ -22,8 +22,8 @@ func TestSweepsLeaveRangesToALiveProcess(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Pace = throttle.Limits{Start: 0.5, Max: 0.5}
 		w.sweep()
-		for i := range 1000 { // it takes an hour
-			w.dueIn(1, i%2, fmt.Sprintf("backlog-%04d", i), time.Now().Add(-5*time.Second))
+		for i := range 600 { // it takes twenty minutes, in one range
+			w.dueIn(1, 0, fmt.Sprintf("backlog-%04d", i), time.Now().Add(-5*time.Second))
 		}
 		w.serve(w.config())
 		time.Sleep(time.Minute)
@@ -38,8 +38,77 @@ func TestSweepsLeaveRangesToALiveProcess(t *testing.T) {
 		if n := other.sweeps("complete"); n < 60 {
 			t.Errorf("another daemon has come to the end of %d sweeps in two minutes", n)
 		}
-		if left := len(w.left()); left < 500 {
+		if left := len(w.left()); left < 400 {
 			t.Errorf("only %d entities are left: there was no backlog", left)
+		}
+		w.checkLeases()
+	})
+}
+
+// A daemon that joins others with a backlog is at work within fifteen seconds, the ranges of
+// one that dies or freezes go on within a lease and a little, and all of them hold about as
+// many. Each renews one record, whatever it holds.
+func TestDaemonsDivideTheRanges(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		const ranges = 12
+		w.target.Shards = ranges
+		w.target.Pace = throttle.Limits{Start: 0.5, Max: 0.5}
+		w.sweep()
+		for i := range 600 * ranges {
+			w.dueIn(1, i%ranges, fmt.Sprintf("backlog-%04d", i), time.Now().Add(-5*time.Second))
+		}
+		one, two, three := w.config(), w.config(), w.config()
+		dying := &mortal{Store: w.s, kill: func() {}}
+		dying.left.Store(1 << 40)
+		one.Store = dying
+		var frozen atomic.Bool
+		thaw := make(chan struct{})
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if owner, _ := c.Record.Fields["owner"].(string); frozen.Load() && owner == two.Owner {
+				<-thaw // what it does not write it does not renew
+			}
+			return nil
+		}
+		held := func() map[string]int {
+			n := map[string]int{}
+			for _, c := range w.cursors() {
+				if c.Generation == 1 {
+					n[c.Lease.Owner]++
+				}
+			}
+			return n
+		}
+		w.serve(one)
+		time.Sleep(time.Minute)
+		if n := held(); n[one.Owner] != ranges {
+			t.Fatalf("one daemon: %v", n)
+		}
+		w.serve(two)
+		time.Sleep(15 * time.Second)
+		if n := held(); n[two.Owner] == 0 {
+			t.Errorf("fifteen seconds after the second joined: %v", n)
+		}
+		w.serve(three)
+		time.Sleep(2 * time.Minute)
+		if n := held(); n[one.Owner] != 4 || n[two.Owner] != 4 || n[three.Owner] != 4 {
+			t.Errorf("three daemons: %v", n)
+		}
+		writes := w.beatsWritten()
+		time.Sleep(5 * time.Minute)
+		if n := w.beatsWritten() - writes; n < 3*29 || n > 3*31 {
+			t.Errorf("%d renewals in five minutes, of three processes", n)
+		}
+		frozen.Store(true)
+		dying.left.Store(0)
+		time.Sleep(w.target.Lease + w.target.Lease/3 + 15*time.Second)
+		if n := held(); n[three.Owner] != ranges {
+			t.Errorf("after the death of one and while the other is frozen: %v", n)
+		}
+		close(thaw)
+		frozen.Store(false)
+		time.Sleep(2 * time.Minute)
+		if n := held(); n[two.Owner] < 5 || n[three.Owner] < 5 {
+			t.Errorf("once it has thawed: %v", n)
 		}
 		w.checkLeases()
 	})

@@ -109,16 +109,20 @@ func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
 }
 
 // leaveToHolder returns the outcome of a step on a range that another process holds. One
-// that has renewed its lease since is alive: one sweep leaves the range to it, and a
+// whose heartbeat has moved since is alive: one sweep leaves the range to it, and a
 // daemon waits for its release or its death.
 func (j *rangeJob) leaveToHolder(cur cursor.Cursor, wait time.Duration) outcome {
 	c := j.c
 	if j.held.Owner != cur.Lease.Owner || j.held.Token != cur.Lease.Token {
 		j.held = cur.Lease
 	}
-	c.viewer.wantCursor(cur.ID)
 	out := outcome{state: waiting, wake: c.cfg.Now().Add(min(wait, c.target.Lease/6)), why: throttle.ReasonLease,
-		theirs: cur.Lease.Renewals > j.held.Renewals}
+		theirs: c.keeper.IsHeld(cur)}
+	if cur.Lease.Epoch == 0 { // a process of an older version renews it in the record
+		c.viewer.wantCursor(cur.ID)
+		out.theirs = cur.Lease.Renewals > j.held.Renewals
+	}
+	c.viewer.watch.ask(wait)
 	if out.theirs && !c.until.IsZero() {
 		out.state = resting
 	}

@@ -72,6 +72,7 @@ const (
 	failed               // the last step, and what it belonged to, failed
 	stopped              // the process ends
 	lost                 // another process has the range
+	given                // the range was given back for others to take
 	ended                // a chore is done
 )
 
@@ -118,6 +119,8 @@ type item struct {
 type underWay struct {
 	cancel context.CancelFunc // ends the step that is running
 	again  bool               // a tick came while it was at work: its main reading goes on to a new horizon
+	gives  bool               // after its next step the range is given back
+	worked time.Time          // when its first step ended; zero if the item came to rest since
 }
 
 // chore returns the chore that the item stands for, as the book names it; ok is

@@ -239,7 +239,7 @@ func (p *paced) freeze(n int) (method string) {
 		switch {
 		case c.Method == "Dispose" && left.Load() > 0:
 			after.Add(1)
-		case c.Method == "Scan" && len(p.left()) > 0, isClaim(c):
+		case c.Method == "Scan" && len(p.left()) > 0, p.isClaim(c):
 			if calls.Add(1) == int64(n+1) {
 				setPaused(true)
 				clock.by.Add(int64(time.Hour))
@@ -265,13 +265,6 @@ func (p *paced) freeze(n int) (method string) {
 		t.Errorf("frozen at call %d, %s: %d entities are left: %+v", n, method, len(p.left()), s.state())
 	}
 	return method
-}
-
-// isClaim reports whether a call claims a range.
-func isClaim(c modelstore.Call) bool {
-	f := c.Record.Fields
-	return c.Method == "Save" && c.Record.Sort == store.CursorRecord && f != nil && f["owner"] != "" &&
-		f["renewals"] == int64(0)
 }
 
 // A diary is what was seen of a target's chores, minute by minute.
@@ -442,7 +435,7 @@ func TestLateAnswersAboutClaims(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		claims := map[string]int{}
 		for _, one := range p.saves {
-			if one.owner != "" && one.fields["renewals"] == int64(0) {
+			if one.owner != "" && one.claim {
 				claims[one.owner]++
 			}
 		}

@@ -53,7 +53,7 @@ func TakeSnapshot(ctx context.Context, cfg Config, t Target) (*Snapshot, error) 
 		return nil, err
 	}
 	err = patiently(ctx, func(ctx context.Context) (err error) {
-		s.beats, _, err = cursor.LoadHeartbeats(ctx, cfg.Store, t.Name, nil, cfg.Now)
+		s.beats, _, err = c.keeper.Look(ctx, t.Name)
 		return err
 	})
 	if err != nil { // they say only who is at work
@@ -94,9 +94,17 @@ func (s *Snapshot) Rate(r shardquery.Range, c cursor.Cursor) (perSecond float64,
 	return rate, !math.IsInf(rate, 1)
 }
 
-// LeaseLeft returns how long the range must be left to its holder; 0 if nobody
-// holds it, or its holder has shown no sign of life for a lease.
-func (s *Snapshot) LeaseLeft(c cursor.Cursor) time.Duration { return s.c.keeper.Wait(c) }
+// HeldUntil returns when the lease of the range's holder runs out, in the store's time; the
+// zero time if nobody holds it, as far as one look can tell. A worker must watch for longer
+// before it takes over.
+func (s *Snapshot) HeldUntil(c cursor.Cursor) time.Time {
+	h, ok := s.beats[cursor.HeartbeatKey(c.Target, c.Lease.Owner)]
+	until := h.Renewed.Add(h.Lease)
+	if !ok || !s.c.keeper.IsOfThisOpening(h.Owner) || h.Invalid != nil || h.Epoch != c.Lease.Epoch || !until.After(s.Now()) {
+		return time.Time{}
+	}
+	return until
+}
 
 // Heartbeats returns those of the processes that are there, as far as one look can
 // tell: they were written less than a lease ago or, by a process that holds nothing, not

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -456,19 +457,16 @@ func TestFrozenWorkerLosesItsRange(t *testing.T) {
 		w.target.Shards = 1
 		live := w.fill(200, 48*time.Hour)
 		var frozen sync.Once
+		var stands atomic.Bool
 		thaw := make(chan struct{})
 		slow := w.config()
 		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
-			owner := ""
-			if c.Method == "Save" && c.Record.Sort == store.CursorRecord {
-				owner = c.Record.Fields["owner"].(string)
-			}
 			var first bool
 			if c.Method == "Dispose" {
-				frozen.Do(func() { first = true })
+				frozen.Do(func() { first = true; stands.Store(true) })
 			}
-			if first || owner == slow.Owner && c.Record.Fields["renewals"].(int64) > 0 {
-				<-thaw // the whole process stands still, its keeper too
+			if owner, _ := c.Record.Fields["owner"].(string); first || owner == slow.Owner && stands.Load() {
+				<-thaw // the whole process stands still, its heartbeat too
 			}
 			return nil
 		}

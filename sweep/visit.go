@@ -140,7 +140,6 @@ func (v *visit) take(t turn) error {
 	}
 	v.claim, v.pacer = claim, pacer
 	c.cfg.Metrics.LeaseHeld(c.target.Name, 1)
-	c.keeper.Pulse.Want(1)
 	c.pacing.claimed(v.start.cursor.Key(), pacer)
 	return nil
 }
@@ -400,10 +399,7 @@ func (v *visit) release(work context.Context) (cur cursor.Cursor, err error) {
 	}
 	v.c.cfg.Metrics.LeaseHeld(v.c.target.Name, -1)
 	v.c.pacing.leaving(v.start.cursor.Key())
-	defer func() { // also if it panics
-		v.c.keeper.Pulse.Want(-1)
-		v.c.pacing.close(v.pacer)
-	}()
+	defer v.c.pacing.close(v.pacer) // also if it panics
 	v.claim.Update(func(c *cursor.Cursor) { v.c.pacing.save(c, v.pacer) })
 	err = v.claim.Release(work)
 	return v.claim.Cursor(), err

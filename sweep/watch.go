@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
@@ -14,9 +15,11 @@ import (
 // others, which no other read holds up. What it reads goes to the pace first, and only then
 // into this process's next heartbeat: a process that reads there that it counts can rely on it.
 type watch struct {
-	c    *collector
-	wake chan struct{}
-	seen cursor.Heartbeats
+	c     *collector
+	wake  chan struct{}
+	asked atomic.Bool // somebody waits for the next read
+	seeks atomic.Bool // ranges that others hold are waited for
+	seen  cursor.Heartbeats
 	// When the last read was sent, on this process's clock, and answered, in the store's
 	// time; zero before the first.
 	sent, stored time.Time
@@ -35,9 +38,30 @@ func newWatch(c *collector) *watch {
 // beat takes in how this process's own heartbeat stands.
 func (w *watch) beat(b cursor.Beat) {
 	w.c.pacing.beat(b)
+	w.rouse() // who joins reads at once
+}
+
+func (w *watch) rouse() {
 	select {
-	case w.wake <- struct{}{}: // who joins reads at once
-	default:
+	case w.wake <- struct{}{}:
+	default: // it is awake already
+	}
+}
+
+// ask asks for the heartbeats to be read soon, if somebody has to wait for no longer than
+// this.
+func (w *watch) ask(wait time.Duration) {
+	if wait <= joinEvery && !w.asked.Swap(true) {
+		w.rouse()
+	}
+}
+
+// seek says whether ranges that others hold are waited for. Then the heartbeats are read
+// more often, and this process tells the others.
+func (w *watch) seek(seeks bool) {
+	if w.seeks.Swap(seeks) != seeks {
+		w.c.keeper.Pulse.Seek(seeks)
+		w.rouse()
 	}
 }
 
@@ -58,7 +82,14 @@ func (w *watch) run(ctx, last context.Context, announce bool) {
 
 // refresh reads the heartbeats if they are due, and returns when they are again.
 func (w *watch) refresh(ctx context.Context) (wait time.Duration) {
-	wait = w.c.pacing.readEvery() - w.c.cfg.Now().Sub(w.sent)
+	every := w.c.pacing.readEvery()
+	if w.seeks.Load() {
+		every = min(every, w.c.pacing.trust()/3)
+	}
+	if w.asked.Load() {
+		every = min(every, joinEvery)
+	}
+	wait = every - w.c.cfg.Now().Sub(w.sent)
 	if _, err := w.failing(); err == nil && wait > 0 {
 		return wait
 	}
@@ -90,8 +121,9 @@ func (w *watch) read(ctx context.Context) error {
 	c := w.c
 	within, cancel := context.WithTimeout(ctx, c.pacing.trust())
 	defer cancel()
+	w.asked.Store(false)
 	sent, stored := c.cfg.Now(), c.clock.Now()
-	all, at, err := cursor.LoadHeartbeats(within, c.keeper.Store, c.target.Name, w.seen, c.cfg.Now)
+	all, at, err := c.keeper.Look(within, c.target.Name)
 	if err != nil {
 		return err
 	}
@@ -99,6 +131,7 @@ func (w *watch) read(ctx context.Context) error {
 	news := c.pacing.observe(sent, c.cfg.Now(), at, c.keeper.Alive(all))
 	c.keeper.Pulse.SetRead(stored, news)
 	w.stored = at
+	c.viewer.notify()
 	return nil
 }
 

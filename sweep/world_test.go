@@ -34,10 +34,12 @@ type world struct {
 
 	expires map[string]time.Time // of every entity put
 
-	mu    sync.Mutex
-	calls map[string]int // by method
-	saves []save         // of cursor records
-	beats int64          // heartbeats written
+	mu     sync.Mutex
+	calls  map[string]int       // by method
+	saves  []save               // of cursor records
+	tokens map[string]int64     // the last one of each cursor record
+	alive  map[string]time.Time // when each owner's heartbeat was written last, if it has a lease
+	beats  int64                // heartbeats written
 }
 
 type save struct {
@@ -46,10 +48,24 @@ type save struct {
 	owner  string
 	token  int64
 	fields store.Fields
+	claim  bool                 // it raises the token
+	alive  map[string]time.Time // the world's at that time
+}
+
+// isClaim reports whether a write of a cursor record claims the range: it raises the token.
+func (w *world) isClaim(c modelstore.Call) bool {
+	if c.Method != "Save" || c.Record.Sort != store.CursorRecord || c.Record.Fields["owner"] == nil ||
+		c.Record.Fields["owner"] == "" {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return c.Record.Fields["token"].(int64) > w.tokens[c.Record.Key]
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, s: modelstore.New(time.Now), calls: map[string]int{}, expires: map[string]time.Time{}}
+	w := &world{t: t, s: modelstore.New(time.Now), calls: map[string]int{}, expires: map[string]time.Time{},
+		alive: map[string]time.Time{}, tokens: map[string]int64{}}
 	w.target = sweep.Target{
 		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text},
 		Layout: "generation", Generations: true, Shards: 4, MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour,
@@ -60,6 +76,12 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// ownerOf returns the owner that the key of a heartbeat names.
+func ownerOf(key string) string {
+	_, owner, _ := strings.Cut(key, "@")
+	return owner
+}
+
 // trace records what was called.
 func (w *world) trace(_ context.Context, c modelstore.Call) error {
 	w.mu.Lock()
@@ -67,12 +89,26 @@ func (w *world) trace(_ context.Context, c modelstore.Call) error {
 	w.calls[c.Method]++
 	if c.Method == "Save" && c.Record.Sort == store.WorkerRecord {
 		w.beats++
+		delete(w.alive, ownerOf(c.Record.Key))
+		if n, _ := c.Record.Fields["lease_ms"].(int64); n > 0 {
+			w.alive[ownerOf(c.Record.Key)] = time.Now()
+		}
 	}
 	if c.Method == "Save" && c.Record.Sort == store.CursorRecord && c.Record.Fields != nil {
 		f := c.Record.Fields
-		w.saves = append(w.saves, save{time.Now(), c.Record.Key, f["owner"].(string), f["token"].(int64), f})
+		key, token := c.Record.Key, f["token"].(int64)
+		w.saves = append(w.saves, save{time.Now(), key, f["owner"].(string), token, f, token > w.tokens[key],
+			maps.Clone(w.alive)})
+		w.tokens[key] = token
 	}
 	return nil
+}
+
+// beatsWritten returns how often a heartbeat was written.
+func (w *world) beatsWritten() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.beats
 }
 
 // writes returns how much was written but for heartbeats.
@@ -257,8 +293,9 @@ func (w *world) checkLeases() {
 	last := map[string]save{}
 	for _, s := range w.saves {
 		p, ok := last[s.key]
-		if ok && p.owner != "" && s.owner != p.owner && s.owner != "" && s.at.Sub(p.at) < w.target.Lease {
-			w.t.Errorf("%s went from %s to %s after %v", s.key, p.owner, s.owner, s.at.Sub(p.at))
+		if ok && p.owner != "" && s.owner != p.owner && s.owner != "" && s.at.Sub(s.alive[p.owner]) < w.target.Lease {
+			w.t.Errorf("%s went from %s to %s %v after the former's heartbeat", s.key, p.owner, s.owner,
+				s.at.Sub(s.alive[p.owner]))
 		}
 		if ok && s.token < p.token {
 			w.t.Errorf("%s: token went from %d to %d", s.key, p.token, s.token)

@@ -17,6 +17,13 @@ type beatFact struct {
 	stoodStill bool      // for a lease, in this epoch: others may have taken it for dead
 }
 
+// holds reports whether a process holds by an epoch what it has claimed in it. A renewal
+// that takes effect later than a lease after the one before is answered too late: its
+// process has given up by then.
+func (b beatFact) holds(epoch int) bool {
+	return b.epoch == epoch && b.lease > 0 && time.Since(b.at) < b.lease && !b.stoodStill
+}
+
 // savedBeat is told of each change of a heartbeat. Only its own process writes it, no
 // epoch comes back, and it tells of no read of heartbeats that has not been answered yet.
 func (o *oracle) savedBeat(h *handle, old, new store.Record) {

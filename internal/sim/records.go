@@ -122,30 +122,26 @@ func (o *oracle) listed(key string, g generationFact, newest int) {
 
 // A leaseFact is who holds a range, by the last write of its record.
 type leaseFact struct {
-	owner    string
-	token    int
-	renewals int
-	at       time.Time // of that write
-	lease    time.Duration
+	target string
+	owner  string
+	epoch  int
+	token  int
 }
 
 // savedCursor is told of each change of a cursor record. It holds L2 and L3.
 func (o *oracle) savedCursor(h *handle, old, new store.Record) {
-	now, key := time.Now(), new.Key
+	key := new.Key
 	was := o.leases[key]
 	if new.Fields == nil {
-		if was.owner != "" && now.Sub(was.at) < was.lease && !o.void(h, was) {
+		if was.owner != "" && was.owner != h.holder && !o.lapsed(h, was) {
 			o.w.violate("L3", "%s removed the record of %s, which %s holds", h.name, key, was.owner)
 		}
 		delete(o.leases, key)
 		return
 	}
-	is := leaseFact{text(new.Fields, "owner"), number(new.Fields, "token"), number(new.Fields, "renewals"), now,
-		millis(new.Fields, "lease_ms")}
+	was.target = new.Target // also where there was no record
+	is := leaseFact{new.Target, text(new.Fields, "owner"), number(new.Fields, "epoch"), number(new.Fields, "token")}
 	o.lease(h, key, was, is)
-	if is.owner != h.holder && is.owner == was.owner && is.token == was.token && is.renewals == was.renewals {
-		is.at = was.at // who moves the cursor of a dead holder does not bring him back
-	}
 	o.leases[key] = is
 	moved := text(old.Fields, "position") != text(new.Fields, "position") ||
 		text(old.Fields, "position_key") != text(new.Fields, "position_key")
@@ -166,9 +162,20 @@ func (o *oracle) void(h *handle, was leaseFact) bool {
 	return o.w.plan.mode == embedded && was.owner != h.holder
 }
 
-// lapsed reports whether a lease is over when it is changed.
-func (o *oracle) lapsed(h *handle, was, is leaseFact) bool {
-	return is.at.Sub(was.at) >= was.lease || o.void(h, was)
+// lapsed reports whether the epoch is over by which somebody holds a range: its heartbeat
+// tells so, or was not renewed for a lease.
+func (o *oracle) lapsed(h *handle, was leaseFact) bool {
+	return o.void(h, was) || !o.beatOf(was).holds(was.epoch)
+}
+
+// beatOf returns the heartbeat by which somebody holds a range.
+func (o *oracle) beatOf(l leaseFact) beatFact {
+	for key, b := range o.beats {
+		if b.holder == l.owner && o.w.db.records[store.WorkerRecord][key].Target == l.target {
+			return b
+		}
+	}
+	return beatFact{}
 }
 
 // lease holds L3 as a cursor record changes: only who holds a range writes its record.
@@ -176,7 +183,7 @@ func (o *oracle) lease(h *handle, key string, was, is leaseFact) {
 	switch {
 	case is.token < was.token:
 		o.w.violate("L3", "%s: %s took the token of %s back from %d to %d", key, h.name, was.owner, was.token, is.token)
-	case is.owner == was.owner && is.token == was.token && is.renewals == was.renewals && is.owner != h.holder:
+	case is == was && is.owner != h.holder:
 		o.w.count("moved idle")
 		if was.owner != "" {
 			o.w.violate("L3", "%s: %s moved the cursor that %s holds", key, h.name, was.owner)
@@ -197,7 +204,7 @@ func (o *oracle) ownLease(h *handle, key string, was, is leaseFact) {
 		if is.owner == "" {
 			o.w.count("released")
 		}
-	case is.owner == "" && is.token == was.token && o.lapsed(h, was, is): // with the cursor of an idle range
+	case is.owner == "" && is.token == was.token && o.lapsed(h, was): // with the cursor of an idle range
 		o.w.count("moved idle")
 	case is.owner == "":
 		o.w.violate("L3", "%s: %s gave back what %s holds", key, h.name, was.owner)
@@ -205,9 +212,9 @@ func (o *oracle) ownLease(h *handle, key string, was, is leaseFact) {
 		o.w.violate("L3", "%s: %s claimed with the token of %s", key, h.name, was.owner)
 	case was.owner != "" && !o.void(h, was):
 		o.w.count("taken over")
-		if since := is.at.Sub(was.at); since < was.lease {
-			o.w.violate("L3", "%s: %s took over from %s, whose last write was %v ago; the lease is %v",
-				key, h.name, was.owner, since, was.lease)
+		if b := o.beatOf(was); was.owner != h.holder && !o.lapsed(h, was) {
+			o.w.violate("L3", "%s: %s took over from %s in epoch %d, whose last heartbeat was %v ago; the lease is %v",
+				key, h.name, was.owner, was.epoch, time.Since(b.at), b.lease)
 		}
 	}
 }
@@ -266,13 +273,14 @@ func (o *oracle) disposes(h *handle, t store.Target, q store.Query) {
 	}
 	key := rangeKey(t, q)
 	for _, key := range []string{key, cursorKey(t.Name, 0, auditShard, q.Namespace)} {
-		if l := o.leases[key]; l.owner == h.holder && time.Since(l.at) < l.lease {
+		if l := o.leases[key]; l.owner == h.holder && o.beatOf(l).holds(l.epoch) {
 			return
 		}
 	}
 	if l := o.leases[key]; l.owner == h.holder {
-		o.w.violate("L3", "%s writes in %s, which it has not renewed for %v; the lease is %v",
-			h.name, key, time.Since(l.at), l.lease)
+		b := o.beatOf(l)
+		o.w.violate("L3", "%s writes in %s, which it holds by epoch %d; its heartbeat of epoch %d was renewed %v ago, the lease is %v",
+			h.name, key, l.epoch, b.epoch, time.Since(b.at), b.lease)
 	}
 	o.w.violate("L3", "%s writes in %s, which %q holds", h.name, key, o.leases[key].owner)
 }

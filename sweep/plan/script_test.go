@@ -346,7 +346,7 @@ func (s *script) change(c *cursor.Cursor, name, value string) {
 	case "refused":
 		c.Stock.Refused = value != "no"
 	case "held-by":
-		c.Lease = cursor.Lease{Owner: value, Token: c.Lease.Token + 1, Until: s.now.Add(30 * time.Second)}
+		c.Lease = cursor.Lease{Owner: value, Epoch: 1, Token: c.Lease.Token + 1}
 	case "layout":
 		c.Layout = value
 	case "target-revision":

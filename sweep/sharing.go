@@ -1,0 +1,91 @@
+package sweep
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A sharing is what a book remembers of how processes divide the ranges.
+type sharing struct {
+	gave  time.Time // when this process gave ranges back last
+	asked time.Time // when it last asked which ranges others have released
+	read  time.Time // when the read of heartbeats was sent that was taken in last
+}
+
+// share divides the ranges among the processes that are alive: who waits for ranges of
+// others says so in its heartbeat and looks at their cursors; who holds more than its part
+// gives the others back.
+func (b *book) share(s *scheduler, now time.Time) {
+	if !b.c.cfg.Apply {
+		return
+	}
+	if read := b.c.keeper.Read(); !read.Equal(b.read) {
+		b.read = read
+		b.rouseReleased(s, now)
+	}
+	isDaemon := b.c.until.IsZero() // one sweep leaves ranges to whoever holds them
+	b.c.viewer.watch.seek(isDaemon && len(b.elsewhere) > 0 && s.ctx.Err() == nil)
+	if len(b.elsewhere) > 0 && now.Sub(b.asked) >= b.c.target.Lease/12 {
+		b.asked = now
+		b.wantElsewhere(now)
+	}
+	if excess := b.excess(); excess > 0 {
+		b.gave = now
+		b.giveSome(excess, now.Add(-b.c.target.Lease/6))
+	}
+}
+
+// giveSome lets so many ranges be given back, each after its next step, of those that have
+// been in work for some time: the others may be done soon.
+func (b *book) giveSome(most int, before time.Time) {
+	var list []*item
+	for _, it := range b.lagging.items {
+		if _, isRange := it.job.(*rangeJob); isRange && !it.worked.IsZero() && it.worked.Before(before) && !it.gives {
+			list = append(list, it)
+		}
+	}
+	for _, it := range inOrder(list)[:min(most, len(list))] {
+		it.gives = true
+	}
+}
+
+// wantElsewhere asks for the cursors of ranges that other processes hold, those first that
+// were read longest ago.
+func (b *book) wantElsewhere(now time.Time) {
+	var list []cursor.ID
+	for it := range b.elsewhere {
+		if j, ok := it.job.(*rangeJob); ok {
+			list = append(list, b.c.rules.ID(j.r))
+		}
+	}
+	told := func(id cursor.ID) time.Duration { return now.Sub(b.view.ToldAt(id)) }
+	slices.SortFunc(list, func(x, y cursor.ID) int {
+		return cmp.Or(cmp.Compare(told(y), told(x)), strings.Compare(x.Key(), y.Key()))
+	})
+	for _, id := range list[:min(len(list), store.MaxRecords)] {
+		b.c.viewer.wantCursor(id)
+	}
+}
+
+// excess returns how many ranges this process holds beyond its part. After it has given some
+// back it waits until the others have told how many they hold since.
+func (b *book) excess() int {
+	processes, ranges, told := b.c.keeper.Parts()
+	if processes < 2 || !told.After(b.gave.Add(b.c.target.Lease/6)) {
+		return 0
+	}
+	return b.c.keeper.Pulse.Held() - (ranges+processes-1)/processes
+}
+
+// givesBack reports whether the step that has just ended was the last one before the range
+// is given back. Its bucket is empty then: nothing of the pace is lost.
+func (it *item) givesBack() bool {
+	j, isRange := it.job.(*rangeJob)
+	return it.gives && isRange && j.visit != nil && len(j.visit.asides) == 0 &&
+		(it.out.state == ready || it.out.state == waiting)
+}
