@@ -21,7 +21,7 @@ func FuzzDecode(f *testing.F) {
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	whole := Record{
 		Target: "sessions", Created: at, Kind: "Session", Property: "expiry_key", NurseryShards: 16, Staleness: time.Minute, Slack: time.Hour,
-		Paused: true, PaceMax: Rate{Set: true, PerSecond: 0.5}, PaceTotal: Rate{Set: true, Unlimited: true}, Checked: at, Outside: 3, EmptyIndex: true, Probe: at, Revision: "4-x",
+		Paused: true, PausedUntil: at.Add(time.Hour), PauseNote: Note{"ann@desk", at, "why"}, PaceNote: Note{"bob@desk", at, ""}, PaceMax: Rate{Set: true, PerSecond: 0.5}, PaceTotal: Rate{Set: true, Unlimited: true}, Checked: at, Outside: 3, EmptyIndex: true, Probe: at, Revision: "4-x",
 		Generations: []Generation{
 			{Number: 2, Shards: 4, Opened: at, Closed: at.Add(time.Hour), Draining: at.Add(2 * time.Hour), Staleness: time.Minute, Slack: time.Minute},
 			{Number: 3, Shards: 8, Opened: at.Add(time.Hour), Ramp: time.Hour, Closed: at.Add(3 * time.Hour)},

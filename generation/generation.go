@@ -77,9 +77,12 @@ type Record struct {
 	Staleness, Slack time.Duration
 
 	// What an operator has set; it wins over the configuration.
-	Paused    bool
-	PaceMax   Rate // of each range
-	PaceTotal Rate // of the target, over all workers
+	Paused      bool
+	PausedUntil time.Time // in the store's time; zero for a pause without an end. See [Record.IsPaused]
+	PauseNote   Note      // of the last pause or resume
+	PaceMax     Rate      // of each range
+	PaceTotal   Rate      // of the target, over all workers
+	PaceNote    Note      // of the last change of PaceMax or PaceTotal
 
 	Checked    time.Time // when the keys outside all ranges were last inspected
 	Outside    int64     // how many entities were counted there
@@ -90,6 +93,32 @@ type Record struct {
 	Probe time.Time
 
 	Revision string // as in the store; empty for a record not saved yet
+}
+
+// A Note says who changed a switch of the record, when and why. The zero Note is that of
+// a switch that nobody has changed, or that a program without notes changed.
+type Note struct {
+	Actor  string
+	At     time.Time // in the store's time
+	Reason string    // may be empty
+}
+
+// readNote reads what Note.encode wrote.
+func readNote(f *store.FieldReader, prefix string) Note {
+	return Note{Actor: f.Text(prefix + "_by"), At: f.Time(prefix + "_at"), Reason: f.Text(prefix + "_reason")}
+}
+
+// encode writes the note into the fields of a record.
+func (n Note) encode(fields store.Fields, prefix string) {
+	fields[prefix+"_by"], fields[prefix+"_at"], fields[prefix+"_reason"] = n.Actor, store.FormatTime(n.At), n.Reason
+}
+
+// IsPaused reports whether an operator has paused the target, at an instant in the
+// store's time. A pause that has ended leaves its mark in the record until the next
+// change. A program that does not know of ends takes it for a pause still, which only
+// keeps more.
+func (r Record) IsPaused(now time.Time) bool {
+	return r.Paused && (r.PausedUntil.IsZero() || now.Before(r.PausedUntil))
 }
 
 // A Rate is one that an operator has set, in entities per second.
@@ -248,7 +277,7 @@ func (r Record) encode() store.Record {
 			"slack_ms":     g.Slack.Milliseconds(),
 		})
 	}
-	return store.Record{
+	rec := store.Record{
 		Sort: store.TargetRecord, Key: r.Target, Target: r.Target, Revision: r.Revision,
 		Fields: store.Fields{
 			"schema":         int64(Schema),
@@ -260,6 +289,7 @@ func (r Record) encode() store.Record {
 			"staleness_ms":   r.Staleness.Milliseconds(),
 			"slack_ms":       r.Slack.Milliseconds(),
 			"paused":         r.Paused,
+			"paused_until":   store.FormatTime(r.PausedUntil),
 			"pace_max":       r.PaceMax.String(),
 			"pace_total":     r.PaceTotal.String(),
 			"checked":        store.FormatTime(r.Checked),
@@ -268,6 +298,9 @@ func (r Record) encode() store.Record {
 			"probe":          store.FormatTime(r.Probe),
 		},
 	}
+	r.PauseNote.encode(rec.Fields, "pause")
+	r.PaceNote.encode(rec.Fields, "pace")
+	return rec
 }
 
 // decode refuses a record that does not make sense, naming each field at fault:
@@ -286,8 +319,11 @@ func decode(rec store.Record) (Record, error) {
 		Staleness:     millis(f, "staleness_ms"),
 		Slack:         millis(f, "slack_ms"),
 		Paused:        f.Bool("paused"),
+		PausedUntil:   f.Time("paused_until"),
+		PauseNote:     readNote(f, "pause"),
 		PaceMax:       readRate(f, "pace_max"),
 		PaceTotal:     readRate(f, "pace_total"),
+		PaceNote:      readNote(f, "pace"),
 		Checked:       f.Time("checked"),
 		Outside:       f.Int("outside"),
 		EmptyIndex:    f.Bool("empty_index"),

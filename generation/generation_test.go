@@ -32,9 +32,47 @@ func TestRecordRoundTrip(t *testing.T) {
 	r := New("sessions", "Session", "expiry_key", 16, true, opened)
 	r.NurseryShards, r.Checked, r.Outside, r.EmptyIndex = 64, opened.Add(time.Hour), 7, true
 	r.Revision = "3-x"
+	r.Paused, r.PausedUntil = true, opened.Add(2*time.Hour)
+	r.PauseNote = Note{Actor: "ann@desk", At: opened.Add(time.Hour), Reason: "a migration; ask Ann"}
+	r.PaceNote = Note{Actor: "bob@desk", At: opened, Reason: "a sale"}
 	back, err := decode(r.encode())
 	if err != nil || !reflect.DeepEqual(back, r) {
 		t.Errorf("decode(encode) = %+v, %v, want %+v", back, err, r)
+	}
+}
+
+// A record that an older program has written is read as it was, and one that an older
+// program reads keeps what that knows of: a pause with an end is a pause.
+func TestRecordWithoutNotes(t *testing.T) {
+	r := New("sessions", "Session", "expiry_key", 16, true, opened)
+	r.Paused = true
+	old := r.encode()
+	for _, name := range []string{"paused_until", "pause_by", "pause_at", "pause_reason", "pace_by", "pace_at", "pace_reason"} {
+		if _, ok := old.Fields[name]; !ok {
+			t.Errorf("no field %s", name)
+		}
+		delete(old.Fields, name)
+	}
+	back, err := decode(old)
+	if err != nil || !reflect.DeepEqual(back, r) || !back.IsPaused(opened.Add(1e6*time.Hour)) {
+		t.Errorf("an old record is %+v, %v, want %+v", back, err, r)
+	}
+	r.PausedUntil = opened.Add(time.Hour)
+	if got := r.encode().Fields; got["paused"] != true || got["schema"] != int64(Schema) {
+		t.Errorf("an old program reads %v", got)
+	}
+}
+
+// A pause with an end is over from that instant on.
+func TestPauseEnds(t *testing.T) {
+	r := New("sessions", "Session", "expiry_key", 16, true, opened)
+	r.PausedUntil = opened.Add(time.Hour)
+	if r.IsPaused(opened) {
+		t.Error("it is not paused: only an end is there")
+	}
+	r.Paused = true
+	if !r.IsPaused(opened) || !r.IsPaused(r.PausedUntil.Add(-1)) || r.IsPaused(r.PausedUntil) {
+		t.Errorf("a pause that ends at %v is over too early or too late", r.PausedUntil)
 	}
 }
 
