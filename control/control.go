@@ -4,7 +4,8 @@
 // The invariant is that a change is made to the record as it is, by one
 // compare-and-set: no change of another operator or of a sweep gets lost, and a
 // change that is needed no longer, or not allowed any more, is not made. Workers
-// hear of it with their next read of the record, within five seconds.
+// hear of it with their next read of the record, within five seconds. The record keeps
+// who set a switch, when and why.
 //
 // Limits: one record a call. It first brings the record up to date with the
 // configuration, as a sweep does, and refuses what a sweep would refuse. No entity
@@ -14,6 +15,7 @@ package control
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
@@ -49,22 +51,30 @@ func Advance(
 
 // Change changes the target record by compare-and-set, and returns it as it is
 // then. Nothing is written if it says so already. The change is applied to each
-// record that was read until one is saved.
+// record that was read until one is saved. A target without a record gets one.
 func Change(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, change func(*generation.Record),
 ) (generation.Record, error) {
+	rec, _, err := alter(ctx, cfg, t, func(r *generation.Record, _ time.Time) { change(r) })
+	return rec, err
+}
+
+// alter is Change for changes that need the store's time, and returns that.
+func alter(
+	ctx context.Context, cfg sweep.Config, t sweep.Target, change func(*generation.Record, time.Time),
+) (rec generation.Record, now time.Time, err error) {
 	for {
-		rec, _, err := sweep.EnsureRecord(ctx, cfg, t)
+		rec, now, err = sweep.EnsureRecord(ctx, cfg, t)
 		if err != nil {
-			return generation.Record{}, err
+			return generation.Record{}, now, err
 		}
 		next := rec
-		if change(&next); next.EqualContent(rec) {
-			return next, nil
+		if change(&next, now.UTC().Truncate(time.Microsecond)); next.EqualContent(rec) {
+			return next, now, nil
 		}
 		next, err = generation.Save(ctx, cfg.Store, next)
 		if !errors.Is(err, store.ErrConflict) {
-			return next, err
+			return next, now, err
 		}
 	}
 }

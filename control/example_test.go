@@ -33,9 +33,10 @@ func Example() {
 	newest := record.Generations[len(record.Generations)-1]
 	fmt.Println("generation", newest.Number, "has", newest.Shards, "shards")
 
-	record, err = control.Change(ctx, c, target, func(r *generation.Record) { r.Paused = true })
-	fmt.Println("paused:", record.Paused, err)
+	why := control.Order{Actor: "ann@example.com", Reason: "a restore is under way"}
+	record, now, err := control.Pause(ctx, c, target, why, 2*time.Hour)
+	fmt.Println("paused:", record.IsPaused(now), "by", record.PauseNote.Actor, err)
 	// Output:
 	// generation 2 has 64 shards
-	// paused: true <nil>
+	// paused: true by ann@example.com <nil>
 }

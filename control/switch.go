@@ -1,0 +1,141 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+const (
+	// MaxReason is the longest reason in bytes: it is shown on one screen, and read with
+	// the record every five seconds by every worker.
+	MaxReason = 1000
+	// MaxActor is the longest name of an actor in bytes: that of an e-mail address.
+	MaxActor = 320
+)
+
+// ErrNoRecord is wrapped by the error for a target that the store has no record of: it
+// is most likely another store than the operator believes.
+var ErrNoRecord = errors.New("the store has no record of this target")
+
+// An Order says who wants a switch of the target record changed, and why.
+type Order struct {
+	Actor  string
+	Reason string // may be empty
+}
+
+// Check returns what is wrong with the order.
+func (o Order) Check() error {
+	return errors.Join(checkText("actor", o.Actor, MaxActor), checkText("reason", o.Reason, MaxReason))
+}
+
+// checkText refuses what would not show as one line of text.
+func checkText(what, text string, most int) error {
+	switch {
+	case len(text) > most:
+		return fmt.Errorf("the %s has %d bytes, more than %d: write a shorter one", what, len(text), most)
+	case !utf8.ValidString(text):
+		return fmt.Errorf("the %s is not valid UTF-8: write it in UTF-8", what)
+	}
+	for _, r := range text {
+		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
+			return fmt.Errorf("the %s has the control character %U: write one line of text", what, r)
+		}
+	}
+	return nil
+}
+
+// note returns what the record keeps of the order.
+func (o Order) note(now time.Time) generation.Note {
+	return generation.Note{Actor: o.Actor, At: now, Reason: o.Reason}
+}
+
+// Pause stops deletes in a target: for a while, or with 0 until [Resume]. A pause takes
+// the place of the one before it, with its end.
+func Pause(
+	ctx context.Context, cfg sweep.Config, t sweep.Target, o Order, long time.Duration,
+) (rec generation.Record, now time.Time, err error) {
+	if long < 0 {
+		return rec, now, fmt.Errorf("a pause of %v is over before it begins: give a positive duration", long)
+	}
+	return turn(ctx, cfg, t, o, func(r *generation.Record, now time.Time) {
+		r.Paused, r.PausedUntil, r.PauseNote = true, time.Time{}, o.note(now)
+		if long > 0 {
+			r.PausedUntil = now.Add(long)
+		}
+	})
+}
+
+// Resume ends the pause of a target. The record of one that is not paused stays as it is.
+func Resume(
+	ctx context.Context, cfg sweep.Config, t sweep.Target, o Order,
+) (rec generation.Record, now time.Time, err error) {
+	return turn(ctx, cfg, t, o, func(r *generation.Record, now time.Time) {
+		if r.Paused {
+			r.Paused, r.PausedUntil, r.PauseNote = false, time.Time{}, o.note(now)
+		}
+	})
+}
+
+// A Pace is what an operator wants to change of the rates of a target.
+type Pace struct {
+	Reset      bool            // first clear both: the configuration counts again
+	Max, Total generation.Rate // not changed if they are not set
+}
+
+// SetPace changes the rates of a target. If they stay as they were, so does the record.
+func SetPace(
+	ctx context.Context, cfg sweep.Config, t sweep.Target, o Order, p Pace,
+) (rec generation.Record, now time.Time, err error) {
+	return turn(ctx, cfg, t, o, func(r *generation.Record, now time.Time) {
+		most, total := r.PaceMax, r.PaceTotal
+		if p.Reset {
+			most, total = generation.Rate{}, generation.Rate{}
+		}
+		if p.Max.Set {
+			most = p.Max
+		}
+		if p.Total.Set {
+			total = p.Total
+		}
+		if most != r.PaceMax || total != r.PaceTotal {
+			r.PaceMax, r.PaceTotal, r.PaceNote = most, total, o.note(now)
+		}
+	})
+}
+
+// turn changes switches of a target that has a record. It makes none: a switch that is
+// set in the wrong store stops nothing, and its operator would believe that it did.
+func turn(
+	ctx context.Context, cfg sweep.Config, t sweep.Target, o Order, change func(*generation.Record, time.Time),
+) (rec generation.Record, now time.Time, err error) {
+	if err := o.Check(); err != nil {
+		return rec, now, err
+	}
+	err = store.Retry(ctx, patience, func() error {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		_, _, err := generation.Load(ctx, cfg.Store, t.Name)
+		return err
+	})
+	switch {
+	case errors.Is(err, generation.ErrMissing):
+		return rec, now, ErrNoRecord
+	case err != nil:
+		return rec, now, err
+	}
+	return alter(ctx, cfg, t, change)
+}
+
+// callTimeout bounds one read of the record, and patience all tries at it.
+const (
+	callTimeout = 10 * time.Second
+	patience    = 20 * time.Second
+)

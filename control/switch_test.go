@@ -1,0 +1,108 @@
+package control_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/control"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+var ann, bob = control.Order{Actor: "ann", Reason: "a restore"}, control.Order{Actor: "bob"}
+
+// The record keeps who paused a target, when and why, and until when; and who resumed it.
+func TestPauseAndResume(t *testing.T) {
+	at(t, func(d *desk) {
+		if _, _, err := sweep.EnsureRecord(d.Context(), d.config(), d.target); err != nil {
+			d.Fatal(err)
+		}
+		at := time.Now().UTC()
+		if _, _, err := control.Pause(d.Context(), d.config(), d.target, ann, time.Hour); err != nil {
+			d.Fatal(err)
+		}
+		rec := d.record()
+		if !rec.Paused || !rec.PausedUntil.Equal(at.Add(time.Hour)) ||
+			rec.PauseNote.Actor != "ann" || rec.PauseNote.Reason != "a restore" || !rec.PauseNote.At.Equal(at) {
+			d.Errorf("paused: %+v", rec)
+		}
+		time.Sleep(time.Minute)
+		if rec, _, err := control.Pause(d.Context(), d.config(), d.target, bob, 0); err != nil || !rec.PausedUntil.IsZero() ||
+			rec.PauseNote.Actor != "bob" || rec.PauseNote.Reason != "" {
+			d.Errorf("paused again without an end: %+v, %v", rec, err)
+		}
+		if rec, _, err := control.Resume(d.Context(), d.config(), d.target, ann); err != nil || rec.Paused || rec.PauseNote.Actor != "ann" {
+			d.Errorf("resumed: %+v, %v", rec, err)
+		}
+		before := d.s.Writes()
+		if rec, _, err := control.Resume(d.Context(), d.config(), d.target, bob); err != nil || rec.PauseNote.Actor != "ann" || d.s.Writes() != before {
+			d.Errorf("resumed again: %+v, %v", rec, err)
+		}
+	})
+}
+
+// The record keeps who changed the pace, and only if it did change.
+func TestSetPace(t *testing.T) {
+	at(t, func(d *desk) {
+		if _, _, err := sweep.EnsureRecord(d.Context(), d.config(), d.target); err != nil {
+			d.Fatal(err)
+		}
+		set := func(o control.Order, p control.Pace) generation.Record {
+			d.Helper()
+			rec, _, err := control.SetPace(d.Context(), d.config(), d.target, o, p)
+			if err != nil {
+				d.Fatal(err)
+			}
+			return rec
+		}
+		seven := generation.Rate{Set: true, PerSecond: 7}
+		if rec := set(ann, control.Pace{Max: seven}); rec.PaceMax != seven || rec.PaceTotal.Set || rec.PaceNote.Actor != "ann" {
+			d.Errorf("%+v", rec)
+		}
+		before := d.s.Writes()
+		set(bob, control.Pace{})
+		if rec := set(bob, control.Pace{Max: seven}); rec.PaceNote.Actor != "ann" || d.s.Writes() != before {
+			d.Errorf("without a change: %+v", rec)
+		}
+		if rec := set(bob, control.Pace{Reset: true, Total: seven}); rec.PaceMax.Set || rec.PaceTotal != seven || rec.PaceNote.Actor != "bob" {
+			d.Errorf("reset: %+v", rec)
+		}
+	})
+}
+
+// A target that the store has no record of is refused, and gets none.
+func TestSwitchesNeedARecord(t *testing.T) {
+	at(t, func(d *desk) {
+		_, _, pause := control.Pause(d.Context(), d.config(), d.target, ann, 0)
+		_, _, resume := control.Resume(d.Context(), d.config(), d.target, ann)
+		_, _, pace := control.SetPace(d.Context(), d.config(), d.target, ann, control.Pace{})
+		for _, err := range []error{pause, resume, pace} {
+			if !errors.Is(err, control.ErrNoRecord) {
+				d.Errorf("of a target that nobody swept: %v", err)
+			}
+		}
+		if d.s.Writes() != 0 {
+			d.Error("something was written")
+		}
+	})
+}
+
+// A reason that is too long or more than one line is refused before anything is read.
+func TestBadOrders(t *testing.T) {
+	at(t, func(d *desk) {
+		for what, o := range map[string]control.Order{
+			"10 KB": {Reason: strings.Repeat("x", 10<<10)}, "one byte too many": {Reason: strings.Repeat("x", control.MaxReason+1)},
+			"a line break": {Reason: "a\nb"}, "an escape": {Reason: "\x1b[2J"}, "not UTF-8": {Reason: "\xff"},
+			"a line separator": {Reason: "a\u2028b"}, "a bad actor": {Actor: "a\tb"}, "a long actor": {Actor: strings.Repeat("x", 321)},
+		} {
+			if _, _, err := control.Pause(d.Context(), d.config(), d.target, o, 0); err == nil || errors.Is(err, control.ErrNoRecord) {
+				d.Errorf("%s: %v", what, err)
+			}
+		}
+		if err := (control.Order{Reason: strings.Repeat("x", control.MaxReason)}).Check(); err != nil {
+			d.Error(err)
+		}
+	})
+}
