@@ -163,7 +163,7 @@ func (o *oneSweep) result(b *book) TargetResult { return resultOf(b) }
 func resultOf(b *book) TargetResult {
 	res := b.c.result()
 	res.Ranges, res.Incomplete = b.count.ranges, b.count.left
-	res.Held = string(b.held.why)
+	b.c.sayHeld(&res, b.held.why)
 	if err := b.unreadable(); err != nil && b.held.why == throttle.ReasonRecord {
 		b.failOpening(err)
 	}

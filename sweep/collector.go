@@ -91,7 +91,7 @@ func (c *collector) heldBy() throttle.Reason {
 	switch {
 	case !c.cfg.Apply:
 		return ""
-	case v.Record.Paused:
+	case v.Record.IsPaused(c.clock.Now()):
 		return throttle.ReasonPaused
 	case !c.pacing.gate.isOpen():
 		return throttle.ReasonGate

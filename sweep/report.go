@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/plan"
@@ -88,13 +89,38 @@ func (c *collector) result() TargetResult {
 	return res
 }
 
+// sayHeld puts into a result why nothing may be deleted. A dry run writes nothing, paused
+// or not, but must not promise what the next sweep would not do.
+func (c *collector) sayHeld(res *TargetResult, why throttle.Reason) {
+	v := c.viewer.View()
+	if v != nil && !c.cfg.Apply && v.Record.IsPaused(c.clock.Now()) {
+		why = throttle.ReasonPaused
+	}
+	res.Held = string(why)
+	if v != nil && why == throttle.ReasonPaused {
+		res.Reason, res.Actor = v.Record.PauseNote.Reason, v.Record.PauseNote.Actor
+	}
+}
+
+// pauseAttrs returns who paused the target, why and until when, as far as the record says.
+func (c *collector) pauseAttrs() (attrs []any) {
+	rec := c.viewer.View().Record
+	if n := rec.PauseNote; n != (generation.Note{}) {
+		attrs = append(attrs, "actor", n.Actor, "since", n.At, "reason", n.Reason)
+	}
+	if !rec.PausedUntil.IsZero() {
+		attrs = append(attrs, "until", rec.PausedUntil)
+	}
+	return attrs
+}
+
 // tellHold logs that the target is held, or is not any more.
 func (c *collector) tellHold(why throttle.Reason) {
 	switch why {
 	case "":
 		c.log.Info("deletes go on")
 	case throttle.ReasonPaused:
-		c.log.Warn("target is paused; run reaper resume to continue")
+		c.log.Warn("target is paused; run reaper resume to continue", c.pauseAttrs()...)
 	case throttle.ReasonGate: // the gatekeeper has said so
 	case throttle.ReasonRecord:
 		var attrs []any

@@ -23,8 +23,10 @@ type TargetResult struct {
 	Name     string    `json:"name"`
 	Horizon  time.Time `json:"horizon"`
 	Complete bool      `json:"complete"`
-	Error    string    `json:"error"` // empty if nothing failed
-	Held     string    `json:"held"`  // why nothing may be deleted at present; empty if it may
+	Error    string    `json:"error"`  // empty if nothing failed
+	Held     string    `json:"held"`   // why nothing may be deleted at present; empty if it may
+	Reason   string    `json:"reason"` // of a pause: what its operator gave
+	Actor    string    `json:"actor"`  // of a pause: who made it
 
 	Scanned    int64  `json:"scanned"`   // index entries read
 	Expired    int64  `json:"expired"`   // found due; in a dry run, what would go
