@@ -39,6 +39,7 @@ type Config struct {
 	Pushgateway   string // URL, empty for none; it may hold a password, so log it redacted
 	LogLevel      slog.Level
 	LogFormat     LogFormat
+	Actor         string // who changes a target; empty if nobody was named
 	ShutdownGrace time.Duration
 }
 

@@ -21,6 +21,7 @@
 //	--pushgateway     REAPER_PUSHGATEWAY     none
 //	--log-level       REAPER_LOG_LEVEL       info; debug, info, warn or error
 //	--log-format      REAPER_LOG_FORMAT      text on a terminal, else json
+//	--actor           REAPER_ACTOR           the credentials' e-mail, or user@host
 //	--shutdown-grace  REAPER_SHUTDOWN_GRACE  8s; 100ms to 1h
 //
 // An unknown variable with the prefix is an error that names the nearest known

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/kelseyhightower/envconfig"
 )
@@ -37,6 +39,7 @@ func Settings() []Setting {
 		{"pushgateway", "REAPER_PUSHGATEWAY", "", "URL to push metrics to at the end of a sweep"},
 		{"log-level", "REAPER_LOG_LEVEL", "info", "debug, info, warn or error"},
 		{"log-format", "REAPER_LOG_FORMAT", "", "text or json (default text on a terminal, else json)"},
+		{"actor", "REAPER_ACTOR", "", "who changes a target, for its record (default the credentials' e-mail, or user@host)"},
 		{"shutdown-grace", "REAPER_SHUTDOWN_GRACE", "8s", "how long the page in flight may take after a signal"},
 	}
 }
@@ -69,6 +72,7 @@ type variables struct {
 	Pushgateway   variable
 	LogLevel      variable `split_words:"true"`
 	LogFormat     variable `split_words:"true"`
+	Actor         variable
 	ShutdownGrace variable `split_words:"true"`
 }
 
@@ -100,7 +104,7 @@ func environment() (rawSettings, Problems) {
 		"store": vars.Store, "config": vars.Config, "apply": vars.Apply, "workers": vars.Workers,
 		"max-duration": vars.MaxDuration, "schedule": vars.Schedule, "listen": vars.Listen,
 		"pushgateway": vars.Pushgateway, "log-level": vars.LogLevel, "log-format": vars.LogFormat,
-		"shutdown-grace": vars.ShutdownGrace,
+		"actor": vars.Actor, "shutdown-grace": vars.ShutdownGrace,
 	}
 	raw, known := rawSettings{}, []string{}
 	for _, s := range Settings() {
@@ -176,6 +180,7 @@ func (raw rawSettings) parse() (Config, Problems) {
 	set("pushgateway", func(s string) (err error) { c.Pushgateway, err = s, checkURL(s); return err })
 	set("log-level", func(s string) (err error) { c.LogLevel, err = parseLevel(s); return err })
 	set("log-format", func(s string) (err error) { c.LogFormat, err = parseFormat(s); return err })
+	set("actor", func(s string) (err error) { c.Actor, err = s, checkActor(s); return err })
 	set("shutdown-grace", func(s string) (err error) { c.ShutdownGrace, err = parseGrace(s); return err })
 	return c, problems
 }
@@ -230,6 +235,16 @@ func checkURL(s string) error {
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" ||
 		u.RawQuery != "" || u.Fragment != "" {
 		return errors.New("is not a valid URL: write http://HOST[:PORT] or https://HOST[:PORT], without a query")
+	}
+	return nil
+}
+
+// maxActor is the length of the longest e-mail address.
+const maxActor = 320
+
+func checkActor(s string) error {
+	if len(s) > maxActor || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
+		return fmt.Errorf("is not one line of UTF-8 text of at most %d bytes", maxActor)
 	}
 	return nil
 }

@@ -80,9 +80,10 @@ func TestPrecedence(t *testing.T) {
 	t.Setenv("REAPER_LOG_LEVEL", "debug")
 	t.Setenv("REAPER_LOG_FORMAT", "json")
 	t.Setenv("REAPER_SHUTDOWN_GRACE", "2s")
+	t.Setenv("REAPER_ACTOR", "ann@example.com")
 	want := Config{
 		Store: Store{Driver: Embedded, Dir: "/var/lib/a:b"}, File: "env.yaml", Apply: true, Workers: 4, MaxDuration: AtMost(36 * time.Hour),
-		Listen: "127.0.0.1:0", Pushgateway: "http://push:9091", LogLevel: slog.LevelDebug, LogFormat: LogJSON, ShutdownGrace: 2 * time.Second,
+		Listen: "127.0.0.1:0", Pushgateway: "http://push:9091", LogLevel: slog.LevelDebug, LogFormat: LogJSON, ShutdownGrace: 2 * time.Second, Actor: "ann@example.com",
 	}
 	c, err = Load(Sources{Open: open})
 	if err != nil {
@@ -234,7 +235,7 @@ func TestSettingsMatchVariables(t *testing.T) {
 	for _, s := range Settings() {
 		t.Run(s.Env, func(t *testing.T) {
 			cleanEnv(t)
-			t.Setenv(s.Env, "%nonsense%")
+			t.Setenv(s.Env, "%nonsense%\n")
 			_, err := Load(Sources{Open: files{}.open})
 			if err == nil || !strings.Contains(err.Error(), s.Env) && s.Flag != "config" {
 				t.Errorf("nonsense in %s gives %v", s.Env, err)
