@@ -167,7 +167,7 @@ func TestOneTargetOfSeveralFails(t *testing.T) {
 	if err := errors.Join(db.Save(t.Context(), newer, prev), db.Close()); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"pause"}, {"pace", "--max", "7"}, {"status"}, {"generation", "list"}, {"generation", "advance", "--force"}, {"resume"}} {
+	for _, args := range [][]string{{"pause", "--reason", "a test"}, {"pace", "--max", "7"}, {"status"}, {"generation", "list"}, {"generation", "advance", "--force"}, {"resume"}} {
 		r := b.run(nil, append(args, "--json")...)
 		var res struct{ Targets []struct{ Name string } }
 		if err := json.Unmarshal([]byte(r.out), &res); err != nil || len(res.Targets) != 1 || res.Targets[0].Name != "good" {

@@ -3,7 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,46 +23,110 @@ type switchResult struct {
 }
 
 type switchedTarget struct {
-	Name   string `json:"name"`
-	Paused bool   `json:"paused"`
-	Max    string `json:"max"`   // of each range, as set; empty if the targets file decides
-	Total  string `json:"total"` // of the target, likewise
+	Name   string     `json:"name"`
+	Paused bool       `json:"paused"`
+	Until  *time.Time `json:"paused_until"` // nil if it is not paused, or has no end
+	Reason string     `json:"reason"`       // of the pause; empty if it is not paused
+	Max    string     `json:"max"`          // of each range, as set; empty if the targets file decides
+	Total  string     `json:"total"`        // of the target, likewise
 }
 
 func (a *app) pauseCommand() *cobra.Command {
+	var o switchOrder
+	var long string
 	cmd := &cobra.Command{
 		Use:   "pause",
 		Short: "Stop deleting in a target until it is resumed",
 		Long: `Pause sets the target's switch in the store. Workers that are sweeping it stop within
-five seconds; a sweep that waits for longer than one lease ends. Later sweeps do nothing
-there until reaper resume.`,
+five seconds; a sweep that waits for longer than one lease ends. Later sweeps delete
+nothing there until reaper resume or, with --for, until that time has passed.
+
+The target's record keeps who paused it, when and why, for status, explain and the log.`,
+		Example: `  reaper pause --reason "restoring a backup, ask Ann"
+  reaper pause --target sessions --for 2h --reason "sale until noon"`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.change(cmd, func(r *generation.Record) { r.Paused = true })
+			if err := o.check(cmd, true); err != nil {
+				return err
+			}
+			var duration time.Duration
+			if cmd.Flags().Changed("for") {
+				var err error
+				if duration, err = readPositive("--for", long); err != nil {
+					return err
+				}
+			}
+			return a.change(cmd, o, func(c sweep.Config, t sweep.Target, o control.Order) (generation.Record, time.Time, error) {
+				return control.Pause(cmd.Context(), c, t, o, duration)
+			})
 		},
 	}
-	a.addTarget(cmd)
-	a.addJSON(cmd)
+	a.addSwitch(cmd, &o)
+	cmd.Flags().StringVar(&long, "for", "", "how long, such as 2h or 7d (default until reaper resume)")
 	return cmd
 }
 
 func (a *app) resumeCommand() *cobra.Command {
+	var o switchOrder
 	cmd := &cobra.Command{
 		Use:   "resume",
 		Short: "Resume deleting in a paused target",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.change(cmd, func(r *generation.Record) { r.Paused = false })
+			if err := o.check(cmd, false); err != nil {
+				return err
+			}
+			return a.change(cmd, o, func(c sweep.Config, t sweep.Target, o control.Order) (generation.Record, time.Time, error) {
+				return control.Resume(cmd.Context(), c, t, o)
+			})
 		},
 	}
+	a.addSwitch(cmd, &o)
+	return cmd
+}
+
+// A switchOrder is what the flags say of why a target is changed.
+type switchOrder struct{ reason string }
+
+// addSwitch registers the flags of commands that change a target's switches.
+func (a *app) addSwitch(cmd *cobra.Command, o *switchOrder) {
+	addSettings(cmd.Flags(), "actor")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
-	return cmd
+	cmd.Flags().StringVar(&o.reason, "reason", "", "why, in one line of at most 1,000 bytes, for the target's record")
+}
+
+// check refuses a reason that cannot be kept, before the store is opened.
+func (o switchOrder) check(cmd *cobra.Command, required bool) error {
+	given := cmd.Flags().Changed("reason")
+	switch {
+	case required && !given:
+		return wrongUsage(`--reason is missing: say why, for the next person who finds the target paused: --reason "restoring a backup"`)
+	case given && strings.TrimSpace(o.reason) == "":
+		return wrongUsage("--reason is empty: say why, in one line")
+	}
+	if err := (control.Order{Reason: o.reason}).Check(); err != nil {
+		return wrongUsage("--reason: %v", err)
+	}
+	return nil
+}
+
+// readPositive reads a duration that was given as a flag.
+func readPositive(flag, text string) (time.Duration, error) {
+	d, err := config.Duration(text)
+	switch {
+	case err != nil:
+		return 0, wrongUsage("%s: %v", flag, err)
+	case d <= 0:
+		return 0, wrongUsage("%s: %s is over before it begins: write a positive duration, such as 2h", flag, text)
+	}
+	return d, nil
 }
 
 func (a *app) paceCommand() *cobra.Command {
 	var most, total string
 	var reset bool
+	var o switchOrder
 	cmd := &cobra.Command{
 		Use:   "pace",
 		Short: "Change a target's pace while workers run",
@@ -77,29 +144,23 @@ pace prints the current limits.`,
 			if reset && (flags.Changed("max") || flags.Changed("total")) {
 				return wrongUsage("--reset cannot be combined with --max or --total")
 			}
-			max, err := readRate("--max", most, flags.Changed("max"))
-			if err != nil {
+			if err := o.check(cmd, false); err != nil {
 				return err
 			}
-			all, err := readRate("--total", total, flags.Changed("total"))
-			if err != nil {
+			p := control.Pace{Reset: reset}
+			var err error
+			if p.Max, err = readRate("--max", most, flags.Changed("max")); err != nil {
 				return err
 			}
-			return a.change(cmd, func(r *generation.Record) {
-				if reset {
-					r.PaceMax, r.PaceTotal = generation.Rate{}, generation.Rate{}
-				}
-				if max.Set {
-					r.PaceMax = max
-				}
-				if all.Set {
-					r.PaceTotal = all
-				}
+			if p.Total, err = readRate("--total", total, flags.Changed("total")); err != nil {
+				return err
+			}
+			return a.change(cmd, o, func(c sweep.Config, t sweep.Target, o control.Order) (generation.Record, time.Time, error) {
+				return control.SetPace(cmd.Context(), c, t, o, p)
 			})
 		},
 	}
-	a.addTarget(cmd)
-	a.addJSON(cmd)
+	a.addSwitch(cmd, &o)
 	cmd.Flags().StringVar(&most, "max", "", "entities a second in each range, or unlimited")
 	cmd.Flags().StringVar(&total, "total", "", "entities a second in the target over all workers, or unlimited")
 	cmd.Flags().BoolVar(&reset, "reset", false, "clear the override and use the targets file")
@@ -118,32 +179,57 @@ func readRate(flag, text string, given bool) (generation.Rate, error) {
 	return generation.Rate{Set: true, Unlimited: limit.Unlimited, PerSecond: limit.Most}, nil
 }
 
+// A switching changes one target as an order says, and returns its record and the store's
+// time.
+type switching func(sweep.Config, sweep.Target, control.Order) (generation.Record, time.Time, error)
+
 // change changes the target records, and shows what they say then.
-func (a *app) change(cmd *cobra.Command, change func(*generation.Record)) (err error) {
+func (a *app) change(cmd *cobra.Command, o switchOrder, change switching) (err error) {
 	s, err := a.begin(cmd)
 	if err != nil {
 		return err
 	}
 	defer s.db.closeInto(&err)
+	by := control.Order{Actor: actor(s.Config, os.Getenv), Reason: o.reason}
 	res := switchResult{Store: s.Store.String()}
 	res.Targets, err = eachTarget(s, func(t sweep.Target) (switchedTarget, error) {
-		rec, err := control.Change(cmd.Context(), s.sweep, t, change)
-		return switchedTarget{t.Name, rec.Paused, rec.PaceMax.String(), rec.PaceTotal.String()}, err
+		rec, now, err := change(s.sweep, t, by)
+		if errors.Is(err, control.ErrNoRecord) {
+			err = fmt.Errorf("%w, %v: nothing was changed. Check --store, or sweep it once first", err, s.Store)
+		}
+		one := switchedTarget{Name: t.Name, Max: rec.PaceMax.String(), Total: rec.PaceTotal.String()}
+		if rec.IsPaused(now) {
+			one.Paused, one.Reason = true, rec.PauseNote.Reason
+			if !rec.PausedUntil.IsZero() {
+				one.Until = &rec.PausedUntil
+			}
+		}
+		return one, err
 	})
+	if len(res.Targets) == 0 && errors.Is(err, control.ErrNoRecord) {
+		return &exit{exitUsage, err} // most likely of --store; nothing was touched
+	}
 	if a.json {
 		return errors.Join(a.printJSON(res), err)
 	}
 	for _, t := range res.Targets {
-		state := "is swept"
-		if t.Paused {
-			state = "is paused"
-		}
 		i := slices.IndexFunc(s.targets, func(c config.Target) bool { return c.Name == t.Name })
 		file := s.targets[i].Pace
 		fmt.Fprintf(a.stdout, "%s %s; at most %s in each range, %s in all\n",
-			t.Name, state, said(t.Max, file.Max), said(t.Total, file.Total))
+			t.Name, t.state(), said(t.Max, file.Max), said(t.Total, file.Total))
 	}
 	return err
+}
+
+// state says whether a target is paused.
+func (t switchedTarget) state() string {
+	switch {
+	case !t.Paused:
+		return "is swept"
+	case t.Until == nil:
+		return "is paused until reaper resume"
+	}
+	return "is paused until " + instant(t.Until)
 }
 
 // said shows a rate with where it comes from.

@@ -2,11 +2,14 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/inspect"
 )
 
@@ -41,7 +44,7 @@ func TestPaceWhileASweepRuns(t *testing.T) {
 	if st := b.status(); slices.ContainsFunc(st.Ranges, func(r inspect.RangeStatus) bool { return r.Rate == nil || *r.Rate > 5 }) {
 		t.Errorf("a range is faster than --max 5: %+v", st.Ranges)
 	}
-	if r := b.must(nil, "pause"); !strings.Contains(r.out, "is paused") {
+	if r := b.must(nil, "pause", "--reason", "a test"); !strings.Contains(r.out, "is paused until reaper resume") {
 		t.Errorf("pause: %s", r.out)
 	}
 	// Within five seconds nothing goes any more, and after one lease the sweep ends.
@@ -110,6 +113,10 @@ func TestBadPace(t *testing.T) {
 	for _, wrong := range [][]string{
 		{"pace", "--max", "0"}, {"pace", "--max", "-5"}, {"pace", "--total", "fast"}, {"pace", "--max", ""}, {"pace", "--reset", "--max", "5"},
 		{"pace", "--max", "1e9"}, {"pause", "now"}, {"resume", "--target", "nobody"},
+		{"pause"}, {"pause", "--reason", ""}, {"pause", "--reason", " "}, {"pause", "--reason", strings.Repeat("x", 10<<10)},
+		{"pause", "--reason", "a\nb"}, {"pause", "--reason", "x", "--for", "0s"}, {"pause", "--reason", "x", "--for", "-2h"},
+		{"pause", "--reason", "x", "--for", ""}, {"pause", "--reason", "x", "--for", "2"}, {"pause", "--reason", "x", "--actor", "a\nb"},
+		{"resume", "--reason", ""}, {"pace", "--reason", "\x1b[2J"},
 	} {
 		if r := b.run(nil, wrong...); r.code != exitUsage {
 			t.Errorf("reaper %s: exit code %d: %s%s", strings.Join(wrong, " "), r.code, r.out, r.log)
@@ -127,5 +134,74 @@ func TestBadPace(t *testing.T) {
 	b.must(strings.NewReader(ndjson), "load")
 	if r := b.run(nil, "sweep", "--apply", "--json"); r.code != exitDone || !strings.Contains(r.log, "gate closed") || b.result(r.out).Complete || b.result(r.out).Targets[0].Deleted > 0 {
 		t.Errorf("exit code %d: %s%s", r.code, r.out, r.log)
+	}
+}
+
+// A pause says how long, why and by whom; the record, status, explain and a sweep say it again.
+func TestPauseSaysWhy(t *testing.T) {
+	noRaces(t)
+	b := newEmbedded(t, oneTarget)
+	b.must(strings.NewReader(`{"id":"a","expires":"2026-01-01T00:00:00Z"}`), "load")
+	r := b.must(nil, "pause", "--for", "2h", "--reason", "a restore; ask Ann", "--actor", "ann@example.com", "--json")
+	var changed switchResult
+	if err := json.Unmarshal([]byte(r.out), &changed); err != nil || !changed.Targets[0].Paused || changed.Targets[0].Until == nil || changed.Targets[0].Reason != "a restore; ask Ann" {
+		t.Errorf("%s, %v", r.out, err)
+	}
+	if r := b.must(nil, "resume", "--reason", "done"); !strings.Contains(r.out, "is swept") {
+		t.Errorf("resume: %s", r.out)
+	}
+	if r := b.must(nil, "pause", "--for", "2h", "--reason", "a restore; ask Ann", "--actor", "ann@example.com"); !strings.Contains(r.out, "is paused until 20") {
+		t.Errorf("pause: %s", r.out)
+	}
+	r = b.must(nil, "sweep", "--apply")
+	if !strings.Contains(r.out, "sessions: held: paused by ann@example.com (a restore; ask Ann): nothing was deleted") ||
+		!strings.Contains(r.log, "ann@example.com") || !strings.Contains(r.log, "a restore; ask Ann") {
+		t.Errorf("sweep: %s%s", r.out, r.log)
+	}
+	if res := b.sweep(); res.Held != "paused" || res.Reason != "a restore; ask Ann" || res.Actor != "ann@example.com" || res.Expired != 1 {
+		t.Errorf("a dry run: %+v", res)
+	}
+}
+
+// A store that has no record of the target is most likely the wrong one: nothing is
+// written there, and the error says which it was.
+func TestPauseInTheWrongStore(t *testing.T) {
+	noRaces(t)
+	b, _, _ := newDatastore(t, oneTarget)
+	for _, args := range [][]string{{"pause", "--reason", "x"}, {"resume"}, {"pace"}, {"pace", "--max", "5"}} {
+		r := b.run(nil, args...)
+		if r.code != exitUsage || r.out != "" || !strings.Contains(r.log, "no record of this target, datastore:") || !strings.Contains(r.log, "Check --store") {
+			t.Errorf("reaper %s: exit code %d: %s%s", strings.Join(args, " "), r.code, r.out, r.log)
+		}
+	}
+	if r := b.must(nil, "status"); strings.Contains(strings.ToLower(r.out), "paused") {
+		t.Errorf("status: %s", r.out)
+	}
+}
+
+// An actor is named by the flag, the key file or the machine.
+func TestActor(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "key.json")
+	if err := os.WriteFile(file, []byte(`{"type": "service_account", "client_email": "reaper@my-project.iam.gserviceaccount.com"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"GOOGLE_APPLICATION_CREDENTIALS": file, "USER": "ann"}
+	getenv := func(name string) string { return env[name] }
+	cloud := config.Config{Store: config.Store{Driver: config.Datastore, Project: "p"}}
+	if got := actor(cloud, getenv); got != "reaper@my-project.iam.gserviceaccount.com" {
+		t.Errorf("by the key file: %s", got)
+	}
+	local := config.Config{Store: config.Store{Driver: config.Embedded, Dir: "x"}}
+	if got := actor(local, getenv); !strings.Contains(got, "@") || strings.Contains(got, "gserviceaccount") {
+		t.Errorf("on a machine: %s", got)
+	}
+	cloud.Actor = "bob@example.com"
+	if got := actor(cloud, getenv); got != "bob@example.com" {
+		t.Errorf("as configured: %s", got)
+	}
+	env["GOOGLE_APPLICATION_CREDENTIALS"] = filepath.Dir(file)
+	cloud.Actor = ""
+	if got := actor(cloud, getenv); !strings.Contains(got, "@") || strings.Contains(got, "gserviceaccount") {
+		t.Errorf("with a broken key file: %s", got)
 	}
 }

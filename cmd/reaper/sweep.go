@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -100,15 +102,37 @@ func (a *app) push(ctx context.Context, c config.Config, res sweep.Result, log *
 	}
 }
 
-// brake names for people what holds a target.
-func brake(held string) string {
-	switch throttle.Reason(held) {
+// brake says for people what holds a target.
+func brake(t sweep.TargetResult) string {
+	switch throttle.Reason(t.Held) {
 	case throttle.ReasonPaused:
-		return "pause"
+		return "paused" + byAndWhy(t.Actor, t.Reason)
 	case throttle.ReasonRecord:
-		return "its target record, which cannot be read"
+		return "its target record cannot be read"
 	}
-	return held
+	return t.Held
+}
+
+// byAndWhy says who changed a switch and why, as far as that is known.
+func byAndWhy(actor, reason string) (text string) {
+	if actor != "" {
+		text += " by " + printable(actor)
+	}
+	if reason != "" {
+		text += " (" + printable(reason) + ")"
+	}
+	return text
+}
+
+// printable replaces what a terminal would obey. Reaper writes no such text into a
+// record, but other programs may.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }
 
 // sinceHeld says what was deleted of a target that is held.
@@ -156,7 +180,7 @@ func (a *app) printSweep(res sweep.Result) error {
 	}
 	for _, t := range res.Targets {
 		if t.Held != "" {
-			fmt.Fprintf(a.stdout, "%s: held by %s: %s\n", t.Name, brake(t.Held), sinceHeld(t))
+			fmt.Fprintf(a.stdout, "%s: held: %s: %s\n", t.Name, brake(t), sinceHeld(t))
 		}
 		if t.Suspect+t.Malformed > 0 {
 			fmt.Fprintf(a.stdout, "%s: kept %s suspect (implausibly old) and %s malformed\n",

@@ -130,7 +130,7 @@ func (w *world) operate(ctx context.Context, r *rand.Rand) {
 		case n < 6:
 			_ = w.operation("generation", "advance", "--target", "sessions", "--force")
 		case n < 8:
-			_ = w.operation("pause")
+			_ = w.operation("pause", "--reason", "chaos")
 			sleep(ctx, between(r, w.lease/4, w.lease*2))
 			for w.operation("resume") != nil {
 				sleep(context.Background(), time.Second)
