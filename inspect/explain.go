@@ -30,6 +30,8 @@ type Explanation struct {
 	Range     *RangeStatus `json:"range"`   // nil if it is in no range, or the range is not known
 	Verdict   string       `json:"verdict"` // absent, never, early, due, suspect, malformed, stray or outside
 	Why       string       `json:"why"`     // for people
+	Held      string       `json:"held"`    // of what is due: why nothing may be deleted at present, paused or gate
+	Reason    string       `json:"reason"`  // that was given for it
 }
 
 // ErrUnknownEntity is wrapped by the error for an id that no entity can have.
@@ -120,10 +122,33 @@ func (e explainer) explain(ctx context.Context, x *Explanation, v store.Value) e
 		return nil
 	case sweep.Suspect, sweep.Early, sweep.Due:
 	}
-	if e.isStray(x, v, j) {
-		return nil
+	if !e.isStray(x, v, j) {
+		if err := e.explainPlace(ctx, x, v, j); err != nil {
+			return err
+		}
 	}
-	return e.explainPlace(ctx, x, v, j)
+	if j == sweep.Due && x.Verdict != "outside" {
+		e.explainHold(ctx, x)
+	}
+	return nil
+}
+
+// explainHold says that something that is due stays while its target is held.
+func (e explainer) explainHold(ctx context.Context, x *Explanation) {
+	ctx, cancel := context.WithTimeout(ctx, queriesWithin)
+	defer cancel()
+	var st TargetStatus
+	h := heldBy(ctx, e.Snapshot)
+	st.tellHold(e.Snapshot, h)
+	x.Held, x.Reason = st.Held, st.Reason
+	switch {
+	case st.Held == "":
+		return
+	case h.gate != nil:
+		x.Why = "nothing is deleted while the target's gate is closed. Once it opens: " + x.Why
+	default:
+		x.Why = fmt.Sprintf("nothing is deleted while the target is paused, %s. After that: %s", st.pauseText(), x.Why)
+	}
 }
 
 // explainPlace says what the place of an expiry means for it: that of its range, or

@@ -3,10 +3,13 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,20 +24,50 @@ import (
 )
 
 // A TargetStatus is where a target stands, in the form that `reaper status
-// --json` prints.
+// --json` prints. What could not be read in time is null there, and named in Unread.
 type TargetStatus struct {
 	Name        string             `json:"name"`
 	Layout      string             `json:"layout"`
-	Paused      bool               `json:"paused"`
-	Held        string             `json:"held"`       // why nothing may be deleted at present, as far as one can see
-	OldestDue   *time.Time         `json:"oldest_due"` // when the oldest entity that is due became so; nil if none is
-	LastSweep   *time.Time         `json:"last_sweep"` // the newest instant that any range was brought to
-	SweptTo     *time.Time         `json:"swept_to"`   // what expired before is gone; nil if nobody has come yet
-	Rate        float64            `json:"rate"`       // of the ranges that workers hold, in entities a second
-	Unlimited   bool               `json:"unlimited"`  // a worker holds a range without a limit: Rate leaves it out
-	Workers     []WorkerStatus     `json:"workers"`    // in the order of their names
+	Verdict     Verdict            `json:"verdict"`
+	Why         string             `json:"why"`              // the verdict, for people
+	Paused      bool               `json:"paused"`           // also if the gate is closed, too
+	Held        string             `json:"held"`             // why nothing may be deleted at present, if that is known
+	Reason      string             `json:"reason"`           // that was given for it
+	OldestDue   *time.Time         `json:"oldest_due"`       // when the oldest entity that is due became so, if one is
+	LastSweep   *time.Time         `json:"last_sweep"`       // the newest instant that any range was brought to
+	SweptTo     *time.Time         `json:"swept_to"`         // what expired before is gone; nil if nobody has come yet
+	Backlog     *int64             `json:"backlog"`          // entities that are due; nil if they were not counted
+	AtLeast     bool               `json:"backlog_at_least"` // there are more than Backlog: counting stopped there
+	Rate        float64            `json:"rate"`             // of the ranges that workers hold, in entities a second
+	Unlimited   bool               `json:"unlimited"`        // a worker holds a range without a limit: Rate leaves it out
+	GoneAt      *time.Time         `json:"gone_at"`          // when the backlog is gone at that rate, if that is known
+	PausedBy    string             `json:"paused_by"`
+	PausedAt    *time.Time         `json:"paused_at"`
+	PausedUntil *time.Time         `json:"paused_until"` // nil if the pause has no end
+	Workers     []WorkerStatus     `json:"workers"`      // in the order of their names
 	Generations []GenerationStatus `json:"generations"`
 	Ranges      []RangeStatus      `json:"ranges"`
+	Unread      []string           `json:"unread"` // what could not be read in time, and why
+
+	// Err is why the records could not be read in time: then next to nothing is known.
+	Err error `json:"-"`
+}
+
+// MarshalJSON prints null for what is not known since the records could not be read.
+func (st TargetStatus) MarshalJSON() ([]byte, error) {
+	type plain TargetStatus
+	if st.Err == nil {
+		return json.Marshal(plain(st))
+	}
+	unknown := struct {
+		plain
+		Paused *bool    `json:"paused"`
+		Rate   *float64 `json:"rate"`
+	}{plain: plain(st)}
+	if st.Paused {
+		unknown.Paused = &st.Paused
+	}
+	return json.Marshal(unknown)
 }
 
 // A WorkerStatus is a process that works on a target.
@@ -65,98 +98,282 @@ type RangeStatus struct {
 	ThrottledBy string     `json:"throttled_by"` // what held it to that when its record was written last
 	Owner       string     `json:"owner"`        // empty if nobody holds it
 	LeaseUntil  *time.Time `json:"lease_until"`
-	NextDue     *time.Time `json:"next_due"` // of a sealed range: when its first survivor is
+	OldestDue   *time.Time `json:"oldest_due"` // when the oldest entity that is due became so; nil if none is known
+	NextDue     *time.Time `json:"next_due"`   // of a sealed range: when its first survivor is
 	Deleted     int64      `json:"deleted"`
 	Swept       *time.Time `json:"swept"`
 	Refused     bool       `json:"refused"` // entities that the store refuses to delete or carry are there
 }
 
-// gateTimeout bounds the one question to the gate: a command must not wait for a
-// gate that does not answer, and workers take that for a no, too.
-const gateTimeout = 5 * time.Second
+// Within bounds how long Status takes: a person waits for it. Within that time the
+// records may take recordsWithin, and the queries and the gate queriesWithin.
+const (
+	Within        = 5 * time.Second
+	recordsWithin = 3 * time.Second
+	queriesWithin = 4 * time.Second
+	// recordAlone is how long the records may take before the target record is asked
+	// for alone: it says whether the target is paused.
+	recordAlone = 2 * time.Second
+)
 
 // Status reads where a target stands: its records, the first due entry of each
-// range that does not rest, and the gate. It writes nothing.
+// range that does not rest, how many are due, and the gate. It writes nothing. It
+// answers within five seconds: what could not be read by then is named in Unread.
 func Status(ctx context.Context, cfg sweep.Config, t sweep.Target) (TargetStatus, error) {
-	st := TargetStatus{Name: t.Name, Layout: t.Layout, Workers: []WorkerStatus{},
-		Generations: []GenerationStatus{}, Ranges: []RangeStatus{}}
-	s, err := sweep.TakeSnapshot(ctx, cfg, t)
-	if err != nil {
+	whole, cancel := context.WithTimeout(ctx, Within)
+	defer cancel()
+	within, cancel := context.WithTimeout(whole, queriesWithin)
+	defer cancel()
+	st := TargetStatus{Name: t.Name, Layout: t.Layout, Unread: []string{}}
+	s, err := st.readRecords(ctx, cfg, t)
+	if err != nil || s == nil {
 		return st, err
 	}
+	st.Workers, st.Generations, st.Ranges = []WorkerStatus{}, []GenerationStatus{}, []RangeStatus{}
+	ranges := inOrder(s.Plan.Ranges())
 	if !s.New {
-		st.describe(s)
+		st.describe(s, ranges)
 	}
-	sweptTo := s.Horizon()
-	var oldest earliest
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(max(1, cfg.Workers))
-	group.Go(func() error {
-		st.Held = string(heldBy(ctx, s))
-		return nil
-	})
-	for _, r := range s.Plan.Ranges() {
-		if s.New || !s.Plan.Range(r).Read {
-			continue // it is sealed, and nothing in it is due: sweeps leave it alone
-		}
-		group.Go(func() error {
-			at, err := s.FirstDue(ctx, r, s.Plan.Cursor(r).Position)
-			oldest.add(at)
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil || s.New {
+	q := &queries{Snapshot: s, due: map[shardquery.Range]time.Time{}, unread: map[shardquery.Range]error{}}
+	if err := q.run(ctx, within, max(1, cfg.Workers), ranges); err != nil {
 		return st, err
 	}
-	if !oldest.at.IsZero() {
-		sweptTo = oldest.at.Add(-t.Retention) // it expired one retention before it became due
-	}
-	st.OldestDue, st.SweptTo = timePtr(oldest.at), &sweptTo
-	if st.Held != "" {
-		st.Rate, st.Unlimited = 0, false
-	}
+	st.tellHold(s, q.hold)
+	st.tellDue(q, ranges)
+	st.count(whole, q)
+	st.judge(s, len(q.unread) > 0)
 	return st, nil
 }
 
-// An earliest is the earliest of some instants.
-type earliest struct {
-	mu sync.Mutex
-	at time.Time // zero before the first one
+// readRecords takes a snapshot. If that takes too long it returns nil, and fills in what
+// the target record alone says.
+func (st *TargetStatus) readRecords(ctx context.Context, cfg sweep.Config, t sweep.Target) (*sweep.Snapshot, error) {
+	within, cancel := context.WithTimeout(ctx, recordsWithin)
+	defer cancel()
+	alone := make(chan generation.Record, 1)
+	timer := time.AfterFunc(recordAlone, func() {
+		rec, now, err := generation.Load(within, cfg.Store, t.Name)
+		if err != nil || !rec.IsPaused(now) {
+			rec = generation.Record{}
+		}
+		alone <- rec
+	})
+	s, err := sweep.TakeSnapshot(within, cfg, t)
+	late := err != nil && within.Err() != nil && ctx.Err() == nil
+	if !timer.Stop() {
+		cancel()
+		if rec := <-alone; late {
+			st.tellPause(rec)
+		}
+	}
+	if !late {
+		return s, err
+	}
+	st.Err = err
+	st.Unread = append(st.Unread, fmt.Sprintf("the target's records: %v", err))
+	if st.Verdict, st.Why = Unknown, fmt.Sprintf("the store has not answered within %v", recordsWithin); st.Paused {
+		st.Verdict, st.Held = Paused, string(throttle.ReasonPaused)
+		st.Why = "its other records could not be read"
+	}
+	return nil, nil
 }
+
+// Queries are what a status asks the store and the gate beyond the records.
+type queries struct {
+	*sweep.Snapshot
+	hold   hold
+	mu     sync.Mutex
+	due    map[shardquery.Range]time.Time // when the first due entry of a range became so
+	unread map[shardquery.Range]error     // ranges for which time did not suffice
+}
+
+// run asks the gate and each range for what is due. It begins with the ranges that have
+// waited the longest, in case time does not suffice for all.
+// Within is the context that bounds them, a part of ctx.
+func (q *queries) run(ctx, within context.Context, atOnce int, ranges []shardquery.Range) error {
+	group, inGroup := errgroup.WithContext(within)
+	group.SetLimit(atOnce)
+	holds := make(chan hold, 1)
+	go func() { holds <- heldBy(within, q.Snapshot) }()
+	longest := slices.Clone(ranges)
+	slices.SortStableFunc(longest, func(a, b shardquery.Range) int {
+		return q.Plan.Cursor(a).Swept.Compare(q.Plan.Cursor(b).Swept)
+	})
+	for _, r := range longest {
+		if !q.Plan.Range(r).Read {
+			continue // it is sealed, and nothing in it is due: sweeps leave it alone
+		}
+		group.Go(func() error {
+			at, err := q.FirstDue(inGroup, r, q.Plan.Cursor(r).Position)
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			switch {
+			case err != nil && within.Err() != nil && ctx.Err() == nil:
+				q.unread[r] = err
+			case err != nil:
+				return err
+			case !at.IsZero():
+				q.due[r] = at
+			}
+			return nil
+		})
+	}
+	err := group.Wait()
+	q.hold = <-holds
+	return err
+}
+
+// tellDue fills in what is due.
+func (st *TargetStatus) tellDue(q *queries, ranges []shardquery.Range) {
+	var oldest earliest
+	for i, r := range ranges {
+		at := q.due[r]
+		oldest.add(at)
+		if i < len(st.Ranges) {
+			st.Ranges[i].OldestDue = timePtr(at)
+		}
+	}
+	st.OldestDue = timePtr(oldest.at)
+	if n := len(q.unread); n > 0 {
+		st.Unread = append(st.Unread, fmt.Sprintf("what is due in %d of %d ranges: %v", n, len(ranges), anyOf(q.unread)))
+		return
+	}
+	if q.New {
+		return
+	}
+	sweptTo := q.Horizon()
+	if !oldest.at.IsZero() {
+		sweptTo = oldest.at.Add(-q.Target.Retention) // it expired one retention before it became due
+	}
+	st.SweptTo = &sweptTo
+}
+
+// anyOf returns one of the errors.
+func anyOf(errs map[shardquery.Range]error) error {
+	for _, err := range errs {
+		return err
+	}
+	return nil
+}
+
+// backlogUpTo is how many entities are counted at most, over all ranges, and rangeUpTo in
+// each at least: a COUNT costs a read for a thousand.
+const (
+	backlogUpTo = 1_000_000
+	rangeUpTo   = 1_000
+)
+
+// count fills in the backlog, and when it is gone. It is an estimate: without it the
+// status is complete.
+func (st *TargetStatus) count(ctx context.Context, q *queries) {
+	if len(q.unread) > 0 {
+		return
+	}
+	upTo := int64(max(rangeUpTo, backlogUpTo/max(1, len(q.due))))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(countAtOnce)
+	var sum atomic.Int64
+	var atLeast, cannot atomic.Bool
+	for r, since := range q.due {
+		group.Go(func() error {
+			n, ok, err := q.CountDue(ctx, r, since, upTo)
+			sum.Add(n)
+			if !ok {
+				cannot.Store(true)
+			}
+			if n >= upTo {
+				atLeast.Store(true)
+			}
+			return err
+		})
+	}
+	switch err := group.Wait(); {
+	case err != nil:
+		st.Unread = append(st.Unread, fmt.Sprintf("how many entities are due: %v", err))
+		return
+	case cannot.Load():
+		return
+	}
+	n := sum.Load()
+	st.Backlog, st.AtLeast = &n, atLeast.Load()
+	if n > 0 && !st.AtLeast && !st.Unlimited && st.Rate > 0 {
+		if left := float64(n) / st.Rate; left < maxForecast.Seconds() {
+			st.GoneAt = timePtr(q.Now().Add(time.Duration(left * float64(time.Second))))
+		}
+	}
+}
+
+const (
+	// countAtOnce is how many COUNTs run at the same time.
+	countAtOnce = 16
+	// maxForecast is the longest time for which a forecast is worth a word.
+	maxForecast = 10 * 365 * 24 * time.Hour
+)
+
+// An earliest is the earliest of some instants.
+type earliest struct{ at time.Time } // zero before the first one
 
 // add takes in an instant; it ignores the zero time.
 func (e *earliest) add(at time.Time) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	if !at.IsZero() && (e.at.IsZero() || at.Before(e.at)) {
 		e.at = at
 	}
 }
 
-// heldBy returns why nothing may be deleted at present, by the target record and
-// by what the gate says to one question.
-func heldBy(ctx context.Context, s *sweep.Snapshot) throttle.Reason {
-	if s.View.Record.Paused {
-		return throttle.ReasonPaused
+// A hold is what keeps a target from being written to, and why.
+type hold struct {
+	gate   error // what its gate says; nil if it is open
+	paused bool
+}
+
+// heldBy returns what holds the target at present, by the target record and by what the
+// gate says to one question. A gate that does not answer in time counts as closed, as
+// workers take it.
+func heldBy(ctx context.Context, s *sweep.Snapshot) hold {
+	h := hold{paused: s.View.Record.IsPaused(s.Now())}
+	if s.Target.Gate != nil {
+		h.gate = s.Target.Gate(ctx)
 	}
-	if s.Target.Gate == nil {
-		return ""
+	if h.gate != nil && ctx.Err() != nil {
+		h.gate = fmt.Errorf("it has not answered within %v", queriesWithin)
 	}
-	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
-	defer cancel()
-	if s.Target.Gate(ctx) != nil {
-		return throttle.ReasonGate
+	return h
+}
+
+// tellHold fills in what holds the target: its gate first, which no operator of the target
+// can open.
+func (st *TargetStatus) tellHold(s *sweep.Snapshot, h hold) {
+	if h.paused {
+		st.tellPause(s.View.Record)
+		st.Held, st.Reason = string(throttle.ReasonPaused), s.View.Record.PauseNote.Reason
 	}
-	return ""
+	if h.gate != nil {
+		st.Held, st.Reason = string(throttle.ReasonGate), h.gate.Error()
+	}
+	if st.Held != "" {
+		st.Rate, st.Unlimited = 0, false
+	}
+}
+
+// tellPause fills in what the target record says of its pause.
+func (st *TargetStatus) tellPause(rec generation.Record) {
+	if !rec.Paused {
+		return
+	}
+	st.Paused, st.Reason, st.PausedBy = true, rec.PauseNote.Reason, rec.PauseNote.Actor
+	st.PausedAt, st.PausedUntil = timePtr(rec.PauseNote.At), timePtr(rec.PausedUntil)
 }
 
 // describe fills in what the records say.
-func (st *TargetStatus) describe(s *sweep.Snapshot) {
-	st.Paused = s.View.Record.Paused
+func (st *TargetStatus) describe(s *sweep.Snapshot, ranges []shardquery.Range) {
 	st.Generations = generationsOf(s)
 	st.Workers = workersOf(s)
+	if !s.HeartbeatsRead() {
+		st.Workers = nil
+		st.Unread = append(st.Unread, "the heartbeats: who works on the target is not known")
+	}
 	var last time.Time
-	for _, r := range inOrder(s.Plan.Ranges()) {
+	for _, r := range ranges {
 		c := s.Plan.Cursor(r)
 		one := rangeStatus(s, r, c)
 		st.Ranges = append(st.Ranges, one)
@@ -231,7 +448,7 @@ func rangeStatus(s *sweep.Snapshot, r shardquery.Range, c cursor.Cursor) RangeSt
 	if rate, ok := s.Rate(r, c); ok {
 		one.Rate = &rate
 	}
-	if s.View.Record.Paused {
+	if s.View.Record.IsPaused(s.Now()) {
 		one.ThrottledBy = string(throttle.ReasonPaused)
 	}
 	return one

@@ -63,9 +63,11 @@ func TestStatusJSON(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := `{"name":"sessions","layout":"generation","paused":false,"held":"",` +
-			`"oldest_due":null,"last_sweep":null,"swept_to":null,"rate":0,"unlimited":false,` +
-			`"workers":[],"generations":[],"ranges":[]}`
+		want := `{"name":"sessions","layout":"generation","verdict":"IDLE","why":"nobody has loaded or swept it yet",` +
+			`"paused":false,"held":"","reason":"","oldest_due":null,"last_sweep":null,"swept_to":null,` +
+			`"backlog":0,"backlog_at_least":false,"rate":0,"unlimited":false,"gone_at":null,` +
+			`"paused_by":"","paused_at":null,"paused_until":null,` +
+			`"workers":[],"generations":[],"ranges":[],"unread":[]}`
 		if string(text) != want {
 			t.Errorf("%s\nwant %s", text, want)
 		}
@@ -74,7 +76,7 @@ func TestStatusJSON(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range []string{"namespace", "generation", "shard", "position", "rate", "throttled_by", "owner",
-			"lease_until", "next_due", "deleted", "swept", "refused", "number", "state",
+			"lease_until", "oldest_due", "next_due", "deleted", "swept", "refused", "number", "state",
 			"shards", "opened", "closed", "sealed"} {
 			if !strings.Contains(string(text), `"`+name+`":`) {
 				t.Errorf("no %s in %s", name, text)
@@ -83,8 +85,8 @@ func TestStatusJSON(t *testing.T) {
 	})
 }
 
-// What holds a target is told: the operator first, and else its gate, which a looker
-// asks once and does not wait for.
+// What holds a target is told: its gate, which a looker asks once and does not wait for
+// long, before the operator.
 func TestHeld(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.sweep()
@@ -94,7 +96,7 @@ func TestHeld(t *testing.T) {
 			t.Errorf("an open gate, asked %d times: %+v", asked, st)
 		}
 		w.target.Gate = func(context.Context) error { return errors.New("not now") }
-		if st := w.status(); st.Held != "gate" || st.Paused {
+		if st := w.status(); st.Held != "gate" || st.Paused || st.Verdict != inspect.Held || st.Reason != "not now" {
 			t.Errorf("a closed gate: %+v", st)
 		}
 		w.target.Gate = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
@@ -103,7 +105,11 @@ func TestHeld(t *testing.T) {
 			t.Errorf("a gate that hangs, after %v: %+v", time.Since(asking), st)
 		}
 		w.pause()
-		if st := w.status(); st.Held != "paused" || !st.Paused || st.Ranges[0].ThrottledBy != "paused" {
+		if st := w.status(); st.Held != "gate" || !st.Paused || st.Verdict != inspect.Held {
+			t.Errorf("paused, with a gate that hangs: %+v", st)
+		}
+		w.target.Gate = nil
+		if st := w.status(); st.Held != "paused" || !st.Paused || st.Verdict != inspect.Paused || st.Ranges[0].ThrottledBy != "paused" {
 			t.Errorf("paused: %+v", st)
 		}
 	})

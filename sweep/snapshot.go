@@ -133,6 +133,25 @@ func (s *Snapshot) Count(ctx context.Context, span store.Span) (n int64, ok bool
 	return n, true, err
 }
 
+// CountDue counts the entries of a range that are due: those that became so at an instant
+// or later. It stops at upTo; ok is false if the store cannot count.
+func (s *Snapshot) CountDue(
+	ctx context.Context, r shardquery.Range, since time.Time, upTo int64,
+) (n int64, ok bool, err error) {
+	counter, ok := s.c.cfg.Store.(store.Counter)
+	if !ok {
+		return 0, false, nil
+	}
+	from, to := r.At(since.Add(-s.Target.Retention)).Value, r.At(s.Horizon().Add(r.Resolution())).Value
+	n, err = counter.Count(ctx, s.Target.Target, r.Namespace, store.Span{
+		From: store.Point{Shard: r.Value, Value: from}, To: store.Point{Shard: r.Value, Value: to}}, upTo)
+	return n, true, err
+}
+
+// HeartbeatsRead reports whether the heartbeats could be read. A snapshot can do without:
+// they say only who is at work.
+func (s *Snapshot) HeartbeatsRead() bool { return s.beats != nil }
+
 // A Judgement is what an expiry means at a horizon.
 type Judgement = judgement
 

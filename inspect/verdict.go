@@ -1,0 +1,115 @@
+package inspect
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A Verdict says in a word how a target stands.
+type Verdict string
+
+// The verdicts: the first that holds counts. A dry run leaves nothing in the store that a
+// status could read, so that there is no verdict for it here: what only dry runs sweep is
+// FAILING once something has been due for long.
+const (
+	Held    Verdict = "HELD"    // by its gate
+	Paused  Verdict = "PAUSED"  // by an operator
+	Failing Verdict = "FAILING" // something has been due for long, and nobody works on it
+	Behind  Verdict = "BEHIND"  // something has been due for longer than two ticks and a minute
+	Unknown Verdict = "UNKNOWN" // what is due could not be read in time
+	Idle    Verdict = "IDLE"    // nothing is due
+	OK      Verdict = "OK"      // what is due is not due for long
+)
+
+// judge fills in the verdict. Partly says that not all ranges could be asked in time.
+func (st *TargetStatus) judge(s *sweep.Snapshot, partly bool) {
+	now, next := s.Now(), nextTick(s.Target)
+	worked := lastWork(s)
+	late := func(since time.Time) bool { return !isInTime(since, now, next) }
+	switch {
+	case st.Held == "gate":
+		st.Verdict, st.Why = Held, "by its gate"
+		if st.Paused {
+			st.Why += ", and paused"
+		}
+	case st.Paused:
+		st.Verdict, st.Why = Paused, st.pauseText()
+	case st.OldestDue != nil && late(*st.OldestDue) && s.HeartbeatsRead() && len(st.Workers) == 0 && late(worked):
+		st.Verdict, st.Why = Failing, "nobody has swept it with --apply"
+		if !worked.IsZero() {
+			st.Why = "nobody has worked on it for " + Age(now.Sub(worked))
+		}
+	case st.OldestDue != nil && late(*st.OldestDue):
+		st.Verdict, st.Why = Behind, "the oldest was due "+Age(now.Sub(*st.OldestDue))+" ago"
+	case partly:
+		st.Verdict, st.Why = Unknown, fmt.Sprintf("not all ranges were read within %v", queriesWithin)
+	case st.OldestDue != nil:
+		st.Verdict, st.Why = OK, "the oldest was due "+Age(now.Sub(*st.OldestDue))+" ago"
+	case s.New:
+		st.Verdict, st.Why = Idle, "nobody has loaded or swept it yet"
+	default:
+		st.Verdict, st.Why = Idle, "nothing is due"
+	}
+}
+
+// pauseText says who paused the target, and until when.
+func (st *TargetStatus) pauseText() string {
+	text := "until reaper resume"
+	if st.PausedUntil != nil {
+		text = "until " + instantText(*st.PausedUntil)
+	}
+	if st.PausedBy != "" {
+		text = "by " + st.PausedBy + " " + text
+	}
+	return text
+}
+
+// isInTime reports whether what became due at an instant may still be there: until a
+// minute after the second tick from then on.
+func isInTime(due, now time.Time, next func(time.Time) time.Time) bool {
+	return !due.IsZero() && now.Before(next(next(due)).Add(time.Minute))
+}
+
+// defaultTick is how often sweeps are taken to run if no schedule is known.
+const defaultTick = 5 * time.Minute
+
+// nextTick returns the schedule of a target.
+func nextTick(t sweep.Target) func(time.Time) time.Time {
+	if t.Next != nil {
+		return t.Next
+	}
+	return func(at time.Time) time.Time { return at.Add(defaultTick) }
+}
+
+// lastWork returns when somebody last worked on the target, as far as the cursor records
+// show: the zero time if nobody ever did.
+func lastWork(s *sweep.Snapshot) (last time.Time) {
+	for _, c := range s.View.Cursors.All() {
+		for _, at := range []time.Time{c.Lease.Until, c.Lease.Released, c.RateUsed} {
+			last = laterOf(last, at)
+		}
+		if !c.Swept.IsZero() { // a horizon, which is one retention ago
+			last = laterOf(last, c.Swept.Add(s.Target.Retention))
+		}
+	}
+	return last
+}
+
+// laterOf returns the later of two instants.
+func laterOf(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// Age shows how long something has lasted.
+func Age(d time.Duration) string {
+	d = max(0, d.Round(time.Second)) // what the store's clock says may lie ahead a little
+	if days := int(d.Hours() / 24); days >= 2 {
+		return fmt.Sprintf("%d days", days)
+	}
+	return d.String()
+}
