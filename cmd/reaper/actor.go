@@ -31,8 +31,8 @@ func actor(c config.Config, getenv func(string) string) string {
 	return name + "@" + host
 }
 
-// mailOf returns the e-mail address in a key file of a service account; empty if there
-// is none.
+// mailOf returns the e-mail address in a key file of a service account, or nothing if
+// the file has no address.
 func mailOf(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -212,8 +212,8 @@ func TestStatus(t *testing.T) {
 	if st.OldestDue != nil || st.LastSweep == nil {
 		t.Errorf("after: %+v", st)
 	}
-	text := b.must(nil, "status").out
-	for _, want := range []string{"nothing is due", "00000001  ", "(nursery)", "00000001.0012"} {
+	text := b.must(nil, "status", "--all").out
+	for _, want := range []string{"sessions: IDLE, nothing is due", "00000001  ", "nursery", "00000001.0012"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("status does not say %q:\n%s", want, text)
 		}

@@ -120,5 +120,8 @@ func (a *app) printExplanation(x inspect.Explanation, t config.Target) {
 			line("refused", "the store refuses to delete or carry entities of this range")
 		}
 	}
-	line(x.Verdict, "%s", x.Why)
+	line(x.Verdict, "%s", printable(x.Why))
+	if x.Held != "" && x.Reason != "" {
+		line("reason", "%s", printable(x.Reason))
+	}
 }

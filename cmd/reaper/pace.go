@@ -101,7 +101,8 @@ func (o switchOrder) check(cmd *cobra.Command, required bool) error {
 	given := cmd.Flags().Changed("reason")
 	switch {
 	case required && !given:
-		return wrongUsage(`--reason is missing: say why, for the next person who finds the target paused: --reason "restoring a backup"`)
+		return wrongUsage("--reason is missing: say why, for the next person who finds the target paused: " +
+			`--reason "restoring a backup"`)
 	case given && strings.TrimSpace(o.reason) == "":
 		return wrongUsage("--reason is empty: say why, in one line")
 	}

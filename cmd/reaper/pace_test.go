@@ -158,6 +158,15 @@ func TestPauseSaysWhy(t *testing.T) {
 		!strings.Contains(r.log, "ann@example.com") || !strings.Contains(r.log, "a restore; ask Ann") {
 		t.Errorf("sweep: %s%s", r.out, r.log)
 	}
+	if r := b.must(nil, "status"); !strings.HasPrefix(r.out, "sessions: PAUSED, by ann@example.com until 20") || !strings.Contains(r.out, "a restore; ask Ann") {
+		t.Errorf("status: %s", r.out)
+	}
+	if r := b.must(nil, "explain", "a"); strings.Contains(r.out, "is due, and the next sweep deletes it\n") && !strings.Contains(r.out, "paused, by ann@example.com") {
+		t.Errorf("explain: %s", r.out)
+	}
+	if st := b.status(); st.Verdict != inspect.Paused || st.Held != "paused" || st.Reason != "a restore; ask Ann" || st.PausedUntil == nil {
+		t.Errorf("status --json: %+v", st)
+	}
 	if res := b.sweep(); res.Held != "paused" || res.Reason != "a restore; ask Ann" || res.Actor != "ann@example.com" || res.Expired != 1 {
 		t.Errorf("a dry run: %+v", res)
 	}

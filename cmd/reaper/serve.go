@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -231,7 +232,7 @@ func (d *daemon) rows() (list []row) {
 			Gone: grouped(st.Deleted), Held: string(st.Held),
 			Tick: timeText(st.Tick), Next: timeText(st.Next), Err: st.Err}
 		if !st.OldestDue.IsZero() {
-			one.OldestDue, one.Behind = timeText(st.OldestDue), age(d.clock().Sub(st.OldestDue))
+			one.OldestDue, one.Behind = timeText(st.OldestDue), inspect.Age(d.clock().Sub(st.OldestDue))
 		}
 		if math.IsInf(st.Rate, 1) {
 			one.Rate = "unlimited"

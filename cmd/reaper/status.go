@@ -1,15 +1,18 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"text/tabwriter"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
+	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -23,21 +26,65 @@ type statusResult struct {
 }
 
 func (a *app) statusCommand() *cobra.Command {
-	var all bool
+	var all, watch bool
+	var interval string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show generations, ranges, cursors and delays",
-		Long: `Status shows up to when each target is swept, how long its oldest due entity has been
-waiting, its workers and its generations. For each range it shows the cursor and the
-worker that holds it. It writes nothing and costs a query for each range.`,
+		Short: "Show how each target stands: verdict, delay, backlog, workers, ranges",
+		Long: `Status begins with a verdict for each target, the first of these that holds:
+
+  HELD     its gate is closed
+  PAUSED   an operator has paused it
+  FAILING  something has been due for long, and nobody works on it
+  BEHIND   something has been due for longer than two ticks of its schedule and a minute
+  UNKNOWN  the store did not answer in time
+  IDLE     nothing is due
+  OK       something is due, and not for long
+
+Then it shows what is due since when, how much that is, when it will be gone, who works on
+it, and the five ranges that wait for the longest. It answers within five seconds: it names
+what it could not read by then, and exits with 1 if that is the target's records.
+
+It writes nothing and costs a query for each range, and a COUNT for each range in which
+something is due. A dry run leaves nothing in the store that status could show.`,
+		Example: `  reaper status
+  reaper status --target sessions --all
+  reaper status --watch --interval 10s`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.status(cmd, all) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			every, err := readInterval(cmd, interval)
+			switch {
+			case err != nil:
+				return err
+			case watch && a.json:
+				return wrongUsage("--watch cannot be combined with --json: that is exactly one document")
+			case watch:
+				return a.watchStatus(cmd, every, all)
+			}
+			return a.status(cmd, all)
+		},
 	}
-	addSettings(cmd.Flags(), "workers")
+	addSettings(cmd.Flags(), "workers", "schedule")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
-	cmd.Flags().BoolVar(&all, "all", false, "also list idle ranges, one by one")
+	cmd.Flags().BoolVar(&all, "all", false, "list all ranges and workers, one by one")
+	cmd.Flags().BoolVar(&watch, "watch", false, "repeat until interrupted")
+	cmd.Flags().StringVar(&interval, "interval", "5s", "with --watch: how long from one status to the next, at least 1s")
 	return cmd
+}
+
+// readInterval reads how often a status is repeated.
+func readInterval(cmd *cobra.Command, text string) (time.Duration, error) {
+	d, err := readPositive("--interval", text)
+	switch {
+	case err != nil:
+		return 0, err
+	case d < time.Second:
+		return 0, wrongUsage("--interval: %s is less than 1s: a status costs a query for each range", text)
+	case cmd.Flags().Changed("interval") && !cmd.Flags().Changed("watch"):
+		return 0, wrongUsage("--interval is for --watch only")
+	}
+	return d, nil
 }
 
 func (a *app) status(cmd *cobra.Command, all bool) (err error) {
@@ -46,152 +93,112 @@ func (a *app) status(cmd *cobra.Command, all bool) (err error) {
 		return err
 	}
 	defer s.db.closeInto(&err)
-	res := statusResult{Store: s.Store.String(), Now: a.now().UTC()}
-	res.Targets, err = eachTarget(s, func(t sweep.Target) (inspect.TargetStatus, error) {
-		return inspect.Status(cmd.Context(), s.sweep, t)
-	})
+	res, err := a.readStatus(cmd.Context(), s)
 	if a.json {
 		return errors.Join(a.printJSON(res), err)
 	}
-	for i, t := range res.Targets {
-		if i > 0 {
-			fmt.Fprintln(a.stdout)
-		}
-		if err := a.printStatus(t, res.Now, all); err != nil {
-			return err
-		}
-	}
-	return err
+	_, werr := a.stdout.Write(a.statusScreen().render(res, all))
+	return errors.Join(werr, err)
 }
 
-func (a *app) printStatus(t inspect.TargetStatus, now time.Time, all bool) error {
-	fmt.Fprintf(a.stdout, "%s (layout %s)\n", t.Name, t.Layout)
-	if len(t.Ranges) == 0 {
-		fmt.Fprintln(a.stdout, "  nobody has loaded or swept it yet")
-		printHeld(a.stdout, t)
-		return nil
+// readStatus reads how all targets stand, at once: each of them has the same five seconds.
+func (a *app) readStatus(ctx context.Context, s *session) (res statusResult, err error) {
+	s.Workers = max(s.Workers, len(s.targets))
+	for i, t := range s.targets {
+		schedule := t.Schedule
+		if schedule.IsZero() {
+			schedule = s.Schedule
+		}
+		s.sweep.Targets[i].Next = schedule.Next
 	}
-	printWork(a.stdout, t, now)
-	if err := printGenerationStates(a.stdout, t); err != nil {
+	res = statusResult{Store: s.Store.String(), Now: a.now().UTC()}
+	res.Targets, err = eachTarget(s, func(t sweep.Target) (inspect.TargetStatus, error) {
+		return inspect.Status(ctx, s.sweep, t)
+	})
+	for _, t := range res.Targets {
+		if t.Err != nil {
+			err = errors.Join(err, fmt.Errorf("target %s: %w", t.Name, withHint(t.Err)))
+		}
+	}
+	return res, err
+}
+
+// A screen is where a status is shown.
+type screen struct {
+	width  int  // of a line at most, in characters; 0 for as long as it takes
+	redraw bool // each status takes the place of the one before
+}
+
+// terminalWidth is how wide a status is on a terminal.
+const terminalWidth = 80
+
+func (a *app) statusScreen() screen {
+	if f, ok := a.stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return screen{terminalWidth, true}
+	}
+	return screen{}
+}
+
+// watchStatus shows how the targets stand again and again, until it is interrupted. A
+// status that fails is shown as such: the next one may be better.
+func (a *app) watchStatus(cmd *cobra.Command, every time.Duration, all bool) (err error) {
+	s, err := a.begin(cmd)
+	if err != nil {
 		return err
 	}
-	return printRanges(a.stdout, t, all)
-}
-
-// printWork prints what is left to do in a target, and its workers.
-func printWork(w io.Writer, t inspect.TargetStatus, now time.Time) {
-	var deleted int64
-	for _, r := range t.Ranges {
-		deleted += r.Deleted
-	}
-	fmt.Fprintf(w, "  swept up to %s\n", when(t.SweptTo, now, "-"))
-	fmt.Fprintf(w, "  oldest due: %s\n", when(t.OldestDue, now, "nothing is due"))
-	if t.OldestDue != nil {
-		fmt.Fprintf(w, "  behind:     %s\n", age(now.Sub(*t.OldestDue)))
-	}
-	printHeld(w, t)
-	rate := fmt.Sprintf("%.4g/s", t.Rate)
-	if t.Unlimited {
-		rate = "unlimited"
-	}
-	fmt.Fprintf(w, "  rate now:   %s\n", rate)
-	if len(t.Workers) == 0 {
-		fmt.Fprintln(w, "  at work:    nobody is at work now")
-	}
-	for i, worker := range t.Workers {
-		label := "at work:"
-		if i > 0 {
-			label = ""
+	defer func() {
+		if s != nil {
+			s.db.closeInto(&err)
 		}
-		seen := age(now.Sub(worker.Seen))
-		fmt.Fprintf(w, "  %-12s%s (ranges: %d, seen %s ago, version %s)\n", label, worker.Owner, worker.Ranges, seen,
-			orDash(worker.Version))
-	}
-	fmt.Fprintf(w, "  deleted:    %s since the records began\n", grouped(deleted))
-}
-
-// printHeld says why nothing is deleted at present.
-func printHeld(w io.Writer, t inspect.TargetStatus) {
-	switch throttle.Reason(t.Held) {
-	case "":
-	case throttle.ReasonPaused:
-		fmt.Fprintln(w, "  held:       by pause, until reaper resume")
-	case throttle.ReasonGate:
-		fmt.Fprintln(w, "  held:       by its gate, until that opens")
-	default:
-		fmt.Fprintf(w, "  held:       by %s\n", t.Held)
-	}
-}
-
-func printGenerationStates(out io.Writer, t inspect.TargetStatus) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	if len(t.Generations) > 0 { // not of timestamps
-		fmt.Fprintln(w, "  generation\tstate\tshards\topened\tsealed")
-	}
-	for _, g := range t.Generations {
-		name := fmt.Sprintf("%08d", g.Number)
-		if g.Number == 0 {
-			name += " (nursery)"
+	}()
+	to := a.statusScreen()
+	return to.repeat(cmd.Context(), a.stdout, every, func(ctx context.Context) []byte {
+		if s == nil {
+			if s, err = a.begin(cmd); err != nil {
+				return to.failure(err)
+			}
 		}
-		fmt.Fprintf(w, "  %s\t%s\t%d\t%s\t%s\n", name, g.State, g.Shards, instant(&g.Opened), instant(g.Sealed))
-	}
-	return w.Flush()
-}
-
-// printRanges lists the ranges that are held or were worked on, or all of them.
-func printRanges(out io.Writer, t inspect.TargetStatus, all bool) error {
-	idle := 0
-	shown := slices.DeleteFunc(slices.Clone(t.Ranges), func(r inspect.RangeStatus) bool {
-		hide := !all && r.Owner == "" && r.Deleted == 0
-		if hide {
-			idle++
+		res, err := a.readStatus(ctx, s)
+		text := to.render(res, all)
+		if err != nil {
+			text = append(text, to.failure(err)...)
 		}
-		return hide
+		if s.Store.Driver == config.Embedded { // whose directory others wait for
+			s.db.closeInto(&err)
+			s = nil
+		}
+		return text
 	})
-	if len(shown) > 0 {
-		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "  namespace\trange\tposition\tdeleted\trate\theld back by\theld by")
-		for _, r := range shown {
-			rate := "unlimited"
-			if r.Rate != nil {
-				rate = fmt.Sprintf("%.4g/s", *r.Rate)
-			}
-			name := fmt.Sprintf("%08d.%s", r.Generation, r.Shard)
-			if len(t.Generations) == 0 {
-				name = orDash(r.Shard)
-			}
-			fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\n", orDash(r.Namespace), name, orDash(r.Position),
-				grouped(r.Deleted), rate, orDash(r.ThrottledBy), orDash(r.Owner))
+}
+
+// failure shows why a status could not be read.
+func (to screen) failure(err error) []byte { return []byte(to.wrapped("", "reaper: "+err.Error())) }
+
+// repeat shows what look returns again and again, until ctx is done: that is how a person
+// ends it, and not an error. A look that was interrupted is not shown.
+func (to screen) repeat(
+	ctx context.Context, out io.Writer, every time.Duration, look func(context.Context) []byte,
+) error {
+	const home, clearBelow, clearRight = "\x1b[H", "\x1b[J", "\x1b[K"
+	for first := true; ctx.Err() == nil; first = false {
+		text := look(ctx)
+		if ctx.Err() != nil {
+			break
 		}
-		if err := w.Flush(); err != nil {
+		switch {
+		case to.redraw: // line by line over the one before, so that nothing flickers
+			text = bytes.ReplaceAll(text, []byte("\n"), []byte(clearRight+"\n"))
+			text = append(append([]byte(home), text...), clearBelow...)
+			if first {
+				text = append([]byte(home+clearBelow), text...)
+			}
+		case !first:
+			text = append([]byte("\n"), text...)
+		}
+		if _, err := out.Write(text); err != nil {
 			return err
 		}
+		_ = throttle.Sleep(ctx, every) // it fails once ctx is done
 	}
-	if idle > 0 {
-		fmt.Fprintf(out, "  and %d ranges that nobody holds and nothing was deleted from (--all lists them)\n", idle)
-	}
-	return nil
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
-func when(t *time.Time, now time.Time, none string) string {
-	if t == nil {
-		return none
-	}
-	return fmt.Sprintf("%s (%s ago)", instant(t), age(now.Sub(*t)))
-}
-
-// age shows how long ago something was.
-func age(d time.Duration) string {
-	d = max(0, d.Round(time.Second)) // what the store's clock says may lie ahead a little
-	if days := int(d.Hours() / 24); days >= 2 {
-		return fmt.Sprintf("%d days", days)
-	}
-	return d.String()
+	return nil //nolint:nilerr // a person has ended it
 }

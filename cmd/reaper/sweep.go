@@ -136,8 +136,11 @@ func printable(text string) string {
 }
 
 // sinceHeld says what was deleted of a target that is held.
-func sinceHeld(t sweep.TargetResult) string {
-	if t.Deleted == 0 {
+func sinceHeld(t sweep.TargetResult, apply bool) string {
+	switch {
+	case !apply:
+		return "with --apply nothing would be deleted"
+	case t.Deleted == 0:
 		return "nothing was deleted"
 	}
 	return grouped(t.Deleted) + " were deleted before"
@@ -180,7 +183,7 @@ func (a *app) printSweep(res sweep.Result) error {
 	}
 	for _, t := range res.Targets {
 		if t.Held != "" {
-			fmt.Fprintf(a.stdout, "%s: held: %s: %s\n", t.Name, brake(t), sinceHeld(t))
+			fmt.Fprintf(a.stdout, "%s: held: %s: %s\n", t.Name, brake(t), sinceHeld(t, res.Apply))
 		}
 		if t.Suspect+t.Malformed > 0 {
 			fmt.Fprintf(a.stdout, "%s: kept %s suspect (implausibly old) and %s malformed\n",
