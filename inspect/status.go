@@ -62,10 +62,11 @@ func (st TargetStatus) MarshalJSON() ([]byte, error) {
 	unknown := struct {
 		plain
 		Paused *bool    `json:"paused"`
+		Held   *string  `json:"held"`
 		Rate   *float64 `json:"rate"`
 	}{plain: plain(st)}
 	if st.Paused {
-		unknown.Paused = &st.Paused
+		unknown.Paused, unknown.Held = &st.Paused, &st.Held
 	}
 	return json.Marshal(unknown)
 }

@@ -174,7 +174,7 @@ func checkUnread(t *testing.T, name string, st inspect.TargetStatus) {
 	if err != nil || len(st.Unread) == 0 {
 		t.Errorf("%s, %v", text, err)
 	}
-	verdict, null := inspect.Unknown, []string{"ranges", "workers", "generations", "rate", "paused", "oldest_due", "backlog", "swept_to"}
+	verdict, null := inspect.Unknown, []string{"ranges", "workers", "generations", "rate", "paused", "held", "oldest_due", "backlog", "swept_to"}
 	switch name {
 	case "queries":
 		null = []string{"oldest_due", "backlog", "swept_to"}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -115,6 +116,24 @@ func TestWatchRepeats(t *testing.T) {
 type failingWriter struct{ err error }
 
 func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
+
+// A store that takes a connection and never answers is said to be such, and status exits
+// with 1: what it shows is next to nothing.
+func TestStatusOfAStoreThatNeverAnswers(t *testing.T) {
+	noRaces(t)
+	silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	b := newWorkdir(t, oneTarget)
+	b.env = []string{"DATASTORE_EMULATOR_HOST=" + silent.Addr().String(), "REAPER_STORE=datastore:my-project"}
+	r := b.run(nil, "status")
+	if r.code != exitFailed || !strings.HasPrefix(r.out, "sessions: UNKNOWN, the store has not answered within 3s\n") ||
+		!strings.Contains(r.out, "not read     the target's records: load cursor records") || !strings.Contains(r.log, "check that the endpoint can be reached") {
+		t.Errorf("exit code %d: %s%s", r.code, r.out, r.log)
+	}
+}
 
 // A watch ends with 0 when it is interrupted, and keeps no embedded store open meanwhile.
 func TestWatchIsInterrupted(t *testing.T) {
