@@ -349,7 +349,10 @@ func (st *TargetStatus) tellHold(s *sweep.Snapshot, h hold) {
 		st.Held, st.Reason = string(throttle.ReasonPaused), s.View.Record.PauseNote.Reason
 	}
 	if h.gate != nil {
-		st.Held, st.Reason = string(throttle.ReasonGate), h.gate.Error()
+		st.Held = string(throttle.ReasonGate)
+		if st.Reason = h.gate.Error(); s.View.Record.PauseNote.Reason != "" && h.paused {
+			st.Reason += "; paused: " + s.View.Record.PauseNote.Reason
+		}
 	}
 	if st.Held != "" {
 		st.Rate, st.Unlimited = 0, false

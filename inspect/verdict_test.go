@@ -66,7 +66,7 @@ func TestVerdicts(t *testing.T) {
 			t.Errorf("paused: %+v", st)
 		}
 		w.target.Gate = func(context.Context) error { return errors.New("a sale") }
-		if st := w.want(inspect.Held, "by its gate, and paused"); st.Reason != "a sale" || st.PausedBy != "ann" {
+		if st := w.want(inspect.Held, "by its gate, and paused"); st.Reason != "a sale; paused: a restore" || st.PausedBy != "ann" {
 			t.Errorf("held: %+v", st)
 		}
 		w.target.Gate = nil
@@ -251,7 +251,7 @@ func TestExplainWhatIsHeld(t *testing.T) {
 			t.Errorf("not due: %+v", x)
 		}
 		w.target.Gate = func(context.Context) error { return errors.New("a sale") }
-		if x := w.explain("due"); x.Held != "gate" || x.Reason != "a sale" || !strings.Contains(x.Why, "gate is closed") {
+		if x := w.explain("due"); x.Held != "gate" || !strings.HasPrefix(x.Reason, "a sale") || !strings.Contains(x.Why, "gate is closed") {
 			t.Errorf("held: %+v", x)
 		}
 		w.target.Gate = nil
