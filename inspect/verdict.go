@@ -87,7 +87,7 @@ func nextTick(t sweep.Target) func(time.Time) time.Time {
 // show: the zero time if nobody ever did.
 func lastWork(s *sweep.Snapshot) (last time.Time) {
 	for _, c := range s.View.Cursors.All() {
-		for _, at := range []time.Time{c.Lease.Until, c.Lease.Released, c.RateUsed} {
+		for _, at := range []time.Time{s.HeldUntil(c), c.Lease.Released, c.RateUsed} {
 			last = laterOf(last, at)
 		}
 		if !c.Swept.IsZero() { // a horizon, which is one retention ago
