@@ -25,6 +25,7 @@ func (r *reader) check() {
 	if r.good("kind", "group") && r.values["kind"] != nil {
 		if err := checkKind(t.Kind, r.driver, t.Group); err != nil {
 			r.at(r.values["kind"], r.path+".kind", "%s %v", quote(t.Kind), err)
+			r.bad["kind"] = true
 		}
 	}
 	r.checkStore()

@@ -181,6 +181,7 @@ func (f *file) targets(n *yaml.Node, path string) []Target {
 	}
 	targets := make([]Target, 0, len(n.Content))
 	named := map[string]*yaml.Node{}
+	owned := newOwners()
 	for i, v := range n.Content {
 		r := &reader{
 			file: f, path: fmt.Sprintf("%s[%d]", path, i), node: v,
@@ -196,6 +197,7 @@ func (f *file) targets(n *yaml.Node, path string) []Target {
 				named[r.target.Name] = at
 			}
 		}
+		r.checkOwner(owned)
 		targets = append(targets, r.target)
 	}
 	return targets

@@ -25,7 +25,7 @@ func TestMessages(t *testing.T) {
 		driver Driver
 	}{
 		{"five", Datastore}, {"names", Datastore}, {"ranges", Datastore}, {"rules", Datastore}, {"shape", Datastore},
-		{"firestore", Firestore},
+		{"shared", Datastore}, {"firestore", Firestore}, {"groups", Firestore},
 	} {
 		t.Run(c.file, func(t *testing.T) {
 			in := filepath.Join("testdata", c.file+".yaml")
@@ -119,6 +119,51 @@ func TestUnreadable(t *testing.T) {
 	_, err := ParseTargets("f.yaml", io.MultiReader(strings.NewReader("targets:\n"), iotest.ErrReader(broken)), Embedded)
 	if err == nil || err.Error() != "f.yaml: read: disk on fire" {
 		t.Errorf("a reader that fails gives %v", err)
+	}
+}
+
+// Two targets share no entities on any store, whatever the rest of them says; what only
+// looks alike passes.
+func TestSharedEntities(t *testing.T) {
+	const twice = "targets:\n- {name: a, kind: A, retention: 30d}\n- {name: b, kind: A, shards: 4}\n"
+	for _, d := range []Driver{Datastore, Embedded, Firestore, ""} {
+		_, err := ParseTargets("f.yaml", strings.NewReader(twice), d)
+		var problems Problems
+		if !errors.As(err, &problems) || len(problems) != 1 || problems[0].Line != 3 || problems[0].Column != 19 ||
+			!strings.Contains(problems[0].Reason, `target "b" and target "a" (line 2, column 19)`) {
+			t.Errorf("%s: %v", d, err)
+		}
+	}
+	for _, c := range []struct {
+		driver     Driver
+		a, b       string
+		wantShared bool
+	}{
+		{Datastore, "kind: A", "kind: A, property: p", false},
+		{Datastore, "kind: A", "kind: a", false},
+		{Datastore, "kind: A", "kind: A, namespaces: [x]", false},
+		{Datastore, "kind: A, namespaces: [x]", "kind: A, namespaces: ['', y]", false},
+		{Datastore, "kind: A, namespaces: [x, '']", "kind: A", true},
+		{Datastore, "kind: A, namespaces: ['*']", "kind: A", true},
+		{Datastore, "kind: A", "kind: A, namespaces: ['*']", true},
+		{Datastore, "kind: A, namespaces: ['*']", "kind: A, namespaces: ['*']", true},
+		{Datastore, "kind: A, namespaces: ['*']", "kind: B", false},
+		{Datastore, "kind: A", "kind: A, property: expiry_key, layout: timestamp", true},
+		{Firestore, "kind: a/b/c", "kind: a/d/c", false},
+		{Firestore, "kind: a/b/c", "kind: c", false},
+		{Firestore, "kind: a/b/c", "kind: c, group: true", true},
+		{Firestore, "kind: c, group: true", "kind: a/b/c", true},
+		{Firestore, "kind: c, group: true", "kind: c", true},
+		{Firestore, "kind: c, group: true", "kind: c, group: true", true},
+		{Firestore, "kind: c, group: true", "kind: a/c/d", false},
+		{Firestore, "kind: c, group: true", "kind: a/b/c, property: p", false},
+		{Firestore, "kind: c, group: true", "kind: a/b/cc", false},
+	} {
+		text := "targets:\n- {name: a, " + c.a + "}\n- {name: b, " + c.b + "}\n"
+		_, err := ParseTargets("f.yaml", strings.NewReader(text), c.driver)
+		if shared := err != nil && strings.Contains(err.Error(), "expire the same entities"); shared != c.wantShared || err != nil && !shared {
+			t.Errorf("%s: {%s} and {%s}: %v", c.driver, c.a, c.b, err)
+		}
 	}
 }
 
