@@ -130,7 +130,7 @@ var fields = []field{
 	{path: "pace.total", fallback: unlimited, about: "of the target, over all processes",
 		kind: rate(func(t *Target) *Limit[float64] { return &t.Pace.Total })},
 	{path: "pace.gate", fallback: `""`, about: "a URL or a file that says whether deletes may go on",
-		kind: kind{"", func(r *reader, v *yaml.Node, path string) { r.optional(v, path, &r.target.Pace.Gate) }}},
+		kind: kind{"http://, https://, or a path that begins with / or ./", (*reader).gate}},
 
 	{path: "limits.max_deletes", fallback: unlimited, about: "entities",
 		kind: kind{"at least 1, or unlimited", (*reader).maxDeletes}},

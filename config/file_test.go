@@ -167,6 +167,36 @@ func TestSharedEntities(t *testing.T) {
 	}
 }
 
+// A gate that is misspelt is an error, not the name of a file that does not exist: that
+// gate would be open. The message does not repeat a password.
+func TestGate(t *testing.T) {
+	for _, fine := range []string{
+		"", "http://gate", "https://gate.internal:8443/may/I?target=sessions", "https://user:secret@gate/", "http://[::1]:80/", "/run/reaper/hold", "./hold", "/",
+	} {
+		if got := mustOne(t, Firestore, fmt.Sprintf("name: a\nkind: A\npace: {gate: %q}", fine)); got.Pace.Gate != fine {
+			t.Errorf("%q is read as %q", fine, got.Pace.Gate)
+		}
+	}
+	for _, bad := range []string{
+		"htps://gate", "ftp://gate/", "file:///run/hold", "gate.txt", "gate/hold", "../hold", "~/hold", ".hold", "gate:8080", "HTTPS://gate", "http:/gate", "http:gate",
+		"http://", "https:///may/I", "http://:80/", "http://a b/", "http://gate:port/", " /run/hold", "unlimited", "off", "/run/ho\x01ld",
+	} {
+		_, err := one(t, Firestore, fmt.Sprintf("name: a\nkind: A\npace: {gate: %q}", bad))
+		want := fmt.Sprintf("f.yaml:5:18: targets[0].pace.gate: %q is not a valid gate: write an http:// or https:// URL, "+
+			"or the path of a file that begins with / or ./", bad)
+		if strings.Contains(bad, "\x01") {
+			want = fmt.Sprintf("f.yaml:5:18: targets[0].pace.gate: %q holds a control character", bad)
+		}
+		if err == nil || err.Error() != want {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	_, err := one(t, Firestore, "name: a\nkind: A\npace: {gate: 'htps://user:secret@gate/'}")
+	if err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "pace.gate: this text is not a valid gate") {
+		t.Errorf("a gate with a password: %v", err)
+	}
+}
+
 // one parses a single target, given as the lines after its dash.
 func one(t *testing.T, d Driver, fields string) (Target, error) {
 	t.Helper()

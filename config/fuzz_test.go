@@ -204,6 +204,9 @@ func FuzzTargetFields(f *testing.F) {
 				t.Errorf("%s passes as pace %+v", line, target.Pace)
 			case target.Generations.Every < 0, target.Generations.Ramp < 0, target.Generations.Staleness < 0, target.Generations.Slack < 0, target.Generations.Settle < 0, target.Generations.Keep < 0:
 				t.Errorf("%s passes as %+v", line, target.Generations)
+			case target.Pace.Gate != "" && !strings.HasPrefix(target.Pace.Gate, "/") && !strings.HasPrefix(target.Pace.Gate, "./") &&
+				!strings.HasPrefix(target.Pace.Gate, "http://") && !strings.HasPrefix(target.Pace.Gate, "https://"):
+				t.Errorf("%s passes as gate %q", line, target.Pace.Gate)
 			case !target.Limits.MaxFraction.Unlimited && !(target.Limits.MaxFraction.Most > 0 && target.Limits.MaxFraction.Most <= 1),
 				!target.Limits.MaxDeletes.Unlimited && target.Limits.MaxDeletes.Most < 1:
 				t.Errorf("%s passes as %+v", line, target.Limits)

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"strings"
 	"unicode"
@@ -64,6 +65,20 @@ func checkNamespace(s string) error {
 		return errors.New("is not a valid namespace: write 1 to 100 ASCII letters, digits, points, underscores and hyphens")
 	}
 	return nil
+}
+
+// checkGate holds a gate against its two forms. Whatever else it reads is refused: a file of
+// that name would not exist, and a missing file is an open gate.
+func checkGate(s string) error {
+	if strings.HasPrefix(s, "/") || strings.HasPrefix(s, "./") {
+		return nil
+	}
+	u, err := url.Parse(s)
+	if err == nil && u.Hostname() != "" && (strings.HasPrefix(s, "http://") || strings.HasPrefix(s, "https://")) {
+		return nil
+	}
+	return errors.New("is not a valid gate: write an http:// or https:// URL, " +
+		"or the path of a file that begins with / or ./")
 }
 
 // checkKind holds a target's kind against the rules of the store that it is

@@ -113,16 +113,26 @@ func (r *reader) text(v *yaml.Node, path string, to *string, check func(string) 
 	*to = s
 }
 
-// optional reads a text that may be empty.
-func (r *reader) optional(v *yaml.Node, path string, to *string) {
+// gate reads a URL, a path, or an empty text for none. A message does not repeat what may
+// hold a password.
+func (r *reader) gate(v *yaml.Node, path string) {
 	s, ok := r.scalarOrEmpty(v, path, optionalText, "!!str")
-	switch {
-	case !ok:
-	case strings.ContainsFunc(s, unicode.IsControl):
-		r.at(v, path, "%s holds a control character", quote(s))
-	default:
-		*to = s
+	if !ok {
+		return
 	}
+	shown := quote(s)
+	if strings.Contains(s, "@") {
+		shown = "this text"
+	}
+	if strings.ContainsFunc(s, unicode.IsControl) {
+		r.at(v, path, "%s holds a control character", shown)
+		return
+	}
+	if err := checkGate(s); s != "" && err != nil {
+		r.at(v, path, "%s %v", shown, err)
+		return
+	}
+	r.target.Pace.Gate = s
 }
 
 func (r *reader) boolean(v *yaml.Node, path string, to *bool) {
