@@ -53,11 +53,11 @@ func (r *reader) checkLengths() {
 	t := &r.target
 	if r.good("max_age", "retention") && t.MaxAge <= t.Retention {
 		r.either("max_age", "retention", "max_age (%s) must be longer than retention (%s)",
-			formatDuration(t.MaxAge), formatDuration(t.Retention))
+			FormatDuration(t.MaxAge), FormatDuration(t.Retention))
 	}
 	if r.good("overlap", "rewind") && t.Overlap >= t.Rewind {
 		r.either("overlap", "rewind", "overlap (%s) must be shorter than rewind (%s)",
-			formatDuration(t.Overlap), formatDuration(t.Rewind))
+			FormatDuration(t.Overlap), FormatDuration(t.Rewind))
 	}
 	if r.good("pace.start", "pace.max") && t.Pace.Start.Exceeds(t.Pace.Max) {
 		r.either("pace.start", "pace.max", "start (%s) must not be above max (%s)", t.Pace.Start, t.Pace.Max)
@@ -65,11 +65,11 @@ func (r *reader) checkLengths() {
 	g := t.Generations
 	if r.good("generations.ramp", "generations.every") && g.Ramp > g.Every {
 		r.either("generations.ramp", "generations.every", "ramp (%s) must not be longer than every (%s)",
-			formatDuration(g.Ramp), formatDuration(g.Every))
+			FormatDuration(g.Ramp), FormatDuration(g.Every))
 	}
 	if r.good("generations.staleness", "generations.every") && g.Staleness > g.Every {
 		r.either("generations.staleness", "generations.every", "staleness (%s) must not be longer than every (%s)",
-			formatDuration(g.Staleness), formatDuration(g.Every))
+			FormatDuration(g.Staleness), FormatDuration(g.Every))
 	}
 }
 

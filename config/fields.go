@@ -170,12 +170,12 @@ func integer(at func(*Target) *int, least, most int) kind {
 }
 
 func duration(at func(*Target) *time.Duration, least, most time.Duration) kind {
-	accepts := formatDuration(least) + " to " + formatDuration(most)
+	accepts := FormatDuration(least) + " to " + FormatDuration(most)
 	switch {
 	case least == 0 && most == maxDuration:
 		accepts = ""
 	case most == maxDuration:
-		accepts = "at least " + formatDuration(least)
+		accepts = "at least " + FormatDuration(least)
 	}
 	return kind{accepts, func(r *reader, v *yaml.Node, path string) { r.duration(v, path, at(&r.target), least, most) }}
 }

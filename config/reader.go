@@ -202,9 +202,9 @@ func (r *reader) duration(v *yaml.Node, path string, to *time.Duration, lowest, 
 	case err != nil:
 		r.at(v, path, "%s %v", short(s), err)
 	case d < lowest && highest == maxDuration:
-		r.at(v, path, "%s is less than %s", short(s), formatDuration(lowest))
+		r.at(v, path, "%s is less than %s", short(s), FormatDuration(lowest))
 	case d < lowest || d > highest:
-		r.at(v, path, "%s is not between %s and %s", short(s), formatDuration(lowest), formatDuration(highest))
+		r.at(v, path, "%s is not between %s and %s", short(s), FormatDuration(lowest), FormatDuration(highest))
 	default:
 		*to = d
 	}

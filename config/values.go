@@ -39,7 +39,7 @@ func (l Limit[N]) String() string {
 	}
 	switch n := any(l.Most).(type) {
 	case time.Duration:
-		return formatDuration(n)
+		return FormatDuration(n)
 	case float64:
 		return strconv.FormatFloat(n, 'f', -1, 64)
 	default:
@@ -142,9 +142,9 @@ func parseDuration(s string) (time.Duration, error) {
 	return days + d, nil
 }
 
-// formatDuration prints a duration the way people write it: 1825d, 1d12h, 90s,
-// 8s, not 43800h0m0s.
-func formatDuration(d time.Duration) string {
+// FormatDuration prints a duration the way people write it, and [Duration] reads it:
+// 1825d, 1d12h, 1m30s, not 43800h0m0s.
+func FormatDuration(d time.Duration) string {
 	const day = 24 * time.Hour
 	if d == 0 {
 		return "0s"

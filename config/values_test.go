@@ -21,8 +21,8 @@ func TestDuration(t *testing.T) {
 		if err != nil || got != c.want {
 			t.Errorf("%q is %v with error %v, want %v", c.in, got, err, c.want)
 		}
-		if back, err := Duration(formatDuration(c.want)); err != nil || back != c.want {
-			t.Errorf("%v prints as %q, which is %v with error %v", c.want, formatDuration(c.want), back, err)
+		if back, err := Duration(FormatDuration(c.want)); err != nil || back != c.want {
+			t.Errorf("%v prints as %q, which is %v with error %v", c.want, FormatDuration(c.want), back, err)
 		}
 	}
 	for in, want := range map[string]error{
@@ -41,7 +41,7 @@ func TestFormatDuration(t *testing.T) {
 	for in, want := range map[time.Duration]string{
 		0: "0s", 8 * time.Second: "8s", 90 * time.Second: "1m30s", time.Hour: "1h", 36 * time.Hour: "1d12h", 1825 * 24 * time.Hour: "1825d", 100 * time.Millisecond: "100ms",
 	} {
-		if got := formatDuration(in); got != want {
+		if got := FormatDuration(in); got != want {
 			t.Errorf("%v prints as %q, want %q", in, got, want)
 		}
 	}
@@ -59,8 +59,8 @@ func FuzzDuration(f *testing.F) {
 		if d < 0 {
 			t.Errorf("%q is %v", s, d)
 		}
-		if back, err := Duration(formatDuration(d)); err != nil || back != d {
-			t.Errorf("%q is %v, which prints as %q and then is %v, %v", s, d, formatDuration(d), back, err)
+		if back, err := Duration(FormatDuration(d)); err != nil || back != d {
+			t.Errorf("%q is %v, which prints as %q and then is %v, %v", s, d, FormatDuration(d), back, err)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
@@ -108,7 +109,7 @@ func (e explainer) explain(ctx context.Context, x *Explanation, v store.Value) e
 	}
 	j := e.Judge(v)
 	if at, err := shardquery.Expires(e.Target.Type, v); err == nil {
-		due := at.Add(e.Target.Retention)
+		due := dueAt(at, e.Target.Retention)
 		x.Expires, x.Due = &at, &due
 	}
 	switch j {
@@ -168,7 +169,7 @@ func (e explainer) explainPlace(ctx context.Context, x *Explanation, v store.Val
 	case j == sweep.Suspect:
 		x.Verdict = "suspect"
 		x.Why = fmt.Sprintf("it expired longer than max_age (%v) before the horizon, which is implausible: "+
-			"it is kept until somebody corrects it, or raises max_age", e.Target.MaxAge)
+			"it is kept until somebody corrects it, or raises max_age", durationText(e.Target.MaxAge))
 		if isDraining {
 			x.Why += "; its generation is being drained, so that it gets a key in the newest one"
 		}
@@ -252,7 +253,7 @@ func (e explainer) rangeOf(
 		if g.Number == k.Generation {
 			return r, fmt.Sprintf("generation %08d has %d shards, and this is shard %04d: "+
 				"the next look past the last shard, once per rewind (%v), finds it and sweeps it",
-				g.Number, g.Shards, k.Shard, e.Target.Rewind), nil
+				g.Number, g.Shards, k.Shard, durationText(e.Target.Rewind)), nil
 		}
 	}
 	return r, fmt.Sprintf("no sweep reads generation %08d: stamp it again, "+
@@ -325,14 +326,51 @@ func (e explainer) whyBehind(need plan.Need, r shardquery.Range, c cursor.Cursor
 		"the next read of the range from its start, " + next + ", deletes it"
 }
 
-// wait shows how long it is until an instant. One that is centuries away is more
-// than a duration can hold.
-func wait(now, until time.Time) string {
-	const longest = 200 // of the 292 years that a duration has
-	if years := until.Year() - now.Year(); years > longest {
-		return fmt.Sprintf("%d years", years)
+// dueAt returns when what expires at an instant is due. JSON knows no instant after the
+// year 9999, so retention does not lead there.
+func dueAt(expires time.Time, retention time.Duration) time.Time {
+	due := expires.Add(retention)
+	if due.After(shardquery.LastInstant) {
+		return shardquery.LastInstant
 	}
-	return until.Sub(now).Round(time.Second).String()
+	return due
+}
+
+// wait shows how long it is until an instant, in whole days or years if that is long. It
+// reckons in seconds: a duration holds 292 years, and 9999 is further away.
+func wait(now, until time.Time) string {
+	const (
+		day  = 24 * 60 * 60
+		year = 31_556_952 // the mean of the calendar
+	)
+	switch seconds := until.Unix() - now.Unix(); {
+	case seconds < 2*day:
+		return durationText(max(0, until.Sub(now).Round(time.Second)))
+	case seconds < 2*year:
+		return fmt.Sprintf("%d days", seconds/day)
+	default:
+		return fmt.Sprintf("%d years", seconds/year)
+	}
+}
+
+// durationText prints a duration as the targets file has it: 1825d, not 43800h0m0s.
+func durationText(d time.Duration) string {
+	const day = 24 * time.Hour
+	days := ""
+	if d >= day {
+		days, d = fmt.Sprintf("%dd", d/day), d%day
+	}
+	rest := d.String()
+	if strings.HasSuffix(rest, "m0s") {
+		rest = strings.TrimSuffix(rest, "0s")
+	}
+	if strings.HasSuffix(rest, "h0m") {
+		rest = strings.TrimSuffix(rest, "0m")
+	}
+	if d == 0 && days != "" {
+		rest = ""
+	}
+	return days + rest
 }
 
 func instantText(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -2,7 +2,9 @@ package inspect_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -45,16 +47,32 @@ func TestExplain(t *testing.T) {
 		explain("never there", "absent", "never written")
 
 		w.put(1, 4, "retained", now.Add(-time.Hour))
-		x := explain("retained", "early", "it is due in 1h0m0s")
+		x := explain("retained", "early", "it is due in 1h")
 		if x.Due == nil || !x.Due.Equal(now.Add(time.Hour)) || x.Range == nil || !x.Found {
 			t.Errorf("%+v", x)
 		}
-		w.put(1, 4, "in centuries", now.AddDate(999, 0, 0))
+		w.put(1, 4, "tomorrow", now.Add(45*time.Hour))
+		explain("tomorrow", "early", "it is due in 1d23h") // with the retention
+		w.put(1, 4, "soon", now.Add(-90*time.Minute))
+		explain("soon", "early", "it is due in 30m")
+		w.put(1, 4, "any time", now.Add(24*time.Hour+10*time.Minute+20*time.Second))
+		explain("any time", "early", "it is due in 1d2h10m20s")
+		w.put(1, 4, "next month", now.Add(40*24*time.Hour))
+		explain("next month", "early", "it is due in 40 days")
+		w.put(1, 4, "next generation", now.AddDate(150, 0, 1))
+		explain("next generation", "early", "it is due in 150 years")
+		w.put(1, 4, "in centuries", now.AddDate(999, 0, 1))
 		explain("in centuries", "early", "it is due in 999 years")
+		last := time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC)
+		w.put(1, 4, "at the end", last)
+		x = explain("at the end", "early", fmt.Sprintf("it is due in %d years", 9999-now.Year()))
+		if _, err := json.Marshal(x); err != nil || !x.Expires.Equal(last) || x.Due.Before(last) {
+			t.Errorf("%+v, %v", x, err) // with the retention it is due in the year 10000, which JSON has no instant for
+		}
 		w.put(1, 4, "behind", now.Add(-30*time.Hour))
 		explain("behind", "due", "behind its range's cursor, after it had expired")
 		w.put(1, 4, "old", now.Add(-w.target.MaxAge-3*time.Hour))
-		explain("old", "suspect", "implausible")
+		explain("old", "suspect", "it expired longer than max_age (1825d) before the horizon, which is implausible")
 		raw("forever", 0, store.Value{})
 		explain("forever", "never", "never expires")
 		raw("number", 0, store.IntegerValue(7))

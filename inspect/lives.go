@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/reaper-ttl/reaper/expirykey"
@@ -60,7 +61,7 @@ func (life *GenerationLife) takeStock(s *sweep.Snapshot) {
 		life.Refused = life.Refused || stock.Refused
 	}
 	if !next.at.IsZero() {
-		life.NextDue = timePtr(next.at.Add(s.Target.Retention))
+		life.NextDue = timePtr(dueAt(next.at, s.Target.Retention))
 	}
 }
 
@@ -89,6 +90,9 @@ func (life *GenerationLife) forecast(s *sweep.Snapshot) {
 	last := life.Number + policy.Keep + 1
 	drains := newest.Opened.Add(newest.Ramp)
 	if ahead := last - newest.Number; ahead > 0 {
+		if time.Duration(ahead) > (math.MaxInt64-policy.Ramp)/policy.Every {
+			return // in more than 292 years, which is all that a duration holds
+		}
 		drains = newest.Opened.Add(time.Duration(ahead)*policy.Every + policy.Ramp)
 	}
 	life.Drains = &drains

@@ -1,6 +1,7 @@
 package inspect_test
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -49,6 +50,29 @@ func TestLives(t *testing.T) {
 		// A carried entity must also be removed from its old generation, which the forecast leaves out.
 		if late := time.Since(*first.Retires); late > 15*time.Minute || late < -time.Hour {
 			t.Errorf("it retired %v after the instant that was foretold", late)
+		}
+	})
+}
+
+// What lies beyond the instants of JSON, or of a duration, is not foretold wrongly: a due
+// time ends with the year 9999, and a drain in more than 292 years is not known.
+func TestLivesFarAhead(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Policy = hourly
+		w.target.Retention = 48 * time.Hour
+		w.sweep()
+		w.put(1, 4, "last", time.Date(9999, 12, 31, 23, 0, 0, 0, time.UTC))
+		w.sweepFor(2 * time.Hour)
+		lives := w.lives()
+		if _, err := json.Marshal(lives); err != nil || lives[0].NextDue == nil || lives[0].NextDue.Year() != 9999 {
+			t.Errorf("%+v, %v", lives, err)
+		}
+		if _, err := json.Marshal(w.status()); err != nil {
+			t.Error(err)
+		}
+		w.target.Policy.Every, w.target.Policy.Keep = 36500*24*time.Hour, 32
+		if life := w.lives()[0]; life.Drains != nil || life.Retires != nil {
+			t.Errorf("after 3,300 years it drains at %v and retires at %v", life.Drains, life.Retires)
 		}
 	})
 }

@@ -447,7 +447,7 @@ func rangeStatus(s *sweep.Snapshot, r shardquery.Range, c cursor.Cursor) RangeSt
 		Position: valueText(c.Position.Value), ThrottledBy: c.Throttled, Owner: c.Lease.Owner,
 		LeaseUntil: timePtr(s.HeldUntil(c)), Deleted: c.Deleted, Swept: timePtr(c.Swept), Refused: c.Stock.Refused}
 	if !c.Stock.Next.IsZero() {
-		one.NextDue = timePtr(c.Stock.Next.Add(s.Target.Retention))
+		one.NextDue = timePtr(dueAt(c.Stock.Next, s.Target.Retention))
 	}
 	if rate, ok := s.Rate(r, c); ok {
 		one.Rate = &rate

@@ -105,7 +105,8 @@ func (a *app) printExplanation(x inspect.Explanation, t config.Target) {
 		line("expires", "%s", x.Expires.Format(time.RFC3339Nano))
 	}
 	if x.Due != nil && !x.Due.Equal(*x.Expires) {
-		line("due", "%s, with the retention of %v", x.Due.Format(time.RFC3339Nano), t.Retention)
+		line("due", "%s, with the retention of %s", x.Due.Format(time.RFC3339Nano),
+			config.FormatDuration(t.Retention))
 	}
 	if r := x.Range; r != nil {
 		line("range", "%s", orDash(r.Shard))

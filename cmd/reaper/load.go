@@ -103,7 +103,7 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 	if l.expired > 0 && !rec.Checked.IsZero() {
 		log.Warn("some entities had expired already when they were written: "+
 			"a range that was swept past them finds them at its next rewind",
-			"entities", l.expired, "rewind", targets[0].Rewind.String())
+			"entities", l.expired, "rewind", config.FormatDuration(targets[0].Rewind))
 	}
 	if a.json {
 		return a.printJSON(l.res)
