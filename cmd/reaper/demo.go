@@ -267,7 +267,7 @@ func (d *demo) fill(ctx context.Context, db *embedded.DB, n int, writer writerOf
 	batch := make([]store.Entity, 0, store.MaxPage)
 	for i := range n {
 		e := store.Entity{Name: demoName(i), Data: fmt.Appendf(nil, `{"user":"u%d"}`, i%1000)}
-		if err := w.write(&e, d.expires(i)); err != nil {
+		if err := w.write(&e, new(d.expires(i))); err != nil {
 			return err
 		}
 		batch = append(batch, e)

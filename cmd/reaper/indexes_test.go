@@ -177,7 +177,7 @@ func sweepAll(t *testing.T, db interface {
 			if i == 0 {
 				at = now.Add(time.Hour)
 			}
-			if err := w.write(&e, at); err != nil {
+			if err := w.write(&e, &at); err != nil {
 				t.Fatal(err)
 			}
 			all = append(all, e)

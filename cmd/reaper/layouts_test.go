@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/emulator"
 )
 
@@ -266,4 +267,19 @@ func TestWrongLayouts(t *testing.T) {
 	if r := b.run(nil, "stamp", "--target", "sessions", "x", "7d"); r.code != exitUsage || !strings.Contains(r.log, "carry a timestamp") {
 		t.Errorf("stamp: exit code %d, %s", r.code, r.log)
 	}
+}
+
+// The first instant there is, is an instant, and not the word for never.
+func TestYearOneIsAnInstant(t *testing.T) {
+	onEachStoreAndLayout(t, func(t *testing.T, b *workdir, _ config.Layout) {
+		const first = "0001-01-01T00:00:00Z"
+		b.must(strings.NewReader(`{"id":"first","expires":"`+first+`"}`+"\n"+`{"id":"never"}`+"\n"), "load")
+		if out := b.must(nil, "dump").out; !strings.Contains(out, `"id":"first","expires":"0001-01-01T00:00:00.000Z"`) || strings.Count(out, `"expires"`) != 1 {
+			t.Errorf("%s", out)
+		}
+		var x inspect.Explanation
+		if err := json.Unmarshal([]byte(b.must(nil, "explain", "--json", "first").out), &x); err != nil || x.Verdict != "suspect" || x.Expires == nil || x.Expires.Format(time.RFC3339) != first {
+			t.Errorf("%+v, %v", x, err)
+		}
+	})
 }

@@ -140,7 +140,8 @@ type loader struct {
 	res     loadResult
 
 	batch     []store.Entity
-	expires   []time.Time    // of the entities in the batch
+	weight    int            // of the batch
+	expires   []*time.Time   // of the entities in the batch
 	expired   int64          // entities that had expired before they were written
 	lines     map[string]int // of the entities in the batch
 	namespace string         // of the batch
@@ -223,7 +224,7 @@ func (l *loader) add(ctx context.Context, text []byte, number int) error {
 	if err := l.writer.write(&se, e.expires); err != nil {
 		return &badLine{number, fmt.Errorf("expires: %w", err)}
 	}
-	if !e.expires.IsZero() && !e.expires.After(l.app.now()) {
+	if e.expires != nil && !e.expires.After(l.app.now()) {
 		l.expired++
 	}
 	if len(l.batch) == store.MaxPage || e.namespace != l.namespace {

@@ -37,7 +37,7 @@ type entity struct {
 	parent    string
 	name      string // or, if it is empty, number
 	number    int64
-	expires   time.Time   // zero if it never does
+	expires   *time.Time  // nil if it never does
 	shard     store.Value // Missing if the line has none
 	data      []byte
 }
@@ -68,7 +68,7 @@ func parseLine(text []byte, t config.Target) (entity, error) {
 			return e, fmt.Errorf("expires: %q is not an instant such as 2026-11-21T00:07:30.855Z; "+
 				"what never expires has no expires", *l.Expires)
 		}
-		e.expires = at
+		e.expires = &at
 	}
 	if len(l.Data) > 0 {
 		var data map[string]json.RawMessage

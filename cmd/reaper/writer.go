@@ -24,8 +24,8 @@ func always(s generation.Stamper) func(string) generation.Stamper {
 	return func(string) generation.Stamper { return s }
 }
 
-// write sets the entity's expiry and, unless it has one, its shard.
-func (w layoutWriter) write(e *store.Entity, expires time.Time) error {
+// write sets the entity's expiry, unless it is nil, and its shard, unless it has one.
+func (w layoutWriter) write(e *store.Entity, expires *time.Time) error {
 	id := e.Name
 	if id == "" {
 		id = strconv.FormatInt(e.Number, 10) // its hash is that of its digits
@@ -33,11 +33,11 @@ func (w layoutWriter) write(e *store.Entity, expires time.Time) error {
 	if n := len(w.target.ShardValues); n > 0 && e.Shard.Type == store.Missing {
 		e.Shard = w.target.ShardValues[expirykey.ShardOfName(id, n)]
 	}
-	if expires.IsZero() {
+	if expires == nil {
 		return nil
 	}
 	if w.target.Type == store.Text {
-		key, err := w.stamper(id).Name(id, expires)
+		key, err := w.stamper(id).Name(id, *expires)
 		e.Expiry = store.TextValue(key.String())
 		return err
 	}
