@@ -267,6 +267,8 @@ func TestBadLoads(t *testing.T) {
 		"year 10000":      {`{"id":"a","expires":"9999-12-31T23:59:59.9999Z"}`, "year 10000"},
 		"data no object":  {`{"id":"a","data":[]}`, "data: it is not an object"},
 		"expiry in data":  {`{"id":"a","data":{"expiry_key":"x"}}`, "only expires may set"},
+		"two ids":         {`{"id":"a","id":"b"}`, `line 2: the key "id" appears twice`},
+		"two keys":        {`{"id":"a","data":{"l":[{"k":1,"k":2}]}}`, `line 2: the key "data.l.k" appears twice`},
 		"duplicate":       {`{"id":"good"}`, "line 1 has the same one"},
 		"not UTF-8":       {"{\"id\":\"\xff\"}", "not UTF-8"},
 		"2 MiB":           {`{"id":"` + strings.Repeat("x", 2<<20) + `"}`, "line 2: it is longer than"},

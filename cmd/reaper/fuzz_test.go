@@ -45,6 +45,7 @@ func FuzzLine(f *testing.F) {
 		`{"id":7,"expires":"9999-12-31T23:59:59.9999999Z"}`, `{"id":"a","shard":7}`, `{"id":"a","shard":"eu","data":{"expires":null}}`,
 		`{"id":"\ud800","expires":"2026-11-21T01:07:30+01:00"}`, `{"id":"__x__"}`, `{"id":0}`, `{"id":9223372036854775807}`, `{"id":1e3}`, `{"ID":"a","id":null}`, `null`, `[]`,
 		`{"id":"a","parent":"users/u1"}`, `{"id":"a","expires":"0000-01-01T00:00:00Z"}`, `{"id":"a","data":{"expiry_key":1}}`, `{"id":"a","data":null}`, `{"id":"a"} {}`,
+		`{"id":"a","expires":"0001-01-01T00:00:00Z"}`, `{"id":"a","id":"b"}`, `{"id":"a","data":{"x":{"y":1,"y":2}}}`,
 	} {
 		f.Add(uint8(i), []byte(s))
 	}

@@ -40,6 +40,7 @@ type entity struct {
 	expires   *time.Time  // nil if it never does
 	shard     store.Value // Missing if the line has none
 	data      []byte
+	weight    int // bytes that it has at most in a request of a store
 }
 
 // parseLine takes one line apart. The properties that say when and where an
@@ -57,6 +58,10 @@ func parseLine(text []byte, t config.Target) (entity, error) {
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return e, errors.New("there is something after the JSON object")
+	}
+	var err error
+	if e.weight, err = survey(text); err != nil {
+		return e, err
 	}
 	e.namespace, e.parent = l.Namespace, l.Parent
 	if err := e.setID(l.ID); err != nil {
@@ -84,6 +89,81 @@ func parseLine(text []byte, t config.Target) (entity, error) {
 		e.data = l.Data
 	}
 	return e, e.setShard(l.Shard)
+}
+
+// What values and entities have at most in a request, in addition to their texts: tags,
+// lengths, numbers, flags, the key's other parts, and the properties that a target adds.
+const (
+	valueWeight  = 32
+	entityWeight = 512
+)
+
+// A level is an object or a list of a line whose end was not read yet.
+type level struct {
+	keys    map[string]bool // nil for a list
+	key     string          // the last one
+	inValue bool            // what comes next is the value of key
+}
+
+// survey goes over a line that is known to be JSON. It returns how much the entity weighs
+// in a request, and refuses a key that an object has twice: readers of JSON differ in
+// which of the values they take.
+func survey(text []byte) (weight int, err error) {
+	weight = entityWeight
+	var open []level
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber() // a number may be larger than any type
+	for {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			return weight, nil
+		}
+		if err != nil {
+			return 0, plain(err)
+		}
+		s, isText := token.(string)
+		weight += len(s)
+		if n := len(open); n > 0 && open[n-1].keys != nil {
+			top := &open[n-1]
+			if isText && !top.inValue {
+				if n == 1 {
+					s = strings.ToLower(strings.ToUpper(s)) // here the reader takes ID for id, and ſ for s
+				}
+				if top.keys[s] {
+					return 0, fmt.Errorf("the key %s appears twice", path(open, s))
+				}
+				top.keys[s], top.key, top.inValue = true, s, true
+				continue
+			}
+			top.inValue = false
+		}
+		switch token {
+		case json.Delim('{'):
+			open = append(open, level{keys: map[string]bool{}})
+		case json.Delim('['):
+			open = append(open, level{})
+		case json.Delim('}'), json.Delim(']'):
+			open = open[:len(open)-1]
+			continue
+		}
+		weight += valueWeight
+	}
+}
+
+// path names a key by the keys of the objects around it, as far as a message can hold them.
+func path(open []level, key string) string {
+	const most = 5
+	var b strings.Builder
+	for i, l := range open[:len(open)-1] {
+		if i == most {
+			b.WriteString("….")
+			break
+		}
+		if l.keys != nil {
+			fmt.Fprintf(&b, "%.40s.", l.key)
+		}
+	}
+	return strconv.Quote(fmt.Sprintf("%s%.80s", &b, key))
 }
 
 func (e *entity) setShard(raw json.RawMessage) error {
