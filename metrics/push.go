@@ -82,7 +82,7 @@ func (r Run) registry() *prometheus.Registry {
 	}
 	set("last_sweep_deleted", "Entities that the last run deleted.", float64(r.Deleted))
 	set("last_sweep_expired", "Entities that the last run found due.", float64(r.Expired))
-	set("last_sweep_duration", "How long the last run took, in seconds.", r.Duration.Seconds())
+	set("last_sweep_duration_seconds", "How long the last run took.", r.Duration.Seconds())
 	set("last_sweep_complete", "1 if the last run swept every range to its horizon.", truth(r.Result == Complete))
 	set("apply", applyHelp, truth(r.Apply))
 	if r.Result == Complete || r.Result == Incomplete {

@@ -65,9 +65,9 @@ reaper_last_sweep_complete 1
 # HELP reaper_last_sweep_deleted Entities that the last run deleted.
 # TYPE reaper_last_sweep_deleted gauge
 reaper_last_sweep_deleted 40
-# HELP reaper_last_sweep_duration How long the last run took, in seconds.
-# TYPE reaper_last_sweep_duration gauge
-reaper_last_sweep_duration 1.9
+# HELP reaper_last_sweep_duration_seconds How long the last run took.
+# TYPE reaper_last_sweep_duration_seconds gauge
+reaper_last_sweep_duration_seconds 1.9
 # HELP reaper_last_sweep_expired Entities that the last run found due.
 # TYPE reaper_last_sweep_expired gauge
 reaper_last_sweep_expired 42
