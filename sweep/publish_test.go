@@ -2,6 +2,7 @@ package sweep_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // A replica is a process that keeps running: it has metrics and a watchdog.
@@ -190,6 +192,61 @@ func TestToldBeforeATick(t *testing.T) {
 		told := strings.Count(log.String(), "nothing is due")
 		if idle := strings.Count(log.String(), "ranges_in_work=0"); told != 4 || idle != told {
 			t.Errorf("told %d times, and %d times of no range in work: %s", told, idle, log.String())
+		}
+	})
+}
+
+// Each target of a sweep has a duration of its own, in its result, its log line and its
+// metrics: a slow one next to it adds nothing.
+func TestDurationOfEachTarget(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		c := w.config()
+		quick, slow := w.target, w.target
+		slow.Name, slow.Kind = "slow", "Slow"
+		slow.Pace = throttle.Limits{Start: 0.5, Max: 0.5}
+		c.Targets = []sweep.Target{quick, slow}
+		var log strings.Builder
+		c.Log = slog.New(slog.NewJSONHandler(&log, nil))
+		registry := prometheus.NewRegistry()
+		c.Metrics = metrics.New(metrics.Options{Registry: registry, Targets: []string{"sessions", "slow"}, Apply: true})
+		sweep.Run(t.Context(), c) // makes the records
+		log.Reset()
+		for i := range 100 { // each range has one pace: this takes minutes
+			e := store.Entity{Name: fmt.Sprint(i), Expiry: store.TextValue(fmt.Sprintf("00000001.000%d.20000101T000000.000Z", i%2))}
+			if err := w.s.Put(t.Context(), slow.Target, "", []store.Entity{e}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		res := sweep.Run(t.Context(), c)
+		if q, s := res.Targets[0].Duration, res.Targets[1].Duration; q > 10 || s < 60 || s > res.Duration || res.Targets[1].Deleted != 100 {
+			t.Errorf("the quick target took %v s, the slow one %v, all %v; %+v", q, s, res.Duration, res.Targets[1])
+		}
+		for _, want := range res.Targets {
+			line := struct {
+				Msg, Target string
+				Seconds     float64
+			}{}
+			for text := range strings.Lines(log.String()) {
+				if strings.Contains(text, `"swept"`) && strings.Contains(text, `"target":"`+want.Name+`"`) {
+					if err := json.Unmarshal([]byte(text), &line); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if line.Msg != "swept" || line.Seconds != want.Duration {
+				t.Errorf("%s took %v s: %+v\n%s", want.Name, want.Duration, line, &log)
+			}
+		}
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				if f.GetName() == "reaper_sweep_duration_seconds" && m.GetLabel()[0].GetValue() == "sessions" && m.GetHistogram().GetSampleSum() > 20 {
+					t.Errorf("the histogram of the quick target: %v", m)
+				}
+			}
 		}
 	})
 }

@@ -27,6 +27,7 @@ type TargetResult struct {
 	Held     string    `json:"held"`   // why nothing may be deleted at present; empty if it may
 	Reason   string    `json:"reason"` // of a pause: what its operator gave
 	Actor    string    `json:"actor"`  // of a pause: who made it
+	Duration float64   `json:"duration_seconds"`
 
 	Scanned    int64  `json:"scanned"`   // index entries read
 	Expired    int64  `json:"expired"`   // found due; in a dry run, what would go

@@ -33,14 +33,29 @@ type oneTime interface {
 	result(b *book) TargetResult
 }
 
+// A timed agenda notes when the work on its target has ended: other targets may take
+// longer.
+type timed struct {
+	oneTime
+	ended time.Time
+}
+
+func (t *timed) isOver(b *book) bool {
+	over := t.oneTime.isOver(b)
+	if over && b.active == 0 && t.ended.IsZero() {
+		t.ended = b.c.cfg.Now()
+	}
+	return over
+}
+
 // once works through the targets, side by side.
 func once(ctx context.Context, cfg Config, newAgenda func() oneTime) Result {
 	cfg = cfg.withDefaults()
 	began := cfg.Now()
 	res := Result{Apply: cfg.Apply, Complete: true, Started: began.UTC().Round(0)}
-	agendas := make([]oneTime, len(cfg.Targets))
+	agendas := make([]*timed, len(cfg.Targets))
 	books := collect(ctx, &cfg, func(i int) agenda {
-		agendas[i] = newAgenda()
+		agendas[i] = &timed{oneTime: newAgenda()}
 		return agendas[i]
 	})
 	for i, b := range books {
@@ -48,7 +63,8 @@ func once(ctx context.Context, cfg Config, newAgenda func() oneTime) Result {
 		if ctx.Err() != nil && t.Error == "" {
 			t.Complete = t.Complete && b.count.open && b.count.pending == 0
 		}
-		b.c.publishEnd(b, t, began)
+		t.Duration = agendas[i].ended.Sub(began).Seconds()
+		b.c.publishEnd(b, t, agendas[i].ended)
 		res.Targets = append(res.Targets, t)
 		res.Complete = res.Complete && t.Complete
 	}
@@ -105,10 +121,10 @@ func openOnce(ctx context.Context, b *book) error {
 	return nil
 }
 
-// publishEnd tells metrics and log how one sweep of a target ended.
-func (c *collector) publishEnd(b *book, res TargetResult, began time.Time) {
-	ended := c.cfg.Now()
-	c.cfg.Metrics.Swept(c.target.Name, res.Outcome(), ended.Sub(began), ended)
+// publishEnd tells metrics and log how and when one sweep of a target ended.
+func (c *collector) publishEnd(b *book, res TargetResult, ended time.Time) {
+	took := time.Duration(res.Duration * float64(time.Second))
+	c.cfg.Metrics.Swept(c.target.Name, res.Outcome(), took, ended)
 	if b.view != nil {
 		c.publish()
 	}
@@ -124,7 +140,7 @@ func (c *collector) publishEnd(b *book, res TargetResult, began time.Time) {
 		slog.Int64("conflicts", res.Conflicts), slog.Int64("suspect", res.Suspect), slog.Int64("malformed", res.Malformed),
 		slog.Int64("refused", res.Refused), slog.Int64("outside", res.Outside), slog.Int("ranges", res.Ranges),
 		slog.Int("ranges_incomplete", res.Incomplete), slog.Time("horizon", res.Horizon),
-		slog.Any("throttled_seconds", res.Throttled), slog.Float64("seconds", ended.Sub(began).Seconds()),
+		slog.Any("throttled_seconds", res.Throttled), slog.Float64("seconds", res.Duration),
 		slog.String("held", res.Held), slog.String("error", res.Error))
 }
 
