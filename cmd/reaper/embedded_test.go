@@ -155,6 +155,15 @@ func (b *workdir) startAndWatch(cmd *exec.Cmd, entities int) *bufio.Reader {
 	return log
 }
 
+// wantEnd reads the rest of a process's log, and waits for its end with exit code 0.
+func (b *workdir) wantEnd(cmd *exec.Cmd, log io.Reader) {
+	b.t.Helper()
+	rest, _ := io.ReadAll(log)
+	if err := cmd.Wait(); err != nil {
+		b.t.Fatalf("%v\n%s", err, rest)
+	}
+}
+
 func TestStopsOnSignal(t *testing.T) {
 	b := newEmbedded(t, slowTarget)
 	ndjson, _ := sessions(40_000, time.Now())
@@ -165,10 +174,7 @@ func TestStopsOnSignal(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	log, _ := io.ReadAll(pipe)
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("%v\n%s", err, log)
-	}
+	b.wantEnd(cmd, pipe)
 	if took := time.Since(asked); took > 10*time.Second {
 		t.Errorf("stopped after %v", took)
 	}

@@ -30,11 +30,26 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// After the first signal the default behaviour is back: a second one ends
-	// the process at once, and what is then repeated is harmless.
-	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(run(untilSignal(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// untilSignal returns a context that is done when the process is asked to stop: by
+// SIGTERM, SIGINT, or a terminal that goes away (SIGHUP), unless nohup has the process
+// outlive its terminal.
+func untilSignal() context.Context {
+	asked := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		asked = append(asked, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), asked...)
+	context.AfterFunc(ctx, func() {
+		// A terminal that goes away may say so twice, through the shell and by itself.
+		signal.Ignore(syscall.SIGHUP)
+		// For the other signals the default behaviour is back: a second one ends the
+		// process at once, and what is then repeated is harmless.
+		stop()
+	})
+	return ctx
 }
 
 // run executes one command and returns its exit code.

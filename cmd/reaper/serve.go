@@ -41,9 +41,10 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Sweep on a schedule, with metrics and health",
-		Long: `Serve sweeps continuously until it is told to stop (SIGTERM). At each tick of the
-schedule every range at rest becomes ready; no range waits for another one. The first
-tick is immediate. Several replicas share the ranges, and all targets share the workers.
+		Long: `Serve sweeps continuously until it is told to stop (SIGTERM, SIGINT, SIGHUP). At each
+tick of the schedule every range at rest becomes ready; no range waits for another one.
+The first tick is immediate. Several replicas share the ranges, and all targets share
+the workers.
 
 It serves /metrics for Prometheus, /healthz (the process is alive) and /readyz (the
 store answers, the records are readable, the schedule is on time) on --listen. Without

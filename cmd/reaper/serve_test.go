@@ -131,12 +131,19 @@ func (d *daemonProcess) until(what string, ok func() bool) {
 // stop ends the daemon in good order.
 func (d *daemonProcess) stop() {
 	d.t.Helper()
+	d.stopBy(syscall.SIGTERM)
+}
+
+func (d *daemonProcess) stopBy(signals ...syscall.Signal) {
+	d.t.Helper()
 	asked := time.Now()
-	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		d.t.Fatal(err)
+	for _, s := range signals {
+		if err := d.cmd.Process.Signal(s); err != nil {
+			d.t.Fatal(err)
+		}
 	}
 	if err := <-d.gone; err != nil {
-		d.t.Errorf("SIGTERM: %v\n%s", err, d.said())
+		d.t.Errorf("%v: %v\n%s", signals, err, d.said())
 	}
 	if took := time.Since(asked); took > 10*time.Second {
 		d.t.Errorf("it took %v to stop", took)
