@@ -1,10 +1,12 @@
 package expirykey_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -46,7 +48,7 @@ type vectors struct {
 	} `json:"keys"`
 	Shards []struct {
 		Name   *string `json:"name"`
-		Number *int64  `json:"number"`
+		Number *string `json:"number"`
 		Shards int     `json:"shards"`
 		Shard  int     `json:"shard"`
 	} `json:"shards"`
@@ -90,8 +92,12 @@ func TestVectors(t *testing.T) {
 			got = expirykey.ShardOfName(*s.Name, s.Shards)
 			want = reference(*s.Name)
 		case s.Number != nil:
-			got = expirykey.ShardOfNumber(*s.Number, s.Shards)
-			want = reference(strconv.FormatInt(*s.Number, 10))
+			number, err := strconv.ParseInt(*s.Number, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = expirykey.ShardOfNumber(number, s.Shards)
+			want = reference(*s.Number)
 		}
 		if got != s.Shard || got != int(want%uint32(s.Shards)) {
 			t.Errorf("shard of %v/%v among %d = %d, the file says %d, hash/fnv %d", s.Name, s.Number, s.Shards, got, s.Shard, want%uint32(s.Shards))
@@ -100,6 +106,39 @@ func TestVectors(t *testing.T) {
 	for _, m := range v.Malformed {
 		if k, err := expirykey.Parse(m); !errors.Is(err, expirykey.ErrMalformed) {
 			t.Errorf("Parse(%q) = %v, %v, want ErrMalformed", m, k, err)
+		}
+	}
+}
+
+// Readers in any language must get each number as it stands in the files: many parsers of
+// JSON, that of JavaScript among them, have floating-point numbers alone.
+func TestVectorsAreReadExactly(t *testing.T) {
+	for _, name := range []string{"key-vectors.json", "generation-vectors.json"} {
+		raw, err := os.ReadFile("../docs/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		numbers := 0
+		for d := json.NewDecoder(bytes.NewReader(raw)); ; {
+			d.UseNumber()
+			token, err := d.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, ok := token.(json.Number)
+			if !ok {
+				continue
+			}
+			numbers++
+			if whole, err := n.Int64(); err == nil && (whole > 1<<53 || whole < -1<<53) || err != nil && !strings.Contains(n.String(), ".") {
+				t.Errorf("%s holds the number %s, which not every reader has exactly: make it a text", name, n)
+			}
+		}
+		if numbers < 20 {
+			t.Errorf("%s holds %d numbers", name, numbers)
 		}
 	}
 }
