@@ -42,7 +42,8 @@ func (r *reader) checkGuard() {
 	if t.Guard == store.GuardQuery && r.good("guard", "single_valued") && !t.SingleValued {
 		r.blame("guard",
 			"query needs single_valued: true, the promise that %s always holds one plain text: "+
-				"a query cannot tell a list from its elements, or a blob from a text. Else write auto or lookup",
+				"a query cannot tell a list, a blob or a nested map from a text, and would delete each that reads "+
+				"like an expired key. Else write auto or lookup",
 			quote(t.Property))
 	}
 }

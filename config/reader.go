@@ -169,7 +169,7 @@ func choice[T ~string](r *reader, v *yaml.Node, path string, to *T, all ...T) {
 func (r *reader) guard(v *yaml.Node, path string) {
 	if v.Value == "none" {
 		r.at(v, path, "none is not supported: a sweep would delete entities that were extended since it read them. "+
-			"Write auto, and single_valued: true if the property always holds one plain text: "+
+			"Write auto, and single_valued: true if the property always holds one plain text, never a list, blob or map: "+
 			"the check then costs one read for a page of entities")
 		return
 	}

@@ -159,7 +159,8 @@ func (g *guards) tell() {
 		attrs := []any{"why", now.Why, "entities_per_transaction", now.Most}
 		if g.target.Type == store.Text && !g.target.SingleValued {
 			attrs = append(attrs, "hint",
-				"if "+g.target.Property+" always holds one plain text, single_valued: true saves the reads")
+				"if "+g.target.Property+" always holds one plain text, never a list, blob or map, "+
+					"single_valued: true saves the reads")
 		}
 		g.log.Info("deletes are checked by lookup: a read for each, at three times a delete's price", attrs...)
 	}

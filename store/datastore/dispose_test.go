@@ -85,6 +85,36 @@ func TestDisposeLeavesWhatChanged(t *testing.T) {
 	}
 }
 
+// The promise of single values covers what an index shows like a plain text: with a check
+// by query these go, with lookups they stay. docs/costs.md says so.
+func TestWhatSingleValuedPromises(t *testing.T) {
+	for _, g := range checkedGuards {
+		w := newWorld(t, "")
+		w.put("c", name("text"))
+		w.put([]byte("c"), name("blob"))
+		w.put([]any{"c", "x"}, name("list"))
+		w.put(&sdk.Entity{Properties: []sdk.Property{{Name: property, Value: "c"}}}, name("map"))
+		w.put(&sdk.Entity{Properties: []sdk.Property{{Name: "other", Value: "c"}}}, name("other map"))
+		q := query(g, "a", "d")
+		q.Target.SingleValued = g == store.GuardQuery
+		b := batch(q, w.page(q))
+		if len(b.Ops) != 4 {
+			t.Fatalf("guard %q: the index shows %+v", g, b.Ops)
+		}
+		if err := w.Dispose(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		left := w.left("")
+		for id, want := range map[string]bool{
+			"text": false, "blob": g == store.GuardLookup, "list": g == store.GuardLookup, "map": g == store.GuardLookup, "other map": true,
+		} {
+			if left[FormatKey(name(id))] != want {
+				t.Errorf("guard %q: %s is there: %v, want %v", g, id, !want, want)
+			}
+		}
+	}
+}
+
 // TestDisposeTellsNamesFromNumbers has pairs of keys in one page which the
 // client takes for the same; one of each pair is extended after the scan.
 func TestDisposeTellsNamesFromNumbers(t *testing.T) {
