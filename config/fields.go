@@ -53,33 +53,38 @@ type kind struct {
 	read    func(r *reader, v *yaml.Node, path string)
 }
 
+// nameRule is what the reference says of a name next to its field. A paragraph there has
+// the rest of the rules.
+var nameRule = fmt.Sprintf("1 to %d bytes", MaxName)
+
 // fields are the settings of a target, in the order of the reference.
 var fields = []field{
 	{path: "name", sample: "sessions", about: "in records, logs and --target; do not change it later",
 		kind: text("[a-z][a-z0-9-]{0,62}, unique", func(t *Target) *string { return &t.Name }, checkTargetName)},
 	{path: "kind", sample: "Session", about: "Datastore kind, Firestore collection path, or embedded table",
-		kind: text("", func(t *Target) *string { return &t.Kind }, nil)}, // its rules depend on group
+		kind: text(nameRule, func(t *Target) *string { return &t.Kind }, nil)}, // its rules depend on group
 	{path: "group", fallback: "false", about: "Firestore: kind is a collection group",
 		kind: boolean(func(t *Target) *bool { return &t.Group })},
 	{path: "namespaces", fallback: `[""]`, about: `Datastore: names, or ["*"] for all; "" is the default one`,
-		kind: kind{read: (*reader).namespaces}},
+		kind: kind{"1 to 100 letters, digits, points, underscores and hyphens, each once", (*reader).namespaces}},
 	{path: "layout", fallback: string(LayoutGeneration),
 		about: "how entities say when they expire: see docs/layouts.md",
 		kind: oneOf(func(t *Target) *Layout { return &t.Layout },
 			LayoutGeneration, LayoutSharded, LayoutShardedTimestamp, LayoutTimestamp)},
 	{path: "property", fallback: defaultProperty, depends: true,
 		about: "the indexed property; required for the two timestamp layouts",
-		kind:  text("", func(t *Target) *string { return &t.Property }, checkProperty)},
+		kind:  text(nameRule, func(t *Target) *string { return &t.Property }, checkProperty)},
 	{path: "single_valued", fallback: "false",
 		about: "promise that the property is always one plain text, which saves three quarters of the bill; " +
 			"a list, blob or nested map that reads like an expired key is then deleted, too: see docs/costs.md",
 		kind: boolean(func(t *Target) *bool { return &t.SingleValued })},
 	{path: "shard_property", fallback: defaultShardProperty, depends: true, absent: true,
 		about: "layout sharded-timestamp",
-		kind:  text("", func(t *Target) *string { return &t.ShardProperty }, checkProperty)},
+		kind:  text(nameRule, func(t *Target) *string { return &t.ShardProperty }, checkProperty)},
 	{path: "shard_values", sample: "[0, 1, 2]", absent: true,
 		about: "layout sharded-timestamp, and required there: every value that the shard property has",
-		kind:  kind{"texts or whole numbers, each once, at most " + strconv.Itoa(maxShards), (*reader).shardValues}},
+		kind: kind{fmt.Sprintf("texts of at most %d bytes or whole numbers, each once, at most %d", MaxName, maxShards),
+			(*reader).shardValues}},
 	{path: "shards", fallback: strconv.Itoa(defaultShards), depends: true,
 		about: "of expiry keys: about one per 500 writes/s; a generation keeps the number it was opened with",
 		kind:  integer(func(t *Target) *int { return &t.Shards }, 1, maxShards)},
@@ -104,7 +109,7 @@ var fields = []field{
 	{path: "max_clock_skew", fallback: "10s", about: "refuse to sweep if this machine's clock is off by more",
 		kind: duration(func(t *Target) *time.Duration { return &t.MaxClockSkew }, minSkew, maxSkew)},
 	{path: "schedule", fallback: `""`, about: "serve: this target's own",
-		kind: kind{"cron in UTC, or @every 10s", (*reader).schedule}},
+		kind: kind{"cron in UTC, or @every with at least 1s, in whole seconds", (*reader).schedule}},
 
 	{path: "generations.every", fallback: "24h", about: "from one opening to the next",
 		kind: duration(func(t *Target) *time.Duration { return &t.Generations.Every }, minEvery, maxDuration)},

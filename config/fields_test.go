@@ -45,6 +45,22 @@ func TestEverySettingHasARow(t *testing.T) {
 	}
 }
 
+// The reference has the bounds of every setting: only a yes or no, and a duration that may
+// be any, have none.
+func TestEveryBoundIsDocumented(t *testing.T) {
+	boundless := []string{"group", "single_valued", "retention"}
+	for _, f := range fields {
+		if (f.accepts == "") != slices.Contains(boundless, f.path) {
+			t.Errorf("the row of %s says of its bounds: %q", f.path, f.accepts)
+		}
+	}
+	for _, want := range []string{"from one opening to the next (at least 1m)", "entities per commit (1 to 500)"} {
+		if !strings.Contains(Sample(), want) {
+			t.Errorf("%q is not in the sample", want)
+		}
+	}
+}
+
 // The sample is what a file without any setting means.
 func TestSampleIsTheDefault(t *testing.T) {
 	for _, d := range []Driver{Datastore, ""} {
