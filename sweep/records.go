@@ -69,6 +69,7 @@ func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycl
 		}
 		if !v.apply {
 			next.Record = want // as it would be
+			v.tellMoved(ctx, rec, want)
 			v.tell(ctx, rec, want, nil)
 			return nil
 		}
@@ -85,6 +86,7 @@ func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycl
 		}
 		if err == nil {
 			next.Record, next.RecordSent = saved, sent
+			v.tellMoved(ctx, rec, saved)
 			v.tell(ctx, rec, saved, steps)
 		}
 		return err

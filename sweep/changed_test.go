@@ -1,0 +1,120 @@
+package sweep_test
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A quietLog keeps warnings. Several goroutines write it.
+type quietLog struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *quietLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// changes returns the warnings about a target that changed, without their times, and
+// forgets them.
+func (l *quietLog) changes() (list []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.text.String()) {
+		if strings.Contains(line, "target changed") {
+			list = append(list, strings.TrimSpace(line[strings.Index(line, "level="):]))
+		}
+	}
+	l.text.Reset()
+	return list
+}
+
+// A target that has another kind, property or layout than before is told of at WARN, with
+// the old and the new value: by dry runs each time, and by those that apply once.
+func TestTellsWhatChanged(t *testing.T) {
+	timestamps := func(w *world) {
+		w.target.Layout, w.target.Generations, w.target.Shards = "timestamp", false, 0
+		w.target.Type = store.Instant
+	}
+	for name, c := range map[string]struct {
+		change func(w *world)
+		want   []string
+	}{
+		"kind": {func(w *world) { w.target.Kind = "Sesion" }, []string{
+			`"target changed: what its old kind and property hold is no longer swept" target=sessions kind=Sesion before_kind=Session property=expiry_key before_property=expiry_key`}},
+		"property": {func(w *world) { w.target.Property = "expires_at" }, []string{
+			`"target changed: what its old kind and property hold is no longer swept" target=sessions kind=Session before_kind=Session property=expires_at before_property=expiry_key`}},
+		"layout": {func(w *world) { w.target.Layout, w.target.Generations = "sharded", false }, []string{
+			`"target changed: every range is read from its start in the new layout" target=sessions layout=sharded before_layout=generation`}},
+		"layout and property": {func(w *world) { timestamps(w); w.target.Property = "at" }, []string{
+			`"target changed: what its old kind and property hold is no longer swept" target=sessions kind=Session before_kind=Session property=at before_property=expiry_key`,
+			`"target changed: every range is read from its start in the new layout" target=sessions layout=timestamp before_layout=generation`}},
+		"retention alone": {func(w *world) { w.target.Retention = time.Hour }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				log := new(quietLog)
+				sweepOnce := func(apply bool) {
+					cfg := w.config()
+					cfg.Apply = apply
+					cfg.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+					if res := sweep.Run(t.Context(), cfg); res.Failed() {
+						t.Fatalf("%+v", res)
+					}
+				}
+				expect := func(when string, want ...string) {
+					t.Helper()
+					got := log.changes()
+					if len(got) != len(want) {
+						t.Fatalf("%s: %q, want %q", when, got, want)
+					}
+					for i := range want {
+						if got[i] != "level=WARN msg="+want[i] {
+							t.Errorf("%s: %s, want %s", when, got[i], want[i])
+						}
+					}
+				}
+				sweepOnce(true)
+				for i := range 20 {
+					w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(-time.Minute))
+				}
+				sweepOnce(true)
+				sweepOnce(true)
+				expect("before the change")
+				c.change(w)
+				sweepOnce(false)
+				expect("a dry run", c.want...)
+				sweepOnce(false)
+				expect("another dry run", c.want...)
+				sweepOnce(true)
+				expect("with apply", c.want...)
+				sweepOnce(true)
+				expect("with apply again")
+				sweepOnce(false)
+				expect("a dry run later")
+			})
+		})
+	}
+	in(t, func(t *testing.T, w *world) { // a daemon says it once
+		w.sweep()
+		w.target.Kind = "Other"
+		log := new(quietLog)
+		cfg := w.config()
+		cfg.Log = slog.New(slog.NewTextHandler(log, nil))
+		s := w.serve(cfg)
+		time.Sleep(10 * time.Minute)
+		s.stop()
+		if got := log.changes(); len(got) != 1 || !strings.Contains(got[0], "before_kind=Session") {
+			t.Errorf("a daemon: %q", got)
+		}
+	})
+}
