@@ -10,8 +10,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,8 +40,8 @@ type Store struct {
 	Before, After func(context.Context, Call) error
 
 	mu      sync.Mutex
-	rows    map[place]map[string]store.Entity    // by target kind and namespace, then by key
-	shards  map[place]map[string]map[string]bool // keys by their expiry's first bytes, so that a scan need not go over all
+	rows    map[place]map[string]store.Entity  // by target kind and namespace, then by key
+	shards  map[place]map[string][]store.Entry // by first bytes of values, in order: a scan need not read all
 	records map[store.RecordSort]map[string]store.Record
 	order   map[store.RecordSort][]string // their keys in order; nil where that is not known
 	writes  int
@@ -50,7 +52,7 @@ type place struct{ kind, namespace string }
 // New returns an empty store that goes by the given clock.
 func New(now func() time.Time) *Store {
 	return &Store{
-		Now: now, rows: map[place]map[string]store.Entity{}, shards: map[place]map[string]map[string]bool{},
+		Now: now, rows: map[place]map[string]store.Entity{}, shards: map[place]map[string][]store.Entry{},
 		records: map[store.RecordSort]map[string]store.Record{}, order: map[store.RecordSort][]string{},
 	}
 }
@@ -104,11 +106,10 @@ func (s *Store) do(ctx context.Context, c Call, f func() error) error {
 func (s *Store) Entities(kind, namespace string) map[string]store.Entity {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := map[string]store.Entity{}
-	for k, e := range s.rows[place{kind, namespace}] {
-		all[k] = e
+	if rows := s.rows[place{kind, namespace}]; rows != nil {
+		return maps.Clone(rows)
 	}
-	return all
+	return map[string]store.Entity{}
 }
 
 // Put writes entities.
@@ -143,34 +144,55 @@ func (s *Store) set(at place, key string, e store.Entity) {
 	s.remove(at, key)
 	s.rows[at][key] = e
 	if s.shards[at] == nil {
-		s.shards[at] = map[string]map[string]bool{}
+		s.shards[at] = map[string][]store.Entry{}
 	}
-	shard := shardOf(e.Expiry)
-	if s.shards[at][shard] == nil {
-		s.shards[at][shard] = map[string]bool{}
-	}
-	s.shards[at][shard][key] = true
+	shard, entry := shardOf(e.Expiry), store.Entry{Key: key, Value: e.Expiry}
+	i, _ := slices.BinarySearchFunc(s.shards[at][shard], entry, inOrder)
+	s.shards[at][shard] = slices.Insert(s.shards[at][shard], i, entry)
+}
+
+// inOrder compares entries as an index does.
+func inOrder(a, b store.Entry) int {
+	return cmp.Or(a.Value.Compare(b.Value), cmp.Compare(a.Key, b.Key))
 }
 
 func (s *Store) remove(at place, key string) {
 	if e, ok := s.rows[at][key]; ok {
-		delete(s.shards[at][shardOf(e.Expiry)], key)
+		shard := shardOf(e.Expiry)
+		list := s.shards[at][shard]
+		if i, _ := slices.BinarySearchFunc(list, store.Entry{Key: key, Value: e.Expiry}, inOrder); i == 0 {
+			s.shards[at][shard] = list[1:] // the usual case: nothing need be moved
+		} else {
+			s.shards[at][shard] = slices.Delete(list, i, i+1)
+		}
 		delete(s.rows[at], key)
 	}
 }
 
-// between returns the entities that a query may show, and perhaps others.
-func (s *Store) between(q store.Query) map[string]store.Entity {
-	at := place{q.Target.Kind, q.Namespace}
-	shard := shardOf(q.Lo)
-	if len(shard) < shardBytes || shard != shardOf(q.Hi) {
-		return s.rows[at]
+// between yields the entries from a query's start on, in order: those that it may show,
+// and perhaps others.
+func (s *Store) between(q store.Query) iter.Seq[store.Entry] {
+	lo, hi, shards := shardOf(q.Lo), shardOf(q.Hi), s.shards[place{q.Target.Kind, q.Namespace}]
+	names := []string{lo} // of instants, too: they have no text
+	if lo != hi {
+		names = slices.Sorted(maps.Keys(shards))
 	}
-	some := map[string]store.Entity{}
-	for key := range s.shards[at][shard] {
-		some[key] = s.rows[at][key]
+	return func(yield func(store.Entry) bool) {
+		for _, name := range names {
+			if name < lo || name > hi {
+				continue
+			}
+			from := sort.Search(len(shards[name]), func(i int) bool {
+				e := shards[name][i]
+				return e.Value.Compare(q.Lo) >= 0 && !before(e.Value, e.Key, q.After)
+			})
+			for _, e := range shards[name][from:] {
+				if !yield(e) {
+					return
+				}
+			}
+		}
 	}
-	return some
 }
 
 // Count implements store.Counter.
@@ -233,18 +255,15 @@ func before(v store.Value, k string, p store.Position) bool {
 func (s *Store) Scan(ctx context.Context, q store.Query, page *store.Page) error {
 	return s.do(ctx, Call{Method: "Scan", Namespace: q.Namespace, Query: q}, func() error {
 		page.Entries, page.Next, page.SteppedOver = page.Entries[:0], nil, 0
-		for k, e := range s.between(q) {
-			v := e.Expiry
-			if q.Target.ShardProperty != "" && e.Shard != q.Shard {
-				continue
+		rows := s.rows[place{q.Target.Kind, q.Namespace}]
+		for e := range s.between(q) {
+			if e.Value.Compare(q.Hi) > 0 || len(page.Entries) > q.Limit {
+				break
 			}
-			if v.Type == q.Target.Type && v.Compare(q.Lo) >= 0 && v.Compare(q.Hi) <= 0 && !before(v, k, q.After) {
-				page.Entries = append(page.Entries, store.Entry{Key: k, Value: v})
+			if e.Value.Type == q.Target.Type && (q.Target.ShardProperty == "" || rows[e.Key].Shard == q.Shard) {
+				page.Entries = append(page.Entries, e)
 			}
 		}
-		slices.SortFunc(page.Entries, func(a, b store.Entry) int {
-			return cmp.Or(a.Value.Compare(b.Value), cmp.Compare(a.Key, b.Key))
-		})
 		page.More = len(page.Entries) > q.Limit
 		page.Entries = page.Entries[:min(q.Limit, len(page.Entries))]
 		store.Bill(ctx, store.Operations{Reads: 1})
@@ -334,7 +353,7 @@ func (s *Store) Load(ctx context.Context, q store.RecordQuery) (got store.Record
 		if err := q.Check(); err != nil {
 			return err
 		}
-		got.List, got.More = Answer(s.records[q.Sort], s.inOrder(q.Sort), q)
+		got.List, got.More = Answer(s.records[q.Sort], s.keysOf(q.Sort), q)
 		got.Now = s.Now().UTC().Round(0)
 		store.Bill(ctx, store.Operations{Reads: int64(max(1, len(got.List), len(q.Keys)))})
 		return nil
@@ -342,8 +361,8 @@ func (s *Store) Load(ctx context.Context, q store.RecordQuery) (got store.Record
 	return got, err
 }
 
-// inOrder returns the keys of the records of one sort, in order.
-func (s *Store) inOrder(sort store.RecordSort) []string {
+// keysOf returns the keys of the records of one sort, in order.
+func (s *Store) keysOf(sort store.RecordSort) []string {
 	if s.order[sort] == nil {
 		s.order[sort] = slices.Sorted(maps.Keys(s.records[sort]))
 	}
