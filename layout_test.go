@@ -292,3 +292,55 @@ func TestTypesOfTheCoreAreSmall(t *testing.T) {
 		}
 	}
 }
+
+// Packages in which goroutines meet are tested with the race detector: .ci/raced names
+// them, or says why one needs none.
+func TestRacedPackages(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(".ci", "raced"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		name, why, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "- "), " ")
+		if name == "" || name == "#" {
+			continue
+		}
+		if strings.TrimSpace(why) == "" {
+			t.Errorf(".ci/raced gives no reason for %s", name)
+		}
+		listed[name] = true
+	}
+	for _, r := range rooms(t) {
+		if how := concurrent(r); how != "" && !listed[r.dir] {
+			t.Errorf("%s %s, and .ci/raced does not name it", r.dir, how)
+		}
+	}
+	for name := range listed {
+		if _, err := os.Stat(name); err != nil {
+			t.Errorf(".ci/raced: %v", err)
+		}
+	}
+}
+
+// concurrent says how the program of a room has to do with goroutines, if it has.
+func concurrent(r room) (how string) {
+	for name, file := range r.files {
+		if r.isTest(name) {
+			continue
+		}
+		for _, i := range file.Imports {
+			switch lib, _ := strconv.Unquote(i.Path.Value); lib {
+			case "sync", "sync/atomic", "golang.org/x/sync/errgroup":
+				how = "imports " + lib
+			}
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if _, ok := n.(*ast.GoStmt); ok {
+				how = "starts goroutines"
+			}
+			return true
+		})
+	}
+	return how
+}
