@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 )
 
 // What each kustomization makes, in this order.
@@ -399,8 +400,8 @@ func decode(t *testing.T, name string, into any) {
 const validator = "sigs.k8s.io/kubectl-validate@v0.0.4"
 
 func TestAPISchemas(t *testing.T) {
-	if testing.Short() {
-		t.Skip("building kubectl-validate takes a minute or two")
+	if !nightly.Run() {
+		t.Skip("building kubectl-validate takes minutes; make nightly does it")
 	}
 	bin := t.TempDir()
 	install := exec.Command("go", "install", validator)

@@ -19,6 +19,7 @@ import (
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/emulator"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/embedded"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -112,7 +113,7 @@ func sweptOnce(s store.Store, now func() time.Time) error {
 // whatever they write, while a generation is opened, sealed, drained, carried and
 // retired: the next one finishes the job, and nothing is lost.
 func TestDiesAtEachStepOfALife(t *testing.T) {
-	seeds := uint64(6)
+	seeds := nightly.Size(t, uint64(6), 2)
 	if testing.Short() {
 		seeds = 1
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/datastorerpc"
 	"github.com/reaper-ttl/reaper/internal/emulator"
 	"github.com/reaper-ttl/reaper/internal/faultrpc"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/datastore"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -97,10 +98,7 @@ func (g *guarded) checks() (queries, lookups int) {
 // By query, one worker and full pages, all that is billed is at most 1.01 operations
 // for each entity that is deleted, the delete and the reaper's own records included.
 func TestQueryCostsHardlyMoreThanTheDelete(t *testing.T) {
-	n := 10_000
-	if testing.Short() {
-		n = 5_000
-	}
+	n := nightly.Size(t, 10_000, 5_000)
 	for guard, most := range map[store.Guard]float64{store.GuardAuto: 1.01, store.GuardLookup: 2.01} {
 		g := newGuarded(t, guard, 1, 1, n)
 		res := sweep.Run(t.Context(), g.config).Targets[0]

@@ -10,6 +10,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -24,7 +25,7 @@ func TestStandsStillAnywhere(t *testing.T) {
 		if reads < 20 {
 			t.Errorf("only %d readings of the clock", reads)
 		}
-		stride := 1
+		stride := nightly.Size(t, 1, 3)
 		if testing.Short() {
 			stride = 7
 		}

@@ -18,16 +18,14 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/internal/nodewriter"
 )
 
 // Another language's client writes, in every layout and below fifty parents, what
 // this program then sweeps; the rest is as it was, byte for byte.
 func TestSweepsWhatNodeWroteNatively(t *testing.T) {
-	n := 20_000
-	if testing.Short() {
-		n = 1_000
-	}
+	n := nightly.Size(t, 20_000, 2_000)
 	b, e, project := newFirestore(t, `targets:
 - {name: generation, kind: gen, shards: 4, pace: {max: unlimited}}
 - {name: sharded, kind: nursery, shards: 4, layout: sharded, pace: {max: unlimited}}

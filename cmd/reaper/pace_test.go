@@ -30,7 +30,7 @@ func TestPaceWhileASweepRuns(t *testing.T) {
 	ndjson, live := sessions(4000, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
 	cmd, out, _ := b.command(nil, "sweep", "--apply", "--json", "--log-level", "debug", "--log-format", "json")
-	log := b.startAndWatch(cmd, 20)
+	log := b.startAndWatch(cmd, 20, 0)
 	go func() { // else the process waits for its log to be read
 		for {
 			if _, err := log.ReadString('\n'); err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -26,7 +27,21 @@ func TestMain(m *testing.M) {
 		os.Unsetenv(asReaper)
 		os.Exit(run(untilSignal(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
+	waiting()
 	emulator.Main(m)
+}
+
+// waiting lets more tests run in parallel than there are CPUs: they wait for processes,
+// leases and locks.
+func waiting() {
+	flag.Parse()
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		if err := flag.Set("test.parallel", "6"); err != nil {
+			panic(err)
+		}
+	}
 }
 
 // A workdir is a working directory with a targets file, and the environment of

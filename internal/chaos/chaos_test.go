@@ -27,7 +27,7 @@ import (
 )
 
 var (
-	howLong    = flag.Duration("for", 20*time.Second, "how long everything breaks, for each emulator")
+	howLong    = flag.Duration("for", 12*time.Second, "how long everything breaks, for each emulator")
 	seed       = flag.Uint64("seed", 0, "of the plan; 0 draws one")
 	mode       = flag.String("mode", "", "datastore or native; empty means both")
 	logs       = flag.String("logs", "", "directory for what the processes log")
@@ -69,7 +69,7 @@ type timing struct {
 	calm                          time.Duration // from one fault to the next, at each process
 	operator                      time.Duration // from one operation to the next
 	pause                         time.Duration // from one write of a writer to its next
-	bound                         time.Duration // from the last expiry until everything that expired is gone
+	bound                         time.Duration // from the last expiry until everything that expired is gone, on a busy machine
 }
 
 const second = time.Second
@@ -79,9 +79,9 @@ const second = time.Second
 // what it carries might be late.
 var (
 	quick = timing{lease: 3 * second, slack: 7 * second, staleness: second, ramp: 3 * second, rewind: 10 * second, overlap: 100 * time.Millisecond,
-		short: 8 * second, medium: 15 * second, calm: 1500 * time.Millisecond, operator: 8 * second, pause: 250 * time.Millisecond, bound: 3 * time.Minute}
+		short: 8 * second, medium: 15 * second, calm: 1500 * time.Millisecond, operator: 8 * second, pause: 250 * time.Millisecond, bound: 6 * time.Minute}
 	steady = timing{lease: 10 * second, slack: 22 * second, staleness: 2 * second, ramp: 12 * second, rewind: 40 * second, overlap: 200 * time.Millisecond,
-		short: 45 * second, medium: 3 * time.Minute, calm: 3 * second, operator: 45 * second, pause: 300 * time.Millisecond, bound: 4 * time.Minute}
+		short: 45 * second, medium: 3 * time.Minute, calm: 3 * second, operator: 45 * second, pause: 300 * time.Millisecond, bound: 8 * time.Minute}
 )
 
 // swarm is what the processes run, again and again.

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/shardread"
 	"github.com/reaper-ttl/reaper/shardread/dsread"
 )
@@ -66,9 +67,10 @@ func single(t *testing.T, w *world, q *datastore.Query, newest bool, limit int) 
 
 func TestSameAsASingleQuery(t *testing.T) {
 	w := newWorld(t, "")
-	w.fill(t, 10_000)
+	n := nightly.Size(t, 10_000, 2_000) // the emulator reads all of them for each page
+	w.fill(t, n)
 	events := datastore.NewQuery("Event")
-	from, until := start.Add(500*time.Second), start.Add(1500*time.Second)
+	from, until := start.Add(time.Duration(n/20)*time.Second), start.Add(time.Duration(n*3/20)*time.Second)
 	within := events.FilterField("created", ">=", from).FilterField("created", "<", until)
 	login := []dsread.Equal{{Property: "kind", Value: "login"}}
 	for _, c := range []struct {
@@ -82,11 +84,11 @@ func TestSameAsASingleQuery(t *testing.T) {
 		{"newest 100, a query per shard", dsread.Query{Newest: true, Limit: 100, PerQuery: 1}, events, 100 + 16*9, 16},
 		{"newest 100, a query per shard, pages of 4", dsread.Query{Newest: true, Limit: 100, PerQuery: 1, Page: 4}, events, 100 + 16*4, 16},
 		{"oldest 100, three shards per query", dsread.Query{Limit: 100, PerQuery: 3}, events, 100 + 6*25, 6},
-		{"oldest first, all", dsread.Query{Page: 4000}, events, 10_000, 3}, // the emulator sorts again for each page
-		{"newest first, all, a query per shard", dsread.Query{Newest: true, PerQuery: 1}, events, 10_000, 34},
-		{"within a time", dsread.Query{PerQuery: 5, From: from, Until: until}, within, 10_000, 4},
+		{"oldest first, all", dsread.Query{Page: n * 2 / 5}, events, n, 3}, // the emulator sorts again for each page
+		{"newest first, all, a query per shard", dsread.Query{Newest: true, PerQuery: 1, Page: n / 34}, events, n, 34},
+		{"within a time", dsread.Query{PerQuery: 5, From: from, Until: until}, within, n, 4},
 		{"newest within a time", dsread.Query{Newest: true, Limit: 200, From: from, Until: until}, within, 200, 1},
-		{"of one kind", dsread.Query{Where: login, Newest: true, PerQuery: 4, Limit: 500}, events.FilterField("kind", "=", "login"), 500 + 4*160, 4},
+		{"of one kind", dsread.Query{Where: login, Newest: true, PerQuery: 4, Limit: n / 20}, events.FilterField("kind", "=", "login"), n/20 + 4*n*16/1000, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			want := single(t, w, c.plain, c.q.Newest, c.q.Limit)

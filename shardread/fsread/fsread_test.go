@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/shardread"
 	"github.com/reaper-ttl/reaper/shardread/fsread"
 )
@@ -55,9 +56,10 @@ func single(t *testing.T, q firestore.Query, time string, dir firestore.Directio
 
 func TestSameAsASingleQuery(t *testing.T) {
 	w := newWorld(t, firestore.DefaultDatabaseID)
-	w.fill(t, 10_000)
+	n := nightly.Size(t, 10_000, 2_000) // the emulator reads all of them for each page
+	w.fill(t, n)
 	events := w.Collection("events").Query
-	from, until := start.Add(500*time.Second), start.Add(1500*time.Second)
+	from, until := start.Add(time.Duration(n/20)*time.Second), start.Add(time.Duration(n*3/20)*time.Second)
 	for _, c := range []struct {
 		name  string
 		q     fsread.Query
@@ -69,14 +71,14 @@ func TestSameAsASingleQuery(t *testing.T) {
 		{"newest 100, a query per shard", fsread.Query{Base: events, Newest: true, Limit: 100, PerQuery: 1}, events, 100 + 16*9, 16},
 		{"newest 100, a query per shard, pages of 4", fsread.Query{Base: events, Newest: true, Limit: 100, PerQuery: 1, Page: 4}, events, 100 + 16*4, 16},
 		{"oldest 100, three shards per query", fsread.Query{Base: events, Limit: 100, PerQuery: 3}, events, 100 + 6*25, 6},
-		{"oldest first, all", fsread.Query{Base: events, Page: 4000}, events, 10_000, 3}, // the emulator sorts again for each page
-		{"newest first, all, a query per shard", fsread.Query{Base: events, Newest: true, PerQuery: 1}, events, 10_000, 34},
+		{"oldest first, all", fsread.Query{Base: events, Page: n * 2 / 5}, events, n, 3}, // the emulator sorts again for each page
+		{"newest first, all, a query per shard", fsread.Query{Base: events, Newest: true, PerQuery: 1, Page: n / 34}, events, n, 34},
 		{"within a time", fsread.Query{Base: events, PerQuery: 5, From: from, Until: until},
-			events.Where("created", ">=", from).Where("created", "<", until), 10_000, 4},
+			events.Where("created", ">=", from).Where("created", "<", until), n, 4},
 		{"newest within a time", fsread.Query{Base: events, Newest: true, Limit: 200, From: from, Until: until},
 			events.Where("created", ">=", from).Where("created", "<", until), 200, 1},
-		{"of one kind", fsread.Query{Base: events.Where("kind", "==", "login"), Newest: true, PerQuery: 4, Limit: 500},
-			events.Where("kind", "==", "login"), 500 + 4*160, 4},
+		{"of one kind", fsread.Query{Base: events.Where("kind", "==", "login"), Newest: true, PerQuery: 4, Limit: n / 20},
+			events.Where("kind", "==", "login"), n/20 + 4*n*16/1000, 4},
 		{"of two equalities and selected fields", fsread.Query{Base: events.Where("kind", "==", "login").Where("shard", "==", 3).Select("created"), Limit: 50},
 			events.Where("kind", "==", "login").Where("shard", "==", 3), 50, 1},
 	} {

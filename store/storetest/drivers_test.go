@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/emulator"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/datastore"
 	"github.com/reaper-ttl/reaper/store/embedded"
@@ -445,10 +446,7 @@ func (p *pair) dump() {
 // TestDriversAgree plays random scripts on the embedded store and on each cloud
 // driver: they come to the same.
 func TestDriversAgree(t *testing.T) {
-	scripts := 25
-	if testing.Short() {
-		scripts = 10
-	}
+	scripts := nightly.Size(t, 50, 6)
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
 			ref, cloud := openEmbedded(t), m.open(t)
