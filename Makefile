@@ -16,13 +16,13 @@ MATCH      ?= .
 MODE       ?=
 CHAOSFLAGS ?=
 
-.PHONY: help test race fuzz lint bench prove mutate chaos demo build image release-check release ci
+.PHONY: help test race fuzz lint bench prove mutate chaos nightly demo build image release-check release ci
 
 test: ## every test; those that need Google's emulator skip if it is missing
 	go test ./...
 
-race: ## the same with the race detector, in random order; -cpu 1 because of golang/go#78156
-	go test -race -cpu 1 -shuffle=on ./...
+race: ## packages in which goroutines meet, with the race detector, in random order; -cpu 1 because of golang/go#78156
+	go test -race -cpu 1 -short -shuffle=on $$(awk '/^[a-z]/ {print "./" $$1}' .ci/raced)
 
 fuzz: ## every fuzz target, each for FOR=10m; MATCH='config\.' runs only a part
 	bash .ci/fuzz '$(FOR)' '$(MATCH)'
@@ -42,6 +42,9 @@ prove: ## simulate new random lives, for FOR=10m
 
 mutate: ## put each deliberate bug into the program, and check that the simulation notices
 	go run ./internal/sim/mutate
+
+nightly: ## every test at its full size, chaos, 20,000 seeds, every deliberate bug: an hour
+	bash .ci/run nightly
 
 demo: ## fill a temporary store, sweep it, show what happened
 	go run ./cmd/reaper demo
