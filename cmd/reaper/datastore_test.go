@@ -64,6 +64,7 @@ var records = []string{"ReaperTarget", "ReaperCursor", "ReaperWorker", "ReaperSw
 // Another language's client writes, from nothing but the document, what this
 // program then sweeps: three namespaces, names and numbers, ancestors.
 func TestSweepsWhatNodeWrote(t *testing.T) {
+	nightlyRaces(t)
 	n := nightly.Size(t, 20_000, 2_000)
 	b, e, project := newDatastore(t, `targets:
   - name: sessions
@@ -242,6 +243,7 @@ func TestTwoProcessesShareTheRanges(t *testing.T) {
 
 // Everything that may stand in an expiry property: only what expired goes.
 func TestJunkInTheProperty(t *testing.T) {
+	nightlyRaces(t)
 	b, e, project := newDatastore(t, oneTarget)
 	conn, err := grpc.NewClient("passthrough:///"+e.Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -309,6 +311,7 @@ func TestUnreachable(t *testing.T) {
 
 // A named database is another one.
 func TestNamedDatabase(t *testing.T) {
+	nightlyRaces(t)
 	b, _, project := newDatastore(t, oneTarget)
 	ndjson, live := sessions(100, time.Now())
 	b.must(strings.NewReader(ndjson), "load")

@@ -280,6 +280,7 @@ func printed(t *testing.T, defs indexes.Definitions) (back indexes.Definitions) 
 // The emulator runs any query without an index, and the services refuse it: every
 // query that the drivers send must be served by what reaper indexes prints.
 func TestDefinitionsServeEveryQuery(t *testing.T) {
+	nightlyRaces(t)
 	check := func(t *testing.T, r *recorder, defs indexes.Definitions) {
 		t.Helper()
 		used := map[string]bool{}

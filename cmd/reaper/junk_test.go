@@ -17,6 +17,7 @@ import (
 // Whatever stands in the property, in either mode and any layout: just what is
 // due by that layout goes, everything else stays as it was, and the exit code is 0.
 func TestJunkInEveryLayout(t *testing.T) {
+	nightlyRaces(t)
 	check := func(t *testing.T, b *workdir, layout config.Layout, wrote map[string]junk.What, read func() map[string]string) {
 		t.Helper()
 		due := junk.DueInstant

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/emulator"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -72,6 +73,16 @@ func noRaces(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("nothing for the race detector here")
+	}
+}
+
+// nightlyRaces leaves such a test out but for make nightly, since others show the same of
+// processes built to look for races: TestServe and TestPaceWhileASweepRuns in Datastore mode,
+// TestKilledTwiceAtOneInstant in native mode, TestStopsOnSignal on the embedded store.
+func nightlyRaces(t *testing.T) {
+	t.Helper()
+	if testing.Short() && !nightly.Run() {
+		t.Skip("make nightly looks for races here")
 	}
 }
 
