@@ -18,6 +18,7 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/emulator"
 	"github.com/reaper-ttl/reaper/internal/faultrpc"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/datastore"
 	"github.com/reaper-ttl/reaper/store/embedded"
@@ -177,12 +178,13 @@ func TestExtendedBetweenScanAndDeleteOnEachStore(t *testing.T) {
 }
 
 func TestManyAtOneInstantOnEachStore(t *testing.T) {
+	n := nightly.Size(t, 5000, 2000)
 	onEachStore(t, func(t *testing.T, s realStore, c sweep.Config) {
 		target := c.Targets[0]
 		at := time.Now().Add(-time.Hour)
 		kept := 0
 		var all []store.Entity
-		for i := range 5000 {
+		for i := range n {
 			e := expiring(t, target, fmt.Sprintf("e-%04d", i), at)
 			switch {
 			case i%10 == 0 && target.Type == store.Text: // the same key and more: not an expiry key
@@ -203,10 +205,10 @@ func TestManyAtOneInstantOnEachStore(t *testing.T) {
 			t.Errorf("%d left, want %d", len(left), kept)
 		}
 		// Where the index has them apart, they are not met but counted.
-		if res.Deleted != int64(5000-kept) || res.Malformed+res.Outside != int64(kept) || res.Expired != res.Deleted || res.Conflicts != 0 || !res.Complete {
+		if res.Deleted != int64(n-kept) || res.Malformed+res.Outside != int64(kept) || res.Expired != res.Deleted || res.Conflicts != 0 || !res.Complete {
 			t.Errorf("result: %+v", res)
 		}
-		if target.Type == store.Text && res.Outside == 0 && res.Scanned != 5000 {
+		if target.Type == store.Text && res.Outside == 0 && res.Scanned != int64(n) {
 			t.Errorf("scanned %d", res.Scanned)
 		}
 	})
