@@ -137,6 +137,7 @@ func TestKilledOftenDatastore(t *testing.T) {
 			moved++
 		}
 	}
+	b.must(nil, "pace", "--max", "unlimited") // in small pages the emulator would need minutes
 	res := b.sweep("--apply")
 	if moved == 0 || res.Scanned >= int64(n/2) || res.Error != "" || !res.Complete && res.Incomplete == 0 {
 		t.Errorf("%d cursors had moved, last sweep: %+v", moved, res)
