@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -117,9 +116,7 @@ func (e explainer) explain(ctx context.Context, x *Explanation, v store.Value) e
 		x.Verdict, x.Why = "never", fmt.Sprintf("it has no %s, or null: it never expires", e.Target.Property)
 		return nil
 	case sweep.Malformed:
-		x.Verdict = "malformed"
-		x.Why = fmt.Sprintf("its %s is %s: it is kept until somebody corrects it",
-			e.Target.Property, describe(v, e.Target.Type))
+		x.Verdict, x.Why = "malformed", malformedText(e.Target, v)
 		return nil
 	case sweep.Suspect, sweep.Early, sweep.Due:
 	}
@@ -167,9 +164,7 @@ func (e explainer) explainPlace(ctx context.Context, x *Explanation, v store.Val
 	isDraining := x.State == string(generation.Draining)
 	switch {
 	case j == sweep.Suspect:
-		x.Verdict = "suspect"
-		x.Why = fmt.Sprintf("it expired longer than max_age (%v) before the horizon, which is implausible: "+
-			"it is kept until somebody corrects it, or raises max_age", durationText(e.Target.MaxAge))
+		x.Verdict, x.Why = "suspect", suspectText(e.Target)
 		if isDraining {
 			x.Why += "; its generation is being drained, so that it gets a key in the newest one"
 		}
@@ -226,8 +221,8 @@ func (e explainer) isStray(x *Explanation, v store.Value, j sweep.Judgement) boo
 func (e explainer) rangeOf(
 	ctx context.Context, x *Explanation, v store.Value,
 ) (r shardquery.Range, outside string, err error) {
-	ranges := e.Plan.Ranges()
 	if e.Target.Type == store.Instant {
+		ranges := e.Plan.Ranges()
 		if len(e.Target.ShardValues) == 0 {
 			return ranges[0], "", nil
 		}
@@ -241,12 +236,17 @@ func (e explainer) rangeOf(
 		return r, fmt.Sprintf("it has none of the target's shard_values in %s: no sweep reads it",
 			e.Target.ShardProperty), nil
 	}
+	return e.rangeOfKey(x.Namespace, v)
+}
+
+// rangeOfKey returns the range that an expiry key lies in, or why it lies in none.
+func (e explainer) rangeOfKey(namespace string, v store.Value) (r shardquery.Range, outside string, err error) {
 	k, err := expirykey.Parse(v.Text)
 	if err != nil {
 		return r, "", err
 	}
-	r = shardquery.Range{Namespace: x.Namespace, Generation: k.Generation, Shard: k.Shard}
-	if slices.Contains(ranges, r) {
+	r = shardquery.Range{Namespace: namespace, Generation: k.Generation, Shard: k.Shard}
+	if e.Plan.Has(r) {
 		return r, "", nil
 	}
 	for _, g := range e.View.Record.Live() {

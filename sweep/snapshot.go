@@ -133,6 +133,12 @@ func (s *Snapshot) Count(ctx context.Context, span store.Span) (n int64, ok bool
 	return n, true, err
 }
 
+// CountOutside counts what carries the property and lies in no range; ok is false if that
+// cannot be counted.
+func (s *Snapshot) CountOutside(ctx context.Context) (n int64, ok bool) {
+	return s.c.countOutside(ctx, s.Plan)
+}
+
 // CountDue counts the entries of a range that are due: those that became so at an instant
 // or later. It stops at upTo; ok is false if the store cannot count.
 func (s *Snapshot) CountDue(

@@ -231,7 +231,7 @@ func FuzzStamp(f *testing.F) {
 // FuzzCommandLine gives a command any flags, where there is neither a store nor a
 // targets file: it prints help, or says that it was used wrongly and exits with 2.
 func FuzzCommandLine(f *testing.F) {
-	commands := []string{"sweep", "sweep --max-duration", "sweep --workers", "status", "load", "dump", "stamp", "explain", "explain --number", "generation", "generation list",
+	commands := []string{"sweep", "sweep --max-duration", "sweep --workers", "status", "load", "dump", "stamp", "explain", "explain --number", "list", "list --kept suspect --limit", "generation", "generation list",
 		"generation advance --shards", "audit", "pause", "pause --reason x --for", "resume", "resume --reason", "pace", "pace --max", "pace --total", "indexes", "indexes --format", "version"}
 	for i := range commands {
 		for _, s := range []string{"", "--help", "1 --store datastore:x --target a", "-1", "--json --yes x", "--store embedded: --config /nowhere", "--log-level= --log-format x"} {

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A keptResult is what list --json prints.
+type keptResult struct {
+	Store   string             `json:"store"`
+	Now     time.Time          `json:"now"`
+	Targets []inspect.KeptList `json:"targets"`
+}
+
+// defaultLimit is how many entities of a target are listed if nothing else is asked for.
+const defaultLimit = 20
+
+func (a *app) listCommand() *cobra.Command {
+	var kept string
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "list --kept REASON",
+		Short: "Name entities that sweeps keep: malformed, suspect, outside or refused",
+		Long: `List names entities of each target that sweeps keep, with the value that they have and a
+reason for each:
+
+  malformed  in a range, and the property is not an expiry. A malformed text that sorts
+             among keys which have not expired yet is listed once they have
+  suspect    expired implausibly long ago (max_age)
+  outside    carries the property and lies in no range
+  refused    due and behind its range's cursor: the store refused it before, or it was
+             written there. Of sealed ranges only those are read whose record says that
+             the store refuses entities. For others no record tells refused entities from
+             late ones
+
+It writes nothing. It reads a page of the index of each range, or more if they hold more,
+and each entity that it names, and logs how many reads that took. It ends at --limit, or
+after 100,000 index entries of a target (in native mode a read each), and says if there
+may be more. For outside it also counts, by a COUNT for each gap between ranges. If that
+finds more than queries do, as with numbers and lists, it reads up to 10,000 entities of
+the target one by one.`,
+		Example: `  reaper list --kept malformed
+  reaper list --kept outside --target sessions --limit 100 --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			reason := inspect.Kept(kept)
+			if !slices.Contains(inspect.KeptReasons(), reason) {
+				return wrongUsage("--kept: %q is not a reason: want malformed, suspect, outside or refused", kept)
+			}
+			if limit < 1 {
+				return wrongUsage("--limit: %d is not a positive number", limit)
+			}
+			return a.list(cmd, reason, limit)
+		},
+	}
+	addSettings(cmd.Flags(), "workers")
+	a.addTarget(cmd)
+	a.addJSON(cmd)
+	cmd.Flags().StringVar(&kept, "kept", "", "why they are kept: malformed, suspect, outside or refused")
+	cmd.Flags().IntVar(&limit, "limit", defaultLimit, "name at most so many entities of each target")
+	return cmd
+}
+
+func (a *app) list(cmd *cobra.Command, kept inspect.Kept, limit int) (err error) {
+	s, err := a.begin(cmd)
+	if err != nil {
+		return err
+	}
+	defer s.db.closeInto(&err)
+	res := keptResult{Store: s.Store.String(), Now: a.now().UTC()}
+	res.Targets, err = eachTarget(s, func(t sweep.Target) (inspect.KeptList, error) {
+		list, err := inspect.ListKept(cmd.Context(), s.sweep, t, kept, limit)
+		if err == nil {
+			s.log.InfoContext(cmd.Context(), "looked for kept entities", slog.String("target", t.Name),
+				slog.String("kept", string(kept)), slog.Int("found", len(list.Entities)),
+				slog.Int64("examined", list.Examined), slog.Int64("reads", list.Reads))
+		}
+		return list, err
+	})
+	if a.json {
+		return errors.Join(a.printJSON(res), err)
+	}
+	for _, list := range res.Targets {
+		a.printKept(list, propertyOf(s.targets, list.Name))
+	}
+	return err
+}
+
+// propertyOf returns the property of a target.
+func propertyOf(targets []config.Target, name string) string {
+	for _, t := range targets {
+		if t.Name == name {
+			return t.Property
+		}
+	}
+	return ""
+}
+
+func (a *app) printKept(list inspect.KeptList, property string) {
+	count := "none"
+	if n := len(list.Entities); n > 0 {
+		count = grouped(int64(n))
+	}
+	fmt.Fprintf(a.stdout, "%s, kept as %s: %s\n", list.Name, list.Kept, count)
+	for _, e := range list.Entities {
+		place := "in range " + e.Range
+		if e.Range == "outside" {
+			place = "outside all ranges"
+		}
+		if e.Namespace != "" {
+			place += ", namespace " + printable(e.Namespace)
+		}
+		fmt.Fprintf(a.stdout, "  %s %s\n", printable(e.Key), place)
+		value := shortened(printable(e.Value))
+		if e.Type != "text" {
+			value += " (" + e.Type + ")"
+		}
+		fmt.Fprintf(a.stdout, "    %s = %s\n    %s\n", property, value, printable(e.Why))
+	}
+	if list.More {
+		fmt.Fprintf(a.stdout, "  there may be more: %s\n", printable(list.MoreWhy))
+	}
+}
+
+// shortened cuts a value that is too long for people.
+func shortened(text string) string {
+	const longest = 100
+	if runes := []rune(text); len(runes) > longest {
+		text = strings.TrimSpace(string(runes[:longest-1])) + "…"
+	}
+	return text
+}

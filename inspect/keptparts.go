@@ -1,0 +1,336 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// lastText is behind all texts that an index is expected to have.
+const lastText = "\U0010FFFF\U0010FFFF"
+
+// parts lists what has to be read to find what is kept for the lister's reason.
+func (l *lister) parts() (parts []*part) {
+	ranges := inOrder(l.Plan.Ranges())
+	switch l.kept {
+	case KeptMalformed:
+		// What lies behind the cursors first: sweeps have met it already.
+		for _, r := range ranges {
+			parts = append(parts, l.malformedBehind(r)...)
+		}
+		for _, r := range ranges {
+			parts = append(parts, l.malformedAhead(r)...)
+		}
+	case KeptSuspect:
+		for _, r := range ranges {
+			// A sealed range that was found empty holds nothing well-formed.
+			if l.Plan.Cursor(r).Stock.Emptied.IsZero() {
+				parts = append(parts, l.suspects(r))
+			}
+		}
+	case KeptRefused:
+		for _, r := range ranges {
+			if l.mayHoldRefused(r) {
+				parts = append(parts, l.refused(r))
+			}
+		}
+	case KeptOutside:
+		for _, ns := range l.View.Namespaces {
+			parts = append(parts, l.outside(ns)...)
+		}
+	}
+	return parts
+}
+
+// nameOf names a range as status does.
+func nameOf(r shardquery.Range) string {
+	if r.Instants {
+		return r.ShardName()
+	}
+	return fmt.Sprintf("%08d.%s", r.Generation, r.ShardName())
+}
+
+// reader reads the entries of a range that expire from one instant to another.
+func (l *lister) reader(r shardquery.Range, floor, until time.Time) *shardquery.Reader {
+	return &shardquery.Reader{Store: l.store, Target: l.Target.Target, Range: r, Floor: floor, Until: until,
+		Timeout: callTimeout, Now: l.now}
+}
+
+// floor returns the instant before which an expiry is implausible.
+func (l *lister) floor() time.Time { return l.Horizon().Add(-l.Target.MaxAge) }
+
+// suspects is the part of a range that expired implausibly long ago.
+func (l *lister) suspects(r shardquery.Range) *part {
+	return &part{namespace: r.Namespace, name: nameOf(r),
+		pages:    l.reader(r, shardquery.FirstInstant, l.floor().Add(-r.Resolution())),
+		isWanted: func(e store.Entry) bool { return l.Judge(e.Value) == sweep.Suspect }}
+}
+
+// cursorAt returns the instant that a cursor stands at, the horizon at most.
+func (l *lister) cursorAt(r shardquery.Range, c cursor.Cursor) time.Time {
+	horizon := l.Horizon()
+	if at, err := r.Expires(c.Position.Value); err == nil && at.Before(horizon) {
+		return at
+	}
+	return horizon
+}
+
+// isBehind reports whether an entry lies behind the cursor. Only the store knows the order
+// of keys at one value.
+func isBehind(e store.Entry, c cursor.Cursor) bool {
+	at := e.Position().Value.Compare(c.Position.Value)
+	return at < 0 || at == 0 && c.Position.Key != ""
+}
+
+// malformedBehind is the part of a range behind its cursor. Well-formed entries that are
+// there have been written late, or are not what the index shows.
+func (l *lister) malformedBehind(r shardquery.Range) []*part {
+	c := l.Plan.Cursor(r)
+	if c.Position.IsZero() {
+		return nil
+	}
+	return []*part{{namespace: r.Namespace, name: nameOf(r), pages: l.reader(r, l.floor(), l.cursorAt(r, c)),
+		isWanted: func(e store.Entry) bool {
+			return l.Judge(e.Value) == sweep.Malformed || isBehind(e, c) && l.readsToMakeSure()
+		}}}
+}
+
+// malformedAhead is what the next sweep meets in a range, and what lies behind all instants
+// in it, where no sweep comes.
+func (l *lister) malformedAhead(r shardquery.Range) []*part {
+	isMalformed := func(e store.Entry) bool { return l.Judge(e.Value) == sweep.Malformed }
+	ahead := l.reader(r, l.floor(), l.Horizon())
+	ahead.From = l.Plan.Cursor(r).Position
+	parts := []*part{{namespace: r.Namespace, name: nameOf(r), pages: ahead, isWanted: isMalformed}}
+	if !r.Instants {
+		last, _ := expirykey.UpTo(r.Generation, r.Shard, shardquery.LastInstant)
+		_, hi := expirykey.Range(r.Generation, r.Shard)
+		parts = append(parts, &part{namespace: r.Namespace, name: nameOf(r), isWanted: isMalformed,
+			pages: l.spanReader(r.Namespace, last+"\x00", hi)})
+	}
+	return parts
+}
+
+// readsToMakeSure reports whether an entity whose entry looks well-formed is to be read,
+// and counts it. In Datastore mode the index shows an element of a list as a plain value,
+// a blob as a text, and a number as a timestamp: that is why deletes need a guard there.
+func (l *lister) readsToMakeSure() bool {
+	if _, hides := l.store.(store.Guarder); !hides || l.Target.SingleValued {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hidden++
+	return l.hidden <= mostHidden
+}
+
+// mayHoldRefused reports whether a range may hold entities that the store refuses to
+// delete. The record of a sealed range says so; for any other range, nothing does.
+func (l *lister) mayHoldRefused(r shardquery.Range) bool {
+	c := l.Plan.Cursor(r)
+	return !c.Position.IsZero() && (c.Stock.Refused || !l.Plan.Stage(r.Generation).IsSealed())
+}
+
+// refused is what is due in a range behind its cursor.
+func (l *lister) refused(r shardquery.Range) *part {
+	c := l.Plan.Cursor(r)
+	return &part{namespace: r.Namespace, name: nameOf(r), pages: l.reader(r, l.floor(), l.cursorAt(r, c)),
+		isRefused: c.Stock.Refused,
+		isWanted:  func(e store.Entry) bool { return l.Judge(e.Value) == sweep.Due && isBehind(e, c) }}
+}
+
+func whyRefused(p *part) string {
+	const due = "it is due and behind its range's cursor: refused before, or written behind the cursor"
+	if p.isRefused {
+		return due + "; the record of its range says that the store refuses to delete or carry entities there"
+	}
+	return due + "; its range is not sealed, so that no record tells which"
+}
+
+// spanReader reads all texts from one to another.
+func (l *lister) spanReader(namespace, from, to string) *shardquery.SpanReader {
+	return &shardquery.SpanReader{Store: l.store, Target: l.Target.Target, Namespace: namespace, From: from, To: to,
+		Floor: l.floor(), Timeout: callTimeout, Now: l.now}
+}
+
+// outside lists the parts of a namespace's index outside all ranges that queries can read:
+// they find texts and timestamps only.
+func (l *lister) outside(namespace string) (parts []*part) {
+	add := func(pages pager) {
+		parts = append(parts, &part{namespace: namespace, name: outsideName, pages: pages,
+			isWanted: func(store.Entry) bool { return true }})
+	}
+	ranges := l.Plan.RangesIn(namespace)
+	if l.Target.Type == store.Text {
+		for _, gap := range shardquery.Gaps(ranges, l.floor()) {
+			to := gap.To.Value.Text
+			if to == "" {
+				to = lastText
+			}
+			add(l.spanReader(namespace, gap.From.Value.Text, to))
+		}
+		add(l.ofType(namespace, store.Instant, store.Value{}))
+		return parts
+	}
+	for _, r := range ranges {
+		add(l.reader(r, shardquery.FirstInstant, l.floor().Add(-r.Resolution())))
+		add(l.ofType(namespace, store.Text, r.Value))
+	}
+	return parts
+}
+
+// ofType reads all values of a type that the target's property should not have.
+func (l *lister) ofType(namespace string, t store.Type, shard store.Value) *plainPager {
+	q := store.Query{Target: l.Target.Target, Namespace: namespace, Shard: shard}
+	q.Target.Type = t
+	if t == store.Instant {
+		q.Lo, q.Hi = store.InstantValue(shardquery.FirstInstant), store.InstantValue(shardquery.LastInstant)
+	} else {
+		q.Lo, q.Hi = store.TextValue(""), store.TextValue(lastText)
+	}
+	return &plainPager{l.store, q}
+}
+
+// A plainPager reads what a query asks for, without windows.
+type plainPager struct {
+	store store.Store
+	query store.Query
+}
+
+func (p *plainPager) Next(ctx context.Context, page *store.Page, most int) (more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	p.query.Limit = most
+	if err := p.store.Scan(ctx, p.query, page); err != nil {
+		return true, err
+	}
+	if n := len(page.Entries); n > 0 {
+		p.query.After = page.Entries[n-1].Position()
+	}
+	p.query.Next = page.Next
+	return page.More, nil
+}
+
+// whyOutside says why a value lies in no range; it is empty if the value lies in one.
+func (l *lister) whyOutside(namespace string, v store.Value) string {
+	if l.Target.Type == store.Instant {
+		switch {
+		case v.Type != store.Instant:
+			return malformedText(l.Target, v)
+		case v.Time.Before(l.floor()):
+			return suspectText(l.Target)
+		}
+		return ""
+	}
+	if v.Type != store.Text {
+		return malformedText(l.Target, v)
+	}
+	e := explainer{l.Snapshot, l.store}
+	if _, err := expirykey.Parse(v.Text); err != nil {
+		for _, r := range l.Plan.RangesIn(namespace) {
+			if lo, hi := expirykey.Range(r.Generation, r.Shard); lo <= v.Text && v.Text < hi {
+				return ""
+			}
+		}
+		return malformedText(l.Target, v) + "; it sorts outside all ranges"
+	}
+	x := Explanation{Namespace: namespace}
+	if e.isStray(&x, v, l.Judge(v)) {
+		return x.Why
+	}
+	_, why, _ := e.rangeOfKey(namespace, v) // the key is well-formed
+	return why
+}
+
+// readRest reads entities one by one if the store counts more outside all ranges than the
+// queries have found, up to a bound: numbers, lists and unknown shard values are in the
+// index at places that no query of a range reaches.
+func (l *lister) readRest(ctx context.Context, rest *part, parts []*part) error {
+	dumper, ok := l.store.(store.Dumper)
+	if !ok || l.isOver() {
+		return nil
+	}
+	found := 0
+	for _, p := range parts {
+		found += len(p.found)
+	}
+	if n, ok := l.CountOutside(ctx); ok && n <= int64(found) {
+		return nil
+	}
+	left := mostDumped
+	for _, ns := range l.View.Namespaces {
+		rest.namespace, rest.name = ns, outsideName
+		for e, err := range dumper.Dump(ctx, l.Target.Target, ns) {
+			if err != nil {
+				return err
+			}
+			if l.isOver() {
+				return nil
+			}
+			if left--; left < 0 {
+				l.stopped = fmt.Sprintf("the look ends after %d entities that were read one by one: "+
+					"no query finds a number, a list or an unknown shard value. reaper dump shows all", mostDumped)
+				return nil
+			}
+			l.examine(1)
+			why := l.whyUnreachable(ns, e)
+			if why == "" {
+				continue
+			}
+			key, err := l.keyer.Key(l.Target.Target, ns, e)
+			if err != nil {
+				return err
+			}
+			if err := l.add(rest, key, e.Expiry, why); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// whyUnreachable says why an entity that was read lies in no range; it is empty if it lies
+// in one, or does not carry the property.
+func (l *lister) whyUnreachable(namespace string, e store.Entity) string {
+	v := e.Expiry
+	if v.Type == store.Missing {
+		return ""
+	}
+	if name := l.Target.ShardProperty; name != "" && !slices.Contains(l.Target.ShardValues, e.Shard) {
+		return fmt.Sprintf("it has none of the target's shard_values in %s: no sweep reads it", name)
+	}
+	if l.isInRangeByElement(namespace, v) {
+		return "" // then it is malformed
+	}
+	return l.whyOutside(namespace, v)
+}
+
+// isInRangeByElement reports whether the index has a value that is no expiry within a
+// range. In Datastore mode and in the embedded store it has a list by its elements and, in
+// Datastore mode, a number among timestamps.
+func (l *lister) isInRangeByElement(namespace string, v store.Value) bool {
+	_, isDatastore := l.store.(store.Guarder)
+	_, isEmbedded := l.store.(store.Exclusive)
+	if n, ok := v.Integer(); ok && l.Target.Type == store.Instant {
+		return isDatastore && !time.UnixMicro(n).Before(l.floor()) && !time.UnixMicro(n).After(shardquery.LastInstant)
+	}
+	var elements []any
+	if v.Type != store.List || !isDatastore && !isEmbedded || json.Unmarshal([]byte(v.Text), &elements) != nil {
+		return false
+	}
+	for _, one := range elements {
+		text, ok := one.(string)
+		if ok && l.Target.Type == store.Text && l.whyOutside(namespace, store.TextValue(text)) == "" {
+			return true
+		}
+	}
+	return false
+}
