@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -28,7 +29,7 @@ type Explanation struct {
 	Due       *time.Time   `json:"due"`     // expires and retention
 	State     string       `json:"state"`   // of its generation; empty if it has none, retired if that no longer exists
 	Range     *RangeStatus `json:"range"`   // nil if it is in no range, or the range is not known
-	Verdict   string       `json:"verdict"` // absent, never, early, due, suspect, malformed, stray or outside
+	Verdict   string       `json:"verdict"` // absent, never, early, due, suspect, malformed, stray, outside or unindexed
 	Why       string       `json:"why"`     // for people
 	Held      string       `json:"held"`    // of what is due: why nothing may be deleted at present, paused or gate
 	Reason    string       `json:"reason"`  // that was given for it
@@ -125,7 +126,7 @@ func (e explainer) explain(ctx context.Context, x *Explanation, v store.Value) e
 			return err
 		}
 	}
-	if j == sweep.Due && x.Verdict != "outside" {
+	if j == sweep.Due && x.Verdict != "outside" && x.Verdict != "unindexed" {
 		e.explainHold(ctx, x)
 	}
 	return nil
@@ -162,6 +163,17 @@ func (e explainer) explainPlace(ctx context.Context, x *Explanation, v store.Val
 		x.Range = &status
 	}
 	isDraining := x.State == string(generation.Draining)
+	if outside == "" {
+		indexed, err := e.isIndexed(ctx, r, v, x.Key)
+		if err != nil {
+			return err
+		}
+		if !indexed {
+			x.Verdict, x.Why = "unindexed", fmt.Sprintf("its property %s is not indexed: no sweep ever sees it. "+
+				"Index the property, and write the entity again", e.Target.Property)
+			return nil
+		}
+	}
 	switch {
 	case j == sweep.Suspect:
 		x.Verdict, x.Why = "suspect", suspectText(e.Target)
@@ -233,8 +245,9 @@ func (e explainer) rangeOf(
 				return r, "", err
 			}
 		}
-		return r, fmt.Sprintf("it has none of the target's shard_values in %s: no sweep reads it",
-			e.Target.ShardProperty), nil
+		return r, fmt.Sprintf("no query for one of the target's shard_values finds it: it has none of them in %s, "+
+			"or no index has it by %s and %s. No sweep reads it",
+			e.Target.ShardProperty, e.Target.ShardProperty, e.Target.Property), nil
 	}
 	return e.rangeOfKey(x.Namespace, v)
 }
@@ -260,70 +273,109 @@ func (e explainer) rangeOfKey(namespace string, v store.Value) (r shardquery.Ran
 		"with a generation of the target record or with 0", k.Generation), nil
 }
 
+// mostAtOnce bounds the entities at one value of the index that are searched for one.
+const mostAtOnce = 20 * store.MaxPage
+
+// isIndexed reports whether the index shows an entity at the value that it has. If too many
+// have that value to tell, it reports true. One that was changed since it was read has
+// another place by now, and is taken for indexed, too.
+func (e explainer) isIndexed(ctx context.Context, r shardquery.Range, v store.Value, key string) (bool, error) {
+	in, all, err := e.search(ctx, r, v, key, mostAtOnce)
+	switch {
+	case errors.Is(err, store.ErrMissingIndex):
+		return false, nil
+	case err != nil || in || !all:
+		return true, err
+	}
+	now, found, err := e.read(ctx, r.Namespace, key)
+	return err == nil && (!found || now != v), err
+}
+
 // shows reports whether a range shows an entity at a value.
 func (e explainer) shows(ctx context.Context, r shardquery.Range, v store.Value, key string) (bool, error) {
+	in, _, err := e.search(ctx, r, v, key, math.MaxInt)
+	return in, err
+}
+
+// search looks for an entity among the entries of a range at one value, until it has seen
+// so many. All says that it has seen all of them, or found it.
+func (e explainer) search(
+	ctx context.Context, r shardquery.Range, v store.Value, key string, most int,
+) (in, all bool, err error) {
 	q := store.Query{Target: e.Target.Target, Namespace: r.Namespace, Shard: r.Value,
 		Lo: v, Hi: v, Limit: store.MaxPage}
 	var page store.Page
-	for {
+	for seen := 0; seen < most; seen += len(page.Entries) {
 		err := patiently(ctx, func(ctx context.Context) error { return e.store.Scan(ctx, q, &page) })
 		if err != nil {
-			return false, err
+			return false, false, err
 		}
 		for _, entry := range page.Entries {
 			if entry.Key == key {
-				return true, nil
+				return true, true, nil
 			}
 			q.After = entry.Position()
 		}
 		if q.Next = page.Next; !page.More {
-			return false, nil
+			return false, true, nil
 		}
 	}
+	return false, false, nil
 }
 
 // whyStill says when a due entity goes, given where its range's cursor stands.
 func (e explainer) whyStill(r shardquery.Range, c cursor.Cursor, v store.Value) string {
-	if !e.HeldUntil(c).IsZero() {
+	need, held := e.Plan.Range(r), !e.HeldUntil(c).IsZero()
+	ahead := v.Compare(c.Position.Value)
+	isAhead := c.Position.IsZero() || ahead > 0 || ahead == 0 && c.Position.Key == ""
+	switch {
+	case need.Read && isAhead && held:
 		return fmt.Sprintf("it is due, and %s is sweeping its range", c.Lease.Owner)
-	}
-	need := e.Plan.Range(r)
-	switch ahead := v.Compare(c.Position.Value); {
-	case need.Read && (c.Position.IsZero() || ahead > 0 || ahead == 0 && c.Position.Key == ""):
+	case need.Read && isAhead:
 		return "it is due, and the next sweep deletes it"
 	case need.Read && ahead == 0: // only the store knows the order of its keys
 		return "it is due at the very instant where its range's cursor stands: " +
 			"the next sweep deletes it, or else the next read of the range from its start"
 	}
-	return e.whyBehind(need, r, c)
+	why := e.whyBehind(need, r, c, v)
+	if held {
+		why += fmt.Sprintf("; %s is sweeping its range", c.Lease.Owner)
+	}
+	return why
 }
 
 // whyBehind says when a due entity goes that lies behind its range's cursor, or in a
 // range that rests because nothing due is known in it.
-func (e explainer) whyBehind(need plan.Need, r shardquery.Range, c cursor.Cursor) string {
-	next := "by the first sweep after " + instantText(e.Plan.NextRewind(c))
-	if need.Behind {
-		next = "by the next sweep"
+func (e explainer) whyBehind(need plan.Need, r shardquery.Range, c cursor.Cursor, v store.Value) string {
+	const late = "it is due, but was written behind its range's cursor"
+	read, after := nextReading(e.Snapshot, r, c, need, v.Compare(c.Rewind.Position.Value) <= 0)
+	by := "by the next sweep"
+	if !after.IsZero() {
+		by = "by the first sweep after " + instantText(after)
 	}
-	switch {
-	case !c.Rewind.Began.IsZero():
-		return "it is due, but was written behind its range's cursor; " +
-			"the read of the range from its start, which is under way, deletes it"
-	case c.Stock.Refused:
+	switch read {
+	case nowReading:
+		return late + "; the read of the range from its start, which is under way, deletes it"
+	case missedRead:
+		return late + ", and the read of the range from its start that is under way has passed it: " +
+			"the next one, " + by + ", deletes it"
+	case refusedRead:
 		return "it is due, but the store has refused to delete entities of its range, " +
-			"and this may be one of them: the next read of the range from its start, " + next + ", tries it again"
-	case need.Stage.IsSealed() && c.Rewind.Done.Before(need.Stage.Since):
-		return "it is due, but was written behind its range's cursor; its generation is sealed, " +
-			"and the next sweep reads the range from its start, which deletes it"
-	case need.Stage.IsSealed() && !c.Stock.Suspects:
+			"and this may be one of them: the next read of the range from its start, " + by + ", tries it again"
+	case sealedRead:
+		return late + "; its generation is sealed, and the next sweep reads the range from its start, which deletes it"
+	case auditRead:
 		return "it is due, but was written into a generation that was sealed already: " +
-			"the daily audit deletes it, or reaper audit --apply does at once"
-	case !need.Stage.IsSealed() && e.Plan.SealedSoon(r.Generation):
-		return "it is due, but was written behind its range's cursor; " +
-			"once its generation is sealed, the range is read from its start, which deletes it"
+			"the daily audit deletes it, in a round that is begun " + by + ", or reaper audit --apply does at once"
+	case sealingRead:
+		why := late + "; once its generation is sealed, the range is read from its start, which deletes it"
+		if !after.IsZero() {
+			why += ", as expected " + by
+		}
+		return why
+	case rewindRead:
 	}
-	return "it is due, but was written behind its range's cursor, after it had expired: " +
-		"the next read of the range from its start, " + next + ", deletes it"
+	return late + ", after it had expired: the next read of the range from its start, " + by + ", deletes it"
 }
 
 // dueAt returns when what expires at an instant is due. JSON knows no instant after the

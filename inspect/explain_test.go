@@ -92,7 +92,7 @@ func TestExplain(t *testing.T) {
 		}
 		if w.target.ShardProperty != "" {
 			raw("no shard", 99, store.InstantValue(now))
-			explain("no shard", "outside", "none of the target's shard_values")
+			explain("no shard", "outside", "for one of the target's shard_values")
 		}
 
 		// While another process holds the range.

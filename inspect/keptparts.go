@@ -313,7 +313,7 @@ func (l *lister) whyUnreachable(namespace string, e store.Entity) string {
 	return l.whyOutside(namespace, v)
 }
 
-// isInRangeByElement reports whether the index has a value that is no expiry within a
+// isInRangeByElement reports whether the index has a malformed value within a
 // range. In Datastore mode and in the embedded store it has a list by its elements and, in
 // Datastore mode, a number among timestamps.
 func (l *lister) isInRangeByElement(namespace string, v store.Value) bool {

@@ -132,6 +132,19 @@ func TestListNamesAllJunk(t *testing.T) {
 			b, e, project := newDatastore(t, targets)
 			o.Host, o.Project = e.Host, project
 			check(t, b, layout, junk.Datastore(t, o))
+			name, want := "unindexed instant", "unindexed: its property expires is not indexed: no sweep ever sees it"
+			switch layout {
+			case config.LayoutSharded:
+				name = "unindexed key"
+			case config.LayoutShardedTimestamp:
+				want = "or no index has it by shard and expires"
+			}
+			if text := b.must(nil, "explain", name).out; !strings.Contains(text, want) {
+				t.Errorf("%s", text)
+			}
+			if text := b.must(nil, "explain", strings.TrimPrefix(name, "unindexed ")+" to come").out; !strings.Contains(text, "early:") {
+				t.Errorf("%s", text)
+			}
 		})
 	}
 }

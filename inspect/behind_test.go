@@ -1,0 +1,221 @@
+package inspect_test
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/control"
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// after returns the instant that an explanation names.
+func after(t *testing.T, why string) time.Time {
+	t.Helper()
+	m := regexp.MustCompile(`sweep after ([0-9TZ:-]+)`).FindStringSubmatch(why)
+	if m == nil {
+		t.Fatalf("no instant in %q", why)
+	}
+	at, err := time.Parse(time.RFC3339, m[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// sweepUntil sweeps every five minutes up to an instant.
+func (w *world) sweepUntil(at time.Time) {
+	w.t.Helper()
+	for time.Until(at) > 5*time.Minute {
+		time.Sleep(5 * time.Minute)
+		w.sweep()
+	}
+}
+
+// What lies behind the cursors goes when an explanation says so: not much earlier, and not
+// later. Three thousand entities are restamped to yesterday.
+func TestExplainBehindTheCursorComesTrue(t *testing.T) {
+	const n = 3000
+	for name, c := range map[string]struct {
+		change func(*world)
+		until  time.Duration // it is gone by then
+		says   string
+	}{
+		"rewind": {func(w *world) { layouts["timestamp"](&w.target) }, 24 * time.Hour,
+			"after it had expired: the next read of the range from its start, by the first sweep after"},
+		"sealing": {func(w *world) { w.target.Policy = hourly; w.target.Policy.Keep = 30 }, 2 * time.Hour,
+			"once its generation is sealed, the range is read from its start"},
+		"sealed": {func(w *world) { w.target.Policy = hourly; w.target.Policy.Keep = 30 }, 48 * time.Hour,
+			"was written into a generation that was sealed already: the daily audit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				c.change(w)
+				w.target.Rewind, w.target.Page = 24*time.Hour, 500
+				w.sweep()
+				if name == "sealed" {
+					w.put(1, 4, "later", time.Now().Add(300*time.Hour)) // keeps the generation from retiring
+					w.sweepFor(30 * time.Hour)                          // with an audit
+				} else {
+					w.sweepFor(30 * time.Minute)
+				}
+				yesterday := time.Now().Add(-24 * time.Hour)
+				for i := range n {
+					w.put(1, 4, fmt.Sprint("e-", i), yesterday.Add(time.Duration(i)*time.Millisecond))
+				}
+				x := w.explain("e-7")
+				if x.Verdict != "due" || !strings.Contains(x.Why, c.says) {
+					t.Fatalf("%+v", x)
+				}
+				at := after(t, x.Why)
+				if d := time.Until(at); d <= 0 || d > c.until {
+					t.Fatalf("in %v: %s", d, x.Why)
+				}
+				w.sweepUntil(at)
+				if x := w.explain("e-7"); x.Verdict != "due" {
+					t.Errorf("it went before %v: %+v", at, x)
+				}
+				w.sweepFor(30 * time.Minute) // an estimate of the sealing waits for ticks
+				if x := w.explain("e-7"); x.Verdict != "absent" {
+					t.Errorf("it is there after %v: %+v", at, x)
+				}
+				left := len(w.s.Entities("Session", ""))
+				if name == "sealed" {
+					left-- // what is to come
+				}
+				if left != 0 {
+					t.Errorf("%d of %d are left", left, n)
+				}
+			})
+		})
+	}
+}
+
+// A read from the start that is under way finds what it has not passed yet.
+func TestExplainWhileARewindIsUnderWay(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		layouts["timestamp"](&w.target)
+		w.sweep()
+		began := time.Now().UTC().Truncate(time.Microsecond)
+		w.edit(cursor.ID{Target: "sessions", Shard: "0000"}, func(c *cursor.Cursor) {
+			c.Rewind.Began, c.Rewind.Position = began, store.Position{Value: store.InstantValue(began.Add(-10 * time.Hour))}
+		})
+		w.put(0, 1, "ahead of it", began.Add(-9*time.Hour))
+		w.put(0, 1, "passed", began.Add(-11*time.Hour))
+		if x := w.explain("ahead of it"); !strings.HasSuffix(x.Why, "which is under way, deletes it") {
+			t.Errorf("%+v", x)
+		}
+		x := w.explain("passed")
+		if d := time.Until(after(t, x.Why)); !strings.Contains(x.Why, "has passed it") || d < 19*time.Hour || d > 24*time.Hour {
+			t.Errorf("%+v", x)
+		}
+		w.sweep()
+		if a, b := w.explain("ahead of it"), w.explain("passed"); a.Verdict != "absent" || b.Verdict != "due" {
+			t.Errorf("%+v, %+v", a, b)
+		}
+		w.sweepUntil(after(t, x.Why))
+		w.sweepFor(10 * time.Minute)
+		if x := w.explain("passed"); x.Verdict != "absent" {
+			t.Errorf("%+v", x)
+		}
+	})
+}
+
+// A pause is said of what lies behind the cursors, too, and what is promised for after it
+// comes true.
+func TestExplainBehindTheCursorUnderAPause(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		layouts["timestamp"](&w.target)
+		w.target.Retention = time.Hour
+		w.sweep()
+		w.put(0, 1, "ahead", time.Now().Add(-30*time.Minute))
+		w.put(0, 1, "behind", time.Now().Add(-24*time.Hour))
+		o := control.Order{Actor: "ann", Reason: "a restore"}
+		if _, _, err := control.Pause(t.Context(), w.config(), w.target, o, 48*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if x := w.explain("ahead"); x.Verdict != "early" || x.Why != "it is due in 30m0s" || x.Held != "" {
+			t.Errorf("retained: %+v", x)
+		}
+		w.sweepFor(30 * time.Hour)
+		for name, why := range map[string]string{"ahead": "After that: it is due, and the next sweep deletes it",
+			"behind": "After that: it is due, but was written behind its range's cursor"} {
+			x := w.explain(name)
+			if x.Held != "paused" || !strings.HasPrefix(x.Why, "nothing is deleted while the target is paused, by ann until 2000-01-03T") ||
+				!strings.Contains(x.Why, why) {
+				t.Errorf("%s: %+v", name, x)
+			}
+		}
+		w.sweepFor(18*time.Hour + 10*time.Minute)
+		if left := len(w.s.Entities("Session", "")); left != 0 {
+			t.Errorf("%d are left after the pause: %s", left, w.explain("behind").Why)
+		}
+	})
+}
+
+// A store whose index lacks an entity, as Datastore's does if its property was written
+// without an index.
+type lacking struct {
+	*modelstore.Store
+	key string
+}
+
+func (s lacking) Scan(ctx context.Context, q store.Query, page *store.Page) error {
+	most := q.Limit
+	q.Limit++
+	err := s.Store.Scan(ctx, q, page)
+	page.Entries = slices.DeleteFunc(page.Entries, func(e store.Entry) bool { return e.Key == s.key })
+	page.More = page.More || len(page.Entries) > most
+	page.Entries = page.Entries[:min(most, len(page.Entries))]
+	return err
+}
+
+// A property that is not indexed is told, due or not: no sweep will see it. A year far away
+// is said in years.
+func TestExplainUnindexed(t *testing.T) {
+	inEachLayout(t, func(t *testing.T, w *world) {
+		w.sweep()
+		w.put(1, 4, "hidden", time.Now().Add(time.Minute))
+		w.put(1, 4, "shown", time.Now().Add(time.Minute))
+		w.put(1, 4, "2999", time.Date(2999, 1, 1, 0, 0, 0, 0, time.UTC))
+		c := w.config()
+		c.Store = lacking{w.s, `"hidden"`}
+		explain := func(name string) inspect.Explanation {
+			x, err := inspect.Explain(t.Context(), c, w.target, "", store.Entity{Name: name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return x
+		}
+		for _, when := range []string{"early", "due"} {
+			x := explain("hidden")
+			sharded := w.target.ShardProperty != "" // the index by both has neither
+			if !sharded && (x.Verdict != "unindexed" || !strings.Contains(x.Why, "is not indexed: no sweep ever sees it") || x.Held != "") ||
+				sharded && (x.Verdict != "outside" || !strings.Contains(x.Why, "no index has it by shard and expires")) {
+				t.Errorf("%s: %+v", when, x)
+			}
+			if x := explain("shown"); x.Verdict != when {
+				t.Errorf("%+v", x)
+			}
+			time.Sleep(2 * time.Minute)
+		}
+		if x := explain("2999"); x.Verdict != "early" || x.Why != "it is due in 999 years" {
+			t.Errorf("%+v", x)
+		}
+		// The sweep does what was said.
+		c.Targets = []sweep.Target{w.target}
+		c.Targets[0].Pace = throttle.Limits{Unlimited: true}
+		if res := sweep.Run(t.Context(), c).Targets[0]; res.Deleted != 1 || res.Error != "" {
+			t.Errorf("%+v", res)
+		}
+	})
+}
