@@ -219,3 +219,99 @@ func TestExplainUnindexed(t *testing.T) {
 		}
 	})
 }
+
+// statusWithBehind is a status that counts what lies behind the cursors.
+func (w *world) statusWithBehind() (st inspect.TargetStatus) {
+	w.t.Helper()
+	w.looking(func() (err error) {
+		st, err = inspect.StatusWithBehind(w.t.Context(), w.config(), w.target)
+		return err
+	})
+	return st
+}
+
+// A status counts what lies behind the cursors, says by when it goes, and is right: three
+// thousand entities are restamped to yesterday.
+func TestStatusBehindComesTrue(t *testing.T) {
+	const n = 3000
+	inEachLayout(t, func(t *testing.T, w *world) {
+		w.target.Page = 500
+		w.sweep()
+		if st := w.statusWithBehind(); st.Behind == nil || *st.Behind != 0 || st.BehindGoneBy != nil || st.Why != "nothing is due" {
+			t.Errorf("nothing is behind: %+v", st.BehindCount)
+		}
+		yesterday := time.Now().Add(-24 * time.Hour)
+		for i := range n {
+			w.put(1, 4, fmt.Sprint("e-", i), yesterday.Add(time.Duration(i)*time.Millisecond))
+		}
+		w.put(1, 4, "live", time.Now().Add(1000*time.Hour))
+		if st := w.status(); st.Behind != nil || st.OldestDue != nil {
+			t.Errorf("not counted: %+v", st)
+		}
+		st := w.statusWithBehind()
+		if st.Behind == nil || *st.Behind != n || st.BehindAtLeast || st.BehindGoneBy == nil || time.Until(*st.BehindGoneBy) > 24*time.Hour ||
+			st.Verdict != inspect.Idle || st.Why != "nothing is due but what lies behind the cursors" || len(st.Unread) > 0 {
+			t.Fatalf("%s, %s: %+v", st.Verdict, st.Why, st.BehindCount)
+		}
+		w.sweepUntil(*st.BehindGoneBy)
+		left := w.statusWithBehind()
+		if left.Behind == nil || *left.Behind == 0 || *left.Behind != int64(len(w.s.Entities("Session", ""))-1) || !same(left.BehindGoneBy, *st.BehindGoneBy) {
+			t.Errorf("just before: %+v, %d are there", left.BehindCount, len(w.s.Entities("Session", ""))-1)
+		}
+		w.sweepFor(10 * time.Minute)
+		if st := w.statusWithBehind(); st.Behind == nil || *st.Behind != 0 || len(w.s.Entities("Session", "")) != 1 {
+			t.Errorf("after it: %+v", st.BehindCount)
+		}
+	})
+}
+
+// What is malformed or suspect never goes, and does not count as behind. What is due in
+// a sealed generation does, until the audit deletes it.
+func TestStatusBehindCountsWhatGoes(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Policy = hourly
+		w.target.Policy.Keep = 30
+		w.sweep()
+		w.put(1, 4, "later", time.Now().Add(300*time.Hour))
+		w.sweepFor(30 * time.Hour)
+		now := time.Now()
+		w.raw("malformed", "00000000.0002.1999")
+		w.put(0, 4, "suspect", now.Add(-w.target.MaxAge-time.Hour))
+		w.put(1, 4, "late", now.Add(-time.Hour))
+		w.put(1, 4, "later", now.Add(300*time.Hour))
+		st := w.statusWithBehind()
+		if st.Behind == nil || *st.Behind != 1 || st.BehindGoneBy == nil {
+			t.Fatalf("%+v", st.BehindCount)
+		}
+		w.sweepUntil(*st.BehindGoneBy)
+		w.sweepFor(30 * time.Minute)
+		if st := w.statusWithBehind(); st.Behind == nil || *st.Behind != 0 || w.explain("late").Verdict != "absent" {
+			t.Errorf("%+v", st.BehindCount)
+		}
+	})
+}
+
+// What lies behind the cursors is not waited for, either.
+func TestStatusBehindOfAStoreThatHangs(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.sweep()
+		w.put(1, 4, "due", time.Now().Add(time.Second))
+		time.Sleep(time.Minute)
+		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Scan" && c.Query.Limit > 100 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}
+		began := time.Now()
+		st := w.statusWithBehind()
+		if took := time.Since(began); took > inspect.Within {
+			t.Errorf("it took %v", took)
+		}
+		if st.Behind != nil || len(st.Unread) != 1 || !strings.Contains(st.Unread[0], "what lies behind the cursors in ") ||
+			st.Backlog == nil || *st.Backlog != 1 || st.Verdict != inspect.OK {
+			t.Errorf("%s, %q: %+v", st.Verdict, st.Unread, st.BehindCount)
+		}
+	})
+}

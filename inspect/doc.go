@@ -7,7 +7,7 @@
 //
 // Limits: what is returned was true at some instant while the target was looked
 // at, not all of it at the same one. A status costs a query for each range that is
-// not at rest, and does not see what was written behind a cursor. An explanation
-// costs a few reads, and the lives of generations a COUNT for each. A list of what is
-// kept ends after a hundred thousand index entries.
+// not at rest, and sees what was written behind a cursor only if it is asked to. An
+// explanation costs a few reads, and the lives of generations a COUNT for each. A list
+// of what is kept ends after a hundred thousand index entries.
 package inspect

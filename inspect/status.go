@@ -26,21 +26,22 @@ import (
 // A TargetStatus is where a target stands, in the form that `reaper status
 // --json` prints. What could not be read in time is null there, and named in Unread.
 type TargetStatus struct {
-	Name        string             `json:"name"`
-	Layout      string             `json:"layout"`
-	Verdict     Verdict            `json:"verdict"`
-	Why         string             `json:"why"`              // the verdict, for people
-	Paused      bool               `json:"paused"`           // also if the gate is closed, too
-	Held        string             `json:"held"`             // why nothing may be deleted at present, if that is known
-	Reason      string             `json:"reason"`           // that was given for it
-	OldestDue   *time.Time         `json:"oldest_due"`       // when the oldest entity that is due became so, if one is
-	LastSweep   *time.Time         `json:"last_sweep"`       // the newest instant that any range was brought to
-	SweptTo     *time.Time         `json:"swept_to"`         // what expired before is gone; nil if nobody has come yet
-	Backlog     *int64             `json:"backlog"`          // entities that are due; nil if they were not counted
-	AtLeast     bool               `json:"backlog_at_least"` // there are more than Backlog: counting stopped there
-	Rate        float64            `json:"rate"`             // of the ranges that workers hold, in entities a second
-	Unlimited   bool               `json:"unlimited"`        // a worker holds a range without a limit: Rate leaves it out
-	GoneAt      *time.Time         `json:"gone_at"`          // when the backlog is gone at that rate, if that is known
+	Name      string     `json:"name"`
+	Layout    string     `json:"layout"`
+	Verdict   Verdict    `json:"verdict"`
+	Why       string     `json:"why"`              // the verdict, for people
+	Paused    bool       `json:"paused"`           // also if the gate is closed, too
+	Held      string     `json:"held"`             // why nothing may be deleted at present, if that is known
+	Reason    string     `json:"reason"`           // that was given for it
+	OldestDue *time.Time `json:"oldest_due"`       // when the oldest entity that is due became so, if one is
+	LastSweep *time.Time `json:"last_sweep"`       // the newest instant that any range was brought to
+	SweptTo   *time.Time `json:"swept_to"`         // what expired before is gone; nil if nobody has come yet
+	Backlog   *int64     `json:"backlog"`          // entities that are due; nil if they were not counted
+	AtLeast   bool       `json:"backlog_at_least"` // there are more than Backlog: counting stopped there
+	Rate      float64    `json:"rate"`             // of the ranges that workers hold, in entities a second
+	Unlimited bool       `json:"unlimited"`        // a worker holds a range without a limit: Rate leaves it out
+	GoneAt    *time.Time `json:"gone_at"`          // when the backlog is gone at that rate, if that is known
+	BehindCount
 	PausedBy    string             `json:"paused_by"`
 	PausedAt    *time.Time         `json:"paused_at"`
 	PausedUntil *time.Time         `json:"paused_until"` // nil if the pause has no end
@@ -121,6 +122,17 @@ const (
 // range that does not rest, how many are due, and the gate. It writes nothing. It
 // answers within five seconds: what could not be read by then is named in Unread.
 func Status(ctx context.Context, cfg sweep.Config, t sweep.Target) (TargetStatus, error) {
+	return status(ctx, cfg, t, false)
+}
+
+// StatusWithBehind is Status with the count of what is due and lies behind the cursors. That
+// costs a query for each range, from its start over what was deleted there, and, if it
+// finds more than a hundred entries, a COUNT.
+func StatusWithBehind(ctx context.Context, cfg sweep.Config, t sweep.Target) (TargetStatus, error) {
+	return status(ctx, cfg, t, true)
+}
+
+func status(ctx context.Context, cfg sweep.Config, t sweep.Target, behind bool) (TargetStatus, error) {
 	whole, cancel := context.WithTimeout(ctx, Within)
 	defer cancel()
 	within, cancel := context.WithTimeout(whole, queriesWithin)
@@ -142,6 +154,11 @@ func Status(ctx context.Context, cfg sweep.Config, t sweep.Target) (TargetStatus
 	st.tellHold(s, q.hold)
 	st.tellDue(q, ranges)
 	st.count(whole, q)
+	if behind {
+		b := &behindCounter{Snapshot: s, store: cfg.Store, now: cfg.Now}
+		b.run(whole, max(1, cfg.Workers), ranges)
+		st.tellBehind(b, len(ranges))
+	}
 	st.judge(s, len(q.unread) > 0)
 	return st, nil
 }

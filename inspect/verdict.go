@@ -49,6 +49,8 @@ func (st *TargetStatus) judge(s *sweep.Snapshot, partly bool) {
 		st.Verdict, st.Why = OK, "the oldest was due "+Age(now.Sub(*st.OldestDue))+" ago"
 	case s.New:
 		st.Verdict, st.Why = Idle, "nobody has loaded or swept it yet"
+	case st.Behind != nil && *st.Behind > 0:
+		st.Verdict, st.Why = Idle, "nothing is due but what lies behind the cursors"
 	default:
 		st.Verdict, st.Why = Idle, "nothing is due"
 	}

@@ -148,10 +148,29 @@ func (s *Snapshot) CountDue(
 	if !ok {
 		return 0, false, nil
 	}
-	from, to := r.At(since.Add(-s.Target.Retention)).Value, r.At(s.Horizon().Add(r.Resolution())).Value
-	n, err = counter.Count(ctx, s.Target.Target, r.Namespace, store.Span{
-		From: store.Point{Shard: r.Value, Value: from}, To: store.Point{Shard: r.Value, Value: to}}, upTo)
+	n, err = s.countBetween(ctx, counter, r, since.Add(-s.Target.Retention), s.Horizon().Add(r.Resolution()), upTo)
 	return n, true, err
+}
+
+// CountExpired counts the entries of a range that expire from one instant on and before
+// another. It stops at upTo; ok is false if the store cannot count.
+func (s *Snapshot) CountExpired(
+	ctx context.Context, r shardquery.Range, from, before time.Time, upTo int64,
+) (n int64, ok bool, err error) {
+	counter, ok := s.c.cfg.Store.(store.Counter)
+	if !ok {
+		return 0, false, nil
+	}
+	n, err = s.countBetween(ctx, counter, r, from, before, upTo)
+	return n, true, err
+}
+
+func (s *Snapshot) countBetween(
+	ctx context.Context, counter store.Counter, r shardquery.Range, from, before time.Time, upTo int64,
+) (int64, error) {
+	return counter.Count(ctx, s.Target.Target, r.Namespace, store.Span{
+		From: store.Point{Shard: r.Value, Value: r.At(from).Value},
+		To:   store.Point{Shard: r.Value, Value: r.At(before).Value}}, upTo)
 }
 
 // HeartbeatsRead reports whether the heartbeats could be read. A snapshot can do without:

@@ -53,6 +53,16 @@ func TestListOnTheEmbeddedStore(t *testing.T) {
 	if list := b.kept(inspect.KeptRefused); len(list.Entities) != 1 || list.Entities[0].ID != "late" {
 		t.Errorf("%+v", list)
 	}
+	if text := b.must(nil, "status", "--all").out; !strings.Contains(text, "IDLE, nothing is due but what lies behind the cursors") ||
+		!strings.Contains(text, "\n  behind       1, gone by the first sweep after 20") {
+		t.Errorf("%s", text)
+	}
+	if text := b.must(nil, "status", "--json").out; !strings.Contains(text, `"behind": null`) {
+		t.Errorf("%s", text)
+	}
+	if text := b.must(nil, "status", "--json", "--all").out; !strings.Contains(text, `"behind": 1,`) {
+		t.Errorf("%s", text)
+	}
 	if text := b.must(nil, "list", "--kept", "suspect", "--limit", "1").out; !strings.Contains(text, "there may be more: the list ends at its limit of 1") {
 		t.Errorf("%s", text)
 	}

@@ -45,8 +45,13 @@ Then it shows what is due since when, how much that is, when it will be gone, wh
 it, and the five ranges that wait for the longest. It answers within five seconds: it names
 what it could not read by then, and exits with 1 if that is the target's records.
 
+With --all it also counts what is due and lies behind the cursors: written late, or refused
+by the store. A read of the range from its start deletes that; status says by when.
+
 It writes nothing and costs a query for each range, and a COUNT for each range in which
-something is due. A dry run leaves nothing in the store that status could show.`,
+something is due. With --all it costs another query for each range, which reads up to 101
+entries behind its cursor, and a COUNT if there are more. A dry run leaves nothing in the
+store that status could show.`,
 		Example: `  reaper status
   reaper status --target sessions --all
   reaper status --watch --interval 10s`,
@@ -67,7 +72,7 @@ something is due. A dry run leaves nothing in the store that status could show.`
 	addSettings(cmd.Flags(), "workers", "schedule")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
-	cmd.Flags().BoolVar(&all, "all", false, "list all ranges and workers, one by one")
+	cmd.Flags().BoolVar(&all, "all", false, "list all ranges and workers, and count what lies behind the cursors")
 	cmd.Flags().BoolVar(&watch, "watch", false, "repeat until interrupted")
 	cmd.Flags().StringVar(&interval, "interval", "5s", "with --watch: how long from one status to the next, at least 1s")
 	return cmd
@@ -93,7 +98,7 @@ func (a *app) status(cmd *cobra.Command, all bool) (err error) {
 		return err
 	}
 	defer s.db.closeInto(&err)
-	res, err := a.readStatus(cmd.Context(), s)
+	res, err := a.readStatus(cmd.Context(), s, all)
 	if a.json {
 		return errors.Join(a.printJSON(res), err)
 	}
@@ -102,7 +107,7 @@ func (a *app) status(cmd *cobra.Command, all bool) (err error) {
 }
 
 // readStatus reads how all targets stand, at once: each of them has the same five seconds.
-func (a *app) readStatus(ctx context.Context, s *session) (res statusResult, err error) {
+func (a *app) readStatus(ctx context.Context, s *session, all bool) (res statusResult, err error) {
 	s.Workers = max(s.Workers, len(s.targets))
 	for i, t := range s.targets {
 		schedule := t.Schedule
@@ -113,6 +118,9 @@ func (a *app) readStatus(ctx context.Context, s *session) (res statusResult, err
 	}
 	res = statusResult{Store: s.Store.String(), Now: a.now().UTC()}
 	res.Targets, err = eachTarget(s, func(t sweep.Target) (inspect.TargetStatus, error) {
+		if all {
+			return inspect.StatusWithBehind(ctx, s.sweep, t)
+		}
 		return inspect.Status(ctx, s.sweep, t)
 	})
 	for _, t := range res.Targets {
@@ -158,7 +166,7 @@ func (a *app) watchStatus(cmd *cobra.Command, every time.Duration, all bool) (er
 				return to.failure(err)
 			}
 		}
-		res, err := a.readStatus(ctx, s)
+		res, err := a.readStatus(ctx, s, all)
 		text := to.render(res, all)
 		if err != nil {
 			text = append(text, to.failure(err)...)

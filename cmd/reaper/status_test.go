@@ -24,6 +24,7 @@ func wideStatus(now time.Time) statusResult {
 		Why: "by " + strings.Repeat("a", 300) + "@example.com until 2026-11-21T12:00:00Z", Reason: strings.Repeat("because of it ", 71),
 		OldestDue: ago(20 * 24 * time.Hour), SweptTo: ago(20 * 24 * time.Hour), Backlog: &backlog, Rate: rate, GoneAt: ago(-1000 * time.Hour),
 		Unread: []string{"what is due in 9,999 of 10,000 ranges: load " + strings.Repeat("x", 200)}}
+	t.Behind, t.BehindAtLeast, t.BehindGoneBy = &backlog, true, ago(-1000*time.Hour)
 	for i := range 12 {
 		t.Workers = append(t.Workers, inspect.WorkerStatus{Owner: fmt.Sprintf("a-rather-long-pod-name-7d4b9c6f5-x2x9q/%d/ABCDEF", i), Ranges: 16, Seen: now, Version: "v1.2.3-0.20261121000000-abcdefabcdef"})
 		t.Generations = append(t.Generations, inspect.GenerationStatus{Number: i, State: "draining", Shards: 9999, Opened: now, Closed: &now, Sealed: &now})

@@ -135,12 +135,37 @@ func (v *statusText) printDue() {
 	default:
 		v.line("backlog", "%s", grouped(*t.Backlog))
 	}
+	v.printBehind()
 	v.line("rate now", "%s", rateText(t.Rate, t.Unlimited))
 	var deleted int64
 	for _, r := range t.Ranges {
 		deleted += r.Deleted
 	}
 	v.line("deleted", "%s since the records began", grouped(deleted))
+}
+
+// printBehind prints how much is due behind the cursors, and by when it goes, if that was
+// counted.
+func (v *statusText) printBehind() {
+	t := &v.t
+	if t.Behind == nil {
+		return
+	}
+	count := grouped(*t.Behind)
+	if t.BehindAtLeast {
+		count = "at least " + count
+	}
+	switch {
+	case *t.Behind == 0:
+	case t.BehindGoneBy == nil:
+		count += ", gone once their generation is sealed"
+	case t.BehindGoneBy.After(v.now):
+		count += fmt.Sprintf(", gone by the first sweep after %s (in %s)", instant(t.BehindGoneBy),
+			inspect.Age(t.BehindGoneBy.Sub(v.now)))
+	default:
+		count += ", gone by the next sweep"
+	}
+	v.line("behind", "%s", count)
 }
 
 func rateText(perSecond float64, unlimited bool) string {
