@@ -58,6 +58,10 @@ const (
 	mostExamined = 100_000
 	mostHidden   = 1_000  // entities whose index entry looks well-formed and that are read to make sure
 	mostDumped   = 10_000 // entities read one by one, since no query finds what is looked for
+	// countWithin and dumpWithin bound the COUNTs of what lies outside all ranges, and how
+	// long entities are read one by one.
+	countWithin = 20 * time.Second
+	dumpWithin  = 30 * time.Second
 )
 
 // ListKept names entities that sweeps keep for a reason, at most so many. It writes

@@ -2,6 +2,7 @@ package inspect_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -198,4 +199,60 @@ func (d dumped) Dump(_ context.Context, t store.Target, namespace string) iter.S
 			}
 		}
 	}
+}
+
+// hanging is a store that dumps some entities and then nothing more.
+type hanging struct {
+	dumped
+	first int
+}
+
+func (h hanging) Dump(ctx context.Context, _ store.Target, _ string) iter.Seq2[store.Entity, error] {
+	return func(yield func(store.Entity, error) bool) {
+		for i := range h.first {
+			if !yield(store.Entity{Name: fmt.Sprint("live-", i)}, nil) {
+				return
+			}
+		}
+		<-ctx.Done()
+		yield(store.Entity{}, ctx.Err())
+	}
+}
+
+// What is read one by one ends after ten thousand entities, or half a minute, and says so.
+func TestListReadsOnlySoMuch(t *testing.T) {
+	for first, why := range map[int]string{7: "after 7 entities that were read one by one in 30s", 20_000: "after 10000 entities"} {
+		in(t, func(t *testing.T, w *world) {
+			w.sweep()
+			w.value("number", store.IntegerValue(7), store.Value{})
+			c := w.config()
+			c.Store = hanging{dumped{w.s}, first}
+			began := time.Now()
+			list, err := inspect.ListKept(t.Context(), c, w.target, inspect.KeptOutside, 20)
+			if err != nil || !list.More || !strings.Contains(list.MoreWhy, why) || time.Since(began) > time.Minute {
+				t.Errorf("after %v: %+v, %v", time.Since(began), list, err)
+			}
+		})
+	}
+}
+
+// A store that does not answer queries fails a list; nobody waits for it without end.
+func TestListOfAStoreThatHangs(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.sweep()
+		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method != "Scan" {
+				return nil
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		for _, kept := range inspect.KeptReasons() {
+			began := time.Now()
+			_, err := inspect.ListKept(t.Context(), w.config(), w.target, kept, 20)
+			if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > time.Minute {
+				t.Errorf("%s, after %v: %v", kept, took, err)
+			}
+		}
+	})
 }

@@ -262,39 +262,56 @@ func (l *lister) readRest(ctx context.Context, rest *part, parts []*part) error 
 	for _, p := range parts {
 		found += len(p.found)
 	}
-	if n, ok := l.CountOutside(ctx); ok && n <= int64(found) {
+	counting, cancel := context.WithTimeout(ctx, countWithin)
+	n, counted := l.CountOutside(counting)
+	cancel()
+	if counted && n <= int64(found) {
 		return nil
 	}
+	within, cancel := context.WithTimeout(ctx, dumpWithin)
+	defer cancel()
 	left := mostDumped
 	for _, ns := range l.View.Namespaces {
 		rest.namespace, rest.name = ns, outsideName
-		for e, err := range dumper.Dump(ctx, l.Target.Target, ns) {
-			if err != nil {
+		for e, err := range dumper.Dump(within, l.Target.Target, ns) {
+			switch {
+			case err != nil && within.Err() != nil && ctx.Err() == nil:
+				l.stopped = fmt.Sprintf("the look ends after %d entities that were read one by one in %v: %s",
+					mostDumped-left, dumpWithin, onlyDumpShows)
+				return nil
+			case err != nil:
 				return err
-			}
-			if l.isOver() {
+			case l.isOver():
+				return nil
+			case left == 0:
+				l.stopped = fmt.Sprintf("the look ends after %d entities that were read one by one: %s",
+					mostDumped, onlyDumpShows)
 				return nil
 			}
-			if left--; left < 0 {
-				l.stopped = fmt.Sprintf("the look ends after %d entities that were read one by one: "+
-					"no query finds a number, a list or an unknown shard value. reaper dump shows all", mostDumped)
-				return nil
-			}
-			l.examine(1)
-			why := l.whyUnreachable(ns, e)
-			if why == "" {
-				continue
-			}
-			key, err := l.keyer.Key(l.Target.Target, ns, e)
-			if err != nil {
-				return err
-			}
-			if err := l.add(rest, key, e.Expiry, why); err != nil {
+			left--
+			if err := l.takeUnreachable(rest, e); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// onlyDumpShows says why entities were read one by one, and what to do if there are more.
+const onlyDumpShows = "no query finds a number, a list or an unknown shard value; reaper dump shows all"
+
+// takeUnreachable adds an entity that was read to the list, if it lies in no range.
+func (l *lister) takeUnreachable(rest *part, e store.Entity) error {
+	l.examine(1)
+	why := l.whyUnreachable(rest.namespace, e)
+	if why == "" {
+		return nil
+	}
+	key, err := l.keyer.Key(l.Target.Target, rest.namespace, e)
+	if err != nil {
+		return err
+	}
+	return l.add(rest, key, e.Expiry, why)
 }
 
 // whyUnreachable says why an entity that was read lies in no range; it is empty if it lies

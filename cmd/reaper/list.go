@@ -48,7 +48,7 @@ and each entity that it names, and logs how many reads that took. It ends at --l
 after 100,000 index entries of a target (in native mode a read each), and says if there
 may be more. For outside it also counts, by a COUNT for each gap between ranges. If that
 finds more than queries do, as with numbers and lists, it reads up to 10,000 entities of
-the target one by one.`,
+the target one by one, for half a minute at most.`,
 		Example: `  reaper list --kept malformed
   reaper list --kept outside --target sessions --limit 100 --json`,
 		Args: cobra.NoArgs,
