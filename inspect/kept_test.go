@@ -131,7 +131,7 @@ func TestListEnds(t *testing.T) {
 		for i := range 30 {
 			w.put(1, 4, fmt.Sprint("old-", i), time.Now().Add(-w.target.MaxAge-time.Hour))
 		}
-		if list := w.list(inspect.KeptSuspect, 30); len(list.Entities) != 30 || list.More {
+		if list := w.list(inspect.KeptSuspect, 31); len(list.Entities) != 30 || list.More {
 			t.Errorf("%d of 30, more %v: %s", len(list.Entities), list.More, list.MoreWhy)
 		}
 		if list := w.list(inspect.KeptSuspect, 7); len(list.Entities) != 7 || !list.More || list.MoreWhy != "the list ends at its limit of 7" {
