@@ -27,7 +27,7 @@ func TestStopsOnHangup(t *testing.T) {
 		ndjson, _ := sessions(40_000, time.Now())
 		b.must(strings.NewReader(ndjson), "load")
 		cmd, out, _ := b.command(nil, "sweep", "--apply", "--json", "--log-level", "debug", "--log-format", "json")
-		log := b.startAndWatch(cmd, 100)
+		log := b.startAndWatch(cmd, 100, 0)
 		for range 2 {
 			if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
 				t.Fatal(err)
@@ -65,7 +65,7 @@ func TestNohup(t *testing.T) {
 	}
 	cmd.Args = append([]string{shell, "-c", `trap "" HUP; exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
 	cmd.Path = shell
-	log := b.startAndWatch(cmd, 100)
+	log := b.startAndWatch(cmd, 100, 0)
 	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}

@@ -257,10 +257,13 @@ func (s *Store) Scan(ctx context.Context, q store.Query, page *store.Page) error
 		page.Entries, page.Next, page.SteppedOver = page.Entries[:0], nil, 0
 		rows := s.rows[place{q.Target.Kind, q.Namespace}]
 		for e := range s.between(q) {
+			if e.Value.Type != q.Target.Type { // it says nothing of what comes after it
+				continue
+			}
 			if e.Value.Compare(q.Hi) > 0 || len(page.Entries) > q.Limit {
 				break
 			}
-			if e.Value.Type == q.Target.Type && (q.Target.ShardProperty == "" || rows[e.Key].Shard == q.Shard) {
+			if q.Target.ShardProperty == "" || rows[e.Key].Shard == q.Shard {
 				page.Entries = append(page.Entries, e)
 			}
 		}
