@@ -27,9 +27,9 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// Schema is the version of the target record that this program writes, and the
-// newest that it reads.
-const Schema = 1
+// Schema is the version of the target record that this program writes, and the newest that
+// it reads. A record of an older schema keeps it until [Record.Upgraded] is saved.
+const Schema = 2
 
 // First is the number of the first generation, which opens at once.
 const First = 1
@@ -88,11 +88,21 @@ type Record struct {
 	Outside    int64     // how many entities were counted there
 	EmptyIndex bool      // the target held entities, but no index entry in any range
 
+	// Namespaces are those that any deployment sweeps, in order; see [Record.WithNamespaces].
+	Namespaces []Swept
+
 	// Probe is when the index is to be probed once more for generations that are in use
 	// though they are not listed; see [Record.ProbeLater]. It is zero if it need not be.
 	Probe time.Time
 
+	Schema   int    // as in the store; 0 stands for the present one
 	Revision string // as in the store; empty for a record not saved yet
+}
+
+// A Swept is a namespace that a deployment sweeps, or "*" for all that the store lists.
+type Swept struct {
+	Name string
+	Seen time.Time // when a deployment has last said so, in the store's time
 }
 
 // A Note says who changed a switch of the record, when and why. The zero Note is that of
@@ -260,6 +270,7 @@ func (r Record) EqualContent(q Record) bool {
 func (r Record) isSame(q Record) bool {
 	generations := slices.Equal(r.Generations, q.Generations)
 	r.Generations, q.Generations, r.Revision, q.Revision = nil, nil, "", ""
+	r.Schema, q.Schema = cmp.Or(r.Schema, Schema), cmp.Or(q.Schema, Schema)
 	return generations && reflect.DeepEqual(r, q)
 }
 
@@ -277,10 +288,14 @@ func (r Record) encode() store.Record {
 			"slack_ms":     g.Slack.Milliseconds(),
 		})
 	}
+	names := make([]store.Fields, 0, len(r.Namespaces))
+	for _, n := range r.Namespaces {
+		names = append(names, store.Fields{"name": n.Name, "seen": store.FormatTime(n.Seen)})
+	}
 	rec := store.Record{
 		Sort: store.TargetRecord, Key: r.Target, Target: r.Target, Revision: r.Revision,
 		Fields: store.Fields{
-			"schema":         int64(Schema),
+			"schema":         int64(cmp.Or(r.Schema, Schema)),
 			"created":        store.FormatTime(r.Created),
 			"kind":           r.Kind,
 			"property":       r.Property,
@@ -296,6 +311,7 @@ func (r Record) encode() store.Record {
 			"outside":        r.Outside,
 			"empty_index":    r.EmptyIndex,
 			"probe":          store.FormatTime(r.Probe),
+			"namespaces":     names,
 		},
 	}
 	r.PauseNote.encode(rec.Fields, "pause")
@@ -328,7 +344,18 @@ func decode(rec store.Record) (Record, error) {
 		Outside:       f.Int("outside"),
 		EmptyIndex:    f.Bool("empty_index"),
 		Probe:         f.Time("probe"),
+		Schema:        int(f.Int("schema")),
 		Revision:      rec.Revision,
+	}
+	for _, one := range f.List("namespaces") {
+		n := one.Reader(fmt.Sprintf("target record %s %q: namespaces", rec.Sort, rec.Key))
+		r.Namespaces = append(r.Namespaces, Swept{n.Text("name"), n.Time("seen")})
+		if err := n.Err(); err != nil {
+			return Record{}, err
+		}
+	}
+	if r.Schema == Schema {
+		r.Schema = 0
 	}
 	if r.Created.IsZero() {
 		f.Fail("created", "is missing")

@@ -107,7 +107,7 @@ func TestDecodeRefusesNonsense(t *testing.T) {
 		value any
 		want  string
 	}{
-		{"schema", int64(2), "newer"},
+		{"schema", int64(3), "newer"},
 		{"schema", "1", "schema"},
 		{"schema", int64(0), "schema"},
 		{"created", "yesterday", "created"},

@@ -178,6 +178,41 @@ func (r Record) Draining() bool {
 	return slices.ContainsFunc(r.Generations, func(g Generation) bool { return !g.Draining.IsZero() })
 }
 
+// Upgraded returns the record in the present schema.
+func (r Record) Upgraded() Record {
+	r.Schema = Schema
+	return r
+}
+
+// WithNamespaces returns the record with the namespaces that a deployment sweeps. No
+// generation retires before it was read in all of them: another deployment may be the only
+// one that sweeps some. Those of which no deployment has said so since an instant are
+// dropped.
+func (r Record) WithNamespaces(names []string, now, since time.Time) Record {
+	now = now.UTC().Truncate(time.Microsecond)
+	list := slices.DeleteFunc(slices.Clone(r.Namespaces), func(n Swept) bool { return n.Seen.Before(since) })
+	for _, name := range names {
+		i, found := slices.BinarySearchFunc(list, name, func(n Swept, name string) int { return cmp.Compare(n.Name, name) })
+		if found {
+			list[i].Seen = now
+		} else {
+			list = slices.Insert(list, i, Swept{name, now})
+		}
+	}
+	r.Namespaces = list
+	return r
+}
+
+// Sweeps reports whether a deployment sweeps all of these namespaces, by the record.
+func (r Record) Sweeps(names []string) bool {
+	for _, name := range names {
+		if !slices.ContainsFunc(r.Namespaces, func(n Swept) bool { return n.Name == name }) {
+			return false
+		}
+	}
+	return true
+}
+
 // RampOver reports whether all writers with a fresh copy stamp the newest
 // generation.
 func (r Record) RampOver(now time.Time) bool {

@@ -118,7 +118,7 @@ func ForFirestore(targets []store.Target) Definitions {
 }
 
 // ownRecords are the sorts of the reaper's own records that are queried by target.
-var ownRecords = []store.RecordSort{store.CursorRecord, store.WorkerRecord}
+var ownRecords = []store.RecordSort{store.CursorRecord, store.WorkerRecord, store.SealRecord}
 
 // ForDatastore returns the definitions for Firestore in Datastore mode, where
 // single properties need none.

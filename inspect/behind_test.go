@@ -143,7 +143,7 @@ func TestExplainBehindTheCursorUnderAPause(t *testing.T) {
 		if _, _, err := control.Pause(t.Context(), w.config(), w.target, o, 48*time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		if x := w.explain("ahead"); x.Verdict != "early" || x.Why != "it is due in 30m0s" || x.Held != "" {
+		if x := w.explain("ahead"); x.Verdict != "early" || x.Why != "it is due in 30m" || x.Held != "" {
 			t.Errorf("retained: %+v", x)
 		}
 		w.sweepFor(30 * time.Hour)

@@ -251,6 +251,24 @@ func Beyond(
 	return found, nil
 }
 
+// NextShard looks for the first entry of a generation, in one namespace, from a shard on. It
+// returns the shard in whose range that entry lies, whether or not it is well-formed; found
+// is false if there is none, or if it lies between two ranges. Next is from where to look
+// for others, and more is false if there are none.
+func NextShard(
+	ctx context.Context, s store.Store, t store.Target, namespace string, number, from int, patience time.Duration,
+) (shard int, found bool, next int, more bool, err error) {
+	_, end := expirykey.GenerationRange(number)
+	e, ok, err := First(ctx, s, store.Query{Target: t, Namespace: namespace,
+		Lo: store.TextValue(expirykey.Prefix(number, from)), Hi: store.TextValue(end)}, patience)
+	if err != nil || !ok {
+		return 0, false, 0, false, err
+	}
+	value := e.Position().Value.Text
+	next, more = expirykey.NextShard(number, value)
+	return next - 1, strings.HasPrefix(value, expirykey.Prefix(number, next-1)), next, more, nil
+}
+
 // First returns the first entry of a query, if there is one. It repeats a query
 // that fails for a passing reason while patience lasts.
 func First(

@@ -385,6 +385,7 @@ const (
 	CursorRecord RecordSort = "ReaperCursor" // one for each range
 	SweepRecord  RecordSort = "ReaperSweep"  // one for each past sweep
 	WorkerRecord RecordSort = "ReaperWorker" // the heartbeat of one process for one target
+	SealRecord   RecordSort = "ReaperSeal"   // the last pass over one sealed generation
 )
 
 // A Record is one of the reaper's own, kept in the store's default namespace.

@@ -111,7 +111,7 @@ func (o *oneSweep) begin(s *scheduler, b *book, now time.Time) {
 
 // isFirst reports whether a chore finds ranges, or changes which there are.
 func isFirst(k plan.Kind) bool {
-	return k == plan.Life || k == plan.Probe || k == plan.Shards || k == plan.Look
+	return k == plan.Life || k == plan.Probe || k == plan.Seal || k == plan.Look
 }
 
 // finish ends the sweep once nothing is left to do, or its time is over.

@@ -329,8 +329,12 @@ func (b *book) addChore(s *scheduler, c plan.Chore, order int, now time.Time) {
 		return
 	}
 	var do job = &choreJob{c: b.c, chore: c}
-	if c.Kind == plan.Audit {
+	switch c.Kind {
+	case plan.Audit:
 		do = newAuditJob(b.c, c.Namespace)
+	case plan.Seal:
+		do = &sealJob{c: b.c, chore: c}
+	default:
 	}
 	it := &item{job: do, book: b, name: c.Name(), order: order,
 		lane: lane{slow: true, apart: c.Kind == plan.Look || c.Kind == estimate || c.Kind == countDue}}

@@ -95,6 +95,7 @@ func TestTellsWhatChanged(t *testing.T) {
 				expect("a dry run", c.want...)
 				sweepOnce(false)
 				expect("another dry run", c.want...)
+				w.put(0, 4, "due", time.Now().Add(-time.Minute)) // a range without work gets no cursor
 				sweepOnce(true)
 				expect("with apply", c.want...)
 				sweepOnce(true)

@@ -37,7 +37,7 @@ func (j *choreJob) end(out outcome) outcome { return out }
 
 func (j *choreJob) step(t turn, todo todo) outcome {
 	var err error
-	if k := j.chore.Kind; k == plan.Life || k == plan.Probe || k == plan.Retire || k == plan.Forget {
+	if k := j.chore.Kind; k == plan.Life || k == plan.Probe || k == plan.Retire || k == plan.Forget || k == plan.Raise {
 		err = j.c.clock.check() // by one that is behind, a generation would count as sealed too early
 	}
 	if err == nil {
@@ -62,15 +62,15 @@ func (j *choreJob) what() string {
 		return "change the target record"
 	case plan.Probe:
 		return "probe for generations that are not listed"
-	case plan.Shards:
-		return fmt.Sprintf("look past the last shard of generation %08d", j.chore.Generation)
+	case plan.Raise:
+		return "write the target record in the present schema"
 	case plan.Look:
 		return "look around"
 	case plan.Retire:
 		return fmt.Sprintf("retire generation %08d", j.chore.Generation)
 	case plan.Forget:
 		return "remove cursors of retired generations"
-	case plan.Audit, countDue, estimate:
+	case plan.Audit, plan.Seal, countDue, estimate:
 	}
 	return string(j.chore.Kind)
 }
@@ -82,9 +82,8 @@ func (j *choreJob) do(ctx context.Context, todo todo) error {
 		return c.live(ctx, todo.plan.Blocked())
 	case plan.Probe:
 		return c.probe(ctx)
-	case plan.Shards:
-		_, err := c.discoverShards(ctx, todo.chore.plan(rules), j.chore.Generation)
-		return err
+	case plan.Raise:
+		return c.raise(ctx)
 	case plan.Look:
 		return c.lookAround(ctx, todo.chore.plan(rules))
 	case plan.Retire:
@@ -95,9 +94,20 @@ func (j *choreJob) do(ctx context.Context, todo todo) error {
 		return c.limits.fill(ctx, c, c.dueSpans(todo.chore.plan(rules)))
 	case estimate:
 		c.estimate(ctx, todo.chore.plan(rules))
-	case plan.Audit:
+	case plan.Audit, plan.Seal: // jobs of their own
 	}
 	return nil
+}
+
+// raise writes the target record in the present schema.
+func (c *collector) raise(ctx context.Context) error {
+	if !c.cfg.Apply {
+		return nil
+	}
+	return c.viewer.changeRecord(ctx, func(is generation.Record, _ time.Time) (generation.Record, bool, error) {
+		next := is.Upgraded()
+		return next, !next.EqualContent(is), nil
+	})
 }
 
 // live writes the target record as configuration and time want it.
@@ -395,6 +405,15 @@ func (c *collector) retire(ctx context.Context, number int) error {
 	if err := c.viewer.readGeneration(ctx, number); err != nil {
 		return err
 	}
+	seal, err := cursor.LoadSeal(ctx, recordReader{c.viewer, recordPatience}, c.target.Name, number)
+	if err != nil {
+		return err
+	}
+	if seal.Revision != "" {
+		c.viewer.takeSeal(seal)
+	} else {
+		c.viewer.dropSeal(number)
+	}
 	p := plan.New(c.rules, c.viewer.View(), plan.Book{}, c.clock.Now())
 	s := p.Stage(number)
 	if !s.Final || p.Unread(number, s.Since) {
@@ -431,8 +450,14 @@ func (c *collector) retire(ctx context.Context, number int) error {
 
 // unread makes the ranges of a generation be read from their start again.
 func (c *collector) unread(ctx context.Context, p *plan.Plan, number int) error {
+	if seal, ok := p.SealOf(number); ok { // the next pass finds what turned up in a range without a record
+		if err := cursor.ForgetSeal(ctx, c.keeper.Store, seal); err != nil {
+			return err
+		}
+		c.viewer.dropSeal(number)
+	}
 	for r := range p.All() {
-		if r.Generation != number {
+		if _, known := c.viewer.View().Cursors.At(p.ID(r)); r.Generation != number || !known {
 			continue
 		}
 		_, _, err := c.keeper.Move(ctx, p.Cursor(r), func(cur *cursor.Cursor) {
@@ -465,6 +490,14 @@ func (c *collector) leftIn(ctx context.Context, number int) int64 {
 func (c *collector) forget(ctx context.Context, p *plan.Plan) error {
 	if !c.cfg.Apply {
 		return nil
+	}
+	for number := range c.viewer.View().Seals {
+		if seal := c.viewer.View().Seals[number]; p.IsForgotten(number) {
+			if err := cursor.ForgetSeal(ctx, c.keeper.Store, seal); err != nil {
+				return err
+			}
+			c.viewer.dropSeal(number)
+		}
 	}
 	forgotten := p.Forgotten()
 	defer func() { // at once: each change to the set of ranges rebuilds the plan

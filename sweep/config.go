@@ -51,7 +51,15 @@ func (t Target) Rules() plan.Rules {
 	return plan.Rules{Target: t.Name, Scope: cursor.Scope{Kind: t.Kind, Property: t.Property, Layout: t.scope()},
 		Type:        t.Type,
 		ShardValues: t.ShardValues, Generations: t.Generations, Policy: policy, Retention: t.Retention, MaxAge: t.MaxAge,
-		Rewind: t.Rewind}
+		Rewind: t.Rewind, Namespaces: t.namespaces()}
+}
+
+// namespaces returns the namespaces as configured; at least the default one.
+func (t Target) namespaces() []string {
+	if len(t.Namespaces) == 0 {
+		return []string{""}
+	}
+	return t.Namespaces
 }
 
 // scope names the layout with all that a position depends on: shards of another

@@ -14,9 +14,6 @@ import (
 )
 
 const (
-	// newFor is how long after its generation was opened, or its target was met
-	// first, a range without a record counts as new.
-	newFor = time.Hour
 	// firstWindow is how long the first window of a read from the start is.
 	firstWindow = time.Minute
 	// fromStartTimeout bounds a query of a read from the start. It goes over
@@ -32,6 +29,9 @@ type rangeJob struct {
 	// empty is the instant up to which this process has found nothing more to be
 	// due: probes begin there, a little less the overlap, not at the saved cursor.
 	empty time.Time
+	// read is when this process last began to read from its start a range that has no record,
+	// and found nothing, in the store's time.
+	read time.Time
 	// failing is what the recent probes have met.
 	failing failing
 	// held is another process's lease on the range, as it was when it was met first.
@@ -86,9 +86,11 @@ func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
 	v := j.newVisit(todo)
 	need = v.start.need
 	var more bool
-	probes := !need.FromStart() && !need.Inventory // else it is claimed before anything is read
+	probes := (need.Fresh || !need.FromStart()) && !need.Inventory // else it is claimed before anything is read
 	if probes {
+		probed := c.cfg.Now()
 		found, err := j.probe(t, v, &more)
+		v.start.probed = c.cfg.Now().Sub(probed)
 		if err != nil {
 			return j.probeFailed(t, v, err), false
 		}
@@ -99,7 +101,7 @@ func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
 	if err := v.take(t); err != nil {
 		return c.outcomeOf(t, j.r, j.visit, err), false
 	}
-	j.visit = v
+	j.visit, j.read = v, time.Time{} // should its record get lost, it is read from its start again
 	if probes {
 		if err := v.work(t, v.readings[0], more); err != nil {
 			return c.outcomeOf(t, j.r, j.visit, err), false
@@ -150,17 +152,21 @@ func (j *rangeJob) newVisit(todo todo) *visit {
 	if need.Stage.Drain {
 		v.carry = newDrainCarrier(c, todo.plan, j.r)
 	}
+	goesOn := need.Fresh && j.isRead(v.start.began) // what it read of the range it need not read again
+	if goesOn {
+		v.start.began = j.read
+	}
 	from := cur.Position
-	if at := j.r.At(j.empty.Add(-c.target.Overlap)); !j.empty.IsZero() && !need.Inventory && !need.Unread &&
+	if at := j.r.At(j.empty.Add(-c.target.Overlap)); !j.empty.IsZero() && !need.Inventory && (!need.Unread || goesOn) &&
 		from.Value.Compare(at.Value) < 0 {
 		from = at
 	}
-	main := &reading{fromStart: need.Unread, reached: from, save: v.saveMain, failing: j.failing}
+	main := &reading{fromStart: need.Unread && !goesOn, reached: from, save: v.saveMain, failing: j.failing}
 	reader := j.reader(cur, from, v.until(), v.horizon)
-	if need.Unread {
+	if main.fromStart {
 		reader.Timeout = fromStartTimeout
-		// A range that is new has no tombstones of ours yet: one query may read it all.
-		if isNew := cur.Revision == "" && v.start.began.Sub(cur.Opened) < newFor; !isNew {
+		// A range without a record has had few tombstones so far: one query may read it all.
+		if !need.Fresh {
 			reader.Window = window(cur)
 		}
 	}
@@ -170,6 +176,12 @@ func (j *rangeJob) newVisit(todo todo) *visit {
 		v.readings = append(v.readings, j.behind(v, cur, from))
 	}
 	return v
+}
+
+// isRead reports whether this process has read the range from its start lately: what was
+// written behind that is found by the next one.
+func (j *rangeJob) isRead(now time.Time) bool {
+	return !j.read.IsZero() && !j.empty.IsZero() && now.Sub(j.read) < plan.Jitter(j.c.rules.Rewind, j.c.rules.ID(j.r).Key())
 }
 
 // horizon returns the horizon of a visit that begins at a position. One sweep wants
@@ -249,9 +261,16 @@ func (j *rangeJob) behind(v *visit, cur cursor.Cursor, upTo store.Position) *rea
 // longer than the time between two of them.
 func (j *rangeJob) rewind(p *plan.Plan) {
 	v := j.visit
-	if v == nil || v.claim == nil || v.start.need.Unread || len(v.asides) > 0 || v.start.need.Stage.IsSealed() ||
+	if v == nil || v.claim == nil || len(v.asides) > 0 || v.start.need.Stage.IsSealed() ||
 		p.Stage(j.r.Generation).IsSealed() { // what is sealed has inventories, and they a visit of their own
 		return
+	}
+	if v.start.need.Unread {
+		if j.c.clock.Now().Sub(v.start.began) < plan.Jitter(j.c.rules.Rewind, v.start.cursor.Key()) {
+			return
+		}
+		v.start.need.Unread, v.readings[0].fromStart = false, false // from here on it is read as any other range
+		v.update(func(c *cursor.Cursor) { c.Rewind = cursor.Rewind{} })
 	}
 	behind := v.readings[1:]
 	at := v.readings[0].reader.Position()
@@ -288,6 +307,9 @@ func (j *rangeJob) probe(t turn, v *visit, more *bool) (found bool, err error) {
 		if t.over() {
 			if j.c.cfg.Apply {
 				j.empty = v.emptyUpTo(j.empty)
+				if need := v.start.need; need.Fresh && v.readings[0].fromStart {
+					j.read = v.start.began // the next probe goes on there
+				}
 			}
 			return false, &pause{}
 		}
@@ -298,6 +320,9 @@ func (j *rangeJob) probe(t turn, v *visit, more *bool) (found bool, err error) {
 func (j *rangeJob) rest(t turn, v *visit) outcome {
 	if j.c.cfg.Apply { // else it is a dry run, which leaves what is due in place
 		j.empty = v.horizon
+		if v.start.need.Fresh {
+			j.read = v.start.began
+		}
 	}
 	j.c.sawDue(v.start.cursor.Key(), time.Time{}, 0)
 	moved, err := v.moveIdle(t)

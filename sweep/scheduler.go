@@ -129,6 +129,8 @@ func (it *item) chore() (c plan.Chore, ok bool) {
 	switch j := it.job.(type) {
 	case *choreJob:
 		return j.chore.Key(), true
+	case *sealJob:
+		return j.chore.Key(), true
 	case *auditJob:
 		return plan.Chore{Kind: plan.Audit, Namespace: j.r.Namespace}, true
 	}

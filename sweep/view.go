@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -122,8 +123,20 @@ func takeRecords(next, read *plan.View) {
 	takeRecord(next, read)
 	if read.CursorsSent.After(next.CursorsSent) {
 		next.Cursors = read.Cursors.Newer(next.Cursors, read.CursorsSent)
+		next.Seals = newerSeals(next.Seals, read.Seals)
 		next.CursorsSent = read.CursorsSent
 	}
+}
+
+// newerSeals returns the seals that were read, with those that are known to be newer.
+func newerSeals(known, read map[int]cursor.Seal) map[int]cursor.Seal {
+	all := maps.Clone(read)
+	for number, seal := range known {
+		if is, ok := read[number]; ok && store.RevisionCount(seal.Revision) > store.RevisionCount(is.Revision) {
+			all[number] = seal
+		}
+	}
+	return all
 }
 
 // takeRecord puts the target record that was read into a view, if it is newer.
@@ -511,8 +524,34 @@ func (v *viewer) loadCursors(ctx context.Context, next *plan.View) error {
 		return isThere
 	})})
 	v.mu.Unlock()
-	next.Cursors, next.CursorsSent = table, sent
+	var seals map[int]cursor.Seal
+	if v.rules.Type == store.Text { // others have no generations
+		seals, err = cursor.LoadSeals(ctx, recordReader{v, recordPatience}, v.target.Name)
+		if err != nil {
+			return err
+		}
+	}
+	next.Cursors, next.CursorsSent, next.Seals = table, sent, seals
 	return nil
+}
+
+// takeSeal puts the seal of a generation into the view.
+func (v *viewer) takeSeal(seal cursor.Seal) {
+	v.publish(func(next *plan.View) {
+		next.Seals = maps.Clone(next.Seals)
+		if next.Seals == nil {
+			next.Seals = map[int]cursor.Seal{}
+		}
+		next.Seals[seal.Generation] = seal
+	})
+}
+
+// dropSeal takes the seal of a generation out of the view.
+func (v *viewer) dropSeal(number int) {
+	v.publish(func(next *plan.View) {
+		next.Seals = maps.Clone(next.Seals)
+		delete(next.Seals, number)
+	})
 }
 
 // imagine adds a range that a dry run has found, and that has no record.
@@ -534,16 +573,25 @@ func (v *viewer) loadNamespaces(ctx context.Context, next *plan.View) error {
 	if !v.listsNamespaces() {
 		return nil
 	}
+	v.state.namespacesAt = v.clock.now()
+	names, err := v.listNamespaces(ctx)
+	if err == nil {
+		next.Namespaces = names
+	}
+	return err
+}
+
+// listNamespaces lists all namespaces of the store.
+func (v *viewer) listNamespaces(ctx context.Context) (names []string, err error) {
 	n, ok := v.store.Store.(store.Namespacer)
 	if !ok {
-		next.Namespaces = []string{""}
-		return nil
+		return []string{""}, nil
 	}
-	return patiently(ctx, func(ctx context.Context) (err error) {
-		v.state.namespacesAt = v.clock.now()
-		next.Namespaces, err = n.Namespaces(ctx)
+	err = patiently(ctx, func(ctx context.Context) (err error) {
+		names, err = n.Namespaces(ctx)
 		return err
 	})
+	return names, err
 }
 
 // patiently repeats a call that reads records, or a few entries.

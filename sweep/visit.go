@@ -14,9 +14,12 @@ import (
 
 const (
 	// idleLag is how far the cursor of a range without work may lag before it is
-	// moved: index rows that the application's own extensions left behind are
-	// tombstones too.
-	idleLag = 10 * time.Minute
+	// moved, if a probe of it is dear: it takes longer than dearProbe, or steps over more than
+	// dearSteps deleted points. Index rows that the application's own extensions left behind
+	// are tombstones too.
+	idleLag   = time.Hour
+	dearProbe = 100 * time.Millisecond
+	dearSteps = 1000
 	// horizonEvery is how old the horizon of a reading may be at its end: from an
 	// older one on there may be more that is due.
 	horizonEvery = time.Second
@@ -48,8 +51,9 @@ type visit struct {
 type start struct {
 	cursor cursor.Cursor
 	need   plan.Need
-	began  time.Time // of the read from the start, in the store's time
-	oldest time.Time // when what a dry run found first became due
+	began  time.Time     // of the read from the start, in the store's time
+	oldest time.Time     // when what a dry run found first became due
+	probed time.Duration // how long the probe took
 }
 
 // until returns the last instant of expiry that a visit wants of its range: the
@@ -95,11 +99,12 @@ func (v *visit) emptyUpTo(known time.Time) time.Time {
 	return known
 }
 
-// moveIdle moves the cursor of a range without work if it lags, and returns it then;
-// else a cursor without revision.
+// moveIdle moves the cursor of a range without work if it lags and that makes its probes
+// dear, and returns it then; else a cursor without revision.
 func (v *visit) moveIdle(t turn) (moved cursor.Cursor, err error) {
 	to := v.r.At(v.limit())
-	if !v.c.cfg.Apply || to.IsZero() {
+	dear := v.start.probed > dearProbe || t.scratch.page.SteppedOver > dearSteps
+	if !v.c.cfg.Apply || to.IsZero() || !dear {
 		return moved, nil
 	}
 	at, err := v.r.Expires(v.start.cursor.Position.Value)
@@ -109,6 +114,9 @@ func (v *visit) moveIdle(t turn) (moved cursor.Cursor, err error) {
 	next, ok, err := v.c.keeper.Move(t.ctx, v.start.cursor, func(c *cursor.Cursor) {
 		c.Position = later(c.Position, to)
 		c.Swept = v.horizon.Truncate(time.Microsecond)
+		if v.start.need.Fresh {
+			c.Rewind.Done = v.start.began
+		}
 	})
 	switch {
 	case ok:

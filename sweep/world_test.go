@@ -190,6 +190,27 @@ func (w *world) raw(name, expiry string) {
 	}
 }
 
+// touch lets each range have some work, so that it has a cursor by now.
+func (w *world) touch() {
+	w.t.Helper()
+	now := time.Now()
+	switch n := len(w.target.ShardValues); {
+	case w.target.Type == store.Text:
+		for number := range 2 {
+			for shard := range w.target.Shards {
+				w.dueIn(number, shard, fmt.Sprintf("touched-%d-%d", number, shard), now)
+			}
+		}
+	default:
+		for i := range max(1, 10*n) { // in any shard
+			w.put(0, 1, fmt.Sprint("touched-", i), now)
+		}
+	}
+	if res := w.sweep(); res.Error != "" || !res.Complete {
+		w.t.Fatalf("%+v", res)
+	}
+}
+
 // fill writes n entities that expire evenly from half a period ago to half a
 // period ahead, and returns the names of the live ones. One that expires right
 // now would be either.

@@ -241,11 +241,13 @@ func hash(key string) int {
 	return int(h)
 }
 
-// retired holds L4 as a generation retires.
-func (o *oracle) retired(by, kind string, generation int) {
+// retired holds L4 as a generation retires: of the namespaces that a deployment was known to
+// sweep by then. The audit finds what is left in others.
+func (o *oracle) retired(by, kind string, generation int, swept map[string]bool) {
 	for at, facts := range o.truth {
 		for key, f := range facts {
-			if at.kind == kind && f.wellFormed && f.key.generation == generation && f.withinBounds {
+			isSwept := swept[at.namespace] || swept["*"]
+			if at.kind == kind && isSwept && f.wellFormed && f.key.generation == generation && f.withinBounds {
 				o.w.violate("L4", "%s retired generation %d with %s@%s in it: %s, committed %v ago",
 					by, generation, key, at.namespace, f.expiry.Text, time.Since(f.committed))
 			}

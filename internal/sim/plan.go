@@ -56,6 +56,7 @@ type plan struct {
 	target     sweep.Target
 	targets    int
 	namespaces []string
+	partly     bool // the first sweeper sweeps only the default one
 
 	sweepers int
 	workers  int
@@ -174,6 +175,7 @@ func (p *plan) drawTarget(d dice) {
 	if len(p.namespaces) > 1 && d.on("star").yes(0.3) {
 		t.Namespaces = []string{"*"}
 	}
+	p.partly = len(p.namespaces) > 1 && p.has("partly") && d.on("partly").yes(0.5)
 	if p.has("pace") && d.on("pace").yes(0.25) {
 		start := pick(d.on("start"), 0.0313, 0.2137, 0.5171, 1.0191, 2.0371)
 		t.Pace = throttle.Limits{Start: start, Max: start * pick(d.on("max"), 1, 1, 1.5, 4)}

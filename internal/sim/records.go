@@ -17,6 +17,7 @@ type targetFact struct {
 	slack       time.Duration
 	paused      bool
 	checked     time.Time // when the last look around began
+	namespaces  map[string]bool
 }
 
 type generationFact struct {
@@ -49,6 +50,11 @@ func readTarget(f store.Fields) targetFact {
 		staleness: millis(f, "staleness_ms"), slack: millis(f, "slack_ms")}
 	r.paused, _ = f["paused"].(bool)
 	r.checked = instant(f, "checked")
+	names, _ := f["namespaces"].([]store.Fields)
+	r.namespaces = make(map[string]bool, len(names))
+	for _, n := range names {
+		r.namespaces[text(n, "name")] = true
+	}
 	list, _ := f["generations"].([]store.Fields)
 	for _, g := range list {
 		n := number(g, "number")
@@ -69,7 +75,7 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 	for n := range was.generations {
 		if _, ok := is.generations[n]; !ok {
 			o.retiredAt[fmt.Sprint(new.Key, n)] = time.Now()
-			o.retired(by, kind, n)
+			o.retired(by, kind, n, was.namespaces)
 		}
 	}
 	for n, g := range is.generations {

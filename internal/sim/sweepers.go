@@ -221,6 +221,11 @@ func (w *world) sweep(ctx context.Context, h *handle, owner string, d dice, do f
 	defer h.kill()
 	c := sweep.Config{Store: s, Targets: w.targetsOf(), Apply: !h.dry, Workers: w.plan.workers, Owner: owner, Now: h.clock.now, Log: slog.New(alarm{w, h.name}), Metrics: nowhere,
 		Progress: &sweep.Progress{Begin: h.begins}, Grace: pick(d.on("grace"), 7*time.Millisecond, time.Second, 8*time.Second)}
+	if w.plan.partly && strings.HasPrefix(h.name, "sweeper 0.") {
+		for i := range c.Targets {
+			c.Targets[i].Namespaces = []string{""}
+		}
+	}
 	if change != nil {
 		change(&c)
 	}

@@ -20,17 +20,18 @@ type Kind string
 const (
 	Life   Kind = "life"   // write the target record: what time and configuration make of it
 	Probe  Kind = "probe"  // find generations in use that a new target record does not list
-	Shards Kind = "shards" // probe one generation for shards past its last one, before it is read from its start
+	Seal   Kind = "seal"   // go over a whole sealed generation, to find which ranges hold anything
 	Look   Kind = "look"   // probe all generations so, find an empty index, count what lies in no range
 	Retire Kind = "retire" // end a generation that the last read found empty
-	Forget Kind = "forget" // remove cursor records of generations that are no more
+	Forget Kind = "forget" // remove records of generations and namespaces that are no more
+	Raise  Kind = "raise"  // write the target record in the present schema
 	Audit  Kind = "audit"  // read retired generations, in one namespace
 )
 
 // A Chore is work on a target that belongs to no range.
 type Chore struct {
 	Kind       Kind
-	Generation int       // of Shards and Retire
+	Generation int       // of Seal and Retire
 	Namespace  string    // of Audit
 	At         time.Time // when it is, or was, due
 }
@@ -77,11 +78,12 @@ func (p *Plan) Chores() (list []Chore) {
 		list = p.add(list, Chore{Kind: Probe, At: probeDue}, retryChore)
 	}
 	for _, g := range p.view.Record.Generations {
-		s := p.stages[g.Number]
-		c := Chore{Kind: Shards, Generation: g.Number, At: s.Since}
-		if s.IsSealed() && p.Unread(g.Number, s.Since) && p.book.Tried[c.Key()].Before(s.Since) {
-			list = append(list, c)
+		if s := p.stages[g.Number]; s.IsSealed() && p.sealDue(g.Number, s.Since) {
+			list = p.add(list, Chore{Kind: Seal, Generation: g.Number, At: s.Since}, retryChore)
 		}
+	}
+	if p.isToBeRaised() {
+		list = p.add(list, Chore{Kind: Raise, At: p.now}, retryChore)
 	}
 	list = p.addLook(list)
 	for _, g := range p.view.Record.Generations {
@@ -162,12 +164,26 @@ func (p *Plan) auditID(namespace string) cursor.ID {
 	return cursor.ID{Target: p.rules.Target, Namespace: namespace, Generation: expirykey.Nursery, Shard: AuditShard}
 }
 
-// Forgotten lists the cursors of generations that are no more, in the order of
-// their keys. Those of younger generations than the record knows are another
-// worker's.
+// isDead reports whether a cursor is of a namespace that has been gone for two rewinds: while
+// it was there, each of its ranges would have been read from its start.
+func (p *Plan) isDead(c cursor.Cursor) bool {
+	if !p.isGone(p.known, c.Namespace) {
+		return false
+	}
+	since := p.now.Add(-2 * p.rules.Rewind)
+	for _, at := range []time.Time{c.Swept.Add(p.rules.Retention), c.Rewind.Done, c.Lease.Released, c.RateUsed} {
+		if at.After(since) {
+			return false
+		}
+	}
+	return true
+}
+
+// Forgotten lists the cursors of generations and namespaces that are no more, in the order
+// of their keys. Those of younger generations than the record knows are another worker's.
 func (p *Plan) Forgotten() (list []cursor.Cursor) {
 	for _, c := range p.view.Cursors.All() {
-		if p.isForgotten(c.Generation) {
+		if p.IsForgotten(c.Generation) || p.isDead(c) {
 			list = append(list, c)
 		}
 	}
@@ -178,15 +194,23 @@ func (p *Plan) Forgotten() (list []cursor.Cursor) {
 // anyForgotten reports whether there are any.
 func (p *Plan) anyForgotten() bool {
 	for number := range p.known.stored {
-		if p.isForgotten(number) {
+		if p.IsForgotten(number) {
 			return true
 		}
 	}
-	return false
+	for number := range p.view.Seals {
+		if p.IsForgotten(number) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(p.known.gone, func(id cursor.ID) bool {
+		c, ok := p.view.Cursors.At(id)
+		return ok && p.isDead(c)
+	})
 }
 
-// isForgotten reports whether a generation is no more.
-func (p *Plan) isForgotten(number int) bool {
+// IsForgotten reports whether a generation is no more.
+func (p *Plan) IsForgotten(number int) bool {
 	newest := 0
 	for _, g := range p.view.Record.Generations {
 		if g.Number == number {

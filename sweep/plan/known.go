@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,8 +26,12 @@ type known struct {
 	namespaces map[string]int // places in the view's list
 	extra      []shardquery.Range
 	stored     map[int]bool // the generations of which there are cursor records
-	audits     []auditDue   // by namespace
-	lookups    atomic.Int64 // of cursors; another goroutine may show the plan at the same time
+	// foreign are the cursors of namespaces that other deployments sweep, by generation, and
+	// gone those of namespaces that the store lists no longer.
+	foreign map[int][]cursor.ID
+	gone    []cursor.ID
+	audits  []auditDue   // by namespace
+	lookups atomic.Int64 // of cursors; another goroutine may show the plan at the same time
 }
 
 // A ground is one live generation.
@@ -48,7 +53,8 @@ type auditDue struct {
 // findRanges goes over the namespaces, and over the cursors for shards past the last
 // one that have a record.
 func (p *Plan) findRanges() *known {
-	k := &known{byNumber: map[int]int{}, namespaces: make(map[string]int, len(p.view.Namespaces)), stored: map[int]bool{}}
+	k := &known{byNumber: map[int]int{}, namespaces: make(map[string]int, len(p.view.Namespaces)), stored: map[int]bool{},
+		foreign: map[int][]cursor.ID{}}
 	for i, ns := range p.view.Namespaces {
 		k.namespaces[ns] = i
 	}
@@ -60,6 +66,12 @@ func (p *Plan) findRanges() *known {
 	}
 	for id := range p.view.Cursors.IDs() {
 		k.stored[id.Generation] = true
+		if p.isForeign(k, id) {
+			k.foreign[id.Generation] = append(k.foreign[id.Generation], id)
+		}
+		if p.isGone(k, id.Namespace) {
+			k.gone = append(k.gone, id)
+		}
 		if r, ok := k.pastLast(id); ok {
 			k.extra = append(k.extra, r)
 		}
@@ -140,6 +152,12 @@ func (p *Plan) holdsFor(v *View) (changed []cursor.ID, ok bool) {
 	if !same {
 		return nil, false
 	}
+	if !maps.EqualFunc(was.Seals, v.Seals, func(a, b cursor.Seal) bool {
+		return a.Revision == b.Revision &&
+			a.Done.Equal(b.Done)
+	}) || !slices.Equal(was.Record.Namespaces, v.Record.Namespaces) {
+		return nil, false
+	}
 	changed, ok = v.Cursors.Since(was.Cursors)
 	for _, id := range changed {
 		if ok = ok && p.known.knows(v.Cursors, id); !ok {
@@ -201,7 +219,29 @@ func (p *Plan) sumOf(number int) (s sum, ok bool) {
 	if g.sums == nil {
 		g.sums = newTree(p.known.len(g), p.leaves(g))
 	}
-	return g.sums.total()
+	s, ok = g.sums.total()
+	for _, id := range p.known.foreign[number] {
+		s = s.plus(sumOf(p.cursorAt(id, p.opened[number])))
+	}
+	return s, ok
+}
+
+// isGone reports whether a namespace is not listed any more by the store, and no deployment
+// names it.
+func (p *Plan) isGone(k *known, namespace string) bool {
+	_, listed := k.namespaces[namespace]
+	return !listed && slices.Contains(p.rules.Namespaces, cursor.AllNamespaces) &&
+		!slices.ContainsFunc(p.view.Record.Namespaces, func(n generation.Swept) bool { return n.Name == namespace })
+}
+
+// isForeign reports whether a cursor is of a namespace that only other deployments sweep:
+// no generation may retire while one of its ranges there holds anything.
+func (p *Plan) isForeign(k *known, id cursor.ID) bool {
+	_, own := k.namespaces[id.Namespace]
+	return !own && !slices.Contains(p.rules.Namespaces, cursor.AllNamespaces) && k.ground(id.Generation) != nil &&
+		id.Generation != expirykey.Nursery && slices.ContainsFunc(p.view.Record.Namespaces, func(n generation.Swept) bool {
+		return n.Name == id.Namespace || n.Name == cursor.AllNamespaces
+	})
 }
 
 // leaves returns what returns what the cursor of each range of a generation says.

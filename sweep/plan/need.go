@@ -14,6 +14,9 @@ type Need struct {
 	Read bool
 	// Unread says that the range has no position: Read then begins at its start.
 	Unread bool
+	// Fresh says that the range has no record either: it is probed from its start, and only
+	// claimed if that finds something, or takes long.
+	Fresh bool
 	// Behind is a read from the start up to the cursor, for what was written there.
 	Behind bool
 	// SuspectsOnly says that Behind need look at nothing but suspects: of a range
@@ -30,7 +33,7 @@ func (n Need) FromStart() bool { return n.Unread || n.Behind }
 
 // IsSlow reports whether the range belongs to the lane of those that may take
 // long from its first step on. A read behind the cursor comes after that.
-func (n Need) IsSlow() bool { return n.Unread || n.Stage.Drain }
+func (n Need) IsSlow() bool { return n.Unread && !n.Fresh || n.Stage.Drain }
 
 // Range returns what a range needs.
 func (p *Plan) Range(r shardquery.Range) Need {
@@ -39,6 +42,9 @@ func (p *Plan) Range(r shardquery.Range) Need {
 		return Need{Stage: s}
 	}
 	n := Need{Read: true, Unread: c.Position.IsZero(), Inventory: s.IsSealed(), Stage: s}
+	if n.Unread && !p.isKnown(c.ID) { // in a sealed generation, until the pass over it has covered the namespace
+		n.Fresh, n.Inventory = true, false
+	}
 	if !n.Unread && p.behindDue(r.Generation, c, s) {
 		n.Behind = true
 		n.SuspectsOnly = s.Drain && !c.Rewind.Done.Before(s.Since) && !c.Stock.Refused // which may be anywhere

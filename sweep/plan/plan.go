@@ -41,12 +41,14 @@ type Rules struct {
 	Retention   time.Duration     // kept this long past expires
 	MaxAge      time.Duration     // an expiry older than this before the horizon is suspect
 	Rewind      time.Duration     // how often a range is read from its start
+	Namespaces  []string          // as configured: names, or [cursor.AllNamespaces]
 }
 
 // A View is what was read from the store. It is replaced, never changed.
 type View struct {
 	Record     generation.Record
 	Cursors    cursor.Table
+	Seals      map[int]cursor.Seal // by generation
 	Namespaces []string
 	// When the read of each was sent, on this process's clock.
 	RecordSent, CursorsSent time.Time
@@ -145,6 +147,11 @@ func (p *Plan) Cursor(r shardquery.Range) cursor.Cursor {
 }
 
 func (p *Plan) cursorAt(id cursor.ID, opened time.Time) cursor.Cursor {
+	return p.sealed(p.recordedAt(id, opened))
+}
+
+// recordedAt returns where a range stands by its last claim here, or by its record.
+func (p *Plan) recordedAt(id cursor.ID, opened time.Time) cursor.Cursor {
 	p.known.lookups.Add(1)
 	scope := p.rules.Scope
 	scope.Opened = opened
@@ -159,6 +166,15 @@ func (p *Plan) cursorAt(id cursor.ID, opened time.Time) cursor.Cursor {
 	}
 	c.TargetRevision = store.RevisionCount(p.view.Record.Revision)
 	return c
+}
+
+// isKnown reports whether a range has a cursor record, or is imagined to have one.
+func (p *Plan) isKnown(id cursor.ID) bool {
+	if _, own := p.book.Own[id]; own {
+		return true
+	}
+	_, ok := p.view.Cursors.At(id)
+	return ok
 }
 
 // Order sorts ranges for a first visit: oldest generation first, the nursery

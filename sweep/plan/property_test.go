@@ -147,7 +147,7 @@ func (d *dice) world() (r plan.Rules, v *plan.View, b plan.Book) {
 		}
 	}
 	d.readToTheEnd(r, v)
-	for _, k := range []plan.Kind{plan.Life, plan.Shards, plan.Look, plan.Retire, plan.Forget, plan.Audit} {
+	for _, k := range []plan.Kind{plan.Life, plan.Seal, plan.Raise, plan.Look, plan.Retire, plan.Forget, plan.Audit} {
 		if d.yes(0.3) {
 			b.Tried[plan.Chore{Kind: k, Generation: d.IntN(3)}] = d.past()
 		}
@@ -162,6 +162,14 @@ func (d *dice) readToTheEnd(r plan.Rules, v *plan.View) {
 		sealed := v.Record.SealedAt(i, r.Policy.Settle)
 		if sealed.IsZero() || sealed.After(d.now) || d.yes(0.4) {
 			continue
+		}
+		began := sealed.Add(d.length(d.now.Sub(sealed) + time.Second))
+		if v.Seals == nil {
+			v.Seals = map[int]cursor.Seal{}
+		}
+		if d.yes(0.8) {
+			v.Seals[g.Number] = cursor.Seal{Generation: g.Number, Opened: g.Opened, Kind: r.Scope.Kind,
+				Property: r.Scope.Property, Namespaces: v.Namespaces, First: began, Began: began, Done: d.now}
 		}
 		refused := d.yes(0.5)
 		late := func(from time.Time) time.Time { return from.Add(d.length(d.now.Sub(from) + time.Second)) }
@@ -400,7 +408,7 @@ func wrong(r shardquery.Range, n plan.Need, c cursor.Cursor) string {
 		{n.Inventory && open, "has no inventory while writers may write to it"},
 		{open && !n.Read, "rests, though writers may write to it"},
 		{open && (st.Drain || st.Final), "is drained, though writers may write to it"},
-		{unread && !(n.FromStart() && n.Inventory), "was not read from its start since the mark"},
+		{unread && !(n.FromStart() && (n.Inventory || n.Fresh)), "was not read from its start since the mark"},
 		{unread && n.SuspectsOnly, "was not read from its start since the mark, and not all of it is"},
 		{st.Drain && !c.Stock.Next.IsZero() && !n.Read, "rests, and has survivors to carry"},
 	} {
@@ -415,7 +423,7 @@ func wrong(r shardquery.Range, n plan.Need, c cursor.Cursor) string {
 // retire.
 func checkChores(t *testing.T, seed uint64, p *plan.Plan, w whole) (retires int) {
 	t.Helper()
-	kinds := []plan.Kind{plan.Life, plan.Shards, plan.Look, plan.Retire, plan.Forget, plan.Audit}
+	kinds := []plan.Kind{plan.Life, plan.Seal, plan.Raise, plan.Look, plan.Retire, plan.Forget, plan.Audit}
 	seen := map[plan.Chore]bool{}
 	last := 0
 	for _, c := range w.Chores {

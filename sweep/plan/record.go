@@ -17,7 +17,7 @@ func First(r Rules, now time.Time) generation.Record {
 	if r.Generations {
 		rec = rec.ProbeLater(r.Policy)
 	}
-	return rec.WithWriterBounds(r.Policy)
+	return rec.WithWriterBounds(r.Policy).WithNamespaces(r.Namespaces, now, time.Time{})
 }
 
 // Anew returns the target record that a target without one gets if its index was
@@ -29,7 +29,8 @@ func Anew(r Rules, used []generation.Generation, floor int, now time.Time) (gene
 	}
 	rec := generation.New(r.Target, r.Scope.Kind, r.Scope.Property, r.Policy.Shards, false, now)
 	rec, err := rec.Adopt(used, floor, r.Policy, now)
-	return rec.WithWriterBounds(r.Policy).ProbeLater(r.Policy), err
+	rec = rec.WithWriterBounds(r.Policy).WithNamespaces(r.Namespaces, now, time.Time{})
+	return rec.ProbeLater(r.Policy), err
 }
 
 // Configured returns the target record as the configuration wants it, whatever
@@ -40,6 +41,9 @@ func Configured(r Rules, rec generation.Record, now time.Time) generation.Record
 	}
 	rec.Kind, rec.Property = r.Scope.Kind, r.Scope.Property
 	rec.NurseryShards = max(rec.NurseryShards, r.Policy.Shards)
+	if !rec.Sweeps(r.Namespaces) {
+		rec = rec.WithNamespaces(r.Namespaces, now, time.Time{})
+	}
 	return rec.WithWriterBounds(r.Policy)
 }
 

@@ -78,6 +78,8 @@ func (s *script) do(command string, words []string) {
 		s.view.Cursors = cursor.NewTable(slices.Collect(maps.Values(table))...)
 	case "own":
 		s.cursor(s.book.Own, words)
+	case "seal":
+		s.seal(words)
 	case "tried":
 		s.tried(words)
 	case "live":
@@ -372,6 +374,30 @@ func (s *script) position(id cursor.ID, at time.Time) store.Position {
 	return store.Position{Value: store.TextValue(k.String())}
 }
 
+// seal says that a pass over a generation is done, in all namespaces.
+func (s *script) seal(words []string) {
+	number, err := strconv.Atoi(words[0])
+	s.fail(err)
+	began := s.now
+	if len(words) > 1 {
+		began = s.at(words[1])
+	}
+	seal := cursor.Seal{Target: s.rules.Target, Generation: number, Kind: s.rules.Scope.Kind,
+		Property: s.rules.Scope.Property, Namespaces: s.view.Namespaces, First: began, Began: began, Done: began, Revision: "1-" + s.line}
+	for _, g := range s.view.Record.Generations {
+		if g.Number == number {
+			seal.Opened = g.Opened
+		}
+	}
+	seals := map[int]cursor.Seal{number: seal}
+	for other, is := range s.view.Seals {
+		if other != number {
+			seals[other] = is
+		}
+	}
+	s.view.Seals = seals
+}
+
 func (s *script) tried(words []string) {
 	at := s.now
 	if n := len(words) - 1; n > 0 && strings.Contains(words[n], "T") {
@@ -497,7 +523,7 @@ func needOf(n plan.Need) string {
 	for _, part := range []struct {
 		is   bool
 		text string
-	}{{!n.Unread, "read"}, {n.Unread, "unread: read from the start"}, {n.Behind && !n.SuspectsOnly, "behind"},
+	}{{!n.Unread, "read"}, {n.Fresh, "fresh: probed from the start"}, {n.Unread && !n.Fresh, "unread: read from the start"}, {n.Behind && !n.SuspectsOnly, "behind"},
 		{n.SuspectsOnly, "behind for suspects only"}, {n.Stage.Drain, "carry"}, {n.Inventory, "inventory"}} {
 		if part.is {
 			list = append(list, part.text)
@@ -518,7 +544,7 @@ func (s *script) tellChores(p *plan.Plan) {
 	for i, c := range list {
 		text := fmt.Sprintf("    %d. %s", i+1, c.Kind)
 		switch c.Kind {
-		case plan.Shards, plan.Retire:
+		case plan.Seal, plan.Retire:
 			text += fmt.Sprintf(" %d", c.Generation)
 		case plan.Audit:
 			text += " " + strconv.Quote(c.Namespace)

@@ -69,10 +69,10 @@ func (p *Plan) EmptySince(number int, sealed time.Time) (ready time.Time, empty 
 }
 
 // Unread reports whether a range of the generation has yet to be read from its
-// start, by a read that begins at the given instant or later.
+// start, by a read that begins at the given instant or later; or a namespace, by a pass.
 func (p *Plan) Unread(number int, since time.Time) bool {
 	g, ok := p.sumOf(number)
-	return ok && g.done.Before(since)
+	return ok && (g.done.Before(since) || p.stages[number].IsSealed() && !p.isCovered(number, since))
 }
 
 // Blocked lists the draining generations in which only entities are left that

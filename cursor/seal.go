@@ -1,0 +1,174 @@
+package cursor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// SealSchema is the version of seal records that this program writes, and the newest that
+// it reads.
+const SealSchema = 2
+
+// AllNamespaces stands for every namespace that the store lists.
+const AllNamespaces = "*"
+
+// A Seal is the record of the last pass over a whole sealed generation. A pass hops through
+// the generation's part of the index, namespace by namespace, past its last shard, too. A
+// range in which it met an entry has a cursor record by then; a range without one, in a
+// namespace that was covered, was empty when the pass began or later, and nobody writes
+// there. A namespace that is not covered is unread. A Seal is a value.
+type Seal struct {
+	Target     string
+	Generation int
+	Opened     time.Time // of the generation: another one of its number is not meant
+	Kind       string    // what was read
+	Property   string
+	Namespaces []string  // that are covered, in order; or AllNamespaces alone
+	Position   string    // of a pass over all namespaces: see Passed
+	First      time.Time // when the first pass began, in the store's time
+	Began      time.Time // the last one
+	Done       time.Time // when it was done; zero while it is under way
+	Renewed    time.Time // when this was written, in the store's time
+	Revision   string    // as in the store; empty for a record not saved yet
+}
+
+// SealKey returns the key of a seal's record: target.generation.
+func SealKey(target string, number int) string { return fmt.Sprintf("%s.%08d", target, number) }
+
+// Is reports whether the seal is of the generation of this number that was opened then, as
+// it is read now.
+func (s Seal) Is(number int, opened time.Time, kind, property string) bool {
+	return s.Generation == number && s.Opened.Equal(opened) && s.Kind == kind && s.Property == property
+}
+
+// Covers reports whether a pass that began at an instant or later has read a namespace.
+func (s Seal) Covers(namespace string, since time.Time) bool {
+	if s.Began.IsZero() || s.Began.Before(since) {
+		return false
+	}
+	return slices.Contains(s.Namespaces, namespace) || slices.Contains(s.Namespaces, AllNamespaces)
+}
+
+// Pass returns the seal of a pass over all namespaces that has gone over one more of them.
+func (s Seal) Pass(namespace string) Seal {
+	s.Position = "@" + namespace // the default one has no name
+	return s
+}
+
+// Passed reports whether a pass over all namespaces, in order, has gone over this one.
+func (s Seal) Passed(namespace string) bool { return s.Position != "" && "@"+namespace <= s.Position }
+
+// LoadSeals reads the seals of a target, by generation. A seal that makes no sense is left
+// out: its generation is read again.
+func LoadSeals(ctx context.Context, s store.Loader, target string) (map[int]Seal, error) {
+	return loadSeals(ctx, s, store.RecordQuery{Sort: store.SealRecord, Target: target})
+}
+
+// LoadSeal reads the seal of one generation; the zero Seal if it has none.
+func LoadSeal(ctx context.Context, s store.Loader, target string, number int) (Seal, error) {
+	all, err := loadSeals(ctx, s, store.RecordQuery{Sort: store.SealRecord, Target: target,
+		Keys: []string{SealKey(target, number)}})
+	return all[number], err
+}
+
+func loadSeals(ctx context.Context, s store.Loader, q store.RecordQuery) (map[int]Seal, error) {
+	all := map[int]Seal{}
+	err := store.LoadAll(ctx, s, q, func(page store.Records) error {
+		for _, rec := range page.List {
+			seal, err := decodeSeal(rec)
+			if errors.Is(err, ErrNewer) {
+				return err
+			}
+			if number := seal.Generation; err == nil {
+				all[number] = seal
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load seal records of %s: %w", q.Target, err)
+	}
+	return all, nil
+}
+
+// SaveSeal writes a seal if the store still has the revision that it was made from, and
+// returns it with its new revision. It fails with store.ErrConflict if somebody else was
+// first.
+func SaveSeal(ctx context.Context, s store.Store, seal Seal) (Seal, error) {
+	next := seal
+	next.Revision = store.NewRevision(seal.Revision)
+	err := store.Retry(ctx, claimPatience, func() error {
+		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+		defer cancel()
+		return s.Save(ctx, next.encode(), seal.Revision)
+	})
+	if err != nil {
+		return seal, fmt.Errorf("save seal of generation %08d of %s: %w", seal.Generation, seal.Target, err)
+	}
+	return next, nil
+}
+
+// ForgetSeal removes the record of a seal. It leaves it alone if somebody has changed it.
+func ForgetSeal(ctx context.Context, s store.Store, seal Seal) error {
+	rec := store.Record{Sort: store.SealRecord, Key: SealKey(seal.Target, seal.Generation), Target: seal.Target,
+		Revision: store.NewRevision(seal.Revision)}
+	err := store.Retry(ctx, claimPatience, func() error {
+		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+		defer cancel()
+		return s.Save(ctx, rec, seal.Revision)
+	})
+	if err != nil && !errors.Is(err, store.ErrConflict) {
+		return fmt.Errorf("remove seal of generation %08d of %s: %w", seal.Generation, seal.Target, err)
+	}
+	return nil
+}
+
+func (s Seal) encode() store.Record {
+	names := make([]store.Fields, 0, len(s.Namespaces))
+	for _, ns := range s.Namespaces {
+		names = append(names, store.Fields{"name": ns})
+	}
+	return store.Record{
+		Sort: store.SealRecord, Key: SealKey(s.Target, s.Generation), Target: s.Target, Revision: s.Revision,
+		Fields: store.Fields{
+			"schema":     int64(SealSchema),
+			"generation": int64(s.Generation),
+			"opened":     store.FormatTime(s.Opened),
+			"kind":       s.Kind,
+			"property":   s.Property,
+			"namespaces": names,
+			"position":   s.Position,
+			"first":      store.FormatTime(s.First),
+			"began":      store.FormatTime(s.Began),
+			"done":       store.FormatTime(s.Done),
+			"renewed":    store.FormatTime(s.Renewed),
+		},
+	}
+}
+
+func decodeSeal(rec store.Record) (Seal, error) {
+	f := rec.Fields.Reader(fmt.Sprintf("seal record %s %q", rec.Sort, rec.Key))
+	if err := f.Schema(SealSchema, fmt.Sprintf("seal record %q", rec.Key), ErrNewer); err != nil {
+		return Seal{}, err
+	}
+	s := Seal{Target: rec.Target, Generation: int(f.Int("generation")), Opened: f.Time("opened"), Kind: f.Text("kind"),
+		Property: f.Text("property"), Position: f.Text("position"), First: f.Time("first"), Began: f.Time("began"), Done: f.Time("done"),
+		Renewed: f.Time("renewed"), Revision: rec.Revision}
+	if s.Generation <= expirykey.Nursery || s.Generation > expirykey.MaxGeneration || SealKey(s.Target, s.Generation) != rec.Key {
+		f.Fail("generation", "%d is not that of the key", s.Generation)
+	}
+	for _, one := range f.List("namespaces") {
+		name := one.Reader("namespaces of seal record " + rec.Key)
+		s.Namespaces = append(s.Namespaces, name.Text("name"))
+		if err := name.Err(); err != nil {
+			return Seal{}, err
+		}
+	}
+	return s, f.Err()
+}

@@ -1,0 +1,222 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/plan"
+)
+
+const (
+	// sealEvery is how often a pass over a generation saves how far it has come.
+	sealEvery = 10 * time.Second
+	// sealStale is how long a pass must not have been saved before another process goes on
+	// with it.
+	sealStale = time.Minute
+)
+
+// A sealJob is a pass over a sealed generation, namespace by namespace: each range in which
+// it meets an entry gets a cursor record, and is read from its start because of that. So a
+// range without a record needs no read of its own, and what nobody has gone over counts as
+// unread.
+type sealJob struct {
+	c     *collector
+	chore plan.Chore
+	seal  cursor.Seal // as it stands in memory; zero before the pass was begun
+	all   bool        // the pass is over all namespaces that the store lists
+	names []string    // of namespaces that are left
+	saved time.Time   // when the seal was saved last, on this process's clock
+}
+
+// end implements job: what was not saved is gone over again.
+func (j *sealJob) end(out outcome) outcome { return out }
+
+func (j *sealJob) step(t turn, todo todo) outcome {
+	err := j.c.clock.check() // by one that is behind, a pass would seem to have begun too early
+	over := false
+	if err == nil {
+		over, err = j.goOn(t, todo.plan)
+	}
+	switch {
+	case t.ctx.Err() != nil:
+		return outcome{state: stopped}
+	case errors.Is(err, store.ErrConflict):
+		return outcome{state: ended} // another process goes over it, or the target began again
+	case err != nil:
+		return outcome{state: failed, err: fmt.Errorf("go over generation %08d: %w", j.chore.Generation, err)}
+	case over:
+		return outcome{state: ended}
+	}
+	return outcome{state: ready, nextLane: nextLane{slow: true}}
+}
+
+// goOn goes over namespaces until its turn is over. Over says that the pass is.
+func (j *sealJob) goOn(t turn, p *plan.Plan) (over bool, err error) {
+	c, number := j.c, j.chore.Generation
+	if j.seal.Began.IsZero() {
+		if over, err = j.begin(t.ctx, p); over || err != nil {
+			return over, err
+		}
+	}
+	for len(j.names) > 0 {
+		if err := c.meet(t.ctx, p, j.names[0], number); err != nil {
+			return false, err
+		}
+		j.cover(j.names[0])
+		if j.names = j.names[1:]; len(j.names) == 0 {
+			break
+		}
+		if c.cfg.Now().Sub(j.saved) >= sealEvery {
+			if err := j.save(t.ctx); err != nil {
+				return false, err
+			}
+		}
+		if t.over() {
+			return false, nil
+		}
+	}
+	if j.all {
+		j.seal.Namespaces = []string{cursor.AllNamespaces}
+	}
+	j.seal.Done = c.clock.Now().Truncate(time.Microsecond)
+	if err := j.save(t.ctx); err != nil {
+		return false, err
+	}
+	c.viewer.takeSeal(j.seal)
+	return true, nil
+}
+
+// begin begins a pass, or goes on with one. Over says that another process is at it, or has
+// done it, or that it is not due.
+func (j *sealJob) begin(ctx context.Context, p *plan.Plan) (over bool, err error) {
+	c, number := j.c, j.chore.Generation
+	stage := p.Stage(number)
+	v := c.viewer.View()
+	i := slices.IndexFunc(v.Record.Generations, func(g generation.Generation) bool { return g.Number == number })
+	if !stage.IsSealed() || i < 0 {
+		return true, nil
+	}
+	now := c.clock.Now()
+	seal := v.Seals[number]
+	if c.cfg.Apply {
+		if seal, err = cursor.LoadSeal(ctx, recordReader{c.viewer, oneTry}, c.target.Name, number); err != nil {
+			return false, err
+		}
+	}
+	isOfThis := seal.Is(number, v.Record.Generations[i].Opened, c.target.Kind, c.target.Property)
+	fits := isOfThis && !seal.Began.Before(stage.Since)
+	left, err := j.uncovered(ctx, p, seal, fits)
+	switch {
+	case err != nil:
+		return false, err
+	case fits && len(left) == 0:
+		c.viewer.takeSeal(seal)
+		return true, nil
+	case fits && seal.Done.IsZero() && now.Sub(seal.Renewed).Abs() < sealStale:
+		return true, nil
+	case !fits:
+		next := cursor.Seal{Target: c.target.Name, Generation: number, Opened: v.Record.Generations[i].Opened,
+			Kind: c.target.Kind, Property: c.target.Property, Began: now.UTC().Truncate(time.Microsecond),
+			Revision: seal.Revision}
+		if next.First = next.Began; isOfThis && !seal.First.IsZero() {
+			next.First = seal.First
+		}
+		seal = next
+	}
+	seal.Done = time.Time{}
+	j.seal, j.names = seal, left
+	return false, j.save(ctx)
+}
+
+// uncovered lists the namespaces that a pass has yet to go over, in order.
+func (j *sealJob) uncovered(ctx context.Context, p *plan.Plan, seal cursor.Seal, fits bool) ([]string, error) {
+	names := p.Swept()
+	if j.all = slices.Equal(names, []string{cursor.AllNamespaces}); !j.all {
+		return slices.DeleteFunc(names, func(ns string) bool { return fits && slices.Contains(seal.Namespaces, ns) }), nil
+	}
+	if fits && slices.Contains(seal.Namespaces, cursor.AllNamespaces) {
+		return nil, nil
+	}
+	names, err := j.c.viewer.listNamespaces(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names = slices.Clone(names)
+	slices.Sort(names)
+	return slices.DeleteFunc(names, func(ns string) bool { return fits && seal.Passed(ns) }), nil
+}
+
+// cover notes that a namespace was gone over.
+func (j *sealJob) cover(ns string) {
+	if j.all {
+		j.seal = j.seal.Pass(ns)
+	} else if i, found := slices.BinarySearch(j.seal.Namespaces, ns); !found {
+		j.seal.Namespaces = slices.Insert(slices.Clone(j.seal.Namespaces), i, ns)
+	}
+}
+
+// save saves how far the pass has come.
+func (j *sealJob) save(ctx context.Context) (err error) {
+	c := j.c
+	j.saved = c.cfg.Now()
+	if !c.cfg.Apply {
+		return nil
+	}
+	j.seal.Renewed = c.clock.Now().UTC().Truncate(time.Microsecond)
+	j.seal, err = cursor.SaveSeal(ctx, c.keeper.Store, j.seal)
+	return err
+}
+
+// meet gives each range of a namespace a record in which there is an entry, if it has none.
+func (c *collector) meet(ctx context.Context, p *plan.Plan, ns string, number int) error {
+	var extra []int
+	var ids []cursor.ID
+	for from, ok := 0, true; ok; {
+		shard, found, next, more, err := shardquery.NextShard(ctx, c.cfg.Store, c.target.Target, ns, number, from,
+			probePatience)
+		if err != nil {
+			return err
+		}
+		if found {
+			id, isExtra, err := c.met(ctx, p, shardquery.Range{Namespace: ns, Generation: number, Shard: shard})
+			if err != nil {
+				return err
+			}
+			if isExtra {
+				extra = append(extra, shard)
+			}
+			ids = append(ids, id...)
+		}
+		from, ok = next, more
+	}
+	if len(extra) > 0 {
+		c.log.WarnContext(ctx, "entities are stamped with shards past the last one: a writer uses another shard count",
+			"generation", number, "found", extra, "namespace", ns)
+	}
+	if len(ids) > 0 && c.cfg.Apply {
+		return c.viewer.readSome(ctx, ids, recordPatience)
+	}
+	return nil
+}
+
+// met gives a range a record, and returns its name if it had none.
+func (c *collector) met(ctx context.Context, p *plan.Plan, r shardquery.Range) (id []cursor.ID, isExtra bool, err error) {
+	cur := p.Unsealed(r)
+	isExtra = !p.Has(r) && r.Shard >= p.ShardsOf(r.Generation)
+	if _, known := c.viewer.View().Cursors.At(cur.ID); known || cur.Revision != "" {
+		return nil, isExtra, nil
+	}
+	if !c.cfg.Apply {
+		c.viewer.imagine(cur)
+		return nil, isExtra, nil
+	}
+	_, _, err = c.keeper.Move(ctx, cur, func(*cursor.Cursor) {}) // if it is not moved, somebody else has given it one
+	return []cursor.ID{cur.ID}, isExtra, err
+}
