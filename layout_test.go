@@ -38,6 +38,7 @@ var floors = map[string]int{
 	"indexes":     3,
 	"shardread":   0, // for applications
 	"shardread/*": 1,
+	"writers":     3, // for applications; its directories hold other languages
 	"sweep/*":     4, // decides, for the sweep that does
 	"sweep":       5,
 	"inspect":     6,
