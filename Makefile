@@ -16,10 +16,13 @@ MATCH      ?= .
 MODE       ?=
 CHAOSFLAGS ?=
 
-.PHONY: help test race fuzz lint bench prove mutate chaos nightly demo build image release-check release ci
+.PHONY: help test writers race fuzz lint bench prove mutate chaos nightly demo build image release-check release ci
 
 test: ## every test; those that need Google's emulator skip if it is missing
 	go test ./...
+
+writers: ## test the writers in Node, Python and Java, and build their packages
+	writers/check
 
 race: ## packages in which goroutines meet, with the race detector, in random order; -cpu 1 because of golang/go#78156
 	go test -race -cpu 1 -short -shuffle=on $$(awk '/^[a-z]/ {print "./" $$1}' .ci/raced)

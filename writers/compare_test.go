@@ -1,0 +1,183 @@
+package writers
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/internal/emulator"
+)
+
+// TestFourLanguagesAgree asks one process of each language the same random questions.
+//
+// The first line is a JSON object with an instant, now, at which a follower reads the
+// record. Each further line has six fields, with tabs between them: the id (its UTF-8 in
+// hexadecimal), a number of shards, the seconds and nanoseconds of the expiry, a percent,
+// and the milliseconds that have passed since the read. The answer is a line with the
+// nursery's key, the same key after it was parsed, in generation 1, "in" or "out" of the
+// rollout, and the follower's key.
+func TestFourLanguagesAgree(t *testing.T) {
+	n := 100_000
+	if testing.Short() {
+		n = 5_000
+	}
+	languages := map[string]*exec.Cmd{
+		"node":   command(t, "node", "node/testdata/pipe.js"),
+		"python": command(t, "python3", "python/tests/pipe.py"),
+		"java":   command(t, "java", "-cp", compileJava(t), "io.github.reaperttl.writer.Pipe"),
+	}
+	languages["python"].Env = append(os.Environ(), "PYTHONPATH=python", "PYTHONUTF8=1", "PYTHONDONTWRITEBYTECODE=1")
+
+	now := instant(t, replayBegins)
+	list := []live{open(6, 12, -48*time.Hour, 0), open(7, 100, -24*time.Hour, time.Hour), open(8, 250, 0, time.Hour)}
+	list[0]["closed"] = after(-22 * time.Hour)
+	record := but(target(list...), "staleness_ms", time.Hour.Milliseconds())
+	questions, want := ask(t, n, now, record)
+	var group []func()
+	for name, cmd := range languages {
+		cmd.Stdin = bytes.NewReader(questions)
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		group = append(group, func() {
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("%s: %v\n%s", name, err, stderr.String())
+				return
+			}
+			compare(t, name, strings.Split(string(questions), "\n")[1:], strings.Split(stdout.String(), "\n"), want)
+		})
+	}
+	for _, wait := range group {
+		wait()
+	}
+}
+
+// ask returns random questions, and what Go answers.
+func ask(t *testing.T, n int, now time.Time, record map[string]any) (questions []byte, answers []string) {
+	t.Helper()
+	passed := time.Duration(0)
+	f := newFollower(func(context.Context) (map[string]any, error) {
+		return fieldsOf(t, mustJSON(record)), nil
+	}, Options{Now: func() time.Time { return now.Add(passed) }})
+	if err := f.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first, err := json.Marshal(map[string]any{"now": now.Format(time.RFC3339), "record": record})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := bytes.NewBuffer(append(first, '\n'))
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	lowest := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+	highest := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC).Unix()
+	seen := map[int]int{}
+	for range n {
+		id, shards := randomID(r), 1+r.IntN(9_999)
+		expires := time.Unix(lowest+r.Int64N(highest-lowest), randomNanos(r))
+		percent := float64(r.IntN(10_001)) / 100
+		passed = time.Duration(r.IntN(3_600_000)) * time.Millisecond
+		fmt.Fprintf(out, "%x\t%d\t%d\t%d\t%v\t%d\n",
+			id, shards, expires.Unix(), expires.Nanosecond(), percent, passed.Milliseconds())
+
+		nursery, err := NurseryKey(id, expires, shards)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := Parse(nursery.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		back.Generation++
+		followed, err := f.Key(id, expires)
+		if err != nil {
+			t.Fatal(err)
+		}
+		chosen := map[bool]string{true: "in", false: "out"}[InRollout(id, "compare", percent)]
+		answers = append(answers, fmt.Sprintf("%v\t%v\t%s\t%v", nursery, back, chosen, followed))
+		seen[followed.Generation]++
+	}
+	if seen[7] < n/10 || seen[8] < n/10 || seen[7]+seen[8] != n {
+		t.Errorf("a ramp gives these generations: %v", seen)
+	}
+	return out.Bytes(), answers
+}
+
+func randomNanos(r *rand.Rand) int64 {
+	nanos := r.Int64N(1_000_000_000)
+	unit := []int64{1, 1_000, 1_000_000, 1_000_000_000}[r.IntN(4)]
+	return nanos / unit * unit
+}
+
+// randomID returns a name of any script, a numeric id, or one as native mode writes it.
+func randomID(r *rand.Rand) string {
+	switch r.IntN(5) {
+	case 0:
+		return fmt.Sprint(r.Int64())
+	case 1:
+		return fmt.Sprintf("__id%d__", r.Int64()>>r.IntN(63))
+	case 2:
+		return fmt.Sprintf("session-%d", r.IntN(1_000_000))
+	}
+	var id strings.Builder
+	for range r.IntN(30) {
+		c := rune(r.IntN([]int{0x80, 0x800, 0x10000, 0x110000}[r.IntN(4)]))
+		if c < 0xD800 || c > 0xDFFF {
+			id.WriteRune(c)
+		}
+	}
+	return id.String()
+}
+
+func compare(t *testing.T, name string, questions, got, want []string) {
+	t.Helper()
+	wrong := 0
+	for i, w := range want {
+		if i >= len(got) || got[i] != w {
+			if wrong++; wrong > 5 {
+				break
+			}
+			answer := "nothing"
+			if i < len(got) {
+				answer = got[i]
+			}
+			t.Errorf("%s: %s\n gives %s,\n  want %s", name, questions[i], answer, w)
+		}
+	}
+}
+
+// command returns a process, or skips the test if its program is missing.
+func command(t *testing.T, program string, args ...string) *exec.Cmd {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		emulator.Unavailable(t, "%s is not installed: writers in it cannot be compared", program)
+	}
+	return exec.CommandContext(t.Context(), path, args...)
+}
+
+// compileJava returns the directory of the compiled package and its tests.
+func compileJava(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	sources, err := filepath.Glob("java/src/*/java/io/github/reaperttl/writer/*.java")
+	if err != nil || len(sources) == 0 {
+		t.Fatalf("no Java sources: %v", err)
+	}
+	cmd := command(t, "javac", append([]string{"--release", "17", "-encoding", "UTF-8", "-d", dir}, sources...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("javac: %v\n%s", err, out)
+	}
+	return dir
+}
