@@ -164,7 +164,7 @@ func command(t *testing.T, program string, args ...string) *exec.Cmd {
 	if err != nil {
 		emulator.Unavailable(t, "%s is not installed: writers in it cannot be compared", program)
 	}
-	return exec.CommandContext(t.Context(), path, args...)
+	return exec.Command(path, args...) // each ends with its input
 }
 
 // compileJava returns the directory of the compiled package and its tests.

@@ -66,7 +66,7 @@ func idText(id string) string {
 }
 
 // A Read reads the target record and returns its fields, or nil if there is no record.
-// Integers are int64 or int; generations is a list of maps. It runs in the background,
+// Integers are int64 or int; generations is a list of maps, or of [store.Fields]. It runs in the background,
 // one call at a time, and should end when ctx is done.
 type Read func(ctx context.Context) (map[string]any, error)
 
@@ -181,6 +181,10 @@ func generations(value any) ([]store.Fields, error) {
 	case nil:
 	case []map[string]any:
 		maps = list
+	case []store.Fields:
+		for _, g := range list {
+			maps = append(maps, g)
+		}
 	case []any:
 		for i, one := range list {
 			g, ok := one.(map[string]any)
