@@ -253,8 +253,8 @@ func Beyond(
 
 // NextShard looks for the first entry of a generation, in one namespace, from a shard on. It
 // returns the shard in whose range that entry lies, whether or not it is well-formed; found
-// is false if there is none, or if it lies between two ranges. Next is from where to look
-// for others, and more is false if there are none.
+// is false if no entry does, or if it lies between two ranges. Next is the shard to look from
+// for others, and more is false if no shard follows.
 func NextShard(
 	ctx context.Context, s store.Store, t store.Target, namespace string, number, from int, patience time.Duration,
 ) (shard int, found bool, next int, more bool, err error) {

@@ -196,6 +196,7 @@ func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
 	}
 	noted := func(r generation.Record) generation.Record {
 		r.NurseryShards = max(r.NurseryShards, nursery)
+		r = r.WithNamespaces(c.rules.Namespaces, now, now.Add(-3*c.rules.Rewind))
 		if r.EmptyIndex, r.Checked = emptyIndex, now.Truncate(time.Microsecond); counted {
 			r.Outside = outside
 		}

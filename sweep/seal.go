@@ -93,7 +93,7 @@ func (j *sealJob) goOn(t turn, p *plan.Plan) (over bool, err error) {
 	return true, nil
 }
 
-// begin begins a pass, or goes on with one. Over says that another process is at it, or has
+// begin begins a pass, or continues one. Over says that another process works on it, or has
 // done it, or that it is not due.
 func (j *sealJob) begin(ctx context.Context, p *plan.Plan) (over bool, err error) {
 	c, number := j.c, j.chore.Generation

@@ -17,9 +17,9 @@ type sharing struct {
 	read  time.Time // when the read of heartbeats was sent that was taken in last
 }
 
-// share divides the ranges among the processes that are alive: who waits for ranges of
-// others says so in its heartbeat and looks at their cursors; who holds more than its part
-// gives the others back.
+// share divides the ranges among the processes that are alive: one that waits for
+// ranges of others says so in its heartbeat and looks at their cursors; one that holds more
+// than its part gives the rest back.
 func (b *book) share(s *scheduler, now time.Time) {
 	if !b.c.cfg.Apply {
 		return
@@ -28,7 +28,7 @@ func (b *book) share(s *scheduler, now time.Time) {
 		b.read = read
 		b.rouseReleased(s, now)
 	}
-	isDaemon := b.c.until.IsZero() // one sweep leaves ranges to whoever holds them
+	isDaemon := b.c.until.IsZero() // one sweep leaves ranges to their holders
 	b.c.viewer.watch.seek(isDaemon && len(b.elsewhere) > 0 && s.ctx.Err() == nil)
 	if len(b.elsewhere) > 0 && now.Sub(b.asked) >= b.c.target.Lease/12 {
 		b.asked = now
