@@ -254,7 +254,8 @@ func (w *beatWriter) next(now time.Time) (step func(context.Context) error, wait
 		return nil, third - held
 	case w.wanted > 0:
 		return w.begin, 0
-	case w.owed, w.seeks != w.saved.Seeks, w.seeks && now.Sub(w.wrote) >= third, w.announce && (w.wrote.IsZero() || now.Sub(w.wrote) >= IdleBeat):
+	case w.owed, w.seeks != w.saved.Seeks, w.seeks && now.Sub(w.wrote) >= third,
+		w.announce && (w.wrote.IsZero() || now.Sub(w.wrote) >= IdleBeat):
 		return w.idle, 0
 	case w.seeks:
 		return nil, third - now.Sub(w.wrote)
@@ -275,7 +276,9 @@ func (w *beatWriter) end(why error) {
 	w.mu.Lock()
 	w.beat.Live = false
 	b := w.beat
-	lost := slices.SortedFunc(maps.Values(w.held), func(a, b *Claim) int { return strings.Compare(a.id.Key(), b.id.Key()) })
+	lost := slices.SortedFunc(maps.Values(w.held), func(a, b *Claim) int {
+		return strings.Compare(a.id.Key(), b.id.Key())
+	})
 	clear(w.held)
 	w.mu.Unlock()
 	for _, c := range lost {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/reaper-ttl/reaper/expirykey"
@@ -52,7 +54,11 @@ func (s Seal) Covers(namespace string, since time.Time) bool {
 	if s.Began.IsZero() || s.Began.Before(since) {
 		return false
 	}
-	return slices.Contains(s.Namespaces, namespace) || slices.Contains(s.Namespaces, AllNamespaces)
+	if len(s.Namespaces) == 1 && s.Namespaces[0] == AllNamespaces {
+		return true
+	}
+	_, found := slices.BinarySearch(s.Namespaces, namespace)
+	return found
 }
 
 // Pass returns the seal of a pass over all namespaces that has gone over one more of them.
@@ -64,8 +70,8 @@ func (s Seal) Pass(namespace string) Seal {
 // Passed reports whether a pass over all namespaces, in order, has gone over this one.
 func (s Seal) Passed(namespace string) bool { return s.Position != "" && "@"+namespace <= s.Position }
 
-// LoadSeals reads the seals of a target, by generation. A seal that makes no sense is left
-// out: its generation is read again.
+// LoadSeals reads the seals of a target, by generation. Of one that makes no sense only
+// generation and revision are there: its generation is read again.
 func LoadSeals(ctx context.Context, s store.Loader, target string) (map[int]Seal, error) {
 	return loadSeals(ctx, s, store.RecordQuery{Sort: store.SealRecord, Target: target})
 }
@@ -77,6 +83,12 @@ func LoadSeal(ctx context.Context, s store.Loader, target string, number int) (S
 	return all[number], err
 }
 
+// numberOf returns the generation that the key of a seal names; 0 if it names none.
+func numberOf(key string) int {
+	number, _ := strconv.Atoi(key[strings.LastIndexByte(key, '.')+1:])
+	return number
+}
+
 func loadSeals(ctx context.Context, s store.Loader, q store.RecordQuery) (map[int]Seal, error) {
 	all := map[int]Seal{}
 	err := store.LoadAll(ctx, s, q, func(page store.Records) error {
@@ -85,9 +97,10 @@ func loadSeals(ctx context.Context, s store.Loader, q store.RecordQuery) (map[in
 			if errors.Is(err, ErrNewer) {
 				return err
 			}
-			if number := seal.Generation; err == nil {
-				all[number] = seal
+			if err != nil { // a pass writes it anew
+				seal = Seal{Target: rec.Target, Generation: numberOf(rec.Key), Revision: rec.Revision}
 			}
+			all[seal.Generation] = seal
 		}
 		return nil
 	})
@@ -158,9 +171,11 @@ func decodeSeal(rec store.Record) (Seal, error) {
 		return Seal{}, err
 	}
 	s := Seal{Target: rec.Target, Generation: int(f.Int("generation")), Opened: f.Time("opened"), Kind: f.Text("kind"),
-		Property: f.Text("property"), Position: f.Text("position"), First: f.Time("first"), Began: f.Time("began"), Done: f.Time("done"),
+		Property: f.Text("property"), Position: f.Text("position"), First: f.Time("first"), Began: f.Time("began"),
+		Done:    f.Time("done"),
 		Renewed: f.Time("renewed"), Revision: rec.Revision}
-	if s.Generation <= expirykey.Nursery || s.Generation > expirykey.MaxGeneration || SealKey(s.Target, s.Generation) != rec.Key {
+	isOne := s.Generation > expirykey.Nursery && s.Generation <= expirykey.MaxGeneration
+	if !isOne || SealKey(s.Target, s.Generation) != rec.Key {
 		f.Fail("generation", "%d is not that of the key", s.Generation)
 	}
 	for _, one := range f.List("namespaces") {

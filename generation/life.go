@@ -203,10 +203,11 @@ func (r Record) WithNamespaces(names []string, now, since time.Time) Record {
 	return r
 }
 
-// Sweeps reports whether a deployment sweeps all of these namespaces, by the record.
-func (r Record) Sweeps(names []string) bool {
+// Sweeps reports whether a deployment has said since an instant that it sweeps all of these
+// namespaces.
+func (r Record) Sweeps(names []string, since time.Time) bool {
 	for _, name := range names {
-		if !slices.ContainsFunc(r.Namespaces, func(n Swept) bool { return n.Name == name }) {
+		if !slices.ContainsFunc(r.Namespaces, func(n Swept) bool { return n.Name == name && !n.Seen.Before(since) }) {
 			return false
 		}
 	}

@@ -403,11 +403,13 @@ func (c *collector) retire(ctx context.Context, number int) error {
 	if !c.cfg.Apply {
 		return nil
 	}
-	if err := c.viewer.readGeneration(ctx, number); err != nil {
-		return err
-	}
+	// The seal first: what the pass has met has cursors by then, and a namespace that a
+	// deployment adds later is not covered.
 	seal, err := cursor.LoadSeal(ctx, recordReader{c.viewer, recordPatience}, c.target.Name, number)
 	if err != nil {
+		return err
+	}
+	if err := c.viewer.readGeneration(ctx, number); err != nil {
 		return err
 	}
 	if seal.Revision != "" {
@@ -415,7 +417,8 @@ func (c *collector) retire(ctx context.Context, number int) error {
 	} else {
 		c.viewer.dropSeal(number)
 	}
-	p := plan.New(c.rules, c.viewer.View(), plan.Book{}, c.clock.Now())
+	v := c.viewer.View()
+	p := plan.New(c.rules, v, plan.Book{}, c.clock.Now())
 	s := p.Stage(number)
 	if !s.Final || p.Unread(number, s.Since) {
 		return nil
@@ -437,7 +440,7 @@ func (c *collector) retire(ctx context.Context, number int) error {
 	}
 	malformed := c.leftIn(ctx, number)
 	now := c.clock.Now()
-	next, err := c.viewer.View().Record.Retire(number, now, c.target.Policy.Settle)
+	next, err := v.Record.Retire(number, now, c.target.Policy.Settle) // if it has changed since, this is tried again
 	if err != nil {
 		return err
 	}

@@ -181,7 +181,8 @@ func (j *rangeJob) newVisit(todo todo) *visit {
 // isRead reports whether this process has read the range from its start lately: what was
 // written behind that is found by the next one.
 func (j *rangeJob) isRead(now time.Time) bool {
-	return !j.read.IsZero() && !j.empty.IsZero() && now.Sub(j.read) < plan.Jitter(j.c.rules.Rewind, j.c.rules.ID(j.r).Key())
+	period := plan.Jitter(j.c.rules.Rewind, j.c.rules.ID(j.r).Key())
+	return !j.read.IsZero() && !j.empty.IsZero() && now.Sub(j.read) < period
 }
 
 // horizon returns the horizon of a visit that begins at a position. One sweep wants

@@ -59,24 +59,22 @@ func (j *sealJob) step(t turn, todo todo) outcome {
 
 // goOn goes over namespaces until its turn is over. Over says that the pass is.
 func (j *sealJob) goOn(t turn, p *plan.Plan) (over bool, err error) {
-	c, number := j.c, j.chore.Generation
+	c := j.c
 	if j.seal.Began.IsZero() {
 		if over, err = j.begin(t.ctx, p); over || err != nil {
 			return over, err
 		}
 	}
 	for len(j.names) > 0 {
-		if err := c.meet(t.ctx, p, j.names[0], number); err != nil {
+		if err := j.meet(t.ctx, p, j.names[0]); err != nil {
 			return false, err
 		}
 		j.cover(j.names[0])
 		if j.names = j.names[1:]; len(j.names) == 0 {
 			break
 		}
-		if c.cfg.Now().Sub(j.saved) >= sealEvery {
-			if err := j.save(t.ctx); err != nil {
-				return false, err
-			}
+		if err := j.saveIfDue(t.ctx); err != nil {
+			return false, err
 		}
 		if t.over() {
 			return false, nil
@@ -116,7 +114,12 @@ func (j *sealJob) begin(ctx context.Context, p *plan.Plan) (over bool, err error
 	switch {
 	case err != nil:
 		return false, err
-	case fits && len(left) == 0:
+	case fits && len(left) == 0: // the ranges that it has met have records by now, and are read first
+		if c.cfg.Apply {
+			if err := c.viewer.readGeneration(ctx, number); err != nil {
+				return false, err
+			}
+		}
 		c.viewer.takeSeal(seal)
 		return true, nil
 	case fits && seal.Done.IsZero() && now.Sub(seal.Renewed).Abs() < sealStale:
@@ -162,6 +165,14 @@ func (j *sealJob) cover(ns string) {
 	}
 }
 
+// saveIfDue saves how far the pass has come, if that was long ago.
+func (j *sealJob) saveIfDue(ctx context.Context) error {
+	if j.c.cfg.Now().Sub(j.saved) < sealEvery {
+		return nil
+	}
+	return j.save(ctx)
+}
+
 // save saves how far the pass has come.
 func (j *sealJob) save(ctx context.Context) (err error) {
 	c := j.c
@@ -175,7 +186,8 @@ func (j *sealJob) save(ctx context.Context) (err error) {
 }
 
 // meet gives each range of a namespace a record in which there is an entry, if it has none.
-func (c *collector) meet(ctx context.Context, p *plan.Plan, ns string, number int) error {
+func (j *sealJob) meet(ctx context.Context, p *plan.Plan, ns string) error {
+	c, number := j.c, j.chore.Generation
 	var extra []int
 	var ids []cursor.ID
 	for from, ok := 0, true; ok; {
@@ -185,14 +197,20 @@ func (c *collector) meet(ctx context.Context, p *plan.Plan, ns string, number in
 			return err
 		}
 		if found {
-			id, isExtra, err := c.met(ctx, p, shardquery.Range{Namespace: ns, Generation: number, Shard: shard})
+			r := shardquery.Range{Namespace: ns, Generation: number, Shard: shard}
+			isNew, err := j.met(ctx, r)
 			if err != nil {
 				return err
 			}
-			if isExtra {
+			if isNew {
+				ids = append(ids, c.rules.ID(r))
+			}
+			if shard >= p.ShardsOf(number) {
 				extra = append(extra, shard)
 			}
-			ids = append(ids, id...)
+		}
+		if err := j.saveIfDue(ctx); err != nil { // a namespace with thousands of shards may take long
+			return err
 		}
 		from, ok = next, more
 	}
@@ -200,23 +218,29 @@ func (c *collector) meet(ctx context.Context, p *plan.Plan, ns string, number in
 		c.log.WarnContext(ctx, "entities are stamped with shards past the last one: a writer uses another shard count",
 			"generation", number, "found", extra, "namespace", ns)
 	}
-	if len(ids) > 0 && c.cfg.Apply {
-		return c.viewer.readSome(ctx, ids, recordPatience)
+	for some := range slices.Chunk(ids, store.MaxRecords) {
+		if err := c.viewer.readSome(ctx, some, recordPatience); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// met gives a range a record, and returns its name if it had none.
-func (c *collector) met(ctx context.Context, p *plan.Plan, r shardquery.Range) (id []cursor.ID, isExtra bool, err error) {
-	cur := p.Unsealed(r)
-	isExtra = !p.Has(r) && r.Shard >= p.ShardsOf(r.Generation)
-	if _, known := c.viewer.View().Cursors.At(cur.ID); known || cur.Revision != "" {
-		return nil, isExtra, nil
+// met gives a range a record, and reports whether it had none. It goes by the view alone:
+// the book's own cursors are the scheduler's.
+func (j *sealJob) met(ctx context.Context, r shardquery.Range) (isNew bool, err error) {
+	c, id := j.c, j.c.rules.ID(r)
+	v := c.viewer.View()
+	if _, known := v.Cursors.At(id); known {
+		return false, nil
 	}
+	cur := cursor.Cursor{ID: id, Scope: c.rules.Scope, TargetRevision: store.RevisionCount(v.Record.Revision),
+		Seen: v.CursorsSent}
+	cur.Opened = j.seal.Opened
 	if !c.cfg.Apply {
 		c.viewer.imagine(cur)
-		return nil, isExtra, nil
+		return false, nil
 	}
 	_, _, err = c.keeper.Move(ctx, cur, func(*cursor.Cursor) {}) // if it is not moved, somebody else has given it one
-	return []cursor.ID{cur.ID}, isExtra, err
+	return true, err
 }

@@ -100,7 +100,8 @@ func (s *Snapshot) Rate(r shardquery.Range, c cursor.Cursor) (perSecond float64,
 func (s *Snapshot) HeldUntil(c cursor.Cursor) time.Time {
 	h, ok := s.beats[cursor.HeartbeatKey(c.Target, c.Lease.Owner)]
 	until := h.Renewed.Add(h.Lease)
-	if !ok || !s.c.keeper.IsOfThisOpening(h.Owner) || h.Invalid != nil || h.Epoch != c.Lease.Epoch || !until.After(s.Now()) {
+	holds := ok && h.Invalid == nil && h.Epoch == c.Lease.Epoch && s.c.keeper.IsOfThisOpening(h.Owner)
+	if !holds || !until.After(s.Now()) {
 		return time.Time{}
 	}
 	return until

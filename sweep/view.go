@@ -513,6 +513,15 @@ func (v *viewer) loadCursors(ctx context.Context, next *plan.View) error {
 	v.mu.Lock()
 	v.state.allWanted = false
 	v.mu.Unlock()
+	// The seals first: what a pass has met has cursors by then.
+	var seals map[int]cursor.Seal
+	if v.rules.Type == store.Text { // others have no generations
+		var err error
+		seals, err = cursor.LoadSeals(ctx, recordReader{v, recordPatience}, v.target.Name)
+		if err != nil {
+			return err
+		}
+	}
 	sent := v.clock.now()
 	table, err := v.reader(recordPatience).All(ctx, next.Cursors)
 	if err != nil {
@@ -524,13 +533,6 @@ func (v *viewer) loadCursors(ctx context.Context, next *plan.View) error {
 		return isThere
 	})})
 	v.mu.Unlock()
-	var seals map[int]cursor.Seal
-	if v.rules.Type == store.Text { // others have no generations
-		seals, err = cursor.LoadSeals(ctx, recordReader{v, recordPatience}, v.target.Name)
-		if err != nil {
-			return err
-		}
-	}
 	next.Cursors, next.CursorsSent, next.Seals = table, sent, seals
 	return nil
 }

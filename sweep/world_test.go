@@ -194,15 +194,15 @@ func (w *world) raw(name, expiry string) {
 func (w *world) touch() {
 	w.t.Helper()
 	now := time.Now()
-	switch n := len(w.target.ShardValues); {
-	case w.target.Type == store.Text:
+	if w.target.Type == store.Text {
 		for number := range 2 {
 			for shard := range w.target.Shards {
 				w.dueIn(number, shard, fmt.Sprintf("touched-%d-%d", number, shard), now)
 			}
 		}
-	default:
-		for i := range max(1, 10*n) { // in any shard
+	}
+	for i := range max(1, 10*len(w.target.ShardValues)) { // in any shard
+		if w.target.Type == store.Instant {
 			w.put(0, 1, fmt.Sprint("touched-", i), now)
 		}
 	}

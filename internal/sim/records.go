@@ -285,8 +285,8 @@ func (o *oracle) disposes(h *handle, t store.Target, q store.Query) {
 	}
 	if l := o.leases[key]; l.owner == h.holder {
 		b := o.beatOf(l)
-		o.w.violate("L3", "%s writes in %s, which it holds by epoch %d; its heartbeat of epoch %d was renewed %v ago, the lease is %v",
-			h.name, key, l.epoch, b.epoch, time.Since(b.at), b.lease)
+		o.w.violate("L3", "%s writes in %s, which it holds by epoch %d; its heartbeat of epoch %d was renewed %v ago, "+
+			"the lease is %v", h.name, key, l.epoch, b.epoch, time.Since(b.at), b.lease)
 	}
 	o.w.violate("L3", "%s writes in %s, which %q holds", h.name, key, o.leases[key].owner)
 }

@@ -167,7 +167,7 @@ func (p *Plan) auditID(namespace string) cursor.ID {
 // isDead reports whether a cursor is of a namespace that has been gone for two rewinds: while
 // it was there, each of its ranges would have been read from its start.
 func (p *Plan) isDead(c cursor.Cursor) bool {
-	if !p.isGone(p.known, c.Namespace) {
+	if !p.isGone(p.known, c.Namespace) || p.stages[c.Generation].IsSealed() { // those go with their generation
 		return false
 	}
 	since := p.now.Add(-2 * p.rules.Rewind)

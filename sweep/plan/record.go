@@ -41,7 +41,7 @@ func Configured(r Rules, rec generation.Record, now time.Time) generation.Record
 	}
 	rec.Kind, rec.Property = r.Scope.Kind, r.Scope.Property
 	rec.NurseryShards = max(rec.NurseryShards, r.Policy.Shards)
-	if !rec.Sweeps(r.Namespaces) {
+	if !rec.Sweeps(r.Namespaces, now.Add(-r.Rewind/2)) {
 		rec = rec.WithNamespaces(r.Namespaces, now, time.Time{})
 	}
 	return rec.WithWriterBounds(r.Policy)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
-	"github.com/reaper-ttl/reaper/shardquery"
 )
 
 // SealOf returns the seal of a live generation as the view has it; ok is false if there is
@@ -25,15 +24,6 @@ func (p *Plan) sealed(c cursor.Cursor) cursor.Cursor {
 	}
 	c.Stock.Emptied, c.Rewind.Done, c.Swept = seal.First, seal.Began, seal.Began.Add(-p.rules.Retention)
 	return c
-}
-
-// Unsealed returns where a range stands by its record alone.
-func (p *Plan) Unsealed(r shardquery.Range) cursor.Cursor {
-	opened, ok := p.opened[r.Generation]
-	if !ok {
-		opened = p.view.Record.Created
-	}
-	return p.recordedAt(p.ID(r), opened)
 }
 
 // ShardsOf returns how many shards a live generation was opened with; 0 if it is not live.
