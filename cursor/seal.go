@@ -97,7 +97,7 @@ func loadSeals(ctx context.Context, s store.Loader, q store.RecordQuery) (map[in
 			if errors.Is(err, ErrNewer) {
 				return err
 			}
-			if err != nil { // a pass writes it anew
+			if err != nil { // a pass writes it again
 				seal = Seal{Target: rec.Target, Generation: numberOf(rec.Key), Revision: rec.Revision}
 			}
 			all[seal.Generation] = seal
