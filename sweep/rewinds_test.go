@@ -123,3 +123,23 @@ func TestExtendedWhileItWaitsAside(t *testing.T) {
 		w.wantLeft()
 	})
 }
+
+// What is written into a range that never had work, before the instant up to which a daemon
+// has found it empty, is found when a rewind would be due, though no record says so.
+func TestStragglerInARangeWithoutARecord(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Next = func(at time.Time) time.Time { return at.Truncate(time.Minute).Add(time.Minute) }
+		w.serve(w.config())
+		time.Sleep(2 * time.Hour)
+		w.dueIn(1, 2, "straggler", time.Now().Add(-time.Hour))
+		time.Sleep(10 * time.Hour)
+		if len(w.left()) == 0 {
+			t.Error("the daemon reads the range from its start at each tick")
+		}
+		if _, ok := w.cursors()[cursor.ID{Target: "sessions", Generation: 1, Shard: "0002"}]; ok {
+			t.Error("a range without work has a record")
+		}
+		time.Sleep(13 * time.Hour)
+		w.wantLeft()
+	})
+}
