@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
