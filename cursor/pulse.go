@@ -101,7 +101,7 @@ func (p *Pulse) hold(ctx context.Context, c *Claim) (epoch int64, err error) {
 	began, before := p.keeper.Now(), p.tried.number
 	for !p.beat.Live {
 		err, patient := p.tried.err, p.keeper.Now().Sub(began) < claimPatience
-		if p.tried.number > before && err != nil && !(patient && store.Transient(err)) {
+		if p.tried.number > before && err != nil && !(patient && MayPass(err)) {
 			return 0, err
 		}
 		done := p.tried.done
@@ -117,6 +117,12 @@ func (p *Pulse) hold(ctx context.Context, c *Claim) (epoch int64, err error) {
 	}
 	p.held[c.id] = c
 	return p.beat.Epoch, nil
+}
+
+// MayPass reports whether a claim that failed may succeed a little later: the store may
+// answer by then, or the heartbeat of a former process of this name be found dead.
+func MayPass(err error) bool {
+	return store.Transient(err) || errors.Is(err, ErrTwin) || errors.Is(err, store.ErrConflict)
 }
 
 // holds reports whether this process holds the range.

@@ -389,7 +389,7 @@ func (c *collector) outcomeOf(t turn, r shardquery.Range, v *visit, err error) o
 		c.log.WarnContext(t.ctx, "lost a range to another worker", "range", c.rules.ID(r).Key(), "error", err)
 		c.viewer.wantCursor(c.rules.ID(r))
 		return outcome{state: lost}
-	case v == nil && store.Transient(err):
+	case v == nil && cursor.MayPass(err):
 		// Nobody holds the range: its record did not take the claim. Another process,
 		// perhaps a dead one, has it in a transaction.
 		return outcome{state: waiting, wake: now.Add(asideEvery), why: throttle.ReasonLease, contended: true,

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,6 +24,9 @@ func TestStopsOnHangup(t *testing.T) {
 			}
 		}
 	}
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, syscall.SIGHUP) // else what nohup has started ignores it, and so do its children
+	defer signal.Stop(heard)
 	t.Run("sweep", func(t *testing.T) {
 		b := newEmbedded(t, slowerTarget)
 		ndjson, _ := sessions(40_000, time.Now())

@@ -131,7 +131,7 @@ func TestStatusOfAStoreThatNeverAnswers(t *testing.T) {
 	b.env = []string{"DATASTORE_EMULATOR_HOST=" + silent.Addr().String(), "REAPER_STORE=datastore:my-project"}
 	r := b.run(nil, "status")
 	if r.code != exitFailed || !strings.HasPrefix(r.out, "sessions: UNKNOWN, the store has not answered within 3s\n") ||
-		!strings.Contains(r.out, "not read     the target's records: load cursor records") || !strings.Contains(r.log, "check that the endpoint can be reached") {
+		!strings.Contains(r.out, "not read     the target's records: load seal records") || !strings.Contains(r.log, "check that the endpoint can be reached") {
 		t.Errorf("exit code %d: %s%s", r.code, r.out, r.log)
 	}
 }
