@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +25,20 @@ var (
 // keeper returns the keeper of a process that lives until the test ends.
 func keeper(t *testing.T, s store.Store, owner string) *cursor.Keeper {
 	return cursortest.Start(t, s, "sessions", owner, 30*time.Second)
+}
+
+// hooked returns a store, and a function that sets what happens before each call from then
+// on: heartbeats are written meanwhile.
+func hooked() (s *modelstore.Store, before func(func(context.Context, modelstore.Call) error)) {
+	var hook atomic.Pointer[func(context.Context, modelstore.Call) error]
+	s = modelstore.New(time.Now)
+	s.Before = func(ctx context.Context, c modelstore.Call) error {
+		if f := hook.Load(); f != nil {
+			return (*f)(ctx, c)
+		}
+		return nil
+	}
+	return s, func(f func(context.Context, modelstore.Call) error) { hook.Store(&f) }
 }
 
 func load(t *testing.T, s store.Store, before cursor.Table) cursor.Table {
@@ -245,7 +260,7 @@ func TestOnlyOneOfManyClaims(t *testing.T) {
 // and starts no write that could outlast its lease.
 func TestHolderGivesUpInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := modelstore.New(time.Now)
+		s, before := hooked()
 		claim, err := keeper(t, s, "first").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
@@ -255,14 +270,15 @@ func TestHolderGivesUpInTime(t *testing.T) {
 		second := keeper(t, s, "second")
 		time.Sleep(time.Millisecond)
 		cursortest.Look(t, second, "sessions")
-		silent := true
-		s.Before = func(ctx context.Context, c modelstore.Call) error {
-			if silent && c.Method == "Save" && c.Record.Fields["owner"] == "first" {
+		var silent atomic.Bool
+		silent.Store(true)
+		before(func(ctx context.Context, c modelstore.Call) error {
+			if silent.Load() && c.Method == "Save" && c.Record.Fields["owner"] == "first" {
 				<-ctx.Done()
 				return ctx.Err()
 			}
 			return nil
-		}
+		})
 		ctx, cancel, err := claim.Writing(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -282,7 +298,7 @@ func TestHolderGivesUpInTime(t *testing.T) {
 		if err != nil {
 			t.Fatalf("takeover: %v", err)
 		}
-		silent = false
+		silent.Store(false)
 		claim.Update(func(c *cursor.Cursor) { c.Position = at("far", "ahead") })
 		if err := claim.Release(t.Context()); err == nil {
 			t.Error("a lost claim was released")
@@ -300,10 +316,9 @@ func TestHolderGivesUpInTime(t *testing.T) {
 func TestLostReplyOfASave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		lost := 0
+		var lost atomic.Int64
 		s.After = func(_ context.Context, c modelstore.Call) error {
-			if c.Method == "Save" && lost < 3 {
-				lost++
+			if c.Method == "Save" && lost.Add(1) <= 3 {
 				return fmt.Errorf("the reply was lost: %w", store.ErrUnavailable)
 			}
 			return nil
@@ -312,7 +327,7 @@ func TestLostReplyOfASave(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lost = 0
+		lost.Store(0)
 		claim.Update(func(c *cursor.Cursor) { c.Position = at("x", "y") })
 		if err := claim.Release(t.Context()); err != nil {
 			t.Fatal(err)
@@ -372,18 +387,18 @@ func TestMove(t *testing.T) {
 // revision is no sign of life.
 func TestMoveAfterTheHoldersDeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := modelstore.New(time.Now)
+		s, before := hooked()
 		dead := keeper(t, s, "dead")
 		claim, err := dead.Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Before = func(_ context.Context, c modelstore.Call) error {
+		before(func(_ context.Context, c modelstore.Call) error {
 			if c.Method == "Save" && c.Record.Fields["owner"] == "dead" {
 				return store.ErrDenied
 			}
 			return nil
-		}
+		})
 		<-claim.Done()
 		k, seen := keeper(t, s, "a"), load(t, s, cursor.Table{})
 		cursortest.Look(t, k, "sessions")
@@ -436,17 +451,17 @@ func TestRecordsOfEarlierVersions(t *testing.T) {
 // answer: other ranges are waiting.
 func TestClaimsAreImpatient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := modelstore.New(time.Now)
+		s, before := hooked()
 		k := keeper(t, s, "a")
 		cur := load(t, s, cursor.Table{}).Get(id, scope, store.Text)
 		known := cur
 		known.Revision = "1-x"
-		s.Before = func(_ context.Context, c modelstore.Call) error {
+		before(func(_ context.Context, c modelstore.Call) error {
 			if c.Method == "Save" {
 				return store.ErrUnavailable
 			}
 			return nil
-		}
+		})
 		for what, try := range map[string]func() error{
 			"claim":  func() error { _, err := k.Claim(t.Context(), cur); return err },
 			"move":   func() error { _, _, err := k.Move(t.Context(), cur, func(*cursor.Cursor) {}); return err },
@@ -460,13 +475,13 @@ func TestClaimsAreImpatient(t *testing.T) {
 				t.Errorf("%s gave up after %v", what, took)
 			}
 		}
-		s.Before = func(ctx context.Context, c modelstore.Call) error {
+		before(func(ctx context.Context, c modelstore.Call) error {
 			if c.Method == "Save" { // as behind the transaction of a process that died
 				<-ctx.Done()
 				return ctx.Err()
 			}
 			return nil
-		}
+		})
 		began := time.Now()
 		if _, err := k.Claim(t.Context(), cur); err == nil || time.Since(began) > 15*time.Second {
 			t.Errorf("a claim that hangs: %v after %v", err, time.Since(began))
@@ -477,18 +492,18 @@ func TestClaimsAreImpatient(t *testing.T) {
 // A worker that holds a range retries for longer: until its lease runs out.
 func TestAHolderIsPatient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := modelstore.New(time.Now)
+		s, before := hooked()
 		claim, err := keeper(t, s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
 		if err != nil {
 			t.Fatal(err)
 		}
 		until := time.Now().Add(10 * time.Second)
-		s.Before = func(_ context.Context, c modelstore.Call) error {
+		before(func(_ context.Context, c modelstore.Call) error {
 			if c.Method == "Save" && time.Now().Before(until) {
 				return store.ErrUnavailable
 			}
 			return nil
-		}
+		})
 		if err := claim.Release(t.Context()); err != nil {
 			t.Errorf("release: %v", err)
 		}
