@@ -199,12 +199,15 @@ func (l *lister) isOver() bool {
 	switch {
 	case l.stopped != "":
 	case l.taken >= l.limit:
-		l.stopped = fmt.Sprintf("the list ends at its limit of %d", l.limit)
+		l.stopAtLimit()
 	case l.examined >= mostExamined:
 		l.stopped = fmt.Sprintf("the look ends after %d index entries", l.examined)
 	}
 	return l.stopped != ""
 }
+
+// stopAtLimit says that the list has reached its limit. The caller holds mu.
+func (l *lister) stopAtLimit() { l.stopped = fmt.Sprintf("the list ends at its limit of %d", l.limit) }
 
 func (l *lister) examine(n int) {
 	l.mu.Lock()
@@ -242,7 +245,11 @@ func (l *lister) add(p *part, key string, v store.Value, why string) error {
 	id := [2]string{p.namespace, key}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.seen[id] || l.taken >= l.limit {
+	switch {
+	case l.seen[id]:
+		return nil
+	case l.taken >= l.limit: // another part was faster
+		l.stopAtLimit()
 		return nil
 	}
 	l.seen[id] = true
