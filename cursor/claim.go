@@ -100,11 +100,7 @@ func (k *Keeper) Move(ctx context.Context, c Cursor, change func(*Cursor)) (next
 	if next.Lease.Owner != "" { // of a holder that is gone
 		next.Lease = k.released(next.Lease)
 	}
-	err = store.Retry(ctx, claimPatience, func() error {
-		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
-		defer cancel()
-		return k.Store.Save(ctx, next.encode(), c.Revision)
-	})
+	err = put(ctx, k.Store, next.encode(), c.Revision)
 	if errors.Is(err, store.ErrConflict) {
 		return c, false, nil
 	}
@@ -120,14 +116,27 @@ func (k *Keeper) Forget(ctx context.Context, c Cursor) error {
 	if c.Revision == "" || k.Wait(c) > 0 {
 		return nil
 	}
-	rec := store.Record{Sort: store.CursorRecord, Key: c.Key(), Target: c.Target, Revision: store.NewRevision(c.Revision)}
-	err := store.Retry(ctx, claimPatience, func() error {
+	if err := remove(ctx, k.Store, store.CursorRecord, c.Key(), c.Target, c.Revision); err != nil {
+		return fmt.Errorf("remove cursor %v: %w", c.ID, err)
+	}
+	return nil
+}
+
+// put writes a record that nobody holds, if the store still has the revision that it was
+// made from. It is impatient: others are waiting.
+func put(ctx context.Context, s store.Store, rec store.Record, prev string) error {
+	return store.Retry(ctx, claimPatience, func() error {
 		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 		defer cancel()
-		return k.Store.Save(ctx, rec, c.Revision)
+		return s.Save(ctx, rec, prev)
 	})
-	if err != nil && !errors.Is(err, store.ErrConflict) {
-		return fmt.Errorf("remove cursor %v: %w", c.ID, err)
+}
+
+// remove removes a record, unless somebody has changed it.
+func remove(ctx context.Context, s store.Store, sort store.RecordSort, key, target, revision string) error {
+	rec := store.Record{Sort: sort, Key: key, Target: target, Revision: store.NewRevision(revision)}
+	if err := put(ctx, s, rec, revision); !errors.Is(err, store.ErrConflict) {
+		return err
 	}
 	return nil
 }

@@ -101,11 +101,12 @@ func (k *Keeper) Wait(c Cursor) time.Duration {
 	if s == nil || !s.sent.After(c.Seen) { // the holder may have begun since
 		return askAgain
 	}
-	h, there := s.all[HeartbeatKey(c.Target, l.Owner)]
+	key := HeartbeatKey(c.Target, l.Owner)
+	h, there := s.all[key]
 	since, lease := h.Seen, max(k.Lease, h.Lease)
 	switch {
 	case !there: // somebody may have removed it in error: its process finds that out within a lease
-		since = latest(s.goneSince(HeartbeatKey(c.Target, l.Owner)), c.Seen)
+		since = latest(s.goneSince(key), c.Seen)
 	case h.Invalid != nil, h.Epoch < l.Epoch: // it makes no sense, but its process may be there
 	case h.Epoch > l.Epoch, h.Lease == 0:
 		return 0

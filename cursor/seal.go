@@ -116,12 +116,7 @@ func loadSeals(ctx context.Context, s store.Loader, q store.RecordQuery) (map[in
 func SaveSeal(ctx context.Context, s store.Store, seal Seal) (Seal, error) {
 	next := seal
 	next.Revision = store.NewRevision(seal.Revision)
-	err := store.Retry(ctx, claimPatience, func() error {
-		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
-		defer cancel()
-		return s.Save(ctx, next.encode(), seal.Revision)
-	})
-	if err != nil {
+	if err := put(ctx, s, next.encode(), seal.Revision); err != nil {
 		return seal, fmt.Errorf("save seal of generation %08d of %s: %w", seal.Generation, seal.Target, err)
 	}
 	return next, nil
@@ -129,14 +124,8 @@ func SaveSeal(ctx context.Context, s store.Store, seal Seal) (Seal, error) {
 
 // ForgetSeal removes the record of a seal. It leaves it alone if somebody has changed it.
 func ForgetSeal(ctx context.Context, s store.Store, seal Seal) error {
-	rec := store.Record{Sort: store.SealRecord, Key: SealKey(seal.Target, seal.Generation), Target: seal.Target,
-		Revision: store.NewRevision(seal.Revision)}
-	err := store.Retry(ctx, claimPatience, func() error {
-		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
-		defer cancel()
-		return s.Save(ctx, rec, seal.Revision)
-	})
-	if err != nil && !errors.Is(err, store.ErrConflict) {
+	key := SealKey(seal.Target, seal.Generation)
+	if err := remove(ctx, s, store.SealRecord, key, seal.Target, seal.Revision); err != nil {
 		return fmt.Errorf("remove seal of generation %08d of %s: %w", seal.Generation, seal.Target, err)
 	}
 	return nil
@@ -172,8 +161,7 @@ func decodeSeal(rec store.Record) (Seal, error) {
 	}
 	s := Seal{Target: rec.Target, Generation: int(f.Int("generation")), Opened: f.Time("opened"), Kind: f.Text("kind"),
 		Property: f.Text("property"), Position: f.Text("position"), First: f.Time("first"), Began: f.Time("began"),
-		Done:    f.Time("done"),
-		Renewed: f.Time("renewed"), Revision: rec.Revision}
+		Done: f.Time("done"), Renewed: f.Time("renewed"), Revision: rec.Revision}
 	isOne := s.Generation > expirykey.Nursery && s.Generation <= expirykey.MaxGeneration
 	if !isOne || SealKey(s.Target, s.Generation) != rec.Key {
 		f.Fail("generation", "%d is not that of the key", s.Generation)

@@ -59,6 +59,14 @@ func (t Table) At(id ID) (c Cursor, ok bool) {
 	return Cursor{}, false
 }
 
+// Has reports whether a range has a record.
+func (t Table) Has(id ID) bool {
+	if late, ok := t.late[id]; ok {
+		return !late.gone
+	}
+	return t.all[id] != nil
+}
+
 // Sent returns when the read was sent that told of a range last, be it that there is no
 // record of it. It is zero if the table does not know.
 func (t Table) Sent(id ID) time.Time {

@@ -146,10 +146,7 @@ func (c *collector) discoverShards(ctx context.Context, p *plan.Plan, number int
 		if err != nil {
 			return added, err
 		}
-		if all := slices.Sorted(slices.Values(append(known, found...))); len(all) > 0 {
-			c.log.WarnContext(ctx, "entities are stamped with shards past the last one: a writer uses another shard count",
-				"generation", g.Number, "shards", g.Shards, "found", all, "namespace", ns)
-		}
+		c.tellExtraShards(ctx, ns, g.Number, g.Shards, slices.Sorted(slices.Values(append(known, found...))))
 		for _, shard := range found {
 			added = true
 			r := shardquery.Range{Namespace: ns, Generation: g.Number, Shard: shard}
@@ -167,6 +164,14 @@ func (c *collector) discoverShards(ctx context.Context, p *plan.Plan, number int
 		return added, c.viewer.readSome(ctx, ids, recordPatience)
 	}
 	return added, nil
+}
+
+// tellExtraShards warns of shards past the last one of a generation, if there are any.
+func (c *collector) tellExtraShards(ctx context.Context, namespace string, number, shards int, found []int) {
+	if len(found) > 0 {
+		c.log.WarnContext(ctx, "entities are stamped with shards past the last one: a writer uses another shard count",
+			"generation", number, "shards", shards, "found", found, "namespace", namespace)
+	}
 }
 
 // lookAround finds the shards past the last one of each generation, an index that

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -110,7 +111,11 @@ func (j *sealJob) begin(ctx context.Context, p *plan.Plan) (over bool, err error
 	}
 	isOfThis := seal.Is(number, v.Record.Generations[i].Opened, c.target.Kind, c.target.Property)
 	fits := isOfThis && !seal.Began.Before(stage.Since)
-	left, err := j.uncovered(ctx, p, seal, fits)
+	var sofar cursor.Seal
+	if fits {
+		sofar = seal
+	}
+	left, err := j.uncovered(ctx, p, sofar)
 	switch {
 	case err != nil:
 		return false, err
@@ -138,22 +143,23 @@ func (j *sealJob) begin(ctx context.Context, p *plan.Plan) (over bool, err error
 	return false, j.save(ctx)
 }
 
-// uncovered lists the namespaces that a pass has yet to go over, in order.
-func (j *sealJob) uncovered(ctx context.Context, p *plan.Plan, seal cursor.Seal, fits bool) ([]string, error) {
+// uncovered lists the namespaces that a pass has yet to go over, in order. The zero Seal is
+// that of a pass that begins.
+func (j *sealJob) uncovered(ctx context.Context, p *plan.Plan, sofar cursor.Seal) ([]string, error) {
 	names := p.Swept()
-	if j.all = slices.Equal(names, []string{cursor.AllNamespaces}); !j.all {
-		return slices.DeleteFunc(names, func(ns string) bool { return fits && slices.Contains(seal.Namespaces, ns) }), nil
-	}
-	if fits && slices.Contains(seal.Namespaces, cursor.AllNamespaces) {
+	j.all = slices.Equal(names, []string{cursor.AllNamespaces})
+	switch {
+	case !j.all:
+		return slices.DeleteFunc(names, func(ns string) bool { return sofar.Covers(ns, sofar.Began) }), nil
+	case sofar.Covers(cursor.AllNamespaces, sofar.Began):
 		return nil, nil
 	}
 	names, err := j.c.viewer.listNamespaces(ctx)
 	if err != nil {
 		return nil, err
 	}
-	names = slices.Clone(names)
-	slices.Sort(names)
-	return slices.DeleteFunc(names, func(ns string) bool { return fits && seal.Passed(ns) }), nil
+	names = slices.Sorted(slices.Values(names))
+	return slices.DeleteFunc(names, sofar.Passed), nil
 }
 
 // cover notes that a namespace was gone over.
@@ -214,10 +220,7 @@ func (j *sealJob) meet(ctx context.Context, p *plan.Plan, ns string) error {
 		}
 		from, ok = next, more
 	}
-	if len(extra) > 0 {
-		c.log.WarnContext(ctx, "entities are stamped with shards past the last one: a writer uses another shard count",
-			"generation", number, "found", extra, "namespace", ns)
-	}
+	c.tellExtraShards(ctx, ns, number, p.ShardsOf(number), extra)
 	for some := range slices.Chunk(ids, store.MaxRecords) {
 		if err := c.viewer.readSome(ctx, some, recordPatience); err != nil {
 			return err
@@ -243,4 +246,35 @@ func (j *sealJob) met(ctx context.Context, r shardquery.Range) (isNew bool, err 
 	}
 	_, _, err = c.keeper.Move(ctx, cur, func(*cursor.Cursor) {}) // if it is not moved, somebody else has given it one
 	return true, err
+}
+
+// newerSeals returns the seals that were read, with those that are known to be newer.
+func newerSeals(known, read map[int]cursor.Seal) map[int]cursor.Seal {
+	all := maps.Clone(read)
+	for number, seal := range known {
+		if is, ok := read[number]; ok && store.RevisionCount(seal.Revision) > store.RevisionCount(is.Revision) {
+			all[number] = seal
+		}
+	}
+	return all
+}
+
+// takeSeal puts the seal of a generation into the view, and dropSeal takes it out.
+func (v *viewer) takeSeal(seal cursor.Seal) {
+	v.changeSeals(func(all map[int]cursor.Seal) { all[seal.Generation] = seal })
+}
+
+func (v *viewer) dropSeal(number int) {
+	v.changeSeals(func(all map[int]cursor.Seal) { delete(all, number) })
+}
+
+func (v *viewer) changeSeals(change func(map[int]cursor.Seal)) {
+	v.publish(func(next *plan.View) {
+		all := maps.Clone(next.Seals)
+		if all == nil {
+			all = map[int]cursor.Seal{}
+		}
+		change(all)
+		next.Seals = all
+	})
 }

@@ -145,12 +145,7 @@ func (s *Snapshot) CountOutside(ctx context.Context) (n int64, ok bool) {
 func (s *Snapshot) CountDue(
 	ctx context.Context, r shardquery.Range, since time.Time, upTo int64,
 ) (n int64, ok bool, err error) {
-	counter, ok := s.c.cfg.Store.(store.Counter)
-	if !ok {
-		return 0, false, nil
-	}
-	n, err = s.countBetween(ctx, counter, r, since.Add(-s.Target.Retention), s.Horizon().Add(r.Resolution()), upTo)
-	return n, true, err
+	return s.CountExpired(ctx, r, since.Add(-s.Target.Retention), s.Horizon().Add(r.Resolution()), upTo)
 }
 
 // CountExpired counts the entries of a range that expire from one instant on and before
@@ -162,16 +157,10 @@ func (s *Snapshot) CountExpired(
 	if !ok {
 		return 0, false, nil
 	}
-	n, err = s.countBetween(ctx, counter, r, from, before, upTo)
-	return n, true, err
-}
-
-func (s *Snapshot) countBetween(
-	ctx context.Context, counter store.Counter, r shardquery.Range, from, before time.Time, upTo int64,
-) (int64, error) {
-	return counter.Count(ctx, s.Target.Target, r.Namespace, store.Span{
+	n, err = counter.Count(ctx, s.Target.Target, r.Namespace, store.Span{
 		From: store.Point{Shard: r.Value, Value: r.At(from).Value},
 		To:   store.Point{Shard: r.Value, Value: r.At(before).Value}}, upTo)
+	return n, true, err
 }
 
 // HeartbeatsRead reports whether the heartbeats could be read. A snapshot can do without:

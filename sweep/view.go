@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -126,17 +125,6 @@ func takeRecords(next, read *plan.View) {
 		next.Seals = newerSeals(next.Seals, read.Seals)
 		next.CursorsSent = read.CursorsSent
 	}
-}
-
-// newerSeals returns the seals that were read, with those that are known to be newer.
-func newerSeals(known, read map[int]cursor.Seal) map[int]cursor.Seal {
-	all := maps.Clone(read)
-	for number, seal := range known {
-		if is, ok := read[number]; ok && store.RevisionCount(seal.Revision) > store.RevisionCount(is.Revision) {
-			all[number] = seal
-		}
-	}
-	return all
 }
 
 // takeRecord puts the target record that was read into a view, if it is newer.
@@ -535,25 +523,6 @@ func (v *viewer) loadCursors(ctx context.Context, next *plan.View) error {
 	v.mu.Unlock()
 	next.Cursors, next.CursorsSent, next.Seals = table, sent, seals
 	return nil
-}
-
-// takeSeal puts the seal of a generation into the view.
-func (v *viewer) takeSeal(seal cursor.Seal) {
-	v.publish(func(next *plan.View) {
-		next.Seals = maps.Clone(next.Seals)
-		if next.Seals == nil {
-			next.Seals = map[int]cursor.Seal{}
-		}
-		next.Seals[seal.Generation] = seal
-	})
-}
-
-// dropSeal takes the seal of a generation out of the view.
-func (v *viewer) dropSeal(number int) {
-	v.publish(func(next *plan.View) {
-		next.Seals = maps.Clone(next.Seals)
-		delete(next.Seals, number)
-	})
 }
 
 // imagine adds a range that a dry run has found, and that has no record.

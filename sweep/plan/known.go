@@ -30,6 +30,7 @@ type known struct {
 	// gone those of namespaces that the store lists no longer.
 	foreign map[int][]cursor.ID
 	gone    []cursor.ID
+	swept   []string     // see [Plan.Swept]
 	audits  []auditDue   // by namespace
 	lookups atomic.Int64 // of cursors; another goroutine may show the plan at the same time
 }
@@ -54,7 +55,7 @@ type auditDue struct {
 // one that have a record.
 func (p *Plan) findRanges() *known {
 	k := &known{byNumber: map[int]int{}, namespaces: make(map[string]int, len(p.view.Namespaces)), stored: map[int]bool{},
-		foreign: map[int][]cursor.ID{}}
+		foreign: map[int][]cursor.ID{}, swept: p.findSwept()}
 	for i, ns := range p.view.Namespaces {
 		k.namespaces[ns] = i
 	}
@@ -152,10 +153,12 @@ func (p *Plan) holdsFor(v *View) (changed []cursor.ID, ok bool) {
 	if !same {
 		return nil, false
 	}
-	if !maps.EqualFunc(was.Seals, v.Seals, func(a, b cursor.Seal) bool {
-		return a.Revision == b.Revision &&
-			a.Done.Equal(b.Done)
-	}) || !slices.Equal(was.Record.Namespaces, v.Record.Namespaces) {
+	same = maps.EqualFunc(was.Seals, v.Seals, func(a, b cursor.Seal) bool {
+		return a.Revision == b.Revision && a.Done.Equal(b.Done)
+	}) && slices.EqualFunc(was.Record.Namespaces, v.Record.Namespaces, func(a, b generation.Swept) bool {
+		return a.Name == b.Name // when it was said is for those who drop it
+	})
+	if !same {
 		return nil, false
 	}
 	changed, ok = v.Cursors.Since(was.Cursors)
@@ -170,7 +173,7 @@ func (p *Plan) holdsFor(v *View) (changed []cursor.ID, ok bool) {
 // knows reports whether a cursor that was read again adds nothing to what there is, and
 // takes nothing away.
 func (k *known) knows(cursors cursor.Table, id cursor.ID) bool {
-	if _, there := cursors.At(id); !there || !k.stored[id.Generation] {
+	if !cursors.Has(id) || !k.stored[id.Generation] {
 		return false
 	}
 	r, past := k.pastLast(id)

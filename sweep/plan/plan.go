@@ -170,11 +170,8 @@ func (p *Plan) recordedAt(id cursor.ID, opened time.Time) cursor.Cursor {
 
 // isKnown reports whether a range has a cursor record, or is imagined to have one.
 func (p *Plan) isKnown(id cursor.ID) bool {
-	if _, own := p.book.Own[id]; own {
-		return true
-	}
-	_, ok := p.view.Cursors.At(id)
-	return ok
+	_, own := p.book.Own[id]
+	return own || p.view.Cursors.Has(id)
 }
 
 // Order sorts ranges for a first visit: oldest generation first, the nursery

@@ -48,7 +48,7 @@ func (p *Plan) isCovered(number int, since time.Time) bool {
 	if !ok {
 		return false
 	}
-	for _, ns := range p.Swept() {
+	for _, ns := range p.known.swept {
 		if !seal.Covers(ns, since) {
 			return false
 		}
@@ -58,7 +58,9 @@ func (p *Plan) isCovered(number int, since time.Time) bool {
 
 // Swept lists the namespaces that any deployment sweeps, in order, or
 // [cursor.AllNamespaces].
-func (p *Plan) Swept() (names []string) {
+func (p *Plan) Swept() []string { return slices.Clone(p.known.swept) }
+
+func (p *Plan) findSwept() (names []string) {
 	names = slices.Clone(p.rules.Namespaces)
 	if len(names) == 0 {
 		names = slices.Clone(p.view.Namespaces)
