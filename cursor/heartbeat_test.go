@@ -108,6 +108,25 @@ func TestPulseWritesByTheThirdOfALease(t *testing.T) {
 	})
 }
 
+// A process that joins may have relied on what an earlier heartbeat tells: a late answer of
+// the store must not take that back.
+func TestHeartbeatTellsNoLessThanBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		h := startHeart(t, keeperOf(s, "a"), false)
+		h.Want(1)
+		synctest.Wait()
+		read := time.Now().UTC()
+		for _, at := range []time.Duration{0, -2 * time.Second, time.Second} {
+			h.SetRead(read.Add(at), true)
+			synctest.Wait()
+			if is := heartbeats(t, s)["sessions@a"].Read; is.Before(read.Add(max(0, at))) {
+				t.Errorf("after a read %v later it tells of %v before that", at, read.Add(at).Sub(is))
+			}
+		}
+	})
+}
+
 // A heartbeat that cannot be written ends its epoch within the lease; the next one holds
 // nothing of it.
 func TestHeartbeatThatCannotBeWritten(t *testing.T) {

@@ -173,11 +173,13 @@ func (p *Pulse) Want(more int) {
 }
 
 // SetRead says what the share rests on from now on: the heartbeats as they were at an
-// instant in the store's time, or later. Hurry asks for the next heartbeat at once,
-// since somebody waits to be told.
+// instant in the store's time, or later. An instant before an earlier one says nothing
+// new, and who has relied on the earlier one must not be told less: the store's time is
+// only known from its answers, and a late answer shows less of it. Hurry asks for the
+// next heartbeat at once, since somebody waits to be told.
 func (p *Pulse) SetRead(at time.Time, hurry bool) {
 	p.mu.Lock()
-	p.read = at
+	p.read = latest(p.read, at)
 	hurry = hurry && p.beat.Live
 	p.hurry = p.hurry || hurry
 	p.mu.Unlock()

@@ -25,7 +25,8 @@ func (b beatFact) holds(epoch int) bool {
 }
 
 // savedBeat is told of each change of a heartbeat. Only its own process writes it, no
-// epoch comes back, and it tells of no read of heartbeats that has not been answered yet.
+// epoch comes back, and it tells neither of a read of heartbeats that has not been answered
+// yet nor of less than before.
 func (o *oracle) savedBeat(h *handle, old, new store.Record) {
 	now, was := time.Now(), o.beats[new.Key]
 	if new.Fields == nil {
@@ -46,6 +47,9 @@ func (o *oracle) savedBeat(h *handle, old, new store.Record) {
 	case is.read.After(h.beatsRead[new.Target]):
 		o.w.violate("P2", "%s tells that it counts everybody until %v, and has read the heartbeats as they were %v before",
 			h.name, is.read, is.read.Sub(h.beatsRead[new.Target]))
+	case old.Fields != nil && is.read.Before(was.read):
+		o.w.violate("P2", "%s tells that it counts everybody until %v, and has told %v more before", h.name, is.read,
+			was.read.Sub(is.read))
 	}
 	if old.Fields != nil && is.epoch == was.epoch && was.lease > 0 {
 		is.inserted = was.inserted
