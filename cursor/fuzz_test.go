@@ -129,3 +129,42 @@ func FuzzDecodeHeartbeat(f *testing.F) {
 		}
 	})
 }
+
+// A packed cursor says all that its record says, and a finer one is kept whole.
+func TestPack(t *testing.T) {
+	at := time.Date(2026, 11, 21, 12, 0, 0, 123456000, time.UTC)
+	id := ID{Target: "sessions", Namespace: "eu", Generation: 3, Shard: "0007"}
+	scope := Scope{Kind: "Session", Property: "expiry_key", Layout: "generation", Opened: at}
+	full := Cursor{
+		ID: id, Scope: scope, Seen: time.Now(), Sent: time.Now(),
+		Position: store.Position{Value: store.TextValue("00000003.0007.20261121T000730.855Z"), Key: `"s-1842"`},
+		Swept:    at, Deleted: 1 << 62, Rate: 499.7, RateUsed: at, Throttled: "ramp", TargetRevision: 12, Revision: "4-x",
+		Rewind: Rewind{Position: store.Position{Value: store.InstantValue(at), Key: "7"}, Began: at, Done: at, Window: time.Minute},
+		Stock:  Stock{Next: time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC), Suspects: true, Refused: true, Emptied: at},
+		Lease:  Lease{Owner: "me", Token: 9, Epoch: 3, Released: at, Renewals: 5, Length: time.Second},
+	}
+	for i := range reflect.TypeFor[Cursor]().NumField() { // each field alone, and all of them
+		one := Cursor{ID: id}
+		reflect.ValueOf(&one).Elem().Field(i).Set(reflect.ValueOf(full).Field(i))
+		for _, c := range []Cursor{one, full} {
+			if p := Pack(c); p.whole != nil || p.Cursor(c.ID) != c {
+				t.Errorf("%+v comes back as %+v", c, p.Cursor(c.ID))
+			}
+		}
+	}
+	for _, odd := range []Cursor{
+		{ID: id, Swept: at.Add(time.Nanosecond)},
+		{ID: id, Position: store.Position{Key: "a key without a value"}},
+		{ID: id, Rewind: Rewind{Began: at.Local()}},
+	} {
+		if p := Pack(odd); p.whole == nil || p.Cursor(id) != odd {
+			t.Errorf("%+v comes back as %+v", odd, p.Cursor(id))
+		}
+	}
+	if n := len(Pack(full).text); n > 200 {
+		t.Errorf("the fullest cursor takes %d bytes", n)
+	}
+	if n := len(Pack(Cursor{ID: id, Scope: scope, Position: full.Position, Swept: at, Rewind: Rewind{Done: at}, Revision: "4-x"}).text); n > 96 {
+		t.Errorf("a cursor at rest takes %d bytes", n)
+	}
+}

@@ -17,8 +17,8 @@ import (
 // zero Table is empty. The cost of a change grows with the number of recent changes, not
 // with the size of the table.
 type Table struct {
-	all  map[ID]*packed // shared by the tables that were made of one another
-	late map[ID]*told   // read since: goes before all
+	all  map[ID]Packed // shared by the tables that were made of one another
+	late map[ID]*told  // read since: goes before all
 }
 
 // A told is what a later read has told of one range.
@@ -29,7 +29,7 @@ type told struct {
 
 // NewTable returns a table of these cursors.
 func NewTable(cursors ...Cursor) Table {
-	t := Table{all: make(map[ID]*packed, len(cursors))}
+	t := Table{all: make(map[ID]Packed, len(cursors))}
 	var last *shared
 	for _, c := range cursors {
 		last = t.add(c, last)
@@ -53,8 +53,8 @@ func (t Table) At(id ID) (c Cursor, ok bool) {
 		}
 		return late.Cursor, true
 	}
-	if p := t.all[id]; p != nil {
-		return p.cursor(id), true
+	if p, ok := t.all[id]; ok {
+		return p.Cursor(id), true
 	}
 	return Cursor{}, false
 }
@@ -64,7 +64,8 @@ func (t Table) Has(id ID) bool {
 	if late, ok := t.late[id]; ok {
 		return !late.gone
 	}
-	return t.all[id] != nil
+	_, ok := t.all[id]
+	return ok
 }
 
 // Sent returns when the read was sent that told of a range last, be it that there is no
@@ -73,7 +74,7 @@ func (t Table) Sent(id ID) time.Time {
 	if late, ok := t.late[id]; ok {
 		return late.Sent
 	}
-	if p := t.all[id]; p != nil {
+	if p, ok := t.all[id]; ok {
 		return p.shared.sent
 	}
 	return time.Time{}
@@ -167,7 +168,7 @@ func (t Table) with(list []*told) Table {
 	}
 	all := maps.Clone(t.all)
 	if all == nil {
-		all = make(map[ID]*packed, len(late))
+		all = make(map[ID]Packed, len(late))
 	}
 	merged := Table{all: all}
 	var last *shared
@@ -187,7 +188,7 @@ func (t Table) Newer(other Table, began time.Time) Table {
 	list := slices.Collect(maps.Values(other.late))
 	for id, p := range other.all {
 		if _, newer := other.late[id]; !newer && p.shared.sent.After(began) {
-			list = append(list, &told{Cursor: p.cursor(id)})
+			list = append(list, &told{Cursor: p.Cursor(id)})
 		}
 	}
 	return t.with(list)

@@ -82,7 +82,7 @@ type held struct {
 func newBook(c *collector, a agenda) *book {
 	return &book{c: c, agenda: a, opening: make(chan error, 1),
 		items: items{standings: newStandings(), ranges: map[shardquery.Range]*item{}, chores: map[plan.Chore]*item{}},
-		memory: memory{Book: plan.Book{Own: map[cursor.ID]cursor.Cursor{}, Tried: map[plan.Chore]time.Time{}},
+		memory: memory{Book: plan.Book{Own: map[cursor.ID]cursor.Packed{}, Tried: map[plan.Chore]time.Time{}},
 			ownAt: map[cursor.ID]time.Time{}, notBefore: map[plan.Chore]time.Time{}}}
 }
 
@@ -336,7 +336,7 @@ func (b *book) addChore(s *scheduler, c plan.Chore, order int, now time.Time) {
 		do = &sealJob{c: b.c, chore: c}
 	default:
 	}
-	it := &item{job: do, book: b, name: c.Name(), order: order,
+	it := &item{job: do, book: b, name: c.Name(), order: order, out: atRest,
 		lane: lane{slow: true, apart: c.Kind == plan.Look || c.Kind == estimate || c.Kind == countDue}}
 	b.chores[c.Key()] = it
 	b.active++
@@ -444,7 +444,7 @@ func (b *book) tick(s *scheduler, r shardquery.Range, order int, now time.Time) 
 
 // newItem returns the item of a range with which this process has to do from now on.
 func (b *book) newItem(r shardquery.Range, need plan.Need) *item {
-	it := &item{job: &rangeJob{c: b.c, r: r}, book: b, name: b.c.rules.ID(r).Key()}
+	it := &item{job: &rangeJob{c: b.c, r: r}, book: b, name: b.c.rules.ID(r).Key(), out: atRest}
 	if next := b.plan.Cursor(r).Stock.Next; need.Inventory && !need.FromStart() && !next.IsZero() {
 		it.reached = next.Add(-r.Resolution()) // what is left begins there
 	}
@@ -455,7 +455,7 @@ func (b *book) newItem(r shardquery.Range, need plan.Need) *item {
 // stepped takes in what became of a step.
 func (b *book) stepped(s *scheduler, it *item, now time.Time) {
 	if it.givesBack() {
-		it.out = it.job.end(outcome{state: given})
+		it.end(outcome{state: given})
 	}
 	switch goesOn := it.out.state == ready || it.out.state == waiting; {
 	case !goesOn:
@@ -463,7 +463,7 @@ func (b *book) stepped(s *scheduler, it *item, now time.Time) {
 	case it.worked.IsZero():
 		it.worked = now
 	}
-	out := it.out
+	out := *it.out
 	b.noteOutcome(it, out)
 	if out.moved != nil {
 		b.noteOwn(*out.moved, now)
@@ -483,7 +483,9 @@ func (b *book) stepped(s *scheduler, it *item, now time.Time) {
 	case out.release == nil:
 		b.toRest(s, it, now)
 	}
-	it.out.release, it.out.moved = nil, nil // else they keep the visit
+	if it.out != atRest {
+		it.out.release, it.out.moved = nil, nil // else they keep the visit
+	}
 	b.note(it)
 	b.dirty = true
 }
@@ -516,6 +518,9 @@ func (b *book) toRest(s *scheduler, it *item, now time.Time) {
 	}
 	b.active--
 	it.state, it.wanted = resting, time.Time{}
+	if it.out.isPlain() {
+		it.out = atRest
+	}
 	if !isChore {
 		if it.again && it.out.state == resting && s.ctx.Err() == nil { // a tick came while it was given back
 			b.makeReady(s, it, now)
@@ -538,7 +543,7 @@ func (b *book) toRest(s *scheduler, it *item, now time.Time) {
 // noteOwn keeps a cursor as this process has written it, if it did.
 func (b *book) noteOwn(c cursor.Cursor, now time.Time) {
 	if c.Revision != "" {
-		b.memory.Own[c.ID], b.memory.ownAt[c.ID] = c, now
+		b.memory.Own[c.ID], b.memory.ownAt[c.ID] = cursor.Pack(c), now
 		b.memory.changed = append(b.memory.changed, c.ID)
 	}
 }
@@ -593,7 +598,7 @@ func (it *item) isClaimed() bool {
 func (b *book) giveUp(s *scheduler, it *item, now time.Time) {
 	s.remove(it)
 	it.state = running
-	it.out = it.job.end(outcome{state: stopped})
+	it.end(outcome{state: stopped})
 	b.stepped(s, it, now)
 }
 

@@ -26,7 +26,7 @@ func TestWorkGoesByWhatChanges(t *testing.T) {
 	for _, namespaces := range []int{4, 40} {
 		t.Run(fmt.Sprint(namespaces), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := newManyRanges(t, namespaces)
+				d := newManyRanges(t, namespaces, 0)
 				d.run(50*time.Hour + 10*time.Minute) // two generations are sealed, and read to their end
 				b := d.book
 				live, sealed := 0, 0
@@ -58,16 +58,50 @@ func TestWorkGoesByWhatChanges(t *testing.T) {
 	}
 }
 
+// All ranges of a generation are to be read from the start at once when it has been sealed.
+// Only so many of them are claimed and wait for that; each of them is read in the end.
+func TestFewVisitsWaitForTheSlowLane(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it looks at the book of a daemon that goes on: a race, to the race detector")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		const namespaces = 120
+		d := newManyRanges(t, namespaces, time.Millisecond)
+		d.run(50*time.Hour + 10*time.Minute)
+		if limit := mostOpen + 2*d.book.c.cfg.Workers; d.mostHeld < mostOpen || d.mostHeld > limit {
+			t.Errorf("%d ranges were held at a time, want %d to %d", d.mostHeld, mostOpen, limit)
+		}
+		sealed := 0
+		for r := range d.book.plan.All() {
+			if stage := d.book.plan.Stage(r.Generation); stage.IsSealed() {
+				sealed++
+				if c := d.book.plan.Cursor(r); c.Stock.Next.IsZero() || c.Rewind.Done.Before(stage.Since) {
+					t.Errorf("%v was not read after it was sealed: %+v", r, c)
+				}
+			}
+		}
+		if sealed < 2*3*namespaces {
+			t.Errorf("only %d ranges are sealed", sealed)
+		}
+	})
+}
+
 // A manyRanges is a daemon of some ranges in many namespaces, with a tick a minute once
 // they are at rest.
 type manyRanges struct {
-	t    *testing.T
-	s    *modelstore.Store
-	book *book
+	t        *testing.T
+	s        *modelstore.Store
+	book     *book
+	mostHeld int // the most ranges that it has held at a time
 }
 
-func newManyRanges(t *testing.T, namespaces int) *manyRanges {
+// newManyRanges returns one whose store takes so long for each call.
+func newManyRanges(t *testing.T, namespaces int, took time.Duration) *manyRanges {
 	d := &manyRanges{t: t, s: modelstore.New(time.Now)}
+	d.s.Before = func(context.Context, modelstore.Call) error {
+		time.Sleep(took)
+		return nil
+	}
 	began := time.Now()
 	target := Target{Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text},
 		Layout: "generation", Generations: true, Shards: 3, MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour,
@@ -126,6 +160,7 @@ func (a *watchedAgenda) look(s *scheduler, b *book, now time.Time) {
 		a.d.book = b
 		close(a.started)
 	}
+	a.d.mostHeld = max(a.d.mostHeld, b.c.keeper.Pulse.Held())
 	a.agenda.look(s, b, now)
 }
 

@@ -11,6 +11,7 @@ import (
 const (
 	fastQueue = iota
 	slowQueue
+	unopenedQueue
 	sleepingQueue
 	laggingQueue
 	queues

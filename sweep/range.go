@@ -32,10 +32,11 @@ type rangeJob struct {
 	// read is when this process last began to read from its start a range that has no record,
 	// and found nothing, in the store's time.
 	read time.Time
-	// failing is what the recent probes have met.
-	failing failing
-	// held is another process's lease on the range, as it was when it was met first.
-	held cursor.Lease
+	// failing is what the recent probes have met; nil if nothing.
+	failing *failing
+	// held is another process's lease on the range, as it was when it was met first; nil
+	// before.
+	held *cursor.Lease
 }
 
 // step does what the range needs next. A visit that is under way goes by the need
@@ -115,8 +116,9 @@ func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
 // daemon waits for its release or its death.
 func (j *rangeJob) leaveToHolder(cur cursor.Cursor, wait time.Duration) outcome {
 	c := j.c
-	if j.held.Owner != cur.Lease.Owner || j.held.Token != cur.Lease.Token {
-		j.held = cur.Lease
+	if j.held == nil || j.held.Owner != cur.Lease.Owner || j.held.Token != cur.Lease.Token {
+		lease := cur.Lease // a pointer into cur would keep all of it
+		j.held = &lease
 	}
 	out := outcome{state: waiting, wake: c.cfg.Now().Add(min(wait, c.target.Lease/6)), why: throttle.ReasonLease,
 		theirs: c.keeper.IsHeld(cur)}
@@ -136,7 +138,7 @@ func (j *rangeJob) leaveToHolder(cur cursor.Cursor, wait time.Duration) outcome 
 func (j *rangeJob) probeFailed(t turn, v *visit, err error) outcome {
 	out := j.c.outcomeOf(t, j.r, v, err)
 	if out.state == failed {
-		j.failing = failing{}
+		j.failing = nil
 	}
 	return out
 }
@@ -161,7 +163,10 @@ func (j *rangeJob) newVisit(todo todo) *visit {
 		from.Value.Compare(at.Value) < 0 {
 		from = at
 	}
-	main := &reading{fromStart: need.Unread && !goesOn, reached: from, save: v.saveMain, failing: j.failing}
+	main := &reading{fromStart: need.Unread && !goesOn, reached: from, save: v.saveMain}
+	if j.failing != nil {
+		main.failing = *j.failing
+	}
 	reader := j.reader(cur, from, v.until(), v.horizon)
 	if main.fromStart {
 		reader.Timeout = fromStartTimeout
@@ -291,13 +296,14 @@ func (j *rangeJob) probe(t turn, v *visit, more *bool) (found bool, err error) {
 			j.c.target.Page))
 		if err != nil {
 			failure := v.readFailed(t, v.readings[0], err)
-			if j.failing = v.readings[0].failing; isShrunk(err) && t.ctx.Err() == nil {
+			met := v.readings[0].failing
+			if j.failing = &met; isShrunk(err) && t.ctx.Err() == nil {
 				*more = true // a visit keeps the reader, which asks for less
 				return true, nil
 			}
 			return false, failure
 		}
-		j.failing = failing{}
+		j.failing = nil
 		if len(t.scratch.page.Entries) > 0 {
 			return true, nil
 		}

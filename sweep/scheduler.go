@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,10 @@ const (
 	longestTurn = 5 * time.Second
 	// heartbeat is how often the scheduler looks at clocks and shares.
 	heartbeat = time.Second
+	// mostOpen is how many visits may wait for the slow lane. Each of them has a claim and
+	// readers, 12 to 50 kB; and when a generation has been sealed, all its ranges want to be read
+	// from the start at once. The others wait without a claim.
+	mostOpen = 256
 )
 
 // A turn is what a step gets: contexts, an end, and memory.
@@ -92,6 +97,15 @@ type outcome struct {
 	release   func(context.Context) (cursor.Cursor, error) // runs off the workers; may be nil
 }
 
+// atRest is the outcome of items at rest of which nothing else is to be told. Most items of
+// a target of many ranges share it; nobody writes to it.
+var atRest = &outcome{state: resting}
+
+// isPlain reports whether the outcome says no more than that the item rests.
+func (o *outcome) isPlain() bool {
+	return o.state == resting && o.why == "" && o.held == "" && o.err == nil && o.blocked == nil
+}
+
 // A nextLane says by which lane the next step comes to a worker.
 type nextLane struct {
 	slow   bool // the next step belongs to the slow lane
@@ -106,7 +120,7 @@ type item struct {
 	state state
 	since time.Time // when it became ready
 	order int       // of items that became ready at one instant
-	out   outcome   // of the last step
+	out   *outcome  // of the last step; never nil, and [atRest] if there is nothing to tell
 	lane
 	counted
 	places [queues]int // in each queue, from 1 on; 0 if it is not in it
@@ -156,13 +170,19 @@ type scheduler struct {
 	ctx, work context.Context
 	notices   chan struct{} // views were replaced, or records read first
 	books     []*book
-	fast      queue
-	slow      queue
-	sleeping  queue
-	at        workers
-	crowd     atomic.Int64 // ready items
-	results   chan result
-	spare     []*scratch // of steps that ended: the last one is used next
+	lanes
+	at      workers
+	crowd   atomic.Int64 // ready items
+	results chan result
+	spare   []*scratch // of steps that ended: the last one is used next
+}
+
+// Lanes are the items that wait.
+type lanes struct {
+	fast     queue
+	slow     queue // open visits, and chores that make none
+	unopened queue // ranges and audits that wait for the slow lane, and are not claimed
+	sleeping queue
 }
 
 // Workers counts those that are at work, and of these the ones at something slow.
@@ -182,6 +202,7 @@ func newScheduler(ctx, work context.Context, cfg *Config) *scheduler {
 		results: make(chan result, cfg.Workers)}
 	s.fast = queue{number: fastQueue, before: readyFirst}
 	s.slow = queue{number: slowQueue, before: slowFirst}
+	s.unopened = queue{number: unopenedQueue, before: slowFirst}
 	s.sleeping = queue{number: sleepingQueue, before: wakesFirst}
 	return s
 }
@@ -270,7 +291,11 @@ func (s *scheduler) makeReady(it *item, now time.Time) {
 		if it.wanted.IsZero() {
 			it.wanted = now
 		}
-		heap.Push(&s.slow, it)
+		if it.isUnopened() {
+			heap.Push(&s.unopened, it)
+		} else {
+			heap.Push(&s.slow, it)
+		}
 	}
 	if !it.slow || it.either {
 		heap.Push(&s.fast, it)
@@ -302,9 +327,9 @@ func (s *scheduler) rouseAll(b *book, now time.Time) {
 
 // queued lists the items of a book that no worker is at and that do not rest.
 func (s *scheduler) queued(b *book) []*item {
-	list := append(s.slow.of(b), s.sleeping.of(b)...)
+	list := slices.Concat(s.slow.of(b), s.unopened.of(b), s.sleeping.of(b))
 	for _, it := range s.fast.of(b) {
-		if !s.slow.has(it) {
+		if !s.slow.has(it) && !s.unopened.has(it) {
 			list = append(list, it)
 		}
 	}
@@ -326,20 +351,43 @@ func (s *scheduler) dispatch(now time.Time) {
 
 // next takes the item that is served next out of its queue; nil if no item may run.
 func (s *scheduler) next() *item {
-	slowMay := s.slow.Len() > 0 && s.at.slow < max(1, s.cfg.Workers/2)
+	slow := s.nextSlow()
+	slowMay := slow != nil && s.at.slow < max(1, s.cfg.Workers/2)
 	switch {
 	case s.fast.Len() == 0 && !slowMay:
 		return nil
-	case s.fast.Len() == 0, slowMay && !s.fast.items[0].since.Before(s.slow.items[0].wanted):
-		it, _ := heap.Pop(&s.slow).(*item)
+	case s.fast.Len() == 0, slowMay && !s.fast.items[0].since.Before(slow.items[0].wanted):
+		it, _ := heap.Pop(slow).(*item)
 		s.fast.remove(it)
 		it.wanted = time.Time{}
 		return it
 	}
 	it, _ := heap.Pop(&s.fast).(*item)
 	s.slow.remove(it)
+	s.unopened.remove(it)
 	it.slow = false
 	return it
+}
+
+// nextSlow returns the queue whose first item is the next of the slow lane; nil if both are
+// empty. While enough visits are open, these go on first.
+func (s *scheduler) nextSlow() *queue {
+	switch {
+	case s.slow.Len() == 0 && s.unopened.Len() == 0:
+		return nil
+	case s.unopened.Len() == 0, s.slow.Len() >= mostOpen,
+		s.slow.Len() > 0 && slowFirst(s.slow.items[0], s.unopened.items[0]):
+		return &s.slow
+	}
+	return &s.unopened
+}
+
+// isUnopened reports whether an item is a range or an audit that has no visit yet.
+func (it *item) isUnopened() bool {
+	if c, isChore := it.chore(); isChore && c.Kind != plan.Audit {
+		return false
+	}
+	return !it.isClaimed()
 }
 
 // start runs one step of an item.
@@ -407,6 +455,7 @@ func (s *scheduler) file(r result) {
 	}
 	s.occupy(r.item, -1)
 	s.spare = append(s.spare, r.scratch)
+	wasSlow := r.item.slow
 	if r.scratch.longest != noCall { // else it is as it was
 		r.item.late = r.scratch.longest > slowAfter
 	}
@@ -415,8 +464,27 @@ func (s *scheduler) file(r result) {
 	if !r.item.slow {
 		r.item.wanted = time.Time{}
 	}
-	r.item.out, r.item.cancel = r.out, nil
+	r.item.out, r.item.cancel = &r.out, nil
+	if !wasSlow && r.item.slow && s.slow.Len() >= mostOpen {
+		r.item.close()
+	}
 	r.item.book.stepped(s, r.item, now)
+}
+
+// close ends a visit that has come to the slow lane while enough others wait there. The
+// range comes back from the release, and waits without a claim.
+func (it *item) close() {
+	if j, isRange := it.job.(*rangeJob); isRange && j.visit != nil && len(j.visit.asides) == 0 &&
+		it.out.state == ready && !it.either {
+		it.end(outcome{state: resting})
+		it.again = true
+	}
+}
+
+// end gives up what the item holds between two steps.
+func (it *item) end(out outcome) {
+	out = it.job.end(out)
+	it.out = &out
 }
 
 // begins tells who asked for it that a step or a release of the item begins.
@@ -449,8 +517,8 @@ func (s *scheduler) release(it *item, do func(context.Context) (cursor.Cursor, e
 
 // remove takes an item out of whatever queue it is in.
 func (s *scheduler) remove(it *item) {
-	fast, slow := s.fast.remove(it), s.slow.remove(it)
-	if fast || slow {
+	fast, slow, unopened := s.fast.remove(it), s.slow.remove(it), s.unopened.remove(it)
+	if fast || slow || unopened {
 		s.crowd.Add(-1)
 	}
 	s.sleeping.remove(it)

@@ -67,7 +67,7 @@ func (v *View) ToldAt(id cursor.ID) time.Time {
 type Book struct {
 	// Own are the cursors of claims that this process has released since the
 	// view's cursors were read: newer than what the view shows of them.
-	Own map[cursor.ID]cursor.Cursor
+	Own map[cursor.ID]cursor.Packed
 	// Tried says when this process last came to the end of a chore, with success
 	// or not, in the store's time. At is not part of the key.
 	Tried map[Chore]time.Time
@@ -155,9 +155,9 @@ func (p *Plan) recordedAt(id cursor.ID, opened time.Time) cursor.Cursor {
 	p.known.lookups.Add(1)
 	scope := p.rules.Scope
 	scope.Opened = opened
-	c, own := p.book.Own[id]
-	if own {
-		c = c.In(scope, p.rules.Type)
+	var c cursor.Cursor
+	if packed, own := p.book.Own[id]; own {
+		c = packed.Cursor(id).In(scope, p.rules.Type)
 	} else {
 		c = p.view.Cursors.Get(id, scope, p.rules.Type)
 	}

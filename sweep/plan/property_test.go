@@ -130,7 +130,7 @@ func (d *dice) world() (r plan.Rules, v *plan.View, b plan.Book) {
 	r = d.rules()
 	v = &plan.View{Record: d.record(r), CursorsSent: d.now}
 	v.Namespaces = [][]string{{""}, {"", "eu"}}[d.IntN(2)]
-	b = plan.Book{Own: map[cursor.ID]cursor.Cursor{}, Tried: map[plan.Chore]time.Time{}}
+	b = plan.Book{Own: map[cursor.ID]cursor.Packed{}, Tried: map[plan.Chore]time.Time{}}
 	shards := []string{"0000", "0001", "0002", "0003", "9999", "a", "7", plan.AuditShard}
 	if d.wild {
 		shards = append(shards, "", "-1", "10000", "99999999999999999999", "+2", "é")
@@ -141,7 +141,7 @@ func (d *dice) world() (r plan.Rules, v *plan.View, b plan.Book) {
 		own := d.yes(0.2)
 		c := d.cursor(r, v.Record, id)
 		if own {
-			b.Own[id] = c
+			b.Own[id] = cursor.Pack(c)
 		} else {
 			v.Cursors = v.Cursors.With(cursor.Changes{Read: []cursor.Cursor{c}})
 		}
@@ -234,7 +234,7 @@ func (d *dice) change(r plan.Rules, v *plan.View, b plan.Book) (next *plan.View,
 		if g := v.Record.Generations; len(g) > 0 && d.yes(0.7) {
 			id.Generation = g[d.IntN(len(g))].Number
 		}
-		if b.Own[id] = d.cursor(r, v.Record, id); d.yes(0.2) {
+		if b.Own[id] = cursor.Pack(d.cursor(r, v.Record, id)); d.yes(0.2) {
 			delete(b.Own, id)
 		}
 		changed = append(changed, id)
@@ -263,8 +263,8 @@ func (d *dice) change(r plan.Rules, v *plan.View, b plan.Book) (next *plan.View,
 // someOf returns some of the ranges that a view or a book have cursors of.
 func (d *dice) someOf(v *plan.View, b plan.Book) (list []cursor.ID) {
 	ids := maps.Clone(b.Own)
-	for id, c := range v.Cursors.All() {
-		ids[id] = c
+	for id := range v.Cursors.IDs() {
+		ids[id] = cursor.Packed{}
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(ids), func(x, y cursor.ID) int {
 		return strings.Compare(x.Key(), y.Key())
@@ -315,7 +315,7 @@ func TestNextLooksAtWhatChanged(t *testing.T) {
 		v.Record.Generations[0].Closed = opened.Add(24 * time.Hour)
 		v.Record.Generations = append(v.Record.Generations, generation.Generation{Number: 2, Shards: shards,
 			Opened: opened.Add(24 * time.Hour)})
-		b := plan.Book{Own: map[cursor.ID]cursor.Cursor{}, Tried: map[plan.Chore]time.Time{}}
+		b := plan.Book{Own: map[cursor.ID]cursor.Packed{}, Tried: map[plan.Chore]time.Time{}}
 		now := opened.Add(26 * time.Hour)
 		p := plan.New(r, v, b, now)
 		p.Chores()
@@ -324,7 +324,7 @@ func TestNextLooksAtWhatChanged(t *testing.T) {
 			var changed []cursor.ID
 			if n%2 == 1 { // else nothing has happened
 				id := cursor.ID{Target: "t", Generation: 1, Shard: fmt.Sprintf("%04d", n%shards)}
-				b.Own[id] = cursor.Cursor{ID: id, Scope: r.Scope, Rewind: cursor.Rewind{Done: now}}
+				b.Own[id] = cursor.Pack(cursor.Cursor{ID: id, Scope: r.Scope, Rewind: cursor.Rewind{Done: now}})
 				changed = []cursor.ID{id}
 			}
 			p = p.Next(v, changed, now.Add(time.Duration(n)*time.Second))

@@ -77,7 +77,15 @@ func (s *script) do(command string, words []string) {
 		s.cursor(table, words)
 		s.view.Cursors = cursor.NewTable(slices.Collect(maps.Values(table))...)
 	case "own":
-		s.cursor(s.book.Own, words)
+		own := map[cursor.ID]cursor.Cursor{}
+		for id, packed := range s.book.Own {
+			own[id] = packed.Cursor(id)
+		}
+		s.cursor(own, words)
+		clear(s.book.Own)
+		for id, c := range own {
+			s.book.Own[id] = cursor.Pack(c)
+		}
 	case "seal":
 		s.seal(words)
 	case "tried":
@@ -142,7 +150,7 @@ func (s *script) target(words []string) {
 		Policy: generation.Policy{Every: 24 * time.Hour, Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 3, Shards: 1}}
 	p := &s.rules.Policy
 	s.view = plan.View{Namespaces: []string{""}, CursorsSent: created}
-	s.book = plan.Book{Own: map[cursor.ID]cursor.Cursor{}, Tried: map[plan.Chore]time.Time{}}
+	s.book = plan.Book{Own: map[cursor.ID]cursor.Packed{}, Tried: map[plan.Chore]time.Time{}}
 	lengths := map[string]*time.Duration{"every": &p.Every, "ramp": &p.Ramp, "staleness": &p.Staleness, "slack": &p.Slack,
 		"rewind": &s.rules.Rewind, "retention": &s.rules.Retention, "max_age": &s.rules.MaxAge}
 	numbers := map[string]*int{"settle": &p.Settle, "keep": &p.Keep, "shards": &p.Shards}
