@@ -42,14 +42,15 @@ type manyRanges struct {
 	template    store.Fields // of a cursor record
 
 	mu      sync.Mutex
-	target  store.Record
-	written map[string]store.Record // cursor records
+	others  map[string]store.Record // records of other sorts than cursors
+	written map[string]kept         // cursor records
+	last    store.Fields            // of the cursor record that was written last
 	gone    map[string]bool         // ranges whose entity was deleted
 	first   atomic.Int64            // when the first one was, in Unix nanoseconds
 }
 
 func newManyRanges(ctx context.Context, ranges int) (*manyRanges, error) {
-	m := &manyRanges{now: time.Now().UTC().Truncate(time.Microsecond), written: map[string]store.Record{}, gone: map[string]bool{}}
+	m := &manyRanges{now: time.Now().UTC().Truncate(time.Microsecond), others: map[string]store.Record{}, written: map[string]kept{}, gone: map[string]bool{}}
 	for i := range max(1, ranges/shards/(liveGenerations+1)) {
 		m.names = append(m.names, fmt.Sprintf("tenant-%05d", i))
 	}
@@ -80,7 +81,7 @@ func newManyRanges(ctx context.Context, ranges int) (*manyRanges, error) {
 	if _, _, err := k.Move(ctx, cursor.Cursor{ID: id, Scope: manyTarget().Rules().Scope}, func(*cursor.Cursor) {}); err != nil {
 		return nil, err
 	}
-	m.template = m.written[id.Key()].Fields
+	m.template = maps.Clone(m.last)
 	clear(m.written)
 	return m, nil
 }
@@ -123,8 +124,12 @@ func (m *manyRanges) Load(_ context.Context, q store.RecordQuery) (got store.Rec
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	got.Now = time.Now().UTC()
-	if q.Sort == store.TargetRecord {
-		got.List = []store.Record{m.target}
+	if q.Sort != store.CursorRecord {
+		for _, key := range slices.Sorted(maps.Keys(m.others)) {
+			if rec := m.others[key]; rec.Sort == q.Sort && (len(q.Keys) == 0 || slices.Contains(q.Keys, key)) {
+				got.List = append(got.List, rec)
+			}
+		}
 		return got, nil
 	}
 	for _, key := range q.Keys {
@@ -150,24 +155,76 @@ func (m *manyRanges) Load(_ context.Context, q store.RecordQuery) (got store.Rec
 
 // at returns the cursor record in a place.
 func (m *manyRanges) at(place int) store.Record {
-	if rec, ok := m.written[m.keys[place]]; ok {
-		return rec
-	}
 	n := place / len(m.names)
 	r := shardquery.Range{Namespace: m.names[place%len(m.names)], Generation: n / shards, Shard: n % shards}
-	return m.record(cursor.ID{Target: "sessions", Namespace: r.Namespace, Generation: r.Generation, Shard: r.ShardName()}, r)
+	rec := m.record(cursor.ID{Target: "sessions", Namespace: r.Namespace, Generation: r.Generation, Shard: r.ShardName()}, r)
+	if k, ok := m.written[m.keys[place]]; ok {
+		k.fill(&rec)
+	}
+	return rec
+}
+
+// A kept is what was written of a cursor record, in little memory: that of the store must
+// not be taken for that of the sweep.
+type kept struct{ revision, fields string }
+
+// identity are the fields that say which range a cursor record is of.
+var identity = []string{"namespace", "generation", "shard", "kind", "property", "layout", "schema"}
+
+// keep keeps all but the identity of the range, which its key says.
+func keep(r store.Record) (kept, error) {
+	fields := maps.Clone(r.Fields)
+	for name, value := range fields {
+		if value == "" || value == int64(0) || value == 0.0 || value == false {
+			fields[name] = nil
+		}
+	}
+	maps.DeleteFunc(fields, func(name string, value any) bool {
+		return value == nil || slices.Contains(identity, name)
+	})
+	text, err := json.Marshal(fields)
+	return kept{r.Revision, string(text)}, err
+}
+
+// fill fills a record in that was made up.
+func (k kept) fill(rec *store.Record) {
+	var fields map[string]any
+	if err := json.Unmarshal([]byte(k.fields), &fields); err != nil {
+		panic(err)
+	}
+	rec.Revision = k.revision
+	for name, was := range rec.Fields {
+		if slices.Contains(identity, name) {
+			continue
+		}
+		is, there := fields[name]
+		number, _ := is.(float64)
+		switch was.(type) {
+		case int64:
+			rec.Fields[name] = int64(number)
+		case float64:
+			rec.Fields[name] = number
+		case bool:
+			rec.Fields[name] = there
+		case string:
+			rec.Fields[name], _ = is.(string)
+		}
+	}
 }
 
 // Save implements store.Store.
 func (m *manyRanges) Save(_ context.Context, r store.Record, _ string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r.Sort == store.TargetRecord {
-		m.target = r
-	} else {
-		m.written[r.Key] = r
+	if r.Sort != store.CursorRecord {
+		if m.others[r.Key] = r; r.Fields == nil {
+			delete(m.others, r.Key)
+		}
+		return nil
 	}
-	return nil
+	k, err := keep(r)
+	m.written[r.Key], m.last = k, r.Fields
+	return err
 }
 
 // Scan implements store.Store.
@@ -317,7 +374,7 @@ func BenchmarkPlan(b *testing.B) {
 		if v.Record, _, err = generation.Load(b.Context(), m, "sessions"); err != nil {
 			b.Fatal(err)
 		}
-		book := plan.Book{Own: map[cursor.ID]cursor.Cursor{}, Tried: map[plan.Chore]time.Time{}}
+		book := plan.Book{Own: map[cursor.ID]cursor.Packed{}, Tried: map[plan.Chore]time.Time{}}
 		b.Run(fmt.Sprintf("first/%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
@@ -338,7 +395,7 @@ func BenchmarkPlan(b *testing.B) {
 			id := cursor.ID{Target: "sessions", Namespace: m.names[0], Generation: 1, Shard: "0003"}
 			c, _ := table.At(id)
 			for b.Loop() {
-				book.Own[id] = c
+				book.Own[id] = cursor.Pack(c)
 				p = p.Next(v, []cursor.ID{id}, m.now)
 				p.Chores()
 			}
