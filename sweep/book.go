@@ -429,6 +429,10 @@ func (b *book) tick(s *scheduler, r shardquery.Range, order int, now time.Time) 
 		b.c.sawDue(it.name, time.Time{}, 0) // nothing in it is due: it is left alone
 		b.settleCount(it, false)
 		b.forgetAtRest(it)
+	case it.state == ready && isRange && it.isUnopened() && it.slow && !it.late && !need.IsSlow():
+		it.slow = false // what is due goes first, again
+		s.remove(it)
+		s.makeReady(it, now)
 	case it.state == waiting && isRange && j.atHorizon():
 		it.again, it.slow = true, it.late
 		s.remove(it)

@@ -87,7 +87,8 @@ func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
 	v := j.newVisit(todo)
 	need = v.start.need
 	var more bool
-	probes := (need.Fresh || !need.FromStart()) && !need.Inventory // else it is claimed before anything is read
+	waits := need.Behind && !need.IsSlow() && !t.slow // to be read from its start, if nothing in it is due
+	probes := (need.Fresh || !need.FromStart()) && !need.Inventory || waits // else it is claimed before anything is read
 	if probes {
 		probed := c.cfg.Now()
 		found, err := j.probe(t, v, &more)
@@ -95,7 +96,11 @@ func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
 		if err != nil {
 			return j.probeFailed(t, v, err), false
 		}
-		if !found {
+		switch {
+		case !found && waits:
+			c.sawDue(v.start.cursor.Key(), time.Time{}, 0)
+			return outcome{state: ready, reached: v.horizon, nextLane: nextLane{slow: true}}, false
+		case !found:
 			return j.rest(t, v), false
 		}
 	}
