@@ -179,11 +179,14 @@ func (c *collector) tellExtraShards(ctx context.Context, namespace string, numbe
 // to the target record. What cannot be counted is counted the next time.
 func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
 	now, created := p.Now(), c.viewer.View().Record.Created
-	if c.target.Type != store.Instant {
+	for known := p; c.target.Type != store.Instant; known = p {
 		for _, g := range c.viewer.View().Record.Live() {
 			if _, err := c.discoverShards(ctx, p, g.Number); err != nil {
 				return err
 			}
+		}
+		if p = p.With(c.viewer.View()); p.HasAll(known) { // else a shard was taken for known whose record is lost
+			break
 		}
 	}
 	c.viewer.wantCursors()      // what others have found, too
@@ -286,18 +289,17 @@ const triedFirst = 4
 
 // anyEntry reports whether the namespace has any entry of the right type, due or
 // not. It first queries a few ranges from their cursors on, because nothing was deleted
-// there yet. Only then does it query everything from the start.
+// there yet, the newest ones first. Only then does it query everything from the start, over
+// whatever was deleted: that may take long.
 func (c *collector) anyEntry(ctx context.Context, p *plan.Plan, ns string) (bool, error) {
 	var queries []store.Query
-	for _, r := range p.RangesIn(ns) {
+	for _, r := range slices.Backward(p.RangesIn(ns)) {
 		if len(queries) == triedFirst {
 			break
 		}
-		if hi, ok := r.UpTo(shardquery.LastInstant); ok {
-			q := store.Query{Shard: r.Value, Lo: r.Lo(c.floor(c.horizon())), Hi: hi}
-			if at := p.Cursor(r).Position; at.Value.Compare(q.Lo) >= 0 {
-				q.After = at
-			}
+		q := store.Query{Shard: r.Value, Lo: r.Lo(c.floor(c.horizon())), After: p.Cursor(r).Position}
+		if hi, ok := r.UpTo(shardquery.LastInstant); ok && q.After.Value.Compare(q.Lo) >= 0 {
+			q.Hi = hi
 			queries = append(queries, q)
 		}
 	}
@@ -307,7 +309,7 @@ func (c *collector) anyEntry(ctx context.Context, p *plan.Plan, ns string) (bool
 				Hi: store.InstantValue(shardquery.LastInstant)})
 		}
 	} else {
-		for _, g := range c.viewer.View().Record.Live() {
+		for _, g := range slices.Backward(c.viewer.View().Record.Live()) {
 			lo, hi := expirykey.GenerationRange(g.Number)
 			queries = append(queries, store.Query{Lo: store.TextValue(lo), Hi: store.TextValue(hi)})
 		}

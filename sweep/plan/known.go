@@ -306,6 +306,12 @@ func (p *Plan) All() iter.Seq[shardquery.Range] {
 	}
 }
 
+// HasAll reports whether all ranges past a last shard that another plan knows are ranges
+// of this one, too.
+func (p *Plan) HasAll(of *Plan) bool {
+	return !slices.ContainsFunc(of.known.extra, func(r shardquery.Range) bool { return !p.Has(r) })
+}
+
 // Ranges lists the target's ranges.
 func (p *Plan) Ranges() []shardquery.Range { return slices.Collect(p.All()) }
 
