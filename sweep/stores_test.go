@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/emulator"
@@ -393,6 +396,11 @@ func TestPushbackOnTheCloudDrivers(t *testing.T) {
 			t.Errorf("%d are left", len(left))
 		}
 	}
+	onCloudStores(t, run)
+}
+
+// onCloudStores runs a test on the cloud drivers, whose calls it can have fail.
+func onCloudStores(t *testing.T, test func(t *testing.T, s realStore, faults *faultrpc.Injector)) {
 	t.Run("datastore", func(t *testing.T) {
 		e := emulator.Start(t, emulator.Datastore)
 		faults := new(faultrpc.Injector)
@@ -403,7 +411,7 @@ func TestPushbackOnTheCloudDrivers(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = db.Close() })
-		run(t, db, faults)
+		test(t, db, faults)
 	})
 	t.Run("firestore", func(t *testing.T) {
 		e := emulator.Start(t, emulator.Native)
@@ -415,6 +423,45 @@ func TestPushbackOnTheCloudDrivers(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = db.Close() })
-		run(t, db, faults)
+		test(t, db, faults)
+	})
+}
+
+// However many records a target has, as of namespaces that another deployment sweeps, they
+// are read by pages, and it is swept.
+func TestManyRecordsOnTheCloudStores(t *testing.T) {
+	records := nightly.Size(t, 70_000, 1_200)
+	onCloudStores(t, func(t *testing.T, s realStore, _ *faultrpc.Injector) {
+		target := store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text}
+		c := sweep.Config{Store: s, Apply: true, Workers: 4, Grace: 8 * time.Second, Owner: t.Name(), Now: time.Now,
+			Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Targets: []sweep.Target{{Target: target, Layout: "generation", Generations: true, Shards: 1,
+				MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour, Overlap: 10 * time.Second, Page: 500,
+				Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second, Pace: throttle.Limits{Unlimited: true}}}}
+		k := cursor.Keeper{Store: s, Owner: "another", Lease: 30 * time.Second, Now: time.Now, StoreNow: time.Now, Log: c.Log}
+		group, ctx := errgroup.WithContext(t.Context())
+		group.SetLimit(32)
+		for i := range records {
+			group.Go(func() error {
+				id := cursor.ID{Target: "sessions", Namespace: fmt.Sprintf("tenant-%06d", i), Shard: "0000"}
+				_, _, err := k.Move(ctx, cursor.Cursor{ID: id, Scope: c.Targets[0].Rules().Scope}, func(*cursor.Cursor) {})
+				return err
+			})
+		}
+		if err := group.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		put(t, s, c.Targets[0], expiring(t, c.Targets[0], "due", time.Now().Add(-time.Hour)),
+			expiring(t, c.Targets[0], "alive", time.Now().Add(time.Hour)))
+		began := time.Now()
+		res := sweep.Run(t.Context(), c).Targets[0]
+		t.Logf("%d records: a sweep took %v", records, time.Since(began))
+		if got := names(t, s, c.Targets[0]); !res.Complete || res.Deleted != 1 || !got["alive"] || len(got) != 1 {
+			t.Errorf("complete %v, %d deleted, left %v: %s", res.Complete, res.Deleted, got, res.Error)
+		}
+		table, err := cursor.Reader{Store: s, Target: "sessions", Now: time.Now}.All(t.Context(), cursor.Table{})
+		if err != nil || table.Len() < records {
+			t.Errorf("%d of %d records are left: %v", table.Len(), records, err)
+		}
 	})
 }
