@@ -30,7 +30,7 @@ import (
 const Schema = 2
 
 // ErrNewer is wrapped by the error for a record of a newer program.
-var ErrNewer = errors.New("the cursor record was written by a newer reaper; update this one")
+var ErrNewer = store.WithHint(errors.New("the cursor record was written by a newer reaper"), "update this one")
 
 // An ID names one range.
 type ID struct {

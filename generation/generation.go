@@ -45,7 +45,7 @@ const (
 var ErrMissing = errors.New("no target record")
 
 // ErrNewer is wrapped by the error for a record of a newer program.
-var ErrNewer = errors.New("the target record was written by a newer reaper; update this one")
+var ErrNewer = store.WithHint(errors.New("the target record was written by a newer reaper"), "update this one")
 
 // A Generation is one numbered span of a target's keys.
 type Generation struct {

@@ -8,6 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/reaper-ttl/reaper/store"
 )
 
 const namespace = "reaper"
@@ -20,9 +22,8 @@ var (
 		"record")
 	operations = words(OpRead, OpWrite, OpDelete)
 	errorOps   = words(OpScan, OpCommit, OpRecord)
-	errorCodes = words("pushback", "unavailable", "deadline", "contention", "too_large", "denied", "not_found",
-		"missing_index", "invalid", "conflict", "corrupt", "locked", "failed")
-	results = words(string(Complete), string(Incomplete), string(Failed))
+	errorCodes = words(store.Labels()...)
+	results    = words(string(Complete), string(Incomplete), string(Failed))
 )
 
 // Billed operations, for [Metrics.Operations].
@@ -218,10 +219,9 @@ func (m *Metrics) Operations(target, op string, n int64) {
 	m.add(m.operations, n, target, operations.word(op))
 }
 
-// Error counts an attempt that failed: OpScan, OpCommit or OpRecord, and the
-// name of the error's kind.
-func (m *Metrics) Error(target, op, code string) {
-	m.add(m.errors, 1, target, errorOps.word(op), errorCodes.word(code))
+// Error counts an attempt that failed: OpScan, OpCommit or OpRecord, and the kind of its error.
+func (m *Metrics) Error(target, op string, err error) {
+	m.add(m.errors, 1, target, errorOps.word(op), errorCodes.word(store.Label(err)))
 }
 
 // Throttled counts the time that a range was held back.

@@ -2,6 +2,7 @@ package metrics_test
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"maps"
 	"math"
@@ -17,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/store"
 )
 
 var at = time.Date(2026, 11, 21, 0, 7, 30, 500e6, time.UTC)
@@ -30,7 +32,7 @@ func all(t *testing.T) *metrics.Metrics {
 	m.Carried("sessions", 5)
 	m.Strays("sessions", 6)
 	m.Operations("sessions", metrics.OpDelete, 7)
-	m.Error("sessions", metrics.OpScan, "denied")
+	m.Error("sessions", metrics.OpScan, store.ErrDenied)
 	m.Throttled("sessions", "ramp", 1500*time.Millisecond)
 	m.Delay("sessions", time.Second, 3*time.Hour)
 	m.Query("sessions", 20*time.Millisecond)
@@ -216,7 +218,7 @@ func TestNoLabelHoldsAnID(t *testing.T) {
 	m.Carried(id, 1)
 	m.Strays(id, 1)
 	m.Operations(id, id, 1)
-	m.Error(id, id, id)
+	m.Error(id, id, errors.New(id))
 	m.Throttled(id, id, 1)
 	m.Delay(id, 1)
 	m.Query(id, 1)

@@ -42,11 +42,3 @@ func Patiently(ctx context.Context, patience time.Duration, next func() error) e
 		return err
 	})
 }
-
-// isLate reports whether a query took longer than it may.
-func isLate(err error) bool {
-	return errors.Is(err, store.ErrDeadline) || errors.Is(err, context.DeadlineExceeded)
-}
-
-// isTooLarge reports whether a query asked for too many entries.
-func isTooLarge(err error) bool { return errors.Is(err, store.ErrTooLarge) }

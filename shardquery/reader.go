@@ -3,6 +3,7 @@ package shardquery
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -390,11 +391,11 @@ func (p *pager) shrink(
 	var isLess bool
 	switch {
 	case ctx.Err() != nil: // it was not the query's fault
-	case isLate(why):
+	case store.TookTooLong(why):
 		isLess = p.shrinkPage(asked, smallPage)
 		isLess = p.late.again(cmp.Or(timeout, queryTimeout), w) || isLess
 		isLess = isLess || p.shrinkPage(asked, 1)
-	case isTooLarge(why):
+	case errors.Is(why, store.ErrTooLarge):
 		isLess = p.shrinkPage(asked, 1)
 	}
 	if isLess {

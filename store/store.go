@@ -14,7 +14,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"strconv"
@@ -471,32 +470,4 @@ func LoadAll(ctx context.Context, s Loader, q RecordQuery, use func(Records) err
 		}
 		q.After = page.List[len(page.List)-1].Key
 	}
-}
-
-// The errors that callers tell apart, with errors.Is. A driver maps its
-// service's codes to them, once, and also wraps the service's own error.
-var (
-	ErrPushback     = errors.New("the store pushes back")       // a quota or rate limit
-	ErrUnavailable  = errors.New("the store is unavailable")    // try again; a write may have happened
-	ErrDeadline     = errors.New("the store took too long")     // likewise
-	ErrContention   = errors.New("contention")                  // a transaction lost; nothing was written
-	ErrTooLarge     = errors.New("too large for one request")   // try with fewer entries
-	ErrDenied       = errors.New("access denied")               // credentials or permissions
-	ErrNotFound     = errors.New("no such project or database") // or it is of another mode
-	ErrMissingIndex = errors.New("a query needs an index")      // composite, or exempted
-	ErrUnsupported  = errors.New("the database cannot do this") // not in the mode that it is in
-	ErrInvalid      = errors.New("the store refuses this")      // a bug, or a name against its rules
-	ErrConflict     = errors.New("changed by somebody else")    // compare-and-set, or Drop
-	ErrCorrupt      = errors.New("not an intact store of ours") // embedded: damaged, foreign or newer
-	ErrLocked       = errors.New("in use by another process")   // embedded
-	ErrFailed       = errors.New("the store failed")            // disk full, write error, a code not listed here
-)
-
-// Transient reports whether the call that returned err may succeed when it is
-// simply made again a little later. A context's deadline counts: it is the one
-// that a caller has set for a single try.
-func Transient(err error) bool {
-	return errors.Is(err, ErrPushback) || errors.Is(err, ErrUnavailable) ||
-		errors.Is(err, ErrDeadline) || errors.Is(err, ErrContention) ||
-		errors.Is(err, context.DeadlineExceeded)
 }

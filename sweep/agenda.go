@@ -3,6 +3,7 @@ package sweep
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/reaper-ttl/reaper/store"
@@ -172,7 +173,7 @@ func resultOf(b *book) TargetResult {
 		err = errors.Join(err, limit)
 	}
 	if err != nil {
-		res.Error, res.Err = err.Error(), err
+		res.Error, res.Hint, res.Err = err.Error(), strings.Join(store.Hints(err), "; "), err
 	}
 	res.Complete = err == nil && res.Incomplete == 0 && b.count.open
 	return res

@@ -52,7 +52,7 @@ func (v *visit) putAside(t turn, rd *reading, op *store.Op, err error) error {
 	if len(v.asides) >= mostAside {
 		return &pause{max(asideEvery/50, v.nextAside().Sub(now)), throttle.ReasonPushBack}
 	}
-	a := &aside{rds: []*reading{rd}, entry: op.Entry, carry: isCarry(op), since: now, unsure: mayHaveHappened(err)}
+	a := &aside{rds: []*reading{rd}, entry: op.Entry, carry: isCarry(op), since: now, unsure: store.MayHaveHappened(err)}
 	a.failed(now, err)
 	v.asides = append(v.asides, a)
 	v.size.part = 0
@@ -65,13 +65,13 @@ func (v *visit) putAside(t turn, rd *reading, op *store.Op, err error) error {
 
 // failed notes a try that failed.
 func (a *aside) failed(now time.Time, err error) {
-	if a.refusals++; !isLasting(err) {
+	if a.refusals++; !store.MayBeOfOneEntity(err) {
 		a.refusals = 0
 	}
-	if a.lasting = nil; isLasting(err) {
+	if a.lasting = nil; store.MayBeOfOneEntity(err) {
 		a.lasting = err
 	}
-	a.unsure = a.unsure || mayHaveHappened(err)
+	a.unsure = a.unsure || store.MayHaveHappened(err)
 	a.tries++
 	a.retry = now.Add(againIn(a.tries))
 }

@@ -77,7 +77,7 @@ func (w *writer) write(t turn, ops []store.Op, call func(context.Context) error)
 		return err
 	}
 	err = w.bounded(leased, ops, call)
-	if !mayHaveHappened(err) {
+	if !store.MayHaveHappened(err) {
 		w.c.limits.refund(deletesIn(ops) - deletedIn(ops))
 	}
 	return err
@@ -183,22 +183,6 @@ func deletesIn(ops []store.Op) (n int) {
 }
 
 func isCarry(op *store.Op) bool { return op.To.Type != store.Missing }
-
-// isLate reports whether a call took too long.
-func isLate(err error) bool {
-	return errors.Is(err, store.ErrDeadline) || errors.Is(err, context.DeadlineExceeded)
-}
-
-// mayHaveHappened reports whether a write that failed so may have taken effect.
-func mayHaveHappened(err error) bool {
-	return isLate(err) || errors.Is(err, store.ErrUnavailable)
-}
-
-// isLasting reports whether an error may be that of one entity alone, and stays if
-// the call is repeated.
-func isLasting(err error) bool {
-	return errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrFailed)
-}
 
 // expiresOf returns when the op's entity expires, by what the scan saw.
 func expiresOf(r shardquery.Range, op *store.Op) (time.Time, bool) {

@@ -215,15 +215,15 @@ func (v *visit) absorb(t turn, rd *reading, q store.Query, batch []store.Op, err
 		return nil
 	case contended && single:
 		return v.settleContended(t, rd, q, &batch[0])
-	case isLasting(err) && single:
+	case store.MayBeOfOneEntity(err) && single:
 		return v.putAside(t, rd, &batch[0], err)
-	case contended, isLasting(err):
+	case contended, store.MayBeOfOneEntity(err):
 		v.size.halve(len(batch), !contended)
 		return nil
-	case isLate(err) && !single:
+	case store.TookTooLong(err) && !single:
 		v.size.halve(len(batch), true)
 	}
-	if mayHaveHappened(err) {
+	if store.MayHaveHappened(err) {
 		if t.scratch.doubt(); tries+1 < unsureTries {
 			return nil
 		}
@@ -243,8 +243,8 @@ func (v *visit) fatal(t turn, err error) error {
 	case t.work.Err() != nil:
 		return errStopped
 	}
-	v.c.cfg.Metrics.Error(v.c.target.Name, metrics.OpCommit, code(err))
-	if store.Transient(err) || isLasting(err) {
+	v.c.cfg.Metrics.Error(v.c.target.Name, metrics.OpCommit, err)
+	if store.Transient(err) || store.MayBeOfOneEntity(err) {
 		return nil
 	}
 	return err
@@ -353,7 +353,7 @@ func (v *visit) settle(t turn, rd *reading, q store.Query, op *store.Op) error {
 	if err := v.fatal(t, err); err != nil {
 		return err
 	}
-	if errors.Is(err, store.ErrContention) || isLasting(err) || mayHaveHappened(err) {
+	if errors.Is(err, store.ErrContention) || store.MayBeOfOneEntity(err) || store.MayHaveHappened(err) {
 		return v.putAside(t, rd, op, err)
 	}
 	return v.failing.again(t, v.c.cfg.Now(), err)
@@ -385,7 +385,7 @@ func (v *visit) readFailed(t turn, rd *reading, err error) error {
 	if t.ctx.Err() != nil {
 		return errStopped
 	}
-	v.c.cfg.Metrics.Error(v.c.target.Name, metrics.OpScan, code(err))
+	v.c.cfg.Metrics.Error(v.c.target.Name, metrics.OpScan, err)
 	if !rd.fromStart {
 		v.slowDown(err)
 	}

@@ -23,7 +23,7 @@ type recordStore struct {
 func newRecordStore(cfg *Config, target string) recordStore {
 	return recordStore{cfg.Store, func(err error) {
 		if err != nil && !errors.Is(err, store.ErrConflict) && !errors.Is(err, context.Canceled) {
-			cfg.Metrics.Error(target, metrics.OpRecord, code(err))
+			cfg.Metrics.Error(target, metrics.OpRecord, err)
 		}
 	}}
 }

@@ -1,8 +1,6 @@
 package sweep
 
 import (
-	"context"
-	"errors"
 	"math"
 	"sync"
 	"time"
@@ -165,23 +163,4 @@ func (c *collector) tellCost(p *plan.Plan, every time.Duration) {
 	c.log.Warn("looking for what is due costs much: fewer shards or namespaces, or a slower schedule, cost less",
 		"ranges", queries, "every_seconds", every.Round(time.Second).Seconds(), "reads_per_hour", int64(hourly),
 		"dollars_per_hour_in_us_central1", math.Round(hourly*readPrice*100)/100)
-}
-
-// code names an error of the store in metrics.
-func code(err error) string {
-	for _, c := range []struct {
-		err  error
-		code string
-	}{
-		{store.ErrPushback, "pushback"}, {store.ErrUnavailable, "unavailable"}, {store.ErrDeadline, "deadline"},
-		{context.DeadlineExceeded, "deadline"}, {store.ErrContention, "contention"}, {store.ErrTooLarge, "too_large"},
-		{store.ErrDenied, "denied"}, {store.ErrNotFound, "not_found"}, {store.ErrMissingIndex, "missing_index"},
-		{store.ErrUnsupported, "unsupported"}, {store.ErrInvalid, "invalid"}, {store.ErrConflict, "conflict"},
-		{store.ErrCorrupt, "corrupt"}, {store.ErrLocked, "locked"}, {store.ErrFailed, "failed"},
-	} {
-		if errors.Is(err, c.err) {
-			return c.code
-		}
-	}
-	return "other"
 }

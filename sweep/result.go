@@ -24,6 +24,7 @@ type TargetResult struct {
 	Horizon  time.Time `json:"horizon"`
 	Complete bool      `json:"complete"`
 	Error    string    `json:"error"`  // empty if nothing failed
+	Hint     string    `json:"hint"`   // what to do about the error; empty if there is no advice
 	Held     string    `json:"held"`   // why nothing may be deleted at present; empty if it may
 	Reason   string    `json:"reason"` // of a pause: what its operator gave
 	Actor    string    `json:"actor"`  // of a pause: who made it

@@ -215,7 +215,8 @@ func (a *app) open(ctx context.Context, s config.Store, create bool, log *slog.L
 			return &database{db, db.Close}, nil
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, wrongUsage("there is no embedded store in %s: reaper load --store %v creates one", s.Dir, s)
+			return nil, store.WithHint(wrongUsage("there is no embedded store in %s", s.Dir),
+				"reaper load --store "+s.String()+" creates one")
 		}
 		if errors.Is(err, store.ErrCorrupt) || errors.Is(err, store.ErrInvalid) {
 			return nil, &exit{exitUsage, err}
@@ -257,7 +258,7 @@ func (a *app) begin(cmd *cobra.Command) (*session, error) {
 	}
 	db, err := a.open(cmd.Context(), c.Store, false, log)
 	if err != nil {
-		return nil, withHint(err)
+		return nil, err
 	}
 	return &session{c, targets, a.sweepConfig(c, db.Store, targets, log), log, db}, nil
 }
@@ -271,7 +272,7 @@ func eachTarget[T any](s *session, do func(sweep.Target) (T, error)) ([]T, error
 	for i, t := range s.sweep.Targets {
 		group.Go(func() (err error) {
 			if results[i], err = do(t); err != nil {
-				errs[i] = fmt.Errorf("target %s: %w", t.Name, withHint(err))
+				errs[i] = fmt.Errorf("target %s: %w", t.Name, err)
 			}
 			return nil
 		})
@@ -346,14 +347,6 @@ func (a *app) printJSON(v any) error {
 	e := json.NewEncoder(a.stdout)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
-}
-
-// withHint adds what to check to an error of the store.
-func withHint(err error) error {
-	if h := hint(err); h != "" {
-		return fmt.Errorf("%w (%s)", err, h)
-	}
-	return err
 }
 
 // grouped prints a count for people: 1,234,567.

@@ -19,6 +19,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/internal/nodewriter"
 	"github.com/reaper-ttl/reaper/store/datastore"
+	"github.com/reaper-ttl/reaper/sweep"
 )
 
 // newDatastore returns a working directory on a fresh project of the emulator.
@@ -301,12 +302,20 @@ func TestUnreachable(t *testing.T) {
 	b := newWorkdir(t, oneTarget)
 	b.env = []string{"DATASTORE_EMULATOR_HOST=127.0.0.1:1", "REAPER_STORE=datastore:my-project"}
 	began := time.Now()
-	r := b.run(nil, "sweep", "--apply")
+	r := b.run(nil, "sweep", "--apply", "--json")
 	if took := time.Since(began); took > 2*time.Minute { // its patience is shorter, the machine may be busy
 		t.Errorf("it took %v", took)
 	}
-	if r.code != exitFailed || !strings.Contains(r.log, "127.0.0.1:1") || !strings.Contains(r.log, "check that the endpoint") {
-		t.Errorf("exit code %d: %s", r.code, r.log)
+	if r.code != exitFailed || !strings.Contains(r.log, "127.0.0.1:1") || strings.Count(r.log, "check that the endpoint") != 1 ||
+		!strings.Contains(r.log, "\nhint: check that the endpoint") {
+		t.Errorf("exit code %d, advice not once on a line of its own: %s", r.code, r.log)
+	}
+	var res sweep.Result
+	if err := json.Unmarshal([]byte(r.out), &res); err != nil || len(res.Targets) != 1 {
+		t.Fatalf("%v: %s", err, r.out)
+	}
+	if one := res.Targets[0]; strings.Contains(one.Error, "check that") || !strings.HasPrefix(one.Hint, "check that the endpoint") {
+		t.Errorf("the JSON says %q, and advises %q", one.Error, one.Hint)
 	}
 }
 

@@ -52,7 +52,7 @@ func (a *app) dump(cmd *cobra.Command) (err error) {
 		namespaces := t.Namespaces
 		if n, ok := s.db.Store.(store.Namespacer); ok && t.AllNamespaces {
 			if namespaces, err = n.Namespaces(ctx); err != nil {
-				return withHint(err)
+				return err
 			}
 		} else if t.AllNamespaces {
 			namespaces = []string{""}
@@ -63,7 +63,7 @@ func (a *app) dump(cmd *cobra.Command) (err error) {
 					err = printEntity(out, e, t, len(targets) > 1)
 				}
 				if err != nil {
-					return fmt.Errorf("dump target %s: %w", t.Name, withHint(err))
+					return fmt.Errorf("dump target %s: %w", t.Name, err)
 				}
 			}
 		}

@@ -64,7 +64,7 @@ func (a *app) explain(cmd *cobra.Command, namespace string, id store.Entity) (er
 	ctx := cmd.Context()
 	db, err := a.open(ctx, c.Store, false, log)
 	if err != nil {
-		return withHint(err)
+		return err
 	}
 	defer db.closeInto(&err)
 	x, err := inspect.Explain(ctx, a.sweepConfig(c, db.Store, targets, log), sweepTarget(t), namespace, id)
@@ -72,7 +72,7 @@ func (a *app) explain(cmd *cobra.Command, namespace string, id store.Entity) (er
 	case errors.Is(err, inspect.ErrUnknownEntity):
 		return &exit{exitUsage, err}
 	case err != nil:
-		return fmt.Errorf("target %s: %w", t.Name, withHint(err))
+		return fmt.Errorf("target %s: %w", t.Name, err)
 	case a.json:
 		return a.printJSON(x)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -187,8 +188,8 @@ func (a *app) advance(cmd *cobra.Command, shards int, force bool) (err error) {
 		rec, err := control.Advance(cmd.Context(), s.sweep, t, shards, force)
 		switch {
 		case errors.Is(err, generation.ErrRamping):
-			return advancedOutcome{}, fmt.Errorf("%w: two moves at once bring load to new key ranges faster than they can be "+
-				"split. Wait until then, or use --force with --target %s", err, t.Name)
+			err = fmt.Errorf("%w: two moves at once bring load to new key ranges faster than they can be split", err)
+			return advancedOutcome{}, store.WithHint(err, "wait until then, or use --force with --target "+t.Name)
 		case err != nil:
 			return advancedOutcome{}, err
 		}

@@ -363,7 +363,7 @@ func TestMissingIndexSaysWhatToDo(t *testing.T) {
 	targets, _ := parseTargets(t, indexedTargets, config.Firestore)
 	res := sweep.Run(t.Context(), sweep.Config{Store: db, Targets: []sweep.Target{sweepTarget(targets[2])}, Workers: 2, Owner: "test", Now: time.Now,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
-	text := sweepError(res).Error()
+	text := strings.Join(append(store.Hints(sweepError(res)), sweepError(res).Error()), "\n")
 	for _, want := range []string{"texts", "requires an index", "reaper indexes"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in: %s", want, text)

@@ -65,7 +65,7 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 	ctx := cmd.Context()
 	db, err := a.open(ctx, c.Store, true, log)
 	if err != nil {
-		return withHint(err)
+		return err
 	}
 	defer db.closeInto(&err)
 	w, ok := db.Store.(store.Writer)
@@ -74,11 +74,11 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 	}
 	rec, _, err := sweep.EnsureRecord(ctx, a.sweepConfig(c, db.Store, targets, log), sweepTarget(targets[0]))
 	if err != nil {
-		return withHint(err)
+		return err
 	}
 	follower, enough, err := a.follow(ctx, db.Store, targets[0], log)
 	if err != nil {
-		return withHint(err)
+		return err
 	}
 	defer enough()
 	l := &loader{app: a, store: w, target: targets[0], writer: layoutWriter{sweepTarget(targets[0]), follower.Stamper},
@@ -99,7 +99,7 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 		if bad := (*badLine)(nil); errors.As(err, &bad) {
 			code = exitUsage
 		}
-		return &exit{code, fmt.Errorf("%w; %s entities were written before", withHint(err), grouped(l.res.Written))}
+		return &exit{code, fmt.Errorf("%w; %s entities were written before", err, grouped(l.res.Written))}
 	}
 	if l.expired > 0 && !rec.Checked.IsZero() {
 		log.Warn("some entities had expired already when they were written: "+

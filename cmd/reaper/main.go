@@ -64,6 +64,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	code, text := verdict(err)
 	if text != "" {
 		fmt.Fprintln(stderr, "reaper: "+text)
+		for _, hint := range store.Hints(err) {
+			fmt.Fprintln(stderr, "hint: "+hint)
+		}
 	}
 	return code
 }
@@ -115,20 +118,4 @@ func verdict(err error) (code int, text string) {
 		return e.code, e.Error()
 	}
 	return exitUsage, err.Error() + " (see reaper --help)"
-}
-
-// hint says what to check if the store's own message does not.
-func hint(err error) string {
-	switch {
-	case errors.Is(err, store.ErrDenied):
-		return "check the credentials and their role: reaper needs to read, write and delete entities of the targets, " +
-			"and to create its own records"
-	case errors.Is(err, store.ErrNotFound):
-		return "check the project and the database in --store, and that the database is in the mode that --store names"
-	case errors.Is(err, store.ErrMissingIndex):
-		return "reaper indexes prints the definitions that the targets need"
-	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrDeadline), errors.Is(err, context.DeadlineExceeded):
-		return "check that the endpoint can be reached from here: network, proxy, and the *_EMULATOR_HOST variables"
-	}
-	return ""
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -196,7 +197,8 @@ func (a *app) change(cmd *cobra.Command, o switchOrder, change switching) (err e
 	res.Targets, err = eachTarget(s, func(t sweep.Target) (switchedTarget, error) {
 		rec, now, err := change(s.sweep, t, by)
 		if errors.Is(err, control.ErrNoRecord) {
-			err = fmt.Errorf("%w, %v: nothing was changed. Check --store, or sweep it once first", err, s.Store)
+			err = store.WithHint(fmt.Errorf("%w, %v: nothing was changed", err, s.Store),
+				"check --store, or sweep the target once first")
 		}
 		one := switchedTarget{Name: t.Name, Max: rec.PaceMax.String(), Total: rec.PaceTotal.String()}
 		if rec.IsPaused(now) {

@@ -179,7 +179,7 @@ func TestPauseInTheWrongStore(t *testing.T) {
 	b, _, _ := newDatastore(t, oneTarget)
 	for _, args := range [][]string{{"pause", "--reason", "x"}, {"resume"}, {"pace"}, {"pace", "--max", "5"}} {
 		r := b.run(nil, args...)
-		if r.code != exitUsage || r.out != "" || !strings.Contains(r.log, "no record of this target, datastore:") || !strings.Contains(r.log, "Check --store") {
+		if r.code != exitUsage || r.out != "" || !strings.Contains(r.log, "no record of this target, datastore:") || !strings.Contains(r.log, "check --store") {
 			t.Errorf("reaper %s: exit code %d: %s%s", strings.Join(args, " "), r.code, r.out, r.log)
 		}
 	}

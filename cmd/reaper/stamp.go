@@ -111,7 +111,7 @@ func (a *app) currentStamper(cmd *cobra.Command, nursery generation.Stamper, id 
 	}
 	db, err := a.open(cmd.Context(), c.Store, false, log)
 	if err != nil {
-		return s, withHint(err)
+		return s, err
 	}
 	defer db.closeInto(&err)
 	rec, now, err := generation.Load(cmd.Context(), db.Store, targets[0].Name)
@@ -119,7 +119,7 @@ func (a *app) currentStamper(cmd *cobra.Command, nursery generation.Stamper, id 
 		return generation.Stamper{Shards: targets[0].Shards}, nil
 	}
 	if err != nil {
-		return s, withHint(err)
+		return s, err
 	}
 	return rec.StamperFor(id, now), nil
 }

@@ -125,7 +125,7 @@ func (a *app) readStatus(ctx context.Context, s *session, all bool) (res statusR
 	})
 	for _, t := range res.Targets {
 		if t.Err != nil {
-			err = errors.Join(err, fmt.Errorf("target %s: %w", t.Name, withHint(t.Err)))
+			err = errors.Join(err, fmt.Errorf("target %s: %w", t.Name, t.Err))
 		}
 	}
 	return res, err

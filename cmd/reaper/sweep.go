@@ -149,12 +149,12 @@ func sinceHeld(t sweep.TargetResult, apply bool) string {
 // pushTimeout bounds how long the end of a sweep waits for a Pushgateway.
 const pushTimeout = 10 * time.Second
 
-// sweepError says which targets failed, and what to check.
+// sweepError says which targets failed.
 func sweepError(res sweep.Result) error {
 	var all []error
 	for _, t := range res.Targets {
 		if t.Err != nil {
-			all = append(all, fmt.Errorf("target %s: %w", t.Name, withHint(t.Err)))
+			all = append(all, fmt.Errorf("target %s: %w", t.Name, t.Err))
 		}
 	}
 	return errors.Join(all...)

@@ -61,8 +61,8 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 			return nil, fmt.Errorf("open datastore:%s at %s: %w: %w", o.Project, db.endpoint, ctx.Err(), err)
 		}
 		// It connects later, so that only credentials can be at fault here.
-		return nil, fmt.Errorf("open datastore:%s at %s: %w: %w (%s)",
-			o.Project, db.endpoint, store.ErrDenied, err, google.Credentials)
+		return nil, store.WithHint(fmt.Errorf("open datastore:%s at %s: %w: %w",
+			o.Project, db.endpoint, store.ErrDenied, err), google.Credentials)
 	}
 	db.client = client
 	return db, nil

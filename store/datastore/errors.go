@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	sdk "cloud.google.com/go/datastore"
-	"google.golang.org/grpc/codes"
 
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/internal/google"
@@ -27,7 +26,7 @@ func (d *DB) fail(ctx context.Context, op string, err error) error {
 			}
 		}
 	}
-	if mapped(err) {
+	if store.IsMapped(err) {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	var rpc *rpcError
@@ -46,35 +45,16 @@ func (d *DB) fail(ctx context.Context, op string, err error) error {
 		return fmt.Errorf("%s: %w: %w", op, kind, err)
 	}
 	kind := cmp.Or(d.learnMode(rpc.status), google.Sentinel(rpc.status))
-	hint := ""
+	at, hint := d.endpoint, ""
 	switch {
 	case errors.Is(kind, store.ErrUnsupported):
-		hint = "; " + groupsMode + ": " + groupsAdvice
-	case errors.Is(kind, store.ErrNotFound):
-		hint = "; check the project's id, the database's name and that it is in Datastore mode"
+		at, hint = at+"; "+groupsMode, groupsAdvice
 	case errors.Is(kind, store.ErrMissingIndex):
-		hint = "; check that the property is indexed"
+		hint = "check that the property is indexed; reaper indexes prints the definitions of composite indexes"
 	}
-	at := fmt.Sprintf("(%s at %s%s)", rpc.method, d.endpoint, hint)
-	switch rpc.status.Code() {
-	case codes.Canceled, codes.DeadlineExceeded:
-		if ctxErr := ctx.Err(); errors.Is(ctxErr, context.Canceled) {
-			return fmt.Errorf("%s: %w: %w %s", op, ctxErr, rpc.status.Err(), at)
-		} else if ctxErr != nil {
-			return fmt.Errorf("%s: %w: %w: %w %s", op, store.ErrDeadline, ctxErr, rpc.status.Err(), at)
-		}
+	err = fmt.Errorf("%s: %w (%s at %s)", op, google.Explain(ctx, kind, rpc.status), rpc.method, at)
+	if hint != "" {
+		return store.WithHint(err, hint)
 	}
-	return fmt.Errorf("%s: %w: %w %s", op, kind, rpc.status.Err(), at)
-}
-
-// mapped reports whether this package itself found what is wrong.
-func mapped(err error) bool {
-	for _, own := range []error{
-		store.ErrInvalid, store.ErrConflict, store.ErrCorrupt, store.ErrTooLarge, store.ErrUnsupported,
-	} {
-		if errors.Is(err, own) {
-			return true
-		}
-	}
-	return false
+	return err
 }

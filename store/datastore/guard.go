@@ -97,8 +97,8 @@ func (d *DB) guardOf(b *store.Batch) (store.Guard, error) {
 	}
 	g := d.Guard(t).Guard
 	if g == store.GuardQuery && !b.DryRun && d.hasGroups.Load() {
-		return "", fmt.Errorf("%w: guard query needs range queries in transactions, and %s: %s",
-			store.ErrUnsupported, groupsMode, groupsAdvice)
+		return "", store.WithHint(fmt.Errorf("%w: guard query needs range queries in transactions, and %s",
+			store.ErrUnsupported, groupsMode), groupsAdvice)
 	}
 	return g, nil
 }

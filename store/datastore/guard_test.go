@@ -282,7 +282,7 @@ func TestEntityGroupsRefuseQuery(t *testing.T) {
 	for _, when := range []string{"found out", "known"} {
 		err := w.Dispose(t.Context(), b)
 		if !errors.Is(err, store.ErrUnsupported) || store.Transient(err) ||
-			!strings.Contains(err.Error(), "optimistic with entity groups") || !strings.Contains(err.Error(), "set guard to auto") {
+			!strings.Contains(err.Error(), "optimistic with entity groups") || !strings.Contains(strings.Join(store.Hints(err), ""), "set guard to auto") {
 			t.Errorf("%s: %v", when, err)
 		}
 		if len(w.left("")) != 3 {

@@ -339,7 +339,7 @@ func takeLock(dir string, fsys vfs.FS) (*pebble.Lock, error) {
 	var path *fs.PathError // the lock file could not be opened, as opposed to locked
 	held := errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EACCES) || strings.Contains(err.Error(), "lock held")
 	if held && !errors.As(err, &path) {
-		return nil, fmt.Errorf("%w: close it there first: %w", store.ErrLocked, err)
+		return nil, fmt.Errorf("%w: %w", store.ErrLocked, err)
 	}
 	return nil, refused(err)
 }

@@ -11,7 +11,6 @@ import (
 
 	sdk "cloud.google.com/go/firestore/apiv1"
 	pb "cloud.google.com/go/firestore/apiv1/firestorepb"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -57,8 +56,8 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 			return nil, fmt.Errorf("open firestore:%s at %s: %w: %w", o.Project, endpoint, ctx.Err(), err)
 		}
 		// It connects later, so that only credentials can be at fault here.
-		return nil, fmt.Errorf("open firestore:%s at %s: %w: %w (%s)",
-			o.Project, endpoint, store.ErrDenied, err, google.Credentials)
+		return nil, store.WithHint(fmt.Errorf("open firestore:%s at %s: %w: %w",
+			o.Project, endpoint, store.ErrDenied, err), google.Credentials)
 	}
 	client.CallOptions = &sdk.CallOptions{} // no retries of its own
 	return &DB{client: client, project: o.Project, endpoint: endpoint, emulated: strings.HasSuffix(endpoint, "(emulator)"),
@@ -134,7 +133,7 @@ func check(t store.Target, namespace string) error {
 // sentinel or the context's error, or both, keeps the service's own message and
 // status, and names the operation and the endpoint.
 func (d *DB) fail(ctx context.Context, op string, err error) error {
-	if mapped(err) {
+	if store.IsMapped(err) {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	st, ok := status.FromError(err)
@@ -146,34 +145,7 @@ func (d *DB) fail(ctx context.Context, op string, err error) error {
 		}
 		return fmt.Errorf("%s: %w: %w", op, store.ErrFailed, err)
 	}
-	return fmt.Errorf("%s: %w (at %s)", op, d.explain(ctx, st), d.endpoint)
-}
-
-// explain returns an error of the contract for a status.
-func (d *DB) explain(ctx context.Context, st *status.Status) error {
-	kind := google.Sentinel(st)
-	hint := ""
-	switch {
-	case errors.Is(kind, store.ErrNotFound):
-		hint = "; check the project's id, the database's name and that it is in native mode"
-	case errors.Is(kind, store.ErrMissingIndex):
-		hint = "; reaper indexes prints the definition"
-	}
-	switch st.Code() {
-	case codes.Canceled, codes.DeadlineExceeded:
-		if ctxErr := ctx.Err(); errors.Is(ctxErr, context.Canceled) {
-			return fmt.Errorf("%w: %w", ctxErr, st.Err())
-		} else if ctxErr != nil {
-			return fmt.Errorf("%w: %w: %w", store.ErrDeadline, ctxErr, st.Err())
-		}
-	}
-	return fmt.Errorf("%w: %w%s", kind, st.Err(), hint)
-}
-
-// mapped reports whether this package itself found what is wrong.
-func mapped(err error) bool {
-	return errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrCorrupt) ||
-		errors.Is(err, store.ErrContention) || errors.Is(err, store.ErrFailed)
+	return fmt.Errorf("%s: %w (at %s)", op, google.Explain(ctx, google.Sentinel(st), st), d.endpoint)
 }
 
 // A stream is what the client returns for queries.

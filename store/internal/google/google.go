@@ -8,6 +8,8 @@ package google
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -174,6 +176,21 @@ func Sentinel(s *status.Status) error {
 	}
 }
 
-// Credentials is what to say where the client finds no credentials.
+// Explain returns the error of the contract for a call that ended with a status of this kind
+// ([Sentinel]). If the caller's own context ended the call, the context's error takes the
+// kind's place or, if it is a deadline, comes with [store.ErrDeadline].
+func Explain(ctx context.Context, kind error, s *status.Status) error {
+	switch s.Code() {
+	case codes.Canceled, codes.DeadlineExceeded:
+		if ctxErr := ctx.Err(); errors.Is(ctxErr, context.Canceled) {
+			return fmt.Errorf("%w: %w", ctxErr, s.Err())
+		} else if ctxErr != nil {
+			return fmt.Errorf("%w: %w: %w", store.ErrDeadline, ctxErr, s.Err())
+		}
+	}
+	return fmt.Errorf("%w: %w", kind, s.Err())
+}
+
+// Credentials is what to do where the client finds no credentials.
 const Credentials = "set GOOGLE_APPLICATION_CREDENTIALS, run gcloud auth application-default login, " +
 	"or attach a service account"
