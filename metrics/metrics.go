@@ -17,7 +17,6 @@ const namespace = "reaper"
 // What labels other than a target may hold. The words are those of logs and
 // status; a word that is missing here counts as "other".
 var (
-	keptReasons = words("conflict", "suspect", "malformed", "refused")
 	throttlings = words("ramp", "max", "total", "pushback", "latency", "compaction", "lease", "paused", "gate", "limit",
 		"record")
 	operations = words(OpRead, OpWrite, OpDelete)
@@ -85,7 +84,8 @@ type Metrics struct {
 	registry *prometheus.Registry
 	targets  vocabulary
 
-	deleted, scanned, kept, carried, strays, sweeps, throttled, operations, errors *prometheus.CounterVec
+	counted                               map[string]*prometheus.CounterVec // by name; see counters
+	sweeps, throttled, operations, errors *prometheus.CounterVec
 
 	outside, oldestDue, lastSuccess, rate, generation, live, leases, emptyIndex, stuck, paused *prometheus.GaugeVec
 
@@ -101,13 +101,7 @@ func New(o Options) *Metrics {
 		m.registry.MustRegister(collectors.NewGoCollector(),
 			collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	}
-	m.deleted = m.counter("deleted_entities_total", "Entities whose deletion the store acknowledged.")
-	m.scanned = m.counter("scanned_entries_total", "Index entries read.")
-	m.kept = m.counter("kept_entities_total", "Entities in a range that were due or unreadable and kept, by reason.",
-		"reason")
-	m.carried = m.counter("carried_entities_total",
-		"Survivors of a draining generation that were carried to the newest one.")
-	m.strays = m.counter("stray_entities_total", "Entries found in retired generations.")
+	m.registerCounts()
 	m.sweeps = m.counter("sweeps_total", "Sweeps that ended, by result.", "result")
 	m.throttled = m.counter("throttled_seconds_total", "Time that ranges were held back, summed over ranges, by reason.",
 		"reason")
@@ -162,9 +156,7 @@ const applyHelp = "1 if sweeps delete for real, 0 if they only count."
 // announce makes a target's series, so that a counter's first increase is an
 // increase and not a new series.
 func (m *Metrics) announce(target string) {
-	for _, c := range []*prometheus.CounterVec{m.deleted, m.scanned, m.carried, m.strays} {
-		c.WithLabelValues(target)
-	}
+	m.announceCounts(target)
 	for _, g := range []*prometheus.GaugeVec{
 		m.outside, m.oldestDue, m.rate, m.generation, m.live, m.leases, m.emptyIndex, m.stuck, m.paused,
 	} {
@@ -174,7 +166,7 @@ func (m *Metrics) announce(target string) {
 		h.WithLabelValues(target)
 	}
 	for c, v := range map[*prometheus.CounterVec]vocabulary{
-		m.kept: keptReasons, m.sweeps: results, m.throttled: throttlings, m.operations: operations,
+		m.sweeps: results, m.throttled: throttlings, m.operations: operations,
 	} {
 		for w := range v {
 			c.WithLabelValues(target, w)
@@ -196,23 +188,6 @@ func (m *Metrics) Handler(timeout time.Duration) http.Handler {
 	return promhttp.HandlerFor(m.registry,
 		promhttp.HandlerOpts{Timeout: timeout, MaxRequestsInFlight: 4, EnableOpenMetrics: true})
 }
-
-// Deleted counts entities whose deletion was acknowledged.
-func (m *Metrics) Deleted(target string, n int64) { m.add(m.deleted, n, target) }
-
-// Scanned counts index entries that were read.
-func (m *Metrics) Scanned(target string, n int64) { m.add(m.scanned, n, target) }
-
-// Kept counts entities that were kept: conflict, suspect or malformed.
-func (m *Metrics) Kept(target, reason string, n int64) {
-	m.add(m.kept, n, target, keptReasons.word(reason))
-}
-
-// Carried counts survivors that were carried to the newest generation.
-func (m *Metrics) Carried(target string, n int64) { m.add(m.carried, n, target) }
-
-// Strays counts entries found in retired generations.
-func (m *Metrics) Strays(target string, n int64) { m.add(m.strays, n, target) }
 
 // Operations counts billed operations: OpRead, OpWrite or OpDelete.
 func (m *Metrics) Operations(target, op string, n int64) {

@@ -26,11 +26,7 @@ var at = time.Date(2026, 11, 21, 0, 7, 30, 500e6, time.UTC)
 func all(t *testing.T) *metrics.Metrics {
 	t.Helper()
 	m := metrics.New(metrics.Options{Registry: prometheus.NewRegistry(), Targets: []string{"sessions", "carts"}, Version: "v1", Apply: true})
-	m.Deleted("sessions", 3)
-	m.Scanned("sessions", 4)
-	m.Kept("sessions", "suspect", 2)
-	m.Carried("sessions", 5)
-	m.Strays("sessions", 6)
+	m.Counted("sessions", metrics.Counts{Deleted: 3, Scanned: 4, Suspect: 2, Carried: 5, Strays: 6}, metrics.Counts{})
 	m.Operations("sessions", metrics.OpDelete, 7)
 	m.Error("sessions", metrics.OpScan, store.ErrDenied)
 	m.Throttled("sessions", "ramp", 1500*time.Millisecond)
@@ -212,11 +208,7 @@ func TestHistogramsAreNativeAndClassic(t *testing.T) {
 func TestNoLabelHoldsAnID(t *testing.T) {
 	const id = "s-1842/secret"
 	m := all(t)
-	m.Deleted(id, 1)
-	m.Scanned(id, 1)
-	m.Kept(id, id, 1)
-	m.Carried(id, 1)
-	m.Strays(id, 1)
+	m.Counted(id, metrics.Counts{Deleted: 1, Scanned: 1, Suspect: 1, Carried: 1, Strays: 1}, metrics.Counts{})
 	m.Operations(id, id, 1)
 	m.Error(id, id, errors.New(id))
 	m.Throttled(id, id, 1)
@@ -251,7 +243,7 @@ func TestNoLabelHoldsAnID(t *testing.T) {
 func TestNegative(t *testing.T) {
 	m := all(t)
 	m.Throttled("sessions", "ramp", -time.Hour)
-	m.Deleted("sessions", -1)
+	m.Counted("sessions", metrics.Counts{}, metrics.Counts{Deleted: 1})
 	m.Delay("carts", -time.Hour)
 	text := scrape(t, m)
 	for _, want := range []string{
@@ -331,9 +323,9 @@ func BenchmarkDelay(b *testing.B) {
 
 func ExampleMetrics() {
 	m := metrics.New(metrics.Options{Registry: prometheus.NewRegistry(), Targets: []string{"sessions"}, Version: "v0.1.0", Apply: true})
-	m.Deleted("sessions", 500)
+	m.Counted("sessions", metrics.Counts{Deleted: 500}, metrics.Counts{})
 	m.Delay("sessions", 900*time.Millisecond, 1100*time.Millisecond)
-	m.Kept("s-1842", "user u7", 1) // mistaken arguments do not become labels
+	m.Operations("s-1842", "user u7", 1) // mistaken arguments do not become labels
 
 	var page bytes.Buffer
 	w := httptest.NewRecorder()
@@ -347,5 +339,5 @@ func ExampleMetrics() {
 	// Output:
 	// reaper_deleted_entities_total{target="sessions"} 500
 	// reaper_deletion_delay_seconds_sum{target="sessions"} 2
-	// reaper_kept_entities_total{reason="other",target="_other"} 1
+	// reaper_store_operations_total{op="other",target="_other"} 1
 }

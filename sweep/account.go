@@ -47,12 +47,12 @@ func (v *visit) sum(s *scratch) (n pageSum) {
 // account tells counts, metrics and the watchdog what became of the ops of a page.
 func (v *visit) account(s *scratch) {
 	c, n := v.c, v.sum(s)
-	c.tally.counts.expired.Add(n.expired)
+	c.tally.counts.Expired.Add(n.expired)
 	c.cfg.Progress.Expired.Add(n.expired)
 	if v.auditing {
-		c.tally.counts.strays.Add(n.gone + n.carried)
+		c.tally.counts.Strays.Add(n.gone + n.carried)
 	} else {
-		c.tally.counts.carried.Add(n.carried)
+		c.tally.counts.Carried.Add(n.carried)
 	}
 	if !c.cfg.Apply { // what was found first stays the oldest: nothing is deleted
 		if v.start.oldest.IsZero() && !n.oldest.IsZero() {
@@ -83,7 +83,7 @@ func (v *visit) deleted(gone, carried int64) {
 	}
 	c := v.c
 	v.disposed = true
-	c.tally.counts.deleted.Add(gone)
+	c.tally.counts.Deleted.Add(gone)
 	c.cfg.Progress.Deleted.Add(gone)
 	c.tally.succeeded(c.cfg.Now())
 	v.update(func(cur *cursor.Cursor) {
@@ -109,11 +109,11 @@ func (v *visit) recognize(s *scratch, rd *reading, passed int, more bool) {
 		switch v.c.decide(s.page.Entries[i].Value, v.horizon) {
 		case malformed:
 			if !v.auditing { // there the count of what lies outside has it
-				c.malformed.Add(1)
+				c.Malformed.Add(1)
 			}
 		case suspect:
 			if v.carry == nil {
-				c.suspect.Add(1)
+				c.Suspect.Add(1)
 			}
 		case never, early, due:
 		}
@@ -134,7 +134,7 @@ func (v *visit) recognize(s *scratch, rd *reading, passed int, more bool) {
 	}
 	if over {
 		gone := int64(max(0, rd.unsure.tried-rd.unsure.found))
-		c.expired.Add(gone)
+		c.Expired.Add(gone)
 		v.deleted(gone, 0)
 		rd.unsure = unsure{}
 	}

@@ -128,7 +128,7 @@ func (v *visit) retryAside(t turn, a *aside) error {
 		v.deleted(1, 0)
 	case store.Carried:
 		v.deleted(0, 1)
-		v.c.tally.counts.carried.Add(1)
+		v.c.tally.counts.Carried.Add(1)
 	case store.Unknown, store.Gone, store.Changed, store.Kept:
 	}
 	v.clear(a)
@@ -153,7 +153,7 @@ func (a *aside) isRefused(v *visit) bool {
 
 // refuse keeps an entity that the store refuses, counts it, and names it.
 func (v *visit) refuse(t turn, a *aside) {
-	v.c.tally.counts.refused.Add(1)
+	v.c.tally.counts.Refused.Add(1)
 	v.kept.add(a.entry.Key, true)
 	v.c.log.WarnContext(t.ctx, "the store refuses an entity: it is kept", "range", v.start.cursor.Key(), "namespace",
 		v.r.Namespace,

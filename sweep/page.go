@@ -65,9 +65,9 @@ func (v *visit) read(t turn, rd *reading, most int) (more bool, err error) {
 	}
 	rd.failing = failing{}
 	c.cfg.Metrics.Query(c.target.Name, took)
-	c.tally.counts.scanned.Add(int64(len(s.page.Entries)))
+	c.tally.counts.Scanned.Add(int64(len(s.page.Entries)))
 	c.cfg.Progress.Scanned.Add(int64(len(s.page.Entries)))
-	c.tally.counts.pages.Add(1)
+	c.tally.counts.Pages.Add(1)
 	c.tally.steppedOver(s.page.SteppedOver, rd.fromStart)
 	if v.pacer != nil && !rd.fromStart {
 		judgePage(v.pacer, &s.page, took)
@@ -284,7 +284,7 @@ func (v *visit) settleChanged(t turn, rd *reading, q store.Query) error {
 		}
 		if op.Known {
 			if j, do := v.judge(op.Entry.Key, op.Now); do == store.Keep {
-				v.c.tally.counts.conflicts.Add(1)
+				v.c.tally.counts.Conflicts.Add(1)
 				v.keep(op, j)
 				continue
 			}
@@ -292,7 +292,7 @@ func (v *visit) settleChanged(t turn, rd *reading, q store.Query) error {
 		if err := v.settle(t, rd, q, op); err != nil {
 			return err
 		}
-		v.c.tally.counts.conflicts.Add(1)
+		v.c.tally.counts.Conflicts.Add(1)
 	}
 	return nil
 }
@@ -331,9 +331,9 @@ func (v *visit) keep(op *store.Op, j judgement) {
 	op.Outcome = store.Kept
 	switch j {
 	case malformed:
-		v.c.tally.counts.malformed.Add(1)
+		v.c.tally.counts.Malformed.Add(1)
 	case suspect:
-		v.c.tally.counts.suspect.Add(1)
+		v.c.tally.counts.Suspect.Add(1)
 	case never, early, due: // not this visit's any more
 	}
 }

@@ -15,7 +15,7 @@ import (
 // A published is what the metrics have been told of a tally so far.
 type published struct {
 	mu         sync.Mutex
-	counts     [8]int64
+	counts     metrics.Counts
 	operations store.Operations
 	throttled  map[throttle.Reason]time.Duration
 }
@@ -26,23 +26,9 @@ func (c *collector) publish() {
 	last, m, t := &c.tally.published, c.cfg.Metrics, c.target.Name
 	last.mu.Lock()
 	defer last.mu.Unlock()
-	n := &c.tally.counts
-	for i, count := range []struct {
-		now int64
-		add func(int64)
-	}{
-		{n.scanned.Load(), func(d int64) { m.Scanned(t, d) }},
-		{n.deleted.Load(), func(d int64) { m.Deleted(t, d) }},
-		{n.carried.Load(), func(d int64) { m.Carried(t, d) }},
-		{n.strays.Load(), func(d int64) { m.Strays(t, d) }},
-		{n.conflicts.Load(), func(d int64) { m.Kept(t, "conflict", d) }},
-		{n.suspect.Load(), func(d int64) { m.Kept(t, "suspect", d) }},
-		{n.malformed.Load(), func(d int64) { m.Kept(t, "malformed", d) }},
-		{n.refused.Load(), func(d int64) { m.Kept(t, "refused", d) }},
-	} {
-		count.add(max(0, count.now-last.counts[i]))
-		last.counts[i] = count.now
-	}
+	counts := metrics.Load(&c.tally.counts.CountsOf)
+	m.Counted(t, counts, last.counts)
+	last.counts = counts
 	ops := c.tally.meter.Operations()
 	m.Operations(t, metrics.OpRead, max(0, ops.Reads-last.operations.Reads))
 	m.Operations(t, metrics.OpWrite, max(0, ops.Writes-last.operations.Writes))

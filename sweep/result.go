@@ -30,17 +30,8 @@ type TargetResult struct {
 	Actor    string    `json:"actor"`  // of a pause: who made it
 	Duration float64   `json:"duration_seconds"`
 
-	Scanned    int64  `json:"scanned"`   // index entries read
-	Expired    int64  `json:"expired"`   // found due; in a dry run, what would go
-	Deleted    int64  `json:"deleted"`   // acknowledged
-	Conflicts  int64  `json:"conflicts"` // changed between scan and write
-	Suspect    int64  `json:"suspect"`   // implausibly old, kept
-	Malformed  int64  `json:"malformed"` // not an expiry, kept
-	Refused    int64  `json:"refused"`   // the store refuses to delete or carry them, kept
-	Outside    int64  `json:"outside"`   // carry the property but lie in no range
-	Carried    int64  `json:"carried"`   // survivors of a draining generation, stamped again
-	Strays     int64  `json:"strays"`    // found by the audit, and deleted or moved to the nursery
-	Pages      int64  `json:"pages"`
+	metrics.Counts
+	Outside    int64  `json:"outside"`                        // carry the property but lie in no range
 	Stepped    *int64 `json:"points_stepped_over"`            // nil if the store cannot tell
 	Behind     *int64 `json:"points_stepped_over_from_start"` // of these, in reads of a range from its start
 	Ranges     int    `json:"ranges"`

@@ -199,7 +199,7 @@ func (o *onSchedule) begin(s *scheduler, b *book, now time.Time) {
 	b.readyAll(s, now)
 	if !b.count.open {
 		b.openCount(now)
-		o.expired = b.c.tally.counts.expired.Load()
+		o.expired = b.c.tally.counts.Expired.Load()
 	}
 }
 
@@ -230,7 +230,7 @@ func (o *onSchedule) closeCount(b *book, now time.Time) {
 	b.c.cfg.Metrics.Swept(b.c.target.Name, res.Outcome(), now.Sub(b.count.began), now)
 	o.box.set(func(st *State) {
 		st.Err = res.Error
-		st.Expired = b.c.tally.counts.expired.Load() - o.expired
+		st.Expired = b.c.tally.counts.Expired.Load() - o.expired
 		if res.Complete && err == nil {
 			st.Swept = now.Round(0)
 		}
@@ -272,7 +272,7 @@ func (b *book) describe(st *State) {
 	st.SweptTo, st.Working = b.sweptTo()
 	st.OldestDue = b.c.target.Watchdog.OldestDue()
 	st.Rate = b.c.pacing.rate()
-	st.Deleted = b.c.tally.counts.deleted.Load()
+	st.Deleted = b.c.tally.counts.Deleted.Load()
 	counting := b.chores[plan.Chore{Kind: countDue}] != nil
 	if st.Held = b.held.why; st.Held == throttle.ReasonLimit && counting && b.c.limits.hasAnswer() {
 		st.Held = "" // only until what is due is counted again

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -30,8 +31,7 @@ type around struct {
 
 // counts are what steps add up.
 type counts struct {
-	scanned, expired, deleted, conflicts, suspect, malformed, refused, carried, strays, pages atomic.Int64
-
+	metrics.CountsOf[atomic.Int64]
 	steps
 }
 
@@ -117,9 +117,7 @@ func (t *tally) aroundOr(outside int64, emptyIndex bool) (int64, bool) {
 // fill puts the sums into a result.
 func (t *tally) fill(res *TargetResult) {
 	c := &t.counts
-	res.Scanned, res.Expired, res.Deleted = c.scanned.Load(), c.expired.Load(), c.deleted.Load()
-	res.Conflicts, res.Suspect, res.Malformed = c.conflicts.Load(), c.suspect.Load(), c.malformed.Load()
-	res.Refused, res.Carried, res.Strays, res.Pages = c.refused.Load(), c.carried.Load(), c.strays.Load(), c.pages.Load()
+	res.Counts = metrics.Load(&c.CountsOf)
 	res.Operations = t.meter.Operations()
 	if !c.stepsUnknown.Load() {
 		n, behind := c.stepped.Load(), c.behind.Load()

@@ -392,7 +392,7 @@ func (v *visit) swept() time.Time {
 func (v *visit) forgetAsides() {
 	for _, a := range v.asides {
 		if !a.carry {
-			v.c.tally.counts.expired.Add(-1)
+			v.c.tally.counts.Expired.Add(-1)
 		}
 	}
 	v.asides = nil
