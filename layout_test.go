@@ -30,11 +30,12 @@ var floors = map[string]int{
 	"store/*":     3, // drivers, and the suite that they must pass
 	"cursor":      2,
 	"generation":  2,
+	"layout":      2,
 	"metrics":     2, // knows what store errors are called
 	"throttle":    2,
 	"throttle/*":  3,
-	"config":      2,
-	"shardquery":  3, // layouts know generations
+	"config":      3,
+	"shardquery":  3,
 	"indexes":     3,
 	"shardread":   0, // for applications
 	"shardread/*": 1,

@@ -18,6 +18,7 @@ import (
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/baseline"
 	"github.com/reaper-ttl/reaper/internal/emulator"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/datastore"
@@ -208,7 +209,7 @@ func nativeRates(tb testing.TB, r *report) {
 		}},
 		{what: "bare loop, same scan, conditions and concurrency", ready: func(p fsProject) ready {
 			return func(ctx context.Context) (int, error) {
-				return baseline.Bare(ctx, p.DB, nativeTarget().Target, shardquery.Range{Instants: true}, time.Now(), 500)
+				return baseline.Bare(ctx, p.DB, nativeTarget().Target, shardquery.Range{Form: layout.Instants}, time.Now(), 500)
 			}
 		}},
 		{what: "naive loop, `orderBy(expires).limit(500)` and batch delete, again and again", ready: func(p fsProject) ready { return p.naive }},

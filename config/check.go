@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -15,7 +16,7 @@ var errNotInt64 = errors.New("is not a whole number of 64 bits")
 func (r *reader) check() {
 	t := &r.target
 	for _, name := range []string{"name", "kind", "property"} {
-		if name == "property" && (t.Layout.UsesKeys() || r.bad["layout"]) {
+		if name == "property" && (t.Layout.DefaultProperty() != "" || r.bad["layout"]) {
 			continue // it has a default, or may have
 		}
 		if r.values[name] == nil {
@@ -92,18 +93,12 @@ func (r *reader) checkStore() {
 // that it needs.
 func (r *reader) checkLayout() {
 	t := &r.target
-	uses := map[string]bool{
-		"shards":         t.Layout.UsesKeys(),
-		"shard_property": t.Layout == LayoutShardedTimestamp,
-		"shard_values":   t.Layout == LayoutShardedTimestamp,
-		"generations":    t.Layout == LayoutGeneration,
-	}
-	for _, name := range []string{"shards", "shard_property", "shard_values", "generations"} {
-		if r.values[name] != nil && !uses[name] {
+	for _, name := range layout.Settings() {
+		if r.values[name] != nil && !t.Layout.Uses(name) {
 			r.blame(name, "the layout %s does not use it", t.Layout)
 		}
 	}
-	if t.Layout == LayoutShardedTimestamp {
+	if t.Layout.Uses("shard_values") {
 		if r.values["shard_values"] == nil {
 			r.at(r.node, r.path, "shard_values is missing: "+
 				"the layout %s needs every value that the shard property has", t.Layout)
@@ -112,7 +107,7 @@ func (r *reader) checkLayout() {
 			r.either("shard_property", "property", "property and shard_property are both %s", quote(t.Property))
 		}
 	}
-	if !t.Layout.UsesKeys() && r.driver == Datastore && r.good("guard") && t.Guard == store.GuardQuery {
+	if t.Layout.Form().Type() != store.Text && r.driver == Datastore && r.good("guard") && t.Guard == store.GuardQuery {
 		r.blame("guard", "query cannot check the layout %s in Datastore mode, "+
 			"where queries show timestamps as numbers: write auto or lookup", t.Layout)
 	}

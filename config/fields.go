@@ -10,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -67,11 +68,10 @@ var fields = []field{
 		kind: boolean(func(t *Target) *bool { return &t.Group })},
 	{path: "namespaces", fallback: `[""]`, about: `Datastore: names, or ["*"] for all; "" is the default one`,
 		kind: kind{"1 to 100 letters, digits, points, underscores and hyphens, each once", (*reader).namespaces}},
-	{path: "layout", fallback: string(LayoutGeneration),
+	{path: "layout", fallback: string(layout.All()[0]),
 		about: "how entities say when they expire: see docs/layouts.md",
-		kind: oneOf(func(t *Target) *Layout { return &t.Layout },
-			LayoutGeneration, LayoutSharded, LayoutShardedTimestamp, LayoutTimestamp)},
-	{path: "property", fallback: defaultProperty, depends: true,
+		kind:  oneOf(func(t *Target) *Layout { return &t.Layout }, layout.All()...)},
+	{path: "property", fallback: layout.All()[0].DefaultProperty(), depends: true,
 		about: "the indexed property; required for the two timestamp layouts",
 		kind:  text(nameRule, func(t *Target) *string { return &t.Property }, checkProperty)},
 	{path: "single_valued", fallback: "false",

@@ -424,13 +424,13 @@ func FuzzParseTargets(f *testing.F) {
 			switch {
 			case !targetName.MatchString(target.Name), target.Kind == "", target.Property == "":
 				t.Errorf("a name is missing: %+v", target)
-			case target.Layout.UsesKeys() != (target.Shards > 0), target.Shards > maxShards:
+			case target.Layout.Uses("shards") != (target.Shards > 0), target.Shards > maxShards:
 				t.Errorf("layout %s with %d shards", target.Layout, target.Shards)
 			case target.Page < 1, target.Page > store.MaxPage, target.Lease < minLease, target.Rewind <= target.Overlap, target.MaxAge <= target.Retention:
 				t.Errorf("out of bounds: %+v", target)
 			case target.Pace.Start.Exceeds(target.Pace.Max), !target.Pace.Max.Unlimited && target.Pace.Max.Most <= 0:
 				t.Errorf("pace %+v", target.Pace)
-			case target.Guard == store.GuardQuery && (!target.SingleValued || Driver(driver) == Datastore && !target.Layout.UsesKeys()):
+			case target.Guard == store.GuardQuery && (!target.SingleValued || Driver(driver) == Datastore && !target.Layout.Uses("shards")):
 				t.Errorf("guard query for %+v", target)
 			case target.AllNamespaces == (len(target.Namespaces) > 0):
 				t.Errorf("namespaces %v %q", target.AllNamespaces, target.Namespaces)

@@ -198,7 +198,7 @@ func FuzzTargetFields(f *testing.F) {
 		for _, target := range targets {
 			switch {
 			case target.Page < 1, target.Page > store.MaxPage, target.Lease < minLease, target.Rewind <= target.Overlap, target.MaxAge <= target.Retention, target.Retention < 0,
-				target.Overlap < 0, target.MaxClockSkew < 0, target.Shards > maxShards, target.Layout.UsesKeys() != (target.Shards > 0):
+				target.Overlap < 0, target.MaxClockSkew < 0, target.Shards > maxShards, target.Layout.Uses("shards") != (target.Shards > 0):
 				t.Errorf("%s passes as %+v", line, target)
 			case target.Pace.Start.Exceeds(target.Pace.Max), !target.Pace.Max.Unlimited && target.Pace.Max.Most <= 0, !target.Pace.Total.Unlimited && target.Pace.Total.Most <= 0:
 				t.Errorf("%s passes as pace %+v", line, target.Pace)

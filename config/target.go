@@ -5,21 +5,20 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/store"
 )
 
 // A Layout is how a target's entities say when they expire.
-type Layout string
+type Layout = layout.Layout
 
+// The layouts by name, for those that tell users of one.
 const (
-	LayoutGeneration       Layout = "generation"        // expiry keys in generations that follow each other
-	LayoutSharded          Layout = "sharded"           // expiry keys in the nursery only
-	LayoutShardedTimestamp Layout = "sharded-timestamp" // a shard value and a timestamp
-	LayoutTimestamp        Layout = "timestamp"         // a timestamp
+	LayoutGeneration       = layout.Generation
+	LayoutSharded          = layout.Sharded
+	LayoutShardedTimestamp = layout.ShardedTimestamp
+	LayoutTimestamp        = layout.Timestamp
 )
-
-// UsesKeys reports whether the property holds expiry keys, not timestamps.
-func (l Layout) UsesKeys() bool { return l == LayoutGeneration || l == LayoutSharded }
 
 // A Target is one kind, collection or table under expiry, with every default
 // applied and every value checked.
@@ -93,7 +92,6 @@ type Limits struct {
 }
 
 const (
-	defaultProperty      = "expiry_key"
 	defaultShardProperty = "shard"
 	defaultShards        = 16
 	defaultMaxPace       = 5000
@@ -111,15 +109,13 @@ func newTarget() Target {
 // complete fills in the defaults that depend on the layout, the store or
 // another field.
 func (t *Target) complete(d Driver) {
-	if t.Layout.UsesKeys() {
-		if !t.written["property"] {
-			t.Property = defaultProperty
-		}
-		if !t.written["shards"] {
-			t.Shards = defaultShards
-		}
+	if property := t.Layout.DefaultProperty(); property != "" && !t.written["property"] {
+		t.Property = property
 	}
-	if t.Layout == LayoutShardedTimestamp && !t.written["shard_property"] {
+	if t.Layout.Uses("shards") && !t.written["shards"] {
+		t.Shards = defaultShards
+	}
+	if t.Layout.Uses("shard_property") && !t.written["shard_property"] {
 		t.ShardProperty = defaultShardProperty
 	}
 	if !t.written["pace.max"] {
@@ -146,17 +142,13 @@ func defaultStart(most Limit[float64], d Driver) Limit[float64] {
 
 // StoreTarget returns what a driver must know of the target.
 func (t Target) StoreTarget() store.Target {
-	typ := store.Instant
-	if t.Layout.UsesKeys() {
-		typ = store.Text
-	}
 	return store.Target{
 		Name:          t.Name,
 		Kind:          t.Kind,
 		Group:         t.Group,
 		Property:      t.Property,
 		ShardProperty: t.ShardProperty,
-		Type:          typ,
+		Type:          t.Layout.Form().Type(),
 		Guard:         t.Guard,
 		SingleValued:  t.SingleValued,
 	}

@@ -108,7 +108,7 @@ func (e explainer) explain(ctx context.Context, x *Explanation, v store.Value) e
 		return nil
 	}
 	j := e.Judge(v)
-	if at, err := shardquery.Expires(e.Target.Type, v); err == nil {
+	if at, err := e.Target.Layout.Form().Expires(v); err == nil {
 		due := dueAt(at, e.Target.Retention)
 		x.Expires, x.Due = &at, &due
 	}
@@ -197,7 +197,7 @@ func (e explainer) explainPlace(ctx context.Context, x *Explanation, v store.Val
 // reports whether that has retired.
 func (e explainer) isStray(x *Explanation, v store.Value, j sweep.Judgement) bool {
 	k, err := expirykey.Parse(v.Text)
-	if e.Target.Type != store.Text || err != nil {
+	if !e.Target.Layout.Form().HasGenerations() || err != nil {
 		return false
 	}
 	for _, g := range generationsOf(e.Snapshot) {
@@ -233,7 +233,7 @@ func (e explainer) isStray(x *Explanation, v store.Value, j sweep.Judgement) boo
 func (e explainer) rangeOf(
 	ctx context.Context, x *Explanation, v store.Value,
 ) (r shardquery.Range, outside string, err error) {
-	if e.Target.Type == store.Instant {
+	if !e.Target.Layout.Form().HasGenerations() {
 		ranges := e.Plan.Ranges()
 		if len(e.Target.ShardValues) == 0 {
 			return ranges[0], "", nil
@@ -426,18 +426,3 @@ func durationText(d time.Duration) string {
 }
 
 func instantText(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-
-// describe says what a value is instead of an expiry.
-func describe(v store.Value, want store.Type) string {
-	switch {
-	case v.Type == store.List:
-		return "a list"
-	case v.Type == store.Text && want == store.Text:
-		return "no expiry key"
-	case v.Type == store.Text:
-		return "a text, not a timestamp"
-	case v.Type == store.Instant:
-		return "a timestamp, not an expiry key"
-	}
-	return "neither a text nor a timestamp"
-}

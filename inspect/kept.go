@@ -278,7 +278,7 @@ func (l *lister) why(p *part, v store.Value) string {
 }
 
 func malformedText(t sweep.Target, v store.Value) string {
-	return fmt.Sprintf("its %s is %s: it is kept until somebody corrects it", t.Property, describe(v, t.Type))
+	return fmt.Sprintf("its %s is %s: it is kept until somebody corrects it", t.Property, t.Layout.Form().NotOne(v))
 }
 
 func suspectText(t sweep.Target) string {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -52,7 +53,7 @@ func (l *lister) parts() (parts []*part) {
 
 // nameOf names a range as status does.
 func nameOf(r shardquery.Range) string {
-	if r.Instants {
+	if !r.Form.HasGenerations() {
 		return r.ShardName()
 	}
 	return fmt.Sprintf("%08d.%s", r.Generation, r.ShardName())
@@ -110,7 +111,7 @@ func (l *lister) malformedAhead(r shardquery.Range) []*part {
 	ahead := l.reader(r, l.floor(), l.Horizon())
 	ahead.From = l.Plan.Cursor(r).Position
 	parts := []*part{{namespace: r.Namespace, name: nameOf(r), pages: ahead, isWanted: isMalformed}}
-	if !r.Instants {
+	if r.Form.HoldsMalformed() {
 		last, _ := expirykey.UpTo(r.Generation, r.Shard, shardquery.LastInstant)
 		_, hi := expirykey.Range(r.Generation, r.Shard)
 		parts = append(parts, &part{namespace: r.Namespace, name: nameOf(r), isWanted: isMalformed,
@@ -169,8 +170,8 @@ func (l *lister) outside(namespace string) (parts []*part) {
 			isWanted: func(store.Entry) bool { return true }})
 	}
 	ranges := l.Plan.RangesIn(namespace)
-	if l.Target.Type == store.Text {
-		for _, gap := range shardquery.Gaps(ranges, l.floor()) {
+	if !l.Target.Layout.Form().BeginsAtFloor() {
+		for _, gap := range layout.Gaps(ranges, l.floor()) {
 			to := gap.To.Value.Text
 			if to == "" {
 				to = lastText
@@ -221,17 +222,15 @@ func (p *plainPager) Next(ctx context.Context, page *store.Page, most int) (more
 
 // whyOutside says why a value lies in no range; it is empty if the value lies in one.
 func (l *lister) whyOutside(namespace string, v store.Value) string {
-	if l.Target.Type == store.Instant {
-		switch {
-		case v.Type != store.Instant:
-			return malformedText(l.Target, v)
-		case v.Time.Before(l.floor()):
+	form := l.Target.Layout.Form()
+	if v.Type != form.Type() {
+		return malformedText(l.Target, v)
+	}
+	if !form.HasGenerations() {
+		if at, err := form.Expires(v); err == nil && form.BeginsAtFloor() && at.Before(l.floor()) {
 			return suspectText(l.Target)
 		}
 		return ""
-	}
-	if v.Type != store.Text {
-		return malformedText(l.Target, v)
 	}
 	e := explainer{l.Snapshot, l.store}
 	if _, err := expirykey.Parse(v.Text); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -26,21 +27,21 @@ import (
 // A TargetStatus is where a target stands, in the form that `reaper status
 // --json` prints. What could not be read in time is null there, and named in Unread.
 type TargetStatus struct {
-	Name      string     `json:"name"`
-	Layout    string     `json:"layout"`
-	Verdict   Verdict    `json:"verdict"`
-	Why       string     `json:"why"`              // the verdict, for people
-	Paused    bool       `json:"paused"`           // also if the gate is closed, too
-	Held      string     `json:"held"`             // why nothing may be deleted at present, if that is known
-	Reason    string     `json:"reason"`           // that was given for it
-	OldestDue *time.Time `json:"oldest_due"`       // when the oldest entity that is due became so, if one is
-	LastSweep *time.Time `json:"last_sweep"`       // the newest instant that any range was brought to
-	SweptTo   *time.Time `json:"swept_to"`         // what expired before is gone; nil if nobody has come yet
-	Backlog   *int64     `json:"backlog"`          // entities that are due; nil if they were not counted
-	AtLeast   bool       `json:"backlog_at_least"` // there are more than Backlog: counting stopped there
-	Rate      float64    `json:"rate"`             // of the ranges that workers hold, in entities a second
-	Unlimited bool       `json:"unlimited"`        // a worker holds a range without a limit: Rate leaves it out
-	GoneAt    *time.Time `json:"gone_at"`          // when the backlog is gone at that rate, if that is known
+	Name      string        `json:"name"`
+	Layout    layout.Layout `json:"layout"`
+	Verdict   Verdict       `json:"verdict"`
+	Why       string        `json:"why"`              // the verdict, for people
+	Paused    bool          `json:"paused"`           // also if the gate is closed, too
+	Held      string        `json:"held"`             // why nothing may be deleted at present, if that is known
+	Reason    string        `json:"reason"`           // that was given for it
+	OldestDue *time.Time    `json:"oldest_due"`       // when the oldest entity that is due became so, if one is
+	LastSweep *time.Time    `json:"last_sweep"`       // the newest instant that any range was brought to
+	SweptTo   *time.Time    `json:"swept_to"`         // what expired before is gone; nil if nobody has come yet
+	Backlog   *int64        `json:"backlog"`          // entities that are due; nil if they were not counted
+	AtLeast   bool          `json:"backlog_at_least"` // there are more than Backlog: counting stopped there
+	Rate      float64       `json:"rate"`             // of the ranges that workers hold, in entities a second
+	Unlimited bool          `json:"unlimited"`        // a worker holds a range without a limit: Rate leaves it out
+	GoneAt    *time.Time    `json:"gone_at"`          // when the backlog is gone at that rate, if that is known
 	BehindCount
 	PausedBy    string             `json:"paused_by"`
 	PausedAt    *time.Time         `json:"paused_at"`
@@ -477,16 +478,13 @@ func rangeStatus(s *sweep.Snapshot, r shardquery.Range, c cursor.Cursor) RangeSt
 
 // valueText shows a value for people.
 func valueText(v store.Value) string {
-	if v.Type == store.Instant {
-		return v.Time.UTC().Format(store.TimeLayout)
-	}
-	return v.Text
+	return v.String()
 }
 
 // generationsOf says how each generation stands, the nursery last.
 func generationsOf(s *sweep.Snapshot) []GenerationStatus {
 	list := []GenerationStatus{}
-	if s.Target.Type == store.Instant {
+	if !s.Target.Layout.Form().HasGenerations() {
 		return list
 	}
 	for _, g := range s.View.Record.Live() {

@@ -99,7 +99,7 @@ func (m *Metrics) Counted(target string, now, before Counts) {
 	}
 }
 
-// labels returns the values of the labels beside the target's.
+// labels returns the values of the labels in addition to the target's.
 func (c counter) labels() []string {
 	if c.reason == "" {
 		return nil

@@ -1,4 +1,4 @@
-// Package shardquery turns a target's layout into ranges, and a range into
+// Package shardquery turns the ranges of a target's layout into
 // bounded queries: pages in key order that go on from a start position, in
 // windows that shrink when a query takes too long.
 //
@@ -12,29 +12,23 @@
 package shardquery
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// A Range is a span of one namespace's index that is swept on its own. It holds
-// the expiry keys of one (generation, shard) or, with Instants, the timestamps of
-// one value of the target's shard property, or all timestamps without one.
-type Range struct {
-	Namespace  string
-	Generation int // of expiry keys
-	Shard      int // of expiry keys
-	Instants   bool
-	Value      store.Value // of the shard property
-}
+// A Range is a span of one namespace's index that is swept on its own.
+type Range = layout.Range
+
+// The first and the last instant that the stores have.
+var FirstInstant, LastInstant = layout.FirstInstant, layout.LastInstant
 
 // Ranges lists the ranges of the given generations in every namespace, in the
 // order of generations: shard by shard, so that neighbours in the list lie on
@@ -49,163 +43,6 @@ func Ranges(generations []generation.Generation, namespaces []string) []Range {
 		}
 	}
 	return list
-}
-
-// InstantRanges lists the ranges of a target whose property is a timestamp, one
-// for each value of its shard property, or one where there are no values, in
-// every namespace.
-func InstantRanges(values []store.Value, namespaces []string) []Range {
-	if len(values) == 0 {
-		values = []store.Value{{}}
-	}
-	var list []Range
-	for _, ns := range namespaces {
-		for _, v := range values {
-			list = append(list, Range{Namespace: ns, Instants: true, Value: v})
-		}
-	}
-	return list
-}
-
-// The first and the last instant that the stores have.
-var (
-	FirstInstant = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
-	LastInstant  = time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC)
-)
-
-// ShardName returns the shard as it stands in keys and records.
-func (r Range) ShardName() string {
-	if r.Value.Type != store.Missing {
-		return r.Value.Text
-	}
-	number := strconv.Itoa(r.Shard) // each plan asks for each name
-	return "0000"[min(len("0000"), len(number)):] + number
-}
-
-// String names the range in errors.
-func (r Range) String() string {
-	s := fmt.Sprintf("range %08d.%04d", r.Generation, r.Shard)
-	if r.Instants {
-		s = "the range of all timestamps"
-	}
-	if r.Value.Type != store.Missing {
-		s = fmt.Sprintf("range of shard %q", r.Value.Text)
-	}
-	if r.Namespace != "" {
-		s += "@" + r.Namespace
-	}
-	return s
-}
-
-// Lo returns the lowest value of the range. That of timestamps begins with the
-// floor: there, unlike among expiry keys, whatever somebody once stored for an
-// instant lies below.
-func (r Range) Lo(floor time.Time) store.Value {
-	if r.Instants {
-		if floor.Before(FirstInstant) {
-			floor = FirstInstant
-		}
-		return store.InstantValue(floor)
-	}
-	lo, _ := expirykey.Range(r.Generation, r.Shard)
-	return store.TextValue(lo)
-}
-
-// UpTo returns the highest value of the range that expires at or before t; ok
-// is false where there can be none.
-func (r Range) UpTo(t time.Time) (v store.Value, ok bool) {
-	switch {
-	case !r.Instants:
-		s, ok := expirykey.UpTo(r.Generation, r.Shard, t)
-		return store.TextValue(s), ok
-	case t.Before(FirstInstant):
-		return store.Value{}, false
-	case t.After(LastInstant):
-		t = LastInstant
-	}
-	return store.InstantValue(t), true
-}
-
-// Resolution is the smallest difference between two instants of expiry.
-func (r Range) Resolution() time.Duration {
-	if r.Instants {
-		return time.Microsecond
-	}
-	return time.Millisecond
-}
-
-// At returns the position before everything in the range that expires at t or
-// later; before year 1 it is the range's start.
-func (r Range) At(t time.Time) store.Position {
-	v, ok := r.UpTo(t)
-	if !ok {
-		return store.Position{}
-	}
-	return store.Position{Value: v}
-}
-
-// Expires returns when an entry with this value expires. It fails for a value
-// that is malformed.
-func (r Range) Expires(v store.Value) (time.Time, error) {
-	if r.Instants {
-		return Expires(store.Instant, v)
-	}
-	return Expires(store.Text, v)
-}
-
-// Expires decodes the value of an expiry property whose values are of type t:
-// expiry keys, or timestamps.
-func Expires(t store.Type, v store.Value) (time.Time, error) {
-	if v.Type != t {
-		return time.Time{}, fmt.Errorf("%w: its type is %d, not %d", expirykey.ErrMalformed, v.Type, t)
-	}
-	if t == store.Instant {
-		return v.Time, nil
-	}
-	k, err := expirykey.Parse(v.Text)
-	return k.Expires, err
-}
-
-// Gaps returns the spans of one namespace's index that lie outside all of the
-// ranges: entries there carry the property, but no sweep reads them. Timestamps
-// before the floor lie there, too.
-func Gaps(ranges []Range, floor time.Time) []store.Span {
-	if len(ranges) > 0 && ranges[0].Instants {
-		return instantGaps(ranges, floor)
-	}
-	sorted := slices.Clone(ranges)
-	slices.SortFunc(sorted, func(a, b Range) int {
-		return cmp.Or(cmp.Compare(a.Generation, b.Generation), cmp.Compare(a.Shard, b.Shard))
-	})
-	var gaps []store.Span
-	from := ""
-	for _, r := range sorted {
-		lo, hi := expirykey.Range(r.Generation, r.Shard)
-		if from < lo {
-			gaps = append(gaps, store.Between(from, lo))
-		}
-		from = hi
-	}
-	return append(gaps, store.Between(from, ""))
-}
-
-func instantGaps(ranges []Range, floor time.Time) []store.Span {
-	sorted := slices.Clone(ranges)
-	slices.SortFunc(sorted, func(a, b Range) int {
-		m, whole := a.Value.Integer()
-		n, _ := b.Value.Integer()
-		if whole {
-			return cmp.Compare(m, n)
-		}
-		return a.Value.Compare(b.Value)
-	})
-	var gaps []store.Span
-	var from store.Point
-	for _, r := range sorted {
-		gaps = append(gaps, store.Span{From: from, To: store.Point{Shard: r.Value, Value: r.Lo(floor)}})
-		from = store.Point{Shard: r.Value, Value: store.InstantValue(LastInstant), After: true}
-	}
-	return append(gaps, store.Span{From: from})
 }
 
 // Beyond looks for entries in shards of a generation past its last one, as a

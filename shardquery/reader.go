@@ -153,7 +153,7 @@ func (r *Reader) instant(p store.Position) time.Time {
 	at, err := r.Range.Expires(p.Value)
 	switch {
 	case err == nil:
-	case r.Range.Instants || p.IsZero():
+	case !r.Range.Form.HoldsMalformed() || p.IsZero():
 		at = FirstInstant
 	default:
 		first, end := FirstInstant.UnixMilli(), LastInstant.UnixMilli()+1
@@ -161,8 +161,8 @@ func (r *Reader) instant(p store.Position) time.Time {
 			return r.Range.At(time.UnixMilli(first+ms)).Value.Compare(p.Value) <= 0
 		})).UTC()
 	}
-	if floor := r.floor(); r.Range.Instants && at.Before(floor) {
-		return floor // timestamps begin there
+	if floor := r.floor(); r.Range.Form.BeginsAtFloor() && at.Before(floor) {
+		return floor // its values begin there
 	}
 	return at
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -47,7 +48,7 @@ func readEachOnce(t *testing.T, rng *rand.Rand, byInstant bool) {
 	t.Helper()
 	target, r := target, shardquery.Range{Generation: 1}
 	if byInstant {
-		target, r = instants, shardquery.Range{Instants: true}
+		target, r = instants, shardquery.Range{Form: layout.Instants}
 	}
 	now := time.Now()
 	floor := now.Add(-2500 * time.Hour)
@@ -100,7 +101,7 @@ func fill(
 			at = now.AddDate(-1-rng.IntN(1900), 0, 0)
 		}
 		expiry := store.InstantValue(at)
-		if !r.Instants {
+		if r.Form == layout.Keys {
 			key, err := expirykey.New(1, 0, at)
 			if err != nil {
 				t.Fatal(err)

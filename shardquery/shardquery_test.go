@@ -10,6 +10,7 @@ import (
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -56,7 +57,7 @@ func TestRangesAndGapsCoverTheIndex(t *testing.T) {
 	if len(ranges) != 6 {
 		t.Fatalf("%d ranges: %v", len(ranges), ranges)
 	}
-	gaps := shardquery.Gaps(ranges, time.Time{})
+	gaps := layout.Gaps(ranges, time.Time{})
 	for _, v := range []string{"", "0", "00000000.0000", "00000000.0000.", "00000000.0000.2026", "00000000.0000/",
 		"00000000.0002.x", "00000000.0003.x", "00000003.0001.y", "00000003.0002.y", "00000005.0000.y",
 		"00000007.0000.\xff", "00000007.0000/", "tomorrow", "é"} {
@@ -92,7 +93,7 @@ func FuzzGaps(f *testing.F) {
 				covered++
 			}
 		}
-		for _, g := range shardquery.Gaps(ranges, time.Time{}) {
+		for _, g := range layout.Gaps(ranges, time.Time{}) {
 			if v >= g.From.Value.Text && (g.To == store.Point{} || v < g.To.Value.Text) {
 				covered++
 			}
@@ -125,7 +126,7 @@ func TestInstantRangesAndGapsCoverTheIndex(t *testing.T) {
 		if c.configured != nil {
 			sharded.ShardProperty = "shard"
 		}
-		ranges := shardquery.InstantRanges(c.configured, []string{""})
+		ranges := layout.Instants.Ranges(c.configured, []string{""})
 		for _, shard := range append(slices.Clone(c.configured), c.others...) {
 			for i, v := range values {
 				e := store.Entity{Name: "e", Shard: shard, Expiry: v}
@@ -139,7 +140,7 @@ func TestInstantRangesAndGapsCoverTheIndex(t *testing.T) {
 					covered += len(page.Entries)
 				}
 				inside := covered
-				for _, g := range shardquery.Gaps(ranges, floor) {
+				for _, g := range layout.Gaps(ranges, floor) {
 					n, _ := s.Count(t.Context(), sharded, "", g, 0)
 					covered += int(n)
 				}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -337,7 +338,7 @@ func TestTimestampsBeginWithTheFloor(t *testing.T) {
 	for _, from := range []store.Position{{}, {Value: store.InstantValue(floor.Add(-time.Hour)), Key: `"x"`}} {
 		s := &watched{Store: modelstore.New(time.Now), t: t}
 		reader := newReader(s, floor.Add(5*time.Hour))
-		reader.Target, reader.Range = instants, shardquery.Range{Instants: true}
+		reader.Target, reader.Range = instants, shardquery.Range{Form: layout.Instants}
 		reader.From, reader.Floor, reader.Window = from, floor, 2*time.Hour
 		if got := rest(t, reader); len(got) > 0 {
 			t.Errorf("%q", got)

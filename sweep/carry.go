@@ -6,6 +6,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/plan"
@@ -129,7 +130,7 @@ func (c *carrier) key(entity string, expires time.Time) (expirykey.Key, error) {
 
 // newKey returns the key that an op's entity is to be carried to.
 func (c *carrier) newKey(op *store.Op) (expirykey.Key, error) {
-	expires, err := shardquery.Expires(store.Text, op.Entry.Value)
+	expires, err := layout.Keys.Expires(op.Entry.Value)
 	if err != nil {
 		return expirykey.Key{}, err
 	}

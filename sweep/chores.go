@@ -12,6 +12,7 @@ import (
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/plan"
@@ -179,7 +180,7 @@ func (c *collector) tellExtraShards(ctx context.Context, namespace string, numbe
 // to the target record. What cannot be counted is counted the next time.
 func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
 	now, created := p.Now(), c.viewer.View().Record.Created
-	for known := p; c.target.Type != store.Instant; known = p {
+	for known := p; c.rules.Form.HasGenerations(); known = p {
 		for _, g := range c.viewer.View().Record.Live() {
 			if _, err := c.discoverShards(ctx, p, g.Number); err != nil {
 				return err
@@ -198,7 +199,7 @@ func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
 	outside, counted := c.countOutside(ctx, p)
 	nursery := 0
 	for r := range p.All() {
-		if r.Generation == expirykey.Nursery && c.target.Type != store.Instant {
+		if r.Generation == expirykey.Nursery && c.rules.Form.HasGenerations() {
 			nursery = max(nursery, r.Shard+1)
 		}
 	}
@@ -239,18 +240,9 @@ func (c *collector) saveFindings(ctx context.Context, change recordChange) error
 
 func (c *collector) warn(ctx context.Context, r generation.Record) {
 	switch {
-	case r.EmptyIndex && c.target.Type == store.Instant:
-		c.log.WarnContext(ctx,
-			"the target holds entities, but not one of them has a timestamp in the property: nothing will ever be deleted. "+
-				"Check that the property is spelt as the writers spell it, that it is indexed, and that they store timestamps, "+
-				"not texts or numbers; of a target with shards, also the shard property and its values",
-			"kind", c.target.Kind, "property", c.target.Property, "of_another_type", r.Outside)
 	case r.EmptyIndex:
-		c.log.WarnContext(ctx,
-			"the target holds entities, but not one of them has an entry in any range: nothing will be deleted. "+
-				"Check that the property is spelt as the writers spell it, that it is indexed, and that they stamp expiry keys; "+
-				"ignore this if no entity is meant to expire",
-			"kind", c.target.Kind, "property", c.target.Property, "outside", r.Outside)
+		message, outside := c.rules.Form.EmptyIndex()
+		c.log.WarnContext(ctx, message, "kind", c.target.Kind, "property", c.target.Property, outside, r.Outside)
 	case r.Outside > 0:
 		c.log.WarnContext(ctx, "entities carry the property but lie in no range: they will not be deleted",
 			"kind", c.target.Kind, "property", c.target.Property, "outside", r.Outside)
@@ -303,10 +295,10 @@ func (c *collector) anyEntry(ctx context.Context, p *plan.Plan, ns string) (bool
 			queries = append(queries, q)
 		}
 	}
-	if c.target.Type == store.Instant {
-		for _, r := range shardquery.InstantRanges(c.target.ShardValues, []string{ns}) {
-			queries = append(queries, store.Query{Shard: r.Value, Lo: store.InstantValue(shardquery.FirstInstant),
-				Hi: store.InstantValue(shardquery.LastInstant)})
+	if !c.rules.Form.HasGenerations() {
+		for _, r := range c.rules.Form.Ranges(c.target.ShardValues, []string{ns}) {
+			hi, _ := r.UpTo(shardquery.LastInstant)
+			queries = append(queries, store.Query{Shard: r.Value, Lo: r.Lo(shardquery.FirstInstant), Hi: hi})
 		}
 	} else {
 		for _, g := range slices.Backward(c.viewer.View().Record.Live()) {
@@ -335,7 +327,7 @@ func (c *collector) countOutside(ctx context.Context, p *plan.Plan) (sum int64, 
 	}
 	var gaps []placedSpan
 	for _, ns := range c.viewer.View().Namespaces {
-		for _, gap := range shardquery.Gaps(p.RangesIn(ns), c.floor(c.horizon())) {
+		for _, gap := range layout.Gaps(p.RangesIn(ns), c.floor(c.horizon())) {
 			gaps = append(gaps, placedSpan{ns, gap})
 		}
 	}

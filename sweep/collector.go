@@ -80,7 +80,7 @@ func (c *collector) floor(horizon time.Time) time.Time { return horizon.Add(-c.t
 
 // decide judges the value of an expiry property at a horizon.
 func (c *collector) decide(v store.Value, horizon time.Time) judgement {
-	return decide(c.target.Type, v, horizon, c.target.MaxAge)
+	return decide(c.rules.Form, v, horizon, c.target.MaxAge)
 }
 
 // heldBy returns why nothing may be written to the target at present; it is empty

@@ -8,6 +8,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/plan"
@@ -17,7 +18,7 @@ import (
 // A Target is what is swept and how. The configuration validates it.
 type Target struct {
 	store.Target
-	Layout       string                      // as configured; part of what a cursor is good for
+	Layout       layout.Layout               // as configured; part of what a cursor is good for
 	Generations  bool                        // the layout has generations in addition to the nursery
 	ShardValues  []store.Value               // of Target.ShardProperty, if there is one
 	Namespaces   []string                    // or just "*" for all that the store lists
@@ -49,7 +50,7 @@ func (t Target) Rules() plan.Rules {
 		policy.Every = 0 // though some may be left of another layout
 	}
 	return plan.Rules{Target: t.Name, Scope: cursor.Scope{Kind: t.Kind, Property: t.Property, Layout: t.scope()},
-		Type:        t.Type,
+		Form:        t.Layout.Form(),
 		ShardValues: t.ShardValues, Generations: t.Generations, Policy: policy, Retention: t.Retention, MaxAge: t.MaxAge,
 		Rewind: t.Rewind, Namespaces: t.namespaces()}
 }
@@ -66,13 +67,13 @@ func (t Target) namespaces() []string {
 // property, or integers in place of texts, are other shards.
 func (t Target) scope() string {
 	if t.ShardProperty == "" || len(t.ShardValues) == 0 {
-		return t.Layout
+		return string(t.Layout)
 	}
 	values := "texts"
 	if t.ShardValues[0].Type != store.Text {
 		values = "integers"
 	}
-	return t.Layout + " by " + values + " in " + t.ShardProperty
+	return string(t.Layout) + " by " + values + " in " + t.ShardProperty
 }
 
 // A Config says what is collected and how. The zero Config deletes nothing.

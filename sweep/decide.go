@@ -3,7 +3,7 @@ package sweep
 import (
 	"time"
 
-	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -18,13 +18,13 @@ const (
 	malformed                  // it is not an expiry: kept
 )
 
-// decide judges an expiry, which must be of the given type. What expires at the
+// decide judges an expiry, which must be of the given form. What expires at the
 // horizon is due.
-func decide(t store.Type, v store.Value, horizon time.Time, maxAge time.Duration) judgement {
+func decide(f layout.Form, v store.Value, horizon time.Time, maxAge time.Duration) judgement {
 	if v.Type == store.Missing {
 		return never
 	}
-	expires, err := shardquery.Expires(t, v)
+	expires, err := f.Expires(v)
 	switch {
 	case err != nil:
 		return malformed

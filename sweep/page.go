@@ -301,7 +301,7 @@ func (v *visit) settleChanged(t turn, rd *reading, q store.Query) error {
 // another range, but not in a generation that nobody sweeps.
 func (v *visit) judge(key string, value store.Value) (judgement, store.Verdict) {
 	j := v.c.decide(value, v.horizon)
-	if v.c.target.Type == store.Instant {
+	if !v.c.rules.Form.HasGenerations() {
 		if j == due {
 			return j, store.Delete
 		}

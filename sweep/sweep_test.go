@@ -48,7 +48,7 @@ func TestDeletesExactlyWhatExpired(t *testing.T) {
 		live := w.fill(2000, 48*time.Hour)
 		res := w.sweep()
 		w.wantLeft(live...)
-		if res.Error != "" || !res.Complete || res.Deleted != 1000 || res.Expired != 1000 || res.Scanned != 1000 || res.Ranges != ranges[w.target.Layout] {
+		if res.Error != "" || !res.Complete || res.Deleted != 1000 || res.Expired != 1000 || res.Scanned != 1000 || res.Ranges != ranges[string(w.target.Layout)] {
 			t.Errorf("result: %+v", res)
 		}
 		w.checkCursors()

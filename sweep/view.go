@@ -503,7 +503,7 @@ func (v *viewer) loadCursors(ctx context.Context, next *plan.View) error {
 	v.mu.Unlock()
 	// The seals first: what a pass has met has cursors by then.
 	var seals map[int]cursor.Seal
-	if v.rules.Type == store.Text { // others have no generations
+	if v.rules.Form.HasGenerations() {
 		var err error
 		seals, err = cursor.LoadSeals(ctx, recordReader{v, recordPatience}, v.target.Name)
 		if err != nil {

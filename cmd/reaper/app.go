@@ -302,7 +302,7 @@ func sweepTarget(t config.Target) sweep.Target {
 		namespaces = []string{"*"}
 	}
 	return sweep.Target{
-		Target: t.StoreTarget(), Layout: string(t.Layout), Generations: t.Layout == config.LayoutGeneration,
+		Target: t.StoreTarget(), Layout: t.Layout, Generations: t.Layout.HasSuccession(),
 		ShardValues: t.StoreShards(), Namespaces: namespaces, Shards: t.Shards, Retention: t.Retention,
 		MaxAge: t.MaxAge, Rewind: t.Rewind, Overlap: t.Overlap, Page: t.Page, Lease: t.Lease, MaxClockSkew: t.MaxClockSkew,
 		Policy: generation.Policy{Every: t.Generations.Every, Ramp: t.Generations.Ramp, Staleness: t.Generations.Staleness,

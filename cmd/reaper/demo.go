@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/embedded"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -30,32 +32,10 @@ const (
 	demoCompared = 200_000
 )
 
-// demoTargets holds one targets file for each layout. The demo leaves the chosen
-// one next to its stores.
-var demoTargets = map[config.Layout]string{
-	config.LayoutGeneration: `targets:
-  - name: sessions
-    kind: Session
-`,
-	config.LayoutSharded: `targets:
-  - name: sessions
-    kind: Session
-    layout: sharded
-`,
-	config.LayoutTimestamp: `targets:
-  - name: sessions
-    kind: Session
-    layout: timestamp
-    property: expires
-`,
-	config.LayoutShardedTimestamp: `targets:
-  - name: sessions
-    kind: Session
-    layout: sharded-timestamp
-    property: expires
-    shard_property: shard
-    shard_values: [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
-`,
+// demoTargets returns a targets file for a layout. The demo leaves it next to its stores.
+func demoTargets(l config.Layout) string {
+	lines := append([]string{"name: sessions", "kind: Session"}, l.Sample()...)
+	return "targets:\n  - " + strings.Join(lines, "\n    ") + "\n"
 }
 
 // A demoResult is what demo --json prints.
@@ -71,7 +51,7 @@ type demoResult struct {
 
 func (a *app) demoCommand() *cobra.Command {
 	var entities int
-	var dir, layout string
+	var dir, name string
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Fill an embedded store, sweep it, show what happened",
@@ -90,16 +70,16 @@ of the index each steps over.`,
 			if entities < demoLeast || entities > demoMost {
 				return wrongUsage("--entities: %d is not between %d and %d", entities, demoLeast, demoMost)
 			}
-			targets, ok := demoTargets[config.Layout(layout)]
-			if !ok {
-				return wrongUsage("--layout: unknown layout %q (want one of %s)", layout, layoutNames)
+			chosen := config.Layout(name)
+			if !slices.Contains(layout.All(), chosen) {
+				return wrongUsage("--layout: unknown layout %q (want one of %s)", name, layoutNames())
 			}
-			return a.demo(cmd.Context(), targets, entities, dir)
+			return a.demo(cmd.Context(), demoTargets(chosen), entities, dir)
 		},
 	}
 	cmd.Flags().IntVar(&entities, "entities", 200_000, "how many sessions to write, half of them expired")
-	cmd.Flags().StringVar(&layout, "layout", string(config.LayoutGeneration),
-		"how sessions say when they expire: "+layoutNames)
+	cmd.Flags().StringVar(&name, "layout", string(layout.All()[0]),
+		"how sessions say when they expire: "+layoutNames())
 	cmd.Flags().StringVar(&dir, "dir", "",
 		"empty or new directory to work in and to keep (default: a temporary one, removed at the end)")
 	a.addJSON(cmd)
@@ -107,8 +87,13 @@ of the index each steps over.`,
 }
 
 // layoutNames lists the layouts for people.
-const layoutNames = string(config.LayoutGeneration + ", " + config.LayoutSharded + ", " +
-	config.LayoutShardedTimestamp + ", " + config.LayoutTimestamp)
+func layoutNames() string {
+	var names []string
+	for _, l := range layout.All() {
+		names = append(names, string(l))
+	}
+	return strings.Join(names, ", ")
+}
 
 func (a *app) demo(ctx context.Context, targets string, n int, dir string) (err error) {
 	res := demoResult{Dir: dir, Entities: n}

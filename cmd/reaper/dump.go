@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/reaper-ttl/reaper/config"
-	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -87,7 +86,7 @@ func printEntity(out *bufio.Writer, e store.Entity, t config.Target, several boo
 	case store.Other:
 		l.Shard = json.RawMessage(e.Shard.Text)
 	}
-	if at, err := shardquery.Expires(t.StoreTarget().Type, e.Expiry); err == nil {
+	if at, err := t.Layout.Form().Expires(e.Expiry); err == nil {
 		l.Expires = new(at.Format(instants))
 	}
 	switch e.Expiry.Type {

@@ -8,11 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -43,7 +43,7 @@ type generationsResult struct {
 
 type targetGenerations struct {
 	Name        string                   `json:"name"`
-	Layout      string                   `json:"layout"`
+	Layout      layout.Layout            `json:"layout"`
 	Generations []inspect.GenerationLife `json:"generations"`
 }
 
@@ -88,7 +88,7 @@ func (a *app) listGenerations(cmd *cobra.Command) (err error) {
 func (a *app) printGenerations(t targetGenerations) error {
 	fmt.Fprintf(a.stdout, "%s (layout %s)\n", t.Name, t.Layout)
 	switch {
-	case len(t.Generations) == 0 && !config.Layout(t.Layout).UsesKeys():
+	case len(t.Generations) == 0 && !t.Layout.Form().HasGenerations():
 		fmt.Fprintln(a.stdout, "  has timestamps, not generations")
 		return nil
 	case len(t.Generations) == 0:
@@ -178,7 +178,7 @@ func (a *app) advance(cmd *cobra.Command, shards int, force bool) (err error) {
 	}
 	defer s.db.closeInto(&err)
 	for _, t := range s.targets { // before any of them is touched
-		if t.Layout != config.LayoutGeneration {
+		if !t.Layout.HasSuccession() {
 			return wrongUsage("target %s has the layout %s: only the layout generation has successive generations",
 				t.Name, t.Layout)
 		}

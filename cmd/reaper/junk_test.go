@@ -21,7 +21,7 @@ func TestJunkInEveryLayout(t *testing.T) {
 	check := func(t *testing.T, b *workdir, layout config.Layout, wrote map[string]junk.What, read func() map[string]string) {
 		t.Helper()
 		due := junk.DueInstant
-		if layout.UsesKeys() {
+		if layout.Uses("shards") {
 			due = junk.DueKey
 		}
 		var want []string

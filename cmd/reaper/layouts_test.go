@@ -79,7 +79,7 @@ func TestEveryCommandInEveryLayout(t *testing.T) {
 			t.Errorf("second sweep: %+v", second)
 		}
 		st := b.status()
-		if due.OldestDue == nil || st.OldestDue != nil || st.LastSweep == nil || len(st.Ranges) != ranges[layout] || st.Layout != string(layout) {
+		if due.OldestDue == nil || st.OldestDue != nil || st.LastSweep == nil || len(st.Ranges) != ranges[layout] || st.Layout != layout {
 			t.Errorf("status: %+v, %+v", due, st)
 		}
 		text := b.must(nil, "status", "--all").out

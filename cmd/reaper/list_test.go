@@ -80,7 +80,7 @@ func TestListNamesAllJunk(t *testing.T) {
 	check := func(t *testing.T, b *workdir, layout config.Layout, wrote map[string]junk.What) {
 		t.Helper()
 		due, live, old := junk.DueInstant, junk.LiveInstant, junk.AncientInstant
-		if layout.UsesKeys() {
+		if layout.Uses("shards") {
 			due, live, old = junk.DueKey, junk.LiveKey, junk.AncientKey
 		}
 		res := b.sweep("--apply")
@@ -108,7 +108,7 @@ func TestListNamesAllJunk(t *testing.T) {
 			case what == due, what == live, what == junk.Never:
 			case what == junk.Unindexed:
 				delete(got, name) // no index has it; a list that reads entities one by one may
-			case layout.UsesKeys() && name == "text: lower case": // sorts among keys that expire tomorrow
+			case layout.Uses("shards") && name == "text: lower case": // sorts among keys that expire tomorrow
 			default:
 				want = append(want, name)
 			}

@@ -105,7 +105,7 @@ func (a *app) currentStamper(cmd *cobra.Command, nursery generation.Stamper, id 
 	if len(targets) != 1 {
 		return s, wrongUsage("stamp needs exactly one target: name it with --target")
 	}
-	if !targets[0].Layout.UsesKeys() {
+	if !targets[0].Layout.Form().HasGenerations() {
 		return s, wrongUsage("target %s has the layout %s: its entities carry a timestamp in %s, not an expiry key",
 			targets[0].Name, targets[0].Layout, targets[0].Property)
 	}

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
-	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -36,15 +34,9 @@ func (w layoutWriter) write(e *store.Entity, expires *time.Time) error {
 	if expires == nil {
 		return nil
 	}
-	if w.target.Type == store.Text {
-		key, err := w.stamper(id).Name(id, *expires)
-		e.Expiry = store.TextValue(key.String())
-		return err
-	}
-	// Rounded up, as expiry keys are: nothing expires before its time.
-	e.Expiry = store.InstantValue(expires.Add(time.Microsecond - time.Nanosecond))
-	if at := e.Expiry.Time; at.Before(shardquery.FirstInstant) || at.After(shardquery.LastInstant) {
-		return fmt.Errorf("the year %d is not between 1 and 9999", at.Year())
-	}
-	return nil
+	var err error
+	e.Expiry, err = w.target.Layout.Form().Value(*expires, func(at time.Time) (expirykey.Key, error) {
+		return w.stamper(id).Name(id, at)
+	})
+	return err
 }

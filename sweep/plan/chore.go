@@ -10,7 +10,6 @@ import (
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/shardquery"
-	"github.com/reaper-ttl/reaper/store"
 )
 
 // A Kind is a kind of chore.
@@ -117,7 +116,7 @@ func (p *Plan) addLook(list []Chore) []Chore {
 }
 
 func (p *Plan) addAudits(list []Chore) []Chore {
-	if p.rules.Type != store.Text || len(p.view.Record.Generations) == 0 {
+	if !p.rules.Form.HasGenerations() || len(p.view.Record.Generations) == 0 {
 		return list
 	}
 	if p.known.audits == nil {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
-	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/sweep/plan"
 )
 
@@ -14,7 +14,7 @@ func Example() {
 	created := time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
 	rules := plan.Rules{
 		Target: "sessions", Scope: cursor.Scope{Kind: "Session", Property: "expiry_key", Layout: "generation"},
-		Type: store.Text, Generations: true, Rewind: 24 * time.Hour,
+		Form: layout.Keys, Generations: true, Rewind: 24 * time.Hour,
 		Policy: generation.Policy{Every: time.Hour, Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 3, Shards: 1},
 	}
 	record := plan.First(rules, created)

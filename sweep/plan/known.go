@@ -14,7 +14,6 @@ import (
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/shardquery"
-	"github.com/reaper-ttl/reaper/store"
 )
 
 // A known is what was found out about the ranges of a target, all of them. It takes
@@ -59,7 +58,7 @@ func (p *Plan) findRanges() *known {
 	for i, ns := range p.view.Namespaces {
 		k.namespaces[ns] = i
 	}
-	if p.rules.Type != store.Instant {
+	if p.rules.Form.HasGenerations() {
 		for i, g := range p.view.Record.Live() {
 			k.grounds = append(k.grounds, &ground{Generation: g})
 			k.byNumber[g.Number] = i
@@ -265,7 +264,7 @@ func (p *Plan) SameRanges(last *Plan) bool { return p.known == last.known }
 
 // Has reports whether a range is one of the target's.
 func (p *Plan) Has(r shardquery.Range) bool {
-	if p.rules.Type == store.Instant {
+	if !p.rules.Form.HasGenerations() {
 		_, ok := p.known.namespaces[r.Namespace]
 		return ok
 	}
@@ -281,8 +280,8 @@ func (p *Plan) Has(r shardquery.Range) bool {
 // configured ones, and then those of shards past the last one that have a record.
 func (p *Plan) All() iter.Seq[shardquery.Range] {
 	return func(yield func(shardquery.Range) bool) {
-		if p.rules.Type == store.Instant {
-			for _, r := range shardquery.InstantRanges(p.rules.ShardValues, p.view.Namespaces) {
+		if !p.rules.Form.HasGenerations() {
+			for _, r := range p.rules.Form.Ranges(p.rules.ShardValues, p.view.Namespaces) {
 				if !yield(r) {
 					return
 				}
@@ -317,8 +316,8 @@ func (p *Plan) Ranges() []shardquery.Range { return slices.Collect(p.All()) }
 
 // RangesIn lists the ranges of one namespace.
 func (p *Plan) RangesIn(namespace string) (list []shardquery.Range) {
-	if p.rules.Type == store.Instant {
-		return shardquery.InstantRanges(p.rules.ShardValues, []string{namespace})
+	if !p.rules.Form.HasGenerations() {
+		return p.rules.Form.Ranges(p.rules.ShardValues, []string{namespace})
 	}
 	for _, g := range p.known.grounds {
 		list = append(list, p.rangesOf(namespace, g.Number)...)
@@ -340,7 +339,7 @@ func (p *Plan) rangesOf(namespace string, number int) (list []shardquery.Range) 
 
 // Len returns how many ranges the target has.
 func (p *Plan) Len() (n int) {
-	if p.rules.Type == store.Instant {
+	if !p.rules.Form.HasGenerations() {
 		return max(1, len(p.rules.ShardValues)) * len(p.view.Namespaces)
 	}
 	for _, g := range p.known.grounds {

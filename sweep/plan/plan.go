@@ -25,6 +25,7 @@ import (
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -34,7 +35,7 @@ import (
 type Rules struct {
 	Target      string
 	Scope       cursor.Scope      // of its cursors, without Opened, which is each generation's
-	Type        store.Type        // of a well-formed expiry
+	Form        layout.Form       // of a well-formed expiry
 	ShardValues []store.Value     // of the shard property, if there is one
 	Generations bool              // the layout has generations in addition to the nursery
 	Policy      generation.Policy // Every is 0 if the layout has none
@@ -157,9 +158,9 @@ func (p *Plan) recordedAt(id cursor.ID, opened time.Time) cursor.Cursor {
 	scope.Opened = opened
 	var c cursor.Cursor
 	if packed, own := p.book.Own[id]; own {
-		c = packed.Cursor(id).In(scope, p.rules.Type)
+		c = packed.Cursor(id).In(scope, p.rules.Form.Type())
 	} else {
-		c = p.view.Cursors.Get(id, scope, p.rules.Type)
+		c = p.view.Cursors.Get(id, scope, p.rules.Form.Type())
 	}
 	if c.Seen.IsZero() {
 		c.Seen = p.view.CursorsSent

@@ -13,6 +13,7 @@ import (
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/plan"
@@ -56,9 +57,9 @@ func (d *dice) maybe(chance float64, t time.Time) time.Time {
 }
 
 func (d *dice) rules() plan.Rules {
-	layout := []string{"generation", "generation", "sharded", "timestamp", "sharded-timestamp"}[d.IntN(5)]
-	r := plan.Rules{Target: "t", Scope: cursor.Scope{Kind: "K", Property: "p", Layout: layout},
-		Type: layouts[layout].values, Generations: layouts[layout].generations,
+	name := []layout.Layout{layout.Generation, layout.Generation, layout.Sharded, layout.Timestamp, layout.ShardedTimestamp}[d.IntN(5)]
+	r := plan.Rules{Target: "t", Scope: cursor.Scope{Kind: "K", Property: "p", Layout: string(name)},
+		Form: name.Form(), Generations: name.HasSuccession(),
 		Retention: d.length(time.Hour), MaxAge: 24 * time.Hour, Rewind: time.Hour + d.length(24*time.Hour),
 		Policy: generation.Policy{Ramp: d.length(time.Hour),
 			Staleness: time.Second + d.length(time.Hour), Slack: time.Second + d.length(time.Hour),
@@ -66,7 +67,7 @@ func (d *dice) rules() plan.Rules {
 	if r.Generations {
 		r.Policy.Every = time.Minute + d.length(48*time.Hour)
 	}
-	if layout == "sharded-timestamp" {
+	if name == layout.ShardedTimestamp {
 		r.ShardValues = []store.Value{store.TextValue("a"), store.TextValue("7")}
 	}
 	return r
@@ -75,7 +76,7 @@ func (d *dice) rules() plan.Rules {
 func (d *dice) record(r plan.Rules) generation.Record {
 	rec := generation.New("t", "K", "p", r.Policy.Shards, false, opened).WithWriterBounds(r.Policy)
 	rec.Checked, rec.EmptyIndex, rec.Revision = d.maybe(0.8, d.past()), d.yes(0.1), "5-x"
-	if r.Type == store.Instant && d.yes(0.9) {
+	if !r.Form.HasGenerations() && d.yes(0.9) {
 		return rec
 	}
 	number, at := 0, opened
@@ -108,7 +109,7 @@ func (d *dice) cursor(r plan.Rules, rec generation.Record, id cursor.ID) cursor.
 	}
 	if d.yes(0.8) {
 		c.Position = store.Position{Value: store.TextValue("x")}
-		if r.Type == store.Instant != (d.wild && d.yes(0.1)) {
+		if !r.Form.HasGenerations() != (d.wild && d.yes(0.1)) {
 			c.Position.Value = store.InstantValue(d.past())
 		}
 	}
@@ -307,7 +308,7 @@ func TestNextSaysWhatNewWould(t *testing.T) {
 func TestNextLooksAtWhatChanged(t *testing.T) {
 	var most [2]int
 	for i, shards := range []int{64, 4096} {
-		r := plan.Rules{Target: "t", Scope: cursor.Scope{Kind: "K", Property: "p", Layout: "generation"}, Type: store.Text,
+		r := plan.Rules{Target: "t", Scope: cursor.Scope{Kind: "K", Property: "p", Layout: "generation"}, Form: layout.Keys,
 			Generations: true, Rewind: 24 * time.Hour, Policy: generation.Policy{Every: 24 * time.Hour,
 				Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 9, Shards: shards}}
 		v := &plan.View{Record: plan.First(r, opened), Cursors: cursor.Table{}, Namespaces: []string{"", "eu"}}

@@ -13,6 +13,7 @@ import (
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/plan"
@@ -134,18 +135,9 @@ func (s *script) do(command string, words []string) {
 
 func (s *script) plan() *plan.Plan { return plan.New(s.rules, &s.view, s.book, s.now) }
 
-// layouts says of each layout the type of its values, and whether it has generations.
-var layouts = map[string]struct {
-	values      store.Type
-	generations bool
-}{
-	"generation": {store.Text, true}, "sharded": {store.Text, false},
-	"timestamp": {store.Instant, false}, "sharded-timestamp": {store.Instant, false},
-}
-
 func (s *script) target(words []string) {
 	created := s.at("21T00:00")
-	layout := "generation"
+	chosen := layout.Generation
 	s.rules = plan.Rules{Target: "sessions", Rewind: 24 * time.Hour, MaxAge: 365 * 24 * time.Hour,
 		Policy: generation.Policy{Every: 24 * time.Hour, Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 3, Shards: 1}}
 	p := &s.rules.Policy
@@ -162,7 +154,7 @@ func (s *script) target(words []string) {
 		case numbers[name] != nil:
 			*numbers[name], err = strconv.Atoi(value)
 		case name == "layout":
-			layout = value
+			chosen = layout.Layout(value)
 		case name == "values":
 			for v := range strings.SplitSeq(value, ",") {
 				s.rules.ShardValues = append(s.rules.ShardValues, store.TextValue(v))
@@ -174,12 +166,12 @@ func (s *script) target(words []string) {
 		}
 		s.fail(err)
 	}
-	s.rules.Type, s.rules.Generations = layouts[layout].values, layouts[layout].generations
-	s.rules.Scope = cursor.Scope{Kind: "Session", Property: "expires", Layout: layout}
+	s.rules.Form, s.rules.Generations = chosen.Form(), chosen.HasSuccession()
+	s.rules.Scope = cursor.Scope{Kind: "Session", Property: "expires", Layout: string(chosen)}
 	if !s.rules.Generations {
 		p.Every = 0
 	}
-	if s.rules.Type == store.Instant {
+	if !s.rules.Form.HasGenerations() {
 		p.Shards = 0
 	}
 	s.now = created
@@ -372,7 +364,7 @@ func (s *script) position(id cursor.ID, at time.Time) store.Position {
 	switch {
 	case at.IsZero():
 		return store.Position{}
-	case s.rules.Type == store.Instant:
+	case !s.rules.Form.HasGenerations():
 		return store.Position{Value: store.InstantValue(at)}
 	}
 	shard, err := strconv.Atoi(id.Shard)
@@ -497,7 +489,7 @@ func (s *script) tellRanges(p *plan.Plan) {
 func (s *script) stageOf(p *plan.Plan, number int, blocked bool) string {
 	st := p.Stage(number)
 	switch {
-	case number == expirykey.Nursery && s.rules.Type == store.Instant:
+	case number == expirykey.Nursery && !s.rules.Form.HasGenerations():
 		return "timestamps"
 	case number == expirykey.Nursery:
 		return "nursery"
