@@ -33,7 +33,6 @@ var floors = map[string]int{
 	"layout":      2,
 	"metrics":     2, // knows what store errors are called
 	"throttle":    2,
-	"throttle/*":  3,
 	"config":      3,
 	"shardquery":  3,
 	"indexes":     3,

@@ -246,33 +246,6 @@ func TestGcloud(t *testing.T) {
 	}
 }
 
-func TestServes(t *testing.T) {
-	d := indexes.ForFirestore(targets)
-	for _, c := range []struct {
-		q    indexes.Query
-		want bool
-	}{
-		{indexes.Query{Collection: "Session", Scope: indexes.Collection, Order: []string{"expiry_key"}}, true},
-		{indexes.Query{Collection: "Session", Scope: indexes.CollectionGroup, Order: []string{"expiry_key"}}, false},
-		{indexes.Query{Collection: "items", Scope: indexes.CollectionGroup, Order: []string{"expires"}}, true},
-		{indexes.Query{Collection: "plain", Scope: indexes.Collection, Order: []string{"expires"}}, true},
-		{indexes.Query{Collection: "plain", Scope: indexes.CollectionGroup, Order: []string{"expires"}}, false},
-		{indexes.Query{Collection: "Event", Scope: indexes.Collection, Order: []string{"at"}}, false},
-		{indexes.Query{Collection: "Event", Scope: indexes.Collection, Equal: []string{"shard"}, Order: []string{"at"}}, true},
-		{indexes.Query{Collection: "Event", Scope: indexes.Collection, Equal: []string{"at", "shard"}}, true},
-		{indexes.Query{Collection: "Event", Scope: indexes.Collection, Order: []string{"shard", "at"}}, true},
-		{indexes.Query{Collection: "Event", Scope: indexes.Collection, Order: []string{"at", "shard"}}, false},
-		{indexes.Query{Collection: "Event", Scope: indexes.Collection, Equal: []string{"at"}, Order: []string{"shard"}}, false},
-		{indexes.Query{Collection: "Event", Scope: indexes.Collection, Equal: []string{"user"}, Order: []string{"at"}}, false},
-		{indexes.Query{Collection: "Other", Scope: indexes.Collection, Equal: []string{"shard"}, Order: []string{"at"}}, false},
-		{indexes.Query{Collection: "Other", Scope: indexes.CollectionGroup}, true},
-	} {
-		if got := d.Serves(c.q, true); got != c.want {
-			t.Errorf("%+v: %v", c.q, got)
-		}
-	}
-}
-
 func FuzzMerge(f *testing.F) {
 	f.Add([]byte(`{"indexes":[],"fieldOverrides":[{"collectionGroup":"Session","fieldPath":"expiry_key","indexes":[]}]}`))
 	f.Add([]byte("indexes:\n- kind: A\n  properties:\n  - name: b\n"))

@@ -20,10 +20,10 @@ import (
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/pacecheck"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
-	"github.com/reaper-ttl/reaper/throttle/pacecheck"
 )
 
 // paced is a world with entities that are all due, and a trace of the deletes.

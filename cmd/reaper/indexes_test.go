@@ -22,6 +22,7 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/emulator"
 	"github.com/reaper-ttl/reaper/internal/faultrpc"
+	"github.com/reaper-ttl/reaper/internal/indexcheck"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/datastore"
 	"github.com/reaper-ttl/reaper/store/firestore"
@@ -48,9 +49,9 @@ type recorder struct {
 }
 
 // queries returns every query that was sent, in the words of package indexes.
-func (r *recorder) queries(t *testing.T) []indexes.Query {
+func (r *recorder) queries(t *testing.T) []indexcheck.Query {
 	t.Helper()
-	var all []indexes.Query
+	var all []indexcheck.Query
 	for _, c := range r.Calls("") {
 		switch req := c.Req.(type) {
 		case *dpb.RunQueryRequest:
@@ -78,9 +79,9 @@ func order(explicit, inequalities []string) []string {
 	return append(all, explicit...)
 }
 
-func datastoreQuery(t *testing.T, q *dpb.Query) indexes.Query {
+func datastoreQuery(t *testing.T, q *dpb.Query) indexcheck.Query {
 	t.Helper()
-	out := indexes.Query{Scope: indexes.Collection}
+	out := indexcheck.Query{Scope: indexes.Collection}
 	if len(q.GetKind()) > 0 {
 		out.Collection = q.GetKind()[0].GetName()
 	}
@@ -116,10 +117,10 @@ func datastoreQuery(t *testing.T, q *dpb.Query) indexes.Query {
 	return out
 }
 
-func firestoreQuery(t *testing.T, q *fpb.StructuredQuery) indexes.Query {
+func firestoreQuery(t *testing.T, q *fpb.StructuredQuery) indexcheck.Query {
 	t.Helper()
 	from := q.GetFrom()[0]
-	out := indexes.Query{Collection: from.GetCollectionId(), Scope: indexes.Collection}
+	out := indexcheck.Query{Collection: from.GetCollectionId(), Scope: indexes.Collection}
 	if from.GetAllDescendants() {
 		out.Scope = indexes.CollectionGroup
 	}
@@ -286,13 +287,13 @@ func TestDefinitionsServeEveryQuery(t *testing.T) {
 		used := map[string]bool{}
 		queries := r.queries(t)
 		for _, q := range queries {
-			if !defs.Serves(q, true) {
+			if !indexcheck.Serves(defs, q) {
 				t.Errorf("no definition serves %+v", q)
 			}
 			for i := range defs.Composites { // the checker bites: without this index it fails
 				less := defs
 				less.Composites = slices.Delete(slices.Clone(defs.Composites), i, i+1)
-				if !less.Serves(q, true) {
+				if !indexcheck.Serves(less, q) {
 					used[defs.Composites[i].Collection] = true
 				}
 			}
@@ -300,7 +301,7 @@ func TestDefinitionsServeEveryQuery(t *testing.T) {
 				less := defs
 				less.Fields = slices.Clone(defs.Fields)
 				less.Fields[i].Singles = nil
-				if !less.Serves(q, true) {
+				if !indexcheck.Serves(less, q) {
 					used[f.Collection] = true
 				}
 			}

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/pacecheck"
 	"github.com/reaper-ttl/reaper/store"
-	"github.com/reaper-ttl/reaper/throttle/pacecheck"
 )
 
 // A pace holds P2: it writes down what every worker was granted, and which limits were

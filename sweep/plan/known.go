@@ -331,9 +331,7 @@ func (p *Plan) rangesOf(namespace string, number int) (list []shardquery.Range) 
 	if _, swept := p.known.namespaces[namespace]; g == nil || !swept {
 		return nil
 	}
-	for shard := range g.Shards {
-		list = append(list, shardquery.Range{Namespace: namespace, Generation: number, Shard: shard})
-	}
+	list = shardquery.Ranges([]generation.Generation{g.Generation}, []string{namespace})
 	return append(list, g.extraIn(namespace)...)
 }
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/pacecheck"
 	"github.com/reaper-ttl/reaper/throttle"
-	"github.com/reaper-ttl/reaper/throttle/pacecheck"
 )
 
 var start = time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
