@@ -54,8 +54,9 @@ func InUse(
 		case len(page.Entries) == 0:
 			continue
 		case hops == mostHops || len(numbers) == mostInUse:
-			return nil, 0, fmt.Errorf("probe for generations in use: %d of them and %d queries are not enough, at %.80q: "+
-				"does %s of %s hold expiry keys?", len(numbers), hops, page.Entries[0].Position().Value.Text, t.Property, t.Kind)
+			err := fmt.Errorf("probe for generations in use: %d of them and %d queries are not enough, at %.80q",
+				len(numbers), hops, page.Entries[0].Position().Value.Text)
+			return nil, 0, store.WithHint(err, fmt.Sprintf("check that %s of %s holds expiry keys", t.Property, t.Kind))
 		}
 		number, next, within := expirykey.GenerationOf(page.Entries[0].Position().Value.Text)
 		if within {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -106,7 +105,7 @@ func TestInUseOfOtherTexts(t *testing.T) {
 		seconds = append(seconds, fmt.Sprintf("%08d.5", 17_000_000+3*n))
 	}
 	_, _, err := shardquery.InUse(t.Context(), holding(t, "", seconds...), keyed, "", time.Now, time.Second)
-	if err == nil || !strings.Contains(err.Error(), "does expiry_key of Session hold expiry keys?") {
+	if err == nil || !slices.Contains(store.Hints(err), "check that expiry_key of Session holds expiry keys") {
 		t.Errorf("%v", err)
 	}
 }

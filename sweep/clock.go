@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/reaper-ttl/reaper/store"
 )
 
 // ErrClock is wrapped by the refusal to sweep by a clock that cannot be
 // trusted.
-var ErrClock = errors.New("the clock cannot be trusted")
+var ErrClock = store.WithHint(errors.New("the clock cannot be trusted"), "set this machine's clock")
 
 // A clock tells the store's time from the last one seen in a response and from
 // how much time has passed here since. It never runs ahead of the store: it
@@ -32,8 +34,7 @@ type clock struct {
 func (c *clock) observe(store, sent time.Time) error {
 	arrived := c.now()
 	if store.Before(sent.Round(0).Add(-c.maxSkew)) || store.After(arrived.Round(0).Add(c.maxSkew)) {
-		return fmt.Errorf("%w: it is %s here and %s in the store, more than max_clock_skew (%v) apart: "+
-			"set this machine's clock",
+		return fmt.Errorf("%w: it is %s here and %s in the store, more than max_clock_skew (%v) apart",
 			ErrClock, arrived.UTC().Format(time.RFC3339Nano), store.UTC().Format(time.RFC3339Nano), c.maxSkew)
 	}
 	c.mu.Lock()

@@ -13,7 +13,8 @@ import (
 
 // ErrLimit is wrapped by the error of a sweep that would delete, or was about to
 // delete, more than the limits of its target allow.
-var ErrLimit = errors.New("sweep limit exceeded")
+var ErrLimit = store.WithHint(errors.New("sweep limit exceeded"),
+	"if that many are to go, sweep once with --yes, or set another limit")
 
 // An allowance is how many entities one tick of a target may delete. What is due is
 // counted at each tick, and deletes wait for the answer. It is safe for concurrent use.
@@ -76,8 +77,7 @@ func (a *allowance) spend(n int) error {
 	defer a.mu.Unlock()
 	if a.err == nil && a.left < int64(n) {
 		a.err = fmt.Errorf("more entities are due than were counted when the sweep began: %w. "+
-			"It stopped before deleting more. "+
-			"If that is right, sweep once with --yes, or set another limit", ErrLimit)
+			"It stopped before deleting more", ErrLimit)
 	}
 	if a.err != nil {
 		return a.err
@@ -124,9 +124,7 @@ func (a *allowance) allow(due int64) {
 	}
 	a.known, a.answered, a.due, a.left, a.err = true, true, due, most, nil
 	if due > most {
-		a.err = fmt.Errorf("%d entities are due, and %s: %w. Nothing was deleted. "+
-			"If that is right, sweep once with --yes, or set another limit",
-			due, why, ErrLimit)
+		a.err = fmt.Errorf("%d entities are due, and %s: %w. Nothing was deleted", due, why, ErrLimit)
 	}
 }
 

@@ -515,7 +515,7 @@ func TestLimits(t *testing.T) {
 				config := p.config()
 				config.Yes = c.yes
 				res := sweep.Run(t.Context(), config).Targets[0]
-				if c.refused != errors.Is(res.Err, sweep.ErrLimit) || c.refused && (res.Deleted > 0 || len(p.left()) != 500 || !strings.Contains(res.Error, "--yes")) {
+				if c.refused != errors.Is(res.Err, sweep.ErrLimit) || c.refused && (res.Deleted > 0 || len(p.left()) != 500 || strings.Contains(res.Error, "--yes") || !strings.Contains(res.Hint, "--yes")) {
 					t.Errorf("%+v", res)
 				}
 				if !c.refused && len(p.left()) != 100 {

@@ -186,7 +186,7 @@ func (l *loader) run(ctx context.Context, r *lineReader) error {
 			if err := l.flush(ctx); err != nil {
 				return err
 			}
-			return fmt.Errorf("%w (use --skip-bad to skip bad lines)", bad)
+			return store.WithHint(bad, "--skip-bad counts and skips bad lines")
 		}
 		if err != nil {
 			return err
