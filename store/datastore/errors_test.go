@@ -149,7 +149,7 @@ func TestNoCredentials(t *testing.T) {
 	t.Setenv("DATASTORE_EMULATOR_HOST", "")
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", t.TempDir()+"/none.json")
 	_, err := Open(t.Context(), Options{Project: "p"})
-	if !errors.Is(err, store.ErrDenied) || !strings.Contains(err.Error(), "GOOGLE_APPLICATION_CREDENTIALS") || !strings.Contains(err.Error(), "datastore.googleapis.com:443") {
+	if !errors.Is(err, store.ErrDenied) || !strings.Contains(strings.Join(store.Hints(err), ""), "GOOGLE_APPLICATION_CREDENTIALS") || !strings.Contains(err.Error(), "datastore.googleapis.com:443") {
 		t.Errorf("Open without credentials: %v, want ErrDenied with advice", err)
 	}
 }
