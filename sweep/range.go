@@ -87,7 +87,8 @@ func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
 	v := j.newVisit(todo)
 	need = v.start.need
 	var more bool
-	waits := need.Behind && !need.IsSlow() && !t.slow                       // to be read from its start, if nothing in it is due
+	// A range in which nothing is due waits unclaimed until it is read from its start.
+	waits := need.Behind && !need.IsSlow() && !t.slow
 	probes := (need.Fresh || !need.FromStart()) && !need.Inventory || waits // else it is claimed before anything is read
 	if probes {
 		probed := c.cfg.Now()
