@@ -191,7 +191,7 @@ func (c *Claim) Writing(ctx context.Context) (context.Context, context.CancelFun
 	}
 	left := c.left()
 	if left <= 0 {
-		return nil, nil, fmt.Errorf("write in %v: %w", c.id, ErrLost)
+		return nil, nil, fmt.Errorf("write in %v: %w", c.id, c.lapsed())
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, left, ErrLost)
 	return ctx, cancel, nil
@@ -204,6 +204,14 @@ func (c *Claim) left() time.Duration {
 		return 0
 	}
 	return c.keeper.Lease - passed(b.Sent, c.keeper.Now())
+}
+
+// lapsed returns why a claim does not hold any more that nobody has ended yet.
+func (c *Claim) lapsed() error {
+	if err := c.Err(); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: this process could not renew its heartbeat for %v", ErrLost, c.keeper.Lease)
 }
 
 // checkpoint saves the cursor while the claim lasts.
@@ -240,7 +248,7 @@ func (c *Claim) save(ctx context.Context, change func(*Cursor)) error {
 	}
 	err := store.Retry(ctx, patience, func() error {
 		if c.left() <= 0 {
-			return ErrLost
+			return c.lapsed()
 		}
 		try := k.Lease / 3
 		if !held { // nothing runs out while it is tried

@@ -615,8 +615,7 @@ type sweepCount struct {
 	pending  int       // ranges that are not there yet
 	ranges   int
 	left     int // ranges that did not come there
-	failures int
-	errs     []error // the first few of them
+	failures failures
 }
 
 // openCount begins to count a sweep of the ranges that do not rest. Those that a live
@@ -672,23 +671,21 @@ func (b *book) settleCount(it *item, left bool) {
 	}
 }
 
-// fail keeps an error for the result of the sweep, and names it.
+// fail keeps an error for the result of the sweep, and tells the journal.
 func (b *book) fail(it *item, err error) {
-	const most = 3 // the log has them all
-	b.count.failures++
-	if len(b.count.errs) < most {
-		b.count.errs = append(b.count.errs, err)
+	b.count.failures.add(err)
+	if _, isRange := it.job.(*rangeJob); isRange {
+		b.c.log.failed("sweep a range", it.name, err)
+	} else {
+		b.c.log.failed(it.name, "", err)
 	}
-	b.c.log.Error("step failed", "of", it.name, "error", err)
 }
 
 // err returns why the sweep that was counted failed; nil if it did not.
 func (c *sweepCount) err() error {
-	if c.failures == 0 {
-		return nil
+	err := c.failures.err()
+	if err == nil || c.ranges == 0 { // it did not come as far as its ranges
+		return err
 	}
-	if c.ranges == 0 { // it did not come as far as its ranges
-		return errors.Join(c.errs...)
-	}
-	return fmt.Errorf("%d failures in %d ranges: %w", c.failures, c.ranges, errors.Join(c.errs...))
+	return fmt.Errorf("%d failures in %d ranges: %w", c.failures.times, c.ranges, err)
 }

@@ -232,7 +232,7 @@ func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
 func (c *collector) saveFindings(ctx context.Context, change recordChange) error {
 	err := c.viewer.changeRecord(ctx, change)
 	if store.Transient(err) && ctx.Err() == nil {
-		c.log.WarnContext(ctx, "cannot save what was found around the ranges; the next look tries again", "error", err)
+		c.log.failed("save what was found around the ranges", "", err)
 		return nil
 	}
 	return err
@@ -333,7 +333,7 @@ func (c *collector) countOutside(ctx context.Context, p *plan.Plan) (sum int64, 
 	}
 	sum, err := countSpans(ctx, c, counter, gaps, mostOutside)
 	if err != nil && ctx.Err() == nil {
-		c.log.WarnContext(ctx, "cannot count what lies in no range; the next look around tries again", "error", err)
+		c.log.failed("count what lies in no range", "", err)
 	}
 	return sum, err == nil
 }

@@ -2,7 +2,6 @@ package sweep
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
@@ -20,7 +19,7 @@ type collector struct {
 	cfg    *Config
 	target *Target
 	rules  plan.Rules
-	log    *slog.Logger
+	log    *journal
 	clock  *clock
 	keeper *cursor.Keeper
 	viewer *viewer
@@ -33,7 +32,7 @@ type collector struct {
 
 // newCollector returns the collector of one target.
 func newCollector(cfg *Config, t *Target) *collector {
-	log := cfg.Log.With("target", t.Name)
+	log := newJournal(cfg.Log.With("target", t.Name), cfg.Now)
 	began := cfg.Now()
 	clk := &clock{now: cfg.Now, passed: func() time.Duration { return cfg.Now().Sub(began) }, maxSkew: t.MaxClockSkew}
 	opening := ""
@@ -41,14 +40,14 @@ func newCollector(cfg *Config, t *Target) *collector {
 		opening = x.Opening() + "/"
 	}
 	c := &collector{cfg: cfg, target: t, rules: t.Rules(), log: log, clock: clk, tally: newTally(),
-		limits: newAllowance(t, cfg.Apply, cfg.Yes), guards: newGuards(cfg.Store, t, log, cfg.Now)}
+		limits: newAllowance(t, cfg.Apply, cfg.Yes), guards: newGuards(cfg.Store, t, log.Logger, cfg.Now)}
 	c.keeper = &cursor.Keeper{Store: newRecordStore(cfg, t.Name), Owner: opening + cfg.Owner, Opening: opening,
-		Lease: t.Lease, Now: cfg.Now, StoreNow: clk.Now, Log: log}
+		Lease: t.Lease, Now: cfg.Now, StoreNow: clk.Now, Log: log.keeperLog()}
 	c.pacing = newPacing(t, cursor.HeartbeatKey(t.Name, c.keeper.Owner), clk)
 	c.viewer = newViewer(cfg, t, clk, log)
 	c.viewer.watch = newWatch(c)
 	if t.Gate != nil && cfg.Apply {
-		c.pacing.gate = &gatekeeper{gate: t.Gate, now: cfg.Now, log: log}
+		c.pacing.gate = &gatekeeper{gate: t.Gate, now: cfg.Now, log: log.Logger}
 	}
 	return c
 }

@@ -73,7 +73,7 @@ func TestContention(t *testing.T) {
 	contended("uvwx")
 	want("third within a minute", contended("uvwx"), "auto, again false")
 	want("all that follows", next("yz"), "lookup")
-	if !strings.Contains(log.String(), "range=r for=1h0m0s") {
+	if !strings.Contains(log.String(), "range=r for_seconds=3600") {
 		t.Errorf("the log says %s", &log)
 	}
 	now = now.Add(time.Hour - time.Second)

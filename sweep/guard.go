@@ -96,7 +96,7 @@ func (g *guards) retries(key string, by store.Guard, batch []store.Op) bool {
 	}
 	r.tries, r.from, r.to = 0, batch[0].Entry.Value, batch[len(batch)-1].Entry.Value
 	if now := g.now(); r.gaveUp(now) {
-		g.log.Warn("checks by query are contended: the range uses lookup", "range", key, "for", lookupFor)
+		g.log.Warn("checks by query are contended: the range uses lookup", "range", key, "for_seconds", lookupFor.Seconds())
 	}
 	return false
 }

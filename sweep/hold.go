@@ -23,6 +23,7 @@ type gatekeeper struct {
 	mu     sync.Mutex
 	asked  time.Time // when the question was sent that was answered last
 	closed bool
+	since  time.Time // when it was found closed
 }
 
 // run asks until ctx is done.
@@ -48,13 +49,17 @@ func (g *gatekeeper) ask(ctx context.Context) {
 	}
 	g.mu.Lock()
 	changed := g.closed != (err != nil)
+	since := g.since
+	if changed {
+		g.since = asked
+	}
 	g.asked, g.closed = asked, err != nil
 	g.mu.Unlock()
 	switch {
 	case changed && err != nil:
 		g.log.WarnContext(ctx, "gate closed: deletes suspended", "why", err)
 	case changed:
-		g.log.InfoContext(ctx, "gate open: deletes resumed")
+		g.log.InfoContext(ctx, "gate open: deletes resumed", "seconds", seconds(asked.Sub(since)))
 	}
 }
 

@@ -141,7 +141,7 @@ func (a *allowance) fill(ctx context.Context, c *collector, due []placedSpan) er
 		return fmt.Errorf("count what is due: %w", err)
 	}
 	if err != nil {
-		c.log.WarnContext(ctx, "cannot count what is due: the limits go by what was counted before", "error", err)
+		c.log.failed("count what is due", "", err)
 		n = a.lastDue()
 	}
 	if err == nil && a.fraction > 0 {
@@ -176,7 +176,7 @@ func (a *allowance) countAll(ctx context.Context, c *collector, counter store.Co
 	case err != nil && a.all < 0:
 		return fmt.Errorf("count the target: %w", err)
 	case err != nil:
-		c.log.WarnContext(ctx, "cannot count the target: the limits go by what was counted before", "error", err)
+		c.log.failed("count the target", "", err)
 	case further:
 		a.all, a.further = all, now
 	case all < enough || all > a.all: // else it says no more than is known

@@ -245,6 +245,7 @@ func (v *visit) fatal(t turn, err error) error {
 	}
 	v.c.cfg.Metrics.Error(v.c.target.Name, metrics.OpCommit, err)
 	if store.Transient(err) || store.MayBeOfOneEntity(err) {
+		v.c.log.failed("delete", v.start.cursor.Key(), err)
 		return nil
 	}
 	return err
@@ -395,6 +396,7 @@ func (v *visit) readFailed(t turn, rd *reading, err error) error {
 	if !store.Transient(err) {
 		return err
 	}
+	v.c.log.failed("read", v.start.cursor.Key(), err)
 	return rd.failing.again(t, v.c.cfg.Now(), err)
 }
 

@@ -398,12 +398,13 @@ func (c *collector) outcomeOf(t turn, r shardquery.Range, v *visit, err error) o
 		return outcome{state: stopped}
 	case errors.Is(err, cursor.ErrLost), v != nil && v.claim != nil && v.claim.Err() != nil && store.Transient(err):
 		// Another worker has the range now, or will take it: that is no failure.
-		c.log.WarnContext(t.ctx, "lost a range to another worker", "range", c.rules.ID(r).Key(), "error", err)
+		c.log.failed("hold a range", c.rules.ID(r).Key(), err)
 		c.viewer.wantCursor(c.rules.ID(r))
 		return outcome{state: lost}
 	case v == nil && cursor.MayPass(err):
 		// Nobody holds the range: its record did not take the claim. Another process,
 		// perhaps a dead one, has it in a transaction.
+		c.log.failed("claim a range", c.rules.ID(r).Key(), err)
 		return outcome{state: waiting, wake: now.Add(asideEvery), why: throttle.ReasonLease, contended: true,
 			blocked: fmt.Errorf("%v: the cursor record is blocked: %w", r, err)}
 	}

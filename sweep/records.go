@@ -201,7 +201,8 @@ func (v *viewer) tell(ctx context.Context, was, is generation.Record, steps []ge
 	}
 	if n := len(is.Generations); n > 0 && was.Target != "" && (was.Staleness != is.Staleness || was.Slack != is.Slack) {
 		v.log.InfoContext(ctx, "the bounds for writers changed; for generations that are open already the larger ones count",
-			"staleness", is.Staleness, "slack", is.Slack, "before_staleness", was.Staleness, "before_slack", was.Slack)
+			"staleness_seconds", is.Staleness.Seconds(), "slack_seconds", is.Slack.Seconds(),
+			"before_staleness_seconds", was.Staleness.Seconds(), "before_slack_seconds", was.Slack.Seconds())
 	}
 	if n := len(is.Generations); n > 0 && v.target.Generations {
 		v.compare(is.Generations[n-1])
@@ -215,7 +216,7 @@ func (v *viewer) compare(newest generation.Generation) {
 			"generation", newest.Number, "generation_shards", newest.Shards)
 	}
 	if newest.Ramp != v.target.Policy.Ramp && newest.Number != generation.First {
-		v.log.Warn("the configured ramp is for the next generation", "ramp", v.target.Policy.Ramp,
-			"generation", newest.Number, "generation_ramp", newest.Ramp)
+		v.log.Warn("the configured ramp is for the next generation", "ramp_seconds",
+			v.target.Policy.Ramp.Seconds(), "generation", newest.Number, "generation_ramp_seconds", newest.Ramp.Seconds())
 	}
 }

@@ -40,6 +40,7 @@ func (c *collector) publish() {
 	}
 	last.throttled = throttled
 	m.Rate(t, c.pacing.rate())
+	c.log.look()
 	m.OldestDue(t, c.target.Watchdog.OldestDue())
 	m.Stuck(t, len(c.target.Watchdog.Stuck(c.cfg.Now())))
 	c.publishRecord()
@@ -100,9 +101,14 @@ func (c *collector) pauseAttrs() (attrs []any) {
 
 // tellHold logs that the target is held, or is not any more.
 func (c *collector) tellHold(why throttle.Reason) {
+	now := c.cfg.Now()
+	if c.log.held.IsZero() {
+		c.log.held = now
+	}
 	switch why {
 	case "":
-		c.log.Info("deletes go on")
+		c.log.Info("deletes go on", "seconds", seconds(now.Sub(c.log.held)))
+		c.log.held = time.Time{}
 	case throttle.ReasonPaused:
 		c.log.Warn("target is paused; run reaper resume to continue", c.pauseAttrs()...)
 	case throttle.ReasonGate: // the gatekeeper has said so

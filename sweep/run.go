@@ -123,6 +123,7 @@ func openOnce(ctx context.Context, b *book) error {
 
 // publishEnd tells metrics and log how and when one sweep of a target ended.
 func (c *collector) publishEnd(b *book, res TargetResult, ended time.Time) {
+	c.log.end()
 	took := time.Duration(res.Duration * float64(time.Second))
 	c.cfg.Metrics.Swept(c.target.Name, res.Outcome(), took, ended)
 	if b.view != nil {
@@ -200,9 +201,8 @@ func (o *oneAudit) result(b *book) TargetResult { return resultOf(b) }
 // failOpening notes that the records of the target could not be read.
 func (b *book) failOpening(err error) {
 	if errors.Is(err, context.Canceled) || errors.Is(err, errStopped) || errors.Is(err, context.DeadlineExceeded) &&
-		b.count.failures > 0 {
+		b.count.failures.times > 0 {
 		return
 	}
-	b.count.failures++
-	b.count.errs = append(b.count.errs, err)
+	b.count.failures.add(err)
 }

@@ -89,9 +89,12 @@ func (d *Daemon) States() (list []State) {
 
 // Run collects until ctx is done. No goroutine outlives it.
 func (d *Daemon) Run(ctx context.Context) {
-	collect(ctx, &d.cfg, func(i int) agenda {
+	books := collect(ctx, &d.cfg, func(i int) agenda {
 		return &onSchedule{box: d.states[d.cfg.Targets[i].Name], first: d.first}
 	})
+	for _, b := range books {
+		b.c.log.end()
+	}
 }
 
 // An onSchedule is the agenda of a daemon.
@@ -115,7 +118,8 @@ func (o *onSchedule) open(ctx context.Context, b *book) error {
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		b.c.log.ErrorContext(ctx, "cannot read the records of the target; trying again", "error", err)
+		b.c.log.failed("read the target's records", "", err)
+		b.c.log.look()
 		o.box.set(func(s *State) { s.Err = err.Error() })
 		if err := throttle.Sleep(ctx, openAgain); err != nil {
 			return err
@@ -215,8 +219,7 @@ func (o *onSchedule) closeCount(b *book, now time.Time) {
 		for _, it := range b.ranges {
 			b.settleCount(it, true)
 		}
-		b.count.failures++
-		b.count.errs = append(b.count.errs, err)
+		b.count.failures.add(err)
 	}
 	if b.count.pending > 0 {
 		return

@@ -3,7 +3,6 @@ package sweep
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -47,7 +46,7 @@ type viewer struct {
 	target *Target
 	rules  plan.Rules
 	clock  *clock
-	log    *slog.Logger
+	log    *journal
 	apply  bool
 	watch  *watch
 	notify func() // is told of what the refresher has read; what a chore replaces is seen as it ends
@@ -73,16 +72,15 @@ type refreshState struct {
 	namespacesAt time.Time       // when they were read last
 	imagined     []cursor.Cursor // of ranges that a dry run has found
 
-	record, cursors trouble // with reading them
+	record, cursors failure // of reading them
 }
 
 // newViewer returns the viewer of one target, which has read nothing yet.
-func newViewer(cfg *Config, t *Target, clk *clock, log *slog.Logger) *viewer {
+func newViewer(cfg *Config, t *Target, clk *clock, log *journal) *viewer {
 	return &viewer{store: newRecordStore(cfg, t.Name), target: t, rules: t.Rules(), clock: clk, log: log, apply: cfg.Apply,
 		wake: wakes{make(chan struct{}, 1), make(chan struct{}, 1)},
 		state: refreshState{wantedCursors: map[cursor.ID]bool{},
-			record:  trouble{what: "target record: deletes are suspended once it is older than 15s"},
-			cursors: trouble{what: "cursor records: ranges that other processes held wait"}}}
+			record: failure{task: "read the target record"}, cursors: failure{task: "read cursor records"}}}
 }
 
 // View returns what was read last.
@@ -214,7 +212,7 @@ func (v *viewer) refresh(ctx context.Context) (wait time.Duration) {
 		return 0
 	}
 	v.mu.Lock()
-	v.state.record.note(ctx, v.log, now, err)
+	v.state.record.note(v.log, now, err)
 	v.mu.Unlock()
 	if err != nil {
 		return readAgain
@@ -267,7 +265,7 @@ func (v *viewer) refreshCursors(ctx context.Context) (wait time.Duration) {
 		return 0
 	}
 	v.mu.Lock()
-	v.state.cursors.note(ctx, v.log, now, err)
+	v.state.cursors.note(v.log, now, err)
 	v.mu.Unlock()
 	if err != nil {
 		return readAgain
@@ -421,26 +419,6 @@ func (v *viewer) someDue(now time.Time) time.Duration {
 		return noRead
 	}
 	return readAtMost - now.Sub(v.state.wantedRead)
-}
-
-// A trouble is why records cannot be read, and since when.
-type trouble struct {
-	what  string // it means, for people
-	since time.Time
-	err   error // nil if nothing is wrong
-}
-
-// note keeps what went wrong, and says so when it begins and when it is over.
-func (t *trouble) note(ctx context.Context, log *slog.Logger, now time.Time, err error) {
-	switch {
-	case err != nil && t.err == nil:
-		t.since = now
-		log.WarnContext(ctx, "cannot read the "+t.what, "error", err)
-	case err == nil && t.err != nil:
-		what, _, _ := strings.Cut(t.what, ":")
-		log.InfoContext(ctx, "the "+what+" can be read again", "seconds", now.Sub(t.since).Seconds())
-	}
-	t.err = err
 }
 
 // loadRecord reads the target record once.

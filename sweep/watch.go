@@ -25,12 +25,11 @@ type watch struct {
 	sent, stored time.Time
 
 	mu      sync.Mutex
-	trouble trouble // with reading them
+	failure failure // of reading them
 }
 
 func newWatch(c *collector) *watch {
-	w := &watch{c: c, wake: make(chan struct{}, 1),
-		trouble: trouble{what: "heartbeats: without them this process has no share of total"}}
+	w := &watch{c: c, wake: make(chan struct{}, 1), failure: failure{task: "read the heartbeats"}}
 	c.keeper.Pulse = c.keeper.NewPulse(c.target.Name, c.cfg.Version, w.beat)
 	return w
 }
@@ -98,7 +97,7 @@ func (w *watch) refresh(ctx context.Context) (wait time.Duration) {
 		return 0
 	}
 	w.mu.Lock()
-	w.trouble.note(ctx, w.c.log, w.c.cfg.Now(), err)
+	w.failure.note(w.c.log, w.c.cfg.Now(), err)
 	w.mu.Unlock()
 	if err != nil {
 		return readAgain
@@ -112,8 +111,8 @@ func (w *watch) refresh(ctx context.Context) (wait time.Duration) {
 func (w *watch) failing() (long bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	t := w.trouble
-	return t.err != nil && w.c.cfg.Now().Sub(t.since) > w.c.target.Lease, t.err
+	f := w.failure
+	return f.err != nil && w.c.cfg.Now().Sub(f.since) > w.c.target.Lease, f.err
 }
 
 // read reads the heartbeats once.

@@ -128,7 +128,16 @@ func (w *world) forget() {
 func (w *world) config() sweep.Config {
 	owner := w.owners.Add(1)
 	return sweep.Config{Store: w.s, Targets: []sweep.Target{w.target}, Apply: true, Workers: 4, Grace: 8 * time.Second,
-		Owner: fmt.Sprintf("process-%d", owner), Now: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+		Owner: fmt.Sprintf("process-%d", owner), Now: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug,
+			ReplaceAttr: w.checkAttr}))}
+}
+
+// checkAttr refuses what no log may hold: JSON shows durations in nanoseconds.
+func (w *world) checkAttr(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		w.t.Errorf("the log has the duration %v as %q: write seconds, and name them so", a.Value, a.Key)
+	}
+	return a
 }
 
 // begin gives the target its record, as load does, before anything is written: so what

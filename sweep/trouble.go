@@ -1,0 +1,297 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+const (
+	// tellAfter is how long a cause that may pass by itself must last before the log names
+	// it, and tellTimes how often it must occur: a healthy store fails a call now and then.
+	tellAfter = 5 * time.Second
+	tellTimes = 3
+	// tellAgain is the shortest time between two lines about one cause. They become rarer
+	// the longer it lasts, down to one in tellSeldom.
+	tellAgain  = time.Minute
+	tellSeldom = 10 * time.Minute
+	// overAfter is how long a cause has not occurred when it counts as over: longer than
+	// the longest time between two tries of anything.
+	overAfter = asideMost + 15*time.Second
+	// stillFor is how recently a cause must have occurred for the log to say that it goes on.
+	stillFor = 5 * time.Second
+	// mostCauses and mostTroubled bound what is remembered: causes, and ranges of each.
+	mostCauses   = 32
+	mostTroubled = 1000
+)
+
+// Causes that are not codes of the store.
+const (
+	causeLeaseLost = "lease_lost" // this process's own lease ran out
+	causeTakenOver = "taken_over" // another process has claimed a range meanwhile
+	causeOther     = store.LabelOther
+)
+
+// A journal is the log of one target. It tells of each cause of failures once when it
+// begins and once when it is over, and seldom in between, however many ranges and calls
+// fail for it.
+type journal struct {
+	*slog.Logger
+	now func() time.Time
+
+	mu       sync.Mutex
+	troubles map[string]*trouble // that are not over, by cause
+	held     time.Time           // since when nothing may be deleted; zero if it may
+}
+
+// A trouble is one cause of failures, from its first one until it is over.
+type trouble struct {
+	since, last time.Time       // of the first and of the last failure
+	told        time.Time       // when the log named it last; zero if it did not yet
+	toldOf      int             // failures at that time
+	times       int             // failures
+	tasks       map[string]bool // what failed
+	ranges      map[string]bool // in which it failed
+	err         error           // the last one
+}
+
+func newJournal(log *slog.Logger, now func() time.Time) *journal {
+	return &journal{Logger: log, now: now, troubles: map[string]*trouble{}}
+}
+
+// failed takes in that a task failed, in a range if the name is not empty. What does not
+// pass by itself is told at once, other causes once they last.
+func (j *journal) failed(task, name string, err error) {
+	now := j.now()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	cause := j.causeOf(err)
+	t := j.troubles[cause]
+	if t == nil {
+		t = &trouble{since: now, tasks: map[string]bool{}, ranges: map[string]bool{}}
+		j.troubles[cause] = t
+	}
+	t.times++
+	t.last, t.err, t.tasks[task] = now, err, true
+	if name != "" && len(t.ranges) < mostTroubled {
+		t.ranges[name] = true
+	}
+	if passes := store.Transient(err) || store.MayBeOfOneEntity(err); t.told.IsZero() && (!passes || t.lasts()) {
+		level := slog.LevelWarn
+		if !passes && !errors.Is(err, cursor.ErrLost) {
+			level = slog.LevelError
+		}
+		attrs := []any{"cause", cause, "task", task}
+		if name != "" {
+			attrs = append(attrs, "range", name)
+		}
+		j.Log(context.Background(), level, "failing; trying again", append(attrs, "error", err)...)
+		t.told, t.toldOf = now, t.times
+	}
+}
+
+// lasts reports whether a cause that may pass by itself is worth a line.
+func (t *trouble) lasts() bool { return t.times >= tellTimes && t.last.Sub(t.since) >= tellAfter }
+
+// look tells which causes go on, and which are over.
+func (j *journal) look() {
+	now := j.now()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, cause := range slices.Sorted(maps.Keys(j.troubles)) {
+		t := j.troubles[cause]
+		switch {
+		case now.Sub(t.last) >= overAfter:
+			j.tellOver(cause, t)
+		case !t.told.IsZero() && t.times > t.toldOf && now.Sub(t.told) >= t.tellAgain() && now.Sub(t.last) < stillFor:
+			j.Warn("still failing", append(t.attrs(cause), "error", t.err)...)
+			t.told, t.toldOf = now, t.times
+		}
+	}
+}
+
+// tellAgain returns how long after its last line a cause that goes on has another one.
+func (t *trouble) tellAgain() time.Duration {
+	return min(tellSeldom, max(tellAgain, t.told.Sub(t.since)))
+}
+
+// tellOver says that a cause is over, if it was told of at all.
+func (j *journal) tellOver(cause string, t *trouble) {
+	if !t.told.IsZero() {
+		j.Info("no longer failing", t.attrs(cause)...)
+	}
+	delete(j.troubles, cause)
+}
+
+// end tells how often what had begun has failed by the end of the work: nobody will say
+// that it is over.
+func (j *journal) end() {
+	now := j.now()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, cause := range slices.Sorted(maps.Keys(j.troubles)) {
+		t := j.troubles[cause]
+		switch {
+		case now.Sub(t.last) >= tellAfter:
+			j.tellOver(cause, t)
+		case !t.told.IsZero() && t.times > t.toldOf:
+			j.Warn("still failing", append(t.attrs(cause), "error", t.err)...)
+		}
+		delete(j.troubles, cause)
+	}
+}
+
+// attrs says how often a cause has occurred, for how long, and where.
+func (t *trouble) attrs(cause string) []any {
+	tasks := strings.Join(slices.Sorted(maps.Keys(t.tasks)), ", ")
+	return []any{"cause", cause, "tasks", tasks, "times", t.times, "ranges", len(t.ranges),
+		"seconds", seconds(t.last.Sub(t.since))}
+}
+
+// causeOf names the cause of an error. The mutex is held.
+func (j *journal) causeOf(err error) string {
+	cause := causeOf(err)
+	if j.troubles[cause] == nil && len(j.troubles) >= mostCauses {
+		return causeOther
+	}
+	return cause
+}
+
+// causeOf names the cause of an error: two errors with one cause are told of together.
+func causeOf(err error) string {
+	switch label := store.Label(err); {
+	case errors.Is(err, cursor.ErrLost) && errors.Is(err, store.ErrConflict):
+		return causeTakenOver
+	case errors.Is(err, cursor.ErrLost):
+		return causeLeaseLost
+	case label != causeOther:
+		return label
+	}
+	const most = 60 // bytes
+	text, _, _ := strings.Cut(innermost(err).Error(), "\n")
+	text = strings.Map(func(r rune) rune { // numbers differ from range to range
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, text)
+	return strings.ToValidUTF8(text[:min(len(text), most)], "")
+}
+
+// innermost returns the error that an error wraps, at the end of the chain.
+func innermost(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if all, ok := err.(interface{ Unwrap() []error }); ok && len(all.Unwrap()) > 0 {
+			next = all.Unwrap()[0]
+		}
+		if next == nil {
+			return err
+		}
+		err = next
+	}
+}
+
+// A keeperHandler handles what the keeper of the heartbeat logs. The journal takes in that
+// a heartbeat could not be written, as it takes in all failures: a store under pressure may
+// refuse each second heartbeat.
+type keeperHandler struct {
+	slog.Handler
+	journal *journal
+}
+
+// What package cursor says. TestLogOfAnIncident fails if that changes.
+const (
+	beatFails  = "cannot write the heartbeat"
+	beatIsBack = "the heartbeat is written again"
+)
+
+// Handle implements [slog.Handler].
+func (h keeperHandler) Handle(ctx context.Context, r slog.Record) error {
+	switch {
+	case strings.HasPrefix(r.Message, beatFails):
+		err := errors.New(r.Message)
+		r.Attrs(func(a slog.Attr) bool {
+			if is, ok := a.Value.Any().(error); ok {
+				err = is
+			}
+			return true
+		})
+		h.journal.failed("write the heartbeat", "", err)
+		return nil
+	case r.Message == beatIsBack: // the journal says when the cause is over
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// keeperLog returns the log of the keeper of the heartbeat.
+func (j *journal) keeperLog() *slog.Logger { return slog.New(keeperHandler{j.Handler(), j}) }
+
+// seconds returns a duration as logs have it.
+func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
+
+// A failure is why something could not be read when it was tried last, and since when.
+type failure struct {
+	task  string
+	since time.Time
+	err   error // nil if nothing is wrong
+}
+
+// note keeps what came of a try, and tells the journal.
+func (f *failure) note(log *journal, now time.Time, err error) {
+	if err != nil {
+		if f.err == nil {
+			f.since = now
+		}
+		log.failed(f.task, "", err)
+	}
+	f.err = err
+}
+
+// Failures are what failed in one sweep, by cause.
+type failures struct {
+	times  int
+	causes []failureCause // in the order in which they were met
+}
+
+type failureCause struct {
+	cause string
+	first error
+	times int
+}
+
+// add counts a failure.
+func (f *failures) add(err error) {
+	f.times++
+	cause := causeOf(err)
+	i := slices.IndexFunc(f.causes, func(c failureCause) bool { return c.cause == cause })
+	switch {
+	case i >= 0:
+		f.causes[i].times++
+	case len(f.causes) < mostCauses:
+		f.causes = append(f.causes, failureCause{cause, err, 1})
+	}
+}
+
+// err names each cause once, with its first error; nil if nothing failed.
+func (f *failures) err() error {
+	var all []error
+	for _, c := range f.causes {
+		err := c.first
+		if c.times > 1 {
+			err = fmt.Errorf("%w (and %d more times for this cause: %s)", err, c.times-1, c.cause)
+		}
+		all = append(all, err)
+	}
+	return errors.Join(all...)
+}
