@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -162,6 +163,39 @@ func TestStatusOfAStoreThatHangs(t *testing.T) {
 					t.Errorf("it took %v", took)
 				}
 				checkUnread(t, name, st)
+			})
+		})
+	}
+}
+
+// Of a target with 10,000 ranges, too, a status is there within five seconds: if the store
+// hangs in all queries or in each tenth one, it says so, and of how many ranges it does not
+// know what is due.
+func TestStatusOfTenThousandRangesWhileTheStoreHangs(t *testing.T) {
+	for name, every := range map[string]int64{"all queries": 1, "each tenth query": 10} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				w.target.Shards = 5000
+				if _, _, err := sweep.EnsureRecord(t.Context(), w.config(), w.target); err != nil {
+					t.Fatal(err)
+				}
+				var asked atomic.Int64
+				w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+					if c.Method == "Scan" && asked.Add(1)%every == 0 {
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					return nil
+				}
+				began := time.Now()
+				st := w.status()
+				if took := time.Since(began); took > inspect.Within {
+					t.Errorf("it took %v", took)
+				}
+				said := strings.Join(st.Unread, "; ")
+				if len(st.Ranges) != 10_000 || !strings.Contains(said, "ranges") || len(said) > 500 {
+					t.Errorf("%d ranges; not read: %s", len(st.Ranges), said)
+				}
 			})
 		})
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -36,6 +37,11 @@ type app struct {
 
 	json    bool     // --json
 	targets []string // --target
+
+	file     string        // the targets file; empty if none was read
+	fileText *bytes.Buffer // what it holds
+	locked   string        // the directory of a store that another process has open
+	served   *served       // the request of another process; nil for what this one was started for
 }
 
 // settingsOfAll are the settings that every command takes.
@@ -62,18 +68,24 @@ the end, with --fail-incomplete.`,
 		a.pauseCommand(), a.resumeCommand(), a.paceCommand(), a.indexesCommand(), a.versionCommand(),
 		&cobra.Command{Use: "targets-file", Short: "Every field of the targets file, with its default",
 			Long: config.Sample()})
-	markFailures(root)
+	a.markFailures(root)
 	return root
 }
 
 // markFailures makes the errors of all commands below tell failures from wrong
-// usage.
-func markFailures(parent *cobra.Command) {
+// usage, and has those answered elsewhere whose store another process has open.
+func (a *app) markFailures(parent *cobra.Command) {
 	for _, c := range parent.Commands() {
-		markFailures(c)
+		a.markFailures(c)
 		if c.RunE != nil {
 			run := c.RunE
-			c.RunE = func(cmd *cobra.Command, args []string) error { return failed(run(cmd, args)) }
+			c.RunE = func(cmd *cobra.Command, args []string) error {
+				err := run(cmd, args)
+				if errors.Is(err, store.ErrLocked) {
+					err = a.delegate(cmd, err)
+				}
+				return failed(err)
+			}
 		}
 	}
 }
@@ -114,7 +126,7 @@ func (a *app) addJSON(cmd *cobra.Command) {
 func (a *app) load(cmd *cobra.Command) (config.Config, *slog.Logger, error) {
 	given := map[string]string{}
 	cmd.Flags().Visit(func(f *pflag.Flag) { given[f.Name] = f.Value.String() })
-	c, err := config.Load(config.Sources{Flags: given})
+	c, err := config.Load(config.Sources{Flags: given, Open: a.openFile})
 	if err != nil {
 		return c, nil, err
 	}
@@ -210,9 +222,15 @@ type database struct {
 func (a *app) open(ctx context.Context, s config.Store, create bool, log *slog.Logger) (*database, error) {
 	switch s.Driver {
 	case config.Embedded:
+		if a.served != nil {
+			return &database{a.served.db, func() error { return nil }}, nil
+		}
 		db, err := embedded.Open(s.Dir, embedded.Options{Now: a.now, Create: create, Logger: log})
 		if err == nil {
 			return &database{db, db.Close}, nil
+		}
+		if errors.Is(err, store.ErrLocked) {
+			a.locked = s.Dir
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, store.WithHint(wrongUsage("there is no embedded store in %s", s.Dir),

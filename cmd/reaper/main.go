@@ -55,17 +55,22 @@ func untilSignal() context.Context {
 // run executes one command and returns its exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now}
+	return a.execute(ctx, args)
+}
+
+// execute executes one command and returns its exit code.
+func (a *app) execute(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(args)
-	root.SetIn(stdin)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
 	err := root.ExecuteContext(ctx)
 	code, text := verdict(err)
 	if text != "" {
-		fmt.Fprintln(stderr, "reaper: "+text)
+		fmt.Fprintln(a.stderr, "reaper: "+text)
 		for _, hint := range store.Hints(err) {
-			fmt.Fprintln(stderr, "hint: "+hint)
+			fmt.Fprintln(a.stderr, "hint: "+hint)
 		}
 	}
 	return code

@@ -48,7 +48,10 @@ the workers.
 
 It serves /metrics for Prometheus, /healthz (the process is alive) and /readyz (the
 store answers, the records are readable, the schedule is on time) on --listen. Without
---apply it deletes nothing, and logs that every hour.`,
+--apply it deletes nothing, and logs that every hour.
+
+While it has an embedded store open, it answers status, explain, list, pause, resume and
+pace through the socket reaper.sock in the store's directory, for its own user only.`,
 		Example: `  reaper serve --store datastore:my-project --apply
   reaper serve --store embedded:./data --apply --schedule '@every 10s' --listen 127.0.0.1:9464`,
 		Args: cobra.NoArgs,
@@ -115,10 +118,12 @@ func (a *app) serve(cmd *cobra.Command, later, profile bool) (err error) {
 		WriteTimeout: writing, IdleTimeout: time.Minute, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
+	stopAnswering := d.answer(ctx)
 	address := listener.Addr().String()
 	s.log.InfoContext(ctx, "serving", "address", address, "apply", s.Apply, "targets", names)
 
 	d.work(ctx)
+	stopAnswering()
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err = server.Shutdown(stopping); errors.Is(err, context.DeadlineExceeded) {

@@ -141,6 +141,9 @@ type screen struct {
 const terminalWidth = 80
 
 func (a *app) statusScreen() screen {
+	if a.served != nil && a.served.Terminal {
+		return screen{terminalWidth, true}
+	}
 	if f, ok := a.stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		return screen{terminalWidth, true}
 	}
