@@ -66,6 +66,9 @@ type Record struct {
 	Created  time.Time // in the store's time; cursors of another incarnation are discarded
 	Kind     string
 	Property string
+	// Layout and Retention are what the target was last swept with; see [Record.SweptAs].
+	Layout    string    // empty if that is not known
+	Retention Retention // likewise
 	// Generations are the live ones after the nursery, oldest first.
 	Generations []Generation
 	// NurseryShards is the largest shard count that anyone was seen using in
@@ -103,6 +106,49 @@ type Record struct {
 type Swept struct {
 	Name string
 	Seen time.Time // when a deployment has last said so, in the store's time
+}
+
+// A Retention is how long past its expiry an entity is kept. The zero Retention is one
+// that is not known: programs before this field wrote none.
+type Retention struct {
+	Known  bool
+	Length time.Duration
+}
+
+// String returns the retention as it is written in the record: empty if it is not known.
+func (r Retention) String() string {
+	if !r.Known {
+		return ""
+	}
+	return r.Length.String()
+}
+
+// readRetention reads what Retention.String wrote.
+func readRetention(f *store.FieldReader, name string) Retention {
+	text := f.Text(name)
+	if text == "" {
+		return Retention{}
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		f.Fail(name, "%q is not a length of time such as 720h0m0s", text)
+		return Retention{}
+	}
+	return Retention{true, d}
+}
+
+// SweptAs returns the record of a target that is swept in a layout and with a retention
+// from now on.
+func (r Record) SweptAs(layout string, retention time.Duration) Record {
+	r.Layout, r.Retention = layout, Retention{true, retention}
+	return r
+}
+
+// WithoutFindings returns the record without what was found around the ranges: that says
+// nothing of another kind, property or layout, and the next look is due at once.
+func (r Record) WithoutFindings() Record {
+	r.Checked, r.Outside, r.EmptyIndex = time.Time{}, 0, false
+	return r
 }
 
 // A Note says who changed a switch of the record, when and why. The zero Note is that of
@@ -299,6 +345,8 @@ func (r Record) encode() store.Record {
 			"created":        store.FormatTime(r.Created),
 			"kind":           r.Kind,
 			"property":       r.Property,
+			"layout":         r.Layout,
+			"retention":      r.Retention.String(),
 			"generations":    list,
 			"nursery_shards": int64(r.NurseryShards),
 			"staleness_ms":   r.Staleness.Milliseconds(),
@@ -331,6 +379,8 @@ func decode(rec store.Record) (Record, error) {
 		Created:       f.Time("created"),
 		Kind:          f.Text("kind"),
 		Property:      f.Text("property"),
+		Layout:        f.Text("layout"),
+		Retention:     readRetention(f, "retention"),
 		NurseryShards: int(f.Int("nursery_shards")),
 		Staleness:     millis(f, "staleness_ms"),
 		Slack:         millis(f, "slack_ms"),

@@ -58,10 +58,14 @@ func TestTellsWhatChanged(t *testing.T) {
 		"layout and property": {func(w *world) { timestamps(w); w.target.Property = "at" }, []string{
 			`"target changed: what its old kind and property hold is no longer swept" target=sessions kind=Session before_kind=Session property=at before_property=expiry_key`,
 			`"target changed: every range is read from its start in the new layout" target=sessions layout=timestamp before_layout=generation`}},
-		"retention alone": {func(w *world) { w.target.Retention = time.Hour }, nil},
+		"longer retention": {func(w *world) { w.target.Retention = time.Hour }, []string{
+			`"target changed: a longer retention keeps what was due so far" target=sessions retention_seconds=3600 before_retention_seconds=30`}},
+		"no retention": {func(w *world) { w.target.Retention = 0 }, []string{
+			`"target changed: a shorter retention makes more entities due at once" target=sessions retention_seconds=0 before_retention_seconds=30`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
+				w.target.Retention = 30 * time.Second
 				log := new(quietLog)
 				sweepOnce := func(apply bool) {
 					cfg := w.config()
@@ -118,4 +122,45 @@ func TestTellsWhatChanged(t *testing.T) {
 			t.Errorf("a daemon: %q", got)
 		}
 	})
+}
+
+// A target whose kind or property is another one is looked around at once: what is misspelt
+// is told of by the first sweep, and not a day later.
+func TestLooksAroundAtOnceAfterAChange(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(w *world)
+		want   string
+	}{
+		"a kind that holds nothing": {func(w *world) { w.target.Kind = "Sesion" }, "the kind holds no entity"},
+		"a property that no index has": {func(w *world) { // the store of these tests knows one property a kind
+			w.target.Kind, w.target.Property = "Other", "expires_at"
+			if err := w.s.Put(w.t.Context(), w.target.Target, "", []store.Entity{{Name: "a"}, {Name: "b"}}); err != nil {
+				w.t.Fatal(err)
+			}
+		}, "the target holds entities, but not one of them"},
+		"the same again": {func(*world) {}, ""},
+	} {
+		for _, apply := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, apply %v", name, apply), func(t *testing.T) {
+				in(t, func(t *testing.T, w *world) {
+					w.begin()
+					w.put(1, 4, "due", time.Now().Add(-time.Minute))
+					w.put(1, 4, "later", time.Now().Add(time.Hour))
+					w.sweep()
+					time.Sleep(10 * time.Minute) // the next look is due in a day
+					c.change(w)
+					log := new(quietLog)
+					cfg := w.config()
+					cfg.Apply = apply
+					cfg.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+					if res := sweep.Run(t.Context(), cfg); res.Failed() {
+						t.Fatalf("%+v", res)
+					}
+					if said := log.text.String(); c.want == "" && said != "" || !strings.Contains(said, c.want) {
+						t.Errorf("said %q", said)
+					}
+				})
+			})
+		}
+	}
 }

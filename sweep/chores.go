@@ -272,7 +272,20 @@ func (c *collector) emptyIndex(ctx context.Context, p *plan.Plan) (bool, error) 
 			return held, err
 		}
 	}
+	c.tellEmptyKind(ctx)
 	return false, nil
+}
+
+// tellEmptyKind warns that the kind holds nothing, unless ranges of it had work before: a
+// kind may well be empty once everything has expired.
+func (c *collector) tellEmptyKind(ctx context.Context) {
+	for _, cur := range c.viewer.View().Cursors.All() {
+		if cur.Kind == c.target.Kind && cur.Property == c.target.Property {
+			return
+		}
+	}
+	c.log.WarnContext(ctx, "the kind holds no entity, and never had any to delete: check that it is spelt as the "+
+		"writers spell it", "kind", c.target.Kind, "property", c.target.Property)
 }
 
 // triedFirst is how many ranges are queried for an entry before the whole namespace is:

@@ -69,7 +69,7 @@ func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycl
 		}
 		if !v.apply {
 			next.Record = want // as it would be
-			v.tellMoved(ctx, rec, want)
+			v.tellChanged(ctx, rec, want, next.Cursors)
 			v.tell(ctx, rec, want, nil)
 			return nil
 		}
@@ -86,7 +86,7 @@ func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycl
 		}
 		if err == nil {
 			next.Record, next.RecordSent = saved, sent
-			v.tellMoved(ctx, rec, saved)
+			v.tellChanged(ctx, rec, saved, next.Cursors)
 			v.tell(ctx, rec, saved, steps)
 		}
 		return err
@@ -133,13 +133,15 @@ func (v *viewer) desired(
 ) (want generation.Record, steps []generation.Step, err error) {
 	switch {
 	case missing:
-		want, err = v.begin(ctx, next)
+		if want, err = v.begin(ctx, next); !skipLifecycle {
+			want = v.sweptAs(rec, want)
+		}
 		return want, nil, err
 	case skipLifecycle:
 		return plan.Configured(v.rules, rec, at), nil, nil
 	}
 	want, steps = plan.Desired(v.rules, rec, nil, at)
-	return want, steps, nil
+	return v.sweptAs(rec, want), steps, nil
 }
 
 // saveRecord writes the target record, whose marks were made at an instant in the store's

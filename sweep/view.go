@@ -99,7 +99,6 @@ func (v *viewer) open(ctx context.Context) error {
 	if err := v.loadNamespaces(ctx, next); err != nil {
 		return err
 	}
-	v.tellLayout(ctx, next.Cursors)
 	v.view.Store(next)
 	return nil
 }
