@@ -32,6 +32,7 @@ type oneSweep struct {
 	began time.Time
 	done  time.Time // when every range had come as far as it could
 	held  bool      // from the beginning: ranges are only looked at
+	stuck time.Time // since when all that is left waits for somebody else's transaction; zero if it does not
 }
 
 // A phase is how far one sweep has come.
@@ -142,9 +143,28 @@ func (o *oneSweep) finish(s *scheduler, b *book, now time.Time) {
 			b.settleCount(it, true)
 		}
 		o.phase = over
+	case b.c.cfg.FromStart: // what was asked for is finished, but for what others hold in their transactions
+		if o.isStuck(b, now) {
+			o.stop(s, b, now)
+		}
 	case now.Sub(o.done) >= beyondFor && b.count.pending == 0:
 		o.stop(s, b, now)
 	}
+}
+
+// isStuck reports whether all ranges at work have waited for long enough for transactions
+// of somebody else.
+func (o *oneSweep) isStuck(b *book, now time.Time) bool {
+	for _, it := range b.ranges {
+		if it.state != resting && !(it.state == waiting && it.out.contended) {
+			o.stuck = time.Time{}
+			return false
+		}
+	}
+	if o.stuck.IsZero() {
+		o.stuck = now
+	}
+	return b.working > 0 && now.Sub(o.stuck) >= contendedFor
 }
 
 // stop ends the sweep now.
@@ -158,7 +178,22 @@ func (o *oneSweep) stop(s *scheduler, b *book, now time.Time) {
 	b.cancelChores(plan.Look, estimate, countDue)
 }
 
-func (o *oneSweep) result(b *book) TargetResult { return resultOf(b) }
+func (o *oneSweep) result(b *book) TargetResult {
+	if b.c.cfg.FromStart {
+		b.count.left = max(b.count.left, b.unread())
+	}
+	return resultOf(b)
+}
+
+// unread returns how many ranges one sweep was asked to read from their start, and did not.
+func (b *book) unread() (n int) {
+	for _, it := range b.ranges {
+		if j, ok := it.job.(*rangeJob); ok && !j.readAll {
+			n++
+		}
+	}
+	return n
+}
 
 // resultOf returns what one sweep did.
 func resultOf(b *book) TargetResult {

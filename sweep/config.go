@@ -83,13 +83,19 @@ type Config struct {
 	Apply    bool             // without it, count only and write nothing
 	Workers  int              // steps at the same time, over all targets; at least 1
 	Grace    time.Duration    // for the pages in flight once ctx is done
-	Yes      bool             // one sweep goes on whatever the targets' limits say
+	Once                      // orders for one sweep
 	Owner    string           // names this process in leases, unlike any other
 	Version  string           // of the program, for people
 	Now      func() time.Time // this process's clock
 	Log      *slog.Logger
 	Progress *Progress        // may be nil
 	Metrics  *metrics.Metrics // may be nil
+}
+
+// Once are the orders that somebody gives for one sweep.
+type Once struct {
+	Yes       bool // go on whatever the targets' limits say
+	FromStart bool // read each range from its start, even if such a read is not due
 }
 
 func (c Config) withDefaults() Config {

@@ -32,6 +32,8 @@ type rangeJob struct {
 	// read is when this process last began to read from its start a range that has no record,
 	// and found nothing, in the store's time.
 	read time.Time
+	// readAll says that all of it was read from its start, since somebody asked for that.
+	readAll bool
 	// failing is what the recent probes have met; nil if nothing.
 	failing *failing
 	// held is another process's lease on the range, as it was when it was met first; nil
@@ -76,6 +78,7 @@ func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
 	if !need.Read {
 		return outcome{state: resting, reached: c.horizon()}, false
 	}
+	j.readAll = j.readAll || !cur.Rewind.Done.Before(c.rules.ReadSince) // another process may have read it meanwhile
 	if c.cfg.Apply {
 		if wait := c.keeper.Wait(cur); wait > 0 {
 			return j.leaveToHolder(cur, wait), false
@@ -118,8 +121,8 @@ func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
 }
 
 // leaveToHolder returns the outcome of a step on a range that another process holds. One
-// whose heartbeat has moved since is alive: one sweep leaves the range to it, and a
-// daemon waits for its release or its death.
+// whose heartbeat has moved since is alive: one sweep leaves the range to it. A daemon, and
+// a sweep that reads all ranges from their start, wait for its release or its death.
 func (j *rangeJob) leaveToHolder(cur cursor.Cursor, wait time.Duration) outcome {
 	c := j.c
 	if j.held == nil || j.held.Owner != cur.Lease.Owner || j.held.Token != cur.Lease.Token {
@@ -133,7 +136,7 @@ func (j *rangeJob) leaveToHolder(cur cursor.Cursor, wait time.Duration) outcome 
 		out.theirs = cur.Lease.Renewals > j.held.Renewals
 	}
 	c.viewer.watch.ask(wait)
-	if out.theirs && !c.until.IsZero() {
+	if out.theirs && !c.until.IsZero() && c.rules.ReadSince.IsZero() {
 		out.state = resting
 	}
 	return out
@@ -241,7 +244,7 @@ func (j *rangeJob) reader(cur cursor.Cursor, from store.Position, until, horizon
 // reading begins.
 func (j *rangeJob) behind(v *visit, cur cursor.Cursor, upTo store.Position) *reading {
 	began, from := cur.Rewind.Began, cur.Rewind.Position
-	if began.IsZero() || began.Before(v.start.need.Stage.Since) { // an attempt from before the sealing shows too little
+	if began.IsZero() || began.Before(v.start.need.Since) { // an attempt from before the sealing shows too little
 		began, from = v.start.began, store.Position{}
 		cur.Rewind.Window = 0
 	}
@@ -337,6 +340,7 @@ func (j *rangeJob) rest(t turn, v *visit) outcome {
 			j.read = v.start.began
 		}
 	}
+	j.readAll = j.readAll || v.start.need.FromStart()
 	j.c.sawDue(v.start.cursor.Key(), time.Time{}, 0)
 	moved, err := v.moveIdle(t)
 	if err != nil {
@@ -430,6 +434,7 @@ func (j *rangeJob) finish(t turn, v *visit) outcome {
 			c.Rewind = cursor.Rewind{Done: v.start.cursor.Rewind.Done}
 		}
 	})
+	j.readAll = j.readAll || v.start.need.FromStart()
 	if !j.c.cfg.Apply {
 		return outcome{state: resting, reached: v.horizon}
 	}

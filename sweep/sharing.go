@@ -28,8 +28,9 @@ func (b *book) share(s *scheduler, now time.Time) {
 		b.read = read
 		b.rouseReleased(s, now)
 	}
-	isDaemon := b.c.until.IsZero() // one sweep leaves ranges to their holders
-	b.c.viewer.watch.seek(isDaemon && len(b.elsewhere) > 0 && s.ctx.Err() == nil)
+	// One sweep leaves ranges to their holders, unless it is to read them from their start.
+	waits := b.c.until.IsZero() || b.c.cfg.FromStart
+	b.c.viewer.watch.seek(waits && len(b.elsewhere) > 0 && s.ctx.Err() == nil)
 	if len(b.elsewhere) > 0 && now.Sub(b.asked) >= b.c.target.Lease/12 {
 		b.asked = now
 		b.wantElsewhere(now)

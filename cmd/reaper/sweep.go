@@ -20,7 +20,8 @@ import (
 )
 
 func (a *app) sweepCommand() *cobra.Command {
-	var failIncomplete, yes bool
+	var failIncomplete bool
+	var once sweep.Once
 	cmd := &cobra.Command{
 		Use:   "sweep",
 		Short: "Sweep every target once, then exit",
@@ -30,6 +31,11 @@ func (a *app) sweepCommand() *cobra.Command {
 Several processes may sweep at once: they share the ranges. A process may be killed at
 any time: the next sweep resumes where it stopped.
 
+A sweep reads each range from its cursor on, and once per rewind from its start, to find
+what was written behind the cursor. With --from-start it reads all ranges from their
+start now, sealed ones included. That steps over everything that was deleted there
+recently, and waits for ranges that other processes hold.
+
 An entity is deleted only if its expiry has not changed since it was read. In Datastore
 mode the log says how this is checked (guard in the targets file), and what it costs.`,
 		Example: `  reaper sweep --store datastore:my-project
@@ -37,19 +43,21 @@ mode the log says how this is checked (guard in the targets file), and what it c
   reaper sweep --store embedded:./data --apply --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.sweep(cmd, failIncomplete, yes)
+			return a.sweep(cmd, failIncomplete, once)
 		},
 	}
 	addSettings(cmd.Flags(), "apply", "workers", "max-duration", "shutdown-grace", "pushgateway")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
-	cmd.Flags().BoolVar(&yes, "yes", false, "override the targets' limits for this sweep")
+	cmd.Flags().BoolVar(&once.Yes, "yes", false, "override the targets' limits for this sweep")
+	cmd.Flags().BoolVar(&once.FromStart, "from-start", false,
+		"read every range from its start now, not only once per rewind")
 	cmd.Flags().BoolVar(&failIncomplete, "fail-incomplete", false,
 		"exit with code 3 if the sweep is stopped before its end")
 	return cmd
 }
 
-func (a *app) sweep(cmd *cobra.Command, failIncomplete, yes bool) (err error) {
+func (a *app) sweep(cmd *cobra.Command, failIncomplete bool, once sweep.Once) (err error) {
 	s, err := a.begin(cmd)
 	if err != nil {
 		return err
@@ -61,7 +69,7 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete, yes bool) (err error) {
 		ctx, cancel = context.WithTimeout(ctx, s.MaxDuration.Most)
 		defer cancel()
 	}
-	s.sweep.Yes = yes
+	s.sweep.Once = once
 	s.sweep.Progress = &sweep.Progress{Estimate: a.onTerminal()}
 	done := a.watch(s.sweep.Progress, s.Apply, s.log)
 	res := sweep.Run(ctx, s.sweep)

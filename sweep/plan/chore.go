@@ -106,7 +106,7 @@ func (p *Plan) add(list []Chore, c Chore, again time.Duration) []Chore {
 
 func (p *Plan) addLook(list []Chore) []Chore {
 	due := p.view.Record.Checked.Add(Jitter(p.rules.Rewind, p.rules.Target))
-	if p.view.Record.EmptyIndex {
+	if p.view.Record.EmptyIndex || p.view.Record.Checked.Before(p.rules.ReadSince) {
 		due = p.now
 	}
 	if p.now.Before(due) {

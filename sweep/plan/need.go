@@ -24,7 +24,10 @@ type Need struct {
 	SuspectsOnly bool
 	// Inventory is to find out what is left, once all reads are done.
 	Inventory bool
-	Stage     Stage
+	// Since is when a read from the start must have begun to count: an earlier one that is
+	// under way begins again.
+	Since time.Time
+	Stage Stage
 }
 
 // FromStart reports whether the range is read from its start, over whatever
@@ -41,13 +44,16 @@ func (p *Plan) Range(r shardquery.Range) Need {
 	if !p.due(c, s) {
 		return Need{Stage: s}
 	}
-	n := Need{Read: true, Unread: c.Position.IsZero(), Inventory: s.IsSealed(), Stage: s}
+	n := Need{Read: true, Unread: c.Position.IsZero(), Inventory: s.IsSealed(), Stage: s, Since: s.Since}
+	if p.rules.ReadSince.After(n.Since) {
+		n.Since = p.rules.ReadSince
+	}
 	if n.Unread && !p.isKnown(c.ID) { // in a sealed generation, until the pass over it has covered the namespace
 		n.Fresh, n.Inventory = true, false
 	}
 	if !n.Unread && p.behindDue(r.Generation, c, s) {
 		n.Behind = true
-		n.SuspectsOnly = s.Drain && !c.Rewind.Done.Before(s.Since) && !c.Stock.Refused // which may be anywhere
+		n.SuspectsOnly = s.Drain && !c.Rewind.Done.Before(n.Since) && !c.Stock.Refused // which may be anywhere
 	}
 	return n
 }
@@ -57,6 +63,8 @@ func (p *Plan) Range(r shardquery.Range) Need {
 func (p *Plan) due(c cursor.Cursor, s Stage) bool {
 	switch {
 	case !s.IsSealed() || c.Rewind.Done.Before(s.Since):
+		return true
+	case p.isAsked(c):
 		return true
 	case !c.Stock.Emptied.IsZero():
 		return false
@@ -99,8 +107,15 @@ func (p *Plan) IsBehindDue(r shardquery.Range, c cursor.Cursor) bool {
 	return p.behindDue(r.Generation, c, p.stages[r.Generation])
 }
 
+// isAsked reports whether somebody asks for a read of the range from its start, and none
+// has been completed since.
+func (p *Plan) isAsked(c cursor.Cursor) bool { return c.Rewind.Done.Before(p.rules.ReadSince) }
+
 // behindDue reports whether a range is to be read from its start, too.
 func (p *Plan) behindDue(number int, c cursor.Cursor, s Stage) bool {
+	if p.isAsked(c) {
+		return true
+	}
 	if !s.IsSealed() {
 		return p.RewindDue(c) && (!p.sealedSoon(number) || !c.Rewind.Began.IsZero())
 	}

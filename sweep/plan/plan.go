@@ -43,6 +43,9 @@ type Rules struct {
 	MaxAge      time.Duration     // an expiry older than this before the horizon is suspect
 	Rewind      time.Duration     // how often a range is read from its start
 	Namespaces  []string          // as configured: names, or [cursor.AllNamespaces]
+	// ReadSince asks for a read of each range from its start that began then or later,
+	// whatever is due; zero asks for none.
+	ReadSince time.Time
 }
 
 // A View is what was read from the store. It is replaced, never changed.
