@@ -21,7 +21,7 @@ const (
 func (v *visit) takeInventory(t turn) error {
 	var stock cursor.Stock
 	past := v.claim.Cursor()
-	next, err := v.c.firstOf(t.ctx, v.r, past.Position, shardquery.LastInstant, v.horizon, func(e store.Entry,
+	next, left, err := v.c.firstOf(t.ctx, v.r, past.Position, shardquery.LastInstant, v.horizon, func(e store.Entry,
 		j judgement) bool {
 		stock.Refused = stock.Refused || v.kept.isRefused(e.Key)
 		return (j == early || j == due) && !v.kept.has(e.Key)
@@ -29,16 +29,16 @@ func (v *visit) takeInventory(t turn) error {
 	if err != nil {
 		return err
 	}
-	old, err := v.c.firstOf(t.ctx, v.r, store.Position{}, v.c.floor(v.horizon), v.horizon, func(e store.Entry,
+	_, suspects, err := v.c.firstOf(t.ctx, v.r, store.Position{}, v.c.floor(v.horizon), v.horizon, func(e store.Entry,
 		j judgement) bool {
 		return j == suspect && !v.kept.isMistyped(e.Key)
 	})
 	if err != nil {
 		return err
 	}
-	stock.Next, stock.Suspects = next, !old.IsZero()
+	stock.Next, stock.Suspects = next, suspects
 	stock.Refused = stock.Refused || v.kept.anyRefused() || past.Stock.Refused && !v.start.need.FromStart()
-	if stock.Next.IsZero() && !stock.Suspects && !stock.Refused {
+	if !left && !stock.Suspects && !stock.Refused {
 		stock.Emptied = past.Stock.Emptied
 		if stock.Emptied.IsZero() || v.disposed {
 			stock.Emptied = v.c.clock.Now().Truncate(time.Microsecond)
@@ -49,9 +49,10 @@ func (v *visit) takeInventory(t turn) error {
 }
 
 // firstOf returns the expiry of the first entry of a range that want accepts, by how
-// the entry is judged at a horizon. It returns the zero time if want accepts none.
+// the entry is judged at a horizon; found is false if want accepts none. The zero time is
+// an expiry like any other.
 func (c *collector) firstOf(ctx context.Context, r shardquery.Range, from store.Position, until, horizon time.Time,
-	want func(store.Entry, judgement) bool) (time.Time, error) {
+	want func(store.Entry, judgement) bool) (at time.Time, found bool, err error) {
 	reader := &shardquery.Reader{Store: c.cfg.Store, Target: c.target.Target, Range: r, From: from, Until: until,
 		Floor: c.floor(horizon), Now: c.cfg.Now}
 	var page store.Page
@@ -62,15 +63,16 @@ func (c *collector) firstOf(ctx context.Context, r shardquery.Range, from store.
 			return err
 		})
 		if err != nil {
-			return time.Time{}, err
+			return time.Time{}, false, err
 		}
 		for _, e := range page.Entries {
 			if want(e, c.decide(e.Value, horizon)) {
-				return r.Expires(e.Value)
+				at, err = r.Expires(e.Value)
+				return at, true, err
 			}
 		}
 		if !more {
-			return time.Time{}, nil
+			return time.Time{}, false, nil
 		}
 	}
 }
@@ -79,8 +81,8 @@ func (c *collector) firstOf(ctx context.Context, r shardquery.Range, from store.
 // on, became due; the zero time if none is.
 func (c *collector) firstDue(ctx context.Context, r shardquery.Range, from store.Position) (time.Time, error) {
 	horizon := c.clock.Now().Add(-c.target.Retention)
-	at, err := c.firstOf(ctx, r, from, horizon, horizon, func(_ store.Entry, j judgement) bool { return j == due })
-	if at.IsZero() || err != nil {
+	at, found, err := c.firstOf(ctx, r, from, horizon, horizon, func(_ store.Entry, j judgement) bool { return j == due })
+	if !found || err != nil {
 		return time.Time{}, err
 	}
 	return at.Add(c.target.Retention), nil

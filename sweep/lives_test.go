@@ -145,6 +145,28 @@ func TestMalformedAndSuspectInAnOldGeneration(t *testing.T) {
 	})
 }
 
+// The first instant of all is an expiry like any other: a suspect that has it hides no
+// other one of its range, and all of them are carried.
+func TestSuspectOfYearOneHidesNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEpoch(t, hourly)
+		e.sweep()
+		now := time.Now()
+		for name, at := range map[string]time.Time{"year 1": {}, "old": now.Add(-20 * 365 * 24 * time.Hour)} {
+			k, err := expirykey.New(1, 3, at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.commit("test", name, k)
+		}
+		sum := e.runFor(5 * time.Hour)
+		if sum.Strays != 0 || sum.Carried < 2 || sum.Deleted != 0 || !slices.Contains(sum.Retired, 1) {
+			t.Errorf("%+v, %s", sum, e.states())
+		}
+		e.wantLeft("year 1", "old")
+	})
+}
+
 // A store whose index shows lists as what is in them, as that of Datastore does: what
 // an entity has is known once it is to be written.
 type projecting struct {
