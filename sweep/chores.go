@@ -92,7 +92,7 @@ func (j *choreJob) do(ctx context.Context, todo todo) error {
 	case plan.Forget:
 		return c.forget(ctx, todo.chore.plan(rules))
 	case countDue:
-		return c.limits.fill(ctx, c, c.dueSpans(todo.chore.plan(rules)))
+		return c.limits.fill(ctx, c, todo.chore.plan(rules))
 	case estimate:
 		c.estimate(ctx, todo.chore.plan(rules))
 	case plan.Audit, plan.Seal: // jobs of their own
@@ -376,15 +376,23 @@ func countSpans(ctx context.Context, c *collector, counter store.Counter, spans 
 	return sum, nil
 }
 
+// readFrom returns where this sweep begins to read a range.
+func (c *collector) readFrom(p *plan.Plan, r shardquery.Range) store.Position {
+	if c.cfg.FromStart {
+		return store.Position{}
+	}
+	return p.Cursor(r).Position
+}
+
 // dueSpans lists what is due and plausible in the ranges that need a read, from
-// their cursors on.
+// where it begins.
 func (c *collector) dueSpans(p *plan.Plan) (list []placedSpan) {
 	horizon := c.horizon()
 	for r := range p.All() {
 		if !p.Range(r).Read {
 			continue
 		}
-		from, to := p.Cursor(r).Position.Value, r.At(horizon.Add(r.Resolution())).Value
+		from, to := c.readFrom(p, r).Value, r.At(horizon.Add(r.Resolution())).Value
 		if lo := r.At(c.floor(horizon)).Value; from.Compare(lo) < 0 {
 			from = lo
 		}

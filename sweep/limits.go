@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/plan"
 )
 
 // ErrLimit is wrapped by the error of a sweep that would delete, or was about to
@@ -113,7 +115,24 @@ func (a *allowance) lastDue() int64 {
 func (a *allowance) allow(due int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	most, why := int64(math.MaxInt64), ""
+	most, why := a.mostLocked()
+	a.known, a.answered, a.due, a.left, a.err = true, true, due, most, nil
+	if due > most {
+		a.err = fmt.Errorf("%d entities are due, and %s: %w. Nothing was deleted", due, why, ErrLimit)
+	}
+}
+
+// most returns how much one tick may delete.
+func (a *allowance) most() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	most, _ := a.mostLocked()
+	return most
+}
+
+// mostLocked returns how much one tick may delete, and by which limit.
+func (a *allowance) mostLocked() (most int64, why string) {
+	most = math.MaxInt64
 	if a.deletes > 0 {
 		most, why = a.deletes, fmt.Sprintf("limits.max_deletes is %d", a.deletes)
 	}
@@ -122,21 +141,18 @@ func (a *allowance) allow(due int64) {
 			most, why = n, fmt.Sprintf("limits.max_fraction is %g, and %d entities carry the property", a.fraction, a.all)
 		}
 	}
-	a.known, a.answered, a.due, a.left, a.err = true, true, due, most, nil
-	if due > most {
-		a.err = fmt.Errorf("%d entities are due, and %s: %w. Nothing was deleted", due, why, ErrLimit)
-	}
+	return most, why
 }
 
 // fill counts what is due and sets what this tick may delete. If a COUNT fails the
 // last answer counts; without one deletes go on waiting.
-func (a *allowance) fill(ctx context.Context, c *collector, due []placedSpan) error {
+func (a *allowance) fill(ctx context.Context, c *collector, p *plan.Plan) error {
 	counter, ok := c.cfg.Store.(store.Counter)
 	if !ok {
 		a.allow(0)
 		return nil
 	}
-	n, err := countSpans(ctx, c, counter, due, 0)
+	n, err := countSpans(ctx, c, counter, c.dueSpans(p), 0)
 	if err != nil && (!a.hasAnswer() || ctx.Err() != nil) {
 		return fmt.Errorf("count what is due: %w", err)
 	}
@@ -149,12 +165,50 @@ func (a *allowance) fill(ctx context.Context, c *collector, due []placedSpan) er
 			return err
 		}
 	}
+	if err == nil && n > a.most() && n <= readUpTo { // what is malformed is in it, and does not go
+		if due, err := c.readDue(ctx, p); err != nil {
+			c.log.DebugContext(ctx, "cannot read what is due: the limits go by its COUNT", "error", err)
+		} else {
+			n = min(n, due)
+		}
+	}
 	a.allow(n)
 	if err := a.exceeded(); err != nil && a.dry {
 		c.log.WarnContext(ctx, "with --apply this sweep would refuse", "error", err)
 		a.lift()
 	}
 	return nil
+}
+
+// readDue reads the index where this sweep does, and counts what is due and well-formed,
+// each entity once, whatever number of shard values it has.
+func (c *collector) readDue(ctx context.Context, p *plan.Plan) (n int64, err error) {
+	horizon := c.horizon()
+	seen := map[[2]string]bool{}
+	var page store.Page
+	for r := range p.All() {
+		if !p.Range(r).Read {
+			continue
+		}
+		reader := &shardquery.Reader{Store: c.cfg.Store, Target: c.target.Target, Range: r, From: c.readFrom(p, r),
+			Until: horizon, Floor: c.floor(horizon), Now: c.cfg.Now}
+		for more := true; more; {
+			err = shardquery.Patiently(ctx, inventoryPatience, func() (err error) {
+				more, err = reader.Next(ctx, &page, c.target.Page)
+				return err
+			})
+			if err != nil {
+				return 0, err
+			}
+			for _, e := range page.Entries {
+				if id := [2]string{r.Namespace, e.Key}; c.decide(e.Value, horizon) == due && !seen[id] {
+					seen[id] = true
+					n++
+				}
+			}
+		}
+	}
+	return n, nil
 }
 
 // countAll counts what carries the property, as far as it matters with so much due:
@@ -195,6 +249,9 @@ func (a *allowance) lift() {
 const (
 	// countTimeout bounds one COUNT, which the services end after 60 s.
 	countTimeout = time.Minute
+	// readUpTo is how many entries are read, which tells malformed ones apart, before a
+	// limit refuses them by their COUNT. In native mode each costs a read.
+	readUpTo = 10_000
 	// The services bill a read for every 1,000 entries that they count.
 	countFurther = 1_000_000
 	furtherEvery = time.Hour

@@ -546,6 +546,27 @@ func TestLimits(t *testing.T) {
 	})
 }
 
+// What is malformed does not go, and does not count towards a limit.
+func TestLimitsLeaveOutWhatIsMalformed(t *testing.T) {
+	for _, most := range []int64{399, 400} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPaced(t, 100, throttle.Limits{Unlimited: true})
+			yesterday := time.Now().Add(-24 * time.Hour).UTC()
+			for i := range 10 {
+				p.raw(fmt.Sprint("malformed-", i), fmt.Sprintf("00000000.000%d.%sT", i%4, yesterday.Format("20060102")))
+			}
+			p.target.MaxDeletes = most
+			res := p.sweep()
+			if refused := most < 400; errors.Is(res.Err, sweep.ErrLimit) != refused || res.Deleted > 0 == refused {
+				t.Errorf("%d may go: %+v", most, res)
+			}
+			if most < 400 && !strings.Contains(res.Error, "400 entities are due, and limits.max_deletes is 399") {
+				t.Error(res.Error)
+			}
+		})
+	}
+}
+
 // A bad deploy set every expiry to 1970, or to yesterday.
 func TestBadDeploys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
