@@ -112,7 +112,7 @@ func (v *visit) recognize(s *scratch, rd *reading, passed int, more bool) {
 				c.Malformed.Add(1)
 			}
 		case suspect:
-			if v.carry == nil {
+			if v.carry == nil && !v.kept.isMistyped(s.page.Entries[i].Key) { // those count as malformed
 				c.Suspect.Add(1)
 			}
 		case never, early, due:
@@ -182,7 +182,10 @@ func (c *collector) sawDue(key string, oldest time.Time, deleted int64) {
 // A keptSet remembers entities that a visit has met and keeps, so that it neither
 // tries them again nor counts them as left to be carried. Beyond a thousand it
 // forgets: any more keep their generation alive, as suspects do.
-type keptSet struct{ refused map[string]bool }
+type keptSet struct {
+	refused      map[string]bool
+	suspectsRead int // how many that look suspect were read to make sure
+}
 
 const mostKept = 1000
 

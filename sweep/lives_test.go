@@ -214,6 +214,41 @@ func TestListThatLooksSuspect(t *testing.T) {
 	})
 }
 
+// A projectingGuarder says in addition that its index may hide what entities hold.
+type projectingGuarder struct{ projecting }
+
+func (projectingGuarder) Guard(store.Target) store.Guarding {
+	return store.Guarding{Guard: store.GuardLookup, Most: 2}
+}
+
+// Where the index shows elements of lists as plain values, a list with an old key counts
+// as malformed, and not as suspect: in a dry run, too. Other suspects count as before.
+func TestListOfOldKeysIsMalformed(t *testing.T) {
+	for _, single := range []bool{false, true} {
+		in(t, func(t *testing.T, w *world) {
+			w.target.SingleValued = single
+			w.sweep()
+			for _, name := range []string{"a", "b", "list", "z"} {
+				w.put(1, 1, name, time.Now().Add(-20*365*24*time.Hour))
+			}
+			w.put(1, 1, "due", time.Now())
+			c := w.config()
+			c.Store, c.FromStart = projectingGuarder{projecting{w.s, `"list"`}}, true
+			malformed, suspects := int64(1), int64(3)
+			if single { // the owner promises that there are no lists
+				malformed, suspects = 0, 4
+			}
+			for _, c.Apply = range []bool{false, true} {
+				res := sweep.Run(t.Context(), c).Targets[0]
+				if res.Malformed != malformed || res.Suspect != suspects || res.Expired != 1 || res.Error != "" {
+					t.Errorf("single-valued %v: %+v", single, res)
+				}
+			}
+			w.wantLeft("a", "b", "list", "z")
+		})
+	}
+}
+
 // A live target is resharded by opening generations with other numbers, and its
 // writers follow.
 func TestReshardingALiveTarget(t *testing.T) {

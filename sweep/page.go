@@ -81,6 +81,7 @@ func (v *visit) work(t turn, rd *reading, more bool) error {
 	if r, ok := rd.reader.(*shardquery.Reader); ok {
 		rd.window = r.NextWindow()
 	}
+	v.checkSuspects(t, rd)
 	v.collect(s, rd)
 	if s.ahead.reader = nil; more && v.readsAhead() && !t.over() {
 		s.ahead.reader, s.ahead.most = rd.reader, v.c.target.Page
@@ -276,11 +277,10 @@ func (v *visit) settleChanged(t turn, rd *reading, q store.Query) error {
 		if op.Outcome != store.Changed {
 			continue
 		}
-		if op.Known && op.Now.Type != store.Missing && op.Now.Type != v.c.target.Type {
+		if v.isMistyped(op) {
 			// It had been that all along: a projection shows one element of a list,
 			// a blob as a text, and a timestamp as an integer.
-			v.keep(op, malformed)
-			v.kept.add(op.Entry.Key, false)
+			v.keepMistyped(op)
 			continue
 		}
 		if op.Known {
