@@ -337,7 +337,7 @@ func (e explainer) whyStill(r shardquery.Range, c cursor.Cursor, v store.Value) 
 		return "it is due at the very instant where its range's cursor stands: " +
 			"the next sweep deletes it, or else the next read of the range from its start"
 	}
-	why := e.whyBehind(need, r, c, v)
+	why := e.whyBehind(r, c, v)
 	if held {
 		why += fmt.Sprintf("; %s is sweeping its range", c.Lease.Owner)
 	}
@@ -346,34 +346,34 @@ func (e explainer) whyStill(r shardquery.Range, c cursor.Cursor, v store.Value) 
 
 // whyBehind says when a due entity goes that lies behind its range's cursor, or in a
 // range that rests because nothing due is known in it.
-func (e explainer) whyBehind(need plan.Need, r shardquery.Range, c cursor.Cursor, v store.Value) string {
+func (e explainer) whyBehind(r shardquery.Range, c cursor.Cursor, v store.Value) string {
 	const late = "it is due, but was written behind its range's cursor"
-	read, after := nextReading(e.Snapshot, r, c, need, v.Compare(c.Rewind.Position.Value) <= 0)
+	read, after := e.Plan.NextReading(r, v.Compare(c.Rewind.Position.Value) <= 0)
 	by := "by the next sweep"
 	if !after.IsZero() {
 		by = "by the first sweep after " + instantText(after)
 	}
 	switch read {
-	case nowReading:
+	case plan.NowReading:
 		return late + "; the read of the range from its start, which is under way, deletes it"
-	case missedRead:
+	case plan.MissedRead:
 		return late + ", and the read of the range from its start that is under way has passed it: " +
 			"the next one, " + by + ", deletes it"
-	case refusedRead:
+	case plan.RefusedRead:
 		return "it is due, but the store has refused to delete entities of its range, " +
 			"and this may be one of them: the next read of the range from its start, " + by + ", tries it again"
-	case sealedRead:
+	case plan.SealedRead:
 		return late + "; its generation is sealed, and the next sweep reads the range from its start, which deletes it"
-	case auditRead:
+	case plan.AuditRead:
 		return "it is due, but was written into a generation that was sealed already: " +
 			"the daily audit deletes it, in a round that is begun " + by + ", or reaper audit --apply does at once"
-	case sealingRead:
+	case plan.SealingRead:
 		why := late + "; once its generation is sealed, the range is read from its start, which deletes it"
 		if !after.IsZero() {
 			why += ", as expected " + by
 		}
 		return why
-	case rewindRead:
+	case plan.RewindRead:
 	}
 	return late + ", after it had expired: the next read of the range from its start, " + by + ", deletes it"
 }

@@ -1,0 +1,113 @@
+package plan
+
+import (
+	"slices"
+	"time"
+
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/shardquery"
+)
+
+// A Reading is the kind of read that finds what lies behind the cursor of a range.
+type Reading uint8
+
+// The kinds.
+const (
+	RewindRead  Reading = iota // the next read of the range from its start, once in each rewind
+	NowReading                 // a read from the start that is under way
+	MissedRead                 // the read after that: the one under way has passed the place
+	SealedRead                 // the read from the start that follows the sealing, by the next sweep
+	SealingRead                // the same, once the generation is sealed
+	RefusedRead                // the next read from the start, which tries again what the store refused
+	AuditRead                  // the audit: no read of the range itself comes
+)
+
+// NextReading returns which read finds what lies behind the cursor of a range, and the
+// instant after which the first sweep does it; the zero time if the next sweep does. Passed
+// says that a read that is under way has passed the place. The instant of a sealing is a
+// forecast.
+func (p *Plan) NextReading(r shardquery.Range, passed bool) (Reading, time.Time) {
+	c, need := p.Cursor(r), p.Range(r)
+	next := p.NextRewind(c)
+	if need.Behind {
+		next = time.Time{}
+	}
+	sealed := need.Stage.IsSealed()
+	switch {
+	case !c.Rewind.Began.IsZero() && !passed:
+		return NowReading, time.Time{}
+	case !c.Rewind.Began.IsZero():
+		c.Rewind.Done = c.Rewind.Began // as it will be
+		if !sealed && p.SealedSoon(r.Generation) {
+			return SealingRead, p.sealingOf(r.Generation)
+		}
+		return MissedRead, p.NextRewind(c)
+	case c.Stock.Refused:
+		return RefusedRead, next
+	case sealed && c.Rewind.Done.Before(need.Stage.Since):
+		return SealedRead, time.Time{}
+	case sealed && !c.Stock.Suspects:
+		audit := p.AuditCursor(r.Namespace)
+		if !audit.Rewind.Began.IsZero() || audit.Rewind.Done.IsZero() {
+			return AuditRead, time.Time{}
+		}
+		return AuditRead, p.NextAudit(audit)
+	case !sealed && p.SealedSoon(r.Generation):
+		return SealingRead, p.sealingOf(r.Generation)
+	}
+	return RewindRead, next
+}
+
+// BehindGone returns when the last of what lies behind the cursors of these ranges goes:
+// by the first sweep after that. Known is false if nobody can tell, since a generation must
+// be sealed first.
+func (p *Plan) BehindGone(ranges []shardquery.Range) (by time.Time, known bool) {
+	known = true
+	for _, r := range ranges {
+		// Where in the range they lie is not known: the read under way may have passed them.
+		read, after := p.NextReading(r, true)
+		if read == SealingRead && after.IsZero() {
+			known = false
+		}
+		if after.Before(p.now) {
+			after = p.now
+		}
+		if by.Before(after) {
+			by = after
+		}
+	}
+	return by, known
+}
+
+// sealingOf forecasts when a generation that writers may still write to will be sealed; the
+// zero time if that is not known.
+func (p *Plan) sealingOf(number int) time.Time {
+	record, policy := p.view.Record, p.rules.Policy
+	i := slices.IndexFunc(record.Generations, func(g generation.Generation) bool { return g.Number == number })
+	if i < 0 {
+		return time.Time{}
+	}
+	if at := record.SealedAt(i, policy.Settle); !at.IsZero() {
+		return at
+	}
+	// Writers must have moved to the generation after the last one that has to be as far.
+	next := number + policy.Settle + 1
+	newest := record.Generations[len(record.Generations)-1]
+	var moved time.Time
+	for _, g := range record.Generations {
+		if g.Number == next {
+			moved = g.Opened.Add(g.Ramp)
+		}
+	}
+	if moved.IsZero() {
+		if policy.Every <= 0 || next < newest.Number {
+			return time.Time{}
+		}
+		moved = newest.Opened.Add(time.Duration(next-newest.Number)*policy.Every + policy.Ramp)
+	}
+	staleness, slack := record.Bounds()
+	if at := moved.Add(staleness + slack); at.After(p.now) {
+		return at
+	}
+	return time.Time{} // no worker has done it in time
+}
