@@ -69,6 +69,18 @@ const (
 // entity that it names. It stops at the limit, or once it has examined a hundred thousand
 // entries.
 func ListKept(ctx context.Context, cfg sweep.Config, t sweep.Target, kept Kept, limit int) (KeptList, error) {
+	return listKept(ctx, cfg, t, kept, limit, false)
+}
+
+// OutsideExamples is ListKept of what lies outside all ranges, as far as queries of the
+// index find it: it reads no entities one by one, which costs up to ten thousand reads.
+func OutsideExamples(ctx context.Context, cfg sweep.Config, t sweep.Target, limit int) (KeptList, error) {
+	return listKept(ctx, cfg, t, KeptOutside, limit, true)
+}
+
+func listKept(
+	ctx context.Context, cfg sweep.Config, t sweep.Target, kept Kept, limit int, indexOnly bool,
+) (KeptList, error) {
 	var meter store.Meter
 	ctx = store.WithMeter(ctx, &meter)
 	list := KeptList{Name: t.Name, Kept: kept, Entities: []KeptEntity{}}
@@ -86,7 +98,7 @@ func ListKept(ctx context.Context, cfg sweep.Config, t sweep.Target, kept Kept, 
 	if err := l.run(ctx, max(1, cfg.Workers), parts); err != nil {
 		return list, err
 	}
-	if kept == KeptOutside {
+	if kept == KeptOutside && !indexOnly {
 		rest := &part{}
 		if err := l.readRest(ctx, rest, parts); err != nil {
 			return list, err

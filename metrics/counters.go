@@ -58,8 +58,7 @@ var (
 // counters has a row for each field of CountsOf, in the same order.
 var counters = []counter{
 	{about: "index entries read", metric: scanned},
-	{about: "found due; in a dry run, what a sweep would delete " +
-		"(an entity with several shard values counts once for each)"},
+	{about: "found due; in a dry run, what the next sweep would delete"},
 	{about: "deletes that the store acknowledged", metric: deleted},
 	{about: "changed by the application between scan and delete, and then judged by their new expiry",
 		metric: kept, reason: "conflict"},

@@ -12,12 +12,13 @@ import (
 // A pageSum is what became of the ops of a page.
 type pageSum struct {
 	expired, gone, carried int64
+	behind                 int64     // due, but the next sweep leaves it
 	oldest                 time.Time // when the first of those became due that are left; zero if none is
 }
 
 // sum adds up what became of the ops of a page, and measures how long what was
 // deleted had been due.
-func (v *visit) sum(s *scratch) (n pageSum) {
+func (v *visit) sum(s *scratch, rd *reading) (n pageSum) {
 	c, now := v.c, v.c.clock.Now()
 	s.delays = s.delays[:0]
 	for i := range s.ops {
@@ -31,7 +32,8 @@ func (v *visit) sum(s *scratch) (n pageSum) {
 		at, ok := expiresOf(v.r, op)
 		dueAt := at.Add(c.target.Retention)
 		if !isOpen(op) {
-			n.expired++
+			expired, behind := v.countOnce(op, v.isLater(rd, op.Entry.Position().Value))
+			n.expired, n.behind = n.expired+expired, n.behind+behind
 		}
 		if op.Outcome == store.Deleted {
 			n.gone++
@@ -45,8 +47,8 @@ func (v *visit) sum(s *scratch) (n pageSum) {
 }
 
 // account tells counts, metrics and the watchdog what became of the ops of a page.
-func (v *visit) account(s *scratch) {
-	c, n := v.c, v.sum(s)
+func (v *visit) account(s *scratch, rd *reading) {
+	c, n := v.c, v.sum(s, rd)
 	c.tally.counts.Expired.Add(n.expired)
 	c.cfg.Progress.Expired.Add(n.expired)
 	if v.auditing {
@@ -54,6 +56,7 @@ func (v *visit) account(s *scratch) {
 	} else {
 		c.tally.counts.Carried.Add(n.carried)
 	}
+	c.tally.foundBehind(v.r, n.behind)
 	if !c.cfg.Apply { // what was found first stays the oldest: nothing is deleted
 		if v.start.oldest.IsZero() && !n.oldest.IsZero() {
 			v.start.oldest = n.oldest
@@ -110,10 +113,12 @@ func (v *visit) recognize(s *scratch, rd *reading, passed int, more bool) {
 		case malformed:
 			if !v.auditing { // there the count of what lies outside has it
 				c.Malformed.Add(1)
+				v.giveExample(KeptMalformed, s.page.Entries[i])
 			}
 		case suspect:
 			if v.carry == nil && !v.kept.isMistyped(s.page.Entries[i].Key) { // those count as malformed
 				c.Suspect.Add(1)
+				v.giveExample(KeptSuspect, s.page.Entries[i])
 			}
 		case never, early, due:
 		}

@@ -143,7 +143,7 @@ func (o *oneSweep) finish(s *scheduler, b *book, now time.Time) {
 			b.settleCount(it, true)
 		}
 		o.phase = over
-	case b.c.cfg.FromStart: // what was asked for is finished, but for what others hold in their transactions
+	case !b.c.rules.ReadSince.IsZero() && b.working > 0: // what was asked for is finished, unless others hold it
 		if o.isStuck(b, now) {
 			o.stop(s, b, now)
 		}
@@ -164,7 +164,7 @@ func (o *oneSweep) isStuck(b *book, now time.Time) bool {
 	if o.stuck.IsZero() {
 		o.stuck = now
 	}
-	return b.working > 0 && now.Sub(o.stuck) >= contendedFor
+	return now.Sub(o.stuck) >= contendedFor
 }
 
 // stop ends the sweep now.
@@ -179,10 +179,12 @@ func (o *oneSweep) stop(s *scheduler, b *book, now time.Time) {
 }
 
 func (o *oneSweep) result(b *book) TargetResult {
-	if b.c.cfg.FromStart {
+	if !b.c.rules.ReadSince.IsZero() {
 		b.count.left = max(b.count.left, b.unread())
 	}
-	return resultOf(b)
+	res := resultOf(b)
+	b.tellPreview(&res)
+	return res
 }
 
 // unread returns how many ranges one sweep was asked to read from their start, and did not.

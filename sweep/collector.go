@@ -43,10 +43,10 @@ func newCollector(cfg *Config, t *Target) *collector {
 		limits: newAllowance(t, cfg.Apply, cfg.Yes), guards: newGuards(cfg.Store, t, log.Logger, cfg.Now)}
 	c.keeper = &cursor.Keeper{Store: newRecordStore(cfg, t.Name), Owner: opening + cfg.Owner, Opening: opening,
 		Lease: t.Lease, Now: cfg.Now, StoreNow: clk.Now, Log: log.keeperLog()}
-	c.pacing = newPacing(t, cursor.HeartbeatKey(t.Name, c.keeper.Owner), clk)
+	c.pacing = newPacing(t, cursor.HeartbeatKey(t.Name, c.keeper.Owner), clk, !cfg.Apply)
 	c.viewer = newViewer(cfg, t, clk, log)
 	c.viewer.watch = newWatch(c)
-	if t.Gate != nil && cfg.Apply {
+	if t.Gate != nil {
 		c.pacing.gate = &gatekeeper{gate: t.Gate, now: cfg.Now, log: log.Logger}
 	}
 	return c

@@ -96,6 +96,7 @@ type Config struct {
 type Once struct {
 	Yes       bool // go on whatever the targets' limits say
 	FromStart bool // read each range from its start, even if such a read is not due
+	Exact     bool // without Apply: read and check each entity, in the place of one page of each range and COUNTs
 }
 
 func (c Config) withDefaults() Config {

@@ -39,7 +39,7 @@ func (p *pause) Error() string { return fmt.Sprintf("wait %v for %q", p.wait, p.
 type writer struct {
 	c     *collector
 	claim *cursor.Claim   // only the holder of the range may write in it; nil in a dry run
-	pacer *throttle.Pacer // of the range; nil in a dry run
+	pacer *throttle.Pacer // of the range
 	carry *carrier        // stamps what is not deleted; nil if nothing is carried
 }
 
@@ -48,7 +48,10 @@ type writer struct {
 // granted: the machine may have slept in between. What was granted under old
 // orders, or while the target is held, is discarded.
 func (w *writer) write(t turn, ops []store.Op, call func(context.Context) error) error {
-	if w.claim == nil {
+	if w.claim == nil { // a dry run
+		if err := w.takeOwn(t, ops); err != nil {
+			return err
+		}
 		return w.bounded(t.work, ops, call)
 	}
 	w.c.pacing.follow(w.c.viewer.View())
@@ -113,6 +116,11 @@ func (w *writer) take(t turn, ops []store.Op) error {
 			return err
 		}
 	}
+	return w.takeOwn(t, ops)
+}
+
+// takeOwn takes the tokens of the range's own pace.
+func (w *writer) takeOwn(t turn, ops []store.Op) error {
 	wait, why := w.pacer.Take(len(ops))
 	if wait > 0 && wait <= waitInPlace {
 		if err := throttle.Sleep(t.ctx, wait); err != nil {

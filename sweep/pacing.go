@@ -38,6 +38,7 @@ type pacing struct {
 	target *Target
 	clock  *clock
 	gate   *gatekeeper // nil if the target has none
+	dry    bool        // nothing is written: no other process knows of this one, which has all of the total
 
 	mu     sync.Mutex
 	view   *plan.View        // that all of this goes by; nil before the first
@@ -49,8 +50,8 @@ type pacing struct {
 	held   throttle.Reason
 }
 
-func newPacing(t *Target, owner string, clock *clock) *pacing {
-	p := &pacing{target: t, clock: clock, claims: map[string]*throttle.Pacer{},
+func newPacing(t *Target, owner string, clock *clock, dry bool) *pacing {
+	p := &pacing{target: t, clock: clock, dry: dry, claims: map[string]*throttle.Pacer{},
 		pacers: map[*throttle.Pacer]func(throttle.Limits) throttle.Limits{}, share: throttle.Share{Unlimited: true}}
 	p.shares = throttle.NewShares(owner, t.Lease, p.trust())
 	return p
@@ -152,7 +153,7 @@ func (p *pacing) renewShares() {
 // setSharesLocked divides this process's share evenly among the claims that want it.
 func (p *pacing) setSharesLocked() {
 	was := p.share
-	p.share = p.shares.Share(p.clock.now())
+	p.share = p.shareLocked()
 	if was.Unlimited && p.share.Unlimited { // there may be thousands of claims, and each has what it needs
 		return
 	}
@@ -170,6 +171,15 @@ func (p *pacing) setSharesLocked() {
 			pacer.SetTotal(part)
 		}
 	}
+}
+
+// shareLocked returns this process's share of the total.
+func (p *pacing) shareLocked() throttle.Share {
+	now := p.clock.now()
+	if total := p.totalLocked(); p.dry && !total.Unlimited {
+		return throttle.Share{PerSecond: total.PerSecond, Burst: total.PerSecond, Until: now.Add(p.trust())}
+	}
+	return p.shares.Share(now)
 }
 
 // partLocked returns a part of this process's share.

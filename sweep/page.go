@@ -29,6 +29,8 @@ type reading struct {
 	done      bool
 	pastDue   bool // what is due was disposed of: the rest is carried
 	stuck     bool // an entity of it waits aside: what is reached is not saved
+	counted   bool // a dry run has counted what follows its first page
+	uncounted bool // a dry run cannot count that, and reads it
 	failing   failing
 	window    time.Duration // with which another claim goes on; the reader itself may be reading ahead
 	// reached is a position before which everything is disposed of, or waits aside.
@@ -83,7 +85,7 @@ func (v *visit) work(t turn, rd *reading, more bool) error {
 	}
 	v.checkSuspects(t, rd)
 	v.collect(s, rd)
-	if s.ahead.reader = nil; more && v.readsAhead() && !t.over() {
+	if s.ahead.reader = nil; more && v.readsAhead(t, rd) {
 		s.ahead.reader, s.ahead.most = rd.reader, v.c.target.Page
 	}
 	err := v.disposeOps(t, rd, rd.reader.Query())
@@ -94,7 +96,7 @@ func (v *visit) work(t turn, rd *reading, more bool) error {
 	if i := s.firstOpen(); i < len(s.ops) && isCarry(&s.ops[i]) && v.c.decide(s.ops[i].Entry.Value, v.horizon) == early {
 		rd.pastDue = true // entries come in the order in which they expire
 	}
-	v.account(s)
+	v.account(s, rd)
 	rd.unsure.add(s)
 	v.recognize(s, rd, reach, more)
 	if reach > 0 {
@@ -110,6 +112,8 @@ func (v *visit) work(t turn, rd *reading, more bool) error {
 			!v.start.need.Stage.IsSealed() {
 			v.update(func(c *cursor.Cursor) { rd.save(c, rd.reached) })
 		}
+	} else if v.samples(s, rd) {
+		return v.countRest(t, rd)
 	}
 	return err
 }
@@ -333,6 +337,7 @@ func (v *visit) keep(op *store.Op, j judgement) {
 	switch j {
 	case malformed:
 		v.c.tally.counts.Malformed.Add(1)
+		v.giveExample(KeptMalformed, op.Entry)
 	case suspect:
 		v.c.tally.counts.Suspect.Add(1)
 	case never, early, due: // not this visit's any more

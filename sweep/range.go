@@ -172,6 +172,9 @@ func (j *rangeJob) newVisit(todo todo) *visit {
 		from.Value.Compare(at.Value) < 0 {
 		from = at
 	}
+	if !c.cfg.Apply && need.Behind {
+		from.Key = "" // else both readings would count what else has the cursor's value
+	}
 	main := &reading{fromStart: need.Unread && !goesOn, reached: from, save: v.saveMain}
 	if j.failing != nil {
 		main.failing = *j.failing
@@ -244,14 +247,18 @@ func (j *rangeJob) reader(cur cursor.Cursor, from store.Position, until, horizon
 // reading begins.
 func (j *rangeJob) behind(v *visit, cur cursor.Cursor, upTo store.Position) *reading {
 	began, from := cur.Rewind.Began, cur.Rewind.Position
-	if began.IsZero() || began.Before(v.start.need.Since) { // an attempt from before the sealing shows too little
+	// An attempt from before the sealing shows too little. A dry run also says what it has passed.
+	if began.IsZero() || began.Before(v.start.need.Since) || !j.c.cfg.Apply {
 		began, from = v.start.began, store.Position{}
 		cur.Rewind.Window = 0
 	}
 	v.start.began = began
 	rd := &reading{fromStart: true, reached: from}
 	reader := j.reader(cur, from, v.until(), v.horizon)
-	reader.Window, reader.Timeout = window(cur), fromStartTimeout
+	reader.Timeout = fromStartTimeout
+	if j.c.cfg.Apply { // else nobody waits for what lies between, and few queries cost less
+		reader.Window = window(cur)
+	}
 	if until, err := j.r.Expires(upTo.Value); err == nil && until.Before(reader.Until) {
 		reader.Until = until
 		if upTo.Key == "" {

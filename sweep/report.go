@@ -74,12 +74,16 @@ func (c *collector) result() TargetResult {
 	return res
 }
 
-// sayHeld puts into a result why nothing may be deleted. A dry run writes nothing, paused
+// sayHeld puts into a result why nothing may be deleted. A dry run writes nothing, held
 // or not, but must not promise what the next sweep would not do.
 func (c *collector) sayHeld(res *TargetResult, why throttle.Reason) {
 	v := c.viewer.View()
-	if v != nil && !c.cfg.Apply && v.Record.IsPaused(c.clock.Now()) {
+	switch {
+	case v == nil || c.cfg.Apply:
+	case v.Record.IsPaused(c.clock.Now()):
 		why = throttle.ReasonPaused
+	case !c.pacing.gate.isOpen():
+		why = throttle.ReasonGate
 	}
 	res.Held = string(why)
 	if v != nil && why == throttle.ReasonPaused {

@@ -31,6 +31,7 @@ type TargetResult struct {
 	Duration float64   `json:"duration_seconds"`
 
 	metrics.Counts
+	Preview
 	Outside    int64  `json:"outside"`                        // carry the property but lie in no range
 	Stepped    *int64 `json:"points_stepped_over"`            // nil if the store cannot tell
 	Behind     *int64 `json:"points_stepped_over_from_start"` // of these, in reads of a range from its start

@@ -118,7 +118,7 @@ func openOnce(ctx context.Context, b *book) error {
 		return err
 	}
 	b.c.until = b.c.clock.Now()
-	if b.c.cfg.FromStart {
+	if b.c.cfg.FromStart || !b.c.cfg.Apply { // a dry run says what lies behind the cursors
 		b.c.rules.ReadSince = b.c.until.Truncate(time.Microsecond) // as records tell of a read that begins now
 	}
 	return nil

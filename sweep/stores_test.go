@@ -465,3 +465,32 @@ func TestManyRecordsOnTheCloudStores(t *testing.T) {
 		}
 	})
 }
+
+// A dry run checks one page and counts the rest, so that it costs few reads; an exact one
+// reads all of it. Both say how much is due.
+func TestWhatADryRunCosts(t *testing.T) {
+	const n = 1200
+	onEachStore(t, func(t *testing.T, s realStore, c sweep.Config) {
+		target := c.Targets[0]
+		var all []store.Entity
+		for i := range n {
+			all = append(all, expiring(t, target, fmt.Sprintf("e-%04d", i), time.Now().Add(-time.Hour+time.Duration(i)*time.Millisecond)))
+		}
+		put(t, s, target, all...)
+		c.Apply = false
+		sampled := sweep.Run(t.Context(), c).Targets[0]
+		c.Exact = true
+		exact := sweep.Run(t.Context(), c).Targets[0]
+		if sampled.Error != "" || sampled.Expired != n || !sampled.Estimated || exact.Error != "" || exact.Expired != n || exact.Estimated {
+			t.Errorf("sampled: %+v\nexact: %+v", sampled, exact)
+		}
+		few, many := sampled.Operations.Reads, exact.Operations.Reads
+		t.Logf("%d are due: %d reads, exactly %d", n, few, many)
+		if few > 1100 || many < few || target.Guard == store.GuardLookup && (few > 600 || many < n) {
+			t.Errorf("%d reads, exactly %d", few, many)
+		}
+		if left := names(t, s, target); len(left) != n {
+			t.Errorf("%d of %d are left", len(left), n)
+		}
+	})
+}

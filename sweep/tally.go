@@ -21,6 +21,7 @@ type tally struct {
 	retired   []int
 	wrote     time.Time // when a write that disposes of something last succeeded
 	around    *around   // what was found outside the ranges; nil if nobody has looked
+	preview   preview
 }
 
 // An around is what was found outside the ranges.
@@ -130,4 +131,5 @@ func (t *tally) fill(res *TargetResult) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	res.Retired = append([]int{}, t.retired...)
+	res.Examples = []Example{}
 }

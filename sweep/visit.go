@@ -131,13 +131,16 @@ func (v *visit) moveIdle(t turn) (moved cursor.Cursor, err error) {
 	return moved, err
 }
 
-// take claims the range. Its bucket is empty, and begins to fill now.
+// take claims the range. Its bucket is empty, and begins to fill now. A dry run claims
+// nothing, and obeys the same pace.
 func (v *visit) take(t turn) error {
 	c := v.c
+	pacer := c.pacing.open(c.pacing.keptPace(v.start.cursor), c.pacing.ownPart(v.r))
 	if !c.cfg.Apply {
+		v.pacer = pacer
+		c.pacing.claimed(v.start.cursor.Key(), pacer)
 		return nil
 	}
-	pacer := c.pacing.open(c.pacing.keptPace(v.start.cursor), c.pacing.ownPart(v.r))
 	claim, err := c.keeper.Claim(t.ctx, v.start.cursor)
 	if err != nil {
 		c.pacing.close(pacer)
@@ -307,7 +310,7 @@ func (v *visit) extend(rd *reading) {
 // again lets the main reading go on to another horizon.
 func (v *visit) again(horizon time.Time) {
 	r, ok := v.readings[0].reader.(*shardquery.Reader)
-	if !ok || !horizon.After(v.horizon) {
+	if !ok || !horizon.After(v.horizon) || v.readings[0].counted {
 		return
 	}
 	// What was written a little late may lie behind what was read meanwhile.
@@ -326,10 +329,10 @@ func (v *visit) again(horizon time.Time) {
 	}
 }
 
-// readsAhead reports whether the next page is read while this one is written: if
-// the pace lets both go.
-func (v *visit) readsAhead() bool {
-	return v.pacer == nil || v.pacer.Status().Unlimited
+// readsAhead reports whether the next page of a reading is read while this one is written:
+// if the pace lets both go, and somebody wants it.
+func (v *visit) readsAhead(t turn, rd *reading) bool {
+	return (v.pacer == nil || v.pacer.Status().Unlimited) && !t.over() && !v.samples(t.scratch, rd)
 }
 
 // reached returns the instant up to which everything due in the range is disposed
@@ -402,12 +405,12 @@ func (v *visit) forgetAsides() {
 // take as long as a lease, and takes no worker.
 func (v *visit) release(work context.Context) (cur cursor.Cursor, err error) {
 	v.carry.close()
+	v.c.pacing.leaving(v.start.cursor.Key())
+	defer v.c.pacing.close(v.pacer) // also if it panics
 	if v.claim == nil {
 		return v.start.cursor, nil
 	}
 	v.c.cfg.Metrics.LeaseHeld(v.c.target.Name, -1)
-	v.c.pacing.leaving(v.start.cursor.Key())
-	defer v.c.pacing.close(v.pacer) // also if it panics
 	v.claim.Update(func(c *cursor.Cursor) { v.c.pacing.save(c, v.pacer) })
 	err = v.claim.Release(work)
 	return v.claim.Cursor(), err

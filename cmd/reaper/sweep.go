@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -26,7 +27,12 @@ func (a *app) sweepCommand() *cobra.Command {
 		Use:   "sweep",
 		Short: "Sweep every target once, then exit",
 		Long: `Sweep deletes the expired entities of every target, or of the targets named with
---target, and exits. Without --apply it writes nothing: it counts what it would delete.
+--target, and exits.
+
+Without --apply it writes nothing, and says what it would delete, what lies behind the
+cursors and by when that goes, and names a few entities that are kept. It checks one page
+of each range as a sweep does, and counts the rest in the index. With --exact it checks
+every entity, which may cost a read for each. It obeys the pace.
 
 Several processes may sweep at once: they share the ranges. A process may be killed at
 any time: the next sweep resumes where it stopped.
@@ -52,6 +58,8 @@ mode the log says how this is checked (guard in the targets file), and what it c
 	cmd.Flags().BoolVar(&once.Yes, "yes", false, "override the targets' limits for this sweep")
 	cmd.Flags().BoolVar(&once.FromStart, "from-start", false,
 		"read every range from its start now, not only once per rewind")
+	cmd.Flags().BoolVar(&once.Exact, "exact", false,
+		"without --apply: check every entity, not only one page of each range")
 	cmd.Flags().BoolVar(&failIncomplete, "fail-incomplete", false,
 		"exit with code 3 if the sweep is stopped before its end")
 	return cmd
@@ -63,6 +71,9 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete bool, once sweep.Once) (e
 		return err
 	}
 	defer s.db.closeInto(&err)
+	if once.Exact && s.Apply {
+		return wrongUsage("--exact is for dry runs, and --apply or REAPER_APPLY is set")
+	}
 	ctx := cmd.Context()
 	if !s.MaxDuration.Unlimited {
 		var cancel context.CancelFunc
@@ -75,6 +86,9 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete bool, once sweep.Once) (e
 	res := sweep.Run(ctx, s.sweep)
 	done()
 	res.Store = s.Store.String()
+	if !s.Apply {
+		addOutside(ctx, s, &res)
+	}
 	if s.Pushgateway != "" {
 		a.push(cmd.Context(), s.Config, res, s.log)
 	}
@@ -107,6 +121,57 @@ func (a *app) push(ctx context.Context, c config.Config, res sweep.Result, log *
 	defer cancel()
 	if err := (metrics.Pusher{URL: c.Pushgateway, Task: metrics.Task(os.Getenv)}).Push(ctx, runs...); err != nil {
 		log.WarnContext(ctx, "cannot push metrics", "error", err)
+	}
+}
+
+// outsideWithin bounds the look for examples of what lies outside all ranges.
+const outsideWithin = 10 * time.Second
+
+// addOutside adds examples of what lies outside all ranges to the result of a dry run. It
+// can do without them.
+func addOutside(ctx context.Context, s *session, res *sweep.Result) {
+	for i := range res.Targets {
+		t := &res.Targets[i]
+		if t.Outside == 0 || t.Error != "" {
+			continue
+		}
+		within, cancel := context.WithTimeout(ctx, outsideWithin)
+		list, err := inspect.OutsideExamples(within, s.sweep, s.sweep.Targets[i], sweep.MostExamples)
+		cancel()
+		if err != nil {
+			s.log.DebugContext(ctx, "cannot name what lies outside all ranges", "target", t.Name, "error", err)
+		}
+		for _, e := range list.Entities {
+			t.Examples = append(t.Examples, sweep.Example{Kept: string(inspect.KeptOutside), Namespace: e.Namespace,
+				ID: e.ID, Value: e.Value})
+		}
+	}
+}
+
+// printPreview says what a dry run found beyond the table.
+func (a *app) printPreview(t sweep.TargetResult) {
+	if n := t.BehindCursors; n != nil && *n > 0 {
+		by := "once their generation is sealed"
+		if t.GoneBy != nil {
+			by = "by the first sweep after " + t.GoneBy.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(a.stdout, "%s: behind the cursors: %s, %s\n", t.Name, grouped(*n), by)
+	}
+	byReason := map[string][]string{}
+	for _, x := range t.Examples {
+		text := x.ID
+		if x.Namespace != "" {
+			text += "@" + x.Namespace
+		}
+		byReason[x.Kept] = append(byReason[x.Kept], printable(text))
+	}
+	for _, kept := range inspect.KeptReasons() {
+		if ids := byReason[string(kept)]; len(ids) > 0 {
+			fmt.Fprintf(a.stdout, "%s: %s, for example: %s\n", t.Name, kept, strings.Join(ids, ", "))
+		}
+	}
+	if t.Estimated {
+		fmt.Fprintf(a.stdout, "%s: one page of each range was checked, the rest was counted: --exact checks all\n", t.Name)
 	}
 }
 
@@ -197,6 +262,7 @@ func (a *app) printSweep(res sweep.Result) error {
 			fmt.Fprintf(a.stdout, "%s: kept %s suspect (implausibly old) and %s malformed\n",
 				t.Name, grouped(t.Suspect), grouped(t.Malformed))
 		}
+		a.printPreview(t)
 		if t.EmptyIndex {
 			fmt.Fprintf(a.stdout, "%s: holds entities, but none has an entry in any range: "+
 				"check the property's name and index\n", t.Name)

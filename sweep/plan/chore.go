@@ -106,7 +106,9 @@ func (p *Plan) add(list []Chore, c Chore, again time.Duration) []Chore {
 
 func (p *Plan) addLook(list []Chore) []Chore {
 	due := p.view.Record.Checked.Add(Jitter(p.rules.Rewind, p.rules.Target))
-	if p.view.Record.EmptyIndex || p.view.Record.Checked.Before(p.rules.ReadSince) {
+	isAsked := p.view.Record.Checked.Before(p.rules.ReadSince) &&
+		p.book.Tried[Chore{Kind: Look}].Before(p.rules.ReadSince) // a dry run saves nothing
+	if p.view.Record.EmptyIndex || isAsked {
 		due = p.now
 	}
 	if p.now.Before(due) {

@@ -24,6 +24,9 @@ type Need struct {
 	SuspectsOnly bool
 	// Inventory is to find out what is left, once all reads are done.
 	Inventory bool
+	// Asked says that Behind is due only since somebody asks for it, and Rests the same of
+	// all reads.
+	Asked, Rests bool
 	// Since is when a read from the start must have begun to count: an earlier one that is
 	// under way begins again.
 	Since time.Time
@@ -41,19 +44,23 @@ func (n Need) IsSlow() bool { return n.Unread && !n.Fresh || n.Stage.Drain }
 // Range returns what a range needs.
 func (p *Plan) Range(r shardquery.Range) Need {
 	c, s := p.Cursor(r), p.stages[r.Generation]
-	if !p.due(c, s) {
+	isDue, isAsked := p.due(c, s), p.isAsked(c)
+	if !isDue && !isAsked {
 		return Need{Stage: s}
 	}
-	n := Need{Read: true, Unread: c.Position.IsZero(), Inventory: s.IsSealed(), Stage: s, Since: s.Since}
+	n := Need{Read: true, Unread: c.Position.IsZero(), Inventory: s.IsSealed(), Stage: s, Since: s.Since,
+		Rests: !isDue}
 	if p.rules.ReadSince.After(n.Since) {
 		n.Since = p.rules.ReadSince
 	}
 	if n.Unread && !p.isKnown(c.ID) { // in a sealed generation, until the pass over it has covered the namespace
 		n.Fresh, n.Inventory = true, false
 	}
-	if !n.Unread && p.behindDue(r.Generation, c, s) {
+	if isBehindDue := p.behindDue(r.Generation, c, s); !n.Unread && (isBehindDue || isAsked) {
 		n.Behind = true
-		n.SuspectsOnly = s.Drain && !c.Rewind.Done.Before(n.Since) && !c.Stock.Refused // which may be anywhere
+		suspectsOnly := s.Drain && !c.Rewind.Done.Before(s.Since) && !c.Stock.Refused // which may be anywhere
+		n.SuspectsOnly = suspectsOnly && !isAsked
+		n.Asked = !isBehindDue || suspectsOnly && isAsked
 	}
 	return n
 }
@@ -63,8 +70,6 @@ func (p *Plan) Range(r shardquery.Range) Need {
 func (p *Plan) due(c cursor.Cursor, s Stage) bool {
 	switch {
 	case !s.IsSealed() || c.Rewind.Done.Before(s.Since):
-		return true
-	case p.isAsked(c):
 		return true
 	case !c.Stock.Emptied.IsZero():
 		return false
@@ -104,7 +109,7 @@ func (p *Plan) keptDue(c cursor.Cursor, s Stage) bool {
 // IsBehindDue reports whether a range that stands at the cursor is to be read from
 // its start, too.
 func (p *Plan) IsBehindDue(r shardquery.Range, c cursor.Cursor) bool {
-	return p.behindDue(r.Generation, c, p.stages[r.Generation])
+	return p.isAsked(c) || p.behindDue(r.Generation, c, p.stages[r.Generation])
 }
 
 // isAsked reports whether somebody asks for a read of the range from its start, and none
@@ -113,9 +118,6 @@ func (p *Plan) isAsked(c cursor.Cursor) bool { return c.Rewind.Done.Before(p.rul
 
 // behindDue reports whether a range is to be read from its start, too.
 func (p *Plan) behindDue(number int, c cursor.Cursor, s Stage) bool {
-	if p.isAsked(c) {
-		return true
-	}
 	if !s.IsSealed() {
 		return p.RewindDue(c) && (!p.sealedSoon(number) || !c.Rewind.Began.IsZero())
 	}
