@@ -4,8 +4,8 @@
 //
 // The invariant that a driver keeps is that [Store.Dispose] and [Store.Settle]
 // remove or carry an entity only while its expiry is what the caller has seen:
-// a writer that changed it in between wins. Everything else (what is due, in which
-// order, at what rate) is the caller's business.
+// a writer that changed it in between wins. The caller decides everything else: what
+// is due, in which order, at what rate.
 //
 // Limits: a page holds at most [MaxPage] entries, because the services commit
 // at most that many writes at once.
@@ -28,7 +28,7 @@ const MaxPage = 500
 // A Store is implemented by each driver, and is safe for concurrent use.
 //
 // Every error wraps one of the sentinels of this package or is the context's.
-// No method retries by itself what the service refused: a caller that paces itself
+// No method repeats a call that the service refused: a caller that paces itself
 // must see the push-back. After an error that leaves the outcome of a write unknown
 // ([ErrUnavailable], [ErrDeadline], a context's) the caller may repeat the call:
 // every method is safe to repeat.
@@ -37,16 +37,16 @@ type Store interface {
 	// most q.Limit of them, and says whether there are more. It overwrites what
 	// the page held, and reuses its memory. A page may be empty or short and
 	// still have more after it. An entity whose property is a list appears once
-	// for each element in q's bounds, or not at all where the store's index has
-	// lists apart.
+	// for each element in q's bounds, or not at all if the store's index keeps
+	// lists apart from single values.
 	Scan(ctx context.Context, q Query, page *Page) error
 
 	// Dispose deletes the entities of the batch whose expiry still is what the
 	// scan saw, or carries them if the op has a To. A carry sets the expiry
-	// property to that and changes nothing else, whatever the target's Guard.
-	// Dispose sets the Outcome of each op. Ops may fail one by one or all together.
-	// An Outcome is valid even if an error is returned as well; Unknown means that
-	// it is not known. Dispose starts no write once ctx is done.
+	// property to To and changes nothing else; it checks the stored expiry, whatever the
+	// target's Guard. Dispose sets the Outcome of each op. Ops may fail one by one or
+	// all together. An Outcome is valid even if Dispose also returns an error.
+	// Dispose starts no write once ctx is done.
 	Dispose(ctx context.Context, b *Batch) error
 
 	// Settle reads the one entity, asks decide about the expiry that it has
@@ -72,10 +72,10 @@ type Counter interface {
 	// Count returns how many entities of the target carry its property with a
 	// value in the span, but stops counting at upTo (> 0): the result is then
 	// upTo, and there may be more. Zero or less counts all. Missing and null
-	// values are in no span. Where the target has a ShardProperty, only entities
-	// that have that, too, are seen. A point that no index can have is
-	// ErrInvalid. It bills a read for every 1,000 index entries counted, and at
-	// least one for each query that it takes.
+	// values are in no span. If the target has a ShardProperty, Count sees only
+	// entities that have that property, too. A point that no index can contain is
+	// an ErrInvalid. Count bills a read for every 1,000 index entries counted, and
+	// at least one for each query that it sends.
 	Count(ctx context.Context, t Target, namespace string, s Span, upTo int64) (int64, error)
 
 	// Holds reports whether the target holds any entity at all, whether or not
@@ -112,10 +112,10 @@ type Dumper interface {
 	Dump(ctx context.Context, t Target, namespace string) iter.Seq2[Entity, error]
 }
 
-// A Keyer is a store that can tell an entity's key from its id, and back.
+// A Keyer is a store that converts between an entity's key and its id.
 type Keyer interface {
-	// ID returns the name, or the decimal digits of the number, that the entity
-	// with this canonical text of a key is called by: what its shard is a hash of.
+	// ID returns the id in the canonical text of a key: a name, or the decimal
+	// digits of a number. The entity's shard is a hash of its id.
 	ID(key string) (string, error)
 
 	// Key returns the canonical text of the key of an entity with the Name, or
@@ -123,8 +123,7 @@ type Keyer interface {
 	Key(t Target, namespace string, e Entity) (string, error)
 }
 
-// A Pressured store tells when writes come faster than it can tidy up behind
-// them.
+// A Pressured store reports when writes come faster than it can compact.
 type Pressured interface {
 	// Pressed reports whether deletes should wait, so that other writers need
 	// not. It is cheap, and called before each write.
@@ -134,8 +133,8 @@ type Pressured interface {
 // A Dropper is a store that can forget a whole span of a target at once.
 type Dropper interface {
 	// Drop makes sure that no well-formed entry is in the span [from, to) of
-	// the target's index, removes what is left of the span's tombstones at one
-	// stroke, and refuses writes into it from then on. Where it finds an entry
+	// the target's index, replaces the span's tombstones with a single one, and
+	// refuses writes into the span from then on. If it finds a well-formed entry,
 	// it fails with ErrConflict and changes nothing.
 	Drop(ctx context.Context, t Target, from, to string) error
 
@@ -155,7 +154,7 @@ type Guarder interface {
 // A Guarding is how the deletes of a target are made conditional.
 type Guarding struct {
 	Guard Guard  // GuardLookup or GuardQuery
-	Why   string // why it is lookup, for people
+	Why   string // the reason for GuardLookup, in words
 	Most  int    // the most ops that a batch may have: up to MaxPage
 }
 
@@ -166,8 +165,8 @@ type Target struct {
 	Kind     string // Datastore kind, Firestore collection path, embedded table
 	Group    bool   // Firestore: Kind is a collection group
 	Property string // the indexed property that says when an entity expires
-	// ShardProperty, where not empty, stands before Property in the index that
-	// is scanned: a query then asks for one of its values.
+	// ShardProperty, if not empty, comes before Property in the scanned index, and
+	// each query names one of its values.
 	ShardProperty string
 	Type          Type  // of a well-formed value: Text or Instant
 	Guard         Guard // Datastore: how a delete is made conditional; "" stands for GuardAuto
@@ -180,19 +179,19 @@ type Target struct {
 type Guard string
 
 const (
-	GuardAuto   Guard = "auto"   // query for texts that are SingleValued, where the database can do it; else lookup
+	GuardAuto   Guard = "auto"   // query for texts that are SingleValued, if the database can do it; else lookup
 	GuardLookup Guard = "lookup" // read the batch's entities in the deleting transaction
-	GuardQuery  Guard = "query"  // read the batch's part of the index there; needs texts that are SingleValued
+	GuardQuery  Guard = "query"  // read the batch's part of the index in it; needs texts that are SingleValued
 )
 
-// A Type tells values of the expiry property apart.
+// A Type is the type of an expiry property's value.
 type Type uint8
 
 const (
 	Missing Type = iota // no property, or null: the entity never expires
 	Text                // a string, as expiry keys are
 	Instant             // a timestamp
-	List                // an array, of whatever
+	List                // an array of values of any type
 	Other               // anything else: a number, a boolean, a map, …
 )
 
@@ -211,7 +210,7 @@ func InstantValue(t time.Time) Value {
 	return Value{Type: Instant, Time: t.UTC().Round(0).Truncate(time.Microsecond)}
 }
 
-// IntegerValue returns the value that holds n, as a shard property may.
+// IntegerValue returns the value that holds n. A shard property may have such values.
 func IntegerValue(n int64) Value { return Value{Type: Other, Text: strconv.FormatInt(n, 10)} }
 
 // Integer returns the integer that the value holds, if it holds one.
@@ -223,7 +222,7 @@ func (v Value) Integer() (n int64, ok bool) {
 	return n, err == nil
 }
 
-// String shows the value to people: an instant as records hold it.
+// String returns the value in a form for people: an instant in TimeLayout, or the text.
 func (v Value) String() string {
 	if v.Type == Instant {
 		return v.Time.UTC().Format(TimeLayout)
@@ -240,8 +239,8 @@ func (v Value) Compare(w Value) int {
 	return cmp.Or(v.Time.Compare(w.Time), strings.Compare(v.Text, w.Text))
 }
 
-// A Position is a place in an index: after the entry with this value and key,
-// or, where Key is empty, before the first entry with this value. The zero
+// A Position is a place in an index: after the entry with this value and key
+// or, if Key is empty, before the first entry with this value. The zero
 // Position is before everything.
 type Position struct {
 	Value Value
@@ -258,16 +257,16 @@ type Query struct {
 	Shard     Value    // of the target's ShardProperty, if it has one: a text or an integer
 	Lo, Hi    Value    // first and last value wanted, both inclusive
 	After     Position // go on from here; not before Lo
-	Next      any      // the Next of the page before, if it was read with the same query; it stands for After
+	Next      any      // the Next of the page before, if the same query read it; it then replaces After
 	Limit     int      // most entries wanted, 1 to MaxPage
 }
 
 // An Entry is one row of a target's index.
 type Entry struct {
 	Key   string // the driver's canonical text for the entity's key, unique in target and namespace
-	Value Value  // as the index shows it; List where the driver can tell from the index alone
-	At    Value  // where Value is List: the element that put the entry at its place in the index
-	Ref   any    // the driver's own
+	Value Value  // as the index shows it; List if the driver can tell from the index alone
+	At    Value  // if Value is a List: the element that puts the entry at this place in the index
+	Ref   any    // for the driver alone
 }
 
 // Position returns the place right after the entry.
@@ -282,18 +281,18 @@ func (e Entry) Position() Position {
 type Page struct {
 	Entries     []Entry
 	More        bool  // there may be more entries after the last one
-	Next        any   // the driver's way to go on; nil where only a Position can
-	SteppedOver int64 // deleted points that the scan stepped over, or Unknown
+	Next        any   // the driver's own cursor behind this page; nil if the next query needs a Position
+	SteppedOver int64 // deleted points that the scan stepped over, or UnknownSteps
 }
 
 // UnknownSteps is the SteppedOver of a store that cannot tell.
 const UnknownSteps int64 = -1
 
-// A Batch is some entries of one page that are to go, or to be carried.
+// A Batch is a set of entries of one page that are to be deleted or carried.
 type Batch struct {
 	Query       Query // the one that found them, with its After, Next and Limit
 	Ops         []Op  // in page order
-	DryRun      bool  // read and compare, but write nothing: Deleted then means "would be"
+	DryRun      bool  // read and compare, but write nothing: Deleted then means "would be deleted"
 	SteppedOver int64 // set by Dispose: deleted points that the check stepped over, or UnknownSteps
 }
 
@@ -302,8 +301,8 @@ type Op struct {
 	Entry   Entry
 	To      Value // the expiry that a carried entity gets; Missing: it is deleted
 	Outcome Outcome
-	Now     Value // where Outcome is Changed and the driver knows: what the expiry is now
-	Known   bool  // Now is known
+	Now     Value // if Outcome is Changed and Known is true: the present expiry
+	Known   bool  // the driver has set Now
 }
 
 // An Outcome is what became of an entity that was to be disposed of.
@@ -312,9 +311,9 @@ type Outcome uint8
 const (
 	Unknown Outcome = iota // not tried, or nobody knows
 	Deleted                // removed by this call, or by an earlier try of it
-	Gone                   // not there when looked at
+	Gone                   // it did not exist any more
 	Changed                // the entity or its expiry changed since the scan; it was left alone
-	Kept                   // Settle only: decide said so
+	Kept                   // Settle only: decide returned Keep
 	Carried                // its expiry is the op's To, by this call or by an earlier try of it
 )
 
@@ -344,8 +343,8 @@ type Span struct {
 
 // A Point is a place between entries of a target's index: before the first one
 // with this value or, with After, behind the last one. If the target has a
-// ShardProperty, the point lies among the entries of one Shard. Without a Value it
-// is then before or behind all entries of that shard.
+// ShardProperty, the point lies among the entries of one Shard; a point without a
+// Value is before, or behind, all entries of that shard.
 type Point struct {
 	Shard Value
 	Value Value
@@ -367,7 +366,7 @@ func Between(from, to string) Span {
 
 // An Entity is what load writes and dump reads.
 type Entity struct {
-	Name      string // or, if it is empty, Number
+	Name      string // empty if the id is a number
 	Number    int64
 	Parent    string // the driver's canonical text for the ancestors' key; empty at the root
 	Namespace string // set by Dump
@@ -401,7 +400,7 @@ type Record struct {
 // Fields are the named values of a record.
 type Fields map[string]any
 
-// TimeLayout is how instants stand in records: UTC, microseconds, fixed width,
+// TimeLayout is the form of instants in records: UTC, microseconds, fixed width,
 // so that the order of the strings is the order of time.
 const TimeLayout = "2006-01-02T15:04:05.000000Z"
 
@@ -418,7 +417,7 @@ type RecordQuery struct {
 	Keys   []string // at most MaxRecords, none twice; keys without a record are left out of the answer
 	After  string   // exclusive; "" is before all keys
 	Before string   // exclusive; "" is behind all keys
-	Limit  int      // most records wanted, up to MaxRecords; 0 stands for that
+	Limit  int      // most records wanted, up to MaxRecords; 0 means MaxRecords
 }
 
 // Most returns how many records the answer may have.

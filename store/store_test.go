@@ -12,8 +12,8 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// A driver maps what the service says to a sentinel once; Retry then knows what
-// to do about it.
+// A driver maps each error of its service to a sentinel, once. By the sentinel
+// Retry knows whether another try may help.
 func ExampleRetry() {
 	tries := 0
 	err := store.Retry(context.Background(), time.Minute, func() error {
@@ -64,7 +64,7 @@ func TestRevisionsNeverRepeat(t *testing.T) {
 		t.Errorf("two writers choose %q", a)
 	}
 	if got := store.NewRevision("by hand"); got[:2] != "1-" {
-		t.Errorf("after a foreign one: %q", got)
+		t.Errorf("after a revision in another form: %q", got)
 	}
 }
 
@@ -75,10 +75,10 @@ func TestFieldReaderNamesWhatIsWrong(t *testing.T) {
 	if r.Text("text") != "a" || r.Int("int") != 1 || r.Float("float") != 1.5 || r.Float("int") != 1 || !r.Bool("bool") ||
 		r.Time("at") != time.Date(2026, 11, 21, 3, 0, 0, 1000, time.UTC) || len(r.List("list")) != 1 ||
 		r.Text("missing") != "" || r.Int("null") != 0 || !r.Time("missing").IsZero() {
-		t.Error("a field reads wrong")
+		t.Error("a field has the wrong value")
 	}
 	if err := r.Err(); err != nil {
-		t.Errorf("nothing is wrong yet: %v", err)
+		t.Errorf("only valid and missing fields were read: %v", err)
 	}
 	r.Int("text")
 	r.Time("bad")
@@ -93,7 +93,7 @@ func TestFieldReaderNamesWhatIsWrong(t *testing.T) {
 
 func TestMeter(t *testing.T) {
 	var m store.Meter
-	store.Bill(t.Context(), store.Operations{Reads: 99}) // no meter: nobody counts
+	store.Bill(t.Context(), store.Operations{Reads: 99}) // discarded: there is no meter
 	ctx := store.WithMeter(t.Context(), &m)
 	store.Bill(ctx, store.Operations{Reads: 1, Writes: 2, Deletes: 3})
 	store.Bill(ctx, store.Operations{Deletes: 1})
@@ -102,7 +102,8 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-// Revisions count, and no two writers choose the same.
+// Each revision begins with a count one above that of the revision before, and two
+// writers never choose the same one.
 func TestRevisionCount(t *testing.T) {
 	for revision, want := range map[string]int64{"": 0, "7-ABC": 7, "7": 7, "x-7": 0, "edited": 0, "-": 0, "9223372036854775806-A": 1<<63 - 2} {
 		if got := store.RevisionCount(revision); got != want {

@@ -5,16 +5,15 @@
 // # Rows
 //
 //	entity  'e' kind key                 the expiry property's name and value, and the data
-//	index   'i' kind property value key  empty; or a mark, where the value is one element of a list
+//	index   'i' kind property value key  empty; or a mark, if the value is one element of a list
 //	record  'r' sort target key          the reaper's own records, as JSON
 //	dropped 'd' kind property from to    a span that Drop closed
 //
 // The first invariant is that entity and index never differ: an entity whose
 // expiry is a plain value has exactly one unmarked index row, one whose expiry
 // is a list has a marked row for each distinct element, and one without an
-// expiry has none. Both are written in one batch, under the write lock. That is
-// why Dispose can delete an entity on the strength of its index row alone,
-// without reading the entity.
+// expiry has none. Both are written in one batch, under the write lock. So
+// Dispose can check the index row alone, and delete an entity without reading it.
 //
 // The second invariant is about crashes. Deletes are committed without waiting
 // for the disk, but records wait for it. Both go through one write-ahead log, of
@@ -37,10 +36,10 @@
 // property that an entity was put with is indexed: a target that names another
 // property finds nothing. Names and indexed strings have at most 1,500 bytes.
 //
-// The first write that the disk refuses is final: every later call fails with
-// [store.ErrFailed], and goroutines of the engine may stay blocked. The directory
-// stays locked until the process ends, because the engine may still be working
-// there. The next opening recovers what the log holds.
+// If the disk refuses a write, every later call fails with [store.ErrFailed], and
+// goroutines of the engine may stay blocked. The directory stays locked until the
+// process ends, because the engine may still be working there. The next opening
+// recovers what the log holds.
 //
 // An opening reads the log and the list of tables before it writes anything;
 // damage within a table shows when the table is read.

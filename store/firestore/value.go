@@ -15,8 +15,8 @@ import (
 
 var simplePath = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z_0-9]*$`)
 
-// fieldPath returns a field's name as queries and masks take it, which are
-// paths: one of any other form must be quoted.
+// fieldPath returns a field's name as a path, which is what queries and masks
+// take. A name that is not a simple identifier is quoted.
 func fieldPath(name string) string {
 	if simplePath.MatchString(name) {
 		return name
@@ -24,7 +24,7 @@ func fieldPath(name string) string {
 	return "`" + strings.NewReplacer(`\`, `\\`, "`", "\\`").Replace(name) + "`"
 }
 
-// toValue returns a text, an instant or an integer as the service takes it.
+// toValue converts a text, an instant or an integer to the service's form.
 func toValue(v store.Value) *pb.Value {
 	if n, ok := v.Integer(); ok {
 		return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: n}}
@@ -51,9 +51,9 @@ func fromValue(v *pb.Value) store.Value {
 	}
 }
 
-// jsonValue returns a value for encoding as JSON. What JSON has no form for is a
-// string that a person can read: bytes in base 64, instants in RFC 3339,
-// references as names, NaN and the infinities by name.
+// jsonValue returns a value for encoding as JSON. A type that JSON does not have
+// becomes a readable string: bytes in base 64, instants in RFC 3339, references
+// as names, NaN and the infinities by name.
 func jsonValue(v *pb.Value) any {
 	switch x := v.GetValueType().(type) {
 	case *pb.Value_BooleanValue:
@@ -94,7 +94,7 @@ func jsonObject(fields map[string]*pb.Value) map[string]any {
 	return out
 }
 
-// parseJSON returns one JSON value as the service takes it.
+// parseJSON converts the text of one JSON value to the service's form.
 func parseJSON(text []byte) (*pb.Value, error) {
 	raw, err := google.ParseJSON(text)
 	if err != nil {
@@ -103,7 +103,7 @@ func parseJSON(text []byte) (*pb.Value, error) {
 	return serviceValue(raw), nil
 }
 
-// serviceValue converts what google.ParseJSON made.
+// serviceValue converts a value that google.ParseJSON returned.
 func serviceValue(raw any) *pb.Value {
 	switch v := raw.(type) {
 	case bool:
