@@ -12,8 +12,8 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// Two daemons are at work, and one range has a backlog that takes longer than anybody
-// looks: what status says of the target is that of the records, and up to date.
+// Two daemons sweep a target, and one range has a backlog that outlasts the test. Status
+// agrees with the entities in the store, and is up to date.
 func TestStatusBesideTwoDaemons(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Pace = throttle.Limits{Start: 0.5, Max: 0.5}
@@ -64,7 +64,7 @@ func TestStatusBesideTwoDaemons(t *testing.T) {
 				switch {
 				case r.Generation == 0:
 				case r.Swept == nil:
-					t.Errorf("minute %d: nobody has ever come to the end of range %s", m, r.Shard)
+					t.Errorf("minute %d: range %s was never swept to its end", m, r.Shard)
 				case r.Shard != "0000" && m > 2 && time.Since(*r.Swept) > 12*time.Minute:
 					t.Errorf("minute %d: range %s was swept %v ago", m, r.Shard, time.Since(*r.Swept))
 				}

@@ -10,16 +10,16 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-// A GenerationLife is a generation's past, and its future at the present course,
-// in the form that `reaper generation list --json` prints.
+// A GenerationLife is the state of a generation, and a forecast that assumes the
+// present settings, in the form that `reaper generation list --json` prints.
 type GenerationLife struct {
 	GenerationStatus
 	Left    *int64     `json:"left"`     // index entries; nil if the store cannot count
 	NextDue *time.Time `json:"next_due"` // of a sealed generation: when its first survivor is due
 	Emptied *time.Time `json:"emptied"`  // since when nothing is left that could be due
-	Drains  *time.Time `json:"drains"`   // when what is left then begins to be carried; nil for the nursery
-	Retires *time.Time `json:"retires"`  // at the latest, at the present course; nil if that is not known
-	Refused bool       `json:"refused"`  // what the store refuses to delete or carry keeps it from retiring
+	Drains  *time.Time `json:"drains"`   // when sweeps begin to carry its survivors; nil for the nursery
+	Retires *time.Time `json:"retires"`  // forecast: by then at the latest; nil if that is not known
+	Refused bool       `json:"refused"`  // it cannot retire: the store refuses to delete or carry some entities
 }
 
 // Lives lists the live generations of a target. It writes nothing and costs a
@@ -40,7 +40,7 @@ func Lives(ctx context.Context, cfg sweep.Config, t sweep.Target) ([]GenerationL
 		if ok {
 			life.Left = &left
 		}
-		life.takeStock(s)
+		life.addRemaining(s)
 		if g.Number != expirykey.Nursery {
 			life.forecast(s)
 		}
@@ -49,8 +49,9 @@ func Lives(ctx context.Context, cfg sweep.Config, t sweep.Target) ([]GenerationL
 	return lives, nil
 }
 
-// takeStock fills in what the ranges of the generation say of what is left there.
-func (life *GenerationLife) takeStock(s *sweep.Snapshot) {
+// addRemaining fills in what the cursors of the generation's ranges say about the
+// entities that are left there.
+func (life *GenerationLife) addRemaining(s *sweep.Snapshot) {
 	var next earliest
 	for _, r := range s.Plan.Ranges() {
 		if r.Generation != life.Number {
@@ -65,7 +66,7 @@ func (life *GenerationLife) takeStock(s *sweep.Snapshot) {
 	}
 }
 
-// forecast fills in what is to become of a generation.
+// forecast fills in when the generation drains and when it retires.
 func (life *GenerationLife) forecast(s *sweep.Snapshot) {
 	record, policy := s.View.Record, s.Target.Rules().Policy
 	staleness, slack := record.Bounds()
@@ -91,12 +92,12 @@ func (life *GenerationLife) forecast(s *sweep.Snapshot) {
 	drains := newest.Opened.Add(newest.Ramp)
 	if ahead := last - newest.Number; ahead > 0 {
 		if time.Duration(ahead) > (math.MaxInt64-policy.Ramp)/policy.Every {
-			return // in more than 292 years, which is all that a duration holds
+			return // in more than 292 years, the longest time.Duration
 		}
 		drains = newest.Opened.Add(time.Duration(ahead)*policy.Every + policy.Ramp)
 	}
 	life.Drains = &drains
-	if !life.Refused { // what the store refuses to carry stays, and the generation with it
+	if !life.Refused { // a refused entity stays, so its generation cannot retire
 		life.Retires = timePtr(drains.Add(staleness + slack))
 	}
 }
