@@ -22,7 +22,7 @@ import (
 	"github.com/reaper-ttl/reaper/store/embedded"
 )
 
-// targetsForLines have each a layout in which a line means something else.
+// targetsForLines returns targets whose layouts read the same line differently.
 func targetsForLines(t testing.TB) []config.Target {
 	t.Helper()
 	targets, err := config.ParseTargets("f.yaml", strings.NewReader(`targets:
@@ -37,8 +37,8 @@ func targetsForLines(t testing.TB) []config.Target {
 	return targets
 }
 
-// FuzzLine has load read any line: one that it takes is an entity that a store
-// takes, and that dump prints as a line which load reads as the same entity.
+// FuzzLine gives load any line. If load accepts it, a store accepts the entity, and
+// dump prints a line that load reads as the same entity.
 func FuzzLine(f *testing.F) {
 	for i, s := range []string{
 		`{"id": "s-1842", "expires": "2026-11-21T00:07:30.855Z", "data": {"user": "u7"}}`,
@@ -58,7 +58,7 @@ func FuzzLine(f *testing.F) {
 	f.Fuzz(func(t *testing.T, which uint8, text []byte) {
 		target := targets[int(which)%len(targets)]
 		e, err := parseLine(text, target)
-		_ = e.checkDocument() // of what is half read, too
+		_ = e.checkDocument() // must not panic, even if the line was read only in part
 		if err != nil {
 			return
 		}
@@ -74,10 +74,10 @@ func FuzzLine(f *testing.F) {
 			return
 		}
 		if err := w.write(&se, e.expires); err != nil {
-			return // no year of ours
+			return // the year does not fit a key
 		}
 		if err := db.Put(t.Context(), target.StoreTarget(), "", []store.Entity{se}); err != nil {
-			t.Fatalf("%s was taken and cannot be put: %v", text, err)
+			t.Fatalf("%s was accepted and cannot be put: %v", text, err)
 		}
 		var found []store.Entity
 		for e, err := range db.Dump(t.Context(), target.StoreTarget(), "") {
@@ -102,7 +102,7 @@ func FuzzLine(f *testing.F) {
 		if err := w.write(&back, again.expires); err != nil {
 			t.Fatalf("%s is dumped as %s: %v", text, &printed, err)
 		}
-		// Dump prints milliseconds, so what expires in between does so up to one earlier or later.
+		// Dump prints milliseconds, so an expiry between two of them moves by up to one.
 		late := back.Expiry.Time.Sub(se.Expiry.Time).Abs()
 		if back.Name != se.Name || back.Number != se.Number || back.Shard != se.Shard || back.Expiry.Type != se.Expiry.Type || back.Expiry.Text != se.Expiry.Text || late > time.Millisecond {
 			t.Errorf("%s is dumped as %s: %+v became %+v", text, &printed, se, back)
@@ -134,9 +134,9 @@ func compact(t *testing.T, data []byte) []byte {
 	return b.Bytes()
 }
 
-// FuzzLines reads lines of any length, with any ends, from a reader that gives them
-// piece by piece: they are those that splitting gives, and long ones are passed
-// over, whatever stands around them.
+// FuzzLines reads lines of any length and with any line ends, also from a reader that
+// returns one byte at a time. The lines are those that bytes.Split returns; only a line
+// that is too long is skipped, whatever is before or after it.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("{}\r\n\n{}\nlast"), uint32(0), uint8(0))
 	f.Add([]byte("\xef\xbb\xbfa\nb"), uint32(maxLine), uint8(1))
@@ -146,7 +146,7 @@ func FuzzLines(f *testing.F) {
 		if long > 4*maxLine || len(text) > maxLine {
 			return
 		}
-		if long > 0 { // somewhere many bytes without an end
+		if long > 0 { // insert many bytes without a line end
 			i := int(at) % (len(text) + 1)
 			text = slices.Concat(text[:i], bytes.Repeat([]byte("x"), int(long)), text[i:])
 		}
@@ -167,7 +167,7 @@ func FuzzLines(f *testing.F) {
 				line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
 			}
 			if r.number != i+1 {
-				t.Fatalf("line %d is called %d", i+1, r.number)
+				t.Fatalf("line %d has the number %d", i+1, r.number)
 			}
 			if errors.Is(err, errLongLine) {
 				if whole < maxLine {
@@ -180,21 +180,21 @@ func FuzzLines(f *testing.F) {
 			}
 		}
 		if got, err := r.next(); !errors.Is(err, io.EOF) {
-			t.Fatalf("behind the last of %d lines: %q, %v", len(want), got, err)
+			t.Fatalf("after the last of %d lines: %q, %v", len(want), got, err)
 		}
 	})
 }
 
 // command runs one command line in this process.
-func command(t *testing.T, args ...string) (code int, out, said string) {
+func command(t *testing.T, args ...string) (code int, out, log string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	code = run(t.Context(), args, strings.NewReader(""), &stdout, &stderr)
 	return code, stdout.String(), stderr.String()
 }
 
-// FuzzStamp has stamp read any id, instant and numbers: it prints a key that is
-// what a writer would stamp, or says what is wrong and exits with 2.
+// FuzzStamp gives stamp any id, instant and numbers. It prints the key that a writer
+// would stamp, or says what is wrong and exits with 2.
 func FuzzStamp(f *testing.F) {
 	f.Add("s-1842", "2026-11-21T00:07:30.855Z", "0", "16")
 	f.Add("1842", "7d", "3", "9999")
@@ -202,16 +202,16 @@ func FuzzStamp(f *testing.F) {
 	f.Add("__a__", "106751d", "99999999", "10000")
 	f.Add("-x", "0000-12-31T23:59:59.9999Z", "0x10", "1e3")
 	f.Fuzz(func(t *testing.T, id, instant, gen, shards string) {
-		code, out, said := command(t, "stamp", "--json", "--generation="+gen, "--shards="+shards, "--", id, instant)
+		code, out, log := command(t, "stamp", "--json", "--generation="+gen, "--shards="+shards, "--", id, instant)
 		switch code {
 		case exitUsage:
-			if out != "" || !strings.HasPrefix(said, "reaper: ") || len(said) < 12 {
-				t.Errorf("exit %d with %q and %q", code, out, said)
+			if out != "" || !strings.HasPrefix(log, "reaper: ") || len(log) < 12 {
+				t.Errorf("exit %d with %q and %q", code, out, log)
 			}
 			return
 		case exitDone:
 		default:
-			t.Fatalf("stamp %q %q %q %q exits with %d: %s", id, instant, gen, shards, code, said)
+			t.Fatalf("stamp %q %q %q %q exits with %d: %s", id, instant, gen, shards, code, log)
 		}
 		var res stampResult
 		if err := json.Unmarshal([]byte(out), &res); err != nil {
@@ -220,7 +220,7 @@ func FuzzStamp(f *testing.F) {
 		k, err := expirykey.Parse(res.Key)
 		n, err2 := strconv.ParseInt(shards, 0, 64) // as the flag is read
 		if err != nil || err2 != nil || k.Generation != res.Generation || k.Shard != res.Shard || k.Shard != expirykey.ShardOfName(id, int(n)) {
-			t.Errorf("stamp %q %q %q %q says %+v; %v, %v", id, instant, gen, shards, res, err, err2)
+			t.Errorf("stamp %q %q %q %q prints %+v; %v, %v", id, instant, gen, shards, res, err, err2)
 		}
 		if at, err := time.Parse(time.RFC3339Nano, instant); err == nil && (k.Expires.Before(at) || k.Expires.Sub(at) >= time.Millisecond) {
 			t.Errorf("%s is stamped %s", instant, k)
@@ -228,8 +228,8 @@ func FuzzStamp(f *testing.F) {
 	})
 }
 
-// FuzzCommandLine gives a command any flags, where there is neither a store nor a
-// targets file: it prints help, or says that it was used wrongly and exits with 2.
+// FuzzCommandLine gives a command any flags, but neither a store nor a targets file. It
+// prints help, or reports wrong usage and exits with 2.
 func FuzzCommandLine(f *testing.F) {
 	commands := []string{"sweep", "sweep --max-duration", "sweep --workers", "status", "load", "dump", "stamp", "explain", "explain --number", "list", "list --kept suspect --limit", "generation", "generation list",
 		"generation advance --shards", "audit", "pause", "pause --reason x --for", "resume", "resume --reason", "pace", "pace --max", "pace --total", "indexes", "indexes --format", "version"}
@@ -239,7 +239,7 @@ func FuzzCommandLine(f *testing.F) {
 		}
 	}
 	for _, s := range config.Settings() {
-		f.Setenv(s.Env, "") // so that it is restored
+		f.Setenv(s.Env, "") // restores the variable after the test
 		if err := os.Unsetenv(s.Env); err != nil {
 			f.Fatal(err)
 		}
@@ -247,20 +247,20 @@ func FuzzCommandLine(f *testing.F) {
 	f.Chdir(f.TempDir())
 	f.Fuzz(func(t *testing.T, which uint8, rest string) {
 		args := append(strings.Fields(commands[int(which)%len(commands)]), strings.Fields(rest)...)
-		code, out, said := command(t, args...)
+		code, out, log := command(t, args...)
 		switch code {
 		case exitDone: // help, versions and keys of the nursery
 		case exitUsage:
-			if out != "" || len(said) < len("reaper: x") || strings.Contains(said, "internal error") {
-				t.Errorf("%q says %q and %q", args, out, said)
+			if out != "" || len(log) < len("reaper: x") || strings.Contains(log, "internal error") {
+				t.Errorf("%q prints %q and %q", args, out, log)
 			}
 		default:
-			t.Errorf("%q exits with %d: %s%s", args, code, out, said)
+			t.Errorf("%q exits with %d: %s%s", args, code, out, log)
 		}
 	})
 }
 
-// FuzzDumpPrints prints an entity with any parts: it is one line of JSON.
+// FuzzDumpPrints prints entities with any content. Each is one line of JSON.
 func FuzzDumpPrints(f *testing.F) {
 	f.Add("a", int64(0), uint8(store.Text), "00000001.0000.20261121T000730.855Z", int64(0), []byte(`{"a":1}`))
 	f.Add("", int64(7), uint8(store.Other), `{"a"`, int64(1), []byte(nil))

@@ -126,7 +126,7 @@ func TestGenerationLivesOnEachStore(t *testing.T) {
 			}
 			for _, r := range b.status().Ranges {
 				if r.Generation == 1 {
-					t.Errorf("status lists a range of what has retired: %+v", r)
+					t.Errorf("status lists a range of a retired generation: %+v", r)
 				}
 			}
 			if r := b.must(nil, "generation", "list"); !strings.Contains(r.out, "00000003") || strings.Contains(r.out, "00000001") {
@@ -136,7 +136,7 @@ func TestGenerationLivesOnEachStore(t *testing.T) {
 	}
 }
 
-// What fails for one target is done for the others, and said of both.
+// A command that fails for one target does its work for the others, and reports on both.
 func TestOneTargetOfSeveralFails(t *testing.T) {
 	noRaces(t)
 	b := newEmbedded(t, `targets:
@@ -146,7 +146,7 @@ func TestOneTargetOfSeveralFails(t *testing.T) {
 	b.must(strings.NewReader(`{"id":"a"}`), "load", "--target", "bad")
 	b.must(strings.NewReader(`{"id":"a"}`), "load", "--target", "good")
 	b.must(nil, "generation", "advance", "--target", "bad")
-	for _, code := range []int{exitFailed, exitUsage} { // one moves, and then none may
+	for _, code := range []int{exitFailed, exitUsage} { // target good can advance once, target bad never
 		r := b.run(nil, "generation", "advance")
 		if r.code != code || strings.Contains(r.out, "good: generation 00000002 is open") != (code == exitFailed) || !strings.Contains(r.log, "target bad: writers are still moving") || !strings.Contains(r.log, "--force with --target bad") {
 			t.Errorf("advance: exit code %d: %s%s", r.code, r.out, r.log)
@@ -222,12 +222,12 @@ func TestGenerationAdvance(t *testing.T) {
 			t.Errorf("%s: exit code %d: %s", text, r.code, r.log)
 		}
 	}
-	// Other bounds and shards are for the next generation, and that is said.
+	// Changed bounds and shards apply from the next generation on, and the log says so.
 	b.write("reaper.yaml", strings.ReplaceAll(strings.ReplaceAll(quickTarget, "staleness: 1s", "staleness: 3s"), "shards: 2", "shards: 5"))
 	r := b.must(nil, "sweep", "--apply")
 	for _, want := range []string{"configured shards are for the next generation", "configured ramp is for the next generation", "bounds for writers changed"} {
 		if !strings.Contains(r.log, want) {
-			t.Errorf("a changed targets file: no word that the %s: %s", want, r.log)
+			t.Errorf("a changed targets file: %q is not in the log: %s", want, r.log)
 		}
 	}
 }

@@ -38,18 +38,18 @@ the nursery, generation 0, to which any writer may write.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := generation.Stamper{Generation: gen, Shards: shards}
-			given := cmd.Flags().Changed("generation") || cmd.Flags().Changed("shards")
-			return a.stamp(cmd, args[0], args[1], s, given)
+			fromFlags := cmd.Flags().Changed("generation") || cmd.Flags().Changed("shards")
+			return a.stamp(cmd, args[0], args[1], s, fromFlags)
 		},
 	}
 	a.addTarget(cmd)
 	a.addJSON(cmd)
-	cmd.Flags().IntVar(&gen, "generation", expirykey.Nursery, "generation of the key; the store is not asked")
-	cmd.Flags().IntVar(&shards, "shards", 16, "number of shards of that generation; the store is not asked")
+	cmd.Flags().IntVar(&gen, "generation", expirykey.Nursery, "generation of the key; contacts no store")
+	cmd.Flags().IntVar(&shards, "shards", 16, "number of shards of that generation; contacts no store")
 	return cmd
 }
 
-func (a *app) stamp(cmd *cobra.Command, id, instant string, s generation.Stamper, given bool) error {
+func (a *app) stamp(cmd *cobra.Command, id, instant string, s generation.Stamper, fromFlags bool) error {
 	if err := checkName(id); err != nil {
 		return &exit{exitUsage, err}
 	}
@@ -57,12 +57,12 @@ func (a *app) stamp(cmd *cobra.Command, id, instant string, s generation.Stamper
 	if err != nil {
 		return err
 	}
-	if !given {
+	if !fromFlags {
 		if s, err = a.currentStamper(cmd, s, id); err != nil {
 			return err
 		}
 	}
-	// The hash of a numeric id is that of its digits, so a name serves for both.
+	// The hash of a numeric id is the hash of its digits, so Name works for both.
 	key, err := s.Name(id, expires)
 	if err != nil {
 		return &exit{exitUsage, err}
@@ -87,8 +87,8 @@ func (a *app) parseInstant(s string) (time.Time, error) {
 	return a.now().Add(d), nil
 }
 
-// currentStamper asks the store what the writer of an entity stamps with at present. Without a
-// store that is the nursery.
+// currentStamper returns the stamper that the target record prescribes for an entity at
+// present. Without a store it returns that of the nursery.
 func (a *app) currentStamper(cmd *cobra.Command, nursery generation.Stamper, id string) (
 	s generation.Stamper, err error) {
 	c, _, err := a.load(cmd)
