@@ -27,8 +27,8 @@ func keeper(t *testing.T, s store.Store, owner string) *cursor.Keeper {
 	return cursortest.Start(t, s, "sessions", owner, 30*time.Second)
 }
 
-// hooked returns a store, and a function that sets what happens before each call from then
-// on: heartbeats are written meanwhile.
+// hooked returns a store, and a function that sets the hook that runs before each call from
+// then on. The hook may change at any time, also while a heartbeat is being written.
 func hooked() (s *modelstore.Store, before func(func(context.Context, modelstore.Call) error)) {
 	var hook atomic.Pointer[func(context.Context, modelstore.Call) error]
 	s = modelstore.New(time.Now)
@@ -383,8 +383,8 @@ func TestMove(t *testing.T) {
 	})
 }
 
-// To move the cursor of a range whose holder is dead ends its lease: the record's new
-// revision is no sign of life.
+// A move of the cursor of a range whose holder is dead ends the holder's lease: the record's
+// new revision is not a sign of life.
 func TestMoveAfterTheHoldersDeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, before := hooked()
@@ -476,7 +476,7 @@ func TestClaimsAreImpatient(t *testing.T) {
 			}
 		}
 		before(func(ctx context.Context, c modelstore.Call) error {
-			if c.Method == "Save" { // as behind the transaction of a process that died
+			if c.Method == "Save" { // as if a dead process left a transaction open
 				<-ctx.Done()
 				return ctx.Err()
 			}
@@ -489,7 +489,7 @@ func TestClaimsAreImpatient(t *testing.T) {
 	})
 }
 
-// A worker that holds a range retries for longer: until its lease runs out.
+// The holder of a range retries for longer: until its lease runs out.
 func TestAHolderIsPatient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, before := hooked()
