@@ -23,9 +23,9 @@ const (
 	probesAtOnce = 8
 )
 
-// begin returns the target record that a target without one gets, with the generations
-// that are in use already: its name is new to a table that was swept before, or its
-// record was lost. It reads the namespaces into next.
+// begin returns the first record of a target that has none. The record lists the
+// generations that are in use already: perhaps the table was swept under another name, or
+// the target's record was lost. It reads the namespaces into next.
 func (v *viewer) begin(ctx context.Context, next *plan.View) (generation.Record, error) {
 	if !v.rules.Generations {
 		return plan.First(v.rules, v.clock.Now()), nil
@@ -41,13 +41,13 @@ func (v *viewer) begin(ctx context.Context, next *plan.View) (generation.Record,
 	if err != nil {
 		return generation.Record{}, err
 	}
-	// Its instant comes after all that was read: the old record was gone before.
+	// The record's instant is taken after all reads: by then the old record was gone.
 	return plan.Anew(v.rules, withCursors(used, v.target.Shards, next), floor, v.clock.Now())
 }
 
-// withCursors adds the generations that cursor records are left of: the lost record
-// listed them, even if nothing is in the index at present. Their shards past the
-// configured ones are known by these records.
+// withCursors adds the generations that have cursor records left. The lost record listed
+// them, even if they have nothing in the index at present. These cursors also tell which
+// shards past the configured ones they have.
 func withCursors(used []generation.Generation, shards int, v *plan.View) []generation.Generation {
 	known := map[int]bool{expirykey.Nursery: true}
 	for _, g := range used {
@@ -100,7 +100,7 @@ func (v *viewer) inUseIn(ctx context.Context, namespace string, listed []generat
 		return nil, err
 	}
 	if tooHigh > 0 {
-		v.log.WarnContext(ctx, "a generation number is too high to be one: its entities lie in no range, and are kept",
+		v.log.WarnContext(ctx, "generation number too high: its entities lie in no range, and are kept",
 			"generation", fmt.Sprintf("%08d", tooHigh), "highest", shardquery.LastBelieved, "namespace", namespace)
 	}
 	shards := map[int]int{}
@@ -137,9 +137,9 @@ func (v *viewer) lastDropped(ctx context.Context) (number int, err error) {
 	return number, nil
 }
 
-// probe looks once more for generations in use, when all must have committed who
-// stamped by a record that this one takes the place of: one that was empty when the
-// record was made, or that an index did not show yet, may hold something now.
+// probe looks for generations in use once more, when all writers that stamped by a lost
+// record must have committed. A generation that was empty when the new record was made, or
+// that an index did not show yet, may hold entities now.
 func (c *collector) probe(ctx context.Context) error {
 	v := c.viewer
 	was := v.View().Record
@@ -167,20 +167,20 @@ func (c *collector) probe(ctx context.Context) error {
 		return err
 	}
 	if len(used) > 0 && len(next.Generations) > 0 {
-		c.log.WarnContext(ctx, "generations are in use that the target record did not list: they are listed now",
+		c.log.WarnContext(ctx, "found generations in use that the target record did not list; listed them",
 			"generations", numbersOf(used), "newest", next.Generations[len(next.Generations)-1].Number)
 	}
 	return nil
 }
 
-// tellBegin says with what a target begins that had no record.
+// tellBegin logs which generations the first record of a target lists.
 func (v *viewer) tellBegin(ctx context.Context, rec generation.Record) {
 	if !rec.IsContinued() {
 		return
 	}
 	n := len(rec.Generations)
-	v.log.WarnContext(ctx, "the target has no record, but generations were in use: "+
-		"they count as live, closed from now on, and writers stamp the next one",
+	v.log.WarnContext(ctx, "target has no record, but generations are in use: "+
+		"they count as closed, and the next one opens",
 		"generations", numbersOf(rec.Generations[:n-1]), "next", rec.Generations[n-1].Number, "apply", v.apply)
 }
 

@@ -26,11 +26,11 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// The environment of a test binary that is to sweep once and die while it does.
+// The environment variables by which this test binary sweeps once and dies on the way.
 const (
 	sweepsIn  = "TEST_SWEEPS_IN"  // the embedded store's directory
-	sweepsAt  = "TEST_SWEEPS_AT"  // the time that it believes in
-	diesAfter = "TEST_DIES_AFTER" // so many writes; the next one is its last, before or after it took effect
+	sweepsAt  = "TEST_SWEEPS_AT"  // the time at which its clock begins
+	diesAfter = "TEST_DIES_AFTER" // how many halves of writes it lives for: each write has one before and one after
 )
 
 func TestMain(m *testing.M) {
@@ -44,16 +44,16 @@ func TestMain(m *testing.M) {
 	emulator.Main(m)
 }
 
-// A doomed store kills its process, without a chance to tidy up.
+// A doomed store kills its process, which so cannot tidy up.
 type doomed struct {
 	*embedded.DB
-	left atomic.Int64 // halves of writes: before and after each one it may end
+	left atomic.Int64 // halves of writes until the kill
 }
 
 func (d *doomed) end() {
 	if d.left.Add(-1) == 0 {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		select {} // until it comes
+		select {} // wait for the signal
 	}
 }
 
@@ -75,7 +75,7 @@ func (d *doomed) Drop(ctx context.Context, t store.Target, from, to string) erro
 	return d.DB.Drop(ctx, t, from, to)
 }
 
-// shortLife sweeps once, or dies at it.
+// shortLife sweeps once, or is killed on the way.
 func shortLife(dir, at, after string) error {
 	now, err1 := time.Parse(time.RFC3339, at)
 	writes, err2 := strconv.Atoi(after)
@@ -93,7 +93,7 @@ func shortLife(dir, at, after string) error {
 	return errors.Join(sweptOnce(d, clock), db.Close())
 }
 
-// mortalTarget is small, and its generations short.
+// mortalTarget returns a small target with short generations.
 func mortalTarget() sweep.Target {
 	return sweep.Target{
 		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text},
@@ -109,9 +109,9 @@ func sweptOnce(s store.Store, now func() time.Time) error {
 	return res.Targets[0].Err
 }
 
-// TestDiesAtEachStepOfALife kills real processes again and again, before and after
-// whatever they write, while a generation is opened, sealed, drained, carried and
-// retired: the next one finishes the job, and nothing is lost.
+// TestDiesAtEachStepOfALife kills real processes again and again, before or after any of
+// their writes, while a generation is opened, sealed, drained, carried and retired. The
+// next process finishes the work, and nothing is lost.
 func TestDiesAtEachStepOfALife(t *testing.T) {
 	seeds := nightly.Size(t, uint64(6), 2)
 	if testing.Short() {

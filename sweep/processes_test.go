@@ -16,8 +16,8 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// Ranges that a live process holds are left to it. A sweep next to a daemon with a backlog
-// ends soon, and so does what another daemon counts as a sweep.
+// A sweep leaves the ranges that a live process holds to that process. So a sweep next to a
+// daemon with a backlog ends soon, and so do the sweeps that another daemon counts.
 func TestSweepsLeaveRangesToALiveProcess(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Pace = throttle.Limits{Start: 0.5, Max: 0.5}
@@ -36,7 +36,7 @@ func TestSweepsLeaveRangesToALiveProcess(t *testing.T) {
 		other := w.serve(w.config())
 		time.Sleep(2 * time.Minute)
 		if n := other.sweeps("complete"); n < 60 {
-			t.Errorf("another daemon has come to the end of %d sweeps in two minutes", n)
+			t.Errorf("another daemon completed %d sweeps in two minutes", n)
 		}
 		if left := len(w.left()); left < 400 {
 			t.Errorf("only %d entities are left: there was no backlog", left)
@@ -45,9 +45,9 @@ func TestSweepsLeaveRangesToALiveProcess(t *testing.T) {
 	})
 }
 
-// A daemon that joins others with a backlog is at work within fifteen seconds, the ranges of
-// one that dies or freezes go on within a lease and a little, and all of them hold about as
-// many. Each renews one record, whatever it holds.
+// A daemon that joins others with a backlog works within fifteen seconds. Others take over
+// the ranges of one that dies or freezes, soon after its lease. All daemons hold about the
+// same number of ranges, and each renews one record, however many it holds.
 func TestDaemonsDivideTheRanges(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		const ranges = 12
@@ -65,7 +65,7 @@ func TestDaemonsDivideTheRanges(t *testing.T) {
 		thaw := make(chan struct{})
 		w.s.Before = func(_ context.Context, c modelstore.Call) error {
 			if owner, _ := c.Record.Fields["owner"].(string); frozen.Load() && owner == two.Owner {
-				<-thaw // what it does not write it does not renew
+				<-thaw // so its heartbeat is not renewed, either
 			}
 			return nil
 		}
@@ -96,29 +96,29 @@ func TestDaemonsDivideTheRanges(t *testing.T) {
 		writes := w.beatsWritten()
 		time.Sleep(5 * time.Minute)
 		if n := w.beatsWritten() - writes; n < 3*29 || n > 3*31 {
-			t.Errorf("%d renewals in five minutes, of three processes", n)
+			t.Errorf("three processes wrote %d renewals in five minutes", n)
 		}
 		frozen.Store(true)
 		dying.left.Store(0)
 		time.Sleep(w.target.Lease + w.target.Lease/3 + 15*time.Second)
 		if n := held(); n[three.Owner] != ranges {
-			t.Errorf("after the death of one and while the other is frozen: %v", n)
+			t.Errorf("one daemon is dead, one is frozen: %v", n)
 		}
 		close(thaw)
 		frozen.Store(false)
 		time.Sleep(2 * time.Minute)
 		if n := held(); n[two.Owner] < 5 || n[three.Owner] < 5 {
-			t.Errorf("once it has thawed: %v", n)
+			t.Errorf("the frozen daemon works again: %v", n)
 		}
 		w.checkLeases()
 	})
 }
 
-// everyHour is the schedule of a daemon that must not wait for its next tick.
+// everyHour is a schedule whose next tick is far away: what a test waits for must not need it.
 func everyHour(at time.Time) time.Time { return at.Truncate(time.Hour).Add(time.Hour) }
 
-// A range that failed is tried again soon, not only at the next tick; and what a pause
-// interrupted goes on when it is over.
+// A range that failed is tried again soon, not only at the next tick; and work that a pause
+// interrupted resumes when the pause ends.
 func TestDaemonGoesOnBetweenTicks(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Pace = throttle.Limits{Start: 0.5, Max: 0.5}
@@ -143,7 +143,7 @@ func TestDaemonGoesOnBetweenTicks(t *testing.T) {
 		before := s.state().Deleted
 		time.Sleep(3 * time.Minute)
 		if n := s.state().Deleted - before; n < 100 {
-			t.Errorf("%d were deleted in the three minutes after a failure", n)
+			t.Errorf("%d entities were deleted in the three minutes after a failure", n)
 		}
 		pause := func(paused bool) {
 			_, err := control.Change(t.Context(), w.config(), w.target, func(r *generation.Record) { r.Paused = paused })
@@ -157,7 +157,7 @@ func TestDaemonGoesOnBetweenTicks(t *testing.T) {
 		pause(false)
 		time.Sleep(3 * time.Minute)
 		if n := s.state().Deleted - before; n < 100 {
-			t.Errorf("%d were deleted in the three minutes after a pause", n)
+			t.Errorf("%d entities were deleted in the three minutes after a pause", n)
 		}
 	})
 }
@@ -181,8 +181,8 @@ func TestSweepWithARangeThatHasJustFailed(t *testing.T) {
 	})
 }
 
-// A store that is slow whatever it is asked is given the time that it takes: reads from
-// the start do not make ever shorter windows for it.
+// A store that answers every query slowly gets the time that it needs: reads from the start
+// do not shorten their windows again and again.
 func TestSlowStoreIsGivenTime(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Shards = 1
@@ -201,7 +201,7 @@ func TestSlowStoreIsGivenTime(t *testing.T) {
 	})
 }
 
-// Ranges in work that are unlimited have no rate that could be added up.
+// A target with unlimited ranges in work has an infinite rate.
 func TestRateOfUnlimitedRanges(t *testing.T) {
 	for want, pace := range map[float64]throttle.Limits{
 		math.Inf(1): {Unlimited: true}, 8: {Start: 2, Max: 2},
@@ -227,9 +227,9 @@ func TestRateOfUnlimitedRanges(t *testing.T) {
 	}
 }
 
-// Three processes share a total, one is killed, and one joins: a joiner is at work within
-// 15 s, what the dead one held is taken over a lease later, and the total holds throughout.
-// Renewals are one write for each process and third of a lease, whatever it holds.
+// Three processes share a total, one is killed, and one joins. A joiner works within 15 s,
+// the ranges of the dead process are taken over a lease later, and the total holds
+// throughout. Each process writes one renewal every third of a lease, whatever it holds.
 func TestTotalAsProcessesComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaced(t, 0, throttle.Limits{Start: 1000, Max: 1000})
@@ -245,7 +245,7 @@ func TestTotalAsProcessesComeAndGo(t *testing.T) {
 			}
 			return time.Hour
 		}
-		start := func(shard int) *mortal { // with a backlog that takes longer than anybody looks
+		start := func(shard int) *mortal { // with a backlog that outlasts the test
 			for i := range 2500 {
 				p.dueIn(0, shard, fmt.Sprintf("%d-%05d", shard, i), time.Now())
 			}
@@ -263,7 +263,7 @@ func TestTotalAsProcessesComeAndGo(t *testing.T) {
 			procs = append(procs, start(shard))
 			time.Sleep(20 * time.Second)
 			if took := first(shard, began); took > 15*time.Second {
-				t.Errorf("process %d is at work after %v", shard+1, took)
+				t.Errorf("process %d began to delete after %v", shard+1, took)
 			}
 		}
 		time.Sleep(time.Minute)
@@ -273,7 +273,7 @@ func TestTotalAsProcessesComeAndGo(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		p.world.mu.Lock()
 		if n := p.beats - before; n > 3*31 || n < 3*29 {
-			t.Errorf("%d heartbeats of three processes in five minutes", n)
+			t.Errorf("three processes wrote %d heartbeats in five minutes", n)
 		}
 		p.world.mu.Unlock()
 		died := time.Now()
@@ -283,10 +283,10 @@ func TestTotalAsProcessesComeAndGo(t *testing.T) {
 		start(3)
 		time.Sleep(2 * time.Minute)
 		if took := first(3, began); took > p.target.Lease/2+5*time.Second {
-			t.Errorf("the one that joins while another is dead is at work after %v", took)
+			t.Errorf("a process that joined next to a dead one began to delete after %v", took)
 		}
 		if took := first(1, died.Add(time.Second)); took > p.target.Lease+10*time.Second {
-			t.Errorf("the dead one's range is taken over after %v", took)
+			t.Errorf("the dead process's range was taken over after %v", took)
 		}
 		p.mu.Lock()
 		n := 0
@@ -297,7 +297,7 @@ func TestTotalAsProcessesComeAndGo(t *testing.T) {
 		}
 		p.mu.Unlock()
 		if n < 9*60*3/4 {
-			t.Errorf("%d were deleted in the last minute, of %d", n, 9*60)
+			t.Errorf("%d entities were deleted in the last minute, of %d", n, 9*60)
 		}
 		p.check(false)
 		p.checkLeases()

@@ -17,8 +17,8 @@ const (
 	queues
 )
 
-// A queue is a heap of items. Each of them knows its place, so that taking one out
-// does not cost a search.
+// A queue is a heap of items. Each item knows its index in the heap, so that it can be
+// removed without a search.
 type queue struct {
 	items  []*item
 	number int
@@ -28,7 +28,7 @@ type queue struct {
 // has reports whether an item is in the queue.
 func (q *queue) has(it *item) bool { return it.places[q.number] > 0 }
 
-// remove takes an item out, if it is there.
+// remove takes an item out of the queue, and reports whether it was in it.
 func (q *queue) remove(it *item) bool {
 	if !q.has(it) {
 		return false
@@ -37,7 +37,7 @@ func (q *queue) remove(it *item) bool {
 	return true
 }
 
-// put puts an item where it belongs by now.
+// put adds an item, or moves one that is in the queue already to its present place.
 func (q *queue) put(it *item) {
 	if q.has(it) {
 		heap.Fix(q, it.places[q.number]-1)
@@ -79,17 +79,17 @@ func wakesFirst(a, b *item) bool {
 	return a.isBefore(b)
 }
 
-// lagsMost puts the item first that has come least far.
+// lagsMost orders by the instant up to which an item is swept, the earliest first.
 func lagsMost(a, b *item) bool { return a.reached.Before(b.reached) }
 
-// isBefore settles the order of items for which nothing else does, always the same
-// way.
+// isBefore is the tie-break of all queues: it always puts the same two items into the
+// same order.
 func (it *item) isBefore(other *item) bool {
 	return cmp.Or(it.order-other.order, strings.Compare(it.book.c.target.Name, other.book.c.target.Name),
 		strings.Compare(it.name, other.name)) < 0
 }
 
-// inOrder sorts items so.
+// inOrder sorts items by isBefore.
 func inOrder(list []*item) []*item {
 	slices.SortFunc(list, func(a, b *item) int {
 		if a.isBefore(b) {

@@ -12,15 +12,15 @@ import (
 	"github.com/reaper-ttl/reaper/sweep/plan"
 )
 
-// A Snapshot is what the records of one target say, for commands that only look:
-// they see ranges, generations and entities as a sweep does.
+// A Snapshot holds what the records of one target say. Commands that only read use it to
+// see ranges, generations and entities as a sweep does.
 type Snapshot struct {
 	Target Target
 	View   *plan.View
 	Plan   *plan.Plan
-	// Missing says that the target has no record: then the plan is that of the record
-	// which it would get. New says in addition that nobody seems to have swept or loaded
-	// it yet: no generation is in use, and no cursor record is left of it.
+	// Missing says that the target has no record. Then View and Plan are made of the record
+	// that a sweep would write. New says in addition that nobody seems to have swept or
+	// loaded the target yet: no generation is in use, and there is no cursor record.
 	Missing, New bool
 
 	c     *collector
@@ -56,8 +56,8 @@ func TakeSnapshot(ctx context.Context, cfg Config, t Target) (*Snapshot, error) 
 		s.beats, _, err = c.keeper.Look(ctx, t.Name)
 		return err
 	})
-	if err != nil { // they say only who is at work
-		c.log.WarnContext(ctx, "cannot read the heartbeats: who is at work is not known", "error", err)
+	if err != nil { // not fatal: heartbeats say only which processes work
+		c.log.WarnContext(ctx, "cannot read the heartbeats: working processes are not known", "error", err)
 	}
 	c.viewer.view.Store(s.View)
 	c.pacing.follow(s.View)
@@ -78,7 +78,7 @@ func (s *Snapshot) InNamespace(namespace string) *Snapshot {
 // Now returns the store's time.
 func (s *Snapshot) Now() time.Time { return s.c.clock.Now() }
 
-// Horizon returns what is due now: what expires at or before it.
+// Horizon returns the present horizon: what expires at or before it is due.
 func (s *Snapshot) Horizon() time.Time { return s.c.horizon() }
 
 // FirstDue returns when the first well-formed entry of a range, from a position
@@ -95,8 +95,8 @@ func (s *Snapshot) Rate(r shardquery.Range, c cursor.Cursor) (perSecond float64,
 }
 
 // HeldUntil returns when the lease of the range's holder runs out, in the store's time; the
-// zero time if nobody holds it, as far as one look can tell. A worker must watch for longer
-// before it takes over.
+// zero time if nobody holds it, as far as a single read can tell. A worker must watch the
+// heartbeat for longer before it takes the range over.
 func (s *Snapshot) HeldUntil(c cursor.Cursor) time.Time {
 	h, ok := s.beats[cursor.HeartbeatKey(c.Target, c.Lease.Owner)]
 	until := h.Renewed.Add(h.Lease)
@@ -107,9 +107,9 @@ func (s *Snapshot) HeldUntil(c cursor.Cursor) time.Time {
 	return until
 }
 
-// Heartbeats returns those of the processes that are there, as far as one look can
-// tell: they were written less than a lease ago or, by a process that holds nothing, not
-// twice as long ago as it writes them.
+// Heartbeats returns the heartbeats of the processes that are alive, as far as a single
+// read can tell: each was written less than a lease ago. A process that holds nothing
+// writes less often; its heartbeat counts for twice that interval.
 func (s *Snapshot) Heartbeats() (list []cursor.Heartbeat) {
 	for _, h := range s.c.keeper.Alive(s.beats) {
 		within := h.Lease
@@ -134,14 +134,14 @@ func (s *Snapshot) Count(ctx context.Context, span store.Span) (n int64, ok bool
 	return n, true, err
 }
 
-// CountOutside counts what carries the property and lies in no range; ok is false if that
-// cannot be counted.
+// CountOutside counts the entities that carry the property and lie in no range; ok is false
+// if they cannot be counted.
 func (s *Snapshot) CountOutside(ctx context.Context) (n int64, ok bool) {
 	return s.c.countOutside(ctx, s.Plan)
 }
 
-// CountDue counts the entries of a range that are due: those that became so at an instant
-// or later. It stops at upTo; ok is false if the store cannot count.
+// CountDue counts the entries of a range that are due and became due at an instant or
+// later. It stops at upTo; ok is false if the store cannot count.
 func (s *Snapshot) CountDue(
 	ctx context.Context, r shardquery.Range, since time.Time, upTo int64,
 ) (n int64, ok bool, err error) {
@@ -163,8 +163,8 @@ func (s *Snapshot) CountExpired(
 	return n, true, err
 }
 
-// HeartbeatsRead reports whether the heartbeats could be read. A snapshot can do without:
-// they say only who is at work.
+// HeartbeatsRead reports whether the heartbeats could be read. If not, the snapshot is
+// complete but for the working processes.
 func (s *Snapshot) HeartbeatsRead() bool { return s.beats != nil }
 
 // A Judgement is what an expiry means at a horizon.
@@ -182,9 +182,9 @@ const (
 // Judge returns what the value of an expiry property means now.
 func (s *Snapshot) Judge(v store.Value) Judgement { return s.c.decide(v, s.c.horizon()) }
 
-// EnsureRecord returns the target record as the configuration wants it, and writes
-// it if it is missing or other: what a writer stamps by must be what a sweep goes
-// by. It refuses what a sweep would refuse. Now is the store's time.
+// EnsureRecord returns the target record that the configuration asks for. It writes the
+// record if it is missing or differs, because writers must stamp by the record that sweeps
+// use. It fails where a sweep would. Now is the store's time.
 func EnsureRecord(ctx context.Context, cfg Config, t Target) (rec generation.Record, now time.Time, err error) {
 	cfg.Apply = true
 	cfg = cfg.withDefaults()

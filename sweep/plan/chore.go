@@ -15,14 +15,14 @@ import (
 // A Kind is a kind of chore.
 type Kind string
 
-// The chores, in the order in which those that are due at one instant begin.
+// The chores. Those that are due at the same instant begin in this order.
 const (
-	Life   Kind = "life"   // write the target record: what time and configuration make of it
+	Life   Kind = "life"   // change the target record as time and configuration require
 	Probe  Kind = "probe"  // find generations in use that a new target record does not list
 	Seal   Kind = "seal"   // go over a whole sealed generation, to find which ranges hold anything
-	Look   Kind = "look"   // probe all generations so, find an empty index, count what lies in no range
+	Look   Kind = "look"   // find shards past the last one, find an empty index, count what lies in no range
 	Retire Kind = "retire" // end a generation that the last read found empty
-	Forget Kind = "forget" // remove records of generations and namespaces that are no more
+	Forget Kind = "forget" // remove records of generations and namespaces that no longer exist
 	Raise  Kind = "raise"  // write the target record in the present schema
 	Audit  Kind = "audit"  // read retired generations, in one namespace
 )
@@ -35,13 +35,13 @@ type Chore struct {
 	At         time.Time // when it is, or was, due
 }
 
-// Key returns the chore as a Book names it.
+// Key returns the chore without its time, as which a Book knows it.
 func (c Chore) Key() Chore {
 	c.At = time.Time{}
 	return c
 }
 
-// Name tells the chore from all others of its target.
+// Name returns a name that no other chore of the target has.
 func (c Chore) Name() string {
 	name := string(c.Kind)
 	if c.Generation > 0 {
@@ -56,14 +56,14 @@ func (c Chore) Name() string {
 const (
 	// AuditEvery is how often a round over retired generations begins.
 	AuditEvery = 24 * time.Hour
-	// AuditShard stands in the place of a shard in the cursor record of the
-	// audit, one for each namespace, in generation 0.
+	// AuditShard takes the place of the shard in the audit's cursor records. There is
+	// one for each namespace, in generation 0.
 	AuditShard = "audit"
-	// retryChore is how soon a chore that was tried, and is due still, is tried
-	// again: somebody else may have been faster, or the store failed.
+	// retryChore is how soon a chore that is still due after a try is tried again:
+	// another process may have been faster, or the store failed.
 	retryChore = 30 * time.Second
-	// lookAgain is how soon an index that was empty is looked at again: its
-	// warning must neither get lost in old logs nor outlive its cause.
+	// lookAgain is how soon an empty index is checked again, so that the warning about
+	// it repeats while there is cause, and stops soon afterwards.
 	lookAgain = time.Minute
 )
 
@@ -130,12 +130,12 @@ func (p *Plan) addAudits(list []Chore) []Chore {
 		due := &p.known.audits[i]
 		at := due.at
 		if due.underWay {
-			at = p.now // it goes on
+			at = p.now // it resumes
 		}
 		if due.nothing || p.now.Before(at) {
 			continue
 		}
-		if !due.something { // until a cursor there, or a stage, is another one
+		if !due.something { // remembered until a cursor of the namespace, or a stage, changes
 			due.something = p.hasAuditSpans(ns)
 			due.nothing = !due.something
 		}
@@ -156,7 +156,7 @@ func (p *Plan) NextAudit(c cursor.Cursor) time.Time {
 	return c.Rewind.Done.Add(Jitter(AuditEvery, c.Key()))
 }
 
-// AuditCursor returns where the audit of a namespace stands.
+// AuditCursor returns the cursor of a namespace's audit.
 func (p *Plan) AuditCursor(namespace string) cursor.Cursor {
 	return p.cursorAt(p.auditID(namespace), p.view.Record.Created)
 }
@@ -165,10 +165,11 @@ func (p *Plan) auditID(namespace string) cursor.ID {
 	return cursor.ID{Target: p.rules.Target, Namespace: namespace, Generation: expirykey.Nursery, Shard: AuditShard}
 }
 
-// isDead reports whether a cursor is of a namespace that has been gone for two rewinds: while
-// it was there, each of its ranges would have been read from its start.
+// isDead reports whether a cursor belongs to a namespace that has been gone for two rewinds.
+// If it had existed meanwhile, its range would have been read from the start, and the
+// cursor would have a later time.
 func (p *Plan) isDead(c cursor.Cursor) bool {
-	if !p.isGone(p.known, c.Namespace) || p.stages[c.Generation].IsSealed() { // those go with their generation
+	if !p.isGone(p.known, c.Namespace) || p.stages[c.Generation].IsSealed() { // removed with their generation
 		return false
 	}
 	since := p.now.Add(-2 * p.rules.Rewind)
@@ -180,8 +181,9 @@ func (p *Plan) isDead(c cursor.Cursor) bool {
 	return true
 }
 
-// Forgotten lists the cursors of generations and namespaces that are no more, in the order
-// of their keys. Those of younger generations than the record knows are another worker's.
+// Forgotten lists the cursors of generations and namespaces that no longer exist, in the
+// order of their keys. A generation newer than all that the record lists is not forgotten:
+// another worker has just opened it.
 func (p *Plan) Forgotten() (list []cursor.Cursor) {
 	for _, c := range p.view.Cursors.All() {
 		if p.IsForgotten(c.Generation) || p.isDead(c) {
@@ -192,7 +194,7 @@ func (p *Plan) Forgotten() (list []cursor.Cursor) {
 	return list
 }
 
-// anyForgotten reports whether there are any.
+// anyForgotten reports whether there are records to forget.
 func (p *Plan) anyForgotten() bool {
 	for number := range p.known.stored {
 		if p.IsForgotten(number) {
@@ -210,7 +212,7 @@ func (p *Plan) anyForgotten() bool {
 	})
 }
 
-// IsForgotten reports whether a generation is no more.
+// IsForgotten reports whether a generation has existed and is not live any more.
 func (p *Plan) IsForgotten(number int) bool {
 	newest := 0
 	for _, g := range p.view.Record.Generations {
@@ -222,18 +224,17 @@ func (p *Plan) IsForgotten(number int) bool {
 	return number != expirykey.Nursery && number <= newest
 }
 
-// A KeySpan is a span of keys on which nothing should be: [From, To) in the order
-// of keys.
+// A KeySpan is a span of keys, [From, To), in which there should be no entity.
 type KeySpan struct {
 	From, To    string
 	First, Last int // generations
 }
 
-// Has reports whether the span lies in this generation, among others perhaps.
+// Has reports whether the span has keys of this generation.
 func (s KeySpan) Has(number int) bool { return s.First <= number && number <= s.Last }
 
-// AuditSpans lists, in the order of keys, the generations that have retired and,
-// of those that are sealed, what lies before the first survivor.
+// AuditSpans lists the spans that should be empty, in the order of keys: retired
+// generations and, in the ranges of sealed ones, what lies before the first survivor.
 func (p *Plan) AuditSpans(namespace string) []KeySpan { return slices.Collect(p.auditSpans(namespace)) }
 
 // hasAuditSpans reports whether there is anything for an audit to go over.
@@ -265,9 +266,9 @@ func (p *Plan) auditSpans(namespace string) iter.Seq[KeySpan] {
 	}
 }
 
-// beforeSurvivors returns what lies before the first survivor of a range in a sealed
-// generation. Ok is false if the range's own reads handle it, or nobody has said yet
-// where the survivors begin.
+// beforeSurvivors returns the span before the first survivor of a range in a sealed
+// generation. Ok is false if the range's own reads handle that span, or if its record does
+// not say yet where the survivors begin.
 func (p *Plan) beforeSurvivors(r shardquery.Range, s Stage) (span KeySpan, ok bool) {
 	c := p.Cursor(r)
 	if c.Rewind.Done.Before(s.Sealed) || c.Stock.Suspects || c.Stock.Refused || c.Stock == (cursor.Stock{}) {
