@@ -14,8 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// Bounds of settings that the design leaves open. They keep out what can only
-// be a slip of the pen.
+// Bounds of settings. A value beyond them can only be a mistake.
 const (
 	minRewind = time.Second
 	// A lease is renewed every third of it, and no record is to be written more
@@ -35,8 +34,8 @@ const (
 	maxDuration  = time.Duration(math.MaxInt64)
 )
 
-// A field is one setting of a target. Its row is all that there is to say of it: the
-// targets file is read, defaults are set, and the reference is written by these rows.
+// A field is one setting of a target. Its row holds everything about the setting: the
+// reading of the targets file, the defaults and the reference all follow the rows.
 type field struct {
 	path     string // below the target: "lease", or "pace.max" in a section
 	fallback string // the default, as it would be written; empty if the field is required
@@ -45,16 +44,16 @@ type field struct {
 
 	depends bool   // the default is set once layout and store are known: see complete
 	sample  string // what the sample has, if not the default
-	absent  bool   // the sample has it as a comment: its layout has no use for it
+	absent  bool   // the sample has it as a comment: the sample's layout does not use it
 }
 
-// A kind is how the values of a field are read, and what they may be.
+// A kind reads the values of a field, and says which are accepted.
 type kind struct {
 	accepts string
 	read    func(r *reader, v *yaml.Node, path string)
 }
 
-// nameRule is what the reference says of a name next to its field. A paragraph there has
+// nameRule is the rule for names in the reference, next to each field. A paragraph there has
 // the rest of the rules.
 var nameRule = fmt.Sprintf("1 to %d bytes", MaxName)
 
@@ -108,10 +107,10 @@ var fields = []field{
 		kind: duration(func(t *Target) *time.Duration { return &t.Lease }, minLease, maxLease)},
 	{path: "max_clock_skew", fallback: "10s", about: "refuse to sweep if this machine's clock is off by more",
 		kind: duration(func(t *Target) *time.Duration { return &t.MaxClockSkew }, minSkew, maxSkew)},
-	{path: "schedule", fallback: `""`, about: "serve: this target's own",
+	{path: "schedule", fallback: `""`, about: "serve: this target's own schedule; empty means --schedule",
 		kind: kind{"cron in UTC, or @every with at least 1s, in whole seconds", (*reader).schedule}},
 
-	{path: "generations.every", fallback: "24h", about: "from one opening to the next",
+	{path: "generations.every", fallback: "24h", about: "how often a new generation opens",
 		kind: duration(func(t *Target) *time.Duration { return &t.Generations.Every }, minEvery, maxDuration)},
 	{path: "generations.ramp", fallback: "60m", about: "how long writers take to move; 0s means at once",
 		kind: atMost("every", duration(func(t *Target) *time.Duration { return &t.Generations.Ramp }, 0, maxDuration))},
@@ -122,13 +121,13 @@ var fields = []field{
 	{path: "generations.slack", fallback: "10m", about: "the longest that a write takes to commit",
 		kind: duration(func(t *Target) *time.Duration { return &t.Generations.Slack }, minSlack, maxSlack)},
 	{path: "generations.settle", fallback: "0",
-		about: "so many later ones are sealed before one counts as sealed",
+		about: "how many later generations must be sealed before one counts as sealed",
 		kind:  integer(func(t *Target) *int { return &t.Generations.Settle }, 0, maxKeep)},
-	{path: "generations.keep", fallback: "32", about: "in addition to the newest one; older ones are drained",
+	{path: "generations.keep", fallback: "32", about: "live generations in addition to the newest; older ones are drained",
 		kind: integer(func(t *Target) *int { return &t.Generations.Keep }, 1, maxKeep)},
 
 	{path: "pace.start", fallback: formatRate(defaultStartPace), depends: true,
-		about: "of each range, when it is cold; at most max, and max on the embedded store",
+		about: "of each range that is new or was idle; at most max, which is the default on the embedded store",
 		kind:  rate(func(t *Target) *Limit[float64] { return &t.Pace.Start })},
 	{path: "pace.max", fallback: formatRate(defaultMaxPace), depends: true,
 		about: "of each range; unlimited on the embedded store",
@@ -138,13 +137,13 @@ var fields = []field{
 	{path: "pace.gate", fallback: `""`, about: "a URL or a file that says whether deletes may go on",
 		kind: kind{"http://, https://, or a path that begins with / or ./", (*reader).gate}},
 
-	{path: "limits.max_deletes", fallback: unlimited, about: "entities",
+	{path: "limits.max_deletes", fallback: unlimited, about: "most entities to delete",
 		kind: kind{"at least 1, or unlimited", (*reader).maxDeletes}},
-	{path: "limits.max_fraction", fallback: unlimited, about: "of the target's entities",
+	{path: "limits.max_fraction", fallback: unlimited, about: "most to delete, as a fraction of the target's entities",
 		kind: kind{"above 0 and at most 1, or unlimited", (*reader).maxFraction}},
 }
 
-// The sections of a target, and what is said of them.
+// The sections of a target, and what the reference says about them.
 var sections = []struct{ name, about string }{
 	{"generations", "layout generation: see docs/generations.md"},
 	{"pace", "entities a second: see docs/pace.md"},
@@ -193,7 +192,7 @@ func rate(at func(*Target) *Limit[float64]) kind {
 	}}
 }
 
-// Rules between two fields are checked by checkLengths; these say so.
+// These add a rule between two fields to the reference; checkLengths checks it.
 func longer(than string, k kind) kind  { return k.and("longer than " + than) }
 func shorter(than string, k kind) kind { return k.and("shorter than " + than) }
 func atMost(what string, k kind) kind  { return k.and("at most " + what) }
@@ -218,8 +217,8 @@ func fieldAt(path string) *field {
 	return nil
 }
 
-// fieldsOf lists the names of the fields of a section, and of "", the target itself, with
-// its sections.
+// fieldsOf lists the names of the fields of a section. For "", the target itself, it also
+// lists the sections.
 func fieldsOf(section string) (names []string) {
 	for _, f := range fields {
 		if in, name, ok := strings.Cut(f.path, "."); ok && in == section {
@@ -236,7 +235,8 @@ func fieldsOf(section string) (names []string) {
 	return names
 }
 
-// defaults is a target in which every field has its default, but for those that depend.
+// defaults returns a target in which every field has its default, except those that depend
+// on layout or store.
 var defaults = sync.OnceValue(func() Target {
 	r := &reader{file: &file{name: "default"}}
 	for _, f := range fields {
@@ -255,7 +255,7 @@ var defaults = sync.OnceValue(func() Target {
 	return r.target
 })
 
-// Sample returns a targets file with every field, its default, and what it may be.
+// Sample returns a targets file with every field, its default, and the values it accepts.
 func Sample() string {
 	var b strings.Builder
 	b.WriteString("targets:\n")

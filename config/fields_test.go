@@ -54,7 +54,7 @@ func TestEveryBoundIsDocumented(t *testing.T) {
 			t.Errorf("the row of %s says of its bounds: %q", f.path, f.accepts)
 		}
 	}
-	for _, want := range []string{"from one opening to the next (at least 1m)", "entities per commit (1 to 500)"} {
+	for _, want := range []string{"how often a new generation opens (at least 1m)", "entities per commit (1 to 500)"} {
 		if !strings.Contains(Sample(), want) {
 			t.Errorf("%q is not in the sample", want)
 		}
