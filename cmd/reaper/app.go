@@ -44,8 +44,8 @@ type app struct {
 	served   *served       // the request of another process; nil for what this one was started for
 }
 
-// settingsOfAll are the settings that every command takes.
-var settingsOfAll = []string{"store", "config", "log-level", "log-format"}
+// commonSettings are the settings that every command takes.
+var commonSettings = []string{"store", "config", "log-level", "log-format"}
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -62,7 +62,7 @@ the end, with --fail-incomplete.`,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	addSettings(root.PersistentFlags(), settingsOfAll...)
+	addSettings(root.PersistentFlags(), commonSettings...)
 	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.serveCommand(), a.statusCommand(), a.loadCommand(),
 		a.dumpCommand(), a.stampCommand(), a.explainCommand(), a.listCommand(), a.generationCommand(), a.auditCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.paceCommand(), a.indexesCommand(), a.versionCommand(),
@@ -90,8 +90,8 @@ func (a *app) markFailures(parent *cobra.Command) {
 	}
 }
 
-// addSettings registers flags for settings of package config, which keeps their
-// names, defaults and words, and checks their values.
+// addSettings registers flags for settings of package config, which has their names,
+// defaults and descriptions, and checks their values.
 func addSettings(flags *pflag.FlagSet, names ...string) {
 	for _, s := range config.Settings() {
 		for _, name := range names {
@@ -151,7 +151,7 @@ func (a *app) loadTargets(cmd *cobra.Command) (config.Config, []config.Target, *
 
 func (a *app) logger(c config.Config) *slog.Logger {
 	o := &slog.HandlerOptions{Level: c.LogLevel}
-	if cmp.Or(c.LogFormat, a.plainFormat()) == config.LogJSON {
+	if cmp.Or(c.LogFormat, a.defaultFormat()) == config.LogJSON {
 		o.ReplaceAttr = cloudNames
 		return slog.New(slog.NewJSONHandler(a.stderr, o))
 	}
@@ -187,7 +187,8 @@ func cloudNames(groups []string, at slog.Attr) slog.Attr {
 	return at
 }
 
-// overBar writes log lines where a progress bar may stand: over it.
+// overBar writes log lines to a terminal with a progress bar: each replaces the bar, which
+// is then drawn again below it.
 type overBar struct{ w io.Writer }
 
 func (o overBar) Write(p []byte) (int, error) {
@@ -198,14 +199,14 @@ func (o overBar) Write(p []byte) (int, error) {
 	return o.w.Write(p)
 }
 
-func (a *app) plainFormat() config.LogFormat {
+func (a *app) defaultFormat() config.LogFormat {
 	if a.onTerminal() {
 		return config.LogText
 	}
 	return config.LogJSON
 }
 
-// onTerminal reports whether somebody watches the progress.
+// onTerminal reports whether stderr is a terminal, where a person may watch the progress.
 func (a *app) onTerminal() bool {
 	f, ok := a.stderr.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
@@ -217,8 +218,8 @@ type database struct {
 	close func() error
 }
 
-// open opens the store of the configuration. Only a writer of entities creates
-// an embedded one.
+// open opens the store of the configuration. With create it creates an embedded one that
+// does not exist.
 func (a *app) open(ctx context.Context, s config.Store, create bool, log *slog.Logger) (*database, error) {
 	switch s.Driver {
 	case config.Embedded:
@@ -258,11 +259,11 @@ func (a *app) open(ctx context.Context, s config.Store, create bool, log *slog.L
 	return nil, wrongUsage("no store: set --store or REAPER_STORE")
 }
 
-// A session is what a command that works on the targets of a store has. The
-// command closes its database.
+// A session is what a command needs to work on the targets of a store. The command must
+// close the database.
 type session struct {
 	config.Config
-	targets []config.Target // those that were asked for
+	targets []config.Target // those that --target selects
 	sweep   sweep.Config
 	log     *slog.Logger
 	db      *database
@@ -281,8 +282,8 @@ func (a *app) begin(cmd *cobra.Command) (*session, error) {
 	return &session{c, targets, a.sweepConfig(c, db.Store, targets, log), log, db}, nil
 }
 
-// eachTarget calls do for all targets at once, and returns what came of those that
-// did not fail, in their order, and what the others failed with.
+// eachTarget calls do for all targets at the same time. It returns the results of those
+// that did not fail, in their order, and the errors of the others.
 func eachTarget[T any](s *session, do func(sweep.Target) (T, error)) ([]T, error) {
 	results, errs := make([]T, len(s.sweep.Targets)), make([]error, len(s.sweep.Targets))
 	var group errgroup.Group
@@ -295,7 +296,7 @@ func eachTarget[T any](s *session, do func(sweep.Target) (T, error)) ([]T, error
 			return nil
 		})
 	}
-	_ = group.Wait() // none of them ends the others
+	_ = group.Wait() // always nil: one target's error must not stop the others
 	done := []T{}
 	for i, r := range results {
 		if errs[i] == nil {
@@ -305,15 +306,15 @@ func eachTarget[T any](s *session, do func(sweep.Target) (T, error)) ([]T, error
 	return done, errors.Join(errs...)
 }
 
-// closeInto closes the store at the end of a command, and keeps its error if
-// there is no other one.
+// closeInto closes the store at the end of a command, and stores its error in err unless
+// there is one already.
 func (d *database) closeInto(err *error) {
 	if cerr := d.close(); *err == nil {
 		*err = cerr
 	}
 }
 
-// sweepTarget returns the target as package sweep wants it.
+// sweepTarget converts a target of the configuration for package sweep.
 func sweepTarget(t config.Target) sweep.Target {
 	namespaces := t.Namespaces
 	if t.AllNamespaces {
@@ -341,7 +342,7 @@ func orZero[T int64 | float64](l config.Limit[T]) T {
 	return l.Most
 }
 
-// sweepConfig returns what package sweep needs to know.
+// sweepConfig returns the configuration of package sweep.
 func (a *app) sweepConfig(c config.Config, s store.Store, targets []config.Target, log *slog.Logger) sweep.Config {
 	sc := sweep.Config{Store: s, Apply: c.Apply, Workers: c.Workers, Grace: c.ShutdownGrace, Owner: owner(),
 		Version: buildVersion(), Now: a.now, Log: log}
@@ -351,7 +352,7 @@ func (a *app) sweepConfig(c config.Config, s store.Store, targets []config.Targe
 	return sc
 }
 
-// owner names this process in leases, unlike any other.
+// owner returns a name for this process in leases, which no other process has.
 func owner() string {
 	host, err := os.Hostname()
 	if err != nil {

@@ -50,7 +50,7 @@ func (a *app) audit(cmd *cobra.Command) (err error) {
 func (a *app) printAudit(res sweep.Result) {
 	for _, t := range res.Targets {
 		if t.Error != "" {
-			continue // said by the error
+			continue // the error is printed instead
 		}
 		gone := "deleted"
 		if !res.Apply {

@@ -157,7 +157,7 @@ func (a *app) demo(ctx context.Context, targets string, n int, dir string) (err 
 	return nil
 }
 
-// say prints for people, as long as no JSON document was asked for.
+// say prints a text for people, unless --json is set.
 func (a *app) say(format string, args ...any) {
 	if !a.json {
 		fmt.Fprintf(a.stdout, format, args...)
@@ -211,8 +211,8 @@ func (d *demo) config(s store.Store, workers int, p *sweep.Progress) sweep.Confi
 }
 
 // expires returns when the i-th session expires: every other one within the last
-// day, the others within the next days, no sooner than in an hour. Neighbours
-// in time are no neighbours in the order of writing.
+// day, the others within the next days, no sooner than in an hour. Sessions that expire
+// one after the other are not written one after the other.
 func (d *demo) expires(i int) time.Time {
 	const day = 24 * time.Hour
 	part := time.Duration(uint64(i) * 0x9E3779B97F4A7C15 % uint64(day)) // spread like a random number, but always the same
@@ -224,7 +224,8 @@ func (d *demo) expires(i int) time.Time {
 
 func demoName(i int) string { return fmt.Sprintf("session-%07d", i) }
 
-// asTarget writes as any application would: by the target's layout and record.
+// asTarget returns a writer that stamps as an application does: by the target's layout and
+// record.
 func (d *demo) asTarget(ctx context.Context, db *embedded.DB) (layoutWriter, error) {
 	rec, _, err := sweep.EnsureRecord(ctx, d.config(db, 1, nil), d.target)
 	return layoutWriter{d.target, always(rec.Stamper())}, err
@@ -279,8 +280,8 @@ func demoFailure(ctx context.Context, res sweep.Result) error {
 	return nil
 }
 
-// verifyDemo holds what is left against what was written: of n sessions, every
-// other one must be there and no other. It returns how many those are.
+// verifyDemo compares what is left with what was written: of n sessions, every other one
+// must be there, and nothing else. It returns how many there are.
 func verifyDemo(left iter.Seq2[store.Entity, error], n int) (verified int, err error) {
 	seen := make([]bool, n)
 	for e, err := range left {

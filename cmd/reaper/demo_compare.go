@@ -21,7 +21,7 @@ type demoComparison struct {
 	Reaper   demoCollector `json:"reaper"`
 }
 
-// A demoCollector is what one of them did. Tenths are of its pages, in order.
+// A demoCollector is what one of them did. A tenth is a tenth of its pages, in order.
 type demoCollector struct {
 	Pages   int       `json:"pages"`
 	Deleted int       `json:"deleted"`
@@ -106,8 +106,7 @@ page; the reaper resumes where its last page ended.
 `)
 }
 
-// bars draws values as a line of bars, or of digits where the terminal may not
-// have them.
+// bars draws values as a line of bars, or of digits if the terminal may lack bars.
 func bars(values []int64, most int64) string {
 	levels := []rune("▁▂▃▄▅▆▇█")
 	if !strings.Contains(strings.ToUpper(os.Getenv("LC_ALL")+os.Getenv("LC_CTYPE")+os.Getenv("LANG")), "UTF") {

@@ -13,7 +13,7 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// instants is how dump and stamp print them.
+// instants is the form in which dump and stamp print instants.
 const instants = "2006-01-02T15:04:05.000Z"
 
 func (a *app) dumpCommand() *cobra.Command {

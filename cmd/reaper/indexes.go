@@ -20,8 +20,8 @@ func (a *app) indexesCommand() *cobra.Command {
 		Long: `Indexes prints the definitions of the indexes that the targets need, and exemptions
 from automatic indexes that they do not need. The latter are the descending and the
 array index of an expiry key. With the layout sharded-timestamp they are also all
-single-field indexes of shard and timestamp. Without these, an entity with only one of
-the two fields is in no index, and is not counted as outside all ranges.
+single-field indexes of shard and timestamp. Without those indexes, an entity with only
+one of the two fields is in no index, and is not counted as outside all ranges.
 
 It contacts no store and needs no credentials.
 

@@ -22,7 +22,7 @@ type keptResult struct {
 	Targets []inspect.KeptList `json:"targets"`
 }
 
-// defaultLimit is how many entities of a target are listed if nothing else is asked for.
+// defaultLimit is how many entities of a target are listed without --limit.
 const defaultLimit = 20
 
 func (a *app) listCommand() *cobra.Command {
@@ -35,20 +35,19 @@ func (a *app) listCommand() *cobra.Command {
 reason for each:
 
   malformed  in a range, and the property is not an expiry. A malformed text that sorts
-             among keys which have not expired yet is listed once they have
+             among keys which have not expired yet is listed once these have
   suspect    expired implausibly long ago (max_age)
   outside    carries the property and lies in no range
-  refused    due and behind its range's cursor: the store refused it before, or it was
-             written there. Of sealed ranges only those are read whose record says that
-             the store refuses entities. For others no record tells refused entities from
-             late ones
+  refused    due and behind its range's cursor: the store refused to delete it, or it was
+             written late. Of sealed ranges list reads only those whose record says that
+             the store refuses entities. For other ranges no record tells the two apart
 
-It writes nothing. It reads a page of the index of each range, or more if they hold more,
-and each entity that it names, and logs how many reads that took. It ends at --limit, or
-after 100,000 index entries of a target (in native mode a read each), and says if there
-may be more. For outside it also counts, by a COUNT for each gap between ranges. If that
-finds more than queries do, as with numbers and lists, it reads up to 10,000 entities of
-the target one by one, for half a minute at most.`,
+List writes nothing. It reads at least one page of the index of each range, and each
+entity that it names, and logs how many reads that took. It stops at --limit, or after
+100,000 index entries of a target (in native mode a read each), and says if there may be
+more. For outside it also counts, by a COUNT for each gap between ranges. If it counts
+more entities than its queries find, as with numbers and lists, it reads up to 10,000
+entities of the target one by one, for half a minute at most.`,
 		Example: `  reaper list --kept malformed
   reaper list --kept outside --target sessions --limit 100 --json`,
 		Args: cobra.NoArgs,
@@ -67,7 +66,7 @@ the target one by one, for half a minute at most.`,
 	a.addTarget(cmd)
 	a.addJSON(cmd)
 	cmd.Flags().StringVar(&kept, "kept", "", "why they are kept: malformed, suspect, outside or refused")
-	cmd.Flags().IntVar(&limit, "limit", defaultLimit, "name at most so many entities of each target")
+	cmd.Flags().IntVar(&limit, "limit", defaultLimit, "name at most this many entities of each target")
 	return cmd
 }
 

@@ -76,11 +76,11 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 	if err != nil {
 		return err
 	}
-	follower, enough, err := a.follow(ctx, db.Store, targets[0], log)
+	follower, stop, err := a.follow(ctx, db.Store, targets[0], log)
 	if err != nil {
 		return err
 	}
-	defer enough()
+	defer stop()
 	l := &loader{app: a, store: w, target: targets[0], writer: layoutWriter{sweepTarget(targets[0]), follower.Stamper},
 		native: c.Store.Driver == config.Firestore, skipBad: skipBad, log: log,
 		res: loadResult{Store: c.Store.String(), Target: targets[0].Name}}
@@ -114,10 +114,10 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 	return nil
 }
 
-// follow keeps up with a target's record until enough is called: a long load
-// outlives a copy of the record, and perhaps a generation.
+// follow starts a follower of a target's record, which runs until stop is called: a long
+// load outlives a copy of the record, and perhaps a generation.
 func (a *app) follow(ctx context.Context, s store.Store, t config.Target, log *slog.Logger) (
-	f *generation.Follower, enough func(), err error) {
+	f *generation.Follower, stop func(), err error) {
 	f = &generation.Follower{Store: s, Target: t.Name, Shards: max(1, t.Shards), Now: a.now, Log: log}
 	if err := f.Refresh(ctx); err != nil {
 		return nil, nil, err
@@ -260,8 +260,8 @@ func (l *loader) most() int {
 	return store.MaxPage
 }
 
-// put writes a part of the batch. The input may have paused for longer than a stamp is
-// good for.
+// put stamps and writes a part of the batch. It stamps as late as this because the input may
+// pause for longer than a stamp is valid.
 func (l *loader) put(ctx context.Context, from, to int) error {
 	for i := from; i < to; i++ {
 		if err := l.writer.write(&l.batch[i], l.expires[i]); err != nil {
@@ -282,7 +282,7 @@ func (l *loader) flush(ctx context.Context) error {
 		err := store.Retry(ctx, time.Minute, func() error { return l.put(ctx, from, to) })
 		switch {
 		case errors.Is(err, store.ErrTooLarge) && l.most() < to-from:
-			continue // the driver knows now how many the database takes
+			continue // the driver has learned how many the database takes
 		case errors.Is(err, store.ErrTooLarge) && to-from > 1:
 			fits = (to - from) / 2
 			continue

@@ -101,7 +101,7 @@ func TestWeightIsAnUpperBound(t *testing.T) {
 			return b.String()
 		}() + `"a":true}`,
 	} {
-		weight, err := survey([]byte(`{"id":"a","data":` + data + `}`))
+		weight, err := weigh([]byte(`{"id":"a","data":` + data + `}`))
 		if err != nil {
 			t.Fatal(err)
 		}

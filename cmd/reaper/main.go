@@ -43,10 +43,10 @@ func untilSignal() context.Context {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), asked...)
 	context.AfterFunc(ctx, func() {
-		// A terminal that goes away may say so twice, through the shell and by itself.
+		// A terminal that goes away may send SIGHUP twice: by itself and through the shell.
 		signal.Ignore(syscall.SIGHUP)
 		// For the other signals the default behaviour is back: a second one ends the
-		// process at once, and what is then repeated is harmless.
+		// process at once. The next sweep repeats some work, which is harmless.
 		stop()
 	})
 	return ctx
@@ -66,7 +66,7 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	err := root.ExecuteContext(ctx)
-	code, text := verdict(err)
+	code, text := exitOf(err)
 	if text != "" {
 		fmt.Fprintln(a.stderr, "reaper: "+text)
 		for _, hint := range store.Hints(err) {
@@ -76,8 +76,8 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	return code
 }
 
-// An exit is an error with the code that it ends the process with. Without an
-// error in it there is nothing to say that was not said.
+// An exit is an error with the exit code of the process. If err is nil, nothing is
+// printed: the command has printed all there is.
 type exit struct {
 	code int
 	err  error
@@ -113,9 +113,9 @@ func wrongUsage(format string, args ...any) error {
 	return &exit{exitUsage, fmt.Errorf(format, args...)}
 }
 
-// verdict returns the exit code for the error of a command, and the text to print.
+// exitOf returns the exit code for the error of a command, and the text to print.
 // An error that is not an exit comes from the parser of the command line.
-func verdict(err error) (code int, text string) {
+func exitOf(err error) (code int, text string) {
 	if err == nil {
 		return exitDone, ""
 	}

@@ -31,11 +31,11 @@ type line struct {
 	Key       json.RawMessage `json:"key,omitempty"` // dump; load ignores it and stamps again
 }
 
-// An entity is a line taken apart.
+// An entity is a parsed line.
 type entity struct {
 	namespace string
 	parent    string
-	name      string // or, if it is empty, number
+	name      string // empty if the id is a number
 	number    int64
 	expires   *time.Time  // nil if it never does
 	shard     store.Value // Missing if the line has none
@@ -43,8 +43,8 @@ type entity struct {
 	weight    int // bytes that it has at most in a request of a store
 }
 
-// parseLine takes one line apart. The properties that say when and where an
-// entity expires are none of its data.
+// parseLine parses one line. Its data must not contain the properties that hold the expiry
+// and the shard.
 func parseLine(text []byte, t config.Target) (entity, error) {
 	var e entity
 	if !utf8.Valid(text) {
@@ -60,7 +60,7 @@ func parseLine(text []byte, t config.Target) (entity, error) {
 		return e, errors.New("there is something after the JSON object")
 	}
 	var err error
-	if e.weight, err = survey(text); err != nil {
+	if e.weight, err = weigh(text); err != nil {
 		return e, err
 	}
 	e.namespace, e.parent = l.Namespace, l.Parent
@@ -91,8 +91,8 @@ func parseLine(text []byte, t config.Target) (entity, error) {
 	return e, e.setShard(l.Shard)
 }
 
-// What values and entities have at most in a request, in addition to their texts: tags,
-// lengths, numbers, flags, the key's other parts, and the properties that a target adds.
+// The bytes that a value, and an entity, have at most in a request in addition to their
+// texts: tags, lengths, numbers, flags, the key's other parts, and a target's properties.
 const (
 	valueWeight  = 32
 	entityWeight = 512
@@ -105,10 +105,10 @@ type level struct {
 	inValue bool            // what comes next is the value of key
 }
 
-// survey goes over a line that is known to be JSON. It returns how much the entity weighs
-// in a request, and refuses a key that an object has twice: readers of JSON differ in
-// which of the values they take.
-func survey(text []byte) (weight int, err error) {
+// weigh goes over a line that is known to be JSON. It returns how many bytes the entity has
+// in a request at most. It refuses a key that an object has twice: readers of JSON differ
+// in which of the values they take.
+func weigh(text []byte) (weight int, err error) {
 	weight = entityWeight
 	var open []level
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -127,7 +127,7 @@ func survey(text []byte) (weight int, err error) {
 			top := &open[n-1]
 			if isText && !top.inValue {
 				if n == 1 {
-					s = strings.ToLower(strings.ToUpper(s)) // here the reader takes ID for id, and ſ for s
+					s = strings.ToLower(strings.ToUpper(s)) // encoding/json takes ID for id, and ſ for s
 				}
 				if top.keys[s] {
 					return 0, fmt.Errorf("the key %s appears twice", path(open, s))
@@ -150,7 +150,7 @@ func survey(text []byte) (weight int, err error) {
 	}
 }
 
-// path names a key by the keys of the objects around it, as far as a message can hold them.
+// path names a key by the keys of the objects around it, cut to what fits into a message.
 func path(open []level, key string) string {
 	const most = 5
 	var b strings.Builder
@@ -240,8 +240,7 @@ func plain(err error) error {
 	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// A lineReader reads lines and knows their numbers. A line that is too long is
-// passed over to its end.
+// A lineReader reads lines and knows their numbers. It skips a line that is too long.
 type lineReader struct {
 	r      *bufio.Reader
 	number int
@@ -251,8 +250,8 @@ var errLongLine = fmt.Errorf("it is longer than %d bytes, which no entity may be
 
 func newLineReader(r io.Reader) *lineReader { return &lineReader{r: bufio.NewReaderSize(r, 64<<10)} }
 
-// next returns the next line without its end. It fails with io.EOF after the
-// last, and with errLongLine for one that was passed over.
+// next returns the next line without its end. It fails with io.EOF after the last line, and
+// with errLongLine for one that it skipped.
 func (l *lineReader) next() ([]byte, error) {
 	l.number++
 	var text []byte

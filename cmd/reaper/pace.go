@@ -86,7 +86,7 @@ func (a *app) resumeCommand() *cobra.Command {
 	return cmd
 }
 
-// A switchOrder is what the flags say of why a target is changed.
+// A switchOrder has the flags that say why a target is changed.
 type switchOrder struct{ reason string }
 
 // addSwitch registers the flags of commands that change a target's switches.
@@ -99,12 +99,12 @@ func (a *app) addSwitch(cmd *cobra.Command, o *switchOrder) {
 
 // check refuses a reason that cannot be kept, before the store is opened.
 func (o switchOrder) check(cmd *cobra.Command, required bool) error {
-	given := cmd.Flags().Changed("reason")
+	hasReason := cmd.Flags().Changed("reason")
 	switch {
-	case required && !given:
+	case required && !hasReason:
 		return wrongUsage("--reason is missing: say why, for the next person who finds the target paused: " +
 			`--reason "restoring a backup"`)
-	case given && strings.TrimSpace(o.reason) == "":
+	case hasReason && strings.TrimSpace(o.reason) == "":
 		return wrongUsage("--reason is empty: say why, in one line")
 	}
 	if err := (control.Order{Reason: o.reason}).Check(); err != nil {
@@ -120,7 +120,7 @@ func readPositive(flag, text string) (time.Duration, error) {
 	case err != nil:
 		return 0, wrongUsage("%s: %v", flag, err)
 	case d <= 0:
-		return 0, wrongUsage("%s: %s is over before it begins: write a positive duration, such as 2h", flag, text)
+		return 0, wrongUsage("%s: %s is not a positive duration, such as 2h", flag, text)
 	}
 	return d, nil
 }
@@ -181,12 +181,12 @@ func readRate(flag, text string, given bool) (generation.Rate, error) {
 	return generation.Rate{Set: true, Unlimited: limit.Unlimited, PerSecond: limit.Most}, nil
 }
 
-// A switching changes one target as an order says, and returns its record and the store's
+// A changeFunc changes the switches of one target, and returns its record and the store's
 // time.
-type switching func(sweep.Config, sweep.Target, control.Order) (generation.Record, time.Time, error)
+type changeFunc func(sweep.Config, sweep.Target, control.Order) (generation.Record, time.Time, error)
 
-// change changes the target records, and shows what they say then.
-func (a *app) change(cmd *cobra.Command, o switchOrder, change switching) (err error) {
+// change changes the target records, and prints what they say afterwards.
+func (a *app) change(cmd *cobra.Command, o switchOrder, change changeFunc) (err error) {
 	s, err := a.begin(cmd)
 	if err != nil {
 		return err
@@ -219,7 +219,7 @@ func (a *app) change(cmd *cobra.Command, o switchOrder, change switching) (err e
 		i := slices.IndexFunc(s.targets, func(c config.Target) bool { return c.Name == t.Name })
 		file := s.targets[i].Pace
 		fmt.Fprintf(a.stdout, "%s %s; at most %s in each range, %s in all\n",
-			t.Name, t.state(), said(t.Max, file.Max), said(t.Total, file.Total))
+			t.Name, t.state(), rateWithSource(t.Max, file.Max), rateWithSource(t.Total, file.Total))
 	}
 	return err
 }
@@ -235,8 +235,8 @@ func (t switchedTarget) state() string {
 	return "is paused until " + instant(t.Until)
 }
 
-// said shows a rate with where it comes from.
-func said(set string, file config.Limit[float64]) string {
+// rateWithSource shows a rate, and whether reaper pace or the targets file has set it.
+func rateWithSource(set string, file config.Limit[float64]) string {
 	rate, from := set, ""
 	if set == "" {
 		rate, from = file.String(), " (targets file)"

@@ -16,8 +16,7 @@ const (
 )
 
 // watch shows how far a sweep has come: a bar with rate and time left on a
-// terminal, elsewhere a log line every ten seconds. The function that it returns
-// ends the showing.
+// terminal, elsewhere a log line every ten seconds. The returned function ends it.
 func (a *app) watch(p *sweep.Progress, apply bool, log *slog.Logger) (done func()) {
 	if !a.onTerminal() {
 		return every(logEvery, func() {
@@ -33,9 +32,9 @@ func (a *app) watch(p *sweep.Progress, apply bool, log *slog.Logger) (done func(
 	stop := every(barEvery, func() {
 		n := at.Load()
 		if due := p.Due.Load(); due > 0 {
-			bar.ChangeMax64(max(due, n+1)) // never full before the end: stragglers may come on top
+			bar.ChangeMax64(max(due, n+1)) // not full before the end: the sweep may find more
 		}
-		_ = bar.Set64(n) // a terminal that is gone is no reason to stop
+		_ = bar.Set64(n) // a closed terminal must not stop the sweep
 	})
 	return func() {
 		stop()

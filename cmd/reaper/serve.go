@@ -22,18 +22,18 @@ import (
 )
 
 const (
-	// httpTimeout bounds every request, so that a client that hangs holds nothing.
+	// httpTimeout bounds every request, so that a hanging client blocks nothing.
 	httpTimeout = 10 * time.Second
 	// profileTimeout is what one of --pprof may take: 30 s are its tools' default.
 	profileTimeout = 2 * time.Minute
-	// readyTimeout bounds the look at the store that /readyz takes.
+	// readyTimeout bounds how long /readyz asks the store.
 	readyTimeout = 5 * time.Second
 	// lateTick is how late a tick may be before the daemon is not ready any more.
 	lateTick = time.Minute
 	// stuckAfter is how long a range may have due entities and no progress.
 	stuckAfter = 15 * time.Minute
-	// sayAgain is how often a daemon without --apply says that it deletes nothing.
-	sayAgain = time.Hour
+	// remindEvery is how often a daemon without --apply logs that it deletes nothing.
+	remindEvery = time.Hour
 )
 
 func (a *app) serveCommand() *cobra.Command {
@@ -65,7 +65,7 @@ pace through the socket reaper.sock in the store's directory, for its own user o
 	return cmd
 }
 
-// A daemon collects on a schedule, and says how it stands.
+// A daemon sweeps on a schedule, and serves metrics, health and a front page.
 type daemon struct {
 	*app
 	*session
@@ -74,8 +74,8 @@ type daemon struct {
 	schedules map[string]string // by target, as they were written
 }
 
-// newDaemon returns a daemon for the targets of a session. First says that the first
-// tick is at once.
+// newDaemon returns a daemon for the targets of a session. If first is true, the first
+// tick is immediate.
 func newDaemon(a *app, s *session, m *metrics.Metrics, first bool) *daemon {
 	d := &daemon{app: a, session: s, metrics: m, schedules: map[string]string{}}
 	s.sweep.Metrics = m
@@ -127,7 +127,7 @@ func (a *app) serve(cmd *cobra.Command, later, profile bool) (err error) {
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err = server.Shutdown(stopping); errors.Is(err, context.DeadlineExceeded) {
-		err = server.Close() // a client that is still connected must not change how the sweeps ended
+		err = server.Close() // a connected client must not turn a good end into an error
 	}
 	if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
 		err = errors.Join(err, serr)
@@ -136,8 +136,8 @@ func (a *app) serve(cmd *cobra.Command, later, profile bool) (err error) {
 	return err
 }
 
-// work collects until ctx is done, and returns when everything is saved and given
-// back.
+// work sweeps until ctx is done, and returns when all cursors are saved and all claims are
+// released.
 func (d *daemon) work(ctx context.Context) {
 	var all sync.WaitGroup
 	if !d.Apply {
@@ -147,12 +147,12 @@ func (d *daemon) work(ctx context.Context) {
 	all.Wait()
 }
 
-// clock returns the time that schedules go by: the wall's alone.
+// clock returns the time that schedules use: the wall clock's, without a monotonic reading.
 func (d *daemon) clock() time.Time { return d.now().Round(0) }
 
-// remind says again and again that nothing is deleted.
+// remind logs once in a while that nothing is deleted.
 func (d *daemon) remind(ctx context.Context) {
-	tick := time.NewTicker(sayAgain)
+	tick := time.NewTicker(remindEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -167,7 +167,7 @@ func (d *daemon) remind(ctx context.Context) {
 	}
 }
 
-// handler serves what the daemon has to say.
+// handler serves metrics, health, readiness and the front page.
 func (d *daemon) handler(profile bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", d.metrics.Handler(httpTimeout))
@@ -197,7 +197,7 @@ func (d *daemon) handler(profile bool) http.Handler {
 	return mux
 }
 
-// ready returns what keeps the daemon from its work.
+// ready returns why the daemon is not ready; nil if it is.
 func (d *daemon) ready(ctx context.Context) error {
 	var all []error
 	for _, t := range d.session.targets {
@@ -209,21 +209,21 @@ func (d *daemon) ready(ctx context.Context) error {
 	for _, st := range d.collector.States() {
 		if d.clock().Sub(st.Next) > lateTick {
 			all = append(all, fmt.Errorf("target %s: missed its tick of %s%s",
-				st.Target, timeText(st.Next), orErr(st.Err)))
+				st.Target, timeText(st.Next), afterColon(st.Err)))
 		}
 	}
 	return errors.Join(all...)
 }
 
-// orErr adds the error of a target to a sentence, if there is one.
-func orErr(text string) string {
+// afterColon returns a text to add to a sentence: after a colon, or nothing if it is empty.
+func afterColon(text string) string {
 	if text == "" {
 		return ""
 	}
 	return ": " + text
 }
 
-// A row is how one target stands, in the words of the front page.
+// A row is the line of one target on the front page.
 type row struct {
 	Target, Schedule, SweptTo, OldestDue, Behind, Rate string
 	Working                                            int

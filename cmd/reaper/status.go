@@ -30,25 +30,27 @@ func (a *app) statusCommand() *cobra.Command {
 	var interval string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show how each target stands: verdict, delay, backlog, workers, ranges",
+		Short: "Show each target's verdict, delay, backlog, workers and ranges",
 		Long: `Status begins with a verdict for each target, the first of these that holds:
 
   HELD     its gate is closed
   PAUSED   an operator has paused it
-  FAILING  something has been due for long, and nobody works on it
+  FAILING  something has been due for as long as with BEHIND, and nobody works on it
   BEHIND   something has been due for longer than two ticks of its schedule and a minute
   UNKNOWN  the store did not answer in time
   IDLE     nothing is due
   OK       something is due, and not for long
 
-Then it shows what is due since when, how much that is, when it will be gone, who works on
-it, and the five ranges that wait for the longest. It answers within five seconds: it names
-what it could not read by then, and exits with 1 if that is the target's records.
+Then it shows how long the oldest due entity has waited, how many entities are due, when
+they will be gone, which processes work on the target, and the five ranges that have waited
+for the longest. It answers within five seconds, and names what it could not read by then.
+If it could not read the target's records, it exits with 1.
 
-With --all it also counts what is due and lies behind the cursors: written late, or refused
-by the store. A read of the range from its start deletes that; status says by when.
+With --all it also counts the due entities behind the cursors: those written late, and
+those that the store refused to delete. A later read of the range from its start handles
+them; status says by when.
 
-It writes nothing and costs a query for each range, and a COUNT for each range in which
+Status writes nothing. It costs a query for each range, and a COUNT for each range in which
 something is due. With --all it costs another query for each range, which reads up to 101
 entries behind its cursor, and a COUNT if there are more. A dry run leaves nothing in the
 store that status could show.`,
@@ -106,7 +108,7 @@ func (a *app) status(cmd *cobra.Command, all bool) (err error) {
 	return errors.Join(werr, err)
 }
 
-// readStatus reads how all targets stand, at once: each of them has the same five seconds.
+// readStatus reads the status of all targets at the same time, within the same five seconds.
 func (a *app) readStatus(ctx context.Context, s *session, all bool) (res statusResult, err error) {
 	s.Workers = max(s.Workers, len(s.targets))
 	for i, t := range s.targets {
@@ -131,10 +133,10 @@ func (a *app) readStatus(ctx context.Context, s *session, all bool) (res statusR
 	return res, err
 }
 
-// A screen is where a status is shown.
+// A screen is what a status is shown on.
 type screen struct {
-	width  int  // of a line at most, in characters; 0 for as long as it takes
-	redraw bool // each status takes the place of the one before
+	width  int  // most characters in a line; 0 means no limit
+	redraw bool // each status replaces the one before
 }
 
 // terminalWidth is how wide a status is on a terminal.
@@ -150,8 +152,8 @@ func (a *app) statusScreen() screen {
 	return screen{}
 }
 
-// watchStatus shows how the targets stand again and again, until it is interrupted. A
-// status that fails is shown as such: the next one may be better.
+// watchStatus shows the status of the targets again and again, until it is interrupted. If
+// one fails, it shows the error and goes on: the next one may succeed.
 func (a *app) watchStatus(cmd *cobra.Command, every time.Duration, all bool) (err error) {
 	s, err := a.begin(cmd)
 	if err != nil {
@@ -174,7 +176,7 @@ func (a *app) watchStatus(cmd *cobra.Command, every time.Duration, all bool) (er
 		if err != nil {
 			text = append(text, to.failure(err)...)
 		}
-		if s.Store.Driver == config.Embedded { // whose directory others wait for
+		if s.Store.Driver == config.Embedded { // another process may wait for its directory
 			s.db.closeInto(&err)
 			s = nil
 		}
@@ -185,8 +187,8 @@ func (a *app) watchStatus(cmd *cobra.Command, every time.Duration, all bool) (er
 // failure shows why a status could not be read.
 func (to screen) failure(err error) []byte { return []byte(to.wrapped("", "reaper: "+err.Error())) }
 
-// repeat shows what look returns again and again, until ctx is done: that is how a person
-// ends it, and not an error. A look that was interrupted is not shown.
+// repeat calls look again and again, and shows what it returns, until ctx is done. That is
+// not an error: a person ends it so. What an interrupted look returns is not shown.
 func (to screen) repeat(
 	ctx context.Context, out io.Writer, every time.Duration, look func(context.Context) []byte,
 ) error {
@@ -197,7 +199,7 @@ func (to screen) repeat(
 			break
 		}
 		switch {
-		case to.redraw: // line by line over the one before, so that nothing flickers
+		case to.redraw: // line by line over the status before, so that nothing flickers
 			text = bytes.ReplaceAll(text, []byte("\n"), []byte(clearRight+"\n"))
 			text = append(append([]byte(home), text...), clearBelow...)
 			if first {

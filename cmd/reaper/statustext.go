@@ -15,10 +15,10 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 )
 
-// worst is how many ranges, and how many workers, a status lists if not all are asked for.
-const worst = 5
+// mostListed is how many ranges, and how many workers, a status lists without --all.
+const mostListed = 5
 
-// render returns a status as people read it.
+// render returns the text of a status.
 func (to screen) render(res statusResult, all bool) []byte {
 	var b bytes.Buffer
 	for i, t := range res.Targets {
@@ -74,7 +74,7 @@ func (to screen) wrapped(label, text string) string {
 	return b.String()
 }
 
-// A statusText prints how one target stands.
+// A statusText prints the status of one target.
 type statusText struct {
 	screen
 	out io.Writer
@@ -104,7 +104,7 @@ func (v *statusText) line(label, format string, args ...any) {
 	fmt.Fprint(v.out, v.wrapped(fmt.Sprintf("  %-13s", label), fmt.Sprintf(format, args...)))
 }
 
-// ago shows an instant that is past, if it is known.
+// ago shows a past instant and how long ago it was; or none, if t is nil.
 func (v *statusText) ago(t *time.Time, none string) string {
 	if t == nil {
 		return none
@@ -112,7 +112,7 @@ func (v *statusText) ago(t *time.Time, none string) string {
 	return fmt.Sprintf("%s (%s ago)", instant(t), inspect.Age(v.now.Sub(*t)))
 }
 
-// printDue prints what is due, and when it is gone.
+// printDue prints how much is due, and when it will be gone.
 func (v *statusText) printDue() {
 	t := &v.t
 	unread := "not known"
@@ -144,8 +144,8 @@ func (v *statusText) printDue() {
 	v.line("deleted", "%s since the records began", grouped(deleted))
 }
 
-// printBehind prints how much is due behind the cursors, and by when it goes, if that was
-// counted.
+// printBehind prints how much is due behind the cursors, and by when it is deleted, if it
+// was counted.
 func (v *statusText) printBehind() {
 	t := &v.t
 	if t.Behind == nil {
@@ -190,7 +190,7 @@ func (v *statusText) printWorkers() {
 		if i > 0 {
 			label = ""
 		}
-		if i == worst && !v.all {
+		if i == mostListed && !v.all {
 			v.line(label, "and %d more (--all lists them)", len(v.t.Workers)-i)
 			return
 		}
@@ -232,7 +232,7 @@ func (v *statusText) printGroups() {
 	counts := func(g *group) string {
 		return fmt.Sprintf("%d\t%d\t%d\t%s", g.ranges, g.due, g.held, grouped(g.deleted))
 	}
-	if len(v.t.Generations) == 0 { // of timestamps
+	if len(v.t.Generations) == 0 { // a layout with timestamps
 		fmt.Fprintf(w, "  ranges\tdue\theld\tdeleted\n")
 		for _, g := range groups {
 			fmt.Fprintf(w, "  %s\n", counts(g))
@@ -264,8 +264,8 @@ func (v *statusText) printRanges() {
 		slices.SortStableFunc(list, func(a, b inspect.RangeStatus) int { return a.OldestDue.Compare(*b.OldestDue) })
 	}
 	more := 0
-	if !v.all && len(list) > worst {
-		list, more = list[:worst], len(list)-worst
+	if !v.all && len(list) > mostListed {
+		list, more = list[:mostListed], len(list)-mostListed
 	}
 	if len(list) == 0 {
 		return
@@ -312,7 +312,7 @@ func (v *statusText) nameOf(r inspect.RangeStatus) string {
 	return name
 }
 
-// positionIn shows a cursor without the generation and shard that its range names anyway.
+// positionIn shows a cursor without generation and shard, which the name of its range has.
 func positionIn(r inspect.RangeStatus) string {
 	return strings.TrimPrefix(r.Position, fmt.Sprintf("%08d.%s.", r.Generation, r.Shard))
 }

@@ -108,15 +108,15 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete bool, once sweep.Once) (e
 	return nil
 }
 
-// push sends the results of the sweep to a Pushgateway. If it cannot, the sweep
-// has not failed.
+// push sends the results of the sweep to a Pushgateway. A failure is logged; it does not
+// fail the sweep.
 func (a *app) push(ctx context.Context, c config.Config, res sweep.Result, log *slog.Logger) {
 	runs := make([]metrics.Run, 0, len(res.Targets))
 	for _, t := range res.Targets {
 		runs = append(runs, metrics.Run{Target: t.Name, Apply: res.Apply, Deleted: t.Deleted, Expired: t.Expired,
 			Duration: time.Duration(t.Duration * float64(time.Second)), Ended: a.now(), Result: t.Outcome()})
 	}
-	// A signal that ended the sweep must not keep it from being told of.
+	// A signal that ended the sweep must not prevent the push.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pushTimeout)
 	defer cancel()
 	if err := (metrics.Pusher{URL: c.Pushgateway, Task: metrics.Task(os.Getenv)}).Push(ctx, runs...); err != nil {
@@ -186,7 +186,7 @@ func brake(t sweep.TargetResult) string {
 	return t.Held
 }
 
-// byAndWhy says who changed a switch and why, as far as that is known.
+// byAndWhy says who changed a switch, and why, if the record tells.
 func byAndWhy(actor, reason string) (text string) {
 	if actor != "" {
 		text += " by " + printable(actor)
@@ -197,8 +197,8 @@ func byAndWhy(actor, reason string) (text string) {
 	return text
 }
 
-// printable replaces what a terminal would obey. Reaper writes no such text into a
-// record, but other programs may.
+// printable replaces control characters, which a terminal would obey. Reaper writes none
+// into a record, but other programs may.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -208,8 +208,8 @@ func printable(text string) string {
 	}, text)
 }
 
-// sinceHeld says what was deleted of a target that is held.
-func sinceHeld(t sweep.TargetResult, apply bool) string {
+// deletedBefore says how much a sweep deleted before its target was held.
+func deletedBefore(t sweep.TargetResult, apply bool) string {
 	switch {
 	case !apply:
 		return "with --apply nothing would be deleted"
@@ -242,7 +242,7 @@ func (a *app) printSweep(res sweep.Result) error {
 	fmt.Fprintf(w, "target\texpired\t%s\tkept\toutside\tranges\tseconds\t\n", third)
 	for _, t := range res.Targets {
 		if t.Error != "" && t.Ranges == 0 {
-			continue // it did not come as far as its ranges
+			continue // it failed before its ranges were known
 		}
 		gone := t.Deleted
 		if !res.Apply {
@@ -256,7 +256,7 @@ func (a *app) printSweep(res sweep.Result) error {
 	}
 	for _, t := range res.Targets {
 		if t.Held != "" {
-			fmt.Fprintf(a.stdout, "%s: held: %s: %s\n", t.Name, brake(t), sinceHeld(t, res.Apply))
+			fmt.Fprintf(a.stdout, "%s: held: %s: %s\n", t.Name, brake(t), deletedBefore(t, res.Apply))
 		}
 		if t.Suspect+t.Malformed > 0 {
 			fmt.Fprintf(a.stdout, "%s: kept %s suspect (implausibly old) and %s malformed\n",
@@ -269,7 +269,7 @@ func (a *app) printSweep(res sweep.Result) error {
 		}
 	}
 	switch {
-	case res.Failed(): // the error says what there is to say
+	case res.Failed(): // the error is printed instead
 	case !res.Complete:
 		fmt.Fprintln(a.stdout, "not complete: stopped before the end, or blocked by contention; "+
 			"the next sweep resumes from here")

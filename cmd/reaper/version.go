@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version and commit are set by the linker for releases, and for builds that know nothing
-// of themselves, as those of a source archive.
+// version and commit are set by the linker for releases, and for builds in which Go finds no
+// version control, such as those of a source archive.
 var version, commit string
 
 // A versionResult is what version --json prints.

@@ -10,14 +10,14 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-// A layoutWriter says when entities expire in the way of their target's layout,
-// as its applications would.
+// A layoutWriter sets the expiry of entities in the form of their target's layout, as
+// applications do.
 type layoutWriter struct {
 	target  sweep.Target
 	stamper func(id string) generation.Stamper // for layouts with expiry keys
 }
 
-// always stamps every entity alike.
+// always returns the same stamper for every entity.
 func always(s generation.Stamper) func(string) generation.Stamper {
 	return func(string) generation.Stamper { return s }
 }
