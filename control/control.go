@@ -1,15 +1,15 @@
 // Package control changes what operators may change about a target: it opens the
 // next generation by hand, and sets the switches of the target record.
 //
-// The invariant is that a change is made to the record as it is, by one
+// The invariant is that each change is decided by the present record and saved by one
 // compare-and-set: no change of another operator or of a sweep gets lost, and a
-// change that is needed no longer, or not allowed any more, is not made. Workers
-// hear of it with their next read of the record, within five seconds. The record keeps
+// change that is no longer needed, or no longer allowed, is not made. Workers
+// see it at their next read of the record, within five seconds. The record keeps
 // who set a switch, when and why.
 //
-// Limits: one record a call. It first brings the record up to date with the
-// configuration, as a sweep does, and refuses what a sweep would refuse. No entity
-// is touched, and no cursor.
+// Limits: a call changes one record. It first brings the record up to date with the
+// configuration, as a sweep does, and fails where a sweep would fail. It touches no
+// entity and no cursor.
 package control
 
 import (
@@ -22,9 +22,9 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-// Advance opens the next generation of a target by hand, with so many shards or,
-// with 0, as many as are configured. While writers are still moving to the newest
-// one it fails with [generation.ErrRamping], unless it is forced.
+// Advance opens the next generation of a target by hand, with the given number of shards
+// or, with 0, the configured one. While writers are still moving to the newest
+// generation it fails with [generation.ErrRamping], unless it is forced.
 func Advance(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, shards int, force bool,
 ) (generation.Record, error) {
@@ -43,15 +43,16 @@ func Advance(
 		}
 		next, err = generation.Save(ctx, cfg.Store, next)
 		if errors.Is(err, store.ErrConflict) {
-			continue // somebody else changed it: it may not be needed any more
+			continue // somebody else changed the record: this change may not be needed any more
 		}
 		return next, err
 	}
 }
 
-// Change changes the target record by compare-and-set, and returns it as it is
-// then. Nothing is written if it says so already. The change is applied to each
-// record that was read until one is saved. A target without a record gets one.
+// Change changes the target record by compare-and-set, and returns the changed record. It
+// writes nothing if the change makes no difference. If another process changes the record
+// meanwhile, it reads the record and applies the change again. A target without a record
+// gets one.
 func Change(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, change func(*generation.Record),
 ) (generation.Record, error) {
@@ -59,7 +60,7 @@ func Change(
 	return rec, err
 }
 
-// alter is Change for changes that need the store's time, and returns that.
+// alter is Change for changes that need the store's time, which it also returns.
 func alter(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, change func(*generation.Record, time.Time),
 ) (rec generation.Record, now time.Time, err error) {

@@ -22,8 +22,7 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A desk is where an operator works: at a store with one target, in a synctest
-// bubble.
+// A desk is a test of what operators do: a store with one target, in a synctest bubble.
 type desk struct {
 	*testing.T
 	s      *modelstore.Store
@@ -66,8 +65,8 @@ func (d *desk) change(change func(*generation.Record)) (generation.Record, error
 	return control.Change(d.Context(), d.config(), d.target, change)
 }
 
-// A generation is opened with the shards that were asked for, or else with as many as
-// are configured, and one ramp at a time unless it is forced.
+// Advance opens a generation with the given number of shards, or else the configured one.
+// It fails during a ramp unless it is forced.
 func TestAdvance(t *testing.T) {
 	at(t, func(d *desk) {
 		rec, err := d.advance(64, false) // of a target that nobody has swept
@@ -90,8 +89,8 @@ func TestAdvance(t *testing.T) {
 	})
 }
 
-// Of many operators who advance at the same moment one does: for the others there is
-// a ramp then.
+// If many operators advance at the same moment, one succeeds. The others are told that
+// writers are still moving.
 func TestAdvanceAtOnce(t *testing.T) {
 	at(t, func(d *desk) {
 		if _, _, err := sweep.EnsureRecord(d.Context(), d.config(), d.target); err != nil {
@@ -135,7 +134,7 @@ func TestAdvanceAtOnce(t *testing.T) {
 	})
 }
 
-// A change that changes nothing writes nothing, and one that does is there at once.
+// A change without a difference writes nothing. Any other is in the record at once.
 func TestChange(t *testing.T) {
 	at(t, func(d *desk) {
 		pause := func(r *generation.Record) { r.Paused = true }
@@ -183,7 +182,7 @@ func TestChangesAtOnce(t *testing.T) {
 	})
 }
 
-// What a sweep refuses is refused here, and nothing is written then.
+// A change fails where a sweep would fail, and then writes nothing.
 func TestRefusals(t *testing.T) {
 	at(t, func(d *desk) {
 		k := cursortest.Start(d, d.s, "sessions", "worker", 30*time.Second)

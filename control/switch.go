@@ -21,8 +21,8 @@ const (
 	MaxActor = 320
 )
 
-// ErrNoRecord is wrapped by the error for a target that the store has no record of: it
-// is most likely another store than the operator believes.
+// ErrNoRecord is wrapped by the error for a target without a record: most likely this is not
+// the store that the operator means.
 var ErrNoRecord = errors.New("the store has no record of this target")
 
 // An Order says who wants a switch of the target record changed, and why.
@@ -36,7 +36,7 @@ func (o Order) Check() error {
 	return errors.Join(checkText("actor", o.Actor, MaxActor), checkText("reason", o.Reason, MaxReason))
 }
 
-// checkText refuses what would not show as one line of text.
+// checkText refuses a text that is too long, or would not show as one line.
 func checkText(what, text string, most int) error {
 	switch {
 	case len(text) > most:
@@ -52,20 +52,20 @@ func checkText(what, text string, most int) error {
 	return nil
 }
 
-// note returns what the record keeps of the order.
+// note returns the note about the order that the record keeps.
 func (o Order) note(now time.Time) generation.Note {
 	return generation.Note{Actor: o.Actor, At: now, Reason: o.Reason}
 }
 
-// Pause stops deletes in a target: for a while, or with 0 until [Resume]. A pause takes
-// the place of the one before it, with its end.
+// Pause stops deletes in a target: for a while, or with 0 until [Resume]. It replaces an
+// earlier pause and its end.
 func Pause(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, o Order, long time.Duration,
 ) (rec generation.Record, now time.Time, err error) {
 	if long < 0 {
-		return rec, now, fmt.Errorf("a pause of %v is over before it begins: give a positive duration", long)
+		return rec, now, fmt.Errorf("pause for %v: want a positive duration", long)
 	}
-	return turn(ctx, cfg, t, o, func(r *generation.Record, now time.Time) {
+	return changeSwitch(ctx, cfg, t, o, func(r *generation.Record, now time.Time) {
 		r.Paused, r.PausedUntil, r.PauseNote = true, time.Time{}, o.note(now)
 		if long > 0 {
 			r.PausedUntil = now.Add(long)
@@ -73,28 +73,28 @@ func Pause(
 	})
 }
 
-// Resume ends the pause of a target. The record of one that is not paused stays as it is.
+// Resume ends the pause of a target. If the target is not paused, it changes nothing.
 func Resume(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, o Order,
 ) (rec generation.Record, now time.Time, err error) {
-	return turn(ctx, cfg, t, o, func(r *generation.Record, now time.Time) {
+	return changeSwitch(ctx, cfg, t, o, func(r *generation.Record, now time.Time) {
 		if r.Paused {
 			r.Paused, r.PausedUntil, r.PauseNote = false, time.Time{}, o.note(now)
 		}
 	})
 }
 
-// A Pace is what an operator wants to change of the rates of a target.
+// A Pace is the change that an operator wants to make to the rates of a target.
 type Pace struct {
-	Reset      bool            // first clear both: the configuration counts again
+	Reset      bool            // first clear both, so that the configuration applies
 	Max, Total generation.Rate // not changed if they are not set
 }
 
-// SetPace changes the rates of a target. If they stay as they were, so does the record.
+// SetPace changes the rates of a target. If they are the same, it writes nothing.
 func SetPace(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, o Order, p Pace,
 ) (rec generation.Record, now time.Time, err error) {
-	return turn(ctx, cfg, t, o, func(r *generation.Record, now time.Time) {
+	return changeSwitch(ctx, cfg, t, o, func(r *generation.Record, now time.Time) {
 		most, total := r.PaceMax, r.PaceTotal
 		if p.Reset {
 			most, total = generation.Rate{}, generation.Rate{}
@@ -111,9 +111,9 @@ func SetPace(
 	})
 }
 
-// turn changes switches of a target that has a record. It makes none: a switch that is
-// set in the wrong store stops nothing, and its operator would believe that it did.
-func turn(
+// changeSwitch changes switches of a target that has a record. It creates no record: a
+// switch in the wrong store would stop nothing, though the operator believes that it does.
+func changeSwitch(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, o Order, change func(*generation.Record, time.Time),
 ) (rec generation.Record, now time.Time, err error) {
 	if err := o.Check(); err != nil {

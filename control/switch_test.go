@@ -13,7 +13,8 @@ import (
 
 var ann, bob = control.Order{Actor: "ann", Reason: "a restore"}, control.Order{Actor: "bob"}
 
-// The record keeps who paused a target, when and why, and until when; and who resumed it.
+// The record keeps who paused a target, when, why and until when. It also keeps who resumed
+// it.
 func TestPauseAndResume(t *testing.T) {
 	at(t, func(d *desk) {
 		if _, _, err := sweep.EnsureRecord(d.Context(), d.config(), d.target); err != nil {
@@ -72,7 +73,7 @@ func TestSetPace(t *testing.T) {
 	})
 }
 
-// A target that the store has no record of is refused, and gets none.
+// A target without a record is refused, and gets no record.
 func TestSwitchesNeedARecord(t *testing.T) {
 	at(t, func(d *desk) {
 		_, _, pause := control.Pause(d.Context(), d.config(), d.target, ann, 0)

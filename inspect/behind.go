@@ -109,8 +109,8 @@ func (b *behindCounter) count(ctx context.Context, r shardquery.Range, c cursor.
 	return due, nil
 }
 
-// tellBehind fills in what was counted behind the cursors.
-func (st *TargetStatus) tellBehind(b *behindCounter, ranges int) {
+// fillBehind fills in what was counted behind the cursors.
+func (st *TargetStatus) fillBehind(b *behindCounter, ranges int) {
 	if n := len(b.unread); n > 0 {
 		st.Unread = append(st.Unread, fmt.Sprintf("what lies behind the cursors in %d of %d ranges: %v",
 			n, ranges, anyOf(b.unread)))

@@ -41,8 +41,8 @@ func (w *world) sweepUntil(at time.Time) {
 	}
 }
 
-// What lies behind the cursors goes when an explanation says so: not much earlier, and not
-// later. Three thousand entities are restamped to yesterday.
+// Entities behind the cursors are deleted when an explanation says so: not much earlier, and
+// not later. Three thousand entities are restamped to yesterday.
 func TestExplainBehindTheCursorComesTrue(t *testing.T) {
 	const n = 3000
 	for name, c := range map[string]struct {
@@ -130,8 +130,8 @@ func TestExplainWhileARewindIsUnderWay(t *testing.T) {
 	})
 }
 
-// A pause is said of what lies behind the cursors, too, and what is promised for after it
-// comes true.
+// An explanation also names the pause for an entity behind the cursor, and what it says will
+// follow the pause comes true.
 func TestExplainBehindTheCursorUnderAPause(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		layouts["timestamp"](&w.target)
@@ -179,8 +179,8 @@ func (s lacking) Scan(ctx context.Context, q store.Query, page *store.Page) erro
 	return err
 }
 
-// A property that is not indexed is told, due or not: no sweep will see it. A year far away
-// is said in years.
+// An explanation says if a property is not indexed, due or not: no sweep will see it. A
+// distant instant is shown in years.
 func TestExplainUnindexed(t *testing.T) {
 	inEachLayout(t, func(t *testing.T, w *world) {
 		w.sweep()
@@ -230,8 +230,8 @@ func (w *world) statusWithBehind() (st inspect.TargetStatus) {
 	return st
 }
 
-// A status counts what lies behind the cursors, says by when it goes, and is right: three
-// thousand entities are restamped to yesterday.
+// A status counts the due entities behind the cursors and says by when they are deleted,
+// and is right. Three thousand entities are restamped to yesterday.
 func TestStatusBehindComesTrue(t *testing.T) {
 	const n = 3000
 	inEachLayout(t, func(t *testing.T, w *world) {
@@ -265,8 +265,8 @@ func TestStatusBehindComesTrue(t *testing.T) {
 	})
 }
 
-// What is malformed or suspect never goes, and does not count as behind. What is due in
-// a sealed generation does, until the audit deletes it.
+// Malformed and suspect entities are never deleted, and do not count as behind. Due entities
+// of a sealed generation do, until the audit deletes them.
 func TestStatusBehindCountsWhatGoes(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Policy = hourly
@@ -291,7 +291,7 @@ func TestStatusBehindCountsWhatGoes(t *testing.T) {
 	})
 }
 
-// What lies behind the cursors is not waited for, either.
+// A status does not wait without end for the count behind the cursors, either.
 func TestStatusBehindOfAStoreThatHangs(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.sweep()

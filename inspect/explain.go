@@ -17,8 +17,8 @@ import (
 	"github.com/reaper-ttl/reaper/sweep/plan"
 )
 
-// An Explanation says where one entity stands, in the form that `reaper explain
-// --json` prints.
+// An Explanation is the state of one entity, in the form that `reaper explain --json`
+// prints.
 type Explanation struct {
 	Target    string       `json:"target"`
 	Namespace string       `json:"namespace"`
@@ -26,13 +26,13 @@ type Explanation struct {
 	Found     bool         `json:"found"`
 	Expiry    string       `json:"expiry"`  // the property as it is stored; empty if it is missing
 	Expires   *time.Time   `json:"expires"` // nil if it never expires, or the property is not a valid expiry
-	Due       *time.Time   `json:"due"`     // expires and retention
-	State     string       `json:"state"`   // of its generation; empty if it has none, retired if that no longer exists
+	Due       *time.Time   `json:"due"`     // expires plus retention
+	State     string       `json:"state"`   // of its generation; empty without one, retired if it no longer exists
 	Range     *RangeStatus `json:"range"`   // nil if it is in no range, or the range is not known
 	Verdict   string       `json:"verdict"` // absent, never, early, due, suspect, malformed, stray, outside or unindexed
 	Why       string       `json:"why"`     // for people
-	Held      string       `json:"held"`    // of what is due: why nothing may be deleted at present, paused or gate
-	Reason    string       `json:"reason"`  // that was given for it
+	Held      string       `json:"held"`    // if it is due: why nothing may be deleted at present, paused or gate
+	Reason    string       `json:"reason"`  // of the hold: what the operator or the gate says
 }
 
 // ErrUnknownEntity is wrapped by the error for an id that no entity can have.
@@ -77,8 +77,8 @@ type explainer struct {
 	store store.Store
 }
 
-// read returns the expiry that an entity has at present, by a settlement that
-// settles on keeping it: unlike a scan it sees what no index shows.
+// read returns the expiry that an entity has at present. It uses Settle with the verdict
+// Keep: unlike a scan, that reads the entity itself, also if no index has it.
 func (e explainer) read(ctx context.Context, namespace, key string) (value store.Value, found bool, err error) {
 	q := store.Query{Target: e.Target.Target, Namespace: namespace}
 	err = patiently(ctx, func(ctx context.Context) error {
@@ -92,7 +92,7 @@ func (e explainer) read(ctx context.Context, namespace, key string) (value store
 	return value, found, err
 }
 
-// patiently repeats a call that fails for a passing reason.
+// patiently repeats a call that fails with a transient error.
 func patiently(ctx context.Context, call func(context.Context) error) error {
 	return store.Retry(ctx, patience, func() error {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -132,13 +132,13 @@ func (e explainer) explain(ctx context.Context, x *Explanation, v store.Value) e
 	return nil
 }
 
-// explainHold says that something that is due stays while its target is held.
+// explainHold adds that a due entity stays while its target is held.
 func (e explainer) explainHold(ctx context.Context, x *Explanation) {
 	ctx, cancel := context.WithTimeout(ctx, queriesWithin)
 	defer cancel()
 	var st TargetStatus
 	h := heldBy(ctx, e.Snapshot)
-	st.tellHold(e.Snapshot, h)
+	st.fillHold(e.Snapshot, h)
 	x.Held, x.Reason = st.Held, st.Reason
 	switch {
 	case st.Held == "":
@@ -150,8 +150,8 @@ func (e explainer) explainHold(ctx context.Context, x *Explanation) {
 	}
 }
 
-// explainPlace says what the place of an expiry means for it: that of its range, or
-// that it lies in none.
+// explainPlace fills in what follows from the range of an expiry, or from the fact that it
+// lies in none.
 func (e explainer) explainPlace(ctx context.Context, x *Explanation, v store.Value, j sweep.Judgement) error {
 	r, outside, err := e.rangeOf(ctx, x, v)
 	if err != nil {
@@ -178,14 +178,14 @@ func (e explainer) explainPlace(ctx context.Context, x *Explanation, v store.Val
 	case j == sweep.Suspect:
 		x.Verdict, x.Why = "suspect", suspectText(e.Target)
 		if isDraining {
-			x.Why += "; its generation is being drained, so that it gets a key in the newest one"
+			x.Why += "; its generation is being drained, so it gets a key in the newest one"
 		}
 	case outside != "":
 		x.Verdict, x.Why = "outside", outside
 	case j == sweep.Early:
 		x.Verdict, x.Why = "early", "it is due in "+wait(e.Now(), *x.Due)
 		if isDraining {
-			x.Why += "; its generation is being drained, so that it gets a key in the newest one until then"
+			x.Why += "; its generation is being drained, so it gets a key in the newest one before that"
 		}
 	default:
 		x.Verdict, x.Why = "due", e.whyStill(r, c, v)
@@ -194,7 +194,7 @@ func (e explainer) explainPlace(ctx context.Context, x *Explanation, v store.Val
 }
 
 // isStray fills in the state of the generation that an expiry key names, and
-// reports whether that has retired.
+// reports whether that generation has retired.
 func (e explainer) isStray(x *Explanation, v store.Value, j sweep.Judgement) bool {
 	k, err := expirykey.Parse(v.Text)
 	if !e.Target.Layout.Form().HasGenerations() || err != nil {
@@ -273,12 +273,12 @@ func (e explainer) rangeOfKey(namespace string, v store.Value) (r shardquery.Ran
 		"with a generation of the target record or with 0", k.Generation), nil
 }
 
-// mostAtOnce bounds the entities at one value of the index that are searched for one.
+// mostAtOnce bounds how many entries with the same value are searched for one entity.
 const mostAtOnce = 20 * store.MaxPage
 
-// isIndexed reports whether the index shows an entity at the value that it has. If too many
-// have that value to tell, it reports true. One that was changed since it was read has
-// another place by now, and is taken for indexed, too.
+// isIndexed reports whether the index shows an entity at its value. It also reports true if
+// too many entities have that value to search all, or if this one has changed meanwhile and
+// so has another place in the index.
 func (e explainer) isIndexed(ctx context.Context, r shardquery.Range, v store.Value, key string) (bool, error) {
 	in, all, err := e.search(ctx, r, v, key, mostAtOnce)
 	switch {
@@ -297,8 +297,8 @@ func (e explainer) shows(ctx context.Context, r shardquery.Range, v store.Value,
 	return in, err
 }
 
-// search looks for an entity among the entries of a range at one value, until it has seen
-// so many. All says that it has seen all of them, or found it.
+// search looks for an entity among the entries of a range at one value. It stops after most
+// entries. All says that it has found the entity or seen all entries.
 func (e explainer) search(
 	ctx context.Context, r shardquery.Range, v store.Value, key string, most int,
 ) (in, all bool, err error) {
@@ -323,7 +323,7 @@ func (e explainer) search(
 	return false, false, nil
 }
 
-// whyStill says when a due entity goes, given where its range's cursor stands.
+// whyStill says when a due entity is deleted, given the cursor of its range.
 func (e explainer) whyStill(r shardquery.Range, c cursor.Cursor, v store.Value) string {
 	need, held := e.Plan.Range(r), !e.HeldUntil(c).IsZero()
 	ahead := v.Compare(c.Position.Value)
@@ -334,7 +334,7 @@ func (e explainer) whyStill(r shardquery.Range, c cursor.Cursor, v store.Value) 
 	case need.Read && isAhead:
 		return "it is due, and the next sweep deletes it"
 	case need.Read && ahead == 0: // only the store knows the order of its keys
-		return "it is due at the very instant where its range's cursor stands: " +
+		return "it is due, and its range's cursor is at the same instant: " +
 			"the next sweep deletes it, or else the next read of the range from its start"
 	}
 	why := e.whyBehind(r, c, v)
@@ -378,8 +378,8 @@ func (e explainer) whyBehind(r shardquery.Range, c cursor.Cursor, v store.Value)
 	return late + ", after it had expired: the next read of the range from its start, " + by + ", deletes it"
 }
 
-// dueAt returns when what expires at an instant is due. JSON knows no instant after the
-// year 9999, so retention does not lead there.
+// dueAt returns when an entity that expires at an instant is due; at most the end of the
+// year 9999, because JSON has no later instant.
 func dueAt(expires time.Time, retention time.Duration) time.Time {
 	due := expires.Add(retention)
 	if due.After(shardquery.LastInstant) {
@@ -389,7 +389,7 @@ func dueAt(expires time.Time, retention time.Duration) time.Time {
 }
 
 // wait shows how long it is until an instant, in whole days or years if that is long. It
-// reckons in seconds: a duration holds 292 years, and 9999 is further away.
+// calculates in seconds, because a time.Duration cannot reach the year 9999.
 func wait(now, until time.Time) string {
 	const (
 		day  = 24 * 60 * 60

@@ -16,8 +16,8 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-// Every reason for which an entity may be there, or not, is told from the others,
-// and telling writes nothing.
+// An explanation distinguishes all reasons for which an entity may exist or not, and writes
+// nothing.
 func TestExplain(t *testing.T) {
 	inEachLayout(t, func(t *testing.T, w *world) {
 		w.target.Retention = 2 * time.Hour
@@ -119,8 +119,8 @@ func TestExplain(t *testing.T) {
 	})
 }
 
-// The store may refuse to delete an entity for good. Where that has happened, one that
-// is due and behind the cursor may be it.
+// The store may refuse to delete an entity for good. In a range with such an entity, one
+// that is due and behind the cursor may be it.
 func TestExplainRefused(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Policy = hourly
@@ -161,7 +161,7 @@ func (c choosy) Key(t store.Target, namespace string, e store.Entity) (string, e
 	return c.Store.Key(t, namespace, e)
 }
 
-// An id that no entity can have is told from a store that fails.
+// An id that no entity can have gives another error than a store that fails.
 func TestExplainUnknown(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		c := w.config()

@@ -15,7 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-// A Kept says why sweeps keep an entity that has an expiry.
+// A Kept is a reason why sweeps keep an entity that has an expiry.
 type Kept string
 
 // The reasons.
@@ -23,7 +23,7 @@ const (
 	KeptMalformed Kept = "malformed" // in a range, and its property is not an expiry
 	KeptSuspect   Kept = "suspect"   // it expired implausibly long ago
 	KeptOutside   Kept = "outside"   // it carries the property, and lies in no range
-	KeptRefused   Kept = "refused"   // due and behind the cursor: refused, or written there
+	KeptRefused   Kept = "refused"   // due and behind the cursor: refused by the store, or written late
 )
 
 // KeptReasons lists the reasons.
@@ -37,8 +37,8 @@ type KeptList struct {
 	Entities []KeptEntity `json:"entities"`
 	More     bool         `json:"more"`     // there may be more
 	MoreWhy  string       `json:"more_why"` // why the list ends before them; empty without More
-	Examined int64        `json:"examined"` // index entries, and entities, that were looked at
-	Reads    int64        `json:"reads"`    // that the look was billed for
+	Examined int64        `json:"examined"` // index entries and entities that were examined
+	Reads    int64        `json:"reads"`    // billed for this list
 }
 
 // A KeptEntity is one entity that sweeps keep.
@@ -48,26 +48,25 @@ type KeptEntity struct {
 	Key       string `json:"key"`   // in the store's canonical text
 	Value     string `json:"value"` // the property as it is stored
 	Type      string `json:"type"`  // of the value: text, timestamp, number, boolean, list, map or other
-	Range     string `json:"range"` // that it lies in, or outside
+	Range     string `json:"range"` // the name of its range, or "outside"
 	Why       string `json:"why"`   // for people
 }
 
-// The bounds of one look. A query for index entries is one read in Datastore mode, and a
+// The bounds of one list. A query for index entries is one read in Datastore mode, and a
 // read for each entry in native mode.
 const (
 	mostExamined = 100_000
-	mostHidden   = 1_000  // entities whose index entry looks well-formed and that are read to make sure
-	mostDumped   = 10_000 // entities read one by one, since no query finds what is looked for
+	mostHidden   = 1_000  // entities that are read though their index entry looks well-formed
+	mostDumped   = 10_000 // entities that are read one by one, if no query can find them
 	// countWithin and dumpWithin bound the COUNTs of what lies outside all ranges, and how
 	// long entities are read one by one.
 	countWithin = 20 * time.Second
 	dumpWithin  = 30 * time.Second
 )
 
-// ListKept names entities that sweeps keep for a reason, at most so many. It writes
-// nothing. It looks at the index in pages, each query with a deadline, and reads each
-// entity that it names. It stops at the limit, or once it has examined a hundred thousand
-// entries.
+// ListKept names entities that sweeps keep for a reason. It writes nothing. It reads the
+// index in pages, each query with a deadline, and reads each entity that it names. It stops
+// at the limit, or once it has examined a hundred thousand entries.
 func ListKept(ctx context.Context, cfg sweep.Config, t sweep.Target, kept Kept, limit int) (KeptList, error) {
 	return listKept(ctx, cfg, t, kept, limit, false)
 }
@@ -109,7 +108,7 @@ func listKept(
 		list.Entities = append(list.Entities, p.found...)
 	}
 	if l.stopped == "" && l.hidden > mostHidden {
-		l.stopped = fmt.Sprintf("of what is due behind the cursors only %d entities were read to make sure", mostHidden)
+		l.stopped = fmt.Sprintf("of the entities due behind the cursors only %d were read", mostHidden)
 	}
 	list.MoreWhy, list.Examined, list.Reads = l.stopped, l.examined, meter.Operations().Reads
 	list.More = list.MoreWhy != ""
@@ -126,11 +125,11 @@ type lister struct {
 	now   func() time.Time
 
 	mu       sync.Mutex
-	taken    int // of the limit
+	taken    int // entities in the list
 	examined int64
-	hidden   int                // entities that were read to make sure
-	seen     map[[2]string]bool // what is in the list, by namespace and key
-	stopped  string             // why the list ends before all was looked at
+	hidden   int                // see mostHidden
+	seen     map[[2]string]bool // the entities in the list, by namespace and key
+	stopped  string             // why the list ends before everything was examined
 }
 
 // A part is a piece of one namespace's index that is read page by page.
@@ -138,15 +137,15 @@ type part struct {
 	namespace string
 	name      string // of its range, or outside
 	pages     pager
-	// isWanted says by an index entry alone whether its entity may be one to name; the
-	// entity then decides.
+	// isWanted reports whether the entity of an index entry may belong to the list. The
+	// entity is then read to decide.
 	isWanted func(store.Entry) bool
-	// isRefused says that the record of the range tells of entities that the store refuses.
+	// isRefused says that the range's record marks it as one with refused entities.
 	isRefused bool
 	found     []KeptEntity
 }
 
-// outsideName stands for the range of what lies in none.
+// outsideName is the range name of an entity that lies in no range.
 const outsideName = "outside"
 
 // A pager reads index entries page by page.
@@ -154,7 +153,7 @@ type pager interface {
 	Next(ctx context.Context, page *store.Page, most int) (more bool, err error)
 }
 
-// run reads the parts, some at a time, until all are read or the lister is to stop.
+// run reads the parts, at most atOnce at a time, until all are read or the lister must stop.
 func (l *lister) run(ctx context.Context, atOnce int, parts []*part) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
@@ -194,8 +193,8 @@ func (l *lister) read(ctx context.Context, p *part) error {
 	return nil
 }
 
-// pageSize returns how many entries a query asks for: all of them are wanted, except
-// where what is malformed lies among others.
+// pageSize returns how many entries a query asks for. Malformed entries are few among
+// others, so there it is a full page; elsewhere nearly every entry belongs to the list.
 func (l *lister) pageSize() int {
 	const least = 20
 	if l.kept == KeptMalformed {
@@ -204,7 +203,7 @@ func (l *lister) pageSize() int {
 	return min(store.MaxPage, max(least, l.limit))
 }
 
-// isOver reports whether the lister is to stop, with something left to look at.
+// isOver reports whether the lister must stop before it has examined everything.
 func (l *lister) isOver() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -213,12 +212,12 @@ func (l *lister) isOver() bool {
 	case l.taken >= l.limit:
 		l.stopAtLimit()
 	case l.examined >= mostExamined:
-		l.stopped = fmt.Sprintf("the look ends after %d index entries", l.examined)
+		l.stopped = fmt.Sprintf("stopped after %d index entries", l.examined)
 	}
 	return l.stopped != ""
 }
 
-// stopAtLimit says that the list has reached its limit. The caller holds mu.
+// stopAtLimit notes that the list has reached its limit. The caller holds mu.
 func (l *lister) stopAtLimit() { l.stopped = fmt.Sprintf("the list ends at its limit of %d", l.limit) }
 
 func (l *lister) examine(n int) {
@@ -271,7 +270,8 @@ func (l *lister) add(p *part, key string, v store.Value, why string) error {
 	return nil
 }
 
-// why says why an entity with this value is kept, if it is for the lister's reason.
+// why says why an entity with this value is kept; it is empty if that is not the lister's
+// reason.
 func (l *lister) why(p *part, v store.Value) string {
 	j := l.Judge(v)
 	switch {

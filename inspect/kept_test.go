@@ -28,7 +28,7 @@ func (w *world) list(kept inspect.Kept, limit int) (list inspect.KeptList) {
 	return list
 }
 
-// wantKept checks whom a list names, in any order.
+// wantKept checks which entities a list names, in any order.
 func (w *world) wantKept(kept inspect.Kept, want ...string) (list inspect.KeptList) {
 	w.t.Helper()
 	list = w.list(kept, 20)
@@ -53,7 +53,8 @@ func (w *world) value(name string, v, shard store.Value) {
 	}
 }
 
-// What sweeps keep is named with its reason, in each layout; what is live is not.
+// In each layout, a list names the entities that sweeps keep, with the reason, and no live
+// ones.
 func TestListKept(t *testing.T) {
 	inEachLayout(t, func(t *testing.T, w *world) {
 		w.sweepAsIs() // of an empty target: the next sweep looks around again
@@ -141,13 +142,13 @@ func TestListEnds(t *testing.T) {
 		c.Store = endless{w.s, new(atomic.Int64)}
 		list, err := inspect.ListKept(t.Context(), c, w.target, inspect.KeptMalformed, 7)
 		if err != nil || len(list.Entities) != 0 || !list.More || list.Examined < 100_000 || list.Examined > 110_000 ||
-			!strings.HasPrefix(list.MoreWhy, "the look ends after ") {
+			!strings.HasPrefix(list.MoreWhy, "stopped after ") {
 			t.Errorf("examined %d: %s, %v", list.Examined, list.MoreWhy, err)
 		}
 	})
 }
 
-// An endless store has more of what is due than anybody can read.
+// An endless store has more due entities than a list can read.
 type endless struct {
 	*modelstore.Store
 	scanned *atomic.Int64
@@ -164,8 +165,8 @@ func (s endless) Scan(_ context.Context, q store.Query, page *store.Page) error 
 // A dumped store shows what no query of a range can find.
 type dumped struct{ *modelstore.Store }
 
-// What neither text nor timestamp is, and what has an unknown shard value, is found one
-// by one if the store counts more than queries show.
+// If the store counts more entities than queries show, the list reads entities one by one.
+// So it finds values that are neither texts nor timestamps, and unknown shard values.
 func TestListWhatNoQueryFinds(t *testing.T) {
 	inEachLayout(t, func(t *testing.T, w *world) {
 		w.sweep()
@@ -219,9 +220,9 @@ func (h hanging) Dump(ctx context.Context, _ store.Target, _ string) iter.Seq2[s
 	}
 }
 
-// What is read one by one ends after ten thousand entities, or half a minute, and says so.
+// A list reads entities one by one up to ten thousand, or half a minute, and says so.
 func TestListReadsOnlySoMuch(t *testing.T) {
-	for first, why := range map[int]string{7: "after 7 entities that were read one by one in 30s", 20_000: "after 10000 entities"} {
+	for first, why := range map[int]string{7: "after reading 7 entities one by one in 30s", 20_000: "after reading 10000 entities"} {
 		in(t, func(t *testing.T, w *world) {
 			w.sweep()
 			w.value("number", store.IntegerValue(7), store.Value{})
@@ -236,7 +237,7 @@ func TestListReadsOnlySoMuch(t *testing.T) {
 	}
 }
 
-// A store that does not answer queries fails a list; nobody waits for it without end.
+// If the store does not answer queries, a list fails instead of waiting without end.
 func TestListOfAStoreThatHangs(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.sweep()

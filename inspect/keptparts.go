@@ -15,15 +15,15 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-// lastText is behind all texts that an index is expected to have.
+// lastText sorts after all texts that an index may be expected to hold.
 const lastText = "\U0010FFFF\U0010FFFF"
 
-// parts lists what has to be read to find what is kept for the lister's reason.
+// parts lists the pieces of the index in which entities kept for the lister's reason lie.
 func (l *lister) parts() (parts []*part) {
 	ranges := inOrder(l.Plan.Ranges())
 	switch l.kept {
 	case KeptMalformed:
-		// What lies behind the cursors first: sweeps have met it already.
+		// Behind the cursors first: sweeps have met and counted those entities already.
 		for _, r := range ranges {
 			parts = append(parts, l.malformedBehind(r)...)
 		}
@@ -68,14 +68,14 @@ func (l *lister) reader(r shardquery.Range, floor, until time.Time) *shardquery.
 // floor returns the instant before which an expiry is implausible.
 func (l *lister) floor() time.Time { return l.Horizon().Add(-l.Target.MaxAge) }
 
-// suspects is the part of a range that expired implausibly long ago.
+// suspects returns the part of a range with expiries that are implausibly old.
 func (l *lister) suspects(r shardquery.Range) *part {
 	return &part{namespace: r.Namespace, name: nameOf(r),
 		pages:    l.reader(r, shardquery.FirstInstant, l.floor().Add(-r.Resolution())),
 		isWanted: func(e store.Entry) bool { return l.Judge(e.Value) == sweep.Suspect }}
 }
 
-// cursorAt returns the instant that a cursor stands at, the horizon at most.
+// cursorAt returns the instant that a range is swept up to, at most the horizon.
 func (l *lister) cursorAt(r shardquery.Range, c cursor.Cursor) time.Time {
 	horizon := l.Horizon()
 	if at, err := r.Expires(c.Position.Value); err == nil && at.Before(horizon) {
@@ -84,15 +84,16 @@ func (l *lister) cursorAt(r shardquery.Range, c cursor.Cursor) time.Time {
 	return horizon
 }
 
-// isBehind reports whether an entry lies behind the cursor. Only the store knows the order
-// of keys at one value.
+// isBehind reports whether an entry lies behind the cursor. An entry at the cursor's own
+// value counts as behind if the cursor has passed some keys there: only the store knows the
+// order of keys.
 func isBehind(e store.Entry, c cursor.Cursor) bool {
 	at := e.Position().Value.Compare(c.Position.Value)
 	return at < 0 || at == 0 && c.Position.Key != ""
 }
 
-// malformedBehind is the part of a range behind its cursor. Well-formed entries that are
-// there have been written late, or are not what the index shows.
+// malformedBehind returns the part of a range behind its cursor. A well-formed entry there
+// was written late, or its entity has another value than the index shows.
 func (l *lister) malformedBehind(r shardquery.Range) []*part {
 	c := l.Plan.Cursor(r)
 	if c.Position.IsZero() {
@@ -104,8 +105,8 @@ func (l *lister) malformedBehind(r shardquery.Range) []*part {
 		}}}
 }
 
-// malformedAhead is what the next sweep meets in a range, and what lies behind all instants
-// in it, where no sweep comes.
+// malformedAhead returns the part of a range that the next sweep reads, and the part after
+// all instants, which no sweep reads.
 func (l *lister) malformedAhead(r shardquery.Range) []*part {
 	isMalformed := func(e store.Entry) bool { return l.Judge(e.Value) == sweep.Malformed }
 	ahead := l.reader(r, l.floor(), l.Horizon())
@@ -120,9 +121,9 @@ func (l *lister) malformedAhead(r shardquery.Range) []*part {
 	return parts
 }
 
-// readsToMakeSure reports whether an entity whose entry looks well-formed is to be read,
-// and counts it. In Datastore mode the index shows an element of a list as a plain value,
-// a blob as a text, and a number as a timestamp: that is why deletes need a guard there.
+// readsToMakeSure reports whether to read an entity whose entry looks well-formed, and
+// counts it. In Datastore mode the index shows an element of a list as a plain value, a
+// blob as a text, and a number as a timestamp: that is why deletes need a guard there.
 func (l *lister) readsToMakeSure() bool {
 	if _, hides := l.store.(store.Guarder); !hides || l.Target.SingleValued {
 		return false
@@ -134,13 +135,13 @@ func (l *lister) readsToMakeSure() bool {
 }
 
 // mayHoldRefused reports whether a range may hold entities that the store refuses to
-// delete. The record of a sealed range says so; for any other range, nothing does.
+// delete. The record of a sealed range tells; any other range with a cursor may.
 func (l *lister) mayHoldRefused(r shardquery.Range) bool {
 	c := l.Plan.Cursor(r)
 	return !c.Position.IsZero() && (c.Stock.Refused || !l.Plan.Stage(r.Generation).IsSealed())
 }
 
-// refused is what is due in a range behind its cursor.
+// refused returns the part of a range behind its cursor, of which due entities are listed.
 func (l *lister) refused(r shardquery.Range) *part {
 	c := l.Plan.Cursor(r)
 	return &part{namespace: r.Namespace, name: nameOf(r), pages: l.reader(r, l.floor(), l.cursorAt(r, c)),
@@ -153,17 +154,17 @@ func whyRefused(p *part) string {
 	if p.isRefused {
 		return due + "; the record of its range says that the store refuses to delete or carry entities there"
 	}
-	return due + "; its range is not sealed, so that no record tells which"
+	return due + "; its range is not sealed, so no record tells which"
 }
 
-// spanReader reads all texts from one to another.
+// spanReader returns a reader of all texts from one to another.
 func (l *lister) spanReader(namespace, from, to string) *shardquery.SpanReader {
 	return &shardquery.SpanReader{Store: l.store, Target: l.Target.Target, Namespace: namespace, From: from, To: to,
 		Floor: l.floor(), Timeout: callTimeout, Now: l.now}
 }
 
-// outside lists the parts of a namespace's index outside all ranges that queries can read:
-// they find texts and timestamps only.
+// outside lists the parts of a namespace's index outside all ranges that queries can read.
+// Queries find texts and timestamps only.
 func (l *lister) outside(namespace string) (parts []*part) {
 	add := func(pages pager) {
 		parts = append(parts, &part{namespace: namespace, name: outsideName, pages: pages,
@@ -188,7 +189,7 @@ func (l *lister) outside(namespace string) (parts []*part) {
 	return parts
 }
 
-// ofType reads all values of a type that the target's property should not have.
+// ofType returns a reader of all values of a type that the target's property should not have.
 func (l *lister) ofType(namespace string, t store.Type, shard store.Value) *plainPager {
 	q := store.Query{Target: l.Target.Target, Namespace: namespace, Shard: shard}
 	q.Target.Type = t
@@ -249,9 +250,9 @@ func (l *lister) whyOutside(namespace string, v store.Value) string {
 	return why
 }
 
-// readRest reads entities one by one if the store counts more outside all ranges than the
-// queries have found, up to a bound: numbers, lists and unknown shard values are in the
-// index at places that no query of a range reaches.
+// readRest reads entities one by one, up to a bound, if the store counts more outside all
+// ranges than the queries have found: no query reaches the index entries of numbers, lists
+// and unknown shard values.
 func (l *lister) readRest(ctx context.Context, rest *part, parts []*part) error {
 	dumper, ok := l.store.(store.Dumper)
 	if !ok || l.isOver() {
@@ -275,7 +276,7 @@ func (l *lister) readRest(ctx context.Context, rest *part, parts []*part) error 
 		for e, err := range dumper.Dump(within, l.Target.Target, ns) {
 			switch {
 			case err != nil && within.Err() != nil && ctx.Err() == nil:
-				l.stopped = fmt.Sprintf("the look ends after %d entities that were read one by one in %v: %s",
+				l.stopped = fmt.Sprintf("stopped after reading %d entities one by one in %v: %s",
 					mostDumped-left, dumpWithin, onlyDumpShows)
 				return nil
 			case err != nil:
@@ -283,7 +284,7 @@ func (l *lister) readRest(ctx context.Context, rest *part, parts []*part) error 
 			case l.isOver():
 				return nil
 			case left == 0:
-				l.stopped = fmt.Sprintf("the look ends after %d entities that were read one by one: %s",
+				l.stopped = fmt.Sprintf("stopped after reading %d entities one by one: %s",
 					mostDumped, onlyDumpShows)
 				return nil
 			}
@@ -299,7 +300,7 @@ func (l *lister) readRest(ctx context.Context, rest *part, parts []*part) error 
 // onlyDumpShows says why entities were read one by one, and what to do if there are more.
 const onlyDumpShows = "no query finds a number, a list or an unknown shard value; reaper dump shows all"
 
-// takeUnreachable adds an entity that was read to the list, if it lies in no range.
+// takeUnreachable adds an entity to the list if it lies in no range.
 func (l *lister) takeUnreachable(rest *part, e store.Entity) error {
 	l.examine(1)
 	why := l.whyUnreachable(rest.namespace, e)
@@ -313,25 +314,25 @@ func (l *lister) takeUnreachable(rest *part, e store.Entity) error {
 	return l.add(rest, key, e.Expiry, why)
 }
 
-// whyUnreachable says why an entity that was read lies in no range; it is empty if it lies
-// in one, or does not carry the property.
+// whyUnreachable says why an entity lies in no range; it is empty if it lies in one, or
+// does not carry the property.
 func (l *lister) whyUnreachable(namespace string, e store.Entity) string {
 	v := e.Expiry
 	if v.Type == store.Missing {
 		return ""
 	}
 	if name := l.Target.ShardProperty; name != "" && !slices.Contains(l.Target.ShardValues, e.Shard) {
-		return fmt.Sprintf("it has none of the target's shard_values in %s: no sweep reads it", name)
+		return fmt.Sprintf("its %s is not one of the target's shard_values: no sweep reads it", name)
 	}
 	if l.isInRangeByElement(namespace, v) {
-		return "" // then it is malformed
+		return "" // it counts as malformed, not as outside
 	}
 	return l.whyOutside(namespace, v)
 }
 
-// isInRangeByElement reports whether the index has a malformed value within a
-// range. In Datastore mode and in the embedded store it has a list by its elements and, in
-// Datastore mode, a number among timestamps.
+// isInRangeByElement reports whether the index has an entry of a malformed value within a
+// range. In Datastore mode and in the embedded store a list has an entry for each element;
+// in Datastore mode a number sorts among timestamps.
 func (l *lister) isInRangeByElement(namespace string, v store.Value) bool {
 	_, isDatastore := l.store.(store.Guarder)
 	_, isEmbedded := l.store.(store.Exclusive)

@@ -16,7 +16,7 @@ func (w *world) save(rec generation.Record) {
 	}
 }
 
-// The forecast of a generation is one that comes true.
+// The forecast of a generation comes true.
 func TestLives(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		if lives := w.lives(); len(lives) != 0 {
@@ -54,8 +54,8 @@ func TestLives(t *testing.T) {
 	})
 }
 
-// What lies beyond the instants of JSON, or of a duration, is not foretold wrongly: a due
-// time ends with the year 9999, and a drain in more than 292 years is not known.
+// A forecast does not exceed what JSON and time.Duration can hold: a due time is at most the
+// end of the year 9999, and a drain in more than 292 years is not known.
 func TestLivesFarAhead(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Policy = hourly

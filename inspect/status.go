@@ -24,8 +24,8 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A TargetStatus is where a target stands, in the form that `reaper status
-// --json` prints. What could not be read in time is null there, and named in Unread.
+// A TargetStatus is the state of a target, in the form that `reaper status --json`
+// prints. What could not be read in time is null there, and named in Unread.
 type TargetStatus struct {
 	Name      string        `json:"name"`
 	Layout    layout.Layout `json:"layout"`
@@ -51,11 +51,11 @@ type TargetStatus struct {
 	Ranges      []RangeStatus      `json:"ranges"`
 	Unread      []string           `json:"unread"` // what could not be read in time, and why
 
-	// Err is why the records could not be read in time: then next to nothing is known.
+	// Err is why the records could not be read in time. Nearly all other fields are empty then.
 	Err error `json:"-"`
 }
 
-// MarshalJSON prints null for what is not known since the records could not be read.
+// MarshalJSON prints null for what is not known because the records could not be read.
 func (st TargetStatus) MarshalJSON() ([]byte, error) {
 	type plain TargetStatus
 	if st.Err == nil {
@@ -76,59 +76,59 @@ func (st TargetStatus) MarshalJSON() ([]byte, error) {
 // A WorkerStatus is a process that works on a target.
 type WorkerStatus struct {
 	Owner   string    `json:"owner"`
-	Ranges  int       `json:"ranges"`  // that it holds; the audit of a namespace counts as one
+	Ranges  int       `json:"ranges"`  // how many it holds; the audit of a namespace counts as one
 	Seen    time.Time `json:"seen"`    // when it last wrote its heartbeat, or the record of a range
 	Version string    `json:"version"` // of the program
 }
 
-// A GenerationStatus is where a generation stands. The nursery is number 0.
+// A GenerationStatus is the state of a generation. The nursery is number 0.
 type GenerationStatus struct {
 	Number int        `json:"number"`
 	State  string     `json:"state"` // filling, closing, closed, sealed or draining
 	Shards int        `json:"shards"`
 	Opened time.Time  `json:"opened"`
-	Closed *time.Time `json:"closed"` // when it was marked so
-	Sealed *time.Time `json:"sealed"` // when the last writer had committed
+	Closed *time.Time `json:"closed"` // when the record marked it closed
+	Sealed *time.Time `json:"sealed"` // when the last writer must have committed
 }
 
-// A RangeStatus is where a range stands.
+// A RangeStatus is the state of a range.
 type RangeStatus struct {
 	Namespace   string     `json:"namespace"`
 	Generation  int        `json:"generation"`
 	Shard       string     `json:"shard"`
 	Position    string     `json:"position"`     // empty if the range was never swept
-	Rate        *float64   `json:"rate"`         // that it may have now, in entities a second; nil if it is unlimited
-	ThrottledBy string     `json:"throttled_by"` // what held it to that when its record was written last
+	Rate        *float64   `json:"rate"`         // its present limit, in entities a second; nil if it is unlimited
+	ThrottledBy string     `json:"throttled_by"` // what held it back when its record was written last
 	Owner       string     `json:"owner"`        // empty if nobody holds it
 	LeaseUntil  *time.Time `json:"lease_until"`
-	OldestDue   *time.Time `json:"oldest_due"` // when the oldest entity that is due became so; nil if none is known
-	NextDue     *time.Time `json:"next_due"`   // of a sealed range: when its first survivor is
+	OldestDue   *time.Time `json:"oldest_due"` // when the oldest due entity became due; nil if none is known
+	NextDue     *time.Time `json:"next_due"`   // of a sealed range: when its first survivor is due
 	Deleted     int64      `json:"deleted"`
 	Swept       *time.Time `json:"swept"`
-	Refused     bool       `json:"refused"` // entities that the store refuses to delete or carry are there
+	Refused     bool       `json:"refused"` // it has entities that the store refuses to delete or carry
 }
 
-// Within bounds how long Status takes: a person waits for it. Within that time the
-// records may take recordsWithin, and the queries and the gate queriesWithin.
+// Within bounds how long Status takes: a person waits for it. The records must be read
+// by recordsWithin, and the queries and the gate must answer by queriesWithin.
 const (
 	Within        = 5 * time.Second
 	recordsWithin = 3 * time.Second
 	queriesWithin = 4 * time.Second
-	// recordAlone is how long the records may take before the target record is asked
-	// for alone: it says whether the target is paused.
+	// recordAlone is how long the records may take before the target record is also read
+	// by itself: it says whether the target is paused.
 	recordAlone = 2 * time.Second
 )
 
-// Status reads where a target stands: its records, the first due entry of each
-// range that does not rest, how many are due, and the gate. It writes nothing. It
-// answers within five seconds: what could not be read by then is named in Unread.
+// Status reads the state of a target: its records, the first due entry of each
+// range that does not rest, how many entities are due, and the gate. It writes nothing.
+// It answers within five seconds: what could not be read by then is named in Unread.
 func Status(ctx context.Context, cfg sweep.Config, t sweep.Target) (TargetStatus, error) {
 	return status(ctx, cfg, t, false)
 }
 
-// StatusWithBehind is Status with the count of what is due and lies behind the cursors. That
-// costs a query for each range, from its start over what was deleted there, and, if it
-// finds more than a hundred entries, a COUNT.
+// StatusWithBehind is Status with the number of due entities behind the cursors. That costs
+// a query for each range, which steps over the tombstones from the range's start and, if
+// it finds more than a hundred entries, a COUNT.
 func StatusWithBehind(ctx context.Context, cfg sweep.Config, t sweep.Target) (TargetStatus, error) {
 	return status(ctx, cfg, t, true)
 }
@@ -152,20 +152,20 @@ func status(ctx context.Context, cfg sweep.Config, t sweep.Target, behind bool) 
 	if err := q.run(ctx, within, max(1, cfg.Workers), ranges); err != nil {
 		return st, err
 	}
-	st.tellHold(s, q.hold)
-	st.tellDue(q, ranges)
+	st.fillHold(s, q.hold)
+	st.fillDue(q, ranges)
 	st.count(whole, q)
 	if behind {
 		b := &behindCounter{Snapshot: s, store: cfg.Store, now: cfg.Now}
 		b.run(whole, max(1, cfg.Workers), ranges)
-		st.tellBehind(b, len(ranges))
+		st.fillBehind(b, len(ranges))
 	}
 	st.judge(s, len(q.unread) > 0)
 	return st, nil
 }
 
-// readRecords takes a snapshot. If that takes too long it returns nil, and fills in what
-// the target record alone says.
+// readRecords takes a snapshot. If that takes too long it returns nil, and fills in the
+// pause by the target record alone.
 func (st *TargetStatus) readRecords(ctx context.Context, cfg sweep.Config, t sweep.Target) (*sweep.Snapshot, error) {
 	within, cancel := context.WithTimeout(ctx, recordsWithin)
 	defer cancel()
@@ -182,7 +182,7 @@ func (st *TargetStatus) readRecords(ctx context.Context, cfg sweep.Config, t swe
 	if !timer.Stop() {
 		cancel()
 		if rec := <-alone; late {
-			st.tellPause(rec)
+			st.fillPause(rec)
 		}
 	}
 	if !late {
@@ -203,12 +203,12 @@ type queries struct {
 	hold   hold
 	mu     sync.Mutex
 	due    map[shardquery.Range]time.Time // when the first due entry of a range became so
-	unread map[shardquery.Range]error     // ranges for which time did not suffice
+	unread map[shardquery.Range]error     // ranges that could not be read in time
 }
 
-// run asks the gate and each range for what is due. It begins with the ranges that have
-// waited the longest, in case time does not suffice for all.
-// Within is the context that bounds them, a part of ctx.
+// run asks the gate, and each range for its first due entry. It begins with the ranges
+// that were swept the longest ago, because time may be too short for all. Within is the
+// context that bounds these calls, a child of ctx.
 func (q *queries) run(ctx, within context.Context, atOnce int, ranges []shardquery.Range) error {
 	group, inGroup := errgroup.WithContext(within)
 	group.SetLimit(atOnce)
@@ -242,8 +242,8 @@ func (q *queries) run(ctx, within context.Context, atOnce int, ranges []shardque
 	return err
 }
 
-// tellDue fills in what is due.
-func (st *TargetStatus) tellDue(q *queries, ranges []shardquery.Range) {
+// fillDue fills in since when something is due.
+func (st *TargetStatus) fillDue(q *queries, ranges []shardquery.Range) {
 	var oldest earliest
 	for i, r := range ranges {
 		at := q.due[r]
@@ -267,7 +267,7 @@ func (st *TargetStatus) tellDue(q *queries, ranges []shardquery.Range) {
 	st.SweptTo = &sweptTo
 }
 
-// anyOf returns one of the errors.
+// anyOf returns one of the errors, as an example.
 func anyOf(errs map[shardquery.Range]error) error {
 	for _, err := range errs {
 		return err
@@ -275,15 +275,15 @@ func anyOf(errs map[shardquery.Range]error) error {
 	return nil
 }
 
-// backlogUpTo is how many entities are counted at most, over all ranges, and rangeUpTo in
-// each at least: a COUNT costs a read for a thousand.
+// Counting stops at about backlogUpTo entities over all ranges, but not before rangeUpTo in
+// any one: a COUNT costs a read for each thousand.
 const (
 	backlogUpTo = 1_000_000
 	rangeUpTo   = 1_000
 )
 
-// count fills in the backlog, and when it is gone. It is an estimate: without it the
-// status is complete.
+// count fills in the backlog, and a forecast of when it will be gone. A status is complete
+// without them.
 func (st *TargetStatus) count(ctx context.Context, q *queries) {
 	if len(q.unread) > 0 {
 		return
@@ -325,7 +325,7 @@ func (st *TargetStatus) count(ctx context.Context, q *queries) {
 const (
 	// countAtOnce is how many COUNTs run at the same time.
 	countAtOnce = 16
-	// maxForecast is the longest time for which a forecast is worth a word.
+	// maxForecast is the longest time that a forecast may name.
 	maxForecast = 10 * 365 * 24 * time.Hour
 )
 
@@ -339,15 +339,15 @@ func (e *earliest) add(at time.Time) {
 	}
 }
 
-// A hold is what keeps a target from being written to, and why.
+// A hold is what keeps a target from being written to.
 type hold struct {
 	gate   error // what its gate says; nil if it is open
 	paused bool
 }
 
-// heldBy returns what holds the target at present, by the target record and by what the
-// gate says to one question. A gate that does not answer in time counts as closed, as
-// workers take it.
+// heldBy returns what holds the target at present: a pause in the target record, or the
+// gate, which it asks once. As for workers, a gate that does not answer in time counts as
+// closed.
 func heldBy(ctx context.Context, s *sweep.Snapshot) hold {
 	h := hold{paused: s.View.Record.IsPaused(s.Now())}
 	if s.Target.Gate != nil {
@@ -359,11 +359,11 @@ func heldBy(ctx context.Context, s *sweep.Snapshot) hold {
 	return h
 }
 
-// tellHold fills in what holds the target: its gate first, which no operator of the target
-// can open.
-func (st *TargetStatus) tellHold(s *sweep.Snapshot, h hold) {
+// fillHold fills in what holds the target. The gate comes before a pause: reaper resume
+// cannot open it.
+func (st *TargetStatus) fillHold(s *sweep.Snapshot, h hold) {
 	if h.paused {
-		st.tellPause(s.View.Record)
+		st.fillPause(s.View.Record)
 		st.Held, st.Reason = string(throttle.ReasonPaused), s.View.Record.PauseNote.Reason
 	}
 	if h.gate != nil {
@@ -377,8 +377,8 @@ func (st *TargetStatus) tellHold(s *sweep.Snapshot, h hold) {
 	}
 }
 
-// tellPause fills in what the target record says of its pause.
-func (st *TargetStatus) tellPause(rec generation.Record) {
+// fillPause fills in what the target record says of its pause.
+func (st *TargetStatus) fillPause(rec generation.Record) {
 	if !rec.Paused {
 		return
 	}
@@ -392,7 +392,7 @@ func (st *TargetStatus) describe(s *sweep.Snapshot, ranges []shardquery.Range) {
 	st.Workers = workersOf(s)
 	if !s.HeartbeatsRead() {
 		st.Workers = nil
-		st.Unread = append(st.Unread, "the heartbeats: who works on the target is not known")
+		st.Unread = append(st.Unread, "the heartbeats: working processes are not known")
 	}
 	var last time.Time
 	for _, r := range ranges {
@@ -416,8 +416,7 @@ func (st *TargetStatus) describe(s *sweep.Snapshot, ranges []shardquery.Range) {
 	}
 }
 
-// totalOf returns what the target may have over all workers; ok is false if that is
-// unlimited.
+// totalOf returns the limit of the target over all workers; ok is false if it has no limit.
 func totalOf(s *sweep.Snapshot) (perSecond float64, ok bool) {
 	if set := s.View.Record.PaceTotal; set.Set {
 		return set.PerSecond, !set.Unlimited
@@ -426,7 +425,7 @@ func totalOf(s *sweep.Snapshot) (perSecond float64, ok bool) {
 	return total.PerSecond, !total.Unlimited && total.PerSecond > 0
 }
 
-// workersOf lists who has a heartbeat.
+// workersOf lists the processes with a heartbeat.
 func workersOf(s *sweep.Snapshot) []WorkerStatus {
 	byOwner := map[string]WorkerStatus{}
 	for _, h := range s.Heartbeats() {
@@ -476,12 +475,12 @@ func rangeStatus(s *sweep.Snapshot, r shardquery.Range, c cursor.Cursor) RangeSt
 	return one
 }
 
-// valueText shows a value for people.
+// valueText returns a value in a form for people.
 func valueText(v store.Value) string {
 	return v.String()
 }
 
-// generationsOf says how each generation stands, the nursery last.
+// generationsOf returns the state of each live generation, the nursery last.
 func generationsOf(s *sweep.Snapshot) []GenerationStatus {
 	list := []GenerationStatus{}
 	if !s.Target.Layout.Form().HasGenerations() {

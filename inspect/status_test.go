@@ -86,8 +86,8 @@ func TestStatusJSON(t *testing.T) {
 	})
 }
 
-// What holds a target is told: its gate, which a looker asks once and does not wait for
-// long, before the operator.
+// A status says what holds a target: its gate first, and then a pause. It asks the gate once,
+// and does not wait long for the answer.
 func TestHeld(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.sweep()
@@ -218,7 +218,7 @@ func TestStatusOfSealedRanges(t *testing.T) {
 	})
 }
 
-// A status that cannot be had is an error, not a status that looks well.
+// If the records cannot be read, the status is an error; it does not look fine.
 func TestStatusFails(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.put(1, 4, "old", time.Now().Add(-time.Hour))

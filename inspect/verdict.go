@@ -7,23 +7,23 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-// A Verdict says in a word how a target stands.
+// A Verdict sums up the state of a target in a word.
 type Verdict string
 
-// The verdicts: the first that holds counts. A dry run leaves nothing in the store that a
-// status could read, so that there is no verdict for it here: what only dry runs sweep is
-// FAILING once something has been due for long.
+// The verdicts: the first that holds counts. A dry run has no verdict, because it leaves
+// nothing in the store that a status could read. A target that only dry runs sweep is
+// FAILING as soon as it would be BEHIND.
 const (
 	Held    Verdict = "HELD"    // by its gate
 	Paused  Verdict = "PAUSED"  // by an operator
-	Failing Verdict = "FAILING" // something has been due for long, and nobody works on it
+	Failing Verdict = "FAILING" // something has been due for as long as with Behind, and nobody works on it
 	Behind  Verdict = "BEHIND"  // something has been due for longer than two ticks and a minute
-	Unknown Verdict = "UNKNOWN" // what is due could not be read in time
+	Unknown Verdict = "UNKNOWN" // the due entities could not be read in time
 	Idle    Verdict = "IDLE"    // nothing is due
-	OK      Verdict = "OK"      // what is due is not due for long
+	OK      Verdict = "OK"      // something is due, and not for long
 )
 
-// judge fills in the verdict. Partly says that not all ranges could be asked in time.
+// judge fills in the verdict. If partly is true, not all ranges could be read in time.
 func (st *TargetStatus) judge(s *sweep.Snapshot, partly bool) {
 	now, next := s.Now(), nextTick(s.Target)
 	worked := lastWork(s)
@@ -68,13 +68,13 @@ func (st *TargetStatus) pauseText() string {
 	return text
 }
 
-// isInTime reports whether what became due at an instant may still be there: until a
-// minute after the second tick from then on.
+// isInTime reports whether something that became due at an instant is not late yet: it is
+// until a minute after the second tick that follows.
 func isInTime(due, now time.Time, next func(time.Time) time.Time) bool {
 	return !due.IsZero() && now.Before(next(next(due)).Add(time.Minute))
 }
 
-// defaultTick is how often sweeps are taken to run if no schedule is known.
+// defaultTick is the assumed interval of sweeps if no schedule is known.
 const defaultTick = 5 * time.Minute
 
 // nextTick returns the schedule of a target.
@@ -85,14 +85,14 @@ func nextTick(t sweep.Target) func(time.Time) time.Time {
 	return func(at time.Time) time.Time { return at.Add(defaultTick) }
 }
 
-// lastWork returns when somebody last worked on the target, as far as the cursor records
-// show: the zero time if nobody ever did.
+// lastWork returns when a process last worked on the target, as far as the cursor records
+// show; the zero time if none ever did.
 func lastWork(s *sweep.Snapshot) (last time.Time) {
 	for _, c := range s.View.Cursors.All() {
 		for _, at := range []time.Time{s.HeldUntil(c), c.Lease.Released, c.RateUsed} {
 			last = laterOf(last, at)
 		}
-		if !c.Swept.IsZero() { // a horizon, which is one retention ago
+		if !c.Swept.IsZero() { // a horizon: the time of the sweep less the retention
 			last = laterOf(last, c.Swept.Add(s.Target.Retention))
 		}
 	}
@@ -107,9 +107,9 @@ func laterOf(a, b time.Time) time.Time {
 	return a
 }
 
-// Age shows how long something has lasted.
+// Age returns a duration as text, in whole seconds or days.
 func Age(d time.Duration) string {
-	d = max(0, d.Round(time.Second)) // what the store's clock says may lie ahead a little
+	d = max(0, d.Round(time.Second)) // an instant of the store may be a little ahead of this clock
 	if days := int(d.Hours() / 24); days >= 2 {
 		return fmt.Sprintf("%d days", days)
 	}

@@ -78,7 +78,7 @@ func TestVerdicts(t *testing.T) {
 	})
 }
 
-// What is behind is measured by the target's own schedule.
+// BEHIND depends on the target's own schedule.
 func TestBehindByTheSchedule(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Next = func(at time.Time) time.Time { return at.Truncate(24 * time.Hour).Add(24 * time.Hour) }
@@ -91,7 +91,7 @@ func TestBehindByTheSchedule(t *testing.T) {
 	})
 }
 
-// Data that nobody has swept is due, too: with no record at all.
+// Entities of a target that nobody has swept, and that has no record, are due as well.
 func TestStatusBeforeTheFirstSweep(t *testing.T) {
 	inEachLayout(t, func(t *testing.T, w *world) {
 		w.put(1, 4, "old", time.Now().Add(-time.Hour))
@@ -101,7 +101,7 @@ func TestStatusBeforeTheFirstSweep(t *testing.T) {
 	})
 }
 
-// The worst ranges are told apart by what is due in each.
+// A status shows for each range since when something in it is due.
 func TestOldestDueOfRanges(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.sweep()
@@ -127,8 +127,8 @@ func TestOldestDueOfRanges(t *testing.T) {
 	})
 }
 
-// A store that hangs, in any of its calls, keeps nobody waiting for longer than five
-// seconds: what could not be read is named, and null.
+// If the store hangs in any of its calls, a status still takes at most five seconds. What it
+// could not read is null, and named in Unread.
 func TestStatusOfAStoreThatHangs(t *testing.T) {
 	sorts := map[string]store.RecordSort{"the target record": store.TargetRecord, "cursors": store.CursorRecord, "heartbeats": store.WorkerRecord}
 	for name, hangs := range map[string]func(modelstore.Call) bool{
@@ -232,8 +232,8 @@ func checkUnread(t *testing.T, name string, st inspect.TargetStatus) {
 	}
 }
 
-// A status of ten thousand ranges, whose store answers slowly, is there in time; it says
-// of how many ranges it does not know, and what it does know.
+// A status of ten thousand ranges is ready in time though the store answers slowly. It says
+// how many ranges it could not read, and what it knows of the others.
 func TestStatusOfManyRanges(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Shards = 5000
@@ -266,7 +266,7 @@ func TestStatusOfManyRanges(t *testing.T) {
 	})
 }
 
-// What is due stays while its target is held, and an explanation does not promise else.
+// A due entity stays while its target is held, and an explanation says so.
 func TestExplainWhatIsHeld(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.sweep()

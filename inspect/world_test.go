@@ -22,8 +22,8 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A world is a model store with entities, and what is needed to sweep it and to look
-// at it. It lives in a synctest bubble: hours pass at once.
+// A world is a model store with entities, and what is needed to sweep and inspect it. It
+// lives in a synctest bubble, in which hours pass at once.
 type world struct {
 	t      *testing.T
 	s      *modelstore.Store
@@ -62,7 +62,7 @@ func inEachLayout(t *testing.T, test func(t *testing.T, w *world)) {
 	}
 }
 
-// layouts are the ways in which a world's entities may say when they expire.
+// layouts are the layouts that a world may have.
 var layouts = map[string]func(*sweep.Target){
 	"generation": func(*sweep.Target) {},
 	"timestamp": func(t *sweep.Target) {
@@ -81,7 +81,7 @@ var hourly = generation.Policy{
 	Every: time.Hour, Ramp: 10 * time.Minute, Staleness: time.Minute, Slack: 5 * time.Minute, Keep: 1,
 }
 
-// config returns what one process would sweep, or look, with.
+// config returns the configuration of one process.
 func (w *world) config() sweep.Config {
 	return sweep.Config{Store: w.s, Targets: []sweep.Target{w.target}, Apply: true, Workers: 4, Grace: 8 * time.Second,
 		Owner: fmt.Sprintf("process-%d", w.owners.Add(1)), Now: time.Now,
@@ -108,7 +108,7 @@ func (w *world) sweep() {
 	w.sweepAsIs()
 }
 
-// sweepAsIs sweeps once, whatever there is.
+// sweepAsIs sweeps once, without adding anything to delete.
 func (w *world) sweepAsIs() {
 	w.t.Helper()
 	if res := sweep.Run(w.t.Context(), w.config()).Targets[0]; res.Error != "" {
@@ -124,7 +124,7 @@ func (w *world) sweepFor(d time.Duration) {
 	}
 }
 
-// looking runs what must write nothing.
+// looking runs a function, and checks that it writes nothing.
 func (w *world) looking(look func() error) {
 	w.t.Helper()
 	before := w.s.Writes()
