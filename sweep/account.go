@@ -73,13 +73,13 @@ func (v *visit) account(s *scratch, rd *reading) {
 	}
 	if n.gone > 0 || !n.oldest.IsZero() {
 		if at, ok := v.lastDue(s); n.oldest.IsZero() && ok {
-			n.oldest = at // what comes next is no older than the last that was deleted
+			n.oldest = at // the next entity is no older than the last one that was deleted
 		}
 		v.sawDue(n.oldest, n.gone)
 	}
 }
 
-// deleted adds up what was acknowledged.
+// deleted counts the deletes and carries that the store has acknowledged.
 func (v *visit) deleted(gone, carried int64) {
 	if gone+carried == 0 {
 		return
@@ -104,8 +104,8 @@ func (v *visit) lastDue(s *scratch) (time.Time, bool) {
 	return at.Add(v.c.target.Retention), ok
 }
 
-// recognize counts what is kept of the first entries of the page, those that were
-// passed, and what is absent of a batch whose outcome was not known.
+// recognize counts the kept entities among the entries that the page has passed. It also
+// counts as deleted what is absent of a batch whose outcome was not known.
 func (v *visit) recognize(s *scratch, rd *reading, passed int, more bool) {
 	c := &v.c.tally.counts
 	for i := range s.page.Entries[:passed] {
@@ -145,16 +145,15 @@ func (v *visit) recognize(s *scratch, rd *reading, passed int, more bool) {
 	}
 }
 
-// An unsure is a batch whose outcome nobody knows. What of it is absent when its
-// part of the range is read again counts as deleted.
+// An unsure is a batch whose outcome is not known. When its part of the range is read
+// again, the entities that are absent count as deleted.
 type unsure struct {
 	upTo  store.Position
 	tried int // entities in it
 	found int // of these, how many were met again
 }
 
-// add notes the ops of a page that were tried, and of which nobody was told what
-// became.
+// add notes the ops of a page that were tried without learning their outcome.
 func (u *unsure) add(s *scratch) {
 	known := u.upTo
 	for i := range s.doubted {
@@ -163,15 +162,15 @@ func (u *unsure) add(s *scratch) {
 			continue
 		}
 		at := op.Entry.Position()
-		if known.IsZero() || at.Value.Compare(known.Value) > 0 { // else it was tried before, and met again
+		if known.IsZero() || at.Value.Compare(known.Value) > 0 { // otherwise it is counted already
 			u.tried++
 			u.upTo = at
 		}
 	}
 }
 
-// sawDue tells the watchdog when the oldest entity of the range that is left
-// became due, as far as it is known.
+// sawDue tells the watchdog when the oldest entity left in the range became due, as far
+// as that is known.
 func (v *visit) sawDue(oldest time.Time, deleted int64) {
 	if v.auditing {
 		return
@@ -194,8 +193,8 @@ type keptSet struct {
 
 const mostKept = 1000
 
-// add remembers an entity: the store refuses it, or else it is of another type
-// than its index entry.
+// add remembers an entity. Refused says that the store refuses it; otherwise its value
+// is of another type than its index entry.
 func (k *keptSet) add(key string, refused bool) {
 	if k.refused == nil {
 		k.refused = map[string]bool{}
@@ -226,7 +225,7 @@ func (k *keptSet) isMistyped(key string) bool { return k.has(key) && !k.refused[
 // slowAfter is how long one call may take before its range belongs to the slow lane.
 const slowAfter = time.Second
 
-// wait returns the outcome of a step that has to wait.
+// outcome returns the outcome of a step that ends with this pause.
 func (p *pause) outcome(now time.Time) outcome {
 	if p.wait <= 0 {
 		return outcome{state: ready}

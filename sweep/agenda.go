@@ -15,18 +15,17 @@ const (
 	// choresFirst is how long one sweep waits for the chores that are due when it
 	// begins.
 	choresFirst = 10 * time.Second
-	// contendedFor is how long one sweep goes on, after all else is done, for
-	// entities and records that somebody else holds in a transaction. The locks of a
-	// process that died are dropped with its transaction, which the services end
-	// after 60 s without a request.
+	// contendedFor is how long one sweep, after everything else, retries entities and
+	// records that another client holds in a transaction. The locks of a dead process
+	// end with its transaction, which the services end after 60 s without a request.
 	contendedFor = 90 * time.Second
-	// beyondFor is how long it goes on for what is saved and continued by the next
-	// one: reads from the start, drains, the audit.
+	// beyondFor is how long it then continues work that the next sweep can resume:
+	// reads from the start, drains, the audit.
 	beyondFor = 5 * time.Minute
 )
 
 // A oneSweep is the agenda of one sweep: due chores first, then every range, then
-// whatever these have made due.
+// the chores and ranges that became due by these.
 type oneSweep struct {
 	phase phase
 	began time.Time
@@ -41,7 +40,7 @@ type phase uint8
 const (
 	opening phase = iota // chores that are due
 	sweeping
-	finishing // what is contended, or read from the start, and what is due then
+	finishing // contended entities, reads from the start, and what became due meanwhile
 	over
 )
 
@@ -63,7 +62,7 @@ func (o *oneSweep) next(b *book, now time.Time) time.Duration {
 			return min(heartbeat, wait)
 		}
 	case o.phase != opening && o.phase != over && b.active == 0:
-		return 0 // the next look goes on to the next phase
+		return 0 // the next look begins the next phase
 	}
 	return heartbeat
 }
@@ -104,7 +103,7 @@ func (o *oneSweep) begin(s *scheduler, b *book, now time.Time) {
 		o.stop(s, b, now)
 		return
 	}
-	b.checkHold(s, now) // by what was counted
+	b.checkHold(s, now) // the count may have reached a limit
 	o.phase, o.held = sweeping, b.held.why != ""
 	b.readyAll(s, now)
 	b.openCount(now)
@@ -217,7 +216,7 @@ func resultOf(b *book) TargetResult {
 }
 
 // isHeldForLong reports whether nothing could be deleted for so long that one sweep
-// ends: the next one may fare better.
+// should end.
 func (b *book) isHeldForLong(now time.Time) bool {
 	most := b.c.target.Lease
 	switch b.held.why {
@@ -232,8 +231,8 @@ func (b *book) isHeldForLong(now time.Time) bool {
 	return now.Sub(b.held.since) > most
 }
 
-// unreadable returns why the target record cannot be read, or heartbeats that are
-// needed, if no patience helps against it.
+// unreadable returns why the target record, or heartbeats that are needed, cannot be
+// read; nil if they can, or if another try may help.
 func (b *book) unreadable() error {
 	if err := b.c.viewer.failing(); err != nil && !store.Transient(err) {
 		return err

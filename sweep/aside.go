@@ -20,13 +20,13 @@ const (
 	// lastingTries is how often an entity that the store refuses is tried before it
 	// is kept.
 	lastingTries = 3
-	// lastingSince is how recently the store must have taken something for the
-	// failure of the last entity of a range to be that entity's own.
+	// lastingSince is how recently the store must have taken some other write if the
+	// failure of a range's last entity is to count as that entity's own.
 	lastingSince = 5 * time.Minute
 )
 
-// An aside is an entity that waits for another try while its range goes on behind
-// it: somebody holds it in a transaction, or the store refuses it. The cursor stays
+// An aside is an entity that waits for another try while its range is read on: another
+// client holds it in a transaction, or the store refuses it. The saved cursor stays
 // before it.
 type aside struct {
 	rds   []*reading // that have met it
@@ -41,8 +41,8 @@ type aside struct {
 	unsure   bool  // a try may have deleted it
 }
 
-// putAside lets an op wait aside. Without room the range has to wait for those that
-// are there.
+// putAside lets an op wait aside. If too many wait already, the range has to wait for
+// one of them.
 func (v *visit) putAside(t turn, rd *reading, op *store.Op, err error) error {
 	if !v.c.cfg.Apply { // nothing is written, so nothing is tried again
 		op.Outcome = store.Kept
@@ -57,7 +57,7 @@ func (v *visit) putAside(t turn, rd *reading, op *store.Op, err error) error {
 	v.asides = append(v.asides, a)
 	v.size.part = 0
 	rd.stuck = true
-	op.Outcome = store.Kept // for now: the reading goes on behind it
+	op.Outcome = store.Kept // for now, so that the reading continues past it
 	v.c.log.DebugContext(t.ctx, "entity left for another try", "range", v.start.cursor.Key(), "key", op.Entry.Key,
 		"error", err)
 	return nil
@@ -76,7 +76,8 @@ func (a *aside) failed(now time.Time, err error) {
 	a.retry = now.Add(againIn(a.tries))
 }
 
-// againIn returns how soon what has failed so many times, at least once, is tried again.
+// againIn returns how long to wait before the next try after this many failures, at least
+// one.
 func againIn(tries int) time.Duration { return min(asideMost, asideEvery<<min(tries-1, 4)) }
 
 // nextAside returns the instant at which the next entity that waits aside is due
@@ -90,7 +91,7 @@ func (v *visit) nextAside() (at time.Time) {
 	return at
 }
 
-// retryAsides gives the entities that are due for it one more try each.
+// retryAsides tries once more each entity whose retry is due.
 func (v *visit) retryAsides(t turn) error {
 	for _, a := range slices.Clone(v.asides) {
 		if v.c.cfg.Now().Before(a.retry) {
@@ -135,14 +136,14 @@ func (v *visit) retryAside(t turn, a *aside) error {
 	return nil
 }
 
-// isRefused reports whether the store refuses the entity for good: it did so again
-// and again, while it took others, or there is nothing else to try.
+// isRefused reports whether the store refuses the entity for good: it did so several
+// times while it took other writes, or there is no other write to compare with.
 func (a *aside) isRefused(v *visit) bool {
 	if a.lasting == nil || a.refusals < lastingTries {
 		return false
 	}
 	since := a.since
-	if len(v.asides) == 1 && v.allRead() { // nothing is left by which to tell
+	if len(v.asides) == 1 && v.allRead() { // the visit will make no other write
 		if !errors.Is(a.lasting, store.ErrFailed) {
 			return true
 		}
@@ -175,8 +176,8 @@ func (v *visit) waitsAside(rd *reading, key string) bool {
 	return true
 }
 
-// clear takes an entity that is disposed of out of those that wait. Once none of a
-// reading waits, its progress is saved.
+// clear removes an entity that is disposed of from those that wait aside. Once a reading
+// has none left, its progress is saved.
 func (v *visit) clear(a *aside) {
 	v.asides = slices.DeleteFunc(v.asides, func(b *aside) bool { return a == b })
 	for _, rd := range a.rds {

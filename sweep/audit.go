@@ -13,16 +13,16 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// An auditJob reads the retired and sealed generations in one namespace. It resumes
-// at the position that the last claim saved or, for a round from the top, begins at the
-// start. One worker at a time does this.
+// An auditJob reads what should be empty in one namespace: retired generations and parts of
+// sealed ones. It resumes at the position that the last claim saved. A round from the top
+// begins at the start. One worker at a time does this.
 type auditJob struct {
 	c       *collector
 	r       shardquery.Range // all of the namespace
 	visit   *visit           // nil until it is claimed; its readings follow each other
 	spans   []*reading       // that are still to be read
 	holder  string           // the revision by which another worker was seen to hold it
-	fromTop bool             // a round that somebody has asked for
+	fromTop bool             // a full round, for reaper audit
 }
 
 func newAuditJob(c *collector, namespace string) *auditJob {
@@ -102,8 +102,8 @@ func (j *auditJob) reading(s plan.KeySpan, at store.Position) *reading {
 	return rd
 }
 
-// goOver goes on with a claimed audit, span by span. What cannot be settled in one
-// span holds up no other; the record stays before it.
+// goOver continues a claimed audit, span by span. An entity that cannot be settled in one
+// span does not hold up the others; the saved position stays before it.
 func (j *auditJob) goOver(t turn) outcome {
 	v := j.visit
 	for {

@@ -13,10 +13,10 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A carrier gives entities that are not due a key in another generation. What it
-// writes counts against the pace of the ranges that it writes into: each has a
-// part set aside for it there, so that all carriers and the range's own deletes
-// together stay within the limit, whichever processes they are in.
+// A carrier gives entities that are not due a key in another generation. Its writes
+// count against the pace of the ranges that it writes into. A part of each such pace is
+// reserved for it, so that all carriers and the range's own deletes together stay within
+// the limit, in whichever processes they run.
 type carrier struct {
 	c         *collector
 	from      shardquery.Range
@@ -31,8 +31,8 @@ type carrier struct {
 // A destRange is a range that is written into; the namespace stays as it is.
 type destRange struct{ generation, shard int }
 
-// newDrainCarrier returns what carries the survivors of a range to the newest
-// generation, as a follower would stamp them.
+// newDrainCarrier returns a carrier that moves the survivors of a range to the newest
+// generation, with the keys that a follower would stamp.
 func newDrainCarrier(c *collector, p *plan.Plan, r shardquery.Range) *carrier {
 	shards, past := 1, 0
 	for _, g := range c.viewer.View().Record.Generations {
@@ -43,10 +43,10 @@ func newDrainCarrier(c *collector, p *plan.Plan, r shardquery.Range) *carrier {
 	return &carrier{c: c, from: r, pacers: map[destRange]*throttle.Pacer{},
 		isSource:  func(number int) bool { return number == r.Generation },
 		stamperOf: func(rec generation.Record, id string) generation.Stamper { return rec.StamperFor(id, c.clock.Now()) },
-		// If shards are taken from hashes, as they should be, few ranges lead to
-		// another one: those that agree in the remainder by a common divisor. They
-		// share one half of what is set aside. Any others share the other half, and so
-		// do ranges past the last shard, into which somebody stamped by another number.
+		// If shards come from hashes, as they should, only a few source ranges carry
+		// into one destination: those with the same remainder by the common divisor.
+		// They share one half of the reserved part. All others share the other half,
+		// also ranges past the last shard, which come from another shard count.
 		paceShare: func(to expirykey.Key, newShards int) float64 {
 			common := gcd(shards, newShards)
 			if r.Shard < shards && (to.Shard-r.Shard)%common == 0 {
@@ -57,8 +57,8 @@ func newDrainCarrier(c *collector, p *plan.Plan, r shardquery.Range) *carrier {
 	}
 }
 
-// newStrayCarrier returns what carries strays from where nothing should be to the
-// nursery.
+// newStrayCarrier returns a carrier that moves strays from spans that should be empty to
+// the nursery.
 func newStrayCarrier(c *collector, namespace string, spans []plan.KeySpan) *carrier {
 	return &carrier{c: c, from: shardquery.Range{Namespace: namespace}, pacers: map[destRange]*throttle.Pacer{},
 		isSource: func(number int) bool {
@@ -137,9 +137,9 @@ func (c *carrier) newKey(op *store.Op) (expirykey.Key, error) {
 	return c.key(op.Entry.Key, expires)
 }
 
-// take takes tokens of the ranges that the entities to be carried are written
-// into. What some have given is lost if another one has too few: that is slow at
-// worst, and [carrier.ready] has asked before.
+// take takes tokens of the ranges that the carried entities are written into. If one
+// range has too few, the tokens already taken from others are lost. That costs only
+// time, and is rare because [carrier.ready] has asked before.
 func (c *carrier) take(ops []store.Op) error {
 	if err := c.refresh(); err != nil {
 		return err
@@ -167,7 +167,7 @@ func (c *carrier) take(ops []store.Op) error {
 	return nil
 }
 
-// pacer returns what paces writes into a range by this carrier.
+// pacer returns the pacer for this carrier's writes into a range.
 func (c *carrier) pacer(at destRange) *throttle.Pacer {
 	pacer := c.pacers[at]
 	if pacer == nil {
@@ -209,9 +209,9 @@ func (c *carrier) ready(ops []store.Op) (n int, err error) {
 	return len(ops), nil
 }
 
-// stamp gives the entities to be carried their new keys, which are then good for
-// the slack. Those that have become due meanwhile are deleted instead: they would
-// come down behind the cursor of the range they are written into.
+// stamp gives the entities to be carried their new keys, which are valid for the slack.
+// Those that have become due meanwhile are deleted instead: they would be written behind
+// the cursor of their new range.
 func (c *carrier) stamp(ops []store.Op) error {
 	if err := c.refresh(); err != nil {
 		return err

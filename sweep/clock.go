@@ -13,10 +13,9 @@ import (
 // trusted.
 var ErrClock = store.WithHint(errors.New("the clock cannot be trusted"), "set this machine's clock")
 
-// A clock tells the store's time from the last one seen in a response and from
-// how much time has passed here since. It never runs ahead of the store: it
-// counts from when the response had arrived, by which the store's own clock had
-// moved on.
+// A clock tells the store's time: the time in the last response, and what has passed here
+// since that response arrived. It never runs ahead of the store, whose own clock had moved
+// on while the response travelled.
 type clock struct {
 	now     func() time.Time     // the wall clock
 	passed  func() time.Duration // the monotonic clock, from any beginning
@@ -29,8 +28,7 @@ type clock struct {
 }
 
 // observe takes the store's time from a response to a request that was sent at
-// the given instant. It refuses where the local clock differs by more than the
-// skew allowed.
+// the given instant. It fails if the local clock differs by more than maxSkew.
 func (c *clock) observe(store, sent time.Time) error {
 	arrived := c.now()
 	if store.Before(sent.Round(0).Add(-c.maxSkew)) || store.After(arrived.Round(0).Add(c.maxSkew)) {
@@ -50,8 +48,8 @@ func (c *clock) Now() time.Time {
 	return c.store.Add(c.passed() - c.at).UTC()
 }
 
-// check refuses where the wall clock has jumped since the last response: for a
-// store that goes by this very clock it is the only sign.
+// check fails if the wall clock has jumped since the last response. The embedded store
+// uses the same clock, so only such a jump shows there that it is wrong.
 func (c *clock) check() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,9 +12,8 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A collector is what the steps of one target have in common. Its fields are set
-// before the first step and do not change; what they point to is safe for
-// concurrent use.
+// A collector has what the steps of one target share. Its fields are set before the first
+// step and do not change; what they point to is safe for concurrent use.
 type collector struct {
 	cfg    *Config
 	target *Target
@@ -27,7 +26,7 @@ type collector struct {
 	limits *allowance
 	guards *guards
 	tally  *tally
-	until  time.Time // one sweep: it wants nothing that expires later, retention added; else zero
+	until  time.Time // one sweep: the instant at which it began; it deletes nothing that is due later; else zero
 }
 
 // newCollector returns the collector of one target.
@@ -65,7 +64,7 @@ func (c *collector) open(ctx context.Context) error {
 	return nil
 }
 
-// horizon returns what may go now: what expires at or before it.
+// horizon returns the present horizon: an entity that expires at or before it is due.
 func (c *collector) horizon() time.Time {
 	now := c.clock.Now()
 	if !c.until.IsZero() && now.After(c.until) {
@@ -82,9 +81,9 @@ func (c *collector) decide(v store.Value, horizon time.Time) judgement {
 	return decide(c.rules.Form, v, horizon, c.target.MaxAge)
 }
 
-// heldBy returns why nothing may be written to the target at present; it is empty
-// if it may. What it goes by is recent: an operator who has paused the target is
-// heard within fifteen seconds, also by a process that had been frozen.
+// heldBy returns why nothing may be written to the target at present; it is empty if
+// writes are allowed. Its information is recent: a pause takes effect within fifteen
+// seconds, also in a process that had been frozen.
 func (c *collector) heldBy() throttle.Reason {
 	v := c.viewer.View()
 	switch {
@@ -102,8 +101,8 @@ func (c *collector) heldBy() throttle.Reason {
 	return ""
 }
 
-// isUncounted reports whether this process cannot get a share of the total, since it
-// cannot read the heartbeats: then it leaves the ranges to others.
+// isUncounted reports whether this process cannot get a share of the total because it
+// cannot read the heartbeats. It then leaves the ranges to others.
 func (c *collector) isUncounted() bool {
 	long, _ := c.viewer.watch.failing()
 	return long && c.pacing.divides()
@@ -122,16 +121,16 @@ func (c *collector) lives(number int) bool {
 	return false
 }
 
-// stampBy returns the target record to stamp by: read not longer ago than a
-// quarter of the staleness, so that what is stamped by it commits while it is less
-// than half as old. Otherwise ok is false.
+// stampBy returns the target record to stamp by. Ok is false if it was read longer ago
+// than a quarter of the staleness: stamps must commit before the record is half a
+// staleness old.
 func (c *collector) stampBy() (rec generation.Record, ok bool) {
 	v := c.viewer.View()
 	staleness, _ := v.Record.Bounds()
 	return v.Record, age(c.cfg.Now(), v.RecordSent) <= staleness/4
 }
 
-// slack returns how long a stamp is good.
+// slack returns how long a stamp is valid.
 func (c *collector) slack() time.Duration {
 	_, slack := c.viewer.View().Record.Bounds()
 	return slack

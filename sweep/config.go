@@ -47,7 +47,7 @@ func (t Target) Rules() plan.Rules {
 	policy := t.Policy
 	policy.Shards = t.Shards
 	if !t.Generations {
-		policy.Every = 0 // though some may be left of another layout
+		policy.Every = 0 // generations of an earlier layout may be left, but no new ones open
 	}
 	return plan.Rules{Target: t.Name, Scope: cursor.Scope{Kind: t.Kind, Property: t.Property, Layout: t.scope()},
 		Form:        t.Layout.Form(),
@@ -63,8 +63,8 @@ func (t Target) namespaces() []string {
 	return t.Namespaces
 }
 
-// scope names the layout with all that a position depends on: shards of another
-// property, or integers in place of texts, are other shards.
+// scope names the layout with everything that makes a position valid: shards of another
+// property, or integers instead of texts, are other shards.
 func (t Target) scope() string {
 	if t.ShardProperty == "" || len(t.ShardValues) == 0 {
 		return string(t.Layout)
@@ -117,8 +117,8 @@ type Progress struct {
 	Estimate bool
 
 	// Begin is called in the goroutine of each step and of each release before it begins,
-	// with the names of its target and of what it works on. A simulation that must repeat
-	// itself gives those that begin at one instant an order here. It may be nil.
+	// with the names of its target and of what it works on. A simulation that must be
+	// repeatable uses it to order those that begin at the same instant. It may be nil.
 	Begin func(target, name string)
 
 	Due                                           atomic.Int64 // entities due when the sweep began

@@ -2,26 +2,26 @@ package sweep
 
 import "time"
 
-// A counted is what of an item its book keeps counts of. They are asked for at each
-// step and each second, so nobody may go over all items for them.
+// A counted has the properties of an item that its book counts. The counts are used at
+// each step and each second, so they must not cost a pass over all items.
 type counted struct {
 	// reached is the latest instant up to which everything due was disposed of.
 	reached time.Time
-	pending bool   // the sweep that is counted waits for it
+	pending bool   // the counted sweep waits for it
 	needed  bool   // it is at rest, and its range needs a read
-	stance  stance // as the book has it in its counts
+	stance  stance // as which it is counted now
 }
 
-// A stance is how an item counts.
+// A stance says in which counts an item is.
 type stance struct {
 	working   bool // it does not rest
-	contended bool // it is pending, and waits for somebody else's transaction, or tries it again
-	looked    bool // it is pending, and the target is held: it was only looked at
+	contended bool // it is pending, and waits for, or retries after, another client's transaction
+	looked    bool // it is pending, but the target is held, so that its range was only read
 	elsewhere bool // it waits for another process
-	lags      bool // its range is this process's to bring to the horizon
+	lags      bool // this process has to bring its range to the horizon
 }
 
-// Standings are how many items of ranges stand how.
+// Standings count the items of ranges by their stances.
 type standings struct {
 	working, contended, lookedAt int
 	elsewhere                    map[*item]bool
@@ -47,10 +47,10 @@ func (it *item) stanceNow() stance {
 	}
 }
 
-// note counts an item as it is now. Whatever changes one calls it.
+// note counts an item as it is now. It must be called after each change of an item.
 func (n *standings) note(it *item) { n.become(it, it.stanceNow()) }
 
-// leaveOut takes an item out of all counts.
+// leaveOut removes an item from all counts.
 func (n *standings) leaveOut(it *item) { n.become(it, stance{}) }
 
 func (n *standings) become(it *item, is stance) {

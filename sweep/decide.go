@@ -13,7 +13,7 @@ type judgement uint8
 const (
 	never     judgement = iota // no expiry
 	early                      // it expires after the horizon
-	due                        // it may go
+	due                        // it may be deleted
 	suspect                    // it expired implausibly long ago: kept
 	malformed                  // it is not an expiry: kept
 )

@@ -18,15 +18,15 @@ const (
 	writeTimeout = 30 * time.Second
 	// pressedFor is how long a step stays away from a store under pressure.
 	pressedFor = 20 * time.Millisecond
-	// waitInPlace is the longest wait that a step does not give its worker back
-	// for: reading its page again would take longer.
+	// waitInPlace is the longest wait for which a step keeps its worker: reading its
+	// page again would take longer.
 	waitInPlace = 20 * time.Millisecond
-	// heldFor is how soon a range that is held looks whether it still is.
+	// heldFor is how soon a step of a held range checks the hold again.
 	heldFor = time.Second
 )
 
-// A pause is the error of a step that cannot go on yet. It is no failure: waiting
-// takes no worker and no page, so the step ends, and another one goes on.
+// A pause is the error of a step that has to wait. It is not a failure: waiting takes no
+// worker and no page, so the step ends, and a later one continues.
 type pause struct {
 	wait time.Duration
 	why  throttle.Reason
@@ -44,9 +44,9 @@ type writer struct {
 }
 
 // write makes one call that disposes of the ops. First it takes their tokens. Then,
-// as late as can be, it checks everything that may have changed since they were
-// granted: the machine may have slept in between. What was granted under old
-// orders, or while the target is held, is discarded.
+// as late as possible, it checks everything that may have changed since they were
+// granted: the machine may have slept in between. Tokens that were granted under old
+// orders, or while the target is held, are discarded.
 func (w *writer) write(t turn, ops []store.Op, call func(context.Context) error) error {
 	if w.claim == nil { // a dry run
 		if err := w.takeOwn(t, ops); err != nil {
@@ -106,7 +106,7 @@ func (w *writer) bounded(ctx context.Context, ops []store.Op, call func(context.
 // the ranges that something is carried into.
 func (w *writer) take(t turn, ops []store.Op) error {
 	if s, ok := w.c.cfg.Store.(store.Pressured); ok && s.Pressed() {
-		if !w.pacer.Status().Unlimited { // else no rate can be halved: waiting is enough
+		if !w.pacer.Status().Unlimited { // without a rate there is nothing to halve; waiting is enough
 			w.pacer.PushBack(throttle.ReasonCompaction)
 		}
 		return &pause{pressedFor, throttle.ReasonCompaction}
@@ -152,8 +152,8 @@ func (w *writer) dispose(t turn, q store.Query, ops []store.Op, fromStart bool) 
 	})
 }
 
-// settle disposes of one entity in a transaction of its own, by the expiry that it
-// has then, as judge decides.
+// settle disposes of one entity in a transaction of its own. Judge decides, by the expiry
+// that the entity has in that transaction.
 func (w *writer) settle(t turn, q store.Query, op *store.Op,
 	judge func(store.Value) store.Verdict) (outcome store.Outcome, err error) {
 	one := []store.Op{*op} // the new key is discarded if the expiry changed
@@ -198,6 +198,6 @@ func expiresOf(r shardquery.Range, op *store.Op) (time.Time, bool) {
 	return at, err == nil
 }
 
-// isShrunk reports whether a query failed for its size, and the next one asks for
-// less.
+// isShrunk reports whether a query failed because it asked for too much. The next query
+// asks for less, or has more time.
 func isShrunk(err error) bool { return errors.Is(err, shardquery.ErrShrunk) }

@@ -13,11 +13,10 @@
 // The invariants are those that users rely on. Nothing is deleted unless its
 // expiry is at or before the horizon when the delete commits: the store's condition
 // decides that. All deletes and carries go through one place (writer.write), which
-// checks pace, pause, gate, limits and lease as late as can be. A cursor never
-// stands past an entry that was not disposed of, wherever the process dies.
+// checks pace, pause, gate, limits and lease as late as possible. A cursor is never
+// past an entry that was not disposed of, wherever the process dies.
 // Without Apply nothing is written at all.
 //
-// Limits: memory is bounded by two pages (the one at hand and the one that is read
-// ahead) for each worker that is at work, and up to 16 entities a range that wait for
-// another try.
+// Limits: memory is bounded by two pages for each busy worker (the present one and the one
+// that is read ahead), and by up to 16 entities of each range that wait for another try.
 package sweep

@@ -15,16 +15,16 @@ import (
 // gateTimeout bounds one question to a gate.
 const gateTimeout = 5 * time.Second
 
-// OpenGate returns the gate that a target's configuration names: an HTTP or HTTPS
-// URL, which itself says 200 while deletes may go on, or the path of a file, while which
-// exists they may not. The gate returns why they may not, also where it cannot
-// tell: what cannot be asked is shut. An empty text is no gate.
+// OpenGate returns the gate that a target's configuration names. An HTTP or HTTPS URL
+// allows deletes while it answers 200. The path of a file allows them while the file does
+// not exist. The gate returns why deletes are not allowed; a gate that cannot be reached
+// counts as closed. For an empty text OpenGate returns nil.
 func OpenGate(spec string) func(context.Context) error {
 	switch {
 	case spec == "":
 		return nil
 	case strings.HasPrefix(spec, "http://"), strings.HasPrefix(spec, "https://"):
-		// A redirect is no yes: what it leads to may be a page to log in at.
+		// A redirect does not allow deletes: it may lead to a login page, which answers 200.
 		client := &http.Client{Timeout: gateTimeout, CheckRedirect: func(*http.Request,
 			[]*http.Request) error {
 			return http.ErrUseLastResponse

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// queryTries is how often a batch is tried by query before it is contended for
-	// good, and goes on by lookup.
+	// queryTries is how often a contended batch is tried by query before it is tried by
+	// lookup.
 	queryTries = 2
 	// A range whose checks by query fail for so many pages within patientWithQuery
 	// uses lookup for lookupFor: somebody writes into the very part of the index that
@@ -20,8 +20,8 @@ const (
 	contendedPages   = 3
 )
 
-// Guards choose how the deletes of one target are made conditional, batch by batch.
-// Whatever they choose, the store checks: a wrong choice costs reads or time.
+// Guards choose how the deletes of one target are made conditional, batch by batch. The
+// store checks in either way: a wrong choice costs only reads or time.
 type guards struct {
 	store  store.Guarder // nil if the store has one way of its own
 	target *Target
@@ -29,16 +29,16 @@ type guards struct {
 	now    func() time.Time
 
 	mu     sync.Mutex
-	told   store.Guarding         // what the log has said
+	told   store.Guarding         // as the log has it
 	ranges map[string]*contention // by their cursors' keys; the other ranges had none recently
 }
 
 // A contention is what one range's checks by query have met.
 type contention struct {
-	tries    int         // of the batch at hand, all of them contended
-	from, to store.Value // of the last batch that went over to lookup: its parts do, too
-	pages    []time.Time // when the last such batches were met, one for a page
-	until    time.Time   // all batches use lookup, until then
+	tries    int         // of the present batch, all of them contended
+	from, to store.Value // bounds of the last batch that changed to lookup, for its parts
+	pages    []time.Time // when the last such batches were met, one for each page
+	until    time.Time   // all batches use lookup until then
 }
 
 func newGuards(s store.Store, t *Target, log *slog.Logger, now func() time.Time) *guards {
@@ -68,7 +68,7 @@ func (g *guards) next(key string, batch []store.Op) store.Guard {
 	return g.target.Guard
 }
 
-// holds reports whether a value is one of the batch that went over to lookup.
+// holds reports whether a value belongs to the last batch that changed to lookup.
 func (c *contention) holds(v store.Value) bool {
 	return v.Compare(c.from) >= 0 && v.Compare(c.to) <= 0 && c.to.Type != store.Missing
 }
@@ -78,10 +78,10 @@ func (g *guards) isQuery(guard store.Guard) bool {
 	return guard != store.GuardLookup && g.guarding().Guard == store.GuardQuery
 }
 
-// retries notes that a batch was contended, and reports whether the same is tried
-// once more. If not, it goes on by lookup, in parts.
+// retries notes that a batch was contended, and reports whether to try the same batch
+// once more. If not, its parts are tried by lookup.
 func (g *guards) retries(key string, by store.Guard, batch []store.Op) bool {
-	if isCarry(&batch[0]) || !g.isQuery(by) { // what is carried is looked up anyway
+	if isCarry(&batch[0]) || !g.isQuery(by) { // carries use lookup anyway
 		return false
 	}
 	g.mu.Lock()
@@ -101,8 +101,8 @@ func (g *guards) retries(key string, by store.Guard, batch []store.Op) bool {
 	return false
 }
 
-// gaveUp notes that a page went over to lookup, and reports whether all pages do from
-// now on.
+// gaveUp notes that a page changed to lookup, and reports whether all pages of the range
+// do from now on.
 func (c *contention) gaveUp(now time.Time) bool {
 	c.pages = append(c.pages, now)
 	if len(c.pages) < contendedPages {
@@ -133,15 +133,15 @@ func (g *guards) wentWell(key string, by store.Guard) {
 	}
 }
 
-// forget forgets a range that is no more.
+// forget forgets a range that no longer exists.
 func (g *guards) forget(key string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.ranges, key)
 }
 
-// tell says in the log how deletes are made conditional and what that costs, once
-// and when it changes.
+// tell logs how deletes are made conditional and what that costs, once and whenever it
+// changes.
 func (g *guards) tell() {
 	if g.store == nil {
 		return

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// gateEvery is how often the gate is asked, and gateFresh how old its answer
-	// may be for a write to go by it.
+	// gateEvery is how often the gate is asked, and gateFresh how old an answer may be
+	// that allows a write.
 	gateEvery = 2 * time.Second
 	gateFresh = 3 * gateEvery
 )
@@ -63,7 +63,7 @@ func (g *gatekeeper) ask(ctx context.Context) {
 	}
 }
 
-// isOpen reports whether the gate has said so, recently enough to write by.
+// isOpen reports whether the gate's last answer allows writes and is recent enough.
 func (g *gatekeeper) isOpen() bool {
 	if g == nil {
 		return true
@@ -73,8 +73,8 @@ func (g *gatekeeper) isOpen() bool {
 	return !g.closed && !g.asked.IsZero() && age(g.now(), g.asked) <= gateFresh
 }
 
-// age returns how long ago an instant was, by the clock that says more: one of them
-// may have stood still while the machine slept.
+// age returns how long ago an instant was, by the wall or the monotonic clock, whichever
+// shows more: one of them may have stopped while the machine slept.
 func age(now, at time.Time) time.Duration {
 	return max(now.Sub(at), now.Round(0).Sub(at.Round(0)))
 }

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// inventoryPage is how many entries a search for the first of a kind reads at a
-	// time: nearly always the first one is it.
+	// inventoryPage is how many entries a search for the first matching one reads at a
+	// time: nearly always the first entry matches.
 	inventoryPage = 20
 	// inventoryPatience bounds the tries at one of its queries.
 	inventoryPatience = 5 * time.Second
 )
 
-// takeInventory finds out what is left in a sealed range that was read to its end.
+// takeInventory records what is left in a sealed range that was read to its end.
 func (v *visit) takeInventory(t turn) error {
 	var stock cursor.Stock
 	past := v.claim.Cursor()
