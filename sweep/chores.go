@@ -21,7 +21,7 @@ import (
 // Chores that no plan asks for.
 const (
 	countDue plan.Kind = "count"    // what is due, for the target's limits
-	estimate plan.Kind = "estimate" // the same, for who watches the progress
+	estimate plan.Kind = "estimate" // the same, for the progress bar
 )
 
 // probePatience bounds the tries at one query that looks for extra shards.
@@ -39,7 +39,7 @@ func (j *choreJob) end(out outcome) outcome { return out }
 func (j *choreJob) step(t turn, todo todo) outcome {
 	var err error
 	if k := j.chore.Kind; k == plan.Life || k == plan.Probe || k == plan.Retire || k == plan.Forget || k == plan.Raise {
-		err = j.c.clock.check() // by one that is behind, a generation would count as sealed too early
+		err = j.c.clock.check() // a wrong clock could count a generation as sealed too early
 	}
 	if err == nil {
 		err = j.do(t.ctx, todo)
@@ -49,7 +49,7 @@ func (j *choreJob) step(t turn, todo todo) outcome {
 	case t.ctx.Err() != nil:
 		return outcome{state: stopped}
 	case errors.Is(err, store.ErrConflict), errors.Is(err, generation.ErrMissing):
-		j.c.viewer.wantRecord() // somebody else was faster, or removed it: see what is left to do
+		j.c.viewer.wantRecord() // another process has changed or removed the record: see what is left to do
 	default:
 		return outcome{state: failed, err: fmt.Errorf("%s: %w", j.what(), err)}
 	}
@@ -111,7 +111,7 @@ func (c *collector) raise(ctx context.Context) error {
 	})
 }
 
-// live writes the target record as configuration and time want it.
+// live writes the target record as configuration and time require.
 func (c *collector) live(ctx context.Context, blocked []int) error {
 	if !c.cfg.Apply {
 		return nil
@@ -130,9 +130,9 @@ func (c *collector) live(ctx context.Context, blocked []int) error {
 }
 
 // discoverShards looks for entries in shards past a generation's last one, in
-// every namespace, and reports whether it found a shard that was not known. Each
-// gets a cursor record at once, by which it is known from then on: so neither a
-// crash nor completing the other ranges can lose it.
+// every namespace, and reports whether it found an unknown shard. Each such shard gets a
+// cursor record at once and is known from then on: so neither a crash nor completing the
+// other ranges can lose it.
 func (c *collector) discoverShards(ctx context.Context, p *plan.Plan, number int) (added bool, err error) {
 	v := c.viewer.View()
 	i := slices.IndexFunc(v.Record.Live(), func(g generation.Generation) bool { return g.Number == number })
@@ -175,9 +175,9 @@ func (c *collector) tellExtraShards(ctx context.Context, namespace string, numbe
 	}
 }
 
-// lookAround finds the shards past the last one of each generation, an index that
-// is empty although the target is not, and what lies in no range; and writes that
-// to the target record. What cannot be counted is counted the next time.
+// lookAround looks for shards past the last one of each generation, for an empty index
+// of a target that holds entities, and for entities that lie in no range. It writes what
+// it found to the target record. If a count fails, the next look tries again.
 func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
 	now, created := p.Now(), c.viewer.View().Record.Created
 	for known := p; c.rules.Form.HasGenerations(); known = p {
@@ -190,8 +190,8 @@ func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
 			break
 		}
 	}
-	c.viewer.wantCursors()      // what others have found, too
-	p = p.With(c.viewer.View()) // with what was found
+	c.viewer.wantCursors()      // other processes may have found shards, too
+	p = p.With(c.viewer.View()) // with the new shards
 	emptyIndex, err := c.emptyIndex(ctx, p)
 	if err != nil {
 		return err
@@ -219,7 +219,7 @@ func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
 	}
 	return c.saveFindings(ctx, func(was generation.Record, _ time.Time) (generation.Record, bool, error) {
 		if !was.Created.Equal(created) || was.Checked.After(now) {
-			return was, false, nil // it was begun again, or looked at since: these findings say nothing of it
+			return was, false, nil // a new record, or a later look: these findings are out of date
 		}
 		next := noted(was)
 		due := !now.Before(was.Checked.Add(plan.Jitter(c.rules.Rewind, c.rules.Target)))
@@ -227,8 +227,8 @@ func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
 	})
 }
 
-// saveFindings saves what was found around the ranges. A store that does not take
-// it now takes it after the next look: that is no failure of the sweep.
+// saveFindings saves what was found around the ranges. If the store does not take it, the
+// sweep does not fail: the next look tries again.
 func (c *collector) saveFindings(ctx context.Context, change recordChange) error {
 	err := c.viewer.changeRecord(ctx, change)
 	if store.Transient(err) && ctx.Err() == nil {
@@ -289,7 +289,7 @@ func (c *collector) tellEmptyKind(ctx context.Context) {
 }
 
 // triedFirst is how many ranges are queried for an entry before the whole namespace is:
-// nearly always the first one has some.
+// nearly always the first range has one.
 const triedFirst = 4
 
 // anyEntry reports whether the namespace has any entry of the right type, due or
@@ -328,11 +328,11 @@ func (c *collector) anyEntry(ctx context.Context, p *plan.Plan, ns string) (bool
 	return false, nil
 }
 
-// mostOutside bounds the count of what lies in no range: more is as bad.
+// mostOutside bounds the count of entities that lie in no range: nobody needs a larger number.
 const mostOutside = 1_000_000
 
-// countOutside counts what carries the property but lies in no range. The count is
-// only for people: a process that cannot count continues without it.
+// countOutside counts the entities that carry the property but lie in no range. The count
+// is only for people: a process that cannot count continues without it.
 func (c *collector) countOutside(ctx context.Context, p *plan.Plan) (sum int64, counted bool) {
 	counter, ok := c.cfg.Store.(store.Counter)
 	if !ok {
@@ -417,14 +417,14 @@ func (c *collector) estimate(ctx context.Context, p *plan.Plan) {
 	}
 }
 
-// retire retires a generation if it may. It reads the records again first. If the
-// generation may not retire yet, a later plan goes on from what they say.
+// retire retires a generation if it may. It reads the records again first. If they say
+// that the generation may not retire yet, a later plan continues from them.
 func (c *collector) retire(ctx context.Context, number int) error {
 	if !c.cfg.Apply {
 		return nil
 	}
-	// The seal first: what the pass has met has cursors by then, and a namespace that a
-	// deployment adds later is not covered.
+	// The seal first: the ranges that its pass has met have cursors by then, and a
+	// namespace that a deployment adds later is not covered by it.
 	seal, err := cursor.LoadSeal(ctx, recordReader{c.viewer, recordPatience}, c.target.Name, number)
 	if err != nil {
 		return err
@@ -472,7 +472,8 @@ func (c *collector) retire(ctx context.Context, number int) error {
 	return nil
 }
 
-// unread makes the ranges of a generation be read from their start again.
+// unread marks the ranges of a generation as unread, so that they are read from their start
+// again.
 func (c *collector) unread(ctx context.Context, p *plan.Plan, number int) error {
 	if seal, ok := p.SealOf(number); ok { // the next pass finds what turned up in a range without a record
 		if err := cursor.ForgetSeal(ctx, c.keeper.Store, seal); err != nil {
@@ -488,7 +489,7 @@ func (c *collector) unread(ctx context.Context, p *plan.Plan, number int) error 
 			cur.Rewind, cur.Stock = cursor.Rewind{},
 				cursor.Stock{}
 		})
-		c.viewer.wantCursor(p.ID(r)) // as it is now
+		c.viewer.wantCursor(p.ID(r)) // the view's copy is out of date
 		if err != nil {
 			return err
 		}
@@ -510,7 +511,7 @@ func (c *collector) leftIn(ctx context.Context, number int) int64 {
 	return n
 }
 
-// forget removes the cursors of generations that are no more.
+// forget removes the cursors and seals of generations and namespaces that no longer exist.
 func (c *collector) forget(ctx context.Context, p *plan.Plan) error {
 	if !c.cfg.Apply {
 		return nil
@@ -524,7 +525,7 @@ func (c *collector) forget(ctx context.Context, p *plan.Plan) error {
 		}
 	}
 	forgotten := p.Forgotten()
-	defer func() { // at once: each change to the set of ranges rebuilds the plan
+	defer func() { // all at once, because each change to the set of ranges rebuilds the plan
 		for _, cur := range forgotten {
 			c.viewer.wantCursor(cur.ID)
 		}

@@ -23,7 +23,7 @@ var ErrLimit = store.WithHint(errors.New("sweep limit exceeded"),
 type allowance struct {
 	dry      bool    // only say what would be refused
 	deletes  int64   // most in one tick; 0 is no limit
-	fraction float64 // most of all that carry the property; 0 is no limit
+	fraction float64 // most in one tick, of all entities with the property; 0 is no limit
 
 	mu    sync.Mutex
 	known bool
@@ -31,8 +31,8 @@ type allowance struct {
 	answered bool
 	due      int64
 	left     int64
-	all      int64 // what carries the property, or at least so many; -1 before it was counted
-	// further is when all was last counted further than the tick itself needed.
+	all      int64 // entities with the property, or a lower bound of them; -1 before they were counted
+	// further is when all was last counted up to more than the tick itself needed.
 	further time.Time
 	err     error // the limit that was exceeded
 }
@@ -70,7 +70,7 @@ func (a *allowance) exceeded() error {
 	return a.err
 }
 
-// spend takes n deletes from what may go.
+// spend takes n deletes from what this tick may still delete.
 func (a *allowance) spend(n int) error {
 	if !a.limited() || n == 0 {
 		return nil
@@ -97,14 +97,14 @@ func (a *allowance) refund(n int) {
 	}
 }
 
-// hasAnswer reports whether what is due was counted before.
+// hasAnswer reports whether due entities were ever counted.
 func (a *allowance) hasAnswer() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.answered
 }
 
-// lastDue returns how much was due when that was counted last.
+// lastDue returns the result of the last count of due entities.
 func (a *allowance) lastDue() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -233,13 +233,13 @@ func (a *allowance) countAll(ctx context.Context, c *collector, counter store.Co
 		c.log.failed("count the target", "", err)
 	case further:
 		a.all, a.further = all, now
-	case all < enough || all > a.all: // else it says no more than is known
+	case all < enough || all > a.all: // otherwise it adds nothing to what is known
 		a.all = all
 	}
 	return nil
 }
 
-// lift forgets a limit that was exceeded.
+// lift removes all limits for this tick.
 func (a *allowance) lift() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

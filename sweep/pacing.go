@@ -15,25 +15,25 @@ import (
 )
 
 const (
-	// trustMost bounds for how long a read of heartbeats is good; see
+	// trustMost bounds for how long a read of heartbeats is valid; see
 	// [throttle.Shares].
 	trustMost = 15 * time.Second
-	// joinEvery is how often the heartbeats are read by a process that waits for its
-	// share of the total, and beatsEvery how often while nobody needs them.
+	// joinEvery is how often a process reads the heartbeats while it waits for its share
+	// of the total, and beatsEvery how often while nothing depends on them.
 	joinEvery  = time.Second
 	beatsEvery = 5 * time.Minute
 )
 
-// The parts of a range's limit. A generation that is drained has one carrier for
-// each of its ranges; the audit has one in all.
+// The parts of a range's limit that are reserved for carriers. A generation that is drained
+// has a carrier for each of its ranges; the audit of a namespace has a single one.
 const (
 	drainPart   = 0.5
 	nurseryPart = 0.1
 )
 
-// A pacing holds the claimed ranges of one target to their pace: to the limits of
-// the configuration or those that an operator has set since, to their share of the
-// target's total, and to whatever holds the target as a whole.
+// A pacing applies the pace of one target to its claimed ranges: the limits that the
+// configuration or an operator has set, their share of the target's total, and what holds
+// the target as a whole.
 type pacing struct {
 	target *Target
 	clock  *clock
@@ -41,10 +41,10 @@ type pacing struct {
 	dry    bool        // nothing is written: no other process knows of this one, which has all of the total
 
 	mu     sync.Mutex
-	view   *plan.View        // that all of this goes by; nil before the first
+	view   *plan.View        // the one that was taken in last; nil before the first
 	record generation.Record // of the view, with the operator's switches
 	pacers map[*throttle.Pacer]func(throttle.Limits) throttle.Limits
-	claims map[string]*throttle.Pacer // that are held, by the keys of their cursors
+	claims map[string]*throttle.Pacer // of the claims that are held, by the keys of their cursors
 	shares *throttle.Shares
 	share  throttle.Share // of this process; its claims divide it
 	held   throttle.Reason
@@ -57,8 +57,8 @@ func newPacing(t *Target, owner string, clock *clock, dry bool) *pacing {
 	return p
 }
 
-// Orders are the pace that an operator or the targets file sets, and what a share
-// of the total is good for.
+// Orders are the limits that an operator or the targets file sets: of each range, and of
+// the target.
 type orders struct {
 	limits throttle.Limits
 	total  throttle.Limit
@@ -71,9 +71,9 @@ func (p *pacing) orders() orders {
 	return orders{p.limitsLocked(), p.totalLocked()}
 }
 
-// grantHolds reports whether what was granted under these orders may still be
-// used: they are the same, and the share that it came from has not lapsed, by the
-// clock that says more.
+// grantHolds reports whether tokens that were granted under these orders may still be
+// used: the orders are the same, and the share that they came from has lapsed neither by
+// the wall nor by the monotonic clock.
 func (p *pacing) grantHolds(granted orders) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +84,7 @@ func (p *pacing) grantHolds(granted orders) bool {
 	return p.share.Unlimited || now.Before(p.share.Until) && now.Round(0).Before(p.share.Until.Round(0))
 }
 
-// limitsLocked returns what a range may have, before anything is set aside.
+// limitsLocked returns the limits of a range, before any part is reserved.
 func (p *pacing) limitsLocked() throttle.Limits {
 	l := p.target.Pace
 	if most := p.record.PaceMax; most.Set {
@@ -97,7 +97,7 @@ func (p *pacing) limitsLocked() throttle.Limits {
 	return l
 }
 
-// totalLocked returns what the target may have over all workers.
+// totalLocked returns the limit of the target over all workers.
 func (p *pacing) totalLocked() throttle.Limit {
 	if t := p.record.PaceTotal; t.Set {
 		return throttle.Limit{PerSecond: t.PerSecond, Unlimited: t.Unlimited}
@@ -108,8 +108,8 @@ func (p *pacing) totalLocked() throttle.Limit {
 	return throttle.Limit{Unlimited: true}
 }
 
-// open returns a pacer for a claimed range, or for one that is written into, with
-// an empty bucket. Part says what of a range's limits is for it.
+// open returns a pacer with an empty bucket, for a claimed range or for a carrier into a
+// range. Part returns the part of a range's limits that it gets.
 func (p *pacing) open(kept throttle.State, part func(throttle.Limits) throttle.Limits) *throttle.Pacer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,7 +127,7 @@ func (p *pacing) close(pacer *throttle.Pacer) {
 	delete(p.pacers, pacer)
 }
 
-// claimed tells of a claim, which has a part of this process's share from now on.
+// claimed registers a claim, which gets a part of this process's share from now on.
 func (p *pacing) claimed(key string, pacer *throttle.Pacer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,7 +135,7 @@ func (p *pacing) claimed(key string, pacer *throttle.Pacer) {
 	p.setSharesLocked()
 }
 
-// leaving must be called before a claim is released.
+// leaving unregisters a claim. It must be called before the claim is released.
 func (p *pacing) leaving(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,7 +143,7 @@ func (p *pacing) leaving(key string) {
 	p.setSharesLocked()
 }
 
-// renewShares gives every pacer its share as it is now.
+// renewShares gives every pacer its present share.
 func (p *pacing) renewShares() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,10 +190,10 @@ func (p *pacing) partLocked(part float64) throttle.Share {
 	return s
 }
 
-// trust returns how long a read of heartbeats is good.
+// trust returns how long a read of heartbeats is valid.
 func (p *pacing) trust() time.Duration { return min(trustMost, p.target.Lease/2) }
 
-// readEvery returns how often the heartbeats are to be read.
+// readEvery returns how often to read the heartbeats.
 func (p *pacing) readEvery() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -206,7 +206,7 @@ func (p *pacing) readEvery() time.Duration {
 	return p.trust() / 3
 }
 
-// beat takes in how this process's own heartbeat stands.
+// beat takes in the state of this process's own heartbeat.
 func (p *pacing) beat(b cursor.Beat) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -218,14 +218,14 @@ func (p *pacing) beat(b cursor.Beat) {
 	p.setSharesLocked()
 }
 
-// observe takes in the heartbeats of all processes, as they were read. It reports whether
-// one of them waits to be told.
+// observe takes in the heartbeats of all processes. It reports whether this process should
+// write its own soon, because another one waits for it.
 func (p *pacing) observe(sent, answered, stored time.Time, beats cursor.Heartbeats) (news bool) {
 	all := make([]throttle.Heartbeat, 0, len(beats))
 	for _, h := range beats {
 		one := throttle.Heartbeat{Owner: h.Key(), Epoch: h.Epoch, Mark: h.Revision, Lease: h.Lease, Read: h.Read}
 		if h.Invalid != nil {
-			one.Lease = p.target.Lease // it counts until it has stood still for so long
+			one.Lease = p.target.Lease // it counts as alive until it has not changed for a lease
 		}
 		all = append(all, one)
 	}
@@ -245,12 +245,12 @@ func (p *pacing) divides() bool {
 
 func (p *pacing) dividesLocked() bool { return !p.totalLocked().Unlimited }
 
-// follow takes in a view. A worker calls it before each write: what the view says
-// must not be overlooked because nobody has told the pacers yet.
+// follow takes in a view. A worker calls it before each write, so that the write obeys
+// the latest view even if the scheduler has not seen it yet.
 func (p *pacing) follow(v *plan.View) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.view == v || p.view != nil && v.RecordSent.Before(p.view.RecordSent) { // a step may come late with its own
+	if p.view == v || p.view != nil && v.RecordSent.Before(p.view.RecordSent) { // a step's view may be older
 		return
 	}
 	p.view, p.record = v, v.Record
@@ -262,8 +262,8 @@ func (p *pacing) follow(v *plan.View) {
 	p.setSharesLocked()
 }
 
-// hold stops all pacers for the reason given, and with an empty one lets them go
-// on. It reports whether that is new.
+// hold stops all pacers for a reason; an empty reason releases them. It reports whether the
+// reason is another one than before.
 func (p *pacing) hold(why throttle.Reason) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -277,7 +277,7 @@ func (p *pacing) hold(why throttle.Reason) (changed bool) {
 	return true
 }
 
-// ownPart returns the part of a range's limits that is for its own deletes.
+// ownPart returns the part of a range's limits that its own deletes get.
 func (p *pacing) ownPart(r shardquery.Range) func(throttle.Limits) throttle.Limits {
 	return func(l throttle.Limits) throttle.Limits {
 		rec := p.record // the lock is held, or the view not yet followed
@@ -293,7 +293,7 @@ func (p *pacing) ownPart(r shardquery.Range) func(throttle.Limits) throttle.Limi
 	}
 }
 
-// keptPace returns what the last claim's pace left behind.
+// keptPace returns the state of the pace that the last claim has saved.
 func (p *pacing) keptPace(c cursor.Cursor) throttle.State {
 	kept := throttle.State{Rate: c.Rate}
 	if !c.RateUsed.IsZero() { // in the store's time
@@ -302,7 +302,7 @@ func (p *pacing) keptPace(c cursor.Cursor) throttle.State {
 	return kept
 }
 
-// save puts a pace into the cursor.
+// save saves the state of a pace in the cursor.
 func (p *pacing) save(c *cursor.Cursor, pacer *throttle.Pacer) {
 	state, status := pacer.State(), pacer.Status()
 	c.Rate, c.Throttled = state.Rate, string(status.Reason)
@@ -320,8 +320,8 @@ func (p *pacing) paceOf(r shardquery.Range, c cursor.Cursor) *throttle.Pace {
 	return throttle.NewPace(p.clock.now(), limits, p.keptPace(c), p.target.Page)
 }
 
-// rate returns what the claimed ranges may have now, added up; +Inf if one of them is
-// unlimited.
+// rate returns the sum of the present limits of the claimed ranges; +Inf if one of them
+// is unlimited.
 func (p *pacing) rate() (sum float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -335,12 +335,13 @@ func (p *pacing) rate() (sum float64) {
 	return sum
 }
 
-// manySteps is how many deleted points for each of its entries a page of a normal
-// read may step over before that counts as push-back: with a start position there
-// are next to none.
+// manySteps is how many deleted points a page of a normal read may step over, for each
+// entry that it returns, before that counts as push-back. Reads that begin at a saved
+// position step over nearly none.
 const manySteps = 20
 
-// judgePage tells the pace how a page of a normal read was.
+// judgePage tells the pace how long a page of a normal read took, and how many deleted
+// points it stepped over.
 func judgePage(pacer *throttle.Pacer, page *store.Page, took time.Duration) {
 	n := len(page.Entries)
 	if n == 0 {

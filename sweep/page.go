@@ -22,26 +22,26 @@ type pageReader interface {
 }
 
 // A reading is one read of a span within a visit, over many steps: from a range's
-// cursor, from its start, or over ground where nothing should be.
+// cursor, from its start, or of a span that should be empty.
 type reading struct {
 	reader    pageReader
-	fromStart bool // over whatever tombstones lie there: its failures say nothing about the pace
+	fromStart bool // it may meet any number of tombstones, so its failures say nothing about the pace
 	done      bool
-	pastDue   bool // what is due was disposed of: the rest is carried
+	pastDue   bool // all due entities were disposed of: the rest is carried
 	stuck     bool // an entity of it waits aside: what is reached is not saved
 	counted   bool // a dry run has counted what follows its first page
 	uncounted bool // a dry run cannot count that, and reads it
 	failing   failing
-	window    time.Duration // with which another claim goes on; the reader itself may be reading ahead
+	window    time.Duration // the next claim begins with it; the reader itself may be reading ahead
 	// reached is a position before which everything is disposed of, or waits aside.
 	reached store.Position
 	save    func(c *cursor.Cursor, to store.Position)
 	unsure  unsure
 }
 
-// page reads one page of at most so many entries, decides about each, disposes of
-// those that are due, and moves on over what is disposed of. An error leaves the
-// rest of the page to be read again.
+// page reads one page of at most the given number of entries, decides about each, disposes
+// of those that are due, and moves on over the entries that are disposed of. After an error
+// the rest of the page is read again.
 func (v *visit) page(t turn, rd *reading, most int) error {
 	more, err := v.read(t, rd, most)
 	if err != nil {
@@ -59,7 +59,7 @@ func (v *visit) read(t turn, rd *reading, most int) (more bool, err error) {
 		more, err = rd.reader.Next(t.ctx, &s.page, most)
 		took = c.cfg.Now().Sub(began)
 	}
-	if !rd.fromStart { // those belong to the slow lane anyway, and say nothing about the others
+	if !rd.fromStart { // reads from the start are in the slow lane anyway
 		s.longest = max(s.longest, took)
 	}
 	if err != nil {
@@ -102,7 +102,7 @@ func (v *visit) work(t turn, rd *reading, more bool) error {
 	if reach > 0 {
 		v.advance(rd, s.page.Entries[reach-1].Position())
 	} else if len(s.page.Entries) == 0 && more {
-		v.advance(rd, rd.reader.Position()) // a window of nothing but tombstones
+		v.advance(rd, rd.reader.Position()) // the window had only tombstones
 	}
 	if err != nil || reach < len(s.page.Entries) {
 		s.ahead.drop()
@@ -144,7 +144,7 @@ func (v *visit) advance(rd *reading, to store.Position) {
 	v.checkpoint(rd)
 }
 
-// checkpoint saves where a reading stands, unless an entity of it waits aside.
+// checkpoint saves the position of a reading, unless an entity of it waits aside.
 func (v *visit) checkpoint(rd *reading) {
 	if !rd.stuck && !rd.reached.IsZero() {
 		v.update(func(c *cursor.Cursor) { rd.save(c, rd.reached) })
@@ -182,7 +182,7 @@ func (v *visit) disposeOps(t turn, rd *reading, q store.Query) error {
 			return err
 		}
 		if (v.size.part > 0 || v.c.guards.most() < v.c.target.Page) && t.over() {
-			return &pause{} // the next step goes on with the parts
+			return &pause{} // the next step continues with the parts
 		}
 	}
 }
@@ -203,16 +203,16 @@ func (v *visit) batchSize(s *scratch) (n int, err error) {
 // unsureTries is how often a batch is tried whose outcome is not known.
 const unsureTries = 3
 
-// absorb handles the error of a batch. It returns nil if the step goes on with
-// what is left of it: in smaller batches if it was contended, too large, too slow
-// or held an entity that the store refuses, so that one such entity costs only
-// itself.
+// absorb handles the error of a batch. It returns nil if the step continues with the rest
+// of the batch. If the batch was contended, too large, too slow, or had an entity that the
+// store refuses, the rest is tried in smaller batches, so that one such entity blocks
+// only itself.
 func (v *visit) absorb(t turn, rd *reading, q store.Query, batch []store.Op, err error, tries int) error {
 	if err := v.fatal(t, err); err != nil {
 		return err
 	}
 	contended, single := errors.Is(err, store.ErrContention), len(batch) == 1
-	if v.size.part == 0 && tries == 0 { // the parts of a batch say nothing new
+	if v.size.part == 0 && tries == 0 { // retries and parts of a batch are no new push-back
 		v.slowDown(err)
 	}
 	switch {
@@ -236,8 +236,8 @@ func (v *visit) absorb(t turn, rd *reading, q store.Query, batch []store.Op, err
 	return v.failing.again(t, v.c.cfg.Now(), err)
 }
 
-// fatal returns the error that ends the step whatever the batch was: a pause, a
-// lost lease, a limit, the end of the process, or what no patience helps against.
+// fatal returns the error if it ends the step: a pause, a lost lease, a limit, the end of
+// the process, or an error against which retries do not help. Otherwise it returns nil.
 func (v *visit) fatal(t turn, err error) error {
 	var later *pause
 	switch {
@@ -256,15 +256,15 @@ func (v *visit) fatal(t turn, err error) error {
 	return err
 }
 
-// slowDown tells the pace of an error.
+// slowDown lowers the pace after an error that is push-back.
 func (v *visit) slowDown(err error) {
 	if v.pacer != nil && store.Transient(err) && v.pacer.PushBack(throttle.ReasonPushBack) {
 		v.update(func(c *cursor.Cursor) { v.c.pacing.save(c, v.pacer) })
 	}
 }
 
-// settleContended settles an entity that is contended alone. Without tokens for that
-// it waits aside: the next page would take the tokens, too, and meet the same.
+// settleContended settles an entity that is contended even in a batch of its own. If there
+// are no tokens, it puts the entity aside: the next page would meet it again.
 func (v *visit) settleContended(t turn, rd *reading, q store.Query, op *store.Op) error {
 	err := v.settle(t, rd, q, op)
 	if later := (*pause)(nil); errors.As(err, &later) {
@@ -302,8 +302,8 @@ func (v *visit) settleChanged(t turn, rd *reading, q store.Query) error {
 	return nil
 }
 
-// judge decides about an expiry that was read outside a scan: it may lie in
-// another range, but not in a generation that nobody sweeps.
+// judge decides about an expiry that was read in the entity itself. The expiry may lie in
+// another range by now; if no sweep reads its generation, the entity is kept.
 func (v *visit) judge(key string, value store.Value) (judgement, store.Verdict) {
 	j := v.c.decide(value, v.horizon)
 	if !v.c.rules.Form.HasGenerations() {
@@ -385,8 +385,8 @@ func (v *visit) settled(op *store.Op, outcome store.Outcome, j judgement, unsure
 	}
 }
 
-// readFailed handles the error of a query: the same is asked again, or less, in a
-// later step.
+// readFailed handles the error of a query. A later step repeats the query, or asks for
+// less.
 func (v *visit) readFailed(t turn, rd *reading, err error) error {
 	if t.ctx.Err() != nil {
 		return errStopped
@@ -405,15 +405,14 @@ func (v *visit) readFailed(t turn, rd *reading, err error) error {
 	return rd.failing.again(t, v.c.cfg.Now(), err)
 }
 
-// patience is how long a range is tried against a store that does not take a
-// call, before it counts as failed.
+// patience is how long a failing call is repeated before its range counts as failed.
 const patience = 2 * time.Minute
 
-// A failing is a call that fails again and again for a passing reason.
+// A failing is a call that fails repeatedly with transient errors.
 type failing struct {
 	since time.Time
 	tries int
-	until time.Time // not before then
+	until time.Time // when the call may be repeated
 }
 
 // again returns the pause after which the call is to be repeated, longer each
@@ -454,7 +453,7 @@ func (b *batchSize) next(page int) int {
 	return b.whole(page)
 }
 
-// whole returns the size of a batch that nothing is wrong with.
+// whole returns the size of a batch if no part of a failed one is left.
 func (b *batchSize) whole(page int) int {
 	if b.full > 0 {
 		return min(b.full, page)
@@ -462,8 +461,8 @@ func (b *batchSize) whole(page int) int {
 	return page
 }
 
-// halve makes the next batches half as large as one that failed: the rest of this
-// page, and if the size was to blame those of later pages, too.
+// halve makes the next batches half as large as the one that failed: for the rest of this
+// page and, if the size was the cause, for later pages, too.
 func (b *batchSize) halve(n int, size bool) {
 	b.part = max(1, n/2)
 	if size {

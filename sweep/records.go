@@ -13,8 +13,7 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A recordStore is the store as the reaper's own records are read and written: the metrics
-// count what fails.
+// A recordStore reads and writes Reaper's own records, and counts failures in the metrics.
 type recordStore struct {
 	store.Store
 	failed func(error)
@@ -42,10 +41,10 @@ func (s recordStore) Save(ctx context.Context, r store.Record, prev string) erro
 	return err
 }
 
-// ensureRecord reads the target record, creates it if the target has none, and
-// saves it if configuration or time want it otherwise. The cursors of next were
-// read before, so a record that is older than one of them is a copy that somebody
-// put back. SkipLifecycle leaves the life of the generations alone.
+// ensureRecord reads the target record, creates it if the target has none, and saves it
+// if configuration or time require a change. The cursors of next were read before, so a
+// record that is older than one of them is an old copy that somebody has put back. With
+// skipLifecycle no generation changes its state.
 func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycle bool) error {
 	for began := v.clock.now(); ; {
 		rec, sent, missing, err := v.readRecord(ctx)
@@ -60,7 +59,7 @@ func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycl
 		if err != nil {
 			return err
 		}
-		if missing { // what is in use was looked for first
+		if missing { // the search for generations in use took a while
 			at = want.Created
 		}
 		next.Record, next.RecordSent = rec, sent
@@ -73,7 +72,7 @@ func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycl
 			v.tell(ctx, rec, want, nil)
 			return nil
 		}
-		if err := v.clock.check(); err != nil { // marks by a clock that is behind would count too early
+		if err := v.clock.check(); err != nil { // marks by a wrong clock would count too early
 			return err
 		}
 		sent = v.clock.now()
@@ -82,7 +81,7 @@ func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycl
 			continue // another worker was first: see what it wrote
 		}
 		if store.Transient(err) && v.clock.now().Sub(began) < recordPatience && throttle.Sleep(ctx, time.Second) == nil {
-			continue // with the time as it is then: see what came of it
+			continue // read the record to see whether the write took effect
 		}
 		if err == nil {
 			next.Record, next.RecordSent = saved, sent
@@ -93,13 +92,12 @@ func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycl
 	}
 }
 
-// save writes the target record once, whose marks were made at an instant in the store's
-// time. A process that stood still since then must not write them: a generation would
-// count as closed before anybody could read that it is. A new record that took effect
-// long after it was sent might come into the place of a later one that was removed
-// meanwhile: the store need not try for longer.
+// save writes the target record once. Its marks were made at an instant in the store's
+// time. If the process was frozen since then it must not write them: a generation would
+// count as closed before anybody could read the mark. The call has a short timeout: a new
+// record that takes effect late could replace a later one that was removed meanwhile.
 func (v *viewer) save(ctx context.Context, rec generation.Record, at time.Time) (generation.Record, error) {
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout) // first: it ends if the process stands still from here on
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout) // before the check: it covers a freeze after it
 	defer cancel()
 	if late := v.clock.Now().Sub(at); late > recordTimeout {
 		return rec, fmt.Errorf("the process stood still for %v before it wrote the target record: %w", late,
@@ -144,9 +142,9 @@ func (v *viewer) desired(
 	return v.sweptAs(rec, want), steps, nil
 }
 
-// saveRecord writes the target record, whose marks were made at an instant in the store's
-// time, by compare-and-set and goes by it from then on. If somebody else was first it
-// fails with store.ErrConflict, and the record is read again soon.
+// saveRecord writes the target record by compare-and-set, and puts it into the view. Its
+// marks were made at an instant in the store's time. If another process was first it fails
+// with store.ErrConflict.
 func (v *viewer) saveRecord(ctx context.Context, rec generation.Record, at time.Time) error {
 	if err := v.clock.check(); err != nil {
 		return err
@@ -163,16 +161,16 @@ func (v *viewer) saveRecord(ctx context.Context, rec generation.Record, at time.
 	return nil
 }
 
-// A recordChange makes the next target record of the one that is there, at an instant in
-// the store's time.
+// A recordChange returns the target record that should follow the present one, at an
+// instant in the store's time.
 type recordChange func(is generation.Record, now time.Time) (next generation.Record, changed bool, err error)
 
 // recordTries is how often a chore that took long tries to write what it found.
 const recordTries = 4
 
 // changeRecord writes what change makes of the target record, if it changes anything. If
-// another writer was faster, it calls change again with that writer's record. Other chores
-// of this process write it, too: a chore that has read for long would always be too late.
+// another writer was faster, it calls change again with that writer's record. Without such
+// retries a chore that reads for long would always lose to other chores of its process.
 func (v *viewer) changeRecord(ctx context.Context, change recordChange) (err error) {
 	for range recordTries {
 		now := v.clock.Now()
@@ -190,7 +188,7 @@ func (v *viewer) changeRecord(ctx context.Context, change recordChange) (err err
 	return fmt.Errorf("others have changed the target record %d times meanwhile: %w", recordTries, store.ErrConflict)
 }
 
-// tell says what became of the target record.
+// tell logs the changes of the target record.
 func (v *viewer) tell(ctx context.Context, was, is generation.Record, steps []generation.Step) {
 	if was.Target == "" {
 		v.tellBegin(ctx, is)
@@ -211,7 +209,7 @@ func (v *viewer) tell(ctx context.Context, was, is generation.Record, steps []ge
 	}
 }
 
-// compare warns if the newest generation is not as the configuration would have it.
+// compare warns if the newest generation differs from the configuration.
 func (v *viewer) compare(newest generation.Generation) {
 	if newest.Shards != v.target.Shards {
 		v.log.Warn("the configured shards are for the next generation", "shards", v.target.Shards,
