@@ -12,7 +12,7 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A published is what the metrics have been told of a tally so far.
+// A published is the part of a tally that was added to the metrics already.
 type published struct {
 	mu         sync.Mutex
 	counts     metrics.Counts
@@ -20,8 +20,8 @@ type published struct {
 	throttled  map[throttle.Reason]time.Duration
 }
 
-// publish adds to the metrics what has happened since the last call, and tells
-// them how the target stands.
+// publish adds to the metrics what has happened since the last call, and sets the gauges
+// that show the state of the target.
 func (c *collector) publish() {
 	last, m, t := &c.tally.published, c.cfg.Metrics, c.target.Name
 	last.mu.Lock()
@@ -68,7 +68,7 @@ func (c *collector) result() TargetResult {
 	if v := c.viewer.View(); v != nil {
 		res.Outside, res.EmptyIndex = c.tally.aroundOr(v.Record.Outside, v.Record.EmptyIndex)
 		res.Horizon = c.horizon()
-	} else { // it did not come as far as the store's time
+	} else { // the store's time is not known
 		res.Horizon = c.cfg.Now().Add(-c.target.Retention).UTC().Round(0)
 	}
 	return res
@@ -103,7 +103,7 @@ func (c *collector) pauseAttrs() (attrs []any) {
 	return attrs
 }
 
-// tellHold logs that the target is held, or is not any more.
+// tellHold logs that the target is held, or is no longer held.
 func (c *collector) tellHold(why throttle.Reason) {
 	now := c.cfg.Now()
 	if c.log.held.IsZero() {
@@ -115,7 +115,7 @@ func (c *collector) tellHold(why throttle.Reason) {
 		c.log.held = time.Time{}
 	case throttle.ReasonPaused:
 		c.log.Warn("target is paused; run reaper resume to continue", c.pauseAttrs()...)
-	case throttle.ReasonGate: // the gatekeeper has said so
+	case throttle.ReasonGate: // the gatekeeper has logged it
 	case throttle.ReasonRecord:
 		var attrs []any
 		if long, err := c.viewer.watch.failing(); long {
@@ -132,7 +132,7 @@ func (c *collector) tellHold(why throttle.Reason) {
 }
 
 const (
-	// manyReads is how many reads an hour are worth a word: ten cents in us-central1,
+	// manyReads is how many reads an hour give a warning: ten cents in us-central1, or
 	// 70 dollars a month.
 	manyReads = 333_333
 	// readPrice is what a read costs there, in dollars: 0.03 for 100,000 in the Standard
@@ -140,8 +140,8 @@ const (
 	readPrice = 0.03 / 100_000
 )
 
-// tellCost says what looking alone costs, if that is much: each tick asks one query for
-// each range that writers may still write to.
+// tellCost warns if idle ticks cost much: each sends one query for each range that writers
+// may still write to.
 func (c *collector) tellCost(p *plan.Plan, every time.Duration) {
 	if _, local := c.cfg.Store.(store.Exclusive); local || every <= 0 {
 		return
@@ -156,7 +156,7 @@ func (c *collector) tellCost(p *plan.Plan, every time.Duration) {
 	if hourly < manyReads {
 		return
 	}
-	c.log.Warn("looking for what is due costs much: fewer shards or namespaces, or a slower schedule, cost less",
+	c.log.Warn("idle ticks cost much: fewer shards or namespaces, or a slower schedule, cost less",
 		"ranges", queries, "every_seconds", every.Round(time.Second).Seconds(), "reads_per_hour", int64(hourly),
 		"dollars_per_hour_in_us_central1", math.Round(hourly*readPrice*100)/100)
 }

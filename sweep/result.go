@@ -26,7 +26,7 @@ type TargetResult struct {
 	Error    string    `json:"error"`  // empty if nothing failed
 	Hint     string    `json:"hint"`   // what to do about the error; empty if there is no advice
 	Held     string    `json:"held"`   // why nothing may be deleted at present; empty if it may
-	Reason   string    `json:"reason"` // of a pause: what its operator gave
+	Reason   string    `json:"reason"` // of a pause: why, as its operator said
 	Actor    string    `json:"actor"`  // of a pause: who made it
 	Duration float64   `json:"duration_seconds"`
 
@@ -67,5 +67,5 @@ func (r TargetResult) Outcome() metrics.Result {
 	return metrics.Complete
 }
 
-// errStopped is why work ends early when the process was asked to stop.
+// errStopped is the error of work that ends early because the process was asked to stop.
 var errStopped = errors.New("stopped")

@@ -12,10 +12,10 @@ import (
 	"github.com/reaper-ttl/reaper/sweep/plan"
 )
 
-// Run sweeps every target once: it ends when every range has come to the instant
-// at which it began. When ctx is done it begins no new page, gives the pages in
-// flight the grace, saves the cursors and releases the leases. What failed is in
-// the result: a failing range or target stops no other.
+// Run sweeps every target once: it ends when every range is swept up to the instant
+// at which Run began. When ctx is done it begins no new page, gives the pages in
+// flight the grace, saves the cursors and releases the leases. Failures are in the
+// result: a failing range or target stops no other.
 func Run(ctx context.Context, cfg Config) Result {
 	return once(ctx, cfg, func() oneTime { return new(oneSweep) })
 }
@@ -48,7 +48,7 @@ func (t *timed) isOver(b *book) bool {
 	return over
 }
 
-// once works through the targets, side by side.
+// once runs a new agenda for each target, all at the same time.
 func once(ctx context.Context, cfg Config, newAgenda func() oneTime) Result {
 	cfg = cfg.withDefaults()
 	began := cfg.Now()
@@ -95,9 +95,9 @@ func collect(ctx context.Context, cfg *Config, newAgenda func(i int) agenda) []*
 	return s.books
 }
 
-// open reads the records of a target and then keeps its view, its heartbeat and its
-// gate's answer fresh until the background is done. The heartbeat is removed while work
-// is not.
+// open reads the records of a target. Then it keeps the view, the heartbeat and the gate's
+// answer fresh until background is done. After that it removes the heartbeat, unless work
+// is done, too.
 func (b *book) open(ctx, background, work context.Context, all *sync.WaitGroup) {
 	err := protect(func() error { return b.agenda.open(ctx, b) })
 	b.opening <- err
@@ -112,7 +112,7 @@ func (b *book) open(ctx, background, work context.Context, all *sync.WaitGroup) 
 	b.c.viewer.run(b.metered(background))
 }
 
-// openOnce reads the records once; what fails, fails.
+// openOnce reads the records, without further tries if that fails.
 func openOnce(ctx context.Context, b *book) error {
 	if err := b.c.open(ctx); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (c *collector) publishEnd(b *book, res TargetResult, ended time.Time) {
 // A oneAudit is the agenda of one round of the audit in every namespace.
 type oneAudit struct {
 	begun, over bool
-	contended   time.Time // since when all that is left waits for somebody else's transaction; zero if it does not
+	contended   time.Time // since when everything left waits for another client's transaction; zero if not so
 }
 
 func (o *oneAudit) open(ctx context.Context, b *book) error { return openOnce(ctx, b) }

@@ -7,8 +7,8 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// A scratch is what one worker has at hand while it runs a step: no page outlives
-// the step that read it.
+// A scratch is the memory that one worker uses for its steps: no page outlives the step
+// that read it.
 type scratch struct {
 	page    store.Page
 	ops     []store.Op
@@ -18,7 +18,7 @@ type scratch struct {
 	doubted []bool // for each op whether an earlier try may have disposed of it
 	delays  []time.Duration
 	ahead   ahead
-	longest time.Duration // what one call of this step took at most; noCall if it made none that tells
+	longest time.Duration // the longest call of this step; noCall if it made none that is measured
 }
 
 // noCall is less than any call takes.
@@ -37,8 +37,8 @@ func (s *scratch) firstOpen() int {
 
 func isOpen(op *store.Op) bool { return op.Outcome == store.Unknown || op.Outcome == store.Changed }
 
-// pick lists the next ops without an outcome, at most n: as they are, if they
-// follow each other, or copies.
+// pick lists the next ops without an outcome, at most n. If these are neighbours, it
+// returns a part of ops, otherwise copies: see putBack.
 func (s *scratch) pick(n int) []store.Op {
 	s.picked = s.picked[:0]
 	for i := range s.ops {
@@ -73,7 +73,7 @@ func (s *scratch) doubt() {
 	}
 }
 
-// resolveDoubts counts as deleted what is gone after such a try.
+// resolveDoubts turns Gone into Deleted for ops that an earlier try may have deleted.
 func (s *scratch) resolveDoubts() {
 	for i := range s.doubted {
 		if s.doubted[i] && s.ops[i].Outcome == store.Gone {
@@ -82,7 +82,7 @@ func (s *scratch) resolveDoubts() {
 	}
 }
 
-// putBack takes over what became of the copies that pick has made.
+// putBack copies the outcomes back into ops, if pick has returned copies.
 func (s *scratch) putBack(batch []store.Op) {
 	if len(batch) > 0 && &batch[0] != &s.ops[s.picked[0]] {
 		for n, i := range s.picked {
@@ -91,10 +91,9 @@ func (s *scratch) putBack(batch []store.Op) {
 	}
 }
 
-// An ahead reads the next page while the one at hand is written: it begins with
-// the first write, so that the pace holds it back, too. What it reads may be
-// older by a page than what a read after the write would see; the writes'
-// conditions handle that.
+// An ahead reads the next page while the present one is written. It begins with the first
+// write, so that the pace holds it back, too. What it reads may be a page's time older
+// than a read after the write would show; the conditions of the writes handle that.
 type ahead struct {
 	reader pageReader
 	most   int
@@ -137,8 +136,8 @@ func (a *ahead) take(page *store.Page) (more, read bool, took time.Duration, err
 	return a.more, true, a.took, a.err
 }
 
-// drop stops reading, waits until nobody does, and reports whether anybody did:
-// then the reader has moved on, and must be told to go back.
+// drop stops a read ahead and waits for its end. It reports whether there was one: then
+// the reader has moved on, and the caller must seek it back.
 func (a *ahead) drop() (read bool) {
 	if a.done != nil {
 		a.cancel()

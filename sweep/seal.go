@@ -18,29 +18,28 @@ import (
 const (
 	// sealEvery is how often a pass over a generation saves how far it has come.
 	sealEvery = 10 * time.Second
-	// sealStale is how long a pass must not have been saved before another process goes on
-	// with it.
+	// sealStale is how long ago a pass must have been saved last before another process
+	// continues it.
 	sealStale = time.Minute
 )
 
-// A sealJob is a pass over a sealed generation, namespace by namespace: each range in which
-// it meets an entry gets a cursor record, and is read from its start because of that. So a
-// range without a record needs no read of its own, and what nobody has gone over counts as
-// unread.
+// A sealJob is a pass over a sealed generation, namespace by namespace. Each range in which
+// it meets an entry gets a cursor record, and is then read from its start. So a range
+// without a record needs no read of its own. A namespace without a pass counts as unread.
 type sealJob struct {
 	c     *collector
 	chore plan.Chore
-	seal  cursor.Seal // as it stands in memory; zero before the pass was begun
+	seal  cursor.Seal // the seal's present state, saved or not; zero before the pass was begun
 	all   bool        // the pass is over all namespaces that the store lists
-	names []string    // of namespaces that are left
+	names []string    // the namespaces that are left
 	saved time.Time   // when the seal was saved last, on this process's clock
 }
 
-// end implements job: what was not saved is gone over again.
+// end implements job. The next pass repeats what was not saved.
 func (j *sealJob) end(out outcome) outcome { return out }
 
 func (j *sealJob) step(t turn, todo todo) outcome {
-	err := j.c.clock.check() // by one that is behind, a pass would seem to have begun too early
+	err := j.c.clock.check() // by a wrong clock a pass would seem to have begun too early
 	over := false
 	if err == nil {
 		over, err = j.goOn(t, todo.plan)
@@ -49,7 +48,7 @@ func (j *sealJob) step(t turn, todo todo) outcome {
 	case t.ctx.Err() != nil:
 		return outcome{state: stopped}
 	case errors.Is(err, store.ErrConflict):
-		return outcome{state: ended} // another process goes over it, or the target began again
+		return outcome{state: ended} // another process makes the pass, or the target has a new record
 	case err != nil:
 		return outcome{state: failed, err: fmt.Errorf("go over generation %08d: %w", j.chore.Generation, err)}
 	case over:
@@ -58,7 +57,7 @@ func (j *sealJob) step(t turn, todo todo) outcome {
 	return outcome{state: ready, nextLane: nextLane{slow: true}}
 }
 
-// goOn goes over namespaces until its turn is over. Over says that the pass is.
+// goOn goes over namespaces until its turn is over. It reports whether the pass is over.
 func (j *sealJob) goOn(t turn, p *plan.Plan) (over bool, err error) {
 	c := j.c
 	if j.seal.Began.IsZero() {
@@ -119,7 +118,7 @@ func (j *sealJob) begin(ctx context.Context, p *plan.Plan) (over bool, err error
 	switch {
 	case err != nil:
 		return false, err
-	case fits && len(left) == 0: // the ranges that it has met have records by now, and are read first
+	case fits && len(left) == 0: // the ranges that the pass has met have records: read those before its seal counts
 		if c.cfg.Apply {
 			if err := c.viewer.readGeneration(ctx, number); err != nil {
 				return false, err
@@ -143,8 +142,8 @@ func (j *sealJob) begin(ctx context.Context, p *plan.Plan) (over bool, err error
 	return false, j.save(ctx)
 }
 
-// uncovered lists the namespaces that a pass has yet to go over, in order. The zero Seal is
-// that of a pass that begins.
+// uncovered lists the namespaces that a pass has yet to go over, in order. For a pass that
+// begins, sofar is the zero Seal.
 func (j *sealJob) uncovered(ctx context.Context, p *plan.Plan, sofar cursor.Seal) ([]string, error) {
 	names := p.Swept()
 	j.all = slices.Equal(names, []string{cursor.AllNamespaces})
@@ -171,7 +170,7 @@ func (j *sealJob) cover(ns string) {
 	}
 }
 
-// saveIfDue saves how far the pass has come, if that was long ago.
+// saveIfDue saves how far the pass has come, unless it did so recently.
 func (j *sealJob) saveIfDue(ctx context.Context) error {
 	if j.c.cfg.Now().Sub(j.saved) < sealEvery {
 		return nil
@@ -191,7 +190,7 @@ func (j *sealJob) save(ctx context.Context) (err error) {
 	return err
 }
 
-// meet gives each range of a namespace a record in which there is an entry, if it has none.
+// meet gives a record to each range of a namespace that holds an entry and has none.
 func (j *sealJob) meet(ctx context.Context, p *plan.Plan, ns string) error {
 	c, number := j.c, j.chore.Generation
 	var extra []int
@@ -229,8 +228,8 @@ func (j *sealJob) meet(ctx context.Context, p *plan.Plan, ns string) error {
 	return nil
 }
 
-// met gives a range a record, and reports whether it had none. It goes by the view alone:
-// the book's own cursors are the scheduler's.
+// met gives a range a record, and reports whether it had none. It uses the view alone:
+// only the scheduler may use the book's own cursors.
 func (j *sealJob) met(ctx context.Context, r shardquery.Range) (isNew bool, err error) {
 	c, id := j.c, j.c.rules.ID(r)
 	v := c.viewer.View()
@@ -248,7 +247,7 @@ func (j *sealJob) met(ctx context.Context, r shardquery.Range) (isNew bool, err 
 	return true, err
 }
 
-// newerSeals returns the seals that were read, with those that are known to be newer.
+// newerSeals returns the seals that were read, but the known one wherever it is newer.
 func newerSeals(known, read map[int]cursor.Seal) map[int]cursor.Seal {
 	all := maps.Clone(read)
 	for number, seal := range known {

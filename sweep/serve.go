@@ -13,16 +13,17 @@ import (
 )
 
 const (
-	// tellEvery is how often a daemon says in its log how it stands.
+	// tellEvery is how often a daemon logs the state of a target.
 	tellEvery = 5 * time.Minute
-	// openAgain is how soon a target is tried again whose records could not be read.
+	// openAgain is how soon the records of a target are read again if they could not be
+	// read at the beginning.
 	openAgain = 5 * time.Second
 )
 
 // errUnheard is why a record is old though no read of it failed.
 var errUnheard = errors.New("the process or its machine stood still")
 
-// A Daemon collects for as long as it runs: at each tick of a target's schedule
+// A Daemon sweeps for as long as it runs: at each tick of a target's schedule
 // every range at rest becomes ready, and no range waits for another one.
 type Daemon struct {
 	cfg    Config
@@ -30,14 +31,14 @@ type Daemon struct {
 	states map[string]*stateBox // by target
 }
 
-// A State is how a daemon stands with one target.
+// A State is what a daemon knows of one target.
 type State struct {
 	Target    string
 	Tick      time.Time // the last one, by the wall clock; zero before the first
 	Next      time.Time // the next one
-	SweptTo   time.Time // up to here nothing that is due is left, in the store's time; zero if that is not known
+	SweptTo   time.Time // nothing that was due then is left, in the store's time; zero if that is not known
 	OldestDue time.Time // when the oldest entity that is known to be left became due; zero if none is
-	Swept     time.Time // when every range had last come to the instant of a tick
+	Swept     time.Time // when the last complete sweep ended
 	Rate      float64   // what the ranges in work may delete a second; +Inf if they are unlimited
 	Working   int       // ranges in work
 	Deleted   int64
@@ -65,7 +66,7 @@ func (b *stateBox) get() State {
 }
 
 // NewDaemon returns a daemon for the targets of a configuration, each of which must
-// have a Next. First says that a sweep begins at once, and not only at the first tick.
+// have a Next. If first is true, a sweep begins at once instead of at the first tick.
 func NewDaemon(cfg Config, first bool) *Daemon {
 	d := &Daemon{cfg: cfg.withDefaults(), first: first, states: map[string]*stateBox{}}
 	now := cfg.Now().Round(0)
@@ -79,7 +80,7 @@ func NewDaemon(cfg Config, first bool) *Daemon {
 	return d
 }
 
-// States returns how the daemon stands, in the order of the targets.
+// States returns the state of each target, in the order of the configuration.
 func (d *Daemon) States() (list []State) {
 	for _, t := range d.cfg.Targets {
 		list = append(list, d.states[t.Name].get())
@@ -87,7 +88,7 @@ func (d *Daemon) States() (list []State) {
 	return list
 }
 
-// Run collects until ctx is done. No goroutine outlives it.
+// Run sweeps until ctx is done. No goroutine outlives it.
 func (d *Daemon) Run(ctx context.Context) {
 	books := collect(ctx, &d.cfg, func(i int) agenda {
 		return &onSchedule{box: d.states[d.cfg.Targets[i].Name], first: d.first}
@@ -102,11 +103,11 @@ type onSchedule struct {
 	box      *stateBox
 	first    bool      // a tick is due at once
 	due      time.Time // the next tick, by the wall clock
-	seen     time.Time // the wall clock, as it was looked at last
+	seen     time.Time // the wall clock at the last look
 	counting bool      // a tick waits until what is due is counted
 	expired  int64     // found due before the sweep that is counted
 	told     time.Time
-	toldOf   int64 // deleted, when it was told last
+	toldOf   int64 // how many had been deleted when it was told last
 	costTold bool
 	stopping bool
 }
@@ -133,8 +134,8 @@ func (o *onSchedule) chores() bool { return true }
 
 func (o *onSchedule) isOver(*book) bool { return o.stopping }
 
-// next looks at the clock often enough: one that is put back by an hour must not
-// cost an hour of sweeps.
+// next is at most a heartbeat, so that the clock is checked often: if it is put back by an
+// hour, sweeps must not stop for an hour.
 func (o *onSchedule) next(_ *book, now time.Time) time.Duration {
 	if o.stopping {
 		return heartbeat
@@ -193,8 +194,8 @@ func (o *onSchedule) watchSchedule(s *scheduler, b *book, now time.Time) {
 	o.begin(s, b, now)
 }
 
-// begin makes the ranges at rest ready. A sweep that is still counted goes on being
-// counted: the next one begins with a later tick.
+// begin makes the ranges at rest ready. If a sweep is still being counted, the next one is
+// counted from a later tick on.
 func (o *onSchedule) begin(s *scheduler, b *book, now time.Time) {
 	if !o.costTold {
 		o.costTold = true
@@ -207,11 +208,11 @@ func (o *onSchedule) begin(s *scheduler, b *book, now time.Time) {
 	}
 }
 
-// closeCount ends the sweep that is counted once every range has come to the
-// instant at which it began.
+// closeCount ends the counted sweep once every range is swept up to the instant at which
+// that sweep began.
 func (o *onSchedule) closeCount(b *book, now time.Time) {
 	err := b.c.limits.exceeded()
-	if b.held.why == throttle.ReasonRecord { // nobody knows when that ends, and no range comes on before it does
+	if b.held.why == throttle.ReasonRecord { // that may last, and no range is swept meanwhile
 		cause := cmp.Or(b.c.viewer.failing(), errUnheard)
 		err = fmt.Errorf("the target record was not read for %v: %w", freshFor, cause)
 	}
@@ -240,7 +241,7 @@ func (o *onSchedule) closeCount(b *book, now time.Time) {
 	})
 }
 
-// tell says in the log how the target stands.
+// tell logs the state of the target.
 func (o *onSchedule) tell(b *book, now time.Time) {
 	o.box.set(func(st *State) { b.describe(st) })
 	st := o.box.get()
@@ -270,7 +271,7 @@ func (o *onSchedule) tell(b *book, now time.Time) {
 	}
 }
 
-// describe says how the target stands.
+// describe fills in the state of the target.
 func (b *book) describe(st *State) {
 	st.SweptTo, st.Working = b.sweptTo()
 	st.OldestDue = b.c.target.Watchdog.OldestDue()
@@ -282,8 +283,8 @@ func (b *book) describe(st *State) {
 	}
 }
 
-// sweptTo returns the instant up to which nothing due is left in any range, and
-// how many ranges are in work. A range that another process holds is that one's.
+// sweptTo returns the instant up to which nothing due is left in any range, and how many
+// ranges are in work. Ranges that another process holds do not count.
 func (b *book) sweptTo() (at time.Time, working int) {
 	switch {
 	case !b.visited:
@@ -291,5 +292,5 @@ func (b *book) sweptTo() (at time.Time, working int) {
 	case b.lagging.Len() == 0: // nothing needs a read
 		return b.c.horizon(), b.working
 	}
-	return b.lagging.items[0].reached, b.working // zero, if that is not known of one
+	return b.lagging.items[0].reached, b.working // zero if it is not known for one of them
 }

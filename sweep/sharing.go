@@ -14,12 +14,12 @@ import (
 type sharing struct {
 	gave  time.Time // when this process gave ranges back last
 	asked time.Time // when it last asked which ranges others have released
-	read  time.Time // when the read of heartbeats was sent that was taken in last
+	read  time.Time // when the last read of heartbeats that share has used was sent
 }
 
-// share divides the ranges among the processes that are alive: one that waits for
-// ranges of others says so in its heartbeat and looks at their cursors; one that holds more
-// than its part gives the rest back.
+// share divides the ranges among the live processes. A process that waits for ranges of
+// others says so in its heartbeat and reads their cursors. One that holds more than its
+// part gives the rest back.
 func (b *book) share(s *scheduler, now time.Time) {
 	if !b.c.cfg.Apply {
 		return
@@ -41,8 +41,8 @@ func (b *book) share(s *scheduler, now time.Time) {
 	}
 }
 
-// giveSome lets so many ranges be given back, each after its next step, of those that have
-// been in work for some time: the others may be done soon.
+// giveSome marks ranges to be given back, each after its next step. It chooses among those
+// that have been in work for some time: the others may be done soon.
 func (b *book) giveSome(most int, before time.Time) {
 	var list []*item
 	for _, it := range b.lagging.items {
@@ -55,8 +55,8 @@ func (b *book) giveSome(most int, before time.Time) {
 	}
 }
 
-// wantElsewhere asks for the cursors of ranges that other processes hold, those first that
-// were read longest ago.
+// wantElsewhere asks for the cursors of ranges that other processes hold, beginning with
+// those that were read the longest ago.
 func (b *book) wantElsewhere(now time.Time) {
 	var list []cursor.ID
 	for it := range b.elsewhere {
@@ -74,7 +74,7 @@ func (b *book) wantElsewhere(now time.Time) {
 }
 
 // excess returns how many ranges this process holds beyond its part. After it has given some
-// back it waits until the others have told how many they hold since.
+// back, the answer is 0 until newer heartbeats show how many the others hold.
 func (b *book) excess() int {
 	processes, ranges, told := b.c.keeper.Parts()
 	if processes < 2 || !told.After(b.gave.Add(b.c.target.Lease/6)) {

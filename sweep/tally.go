@@ -44,7 +44,7 @@ type steps struct {
 
 func newTally() *tally { return &tally{throttled: map[throttle.Reason]time.Duration{}} }
 
-// waited adds to what held the target's ranges back.
+// waited adds to the time for which a reason has held the target's ranges back.
 func (t *tally) waited(why throttle.Reason, d time.Duration) {
 	if d <= 0 || why == "" {
 		return
@@ -54,7 +54,7 @@ func (t *tally) waited(why throttle.Reason, d time.Duration) {
 	t.throttled[why] += d
 }
 
-// throttledFor returns how long what held the ranges back, so far.
+// throttledFor returns for how long each reason has held the ranges back so far.
 func (t *tally) throttledFor() map[throttle.Reason]time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,8 +104,8 @@ func (t *tally) lookedAround(outside int64, emptyIndex bool) {
 	t.around = &around{outside, emptyIndex}
 }
 
-// aroundOr returns what this process has found outside the ranges, or else what
-// is given.
+// aroundOr returns what this process has found outside the ranges, or the arguments if it
+// has not looked yet.
 func (t *tally) aroundOr(outside int64, emptyIndex bool) (int64, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

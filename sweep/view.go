@@ -23,24 +23,24 @@ const (
 	// recordEvery is how often the target record is read: what an operator
 	// changes takes effect within that time.
 	recordEvery = 5 * time.Second
-	// freshFor is how old the target record may be for a write to go by it:
-	// three reads may fail, or the machine may have slept.
+	// freshFor is how old the target record may be when a write relies on it: older
+	// ones mean that three reads have failed, or that the machine has slept.
 	freshFor = 3 * recordEvery
-	// readAtMost is how often anything is read at most, however many ask for it, and
-	// namespacesEvery is how often the names of all namespaces are read.
+	// readAtMost is the least time between two reads of the same thing, however many
+	// ask for it, and namespacesEvery the time between two lists of all namespaces.
 	readAtMost      = 200 * time.Millisecond
 	namespacesEvery = 10 * time.Second
 	// readAgain is how soon a read of records that failed is repeated.
 	readAgain = time.Second
-	// noRead is how soon the refresher of cursors looks again if nobody wakes it.
+	// noRead is how soon the refresher of cursors checks its work if nobody wakes it.
 	noRead = recordEvery
 	// oneTry is the patience of a read that is tried again later.
 	oneTry = time.Nanosecond
 )
 
-// A viewer reads the records of one target. It alone replaces the [plan.View]
-// that everybody else goes by: with what its refresher reads, and with the target
-// record as a chore has just written it.
+// A viewer reads the records of one target. It alone replaces the [plan.View] that all
+// others use: by what its refresher reads, and by a target record that a chore has just
+// written.
 type viewer struct {
 	store  recordStore
 	target *Target
@@ -49,7 +49,7 @@ type viewer struct {
 	log    *journal
 	apply  bool
 	watch  *watch
-	notify func() // is told of what the refresher has read; what a chore replaces is seen as it ends
+	notify func() // called when the refresher has replaced the view; what a chore replaces is seen as it ends
 
 	view atomic.Pointer[plan.View]
 	wake wakes
@@ -61,7 +61,7 @@ type viewer struct {
 // Wakes end the waits of the refreshers.
 type wakes struct{ record, cursors chan struct{} }
 
-// A refreshState is what the refresher has yet to do, and what went wrong.
+// A refreshState is what the refresher has yet to read, and what went wrong.
 type refreshState struct {
 	recordWanted  bool
 	wantedCursors map[cursor.ID]bool // to be read by their keys
@@ -103,7 +103,7 @@ func (v *viewer) open(ctx context.Context) error {
 	return nil
 }
 
-// publish replaces the view by one that change has made of it. Nobody else does.
+// publish replaces the view by a copy that change has changed. Nothing else replaces it.
 func (v *viewer) publish(change func(next *plan.View)) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -112,9 +112,9 @@ func (v *viewer) publish(change func(next *plan.View)) {
 	v.view.Store(&next)
 }
 
-// takeRecords puts what was read into a view: the target record and the cursors each
-// only if they are newer than what is there. The answer to an older read must not undo
-// what a chore has written meanwhile.
+// takeRecords puts what was read into a view. The target record and the cursors replace
+// only older ones: the answer to an earlier read must not undo what a chore has written
+// meanwhile.
 func takeRecords(next, read *plan.View) {
 	takeRecord(next, read)
 	if read.CursorsSent.After(next.CursorsSent) {
@@ -172,8 +172,8 @@ func (v *viewer) run(ctx context.Context) {
 // refreshWith calls refresh again and again, each time after the wait that it returned
 // before or when it is woken.
 func refreshWith(ctx context.Context, wake chan struct{}, refresh func(context.Context) time.Duration) {
-	for ctx.Err() == nil { // it may have ended and been woken at one instant
-		select { // what was wanted until now is read now: it must not wake it again
+	for ctx.Err() == nil { // both channels may have been ready
+		select { // earlier wakes are served by this read
 		case <-wake:
 		default:
 		}
@@ -189,8 +189,8 @@ func refreshWith(ctx context.Context, wake chan struct{}, refresh func(context.C
 	}
 }
 
-// refresh reads the target record and the names of the namespaces if they are due, and
-// returns when they are again.
+// refresh reads the target record and the names of the namespaces if that is due, and
+// returns how long until it is due again.
 func (v *viewer) refresh(ctx context.Context) (wait time.Duration) {
 	now, old := v.clock.now(), v.View()
 	if wait := v.recordDue(now, old); wait > 0 {
@@ -238,15 +238,16 @@ func (v *viewer) checkAge(read *plan.View) error {
 	return plan.OldCopy(read.Record, v.target.Name, "but had "+now.Record.Revision)
 }
 
-// beginAnew writes a target record in the place of one that is no more.
+// beginAnew writes a target record to replace one that was removed.
 func (v *viewer) beginAnew(ctx context.Context, next *plan.View) error {
-	if err := v.loadCursors(ctx, next); err != nil { // some may be of generations that others opened
+	if err := v.loadCursors(ctx, next); err != nil { // others may have opened generations
 		return err
 	}
 	return v.ensureRecord(ctx, next, false)
 }
 
-// refreshCursors reads the cursors that are due, and returns when the next ones are.
+// refreshCursors reads the cursors that are wanted, and returns how long until the next
+// check.
 func (v *viewer) refreshCursors(ctx context.Context) (wait time.Duration) {
 	now, old := v.clock.now(), v.View()
 	all, some := v.cursorsDue(now, old), v.someDue(now)
@@ -257,7 +258,7 @@ func (v *viewer) refreshCursors(ctx context.Context) (wait time.Duration) {
 	if all <= 0 {
 		err = v.loadAll(ctx)
 	}
-	if some <= 0 { // whatever became of all
+	if some <= 0 { // even if reading all has failed
 		err = errors.Join(err, v.loadWanted(ctx))
 	}
 	if ctx.Err() != nil {
@@ -290,7 +291,7 @@ func (v *viewer) loadAll(ctx context.Context) error {
 	return nil
 }
 
-// checkLineage makes sure that the target record is the one that the cursors belong to.
+// checkLineage makes sure that the target record is not older than the cursors.
 func (v *viewer) checkLineage(ctx context.Context, next *plan.View, cursors cursor.Table) error {
 	if plan.CheckLineage(next.Record, false, v.target.Name, cursors) == nil {
 		return nil
@@ -333,7 +334,7 @@ func (v *viewer) readSome(ctx context.Context, ids []cursor.ID, patience time.Du
 	}
 	if err != nil {
 		v.mu.Lock()
-		for _, id := range ids { // the refresher tries again, and not at once
+		for _, id := range ids { // the refresher tries again later
 			v.state.wantedCursors[id] = true
 		}
 		v.mu.Unlock()
@@ -364,7 +365,7 @@ func (v *viewer) reloadRecord(ctx context.Context) error {
 	return nil
 }
 
-// take puts cursors into the view that were read apart from the others.
+// take puts cursors that were read by their keys into the view.
 func (v *viewer) take(ctx context.Context, ch cursor.Changes) error {
 	next := *v.View()
 	if len(ch.Gone) > 0 { // their generation may have retired since the target record was read
@@ -430,7 +431,7 @@ func (v *viewer) loadRecord(ctx context.Context, next *plan.View) error {
 	sent := v.clock.now()
 	rec, at, err := generation.Load(ctx, v.store, v.target.Name)
 	if errors.Is(err, generation.ErrMissing) && !v.apply {
-		rec, err = next.Record, nil // of a target that a dry run has met first
+		rec, err = next.Record, nil // in a dry run the first record exists only in memory
 	}
 	if err != nil {
 		return err
@@ -439,15 +440,15 @@ func (v *viewer) loadRecord(ctx context.Context, next *plan.View) error {
 		return err
 	}
 	if !v.apply {
-		rec, _ = plan.Desired(v.rules, rec, nil, v.clock.Now()) // as it would be
+		rec, _ = plan.Desired(v.rules, rec, nil, v.clock.Now()) // as a sweep with --apply would write it
 	}
 	next.Record, next.RecordSent = rec, sent
 	return nil
 }
 
-// A recordReader reads records for a viewer: each page within its own time and with
-// its own tries, so that many pages have no limit together. It tells the clock what
-// time it is in the store.
+// A recordReader reads records for a viewer. Each page has its own timeout and its own
+// tries, so that a read of many pages has no limit on its total time. It also sets the
+// clock to the store's time.
 type recordReader struct {
 	v        *viewer
 	patience time.Duration
@@ -478,7 +479,7 @@ func (v *viewer) loadCursors(ctx context.Context, next *plan.View) error {
 	v.mu.Lock()
 	v.state.allWanted = false
 	v.mu.Unlock()
-	// The seals first: what a pass has met has cursors by then.
+	// The seals first: the ranges that a pass has met have cursors by then.
 	var seals map[int]cursor.Seal
 	if v.rules.Form.HasGenerations() {
 		var err error

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// idleLag is how far the cursor of a range without work may lag before it is
-	// moved, if a probe of it is dear: it takes longer than dearProbe, or steps over more than
-	// dearSteps deleted points. Index rows that the application's own extensions left behind
-	// are tombstones too.
+	// idleLag is how far the cursor of a range without work may lag before it is moved, if
+	// probes of the range are dear: they take longer than dearProbe, or step over more than
+	// dearSteps deleted points. When an application extends an entity, that leaves a
+	// tombstone in the index, too.
 	idleLag   = time.Hour
 	dearProbe = 100 * time.Millisecond
 	dearSteps = 1000
@@ -29,9 +29,9 @@ const (
 	smallestPage   = 8
 )
 
-// A visit is a range, or the audit of a namespace, from the moment when this
-// process finds something to do there until it is at rest again. It is claimed
-// for so long, over many steps; one goroutine at a time works on it.
+// A visit is the work on a range, or on the audit of a namespace, from the moment when
+// this process finds something to do there until the range is at rest again. The range is
+// claimed meanwhile. A visit has many steps; one goroutine at a time works on it.
 type visit struct {
 	writer
 	r        shardquery.Range
@@ -47,7 +47,7 @@ type visit struct {
 	auditing bool // what is found are strays
 }
 
-// A start is how things stood when a visit began.
+// A start is the state in which a visit began.
 type start struct {
 	cursor cursor.Cursor
 	need   plan.Need
@@ -65,7 +65,7 @@ func (v *visit) until() time.Time {
 	return v.horizon
 }
 
-// limit returns the instant that no saved cursor stands later than, so that
+// limit returns the latest instant of a saved cursor, the horizon less the overlap: so
 // entities written a little late are not behind it.
 func (v *visit) limit() time.Time { return v.horizon.Add(-v.c.target.Overlap) }
 
@@ -75,14 +75,14 @@ func (v *visit) saveMain(c *cursor.Cursor, to store.Position) {
 		to = stop
 	}
 	c.Position = later(c.Position, to)
-	if v.start.need.Unread { // another claim goes on with it as with any read from the start
+	if v.start.need.Unread { // another claim resumes it like any read from the start
 		c.Rewind = cursor.Rewind{Began: v.start.began, Position: to, Window: v.readings[0].window}
 	}
 }
 
-// later returns the one of two positions in a range that is further on; the
-// cursor itself never goes back. Of two with one value it is b: keys are in the
-// store's own order, and b was read after a.
+// later returns the later of two positions in a range, because a cursor never goes back.
+// If both have the same value, that is b: only the store knows the order of keys, and b
+// was read after a.
 func later(a, b store.Position) store.Position {
 	if c := b.Value.Compare(a.Value); c < 0 || c == 0 && b.Key == "" {
 		return a
@@ -162,8 +162,8 @@ func (v *visit) update(change func(*cursor.Cursor)) {
 	}
 }
 
-// run goes on with a visit until its turn is over, or it has to wait. AllRead says
-// that nothing is left to read, and nobody waits aside.
+// run continues a visit until its turn is over, or it has to wait. AllRead says that
+// nothing is left to read, and no entity waits aside.
 func (v *visit) run(t turn) (out outcome, allRead bool) {
 	t.began = v.turns
 	defer func() {
@@ -175,10 +175,10 @@ func (v *visit) run(t turn) (out outcome, allRead bool) {
 	}()
 	for {
 		if !t.slow && v.isSlowAt(t.began) {
-			if !v.mainGoesOn() { // as after a tick that found nothing new to read
+			if !v.mainGoesOn() { // for instance, a tick found nothing new to read
 				return v.between(outcome{state: ready}), false
 			}
-			t.began = 0 // the normal reading goes on, and the turn of the other one is still to come
+			t.began = 0 // the normal reading continues; the other one keeps its turn
 		}
 		out, over, allRead := v.once(t)
 		switch {
@@ -248,8 +248,8 @@ func (v *visit) readAheadOf(s *scratch) *reading {
 	return nil
 }
 
-// nextReading returns the reading whose turn it is; nil if all are done, or have
-// to wait for so long.
+// nextReading returns the reading whose turn it is. It returns nil if all are done; or if
+// they have to wait, and for how long.
 func (v *visit) nextReading(now time.Time, turn int) (rd *reading, wait time.Duration) {
 	for i := range v.readings {
 		next := v.readings[(turn+i)%len(v.readings)]
@@ -287,9 +287,9 @@ func (v *visit) pageSize() int {
 	return min(v.c.target.Page, max(smallestPage, int(status.Rate*smallPageEvery.Seconds())))
 }
 
-// stagger returns how long after its tokens are there a range takes a small page:
-// ranges that are claimed together must not all take theirs at one instant. What
-// comes in meanwhile is there for the next page.
+// stagger returns how long a range waits before a small page though its tokens are there:
+// ranges that are claimed together must not all take their pages at the same instant. The
+// tokens of the meantime are not lost; the next page gets them.
 func (v *visit) stagger() time.Duration {
 	if v.pageSize() == v.c.target.Page {
 		return 0
@@ -297,7 +297,7 @@ func (v *visit) stagger() time.Duration {
 	return 5*smallPageEvery - plan.Jitter(5*smallPageEvery, v.start.cursor.Key())
 }
 
-// extend lets the main reading go on if its horizon is an old one by now.
+// extend lets the main reading continue to a newer horizon if its own is old by now.
 func (v *visit) extend(rd *reading) {
 	if !rd.done || v.auditing || rd != v.readings[0] || v.carry != nil {
 		return
@@ -307,7 +307,7 @@ func (v *visit) extend(rd *reading) {
 	}
 }
 
-// again lets the main reading go on to another horizon.
+// again lets the main reading continue to another horizon.
 func (v *visit) again(horizon time.Time) {
 	r, ok := v.readings[0].reader.(*shardquery.Reader)
 	if !ok || !horizon.After(v.horizon) || v.readings[0].counted {
@@ -319,7 +319,7 @@ func (v *visit) again(horizon time.Time) {
 		v.readings[0].reached = back
 	}
 	v.horizon = horizon
-	if v.readings[0].done { // what is new goes first; while it goes on, the others have their turns
+	if v.readings[0].done { // new entries first; if it is not done, the other readings keep their turns
 		v.turns = 0
 	}
 	v.readings[0].pastDue = false
@@ -354,7 +354,7 @@ func (v *visit) reached() time.Time {
 	return at.Add(-v.r.Resolution())
 }
 
-// between fills in where the visit stands between two steps.
+// between fills in the state of the visit between two steps.
 func (v *visit) between(out outcome) outcome {
 	out.slow, out.either, out.reached = v.isSlow(), v.mainGoesOn(), v.reached()
 	return out
@@ -372,14 +372,14 @@ func (v *visit) isSlow() bool { return v.isSlowAt(v.turns) }
 
 func (v *visit) isSlowAt(turn int) bool {
 	rd, _ := v.nextReading(v.c.cfg.Now(), turn)
-	if rd == nil { // it waits for the next try of something; what is done can be given back at once
+	if rd == nil { // it waits for a retry, or is done: then the claim can be released at once
 		return v.auditing || !v.allRead() || len(v.asides) > 0
 	}
 	return v.auditing || rd.fromStart || v.carry != nil && !v.reached().Before(v.horizon)
 }
 
-// swept returns the horizon that a finished visit puts into the record. One that
-// carried nothing must not look as if it had, if draining began meanwhile.
+// swept returns the horizon that a finished visit puts into the record. If draining began
+// during a visit that carries nothing, the record must not look as if it had carried.
 func (v *visit) swept() time.Time {
 	at := v.horizon
 	if from := v.start.need.Stage.DrainFrom; v.carry == nil && !from.IsZero() {
@@ -390,8 +390,8 @@ func (v *visit) swept() time.Time {
 	return at.Truncate(time.Microsecond)
 }
 
-// forgetAsides leaves what waits aside to a later visit, which finds it due once
-// more.
+// forgetAsides leaves the entities that wait aside to a later visit, which counts them as
+// due again.
 func (v *visit) forgetAsides() {
 	for _, a := range v.asides {
 		if !a.carry {
@@ -401,8 +401,8 @@ func (v *visit) forgetAsides() {
 	v.asides = nil
 }
 
-// release gives the claim back and returns the cursor as it then stands. It may
-// take as long as a lease, and takes no worker.
+// release gives the claim back and returns the cursor as it was saved. It may take as long
+// as a lease, but occupies no worker.
 func (v *visit) release(work context.Context) (cur cursor.Cursor, err error) {
 	v.carry.close()
 	v.c.pacing.leaving(v.start.cursor.Key())

@@ -12,13 +12,14 @@ import (
 )
 
 // A watch keeps the heartbeat of this process for one target, and reads those of the
-// others, which no other read holds up. What it reads goes to the pace first, and only then
-// into this process's next heartbeat: a process that reads there that it counts can rely on it.
+// others, apart from all other reads. What it reads goes first to the pace, and only then
+// into this process's next heartbeat. So a process that is counted in that heartbeat can
+// rely on it.
 type watch struct {
 	c     *collector
 	wake  chan struct{}
 	asked atomic.Bool // somebody waits for the next read
-	seeks atomic.Bool // ranges that others hold are waited for
+	seeks atomic.Bool // this process waits for ranges that others hold
 	seen  cursor.Heartbeats
 	// When the last read was sent, on this process's clock, and answered, in the store's
 	// time; zero before the first.
@@ -34,10 +35,10 @@ func newWatch(c *collector) *watch {
 	return w
 }
 
-// beat takes in how this process's own heartbeat stands.
+// beat takes in the state of this process's own heartbeat.
 func (w *watch) beat(b cursor.Beat) {
 	w.c.pacing.beat(b)
-	w.rouse() // who joins reads at once
+	w.rouse() // a process that joins must read at once
 }
 
 func (w *watch) rouse() {
@@ -47,16 +48,16 @@ func (w *watch) rouse() {
 	}
 }
 
-// ask asks for the heartbeats to be read soon, if somebody has to wait for no longer than
-// this.
+// ask asks for the heartbeats to be read soon, if the caller waits for no longer than
+// joinEvery.
 func (w *watch) ask(wait time.Duration) {
 	if wait <= joinEvery && !w.asked.Swap(true) {
 		w.rouse()
 	}
 }
 
-// seek says whether ranges that others hold are waited for. Then the heartbeats are read
-// more often, and this process tells the others.
+// seek sets whether this process waits for ranges that others hold. If it does, it reads the
+// heartbeats more often, and says so in its own.
 func (w *watch) seek(seeks bool) {
 	if w.seeks.Swap(seeks) != seeks {
 		w.c.keeper.Pulse.Seek(seeks)
@@ -64,8 +65,9 @@ func (w *watch) seek(seeks bool) {
 	}
 }
 
-// run keeps the heartbeat and reads the others' until ctx is done, and then removes it
-// while last is not. Announce says that there is one also before anything is claimed.
+// run keeps the heartbeat and reads the others' until ctx is done. Then it removes the
+// heartbeat, unless last is done, too. With announce it writes one even before anything is
+// claimed.
 func (w *watch) run(ctx, last context.Context, announce bool) {
 	if !w.c.cfg.Apply {
 		return
@@ -79,7 +81,7 @@ func (w *watch) run(ctx, last context.Context, announce bool) {
 	refreshWith(ctx, w.wake, w.refresh)
 }
 
-// refresh reads the heartbeats if they are due, and returns when they are again.
+// refresh reads the heartbeats if that is due, and returns how long until it is due again.
 func (w *watch) refresh(ctx context.Context) (wait time.Duration) {
 	every := w.c.pacing.readEvery()
 	if w.seeks.Load() {
@@ -134,9 +136,9 @@ func (w *watch) read(ctx context.Context) error {
 	return nil
 }
 
-// bury removes one heartbeat of a process that is gone, if there is any. Otherwise each
-// process that joins must itself watch that the heartbeat does not change. The next read
-// must not wait for bury.
+// bury removes the heartbeat of one dead process, if there is any. Without that, each
+// process that joins would have to watch for a lease that the heartbeat does not change. It
+// has a short timeout, because the next read waits for it.
 func (w *watch) bury(ctx context.Context) {
 	c := w.c
 	ctx, cancel := context.WithTimeout(ctx, c.pacing.trust()/3)
