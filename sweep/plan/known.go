@@ -16,11 +16,11 @@ import (
 	"github.com/reaper-ttl/reaper/shardquery"
 )
 
-// A known is what was found out about the ranges of a target, all of them. It takes
-// time in proportion to their number, so a plan hands it on to the [Plan.Next] one,
-// which changes it where cursors have changed. It holds no cursors.
+// A known holds what was found out about all ranges of a target. To find it takes time in
+// proportion to their number, so a plan hands it on to the [Plan.Next] one, which updates
+// it for the changed cursors. It holds no cursors.
 type known struct {
-	grounds    []*ground      // of what is live, in the order of the record
+	grounds    []*ground      // the live generations, in the order of the record
 	byNumber   map[int]int    // places in grounds
 	namespaces map[string]int // places in the view's list
 	extra      []shardquery.Range
@@ -46,12 +46,12 @@ type ground struct {
 type auditDue struct {
 	at       time.Time
 	underWay bool
-	// Whether there is anything to go over was asked, and there is not, or is.
+	// Whether the audit has anything to read: no, or yes; neither before it was asked.
 	nothing, something bool
 }
 
-// findRanges goes over the namespaces, and over the cursors for shards past the last
-// one that have a record.
+// findRanges goes over the namespaces, and over the cursors to find shards past the last
+// one.
 func (p *Plan) findRanges() *known {
 	k := &known{byNumber: map[int]int{}, namespaces: make(map[string]int, len(p.view.Namespaces)), stored: map[int]bool{},
 		foreign: map[int][]cursor.ID{}, swept: p.findSwept()}
@@ -106,7 +106,7 @@ func byPlace(a, b shardquery.Range) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Shard, b.Shard))
 }
 
-// ground returns what is known of a live generation; nil if it is not live.
+// ground returns a live generation; nil if it is not live.
 func (k *known) ground(number int) *ground {
 	if i, ok := k.byNumber[number]; ok {
 		return k.grounds[i]
@@ -127,8 +127,8 @@ func (g *ground) extraIn(namespace string) []shardquery.Range {
 // len returns how many ranges a generation has.
 func (k *known) len(g *ground) int { return g.Shards*len(k.namespaces) + len(g.extra) }
 
-// place returns the place of a range in its generation; ok is false if there is no
-// such range.
+// place returns the index of a range in its generation; ok is false if there is no such
+// range.
 func (k *known) place(g *ground, r shardquery.Range) (i int, ok bool) {
 	ns, ok := k.namespaces[r.Namespace]
 	if !ok || r.Shard < 0 {
@@ -141,8 +141,8 @@ func (k *known) place(g *ground, r shardquery.Range) (i int, ok bool) {
 	return len(k.namespaces)*g.Shards + i, ok
 }
 
-// holdsFor reports whether what a plan knows of the ranges holds by another view, too,
-// and returns the cursors that are other ones there.
+// holdsFor reports whether what a plan knows of the ranges is also true by another view,
+// and returns the cursors that differ there.
 func (p *Plan) holdsFor(v *View) (changed []cursor.ID, ok bool) {
 	was := p.view
 	same := slices.Equal(was.Namespaces, v.Namespaces) && was.Record.Created.Equal(v.Record.Created) &&
@@ -155,7 +155,7 @@ func (p *Plan) holdsFor(v *View) (changed []cursor.ID, ok bool) {
 	same = maps.EqualFunc(was.Seals, v.Seals, func(a, b cursor.Seal) bool {
 		return a.Revision == b.Revision && a.Done.Equal(b.Done)
 	}) && slices.EqualFunc(was.Record.Namespaces, v.Record.Namespaces, func(a, b generation.Swept) bool {
-		return a.Name == b.Name // when it was said is for those who drop it
+		return a.Name == b.Name // when a deployment last named it does not matter here
 	})
 	if !same {
 		return nil, false
@@ -169,8 +169,8 @@ func (p *Plan) holdsFor(v *View) (changed []cursor.ID, ok bool) {
 	return changed, ok
 }
 
-// knows reports whether a cursor that was read again adds nothing to what there is, and
-// takes nothing away.
+// knows reports whether a cursor that was read again belongs to the ranges that are known:
+// it adds none and removes none.
 func (k *known) knows(cursors cursor.Table, id cursor.ID) bool {
 	if !cursors.Has(id) || !k.stored[id.Generation] {
 		return false
@@ -183,8 +183,8 @@ func (k *known) knows(cursors cursor.Table, id cursor.ID) bool {
 	return found
 }
 
-// change takes in that book or view have another cursor of a range, or of an audit. Stages
-// are still those of the plan before.
+// change takes in a changed cursor of a range or of an audit. The stages are still those of
+// the plan before.
 func (p *Plan) change(id cursor.ID) {
 	k := p.known
 	if ns, ok := k.namespaces[id.Namespace]; ok && id == p.auditID(id.Namespace) && k.audits != nil {
@@ -211,8 +211,8 @@ func (p *Plan) change(id cursor.ID) {
 	}
 }
 
-// sumOf returns what the cursors of a generation say together; ok is false if no
-// range of it is swept.
+// sumOf returns the sum of the cursors of a generation; ok is false if no range of it is
+// swept.
 func (p *Plan) sumOf(number int) (s sum, ok bool) {
 	g := p.known.ground(number)
 	if g == nil {
@@ -228,8 +228,7 @@ func (p *Plan) sumOf(number int) (s sum, ok bool) {
 	return s, ok
 }
 
-// isGone reports whether a namespace is not listed any more by the store, and no deployment
-// names it.
+// isGone reports whether the store no longer lists a namespace, and no deployment names it.
 func (p *Plan) isGone(k *known, namespace string) bool {
 	_, listed := k.namespaces[namespace]
 	return !listed && slices.Contains(p.rules.Namespaces, cursor.AllNamespaces) &&
@@ -246,7 +245,7 @@ func (p *Plan) isForeign(k *known, id cursor.ID) bool {
 	})
 }
 
-// leaves returns what returns what the cursor of each range of a generation says.
+// leaves returns the leaf function of a generation's tree: the sum of each single range.
 func (p *Plan) leaves(g *ground) func(int) sum {
 	regular := g.Shards * len(p.known.namespaces)
 	names := p.view.Namespaces
@@ -258,8 +257,7 @@ func (p *Plan) leaves(g *ground) func(int) sum {
 	}
 }
 
-// SameRanges reports whether this plan and the one that it follows go by the same
-// ranges.
+// SameRanges reports whether this plan and the one before it have the same ranges.
 func (p *Plan) SameRanges(last *Plan) bool { return p.known == last.known }
 
 // Has reports whether a range is one of the target's.
@@ -360,6 +358,6 @@ func (p *Plan) Shards(namespace string, g generation.Generation) (extra []int) {
 	return extra
 }
 
-// Lookups returns how many cursors this plan and those that it follows were asked
-// for since the ranges were found, for tests that hold work to what has changed.
+// Lookups returns how many cursors this plan and the plans before it have looked up since
+// the ranges were found. Tests check by it that work depends only on what has changed.
 func (p *Plan) Lookups() int { return int(p.known.lookups.Load()) }

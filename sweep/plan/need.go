@@ -19,10 +19,10 @@ type Need struct {
 	Fresh bool
 	// Behind is a read from the start up to the cursor, for what was written there.
 	Behind bool
-	// SuspectsOnly says that Behind need look at nothing but suspects: of a range
-	// that was read to its end since the sealing they alone are left.
+	// SuspectsOnly says that Behind has to read only the suspects' part of the range: it
+	// was read to its end since the sealing, and only suspects are left.
 	SuspectsOnly bool
-	// Inventory is to find out what is left, once all reads are done.
+	// Inventory says that the visit records what is left, once all reads are done.
 	Inventory bool
 	// Asked says that Behind is due only since somebody asks for it, and Rests the same of
 	// all reads.
@@ -65,8 +65,8 @@ func (p *Plan) Range(r shardquery.Range) Need {
 	return n
 }
 
-// due reports whether a range is to be visited. One that nobody writes to any more
-// is left alone until something in it is due.
+// due reports whether a range needs a visit. A sealed range that was read is left alone
+// until something in it is due.
 func (p *Plan) due(c cursor.Cursor, s Stage) bool {
 	switch {
 	case !s.IsSealed() || c.Rewind.Done.Before(s.Since):
@@ -83,9 +83,9 @@ func (p *Plan) due(c cursor.Cursor, s Stage) bool {
 	return !p.now.Before(c.Stock.Next.Add(p.rules.Retention))
 }
 
-// drained reports whether a range is empty, or was read to its end since its
-// generation began to be drained. What is left then could not be carried. A survivor
-// that is to be carried says that the read began before.
+// drained reports whether a range is empty, or was read to its end since its generation
+// began to be drained: what is left could then not be carried. If a survivor is left that
+// could be carried, that read began before the draining.
 func (p *Plan) drained(c cursor.Cursor, s Stage) bool {
 	one := sumOf(c)
 	return !one.left || one.noCarry && p.triedToCarry(c.Swept, s) // one that is empty is not visited any more
@@ -96,9 +96,9 @@ func (p *Plan) triedToCarry(swept time.Time, s Stage) bool {
 	return !swept.Add(p.rules.Retention).Before(s.DrainFrom)
 }
 
-// keptDue reports whether what was kept is to be tried again: max_age may have been
-// raised, or the refusal be over. A read for suspects only, in what was drained, is no
-// read from the start, but it was tried then.
+// keptDue reports whether to try kept entities again: max_age may have been raised, or the
+// store may no longer refuse them. In a drained generation a read for suspects only does
+// not count as a read from the start, but as such a try.
 func (p *Plan) keptDue(c cursor.Cursor, s Stage) bool {
 	if tried := c.Swept.Add(p.rules.Retention); s.Drain && c.Rewind.Began.IsZero() && tried.After(c.Rewind.Done) {
 		c.Rewind.Done = tried

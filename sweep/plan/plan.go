@@ -58,8 +58,8 @@ type View struct {
 	RecordSent, CursorsSent time.Time
 }
 
-// ToldAt returns when the read was sent that told of a range last, be it that there is no
-// record of it.
+// ToldAt returns when the last read that covered a range's record was sent, even if it
+// found no record.
 func (v *View) ToldAt(id cursor.ID) time.Time {
 	if sent := v.Cursors.Sent(id); !sent.IsZero() {
 		return sent
@@ -77,7 +77,7 @@ type Book struct {
 	Tried map[Chore]time.Time
 }
 
-// A Plan is what there is to do at one instant.
+// A Plan says what each range and chore of a target needs at one instant.
 type Plan struct {
 	rules   Rules
 	view    *View
@@ -101,10 +101,10 @@ func New(rules Rules, view *View, book Book, now time.Time) *Plan {
 // With returns the plan for the same instant by another view.
 func (p *Plan) With(view *View) *Plan { return New(p.rules, view, p.book, p.now) }
 
-// Next returns the plan for another instant, by this view and by the book, in which the
-// changed cursors are other ones than before. It says what New would, and costs time in
-// proportion to what has changed, unless other cursors were read or other ranges are
-// swept. Of p, whose sums it takes over, stages and shards may still be asked.
+// Next returns the plan for another instant, by this view and by the book; changed lists
+// the book's cursors that have changed. It equals what New returns, at a cost in proportion
+// to the changes, unless all cursors were read again or other ranges are swept. It takes
+// over p's sums: of p, only stages and shards may be used afterwards.
 func (p *Plan) Next(view *View, changed []cursor.ID, now time.Time) *Plan {
 	next := &Plan{rules: p.rules, view: view, book: p.book, now: now, known: p.known, stages: p.stages}
 	next.noteOpened()
@@ -117,7 +117,7 @@ func (p *Plan) Next(view *View, changed []cursor.ID, now time.Time) *Plan {
 	}
 	next.classify()
 	if !maps.EqualFunc(p.stages, next.stages, func(a, b Stage) bool { return a.Sealed.Equal(b.Sealed) }) {
-		next.known.audits = nil // there may be something to go over by now
+		next.known.audits = nil // the audit may have more to read now
 	}
 	return next
 }
@@ -141,7 +141,7 @@ func (r Rules) ID(rng shardquery.Range) cursor.ID {
 	return cursor.ID{Target: r.Target, Namespace: rng.Namespace, Generation: rng.Generation, Shard: rng.ShardName()}
 }
 
-// Cursor returns where a range stands: by its last claim here, or by the view.
+// Cursor returns the cursor of a range: that of its last claim here, or the view's.
 func (p *Plan) Cursor(r shardquery.Range) cursor.Cursor {
 	opened, ok := p.opened[r.Generation]
 	if !ok {
@@ -154,7 +154,7 @@ func (p *Plan) cursorAt(id cursor.ID, opened time.Time) cursor.Cursor {
 	return p.sealed(p.recordedAt(id, opened))
 }
 
-// recordedAt returns where a range stands by its last claim here, or by its record.
+// recordedAt returns the cursor of a range by its last claim here, or by its record alone.
 func (p *Plan) recordedAt(id cursor.ID, opened time.Time) cursor.Cursor {
 	p.known.lookups.Add(1)
 	scope := p.rules.Scope
@@ -178,9 +178,9 @@ func (p *Plan) isKnown(id cursor.ID) bool {
 	return own || p.view.Cursors.Has(id)
 }
 
-// Order sorts ranges for a first visit: oldest generation first, the nursery
-// last, and at random within a generation: two processes that begin together
-// must not meet at every range. Chance is in [0, 1).
+// Order sorts ranges for a first visit: oldest generation first, the nursery last, and
+// at random within a generation, so that two processes that begin together do not compete
+// for every range. Chance is in [0, 1).
 func Order(ranges []shardquery.Range, chance float64) []shardquery.Range {
 	list := slices.Clone(ranges)
 	rng := rand.New(rand.NewPCG(math.Float64bits(chance), 0))
@@ -197,8 +197,8 @@ func generationOrder(r shardquery.Range) int {
 	return r.Generation
 }
 
-// Jitter returns four fifths of a period to all of it, always the same for the
-// same name: what is due once a period is spread over its last fifth.
+// Jitter returns between four fifths of a period and all of it, always the same for the
+// same name. So what is due once a period is spread over the period's last fifth.
 func Jitter(period time.Duration, name string) time.Duration {
 	return period - time.Duration(float64(period)/5*float64(spreadHash(name))/(1<<32))
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// First returns the target record that a target gets of which nothing is known.
+// First returns the target record of a target that has none, and no generation in use.
 func First(r Rules, now time.Time) generation.Record {
 	rec := generation.New(r.Target, r.Scope.Kind, r.Scope.Property, r.Policy.Shards, r.Generations, now)
 	if r.Generations {
@@ -33,8 +33,7 @@ func Anew(r Rules, used []generation.Generation, floor int, now time.Time) (gene
 	return rec.ProbeLater(r.Policy), err
 }
 
-// Configured returns the target record as the configuration wants it, whatever
-// the time.
+// Configured returns the target record with the changes that the configuration requires.
 func Configured(r Rules, rec generation.Record, now time.Time) generation.Record {
 	if r.Generations {
 		rec = rec.OpenFirst(r.Policy.Shards, now)
@@ -47,9 +46,9 @@ func Configured(r Rules, rec generation.Record, now time.Time) generation.Record
 	return rec.WithWriterBounds(r.Policy)
 }
 
-// Desired returns the target record as configuration and time want it, and what
-// is new in it. Blocked are the draining generations that the next one need not
-// wait for.
+// Desired returns the target record with the changes that configuration and time require,
+// and the steps of generations among them. Blocked are the draining generations that the
+// next one need not wait for.
 func Desired(r Rules, rec generation.Record, blocked []int, now time.Time) (generation.Record, []generation.Step) {
 	return Configured(r, rec, now).Next(r.Policy, now, blocked...)
 }
@@ -74,8 +73,8 @@ func CheckLineage(rec generation.Record, missing bool, target string, cursors cu
 // shows that it is old.
 func OldCopy(rec generation.Record, target, shows string) error {
 	return fmt.Errorf("the target record %s %q has revision %s, %s: an old copy was put back. "+
-		"Restore the newer one, or remove this one: then the reaper starts again, "+
-		"with the generations that it finds in the index", store.TargetRecord, target, rec.Revision, shows)
+		"Restore the newer one, or remove this one: the reaper then makes a new one "+
+		"from the generations that it finds in the index", store.TargetRecord, target, rec.Revision, shows)
 }
 
 func compareIDs(a, b cursor.ID) int {

@@ -8,15 +8,15 @@ import (
 	"github.com/reaper-ttl/reaper/generation"
 )
 
-// SealOf returns the seal of a live generation as the view has it; ok is false if there is
-// none that is of this generation.
+// SealOf returns the view's seal of a live generation; ok is false if the generation has
+// none, or if it is of an earlier generation with the same number.
 func (p *Plan) SealOf(number int) (seal cursor.Seal, ok bool) {
 	seal, ok = p.view.Seals[number]
 	return seal, ok && seal.Is(number, p.opened[number], p.rules.Scope.Kind, p.rules.Scope.Property)
 }
 
-// sealed returns a cursor with what the pass over its generation says of its range: if it
-// has no record, it was empty when the pass began or later.
+// sealed adds to a cursor what the pass over its generation says of its range: a range
+// without a record was empty when the pass began or later.
 func (p *Plan) sealed(c cursor.Cursor) cursor.Cursor {
 	seal, ok := p.SealOf(c.Generation)
 	if !ok || p.isKnown(c.ID) || !seal.Covers(c.Namespace, time.Time{}) {
@@ -34,8 +34,8 @@ func (p *Plan) ShardsOf(number int) int {
 	return 0
 }
 
-// sealDue reports whether a sealed generation is to be gone over: a pass that began at an
-// instant or later has not covered every namespace that any deployment sweeps.
+// sealDue reports whether a sealed generation needs a pass: none that began at an instant
+// or later has covered every namespace that any deployment sweeps.
 func (p *Plan) sealDue(number int, since time.Time) bool {
 	_, swept := p.sumOf(number)
 	return swept && !p.isCovered(number, since)

@@ -7,13 +7,13 @@ import (
 	"github.com/reaper-ttl/reaper/generation"
 )
 
-// A Stage is what must be known of the generation that a range lies in. The zero
-// Stage is that of ranges that are never sealed: the nursery's, and timestamps.
+// A Stage is what a plan has to know of a range's generation. The zero Stage is that of
+// ranges that are never sealed: those of the nursery and of timestamps.
 type Stage struct {
 	State  generation.State
-	Sealed time.Time // when the last writer must have committed; zero if there may be one yet
-	// Since is the mark for reads from the start: once sealed, each range must
-	// have been read by one that began then or later.
+	Sealed time.Time // when the last writer must have committed; zero if one may still write
+	// Since is the mark for reads from the start: in a sealed generation each range
+	// needs such a read that began at Since or later.
 	Since time.Time
 	Final bool // Since is that of the last read, before the generation retires
 	Drain bool // what is left is carried to the newest generation
@@ -22,13 +22,13 @@ type Stage struct {
 	DrainFrom time.Time
 }
 
-// IsSealed reports whether nobody writes to the generation any more.
+// IsSealed reports whether no writer may write to the generation any more.
 func (s Stage) IsSealed() bool { return !s.Sealed.IsZero() }
 
 // Stage returns the stage of a generation.
 func (p *Plan) Stage(number int) Stage { return p.stages[number] }
 
-// classify finds out how each generation stands.
+// classify finds out the stage of each generation.
 func (p *Plan) classify() {
 	p.stages = map[int]Stage{}
 	record, settle := p.view.Record, p.rules.Policy.Settle
@@ -53,9 +53,9 @@ func (p *Plan) classify() {
 	}
 }
 
-// EmptySince returns when a sealed generation may be read for the last time, one
-// slack after the last of it was disposed of, if nothing is left in any range. If
-// no range of it is swept, as under another layout, nobody knows.
+// EmptySince returns when the last read of a sealed generation may begin: one slack after
+// its last entity was disposed of. Empty is false if anything is left in a range, or if no
+// range of it is swept, as under another layout.
 func (p *Plan) EmptySince(number int, sealed time.Time) (ready time.Time, empty bool) {
 	g, ok := p.sumOf(number)
 	if !ok || g.left || g.done.Before(sealed) {
@@ -68,26 +68,26 @@ func (p *Plan) EmptySince(number int, sealed time.Time) (ready time.Time, empty 
 	return ready, true
 }
 
-// Unread reports whether a range of the generation has yet to be read from its
-// start, by a read that begins at the given instant or later; or a namespace, by a pass.
+// Unread reports whether a range of the generation still needs a read from its start that
+// begins at the given instant or later, or a namespace still needs a pass.
 func (p *Plan) Unread(number int, since time.Time) bool {
 	g, ok := p.sumOf(number)
 	return ok && (g.done.Before(since) || p.stages[number].IsSealed() && !p.isCovered(number, since))
 }
 
-// Blocked lists the draining generations in which only entities are left that
-// the store refuses to carry, or that are suspect and were not carried either.
-// They stay; the next generation may be drained meanwhile.
+// Blocked lists the draining generations in which the only entities left are those that
+// the store refuses to carry, or suspects that were not carried either. These stay; the
+// next generation may be drained meanwhile.
 func (p *Plan) Blocked() []int { return p.blocked }
 
-// isBlocked reports whether that is all that is left in a generation that is drained.
+// isBlocked reports whether a draining generation has only such entities left.
 func (p *Plan) isBlocked(number int, s Stage) bool {
 	g, ok := p.sumOf(number)
 	return ok && g.refused && !g.done.Before(s.Sealed) && g.noCarry && (!g.left || p.triedToCarry(g.swept, s))
 }
 
-// sealedSoon reports whether a generation lives so short that its ranges are read
-// from their start once it is sealed, and not before: twice would be once too often.
+// sealedSoon reports whether a generation is sealed so soon that its ranges need no rewind
+// before that: the read after the sealing finds everything.
 func (p *Plan) sealedSoon(number int) bool {
 	every, settle := p.rules.Policy.Every, time.Duration(p.rules.Policy.Settle)
 	return number != expirykey.Nursery && p.rules.Generations && 0 < every && every <= 2*p.rules.Rewind/(1+settle)

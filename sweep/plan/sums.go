@@ -6,7 +6,7 @@ import (
 	"github.com/reaper-ttl/reaper/cursor"
 )
 
-// A sum is what the cursors of some ranges of one generation say together.
+// A sum combines the cursors of some ranges of one generation.
 type sum struct {
 	done    time.Time // the earliest of their last reads from the start
 	emptied time.Time // when the last of them was found empty
@@ -42,9 +42,9 @@ func (s sum) plus(o sum) sum {
 // one.
 const fan = 32
 
-// A tree adds up a generation: its ranges by blocks, these by larger blocks, up to
-// one. When the cursor of a range changes, only the blocks around it are added up
-// again.
+// A tree holds the sums of a generation: of blocks of ranges, of blocks of these blocks,
+// and so on up to one sum. When the cursor of a range changes, only the blocks that
+// contain it are added up again.
 type tree [][]sum
 
 // newTree adds up n ranges, of which leaf returns each.
@@ -72,7 +72,7 @@ func block(i, n int, leaf func(int) sum) sum {
 	return s
 }
 
-// change takes in that one of n ranges has another cursor.
+// change updates the tree after a change of the i-th of n ranges.
 func (t tree) change(i, n int, leaf func(int) sum) {
 	for _, level := range t {
 		i /= fan
