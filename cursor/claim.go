@@ -12,13 +12,13 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// checkpointEvery is how often the record of a moving cursor is written at most: a
-// crash repeats no more than that. The services' pages on best practice ask that
-// no record be written more often than once a second.
+// checkpointEvery is the least time between two writes of the record of a moving cursor. A
+// crash repeats no more work than that. (The services' pages on best practice ask that no
+// record be written more often than once a second.)
 const checkpointEvery = 10 * time.Second
 
-// checkpointSoon is how soon a cursor is saved that moves more seldom: what belongs to one
-// page is written together.
+// checkpointSoon is how soon a cursor that moves rarely is saved. It lets the changes of one
+// page be written together.
 const checkpointSoon = time.Second
 
 // claimTimeout bounds one try to claim a range, or to move its cursor.
@@ -29,8 +29,8 @@ const (
 	claimPatience = 2 * time.Second
 )
 
-// ErrTaken is what Claim returns where another worker was faster or holds the
-// range: load the record again.
+// ErrTaken is what Claim returns if another worker was faster or holds the range. The
+// caller has to load the record again.
 var ErrTaken = errors.New("the range is another worker's")
 
 // ErrLost is why a claim's context ends before its release: another worker has the
@@ -41,13 +41,13 @@ var ErrLost = errors.New("the lease is lost")
 // exported fields are set before its first use.
 type Keeper struct {
 	Store    store.Store
-	Owner    string           // names this process, unlike any other, also after a restart
+	Owner    string           // a name that no other process has, nor this one after a restart
 	Opening  string           // of an exclusive store: claims whose owner does not begin with it are void
 	Lease    time.Duration    // how long an epoch holds without being renewed
 	Now      func() time.Time // this process's clock, monotonic
 	StoreNow func() time.Time // the store's clock, for what people read
 	Log      *slog.Logger
-	Pulse    *Pulse // of this process and the target whose ranges it claims; nil for what only looks
+	Pulse    *Pulse // of this process and the target whose ranges it claims; nil for commands that only read
 
 	seen atomic.Pointer[sighting] // nil before the heartbeats were read
 }
@@ -110,8 +110,8 @@ func (k *Keeper) Move(ctx context.Context, c Cursor, change func(*Cursor)) (next
 	return next, true, nil
 }
 
-// Forget removes the record of a range that is no more. It leaves it alone where
-// somebody holds it, or has changed it since it was read.
+// Forget removes the record of a range that no longer exists. It does nothing if a worker
+// holds the range, or if the record has changed since it was read.
 func (k *Keeper) Forget(ctx context.Context, c Cursor) error {
 	if c.Revision == "" || k.Wait(c) > 0 {
 		return nil
@@ -132,7 +132,7 @@ func put(ctx context.Context, s store.Store, rec store.Record, prev string) erro
 	})
 }
 
-// remove removes a record, unless somebody has changed it.
+// remove removes a record, unless it has changed.
 func remove(ctx context.Context, s store.Store, sort store.RecordSort, key, target, revision string) error {
 	rec := store.Record{Sort: sort, Key: key, Target: target, Revision: store.NewRevision(revision)}
 	if err := put(ctx, s, rec, revision); !errors.Is(err, store.ErrConflict) {
@@ -222,7 +222,7 @@ func (c *Claim) checkpoint() {
 	c.due = nil
 	over := c.released
 	c.mu.Unlock()
-	if over || c.Err() != nil { // the release has saved it
+	if over || c.Err() != nil { // the release saves it, or the claim is lost
 		return
 	}
 	if err := c.save(c.ctx, nil); err != nil {
@@ -230,9 +230,9 @@ func (c *Claim) checkpoint() {
 	}
 }
 
-// save writes the cursor as it stands, or as change makes it. It repeats the same write
-// until its outcome is known or the claim is over: a different one could not tell its own
-// success from a conflict. One goroutine at a time calls it.
+// save writes the present cursor, or what change makes of it. It repeats the same write
+// until its outcome is known or the claim is over: a different write could not tell an
+// earlier success of its own from a conflict. One goroutine at a time calls it.
 func (c *Claim) save(ctx context.Context, change func(*Cursor)) error {
 	k := c.keeper
 	prev := c.Cursor()
@@ -251,7 +251,7 @@ func (c *Claim) save(ctx context.Context, change func(*Cursor)) error {
 			return c.lapsed()
 		}
 		try := k.Lease / 3
-		if !held { // nothing runs out while it is tried
+		if !held { // a new claim: no lease runs out meanwhile
 			try = max(try, claimTimeout)
 		}
 		ctx, cancel := context.WithTimeout(ctx, try)
@@ -282,7 +282,7 @@ func (c *Claim) Release(ctx context.Context) error {
 		c.due.Stop()
 	}
 	c.mu.Unlock()
-	// A checkpoint that hangs is given up when ctx is.
+	// A checkpoint that hangs is given up when ctx is done.
 	forsake := context.AfterFunc(ctx, func() { c.cancel(context.Cause(ctx)) })
 	c.saving <- struct{}{}
 	defer func() { <-c.saving }()
@@ -295,7 +295,7 @@ func (c *Claim) Release(ctx context.Context) error {
 	return c.save(ctx, func(next *Cursor) { next.Lease = c.keeper.released(next.Lease) })
 }
 
-// released returns a lease as it is left behind.
+// released returns the lease of a range that this process no longer holds.
 func (k *Keeper) released(l Lease) Lease {
 	return Lease{Token: l.Token, Released: k.StoreNow().UTC().Truncate(time.Microsecond)}
 }

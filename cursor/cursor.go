@@ -75,7 +75,7 @@ func escape(s string) string {
 	return b.String()
 }
 
-// A Scope says what a position is good for. Where it no longer fits, position
+// A Scope says what a position is valid for. If it no longer fits the target, position
 // and marks are discarded.
 type Scope struct {
 	Kind     string
@@ -90,15 +90,15 @@ type Cursor struct {
 	Scope
 	Position  store.Position // everything before it was disposed of
 	Swept     time.Time      // the horizon of the last complete pass
-	Deleted   int64          // entities deleted here, all told
+	Deleted   int64          // entities deleted in this range, in total
 	Rewind    Rewind
 	Stock     Stock
 	Rate      float64   // the pace's last rate in entities/s; zero if it was unlimited
 	RateUsed  time.Time // when the pace was used last, in the store's time
 	Throttled string    // what held the range back when the record was written last
 	Lease     Lease
-	// TargetRevision counts the target record's revisions up to the one that
-	// the last holder knew: a target record that has fewer is an old copy.
+	// TargetRevision is the count in the revision of the target record that the last
+	// holder knew. A target record with a lower count is an old copy.
 	TargetRevision int64
 	Revision       string // as in the store; empty for a record not saved yet
 	// Seen is when this process first saw this revision, and Sent when the read that
@@ -116,12 +116,12 @@ type Rewind struct {
 	Window time.Duration
 }
 
-// Stock is what is left in a range that nobody writes to any more. It holds as
-// of a read from the start that began after the last writer.
+// Stock is what is left in a range of a sealed generation, as a read from the start found
+// it that began after the last writer had committed.
 type Stock struct {
-	Next     time.Time // when the first survivor expires; zero if none will
-	Suspects bool      // well-formed entries that expired implausibly long ago are there
-	Refused  bool      // entities that the store refuses to delete or carry are there
+	Next     time.Time // when the first survivor expires; zero if there is no survivor
+	Suspects bool      // it has well-formed entries that expired implausibly long ago
+	Refused  bool      // it has entities that the store refuses to delete or carry
 	Emptied  time.Time // since when no well-formed entry is left, in the store's time; zero if one is left
 }
 
@@ -130,7 +130,7 @@ type Lease struct {
 	Owner    string    // empty if nobody holds it
 	Epoch    int64     // of the owner's heartbeat, from 1; the claim ends with it
 	Token    int64     // rises with each claim, and is never reset
-	Released time.Time // when the last holder gave it back, a lease earlier than it took effect at the most
+	Released time.Time // when the last holder began to give it back; that took effect within a lease
 	// Renewals and Length are of records of schema 1, which have no epoch: their holder
 	// renewed each lease in the record itself.
 	Renewals int64
@@ -222,8 +222,8 @@ func decode(rec store.Record) (Cursor, error) {
 	return c, nil
 }
 
-// number reads an integer between 0 and most: a record with another one was
-// edited, and a lease or a count made of it would mean something else.
+// number reads an integer between 0 and most. A record with any other number was edited by
+// hand, and must not become a lease or a count.
 func number(f *store.FieldReader, name string, most int64) int64 {
 	n := f.Int(name)
 	if n < 0 || n > most {

@@ -23,8 +23,8 @@ const forgetAfter = time.Hour
 // mostLease is longer than any lease that can be configured.
 const mostLease = 24 * time.Hour
 
-// A Heartbeat is the record by which one process says of one target that it is alive,
-// and for how long it may be taken for that. It is a value.
+// A Heartbeat is the record by which one process says for one target that it is alive, and
+// for how long others must assume so. It is a value.
 type Heartbeat struct {
 	Target string
 	Owner  string // as in the leases of cursor records
@@ -35,21 +35,22 @@ type Heartbeat struct {
 	// Lease is for how long the process counts as alive after this write; zero says that
 	// it holds nothing and has no share of a total.
 	Lease time.Duration
-	// Read is an instant before the read of heartbeats that the process's share of a
-	// total rests on, in the store's time: it counts everybody who was there by then.
+	// Read is an instant before the read of heartbeats on which the process's share of a
+	// total rests, in the store's time: that share counts every process that existed by
+	// then.
 	Read    time.Time
 	Begun   time.Time // when the epoch began, in the store's time
 	Renewed time.Time // when it was written, in the store's time
 	Claims  int64     // how many ranges the process held when it was written
-	Seeks   bool      // it would take ranges from others
+	Seeks   bool      // it waits for ranges that others hold
 	Version string    // of the program
 
-	Revision string // as in the store; empty for one that is not there
+	Revision string // as in the store; empty for a record not saved yet
 	// Seen is when this process first saw this revision, and First this epoch, on its own
 	// clock.
 	Seen, First time.Time
 	// Invalid says what is wrong with a record that makes no sense. Its process counts
-	// as alive until the record has stood still for a lease.
+	// as alive until the record has not changed for a lease.
 	Invalid error
 
 	key string // of the record, as it was read
@@ -122,12 +123,12 @@ func (h Heartbeat) IsForgotten(stored, local time.Time) bool {
 	if h.Invalid != nil {
 		return local.Sub(h.Seen) > forgetAfter
 	}
-	// A process that wakes after an hour writes by a clock that has not been set yet.
+	// After an hour of sleep, a process writes by a clock that has not been set again yet.
 	return stored.Sub(h.Renewed) > forgetAfter+h.Lease && local.Sub(h.Seen) >= h.Lease
 }
 
-// IsOfThisOpening reports whether a lease or a heartbeat of that owner can count at all:
-// of an exclusive store those of other openings are void.
+// IsOfThisOpening reports whether a lease or a heartbeat of that owner can be valid: in an
+// exclusive store those of other openings are void.
 func (k *Keeper) IsOfThisOpening(owner string) bool { return strings.HasPrefix(owner, k.Opening) }
 
 // Alive returns the heartbeats that are not void.
@@ -141,8 +142,8 @@ func (k *Keeper) Alive(all Heartbeats) Heartbeats {
 	return alive
 }
 
-// ForgetHeartbeat removes the record of a process that is gone. It leaves it alone if it
-// has changed since it was read.
+// ForgetHeartbeat removes the record of a dead process, unless it has changed since it was
+// read.
 func (k *Keeper) ForgetHeartbeat(ctx context.Context, h Heartbeat) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
@@ -174,8 +175,8 @@ func (h Heartbeat) encode() store.Record {
 	}
 }
 
-// decodeHeartbeat fails only for a record of a newer program. One that makes no sense
-// must neither stop all processes nor count as nobody.
+// decodeHeartbeat fails only for a record of a newer program. A record that makes no sense
+// must neither stop all processes nor count as no process at all.
 func decodeHeartbeat(rec store.Record) (Heartbeat, error) {
 	f := rec.Fields.Reader(fmt.Sprintf("heartbeat %s %q", rec.Sort, rec.Key))
 	if err := f.Schema(HeartbeatSchema, fmt.Sprintf("heartbeat %q", rec.Key), ErrNewer); err != nil {

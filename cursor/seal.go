@@ -20,21 +20,22 @@ const SealSchema = 2
 // AllNamespaces stands for every namespace that the store lists.
 const AllNamespaces = "*"
 
-// A Seal is the record of the last pass over a whole sealed generation. A pass hops through
-// the generation's part of the index, namespace by namespace, past its last shard, too. A
-// range in which it met an entry has a cursor record by then; a range without one, in a
-// namespace that was covered, was empty when the pass began or later, and nobody writes
-// there. A namespace that is not covered is unread. A Seal is a value.
+// A Seal is the record of the last pass over a whole sealed generation. A pass goes through
+// the generation's part of the index, one query for each range that holds anything, past
+// its last shard, too, namespace by namespace. It gives a cursor record to each range in
+// which it meets an entry. So a range without one, in a covered namespace, was empty when
+// the pass began or later, and nobody writes there any more. A namespace that is not
+// covered is unread. A Seal is a value.
 type Seal struct {
 	Target     string
 	Generation int
-	Opened     time.Time // of the generation: another one of its number is not meant
+	Opened     time.Time // of the generation; tells it from others of the same number
 	Kind       string    // what was read
 	Property   string
-	Namespaces []string  // that are covered, in order; or AllNamespaces alone
+	Namespaces []string  // the covered ones, in order; or AllNamespaces alone
 	Position   string    // of a pass over all namespaces: see Passed
 	First      time.Time // when the first pass began, in the store's time
-	Began      time.Time // the last one
+	Began      time.Time // when the last one began
 	Done       time.Time // when it was done; zero while it is under way
 	Renewed    time.Time // when this was written, in the store's time
 	Revision   string    // as in the store; empty for a record not saved yet
@@ -43,8 +44,8 @@ type Seal struct {
 // SealKey returns the key of a seal's record: target.generation.
 func SealKey(target string, number int) string { return fmt.Sprintf("%s.%08d", target, number) }
 
-// Is reports whether the seal is of the generation of this number that was opened then, as
-// it is read now.
+// Is reports whether the seal belongs to the generation with this number and opening, and
+// to this kind and property.
 func (s Seal) Is(number int, opened time.Time, kind, property string) bool {
 	return s.Generation == number && s.Opened.Equal(opened) && s.Kind == kind && s.Property == property
 }
@@ -70,8 +71,8 @@ func (s Seal) Pass(namespace string) Seal {
 // Passed reports whether a pass over all namespaces, in order, has gone over this one.
 func (s Seal) Passed(namespace string) bool { return s.Position != "" && "@"+namespace <= s.Position }
 
-// LoadSeals reads the seals of a target, by generation. Of one that makes no sense only
-// generation and revision are there: its generation is read again.
+// LoadSeals reads the seals of a target, by generation. A seal that makes no sense has only
+// generation and revision, so that its generation is read again.
 func LoadSeals(ctx context.Context, s store.Loader, target string) (map[int]Seal, error) {
 	return loadSeals(ctx, s, store.RecordQuery{Sort: store.SealRecord, Target: target})
 }
@@ -97,7 +98,7 @@ func loadSeals(ctx context.Context, s store.Loader, q store.RecordQuery) (map[in
 			if errors.Is(err, ErrNewer) {
 				return err
 			}
-			if err != nil { // a pass writes it again
+			if err != nil { // the next pass replaces it
 				seal = Seal{Target: rec.Target, Generation: numberOf(rec.Key), Revision: rec.Revision}
 			}
 			all[seal.Generation] = seal
@@ -122,7 +123,7 @@ func SaveSeal(ctx context.Context, s store.Store, seal Seal) (Seal, error) {
 	return next, nil
 }
 
-// ForgetSeal removes the record of a seal. It leaves it alone if somebody has changed it.
+// ForgetSeal removes the record of a seal, unless it has changed.
 func ForgetSeal(ctx context.Context, s store.Store, seal Seal) error {
 	key := SealKey(seal.Target, seal.Generation)
 	if err := remove(ctx, s, store.SealRecord, key, seal.Target, seal.Revision); err != nil {

@@ -21,10 +21,10 @@ type Table struct {
 	late map[ID]*told  // read since: goes before all
 }
 
-// A told is what a later read has told of one range.
+// A told is what a later read has shown of one range.
 type told struct {
 	Cursor
-	gone bool // there is no record; only ID and Sent say anything
+	gone bool // there is no record; only ID and Sent are set
 }
 
 // NewTable returns a table of these cursors.
@@ -37,15 +37,15 @@ func NewTable(cursors ...Cursor) Table {
 	return t
 }
 
-// add adds a cursor to a table that nobody else has yet. It returns what the next one
-// may share.
+// add adds a cursor to a table that is still being built. It returns the part that the next
+// cursor may share.
 func (t Table) add(c Cursor, last *shared) *shared {
 	p := pack(c, last)
 	t.all[c.ID] = p
 	return p.shared
 }
 
-// At returns the cursor of a range as its record is.
+// At returns the cursor of a range as its record has it.
 func (t Table) At(id ID) (c Cursor, ok bool) {
 	if late, ok := t.late[id]; ok {
 		if late.gone {
@@ -68,8 +68,8 @@ func (t Table) Has(id ID) bool {
 	return ok
 }
 
-// Sent returns when the read was sent that told of a range last, be it that there is no
-// record of it. It is zero if the table does not know.
+// Sent returns when the last read that covered a range's record was sent, even if it found
+// no record. It is zero if the table does not know.
 func (t Table) Sent(id ID) time.Time {
 	if late, ok := t.late[id]; ok {
 		return late.Sent
@@ -139,8 +139,8 @@ type Changes struct {
 	Sent time.Time // when the read was sent, on this process's clock
 }
 
-// With returns the table with what a read of some records has shown. Where the table
-// holds what was asked for later, that stays.
+// With returns the table with what a read of some records has shown. Cursors in the table
+// that come from a later read stay.
 func (t Table) With(ch Changes) Table {
 	list := make([]*told, 0, len(ch.Read)+len(ch.Gone))
 	for _, c := range ch.Read {
@@ -182,8 +182,8 @@ func (t Table) with(list []*told) Table {
 	return merged
 }
 
-// Newer returns this table, whose read began at an instant, with what the other one was
-// told later.
+// Newer returns this table, whose read began at an instant, with those cursors of the other
+// table that were read later.
 func (t Table) Newer(other Table, began time.Time) Table {
 	list := slices.Collect(maps.Values(other.late))
 	for id, p := range other.all {
@@ -194,8 +194,8 @@ func (t Table) Newer(other Table, began time.Time) Table {
 	return t.with(list)
 }
 
-// Since returns the ranges whose cursors were read, or found gone, since an older table
-// was as it is. ok is false if it is not known which: then it may be all of them.
+// Since returns the ranges whose cursors were read, or found gone, after an older table was
+// made. ok is false if that is not known: then it may be all of them.
 func (t Table) Since(old Table) (read []ID, ok bool) {
 	if reflect.ValueOf(t.all).UnsafePointer() != reflect.ValueOf(old.all).UnsafePointer() {
 		return nil, false
@@ -212,8 +212,8 @@ func (t Table) Since(old Table) (read []ID, ok bool) {
 	return read, true
 }
 
-// In returns the cursor in the given scope: without position and marks where its own
-// scope is another or they are not of the type of the target's values.
+// In returns the cursor in the given scope. If its own scope is another one, or its
+// positions are not of the type of the target's values, it loses positions and marks.
 func (c Cursor) In(scope Scope, values store.Type) Cursor {
 	fits := func(p store.Position) bool { return p.Value.Type == store.Missing || p.Value.Type == values }
 	if c.Scope != scope || !fits(c.Position) || !fits(c.Rewind.Position) {
@@ -229,8 +229,8 @@ type Reader struct {
 	Now    func() time.Time // this process's clock, monotonic
 }
 
-// All reads all of them, page by page. What this process has seen before keeps the
-// instant at which it first saw it.
+// All reads all of them, page by page. A revision that before already has keeps the
+// instant at which this process first saw it.
 func (r Reader) All(ctx context.Context, before Table) (Table, error) {
 	t := NewTable()
 	var last *shared
