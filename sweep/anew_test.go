@@ -60,9 +60,9 @@ func (w *world) putIn(namespace string, number, shards int, name string, expires
 	}
 }
 
-// A target without a record, whose index holds generations, lists them: closed as of
-// now, with as many shards as they have, and with the next one open. They are sealed no
-// earlier than writers of a lost record may commit, and then retire as all others do.
+// The first record of a target whose index holds generations lists these as closed from
+// now on, with as many shards as they have, and the next one as open. They are not sealed
+// before all writers by a lost record must have committed, and retire like any other.
 func TestBeginsWithTheGenerationsInUse(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Policy = hourly
@@ -108,8 +108,8 @@ func TestBeginsWithTheGenerationsInUse(t *testing.T) {
 
 func (w *world) record() generation.Record { return recordOf(w.t, w.s) }
 
-// Nobody knows which generations a lost record had: one that was empty, or had no
-// entries yet, is found when all must have committed who went by that record.
+// The second probe finds a generation of a lost record that had no entries at first: it
+// comes when all writers by that record must have committed.
 func TestGenerationsThatShowLater(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Policy = hourly
@@ -139,8 +139,8 @@ func TestGenerationsThatShowLater(t *testing.T) {
 	})
 }
 
-// What the second probe has found is listed though others have written the target record
-// meanwhile: the chores of one sweep do, and all sweeps have the same chores.
+// The record lists what the second probe has found even if others have written the record
+// meanwhile, such as other chores of the same sweep.
 func TestProbeBesideOthers(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Policy = hourly
@@ -157,8 +157,8 @@ func TestProbeBesideOthers(t *testing.T) {
 	})
 }
 
-// Positions and marks of the former record's cursors are discarded, tokens and leases
-// are not; and what these cursors are of is live, even if nothing is there.
+// Cursors of the former record lose their positions and marks, but not their tokens and
+// leases. Their generations are live, even if they hold nothing.
 func TestCursorsOfALostRecord(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.begin()
@@ -241,7 +241,7 @@ func TestBeginningWritesNothingBeforeTheRecord(t *testing.T) {
 	})
 }
 
-// A daemon whose target record is removed goes on with a new one.
+// A daemon whose target record is removed continues with a new one.
 func TestRecordLostUnderADaemon(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Policy = hourly
@@ -272,8 +272,8 @@ func TestRecordLostUnderADaemon(t *testing.T) {
 	})
 }
 
-// On each store a lost record is made again from the index, and cursors do not stand in
-// the way.
+// On each store a lost record is made again from the index, whether or not cursors are
+// left.
 func TestLostRecordOnEachStore(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s realStore, c sweep.Config) {
 		target, now := c.Targets[0], time.Now()
@@ -303,8 +303,8 @@ func TestLostRecordOnEachStore(t *testing.T) {
 	})
 }
 
-// What an embedded store has dropped it refuses for good: the next generation comes
-// after that, under whatever name the table is swept now.
+// An embedded store refuses keys of dropped generations for good. So the next generation
+// has a higher number than these, also if the table is now swept under another name.
 func TestBeginsAfterWhatWasDropped(t *testing.T) {
 	db, err := embedded.Open(t.TempDir(), embedded.Options{Create: true, Now: time.Now})
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A full round finds what was put back into retired generations, even if it is
-// stopped and resumed. A dry round changes nothing.
+// A full round finds entities that were put back into retired generations, even if the
+// round is stopped and resumed. A dry round changes nothing.
 func TestAudit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEpoch(t, hourly)
@@ -69,7 +69,7 @@ func TestAudit(t *testing.T) {
 		if n := len(e.s.Entities("Session", "")); n != 151 {
 			t.Errorf("%d entities are left, want 150 and a malformed one", n)
 		}
-		// What is moved goes in its time.
+		// A moved stray is deleted once it is due.
 		e.runFor(3 * time.Hour)
 		e.wantLeft("broken")
 	})
@@ -106,8 +106,8 @@ func TestAuditOfSealedGround(t *testing.T) {
 	})
 }
 
-// A sweep that began before the sealing reads ranges from their start after it, and
-// does not say what is left there: all of that is no stray.
+// A sweep that began before the sealing reads ranges from their start after it, and makes
+// no inventory. The entities left there are not strays.
 func TestAuditLeavesRangesAloneThatNobodyTookStockOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := hourly
@@ -141,8 +141,8 @@ func TestAuditLeavesRangesAloneThatNobodyTookStockOf(t *testing.T) {
 	})
 }
 
-// An audit with much to do does not keep the ranges from being swept again: each sweep
-// has it come a little further.
+// A long audit does not keep the ranges from being swept again: each sweep continues it a
+// little further.
 func TestAuditGivesWayToTheNextSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEpoch(t, hourly)
@@ -168,8 +168,8 @@ func TestAuditGivesWayToTheNextSweep(t *testing.T) {
 	})
 }
 
-// A stray that cannot be settled stays before the audit's cursor, also where ground
-// behind it is done: it goes once it can, without waiting for another round.
+// A stray that cannot be settled stays before the audit's saved position, even if later
+// spans are done. It is deleted as soon as that is possible, in the same round.
 func TestAuditReturnsToWhatItCouldNotSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := hourly

@@ -24,8 +24,8 @@ type unbraked struct {
 }
 
 // TestSweepGivesWayToCompaction pauses compaction in the middle of a sweep, while
-// another client writes: with the brake the sweep waits, so that neither the engine
-// nor the store makes the other one wait. What happens without is logged.
+// another client writes. With the brake the sweep waits, so that the engine does not make
+// the other client wait. The test logs what happens without the brake.
 func TestSweepGivesWayToCompaction(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it needs 120,000 entities, so that compaction falls behind")

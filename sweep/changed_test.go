@@ -38,8 +38,8 @@ func (l *quietLog) changes() (list []string) {
 	return list
 }
 
-// A target that has another kind, property or layout than before is told of at WARN, with
-// the old and the new value: by dry runs each time, and by those that apply once.
+// A sweep warns if its target has another kind, property or layout than before, and names
+// the old and the new value: each dry run does, and the first sweep with --apply.
 func TestTellsWhatChanged(t *testing.T) {
 	timestamps := func(w *world) {
 		w.target.Layout, w.target.Generations, w.target.Shards = "timestamp", false, 0

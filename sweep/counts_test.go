@@ -29,8 +29,8 @@ func (s *uncounted) Count(ctx context.Context, t store.Target, ns string, span s
 	return s.Store.Count(ctx, t, ns, span, upTo)
 }
 
-// Where a target has limits, deletes wait for the first COUNT that gets an answer;
-// after that they go by the last answer. Without limits nobody waits for a COUNT.
+// If a target has limits, deletes wait for the first COUNT that gets an answer; after that
+// they use the last answer. Without limits nothing waits for a COUNT.
 func TestCountWithoutAnswer(t *testing.T) {
 	newMute := func(t *testing.T, fraction float64) (*paced, *uncounted, sweep.Config) {
 		p := newPaced(t, 100, throttle.Limits{Unlimited: true})
@@ -105,7 +105,7 @@ func TestCountWithoutAnswer(t *testing.T) {
 	})
 }
 
-// What becomes due while a COUNT is under way, or after it, goes in the same tick as
+// Entities that become due during a COUNT, or after it, are deleted in the same tick as
 // long as the target's limit allows it: the count is not the limit.
 func TestDueAfterTheCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -141,8 +141,8 @@ func (s *slowlyCounted) Count(
 	return n, err
 }
 
-// COUNTs for people hold up nothing: not the first read of a range either, which
-// belongs to the slow lane as they do.
+// COUNTs for people hold up nothing, not even the first read of a range, which is in the
+// slow lane as well.
 func TestMuteCountHoldsUpNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

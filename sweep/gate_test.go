@@ -13,8 +13,8 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-// FuzzGate has a gate's server answer anything, and a gate's file be called
-// anything: deletes go on only where it says 200, or where there is no such file.
+// FuzzGate lets a gate's server answer anything, and a gate's file have any name. Deletes
+// are allowed only if the server answers 200, or if the file does not exist.
 func FuzzGate(f *testing.F) {
 	for _, s := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 204 No Content\r\n\r\n", "HTTP/1.1 503 busy\r\n\r\nlater", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200\r\n\r\n",
@@ -61,7 +61,7 @@ func FuzzGate(f *testing.F) {
 	})
 }
 
-// A redirect is no yes, even where it leads to a page that answers 200.
+// A redirect closes the gate, even if it leads to a page that answers 200.
 func TestGateThatRedirects(t *testing.T) {
 	var asked atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

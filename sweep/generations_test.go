@@ -189,7 +189,7 @@ func (e *epoch) extend(s *scribe, n int, longest time.Duration) {
 	}
 }
 
-// check compares the store with what was written. Bound says how long after it was due an entity may stand there.
+// check compares the store with what was written. Bound says for how long after it was due an entity may exist.
 func (e *epoch) check(swept time.Time, bound func(*written) time.Duration) {
 	e.t.Helper()
 	rows := e.s.Entities("Session", "")
@@ -235,10 +235,10 @@ func (e *epoch) strays() (n int) {
 	return n
 }
 
-// TestTenGenerations lets writers of every kind, a sweeper and the clock run
-// through ten generations. What the writers leave behind is found in the time that its
-// kind allows, and nothing live is touched. Nothing stays in retired generations
-// except what the audit finds.
+// TestTenGenerations lets writers of every kind and a sweeper run through ten generations.
+// Sweeps find what each kind of writer leaves behind within the time that is promised for
+// it, and touch nothing live. Nothing stays in retired generations except what the audit
+// finds.
 func TestTenGenerations(t *testing.T) {
 	for name, c := range map[string]struct {
 		keep    int
@@ -326,7 +326,8 @@ func TestTenGenerations(t *testing.T) {
 	}
 }
 
-// putBack puts whole old copies of entities back: some live, some long gone.
+// putBack writes old copies of whole entities: of some that exist, and of some that were
+// deleted long ago.
 func (e *epoch) putBack() {
 	r := e.record()
 	for _, ttl := range []time.Duration{-time.Hour, 30 * time.Minute, 5 * time.Hour} {
@@ -383,8 +384,8 @@ func TestWritersMoveAlongTheRamp(t *testing.T) {
 	})
 }
 
-// Where a target gets another layout, nobody knows what is left in its generations: none
-// retires, and what is in them is swept once the layout is back.
+// If a target gets another layout, no sweep knows what is left in its generations. None
+// retires, and they are swept again once the layout is back.
 func TestLayoutChangesWhileGenerationsAreSealed(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Policy = generation.Policy{Every: 24 * time.Hour, Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 32, Shards: 4}

@@ -46,8 +46,7 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// newGuarded opens the emulator, which the driver takes for the service itself: it was
-// not told otherwise.
+// newGuarded opens the emulator in such a way that the driver takes it for the service.
 func newGuarded(t *testing.T, guard store.Guard, shards, workers, entities int) *guarded {
 	t.Helper()
 	t.Setenv("DATASTORE_EMULATOR_HOST", "")
@@ -95,8 +94,8 @@ func (g *guarded) checks() (queries, lookups int) {
 	return queries, lookups
 }
 
-// By query, one worker and full pages, all that is billed is at most 1.01 operations
-// for each entity that is deleted, the delete and the reaper's own records included.
+// With checks by query, one worker and full pages, a sweep bills at most 1.01 operations
+// for each deleted entity, the delete and the reaper's own records included.
 func TestQueryCostsHardlyMoreThanTheDelete(t *testing.T) {
 	n := nightly.Size(t, 10_000, 5_000)
 	for guard, most := range map[store.Guard]float64{store.GuardAuto: 1.01, store.GuardLookup: 2.01} {
@@ -114,8 +113,8 @@ func TestQueryCostsHardlyMoreThanTheDelete(t *testing.T) {
 	}
 }
 
-// A check that is contended once is made once more; a page whose check is contended
-// twice goes on by lookup; and after three such pages the range does.
+// A contended check by query is tried once more. If it is contended again, its page uses
+// lookup; after three such pages the whole range does.
 func TestContendedQueriesGiveWayToLookups(t *testing.T) {
 	const n = 1000
 	for _, c := range []struct {
@@ -187,8 +186,8 @@ func (g *guarded) inGroups() {
 	}
 }
 
-// In a database with entity groups a sweep by auto or by lookup finds out, says so,
-// and deletes 25 at once; its carries do, too.
+// In a database with entity groups, a sweep with auto or lookup learns the mode, logs it,
+// and deletes or carries 25 entities at once.
 func TestSweepWithEntityGroups(t *testing.T) {
 	const n = 620
 	for _, guard := range []store.Guard{store.GuardAuto, store.GuardLookup} {
@@ -221,8 +220,8 @@ func TestSweepWithEntityGroups(t *testing.T) {
 	}
 }
 
-// An explicit guard query fails there, by the mode's name: nothing is deleted, kept
-// back or counted as refused.
+// There an explicit guard query fails with an error that names the mode. Nothing is
+// deleted, put aside or counted as refused.
 func TestQueryWithEntityGroupsFails(t *testing.T) {
 	g := newGuarded(t, store.GuardQuery, 2, 2, 40)
 	g.inGroups()

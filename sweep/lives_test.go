@@ -113,8 +113,8 @@ func TestSweepersOpenOneGeneration(t *testing.T) {
 	})
 }
 
-// What is malformed does not keep an old generation alive: it is left behind and
-// counted. What is suspect is carried.
+// Malformed entities do not keep an old generation from retiring: they stay there and are
+// counted. Suspects are carried.
 func TestMalformedAndSuspectInAnOldGeneration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEpoch(t, hourly)
@@ -188,8 +188,8 @@ func (s projecting) Dispose(ctx context.Context, b *store.Batch) error {
 	return err
 }
 
-// A list with an implausibly old key in it looks like a suspect, and cannot be carried:
-// it keeps no generation alive, as nothing malformed does.
+// A list with an implausibly old key in it looks like a suspect, but cannot be carried. Like
+// all malformed entities, it does not keep its generation from retiring.
 func TestListThatLooksSuspect(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Policy = hourly
@@ -305,7 +305,7 @@ func TestReshardingALiveTarget(t *testing.T) {
 	})
 }
 
-// The nursery's shards grow with what is found there, and stay.
+// The nursery's number of shards grows with the shards found in use, and never shrinks.
 func TestNurseryRemembersItsHighestShard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEpoch(t, hourly)
@@ -324,8 +324,8 @@ func TestNurseryRemembersItsHighestShard(t *testing.T) {
 	})
 }
 
-// Survivors go to the newest generation no faster than the part of the pace that
-// is set aside there, and its own deletes no faster than the rest.
+// Survivors are carried to the newest generation no faster than the part of its pace that
+// is reserved for them, and its own deletes take no more than the rest.
 func TestCarryObeysThePace(t *testing.T) {
 	// One source for each shard, a quarter of the limit; and with others, from past the
 	// last shard, all that is set aside.

@@ -16,7 +16,7 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// mostDuration is how long a sweep may take that is begun every five minutes.
+// mostDuration bounds each of the sweeps that begin every five minutes.
 const mostDuration = 4*time.Minute + 30*time.Second
 
 // sweepBriefly sweeps once, for so long at most, as a job does, and waits for the next
@@ -31,8 +31,8 @@ func (w *world) sweepBriefly() (res sweep.TargetResult, stopped bool) {
 	return res, stopped
 }
 
-// Sweeps that all end before they are done, for half a day: generations are opened,
-// drained and retired by them nonetheless.
+// For half a day all sweeps are stopped before they are done. Generations are opened,
+// drained and retired anyway.
 func TestGenerationsMoveOnThoughNoSweepIsDone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a day or half of one, which others go through as well")

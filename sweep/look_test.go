@@ -14,8 +14,8 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-// Somebody stamps with more shards than we know of: a look past the last one
-// finds them, and the nursery's highest is remembered.
+// A writer stamps with more shards than the record has: a look past the last one finds
+// them, and the record keeps the nursery's highest.
 func TestShardsPastTheLast(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		now := time.Now()
@@ -51,8 +51,8 @@ func (s hesitant) Scan(ctx context.Context, q store.Query, page *store.Page) err
 	return err
 }
 
-// An empty page is not the end: neither of a range, nor of what is past its last
-// shard, nor of what shows that the index is not empty.
+// An empty page is not the end: not of a range, not of the search for shards past the last
+// one, and not of the search for any entry in the index.
 func TestEmptyPages(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.fill(100, 4*time.Hour)
@@ -69,8 +69,8 @@ func TestEmptyPages(t *testing.T) {
 	})
 }
 
-// A look around that takes too long keeps no range from being swept; it is reported,
-// and made up for.
+// If a look-around takes too long, all ranges are swept anyway; the failure is logged, and
+// a later look makes up for it.
 func TestLookThatTakesTooLong(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.begin()
@@ -94,8 +94,8 @@ func TestLookThatTakesTooLong(t *testing.T) {
 	})
 }
 
-// What a look around has found is saved though somebody else has written the target record
-// meanwhile, and what they wrote stays: the next look may be a minute away, or a day.
+// The findings of a look-around are saved even if others have written the target record
+// meanwhile, and what they wrote stays.
 func TestLookSavedBesideOthers(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.begin()
@@ -161,8 +161,8 @@ func TestOutsideAndEmptyIndex(t *testing.T) {
 	})
 }
 
-// What is no timestamp, and what is older than max_age, is counted and never
-// deleted; a target without any timestamp is warned of.
+// Values that are not timestamps, and those older than max_age, are counted and never
+// deleted. A target without any timestamp gives a warning.
 func TestOutsideOfTimestamps(t *testing.T) {
 	for _, layout := range []string{"timestamp", "sharded-timestamp"} {
 		in(t, func(t *testing.T, w *world) {
@@ -209,7 +209,8 @@ func TestOutsideOfTimestamps(t *testing.T) {
 	}
 }
 
-// A target whose records cannot be read names that error alone: it came to no range.
+// If the records of a target cannot be read, the result has that error alone: no range was
+// reached.
 func TestRecordsThatCannotBeRead(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.s.Before = func(_ context.Context, c modelstore.Call) error {

@@ -16,9 +16,9 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A daemon whose ranges rest looks up no cursor, second by second, and none but what
-// changed while one of them is at work; and it remembers nothing of sealed ranges at
-// rest. It is the same for any number of ranges.
+// While all ranges of a daemon rest, it looks up no cursor. While one of them works, it
+// looks up only the cursors that changed. It remembers nothing of sealed ranges at rest.
+// That holds for any number of ranges.
 func TestWorkGoesByWhatChanges(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it looks at the book of a daemon that goes on: a race, to the race detector")

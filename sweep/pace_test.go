@@ -155,7 +155,7 @@ func TestUnpacedSweepIsCaught(t *testing.T) {
 	})
 }
 
-// One-shot sweeps every five minutes go on ramping where the last one stopped.
+// One-shot sweeps every five minutes continue the ramp at the rate of the last one.
 func TestOneShotsGoOnRamping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaced(t, 2400, throttle.Limits{Start: 1, Max: 1000})
@@ -184,8 +184,8 @@ func TestOneShotsGoOnRamping(t *testing.T) {
 	})
 }
 
-// A store that pushes back for a minute: the rate halves at once, deletes go on,
-// nobody is told of an error, and the rate comes back by half every five minutes.
+// When a store pushes back for a minute, the rate halves at once, deletes continue without
+// an error, and the rate then grows by half every five minutes.
 func TestPushbackHalvesTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaced(t, 3000, throttle.Limits{Start: 8, Max: 8})
@@ -242,7 +242,7 @@ func TestPushbackHalvesTheRate(t *testing.T) {
 	})
 }
 
-// What an operator sets takes effect within five seconds, in the middle of a sweep.
+// An operator's change takes effect within five seconds, in the middle of a sweep.
 func TestOperatorInTheMiddleOfASweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaced(t, 3000, throttle.Limits{Start: 20, Max: 20})
@@ -316,7 +316,7 @@ func TestOperatorInTheMiddleOfASweep(t *testing.T) {
 	})
 }
 
-// A worker that cannot read what an operator says soon writes nothing any more.
+// A worker that cannot read the target record stops writing within seconds.
 func TestDeafSweepStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaced(t, 3000, throttle.Limits{Start: 20, Max: 20})
@@ -348,8 +348,8 @@ func TestDeafSweepStops(t *testing.T) {
 	})
 }
 
-// A worker that hears of a lower pace when it is about to write, since it had been
-// asleep, writes by that pace: also what it had been granted before.
+// A worker that was asleep learns of a lower pace when it is about to write. It obeys that
+// pace, also for tokens that were granted before.
 func TestPaceLoweredWhileAsleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaced(t, 5, throttle.Limits{Unlimited: true})
@@ -410,7 +410,7 @@ func (s *acknowledged) Dispose(ctx context.Context, b *store.Batch) error {
 	return err
 }
 
-// Where nothing is left of a batch that failed, nothing waits for the end of a pause.
+// A failed batch of which nothing is left does not wait for the end of a pause.
 func TestNothingLeftWhilePaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaced(t, 50, throttle.Limits{Start: 20, Max: 20})
@@ -428,7 +428,7 @@ func TestNothingLeftWhilePaused(t *testing.T) {
 	})
 }
 
-// A gate that is shut holds deletes back, says why, and ends the sweep in the end.
+// A closed gate suspends deletes and logs why. After a while it ends the sweep.
 func TestGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaced(t, 2000, throttle.Limits{Start: 50, Max: 50})
@@ -492,7 +492,8 @@ func TestOpenGate(t *testing.T) {
 	}
 }
 
-// Limits stop a sweep before it deletes, and what was not counted as it comes.
+// Limits stop a sweep before it deletes anything; or later, if more turns out to be due than
+// was counted.
 func TestLimits(t *testing.T) {
 	for name, c := range map[string]struct {
 		set     func(*sweep.Target)

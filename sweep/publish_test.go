@@ -58,8 +58,8 @@ func (r *replica) gauge(name string) float64 {
 	return 0
 }
 
-// wantOldest wants the gauge to say when something became due; the zero time where
-// nothing is.
+// wantOldest checks that the gauge says when something became due; the zero time stands for
+// nothing due.
 func (r *replica) wantOldest(when string, at time.Time) {
 	r.t.Helper()
 	want := 0.0
@@ -71,8 +71,8 @@ func (r *replica) wantOldest(when string, at time.Time) {
 	}
 }
 
-// The oldest due instant is true when nothing is due, while a range fails, while the
-// target is paused, in a dry run, and where another replica did the work.
+// The gauge of the oldest due instant is right when nothing is due, while a range fails,
+// while the target is paused, in a dry run, and when another replica did the work.
 func TestOldestDueIsTrue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := hourly
@@ -153,8 +153,8 @@ func TestOldestDueIsTrue(t *testing.T) {
 	})
 }
 
-// After its clock was put forward a daemon says that it does not know whether it may
-// delete; no read has failed, and it names no error.
+// After its clock was put forward, a daemon says that it does not know whether it may
+// delete. It names no error, because no read has failed.
 func TestClockPutForward(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.fill(20, 2*time.Hour)
@@ -178,8 +178,8 @@ func TestClockPutForward(t *testing.T) {
 	})
 }
 
-// What a daemon says in its log every five minutes is how things stand before a tick,
-// also where the two fall on one instant: an idle target has no ranges in work.
+// The line that a daemon logs every five minutes shows the state before a tick, even if the
+// two coincide: an idle target has no ranges in work.
 func TestToldBeforeATick(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		var log strings.Builder

@@ -34,8 +34,8 @@ func (w *world) removeCursors(which func(cursor.Cursor) bool) (n int) {
 	return n
 }
 
-// Cursor records that are removed under a daemon cost time and nothing else, whether it
-// has read them or only written them.
+// Cursor records that are removed while a daemon runs cost time and nothing else, whether
+// the daemon has read them or only written them.
 func TestCursorsRemovedUnderADaemon(t *testing.T) {
 	for _, withTarget := range []bool{false, true} {
 		in(t, func(t *testing.T, w *world) {
@@ -62,8 +62,8 @@ func TestCursorsRemovedUnderADaemon(t *testing.T) {
 	}
 }
 
-// A target record that somebody puts back under a daemon, as it was before, is refused:
-// nothing is deleted by it, the reason is said, and the store is not asked without pause.
+// A daemon refuses an old target record that somebody puts back while it runs: it deletes
+// nothing by that record, logs the reason, and does not read it without pause.
 func TestOldRecordPutBackUnderADaemon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -144,7 +144,7 @@ func TestHeartbeatsThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// A cursor that cannot be saved at the end of a visit is no success.
+// A visit whose cursor cannot be saved at the end does not count as a success.
 func TestReleaseThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -195,7 +195,7 @@ func TestRecordErrorsAreCounted(t *testing.T) {
 	})
 }
 
-// Two daemons let the ranges of a generation that has retired alone.
+// Two daemons leave the ranges of a retired generation alone.
 func TestRetiredRangesStayAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

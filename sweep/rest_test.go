@@ -18,8 +18,8 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// The busy shards of a generation have some trouble or other; those behind them
-// are at rest, but for an entity that expires now and then.
+// The busy shards of a generation have a backlog or some trouble. The shards after them
+// are at rest, except for an entity that expires now and then.
 const (
 	busyShards = 64
 	restShards = 8
@@ -73,7 +73,7 @@ func (c *crowd) before(ctx context.Context, call modelstore.Call) error {
 	return nil
 }
 
-// after measures how long what was deleted in a shard at rest had been due.
+// after measures for how long deleted entities of a shard at rest had been due.
 func (c *crowd) after(ctx context.Context, call modelstore.Call) error {
 	if call.Method != "Dispose" || shardIn(call) < busyShards {
 		return nil
@@ -141,7 +141,7 @@ func (c *crowd) daemon() sweep.Config {
 	return cfg
 }
 
-// Nothing that is due waits for what another range has to do (L5).
+// No due entity waits for the work of another range (L5).
 func TestDueBesideBusyRanges(t *testing.T) {
 	locked := func(ctx context.Context, call modelstore.Call, every int) error {
 		for _, op := range call.Ops {
@@ -312,8 +312,8 @@ func TestManyPacedRangesReachTheirPace(t *testing.T) {
 	}
 }
 
-// One entity that the store refuses for good is kept, counted and named; the range
-// goes on behind it.
+// An entity that the store refuses for good is kept, counted and named; its range continues
+// past it.
 func TestRefusedEntityHoldsUpNothingElse(t *testing.T) {
 	for _, refusal := range []error{store.ErrInvalid, store.ErrFailed, store.ErrTooLarge} {
 		in(t, func(t *testing.T, w *world) {

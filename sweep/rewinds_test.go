@@ -17,8 +17,8 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A range that has no position is read from its very start, also where this process
-// had found it empty further on: its release was lost, and with it what had been read.
+// A range without a position is read from its very start, even if this process had found it
+// empty further on: its release was lost, and with it the position.
 func TestUnreadRangeIsReadFromItsStart(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		var mu sync.Mutex
@@ -65,8 +65,8 @@ func TestUnreadRangeIsReadFromItsStart(t *testing.T) {
 	})
 }
 
-// What is written behind the cursor of a range is found at the next rewind, also
-// while the range has a backlog that never ends.
+// Entities written behind the cursor of a range are found at the next rewind, also while
+// the range has a backlog that never ends.
 func TestRewindBesideABacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -89,8 +89,8 @@ func TestRewindBesideABacklog(t *testing.T) {
 	})
 }
 
-// An entity that waits aside for one reading of a range, and was written further on
-// meanwhile, holds back the other one, too: the cursor does not pass it.
+// An entity that waits aside for one reading of a range, and gets a later expiry meanwhile,
+// holds back the other reading, too: the cursor does not pass it.
 func TestExtendedWhileItWaitsAside(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Shards = 1
@@ -125,8 +125,8 @@ func TestExtendedWhileItWaitsAside(t *testing.T) {
 	})
 }
 
-// What is written into a range that never had work, before the instant up to which a daemon
-// has found it empty, is found when a rewind would be due, though no record says so.
+// A daemon has found a range without a record empty up to an instant. An entity that is then
+// written before that instant is found when a rewind would be due.
 func TestStragglerInARangeWithoutARecord(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Next = func(at time.Time) time.Time { return at.Truncate(time.Minute).Add(time.Minute) }

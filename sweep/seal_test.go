@@ -31,9 +31,9 @@ func (w *world) stampIn(namespace, name string, shard int, expires time.Time) {
 	}
 }
 
-// A generation waits for the namespaces of every deployment. One sweeps the default
-// namespace; another one that also sweeps "eu" was there once. What a follower has stamped
-// in "eu" is not retired unread; the other deployment carries it when it comes back.
+// A generation waits for the namespaces of every deployment. One deployment sweeps the
+// default namespace; another one, which also sweeps "eu", ran once. Entities in "eu" keep
+// the generation from retiring, and the other deployment carries them when it runs again.
 func TestNamespacesOfAnotherDeployment(t *testing.T) {
 	for _, registered := range []bool{true, false} {
 		t.Run(fmt.Sprint("registered ", registered), func(t *testing.T) {
@@ -85,8 +85,8 @@ type tenants struct {
 
 func (s tenants) Namespaces(context.Context) ([]string, error) { return s.names(), nil }
 
-// Records of tenants that came and went are removed, but not those of a namespace that a
-// deployment names; and a tenant that comes back is swept like any other.
+// Records of tenants that no longer exist are removed, but not those of a namespace that a
+// deployment names. A tenant that comes back is swept like any other.
 func TestRecordsOfNamespacesThatAreGone(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		const kept = "named by somebody"

@@ -26,7 +26,7 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A service is a daemon at work, with metrics.
+// A service is a running daemon with metrics.
 type service struct {
 	*sweep.Daemon
 	t        *testing.T
@@ -59,7 +59,7 @@ func (w *world) serve(cfg sweep.Config) *service {
 
 func (s *service) state() sweep.State { return s.States()[0] }
 
-// sweeps returns how many sweeps ended so, by the metrics.
+// sweeps returns how many sweeps ended with a result, by the metrics.
 func (s *service) sweeps(result string) int {
 	s.t.Helper()
 	return int(s.counter("reaper_sweeps_total", "result", result))
@@ -121,8 +121,8 @@ func isTargetLoad(c modelstore.Call) bool {
 	return c.Method == "Load" && c.Record.Sort == store.TargetRecord
 }
 
-// A daemon that cannot read its target record writes nothing, says why, counts each
-// tick as a failed sweep, and goes on by itself.
+// A daemon that cannot read its target record writes nothing, logs why, counts each tick
+// as a failed sweep, and recovers by itself.
 func TestDaemonWithoutItsTargetRecord(t *testing.T) {
 	for name, trouble := range map[string]func(context.Context) error{
 		"unavailable": func(context.Context) error { return store.ErrUnavailable },
@@ -186,8 +186,8 @@ type leap struct{ by atomic.Int64 }
 
 func (l *leap) now() time.Time { return time.Now().Add(time.Duration(l.by.Load())) }
 
-// A process that is frozen for an hour, at whichever query or claim, deletes nothing
-// by what it had known before, and obeys the pause that was set meanwhile.
+// A process that is frozen for an hour, at any query or claim, obeys the pause that was set
+// meanwhile: it deletes nothing by what it knew before.
 func TestFrozenDaemonObeysAPause(t *testing.T) {
 	for name, c := range map[string]struct {
 		pace  throttle.Limits
@@ -480,8 +480,7 @@ func TestIdleDaemonReadsItsCursorsSeldom(t *testing.T) {
 	})
 }
 
-// Many records take many reads. Each of these has its time, and all together have no
-// limit.
+// Many records take many reads. Each read has a timeout, but all together have none.
 func TestManyPagesOfRecordsTakeTheirTime(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		const records = 3500
@@ -514,7 +513,7 @@ func TestManyPagesOfRecordsTakeTheirTime(t *testing.T) {
 	})
 }
 
-// A daemon that asks for much says what that costs; one that asks for little does not.
+// A daemon with many queries a tick logs what they cost; one with few does not.
 func TestDaemonTellsWhatLookingCosts(t *testing.T) {
 	for namespaces, want := range map[int]bool{1: false, 300: true} {
 		synctest.Test(t, func(t *testing.T) {

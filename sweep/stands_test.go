@@ -15,9 +15,9 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-// A process may stand still for an hour between any two of its steps. The marks that it
-// writes into the target record are never older than the write by more than a write may
-// take: a generation would count as sealed while writers still stamp it.
+// A process may be frozen for an hour between any two of its steps. The marks that it writes
+// into the target record are still never older than a write may take. Otherwise a
+// generation would count as sealed while writers still stamp it.
 func TestStandsStillAnywhere(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		reads := 0

@@ -339,8 +339,8 @@ func sameJSON(t *testing.T, a, b []byte) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// Both cloud drivers show a sweep what the service answers: it slows down at once,
-// goes on, tells nobody of an error, and counts each delete once.
+// Both cloud drivers report push-back to the sweep. It slows down at once, continues without
+// an error, and counts each delete once.
 func TestPushbackOnTheCloudDrivers(t *testing.T) {
 	const n = 1200
 	run := func(t *testing.T, s realStore, faults *faultrpc.Injector) {

@@ -85,8 +85,7 @@ func TestIdleSweepWritesNothing(t *testing.T) {
 	})
 }
 
-// A sweep is over when its ranges are: it does not wait for workers that would
-// find nothing left to do.
+// A sweep ends when its ranges are done: it does not wait for idle workers.
 func TestSweepEndsWithItsLastRange(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Shards = 16
@@ -176,8 +175,8 @@ func TestHorizonIsInclusive(t *testing.T) {
 	})
 }
 
-// An entity whose expiry changes between scan and delete survives (S3); one that
-// is due by its new expiry too goes in the same sweep, after a second look.
+// An entity whose expiry changes between scan and delete survives (S3). If it is due by its
+// new expiry, too, the same sweep deletes it, after a second look.
 func TestChangedBetweenScanAndDelete(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Shards = 1
@@ -255,8 +254,8 @@ func TestSuspectIsKept(t *testing.T) {
 	})
 }
 
-// A hot entity, always contended in a batch, costs only itself; one that no
-// transaction gets through leaves the cursor before it and the rest done.
+// A hot entity, always contended in a batch, delays only itself. If no transaction ever
+// succeeds on it, the cursor stays before it and the rest is done.
 func TestHotEntity(t *testing.T) {
 	for _, stubborn := range []bool{false, true} {
 		in(t, func(t *testing.T, w *world) {
@@ -375,8 +374,8 @@ func TestRewindGoesOnWhereItStopped(t *testing.T) {
 	})
 }
 
-// Wherever a process dies, its cursor stands before what it did not dispose of
-// (L2), and another one finishes the job.
+// Wherever a process dies, its saved cursor is before all that it did not dispose of (L2),
+// and another process finishes the work.
 func TestDiesAnywhere(t *testing.T) {
 	for seed := range uint64(240) {
 		in(t, func(t *testing.T, w *world) {
