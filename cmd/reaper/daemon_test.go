@@ -39,7 +39,7 @@ type modelDaemon struct {
 }
 
 // withMonotonic gives an instant a monotonic reading, which instants in a bubble do
-// not have. Package time has no way to do that: it is done in its representation.
+// not have. Package time offers no way to do that, so it changes the representation.
 func withMonotonic(t time.Time, reading time.Duration) time.Time {
 	const (
 		hasMonotonic = 1 << 63
@@ -149,7 +149,7 @@ func (m *modelDaemon) value(name string) float64 {
 	return 0
 }
 
-// sweeps returns how many sweeps of the target came to such an end.
+// sweeps returns how many sweeps of the target ended with a result.
 func (m *modelDaemon) sweeps(result string) float64 {
 	m.t.Helper()
 	return m.value(`reaper_sweeps_total{result="` + result + `",target="sessions"}`)
@@ -161,8 +161,8 @@ func (m *modelDaemon) ask(path string) (code int, body string) {
 	return w.Code, w.Body.String()
 }
 
-// A clock that jumps by an hour, either way, stops nothing for longer than the clock
-// is wrong: nothing is deleted while it is, and everything goes on once it is right.
+// While a clock is wrong by an hour, either way, nothing is deleted. Once it is right again,
+// everything continues.
 func TestServeWhereTheClockJumps(t *testing.T) {
 	for _, jump := range []time.Duration{time.Hour, -time.Hour} {
 		for _, every := range []string{"*/5 * * * *", "@every 5m"} {
@@ -198,8 +198,8 @@ func TestServeWhereTheClockJumps(t *testing.T) {
 	}
 }
 
-// A store that hangs: every call ends by itself, readiness says so, and nothing piles
-// up. Once it answers, everything goes on.
+// If the store hangs, every call ends by itself, readiness says so, and nothing piles up.
+// Once the store answers, everything continues.
 func TestServeWhereTheStoreHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModelDaemon(t, true, "@every 1s", "sessions", "carts")
@@ -256,7 +256,7 @@ func TestServeWhereTheStoreHangs(t *testing.T) {
 	})
 }
 
-// A panic in one target's work ends neither the other's nor its own next try.
+// A panic in one target's work does not stop the other target, nor its own next try.
 func TestServeOutlivesAPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModelDaemon(t, true, "@every 10s", "sessions", "carts")
@@ -294,8 +294,8 @@ func TestServeOutlivesAPanic(t *testing.T) {
 	})
 }
 
-// Work that takes longer than the schedule goes on from tick to tick: no range is
-// in two hands, none waits for another one, and none is left out.
+// Work that takes longer than the schedule's interval continues from tick to tick: no range
+// has two holders, none waits for another one, and none is left out.
 func TestServeGoesOnFromTickToTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModelDaemon(t, true, "@every 10s", "sessions")
@@ -325,7 +325,7 @@ func TestServeGoesOnFromTickToTick(t *testing.T) {
 	})
 }
 
-// A daemon that is told to wait for its first tick does.
+// With --no-first-run a daemon waits for its first tick.
 func TestServeWithoutFirstRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModelDaemon(t, false, "@every 10m", "sessions")
@@ -347,7 +347,7 @@ func TestServeWithoutFirstRun(t *testing.T) {
 	})
 }
 
-// The front page says how each target stands, each in its own words.
+// The front page shows the state of each target.
 func TestFrontPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModelDaemon(t, true, "@every 10s", "sessions", "carts")
@@ -366,7 +366,7 @@ func TestFrontPage(t *testing.T) {
 	})
 }
 
-// A tick that does not come makes the daemon unready.
+// A daemon that misses a tick is not ready.
 func TestReadyWithoutTicks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModelDaemon(t, true, "@every 10s", "sessions")

@@ -31,7 +31,7 @@ func newDatastore(t *testing.T, targets string) (b *workdir, e *emulator.Emulato
 	return b, e, project
 }
 
-// everything reads every entity of every kind and namespace named, by key.
+// everything reads all entities of the given kinds and namespaces, by key.
 func everything(t *testing.T, e *emulator.Emulator, project string, kinds, namespaces []string) map[string]string {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+e.Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -158,8 +158,8 @@ type logLine struct {
 	Position string    `json:"position"` // of a saved cursor
 }
 
-// Of two processes that begin at once each range has one; a trace of their commits
-// with the lease's owner and token proves that no range is held by both.
+// Two processes that begin at the same time share the ranges. A trace of their commits with
+// owner and token of the lease proves that no range is held by both.
 func TestTwoProcessesShareTheRanges(t *testing.T) {
 	noRaces(t)
 	b, _, _ := newDatastore(t, `targets:
@@ -243,7 +243,7 @@ func TestTwoProcessesShareTheRanges(t *testing.T) {
 	}
 }
 
-// Everything that may stand in an expiry property: only what expired goes.
+// An expiry property may hold anything: only expired entities are deleted.
 func TestJunkInTheProperty(t *testing.T) {
 	nightlyRaces(t)
 	b, e, project := newDatastore(t, oneTarget)

@@ -70,7 +70,7 @@ func TestDemoRefuses(t *testing.T) {
 	}
 }
 
-// The verification fails for each thing that could be wrong.
+// The verification finds each possible kind of mistake.
 func TestVerifyDemo(t *testing.T) {
 	entities := func(names ...string) iter.Seq2[store.Entity, error] {
 		return func(yield func(store.Entity, error) bool) {

@@ -84,7 +84,7 @@ func TestDumpLoadsAgain(t *testing.T) {
 	}
 }
 
-// slowTarget is paced so that a sweep takes seconds: long enough to be killed.
+// slowTarget has a pace that makes a sweep take seconds, so that it can be killed.
 const slowTarget = `targets:
   - name: sessions
     kind: Session
@@ -134,8 +134,8 @@ func (b *workdir) killAfter(entities, cursors int) (killed bool) {
 	return true
 }
 
-// sweepToEnd sweeps until all is done. A busy emulator sometimes keeps the locks of a dead
-// process for longer than a sweep waits for them: that sweep says so, and the next one goes on.
+// sweepToEnd sweeps until a sweep is complete. A busy emulator sometimes keeps the locks of a
+// dead process for longer than a sweep waits for them; the next sweep then continues.
 func (b *workdir) sweepToEnd() (deleted int64) {
 	b.t.Helper()
 	for range 20 {

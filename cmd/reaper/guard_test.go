@@ -16,7 +16,7 @@ import (
 	"github.com/reaper-ttl/reaper/store/datastore"
 )
 
-// What a sweep says of its guard, and where it refuses one.
+// A sweep logs how it checks deletes, and refuses some guards.
 func TestGuardSaysWhatItCosts(t *testing.T) {
 	noRaces(t)
 	b, _, _ := newDatastore(t, `targets:
@@ -73,8 +73,8 @@ func TestGuardSaysWhatItCosts(t *testing.T) {
 	}
 }
 
-// A database of the mode optimistic with entity groups takes 25 entities at once:
-// load finds out and goes on.
+// A database of the mode optimistic with entity groups takes 25 entities at once: load
+// learns that and continues.
 func TestLoadWithEntityGroups(t *testing.T) {
 	e := emulator.Start(t, emulator.Datastore)
 	faults := new(faultrpc.Injector)

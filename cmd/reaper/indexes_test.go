@@ -234,7 +234,7 @@ func parseTargets(t *testing.T, text string, d config.Driver) (targets []config.
 	return targets, stored
 }
 
-// printed returns the definitions as the file says them that is made of them.
+// printed returns the definitions that the printed file holds.
 func printed(t *testing.T, defs indexes.Definitions) (back indexes.Definitions) {
 	t.Helper()
 	text, _, err := defs.JSON(nil)

@@ -14,8 +14,8 @@ import (
 	"github.com/reaper-ttl/reaper/internal/nodewriter"
 )
 
-// Whatever stands in the property, in either mode and any layout: just what is
-// due by that layout goes, everything else stays as it was, and the exit code is 0.
+// Whatever the property holds, in either mode and any layout: only entities that are due by
+// that layout are deleted, all others stay as they were, and the exit code is 0.
 func TestJunkInEveryLayout(t *testing.T) {
 	nightlyRaces(t)
 	check := func(t *testing.T, b *workdir, layout config.Layout, wrote map[string]junk.What, read func() map[string]string) {

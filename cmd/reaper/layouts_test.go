@@ -104,8 +104,8 @@ func TestEveryCommandInEveryLayout(t *testing.T) {
 	})
 }
 
-// Thousands of documents with one and the same timestamp, and a sweep that is
-// killed twice in the middle of them: all go and none is skipped.
+// Thousands of documents have the same timestamp, and a sweep is killed twice in the middle
+// of them: all are deleted and none is skipped.
 func TestKilledTwiceAtOneInstant(t *testing.T) {
 	t.Parallel()
 	n := nightly.Size(t, 3000, 900)
@@ -200,8 +200,8 @@ func TestCollectionGroup(t *testing.T) {
 	}
 }
 
-// A property that nobody has, or that holds something else than the layout
-// says: a warning, nothing deleted, exit code 0.
+// If no entity has the property, or it holds other values than the layout expects, there is
+// a warning, nothing is deleted, and the exit code is 0.
 func TestLayoutThatDoesNotFit(t *testing.T) {
 	noRaces(t)
 	for _, c := range []struct {
@@ -281,7 +281,7 @@ func TestWrongLayouts(t *testing.T) {
 	}
 }
 
-// The first instant there is, is an instant, and not the word for never.
+// The zero time is an instant like any other; it does not mean never.
 func TestYearOneIsAnInstant(t *testing.T) {
 	onEachStoreAndLayout(t, func(t *testing.T, b *workdir, _ config.Layout) {
 		const first = "0001-01-01T00:00:00Z"

@@ -73,8 +73,8 @@ func TestListOnTheEmbeddedStore(t *testing.T) {
 	}
 }
 
-// Whatever stands in the property, in either mode and any layout: each entity that a sweep
-// keeps, and that is neither live nor without an expiry, is named for one reason.
+// Whatever the property holds, in either mode and any layout: list names each entity that a
+// sweep keeps, for one reason, except live ones and those without an expiry.
 func TestListNamesAllJunk(t *testing.T) {
 	noRaces(t)
 	check := func(t *testing.T, b *workdir, layout config.Layout, wrote map[string]junk.What) {

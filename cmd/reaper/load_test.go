@@ -13,8 +13,7 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// A scale weighs the batches that it is given, and refuses those with more entities than
-// it takes.
+// A scale is a store that weighs the batches, and refuses those with too many entities.
 type scale struct {
 	takes   int
 	batches [][]store.Entity
@@ -54,7 +53,7 @@ func heavyLines(n, bytes int) string {
 	return b.String()
 }
 
-// A commit has 500 entities at most, and 3 MiB, however the entities are mixed.
+// A commit has at most 500 entities and 3 MiB, whatever the mix of their sizes.
 func TestBatchesAreWeighed(t *testing.T) {
 	for name, c := range map[string]struct {
 		lines, want string
@@ -141,8 +140,8 @@ func wireSize(v any) int {
 	return n
 }
 
-// Entities that are legal one by one are loaded, however large all of them are. As one
-// commit the emulators refused them like a used up quota, for a minute.
+// Entities of legal size are loaded, however large they are together. In a single commit
+// the emulators refused them for a minute, with an error that looks like a quota.
 func TestHeavyEntitiesAreLoaded(t *testing.T) {
 	noRaces(t)
 	lines := heavyLines(20, 900_000)
@@ -159,8 +158,8 @@ func TestHeavyEntitiesAreLoaded(t *testing.T) {
 	}
 }
 
-// A key that an object has twice is found, and named by its path. Equal keys of different
-// objects are none of that.
+// A key that an object has twice is an error that names its path. Equal keys of different
+// objects are fine.
 func TestKeysThatAppearTwice(t *testing.T) {
 	target := targetsForLines(t)[0]
 	for line, want := range map[string]string{

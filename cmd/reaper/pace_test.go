@@ -47,7 +47,7 @@ func TestPaceWhileASweepRuns(t *testing.T) {
 	if r := b.must(nil, "pause", "--reason", "a test"); !strings.Contains(r.out, "is paused until reaper resume") {
 		t.Errorf("pause: %s", r.out)
 	}
-	// Within five seconds nothing goes any more, and after one lease the sweep ends.
+	// After five seconds nothing is deleted any more, and after one lease the sweep ends.
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestBadPace(t *testing.T) {
 			t.Errorf("%s: exit code %d: %s", pace, r.code, r.log)
 		}
 	}
-	// A gate that cannot be asked is shut: the sweep waits, says so, and ends in good order.
+	// An unreachable gate counts as closed: the sweep waits, logs it, and ends in good order.
 	b.write("reaper.yaml", oneTarget+"    lease: 3s\n    pace: {gate: \"http://127.0.0.1:1/\"}\n")
 	ndjson, _ := sessions(20, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
@@ -137,7 +137,7 @@ func TestBadPace(t *testing.T) {
 	}
 }
 
-// A pause says how long, why and by whom; the record, status, explain and a sweep say it again.
+// The record, status, explain and a sweep say who paused the target, why and until when.
 func TestPauseSaysWhy(t *testing.T) {
 	noRaces(t)
 	b := newEmbedded(t, oneTarget)
@@ -172,8 +172,8 @@ func TestPauseSaysWhy(t *testing.T) {
 	}
 }
 
-// A store that has no record of the target is most likely the wrong one: nothing is
-// written there, and the error says which it was.
+// A store without a record of the target is most likely the wrong one: the commands write
+// nothing there, and the error names the store.
 func TestPauseInTheWrongStore(t *testing.T) {
 	noRaces(t)
 	b, _, _ := newDatastore(t, oneTarget)
@@ -188,7 +188,7 @@ func TestPauseInTheWrongStore(t *testing.T) {
 	}
 }
 
-// An actor is named by the flag, the key file or the machine.
+// The actor comes from the flag, the key file or the machine.
 func TestActor(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "key.json")
 	if err := os.WriteFile(file, []byte(`{"type": "service_account", "client_email": "reaper@my-project.iam.gserviceaccount.com"}`), 0o600); err != nil {

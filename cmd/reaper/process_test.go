@@ -66,9 +66,9 @@ func (b *workdir) write(name, text string) {
 	}
 }
 
-// noRaces leaves a test out that runs one process after the other to look at what
-// each says: there are no races in it, and processes built to look for races
-// take seconds to start.
+// noRaces leaves a test out under the race detector. Such a test runs one process after the
+// other, so it has no races, and processes that are built for the detector take seconds to
+// start.
 func noRaces(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -76,8 +76,8 @@ func noRaces(t *testing.T) {
 	}
 }
 
-// nightlyRaces leaves such a test out but for make nightly, since others show the same of
-// processes built to look for races: TestServe and TestPaceWhileASweepRuns in Datastore mode,
+// nightlyRaces leaves a test out under the race detector, except in make nightly. Others run
+// such processes every day: TestServe and TestPaceWhileASweepRuns in Datastore mode,
 // TestKilledTwiceAtOneInstant in native mode, TestStopsOnSignal on the embedded store.
 func nightlyRaces(t *testing.T) {
 	t.Helper()
@@ -86,7 +86,7 @@ func nightlyRaces(t *testing.T) {
 	}
 }
 
-// A reply is what a process left behind.
+// A reply is the exit code and the output of a process.
 type reply struct {
 	out, log string
 	code     int

@@ -24,7 +24,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/nightly"
 )
 
-// servedTarget has leases that a busy emulator does not outlast.
+// servedTarget has leases that are longer than any call on a busy emulator.
 const servedTarget = `targets:
   - name: sessions
     kind: Session
@@ -34,7 +34,7 @@ const servedTarget = `targets:
     pace: {max: 100}
 `
 
-// A daemonProcess is a reaper serve that answers.
+// A daemonProcess is a reaper serve that has logged its address.
 type daemonProcess struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -175,7 +175,7 @@ func TestServe(t *testing.T) {
 	deleted := func() float64 { return d.value(`reaper_deleted_entities_total{target="sessions"}`) }
 	d.until("the first sweep", func() bool { return deleted() == 300 })
 	b.wantLive(live)
-	// What expires while it runs goes soon after: never before it was due.
+	// An entity that expires while the daemon runs is deleted soon after, never before.
 	var soon strings.Builder
 	for i := range 200 {
 		fmt.Fprintf(&soon, `{"id":"soon-%d","expires":%q}`+"\n", i, time.Now().Add(3*time.Second+time.Duration(i)*20*time.Millisecond).UTC().Format(time.RFC3339Nano))
@@ -239,8 +239,8 @@ func (d *daemonProcess) pages() (list []pageLine) {
 	return list
 }
 
-// Two daemons share a target; what one leaves when it is killed the other takes over,
-// and no range is ever in two hands.
+// Two daemons share a target. When one is killed, the other takes its ranges over, and no
+// range ever has two holders.
 func TestServeTakesOver(t *testing.T) {
 	noRaces(t)
 	t.Parallel()
@@ -272,7 +272,7 @@ func TestServeTakesOver(t *testing.T) {
 		}
 		return deletes
 	}
-	// By then every range has a backlog, and stays with who holds it.
+	// By then every range has a backlog, and stays with its holder.
 	first.until("at work", func() bool { return work(first)+work(second) >= 300 })
 	if work(first) < work(second) { // who does more is killed
 		first, second = second, first
@@ -314,7 +314,7 @@ func TestServeTakesOver(t *testing.T) {
 	t.Logf("%d pages; %d ranges were taken over, the last one %v after the kill, with leases of 10 s", len(all), taken, slowest.Round(100*time.Millisecond))
 }
 
-// A daemon that may not delete says so, and a target that is paused waits.
+// A daemon without --apply logs that it deletes nothing, and a paused target waits.
 func TestServeWithoutApply(t *testing.T) {
 	noRaces(t)
 	b := newEmbedded(t, oneTarget)
@@ -353,7 +353,7 @@ func TestServeWithoutApply(t *testing.T) {
 	}
 }
 
-// A one-shot sweep leaves what it did at a Pushgateway; that it cannot is no failure.
+// A one-shot sweep pushes its results to a Pushgateway. If it cannot, it does not fail.
 func TestSweepPushes(t *testing.T) {
 	noRaces(t)
 	var mu sync.Mutex
@@ -376,7 +376,7 @@ func TestSweepPushes(t *testing.T) {
 	}
 }
 
-// The arguments in the manifests are ones that the program takes.
+// The program accepts the arguments in the manifests.
 func TestDeployedArguments(t *testing.T) {
 	noRaces(t)
 	text, err := os.ReadFile("../../deploy/args.json")

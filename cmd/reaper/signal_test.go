@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// slowerTarget takes so long that a signal comes in time, however busy the machine is.
+// slowerTarget takes so long that a signal arrives before the end, even on a busy machine.
 var slowerTarget = strings.Replace(slowTarget, "max: 400", "max: 40", 1)
 
-// A terminal that goes away ends a sweep and a daemon as SIGTERM does, even if it says so
-// twice: nothing is held, and nothing is lost.
+// A terminal that goes away ends a sweep and a daemon as SIGTERM does, even if SIGHUP comes
+// twice: all ranges are released, and nothing is lost.
 func TestStopsOnHangup(t *testing.T) {
 	nobodyHolds := func(b *workdir) {
 		b.t.Helper()

@@ -71,7 +71,7 @@ func TestStatusShowsTheWorstRanges(t *testing.T) {
 	}
 }
 
-// What a record holds does not move the cursor of a terminal.
+// Control characters in a record do not reach the terminal.
 func TestStatusPrintsNoControlCharacters(t *testing.T) {
 	res := wideStatus(time.Now())
 	res.Targets[0].Reason, res.Targets[0].Why = "\x1b[2Jgone", "by \x07\x1b]0;x"
@@ -80,9 +80,9 @@ func TestStatusPrintsNoControlCharacters(t *testing.T) {
 	}
 }
 
-// A watch shows one status after the other: into a pipe with an empty line between and
-// without escape codes, on a terminal in the place of the last one. It ends with the
-// context, and shows nothing that was interrupted.
+// A watch shows one status after the other. In a pipe an empty line separates them, and
+// there are no escape codes; on a terminal each replaces the last one. A watch ends with the
+// context, and does not show an interrupted status.
 func TestWatchRepeats(t *testing.T) {
 	for _, to := range []screen{{}, {80, true}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -118,8 +118,7 @@ type failingWriter struct{ err error }
 
 func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
 
-// A store that takes a connection and never answers is said to be such, and status exits
-// with 1: what it shows is next to nothing.
+// If a store accepts connections and never answers, status says so and exits with 1.
 func TestStatusOfAStoreThatNeverAnswers(t *testing.T) {
 	noRaces(t)
 	silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
