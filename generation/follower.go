@@ -12,7 +12,7 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// DefaultStaleness and DefaultSlack are the bounds where the record does not say;
+// DefaultStaleness and DefaultSlack are the bounds if the record does not have them;
 // see [Policy].
 const (
 	DefaultStaleness = time.Minute
@@ -36,7 +36,7 @@ type Follower struct {
 	// that reads the record with the client that you have. docs/records.md describes it.
 	Store  store.Loader
 	Target string
-	Shards int              // of the nursery while nothing is known; zero means 16
+	Shards int              // of the nursery until a record was read; zero means 16
 	Now    func() time.Time // this process's clock, wall and monotonic
 	Log    *slog.Logger     // for refreshes that fail; may be nil
 
@@ -50,7 +50,7 @@ type copied struct {
 	store time.Time // the store's time in the reply
 }
 
-// Run refreshes the copy, twice within the time that it is good for, until ctx is
+// Run refreshes the copy twice within the time for which it is valid, until ctx is
 // done.
 func (f *Follower) Run(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -59,7 +59,7 @@ func (f *Follower) Run(ctx context.Context) {
 		if err != nil {
 			wait /= 4
 			if f.Log != nil && ctx.Err() == nil {
-				f.Log.WarnContext(ctx, "cannot refresh the target record; stamping goes on", "target", f.Target, "error", err)
+				f.Log.WarnContext(ctx, "cannot refresh the target record; stamping continues", "target", f.Target, "error", err)
 			}
 		}
 		timer := time.NewTimer(wait)
@@ -71,8 +71,8 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// Refresh reads the record once. After an error the copy that is there goes on
-// being used as long as it is good.
+// Refresh reads the record once. After an error the Follower keeps the copy that it has,
+// and uses it as long as it is valid.
 func (f *Follower) Refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, f.staleness()/2)
 	defer cancel()
@@ -94,7 +94,7 @@ func (f *Follower) staleness() time.Duration {
 	return staleness
 }
 
-// Stamper returns what an entity with this id is stamped with now.
+// Stamper returns the stamper for an entity with this id at present.
 func (f *Follower) Stamper(id string) Stamper {
 	c := f.copy.Load()
 	if c == nil {
@@ -104,8 +104,8 @@ func (f *Follower) Stamper(id string) Stamper {
 		return Stamper{Shards: 16}
 	}
 	now := f.Now()
-	// The larger of two measures: one of the clocks may have stood still while the
-	// machine slept, the other may have been set.
+	// The larger of two measures: one of the clocks may have stopped while the machine
+	// slept, the other may have been set.
 	age := max(now.Sub(c.sent), now.Round(0).Sub(c.sent.Round(0)))
 	if bound, _ := c.Bounds(); age > bound || now.Round(0).Before(c.sent.Round(0)) {
 		return Stamper{Shards: max(1, c.NurseryShards)}
@@ -145,9 +145,9 @@ const (
 	rampGrowth = 1.5
 )
 
-// Share returns the share of entities that are stamped with a new generation, so
-// long after it was opened: it grows by a half in each twelfth of the ramp, and
-// is 1 at its end.
+// Share returns the share of entities that are stamped with a new generation some
+// time after it was opened. It grows by a half in each twelfth of the ramp, and is
+// 1 at its end.
 func Share(elapsed, ramp time.Duration) float64 {
 	if elapsed >= ramp {
 		return 1
@@ -156,15 +156,15 @@ func Share(elapsed, ramp time.Duration) float64 {
 }
 
 // moves reports whether an entity is among the share that has moved to a
-// generation. It is decided by a hash of both, so that all writers agree, an entity
-// that has moved stays moved, and those that move first are others each time.
+// generation. A hash of both decides, so that all writers agree, an entity that has
+// moved stays moved, and different entities move first each time.
 func moves(id string, generation int, share float64) bool {
 	return share >= 1 || float64(moveHash(id, generation)) < share*(1<<32)
 }
 
 // moveHash is FNV-1a (32 bit) over the id and the generation's eight digits, with
-// its bits mixed: alone it would not be even in its upper bits, and it must have
-// nothing to do with the shard, which is taken from the same hash of the id.
+// its bits mixed. Unmixed, its upper bits would not be even, and it would depend on the
+// shard, which comes from the same hash of the id.
 func moveHash(id string, generation int) uint32 {
 	const offset, prime = 2166136261, 16777619
 	h := uint32(offset)

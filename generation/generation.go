@@ -1,6 +1,6 @@
-// Package generation knows which generations of a target there are, and stamps
-// entities with expiry keys on behalf of writers. It keeps this knowledge in the
-// target record, one small record per target that workers and writers share.
+// Package generation keeps track of a target's generations, and stamps entities with
+// expiry keys for writers. The generations are in the target record, one small record
+// per target that workers and writers share.
 //
 // The invariant is that the record changes only by compare-and-set, and that a
 // program refuses a record which it does not fully understand: newer than
@@ -34,8 +34,8 @@ const Schema = 2
 // First is the number of the first generation, which opens at once.
 const First = 1
 
-// saveTimeout bounds one try to write a record, savePatience when the last one
-// begins. Together they are how late a mark may take effect.
+// saveTimeout bounds one try to write a record, and savePatience when the last try
+// begins. Together they bound how late a mark may take effect.
 const (
 	saveTimeout  = 5 * time.Second
 	savePatience = 5 * time.Second
@@ -71,12 +71,12 @@ type Record struct {
 	Retention Retention // likewise
 	// Generations are the live ones after the nursery, oldest first.
 	Generations []Generation
-	// NurseryShards is the largest shard count that anyone was seen using in
-	// the nursery, which has no count of its own. It is 0 for a target whose
-	// property is a timestamp: that has neither nursery nor generations.
+	// NurseryShards is the largest shard count that was configured, or found in use, in
+	// the nursery. It is 0 for a target whose property is a timestamp: that has neither
+	// nursery nor generations.
 	NurseryShards int
 
-	// Staleness and Slack are what writers are held to now; see [Policy].
+	// Staleness and Slack are the present bounds for writers; see [Policy].
 	Staleness, Slack time.Duration
 
 	// What an operator has set; it wins over the configuration.
@@ -169,22 +169,21 @@ func (n Note) encode(fields store.Fields, prefix string) {
 	fields[prefix+"_by"], fields[prefix+"_at"], fields[prefix+"_reason"] = n.Actor, store.FormatTime(n.At), n.Reason
 }
 
-// IsPaused reports whether an operator has paused the target, at an instant in the
-// store's time. A pause that has ended leaves its mark in the record until the next
-// change. A program that does not know of ends takes it for a pause still, which only
-// keeps more.
+// IsPaused reports whether the target is paused at an instant in the store's time. A
+// pause whose end has passed stays in the record until the next change. A program that
+// does not know PausedUntil still takes it for a pause; it then only deletes less.
 func (r Record) IsPaused(now time.Time) bool {
 	return r.Paused && (r.PausedUntil.IsZero() || now.Before(r.PausedUntil))
 }
 
-// A Rate is one that an operator has set, in entities per second.
+// A Rate is a limit that an operator has set, in entities per second.
 type Rate struct {
 	Set       bool
-	Unlimited bool // PerSecond does not count
+	Unlimited bool // PerSecond is ignored
 	PerSecond float64
 }
 
-// unlimited is how no limit is written.
+// unlimited is the text that stands for no limit.
 const unlimited = "unlimited"
 
 // String returns the rate as it is written in the record: empty if it is not set.
@@ -219,7 +218,7 @@ func readRate(f *store.FieldReader, name string) Rate {
 // number; layoutGenerations says whether the target uses generations in addition
 // to the nursery. If so, the first of them opens at once.
 func New(target, kind, property string, shards int, layoutGenerations bool, now time.Time) Record {
-	now = now.UTC().Truncate(time.Microsecond) // what a record holds
+	now = now.UTC().Truncate(time.Microsecond) // the precision of records
 	r := Record{Target: target, Created: now, Kind: kind, Property: property, NurseryShards: shards}
 	if layoutGenerations {
 		r = r.OpenFirst(shards, now)
@@ -236,8 +235,8 @@ func (r Record) OpenFirst(shards int, now time.Time) Record {
 	return r
 }
 
-// Bounds returns what writers are held to now: the oldest copy of the record that
-// they act on, and the longest that a write takes to commit.
+// Bounds returns the present bounds for writers: the oldest copy of the record that
+// they may act on, and the longest time that a write may take to commit.
 func (r Record) Bounds() (staleness, slack time.Duration) {
 	return cmp.Or(r.Staleness, DefaultStaleness), cmp.Or(r.Slack, DefaultSlack)
 }
@@ -257,7 +256,7 @@ func (r Record) Live() []Generation {
 	return live
 }
 
-// Stamper returns what a writer stamps with at present.
+// Stamper returns the stamper of the newest generation, or of the nursery.
 func (r Record) Stamper() Stamper {
 	g := r.Nursery()
 	if n := len(r.Generations); n > 0 {
@@ -282,18 +281,18 @@ func Load(ctx context.Context, s store.Loader, target string) (Record, time.Time
 
 // Save writes the record if the store still has the revision that it was made
 // from, and returns it with its new revision. It fails with store.ErrConflict
-// where somebody else was first.
+// if somebody else was first.
 //
-// The revisions of a new record are counted from the milliseconds of its creation on. No
-// record is saved every millisecond, so that they are higher than all those of a record
-// that was lost: workers may still hold that one, and cursors its revisions.
+// The revisions of a new record count from the milliseconds of its creation on. No record
+// is saved every millisecond, so they are higher than all those of a lost record, which
+// workers may still hold and cursors may still name.
 func Save(ctx context.Context, s store.Store, r Record) (Record, error) {
 	next := r
 	next.Revision = store.NewRevision(r.Revision)
 	if r.Revision == "" {
 		next.Revision = store.NewRevision(strconv.FormatInt(r.Created.UnixMilli(), 10))
 	}
-	// The same write again, after a lost reply, finds its own revision there.
+	// After a lost reply, the same write again finds its own revision.
 	err := store.Retry(ctx, savePatience, func() error {
 		ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 		defer cancel()
@@ -311,8 +310,8 @@ func (r Record) EqualContent(q Record) bool {
 	return r.isSame(q) || r.Target == q.Target && reflect.DeepEqual(r.encode().Fields, q.encode().Fields)
 }
 
-// isSame reports whether two records are the same to the bit, whatever their
-// revisions: what is not may still be saved as the same.
+// isSame reports whether two records are equal to the bit, except for their revisions.
+// Records that are not may still be equal once they are saved.
 func (r Record) isSame(q Record) bool {
 	generations := slices.Equal(r.Generations, q.Generations)
 	r.Generations, q.Generations, r.Revision, q.Revision = nil, nil, "", ""
@@ -367,8 +366,8 @@ func (r Record) encode() store.Record {
 	return rec
 }
 
-// decode refuses a record that does not make sense, naming each field at fault:
-// working on from a guess could delete what is live.
+// decode refuses a record that does not make sense, and names each field at fault. To
+// guess a field's meaning could delete live entities.
 func decode(rec store.Record) (Record, error) {
 	f := rec.Fields.Reader(fmt.Sprintf("target record %s %q", rec.Sort, rec.Key))
 	if err := f.Schema(Schema, fmt.Sprintf("target record %q", rec.Key), ErrNewer); err != nil {

@@ -13,32 +13,32 @@ import (
 // A Policy says how the generations of a target follow each other.
 type Policy struct {
 	Every     time.Duration // from one generation's opening to the next one's
-	Ramp      time.Duration // how long writers take to move over
+	Ramp      time.Duration // how long writers take to move to it
 	Staleness time.Duration // the oldest copy of the record that a writer acts on
 	Slack     time.Duration // the longest that a write takes to commit after it was stamped
-	Settle    int           // so many later generations are sealed before one counts as sealed
+	Settle    int           // how many later generations must be sealed before one counts as sealed
 	Keep      int           // generations, in addition to the newest, that nothing is carried out of
 	Shards    int           // of a generation opened now
 }
 
-// A State is where a generation stands in its life. What is retired is in no
-// record any more: every number up to the newest that is not live.
+// A State is a phase in the life of a generation. Retired generations are not in the record
+// any more: they are all numbers below the newest that it does not list.
 type State string
 
 const (
 	Filling  State = "filling"  // the newest: writers stamp it
 	Closing  State = "closing"  // writers are moving to the next one
-	Closed   State = "closed"   // marked so: no writer with a fresh copy stamps it
-	Sealed   State = "sealed"   // nobody can commit a stamp of it any more
-	Draining State = "draining" // what is left in it is carried to the newest
+	Closed   State = "closed"   // marked closed: no writer with a fresh copy stamps it
+	Sealed   State = "sealed"   // no write that was stamped with it can commit any more
+	Draining State = "draining" // its survivors are carried to the newest
 )
 
 // commitDelay is the longest that a mark may take to commit after the instant
 // that it holds: all tries to save the record, and a reply that comes late.
 const commitDelay = savePatience + saveTimeout
 
-// State returns where the i-th live generation stands at an instant in the
-// store's time.
+// State returns the state of the i-th live generation at an instant in the store's
+// time.
 func (r Record) State(i int, now time.Time, settle int) State {
 	g := r.Generations[i]
 	switch {
@@ -55,9 +55,9 @@ func (r Record) State(i int, now time.Time, settle int) State {
 }
 
 // SealedAt returns when the i-th live generation counts as sealed, in the store's
-// time; zero where that is not known yet. A writer stamps by a copy that is as old
-// as the staleness at most, and commits within the slack; then settle later
-// generations must be as far, as those that have retired since are.
+// time; zero if that is not known yet. A writer stamps by a copy that is at most as old
+// as the staleness, and commits within the slack. With settle, that many later generations
+// must be as far, too; those that have retired since count as such.
 func (r Record) SealedAt(i, settle int) time.Time {
 	at := r.lastStamp(i)
 	newest := len(r.Generations) - 1
@@ -80,8 +80,8 @@ func (r Record) SealedAt(i, settle int) time.Time {
 	return at
 }
 
-// lastStamp returns when the last writer that may have stamped the i-th live
-// generation must have committed; zero while it is not marked closed.
+// lastStamp returns when the last write that may have been stamped with the i-th live
+// generation must have committed; zero while the generation is not marked closed.
 func (r Record) lastStamp(i int) time.Time {
 	g := r.Generations[i]
 	if g.Closed.IsZero() {
@@ -90,10 +90,10 @@ func (r Record) lastStamp(i int) time.Time {
 	return g.Closed.Add(commitDelay + cmp.Or(g.Staleness, DefaultStaleness) + cmp.Or(g.Slack, DefaultSlack))
 }
 
-// unknownBounds returns the bounds for writers of generations that another record may
-// have listed. Nobody knows the bounds of that one: they are taken to be the defaults,
-// if not larger ones are configured now. Nor does anybody know which of the later
-// generations are sealed: for an index that has to settle, time stands for them.
+// unknownBounds returns the bounds for writers of generations that a lost record may have
+// listed. Its bounds are not known: the defaults are assumed, or larger ones if these are
+// configured now. Nor is it known which later generations are sealed; with settle, their
+// time is added instead.
 func (p Policy) unknownBounds() (staleness, slack time.Duration) {
 	staleness, slack = max(p.Staleness, DefaultStaleness), max(p.Slack, DefaultSlack)
 	return staleness, slack + time.Duration(p.Settle)*p.Every
@@ -107,14 +107,13 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// Adopt returns the record with generations listed that are in use though it did not
-// list them: the record that did is lost. Their writers may stamp them for as long as
-// a copy of that record is good, so they count as closed from now on. If that leaves no
-// generation open that has the highest number, the next one is opened at once, without a
-// ramp, with a number above all of them and above floor: everybody has to move anyway.
-// What was open so far stays so until the next change: the record may commit long after
-// now, and writers go by the one before it until then.
-// The nursery among them, number 0, gets as many shards as it has there.
+// Adopt adds generations that are in use though the record does not list them: the record
+// that did is lost. Their writers may stamp them as long as a copy of that record is valid,
+// so they count as closed from now on. If then no open generation has the highest number,
+// the next one opens at once, without a ramp, with a number above all of them and above
+// floor: all writers have to move anyway. A generation that was open stays open until the
+// next change: the record may commit long after now, and until then writers use the one
+// before it. The nursery, number 0, gets as many shards as used has for it.
 func (r Record) Adopt(used []Generation, floor int, p Policy, now time.Time) (Record, error) {
 	now = now.UTC().Truncate(time.Microsecond)
 	r.Probe = time.Time{}
@@ -130,7 +129,7 @@ func (r Record) Adopt(used []Generation, floor int, p Policy, now time.Time) (Re
 		}
 		g := Generation{Number: u.Number, Shards: u.Shards, Opened: now}
 		g.Staleness, g.Slack = p.unknownBounds()
-		if i < len(list) { // opened as the next one was: their instants are in order
+		if i < len(list) { // opened when the next one was, so that the instants stay in order
 			g.Opened = list[i].Opened
 		} else if i > 0 {
 			g.Opened = later(now, list[i-1].Opened)
@@ -154,16 +153,15 @@ func (r Record) Adopt(used []Generation, floor int, p Policy, now time.Time) (Re
 	return r, nil
 }
 
-// IsContinued reports whether a record that was just made goes on from generations that
-// were there before.
+// IsContinued reports whether a record that was just made lists generations of a lost one.
 func (r Record) IsContinued() bool {
 	return len(r.Generations) > 0 && r.Generations[len(r.Generations)-1].Number > First
 }
 
-// ProbeLater returns a new record that wants the index to be probed once more: when all
-// must have committed who stamped by a record that this one takes the place of. Until
-// then no generation retires. [Record.Adopt] lists what is found, and ends that. Of a
-// target without a sign of a former record the configured bounds are believed.
+// ProbeLater returns a new record that asks for a second probe of the index, at the time
+// when all writers by a lost record must have committed. Until that probe no generation
+// retires. [Record.Adopt] lists what it finds. If a target shows no sign of a former
+// record, the configured bounds count.
 func (r Record) ProbeLater(p Policy) Record {
 	staleness, slack := p.Staleness, p.Slack
 	if r.IsContinued() {
@@ -185,9 +183,9 @@ func (r Record) Upgraded() Record {
 }
 
 // WithNamespaces returns the record with the namespaces that a deployment sweeps. No
-// generation retires before it was read in all of them: another deployment may be the only
-// one that sweeps some. Those of which no deployment has said so since an instant are
-// dropped.
+// generation retires before it was read in all namespaces of the record, some of which only
+// other deployments may sweep. Namespaces that no deployment has listed since an instant
+// are dropped.
 func (r Record) WithNamespaces(names []string, now, since time.Time) Record {
 	now = now.UTC().Truncate(time.Microsecond)
 	list := slices.DeleteFunc(slices.Clone(r.Namespaces), func(n Swept) bool { return n.Seen.Before(since) })
@@ -203,8 +201,7 @@ func (r Record) WithNamespaces(names []string, now, since time.Time) Record {
 	return r
 }
 
-// Sweeps reports whether a deployment has said since an instant that it sweeps all of these
-// namespaces.
+// Sweeps reports whether a deployment has listed all of these namespaces since an instant.
 func (r Record) Sweeps(names []string, since time.Time) bool {
 	for _, name := range names {
 		if !slices.ContainsFunc(r.Namespaces, func(n Swept) bool { return n.Name == name && !n.Seen.Before(since) }) {
@@ -225,7 +222,7 @@ func (r Record) RampOver(now time.Time) bool {
 var ErrRamping = errors.New("writers are still moving to the newest generation")
 
 // Advance returns the record with one more generation open, to which writers
-// move during the ramp. While they are still moving to the one before it fails
+// move during the ramp. While they are still moving to the one before, Advance fails
 // with [ErrRamping], unless it is forced.
 func (r Record) Advance(p Policy, now time.Time, force bool) (Record, error) {
 	number, ramp := First, time.Duration(0)
@@ -242,16 +239,15 @@ func (r Record) Advance(p Policy, now time.Time, force bool) (Record, error) {
 	}
 	now = now.UTC().Truncate(time.Microsecond)
 	if n := len(r.Generations); n > 0 && now.Before(r.Generations[n-1].Opened) {
-		now = r.Generations[n-1].Opened // who forces it may go by a clock that is behind
+		now = r.Generations[n-1].Opened // a forced advance may come from a clock that is behind
 	}
 	r.Generations = append(slices.Clone(r.Generations), Generation{
 		Number: number, Shards: p.Shards, Opened: now, Ramp: ramp, Staleness: p.Staleness, Slack: p.Slack})
 	return r, nil
 }
 
-// WithWriterBounds returns the record with the policy's bounds for writers. A bound that
-// shrank stays as it was for the generations that are open: somebody may still go
-// by it.
+// WithWriterBounds returns the record with the policy's bounds for writers. If a bound
+// shrinks, open generations keep the larger one: writers may still rely on it.
 func (r Record) WithWriterBounds(p Policy) Record {
 	r.Staleness, r.Slack = p.Staleness, p.Slack
 	r.Generations = slices.Clone(r.Generations)
@@ -262,20 +258,20 @@ func (r Record) WithWriterBounds(p Policy) Record {
 	return r
 }
 
-// A Step is something that the passing of time did to a record, for people.
+// A Step is a change of a generation's state in time, for logs.
 type Step struct {
 	Generation int
 	State      State
 }
 
-// Next returns the record as it should be at an instant in the store's time, and
-// what is new in it. It closes generations whose writers have moved, and opens the
+// Next returns the record with the transitions that are due at an instant in the store's
+// time, and lists these. It closes generations whose writers have moved, and opens the
 // next one when it is due. It drains the oldest sealed one if more than the policy's
-// Keep are live in addition to the newest. What is written to a generation before the
-// next one's ramp is over has then been there for Keep times Every. A generation that
-// drains already keeps the others waiting, unless it is blocked: all that is left in
-// it are entities that the store refuses to carry. Next changes nothing else: only the
-// sweep knows what is left, and retires generations.
+// Keep are live in addition to the newest. Entities written to a generation before the
+// next one's ramp is over have then been there for Keep times Every. While one generation
+// drains the others wait, unless it is blocked: it has only entities left that the store
+// refuses to carry. Next changes nothing else: only sweeps know what is left in a
+// generation, and retire it.
 func (r Record) Next(p Policy, now time.Time, blocked ...int) (Record, []Step) {
 	var steps []Step
 	now = now.UTC().Truncate(time.Microsecond)
@@ -295,7 +291,7 @@ func (r Record) Next(p Policy, now time.Time, blocked ...int) (Record, []Step) {
 		}
 	}
 	if len(r.Generations) > p.Keep+1 && p.Keep > 0 && r.RampOver(now) {
-		// One at a time: what is carried goes to the newest, so that a second one
+		// One at a time: all carries go to the newest, so a second draining generation
 		// would only compete for its pace.
 		for i := range r.Generations {
 			g := &r.Generations[i]
@@ -313,8 +309,8 @@ func (r Record) Next(p Policy, now time.Time, blocked ...int) (Record, []Step) {
 	return r, steps
 }
 
-// Retire returns the record without a generation, of which nothing well-formed is
-// left. The newest one cannot retire, nor one that somebody may still write to.
+// Retire returns the record without a generation that has nothing well-formed left. The
+// newest one cannot retire, nor one to which somebody may still write.
 func (r Record) Retire(number int, now time.Time, settle int) (Record, error) {
 	i := slices.IndexFunc(r.Generations, func(g Generation) bool { return g.Number == number })
 	if i < 0 {
