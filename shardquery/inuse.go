@@ -10,9 +10,9 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// LastBelieved is the highest number that counts as a generation in use. A new
-// generation every minute gets there in 95 years: a key with a higher one is a
-// writer's mistake, and the number after it might be the last there is.
+// LastBelieved is the highest number that counts as a generation in use. With a new
+// generation every minute, it takes 95 years to reach it. A key with a higher number is
+// a writer's mistake, and might leave no next number.
 const LastBelieved = 50_000_000
 
 const (
@@ -27,11 +27,11 @@ const (
 	hopTimeout = 10 * time.Second
 )
 
-// InUse lists the generations, the nursery excepted, of which one namespace's index
-// holds anything, in order. It hops: one query for one entry, then on behind that
-// entry's generation. What is malformed counts, too, as long as it lies in the range of
-// a generation. Generations after [LastBelieved] do not: TooHigh is the lowest of them,
-// or 0.
+// InUse lists the generations, except the nursery, that hold anything in one namespace's
+// index, in order. Each query asks for one entry, and the next query begins after that
+// entry's generation. Malformed entries count, too, if they lie in the range of a
+// generation. Generations after [LastBelieved] do not count: tooHigh is the lowest of
+// them, or 0.
 func InUse(
 	ctx context.Context, s store.Store, t store.Target, namespace string, now func() time.Time, patience time.Duration,
 ) (numbers []int, tooHigh int, err error) {
@@ -70,8 +70,8 @@ func InUse(
 	}
 }
 
-// firstTooHigh returns the lowest generation from a key on that anything is in; 0 if
-// none is, or nobody knows: it is only for people.
+// firstTooHigh returns the lowest generation after a key that holds anything; 0 if none
+// does, or if the query fails: it is only for people.
 func firstTooHigh(
 	ctx context.Context, s store.Store, t store.Target, namespace, from string, patience time.Duration,
 ) int {
@@ -89,8 +89,8 @@ func firstTooHigh(
 }
 
 // ShardsInUse returns how many shards a generation seems to have in one namespace, and
-// at least the given number: up to the highest shard that holds anything, as long as
-// half of those before it do, too. A lone one far behind them is the mistake of one
+// at least the given number. The last shard is the highest one that holds anything, if
+// half of those before it do, too. A single shard far after them is the mistake of one
 // writer, and would make thousands of empty ranges; a look past the last shard finds it.
 func ShardsInUse(
 	ctx context.Context, s store.Store, t store.Target, namespace string, number, atLeast int, patience time.Duration,

@@ -14,11 +14,11 @@ const (
 	queryTimeout = 30 * time.Second
 	// smallPage is how far a page shrinks while the window can.
 	smallPage = 50
-	// goodRun is how many pages, or windows, in a row go well before what had to
-	// shrink grows again.
+	// goodRun is how many pages, or windows, in a row must be quick before a size that
+	// had to shrink grows again.
 	goodRun = 8
-	// lateRun is how many queries in a row are late, each for a shorter window, before
-	// the store counts as slow whatever it is asked.
+	// lateRun is how many queries in a row must be late, each for a shorter window,
+	// before the store counts as slow for every query.
 	lateRun = 4
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// A Reader reads one range page by page, one query for each call of Next, in
-// windows of time where one query for all of it would take too long. Set the
+// A Reader reads one range page by page, one query for each call of Next. It reads in
+// windows of time if one query for the whole range would take too long. Set the
 // exported fields before the first Next; afterwards change only what Seek and
 // Extend change. It belongs to one goroutine at a time.
 type Reader struct {
@@ -36,13 +36,12 @@ type Reader struct {
 // first instant to its last one.
 type window struct{ start, end time.Time }
 
-// Next makes one query for at most so many entries, 1 to store.MaxPage, and
-// reports whether there may be more after this page. The page may be empty with
+// Next makes one query for at most the given number of entries, 1 to store.MaxPage,
+// and reports whether there may be more after this page. The page may be empty with
 // more after it. After an error the next call asks for the same again, but for
-// less where the query was late (fewer entries, half the window) or too large
-// (fewer entries). Such an error wraps [ErrShrunk], too, while less can be asked
-// for; once nothing smaller is possible it is the store's alone. At the end of
-// what is wanted it makes no query.
+// less if the query was late (fewer entries, half the window) or too large
+// (fewer entries). Such an error also wraps [ErrShrunk], as long as less can be asked
+// for. At the end of the range it makes no query.
 func (r *Reader) Next(ctx context.Context, page *store.Page, most int) (more bool, err error) {
 	emptyPage(page)
 	r.begin()
@@ -53,7 +52,7 @@ func (r *Reader) Next(ctx context.Context, page *store.Page, most int) (more boo
 		r.openWindow()
 	}
 	hi, ok := r.Range.UpTo(r.current.end)
-	if !ok { // all that is wanted lies before year 1
+	if !ok { // Until is before the year 1
 		r.isOpen = false
 		return false, nil
 	}
@@ -80,8 +79,8 @@ func (r *Reader) Position() store.Position {
 	return r.after
 }
 
-// Seek has the reader go on after a position inside what it read: it reads the
-// window that this lies in to its end, and goes on from there.
+// Seek moves the reader back to a position inside what it has read. It reads the window
+// of that position to its end, and continues from there.
 func (r *Reader) Seek(p store.Position) {
 	if !r.hasBegun {
 		r.From = p
@@ -95,20 +94,20 @@ func (r *Reader) Seek(p store.Position) {
 			return
 		}
 	}
-	// Windows further back are forgotten; one as long as they are now will do.
+	// Earlier windows are forgotten; one of the present length is used instead.
 	r.openWindow()
 }
 
-// Extend moves the last instant wanted forward, never back, even after the reader
-// has ended. What was read is not read again: a new window begins behind it.
+// Extend moves Until forward, never back, even after the reader has ended. Nothing is
+// read again: a new window begins after what was read.
 func (r *Reader) Extend(until time.Time) {
 	if until.After(r.Until) {
 		r.Until = until
 	}
 }
 
-// NextWindow returns the Window that a later reader of the range should begin
-// with; zero while everything from Floor on was read in one.
+// NextWindow returns the Window with which a later reader of the range should begin;
+// zero as long as everything from Floor on was read in one window.
 func (r *Reader) NextWindow() time.Duration {
 	if !r.hasBegun {
 		return r.Window
@@ -128,15 +127,15 @@ func (r *Reader) begin() {
 	r.openWindow()
 }
 
-// hasMore reports whether there is something left to read behind a window that was
-// read to its end.
+// hasMore reports whether anything is left to read after a window that was read to its
+// end.
 func (r *Reader) hasMore() bool {
 	step := r.Range.Resolution()
 	return !r.current.end.Truncate(step).Add(step).After(r.until())
 }
 
-// until returns the last instant that the reader wants and a store can have:
-// windows behind that would be empty.
+// until returns Until, or the last instant that a store can hold if that is earlier:
+// windows after it would be empty.
 func (r *Reader) until() time.Time {
 	if r.Until.After(LastInstant) {
 		return LastInstant
@@ -147,8 +146,8 @@ func (r *Reader) until() time.Time {
 // floor returns the Floor as instants of the range are told apart.
 func (r *Reader) floor() time.Time { return r.Floor.Truncate(r.Range.Resolution()) }
 
-// instant returns an instant that nothing behind the position expires before: that
-// of its value, or the last one before a value that is malformed.
+// instant returns a lower bound for the expiries after the position: the instant of its
+// value, or the last one before a malformed value.
 func (r *Reader) instant(p store.Position) time.Time {
 	at, err := r.Range.Expires(p.Value)
 	switch {
@@ -167,7 +166,7 @@ func (r *Reader) instant(p store.Position) time.Time {
 	return at
 }
 
-// strideOf returns how long windows are where this one begins.
+// strideOf returns the lengths of windows that begin at this instant.
 func (r *Reader) strideOf(w window) *stride {
 	if w.start.Before(r.floor()) {
 		return &r.below
@@ -175,16 +174,16 @@ func (r *Reader) strideOf(w window) *stride {
 	return &r.above
 }
 
-// openWindow begins the window that follows what was read. What lies before the
-// floor is one of its own, as far as there are windows at all: nothing is expected
-// there, and how long that takes says nothing about what comes behind.
+// openWindow begins the window that follows what was read. Everything before the floor
+// is a window of its own, if there are windows at all: little is expected there, and its
+// time says nothing about the windows after it.
 func (r *Reader) openWindow() {
 	w := window{r.instant(r.after), r.until()}
 	length := r.strideOf(w).length
 	if floor := r.floor(); w.start.Before(floor) && floor.Before(w.end) && (r.above.length > 0 || r.below.length > 0) {
 		w.end = floor
 	}
-	// An instant has room for the longest of windows; a difference of instants has not.
+	// Adding to an instant cannot overflow; the difference of two instants can.
 	if end := w.start.Add(length); length > 0 && end.Before(w.end) {
 		w.end = end
 	}
@@ -192,8 +191,8 @@ func (r *Reader) openWindow() {
 	r.isOpen, r.isQuick, r.isEven = true, true, true
 }
 
-// closeWindow goes on to the end of a window that was read up to a value. The next
-// one begins with that value and not behind it: what is malformed may lie between
+// closeWindow moves the position to the end of a window that was read up to a value. The
+// next window begins with that value, not after it: malformed texts may sort between
 // two instants. The position never goes back.
 func (r *Reader) closeWindow(hi store.Value) {
 	r.isOpen, r.next = false, nil
@@ -231,9 +230,9 @@ func (r *Reader) shrinkWindow() bool {
 	return true
 }
 
-// A stride is how long windows are, by what is known of those before.
+// A stride is the length of the next windows, by what is known of earlier ones.
 type stride struct {
-	length  time.Duration // zero is all that is left
+	length  time.Duration // zero means all that is left
 	wasLate bool          // one of them was too long
 	run     int           // of windows that were read quickly
 }
@@ -241,11 +240,11 @@ type stride struct {
 // shrinkTo makes windows shorter: one of them took too long.
 func (s *stride) shrinkTo(length time.Duration) { *s = stride{length: length, wasLate: true} }
 
-// read is told of a window that was read. One that was quick is followed by one
-// twice as long; once one was late, only a run of them is, so that the deadline is
-// not met in every second one. A window that was cut short says little about the
-// length that others have. Where all queries take about as long, quick or not, it is not
-// the windows that take the time: they grow, too, after a run of them.
+// read takes in a window that was read. A quick window is followed by one twice as long.
+// Once a window was late, that takes a run of quick ones, so that not every second window
+// hits the deadline. A window that was cut short says little about the usual length. If
+// all queries take about the same time, it does not depend on the windows: then they grow
+// after a run of such windows, too.
 func (s *stride) read(length time.Duration, isQuick, isEven bool) {
 	if !isQuick && !isEven {
 		s.run = 0
@@ -263,8 +262,8 @@ func (s *stride) read(length time.Duration, isQuick, isEven bool) {
 	}
 }
 
-// A pager is what the readers of an index have in common: how far they have come,
-// and how much they ask for.
+// A pager is the common part of the readers of an index: how far they have read, and how
+// much they ask for.
 type pager struct {
 	hasBegun bool
 	isOpen   bool // a window is being read
@@ -282,10 +281,10 @@ type pager struct {
 // start begins to read after a position.
 func (p *pager) start(from store.Position) { p.hasBegun, p.after, p.limit = true, from, store.MaxPage }
 
-// Query returns the query that read the last page, as a batch names it.
+// Query returns the query that read the last page; a [store.Batch] names it.
 func (p *pager) Query() store.Query { return p.query }
 
-// ask makes one query, with the store's own cursor where that belongs to it.
+// ask makes one query, with the store's own cursor if that belongs to this query.
 func (p *pager) ask(
 	ctx context.Context, s store.Store, q store.Query, page *store.Page, timeout time.Duration, now func() time.Time,
 ) error {
@@ -313,11 +312,11 @@ func (p *pager) ask(
 
 // A windowed reader can make its windows shorter, and longer again.
 type windowed interface {
-	// keepWindow returns what makes the windows as long again as they are now.
+	// keepWindow returns a function that restores the present length of windows.
 	keepWindow() (restore func())
 	// shrinkWindow halves what is left of the window, and reports whether it could.
 	shrinkWindow() bool
-	// narrowWindow makes this window, and no later one, as short as can be.
+	// narrowWindow makes this window, and no later one, as short as possible.
 	narrowWindow()
 }
 
@@ -328,10 +327,10 @@ type lateness struct {
 	timeout time.Duration // of the next query, if that is longer than the caller's
 }
 
-// again is told of a query that was late. Shorter windows help where they step over
-// less. After a run of them one query asks for next to nothing: where that is late, too,
-// the store is slow whatever it is asked. Then windows are as long as they were, and
-// queries have twice the time, up to what any query has. Again reports whether the next
+// again takes in a query that was late. Shorter windows help if they step over fewer
+// tombstones. After several late queries in a row, one query asks for next to nothing. If
+// that is late, too, the store is slow for every query: then windows get their old length
+// back, and queries twice the time, up to the usual timeout. Again reports whether the next
 // query asks for less, or has more time.
 func (l *lateness) again(timeout time.Duration, w windowed) bool {
 	if timeout = max(timeout, l.timeout); timeout >= queryTimeout {
@@ -352,7 +351,7 @@ func (l *lateness) again(timeout time.Duration, w windowed) bool {
 	return true
 }
 
-// answered is told of a query that was not late.
+// answered takes in a query that was not late.
 func (l *lateness) answered(isQuick bool) {
 	l.run, l.restore = 0, nil
 	if isQuick {
@@ -366,10 +365,10 @@ func bounds(q store.Query) store.Query {
 	return q
 }
 
-// emptyPage leaves nothing in a page but its memory.
+// emptyPage empties a page, and keeps its memory.
 func emptyPage(page *store.Page) { *page = store.Page{Entries: page.Entries[:0]} }
 
-// read goes on behind a page.
+// read moves the pager behind a page.
 func (p *pager) read(page *store.Page) {
 	p.next = page.Next
 	n := len(page.Entries)
@@ -382,9 +381,9 @@ func (p *pager) read(page *store.Page) {
 	}
 }
 
-// shrink makes the next query ask for less than so many entries, or for a shorter
-// window, or gives it more time, where that may help against an error. It returns the
-// error, which then says so.
+// shrink makes the next query ask for fewer entries, or for a shorter window, or gives it
+// more time, if that may help against an error. It then returns the error wrapped with
+// [ErrShrunk].
 func (p *pager) shrink(
 	ctx context.Context, asked int, timeout time.Duration, why error, w windowed,
 ) error {
@@ -404,8 +403,8 @@ func (p *pager) shrink(
 	return why
 }
 
-// shrinkPage halves what the next query asks for, down to so many entries, and
-// reports whether it could.
+// shrinkPage halves the number of entries that the next query asks for, down to a minimum,
+// and reports whether it could.
 func (p *pager) shrinkPage(asked, least int) bool {
 	if asked <= least {
 		return false
@@ -414,8 +413,8 @@ func (p *pager) shrinkPage(asked, least int) bool {
 	return true
 }
 
-// A Growth lets pages that had to shrink grow again, slowly, so that the size that
-// is just small enough is mostly kept.
+// A Growth lets pages that had to shrink grow again, slowly, so that most pages keep the
+// largest size that works.
 type Growth struct{ run int }
 
 // After returns the next size, after a page of that size went well or did not.

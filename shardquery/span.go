@@ -169,21 +169,21 @@ func (s *SpanReader) key(place *big.Int) string {
 	return s.keyIn(row.Int64(), ms.Int64())
 }
 
-// keyIn returns the first key of a row that expires so many milliseconds after the
-// floor; at none, the first of all.
+// keyIn returns the first key of a row that expires the given number of milliseconds after
+// the floor; for 0 milliseconds, the row's first key.
 func (s *SpanReader) keyIn(row, ms int64) string {
 	generation, shard := int(row/(expirykey.MaxShard+1)), int(row%(expirykey.MaxShard+1))
 	if ms > 0 {
 		key, ok := expirykey.UpTo(generation, shard, s.Floor.Add(time.Duration(ms)*time.Millisecond))
-		if ok { // not before year 1, where nothing stands
+		if ok { // no key is before the year 1
 			return key
 		}
 	}
 	return expirykey.Prefix(generation, shard)
 }
 
-// last returns the last number below n that holds, of numbers of which those that
-// hold come first; 0 where none does.
+// last returns the last number below n for which holds is true; 0 if there is no such
+// number. All numbers for which it is true must come before the others.
 func last(n int64, holds func(int64) bool) int64 {
 	low, high := int64(0), n // what is asked for is in [low, high)
 	for high-low > 1 {
