@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A FieldReader takes the fields of a record apart and remembers everything
-// that was wrong with them. A missing field reads as the zero value; a field of
-// another type, or an instant that does not parse, is an error that names it.
+// A FieldReader reads the fields of a record, and remembers all errors in them. A
+// missing field reads as the zero value. A field of another type, or an instant that
+// does not parse, is an error that names the field.
 type FieldReader struct {
 	what   string
 	fields Fields
@@ -47,7 +47,7 @@ func (r *FieldReader) Int(name string) int64 { return read[int64](r, name) }
 // Bool reads a boolean.
 func (r *FieldReader) Bool(name string) bool { return read[bool](r, name) }
 
-// Float reads a number, which may stand there as an integer.
+// Float reads a number, which may be stored as an integer.
 func (r *FieldReader) Float(name string) float64 {
 	if n, ok := r.fields[name].(int64); ok {
 		return float64(n)

@@ -18,8 +18,8 @@ type condition struct {
 
 // Count implements [store.Counter]. A list counts once for each element in the
 // span: the service counts rows of the index. A span over several shards takes
-// up to three queries, of which each counts up to what the ones before have left
-// of the bound.
+// up to three queries. Each counts up to what is left of the bound after the ones
+// before.
 func (d *DB) Count(
 	ctx context.Context, t store.Target, namespace string, s store.Span, upTo int64,
 ) (int64, error) {
@@ -37,7 +37,7 @@ func (d *DB) Count(
 		if t.ShardProperty != "" && conditions[len(conditions)-1].op != "=" {
 			q = q.Order(quote(t.ShardProperty)) // several shards, by the index on both
 		}
-		// Where there is no bound, nothing above zero is left of it.
+		// Without a bound, the rest stays zero or less.
 		n, err := d.count(ctx, op, q.Order(quote(t.Property)), upTo-sum)
 		if err != nil {
 			return 0, err
@@ -49,7 +49,7 @@ func (d *DB) Count(
 	return sum, nil
 }
 
-// count counts the rows of one query, up to a bound where that is more than zero.
+// count counts the rows of one query, up to a bound if that is more than zero.
 func (d *DB) count(ctx context.Context, op string, q *sdk.Query, upTo int64) (int64, error) {
 	const alias = "n"
 	ctx = withCall(ctx, &call{upTo: upTo})
@@ -106,7 +106,7 @@ func pieces(t store.Target, s store.Span) ([][]condition, error) {
 		}
 		all = append(all, c)
 	}
-	// The shards between exclude a shard of which a part has its own query.
+	// A shard of which a part has its own query is not among the shards between.
 	middle, err := between(t.ShardProperty, s.From.Shard, s.From.After || s.From.Value != open,
 		s.To.Shard, s.To.After && s.To.Value == open)
 	if err != nil {
@@ -123,8 +123,8 @@ func pieces(t store.Target, s store.Span) ([][]condition, error) {
 	return all, nil
 }
 
-// between returns the conditions on one property. A missing bound is open; what
-// is null lies below.
+// between returns the conditions on one property. A missing bound is open, but excludes
+// null.
 func between(property string, from store.Value, after bool, to store.Value, toAfter bool) ([]condition, error) {
 	// Nothing sorts between null and the least integer.
 	c := []condition{{property, ">=", leastInteger}}
@@ -152,7 +152,7 @@ func between(property string, from store.Value, after bool, to store.Value, toAf
 	return c, nil
 }
 
-// bound returns the value of a span's end as a filter takes it.
+// bound converts the value of a span's end to a filter's form.
 func bound(v store.Value) (any, error) {
 	if n, ok := v.Integer(); ok {
 		return n, nil

@@ -40,8 +40,8 @@ var (
 
 const defaultDatabase = "(default)"
 
-// Open connects to a database. It sends nothing: whether the database exists
-// and may be used shows at the first call.
+// Open connects to a database. It sends nothing: only the first call shows whether
+// the database exists and may be used.
 func Open(ctx context.Context, o Options) (*DB, error) {
 	database := o.Database
 	if database == defaultDatabase {
@@ -121,9 +121,9 @@ func (d *DB) begin(ctx context.Context) (*sdk.Transaction, error) {
 	return d.client.NewTransaction(ctx)
 }
 
-// rollback ends a transaction that was not committed. It frees what others may
-// be waiting for and is otherwise of no consequence, so that its own failure
-// does not matter. It works after the context is done: see intercept.
+// rollback ends a transaction that was not committed. It frees locks that others may
+// wait for; otherwise it changes nothing, so its own failure does not matter. It works
+// after the context is done: see intercept.
 func rollback(tx *sdk.Transaction) { _ = tx.Rollback() }
 
 // errStopped ends the client's iterator after the first batch; see call.

@@ -43,7 +43,7 @@ func (d *DB) failDispose(ctx context.Context, b *store.Batch, guard store.Guard,
 		where(b.Query.Target, b.Query.Namespace), guard), err)
 }
 
-// dispose is Dispose by one guard.
+// dispose does what Dispose does, with one guard.
 func (d *DB) dispose(ctx context.Context, b *store.Batch, guard store.Guard) error {
 	if most := d.most(); len(b.Ops) > store.MaxPage || len(b.Ops) > most && !b.DryRun {
 		return fmt.Errorf("%w: more than %d", store.ErrTooLarge, most)
@@ -62,8 +62,8 @@ func (d *DB) dispose(ctx context.Context, b *store.Batch, guard store.Guard) err
 	return nil
 }
 
-// A set is a batch by entities. They are fewer than its ops where a list shows
-// more than one of its elements.
+// A set holds a batch by entities. There are fewer entities than ops if the index shows
+// several elements of a list.
 type set struct {
 	batch  *store.Batch
 	guard  store.Guard
@@ -100,13 +100,13 @@ func (s *set) set(keys []int, o store.Outcome) {
 	}
 }
 
-// to returns the expiry that the entity of a key is to get, if it is carried.
+// to returns the expiry that the entity of a key gets, if it is carried.
 func (s *set) to(k int) (to store.Value, carry bool) {
 	to = s.ops[k][0].To
 	return to, to.Type != store.Missing
 }
 
-// done settles what became of the doomed.
+// done sets the outcome of the doomed after the commit.
 func (s *set) done() {
 	for _, k := range s.doomed {
 		if _, carry := s.to(k); carry {
@@ -117,7 +117,7 @@ func (s *set) done() {
 	}
 }
 
-// decide settles what became of a key whose entity was looked at.
+// decide sets the outcome of a key whose entity was read, or dooms it.
 func (s *set) decide(k int, found bool, now store.Value) {
 	switch {
 	case !found:
@@ -134,9 +134,8 @@ func (s *set) decide(k int, found bool, now store.Value) {
 	}
 }
 
-// writeChecked looks at the entities and deletes or carries what is unchanged,
-// in one transaction: the commit fails if anybody wrote to one of them in
-// between.
+// writeChecked reads the entities and deletes or carries the unchanged ones in one
+// transaction. The commit fails if another client has written one of them in between.
 func (d *DB) writeChecked(ctx context.Context, s *set) (err error) {
 	// The transaction remembers its context, and with it the mask.
 	ctx = withCall(ctx, &call{mask: s.batch.Query.Target.Property})
@@ -179,8 +178,8 @@ func (d *DB) writeChecked(ctx context.Context, s *set) (err error) {
 	return nil
 }
 
-// carryIn adds to a transaction what sets an entity's expiry and nothing else.
-// An update, unlike an upsert, cannot bring back what was deleted.
+// carryIn adds mutations to a transaction that set an entity's expiry and nothing else.
+// An update, unlike an upsert, cannot create a deleted entity again.
 func carryIn(tx *sdk.Transaction, t store.Target, key *sdk.Key, to store.Value) error {
 	ps, err := expiryProperty(t.Property, to)
 	if err != nil {
@@ -235,8 +234,8 @@ func (d *DB) check(ctx context.Context, tx *sdk.Transaction, s *set) error {
 	return nil
 }
 
-// shown asks for the batch's own part of the index and returns what that shows of
-// each entity; one that appears twice, and so holds a list, shows nothing.
+// shown queries the batch's own part of the index, and returns what it shows of each
+// entity. For an entity that appears twice, and so has a list, it returns nothing.
 func (d *DB) shown(ctx context.Context, tx *sdk.Transaction, s *set) (map[string]store.Value, error) {
 	out := make(map[string]store.Value, len(s.keys))
 	for _, part := range s.own() {

@@ -6,20 +6,20 @@
 // target's guard says how that is achieved, and at what price:
 //
 //	auto    The default: query for a text property that the target promises to be
-//	        single valued, where the database can do it, else lookup. [DB.Guard]
+//	        single valued, if the database can do it, else lookup. [DB.Guard]
 //	        says which, and why.
 //	lookup  Reads the batch's entities, of which only the expiry property is
 //	        transferred, in the transaction that deletes them. One read per
 //	        entity; transactions on different entities do not hinder each
-//	        other. It sees the stored value, so a list, a blob or an integer
-//	        that the index shows like a text or a timestamp is told apart.
+//	        other. It sees the stored value, and so recognises a list, a blob
+//	        or an integer that the index shows like a text or a timestamp.
 //	query   Reads the batch's own part of the index in the deleting transaction,
 //	        from its first entry to its last. About one read per batch, but the
-//	        service locks what was read: writers of entries just there wait or
+//	        service locks what was read: writers of entries there wait, or
 //	        make the transaction fail with ErrContention. Google's emulator
-//	        refuses a second one at once. It sees what the index shows: the
-//	        property must always be one plain text, never a list, a blob or a
-//	        map.
+//	        refuses a second such transaction at the same time. It sees what
+//	        the index shows: the property must always be one plain text, never
+//	        a list, a blob or a map.
 //
 // # Indexes
 //
@@ -41,26 +41,26 @@
 //
 // A page holds at most 500 entries, what one commit takes. A request is
 // limited to 10 MiB, a transaction to 270 s and to 60 s of idleness, an indexed
-// text to 1,500 bytes. Whatever is too large or too slow is reported as
-// ErrTooLarge or ErrDeadline, and the caller goes on with fewer entries. The
+// text to 1,500 bytes. A call that is too large or too slow fails with ErrTooLarge
+// or ErrDeadline, and the caller continues with fewer entries. The
 // service asks for at most 500 operations a second on a new or cold key range,
-// and then 50 % more every five minutes; it says so with ErrPushback,
-// ErrContention, ErrUnavailable or ErrDeadline, and nothing in this package
-// retries any of them: the client's own retries are switched off.
+// and then 50 % more every five minutes. It pushes back with ErrPushback,
+// ErrContention, ErrUnavailable or ErrDeadline. Nothing in this package retries any
+// of them: the client's own retries are switched off.
 //
 // An entity is limited to 1,048,572 bytes; reading a page of large ones with
 // Dump takes that memory.
 //
 // # Costs
 //
-// In billed units: a scan is one read, or two where it resumes after an entry
-// (first the rest at the same value, then what is later). A dispose with lookup
-// is one read for each entity and one delete for each that goes; with query one
-// read (two or three where several of its entities have one value, and others
-// another), and one more for each entity that the index no longer shows. Count is a
-// read for every 1,000 entries that it counts up to its bound, and at least one
-// for each of the up to three queries that it takes. Load is a read for each
-// record; Dump is a read, and Put a write, for each entity.
+// In billed units: a scan is one read, or two if it resumes after an entry (first the
+// rest at the same value, then later values). A dispose with lookup is one read for
+// each entity and one delete for each that is deleted. With query it is one read (two
+// or three if several of its entities share a value, and others do not), and one more
+// for each entity that the index no longer shows. Count is a read for every 1,000
+// entries that it counts up to its bound, and at least one for each of the up to three
+// queries that it takes. Load is a read for each record; Dump is a read, and Put a
+// write, for each entity.
 //
 // # Databases and emulators
 //
@@ -71,7 +71,7 @@
 // ErrTooLarge, and an explicit guard query is ErrUnsupported.
 //
 // The default database is called "(default)" by the command line and the
-// console, and "" by the Datastore API; both are understood here. Where
+// console, and "" by the Datastore API; both are understood here. If
 // DATASTORE_EMULATOR_HOST is set, the driver connects there without
 // credentials, as all of Google's clients do; [DB.Endpoint] says so.
 package datastore

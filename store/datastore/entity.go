@@ -151,8 +151,7 @@ func expiryProperty(property string, v store.Value) (sdk.PropertyList, error) {
 	return sdk.PropertyList{p}, nil
 }
 
-// Dump implements [store.Dumper]. It holds one batch of the service's in
-// memory.
+// Dump implements [store.Dumper]. It holds one of the service's batches in memory.
 func (d *DB) Dump(ctx context.Context, t store.Target, namespace string) iter.Seq2[store.Entity, error] {
 	return func(yield func(store.Entity, error) bool) {
 		op := "dump " + where(t, namespace)

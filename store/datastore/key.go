@@ -116,8 +116,8 @@ func unescape(s string) (string, error) {
 	return string(out), nil
 }
 
-// keyOf returns an entry's key: the one that the scan left there or, after a
-// restart, the one that its text stands for.
+// keyOf returns an entry's key: the one in Ref or, after a restart, the one that its
+// text names.
 func keyOf(namespace string, e store.Entry) (*sdk.Key, error) {
 	if k, ok := e.Ref.(*sdk.Key); ok && k.Namespace == namespace {
 		return k, nil
@@ -125,12 +125,12 @@ func keyOf(namespace string, e store.Entry) (*sdk.Key, error) {
 	return ParseKey(namespace, e.Key)
 }
 
-// groups splits keys, which must differ, into lists of indexes such that the
-// client tells the keys of each list apart. Its own text of a key, by which it
-// drops duplicates from lookups and deletes and matches replies to requests,
-// is the same for the name "7" and the number 7, and does not escape slashes
-// and commas in names: in one call with both, the expiry of one entity would
-// be taken for the other's. There is one group unless such keys meet.
+// groups splits keys, which must differ, into lists of indexes, so that the client can
+// tell the keys of each list apart. The client drops duplicates, and matches replies to
+// requests, by its own text of a key. That text is the same for the name "7" and the
+// number 7, and does not escape slashes and commas in names: in one call with both, it
+// would take the expiry of one entity for the other's. Without such keys there is a
+// single group.
 func groups(keys []*sdk.Key) [][]int {
 	seen := make(map[string]int, len(keys))
 	var out [][]int
@@ -147,7 +147,7 @@ func groups(keys []*sdk.Key) [][]int {
 	return out
 }
 
-// appendClientText appends what the client calls a key internally.
+// appendClientText appends the client's internal text of a key.
 func appendClientText(dst []byte, k *sdk.Key) []byte {
 	if k.Parent != nil {
 		dst = appendClientText(dst, k.Parent)

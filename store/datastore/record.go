@@ -123,9 +123,8 @@ func (d *DB) Save(ctx context.Context, r store.Record, prev string) error {
 	return nil
 }
 
-// create needs no transaction: an insert fails where there is a record. Many
-// processes that claim the same new ranges at once so never wait for each
-// other's locks.
+// create needs no transaction: an insert fails if there is a record. So processes that
+// claim the same new ranges at once never wait for each other's locks.
 func (d *DB) create(ctx context.Context, r store.Record, ps sdk.PropertyList) error {
 	key := sdk.NameKey(string(r.Sort), r.Key, nil)
 	_, err := d.client.Mutate(ctx, sdk.NewInsert(key, &ps))
@@ -238,8 +237,8 @@ func encodeFields(fields store.Fields) (sdk.PropertyList, error) {
 	return ps, nil
 }
 
-// decodeRecord is strict: a record that somebody else has meddled with is
-// refused as a whole.
+// decodeRecord is strict: it refuses a record as a whole if another program has changed
+// its form.
 func decodeRecord(sort store.RecordSort, key string, ps sdk.PropertyList) (store.Record, error) {
 	r := store.Record{Sort: sort, Key: key}
 	fields, err := decodeFields(ps)

@@ -16,16 +16,16 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// A call asks for and gets, by way of the context, what the public client has
-// no words for. It serves one operation, whose calls follow one another.
+// A call carries, by way of the context, requests and replies that the public client
+// cannot express. It serves one operation, whose calls follow one another.
 type call struct {
 	mask   string // lookups transfer this property only; empty means all
 	single bool   // a second batch of a query is refused with errStopped
-	upTo   int64  // counts stop there; zero or less means that they do not
+	upTo   int64  // counts stop there; zero or less means no bound
 
 	now     time.Time                           // the store's time, from the last reply that told it
 	batches int                                 // queries answered so far
-	more    pb.QueryResultBatch_MoreResultsType // what the last batch said
+	more    pb.QueryResultBatch_MoreResultsType // of the last batch
 	cursor  []byte                              // where the last batch ended
 }
 
@@ -35,7 +35,7 @@ func withCall(ctx context.Context, c *call) context.Context {
 	return context.WithValue(ctx, callKey{}, c)
 }
 
-// end returns where the last batch ended as the client's queries take it.
+// end returns where the last batch ended, as a cursor of the client.
 func (c *call) end() (sdk.Cursor, error) {
 	return sdk.DecodeCursor(base64.URLEncoding.EncodeToString(c.cursor))
 }
@@ -43,10 +43,9 @@ func (c *call) end() (sdk.Cursor, error) {
 // rollbackTimeout bounds a rollback, which runs after its context is done.
 const rollbackTimeout = 2 * time.Second
 
-// An rpcError hides the service's status from the client, which otherwise
-// repeats calls behind our back, and replaces messages by its own. It must
-// therefore not unwrap to anything that has a GRPCStatus method; fail brings
-// the status back.
+// An rpcError hides the service's status from the client, which would otherwise repeat
+// calls by itself, and replace messages by its own. So it must not unwrap to anything
+// that has a GRPCStatus method. fail restores the status.
 type rpcError struct {
 	method string
 	status *status.Status
@@ -61,7 +60,7 @@ func (d *DB) intercept(
 ) error {
 	c, _ := ctx.Value(callKey{}).(*call)
 	if c == nil {
-		c = &call{} // what nobody reads
+		c = &call{} // nobody reads it
 	}
 	switch r := req.(type) {
 	case *pb.LookupRequest:
@@ -122,8 +121,8 @@ func (c *call) note(reply any) {
 
 var simplePath = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z_0-9]*$`)
 
-// maskPath returns a property's name as masks take it, which are paths: unlike
-// names elsewhere, one of any other form must be quoted.
+// maskPath returns a property's name as a path, which is what masks take. Unlike
+// elsewhere, a name that is not a simple identifier is quoted.
 func maskPath(property string) string {
 	if simplePath.MatchString(property) {
 		return property

@@ -13,8 +13,8 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// Scan implements [store.Store]. A page costs one query, or two where it goes
-// on after an entry and the rest at that entry's value does not fill it.
+// Scan implements [store.Store]. A page costs one query; or two if it begins after an
+// entry, and the other entries at that entry's value do not fill it.
 func (d *DB) Scan(ctx context.Context, q store.Query, page *store.Page) error {
 	if err := d.scan(ctx, nil, q, page); err != nil {
 		page.Entries = page.Entries[:0]
@@ -23,8 +23,8 @@ func (d *DB) Scan(ctx context.Context, q store.Query, page *store.Page) error {
 	return nil
 }
 
-// A place is where in a query's span a scan goes on. It has two phases, because
-// the service cannot start after a (value, key) in one query. The first phase reads
+// A place is the point of a query's span from which a scan continues. It has two phases,
+// because the service cannot start after a (value, key) in one query. The first phase reads
 // entries with the same value and a later key. It reads keys only: the service
 // refuses to project a property that has an equality filter. The second phase reads
 // later values. A place is also the Next of a page and then holds the store's
@@ -35,7 +35,7 @@ type place struct {
 	key    *sdk.Key    // in the first phase: after this key at from
 	last   *sdk.Key    // of a check: from key on, and up to this one
 	beyond bool        // in the second phase: later than from, else from it on
-	cursor *sdk.Cursor // where the phase goes on
+	cursor *sdk.Cursor // where the phase continues
 }
 
 func spanOf(q store.Query) store.Query {
@@ -95,7 +95,7 @@ func (p *place) through() bool {
 	return c > 0 || c == 0 && p.beyond
 }
 
-// scan is Scan, within a transaction where tx is not nil.
+// scan is Scan, within a transaction if tx is not nil.
 func (d *DB) scan(ctx context.Context, tx *sdk.Transaction, q store.Query, page *store.Page) error {
 	page.Entries = page.Entries[:0]
 	page.More, page.Next, page.SteppedOver = false, nil, store.UnknownSteps
@@ -117,7 +117,7 @@ func (d *DB) scan(ctx context.Context, tx *sdk.Transaction, q store.Query, page 
 		}
 		at = place{query: at.query, from: at.from, beyond: true}
 	}
-	if !at.through() { // the first phase ended just where the page did
+	if !at.through() { // the first phase ended together with the page
 		page.More, page.Next = true, &at
 	}
 	return nil
@@ -136,8 +136,8 @@ func (d *DB) read(
 		query = query.Transaction(tx)
 	}
 	page.Entries = slices.Grow(page.Entries, limit-len(page.Entries))
-	// One batch a call: where the service gives up early, tired of tombstones,
-	// the caller gets the few entries that it found, and the pace its say.
+	// One batch a call: if the service ends a batch early because of tombstones, the
+	// caller gets the few entries that it found, and can check the pace.
 	c := &call{single: true}
 	it := d.client.Run(withCall(ctx, c), query)
 	row := cell{property: at.query.Target.Property}

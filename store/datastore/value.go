@@ -21,10 +21,10 @@ import (
 const leastInteger = int64(math.MinInt64)
 
 // quote protects a property's name from the client's own syntax in filters and
-// orders, where a leading minus sign, say, turns the order around.
+// orders. A leading minus sign, for instance, would reverse the order.
 func quote(property string) string { return strconv.Quote(property) }
 
-// A cell takes one property out of an entity.
+// A cell loads one property of an entity.
 type cell struct {
 	property string
 	value    any // nil if it is missing or null, which mean the same
@@ -77,7 +77,7 @@ func same(saw, now store.Value) bool {
 		return now.Type == store.Text && now.Text == saw.Text
 	case store.Instant:
 		return now.Type == store.Instant && now.Time.Equal(saw.Time)
-	default: // a list or an integer is malformed, and nobody should delete for it
+	default: // a list or an integer is malformed, and no reason to delete
 		return false
 	}
 }
@@ -90,7 +90,7 @@ func compare(a, b store.Value) int {
 	return strings.Compare(a.Text, b.Text)
 }
 
-// operand returns a value as a filter takes it.
+// operand converts a value to a filter's form.
 func operand(v store.Value) (any, error) {
 	switch v.Type {
 	case store.Text:
@@ -102,7 +102,7 @@ func operand(v store.Value) (any, error) {
 	}
 }
 
-// shardOperand returns a shard's value as a filter takes it.
+// shardOperand converts a shard's value to a filter's form.
 func shardOperand(v store.Value) (any, error) {
 	if n, ok := v.Integer(); ok {
 		return n, nil
@@ -113,9 +113,9 @@ func shardOperand(v store.Value) (any, error) {
 	return v.Text, nil
 }
 
-// jsonText returns a value of the client as JSON. What JSON has no form for is
-// a string that a person can read: bytes in base 64, instants in RFC 3339, keys
-// as FormatKey prints them, NaN and the infinities by name.
+// jsonText returns a value of the client as JSON. A type that JSON does not have becomes
+// a readable string: bytes in base 64, instants in RFC 3339, keys as FormatKey prints
+// them, NaN and the infinities by name.
 func jsonText(raw any) string { return google.JSONText(jsonValue(raw)) }
 
 func jsonValue(raw any) any {
@@ -152,7 +152,7 @@ func jsonObject(ps []sdk.Property) map[string]any {
 	return out
 }
 
-// parseJSON returns one JSON value as the client takes it.
+// parseJSON converts the text of one JSON value to the client's form.
 func parseJSON(text []byte) (any, error) {
 	raw, err := google.ParseJSON(text)
 	if err != nil {
@@ -161,7 +161,7 @@ func parseJSON(text []byte) (any, error) {
 	return clientValue(raw), nil
 }
 
-// clientValue converts what google.ParseJSON made. No property is indexed.
+// clientValue converts a value that google.ParseJSON returned. No property is indexed.
 func clientValue(raw any) any {
 	switch v := raw.(type) {
 	case []any:

@@ -286,8 +286,8 @@ func appendKey(dst []byte, s string) ([]byte, error) {
 	return appendID(dst, name, 0)
 }
 
-// normal checks a value that an entity is to have and returns the form that is
-// kept: null becomes Missing, and an array a List.
+// normal checks an indexed value of a new entity, and returns the form that is stored: null
+// becomes Missing, and an array a List.
 func normal(v store.Value) (store.Value, error) {
 	switch v.Type {
 	case store.Missing:
@@ -445,8 +445,8 @@ func cutStored(b []byte) (v store.Value, rest []byte, err error) {
 	return v, rest, err
 }
 
-// of returns the value that the entity has for a property: only the one that it
-// was put with is known.
+// of returns the entity's value of a property. Only the property that the entity was put
+// with is known.
 func (e entity) of(property string) store.Value {
 	if string(e.property) != property {
 		return store.Value{}

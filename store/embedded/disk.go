@@ -9,12 +9,12 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// A disk is the file system that the engine sees. A write that fails there sets
-// the store's fault, and is never reported to the engine. Some of the engine's
-// error handling ends the process, beyond the reach of recover (a log that cannot
-// be rotated unlocks a mutex twice), and some retries for ever. The goroutine that
-// met the error stays blocked; nothing waits for it, since every wait for the
-// engine also ends with the fault.
+// A disk is the file system that the engine sees. A write that fails sets the store's
+// fault, and is never reported to the engine: some of the engine's error handling ends
+// the process in a way that recover cannot stop (a log that cannot be rotated unlocks a
+// mutex twice), and some retries for ever. The goroutine of the failed write stays
+// blocked. Nothing waits for it, since every wait for the engine also ends with the
+// fault.
 type disk struct {
 	vfs.FS
 	fault  *fault
@@ -53,7 +53,7 @@ func (d disk) file(f vfs.File, err error) (vfs.File, error) {
 	return diskFile{f, d.fault}, nil
 }
 
-// pauseRecheck is how often a compaction that is paused asks whether it still is.
+// pauseRecheck is how often a paused compaction checks whether it may continue.
 const pauseRecheck = 5 * time.Millisecond
 
 // Create implements [vfs.FS].
@@ -78,9 +78,9 @@ func (d disk) syncDir(dir string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// List implements [vfs.FS]. The engine lists its directory once more at the end of
-// an opening, while it reads tables already; were it told that this failed, it
-// would take from under its own goroutines what they read with, and they panic.
+// List implements [vfs.FS]. The engine lists its directory once more at the end of an
+// opening, while goroutines of its own already read tables. If that call failed, the
+// engine would close what these goroutines use, and they would panic.
 func (d disk) List(dir string) ([]string, error) {
 	names, err := d.FS.List(dir)
 	d.fault.must(err)
@@ -108,8 +108,8 @@ func (d disk) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCateg
 	return d.file(d.FS.ReuseForWrite(oldname, newname, category))
 }
 
-// OpenDir implements [vfs.FS]. The directory is opened to be synced; where it
-// cannot be opened, that is for the engine to say.
+// OpenDir implements [vfs.FS]. The engine opens the directory to sync it, and reports an
+// error by itself.
 func (d disk) OpenDir(name string) (vfs.File, error) {
 	f, err := d.FS.OpenDir(name)
 	if err != nil {

@@ -100,7 +100,7 @@ func (db *DB) disposeLocked(ctx context.Context, s *scratch, prefix int, b *stor
 		err = db.lookUp(s, prefix, b)
 	}
 	if err == nil {
-		err = ctx.Err() // the last moment: once it begins, a commit is seen through
+		err = ctx.Err() // the last chance to stop: a commit that has begun is completed
 	}
 	if err == nil && bill != (store.Operations{}) && !b.DryRun {
 		if err = db.commit(batch); err == nil {
@@ -141,8 +141,7 @@ func (db *DB) check(
 	for _, i := range s.order {
 		key := s.key(i)
 		if bytes.Equal(key, previous) || b.Ops[i].Entry.Value.Type == store.List {
-			// The same entry twice, of which the first one had it; or a list, that
-			// may be a plain value by now.
+			// The same entry a second time; or a list that may be a plain value by now.
 			s.pending = append(s.pending, i)
 			continue
 		}
@@ -187,8 +186,8 @@ func (db *DB) check(
 	return bill, it.Error()
 }
 
-// forward moves the iterator, which stands at a row, to the first one that is
-// not below the key, and counts those that it leaves behind.
+// forward moves the iterator, which is at a row, to the first row not below the key, and
+// counts the rows that it passes.
 func forward(it *pebble.Iterator, key []byte, returned *int) bool {
 	for skipped := 0; bytes.Compare(it.Key(), key) < 0; skipped++ {
 		*returned++
@@ -202,8 +201,8 @@ func forward(it *pebble.Iterator, key []byte, returned *int) bool {
 	return true
 }
 
-// carry adds to the batch what gives the entity in the given row another
-// expiry in place of the one that the index row with the old key stands for.
+// carry adds the writes to the batch that give the entity in the given row another expiry,
+// and replace the index row with the old key.
 func (db *DB) carry(batch *pebble.Batch, t store.Target, row, oldKey, id []byte, to store.Value) error {
 	to, err := normal(to)
 	if err != nil {
@@ -227,7 +226,7 @@ func (db *DB) carry(batch *pebble.Batch, t store.Target, row, oldKey, id []byte,
 	return nil
 }
 
-// lookUp finds out what became of the ops in the scratch's pending.
+// lookUp finds the outcomes of the ops in the scratch's pending.
 func (db *DB) lookUp(s *scratch, prefix int, b *store.Batch) error {
 	t := b.Query.Target
 	gone := make(map[string]bool)

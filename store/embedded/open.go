@@ -25,31 +25,31 @@ import (
 
 // Options say how a directory is opened.
 type Options struct {
-	// Now is the store's clock; it is required. The store is its own reference:
-	// its callers watch for jumps.
+	// Now is the store's clock; it is required. There is no other clock to compare it
+	// with, so callers watch for jumps.
 	Now func() time.Time
 
-	// Create makes a store where the directory is empty or does not exist.
+	// Create makes a store if the directory is empty or does not exist.
 	// Without it, such a directory is an error.
 	Create bool
 
-	// HoldCompaction switches background compaction off and lets writers go on
+	// HoldCompaction switches background compaction off, and lets writers continue
 	// however many tables pile up. It is for showing what tombstones cost; such
 	// a store only gets slower.
 	HoldCompaction bool
 
-	// CompactionPaused, while it says so, keeps compactions from writing: for
-	// showing what happens then. Nil never pauses.
+	// CompactionPaused keeps compactions from writing while it returns true. It is
+	// for showing what happens then. Nil never pauses.
 	CompactionPaused func() bool
 
-	// InMemory makes a new store that is gone when it is closed: for tests. The
+	// InMemory makes a new store in memory, for tests. Close discards it. The
 	// directory is then only a name.
 	InMemory bool
 
 	// FS is the file system; nil means the operating system's, or memory.
 	FS vfs.FS
 
-	// Logger gets what the engine has to say; nil means nobody does.
+	// Logger gets the engine's messages; nil discards them.
 	Logger *slog.Logger
 }
 
@@ -467,12 +467,11 @@ func (db *DB) Pressed() bool {
 	return !db.closed && !db.hold && db.crowd() >= pressedAt
 }
 
-// Stalls returns how often the engine has made everybody wait who writes, because
-// compaction lagged.
+// Stalls returns how often the engine has stalled all writers because compaction lagged.
 func (db *DB) Stalls() int64 { return db.stalls.Load() }
 
-// room waits while so many sublevels have piled up in L0 that the engine is
-// about to stall its writers: a stall lasts seconds and heeds no context.
+// room waits while L0 has so many sublevels that the engine is about to stall its
+// writers: a stall lasts seconds and ignores contexts.
 func (db *DB) room(ctx context.Context) error {
 	if db.hold {
 		return nil
@@ -522,7 +521,7 @@ func (db *DB) commitDurably(b *pebble.Batch) error {
 	return classify("write", b.Close())
 }
 
-// sync makes all that was written before durable.
+// sync makes all earlier writes durable.
 func (db *DB) sync(ctx context.Context) error {
 	if err := db.acquire(ctx); err != nil {
 		return err

@@ -250,9 +250,9 @@ func (db *DB) Save(ctx context.Context, r store.Record, prev string) (err error)
 	return nil
 }
 
-// saveLocked adds to the batch what Save has to write. Where nothing has to be
-// written the batch still makes what is there durable: it may be the work of a
-// call that has not got that far.
+// saveLocked adds to the batch what Save has to write. If there is nothing to write, the
+// batch still makes the present record durable: it may come from a call that has not
+// waited for the disk yet.
 func (db *DB) saveLocked(
 	ctx context.Context, r store.Record, prev string, row []byte, batch *pebble.Batch,
 ) (bill store.Operations, err error) {

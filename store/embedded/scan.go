@@ -44,7 +44,7 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{store.ErrInvalid}, args...)...)
 }
 
-// checkTarget refuses what no table of this store can be.
+// checkTarget refuses a target that this store cannot have.
 func checkTarget(t store.Target, namespace string) error {
 	switch {
 	case t.Kind == "":
@@ -263,8 +263,8 @@ func pointKey(t store.Target, p store.Point) (key []byte, err error) {
 	return key, nil
 }
 
-// countRows counts up to upTo entities with rows between the keys, or all of them
-// where upTo is not more than zero.
+// countRows counts up to upTo entities with rows between the keys, or all of them if
+// upTo is not more than zero.
 func (db *DB) countRows(
 	ctx context.Context, t store.Target, lower, upper []byte, upTo int64,
 ) (n int64, err error) {
@@ -343,9 +343,9 @@ func (db *DB) Holds(ctx context.Context, t store.Target, namespace string) (hold
 	return n > 0, nil
 }
 
-// readEntities calls yield for at most limit entities of a table with encoded
-// keys from id on, and returns the key to go on from; nil at the end. What it
-// yields is valid during the call only.
+// readEntities calls yield for at most limit entities of a table with encoded keys from
+// id on. It returns the key to continue from; nil at the end. What it yields is valid
+// during the call only.
 func (db *DB) readEntities(
 	ctx context.Context, t store.Target, id []byte, limit int, yield func(id []byte, e entity),
 ) (next []byte, err error) {

@@ -41,8 +41,8 @@ var (
 	_ store.Keyer   = (*DB)(nil)
 )
 
-// Open connects to a database. It sends nothing: whether the database exists
-// and may be used shows at the first call.
+// Open connects to a database. It sends nothing: only the first call shows whether
+// the database exists and may be used.
 func Open(ctx context.Context, o Options) (*DB, error) {
 	service := google.Service{Name: "firestore", EmulatorEnv: "FIRESTORE_EMULATOR_HOST",
 		Method: "google.firestore.v1.Firestore"}
@@ -76,8 +76,8 @@ func (d *DB) Close() error {
 	return nil
 }
 
-// owner makes the emulator, which otherwise goes by its security rules, take the
-// caller for an administrator. The service goes by credentials alone.
+// owner makes the emulator take the caller for an administrator; otherwise it would apply
+// its security rules. The service checks the credentials alone.
 func (d *DB) owner(ctx context.Context) context.Context {
 	if !d.emulated {
 		return ctx
@@ -113,7 +113,7 @@ func splitPath(path string) (above, last string) {
 	return path[:i], path[i+1:]
 }
 
-// check refuses a target or namespace that this store cannot have.
+// check refuses a target or namespace that this store does not support.
 func check(t store.Target, namespace string) error {
 	switch {
 	case namespace != "":
@@ -172,7 +172,7 @@ func (d *DB) query(
 	ctx context.Context, parent string, q *pb.StructuredQuery, use func(*pb.RunQueryResponse) error,
 ) error {
 	ctx, cancel := context.WithCancel(d.owner(ctx))
-	defer cancel() // a stream that is left early ends with its context
+	defer cancel() // ends a stream that is not read to its end
 	s, err := d.client.RunQuery(ctx, &pb.RunQueryRequest{Parent: parent,
 		QueryType: &pb.RunQueryRequest_StructuredQuery{StructuredQuery: q}})
 	read := int64(0)
@@ -188,8 +188,8 @@ func (d *DB) query(
 	return err
 }
 
-// get looks documents up, with one field of each or all, and calls use for each,
-// in any order; one that is not there has a nil document.
+// get looks documents up, with one field of each or all, and calls use for each, in any
+// order. A document that does not exist is nil.
 func (d *DB) get(
 	ctx context.Context, names []string, fields []string,
 	use func(name string, doc *pb.Document, r *pb.BatchGetDocumentsResponse),
@@ -217,8 +217,7 @@ func (d *DB) get(
 	})
 }
 
-// commit makes all writes or none. It returns the new update time of what was
-// written last.
+// commit makes all writes or none. It returns the update time of the last write.
 func (d *DB) commit(ctx context.Context, writes []*pb.Write) (*timestamppb.Timestamp, error) {
 	reply, err := d.client.Commit(d.owner(ctx), &pb.CommitRequest{Database: d.database, Writes: writes})
 	if err != nil {

@@ -76,8 +76,8 @@ func (d *DB) write(t store.Target, key string, to store.Value, updated *timestam
 	}
 }
 
-// dispose makes the writes, one for each op, and looks at the documents of those
-// that were refused because something had changed.
+// dispose makes the writes, one for each op. Then it reads the documents of those that
+// were refused because something had changed.
 func (d *DB) dispose(ctx context.Context, t store.Target, writes []*pb.Write, ops []*store.Op) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -110,8 +110,8 @@ func (d *DB) dispose(ctx context.Context, t store.Target, writes []*pb.Write, op
 	return why
 }
 
-// worse returns the one of two errors that says more: push-back is what the pace
-// needs to know, whatever else there was.
+// worse returns the more important of two errors: the pace must learn of push-back, in
+// addition to whatever else failed.
 func worse(a, b error) error {
 	if a == nil || b != nil && errors.Is(google.Sentinel(status.Convert(b)), store.ErrPushback) {
 		return b
@@ -119,9 +119,8 @@ func worse(a, b error) error {
 	return a
 }
 
-// look finds out what documents are now. One that has the update time that the
-// scan saw could be written: that is what a dry run wants to know. After a
-// refusal there is no such document, unless the service was wrong.
+// look reads the present documents. A dry run counts a document as writable if it has the
+// update time that the scan saw. After a refusal there should be no such document.
 func (d *DB) look(ctx context.Context, t store.Target, ops []*store.Op, dry bool) error {
 	names := make([]string, len(ops))
 	byName := make(map[string]*store.Op, len(ops))
@@ -157,7 +156,7 @@ func (d *DB) look(ctx context.Context, t store.Target, ops []*store.Op, dry bool
 	return err
 }
 
-// carriedOr returns what an op that went through has done.
+// carriedOr returns the outcome of an op whose write took effect.
 func carriedOr(o *store.Op, deleted store.Outcome) store.Outcome {
 	if o.To.Type != store.Missing {
 		return store.Carried

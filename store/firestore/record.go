@@ -161,8 +161,8 @@ func (d *DB) save(ctx context.Context, r store.Record, fields map[string]*pb.Val
 	}
 	write.CurrentDocument = unchanged(doc.GetUpdateTime())
 	if err = d.saveOne(ctx, name, r, write); refused(err) {
-		// Somebody wrote it in between, perhaps an earlier try of this call: the
-		// next try will see.
+		// Another write came in between, perhaps an earlier try of this call: the
+		// next try will show.
 		return fmt.Errorf("%w: it changed after it was read: %w", store.ErrContention, err)
 	}
 	return err
@@ -246,8 +246,8 @@ func encodeFields(from store.Fields) (map[string]*pb.Value, error) {
 	return fields, nil
 }
 
-// decodeRecord is strict: a record that somebody else has meddled with is
-// refused as a whole.
+// decodeRecord is strict: it refuses a record as a whole if another program has changed
+// its form.
 func decodeRecord(sort store.RecordSort, key string, from map[string]*pb.Value) (store.Record, error) {
 	r := store.Record{Sort: sort, Key: key}
 	fields, err := decodeFields(from)
