@@ -10,9 +10,8 @@ import (
 
 var errNotInt64 = errors.New("is not a whole number of 64 bits")
 
-// check applies the rules that need more than one field, after the defaults. A
-// rule is silent about a field that was reported already, since what it says
-// then could only mislead.
+// check applies the rules that need more than one field, after the defaults. A rule
+// ignores a field that was reported already: a second message would only mislead.
 func (r *reader) check() {
 	t := &r.target
 	for _, name := range []string{"name", "kind", "property"} {
@@ -37,7 +36,7 @@ func (r *reader) check() {
 	r.checkLengths()
 }
 
-// checkGuard refuses a guard that needs a promise which is not given.
+// checkGuard refuses guard query without the promise that it needs.
 func (r *reader) checkGuard() {
 	t := &r.target
 	if t.Guard == store.GuardQuery && r.good("guard", "single_valued") && !t.SingleValued {
@@ -49,8 +48,8 @@ func (r *reader) checkGuard() {
 	}
 }
 
-// checkLengths compares the settings, most of them lengths of time, of which
-// one bounds the other.
+// checkLengths checks pairs of settings, most of them durations, of which one bounds the
+// other.
 func (r *reader) checkLengths() {
 	t := &r.target
 	if r.good("max_age", "retention") && t.MaxAge <= t.Retention {
@@ -75,9 +74,9 @@ func (r *reader) checkLengths() {
 	}
 }
 
-// checkStore refuses what only another store knows. Settings that another
-// store merely ignores, such as guard, pass: one file may serve a test on the
-// embedded store and production.
+// checkStore refuses settings that only make sense in another store. Settings that this
+// store merely ignores, such as guard, pass: one file may serve a test on the embedded
+// store and production.
 func (r *reader) checkStore() {
 	t := &r.target
 	if t.Group && r.driver != Firestore && r.driver != "" {
@@ -89,8 +88,8 @@ func (r *reader) checkStore() {
 	}
 }
 
-// checkLayout refuses fields that the layout has no use for and asks for those
-// that it needs.
+// checkLayout refuses fields that the layout does not use, and requires those that it
+// needs.
 func (r *reader) checkLayout() {
 	t := &r.target
 	for _, name := range layout.Settings() {
@@ -113,7 +112,7 @@ func (r *reader) checkLayout() {
 	}
 }
 
-// good reports whether none of the fields was reported.
+// good reports whether all of the fields are without a reported problem.
 func (r *reader) good(fields ...string) bool {
 	for _, f := range fields {
 		section, _, _ := strings.Cut(f, ".")
@@ -124,7 +123,7 @@ func (r *reader) good(fields ...string) bool {
 	return true
 }
 
-// blame reports a problem of a field that stands in the file.
+// blame reports a problem of a field that is in the file.
 func (r *reader) blame(name, format string, args ...any) {
 	r.at(r.values[name], r.path+"."+name, format, args...)
 }

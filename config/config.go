@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// DefaultFile is the targets file that is read, if it exists, where neither
-// --config nor REAPER_CONFIG names one.
+// DefaultFile is the targets file that is read, if it exists, unless --config or
+// REAPER_CONFIG names another.
 const DefaultFile = "reaper.yaml"
 
 // A LogFormat is how log lines look. The empty one leaves it to the command:
@@ -24,7 +24,7 @@ const (
 	LogJSON LogFormat = "json"
 )
 
-// A Config is what a process was told, checked and with every default applied.
+// A Config is the configuration of a process, checked and with every default applied.
 // The zero Config deletes nothing: Apply is off, MaxDuration lets nothing
 // through, and there is neither a store nor a target.
 type Config struct {
@@ -106,7 +106,7 @@ func (c *Config) readTargets(src Sources, named string) error {
 	case err != nil:
 		var path *fs.PathError
 		if errors.As(err, &path) {
-			err = path.Err // the name stands in front already
+			err = path.Err // the message begins with the name anyway
 		}
 		return Problems{{File: name, Reason: fmt.Sprintf("the targets file cannot be opened: %v", err)}}
 	}

@@ -104,7 +104,7 @@ func indent(s string) string {
 	return "    " + strings.ReplaceAll(strings.TrimSuffix(s, "\n"), "\n", "\n    ")
 }
 
-// checkText finds what the parser would refuse without naming a place.
+// checkText finds errors for which the parser would not name a place.
 func (f *file) checkText(text []byte) bool {
 	line, column := 1, 1
 	for len(text) > 0 {
@@ -234,9 +234,8 @@ func (f *file) mapping(n *yaml.Node, path string, known []string, field func(nam
 	return true
 }
 
-// hint says what an unknown field may have been meant to be. In a target that
-// includes the fields of its sections, which are easily written a level too
-// high.
+// hint suggests a known field for an unknown one. In a target it also suggests fields of
+// the target's sections, which are easily written a level too high.
 func hint(name string, known []string) string {
 	for _, section := range sections {
 		if slices.Contains(known, section.name) && slices.Contains(fieldsOf(section.name), name) {
@@ -288,14 +287,14 @@ func describe(n *yaml.Node) string {
 	return "of the type " + short(n.Tag)
 }
 
-// short prints a plain scalar for a message, without the quotation marks that
-// would make it look like a text.
+// short prints a plain scalar for a message. Quotation marks would make it look like a
+// text.
 func short(s string) string {
 	q := quote(s)
 	return strings.Replace(strings.TrimPrefix(q, `"`), `"`, "", 1)
 }
 
-// wrong reports that n is not what its field wants.
+// wrong reports that n is not a valid value of its field.
 func (f *file) wrong(n *yaml.Node, path, want string) {
 	if n.Kind == yaml.AliasNode {
 		f.at(n, path, "is %s", describe(n))

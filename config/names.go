@@ -19,7 +19,7 @@ var (
 	reserved      = regexp.MustCompile(`(?s)^__.*__$`)
 )
 
-// checkName holds a name against the rules that the stores share: UTF-8, 1 to
+// checkName checks a name by the rules that the stores share: UTF-8, 1 to
 // 1,500 bytes, no slash, not "." or "..", not __.*__, no control characters.
 func checkName(s string) error {
 	switch {
@@ -41,8 +41,8 @@ func checkName(s string) error {
 	return nil
 }
 
-// checkProperty holds a property name against checkName's rules and those of
-// query languages and field paths.
+// checkProperty checks a property name by checkName's rules, and those of query languages
+// and field paths.
 func checkProperty(s string) error {
 	if err := checkName(s); err != nil {
 		return err
@@ -53,8 +53,8 @@ func checkProperty(s string) error {
 	return nil
 }
 
-// checkNamespace holds a namespace against Datastore's rules. The empty one is
-// the default namespace.
+// checkNamespace checks a namespace by Datastore's rules. The empty one is the default
+// namespace.
 func checkNamespace(s string) error {
 	switch {
 	case s == "":
@@ -67,8 +67,8 @@ func checkNamespace(s string) error {
 	return nil
 }
 
-// checkGate holds a gate against its two forms. Whatever else it reads is refused: a file of
-// that name would not exist, and a missing file is an open gate.
+// checkGate checks that a gate has one of its two forms. Any other text would be the name of
+// a file that does not exist, and a missing file is an open gate.
 func checkGate(s string) error {
 	if strings.HasPrefix(s, "/") || strings.HasPrefix(s, "./") {
 		return nil
@@ -81,8 +81,8 @@ func checkGate(s string) error {
 		"or the path of a file that begins with / or ./")
 }
 
-// checkKind holds a target's kind against the rules of the store that it is
-// in. Where the store is not known, a path passes whatever its length.
+// checkKind checks a target's kind by the rules of its store. If the store is not known, a
+// path of any length passes.
 func checkKind(s string, d Driver, group bool) error {
 	if d != Firestore && d != "" {
 		return checkName(s)

@@ -15,7 +15,7 @@ type area struct {
 	namespace string
 }
 
-// An owner is a target that has an area, and the place of its kind in the file.
+// An owner is the target that an area belongs to, and the place of its kind in the file.
 type owner struct {
 	target       Target
 	label        string
@@ -33,9 +33,9 @@ func newOwners() owners {
 	return owners{wide: map[area]owner{}, narrow: map[area]owner{}, within: map[area]owner{}}
 }
 
-// checkOwner refuses a target that shares entities and property with an earlier one:
-// each entity would go by whichever of the two allows it first. It must be silent about
-// a target of which a field that counts here was reported.
+// checkOwner refuses a target that shares entities and property with an earlier one: each
+// entity would be deleted by the target that allows it first. It ignores a target of which
+// a field that matters here was reported.
 func (r *reader) checkOwner(o owners) {
 	t := r.target
 	if !r.good("kind", "group", "namespaces", "property", "layout") || t.Kind == "" || t.Property == "" {
@@ -82,7 +82,7 @@ func (r *reader) label() string {
 	return "target " + quote(r.target.Name)
 }
 
-// sharing says what two targets have in common.
+// sharing says, for a message, which entities two targets have in common.
 func sharing(a, b Target) string {
 	property := "the property " + quote(a.Property)
 	switch {

@@ -14,9 +14,9 @@ const mostProblems = 100
 
 // A Problem is one thing that is wrong with the configuration.
 type Problem struct {
-	File   string // the targets file; empty for what comes from elsewhere
-	Line   int    // in File, from 1; 0 where no line can be named
-	Column int    // in File, from 1, in characters; 0 where none can be named
+	File   string // the targets file; empty for flags and environment
+	Line   int    // in File, from 1; 0 if no line can be named
+	Column int    // in File, from 1, in characters; 0 if none can be named
 	What   string // the field, variable or flag at fault: "targets[0].shards", "REAPER_WORKERS", "--workers"; may be empty
 	Reason string // what is wrong and what to write instead
 }
@@ -72,8 +72,8 @@ func (ps Problems) Unwrap() []error {
 	return errs
 }
 
-// err returns nil where there is no problem, so that a nil Problems never
-// becomes an error that is not nil.
+// err returns nil if there is no problem, so that a nil Problems never becomes an error
+// that is not nil.
 func (ps Problems) err() error {
 	if len(ps) == 0 {
 		return nil
@@ -81,7 +81,7 @@ func (ps Problems) err() error {
 	return ps
 }
 
-// inOrder sorts by place and keeps what has the same place in the order found.
+// inOrder sorts by place. Problems with the same place stay in the order found.
 func (ps Problems) inOrder() {
 	slices.SortStableFunc(ps, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
@@ -98,8 +98,8 @@ func quote(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
-// nearest returns the known word that takes the fewest edits to reach from s,
-// and how many. Of equals the first wins.
+// nearest returns the known word with the fewest edits from s, and their number. Of
+// several the first wins.
 func nearest(s string, known []string) (word string, edits int) {
 	for _, k := range known {
 		if n := levenshtein(s, k); word == "" || n < edits {
@@ -112,16 +112,16 @@ func nearest(s string, known []string) (word string, edits int) {
 // didYouMean is the hint after "unknown": the nearest known word if it is near
 // enough to be meant, else all known words.
 func didYouMean(s string, known []string) string {
-	// Two edits, or a third of a longer word, is what typing errors amount to.
+	// Typing errors are at most two edits, or a third of a longer word.
 	if word, edits := nearest(s, known); word != "" && edits <= max(2, len(s)/3) {
 		return "did you mean " + word + "?"
 	}
 	return "want " + strings.Join(known, ", ")
 }
 
-// levenshtein counts the insertions, deletions and replacements of bytes that
-// turn a into b. Bytes serve: all known words are ASCII. What is far longer
-// than any of them only needs a number that is large.
+// levenshtein counts the insertions, deletions and replacements of bytes that turn a into
+// b. Bytes suffice, because all known words are ASCII. For a text that is far longer than
+// any of them, any large number will do.
 func levenshtein(a, b string) int {
 	const most = 200
 	if len(a) > most {

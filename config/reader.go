@@ -20,8 +20,8 @@ type reader struct {
 	path   string // "targets[3]"
 	node   *yaml.Node
 	target Target
-	values map[string]*yaml.Node // what stands in the file, by path below the target
-	bad    map[string]bool       // values that were reported: rules that span fields leave them alone
+	values map[string]*yaml.Node // the values in the file, by path below the target
+	bad    map[string]bool       // values that were reported: rules about several fields ignore them
 }
 
 // read fills in the target and says whether it is a mapping at all.
@@ -71,7 +71,7 @@ func (r *reader) scalar(v *yaml.Node, path, want string, tags ...string) (string
 	return r.scalarOrEmpty(v, path, want, tags...)
 }
 
-// scalarOrEmpty is scalar where "" is a value like any other.
+// scalarOrEmpty is scalar for fields of which "" is a valid value.
 func (r *reader) scalarOrEmpty(v *yaml.Node, path, want string, tags ...string) (string, bool) {
 	if v.Kind == yaml.ScalarNode && slices.Contains(tags, v.Tag) {
 		return v.Value, true
@@ -113,8 +113,8 @@ func (r *reader) text(v *yaml.Node, path string, to *string, check func(string) 
 	*to = s
 }
 
-// gate reads a URL, a path, or an empty text for none. A message does not repeat what may
-// hold a password.
+// gate reads a URL, a path, or an empty text for none. Messages do not repeat it, since it
+// may hold a password.
 func (r *reader) gate(v *yaml.Node, path string) {
 	s, ok := r.scalarOrEmpty(v, path, optionalText, "!!str")
 	if !ok {
@@ -164,8 +164,8 @@ func choice[T ~string](r *reader, v *yaml.Node, path string, to *T, all ...T) {
 	*to = T(s)
 }
 
-// guard reads how deletes are made conditional. The error for none, which would be no
-// check at all, names the check that is nearly free.
+// guard reads how deletes are made conditional. For "none", which would be no check at all,
+// the error names the check that is nearly free.
 func (r *reader) guard(v *yaml.Node, path string) {
 	if v.Value == "none" {
 		r.at(v, path, "none is not supported: a sweep would delete entities that were extended since it read them. "+

@@ -43,8 +43,8 @@ var (
 )
 
 // ParseSchedule reads five cron fields (minute, hour, day of month, month, day
-// of week), a descriptor such as @hourly, or @every with a duration. What the
-// cron library takes and then runs at other times than it reads is refused.
+// of week), a descriptor such as @hourly, or @every with a duration. It refuses
+// schedules that the cron library would run at other times than they say.
 func ParseSchedule(s string) (Schedule, error) {
 	sch, err := parseSchedule(s)
 	if err != nil {
@@ -55,7 +55,7 @@ func ParseSchedule(s string) (Schedule, error) {
 
 // parseSchedule never repeats s in its errors.
 func parseSchedule(s string) (sch Schedule, err error) {
-	defer func() { // the library panics on "TZ=UTC" and its like
+	defer func() { // the library panics on texts such as "TZ=UTC"
 		if recover() != nil {
 			sch, err = Schedule{}, errScheduleFields
 		}
@@ -84,8 +84,8 @@ func parseSchedule(s string) (sch Schedule, err error) {
 		return Schedule{}, errScheduleFields // the library's error repeats the text
 	}
 	sch = Schedule{text, next}
-	// Any instant serves: what runs at all runs twice within the five years
-	// that the library looks ahead, leap days included.
+	// Any instant will do: a schedule that ever runs does so twice within the five years
+	// that the library looks ahead, even on leap days.
 	first := sch.Next(time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC))
 	second := sch.Next(first)
 	if first.IsZero() || second.Sub(first) < time.Second {
@@ -94,8 +94,8 @@ func parseSchedule(s string) (sch Schedule, err error) {
 	return sch, nil
 }
 
-// checkSteps refuses */90 in the minutes, which the library takes for hourly.
-// A step of the whole range (*/60) does what it says and passes.
+// checkSteps refuses */90 in the minutes, which the library runs hourly. A step of the
+// whole range (*/60) means what it says, and passes.
 func checkSteps(fields []string) error {
 	ranges := []int{60, 24, 31, 12, 7}
 	if len(fields) != len(ranges) {

@@ -16,11 +16,11 @@ import (
 	"github.com/kelseyhightower/envconfig"
 )
 
-// A Setting is one that can be given as a flag or in the environment.
+// A Setting can be set by a flag or in the environment.
 type Setting struct {
 	Flag    string // without hyphens
 	Env     string
-	Default string // as it would be written; empty without a default, or if it depends
+	Default string // as it would be written; empty without a default, or if it depends on something
 	Usage   string // what it does, for --help
 }
 
@@ -44,9 +44,8 @@ func Settings() []Setting {
 	}
 }
 
-// A variable holds what the environment says, unparsed. Doing no more than
-// that with envconfig is what keeps its habits out: it would read 010 as 8,
-// stop at the first bad value, and print that value.
+// A variable holds the unparsed text of an environment variable. Envconfig must not parse
+// it: it would read 010 as 8, stop at the first bad value, and print that value.
 type variable struct {
 	text string
 	set  bool
@@ -82,14 +81,14 @@ const prefix = "REAPER_"
 // reaper-something. It is not meant for us and not taken for a typing error.
 var kubernetes = regexp.MustCompile(`^REAPER_(.+_)?(SERVICE_(HOST|PORT.*)|PORT(_.*)?)$`)
 
-// A given value and where it came from.
+// A value that was set, and where it came from.
 type given struct {
 	text string
 	from string // "--workers", "REAPER_WORKERS", or empty for the default
 	env  bool   // it came from the environment, and must not be printed
 }
 
-// rawSettings are the settings that were given, by flag name.
+// rawSettings are the settings that were set, by flag name.
 type rawSettings map[string]given
 
 // environment reads the variables with our prefix.
@@ -116,8 +115,8 @@ func environment() (rawSettings, Problems) {
 	return raw, unknownVariables(os.Environ(), known)
 }
 
-// unknownVariables reports what has our prefix but is not ours: a setting that
-// is misspelt would otherwise silently have its default.
+// unknownVariables reports variables with our prefix that are not settings: a misspelt one
+// would otherwise silently have its default.
 func unknownVariables(environ, known []string) Problems {
 	var problems Problems
 	for _, pair := range environ {
@@ -132,7 +131,7 @@ func unknownVariables(environ, known []string) Problems {
 	return problems
 }
 
-// withFlags puts the flags over what the environment said.
+// withFlags overrides the values of the environment by those of the flags.
 func (raw rawSettings) withFlags(flags map[string]string) (rawSettings, Problems) {
 	merged := rawSettings{}
 	var problems Problems
@@ -154,7 +153,7 @@ func (raw rawSettings) withFlags(flags map[string]string) (rawSettings, Problems
 	return merged, problems
 }
 
-// parse turns texts into values and reports what does not parse.
+// parse turns texts into values, and reports those that do not parse.
 func (raw rawSettings) parse() (Config, Problems) {
 	var c Config
 	var problems Problems

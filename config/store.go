@@ -44,9 +44,9 @@ func (s Store) String() string {
 const storeForms = "embedded:DIR, datastore:PROJECT[/DATABASE] or firestore:PROJECT[/DATABASE]"
 
 var (
-	// Project ids are lower-case letters, digits and hyphens; very old ones
-	// carry their organisation's domain and a colon in front. Lengths are left
-	// to the service, since emulators take any.
+	// Project ids are lower-case letters, digits and hyphens; very old ones begin with
+	// their organisation's domain and a colon. The service checks lengths; emulators
+	// accept any.
 	projectID  = regexp.MustCompile(`^([a-z0-9][a-z0-9.-]*:)?[a-z][a-z0-9-]{0,61}[a-z0-9]$`)
 	databaseID = regexp.MustCompile(`^[a-z][a-z0-9-]{2,61}[a-z0-9]$`)
 	uuidLike   = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)

@@ -73,7 +73,7 @@ type Generations struct {
 	Ramp      time.Duration // how long writers take to move over; 0 means that they move at once
 	Staleness time.Duration // the oldest copy of the target record that a writer may act on
 	Slack     time.Duration // the longest that a write may take to commit
-	Settle    int           // so many later generations are sealed before one is carried
+	Settle    int           // how many later generations must be sealed before one counts as sealed
 	Keep      int           // generations, in addition to the newest, that nothing is carried out of
 }
 
@@ -95,11 +95,11 @@ const (
 	defaultShardProperty = "shard"
 	defaultShards        = 16
 	defaultMaxPace       = 5000
-	defaultStartPace     = 500 // what a cold key range is to get at most
+	defaultStartPace     = 500 // the most that the services recommend for a cold key range
 )
 
-// newTarget returns what a target is before its fields are read. What depends
-// on other fields is filled in by complete.
+// newTarget returns a target as it is before its fields are read. Defaults that depend on
+// other fields are filled in by complete.
 func newTarget() Target {
 	t := defaults()
 	t.written = map[string]bool{}
@@ -129,9 +129,8 @@ func (t *Target) complete(d Driver) {
 	}
 }
 
-// defaultStart is where a range starts when nobody said: at what the services
-// ask of cold ranges, and on the embedded store, which asks nothing, at once at
-// the most.
+// defaultStart is the rate at which a range starts by default: the services' recommendation
+// for cold ranges or, on the embedded store, the maximum.
 func defaultStart(most Limit[float64], d Driver) Limit[float64] {
 	start := AtMost[float64](defaultStartPace)
 	if d == Embedded || start.Exceeds(most) {
@@ -140,7 +139,7 @@ func defaultStart(most Limit[float64], d Driver) Limit[float64] {
 	return start
 }
 
-// StoreTarget returns what a driver must know of the target.
+// StoreTarget returns the part of the target that drivers use.
 func (t Target) StoreTarget() store.Target {
 	return store.Target{
 		Name:          t.Name,
@@ -154,7 +153,7 @@ func (t Target) StoreTarget() store.Target {
 	}
 }
 
-// StoreShards returns the values of ShardProperty as drivers take them.
+// StoreShards returns the values of ShardProperty in the drivers' form.
 func (t Target) StoreShards() []store.Value {
 	values := make([]store.Value, len(t.ShardValues))
 	for i, v := range t.ShardValues {

@@ -47,9 +47,9 @@ func (l Limit[N]) String() string {
 	}
 }
 
-// Values are parsed by functions whose errors do not hold the value: the caller
-// decides whether it may be printed. A value from the environment never is, since
-// it may be a secret that went into the wrong variable.
+// The functions that parse values return errors without the value: the caller decides
+// whether to print it. A value from the environment is never printed, since it may be a
+// secret in the wrong variable.
 var (
 	errEmpty      = errors.New("is empty")
 	errNoUnit     = errors.New("has no unit: write for example 90s, 15m, 36h or 7d")
@@ -70,7 +70,7 @@ var (
 
 // Duration parses a duration as Go writes it (90s, 1h30m, 500ms) or with whole
 // days in front (1825d, 1d12h). A bare number is an error, except 0; so is a
-// negative duration, which means nothing anywhere in this program.
+// negative duration, which has no meaning in this program.
 func Duration(s string) (time.Duration, error) {
 	d, err := parseDuration(s)
 	if err != nil {
@@ -127,7 +127,7 @@ func parseDuration(s string) (time.Duration, error) {
 			return days, nil
 		}
 	}
-	if c := s[0]; c < '0' || c > '9' { // ParseDuration takes signs and a leading point
+	if c := s[0]; c < '0' || c > '9' { // ParseDuration would accept signs and a leading point
 		return 0, errDuration
 	}
 	d, err := time.ParseDuration(s)
@@ -170,7 +170,7 @@ func FormatDuration(d time.Duration) string {
 }
 
 // parseInt reads decimal digits only: no sign, no other base, no underscores.
-// A leading zero is refused, since half of all parsers take 010 for 8.
+// A leading zero is refused, since many parsers take 010 for 8.
 func parseInt(s string) (int64, error) {
 	switch digits := strings.TrimPrefix(s, "-"); {
 	case s == "":
@@ -198,8 +198,8 @@ func parseNumber(s string) (float64, error) {
 	return n, nil
 }
 
-// parseBool takes true and false and nothing else: what decides about deleting
-// is not to be guessed from "yes", "1" or "on".
+// parseBool accepts true and false and nothing else: whether to delete must not be guessed
+// from "yes", "1" or "on".
 func parseBool(s string) (bool, error) {
 	switch s {
 	case "true":
