@@ -1,6 +1,6 @@
-// Package indexes knows which indexes the reaper's queries need, and prints their
-// definitions in the forms that Google's tools read: firestore.indexes.json,
-// index.yaml, and gcloud commands.
+// Package indexes defines the indexes that the reaper's queries need, and prints them in
+// the forms that Google's tools read: firestore.indexes.json, index.yaml, and gcloud
+// commands.
 //
 // The invariant is that the definitions of a set of targets serve every query
 // that the drivers send for any of them. Merging drops nothing from the existing

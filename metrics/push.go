@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// A Run is how a one-shot sweep of one target went.
+// A Run is the outcome of a one-shot sweep of one target.
 type Run struct {
 	Target           string
 	Apply            bool
@@ -24,7 +24,7 @@ type Run struct {
 	Result           Result
 }
 
-// A Pusher leaves runs at a Pushgateway.
+// A Pusher sends runs to a Pushgateway.
 type Pusher struct {
 	URL    string       // with user and password, if it wants them
 	Job    string       // empty means reaper
@@ -39,10 +39,9 @@ func Task(getenv func(string) string) string {
 }
 
 // Push sends each run to a group of its own: job, target and task. It adds to
-// the group (POST) instead of replacing it, and leaves the time of the last
-// success out of a failed run: so the last one that there was stays. One target
-// that cannot be sent keeps no other from being sent. Nothing that the error
-// says holds the URL's password.
+// the group (POST) instead of replacing it. A failed run has no time of the last success,
+// so the earlier one stays in the group. If one target cannot be sent, the others are sent
+// anyway. The error never contains the URL's password.
 func (p Pusher) Push(ctx context.Context, runs ...Run) error {
 	base, err := url.Parse(p.URL)
 	if err != nil {

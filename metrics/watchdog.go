@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A Watchdog notices the ranges of one target that have due entities and get
-// nowhere. It reads no clock, and is safe for concurrent use.
+// A Watchdog finds the ranges of one target that have due entities and make no progress.
+// It reads no clock, and is safe for concurrent use.
 //
 // It keeps the ranges that have something due, and no others; a call costs time in
 // proportion to the logarithm of their number, and Stuck to what it returns.
@@ -19,11 +19,11 @@ import (
 // clock that jumps, or a process that slept, does not make every range look
 // stuck at once. So it has to be asked more often than that, as scrapes do.
 type Watchdog struct {
-	Patience time.Duration // how long a range may stand still
+	Patience time.Duration // how long a range may make no progress
 
 	mu     sync.Mutex
 	last   time.Time
-	passed time.Duration // since the first call, as far as it counts
+	passed time.Duration // the time since the first call, without the gaps that do not count
 	ranges map[string]*watched
 	oldest dueFirst  // all of them
 	moving list.List // those that are not held: the one without progress for longest is first
@@ -38,15 +38,15 @@ type watched struct {
 	turn  *list.Element // in Watchdog.moving; nil if it is held
 }
 
-// A Look is how a range was found.
+// A Look is what a step has found in a range.
 type Look struct {
 	OldestDue time.Time // when its oldest entity became due; zero if nothing is due
 	Disposed  int64     // entities disposed of since the last look
-	Held      bool      // paused, gated, another worker's, or a dry run: standing still is right
+	Held      bool      // paused, gated, another worker's, or a dry run: no progress is right
 }
 
-// Saw records how a range was found. A range that fails is not to be reported:
-// what was last known of it stands.
+// Saw records what was found in a range. Do not call it for a range that failed: what was
+// last known of it stays.
 func (w *Watchdog) Saw(now time.Time, name string, l Look) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -80,7 +80,7 @@ func (w *Watchdog) Names() []string {
 	return slices.Sorted(maps.Keys(w.ranges))
 }
 
-// Forget forgets ranges that are no more, or in which nothing is due.
+// Forget forgets ranges that no longer exist, or in which nothing is due.
 func (w *Watchdog) Forget(names ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,7 +138,7 @@ func (w *Watchdog) forgetLocked(name string) {
 	delete(w.ranges, name)
 }
 
-// holdLocked lets no time count against a range.
+// holdLocked stops counting time for a range.
 func (w *Watchdog) holdLocked(r *watched) {
 	if r.turn != nil {
 		w.moving.Remove(r.turn)
