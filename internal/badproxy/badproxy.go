@@ -6,8 +6,8 @@
 // order, and nothing is lost from the middle. What was held back arrives when the
 // proxy is healed, however late, or never if the connection is cut first.
 //
-// Limits: it knows nothing of the protocol on top; a delay counts for each piece
-// as it was read, so that much data takes many delays.
+// Limits: it knows nothing of the protocol above TCP. Each piece that it reads is delayed
+// by itself, so much data takes many delays.
 package badproxy
 
 import (
@@ -60,7 +60,7 @@ func New(server string, seed uint64) (*Proxy, error) {
 // Addr returns the host:port at which the proxy listens.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Close cuts all connections and stops listening. It returns when all is over.
+// Close cuts all connections and stops listening. It returns when all goroutines have ended.
 func (p *Proxy) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -70,7 +70,7 @@ func (p *Proxy) Close() {
 	p.running.Wait()
 }
 
-// Delay makes each piece wait between least and most before it goes on.
+// Delay makes each piece wait between least and most before it is forwarded.
 func (p *Proxy) Delay(least, most time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,10 +78,10 @@ func (p *Proxy) Delay(least, most time.Duration) {
 }
 
 // Hold forwards nothing in the given direction from now on: neither on the
-// connections that are open, nor on new ones. The other direction goes on.
+// connections that are open, nor on new ones. The other direction continues.
 func (p *Proxy) Hold(d Direction) { p.hold(d) }
 
-// Heal ends delay and hold. What was held back goes on its way.
+// Heal ends delay and hold, and forwards what was held back.
 func (p *Proxy) Heal() {
 	p.Delay(0, 0)
 	p.hold(0)
@@ -105,9 +105,8 @@ func (p *Proxy) Cut() int {
 	return len(all)
 }
 
-// CutAfter resets each connection that is open now once so many more bytes have
-// passed in the given direction (one, not both): most likely in the middle of a
-// message.
+// CutAfter resets each connection that is open now, once the given number of bytes has
+// passed in one direction: most likely in the middle of a message.
 func (p *Proxy) CutAfter(d Direction, bytes int) int {
 	all := p.open()
 	for _, l := range all {
@@ -120,7 +119,7 @@ func (p *Proxy) CutAfter(d Direction, bytes int) int {
 }
 
 // HalfClose ends one direction of all connections that are open, as if its sender
-// had closed it; the other direction goes on.
+// had closed it. The other direction continues.
 func (p *Proxy) HalfClose(d Direction) int {
 	all := p.open()
 	for _, l := range all {
@@ -179,7 +178,7 @@ func (p *Proxy) accept() {
 	}
 }
 
-// A link is one connection of a client and the one to the server that it stands for.
+// A link is a client's connection, and the one to the server that belongs to it.
 type link struct {
 	client, server    *net.TCPConn
 	requests, replies *half
@@ -223,7 +222,7 @@ type half struct {
 	from, to  *net.TCPConn
 
 	mu      sync.Mutex
-	ended   bool // what comes is thrown away
+	ended   bool // further data is discarded
 	cutting bool // the link is reset once left bytes have passed
 	left    int
 }
@@ -257,7 +256,7 @@ func (h *half) run() {
 	}
 }
 
-// pass waits until a piece may go on. It reports false when the link is reset.
+// pass waits until a piece may be forwarded. It reports false when the link is reset.
 func (h *half) pass() bool {
 	p := h.proxy
 	p.mu.Lock()
@@ -290,8 +289,8 @@ func (h *half) pass() bool {
 	}
 }
 
-// write forwards a piece, or what may pass of it. It reports false where the link
-// is to be reset.
+// write forwards a piece, or the part that may pass. It reports false if the link must be
+// reset.
 func (h *half) write(piece []byte) bool {
 	h.mu.Lock()
 	ended, cut := h.ended, h.cutting && len(piece) >= h.left

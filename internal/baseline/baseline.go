@@ -1,9 +1,9 @@
 // Package baseline holds the collectors that a sweep is compared with, and measures
-// collectors page by page: what a query took, and how
-// many deleted points it stepped over. The demo shows the measurements of one
-// run, and this package's benchmark prints them for many.
+// collectors page by page: how long a query took, and how many deleted points it
+// stepped over. The demo shows the measurements of one run, and this package's
+// benchmark prints them for many.
 //
-// The invariant is that every figure comes from the run at hand. Limits: a
+// The invariant is that every figure comes from the present run. Limits: a
 // sample of a few bytes is kept for each page.
 package baseline
 
@@ -87,7 +87,7 @@ func (p *Pages) Tenths() (stepped []int64, latency []float64) {
 	return stepped, latency
 }
 
-// A Local store is one that knows what its queries step over.
+// A Local store counts the points that its queries step over.
 type Local interface {
 	store.Store
 	store.Counter

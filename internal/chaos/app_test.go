@@ -61,13 +61,13 @@ type app interface {
 	close() error
 }
 
-// A verdict is what change is to do.
+// A verdict tells change what to do.
 type verdict struct {
 	put    *doc
 	remove bool
 }
 
-// newFields makes the properties of an entity, like no other's.
+// newFields makes properties that no other entity has.
 func newFields(r *rand.Rand, n int64) map[string]any {
 	blob := make([]byte, 1+r.IntN(200))
 	for i := range blob {
@@ -79,7 +79,7 @@ func newFields(r *rand.Rand, n int64) map[string]any {
 	}
 }
 
-// canon writes properties in one way, whichever way they came.
+// canon prints properties in one form, whatever client they came from.
 func canon(v any) string {
 	switch v := v.(type) {
 	case map[string]any:
@@ -122,7 +122,7 @@ func read(property string, fields map[string]any) *found {
 	return f
 }
 
-// properties are those that say when the entities of a kind expire.
+// properties are, for each kind, those that hold the expiry.
 var properties = map[string]string{keyed: "expiry_key", timed: "expires"}
 
 // The kinds that the writers write to.
@@ -136,7 +136,7 @@ type opener func(t *testing.T, host, project string) app
 
 var openers = map[emulator.Mode]opener{emulator.Datastore: openDatastore, emulator.Native: openNative}
 
-// dialing makes a client come back soon where its connections are cut.
+// dialing makes a client connect again soon after its connections were cut.
 func dialing() []option.ClientOption {
 	return []option.ClientOption{
 		option.WithoutAuthentication(),
@@ -174,7 +174,7 @@ func openDatastore(t *testing.T, host, project string) app {
 
 func (a datastoreApp) close() error { return a.client.Close() }
 
-// key makes a number of an id that is one.
+// key returns the key of an id: a numeric one if the id is a number.
 func (a datastoreApp) key(kind, id string) *datastore.Key {
 	if n, err := strconv.ParseInt(id, 10, 64); err == nil {
 		return datastore.IDKey(kind, n, nil)

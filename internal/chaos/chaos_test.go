@@ -59,9 +59,8 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// A timing is how fast everything goes. Where it is quick a generation lives for
-// seconds, and an operator opens the next one; else they follow each other by
-// themselves.
+// A timing sets the speed of everything. With a quick one a generation lives for seconds,
+// and an operator opens the next; otherwise generations follow each other by themselves.
 type timing struct {
 	lease, slack, staleness, ramp time.Duration
 	rewind, overlap               time.Duration
@@ -74,9 +73,9 @@ type timing struct {
 
 const second = time.Second
 
-// The overlap is small, so that a cursor that moves too early is seen. The slack is
-// longer than a process can be frozen and its last request held up after that; else
-// what it carries might be late.
+// The overlap is small, so that a cursor that moves too early is noticed. The slack is
+// longer than a freeze of a process and the delay of its last request together: otherwise
+// its carries might be late.
 var (
 	quick = timing{lease: 3 * second, slack: 7 * second, staleness: second, ramp: 3 * second, rewind: 10 * second, overlap: 100 * time.Millisecond,
 		short: 8 * second, medium: 15 * second, calm: 1500 * time.Millisecond, operator: 8 * second, pause: 250 * time.Millisecond, bound: 6 * time.Minute}
@@ -102,8 +101,7 @@ const (
 	quickEnough = 2 * time.Minute // a run this short is a quick one
 )
 
-// The pages are small and the pace is slow, so that there is time between scan and
-// write for everything that may happen there.
+// The pages are small and the pace is slow, so that much can happen between scan and write.
 const targetsFile = `targets:
   - name: sessions
     kind: Session
@@ -240,7 +238,7 @@ func (w *world) newSlot(kind, target string) *slot {
 	return s
 }
 
-// violation files what must not be, and ends the run soon.
+// violation reports a broken rule, and ends the run soon.
 func (w *world) violation(s *slot, text string) {
 	if s != nil {
 		s.mu.Lock()
@@ -261,7 +259,7 @@ func (w *world) run(t *testing.T) {
 	w.must(t, "sweep", "--apply")
 	w.putJunk(t)
 
-	// Everything works, and everything breaks.
+	// Writers and sweepers work, while everything breaks now and then.
 	breaking, heal := context.WithTimeout(all, *howLong)
 	defer heal()
 	sweeping, end := context.WithCancel(all)
@@ -292,7 +290,7 @@ func (w *world) run(t *testing.T) {
 	}
 	others.Wait()
 
-	// Everything is well again: now what expired has to go.
+	// All faults have ended: now all expired entities must be deleted.
 	healed := time.Now()
 	var clean time.Duration
 	audited := false
@@ -396,8 +394,7 @@ func (w *world) follow(ctx context.Context, target string) {
 	}
 }
 
-// wentBack says what is wrong where a cursor is not what the one before can
-// have become.
+// wentBack says what is wrong if a cursor cannot follow from the one before.
 func wentBack(was, is cursor.Cursor) string {
 	switch {
 	case was.Revision == "" || was.Scope != is.Scope:
@@ -423,8 +420,8 @@ func (w *world) read(ctx context.Context, r *rand.Rand, kind string) {
 	}
 }
 
-// look reads entities of one kind and has the oracle judge them. It returns how
-// many are still there though they have expired.
+// look reads entities of one kind, and lets the oracle judge them. It returns how many of
+// them have expired and still exist.
 func (w *world) look(ctx context.Context, slots []*slot) (lingering []*slot, err error) {
 	if len(slots) == 0 {
 		return nil, nil
@@ -465,7 +462,7 @@ func (w *world) look(ctx context.Context, slots []*slot) (lingering []*slot, err
 	return lingering, nil
 }
 
-// tellOnce keeps how an entity came to be where the audit found it.
+// tellOnce logs, once for each entity, how it came to where the audit found it.
 func (s *slot) tellOnce(w *world) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -479,9 +476,9 @@ func (s *slot) tellOnce(w *world) {
 	w.moved = append(w.moved, fmt.Sprintf("%s %q was moved to the nursery\n    %s", s.kind, s.id, strings.Join(s.history, "\n    ")))
 }
 
-// awaitClean waits until nothing is there any more that has expired or soon
-// will: by sweeps alone, and where that takes too long, by an audit. It says
-// how long that took since the healing.
+// awaitClean waits until nothing is left that has expired, or will soon: by sweeps alone
+// and, if that takes too long, by an audit. It logs how long that took since the faults
+// ended.
 func (w *world) awaitClean(ctx context.Context, healed time.Time) (took time.Duration, audited bool) {
 	until := healed.Add(w.medium + w.bound)
 	for ctx.Err() == nil {
@@ -506,7 +503,7 @@ func (w *world) awaitClean(ctx context.Context, healed time.Time) (took time.Dur
 	return time.Since(healed), audited
 }
 
-// lingering lists what has expired, or will until the given time, and is there.
+// lingering lists the existing entities that have expired, or will until the given time.
 func (w *world) lingering(ctx context.Context, soon time.Time) (left []*slot) {
 	w.mu.Lock()
 	all := slices.Clone(w.slots)
@@ -532,8 +529,8 @@ func (w *world) lingering(ctx context.Context, soon time.Time) (left []*slot) {
 	return left
 }
 
-// compare lists everything that is there, and compares it with what must be,
-// after a sweep that began at the given time.
+// compare lists all entities, and compares them with those that must exist after a sweep
+// that began at the given time.
 func (w *world) compare(t *testing.T, last time.Time) {
 	t.Helper()
 	live := map[string]int{}

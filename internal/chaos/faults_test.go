@@ -17,8 +17,8 @@ func between(r *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(r.Int64N(int64(most-least)))
 }
 
-// trouble breaks something of a process, or of the network alone where there is
-// none, again and again until ctx is done. Then it has put everything right.
+// trouble breaks something again and again until ctx is done: a process or its network or,
+// if there is no process, the network alone. Then it repairs everything.
 func (w *world) trouble(ctx context.Context, r *rand.Rand, proxy *badproxy.Proxy, p *process) {
 	defer proxy.Heal()
 	for {
@@ -86,7 +86,7 @@ func (w *world) trouble(ctx context.Context, r *rand.Rand, proxy *badproxy.Proxy
 	}
 }
 
-// strike sends a signal to a process somewhere in a run.
+// strike sends a signal to a process at a random moment of its run.
 func (p *process) strike(ctx context.Context, r *rand.Rand, s syscall.Signal) bool {
 	for range 20 {
 		sleep(ctx, between(r, 0, second))
@@ -97,8 +97,7 @@ func (p *process) strike(ctx context.Context, r *rand.Rand, s syscall.Signal) bo
 	return false
 }
 
-// freeze stops a process for longer than its lease lasts, and lets it go on as if
-// nothing had been.
+// freeze stops a process for longer than its lease lasts, and then lets it continue.
 func (w *world) freeze(ctx context.Context, p *process, r *rand.Rand) {
 	if !p.strike(ctx, r, syscall.SIGSTOP) {
 		return
@@ -111,9 +110,9 @@ func (w *world) freeze(ctx context.Context, p *process, r *rand.Rand) {
 	p.say("goes on")
 }
 
-// operate does what an operator may do while all this goes on. In the end nothing
-// is left paused. It begins with two generations, so that even a short run sees
-// the first one sealed, and carried.
+// operate does what an operator may do in the meantime. At its end nothing is paused. It
+// begins with two generations, so that even a short run has the first one sealed and
+// carried.
 func (w *world) operate(ctx context.Context, r *rand.Rand) {
 	for range 2 {
 		sleep(ctx, w.ramp+second)

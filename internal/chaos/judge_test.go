@@ -13,7 +13,7 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// The oracle is told of everything that must not be, and of what may.
+// The oracle finds every broken rule, and accepts everything that is allowed.
 func TestJudge(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	key := func(number int, at time.Time) expiry {
@@ -78,7 +78,7 @@ func TestJudge(t *testing.T) {
 		}
 	}
 
-	// A write with an unknown outcome has two that are possible, and no third.
+	// A write with an unknown outcome may have happened or not.
 	for name, c := range map[string]struct {
 		candidates []state
 		found      *found

@@ -88,7 +88,7 @@ func (s *slot) begin() state {
 	return s.state
 }
 
-// end files what the write came to.
+// end records the outcome of the write.
 func (s *slot) end(to state, what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +105,7 @@ func (s state) String() string {
 	return (&found{s.body, s.expiry.text}).String()
 }
 
-// A view is what was known of a slot at one time.
+// A view is what the oracle knew of a slot at one time.
 type view struct {
 	slot    *slot
 	version int
@@ -119,8 +119,8 @@ func (s *slot) look() view {
 	return view{s, s.version, s.state, !s.busy && !s.given}
 }
 
-// gone files that the entity expired and is gone, unless it was written to
-// meanwhile. It returns 1 where it did.
+// gone records that the entity expired and is gone, unless it was written to meanwhile. It
+// returns 1 if it did so.
 func (s *slot) gone(version int) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,8 +188,8 @@ func sameInstant(a, b string) bool {
 	return err == nil && err2 == nil && x.Expires.Equal(y.Expires)
 }
 
-// stampedClosed says what is wrong where an entity was stamped with a generation
-// that no writer could take for open any more.
+// stampedClosed says what is wrong if an entity was stamped with a generation that no
+// writer could still take for open.
 func stampedClosed(s state, r generation.Record) string {
 	k, err := expirykey.Parse(s.expiry.text)
 	if err != nil {
@@ -209,7 +209,7 @@ func stray(key string, r generation.Record) bool {
 	return err == nil && retired(k.Generation, r)
 }
 
-// retired reports whether a generation is no more.
+// retired reports whether a generation has retired.
 func retired(number int, r generation.Record) bool {
 	if number == expirykey.Nursery || len(r.Generations) == 0 || number > r.Generations[len(r.Generations)-1].Number {
 		return false
@@ -217,9 +217,9 @@ func retired(number int, r generation.Record) bool {
 	return !slices.ContainsFunc(r.Generations, func(g generation.Generation) bool { return g.Number == number })
 }
 
-// passedBy returns the cursor that stands past the entity, where none should: the
-// entity was there, and not due, when the cursor came by. What was written after
-// it expired may be behind a cursor, and is found by the next read from the start.
+// passedBy returns a cursor that is past the entity and must not be: the entity existed,
+// and was not due, when the cursor moved there. An entity that was written after it expired
+// may be behind a cursor; the next read from the start finds it.
 func passedBy(s state, target string, k known) string {
 	if s.expiry.at.IsZero() || !s.acked.Before(s.expiry.at) {
 		return ""

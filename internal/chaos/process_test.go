@@ -51,7 +51,7 @@ type process struct {
 
 const tailLength = 400
 
-// openLog opens a file for what a process logs, where somebody asked for it.
+// openLog opens a file for the log of a process, if the test is asked to keep one.
 func openLog(t *testing.T, name string) *os.File {
 	t.Helper()
 	if *logs == "" {
@@ -106,7 +106,7 @@ func (p *process) read(line []byte) {
 	}
 }
 
-// say puts what befalls the process among what it logs.
+// say adds an event of the test to the log of the process.
 func (p *process) say(format string, args ...any) {
 	if p != nil {
 		fmt.Fprintf(p, "{\"time\":%q,\"message\":%q}\n", time.Now().UTC().Format(time.RFC3339Nano), "chaos: "+fmt.Sprintf(format, args...))
@@ -168,7 +168,7 @@ func (p *process) run(ctx context.Context, wait func(time.Duration) time.Duratio
 	}
 }
 
-// ended looks at what a run left behind.
+// ended checks exit code and log of a run.
 func (p *process) ended(err error, doomed bool, code int, out []byte) {
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		p.violation(nil, fmt.Sprintf("run %s: %v", p.name, err))
@@ -203,8 +203,7 @@ func (p *process) ended(err error, doomed bool, code int, out []byte) {
 	p.codes[key]++
 }
 
-// signal sends a signal to the run at hand, if there is one. It reports whether
-// there was.
+// signal sends a signal to the present run, and reports whether there is one.
 func (p *process) signal(s syscall.Signal) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

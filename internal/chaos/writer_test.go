@@ -32,7 +32,7 @@ const (
 	writePatience = 100 * time.Second
 )
 
-// serial makes each entity unlike any other.
+// serial numbers the entities, so that no two are equal.
 var serial atomic.Int64
 
 // run writes until ctx is done, and finishes the last write.
@@ -127,7 +127,7 @@ func (w *writer) stamp(s *slot, at time.Time) (expires any, e expiry) {
 	return key.String(), expiry{key.String(), key.Expires}
 }
 
-// next makes a new entity for a slot, and what the oracle is to know of it.
+// next makes a new entity for a slot, and the state that the oracle then expects.
 func (w *writer) next(s *slot, at time.Time) (doc, state) {
 	d := doc{fields: newFields(w.rand, serial.Add(1)), property: properties[s.kind]}
 	to := state{present: true, body: canon(d.fields), stamped: time.Now()}
@@ -138,7 +138,7 @@ func (w *writer) next(s *slot, at time.Time) (doc, state) {
 	return d, to
 }
 
-// write makes one write to a slot, and finds out what it came to.
+// write makes one write to a slot, and finds out its outcome.
 func (w *writer) write(s *slot) {
 	ctx, cancel := context.WithTimeout(context.Background(), w.patience())
 	defer cancel()
@@ -182,8 +182,8 @@ func (w *writer) write(s *slot) {
 	}
 }
 
-// patience is how long a write may take: less where the network may swallow the
-// reply, and so much less than the slack that what is late then is not late at all.
+// patience is how long a write may take. It is shorter if the network may lose the reply,
+// and far shorter than the slack, so that a late write still keeps the writers' bounds.
 func (w *writer) patience() time.Duration {
 	if w.bad {
 		return w.slack / 2
@@ -226,7 +226,7 @@ func (w *writer) rewrite(ctx context.Context, app app, s *slot, was state, at ti
 	w.finish(s, was, to, changed, w.inTransaction(app == w.app && w.bad, err))
 }
 
-// inTransaction returns an error that says no more than is known.
+// inTransaction returns an error that claims no more than is known of the outcome.
 func (w *writer) inTransaction(bad bool, err error) error {
 	if err == nil || errors.Is(err, errAborted) && !bad {
 		return err
@@ -241,7 +241,7 @@ func (w *writer) check(s *slot, candidates []state, is *found) {
 	}
 }
 
-// finish files what a write came to.
+// finish records the outcome of a write.
 func (w *writer) finish(s *slot, was, to state, what string, err error) {
 	now := time.Now()
 	switch {
@@ -300,7 +300,7 @@ func (w *writer) settle(s *slot, was, to state, why error) {
 			fence.late = fence.acked.Sub(fence.stamped) > w.slack
 			w.count(was, fence)
 			s.end(fence, settled)
-			// A blind write may be on its way for as long as it likes.
+			// A write without a condition may take effect at any later time.
 			if !w.bad {
 				w.giveUp(s)
 			}
@@ -314,7 +314,7 @@ func (w *writer) settle(s *slot, was, to state, why error) {
 	w.giveUp(s)
 }
 
-// giveUp claims nothing of a slot any more.
+// giveUp makes the oracle claim nothing about a slot any more.
 func (w *writer) giveUp(s *slot) {
 	w.given.Add(1)
 	s.mu.Lock()

@@ -81,7 +81,7 @@ func carryChanges(w *world) {
 	w.carried("at the end", to(1).Text, to(2).Text, to(3).Text, to(4).Text, to(5).Text)
 }
 
-// carryKeepsChanged: a carry looks even where the guard does not.
+// carryKeepsChanged: a carry checks the stored expiry, whatever the guard.
 func carryKeepsChanged(w *world) {
 	put := w.row(3)
 	found := w.find(3)

@@ -80,8 +80,8 @@ func keepsRecreated(w *world) {
 	})
 }
 
-// sameExpiry: what was created again with the same expiry may go, or may be
-// kept, but what is reported must be so.
+// sameExpiry: an entity that was created again with the same expiry may be deleted or
+// kept, but the outcome must say which.
 func sameExpiry(w *world) {
 	put := w.row(2)
 	found := w.find(2)

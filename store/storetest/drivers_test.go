@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { emulator.Main(m) }
 
-// A driver is a store with all that a script asks of it.
+// A driver is a store with all methods that a script uses.
 type driver interface {
 	store.Store
 	store.Writer
@@ -135,7 +135,7 @@ func (p *pair) next() int {
 	return int(b)
 }
 
-// settled repeats what a store asks to repeat.
+// settled repeats a call as long as the store asks for it.
 func (p *pair) settled(what string, do func() error) {
 	p.t.Helper()
 	if err := store.Retry(p.t.Context(), 20*time.Second, do); err != nil {
@@ -443,8 +443,8 @@ func (p *pair) dump() {
 	}
 }
 
-// TestDriversAgree plays random scripts on the embedded store and on each cloud
-// driver: they come to the same.
+// TestDriversAgree plays random scripts on the embedded store and on each cloud driver, and
+// compares the results.
 func TestDriversAgree(t *testing.T) {
 	scripts := nightly.Size(t, 50, 6)
 	for _, m := range modes {
@@ -464,7 +464,7 @@ func TestDriversAgree(t *testing.T) {
 	}
 }
 
-// FuzzDriversAgree has the fuzzer write the scripts.
+// FuzzDriversAgree lets the fuzzer write the scripts.
 func FuzzDriversAgree(f *testing.F) {
 	f.Add(uint8(0), []byte("0123456789abcdefghijklmnopqrstuvwxyz"))
 	for i := range modes {

@@ -52,15 +52,15 @@ func settleChanged(w *world) {
 		w.Errorf("settle says %s and showed %v, not %v", outcome(o), seen, key(4000))
 	}
 	w.shows("afterwards", put[1].Expiry.Text, key(4000).Text)
-	// Decided to go after all, all its index entries go with it.
+	// If it is deleted after all, all its index entries must be deleted, too.
 	if o, _ := w.settle(e, store.Delete); o != store.Deleted {
 		w.Errorf("settle says %s, not deleted", outcome(o))
 	}
 	w.shows("at the end", put[1].Expiry.Text)
 }
 
-// settleMeetsWriter: a writer pushes the entity out, again and again, while
-// others settle it and delete only what is due. It must be there at the end.
+// settleMeetsWriter: a writer extends the entity again and again, while others settle it
+// and delete it only if it is due. It must exist at the end.
 func settleMeetsWriter(w *world) {
 	put := w.row(1)
 	e := w.find(1)[0]

@@ -50,14 +50,14 @@ func TestEveryCaseRejectsABrokenStore(t *testing.T) {
 	}
 }
 
-// TestCapsAreChecked: what Caps say about a store is not taken on trust.
+// TestCapsAreChecked: the suite checks what Caps say about a store.
 func TestCapsAreChecked(t *testing.T) {
 	if report := runCase(t, cases[0], good(t), Caps{Counter: true, Dumper: true, Keyer: true}); !strings.Contains(report, "not what Caps declare") {
 		t.Errorf("a store that can drop, where Caps say that it cannot: %q", report)
 	}
 }
 
-// runCase returns what the case has to say against the store, or "".
+// runCase returns the failure of the case on the store, or "".
 func runCase(t *testing.T, c testCase, s store.Store, caps Caps) string {
 	r := &recorder{TB: t}
 	done := make(chan struct{})
@@ -86,7 +86,7 @@ func (r *recorder) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// full is all that a store can be.
+// full has all interfaces that a store may implement.
 type full interface {
 	store.Store
 	store.Counter
