@@ -191,7 +191,7 @@ func (a *app) requestOf(cmd *cobra.Command) request {
 		case !set && s.Flag == "actor":
 			value = actor(config.Config{Store: config.Store{Driver: config.Embedded}}, os.Getenv)
 		case !set && s.Flag == "log-format":
-			value = string(a.plainFormat())
+			value = string(a.defaultFormat())
 		case !set:
 			continue
 		}
