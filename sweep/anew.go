@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/shardquery"
@@ -140,13 +141,17 @@ func (v *viewer) lastDropped(ctx context.Context) (number int, err error) {
 // probe looks for generations in use once more, when all writers that stamped by a lost
 // record must have committed. A generation that was empty when the new record was made, or
 // that an index did not show yet, may hold entities now.
-func (c *collector) probe(ctx context.Context) error {
+func (c *collector) probe(ctx context.Context, p *plan.Plan) error {
 	v := c.viewer
 	was := v.View().Record
 	if due := was.Probe; !c.cfg.Apply || due.IsZero() || c.clock.Now().Before(due) {
 		return nil // another process was faster, and generations may have retired since
 	}
-	used, err := v.inUse(ctx, v.View().Namespaces, was.Live())
+	namespaces, err := c.allNamespaces(ctx, p)
+	if err != nil {
+		return err
+	}
+	used, err := v.inUse(ctx, namespaces, was.Live())
 	if err != nil {
 		return err
 	}
@@ -171,6 +176,17 @@ func (c *collector) probe(ctx context.Context) error {
 			"generations", numbersOf(used), "newest", next.Generations[len(next.Generations)-1].Number)
 	}
 	return nil
+}
+
+// allNamespaces lists the namespaces that any deployment sweeps.
+func (c *collector) allNamespaces(ctx context.Context, p *plan.Plan) ([]string, error) {
+	switch names := p.Swept(); {
+	case !slices.Equal(names, []string{cursor.AllNamespaces}):
+		return names, nil
+	case slices.Equal(c.rules.Namespaces, names): // this one, too: it has listed them
+		return c.viewer.View().Namespaces, nil
+	}
+	return c.viewer.listNamespaces(ctx)
 }
 
 // tellBegin logs which generations the first record of a target lists.

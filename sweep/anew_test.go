@@ -106,6 +106,38 @@ func TestBeginsWithTheGenerationsInUse(t *testing.T) {
 	})
 }
 
+// A deployment that sweeps one namespace begins the record of a target anew, and knows
+// nothing of the others. The first sweep of a deployment with another namespace looks for
+// shards and generations there, though a look around was noted a minute ago.
+func TestBeginsInOneNamespace(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Policy = hourly
+		w.target.Namespaces = []string{""}
+		now := time.Now()
+		w.put(3, 4, "here", now.Add(-time.Minute))
+		for i := range 20 {
+			w.putIn("eu", 3, 9, fmt.Sprint("shard-", i), now.Add(-time.Minute))
+			w.putIn("eu", 5, 2, fmt.Sprint("generation-", i), now.Add(-time.Minute))
+		}
+		if res := w.sweep(); res.Deleted != 1 || !res.Complete {
+			t.Fatalf("the first sweep: %+v", res)
+		}
+		time.Sleep(time.Minute)
+		w.target.Namespaces = []string{"", "eu"}
+		if res := w.sweep(); !res.Complete || res.Deleted < 20 { // those in unknown shards, at least
+			t.Errorf("the first sweep of the other namespace: %+v", res)
+		}
+		if left := w.s.Entities("Session", "eu"); len(left) > 20 {
+			t.Errorf("%d are left", len(left))
+		}
+		time.Sleep(30 * time.Minute) // the probe for unlisted generations waits for late writers
+		w.sweep()
+		if left := w.s.Entities("Session", "eu"); len(left) > 0 || !slices.Contains(numbers(w.record()), 5) {
+			t.Errorf("%d are left, of generations %v", len(left), numbers(w.record()))
+		}
+	})
+}
+
 func (w *world) record() generation.Record { return recordOf(w.t, w.s) }
 
 // The second probe finds a generation of a lost record that had no entries at first: it

@@ -82,7 +82,7 @@ func (j *choreJob) do(ctx context.Context, todo todo) error {
 	case plan.Life:
 		return c.live(ctx, todo.plan.Blocked())
 	case plan.Probe:
-		return c.probe(ctx)
+		return c.probe(ctx, todo.plan)
 	case plan.Raise:
 		return c.raise(ctx)
 	case plan.Look:
@@ -129,10 +129,10 @@ func (c *collector) live(ctx context.Context, blocked []int) error {
 	return nil
 }
 
-// discoverShards looks for entries in shards past a generation's last one, in
-// every namespace, and reports whether it found an unknown shard. Each such shard gets a
-// cursor record at once and is known from then on: so neither a crash nor completing the
-// other ranges can lose it.
+// discoverShards looks for entries in shards past a generation's last one, in every
+// namespace that any deployment sweeps, and reports whether it found an unknown shard. Each
+// such shard gets a cursor record at once and is known from then on: so neither a crash nor
+// completing the other ranges can lose it.
 func (c *collector) discoverShards(ctx context.Context, p *plan.Plan, number int) (added bool, err error) {
 	v := c.viewer.View()
 	i := slices.IndexFunc(v.Record.Live(), func(g generation.Generation) bool { return g.Number == number })
@@ -140,8 +140,12 @@ func (c *collector) discoverShards(ctx context.Context, p *plan.Plan, number int
 		return false, nil
 	}
 	g := v.Record.Live()[i]
+	namespaces, err := c.allNamespaces(ctx, p)
+	if err != nil {
+		return false, err
+	}
 	var ids []cursor.ID
-	for _, ns := range v.Namespaces {
+	for _, ns := range namespaces {
 		known := p.Shards(ns, g)
 		found, err := shardquery.Beyond(ctx, c.cfg.Store, c.target.Target, ns, g, known, probePatience)
 		if err != nil {
@@ -149,8 +153,11 @@ func (c *collector) discoverShards(ctx context.Context, p *plan.Plan, number int
 		}
 		c.tellExtraShards(ctx, ns, g.Number, g.Shards, slices.Sorted(slices.Values(append(known, found...))))
 		for _, shard := range found {
-			added = true
 			r := shardquery.Range{Namespace: ns, Generation: g.Number, Shard: shard}
+			if v.Cursors.Has(p.ID(r)) {
+				continue // of a namespace that only other deployments sweep
+			}
+			added = true
 			if !c.cfg.Apply {
 				c.viewer.imagine(p.Cursor(r))
 				continue
