@@ -106,7 +106,7 @@ func TestBeginsWithTheGenerationsInUse(t *testing.T) {
 	})
 }
 
-// A deployment that sweeps one namespace begins the record of a target anew, and knows
+// A deployment that sweeps one namespace makes a new record of a target, and knows
 // nothing of the others. The first sweep of a deployment with another namespace looks for
 // shards and generations there, though a look around was noted a minute ago.
 func TestBeginsInOneNamespace(t *testing.T) {
