@@ -244,7 +244,8 @@ func (d *daemon) answer(ctx context.Context) (stop func()) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /holder", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(who) })
 	mux.HandleFunc("POST /command", d.answerOne)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: httpTimeout, ReadTimeout: httpTimeout,
+	// Without a ReadTimeout, which would end a command that takes longer.
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: httpTimeout,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    slog.NewLogLogger(d.log.Handler(), slog.LevelDebug)}
 	gone := make(chan struct{})
@@ -270,7 +271,11 @@ const mostRequest = 16 << 20
 // answerOne runs one command, and sends back what it prints.
 func (d *daemon) answerOne(w http.ResponseWriter, r *http.Request) {
 	var o request
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, mostRequest)).Decode(&o); err != nil {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostRequest)) // to its end: then a client that goes is noticed
+	if err == nil {
+		err = json.Unmarshal(text, &o)
+	}
+	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
