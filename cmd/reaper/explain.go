@@ -121,8 +121,9 @@ func (a *app) printExplanation(x inspect.Explanation, t config.Target) {
 			line("refused", "the store refuses to delete or carry entities of this range")
 		}
 	}
-	line(x.Verdict, "%s", printable(x.Why))
+	to := a.statusScreen() // on a terminal a sentence takes as many lines as it needs
+	fmt.Fprint(a.stdout, to.wrapped(fmt.Sprintf("  %-10s ", x.Verdict+":"), x.Why))
 	if x.Held != "" && x.Reason != "" {
-		line("reason", "%s", printable(x.Reason))
+		fmt.Fprint(a.stdout, to.wrapped(fmt.Sprintf("  %-10s ", "reason:"), x.Reason))
 	}
 }
