@@ -119,7 +119,7 @@ func (v *visit) retryAside(t turn, a *aside) error {
 			return err
 		}
 		if a.failed(v.c.cfg.Now(), err); a.isRefused(v) {
-			v.refuse(t, a)
+			v.refuse(a)
 		}
 		return nil
 	}
@@ -156,8 +156,7 @@ func (a *aside) isRefused(v *visit) bool {
 func (v *visit) refuse(t turn, a *aside) {
 	v.c.tally.counts.Refused.Add(1)
 	v.kept.add(a.entry.Key, true)
-	v.c.log.WarnContext(t.ctx, "the store refuses an entity: it is kept", "range", v.start.cursor.Key(), "namespace",
-		v.r.Namespace,
+	v.c.log.warnFew("the store refuses an entity: it is kept", "range", v.start.cursor.Key(), "namespace", v.r.Namespace,
 		"key", a.entry.Key, "expiry", a.entry.Position().Value.String(), "error", a.lasting)
 	v.clear(a)
 }

@@ -39,7 +39,7 @@ func newCollector(cfg *Config, t *Target) *collector {
 		opening = x.Opening() + "/"
 	}
 	c := &collector{cfg: cfg, target: t, rules: t.Rules(), log: log, clock: clk, tally: newTally(),
-		limits: newAllowance(t, cfg.Apply, cfg.Yes), guards: newGuards(cfg.Store, t, log.Logger, cfg.Now)}
+		limits: newAllowance(t, cfg.Apply, cfg.Yes), guards: newGuards(cfg.Store, t, log, cfg.Now)}
 	c.keeper = &cursor.Keeper{Store: newRecordStore(cfg, t.Name), Owner: opening + cfg.Owner, Opening: opening,
 		Lease: t.Lease, Now: cfg.Now, StoreNow: clk.Now, Log: log.keeperLog()}
 	c.pacing = newPacing(t, cursor.HeartbeatKey(t.Name, c.keeper.Owner), clk, !cfg.Apply)

@@ -30,7 +30,7 @@ func TestContention(t *testing.T) {
 	s := &switchable{store.Guarding{Guard: store.GuardQuery, Most: store.MaxPage}}
 	var log bytes.Buffer
 	g := newGuards(nil, &Target{Target: store.Target{Guard: store.GuardAuto, Type: store.Text}},
-		slog.New(slog.NewTextHandler(&log, nil)), func() time.Time { return now })
+		newJournal(slog.New(slog.NewTextHandler(&log, nil)), time.Now), func() time.Time { return now })
 	g.store = s
 	next := func(values string) string { return string(g.next("r", batchOf(values))) }
 	contended := func(values string) string {

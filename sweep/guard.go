@@ -1,7 +1,6 @@
 package sweep
 
 import (
-	"log/slog"
 	"sync"
 	"time"
 
@@ -25,7 +24,7 @@ const (
 type guards struct {
 	store  store.Guarder // nil if the store has one way of its own
 	target *Target
-	log    *slog.Logger
+	log    *journal
 	now    func() time.Time
 
 	mu     sync.Mutex
@@ -41,7 +40,7 @@ type contention struct {
 	until    time.Time   // all batches use lookup until then
 }
 
-func newGuards(s store.Store, t *Target, log *slog.Logger, now func() time.Time) *guards {
+func newGuards(s store.Store, t *Target, log *journal, now func() time.Time) *guards {
 	guarder, _ := s.(store.Guarder)
 	return &guards{store: guarder, target: t, log: log, now: now, ranges: map[string]*contention{}}
 }
@@ -96,7 +95,8 @@ func (g *guards) retries(key string, by store.Guard, batch []store.Op) bool {
 	}
 	r.tries, r.from, r.to = 0, batch[0].Entry.Value, batch[len(batch)-1].Entry.Value
 	if now := g.now(); r.gaveUp(now) {
-		g.log.Warn("checks by query are contended: the range uses lookup", "range", key, "for_seconds", lookupFor.Seconds())
+		g.log.warnFew("checks by query are contended: the range uses lookup", "range", key,
+			"for_seconds", lookupFor.Seconds())
 	}
 	return false
 }

@@ -293,3 +293,52 @@ func TestErrorOfASweepNamesEachCauseOnce(t *testing.T) {
 		}
 	})
 }
+
+// A store that refuses every entity for good leaves at most ten of their names in the log in
+// a minute, and a line that says that there are more.
+func TestManyRefusedEntitiesDoNotFloodTheLog(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Shards = 16
+		w.begin()
+		for n := range 16 * 10 {
+			w.dueIn(1, n%16, fmt.Sprint("bad-", n), time.Now())
+		}
+		for n := range 300 { // by which the refusals are known to be the entities' own
+			w.dueIn(1, n%16, fmt.Sprint("good-", n), time.Now().Add(time.Duration(n)*time.Second))
+		}
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			bad := c.Method == "Settle"
+			for _, op := range c.Ops {
+				bad = bad || strings.Contains(op.Entry.Key, "bad")
+			}
+			if bad {
+				return fmt.Errorf("%w: it holds 20,001 index entries", store.ErrInvalid)
+			}
+			return nil
+		}
+		var log syncBuffer
+		cfg := w.config()
+		cfg.Log = slog.New(slog.NewJSONHandler(&log, nil))
+		s := w.serve(cfg)
+		time.Sleep(5 * time.Minute)
+		refused := s.counter("reaper_kept_entities_total", "reason", "refused")
+		s.stop()
+		minutes, more := map[time.Time]int{}, 0
+		for _, l := range linesOf(t, log.String()) {
+			switch {
+			case strings.HasPrefix(l.Msg, "the store refuses an entity"):
+				minutes[l.Time.Truncate(time.Minute)]++
+			case strings.HasPrefix(l.Msg, "and more of the same"):
+				more++
+			}
+		}
+		if refused < 100 || more == 0 || len(minutes) == 0 {
+			t.Errorf("%v are refused; the log says %d times that there are more: %v", refused, more, minutes)
+		}
+		for at, n := range minutes {
+			if n > 20 { // two windows of a minute overlap with one on the clock
+				t.Errorf("%d names in the minute from %v", n, at)
+			}
+		}
+	})
+}

@@ -51,6 +51,36 @@ type journal struct {
 	mu       sync.Mutex
 	troubles map[string]*trouble // that are not over, by cause
 	held     time.Time           // since when nothing may be deleted; zero if it may
+	alike    map[string]alike    // by message: warnings that there may be thousands of
+}
+
+// An alike is how often a message was logged lately.
+type alike struct {
+	since time.Time
+	times int
+}
+
+// mostAlike is how many warnings of one kind the log has in a minute, each about another
+// entity or range.
+const mostAlike = 10
+
+// warnFew warns of one of many entities or ranges, unless it has done so often lately.
+func (j *journal) warnFew(message string, attrs ...any) {
+	now := j.now()
+	j.mu.Lock()
+	a := j.alike[message]
+	if now.Sub(a.since) >= tellAgain {
+		a = alike{since: now}
+	}
+	a.times++
+	j.alike[message] = a
+	j.mu.Unlock()
+	switch {
+	case a.times <= mostAlike:
+		j.Warn(message, attrs...)
+	case a.times == mostAlike+1:
+		j.Warn("and more of the same, which are not logged for a minute", "of", message)
+	}
 }
 
 // A trouble is one cause of failures, from its first one until it is over.
@@ -65,7 +95,7 @@ type trouble struct {
 }
 
 func newJournal(log *slog.Logger, now func() time.Time) *journal {
-	return &journal{Logger: log, now: now, troubles: map[string]*trouble{}}
+	return &journal{Logger: log, now: now, troubles: map[string]*trouble{}, alike: map[string]alike{}}
 }
 
 // failed takes in that a task failed, in a range if the name is not empty. What does not
