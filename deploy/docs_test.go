@@ -117,7 +117,7 @@ func read(t *testing.T, name string) string {
 func anchors(text string) map[string]bool {
 	all := map[string]bool{}
 	for _, h := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(text, -1) {
-		name := regexp.MustCompile(`[^a-z0-9 -]`).ReplaceAllString(strings.ToLower(h[1]), "")
+		name := regexp.MustCompile(`[^a-z0-9_ -]`).ReplaceAllString(strings.ToLower(h[1]), "")
 		all[strings.ReplaceAll(name, " ", "-")] = true
 	}
 	return all

@@ -153,7 +153,7 @@ func (a *aside) isRefused(v *visit) bool {
 }
 
 // refuse keeps an entity that the store refuses, counts it, and names it.
-func (v *visit) refuse(t turn, a *aside) {
+func (v *visit) refuse(a *aside) {
 	v.c.tally.counts.Refused.Add(1)
 	v.kept.add(a.entry.Key, true)
 	v.c.log.warnFew("the store refuses an entity: it is kept", "range", v.start.cursor.Key(), "namespace", v.r.Namespace,
