@@ -40,11 +40,8 @@ func Configured(r Rules, rec generation.Record, now time.Time) generation.Record
 	}
 	rec.Kind, rec.Property = r.Scope.Kind, r.Scope.Property
 	rec.NurseryShards = max(rec.NurseryShards, r.Policy.Shards)
-	if !rec.Sweeps(r.Namespaces, time.Time{}) { // nobody has looked for shards and generations there
+	if !rec.Sweeps(r.Namespaces, time.Time{}) { // nobody has looked for extra shards there
 		rec.Checked = time.Time{}
-		if r.Generations && rec.Probe.IsZero() {
-			rec.Probe = now.UTC().Truncate(time.Microsecond)
-		}
 	}
 	if !rec.Sweeps(r.Namespaces, now.Add(-r.Rewind/2)) {
 		rec = rec.WithNamespaces(r.Namespaces, now, time.Time{})
