@@ -19,6 +19,7 @@ const namespace = "reaper"
 var (
 	throttlings = words("ramp", "max", "total", "pushback", "latency", "compaction", "lease", "paused", "gate", "limit",
 		"record")
+	holds      = words("paused", "gate", "limit", "record")
 	operations = words(OpRead, OpWrite, OpDelete)
 	errorOps   = words(OpScan, OpCommit, OpRecord)
 	errorCodes = words(store.Labels()...)
@@ -87,7 +88,7 @@ type Metrics struct {
 	counted                               map[string]*prometheus.CounterVec // by name; see counters
 	sweeps, throttled, operations, errors *prometheus.CounterVec
 
-	outside, oldestDue, lastSuccess, rate, generation, live, leases, emptyIndex, stuck, paused *prometheus.GaugeVec
+	outside, oldestDue, lastSuccess, rate, generation, live, leases, emptyIndex, stuck, held *prometheus.GaugeVec
 
 	delay, sweep, query, commit, readyWait *prometheus.HistogramVec
 }
@@ -122,7 +123,7 @@ func New(o Options) *Metrics {
 	m.leases = m.gauge("leases_held", "Ranges that this process holds.")
 	m.emptyIndex = m.gauge("empty_index", "1 if there are entities but no index entry in any range.")
 	m.stuck = m.gauge("stuck_ranges", "Ranges with due entities and no progress.")
-	m.paused = m.gauge("paused", "1 while an operator has paused the target, or its gate is closed.")
+	m.held = m.gauge("held", "1 while nothing of the target may be deleted, by what holds it.", "why")
 
 	m.delay = m.histogram("deletion_delay_seconds", "From when an entity was due to when its deletion was acknowledged.",
 		.1, .5, 1, 2, 3, 5, 10, 30, 60, 150, 300, 600, 1800, 3600, 6*3600, 24*3600)
@@ -158,13 +159,14 @@ const applyHelp = "1 if sweeps delete for real, 0 if they only count."
 func (m *Metrics) announce(target string) {
 	m.announceCounts(target)
 	for _, g := range []*prometheus.GaugeVec{
-		m.outside, m.oldestDue, m.rate, m.generation, m.live, m.leases, m.emptyIndex, m.stuck, m.paused,
+		m.outside, m.oldestDue, m.rate, m.generation, m.live, m.leases, m.emptyIndex, m.stuck,
 	} {
 		g.WithLabelValues(target)
 	}
 	for _, h := range []*prometheus.HistogramVec{m.delay, m.sweep, m.query, m.commit, m.readyWait} {
 		h.WithLabelValues(target)
 	}
+	m.Held(target, "")
 	for c, v := range map[*prometheus.CounterVec]vocabulary{
 		m.sweeps: results, m.throttled: throttlings, m.operations: operations,
 	} {
@@ -264,8 +266,12 @@ func (m *Metrics) EmptyIndex(target string, empty bool) { m.set(m.emptyIndex, tr
 // Stuck says how many ranges make no progress; see [Watchdog].
 func (m *Metrics) Stuck(target string, ranges int) { m.set(m.stuck, float64(ranges), target) }
 
-// Paused says whether an operator holds the target.
-func (m *Metrics) Paused(target string, paused bool) { m.set(m.paused, truth(paused), target) }
+// Held says what holds the target; nothing if why is empty.
+func (m *Metrics) Held(target, why string) {
+	for w := range holds {
+		m.set(m.held, truth(w == why), target, w)
+	}
+}
 
 func (m *Metrics) target(t string) string {
 	if m.targets[t] {
@@ -282,8 +288,8 @@ func (m *Metrics) add(c *prometheus.CounterVec, n int64, target string, labels .
 	}
 }
 
-func (m *Metrics) set(g *prometheus.GaugeVec, v float64, target string) {
-	g.WithLabelValues(m.target(target)).Set(v)
+func (m *Metrics) set(g *prometheus.GaugeVec, v float64, target string, labels ...string) {
+	g.WithLabelValues(append([]string{m.target(target)}, labels...)...).Set(v)
 }
 
 // observe takes a negative duration, as a clock that is a little off yields
@@ -301,8 +307,9 @@ func (m *Metrics) counter(name, help string, labels ...string) *prometheus.Count
 	return c
 }
 
-func (m *Metrics) gauge(name, help string) *prometheus.GaugeVec {
-	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, []string{"target"})
+func (m *Metrics) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help},
+		append([]string{"target"}, labels...))
 	m.registry.MustRegister(g)
 	return g
 }

@@ -42,7 +42,7 @@ func all(t *testing.T) *metrics.Metrics {
 	m.LeaseHeld("sessions", 1)
 	m.EmptyIndex("sessions", true)
 	m.Stuck("sessions", 10)
-	m.Paused("sessions", true)
+	m.Held("sessions", "gate")
 	return m
 }
 
@@ -54,7 +54,7 @@ var promised = []string{
 	"reaper_page_query_duration_seconds", "reaper_page_commit_duration_seconds", "reaper_rate_limit_entities_per_second",
 	"reaper_throttled_seconds_total", "reaper_store_operations_total", "reaper_store_errors_total", "reaper_current_generation",
 	"reaper_live_generations", "reaper_leases_held", "reaper_empty_index", "reaper_apply", "reaper_build_info",
-	"reaper_stuck_ranges", "reaper_paused", "reaper_ready_wait_seconds",
+	"reaper_stuck_ranges", "reaper_held", "reaper_ready_wait_seconds",
 }
 
 func TestNames(t *testing.T) {
@@ -224,7 +224,7 @@ func TestNoLabelHoldsAnID(t *testing.T) {
 	m.LeaseHeld(id, 1)
 	m.EmptyIndex(id, true)
 	m.Stuck(id, 1)
-	m.Paused(id, true)
+	m.Held(id, id)
 	text, count := scrape(t, m), 0
 	if strings.Contains(text, "secret") {
 		t.Error("an id is in the metrics")

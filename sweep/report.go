@@ -49,8 +49,7 @@ func (c *collector) publish() {
 // publishRecord tells the metrics what the target record says.
 func (c *collector) publishRecord() {
 	m, t, rec := c.cfg.Metrics, c.target.Name, c.viewer.View().Record
-	why := c.heldBy()
-	m.Paused(t, why == throttle.ReasonPaused || why == throttle.ReasonGate)
+	m.Held(t, string(c.heldBy()))
 	outside, empty := c.tally.aroundOr(rec.Outside, rec.EmptyIndex)
 	m.Outside(t, outside)
 	m.EmptyIndex(t, empty)

@@ -189,7 +189,7 @@ func TestServe(t *testing.T) {
 	}
 	for name, want := range map[string]float64{
 		`reaper_apply`: 1, `reaper_live_generations{target="sessions"}`: 1, `reaper_current_generation{target="sessions"}`: 1,
-		`reaper_stuck_ranges{target="sessions"}`: 0, `reaper_leases_held{target="sessions"}`: 0, `reaper_paused{target="sessions"}`: 0,
+		`reaper_stuck_ranges{target="sessions"}`: 0, `reaper_leases_held{target="sessions"}`: 0, `reaper_held{target="sessions",why="paused"}`: 0,
 	} {
 		if got := d.value(name); got != want {
 			t.Errorf("%s = %v, want %v", name, got, want)
