@@ -343,3 +343,52 @@ func TestRefusedEntityHoldsUpNothingElse(t *testing.T) {
 		})
 	}
 }
+
+// A tick at rest costs one query for each range that writers may stamp, however many
+// generations are live, and reads next to no records.
+func TestCallsOfATickAtRest(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		const shards, generations, ticks = 16, 32, 10
+		w.target.Shards = shards
+		w.target.Policy = generation.Policy{Every: time.Hour, Staleness: time.Minute, Slack: 5 * time.Minute, Keep: 2 * generations}
+		w.begin()
+		for number := 1; number < generations; number++ { // each stays live for its survivors
+			for shard := range shards {
+				w.dueIn(number, shard, fmt.Sprintf("survivor-%d-%d", number, shard), time.Now().Add(5000*time.Hour))
+			}
+		}
+		c := w.config()
+		measured := time.Now().Add((generations-1)*time.Hour + 30*time.Minute)
+		c.Targets[0].Next = func(at time.Time) time.Time {
+			if at.Before(measured) {
+				return at.Truncate(10 * time.Minute).Add(10 * time.Minute)
+			}
+			return everyMinute(at)
+		}
+		s := w.serve(c)
+		rest := func() (queries, records float64) {
+			w.forget()
+			reads := func() float64 { return s.counter("reaper_store_operations_total", "op", "read") }
+			before := reads()
+			time.Sleep(ticks * time.Minute)
+			synctest.Wait()
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			scans := float64(w.calls["Scan"])
+			return scans / ticks, (reads() - before - scans) / ticks
+		}
+		time.Sleep(time.Until(measured.Add(10*time.Minute + 30*time.Second)))
+		if r := w.record(); len(r.Live()) != generations+1 {
+			t.Fatalf("%d generations are live, with the nursery", len(r.Live()))
+		}
+		queries, records := rest()
+		t.Logf("%d live generations, at rest: %.1f queries and %.1f records a tick", generations, queries, records)
+		opens := w.record().Generations[generations-1].Opened.Add(time.Hour)
+		time.Sleep(time.Until(opens.Add(time.Minute + 30*time.Second))) // the next one is open, and the last one closing
+		closing, _ := rest()
+		t.Logf("while one is closing: %.1f queries", closing)
+		if queries != 2*shards || closing > 3*shards {
+			t.Errorf("want %d queries, and at most %d", 2*shards, 3*shards)
+		}
+	})
+}

@@ -64,7 +64,8 @@ type alike struct {
 // entity or range.
 const mostAlike = 10
 
-// warnFew warns of one of many entities or ranges, unless it has done so often lately.
+// warnFew warns of one of many entities or ranges. If it has done so often lately, only a log
+// with details names it.
 func (j *journal) warnFew(message string, attrs ...any) {
 	now := j.now()
 	j.mu.Lock()
@@ -79,7 +80,10 @@ func (j *journal) warnFew(message string, attrs ...any) {
 	case a.times <= mostAlike:
 		j.Warn(message, attrs...)
 	case a.times == mostAlike+1:
-		j.Warn("and more of the same, which are not logged for a minute", "of", message)
+		j.Warn("and more of the same, which only the debug log names for a minute", "of", message)
+		fallthrough
+	default:
+		j.Debug(message, attrs...)
 	}
 }
 

@@ -115,12 +115,15 @@ type alarm struct {
 }
 
 // Enabled implements slog.Handler.
-func (alarm) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (alarm) Enabled(context.Context, slog.Level) bool { return true }
 
 // Handle implements slog.Handler.
 func (a alarm) Handle(_ context.Context, r slog.Record) error {
 	if strings.Contains(r.Message, "refuses an entity") {
-		a.refused(r)
+		a.refused(r) // of many, the debug log alone names some
+	}
+	if r.Level < slog.LevelWarn {
+		return nil
 	}
 	r.Attrs(func(attr slog.Attr) bool {
 		if text := attr.Value.String(); strings.Contains(text, "internal error") {
