@@ -10,13 +10,14 @@ import (
 // A Verdict sums up the state of a target in a word.
 type Verdict string
 
-// The verdicts: the first that holds counts. A dry run has no verdict, because it leaves
-// nothing in the store that a status could read. A target that only dry runs sweep is
-// FAILING as soon as it would be BEHIND.
+// The verdicts: the first that holds counts. A dry run leaves nothing in the store that a
+// status could read. So DRY RUN is told of a target on which nobody has ever worked with
+// --apply; one that was swept before, and now only by dry runs, is FAILING.
 const (
 	Held    Verdict = "HELD"    // by its gate
 	Paused  Verdict = "PAUSED"  // by an operator
 	Failing Verdict = "FAILING" // something has been due for as long as with Behind, and nobody works on it
+	DryRun  Verdict = "DRY RUN" // likewise, and nobody has ever worked on it with --apply
 	Behind  Verdict = "BEHIND"  // something has been due for longer than two ticks and a minute
 	Unknown Verdict = "UNKNOWN" // the due entities could not be read in time
 	Idle    Verdict = "IDLE"    // nothing is due
@@ -37,9 +38,9 @@ func (st *TargetStatus) judge(s *sweep.Snapshot, partly bool) {
 	case st.Paused:
 		st.Verdict, st.Why = Paused, st.pauseText()
 	case st.OldestDue != nil && late(*st.OldestDue) && s.HeartbeatsRead() && len(st.Workers) == 0 && late(worked):
-		st.Verdict, st.Why = Failing, "nobody has swept it with --apply"
-		if !worked.IsZero() {
-			st.Why = "nobody has worked on it for " + Age(now.Sub(worked))
+		st.Verdict, st.Why = Failing, "nobody has worked on it for "+Age(now.Sub(worked))
+		if worked.IsZero() {
+			st.Verdict, st.Why = DryRun, "nobody has swept it with --apply"
 		}
 	case st.OldestDue != nil && late(*st.OldestDue):
 		st.Verdict, st.Why = Behind, "the oldest was due "+Age(now.Sub(*st.OldestDue))+" ago"

@@ -43,7 +43,7 @@ func TestVerdicts(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 		time.Sleep(20 * time.Minute)
-		w.want(inspect.Failing, "nobody has swept it with --apply")
+		w.want(inspect.DryRun, "nobody has swept it with --apply")
 		w.sweep()
 		w.want(inspect.Idle, "nothing is due")
 		w.put(1, 4, "new", time.Now().Add(time.Second))
@@ -95,7 +95,7 @@ func TestBehindByTheSchedule(t *testing.T) {
 func TestStatusBeforeTheFirstSweep(t *testing.T) {
 	inEachLayout(t, func(t *testing.T, w *world) {
 		w.put(1, 4, "old", time.Now().Add(-time.Hour))
-		if st := w.status(); w.target.Type == store.Instant && (st.Verdict != inspect.Failing || st.OldestDue == nil || len(st.Ranges) > 0) {
+		if st := w.status(); w.target.Type == store.Instant && (st.Verdict != inspect.DryRun || st.OldestDue == nil || len(st.Ranges) > 0) {
 			t.Errorf("%+v", st)
 		}
 	})

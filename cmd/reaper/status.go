@@ -36,6 +36,7 @@ func (a *app) statusCommand() *cobra.Command {
   HELD     its gate is closed
   PAUSED   an operator has paused it
   FAILING  something has been due for as long as with BEHIND, and nobody works on it
+  DRY RUN  likewise, and nobody has ever swept it with --apply
   BEHIND   something has been due for longer than two ticks of its schedule and a minute
   UNKNOWN  the store did not answer in time
   IDLE     nothing is due

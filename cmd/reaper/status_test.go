@@ -155,8 +155,8 @@ func TestWatchIsInterrupted(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	first := make([]byte, len("sessions: FAILING"))
-	if _, err := out.Read(first); err != nil || string(first) != "sessions: FAILING" {
+	first := make([]byte, len("sessions: DRY RUN"))
+	if _, err := out.Read(first); err != nil || string(first) != "sessions: DRY RUN" {
 		t.Errorf("%q, %v", first, err)
 	}
 	for tries := 0; ; tries++ { // until it has closed the store
