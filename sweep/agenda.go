@@ -152,10 +152,10 @@ func (o *oneSweep) finish(s *scheduler, b *book, now time.Time) {
 }
 
 // isStuck reports whether all ranges at work have waited for long enough for transactions
-// of somebody else.
+// of somebody else, or retried after them.
 func (o *oneSweep) isStuck(b *book, now time.Time) bool {
 	for _, it := range b.ranges {
-		if it.state != resting && !(it.state == waiting && it.out.contended) {
+		if it.state != resting && !it.isContended() {
 			o.stuck = time.Time{}
 			return false
 		}

@@ -40,11 +40,17 @@ func (it *item) stanceNow() stance {
 	waits := it.state == waiting
 	return stance{
 		working:   it.state != resting,
-		contended: it.pending && (waits || it.state == ready || it.state == running) && it.out.contended,
+		contended: it.pending && it.isContended(),
 		looked:    it.pending && waits && it.out.held != "",
 		elsewhere: waits && it.out.isElsewhere(),
 		lags:      !it.out.isElsewhere() && (it.state != resting || it.needed),
 	}
+}
+
+// isContended reports whether an item waits for another client's transaction, or retries
+// after it: a store may take seconds to refuse such a try.
+func (it *item) isContended() bool {
+	return (it.state == waiting || it.state == ready || it.state == running) && it.out.contended
 }
 
 // note counts an item as it is now. It must be called after each change of an item.

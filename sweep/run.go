@@ -174,7 +174,7 @@ func (o *oneAudit) look(s *scheduler, b *book, now time.Time) {
 		for i, ns := range b.view.Namespaces {
 			c := plan.Chore{Kind: plan.Audit, Namespace: ns}
 			it := &item{job: &auditJob{c: b.c, r: shardquery.Range{Namespace: ns}, fromTop: true}, book: b,
-				name: c.Name(), order: i, lane: lane{slow: true}}
+				name: c.Name(), order: i, out: atRest, lane: lane{slow: true}}
 			b.chores[c] = it
 			b.active++
 			s.makeReady(it, now)
@@ -182,7 +182,7 @@ func (o *oneAudit) look(s *scheduler, b *book, now time.Time) {
 	}
 	waits := b.active > 0
 	for _, it := range b.chores {
-		waits = waits && it.state == waiting && it.out.contended
+		waits = waits && it.isContended()
 	}
 	switch {
 	case !waits:

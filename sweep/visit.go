@@ -357,6 +357,7 @@ func (v *visit) reached() time.Time {
 // between fills in the state of the visit between two steps.
 func (v *visit) between(out outcome) outcome {
 	out.slow, out.either, out.reached = v.isSlow(), v.mainGoesOn(), v.reached()
+	out.contended = out.contended || v.allRead() && len(v.asides) > 0 // a slow try has ended its turn
 	return out
 }
 
