@@ -29,9 +29,11 @@ const (
 	overAfter = asideMost + 15*time.Second
 	// stillFor is how recently a cause must have occurred for the log to say that it goes on.
 	stillFor = 5 * time.Second
-	// mostCauses and mostTroubled bound what is remembered: causes, and ranges of each.
+	// mostCauses, mostTroubled and mostTasks bound what is remembered: causes, and of each
+	// the ranges and the tasks, which lines name. Each namespace has a task of its own.
 	mostCauses   = 32
 	mostTroubled = 1000
+	mostTasks    = 16
 )
 
 // Causes that are not codes of the store.
@@ -115,7 +117,12 @@ func (j *journal) failed(task, name string, err error) {
 		j.troubles[cause] = t
 	}
 	t.times++
-	t.last, t.err, t.tasks[task] = now, err, true
+	t.last, t.err = now, err
+	if len(t.tasks) < mostTasks || t.tasks[task] {
+		t.tasks[task] = true
+	} else {
+		t.tasks["others"] = true
+	}
 	if name != "" && len(t.ranges) < mostTroubled {
 		t.ranges[name] = true
 	}
