@@ -158,14 +158,16 @@ func (c *collector) discoverShards(ctx context.Context, p *plan.Plan, number int
 				continue // of a namespace that only other deployments sweep
 			}
 			added = true
+			cur := p.Cursor(r) // of a sealed generation it says that a pass has met nothing: but here is something
+			cur.Rewind, cur.Stock, cur.Swept = cursor.Rewind{}, cursor.Stock{}, time.Time{}
 			if !c.cfg.Apply {
-				c.viewer.imagine(p.Cursor(r))
+				c.viewer.imagine(cur)
 				continue
 			}
-			if _, _, err := c.keeper.Move(ctx, p.Cursor(r), func(*cursor.Cursor) {}); err != nil {
+			if _, _, err := c.keeper.Move(ctx, cur, func(*cursor.Cursor) {}); err != nil {
 				return added, err
 			}
-			ids = append(ids, p.ID(r))
+			ids = append(ids, cur.ID)
 		}
 	}
 	if added && c.cfg.Apply {
