@@ -154,11 +154,12 @@ func (c *collector) discoverShards(ctx context.Context, p *plan.Plan, number int
 		c.tellExtraShards(ctx, ns, g.Number, g.Shards, slices.Sorted(slices.Values(append(known, found...))))
 		for _, shard := range found {
 			r := shardquery.Range{Namespace: ns, Generation: g.Number, Shard: shard}
-			if v.Cursors.Has(p.ID(r)) {
-				continue // of a namespace that only other deployments sweep
+			cur := p.Cursor(r)
+			if v.Cursors.Has(cur.ID) && (cur.Revision != "" || !c.cfg.Apply) {
+				continue // of a namespace that only other deployments sweep; the plan counts it
 			}
-			added = true
-			cur := p.Cursor(r) // of a sealed generation it says that a pass has met nothing: but here is something
+			added = true // also if another process has just found it: this plan says nothing of it
+			// Of a sealed generation the cursor says that a pass has met nothing: but here is something.
 			cur.Rewind, cur.Stock, cur.Swept = cursor.Rewind{}, cursor.Stock{}, time.Time{}
 			if !c.cfg.Apply {
 				c.viewer.imagine(cur)

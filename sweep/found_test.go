@@ -1,0 +1,51 @@
+package sweep
+
+import (
+	"io"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// A shard gets its record after a plan was made, and before the search by that plan. The
+// plan does not count what is in it, so a generation must not retire by this plan.
+func TestShardThatAnotherProcessHasJustFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		cfg := Config{Store: s, Apply: true, Owner: "a", Now: time.Now,
+			Log: slog.New(slog.NewTextHandler(io.Discard, nil))}.withDefaults()
+		target := Target{
+			Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text},
+			Layout: "generation", Generations: true, Shards: 4, MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour,
+			Overlap: 10 * time.Second, Page: 50, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second,
+			Pace: throttle.Limits{Unlimited: true},
+		}
+		c := newCollector(&cfg, &target)
+		if err := c.open(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		k, err := expirykey.New(1, 7, time.Now())
+		if err == nil {
+			err = s.Put(t.Context(), target.Target, "", []store.Entity{{Name: "e", Expiry: store.TextValue(k.String())}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := plan.New(c.rules, c.viewer.View(), plan.Book{}, c.clock.Now())
+		for _, found := range []string{"by this process", "by another one"} {
+			if added, err := c.discoverShards(t.Context(), before, 1); !added || err != nil {
+				t.Errorf("%s: %v, %v", found, added, err)
+			}
+		}
+		if added, err := c.discoverShards(t.Context(), before.With(c.viewer.View()), 1); added || err != nil {
+			t.Errorf("by a plan that knows it: %v, %v", added, err)
+		}
+	})
+}
