@@ -521,12 +521,16 @@ func (b *book) toRest(s *scheduler, it *item, now time.Time) {
 		return
 	}
 	b.active--
-	it.state, it.wanted = resting, time.Time{}
+	it.state = resting
+	goesOn := !isChore && it.again && it.out.state == resting && s.ctx.Err() == nil // as after a tick while it was given back
+	if !goesOn {
+		it.wanted = time.Time{} // else it keeps its place in the slow lane
+	}
 	if it.out.isPlain() {
 		it.out = atRest
 	}
 	if !isChore {
-		if it.again && it.out.state == resting && s.ctx.Err() == nil { // a tick came while it was given back
+		if goesOn {
 			b.makeReady(s, it, now)
 		}
 		if b.c.until.IsZero() && (it.out.held != "" || it.out.state == stopped) {
