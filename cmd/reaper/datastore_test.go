@@ -34,15 +34,7 @@ func newDatastore(t *testing.T, targets string) (b *workdir, e *emulator.Emulato
 // everything reads all entities of the given kinds and namespaces, by key.
 func everything(t *testing.T, e *emulator.Emulator, project string, kinds, namespaces []string) map[string]string {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+e.Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := sdk.NewClient(t.Context(), project, option.WithGRPCConn(conn), option.WithoutAuthentication())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := datastoreClient(t, e, project)
 	all := map[string]string{}
 	for _, ns := range namespaces {
 		for _, kind := range kinds {
@@ -243,10 +235,9 @@ func TestTwoProcessesShareTheRanges(t *testing.T) {
 	}
 }
 
-// An expiry property may hold anything: only expired entities are deleted.
-func TestJunkInTheProperty(t *testing.T) {
-	nightlyRaces(t)
-	b, e, project := newDatastore(t, oneTarget)
+// datastoreClient returns Google's own client of an emulator in Datastore mode.
+func datastoreClient(t *testing.T, e *emulator.Emulator, project string) *sdk.Client {
+	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+e.Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -255,7 +246,15 @@ func TestJunkInTheProperty(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close()
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// An expiry property may hold anything: only expired entities are deleted.
+func TestJunkInTheProperty(t *testing.T) {
+	nightlyRaces(t)
+	b, e, project := newDatastore(t, oneTarget)
+	client := datastoreClient(t, e, project)
 	now := time.Now().UTC()
 	key := func(at time.Time) string { return "00000001.0003." + at.Format("20060102T150405.000Z") }
 	for name, v := range map[string]any{

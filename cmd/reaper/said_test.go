@@ -8,9 +8,6 @@ import (
 	"time"
 
 	sdk "cloud.google.com/go/datastore"
-	"google.golang.org/api/option"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 )
 
 // What an operator tries is answered with what is true. Each of these tests is one thing
@@ -137,15 +134,7 @@ func TestSaidBehindAClosedGate(t *testing.T) {
 func TestSaidOfAnUnindexedProperty(t *testing.T) {
 	noRaces(t)
 	b, e, project := newDatastore(t, oneTarget)
-	conn, err := grpc.NewClient("passthrough:///"+e.Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := sdk.NewClient(t.Context(), project, option.WithGRPCConn(conn), option.WithoutAuthentication())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := datastoreClient(t, e, project)
 	for name, hidden := range map[string]bool{"hidden": true, "shown": false} {
 		props := sdk.PropertyList{{Name: "expiry_key", Value: "00000000.0003.20250101T000000.000Z", NoIndex: hidden}}
 		if _, err := client.Put(t.Context(), sdk.NameKey("Session", name, nil), &props); err != nil {
