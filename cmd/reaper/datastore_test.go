@@ -108,8 +108,9 @@ func TestSweepsWhatNodeWrote(t *testing.T) {
 		t.Fatalf("%d entities left, want %d", len(after), len(want))
 	}
 	second := b.sweep("--apply")
-	// On a slow machine the look around of the first one is cut short, and the second one's is noted.
-	if second.Scanned != 0 || second.Operations.Writes > 1 || second.Operations.Deletes != 0 {
+	// On a slow machine the look around of the first one is cut short, and the second one's is noted; and
+	// probes are dear, so that idle cursors are moved once.
+	if second.Scanned != 0 || second.Operations.Writes > 1+int64(second.Ranges) || second.Operations.Deletes != 0 {
 		t.Errorf("second sweep: %+v", second)
 	}
 }
