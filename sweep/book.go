@@ -522,7 +522,8 @@ func (b *book) toRest(s *scheduler, it *item, now time.Time) {
 	}
 	b.active--
 	it.state = resting
-	goesOn := !isChore && it.again && it.out.state == resting && s.ctx.Err() == nil // as after a tick while it was given back
+	// As after a tick that came while its claim was given back.
+	goesOn := !isChore && it.again && it.out.state == resting && s.ctx.Err() == nil
 	if !goesOn {
 		it.wanted = time.Time{} // else it keeps its place in the slow lane
 	}

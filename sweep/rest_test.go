@@ -347,6 +347,9 @@ func TestRefusedEntityHoldsUpNothingElse(t *testing.T) {
 // A tick at rest costs one query for each range that writers may stamp, however many
 // generations are live, and reads next to no records.
 func TestCallsOfATickAtRest(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it counts calls over a day and a half: nothing for the race detector")
+	}
 	in(t, func(t *testing.T, w *world) {
 		const shards, generations, ticks = 16, 32, 10
 		w.target.Shards = shards
