@@ -200,8 +200,7 @@ func (c *collector) lookAround(ctx context.Context, p *plan.Plan) error {
 			break
 		}
 	}
-	c.viewer.wantCursors()      // other processes may have found shards, too
-	p = p.With(c.viewer.View()) // with the new shards
+	c.viewer.wantCursors() // soon: other processes may have found shards, too
 	emptyIndex, err := c.emptyIndex(ctx, p)
 	if err != nil {
 		return err

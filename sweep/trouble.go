@@ -145,19 +145,33 @@ func (t *trouble) lasts() bool { return t.times >= tellTimes && t.last.Sub(t.sin
 
 // look tells which causes go on, and which are over.
 func (j *journal) look() {
+	j.each(func(cause string, t *trouble, now time.Time) {
+		switch {
+		case now.Sub(t.last) >= overAfter:
+			j.tellOver(cause, t)
+		case t.hasNews() && now.Sub(t.told) >= t.tellAgain() && now.Sub(t.last) < stillFor:
+			j.tellStill(cause, t, now)
+		}
+	})
+}
+
+// each goes over the causes that are not over, in order.
+func (j *journal) each(do func(cause string, t *trouble, now time.Time)) {
 	now := j.now()
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, cause := range slices.Sorted(maps.Keys(j.troubles)) {
-		t := j.troubles[cause]
-		switch {
-		case now.Sub(t.last) >= overAfter:
-			j.tellOver(cause, t)
-		case !t.told.IsZero() && t.times > t.toldOf && now.Sub(t.told) >= t.tellAgain() && now.Sub(t.last) < stillFor:
-			j.Warn("still failing", append(t.attrs(cause), "error", t.err)...)
-			t.told, t.toldOf = now, t.times
-		}
+		do(cause, j.troubles[cause], now)
 	}
+}
+
+// hasNews reports whether a cause that was told of has occurred since.
+func (t *trouble) hasNews() bool { return !t.told.IsZero() && t.times > t.toldOf }
+
+// tellStill says that a cause goes on.
+func (j *journal) tellStill(cause string, t *trouble, now time.Time) {
+	j.Warn("still failing", append(t.attrs(cause), "error", t.err)...)
+	t.told, t.toldOf = now, t.times
 }
 
 // tellAgain returns how long after its last line a cause that goes on has another one.
@@ -176,19 +190,15 @@ func (j *journal) tellOver(cause string, t *trouble) {
 // end tells how often what had begun has failed by the end of the work: nobody will say
 // that it is over.
 func (j *journal) end() {
-	now := j.now()
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for _, cause := range slices.Sorted(maps.Keys(j.troubles)) {
-		t := j.troubles[cause]
+	j.each(func(cause string, t *trouble, now time.Time) {
 		switch {
 		case now.Sub(t.last) >= tellAfter:
 			j.tellOver(cause, t)
-		case !t.told.IsZero() && t.times > t.toldOf:
-			j.Warn("still failing", append(t.attrs(cause), "error", t.err)...)
+		case t.hasNews():
+			j.tellStill(cause, t, now)
 		}
 		delete(j.troubles, cause)
-	}
+	})
 }
 
 // attrs says how often a cause has occurred, for how long, and where.
