@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -53,28 +54,38 @@ func (v *visit) takeInventory(t turn) error {
 // an expiry like any other.
 func (c *collector) firstOf(ctx context.Context, r shardquery.Range, from store.Position, until, horizon time.Time,
 	want func(store.Entry, judgement) bool) (at time.Time, found bool, err error) {
+	var malformed error
+	err = c.entries(ctx, r, from, until, horizon, inventoryPage, func(e store.Entry, j judgement) bool {
+		if found = want(e, j); found {
+			at, malformed = r.Expires(e.Value)
+		}
+		return !found
+	})
+	return at, found, cmp.Or(err, malformed)
+}
+
+// entries goes over the entries of a range from a position up to an instant, page by page,
+// and over how each is judged at a horizon, while visit returns true.
+func (c *collector) entries(ctx context.Context, r shardquery.Range, from store.Position, until, horizon time.Time,
+	page int, visit func(store.Entry, judgement) bool) error {
 	reader := &shardquery.Reader{Store: c.cfg.Store, Target: c.target.Target, Range: r, From: from, Until: until,
 		Floor: c.floor(horizon), Now: c.cfg.Now}
-	var page store.Page
-	for {
-		var more bool
+	var p store.Page
+	for more := true; more; {
 		err := shardquery.Patiently(ctx, inventoryPatience, func() (err error) {
-			more, err = reader.Next(ctx, &page, inventoryPage)
+			more, err = reader.Next(ctx, &p, page)
 			return err
 		})
 		if err != nil {
-			return time.Time{}, false, err
+			return err
 		}
-		for _, e := range page.Entries {
-			if want(e, c.decide(e.Value, horizon)) {
-				at, err = r.Expires(e.Value)
-				return at, true, err
+		for _, e := range p.Entries {
+			if !visit(e, c.decide(e.Value, horizon)) {
+				return nil
 			}
 		}
-		if !more {
-			return time.Time{}, false, nil
-		}
 	}
+	return nil
 }
 
 // firstDue returns when the first well-formed entry of a range, from a position

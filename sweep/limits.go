@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/plan"
 )
@@ -182,33 +181,25 @@ func (a *allowance) fill(ctx context.Context, c *collector, p *plan.Plan) error 
 
 // readDue reads the index where this sweep does, and counts what is due and well-formed,
 // each entity once, whatever number of shard values it has.
-func (c *collector) readDue(ctx context.Context, p *plan.Plan) (n int64, err error) {
+func (c *collector) readDue(ctx context.Context, p *plan.Plan) (int64, error) {
 	horizon := c.horizon()
 	seen := map[[2]string]bool{}
-	var page store.Page
 	for r := range p.All() {
 		if !p.Range(r).Read {
 			continue
 		}
-		reader := &shardquery.Reader{Store: c.cfg.Store, Target: c.target.Target, Range: r, From: c.readFrom(p, r),
-			Until: horizon, Floor: c.floor(horizon), Now: c.cfg.Now}
-		for more := true; more; {
-			err = shardquery.Patiently(ctx, inventoryPatience, func() (err error) {
-				more, err = reader.Next(ctx, &page, c.target.Page)
-				return err
-			})
-			if err != nil {
-				return 0, err
+		from := c.readFrom(p, r)
+		err := c.entries(ctx, r, from, horizon, horizon, c.target.Page, func(e store.Entry, j judgement) bool {
+			if j == due {
+				seen[[2]string{r.Namespace, e.Key}] = true
 			}
-			for _, e := range page.Entries {
-				if id := [2]string{r.Namespace, e.Key}; c.decide(e.Value, horizon) == due && !seen[id] {
-					seen[id] = true
-					n++
-				}
-			}
+			return true
+		})
+		if err != nil {
+			return 0, err
 		}
 	}
-	return n, nil
+	return int64(len(seen)), nil
 }
 
 // countAll counts what carries the property, as far as it matters with so much due:
