@@ -47,7 +47,9 @@ type Keeper struct {
 	Now      func() time.Time // this process's clock, monotonic
 	StoreNow func() time.Time // the store's clock, for what people read
 	Log      *slog.Logger
-	Pulse    *Pulse // of this process and the target whose ranges it claims; nil for commands that only read
+	// BeatFails is told when heartbeats begin to fail, in the place of Log; it may be nil.
+	BeatFails func(error)
+	Pulse     *Pulse // of this process and the target whose ranges it claims; nil for commands that only read
 
 	seen atomic.Pointer[sighting] // nil before the heartbeats were read
 }

@@ -436,11 +436,15 @@ func (w *beatWriter) isRemoved() bool {
 	return w.beat.Live && w.saved.Revision == ""
 }
 
-// note says when heartbeats begin to fail, and when they are written again.
+// note says when heartbeats begin to fail, and when they are written again. The
+// receiver of BeatFails finds out for itself when failures are over.
 func (w *beatWriter) note(ctx context.Context, err error) {
 	was := w.failing
 	w.failing = err
-	switch log := w.keeper.Log; {
+	switch log, tell := w.keeper.Log, w.keeper.BeatFails; {
+	case err != nil && was == nil && tell != nil:
+		tell(err)
+	case tell != nil:
 	case err != nil && was == nil:
 		log.WarnContext(ctx, "cannot write the heartbeat; within a lease this process gives up its ranges", "error", err)
 	case err == nil && was != nil:

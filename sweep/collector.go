@@ -41,7 +41,8 @@ func newCollector(cfg *Config, t *Target) *collector {
 	c := &collector{cfg: cfg, target: t, rules: t.Rules(), log: log, clock: clk, tally: newTally(),
 		limits: newAllowance(t, cfg.Apply, cfg.Yes), guards: newGuards(cfg.Store, t, log, cfg.Now)}
 	c.keeper = &cursor.Keeper{Store: newRecordStore(cfg, t.Name), Owner: opening + cfg.Owner, Opening: opening,
-		Lease: t.Lease, Now: cfg.Now, StoreNow: clk.Now, Log: log.keeperLog()}
+		Lease: t.Lease, Now: cfg.Now, StoreNow: clk.Now, Log: log.Logger,
+		BeatFails: func(err error) { log.failed("write the heartbeat", "", err) }}
 	c.pacing = newPacing(t, cursor.HeartbeatKey(t.Name, c.keeper.Owner), clk, !cfg.Apply)
 	c.viewer = newViewer(cfg, t, clk, log)
 	c.viewer.watch = newWatch(c)

@@ -252,42 +252,6 @@ func innermost(err error) error {
 	}
 }
 
-// A keeperHandler handles what the keeper of the heartbeat logs. The journal takes in that
-// a heartbeat could not be written, as it takes in all failures: a store under pressure may
-// refuse each second heartbeat.
-type keeperHandler struct {
-	slog.Handler
-	journal *journal
-}
-
-// What package cursor says. TestLogOfAnIncident fails if that changes.
-const (
-	beatFails  = "cannot write the heartbeat"
-	beatIsBack = "the heartbeat is written again"
-)
-
-// Handle implements [slog.Handler].
-func (h keeperHandler) Handle(ctx context.Context, r slog.Record) error {
-	switch {
-	case strings.HasPrefix(r.Message, beatFails):
-		err := errors.New(r.Message)
-		r.Attrs(func(a slog.Attr) bool {
-			if is, ok := a.Value.Any().(error); ok {
-				err = is
-			}
-			return true
-		})
-		h.journal.failed("write the heartbeat", "", err)
-		return nil
-	case r.Message == beatIsBack: // the journal says when the cause is over
-		return nil
-	}
-	return h.Handler.Handle(ctx, r)
-}
-
-// keeperLog returns the log of the keeper of the heartbeat.
-func (j *journal) keeperLog() *slog.Logger { return slog.New(keeperHandler{j.Handler(), j}) }
-
 // seconds returns a duration as logs have it.
 func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 
