@@ -285,10 +285,10 @@ func (c *Claim) Release(ctx context.Context) error {
 	}
 	c.mu.Unlock()
 	// A checkpoint that hangs is given up when ctx is done.
-	forsake := context.AfterFunc(ctx, func() { c.cancel(context.Cause(ctx)) })
+	stopWatching := context.AfterFunc(ctx, func() { c.cancel(context.Cause(ctx)) })
 	c.saving <- struct{}{}
 	defer func() { <-c.saving }()
-	forsake()
+	stopWatching()
 	defer c.keeper.Pulse.drop(c)
 	defer c.cancel(errReleased)
 	if err := c.Err(); err != nil {

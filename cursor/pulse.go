@@ -147,7 +147,7 @@ func (p *Pulse) Seek(seeks bool) {
 	p.seeks = seeks
 	p.mu.Unlock()
 	if news {
-		p.rouse()
+		p.wakeUp()
 	}
 }
 
@@ -168,7 +168,7 @@ func (p *Pulse) Want(more int) {
 	first := more > 0 && p.wanted == more
 	p.mu.Unlock()
 	if first {
-		p.rouse()
+		p.wakeUp()
 	}
 }
 
@@ -184,11 +184,11 @@ func (p *Pulse) SetRead(at time.Time, hurry bool) {
 	p.hurry = p.hurry || hurry
 	p.mu.Unlock()
 	if hurry {
-		p.rouse()
+		p.wakeUp()
 	}
 }
 
-func (p *Pulse) rouse() {
+func (p *Pulse) wakeUp() {
 	select {
 	case p.wake <- struct{}{}:
 	default: // it is awake already

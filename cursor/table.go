@@ -17,12 +17,12 @@ import (
 // zero Table is empty. The cost of a change grows with the number of recent changes, not
 // with the size of the table.
 type Table struct {
-	all  map[ID]Packed // shared by the tables that were made of one another
-	late map[ID]*told  // read since: goes before all
+	all  map[ID]Packed    // shared by the tables that were made of one another
+	late map[ID]*lateRead // read since: goes before all
 }
 
-// A told is what a later read has shown of one range.
-type told struct {
+// A lateRead is what a later read has shown of one range.
+type lateRead struct {
 	Cursor
 	gone bool // there is no record; only ID and Sent are set
 }
@@ -142,21 +142,21 @@ type Changes struct {
 // With returns the table with what a read of some records has shown. Cursors in the table
 // that come from a later read stay.
 func (t Table) With(ch Changes) Table {
-	list := make([]*told, 0, len(ch.Read)+len(ch.Gone))
+	list := make([]*lateRead, 0, len(ch.Read)+len(ch.Gone))
 	for _, c := range ch.Read {
-		list = append(list, &told{Cursor: c})
+		list = append(list, &lateRead{Cursor: c})
 	}
 	for _, id := range ch.Gone {
-		list = append(list, &told{Cursor: Cursor{ID: id, Sent: ch.Sent}, gone: true})
+		list = append(list, &lateRead{Cursor: Cursor{ID: id, Sent: ch.Sent}, gone: true})
 	}
 	return t.with(list)
 }
 
-func (t Table) with(list []*told) Table {
+func (t Table) with(list []*lateRead) Table {
 	const few = 256
 	late := maps.Clone(t.late)
 	if late == nil {
-		late = make(map[ID]*told, len(list))
+		late = make(map[ID]*lateRead, len(list))
 	}
 	for _, c := range list {
 		if !c.Sent.Before(t.Sent(c.ID)) {
@@ -188,7 +188,7 @@ func (t Table) Newer(other Table, began time.Time) Table {
 	list := slices.Collect(maps.Values(other.late))
 	for id, p := range other.all {
 		if _, newer := other.late[id]; !newer && p.shared.sent.After(began) {
-			list = append(list, &told{Cursor: p.Cursor(id)})
+			list = append(list, &lateRead{Cursor: p.Cursor(id)})
 		}
 	}
 	return t.with(list)

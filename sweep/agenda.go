@@ -125,7 +125,7 @@ func (o *oneSweep) finish(s *scheduler, b *book, now time.Time) {
 			if it.out.blocked != nil {
 				b.fail(it, it.out.blocked)
 			}
-			b.giveUp(s, it, now)
+			b.stopItem(s, it, now)
 		}
 	}
 	if b.count.pending == 0 && now.Sub(o.done) >= choresFirst {
@@ -200,7 +200,7 @@ func (b *book) unread() (n int) {
 func resultOf(b *book) TargetResult {
 	res := b.c.result()
 	res.Ranges, res.Incomplete = b.count.ranges, b.count.left
-	b.c.sayHeld(&res, b.held.why)
+	b.c.fillHeld(&res, b.held.why)
 	if err := b.unreadable(); err != nil && b.held.why == throttle.ReasonRecord {
 		b.failOpening(err)
 	}

@@ -25,10 +25,10 @@ const (
 	lastingSince = 5 * time.Minute
 )
 
-// An aside is an entity that waits for another try while its range is read on: another
+// A deferred is an entity that waits for another try while its range is read on: another
 // client holds it in a transaction, or the store refuses it. The saved cursor stays
 // before it.
-type aside struct {
+type deferred struct {
 	rds   []*reading // that have met it
 	entry store.Entry
 	carry bool
@@ -41,9 +41,9 @@ type aside struct {
 	unsure   bool  // a try may have deleted it
 }
 
-// putAside lets an op wait aside. If too many wait already, the range has to wait for
+// deferEntity lets an op wait aside. If too many wait already, the range has to wait for
 // one of them.
-func (v *visit) putAside(t turn, rd *reading, op *store.Op, err error) error {
+func (v *visit) deferEntity(t turn, rd *reading, op *store.Op, err error) error {
 	if !v.c.cfg.Apply { // nothing is written, so nothing is tried again
 		op.Outcome = store.Kept
 		return nil
@@ -52,7 +52,9 @@ func (v *visit) putAside(t turn, rd *reading, op *store.Op, err error) error {
 	if len(v.asides) >= mostAside {
 		return &pause{max(asideEvery/50, v.nextAside().Sub(now)), throttle.ReasonPushBack}
 	}
-	a := &aside{rds: []*reading{rd}, entry: op.Entry, carry: isCarry(op), since: now, unsure: store.MayHaveHappened(err)}
+	a := &deferred{
+		rds: []*reading{rd}, entry: op.Entry, carry: isCarry(op), since: now, unsure: store.MayHaveHappened(err),
+	}
 	a.failed(now, err)
 	v.asides = append(v.asides, a)
 	v.size.part = 0
@@ -64,7 +66,7 @@ func (v *visit) putAside(t turn, rd *reading, op *store.Op, err error) error {
 }
 
 // failed notes a try that failed.
-func (a *aside) failed(now time.Time, err error) {
+func (a *deferred) failed(now time.Time, err error) {
 	if a.refusals++; !store.MayBeOfOneEntity(err) {
 		a.refusals = 0
 	}
@@ -107,7 +109,7 @@ func (v *visit) retryAsides(t turn) error {
 	return nil
 }
 
-func (v *visit) retryAside(t turn, a *aside) error {
+func (v *visit) retryAside(t turn, a *deferred) error {
 	op := store.Op{Entry: a.entry}
 	if a.carry {
 		op.To = a.entry.Value
@@ -138,7 +140,7 @@ func (v *visit) retryAside(t turn, a *aside) error {
 
 // isRefused reports whether the store refuses the entity for good: it did so several
 // times while it took other writes, or there is no other write to compare with.
-func (a *aside) isRefused(v *visit) bool {
+func (a *deferred) isRefused(v *visit) bool {
 	if a.lasting == nil || a.refusals < lastingTries {
 		return false
 	}
@@ -153,7 +155,7 @@ func (a *aside) isRefused(v *visit) bool {
 }
 
 // refuse keeps an entity that the store refuses, counts it, and names it.
-func (v *visit) refuse(a *aside) {
+func (v *visit) refuse(a *deferred) {
 	v.c.tally.counts.Refused.Add(1)
 	v.kept.add(a.entry.Key, true)
 	v.c.log.warnFew("the store refuses an entity: it is kept", "range", v.start.cursor.Key(), "namespace", v.r.Namespace,
@@ -165,7 +167,7 @@ func (v *visit) refuse(a *aside) {
 // may have met it at its old expiry, and another one at its new expiry: then it holds up
 // the progress of both.
 func (v *visit) waitsAside(rd *reading, key string) bool {
-	i := slices.IndexFunc(v.asides, func(a *aside) bool { return a.entry.Key == key })
+	i := slices.IndexFunc(v.asides, func(a *deferred) bool { return a.entry.Key == key })
 	if i < 0 {
 		return false
 	}
@@ -177,10 +179,10 @@ func (v *visit) waitsAside(rd *reading, key string) bool {
 
 // clear removes an entity that is disposed of from those that wait aside. Once a reading
 // has none left, its progress is saved.
-func (v *visit) clear(a *aside) {
-	v.asides = slices.DeleteFunc(v.asides, func(b *aside) bool { return a == b })
+func (v *visit) clear(a *deferred) {
+	v.asides = slices.DeleteFunc(v.asides, func(b *deferred) bool { return a == b })
 	for _, rd := range a.rds {
-		if !slices.ContainsFunc(v.asides, func(b *aside) bool { return slices.Contains(b.rds, rd) }) {
+		if !slices.ContainsFunc(v.asides, func(b *deferred) bool { return slices.Contains(b.rds, rd) }) {
 			rd.stuck = false
 			v.checkpoint(rd)
 		}

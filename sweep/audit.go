@@ -39,7 +39,7 @@ func (j *auditJob) step(t turn, todo todo) outcome {
 			return j.conclude(out)
 		}
 	}
-	return j.conclude(j.goOver(t))
+	return j.conclude(j.auditSpans(t))
 }
 
 // begin claims the audit of the namespace.
@@ -102,9 +102,9 @@ func (j *auditJob) reading(s plan.KeySpan, at store.Position) *reading {
 	return rd
 }
 
-// goOver continues a claimed audit, span by span. An entity that cannot be settled in one
+// auditSpans continues a claimed audit, span by span. An entity that cannot be settled in one
 // span does not hold up the others; the saved position stays before it.
-func (j *auditJob) goOver(t turn) outcome {
+func (j *auditJob) auditSpans(t turn) outcome {
 	v := j.visit
 	for {
 		if v.allRead() && len(j.spans) > 0 {

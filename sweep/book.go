@@ -35,7 +35,7 @@ type book struct {
 // The items of a book. A range without one is at rest, and needs nothing that this
 // process knows of.
 type items struct {
-	standings
+	tagCounts
 	ranges map[shardquery.Range]*item
 	chores map[plan.Chore]*item
 	active int // those that do not rest, and releases under way
@@ -81,7 +81,7 @@ type held struct {
 
 func newBook(c *collector, a agenda) *book {
 	return &book{c: c, agenda: a, opening: make(chan error, 1),
-		items: items{standings: newStandings(), ranges: map[shardquery.Range]*item{}, chores: map[plan.Chore]*item{}},
+		items: items{tagCounts: newTagCounts(), ranges: map[shardquery.Range]*item{}, chores: map[plan.Chore]*item{}},
 		memory: memory{Book: plan.Book{Own: map[cursor.ID]cursor.Packed{}, Tried: map[plan.Chore]time.Time{}},
 			ownAt: map[cursor.ID]time.Time{}, notBefore: map[plan.Chore]time.Time{}}}
 }
@@ -190,7 +190,7 @@ func (b *book) rouseReleased(s *scheduler, now time.Time) {
 	}
 	for _, it := range inOrder(list) {
 		s.remove(it)
-		s.rouse(it, now)
+		s.makeAwake(it, now)
 	}
 }
 
@@ -436,7 +436,7 @@ func (b *book) tick(s *scheduler, r shardquery.Range, order int, now time.Time) 
 	case it.state == waiting && isRange && j.atHorizon():
 		it.again, it.slow = true, it.late
 		s.remove(it)
-		s.rouse(it, now)
+		s.makeAwake(it, now)
 	case it.state == ready && isRange && j.atHorizon() && !it.again: // else it keeps its place
 		it.again, it.slow = true, it.late
 		s.remove(it)
@@ -485,7 +485,7 @@ func (b *book) stepped(s *scheduler, it *item, now time.Time) {
 	case out.state == waiting:
 		s.sleep(it, now)
 	case out.release == nil:
-		b.toRest(s, it, now)
+		b.finishItem(s, it, now)
 	}
 	if it.out != atRest {
 		it.out.release, it.out.moved = nil, nil // else they keep the visit
@@ -501,8 +501,8 @@ func (it *item) ticked() bool {
 	return it.again && isRange && j.atHorizon()
 }
 
-// toRest notes that an item has nothing to do.
-func (b *book) toRest(s *scheduler, it *item, now time.Time) {
+// finishItem notes that an item has nothing to do.
+func (b *book) finishItem(s *scheduler, it *item, now time.Time) {
 	if it.out.state == given {
 		it.out.wake, it.out.why = now.Add(b.c.target.Lease/2), throttle.ReasonLease // somebody should have it by then
 		s.sleep(it, now)
@@ -569,25 +569,25 @@ func (b *book) released(s *scheduler, r result, now time.Time) {
 		b.noteOwn(r.cursor, now)
 	}
 	b.dirty = true
-	b.toRest(s, r.item, now)
+	b.finishItem(s, r.item, now)
 }
 
-// stop gives up everything that no worker is at: what is claimed is given back.
+// stop stops all items on which no worker works: their claims are released.
 func (b *book) stop(s *scheduler, now time.Time) {
-	b.giveUpAll(s, now, func(*item) bool { return true })
+	b.stopItems(s, now, func(*item) bool { return true })
 }
 
-// giveBack gives up what is claimed, of a target that is held. Chores go on, and what is
-// due is still looked at.
-func (b *book) giveBack(s *scheduler, now time.Time) {
-	b.giveUpAll(s, now, (*item).isClaimed)
+// releaseClaims stops the items that hold a claim, of a target that is held. Chores go on,
+// and what is due is still looked at.
+func (b *book) releaseClaims(s *scheduler, now time.Time) {
+	b.stopItems(s, now, (*item).isClaimed)
 }
 
-// giveUpAll gives up those items that no worker is at and that are wanted.
-func (b *book) giveUpAll(s *scheduler, now time.Time, wanted func(*item) bool) {
+// stopItems stops those of the wanted items on which no worker works.
+func (b *book) stopItems(s *scheduler, now time.Time, wanted func(*item) bool) {
 	for _, it := range s.queued(b) {
 		if wanted(it) {
-			b.giveUp(s, it, now)
+			b.stopItem(s, it, now)
 		}
 	}
 }
@@ -603,8 +603,8 @@ func (it *item) isClaimed() bool {
 	return false
 }
 
-// giveUp ends what an item is at, between two steps.
-func (b *book) giveUp(s *scheduler, it *item, now time.Time) {
+// stopItem stops an item between two of its steps.
+func (b *book) stopItem(s *scheduler, it *item, now time.Time) {
 	s.remove(it)
 	it.state = running
 	it.end(outcome{state: stopped})

@@ -162,7 +162,7 @@ func (c *collector) discoverShards(ctx context.Context, p *plan.Plan, number int
 			// Of a sealed generation the cursor says that a pass has met nothing: but here is something.
 			cur.Rewind, cur.Stock, cur.Swept = cursor.Rewind{}, cursor.Stock{}, time.Time{}
 			if !c.cfg.Apply {
-				c.viewer.imagine(cur)
+				c.viewer.addDryRunRange(cur)
 				continue
 			}
 			if _, _, err := c.keeper.Move(ctx, cur, func(*cursor.Cursor) {}); err != nil {

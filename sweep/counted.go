@@ -7,13 +7,13 @@ import "time"
 type counted struct {
 	// reached is the latest instant up to which everything due was disposed of.
 	reached time.Time
-	pending bool   // the counted sweep waits for it
-	needed  bool   // it is at rest, and its range needs a read
-	stance  stance // as which it is counted now
+	pending bool // the counted sweep waits for it
+	needed  bool // it is at rest, and its range needs a read
+	tags    tags // by which it is counted now
 }
 
-// A stance says in which counts an item is.
-type stance struct {
+// Tags say in which counts an item is.
+type tags struct {
 	working   bool // it does not rest
 	contended bool // it is pending, and waits for, or retries after, another client's transaction
 	looked    bool // it is pending, but the target is held, so that its range was only read
@@ -21,24 +21,24 @@ type stance struct {
 	lags      bool // this process has to bring its range to the horizon
 }
 
-// Standings count the items of ranges by their stances.
-type standings struct {
+// TagCounts count the items of ranges by their tags.
+type tagCounts struct {
 	working, contended, lookedAt int
 	elsewhere                    map[*item]bool
 	lagging                      queue
 }
 
-func newStandings() standings {
-	return standings{elsewhere: map[*item]bool{}, lagging: queue{number: laggingQueue, before: lagsMost}}
+func newTagCounts() tagCounts {
+	return tagCounts{elsewhere: map[*item]bool{}, lagging: queue{number: laggingQueue, before: lagsMost}}
 }
 
-// stanceNow returns how an item counts now.
-func (it *item) stanceNow() stance {
+// tagsNow returns how an item counts now.
+func (it *item) tagsNow() tags {
 	if _, isRange := it.job.(*rangeJob); !isRange {
-		return stance{}
+		return tags{}
 	}
 	waits := it.state == waiting
-	return stance{
+	return tags{
 		working:   it.state != resting,
 		contended: it.pending && it.isContended(),
 		looked:    it.pending && waits && it.out.held != "",
@@ -54,14 +54,14 @@ func (it *item) isContended() bool {
 }
 
 // note counts an item as it is now. It must be called after each change of an item.
-func (n *standings) note(it *item) { n.become(it, it.stanceNow()) }
+func (n *tagCounts) note(it *item) { n.retag(it, it.tagsNow()) }
 
 // leaveOut removes an item from all counts.
-func (n *standings) leaveOut(it *item) { n.become(it, stance{}) }
+func (n *tagCounts) leaveOut(it *item) { n.retag(it, tags{}) }
 
-func (n *standings) become(it *item, is stance) {
-	was := it.stance
-	it.stance = is
+func (n *tagCounts) retag(it *item, is tags) {
+	was := it.tags
+	it.tags = is
 	add(&n.working, was.working, is.working)
 	add(&n.contended, was.contended, is.contended)
 	add(&n.lookedAt, was.looked, is.looked)

@@ -174,7 +174,7 @@ func (a *allowance) fill(ctx context.Context, c *collector, p *plan.Plan) error 
 	a.allow(n)
 	if err := a.exceeded(); err != nil && a.dry {
 		c.log.WarnContext(ctx, "with --apply this sweep would refuse", "error", err)
-		a.lift()
+		a.removeLimits()
 	}
 	return nil
 }
@@ -230,8 +230,8 @@ func (a *allowance) countAll(ctx context.Context, c *collector, counter store.Co
 	return nil
 }
 
-// lift removes all limits for this tick.
-func (a *allowance) lift() {
+// removeLimits removes all limits for this tick.
+func (a *allowance) removeLimits() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.left, a.err = math.MaxInt64, nil

@@ -127,16 +127,16 @@ func (p *pacing) close(pacer *throttle.Pacer) {
 	delete(p.pacers, pacer)
 }
 
-// claimed registers a claim, which gets a part of this process's share from now on.
-func (p *pacing) claimed(key string, pacer *throttle.Pacer) {
+// register registers a claim, which gets a part of this process's share from now on.
+func (p *pacing) register(key string, pacer *throttle.Pacer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.claims[key] = pacer
 	p.setSharesLocked()
 }
 
-// leaving unregisters a claim. It must be called before the claim is released.
-func (p *pacing) leaving(key string) {
+// unregister unregisters a claim. It must be called before the claim is released.
+func (p *pacing) unregister(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.claims, key)

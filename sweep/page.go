@@ -221,7 +221,7 @@ func (v *visit) absorb(t turn, rd *reading, q store.Query, batch []store.Op, err
 	case contended && single:
 		return v.settleContended(t, rd, q, &batch[0])
 	case store.MayBeOfOneEntity(err) && single:
-		return v.putAside(t, rd, &batch[0], err)
+		return v.deferEntity(t, rd, &batch[0], err)
 	case contended, store.MayBeOfOneEntity(err):
 		v.size.halve(len(batch), !contended)
 		return nil
@@ -233,7 +233,7 @@ func (v *visit) absorb(t turn, rd *reading, q store.Query, batch []store.Op, err
 			return nil
 		}
 	}
-	return v.failing.again(t, v.c.cfg.Now(), err)
+	return v.failing.pauseOrFail(t, v.c.cfg.Now(), err)
 }
 
 // fatal returns the error if it ends the step: a pause, a lost lease, a limit, the end of
@@ -268,7 +268,7 @@ func (v *visit) slowDown(err error) {
 func (v *visit) settleContended(t turn, rd *reading, q store.Query, op *store.Op) error {
 	err := v.settle(t, rd, q, op)
 	if later := (*pause)(nil); errors.As(err, &later) {
-		return v.putAside(t, rd, op, store.ErrContention)
+		return v.deferEntity(t, rd, op, store.ErrContention)
 	}
 	return err
 }
@@ -360,9 +360,9 @@ func (v *visit) settle(t turn, rd *reading, q store.Query, op *store.Op) error {
 		return err
 	}
 	if errors.Is(err, store.ErrContention) || store.MayBeOfOneEntity(err) || store.MayHaveHappened(err) {
-		return v.putAside(t, rd, op, err)
+		return v.deferEntity(t, rd, op, err)
 	}
-	return v.failing.again(t, v.c.cfg.Now(), err)
+	return v.failing.pauseOrFail(t, v.c.cfg.Now(), err)
 }
 
 func (v *visit) trySettle(t turn, q store.Query, op *store.Op) (outcome store.Outcome, j judgement, err error) {
@@ -402,7 +402,7 @@ func (v *visit) readFailed(t turn, rd *reading, err error) error {
 		return err
 	}
 	v.c.log.failed("read", v.start.cursor.Key(), err)
-	return rd.failing.again(t, v.c.cfg.Now(), err)
+	return rd.failing.pauseOrFail(t, v.c.cfg.Now(), err)
 }
 
 // patience is how long a failing call is repeated before its range counts as failed.
@@ -415,9 +415,9 @@ type failing struct {
 	until time.Time // when the call may be repeated
 }
 
-// again returns the pause after which the call is to be repeated, longer each
+// pauseOrFail returns the pause after which the call is to be repeated, longer each
 // time, up to five seconds; once patience is over it returns the error.
-func (f *failing) again(t turn, now time.Time, err error) error {
+func (f *failing) pauseOrFail(t turn, now time.Time, err error) error {
 	if f.since.IsZero() {
 		f.since = now
 	}

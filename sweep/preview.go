@@ -80,9 +80,9 @@ func (t *tally) estimate() {
 	t.preview.estimated = true
 }
 
-// meet notes that an entity was met, and whether the next sweep leaves it. It returns how it
+// seenEntity notes that an entity was met, and whether the next sweep leaves it. It returns how it
 // was met before, if it was. It remembers no more than mostSeen, and says so.
-func (t *tally) meet(namespace, key string, isLater bool) (wasLater, again bool) {
+func (t *tally) seenEntity(namespace, key string, isLater bool) (wasLater, again bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p, id := &t.preview, [2]string{namespace, key}
@@ -138,7 +138,7 @@ func (v *visit) countOnce(op *store.Op, isLater bool) (expired, behind int64) {
 		again = op.Outcome == store.Gone && c.target.ShardProperty != ""
 	case c.until.IsZero(): // a daemon counts it again at each tick
 	case c.target.ShardProperty != "", v.auditing, v.start.need.Stage.IsSealed():
-		wasLater, again = c.tally.meet(v.r.Namespace, op.Entry.Key, isLater)
+		wasLater, again = c.tally.seenEntity(v.r.Namespace, op.Entry.Key, isLater)
 	}
 	switch {
 	case again && wasLater && !isLater:

@@ -383,7 +383,7 @@ func (j *rangeJob) look(t turn, cur cursor.Cursor, why throttle.Reason) outcome 
 // goOn lets a visit that is under way go on to the horizon of now.
 func (j *rangeJob) goOn() {
 	if j.visit != nil {
-		j.visit.again(j.c.horizon())
+		j.visit.extendTo(j.c.horizon())
 	}
 }
 

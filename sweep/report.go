@@ -73,9 +73,9 @@ func (c *collector) result() TargetResult {
 	return res
 }
 
-// sayHeld puts into a result why nothing may be deleted. A dry run writes nothing, held
+// fillHeld puts into a result why nothing may be deleted. A dry run writes nothing, held
 // or not, but must not promise what the next sweep would not do.
-func (c *collector) sayHeld(res *TargetResult, why throttle.Reason) {
+func (c *collector) fillHeld(res *TargetResult, why throttle.Reason) {
 	v := c.viewer.View()
 	switch {
 	case v == nil || c.cfg.Apply:

@@ -307,12 +307,12 @@ func (s *scheduler) makeReady(it *item, now time.Time) {
 func (s *scheduler) wakeUp(now time.Time) {
 	for s.sleeping.Len() > 0 && !s.sleeping.items[0].out.wake.After(now) {
 		it, _ := heap.Pop(&s.sleeping).(*item)
-		s.rouse(it, now)
+		s.makeAwake(it, now)
 	}
 }
 
-// rouse makes an item ready that was waiting, and counts what it waited for.
-func (s *scheduler) rouse(it *item, now time.Time) {
+// makeAwake makes an item ready that was waiting, and counts what it waited for.
+func (s *scheduler) makeAwake(it *item, now time.Time) {
 	it.book.c.tally.waited(it.out.why, now.Sub(it.since))
 	s.makeReady(it, now)
 }
@@ -321,7 +321,7 @@ func (s *scheduler) rouse(it *item, now time.Time) {
 func (s *scheduler) rouseAll(b *book, now time.Time) {
 	for _, it := range inOrder(s.sleeping.of(b)) {
 		s.sleeping.remove(it)
-		s.rouse(it, now)
+		s.makeAwake(it, now)
 	}
 }
 

@@ -66,7 +66,7 @@ func (j *sealJob) goOn(t turn, p *plan.Plan) (over bool, err error) {
 		}
 	}
 	for len(j.names) > 0 {
-		if err := j.meet(t.ctx, p, j.names[0]); err != nil {
+		if err := j.visitNamespace(t.ctx, p, j.names[0]); err != nil {
 			return false, err
 		}
 		j.cover(j.names[0])
@@ -190,8 +190,8 @@ func (j *sealJob) save(ctx context.Context) (err error) {
 	return err
 }
 
-// meet gives a record to each range of a namespace that holds an entry and has none.
-func (j *sealJob) meet(ctx context.Context, p *plan.Plan, ns string) error {
+// visitNamespace gives a record to each range of a namespace that holds an entry and has none.
+func (j *sealJob) visitNamespace(ctx context.Context, p *plan.Plan, ns string) error {
 	c, number := j.c, j.chore.Generation
 	var extra []int
 	var ids []cursor.ID
@@ -203,7 +203,7 @@ func (j *sealJob) meet(ctx context.Context, p *plan.Plan, ns string) error {
 		}
 		if found {
 			r := shardquery.Range{Namespace: ns, Generation: number, Shard: shard}
-			isNew, err := j.met(ctx, r)
+			isNew, err := j.recordRange(ctx, r)
 			if err != nil {
 				return err
 			}
@@ -228,9 +228,9 @@ func (j *sealJob) meet(ctx context.Context, p *plan.Plan, ns string) error {
 	return nil
 }
 
-// met gives a range a record, and reports whether it had none. It uses the view alone:
+// recordRange gives a range a record, and reports whether it had none. It uses the view alone:
 // only the scheduler may use the book's own cursors.
-func (j *sealJob) met(ctx context.Context, r shardquery.Range) (isNew bool, err error) {
+func (j *sealJob) recordRange(ctx context.Context, r shardquery.Range) (isNew bool, err error) {
 	c, id := j.c, j.c.rules.ID(r)
 	v := c.viewer.View()
 	if _, known := v.Cursors.At(id); known {
@@ -240,7 +240,7 @@ func (j *sealJob) met(ctx context.Context, r shardquery.Range) (isNew bool, err 
 		Seen: v.CursorsSent}
 	cur.Opened = j.seal.Opened
 	if !c.cfg.Apply {
-		c.viewer.imagine(cur)
+		c.viewer.addDryRunRange(cur)
 		return false, nil
 	}
 	_, _, err = c.keeper.Move(ctx, cur, func(*cursor.Cursor) {}) // if it is not moved, somebody else has given it one

@@ -163,7 +163,7 @@ func (o *onSchedule) look(s *scheduler, b *book, now time.Time) {
 	}
 	if beats {
 		if b.isHeldForLong(now) {
-			b.giveBack(s, now)
+			b.releaseClaims(s, now)
 		}
 		o.box.set(func(st *State) { b.describe(st) })
 	}

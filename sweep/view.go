@@ -199,7 +199,7 @@ func (v *viewer) refresh(ctx context.Context) (wait time.Duration) {
 	next := *old
 	err := v.loadRecord(ctx, &next)
 	if errors.Is(err, generation.ErrMissing) { // somebody removed it
-		err = v.beginAnew(ctx, &next)
+		err = v.recreateRecord(ctx, &next)
 	}
 	if err == nil {
 		err = v.checkAge(&next)
@@ -238,8 +238,8 @@ func (v *viewer) checkAge(read *plan.View) error {
 	return plan.OldCopy(read.Record, v.target.Name, "but had "+now.Record.Revision)
 }
 
-// beginAnew writes a target record to replace one that was removed.
-func (v *viewer) beginAnew(ctx context.Context, next *plan.View) error {
+// recreateRecord writes a target record to replace one that was removed.
+func (v *viewer) recreateRecord(ctx context.Context, next *plan.View) error {
 	if err := v.loadCursors(ctx, next); err != nil { // others may have opened generations
 		return err
 	}
@@ -503,8 +503,8 @@ func (v *viewer) loadCursors(ctx context.Context, next *plan.View) error {
 	return nil
 }
 
-// imagine adds a range that a dry run has found, and that has no record.
-func (v *viewer) imagine(c cursor.Cursor) {
+// addDryRunRange adds a range that a dry run has found, and that has no record.
+func (v *viewer) addDryRunRange(c cursor.Cursor) {
 	v.publish(func(next *plan.View) {
 		v.state.imagined = append(v.state.imagined, c)
 		next.Cursors = next.Cursors.With(cursor.Changes{Read: []cursor.Cursor{c}})

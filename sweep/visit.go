@@ -39,7 +39,7 @@ type visit struct {
 	horizon  time.Time
 	readings []*reading // in the order in which they take turns
 	turns    int        // steps so far: the readings take turns
-	asides   []*aside
+	asides   []*deferred
 	size     batchSize
 	failing  failing
 	kept     keptSet
@@ -138,7 +138,7 @@ func (v *visit) take(t turn) error {
 	pacer := c.pacing.open(c.pacing.keptPace(v.start.cursor), c.pacing.ownPart(v.r))
 	if !c.cfg.Apply {
 		v.pacer = pacer
-		c.pacing.claimed(v.start.cursor.Key(), pacer)
+		c.pacing.register(v.start.cursor.Key(), pacer)
 		return nil
 	}
 	claim, err := c.keeper.Claim(t.ctx, v.start.cursor)
@@ -151,7 +151,7 @@ func (v *visit) take(t turn) error {
 	}
 	v.claim, v.pacer = claim, pacer
 	c.cfg.Metrics.LeaseHeld(c.target.Name, 1)
-	c.pacing.claimed(v.start.cursor.Key(), pacer)
+	c.pacing.register(v.start.cursor.Key(), pacer)
 	return nil
 }
 
@@ -303,12 +303,12 @@ func (v *visit) extend(rd *reading) {
 		return
 	}
 	if now := v.c.horizon(); now.Sub(v.horizon) >= horizonEvery {
-		v.again(now)
+		v.extendTo(now)
 	}
 }
 
-// again lets the main reading continue to another horizon.
-func (v *visit) again(horizon time.Time) {
+// extendTo lets the main reading continue to another horizon.
+func (v *visit) extendTo(horizon time.Time) {
 	r, ok := v.readings[0].reader.(*shardquery.Reader)
 	if !ok || !horizon.After(v.horizon) || v.readings[0].counted {
 		return
@@ -406,7 +406,7 @@ func (v *visit) forgetAsides() {
 // as a lease, but occupies no worker.
 func (v *visit) release(work context.Context) (cur cursor.Cursor, err error) {
 	v.carry.close()
-	v.c.pacing.leaving(v.start.cursor.Key())
+	v.c.pacing.unregister(v.start.cursor.Key())
 	defer v.c.pacing.close(v.pacer) // also if it panics
 	if v.claim == nil {
 		return v.start.cursor, nil

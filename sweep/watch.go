@@ -38,10 +38,10 @@ func newWatch(c *collector) *watch {
 // beat takes in the state of this process's own heartbeat.
 func (w *watch) beat(b cursor.Beat) {
 	w.c.pacing.beat(b)
-	w.rouse() // a process that joins must read at once
+	w.wakeUp() // a process that joins must read at once
 }
 
-func (w *watch) rouse() {
+func (w *watch) wakeUp() {
 	select {
 	case w.wake <- struct{}{}:
 	default: // it is awake already
@@ -52,7 +52,7 @@ func (w *watch) rouse() {
 // joinEvery.
 func (w *watch) ask(wait time.Duration) {
 	if wait <= joinEvery && !w.asked.Swap(true) {
-		w.rouse()
+		w.wakeUp()
 	}
 }
 
@@ -61,7 +61,7 @@ func (w *watch) ask(wait time.Duration) {
 func (w *watch) seek(seeks bool) {
 	if w.seeks.Swap(seeks) != seeks {
 		w.c.keeper.Pulse.Seek(seeks)
-		w.rouse()
+		w.wakeUp()
 	}
 }
 
@@ -104,7 +104,7 @@ func (w *watch) refresh(ctx context.Context) (wait time.Duration) {
 	if err != nil {
 		return readAgain
 	}
-	w.bury(ctx)
+	w.removeDeadHeartbeat(ctx)
 	return 0
 }
 
@@ -136,10 +136,10 @@ func (w *watch) read(ctx context.Context) error {
 	return nil
 }
 
-// bury removes the heartbeat of one dead process, if there is any. Without that, each
+// removeDeadHeartbeat removes the heartbeat of one dead process, if there is any. Without that, each
 // process that joins would have to watch for a lease that the heartbeat does not change. It
 // has a short timeout, because the next read waits for it.
-func (w *watch) bury(ctx context.Context) {
+func (w *watch) removeDeadHeartbeat(ctx context.Context) {
 	c := w.c
 	ctx, cancel := context.WithTimeout(ctx, c.pacing.trust()/3)
 	defer cancel()

@@ -84,7 +84,7 @@ type Plan struct {
 	book    Book
 	now     time.Time         // the store's
 	opened  map[int]time.Time // of the live generations
-	known   *known
+	known   *rangeIndex
 	stages  map[int]Stage
 	blocked []int
 }

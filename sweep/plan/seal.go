@@ -28,7 +28,7 @@ func (p *Plan) sealed(c cursor.Cursor) cursor.Cursor {
 
 // ShardsOf returns how many shards a live generation was opened with; 0 if it is not live.
 func (p *Plan) ShardsOf(number int) int {
-	if g := p.known.ground(number); g != nil {
+	if g := p.known.generation(number); g != nil {
 		return g.Shards
 	}
 	return 0
@@ -37,7 +37,7 @@ func (p *Plan) ShardsOf(number int) int {
 // sealDue reports whether a sealed generation needs a pass: none that began at an instant
 // or later has covered every namespace that any deployment sweeps.
 func (p *Plan) sealDue(number int, since time.Time) bool {
-	_, swept := p.sumOf(number)
+	_, swept := p.totals(number)
 	return swept && !p.isCovered(number, since)
 }
 

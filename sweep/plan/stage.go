@@ -57,7 +57,7 @@ func (p *Plan) classify() {
 // its last entity was disposed of. Empty is false if anything is left in a range, or if no
 // range of it is swept, as under another layout.
 func (p *Plan) EmptySince(number int, sealed time.Time) (ready time.Time, empty bool) {
-	g, ok := p.sumOf(number)
+	g, ok := p.totals(number)
 	if !ok || g.left || g.done.Before(sealed) {
 		return sealed, false
 	}
@@ -71,7 +71,7 @@ func (p *Plan) EmptySince(number int, sealed time.Time) (ready time.Time, empty 
 // Unread reports whether a range of the generation still needs a read from its start that
 // begins at the given instant or later, or a namespace still needs a pass.
 func (p *Plan) Unread(number int, since time.Time) bool {
-	g, ok := p.sumOf(number)
+	g, ok := p.totals(number)
 	return ok && (g.done.Before(since) || p.stages[number].IsSealed() && !p.isCovered(number, since))
 }
 
@@ -82,7 +82,7 @@ func (p *Plan) Blocked() []int { return p.blocked }
 
 // isBlocked reports whether a draining generation has only such entities left.
 func (p *Plan) isBlocked(number int, s Stage) bool {
-	g, ok := p.sumOf(number)
+	g, ok := p.totals(number)
 	return ok && g.refused && !g.done.Before(s.Sealed) && g.noCarry && (!g.left || p.triedToCarry(g.swept, s))
 }
 

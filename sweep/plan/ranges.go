@@ -16,13 +16,13 @@ import (
 	"github.com/reaper-ttl/reaper/shardquery"
 )
 
-// A known holds what was found out about all ranges of a target. To find it takes time in
+// A rangeIndex holds what was found out about all ranges of a target. To find it takes time in
 // proportion to their number, so a plan hands it on to the [Plan.Next] one, which updates
 // it for the changed cursors. It holds no cursors.
-type known struct {
-	grounds    []*ground      // the live generations, in the order of the record
-	byNumber   map[int]int    // places in grounds
-	namespaces map[string]int // places in the view's list
+type rangeIndex struct {
+	live       []*liveGeneration // the live generations, in the order of the record
+	byNumber   map[int]int       // places in live
+	namespaces map[string]int    // places in the view's list
 	extra      []shardquery.Range
 	stored     map[int]bool // the generations of which there are cursor records
 	// foreign are the cursors of namespaces that other deployments sweep, by generation, and
@@ -34,8 +34,8 @@ type known struct {
 	lookups atomic.Int64 // of cursors; another goroutine may show the plan at the same time
 }
 
-// A ground is one live generation.
-type ground struct {
+// A liveGeneration is one live generation.
+type liveGeneration struct {
 	generation.Generation
 	// extra are its ranges past its last shard, by namespace and shard.
 	extra []shardquery.Range
@@ -52,15 +52,17 @@ type auditDue struct {
 
 // findRanges goes over the namespaces, and over the cursors to find shards past the last
 // one.
-func (p *Plan) findRanges() *known {
-	k := &known{byNumber: map[int]int{}, namespaces: make(map[string]int, len(p.view.Namespaces)), stored: map[int]bool{},
-		foreign: map[int][]cursor.ID{}, swept: p.findSwept()}
+func (p *Plan) findRanges() *rangeIndex {
+	k := &rangeIndex{
+		byNumber: map[int]int{}, namespaces: make(map[string]int, len(p.view.Namespaces)), stored: map[int]bool{},
+		foreign: map[int][]cursor.ID{}, swept: p.findSwept(),
+	}
 	for i, ns := range p.view.Namespaces {
 		k.namespaces[ns] = i
 	}
 	if p.rules.Form.HasGenerations() {
 		for i, g := range p.view.Record.Live() {
-			k.grounds = append(k.grounds, &ground{Generation: g})
+			k.live = append(k.live, &liveGeneration{Generation: g})
 			k.byNumber[g.Number] = i
 		}
 	}
@@ -78,10 +80,10 @@ func (p *Plan) findRanges() *known {
 	}
 	slices.SortFunc(k.extra, func(a, b shardquery.Range) int { return strings.Compare(p.ID(a).Key(), p.ID(b).Key()) })
 	for _, r := range k.extra {
-		g := k.ground(r.Generation)
+		g := k.generation(r.Generation)
 		g.extra = append(g.extra, r)
 	}
-	for _, g := range k.grounds {
+	for _, g := range k.live {
 		slices.SortFunc(g.extra, byPlace)
 	}
 	return k
@@ -89,8 +91,8 @@ func (p *Plan) findRanges() *known {
 
 // pastLast returns the range of a cursor whose shard lies past the last one of its
 // generation; ok is false for any other.
-func (k *known) pastLast(id cursor.ID) (r shardquery.Range, ok bool) {
-	g := k.ground(id.Generation)
+func (k *rangeIndex) pastLast(id cursor.ID) (r shardquery.Range, ok bool) {
+	g := k.generation(id.Generation)
 	if g == nil {
 		return r, false
 	}
@@ -106,16 +108,16 @@ func byPlace(a, b shardquery.Range) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Shard, b.Shard))
 }
 
-// ground returns a live generation; nil if it is not live.
-func (k *known) ground(number int) *ground {
+// generation returns a live generation; nil if it is not live.
+func (k *rangeIndex) generation(number int) *liveGeneration {
 	if i, ok := k.byNumber[number]; ok {
-		return k.grounds[i]
+		return k.live[i]
 	}
 	return nil
 }
 
 // extraIn returns the shards past the last one in a namespace.
-func (g *ground) extraIn(namespace string) []shardquery.Range {
+func (g *liveGeneration) extraIn(namespace string) []shardquery.Range {
 	lo, _ := slices.BinarySearchFunc(g.extra, shardquery.Range{Namespace: namespace}, byPlace)
 	hi := lo
 	for hi < len(g.extra) && g.extra[hi].Namespace == namespace {
@@ -125,11 +127,11 @@ func (g *ground) extraIn(namespace string) []shardquery.Range {
 }
 
 // len returns how many ranges a generation has.
-func (k *known) len(g *ground) int { return g.Shards*len(k.namespaces) + len(g.extra) }
+func (k *rangeIndex) len(g *liveGeneration) int { return g.Shards*len(k.namespaces) + len(g.extra) }
 
 // place returns the index of a range in its generation; ok is false if there is no such
 // range.
-func (k *known) place(g *ground, r shardquery.Range) (i int, ok bool) {
+func (k *rangeIndex) place(g *liveGeneration, r shardquery.Range) (i int, ok bool) {
 	ns, ok := k.namespaces[r.Namespace]
 	if !ok || r.Shard < 0 {
 		return 0, false
@@ -171,7 +173,7 @@ func (p *Plan) holdsFor(v *View) (changed []cursor.ID, ok bool) {
 
 // knows reports whether a cursor that was read again belongs to the ranges that are known:
 // it adds none and removes none.
-func (k *known) knows(cursors cursor.Table, id cursor.ID) bool {
+func (k *rangeIndex) knows(cursors cursor.Table, id cursor.ID) bool {
 	if !cursors.Has(id) || !k.stored[id.Generation] {
 		return false
 	}
@@ -179,7 +181,7 @@ func (k *known) knows(cursors cursor.Table, id cursor.ID) bool {
 	if !past {
 		return true
 	}
-	_, found := k.place(k.ground(r.Generation), r)
+	_, found := k.place(k.generation(r.Generation), r)
 	return found
 }
 
@@ -191,7 +193,7 @@ func (p *Plan) change(id cursor.ID) {
 		k.audits[ns] = p.auditDue(id.Namespace)
 		return
 	}
-	g := k.ground(id.Generation)
+	g := k.generation(id.Generation)
 	shard, err := strconv.Atoi(id.Shard)
 	if g == nil || err != nil {
 		return
@@ -211,10 +213,10 @@ func (p *Plan) change(id cursor.ID) {
 	}
 }
 
-// sumOf returns the sum of the cursors of a generation; ok is false if no range of it is
+// totals returns the sum of the cursors of a generation; ok is false if no range of it is
 // swept.
-func (p *Plan) sumOf(number int) (s sum, ok bool) {
-	g := p.known.ground(number)
+func (p *Plan) totals(number int) (s sum, ok bool) {
+	g := p.known.generation(number)
 	if g == nil {
 		return s, false
 	}
@@ -229,7 +231,7 @@ func (p *Plan) sumOf(number int) (s sum, ok bool) {
 }
 
 // isGone reports whether the store no longer lists a namespace, and no deployment names it.
-func (p *Plan) isGone(k *known, namespace string) bool {
+func (p *Plan) isGone(k *rangeIndex, namespace string) bool {
 	_, listed := k.namespaces[namespace]
 	return !listed && slices.Contains(p.rules.Namespaces, cursor.AllNamespaces) &&
 		!slices.ContainsFunc(p.view.Record.Namespaces, func(n generation.Swept) bool { return n.Name == namespace })
@@ -237,16 +239,16 @@ func (p *Plan) isGone(k *known, namespace string) bool {
 
 // isForeign reports whether a cursor is of a namespace that only other deployments sweep:
 // no generation may retire while one of its ranges there holds anything.
-func (p *Plan) isForeign(k *known, id cursor.ID) bool {
+func (p *Plan) isForeign(k *rangeIndex, id cursor.ID) bool {
 	_, own := k.namespaces[id.Namespace]
-	return !own && !slices.Contains(p.rules.Namespaces, cursor.AllNamespaces) && k.ground(id.Generation) != nil &&
+	return !own && !slices.Contains(p.rules.Namespaces, cursor.AllNamespaces) && k.generation(id.Generation) != nil &&
 		id.Generation != expirykey.Nursery && slices.ContainsFunc(p.view.Record.Namespaces, func(n generation.Swept) bool {
 		return n.Name == id.Namespace || n.Name == cursor.AllNamespaces
 	})
 }
 
 // leaves returns the leaf function of a generation's tree: the sum of each single range.
-func (p *Plan) leaves(g *ground) func(int) sum {
+func (p *Plan) leaves(g *liveGeneration) func(int) sum {
 	regular := g.Shards * len(p.known.namespaces)
 	names := p.view.Namespaces
 	return func(i int) sum {
@@ -266,7 +268,7 @@ func (p *Plan) Has(r shardquery.Range) bool {
 		_, ok := p.known.namespaces[r.Namespace]
 		return ok
 	}
-	g := p.known.ground(r.Generation)
+	g := p.known.generation(r.Generation)
 	if g == nil {
 		return false
 	}
@@ -286,7 +288,7 @@ func (p *Plan) All() iter.Seq[shardquery.Range] {
 			}
 			return
 		}
-		for _, g := range p.known.grounds {
+		for _, g := range p.known.live {
 			for _, ns := range p.view.Namespaces {
 				for shard := range g.Shards {
 					if !yield(shardquery.Range{Namespace: ns, Generation: g.Number, Shard: shard}) {
@@ -317,7 +319,7 @@ func (p *Plan) RangesIn(namespace string) (list []shardquery.Range) {
 	if !p.rules.Form.HasGenerations() {
 		return p.rules.Form.Ranges(p.rules.ShardValues, []string{namespace})
 	}
-	for _, g := range p.known.grounds {
+	for _, g := range p.known.live {
 		list = append(list, p.rangesOf(namespace, g.Number)...)
 	}
 	return list
@@ -325,7 +327,7 @@ func (p *Plan) RangesIn(namespace string) (list []shardquery.Range) {
 
 // rangesOf lists the ranges of a generation in one namespace, in the order of keys.
 func (p *Plan) rangesOf(namespace string, number int) (list []shardquery.Range) {
-	g := p.known.ground(number)
+	g := p.known.generation(number)
 	if _, swept := p.known.namespaces[namespace]; g == nil || !swept {
 		return nil
 	}
@@ -338,7 +340,7 @@ func (p *Plan) Len() (n int) {
 	if !p.rules.Form.HasGenerations() {
 		return max(1, len(p.rules.ShardValues)) * len(p.view.Namespaces)
 	}
-	for _, g := range p.known.grounds {
+	for _, g := range p.known.live {
 		n += p.known.len(g)
 	}
 	return n
@@ -346,7 +348,7 @@ func (p *Plan) Len() (n int) {
 
 // Shards returns the shards past a generation's last one that are known.
 func (p *Plan) Shards(namespace string, g generation.Generation) (extra []int) {
-	ground := p.known.ground(g.Number)
+	ground := p.known.generation(g.Number)
 	if ground == nil {
 		return nil
 	}
