@@ -51,11 +51,7 @@ func (v *visit) account(s *scratch, rd *reading) {
 	c, n := v.c, v.sum(s, rd)
 	c.tally.counts.Expired.Add(n.expired)
 	c.cfg.Progress.Expired.Add(n.expired)
-	if v.auditing {
-		c.tally.counts.Strays.Add(n.gone + n.carried)
-	} else {
-		c.tally.counts.Carried.Add(n.carried)
-	}
+	v.countMoved(n.gone, n.carried)
 	c.tally.foundBehind(v.r, n.behind)
 	if !c.cfg.Apply { // what was found first stays the oldest: nothing is deleted
 		if v.start.oldest.IsZero() && !n.oldest.IsZero() {
@@ -76,6 +72,15 @@ func (v *visit) account(s *scratch, rd *reading) {
 			n.oldest = at // the next entity is no older than the last one that was deleted
 		}
 		v.sawDue(n.oldest, n.gone)
+	}
+}
+
+// countMoved counts carries; those of an audit, and its deletes, are strays.
+func (v *visit) countMoved(gone, carried int64) {
+	if v.auditing {
+		v.c.tally.counts.Strays.Add(gone + carried)
+	} else {
+		v.c.tally.counts.Carried.Add(carried)
 	}
 }
 

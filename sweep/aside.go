@@ -129,9 +129,10 @@ func (v *visit) retryAside(t turn, a *deferred) error {
 	switch op.Outcome {
 	case store.Deleted:
 		v.deleted(1, 0)
+		v.countMoved(1, 0)
 	case store.Carried:
 		v.deleted(0, 1)
-		v.c.tally.counts.Carried.Add(1)
+		v.countMoved(0, 1)
 	case store.Unknown, store.Gone, store.Changed, store.Kept:
 	}
 	v.clear(a)
@@ -175,6 +176,15 @@ func (v *visit) waitsAside(rd *reading, key string) bool {
 		a.rds, rd.stuck = append(a.rds, rd), true
 	}
 	return true
+}
+
+// holdUp keeps the progress of a reading from being saved until every entity that waits
+// aside now is disposed of: the reading saves the same position as those that met them, and
+// its keys come after theirs.
+func (v *visit) holdUp(rd *reading) {
+	for _, a := range v.asides {
+		a.rds, rd.stuck = append(a.rds, rd), true
+	}
 }
 
 // clear removes an entity that is disposed of from those that wait aside. Once a reading

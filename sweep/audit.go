@@ -109,9 +109,8 @@ func (j *auditJob) auditSpans(t turn) outcome {
 	for {
 		if v.allRead() && len(j.spans) > 0 {
 			v.readings = slices.DeleteFunc(v.readings, func(rd *reading) bool { return !rd.stuck })
-			next := j.spans[0]
-			next.stuck = len(v.asides) > 0
-			v.readings, j.spans = append(v.readings, next), j.spans[1:]
+			v.readings, j.spans = append(v.readings, j.spans[0]), j.spans[1:]
+			v.holdUp(v.readings[len(v.readings)-1])
 		}
 		v.horizon = j.c.horizon()
 		out, allRead := v.run(t)
