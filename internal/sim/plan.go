@@ -56,7 +56,8 @@ type plan struct {
 	target     sweep.Target
 	targets    int
 	namespaces []string
-	partly     bool // the first sweeper sweeps only the default one
+	partly     bool          // the first sweeper sweeps only the default one
+	joins      time.Duration // when the others begin, which sweep all of them
 
 	sweepers int
 	workers  int
@@ -119,6 +120,9 @@ func newPlan(seed uint64, without []string) *plan {
 		rush, p.busy = 0.06, max(4*time.Minute, p.busy/2)
 	}
 	p.rush = p.has("rush") && d.on("rush").yes(rush)
+	if p.partly && d.on("joins").yes(0.5) { // they come to generations that were sealed without them
+		p.joins = d.on("joins at").between(p.busy/4, p.busy*3/4)
+	}
 	p.drawFaults(d)
 	// A total is shared by clocks that run equally fast: the program says so.
 	p.suspends = p.has("suspend") && p.target.Total.PerSecond == 0 && d.on("suspends").yes(0.5)

@@ -273,7 +273,7 @@ func (r *rush) fill(d dice, target string) (quiet []spot) {
 		d := d.on("fill").at(int64(i))
 		switch what := d.on("what").below(6); {
 		case what < 4:
-			r.write(target, s, "f", 100+d.on("many").below(300), due)
+			r.write(target, s, "f", (100+d.on("many").below(300))*pick(d.on("more"), 1, 1, 1, 5), due)
 		case what == 4 && r.w.plan.has("locked"):
 			r.mark(r.held, r.write(target, s, "h", 1+d.on("many").below(12), due))
 		case what == 5 && r.w.plan.has("refused"):

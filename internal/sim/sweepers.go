@@ -41,6 +41,9 @@ type sweeper struct {
 
 func (s *sweeper) run() {
 	w := s.w
+	if s.number > 0 && w.plan.joins > 0 && !w.sleep(w.plan.joins) {
+		return
+	}
 	for n := int64(0); ; n++ {
 		d := s.dice.at(n)
 		pause := d.on("pause").between(w.plan.interval/2, w.plan.interval*3/2)
