@@ -512,3 +512,28 @@ func TestAHolderIsPatient(t *testing.T) {
 		}
 	})
 }
+
+func TestSealCoversWhatItsPassWentOver(t *testing.T) {
+	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	some := cursor.Seal{Namespaces: []string{"", "eu"}, Began: began}
+	all := cursor.Seal{Namespaces: []string{cursor.AllNamespaces}, Began: began}
+	for _, c := range []struct {
+		seal      cursor.Seal
+		namespace string
+		since     time.Time
+		want      bool
+	}{
+		{some, "eu", time.Time{}, true},
+		{some, "", began, true},
+		{some, "us", time.Time{}, false},
+		{some, "eu", began.Add(1), false},
+		{all, "us", began, true},
+		{all, "us", began.Add(1), false},
+		{cursor.Seal{}, "", time.Time{}, false},
+		{cursor.Seal{Namespaces: []string{""}}, "", time.Time{}, false}, // it never began
+	} {
+		if got := c.seal.Covers(c.namespace, c.since); got != c.want {
+			t.Errorf("%q since %v: %v, want %v", c.namespace, c.since, got, c.want)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -32,6 +33,7 @@ type rush struct {
 	denied  map[string]time.Time // when it first did
 	named   map[string]bool      // those that the daemon has named
 	busy    map[string]bool      // keys of cursors whose ranges are not at rest
+	foreign map[string]bool      // keys of cursors that the rival wrote first
 }
 
 // A spot is a range that entities are written to.
@@ -62,7 +64,7 @@ const queryTakes = 5*time.Second + callTakes
 func newRush(w *world) *rush {
 	d := w.dice.on("rush")
 	r := &rush{w: w, held: map[string]bool{}, refused: map[string]bool{}, busy: map[string]bool{},
-		denied: map[string]time.Time{}, named: map[string]bool{}}
+		denied: map[string]time.Time{}, named: map[string]bool{}, foreign: map[string]bool{}}
 	r.tick = time.Duration(pick(d.on("tick"), 1, 1, 2, 5)) * time.Second
 	r.pace = pick(d.on("pace"), 0, 0, 4.03, 10.07)
 	r.lasts = d.on("lasts").between(40*time.Second, 100*time.Second)
@@ -168,11 +170,21 @@ func (r *rush) rival(d dice) {
 			r.put(w.plan.name(i), s, fmt.Sprintf("v%d-%d", i, n), time.Now())
 		}
 	}
+	w.mu.Lock()
+	before := maps.Clone(w.db.records[store.CursorRecord])
+	w.mu.Unlock()
 	h := &handle{w: w, name: "rival", dice: d, clock: &clock{began: w.began}, died: make(chan struct{}), calm: true}
 	w.sweep(context.Background(), h, fmt.Sprintf("rival-%d", time.Since(w.began)), d, sweep.Run, func(c *sweep.Config) {
 		c.Yes = true
 		w.relax(c.Targets, false)
 	})
+	w.mu.Lock()
+	for key := range w.db.records[store.CursorRecord] {
+		if _, ok := before[key]; !ok {
+			r.foreign[key] = true
+		}
+	}
+	w.mu.Unlock()
 	time.Sleep(w.plan.target.Lease/6 + time.Second) // so often the daemon looks who holds what
 }
 
@@ -384,7 +396,8 @@ func (r *rush) bound(target, key string) time.Duration {
 	bound := r.tick + time.Second + pageTakes*time.Duration(ranges)/time.Duration(r.work/2)
 	fields := r.w.db.records[store.CursorRecord][key].Fields
 	rewind := instant(fields, "rewind_done").Add(r.cut.Rewind * 4 / 5)
-	if time.Until(rewind) < bound || text(fields, "rewind_began") != "" {
+	// A daemon that knows no record of the range reads it from its start by its own reckoning.
+	if time.Until(rewind) < bound || text(fields, "rewind_began") != "" || r.foreign[key] {
 		bound += queryTakes // a query of its own read from the start may be under way
 	}
 	if r.pace > 0 { // its own bucket, half of which may be set aside for carries
