@@ -8,9 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/shardquery"
-	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -22,15 +20,9 @@ type BehindCount struct {
 	BehindGoneBy  *time.Time `json:"behind_gone_by"`  // the first sweep after that deletes the last; nil if not known
 }
 
-// readBehind is how many entries behind the cursor of a range are read, so that those that
-// are malformed do not count. If there are more, all are counted.
-const readBehind = 100
-
 // A behindCounter counts what is due and lies behind the cursors.
 type behindCounter struct {
 	*sweep.Snapshot
-	store store.Store
-	now   func() time.Time
 
 	mu        sync.Mutex
 	sum       int64
@@ -52,7 +44,7 @@ func (b *behindCounter) run(ctx context.Context, atOnce int, ranges []shardquery
 			continue // nothing is behind it, or nothing well-formed is left
 		}
 		group.Go(func() error {
-			n, err := b.count(ctx, r, c, upTo)
+			n, err := b.CountBehind(ctx, r, upTo)
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			if err != nil {
@@ -75,38 +67,6 @@ func (b *behindCounter) add(r shardquery.Range, n int64, atLeast bool) {
 	by, known := b.Plan.BehindGone([]shardquery.Range{r})
 	b.isUnknown = b.isUnknown || !known
 	b.by = laterOf(b.by, by)
-}
-
-// count counts what is due in a range behind its cursor. If the range rests, nothing due
-// is expected anywhere in it.
-func (b *behindCounter) count(ctx context.Context, r shardquery.Range, c cursor.Cursor, upTo int64) (int64, error) {
-	horizon := b.Horizon()
-	floor, end := horizon.Add(-b.Target.MaxAge), horizon.Add(r.Resolution())
-	rests := !b.Plan.Range(r).Read
-	if at, err := r.Expires(c.Position.Value); err == nil && !rests && at.Before(end) {
-		end = at
-	}
-	reader := &shardquery.Reader{Store: b.store, Target: b.Target.Target, Range: r, From: r.At(floor), Floor: floor,
-		Until: end, Now: b.now}
-	var page store.Page
-	var due, seen int64
-	for more := true; more; {
-		var err error
-		if more, err = reader.Next(ctx, &page, readBehind+1); err != nil {
-			return 0, err
-		}
-		for _, e := range page.Entries {
-			if b.Judge(e.Value) == sweep.Due && (rests || isBehind(e, c)) {
-				due++
-			}
-		}
-		if seen += int64(len(page.Entries)); seen > readBehind {
-			if n, ok, err := b.CountExpired(ctx, r, floor, end, upTo); ok || err != nil {
-				return n, err
-			}
-		}
-	}
-	return due, nil
 }
 
 // fillBehind fills in what was counted behind the cursors.

@@ -84,14 +84,6 @@ func (l *lister) cursorAt(r shardquery.Range, c cursor.Cursor) time.Time {
 	return horizon
 }
 
-// isBehind reports whether an entry lies behind the cursor. An entry at the cursor's own
-// value counts as behind if the cursor has passed some keys there: only the store knows the
-// order of keys.
-func isBehind(e store.Entry, c cursor.Cursor) bool {
-	at := e.Position().Value.Compare(c.Position.Value)
-	return at < 0 || at == 0 && c.Position.Key != ""
-}
-
 // malformedBehind returns the part of a range behind its cursor. A well-formed entry there
 // was written late, or its entity has another value than the index shows.
 func (l *lister) malformedBehind(r shardquery.Range) []*part {
@@ -101,7 +93,7 @@ func (l *lister) malformedBehind(r shardquery.Range) []*part {
 	}
 	return []*part{{namespace: r.Namespace, name: nameOf(r), pages: l.reader(r, l.floor(), l.cursorAt(r, c)),
 		isWanted: func(e store.Entry) bool {
-			return l.Judge(e.Value) == sweep.Malformed || isBehind(e, c) && l.readsToMakeSure()
+			return l.Judge(e.Value) == sweep.Malformed || sweep.IsBehind(e, c) && l.readsToMakeSure()
 		}}}
 }
 
@@ -146,7 +138,7 @@ func (l *lister) refused(r shardquery.Range) *part {
 	c := l.Plan.Cursor(r)
 	return &part{namespace: r.Namespace, name: nameOf(r), pages: l.reader(r, l.floor(), l.cursorAt(r, c)),
 		isRefused: c.Stock.Refused,
-		isWanted:  func(e store.Entry) bool { return l.Judge(e.Value) == sweep.Due && isBehind(e, c) }}
+		isWanted:  func(e store.Entry) bool { return l.Judge(e.Value) == sweep.Due && sweep.IsBehind(e, c) }}
 }
 
 func whyRefused(p *part) string {

@@ -156,7 +156,7 @@ func status(ctx context.Context, cfg sweep.Config, t sweep.Target, behind bool) 
 	st.fillDue(q, ranges)
 	st.count(whole, q)
 	if behind {
-		b := &behindCounter{Snapshot: s, store: cfg.Store, now: cfg.Now}
+		b := &behindCounter{Snapshot: s}
 		b.run(whole, max(1, cfg.Workers), ranges)
 		st.fillBehind(b, len(ranges))
 	}

@@ -111,7 +111,8 @@ func TestReferenceHasTheCounters(t *testing.T) {
 
 func TestReferenceHasTheMetrics(t *testing.T) {
 	m := New(Options{Registry: prometheus.NewRegistry(), Targets: []string{"a"}})
-	m.Swept("a", Complete, time.Second, time.Unix(1, 0)) // the one that is absent before
+	m.Swept("a", Complete, time.Second, time.Unix(1, 0)) // absent before, as the next one
+	m.Behind("a", 1)
 	families, err := m.Registry().Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -88,7 +88,8 @@ type Metrics struct {
 	counted                               map[string]*prometheus.CounterVec // by name; see counters
 	sweeps, throttled, operations, errors *prometheus.CounterVec
 
-	outside, oldestDue, lastSuccess, rate, generation, live, leases, emptyIndex, stuck, held *prometheus.GaugeVec
+	outside, oldestDue, lastSuccess, rate, generation, live, leases, emptyIndex, stuck, held,
+	behind *prometheus.GaugeVec
 
 	delay, sweep, query, commit, readyWait *prometheus.HistogramVec
 }
@@ -112,6 +113,8 @@ func New(o Options) *Metrics {
 		"op", "code")
 
 	m.outside = m.gauge("outside_entities", "Entities that carry the property but lie in no range, as last counted.")
+	m.behind = m.gauge("behind_entities",
+		"Due entities behind the cursors, as last counted; absent before the first count.")
 	m.oldestDue = m.gauge("oldest_due_timestamp_seconds",
 		"When the oldest entity that is still there became due; 0 if nothing is due.")
 	m.lastSuccess = m.gauge("last_success_timestamp_seconds",
@@ -244,6 +247,9 @@ func (m *Metrics) OldestDue(target string, t time.Time) { m.set(m.oldestDue, uni
 
 // Outside says how many entities lie in no range.
 func (m *Metrics) Outside(target string, n int64) { m.set(m.outside, float64(n), target) }
+
+// Behind says how many entities are due behind the cursors: a read from the start finds them.
+func (m *Metrics) Behind(target string, n int64) { m.set(m.behind, float64(n), target) }
 
 // Rate says how many entities a second the ranges that this process holds may
 // delete, added up; +Inf if they are unlimited.

@@ -37,6 +37,7 @@ func all(t *testing.T) *metrics.Metrics {
 	m.Swept("sessions", metrics.Complete, 2*time.Second, at)
 	m.OldestDue("sessions", at)
 	m.Outside("sessions", 8)
+	m.Behind("sessions", 7)
 	m.Rate("sessions", 500)
 	m.Generations("sessions", 9, 2)
 	m.LeaseHeld("sessions", 1)
@@ -54,7 +55,7 @@ var promised = []string{
 	"reaper_page_query_duration_seconds", "reaper_page_commit_duration_seconds", "reaper_rate_limit_entities_per_second",
 	"reaper_throttled_seconds_total", "reaper_store_operations_total", "reaper_store_errors_total", "reaper_current_generation",
 	"reaper_live_generations", "reaper_leases_held", "reaper_empty_index", "reaper_apply", "reaper_build_info",
-	"reaper_stuck_ranges", "reaper_held", "reaper_ready_wait_seconds",
+	"reaper_stuck_ranges", "reaper_held", "reaper_ready_wait_seconds", "reaper_behind_entities",
 }
 
 func TestNames(t *testing.T) {

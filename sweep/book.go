@@ -337,10 +337,15 @@ func (b *book) addChore(s *scheduler, c plan.Chore, order int, now time.Time) {
 	default:
 	}
 	it := &item{job: do, book: b, name: c.Name(), order: order, out: atRest,
-		lane: lane{slow: true, apart: c.Kind == plan.Look || c.Kind == estimate || c.Kind == countDue}}
+		lane: lane{slow: true, apart: onlyCounts(c.Kind)}}
 	b.chores[c.Key()] = it
 	b.active++
 	s.makeReady(it, now)
+}
+
+// onlyCounts reports whether a chore is for a count that may take long. It takes no worker.
+func onlyCounts(k plan.Kind) bool {
+	return k == plan.Look || k == countDue || k == estimate || k == behindKind
 }
 
 // todo returns what the plan says of an item now.
@@ -368,7 +373,7 @@ func (b *book) todo(it *item) todo {
 // cursors on get a copy of the book's, which go on changing.
 func (b *book) choreView(k plan.Kind) (v choreView) {
 	v = choreView{view: b.view, now: b.plan.Now()}
-	if k == plan.Look || k == countDue || k == estimate {
+	if onlyCounts(k) {
 		v.book.Own = maps.Clone(b.memory.Own)
 	}
 	return v

@@ -71,7 +71,7 @@ func (j *choreJob) what() string {
 		return fmt.Sprintf("retire generation %08d", j.chore.Generation)
 	case plan.Forget:
 		return "remove cursors of retired generations"
-	case plan.Audit, plan.Seal, countDue, estimate:
+	case plan.Audit, plan.Seal, countDue, estimate, behindKind:
 	}
 	return string(j.chore.Kind)
 }
@@ -95,6 +95,8 @@ func (j *choreJob) do(ctx context.Context, todo todo) error {
 		return c.limits.fill(ctx, c, todo.chore.plan(rules))
 	case estimate:
 		c.estimate(ctx, todo.chore.plan(rules))
+	case behindKind:
+		c.countAllBehind(ctx, todo.chore.plan(rules))
 	case plan.Audit, plan.Seal: // jobs of their own
 	}
 	return nil

@@ -15,8 +15,9 @@ import (
 // A Preview is what a dry run says beyond the counts that every sweep has.
 type Preview struct {
 	// BehindCursors is how much is due and lies behind the cursors: the next sweep leaves it,
-	// and a later read of its range from the start deletes it. Nil if that was not counted,
-	// as by a sweep that applies.
+	// and a later read of its range from the start deletes it. Nil if that is not known: a
+	// sweep that applies does not look there, unless it reads each range from its start. Then
+	// it is zero if the sweep is complete and the store has refused nothing.
 	BehindCursors *int64 `json:"behind"`
 	// GoneBy is when the last of that goes: by the first sweep after it. Nil if nothing is
 	// there, or if nobody can tell.
@@ -278,6 +279,9 @@ func (v *visit) countBetween(ctx context.Context, from, to store.Value) (int64, 
 
 // tellPreview puts into a result what a dry run found beyond the counts.
 func (b *book) tellPreview(res *TargetResult) {
+	if b.c.cfg.Apply && b.c.cfg.FromStart && res.Complete && res.Refused == 0 {
+		res.BehindCursors = new(int64) // every range was read from its start
+	}
 	if b.c.cfg.Apply || b.view == nil {
 		return
 	}

@@ -109,6 +109,7 @@ type onSchedule struct {
 	told     time.Time
 	toldOf   int64 // how many had been deleted when it was told last
 	costTold bool
+	counted  time.Time // when what is behind the cursors was counted last, or the work began
 	stopping bool
 }
 
@@ -147,6 +148,7 @@ func (o *onSchedule) look(s *scheduler, b *book, now time.Time) {
 	if s.ctx.Err() != nil {
 		o.stopping = true
 		b.stop(s, now)
+		b.cancelChores(behindKind)
 		return
 	}
 	beats := b.looked.Equal(now)               // once in a heartbeat
@@ -162,6 +164,7 @@ func (o *onSchedule) look(s *scheduler, b *book, now time.Time) {
 		o.closeCount(b, now)
 	}
 	if beats {
+		o.countBehind(s, b, now)
 		if b.isHeldForLong(now) {
 			b.releaseClaims(s, now)
 		}
@@ -205,6 +208,18 @@ func (o *onSchedule) begin(s *scheduler, b *book, now time.Time) {
 	if !b.count.open {
 		b.openCount(now)
 		o.expired = b.c.tally.counts.Expired.Load()
+	}
+}
+
+// countBehind begins to count what is due behind the cursors, once in a while. The first
+// count may wait: a process that begins again and again must not count each time.
+func (o *onSchedule) countBehind(s *scheduler, b *book, now time.Time) {
+	if o.counted.IsZero() {
+		o.counted = now
+	}
+	if now.Sub(o.counted) >= b.c.behindEvery() {
+		o.counted = now
+		b.addChore(s, plan.Chore{Kind: behindKind}, 0, now)
 	}
 }
 

@@ -60,7 +60,8 @@ func TestSaidOfWhatIsRestamped(t *testing.T) {
 			if res := b.sweep("--apply"); res.Deleted != 0 || res.BehindCursors != nil {
 				t.Errorf("the next sweep: %+v", res)
 			}
-			if res := b.sweep("--from-start", "--apply"); res.Deleted != int64(n) || !res.Complete {
+			if res := b.sweep("--from-start", "--apply"); res.Deleted != int64(n) || !res.Complete ||
+				res.BehindCursors == nil || *res.BehindCursors != 0 {
 				t.Errorf("from the start: %+v", res)
 			}
 		})

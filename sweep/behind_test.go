@@ -1,0 +1,77 @@
+package sweep_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// behind returns the gauge of what is due behind the cursors; -1 if there is none.
+func (s *service) behind() float64 {
+	s.t.Helper()
+	families, err := s.registry.Gather()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "reaper_behind_entities" {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	return -1
+}
+
+// A daemon counts once an hour what is due behind the cursors, which no tick meets, and not at
+// each tick. It says nothing before the first count, and keeps the number if a count fails.
+func TestDaemonCountsBehindTheCursors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.target.Next = everyMinute
+		w.begin()
+		for shard := range 4 {
+			w.dueIn(1, shard, fmt.Sprintf("first-%d", shard), time.Now())
+		}
+		s := w.serve(w.config())
+		time.Sleep(10 * time.Minute)
+		old := time.Now().Add(-24 * time.Hour)
+		for i := range 150 { // more than are read before they are counted
+			w.dueIn(1, 0, fmt.Sprintf("late-%d", i), old)
+		}
+		w.dueIn(1, 1, "one", old)
+		time.Sleep(40 * time.Minute)
+		if n := s.behind(); n != -1 {
+			t.Errorf("before the first count: %v", n)
+		}
+		time.Sleep(20 * time.Minute)
+		if n := s.behind(); n != 151 || len(w.left()) != 151 {
+			t.Errorf("%v are behind the cursors, and %d are left", n, len(w.left()))
+		}
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Count" {
+				return errors.New("no COUNT today")
+			}
+			return nil
+		}
+		time.Sleep(time.Hour)
+		if n := s.behind(); n != 151 {
+			t.Errorf("after a count that failed: %v", n)
+		}
+		w.s.Before = nil
+		once := w.config()
+		once.FromStart = true
+		res := sweep.Run(t.Context(), once).Targets[0]
+		if res.Deleted != 151 || !res.Complete || res.BehindCursors == nil || *res.BehindCursors != 0 {
+			t.Errorf("from the start: %+v", res)
+		}
+		time.Sleep(time.Hour)
+		if n := s.behind(); n != 0 {
+			t.Errorf("after they are gone: %v", n)
+		}
+	})
+}
