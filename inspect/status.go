@@ -43,6 +43,8 @@ type TargetStatus struct {
 	Unlimited bool          `json:"unlimited"`        // a worker holds a range without a limit: Rate leaves it out
 	GoneAt    *time.Time    `json:"gone_at"`          // when the backlog is gone at that rate, if that is known
 	BehindCount
+	EmptyIndex  bool               `json:"empty_index"` // as sweeps found it last: no entity has an entry in any range
+	EmptyKind   bool               `json:"empty_kind"`  // nothing is due, and the kind holds no entity
 	PausedBy    string             `json:"paused_by"`
 	PausedAt    *time.Time         `json:"paused_at"`
 	PausedUntil *time.Time         `json:"paused_until"` // nil if the pause has no end
@@ -63,9 +65,11 @@ func (st TargetStatus) MarshalJSON() ([]byte, error) {
 	}
 	unknown := struct {
 		plain
-		Paused *bool    `json:"paused"`
-		Held   *string  `json:"held"`
-		Rate   *float64 `json:"rate"`
+		Paused     *bool    `json:"paused"`
+		Held       *string  `json:"held"`
+		Rate       *float64 `json:"rate"`
+		EmptyIndex *bool    `json:"empty_index"`
+		EmptyKind  *bool    `json:"empty_kind"`
 	}{plain: plain(st)}
 	if st.Paused {
 		unknown.Paused, unknown.Held = &st.Paused, &st.Held
@@ -160,6 +164,8 @@ func status(ctx context.Context, cfg sweep.Config, t sweep.Target, behind bool) 
 		b.run(whole, max(1, cfg.Workers), ranges)
 		st.fillBehind(b, len(ranges))
 	}
+	st.EmptyIndex = s.View.Record.EmptyIndex
+	st.EmptyKind = st.OldestDue == nil && len(q.unread) == 0 && s.IsEmptyKind(whole)
 	st.judge(s, len(q.unread) > 0)
 	return st, nil
 }

@@ -67,6 +67,7 @@ func TestStatusJSON(t *testing.T) {
 			`"paused":false,"held":"","reason":"","oldest_due":null,"last_sweep":null,"swept_to":null,` +
 			`"backlog":0,"backlog_at_least":false,"rate":0,"unlimited":false,"gone_at":null,` +
 			`"behind":null,"behind_at_least":false,"behind_gone_by":null,` +
+			`"empty_index":false,"empty_kind":true,` +
 			`"paused_by":"","paused_at":null,"paused_until":null,` +
 			`"workers":[],"generations":[],"ranges":[],"unread":[]}`
 		if string(text) != want {

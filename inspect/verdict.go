@@ -50,6 +50,10 @@ func (st *TargetStatus) judge(s *sweep.Snapshot, partly bool) {
 		st.Verdict, st.Why = OK, "the oldest was due "+Age(now.Sub(*st.OldestDue))+" ago"
 	case s.New:
 		st.Verdict, st.Why = Idle, "nobody has loaded or swept it yet"
+	case st.EmptyKind:
+		st.Verdict, st.Why = Idle, "nothing is due: its kind "+s.Target.Kind+" holds no entity"
+	case st.EmptyIndex:
+		st.Verdict, st.Why = Idle, "it holds entities, but none has an entry in any range: check the property and its index"
 	case st.Behind != nil && *st.Behind > 0:
 		st.Verdict, st.Why = Idle, "nothing is due but what lies behind the cursors"
 	default:

@@ -12,7 +12,7 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-// behind returns the gauge of what is due behind the cursors; -1 if there is none.
+// behind returns the gauge of what is due behind the cursors; -1 before the first count.
 func (s *service) behind() float64 {
 	s.t.Helper()
 	families, err := s.registry.Gather()

@@ -299,6 +299,26 @@ func (c *collector) tellEmptyKind(ctx context.Context) {
 		"writers spell it", "kind", c.target.Kind, "property", c.target.Property)
 }
 
+// emptyKindWithin bounds the look for any entity of a kind.
+const emptyKindWithin = 3 * time.Second
+
+// isEmptyKind reports whether the kind holds no entity: everything has expired, or the kind
+// is misspelt. It is only for people: what cannot be read counts as not empty.
+func (c *collector) isEmptyKind(ctx context.Context) bool {
+	counter, ok := c.cfg.Store.(store.Counter)
+	if !ok || c.viewer.View() == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, emptyKindWithin)
+	defer cancel()
+	for _, ns := range c.viewer.View().Namespaces {
+		if held, err := counter.Holds(ctx, c.target.Target, ns); held || err != nil {
+			return false
+		}
+	}
+	return true
+}
+
 // triedFirst is how many ranges are queried for an entry before the whole namespace is:
 // nearly always the first range has one.
 const triedFirst = 4

@@ -42,6 +42,7 @@ type TargetResult struct {
 	Operations store.Operations   `json:"operations"`
 	Throttled  map[string]float64 `json:"throttled_seconds"`
 	EmptyIndex bool               `json:"empty_index"` // holds entities, but no index entry in any range
+	EmptyKind  bool               `json:"empty_kind"`  // the kind holds no entity
 
 	Err error `json:"-"` // what Error says, for errors.Is
 }

@@ -63,6 +63,9 @@ func once(ctx context.Context, cfg Config, newAgenda func() oneTime) Result {
 		if ctx.Err() != nil && t.Error == "" {
 			t.Complete = t.Complete && b.count.open && b.count.pending == 0
 		}
+		if t.Error == "" && t.Scanned == 0 {
+			t.EmptyKind = b.c.isEmptyKind(ctx)
+		}
 		t.Duration = agendas[i].ended.Sub(began).Seconds()
 		b.c.publishEnd(b, t, agendas[i].ended)
 		res.Targets = append(res.Targets, t)

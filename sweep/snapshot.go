@@ -163,6 +163,9 @@ func (s *Snapshot) CountExpired(
 	return n, true, err
 }
 
+// IsEmptyKind reports whether the target's kind holds no entity, as far as the store answers in time.
+func (s *Snapshot) IsEmptyKind(ctx context.Context) bool { return s.c.isEmptyKind(ctx) }
+
 // HeartbeatsRead reports whether the heartbeats could be read. If not, the snapshot is
 // complete but for the working processes.
 func (s *Snapshot) HeartbeatsRead() bool { return s.beats != nil }

@@ -80,8 +80,22 @@ func TestSaidOfAMisspeltTarget(t *testing.T) {
 	r := b.must(nil, "sweep")
 	says(t, "the log", r.log, `target changed`, `"property":"expires_at","before_property":"expiry_key"`, `not one of them has an entry in any range`)
 	says(t, "a dry run", r.out, `none has an entry in any range: check the property's name and index`)
+	if res := b.sweep("--apply"); !res.EmptyIndex || res.EmptyKind {
+		t.Errorf("with the property misspelt: %+v", res)
+	}
+	says(t, "status", b.must(nil, "status").out, `^sessions: IDLE, it holds entities, but none has an entry in any range`)
+	says(t, "status --json", b.must(nil, "status", "--json").out, `"empty_index": true`, `"empty_kind": false`)
 	b.write("reaper.yaml", strings.Replace(oneTarget, "kind: Session", "kind: Sesion", 1))
-	says(t, "the log", b.must(nil, "sweep").log, `target changed`, `"kind":"Sesion","before_kind":"Session"`)
+	r = b.must(nil, "sweep")
+	says(t, "the log", r.log, `target changed`, `"kind":"Sesion","before_kind":"Session"`)
+	says(t, "a dry run", r.out, `its kind holds no entity: if there should be some`)
+	for range 2 { // also if no look around is due
+		if res := b.sweep("--apply"); res.EmptyIndex || !res.EmptyKind || !res.Complete {
+			t.Errorf("with the kind misspelt: %+v", res)
+		}
+	}
+	says(t, "status", b.must(nil, "status").out, `^sessions: IDLE, nothing is due: its kind Sesion holds no entity`)
+	says(t, "status --json", b.must(nil, "status", "--json").out, `"empty_index": false`, `"empty_kind": true`)
 }
 
 // A gate by a misspelt URL was taken for a file that does not exist, and so for open.

@@ -267,6 +267,9 @@ func (a *app) printSweep(res sweep.Result) error {
 			fmt.Fprintf(a.stdout, "%s: holds entities, but none has an entry in any range: "+
 				"check the property's name and index\n", t.Name)
 		}
+		if t.EmptyKind {
+			fmt.Fprintf(a.stdout, "%s: its kind holds no entity: if there should be some, check how it is spelt\n", t.Name)
+		}
 	}
 	switch {
 	case res.Failed(): // the error is printed instead
