@@ -33,7 +33,7 @@ type behindCounter struct {
 }
 
 // run counts in all ranges, some at a time. It notes those for which time did not suffice.
-func (b *behindCounter) run(ctx context.Context, atOnce int, ranges []shardquery.Range) {
+func (b *behindCounter) run(ctx context.Context, atOnce int, ranges []shardquery.Range) error {
 	b.unread = map[shardquery.Range]error{}
 	upTo := int64(max(rangeUpTo, backlogUpTo/max(1, len(ranges))))
 	var group errgroup.Group
@@ -43,7 +43,7 @@ func (b *behindCounter) run(ctx context.Context, atOnce int, ranges []shardquery
 		if c.Position.IsZero() || !c.Stock.Emptied.IsZero() {
 			continue // nothing is behind it, or nothing well-formed is left
 		}
-		group.Go(func() error {
+		sweep.Go(&group, func() error {
 			n, err := b.CountBehind(ctx, r, upTo)
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -55,7 +55,7 @@ func (b *behindCounter) run(ctx context.Context, atOnce int, ranges []shardquery
 			return nil
 		})
 	}
-	_ = group.Wait() // what failed is noted
+	return group.Wait() // only a panic: what failed is noted
 }
 
 // add takes in what was counted in a range.

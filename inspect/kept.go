@@ -158,7 +158,7 @@ func (l *lister) run(ctx context.Context, atOnce int, parts []*part) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
 	for _, p := range parts {
-		group.Go(func() error { return l.read(ctx, p) })
+		sweep.Go(group, func() error { return l.read(ctx, p) })
 	}
 	return group.Wait()
 }

@@ -161,7 +161,9 @@ func status(ctx context.Context, cfg sweep.Config, t sweep.Target, behind bool) 
 	st.count(whole, q)
 	if behind {
 		b := &behindCounter{Snapshot: s}
-		b.run(whole, max(1, cfg.Workers), ranges)
+		if err := b.run(whole, max(1, cfg.Workers), ranges); err != nil {
+			return st, err
+		}
 		st.fillBehind(b, len(ranges))
 	}
 	st.EmptyIndex = s.View.Record.EmptyIndex
@@ -177,11 +179,16 @@ func (st *TargetStatus) readRecords(ctx context.Context, cfg sweep.Config, t swe
 	defer cancel()
 	alone := make(chan generation.Record, 1)
 	timer := time.AfterFunc(recordAlone, func() {
-		rec, now, err := generation.Load(within, cfg.Store, t.Name)
-		if err != nil || !rec.IsPaused(now) {
-			rec = generation.Record{}
-		}
-		alone <- rec
+		var paused generation.Record
+		var group errgroup.Group
+		sweep.Go(&group, func() error {
+			if rec, now, err := generation.Load(within, cfg.Store, t.Name); err == nil && rec.IsPaused(now) {
+				paused = rec
+			}
+			return nil
+		})
+		_ = group.Wait() // the status is not known without this record, and says so
+		alone <- paused
 	})
 	s, err := sweep.TakeSnapshot(within, cfg, t)
 	late := err != nil && within.Err() != nil && ctx.Err() == nil
@@ -218,8 +225,11 @@ type queries struct {
 func (q *queries) run(ctx, within context.Context, atOnce int, ranges []shardquery.Range) error {
 	group, inGroup := errgroup.WithContext(within)
 	group.SetLimit(atOnce)
-	holds := make(chan hold, 1)
-	go func() { holds <- heldBy(within, q.Snapshot) }()
+	var gate errgroup.Group
+	sweep.Go(&gate, func() error {
+		q.hold = heldBy(within, q.Snapshot)
+		return nil
+	})
 	longest := slices.Clone(ranges)
 	slices.SortStableFunc(longest, func(a, b shardquery.Range) int {
 		return q.Plan.Cursor(a).Swept.Compare(q.Plan.Cursor(b).Swept)
@@ -228,7 +238,7 @@ func (q *queries) run(ctx, within context.Context, atOnce int, ranges []shardque
 		if !q.Plan.Range(r).Read {
 			continue // it is sealed, and nothing in it is due: sweeps leave it alone
 		}
-		group.Go(func() error {
+		sweep.Go(group, func() error {
 			at, err := q.FirstDue(inGroup, r, q.Plan.Cursor(r).Position)
 			q.mu.Lock()
 			defer q.mu.Unlock()
@@ -244,8 +254,7 @@ func (q *queries) run(ctx, within context.Context, atOnce int, ranges []shardque
 		})
 	}
 	err := group.Wait()
-	q.hold = <-holds
-	return err
+	return cmp.Or(gate.Wait(), err)
 }
 
 // fillDue fills in since when something is due.
@@ -300,7 +309,7 @@ func (st *TargetStatus) count(ctx context.Context, q *queries) {
 	var sum atomic.Int64
 	var atLeast, cannot atomic.Bool
 	for r, since := range q.due {
-		group.Go(func() error {
+		sweep.Go(group, func() error {
 			n, ok, err := q.CountDue(ctx, r, since, upTo)
 			sum.Add(n)
 			if !ok {

@@ -73,7 +73,7 @@ func (v *viewer) inUse(
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(probesAtOnce)
 	for i, ns := range namespaces {
-		group.Go(func() (err error) {
+		Go(group, func() (err error) {
 			found[i], err = v.inUseIn(ctx, ns, listed)
 			return err
 		})

@@ -98,7 +98,7 @@ func (c *collector) countAllBehind(ctx context.Context, p *plan.Plan) {
 	group, inGroup := errgroup.WithContext(ctx)
 	group.SetLimit(countersAtOnce)
 	for _, r := range list {
-		group.Go(func() error {
+		Go(group, func() error {
 			within, cancel := context.WithTimeout(inGroup, countTimeout)
 			defer cancel()
 			n, err := c.countBehind(within, p, r, upTo)

@@ -2,13 +2,13 @@ package sweep_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -53,8 +53,8 @@ func TestDaemonCountsBehindTheCursors(t *testing.T) {
 			t.Errorf("%v are behind the cursors, and %d are left", n, len(w.left()))
 		}
 		w.s.Before = func(_ context.Context, c modelstore.Call) error {
-			if c.Method == "Count" {
-				return errors.New("no COUNT today")
+			if c.Method == "Scan" {
+				return fmt.Errorf("not today: %w", store.ErrDenied)
 			}
 			return nil
 		}

@@ -390,7 +390,7 @@ func countSpans(ctx context.Context, c *collector, counter store.Counter, spans 
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(countersAtOnce)
 	for i, at := range spans {
-		group.Go(func() (err error) {
+		Go(group, func() (err error) {
 			ctx, cancel := context.WithTimeout(ctx, countTimeout)
 			defer cancel()
 			counted[i], err = counter.Count(ctx, c.target.Target, at.namespace, at.span, upTo)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -222,6 +223,30 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 		res := w.sweep()
 		if !errors.Is(res.Err, store.ErrDenied) || strings.Contains(res.Error, "ranges") || res.Complete {
 			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// A buggyCounter is a store whose COUNT panics.
+type buggyCounter struct{ *modelstore.Store }
+
+func (buggyCounter) Count(context.Context, store.Target, string, store.Span, int64) (int64, error) {
+	panic("a bug in a COUNT")
+}
+
+// A panic while a look around counts is an error of that count: it ends neither the sweep nor
+// the process.
+func TestPanicInAChoreEndsNoProcess(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.fill(100, 4*time.Hour)
+		c := w.config()
+		c.Store = buggyCounter{w.s}
+		var log strings.Builder
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		res := sweep.Run(t.Context(), c).Targets[0]
+		w.wantLive()
+		if res.Deleted != 50 || !strings.Contains(log.String(), "a bug in a COUNT") {
+			t.Errorf("%+v\n%s", res, log.String())
 		}
 	})
 }

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/sweep/plan"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -540,6 +542,10 @@ func protect(f func() error) (err error) {
 	}()
 	return f()
 }
+
+// Go runs f in a group, as group.Go does, but a panic of f becomes an error of the group: who
+// answers a command must not end a daemon.
+func Go(group *errgroup.Group, f func() error) { group.Go(func() error { return protect(f) }) }
 
 // graceful returns a context that ends the given time after ctx does.
 func graceful(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {

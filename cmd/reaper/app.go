@@ -289,14 +289,16 @@ func eachTarget[T any](s *session, do func(sweep.Target) (T, error)) ([]T, error
 	var group errgroup.Group
 	group.SetLimit(s.Workers)
 	for i, t := range s.sweep.Targets {
-		group.Go(func() (err error) {
+		sweep.Go(&group, func() (err error) {
 			if results[i], err = do(t); err != nil {
 				errs[i] = fmt.Errorf("target %s: %w", t.Name, err)
 			}
 			return nil
 		})
 	}
-	_ = group.Wait() // always nil: one target's error must not stop the others
+	if err := group.Wait(); err != nil { // only a panic: one target's error must not stop the others
+		return nil, err
+	}
 	done := []T{}
 	for i, r := range results {
 		if errs[i] == nil {
