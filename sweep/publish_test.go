@@ -182,19 +182,24 @@ func TestClockPutForward(t *testing.T) {
 }
 
 // The line that a daemon logs every five minutes shows the state before a tick, even if the
-// two coincide: an idle target has no ranges in work.
+// two coincide: an idle target has no ranges in work. It is logged at INFO once, until there
+// is work again: an idle daemon is silent.
 func TestToldBeforeATick(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		var log strings.Builder
 		c := w.config()
-		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		c.Targets[0].Next = func(at time.Time) time.Time { return at.Truncate(time.Second).Add(time.Second) }
-		ctx, stop := context.WithTimeout(t.Context(), 21*time.Minute)
+		ctx, stop := context.WithTimeout(t.Context(), 31*time.Minute)
 		defer stop()
+		time.AfterFunc(17*time.Minute, func() { w.dueIn(1, 0, "due", time.Now()) })
 		sweep.NewDaemon(c, true).Run(ctx)
 		told := strings.Count(log.String(), "nothing is due")
-		if idle := strings.Count(log.String(), "ranges_in_work=0"); told != 4 || idle != told {
+		if idle := strings.Count(log.String(), "ranges_in_work=0"); told != 6 || idle != told {
 			t.Errorf("told %d times, and %d times of no range in work: %s", told, idle, log.String())
+		}
+		if n := strings.Count(log.String(), `level=INFO msg="nothing is due"`); n != 2 { // at first, and after the work
+			t.Errorf("%d of them at INFO: %s", n, log.String())
 		}
 	})
 }

@@ -108,6 +108,7 @@ type onSchedule struct {
 	expired  int64     // found due before the sweep that is counted
 	told     time.Time
 	toldOf   int64 // how many had been deleted when it was told last
+	wasIdle  bool  // when it was told last
 	costTold bool
 	counted  time.Time // when what is behind the cursors was counted last, or the work began
 	stopping bool
@@ -276,10 +277,15 @@ func (o *onSchedule) tell(b *book, now time.Time) {
 		attrs = append(attrs, "oldest_due", st.OldestDue, "behind_seconds", max(0,
 			b.c.clock.Now().Sub(st.OldestDue).Seconds()))
 	}
+	idle := st.Held == "" && st.OldestDue.IsZero() && st.Working == 0
+	wasIdle := o.wasIdle && deleted == 0
+	o.wasIdle = idle
 	switch {
 	case st.Held != "":
 		b.c.log.Warn("deletes suspended", append(attrs, "held", string(st.Held))...)
-	case st.OldestDue.IsZero() && st.Working == 0:
+	case idle && wasIdle:
+		b.c.log.Debug("nothing is due", attrs...) // an idle daemon is silent: it has said so
+	case idle:
 		b.c.log.Info("nothing is due", attrs...)
 	default:
 		b.c.log.Info("collecting", attrs...)
