@@ -3,6 +3,7 @@ package sweep_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,6 +35,13 @@ func TestDaemonCountsBehindTheCursors(t *testing.T) {
 		w := newWorld(t)
 		w.target.Next = everyMinute
 		w.begin()
+		var denied atomic.Bool
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if denied.Load() && c.Method == "Scan" {
+				return fmt.Errorf("not today: %w", store.ErrDenied)
+			}
+			return nil
+		}
 		for shard := range 4 {
 			w.dueIn(1, shard, fmt.Sprintf("first-%d", shard), time.Now())
 		}
@@ -52,17 +60,12 @@ func TestDaemonCountsBehindTheCursors(t *testing.T) {
 		if n := s.behind(); n != 151 || len(w.left()) != 151 {
 			t.Errorf("%v are behind the cursors, and %d are left", n, len(w.left()))
 		}
-		w.s.Before = func(_ context.Context, c modelstore.Call) error {
-			if c.Method == "Scan" {
-				return fmt.Errorf("not today: %w", store.ErrDenied)
-			}
-			return nil
-		}
+		denied.Store(true)
 		time.Sleep(time.Hour)
 		if n := s.behind(); n != 151 {
 			t.Errorf("after a count that failed: %v", n)
 		}
-		w.s.Before = nil
+		denied.Store(false)
 		once := w.config()
 		once.FromStart = true
 		res := sweep.Run(t.Context(), once).Targets[0]

@@ -401,8 +401,14 @@ func TestPushbackOnTheCloudDrivers(t *testing.T) {
 
 // onCloudStores runs a test on the cloud drivers, whose calls it can have fail.
 func onCloudStores(t *testing.T, test func(t *testing.T, s realStore, faults *faultrpc.Injector)) {
+	onCloudStoresOf(t, emulator.Start, test)
+}
+
+func onCloudStoresOf(t *testing.T, start func(testing.TB, emulator.Mode) *emulator.Emulator,
+	test func(t *testing.T, s realStore, faults *faultrpc.Injector),
+) {
 	t.Run("datastore", func(t *testing.T) {
-		e := emulator.Start(t, emulator.Datastore)
+		e := start(t, emulator.Datastore)
 		faults := new(faultrpc.Injector)
 		o := datastore.Options{Project: e.Project(t), Emulator: e.Host}
 		o.Interceptors = append(o.Interceptors, faults.Intercept)
@@ -414,7 +420,7 @@ func onCloudStores(t *testing.T, test func(t *testing.T, s realStore, faults *fa
 		test(t, db, faults)
 	})
 	t.Run("firestore", func(t *testing.T) {
-		e := emulator.Start(t, emulator.Native)
+		e := start(t, emulator.Native)
 		faults := new(faultrpc.Injector)
 		o := firestore.Options{Project: e.Project(t), Emulator: e.Host}
 		o.Interceptors = append(o.Interceptors, faults.Intercept)
@@ -430,8 +436,11 @@ func onCloudStores(t *testing.T, test func(t *testing.T, s realStore, faults *fa
 // However many records a target has, as of namespaces that another deployment sweeps, they
 // are read by pages, and it is swept.
 func TestManyRecordsOnTheCloudStores(t *testing.T) {
-	records := nightly.Size(t, 70_000, 1_200)
-	onCloudStores(t, func(t *testing.T, s realStore, _ *faultrpc.Injector) {
+	records, start := nightly.Size(t, 70_000, 1_200), emulator.Start
+	if nightly.Run() {
+		start = emulator.StartOwn // an emulator with so many records is slow for all other tests
+	}
+	onCloudStoresOf(t, start, func(t *testing.T, s realStore, _ *faultrpc.Injector) {
 		target := store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text}
 		c := sweep.Config{Store: s, Apply: true, Workers: 4, Grace: 8 * time.Second, Owner: t.Name(), Now: time.Now,
 			Log: slog.New(slog.NewTextHandler(io.Discard, nil)),

@@ -130,6 +130,19 @@ func Start(t testing.TB, mode Mode) *Emulator {
 	return p.emulator
 }
 
+// StartOwn starts an emulator for one test alone, which ends with it: for tests that fill
+// an emulator until it is slow for everybody. If none is installed, it skips or fails the
+// test.
+func StartOwn(t testing.TB, mode Mode) *Emulator {
+	t.Helper()
+	e, stop, err := start(t.Context(), mode, sharedHeap)
+	if err != nil {
+		Unavailable(t, "the Firestore emulator cannot be had: %v", err)
+	}
+	t.Cleanup(stop)
+	return e
+}
+
 // Unavailable skips the test because something that it needs is not there, or
 // fails it where EMULATOR_REQUIRED=1 says that everything has to be.
 func Unavailable(t testing.TB, format string, args ...any) {
