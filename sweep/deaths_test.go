@@ -113,6 +113,7 @@ func sweptOnce(s store.Store, now func() time.Time) error {
 // their writes, while a generation is opened, sealed, drained, carried and retired. The
 // next process finishes the work, and nothing is lost.
 func TestDiesAtEachStepOfALife(t *testing.T) {
+	nightly.Races(t)
 	seeds := nightly.Size(t, uint64(6), 2)
 	if testing.Short() {
 		seeds = 1

@@ -14,6 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -240,6 +241,7 @@ func (e *epoch) strays() (n int) {
 // it, and touch nothing live. Nothing stays in retired generations except what the audit
 // finds.
 func TestTenGenerations(t *testing.T) {
+	nightly.Races(t)
 	for name, c := range map[string]struct {
 		keep    int
 		longest time.Duration

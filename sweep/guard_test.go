@@ -97,6 +97,7 @@ func (g *guarded) checks() (queries, lookups int) {
 // With checks by query, one worker and full pages, a sweep bills at most 1.01 operations
 // for each deleted entity, the delete and the reaper's own records included.
 func TestQueryCostsHardlyMoreThanTheDelete(t *testing.T) {
+	nightly.Races(t)
 	n := nightly.Size(t, 10_000, 5_000)
 	for guard, most := range map[store.Guard]float64{store.GuardAuto: 1.01, store.GuardLookup: 2.01} {
 		g := newGuarded(t, guard, 1, 1, n)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -109,6 +110,7 @@ var incidents = []incident{
 // minute while it lasts, and once when it is over, with how often and how long; whatever
 // the number of ranges.
 func TestLogOfAnIncident(t *testing.T) {
+	nightly.Races(t)
 	for _, i := range incidents {
 		t.Run(i.name, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) { i.happenTo(t, w) })

@@ -14,6 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -252,6 +253,7 @@ func TestListOfOldKeysIsMalformed(t *testing.T) {
 // A live target is resharded by opening generations with other numbers, and its
 // writers follow.
 func TestReshardingALiveTarget(t *testing.T) {
+	nightly.Races(t)
 	synctest.Test(t, func(t *testing.T) {
 		e := newEpoch(t, generation.Policy{Every: 1000 * time.Hour, Ramp: 10 * time.Minute, Staleness: time.Minute, Slack: 5 * time.Minute, Keep: 1})
 		e.target.Shards = 16

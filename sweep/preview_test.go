@@ -16,6 +16,7 @@ import (
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/embedded"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -272,6 +273,7 @@ func (p *population) grow(seed uint64) {
 // A dry run with Exact says, number by number, what the next sweep from the start does,
 // and which part of it the next sweep does.
 func TestDryRunComesTrue(t *testing.T) {
+	nightly.Races(t)
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			p := newPopulation(t, seed)

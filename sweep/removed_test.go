@@ -197,6 +197,7 @@ func TestRecordErrorsAreCounted(t *testing.T) {
 
 // Two daemons leave the ranges of a retired generation alone.
 func TestRetiredRangesStayAlone(t *testing.T) {
+	nightly.Races(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.target.Policy = hourly

@@ -19,6 +19,7 @@ import (
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -457,6 +458,7 @@ func TestLateAnswersAboutClaims(t *testing.T) {
 // An idle daemon knows the cursors that it has moved itself: it reads all of them when
 // it begins and when it looks around, and no others.
 func TestIdleDaemonReadsItsCursorsSeldom(t *testing.T) {
+	nightly.Races(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.sweep()

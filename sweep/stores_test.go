@@ -436,6 +436,7 @@ func onCloudStoresOf(t *testing.T, start func(testing.TB, emulator.Mode) *emulat
 // However many records a target has, as of namespaces that another deployment sweeps, they
 // are read by pages, and it is swept.
 func TestManyRecordsOnTheCloudStores(t *testing.T) {
+	nightly.Races(t)
 	records, start := nightly.Size(t, 70_000, 1_200), emulator.Start
 	if nightly.Run() {
 		start = emulator.StartOwn // an emulator with so many records is slow for all other tests

@@ -57,7 +57,7 @@ var records = []string{"ReaperTarget", "ReaperCursor", "ReaperWorker", "ReaperSw
 // Another language's client writes, from nothing but the document, what this
 // program then sweeps: three namespaces, names and numbers, ancestors.
 func TestSweepsWhatNodeWrote(t *testing.T) {
-	nightlyRaces(t)
+	nightly.Races(t)
 	n := nightly.Size(t, 20_000, 2_000)
 	b, e, project := newDatastore(t, `targets:
   - name: sessions
@@ -253,7 +253,7 @@ func datastoreClient(t *testing.T, e *emulator.Emulator, project string) *sdk.Cl
 
 // An expiry property may hold anything: only expired entities are deleted.
 func TestJunkInTheProperty(t *testing.T) {
-	nightlyRaces(t)
+	nightly.Races(t)
 	b, e, project := newDatastore(t, oneTarget)
 	client := datastoreClient(t, e, project)
 	now := time.Now().UTC()
@@ -322,7 +322,7 @@ func TestUnreachable(t *testing.T) {
 
 // A named database is another one.
 func TestNamedDatabase(t *testing.T) {
-	nightlyRaces(t)
+	nightly.Races(t)
 	b, _, project := newDatastore(t, oneTarget)
 	ndjson, live := sessions(100, time.Now())
 	b.must(strings.NewReader(ndjson), "load")

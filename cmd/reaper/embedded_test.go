@@ -32,7 +32,7 @@ func newEmbedded(t *testing.T, targets string) *workdir {
 }
 
 func TestEmbeddedSweepDeletesExactlyTheExpired(t *testing.T) {
-	nightlyRaces(t)
+	nightly.Races(t)
 	n := nightly.Size(t, 200_000, 20_000)
 	b := newEmbedded(t, oneTarget)
 	ndjson, live := sessions(n, time.Now())
@@ -94,7 +94,7 @@ const slowTarget = `targets:
 `
 
 func TestKilledOftenEmbedded(t *testing.T) {
-	nightlyRaces(t)
+	nightly.Races(t)
 	b := newEmbedded(t, slowTarget)
 	ndjson, live := sessions(40_000, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
@@ -445,7 +445,7 @@ func TestVersionAndHelp(t *testing.T) {
 }
 
 func TestSecondProcessOnOneDirectory(t *testing.T) {
-	nightlyRaces(t)
+	nightly.Races(t)
 	b := newEmbedded(t, slowTarget)
 	ndjson, _ := sessions(20_000, time.Now())
 	b.must(strings.NewReader(ndjson), "load")

@@ -8,10 +8,11 @@ import (
 
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 )
 
 func TestExplainOnEachStore(t *testing.T) {
-	nightlyRaces(t)
+	nightly.Races(t)
 	onEachStoreAndLayout(t, func(t *testing.T, b *workdir, layout config.Layout) {
 		soon := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
 		b.must(strings.NewReader(`{"id":"live","expires":"`+soon+`"}`+"\n"+`{"id":7,"expires":"2026-01-01T00:00:00Z"}`+"\n"+`{"id":"7"}`), "load")

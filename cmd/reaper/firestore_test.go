@@ -25,7 +25,7 @@ import (
 // Another language's client writes, in every layout and below fifty parents, what
 // this program then sweeps; the rest is as it was, byte for byte.
 func TestSweepsWhatNodeWroteNatively(t *testing.T) {
-	nightlyRaces(t)
+	nightly.Races(t)
 	n := nightly.Size(t, 20_000, 2_000)
 	b, e, project := newFirestore(t, `targets:
 - {name: generation, kind: gen, shards: 4, pace: {max: unlimited}}
@@ -119,7 +119,7 @@ func everyType(now time.Time, reference string) map[string]*pb.Value {
 // A collection of everything that may stand in an expiry property, with and
 // without shards, of timestamps and of keys: nothing goes but what has expired.
 func TestJunkInANativeProperty(t *testing.T) {
-	nightlyRaces(t)
+	nightly.Races(t)
 	b, e, project := newFirestore(t, `targets:
 - {name: times, kind: times, layout: timestamp, property: expires}
 - {name: group, kind: group, group: true, layout: timestamp, property: expires}

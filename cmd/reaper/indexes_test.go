@@ -23,6 +23,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/emulator"
 	"github.com/reaper-ttl/reaper/internal/faultrpc"
 	"github.com/reaper-ttl/reaper/internal/indexcheck"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/datastore"
 	"github.com/reaper-ttl/reaper/store/firestore"
@@ -281,7 +282,7 @@ func printed(t *testing.T, defs indexes.Definitions) (back indexes.Definitions) 
 // The emulator runs any query without an index, and the services refuse it: every
 // query that the drivers send must be served by what reaper indexes prints.
 func TestDefinitionsServeEveryQuery(t *testing.T) {
-	nightlyRaces(t)
+	nightly.Races(t)
 	check := func(t *testing.T, r *recorder, defs indexes.Definitions) {
 		t.Helper()
 		used := map[string]bool{}

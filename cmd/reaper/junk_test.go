@@ -11,13 +11,14 @@ import (
 
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/internal/junk"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/internal/nodewriter"
 )
 
 // Whatever the property holds, in either mode and any layout: only entities that are due by
 // that layout are deleted, all others stay as they were, and the exit code is 0.
 func TestJunkInEveryLayout(t *testing.T) {
-	nightlyRaces(t)
+	nightly.Races(t)
 	check := func(t *testing.T, b *workdir, layout config.Layout, wrote map[string]junk.What, read func() map[string]string) {
 		t.Helper()
 		due := junk.DueInstant

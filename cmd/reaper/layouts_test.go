@@ -50,7 +50,7 @@ func onEachStoreAndLayout(t *testing.T, test func(t *testing.T, b *workdir, layo
 
 // load, dump, status and sweep work with every store and layout.
 func TestEveryCommandInEveryLayout(t *testing.T) {
-	nightlyRaces(t)
+	nightly.Races(t)
 	ranges := map[config.Layout]int{config.LayoutGeneration: 8, config.LayoutSharded: 4, config.LayoutTimestamp: 1, config.LayoutShardedTimestamp: 4}
 	onEachStoreAndLayout(t, func(t *testing.T, b *workdir, layout config.Layout) {
 		ndjson, live := sessions(600, time.Now())
@@ -158,7 +158,7 @@ func TestKilledTwiceAtOneInstant(t *testing.T) {
 
 // Documents of a group lie anywhere, and load puts them below the parent named.
 func TestCollectionGroup(t *testing.T) {
-	nightlyRaces(t)
+	nightly.Races(t)
 	b, _, project := newFirestore(t, "targets:\n- {name: items, kind: items, group: true, layout: timestamp, property: expires}\n")
 	var ndjson strings.Builder
 	for i := range 500 {

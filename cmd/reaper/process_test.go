@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/emulator"
-	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -73,16 +72,6 @@ func noRaces(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("nothing for the race detector here")
-	}
-}
-
-// nightlyRaces leaves a test out under the race detector, except in make nightly. Others run
-// such processes every day: TestServe and TestPaceWhileASweepRuns in Datastore mode,
-// TestKilledTwiceAtOneInstant in native mode, TestStopsOnSignal on the embedded store.
-func nightlyRaces(t *testing.T) {
-	t.Helper()
-	if testing.Short() && !nightly.Run() {
-		t.Skip("make nightly looks for races here")
 	}
 }
 

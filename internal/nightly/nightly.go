@@ -32,6 +32,15 @@ func Size[T any](t testing.TB, full, everyday T) T {
 	return everyday
 }
 
+// Races leaves a test out where -short asks for what only the race detector needs, except in
+// a nightly run: its goroutines meet in other tests, too, and it takes long.
+func Races(t testing.TB) {
+	t.Helper()
+	if testing.Short() && !Run() {
+		t.Skip("make nightly looks for races here")
+	}
+}
+
 // Some returns all elements of a list in a nightly run. In any other it returns one of them,
 // a different one each time: pick is any number that changes from run to run, such as the
 // time. It suits combinations that share all but a little code.
