@@ -447,8 +447,9 @@ func (v *viewer) loadRecord(ctx context.Context, next *plan.View) error {
 }
 
 // A recordReader reads records for a viewer. Each page has its own timeout and its own
-// tries, so that a read of many pages has no limit on its total time. It also sets the
-// clock to the store's time.
+// tries, so that a read of many pages has no limit on its total time. A page that took too
+// long gets three times as long in its next try: an emulator with 70,000 records needs
+// seconds for each. It also sets the clock to the store's time.
 type recordReader struct {
 	v        *viewer
 	patience time.Duration
@@ -457,11 +458,14 @@ type recordReader struct {
 // Load implements [store.Loader].
 func (r recordReader) Load(ctx context.Context, q store.RecordQuery) (page store.Records, err error) {
 	var sent time.Time
+	timeout := recordTimeout
 	err = store.Retry(ctx, r.patience, func() (err error) {
-		ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		sent = r.v.clock.now()
-		page, err = r.v.store.Load(ctx, q)
+		if page, err = r.v.store.Load(ctx, q); ctx.Err() != nil {
+			timeout = 3 * recordTimeout
+		}
 		return err
 	})
 	if err != nil {
