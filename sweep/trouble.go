@@ -126,7 +126,7 @@ func (j *journal) failed(task, name string, err error) {
 	if name != "" && len(t.ranges) < mostTroubled {
 		t.ranges[name] = true
 	}
-	if passes := store.Transient(err) || store.MayBeOfOneEntity(err); t.told.IsZero() && (!passes || t.lasts()) {
+	if passes := mayPass(err); t.told.IsZero() && (!passes || t.lasts()) {
 		level := slog.LevelWarn
 		if !passes && !errors.Is(err, cursor.ErrLost) {
 			level = slog.LevelError
@@ -138,6 +138,14 @@ func (j *journal) failed(task, name string, err error) {
 		j.Log(context.Background(), level, "failing; trying again", append(attrs, "error", err)...)
 		t.told, t.toldOf = now, t.times
 	}
+}
+
+// mayPass reports whether a cause may pass by itself. A conflict does with the next try, which
+// reads the record first: such as that of a heartbeat that others have removed because it
+// could not be renewed. One that cost a claim is told at once.
+func mayPass(err error) bool {
+	return store.Transient(err) || store.MayBeOfOneEntity(err) ||
+		errors.Is(err, store.ErrConflict) && !errors.Is(err, cursor.ErrLost)
 }
 
 // lasts reports whether a cause that may pass by itself is worth a line.
