@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -75,6 +76,44 @@ func TestDaemonCountsBehindTheCursors(t *testing.T) {
 		time.Sleep(time.Hour)
 		if n := s.behind(); n != 0 {
 			t.Errorf("after they are gone: %v", n)
+		}
+	})
+}
+
+// Of what is restamped to yesterday while three daemons work, each daemon's gauge, a status, a
+// dry run and, once it is asked to delete all of it, a sweep give the same number.
+func TestDaemonsAgreeOnWhatIsBehind(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		const n = 300
+		w.target.Next = everyMinute
+		w.begin()
+		for shard := range 4 {
+			w.dueIn(1, shard, fmt.Sprintf("first-%d", shard), time.Now())
+		}
+		all := []*service{w.serve(w.config()), w.serve(w.config()), w.serve(w.config())}
+		time.Sleep(10 * time.Minute)
+		for i := range n {
+			w.dueIn(1, i%4, fmt.Sprintf("late-%d", i), time.Now().Add(-24*time.Hour))
+		}
+		time.Sleep(61 * time.Minute)
+		for i, s := range all {
+			if got := s.behind(); got != n {
+				t.Errorf("daemon %d counts %v", i, got)
+			}
+		}
+		st, err := inspect.StatusWithBehind(t.Context(), w.config(), w.target)
+		if err != nil || st.Behind == nil || *st.Behind != n || st.OldestDue != nil {
+			t.Errorf("status: %+v, %v", st, err)
+		}
+		dry := w.config()
+		dry.Apply = false
+		if res := sweep.Run(t.Context(), dry).Targets[0]; res.BehindCursors == nil || *res.BehindCursors != n || res.Expired != 0 {
+			t.Errorf("a dry run: %+v", res)
+		}
+		once := w.config()
+		once.FromStart = true
+		if res := sweep.Run(t.Context(), once).Targets[0]; res.Deleted != n || !res.Complete {
+			t.Errorf("from the start: %+v", res)
 		}
 	})
 }

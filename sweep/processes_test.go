@@ -3,7 +3,9 @@ package sweep_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -116,6 +118,50 @@ func TestDaemonsDivideTheRanges(t *testing.T) {
 
 // everyHour is a schedule whose next tick is far away: what a test waits for must not need it.
 func everyHour(at time.Time) time.Time { return at.Truncate(time.Hour).Add(time.Hour) }
+
+// Five seconds after a target is paused, and the time that one read takes, each of three daemons
+// has said so once, with who, why and until when; and from then on none deletes anything.
+func TestDaemonsTellOfAPause(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Pace = throttle.Limits{Start: 1, Max: 1}
+		w.sweep()
+		for i := range 2400 {
+			w.dueIn(1, i%4, fmt.Sprintf("backlog-%04d", i), time.Now().Add(-5*time.Second))
+		}
+		var all []*service
+		logs := make([]syncBuffer, 3)
+		for i := range logs {
+			cfg := w.config()
+			cfg.Log = slog.New(slog.NewTextHandler(&logs[i], nil))
+			all = append(all, w.serve(cfg))
+		}
+		time.Sleep(time.Minute)
+		why := control.Order{Actor: "ann", Reason: "a restore"}
+		if _, _, err := control.Pause(t.Context(), w.config(), w.target, why, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5*time.Second + 500*time.Millisecond)
+		left := len(w.left())
+		for i := range logs {
+			if !strings.Contains(logs[i].String(), `reason="a restore"`) {
+				t.Errorf("five seconds after the pause daemon %d has not said why", i)
+			}
+		}
+		time.Sleep(10 * time.Minute)
+		for i := range logs {
+			said := strings.Count(logs[i].String(), `msg="target is paused; run reaper resume to continue" target=sessions actor=ann`)
+			if said != 1 || !strings.Contains(logs[i].String(), `reason="a restore" until=`) {
+				t.Errorf("daemon %d says %d times that the target is paused:\n%s", i, said, logs[i].String())
+			}
+			if held := all[i].state().Held; held != throttle.ReasonPaused {
+				t.Errorf("daemon %d is held by %q", i, held)
+			}
+		}
+		if n := len(w.left()); n != left || n == 0 {
+			t.Errorf("%d are left, %d were five seconds after the pause", n, left)
+		}
+	})
+}
 
 // A range that failed is tried again soon, not only at the next tick; and work that a pause
 // interrupted resumes when the pause ends.
