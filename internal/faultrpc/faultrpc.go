@@ -1,7 +1,7 @@
 // Package faultrpc makes gRPC calls fail, for tests. An [Injector] is a client
 // interceptor that answers chosen calls with real status codes, either instead
 // of the call or after it took effect (a lost reply), runs hooks around calls,
-// and remembers what was called.
+// and remembers what was called. A [Proxy] makes calls of other processes fail.
 //
 // The invariant is that a call which no [Fault] matches goes through
 // unchanged, and that faults fire in the order in which they were added, each
