@@ -11,9 +11,10 @@ import (
 )
 
 // What an operator tries is answered with what is true. Each of these tests is one thing
-// that was tried, and what was said then was wrong or missing. Others stand with what they
-// are about: TestPauseInTheWrongStore, TestDryRunIsPaced (package sweep), TestSharedEntities
-// (package config).
+// that was tried, and what was said then was wrong or missing. saidserving_test.go tries some
+// of it again while reaper serve runs. Others stand with what they are about:
+// TestPauseInTheWrongStore, TestDryRunIsPaced (package sweep), TestSharedEntities (package
+// config).
 
 // says reports an error unless a text matches all patterns.
 func says(t *testing.T, what, text string, patterns ...string) {
@@ -105,9 +106,11 @@ func TestSaidOfAMisspeltGate(t *testing.T) {
 	b.must(strings.NewReader(keyed(10, time.Now().Add(-time.Minute))), "load")
 	for _, gate := range []string{"htps://gate.example", "ftp://gate.example"} {
 		b.write("reaper.yaml", oneTarget+"    pace: {gate: \""+gate+"\"}\n")
-		r := b.run(nil, "sweep", "--apply")
-		if says(t, gate, r.log, `reaper.yaml:4:\d+: .*is not a valid gate: write an http:// or https:// URL`); r.code != exitUsage || r.out != "" {
-			t.Errorf("%s: exit code %d: %s", gate, r.code, r.out)
+		for _, command := range [][]string{{"sweep", "--apply"}, {"serve", "--apply"}, {"status"}} {
+			r := b.run(nil, command...)
+			if says(t, gate, r.log, `reaper.yaml:4:\d+: .*is not a valid gate: write an http:// or https:// URL`); r.code != exitUsage || r.out != "" {
+				t.Errorf("%s: exit code %d: %s", gate, r.code, r.out)
+			}
 		}
 	}
 	b.write("reaper.yaml", oneTarget)
