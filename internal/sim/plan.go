@@ -244,7 +244,8 @@ func (p *plan) String() string {
 		s += "; a rush"
 	}
 	if p.partly {
-		s += fmt.Sprintf("; the first sweeper sweeps only one namespace, the others begin after %v", p.joins.Round(time.Second))
+		s += fmt.Sprintf("; the first sweeper sweeps only one namespace, the others begin after %v",
+			p.joins.Round(time.Second))
 	}
 	if p.lag > 0 {
 		s += fmt.Sprintf("; scans up to %v old", p.lag.Round(time.Millisecond))
