@@ -58,7 +58,7 @@ func TestEmbeddedSweepDeletesExactlyTheExpired(t *testing.T) {
 		}
 	}
 	second := b.sweep("--apply")
-	if second.Scanned != 0 || second.Stepped == nil || *second.Stepped > 100 || second.Operations.Writes != 0 {
+	if second.Scanned != 0 || second.Stepped == nil || *second.Stepped > 100 || second.Operations.Writes > int64(second.Ranges) {
 		t.Errorf("second sweep: %+v", second)
 	}
 }

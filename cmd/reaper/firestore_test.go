@@ -77,7 +77,7 @@ func TestSweepsWhatNodeWroteNatively(t *testing.T) {
 		t.Errorf("%d left, want %d", len(after), len(want))
 	}
 	for _, res := range b.result(b.must(nil, "sweep", "--apply", "--json").out).Targets {
-		if res.Scanned != 0 || res.Operations.Deletes+res.Operations.Writes != 0 {
+		if res.Scanned != 0 || res.Operations.Writes > int64(res.Ranges) || res.Operations.Deletes != 0 { // a slow probe saves its cursor
 			t.Errorf("second sweep: %+v", res)
 		}
 	}

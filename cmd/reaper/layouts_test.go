@@ -75,7 +75,7 @@ func TestEveryCommandInEveryLayout(t *testing.T) {
 				t.Errorf("dump prints %s", text)
 			}
 		}
-		if second := b.sweep("--apply"); second.Scanned != 0 || second.Operations.Writes+second.Operations.Deletes != 0 {
+		if second := b.sweep("--apply"); second.Scanned != 0 || second.Operations.Writes > int64(second.Ranges) || second.Operations.Deletes != 0 {
 			t.Errorf("second sweep: %+v", second)
 		}
 		st := b.status()
