@@ -23,7 +23,7 @@ func (v *visit) sum(s *scratch, rd *reading) (n pageSum) {
 	s.delays = s.delays[:0]
 	for i := range s.ops {
 		op := &s.ops[i]
-		if isCarry(op) && op.Outcome != store.Deleted || v.kept.isMistyped(op.Entry.Key) {
+		if isCarry(op) && op.Outcome != store.Deleted || v.kept.isMistyped(op.Entry) {
 			if op.Outcome == store.Carried {
 				n.carried++
 			}
@@ -121,7 +121,7 @@ func (v *visit) recognize(s *scratch, rd *reading, passed int, more bool) {
 				v.giveExample(KeptMalformed, s.page.Entries[i])
 			}
 		case suspect:
-			if v.carry == nil && !v.kept.isMistyped(s.page.Entries[i].Key) { // those count as malformed
+			if v.carry == nil && !v.kept.isMistyped(s.page.Entries[i]) { // those count as malformed
 				c.Suspect.Add(1)
 				v.giveExample(KeptSuspect, s.page.Entries[i])
 			}
@@ -188,33 +188,38 @@ func (c *collector) sawDue(key string, oldest time.Time, deleted int64) {
 		c.heldBy() != ""})
 }
 
-// A keptSet remembers entities that a visit has met and keeps, so that it neither
-// tries them again nor counts them as left to be carried. Beyond a thousand it
-// forgets: any more keep their generation alive, as suspects do.
+// A keptSet remembers entries of entities that a visit has met and keeps, so that it neither
+// tries them again nor counts them as left to be carried. An entity that gets another expiry
+// has another entry, which is tried. Beyond a thousand the set forgets: any more keep their
+// generation alive, as suspects do.
 type keptSet struct {
-	refused      map[string]bool
-	suspectsRead int // how many that look suspect were read to make sure
+	refused      map[store.Position]bool
+	mistyped     map[string]bool // by key: an entity may have several entries, and counts once
+	suspectsRead int             // how many that look suspect were read to make sure
 }
 
 const mostKept = 1000
 
-// add remembers an entity. Refused says that the store refuses it; otherwise its value
-// is of another type than its index entry.
-func (k *keptSet) add(key string, refused bool) {
+// add remembers an entry. Refused says that the store refuses its entity; otherwise the
+// entity's value is of another type than the entry.
+func (k *keptSet) add(e store.Entry, refused bool) {
 	if k.refused == nil {
-		k.refused = map[string]bool{}
+		k.refused, k.mistyped = map[store.Position]bool{}, map[string]bool{}
 	}
 	if len(k.refused) < mostKept {
-		k.refused[key] = refused
+		k.refused[e.Position()] = refused
+		if !refused {
+			k.mistyped[e.Key] = true
+		}
 	}
 }
 
-func (k *keptSet) has(key string) bool {
-	_, ok := k.refused[key]
+func (k *keptSet) has(e store.Entry) bool {
+	_, ok := k.refused[e.Position()]
 	return ok
 }
 
-func (k *keptSet) isRefused(key string) bool { return k.refused[key] }
+func (k *keptSet) isRefused(e store.Entry) bool { return k.refused[e.Position()] }
 
 func (k *keptSet) anyRefused() bool {
 	for _, refused := range k.refused {
@@ -225,7 +230,7 @@ func (k *keptSet) anyRefused() bool {
 	return false
 }
 
-func (k *keptSet) isMistyped(key string) bool { return k.has(key) && !k.refused[key] }
+func (k *keptSet) isMistyped(e store.Entry) bool { return k.has(e) && !k.isRefused(e) }
 
 // slowAfter is how long one call may take before its range belongs to the slow lane.
 const slowAfter = time.Second

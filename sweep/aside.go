@@ -158,7 +158,7 @@ func (a *deferred) isRefused(v *visit) bool {
 // refuse keeps an entity that the store refuses, counts it, and names it.
 func (v *visit) refuse(a *deferred) {
 	v.c.tally.counts.Refused.Add(1)
-	v.kept.add(a.entry.Key, true)
+	v.kept.add(a.entry, true)
 	v.c.log.warnFew("the store refuses an entity: it is kept", "range", v.start.cursor.Key(), "namespace", v.r.Namespace,
 		"key", a.entry.Key, "expiry", a.entry.Position().Value.String(), "error", a.lasting)
 	v.clear(a)

@@ -24,15 +24,15 @@ func (v *visit) takeInventory(t turn) error {
 	past := v.claim.Cursor()
 	next, left, err := v.c.firstOf(t.ctx, v.r, past.Position, shardquery.LastInstant, v.horizon, func(e store.Entry,
 		j judgement) bool {
-		stock.Refused = stock.Refused || v.kept.isRefused(e.Key)
-		return (j == early || j == due) && !v.kept.has(e.Key)
+		stock.Refused = stock.Refused || v.kept.isRefused(e)
+		return (j == early || j == due) && !v.kept.has(e)
 	})
 	if err != nil {
 		return err
 	}
 	_, suspects, err := v.c.firstOf(t.ctx, v.r, store.Position{}, v.c.floor(v.horizon), v.horizon, func(e store.Entry,
 		j judgement) bool {
-		return j == suspect && !v.kept.isMistyped(e.Key)
+		return j == suspect && !v.kept.isMistyped(e)
 	})
 	if err != nil {
 		return err

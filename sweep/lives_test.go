@@ -250,6 +250,32 @@ func TestListOfOldKeysIsMalformed(t *testing.T) {
 	}
 }
 
+// A visit that lasts, because somebody has locked an entity of its range, has met a list. The
+// owner writes a plain key in its place, by which it expires later: it goes like any other.
+func TestListThatBecomesAKey(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Next = everyMinute
+		w.begin()
+		w.touch()
+		w.dueIn(1, 2, "locked", time.Now())
+		w.dueIn(1, 2, "list", time.Now())
+		w.s.Before = lockedFor(0)
+		s := &projecting{w.s, `"list"`}
+		cfg := w.config()
+		cfg.Store = s
+		daemon := w.serve(cfg)
+		time.Sleep(3 * time.Minute)
+		w.wantLeft("list", "locked")
+		if n := daemon.counter("reaper_kept_entities_total", "reason", "malformed"); n == 0 {
+			t.Errorf("%v malformed", n)
+		}
+		s.list = ""
+		w.dueIn(1, 2, "list", time.Now().Add(2*time.Minute))
+		time.Sleep(5 * time.Minute)
+		w.wantLeft("locked")
+	})
+}
+
 // A live target is resharded by opening generations with other numbers, and its
 // writers follow.
 func TestReshardingALiveTarget(t *testing.T) {

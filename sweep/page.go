@@ -125,7 +125,7 @@ func (v *visit) collect(s *scratch, rd *reading) {
 		e := s.page.Entries[i]
 		j := v.c.decide(e.Value, v.horizon)
 		switch {
-		case v.kept.has(e.Key), v.waitsAside(rd, e.Key): // it was tried in this visit
+		case v.kept.has(e), v.waitsAside(rd, e.Key): // it was tried in this visit
 			continue
 		case j == due:
 			s.ops = append(s.ops, store.Op{Entry: e})

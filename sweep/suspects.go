@@ -21,7 +21,7 @@ func (v *visit) checkSuspects(t turn, rd *reading) {
 	}
 	var ops []store.Op
 	for _, e := range t.scratch.page.Entries {
-		if v.kept.suspectsRead+len(ops) < mostSuspectsRead && c.decide(e.Value, v.horizon) == suspect && !v.kept.has(e.Key) {
+		if v.kept.suspectsRead+len(ops) < mostSuspectsRead && c.decide(e.Value, v.horizon) == suspect && !v.kept.has(e) {
 			ops = append(ops, store.Op{Entry: e})
 		}
 	}
@@ -49,12 +49,12 @@ func (v *visit) checkSuspects(t turn, rd *reading) {
 // keepMistyped keeps an entity that is malformed, and counts it once, even if the index
 // shows it at several places.
 func (v *visit) keepMistyped(op *store.Op) {
-	if v.kept.has(op.Entry.Key) {
+	if v.kept.mistyped[op.Entry.Key] {
 		op.Outcome = store.Kept
-		return
+	} else {
+		v.keep(op, malformed)
 	}
-	v.keep(op, malformed)
-	v.kept.add(op.Entry.Key, false)
+	v.kept.add(op.Entry, false)
 }
 
 // isMistyped reports whether an entity holds another type of value than its index entry
