@@ -34,6 +34,7 @@ var floors = map[string]int{
 	"metrics":     2, // knows what store errors are called
 	"throttle":    2,
 	"config":      3,
+	"history":     3,
 	"shardquery":  3,
 	"indexes":     3,
 	"shardread":   0, // for applications

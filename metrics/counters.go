@@ -89,6 +89,19 @@ func Load[T any, P interface {
 	return c
 }
 
+// Add returns the sums of both counts.
+func Add(a, b Counts) Counts { return combine(a, b, 1) }
+
+// Subtract returns what was counted since b.
+func Subtract(a, b Counts) Counts { return combine(a, b, -1) }
+
+func combine(a, b Counts, sign int64) Counts {
+	for i := range counters {
+		*a.field(i) += sign * *b.field(i)
+	}
+	return a
+}
+
 // Counted adds to the metrics of a target what it has more of now than it had before.
 func (m *Metrics) Counted(target string, now, before Counts) {
 	for i, row := range counters {

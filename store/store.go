@@ -381,7 +381,7 @@ type RecordSort string
 const (
 	TargetRecord RecordSort = "ReaperTarget" // one for each target, its key the target's name
 	CursorRecord RecordSort = "ReaperCursor" // one for each range
-	SweepRecord  RecordSort = "ReaperSweep"  // one for each past sweep
+	SweepRecord  RecordSort = "ReaperSweep"  // what was done: see package history
 	WorkerRecord RecordSort = "ReaperWorker" // the heartbeat of one process for one target
 	SealRecord   RecordSort = "ReaperSeal"   // the last pass over one sealed generation
 )

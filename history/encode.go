@@ -1,0 +1,187 @@
+package history
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// ErrNewer is why a record of a later version cannot be read.
+var ErrNewer = errors.New("this program is older than the record")
+
+func (r Record) encode() (store.Record, error) {
+	key, err := r.ExpiryKey()
+	if err != nil {
+		return store.Record{}, fmt.Errorf("expiry of a history record: %w", err)
+	}
+	f := store.Fields{
+		"schema":     int64(Schema),
+		"expiry_key": key,
+		"kind":       string(r.Kind),
+		"at":         store.FormatTime(r.At),
+		"actor":      cut(r.By.Actor),
+		"host":       cut(r.By.Host),
+		"owner":      cut(r.By.Owner),
+		"version":    cut(r.By.Version),
+		"config":     cut(r.By.Config),
+	}
+	if r.Kind == KindRun {
+		r.Run.encode(f)
+	} else {
+		r.Change.encode(f)
+	}
+	return store.Record{Sort: store.SweepRecord, Key: r.Key, Target: r.Target, Revision: r.Revision, Fields: f}, nil
+}
+
+func (r Run) encode(f store.Fields) {
+	f["task"] = r.Task
+	f["updated"] = store.FormatTime(r.Updated)
+	f["ended"] = store.FormatTime(r.Ended)
+	f["end"] = string(r.End)
+	f["horizon"] = store.FormatTime(r.Horizon)
+	f["reads"], f["writes"], f["deletes"] = r.Operations.Reads, r.Operations.Writes, r.Operations.Deletes
+	f["held"] = strings.Join(r.Held, ",")
+	f["failures"] = r.Failures
+	f["error"] = cut(r.Error)
+	f["missed"] = r.Missed
+	sums := make([]store.Fields, 0, len(r.Sums))
+	for _, s := range r.Sums {
+		one := store.Fields{"account": s.Account}
+		for name, at := range countsByName(&s.Counts) {
+			one[name] = *at
+		}
+		sums = append(sums, one)
+	}
+	f["sums"] = sums
+}
+
+func (c Change) encode(f store.Fields) {
+	f["what"] = c.What
+	f["generation"] = int64(c.Generation)
+	f["before"] = cut(c.Before)
+	f["after"] = cut(c.After)
+	f["reason"] = cut(c.Reason)
+	f["deleted"] = c.Deleted
+}
+
+// countsByName returns the counts by their names in JSON, so that records follow the table
+// of counters in package metrics.
+func countsByName(c *metrics.Counts) map[string]*int64 {
+	v := reflect.ValueOf(c).Elem()
+	all := make(map[string]*int64, v.NumField())
+	for i := range v.NumField() {
+		if at, ok := v.Field(i).Addr().Interface().(*int64); ok {
+			all[v.Type().Field(i).Tag.Get("json")] = at
+		}
+	}
+	return all
+}
+
+// decode fails with an error that wraps ErrNewer for a record of a later version.
+func decode(rec store.Record) (Record, error) {
+	what := fmt.Sprintf("history record %q", rec.Key)
+	f := rec.Fields.Reader(what)
+	if err := f.Schema(Schema, what, ErrNewer); err != nil {
+		return Record{}, err
+	}
+	r := Record{
+		Target: rec.Target, Key: rec.Key, Kind: Kind(f.Text("kind")), At: f.Time("at"),
+		By: Origin{Actor: f.Text("actor"), Host: f.Text("host"), Owner: f.Text("owner"), Version: f.Text("version"),
+			Config: f.Text("config")},
+		Revision: rec.Revision,
+	}
+	key, err := expirykey.Parse(f.Text("expiry_key"))
+	if err != nil {
+		f.Fail("expiry_key", "%v", err)
+	}
+	r.Expires = key.Expires
+	switch {
+	case !slices.Contains(kinds, r.Kind):
+		f.Fail("kind", "%q is unknown", r.Kind)
+	case r.Kind == KindRun:
+		r.Run = decodeRun(f)
+	default:
+		r.Change = Change{What: f.Text("what"), Generation: int(f.Int("generation")), Before: f.Text("before"),
+			After: f.Text("after"), Reason: f.Text("reason"), Deleted: f.Int("deleted")}
+	}
+	if r.At.IsZero() {
+		f.Fail("at", "is missing")
+	}
+	if !strings.HasPrefix(r.Key, prefix(BucketOf(r.Target, r.By.Owner))+r.At.Format(keyTime)+".") {
+		f.Fail("key", "belongs to another record")
+	}
+	return r, f.Err()
+}
+
+func decodeRun(f *store.FieldReader) Run {
+	r := Run{Task: f.Text("task"), Updated: f.Time("updated"), Ended: f.Time("ended"), End: End(f.Text("end")),
+		Horizon: f.Time("horizon"),
+		Operations: store.Operations{Reads: f.Int("reads"), Writes: f.Int("writes"),
+			Deletes: f.Int("deletes")},
+		Failures: f.Int("failures"), Error: f.Text("error"), Missed: f.Int("missed")}
+	if held := f.Text("held"); held != "" {
+		r.Held = strings.Split(held, ",")
+	}
+	if !slices.Contains(ends, r.End) {
+		f.Fail("end", "%q is unknown", r.End)
+	}
+	for _, one := range f.List("sums") {
+		in := one.Reader("sums")
+		s := Sum{Account: in.Text("account")}
+		for name, at := range countsByName(&s.Counts) {
+			if *at = in.Int(name); *at < 0 {
+				in.Fail(name, "%d is negative", *at)
+			}
+		}
+		if err := in.Err(); err != nil {
+			f.Fail("sums", "%v", err)
+		}
+		r.Sums = append(r.Sums, s)
+	}
+	return r
+}
+
+// A State is the record by which a process sees that it begins with other settings, or with
+// another version, than the process before. It does not expire.
+type State struct {
+	Target   string
+	Since    time.Time // when the history of the target begins, in the store's time
+	Base     int64     // how many entities its cursor records had counted as deleted by then
+	Version  string
+	Config   string // hash of the settings
+	Settings string // one a line
+	Revision string
+}
+
+// stateKey returns the key of a target's state: no bucket is called so.
+func stateKey(target string) string { return "target." + target }
+
+func (s State) encode() store.Record {
+	return store.Record{Sort: store.SweepRecord, Key: stateKey(s.Target), Target: s.Target, Revision: s.Revision,
+		Fields: store.Fields{
+			"schema":   int64(Schema),
+			"since":    store.FormatTime(s.Since),
+			"base":     s.Base,
+			"version":  cut(s.Version),
+			"config":   s.Config,
+			"settings": s.Settings,
+		}}
+}
+
+func decodeState(rec store.Record) (State, error) {
+	what := fmt.Sprintf("history record %q", rec.Key)
+	f := rec.Fields.Reader(what)
+	if err := f.Schema(Schema, what, ErrNewer); err != nil {
+		return State{}, err
+	}
+	s := State{Target: rec.Target, Since: f.Time("since"), Base: f.Int("base"), Version: f.Text("version"),
+		Config: f.Text("config"), Settings: f.Text("settings"), Revision: rec.Revision}
+	return s, f.Err()
+}

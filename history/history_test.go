@@ -1,0 +1,439 @@
+package history_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/internal/emulator"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/datastore"
+	"github.com/reaper-ttl/reaper/store/embedded"
+	"github.com/reaper-ttl/reaper/store/firestore"
+)
+
+func TestMain(m *testing.M) { emulator.Main(m) }
+
+const target = "sessions"
+
+var (
+	start = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	by    = history.Origin{Actor: "ann@example.com", Host: "web-1", Owner: "web-1/7/ABC", Version: "1.2.0", Config: "0123"}
+)
+
+func model() *modelstore.Store { return modelstore.New(func() time.Time { return start }) }
+
+// onEachStore runs a test on the model, the embedded store and both emulators.
+func onEachStore(t *testing.T, test func(t *testing.T, s store.Store)) {
+	t.Run("model", func(t *testing.T) { test(t, model()) })
+	t.Run("embedded", func(t *testing.T) {
+		db, err := embedded.Open("db", embedded.Options{Now: time.Now, InMemory: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = db.Close() }()
+		test(t, db)
+	})
+	t.Run("datastore", func(t *testing.T) {
+		e := emulator.Start(t, emulator.Datastore)
+		db, err := datastore.Open(t.Context(), datastore.Options{Project: e.Project(t), Emulator: e.Host})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = db.Close() }()
+		test(t, db)
+	})
+	t.Run("firestore", func(t *testing.T) {
+		e := emulator.Start(t, emulator.Native)
+		db, err := firestore.Open(t.Context(), firestore.Options{Project: e.Project(t), Emulator: e.Host})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = db.Close() }()
+		test(t, db)
+	})
+}
+
+// run returns a run with a number in every field.
+func run(at time.Time, owner string) history.Record {
+	o := by
+	o.Owner = owner
+	r := history.NewRun(target, "serve", o, at)
+	r.Run = history.Run{Task: "serve", Updated: at.Add(time.Minute), Ended: at.Add(2 * time.Minute), End: history.Limit,
+		Horizon: at, Operations: store.Operations{Reads: 1, Writes: 2, Deletes: 3}, Held: []string{"breaker", "limit"},
+		Failures: 4, Error: "no", Missed: 5, Sums: []history.Sum{
+			{Account: history.AccountAll, Counts: metrics.Counts{Scanned: 10, Expired: 9, Deleted: 8, Conflicts: 7, Suspect: 6,
+				Malformed: 5, Refused: 4, Carried: 3, Strays: 2, Pages: 1}},
+			{Account: "late", Counts: metrics.Counts{Deleted: 100}},
+		}}
+	return r.KeptFor(90 * 24 * time.Hour)
+}
+
+func save(t *testing.T, s store.Store, r history.Record) history.Record {
+	t.Helper()
+	r, err := history.Save(context.Background(), s, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func read(t *testing.T, s store.Store, since time.Time) history.List {
+	t.Helper()
+	list, err := history.Read(context.Background(), s, target, since)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// What is written is read again, in the order of time, by every driver; also only from an
+// instant on. Other targets have records of their own.
+func TestRecordsComeBack(t *testing.T) {
+	onEachStore(t, func(t *testing.T, s store.Store) {
+		var want []history.Record
+		for i := range 40 { // of many buckets
+			want = append(want, save(t, s, run(start.Add(time.Duration(i)*time.Hour), fmt.Sprint("process-", i))))
+		}
+		change := history.NewChange(target, history.KindAction, by, start.Add(100*time.Hour), history.Change{What: "pause",
+			Generation: 3, Before: "was", After: "is", Reason: "why ✓", Deleted: 4}).KeptFor(time.Hour)
+		want = append(want, save(t, s, change))
+		other := run(start, "process-1")
+		other.Target = "others"
+		other = history.NewRun("others", "sweep", by, start).KeptFor(time.Hour)
+		save(t, s, other)
+		if got := read(t, s, time.Time{}); !reflect.DeepEqual(got.Records, want) || got.Newer+got.Malformed != 0 {
+			t.Errorf("read %d records, want %d:\n%+v\n%+v", len(got.Records), len(want), got, want)
+		}
+		if got := read(t, s, start.Add(30*time.Hour)).Records; !reflect.DeepEqual(got, want[30:]) {
+			t.Errorf("of the last %d records %d were read", len(want)-30, len(got))
+		}
+		if n := want[3].Run.Counts(); n.Deleted != 108 || n.Pages != 1 {
+			t.Errorf("the sum over both accounts is %+v", n)
+		}
+	})
+}
+
+// A record is changed by compare-and-set alone: nobody overwrites what they have not read.
+func TestSaveIsConditional(t *testing.T) {
+	onEachStore(t, func(t *testing.T, s store.Store) {
+		first := save(t, s, run(start, "a"))
+		next := save(t, s, first)
+		if _, err := history.Save(t.Context(), s, first); !errors.Is(err, store.ErrConflict) {
+			t.Errorf("an old copy was written: %v", err)
+		}
+		if got, found, err := history.Load(t.Context(), s, target, first.Key); err != nil || !found || got.Revision != next.Revision {
+			t.Errorf("%+v, %v, %v", got, found, err)
+		}
+	})
+}
+
+// The runs of a dead process that go on are marked, once; its finished ones and those of
+// others are not.
+func TestMarkLost(t *testing.T) {
+	onEachStore(t, func(t *testing.T, s store.Store) {
+		done, open, others := run(start, "dead"), run(start.Add(time.Hour), "dead"), run(start, "alive")
+		open.Run.Ended, open.Run.End = time.Time{}, history.Open
+		others.Run.Ended, others.Run.End = time.Time{}, history.Open
+		for _, r := range []history.Record{done, open, others} {
+			save(t, s, r)
+		}
+		for i, want := range []int{1, 0} {
+			if n, err := history.MarkLost(t.Context(), s, target, "dead", start); n != want || err != nil {
+				t.Errorf("call %d has marked %d, %v", i, n, err)
+			}
+		}
+		ends := map[string]history.End{}
+		for _, r := range read(t, s, time.Time{}).Records {
+			ends[r.Key] = r.Run.End
+			if lost := r.Run.End == history.Lost; lost != (r.Key == open.Key) || r.Run.IsAtLeast() != (r.Key != done.Key) {
+				t.Errorf("%+v", r)
+			}
+		}
+		if ends[others.Key] != history.Open || ends[done.Key] != history.Limit {
+			t.Errorf("%v", ends)
+		}
+	})
+}
+
+// A guard lets nothing be removed but records of the history that it says may go.
+type guard struct {
+	store.Store
+	t    *testing.T
+	may  map[string]bool
+	gone int
+}
+
+func (g *guard) Save(ctx context.Context, r store.Record, prev string) error {
+	switch {
+	case r.Fields != nil:
+		g.t.Errorf("Collect writes %s %s", r.Sort, r.Key)
+	case r.Sort != store.SweepRecord || !g.may[r.Key] || prev == "":
+		g.t.Errorf("Collect removes %s %s of revision %q", r.Sort, r.Key, prev)
+	}
+	g.gone++
+	return g.Store.Save(ctx, r, prev)
+}
+
+func (g *guard) Dispose(context.Context, *store.Batch) error {
+	g.t.Error("Collect deletes entities")
+	return nil
+}
+
+// Records go once their own expiry key is due, and nothing else does: no younger record, no
+// record that was kept for longer, or changed since, none of a later version, and no other
+// sort.
+func TestCollect(t *testing.T) {
+	onEachStore(t, func(t *testing.T, s store.Store) {
+		const keep = 24 * time.Hour
+		now := start.Add(10 * keep)
+		g := &guard{s, t, map[string]bool{}, 0}
+		for i := range 30 {
+			at := start.Add(time.Duration(i) * 10 * time.Hour)
+			r := history.NewRun(target, "serve", history.Origin{Owner: fmt.Sprint(i)}, at).KeptFor(keep)
+			g.may[save(t, s, r).Key] = !at.Add(keep).After(now)
+			long := history.NewRun(target, "serve", history.Origin{Owner: fmt.Sprint("long", i)}, at).KeptFor(20 * keep)
+			save(t, s, long)
+		}
+		raw(t, s, "3.20200101T000000.000Z.later", store.Fields{"schema": int64(history.Schema + 1)})
+		raw(t, s, "3.20200101T000000.000Z.odd", store.Fields{"schema": "one"})
+		if _, err := history.Observe(t.Context(), s, target, by, "a: 1", 7, start); err != nil {
+			t.Fatal(err)
+		}
+		cursorRecord := store.Record{Sort: store.CursorRecord, Key: "3.2", Target: target, Revision: "1-a", Fields: store.Fields{"x": "y"}}
+		if err := s.Save(t.Context(), cursorRecord, ""); err != nil {
+			t.Fatal(err)
+		}
+		want := 0
+		for _, may := range g.may {
+			if may {
+				want++
+			}
+		}
+		removed := 0
+		for range 2 {
+			for bucket := range history.Buckets {
+				n, err := history.Collect(t.Context(), g, target, bucket, now, keep)
+				if err != nil {
+					t.Fatal(err)
+				}
+				removed += n
+			}
+		}
+		left := read(t, s, time.Time{})
+		if removed != want || g.gone != want || len(left.Records) != 60-want || left.Newer != 1 || left.Malformed != 1 {
+			t.Errorf("removed %d by %d calls, want %d; left %d, later %d, malformed %d", removed, g.gone, want,
+				len(left.Records), left.Newer, left.Malformed)
+		}
+		if _, found, err := history.LoadState(t.Context(), s, target); !found || err != nil {
+			t.Errorf("the state is gone: %v", err)
+		}
+	})
+}
+
+// A record that is updated between the read and the removal stays.
+func TestCollectSparesWhatChanges(t *testing.T) {
+	s := model()
+	r := save(t, s, history.NewRun(target, "serve", by, start).KeptFor(time.Hour))
+	s.After = func(_ context.Context, c modelstore.Call) error {
+		if c.Method == "Load" {
+			s.After = nil
+			r.Run.Updated = start.Add(30 * time.Hour)
+			save(t, s, r.KeptFor(time.Hour))
+		}
+		return nil
+	}
+	n, err := history.Collect(t.Context(), s, target, history.BucketOf(target, by.Owner), start.Add(24*time.Hour), time.Hour)
+	if n != 0 || err != nil || len(read(t, s, time.Time{}).Records) != 1 {
+		t.Errorf("removed %d, %v", n, err)
+	}
+}
+
+func raw(t *testing.T, s store.Store, key string, f store.Fields) {
+	t.Helper()
+	err := s.Save(context.Background(), store.Record{Sort: store.SweepRecord, Key: key, Target: target, Revision: "1-x", Fields: f}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Each record has an expiry key of its own, by which any tool can collect it.
+func TestExpiryKey(t *testing.T) {
+	s := model()
+	r := save(t, s, run(start, "a"))
+	got, err := s.Load(t.Context(), store.RecordQuery{Sort: store.SweepRecord, Target: target, Keys: []string{r.Key}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _ := got.List[0].Fields["expiry_key"].(string)
+	key, err := expirykey.Parse(text)
+	if err != nil || key.Generation != expirykey.Nursery || !key.Expires.Equal(start.Add(time.Minute+90*24*time.Hour)) {
+		t.Errorf("%q is %+v, %v", text, key, err)
+	}
+}
+
+// Records that make no sense, and those of a later version, are skipped and counted: they
+// hide no other record.
+func TestBadRecordsAreCounted(t *testing.T) {
+	for what, change := range map[string]func(store.Fields){
+		"kind":              func(f store.Fields) { f["kind"] = "feast" },
+		"end":               func(f store.Fields) { f["end"] = "tired" },
+		"time":              func(f store.Fields) { f["at"] = "yesterday" },
+		"no time":           func(f store.Fields) { delete(f, "at") },
+		"expiry":            func(f store.Fields) { f["expiry_key"] = "never" },
+		"type":              func(f store.Fields) { f["reads"] = "many" },
+		"sums":              func(f store.Fields) { f["sums"] = []store.Fields{{"deleted": "x"}} },
+		"negative":          func(f store.Fields) { f["sums"] = []store.Fields{{"deleted": int64(-1)}} },
+		"of another owner":  func(f store.Fields) { f["owner"] = "somebody" },
+		"no version":        func(f store.Fields) { delete(f, "schema") },
+		"of another moment": func(f store.Fields) { f["at"] = store.FormatTime(start.Add(time.Hour)) },
+	} {
+		s := model()
+		good, bad := save(t, s, run(start, "a")), save(t, s, run(start, "b"))
+		got, err := s.Load(t.Context(), store.RecordQuery{Sort: store.SweepRecord, Target: target, Keys: []string{bad.Key}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec := got.List[0]
+		change(rec.Fields)
+		rec.Revision = store.NewRevision(rec.Revision)
+		if err := s.Save(t.Context(), rec, bad.Revision); err != nil {
+			t.Fatal(err)
+		}
+		list := read(t, s, time.Time{})
+		if len(list.Records) != 1 || list.Records[0].Key != good.Key || list.Malformed != 1 {
+			t.Errorf("%s: %+v", what, list)
+		}
+		if n, err := history.Collect(t.Context(), s, target, history.BucketOf(target, "b"), start.Add(900*24*time.Hour),
+			time.Hour); n > 1 || err != nil || read(t, s, time.Time{}).Malformed != 1 {
+			t.Errorf("%s: collected %d, %v", what, n, err)
+		}
+	}
+}
+
+// A text that is too long is cut, and one that is not UTF-8 mended: neither may prevent the
+// record.
+func TestLongTexts(t *testing.T) {
+	s := model()
+	r := history.NewChange(target, history.KindAction, by, start, history.Change{What: "pause",
+		Reason: strings.Repeat("ü", 5<<10), After: "a\xff"}).KeptFor(time.Hour)
+	save(t, s, r)
+	got := read(t, s, time.Time{}).Records[0].Change
+	if n := len(got.Reason); n > history.MaxText || n < history.MaxText-4 || !strings.HasSuffix(got.Reason, "ü...") || got.After != "a\uFFFD" {
+		t.Errorf("%d bytes, %q", n, got.After)
+	}
+}
+
+// A process that begins with other settings, or of another version, tells the difference
+// once. Of two that begin at once one does.
+func TestObserve(t *testing.T) {
+	s := model()
+	observe := func(version, settings string) []history.Record {
+		t.Helper()
+		o := by
+		o.Version, o.Config = version, settings
+		list, err := history.Observe(t.Context(), s, target, o, settings, 42, start)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	if list := observe("1", "page: 500\nlease: 30s"); len(list) != 0 {
+		t.Errorf("the first process: %+v", list)
+	}
+	if list := observe("1", "page: 500\nlease: 30s"); len(list) != 0 {
+		t.Errorf("the same again: %+v", list)
+	}
+	list := observe("2", "page: 100\nlease: 30s")
+	if len(list) != 2 || list[0].Change != (history.Change{What: "version", Before: "1", After: "2"}) ||
+		list[1].Change != (history.Change{What: "configuration", Before: "page: 500", After: "page: 100"}) {
+		t.Errorf("%+v", list)
+	}
+	st, found, err := history.LoadState(t.Context(), s, target)
+	if !found || err != nil || st.Base != 42 || !st.Since.Equal(start) || st.Version != "2" {
+		t.Errorf("%+v, %v", st, err)
+	}
+	s.Before = func(_ context.Context, c modelstore.Call) error {
+		if c.Method == "Save" {
+			s.Before = nil
+			if list := observe("3", "page: 100\nlease: 30s"); len(list) != 1 {
+				t.Errorf("the faster one: %+v", list)
+			}
+		}
+		return nil
+	}
+	if list := observe("3", "page: 100\nlease: 30s"); len(list) != 0 {
+		t.Errorf("the slower one: %+v", list)
+	}
+}
+
+// What happens to generations is read off the target record.
+func TestGenerationChanges(t *testing.T) {
+	g := func(n int, closed time.Time) generation.Generation {
+		return generation.Generation{Number: n, Shards: 4, Opened: start, Closed: closed, Staleness: time.Minute, Slack: time.Minute}
+	}
+	was := generation.Record{Generations: []generation.Generation{g(1, start), g(2, time.Time{})}}
+	is := generation.Record{Generations: []generation.Generation{g(2, start), g(3, time.Time{})}}
+	got := history.GenerationChanges(was, is, func(n int) int64 { return int64(100 * n) })
+	want := []history.Change{
+		{What: "sealed", Generation: 2, After: "closed, sealed 2026-11-23T12:02:00Z"},
+		{What: "opened", Generation: 3, After: "4 shards"},
+		{What: "retired", Generation: 1, Before: "4 shards", Deleted: 100},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
+	}
+	if got := history.GenerationChanges(is, is, nil); len(got) != 0 {
+		t.Errorf("without a change: %+v", got)
+	}
+}
+
+// No two records of one instant have the same key, and the processes' records spread.
+func TestKeysSpread(t *testing.T) {
+	first := map[byte]int{}
+	seen := map[string]bool{}
+	for i := range 800 {
+		r := history.NewRun(target, "sweep", history.Origin{Owner: fmt.Sprint("host/", i)}, start)
+		if seen[r.Key] {
+			t.Fatalf("%s twice", r.Key)
+		}
+		seen[r.Key] = true
+		first[r.Key[0]]++
+	}
+	for digit, n := range first {
+		if n > 100 { // a sixteenth is 50
+			t.Errorf("%d of 800 keys begin with %c", n, digit)
+		}
+	}
+	if len(first) != history.Buckets {
+		t.Errorf("keys begin with %d digits", len(first))
+	}
+}
+
+// An operator's pause is found by whoever looks afterwards.
+func Example() {
+	ctx, s := context.Background(), model()
+	pause := history.NewChange("sessions", history.KindAction, history.Origin{Actor: "ann@example.com", Owner: "laptop/1"},
+		start, history.Change{What: "pause", Before: "sweeping", After: "paused", Reason: "a restore is under way"})
+	if _, err := history.Save(ctx, s, pause.KeptFor(90*24*time.Hour)); err != nil {
+		fmt.Println(err)
+		return
+	}
+	list, err := history.Read(ctx, s, "sessions", start.Add(-time.Hour))
+	for _, r := range list.Records {
+		fmt.Println(r.At.Format(time.TimeOnly), r.By.Actor, r.Change.What+":", r.Change.Reason)
+	}
+	fmt.Println(err)
+	// Output:
+	// 12:00:00 ann@example.com pause: a restore is under way
+	// <nil>
+}
