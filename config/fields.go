@@ -31,6 +31,8 @@ const (
 	maxKeep      = 1000
 	minRate      = 0.01 // entities/s: one in two minutes; less is as good as stopped
 	maxRate      = 1e9
+	minHistory   = time.Hour
+	maxHistory   = 100 * 365 * 24 * time.Hour
 	maxDuration  = time.Duration(math.MaxInt64)
 )
 
@@ -141,6 +143,9 @@ var fields = []field{
 		kind: kind{"at least 1, or unlimited", (*reader).maxDeletes}},
 	{path: "limits.max_fraction", fallback: unlimited, about: "most to delete, as a fraction of the target's entities",
 		kind: kind{"above 0 and at most 1, or unlimited", (*reader).maxFraction}},
+
+	{path: "history.keep", fallback: "90d", about: "how long a record of what was done is kept",
+		kind: duration(func(t *Target) *time.Duration { return &t.History.Keep }, minHistory, maxHistory)},
 }
 
 // The sections of a target, and what the reference says about them.
@@ -148,6 +153,7 @@ var sections = []struct{ name, about string }{
 	{"generations", "layout generation: see docs/generations.md"},
 	{"pace", "entities a second: see docs/pace.md"},
 	{"limits", "of one sweep, or of one tick of serve"},
+	{"history", "what was done, and by whom: see docs/operations.md"},
 }
 
 func text(accepts string, at func(*Target) *string, check func(string) error) kind {

@@ -48,6 +48,7 @@ type Target struct {
 	Generations Generations
 	Pace        Pace
 	Limits      Limits
+	History     History
 
 	written map[string]bool // the fields that stand in the file, as paths below the target
 }
@@ -89,6 +90,11 @@ type Pace struct {
 type Limits struct {
 	MaxDeletes  Limit[int64]
 	MaxFraction Limit[float64] // of the target's entities; above 0, at most 1
+}
+
+// History says how long records of what was done are kept.
+type History struct {
+	Keep time.Duration
 }
 
 const (
