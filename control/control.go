@@ -15,9 +15,11 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -41,11 +43,16 @@ func Advance(
 		if err != nil {
 			return rec, err
 		}
-		next, err = generation.Save(ctx, cfg.Store, next)
+		saved, err := generation.Save(ctx, cfg.Store, next)
 		if errors.Is(err, store.ErrConflict) {
 			continue // somebody else changed the record: this change may not be needed any more
 		}
-		return next, err
+		if err == nil {
+			g := saved.Generations[len(saved.Generations)-1]
+			tell(ctx, cfg, t, now, history.Change{What: "advance", Generation: g.Number,
+				After: fmt.Sprintf("%d shards", g.Shards)})
+		}
+		return saved, err
 	}
 }
 
@@ -56,26 +63,35 @@ func Advance(
 func Change(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, change func(*generation.Record),
 ) (generation.Record, error) {
-	rec, _, err := alter(ctx, cfg, t, func(r *generation.Record, _ time.Time) { change(r) })
+	_, rec, _, err := alter(ctx, cfg, t, func(r *generation.Record, _ time.Time) { change(r) })
 	return rec, err
 }
 
-// alter is Change for changes that need the store's time, which it also returns.
+// alter is Change for changes that need the store's time. It also returns that time, and the
+// record as it was before.
 func alter(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, change func(*generation.Record, time.Time),
-) (rec generation.Record, now time.Time, err error) {
+) (was, rec generation.Record, now time.Time, err error) {
 	for {
-		rec, now, err = sweep.EnsureRecord(ctx, cfg, t)
+		was, now, err = sweep.EnsureRecord(ctx, cfg, t)
 		if err != nil {
-			return generation.Record{}, now, err
+			return was, generation.Record{}, now, err
 		}
-		next := rec
-		if change(&next, now.UTC().Truncate(time.Microsecond)); next.EqualContent(rec) {
-			return next, now, nil
+		next := was
+		if change(&next, now.UTC().Truncate(time.Microsecond)); next.EqualContent(was) {
+			return was, next, now, nil
 		}
 		next, err = generation.Save(ctx, cfg.Store, next)
 		if !errors.Is(err, store.ErrConflict) {
-			return next, now, err
+			return was, next, now, err
 		}
+	}
+}
+
+// tell writes what an operator has changed to the history of the target. The change is made
+// by then, so a write that fails is only logged.
+func tell(ctx context.Context, cfg sweep.Config, t sweep.Target, at time.Time, c history.Change) {
+	if err := sweep.RecordHistory(ctx, cfg, t, at, history.KindAction, c); err != nil {
+		cfg.Log.WarnContext(ctx, "cannot write the history", "target", t.Name, "what", c.What, "error", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -65,7 +66,7 @@ func Pause(
 	if long < 0 {
 		return rec, now, fmt.Errorf("pause for %v: want a positive duration", long)
 	}
-	return changeSwitch(ctx, cfg, t, o, func(r *generation.Record, now time.Time) {
+	return changeSwitch(ctx, cfg, t, "pause", o, func(r *generation.Record, now time.Time) {
 		r.Paused, r.PausedUntil, r.PauseNote = true, time.Time{}, o.note(now)
 		if long > 0 {
 			r.PausedUntil = now.Add(long)
@@ -77,7 +78,7 @@ func Pause(
 func Resume(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, o Order,
 ) (rec generation.Record, now time.Time, err error) {
-	return changeSwitch(ctx, cfg, t, o, func(r *generation.Record, now time.Time) {
+	return changeSwitch(ctx, cfg, t, "resume", o, func(r *generation.Record, now time.Time) {
 		if r.Paused {
 			r.Paused, r.PausedUntil, r.PauseNote = false, time.Time{}, o.note(now)
 		}
@@ -94,7 +95,7 @@ type Pace struct {
 func SetPace(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, o Order, p Pace,
 ) (rec generation.Record, now time.Time, err error) {
-	return changeSwitch(ctx, cfg, t, o, func(r *generation.Record, now time.Time) {
+	return changeSwitch(ctx, cfg, t, "pace", o, func(r *generation.Record, now time.Time) {
 		most, total := r.PaceMax, r.PaceTotal
 		if p.Reset {
 			most, total = generation.Rate{}, generation.Rate{}
@@ -114,7 +115,8 @@ func SetPace(
 // changeSwitch changes switches of a target that has a record. It creates no record: a
 // switch in the wrong store would stop nothing, though the operator believes that it does.
 func changeSwitch(
-	ctx context.Context, cfg sweep.Config, t sweep.Target, o Order, change func(*generation.Record, time.Time),
+	ctx context.Context, cfg sweep.Config, t sweep.Target, what string, o Order,
+	change func(*generation.Record, time.Time),
 ) (rec generation.Record, now time.Time, err error) {
 	if err := o.Check(); err != nil {
 		return rec, now, err
@@ -131,7 +133,32 @@ func changeSwitch(
 	case err != nil:
 		return rec, now, err
 	}
-	return alter(ctx, cfg, t, change)
+	was, rec, now, err := alter(ctx, cfg, t, change)
+	if err == nil && !was.EqualContent(rec) {
+		t.History.Actor = o.Actor
+		tell(ctx, cfg, t, now, history.Change{What: what, Before: switches(was), After: switches(rec), Reason: o.Reason})
+	}
+	return rec, now, err
+}
+
+// switches describes the switches of a record for the history.
+func switches(r generation.Record) string {
+	text := "not paused"
+	if r.Paused {
+		text = "paused"
+		if !r.PausedUntil.IsZero() {
+			text += " until " + r.PausedUntil.UTC().Format(time.RFC3339)
+		}
+	}
+	for _, one := range []struct {
+		name string
+		rate generation.Rate
+	}{{"max", r.PaceMax}, {"total", r.PaceTotal}} {
+		if one.rate.Set {
+			text += ", " + one.name + " " + one.rate.String()
+		}
+	}
+	return text
 }
 
 // callTimeout bounds one read of the record, and patience all tries at it.

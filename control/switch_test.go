@@ -1,13 +1,19 @@
 package control_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -104,6 +110,45 @@ func TestBadOrders(t *testing.T) {
 		}
 		if err := (control.Order{Reason: strings.Repeat("x", control.MaxReason)}).Check(); err != nil {
 			d.Error(err)
+		}
+	})
+}
+
+// A change is made even if the history of the target cannot be written: the log says so.
+func TestChangesWithoutTheirHistory(t *testing.T) {
+	at(t, func(d *desk) {
+		d.target.History = sweep.History{Keep: time.Hour, Actor: "job"}
+		if _, _, err := sweep.EnsureRecord(d.Context(), d.config(), d.target); err != nil {
+			d.Fatal(err)
+		}
+		refuses := true
+		d.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if refuses && c.Method == "Save" && c.Record.Sort == store.SweepRecord {
+				return fmt.Errorf("no: %w", store.ErrUnavailable)
+			}
+			return nil
+		}
+		var log strings.Builder
+		cfg := d.config()
+		cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		if rec, _, err := control.Pause(d.Context(), cfg, d.target, ann, 0); err != nil || !rec.Paused || !d.record().Paused {
+			d.Errorf("%+v, %v", rec, err)
+		}
+		if n := strings.Count(log.String(), "cannot write the history"); n != 1 {
+			d.Errorf("%d lines: %s", n, log.String())
+		}
+		refuses = false
+		if _, _, err := control.Resume(d.Context(), cfg, d.target, bob); err != nil {
+			d.Fatal(err)
+		}
+		list, err := history.Read(d.Context(), d.s, "sessions", time.Time{})
+		if err != nil {
+			d.Fatal(err)
+		}
+		n := len(list.Records)
+		if last := list.Records[n-1]; last.By.Actor != "bob" || last.Change.What != "resume" || last.Change.Before != "paused" ||
+			last.Change.After != "not paused" {
+			d.Errorf("%+v", last)
 		}
 	})
 }

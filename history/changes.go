@@ -32,10 +32,10 @@ func LoadState(ctx context.Context, s store.Loader, target string) (st State, fo
 
 // Observe compares the version and the settings of a process with those of the one before,
 // and returns a record for each difference. The state of the target says what they are from
-// now on: if two processes begin at once, one of them has the records. Base is what the
+// now on: if two processes begin at once, one of them has the records. Base returns what the
 // cursor records count as deleted, for a target that has no state yet.
 func Observe(
-	ctx context.Context, s store.Store, target string, by Origin, settings string, base int64, now time.Time,
+	ctx context.Context, s store.Store, target string, by Origin, settings string, base func() int64, now time.Time,
 ) (list []Record, err error) {
 	was, found, err := LoadState(ctx, s, target)
 	if err != nil && (!found || errors.Is(err, ErrNewer)) {
@@ -47,7 +47,7 @@ func Observe(
 	is := State{Target: target, Since: was.Since, Base: was.Base, Version: by.Version, Config: by.Config,
 		Settings: settings}
 	if !found || err != nil {
-		is.Since, is.Base = now.UTC().Truncate(time.Microsecond), base
+		is.Since, is.Base = now.UTC().Truncate(time.Microsecond), base()
 	} else if was.Version == is.Version && was.Config == is.Config {
 		return nil, nil
 	}

@@ -80,6 +80,9 @@ type held struct {
 }
 
 func newBook(c *collector, a agenda) *book {
+	if c.log.story != nil {
+		c.log.story.task = taskOf(a)
+	}
 	return &book{c: c, agenda: a, opening: make(chan error, 1),
 		items: items{tagCounts: newTagCounts(), ranges: map[shardquery.Range]*item{}, chores: map[plan.Chore]*item{}},
 		memory: memory{Book: plan.Book{Own: map[cursor.ID]cursor.Packed{}, Tried: map[plan.Chore]time.Time{}},
@@ -105,6 +108,7 @@ func (b *book) look(s *scheduler, now time.Time) {
 		b.checkHold(s, now)
 		b.share(s, now)
 		b.c.publish()
+		b.c.log.story.look(now, b.held.why, b.active > 0)
 		if b.dirty {
 			b.replan(s, now)
 		}
@@ -684,6 +688,7 @@ func (b *book) settleCount(it *item, left bool) {
 // fail keeps an error for the result of the sweep, and tells the journal.
 func (b *book) fail(it *item, err error) {
 	b.count.failures.add(err)
+	b.c.log.story.failed(err)
 	if _, isRange := it.job.(*rangeJob); isRange {
 		b.c.log.failed("sweep a range", it.name, err)
 	} else {

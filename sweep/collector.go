@@ -46,6 +46,7 @@ func newCollector(cfg *Config, t *Target) *collector {
 	c.pacing = newPacing(t, cursor.HeartbeatKey(t.Name, c.keeper.Owner), clk, !cfg.Apply)
 	c.viewer = newViewer(cfg, t, clk, log)
 	c.viewer.watch = newWatch(c)
+	log.story = newChronicle(c)
 	if t.Gate != nil {
 		c.pacing.gate = &gatekeeper{gate: t.Gate, now: cfg.Now, log: log.Logger}
 	}

@@ -37,6 +37,7 @@ type Target struct {
 	MaxDeletes   int64                       // one sweep deletes no more than this; 0 is no limit
 	MaxFraction  float64                     // of the entities that carry the property; 0 is no limit
 	Watchdog     *metrics.Watchdog           // what is known of the ranges' progress; may be nil
+	History      History                     // what is told of this process, and for how long
 	// Next returns the next tick after an instant; Serve alone asks. It goes by
 	// the wall clock.
 	Next func(time.Time) time.Time

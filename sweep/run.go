@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/sweep/plan"
@@ -67,12 +68,29 @@ func once(ctx context.Context, cfg Config, newAgenda func() oneTime) Result {
 			t.EmptyKind = b.c.isEmptyKind(ctx)
 		}
 		t.Duration = agendas[i].ended.Sub(began).Seconds()
-		b.c.publishEnd(b, t, agendas[i].ended)
 		res.Targets = append(res.Targets, t)
 		res.Complete = res.Complete && t.Complete
 	}
+	finishHistories(ctx, books, func(i int) (history.End, string) {
+		return endOf(ctx, res.Targets[i]), res.Targets[i].Error
+	})
+	for i, b := range books {
+		b.c.publishEnd(b, res.Targets[i], agendas[i].ended)
+	}
 	res.Duration = cfg.Now().Sub(began).Seconds()
 	return res
+}
+
+// finishHistories ends the runs of all targets at the same time.
+func finishHistories(ctx context.Context, books []*book, why func(i int) (history.End, string)) {
+	var all sync.WaitGroup
+	for i, b := range books {
+		all.Go(func() {
+			end, err := why(i)
+			b.c.log.story.finish(b.metered(ctx), end, err)
+		})
+	}
+	all.Wait()
 }
 
 // collect runs the scheduler over all targets until their agendas are over. No
@@ -112,6 +130,9 @@ func (b *book) open(ctx, background, work context.Context, all *sync.WaitGroup) 
 		all.Go(func() { gate.run(background) })
 	}
 	all.Go(func() { b.c.viewer.watch.run(b.metered(background), b.metered(work), b.c.until.IsZero()) })
+	if story := b.c.log.story; story != nil {
+		all.Go(func() { story.run(background, b.metered(work)) })
+	}
 	b.c.viewer.run(b.metered(background))
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/sweep/plan"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -93,6 +94,7 @@ func (d *Daemon) Run(ctx context.Context) {
 	books := collect(ctx, &d.cfg, func(i int) agenda {
 		return &onSchedule{box: d.states[d.cfg.Targets[i].Name], first: d.first}
 	})
+	finishHistories(ctx, books, func(int) (history.End, string) { return history.Signal, "" })
 	for _, b := range books {
 		b.c.log.end()
 	}

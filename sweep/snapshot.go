@@ -197,5 +197,6 @@ func EnsureRecord(ctx context.Context, cfg Config, t Target) (rec generation.Rec
 		return rec, now, err
 	}
 	err = c.viewer.ensureRecord(ctx, view, true)
+	c.log.story.finishChanges(ctx)
 	return view.Record, c.clock.Now(), err
 }

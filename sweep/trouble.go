@@ -48,7 +48,8 @@ const (
 // fail for it.
 type journal struct {
 	*slog.Logger
-	now func() time.Time
+	now   func() time.Time
+	story *chronicle // the history of the target; nil without one
 
 	mu       sync.Mutex
 	troubles map[string]*trouble // that are not over, by cause

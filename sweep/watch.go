@@ -151,6 +151,8 @@ func (w *watch) removeDeadHeartbeat(ctx context.Context) {
 		}
 		if err := c.keeper.ForgetHeartbeat(ctx, h); err != nil {
 			c.log.DebugContext(ctx, "cannot remove a dead heartbeat; trying again", "error", err)
+		} else {
+			c.log.story.died(h)
 		}
 		return
 	}

@@ -1,0 +1,522 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+const (
+	// noteEvery is the least time between two writes of the numbers of a run. A process that
+	// is killed loses no more of them.
+	noteEvery = 30 * time.Second
+	// runLength is how long a run of a daemon may go on before the next one begins.
+	runLength = time.Hour
+	// collectEvery is how often a daemon that has nothing to write looks for expired records.
+	collectEvery = 24 * time.Hour
+	// lostFor is how long before the epoch in which a process has died its run may have begun.
+	lostFor = 24 * time.Hour
+	// mostPending bounds the records that wait to be written while the store takes none.
+	mostPending = 100
+	// lastWrite bounds the writes at the end of a process that was asked to stop.
+	lastWrite = 2 * time.Second
+	// lastTries is how often they are tried.
+	lastTries = 4
+)
+
+// A History says who this process is to the history of a target, and how long that is kept.
+type History struct {
+	Keep     time.Duration // 0: the process writes no history
+	Actor    string        // on whose behalf it works, as claimed
+	Host     string
+	Settings []string // of the target, one a line
+}
+
+// A chronicle writes the history of one target: what this process does, and what it sees.
+// The scheduler tells it once a second how far the work is. Its own goroutine writes, so that
+// no step waits for it, and a write that fails stops nothing. A nil chronicle does nothing.
+type chronicle struct {
+	c        *collector
+	keep     time.Duration
+	by       history.Origin
+	settings string
+	task     string // sweep, serve or audit; empty in commands that only change the target record
+	wake     chan struct{}
+	opened   *plan.View // the first one
+
+	mu    sync.Mutex
+	state chronicleState
+}
+
+// A chronicleState is what is to be written.
+type chronicleState struct {
+	run      *history.Record // that goes on; nil if nothing happened yet
+	began    time.Time       // when it began, and when it was written last, on this process's clock
+	written  time.Time
+	base     totals // at its beginning, which is the end of the one before
+	latest   totals
+	wrote    totals           // those that the store has
+	pending  []history.Record // that are as they will be
+	dead     []cursor.Heartbeat
+	buckets  []int // to be searched for expired records
+	tidied   time.Time
+	observed bool // version and settings were compared with those of the process before
+}
+
+// Totals are sums since the process began.
+type totals struct {
+	counts     metrics.Counts
+	operations store.Operations
+	throttled  map[throttle.Reason]time.Duration
+	failures   int64
+	err        string // the last failure
+	held       throttle.Reason
+	missed     int64 // writes of history that failed
+}
+
+// newChronicle returns the chronicle of a target; nil if this process writes no history.
+func newChronicle(c *collector) *chronicle {
+	h := c.target.History
+	if h.Keep <= 0 || !c.cfg.Apply {
+		return nil
+	}
+	text, hash := history.Settings(h.Settings)
+	return &chronicle{c: c, keep: h.Keep, settings: text, wake: make(chan struct{}, 1),
+		by: history.Origin{Actor: h.Actor, Host: h.Host, Owner: c.keeper.Owner, Version: c.cfg.Version, Config: hash}}
+}
+
+// taskOf names what an agenda does.
+func taskOf(a agenda) string {
+	t, once := a.(*timed)
+	if !once {
+		return "serve"
+	}
+	if _, isAudit := t.oneTime.(*oneAudit); isAudit {
+		return "audit"
+	}
+	return "sweep"
+}
+
+// totals returns the sums of this process as they are now. The mutex is held.
+func (h *chronicle) totals(held throttle.Reason) totals {
+	t := h.state.latest
+	t.counts = metrics.Load(&h.c.tally.counts.CountsOf)
+	t.operations = h.c.tally.meter.Operations()
+	t.throttled = h.c.tally.throttledFor()
+	t.held = held
+	return t
+}
+
+// differs reports whether anything happened since earlier sums that history tells of. Reads
+// that found nothing are not worth a record, so an idle daemon writes none.
+func (t totals) differs(base totals) bool {
+	d := metrics.Subtract(t.counts, base.counts)
+	d.Scanned, d.Pages = 0, 0
+	return d != metrics.Counts{} || t.failures != base.failures || t.held != base.held
+}
+
+// look takes in how far the work is, and wakes the writer if anything is to be written.
+func (h *chronicle) look(now time.Time, held throttle.Reason, active bool) {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := &h.state
+	s.latest = h.totals(held)
+	wake := len(s.pending)+len(s.dead) > 0 && now.Sub(s.written) >= noteEvery || !s.observed
+	switch {
+	case s.run == nil && s.latest.differs(s.base):
+		h.begin(now)
+		wake = true
+	case s.run != nil && h.task == "serve" && now.Sub(s.began) >= runLength:
+		end := history.Idle
+		if active {
+			end = history.Done
+		}
+		h.end(end, "")
+		wake = true
+	case s.run != nil:
+		h.fill()
+		wake = wake || now.Sub(s.written) >= noteEvery && s.latest.differs(s.wrote)
+	}
+	if h.task == "serve" && now.Sub(s.tidied) >= collectEvery {
+		for bucket := range history.Buckets {
+			s.buckets = append(s.buckets, bucket)
+		}
+		s.tidied, wake = now, true
+	}
+	if wake {
+		h.wakeUp()
+	}
+}
+
+func (h *chronicle) wakeUp() {
+	select {
+	case h.wake <- struct{}{}:
+	default: // it is awake already
+	}
+}
+
+// begin begins the record of a run. It looks for expired records in one bucket, too: so
+// there are never many of them, however rarely something happens.
+func (h *chronicle) begin(now time.Time) {
+	r := history.NewRun(h.c.target.Name, h.task, h.by, h.c.clock.Now())
+	h.state.run, h.state.began, h.state.written = &r, now, time.Time{}
+	h.state.buckets = append(h.state.buckets, rand.IntN(history.Buckets))
+	h.state.tidied = now
+	h.fill()
+}
+
+// fill brings the run up to date.
+func (h *chronicle) fill() {
+	s, run := &h.state, &h.state.run.Run
+	run.Updated = h.c.clock.Now().UTC().Truncate(time.Microsecond)
+	run.Horizon = h.c.horizon().UTC().Truncate(time.Microsecond)
+	counts := metrics.Subtract(s.latest.counts, s.base.counts)
+	run.Sums = []history.Sum{{Account: history.AccountAll, Counts: counts}}
+	run.Operations = store.Operations{Reads: s.latest.operations.Reads - s.base.operations.Reads,
+		Writes:  s.latest.operations.Writes - s.base.operations.Writes,
+		Deletes: s.latest.operations.Deletes - s.base.operations.Deletes}
+	run.Failures, run.Missed = s.latest.failures-s.base.failures, s.latest.missed-s.base.missed
+	if run.Failures > 0 {
+		run.Error = s.latest.err
+	}
+	held := map[string]bool{}
+	for _, why := range run.Held {
+		held[why] = true
+	}
+	for why, d := range s.latest.throttled {
+		if d > s.base.throttled[why] {
+			held[string(why)] = true
+		}
+	}
+	if s.latest.held != "" {
+		held[string(s.latest.held)] = true
+	}
+	run.Held = slices.Sorted(maps.Keys(held))
+}
+
+// end ends the run that goes on.
+func (h *chronicle) end(why history.End, err string) {
+	h.fill()
+	s := &h.state
+	s.run.Run.End, s.run.Run.Ended = why, s.run.Run.Updated
+	if err != "" {
+		s.run.Run.Error = err
+	}
+	h.add(*s.run)
+	s.run, s.base = nil, s.latest
+}
+
+// add queues a record.
+func (h *chronicle) add(r history.Record) {
+	s := &h.state
+	if len(s.pending) >= mostPending { // the newest are what a person asks for
+		s.pending = s.pending[1:]
+		s.latest.missed++
+	}
+	s.pending = append(s.pending, r)
+}
+
+// failed counts a failure of the work.
+func (h *chronicle) failed(err error) {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.state.latest.failures++
+	h.state.latest.err = err.Error()
+}
+
+// changed tells of what happened to generations as the target record was saved.
+func (h *chronicle) changed(was, is generation.Record, cursors cursor.Table) {
+	if h == nil {
+		return
+	}
+	changes := history.GenerationChanges(was, is, func(number int) int64 { return deletedByCursors(cursors, number) })
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range changes {
+		h.add(history.NewChange(h.c.target.Name, history.KindGeneration, h.by, h.c.clock.Now(), c))
+	}
+	if len(changes) > 0 {
+		h.wakeUp()
+	}
+}
+
+// deletedByCursors returns how many entities the cursor records of a generation count as deleted;
+// with a negative number, those of all.
+func deletedByCursors(cursors cursor.Table, number int) (n int64) {
+	for id, c := range cursors.All() {
+		if number < 0 || id.Generation == number {
+			n += c.Deleted
+		}
+	}
+	return n
+}
+
+// died tells of a dead process, whose heartbeat this one has removed.
+func (h *chronicle) died(beat cursor.Heartbeat) {
+	if h == nil || beat.Owner == "" {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.state.dead = append(h.state.dead, beat)
+	h.wakeUp()
+}
+
+// run writes what is to be written, until ctx is done. A write under way then ends, at the
+// latest when work is done: one that is cut off may be lost.
+func (h *chronicle) run(ctx, work context.Context) {
+	h.opened = h.c.viewer.View()
+	refreshWith(ctx, h.wake, func(context.Context) time.Duration {
+		h.flush(work)
+		return noteEvery
+	})
+}
+
+// flush writes what is to be written. What fails is tried again with the next one. It never
+// panics: history must not stop a sweep.
+func (h *chronicle) flush(ctx context.Context) {
+	h.note(ctx, protect(func() error {
+		h.flushOnce(ctx)
+		return nil
+	}))
+}
+
+func (h *chronicle) flushOnce(ctx context.Context) {
+	h.observe(ctx)
+	h.mu.Lock()
+	s := &h.state
+	pending, dead, buckets := s.pending, s.dead, s.buckets
+	s.pending, s.dead, s.buckets = nil, nil, nil
+	now := h.c.cfg.Now()
+	var run *history.Record
+	if s.run != nil && (s.written.IsZero() || now.Sub(s.written) >= noteEvery && s.latest.differs(s.wrote)) {
+		next := *s.run
+		run, s.written, s.wrote = &next, now, s.latest
+	} else if len(pending)+len(dead) > 0 {
+		s.written = now
+	}
+	h.mu.Unlock()
+
+	for i, r := range pending {
+		if _, err := h.save(ctx, r); h.note(ctx, err) {
+			h.mu.Lock()
+			h.state.pending = append(slices.Clone(pending[i:]), h.state.pending...)
+			h.mu.Unlock()
+			break
+		}
+	}
+	if run != nil {
+		saved, err := h.save(ctx, *run)
+		failed := h.note(ctx, err)
+		h.mu.Lock()
+		h.took(saved)
+		if failed {
+			s.wrote = totals{}
+		}
+		h.mu.Unlock()
+	}
+	for _, b := range dead {
+		failed := h.try(ctx, func(ctx context.Context) error {
+			_, err := history.MarkLost(ctx, h.c.keeper.Store, b.Target, b.Owner, b.Begun.Add(-lostFor))
+			return err
+		})
+		if failed {
+			h.mu.Lock()
+			h.state.dead = append(h.state.dead, b)
+			h.mu.Unlock()
+		}
+	}
+	for _, bucket := range buckets { // what is not collected now is found the next time
+		failed := h.try(ctx, func(ctx context.Context) error {
+			_, err := history.Collect(ctx, h.c.keeper.Store, h.c.target.Name, bucket, h.c.clock.Now(), h.keep)
+			return err
+		})
+		if failed {
+			break
+		}
+	}
+}
+
+// try does something for so long at most that the end of a sweep can wait for it.
+func (h *chronicle) try(ctx context.Context, do func(context.Context) error) (failed bool) {
+	within, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	return h.note(ctx, do(within))
+}
+
+// took takes in the revision of a run that was saved, even if it has ended meanwhile.
+func (h *chronicle) took(saved history.Record) {
+	s := &h.state
+	if s.run != nil && s.run.Key == saved.Key {
+		s.run.Revision = saved.Revision
+		return
+	}
+	for i := range s.pending {
+		if s.pending[i].Key == saved.Key {
+			s.pending[i].Revision = saved.Revision
+		}
+	}
+}
+
+// observe compares version and settings with those of the process before, once.
+func (h *chronicle) observe(ctx context.Context) {
+	h.mu.Lock()
+	due := !h.state.observed && h.opened != nil
+	h.mu.Unlock()
+	if !due {
+		return
+	}
+	within, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	list, err := history.Observe(within, h.c.keeper.Store, h.c.target.Name, h.by, h.settings,
+		func() int64 { return deletedByCursors(h.opened.Cursors, -1) }, h.c.clock.Now())
+	failed := h.note(ctx, err)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.state.observed = !failed || !store.Transient(err) && ctx.Err() == nil
+	for _, r := range list {
+		h.add(r)
+	}
+}
+
+// save writes one record. If somebody has changed it, as a process that took this one for
+// dead, or if the outcome of the last write is not known, it goes on from the present one.
+func (h *chronicle) save(ctx context.Context, r history.Record) (history.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	saved, err := history.Save(ctx, h.c.keeper.Store, r.KeptFor(h.keep))
+	if !errors.Is(err, store.ErrConflict) {
+		return saved, err
+	}
+	is, _, err := history.Load(ctx, h.c.keeper.Store, r.Target, r.Key)
+	if err != nil {
+		return r, err
+	}
+	r.Revision = is.Revision
+	return history.Save(ctx, h.c.keeper.Store, r.KeptFor(h.keep))
+}
+
+// note tells the journal of a write that failed, and counts it. It reports whether it did.
+func (h *chronicle) note(ctx context.Context, err error) (failed bool) {
+	if err == nil {
+		return false
+	}
+	h.mu.Lock()
+	h.state.latest.missed++
+	h.mu.Unlock()
+	if ctx.Err() == nil {
+		h.c.log.failed("write the history", "", err)
+	}
+	return true
+}
+
+// finish ends the run of this process, and writes what is left to be written. Each run of a
+// command has a record; a daemon in whose last hour nothing happened has none of it.
+func (h *chronicle) finish(ctx context.Context, why history.End, err string) {
+	if h == nil {
+		return
+	}
+	if h.c.viewer.View() == nil {
+		return // it could not read the records, or was stopped before that: it did nothing
+	}
+	stopped := ctx.Err() != nil
+	h.mu.Lock()
+	h.state.latest = h.totals(h.state.latest.held)
+	if h.state.run == nil && (h.task != "serve" || h.state.latest.differs(h.state.base)) {
+		h.begin(h.c.cfg.Now())
+	}
+	if h.state.run != nil {
+		h.end(why, err)
+	}
+	if stopped {
+		h.state.buckets = nil
+	}
+	h.mu.Unlock()
+	within := recordTimeout
+	if stopped {
+		within = lastWrite
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
+	defer cancel()
+	for range lastTries {
+		h.flush(ctx)
+		h.mu.Lock()
+		left := len(h.state.pending)
+		h.mu.Unlock()
+		if left == 0 || throttle.Sleep(ctx, lastWrite/lastTries) != nil {
+			return
+		}
+	}
+}
+
+// finishChanges writes what a command has seen to happen that does no work of its own.
+func (h *chronicle) finishChanges(ctx context.Context) {
+	if h != nil {
+		h.flush(ctx)
+	}
+}
+
+// endOf returns why one sweep ended.
+func endOf(ctx context.Context, res TargetResult) history.End {
+	switch {
+	case errors.Is(res.Err, ErrLimit):
+		return history.Limit
+	case res.Error != "", res.Held == string(throttle.ReasonRecord):
+		return history.Failed
+	}
+	switch res.Held {
+	case string(throttle.ReasonPaused):
+		return history.Paused
+	case string(throttle.ReasonGate):
+		return history.Gate
+	case string(throttle.ReasonLimit):
+		return history.Limit
+	case "breaker":
+		return history.Breaker
+	}
+	switch {
+	case res.Complete && res.Expired+res.Carried+res.Strays == 0:
+		return history.Idle
+	case res.Complete:
+		return history.Done
+	case ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return history.Signal
+	}
+	return history.Deadline
+}
+
+// RecordHistory writes one record about a change that this process has made to a target. It
+// does nothing for a target without history.
+func RecordHistory(ctx context.Context, cfg Config, t Target, at time.Time, kind history.Kind, c history.Change,
+) error {
+	cfg.Apply = true
+	cfg = cfg.withDefaults()
+	h := newChronicle(newCollector(&cfg, &t))
+	if h == nil {
+		return nil
+	}
+	_, err := h.save(ctx, history.NewChange(t.Name, kind, h.by, at, c))
+	if err != nil {
+		return fmt.Errorf("the change was made, but is not in the history: %w", err)
+	}
+	return nil
+}

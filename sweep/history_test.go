@@ -1,0 +1,517 @@
+package sweep_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/control"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/nightly"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+const keepHistory = 90 * 24 * time.Hour
+
+// withHistory is a world whose processes write history.
+func withHistory(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Helper()
+	in(t, func(t *testing.T, w *world) {
+		w.target.History = sweep.History{Keep: keepHistory, Actor: "job@example.com", Host: "host", Settings: []string{"page: 50"}}
+		test(t, w)
+	})
+}
+
+// history reads what is in the history, of some kinds or of all.
+func (w *world) history(kinds ...history.Kind) (list []history.Record) {
+	w.t.Helper()
+	all, err := history.Read(context.WithoutCancel(w.t.Context()), w.s, "sessions", time.Time{})
+	if err != nil || all.Malformed+all.Newer > 0 {
+		w.t.Fatalf("%+v, %v", all, err)
+	}
+	for _, r := range all.Records {
+		for _, k := range kinds {
+			if r.Kind == k {
+				list = append(list, r)
+			}
+		}
+	}
+	return list
+}
+
+func (w *world) runs() []history.Record { return w.history(history.KindRun) }
+
+func deletedIn(runs []history.Record) (n int64) {
+	for _, r := range runs {
+		n += r.Run.Counts().Deleted
+	}
+	return n
+}
+
+// historyWrites counts the writes of history from now on.
+func (w *world) historyWrites() *atomic.Int64 {
+	n := new(atomic.Int64)
+	w.s.Before = func(_ context.Context, c modelstore.Call) error {
+		if c.Method == "Save" && c.Record.Sort == store.SweepRecord {
+			n.Add(1)
+		}
+		return nil
+	}
+	return n
+}
+
+// Each sweep has one record, with what it did and who it was. One that finds nothing costs
+// one write, and a short one with work no more.
+func TestSweepHasARecord(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.sweep()
+		w.fill(400, 2*time.Hour)
+		writes := w.historyWrites()
+		res := w.sweep()
+		if n := writes.Swap(0); n < 1 || n > 2 {
+			t.Errorf("%d writes for a short sweep", n)
+		}
+		w.sweep()
+		if n := writes.Load(); n != 1 {
+			t.Errorf("%d writes for a sweep that found nothing", n)
+		}
+		runs := w.runs()
+		if len(runs) != 3 || runs[0].Run.End != history.Idle || runs[2].Run.End != history.Idle {
+			t.Fatalf("%+v", runs)
+		}
+		r := runs[1]
+		if r.Run.End != history.Done || r.Run.Task != "sweep" || r.Run.Counts() != res.Counts || r.By.Actor != "job@example.com" ||
+			r.By.Owner != "process-2" || r.By.Config == "" || r.Run.IsAtLeast() || r.Run.Operations.Deletes != res.Deleted {
+			t.Errorf("%+v of %+v", r, res)
+		}
+	})
+}
+
+// The record says why a sweep ended, and what held it.
+func TestHistoryTellsWhyASweepEnded(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.begin()
+		w.fill(400, 2*time.Hour)
+		last := func() history.Record {
+			runs := w.runs()
+			return runs[len(runs)-1]
+		}
+		order := control.Order{Actor: "ann", Reason: "a test"}
+		if _, _, err := control.Pause(t.Context(), w.config(), w.target, order, 0); err != nil {
+			t.Fatal(err)
+		}
+		w.sweep()
+		if r := last().Run; r.End != history.Paused || len(r.Held) != 1 || r.Held[0] != "paused" || r.Counts().Deleted != 0 {
+			t.Errorf("paused: %+v", r)
+		}
+		if _, _, err := control.Resume(t.Context(), w.config(), w.target, control.Order{Actor: "bob"}); err != nil {
+			t.Fatal(err)
+		}
+		w.target.Pace = throttle.Limits{Start: 1, Max: 1}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		res := sweep.Run(ctx, w.config()).Targets[0]
+		if r := last().Run; r.End != history.Deadline || r.Counts().Deleted != res.Deleted || res.Deleted == 0 || len(r.Held) == 0 {
+			t.Errorf("out of time: %+v", r)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			time.Sleep(5 * time.Second)
+			stop()
+		}()
+		sweep.Run(ctx, w.config())
+		if r := last().Run; r.End != history.Signal {
+			t.Errorf("stopped: %+v", r)
+		}
+		w.target.Pace, w.target.MaxDeletes = throttle.Limits{Unlimited: true}, 10
+		w.sweep()
+		if r := last().Run; r.End != history.Limit || r.Error == "" {
+			t.Errorf("at its limit: %+v", r)
+		}
+		w.target.MaxDeletes = 0
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Scan" {
+				return fmt.Errorf("no: %w", store.ErrDenied)
+			}
+			return nil
+		}
+		w.sweep()
+		if r := last().Run; r.End != history.Failed || !strings.Contains(r.Error, "no: ") || r.Failures == 0 {
+			t.Errorf("failed: %+v", r)
+		}
+	})
+}
+
+// Operators' changes are in the history with their actor, what was before, and their reason;
+// so are those of generations. A change that makes no difference is not.
+func TestActionsAreInTheHistory(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.target.Policy = generation.Policy{Every: time.Hour, Ramp: 0, Staleness: time.Minute, Slack: time.Minute, Keep: 8}
+		w.sweep()
+		order := control.Order{Actor: "ann", Reason: "a restore is under way"}
+		for range 2 {
+			if _, _, err := control.SetPace(t.Context(), w.config(), w.target, order, control.Pace{
+				Max: generation.Rate{Set: true, PerSecond: 7}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		if _, err := control.Advance(t.Context(), w.config(), w.target, 2, true); err != nil {
+			t.Fatal(err)
+		}
+		actions := w.history(history.KindAction)
+		if len(actions) != 2 || actions[0].By.Actor != "ann" || actions[0].Change != (history.Change{What: "pace",
+			Before: "not paused", After: "not paused, max 7", Reason: "a restore is under way"}) {
+			t.Errorf("%+v", actions)
+		}
+		if c := actions[1].Change; c.What != "advance" || c.Generation != 2 || c.After != "2 shards" || actions[1].By.Actor != "job@example.com" {
+			t.Errorf("%+v", c)
+		}
+		w.dueIn(1, 0, "due", time.Now())
+		for range 30 {
+			time.Sleep(5 * time.Minute)
+			w.sweep()
+		}
+		said := map[string]bool{}
+		var retired int64
+		for _, r := range w.history(history.KindGeneration) {
+			said[fmt.Sprint(r.Change.What, r.Change.Generation)] = true
+			if r.Change.What == "retired" && r.Change.Generation == 1 {
+				retired = r.Change.Deleted
+			}
+		}
+		for _, want := range []string{"opened1", "sealed1", "retired1", "opened3"} {
+			if !said[want] {
+				t.Errorf("%s is missing: %v", want, said)
+			}
+		}
+		if retired != 1 {
+			t.Errorf("the ranges of generation 1 had deleted %d", retired)
+		}
+	})
+}
+
+// A process with other settings, or of another version, is told of once.
+func TestChangesOfConfigurationAndVersion(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.sweep()
+		w.target.History.Settings = []string{"page: 100"}
+		for range 3 {
+			c := w.config()
+			c.Version = "2"
+			sweep.Run(t.Context(), c)
+		}
+		list := w.history(history.KindConfig, history.KindVersion)
+		if len(list) != 2 || list[0].Change.After+list[1].Change.After != "2page: 100" && list[0].Change.After+list[1].Change.After != "page: 1002" {
+			t.Errorf("%+v", list)
+		}
+	})
+}
+
+// A daemon with nothing to do writes no history for as long as it runs.
+func TestIdleDaemonWritesNoHistory(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.target.Next = everyMinute
+		w.sweep()
+		writes := w.historyWrites()
+		s := w.serve(w.config())
+		time.Sleep(3 * time.Hour)
+		if n := writes.Load(); n > 0 {
+			t.Errorf("%d writes", n)
+		}
+		w.put(0, 4, "due", time.Now())
+		time.Sleep(3 * time.Hour)
+		if n := writes.Swap(0); n < 2 || n > 4 {
+			t.Errorf("%d writes for one entity", n)
+		}
+		s.stop()
+		if n := writes.Load(); n > 0 {
+			t.Errorf("%d writes at the end of a daemon whose last hour was idle", n)
+		}
+		runs := w.runs()
+		if r := runs[len(runs)-1].Run; len(runs) != 2 || r.End != history.Idle || r.Counts().Deleted != 1 || r.Task != "serve" {
+			t.Errorf("%+v", runs)
+		}
+	})
+}
+
+// A dry run writes no history, and neither does a process that keeps none.
+func TestNoHistoryWithoutApply(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.target.Policy = hourly
+		w.begin()
+		w.fill(100, 2*time.Hour)
+		writes := w.historyWrites()
+		c := w.config()
+		c.Apply = false
+		sweep.Run(t.Context(), c)
+		w.target.History.Keep = 0
+		w.sweep()
+		if n := writes.Load(); n > 0 {
+			t.Errorf("%d writes", n)
+		}
+	})
+}
+
+// History that cannot be written stops nothing. The log says so once, the metrics count it,
+// and once the store takes it again nothing is missing.
+func TestHistoryThatCannotBeWritten(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.target.Next = everyMinute
+		w.begin()
+		w.fill(400, 2*time.Hour)
+		var refuses atomic.Bool
+		refuses.Store(true)
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Record.Sort == store.SweepRecord && refuses.Load() {
+				return fmt.Errorf("not today: %w", store.ErrDenied)
+			}
+			return nil
+		}
+		var mu sync.Mutex
+		var log bytes.Buffer
+		c := w.config()
+		c.Log = slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil))
+		if res := sweep.Run(t.Context(), c).Targets[0]; res.Error != "" || !res.Complete || res.Deleted != 200 {
+			t.Errorf("%+v", res)
+		}
+		for i := range 60 { // one in ten seconds
+			w.dueIn(1, i%4, fmt.Sprint("later-", i), time.Now().Add(time.Duration(i)*10*time.Second))
+		}
+		log.Reset()
+		c.Owner = "daemon"
+		s := w.serve(c)
+		time.Sleep(10 * time.Minute)
+		mu.Lock()
+		if n := strings.Count(log.String(), "failing; trying again"); n != 1 || strings.Count(log.String(), "write the history") > 8 {
+			t.Errorf("%d lines:\n%s", n, &log)
+		}
+		mu.Unlock()
+		if n := s.counter("reaper_store_errors_total", "op", "record", "code", "denied"); n == 0 {
+			t.Error("no failure was counted")
+		}
+		refuses.Store(false)
+		time.Sleep(time.Minute)
+		s.stop()
+		runs := w.runs()
+		if len(runs) != 1 || runs[0].Run.Missed == 0 || float64(deletedIn(runs)) != s.counter("reaper_deleted_entities_total") {
+			t.Errorf("%+v\n%s", runs, &log)
+		}
+	})
+}
+
+type lockedWriter struct {
+	mu *sync.Mutex
+	to *bytes.Buffer
+}
+
+func (l lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.to.Write(p)
+}
+
+// Expired records go by themselves while the target is swept, and the daemon that does so
+// touches no other record.
+func TestExpiredHistoryIsCollected(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.target.History.Keep = 24 * time.Hour
+		const sweeps = 400
+		for i := range sweeps {
+			w.dueIn(0, i%4, fmt.Sprint("due-", i), time.Now())
+			w.sweep()
+			time.Sleep(time.Hour)
+		}
+		// 24 are younger than a day. Of the others each sweep finds a sixteenth.
+		if n := len(w.runs()); n < 24 || n > 24+4*history.Buckets {
+			t.Errorf("%d of %d records are left", n, sweeps)
+		}
+		for _, r := range w.runs() {
+			if r.At.After(time.Now().Add(-23*time.Hour)) != (r.Expires.After(time.Now())) && time.Since(r.At) < 23*time.Hour {
+				t.Errorf("%+v", r)
+			}
+		}
+		w.target.Next = everyMinute
+		time.Sleep(48 * time.Hour)
+		s := w.serve(w.config())
+		time.Sleep(time.Hour)
+		s.stop()
+		if n := len(w.runs()); n > 0 {
+			t.Errorf("%d are left after a daemon", n)
+		}
+		if w.targetRecord().Target == "" || len(w.cursors()) == 0 {
+			t.Error("other records are gone")
+		}
+	})
+}
+
+// An accountant is the store of one process. It notes when that process deleted how much,
+// and fails every call once the process is dead.
+type accountant struct {
+	store.Store
+	dead atomic.Bool
+
+	mu      sync.Mutex
+	deletes []deletion
+}
+
+type deletion struct {
+	at time.Time
+	n  int64
+}
+
+func (a *accountant) check() error {
+	if a.dead.Load() {
+		return errDead
+	}
+	return nil
+}
+
+func (a *accountant) Scan(ctx context.Context, q store.Query, p *store.Page) error {
+	return errors.Join(a.check(), a.Store.Scan(ctx, q, p))
+}
+
+func (a *accountant) Load(ctx context.Context, q store.RecordQuery) (store.Records, error) {
+	got, err := a.Store.Load(ctx, q)
+	return got, errors.Join(a.check(), err)
+}
+
+func (a *accountant) Save(ctx context.Context, r store.Record, prev string) error {
+	if err := a.check(); err != nil {
+		return err
+	}
+	return a.Store.Save(ctx, r, prev)
+}
+
+func (a *accountant) Dispose(ctx context.Context, b *store.Batch) error {
+	if err := a.check(); err != nil {
+		return err
+	}
+	err := a.Store.Dispose(ctx, b)
+	d := deletion{at: time.Now()}
+	for _, op := range b.Ops {
+		if op.Outcome == store.Deleted {
+			d.n++
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.deletes = append(a.deletes, d)
+	return err
+}
+
+// since returns how much was deleted from an instant on.
+func (a *accountant) since(at time.Time) (n int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, d := range a.deletes {
+		if !d.at.Before(at) {
+			n += d.n
+		}
+	}
+	return n
+}
+
+// saveInterval is how old the numbers of a run may be that a killed process leaves.
+const saveInterval = 32 * time.Second
+
+// A week of three daemons: without kills the history has exactly what was deleted; with kills
+// it is short by what the killed ones deleted in their last save interval at most, and each of
+// them is marked.
+func TestAWeekOfHistory(t *testing.T) {
+	for _, kills := range []bool{false, true} {
+		t.Run(fmt.Sprintf("kills=%v", kills), func(t *testing.T) {
+			days := nightly.Size(t, 7, 1)
+			withHistory(t, func(t *testing.T, w *world) { w.week(days, kills) })
+		})
+	}
+}
+
+func (w *world) week(days int, kills bool) {
+	const processes = 3
+	w.target.Next = everyMinute
+	w.target.Pace = throttle.Limits{Start: 5, Max: 5}
+	w.begin()
+	writes := w.historyWrites()
+	var all []*accountant
+	running := make([]*service, processes)
+	stores := make([]*accountant, processes)
+	start := func(i int) {
+		stores[i] = &accountant{Store: w.s}
+		all = append(all, stores[i])
+		c := w.config()
+		c.Store = stores[i]
+		running[i] = w.serve(c)
+	}
+	for i := range processes {
+		start(i)
+	}
+	killed, short := 0, int64(0)
+	for hour := range days * 24 {
+		for i := range 900 {
+			w.dueIn(0, i%4, fmt.Sprintf("due-%d-%d", hour, i), time.Now().Add(time.Duration(i%3)*10*time.Minute))
+		}
+		time.Sleep(20*time.Minute + 20*time.Second + time.Duration(hour%5)*4*time.Second) // in the middle of the work
+		if kills && hour%2 == 1 {
+			i := killed % processes
+			stores[i].dead.Store(true)
+			short += stores[i].since(time.Now().Add(-saveInterval))
+			running[i].stop()
+			killed++
+			time.Sleep(30 * time.Second)
+			start(i)
+		}
+		time.Sleep(39 * time.Minute)
+	}
+	time.Sleep(2 * time.Hour)
+	for _, s := range running {
+		s.stop()
+	}
+	var deleted int64
+	for _, a := range all {
+		deleted += a.since(time.Time{})
+	}
+	runs := w.runs()
+	sum := deletedIn(runs)
+	lost := 0
+	for _, r := range runs {
+		if r.Run.Ended.IsZero() {
+			w.t.Errorf("%s goes on: %+v", r.Key, r.Run)
+		}
+		if r.Run.End == history.Lost {
+			lost++
+		}
+	}
+	cost := float64(writes.Load()) / float64(deleted)
+	w.t.Logf("%d days, %d kills: %d deleted, the history has %d in %d records, at most %d may be missing, %d are marked lost; "+
+		"%d writes, %.2f %% of the deletes", days, killed, deleted, sum, len(runs), short, lost, writes.Load(), 100*cost)
+	if sum > deleted || sum < deleted-short || !kills && sum != deleted {
+		w.t.Errorf("%d were deleted, and the history has %d", deleted, sum)
+	}
+	if want := int64(days * 24 * 900); deleted != want {
+		w.t.Errorf("%d of %d were deleted", deleted, want)
+	}
+	if (lost > 0) != kills || lost > killed {
+		w.t.Errorf("%d killed, %d marked lost", killed, lost)
+	}
+	if kills && (sum == deleted || short == 0) {
+		w.t.Error("no process was killed in the middle of its work")
+	}
+	if most := int64(len(runs)) * 125; writes.Load() > most {
+		w.t.Errorf("%d writes for %d runs, more than two a minute", writes.Load(), len(runs))
+	}
+	if beats := w.beatsWritten(); beats == 0 {
+		w.t.Error("no heartbeats")
+	}
+}
