@@ -39,7 +39,7 @@ func Settings() []Setting {
 		{"pushgateway", "REAPER_PUSHGATEWAY", "", "URL to push metrics to at the end of a sweep"},
 		{"log-level", "REAPER_LOG_LEVEL", "info", "debug, info, warn or error"},
 		{"log-format", "REAPER_LOG_FORMAT", "", "text or json (default text on a terminal, else json)"},
-		{"actor", "REAPER_ACTOR", "", "who changes a target, for its record (default the credentials' e-mail, or user@host)"},
+		{"actor", "REAPER_ACTOR", "", "who does this, for the history (default the credentials' e-mail, or user@host)"},
 		{"shutdown-grace", "REAPER_SHUTDOWN_GRACE", "8s", "how long the page in flight may take after a signal"},
 	}
 }

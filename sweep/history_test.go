@@ -15,6 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
@@ -507,6 +508,13 @@ func (w *world) week(days int, kills bool) {
 	}
 	if kills && (sum == deleted || short == 0) {
 		w.t.Error("no process was killed in the middle of its work")
+	}
+	got, err := inspect.ReadHistory(context.WithoutCancel(w.t.Context()), w.config(), w.target, inspect.HistoryQuery{Limit: 1, Check: true})
+	switch {
+	case err != nil:
+		w.t.Error(err)
+	case !kills && got.Check.Verdict != inspect.Agrees, kills && got.Check.Verdict != inspect.AtLeast && got.Check.Verdict != inspect.Agrees:
+		w.t.Errorf("%+v", got.Check)
 	}
 	if most := int64(len(runs)) * 125; writes.Load() > most {
 		w.t.Errorf("%d writes for %d runs, more than two a minute", writes.Load(), len(runs))

@@ -64,7 +64,8 @@ the end, with --fail-incomplete.`,
 	}
 	addSettings(root.PersistentFlags(), commonSettings...)
 	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.serveCommand(), a.statusCommand(), a.loadCommand(),
-		a.dumpCommand(), a.stampCommand(), a.explainCommand(), a.listCommand(), a.generationCommand(), a.auditCommand(),
+		a.dumpCommand(), a.stampCommand(), a.explainCommand(), a.listCommand(), a.historyCommand(), a.generationCommand(),
+		a.auditCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.paceCommand(), a.indexesCommand(), a.versionCommand(),
 		&cobra.Command{Use: "targets-file", Short: "Every field of the targets file, with its default",
 			Long: config.Sample()})
@@ -348,8 +349,11 @@ func orZero[T int64 | float64](l config.Limit[T]) T {
 func (a *app) sweepConfig(c config.Config, s store.Store, targets []config.Target, log *slog.Logger) sweep.Config {
 	sc := sweep.Config{Store: s, Apply: c.Apply, Workers: c.Workers, Grace: c.ShutdownGrace, Owner: owner(),
 		Version: buildVersion(), Now: a.now, Log: log}
+	host, _ := os.Hostname()
 	for _, t := range targets {
-		sc.Targets = append(sc.Targets, sweepTarget(t))
+		one := sweepTarget(t)
+		one.History = sweep.History{Keep: t.History.Keep, Actor: actor(c, os.Getenv), Host: host, Settings: t.Lines()}
+		sc.Targets = append(sc.Targets, one)
 	}
 	return sc
 }

@@ -22,7 +22,7 @@ already running one.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.audit(cmd) },
 	}
-	addSettings(cmd.Flags(), "apply", "shutdown-grace")
+	addSettings(cmd.Flags(), "apply", "shutdown-grace", "actor")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
 	return cmd

@@ -164,6 +164,7 @@ anyway.`,
 			return a.advance(cmd, shards, force)
 		},
 	}
+	addSettings(cmd.Flags(), "actor")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
 	cmd.Flags().IntVar(&shards, "shards", 0, "number of shards of the new generation (default as in the targets file)")

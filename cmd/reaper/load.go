@@ -72,7 +72,8 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 	if !ok {
 		return wrongUsage("store %v cannot be loaded", c.Store)
 	}
-	rec, _, err := sweep.EnsureRecord(ctx, a.sweepConfig(c, db.Store, targets, log), sweepTarget(targets[0]))
+	sc := a.sweepConfig(c, db.Store, targets, log)
+	rec, _, err := sweep.EnsureRecord(ctx, sc, sc.Targets[0])
 	if err != nil {
 		return err
 	}

@@ -52,7 +52,7 @@ mode the log says how this is checked (guard in the targets file), and what it c
 			return a.sweep(cmd, failIncomplete, once)
 		},
 	}
-	addSettings(cmd.Flags(), "apply", "workers", "max-duration", "shutdown-grace", "pushgateway")
+	addSettings(cmd.Flags(), "apply", "workers", "max-duration", "shutdown-grace", "pushgateway", "actor")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
 	cmd.Flags().BoolVar(&once.Yes, "yes", false, "override the targets' limits for this sweep")

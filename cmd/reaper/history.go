@@ -1,0 +1,252 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A historyResult is what history --json prints.
+type historyResult struct {
+	Store   string                  `json:"store"`
+	Now     time.Time               `json:"now"`
+	Targets []inspect.TargetHistory `json:"targets"`
+}
+
+func (a *app) historyCommand() *cobra.Command {
+	var since string
+	var q inspect.HistoryQuery
+	cmd := &cobra.Command{
+		Use:   "history",
+		Short: "Show what was deleted, kept, changed and held, when and by whom",
+		Long: `History shows the records that processes and operators leave in the store: one for each
+run of sweep or audit, one for each hour in which serve had something to do, one for each
+pause, resume, pace and advance, for each generation that was opened, sealed, drained or
+retired, and for each change of a target's settings or of the program's version.
+
+A run that was killed keeps the numbers that it had at most half a minute before. They are
+marked "at least", and the process that takes its ranges over marks it as lost.
+
+Who did it is what the process claims: --actor, REAPER_ACTOR, the credentials' e-mail, or
+user@host. The audit log of the cloud is the proof.
+
+With --check history adds up the deletes of all runs, compares the sum with what the cursor
+records of the ranges count for themselves, and says what it compared. It exits with 1 if
+they differ and no run that was lost or goes on explains that.
+
+History writes nothing. It costs a read for each record since then, and one for each of 16
+queries; --check reads all records, and all cursor records.`,
+		Example: `  reaper history
+  reaper history --target sessions --since 24h --actions
+  reaper history --since 2026-11-23T00:00:00Z --failed --json
+  reaper history --check`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if q.Since, err = readSince(since, a.now()); err != nil {
+				return err
+			}
+			if q.Limit < 1 {
+				return wrongUsage("--limit: %d is not a positive number", q.Limit)
+			}
+			if q.Actions && q.Failed {
+				return wrongUsage("--actions cannot be combined with --failed: only runs fail")
+			}
+			return a.history(cmd, q)
+		},
+	}
+	a.addTarget(cmd)
+	a.addJSON(cmd)
+	cmd.Flags().StringVar(&since, "since", "7d", "only what happened since then: a duration such as 24h, or an instant "+
+		"such as 2026-11-23T00:00:00Z")
+	cmd.Flags().IntVar(&q.Limit, "limit", defaultHistory, "show at most this many records of each target, the newest")
+	cmd.Flags().BoolVar(&q.Actions, "actions", false, "only what operators and generations did, and changes of settings "+
+		"and version")
+	cmd.Flags().BoolVar(&q.Failed, "failed", false, "only runs that failed, were lost, or had failures")
+	cmd.Flags().BoolVar(&q.Check, "check", false, "compare the sums with the counters of the ranges")
+	return cmd
+}
+
+// defaultHistory is how many records of a target are shown without --limit.
+const defaultHistory = 50
+
+// readSince reads an instant, or how long ago it was.
+func readSince(text string, now time.Time) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		d, derr := config.Duration(text)
+		if derr != nil {
+			return at, wrongUsage("--since: %q is neither a duration, such as 24h, nor an instant, such as "+
+				"2026-11-23T00:00:00Z", text)
+		}
+		if d <= 0 {
+			return at, wrongUsage("--since: %s is not a positive duration, such as 24h", text)
+		}
+		at = now.Add(-d)
+	}
+	if at.After(now) {
+		return at, wrongUsage("--since: %s is in the future: it is %s now", text, now.UTC().Format(time.RFC3339))
+	}
+	return at.UTC().Round(0), nil
+}
+
+func (a *app) history(cmd *cobra.Command, q inspect.HistoryQuery) (err error) {
+	s, err := a.begin(cmd)
+	if err != nil {
+		return err
+	}
+	defer s.db.closeInto(&err)
+	res := historyResult{Store: s.Store.String(), Now: a.now().UTC()}
+	res.Targets, err = eachTarget(s, func(t sweep.Target) (inspect.TargetHistory, error) {
+		return inspect.ReadHistory(cmd.Context(), s.sweep, t, q)
+	})
+	for _, t := range res.Targets {
+		if t.Check != nil && t.Check.Verdict == inspect.Differs {
+			err = errors.Join(err, fmt.Errorf("target %s: the history has %d deletes, the cursor records have %d", t.Name,
+				t.Check.Deleted, t.Check.Counted))
+		}
+	}
+	if a.json {
+		return errors.Join(a.printJSON(res), err)
+	}
+	to := screen{width: terminalWidth}
+	for _, t := range res.Targets {
+		_, werr := a.stdout.Write(to.history(t))
+		err = errors.Join(err, werr)
+	}
+	return err
+}
+
+// history shows the history of a target, in lines of at most 80 characters.
+func (to screen) history(t inspect.TargetHistory) []byte {
+	var b bytes.Buffer
+	b.WriteString(to.wrapped("", historyTitle(t)))
+	if t.More > 0 {
+		fmt.Fprintf(&b, "  %s older ones are not shown: --limit\n", grouped(int64(t.More)))
+	}
+	for _, r := range t.Records {
+		if r.Run != nil {
+			to.historyRun(&b, r)
+		} else {
+			to.historyChange(&b, r)
+		}
+	}
+	if n := t.Newer; n > 0 {
+		fmt.Fprintf(&b, "  %s records of a later version of reaper were skipped\n", grouped(int64(n)))
+	}
+	if n := t.Malformed; n > 0 {
+		fmt.Fprintf(&b, "  %s records that make no sense were skipped\n", grouped(int64(n)))
+	}
+	if c := t.Check; c != nil {
+		b.WriteString(to.wrapped("  check: ", historyCheck(*c)))
+	}
+	return b.Bytes()
+}
+
+func historyTitle(t inspect.TargetHistory) string {
+	title := fmt.Sprintf("%s since %s: ", t.Name, instant(&t.Since))
+	if len(t.Records) == 0 {
+		return title + "nothing"
+	}
+	title += fmt.Sprintf("%s records", grouped(int64(len(t.Records)+t.More)))
+	if t.Sums.Runs == 0 {
+		return title
+	}
+	return title + fmt.Sprintf(", %s runs that deleted %s", grouped(int64(t.Sums.Runs)), atLeast(t.Sums.Deleted,
+		t.Sums.AtLeast))
+}
+
+// atLeast shows a number that may be too low.
+func atLeast(n int64, isAtLeast bool) string {
+	if isAtLeast {
+		return "at least " + grouped(n)
+	}
+	return grouped(n)
+}
+
+// historyRun shows a run: a line with what counts, and one with what else happened.
+func (to screen) historyRun(b *bytes.Buffer, r inspect.HistoryRecord) {
+	run := r.Run
+	end := string(run.End)
+	switch {
+	case run.Silent:
+		end = "no sign of life since " + run.Updated.UTC().Format(time.TimeOnly)
+	case run.End == history.Open:
+		end = "goes on"
+	}
+	b.WriteString(to.wrapped(fmt.Sprintf("  %s  ", when(r.At)), fmt.Sprintf("%s deleted %s, %s, by %s", run.Task,
+		atLeast(run.Deleted, run.AtLeast), end, who(r))))
+	var also []string
+	for _, one := range []struct {
+		what string
+		n    int64
+	}{{"carried", run.Carried}, {"strays", run.Strays}, {"conflicts", run.Conflicts}, {"suspect", run.Suspect},
+		{"malformed", run.Malformed}, {"refused", run.Refused}, {"failures", run.Failures},
+		{"writes of history that failed", run.Missed}} {
+		if one.n != 0 {
+			also = append(also, grouped(one.n)+" "+one.what)
+		}
+	}
+	if len(run.Held) > 0 {
+		also = append(also, "held by "+strings.Join(run.Held, ", "))
+	}
+	if len(also) > 0 {
+		b.WriteString(to.wrapped(historyIndent, strings.Join(also, "; ")))
+	}
+	if run.Error != "" {
+		b.WriteString(to.wrapped(historyIndent+"error: ", run.Error))
+	}
+}
+
+// historyIndent is where the second line of a record begins.
+const historyIndent = "                       "
+
+// historyChange shows a change: what, by whom, from what to what, and why.
+func (to screen) historyChange(b *bytes.Buffer, r inspect.HistoryRecord) {
+	c := r.Change
+	what := c.What
+	switch {
+	case r.Kind == history.KindGeneration:
+		what = fmt.Sprintf("generation %08d %s", c.Generation, c.What)
+	case c.Generation > 0:
+		what += fmt.Sprintf(" to generation %08d", c.Generation)
+	}
+	b.WriteString(to.wrapped(fmt.Sprintf("  %s  ", when(r.At)), what+", by "+who(r)))
+	switch {
+	case c.Before != "" && c.After != "":
+		b.WriteString(to.wrapped(historyIndent, c.Before+" -> "+c.After))
+	case c.Before+c.After != "":
+		b.WriteString(to.wrapped(historyIndent, c.Before+c.After))
+	}
+	if c.Reason != "" {
+		b.WriteString(to.wrapped(historyIndent+"reason: ", c.Reason))
+	}
+}
+
+func when(at time.Time) string { return at.UTC().Format(time.DateTime) }
+
+// who says who wrote a record.
+func who(r inspect.HistoryRecord) string {
+	if r.Actor == "" {
+		return r.Owner
+	}
+	return r.Actor
+}
+
+// historyCheck says what was compared, and how it came out.
+func historyCheck(c inspect.HistoryCheck) string {
+	if c.Verdict == inspect.NotCompared {
+		return "not compared: " + c.Why
+	}
+	return fmt.Sprintf("%s. Since %s the %s runs of the history have deleted %s; %s cursor records and %s retired "+
+		"generations count %s: %s", c.Verdict, instant(&c.Since), grouped(int64(c.Runs)), grouped(c.Deleted),
+		grouped(int64(c.Ranges)), grouped(int64(c.Retired)), grouped(c.Counted), c.Why)
+}

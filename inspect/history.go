@@ -1,0 +1,244 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A TargetHistory is the history of one target, in the form that `reaper history --json`
+// prints.
+type TargetHistory struct {
+	Name      string          `json:"name"`
+	Since     time.Time       `json:"since"`
+	Sums      HistorySums     `json:"sums"`      // over all runs of the records that were asked for, shown or not
+	Records   []HistoryRecord `json:"records"`   // the newest ones, in the order of time
+	More      int             `json:"more"`      // older ones that the limit left out
+	Newer     int             `json:"newer"`     // records of a later version of reaper, which were skipped
+	Malformed int             `json:"malformed"` // records that make no sense, which were skipped
+	Check     *HistoryCheck   `json:"check"`     // nil without --check
+}
+
+// HistorySums are sums over runs.
+type HistorySums struct {
+	Runs    int  `json:"runs"`
+	AtLeast bool `json:"at_least"` // a run goes on, or was lost: it may have done more
+	metrics.Counts
+	Operations store.Operations `json:"operations"`
+}
+
+// A HistoryRecord is one entry of the history. Run is nil for a change, and Change for a run.
+type HistoryRecord struct {
+	ID      string         `json:"id"`
+	Kind    history.Kind   `json:"kind"`
+	At      time.Time      `json:"at"`
+	Actor   string         `json:"actor"` // as claimed
+	Host    string         `json:"host"`
+	Owner   string         `json:"owner"`
+	Version string         `json:"version"`
+	Config  string         `json:"config"` // hash of the target's settings
+	Expires time.Time      `json:"expires"`
+	Run     *HistoryRun    `json:"run"`
+	Change  *HistoryChange `json:"change"`
+}
+
+// A HistoryRun is what one process did.
+type HistoryRun struct {
+	Task    string      `json:"task"` // sweep, serve or audit
+	Updated time.Time   `json:"updated"`
+	Ended   *time.Time  `json:"ended"` // nil while it goes on
+	End     history.End `json:"end"`   // why it ended; empty while it goes on
+	AtLeast bool        `json:"at_least"`
+	// Silent says that the run has no end though its process has no heartbeat: most likely it
+	// was killed, and no other process has noticed yet.
+	Silent  bool       `json:"silent"`
+	Horizon *time.Time `json:"horizon"`
+	metrics.Counts
+	Operations store.Operations `json:"operations"`
+	Held       []string         `json:"held"`
+	Failures   int64            `json:"failures"`
+	Error      string           `json:"error"`
+	Missed     int64            `json:"missed"` // writes of history that failed meanwhile
+}
+
+// A HistoryChange is something that was changed, or that happened.
+type HistoryChange struct {
+	What       string `json:"what"`
+	Generation int    `json:"generation"` // 0 if it is about none
+	Before     string `json:"before"`
+	After      string `json:"after"`
+	Reason     string `json:"reason"`
+}
+
+// A HistoryCheck compares the history with the cursor records, which count for themselves
+// how many entities their ranges have deleted.
+type HistoryCheck struct {
+	Since   time.Time `json:"since"`   // when the history of the target begins
+	Runs    int       `json:"runs"`    // that were added up
+	Lost    int       `json:"lost"`    // of these, runs that were lost or go on: their numbers are at least so high
+	Deleted int64     `json:"deleted"` // by the history
+	Ranges  int       `json:"ranges"`  // cursor records that were added up
+	Retired int       `json:"retired"` // retired generations, whose sum is in the history
+	Counted int64     `json:"counted"` // deleted since then by the cursor records and the retired generations
+	Verdict Agreement `json:"verdict"`
+	Why     string    `json:"why"` // the verdict, for people
+}
+
+// An Agreement is the verdict of a check.
+type Agreement string
+
+// The verdicts of a check.
+const (
+	Agrees      Agreement = "agrees"
+	AtLeast     Agreement = "at-least" // they differ, and runs without a proper end explain that
+	Differs     Agreement = "differs"
+	NotCompared Agreement = "not-compared"
+)
+
+// A HistoryQuery says which records are wanted.
+type HistoryQuery struct {
+	Since   time.Time // zero: all
+	Limit   int       // most records
+	Actions bool      // only changes, no runs
+	Failed  bool      // only runs that failed, were lost, or had failures
+	Check   bool
+}
+
+// wants reports whether a query asks for a record.
+func (q HistoryQuery) wants(r history.Record) bool {
+	isRun := r.Kind == history.KindRun
+	failed := isRun && (r.Run.End == history.Failed || r.Run.End == history.Lost || r.Run.Failures+r.Run.Missed > 0)
+	return !(q.Actions && isRun) && (!q.Failed || failed)
+}
+
+// ReadHistory reads the history of a target. It writes nothing.
+func ReadHistory(ctx context.Context, cfg sweep.Config, t sweep.Target, q HistoryQuery) (TargetHistory, error) {
+	list, err := history.Read(ctx, cfg.Store, t.Name, q.Since)
+	if err != nil {
+		return TargetHistory{}, err
+	}
+	beats, _, err := cursor.LoadHeartbeats(ctx, cfg.Store, t.Name, nil, cfg.Now)
+	if err != nil {
+		return TargetHistory{}, err
+	}
+	h := TargetHistory{Name: t.Name, Since: q.Since, Records: []HistoryRecord{}, Newer: list.Newer,
+		Malformed: list.Malformed}
+	for _, r := range list.Records {
+		if !q.wants(r) {
+			continue
+		}
+		if r.Kind == history.KindRun {
+			h.Sums.add(r.Run)
+		}
+		h.Records = append(h.Records, shown(r, beats, list.Now))
+	}
+	if h.More = max(0, len(h.Records)-q.Limit); h.More > 0 {
+		h.Records = h.Records[h.More:]
+	}
+	if q.Check {
+		check, err := checkHistory(ctx, cfg, t)
+		if err != nil {
+			return h, err
+		}
+		h.Check = &check
+	}
+	return h, nil
+}
+
+func (s *HistorySums) add(r history.Run) {
+	s.Runs++
+	s.AtLeast = s.AtLeast || r.IsAtLeast()
+	s.Counts = metrics.Add(s.Counts, r.Counts())
+	s.Operations.Reads += r.Operations.Reads
+	s.Operations.Writes += r.Operations.Writes
+	s.Operations.Deletes += r.Operations.Deletes
+}
+
+// shown converts a record for people and programs.
+func shown(r history.Record, beats cursor.Heartbeats, now time.Time) HistoryRecord {
+	one := HistoryRecord{ID: r.Key, Kind: r.Kind, At: r.At, Actor: r.By.Actor, Host: r.By.Host, Owner: r.By.Owner,
+		Version: r.By.Version, Config: r.By.Config, Expires: r.Expires}
+	if r.Kind != history.KindRun {
+		one.Change = &HistoryChange{What: r.Change.What, Generation: r.Change.Generation, Before: r.Change.Before,
+			After: r.Change.After, Reason: r.Change.Reason}
+		return one
+	}
+	beat, found := beats[cursor.HeartbeatKey(r.Target, r.By.Owner)]
+	alive := found && now.Sub(beat.Renewed) < 2*cursor.IdleBeat+beat.Lease || now.Sub(r.Run.Updated) < 2*cursor.IdleBeat
+	run := &HistoryRun{Task: r.Run.Task, Updated: r.Run.Updated, Ended: instantOrNil(r.Run.Ended), End: r.Run.End,
+		AtLeast: r.Run.IsAtLeast(), Silent: r.Run.Ended.IsZero() && !alive, Horizon: instantOrNil(r.Run.Horizon),
+		Counts: r.Run.Counts(), Operations: r.Run.Operations, Held: append([]string{}, r.Run.Held...),
+		Failures: r.Run.Failures, Error: r.Run.Error, Missed: r.Run.Missed}
+	one.Run = run
+	return one
+}
+
+func instantOrNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// checkHistory compares all of the history of a target with its cursor records.
+func checkHistory(ctx context.Context, cfg sweep.Config, t sweep.Target) (check HistoryCheck, err error) {
+	state, found, err := history.LoadState(ctx, cfg.Store, t.Name)
+	if err != nil {
+		return check, fmt.Errorf("load the state of the history of %s: %w", t.Name, err)
+	}
+	// The cursors first: what is deleted meanwhile makes the history larger, as does a run that goes on.
+	table, err := cursor.Reader{Store: cfg.Store, Target: t.Name, Now: cfg.Now}.All(ctx, cursor.Table{})
+	if err != nil {
+		return check, err
+	}
+	list, err := history.Read(ctx, cfg.Store, t.Name, time.Time{})
+	if err != nil {
+		return check, err
+	}
+	check = HistoryCheck{Since: state.Since, Ranges: table.Len(), Counted: -state.Base}
+	for _, c := range table.All() {
+		check.Counted += c.Deleted
+	}
+	for _, r := range list.Records {
+		switch {
+		case r.Kind == history.KindRun:
+			check.Runs++
+			check.Deleted += r.Run.Counts().Deleted
+			if r.Run.IsAtLeast() {
+				check.Lost++
+			}
+		case r.Kind == history.KindGeneration && r.Change.What == "retired":
+			check.Retired++
+			check.Counted += r.Change.Deleted
+		}
+	}
+	expired := found && list.Now.Sub(state.Since) >= t.History.Keep
+	check.judge(found, expired, list.Newer+list.Malformed)
+	return check, nil
+}
+
+// judge fills in the verdict.
+func (c *HistoryCheck) judge(found, expired bool, skipped int) {
+	switch {
+	case !found:
+		c.Verdict, c.Why = NotCompared, "no process has written history for this target yet"
+	case expired:
+		c.Verdict, c.Why = NotCompared, "the oldest records have expired by now (history.keep), the counters have not"
+	case c.Deleted == c.Counted:
+		c.Verdict, c.Why = Agrees, "the sums are the same"
+	case skipped > 0:
+		c.Verdict, c.Why = NotCompared, fmt.Sprintf("%d records could not be read", skipped)
+	case c.Lost > 0:
+		c.Verdict = AtLeast
+		c.Why = fmt.Sprintf("they differ by %d: %d runs go on or were lost, and their last seconds are in neither or "+
+			"only in one", c.Counted-c.Deleted, c.Lost)
+	default:
+		c.Verdict, c.Why = Differs, fmt.Sprintf("they differ by %d", c.Counted-c.Deleted)
+	}
+}
