@@ -137,7 +137,7 @@ func (h *chronicle) look(now time.Time, held throttle.Reason, active bool) {
 	defer h.mu.Unlock()
 	s := &h.state
 	s.latest = h.totals(held)
-	wake := len(s.pending)+len(s.dead) > 0 && now.Sub(s.written) >= noteEvery || !s.observed
+	wake := false
 	switch {
 	case s.run == nil && s.latest.differs(s.base):
 		h.begin(now)

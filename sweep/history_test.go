@@ -99,6 +99,42 @@ func TestSweepHasARecord(t *testing.T) {
 	})
 }
 
+// A round of the audit is a run of its own.
+func TestAuditHasARecord(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.sweep()
+		sweep.Audit(t.Context(), w.config())
+		if runs := w.runs(); len(runs) != 2 || runs[1].Run.Task != "audit" || runs[1].Run.Ended.IsZero() {
+			t.Errorf("%+v", runs)
+		}
+	})
+}
+
+// A store that takes no history is not asked more often than twice a minute.
+func TestHistoryIsTriedSeldom(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.target.Next = everyMinute
+		w.begin()
+		var tries atomic.Int64
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Record.Sort == store.SweepRecord {
+				tries.Add(1)
+				return fmt.Errorf("not today: %w", store.ErrUnavailable)
+			}
+			return nil
+		}
+		s := w.serve(w.config())
+		for i := range 60 {
+			w.dueIn(1, i%4, fmt.Sprint("due-", i), time.Now())
+			time.Sleep(10 * time.Second)
+		}
+		s.stop()
+		if n := tries.Load(); n > 60+20 || n < 10 { // two calls a try: the state, and the run
+			t.Errorf("%d tries in ten minutes", n)
+		}
+	})
+}
+
 // The record says why a sweep ended, and what held it.
 func TestHistoryTellsWhyASweepEnded(t *testing.T) {
 	withHistory(t, func(t *testing.T, w *world) {
