@@ -13,11 +13,22 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// Settings returns the text that a record has of a target's settings, and its hash.
+// Settings returns the text that a record has of a target's settings, and its hash. Lists of
+// shard values may be longer than any record: of a line that is too long, the text has the
+// beginning and a hash.
 func Settings(lines []string) (text, hash string) {
-	text = strings.Join(lines, "\n")
+	short := make([]string, len(lines))
+	for i, line := range lines {
+		if short[i] = cut(line); short[i] != line {
+			short[i] += " " + hashOf(line)
+		}
+	}
+	return strings.Join(short, "\n"), hashOf(strings.Join(lines, "\n"))
+}
+
+func hashOf(text string) string {
 	sum := sha256.Sum256([]byte(text))
-	return text, hex.EncodeToString(sum[:6])
+	return hex.EncodeToString(sum[:6])
 }
 
 // LoadState reads the state of a target; found is false if it has none.

@@ -52,12 +52,14 @@ type Kind string
 const (
 	KindRun        Kind = "run"           // what one process deleted, for a run or an hour
 	KindAction     Kind = "action"        // what an operator changed
+	KindTrip       Kind = "trip"          // the breaker holds the target
+	KindApproval   Kind = "approval"      // an operator's word that what the breaker holds is right
 	KindGeneration Kind = "generation"    // one was opened, closed, sealed, drained or retired
 	KindConfig     Kind = "configuration" // a process began with other settings than the one before
 	KindVersion    Kind = "version"       // likewise, of another version
 )
 
-var kinds = []Kind{KindRun, KindAction, KindGeneration, KindConfig, KindVersion}
+var kinds = []Kind{KindRun, KindAction, KindTrip, KindApproval, KindGeneration, KindConfig, KindVersion}
 
 // An End says why a run ended.
 type End string
@@ -328,12 +330,14 @@ func MarkLost(ctx context.Context, s store.Store, target, owner string, since ti
 	return marked, nil
 }
 
-// mostCollected bounds what one call of Collect removes.
-const mostCollected = 500
+// mostCollected bounds what one call of Collect reads, and so what it removes. Records are
+// removed one after the other, and a call must end within the timeout of a read.
+const mostCollected = 64
 
 // Collect removes records of a bucket whose expiry key is due at an instant in the store's
-// time. It reads those that are older than keep, so that a call costs one read if there are
-// none. A record that changes meanwhile stays, as do records that this program cannot read.
+// time. It reads the oldest of those that are older than keep, so that a call costs one read
+// if there are none. A record that changes meanwhile stays, as do records that this program
+// cannot read. If keep was longer once, the records of that time are due first.
 func Collect(
 	ctx context.Context, s store.Store, target string, bucket int, now time.Time, keep time.Duration,
 ) (removed int, err error) {

@@ -258,6 +258,45 @@ func TestCollectSparesWhatChanges(t *testing.T) {
 	}
 }
 
+// If history.keep was shortened, the older records keep their own expiry. They do not make
+// each call read all of them, and the younger ones follow once the older ones are gone.
+func TestCollectAfterKeepWasShortened(t *testing.T) {
+	s := model()
+	o := history.Origin{Owner: "a"}
+	bucket := history.BucketOf(target, o.Owner)
+	for i := range 300 {
+		keep := 90 * 24 * time.Hour
+		if i >= 200 {
+			keep = 24 * time.Hour
+		}
+		save(t, s, history.NewRun(target, "sweep", o, start.Add(time.Duration(i)*time.Hour)).KeptFor(keep))
+	}
+	collect := func(now time.Time) (n int) {
+		t.Helper()
+		s.Before = func(_ context.Context, c modelstore.Call) error {
+			if n := c.Records.Limit; c.Method == "Load" && (n == 0 || n > 100) {
+				t.Errorf("a call may read %d records", n)
+			}
+			return nil
+		}
+		defer func() { s.Before = nil }()
+		n, err := history.Collect(t.Context(), s, target, bucket, now, 24*time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := collect(start.Add(400 * time.Hour)); n != 0 {
+		t.Errorf("%d are gone before their own expiry", n)
+	}
+	late := start.Add(100 * 24 * time.Hour)
+	for calls := 0; len(read(t, s, time.Time{}).Records) > 0; calls++ {
+		if collect(late) == 0 || calls > 5 {
+			t.Fatalf("after %d calls %d are left", calls, len(read(t, s, time.Time{}).Records))
+		}
+	}
+}
+
 func raw(t *testing.T, s store.Store, key string, f store.Fields) {
 	t.Helper()
 	err := s.Save(context.Background(), store.Record{Sort: store.SweepRecord, Key: key, Target: target, Revision: "1-x", Fields: f}, "")
@@ -320,16 +359,36 @@ func TestBadRecordsAreCounted(t *testing.T) {
 }
 
 // A text that is too long is cut, and one that is not UTF-8 mended: neither may prevent the
-// record.
+// record. So do settings with more shard values than a record can hold.
 func TestLongTexts(t *testing.T) {
-	s := model()
-	r := history.NewChange(target, history.KindAction, by, start, history.Change{What: "pause",
-		Reason: strings.Repeat("ü", 5<<10), After: "a\xff"}).KeptFor(time.Hour)
-	save(t, s, r)
-	got := read(t, s, time.Time{}).Records[0].Change
-	if n := len(got.Reason); n > history.MaxText || n < history.MaxText-4 || !strings.HasSuffix(got.Reason, "ü...") || got.After != "a\uFFFD" {
-		t.Errorf("%d bytes, %q", n, got.After)
-	}
+	onEachStore(t, func(t *testing.T, s store.Store) {
+		r := history.NewChange(target, history.KindAction, by, start, history.Change{What: "pause",
+			Reason: strings.Repeat("ü", 5<<10), After: "a\xff"}).KeptFor(time.Hour)
+		save(t, s, r)
+		got := read(t, s, time.Time{}).Records[0].Change
+		if n := len(got.Reason); n > history.MaxText || n < history.MaxText-4 || !strings.HasSuffix(got.Reason, "ü...") || got.After != "a\uFFFD" {
+			t.Errorf("%d bytes, %q", n, got.After)
+		}
+		observe := func(last string) []history.Record {
+			o := by
+			var text string
+			text, o.Config = history.Settings([]string{"page: 500", "shard_values: " + strings.Repeat("value ", 400_000) + last})
+			list, err := history.Observe(t.Context(), s, target, o, text, func() int64 { return 0 }, start)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return list
+		}
+		observe("a")
+		if list := observe("a"); len(list) > 0 {
+			t.Errorf("the same settings again: %+v", list)
+		}
+		list := observe("b") // the difference is where the line was cut
+		if len(list) != 1 || list[0].Change.Before == "" || list[0].Change.Before == list[0].Change.After {
+			t.Fatalf("%.300v", list)
+		}
+		save(t, s, list[0].KeptFor(time.Hour))
+	})
 }
 
 // A process that begins with other settings, or of another version, tells the difference
