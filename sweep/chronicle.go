@@ -27,8 +27,10 @@ const (
 	runLength = time.Hour
 	// collectEvery is how often a daemon that has nothing to write looks for expired records.
 	collectEvery = 24 * time.Hour
-	// lostFor is how long before the epoch in which a process has died its run may have begun.
+	// lostFor is how long before the last heartbeat of a dead process its run may have been written last.
 	lostFor = 24 * time.Hour
+	// mostDead bounds the dead processes that are remembered.
+	mostDead = 1000
 	// mostPending bounds the records that wait to be written while the store takes none.
 	mostPending = 100
 	// lastWrite bounds the writes at the end of a process that was asked to stop.
@@ -70,10 +72,17 @@ type chronicleState struct {
 	latest   totals
 	wrote    totals           // those that the store has
 	pending  []history.Record // that are as they will be
-	dead     []cursor.Heartbeat
+	dead     map[string]*death // by owner
 	buckets  []int // to be searched for expired records
 	tidied   time.Time
 	observed bool // version and settings were compared with those of the process before
+}
+
+// A death is what became of the runs of a dead process.
+type death struct {
+	beat   cursor.Heartbeat // its last one; without times if it is not known
+	known  time.Time        // since when, on this process's clock
+	marked bool             // they are marked, or this process has given up
 }
 
 // Totals are sums since the process began.
@@ -270,23 +279,53 @@ func deletedByCursors(cursors cursor.Table, number int) (n int64) {
 	return n
 }
 
-// died tells of a dead process, whose heartbeat this one has removed.
-func (h *chronicle) died(beat cursor.Heartbeat) {
+// bury takes in that a process is dead, and reports whether its heartbeat may go. It must
+// stay until the runs are marked: if this process is killed before that, another one finds it.
+func (h *chronicle) bury(beat cursor.Heartbeat) (ready bool) {
 	if h == nil || beat.Owner == "" {
-		return
+		return true
 	}
+	now := h.c.cfg.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.state.dead = append(h.state.dead, beat)
+	s := &h.state
+	if d := s.dead[beat.Owner]; d != nil {
+		return d.marked || now.Sub(d.known) >= noteEvery // a store that takes no history keeps no heartbeat
+	}
+	if s.dead == nil || len(s.dead) >= mostDead {
+		s.dead = map[string]*death{}
+	}
+	s.dead[beat.Owner] = &death{beat: beat, known: now}
 	h.wakeUp()
+	return false
 }
 
-// run writes what is to be written, until ctx is done. A write under way then ends, at the
-// latest when work is done: one that is cut off may be lost.
-func (h *chronicle) run(ctx, work context.Context) {
+// tookOver tells of a range whose record names another process. In an embedded store that
+// process is dead if it opened the store before this one; elsewhere its heartbeat tells.
+func (h *chronicle) tookOver(from cursor.Lease) {
+	if h != nil && from.Owner != "" && !h.c.keeper.IsOfThisOpening(from.Owner) {
+		h.bury(cursor.Heartbeat{Target: h.c.target.Name, Owner: from.Owner})
+	}
+}
+
+// unmarked returns the dead processes whose runs are to be marked.
+func (s *chronicleState) unmarked() (list []*death) {
+	for _, d := range s.dead {
+		if !d.marked {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// run writes what is to be written, until ctx is done. A write under way then has a moment
+// to end: one that is cut off has to be tried again.
+func (h *chronicle) run(ctx context.Context) {
 	h.opened = h.c.viewer.View()
+	last, cancel := graceful(ctx, lastWrite)
+	defer cancel()
 	refreshWith(ctx, h.wake, func(context.Context) time.Duration {
-		h.flush(work)
+		h.flush(last)
 		return noteEvery
 	})
 }
@@ -304,15 +343,13 @@ func (h *chronicle) flushOnce(ctx context.Context) {
 	h.observe(ctx)
 	h.mu.Lock()
 	s := &h.state
-	pending, dead, buckets := s.pending, s.dead, s.buckets
-	s.pending, s.dead, s.buckets = nil, nil, nil
+	pending, dead, buckets := s.pending, s.unmarked(), s.buckets
+	s.pending, s.buckets = nil, nil
 	now := h.c.cfg.Now()
 	var run *history.Record
 	if s.run != nil && (s.written.IsZero() || now.Sub(s.written) >= noteEvery && s.latest.differs(s.wrote)) {
 		next := *s.run
 		run, s.written, s.wrote = &next, now, s.latest
-	} else if len(pending)+len(dead) > 0 {
-		s.written = now
 	}
 	h.mu.Unlock()
 
@@ -334,16 +371,8 @@ func (h *chronicle) flushOnce(ctx context.Context) {
 		}
 		h.mu.Unlock()
 	}
-	for _, b := range dead {
-		failed := h.try(ctx, func(ctx context.Context) error {
-			_, err := history.MarkLost(ctx, h.c.keeper.Store, b.Target, b.Owner, b.Begun.Add(-lostFor))
-			return err
-		})
-		if failed {
-			h.mu.Lock()
-			h.state.dead = append(h.state.dead, b)
-			h.mu.Unlock()
-		}
+	for _, d := range dead {
+		h.mark(ctx, d)
 	}
 	for _, bucket := range buckets { // what is not collected now is found the next time
 		failed := h.try(ctx, func(ctx context.Context) error {
@@ -354,6 +383,22 @@ func (h *chronicle) flushOnce(ctx context.Context) {
 			break
 		}
 	}
+}
+
+// mark marks the runs of a dead process as lost.
+func (h *chronicle) mark(ctx context.Context, d *death) {
+	var since time.Time
+	if at := d.beat.Renewed; !at.IsZero() {
+		since = at.Add(-lostFor)
+	}
+	failed := h.try(ctx, func(ctx context.Context) error {
+		_, err := history.MarkLost(ctx, h.c.keeper.Store, d.beat.Target, d.beat.Owner, since)
+		return err
+	})
+	h.mu.Lock()
+	d.marked = !failed || h.c.cfg.Now().Sub(d.known) > runLength
+	h.mu.Unlock()
+	h.c.viewer.watch.ask(0) // the heartbeat may go
 }
 
 // try does something for so long at most that the end of a sweep can wait for it.
@@ -460,7 +505,7 @@ func (h *chronicle) finish(ctx context.Context, why history.End, err string) {
 	for range lastTries {
 		h.flush(ctx)
 		h.mu.Lock()
-		left := len(h.state.pending)
+		left := len(h.state.pending) + len(h.state.unmarked())
 		h.mu.Unlock()
 		if left == 0 || throttle.Sleep(ctx, lastWrite/lastTries) != nil {
 			return

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/control"
+	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/inspect"
@@ -460,6 +461,68 @@ func (a *accountant) since(at time.Time) (n int64) {
 	return n
 }
 
+// A process is killed, and so is the one that finds it dead: the one that removes the
+// heartbeat has marked the run as lost before.
+func TestRunsAreLostBeforeTheirHeartbeatGoes(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.target.Next = everyMinute
+		w.target.Pace = throttle.Limits{Start: 5, Max: 5}
+		w.begin()
+		for i := range 4000 {
+			w.dueIn(1, i%4, fmt.Sprint("due-", i), time.Now())
+		}
+		start := func() (*accountant, *service, string) {
+			a, c := &accountant{Store: w.s}, w.config()
+			c.Store = a
+			return a, w.serve(c), c.Owner
+		}
+		first, service, owner := start()
+		time.Sleep(70 * time.Second)
+		first.dead.Store(true)
+		service.stop()
+		end := func() history.End {
+			for _, r := range w.runs() {
+				if r.By.Owner == owner {
+					return r.Run.End
+				}
+			}
+			return "without a record"
+		}
+		if got := end(); got != history.Open {
+			t.Fatalf("the run of the killed process is %q", got)
+		}
+		var removed, refused atomic.Int64
+		var refuses atomic.Bool
+		refuses.Store(true)
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			switch {
+			case c.Method == "Save" && c.Record.Sort == store.WorkerRecord && c.Record.Fields == nil && ownerOf(c.Record.Key) == owner:
+				removed.Add(1)
+				if got := end(); got != history.Lost {
+					t.Errorf("the heartbeat goes, and the run is %q", got)
+				}
+			case refuses.Load() && c.Method == "Load" && strings.HasSuffix(c.Records.Before, "~"):
+				refused.Add(1)
+				return fmt.Errorf("not yet: %w", store.ErrUnavailable)
+			}
+			return nil
+		}
+		second, service, _ := start()
+		for refused.Load() == 0 { // it cannot mark the run, and is killed, too
+			time.Sleep(time.Second)
+		}
+		second.dead.Store(true)
+		service.stop()
+		refuses.Store(false)
+		_, service, _ = start()
+		time.Sleep(2 * time.Minute)
+		service.stop()
+		if n := removed.Load(); n != 1 {
+			t.Errorf("the heartbeat was removed %d times", n)
+		}
+	})
+}
+
 // saveInterval is how old the numbers of a run may be that a killed process leaves.
 const saveInterval = 32 * time.Second
 
@@ -558,4 +621,49 @@ func (w *world) week(days int, kills bool) {
 	if beats := w.beatsWritten(); beats == 0 {
 		w.t.Error("no heartbeats")
 	}
+}
+
+// A store that hangs on every call for the history keeps no heartbeat of a dead process, and
+// no sweep from ending.
+func TestHistoryThatHangs(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.target.Next = everyMinute
+		w.begin()
+		w.fill(400, 2*time.Hour)
+		first := &accountant{Store: w.s}
+		c := w.config()
+		c.Store = first
+		s := w.serve(c)
+		time.Sleep(10 * time.Second)
+		first.dead.Store(true)
+		s.stop()
+		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Record.Sort == store.SweepRecord || strings.HasSuffix(c.Records.Before, "~") {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}
+		began := time.Now()
+		if res := w.sweep(); res.Error != "" || !res.Complete || time.Since(began) > 45*time.Second { // a lease is 30 s
+			t.Errorf("after %v: %+v", time.Since(began), res)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began = time.Now()
+		sweep.Run(ctx, w.config())
+		if took := time.Since(began); took > 6*time.Second {
+			t.Errorf("a sweep that was told to stop after a second took %v", took)
+		}
+		s = w.serve(w.config())
+		time.Sleep(15 * time.Minute)
+		if all, _, err := cursor.LoadHeartbeats(t.Context(), w.s, "sessions", nil, time.Now); err != nil || len(all) != 1 {
+			t.Errorf("%d heartbeats, %v", len(all), err)
+		}
+		began = time.Now()
+		s.stop()
+		if took := time.Since(began); took > 6*time.Second {
+			t.Errorf("a daemon took %v to stop", took)
+		}
+	})
 }

@@ -131,7 +131,7 @@ func (b *book) open(ctx, background, work context.Context, all *sync.WaitGroup) 
 	}
 	all.Go(func() { b.c.viewer.watch.run(b.metered(background), b.metered(work), b.c.until.IsZero()) })
 	if story := b.c.log.story; story != nil {
-		all.Go(func() { story.run(background, b.metered(work)) })
+		all.Go(func() { story.run(b.metered(background)) })
 	}
 	b.c.viewer.run(b.metered(background))
 }

@@ -149,10 +149,11 @@ func (w *watch) removeDeadHeartbeat(ctx context.Context) {
 		if h.Owner == c.keeper.Owner || !dead && c.keeper.IsOfThisOpening(h.Owner) {
 			continue
 		}
+		if !c.log.story.bury(h) {
+			continue // its runs are marked first
+		}
 		if err := c.keeper.ForgetHeartbeat(ctx, h); err != nil {
 			c.log.DebugContext(ctx, "cannot remove a dead heartbeat; trying again", "error", err)
-		} else {
-			c.log.story.died(h)
 		}
 		return
 	}

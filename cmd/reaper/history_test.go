@@ -96,6 +96,17 @@ func TestHistoryOfAKilledSweep(t *testing.T) {
 		t.Errorf("%+v", h)
 	}
 	says(t, "history", b.must(nil, "history", "--check").out, `deleted at least `, `check: at-least|check: agrees`)
+	b.write("reaper.yaml", oneTarget)
+	b.sweep("--apply")
+	var ends []string
+	for _, r := range b.history().Records {
+		if r.Run != nil {
+			ends = append(ends, string(r.Run.End))
+		}
+	}
+	if got := strings.Join(ends, " "); got != "lost done" {
+		t.Errorf("the killed sweep and the next one: %s", got)
+	}
 }
 
 func TestBadHistory(t *testing.T) {
