@@ -152,9 +152,13 @@ func (h *chronicle) look(now time.Time, held throttle.Reason, active bool) {
 		h.begin(now)
 		wake = true
 	case s.run != nil && h.task == "serve" && now.Sub(s.began) >= runLength:
-		end := history.Idle
-		if active {
+		end, isHeld := heldEnd(string(held))
+		switch {
+		case isHeld:
+		case active:
 			end = history.Done
+		default:
+			end = history.Idle
 		}
 		h.end(end, "")
 		wake = true
@@ -480,8 +484,8 @@ func (h *chronicle) finish(ctx context.Context, why history.End, err string) {
 	if h == nil {
 		return
 	}
-	if h.c.viewer.View() == nil {
-		return // it could not read the records, or was stopped before that: it did nothing
+	if h.c.viewer.View() == nil && err == "" {
+		return // it was stopped before it could read the records: it did nothing
 	}
 	stopped := ctx.Err() != nil
 	h.mu.Lock()
@@ -525,20 +529,13 @@ func endOf(ctx context.Context, res TargetResult) history.End {
 	switch {
 	case errors.Is(res.Err, ErrLimit):
 		return history.Limit
-	case res.Error != "", res.Held == string(throttle.ReasonRecord):
+	case res.Error != "":
 		return history.Failed
 	}
-	switch res.Held {
-	case string(throttle.ReasonPaused):
-		return history.Paused
-	case string(throttle.ReasonGate):
-		return history.Gate
-	case string(throttle.ReasonLimit):
-		return history.Limit
-	case "breaker":
-		return history.Breaker
-	}
+	end, isHeld := heldEnd(res.Held)
 	switch {
+	case isHeld:
+		return end
 	case res.Complete && res.Expired+res.Carried+res.Strays == 0:
 		return history.Idle
 	case res.Complete:
@@ -547,6 +544,23 @@ func endOf(ctx context.Context, res TargetResult) history.End {
 		return history.Signal
 	}
 	return history.Deadline
+}
+
+// heldEnd returns the end of a run that was held when it ended.
+func heldEnd(held string) (end history.End, isHeld bool) {
+	switch held {
+	case string(throttle.ReasonPaused):
+		return history.Paused, true
+	case string(throttle.ReasonGate):
+		return history.Gate, true
+	case string(throttle.ReasonLimit):
+		return history.Limit, true
+	case string(throttle.ReasonRecord):
+		return history.Failed, true
+	case "breaker":
+		return history.Breaker, true
+	}
+	return history.Open, false
 }
 
 // RecordHistory writes one record about a change that this process has made to a target. It

@@ -667,3 +667,55 @@ func TestHistoryThatHangs(t *testing.T) {
 		}
 	})
 }
+
+// A sweep that cannot even read the records of its target has failed, and the history says so.
+// One that was stopped before that did nothing.
+func TestHistoryOfASweepThatCannotBegin(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		sweep.Run(ctx, w.config())
+		if runs := w.runs(); len(runs) != 0 {
+			t.Errorf("of a sweep that was stopped at once: %+v", runs)
+		}
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Load" && c.Record.Sort == store.CursorRecord {
+				return fmt.Errorf("not you: %w", store.ErrDenied)
+			}
+			return nil
+		}
+		w.sweep()
+		runs := w.runs()
+		if len(runs) != 1 || runs[0].Run.End != history.Failed || !strings.Contains(runs[0].Run.Error, "not you") {
+			t.Errorf("%+v", runs)
+		}
+	})
+}
+
+// An hour of a daemon that ends while the target is paused says so, and the hours of the pause
+// after it cost nothing.
+func TestHoursOfAPause(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.target.Next = everyMinute
+		w.begin()
+		w.put(0, 4, "due", time.Now())
+		s := w.serve(w.config())
+		time.Sleep(10 * time.Minute)
+		order := control.Order{Actor: "ann", Reason: "a test"}
+		if _, _, err := control.Pause(t.Context(), w.config(), w.target, order, 0); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Hour)
+		if runs := w.runs(); len(runs) != 1 || runs[0].Run.End != history.Paused || len(runs[0].Run.Held) != 1 {
+			t.Errorf("%+v", runs)
+		}
+		if _, _, err := control.Resume(t.Context(), w.config(), w.target, order); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Hour)
+		s.stop()
+		if runs := w.runs(); len(runs) != 2 || runs[1].Run.End != history.Idle {
+			t.Errorf("%+v", runs)
+		}
+	})
+}
