@@ -41,7 +41,7 @@ user@host. The audit log of the cloud is the proof.
 
 With --check history adds up the deletes of all runs, compares the sum with what the cursor
 records of the ranges count for themselves, and says what it compared. It exits with 1 if
-they differ and no run that was lost or goes on explains that.
+they differ and neither a run that was lost or goes on nor a lost lease explains that.
 
 History writes nothing. It costs a read for each record since then, and one for each of 16
 queries; --check reads all records, and all cursor records.`,
@@ -138,6 +138,9 @@ func (to screen) history(t inspect.TargetHistory) []byte {
 		} else {
 			to.historyChange(&b, r)
 		}
+	}
+	if len(t.Records) > 0 {
+		b.WriteString(to.wrapped("  ", "who did it is as claimed: the audit log of the cloud is the proof"))
 	}
 	if n := t.Newer; n > 0 {
 		fmt.Fprintf(&b, "  %s records of a later version of reaper were skipped\n", grouped(int64(n)))

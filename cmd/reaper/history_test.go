@@ -153,5 +153,5 @@ func TestHistoryFitsOnAScreen(t *testing.T) {
 	}
 	says(t, "the text", text, `deleted at least 1,234,567,890,123, lost, by\s`, `7 suspect; `, `no sign of\s+life\s+since\s+12:00:00`,
 		`held by breaker,\s+compaction, latency,\s+limit, pushback`, `generation 00000007 retired`, `2 records of a later version`,
-		`1 records that make no sense`, `3 older ones are not shown`)
+		`who did it is as claimed`, `1 records that make no sense`, `3 older ones are not shown`)
 }
