@@ -112,16 +112,16 @@ func (k *Keeper) Move(ctx context.Context, c Cursor, change func(*Cursor)) (next
 	return next, true, nil
 }
 
-// Forget removes the record of a range that no longer exists. It does nothing if a worker
-// holds the range, or if the record has changed since it was read.
-func (k *Keeper) Forget(ctx context.Context, c Cursor) error {
+// Forget removes the record of a range that no longer exists, and reports whether it did. It
+// does nothing if a worker holds the range, or if the record has changed since it was read.
+func (k *Keeper) Forget(ctx context.Context, c Cursor) (removed bool, err error) {
 	if c.Revision == "" || k.Wait(c) > 0 {
-		return nil
+		return false, nil
 	}
-	if err := remove(ctx, k.Store, store.CursorRecord, c.Key(), c.Target, c.Revision); err != nil {
-		return fmt.Errorf("remove cursor %v: %w", c.ID, err)
+	if removed, err = remove(ctx, k.Store, store.CursorRecord, c.Key(), c.Target, c.Revision); err != nil {
+		return false, fmt.Errorf("remove cursor %v: %w", c.ID, err)
 	}
-	return nil
+	return removed, nil
 }
 
 // put writes a record that nobody holds, if the store still has the revision that it was
@@ -134,13 +134,14 @@ func put(ctx context.Context, s store.Store, rec store.Record, prev string) erro
 	})
 }
 
-// remove removes a record, unless it has changed.
-func remove(ctx context.Context, s store.Store, sort store.RecordSort, key, target, revision string) error {
+// remove removes a record, unless it has changed, and reports whether it did.
+func remove(ctx context.Context, s store.Store, sort store.RecordSort, key, target, revision string) (bool, error) {
 	rec := store.Record{Sort: sort, Key: key, Target: target, Revision: store.NewRevision(revision)}
-	if err := put(ctx, s, rec, revision); !errors.Is(err, store.ErrConflict) {
-		return err
+	err := put(ctx, s, rec, revision)
+	if errors.Is(err, store.ErrConflict) {
+		return false, nil
 	}
-	return nil
+	return err == nil, err
 }
 
 // A Claim is a range that this process holds. Its methods may be called from

@@ -463,9 +463,12 @@ func TestClaimsAreImpatient(t *testing.T) {
 			return nil
 		})
 		for what, try := range map[string]func() error{
-			"claim":  func() error { _, err := k.Claim(t.Context(), cur); return err },
-			"move":   func() error { _, _, err := k.Move(t.Context(), cur, func(*cursor.Cursor) {}); return err },
-			"forget": func() error { return k.Forget(t.Context(), known) },
+			"claim": func() error { _, err := k.Claim(t.Context(), cur); return err },
+			"move":  func() error { _, _, err := k.Move(t.Context(), cur, func(*cursor.Cursor) {}); return err },
+			"forget": func() error {
+				_, err := k.Forget(t.Context(), known)
+				return err
+			},
 		} {
 			began := time.Now()
 			if err := try(); !errors.Is(err, store.ErrUnavailable) {

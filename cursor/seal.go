@@ -126,7 +126,7 @@ func SaveSeal(ctx context.Context, s store.Store, seal Seal) (Seal, error) {
 // ForgetSeal removes the record of a seal, unless it has changed.
 func ForgetSeal(ctx context.Context, s store.Store, seal Seal) error {
 	key := SealKey(seal.Target, seal.Generation)
-	if err := remove(ctx, s, store.SealRecord, key, seal.Target, seal.Revision); err != nil {
+	if _, err := remove(ctx, s, store.SealRecord, key, seal.Target, seal.Revision); err != nil {
 		return fmt.Errorf("remove seal of generation %08d of %s: %w", seal.Generation, seal.Target, err)
 	}
 	return nil

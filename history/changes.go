@@ -129,7 +129,7 @@ func GenerationChanges(was, is generation.Record, deleted func(number int) int64
 	}
 	for _, g := range was.Generations {
 		if _, gone := before[g.Number]; gone {
-			list = append(list, Change{What: "retired", Generation: g.Number, Before: fmt.Sprintf("%d shards", g.Shards),
+			list = append(list, Change{What: Retired, Generation: g.Number, Before: fmt.Sprintf("%d shards", g.Shards),
 				Deleted: deleted(g.Number)})
 		}
 	}

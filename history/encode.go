@@ -51,6 +51,7 @@ func (r Run) encode(f store.Fields) {
 	f["failures"] = r.Failures
 	f["error"] = cut(r.Error)
 	f["missed"] = r.Missed
+	f["unsaved"] = r.Unsaved
 	sums := make([]store.Fields, 0, len(r.Sums))
 	for _, s := range r.Sums {
 		one := store.Fields{"account": s.Account}
@@ -125,7 +126,7 @@ func decodeRun(f *store.FieldReader) Run {
 		Horizon: f.Time("horizon"),
 		Operations: store.Operations{Reads: f.Int("reads"), Writes: f.Int("writes"),
 			Deletes: f.Int("deletes")},
-		Failures: f.Int("failures"), Error: f.Text("error"), Missed: f.Int("missed")}
+		Failures: f.Int("failures"), Error: f.Text("error"), Missed: f.Int("missed"), Unsaved: f.Int("unsaved")}
 	if held := f.Text("held"); held != "" {
 		r.Held = strings.Split(held, ",")
 	}

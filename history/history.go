@@ -119,6 +119,9 @@ type Run struct {
 	Failures   int64
 	Error      string // why it failed; empty if it did not
 	Missed     int64  // writes of history that failed meanwhile
+	// Unsaved is how many cursors could not be saved any more, such as those of a lost lease:
+	// what their ranges deleted last is in the counts, but not in the cursor records.
+	Unsaved int64
 }
 
 // A Sum is what was counted in one account.
@@ -130,14 +133,20 @@ type Sum struct {
 // AccountAll is the account of work that is not told apart.
 const AccountAll = "all"
 
+// What happens to the cursor records of a generation when they are removed: it has retired, or
+// its namespace is gone.
+const (
+	Retired   = "retired"
+	Forgotten = "forgotten"
+)
+
 // A Change is something that was changed, or that happened.
 type Change struct {
 	What          string // pause, resume, pace, advance, opened, sealed, retired, ...
 	Generation    int
 	Before, After string
 	Reason        string
-	// Deleted is how many entities the ranges of a retired generation had deleted by their
-	// cursor records, which are removed after it.
+	// Deleted is how many entities had been deleted by the cursor records that were removed.
 	Deleted int64
 }
 

@@ -70,7 +70,7 @@ func run(at time.Time, owner string) history.Record {
 	r := history.NewRun(target, "serve", o, at)
 	r.Run = history.Run{Task: "serve", Updated: at.Add(time.Minute), Ended: at.Add(2 * time.Minute), End: history.Limit,
 		Horizon: at, Operations: store.Operations{Reads: 1, Writes: 2, Deletes: 3}, Held: []string{"breaker", "limit"},
-		Failures: 4, Error: "no", Missed: 5, Sums: []history.Sum{
+		Failures: 4, Error: "no", Missed: 5, Unsaved: 6, Sums: []history.Sum{
 			{Account: history.AccountAll, Counts: metrics.Counts{Scanned: 10, Expired: 9, Deleted: 8, Conflicts: 7, Suspect: 6,
 				Malformed: 5, Refused: 4, Carried: 3, Strays: 2, Pages: 1}},
 			{Account: "late", Counts: metrics.Counts{Deleted: 100}},

@@ -10,6 +10,7 @@ import (
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // A TargetHistory is the history of one target, in the form that `reaper history --json`
@@ -64,7 +65,8 @@ type HistoryRun struct {
 	Held       []string         `json:"held"`
 	Failures   int64            `json:"failures"`
 	Error      string           `json:"error"`
-	Missed     int64            `json:"missed"` // writes of history that failed meanwhile
+	Missed     int64            `json:"missed"`  // writes of history that failed meanwhile
+	Unsaved    int64            `json:"unsaved"` // cursors that could not be saved any more
 }
 
 // A HistoryChange is something that was changed, or that happened.
@@ -82,6 +84,7 @@ type HistoryCheck struct {
 	Since   time.Time `json:"since"`   // when the history of the target begins
 	Runs    int       `json:"runs"`    // that were added up
 	Lost    int       `json:"lost"`    // of these, runs that were lost or go on: their numbers are at least so high
+	Unsaved int64     `json:"unsaved"` // cursors that the runs could not save: the ranges have counted less
 	Deleted int64     `json:"deleted"` // by the history
 	Ranges  int       `json:"ranges"`  // cursor records that were added up
 	Retired int       `json:"retired"` // retired generations, whose sum is in the history
@@ -174,7 +177,8 @@ func shown(r history.Record, beats cursor.Heartbeats, now time.Time) HistoryReco
 	run := &HistoryRun{Task: r.Run.Task, Updated: r.Run.Updated, Ended: instantOrNil(r.Run.Ended), End: r.Run.End,
 		AtLeast: r.Run.IsAtLeast(), Silent: r.Run.Ended.IsZero() && !alive, Horizon: instantOrNil(r.Run.Horizon),
 		Counts: r.Run.Counts(), Operations: r.Run.Operations, Held: append([]string{}, r.Run.Held...),
-		Failures: r.Run.Failures, Error: r.Run.Error, Missed: r.Run.Missed}
+		Failures: r.Run.Failures, Error: r.Run.Error, Missed: r.Run.Missed,
+		Unsaved: r.Run.Unsaved}
 	one.Run = run
 	return one
 }
@@ -186,8 +190,27 @@ func instantOrNil(t time.Time) *time.Time {
 	return &t
 }
 
+const (
+	// checkTries is how often history and cursor records are compared if they differ. While a
+	// process works, what was just deleted is in one of them up to a second before the other.
+	checkTries = 3
+	checkAgain = 3 * time.Second
+)
+
 // checkHistory compares all of the history of a target with its cursor records.
 func checkHistory(ctx context.Context, cfg sweep.Config, t sweep.Target) (check HistoryCheck, err error) {
+	for try := 1; ; try++ {
+		check, err = checkOnce(ctx, cfg, t)
+		if err != nil || check.Verdict != Differs || try == checkTries {
+			return check, err
+		}
+		if err := throttle.Sleep(ctx, checkAgain); err != nil {
+			return check, err
+		}
+	}
+}
+
+func checkOnce(ctx context.Context, cfg sweep.Config, t sweep.Target) (check HistoryCheck, err error) {
 	state, found, err := history.LoadState(ctx, cfg.Store, t.Name)
 	if err != nil {
 		return check, fmt.Errorf("load the state of the history of %s: %w", t.Name, err)
@@ -210,12 +233,15 @@ func checkHistory(ctx context.Context, cfg sweep.Config, t sweep.Target) (check 
 		case r.Kind == history.KindRun:
 			check.Runs++
 			check.Deleted += r.Run.Counts().Deleted
+			check.Unsaved += r.Run.Unsaved
 			if r.Run.IsAtLeast() {
 				check.Lost++
 			}
-		case r.Kind == history.KindGeneration && r.Change.What == "retired":
-			check.Retired++
+		case r.Kind == history.KindGeneration:
 			check.Counted += r.Change.Deleted
+			if r.Change.What == history.Retired {
+				check.Retired++
+			}
 		}
 	}
 	expired := found && list.Now.Sub(state.Since) >= t.History.Keep
@@ -238,6 +264,10 @@ func (c *HistoryCheck) judge(found, expired bool, skipped int) {
 		c.Verdict = AtLeast
 		c.Why = fmt.Sprintf("they differ by %d: %d runs go on or were lost, and their last seconds are in neither or "+
 			"only in one", c.Counted-c.Deleted, c.Lost)
+	case c.Unsaved > 0 && c.Deleted > c.Counted:
+		c.Verdict = AtLeast
+		c.Why = fmt.Sprintf("they differ by %d: %d cursors could not be saved, as after a lost lease, and what their "+
+			"ranges had deleted last is in the history alone", c.Counted-c.Deleted, c.Unsaved)
 	default:
 		c.Verdict, c.Why = Differs, fmt.Sprintf("they differ by %d", c.Counted-c.Deleted)
 	}

@@ -571,6 +571,7 @@ func (b *book) released(s *scheduler, r result, now time.Time) {
 	b.active--
 	if err := r.out.err; err != nil {
 		b.c.viewer.wantCursor(r.cursor.ID) // nobody knows how the record stands
+		b.c.log.story.lostCursor()
 		if !errors.Is(err, cursor.ErrLost) && s.ctx.Err() == nil {
 			b.fail(r.item, err) // the next sweep repeats what was not saved
 		}

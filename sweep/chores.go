@@ -12,6 +12,7 @@ import (
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
@@ -556,14 +557,22 @@ func (c *collector) forget(ctx context.Context, p *plan.Plan) error {
 		}
 	}
 	forgotten := p.Forgotten()
+	gone := history.Change{What: history.Forgotten, Before: "cursors of namespaces that are gone"}
 	defer func() { // all at once, because each change to the set of ranges rebuilds the plan
 		for _, cur := range forgotten {
 			c.viewer.wantCursor(cur.ID)
 		}
+		if gone.Deleted > 0 {
+			c.log.story.tell(history.KindGeneration, gone)
+		}
 	}()
 	for _, cur := range forgotten {
-		if err := c.keeper.Forget(ctx, cur); err != nil {
+		removed, err := c.keeper.Forget(ctx, cur)
+		if err != nil {
 			return err
+		}
+		if removed && !p.IsForgotten(cur.Generation) { // otherwise the record of its retirement has the sum
+			gone.Deleted += cur.Deleted
 		}
 	}
 	return nil

@@ -70,10 +70,10 @@ type chronicleState struct {
 	written  time.Time
 	base     totals // at its beginning, which is the end of the one before
 	latest   totals
-	wrote    totals           // those that the store has
-	pending  []history.Record // that are as they will be
+	wrote    totals            // those that the store has
+	pending  []history.Record  // that are as they will be
 	dead     map[string]*death // by owner
-	buckets  []int // to be searched for expired records
+	buckets  []int             // to be searched for expired records
 	tidied   time.Time
 	observed bool // version and settings were compared with those of the process before
 }
@@ -94,6 +94,7 @@ type totals struct {
 	err        string // the last failure
 	held       throttle.Reason
 	missed     int64 // writes of history that failed
+	unsaved    int64 // cursors that could not be saved
 }
 
 // newChronicle returns the chronicle of a target; nil if this process writes no history.
@@ -205,6 +206,7 @@ func (h *chronicle) fill() {
 		Writes:  s.latest.operations.Writes - s.base.operations.Writes,
 		Deletes: s.latest.operations.Deletes - s.base.operations.Deletes}
 	run.Failures, run.Missed = s.latest.failures-s.base.failures, s.latest.missed-s.base.missed
+	run.Unsaved = s.latest.unsaved - s.base.unsaved
 	if run.Failures > 0 {
 		run.Error = s.latest.err
 	}
@@ -256,20 +258,38 @@ func (h *chronicle) failed(err error) {
 	h.state.latest.err = err.Error()
 }
 
+// lostCursor counts a cursor that could not be saved any more, and with it what its range had
+// deleted since it was saved last.
+func (h *chronicle) lostCursor() {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.state.latest.unsaved++
+}
+
 // changed tells of what happened to generations as the target record was saved.
 func (h *chronicle) changed(was, is generation.Record, cursors cursor.Table) {
 	if h == nil {
 		return
 	}
-	changes := history.GenerationChanges(was, is, func(number int) int64 { return deletedByCursors(cursors, number) })
+	h.tell(history.KindGeneration, history.GenerationChanges(was, is,
+		func(number int) int64 { return deletedByCursors(cursors, number) })...)
+}
+
+// tell has a record written for each change that this process has made: one that a
+// compare-and-set has settled, so that no other process tells of it.
+func (h *chronicle) tell(kind history.Kind, changes ...history.Change) {
+	if h == nil || len(changes) == 0 {
+		return
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, c := range changes {
-		h.add(history.NewChange(h.c.target.Name, history.KindGeneration, h.by, h.c.clock.Now(), c))
+		h.add(history.NewChange(h.c.target.Name, kind, h.by, h.c.clock.Now(), c))
 	}
-	if len(changes) > 0 {
-		h.wakeUp()
-	}
+	h.wakeUp()
 }
 
 // deletedByCursors returns how many entities the cursor records of a generation count as deleted;

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/reaper-ttl/reaper/control"
@@ -530,6 +531,7 @@ const saveInterval = 32 * time.Second
 // it is short by what the killed ones deleted in their last save interval at most, and each of
 // them is marked.
 func TestAWeekOfHistory(t *testing.T) {
+	nightly.Races(t)
 	for _, kills := range []bool{false, true} {
 		t.Run(fmt.Sprintf("kills=%v", kills), func(t *testing.T) {
 			days := nightly.Size(t, 7, 1)
@@ -664,6 +666,143 @@ func TestHistoryThatHangs(t *testing.T) {
 		s.stop()
 		if took := time.Since(began); took > 6*time.Second {
 			t.Errorf("a daemon took %v to stop", took)
+		}
+	})
+}
+
+// compared compares the history with the cursor records.
+func (w *world) compared() inspect.HistoryCheck {
+	w.t.Helper()
+	got, err := inspect.ReadHistory(context.WithoutCancel(w.t.Context()), w.config(), w.target, inspect.HistoryQuery{Limit: 1, Check: true})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return *got.Check
+}
+
+// A check while processes work raises no false alarm: what was just deleted is in the cursor
+// records a moment before it is in the history, or the other way round.
+func TestCheckWhileProcessesWork(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.target.Next = everyMinute
+		w.begin()
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Sort == store.SweepRecord {
+				time.Sleep(700 * time.Millisecond)
+			}
+			return nil
+		}
+		s := w.serve(w.config())
+		for i := range 12 {
+			w.dueIn(1, i%4, fmt.Sprint("due-", i), time.Now())
+			over := make(chan bool)
+			go func() {
+				defer close(over)
+				w.sweep()
+				time.Sleep(time.Duration(i) * 400 * time.Millisecond)
+			}()
+			for working := true; working; {
+				if got := w.compared(); got.Verdict == inspect.Differs {
+					t.Errorf("after %d: %+v", i, got)
+				}
+				select {
+				case <-over:
+					working = false
+				case <-time.After(130 * time.Millisecond):
+				}
+			}
+		}
+		s.stop()
+		if got := w.compared(); got.Verdict != inspect.Agrees || got.Deleted != 12 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// A process that lost its lease, and lives on, has deleted more than its cursors say. The check
+// knows why.
+func TestCheckAfterALostLease(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.target.Next = everyMinute
+		w.target.Pace = throttle.Limits{Start: 5, Max: 5}
+		w.begin()
+		for i := range 1000 {
+			w.dueIn(1, i%4, fmt.Sprint("due-", i), time.Now())
+		}
+		var fails atomic.Bool
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if fails.Load() && c.Method == "Save" && (c.Record.Sort == store.WorkerRecord || c.Record.Sort == store.CursorRecord) {
+				return fmt.Errorf("not now: %w", store.ErrUnavailable)
+			}
+			return nil
+		}
+		s := w.serve(w.config())
+		time.Sleep(15 * time.Second)
+		fails.Store(true)
+		time.Sleep(time.Minute)
+		fails.Store(false)
+		time.Sleep(20 * time.Minute)
+		s.stop()
+		got := w.compared()
+		if got.Deleted != 1000 || got.Counted >= 1000 || got.Lost != 0 || got.Unsaved == 0 || got.Verdict != inspect.AtLeast {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// The cursor records of a namespace that is gone are removed. What they had counted stays in
+// the account.
+func TestCheckAfterANamespaceIsGone(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.target.Namespaces = []string{"*"}
+		w.begin()
+		w.putIn("tenant", 1, 4, "due", time.Now().Add(-time.Minute))
+		list := []string{"", "tenant"}
+		run := func() {
+			c := w.config()
+			c.Store = tenants{w.s, func() []string { return list }}
+			if res := sweep.Run(t.Context(), c).Targets[0]; res.Error != "" {
+				t.Fatalf("%+v", res)
+			}
+		}
+		run()
+		before := w.compared()
+		list = []string{""}
+		for range 10 {
+			time.Sleep(13 * time.Hour)
+			run()
+		}
+		got := w.compared()
+		if before.Deleted != 1 || got.Verdict != inspect.Agrees || got.Counted != 1 ||
+			len(w.history(history.KindGeneration)) != 2 || before.Ranges == 0 || got.Deleted != 1 {
+			t.Errorf("before: %+v; after: %+v", before, got)
+		}
+	})
+}
+
+// Every way in which entities are deleted counts once on both sides: from a cursor, from the
+// start of a range, of a generation that is drained, and by the audit.
+func TestEachDeleteCountsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEpoch(t, hourly)
+		e.target.History = sweep.History{Keep: keepHistory, Actor: "job"}
+		e.sweep()
+		for i := range 200 { // survivors of the first generations are carried
+			e.stamped(1, 4, fmt.Sprintf("long-%03d", i), time.Now().Add(time.Duration(i)*10*time.Minute))
+		}
+		e.runFor(8 * time.Hour)
+		for i := range 90 {
+			e.stamped(1+i%3, 4, fmt.Sprintf("stray-%03d", i), time.Now().Add(time.Duration(i-45)*time.Minute))
+			e.live[fmt.Sprintf("stray-%03d", i)].returned = true
+		}
+		res := sweep.Audit(t.Context(), e.config()).Targets[0]
+		got := e.compared()
+		if res.Deleted != 45 && res.Deleted != 46 || got.Verdict != inspect.Agrees || got.Retired == 0 || got.Deleted < 80 {
+			t.Errorf("%+v; after an audit that deleted %d of %d strays", got, res.Deleted, res.Strays)
+		}
+		e.runFor(30 * time.Hour)
+		if got := e.compared(); got.Verdict != inspect.Agrees || got.Deleted != 290 || len(e.s.Entities("Session", "")) != 0 {
+			t.Errorf("%+v, %d are left", got, len(e.s.Entities("Session", "")))
 		}
 	})
 }
