@@ -114,6 +114,43 @@ func TestBadOrders(t *testing.T) {
 	})
 }
 
+// A change that takes effect is in the history once, if the store fails the first writes of
+// its record, or answers them too late.
+func TestChangesAreToldOnce(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		at(t, func(d *desk) {
+			d.target.History = sweep.History{Keep: time.Hour, Actor: "job"}
+			if _, _, err := sweep.EnsureRecord(d.Context(), d.config(), d.target); err != nil {
+				d.Fatal(err)
+			}
+			fails := 3
+			hook := func(_ context.Context, c modelstore.Call) error {
+				if c.Method == "Save" && c.Record.Sort == store.SweepRecord && fails > 0 {
+					fails--
+					return fmt.Errorf("no: %w", store.ErrUnavailable)
+				}
+				return nil
+			}
+			if d.s.Before = hook; late {
+				d.s.Before, d.s.After = nil, hook
+			}
+			if _, _, err := control.Pause(d.Context(), d.config(), d.target, ann, 0); err != nil {
+				d.Fatal(err)
+			}
+			list, err := history.Read(d.Context(), d.s, "sessions", time.Time{})
+			n := 0
+			for _, r := range list.Records {
+				if r.Kind == history.KindAction {
+					n++
+				}
+			}
+			if n != 1 || fails != 0 || err != nil {
+				d.Errorf("late: %v: %d records of one pause after %d failures, %v", late, n, 3-fails, err)
+			}
+		})
+	}
+}
+
 // A change is made even if the history of the target cannot be written: the log says so.
 func TestChangesWithoutTheirHistory(t *testing.T) {
 	at(t, func(d *desk) {

@@ -229,15 +229,15 @@ func checkOnce(ctx context.Context, cfg sweep.Config, t sweep.Target) (check His
 		check.Counted += c.Deleted
 	}
 	for _, r := range list.Records {
-		switch {
-		case r.Kind == history.KindRun:
+		switch r.Kind {
+		case history.KindRun:
 			check.Runs++
 			check.Deleted += r.Run.Counts().Deleted
 			check.Unsaved += r.Run.Unsaved
 			if r.Run.IsAtLeast() {
 				check.Lost++
 			}
-		case r.Kind == history.KindGeneration:
+		case history.KindGeneration:
 			check.Counted += r.Change.Deleted
 			if r.Change.What == history.Retired {
 				check.Retired++

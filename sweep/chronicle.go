@@ -380,7 +380,8 @@ func (h *chronicle) flushOnce(ctx context.Context) {
 	for i, r := range pending {
 		if _, err := h.save(ctx, r); h.note(ctx, err) {
 			h.mu.Lock()
-			h.state.pending = append(slices.Clone(pending[i:]), h.state.pending...)
+			// It goes last: a record that the store refuses for good must not hold up the others.
+			h.state.pending = append(append(slices.Clone(pending[i+1:]), h.state.pending...), r)
 			h.mu.Unlock()
 			break
 		}
@@ -526,6 +527,11 @@ func (h *chronicle) finish(ctx context.Context, why history.End, err string) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()
+	h.flushAll(ctx)
+}
+
+// flushAll writes all that is left to be written, with a few tries.
+func (h *chronicle) flushAll(ctx context.Context) {
 	for range lastTries {
 		h.flush(ctx)
 		h.mu.Lock()
@@ -539,9 +545,12 @@ func (h *chronicle) finish(ctx context.Context, why history.End, err string) {
 
 // finishChanges writes what a command has seen to happen that does no work of its own.
 func (h *chronicle) finishChanges(ctx context.Context) {
-	if h != nil {
-		h.flush(ctx)
+	if h == nil {
+		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	h.flushAll(ctx)
 }
 
 // endOf returns why one sweep ended.
@@ -593,7 +602,13 @@ func RecordHistory(ctx context.Context, cfg Config, t Target, at time.Time, kind
 	if h == nil {
 		return nil
 	}
-	_, err := h.save(ctx, history.NewChange(t.Name, kind, h.by, at, c))
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout) // an operator waits
+	defer cancel()
+	record := history.NewChange(t.Name, kind, h.by, at, c)
+	err := store.Retry(ctx, recordTimeout, func() error { // a second write finds the first one
+		_, err := h.save(ctx, record)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("the change was made, but is not in the history: %w", err)
 	}

@@ -633,7 +633,9 @@ func TestHistoryThatHangs(t *testing.T) {
 		w.begin()
 		w.fill(400, 2*time.Hour)
 		first := &accountant{Store: w.s}
+		w.target.Pace = throttle.Limits{Start: 1, Max: 1} // it is killed in the middle of its work
 		c := w.config()
+		w.target.Pace = throttle.Limits{Unlimited: true}
 		c.Store = first
 		s := w.serve(c)
 		time.Sleep(10 * time.Second)
@@ -658,7 +660,7 @@ func TestHistoryThatHangs(t *testing.T) {
 			t.Errorf("a sweep that was told to stop after a second took %v", took)
 		}
 		s = w.serve(w.config())
-		time.Sleep(15 * time.Minute)
+		time.Sleep(time.Hour) // an idle daemon looks every five minutes
 		if all, _, err := cursor.LoadHeartbeats(t.Context(), w.s, "sessions", nil, time.Now); err != nil || len(all) != 1 {
 			t.Errorf("%d heartbeats, %v", len(all), err)
 		}
@@ -855,6 +857,30 @@ func TestHoursOfAPause(t *testing.T) {
 		s.stop()
 		if runs := w.runs(); len(runs) != 2 || runs[1].Run.End != history.Idle {
 			t.Errorf("%+v", runs)
+		}
+	})
+}
+
+// A record that the store refuses for good holds up no other record.
+func TestOneRefusedRecordHoldsUpNoOther(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.target.Next = everyMinute
+		w.target.Policy = hourly
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Sort == store.SweepRecord && c.Record.Fields["what"] == "opened" {
+				return fmt.Errorf("not this one: %w", store.ErrInvalid)
+			}
+			return nil
+		}
+		s := w.serve(w.config())
+		w.put(0, 4, "due", time.Now())
+		time.Sleep(3 * time.Hour)
+		s.stop()
+		if runs := w.runs(); len(runs) != 1 || runs[0].Run.Ended.IsZero() {
+			t.Errorf("%+v", runs)
+		}
+		if list := w.history(history.KindGeneration); len(list) == 0 {
+			t.Error("nothing else happened to generations")
 		}
 	})
 }
