@@ -49,8 +49,14 @@ func Advance(
 		}
 		if err == nil {
 			g := saved.Generations[len(saved.Generations)-1]
-			tell(ctx, cfg, t, now, history.Change{What: "advance", Generation: g.Number,
-				After: fmt.Sprintf("%d shards", g.Shards)})
+			c := history.Change{What: "advance", Generation: g.Number, After: fmt.Sprintf("%d shards", g.Shards)}
+			if n := len(rec.Generations); n > 0 {
+				c.Before = fmt.Sprintf("%d shards", rec.Generations[n-1].Shards)
+			}
+			tell(ctx, cfg, t, now, history.KindAction, c)
+			for _, event := range history.GenerationChanges(rec, saved, func(int) int64 { return 0 }) {
+				tell(ctx, cfg, t, now, history.KindGeneration, event)
+			}
 		}
 		return saved, err
 	}
@@ -90,8 +96,8 @@ func alter(
 
 // tell writes what an operator has changed to the history of the target. The change is made
 // by then, so a write that fails is only logged.
-func tell(ctx context.Context, cfg sweep.Config, t sweep.Target, at time.Time, c history.Change) {
-	if err := sweep.RecordHistory(ctx, cfg, t, at, history.KindAction, c); err != nil {
+func tell(ctx context.Context, cfg sweep.Config, t sweep.Target, at time.Time, kind history.Kind, c history.Change) {
+	if err := sweep.RecordHistory(ctx, cfg, t, at, kind, c); err != nil {
 		cfg.Log.WarnContext(ctx, "cannot write the history", "target", t.Name, "what", c.What, "error", err)
 	}
 }

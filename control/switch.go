@@ -136,7 +136,8 @@ func changeSwitch(
 	was, rec, now, err := alter(ctx, cfg, t, change)
 	if err == nil && !was.EqualContent(rec) {
 		t.History.Actor = o.Actor
-		tell(ctx, cfg, t, now, history.Change{What: what, Before: switches(was), After: switches(rec), Reason: o.Reason})
+		tell(ctx, cfg, t, now, history.KindAction,
+			history.Change{What: what, Before: switches(was), After: switches(rec), Reason: o.Reason})
 	}
 	return rec, now, err
 }

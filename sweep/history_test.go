@@ -214,7 +214,7 @@ func TestActionsAreInTheHistory(t *testing.T) {
 			Before: "not paused", After: "not paused, max 7", Reason: "a restore is under way"}) {
 			t.Errorf("%+v", actions)
 		}
-		if c := actions[1].Change; c.What != "advance" || c.Generation != 2 || c.After != "2 shards" || actions[1].By.Actor != "job@example.com" {
+		if c := actions[1].Change; c.What != "advance" || c.Generation != 2 || c.Before != "4 shards" || c.After != "2 shards" || actions[1].By.Actor != "job@example.com" {
 			t.Errorf("%+v", c)
 		}
 		w.dueIn(1, 0, "due", time.Now())
@@ -230,7 +230,7 @@ func TestActionsAreInTheHistory(t *testing.T) {
 				retired = r.Change.Deleted
 			}
 		}
-		for _, want := range []string{"opened1", "sealed1", "retired1", "opened3"} {
+		for _, want := range []string{"opened1", "opened2", "sealed1", "retired1", "opened3"} {
 			if !said[want] {
 				t.Errorf("%s is missing: %v", want, said)
 			}
