@@ -884,3 +884,47 @@ func TestOneRefusedRecordHoldsUpNoOther(t *testing.T) {
 		}
 	})
 }
+
+// A process that is cut off for minutes counts as dead, and its run as lost. When it comes
+// back it writes its numbers again, and takes the mark back.
+func TestARunThatWasNotLost(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.target.Next = everyMinute
+		w.target.Pace = throttle.Limits{Start: 2, Max: 2}
+		w.begin()
+		for i := range 1000 {
+			w.dueIn(1, i%4, fmt.Sprint("due-", i), time.Now())
+		}
+		cut, c := &accountant{Store: w.s}, w.config()
+		c.Store = cut
+		first, second := w.serve(c), w.serve(w.config())
+		end := func() history.End {
+			for _, r := range w.runs() {
+				if r.By.Owner == c.Owner {
+					return r.Run.End
+				}
+			}
+			return "without a record"
+		}
+		time.Sleep(30 * time.Second)
+		cut.dead.Store(true)
+		time.Sleep(5 * time.Minute)
+		if got := end(); got != history.Lost {
+			t.Errorf("after five minutes without a heartbeat the run is %q", got)
+		}
+		cut.dead.Store(false)
+		for i := range 1000 {
+			w.dueIn(1, i%4, fmt.Sprint("more-", i), time.Now())
+		}
+		time.Sleep(10 * time.Minute)
+		if got := end(); got != history.Open {
+			t.Errorf("ten minutes after it came back the run is %q", got)
+		}
+		time.Sleep(2 * time.Hour)
+		first.stop()
+		second.stop()
+		if n := deletedIn(w.runs()); end() == history.Lost || n != 2000 {
+			t.Errorf("the run is %q in the end, and the history has %d deletes", end(), n)
+		}
+	})
+}
