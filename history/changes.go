@@ -41,6 +41,9 @@ func LoadState(ctx context.Context, s store.Loader, target string) (st State, fo
 	return st, true, err
 }
 
+// observeTries is how often Observe tries to write the state.
+const observeTries = 5
+
 // Observe compares the version and the settings of a process with those of the one before,
 // and returns a record for each difference. The state of the target says what they are from
 // now on: if two processes begin at once, one of them has the records. Base returns what the
@@ -48,30 +51,33 @@ func LoadState(ctx context.Context, s store.Loader, target string) (st State, fo
 func Observe(
 	ctx context.Context, s store.Store, target string, by Origin, settings string, base func() int64, now time.Time,
 ) (list []Record, err error) {
-	was, found, err := LoadState(ctx, s, target)
-	if err != nil && (!found || errors.Is(err, ErrNewer)) {
-		return nil, fmt.Errorf("load the state of the history of %s: %w", target, err)
-	}
-	if err != nil { // it makes no sense: this process begins a new one
-		was = State{Target: target, Revision: was.Revision}
-	}
-	is := State{Target: target, Since: was.Since, Base: was.Base, Version: by.Version, Config: by.Config,
-		Settings: settings}
-	if !found || err != nil {
-		is.Since, is.Base = now.UTC().Truncate(time.Microsecond), base()
-	} else if was.Version == is.Version && was.Config == is.Config {
-		return nil, nil
-	}
-	is.Revision = store.NewRevision(was.Revision)
-	err = s.Save(ctx, is.encode(), was.Revision)
-	if errors.Is(err, store.ErrConflict) {
-		return nil, nil // another process has just begun, and tells of it
-	}
-	if err != nil {
-		return nil, fmt.Errorf("save the state of the history of %s: %w", target, err)
-	}
-	if !found {
-		return nil, nil
+	var was, is State
+	for try := 1; ; try++ {
+		var found bool
+		was, found, err = LoadState(ctx, s, target)
+		if err != nil && (!found || errors.Is(err, ErrNewer)) {
+			return nil, fmt.Errorf("load the state of the history of %s: %w", target, err)
+		}
+		if err != nil { // it makes no sense: this process begins a new one
+			was = State{Target: target, Revision: was.Revision}
+		}
+		is = was
+		is.Target, is.Version, is.Config, is.Settings = target, by.Version, by.Config, settings
+		if !found || err != nil {
+			is.Since, is.Base = now.UTC().Truncate(time.Microsecond), base()
+		} else if was.Version == is.Version && was.Config == is.Config {
+			return nil, nil
+		}
+		is.Revision = store.NewRevision(was.Revision)
+		switch err = s.Save(ctx, is.encode(), was.Revision); {
+		case errors.Is(err, store.ErrConflict) && try < observeTries:
+			continue // another process has just begun, or has removed records
+		case err != nil:
+			return nil, fmt.Errorf("save the state of the history of %s: %w", target, err)
+		case !found:
+			return nil, nil
+		}
+		break
 	}
 	if was.Version != is.Version {
 		list = append(list, NewChange(target, KindVersion, by, now,

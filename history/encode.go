@@ -156,7 +156,29 @@ type State struct {
 	Version  string
 	Config   string // hash of the settings
 	Settings string // one a line
+	Expired  Expired
 	Revision string
+}
+
+// Expired is what is left in the account of the records that have expired.
+type Expired struct {
+	Deleted int64    // by runs
+	Counted int64    // by cursor records that were removed
+	Unsure  int64    // runs that were lost, or had cursors that they could not save
+	Keys    []string // of records that are in these sums, and may not be removed yet
+}
+
+// has reports whether a record is in the sums.
+func (e Expired) has(key string) bool { return slices.Contains(e.Keys, key) }
+
+// add adds a record that is about to be removed.
+func (e *Expired) add(r Record) {
+	e.Keys = append(e.Keys, r.Key)
+	e.Deleted += r.Run.Counts().Deleted
+	e.Counted += r.Change.Deleted
+	if r.Kind == KindRun && (r.Run.IsAtLeast() || r.Run.Unsaved > 0) {
+		e.Unsure++
+	}
 }
 
 // stateKey returns the key of a target's state: no bucket is called so.
@@ -171,6 +193,8 @@ func (s State) encode() store.Record {
 			"version":  cut(s.Version),
 			"config":   s.Config,
 			"settings": s.Settings,
+			"expired": []store.Fields{{"deleted": s.Expired.Deleted, "counted": s.Expired.Counted,
+				"unsure": s.Expired.Unsure, "keys": strings.Join(s.Expired.Keys, " ")}},
 		}}
 }
 
@@ -182,5 +206,13 @@ func decodeState(rec store.Record) (State, error) {
 	}
 	s := State{Target: rec.Target, Since: f.Time("since"), Base: f.Int("base"), Version: f.Text("version"),
 		Config: f.Text("config"), Settings: f.Text("settings"), Revision: rec.Revision}
+	for _, one := range f.List("expired") {
+		in := one.Reader("expired")
+		s.Expired = Expired{Deleted: in.Int("deleted"), Counted: in.Int("counted"), Unsure: in.Int("unsure"),
+			Keys: strings.Fields(in.Text("keys"))}
+		if err := in.Err(); err != nil {
+			f.Fail("expired", "%v", err)
+		}
+	}
 	return s, f.Err()
 }

@@ -344,8 +344,8 @@ func MarkLost(ctx context.Context, s store.Store, target, owner string, since ti
 const mostCollected = 64
 
 // Collect removes records of a bucket whose expiry key is due at an instant in the store's
-// time. It reads the oldest of those that are older than keep, so that a call costs one read
-// if there are none. A record that changes meanwhile stays, as do records that this program
+// time, and keeps their sums in the state of the target. It reads the oldest of those that are
+// older than keep, so that a call costs one read if there are none. A record that changes meanwhile stays, as do records that this program
 // cannot read. If keep was longer once, the records of that time are due first.
 func Collect(
 	ctx context.Context, s store.Store, target string, bucket int, now time.Time, keep time.Duration,
@@ -356,22 +356,70 @@ func Collect(
 	if err != nil {
 		return 0, fmt.Errorf("load old history of %s: %w", target, err)
 	}
+	var due []Record
 	for _, rec := range got.List {
-		r, err := decode(rec)
-		if err != nil || r.Expires.After(now) {
-			continue
+		if r, err := decode(rec); err == nil && !r.Expires.After(now) {
+			due = append(due, r)
 		}
-		gone := store.Record{Sort: store.SweepRecord, Key: rec.Key, Target: rec.Target,
-			Revision: store.NewRevision(rec.Revision)}
-		switch err := s.Save(ctx, gone, rec.Revision); {
+	}
+	if len(due) == 0 {
+		return 0, nil
+	}
+	if kept, err := keepSums(ctx, s, target, bucket, due); err != nil || !kept {
+		return 0, err
+	}
+	for _, r := range due {
+		gone := store.Record{Sort: store.SweepRecord, Key: r.Key, Target: r.Target, Revision: store.NewRevision(r.Revision)}
+		switch err := s.Save(ctx, gone, r.Revision); {
 		case errors.Is(err, store.ErrConflict):
 		case err != nil:
-			return removed, fmt.Errorf("remove history record %s of %s: %w", rec.Key, target, err)
+			return removed, fmt.Errorf("remove history record %s of %s: %w", r.Key, r.Target, err)
 		default:
 			removed++
 		}
 	}
 	return removed, nil
+}
+
+// keepSums adds records to the state of the target before they are removed, so that the
+// account stays whole. If this process is killed in between, the keys in the state say that
+// they are counted. It returns false if another process changes the state at the same time.
+func keepSums(ctx context.Context, s store.Store, target string, bucket int, due []Record) (kept bool, err error) {
+	st, found, err := LoadState(ctx, s, target)
+	if err != nil {
+		return false, fmt.Errorf("load the state of the history of %s: %w", target, err)
+	}
+	if !found { // nobody can check this account
+		return true, nil
+	}
+	was := st.Expired
+	st.Expired.Keys = nil
+	for _, key := range was.Keys { // those of other buckets: of this one all that are left are due
+		if !strings.HasPrefix(key, prefix(bucket)) {
+			st.Expired.Keys = append(st.Expired.Keys, key)
+		}
+	}
+	added := false
+	for _, r := range due {
+		if was.has(r.Key) {
+			st.Expired.Keys = append(st.Expired.Keys, r.Key)
+			continue
+		}
+		added = true
+		st.Expired.add(r)
+	}
+	if !added {
+		return true, nil
+	}
+	rec := st.encode()
+	rec.Revision = store.NewRevision(st.Revision)
+	if err = s.Save(ctx, rec, st.Revision); errors.Is(err, store.ErrConflict) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("save the state of the history of %s: %w", target, err)
+	}
+	return true, nil
 }
 
 // cut returns a text that a record holds: valid UTF-8 of at most MaxText bytes.

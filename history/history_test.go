@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -175,6 +176,8 @@ type guard struct {
 
 func (g *guard) Save(ctx context.Context, r store.Record, prev string) error {
 	switch {
+	case r.Fields != nil && r.Key == "target."+target: // the sums
+		return g.Store.Save(ctx, r, prev)
 	case r.Fields != nil:
 		g.t.Errorf("Collect writes %s %s", r.Sort, r.Key)
 	case r.Sort != store.SweepRecord || !g.may[r.Key] || prev == "":
@@ -274,7 +277,7 @@ func TestCollectAfterKeepWasShortened(t *testing.T) {
 	collect := func(now time.Time) (n int) {
 		t.Helper()
 		s.Before = func(_ context.Context, c modelstore.Call) error {
-			if n := c.Records.Limit; c.Method == "Load" && (n == 0 || n > 100) {
+			if n := c.Records.Limit; c.Method == "Load" && c.Records.Keys == nil && (n == 0 || n > 100) {
 				t.Errorf("a call may read %d records", n)
 			}
 			return nil
@@ -293,6 +296,85 @@ func TestCollectAfterKeepWasShortened(t *testing.T) {
 	for calls := 0; len(read(t, s, time.Time{}).Records) > 0; calls++ {
 		if collect(late) == 0 || calls > 5 {
 			t.Fatalf("after %d calls %d are left", calls, len(read(t, s, time.Time{}).Records))
+		}
+	}
+}
+
+// What has expired stays in the account once, whenever the process that removes it is killed.
+func TestExpiredRecordsStayInTheAccount(t *testing.T) {
+	const keep = 24 * time.Hour
+	late := start.Add(100 * keep)
+	for kill := range 8 { // the kill-th write and all later ones fail, before or after they take effect
+		for _, after := range []bool{false, true} {
+			s := model()
+			if _, err := history.Observe(t.Context(), s, target, by, "a: 1", func() int64 { return 0 }, start); err != nil {
+				t.Fatal(err)
+			}
+			o := history.Origin{Owner: "a"}
+			for i := range 4 {
+				r := history.NewRun(target, "sweep", o, start.Add(time.Duration(i)*time.Minute))
+				r.Run.Ended, r.Run.End = r.At, history.Done
+				r.Run.Sums = []history.Sum{{Account: history.AccountAll, Counts: metrics.Counts{Deleted: 1 << i}}}
+				if i == 2 {
+					r.Run.End = history.Lost
+				}
+				save(t, s, r.KeptFor(keep))
+			}
+			save(t, s, history.NewChange(target, history.KindGeneration, o, start, history.Change{What: history.Retired,
+				Deleted: 100}).KeptFor(keep))
+			writes := 0
+			hook := func(_ context.Context, c modelstore.Call) error {
+				if c.Method == "Save" {
+					if writes++; writes > kill {
+						return fmt.Errorf("killed: %w", store.ErrUnavailable)
+					}
+				}
+				return nil
+			}
+			if s.Before = hook; after {
+				s.Before, s.After = nil, hook
+			}
+			bucket := history.BucketOf(target, o.Owner)
+			_, _ = history.Collect(t.Context(), s, target, bucket, late, keep)
+			s.Before, s.After = nil, nil
+			account := func() (deleted, counted int64) {
+				t.Helper()
+				st, _, err := history.LoadState(t.Context(), s, target)
+				if err != nil {
+					t.Fatal(err)
+				}
+				deleted, counted = st.Expired.Deleted, st.Expired.Counted
+				for _, r := range read(t, s, time.Time{}).Records {
+					if !slices.Contains(st.Expired.Keys, r.Key) {
+						deleted, counted = deleted+r.Run.Counts().Deleted, counted+r.Change.Deleted
+					}
+				}
+				return deleted, counted
+			}
+			if deleted, counted := account(); deleted != 15 || counted != 100 {
+				t.Errorf("killed at write %d (after: %v): the account has %d, %d", kill, after, deleted, counted)
+			}
+			for range 2 {
+				if _, err := history.Collect(t.Context(), s, target, bucket, late, keep); err != nil {
+					t.Fatal(err)
+				}
+			}
+			deleted, counted := account()
+			if left := len(read(t, s, time.Time{}).Records); deleted != 15 || counted != 100 || left != 0 {
+				t.Errorf("after a kill at write %d (after: %v): the account has %d, %d, and %d are left", kill, after, deleted,
+					counted, left)
+			}
+			if st, _, err := history.LoadState(t.Context(), s, target); err != nil || st.Expired.Unsure != 1 || len(st.Expired.Keys) > 5 {
+				t.Errorf("%+v, %v", st, err)
+			}
+			o2 := by
+			o2.Version = "9"
+			if _, err := history.Observe(t.Context(), s, target, o2, "a: 1", nil, late); err != nil {
+				t.Fatal(err)
+			}
+			if deleted, _ := account(); deleted != 15 {
+				t.Errorf("another version has forgotten the sums: %d", deleted)
+			}
 		}
 	}
 }

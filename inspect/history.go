@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
@@ -86,6 +87,7 @@ type HistoryCheck struct {
 	Lost    int       `json:"lost"`    // of these, runs that were lost or go on: their numbers are at least so high
 	Unsaved int64     `json:"unsaved"` // cursors that the runs could not save: the ranges have counted less
 	Deleted int64     `json:"deleted"` // by the history
+	Expired int64     `json:"expired"` // of these, by runs whose records have expired
 	Ranges  int       `json:"ranges"`  // cursor records that were added up
 	Retired int       `json:"retired"` // retired generations, whose sum is in the history
 	Counted int64     `json:"counted"` // deleted since then by the cursor records and the retired generations
@@ -224,11 +226,15 @@ func checkOnce(ctx context.Context, cfg sweep.Config, t sweep.Target) (check His
 	if err != nil {
 		return check, err
 	}
-	check = HistoryCheck{Since: state.Since, Ranges: table.Len(), Counted: -state.Base}
+	check = HistoryCheck{Since: state.Since, Ranges: table.Len(), Deleted: state.Expired.Deleted,
+		Counted: state.Expired.Counted - state.Base, Expired: state.Expired.Deleted, Lost: int(state.Expired.Unsure)}
 	for _, c := range table.All() {
 		check.Counted += c.Deleted
 	}
 	for _, r := range list.Records {
+		if slices.Contains(state.Expired.Keys, r.Key) {
+			continue // it is about to be removed
+		}
 		switch r.Kind {
 		case history.KindRun:
 			check.Runs++
@@ -244,18 +250,15 @@ func checkOnce(ctx context.Context, cfg sweep.Config, t sweep.Target) (check His
 			}
 		}
 	}
-	expired := found && list.Now.Sub(state.Since) >= t.History.Keep
-	check.judge(found, expired, list.Newer+list.Malformed)
+	check.judge(found, list.Newer+list.Malformed)
 	return check, nil
 }
 
 // judge fills in the verdict.
-func (c *HistoryCheck) judge(found, expired bool, skipped int) {
+func (c *HistoryCheck) judge(found bool, skipped int) {
 	switch {
 	case !found:
 		c.Verdict, c.Why = NotCompared, "no process has written history for this target yet"
-	case expired:
-		c.Verdict, c.Why = NotCompared, "the oldest records have expired by now (history.keep), the counters have not"
 	case c.Deleted == c.Counted:
 		c.Verdict, c.Why = Agrees, "the sums are the same"
 	case skipped > 0:

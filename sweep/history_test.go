@@ -376,6 +376,9 @@ func TestExpiredHistoryIsCollected(t *testing.T) {
 		if n := len(w.runs()); n < 24 || n > 24+4*history.Buckets {
 			t.Errorf("%d of %d records are left", n, sweeps)
 		}
+		if got := w.compared(); got.Verdict != inspect.Agrees || got.Deleted != sweeps || got.Expired < sweeps/2 || got.Lost != 0 {
+			t.Errorf("after most records have expired: %+v", got)
+		}
 		for _, r := range w.runs() {
 			if r.At.After(time.Now().Add(-23*time.Hour)) != (r.Expires.After(time.Now())) && time.Since(r.At) < 23*time.Hour {
 				t.Errorf("%+v", r)
@@ -388,6 +391,9 @@ func TestExpiredHistoryIsCollected(t *testing.T) {
 		s.stop()
 		if n := len(w.runs()); n > 0 {
 			t.Errorf("%d are left after a daemon", n)
+		}
+		if got := w.compared(); got.Verdict != inspect.Agrees || got.Deleted != sweeps || got.Expired != sweeps {
+			t.Errorf("after all records have expired: %+v", got)
 		}
 		if w.targetRecord().Target == "" || len(w.cursors()) == 0 {
 			t.Error("other records are gone")
