@@ -345,8 +345,9 @@ const mostCollected = 64
 
 // Collect removes records of a bucket whose expiry key is due at an instant in the store's
 // time, and keeps their sums in the state of the target. It reads the oldest of those that are
-// older than keep, so that a call costs one read if there are none. A record that changes meanwhile stays, as do records that this program
-// cannot read. If keep was longer once, the records of that time are due first.
+// older than keep, so that a call costs one read if there are none. A record that changes
+// meanwhile stays, as do records that this program cannot read. If keep was longer once, the
+// records of that time are due first.
 func Collect(
 	ctx context.Context, s store.Store, target string, bucket int, now time.Time, keep time.Duration,
 ) (removed int, err error) {

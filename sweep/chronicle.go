@@ -342,10 +342,25 @@ func (s *chronicleState) unmarked() (list []*death) {
 	return list
 }
 
+// open compares version and settings with those of the process before. It has a moment, before
+// the work begins: the first process of all writes what the cursor records have counted so
+// far, and no process that writes history may have deleted any of that.
+func (h *chronicle) open(ctx context.Context) {
+	if h == nil {
+		return
+	}
+	h.opened = h.c.viewer.View()
+	within, cancel := context.WithTimeout(ctx, lastWrite)
+	defer cancel()
+	h.note(ctx, protect(func() error {
+		h.observe(within)
+		return nil
+	}))
+}
+
 // run writes what is to be written, until ctx is done. A write under way then has a moment
 // to end: one that is cut off has to be tried again.
 func (h *chronicle) run(ctx context.Context) {
-	h.opened = h.c.viewer.View()
 	last, cancel := graceful(ctx, lastWrite)
 	defer cancel()
 	refreshWith(ctx, h.wake, func(context.Context) time.Duration {

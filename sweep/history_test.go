@@ -727,6 +727,29 @@ func TestCheckWhileProcessesWork(t *testing.T) {
 	})
 }
 
+// The account of a target begins before its first delete, also if several processes begin at
+// once, and one of them is slow to write.
+func TestTheAccountBeginsBeforeTheFirstDelete(t *testing.T) {
+	withHistory(t, func(t *testing.T, w *world) {
+		w.begin()
+		w.fill(400, 2*time.Hour)
+		var calls atomic.Int64
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && strings.HasPrefix(c.Record.Key, "target.") && calls.Add(1) == 1 {
+				time.Sleep(time.Second)
+			}
+			return nil
+		}
+		slow, over := w.config(), make(chan sweep.Result)
+		go func() { over <- sweep.Run(context.WithoutCancel(t.Context()), slow) }()
+		time.Sleep(100 * time.Millisecond)
+		n := w.sweep().Deleted + (<-over).Targets[0].Deleted
+		if got := w.compared(); got.Verdict != inspect.Agrees || n != 200 || got.Deleted != n {
+			t.Errorf("%d were deleted: %+v", n, got)
+		}
+	})
+}
+
 // A process that lost its lease, and lives on, has deleted more than its cursors say. The check
 // knows why.
 func TestCheckAfterALostLease(t *testing.T) {

@@ -121,6 +121,9 @@ func collect(ctx context.Context, cfg *Config, newAgenda func(i int) agenda) []*
 // is done, too.
 func (b *book) open(ctx, background, work context.Context, all *sync.WaitGroup) {
 	err := protect(func() error { return b.agenda.open(ctx, b) })
+	if err == nil {
+		b.c.log.story.open(b.metered(ctx))
+	}
 	b.opening <- err
 	b.c.viewer.notify()
 	if err != nil {
