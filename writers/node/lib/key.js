@@ -114,5 +114,5 @@ function inRollout(id, salt, percent) {
 }
 
 module.exports = {
-  MAX_GENERATION, MAX_SHARD, checkInteger, fnv1a32, idText, inRollout, key, nurseryKey, parse, shardOf,
+  MAX_GENERATION, MAX_SHARD, checkInteger, fnv1a32, idText, inRollout, key, nurseryKey, parse, shardOf, textMillis,
 };
