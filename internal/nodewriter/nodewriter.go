@@ -89,6 +89,27 @@ func Run(t testing.TB, o Options) []Entity {
 // prints.
 func run(t testing.TB, program, env string, arguments func(vectors string) any) []byte {
 	t.Helper()
+	root, err := moduleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args, err := json.Marshal(arguments(filepath.Join(root, "docs", "key-vectors.json")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := command(t, program, program, env, string(args))
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("the Node writer: %v: %s", err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return stdout.Bytes()
+}
+
+// command returns a process of a program, or skips the test if Node or the client that the
+// program needs is missing.
+func command(t testing.TB, program, client, env, args string) *exec.Cmd {
+	t.Helper()
 	node, err := exec.LookPath("node")
 	if err != nil {
 		emulator.Unavailable(t, "the Node writer cannot run: %v", err)
@@ -98,22 +119,13 @@ func run(t testing.TB, program, env string, arguments func(vectors string) any) 
 		t.Fatal(err)
 	}
 	dir := filepath.Join(root, "internal", "nodewriter")
-	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@google-cloud", program)); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@google-cloud", client)); err != nil {
 		emulator.Unavailable(t, "the Node writer lacks its packages: %v (cd internal/nodewriter && npm ci)", err)
 	}
-	args, err := json.Marshal(arguments(filepath.Join(root, "docs", "key-vectors.json")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), node, filepath.Join(dir, program+".mjs"), string(args))
+	cmd := exec.Command(node, filepath.Join(dir, program+".mjs"), args)
 	// The clients look for Google's machines otherwise.
 	cmd.Env = append(os.Environ(), env, "METADATA_SERVER_DETECTION=none")
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("the Node writer: %v: %s", err, bytes.TrimSpace(stderr.Bytes()))
-	}
-	return stdout.Bytes()
+	return cmd
 }
 
 // moduleRoot looks upwards from the package under test.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/reaper-ttl/reaper/internal/nightly"
+	"github.com/reaper-ttl/reaper/internal/nodewriter"
 	"github.com/reaper-ttl/reaper/shardread"
 	"github.com/reaper-ttl/reaper/shardread/dsread"
 )
@@ -150,6 +151,16 @@ func TestTiesInEveryKindOfKey(t *testing.T) {
 					t.Errorf("ancestor %v, newest %v, %d per query: got\n%v, want\n%v", ancestor, newest, perQuery, got, want)
 				}
 			}
+			if ancestor != nil {
+				continue
+			}
+			t.Run(fmt.Sprint("Node, newest ", newest), func(t *testing.T) {
+				o := w.reader(t, nodewriter.ReadOptions{Database: "named-db", Namespace: "tenant-1", Newest: newest, Limit: 20, PerQuery: 2, Page: 2})
+				o.Kind, o.Shards = "E", 5
+				if got, want := slices.Concat(nodeReads(t, o)...), single(t, w, datastore.NewQuery("E").Namespace("tenant-1"), newest, 0); !slices.Equal(got, want) {
+					t.Errorf("got\n%v, want\n%v", got, want)
+				}
+			})
 		}
 	}
 }
@@ -205,6 +216,13 @@ func TestOnlyTimestampsAndKnownShards(t *testing.T) {
 		if got := keys(t, dsread.Run[datastore.PropertyList](t.Context(), w.Client, q)); !slices.Equal(got, want) {
 			t.Errorf("newest %v: got %v, want %v", newest, got, want)
 		}
+		t.Run(fmt.Sprint("Node, newest ", newest), func(t *testing.T) {
+			o := w.reader(t, nodewriter.ReadOptions{Newest: newest, Limit: 2, Page: 1})
+			o.Kind, o.Shard, o.Values, o.Time = "E", q.Shard, []string{"p"}, q.Time
+			if got := slices.Concat(nodeReads(t, o)...); !slices.Equal(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+		})
 	}
 }
 

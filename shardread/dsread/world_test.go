@@ -25,6 +25,7 @@ func TestMain(m *testing.M) { emulator.Main(m) }
 // it.
 type world struct {
 	*datastore.Client
+	project string
 
 	mu       sync.Mutex
 	queries  []*pb.RunQueryRequest // sent since the last reset
@@ -35,8 +36,8 @@ type world struct {
 func newWorld(t *testing.T, database string) *world {
 	t.Helper()
 	e := emulator.Start(t, emulator.Datastore)
-	w := &world{}
-	client, err := datastore.NewClientWithDatabase(t.Context(), e.Project(t), database,
+	w := &world{project: e.Project(t)}
+	client, err := datastore.NewClientWithDatabase(t.Context(), w.project, database,
 		option.WithEndpoint(e.Host), option.WithoutAuthentication(),
 		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
 		option.WithGRPCDialOption(grpc.WithUnaryInterceptor(w.intercept)))

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/reaper-ttl/reaper/internal/nightly"
+	"github.com/reaper-ttl/reaper/internal/nodewriter"
 	"github.com/reaper-ttl/reaper/shardread"
 	"github.com/reaper-ttl/reaper/shardread/fsread"
 )
@@ -135,6 +136,17 @@ func TestTiesInEveryKindOfName(t *testing.T) {
 			}
 		}
 	}
+	for _, newest := range []bool{false, true} {
+		t.Run(fmt.Sprint("Node, newest ", newest), func(t *testing.T) {
+			o := w.reader(t, nodewriter.ReadOptions{Newest: newest, Limit: 9, PerQuery: 2, Page: 2})
+			o.Kind, o.Group, o.Values = "E", true, []string{"p", "q", "r", "s", "t"}
+			dir := map[bool]firestore.Direction{false: firestore.Asc, true: firestore.Desc}[newest]
+			got, want := slices.Concat(nodeReads(t, o)...), single(t, w.CollectionGroup("E").Query, "created", dir, 0)
+			if !slices.Equal(got, want) {
+				t.Errorf("got\n%+q, want\n%+q", got, want)
+			}
+		})
+	}
 }
 
 func TestOnlyTimestampsAndKnownShards(t *testing.T) {
@@ -159,6 +171,13 @@ func TestOnlyTimestampsAndKnownShards(t *testing.T) {
 		if got := names(t, q.Run(t.Context())); !slices.Equal(got, want) {
 			t.Errorf("newest %v: got %v, want %v", newest, got, want)
 		}
+		t.Run(fmt.Sprint("Node, newest ", newest), func(t *testing.T) {
+			o := w.reader(t, nodewriter.ReadOptions{Database: "named-db", Newest: newest, Limit: 1, Page: 1})
+			o.Kind, o.Shard, o.Shards, o.Time = "e", q.Shard, 2, q.Time
+			if got := slices.Concat(nodeReads(t, o)...); !slices.Equal(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+		})
 	}
 }
 

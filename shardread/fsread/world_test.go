@@ -25,6 +25,7 @@ func TestMain(m *testing.M) { emulator.Main(m) }
 // it.
 type world struct {
 	*firestore.Client
+	project string
 
 	mu      sync.Mutex
 	queries []*pb.StructuredQuery // sent since the last reset
@@ -35,8 +36,8 @@ type world struct {
 func newWorld(t *testing.T, database string) *world {
 	t.Helper()
 	e := emulator.Start(t, emulator.Native)
-	w := &world{}
-	client, err := firestore.NewClientWithDatabase(t.Context(), e.Project(t), database,
+	w := &world{project: e.Project(t)}
+	client, err := firestore.NewClientWithDatabase(t.Context(), w.project, database,
 		option.WithEndpoint(e.Host), option.WithoutAuthentication(),
 		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
 		option.WithGRPCDialOption(grpc.WithStreamInterceptor(w.intercept)))

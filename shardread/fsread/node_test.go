@@ -1,0 +1,179 @@
+package fsread_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/firestore"
+
+	"github.com/reaper-ttl/reaper/internal/emulator"
+	"github.com/reaper-ttl/reaper/internal/nightly"
+	"github.com/reaper-ttl/reaper/internal/nodewriter"
+	"github.com/reaper-ttl/reaper/shardread"
+	"github.com/reaper-ttl/reaper/shardread/fsread"
+	"github.com/reaper-ttl/reaper/writers"
+)
+
+// fillStamped writes n events that expire: their expiry keys are in one of three generations,
+// which have different numbers of shards. Some have numeric ids, some are in subcollections,
+// several are at one instant, and others only microseconds apart.
+func (w *world) fillStamped(t *testing.T, n int) (paths []string, docs map[string]map[string]any) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(2, 2))
+	docs = map[string]map[string]any{}
+	for i := range n {
+		at := start.Add(time.Duration(r.IntN(6+n/500))*time.Second + time.Duration(r.IntN(100))*time.Microsecond)
+		path := fmt.Sprintf("events/%x-é%d", r.Uint32(), i)
+		if i%5 == 0 {
+			path = fmt.Sprintf("events/__id%d__", 1+r.Int64N(1<<60))
+		}
+		if i%3 == 0 {
+			path = fmt.Sprintf("users/u%d/%s", r.IntN(5), path)
+		}
+		paths = append(paths, path)
+		docs[path] = stamp(t, path, map[string]any{"shard": r.IntN(16), "kind": []string{"view", "login"}[r.IntN(2)], "created": at}, 1+i%3)
+	}
+	w.put(t, docs)
+	return paths, docs
+}
+
+func stamp(t *testing.T, path string, doc map[string]any, generation int) map[string]any {
+	t.Helper()
+	k, err := writers.Key(generation, writers.ShardOf(path, 8*generation), doc["created"].(time.Time).Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc["expiry_key"] = k.String()
+	return doc
+}
+
+// nodeReads returns all pages of a reader.
+func nodeReads(t *testing.T, o nodewriter.ReadOptions) (pages [][]string) {
+	t.Helper()
+	page := nodewriter.Read(t, o)
+	for more := true; more; {
+		var names []string
+		if names, more = page(); len(names) > 0 {
+			pages = append(pages, names)
+		}
+	}
+	return pages
+}
+
+func (w *world) reader(t *testing.T, o nodewriter.ReadOptions) nodewriter.ReadOptions {
+	t.Helper()
+	o.Emulator, o.Mode, o.Project = emulator.Start(t, emulator.Native), "native", w.project
+	o.Kind, o.Shard, o.Time, o.Shards = "events", "shard", "created", max(o.Shards, 16)
+	return o
+}
+
+// TestNodeReadsTheSamePages holds the reader of the Node package, on Google's own client, to
+// this one.
+func TestNodeReadsTheSamePages(t *testing.T) {
+	w := newWorld(t, firestore.DefaultDatabaseID)
+	n := nightly.Size(t, 10_000, 500)
+	w.fillStamped(t, n)
+	from, until := start.Add(2*time.Second+30*time.Microsecond), start.Add(5*time.Second+50*time.Microsecond)
+	one, group := w.Collection("events").Query, w.CollectionGroup("events").Query
+	for _, c := range []struct {
+		name string
+		q    fsread.Query
+		o    nodewriter.ReadOptions
+	}{
+		{"oldest first, of a group", fsread.Query{Base: group}, nodewriter.ReadOptions{Limit: n / 4, Group: true}},
+		{"newest first, of a group, a query for each shard", fsread.Query{Base: group, Newest: true},
+			nodewriter.ReadOptions{Limit: n / 3, PerQuery: 1, Group: true}},
+		{"newest first, three queries, small pages", fsread.Query{Base: one, Newest: true, Limit: n / 10},
+			nodewriter.ReadOptions{Limit: n / 50, PerQuery: 6, Page: 20}},
+		{"within a time", fsread.Query{Base: one, From: from, Until: until}, nodewriter.ReadOptions{Limit: n / 20, PerQuery: 6}},
+		{"newest within a time", fsread.Query{Base: one, Newest: true, From: from, Until: until}, nodewriter.ReadOptions{Limit: n / 20, PerQuery: 6}},
+		{"of one kind", fsread.Query{Base: one.Where("kind", "==", "login")},
+			nodewriter.ReadOptions{Limit: n / 20, PerQuery: 4, Where: map[string]any{"kind": "login"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.q.Shard, c.q.Values, c.q.Time = "shard", shardread.Numbers(16), "created"
+			want := names(t, c.q.Run(t.Context()))
+			o := w.reader(t, c.o)
+			o.Newest = c.q.Newest
+			if !c.q.From.IsZero() {
+				o.From, o.Until = c.q.From.Format(time.RFC3339Nano), c.q.Until.Format(time.RFC3339Nano)
+			}
+			var got [][]string
+			if c.q.Limit == 0 {
+				got = nodeReads(t, o)
+			} else {
+				for page := nodewriter.Read(t, o); len(got) < c.q.Limit/o.Limit; {
+					names, _ := page()
+					got = append(got, names)
+				}
+			}
+			if len(want) < 2*o.Limit || !slices.EqualFunc(got, slices.Collect(slices.Chunk(want, o.Limit)), slices.Equal) {
+				t.Errorf("Node's %d pages of %d are not the %d documents that Go reads:\n%.300v\n%.300v", len(got), o.Limit, len(want), got, want)
+			}
+		})
+	}
+}
+
+// TestNodeReadsWhileWritersWork pages through documents of three generations, while writers
+// carry them to the last one, delete others, and create some in shards that are new. What is
+// there all the time comes exactly once, in order.
+func TestNodeReadsWhileWritersWork(t *testing.T) {
+	w := newWorld(t, firestore.DefaultDatabaseID)
+	n := nightly.Size(t, 10_000, 500)
+	all, docs := w.fillStamped(t, n)
+	inOrder := names(t, fsread.Query{Base: w.CollectionGroup("events").Query, Shard: "shard", Values: shardread.Numbers(16),
+		Time: "created", Newest: true}.Run(t.Context()))
+	isStable := map[string]bool{}
+	for i, path := range all {
+		isStable[path] = i%4 > 0
+	}
+	inOrder = slices.DeleteFunc(inOrder, func(s string) bool { return !isStable[s] })
+
+	page := nodewriter.Read(t, w.reader(t, nodewriter.ReadOptions{Group: true, Newest: true, Shards: 24, Limit: n / 16, Page: n / 40, PerQuery: 6}))
+	r := rand.New(rand.NewPCG(3, 3))
+	write := func() {
+		for range 10 {
+			i := r.IntN(n)
+			path := all[i]
+			if i%4 == 0 {
+				if _, err := w.Doc(path).Delete(t.Context()); err != nil {
+					t.Error(err)
+				}
+				continue
+			}
+			created := fmt.Sprintf("events/new-%x", r.Uint64())
+			e := map[string]any{"shard": 16 + r.IntN(8), "kind": "new", "created": docs[path]["created"]}
+			w.put(t, map[string]map[string]any{created: stamp(t, created, e, 3), path: stamp(t, path, docs[path], 3)})
+		}
+	}
+	var got []string
+	isSeen := map[string]bool{}
+	for more := true; more; {
+		write()
+		done := make(chan struct{})
+		go func() { // while the page is read
+			defer close(done)
+			write()
+		}()
+		var names []string
+		names, more = page()
+		<-done
+		for _, s := range names {
+			if isSeen[s] {
+				t.Errorf("%s came twice", s)
+			}
+			isSeen[s] = true
+		}
+		got = append(got, names...)
+	}
+	t.Logf("%d documents, %d of them there all the time", len(got), len(inOrder))
+	if len(got) == len(inOrder) {
+		t.Error("nothing was written meanwhile")
+	}
+	if got = slices.DeleteFunc(got, func(s string) bool { return !isStable[s] }); !slices.Equal(got, inOrder) {
+		t.Errorf("of what was there all the time came %d, want %d in their order", len(got), len(inOrder))
+	}
+}
