@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -175,6 +176,7 @@ func compileJava(t *testing.T) string {
 	if err != nil || len(sources) == 0 {
 		t.Fatalf("no Java sources: %v", err)
 	}
+	sources = slices.DeleteFunc(sources, func(s string) bool { return filepath.Base(s) == "JUnitTest.java" })
 	cmd := command(t, "javac", append([]string{"--release", "17", "-encoding", "UTF-8", "-d", dir}, sources...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("javac: %v\n%s", err, out)

@@ -6,6 +6,7 @@ import (
 	"encoding/xml"
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -31,7 +32,20 @@ func TestMetadata(t *testing.T) {
 	}
 	var java struct {
 		Version      string `xml:"version"`
-		Dependencies []any  `xml:"dependencies>dependency"`
+		Dependencies []struct {
+			Scope string `xml:"scope"`
+		} `xml:"dependencies>dependency"`
+
+		Model      string   `xml:"modelVersion"`
+		Group      string   `xml:"groupId"`
+		Artifact   string   `xml:"artifactId"`
+		Name       string   `xml:"name"`
+		About      string   `xml:"description"`
+		URL        string   `xml:"url"`
+		Licenses   []string `xml:"licenses>license>url"`
+		Developers []string `xml:"developers>developer>name"`
+		Source     string   `xml:"scm>url"`
+		Connection string   `xml:"scm>connection"`
 	}
 	if err := xml.Unmarshal(text(t, "java/pom.xml"), &java); err != nil {
 		t.Fatal(err)
@@ -40,7 +54,18 @@ func TestMetadata(t *testing.T) {
 	if python == nil || node.Version == "" || node.Version != java.Version || node.Version != string(python[1]) {
 		t.Errorf("versions: node %q, java %q, python %q", node.Version, java.Version, python)
 	}
-	if len(node.Dependencies) > 0 || len(java.Dependencies) > 0 ||
+	for _, what := range []string{java.Model, java.Group, java.Artifact, java.Name, java.About, java.URL, java.Source,
+		java.Connection, strings.Join(java.Licenses, ""), strings.Join(java.Developers, "")} {
+		if what == "" {
+			t.Errorf("java/pom.xml lacks something that Maven's central repository asks for: %+v", java)
+		}
+	}
+	for _, d := range java.Dependencies {
+		if d.Scope != "test" {
+			t.Errorf("a dependency of java/pom.xml has the scope %q, want test: the package itself has none", d.Scope)
+		}
+	}
+	if len(node.Dependencies) > 0 ||
 		!bytes.Contains(text(t, "python/pyproject.toml"), []byte("\ndependencies = []\n")) {
 		t.Error("a writer has a dependency")
 	}
