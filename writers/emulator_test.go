@@ -4,11 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,9 +28,10 @@ func TestMain(m *testing.M) { emulator.Main(m) }
 // A writing process stamps an entity, stores it, and tells its key.
 type writing func(id string, expires time.Time) string
 
-// Writers in all four languages follow one target on Google's emulator through ten
-// generations, each with another number of shards. Once a generation has been closed for
-// as long as a copy of the record is good, none of them stamps it.
+// Writers in all four languages write at the same time and without a break, while their target
+// goes through ten generations, each with another number of shards. All move to each new
+// generation. Once one has been closed for as long as a copy of the record is good, none of
+// them stamps it; so none stamps one that has retired, which is later still.
 func TestFourFollowersInTenGenerations(t *testing.T) {
 	classes := compileJava(t)
 	for _, mode := range []emulator.Mode{emulator.Native, emulator.Datastore} {
@@ -36,23 +40,102 @@ func TestFourFollowersInTenGenerations(t *testing.T) {
 			w := world{t: t, mode: mode, host: e.Host, project: e.Project(t)}
 			t.Parallel()
 			w.open()
-			r := w.save(generation.New("sessions", "Session", "expiry_key", 3, true, time.Now()).WithWriterBounds(bounds))
-			writers := w.writers(classes)
+			h := &history{
+				closed: map[int]time.Time{},
+				shards: map[int][]int{expirykey.Nursery: {16}}, // as long as no record was read
+				newest: map[string]int{},
+			}
+			r := w.save(h, generation.New("sessions", "Session", "expiry_key", 3, true, time.Now()).WithWriterBounds(bounds))
+			ctx, stop := context.WithCancel(t.Context())
+			var group sync.WaitGroup
+			defer group.Wait()
+			defer stop()
+			for language, write := range w.writers(classes) {
+				group.Go(func() {
+					defer h.leave(language)
+					w.work(ctx, h, language, write)
+				})
+			}
 			generations := 10
 			if testing.Short() {
 				generations = 3
 			}
 			for n := 1; n <= generations; n++ {
 				if n > 1 {
-					r = w.save(next(t, r, 4+7*n))
+					r = w.save(h, next(t, r, 4+7*n))
 				}
-				<-time.After(tooOld) // by then every copy of the record before is too old
-				w.round(writers, r)
+				h.await(t, n)
 			}
+			<-time.After(tooOld) // by then every copy of the records before is too old, while all go on
 			w.remove(r)
-			<-time.After(tooOld)
-			w.round(writers, generation.Record{NurseryShards: r.NurseryShards})
+			h.close(generations)
+			h.await(t, expirykey.Nursery)
 		})
+	}
+}
+
+// A history is what writers may stamp, and what each of them stamped last.
+type history struct {
+	sync.Mutex
+	closed map[int]time.Time // when a generation was surely marked closed in the store
+	shards map[int][]int     // the numbers of shards that a generation may have
+	newest map[string]int
+	gone   []string // writers that have ended
+}
+
+func (h *history) open(g, shards int) {
+	h.Lock()
+	defer h.Unlock()
+	h.shards[g] = append(h.shards[g], shards)
+}
+
+func (h *history) close(g int) {
+	h.Lock()
+	defer h.Unlock()
+	if h.closed[g].IsZero() {
+		h.closed[g] = time.Now()
+	}
+}
+
+func (h *history) leave(language string) {
+	h.Lock()
+	defer h.Unlock()
+	h.gone = append(h.gone, language)
+}
+
+// check reports what is wrong with a key that was asked for at some instant.
+func (h *history) check(language, id string, k expirykey.Key, asked time.Time) error {
+	h.Lock()
+	defer h.Unlock()
+	h.newest[language] = k.Generation
+	if !slices.ContainsFunc(h.shards[k.Generation], func(n int) bool { return k.Shard == ShardOf(id, n) }) {
+		return fmt.Errorf("%s stamps %s with %v; that generation has %v shards",
+			language, id, k, h.shards[k.Generation])
+	}
+	if closed := h.closed[k.Generation]; !closed.IsZero() && asked.After(closed.Add(tooOld)) {
+		return fmt.Errorf("%s stamps %s with %v; that generation was closed %v before",
+			language, id, k, asked.Sub(closed))
+	}
+	return nil
+}
+
+// await waits until all four writers stamp a generation.
+func (h *history) await(t *testing.T, g int) {
+	t.Helper()
+	for done := false; !done; <-time.After(10 * time.Millisecond) {
+		h.Lock()
+		reached := 0
+		for _, n := range h.newest {
+			if n == g {
+				reached++
+			}
+		}
+		done = reached == 4
+		gone := slices.Clone(h.gone)
+		h.Unlock()
+		if len(gone) > 0 {
+			t.Fatalf("%v ended before all stamped generation %d", gone, g)
+		}
 	}
 }
 
@@ -89,7 +172,6 @@ type world struct {
 		store.Store
 		io.Closer
 	}
-	written int
 }
 
 func (w *world) open() {
@@ -106,13 +188,33 @@ func (w *world) open() {
 	w.t.Cleanup(func() { w.db.Close() })
 }
 
-func (w *world) save(r generation.Record) generation.Record {
+// save saves a record, and tells the history: of what is new before it can be read, of what
+// is closed once nothing older can be read any more.
+func (w *world) save(h *history, r generation.Record) generation.Record {
 	w.t.Helper()
-	r, err := generation.Save(w.t.Context(), w.db, r)
+	h.open(expirykey.Nursery, r.NurseryShards)
+	newest := r.Generations[len(r.Generations)-1]
+	h.open(newest.Number, newest.Shards) // each save opens one
+	saved, err := generation.Save(w.t.Context(), w.db, r)
+	// On a busy machine a save may take too long, and be done anyway, now or later.
+	for errors.Is(err, store.ErrDeadline) || errors.Is(err, store.ErrConflict) {
+		stored, _, lost := generation.Load(w.t.Context(), w.db, r.Target)
+		switch {
+		case lost == nil && stored.Generations[len(stored.Generations)-1].Number == newest.Number:
+			saved, err = stored, nil
+		case lost == nil || errors.Is(lost, generation.ErrMissing):
+			saved, err = generation.Save(w.t.Context(), w.db, r)
+		case !errors.Is(lost, store.ErrDeadline):
+			err = lost
+		}
+	}
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return r
+	for g := 1; g < newest.Number; g++ {
+		h.close(g)
+	}
+	return saved
 }
 
 // remove removes the record, as an operator would in the console.
@@ -126,31 +228,27 @@ func (w *world) remove(r generation.Record) {
 		`{"mode": "NON_TRANSACTIONAL", "mutations": [{"delete": {"path": [{"kind": "ReaperTarget", "name": %q}]}}]}`, r.Target))
 }
 
-// round lets each writer stamp, until it stamps the newest generation of the record, or
-// the nursery if it has none; it must not stamp any other one meanwhile.
-func (w *world) round(writers map[string]writing, r generation.Record) {
-	w.t.Helper()
-	newest := r.Stamper()
-	for language, write := range writers {
-		for done := false; !done; {
-			w.written++
-			id := fmt.Sprintf("%s-%d", language, w.written)
-			text := write(id, time.Now().Add(time.Hour))
-			k, err := Parse(text)
-			if err != nil {
-				w.t.Fatalf("%s: %v", language, err)
-			}
-			// A follower that has read no record yet knows no better number than 16.
-			nursery := k.Generation == expirykey.Nursery &&
-				(k.Shard == ShardOf(id, r.NurseryShards) || k.Shard == ShardOf(id, 16))
-			if isNewest := k.Generation == newest.Generation && k.Shard == ShardOf(id, newest.Shards); !isNewest && !nursery {
-				w.t.Fatalf("%s stamps %s with %v; the newest generation is %d, with %d shards",
-					language, id, k, newest.Generation, newest.Shards)
-			}
-			if stored := w.stored(id); language != "go" && !strings.Contains(stored, text) {
-				w.t.Fatalf("%s printed %s for %s, but stored %s", language, text, id, stored)
-			}
-			done = k.Generation == newest.Generation
+// work lets a writer write until the context ends. It writes often enough to be at work
+// whenever the record changes.
+func (w *world) work(ctx context.Context, h *history, language string, write writing) {
+	for i := 0; ctx.Err() == nil; i++ {
+		id, asked := fmt.Sprintf("%s-%d", language, i), time.Now()
+		text := write(id, asked.Add(time.Hour))
+		k, err := Parse(text)
+		if err == nil {
+			err = h.check(language, id, k, asked)
+		}
+		if err != nil {
+			w.t.Error(err)
+			return
+		}
+		if stored := w.stored(id); language != "go" && !strings.Contains(stored, text) {
+			w.t.Errorf("%s printed %s for %s, but stored %s", language, text, id, stored)
+			return
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
 		}
 	}
 }
