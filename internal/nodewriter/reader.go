@@ -41,15 +41,30 @@ type ReadOptions struct {
 // paths in native mode, and /Kind:"name" or /Kind:#id for each part of a key in Datastore mode.
 func Read(t testing.TB, o ReadOptions) (page func() (names []string, more bool)) {
 	t.Helper()
-	host := "DATASTORE_EMULATOR_HOST="
-	if o.Mode == "native" {
-		host = "FIRESTORE_EMULATOR_HOST="
+	ask := talk(t, "read", o.Mode, o.Emulator, o)
+	return func() ([]string, bool) {
+		t.Helper()
+		var p struct {
+			Names []string
+			More  bool
+		}
+		if line := ask(""); json.Unmarshal(line, &p) != nil {
+			t.Fatalf("the Node reader's page: %s", line)
+		}
+		return p.Names, p.More
 	}
-	args, err := json.Marshal(o)
+}
+
+// talk starts a program, which ends with the test, and returns a function that sends it a line
+// and returns its answer.
+func talk(t testing.TB, program, mode string, e *emulator.Emulator, options any) (ask func(line string) []byte) {
+	t.Helper()
+	env := map[string]string{"native": "FIRESTORE_EMULATOR_HOST=", "datastore": "DATASTORE_EMULATOR_HOST="}[mode] + e.Host
+	args, err := json.Marshal(options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := command(t, "read", "firestore", host+o.Emulator.Host, string(args))
+	cmd := command(t, program, "firestore", env, string(args))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	in, err := cmd.StdinPipe()
@@ -66,26 +81,19 @@ func Read(t testing.TB, o ReadOptions) (page func() (names []string, more bool))
 	t.Cleanup(func() {
 		in.Close() // the process ends with its input
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("the Node reader: %v: %s", err, bytes.TrimSpace(stderr.Bytes()))
+			t.Errorf("%s.mjs: %v: %s", program, err, bytes.TrimSpace(stderr.Bytes()))
 		}
 	})
 	lines := bufio.NewReader(out)
-	return func() ([]string, bool) {
+	return func(line string) []byte {
 		t.Helper()
-		var p struct {
-			Names []string
-			More  bool
+		if _, err := io.WriteString(in, line+"\n"); err != nil {
+			t.Fatalf("ask %s.mjs: %v", program, err)
 		}
-		if _, err := io.WriteString(in, "\n"); err != nil {
-			t.Fatalf("ask the Node reader for a page: %v", err)
-		}
-		line, err := lines.ReadBytes('\n')
-		if err == nil {
-			err = json.Unmarshal(line, &p)
-		}
+		answer, err := lines.ReadBytes('\n')
 		if err != nil {
-			t.Fatalf("the Node reader's page: %v", err)
+			t.Fatalf("%s.mjs has no answer: %v", program, err)
 		}
-		return p.Names, p.More
+		return bytes.TrimSpace(answer)
 	}
 }
