@@ -90,11 +90,11 @@ func TestNodeReadsTheSamePages(t *testing.T) {
 		q    dsread.Query
 		o    nodewriter.ReadOptions
 	}{
-		{"oldest first", dsread.Query{}, nodewriter.ReadOptions{Limit: n / 4}},
-		{"newest first, a query for each shard", dsread.Query{Newest: true}, nodewriter.ReadOptions{Limit: n / 3, PerQuery: 1}},
+		{"oldest first", dsread.Query{}, nodewriter.ReadOptions{Limit: n / 4, Page: n / 4}},
+		{"newest first, a query for each shard", dsread.Query{Newest: true}, nodewriter.ReadOptions{Limit: n / 3, Page: n / 8, PerQuery: 1}},
 		{"newest first, three queries, small pages", dsread.Query{Newest: true, Limit: n / 10}, nodewriter.ReadOptions{Limit: n / 50, PerQuery: 6, Page: 20}},
-		{"within a time", dsread.Query{From: from, Until: until}, nodewriter.ReadOptions{Limit: n / 20, PerQuery: 6}},
-		{"newest within a time", dsread.Query{Newest: true, From: from, Until: until}, nodewriter.ReadOptions{Limit: n / 20, PerQuery: 6}},
+		{"within a time", dsread.Query{From: from, Until: until}, nodewriter.ReadOptions{Limit: n / 40, PerQuery: 6}},
+		{"newest within a time", dsread.Query{Newest: true, From: from, Until: until}, nodewriter.ReadOptions{Limit: n / 40, PerQuery: 6}},
 		{"of one kind, below an ancestor", dsread.Query{Where: []dsread.Equal{{Property: "kind", Value: "login"}}, Ancestor: user},
 			nodewriter.ReadOptions{Limit: 6, PerQuery: 4, Where: map[string]any{"kind": "login"}, Ancestor: []string{"User", "u3"}}},
 	} {
@@ -144,7 +144,7 @@ func TestNodeReadsWhileWritersWork(t *testing.T) {
 	}
 	inOrder = slices.DeleteFunc(inOrder, func(s string) bool { return !isStable[s] })
 
-	page := nodewriter.Read(t, w.reader(t, nodewriter.ReadOptions{Shards: 24, Limit: n / 16, Page: n / 40, PerQuery: 6}))
+	page := nodewriter.Read(t, w.reader(t, nodewriter.ReadOptions{Shards: 24, Limit: n / 8, Page: n / 8, PerQuery: 6}))
 	r := rand.New(rand.NewPCG(3, 3))
 	write := func() {
 		for range 10 {

@@ -83,13 +83,13 @@ func TestNodeReadsTheSamePages(t *testing.T) {
 		q    fsread.Query
 		o    nodewriter.ReadOptions
 	}{
-		{"oldest first, of a group", fsread.Query{Base: group}, nodewriter.ReadOptions{Limit: n / 4, Group: true}},
+		{"oldest first, of a group", fsread.Query{Base: group}, nodewriter.ReadOptions{Limit: n / 4, Page: n / 4, Group: true}},
 		{"newest first, of a group, a query for each shard", fsread.Query{Base: group, Newest: true},
-			nodewriter.ReadOptions{Limit: n / 3, PerQuery: 1, Group: true}},
+			nodewriter.ReadOptions{Limit: n / 3, Page: n / 8, PerQuery: 1, Group: true}},
 		{"newest first, three queries, small pages", fsread.Query{Base: one, Newest: true, Limit: n / 10},
 			nodewriter.ReadOptions{Limit: n / 50, PerQuery: 6, Page: 20}},
-		{"within a time", fsread.Query{Base: one, From: from, Until: until}, nodewriter.ReadOptions{Limit: n / 20, PerQuery: 6}},
-		{"newest within a time", fsread.Query{Base: one, Newest: true, From: from, Until: until}, nodewriter.ReadOptions{Limit: n / 20, PerQuery: 6}},
+		{"within a time", fsread.Query{Base: one, From: from, Until: until}, nodewriter.ReadOptions{Limit: n / 40, PerQuery: 6}},
+		{"newest within a time", fsread.Query{Base: one, Newest: true, From: from, Until: until}, nodewriter.ReadOptions{Limit: n / 40, PerQuery: 6}},
 		{"of one kind", fsread.Query{Base: one.Where("kind", "==", "login")},
 			nodewriter.ReadOptions{Limit: n / 20, PerQuery: 4, Where: map[string]any{"kind": "login"}}},
 	} {
@@ -132,7 +132,7 @@ func TestNodeReadsWhileWritersWork(t *testing.T) {
 	}
 	inOrder = slices.DeleteFunc(inOrder, func(s string) bool { return !isStable[s] })
 
-	page := nodewriter.Read(t, w.reader(t, nodewriter.ReadOptions{Group: true, Newest: true, Shards: 24, Limit: n / 16, Page: n / 40, PerQuery: 6}))
+	page := nodewriter.Read(t, w.reader(t, nodewriter.ReadOptions{Group: true, Newest: true, Shards: 24, Limit: n / 8, Page: n / 8, PerQuery: 6}))
 	r := rand.New(rand.NewPCG(3, 3))
 	write := func() {
 		for range 10 {
