@@ -81,7 +81,7 @@ func nodeReads(t *testing.T, o nodewriter.ReadOptions) (pages [][]string) {
 // this one.
 func TestNodeReadsTheSamePages(t *testing.T) {
 	w := newWorld(t, "")
-	n := nightly.Size(t, 10_000, 500)
+	n := nightly.Size(t, 2_000, 250)
 	w.fillStamped(t, n)
 	from, until := start.Add(2*time.Second+30*time.Microsecond), start.Add(5*time.Second+50*time.Microsecond)
 	user := datastore.NameKey("User", "u3", nil)
@@ -134,7 +134,7 @@ func (w *world) reader(t *testing.T, o nodewriter.ReadOptions) nodewriter.ReadOp
 // there all the time comes exactly once, in order.
 func TestNodeReadsWhileWritersWork(t *testing.T) {
 	w := newWorld(t, "")
-	n := nightly.Size(t, 10_000, 500)
+	n := nightly.Size(t, 2_000, 250)
 	all, events := w.fillStamped(t, n)
 	inOrder := keys(t, dsread.Run[stamped](t.Context(), w.Client,
 		dsread.Query{Kind: "Event", Shard: "shard", Values: shardread.Numbers(16), Time: "created"}))

@@ -74,7 +74,7 @@ func (w *world) reader(t *testing.T, o nodewriter.ReadOptions) nodewriter.ReadOp
 // this one.
 func TestNodeReadsTheSamePages(t *testing.T) {
 	w := newWorld(t, firestore.DefaultDatabaseID)
-	n := nightly.Size(t, 10_000, 500)
+	n := nightly.Size(t, 2_000, 250)
 	w.fillStamped(t, n)
 	from, until := start.Add(2*time.Second+30*time.Microsecond), start.Add(5*time.Second+50*time.Microsecond)
 	one, group := w.Collection("events").Query, w.CollectionGroup("events").Query
@@ -122,7 +122,7 @@ func TestNodeReadsTheSamePages(t *testing.T) {
 // there all the time comes exactly once, in order.
 func TestNodeReadsWhileWritersWork(t *testing.T) {
 	w := newWorld(t, firestore.DefaultDatabaseID)
-	n := nightly.Size(t, 10_000, 500)
+	n := nightly.Size(t, 2_000, 250)
 	all, docs := w.fillStamped(t, n)
 	inOrder := names(t, fsread.Query{Base: w.CollectionGroup("events").Query, Shard: "shard", Values: shardread.Numbers(16),
 		Time: "created", Newest: true}.Run(t.Context()))
