@@ -96,7 +96,7 @@ func TestNodeReadsTheSamePages(t *testing.T) {
 		{"within a time", dsread.Query{From: from, Until: until}, nodewriter.ReadOptions{Limit: n / 40, PerQuery: 6}},
 		{"newest within a time", dsread.Query{Newest: true, From: from, Until: until}, nodewriter.ReadOptions{Limit: n / 40, PerQuery: 6}},
 		{"of one kind, below an ancestor", dsread.Query{Where: []dsread.Equal{{Property: "kind", Value: "login"}}, Ancestor: user},
-			nodewriter.ReadOptions{Limit: 6, PerQuery: 4, Where: map[string]any{"kind": "login"}, Ancestor: []string{"User", "u3"}}},
+			nodewriter.ReadOptions{Limit: 4, PerQuery: 4, Where: map[string]any{"kind": "login"}, Ancestor: []string{"User", "u3"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.q.Kind, c.q.Shard, c.q.Values, c.q.Time = "Event", "shard", shardread.Numbers(16), "created"
