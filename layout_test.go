@@ -28,6 +28,7 @@ var floors = map[string]int{
 	"expirykey":   0,
 	"store":       1, // the contract
 	"store/*":     3, // drivers, and the suite that they must pass
+	"breaker":     2,
 	"cursor":      2,
 	"generation":  2,
 	"layout":      2,

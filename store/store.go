@@ -384,6 +384,7 @@ const (
 	SweepRecord  RecordSort = "ReaperSweep"  // one for each past sweep
 	WorkerRecord RecordSort = "ReaperWorker" // the heartbeat of one process for one target
 	SealRecord   RecordSort = "ReaperSeal"   // the last pass over one sealed generation
+	BudgetRecord RecordSort = "ReaperBudget" // what may be deleted of one target, by hour of expiry
 )
 
 // A Record is one of the reaper's own, kept in the store's default namespace.
