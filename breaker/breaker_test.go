@@ -112,7 +112,8 @@ func TestApprovalCoversItsEventAlone(t *testing.T) {
 		"the next hour":    {noon.Add(time.Hour + time.Minute), 4, false, false},
 		"the hour before":  {noon.Add(-time.Minute), 4, false, false},
 		"a new generation": {noon, 5, false, false},
-		"a late one":       {noon, 4, true, false},
+		"a late one of it": {noon, 4, true, true},
+		"another late one": {noon.Add(-time.Hour), 4, true, false},
 	} {
 		if got := rules.KeyOf(list, unspent, c.expires, c.generation, c.late); (got.Approval != "") != c.is {
 			t.Errorf("%s is counted as %+v", name, got)

@@ -24,7 +24,7 @@ type Trip struct {
 	Hour       time.Time // of a burst: when its hour of expiry begins
 	Through    time.Time // the event expires at or before it
 	Generation int       // the newest generation then
-	Due        int64     // how much of it was left, what is due later in the hour included
+	Due        int64     // how much of it was left: of its hour to the end, or of all that is due
 	Gone       int64     // how much of it was deleted before
 	Limit      int64     // as much would have passed
 	All        int64     // entities of the target, or a lower bound; 0 if that did not matter
@@ -53,27 +53,21 @@ func (t Trip) Approve(count int64, now time.Time) Approval {
 	return Approval{ID: t.ID, Rule: t.Rule, Hour: t.Hour, Through: t.Through, Generation: t.Generation, Count: count, At: now}
 }
 
-// covers reports whether an entity belongs to the event that was approved.
-func (a Approval) covers(r Rules, expires time.Time, generation int, late bool) bool {
+// covers reports whether an entity belongs to the event that was approved. Of one hour some
+// may be late and others not: that depends on how far each range was swept. And what is late
+// may be a part of what is due, of which all was counted.
+func (a Approval) covers(r Rules, expires time.Time, generation int) bool {
 	if expires.After(a.Through) || generation > a.Generation {
 		return false
 	}
-	switch a.Rule {
-	case Burst:
-		return !late && r.HourOf(expires).Hour.Equal(a.Hour)
-	case LateOnes:
-		return late
-	case NewGround:
-		return true
-	}
-	return false
+	return a.Rule != Burst || r.HourOf(expires).Hour.Equal(a.Hour)
 }
 
 // KeyOf returns the key by which the delete of an entity is counted. Spent are the approvals
 // of which nothing is left.
 func (r Rules) KeyOf(approved []Approval, spent func(id string) bool, expires time.Time, generation int, late bool) Key {
 	for _, a := range approved {
-		if a.covers(r, expires, generation, late) && !spent(a.ID) {
+		if a.covers(r, expires, generation) && !spent(a.ID) {
 			return Key{Approval: a.ID}
 		}
 	}

@@ -234,8 +234,10 @@ func (b *book) isHeldForLong(now time.Time) bool {
 // unreadable returns why the target record, or heartbeats that are needed, cannot be
 // read; nil if they can, or if another try may help.
 func (b *book) unreadable() error {
-	if err := b.c.viewer.failing(); err != nil && !store.Transient(err) {
-		return err
+	for _, err := range []error{b.c.viewer.failing(), b.c.budget.failing()} {
+		if err != nil && !store.Transient(err) {
+			return err
+		}
 	}
 	if _, err := b.c.viewer.watch.failing(); err != nil && !store.Transient(err) && b.c.isUncounted() {
 		return err

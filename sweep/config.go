@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/layout"
@@ -36,6 +37,7 @@ type Target struct {
 	Gate         func(context.Context) error // returns why nothing may be deleted at present; may be nil
 	MaxDeletes   int64                       // one sweep deletes no more than this; 0 is no limit
 	MaxFraction  float64                     // of the entities that carry the property; 0 is no limit
+	Breaker      breaker.Rules               // the zero value is switched off
 	Watchdog     *metrics.Watchdog           // what is known of the ranges' progress; may be nil
 	// Next returns the next tick after an instant; Serve alone asks. It goes by
 	// the wall clock.

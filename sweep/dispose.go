@@ -41,6 +41,8 @@ type writer struct {
 	claim *cursor.Claim   // only the holder of the range may write in it; nil in a dry run
 	pacer *throttle.Pacer // of the range
 	carry *carrier        // stamps what is not deleted; nil if nothing is carried
+	// lateFrom is the instant before which what is found expired unseen, for the breaker.
+	lateFrom time.Time
 }
 
 // write makes one call that disposes of the ops. First it takes their tokens. Then,
@@ -53,6 +55,9 @@ func (w *writer) write(t turn, ops []store.Op, call func(context.Context) error)
 			return err
 		}
 		return w.bounded(t.work, ops, call)
+	}
+	if err := w.c.budget.ensure(w, ops); err != nil { // before it costs tokens
+		return err
 	}
 	w.c.pacing.follow(w.c.viewer.View())
 	granted := w.c.pacing.orders()
@@ -76,10 +81,16 @@ func (w *writer) write(t turn, ops []store.Op, call func(context.Context) error)
 		return err
 	}
 	defer cancel()
+	keys, err := w.c.budget.take(w, ops)
+	if err != nil {
+		return err
+	}
 	if err := w.c.limits.spend(deletesIn(ops)); err != nil {
+		w.c.budget.settle(keys, ops, false)
 		return err
 	}
 	err = w.bounded(leased, ops, call)
+	w.c.budget.settle(keys, ops, store.MayHaveHappened(err))
 	if !store.MayHaveHappened(err) {
 		w.c.limits.refund(deletesIn(ops) - deletedIn(ops))
 	}

@@ -163,6 +163,9 @@ func (v *visit) disposeOps(t turn, rd *reading, q store.Query) error {
 		if batch == nil {
 			return nil
 		}
+		if part := v.c.budget.covered(&v.writer, batch); part < len(batch) && v.claim != nil {
+			batch = s.pick(part)
+		}
 		q.Target.Guard = v.c.guards.next(v.start.cursor.Key(), batch)
 		err = v.dispose(t, q, batch, rd.fromStart)
 		if err == nil {

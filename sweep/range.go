@@ -160,6 +160,7 @@ func (j *rangeJob) newVisit(todo todo) *visit {
 	if need.Behind && !need.Stage.IsSealed() && j.isBeyond(cur.Position, v.horizon) {
 		need.Behind, v.start.need.Behind = false, false // the clock is late: the next visit may do this
 	}
+	v.lateFrom = lateFrom(c, j.r, cur.Position)
 	if need.Stage.Drain {
 		v.carry = newDrainCarrier(c, todo.plan, j.r)
 	}

@@ -114,9 +114,17 @@ func (c *collector) tellHold(why throttle.Reason) {
 		c.log.held = time.Time{}
 	case throttle.ReasonPaused:
 		c.log.Warn("target is paused; run reaper resume to continue", c.pauseAttrs()...)
+	case throttle.ReasonBreaker: // the process that tripped it has logged it as an error
+		t := c.viewer.View().Record.Trip
+		c.log.Warn("breaker is open; see reaper breaker show", "trip", t.ID, "rule", string(t.Rule), "due", t.Due,
+			"limit", t.Limit)
 	case throttle.ReasonGate: // the gatekeeper has logged it
 	case throttle.ReasonRecord:
 		var attrs []any
+		if err := c.budget.failing(); c.budget.isFailing() {
+			c.log.Warn("deletes suspended: the budget of the breaker cannot be spent", "error", err)
+			return
+		}
 		if long, err := c.viewer.watch.failing(); long {
 			c.log.Warn("deletes suspended: the heartbeats, which divide the total, were not read for a lease", "error", err)
 			return

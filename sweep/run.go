@@ -111,6 +111,9 @@ func (b *book) open(ctx, background, work context.Context, all *sync.WaitGroup) 
 	if gate := b.c.pacing.gate; gate != nil {
 		all.Go(func() { gate.run(background) })
 	}
+	if budget := b.c.budget; budget != nil {
+		all.Go(func() { budget.run(b.metered(background), b.metered(work)) })
+	}
 	all.Go(func() { b.c.viewer.watch.run(b.metered(background), b.metered(work), b.c.until.IsZero()) })
 	b.c.viewer.run(b.metered(background))
 }
