@@ -70,7 +70,7 @@ type Tally struct {
 	// Counted says that the key was counted, and passed. From then on Open more may be granted,
 	// and of the Coming that were not due yet a part that grows evenly to the end of the hour.
 	Counted bool
-	Tripped bool // it is not learnt
+	Tripped bool // it was counted, and did not pass
 	Open    int64
 	Coming  int64
 	At      time.Time // of the last grant or count
@@ -203,6 +203,8 @@ func (t Tally) grant(r Rules, approved []Approval, w Want) int64 {
 		return min(most, approved[i].Count-t.Granted)
 	case t.Counted:
 		return min(most, t.Open)
+	case t.Tripped: // what was left of its floor is not for the same event
+		return 0
 	}
 	// What a process that is killed never reports is small compared to the floor.
 	return min(max(w.N, min(w.Max, r.Floor/20)), r.Floor-t.Granted)
@@ -388,7 +390,7 @@ func (b Budget) Judge(r Rules, now time.Time, k Key, c Count) (next Budget, trip
 	if all := b.all(now); !k.IsLate() && total > r.Floor && all > 0 && all < r.enough(total) {
 		b.learn(r, now, min(1, float64(total)/float64(all))) // if there are more, it is not known how many
 	}
-	t.Counted, t.Coming = true, c.Coming
+	t.Counted, t.Tripped, t.Coming = true, false, c.Coming
 	t.Open = c.Due + SliceOf(r, total)
 	b.put(t, now)
 	return b, nil

@@ -102,7 +102,7 @@ func (b Budget) Approved(r Rules, t Trip, a Approval, normal bool, now time.Time
 	return b
 }
 
-// JudgeGround returns a trip if more is due than may go where nothing was swept before.
+// JudgeGround returns a trip if more is due than may go of what was never swept before.
 func JudgeGround(r Rules, now time.Time, due int64) *Trip {
 	if due <= r.Floor {
 		return nil

@@ -47,6 +47,7 @@ type Target struct {
 
 	Generations Generations
 	Pace        Pace
+	Breaker     Breaker
 	Limits      Limits
 
 	written map[string]bool // the fields that stand in the file, as paths below the target
@@ -83,6 +84,15 @@ type Pace struct {
 	Max   Limit[float64] // per range
 	Total Limit[float64] // per target, over all workers
 	Gate  string         // empty for none
+}
+
+// Breaker says when the target is held because too much comes to be due at once.
+type Breaker struct {
+	Off      bool
+	Floor    int           // so many of one hour always go
+	Fraction float64       // of all entities, above 0 and at most 1
+	Window   time.Duration // the length of an hour of expiry
+	Learn    time.Duration // how far back the usual is learnt
 }
 
 // Limits are the brakes of one sweep.

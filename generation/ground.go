@@ -30,7 +30,7 @@ type Ground struct {
 
 // OnGround returns the record as it follows another one, with what is swept from now on. A
 // target that is new, or of which another kind, property or layout is swept, or that keeps
-// its entities for a shorter time than ever, is new ground.
+// its entities for a shorter time than ever, is unswept ground.
 func (r Record) OnGround(was Record) Record {
 	if !r.Shortest.Known && was.Target != "" && was.Retention.Known { // of a program before the breaker
 		r.Shortest = was.Retention
@@ -43,7 +43,7 @@ func (r Record) OnGround(was Record) Record {
 	return r
 }
 
-// Settled returns the record after what is due on new ground was counted, or approved.
+// Settled returns the record after what is due on unswept ground was counted, or approved.
 func (r Record) Settled() Record {
 	r.NewGround = false
 	if r.Retention.Known && (!r.Shortest.Known || r.Retention.Length < r.Shortest.Length) {

@@ -356,15 +356,19 @@ func (e *earliest) add(at time.Time) {
 
 // A hold is what keeps a target from being written to.
 type hold struct {
-	gate   error // what its gate says; nil if it is open
-	paused bool
+	gate    error // what its gate says; nil if it is open
+	paused  bool
+	tripped bool // its breaker is open
 }
 
 // heldBy returns what holds the target at present: a pause in the target record, or the
 // gate, which it asks once. As for workers, a gate that does not answer in time counts as
 // closed.
 func heldBy(ctx context.Context, s *sweep.Snapshot) hold {
-	h := hold{paused: s.View.Record.IsPaused(s.Now())}
+	h := hold{paused: s.View.Record.IsPaused(s.Now()), tripped: s.Target.Breaker.On && s.View.Record.Trip.IsOpen()}
+	if h.tripped {
+		h.paused = s.View.Record.IsHeldByOperator(s.Now())
+	}
 	if s.Target.Gate != nil {
 		h.gate = s.Target.Gate(ctx)
 	}
@@ -380,6 +384,10 @@ func (st *TargetStatus) fillHold(s *sweep.Snapshot, h hold) {
 	if h.paused {
 		st.fillPause(s.View.Record)
 		st.Held, st.Reason = string(throttle.ReasonPaused), s.View.Record.PauseNote.Reason
+	}
+	if trip := s.View.Record.Trip; h.tripped && !h.paused {
+		st.Held = string(throttle.ReasonBreaker)
+		st.Reason = fmt.Sprintf("%s: %d are due, more than %d", trip.Rule, trip.Due, trip.Limit)
 	}
 	if h.gate != nil {
 		st.Held = string(throttle.ReasonGate)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // A Verdict sums up the state of a target in a word.
@@ -14,7 +15,7 @@ type Verdict string
 // status could read. So DRY RUN is told of a target on which nobody has ever worked with
 // --apply; one that was swept before, and now only by dry runs, is FAILING.
 const (
-	Held    Verdict = "HELD"    // by its gate
+	Held    Verdict = "HELD"    // by its gate or its breaker
 	Paused  Verdict = "PAUSED"  // by an operator
 	Failing Verdict = "FAILING" // something has been due for as long as with Behind, and nobody works on it
 	DryRun  Verdict = "DRY RUN" // likewise, and nobody has ever worked on it with --apply
@@ -30,6 +31,8 @@ func (st *TargetStatus) judge(s *sweep.Snapshot, partly bool) {
 	worked := lastWork(s)
 	late := func(since time.Time) bool { return !isInTime(since, now, next) }
 	switch {
+	case st.Held == string(throttle.ReasonBreaker):
+		st.Verdict, st.Why = Held, "by its breaker: see reaper breaker show "+st.Name
 	case st.Held == "gate":
 		st.Verdict, st.Why = Held, "by its gate"
 		if st.Paused {

@@ -19,6 +19,8 @@ const (
 	// records that another client holds in a transaction. The locks of a dead process
 	// end with its transaction, which the services end after 60 s without a request.
 	contendedFor = 90 * time.Second
+	// trippedFor is how long one sweep looks at the ranges of a target whose breaker is open.
+	trippedFor = 2 * time.Second
 	// beyondFor is how long it then continues work that the next sweep can resume:
 	// reads from the start, drains, the audit.
 	beyondFor = 5 * time.Minute
@@ -222,6 +224,8 @@ func (b *book) isHeldForLong(now time.Time) bool {
 	switch b.held.why {
 	case "", throttle.ReasonLimit:
 		return false
+	case throttle.ReasonBreaker: // only a person ends it
+		most = trippedFor
 	case throttle.ReasonRecord:
 		most = patience
 		if b.unreadable() != nil {

@@ -31,7 +31,7 @@ func withBreaker(t *testing.T, n int) *world {
 		w.put(1, 4, fmt.Sprintf("e-%05d", i), time.Now().Add(100*time.Hour+time.Duration(i)*100*time.Hour/time.Duration(n)))
 	}
 	time.Sleep(2 * time.Minute)
-	w.mustSweep() // new ground, with one due
+	w.mustSweep() // unswept ground, with one due
 	time.Sleep(48 * time.Hour)
 	w.put(1, 4, "second", time.Now())
 	w.mustSweep()

@@ -18,9 +18,11 @@ import (
 )
 
 const (
-	// reservedSoon is how soon a step that needs a slice asks again: about as long as a
-	// record takes to be written.
-	reservedSoon = 50 * time.Millisecond
+	// reserveWithin is how long a step keeps its worker and its page until a slice is reserved:
+	// to read the page again would cost more. A count takes longer, and is waited for outside.
+	reserveWithin = 500 * time.Millisecond
+	// askSoon and askLate are how soon such a step asks again whether it has been counted.
+	askSoon, askLate = 50 * time.Millisecond, time.Second
 	// A process asks for twice as much if a slice was used up within shortSlice, and for
 	// half as much if it lasted for longSlice: so the record is written about once a second
 	// at most, and little is lost if a process is killed.
@@ -51,7 +53,15 @@ type spender struct {
 	loaded  bool
 	slices  map[breaker.Key]*slice
 	wants   map[breaker.Key]int64
-	failure failure // to read or write the budget, or to count
+	round   chan struct{} // closed when what was wanted before is reserved, or must be counted
+	failure failure       // to read or write the budget, or to count
+}
+
+// A lack is what a visit needs, and has not got.
+type lack struct {
+	first *breaker.Key // of the first entity that it could not delete
+	n     int64
+	since time.Time
 }
 
 // A slice is what this process may still delete under a key.
@@ -69,7 +79,7 @@ func newSpender(c *collector) *spender {
 		return nil
 	}
 	s := &spender{c: c, rules: c.target.Breaker, wake: make(chan struct{}, 1), slices: map[breaker.Key]*slice{},
-		wants: map[breaker.Key]int64{}, failure: failure{task: "spend the budget of the breaker"}}
+		wants: map[breaker.Key]int64{}, round: make(chan struct{}), failure: failure{task: "spend the budget of the breaker"}}
 	s.rules.Rewind = c.target.Rewind
 	return s
 }
@@ -122,7 +132,7 @@ func (s *spender) needLocked(w *writer, ops []store.Op) (keys spent, need map[br
 }
 
 // covered returns how many of the ops, from the first on, this process may delete by what it
-// has reserved; all of them if it is none, so that they are asked for.
+// has reserved; all of them if the first is not covered, so that they are asked for.
 func (s *spender) covered(w *writer, ops []store.Op) int {
 	if s == nil {
 		return len(ops)
@@ -146,20 +156,34 @@ func (s *spender) covered(w *writer, ops []store.Op) int {
 	return len(ops)
 }
 
-// ensure asks for the right to delete the ops, if this process's slices do not have it, and
-// returns a pause then.
-func (s *spender) ensure(w *writer, ops []store.Op) error {
+// ensure asks for the right to delete the ops, if this process's slices do not have it. It
+// waits a moment for it, and then returns a pause.
+func (s *spender) ensure(ctx context.Context, w *writer, ops []store.Op) error {
 	if s == nil {
 		return nil
 	}
 	s.mu.Lock()
+	keys, need := s.needLocked(w, ops)
+	err, round := s.wantLocked(w, keys, need), s.round
+	s.mu.Unlock()
+	if err == nil {
+		return nil
+	}
+	timer := time.NewTimer(reserveWithin)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return errStopped
+	case <-timer.C:
+	case <-round:
+	}
+	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, need := s.needLocked(w, ops)
-	return s.wantLocked(need)
+	return s.wantLocked(w, keys, need)
 }
 
-// wantLocked asks for what is needed and not there.
-func (s *spender) wantLocked(need map[breaker.Key]int64) error {
+// wantLocked asks for what is needed and not there, and returns a pause then.
+func (s *spender) wantLocked(w *writer, keys spent, need map[breaker.Key]int64) error {
 	short := false
 	for k, n := range need {
 		if mine := s.slices[k]; mine == nil || mine.left < n {
@@ -167,10 +191,42 @@ func (s *spender) wantLocked(need map[breaker.Key]int64) error {
 		}
 	}
 	if !short {
+		w.lack = lack{}
 		return nil
 	}
+	if w.lack.since.IsZero() {
+		w.lack.since = s.c.cfg.Now()
+	}
+	for _, k := range keys {
+		if k != nil {
+			w.lack.first, w.lack.n = k, need[*k]
+			break
+		}
+	}
 	s.rouse()
-	return &pause{reservedSoon, throttle.ReasonBreaker}
+	return &pause{s.waitLocked(w), throttle.ReasonBreaker}
+}
+
+// waitLocked returns how soon a visit that lacks something asks again.
+func (s *spender) waitLocked(w *writer) time.Duration {
+	return min(max(askSoon, s.c.cfg.Now().Sub(w.lack.since)/2), askLate)
+}
+
+// lacking returns how long a visit is to wait before it reads again what it could not delete;
+// 0 if it has, or may have, the right by now.
+func (s *spender) lacking(w *writer) time.Duration {
+	if s == nil || w.lack.first == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := *w.lack.first
+	if mine := s.slices[k]; mine != nil && mine.left > 0 {
+		return 0
+	}
+	s.wants[k] = max(s.wants[k], w.lack.n)
+	s.rouse()
+	return s.waitLocked(w)
 }
 
 // take takes the right to delete the ops out of this process's slices. If they do not have
@@ -182,7 +238,7 @@ func (s *spender) take(w *writer, ops []store.Op) (spent, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	keys, need := s.needLocked(w, ops)
-	if err := s.wantLocked(need); err != nil {
+	if err := s.wantLocked(w, keys, need); err != nil {
 		return nil, err
 	}
 	now := s.c.cfg.Now()
@@ -376,6 +432,8 @@ func (s *spender) reserve(ctx context.Context, all bool) error {
 			delete(s.slices, k)
 		}
 	}
+	close(s.round)
+	s.round = make(chan struct{})
 	s.mu.Unlock()
 	for _, w := range unmet {
 		if w.N == 0 { // it was asked for ahead of need
@@ -432,7 +490,7 @@ func (s *spender) read(ctx context.Context) (breaker.Budget, error) {
 	return b, err
 }
 
-// LoadBudget reads the budget of a target. It is empty if there is none yet.
+// LoadBudget reads the budget of a target. It is empty if the store has no such record yet.
 func LoadBudget(ctx context.Context, from store.Loader, target string) (b breaker.Budget, err error) {
 	err = store.Retry(ctx, recordPatience, func() error {
 		ctx, cancel := context.WithTimeout(ctx, recordTimeout)
@@ -487,7 +545,7 @@ func (s *spender) judge(ctx context.Context, k breaker.Key) error {
 		return b
 	})
 	if err != nil || trip == nil {
-		s.rouse() // whoever waits asks again
+		s.rouse() // the steps that wait ask again
 		return err
 	}
 	return s.trip(ctx, *trip)
@@ -512,7 +570,7 @@ func (s *spender) trip(ctx context.Context, t breaker.Trip) error {
 	return err
 }
 
-// enterGround counts what is due on new ground, before anything is deleted there. Open is
+// enterGround counts what is due on unswept ground, before anything is deleted there. Open is
 // false if the breaker is open.
 func (s *spender) enterGround(ctx context.Context) (open bool, err error) {
 	rec := s.c.viewer.View().Record
@@ -522,7 +580,7 @@ func (s *spender) enterGround(ctx context.Context) (open bool, err error) {
 	now := s.now()
 	due, bars, err := s.countDue(ctx, now)
 	if err != nil {
-		return false, fmt.Errorf("count what is due on new ground: %w", err)
+		return false, fmt.Errorf("count what is due on unswept ground: %w", err)
 	}
 	if trip := breaker.JudgeGround(s.rules, now, due); trip != nil {
 		trip.ID = s.id(*trip)
@@ -585,6 +643,24 @@ func (s *spender) count(ctx context.Context, k breaker.Key, now time.Time) (n br
 		n.Due, n.Coming, bars = n.Due+due, n.Coming+coming, addBar(bars, from, r.Generation, due+coming)
 	}
 	return n, bars, nil
+}
+
+// CountTrip counts what is left of the event of a trip. It writes nothing.
+func CountTrip(ctx context.Context, cfg Config, t Target, trip breaker.Trip) (int64, error) {
+	cfg = cfg.withDefaults()
+	cfg.Apply = false
+	c := newCollector(&cfg, &t)
+	if err := c.open(ctx); err != nil {
+		return 0, err
+	}
+	s := &spender{c: c, rules: t.Breaker}
+	s.rules.Rewind = t.Rewind
+	if trip.Rule == breaker.Burst {
+		n, _, err := s.count(ctx, breaker.Key{Hour: trip.Hour}, s.now())
+		return n.Due + n.Coming, err
+	}
+	due, _, err := s.countDue(ctx, s.now())
+	return due, err
 }
 
 // addBar adds to a histogram.

@@ -43,6 +43,7 @@ type writer struct {
 	carry *carrier        // stamps what is not deleted; nil if nothing is carried
 	// lateFrom is the instant before which what is found expired unseen, for the breaker.
 	lateFrom time.Time
+	lack     lack // what it could not delete by the breaker's budget
 }
 
 // write makes one call that disposes of the ops. First it takes their tokens. Then,
@@ -56,7 +57,7 @@ func (w *writer) write(t turn, ops []store.Op, call func(context.Context) error)
 		}
 		return w.bounded(t.work, ops, call)
 	}
-	if err := w.c.budget.ensure(w, ops); err != nil { // before it costs tokens
+	if err := w.c.budget.ensure(t.ctx, w, ops); err != nil { // before it costs tokens
 		return err
 	}
 	w.c.pacing.follow(w.c.viewer.View())

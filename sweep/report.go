@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"fmt"
 	"math"
 	"sync"
 	"time"
@@ -50,6 +51,7 @@ func (c *collector) publish() {
 func (c *collector) publishRecord() {
 	m, t, rec := c.cfg.Metrics, c.target.Name, c.viewer.View().Record
 	m.Held(t, string(c.heldBy()))
+	m.Breaker(t, c.target.Breaker.On && rec.Trip.IsOpen())
 	outside, empty := c.tally.aroundOr(rec.Outside, rec.EmptyIndex)
 	m.Outside(t, outside)
 	m.EmptyIndex(t, empty)
@@ -79,12 +81,18 @@ func (c *collector) fillHeld(res *TargetResult, why throttle.Reason) {
 	v := c.viewer.View()
 	switch {
 	case v == nil || c.cfg.Apply:
+	case c.target.Breaker.On && v.Record.Trip.IsOpen():
+		why = throttle.ReasonBreaker
 	case v.Record.IsPaused(c.clock.Now()):
 		why = throttle.ReasonPaused
 	case !c.pacing.gate.isOpen():
 		why = throttle.ReasonGate
 	}
 	res.Held = string(why)
+	if v != nil && why == throttle.ReasonBreaker {
+		res.Reason = fmt.Sprintf("%s: %d are due, more than %d; see reaper breaker show %s", v.Record.Trip.Rule,
+			v.Record.Trip.Due, v.Record.Trip.Limit, c.target.Name)
+	}
 	if v != nil && why == throttle.ReasonPaused {
 		res.Reason, res.Actor = v.Record.PauseNote.Reason, v.Record.PauseNote.Actor
 	}

@@ -23,6 +23,7 @@ import (
 const oneTarget = `targets:
   - name: sessions
     kind: Session
+    breaker: off
 `
 
 func newEmbedded(t *testing.T, targets string) *workdir {

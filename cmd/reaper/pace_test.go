@@ -21,6 +21,7 @@ const slowPace = `targets:
     page: 20
     lease: 3s
     pace: {max: 10}
+    breaker: off
 `
 
 // An operator changes the pace, pauses and resumes, while a sweep runs.

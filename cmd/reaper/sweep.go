@@ -102,6 +102,8 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete bool, once sweep.Once) (e
 		return err
 	case res.Failed():
 		return &exit{exitFailed, sweepError(res)}
+	case isTripped(res):
+		return &exit{exitBreaker, errTripped}
 	case !res.Complete && failIncomplete:
 		return &exit{exitIncomplete, fmt.Errorf("the sweep was stopped before its end")}
 	}
@@ -180,8 +182,10 @@ func brake(t sweep.TargetResult) string {
 	switch throttle.Reason(t.Held) {
 	case throttle.ReasonPaused:
 		return "paused" + byAndWhy(t.Actor, t.Reason)
+	case throttle.ReasonBreaker:
+		return "breaker " + t.Reason
 	case throttle.ReasonRecord:
-		return "its target record cannot be read"
+		return "its records cannot be read"
 	}
 	return t.Held
 }
