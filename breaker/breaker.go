@@ -22,7 +22,8 @@ import (
 const (
 	// growth is how far the share of one hour may exceed the highest one of the learnt days.
 	growth = 1.5
-	// onlyLearns is how long a new budget lets bursts pass, to see what is usual.
+	// onlyLearns is how long a new budget lets bursts pass, to see what is usual; less if less is
+	// learnt.
 	onlyLearns = 24 * time.Hour
 	// keepAll is for how long a count of all entities is used, and renewAll how old the
 	// newest one may be before another is asked for. The largest of them counts: a target
@@ -55,6 +56,9 @@ func Late() Key { return Key{} }
 
 // HourOf returns the key of what expires at an instant.
 func (r Rules) HourOf(expires time.Time) Key { return Key{Hour: expires.UTC().Truncate(r.Window)} }
+
+// String returns the key as the record holds it.
+func (k Key) String() string { return encodeKey(k) }
 
 // IsLate reports whether the key is that of what is late.
 func (k Key) IsLate() bool { return k == Key{} }
@@ -369,7 +373,7 @@ func (b Budget) IsBlind(r Rules, now time.Time) bool {
 }
 
 // OnlyLearns reports whether the budget is too new to call a burst unusual.
-func (b Budget) OnlyLearns(now time.Time) bool { return now.Sub(b.Began) < onlyLearns }
+func (b Budget) OnlyLearns(r Rules, now time.Time) bool { return now.Sub(b.Began) < min(onlyLearns, r.Learn) }
 
 // Judge returns the budget after what is left under a key was counted. If that is unusual it
 // returns a trip, and grants nothing. All entities were counted before, if AllNeeded says so.
@@ -377,7 +381,7 @@ func (b Budget) Judge(r Rules, now time.Time, k Key, c Count) (next Budget, trip
 	b = b.with()
 	t := b.tally(r, now, k)
 	total, limit := c.total(t), b.Limit(r, now, k)
-	if total > limit && (k.IsLate() || !b.OnlyLearns(now)) {
+	if total > limit && (k.IsLate() || !b.OnlyLearns(r, now)) {
 		t.Tripped = true
 		b.put(t, now)
 		trip = &Trip{Rule: Burst, At: now, Hour: k.Hour, Through: r.End(k), Due: c.Due + c.Coming, Gone: t.Done,

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -353,8 +355,8 @@ func (s *spender) ask(all bool) (a asked) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.c.cfg.Now()
-	for k, n := range s.wants {
-		mine := s.slices[k]
+	for _, k := range inKeyOrder(s.wants) {
+		mine, n := s.slices[k], s.wants[k]
 		if mine == nil {
 			mine = &slice{size: int64(s.c.target.Page), at: now, used: now}
 			s.slices[k] = mine
@@ -368,7 +370,8 @@ func (s *spender) ask(all bool) (a asked) {
 		a.wants = append(a.wants, breaker.Want{Key: k, N: max(0, n-mine.left), Max: max(n, mine.size)})
 	}
 	clear(s.wants)
-	for k, mine := range s.slices {
+	for _, k := range inKeyOrder(s.slices) {
+		mine := s.slices[k]
 		r := breaker.Report{Key: k, Done: mine.done}
 		if all || now.Sub(mine.used) > idleSlice {
 			r.Rest = mine.left
@@ -380,6 +383,11 @@ func (s *spender) ask(all bool) (a asked) {
 		}
 	}
 	return a
+}
+
+// inKeyOrder lists the keys of a map in their order, so that a run that is repeated does the same.
+func inKeyOrder[T any](m map[breaker.Key]T) []breaker.Key {
+	return slices.SortedFunc(maps.Keys(m), func(a, b breaker.Key) int { return strings.Compare(a.String(), b.String()) })
 }
 
 // unask takes back what was asked for, so that the next reservation does: nothing was saved.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -43,7 +44,7 @@ var features = slices.Concat(faults, []string{
 	"skew", "jump", // of clocks
 	"sweeper 2", "sweeper 3", "dry", "audit", "operator", "pace",
 	"follower", "lazy", "nursery", "straggler", "breaker", "wrongshard", "junk", // writers
-	"extend", "remove", "limits", "rush", "drag", "refused", "lose",
+	"extend", "remove", "limits", "rush", "drag", "refused", "lose", "trips",
 })
 
 // A plan is what one seed makes of everything that can be chosen.
@@ -192,6 +193,10 @@ func (p *plan) drawTarget(d dice) {
 	}
 	if p.has("limits") && d.on("fraction").yes(0.05) {
 		t.MaxFraction = 0.5
+	}
+	if p.has("trips") && d.on("trips").yes(0.3) {
+		t.Breaker = breaker.Rules{On: true, Floor: pick(d.on("floor"), int64(1), 3, 8, 20), Fraction: 0.25,
+			Window: seconds("window", 30, 60, 300), Learn: time.Minute}
 	}
 	p.target = t
 }
