@@ -42,6 +42,10 @@ type Rules struct {
 	Window   time.Duration // the length of an hour of expiry
 	Learn    time.Duration // how far back shares count as usual
 	Rewind   time.Duration // what is late is added up for so long
+	// Retention is how long entities are kept past their expiry: an hour of expiry ends that
+	// much later than its name says.
+	Retention time.Duration
+	Limits    Limits
 }
 
 // A Key names what deletes are counted by: the hour in which entities expire, or all that
@@ -63,8 +67,11 @@ func (k Key) String() string { return encodeKey(k) }
 // IsLate reports whether the key is that of what is late.
 func (k Key) IsLate() bool { return k == Key{} }
 
-// End returns when the hour of the key ends.
+// End returns when the hour of the key ends: what expires then belongs to the next one.
 func (r Rules) End(k Key) time.Time { return k.Hour.Add(r.Window) }
+
+// Horizon returns the instant of expiry up to which entities are due.
+func (r Rules) Horizon(now time.Time) time.Time { return now.Add(-r.Retention) }
 
 // A Tally is what was granted and deleted under one key.
 type Tally struct {
@@ -96,13 +103,18 @@ type All struct {
 // A Budget is the tally of one target, which all its processes share. It is a value:
 // changes make a copy.
 type Budget struct {
-	Target   string
-	Began    time.Time // when it was first written, in the store's time
-	Tallies  []Tally   // in the order of their last use, the latest last
-	Days     []Day     // the learnt ones, oldest first
-	Alls     []All     // counts of the last day
-	Trip     Detail    // of the last trip, for people
-	Revision string    // as in the store; empty if it is not saved yet
+	Target  string
+	Began   time.Time // when it was first written, in the store's time
+	Tallies []Tally   // in the order of their last use, the latest last
+	Days    []Day     // the learnt ones, oldest first
+	Alls    []All     // counts of the last day
+	Spent   Spent     // against the limits
+	// Announced are entities that somebody has stamped on purpose; the burst rule leaves them out.
+	Announced []Announced
+	// Uncounted is why a count failed the last time, for people; empty if it did not.
+	Uncounted string
+	Trip      Detail // of the last trip, for people
+	Revision  string // as in the store; empty if it is not saved yet
 }
 
 // A Want asks for the right to delete N entities. Max is what may be granted at most, so
@@ -116,6 +128,7 @@ type Want struct {
 type Report struct {
 	Key        Key
 	Done, Rest int64
+	Granted    time.Time // when that was, in the store's time
 }
 
 // A Grant is the right to delete.
@@ -127,6 +140,7 @@ type Grant struct {
 // with returns the budget with its tallies and days copied, so that they can be changed.
 func (b Budget) with() Budget {
 	b.Tallies, b.Days, b.Alls = slices.Clone(b.Tallies), slices.Clone(b.Days), slices.Clone(b.Alls)
+	b.Announced = slices.Clone(b.Announced)
 	return b
 }
 
@@ -149,7 +163,23 @@ func (b *Budget) put(t Tally, now time.Time) {
 	}
 	t.At = now
 	b.Tallies = append(b.Tallies, t)
-	b.Tallies = b.Tallies[max(0, len(b.Tallies)-mostHours):]
+	for hours := b.hours(); hours > mostHours; hours-- {
+		i := slices.IndexFunc(b.Tallies, Tally.isOfHour)
+		b.Tallies = slices.Delete(b.Tallies, i, i+1)
+	}
+}
+
+// isOfHour reports whether the tally is one of the many that may be forgotten. One of an
+// approval may not: the approval would be there once more.
+func (t Tally) isOfHour() bool { return !t.Key.Hour.IsZero() }
+
+func (b *Budget) hours() (n int) {
+	for _, t := range b.Tallies {
+		if t.isOfHour() {
+			n++
+		}
+	}
+	return n
 }
 
 // Take returns the budget after reports, which never fail.
@@ -164,6 +194,7 @@ func (b Budget) Take(reports []Report) Budget {
 			}
 			t.Done += p.Done
 		}
+		b.Spent.giveBack(p)
 	}
 	return b
 }
@@ -176,6 +207,8 @@ func (b Budget) Reserve(
 	if b = b.with(); b.Began.IsZero() {
 		b.Began = now
 	}
+	b.forgetApprovals(r, now)
+	b.Spent = b.Spent.at(now)
 	for _, w := range wants {
 		t := b.tally(r, now, w.Key)
 		n := t.grant(r, approved, w)
@@ -185,11 +218,17 @@ func (b Budget) Reserve(
 			}
 			continue
 		}
+		if n = b.Spent.most(r.Limits, w, n); n <= 0 {
+			continue
+		}
+		b.Spent.take(n)
 		if t.Counted {
 			t.Open -= n
 		}
 		t.Granted += n
-		b.put(t, now)
+		if r.On {
+			b.put(t, now)
+		}
 		grants = append(grants, Grant{w.Key, n})
 	}
 	return b, grants, unmet
@@ -199,6 +238,8 @@ func (b Budget) Reserve(
 func (t Tally) grant(r Rules, approved []Approval, w Want) int64 {
 	most := max(w.N, w.Max)
 	switch id := w.Key.Approval; {
+	case !r.On: // only the limits count
+		return most
 	case id != "":
 		i := slices.IndexFunc(approved, func(a Approval) bool { return a.ID == id })
 		if i < 0 {
@@ -212,6 +253,13 @@ func (t Tally) grant(r Rules, approved []Approval, w Want) int64 {
 	}
 	// What a process that is killed never reports is small compared to the floor.
 	return min(max(w.N, min(w.Max, r.Floor/20)), r.Floor-t.Granted)
+}
+
+// forgetApprovals forgets the tallies of approvals that are spent, whatever they have left.
+func (b *Budget) forgetApprovals(r Rules, now time.Time) {
+	b.Tallies = slices.DeleteFunc(b.Tallies, func(t Tally) bool {
+		return t.Key.Approval != "" && now.Sub(t.At) > r.approvalEnds()+day
+	})
 }
 
 // leaks is in how many steps what is late is forgotten within one rewind.
@@ -250,7 +298,7 @@ func (b Budget) tally(r Rules, now time.Time, k Key) Tally {
 // refill opens what came to be due since the last grant, if it came evenly. No more than a
 // floor and a slice is saved up: what does not come must not let something else pass.
 func (t Tally) refill(r Rules, now time.Time) Tally {
-	left := r.End(t.Key).Sub(t.At)
+	left := r.End(t.Key).Sub(r.Horizon(t.At))
 	if t.Coming <= 0 || !now.After(t.At) {
 		return t
 	}
@@ -277,6 +325,7 @@ func SliceOf(r Rules, hour int64) int64 { return max(r.Floor/10, hour/50) }
 // A Count is what is left under a key.
 type Count struct {
 	Due, Coming int64 // at present, and in the rest of the hour
+	More        bool  // there is more: it took too long to count all of it
 }
 
 // total returns how much the event holds: what went, and what is left.
@@ -310,15 +359,26 @@ func (b Budget) CountedAll(now time.Time, n int64) Budget {
 	return b
 }
 
-// all returns how many entities there are, by the largest count of the last day.
+// all returns how many entities there are, by the largest count of the last day. If there is
+// none, the newest one counts.
 func (b Budget) all(now time.Time) (n int64) {
+	var newest All
 	for _, a := range b.Alls {
 		if now.Sub(a.At) < keepAll {
 			n = max(n, a.N)
 		}
+		if !a.At.Before(newest.At) {
+			newest = a
+		}
+	}
+	if n == 0 {
+		return newest.N
 	}
 	return n
 }
+
+// KnowsAll reports whether all entities were ever counted.
+func (b Budget) KnowsAll() bool { return len(b.Alls) > 0 }
 
 // counted reports whether all entities were counted recently.
 func (b Budget) counted(now time.Time) bool {
@@ -373,21 +433,23 @@ func (b Budget) IsBlind(r Rules, now time.Time) bool {
 }
 
 // OnlyLearns reports whether the budget is too new to call a burst unusual.
-func (b Budget) OnlyLearns(r Rules, now time.Time) bool { return now.Sub(b.Began) < min(onlyLearns, r.Learn) }
+func (b Budget) OnlyLearns(r Rules, now time.Time) bool {
+	return now.Sub(b.Began) < min(onlyLearns, r.Learn)
+}
 
 // Judge returns the budget after what is left under a key was counted. If that is unusual it
 // returns a trip, and grants nothing. All entities were counted before, if AllNeeded says so.
 func (b Budget) Judge(r Rules, now time.Time, k Key, c Count) (next Budget, trip *Trip) {
 	b = b.with()
 	t := b.tally(r, now, k)
-	total, limit := c.total(t), b.Limit(r, now, k)
+	total, limit := max(0, c.total(t)-b.announced(r, k)), b.Limit(r, now, k)
 	if total > limit && (k.IsLate() || !b.OnlyLearns(r, now)) {
 		t.Tripped = true
 		b.put(t, now)
-		trip = &Trip{Rule: Burst, At: now, Hour: k.Hour, Through: r.End(k), Due: c.Due + c.Coming, Gone: t.Done,
-			Limit: limit, All: b.all(now)}
+		trip = &Trip{Rule: Burst, At: now, Hour: k.Hour, Through: r.End(k), Due: c.Due + c.Coming, More: c.More,
+			Gone: t.Done, Limit: limit, All: b.all(now)}
 		if k.IsLate() {
-			trip.Rule, trip.Through = LateOnes, now
+			trip.Rule, trip.Through = LateOnes, r.Horizon(now)
 		}
 		return b, trip
 	}
@@ -395,7 +457,7 @@ func (b Budget) Judge(r Rules, now time.Time, k Key, c Count) (next Budget, trip
 		b.learn(r, now, min(1, float64(total)/float64(all))) // if there are more, it is not known how many
 	}
 	t.Counted, t.Tripped, t.Coming = true, false, c.Coming
-	t.Open = c.Due + SliceOf(r, total)
+	t.Open = c.Due + SliceOf(r, c.total(t))
 	b.put(t, now)
 	return b, nil
 }

@@ -171,10 +171,10 @@ func TestLateOnesLeak(t *testing.T) {
 }
 
 func TestNewGround(t *testing.T) {
-	if breaker.JudgeGround(rules, noon, 1000) != nil {
+	if breaker.JudgeGround(rules, noon, breaker.Count{Due: 1000}) != nil {
 		t.Error("the floor trips")
 	}
-	if trip := breaker.JudgeGround(rules, noon, 1001); trip == nil || trip.Rule != breaker.NewGround || trip.Due != 1001 {
+	if trip := breaker.JudgeGround(rules, noon, breaker.Count{Due: 1001}); trip == nil || trip.Rule != breaker.NewGround || trip.Due != 1001 {
 		t.Errorf("trip %+v", trip)
 	}
 }
@@ -208,6 +208,8 @@ func TestRecord(t *testing.T) {
 	b, _, _ = b.Reserve(rules, noon, []breaker.Approval{{ID: "t1", Count: 7}}, want(breaker.Key{Approval: "t1"}, 5))
 	b, _ = b.Judge(rules, noon, rules.HourOf(noon), breaker.Count{Due: 1500, Coming: 7})
 	b.Trip = breaker.Detail{ID: "t1", Histogram: []breaker.Bar{{noon, 1, 1500}}, Samples: []string{"a b", "c:d"}}
+	b = b.Announce(rules, noon, map[time.Time]int64{noon: 3, noon.Add(time.Minute): 4, noon.Add(-time.Hour): 5})
+	b.Uncounted = "L: the store took too long"
 	rec := b.Encode()
 	got, err := breaker.Decode(rec)
 	if err != nil {
@@ -230,5 +232,82 @@ func TestRecord(t *testing.T) {
 	newer := store.Record{Sort: store.BudgetRecord, Key: "sessions", Fields: store.Fields{"schema": int64(2)}}
 	if _, err := breaker.Decode(newer); err == nil || len(store.Hints(err)) == 0 {
 		t.Errorf("a record of a newer program: %v", err)
+	}
+}
+
+// An approval stays used up, however many hours are swept after it.
+func TestApprovalIsNotForgottenBeforeItEnds(t *testing.T) {
+	a := breaker.Approval{ID: "t1", Rule: breaker.LateOnes, Through: noon, Count: 7, At: noon}
+	b := old()
+	b, grants, _ := b.Reserve(rules, noon, []breaker.Approval{a}, want(breaker.Key{Approval: "t1"}, 7))
+	if len(grants) != 1 || grants[0].N != 7 {
+		t.Fatalf("granted %v", grants)
+	}
+	for i := range 400 {
+		b, _, _ = b.Reserve(rules, noon, nil, want(rules.HourOf(noon.Add(time.Duration(i)*time.Hour)), 5))
+	}
+	if len(b.Tallies) > 130 || !b.IsSpent(rules, a, noon) {
+		t.Errorf("%d tallies, and the approval is there once more", len(b.Tallies))
+	}
+	b, _, _ = b.Reserve(rules, noon.Add(72*time.Hour), nil, want(rules.HourOf(noon), 5))
+	if b.At(breaker.Key{Approval: "t1"}).Granted > 0 || !b.IsSpent(rules, a, noon.Add(72*time.Hour)) {
+		t.Error("an approval that ended is kept")
+	}
+}
+
+// Entities that are kept after their expiry come to be due later, and their hour ends later.
+func TestHoursEndAfterTheRetention(t *testing.T) {
+	r := rules
+	r.Retention = 30 * 24 * time.Hour
+	k := r.HourOf(noon)
+	now := noon.Add(r.Retention)
+	b := breaker.Budget{Target: "sessions", Began: now.Add(-48 * time.Hour)}.CountedAll(now, 1_000_000)
+	b, trip := b.Judge(r, now, k, breaker.Count{Coming: 60_000})
+	if trip != nil {
+		t.Fatal(trip)
+	}
+	_, grants, _ := b.Reserve(r, now.Add(time.Minute), nil, want(k, 5000))
+	if len(grants) != 1 || grants[0].N > 1000+breaker.SliceOf(r, 60_000) {
+		t.Errorf("a minute of an hour grants %v", grants)
+	}
+	_, trip = b.Judge(r, now, breaker.Late(), breaker.Count{Due: 900_000})
+	if trip == nil || !trip.Through.Equal(noon) {
+		t.Errorf("what is due expires by noon: %+v", trip)
+	}
+}
+
+func TestLimitsOfTheClock(t *testing.T) {
+	r := breaker.Rules{Limits: breaker.Limits{PerHour: 100, PerDay: 150}}
+	b := breaker.Budget{}
+	ask := func(at time.Time, n int64) (got int64) {
+		next, grants, unmet := b.Reserve(r, at, nil, want(breaker.Late(), n))
+		for _, g := range grants {
+			got += g.N
+		}
+		if b = next; len(unmet) > 0 {
+			t.Error("a limit asks for a count")
+		}
+		return got
+	}
+	for i, c := range []struct {
+		at      time.Duration
+		n, want int64
+	}{{0, 70, 70}, {0, 70, 30}, {time.Minute, 1, 0}, {time.Hour, 40, 40}, {2 * time.Hour, 40, 10}, {3 * time.Hour, 1, 0},
+		{-time.Minute, 1, 0}, {12 * time.Hour, 100, 100}} {
+		if got := ask(noon.Add(c.at), c.n); got != c.want {
+			t.Errorf("%d: granted %d of %d, not %d", i, got, c.n, c.want)
+		}
+	}
+	midnight := noon.Add(12 * time.Hour)
+	if until := b.LimitedUntil(r.Limits, midnight); !until.Equal(midnight.Add(time.Hour)) {
+		t.Errorf("until %v", until)
+	}
+	b = b.Take([]breaker.Report{{Key: breaker.Late(), Rest: 50, Granted: midnight.Add(-time.Minute)}})
+	if got := ask(midnight, 1); got != 0 {
+		t.Error("what comes back from the last hour makes room in this one")
+	}
+	b = b.Take([]breaker.Report{{Key: breaker.Late(), Rest: 5, Granted: midnight}})
+	if got := ask(midnight, 50); got != 5 {
+		t.Errorf("granted %d of the 5 that came back", got)
 	}
 }

@@ -37,6 +37,9 @@ func (b Budget) Encode() store.Record {
 			"tallies":   join(b.Tallies, encodeTally),
 			"days":      join(b.Days, encodeDay),
 			"all":       join(b.Alls, func(a All) string { return fields(stamp(a.At), number(a.N)) }),
+			"spent":     fields(stamp(b.Spent.Hour), number(b.Spent.InHour), number(b.Spent.InDay)),
+			"announced": join(b.Announced, func(a Announced) string { return fields(stamp(a.Hour), number(a.N)) }),
+			"uncounted": b.Uncounted,
 			"trip":      b.Trip.ID,
 			"histogram": join(b.Trip.Histogram, encodeBar),
 			"samples":   samples,
@@ -52,10 +55,14 @@ func Decode(rec store.Record) (Budget, error) {
 		return Budget{}, err
 	}
 	b := Budget{Target: rec.Key, Revision: rec.Revision, Began: f.Time("began")}
-	b.Trip.ID = f.Text("trip")
+	b.Trip.ID, b.Uncounted = f.Text("trip"), f.Text("uncounted")
 	b.Tallies = split(f, "tallies", 9, decodeTally)
 	b.Days = split(f, "days", 2, func(p *parts) Day { return Day{Begin: p.time(), Share: p.float()} })
 	b.Alls = split(f, "all", 2, func(p *parts) All { return All{At: p.time(), N: p.number()} })
+	for _, s := range split(f, "spent", 3, func(p *parts) Spent { return Spent{p.time(), p.number(), p.number()} }) {
+		b.Spent = s
+	}
+	b.Announced = split(f, "announced", 2, func(p *parts) Announced { return Announced{p.time(), p.number()} })
 	b.Trip.Histogram = split(f, "histogram", 3, func(p *parts) Bar {
 		return Bar{From: p.time(), Generation: int(p.number()), N: p.number()}
 	})

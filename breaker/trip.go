@@ -1,6 +1,7 @@
 package breaker
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -18,16 +19,18 @@ const (
 // A Trip is an event that the breaker does not let pass. It is in the target record, where
 // every process sees it within seconds.
 type Trip struct {
-	ID         string    // empty if none is open
-	Rule       Rule      //
-	At         time.Time // in the store's time
-	Hour       time.Time // of a burst: when its hour of expiry begins
-	Through    time.Time // the event expires at or before it
-	Generation int       // the newest generation then
-	Due        int64     // how much of it was left: of its hour to the end, or of all that is due
-	Gone       int64     // how much of it was deleted before
-	Limit      int64     // as much would have passed
-	All        int64     // entities of the target, or a lower bound; 0 if that did not matter
+	ID         string        // empty if none is open
+	Rule       Rule          //
+	At         time.Time     // in the store's time
+	Hour       time.Time     // of a burst: when its hour of expiry begins
+	Through    time.Time     // the event expires at or before it
+	Generation int           // the newest generation then
+	Due        int64         // how much of it was left: of its hour to the end, or of all that is due
+	More       bool          // or more: counting all of it took too long
+	Retention  time.Duration // of unswept ground: with which so much is due
+	Gone       int64         // how much of it was deleted before
+	Limit      int64         // as much would have passed
+	All        int64         // entities of the target, or a lower bound; 0 if that did not matter
 }
 
 // IsOpen reports whether there is a trip.
@@ -47,7 +50,10 @@ type Approval struct {
 // Approve returns the approval of a trip. Count is how much of it may go; 0 stands for all
 // that was counted.
 func (t Trip) Approve(count int64, now time.Time) Approval {
-	if count <= 0 || count > t.Due {
+	switch {
+	case count <= 0 && t.More:
+		count = math.MaxInt64 // it ends by its instant alone
+	case count <= 0 || count > t.Due && !t.More:
 		count = t.Due
 	}
 	return Approval{ID: t.ID, Rule: t.Rule, Hour: t.Hour, Through: t.Through, Generation: t.Generation, Count: count, At: now}
@@ -61,6 +67,18 @@ func (a Approval) covers(r Rules, expires time.Time, generation int) bool {
 		return false
 	}
 	return a.Rule != Burst || r.HourOf(expires).Hour.Equal(a.Hour)
+}
+
+// CoveredThrough returns up to which expiry an approval covers what a generation holds of a
+// key: what is not spent of it is no part of another event. It is zero if it covers nothing.
+func (b Budget) CoveredThrough(r Rules, approved []Approval, now time.Time, k Key, generation int) (at time.Time) {
+	for _, a := range approved {
+		is := a.Rule != Burst || a.Hour.Equal(k.Hour)
+		if is && generation <= a.Generation && a.Through.After(at) && !b.IsSpent(r, a, now) {
+			at = a.Through
+		}
+	}
+	return at
 }
 
 // KeyOf returns the key by which the delete of an entity is counted. Spent are the approvals
@@ -85,8 +103,11 @@ func (b Budget) IsSpent(r Rules, a Approval, now time.Time) bool {
 	if t.At.After(last) {
 		last = t.At
 	}
-	return t.Granted >= a.Count || now.Sub(last) > r.Rewind
+	return t.Granted >= a.Count || now.Sub(last) > r.approvalEnds()
 }
+
+// approvalEnds returns after how long without use an approval ends.
+func (r Rules) approvalEnds() time.Duration { return max(r.Rewind, r.Window) }
 
 // Approved returns the budget after a trip was approved. If all of it was, the hour is judged
 // afresh: what comes in addition may go as if the event had not been. With normal its share
@@ -103,11 +124,12 @@ func (b Budget) Approved(r Rules, t Trip, a Approval, normal bool, now time.Time
 }
 
 // JudgeGround returns a trip if more is due than may go of what was never swept before.
-func JudgeGround(r Rules, now time.Time, due int64) *Trip {
-	if due <= r.Floor {
+func JudgeGround(r Rules, now time.Time, c Count) *Trip {
+	if c.Due <= r.Floor {
 		return nil
 	}
-	return &Trip{Rule: NewGround, At: now, Through: now, Due: due, Limit: r.Floor}
+	return &Trip{Rule: NewGround, At: now, Through: r.Horizon(now), Due: c.Due, More: c.More, Limit: r.Floor,
+		Retention: r.Retention}
 }
 
 // A Detail is what people want to know of a trip, beyond its numbers.

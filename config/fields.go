@@ -154,10 +154,18 @@ var fields = []field{
 	{path: "breaker.learn", fallback: "14d", about: "how far back the usual is learnt",
 		kind: duration(func(t *Target) *time.Duration { return &t.Breaker.Learn }, minLearn, maxLearn)},
 
-	{path: "limits.max_deletes", fallback: unlimited, about: "most entities to delete",
-		kind: kind{"at least 1, or unlimited", (*reader).maxDeletes}},
-	{path: "limits.max_fraction", fallback: unlimited, about: "most to delete, as a fraction of the target's entities",
-		kind: kind{"above 0 and at most 1, or unlimited", (*reader).maxFraction}},
+	{path: "limits.per_hour", fallback: unlimited, about: "most deletes in an hour of the clock, UTC",
+		kind: most(func(t *Target) *Limit[int64] { return &t.Limits.PerHour })},
+	{path: "limits.per_day", fallback: unlimited, about: "most deletes in a day, UTC",
+		kind: most(func(t *Target) *Limit[int64] { return &t.Limits.PerDay })},
+}
+
+// replaced are fields of earlier versions, and what to write in their place.
+var replaced = map[string]string{
+	"limits.max_deletes": "it is gone, because each sweep began with a fresh allowance: the breaker, which is on by " +
+		"default, stops before an event is deleted (breaker.floor, breaker.fraction); for a steady bound write per_hour or per_day",
+	"limits.max_fraction": "it is gone, because each sweep began with a fresh allowance: write breaker: {fraction: 25%}, " +
+		"which holds the target before more than that comes to be due at once",
 }
 
 // breakerSection may be the word off in the place of its fields.
@@ -168,11 +176,15 @@ var sections = []struct{ name, about string }{
 	{"generations", "layout generation: see docs/generations.md"},
 	{"pace", "entities a second: see docs/pace.md"},
 	{breakerSection, "or off: holds the target while too much comes to be due at once: see docs/breaker.md"},
-	{"limits", "of one sweep, or of one tick of serve"},
+	{"limits", "over all processes; used up, the target waits: see docs/pace.md"},
 }
 
 func text(accepts string, at func(*Target) *string, check func(string) error) kind {
 	return kind{accepts, func(r *reader, v *yaml.Node, path string) { r.text(v, path, at(&r.target), check) }}
+}
+
+func most(at func(*Target) *Limit[int64]) kind {
+	return kind{"at least 1, or unlimited", func(r *reader, v *yaml.Node, path string) { r.most(v, path, at(&r.target)) }}
 }
 
 func boolean(at func(*Target) *bool) kind {

@@ -244,7 +244,7 @@ func TestDefaults(t *testing.T) {
 		{"generations", target.Generations, Generations{day, time.Hour, time.Minute, 10 * time.Minute, 0, 32}},
 		{"pace", target.Pace, Pace{AtMost(500.0), AtMost(5000.0), NoLimit[float64](), ""}},
 		{"breaker", target.Breaker, Breaker{false, 1000, 0.25, time.Hour, 14 * day}},
-		{"limits", target.Limits, Limits{NoLimit[int64](), NoLimit[float64]()}},
+		{"limits", target.Limits, Limits{NoLimit[int64](), NoLimit[int64]()}},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: got %v, want %v", c.field, c.got, c.want)
@@ -277,7 +277,7 @@ schedule: ""
 generations: {every: 24h, ramp: 60m, staleness: 1m, slack: 10m, settle: 0, keep: 32}
 pace: {start: 500, max: 5000, total: unlimited, gate: ""}
 breaker: {floor: 1000, fraction: 25%, window: 1h, learn: 14d}
-limits: {max_deletes: unlimited, max_fraction: unlimited}`)
+limits: {per_hour: unlimited, per_day: unlimited}`)
 	plain.written, written.written = nil, nil
 	if got, want := fmt.Sprintf("%+v", written), fmt.Sprintf("%+v", plain); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)

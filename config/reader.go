@@ -235,13 +235,13 @@ func (r *reader) rate(v *yaml.Node, path string, to *Limit[float64]) {
 	*to = n
 }
 
-func (r *reader) maxDeletes(v *yaml.Node, path string) {
+func (r *reader) most(v *yaml.Node, path string, to *Limit[int64]) {
 	s, ok := r.scalar(v, path, "a whole number, or unlimited", "!!str", "!!int")
 	if !ok {
 		return
 	}
 	if s == unlimited {
-		r.target.Limits.MaxDeletes = NoLimit[int64]()
+		*to = NoLimit[int64]()
 		return
 	}
 	n, err := parseInt(s)
@@ -251,27 +251,7 @@ func (r *reader) maxDeletes(v *yaml.Node, path string) {
 	case n < 1:
 		r.at(v, path, "%s is less than 1: write unlimited for none", short(s))
 	default:
-		r.target.Limits.MaxDeletes = AtMost(n)
-	}
-}
-
-func (r *reader) maxFraction(v *yaml.Node, path string) {
-	s, ok := r.scalar(v, path, "a number above 0 and at most 1, or unlimited", "!!str", "!!int", "!!float")
-	if !ok {
-		return
-	}
-	if s == unlimited {
-		r.target.Limits.MaxFraction = NoLimit[float64]()
-		return
-	}
-	n, err := parseNumber(s)
-	switch {
-	case err != nil || v.Tag == "!!str":
-		r.at(v, path, "%s is neither a number nor the word unlimited", quote(s))
-	case n <= 0 || n > 1:
-		r.at(v, path, "%s is not above 0 and at most 1", short(s))
-	default:
-		r.target.Limits.MaxFraction = AtMost(n)
+		*to = AtMost(n)
 	}
 }
 

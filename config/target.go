@@ -95,10 +95,10 @@ type Breaker struct {
 	Learn    time.Duration // how far back the usual is learnt
 }
 
-// Limits are the brakes of one sweep.
+// Limits are how much may be deleted in an hour and in a day of the clock, in UTC, over all
+// processes.
 type Limits struct {
-	MaxDeletes  Limit[int64]
-	MaxFraction Limit[float64] // of the target's entities; above 0, at most 1
+	PerHour, PerDay Limit[int64]
 }
 
 const (

@@ -39,7 +39,7 @@ func Approve(
 	rec, _, err = changeSwitch(ctx, cfg, t, o, func(r *generation.Record, now time.Time) {
 		if wrong = checkTrip(*r, a.ID); wrong == nil {
 			trip = r.Trip
-			given = trip.Approve(a.Count, now.Add(-t.Retention))
+			given = trip.Approve(a.Count, now)
 			*r = r.Released(given)
 			r.BreakerNote = o.note(now)
 		}
@@ -48,7 +48,7 @@ func Approve(
 		return rec, trip, err
 	}
 	err = changeBudget(ctx, cfg, t, func(b breaker.Budget) breaker.Budget {
-		return b.Approved(rules(t), trip, given, a.Normal, given.At)
+		return b.Approved(sweep.BreakerRules(t), trip, given, a.Normal, given.At)
 	})
 	if err != nil {
 		err = fmt.Errorf("trip %s is approved, but its hour is judged as before: %w", a.ID, err)
@@ -61,7 +61,7 @@ func Approve(
 func Clear(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, o Order, due func(breaker.Trip) (int64, error),
 ) (rec generation.Record, trip breaker.Trip, err error) {
-	before, err := loadRecord(ctx, cfg, t)
+	before, _, err := loadRecord(ctx, cfg, t)
 	if err != nil {
 		return rec, trip, err
 	}
@@ -81,11 +81,29 @@ func Clear(
 	rec, _, err = changeSwitch(ctx, cfg, t, o, func(r *generation.Record, now time.Time) {
 		if wrong = checkTrip(*r, before.Trip.ID); wrong == nil {
 			trip = r.Trip
-			*r = r.Released(breaker.Approval{})
+			*r = r.Released(breaker.Approval{}) // what is due on unswept ground is counted again
 			r.BreakerNote = o.note(now)
 		}
 	})
 	return rec, trip, errors.Join(wrong, err)
+}
+
+// Announce tells the breaker how many entities somebody is about to stamp on purpose, by the
+// instants at which they expire, so that the burst rule does not count them. Call it before
+// they are written: a failed call then announces too much, and not too little. It is added to
+// what was announced before.
+func Announce(ctx context.Context, cfg sweep.Config, t sweep.Target, stamped map[time.Time]int64) error {
+	_, now, err := loadRecord(ctx, cfg, t)
+	if err != nil {
+		return err
+	}
+	err = changeBudget(ctx, cfg, t, func(b breaker.Budget) breaker.Budget {
+		return b.Announce(sweep.BreakerRules(t), now, stamped)
+	})
+	if err != nil {
+		return fmt.Errorf("announce what is stamped in target %s: %w", t.Name, err)
+	}
+	return nil
 }
 
 // checkTrip returns an error unless the trip is the one that is open.
@@ -100,13 +118,6 @@ func checkTrip(r generation.Record, id string) error {
 		return fmt.Errorf("trip %s: %w: %s is", id, ErrNoTrip, r.Trip.ID)
 	}
 	return fmt.Errorf("the breaker of target %s is closed: %w", r.Target, ErrNoTrip)
-}
-
-// rules returns the rules of a target's breaker.
-func rules(t sweep.Target) breaker.Rules {
-	r := t.Breaker
-	r.Rewind = t.Rewind
-	return r
 }
 
 // changeBudget changes the budget of a target by compare-and-set.
@@ -131,16 +142,16 @@ func changeBudget(
 	}
 }
 
-// loadRecord reads the record of a target, which must have one.
-func loadRecord(ctx context.Context, cfg sweep.Config, t sweep.Target) (rec generation.Record, err error) {
+// loadRecord reads the record of a target, which must have one, and the store's time.
+func loadRecord(ctx context.Context, cfg sweep.Config, t sweep.Target) (rec generation.Record, now time.Time, err error) {
 	err = store.Retry(ctx, patience, func() error {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
-		rec, _, err = generation.Load(ctx, cfg.Store, t.Name)
+		rec, now, err = generation.Load(ctx, cfg.Store, t.Name)
 		return err
 	})
 	if errors.Is(err, generation.ErrMissing) {
-		return rec, ErrNoRecord
+		return rec, now, ErrNoRecord
 	}
-	return rec, err
+	return rec, now, err
 }

@@ -43,11 +43,18 @@ func (r Record) OnGround(was Record) Record {
 	return r
 }
 
-// Settled returns the record after what is due on unswept ground was counted, or approved.
-func (r Record) Settled() Record {
+// IsUnswept reports whether what is due was never counted or approved with a retention. It
+// may be shorter than the record's: processes with another configuration write that, too.
+func (r Record) IsUnswept(retention time.Duration) bool {
+	return r.NewGround || r.Shortest.Known && retention < r.Shortest.Length
+}
+
+// Settled returns the record after what is due on unswept ground was counted, or approved,
+// with a retention.
+func (r Record) Settled(retention time.Duration) Record {
 	r.NewGround = false
-	if r.Retention.Known && (!r.Shortest.Known || r.Retention.Length < r.Shortest.Length) {
-		r.Shortest = r.Retention
+	if !r.Shortest.Known || retention < r.Shortest.Length {
+		r.Shortest = Retention{Known: true, Length: retention}
 	}
 	return r
 }
@@ -62,7 +69,7 @@ func (r Record) Tripped(t breaker.Trip) Record {
 	for _, g := range r.Generations {
 		r.Trip.Generation = max(r.Trip.Generation, g.Number)
 	}
-	if !r.Paused {
+	if !r.IsPaused(t.At) { // a pause whose end has come holds nobody
 		r.Paused, r.PausedUntil = true, time.Time{}
 		r.PauseNote = Note{Actor: BreakerActor, At: t.At, Reason: fmt.Sprintf("%s: see reaper breaker show", t.Rule)}
 	}
@@ -76,8 +83,8 @@ func (r Record) Released(a breaker.Approval) Record {
 		r.Approvals = append(slices.Clone(r.Approvals), a)
 		r.Approvals = r.Approvals[max(0, len(r.Approvals)-mostApprovals):]
 	}
-	if r.Trip.Rule == breaker.NewGround {
-		r = r.Settled()
+	if r.Trip.Rule == breaker.NewGround && a.ID != "" {
+		r = r.Settled(r.Trip.Retention)
 	}
 	r.Trip = breaker.Trip{}
 	if r.Paused && r.PauseNote.Actor == BreakerActor {
@@ -96,7 +103,7 @@ func (g Ground) encode(fields store.Fields) {
 	if t := g.Trip; t.IsOpen() {
 		trips = append(trips, store.Fields{"id": t.ID, "rule": string(t.Rule), "at": store.FormatTime(t.At),
 			"hour": store.FormatTime(t.Hour), "through": store.FormatTime(t.Through), "generation": int64(t.Generation),
-			"due": t.Due, "gone": t.Gone, "limit": t.Limit, "all": t.All})
+			"due": t.Due, "more": t.More, "retention": t.Retention.String(), "gone": t.Gone, "limit": t.Limit, "all": t.All})
 	}
 	for _, a := range g.Approvals {
 		approvals = append(approvals, store.Fields{"id": a.ID, "rule": string(a.Rule), "at": store.FormatTime(a.At),
@@ -116,7 +123,8 @@ func (g *Ground) decode(f *store.FieldReader, rec store.Record) error {
 	for _, one := range f.List("trip") {
 		t := one.Reader(what + ": trip")
 		g.Trip = breaker.Trip{ID: t.Text("id"), Rule: breaker.Rule(t.Text("rule")), At: t.Time("at"), Hour: t.Time("hour"),
-			Through: t.Time("through"), Generation: int(t.Int("generation")), Due: t.Int("due"), Gone: t.Int("gone"),
+			Through: t.Time("through"), Generation: int(t.Int("generation")), Due: t.Int("due"), More: t.Bool("more"),
+			Retention: readRetention(t, "retention").Length, Gone: t.Int("gone"),
 			Limit: t.Int("limit"), All: t.Int("all")}
 		if err := t.Err(); err != nil {
 			return err

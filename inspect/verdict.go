@@ -15,7 +15,7 @@ type Verdict string
 // status could read. So DRY RUN is told of a target on which nobody has ever worked with
 // --apply; one that was swept before, and now only by dry runs, is FAILING.
 const (
-	Held    Verdict = "HELD"    // by its gate or its breaker
+	Held    Verdict = "HELD"    // by its gate, its breaker or its limits
 	Paused  Verdict = "PAUSED"  // by an operator
 	Failing Verdict = "FAILING" // something has been due for as long as with Behind, and nobody works on it
 	DryRun  Verdict = "DRY RUN" // likewise, and nobody has ever worked on it with --apply
@@ -33,6 +33,8 @@ func (st *TargetStatus) judge(s *sweep.Snapshot, partly bool) {
 	switch {
 	case st.Held == string(throttle.ReasonBreaker):
 		st.Verdict, st.Why = Held, "by its breaker: see reaper breaker show "+st.Name
+	case st.Held == string(throttle.ReasonLimit):
+		st.Verdict, st.Why = Held, "by its limits, "+st.Reason
 	case st.Held == "gate":
 		st.Verdict, st.Why = Held, "by its gate"
 		if st.Paused {

@@ -12,10 +12,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/expirykey"
-	"github.com/reaper-ttl/reaper/generation"
-	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
-	"github.com/reaper-ttl/reaper/sweep/plan"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
@@ -36,12 +33,6 @@ const (
 	saveTries = 8
 )
 
-// brakes are what may hold deletes of a target: its limits, and its breaker.
-type brakes struct {
-	limits *allowance
-	budget *spender // nil without a breaker
-}
-
 // A spender spends the budget of one target, for this process. It reserves slices of it ahead
 // of the deletes, in a goroutine of its own: a step whose deletes are not covered ends, and
 // waits without a worker. It is safe for concurrent use.
@@ -49,6 +40,7 @@ type spender struct {
 	c     *collector
 	rules breaker.Rules
 	wake  chan struct{}
+	judge *judge
 
 	mu      sync.Mutex
 	budget  breaker.Budget // as this process read or wrote it last
@@ -56,7 +48,8 @@ type spender struct {
 	slices  map[breaker.Key]*slice
 	wants   map[breaker.Key]int64
 	round   chan struct{} // closed when what was wanted before is reserved, or must be counted
-	failure failure       // to read or write the budget, or to count
+	failure failure       // to read or write the budget
+	limited time.Time     // until when the limits allow no more; zero if they do
 }
 
 // A lack is what a visit needs, and has not got.
@@ -74,24 +67,40 @@ type slice struct {
 	at     time.Time // of the last reservation
 	used   time.Time
 	wanted bool // more was asked for ahead of need
+	// granted is the time of the last reservation in the store's time. With limits a slice ends
+	// with its hour of the clock.
+	granted time.Time
 }
 
 func newSpender(c *collector) *spender {
-	if !c.target.Breaker.On || !c.cfg.Apply {
+	rules := BreakerRules(*c.target)
+	if c.cfg.Yes {
+		rules.Limits = breaker.Limits{} // what goes counts for the next sweep
+	}
+	if !c.cfg.Apply || !rules.On && !c.target.Limits.Any() {
 		return nil
 	}
-	s := &spender{c: c, rules: c.target.Breaker, wake: make(chan struct{}, 1), slices: map[breaker.Key]*slice{},
-		wants: map[breaker.Key]int64{}, round: make(chan struct{}), failure: failure{task: "spend the budget of the breaker"}}
-	s.rules.Rewind = c.target.Rewind
+	s := &spender{c: c, rules: rules, wake: make(chan struct{}, 1), slices: map[breaker.Key]*slice{},
+		wants: map[breaker.Key]int64{}, round: make(chan struct{}), failure: failure{task: "spend the target's budget"}}
+	s.judge = newJudge(s)
 	return s
 }
 
-// now returns the time by which the budget goes: entities come to be due when it reaches their
-// expiry.
-func (s *spender) now() time.Time { return s.c.clock.Now().Add(-s.c.target.Retention) }
+// BreakerRules returns the rules by which the budget of a target goes.
+func BreakerRules(t Target) breaker.Rules {
+	r := t.Breaker
+	r.Rewind, r.Retention, r.Limits = t.Rewind, t.Retention, t.Limits
+	return r
+}
+
+// now returns the store's time.
+func (s *spender) now() time.Time { return s.c.clock.Now() }
 
 // keyOf returns the key of an op, given what of the approvals is taken by the ops before it.
 func (s *spender) keyOfLocked(w *writer, op *store.Op, need map[breaker.Key]int64) breaker.Key {
+	if !s.rules.On {
+		return breaker.Late() // the limits make no difference between keys
+	}
 	at, err := s.c.rules.Form.Expires(op.Entry.Value)
 	if err != nil {
 		at = w.lateFrom // it is not due; it counts as what nobody expects
@@ -148,11 +157,18 @@ func (s *spender) covered(w *writer, ops []store.Op) int {
 			continue
 		}
 		need[*k]++
-		if mine := s.slices[*k]; mine == nil || mine.left < need[*k] {
-			if i == 0 {
+		if s.leftLocked(*k) < need[*k] {
+			if i > 0 {
+				return i
+			}
+			if k.Approval == "" {
 				return len(ops)
 			}
-			return i
+			// What is beyond the approval may trip the breaker, before the approved part is gone.
+			if n := slices.IndexFunc(keys, func(other *breaker.Key) bool { return other != nil && *other != *k }); n > 0 {
+				return n
+			}
+			return len(ops)
 		}
 	}
 	return len(ops)
@@ -181,6 +197,9 @@ func (s *spender) ensure(ctx context.Context, w *writer, ops []store.Op) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.judge.hopelessLocked(keys); err != nil {
+		return err
+	}
 	return s.wantLocked(w, keys, need)
 }
 
@@ -188,7 +207,7 @@ func (s *spender) ensure(ctx context.Context, w *writer, ops []store.Op) error {
 func (s *spender) wantLocked(w *writer, keys spent, need map[breaker.Key]int64) error {
 	short := false
 	for k, n := range need {
-		if mine := s.slices[k]; mine == nil || mine.left < n {
+		if s.leftLocked(k) < n {
 			s.wants[k], short = max(s.wants[k], n), true
 		}
 	}
@@ -206,6 +225,9 @@ func (s *spender) wantLocked(w *writer, keys spent, need map[breaker.Key]int64) 
 		}
 	}
 	s.rouse()
+	if now := s.now(); now.Before(s.limited) {
+		return &pause{min(s.limited.Sub(now), heldFor), throttle.ReasonLimit}
+	}
 	return &pause{s.waitLocked(w), throttle.ReasonBreaker}
 }
 
@@ -223,7 +245,7 @@ func (s *spender) lacking(w *writer) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := *w.lack.first
-	if mine := s.slices[k]; mine != nil && mine.left > 0 {
+	if s.leftLocked(k) > 0 || s.judge.hopelessLocked(spent{&k}) != nil {
 		return 0
 	}
 	s.wants[k] = max(s.wants[k], w.lack.n)
@@ -286,8 +308,43 @@ func (s *spender) rouse() {
 	}
 }
 
-// isFailing reports whether the budget could not be read or written, or nothing counted, for
-// so long that it is to be told.
+// isAtLimit reports whether the limits allow nothing more for now.
+func (s *spender) isAtLimit() bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.now().Before(s.limited) {
+		return false
+	}
+	for k := range s.slices {
+		if s.leftLocked(k) > 0 {
+			return false // it was granted before, and may go
+		}
+	}
+	return true
+}
+
+// limitEnds returns when the limits allow more.
+func (s *spender) limitEnds() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.limited
+}
+
+// usedUp returns which limits are used up.
+func (s *spender) usedUp() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.rules.Limits; l.PerDay > 0 && s.budget.Spent.InDay >= l.PerDay {
+		return fmt.Sprintf("%d a day", l.PerDay)
+	}
+	return fmt.Sprintf("%d an hour", s.rules.Limits.PerHour)
+}
+
+// isFailing reports whether the budget could not be read or written for so long that it is to
+// be told.
 func (s *spender) isFailing() bool {
 	if s == nil {
 		return false
@@ -309,6 +366,9 @@ func (s *spender) failing() error {
 
 // run reserves what is wanted until ctx is done, and then gives back what is left.
 func (s *spender) run(ctx, work context.Context) {
+	var judging sync.WaitGroup
+	judging.Go(func() { s.judge.run(ctx) })
+	defer judging.Wait()
 	for wait := idleSlice; ctx.Err() == nil; {
 		timer := time.NewTimer(wait)
 		select {
@@ -324,7 +384,7 @@ func (s *spender) run(ctx, work context.Context) {
 	clear(s.wants)
 	s.mu.Unlock()
 	if err := protect(func() error { return s.reserve(work, true) }); err != nil { // they count as not used
-		s.c.log.failed("give back what is left of the breaker's budget", "", err)
+		s.c.log.failed("give back what is left of the target's budget", "", err)
 	}
 }
 
@@ -367,13 +427,16 @@ func (s *spender) ask(all bool) (a asked) {
 		case since > longSlice:
 			mine.size = max(mine.size/2, int64(s.c.target.Page))
 		}
+		if s.isOverLocked(mine) { // it is given back below
+			n += mine.left
+		}
 		a.wants = append(a.wants, breaker.Want{Key: k, N: max(0, n-mine.left), Max: max(n, mine.size)})
 	}
 	clear(s.wants)
 	for _, k := range inKeyOrder(s.slices) {
 		mine := s.slices[k]
-		r := breaker.Report{Key: k, Done: mine.done}
-		if all || now.Sub(mine.used) > idleSlice {
+		r := breaker.Report{Key: k, Done: mine.done, Granted: mine.granted}
+		if all || now.Sub(mine.used) > idleSlice || s.isOverLocked(mine) {
 			r.Rest = mine.left
 		}
 		if r.Done > 0 || r.Rest > 0 {
@@ -383,6 +446,29 @@ func (s *spender) ask(all bool) (a asked) {
 		}
 	}
 	return a
+}
+
+// keepRest leaves out what is given back: if that were taken in twice, more would go than was
+// granted. What was deleted is rather reported twice than not at all.
+func (a asked) keepRest() {
+	for i := range a.reports {
+		a.reports[i].Rest = 0
+	}
+}
+
+// isOverLocked reports whether a slice ended with its hour of the clock.
+func (s *spender) isOverLocked(mine *slice) bool {
+	return s.c.target.Limits.Any() && mine.left > 0 &&
+		s.now().Truncate(time.Hour).After(mine.granted.Truncate(time.Hour))
+}
+
+// leftLocked returns what this process may still delete under a key.
+func (s *spender) leftLocked(k breaker.Key) int64 {
+	mine := s.slices[k]
+	if mine == nil || s.isOverLocked(mine) {
+		return 0
+	}
+	return mine.left
 }
 
 // inKeyOrder lists the keys of a map in their order, so that a run that is repeated does the same.
@@ -411,62 +497,82 @@ func (s *spender) reserve(ctx context.Context, all bool) error {
 	if len(a.wants)+len(a.reports) == 0 {
 		return nil
 	}
-	if len(a.wants) > 0 {
-		if open, err := s.enterGround(ctx); err != nil || !open {
+	if len(a.wants) > 0 && s.rules.On {
+		if open, err := s.judge.enterGround(ctx); err != nil || !open {
 			s.unask(a)
 			return err
 		}
 	}
 	var grants []breaker.Grant
 	var unmet []breaker.Want
-	err := s.change(ctx, func(b breaker.Budget) breaker.Budget {
-		b, grants, unmet = b.Take(a.reports).Reserve(s.rules, s.now(), s.c.viewer.View().Record.Approvals, a.wants)
+	var limited time.Time
+	err := s.change(ctx, func(b breaker.Budget, again bool) breaker.Budget {
+		now := s.now()
+		if again {
+			a.keepRest()
+		}
+		b, grants, unmet = b.Take(a.reports).Reserve(s.rules, now, s.c.viewer.View().Record.Approvals, a.wants)
+		limited = b.LimitedUntil(s.rules.Limits, now)
 		return b
 	})
 	if err != nil {
+		if store.MayHaveHappened(err) {
+			a.keepRest()
+		}
 		s.unask(a)
 		return err
 	}
+	if rest := s.put(a, grants, limited); rest && !all {
+		return s.reserve(ctx, true) // what is unused makes room for what is wanted
+	}
+	s.judge.want(unmet)
+	return nil
+}
+
+// put stores what was granted, and lets the steps that wait for it go on. It reports whether
+// the limits allow no more although this process has something left.
+func (s *spender) put(a asked, grants []breaker.Grant, limited time.Time) (rest bool) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, w := range a.wants {
 		s.slices[w.Key].wanted = false
 	}
 	for _, g := range grants {
 		mine := s.slices[g.Key]
-		mine.left, mine.at = mine.left+g.N, s.c.cfg.Now()
+		mine.left, mine.at, mine.granted = mine.left+g.N, s.c.cfg.Now(), s.now()
 	}
 	for k, mine := range s.slices {
+		rest = rest || mine.left > 0
 		if mine.left == 0 && mine.done == 0 && s.c.cfg.Now().Sub(mine.used) > idleSlice {
 			delete(s.slices, k)
 		}
 	}
+	rest = rest && !limited.IsZero() && len(grants) == 0 && len(a.wants) > 0
+	if s.limited = limited; rest {
+		s.limited = time.Time{}
+	}
 	close(s.round)
 	s.round = make(chan struct{})
-	s.mu.Unlock()
-	for _, w := range unmet {
-		if w.N == 0 { // it was asked for ahead of need
-			continue
-		}
-		if err := s.judge(ctx, w.Key); err != nil {
-			return err
-		}
-	}
-	return nil
+	return rest
 }
 
-// change changes the budget record by compare-and-set.
-func (s *spender) change(ctx context.Context, change func(breaker.Budget) breaker.Budget) error {
+// change changes the budget record by compare-and-set. Again says that an earlier try may have
+// been stored.
+func (s *spender) change(ctx context.Context, change func(b breaker.Budget, again bool) breaker.Budget) error {
+	again := false
 	for range saveTries {
 		b, err := s.read(ctx)
 		if err != nil {
 			return err
 		}
-		b = change(b)
+		b = change(b, again)
 		rec := b.Encode()
 		err = store.Retry(ctx, recordPatience, func() error {
 			ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 			defer cancel()
-			return s.c.viewer.store.Save(ctx, rec, b.Revision)
+			err := s.c.viewer.store.Save(ctx, rec, b.Revision)
+			again = again || err != nil && store.MayHaveHappened(err)
+			return err
 		})
 		s.mu.Lock()
 		if s.loaded = err == nil; err == nil {
@@ -478,7 +584,7 @@ func (s *spender) change(ctx context.Context, change func(breaker.Budget) breake
 			return err
 		}
 	}
-	return fmt.Errorf("others have changed the budget of the breaker %d times meanwhile: %w", saveTries, store.ErrConflict)
+	return fmt.Errorf("others have changed the target's budget %d times meanwhile: %w", saveTries, store.ErrConflict)
 }
 
 // read returns the budget as it is known, or reads it.
@@ -513,251 +619,4 @@ func LoadBudget(ctx context.Context, from store.Loader, target string) (b breake
 		return err
 	})
 	return b, err
-}
-
-// judge counts what is left under a key, and either opens it or trips the breaker.
-func (s *spender) judge(ctx context.Context, k breaker.Key) error {
-	if s.c.viewer.View().Record.Trip.IsOpen() {
-		return nil
-	}
-	now := s.now()
-	count, bars, err := s.count(ctx, k, now)
-	if err != nil {
-		return fmt.Errorf("count for the breaker: %w", err)
-	}
-	b, err := s.read(ctx)
-	if err != nil {
-		return err
-	}
-	all := int64(-1)
-	if upTo := b.AllNeeded(s.rules, now, k, count); upTo > 0 {
-		if all, err = s.countAll(ctx, upTo); err != nil {
-			return fmt.Errorf("count all entities for the breaker: %w", err)
-		}
-	}
-	event := count.Due + count.Coming
-	if k.IsLate() && event > s.rules.Floor { // what is due in all is one event with it
-		if event, bars, err = s.countDue(ctx, now); err != nil {
-			return fmt.Errorf("count what is due for the breaker: %w", err)
-		}
-	}
-	var trip *breaker.Trip
-	err = s.change(ctx, func(b breaker.Budget) breaker.Budget {
-		if all >= 0 {
-			b = b.CountedAll(now, all)
-		}
-		if b, trip = b.Judge(s.rules, now, k, count); trip != nil {
-			trip.ID, trip.Due = s.id(*trip), max(trip.Due, event)
-			b.Trip = breaker.Detail{ID: trip.ID, Histogram: bars, Samples: s.samples(ctx, trip)}
-		}
-		return b
-	})
-	if err != nil || trip == nil {
-		s.rouse() // the steps that wait ask again
-		return err
-	}
-	return s.trip(ctx, *trip)
-}
-
-// id names a trip by its instant and its process, so that two of the same instant differ.
-func (s *spender) id(t breaker.Trip) string {
-	return t.At.UTC().Format("20060102t150405") + "-" + string(t.Rule) + "-" + store.NewRevision("")[2:8]
-}
-
-// trip writes a trip to the target record. If another process was first, its trip stays.
-func (s *spender) trip(ctx context.Context, t breaker.Trip) error {
-	t.At = s.c.clock.Now()
-	err := s.c.viewer.changeRecord(ctx, func(is generation.Record, _ time.Time) (generation.Record, bool, error) {
-		next := is.Tripped(t)
-		return next, !next.EqualContent(is), nil
-	})
-	if err == nil {
-		s.c.log.ErrorContext(ctx, "breaker tripped: deletes suspended until the event is approved", "trip", t.ID,
-			"rule", string(t.Rule), "due", t.Due, "limit", t.Limit, "all", t.All, "deleted", t.Gone)
-	}
-	return err
-}
-
-// enterGround counts what is due on unswept ground, before anything is deleted there. Open is
-// false if the breaker is open.
-func (s *spender) enterGround(ctx context.Context) (open bool, err error) {
-	rec := s.c.viewer.View().Record
-	if rec.Trip.IsOpen() || !rec.NewGround {
-		return !rec.Trip.IsOpen(), nil
-	}
-	now := s.now()
-	due, bars, err := s.countDue(ctx, now)
-	if err != nil {
-		return false, fmt.Errorf("count what is due on unswept ground: %w", err)
-	}
-	if trip := breaker.JudgeGround(s.rules, now, due); trip != nil {
-		trip.ID = s.id(*trip)
-		err := s.change(ctx, func(b breaker.Budget) breaker.Budget {
-			b.Trip = breaker.Detail{ID: trip.ID, Histogram: bars, Samples: s.samples(ctx, trip)}
-			return b
-		})
-		if err != nil {
-			return false, err
-		}
-		return false, s.trip(ctx, *trip)
-	}
-	err = s.c.viewer.changeRecord(ctx, func(is generation.Record, _ time.Time) (generation.Record, bool, error) {
-		next := is.Settled()
-		return next, !next.EqualContent(is), nil
-	})
-	return err == nil, err
-}
-
-// countDue counts all that is due.
-func (s *spender) countDue(ctx context.Context, now time.Time) (due int64, bars []breaker.Bar, err error) {
-	p := plan.New(s.c.rules, s.c.viewer.View(), plan.Book{}, s.c.clock.Now())
-	for r := range p.All() {
-		n, err := s.countBetween(ctx, r, s.c.floor(now), now.Add(r.Resolution()))
-		if err != nil {
-			return 0, nil, err
-		}
-		due, bars = due+n, addBar(bars, s.c.floor(now), r.Generation, n)
-	}
-	return due, bars, nil
-}
-
-// count counts what is left under a key.
-func (s *spender) count(ctx context.Context, k breaker.Key, now time.Time) (n breaker.Count, bars []breaker.Bar,
-	err error) {
-	p := plan.New(s.c.rules, s.c.viewer.View(), plan.Book{}, s.c.clock.Now())
-	for r := range p.All() {
-		from, to := k.Hour, s.rules.End(k)
-		if k.IsLate() {
-			from, to = s.c.floor(now), lateFrom(s.c, r, p.Cursor(r).Position)
-			if !to.Before(now) {
-				to = now.Add(r.Resolution())
-			}
-		}
-		split := now.Add(r.Resolution())
-		if split.After(to) {
-			split = to
-		}
-		due, err := s.countBetween(ctx, r, from, split)
-		if err != nil {
-			return n, nil, err
-		}
-		if from.After(split) {
-			split = from
-		}
-		coming, err := s.countBetween(ctx, r, split, to)
-		if err != nil {
-			return n, nil, err
-		}
-		n.Due, n.Coming, bars = n.Due+due, n.Coming+coming, addBar(bars, from, r.Generation, due+coming)
-	}
-	return n, bars, nil
-}
-
-// CountTrip counts what is left of the event of a trip. It writes nothing.
-func CountTrip(ctx context.Context, cfg Config, t Target, trip breaker.Trip) (int64, error) {
-	cfg = cfg.withDefaults()
-	cfg.Apply = false
-	c := newCollector(&cfg, &t)
-	if err := c.open(ctx); err != nil {
-		return 0, err
-	}
-	s := &spender{c: c, rules: t.Breaker}
-	s.rules.Rewind = t.Rewind
-	if trip.Rule == breaker.Burst {
-		n, _, err := s.count(ctx, breaker.Key{Hour: trip.Hour}, s.now())
-		return n.Due + n.Coming, err
-	}
-	due, _, err := s.countDue(ctx, s.now())
-	return due, err
-}
-
-// addBar adds to a histogram.
-func addBar(bars []breaker.Bar, from time.Time, number int, n int64) []breaker.Bar {
-	if n == 0 {
-		return bars
-	}
-	for i := range bars {
-		if bars[i].Generation == number {
-			bars[i].N += n
-			return bars
-		}
-	}
-	return append(bars, breaker.Bar{From: from, Generation: number, N: n})
-}
-
-// countBetween counts what expires in a range, from one instant on and before another.
-func (s *spender) countBetween(ctx context.Context, r shardquery.Range, from, to time.Time) (int64, error) {
-	if !from.Before(to) {
-		return 0, nil
-	}
-	span := store.Span{From: store.Point{Shard: r.Value, Value: r.At(from).Value},
-		To: store.Point{Shard: r.Value, Value: r.At(to).Value}}
-	counter, ok := s.c.cfg.Store.(store.Counter)
-	if !ok {
-		return 0, store.ErrUnsupported
-	}
-	return countSpans(ctx, s.c, counter, []placedSpan{{r.Namespace, span}}, 0)
-}
-
-// countAll counts what carries the property, up to a bound.
-func (s *spender) countAll(ctx context.Context, upTo int64) (sum int64, err error) {
-	counter, ok := s.c.cfg.Store.(store.Counter)
-	if !ok {
-		return 0, store.ErrUnsupported
-	}
-	for _, at := range s.c.everywhere(store.Span{}) {
-		n, err := countSpans(ctx, s.c, counter, []placedSpan{at}, upTo-sum)
-		if err != nil {
-			return 0, err
-		}
-		if sum += n; sum >= upTo {
-			break
-		}
-	}
-	return sum, nil
-}
-
-// lateFrom returns the instant before which what a range holds is late: it expired before the
-// range was last swept, or before its generation opened.
-func lateFrom(c *collector, r shardquery.Range, from store.Position) (at time.Time) {
-	if !from.IsZero() {
-		if t, err := r.Expires(from.Value); err == nil {
-			at = t
-		}
-	}
-	for _, g := range c.viewer.View().Record.Generations {
-		if g.Number == r.Generation && g.Opened.After(at) {
-			at = g.Opened
-		}
-	}
-	return at
-}
-
-// mostSamples is how many entities of an event are named.
-const mostSamples = 5
-
-// samples names some entities of an event. People can do without them.
-func (s *spender) samples(ctx context.Context, t *breaker.Trip) (ids []string) {
-	keyer, ok := s.c.cfg.Store.(store.Keyer)
-	if !ok {
-		return nil
-	}
-	p := plan.New(s.c.rules, s.c.viewer.View(), plan.Book{}, s.c.clock.Now())
-	for r := range p.All() {
-		from := t.Hour
-		if from.IsZero() {
-			from = s.c.floor(t.Through)
-		}
-		err := s.c.entries(ctx, r, store.Position{Value: r.At(from).Value}, t.Through, t.Through, mostSamples,
-			func(e store.Entry, j judgement) bool {
-				if id, err := keyer.ID(e.Key); err == nil && j == due {
-					ids = append(ids, id)
-				}
-				return len(ids) < mostSamples
-			})
-		if err != nil || len(ids) >= mostSamples {
-			break
-		}
-	}
-	return ids
 }

@@ -23,7 +23,7 @@ type collector struct {
 	keeper *cursor.Keeper
 	viewer *viewer
 	pacing *pacing
-	brakes
+	budget *spender // nil without a breaker and limits
 	guards *guards
 	tally  *tally
 	until  time.Time // one sweep: the instant at which it began; it deletes nothing that is due later; else zero
@@ -39,7 +39,7 @@ func newCollector(cfg *Config, t *Target) *collector {
 		opening = x.Opening() + "/"
 	}
 	c := &collector{cfg: cfg, target: t, rules: t.Rules(), log: log, clock: clk, tally: newTally(),
-		brakes: brakes{limits: newAllowance(t, cfg.Apply, cfg.Yes)}, guards: newGuards(cfg.Store, t, log, cfg.Now)}
+		guards: newGuards(cfg.Store, t, log, cfg.Now)}
 	c.keeper = &cursor.Keeper{Store: newRecordStore(cfg, t.Name), Owner: opening + cfg.Owner, Opening: opening,
 		Lease: t.Lease, Now: cfg.Now, StoreNow: clk.Now, Log: log.Logger,
 		BeatFails: func(err error) { log.failed("write the heartbeat", "", err) }}
@@ -99,7 +99,7 @@ func (c *collector) heldBy() throttle.Reason {
 		return throttle.ReasonGate
 	case age(c.cfg.Now(), v.RecordSent) > freshFor, c.isUncounted(), c.budget.isFailing():
 		return throttle.ReasonRecord
-	case !c.limits.isOpen():
+	case c.budget.isAtLimit():
 		return throttle.ReasonLimit
 	}
 	return ""

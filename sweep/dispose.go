@@ -86,15 +86,8 @@ func (w *writer) write(t turn, ops []store.Op, call func(context.Context) error)
 	if err != nil {
 		return err
 	}
-	if err := w.c.limits.spend(deletesIn(ops)); err != nil {
-		w.c.budget.settle(keys, ops, false)
-		return err
-	}
 	err = w.bounded(leased, ops, call)
 	w.c.budget.settle(keys, ops, store.MayHaveHappened(err))
-	if !store.MayHaveHappened(err) {
-		w.c.limits.refund(deletesIn(ops) - deletedIn(ops))
-	}
 	return err
 }
 
@@ -180,26 +173,6 @@ func (w *writer) settle(t turn, q store.Query, op *store.Op,
 		outcome = store.Unknown
 	}
 	return outcome, err
-}
-
-// deletedIn counts the ops whose entities were deleted.
-func deletedIn(ops []store.Op) (n int) {
-	for i := range ops {
-		if ops[i].Outcome == store.Deleted {
-			n++
-		}
-	}
-	return n
-}
-
-// deletesIn counts the ops that are not carries.
-func deletesIn(ops []store.Op) (n int) {
-	for i := range ops {
-		if !isCarry(&ops[i]) {
-			n++
-		}
-	}
-	return n
 }
 
 func isCarry(op *store.Op) bool { return op.To.Type != store.Missing }

@@ -239,12 +239,12 @@ func (v *visit) absorb(t turn, rd *reading, q store.Query, batch []store.Op, err
 	return v.failing.pauseOrFail(t, v.c.cfg.Now(), err)
 }
 
-// fatal returns the error if it ends the step: a pause, a lost lease, a limit, the end of
+// fatal returns the error if it ends the step: a pause, a lost lease, the end of
 // the process, or an error against which retries do not help. Otherwise it returns nil.
 func (v *visit) fatal(t turn, err error) error {
 	var later *pause
 	switch {
-	case errors.As(err, &later), errors.Is(err, ErrLimit), errors.Is(err, errStopped):
+	case errors.As(err, &later), errors.Is(err, errStopped):
 		return err
 	case v.claim != nil && v.claim.Err() != nil:
 		return v.claim.Err()

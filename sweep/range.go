@@ -160,7 +160,12 @@ func (j *rangeJob) newVisit(todo todo) *visit {
 	if need.Behind && !need.Stage.IsSealed() && j.isBeyond(cur.Position, v.horizon) {
 		need.Behind, v.start.need.Behind = false, false // the clock is late: the next visit may do this
 	}
-	v.lateFrom = lateFrom(c, j.r, cur.Position)
+	if c.budget != nil {
+		if !need.Stage.IsSealed() && !j.empty.IsZero() {
+			c.budget.judge.noteSwept(j.r, j.empty.Add(-c.target.Overlap))
+		}
+		v.lateFrom = c.budget.judge.lateFrom(j.r, cur.Position)
+	}
 	if need.Stage.Drain {
 		v.carry = newDrainCarrier(c, todo.plan, j.r)
 	}
@@ -364,9 +369,6 @@ func (j *rangeJob) rest(t turn, v *visit) outcome {
 // look finds out what is due in a range of a target that is held, so that status
 // and metrics stay true.
 func (j *rangeJob) look(t turn, cur cursor.Cursor, why throttle.Reason) outcome {
-	if why == throttle.ReasonLimit {
-		return outcome{state: waiting, wake: j.c.cfg.Now().Add(heldFor), why: why}
-	}
 	at, err := j.c.firstDue(t.ctx, j.r, cur.Position)
 	if err != nil && store.Transient(err) && t.ctx.Err() == nil {
 		return outcome{state: waiting, wake: j.c.cfg.Now().Add(asideEvery), why: why}

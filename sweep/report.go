@@ -93,6 +93,9 @@ func (c *collector) fillHeld(res *TargetResult, why throttle.Reason) {
 		res.Reason = fmt.Sprintf("%s: %d are due, more than %d; see reaper breaker show %s", v.Record.Trip.Rule,
 			v.Record.Trip.Due, v.Record.Trip.Limit, c.target.Name)
 	}
+	if v != nil && why == throttle.ReasonLimit {
+		res.Reason = fmt.Sprintf("%s, used up until %s", c.budget.usedUp(), c.budget.limitEnds().UTC().Format(time.RFC3339))
+	}
 	if v != nil && why == throttle.ReasonPaused {
 		res.Reason, res.Actor = v.Record.PauseNote.Reason, v.Record.PauseNote.Actor
 	}
@@ -126,11 +129,14 @@ func (c *collector) tellHold(why throttle.Reason) {
 		t := c.viewer.View().Record.Trip
 		c.log.Warn("breaker is open; see reaper breaker show", "trip", t.ID, "rule", string(t.Rule), "due", t.Due,
 			"limit", t.Limit)
+	case throttle.ReasonLimit:
+		l := c.target.Limits
+		c.log.Warn("limit reached: deletes go on later", "until", c.budget.limitEnds(), "per_hour", l.PerHour, "per_day", l.PerDay)
 	case throttle.ReasonGate: // the gatekeeper has logged it
 	case throttle.ReasonRecord:
 		var attrs []any
 		if err := c.budget.failing(); c.budget.isFailing() {
-			c.log.Warn("deletes suspended: the budget of the breaker cannot be spent", "error", err)
+			c.log.Warn("deletes suspended: the target's budget cannot be read or written", "error", err)
 			return
 		}
 		if long, err := c.viewer.watch.failing(); long {

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
@@ -332,8 +333,8 @@ func sweepTarget(t config.Target) sweep.Target {
 		Total: throttle.Limit{PerSecond: t.Pace.Total.Most, Unlimited: t.Pace.Total.Unlimited},
 		Gate:  sweep.OpenGate(t.Pace.Gate),
 
-		Breaker:    breakerRules(t),
-		MaxDeletes: orZero(t.Limits.MaxDeletes), MaxFraction: orZero(t.Limits.MaxFraction),
+		Breaker: breakerRules(t),
+		Limits:  breaker.Limits{PerHour: orZero(t.Limits.PerHour), PerDay: orZero(t.Limits.PerDay)},
 	}
 }
 

@@ -55,7 +55,7 @@ mode the log says how this is checked (guard in the targets file), and what it c
 	addSettings(cmd.Flags(), "apply", "workers", "max-duration", "shutdown-grace", "pushgateway")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
-	cmd.Flags().BoolVar(&once.Yes, "yes", false, "override the targets' limits for this sweep")
+	cmd.Flags().BoolVar(&once.Yes, "yes", false, "set the targets' limits aside for this sweep, but never the breaker")
 	cmd.Flags().BoolVar(&once.FromStart, "from-start", false,
 		"read every range from its start now, not only once per rewind")
 	cmd.Flags().BoolVar(&once.Exact, "exact", false,

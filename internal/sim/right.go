@@ -100,6 +100,7 @@ func (w *world) relax(targets []sweep.Target, first bool) {
 			t.Pace, t.Total = throttle.Limits{Unlimited: true}, throttle.Limit{}
 		}
 		targets[i].Breaker = breaker.Rules{} // what has tripped it is there for good
+		targets[i].Limits = breaker.Limits{}
 	}
 }
 
