@@ -7,16 +7,24 @@ import (
 	"strings"
 	"time"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
+// steady is how long ago an entity must have been written last for its hour to be certain: by
+// then every scan, count and entity that waits aside shows its present expiry.
+const steady = 3 * time.Minute
+
 // A budgetFact is what the oracle knows of the budget of one target.
 type budgetFact struct {
-	credit  map[string]int64 // what each process may still delete, by what it has reserved
-	counted map[string]bool  // hours that were counted once
-	settled bool             // what was due at first was counted, or approved
+	credit    map[string]int64            // what each process may still delete, by what it has reserved
+	granted   map[string]map[string]int64 // to each process, by key, less what it gave back
+	gone      map[string]map[string]int64 // what each process has deleted, by hour
+	counted   map[string]bool             // hours that were counted once
+	approvals map[string]breaker.Approval // all that there ever were
+	settled   bool                        // what was due at first was counted, or approved
 }
 
 // A tallyFact is one tally of a budget record, taken apart.
@@ -41,7 +49,8 @@ func readTallies(f store.Fields) map[string]tallyFact {
 func (o *oracle) budget(target string) *budgetFact {
 	b := o.budgets[target]
 	if b == nil {
-		b = &budgetFact{credit: map[string]int64{}, counted: map[string]bool{}}
+		b = &budgetFact{credit: map[string]int64{}, granted: map[string]map[string]int64{},
+			gone: map[string]map[string]int64{}, counted: map[string]bool{}, approvals: map[string]breaker.Approval{}}
 		o.budgets[target] = b
 	}
 	return b
@@ -58,6 +67,10 @@ func (o *oracle) savedBudget(by string, old, new store.Record) {
 		}
 		if by != "operator" {
 			b.credit[by] += delta
+			add(b.granted, by, key, delta)
+		}
+		if is.counted && !was[key].counted {
+			o.checkCounted(by, key, old, new)
 		}
 		b.counted[key] = b.counted[key] || is.counted
 		switch id, approved := strings.CutPrefix(key, "A"); {
@@ -84,9 +97,46 @@ func (o *oracle) approvedCount(target, id string) (n int64, known bool) {
 	return 0, false
 }
 
-// spends holds B1 as a delete takes effect: its process has reserved it, and what was due
-// when the target was new was counted before.
-func (o *oracle) spends(h *handle, target, key string) {
+func add(to map[string]map[string]int64, by, key string, n int64) {
+	if to[by] == nil {
+		to[by] = map[string]int64{}
+	}
+	to[by][key] += n
+}
+
+// checkCounted holds B1 as an hour that was counted is opened: what it holds for certain, with
+// what is still to come, is no more than its limit.
+func (o *oracle) checkCounted(by, key string, old, new store.Record) {
+	ms, err := strconv.ParseInt(key, 10, 64)
+	was, wasErr := breaker.Decode(old)
+	is, isErr := breaker.Decode(new)
+	rules, now := sweep.BreakerRules(o.w.plan.target), time.Now()
+	if err != nil || wasErr != nil || isErr != nil || len(o.budget(new.Key).approvals) > 0 ||
+		was.OnlyLearns(rules, now.Add(-steady)) {
+		return
+	}
+	was.Alls = is.Alls
+	hour := breaker.Key{Hour: time.UnixMilli(ms).UTC()}
+	n := is.At(hour).Done
+	for at, facts := range o.truth {
+		if at.kind != o.w.plan.kind(new.Key) {
+			continue
+		}
+		for _, f := range facts {
+			if f.wellFormed && f.inOrder && f.withinBounds && !f.beyond && now.Sub(f.committed) > steady &&
+				rules.HourOf(f.expires) == hour {
+				n++
+			}
+		}
+	}
+	if limit := was.Limit(rules, now, hour); n > limit {
+		o.w.violate("B1", "%s opens %v of %s, which holds %d, more than %d", by, hour.Hour, new.Key, n, limit)
+	}
+}
+
+// spends holds B1 as a delete takes effect: its process has reserved it, for its hour or by an
+// approval that covers it, and what was due when the target was new was counted before.
+func (o *oracle) spends(h *handle, target string, at place, key string) {
 	if !o.w.plan.target.Breaker.On || h.calm || h.rush != nil {
 		return
 	}
@@ -96,6 +146,22 @@ func (o *oracle) spends(h *handle, target, key string) {
 	}
 	if !b.settled {
 		o.w.violate("B1", "%s deletes %s of %s before what was due at first was counted", h.name, key, target)
+	}
+	f := o.truth[at][key]
+	if f == nil || !f.wellFormed || time.Since(f.committed) <= steady {
+		return // it may count by an older expiry
+	}
+	rules := sweep.BreakerRules(o.w.plan.target)
+	hour := rules.HourOf(f.expires)
+	add(b.gone, h.name, hour.String(), 1)
+	may := b.granted[h.name][hour.String()] + b.granted[h.name]["L"]
+	for id, a := range b.approvals {
+		if !f.expires.After(a.Through) && (a.Rule != breaker.Burst || a.Hour.Equal(hour.Hour)) {
+			may += b.granted[h.name]["A"+id]
+		}
+	}
+	if n := b.gone[h.name][hour.String()]; n > may {
+		o.w.violate("B1", "%s deletes %s of %s: %d of %v, and has reserved %d for it", h.name, key, target, n, hour.Hour, may)
 	}
 }
 
@@ -111,8 +177,27 @@ func (o *oracle) tripped(old, new store.Record) {
 	case len(is) == 0 && len(was) > 0:
 		delete(o.w.pace.paused, new.Key)
 	}
+	approvals, _ := new.Fields["approvals"].([]store.Fields)
+	for _, a := range approvals {
+		o.budget(new.Key).approvals[text(a, "id")] = breaker.Approval{Rule: breaker.Rule(text(a, "rule")),
+			Hour: instant(a, "hour"), Through: instant(a, "through"), Count: a["count"].(int64)}
+	}
 	if isNew, _ := new.Fields["new_ground"].(bool); !isNew && new.Fields["retention"] != "" {
 		o.budget(new.Key).settled = true
+	}
+}
+
+// deploy lets everything expire at about the same time, a while from now.
+func (wr *writer) deploy(d dice) {
+	w := wr.w
+	window := w.plan.target.Breaker.Window
+	first := time.Now().Add(steady + d.on("begins").between(0, 2*time.Minute)).UTC()
+	for i := range w.plan.ids {
+		name := fmt.Sprintf("e%02d", i)
+		r := row{key: keyOf(name), data: fmt.Sprintf("deploy %d", i), shard: wr.shardValue(name)}
+		expires := first.Add(d.on("spread").at(int64(i)).between(0, window)).Truncate(time.Millisecond)
+		r.expiry = wr.stamp(name, expires)
+		_ = w.commit(wr.kind, place{w.plan.kind(wr.target), w.plan.namespaces[0]}, r, true)
 	}
 }
 

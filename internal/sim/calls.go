@@ -110,8 +110,8 @@ func (h *handle) effect(target string, at place, key string, before row, o store
 	case changed && (dry || h.dry):
 		w.violate("dry", "%s writes %s in a dry run", h.name, key)
 	case changed && o == store.Deleted:
+		w.oracle.spends(h, target, at, key)
 		w.oracle.deleted(h.name, at, key)
-		w.oracle.spends(h, target, key)
 	case changed && o == store.Carried:
 		w.oracle.carried(h.name, target, at, key, to, late)
 	case o == store.Changed:

@@ -77,7 +77,8 @@ func parse(s string) (e expiry, ok bool) {
 
 func newOracle(w *world) *oracle {
 	return &oracle{w: w, truth: map[place]map[string]*fact{}, leases: map[string]leaseFact{}, beats: map[string]beatFact{},
-		closed: map[string]time.Time{}, retiredAt: map[string]time.Time{}, budgets: map[string]*budgetFact{}, resumed: map[string]int{}}
+		closed: map[string]time.Time{}, retiredAt: map[string]time.Time{}, budgets: map[string]*budgetFact{},
+		resumed: map[string]int{}}
 }
 
 // judge fills in what follows from the expiry.

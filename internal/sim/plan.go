@@ -44,7 +44,7 @@ var features = slices.Concat(faults, []string{
 	"skew", "jump", // of clocks
 	"sweeper 2", "sweeper 3", "dry", "audit", "operator", "pace",
 	"follower", "lazy", "nursery", "straggler", "breaker", "wrongshard", "junk", // writers
-	"extend", "remove", "limits", "rush", "drag", "refused", "lose", "trips",
+	"extend", "remove", "limits", "rush", "drag", "refused", "lose", "trips", "deploy",
 })
 
 // A plan is what one seed makes of everything that can be chosen.
@@ -188,6 +188,12 @@ func (p *plan) drawTarget(d dice) {
 	if p.has("pace") && d.on("total").yes(0.12) {
 		t.Total = throttle.Limit{PerSecond: pick(d.on("most"), 0.5231, 1.0373, 3.0119)}
 	}
+	p.drawBrakes(d, &t)
+	p.target = t
+}
+
+// drawBrakes draws limits and a breaker.
+func (p *plan) drawBrakes(d dice, t *sweep.Target) {
 	if p.has("limits") && d.on("limits").yes(0.1) {
 		t.Limits.PerHour = int64(1 + d.on("deletes").below(12))
 	}
@@ -195,10 +201,10 @@ func (p *plan) drawTarget(d dice) {
 		t.Limits.PerDay = int64(1 + d.on("deletes a day").below(30))
 	}
 	if p.has("trips") && d.on("trips").yes(0.3) {
+		window := pick(d.on("window"), 30, 60, 300)
 		t.Breaker = breaker.Rules{On: true, Floor: pick(d.on("floor"), int64(1), 3, 8, 20), Fraction: 0.25,
-			Window: seconds("window", 30, 60, 300), Learn: time.Minute}
+			Window: time.Duration(window) * time.Second, Learn: time.Minute}
 	}
-	p.target = t
 }
 
 func (p *plan) drawFaults(d dice) {
