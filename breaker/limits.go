@@ -87,7 +87,9 @@ func (b Budget) Announce(r Rules, now time.Time, stamped map[time.Time]int64) Bu
 	b = b.with()
 	for at, n := range stamped {
 		hour := r.HourOf(at).Hour
-		i, found := slices.BinarySearchFunc(b.Announced, hour, func(a Announced, at time.Time) int { return a.Hour.Compare(at) })
+		i, found := slices.BinarySearchFunc(b.Announced, hour, func(a Announced, at time.Time) int {
+			return a.Hour.Compare(at)
+		})
 		if !found {
 			b.Announced = slices.Insert(b.Announced, i, Announced{Hour: hour})
 		}

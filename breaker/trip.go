@@ -56,7 +56,8 @@ func (t Trip) Approve(count int64, now time.Time) Approval {
 	case count <= 0 || count > t.Due && !t.More:
 		count = t.Due
 	}
-	return Approval{ID: t.ID, Rule: t.Rule, Hour: t.Hour, Through: t.Through, Generation: t.Generation, Count: count, At: now}
+	return Approval{ID: t.ID, Rule: t.Rule, Hour: t.Hour, Through: t.Through, Generation: t.Generation, Count: count,
+		At: now}
 }
 
 // covers reports whether an entity belongs to the event that was approved. Of one hour some
@@ -83,7 +84,9 @@ func (b Budget) CoveredThrough(r Rules, approved []Approval, now time.Time, k Ke
 
 // KeyOf returns the key by which the delete of an entity is counted. Spent are the approvals
 // of which nothing is left.
-func (r Rules) KeyOf(approved []Approval, spent func(id string) bool, expires time.Time, generation int, late bool) Key {
+func (r Rules) KeyOf(
+	approved []Approval, spent func(id string) bool, expires time.Time, generation int, late bool,
+) Key {
 	for _, a := range approved {
 		if a.covers(r, expires, generation) && !spent(a.ID) {
 			return Key{Approval: a.ID}

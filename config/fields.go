@@ -163,9 +163,10 @@ var fields = []field{
 // replaced are fields of earlier versions, and what to write in their place.
 var replaced = map[string]string{
 	"limits.max_deletes": "it is gone, because each sweep began with a fresh allowance: the breaker, which is on by " +
-		"default, stops before an event is deleted (breaker.floor, breaker.fraction); for a steady bound write per_hour or per_day",
-	"limits.max_fraction": "it is gone, because each sweep began with a fresh allowance: write breaker: {fraction: 25%}, " +
-		"which holds the target before more than that comes to be due at once",
+		"default, stops before an event is deleted (breaker.floor, breaker.fraction); for a steady bound write " +
+		"per_hour or per_day",
+	"limits.max_fraction": "it is gone, because each sweep began with a fresh allowance: write " +
+		"breaker: {fraction: 25%}, which holds the target before more than that comes to be due at once",
 }
 
 // breakerSection may be the word off in the place of its fields.

@@ -73,8 +73,8 @@ func Clear(
 		return rec, trip, fmt.Errorf("count what is left of trip %s: %w", before.Trip.ID, err)
 	}
 	if n+before.Trip.Gone > before.Trip.Limit {
-		return rec, trip, store.WithHint(fmt.Errorf("trip %s stays open: %d entities are still due, and %d were deleted before;"+
-			" its limit is %d", before.Trip.ID, n, before.Trip.Gone, before.Trip.Limit),
+		return rec, trip, store.WithHint(fmt.Errorf("trip %s stays open: %d entities are still due, and %d were deleted"+
+			" before; its limit is %d", before.Trip.ID, n, before.Trip.Gone, before.Trip.Limit),
 			"extend what must stay, or let it go with reaper breaker approve")
 	}
 	var wrong error
@@ -143,7 +143,9 @@ func changeBudget(
 }
 
 // loadRecord reads the record of a target, which must have one, and the store's time.
-func loadRecord(ctx context.Context, cfg sweep.Config, t sweep.Target) (rec generation.Record, now time.Time, err error) {
+func loadRecord(
+	ctx context.Context, cfg sweep.Config, t sweep.Target,
+) (rec generation.Record, now time.Time, err error) {
 	err = store.Retry(ctx, patience, func() error {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()

@@ -31,15 +31,8 @@ func (st *TargetStatus) judge(s *sweep.Snapshot, partly bool) {
 	worked := lastWork(s)
 	late := func(since time.Time) bool { return !isInTime(since, now, next) }
 	switch {
-	case st.Held == string(throttle.ReasonBreaker):
-		st.Verdict, st.Why = Held, "by its breaker: see reaper breaker show "+st.Name
-	case st.Held == string(throttle.ReasonLimit):
-		st.Verdict, st.Why = Held, "by its limits, "+st.Reason
-	case st.Held == "gate":
-		st.Verdict, st.Why = Held, "by its gate"
-		if st.Paused {
-			st.Why += ", and paused"
-		}
+	case st.heldText() != "":
+		st.Verdict, st.Why = Held, st.heldText()
 	case st.Paused:
 		st.Verdict, st.Why = Paused, st.pauseText()
 	case st.OldestDue != nil && late(*st.OldestDue) && s.HeartbeatsRead() && len(st.Workers) == 0 && late(worked):
@@ -63,6 +56,23 @@ func (st *TargetStatus) judge(s *sweep.Snapshot, partly bool) {
 		st.Verdict, st.Why = Idle, "nothing is due but what lies behind the cursors"
 	default:
 		st.Verdict, st.Why = Idle, "nothing is due"
+	}
+}
+
+// heldText says what holds the target, if that is not an operator.
+func (st *TargetStatus) heldText() string {
+	switch throttle.Reason(st.Held) {
+	case throttle.ReasonBreaker:
+		return "by its breaker: see reaper breaker show " + st.Name
+	case throttle.ReasonLimit:
+		return "by its limits, " + st.Reason
+	case throttle.ReasonGate:
+		if st.Paused {
+			return "by its gate, and paused"
+		}
+		return "by its gate"
+	default:
+		return ""
 	}
 }
 

@@ -80,7 +80,7 @@ func (j *judge) hopelessLocked(keys spent) error {
 			continue
 		}
 		if b := j.blocked[*k]; b.tries >= countTries && j.s.leftLocked(*k) == 0 {
-			return store.WithHint(fmt.Errorf("%w: %v", errUncounted, b.err),
+			return store.WithHint(fmt.Errorf("%w: %s", errUncounted, b.err.Error()),
 				"the next sweep counts again; breaker: off deletes without a count")
 		}
 	}

@@ -160,12 +160,7 @@ func (j *rangeJob) newVisit(todo todo) *visit {
 	if need.Behind && !need.Stage.IsSealed() && j.isBeyond(cur.Position, v.horizon) {
 		need.Behind, v.start.need.Behind = false, false // the clock is late: the next visit may do this
 	}
-	if c.budget != nil {
-		if !need.Stage.IsSealed() && !j.empty.IsZero() {
-			c.budget.judge.noteSwept(j.r, j.empty.Add(-c.target.Overlap))
-		}
-		v.lateFrom = c.budget.judge.lateFrom(j.r, cur.Position)
-	}
+	v.lateFrom = j.lateFrom(need, cur.Position)
 	if need.Stage.Drain {
 		v.carry = newDrainCarrier(c, todo.plan, j.r)
 	}
@@ -309,6 +304,17 @@ func (j *rangeJob) rewind(p *plan.Plan) {
 		v.kept = keptSet{} // it may have been put right since
 		v.readings = append(v.readings[:1], j.behind(v, cur, at))
 	}
+}
+
+// lateFrom returns the instant before which what the range holds is late, for the breaker.
+func (j *rangeJob) lateFrom(need plan.Need, from store.Position) time.Time {
+	if j.c.budget == nil {
+		return time.Time{}
+	}
+	if !need.Stage.IsSealed() && !j.empty.IsZero() {
+		j.c.budget.judge.noteSwept(j.r, j.empty.Add(-j.c.target.Overlap))
+	}
+	return j.c.budget.judge.lateFrom(j.r, from)
 }
 
 // probe reads the first page that has entries, without a claim.

@@ -131,7 +131,8 @@ func (c *collector) tellHold(why throttle.Reason) {
 			"limit", t.Limit)
 	case throttle.ReasonLimit:
 		l := c.target.Limits
-		c.log.Warn("limit reached: deletes go on later", "until", c.budget.limitEnds(), "per_hour", l.PerHour, "per_day", l.PerDay)
+		c.log.Warn("limit reached: deletes go on later", "until", c.budget.limitEnds(), "per_hour", l.PerHour,
+			"per_day", l.PerDay)
 	case throttle.ReasonGate: // the gatekeeper has logged it
 	case throttle.ReasonRecord:
 		var attrs []any

@@ -71,8 +71,8 @@ as much as was counted. Whatever else comes to be due is judged as before. Runni
 go on within five seconds.
 
 With --count a part of it goes first, and the breaker trips again after it.`,
-		Example: `  reaper breaker approve sessions 20261121t120000-burst-ABCDEF --reason "campaign ended, ask Ann" --count 100
-  reaper breaker approve sessions 20261121t120000-burst-ABCDEF --reason "campaign ended, ask Ann"`,
+		Example: `  reaper breaker approve sessions 20261121t120000-burst-ABCDEF --reason "campaign ended" --count 100
+  reaper breaker approve sessions 20261121t120000-burst-ABCDEF --reason "campaign ended"`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("count") && approval.Count < 1 {
@@ -189,7 +189,8 @@ func (a *app) printBreaker(b inspect.BreakerStatus) error {
 	}
 	fmt.Fprintf(w, "  deleted\t%s of it, before it tripped\n", grouped(b.Deleted))
 	for _, bar := range b.Histogram {
-		fmt.Fprintf(w, "  from %s\t%s in generation %08d\n", bar.From.UTC().Format(time.RFC3339), grouped(bar.N), bar.Generation)
+		from := bar.From.UTC().Format(time.RFC3339)
+		fmt.Fprintf(w, "  from %s\t%s in generation %08d\n", from, grouped(bar.N), bar.Generation)
 	}
 	if len(b.Samples) > 0 {
 		ids := slices.Clone(b.Samples)
