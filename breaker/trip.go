@@ -144,7 +144,7 @@ type Detail struct {
 
 // A Bar is how much of an event expires in one span, in one generation.
 type Bar struct {
-	From       time.Time
-	Generation int
-	N          int64
+	From       time.Time `json:"from"`
+	Generation int       `json:"generation"`
+	N          int64     `json:"entities"`
 }

@@ -295,3 +295,37 @@ func TestBudgetWithLostAnswers(t *testing.T) {
 		}
 	})
 }
+
+// A dry run says that a sweep with --apply would trip, and writes nothing.
+func TestDryRunForeseesATrip(t *testing.T) {
+	for name, c := range map[string]struct {
+		then time.Duration
+		want breaker.Rule
+	}{"now": {0, breaker.Burst}, "yesterday": {-24 * time.Hour, breaker.LateOnes}, "in a year": {8760 * time.Hour, ""}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := withBreaker(t, 600)
+				for i := range 40 { // so that all cursors are here
+					w.put(1, 4, fmt.Sprint("now-", i), time.Now())
+				}
+				time.Sleep(time.Second)
+				w.mustSweep()
+				w.restamp(time.Now().Add(c.then))
+				time.Sleep(time.Second)
+				cfg := w.config()
+				cfg.Apply = false
+				writes := w.s.Writes()
+				res := sweep.Run(t.Context(), cfg).Targets[0]
+				switch f := res.WouldTrip; {
+				case w.s.Writes() > writes:
+					t.Error("it writes")
+				case f == nil && c.want != "", f != nil && (f.Rule != c.want || f.Due < 500 || len(f.Histogram) == 0):
+					t.Errorf("it foresees %+v", f)
+				}
+				if w.sweep(); w.record().Trip.Rule != c.want && c.want != breaker.LateOnes { // late ones wait for a rewind
+					t.Errorf("the trip is %+v", w.record().Trip)
+				}
+			})
+		})
+	}
+}

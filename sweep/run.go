@@ -66,6 +66,9 @@ func once(ctx context.Context, cfg Config, newAgenda func() oneTime) Result {
 		if t.Error == "" && t.Scanned == 0 {
 			t.EmptyKind = b.c.isEmptyKind(ctx)
 		}
+		if b.c.foresees() && b.view != nil && t.Error == "" {
+			t.WouldTrip = b.c.foresee(ctx)
+		}
 		t.Duration = agendas[i].ended.Sub(began).Seconds()
 		b.c.publishEnd(b, t, agendas[i].ended)
 		res.Targets = append(res.Targets, t)

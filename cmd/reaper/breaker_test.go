@@ -35,6 +35,11 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 	if st := b.breaker(); st.Trip != "" || st.Target != "sessions" {
 		t.Errorf("before the first sweep: %+v", st)
 	}
+	dry := b.must(nil, "sweep")
+	if !strings.Contains(dry.out, "its breaker would trip: new-ground: 150 are due, more than 50") ||
+		!strings.Contains(dry.out, "in generation 0000000") {
+		t.Errorf("the dry run: %s", dry.out)
+	}
 	r := b.run(nil, "sweep", "--apply")
 	if r.code != exitBreaker || !strings.Contains(r.out, "held: breaker new-ground: 150 are due, more than 50") ||
 		!strings.Contains(r.log, "reaper breaker show") {

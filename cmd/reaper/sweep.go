@@ -152,6 +152,14 @@ func addOutside(ctx context.Context, s *session, res *sweep.Result) {
 
 // printPreview says what a dry run found beyond the table.
 func (a *app) printPreview(t sweep.TargetResult) {
+	if f := t.WouldTrip; f != nil {
+		fmt.Fprintf(a.stdout, "%s: with --apply its breaker would trip: %s: %s are due, more than %s\n", t.Name, f.Rule,
+			grouped(f.Due), grouped(f.Limit))
+		for _, bar := range f.Histogram {
+			fmt.Fprintf(a.stdout, "%s:   from %s %s in generation %08d\n", t.Name, bar.From.UTC().Format(time.RFC3339),
+				grouped(bar.N), bar.Generation)
+		}
+	}
 	if n := t.BehindCursors; n != nil && *n > 0 {
 		by := "once their generation is sealed"
 		if t.GoneBy != nil {
