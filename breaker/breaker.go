@@ -111,6 +111,7 @@ type Budget struct {
 	Spent   Spent     // against the limits
 	// Announced are entities that somebody has stamped on purpose; the burst rule leaves them out.
 	Announced []Announced
+	Lives     []HourOfLives // of the last day, oldest first
 	// Uncounted is why a count failed the last time, for people; empty if it did not.
 	Uncounted string
 	Trip      Detail // of the last trip, for people

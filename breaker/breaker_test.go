@@ -311,3 +311,26 @@ func TestLimitsOfTheClock(t *testing.T) {
 		t.Errorf("granted %d of the 5 that came back", got)
 	}
 }
+
+func TestHalvedLives(t *testing.T) {
+	b := old()
+	for h := range 24 {
+		b = b.TakeLives(noon.Add(time.Duration(h)*time.Hour), map[int]int64{breaker.BucketOf(24 * time.Hour): 20})
+	}
+	now := noon.Add(24 * time.Hour)
+	if _, _, halved := b.HalvedLives(now); halved {
+		t.Error("lives that stay the same are told")
+	}
+	mixed := b.TakeLives(now, map[int]int64{breaker.BucketOf(24 * time.Hour): 20, breaker.BucketOf(time.Hour): 30})
+	before, after, halved := mixed.HalvedLives(now)
+	if !halved || before < 20*time.Hour || before > 28*time.Hour || after > 70*time.Minute {
+		t.Errorf("%v, then %v: %v", before, after, halved)
+	}
+	few := b.TakeLives(now.Add(3*time.Hour), map[int]int64{breaker.BucketOf(time.Hour): 10})
+	if _, _, halved := few.HalvedLives(now.Add(3 * time.Hour)); halved {
+		t.Error("ten tell something")
+	}
+	if got, err := breaker.Decode(mixed.Encode()); err != nil || !reflect.DeepEqual(got.Lives, mixed.Lives) {
+		t.Errorf("read %+v, %v", got.Lives, err)
+	}
+}

@@ -39,6 +39,7 @@ func (b Budget) Encode() store.Record {
 			"all":       join(b.Alls, func(a All) string { return fields(stamp(a.At), number(a.N)) }),
 			"spent":     fields(stamp(b.Spent.Hour), number(b.Spent.InHour), number(b.Spent.InDay)),
 			"announced": join(b.Announced, func(a Announced) string { return fields(stamp(a.Hour), number(a.N)) }),
+			"lives":     join(b.Lives, encodeLives),
 			"uncounted": b.Uncounted,
 			"trip":      b.Trip.ID,
 			"histogram": join(b.Trip.Histogram, encodeBar),
@@ -63,6 +64,7 @@ func Decode(rec store.Record) (Budget, error) {
 		b.Spent = s
 	}
 	b.Announced = split(f, "announced", 2, func(p *parts) Announced { return Announced{p.time(), p.number()} })
+	b.Lives = split(f, "lives", 2, decodeLives)
 	b.Trip.Histogram = split(f, "histogram", 3, func(p *parts) Bar {
 		return Bar{From: p.time(), Generation: int(p.number()), N: p.number()}
 	})
@@ -84,6 +86,28 @@ func encodeTally(t Tally) string {
 func decodeTally(p *parts) Tally {
 	return Tally{Key: p.key(), Granted: p.number(), Done: p.number(), Counted: p.flag(), Tripped: p.flag(),
 		Open: p.number(), Coming: p.number(), At: p.time(), Since: p.time()}
+}
+
+// encodeLives writes the counts as bucket=number, separated by commas.
+func encodeLives(h HourOfLives) string {
+	counts := make([]string, 0, len(h.Counts))
+	for _, c := range h.Counts {
+		counts = append(counts, number(int64(c.Bucket))+"="+number(c.N))
+	}
+	return fields(stamp(h.Begin), strings.Join(counts, ","))
+}
+
+func decodeLives(p *parts) HourOfLives {
+	h := HourOfLives{Begin: p.time()}
+	for _, one := range strings.Split(p.next(), ",") {
+		bucket, n, _ := strings.Cut(one, "=")
+		q := &parts{rest: []string{bucket, n}}
+		h.Counts = append(h.Counts, LifeCount{Bucket: int(q.number()), N: q.number()})
+		if q.err != nil {
+			p.note(q.err)
+		}
+	}
+	return h
 }
 
 func encodeDay(d Day) string {

@@ -267,6 +267,8 @@ type Entry struct {
 	Value Value  // as the index shows it; List if the driver can tell from the index alone
 	At    Value  // if Value is a List: the element that puts the entry at this place in the index
 	Ref   any    // for the driver alone
+	// Written is when the entity was last written, if Scan or Dispose learnt it on the way.
+	Written time.Time
 }
 
 // Position returns the place right after the entry.

@@ -42,14 +42,26 @@ type spender struct {
 	wake  chan struct{}
 	judge *judge
 
-	mu      sync.Mutex
-	budget  breaker.Budget // as this process read or wrote it last
-	loaded  bool
-	slices  map[breaker.Key]*slice
-	wants   map[breaker.Key]int64
-	round   chan struct{} // closed when what was wanted before is reserved, or must be counted
-	failure failure       // to read or write the budget
-	limited time.Time     // until when the limits allow no more; zero if they do
+	mu     sync.Mutex
+	budget breaker.Budget // as this process read or wrote it last
+	loaded bool
+	slices map[breaker.Key]*slice
+	wants  map[breaker.Key]int64
+	round  chan struct{} // closed when what was wanted before is reserved, or must be counted
+	lives  lives
+	hold   spenderHold
+}
+
+// A spenderHold is what keeps a process from spending.
+type spenderHold struct {
+	failure failure   // to read or write the budget
+	limited time.Time // until when the limits allow no more; zero if they do
+}
+
+// Lives are how long what was deleted had been meant to live.
+type lives struct {
+	counts map[int]int64 // by bucket; not reported yet
+	told   time.Time     // when the log last said that lives are shorter
 }
 
 // A lack is what a visit needs, and has not got.
@@ -81,7 +93,7 @@ func newSpender(c *collector) *spender {
 		return nil
 	}
 	s := &spender{c: c, rules: rules, wake: make(chan struct{}, 1), slices: map[breaker.Key]*slice{},
-		wants: map[breaker.Key]int64{}, round: make(chan struct{}), failure: failure{task: "spend the target's budget"}}
+		wants: map[breaker.Key]int64{}, lives: lives{counts: map[int]int64{}}, round: make(chan struct{}), hold: spenderHold{failure: failure{task: "spend the target's budget"}}}
 	s.judge = newJudge(s)
 	return s
 }
@@ -225,8 +237,8 @@ func (s *spender) wantLocked(w *writer, keys spent, need map[breaker.Key]int64) 
 		}
 	}
 	s.rouse()
-	if now := s.now(); now.Before(s.limited) {
-		return &pause{min(s.limited.Sub(now), heldFor), throttle.ReasonLimit}
+	if now := s.now(); now.Before(s.hold.limited) {
+		return &pause{min(s.hold.limited.Sub(now), heldFor), throttle.ReasonLimit}
 	}
 	return &pause{s.waitLocked(w), throttle.ReasonBreaker}
 }
@@ -294,9 +306,35 @@ func (s *spender) settle(keys spent, ops []store.Op, unsure bool) {
 		case mine == nil: // its rest was given back meanwhile
 		case ops[i].Outcome == store.Deleted:
 			mine.done++
+			s.noteLifeLocked(&ops[i])
 		case ops[i].Outcome != store.Unknown || !unsure:
 			mine.left++
 		}
+	}
+}
+
+// noteLifeLocked notes how long an entity that was deleted had been meant to live, if its store says when
+// it was last written.
+func (s *spender) noteLifeLocked(op *store.Op) {
+	if at, err := s.c.rules.Form.Expires(op.Entry.Value); err == nil && !op.Entry.Written.IsZero() && s.rules.On {
+		s.lives.counts[breaker.BucketOf(at.Sub(op.Entry.Written))]++
+	}
+}
+
+// tellLives warns if entities live half as long as on the day before.
+func (s *spender) tellLives() {
+	now := s.now()
+	s.mu.Lock()
+	before, after, halved := s.budget.HalvedLives(now)
+	tell := halved && now.Sub(s.lives.told) >= time.Hour
+	if tell {
+		s.lives.told = now
+	}
+	s.mu.Unlock()
+	s.c.cfg.Metrics.Halved(s.c.target.Name, halved)
+	if tell {
+		s.c.log.Warn("entities are written with half as long to live as on the day before: if nobody meant that, they"+
+			" expire too soon", "life_seconds", after.Seconds(), "before_seconds", before.Seconds())
 	}
 }
 
@@ -315,7 +353,7 @@ func (s *spender) isAtLimit() bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.now().Before(s.limited) {
+	if !s.now().Before(s.hold.limited) {
 		return false
 	}
 	for k := range s.slices {
@@ -330,7 +368,7 @@ func (s *spender) isAtLimit() bool {
 func (s *spender) limitEnds() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.limited
+	return s.hold.limited
 }
 
 // usedUp returns which limits are used up.
@@ -351,7 +389,7 @@ func (s *spender) isFailing() bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.failure.err != nil && s.c.cfg.Now().Sub(s.failure.since) > freshFor
+	return s.hold.failure.err != nil && s.c.cfg.Now().Sub(s.hold.failure.since) > freshFor
 }
 
 // failing returns the error of the last try, if it failed.
@@ -361,7 +399,7 @@ func (s *spender) failing() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.failure.err
+	return s.hold.failure.err
 }
 
 // run reserves what is wanted until ctx is done, and then gives back what is left.
@@ -396,7 +434,7 @@ func (s *spender) serve(ctx context.Context) time.Duration {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.failure.note(s.c.log, s.c.cfg.Now(), err)
+	s.hold.failure.note(s.c.log, s.c.cfg.Now(), err)
 	if err != nil {
 		return readAgain
 	}
@@ -407,6 +445,7 @@ func (s *spender) serve(ctx context.Context) time.Duration {
 type asked struct {
 	wants   []breaker.Want
 	reports []breaker.Report
+	lives   map[int]int64
 }
 
 // ask lists what is wanted and what is to be reported. What was used last long ago is given
@@ -433,6 +472,7 @@ func (s *spender) ask(all bool) (a asked) {
 		a.wants = append(a.wants, breaker.Want{Key: k, N: max(0, n-mine.left), Max: max(n, mine.size)})
 	}
 	clear(s.wants)
+	a.lives, s.lives.counts = s.lives.counts, map[int]int64{}
 	for _, k := range inKeyOrder(s.slices) {
 		mine := s.slices[k]
 		r := breaker.Report{Key: k, Done: mine.done, Granted: mine.granted}
@@ -488,6 +528,9 @@ func (s *spender) unask(a asked) {
 		s.slices[r.Key].done += r.Done
 		s.slices[r.Key].left += r.Rest
 	}
+	for bucket, n := range a.lives {
+		s.lives.counts[bucket] += n
+	}
 }
 
 // reserve reports what was deleted, and reserves what is wanted. What needs a count is
@@ -495,7 +538,7 @@ func (s *spender) unask(a asked) {
 func (s *spender) reserve(ctx context.Context, all bool) error {
 	a := s.ask(all)
 	if len(a.wants)+len(a.reports) == 0 {
-		return nil
+		return nil // lives come with reports
 	}
 	if len(a.wants) > 0 && s.rules.On {
 		if open, err := s.judge.enterGround(ctx); err != nil || !open {
@@ -511,7 +554,7 @@ func (s *spender) reserve(ctx context.Context, all bool) error {
 		if again {
 			a.keepRest()
 		}
-		b, grants, unmet = b.Take(a.reports).Reserve(s.rules, now, s.c.viewer.View().Record.Approvals, a.wants)
+		b, grants, unmet = b.Take(a.reports).TakeLives(now, a.lives).Reserve(s.rules, now, s.c.viewer.View().Record.Approvals, a.wants)
 		limited = b.LimitedUntil(s.rules.Limits, now)
 		return b
 	})
@@ -526,6 +569,7 @@ func (s *spender) reserve(ctx context.Context, all bool) error {
 		return s.reserve(ctx, true) // what is unused makes room for what is wanted
 	}
 	s.judge.want(unmet)
+	s.tellLives()
 	return nil
 }
 
@@ -548,8 +592,8 @@ func (s *spender) put(a asked, grants []breaker.Grant, limited time.Time) (rest 
 		}
 	}
 	rest = rest && !limited.IsZero() && len(grants) == 0 && len(a.wants) > 0
-	if s.limited = limited; rest {
-		s.limited = time.Time{}
+	if s.hold.limited = limited; rest {
+		s.hold.limited = time.Time{}
 	}
 	close(s.round)
 	s.round = make(chan struct{})

@@ -26,8 +26,8 @@ type Preview struct {
 	// malformed counts as due there.
 	Estimated bool      `json:"estimated"`
 	Examples  []Example `json:"examples"` // of what is kept, up to three for each reason
-	// WouldTrip is the event for which a sweep with --apply would trip the breaker; nil if there
-	// is none, or if nobody can tell.
+	// WouldTrip is the event for which a sweep with --apply would trip the breaker; nil if it
+	// would not, or if nobody can tell.
 	WouldTrip *Foreseen `json:"would_trip,omitempty"`
 }
 
