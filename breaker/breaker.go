@@ -320,8 +320,9 @@ func (t Tally) refill(r Rules, now time.Time) Tally {
 }
 
 // SliceOf returns how much more than was counted may go of an hour of that size before it is
-// counted again.
-func SliceOf(r Rules, hour int64) int64 { return max(r.Floor/10, hour/50) }
+// counted again: what usually comes in ten minutes. With less, sweeps that run every five
+// minutes would count each time.
+func SliceOf(r Rules, hour int64) int64 { return max(r.Floor/10, hour/6) }
 
 // A Count is what is left under a key.
 type Count struct {

@@ -407,6 +407,11 @@ func (s *spender) run(ctx, work context.Context) {
 	var judging sync.WaitGroup
 	judging.Go(func() { s.judge.run(ctx) })
 	defer judging.Wait()
+	if s.rules.On { // also if nothing is due: then what comes to be due later is no unswept ground
+		if err := protect(func() error { _, err := s.judge.enterGround(work); return err }); err != nil && ctx.Err() == nil {
+			s.c.log.failed("count what is due on unswept ground", "", err) // it is tried again before the first delete
+		}
+	}
 	for wait := idleSlice; ctx.Err() == nil; {
 		timer := time.NewTimer(wait)
 		select {

@@ -33,6 +33,7 @@ type judge struct {
 	s       *spender
 	wake    chan struct{}
 	keys    map[breaker.Key]bool // to be counted
+	atWork  *breaker.Key         // is being counted; nil if nothing is
 	blocked map[breaker.Key]blocked
 	swept   map[shardquery.Range]time.Time // up to where this process has found nothing due
 }
@@ -57,7 +58,12 @@ func (j *judge) want(unmet []breaker.Want) {
 	j.s.mu.Lock()
 	defer j.s.mu.Unlock()
 	for _, w := range unmet {
-		if b, is := j.blocked[w.Key]; w.N > 0 && !(is && j.s.c.cfg.Now().Sub(b.at) < countAgain) { // else it was asked ahead
+		b, isBlocked := j.blocked[w.Key]
+		switch {
+		case w.N == 0: // it was asked ahead of need
+		case j.atWork != nil && *j.atWork == w.Key:
+		case isBlocked && j.s.c.cfg.Now().Sub(b.at) < countAgain:
+		default:
 			j.keys[w.Key] = true
 		}
 	}
@@ -113,6 +119,7 @@ func (j *judge) next() (k breaker.Key, ok bool) {
 	defer j.s.mu.Unlock()
 	for _, k := range inKeyOrder(j.keys) {
 		delete(j.keys, k)
+		j.atWork = &k
 		return k, true
 	}
 	return k, false
@@ -120,6 +127,9 @@ func (j *judge) next() (k breaker.Key, ok bool) {
 
 // note keeps why a count failed, for the steps that wait for it and for the budget's record.
 func (j *judge) note(ctx context.Context, k breaker.Key, err error) {
+	j.s.mu.Lock()
+	j.atWork = nil
+	j.s.mu.Unlock()
 	var failed uncounted
 	if isCount := errors.As(err, &failed); !isCount || ctx.Err() != nil {
 		if err != nil && ctx.Err() == nil {

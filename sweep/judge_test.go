@@ -329,3 +329,54 @@ func TestDryRunForeseesATrip(t *testing.T) {
 		})
 	}
 }
+
+// A billedCounter is a store that bills COUNTs as the services do.
+type billedCounter struct{ *modelstore.Store }
+
+func (s billedCounter) Count(ctx context.Context, t store.Target, ns string, span store.Span, upTo int64) (int64, error) {
+	n, err := s.Store.Count(ctx, t, ns, span, upTo)
+	store.Bill(ctx, store.Operations{Reads: max(1, (n+999)/1000)})
+	return n, err
+}
+
+// The breaker reads little: its counts and its records are less than a hundredth of what the
+// deletes read and write themselves. A count costs at least a read for each range, so hours that
+// hold hardly more than the floor cost more than that.
+func TestBreakerReadsLittle(t *testing.T) {
+	const each, hours = 20_000, 3
+	sum := func(t *testing.T, on bool) (reads, all, deleted int64) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.target.Breaker = small
+			w.target.Breaker.On, w.target.Breaker.Floor = on, 1000
+			w.begin()
+			w.mustSweep()
+			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+			for hour := range hours {
+				for i := range each {
+					w.put(1, 4, fmt.Sprint("e-", hour, "-", i), time.Now().Add(time.Duration(i)*time.Hour/each))
+				}
+				for range 12 {
+					time.Sleep(5 * time.Minute)
+					res := w.with(billedCounter{w.s})
+					if res.Held != "" || res.Error != "" {
+						t.Fatalf("%+v", res)
+					}
+					n := res.Operations
+					reads, all, deleted = reads+n.Reads, all+n.Reads+n.Writes+n.Deletes, deleted+res.Deleted
+				}
+			}
+		})
+		return reads, all, deleted
+	}
+	with, _, deleted := sum(t, true)
+	without, all, again := sum(t, false)
+	if deleted != again || deleted < (hours-1)*each {
+		t.Fatalf("%d deletes with a breaker, %d without", deleted, again)
+	}
+	share := float64(with-without) / float64(all)
+	t.Logf("%d reads with a breaker, %d without, of %d operations: %.2f%%", with, without, all, 100*share)
+	if share > 0.01 {
+		t.Error("more than a hundredth")
+	}
+}
