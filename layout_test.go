@@ -26,8 +26,9 @@ const module = "github.com/reaper-ttl/reaper"
 // says here where it stands.
 var floors = map[string]int{
 	"expirykey":   0,
-	"store":       1, // the contract
+	"store":       0, // the contract
 	"store/*":     3, // drivers, and the suite that they must pass
+	"breaker":     1,
 	"cursor":      2,
 	"generation":  2,
 	"layout":      2,

@@ -29,11 +29,18 @@ const (
 	minSlack     = time.Second
 	maxSlack     = 7 * 24 * time.Hour
 	maxKeep      = 1000
-	minRate      = 0.01 // entities/s: one in two minutes; less is as good as stopped
-	maxRate      = 1e9
-	minHistory   = time.Hour
-	maxHistory   = 100 * 365 * 24 * time.Hour
-	maxDuration  = time.Duration(math.MaxInt64)
+	maxFloor     = 1_000_000_000
+	// A budget remembers 128 windows, and entities of some hours come to be due together after
+	// an outage.
+	minWindow   = time.Minute
+	maxWindow   = 24 * time.Hour
+	minLearn    = 24 * time.Hour
+	maxLearn    = 90 * 24 * time.Hour
+	minRate     = 0.01 // entities/s: one in two minutes; less is as good as stopped
+	maxRate     = 1e9
+	minHistory  = time.Hour
+	maxHistory  = 100 * 365 * 24 * time.Hour
+	maxDuration = time.Duration(math.MaxInt64)
 )
 
 // A field is one setting of a target. Its row holds everything about the setting: the
@@ -139,25 +146,52 @@ var fields = []field{
 	{path: "pace.gate", fallback: `""`, about: "a URL or a file that says whether deletes may go on",
 		kind: kind{"http://, https://, or a path that begins with / or ./", (*reader).gate}},
 
-	{path: "limits.max_deletes", fallback: unlimited, about: "most entities to delete",
-		kind: kind{"at least 1, or unlimited", (*reader).maxDeletes}},
-	{path: "limits.max_fraction", fallback: unlimited, about: "most to delete, as a fraction of the target's entities",
-		kind: kind{"above 0 and at most 1, or unlimited", (*reader).maxFraction}},
+	{path: "breaker.floor", fallback: "1000", about: "so many of one window always go",
+		kind: integer(func(t *Target) *int { return &t.Breaker.Floor }, 0, maxFloor)},
+	{path: "breaker.fraction", fallback: "25%",
+		about: "of all entities; more in one window holds the target, unless it was usual before",
+		kind:  kind{"above 0% and at most 100%", (*reader).fraction}},
+	{path: "breaker.window", fallback: "1h", about: "what expires within one is counted together",
+		kind: duration(func(t *Target) *time.Duration { return &t.Breaker.Window }, minWindow, maxWindow)},
+	{path: "breaker.learn", fallback: "14d", about: "how far back the usual is learnt",
+		kind: duration(func(t *Target) *time.Duration { return &t.Breaker.Learn }, minLearn, maxLearn)},
+
+	{path: "limits.per_hour", fallback: unlimited, about: "most deletes in an hour of the clock, UTC",
+		kind: most(func(t *Target) *Limit[int64] { return &t.Limits.PerHour })},
+	{path: "limits.per_day", fallback: unlimited, about: "most deletes in a day, UTC",
+		kind: most(func(t *Target) *Limit[int64] { return &t.Limits.PerDay })},
 
 	{path: "history.keep", fallback: "90d", about: "how long a record of what was done is kept",
 		kind: duration(func(t *Target) *time.Duration { return &t.History.Keep }, minHistory, maxHistory)},
 }
 
+// replaced are fields of earlier versions, and what to write in their place.
+var replaced = map[string]string{
+	"limits.max_deletes": "it is gone, because each sweep began with a fresh allowance: the breaker, which is on by " +
+		"default, stops before an event is deleted (breaker.floor, breaker.fraction); for a steady bound write " +
+		"per_hour or per_day",
+	"limits.max_fraction": "it is gone, because each sweep began with a fresh allowance: write " +
+		"breaker: {fraction: 25%}, which holds the target before more than that comes to be due at once",
+}
+
+// breakerSection may be the word off in the place of its fields.
+const breakerSection, breakerOff = "breaker", "off"
+
 // The sections of a target, and what the reference says about them.
 var sections = []struct{ name, about string }{
 	{"generations", "layout generation: see docs/generations.md"},
 	{"pace", "entities a second: see docs/pace.md"},
-	{"limits", "of one sweep, or of one tick of serve"},
+	{breakerSection, "or off: holds the target while too much comes to be due at once: see docs/breaker.md"},
+	{"limits", "over all processes; used up, the target waits: see docs/pace.md"},
 	{"history", "what was done, and by whom: see docs/operations.md"},
 }
 
 func text(accepts string, at func(*Target) *string, check func(string) error) kind {
 	return kind{accepts, func(r *reader, v *yaml.Node, path string) { r.text(v, path, at(&r.target), check) }}
+}
+
+func most(at func(*Target) *Limit[int64]) kind {
+	return kind{"at least 1, or unlimited", func(r *reader, v *yaml.Node, path string) { r.most(v, path, at(&r.target)) }}
 }
 
 func boolean(at func(*Target) *bool) kind {

@@ -221,6 +221,9 @@ func (f *file) mapping(n *yaml.Node, path string, known []string, field func(nam
 		case k.Kind != yaml.ScalarNode:
 			f.at(k, path, "the name of a field is %s; it must be a word", describe(k))
 			continue
+		case replacement(join(path, name)) != "":
+			f.at(k, join(path, name), "%s", replacement(join(path, name)))
+			continue
 		case !slices.Contains(known, name):
 			f.at(k, path, "unknown field %s: %s", quote(name), hint(name, known))
 			continue
@@ -232,6 +235,16 @@ func (f *file) mapping(n *yaml.Node, path string, known []string, field func(nam
 		field(name, join(path, name), v)
 	}
 	return true
+}
+
+// replacement returns what to write in the place of a field of an earlier version.
+func replacement(path string) string {
+	for old, text := range replaced {
+		if strings.HasSuffix(path, "."+old) {
+			return text
+		}
+	}
+	return ""
 }
 
 // hint suggests a known field for an unknown one. In a target it also suggests fields of

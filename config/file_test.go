@@ -243,7 +243,8 @@ func TestDefaults(t *testing.T) {
 		{"schedule", target.Schedule.IsZero(), true},
 		{"generations", target.Generations, Generations{day, time.Hour, time.Minute, 10 * time.Minute, 0, 32}},
 		{"pace", target.Pace, Pace{AtMost(500.0), AtMost(5000.0), NoLimit[float64](), ""}},
-		{"limits", target.Limits, Limits{NoLimit[int64](), NoLimit[float64]()}},
+		{"breaker", target.Breaker, Breaker{false, 1000, 0.25, time.Hour, 14 * day}},
+		{"limits", target.Limits, Limits{NoLimit[int64](), NoLimit[int64]()}},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: got %v, want %v", c.field, c.got, c.want)
@@ -275,7 +276,8 @@ max_clock_skew: 10s
 schedule: ""
 generations: {every: 24h, ramp: 60m, staleness: 1m, slack: 10m, settle: 0, keep: 32}
 pace: {start: 500, max: 5000, total: unlimited, gate: ""}
-limits: {max_deletes: unlimited, max_fraction: unlimited}`)
+breaker: {floor: 1000, fraction: 25%, window: 1h, learn: 14d}
+limits: {per_hour: unlimited, per_day: unlimited}`)
 	plain.written, written.written = nil, nil
 	if got, want := fmt.Sprintf("%+v", written), fmt.Sprintf("%+v", plain); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -437,4 +439,31 @@ func FuzzParseTargets(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestBreaker(t *testing.T) {
+	if off := mustOne(t, Datastore, "name: a\nkind: A\nbreaker: off").Breaker; !off.Off {
+		t.Errorf("off reads as %+v", off)
+	}
+	b := mustOne(t, Datastore, "name: a\nkind: A\nbreaker: {floor: 0, fraction: 0.5%, window: 10m}").Breaker
+	if b.Off || b.Floor != 0 || b.Fraction != 0.005 || b.Window != 10*time.Minute || b.Learn != 14*24*time.Hour {
+		t.Errorf("read as %+v", b)
+	}
+	for text, want := range map[string]string{
+		"false":            "must be a mapping of fields, or off",
+		"none":             "must be a mapping of fields, or off",
+		"{floor: -1}":      "not between 0 and",
+		"{fraction: 0.25}": "percentage",
+		"{fraction: 25}":   "percentage",
+		"{fraction: 101%}": "at most 100%",
+		"{fraction: 0%}":   "above 0%",
+		"{window: 1s}":     "not between 1m and 1d",
+		"{learn: 1h}":      "not between 1d and 90d",
+		"{flor: 5}":        "did you mean floor?",
+	} {
+		_, err := one(t, Datastore, "name: a\nkind: A\nbreaker: "+text)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
 }

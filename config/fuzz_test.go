@@ -207,8 +207,7 @@ func FuzzTargetFields(f *testing.F) {
 			case target.Pace.Gate != "" && !strings.HasPrefix(target.Pace.Gate, "/") && !strings.HasPrefix(target.Pace.Gate, "./") &&
 				!strings.HasPrefix(target.Pace.Gate, "http://") && !strings.HasPrefix(target.Pace.Gate, "https://"):
 				t.Errorf("%s passes as gate %q", line, target.Pace.Gate)
-			case !target.Limits.MaxFraction.Unlimited && !(target.Limits.MaxFraction.Most > 0 && target.Limits.MaxFraction.Most <= 1),
-				!target.Limits.MaxDeletes.Unlimited && target.Limits.MaxDeletes.Most < 1:
+			case !target.Limits.PerHour.Unlimited && target.Limits.PerHour.Most < 1, !target.Limits.PerDay.Unlimited && target.Limits.PerDay.Most < 1:
 				t.Errorf("%s passes as %+v", line, target.Limits)
 			}
 		}

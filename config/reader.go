@@ -40,6 +40,10 @@ func (r *reader) field(_, path string, v *yaml.Node) {
 	for _, s := range sections {
 		if below == s.name {
 			r.values[below] = v
+			if below == breakerSection && v.Kind == yaml.ScalarNode {
+				r.breakerOff(v, path)
+				return
+			}
 			if !r.mapping(v, path, fieldsOf(s.name), func(_, path string, v *yaml.Node) { r.field("", path, v) }) {
 				r.bad[below] = true
 			}
@@ -231,13 +235,13 @@ func (r *reader) rate(v *yaml.Node, path string, to *Limit[float64]) {
 	*to = n
 }
 
-func (r *reader) maxDeletes(v *yaml.Node, path string) {
+func (r *reader) most(v *yaml.Node, path string, to *Limit[int64]) {
 	s, ok := r.scalar(v, path, "a whole number, or unlimited", "!!str", "!!int")
 	if !ok {
 		return
 	}
 	if s == unlimited {
-		r.target.Limits.MaxDeletes = NoLimit[int64]()
+		*to = NoLimit[int64]()
 		return
 	}
 	n, err := parseInt(s)
@@ -247,27 +251,37 @@ func (r *reader) maxDeletes(v *yaml.Node, path string) {
 	case n < 1:
 		r.at(v, path, "%s is less than 1: write unlimited for none", short(s))
 	default:
-		r.target.Limits.MaxDeletes = AtMost(n)
+		*to = AtMost(n)
 	}
 }
 
-func (r *reader) maxFraction(v *yaml.Node, path string) {
-	s, ok := r.scalar(v, path, "a number above 0 and at most 1, or unlimited", "!!str", "!!int", "!!float")
+// breakerOff reads the word that stands in the place of the section's fields. A boolean is
+// refused: whether it means a breaker that is open or closed must not be guessed.
+func (r *reader) breakerOff(v *yaml.Node, path string) {
+	if v.Tag == "!!str" && v.Value == breakerOff {
+		r.target.Breaker.Off = true
+		return
+	}
+	r.wrong(v, path, "a mapping of fields, or off")
+	r.bad[breakerSection] = true
+}
+
+// fraction reads a part of all entities, as a percentage.
+func (r *reader) fraction(v *yaml.Node, path string) {
+	const want = "a percentage, such as 25%"
+	s, ok := r.scalar(v, path, want, "!!str")
 	if !ok {
 		return
 	}
-	if s == unlimited {
-		r.target.Limits.MaxFraction = NoLimit[float64]()
-		return
-	}
-	n, err := parseNumber(s)
+	digits, percent := strings.CutSuffix(s, "%")
+	n, err := parseNumber(digits)
 	switch {
-	case err != nil || v.Tag == "!!str":
-		r.at(v, path, "%s is neither a number nor the word unlimited", quote(s))
-	case n <= 0 || n > 1:
-		r.at(v, path, "%s is not above 0 and at most 1", short(s))
+	case !percent || err != nil:
+		r.at(v, path, "%s is not %s", quote(s), want)
+	case n <= 0 || n > 100:
+		r.at(v, path, "%s is not above 0%% and at most 100%%", short(s))
 	default:
-		r.target.Limits.MaxFraction = AtMost(n)
+		r.target.Breaker.Fraction = n / 100
 	}
 }
 

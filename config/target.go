@@ -47,6 +47,7 @@ type Target struct {
 
 	Generations Generations
 	Pace        Pace
+	Breaker     Breaker
 	Limits      Limits
 	History     History
 
@@ -86,10 +87,19 @@ type Pace struct {
 	Gate  string         // empty for none
 }
 
-// Limits are the brakes of one sweep.
+// Breaker says when the target is held because too much comes to be due at once.
+type Breaker struct {
+	Off      bool
+	Floor    int           // so many of one hour always go
+	Fraction float64       // of all entities, above 0 and at most 1
+	Window   time.Duration // the length of an hour of expiry
+	Learn    time.Duration // how far back the usual is learnt
+}
+
+// Limits are how much may be deleted in an hour and in a day of the clock, in UTC, over all
+// processes.
 type Limits struct {
-	MaxDeletes  Limit[int64]
-	MaxFraction Limit[float64] // of the target's entities; above 0, at most 1
+	PerHour, PerDay Limit[int64]
 }
 
 // History says how long records of what was done are kept.

@@ -136,7 +136,11 @@ func changeSwitch(
 	was, rec, now, err := alter(ctx, cfg, t, change)
 	if err == nil && !was.EqualContent(rec) {
 		t.History.Actor = o.Actor
-		tell(ctx, cfg, t, now, history.KindAction,
+		kind := history.KindAction
+		if what == whatApprove {
+			kind = history.KindApproval
+		}
+		tell(ctx, cfg, t, now, kind,
 			history.Change{What: what, Before: switches(was), After: switches(rec), Reason: o.Reason})
 	}
 	return rec, now, err
@@ -158,6 +162,11 @@ func switches(r generation.Record) string {
 		if one.rate.Set {
 			text += ", " + one.name + " " + one.rate.String()
 		}
+	}
+	if r.Trip.IsOpen() {
+		text += fmt.Sprintf(", trip %s open: %d due", r.Trip.ID, r.Trip.Due)
+	} else if n := len(r.Approvals); n > 0 {
+		text += fmt.Sprintf(", trip %s approved: %d may go", r.Approvals[n-1].ID, r.Approvals[n-1].Count)
 	}
 	return text
 }

@@ -87,6 +87,8 @@ type Record struct {
 	PaceTotal   Rate      // of the target, over all workers
 	PaceNote    Note      // of the last change of PaceMax or PaceTotal
 
+	Ground // what the breaker says; see [Record.OnGround]
+
 	Checked    time.Time // when the keys outside all ranges were last inspected
 	Outside    int64     // how many entities were counted there
 	EmptyIndex bool      // the target held entities, but no index entry in any range
@@ -361,6 +363,7 @@ func (r Record) encode() store.Record {
 			"namespaces":     names,
 		},
 	}
+	r.Ground.encode(rec.Fields)
 	r.PauseNote.encode(rec.Fields, "pause")
 	r.PaceNote.encode(rec.Fields, "pace")
 	return rec
@@ -395,6 +398,9 @@ func decode(rec store.Record) (Record, error) {
 		Probe:         f.Time("probe"),
 		Schema:        int(f.Int("schema")),
 		Revision:      rec.Revision,
+	}
+	if err := r.Ground.decode(f, rec); err != nil {
+		return Record{}, err
 	}
 	for _, one := range f.List("namespaces") {
 		n := one.Reader(fmt.Sprintf("target record %s %q: namespaces", rec.Sort, rec.Key))

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
@@ -32,6 +33,7 @@ type TargetStatus struct {
 	Verdict   Verdict       `json:"verdict"`
 	Why       string        `json:"why"`              // the verdict, for people
 	Paused    bool          `json:"paused"`           // also if the gate is closed, too
+	Breaker   string        `json:"breaker"`          // what its breaker cannot do at present; empty if it is well, or off
 	Held      string        `json:"held"`             // why nothing may be deleted at present, if that is known
 	Reason    string        `json:"reason"`           // that was given for it
 	OldestDue *time.Time    `json:"oldest_due"`       // when the oldest entity that is due became so, if one is
@@ -356,22 +358,49 @@ func (e *earliest) add(at time.Time) {
 
 // A hold is what keeps a target from being written to.
 type hold struct {
-	gate   error // what its gate says; nil if it is open
-	paused bool
+	gate    error // what its gate says; nil if it is open
+	paused  bool
+	tripped bool      // its breaker is open
+	limited time.Time // until then its limits are used up; zero if they are not
+	weak    string    // what its breaker cannot do at present
 }
 
 // heldBy returns what holds the target at present: a pause in the target record, or the
 // gate, which it asks once. As for workers, a gate that does not answer in time counts as
 // closed.
 func heldBy(ctx context.Context, s *sweep.Snapshot) hold {
-	h := hold{paused: s.View.Record.IsPaused(s.Now())}
+	h := hold{paused: s.View.Record.IsPaused(s.Now()), tripped: s.Target.Breaker.On && s.View.Record.Trip.IsOpen()}
+	if h.tripped {
+		h.paused = s.View.Record.IsHeldByOperator(s.Now())
+	}
 	if s.Target.Gate != nil {
 		h.gate = s.Target.Gate(ctx)
+	}
+	if s.Target.Breaker.On || s.Target.Limits.Any() {
+		if b, err := s.Budget(ctx); err == nil { // else status does not say it
+			h.limited, h.weak = b.LimitedUntil(s.Target.Limits, s.Now()), weakness(s, b)
+		}
 	}
 	if h.gate != nil && ctx.Err() != nil {
 		h.gate = fmt.Errorf("it has not answered within %v", queriesWithin)
 	}
 	return h
+}
+
+// weakness returns what the breaker of a target cannot do at present.
+func weakness(s *sweep.Snapshot, b breaker.Budget) string {
+	r := sweep.BreakerRules(s.Target)
+	switch {
+	case !r.On || b.Began.IsZero():
+		return ""
+	case b.Uncounted != "":
+		return fmt.Sprintf("cannot count, so at most %d of an hour go: %s", r.Floor, b.Uncounted)
+	case b.IsBlind(r, s.Now()):
+		return "blind to bursts: lives are shorter than a window"
+	case b.OnlyLearns(r, s.Now()):
+		return "bursts pass for a day: it only learns"
+	}
+	return ""
 }
 
 // fillHold fills in what holds the target. The gate comes before a pause: reaper resume
@@ -380,6 +409,15 @@ func (st *TargetStatus) fillHold(s *sweep.Snapshot, h hold) {
 	if h.paused {
 		st.fillPause(s.View.Record)
 		st.Held, st.Reason = string(throttle.ReasonPaused), s.View.Record.PauseNote.Reason
+	}
+	st.Breaker = h.weak
+	if !h.limited.IsZero() && !h.paused {
+		st.Held = string(throttle.ReasonLimit)
+		st.Reason = "used up until " + instantText(h.limited)
+	}
+	if trip := s.View.Record.Trip; h.tripped && !h.paused {
+		st.Held = string(throttle.ReasonBreaker)
+		st.Reason = fmt.Sprintf("%s: %d are due, more than %d", trip.Rule, trip.Due, trip.Limit)
 	}
 	if h.gate != nil {
 		st.Held = string(throttle.ReasonGate)

@@ -64,7 +64,7 @@ func TestStatusJSON(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := `{"name":"sessions","layout":"generation","verdict":"IDLE","why":"nobody has loaded or swept it yet",` +
-			`"paused":false,"held":"","reason":"","oldest_due":null,"last_sweep":null,"swept_to":null,` +
+			`"paused":false,"breaker":"","held":"","reason":"","oldest_due":null,"last_sweep":null,"swept_to":null,` +
 			`"backlog":0,"backlog_at_least":false,"rate":0,"unlimited":false,"gone_at":null,` +
 			`"behind":null,"behind_at_least":false,"behind_gone_by":null,` +
 			`"empty_index":false,"empty_kind":true,` +

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // A Verdict sums up the state of a target in a word.
@@ -14,7 +15,7 @@ type Verdict string
 // status could read. So DRY RUN is told of a target on which nobody has ever worked with
 // --apply; one that was swept before, and now only by dry runs, is FAILING.
 const (
-	Held    Verdict = "HELD"    // by its gate
+	Held    Verdict = "HELD"    // by its gate, its breaker or its limits
 	Paused  Verdict = "PAUSED"  // by an operator
 	Failing Verdict = "FAILING" // something has been due for as long as with Behind, and nobody works on it
 	DryRun  Verdict = "DRY RUN" // likewise, and nobody has ever worked on it with --apply
@@ -30,11 +31,8 @@ func (st *TargetStatus) judge(s *sweep.Snapshot, partly bool) {
 	worked := lastWork(s)
 	late := func(since time.Time) bool { return !isInTime(since, now, next) }
 	switch {
-	case st.Held == "gate":
-		st.Verdict, st.Why = Held, "by its gate"
-		if st.Paused {
-			st.Why += ", and paused"
-		}
+	case st.heldText() != "":
+		st.Verdict, st.Why = Held, st.heldText()
 	case st.Paused:
 		st.Verdict, st.Why = Paused, st.pauseText()
 	case st.OldestDue != nil && late(*st.OldestDue) && s.HeartbeatsRead() && len(st.Workers) == 0 && late(worked):
@@ -58,6 +56,23 @@ func (st *TargetStatus) judge(s *sweep.Snapshot, partly bool) {
 		st.Verdict, st.Why = Idle, "nothing is due but what lies behind the cursors"
 	default:
 		st.Verdict, st.Why = Idle, "nothing is due"
+	}
+}
+
+// heldText says what holds the target, if that is not an operator.
+func (st *TargetStatus) heldText() string {
+	switch throttle.Reason(st.Held) {
+	case throttle.ReasonBreaker:
+		return "by its breaker: see reaper breaker show " + st.Name
+	case throttle.ReasonLimit:
+		return "by its limits, " + st.Reason
+	case throttle.ReasonGate:
+		if st.Paused {
+			return "by its gate, and paused"
+		}
+		return "by its gate"
+	default:
+		return ""
 	}
 }
 

@@ -17,9 +17,9 @@ const namespace = "reaper"
 // What labels other than a target may hold. The words are those of logs and
 // status; a word that is missing here counts as "other".
 var (
-	throttlings = words("ramp", "max", "total", "pushback", "latency", "compaction", "lease", "paused", "gate", "limit",
-		"record")
-	holds      = words("paused", "gate", "limit", "record")
+	throttlings = words("ramp", "max", "total", "pushback", "latency", "compaction", "lease", "paused", "gate", "breaker",
+		"limit", "record")
+	holds      = words("paused", "gate", "breaker", "limit", "record")
 	operations = words(OpRead, OpWrite, OpDelete)
 	errorOps   = words(OpScan, OpCommit, OpRecord)
 	errorCodes = words(store.Labels()...)
@@ -89,7 +89,7 @@ type Metrics struct {
 	sweeps, throttled, operations, errors *prometheus.CounterVec
 
 	outside, oldestDue, lastSuccess, rate, generation, live, leases, emptyIndex, stuck, held,
-	behind *prometheus.GaugeVec
+	behind, breaker, halved *prometheus.GaugeVec
 
 	delay, sweep, query, commit, readyWait *prometheus.HistogramVec
 }
@@ -126,6 +126,8 @@ func New(o Options) *Metrics {
 	m.leases = m.gauge("leases_held", "Ranges that this process holds.")
 	m.emptyIndex = m.gauge("empty_index", "1 if there are entities but no index entry in any range.")
 	m.stuck = m.gauge("stuck_ranges", "Ranges with due entities and no progress.")
+	m.halved = m.gauge("lives_halved", "1 while entities are written with half as long to live as on the day before.")
+	m.breaker = m.gauge("breaker_open", "1 while the target waits for the approval of an event that is unusual.")
 	m.held = m.gauge("held", "1 while nothing of the target may be deleted, by what holds it.", "why")
 
 	m.delay = m.histogram("deletion_delay_seconds", "From when an entity was due to when its deletion was acknowledged.",
@@ -162,7 +164,7 @@ const applyHelp = "1 if sweeps delete for real, 0 if they only count."
 func (m *Metrics) announce(target string) {
 	m.announceCounts(target)
 	for _, g := range []*prometheus.GaugeVec{
-		m.outside, m.oldestDue, m.rate, m.generation, m.live, m.leases, m.emptyIndex, m.stuck,
+		m.outside, m.oldestDue, m.rate, m.generation, m.live, m.leases, m.emptyIndex, m.stuck, m.breaker, m.halved,
 	} {
 		g.WithLabelValues(target)
 	}
@@ -278,6 +280,12 @@ func (m *Metrics) Held(target, why string) {
 		m.set(m.held, truth(w == why), target, w)
 	}
 }
+
+// Halved says whether entities are written with half as long to live as on the day before.
+func (m *Metrics) Halved(target string, is bool) { m.set(m.halved, truth(is), target) }
+
+// Breaker says whether the breaker of the target is open.
+func (m *Metrics) Breaker(target string, open bool) { m.set(m.breaker, truth(open), target) }
 
 func (m *Metrics) target(t string) string {
 	if m.targets[t] {

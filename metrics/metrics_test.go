@@ -55,7 +55,7 @@ var promised = []string{
 	"reaper_page_query_duration_seconds", "reaper_page_commit_duration_seconds", "reaper_rate_limit_entities_per_second",
 	"reaper_throttled_seconds_total", "reaper_store_operations_total", "reaper_store_errors_total", "reaper_current_generation",
 	"reaper_live_generations", "reaper_leases_held", "reaper_empty_index", "reaper_apply", "reaper_build_info",
-	"reaper_stuck_ranges", "reaper_held", "reaper_ready_wait_seconds", "reaper_behind_entities",
+	"reaper_stuck_ranges", "reaper_held", "reaper_breaker_open", "reaper_lives_halved", "reaper_ready_wait_seconds", "reaper_behind_entities",
 }
 
 func TestNames(t *testing.T) {
@@ -298,7 +298,7 @@ func TestVocabulary(t *testing.T) {
 		}
 	}
 	got := slices.Sorted(maps.Keys(seen))
-	want := []string{"compaction", "conflict", "gate", "latency", "lease", "limit", "malformed", "max", "paused",
+	want := []string{"breaker", "compaction", "conflict", "gate", "latency", "lease", "limit", "malformed", "max", "paused",
 		"pushback", "ramp", "record", "refused", "suspect", "total"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)

@@ -267,6 +267,8 @@ type Entry struct {
 	Value Value  // as the index shows it; List if the driver can tell from the index alone
 	At    Value  // if Value is a List: the element that puts the entry at this place in the index
 	Ref   any    // for the driver alone
+	// Written is when the entity was last written, if Scan or Dispose learnt it on the way.
+	Written time.Time
 }
 
 // Position returns the place right after the entry.
@@ -384,6 +386,7 @@ const (
 	SweepRecord  RecordSort = "ReaperSweep"  // what was done: see package history
 	WorkerRecord RecordSort = "ReaperWorker" // the heartbeat of one process for one target
 	SealRecord   RecordSort = "ReaperSeal"   // the last pass over one sealed generation
+	BudgetRecord RecordSort = "ReaperBudget" // what may be deleted of one target, by hour of expiry
 )
 
 // A Record is one of the reaper's own, kept in the store's default namespace.

@@ -2,7 +2,6 @@ package sweep
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"time"
 
@@ -19,6 +18,9 @@ const (
 	// records that another client holds in a transaction. The locks of a dead process
 	// end with its transaction, which the services end after 60 s without a request.
 	contendedFor = 90 * time.Second
+	// brakedFor is how long one sweep looks at the ranges of a target whose breaker is open, or
+	// of which as much was deleted as its limits allow.
+	brakedFor = 2 * time.Second
 	// beyondFor is how long it then continues work that the next sweep can resume:
 	// reads from the start, drains, the audit.
 	beyondFor = 5 * time.Minute
@@ -68,7 +70,7 @@ func (o *oneSweep) next(b *book, now time.Time) time.Duration {
 }
 
 func (o *oneSweep) look(s *scheduler, b *book, now time.Time) {
-	if s.ctx.Err() != nil || b.isHeldForLong(now) || b.c.limits.exceeded() != nil {
+	if s.ctx.Err() != nil || b.isHeldForLong(now) {
 		o.stop(s, b, now)
 		return
 	}
@@ -92,18 +94,13 @@ func (o *oneSweep) look(s *scheduler, b *book, now time.Time) {
 func (o *oneSweep) begin(s *scheduler, b *book, now time.Time) {
 	if o.began.IsZero() {
 		o.began = now
-		b.addCount(s, now)
 	}
 	for c := range b.chores {
-		if isFirst(c.Kind) && now.Sub(o.began) < choresFirst || c.Kind == countDue {
+		if isFirst(c.Kind) && now.Sub(o.began) < choresFirst {
 			return
 		}
 	}
-	if !b.c.limits.isOpen() {
-		o.stop(s, b, now)
-		return
-	}
-	b.checkHold(s, now) // the count may have reached a limit
+	b.checkHold(s, now)
 	o.phase, o.held = sweeping, b.held.why != ""
 	b.readyAll(s, now)
 	b.openCount(now)
@@ -174,7 +171,7 @@ func (o *oneSweep) stop(s *scheduler, b *book, now time.Time) {
 	}
 	o.phase = over
 	b.stop(s, now)
-	b.cancelChores(plan.Look, estimate, countDue)
+	b.cancelChores(plan.Look, estimate)
 }
 
 func (o *oneSweep) result(b *book) TargetResult {
@@ -205,9 +202,6 @@ func resultOf(b *book) TargetResult {
 		b.failOpening(err)
 	}
 	err := b.count.err()
-	if limit := b.c.limits.exceeded(); limit != nil && !errors.Is(err, ErrLimit) {
-		err = errors.Join(err, limit)
-	}
 	if err != nil {
 		res.Error, res.Hint, res.Err = err.Error(), strings.Join(store.Hints(err), "; "), err
 	}
@@ -220,8 +214,10 @@ func resultOf(b *book) TargetResult {
 func (b *book) isHeldForLong(now time.Time) bool {
 	most := b.c.target.Lease
 	switch b.held.why {
-	case "", throttle.ReasonLimit:
+	case "":
 		return false
+	case throttle.ReasonBreaker, throttle.ReasonLimit: // a person ends it, or the hour
+		most = brakedFor
 	case throttle.ReasonRecord:
 		most = patience
 		if b.unreadable() != nil {
@@ -234,8 +230,10 @@ func (b *book) isHeldForLong(now time.Time) bool {
 // unreadable returns why the target record, or heartbeats that are needed, cannot be
 // read; nil if they can, or if another try may help.
 func (b *book) unreadable() error {
-	if err := b.c.viewer.failing(); err != nil && !store.Transient(err) {
-		return err
+	for _, err := range []error{b.c.viewer.failing(), b.c.budget.failing()} {
+		if err != nil && !store.Transient(err) {
+			return err
+		}
 	}
 	if _, err := b.c.viewer.watch.failing(); err != nil && !store.Transient(err) && b.c.isUncounted() {
 		return err

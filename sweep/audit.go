@@ -63,7 +63,7 @@ func (j *auditJob) begin(t turn, todo todo) (out outcome, begun bool) {
 			return outcome{state: waiting, wake: c.cfg.Now().Add(heldFor), why: why}, false
 		}
 	}
-	v := &visit{writer: writer{c: c}, r: j.r, horizon: c.horizon(), auditing: true,
+	v := &visit{writer: writer{c: c, lateFrom: shardquery.LastInstant}, r: j.r, horizon: c.horizon(), auditing: true,
 		start: start{cursor: cur, began: cur.Rewind.Began}}
 	v.carry = newStrayCarrier(c, j.r.Namespace, todo.spans)
 	if err := v.take(t); err != nil {

@@ -302,14 +302,6 @@ func (b *book) forgetAtRest(it *item) {
 	delete(b.ranges, j.r)
 }
 
-// addCount counts what is due, for the limits of the target and for who watches.
-func (b *book) addCount(s *scheduler, now time.Time) {
-	if b.c.limits.limited() {
-		b.c.limits.close()
-		b.addChore(s, plan.Chore{Kind: countDue}, 0, now)
-	}
-}
-
 // estimate counts what is due for who watches the progress.
 func (b *book) estimate(s *scheduler, now time.Time) {
 	if b.c.cfg.Progress.Estimate {
@@ -349,7 +341,7 @@ func (b *book) addChore(s *scheduler, c plan.Chore, order int, now time.Time) {
 
 // onlyCounts reports whether a chore is for a count that may take long. It takes no worker.
 func onlyCounts(k plan.Kind) bool {
-	return k == plan.Look || k == countDue || k == estimate || k == behindKind
+	return k == plan.Look || k == estimate || k == behindKind
 }
 
 // todo returns what the plan says of an item now.

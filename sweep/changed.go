@@ -13,6 +13,11 @@ import (
 // is misspelt must not go unnoticed until the next day.
 func (v *viewer) sweptAs(was, want generation.Record) generation.Record {
 	want = want.SweptAs(v.rules.Scope.Layout, v.target.Retention)
+	if v.target.Breaker.On {
+		want = want.OnGround(was)
+	} else {
+		want.NewGround = false // to switch the breaker off is a word, too
+	}
 	if isMoved(was, want) || isLaidOut(was, want) {
 		return want.WithoutFindings()
 	}

@@ -21,8 +21,7 @@ import (
 
 // Chores that no plan asks for.
 const (
-	countDue plan.Kind = "count"    // what is due, for the target's limits
-	estimate plan.Kind = "estimate" // the same, for the progress bar
+	estimate plan.Kind = "estimate" // what is due, for the progress bar
 )
 
 // probePatience bounds the tries at one query that looks for extra shards.
@@ -72,7 +71,7 @@ func (j *choreJob) what() string {
 		return fmt.Sprintf("retire generation %08d", j.chore.Generation)
 	case plan.Forget:
 		return "remove cursors of retired generations"
-	case plan.Audit, plan.Seal, countDue, estimate, behindKind:
+	case plan.Audit, plan.Seal, estimate, behindKind:
 	}
 	return string(j.chore.Kind)
 }
@@ -92,8 +91,6 @@ func (j *choreJob) do(ctx context.Context, todo todo) error {
 		return c.retire(ctx, j.chore.Generation)
 	case plan.Forget:
 		return c.forget(ctx, todo.chore.plan(rules))
-	case countDue:
-		return c.limits.fill(ctx, c, todo.chore.plan(rules))
 	case estimate:
 		c.estimate(ctx, todo.chore.plan(rules))
 	case behindKind:
@@ -382,6 +379,13 @@ func (c *collector) countOutside(ctx context.Context, p *plan.Plan) (sum int64, 
 	}
 	return sum, err == nil
 }
+
+const (
+	// countTimeout bounds one COUNT, which the services end after 60 s.
+	countTimeout = time.Minute
+	// countersAtOnce is few, because others are sweeping.
+	countersAtOnce = 4
+)
 
 // countSpans counts the entries in all the spans together, each once and up to a
 // bound; 0 means no bound.

@@ -571,8 +571,6 @@ func (h *chronicle) finishChanges(ctx context.Context) {
 // endOf returns why one sweep ended.
 func endOf(ctx context.Context, res TargetResult) history.End {
 	switch {
-	case errors.Is(res.Err, ErrLimit):
-		return history.Limit
 	case res.Error != "":
 		return history.Failed
 	}
@@ -601,7 +599,7 @@ func heldEnd(held string) (end history.End, isHeld bool) {
 		return history.Limit, true
 	case string(throttle.ReasonRecord):
 		return history.Failed, true
-	case "breaker":
+	case string(throttle.ReasonBreaker):
 		return history.Breaker, true
 	}
 	return history.Open, false

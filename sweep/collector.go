@@ -23,7 +23,7 @@ type collector struct {
 	keeper *cursor.Keeper
 	viewer *viewer
 	pacing *pacing
-	limits *allowance
+	budget *spender // nil without a breaker and limits
 	guards *guards
 	tally  *tally
 	until  time.Time // one sweep: the instant at which it began; it deletes nothing that is due later; else zero
@@ -39,7 +39,7 @@ func newCollector(cfg *Config, t *Target) *collector {
 		opening = x.Opening() + "/"
 	}
 	c := &collector{cfg: cfg, target: t, rules: t.Rules(), log: log, clock: clk, tally: newTally(),
-		limits: newAllowance(t, cfg.Apply, cfg.Yes), guards: newGuards(cfg.Store, t, log, cfg.Now)}
+		guards: newGuards(cfg.Store, t, log, cfg.Now)}
 	c.keeper = &cursor.Keeper{Store: newRecordStore(cfg, t.Name), Owner: opening + cfg.Owner, Opening: opening,
 		Lease: t.Lease, Now: cfg.Now, StoreNow: clk.Now, Log: log.Logger,
 		BeatFails: func(err error) { log.failed("write the heartbeat", "", err) }}
@@ -47,6 +47,7 @@ func newCollector(cfg *Config, t *Target) *collector {
 	c.viewer = newViewer(cfg, t, clk, log)
 	c.viewer.watch = newWatch(c)
 	log.story = newChronicle(c)
+	c.budget = newSpender(c)
 	if t.Gate != nil {
 		c.pacing.gate = &gatekeeper{gate: t.Gate, now: cfg.Now, log: log.Logger}
 	}
@@ -91,13 +92,15 @@ func (c *collector) heldBy() throttle.Reason {
 	switch {
 	case !c.cfg.Apply:
 		return ""
+	case c.target.Breaker.On && v.Record.Trip.IsOpen() && !v.Record.IsHeldByOperator(c.clock.Now()):
+		return throttle.ReasonBreaker
 	case v.Record.IsPaused(c.clock.Now()):
 		return throttle.ReasonPaused
 	case !c.pacing.gate.isOpen():
 		return throttle.ReasonGate
-	case age(c.cfg.Now(), v.RecordSent) > freshFor, c.isUncounted():
+	case age(c.cfg.Now(), v.RecordSent) > freshFor, c.isUncounted(), c.budget.isFailing():
 		return throttle.ReasonRecord
-	case !c.limits.isOpen():
+	case c.budget.isAtLimit():
 		return throttle.ReasonLimit
 	}
 	return ""

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/layout"
@@ -34,8 +35,8 @@ type Target struct {
 	Pace         throttle.Limits             // of each range
 	Total        throttle.Limit              // of the target, over all workers
 	Gate         func(context.Context) error // returns why nothing may be deleted at present; may be nil
-	MaxDeletes   int64                       // one sweep deletes no more than this; 0 is no limit
-	MaxFraction  float64                     // of the entities that carry the property; 0 is no limit
+	Limits       breaker.Limits              // over all processes; the zero value has none
+	Breaker      breaker.Rules               // the zero value is switched off
 	Watchdog     *metrics.Watchdog           // what is known of the ranges' progress; may be nil
 	History      History                     // what is told of this process, and for how long
 	// Next returns the next tick after an instant; Serve alone asks. It goes by

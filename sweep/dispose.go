@@ -41,6 +41,9 @@ type writer struct {
 	claim *cursor.Claim   // only the holder of the range may write in it; nil in a dry run
 	pacer *throttle.Pacer // of the range
 	carry *carrier        // stamps what is not deleted; nil if nothing is carried
+	// lateFrom is the instant before which what is found expired unseen, for the breaker.
+	lateFrom time.Time
+	lack     lack // what it could not delete by the breaker's budget
 }
 
 // write makes one call that disposes of the ops. First it takes their tokens. Then,
@@ -53,6 +56,9 @@ func (w *writer) write(t turn, ops []store.Op, call func(context.Context) error)
 			return err
 		}
 		return w.bounded(t.work, ops, call)
+	}
+	if err := w.c.budget.ensure(t.ctx, w, ops); err != nil { // before it costs tokens
+		return err
 	}
 	w.c.pacing.follow(w.c.viewer.View())
 	granted := w.c.pacing.orders()
@@ -76,13 +82,12 @@ func (w *writer) write(t turn, ops []store.Op, call func(context.Context) error)
 		return err
 	}
 	defer cancel()
-	if err := w.c.limits.spend(deletesIn(ops)); err != nil {
+	keys, err := w.c.budget.take(w, ops)
+	if err != nil {
 		return err
 	}
 	err = w.bounded(leased, ops, call)
-	if !store.MayHaveHappened(err) {
-		w.c.limits.refund(deletesIn(ops) - deletedIn(ops))
-	}
+	w.c.budget.settle(keys, ops, store.MayHaveHappened(err))
 	return err
 }
 
@@ -168,26 +173,6 @@ func (w *writer) settle(t turn, q store.Query, op *store.Op,
 		outcome = store.Unknown
 	}
 	return outcome, err
-}
-
-// deletedIn counts the ops whose entities were deleted.
-func deletedIn(ops []store.Op) (n int) {
-	for i := range ops {
-		if ops[i].Outcome == store.Deleted {
-			n++
-		}
-	}
-	return n
-}
-
-// deletesIn counts the ops that are not carries.
-func deletesIn(ops []store.Op) (n int) {
-	for i := range ops {
-		if !isCarry(&ops[i]) {
-			n++
-		}
-	}
-	return n
 }
 
 func isCarry(op *store.Op) bool { return op.To.Type != store.Missing }

@@ -2,7 +2,6 @@ package sweep_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -52,24 +51,6 @@ func TestSweepFromStart(t *testing.T) {
 			}
 		}
 	})
-}
-
-// The limits count what a sweep from the start is going to delete.
-func TestLimitsOfASweepFromStart(t *testing.T) {
-	for _, most := range []int64{99, 100} {
-		in(t, func(t *testing.T, w *world) {
-			w.touch()
-			time.Sleep(time.Minute)
-			for i := range 100 {
-				w.put(1, 4, fmt.Sprint("behind-", i), time.Now().Add(-time.Hour))
-			}
-			w.target.MaxDeletes = most
-			res := w.fromStart()
-			if refused := most < 100; errors.Is(res.Err, sweep.ErrLimit) != refused || res.Deleted > 0 == refused {
-				t.Errorf("%d may go: %+v", most, res)
-			}
-		})
-	}
 }
 
 // Sealed ranges at rest are read, too, and what is not due stays.

@@ -173,12 +173,12 @@ func TestHistoryTellsWhyASweepEnded(t *testing.T) {
 		if r := last().Run; r.End != history.Signal {
 			t.Errorf("stopped: %+v", r)
 		}
-		w.target.Pace, w.target.MaxDeletes = throttle.Limits{Unlimited: true}, 10
+		w.target.Pace, w.target.Limits.PerHour = throttle.Limits{Unlimited: true}, 10
 		w.sweep()
-		if r := last().Run; r.End != history.Limit || r.Error == "" {
+		if r := last().Run; r.End != history.Limit || r.Error != "" {
 			t.Errorf("at its limit: %+v", r)
 		}
-		w.target.MaxDeletes = 0
+		w.target.Limits.PerHour = 0
 		w.s.Before = func(_ context.Context, c modelstore.Call) error {
 			if c.Method == "Scan" {
 				return fmt.Errorf("no: %w", store.ErrDenied)

@@ -163,6 +163,9 @@ func (v *visit) disposeOps(t turn, rd *reading, q store.Query) error {
 		if batch == nil {
 			return nil
 		}
+		if part := v.c.budget.covered(&v.writer, batch); part < len(batch) && v.claim != nil {
+			batch = s.pick(part)
+		}
 		q.Target.Guard = v.c.guards.next(v.start.cursor.Key(), batch)
 		err = v.dispose(t, q, batch, rd.fromStart)
 		if err == nil {
@@ -236,12 +239,12 @@ func (v *visit) absorb(t turn, rd *reading, q store.Query, batch []store.Op, err
 	return v.failing.pauseOrFail(t, v.c.cfg.Now(), err)
 }
 
-// fatal returns the error if it ends the step: a pause, a lost lease, a limit, the end of
+// fatal returns the error if it ends the step: a pause, a lost lease, the end of
 // the process, or an error against which retries do not help. Otherwise it returns nil.
 func (v *visit) fatal(t turn, err error) error {
 	var later *pause
 	switch {
-	case errors.As(err, &later), errors.Is(err, ErrLimit), errors.Is(err, errStopped):
+	case errors.As(err, &later), errors.Is(err, errStopped):
 		return err
 	case v.claim != nil && v.claim.Err() != nil:
 		return v.claim.Err()

@@ -26,6 +26,9 @@ type Preview struct {
 	// malformed counts as due there.
 	Estimated bool      `json:"estimated"`
 	Examples  []Example `json:"examples"` // of what is kept, up to three for each reason
+	// WouldTrip is the event for which a sweep with --apply would trip the breaker; nil if it
+	// would not, or if nobody can tell.
+	WouldTrip *Foreseen `json:"would_trip,omitempty"`
 }
 
 // An Example is an entity that sweeps keep.
@@ -56,6 +59,7 @@ type preview struct {
 	estimated bool
 	examples  []Example
 	seen      map[[2]string]bool // by namespace and key: the next sweep leaves it
+	hours     map[time.Time]bool // of expiry, in which something is due, as far as it was read
 }
 
 // foundBehind counts what is due, and left by the next sweep.

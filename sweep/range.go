@@ -160,6 +160,7 @@ func (j *rangeJob) newVisit(todo todo) *visit {
 	if need.Behind && !need.Stage.IsSealed() && j.isBeyond(cur.Position, v.horizon) {
 		need.Behind, v.start.need.Behind = false, false // the clock is late: the next visit may do this
 	}
+	v.lateFrom = j.lateFrom(need, cur.Position)
 	if need.Stage.Drain {
 		v.carry = newDrainCarrier(c, todo.plan, j.r)
 	}
@@ -305,6 +306,17 @@ func (j *rangeJob) rewind(p *plan.Plan) {
 	}
 }
 
+// lateFrom returns the instant before which what the range holds is late, for the breaker.
+func (j *rangeJob) lateFrom(need plan.Need, from store.Position) time.Time {
+	if j.c.budget == nil {
+		return time.Time{}
+	}
+	if !need.Stage.IsSealed() && !j.empty.IsZero() {
+		j.c.budget.judge.noteSwept(j.r, j.empty.Add(-j.c.target.Overlap))
+	}
+	return j.c.budget.judge.lateFrom(j.r, from)
+}
+
 // probe reads the first page that has entries, without a claim.
 func (j *rangeJob) probe(t turn, v *visit, more *bool) (found bool, err error) {
 	for {
@@ -363,9 +375,6 @@ func (j *rangeJob) rest(t turn, v *visit) outcome {
 // look finds out what is due in a range of a target that is held, so that status
 // and metrics stay true.
 func (j *rangeJob) look(t turn, cur cursor.Cursor, why throttle.Reason) outcome {
-	if why == throttle.ReasonLimit {
-		return outcome{state: waiting, wake: j.c.cfg.Now().Add(heldFor), why: why}
-	}
 	at, err := j.c.firstDue(t.ctx, j.r, cur.Position)
 	if err != nil && store.Transient(err) && t.ctx.Err() == nil {
 		return outcome{state: waiting, wake: j.c.cfg.Now().Add(asideEvery), why: why}

@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"fmt"
 	"math"
 	"sync"
 	"time"
@@ -50,6 +51,7 @@ func (c *collector) publish() {
 func (c *collector) publishRecord() {
 	m, t, rec := c.cfg.Metrics, c.target.Name, c.viewer.View().Record
 	m.Held(t, string(c.heldBy()))
+	m.Breaker(t, c.target.Breaker.On && rec.Trip.IsOpen())
 	outside, empty := c.tally.aroundOr(rec.Outside, rec.EmptyIndex)
 	m.Outside(t, outside)
 	m.EmptyIndex(t, empty)
@@ -79,12 +81,21 @@ func (c *collector) fillHeld(res *TargetResult, why throttle.Reason) {
 	v := c.viewer.View()
 	switch {
 	case v == nil || c.cfg.Apply:
+	case c.target.Breaker.On && v.Record.Trip.IsOpen():
+		why = throttle.ReasonBreaker
 	case v.Record.IsPaused(c.clock.Now()):
 		why = throttle.ReasonPaused
 	case !c.pacing.gate.isOpen():
 		why = throttle.ReasonGate
 	}
 	res.Held = string(why)
+	if v != nil && why == throttle.ReasonBreaker {
+		res.Reason = fmt.Sprintf("%s: %d are due, more than %d; see reaper breaker show %s", v.Record.Trip.Rule,
+			v.Record.Trip.Due, v.Record.Trip.Limit, c.target.Name)
+	}
+	if v != nil && why == throttle.ReasonLimit {
+		res.Reason = fmt.Sprintf("%s, used up until %s", c.budget.usedUp(), c.budget.limitEnds().UTC().Format(time.RFC3339))
+	}
 	if v != nil && why == throttle.ReasonPaused {
 		res.Reason, res.Actor = v.Record.PauseNote.Reason, v.Record.PauseNote.Actor
 	}
@@ -114,9 +125,21 @@ func (c *collector) tellHold(why throttle.Reason) {
 		c.log.held = time.Time{}
 	case throttle.ReasonPaused:
 		c.log.Warn("target is paused; run reaper resume to continue", c.pauseAttrs()...)
+	case throttle.ReasonBreaker: // the process that tripped it has logged it as an error
+		t := c.viewer.View().Record.Trip
+		c.log.Warn("breaker is open; see reaper breaker show", "trip", t.ID, "rule", string(t.Rule), "due", t.Due,
+			"limit", t.Limit)
+	case throttle.ReasonLimit:
+		l := c.target.Limits
+		c.log.Warn("limit reached: deletes go on later", "until", c.budget.limitEnds(), "per_hour", l.PerHour,
+			"per_day", l.PerDay)
 	case throttle.ReasonGate: // the gatekeeper has logged it
 	case throttle.ReasonRecord:
 		var attrs []any
+		if err := c.budget.failing(); c.budget.isFailing() {
+			c.log.Warn("deletes suspended: the target's budget cannot be read or written", "error", err)
+			return
+		}
 		if long, err := c.viewer.watch.failing(); long {
 			c.log.Warn("deletes suspended: the heartbeats, which divide the total, were not read for a lease", "error", err)
 			return

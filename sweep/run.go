@@ -67,6 +67,9 @@ func once(ctx context.Context, cfg Config, newAgenda func() oneTime) Result {
 		if t.Error == "" && t.Scanned == 0 {
 			t.EmptyKind = b.c.isEmptyKind(ctx)
 		}
+		if b.c.foresees() && b.view != nil && t.Error == "" {
+			t.WouldTrip = b.c.foresee(ctx)
+		}
 		t.Duration = agendas[i].ended.Sub(began).Seconds()
 		res.Targets = append(res.Targets, t)
 		res.Complete = res.Complete && t.Complete
@@ -131,6 +134,9 @@ func (b *book) open(ctx, background, work context.Context, all *sync.WaitGroup) 
 	}
 	if gate := b.c.pacing.gate; gate != nil {
 		all.Go(func() { gate.run(background) })
+	}
+	if budget := b.c.budget; budget != nil {
+		all.Go(func() { budget.run(b.metered(background), b.metered(work)) })
 	}
 	all.Go(func() { b.c.viewer.watch.run(b.metered(background), b.metered(work), b.c.until.IsZero()) })
 	if story := b.c.log.story; story != nil {

@@ -106,7 +106,6 @@ type onSchedule struct {
 	first    bool      // a tick is due at once
 	due      time.Time // the next tick, by the wall clock
 	seen     time.Time // the wall clock at the last look
-	counting bool      // a tick waits until what is due is counted
 	expired  int64     // found due before the sweep that is counted
 	told     time.Time
 	toldOf   int64 // how many had been deleted when it was told last
@@ -159,10 +158,6 @@ func (o *onSchedule) look(s *scheduler, b *book, now time.Time) {
 		o.tell(b, now)
 	}
 	o.watchSchedule(s, b, now)
-	if o.counting && b.chores[plan.Chore{Kind: countDue}] == nil {
-		o.counting = false
-		o.begin(s, b, now)
-	}
 	if b.count.open {
 		o.closeCount(b, now)
 	}
@@ -191,12 +186,6 @@ func (o *onSchedule) watchSchedule(s *scheduler, b *book, now time.Time) {
 	}
 	o.due = b.c.target.Next(wall)
 	o.box.set(func(st *State) { st.Tick = wall })
-	unknown := !b.c.limits.isOpen() && b.c.limits.exceeded() == nil // a COUNT failed
-	if b.c.limits.limited() && !o.counting && (!b.count.open || unknown) {
-		o.counting = true
-		b.addCount(s, now)
-		return
-	}
 	o.begin(s, b, now)
 }
 
@@ -229,9 +218,9 @@ func (o *onSchedule) countBehind(s *scheduler, b *book, now time.Time) {
 // closeCount ends the counted sweep once every range is swept up to the instant at which
 // that sweep began.
 func (o *onSchedule) closeCount(b *book, now time.Time) {
-	err := b.c.limits.exceeded()
+	var err error
 	if b.held.why == throttle.ReasonRecord { // that may last, and no range is swept meanwhile
-		cause := cmp.Or(b.c.viewer.failing(), errUnheard)
+		cause := cmp.Or(b.c.viewer.failing(), b.c.budget.failing(), errUnheard)
 		err = fmt.Errorf("the target record was not read for %v: %w", freshFor, cause)
 	}
 	if err != nil {
@@ -300,10 +289,7 @@ func (b *book) describe(st *State) {
 	st.OldestDue = b.c.target.Watchdog.OldestDue()
 	st.Rate = b.c.pacing.rate()
 	st.Deleted = b.c.tally.counts.Deleted.Load()
-	counting := b.chores[plan.Chore{Kind: countDue}] != nil
-	if st.Held = b.held.why; st.Held == throttle.ReasonLimit && counting && b.c.limits.hasAnswer() {
-		st.Held = "" // only until what is due is counted again
-	}
+	st.Held = b.held.why
 }
 
 // sweptTo returns the instant up to which nothing due is left in any range, and how many

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/shardquery"
@@ -199,4 +200,9 @@ func EnsureRecord(ctx context.Context, cfg Config, t Target) (rec generation.Rec
 	err = c.viewer.ensureRecord(ctx, view, true)
 	c.log.story.finishChanges(ctx)
 	return view.Record, c.clock.Now(), err
+}
+
+// Budget reads the budget of the target's breaker and limits.
+func (s *Snapshot) Budget(ctx context.Context) (breaker.Budget, error) {
+	return LoadBudget(ctx, s.c.viewer.store, s.Target.Name)
 }

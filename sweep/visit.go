@@ -222,6 +222,9 @@ func (v *visit) once(t turn) (out outcome, over, allRead bool) {
 		return outcome{}, false, true
 	}
 	n := v.c.target.Page
+	if wait := v.c.budget.lacking(&v.writer); wait > 0 {
+		return v.between(outcome{state: waiting, wake: now.Add(wait), why: throttle.ReasonBreaker}), true, false
+	}
 	if v.pacer != nil {
 		var why throttle.Reason
 		if n, wait, why = v.pacer.Ready(v.pageSize()); wait > 0 {

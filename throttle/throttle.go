@@ -108,6 +108,7 @@ const (
 	ReasonLease      Reason = "lease"      // another worker's lease on the range
 	ReasonPaused     Reason = "paused"     // the operator
 	ReasonGate       Reason = "gate"       // the gate is closed
+	ReasonBreaker    Reason = "breaker"    // too much comes to be due at once, or is counted
 	ReasonLimit      Reason = "limit"      // as much was deleted as the target's limits allow, or is not counted yet
 	ReasonRecord     Reason = "record"     // the target record, or heartbeats that divide the total, cannot be read
 )

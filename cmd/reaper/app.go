@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
@@ -57,7 +58,7 @@ and deletes nothing without --apply.
 
 Exit codes: 0 done, also when stopped in good order; 1 something failed, the rest
 was done; 2 wrong usage or configuration, nothing was touched; 3 stopped before
-the end, with --fail-incomplete.`,
+the end, with --fail-incomplete; 4 the breaker of a target is open, and nothing failed.`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
@@ -65,8 +66,8 @@ the end, with --fail-incomplete.`,
 	addSettings(root.PersistentFlags(), commonSettings...)
 	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.serveCommand(), a.statusCommand(), a.loadCommand(),
 		a.dumpCommand(), a.stampCommand(), a.explainCommand(), a.listCommand(), a.historyCommand(), a.generationCommand(),
-		a.auditCommand(),
-		a.pauseCommand(), a.resumeCommand(), a.paceCommand(), a.indexesCommand(), a.versionCommand(),
+		a.auditCommand(), a.pauseCommand(), a.resumeCommand(), a.paceCommand(), a.breakerCommand(), a.indexesCommand(),
+		a.versionCommand(),
 		&cobra.Command{Use: "targets-file", Short: "Every field of the targets file, with its default",
 			Long: config.Sample()})
 	a.markFailures(root)
@@ -333,7 +334,8 @@ func sweepTarget(t config.Target) sweep.Target {
 		Total: throttle.Limit{PerSecond: t.Pace.Total.Most, Unlimited: t.Pace.Total.Unlimited},
 		Gate:  sweep.OpenGate(t.Pace.Gate),
 
-		MaxDeletes: orZero(t.Limits.MaxDeletes), MaxFraction: orZero(t.Limits.MaxFraction),
+		Breaker: breakerRules(t),
+		Limits:  breaker.Limits{PerHour: orZero(t.Limits.PerHour), PerDay: orZero(t.Limits.PerDay)},
 	}
 }
 

@@ -44,6 +44,9 @@ func (a *app) audit(cmd *cobra.Command) (err error) {
 	if err == nil && res.Failed() {
 		return &exit{exitFailed, sweepError(res)}
 	}
+	if err == nil && isTripped(res) {
+		return &exit{exitBreaker, errTripped}
+	}
 	return err
 }
 

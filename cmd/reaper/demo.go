@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/layout"
@@ -189,7 +190,9 @@ func demoTarget(text string) (sweep.Target, error) {
 	if err != nil {
 		return sweep.Target{}, err
 	}
-	return sweepTarget(targets[0]), nil
+	t := sweepTarget(targets[0])
+	t.Breaker = breaker.Rules{} // half of what the demo itself has written is due: that is right
+	return t, nil
 }
 
 // A demo is one run.

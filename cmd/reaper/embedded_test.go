@@ -23,6 +23,7 @@ import (
 const oneTarget = `targets:
   - name: sessions
     kind: Session
+    breaker: off
 `
 
 func newEmbedded(t *testing.T, targets string) *workdir {
@@ -348,7 +349,7 @@ func TestWrongUsage(t *testing.T) {
     retentoin: 1d
     rewind: 24
 `)
-	b.write("brakes.yaml", oneTarget+"    limits: {max_deletes: 5}\n")
+	b.write("brakes.yaml", oneTarget+"    limits: {per_hour: 0}\n")
 	b.write("gate.yaml", oneTarget+"    pace: {gate: \"htps://gate.internal/may/I\"}\n")
 	b.write("none.yaml", "targets: []\n")
 	for _, c := range []struct {
@@ -370,7 +371,7 @@ func TestWrongUsage(t *testing.T) {
 		{"target", "", []string{"sweep", "--target", "session"}, []string{"session", "sessions"}},
 		{"file", "", []string{"sweep", "--config", "nofile.yaml"}, []string{"nofile.yaml"}},
 		{"no targets", "", []string{"sweep", "--config", "none.yaml"}, []string{"targets"}},
-		{"gate", "", []string{"sweep", "--apply", "--config", "gate.yaml"}, []string{"gate.yaml:4:18", `"htps://gate.internal/may/I"`, "write an http:// or https:// URL"}},
+		{"gate", "", []string{"sweep", "--apply", "--config", "gate.yaml"}, []string{"gate.yaml:5:18", `"htps://gate.internal/may/I"`, "write an http:// or https:// URL"}},
 		{"five mistakes", "", []string{"sweep", "--config", "five.yaml"}, []string{"five.yaml:2:11", "five.yaml:3:11", "five.yaml:4:13", "five.yaml:5:5", "retention", "five.yaml:6:13"}},
 
 		{"stamp", "", []string{"stamp", "a", "soon"}, []string{"soon"}},

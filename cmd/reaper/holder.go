@@ -29,7 +29,7 @@ import (
 // An embedded store can be open in one process only. While reaper serve has it, that
 // process answers these commands: a process that runs one of them sends it there, and prints
 // what comes back.
-var answered = []string{"status", "explain", "list", "history", "pause", "resume", "pace"}
+var answered = []string{"status", "explain", "list", "history", "pause", "resume", "pace", "breaker"}
 
 // answerTimeout is how long the process that has the store open may take before it says
 // anything at all.
@@ -109,9 +109,9 @@ func (a *app) delegate(cmd *cobra.Command, locked error) error {
 	}); err != nil {
 		return unanswered(dir, err)
 	}
-	if !slices.Contains(answered, cmd.Name()) {
+	if !slices.Contains(answered, wordsOf(cmd)[0]) {
 		return fmt.Errorf("open embedded store %s: %w: %v has it. Stop it first for %s; it answers %s itself", dir,
-			store.ErrLocked, who, cmd.Name(), strings.Join(answered, ", "))
+			store.ErrLocked, who, strings.Join(wordsOf(cmd), " "), strings.Join(answered, ", "))
 	}
 	body, err := json.Marshal(a.requestOf(cmd))
 	if err != nil {
@@ -130,6 +130,9 @@ func (a *app) delegate(cmd *cobra.Command, locked error) error {
 	}
 	return fmt.Errorf("%v has %s open, and did not answer to the end: %w", who, dir, err)
 }
+
+// wordsOf returns the words that name a command, such as breaker and show.
+func wordsOf(cmd *cobra.Command) []string { return strings.Fields(cmd.CommandPath())[1:] }
 
 // unanswered returns the error of a command whose store another process has open that
 // does not answer.
@@ -168,7 +171,7 @@ func ask(ctx context.Context, c *http.Client, method, what string, body io.Reade
 // requestOf returns a command as it is to be run elsewhere: with its flags, with what this
 // process's environment says of the same settings, and with its targets file.
 func (a *app) requestOf(cmd *cobra.Command) request {
-	o := request{Args: []string{cmd.Name()}, Terminal: a.statusScreen().redraw}
+	o := request{Args: wordsOf(cmd), Terminal: a.statusScreen().redraw}
 	given := map[string]bool{"config": true}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if f.Name == "config" {

@@ -27,6 +27,7 @@ const (
 	exitFailed     = 1 // something failed; the rest was done
 	exitUsage      = 2 // wrong usage or configuration; nothing was touched
 	exitIncomplete = 3 // with --fail-incomplete: stopped before the end
+	exitBreaker    = 4 // the breaker of a target is open; before exitIncomplete, after exitFailed
 )
 
 func main() {

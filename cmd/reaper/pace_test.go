@@ -21,6 +21,7 @@ const slowPace = `targets:
     page: 20
     lease: 3s
     pace: {max: 10}
+    breaker: off
 `
 
 // An operator changes the pace, pauses and resumes, while a sweep runs.
@@ -82,27 +83,34 @@ func TestPaceWhileASweepRuns(t *testing.T) {
 	b.wantLive(live)
 }
 
-func TestLimitsStopASweep(t *testing.T) {
+func TestLimitsHoldATarget(t *testing.T) {
 	noRaces(t)
-	for name, limits := range map[string]string{"max_deletes": "max_deletes: 99", "max_fraction": "max_fraction: 0.4"} {
-		b := newEmbedded(t, oneTarget+"    limits: {"+limits+"}\n")
-		ndjson, live := sessions(200, time.Now())
-		b.must(strings.NewReader(ndjson), "load")
-		before := b.dumped()
-		r := b.run(nil, "sweep", "--apply")
-		if r.code != exitFailed || !strings.Contains(r.log, "--yes") || !strings.Contains(r.log, name) || !strings.Contains(r.log, "100 entities are due") {
-			t.Errorf("%s: exit code %d, %s", limits, r.code, r.log)
+	b := newEmbedded(t, oneTarget+"    limits: {per_day: 30}\n")
+	ndjson, live := sessions(200, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	before := b.dumped()
+	r := b.must(nil, "sweep", "--apply", "--json")
+	if !strings.Contains(r.out, `"held": "limit"`) || !strings.Contains(r.out, `"complete": false`) {
+		t.Errorf("used up: %+v", r)
+	}
+	if after := b.dumped(); len(after) != len(before)-30 {
+		t.Errorf("%d of %d are left", len(after), len(before))
+	}
+	if st := b.status(); st.Held != "limit" || st.Verdict != inspect.Held || !strings.Contains(st.Why, "limit") {
+		t.Errorf("status: %+v", st)
+	}
+	if r := b.run(nil, "sweep", "--apply", "--fail-incomplete"); r.code != exitIncomplete {
+		t.Errorf("with --fail-incomplete: exit code %d", r.code)
+	}
+	if res := b.sweep("--apply", "--yes"); res.Deleted != 70 {
+		t.Errorf("with --yes: %+v", res)
+	}
+	b.wantLive(live)
+	for old, want := range map[string]string{"max_deletes: 99": "per_hour", "max_fraction: 0.4": "breaker: {fraction: 25%}"} {
+		b.write("reaper.yaml", oneTarget+"    limits: {"+old+"}\n")
+		if r := b.run(nil, "sweep", "--apply"); r.code != exitUsage || !strings.Contains(r.log, "reaper.yaml:5:14") || !strings.Contains(r.log, want) {
+			t.Errorf("%s: exit code %d, %s", old, r.code, r.log)
 		}
-		if after := b.dumped(); len(after) != len(before) {
-			t.Errorf("%s: %d of %d are left", limits, len(after), len(before))
-		}
-		if r := b.must(nil, "sweep"); !strings.Contains(r.log, "with --apply this sweep would refuse") {
-			t.Errorf("%s, dry: %s", limits, r.log)
-		}
-		if res := b.sweep("--apply", "--yes"); res.Deleted != 100 {
-			t.Errorf("%s with --yes: %+v", limits, res)
-		}
-		b.wantLive(live)
 	}
 }
 
@@ -122,9 +130,9 @@ func TestBadPace(t *testing.T) {
 			t.Errorf("reaper %s: exit code %d: %s%s", strings.Join(wrong, " "), r.code, r.out, r.log)
 		}
 	}
-	for _, pace := range []string{"pace: {max: -1}", "pace: {max: 0}", "pace: {total: 0}", "pace: {start: 600, max: 500}", "limits: {max_fraction: 1.5}", "limits: {max_deletes: -2}"} {
+	for _, pace := range []string{"pace: {max: -1}", "pace: {max: 0}", "pace: {total: 0}", "pace: {start: 600, max: 500}", "limits: {per_hour: 1.5}", "limits: {per_day: -2}"} {
 		b.write("reaper.yaml", oneTarget+"    "+pace+"\n")
-		if r := b.run(nil, "sweep"); r.code != exitUsage || !strings.Contains(r.log, "reaper.yaml:4") {
+		if r := b.run(nil, "sweep"); r.code != exitUsage || !strings.Contains(r.log, "reaper.yaml:5") {
 			t.Errorf("%s: exit code %d: %s", pace, r.code, r.log)
 		}
 	}

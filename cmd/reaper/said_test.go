@@ -108,7 +108,7 @@ func TestSaidOfAMisspeltGate(t *testing.T) {
 		b.write("reaper.yaml", oneTarget+"    pace: {gate: \""+gate+"\"}\n")
 		for _, command := range [][]string{{"sweep", "--apply"}, {"serve", "--apply"}, {"status"}} {
 			r := b.run(nil, command...)
-			if says(t, gate, r.log, `reaper.yaml:4:\d+: .*is not a valid gate: write an http:// or https:// URL`); r.code != exitUsage || r.out != "" {
+			if says(t, gate, r.log, `reaper.yaml:5:\d+: .*is not a valid gate: write an http:// or https:// URL`); r.code != exitUsage || r.out != "" {
 				t.Errorf("%s: exit code %d: %s", gate, r.code, r.out)
 			}
 		}

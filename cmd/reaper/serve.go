@@ -51,8 +51,8 @@ store answers, the records are readable, the schedule is on time) on --listen. W
 --apply it deletes nothing, and logs that every hour.
 
 While it has an embedded store open, it answers status, explain, list, history, pause,
-resume and pace through the socket reaper.sock in the store's directory, for its own user
-only.`,
+resume, pace and breaker through the socket reaper.sock in the store's directory, for its
+own user only.`,
 		Example: `  reaper serve --store datastore:my-project --apply
   reaper serve --store embedded:./data --apply --schedule '@every 10s' --listen 127.0.0.1:9464`,
 		Args: cobra.NoArgs,

@@ -88,6 +88,9 @@ func (v *statusText) print() {
 	if v.t.Reason != "" {
 		v.line("reason", "%s", v.t.Reason)
 	}
+	if v.t.Breaker != "" {
+		v.line("breaker", "%s", v.t.Breaker)
+	}
 	if v.t.Err == nil {
 		v.printDue()
 		v.printWorkers()

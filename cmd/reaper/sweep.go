@@ -55,7 +55,7 @@ mode the log says how this is checked (guard in the targets file), and what it c
 	addSettings(cmd.Flags(), "apply", "workers", "max-duration", "shutdown-grace", "pushgateway", "actor")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
-	cmd.Flags().BoolVar(&once.Yes, "yes", false, "override the targets' limits for this sweep")
+	cmd.Flags().BoolVar(&once.Yes, "yes", false, "set the targets' limits aside for this sweep, but never the breaker")
 	cmd.Flags().BoolVar(&once.FromStart, "from-start", false,
 		"read every range from its start now, not only once per rewind")
 	cmd.Flags().BoolVar(&once.Exact, "exact", false,
@@ -102,6 +102,8 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete bool, once sweep.Once) (e
 		return err
 	case res.Failed():
 		return &exit{exitFailed, sweepError(res)}
+	case isTripped(res):
+		return &exit{exitBreaker, errTripped}
 	case !res.Complete && failIncomplete:
 		return &exit{exitIncomplete, fmt.Errorf("the sweep was stopped before its end")}
 	}
@@ -150,6 +152,14 @@ func addOutside(ctx context.Context, s *session, res *sweep.Result) {
 
 // printPreview says what a dry run found beyond the table.
 func (a *app) printPreview(t sweep.TargetResult) {
+	if f := t.WouldTrip; f != nil {
+		fmt.Fprintf(a.stdout, "%s: with --apply its breaker would trip: %s: %s are due, more than %s\n", t.Name, f.Rule,
+			grouped(f.Due), grouped(f.Limit))
+		for _, bar := range f.Histogram {
+			fmt.Fprintf(a.stdout, "%s:   from %s %s in generation %08d\n", t.Name, bar.From.UTC().Format(time.RFC3339),
+				grouped(bar.N), bar.Generation)
+		}
+	}
 	if n := t.BehindCursors; n != nil && *n > 0 {
 		by := "once their generation is sealed"
 		if t.GoneBy != nil {
@@ -180,8 +190,10 @@ func brake(t sweep.TargetResult) string {
 	switch throttle.Reason(t.Held) {
 	case throttle.ReasonPaused:
 		return "paused" + byAndWhy(t.Actor, t.Reason)
+	case throttle.ReasonBreaker:
+		return "breaker " + t.Reason
 	case throttle.ReasonRecord:
-		return "its target record cannot be read"
+		return "its records cannot be read"
 	}
 	return t.Held
 }

@@ -111,6 +111,7 @@ const targetsFile = `targets:
     rewind: %[3]v
     overlap: %[4]v
     pace: {start: 10, max: 40}
+    breaker: off
     generations: {every: 1m, ramp: %[5]v, staleness: %[6]v, slack: %[7]v, keep: 1}
   - name: tokens
     kind: Token
@@ -121,6 +122,7 @@ const targetsFile = `targets:
     rewind: %[3]v
     overlap: %[4]v
     pace: {start: 10, max: 40}
+    breaker: off
 `
 
 // A world is one emulator with everything that works on it.

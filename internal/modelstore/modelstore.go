@@ -146,7 +146,7 @@ func (s *Store) set(at place, key string, e store.Entity) {
 	if s.shards[at] == nil {
 		s.shards[at] = map[string][]store.Entry{}
 	}
-	shard, entry := shardOf(e.Expiry), store.Entry{Key: key, Value: e.Expiry}
+	shard, entry := shardOf(e.Expiry), store.Entry{Key: key, Value: e.Expiry, Written: s.Now()}
 	i, _ := slices.BinarySearchFunc(s.shards[at][shard], entry, inOrder)
 	s.shards[at][shard] = slices.Insert(s.shards[at][shard], i, entry)
 }

@@ -110,6 +110,7 @@ func (h *handle) effect(target string, at place, key string, before row, o store
 	case changed && (dry || h.dry):
 		w.violate("dry", "%s writes %s in a dry run", h.name, key)
 	case changed && o == store.Deleted:
+		w.oracle.spends(h, target, at, key)
 		w.oracle.deleted(h.name, at, key)
 	case changed && o == store.Carried:
 		w.oracle.carried(h.name, target, at, key, to, late)
@@ -215,6 +216,9 @@ func (h *handle) Save(ctx context.Context, r store.Record, prev string) error {
 			w.violate("dry", "%s saves %s in a dry run", h.name, r.Key)
 		case r.Sort == store.TargetRecord:
 			w.oracle.savedTarget(h.name, old, r, w.plan.kind(r.Key))
+			w.oracle.tripped(old, r)
+		case r.Sort == store.BudgetRecord:
+			w.oracle.savedBudget(h.name, old, r)
 		case r.Sort == store.CursorRecord:
 			w.oracle.savedCursor(h, old, r)
 		case r.Sort == store.WorkerRecord:

@@ -20,7 +20,8 @@ type oracle struct {
 	beats     map[string]beatFact  // by the key of the heartbeat
 	closed    map[string]time.Time // by target and generation: when the mark took effect
 	retiredAt map[string]time.Time // likewise: when it retired
-	resumed   map[string]int       // by cursor record: the token of the last claim that read on from a saved place
+	budgets   map[string]*budgetFact
+	resumed   map[string]int // by cursor record: the token of the last claim that read on from a saved place
 }
 
 // A fact is what is known of an entity.
@@ -76,7 +77,8 @@ func parse(s string) (e expiry, ok bool) {
 
 func newOracle(w *world) *oracle {
 	return &oracle{w: w, truth: map[place]map[string]*fact{}, leases: map[string]leaseFact{}, beats: map[string]beatFact{},
-		closed: map[string]time.Time{}, retiredAt: map[string]time.Time{}, resumed: map[string]int{}}
+		closed: map[string]time.Time{}, retiredAt: map[string]time.Time{}, budgets: map[string]*budgetFact{},
+		resumed: map[string]int{}}
 }
 
 // judge fills in what follows from the expiry.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -43,7 +44,7 @@ var features = slices.Concat(faults, []string{
 	"skew", "jump", // of clocks
 	"sweeper 2", "sweeper 3", "dry", "audit", "operator", "pace",
 	"follower", "lazy", "nursery", "straggler", "breaker", "wrongshard", "junk", // writers
-	"extend", "remove", "limits", "rush", "drag", "refused", "lose",
+	"extend", "remove", "limits", "rush", "drag", "refused", "lose", "trips", "deploy",
 })
 
 // A plan is what one seed makes of everything that can be chosen.
@@ -187,13 +188,23 @@ func (p *plan) drawTarget(d dice) {
 	if p.has("pace") && d.on("total").yes(0.12) {
 		t.Total = throttle.Limit{PerSecond: pick(d.on("most"), 0.5231, 1.0373, 3.0119)}
 	}
-	if p.has("limits") && d.on("limits").yes(0.1) {
-		t.MaxDeletes = int64(1 + d.on("deletes").below(12))
-	}
-	if p.has("limits") && d.on("fraction").yes(0.05) {
-		t.MaxFraction = 0.5
-	}
+	p.drawBrakes(d, &t)
 	p.target = t
+}
+
+// drawBrakes draws limits and a breaker.
+func (p *plan) drawBrakes(d dice, t *sweep.Target) {
+	if p.has("limits") && d.on("limits").yes(0.1) {
+		t.Limits.PerHour = int64(1 + d.on("deletes").below(12))
+	}
+	if p.has("limits") && d.on("per day").yes(0.05) {
+		t.Limits.PerDay = int64(1 + d.on("deletes a day").below(30))
+	}
+	if p.has("trips") && d.on("trips").yes(0.3) {
+		window := pick(d.on("window"), 30, 60, 300)
+		t.Breaker = breaker.Rules{On: true, Floor: pick(d.on("floor"), int64(1), 3, 8, 20), Fraction: 0.25,
+			Window: time.Duration(window) * time.Second, Learn: time.Minute}
+	}
 }
 
 func (p *plan) drawFaults(d dice) {
@@ -226,8 +237,8 @@ func (p *plan) String() string {
 		p.mode, t.Layout, p.targets, t.Namespaces, t.Shards, t.Page)
 	s += fmt.Sprintf("%d sweepers of %d workers every %v, serve %v, tick %v; lease %v, overlap %v, rewind %v, ",
 		p.sweepers, p.workers, p.interval.Round(time.Second), p.serve, p.tick, t.Lease, t.Overlap, t.Rewind)
-	s += fmt.Sprintf("retention %v; %+v; pace %+v, total %+v, max_deletes %d, max_fraction %g; ",
-		t.Retention, t.Policy, t.Pace, t.Total, t.MaxDeletes, t.MaxFraction)
+	s += fmt.Sprintf("retention %v; %+v; pace %+v, total %+v, limits %+v; ",
+		t.Retention, t.Policy, t.Pace, t.Total, t.Limits)
 	s += fmt.Sprintf("%d ids, ttl %v, a write every %v; busy for %v",
 		p.ids, p.ttl.Round(time.Second), p.writing.Round(time.Second), p.busy.Round(time.Second))
 	var rates []string

@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -49,6 +50,7 @@ func (w *world) resume() {
 		w.mu.Unlock()
 		d := w.dice.on("resume").at(int64(i))
 		reset := change(func(r *generation.Record) {
+			r.Trip, r.NewGround = breaker.Trip{}, false
 			r.Paused, r.PaceMax, r.PaceTotal = false, generation.Rate{}, generation.Rate{}
 		})
 		err := w.command(context.Background(), d, healthy, w.plan.name(i), "resume", reset)
@@ -97,6 +99,8 @@ func (w *world) relax(targets []sweep.Target, first bool) {
 		if t := &targets[i]; !first || t.Pace.Start < slowest {
 			t.Pace, t.Total = throttle.Limits{Unlimited: true}, throttle.Limit{}
 		}
+		targets[i].Breaker = breaker.Rules{} // what has tripped it is there for good
+		targets[i].Limits = breaker.Limits{}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -77,7 +78,7 @@ func newRush(w *world) *rush {
 	if r.pace > 0 {
 		r.cut.Pace = throttle.Limits{Start: r.pace, Max: r.pace}
 	}
-	r.cut.MaxDeletes, r.cut.MaxFraction = 0, 0
+	r.cut.Limits, r.cut.Breaker = breaker.Limits{}, breaker.Rules{}
 	if d.on("rewinds").yes(0.6) {
 		r.cut.Rewind = 110 * time.Second
 	}

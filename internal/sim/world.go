@@ -128,6 +128,7 @@ func (w *world) live() {
 	w.startWriters()
 	w.startSweepers()
 	w.startOperator()
+	w.startApprover()
 	w.startLoser()
 	select {
 	case <-time.After(w.plan.busy):

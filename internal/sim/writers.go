@@ -30,7 +30,7 @@ type deposit struct {
 }
 
 func (w *world) startWriters() {
-	kinds := []string{"follower", "follower", "lazy", "nursery", "straggler", "breaker", "wrongshard", "junk"}
+	kinds := []string{"follower", "follower", "lazy", "nursery", "straggler", "breaker", "wrongshard", "junk", "deploy"}
 	for i := range w.plan.targets {
 		shared := map[string]*writer{} // most stamp by the copy of another one
 		for n, kind := range kinds {
@@ -81,7 +81,11 @@ func (wr *writer) run() {
 		if wr.kind == "lazy" {
 			wr.doze(d)
 		}
-		wr.write(d)
+		if wr.kind != "deploy" {
+			wr.write(d)
+		} else if w.plan.target.Breaker.On && d.on("everything").yes(0.03) {
+			wr.deploy(d)
+		}
 	}
 }
 

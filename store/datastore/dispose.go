@@ -228,6 +228,9 @@ func (d *DB) check(ctx context.Context, tx *sdk.Transaction, s *set) error {
 			return err
 		}
 		for i, n := range g {
+			for _, op := range s.ops[rest[n]] {
+				op.Entry.Written = writtenAt(ctx, keys[n])
+			}
 			s.decide(rest[n], found[i], stored(cells[i].value))
 		}
 	}

@@ -321,6 +321,20 @@ func TestLookupFollowsDeferredKeys(t *testing.T) {
 	}
 }
 
+// The guard by lookup says when each entity was last written.
+func TestLookupSaysWhenItWasWritten(t *testing.T) {
+	w := newWorld(t, "")
+	w.put("b", &sdk.Key{Kind: kind, Name: "x", Parent: &sdk.Key{Kind: "User", ID: 7}})
+	q := query(store.GuardLookup, "a", "c")
+	b := batch(q, w.page(q))
+	if err := w.Dispose(t.Context(), b); err != nil || len(b.Ops) != 1 {
+		t.Fatalf("%v, outcomes %v", err, outcomes(b))
+	}
+	if at := b.Ops[0].Entry.Written; time.Since(at) > time.Hour || time.Until(at) > time.Hour {
+		t.Errorf("written at %v", at)
+	}
+}
+
 func TestSettle(t *testing.T) {
 	w := newWorld(t, "")
 	key := &sdk.Key{Kind: kind, ID: 7, Parent: &sdk.Key{Kind: "User", Name: "u", Namespace: "tenant"}, Namespace: "tenant"}

@@ -3,6 +3,7 @@ package datastore
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"regexp"
 	"strings"
 	"time"
@@ -23,6 +24,7 @@ type call struct {
 	single bool   // a second batch of a query is refused with errStopped
 	upTo   int64  // counts stop there; zero or less means no bound
 
+	written map[string]time.Time                // when what was looked up was last written, by its path
 	now     time.Time                           // the store's time, from the last reply that told it
 	batches int                                 // queries answered so far
 	more    pb.QueryResultBatch_MoreResultsType // of the last batch
@@ -106,6 +108,7 @@ func (c *call) note(reply any) {
 		if t := r.GetReadTime(); t != nil {
 			c.now = t.AsTime()
 		}
+		c.noteWritten(r)
 	case *pb.RunQueryResponse:
 		c.batches++
 		c.more, c.cursor = r.GetBatch().GetMoreResults(), r.GetBatch().GetEndCursor()
@@ -120,6 +123,36 @@ func (c *call) note(reply any) {
 }
 
 var simplePath = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z_0-9]*$`)
+
+// noteWritten keeps when each entity was last written.
+func (c *call) noteWritten(r *pb.LookupResponse) {
+	if c.written == nil {
+		c.written = map[string]time.Time{}
+	}
+	for _, e := range r.GetFound() {
+		if at := e.GetUpdateTime(); at != nil {
+			var path strings.Builder
+			for _, p := range e.GetEntity().GetKey().GetPath() {
+				fmt.Fprintf(&path, "%q %q %d\n", p.GetKind(), p.GetName(), p.GetId())
+			}
+			c.written[path.String()] = at.AsTime()
+		}
+	}
+}
+
+// writtenAt returns when an entity that was looked up was last written; zero if the service did
+// not say.
+func writtenAt(ctx context.Context, key *sdk.Key) time.Time {
+	c, _ := ctx.Value(callKey{}).(*call)
+	if c == nil {
+		return time.Time{}
+	}
+	path := ""
+	for k := key; k != nil; k = k.Parent {
+		path = fmt.Sprintf("%q %q %d\n", k.Kind, k.Name, k.ID) + path
+	}
+	return c.written[path]
+}
 
 // maskPath returns a property's name as a path, which is what masks take. Unlike
 // elsewhere, a name that is not a simple identifier is quoted.

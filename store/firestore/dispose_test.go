@@ -245,6 +245,15 @@ func TestSettleMeetsAChange(t *testing.T) {
 	}
 }
 
+// A scan says when each document was last written.
+func TestScanSaysWhenItWasWritten(t *testing.T) {
+	w := newWorld(t)
+	w.row(1)
+	if at := w.batch(1).Ops[0].Entry.Written; time.Since(at) > time.Hour || time.Until(at) > time.Hour {
+		t.Errorf("written at %v", at)
+	}
+}
+
 // A filter that is lost would let everything be deleted: every query of a scan
 // carries both bounds and the order, whatever the names and values.
 func TestEveryScanIsBounded(t *testing.T) {

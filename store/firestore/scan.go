@@ -40,6 +40,8 @@ func (d *DB) Scan(ctx context.Context, q store.Query, page *store.Page) error {
 			Key:   d.key(doc.GetName()),
 			Value: fromValue(doc.GetFields()[q.Target.Property]),
 			Ref:   version{doc.GetUpdateTime()},
+
+			Written: doc.GetUpdateTime().AsTime(),
 		})
 		return nil
 	})

@@ -1,0 +1,465 @@
+// Package breaker decides whether deletes may go on when much comes to be due at once. A
+// deploy that expires everything looks to a collector like any other work: what is due goes.
+// The breaker sees how much of a target expires in one hour, what turns up behind the
+// cursors, and what is due on ground that was never swept before. It stops the target before
+// more than a small part of an unusual event is gone, until a person approves that event.
+//
+// The invariant is that of an event above its limit at most Floor entities, and one slice of
+// each process, are granted before its approval. What is counted is when entities
+// expire, not when they are deleted: a backlog after an outage has many hours, none of
+// which is unusual, and goes by itself.
+//
+// Everything here is a pure function of a [Budget], [Rules] and the time: no I/O and no
+// clock. Limits: an event below the floor, one spread over many hours, and one whose expiries
+// look like those of any other hour cannot be told apart by counts.
+package breaker
+
+import (
+	"slices"
+	"time"
+)
+
+const (
+	// growth is how far the share of one hour may exceed the highest one of the learnt days.
+	growth = 1.5
+	// onlyLearns is how long a new budget lets bursts pass, to see what is usual; less if less is
+	// learnt.
+	onlyLearns = 24 * time.Hour
+	// keepAll is for how long a count of all entities is used, and renewAll how old the
+	// newest one may be before another is asked for. The largest of them counts: a target
+	// that shrinks after a peak has large hours left for as long as its entities live.
+	keepAll, renewAll = 24 * time.Hour, 12 * time.Hour
+	// mostHours bounds the hours that a budget remembers. Those that were used longest ago go first.
+	mostHours = 128
+	day       = 24 * time.Hour
+)
+
+// Rules are the settings of one target. The zero Rules are switched off.
+type Rules struct {
+	On       bool
+	Floor    int64         // so many of an hour, or of what is late, always go
+	Fraction float64       // of all entities; more than this in one hour is unusual until it was learnt
+	Window   time.Duration // the length of an hour of expiry
+	Learn    time.Duration // how far back shares count as usual
+	Rewind   time.Duration // what is late is added up for so long
+	// Retention is how long entities are kept past their expiry: an hour of expiry ends that
+	// much later than its name says.
+	Retention time.Duration
+	Limits    Limits
+}
+
+// A Key names what deletes are counted by: the hour in which entities expire, or all that
+// is late, or an approval.
+type Key struct {
+	Hour     time.Time // its begin, UTC; zero for the others
+	Approval string    // the id of the trip that was approved; empty for the others
+}
+
+// Late is the key of what expired before its range was last swept.
+func Late() Key { return Key{} }
+
+// HourOf returns the key of what expires at an instant.
+func (r Rules) HourOf(expires time.Time) Key { return Key{Hour: expires.UTC().Truncate(r.Window)} }
+
+// String returns the key as the record holds it.
+func (k Key) String() string { return encodeKey(k) }
+
+// IsLate reports whether the key is that of what is late.
+func (k Key) IsLate() bool { return k == Key{} }
+
+// End returns when the hour of the key ends: what expires then belongs to the next one.
+func (r Rules) End(k Key) time.Time { return k.Hour.Add(r.Window) }
+
+// Horizon returns the instant of expiry up to which entities are due.
+func (r Rules) Horizon(now time.Time) time.Time { return now.Add(-r.Retention) }
+
+// A Tally is what was granted and deleted under one key.
+type Tally struct {
+	Key     Key
+	Granted int64 // to processes; what they gave back is taken off
+	Done    int64 // deleted, as they reported it: what a killed process did is missing
+	// Counted says that the key was counted, and passed. From then on Open more may be granted,
+	// and of the Coming that were not due yet a part that grows evenly to the end of the hour.
+	Counted bool
+	Tripped bool // it was counted, and did not pass
+	Open    int64
+	Coming  int64
+	At      time.Time // of the last grant or count
+	Since   time.Time // of what is late: up to when earlier ones were forgotten
+}
+
+// A Day is what is learnt from one day.
+type Day struct {
+	Begin time.Time
+	Share float64 // the highest share of all entities in an hour that was counted
+}
+
+// An All is how many entities a target holds.
+type All struct {
+	N  int64 // or more
+	At time.Time
+}
+
+// A Budget is the tally of one target, which all its processes share. It is a value:
+// changes make a copy.
+type Budget struct {
+	Target  string
+	Began   time.Time // when it was first written, in the store's time
+	Tallies []Tally   // in the order of their last use, the latest last
+	Days    []Day     // the learnt ones, oldest first
+	Alls    []All     // counts of the last day
+	Spent   Spent     // against the limits
+	// Announced are entities that somebody has stamped on purpose; the burst rule leaves them out.
+	Announced []Announced
+	Lives     []HourOfLives // of the last day, oldest first
+	// Uncounted is why a count failed the last time, for people; empty if it did not.
+	Uncounted string
+	Trip      Detail // of the last trip, for people
+	Revision  string // as in the store; empty if it is not saved yet
+}
+
+// A Want asks for the right to delete N entities. Max is what may be granted at most, so
+// that the next ones need not ask again.
+type Want struct {
+	Key    Key
+	N, Max int64
+}
+
+// A Report is what a process did with what it was granted: deleted it, or gives it back.
+type Report struct {
+	Key        Key
+	Done, Rest int64
+	Granted    time.Time // when that was, in the store's time
+}
+
+// A Grant is the right to delete.
+type Grant struct {
+	Key Key
+	N   int64
+}
+
+// with returns the budget with its tallies and days copied, so that they can be changed.
+func (b Budget) with() Budget {
+	b.Tallies, b.Days, b.Alls = slices.Clone(b.Tallies), slices.Clone(b.Days), slices.Clone(b.Alls)
+	b.Announced = slices.Clone(b.Announced)
+	return b
+}
+
+// At returns the tally of a key.
+func (b Budget) At(k Key) Tally {
+	if i := b.index(k); i >= 0 {
+		return b.Tallies[i]
+	}
+	return Tally{Key: k}
+}
+
+func (b Budget) index(k Key) int {
+	return slices.IndexFunc(b.Tallies, func(t Tally) bool { return t.Key == k })
+}
+
+// put stores a tally as the one that was used last.
+func (b *Budget) put(t Tally, now time.Time) {
+	if i := b.index(t.Key); i >= 0 {
+		b.Tallies = slices.Delete(b.Tallies, i, i+1)
+	}
+	t.At = now
+	b.Tallies = append(b.Tallies, t)
+	for hours := b.hours(); hours > mostHours; hours-- {
+		i := slices.IndexFunc(b.Tallies, Tally.isOfHour)
+		b.Tallies = slices.Delete(b.Tallies, i, i+1)
+	}
+}
+
+// isOfHour reports whether the tally is one of the many that may be forgotten. One of an
+// approval may not: the approval would be there once more.
+func (t Tally) isOfHour() bool { return !t.Key.Hour.IsZero() }
+
+func (b *Budget) hours() (n int) {
+	for _, t := range b.Tallies {
+		if t.isOfHour() {
+			n++
+		}
+	}
+	return n
+}
+
+// Take returns the budget after reports, which never fail.
+func (b Budget) Take(reports []Report) Budget {
+	b = b.with()
+	for _, p := range reports {
+		if i := b.index(p.Key); i >= 0 { // else it was forgotten
+			t := &b.Tallies[i]
+			t.Granted -= min(p.Rest, t.Granted)
+			if t.Counted {
+				t.Open += p.Rest
+			}
+			t.Done += p.Done
+		}
+		b.Spent.giveBack(p)
+	}
+	return b
+}
+
+// Reserve grants what is wanted, or a part of it, as far as that needs no count. Unmet are the
+// wants that need one: nothing can be granted to them.
+func (b Budget) Reserve(
+	r Rules, now time.Time, approved []Approval, wants []Want,
+) (next Budget, grants []Grant, unmet []Want) {
+	if b = b.with(); b.Began.IsZero() {
+		b.Began = now
+	}
+	b.forgetApprovals(r, now)
+	b.Spent = b.Spent.at(now)
+	for _, w := range wants {
+		t := b.tally(r, now, w.Key)
+		n := t.grant(r, approved, w)
+		if n <= 0 {
+			if w.Key.Approval == "" { // else another key counts
+				unmet = append(unmet, w)
+			}
+			continue
+		}
+		if n = b.Spent.most(r.Limits, w, n); n <= 0 {
+			continue
+		}
+		b.Spent.take(n)
+		if t.Counted {
+			t.Open -= n
+		}
+		t.Granted += n
+		if r.On {
+			b.put(t, now)
+		}
+		grants = append(grants, Grant{w.Key, n})
+	}
+	return b, grants, unmet
+}
+
+// grant returns how much of a want may be granted now.
+func (t Tally) grant(r Rules, approved []Approval, w Want) int64 {
+	most := max(w.N, w.Max)
+	switch id := w.Key.Approval; {
+	case !r.On: // only the limits count
+		return most
+	case id != "":
+		i := slices.IndexFunc(approved, func(a Approval) bool { return a.ID == id })
+		if i < 0 {
+			return 0
+		}
+		return min(most, approved[i].Count-t.Granted)
+	case t.Counted:
+		return min(most, t.Open)
+	case t.Tripped: // what was left of its floor is not for the same event
+		return 0
+	}
+	// What a process that is killed never reports is small compared to the floor.
+	return min(max(w.N, min(w.Max, r.Floor/20)), r.Floor-t.Granted)
+}
+
+// forgetApprovals forgets the tallies of approvals that are spent, whatever they have left.
+func (b *Budget) forgetApprovals(r Rules, now time.Time) {
+	b.Tallies = slices.DeleteFunc(b.Tallies, func(t Tally) bool {
+		return t.Key.Approval != "" && now.Sub(t.At) > r.approvalEnds()+day
+	})
+}
+
+// leaks is in how many steps what is late is forgotten within one rewind.
+const leaks = 24
+
+// tally returns the tally of a key as it is now. A count is void once nobody has used it for
+// an hour: what was counted may have been extended since, and is not to make room for others.
+func (b Budget) tally(r Rules, now time.Time, k Key) Tally {
+	t := b.At(k)
+	if t.At.IsZero() {
+		t.At = now
+	}
+	if k.Approval != "" {
+		return t
+	}
+	if t.Counted && now.Sub(t.At) >= r.Window {
+		t.Counted, t.Open, t.Coming = false, 0, 0
+	}
+	if !k.IsLate() {
+		return t.refill(r, now)
+	}
+	if t.Since.IsZero() {
+		t.Since = now
+	}
+	for step := max(1, r.Rewind/leaks); now.Sub(t.Since) >= step; t.Since = t.Since.Add(step) {
+		if t.Granted == 0 {
+			t.Since = now
+			break
+		}
+		t.Granted -= t.Granted/leaks + 1
+		t.Done -= min(t.Done, t.Done/leaks+1)
+	}
+	return t
+}
+
+// refill opens what came to be due since the last grant, if it came evenly. No more than a
+// floor and a slice is saved up: what does not come must not let something else pass.
+func (t Tally) refill(r Rules, now time.Time) Tally {
+	left := r.End(t.Key).Sub(r.Horizon(t.At))
+	if t.Coming <= 0 || !now.After(t.At) {
+		return t
+	}
+	part := 1.0
+	if left > 0 {
+		part = min(1, float64(now.Sub(t.At))/float64(left))
+	}
+	came := int64(part * float64(t.Coming))
+	if came == 0 {
+		return t
+	}
+	t.Coming -= came
+	t.At = now
+	if most := r.Floor + SliceOf(r, t.Granted+t.Open+t.Coming); t.Open < most {
+		t.Open = min(most, t.Open+came)
+	}
+	return t
+}
+
+// SliceOf returns how much more than was counted may go of an hour of that size before it is
+// counted again: what usually comes in ten minutes. With less, sweeps that run every five
+// minutes would count each time.
+func SliceOf(r Rules, hour int64) int64 { return max(r.Floor/10, hour/6) }
+
+// A Count is what is left under a key.
+type Count struct {
+	Due, Coming int64 // at present, and in the rest of the hour
+	More        bool  // there is more: it took too long to count all of it
+}
+
+// total returns how much the event holds: what went, and what is left.
+func (c Count) total(t Tally) int64 { return t.Done + c.Due + c.Coming }
+
+// AllNeeded returns up to which number all entities are to be counted, so that a count can be
+// judged; 0 if what is known is enough.
+func (b Budget) AllNeeded(r Rules, now time.Time, k Key, c Count) int64 {
+	total := c.total(b.tally(r, now, k))
+	if total <= r.Floor {
+		return 0
+	}
+	enough := r.enough(total)
+	if b.counted(now) && b.all(now) >= enough {
+		return 0
+	}
+	return enough
+}
+
+// enough returns how many entities are enough to know that an hour of that size is usual,
+// and teaches nothing.
+func (r Rules) enough(total int64) int64 {
+	return int64(growth*float64(total)/max(r.Fraction, 1e-6)) + 1
+}
+
+// CountedAll returns the budget after all entities were counted.
+func (b Budget) CountedAll(now time.Time, n int64) Budget {
+	b = b.with()
+	b.Alls = slices.DeleteFunc(b.Alls, func(a All) bool { return now.Sub(a.At) >= keepAll || a.N <= n })
+	b.Alls = append(b.Alls, All{n, now})
+	return b
+}
+
+// all returns how many entities there are, by the largest count of the last day. If there is
+// none, the newest one counts.
+func (b Budget) all(now time.Time) (n int64) {
+	var newest All
+	for _, a := range b.Alls {
+		if now.Sub(a.At) < keepAll {
+			n = max(n, a.N)
+		}
+		if !a.At.Before(newest.At) {
+			newest = a
+		}
+	}
+	if n == 0 {
+		return newest.N
+	}
+	return n
+}
+
+// KnowsAll reports whether all entities were ever counted.
+func (b Budget) KnowsAll() bool { return len(b.Alls) > 0 }
+
+// counted reports whether all entities were counted recently.
+func (b Budget) counted(now time.Time) bool {
+	return slices.ContainsFunc(b.Alls, func(a All) bool { return now.Sub(a.At) < renewAll })
+}
+
+// share returns which part of all entities an hour, or what is late, may be.
+func (b Budget) share(r Rules, now time.Time, k Key) float64 {
+	if k.IsLate() {
+		return r.Fraction
+	}
+	return max(r.Fraction, growth*b.learnt(r, now, k))
+}
+
+// learnt returns the highest share of an hour that is known to be usual. Hours that were too
+// small to be counted tell, too: of a growing service they are the only ones for a while.
+func (b Budget) learnt(r Rules, now time.Time, but Key) (share float64) {
+	for _, d := range b.Days {
+		if now.Sub(d.Begin) < r.Learn+day {
+			share = max(share, d.Share)
+		}
+	}
+	all := b.all(now)
+	for _, t := range b.Tallies {
+		if all > 0 && !t.Key.Hour.IsZero() && t.Key != but && !t.Tripped && now.Sub(t.At) < r.Learn {
+			share = max(share, float64(t.Done)/float64(all))
+		}
+	}
+	return share
+}
+
+// learn notes the share of an hour.
+func (b *Budget) learn(r Rules, now time.Time, share float64) {
+	begin := now.UTC().Truncate(day)
+	b.Days = slices.DeleteFunc(b.Days, func(d Day) bool { return now.Sub(d.Begin) >= r.Learn+day })
+	if n := len(b.Days); n == 0 || !b.Days[n-1].Begin.Equal(begin) {
+		b.Days = append(b.Days, Day{Begin: begin})
+	}
+	d := &b.Days[len(b.Days)-1]
+	d.Share = max(d.Share, share)
+}
+
+// Limit returns above how many entities an hour, or what is late, is unusual.
+func (b Budget) Limit(r Rules, now time.Time, k Key) int64 {
+	return max(r.Floor, int64(b.share(r, now, k)*float64(b.all(now))))
+}
+
+// IsBlind reports whether lives are so short that an hour usually holds everything: then no
+// burst can be told from an ordinary hour.
+func (b Budget) IsBlind(r Rules, now time.Time) bool {
+	return growth*b.learnt(r, now, Key{}) >= 1
+}
+
+// OnlyLearns reports whether the budget is too new to call a burst unusual.
+func (b Budget) OnlyLearns(r Rules, now time.Time) bool {
+	return now.Sub(b.Began) < min(onlyLearns, r.Learn)
+}
+
+// Judge returns the budget after what is left under a key was counted. If that is unusual it
+// returns a trip, and grants nothing. All entities were counted before, if AllNeeded says so.
+func (b Budget) Judge(r Rules, now time.Time, k Key, c Count) (next Budget, trip *Trip) {
+	b = b.with()
+	t := b.tally(r, now, k)
+	total, limit := max(0, c.total(t)-b.announced(r, k)), b.Limit(r, now, k)
+	if total > limit && (k.IsLate() || !b.OnlyLearns(r, now)) {
+		t.Tripped = true
+		b.put(t, now)
+		trip = &Trip{Rule: Burst, At: now, Hour: k.Hour, Through: r.End(k), Due: c.Due + c.Coming, More: c.More,
+			Gone: t.Done, Limit: limit, All: b.all(now)}
+		if k.IsLate() {
+			trip.Rule, trip.Through = LateOnes, r.Horizon(now)
+		}
+		return b, trip
+	}
+	if all := b.all(now); !k.IsLate() && total > r.Floor && all > 0 && all < r.enough(total) {
+		b.learn(r, now, min(1, float64(total)/float64(all))) // if there are more, it is not known how many
+	}
+	t.Counted, t.Tripped, t.Coming = true, false, c.Coming
+	t.Open = c.Due + SliceOf(r, c.total(t))
+	b.put(t, now)
+	return b, nil
+}

@@ -1,0 +1,150 @@
+package breaker
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// A Rule is why a breaker trips.
+type Rule string
+
+// The rules.
+const (
+	Burst     Rule = "burst"      // one hour holds too large a part of all entities
+	LateOnes  Rule = "late"       // too much expired before its range was last swept
+	NewGround Rule = "new-ground" // too much is due at the first sweep, or after what is swept has changed
+)
+
+// A Trip is an event that the breaker does not let pass. It is in the target record, where
+// every process sees it within seconds.
+type Trip struct {
+	ID         string        // empty if none is open
+	Rule       Rule          //
+	At         time.Time     // in the store's time
+	Hour       time.Time     // of a burst: when its hour of expiry begins
+	Through    time.Time     // the event expires at or before it
+	Generation int           // the newest generation then
+	Due        int64         // how much of it was left: of its hour to the end, or of all that is due
+	More       bool          // or more: counting all of it took too long
+	Retention  time.Duration // of unswept ground: with which so much is due
+	Gone       int64         // how much of it was deleted before
+	Limit      int64         // as much would have passed
+	All        int64         // entities of the target, or a lower bound; 0 if that did not matter
+}
+
+// IsOpen reports whether there is a trip.
+func (t Trip) IsOpen() bool { return t.ID != "" }
+
+// An Approval is a person's word that an event, of that size, is right.
+type Approval struct {
+	ID         string // of the trip
+	Rule       Rule
+	Hour       time.Time // of a burst
+	Through    time.Time
+	Generation int
+	Count      int64 // so many may go
+	At         time.Time
+}
+
+// Approve returns the approval of a trip. Count is how much of it may go; 0 stands for all
+// that was counted.
+func (t Trip) Approve(count int64, now time.Time) Approval {
+	switch {
+	case count <= 0 && t.More:
+		count = math.MaxInt64 // it ends by its instant alone
+	case count <= 0 || count > t.Due && !t.More:
+		count = t.Due
+	}
+	return Approval{ID: t.ID, Rule: t.Rule, Hour: t.Hour, Through: t.Through, Generation: t.Generation, Count: count,
+		At: now}
+}
+
+// covers reports whether an entity belongs to the event that was approved. Of one hour some
+// may be late and others not: that depends on how far each range was swept. And what is late
+// may be a part of what is due, of which all was counted.
+func (a Approval) covers(r Rules, expires time.Time, generation int) bool {
+	if expires.After(a.Through) || generation > a.Generation {
+		return false
+	}
+	return a.Rule != Burst || r.HourOf(expires).Hour.Equal(a.Hour)
+}
+
+// CoveredThrough returns up to which expiry an approval covers what a generation holds of a
+// key: what is not spent of it is no part of another event. It is zero if it covers nothing.
+func (b Budget) CoveredThrough(r Rules, approved []Approval, now time.Time, k Key, generation int) (at time.Time) {
+	for _, a := range approved {
+		is := a.Rule != Burst || a.Hour.Equal(k.Hour)
+		if is && generation <= a.Generation && a.Through.After(at) && !b.IsSpent(r, a, now) {
+			at = a.Through
+		}
+	}
+	return at
+}
+
+// KeyOf returns the key by which the delete of an entity is counted. Spent are the approvals
+// of which nothing is left.
+func (r Rules) KeyOf(
+	approved []Approval, spent func(id string) bool, expires time.Time, generation int, late bool,
+) Key {
+	for _, a := range approved {
+		if a.covers(r, expires, generation) && !spent(a.ID) {
+			return Key{Approval: a.ID}
+		}
+	}
+	if late {
+		return Late()
+	}
+	return r.HourOf(expires)
+}
+
+// IsSpent reports whether nothing is left of an approval: all of it was granted, or nobody
+// has needed it for so long that the event is gone. What comes later is another event.
+func (b Budget) IsSpent(r Rules, a Approval, now time.Time) bool {
+	t := b.At(Key{Approval: a.ID})
+	last := a.At
+	if t.At.After(last) {
+		last = t.At
+	}
+	return t.Granted >= a.Count || now.Sub(last) > r.approvalEnds()
+}
+
+// approvalEnds returns after how long without use an approval ends.
+func (r Rules) approvalEnds() time.Duration { return max(r.Rewind, r.Window) }
+
+// Approved returns the budget after a trip was approved. If all of it was, the hour is judged
+// afresh: what comes in addition may go as if the event had not been. With normal its share
+// is learnt.
+func (b Budget) Approved(r Rules, t Trip, a Approval, normal bool, now time.Time) Budget {
+	b = b.with()
+	if i := b.index(Key{Hour: t.Hour}); i >= 0 && t.Rule != NewGround && a.Count >= t.Due {
+		b.Tallies = slices.Delete(b.Tallies, i, i+1)
+	}
+	if normal && t.Rule == Burst && t.All > 0 {
+		b.learn(r, now, float64(t.Due+t.Gone)/float64(t.All))
+	}
+	return b
+}
+
+// JudgeGround returns a trip if more is due than may go of what was never swept before.
+func JudgeGround(r Rules, now time.Time, c Count) *Trip {
+	if c.Due <= r.Floor {
+		return nil
+	}
+	return &Trip{Rule: NewGround, At: now, Through: r.Horizon(now), Due: c.Due, More: c.More, Limit: r.Floor,
+		Retention: r.Retention}
+}
+
+// A Detail is what people want to know of a trip, beyond its numbers.
+type Detail struct {
+	ID        string
+	Histogram []Bar
+	Samples   []string // ids of entities
+}
+
+// A Bar is how much of an event expires in one span, in one generation.
+type Bar struct {
+	From       time.Time `json:"from"`
+	Generation int       `json:"generation"`
+	N          int64     `json:"entities"`
+}

@@ -1,0 +1,243 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/control"
+	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+func (a *app) breakerCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "breaker",
+		Short: "Show, approve or clear what holds a target because too much came to be due at once",
+		Long: `Each target has a breaker, unless the targets file says breaker: off. It trips if one
+window of expiry holds more than floor entities and more than a fraction of all; if more
+than that expired before its range was last swept; or if more than floor are due on ground
+that was never swept. Then nothing of the target is deleted until a person approves the
+event, or its cause is gone. Sweeps end with exit code 4 meanwhile.
+
+An approval covers that event alone: what expires up to its instant, as much as was counted.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.breakerShowCommand(), a.breakerApproveCommand(), a.breakerClearCommand())
+	return cmd
+}
+
+func (a *app) breakerShowCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show TARGET",
+		Short: "Show the event that holds a target: why, how much, when it expires, some of its entities",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.onTarget(cmd, args[0], func(s *session, t sweep.Target) error {
+				b, err := inspect.Breaker(cmd.Context(), s.sweep, t)
+				if err != nil {
+					return withoutRecord(s, err)
+				}
+				if a.json {
+					return a.printJSON(b)
+				}
+				return a.printBreaker(b)
+			})
+		},
+	}
+	a.addJSON(cmd)
+	return cmd
+}
+
+func (a *app) breakerApproveCommand() *cobra.Command {
+	var o switchOrder
+	var approval control.Approval
+	cmd := &cobra.Command{
+		Use:   "approve TARGET TRIP --reason TEXT",
+		Short: "Let an event pass: say that it is right to delete that much",
+		Long: `Approve lets the event of a trip pass, and nothing else: what expires up to its instant,
+as much as was counted. Whatever else comes to be due is judged as before. Running workers
+go on within five seconds.
+
+With --count a part of it goes first, and the breaker trips again after it.`,
+		Example: `  reaper breaker approve sessions 20261121t120000-burst-ABCDEF --reason "campaign ended" --count 100
+  reaper breaker approve sessions 20261121t120000-burst-ABCDEF --reason "campaign ended"`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("count") && approval.Count < 1 {
+				return wrongUsage("--count: %d is less than 1", approval.Count)
+			}
+			if !cmd.Flags().Changed("reason") {
+				return wrongUsage("--reason is missing: say why this may be deleted")
+			}
+			if err := o.check(cmd, false); err != nil {
+				return err
+			}
+			return a.onTarget(cmd, args[0], func(s *session, t sweep.Target) error {
+				approval.ID = args[1]
+				_, trip, err := control.Approve(cmd.Context(), s.sweep, t, orderOf(s, o), approval)
+				if err != nil {
+					return withoutRecord(s, err)
+				}
+				return a.printEnded(t.Name, trip, "approved", cmp.Or(approval.Count, trip.Due))
+			})
+		},
+	}
+	addSettings(cmd.Flags(), "actor")
+	a.addJSON(cmd)
+	cmd.Flags().StringVar(&o.reason, "reason", "", "why, in one line of at most 1,000 bytes, for the target's record")
+	cmd.Flags().Int64Var(&approval.Count, "count", 0, "let only so many go, to try a part first (default all of it)")
+	cmd.Flags().BoolVar(&approval.Normal, "normal", false, "windows of that size are usual from now on")
+	return cmd
+}
+
+func (a *app) breakerClearCommand() *cobra.Command {
+	var o switchOrder
+	cmd := &cobra.Command{
+		Use:   "clear TARGET",
+		Short: "End a trip whose cause is gone: counts again, and refuses while too much is still due",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.check(cmd, false); err != nil {
+				return err
+			}
+			return a.onTarget(cmd, args[0], func(s *session, t sweep.Target) error {
+				_, trip, err := control.Clear(cmd.Context(), s.sweep, t, orderOf(s, o), func(trip breaker.Trip) (int64, error) {
+					return sweep.CountTrip(cmd.Context(), s.sweep, t, trip)
+				})
+				if err != nil {
+					return withoutRecord(s, err)
+				}
+				return a.printEnded(t.Name, trip, "cleared", 0)
+			})
+		},
+	}
+	addSettings(cmd.Flags(), "actor")
+	a.addJSON(cmd)
+	cmd.Flags().StringVar(&o.reason, "reason", "", "why, in one line of at most 1,000 bytes, for the target's record")
+	return cmd
+}
+
+// onTarget opens the store, and calls do with the target of a name.
+func (a *app) onTarget(cmd *cobra.Command, name string, do func(*session, sweep.Target) error) (err error) {
+	a.targets = []string{name}
+	s, err := a.begin(cmd)
+	if err != nil {
+		return err
+	}
+	defer s.db.closeInto(&err)
+	return do(s, s.sweep.Targets[0])
+}
+
+// orderOf returns who gives an order, and why.
+func orderOf(s *session, o switchOrder) control.Order {
+	return control.Order{Actor: actor(s.Config, os.Getenv), Reason: o.reason}
+}
+
+// withoutRecord explains the error for a target without a record: most likely this is not
+// the store that the operator means.
+func withoutRecord(s *session, err error) error {
+	if errors.Is(err, control.ErrNoRecord) {
+		return &exit{exitUsage, store.WithHint(fmt.Errorf("%w, %v: nothing was changed", err, s.Store),
+			"check --store, or sweep the target once first")}
+	}
+	return err
+}
+
+// An endedTrip is what breaker approve and clear --json print.
+type endedTrip struct {
+	Target string `json:"target"`
+	Trip   string `json:"trip"`
+	Ended  string `json:"ended"` // approved or cleared
+	Count  int64  `json:"count"` // how much of it may go
+}
+
+func (a *app) printEnded(target string, trip breaker.Trip, how string, count int64) error {
+	if a.json {
+		return a.printJSON(endedTrip{target, trip.ID, how, count})
+	}
+	fmt.Fprintf(a.stdout, "%s: trip %s is %s", target, trip.ID, how)
+	if count > 0 {
+		fmt.Fprintf(a.stdout, ": %s entities may go", grouped(min(count, trip.Due)))
+	}
+	fmt.Fprintln(a.stdout)
+	return nil
+}
+
+func (a *app) printBreaker(b inspect.BreakerStatus) error {
+	if b.Trip == "" {
+		_, err := fmt.Fprintf(a.stdout, "%s: the breaker is closed%s\n", b.Target, after(b.Note))
+		return err
+	}
+	fmt.Fprintf(a.stdout, "%s: the breaker is open since %s\n", b.Target, b.At.UTC().Format(time.RFC3339))
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "  trip\t%s\n  rule\t%s\n", b.Trip, ruleText(b))
+	fmt.Fprintf(w, "  due\t%s, limit %s\n", grouped(b.Due), grouped(b.Limit))
+	if b.All > 0 {
+		fmt.Fprintf(w, "  all\t%s or more\n", grouped(b.All))
+	}
+	fmt.Fprintf(w, "  deleted\t%s of it, before it tripped\n", grouped(b.Deleted))
+	for _, bar := range b.Histogram {
+		from := bar.From.UTC().Format(time.RFC3339)
+		fmt.Fprintf(w, "  from %s\t%s in generation %08d\n", from, grouped(bar.N), bar.Generation)
+	}
+	if len(b.Samples) > 0 {
+		ids := slices.Clone(b.Samples)
+		for i := range ids {
+			ids[i] = printable(ids[i])
+		}
+		fmt.Fprintf(w, "  such as\t%s\n", strings.Join(ids, ", "))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(a.stdout, "If that is right: reaper breaker approve %s %s --reason \"...\"\n", b.Target, b.Trip)
+	return err
+}
+
+// ruleText says what a rule means.
+func ruleText(b inspect.BreakerStatus) string {
+	switch b.Rule {
+	case breaker.Burst:
+		return fmt.Sprintf("%s: too much expires within one window, from %s on", b.Rule, b.Hour.UTC().Format(time.RFC3339))
+	case breaker.LateOnes:
+		return fmt.Sprintf("%s: too much expired before its range was last swept", b.Rule)
+	case breaker.NewGround:
+		return fmt.Sprintf("%s: much is due, and this was never swept in this way", b.Rule)
+	}
+	return string(b.Rule)
+}
+
+// after says how the last trip ended.
+func after(n inspect.BreakerNote) string {
+	if n.At.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("; %s%s", n.At.UTC().Format(time.RFC3339), byAndWhy(n.Actor, n.Reason))
+}
+
+// isTripped reports whether the breaker of a target is open.
+func isTripped(res sweep.Result) bool {
+	return slices.ContainsFunc(res.Targets, func(t sweep.TargetResult) bool { return t.Held == "breaker" })
+}
+
+// errTripped is why a sweep ends with exit code 4.
+var errTripped = store.WithHint(errors.New("the breaker of a target is open: deletes are suspended"),
+	"reaper breaker show TARGET says why")
+
+// breakerRules converts the settings for package breaker.
+func breakerRules(t config.Target) breaker.Rules {
+	return breaker.Rules{On: !t.Breaker.Off, Floor: int64(t.Breaker.Floor), Fraction: t.Breaker.Fraction,
+		Window: t.Breaker.Window, Learn: t.Breaker.Learn}
+}

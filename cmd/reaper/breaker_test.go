@@ -1,0 +1,98 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/inspect"
+)
+
+const brokenTarget = `targets:
+  - name: sessions
+    kind: Session
+    breaker: {floor: 50}
+`
+
+// breaker returns what breaker show --json prints.
+func (b *workdir) breaker() (st inspect.BreakerStatus) {
+	b.t.Helper()
+	r := b.must(nil, "breaker", "show", "sessions", "--json")
+	if err := json.Unmarshal([]byte(r.out), &st); err != nil {
+		b.t.Fatalf("%v: %s", err, r.out)
+	}
+	return st
+}
+
+// A first sweep over many due entities deletes nothing until somebody approves: a part first,
+// then all of it.
+func TestBreakerOfAFirstSweep(t *testing.T) {
+	noRaces(t)
+	b := newEmbedded(t, brokenTarget)
+	ndjson, live := sessions(300, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	if st := b.breaker(); st.Trip != "" || st.Target != "sessions" {
+		t.Errorf("before the first sweep: %+v", st)
+	}
+	dry := b.must(nil, "sweep")
+	if !strings.Contains(dry.out, "its breaker would trip: new-ground: 150 are due, more than 50") ||
+		!strings.Contains(dry.out, "in generation 0000000") {
+		t.Errorf("the dry run: %s", dry.out)
+	}
+	r := b.run(nil, "sweep", "--apply")
+	if r.code != exitBreaker || !strings.Contains(r.out, "held: breaker new-ground: 150 are due, more than 50") ||
+		!strings.Contains(r.log, "reaper breaker show") {
+		t.Fatalf("the first sweep: %+v", r)
+	}
+	if n := len(b.dumped()); n != 300 {
+		t.Fatalf("%d are left, not all", n)
+	}
+	st := b.breaker()
+	if st.Rule != "new-ground" || st.Due != 150 || st.Limit != 50 || st.Deleted != 0 || len(st.Samples) == 0 || len(st.Histogram) == 0 {
+		t.Errorf("%+v", st)
+	}
+	if s := b.status(); s.Verdict != inspect.Held || s.Held != "breaker" {
+		t.Errorf("status: %+v", s)
+	}
+	for _, wrong := range [][]string{{"approve", "sessions", st.Trip}, {"approve", "sessions", st.Trip, "--reason", ""},
+		{"approve", "sessions", st.Trip, "--reason", "x", "--count", "0"}, {"approve", "nobody", st.Trip, "--reason", "x"}} {
+		if r := b.run(nil, append([]string{"breaker"}, wrong...)...); r.code != exitUsage {
+			t.Errorf("%v: %+v", wrong, r)
+		}
+	}
+	for _, refused := range [][]string{{"approve", "sessions", "another", "--reason", "x"}, {"clear", "sessions"}} {
+		if r := b.run(nil, append([]string{"breaker"}, refused...)...); r.code != exitFailed || !strings.Contains(r.log, "hint: ") {
+			t.Errorf("%v: %+v", refused, r)
+		}
+	}
+	r = b.must(nil, "breaker", "approve", "sessions", st.Trip, "--reason", "it is old", "--actor", "ann")
+	if !strings.Contains(r.out, "150 entities may go") {
+		t.Errorf("approved: %s", r.out)
+	}
+	if res := b.sweep("--apply"); res.Deleted != 150 || !res.Complete {
+		t.Errorf("after the approval: %+v", res)
+	}
+	b.wantLive(live)
+	if r := b.must(nil, "breaker", "show", "sessions"); !strings.Contains(r.out, "closed") || !strings.Contains(r.out, "by ann (it is old)") {
+		t.Errorf("at the end: %s", r.out)
+	}
+}
+
+// An operator brings back what must stay, and clears the trip.
+func TestBreakerIsCleared(t *testing.T) {
+	noRaces(t)
+	b := newEmbedded(t, brokenTarget)
+	ndjson, _ := sessions(300, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	if r := b.run(nil, "sweep", "--apply", "--fail-incomplete"); r.code != exitBreaker {
+		t.Fatalf("%+v", r)
+	}
+	b.must(strings.NewReader(strings.ReplaceAll(ndjson, `"expires":"20`, `"expires":"21`)), "load")
+	if r := b.must(nil, "breaker", "clear", "sessions"); !strings.Contains(r.out, "is cleared") {
+		t.Errorf("%+v", r)
+	}
+	if res := b.sweep("--apply"); res.Deleted != 0 || !res.Complete || res.Held != "" {
+		t.Errorf("%+v", res)
+	}
+}

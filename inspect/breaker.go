@@ -1,0 +1,95 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A BreakerStatus is the state of a target's breaker, in the form that `reaper breaker show
+// --json` prints.
+type BreakerStatus struct {
+	Target    string       `json:"target"`
+	Trip      string       `json:"trip"` // empty if none is open
+	Rule      breaker.Rule `json:"rule"`
+	At        time.Time    `json:"at"`
+	Hour      time.Time    `json:"hour"`    // of a burst: when its window of expiry begins
+	Through   time.Time    `json:"through"` // all of it expires by then
+	Due       int64        `json:"due"`
+	Limit     int64        `json:"limit"`
+	All       int64        `json:"all"`     // entities of the target, or a lower bound; 0 if it was not counted
+	Deleted   int64        `json:"deleted"` // of the event, before it tripped
+	Histogram []BreakerBar `json:"histogram"`
+	Samples   []string     `json:"samples"`
+	Approved  []Approved   `json:"approved"`
+	Note      BreakerNote  `json:"last"`
+}
+
+// A BreakerBar is how much of an event expires from an instant on, in one generation.
+type BreakerBar struct {
+	From       time.Time `json:"from"`
+	Generation int       `json:"generation"`
+	N          int64     `json:"entities"`
+}
+
+// An Approved is an event that somebody has let pass.
+type Approved struct {
+	Trip  string    `json:"trip"`
+	Count int64     `json:"count"` // so much of it may go
+	Gone  int64     `json:"deleted"`
+	At    time.Time `json:"at"`
+}
+
+// A BreakerNote says how the last trip ended.
+type BreakerNote struct {
+	Actor  string    `json:"actor"`
+	At     time.Time `json:"at"`
+	Reason string    `json:"reason"`
+}
+
+// Breaker reads the state of a target's breaker. It writes nothing. A target without a record
+// has a breaker that is closed.
+func Breaker(ctx context.Context, cfg sweep.Config, t sweep.Target) (st BreakerStatus, err error) {
+	st = BreakerStatus{Target: t.Name, Histogram: []BreakerBar{}, Samples: []string{}, Approved: []Approved{}}
+	ctx, cancel := context.WithTimeout(ctx, Within)
+	defer cancel()
+	rec, _, err := generation.Load(ctx, cfg.Store, t.Name)
+	if errors.Is(err, generation.ErrMissing) {
+		return st, nil
+	}
+	if err != nil {
+		return st, err
+	}
+	trip, n := rec.Trip, rec.BreakerNote
+	st.Trip, st.Rule, st.At, st.Hour, st.Through = trip.ID, trip.Rule, trip.At, trip.Hour, trip.Through
+	st.Due, st.Limit, st.All, st.Deleted = trip.Due, trip.Limit, trip.All, trip.Gone
+	st.Note = BreakerNote{n.Actor, n.At, n.Reason}
+	b, err := loadBudget(ctx, cfg.Store, t.Name)
+	if err != nil {
+		return st, err
+	}
+	for _, a := range rec.Approvals {
+		st.Approved = append(st.Approved, Approved{a.ID, a.Count, b.At(breaker.Key{Approval: a.ID}).Done, a.At})
+	}
+	if b.Trip.ID == trip.ID && trip.IsOpen() {
+		for _, bar := range b.Trip.Histogram {
+			st.Histogram = append(st.Histogram, BreakerBar(bar))
+		}
+		st.Samples = append(st.Samples, b.Trip.Samples...)
+	}
+	return st, nil
+}
+
+func loadBudget(ctx context.Context, s store.Loader, target string) (breaker.Budget, error) {
+	b, err := sweep.LoadBudget(ctx, s, target)
+	if err != nil {
+		return b, fmt.Errorf("the trip is known, its details are not: %w", err)
+	}
+	return b, nil
+}

@@ -1,0 +1,241 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/control"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// steady is how long ago an entity must have been written last for its hour to be certain: by
+// then every scan, count and entity that waits aside shows its present expiry.
+const steady = 3 * time.Minute
+
+// A budgetFact is what the oracle knows of the budget of one target.
+type budgetFact struct {
+	credit    map[string]int64            // what each process may still delete, by what it has reserved
+	granted   map[string]map[string]int64 // to each process, by key, less what it gave back
+	gone      map[string]map[string]int64 // what each process has deleted, by hour
+	counted   map[string]bool             // hours that were counted once
+	approvals map[string]breaker.Approval // all that there ever were
+	settled   bool                        // what was due at first was counted, or approved
+}
+
+// A tallyFact is one tally of a budget record, taken apart.
+type tallyFact struct {
+	granted int64
+	counted bool
+	since   string // up to when a part of what is late was forgotten
+}
+
+// readTallies takes the tallies of a budget record apart.
+func readTallies(f store.Fields) map[string]tallyFact {
+	text, _ := f["tallies"].(string)
+	all := map[string]tallyFact{}
+	for _, one := range strings.Fields(text) {
+		parts := strings.Split(one, ":")
+		n, _ := strconv.ParseInt(parts[1], 10, 64)
+		all[parts[0]] = tallyFact{n, parts[3] == "1", parts[8]}
+	}
+	return all
+}
+
+func (o *oracle) budget(target string) *budgetFact {
+	b := o.budgets[target]
+	if b == nil {
+		b = &budgetFact{credit: map[string]int64{}, granted: map[string]map[string]int64{},
+			gone: map[string]map[string]int64{}, counted: map[string]bool{}, approvals: map[string]breaker.Approval{}}
+		o.budgets[target] = b
+	}
+	return b
+}
+
+// savedBudget holds B1 as a budget is saved: no hour grants more than the floor before it was
+// counted, and no approval more than was approved. It notes what the process may delete.
+func (o *oracle) savedBudget(by string, old, new store.Record) {
+	b, was := o.budget(new.Key), readTallies(old.Fields)
+	for key, is := range readTallies(new.Fields) {
+		delta := is.granted - was[key].granted
+		if key == "L" && is.since != was[key].since { // a part was forgotten
+			delta = is.granted
+		}
+		if by != "operator" {
+			b.credit[by] += delta
+			add(b.granted, by, key, delta)
+		}
+		if is.counted && !was[key].counted {
+			o.checkCounted(by, key, old, new)
+		}
+		b.counted[key] = b.counted[key] || is.counted
+		switch id, approved := strings.CutPrefix(key, "A"); {
+		case approved:
+			if n, known := o.approvedCount(new.Key, id); known && is.granted > n {
+				o.w.violate("B1", "%s reserves %d of approval %s, which is for %d", by, is.granted, id, n)
+			}
+		case !b.counted[key] && is.granted > o.w.plan.target.Breaker.Floor:
+			o.w.violate("B1", "%s reserves %d of %s without a count; the floor is %d", by, is.granted, key,
+				o.w.plan.target.Breaker.Floor)
+		}
+	}
+	o.w.count("budget saved")
+}
+
+// approvedCount returns how much of an event was approved.
+func (o *oracle) approvedCount(target, id string) (n int64, known bool) {
+	list, _ := o.w.db.records[store.TargetRecord][target].Fields["approvals"].([]store.Fields)
+	for _, a := range list {
+		if a["id"] == id {
+			return int64(number(a, "count")), true
+		}
+	}
+	return 0, false
+}
+
+func add(to map[string]map[string]int64, by, key string, n int64) {
+	if to[by] == nil {
+		to[by] = map[string]int64{}
+	}
+	to[by][key] += n
+}
+
+// checkCounted holds B1 as an hour that was counted is opened: what it holds for certain, with
+// what is still to come, is no more than its limit.
+func (o *oracle) checkCounted(by, key string, old, new store.Record) {
+	ms, err := strconv.ParseInt(key, 10, 64)
+	was, wasErr := breaker.Decode(old)
+	is, isErr := breaker.Decode(new)
+	rules, now := sweep.BreakerRules(o.w.plan.target), time.Now()
+	if err != nil || wasErr != nil || isErr != nil || len(o.budget(new.Key).approvals) > 0 ||
+		was.OnlyLearns(rules, now.Add(-steady)) {
+		return
+	}
+	was.Alls = is.Alls
+	hour := breaker.Key{Hour: time.UnixMilli(ms).UTC()}
+	n := is.At(hour).Done
+	for at, facts := range o.truth {
+		if at.kind != o.w.plan.kind(new.Key) {
+			continue
+		}
+		for _, f := range facts {
+			if f.wellFormed && f.inOrder && f.withinBounds && !f.beyond && now.Sub(f.committed) > steady &&
+				rules.HourOf(f.expires) == hour {
+				n++
+			}
+		}
+	}
+	if limit := was.Limit(rules, now, hour); n > limit {
+		o.w.violate("B1", "%s opens %v of %s, which holds %d, more than %d", by, hour.Hour, new.Key, n, limit)
+	}
+}
+
+// spends holds B1 as a delete takes effect: its process has reserved it, for its hour or by an
+// approval that covers it, and what was due when the target was new was counted before.
+func (o *oracle) spends(h *handle, target string, at place, key string) {
+	if !o.w.plan.target.Breaker.On || h.calm || h.rush != nil {
+		return
+	}
+	b := o.budget(target)
+	if b.credit[h.name]--; b.credit[h.name] < 0 {
+		o.w.violate("B1", "%s deletes %s of %s, and has reserved nothing", h.name, key, target)
+	}
+	if !b.settled {
+		o.w.violate("B1", "%s deletes %s of %s before what was due at first was counted", h.name, key, target)
+	}
+	f := o.truth[at][key]
+	if f == nil || !f.wellFormed || time.Since(f.committed) <= steady {
+		return // it may count by an older expiry
+	}
+	rules := sweep.BreakerRules(o.w.plan.target)
+	hour := rules.HourOf(f.expires)
+	add(b.gone, h.name, hour.String(), 1)
+	may := b.granted[h.name][hour.String()] + b.granted[h.name]["L"]
+	for id, a := range b.approvals {
+		if !f.expires.After(a.Through) && (a.Rule != breaker.Burst || a.Hour.Equal(hour.Hour)) {
+			may += b.granted[h.name]["A"+id]
+		}
+	}
+	if n := b.gone[h.name][hour.String()]; n > may {
+		o.w.violate("B1", "%s deletes %s of %s: %d of %v, and has reserved %d for it", h.name, key, target, n, hour.Hour, may)
+	}
+}
+
+// tripped notes whether a breaker is open, as a target record is saved. Nobody may write soon
+// after that: the rule for pauses holds it.
+func (o *oracle) tripped(old, new store.Record) {
+	was, _ := old.Fields["trip"].([]store.Fields)
+	is, _ := new.Fields["trip"].([]store.Fields)
+	switch {
+	case len(is) > 0 && len(was) == 0:
+		o.w.count("trips by " + fmt.Sprint(is[0]["rule"]))
+		o.w.pace.paused[new.Key] = time.Now()
+	case len(is) == 0 && len(was) > 0:
+		delete(o.w.pace.paused, new.Key)
+	}
+	approvals, _ := new.Fields["approvals"].([]store.Fields)
+	for _, a := range approvals {
+		o.budget(new.Key).approvals[text(a, "id")] = breaker.Approval{Rule: breaker.Rule(text(a, "rule")),
+			Hour: instant(a, "hour"), Through: instant(a, "through"), Count: a["count"].(int64)}
+	}
+	if isNew, _ := new.Fields["new_ground"].(bool); !isNew && new.Fields["retention"] != "" {
+		o.budget(new.Key).settled = true
+	}
+}
+
+// deploy lets everything expire at about the same time, a while from now.
+func (wr *writer) deploy(d dice) {
+	w := wr.w
+	window := w.plan.target.Breaker.Window
+	first := time.Now().Add(steady + d.on("begins").between(0, 2*time.Minute)).UTC()
+	for i := range w.plan.ids {
+		name := fmt.Sprintf("e%02d", i)
+		r := row{key: keyOf(name), data: fmt.Sprintf("deploy %d", i), shard: wr.shardValue(name)}
+		expires := first.Add(d.on("spread").at(int64(i)).between(0, window)).Truncate(time.Millisecond)
+		r.expiry = wr.stamp(name, expires)
+		_ = w.commit(wr.kind, place{w.plan.kind(wr.target), w.plan.namespaces[0]}, r, true)
+	}
+}
+
+// startApprover lets somebody approve events, all of them or a part.
+func (w *world) startApprover() {
+	if !w.plan.target.Breaker.On {
+		return
+	}
+	d := w.dice.on("approver")
+	c := w.newClock(d)
+	w.act(func() {
+		for n := int64(0); ; n++ {
+			d := d.at(n)
+			if !w.sleep(d.on("pause").between(10*time.Second, 90*time.Second)) {
+				return
+			}
+			for i := range w.plan.targets {
+				w.approve(d.on("target").at(int64(i)), c, w.plan.name(i))
+			}
+		}
+	})
+}
+
+func (w *world) approve(d dice, c *clock, name string) {
+	w.mu.Lock()
+	trips, _ := w.db.records[store.TargetRecord][name].Fields["trip"].([]store.Fields)
+	w.mu.Unlock()
+	if len(trips) == 0 {
+		return
+	}
+	id, _ := trips[0]["id"].(string)
+	count := int64(0)
+	if d.on("part").yes(0.5) {
+		count = int64(1 + d.on("count").below(6))
+	}
+	_ = w.command(w.ctx, d, c, name, "approve", func(ctx context.Context, cfg sweep.Config, t sweep.Target) error {
+		_, _, err := control.Approve(ctx, cfg, t, control.Order{Actor: "sim", Reason: "it is right"},
+			control.Approval{ID: id, Count: count})
+		return err
+	}) // it may fail: the next try is soon
+}

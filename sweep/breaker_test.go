@@ -1,0 +1,297 @@
+package sweep_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/control"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// small are the rules of these tests: a hundred always go.
+var small = breaker.Rules{On: true, Floor: 100, Fraction: 0.25, Window: time.Hour, Learn: 14 * 24 * time.Hour}
+
+// withBreaker returns a world whose target has a breaker with a breaker that has learnt for two days, in which
+// a hundredth of n entities expires each hour.
+func withBreaker(t *testing.T, n int) *world {
+	w := newWorld(t)
+	w.target.Breaker = small
+	w.begin()
+	w.put(1, 4, "first", time.Now().Add(time.Minute))
+	for i := range n {
+		w.put(1, 4, fmt.Sprintf("e-%05d", i), time.Now().Add(100*time.Hour+time.Duration(i)*100*time.Hour/time.Duration(n)))
+	}
+	time.Sleep(2 * time.Minute)
+	w.mustSweep() // unswept ground, with one due
+	time.Sleep(48 * time.Hour)
+	w.put(1, 4, "second", time.Now())
+	w.mustSweep()
+	return w
+}
+
+func (w *world) mustSweep() {
+	w.t.Helper()
+	if res := w.sweep(); res.Error != "" || !res.Complete || res.Held != "" {
+		w.t.Fatalf("%+v", res)
+	}
+}
+
+// restamp lets everything expire at an instant.
+func (w *world) restamp(at time.Time) {
+	for _, name := range w.left() {
+		w.put(1, 4, name, at)
+	}
+}
+
+// approve approves the trip that is open.
+func (w *world) approve(count int64) breaker.Trip {
+	w.t.Helper()
+	id := w.record().Trip.ID
+	_, trip, err := control.Approve(w.t.Context(), w.config(), w.target, control.Order{Actor: "ann", Reason: "it is right"},
+		control.Approval{ID: id, Count: count})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return trip
+}
+
+// together sweeps with several processes at once.
+func (w *world) together(n int) (results []sweep.TargetResult) {
+	results = make([]sweep.TargetResult, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { results[i] = w.sweep() })
+	}
+	all.Wait()
+	return results
+}
+
+// TestBreakerHoldsEvents lets everything expire at once, before the cursors and behind them,
+// with one process and with three. It stays held for a week, and after the approval all of it goes.
+func TestBreakerHoldsEvents(t *testing.T) {
+	events := map[string]func(now time.Time) time.Time{
+		"to now":       func(now time.Time) time.Time { return now },
+		"to yesterday": func(now time.Time) time.Time { return now.Add(-24 * time.Hour) },
+	}
+	for name, event := range events {
+		for _, processes := range []int{1, 3} {
+			t.Run(fmt.Sprint(name, " ", processes), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := withBreaker(t, 600)
+					w.restamp(event(time.Now()))
+					time.Sleep(time.Second)
+					var last sweep.TargetResult
+					for range 7 {
+						last = w.together(processes)[0]
+						time.Sleep(26 * time.Hour)
+					}
+					rec := w.record()
+					if gone := 600 - len(w.left()); !rec.Trip.IsOpen() || gone > 100 || last.Held != string(throttle.ReasonBreaker) ||
+						last.Complete || last.Error != "" || !rec.Paused {
+						t.Fatalf("%d are gone; %+v, %+v", gone, rec.Trip, last)
+					}
+					trip := w.approve(0)
+					if rec := w.record(); rec.Paused || rec.Trip.IsOpen() || rec.BreakerNote.Actor != "ann" {
+						t.Fatalf("after the approval: %+v", rec)
+					}
+					for range 3 {
+						w.together(processes)
+						time.Sleep(26 * time.Hour)
+					}
+					if left := len(w.left()); left > 0 {
+						t.Errorf("%d of %+v are left after the approval: %+v", left, trip, w.record().Trip)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestBreakerCoversOneEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 1200)
+		names := w.left()
+		for _, name := range names[:600] {
+			w.put(1, 4, name, time.Now())
+		}
+		time.Sleep(time.Second)
+		w.sweep()
+		first := w.approve(0)
+		w.sweep()
+		if left := len(w.left()); left != 600 {
+			t.Fatalf("%d are left, not 600: %+v", left, w.record().Trip)
+		}
+		time.Sleep(2 * time.Hour)
+		for _, name := range names[600:] {
+			w.put(1, 4, name, time.Now())
+		}
+		time.Sleep(time.Second)
+		res := w.sweep()
+		if rec := w.record(); len(w.left()) < 500 || !rec.Trip.IsOpen() || rec.Trip.ID == first.ID || res.Held != "breaker" {
+			t.Errorf("%d of the next event are left, trip %+v, held %q", len(w.left()), rec.Trip, res.Held)
+		}
+	})
+}
+
+func TestBreakerLetsAPartPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 600)
+		w.restamp(time.Now())
+		time.Sleep(time.Second)
+		w.sweep()
+		before := len(w.left())
+		w.approve(130)
+		w.sweep()
+		if gone := before - len(w.left()); gone != 130 || !w.record().Trip.IsOpen() {
+			t.Errorf("%d of the 130 that were approved are gone; trip %+v", gone, w.record().Trip)
+		}
+	})
+}
+
+func TestBreakerOnNewGround(t *testing.T) {
+	for name, change := range map[string]func(w *world){
+		"first sweep": nil,
+		"retention":   func(w *world) { w.target.Retention = time.Hour },
+		"property":    func(w *world) { w.target.Property = "expiry_kez" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.target.Breaker = small
+				property := w.target.Property
+				if change != nil {
+					w.target.Retention = 200 * time.Hour
+					if change(w); w.target.Retention == time.Hour {
+						w.target.Retention = 200 * time.Hour
+					}
+					w.begin()
+					w.mustSweep()
+				}
+				w.target.Property = property
+				if change == nil {
+					w.begin()
+				}
+				for i := range 300 {
+					w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(-time.Duration(i)*time.Hour/2))
+				}
+				w.target.Retention = 0
+				res := w.sweep()
+				if rec := w.record(); len(w.left()) != 300 || rec.Trip.Rule != breaker.NewGround || rec.Trip.Due != 300 || res.Held != "breaker" {
+					t.Fatalf("%d are left, trip %+v, %+v", len(w.left()), rec.Trip, res)
+				}
+				w.approve(0)
+				w.mustSweep()
+				if left := len(w.left()); left > 0 || w.record().NewGround {
+					t.Errorf("%d are left after the approval", left)
+				}
+			})
+		})
+	}
+}
+
+// A backlog of many hours goes by itself.
+func TestBreakerLetsBacklogsGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 6000)
+		time.Sleep(170 * time.Hour) // nobody sweeps for days, and sixty an hour come to be due
+		for range 3 {
+			w.together(2)
+		}
+		w.wantLive()
+		if trip := w.record().Trip; trip.IsOpen() {
+			t.Errorf("it trips: %+v", trip)
+		}
+	})
+}
+
+// Nothing goes beyond what was granted while the budget cannot be written.
+func TestBreakerNeedsItsBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 600)
+		for i := range 50 {
+			w.put(1, 4, fmt.Sprint("due-", i), time.Now())
+		}
+		time.Sleep(time.Second)
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Sort == store.BudgetRecord {
+				return fmt.Errorf("no writes: %w", store.ErrDenied)
+			}
+			return nil
+		}
+		res := w.sweep()
+		if res.Deleted > 0 || res.Held != string(throttle.ReasonRecord) || !errors.Is(res.Err, store.ErrDenied) {
+			t.Errorf("%+v", res)
+		}
+		w.s.Before = nil
+		w.mustSweep()
+		if n := len(w.left()); n != 600 {
+			t.Errorf("%d are left, not 600", n)
+		}
+	})
+}
+
+func TestApprovalsThatAreWrong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 600)
+		order := control.Order{Actor: "ann", Reason: "it is right"}
+		give := func(id string, o control.Order, n int64) error {
+			_, _, err := control.Approve(t.Context(), w.config(), w.target, o, control.Approval{ID: id, Count: n})
+			return err
+		}
+		if err := give("none", order, 0); !errors.Is(err, control.ErrNoTrip) {
+			t.Errorf("no trip is open: %v", err)
+		}
+		w.restamp(time.Now())
+		time.Sleep(time.Second)
+		w.sweep()
+		id := w.record().Trip.ID
+		if err := give("another", order, 0); !errors.Is(err, control.ErrNoTrip) {
+			t.Errorf("another id: %v", err)
+		}
+		if err := give(id, control.Order{Actor: "ann"}, 0); err == nil {
+			t.Error("no reason is needed")
+		}
+		if err := give(id, order, -1); err == nil {
+			t.Error("a negative number is approved")
+		}
+		if !w.record().Trip.IsOpen() {
+			t.Fatal("a wrong approval has closed the breaker")
+		}
+		if err := errors.Join(give(id, order, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if err := give(id, order, 0); !errors.Is(err, control.ErrNoTrip) {
+			t.Errorf("used twice: %v", err)
+		}
+	})
+}
+
+// The breaker reads and writes little, compared to what is deleted.
+func TestBreakerCostsLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 6000)
+		loads, deleted := 0, int64(0)
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Load" && c.Records.Sort == store.BudgetRecord {
+				loads++
+			}
+			return nil
+		}
+		for range 20 {
+			time.Sleep(5 * time.Hour)
+			deleted += w.sweep().Deleted
+		}
+		if deleted < 2000 || float64(loads) > 0.01*float64(deleted) {
+			t.Errorf("%d reads of the budget for %d deletes", loads, deleted)
+		}
+	})
+}

@@ -1,0 +1,382 @@
+package sweep_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/control"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// A slowCounter is a store that counts up to a bound, and takes too long for all.
+type slowCounter struct {
+	*modelstore.Store
+	all   bool // it does not even do that
+	mutex sync.Mutex
+	asked int
+}
+
+func (s *slowCounter) Count(ctx context.Context, t store.Target, ns string, span store.Span, upTo int64) (int64, error) {
+	s.mutex.Lock()
+	s.asked++
+	s.mutex.Unlock()
+	if upTo == 0 || s.all {
+		<-ctx.Done()
+		return 0, fmt.Errorf("count: %w", store.ErrDeadline)
+	}
+	return s.Store.Count(ctx, t, ns, span, upTo)
+}
+
+// with sweeps once on another store.
+func (w *world) with(s store.Store) sweep.TargetResult {
+	c := w.config()
+	c.Store = s
+	return sweep.Run(w.t.Context(), c).Targets[0]
+}
+
+// An event that is too large to be counted trips nevertheless, and is approved by its instant.
+func TestBreakerCountsUpToItsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 1500)
+		w.restamp(time.Now())
+		time.Sleep(time.Second)
+		s := &slowCounter{Store: w.s}
+		res := w.with(s)
+		trip := w.record().Trip
+		if gone := 1500 - len(w.left()); gone > 100 || res.Held != string(throttle.ReasonBreaker) || !trip.More || trip.Due >= 1400 {
+			t.Fatalf("%d are gone: %+v, %+v", gone, trip, res)
+		}
+		w.approve(0)
+		for range 3 {
+			w.with(s)
+		}
+		if left := len(w.left()); left > 0 {
+			t.Errorf("%d are left: %+v", left, w.record().Trip)
+		}
+	})
+}
+
+// What cannot be counted at all goes no further than the floor of each hour, the rest of the
+// target goes on, and the sweep fails and says why.
+func TestBreakerWithoutCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 600)
+		now := time.Now()
+		for i := range 300 { // three hours ahead of it, below the floor
+			w.put(1, 4, fmt.Sprint("before-", i), now.Add(time.Duration(i%3+1)*time.Hour))
+		}
+		for _, name := range w.left() {
+			if strings.HasPrefix(name, "e-") {
+				w.put(1, 4, name, now.Add(5*time.Hour))
+			}
+		}
+		time.Sleep(6 * time.Hour)
+		s := &slowCounter{Store: w.s, all: true}
+		res := w.with(s)
+		if res.Deleted != 400 || !strings.Contains(res.Error, "the breaker cannot count") || res.Held != "" || !strings.Contains(res.Hint, "off") {
+			t.Fatalf("%+v", res)
+		}
+		if b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name); err != nil || b.Uncounted == "" {
+			t.Errorf("the budget does not say why: %v", err)
+		}
+		if res = w.sweep(); res.Held != string(throttle.ReasonBreaker) || len(w.left()) != 500 {
+			t.Errorf("with counts: %d are left, %+v", len(w.left()), res)
+		}
+		if b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name); err != nil || b.Uncounted != "" {
+			t.Errorf("the budget still says why: %v, %q", err, b.Uncounted)
+		}
+	})
+}
+
+// clear ends the open trip, as an operator does.
+func (w *world) clear() error {
+	_, _, err := control.Clear(w.t.Context(), w.config(), w.target, control.Order{Actor: "ann", Reason: "mended"},
+		func(trip breaker.Trip) (int64, error) {
+			return sweep.CountTrip(w.t.Context(), w.config(), w.target, trip)
+		})
+	return err
+}
+
+// A trip is cleared once its cause is gone, however much has come to be due in the meantime.
+func TestClearAfterAWeek(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 3000)
+		names := w.left()
+		for i := range 40 { // so that all cursors are here
+			w.put(1, 4, fmt.Sprint("now-", i), time.Now())
+		}
+		time.Sleep(time.Second)
+		w.mustSweep()
+		for _, name := range names[:900] { // behind the cursors
+			w.put(1, 4, name, time.Now().Add(-24*time.Hour))
+		}
+		time.Sleep(time.Second)
+		for range 2 {
+			w.sweep()
+			time.Sleep(25 * time.Hour)
+		}
+		trip := w.record().Trip
+		if trip.Rule != breaker.LateOnes {
+			t.Fatalf("trip %+v", trip)
+		}
+		if err := w.clear(); err == nil || !w.record().Trip.IsOpen() {
+			t.Fatalf("nothing is mended, and it is cleared: %v", err)
+		}
+		for _, name := range names[:900] {
+			if e, ok := w.find(name); ok {
+				w.put(1, 4, e, time.Now().Add(2000*time.Hour))
+			}
+		}
+		time.Sleep(24 * time.Hour)
+		if err := w.clear(); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if res := w.sweep(); res.Held != "" {
+				t.Fatalf("%+v: %+v", res, w.record().Trip)
+			}
+		}
+	})
+}
+
+// find returns the name of an entity, if it is there.
+func (w *world) find(name string) (string, bool) {
+	for _, n := range w.left() {
+		if n == name {
+			return n, true
+		}
+	}
+	return "", false
+}
+
+// A retention that was put back, and then cleared, is no approval of the shorter one. Nor does
+// a process that still has the longer one approve it for the others.
+func TestShorterRetentionIsApprovedByAPerson(t *testing.T) {
+	for _, other := range []bool{false, true} {
+		t.Run(fmt.Sprint("another process ", other), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.target.Breaker = small
+				w.target.Retention = 200 * time.Hour
+				w.begin()
+				w.mustSweep()
+				for i := range 300 {
+					w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(-time.Duration(i)*time.Hour/2))
+				}
+				w.target.Retention = 0
+				if !other {
+					w.sweep()
+					if w.record().Trip.Rule != breaker.NewGround {
+						t.Fatalf("%+v", w.record().Trip)
+					}
+				}
+				w.target.Retention = 200 * time.Hour
+				if !other {
+					if err := w.clear(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				w.put(1, 4, "old", time.Now().Add(-201*time.Hour))
+				w.mustSweep()
+				w.target.Retention = 0
+				if res := w.sweep(); len(w.left()) != 300 || res.Held != string(throttle.ReasonBreaker) {
+					t.Errorf("%d are left: %+v", len(w.left()), res)
+				}
+			})
+		})
+	}
+}
+
+// Two configurations at once: the one with the shorter retention is held, whatever the other
+// one writes into the record.
+func TestMixedRetentions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.target.Breaker = small
+		w.target.Retention = 200 * time.Hour
+		w.begin()
+		w.mustSweep()
+		for i := range 300 {
+			w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(-time.Duration(i)*time.Hour/2))
+		}
+		long, short := w.config(), w.config()
+		short.Targets = []sweep.Target{w.target}
+		short.Targets[0].Retention = 0
+		var all sync.WaitGroup
+		for i := range 6 {
+			all.Go(func() {
+				time.Sleep(time.Duration(i) * 700 * time.Millisecond)
+				sweep.Run(t.Context(), []sweep.Config{long, short}[i%2])
+			})
+		}
+		all.Wait()
+		if left := len(w.left()); left != 300 || w.record().Trip.Rule != breaker.NewGround {
+			t.Errorf("%d are left: %+v", left, w.record().Trip)
+		}
+	})
+}
+
+// The details of a trip are those of the open one, also if several processes find the event at
+// the same time.
+func TestDetailsAreOfTheOpenTrip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 600)
+		w.restamp(time.Now())
+		time.Sleep(time.Second)
+		w.together(5)
+		b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+		trip := w.record().Trip
+		if err != nil || b.Trip.ID != trip.ID || len(b.Trip.Samples) == 0 || len(b.Trip.Histogram) == 0 {
+			t.Fatalf("%v: %+v of %+v", err, b.Trip, trip)
+		}
+		sum := int64(0)
+		for _, bar := range b.Trip.Histogram {
+			sum += bar.N
+		}
+		if sum < trip.Due || sum > trip.Due+trip.Gone {
+			t.Errorf("the bars hold %d: %+v", sum, trip)
+		}
+	})
+}
+
+// What was announced is no burst; what comes in addition is.
+func TestAnnouncedEntitiesAreNoBurst(t *testing.T) {
+	for extra, trips := range map[int]bool{0: false, 400: true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := withBreaker(t, 600)
+			at := time.Now().Add(24 * time.Hour).Truncate(time.Hour)
+			for i := range 500 + extra {
+				w.put(1, 4, fmt.Sprint("adopted-", i), at.Add(time.Duration(i)*time.Second))
+			}
+			stamped := map[time.Time]int64{}
+			for i := range 500 {
+				stamped[at.Add(time.Duration(i)*time.Second)]++
+			}
+			if err := control.Announce(t.Context(), w.config(), w.target, stamped); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(25 * time.Hour)
+			res := w.sweep()
+			if open := w.record().Trip.IsOpen(); open != trips {
+				t.Errorf("%d more than announced: %+v, %+v", extra, w.record().Trip, res)
+			}
+		})
+	}
+}
+
+// A budget whose save reached the store although the answer was lost gives nothing twice.
+func TestBudgetWithLostAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 600)
+		w.restamp(time.Now())
+		time.Sleep(time.Second)
+		n := 0
+		w.s.After = func(_ context.Context, c modelstore.Call) error {
+			if n++; c.Method == "Save" && c.Record.Sort == store.BudgetRecord && n%2 == 0 {
+				return fmt.Errorf("no answer: %w", store.ErrUnavailable)
+			}
+			return nil
+		}
+		for range 5 {
+			w.together(3)
+		}
+		w.s.After = nil
+		if gone := 600 - len(w.left()); gone > 100 || !w.record().Trip.IsOpen() {
+			t.Errorf("%d are gone: %+v", gone, w.record().Trip)
+		}
+	})
+}
+
+// A dry run says that a sweep with --apply would trip, and writes nothing.
+func TestDryRunForeseesATrip(t *testing.T) {
+	for name, c := range map[string]struct {
+		then time.Duration
+		want breaker.Rule
+	}{"now": {0, breaker.Burst}, "yesterday": {-24 * time.Hour, breaker.LateOnes}, "in a year": {8760 * time.Hour, ""}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := withBreaker(t, 600)
+				for i := range 40 { // so that all cursors are here
+					w.put(1, 4, fmt.Sprint("now-", i), time.Now())
+				}
+				time.Sleep(time.Second)
+				w.mustSweep()
+				w.restamp(time.Now().Add(c.then))
+				time.Sleep(time.Second)
+				cfg := w.config()
+				cfg.Apply = false
+				writes := w.s.Writes()
+				res := sweep.Run(t.Context(), cfg).Targets[0]
+				switch f := res.WouldTrip; {
+				case w.s.Writes() > writes:
+					t.Error("it writes")
+				case f == nil && c.want != "", f != nil && (f.Rule != c.want || f.Due < 500 || len(f.Histogram) == 0):
+					t.Errorf("it foresees %+v", f)
+				}
+				if w.sweep(); w.record().Trip.Rule != c.want && c.want != breaker.LateOnes { // late ones wait for a rewind
+					t.Errorf("the trip is %+v", w.record().Trip)
+				}
+			})
+		})
+	}
+}
+
+// A billedCounter is a store that bills COUNTs as the services do.
+type billedCounter struct{ *modelstore.Store }
+
+func (s billedCounter) Count(ctx context.Context, t store.Target, ns string, span store.Span, upTo int64) (int64, error) {
+	n, err := s.Store.Count(ctx, t, ns, span, upTo)
+	store.Bill(ctx, store.Operations{Reads: max(1, (n+999)/1000)})
+	return n, err
+}
+
+// The breaker reads little: its counts and its records are less than a hundredth of what the
+// deletes read and write themselves. A count costs at least a read for each range, so hours that
+// hold hardly more than the floor cost more than that.
+func TestBreakerReadsLittle(t *testing.T) {
+	const each, hours = 20_000, 3
+	sum := func(t *testing.T, on bool) (reads, all, deleted int64) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.target.Breaker = small
+			w.target.Breaker.On, w.target.Breaker.Floor = on, 1000
+			w.begin()
+			w.mustSweep()
+			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+			for hour := range hours {
+				for i := range each {
+					w.put(1, 4, fmt.Sprint("e-", hour, "-", i), time.Now().Add(time.Duration(i)*time.Hour/each))
+				}
+				for range 12 {
+					time.Sleep(5 * time.Minute)
+					res := w.with(billedCounter{w.s})
+					if res.Held != "" || res.Error != "" {
+						t.Fatalf("%+v", res)
+					}
+					n := res.Operations
+					reads, all, deleted = reads+n.Reads, all+n.Reads+n.Writes+n.Deletes, deleted+res.Deleted
+				}
+			}
+		})
+		return reads, all, deleted
+	}
+	with, _, deleted := sum(t, true)
+	without, all, again := sum(t, false)
+	if deleted != again || deleted < (hours-1)*each {
+		t.Fatalf("%d deletes with a breaker, %d without", deleted, again)
+	}
+	share := float64(with-without) / float64(all)
+	t.Logf("%d reads with a breaker, %d without, of %d operations: %.2f%%", with, without, all, 100*share)
+	if share > 0.01 {
+		t.Error("more than a hundredth")
+	}
+}

@@ -1,0 +1,105 @@
+package sweep_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// limited returns a world with n due entities, and limits.
+func limited(t *testing.T, n int, l breaker.Limits) *world {
+	w := newWorld(t)
+	w.target.Limits = l
+	w.target.Page = 20
+	w.begin()
+	for i := range n {
+		w.put(1, 4, fmt.Sprintf("e-%05d", i), time.Now().Add(-time.Duration(i)*time.Minute))
+	}
+	return w
+}
+
+// A sweep stops at its limit, without an error, and each hour of the clock gives as much again,
+// however many processes there are.
+func TestLimitsOfAnHour(t *testing.T) {
+	for _, processes := range []int{1, 3} {
+		t.Run(fmt.Sprint(processes), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := limited(t, 250, breaker.Limits{PerHour: 100, PerDay: 230})
+				time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+				time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24 * time.Hour)))
+				for hour, want := range []int{150, 50, 20, 20} {
+					for range 2 { // what is used up stays so
+						results := w.together(processes)
+						if left := len(w.left()); left != want {
+							t.Fatalf("hour %d: %d are left, not %d: %+v", hour, left, want, results[0])
+						}
+						for _, res := range results {
+							if res.Error != "" || res.Complete || res.Held != string(throttle.ReasonLimit) {
+								t.Fatalf("hour %d: %+v", hour, res)
+							}
+						}
+					}
+					time.Sleep(time.Hour)
+				}
+				time.Sleep(24 * time.Hour)
+				if res := w.together(processes)[0]; len(w.left()) > 0 || res.Held != "" || !res.Complete {
+					t.Errorf("the next day: %+v", res)
+				}
+			})
+		})
+	}
+}
+
+// What a sweep with --yes deletes counts, but it does not wait.
+func TestYesSetsLimitsAside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := limited(t, 100, breaker.Limits{PerHour: 10})
+		c := w.config()
+		c.Yes = true
+		if res := sweep.Run(t.Context(), c).Targets[0]; res.Deleted != 100 || !res.Complete {
+			t.Fatalf("%+v", res)
+		}
+		w.put(1, 4, "another", time.Now())
+		time.Sleep(time.Second)
+		if res := w.sweep(); res.Deleted > 0 || res.Held != string(throttle.ReasonLimit) {
+			t.Errorf("the hundred do not count: %+v", res)
+		}
+	})
+}
+
+// A daemon waits for the end of the hour, and goes on by itself.
+func TestDaemonWaitsForTheHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 100, throttle.Limits{Unlimited: true})
+		p.target.Limits.PerHour = 150
+		d := p.serve(p.config())
+		time.Sleep(10 * time.Minute)
+		if st := d.state(); st.Deleted != 150 || st.Held != throttle.ReasonLimit || st.Err != "" {
+			t.Errorf("in the first hour: %+v", st)
+		}
+		time.Sleep(3 * time.Hour)
+		if st := d.state(); st.Deleted != 400 || st.Held != "" {
+			t.Errorf("after three hours: %+v", st)
+		}
+	})
+}
+
+// --yes sets the limits aside, and never the breaker.
+func TestYesDoesNotOpenTheBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 600)
+		w.target.Limits.PerHour = 1000
+		w.restamp(time.Now())
+		time.Sleep(time.Second)
+		c := w.config()
+		c.Yes = true
+		if res := sweep.Run(t.Context(), c).Targets[0]; res.Held != string(throttle.ReasonBreaker) || len(w.left()) < 500 {
+			t.Errorf("%d are left: %+v", len(w.left()), res)
+		}
+	})
+}
