@@ -15,6 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // An Explanation is the state of one entity, in the form that `reaper explain --json`
@@ -145,6 +146,10 @@ func (e explainer) explainHold(ctx context.Context, x *Explanation) {
 		return
 	case h.gate != nil:
 		x.Why = "nothing is deleted while the target's gate is closed. Once it opens: " + x.Why
+	case st.Held == string(throttle.ReasonBreaker):
+		x.Why = "nothing is deleted while the target's breaker is open: see reaper breaker show. After that: " + x.Why
+	case st.Held == string(throttle.ReasonLimit):
+		x.Why = "nothing is deleted while the target's limits are used up. After that: " + x.Why
 	default:
 		x.Why = fmt.Sprintf("nothing is deleted while the target is paused, %s. After that: %s", st.pauseText(), x.Why)
 	}

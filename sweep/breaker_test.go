@@ -154,6 +154,10 @@ func TestBreakerLetsAPartPass(t *testing.T) {
 		if gone := before - len(w.left()); gone != 130 || !w.record().Trip.IsOpen() {
 			t.Errorf("%d of the 130 that were approved are gone; trip %+v", gone, w.record().Trip)
 		}
+		w.approve(0) // the approval that is used up holds up nothing
+		if res := w.sweep(); len(w.left()) > 0 || !res.Complete || res.Held != "" || res.Duration > 60 {
+			t.Errorf("%d are left: %+v", len(w.left()), res)
+		}
 	})
 }
 

@@ -124,17 +124,19 @@ func (s *spender) keyOfLocked(w *writer, op *store.Op, need map[breaker.Key]int6
 	approved := s.c.viewer.View().Record.Approvals
 	spent := func(id string) bool {
 		k := breaker.Key{Approval: id}
-		i := slices.IndexFunc(approved, func(a breaker.Approval) bool { return a.ID == id })
-		rest := int64(0)
-		if !s.budget.IsSpent(s.rules, approved[i], s.now()) {
-			rest = approved[i].Count - s.budget.At(k).Granted
-		}
-		if mine := s.slices[k]; mine != nil {
-			rest += mine.left
-		}
-		return need[k] >= rest
+		return need[k] >= s.approvedLocked(k)
 	}
 	return s.rules.KeyOf(approved, spent, at, number, at.Before(w.lateFrom))
+}
+
+// approvedLocked returns how much of an approval is left, for this process.
+func (s *spender) approvedLocked(k breaker.Key) (rest int64) {
+	approved := s.c.viewer.View().Record.Approvals
+	i := slices.IndexFunc(approved, func(a breaker.Approval) bool { return a.ID == k.Approval })
+	if i >= 0 && !s.budget.IsSpent(s.rules, approved[i], s.now()) {
+		rest = approved[i].Count - s.budget.At(k).Granted
+	}
+	return rest + s.leftLocked(k)
 }
 
 // Spent are the keys by which a batch was counted, for each of its ops. A carry has none.
@@ -259,6 +261,9 @@ func (s *spender) lacking(w *writer) time.Duration {
 	k := *w.lack.first
 	if s.leftLocked(k) > 0 || s.judge.hopelessLocked(spent{&k}) != nil {
 		return 0
+	}
+	if k.Approval != "" && s.approvedLocked(k) == 0 {
+		return 0 // it was used up meanwhile, or before this process read the budget: another key counts
 	}
 	s.wants[k] = max(s.wants[k], w.lack.n)
 	s.rouse()

@@ -378,15 +378,18 @@ func CountTrip(ctx context.Context, cfg Config, t Target, trip breaker.Trip) (in
 		return 0, err
 	}
 	j := newJudge(&spender{c: c, rules: BreakerRules(t)})
+	b, err := j.s.read(ctx) // it says which approvals are spent
+	if err != nil {
+		return 0, err
+	}
 	var n breaker.Count
-	var err error
 	switch now := j.s.now(); trip.Rule {
 	case breaker.Burst:
-		n, err = j.count(ctx, breaker.Budget{}, breaker.Key{Hour: trip.Hour}, now, 0)
+		n, err = j.count(ctx, b, breaker.Key{Hour: trip.Hour}, now, 0)
 	case breaker.LateOnes: // cursors have not moved since
-		n, err = j.count(ctx, breaker.Budget{}, breaker.Late(), now, 0)
+		n, err = j.count(ctx, b, breaker.Late(), now, 0)
 	default: // what came to be due since is no part of it
-		n, err = j.countDue(ctx, breaker.Budget{}, earlierOf(trip.Through, j.s.rules.Horizon(now)), 0)
+		n, err = j.countDue(ctx, b, earlierOf(trip.Through, j.s.rules.Horizon(now)), 0)
 	}
 	return n.Due + n.Coming, err
 }

@@ -128,6 +128,11 @@ func TestClearAfterAWeek(t *testing.T) {
 		if trip.Rule != breaker.LateOnes {
 			t.Fatalf("trip %+v", trip)
 		}
+		w.approve(10)
+		for range 2 {
+			w.sweep()
+			time.Sleep(25 * time.Hour)
+		}
 		if err := w.clear(); err == nil || !w.record().Trip.IsOpen() {
 			t.Fatalf("nothing is mended, and it is cleared: %v", err)
 		}
