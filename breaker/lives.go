@@ -47,7 +47,9 @@ func (b Budget) TakeLives(now time.Time, lives map[int]int64) Budget {
 	if len(lives) == 0 {
 		return b
 	}
-	b.Lives = slices.DeleteFunc(slices.Clone(b.Lives), func(h HourOfLives) bool { return now.Sub(h.Begin) > day+recentLives })
+	b.Lives = slices.DeleteFunc(slices.Clone(b.Lives), func(h HourOfLives) bool {
+		return now.Sub(h.Begin) > day+recentLives
+	})
 	begin := now.UTC().Truncate(time.Hour)
 	if n := len(b.Lives); n == 0 || b.Lives[n-1].Begin.Before(begin) {
 		b.Lives = append(b.Lives, HourOfLives{Begin: begin})
@@ -55,7 +57,9 @@ func (b Budget) TakeLives(now time.Time, lives map[int]int64) Budget {
 	h := &b.Lives[len(b.Lives)-1]
 	h.Counts = slices.Clone(h.Counts)
 	for bucket, n := range lives {
-		i, found := slices.BinarySearchFunc(h.Counts, bucket, func(c LifeCount, to int) int { return cmp.Compare(c.Bucket, to) })
+		i, found := slices.BinarySearchFunc(h.Counts, bucket, func(c LifeCount, to int) int {
+			return cmp.Compare(c.Bucket, to)
+		})
 		if !found {
 			h.Counts = slices.Insert(h.Counts, i, LifeCount{Bucket: bucket})
 		}

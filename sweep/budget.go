@@ -93,7 +93,8 @@ func newSpender(c *collector) *spender {
 		return nil
 	}
 	s := &spender{c: c, rules: rules, wake: make(chan struct{}, 1), slices: map[breaker.Key]*slice{},
-		wants: map[breaker.Key]int64{}, lives: lives{counts: map[int]int64{}}, round: make(chan struct{}), hold: spenderHold{failure: failure{task: "spend the target's budget"}}}
+		wants: map[breaker.Key]int64{}, lives: lives{counts: map[int]int64{}}, round: make(chan struct{}),
+		hold: spenderHold{failure: failure{task: "spend the target's budget"}}}
 	s.judge = newJudge(s)
 	return s
 }
@@ -564,7 +565,8 @@ func (s *spender) reserve(ctx context.Context, all bool) error {
 		if again {
 			a.keepRest()
 		}
-		b, grants, unmet = b.Take(a.reports).TakeLives(now, a.lives).Reserve(s.rules, now, s.c.viewer.View().Record.Approvals, a.wants)
+		approvals := s.c.viewer.View().Record.Approvals
+		b, grants, unmet = b.Take(a.reports).TakeLives(now, a.lives).Reserve(s.rules, now, approvals, a.wants)
 		limited = b.LimitedUntil(s.rules.Limits, now)
 		return b
 	})

@@ -63,7 +63,9 @@ func (x accident) happenTo(t *testing.T, s servedStore) {
 		all.until("it deletes, or the breaker trips", func() bool { return all.deleted("sessions") > 0 || s.breaker().Trip != "" })
 		for _, d := range all {
 			_ = d.cmd.Process.Kill()
-			<-d.gone
+			if err := <-d.gone; err == nil {
+				t.Error("a process that was killed ended in good order")
+			}
 		}
 	}
 	all := s.serve()
