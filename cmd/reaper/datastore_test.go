@@ -158,6 +158,7 @@ func TestTwoProcessesShareTheRanges(t *testing.T) {
 	b, _, _ := newDatastore(t, `targets:
   - name: sessions
     kind: Session
+    breaker: off
     page: 50
     pace: {max: 200}
 `)

@@ -89,6 +89,7 @@ func TestDumpLoadsAgain(t *testing.T) {
 const slowTarget = `targets:
   - name: sessions
     kind: Session
+    breaker: off
     lease: 3s
     page: 50
     pace: {max: 400}
