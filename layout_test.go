@@ -42,6 +42,7 @@ var floors = map[string]int{
 	"sweep/*":     4, // decides, for the sweep that does
 	"sweep":       5,
 	"inspect":     6,
+	"adopt":       6,
 	"control":     6,
 	"cmd/*":       9,
 	"internal/*":  9, // for tests, and imported by nothing else

@@ -384,6 +384,7 @@ const (
 	SweepRecord  RecordSort = "ReaperSweep"  // one for each past sweep
 	WorkerRecord RecordSort = "ReaperWorker" // the heartbeat of one process for one target
 	SealRecord   RecordSort = "ReaperSeal"   // the last pass over one sealed generation
+	AdoptRecord  RecordSort = "ReaperAdopt"  // the adoption of a target, and each part of its keys
 )
 
 // A Record is one of the reaper's own, kept in the store's default namespace.

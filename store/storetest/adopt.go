@@ -107,7 +107,8 @@ func walkShowsAll(w *world) {
 	}
 	for _, byKey := range []bool{false, true} {
 		for _, limit := range []int{1, 3, 11} {
-			w.same(fmt.Sprintf("pages of %d, by key: %v", limit, byKey), rowKeys(w.walk(w.walkQuery(limit), byKey)), rowKeys(whole))
+			got := rowKeys(w.walk(w.walkQuery(limit), byKey))
+			w.same(fmt.Sprintf("pages of %d, by key: %v", limit, byKey), got, rowKeys(whole))
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 // SampleKeys samples the keys of a collection or kind by seeking to random ones. It is what is left
 // if the service does not split a key space by itself. A key is its path: kinds and ids in
 // turn, an id that begins with # being a number. seek returns the first key at or after a
-// path, or the first of all for none; nil if there is none. Each further path is a
+// path, or the first of all without one; nil if no key is left. Each further path is a
 // key that was found, with one of its characters replaced and the rest cut off.
 //
 // Gaps between keys are found rather than keys, so that the parts may differ much in size.
