@@ -31,6 +31,8 @@ const (
 	maxKeep      = 1000
 	minRate      = 0.01 // entities/s: one in two minutes; less is as good as stopped
 	maxRate      = 1e9
+	minPercent   = 0.01 // a rollout divides the ids into 10,000 buckets
+	maxSpread    = 365 * 24 * time.Hour
 	maxDuration  = time.Duration(math.MaxInt64)
 )
 
@@ -141,6 +143,17 @@ var fields = []field{
 		kind: kind{"at least 1, or unlimited", (*reader).maxDeletes}},
 	{path: "limits.max_fraction", fallback: unlimited, about: "most to delete, as a fraction of the target's entities",
 		kind: kind{"above 0 and at most 1, or unlimited", (*reader).maxFraction}},
+
+	{path: "adopt.from", sample: "{property: created, plus: 30d}", absent: true,
+		about: "when entities without a key expire",
+		kind: kind{"{property: NAME}, {property: NAME, plus: DURATION} or {create_time: DURATION}",
+			(*reader).adoptFrom}},
+	{path: "adopt.spread", fallback: "24h", about: "what has expired already becomes due over this time",
+		kind: duration(func(t *Target) *time.Duration { return &t.Adopt.Spread }, 0, maxSpread)},
+	{path: "adopt.rate", fallback: "300", about: "of each process",
+		kind: rate(func(t *Target) *Limit[float64] { return &t.Adopt.Rate })},
+	{path: "adopt.percent", fallback: "100", about: "adopt only this share, chosen by a hash of the id; it may only rise",
+		kind: kind{"0.01 to 100", (*reader).adoptPercent}},
 }
 
 // The sections of a target, and what the reference says about them.
@@ -148,6 +161,7 @@ var sections = []struct{ name, about string }{
 	{"generations", "layout generation: see docs/generations.md"},
 	{"pace", "entities a second: see docs/pace.md"},
 	{"limits", "of one sweep, or of one tick of serve"},
+	{"adopt", "keys for entities without one: see docs/adopting.md"},
 }
 
 func text(accepts string, at func(*Target) *string, check func(string) error) kind {
@@ -286,7 +300,7 @@ func Sample() string {
 		if f.accepts != "" {
 			about += " (" + f.accepts + ")"
 		}
-		fmt.Fprintf(&b, "%-34s# %s\n", line, about)
+		fmt.Fprintf(&b, "%-33s # %s\n", line, about)
 	}
 	return b.String()
 }

@@ -25,7 +25,7 @@ func TestMessages(t *testing.T) {
 		driver Driver
 	}{
 		{"five", Datastore}, {"names", Datastore}, {"ranges", Datastore}, {"rules", Datastore}, {"shape", Datastore},
-		{"shared", Datastore}, {"firestore", Firestore}, {"groups", Firestore},
+		{"shared", Datastore}, {"firestore", Firestore}, {"groups", Firestore}, {"adopt", Datastore},
 	} {
 		t.Run(c.file, func(t *testing.T) {
 			in := filepath.Join("testdata", c.file+".yaml")
@@ -244,6 +244,7 @@ func TestDefaults(t *testing.T) {
 		{"generations", target.Generations, Generations{day, time.Hour, time.Minute, 10 * time.Minute, 0, 32}},
 		{"pace", target.Pace, Pace{AtMost(500.0), AtMost(5000.0), NoLimit[float64](), ""}},
 		{"limits", target.Limits, Limits{NoLimit[int64](), NoLimit[float64]()}},
+		{"adopt", target.Adopt, Adopt{AdoptFrom{}, day, AtMost(300.0), 100}},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: got %v, want %v", c.field, c.got, c.want)
@@ -275,7 +276,8 @@ max_clock_skew: 10s
 schedule: ""
 generations: {every: 24h, ramp: 60m, staleness: 1m, slack: 10m, settle: 0, keep: 32}
 pace: {start: 500, max: 5000, total: unlimited, gate: ""}
-limits: {max_deletes: unlimited, max_fraction: unlimited}`)
+limits: {max_deletes: unlimited, max_fraction: unlimited}
+adopt: {spread: 24h, rate: 300, percent: 100}`)
 	plain.written, written.written = nil, nil
 	if got, want := fmt.Sprintf("%+v", written), fmt.Sprintf("%+v", plain); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)

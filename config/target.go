@@ -48,6 +48,7 @@ type Target struct {
 	Generations Generations
 	Pace        Pace
 	Limits      Limits
+	Adopt       Adopt
 
 	written map[string]bool // the fields that stand in the file, as paths below the target
 }
@@ -90,6 +91,25 @@ type Limits struct {
 	MaxDeletes  Limit[int64]
 	MaxFraction Limit[float64] // of the target's entities; above 0, at most 1
 }
+
+// Adopt says how entities without an expiry key get one.
+type Adopt struct {
+	From    AdoptFrom // the zero AdoptFrom is no rule
+	Spread  time.Duration
+	Rate    Limit[float64] // entities a second, of each process
+	Percent float64        // above 0, at most 100
+}
+
+// AdoptFrom says when an entity without an expiry key expires: some time after the value of a
+// property, or after it was created.
+type AdoptFrom struct {
+	Property   string // empty with CreateTime
+	CreateTime bool
+	Plus       time.Duration
+}
+
+// IsZero reports whether there is no rule.
+func (f AdoptFrom) IsZero() bool { return f == AdoptFrom{} }
 
 const (
 	defaultShardProperty = "shard"

@@ -65,7 +65,7 @@ the end, with --fail-incomplete.`,
 	addSettings(root.PersistentFlags(), commonSettings...)
 	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.serveCommand(), a.statusCommand(), a.loadCommand(),
 		a.dumpCommand(), a.stampCommand(), a.explainCommand(), a.listCommand(), a.generationCommand(), a.auditCommand(),
-		a.pauseCommand(), a.resumeCommand(), a.paceCommand(), a.indexesCommand(), a.versionCommand(),
+		a.adoptCommand(), a.pauseCommand(), a.resumeCommand(), a.paceCommand(), a.indexesCommand(), a.versionCommand(),
 		&cobra.Command{Use: "targets-file", Short: "Every field of the targets file, with its default",
 			Long: config.Sample()})
 	a.markFailures(root)
