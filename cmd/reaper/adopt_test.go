@@ -417,6 +417,12 @@ func TestAdoptOnTheEmbeddedStore(t *testing.T) {
 	}
 	b.must(nil, "resume")
 	b.adopts("sessions", "--apply")
+	if text := b.must(nil, "status").out; !strings.Contains(text, "stamping by property created plus 30d, 100%: round 2, ") {
+		t.Errorf("%s", text)
+	}
+	if st := b.status().Adoption; st == nil || st.Parts == 0 || st.PartsDone != st.Parts || st.Scanned != 301 {
+		t.Errorf("%+v", st)
+	}
 	if res := b.adopts("finish", "sessions", "--apply"); res.Phase != adopt.Finished || !res.Apply {
 		t.Errorf("%+v", res)
 	}
