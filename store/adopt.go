@@ -16,6 +16,11 @@ type Adopter interface {
 	// A page may be short or empty and still have more after it.
 	Walk(ctx context.Context, q WalkQuery, rows *Rows) error
 
+	// Look fills rows with the entities that have the given keys, at most MaxPage, in any
+	// order. Keys without an entity are left out. After, Until, Next and Limit of the query are
+	// ignored.
+	Look(ctx context.Context, q WalkQuery, keys []string, rows *Rows) error
+
 	// Restamp gives each entity of the batch the expiry To, or removes its expiry if To is
 	// Missing, but only while it still has the row's expiry, source and time of creation.
 	// It changes no other property, nor how any of them is indexed, and never creates an

@@ -47,6 +47,21 @@ func (s *Store) Walk(ctx context.Context, q store.WalkQuery, rows *store.Rows) e
 	})
 }
 
+// Look implements store.Adopter.
+func (s *Store) Look(ctx context.Context, q store.WalkQuery, keys []string, rows *store.Rows) error {
+	return s.do(ctx, Call{Method: "Look", Namespace: q.Namespace}, func() error {
+		*rows = store.Rows{}
+		at := place{q.Target.Kind, q.Namespace}
+		for _, key := range keys {
+			if _, ok := s.rows[at][key]; ok {
+				rows.List = append(rows.List, s.row(q, at, key))
+			}
+		}
+		store.Bill(ctx, store.Operations{Reads: int64(len(keys))})
+		return nil
+	})
+}
+
 func (s *Store) row(q store.WalkQuery, at place, key string) store.Row {
 	e := s.rows[at][key]
 	r := store.Row{Key: key, Expiry: e.Expiry, Created: store.InstantValue(s.created[at][key])}

@@ -24,7 +24,7 @@ import (
 
 // A Call is what a hook is told about.
 type Call struct {
-	Method    string // Scan, Dispose, Settle, Load, Save, Walk or Restamp
+	Method    string // Scan, Dispose, Settle, Load, Save, Walk, Look or Restamp
 	Namespace string
 	Query     store.Query       // of Scan, Dispose and Settle
 	Ops       []store.Op        // of Dispose

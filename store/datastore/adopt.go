@@ -149,6 +149,58 @@ func (d *DB) walk(ctx context.Context, q store.WalkQuery, rows *store.Rows) erro
 	return nil
 }
 
+// Look implements [store.Adopter].
+func (d *DB) Look(ctx context.Context, q store.WalkQuery, texts []string, rows *store.Rows) error {
+	*rows = store.Rows{List: rows.List[:0]}
+	op := fmt.Sprintf("look at %d of %s", len(texts), where(q.Target, q.Namespace))
+	keys := make([]*sdk.Key, len(texts))
+	for i, text := range texts {
+		var err error
+		if keys[i], err = ParseKey(q.Namespace, text); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+	}
+	for _, g := range groups(keys) {
+		c := &call{mask: q.Target.Property, also: q.Source, walk: true}
+		some := pick(keys, g)
+		pairs, missing, err := getPairs(q, some, func(keys []*sdk.Key, pairs []pair) error {
+			return d.client.GetMulti(withCall(ctx, c), keys, pairs)
+		})
+		if err != nil {
+			rows.List = rows.List[:0]
+			return d.fail(ctx, op, err)
+		}
+		for i, key := range some {
+			if !missing[i] {
+				rows.List = append(rows.List, pairs[i].of(key, c))
+			}
+		}
+	}
+	return nil
+}
+
+// getPairs reads entities, whose keys the client must be able to tell apart, and says which of
+// them do not exist.
+func getPairs(
+	q store.WalkQuery, keys []*sdk.Key, get func([]*sdk.Key, []pair) error,
+) (pairs []pair, missing []bool, err error) {
+	pairs, missing = make([]pair, len(keys)), make([]bool, len(keys))
+	for i := range pairs {
+		pairs[i] = pair{property: q.Target.Property, source: q.Source}
+	}
+	err = get(keys, pairs)
+	var multi sdk.MultiError
+	if !errors.As(err, &multi) {
+		return pairs, missing, err
+	}
+	for i, e := range multi {
+		if missing[i] = errors.Is(e, sdk.ErrNoSuchEntity); e != nil && !missing[i] {
+			return nil, nil, e
+		}
+	}
+	return pairs, missing, nil
+}
+
 // A pair loads the two properties of an entity that adoption reads.
 type pair struct {
 	property, source string
@@ -252,21 +304,9 @@ func (d *DB) restamp(ctx context.Context, b *store.Restamping) (err error) {
 func (d *DB) judge(
 	tx *sdk.Transaction, c *call, b *store.Restamping, keys []*sdk.Key, group []int,
 ) (write []int, err error) {
-	pairs := make([]pair, len(group))
-	for i := range pairs {
-		pairs[i] = pair{property: b.Query.Target.Property, source: b.Query.Source}
-	}
-	missing := make([]bool, len(group))
-	err = tx.GetMulti(pick(keys, group), pairs)
-	var multi sdk.MultiError
-	if errors.As(err, &multi) {
-		err = nil
-		for i, e := range multi {
-			if missing[i] = errors.Is(e, sdk.ErrNoSuchEntity); e != nil && !missing[i] {
-				return nil, e
-			}
-		}
-	}
+	pairs, missing, err := getPairs(b.Query, pick(keys, group), func(keys []*sdk.Key, pairs []pair) error {
+		return tx.GetMulti(keys, pairs)
+	})
 	if err != nil {
 		return nil, err
 	}

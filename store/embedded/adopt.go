@@ -169,6 +169,49 @@ func (db *DB) Walk(ctx context.Context, q store.WalkQuery, rows *store.Rows) (er
 	return nil
 }
 
+// Look implements [store.Adopter].
+func (db *DB) Look(ctx context.Context, q store.WalkQuery, keys []string, rows *store.Rows) (err error) {
+	*rows = store.Rows{List: rows.List[:0]}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("look at %d entities of %s: %w", len(keys), q.Target.Kind, err)
+		}
+	}()
+	if err := checkTarget(q.Target, q.Namespace); err != nil {
+		return err
+	}
+	if err := db.enter(ctx); err != nil {
+		return err
+	}
+	defer db.leave()
+	defer db.fault.rescue(&err)
+	for _, key := range keys {
+		id, err := appendKey(nil, key)
+		if err != nil {
+			return invalid("%w", err)
+		}
+		value, err := db.get(append(entityPrefix(nil, q.Target.Kind), id...))
+		if err != nil {
+			return classify("read", err)
+		}
+		if value == nil {
+			continue
+		}
+		e, err := decodeEntity(value)
+		if err != nil {
+			return classify("read", err)
+		}
+		row, err := rowOf(q, e)
+		if err != nil {
+			return classify("read", err)
+		}
+		row.Key = key
+		rows.List = append(rows.List, row)
+	}
+	store.Bill(ctx, store.Operations{Reads: int64(len(keys))})
+	return nil
+}
+
 // rowOf returns what a walk shows of an entity.
 func rowOf(q store.WalkQuery, e entity) (row store.Row, err error) {
 	row.Expiry = e.of(q.Target.Property)

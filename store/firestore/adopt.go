@@ -131,9 +131,9 @@ func (d *DB) Walk(ctx context.Context, q store.WalkQuery, rows *store.Rows) erro
 		return fmt.Errorf("%s: %w: a page of %d rows, not of 1 to %d", op, store.ErrInvalid, q.Limit, store.MaxPage)
 	}
 	parent, query := d.collection(q.Target)
-	query.Select = &pb.StructuredQuery_Projection{Fields: []*pb.StructuredQuery_FieldReference{field(q.Target.Property)}}
-	if q.Source != "" && q.Source != q.Target.Property {
-		query.Select.Fields = append(query.Select.Fields, field(q.Source))
+	query.Select = &pb.StructuredQuery_Projection{}
+	for _, f := range walkFields(q) {
+		query.Select.Fields = append(query.Select.Fields, field(f))
 	}
 	query.OrderBy = []*pb.StructuredQuery_Order{ascending(nameField)}
 	query.Limit = wrapperspb.Int32(int32(q.Limit))
@@ -155,6 +155,37 @@ func (d *DB) Walk(ctx context.Context, q store.WalkQuery, rows *store.Rows) erro
 	}
 	rows.More = len(rows.List) > 0
 	return nil
+}
+
+// Look implements [store.Adopter].
+func (d *DB) Look(ctx context.Context, q store.WalkQuery, keys []string, rows *store.Rows) error {
+	*rows = store.Rows{List: rows.List[:0]}
+	op := fmt.Sprintf("look at %d of %s", len(keys), q.Target.Kind)
+	if err := check(q.Target, q.Namespace); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	names := make([]string, len(keys))
+	for i, key := range keys {
+		names[i] = d.name(key)
+	}
+	err := d.get(ctx, names, walkFields(q), func(_ string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) {
+		if doc != nil {
+			rows.List = append(rows.List, d.row(q, doc))
+		}
+	})
+	if err != nil {
+		rows.List = rows.List[:0]
+		return d.fail(ctx, op, err)
+	}
+	return nil
+}
+
+// walkFields are the fields that a walk reads.
+func walkFields(q store.WalkQuery) []string {
+	if q.Source == "" || q.Source == q.Target.Property {
+		return []string{q.Target.Property}
+	}
+	return []string{q.Target.Property, q.Source}
 }
 
 func (d *DB) row(q store.WalkQuery, doc *pb.Document) store.Row {
@@ -255,11 +286,7 @@ func (d *DB) reread(ctx context.Context, b *store.Restamping, refused []int) err
 		names[i] = d.name(b.Ops[n].Row.Key)
 		byName[names[i]] = n
 	}
-	fields := []string{b.Query.Target.Property}
-	if b.Query.Source != "" && b.Query.Source != fields[0] {
-		fields = append(fields, b.Query.Source)
-	}
-	return d.get(ctx, names, fields, func(name string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) {
+	return d.get(ctx, names, walkFields(b.Query), func(name string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) {
 		n, ok := byName[name]
 		if !ok {
 			return

@@ -75,6 +75,11 @@ func (d elsewhere) Walk(ctx context.Context, q store.WalkQuery, rows *store.Rows
 	return d.DB.Walk(ctx, q, rows)
 }
 
+func (d elsewhere) Look(ctx context.Context, q store.WalkQuery, keys []string, rows *store.Rows) error {
+	q.Target = d.target(q.Target)
+	return d.DB.Look(ctx, q, keys, rows)
+}
+
 func (d elsewhere) Restamp(ctx context.Context, b *store.Restamping) error {
 	moved := *b
 	moved.Query.Target = d.target(b.Query.Target)

@@ -3,6 +3,7 @@ package storetest
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -18,6 +19,7 @@ var adoptCases = []testCase{
 	{name: "WalkShowsEveryEntity", needs: adopts, run: walkShowsAll},
 	{name: "WalkStaysWithinItsBounds", needs: adopts, run: walkStays},
 	{name: "WalkOfNothingEnds", needs: adopts, run: walkOfNothing},
+	{name: "LookShowsThePresent", needs: adopts, run: lookShows},
 	{name: "SplitsPartTheKeys", needs: adopts, run: splitsPart},
 	{name: "RestampSetsOneProperty", needs: adopts, run: restampSets},
 	{name: "RestampLeavesANewerExpiry", needs: adopts, run: restampLeavesNewer},
@@ -132,6 +134,28 @@ func walkOfNothing(w *world) {
 	if got := w.walk(w.walkQuery(3), false); len(got) != 0 {
 		w.Errorf("a kind without entities has rows: %q", rowKeys(got))
 	}
+}
+
+// lookShows: a look by keys shows what a walk would show now, and no more.
+func lookShows(w *world) {
+	put := []store.Entity{numbered(7, key(1)), unstamped("a", 1), unstamped("b", 2), named("c", key(9)), unstamped("d", 3)}
+	w.put(put...)
+	whole := w.walk(w.walkQuery(store.MaxPage), false)
+	w.dispose(w.find(2)[1])
+	put[2].Expiry = key(50)
+	w.put(put[2])
+	var rows store.Rows
+	w.retry("look", func() error {
+		return w.adopter().Look(w.ctx, w.walkQuery(1), rowKeys(whole[:4]), &rows)
+	})
+	slices.SortFunc(rows.List, func(a, b store.Row) int { return strings.Compare(a.Source.Text, b.Source.Text) })
+	got := []string{}
+	for _, r := range rows.List {
+		got = append(got, r.Key+" "+r.Expiry.Text+" "+r.Source.Text)
+	}
+	created := []string{"2026-11-21T12:00:01Z", "2026-11-21T12:00:02Z"}
+	w.same("a look at four, of which one is gone", got, []string{whole[0].Key + " " + key(1).Text + " ",
+		whole[1].Key + "  " + created[0], whole[2].Key + " " + key(50).Text + " " + created[1]})
 }
 
 // splitsPart: the walks of all spans between splits show each entity once.

@@ -19,6 +19,17 @@ func (s spaced) Walk(ctx context.Context, q store.WalkQuery, rows *store.Rows) e
 	return s.full.Walk(ctx, inWalk(q), rows)
 }
 
+func (s spaced) Look(ctx context.Context, q store.WalkQuery, keys []string, rows *store.Rows) error {
+	return s.full.Look(ctx, inWalk(q), keys, rows)
+}
+
+func (b *broken) Look(ctx context.Context, q store.WalkQuery, keys []string, rows *store.Rows) error {
+	if b.look != nil {
+		return b.look(ctx, q, keys, rows)
+	}
+	return b.full.Look(ctx, q, keys, rows)
+}
+
 func (s spaced) Restamp(ctx context.Context, b *store.Restamping) error {
 	moved := &store.Restamping{Query: inWalk(b.Query), Ops: b.Ops}
 	return s.full.Restamp(ctx, moved)
@@ -148,6 +159,18 @@ var adoptFaults = []fault{
 		b.walk = func(ctx context.Context, q store.WalkQuery, rows *store.Rows) error {
 			q.Target.Kind += "Other"
 			return b.full.Walk(ctx, q, rows)
+		}
+	}},
+	{"LookShowsThePresent", "shows what it was not asked for", func(b *broken) {
+		b.look = func(ctx context.Context, q store.WalkQuery, _ []string, rows *store.Rows) error {
+			q.Limit = store.MaxPage
+			return b.full.Walk(ctx, q, rows)
+		}
+	}},
+	{"LookShowsThePresent", "shows no source", func(b *broken) {
+		b.look = func(ctx context.Context, q store.WalkQuery, keys []string, rows *store.Rows) error {
+			q.Source = ""
+			return b.full.Look(ctx, q, keys, rows)
 		}
 	}},
 	{"SplitsPartTheKeys", "does not split", func(b *broken) {

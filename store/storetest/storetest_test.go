@@ -181,6 +181,7 @@ type broken struct {
 	id      func(string) (string, error)
 	splits  func(context.Context, store.Target, string, int) ([]string, error)
 	walk    func(context.Context, store.WalkQuery, *store.Rows) error
+	look    func(context.Context, store.WalkQuery, []string, *store.Rows) error
 	restamp func(context.Context, *store.Restamping) error
 }
 
