@@ -194,6 +194,10 @@ func (c *collector) sawDue(key string, oldest time.Time, deleted int64) {
 type keptSet struct {
 	refused      map[string]bool
 	suspectsRead int // how many that look suspect were read to make sure
+	// Of the page at hand: entities whose expiry disagrees with something else in them, and
+	// whether that was looked at.
+	mismatched map[string]bool
+	comparing  bool
 }
 
 const mostKept = 1000

@@ -34,6 +34,7 @@ type Target struct {
 	Pace         throttle.Limits             // of each range
 	Total        throttle.Limit              // of the target, over all workers
 	Gate         func(context.Context) error // returns why nothing may be deleted at present; may be nil
+	Compare      Comparer                    // keeps due entities that disagree with their expiry; may be nil
 	MaxDeletes   int64                       // one sweep deletes no more than this; 0 is no limit
 	MaxFraction  float64                     // of the entities that carry the property; 0 is no limit
 	Watchdog     *metrics.Watchdog           // what is known of the ranges' progress; may be nil
