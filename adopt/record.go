@@ -22,6 +22,7 @@ type Phase string
 // The phases, in their order.
 const (
 	Stamping Phase = "stamp"    // entities get keys; old writers go on
+	Dual     Phase = "dual"     // as stamp, and writers write keys, too: sweeps compare them with the rule
 	Undoing  Phase = "undo"     // the keys are removed again
 	Finished Phase = "finished" // verified: the target is swept by its keys
 )
@@ -38,7 +39,7 @@ type Record struct {
 	Target   string
 	Kind     string
 	Property string
-	Rule     string // as Rule.String prints it
+	Rule     Rule
 	Phase    Phase
 	Rounds   []Round
 	Parts    []Part // of the present reading of the keys
@@ -60,9 +61,11 @@ type Part struct {
 // Round returns the last round.
 func (r Record) Round() Round { return r.Rounds[len(r.Rounds)-1] }
 
-// isReading reports whether two records are of the same reading, in the same phase.
+// isReading reports whether two records are of the same reading, and of phases in which
+// workers do the same.
 func (r Record) isReading(q Record) bool {
-	return r.Phase == q.Phase && r.Reading.Equal(q.Reading)
+	stamps := func(p Phase) bool { return p == Stamping || p == Dual }
+	return (r.Phase == q.Phase || stamps(r.Phase) && stamps(q.Phase)) && r.Reading.Equal(q.Reading)
 }
 
 // after returns the key that a part begins behind.
@@ -125,7 +128,8 @@ func (r Record) encode() store.Record {
 	}
 	return store.Record{Sort: store.AdoptRecord, Key: r.Target, Target: r.Target, Revision: r.Revision,
 		Fields: store.Fields{
-			"schema": int64(Schema), "kind": r.Kind, "property": r.Property, "rule": r.Rule, "phase": string(r.Phase),
+			"schema": int64(Schema), "kind": r.Kind, "property": r.Property, "rule": r.Rule.String(),
+			"rule_property": r.Rule.Property, "rule_create_time": r.Rule.CreateTime, "rule_plus_ms": r.Rule.Plus.Milliseconds(), "phase": string(r.Phase),
 			"rounds": rounds, "parts": parts, "reading": store.FormatTime(r.Reading),
 			"began": store.FormatTime(r.Began), "actor": r.Actor,
 		}}
@@ -137,7 +141,9 @@ func decode(rec store.Record) (Record, error) {
 	if err := f.Schema(Schema, what, ErrNewer); err != nil {
 		return Record{}, err
 	}
-	r := Record{Target: rec.Target, Kind: f.Text("kind"), Property: f.Text("property"), Rule: f.Text("rule"),
+	r := Record{Target: rec.Target, Kind: f.Text("kind"), Property: f.Text("property"),
+		Rule: Rule{Property: f.Text("rule_property"), CreateTime: f.Bool("rule_create_time"),
+			Plus: time.Duration(f.Int("rule_plus_ms")) * time.Millisecond},
 		Phase: Phase(f.Text("phase")), Reading: f.Time("reading"), Began: f.Time("began"),
 		Actor: f.Text("actor"), Revision: rec.Revision}
 	for i, one := range f.List("rounds") {
@@ -162,8 +168,11 @@ func decode(rec store.Record) (Record, error) {
 	if len(r.Rounds) == 0 || len(r.Parts) == 0 {
 		f.Fail("rounds", "it has %d rounds and %d parts, but needs one of each at least", len(r.Rounds), len(r.Parts))
 	}
+	if text := f.Text("rule"); text != r.Rule.String() || r.Rule.CreateTime == (r.Rule.Property != "") || r.Rule.Plus < 0 {
+		f.Fail("rule", "%q is not what the fields after it say: %q", text, r.Rule)
+	}
 	switch r.Phase {
-	case Stamping, Undoing, Finished:
+	case Stamping, Dual, Undoing, Finished:
 	default:
 		f.Fail("phase", "%q is not a phase", r.Phase)
 	}

@@ -28,6 +28,8 @@ const (
 	Stamp  Order = "stamp"  // give keys to what has none
 	Verify Order = "verify" // count what has no key, and keys that disagree with the rule
 	Undo   Order = "undo"   // remove the keys that the rule gave
+
+	beginDual Order = "dual"
 )
 
 // A Config says what is adopted and how. The zero Config writes nothing.
@@ -39,7 +41,7 @@ type Config struct {
 	Percent float64
 	Rate    throttle.Limits // of this process
 	Order   Order           // empty stands for Stamp
-	// AlsoWriters lets Undo run on a finished adoption: keys that a writer gave are removed,
+	// AlsoWriters lets Undo run after writers have begun to give keys: keys that a writer gave are removed,
 	// too, if they are those of the rule.
 	AlsoWriters bool
 	Actor       string
@@ -188,7 +190,7 @@ func (r *run) prepare(ctx context.Context) error {
 // settle waits until the workers of a round that was not finished have seen that it is
 // being undone, and their last writes have ended: a key that is written behind undo would stay.
 func (r *run) settle(ctx context.Context, before Record) error {
-	if before.Phase != Stamping {
+	if before.Phase == Undoing {
 		return nil
 	}
 	parts, _, err := loadParts(ctx, r.store, before)
@@ -218,7 +220,7 @@ func (r *run) plan(ctx context.Context, rec Record, exists bool) (next Record, c
 		Percent: r.cfg.Percent}
 	if !exists {
 		rec = Record{Target: r.cfg.Target.Name, Kind: r.cfg.Target.Kind, Property: r.cfg.Target.Property,
-			Rule: r.cfg.Rule.String(), Phase: Stamping, Began: round.Began, Actor: r.cfg.Actor}
+			Rule: r.cfg.Rule, Phase: Stamping, Began: round.Began, Actor: r.cfg.Actor}
 	} else {
 		last := rec.Round()
 		if !round.Began.After(rec.Reading) {
@@ -267,8 +269,8 @@ func (r *run) fits(rec Record, exists bool) error {
 		return fmt.Errorf("%w: target %s has no record of an adoption", ErrNotAdopted, name)
 	case !exists:
 		return nil
-	case rec.Rule != r.cfg.Rule.String():
-		return fmt.Errorf("%w: target %s goes by %q, not by %q", ErrOtherRule, name, rec.Rule, r.cfg.Rule.String())
+	case rec.Rule != r.cfg.Rule:
+		return fmt.Errorf("%w: target %s goes by %q, not by %q", ErrOtherRule, name, rec.Rule, r.cfg.Rule)
 	case rec.Kind != r.cfg.Target.Kind || rec.Property != r.cfg.Target.Property:
 		return fmt.Errorf("%w: target %s was adopted as %s.%s, not as %s.%s", ErrOtherRule, name, rec.Kind, rec.Property,
 			r.cfg.Target.Kind, r.cfg.Target.Property)
@@ -276,9 +278,9 @@ func (r *run) fits(rec Record, exists bool) error {
 		return fmt.Errorf("%w: the adoption of target %s is being undone", ErrPhase, name)
 	case rec.Phase == Finished && r.cfg.Order == Stamp:
 		return fmt.Errorf("%w: the adoption of target %s is finished", ErrPhase, name)
-	case rec.Phase == Finished && r.cfg.Order == Undo && !r.cfg.AlsoWriters:
-		return fmt.Errorf("%w: the adoption of target %s is finished, and writers may have given keys by the same rule",
-			ErrPhase, name)
+	case (rec.Phase == Dual || rec.Phase == Finished) && r.cfg.Order == Undo && !r.cfg.AlsoWriters:
+		return fmt.Errorf("%w: the adoption of target %s is in the phase %s, and writers may have given keys by the "+
+			"same rule", ErrPhase, name, rec.Phase)
 	}
 	return nil
 }
@@ -288,7 +290,7 @@ func (r *run) resumes(rec Record, next Round) bool {
 	switch r.cfg.Order {
 	case Stamp:
 		last := rec.Round()
-		return rec.Phase == Stamping && last.Percent == next.Percent && last.Spread == next.Spread
+		return rec.Phase != Undoing && last.Percent == next.Percent && last.Spread == next.Spread
 	case Undo:
 		return r.applies() && rec.Phase == Undoing
 	}

@@ -20,8 +20,8 @@ type State struct {
 	Written    int64     `json:"written"` // keys that were written or, in the phase undo, removed
 }
 
-// LoadState reads the state of a target's adoption; nil if there is none. Without an adoption it
-// costs one read.
+// LoadState reads the state of a target's adoption; nil without one, which costs one
+// read.
 func LoadState(ctx context.Context, s store.Loader, target string) (*State, error) {
 	rec, _, exists, err := Load(ctx, s, target)
 	if err != nil || !exists {
@@ -32,8 +32,8 @@ func LoadState(ctx context.Context, s store.Loader, target string) (*State, erro
 		return nil, err
 	}
 	round := rec.Round()
-	st := &State{Phase: rec.Phase, Rule: rec.Rule, Percent: round.Percent, Round: round.Number, RoundBegan: round.Began,
-		Parts: len(parts)}
+	st := &State{Phase: rec.Phase, Rule: rec.Rule.String(), Percent: round.Percent, Round: round.Number,
+		RoundBegan: round.Began, Parts: len(parts)}
 	for _, p := range parts {
 		if p.done {
 			st.PartsDone++

@@ -51,7 +51,8 @@ would be due, and what that costs. What has expired already becomes due spread o
 --spread, so that an adoption is no mass expiry.
 
 A key is written only while the entity still is as it was read. No other property changes,
-no key is overwritten, and no deleted entity comes back. Several processes may adopt at
+no key is overwritten, and no deleted entity comes back. Until the adoption is finished,
+sweeps of the target keep what is due by a key that disagrees with the rule. Several processes may adopt at
 once, and each may be killed at any time: the next run goes on. A run after the last one
 was done begins a new round, which finds what old writers have created meanwhile; --watch
 does that again and again. Each round costs a read for each entity.
@@ -74,7 +75,7 @@ reaper adopt undo is the way back.`,
 	cmd.Flags().StringVar(&f.percent, "percent", "", "adopt only this share; it may only rise"+fromFile)
 	cmd.Flags().BoolVar(&f.watch, "watch", false, "begin a new round again and again, until stopped")
 	cmd.Flags().StringVar(&f.every, "every", "24h", "with --watch: from the begin of one round to the next")
-	cmd.AddCommand(a.adoptVerifyCommand(), a.adoptFinishCommand(), a.adoptUndoCommand())
+	cmd.AddCommand(a.adoptDualCommand(), a.adoptVerifyCommand(), a.adoptFinishCommand(), a.adoptUndoCommand())
 	return cmd
 }
 
@@ -90,6 +91,29 @@ func (a *app) addAdopt(cmd *cobra.Command, f *adoptFlags) {
 	cmd.Flags().BoolVar(&f.createTime, "create-time", false, "the rule begins with the time of creation")
 	cmd.Flags().StringVar(&f.plus, "plus", "", "the rule adds this, such as 30d")
 	cmd.Flags().StringVar(&f.rate, "rate", "", "keys a second of this process, or unlimited"+fromFile)
+}
+
+func (a *app) adoptDualCommand() *cobra.Command {
+	var f adoptFlags
+	cmd := &cobra.Command{
+		Use:   "dual TARGET",
+		Short: "Note that writers write keys, too, from now on",
+		Long: `Dual begins the phase in which writers write both the property that the rule reads and the
+key. The adoption goes on. From then on undo cannot tell its own keys from those of
+writers, and needs --also-writers.
+
+From the first key of an adoption until reaper adopt finish, sweeps of the target read each
+due entity before they delete it, at a read for each, and keep it if its key is earlier
+than the rule, or later by more than the spread. They count such a mismatch. So neither an
+old writer that extends an entity without its key, nor a new one that computes keys
+wrongly, has live entities deleted.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.adopt(cmd, args, f, adopt.Dualize)
+		},
+	}
+	a.addAdopt(cmd, &f)
+	return cmd
 }
 
 func (a *app) adoptVerifyCommand() *cobra.Command {
@@ -149,7 +173,7 @@ gave: all other keys stay. Then it removes the records of the adoption. Without 
 counts. A property that held null before the adoption is missing afterwards, which means
 the same.
 
-Once an adoption is finished, writers may have given keys by the same rule. --also-writers
+Once the phase dual has begun, writers may have given keys by the same rule. --also-writers
 removes those, too.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -160,7 +184,7 @@ removes those, too.`,
 		},
 	}
 	a.addAdopt(cmd, &f)
-	cmd.Flags().BoolVar(&f.alsoWriters, "also-writers", false, "undo a finished adoption, too")
+	cmd.Flags().BoolVar(&f.alsoWriters, "also-writers", false, "undo although writers give keys, too")
 	return cmd
 }
 
@@ -192,7 +216,11 @@ func (f adoptFlags) rule(cmd *cobra.Command, t config.Target) (adopt.Rule, error
 		}
 		from.Plus = plus
 	}
-	return adopt.Rule{Property: from.Property, CreateTime: from.CreateTime, Plus: from.Plus}, nil
+	return ruleOf(from), nil
+}
+
+func ruleOf(from config.AdoptFrom) adopt.Rule {
+	return adopt.Rule{Property: from.Property, CreateTime: from.CreateTime, Plus: from.Plus}
 }
 
 // numbers reads the other flags into the settings of the target.
@@ -278,7 +306,15 @@ func (a *app) adoptOnce(
 	if a.json {
 		return errors.Join(a.printJSON(adoptResult{s.Store.String(), res}), err)
 	}
-	a.printAdopt(s, res)
+	switch {
+	case res.Order != "dual":
+		a.printAdopt(s, res)
+	case err == nil && res.Phase == adopt.Dual:
+		fmt.Fprintf(a.stdout, "%s: writers write keys, too; sweeps compare them with the rule until reaper adopt finish\n",
+			res.Target)
+	case err == nil:
+		fmt.Fprintf(a.stdout, "%s: nothing was changed: --apply begins the phase dual\n", res.Target)
+	}
 	return err
 }
 
@@ -291,7 +327,7 @@ func unfitOrder(err error) error {
 	}{
 		{adopt.ErrOtherRule, "go on with that rule, or take the keys back first: reaper adopt undo"},
 		{adopt.ErrPercent, "write the percentage of before, or more; reaper adopt undo takes all keys back"},
-		{adopt.ErrPhase, "reaper adopt undo takes keys back; --also-writers after the adoption is finished"},
+		{adopt.ErrPhase, "reaper adopt undo takes keys back; --also-writers once writers give keys, too"},
 		{adopt.ErrNotAdopted, "reaper adopt TARGET --apply begins one"},
 		{adopt.ErrForeign, "choose a property for expiry keys that nothing else uses"},
 		{adopt.ErrUnsupported, ""},

@@ -423,6 +423,22 @@ func TestAdoptOnTheEmbeddedStore(t *testing.T) {
 	if st := b.status().Adoption; st == nil || st.Parts == 0 || st.PartsDone != st.Parts || st.Scanned != 301 {
 		t.Errorf("%+v", st)
 	}
+	if r := b.must(nil, "adopt", "dual", "sessions"); !strings.Contains(r.out, "nothing was changed") {
+		t.Errorf("%s", r.out)
+	}
+	if res := b.adopts("dual", "sessions", "--apply"); res.Phase != adopt.Dual || !res.Apply {
+		t.Errorf("%+v", res)
+	}
+	// A writer's key is due, and its rule is not.
+	b.must(strings.NewReader(`{"id":"s-000","expires":"2026-01-01T00:00:00Z","data":{"created":"2999-01-01T00:00:00Z"}}`+"\n"), "load")
+	if res := b.sweep("--apply"); res.Mismatch != 1 || res.Deleted != 0 {
+		t.Errorf("%+v", res)
+	}
+	if r := b.run(nil, "adopt", "undo", "sessions"); r.code != exitUsage || !strings.Contains(r.log, "is in the phase dual") {
+		t.Errorf("exit code %d: %s", r.code, r.log)
+	}
+	b.must(strings.NewReader(before[`"s-000"`]), "load")
+	b.adopts("sessions", "--apply")
 	if res := b.adopts("finish", "sessions", "--apply"); res.Phase != adopt.Finished || !res.Apply {
 		t.Errorf("%+v", res)
 	}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
+	"github.com/reaper-ttl/reaper/adopt"
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
@@ -349,9 +350,19 @@ func (a *app) sweepConfig(c config.Config, s store.Store, targets []config.Targe
 	sc := sweep.Config{Store: s, Apply: c.Apply, Workers: c.Workers, Grace: c.ShutdownGrace, Owner: owner(),
 		Version: buildVersion(), Now: a.now, Log: log}
 	for _, t := range targets {
-		sc.Targets = append(sc.Targets, sweepTarget(t))
+		sc.Targets = append(sc.Targets, a.comparing(sweepTarget(t), s))
 	}
 	return sc
+}
+
+// comparing has sweeps of a target compare keys with the rule while its entities are adopted.
+func (a *app) comparing(t sweep.Target, s store.Store) sweep.Target {
+	_, adopts := s.(store.Adopter)
+	_, tells := s.(store.Keyer)
+	if t.Type == store.Text && adopts && tells {
+		t.Compare = (&adopt.Comparer{Store: s, Target: t, Now: a.now}).Compare
+	}
+	return t
 }
 
 // owner returns a name for this process in leases, which no other process has.

@@ -120,9 +120,10 @@ func (v *statusText) printAdoption() {
 	if a == nil {
 		return
 	}
-	names := map[adopt.Phase]string{adopt.Stamping: "stamping", adopt.Undoing: "undoing", adopt.Finished: "finished"}
-	v.line("adoption", "%s by %s, %v%%: round %d, %d of %d parts, %s keys", names[a.Phase], a.Rule, a.Percent, a.Round, a.PartsDone,
-		a.Parts, grouped(a.Written))
+	names := map[adopt.Phase]string{adopt.Stamping: "stamping", adopt.Dual: "dual", adopt.Undoing: "undoing",
+		adopt.Finished: "finished"}
+	v.line("adoption", "%s by %s, %v%%: round %d, %d of %d parts, %s keys", names[a.Phase], a.Rule, a.Percent, a.Round,
+		a.PartsDone, a.Parts, grouped(a.Written))
 }
 
 // printDue prints how much is due, and when it will be gone.
