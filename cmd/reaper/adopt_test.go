@@ -142,8 +142,11 @@ func (o oldNative) put(created time.Time, ids ...string) {
 	ctx := metadata.AppendToOutgoingContext(o.t.Context(), "authorization", "Bearer owner")
 	for page := range slices.Chunk(ids, 400) {
 		var writes []*pb.Write
-		for _, id := range page {
-			fields := everyType(created, o.root+"/documents/a/b")
+		for i, id := range page {
+			fields := map[string]*pb.Value{"n": {ValueType: &pb.Value_IntegerValue{IntegerValue: int64(i)}}}
+			if i%20 == 0 { // the emulator's memory is small, and it indexes everything
+				fields = everyType(created, o.root+"/documents/a/b")
+			}
 			fields["created"] = &pb.Value{ValueType: &pb.Value_TimestampValue{TimestampValue: timestamppb.New(created)}}
 			writes = append(writes, &pb.Write{Operation: &pb.Write_Update{Update: &pb.Document{
 				Name: o.root + "/documents/Session/" + id, Fields: fields}}})
@@ -239,7 +242,7 @@ func (b *workdir) killAdopt(keys int, args ...string) {
 func TestAdoption(t *testing.T) {
 	noRaces(t)
 	inBothModes(t, adoptTarget, func(t *testing.T, b *workdir, o oldWriter) {
-		n, kills := nightly.Size(t, 100_000, 2000), nightly.Size(t, 5, 1)
+		n, kills := nightly.Size(t, 20_000, 2000), nightly.Size(t, 5, 1)
 		expired, live := seed(o, n)
 		_, before := o.all()
 		if res := b.adopts("sessions"); res.Counts[adopt.Unstamped] != int64(n) || res.DueAlready != int64(n/2) {
