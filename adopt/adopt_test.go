@@ -463,6 +463,76 @@ func TestDual(t *testing.T) {
 	})
 }
 
+// What will fall due is announced before it is written. A refusal is an error, and nothing is
+// written.
+func TestAnnounces(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(200)
+		var mu sync.Mutex
+		announced := map[string]int{}
+		cfg := w.config()
+		cfg.Announce = func(_ context.Context, expiries []time.Time) error {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, at := range expiries {
+				announced[at.String()]++
+			}
+			return nil
+		}
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, op := range c.Restamps {
+				if k, err := expirykey.Parse(op.To.Text); err != nil || announced[k.Expires.String()] == 0 {
+					t.Errorf("%s is written before it is announced: %v", op.To.Text, err)
+				}
+			}
+			return nil
+		}
+		w.run(cfg)
+		w.put("late", 0)
+		cfg = w.config()
+		cfg.Announce = func(context.Context, []time.Time) error { return errors.New("held") }
+		if _, err := adopt.Run(t.Context(), cfg); err == nil || w.entity("late").Expiry.Type != store.Missing {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// The next round begins at its time; at once if one is not done, or if there is more to adopt.
+func TestNextRound(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(50)
+		in := func(percent float64) time.Duration {
+			t.Helper()
+			cfg := w.config()
+			cfg.Percent = percent
+			at, err := adopt.NextRound(t.Context(), cfg, day)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return time.Until(at)
+		}
+		if d := in(50); d != 0 {
+			t.Errorf("before the first round: %v", d)
+		}
+		cfg := w.config()
+		cfg.Percent = 50
+		w.run(cfg)
+		time.Sleep(time.Hour)
+		if d := in(50); d != 23*time.Hour {
+			t.Errorf("an hour after a round: %v", d)
+		}
+		if d := in(100); d != 0 {
+			t.Errorf("for a larger share: %v", d)
+		}
+		time.Sleep(2 * day)
+		if d := in(50); d != -25*time.Hour {
+			t.Errorf("two days later: %v", d)
+		}
+	})
+}
+
 // Records that make no sense are refused, and name the field at fault.
 func TestBadRecords(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {

@@ -129,7 +129,8 @@ func (r Record) encode() store.Record {
 	return store.Record{Sort: store.AdoptRecord, Key: r.Target, Target: r.Target, Revision: r.Revision,
 		Fields: store.Fields{
 			"schema": int64(Schema), "kind": r.Kind, "property": r.Property, "rule": r.Rule.String(),
-			"rule_property": r.Rule.Property, "rule_create_time": r.Rule.CreateTime, "rule_plus_ms": r.Rule.Plus.Milliseconds(), "phase": string(r.Phase),
+			"rule_property": r.Rule.Property, "rule_create_time": r.Rule.CreateTime, "rule_plus_ms": r.Rule.Plus.Milliseconds(),
+			"phase":  string(r.Phase),
 			"rounds": rounds, "parts": parts, "reading": store.FormatTime(r.Reading),
 			"began": store.FormatTime(r.Began), "actor": r.Actor,
 		}}

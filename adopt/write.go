@@ -259,29 +259,32 @@ func halves(items []item) [][]item {
 // still in between: a key must be written within the slack of its generation.
 const writeTimeout = 30 * time.Second
 
-// restamp makes the new values of a batch, and writes them.
+// restamp makes the new values of a batch, and writes them. It returns all ops with any error:
+// those without an outcome are left.
 func (r *run) restamp(ctx context.Context, namespace string, items []item) ([]store.RestampOp, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	q := r.query(0, "")
 	q.Namespace, q.Until = namespace, ""
 	b := &store.Restamping{Query: q, Ops: make([]store.RestampOp, len(items))}
-	var expiries []time.Time
 	for i, one := range items {
 		b.Ops[i].Row = one.row
+	}
+	var expiries []time.Time
+	for i, one := range items {
 		if r.cfg.Order == Undo {
 			continue // no value: the expiry is removed
 		}
 		key, err := r.target.stamper(one.id).Name(one.id, one.expires)
 		if err != nil {
-			return nil, fmt.Errorf("stamp %s: %w", one.row.Key, err)
+			return b.Ops, fmt.Errorf("stamp %s: %w", one.row.Key, err)
 		}
 		b.Ops[i].To = store.TextValue(key.String())
 		expiries = append(expiries, key.Expires)
 	}
 	if r.cfg.Announce != nil && len(expiries) > 0 {
 		if err := r.cfg.Announce(ctx, expiries); err != nil {
-			return nil, fmt.Errorf("announce %d expiries: %w", len(expiries), err)
+			return b.Ops, fmt.Errorf("announce %d expiries: %w", len(expiries), err)
 		}
 	}
 	err := r.adopter.Restamp(ctx, b)
