@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,7 +39,7 @@ type partSource interface {
 // nothing this process alone.
 func (r *run) source() partSource {
 	if r.applies() {
-		return &recordedParts{run: r}
+		return &recordedParts{run: r, turn: make(chan struct{}, 1)}
 	}
 	return &countedParts{run: r}
 }
@@ -68,6 +69,9 @@ func (c *countedParts) save(_ context.Context, p *heldPart, _ bool) error {
 // recordedParts are claimed by compare-and-set of their records.
 type recordedParts struct {
 	run *run
+	// turn is held by the worker that claims: those of one process must not compete. It is no
+	// mutex, because a claim reads and writes records.
+	turn chan struct{}
 
 	// What is known of the parts, under the lock of the run. It may be old: a claim based on it
 	// fails then.
@@ -97,15 +101,20 @@ func (c *recordedParts) next(ctx context.Context) (*heldPart, bool, error) {
 // not done, which may become free.
 func (c *recordedParts) claim(ctx context.Context) (p *heldPart, left bool, err error) {
 	r := c.run
-	r.mu.Lock() // one claim at a time: the workers of a process must not compete
-	defer r.mu.Unlock()
-	if ended, err := c.read(ctx); err != nil || ended {
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return nil, false, ctx.Err()
+	}
+	parts, ended, err := c.read(ctx)
+	if err != nil || ended {
 		return nil, false, err
 	}
 	done := 0
-	begin := rand.IntN(len(c.parts)) // processes that begin together try different parts
-	for i := range c.parts {
-		one := c.parts[(begin+i)%len(c.parts)]
+	begin := rand.IntN(len(parts)) // processes that begin together try different parts
+	for i := range parts {
+		one := parts[(begin+i)%len(parts)]
 		switch {
 		case p != nil && !one.done:
 			continue
@@ -122,9 +131,10 @@ func (c *recordedParts) claim(ctx context.Context) (p *heldPart, left bool, err 
 		switch {
 		case err == nil:
 			p = taken
-			c.parts[one.part] = p.progress
+			c.learn(p.progress, nil)
 		case errors.Is(err, errLost):
-			left, c.sent = true, time.Time{}
+			left = true
+			c.learn(one, err)
 		default:
 			return nil, false, err
 		}
@@ -133,25 +143,49 @@ func (c *recordedParts) claim(ctx context.Context) (p *heldPart, left bool, err 
 	return p, left, nil
 }
 
-// read reads the records of the parts, if that is due. ended is true if another process has
-// undone the adoption to its end, which is what this run wants, too.
-func (c *recordedParts) read(ctx context.Context) (ended bool, err error) {
+// learn notes how a part is after a write of its record. If that failed, what is known may
+// be wrong, and is read again.
+func (c *recordedParts) learn(p progress, err error) {
+	c.run.mu.Lock()
+	defer c.run.mu.Unlock()
+	switch {
+	case err != nil:
+		c.sent = time.Time{}
+	case p.part < len(c.parts):
+		c.parts[p.part] = p
+	}
+}
+
+// read returns what is known of the parts, and reads their records if that is old. ended is
+// true if another process has undone the adoption to its end, which is what this run wants,
+// too.
+func (c *recordedParts) read(ctx context.Context) (parts []progress, ended bool, err error) {
 	r := c.run
-	if r.now().Sub(c.sent) < min(lookAgain, r.cfg.Target.Lease/4) && c.parts != nil {
-		return false, nil
+	known := func() []progress {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if c.parts == nil || r.now().Sub(c.sent) >= min(lookAgain, r.cfg.Target.Lease/4) {
+			return nil
+		}
+		return slices.Clone(c.parts)
+	}
+	if parts = known(); parts != nil {
+		return parts, false, nil
 	}
 	sent := r.now()
 	parts, now, err := loadParts(ctx, r.store, r.record)
 	switch {
 	case err != nil:
-		return false, err
+		return nil, false, err
 	case now == nil && r.cfg.Order == Undo:
-		return true, nil // another process has removed the last key, and then the records
+		return nil, true, nil // another process has removed the last key, and then the records
 	case now == nil || !now.isReading(r.record):
-		return false, r.stopped()
+		return nil, false, r.stopped()
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	c.parts, c.sent = parts, sent
-	return false, nil
+	return slices.Clone(parts), false, nil
 }
 
 // take claims a part whose record is as given.
@@ -180,14 +214,7 @@ func (c *recordedParts) save(ctx context.Context, p *heldPart, release bool) err
 		p.owner = ""
 	}
 	err := c.run.saveProgress(ctx, p)
-	c.run.mu.Lock()
-	defer c.run.mu.Unlock()
-	switch {
-	case err != nil:
-		c.sent = time.Time{} // what is known may be wrong
-	case p.part < len(c.parts):
-		c.parts[p.part] = p.progress
-	}
+	c.learn(p.progress, err)
 	return err
 }
 
