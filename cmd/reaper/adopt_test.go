@@ -242,7 +242,7 @@ func (b *workdir) killAdopt(keys int, args ...string) {
 func TestAdoption(t *testing.T) {
 	noRaces(t)
 	inBothModes(t, adoptTarget, func(t *testing.T, b *workdir, o oldWriter) {
-		n, kills := nightly.Size(t, 20_000, 2000), nightly.Size(t, 5, 1)
+		n, kills := nightly.Size(t, 5_000, 2000), nightly.Size(t, 5, 1)
 		expired, live := seed(o, n)
 		_, before := o.all()
 		if res := b.adopts("sessions"); res.Counts[adopt.Unstamped] != int64(n) || res.DueAlready != int64(n/2) {
