@@ -43,7 +43,8 @@ var floors = map[string]int{
 	"writers":     3, // for applications; its directories hold other languages
 	"sweep/*":     4, // decides, for the sweep that does
 	"sweep":       5,
-	"inspect":     6,
+	"inspect":     7,
+	"adopt":       6,
 	"control":     6,
 	"cmd/*":       9,
 	"internal/*":  9, // for tests, and imported by nothing else

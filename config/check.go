@@ -33,6 +33,7 @@ func (r *reader) check() {
 		r.checkLayout()
 	}
 	r.checkGuard()
+	r.checkAdopt()
 	r.checkLengths()
 }
 
@@ -45,6 +46,23 @@ func (r *reader) checkGuard() {
 				"a query cannot tell a list, a blob or a nested map from a text, and would delete each that reads "+
 				"like an expired key. Else write auto or lookup",
 			quote(t.Property))
+	}
+}
+
+// checkAdopt refuses a rule for a target that has no expiry keys, or that reads the property
+// which it writes.
+func (r *reader) checkAdopt() {
+	t := &r.target
+	if t.Adopt.From.IsZero() || !r.good("adopt.from") {
+		return
+	}
+	if r.good("layout") && t.Layout.Form().Type() != store.Text {
+		r.blame("adopt.from", "adoption stamps expiry keys, and the layout %s has none: describe the target that they are "+
+			"for, with a layout such as generation and a property of its own", t.Layout)
+		return
+	}
+	if r.good("property") && t.Adopt.From.Property == t.Property {
+		r.blame("adopt.from", "the rule reads %s, which is the property that adoption writes", quote(t.Property))
 	}
 }
 

@@ -40,6 +40,8 @@ const (
 	maxRate     = 1e9
 	minHistory  = time.Hour
 	maxHistory  = 100 * 365 * 24 * time.Hour
+	minPercent  = 0.01 // a rollout divides the ids into 10,000 buckets
+	maxSpread   = 365 * 24 * time.Hour
 	maxDuration = time.Duration(math.MaxInt64)
 )
 
@@ -163,6 +165,17 @@ var fields = []field{
 
 	{path: "history.keep", fallback: "90d", about: "how long a record of what was done is kept",
 		kind: duration(func(t *Target) *time.Duration { return &t.History.Keep }, minHistory, maxHistory)},
+
+	{path: "adopt.from", sample: "{property: created, plus: 30d}", absent: true,
+		about: "when entities without a key expire",
+		kind: kind{"{property: NAME}, {property: NAME, plus: DURATION} or {create_time: DURATION}",
+			(*reader).adoptFrom}},
+	{path: "adopt.spread", fallback: "24h", about: "what has expired already becomes due over this time",
+		kind: duration(func(t *Target) *time.Duration { return &t.Adopt.Spread }, 0, maxSpread)},
+	{path: "adopt.rate", fallback: "300", about: "of each process",
+		kind: rate(func(t *Target) *Limit[float64] { return &t.Adopt.Rate })},
+	{path: "adopt.percent", fallback: "100", about: "adopt only this share, chosen by a hash of the id; it may only rise",
+		kind: kind{"0.01 to 100", (*reader).adoptPercent}},
 }
 
 // replaced are fields of earlier versions, and what to write in their place.
@@ -184,6 +197,7 @@ var sections = []struct{ name, about string }{
 	{breakerSection, "or off: holds the target while too much comes to be due at once: see docs/breaker.md"},
 	{"limits", "over all processes; used up, the target waits: see docs/pace.md"},
 	{"history", "what was done, and by whom: see docs/operations.md"},
+	{"adopt", "keys for entities without one: see docs/adopting.md"},
 }
 
 func text(accepts string, at func(*Target) *string, check func(string) error) kind {
@@ -326,7 +340,7 @@ func Sample() string {
 		if f.accepts != "" {
 			about += " (" + f.accepts + ")"
 		}
-		fmt.Fprintf(&b, "%-34s# %s\n", line, about)
+		fmt.Fprintf(&b, "%-33s # %s\n", line, about)
 	}
 	return b.String()
 }

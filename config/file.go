@@ -206,6 +206,14 @@ func (f *file) targets(n *yaml.Node, path string) []Target {
 // mapping calls field for each known key of n, once, and reports the others.
 // It says whether n is a mapping at all.
 func (f *file) mapping(n *yaml.Node, path string, known []string, field func(name, path string, v *yaml.Node)) bool {
+	return f.mappingOf(n, path, known, hint, field)
+}
+
+// mappingOf is mapping with its own hint for an unknown field.
+func (f *file) mappingOf(
+	n *yaml.Node, path string, known []string, hint func(name string, known []string) string,
+	field func(name, path string, v *yaml.Node),
+) bool {
 	if n.Kind != yaml.MappingNode || n.Tag != "!!map" {
 		f.wrong(n, path, "a mapping of fields")
 		return false

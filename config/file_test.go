@@ -25,7 +25,7 @@ func TestMessages(t *testing.T) {
 		driver Driver
 	}{
 		{"five", Datastore}, {"names", Datastore}, {"ranges", Datastore}, {"rules", Datastore}, {"shape", Datastore},
-		{"shared", Datastore}, {"firestore", Firestore}, {"groups", Firestore},
+		{"shared", Datastore}, {"firestore", Firestore}, {"groups", Firestore}, {"adopt", Datastore},
 	} {
 		t.Run(c.file, func(t *testing.T) {
 			in := filepath.Join("testdata", c.file+".yaml")
@@ -245,6 +245,7 @@ func TestDefaults(t *testing.T) {
 		{"pace", target.Pace, Pace{AtMost(500.0), AtMost(5000.0), NoLimit[float64](), ""}},
 		{"breaker", target.Breaker, Breaker{false, 1000, 0.25, time.Hour, 14 * day}},
 		{"limits", target.Limits, Limits{NoLimit[int64](), NoLimit[int64]()}},
+		{"adopt", target.Adopt, Adopt{AdoptFrom{}, day, AtMost(300.0), 100}},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: got %v, want %v", c.field, c.got, c.want)
@@ -277,7 +278,8 @@ schedule: ""
 generations: {every: 24h, ramp: 60m, staleness: 1m, slack: 10m, settle: 0, keep: 32}
 pace: {start: 500, max: 5000, total: unlimited, gate: ""}
 breaker: {floor: 1000, fraction: 25%, window: 1h, learn: 14d}
-limits: {per_hour: unlimited, per_day: unlimited}`)
+limits: {per_hour: unlimited, per_day: unlimited}
+adopt: {spread: 24h, rate: 300, percent: 100}`)
 	plain.written, written.written = nil, nil
 	if got, want := fmt.Sprintf("%+v", written), fmt.Sprintf("%+v", plain); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)

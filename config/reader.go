@@ -285,6 +285,50 @@ func (r *reader) fraction(v *yaml.Node, path string) {
 	}
 }
 
+// adoptFrom reads the rule by which entities are adopted. It is one field, because half a
+// rule means nothing.
+func (r *reader) adoptFrom(v *yaml.Node, path string) {
+	from, problems := AdoptFrom{}, len(r.problems)
+	created, plus := false, false
+	known := []string{"property", "plus", "create_time"}
+	ok := r.mappingOf(v, path, known, didYouMean, func(name, path string, v *yaml.Node) {
+		switch name {
+		case "property":
+			r.text(v, path, &from.Property, checkProperty)
+		case "plus":
+			plus = true
+			r.duration(v, path, &from.Plus, 0, maxDuration)
+		case "create_time":
+			from.CreateTime, created = true, true
+			r.duration(v, path, &from.Plus, time.Millisecond, maxDuration)
+		}
+	})
+	switch {
+	case !ok || len(r.problems) > problems:
+		return
+	case created && (plus || from.Property != ""):
+		r.at(v, path, "create_time is a rule of its own: write {create_time: 30d}, or {property: NAME, plus: 30d}")
+		return
+	case !created && from.Property == "":
+		r.at(v, path, "names no value to begin with: write {property: NAME, plus: 30d} or {create_time: 30d}")
+		return
+	}
+	r.target.Adopt.From = from
+}
+
+func (r *reader) adoptPercent(v *yaml.Node, path string) {
+	s, ok := r.scalar(v, path, "a number above 0 and at most 100", "!!int", "!!float")
+	if !ok {
+		return
+	}
+	n, err := Percent(s)
+	if err != nil {
+		r.at(v, path, "%v", err)
+		return
+	}
+	r.target.Adopt.Percent = n
+}
+
 func (r *reader) schedule(v *yaml.Node, path string) {
 	s, ok := r.scalarOrEmpty(v, path, optionalText, "!!str")
 	if !ok || s == "" { // none of its own

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"strconv"
 	"time"
 
@@ -50,6 +51,7 @@ type Target struct {
 	Breaker     Breaker
 	Limits      Limits
 	History     History
+	Adopt       Adopt
 
 	written map[string]bool // the fields that stand in the file, as paths below the target
 }
@@ -105,6 +107,38 @@ type Limits struct {
 // History says how long records of what was done are kept.
 type History struct {
 	Keep time.Duration
+}
+
+// Adopt says how entities without an expiry key get one.
+type Adopt struct {
+	From    AdoptFrom // the zero AdoptFrom is no rule
+	Spread  time.Duration
+	Rate    Limit[float64] // entities a second, of each process
+	Percent float64        // above 0, at most 100
+}
+
+// AdoptFrom says when an entity without an expiry key expires: some time after the value of a
+// property, or after it was created.
+type AdoptFrom struct {
+	Property   string // empty with CreateTime
+	CreateTime bool
+	Plus       time.Duration
+}
+
+// IsZero reports whether there is no rule.
+func (f AdoptFrom) IsZero() bool { return f == AdoptFrom{} }
+
+// String returns the rule as the targets file has it. The zero AdoptFrom is an empty text.
+func (f AdoptFrom) String() string {
+	switch {
+	case f.IsZero():
+		return ""
+	case f.CreateTime:
+		return fmt.Sprintf("{create_time: %s}", FormatDuration(f.Plus))
+	case f.Plus == 0:
+		return fmt.Sprintf("{property: %s}", f.Property)
+	}
+	return fmt.Sprintf("{property: %s, plus: %s}", f.Property, FormatDuration(f.Plus))
 }
 
 const (

@@ -97,6 +97,18 @@ func Rate(s string) (Limit[float64], error) {
 	return AtMost(n), nil
 }
 
+// Percent reads a share in per cent, above 0 and at most 100.
+func Percent(s string) (float64, error) {
+	n, err := parseNumber(s)
+	if err != nil {
+		return 0, fmt.Errorf("%s %w", short(s), err)
+	}
+	if n < minPercent || n > 100 {
+		return 0, fmt.Errorf("%s is not between %v and 100", short(s), minPercent)
+	}
+	return n, nil
+}
+
 func parseDuration(s string) (time.Duration, error) {
 	switch {
 	case s == "":

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/reaper-ttl/reaper/adopt"
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/expirykey"
@@ -53,7 +54,8 @@ type TargetStatus struct {
 	Workers     []WorkerStatus     `json:"workers"`      // in the order of their names
 	Generations []GenerationStatus `json:"generations"`
 	Ranges      []RangeStatus      `json:"ranges"`
-	Unread      []string           `json:"unread"` // what could not be read in time, and why
+	Adoption    *adopt.State       `json:"adoption"` // nil if no entities are being adopted
+	Unread      []string           `json:"unread"`   // what could not be read in time, and why
 
 	// Err is why the records could not be read in time. Nearly all other fields are empty then.
 	Err error `json:"-"`
@@ -154,11 +156,15 @@ func status(ctx context.Context, cfg sweep.Config, t sweep.Target, behind bool) 
 	if !s.New {
 		st.describe(s, ranges)
 	}
-	q := &queries{Snapshot: s, due: map[shardquery.Range]time.Time{}, unread: map[shardquery.Range]error{}}
+	q := &queries{Snapshot: s, store: cfg.Store, due: map[shardquery.Range]time.Time{},
+		unread: map[shardquery.Range]error{}}
 	if err := q.run(ctx, within, max(1, cfg.Workers), ranges); err != nil {
 		return st, err
 	}
 	st.fillHold(s, q.hold)
+	if st.Adoption = q.adopt; q.noAdoption != nil {
+		st.Unread = append(st.Unread, fmt.Sprintf("the adoption: %v", q.noAdoption))
+	}
 	st.fillDue(q, ranges)
 	st.count(whole, q)
 	if behind {
@@ -215,10 +221,13 @@ func (st *TargetStatus) readRecords(ctx context.Context, cfg sweep.Config, t swe
 // Queries are what a status asks the store and the gate beyond the records.
 type queries struct {
 	*sweep.Snapshot
-	hold   hold
-	mu     sync.Mutex
-	due    map[shardquery.Range]time.Time // when the first due entry of a range became so
-	unread map[shardquery.Range]error     // ranges that could not be read in time
+	store      store.Store
+	hold       hold
+	adopt      *adopt.State
+	noAdoption error // why it is not known
+	mu         sync.Mutex
+	due        map[shardquery.Range]time.Time // when the first due entry of a range became so
+	unread     map[shardquery.Range]error     // ranges that could not be read in time
 }
 
 // run asks the gate, and each range for its first due entry. It begins with the ranges
@@ -230,6 +239,10 @@ func (q *queries) run(ctx, within context.Context, atOnce int, ranges []shardque
 	var gate errgroup.Group
 	sweep.Go(&gate, func() error {
 		q.hold = heldBy(within, q.Snapshot)
+		return nil
+	})
+	sweep.Go(&gate, func() error {
+		q.adopt, q.noAdoption = adopt.LoadState(within, q.store, q.Target.Name)
 		return nil
 	})
 	longest := slices.Clone(ranges)

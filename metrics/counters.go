@@ -17,6 +17,7 @@ type CountsOf[T any] struct {
 	Suspect   T `json:"suspect"`
 	Malformed T `json:"malformed"`
 	Refused   T `json:"refused"`
+	Mismatch  T `json:"mismatch"`
 	Carried   T `json:"carried"`
 	Strays    T `json:"strays"`
 	Pages     T `json:"pages"`
@@ -68,6 +69,8 @@ var counters = []counter{
 	{about: "kept: not an expiry key, or a list. Counted as `suspect` is (a malformed text may sort among keys that " +
 		"have not expired yet)", metric: kept, reason: "malformed"},
 	{about: "kept: the store refuses, again and again, to delete or carry them", metric: kept, reason: "refused"},
+	{about: "kept while entities are adopted: due by a key that is earlier than the rule, or later by more than the " +
+		"spread", metric: kept, reason: "mismatch"},
 	{about: "survivors of a draining generation, stamped again in the newest one", metric: carried},
 	{about: "found by the daily audit in retired generations, and deleted or moved to the nursery", metric: strays},
 	{about: "index pages read"},

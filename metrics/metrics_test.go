@@ -105,6 +105,8 @@ reaper_kept_entities_total{reason="conflict",target="carts"} 0
 reaper_kept_entities_total{reason="conflict",target="sessions"} 0
 reaper_kept_entities_total{reason="malformed",target="carts"} 0
 reaper_kept_entities_total{reason="malformed",target="sessions"} 0
+reaper_kept_entities_total{reason="mismatch",target="carts"} 0
+reaper_kept_entities_total{reason="mismatch",target="sessions"} 0
 reaper_kept_entities_total{reason="refused",target="carts"} 0
 reaper_kept_entities_total{reason="refused",target="sessions"} 0
 reaper_kept_entities_total{reason="suspect",target="carts"} 0
@@ -298,8 +300,8 @@ func TestVocabulary(t *testing.T) {
 		}
 	}
 	got := slices.Sorted(maps.Keys(seen))
-	want := []string{"breaker", "compaction", "conflict", "gate", "latency", "lease", "limit", "malformed", "max", "paused",
-		"pushback", "ramp", "record", "refused", "suspect", "total"}
+	want := []string{"breaker", "compaction", "conflict", "gate", "latency", "lease", "limit", "malformed", "max", "mismatch",
+		"paused", "pushback", "ramp", "record", "refused", "suspect", "total"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

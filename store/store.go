@@ -387,6 +387,7 @@ const (
 	WorkerRecord RecordSort = "ReaperWorker" // the heartbeat of one process for one target
 	SealRecord   RecordSort = "ReaperSeal"   // the last pass over one sealed generation
 	BudgetRecord RecordSort = "ReaperBudget" // what may be deleted of one target, by hour of expiry
+	AdoptRecord  RecordSort = "ReaperAdopt"  // the adoption of a target, and each part of its keys
 )
 
 // A Record is one of the reaper's own, kept in the store's default namespace.

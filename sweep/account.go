@@ -197,6 +197,10 @@ type keptSet struct {
 	refused      map[store.Position]bool
 	mistyped     map[string]bool // by key: an entity may have several entries, and counts once
 	suspectsRead int             // how many that look suspect were read to make sure
+	// Of the page at hand: entities whose expiry disagrees with something else in them, and
+	// whether that was looked at.
+	mismatched map[string]bool
+	comparing  bool
 }
 
 const mostKept = 1000

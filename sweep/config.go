@@ -37,6 +37,7 @@ type Target struct {
 	Gate         func(context.Context) error // returns why nothing may be deleted at present; may be nil
 	Limits       breaker.Limits              // over all processes; the zero value has none
 	Breaker      breaker.Rules               // the zero value is switched off
+	Compare      Comparer                    // keeps due entities that disagree with their expiry; may be nil
 	Watchdog     *metrics.Watchdog           // what is known of the ranges' progress; may be nil
 	History      History                     // what is told of this process, and for how long
 	// Next returns the next tick after an instant; Serve alone asks. It goes by

@@ -84,6 +84,11 @@ func (v *visit) work(t turn, rd *reading, more bool) error {
 		rd.window = r.NextWindow()
 	}
 	v.checkSuspects(t, rd)
+	if err := v.compare(t); err != nil {
+		s.ahead.drop()
+		rd.reader.Seek(rd.reached)
+		return v.readFailed(t, rd, err)
+	}
 	v.collect(s, rd)
 	if s.ahead.reader = nil; more && v.readsAhead(t, rd) {
 		s.ahead.reader, s.ahead.most = rd.reader, v.c.target.Page
@@ -126,6 +131,8 @@ func (v *visit) collect(s *scratch, rd *reading) {
 		j := v.c.decide(e.Value, v.horizon)
 		switch {
 		case v.kept.has(e), v.waitsAside(rd, e.Key): // it was tried in this visit
+			continue
+		case v.kept.mismatched[e.Key]:
 			continue
 		case j == due:
 			s.ops = append(s.ops, store.Op{Entry: e})
@@ -309,6 +316,9 @@ func (v *visit) settleChanged(t turn, rd *reading, q store.Query) error {
 // another range by now; if no sweep reads its generation, the entity is kept.
 func (v *visit) judge(key string, value store.Value) (judgement, store.Verdict) {
 	j := v.c.decide(value, v.horizon)
+	if j == due && v.kept.comparing {
+		return early, store.Keep // it changed, and was not compared: the next read from the start meets it
+	}
 	if !v.c.rules.Form.HasGenerations() {
 		if j == due {
 			return j, store.Delete

@@ -175,7 +175,8 @@ func (c *collector) publishEnd(b *book, res TargetResult, ended time.Time) {
 	c.log.LogAttrs(context.Background(), level, verb, slog.Bool("apply", c.cfg.Apply),
 		slog.Int64("expired", res.Expired), slog.Int64("deleted", res.Deleted), slog.Int64("scanned", res.Scanned),
 		slog.Int64("conflicts", res.Conflicts), slog.Int64("suspect", res.Suspect), slog.Int64("malformed", res.Malformed),
-		slog.Int64("refused", res.Refused), slog.Int64("outside", res.Outside), slog.Int("ranges", res.Ranges),
+		slog.Int64("refused", res.Refused), slog.Int64("mismatch", res.Mismatch), slog.Int64("outside", res.Outside),
+		slog.Int("ranges", res.Ranges),
 		slog.Int("ranges_incomplete", res.Incomplete), slog.Time("horizon", res.Horizon),
 		slog.Any("throttled_seconds", res.Throttled), slog.Float64("seconds", res.Duration),
 		slog.String("held", res.Held), slog.String("error", res.Error))

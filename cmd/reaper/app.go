@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
+	"github.com/reaper-ttl/reaper/adopt"
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/generation"
@@ -66,8 +67,8 @@ the end, with --fail-incomplete; 4 the breaker of a target is open, and nothing 
 	addSettings(root.PersistentFlags(), commonSettings...)
 	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.serveCommand(), a.statusCommand(), a.loadCommand(),
 		a.dumpCommand(), a.stampCommand(), a.explainCommand(), a.listCommand(), a.historyCommand(), a.generationCommand(),
-		a.auditCommand(), a.pauseCommand(), a.resumeCommand(), a.paceCommand(), a.breakerCommand(), a.indexesCommand(),
-		a.versionCommand(),
+		a.auditCommand(), a.adoptCommand(), a.pauseCommand(), a.resumeCommand(), a.paceCommand(), a.breakerCommand(),
+		a.indexesCommand(), a.versionCommand(),
 		&cobra.Command{Use: "targets-file", Short: "Every field of the targets file, with its default",
 			Long: config.Sample()})
 	a.markFailures(root)
@@ -353,11 +354,21 @@ func (a *app) sweepConfig(c config.Config, s store.Store, targets []config.Targe
 		Version: buildVersion(), Now: a.now, Log: log}
 	host, _ := os.Hostname()
 	for _, t := range targets {
-		one := sweepTarget(t)
+		one := a.comparing(sweepTarget(t), s)
 		one.History = sweep.History{Keep: t.History.Keep, Actor: actor(c, os.Getenv), Host: host, Settings: t.Lines()}
 		sc.Targets = append(sc.Targets, one)
 	}
 	return sc
+}
+
+// comparing has sweeps of a target compare keys with the rule while its entities are adopted.
+func (a *app) comparing(t sweep.Target, s store.Store) sweep.Target {
+	_, adopts := s.(store.Adopter)
+	_, tells := s.(store.Keyer)
+	if t.Type == store.Text && adopts && tells {
+		t.Compare = (&adopt.Comparer{Store: s, Target: t, Now: a.now}).Compare
+	}
+	return t
 }
 
 // owner returns a name for this process in leases, which no other process has.

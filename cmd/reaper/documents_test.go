@@ -48,6 +48,24 @@ func TestQuickstartRuns(t *testing.T) {
 	}}.run(t)
 }
 
+// TestAdoptingRuns does the same with the page about existing entities, in both modes.
+func TestAdoptingRuns(t *testing.T) {
+	noRaces(t)
+	ds, native := emulator.Start(t, emulator.Datastore), emulator.Start(t, emulator.Native)
+	for mode, lines := range map[string][2]string{
+		"datastore": {"export DATASTORE_EMULATOR_HOST=" + ds.Host, "export REAPER_STORE=datastore:" + ds.Project(t)},
+		"native":    {"export FIRESTORE_EMULATOR_HOST=" + native.Host, "export REAPER_STORE=firestore:" + native.Project(t)},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			document{"docs/adopting.md", map[string]string{
+				"export FIRESTORE_EMULATOR_HOST=127.0.0.1:8080": lines[0],
+				"export REAPER_STORE=firestore:my-project":      lines[1],
+			}}.run(t)
+		})
+	}
+}
+
 // run runs all samples in one shell, in a directory with a program of the name reaper.
 func (d document) run(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("../..", d.page))

@@ -218,7 +218,7 @@ func TestGenerationAdvance(t *testing.T) {
 	}
 	for field, text := range map[string]string{"keep": "keep: 0", "ramp": "every: 1h, ramp: 2h", "staleness": "staleness: 0s"} {
 		b.write("reaper.yaml", "targets:\n  - name: sessions\n    kind: Session\n    generations: {"+text+"}\n")
-		if r := b.run(nil, "sweep"); r.code != exitUsage || !strings.Contains(r.log, field) || !strings.Contains(r.log, "reaper.yaml:5") {
+		if r := b.run(nil, "sweep"); r.code != exitUsage || !strings.Contains(r.log, field) || !strings.Contains(r.log, "reaper.yaml:4") {
 			t.Errorf("%s: exit code %d: %s", text, r.code, r.log)
 		}
 	}

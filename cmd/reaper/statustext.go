@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/reaper-ttl/reaper/adopt"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/inspect"
 )
@@ -97,6 +98,7 @@ func (v *statusText) print() {
 		v.printGroups()
 		v.printRanges()
 	}
+	v.printAdoption()
 	for _, what := range v.t.Unread {
 		v.line("not read", "%s", what)
 	}
@@ -113,6 +115,18 @@ func (v *statusText) ago(t *time.Time, none string) string {
 		return none
 	}
 	return fmt.Sprintf("%s (%s ago)", instant(t), inspect.Age(v.now.Sub(*t)))
+}
+
+// printAdoption prints how far the adoption of entities has come, if there is one.
+func (v *statusText) printAdoption() {
+	a := v.t.Adoption
+	if a == nil {
+		return
+	}
+	names := map[adopt.Phase]string{adopt.Stamping: "stamping", adopt.Dual: "dual", adopt.Undoing: "undoing",
+		adopt.Finished: "finished"}
+	v.line("adoption", "%s by %s, %v%%: round %d, %d of %d parts, %s keys", names[a.Phase], a.Rule, a.Percent, a.Round,
+		a.PartsDone, a.Parts, grouped(a.Written))
 }
 
 // printDue prints how much is due, and when it will be gone.

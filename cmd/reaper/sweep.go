@@ -261,7 +261,7 @@ func (a *app) printSweep(res sweep.Result) error {
 			gone = t.Expired
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d/%d\t%.1f\t\n", t.Name, grouped(t.Expired), grouped(gone),
-			grouped(t.Suspect+t.Malformed), grouped(t.Outside), t.Ranges-t.Incomplete, t.Ranges, res.Duration)
+			grouped(t.Suspect+t.Malformed+t.Mismatch), grouped(t.Outside), t.Ranges-t.Incomplete, t.Ranges, res.Duration)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -273,6 +273,10 @@ func (a *app) printSweep(res sweep.Result) error {
 		if t.Suspect+t.Malformed > 0 {
 			fmt.Fprintf(a.stdout, "%s: kept %s suspect (implausibly old) and %s malformed\n",
 				t.Name, grouped(t.Suspect), grouped(t.Malformed))
+		}
+		if t.Mismatch > 0 {
+			fmt.Fprintf(a.stdout, "%s: kept %s that are due by a key which disagrees with the rule of their adoption\n",
+				t.Name, grouped(t.Mismatch))
 		}
 		a.printPreview(t)
 		if t.EmptyIndex {

@@ -24,10 +24,11 @@ import (
 
 // A Call is what a hook is told about.
 type Call struct {
-	Method    string // Scan, Dispose, Settle, Load or Save
+	Method    string // Scan, Dispose, Settle, Load, Save, Walk, Look or Restamp
 	Namespace string
 	Query     store.Query       // of Scan, Dispose and Settle
 	Ops       []store.Op        // of Dispose
+	Restamps  []store.RestampOp // of Restamp
 	Record    store.Record      // of Save; of Load the sort alone
 	Records   store.RecordQuery // of Load
 }
@@ -44,7 +45,9 @@ type Store struct {
 	shards  map[place]map[string][]store.Entry // by first bytes of values, in order: a scan need not read all
 	records map[store.RecordSort]map[string]store.Record
 	order   map[store.RecordSort][]string // their keys in order; nil where that is not known
+	created map[place]map[string]time.Time
 	writes  int
+	walks   int
 }
 
 type place struct{ kind, namespace string }
@@ -54,6 +57,7 @@ func New(now func() time.Time) *Store {
 	return &Store{
 		Now: now, rows: map[place]map[string]store.Entity{}, shards: map[place]map[string][]store.Entry{},
 		records: map[store.RecordSort]map[string]store.Record{}, order: map[store.RecordSort][]string{},
+		created: map[place]map[string]time.Time{},
 	}
 }
 
@@ -141,6 +145,12 @@ const shardBytes = len("00000001.0000")
 func shardOf(v store.Value) string { return v.Text[:min(len(v.Text), shardBytes)] }
 
 func (s *Store) set(at place, key string, e store.Entity) {
+	if s.created[at] == nil {
+		s.created[at] = map[string]time.Time{}
+	}
+	if _, replaced := s.rows[at][key]; !replaced {
+		s.created[at][key] = s.Now().UTC().Round(0)
+	}
 	s.remove(at, key)
 	s.rows[at][key] = e
 	if s.shards[at] == nil {

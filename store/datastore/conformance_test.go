@@ -32,6 +32,7 @@ func TestConformance(t *testing.T) {
 				Counter:    true,
 				Dumper:     true,
 				Keyer:      true,
+				Adopter:    true,
 				// The guard query relies on a promise that there are no lists.
 				KeepsLists: c.guard != store.GuardQuery,
 				TellsGone:  true,

@@ -60,7 +60,8 @@
 // for each entity that the index no longer shows. Count is a read for every 1,000
 // entries that it counts up to its bound, and at least one for each of the up to three
 // queries that it takes. Load is a read for each record; Dump is a read, and Put a
-// write, for each entity.
+// write, for each entity. Walk is a read for each entity; Restamp is another one, and a
+// write for each that changes.
 //
 // # Databases and emulators
 //

@@ -21,10 +21,13 @@ import (
 // cannot express. It serves one operation, whose calls follow one another.
 type call struct {
 	mask   string // lookups transfer this property only; empty means all
+	walk   bool   // queries transfer the masked properties only, too
+	also   string // a second property of the mask; may be empty
 	single bool   // a second batch of a query is refused with errStopped
 	upTo   int64  // counts stop there; zero or less means no bound
 
 	written map[string]time.Time                // when what was looked up was last written, by its path
+	created map[string]time.Time                // by FormatKey, of the entities that a walk or a restamp read
 	now     time.Time                           // the store's time, from the last reply that told it
 	batches int                                 // queries answered so far
 	more    pb.QueryResultBatch_MoreResultsType // of the last batch
@@ -67,9 +70,12 @@ func (d *DB) intercept(
 	switch r := req.(type) {
 	case *pb.LookupRequest:
 		if c.mask != "" {
-			r.PropertyMask = &pb.PropertyMask{Paths: []string{maskPath(c.mask)}}
+			r.PropertyMask = c.propertyMask()
 		}
 	case *pb.RunQueryRequest:
+		if c.walk {
+			r.PropertyMask = c.propertyMask()
+		}
 		if c.single && c.batches > 0 {
 			return errStopped
 		}
@@ -91,6 +97,14 @@ func (d *DB) intercept(
 	return nil
 }
 
+func (c *call) propertyMask() *pb.PropertyMask {
+	mask := &pb.PropertyMask{Paths: []string{maskPath(c.mask)}}
+	if c.also != "" {
+		mask.Paths = append(mask.Paths, maskPath(c.also))
+	}
+	return mask
+}
+
 // stopCounts sets the bound of each count in a request: the service then reads,
 // and bills, no more of the index.
 func stopCounts(r *pb.RunAggregationQueryRequest, upTo int64) {
@@ -105,12 +119,14 @@ func stopCounts(r *pb.RunAggregationQueryRequest, upTo int64) {
 func (c *call) note(reply any) {
 	switch r := reply.(type) {
 	case *pb.LookupResponse:
+		c.noteCreated(r.GetFound())
 		if t := r.GetReadTime(); t != nil {
 			c.now = t.AsTime()
 		}
 		c.noteWritten(r)
 	case *pb.RunQueryResponse:
 		c.batches++
+		c.noteCreated(r.GetBatch().GetEntityResults())
 		c.more, c.cursor = r.GetBatch().GetMoreResults(), r.GetBatch().GetEndCursor()
 		if t := r.GetBatch().GetReadTime(); t != nil {
 			c.now = t.AsTime()
@@ -118,6 +134,25 @@ func (c *call) note(reply any) {
 	case *pb.CommitResponse:
 		if t := r.GetCommitTime(); t != nil {
 			c.now = t.AsTime()
+		}
+	}
+}
+
+// noteCreated keeps the times of creation, which the client does not show.
+func (c *call) noteCreated(found []*pb.EntityResult) {
+	if !c.walk {
+		return
+	}
+	if c.created == nil {
+		c.created = make(map[string]time.Time, len(found))
+	}
+	for _, r := range found {
+		var key *sdk.Key
+		for _, e := range r.GetEntity().GetKey().GetPath() {
+			key = &sdk.Key{Kind: e.GetKind(), Name: e.GetName(), ID: e.GetId(), Parent: key}
+		}
+		if at := r.GetCreateTime(); at != nil {
+			c.created[FormatKey(key)] = at.AsTime()
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestConformance(t *testing.T) {
 			}
 			t.Cleanup(func() { db.Close() })
 			storetest.Run(t, func(storetest.TB) store.Store { return elsewhere{db, c.parent, c.group} }, storetest.Caps{
-				Counter: true, Dumper: true, Keyer: true, ListsApart: true, TellsGone: true, BillsEntries: true,
+				Counter: true, Dumper: true, Keyer: true, Adopter: true, ListsApart: true, TellsGone: true, BillsEntries: true,
 				NumbersFirst: true, OrdersByBytes: true, Clock: time.Now,
 			})
 		})
@@ -64,6 +64,26 @@ func (d elsewhere) query(q store.Query) store.Query {
 
 func (d elsewhere) Scan(ctx context.Context, q store.Query, page *store.Page) error {
 	return d.DB.Scan(ctx, d.query(q), page)
+}
+
+func (d elsewhere) Splits(ctx context.Context, t store.Target, ns string, most int) ([]string, error) {
+	return d.DB.Splits(ctx, d.target(t), ns, most)
+}
+
+func (d elsewhere) Walk(ctx context.Context, q store.WalkQuery, rows *store.Rows) error {
+	q.Target = d.target(q.Target)
+	return d.DB.Walk(ctx, q, rows)
+}
+
+func (d elsewhere) Look(ctx context.Context, q store.WalkQuery, keys []string, rows *store.Rows) error {
+	q.Target = d.target(q.Target)
+	return d.DB.Look(ctx, q, keys, rows)
+}
+
+func (d elsewhere) Restamp(ctx context.Context, b *store.Restamping) error {
+	moved := *b
+	moved.Query.Target = d.target(b.Query.Target)
+	return d.DB.Restamp(ctx, &moved) // of the same ops
 }
 
 func (d elsewhere) Dispose(ctx context.Context, b *store.Batch) error {

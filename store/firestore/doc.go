@@ -52,7 +52,9 @@
 // though only names and expiries are transferred. A dispose is a delete for each
 // document deleted, and a read for each that had changed; a dry run reads each
 // again. Count is a read for every 1,000 index entries that it counts up to its
-// bound, and at least one.
+// bound, and at least one. Walk is a read for each document, and one for the empty
+// page at its end; Restamp is a write for each that changes, and a read for each that
+// had changed.
 //
 // # Databases and emulators
 //

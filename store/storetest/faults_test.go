@@ -157,7 +157,8 @@ func parses(v store.Value) bool {
 	return v.Type == store.Text && err == nil
 }
 
-var faults = slices.Concat(scanFaults, disposeFaults, settleFaults, carryFaults, shardFaults, recordFaults, extraFaults)
+var faults = slices.Concat(scanFaults, disposeFaults, settleFaults, carryFaults, shardFaults, recordFaults, extraFaults,
+	adoptFaults)
 
 var scanFaults = []fault{
 	{"EmptyTargetHasNoEntries", "always has more", onPage(func(_ store.Query, p *store.Page) { p.More, p.Next = true, "next" })},

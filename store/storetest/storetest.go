@@ -45,6 +45,7 @@ type Caps struct {
 	Dumper  bool // implements store.Dumper
 	Dropper bool // implements store.Dropper
 	Keyer   bool // implements store.Keyer
+	Adopter bool // implements store.Adopter
 
 	Steps         bool // tells how many deleted points were stepped over
 	ListsInIndex  bool // a scan shows that an entry is one element of a list
@@ -83,7 +84,8 @@ type testCase struct {
 	run   func(*world)
 }
 
-var cases = slices.Concat(scanCases, disposeCases, settleCases, carryCases, shardCases, recordCases, extraCases)
+var cases = slices.Concat(scanCases, disposeCases, settleCases, carryCases, shardCases, recordCases, extraCases,
+	adoptCases)
 
 // settleWithin is how long the suite repeats what a store asks to repeat.
 const settleWithin = 30 * time.Second
@@ -112,9 +114,11 @@ func newWorld(tb TB, s store.Store, caps Caps) *world {
 	_, dumper := s.(store.Dumper)
 	_, dropper := s.(store.Dropper)
 	_, keyer := s.(store.Keyer)
-	if counter != caps.Counter || dumper != caps.Dumper || dropper != caps.Dropper || keyer != caps.Keyer {
-		tb.Fatalf("the store implements Counter: %v, Dumper: %v, Dropper: %v, Keyer: %v, which is not what Caps declare",
-			counter, dumper, dropper, keyer)
+	_, adopter := s.(store.Adopter)
+	if counter != caps.Counter || dumper != caps.Dumper || dropper != caps.Dropper || keyer != caps.Keyer ||
+		adopter != caps.Adopter {
+		tb.Fatalf("the store implements Counter: %v, Dumper: %v, Dropper: %v, Keyer: %v, Adopter: %v, "+
+			"which is not what Caps declare", counter, dumper, dropper, keyer, adopter)
 	}
 	unique := rand.Text()[:10]
 	return &world{

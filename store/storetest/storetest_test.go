@@ -19,7 +19,7 @@ import (
 func TestEveryCaseRejectsABrokenStore(t *testing.T) {
 	caps := Caps{
 		Namespaces: []string{"one", "two"},
-		Counter:    true, Dumper: true, Dropper: true, Keyer: true,
+		Counter:    true, Dumper: true, Dropper: true, Keyer: true, Adopter: true,
 		Steps: true, ListsInIndex: true, KeepsLists: true, TellsGone: true, NumbersFirst: true, OrdersByBytes: true,
 		Clock: time.Now,
 	}
@@ -94,6 +94,7 @@ type full interface {
 	store.Dumper
 	store.Dropper
 	store.Keyer
+	store.Adopter
 }
 
 func good(t *testing.T) full {
@@ -178,6 +179,10 @@ type broken struct {
 	drop    func(context.Context, store.Target, string, string) error
 	key     func(store.Entity) (string, error)
 	id      func(string) (string, error)
+	splits  func(context.Context, store.Target, string, int) ([]string, error)
+	walk    func(context.Context, store.WalkQuery, *store.Rows) error
+	look    func(context.Context, store.WalkQuery, []string, *store.Rows) error
+	restamp func(context.Context, *store.Restamping) error
 }
 
 func (b *broken) ID(key string) (string, error) {

@@ -1,0 +1,117 @@
+package adopt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A Comparer tells sweeps which due entities have a key that disagrees with the rule of
+// their adoption, from its first key on until it is finished. Old writers extend an entity
+// without its key, and new ones may compute keys wrongly: neither must delete a live entity.
+// Set the fields before the first use; it is safe for concurrent use.
+type Comparer struct {
+	Store  store.Store // that implements store.Adopter and store.Keyer
+	Target sweep.Target
+	Now    func() time.Time
+
+	mu     sync.Mutex
+	record Record
+	exists bool
+	sent   time.Time // when the record was read, on this process's clock
+}
+
+// recordFor is how long a Comparer goes by a record: as long as sweeps go by that of a target.
+const recordFor = 15 * time.Second
+
+// Compare implements [sweep.Comparer]. It reads the record at most every few seconds and,
+// during an adoption, each entity that it is asked about.
+func (c *Comparer) Compare(
+	ctx context.Context, namespace string, due []store.Entry,
+) (kept map[string]bool, active bool, err error) {
+	rec, exists, err := c.adoption(ctx)
+	if err != nil || !exists || rec.Phase == Finished {
+		return nil, false, err
+	}
+	j := judge{target: c.Target.Name, rule: rec.Rule, rounds: rec.Rounds, retention: c.Target.Retention}
+	keyer, adopter := c.Store.(store.Keyer), c.Store.(store.Adopter)
+	keys := make([]string, len(due))
+	for i, e := range due {
+		keys[i] = e.Key
+	}
+	q := store.WalkQuery{Target: c.Target.Target, Namespace: namespace}
+	if !rec.Rule.CreateTime {
+		q.Source = rec.Rule.Property
+	}
+	var rows store.Rows
+	if err := adopter.Look(ctx, q, keys, &rows); err != nil {
+		return nil, false, err
+	}
+	kept = map[string]bool{}
+	for _, row := range rows.List {
+		id, err := keyer.ID(row.Key)
+		if err != nil {
+			return nil, false, err
+		}
+		if j.judge(row, id).outcome == Mismatch {
+			kept[row.Key] = true
+		}
+	}
+	return kept, true, nil
+}
+
+// adoption returns the record of the adoption, read not long ago.
+func (c *Comparer) adoption(ctx context.Context) (Record, bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.Now(); c.sent.IsZero() || now.Sub(c.sent) > recordFor {
+		rec, _, exists, err := Load(ctx, c.Store, c.Target.Name)
+		if err != nil {
+			return Record{}, false, err
+		}
+		c.record, c.exists, c.sent = rec, exists, now
+	}
+	return c.record, c.exists, nil
+}
+
+// Dualize begins the phase dual, in which writers write both the property that the rule reads and
+// the key. The adoption goes on.
+func Dualize(ctx context.Context, cfg Config) (Result, error) {
+	cfg.Order = beginDual
+	r, err := newRun(cfg)
+	if err != nil {
+		return Result{Target: cfg.Target.Name}, err
+	}
+	began := r.now()
+	for {
+		rec, exists, err := r.load(ctx)
+		if err == nil {
+			err = r.fits(rec, exists)
+		}
+		if err == nil && rec.Phase == Finished {
+			err = fmt.Errorf("%w: the adoption of target %s is finished", ErrPhase, rec.Target)
+		}
+		if err != nil {
+			return r.result(began, false), err
+		}
+		r.record, r.tally = rec, newTally(r.target.storeNow())
+		if rec.Phase == Dual || !cfg.Sweep.Apply {
+			return r.result(began, true), nil
+		}
+		rec.Phase = Dual
+		if rec, err = rec.save(ctx, r.store); err == nil {
+			r.record = rec
+			res := r.result(began, true)
+			res.Apply = true
+			return res, nil
+		}
+		if !errors.Is(err, store.ErrConflict) {
+			return r.result(began, false), err
+		}
+	}
+}

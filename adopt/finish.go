@@ -1,0 +1,48 @@
+package adopt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// ErrUnverified is wrapped by the error for an adoption that cannot be finished yet.
+var ErrUnverified = errors.New("entities without a key, or with one that disagrees with the rule, are left")
+
+// Left returns how many entities keep an adoption from being finished.
+func (r Result) Left() int64 { return r.Counts[Unstamped] + r.Counts[Mismatch] }
+
+// Finish verifies an adoption and, with Apply, marks its record as finished. It refuses while more
+// entities are left than are accepted.
+func Finish(ctx context.Context, cfg Config, accept int64) (Result, error) {
+	cfg.Order = Verify
+	res, err := Run(ctx, cfg)
+	if err != nil || !res.Complete {
+		return res, err
+	}
+	if left := res.Left(); left > accept {
+		return res, fmt.Errorf("finish the adoption of target %s: %w: %d, and %d are accepted", res.Target, ErrUnverified,
+			left, accept)
+	}
+	if !cfg.Sweep.Apply {
+		return res, nil
+	}
+	for {
+		rec, _, exists, err := Load(ctx, cfg.Sweep.Store, cfg.Target.Name)
+		if err != nil {
+			return res, err
+		}
+		if !exists || rec.Phase == Undoing {
+			return res, fmt.Errorf("%w: the adoption of target %s was undone meanwhile", ErrPhase, cfg.Target.Name)
+		}
+		rec.Phase = Finished
+		rec, err = rec.save(ctx, cfg.Sweep.Store)
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		res.Apply, res.Phase = err == nil, rec.Phase
+		return res, err
+	}
+}

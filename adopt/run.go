@@ -1,0 +1,532 @@
+package adopt
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// An Order is what somebody asks of a run.
+type Order string
+
+// The orders.
+const (
+	Stamp  Order = "stamp"  // give keys to what has none
+	Verify Order = "verify" // count what has no key, and keys that disagree with the rule
+	Undo   Order = "undo"   // remove the keys that the rule gave
+
+	beginDual Order = "dual"
+)
+
+// A Config says what is adopted and how. The zero Config writes nothing.
+type Config struct {
+	Sweep   sweep.Config // its Store, Workers, Owner, Now, Log and Apply
+	Target  sweep.Target
+	Rule    Rule
+	Spread  time.Duration
+	Percent float64
+	Rate    throttle.Limits // of this process
+	Order   Order           // empty stands for Stamp
+	// AlsoWriters lets Undo run after writers have begun to give keys: keys that a writer gave are removed,
+	// too, if they are those of the rule.
+	AlsoWriters bool
+	Actor       string
+	// Announce is called with the expiries of a batch before they are written. It may be nil.
+	// A brake that watches how much comes to be due learns of adopted entities here.
+	Announce func(ctx context.Context, expiries []time.Time) error
+	Progress *Progress // may be nil
+}
+
+// Progress is how far a run has come. It may be read at any time.
+type Progress struct {
+	Scanned, Written, Parts, PartsDone atomic.Int64
+}
+
+// Errors of orders that do not fit what was adopted before. Nothing was changed.
+var (
+	ErrOtherRule   = errors.New("this target is adopted by another rule")
+	ErrPercent     = errors.New("the percentage is lower than before")
+	ErrPhase       = errors.New("the adoption is in another phase")
+	ErrNotAdopted  = errors.New("this target is not being adopted")
+	ErrForeign     = errors.New("the key property is used for something else")
+	ErrUnsupported = errors.New("this store cannot adopt")
+)
+
+// partsPerWorker is how many parts a round has for each worker: parts differ in size.
+const partsPerWorker = 2
+
+// A run is one call of Run.
+type run struct {
+	cfg     Config
+	store   store.Store
+	adopter store.Adopter
+	keyer   store.Keyer
+	log     *slog.Logger
+	now     func() time.Time
+	pacer   *throttle.Pacer
+	tally   *tally
+	meter   *store.Meter
+	target  *targetView
+	judge   judge // its horizon is that of the begin
+
+	mu     sync.Mutex
+	record Record
+	seen   map[int]sighting // of parts that others hold
+	held   string           // why nothing may be written
+}
+
+// A sighting is when a revision of a part's record was seen first, on the own clock.
+type sighting struct {
+	revision string
+	at       time.Time
+}
+
+// Run adopts, verifies or undoes one target. It returns what it did also with an error.
+func Run(ctx context.Context, cfg Config) (Result, error) {
+	r, err := newRun(cfg)
+	if err != nil {
+		return Result{Target: cfg.Target.Name}, err
+	}
+	began := r.now()
+	ctx = store.WithMeter(ctx, r.meter)
+	err = r.prepare(ctx)
+	complete := false
+	if err == nil {
+		if complete, err = r.work(ctx); err == nil && complete && r.applies() && cfg.Order == Undo {
+			err = forget(ctx, r.store, r.record)
+		}
+	}
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = nil // stopped in good order
+	}
+	return r.result(began, complete && err == nil), err
+}
+
+func newRun(cfg Config) (*run, error) {
+	adopter, ok := cfg.Sweep.Store.(store.Adopter)
+	keyer, tells := cfg.Sweep.Store.(store.Keyer)
+	if !ok || !tells {
+		return nil, ErrUnsupported
+	}
+	cfg.Order = cmp.Or(cfg.Order, Stamp)
+	if cfg.Progress == nil {
+		cfg.Progress = new(Progress)
+	}
+	if cfg.Target.Retention > cfg.Target.MaxAge {
+		return nil, fmt.Errorf("%w: max_age is shorter than retention", store.ErrInvalid)
+	}
+	if e, ok := cfg.Sweep.Store.(store.Exclusive); ok { // so that parts of an earlier opening are free at once
+		cfg.Sweep.Owner = e.Opening() + "/" + cfg.Sweep.Owner
+	}
+	r := &run{cfg: cfg, store: cfg.Sweep.Store, adopter: adopter, keyer: keyer, log: cfg.Sweep.Log, now: cfg.Sweep.Now,
+		meter: new(store.Meter), seen: map[int]sighting{}}
+	r.pacer = throttle.Open(r.now, cfg.Rate, throttle.State{}, store.MaxPage)
+	r.target = &targetView{run: r}
+	return r, nil
+}
+
+func (r *run) applies() bool { return r.cfg.Sweep.Apply && r.cfg.Order != Verify }
+
+// prepare reads the records, checks that the order fits them, and begins a round if it is time.
+func (r *run) prepare(ctx context.Context) error {
+	if r.applies() {
+		if _, _, err := sweep.EnsureRecord(ctx, r.cfg.Sweep, r.cfg.Target); err != nil {
+			return err
+		}
+	}
+	rec, exists, err := r.load(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		next, changed, err := r.plan(ctx, rec, exists)
+		if err != nil {
+			return err
+		}
+		before := rec
+		if changed && r.applies() {
+			next, err = next.save(ctx, r.store)
+			if err != nil && !errors.Is(err, store.ErrConflict) {
+				return err
+			}
+			conflict := err != nil
+			if rec, exists, err = r.load(ctx); err != nil {
+				return err
+			}
+			if conflict { // another process was first: join what it began
+				continue
+			}
+			if next.Phase == Undoing {
+				if err := r.settle(ctx, before); err != nil {
+					return err
+				}
+			}
+		}
+		r.record = next
+		break
+	}
+	now := r.target.storeNow()
+	r.tally = newTally(now)
+	r.judge = judge{target: r.cfg.Target.Name, rule: r.cfg.Rule, rounds: r.record.Rounds,
+		retention: r.cfg.Target.Retention, maxAge: r.cfg.Target.MaxAge, horizon: now.Add(-r.cfg.Target.Retention)}
+	r.cfg.Progress.Parts.Store(int64(len(r.record.Parts)))
+	return r.probe(ctx)
+}
+
+// settle waits until the workers of a round that was not finished have seen that it is
+// being undone, and their last writes have ended: a key that is written behind undo would stay.
+func (r *run) settle(ctx context.Context, before Record) error {
+	if before.Phase == Undoing {
+		return nil
+	}
+	parts, _, err := loadParts(ctx, r.store, before)
+	if err != nil || !slices.ContainsFunc(parts, func(p progress) bool { return p.owner != "" }) {
+		return err
+	}
+	r.log.InfoContext(ctx, "waiting for workers that may still write keys", "target", r.cfg.Target.Name,
+		"wait", (readEvery + writeTimeout).String())
+	return throttle.Sleep(ctx, readEvery+writeTimeout)
+}
+
+// load reads the target's record and that of the adoption.
+func (r *run) load(ctx context.Context) (rec Record, exists bool, err error) {
+	if err := r.target.refresh(ctx); err != nil {
+		return rec, false, err
+	}
+	rec, exists = r.target.adoption()
+	return rec, exists, nil
+}
+
+// plan returns the adoption's record as the order needs it.
+func (r *run) plan(ctx context.Context, rec Record, exists bool) (next Record, changed bool, err error) {
+	if err := r.fits(rec, exists); err != nil {
+		return rec, false, err
+	}
+	round := Round{Number: 1, Began: r.target.storeNow().UTC().Truncate(time.Microsecond), Spread: r.cfg.Spread,
+		Percent: r.cfg.Percent}
+	if !exists {
+		rec = Record{Target: r.cfg.Target.Name, Kind: r.cfg.Target.Kind, Property: r.cfg.Target.Property,
+			Rule: r.cfg.Rule, Phase: Stamping, Began: round.Began, Actor: r.cfg.Actor}
+	} else {
+		last := rec.Round()
+		if !round.Began.After(rec.Reading) {
+			round.Began = rec.Reading.Add(time.Microsecond)
+		}
+		switch {
+		case r.cfg.Order != Stamp:
+			round.Spread, round.Percent = last.Spread, last.Percent
+		case r.cfg.Percent < last.Percent:
+			return rec, false, fmt.Errorf("%w: %v%% of target %s were adopted, and %v%% are asked for",
+				ErrPercent, last.Percent, rec.Target, r.cfg.Percent)
+		}
+		round.Number = last.Number + 1
+		if unfinished, err := r.unfinished(ctx, rec); err != nil || unfinished && r.resumes(rec, round) {
+			return rec, false, err
+		}
+	}
+	if r.cfg.Order == Verify || r.cfg.Order == Undo && !r.applies() { // reads by a copy of its own
+		next := rec
+		if r.cfg.Order == Verify { // all entities count, also those that are adopted later
+			next.Rounds = slices.Clone(rec.Rounds)
+			next.Rounds[len(next.Rounds)-1].Percent = 100
+		}
+		next.Parts, err = r.split(ctx)
+		return next, false, err
+	}
+	rec.Rounds = slices.Clone(rec.Rounds)
+	if r.cfg.Order == Undo {
+		rec.Phase = Undoing // what the rounds gave is what it removes
+	} else {
+		rec.Rounds = append(rec.Rounds, round)
+		if n := len(rec.Rounds); n > maxRounds {
+			rec.Rounds = rec.Rounds[n-maxRounds:]
+		}
+	}
+	rec.Reading = round.Began
+	rec.Parts, err = r.split(ctx)
+	return rec, true, err
+}
+
+// fits refuses an order that does not fit the record.
+func (r *run) fits(rec Record, exists bool) error {
+	name := r.cfg.Target.Name
+	switch {
+	case !exists && r.cfg.Order != Stamp:
+		return fmt.Errorf("%w: target %s has no record of an adoption", ErrNotAdopted, name)
+	case !exists:
+		return nil
+	case rec.Rule != r.cfg.Rule:
+		return fmt.Errorf("%w: target %s goes by %q, not by %q", ErrOtherRule, name, rec.Rule, r.cfg.Rule)
+	case rec.Kind != r.cfg.Target.Kind || rec.Property != r.cfg.Target.Property:
+		return fmt.Errorf("%w: target %s was adopted as %s.%s, not as %s.%s", ErrOtherRule, name, rec.Kind, rec.Property,
+			r.cfg.Target.Kind, r.cfg.Target.Property)
+	case rec.Phase == Undoing && r.cfg.Order != Undo:
+		return fmt.Errorf("%w: the adoption of target %s is being undone", ErrPhase, name)
+	case rec.Phase == Finished && r.cfg.Order == Stamp:
+		return fmt.Errorf("%w: the adoption of target %s is finished", ErrPhase, name)
+	case (rec.Phase == Dual || rec.Phase == Finished) && r.cfg.Order == Undo && !r.cfg.AlsoWriters:
+		return fmt.Errorf("%w: the adoption of target %s is in the phase %s, and writers may have given keys by the "+
+			"same rule", ErrPhase, name, rec.Phase)
+	}
+	return nil
+}
+
+// resumes reports whether the order goes on with the record's last round.
+func (r *run) resumes(rec Record, next Round) bool {
+	switch r.cfg.Order {
+	case Stamp:
+		last := rec.Round()
+		return rec.Phase != Undoing && last.Percent == next.Percent && last.Spread == next.Spread
+	case Undo:
+		return r.applies() && rec.Phase == Undoing
+	}
+	return false
+}
+
+// unfinished reports whether a part of the last round was not read to its end.
+func (r *run) unfinished(ctx context.Context, rec Record) (bool, error) {
+	parts, _, err := loadParts(ctx, r.store, rec)
+	return slices.ContainsFunc(parts, func(p progress) bool { return !p.done }), err
+}
+
+// split divides the keys of all namespaces into parts.
+func (r *run) split(ctx context.Context) (parts []Part, err error) {
+	namespaces := r.cfg.Target.Namespaces
+	if len(namespaces) == 0 {
+		namespaces = []string{""}
+	}
+	if namespaces[0] == "*" {
+		lister, ok := r.store.(store.Namespacer)
+		if !ok {
+			return nil, fmt.Errorf("%w: it does not list namespaces", ErrUnsupported)
+		}
+		if namespaces, err = lister.Namespaces(ctx); err != nil {
+			return nil, err
+		}
+	}
+	namespaces = namespaces[:min(len(namespaces), maxParts):min(len(namespaces), maxParts)]
+	most := min(partsPerWorker*r.cfg.Sweep.Workers, maxParts)/max(1, len(namespaces)) - 1
+	for _, ns := range namespaces {
+		var keys []string
+		if most > 0 {
+			err = store.Retry(ctx, savePatience, func() (err error) {
+				keys, err = r.adopter.Splits(ctx, r.cfg.Target.Target, ns, most)
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+		for _, key := range append(keys, "") {
+			parts = append(parts, Part{ns, key})
+		}
+	}
+	return parts, nil
+}
+
+// probed is how many entities of each of some parts are read before anything is written.
+const (
+	probed      = 100
+	probedParts = 8
+)
+
+// probe refuses a key property that holds something else in many entities.
+func (r *run) probe(ctx context.Context) error {
+	var foreign, has int
+	var example string
+	for i := range r.record.Parts {
+		if i%max(1, len(r.record.Parts)/probedParts) != 0 {
+			continue
+		}
+		q := r.query(i, r.record.after(i))
+		q.Limit = probed
+		var rows store.Rows
+		err := store.Retry(ctx, savePatience, func() error { return r.adopter.Walk(ctx, q, &rows) })
+		if err != nil {
+			return err
+		}
+		for _, row := range rows.List {
+			switch _, stamped, ok := keyOf(row.Expiry); {
+			case !ok:
+				foreign++
+				example = row.Key + " has " + row.Expiry.String()
+			case stamped:
+				has++
+			}
+		}
+	}
+	if foreign > has {
+		return fmt.Errorf("%w: of %d entities that have the property %s, %d do not hold an expiry key in it (%s)",
+			ErrForeign, foreign+has, r.cfg.Target.Property, foreign, example)
+	}
+	return nil
+}
+
+// query returns the walk of a part from behind a key.
+func (r *run) query(part int, after string) store.WalkQuery {
+	p := r.record.Parts[part]
+	q := store.WalkQuery{Target: r.cfg.Target.Target, Namespace: p.Namespace, After: after, Until: p.Until,
+		Limit: max(1, min(r.cfg.Target.Page, store.MaxPage))}
+	if !r.cfg.Rule.CreateTime {
+		q.Source = r.cfg.Rule.Property
+	}
+	return q
+}
+
+// work has workers read the parts until all are done, and reports whether they are.
+func (r *run) work(ctx context.Context) (complete bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var group errgroup.Group
+	var mu sync.Mutex
+	var errs []error
+	source := r.source()
+	for range max(1, min(r.cfg.Sweep.Workers, len(r.record.Parts))) {
+		sweep.Go(&group, func() error {
+			for ctx.Err() == nil {
+				p, ok, err := source.next(ctx)
+				if err == nil && !ok {
+					return nil
+				}
+				if err == nil {
+					err = r.part(ctx, source, p)
+				}
+				if err == nil || errors.Is(err, errLost) {
+					continue
+				}
+				mu.Lock()
+				errs = append(errs, err)
+				mu.Unlock()
+				if errors.Is(err, errStop) || errors.Is(err, errHeld) {
+					cancel(err) // it holds for all parts
+				}
+				return nil
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil { // a panic
+		return false, err
+	}
+	stopped := context.Cause(ctx)
+	if len(errs) == 0 && stopped == nil {
+		return true, nil
+	}
+	errs = slices.DeleteFunc(errs, func(err error) bool {
+		return errors.Is(err, errHeld) || ctx.Err() != nil && errors.Is(err, context.Canceled)
+	})
+	return false, errors.Join(errs...)
+}
+
+// A targetView is what is known of the target's record and of the adoption's, read again
+// every few seconds.
+type targetView struct {
+	run *run
+
+	mu     sync.Mutex
+	target generation.Record
+	record Record
+	exists bool
+	sent   time.Time // when the read was sent, on this process's clock
+	store  time.Time // the store's time in the reply
+	closed error     // why the gate is closed
+}
+
+// readEvery is how old the records may be that a write goes by.
+const readEvery = 5 * time.Second
+
+// refresh reads both records.
+func (v *targetView) refresh(ctx context.Context) error {
+	return store.Retry(ctx, savePatience, func() error {
+		ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+		defer cancel()
+		sent := v.run.now()
+		target, now, err := generation.Load(ctx, v.run.store, v.run.cfg.Target.Name)
+		if errors.Is(err, generation.ErrMissing) { // keys are then stamped in the nursery
+			target, err = generation.Record{NurseryShards: v.run.cfg.Target.Shards}, nil
+		}
+		if err != nil {
+			return err
+		}
+		rec, _, exists, err := Load(ctx, v.run.store, v.run.cfg.Target.Name)
+		if err != nil {
+			return err
+		}
+		var closed error
+		if v.run.cfg.Target.Gate != nil {
+			closed = v.run.cfg.Target.Gate(ctx)
+		}
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.target, v.record, v.exists, v.sent, v.store, v.closed = target, rec, exists, sent, now, closed
+		return nil
+	})
+}
+
+// fresh reads the records again if they are old.
+func (v *targetView) fresh(ctx context.Context) error {
+	v.mu.Lock()
+	staleness, _ := v.target.Bounds()
+	old := v.run.now().Sub(v.sent) > min(readEvery, staleness/2)
+	v.mu.Unlock()
+	if !old {
+		return nil
+	}
+	return v.refresh(ctx)
+}
+
+func (v *targetView) adoption() (rec Record, exists bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.record, v.exists
+}
+
+// storeNow returns the store's time.
+func (v *targetView) storeNow() time.Time {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.store.Add(v.run.now().Sub(v.sent))
+}
+
+// held returns why nothing may be written at present.
+func (v *targetView) held() (why string) {
+	now := v.storeNow()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch {
+	case v.target.IsPaused(now):
+		return strings.TrimSpace("paused " + v.target.PauseNote.Reason)
+	case v.closed != nil:
+		return v.closed.Error()
+	}
+	return ""
+}
+
+// changed reports whether the adoption is no longer what this run goes by.
+func (v *targetView) changed(rec Record) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return !v.exists || !v.record.isReading(rec)
+}
+
+// stamper returns the stamper for an entity, as a writer's follower would.
+func (v *targetView) stamper(id string) generation.Stamper {
+	now := v.storeNow()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.target.StamperFor(id, now)
+}

@@ -1,0 +1,45 @@
+package adopt
+
+import (
+	"context"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A State is how far a target's adoption has come, over all processes.
+type State struct {
+	Phase      Phase     `json:"phase"`
+	Rule       string    `json:"rule"`
+	Percent    float64   `json:"percent"`
+	Round      int       `json:"round"`
+	RoundBegan time.Time `json:"round_began"`
+	Parts      int       `json:"parts"` // of the present reading of all keys
+	PartsDone  int       `json:"parts_done"`
+	Scanned    int64     `json:"scanned"` // by finished pages: a part in work has read a little more
+	Written    int64     `json:"written"` // keys that were written or, in the phase undo, removed
+}
+
+// LoadState reads the state of a target's adoption; nil without one, which costs one
+// read.
+func LoadState(ctx context.Context, s store.Loader, target string) (*State, error) {
+	rec, _, exists, err := Load(ctx, s, target)
+	if err != nil || !exists {
+		return nil, err
+	}
+	parts, _, err := loadParts(ctx, s, rec)
+	if err != nil {
+		return nil, err
+	}
+	round := rec.Round()
+	st := &State{Phase: rec.Phase, Rule: rec.Rule.String(), Percent: round.Percent, Round: round.Number,
+		RoundBegan: round.Began, Parts: len(parts)}
+	for _, p := range parts {
+		if p.done {
+			st.PartsDone++
+		}
+		st.Scanned += p.scanned
+		st.Written += p.stamped
+	}
+	return st, nil
+}

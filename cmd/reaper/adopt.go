@@ -1,0 +1,549 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/reaper-ttl/reaper/adopt"
+	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/control"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// An adoptResult is what adopt and its subcommands print with --json.
+type adoptResult struct {
+	Store string `json:"store"`
+	adopt.Result
+}
+
+// adoptFlags are the flags that stand for fields of the targets file's section adopt, and
+// those of single commands.
+type adoptFlags struct {
+	from, plus, spread, percent, rate string
+	createTime                        bool
+	watch                             bool
+	every                             string
+	accept                            int64
+	alsoWriters                       bool
+}
+
+func (a *app) adoptCommand() *cobra.Command {
+	var f adoptFlags
+	cmd := &cobra.Command{
+		Use:   "adopt TARGET",
+		Short: "Give expiry keys to entities that were written without one",
+		Long: `Adopt reads all entities of a target, and gives each that has no expiry key the one that
+a rule says: a fixed time after a property (a timestamp, an expiry key, or a text in
+RFC 3339), or after it was created. The rule stands in the targets file under adopt, or in
+flags.
+
+Without --apply it writes nothing, and says how many entities would get a key, when they
+would be due, and what that costs. What has expired already becomes due spread over
+--spread, so that an adoption is no mass expiry.
+
+A key is written only while the entity still is as it was read. No other property changes,
+no key is overwritten, and no deleted entity comes back. Until the adoption is finished,
+sweeps of the target keep what is due by a key that disagrees with the rule. Several processes may adopt at
+once, and each may be killed at any time: the next run goes on. A run after the last one
+was done begins a new round, which finds what old writers have created meanwhile; --watch
+does that again and again. Each round costs a read for each entity.
+
+reaper adopt undo is the way back.`,
+		Example: `  reaper adopt sessions --from created --plus 30d
+  reaper adopt sessions --apply --percent 5
+  reaper adopt verify sessions
+  reaper adopt finish sessions --apply`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.watch {
+				return a.adoptWatch(cmd, args, f)
+			}
+			return a.adopt(cmd, args, f, adopt.Run)
+		},
+	}
+	a.addAdopt(cmd, &f)
+	cmd.Flags().StringVar(&f.spread, "spread", "", "expired entities become due over this time"+fromFile)
+	cmd.Flags().StringVar(&f.percent, "percent", "", "adopt only this share; it may only rise"+fromFile)
+	cmd.Flags().BoolVar(&f.watch, "watch", false, "begin a new round again and again, until stopped")
+	cmd.Flags().StringVar(&f.every, "every", "24h", "with --watch: from the begin of one round to the next")
+	cmd.AddCommand(a.adoptDualCommand(), a.adoptVerifyCommand(), a.adoptFinishCommand(), a.adoptUndoCommand())
+	return cmd
+}
+
+// fromFile is said of flags that stand for a field of the targets file.
+const fromFile = " (default: the targets file)"
+
+// addAdopt registers the flags of adopt and all its subcommands.
+func (a *app) addAdopt(cmd *cobra.Command, f *adoptFlags) {
+	addSettings(cmd.Flags(), "apply", "workers", "shutdown-grace", "actor")
+	a.addTarget(cmd)
+	a.addJSON(cmd)
+	cmd.Flags().StringVar(&f.from, "from", "", "the rule begins with this property"+fromFile)
+	cmd.Flags().BoolVar(&f.createTime, "create-time", false, "the rule begins with the time of creation")
+	cmd.Flags().StringVar(&f.plus, "plus", "", "the rule adds this, such as 30d")
+	cmd.Flags().StringVar(&f.rate, "rate", "", "keys a second of this process, or unlimited"+fromFile)
+}
+
+func (a *app) adoptDualCommand() *cobra.Command {
+	var f adoptFlags
+	cmd := &cobra.Command{
+		Use:   "dual TARGET",
+		Short: "Note that writers write keys, too, from now on",
+		Long: `Dual begins the phase in which writers write both the property that the rule reads and the
+key. The adoption goes on. From then on undo cannot tell its own keys from those of
+writers, and needs --also-writers.
+
+From the first key of an adoption until reaper adopt finish, sweeps of the target read each
+due entity before they delete it, at a read for each, and keep it if its key is earlier
+than the rule, or later by more than the spread. They count such a mismatch. So neither an
+old writer that extends an entity without its key, nor a new one that computes keys
+wrongly, has live entities deleted.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.adopt(cmd, args, f, adopt.Dualize)
+		},
+	}
+	a.addAdopt(cmd, &f)
+	return cmd
+}
+
+func (a *app) adoptVerifyCommand() *cobra.Command {
+	var f adoptFlags
+	cmd := &cobra.Command{
+		Use:   "verify TARGET",
+		Short: "Count what has no expiry key, and keys that disagree with the rule",
+		Long: `Verify reads all entities of a target, at a read for each, and writes nothing. It counts
+those without a key for which the rule gives one, and mismatches: keys that are earlier
+than the rule, or later by more than the spread. The exit code is 1 if there are any.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.adopt(cmd, args, f, func(ctx context.Context, c adopt.Config) (adopt.Result, error) {
+				c.Order = adopt.Verify
+				res, err := adopt.Run(ctx, c)
+				if err == nil && res.Left() > 0 {
+					err = fmt.Errorf("verify target %s: %w: %d", res.Target, adopt.ErrUnverified, res.Left())
+				}
+				return res, err
+			})
+		},
+	}
+	a.addAdopt(cmd, &f)
+	return cmd
+}
+
+func (a *app) adoptFinishCommand() *cobra.Command {
+	var f adoptFlags
+	cmd := &cobra.Command{
+		Use:   "finish TARGET",
+		Short: "Verify an adoption, and mark it as finished",
+		Long: `Finish verifies an adoption, as reaper adopt verify does. It refuses if anything is left,
+or more than --accept. With --apply it marks the adoption as finished, and prints the
+target as it is swept from then on.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.accept < 0 {
+				return wrongUsage("--accept: %d is negative", f.accept)
+			}
+			return a.adopt(cmd, args, f, func(ctx context.Context, c adopt.Config) (adopt.Result, error) {
+				return adopt.Finish(ctx, c, f.accept)
+			})
+		},
+	}
+	a.addAdopt(cmd, &f)
+	cmd.Flags().Int64Var(&f.accept, "accept", 0, "finish although so many entities are left")
+	return cmd
+}
+
+func (a *app) adoptUndoCommand() *cobra.Command {
+	var f adoptFlags
+	cmd := &cobra.Command{
+		Use:   "undo TARGET",
+		Short: "Remove the expiry keys that an adoption gave",
+		Long: `Undo reads all entities of a target, and removes a key if its instant is one that the rule
+gave: all other keys stay. Then it removes the records of the adoption. Without --apply it
+counts. A property that held null before the adoption is missing afterwards, which means
+the same.
+
+Once the phase dual has begun, writers may have given keys by the same rule. --also-writers
+removes those, too.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.adopt(cmd, args, f, func(ctx context.Context, c adopt.Config) (adopt.Result, error) {
+				c.Order, c.AlsoWriters = adopt.Undo, f.alsoWriters
+				return adopt.Run(ctx, c)
+			})
+		},
+	}
+	a.addAdopt(cmd, &f)
+	cmd.Flags().BoolVar(&f.alsoWriters, "also-writers", false, "undo although writers give keys, too")
+	return cmd
+}
+
+// rule returns the rule of the flags or, without them, of the targets file.
+func (f adoptFlags) rule(cmd *cobra.Command, t config.Target) (adopt.Rule, error) {
+	given := cmd.Flags().Changed
+	from := t.Adopt.From
+	switch {
+	case f.createTime && given("from"):
+		return adopt.Rule{}, wrongUsage("--from and --create-time are two rules: write one of them")
+	case f.createTime && !given("plus"):
+		return adopt.Rule{}, wrongUsage("--create-time needs --plus, such as --plus 30d")
+	case given("from") && f.from == "":
+		return adopt.Rule{}, wrongUsage("--from is empty: name a property")
+	case given("from") && f.from == t.Property:
+		return adopt.Rule{}, wrongUsage("--from: %s is the property that adoption writes", f.from)
+	case f.createTime || given("from"):
+		from = config.AdoptFrom{Property: f.from, CreateTime: f.createTime}
+	case given("plus") && from.IsZero():
+		return adopt.Rule{}, wrongUsage("--plus needs --from or --create-time")
+	case from.IsZero():
+		return adopt.Rule{}, store.WithHint(wrongUsage("target %s has no rule for entities without a key", t.Name),
+			"write adopt: {from: {property: created, plus: 30d}} into the targets file, or --from created --plus 30d")
+	}
+	if given("plus") {
+		plus, err := config.Duration(f.plus)
+		if err != nil {
+			return adopt.Rule{}, wrongUsage("--plus: %v", err)
+		}
+		from.Plus = plus
+	}
+	return ruleOf(from), nil
+}
+
+func ruleOf(from config.AdoptFrom) adopt.Rule {
+	return adopt.Rule{Property: from.Property, CreateTime: from.CreateTime, Plus: from.Plus}
+}
+
+// numbers reads the other flags into the settings of the target.
+func (f adoptFlags) numbers(cmd *cobra.Command, s *config.Adopt) (err error) {
+	given := cmd.Flags().Changed
+	if given("spread") {
+		if s.Spread, err = config.Duration(f.spread); err != nil {
+			return wrongUsage("--spread: %v", err)
+		}
+	}
+	if given("percent") {
+		if s.Percent, err = config.Percent(f.percent); err != nil {
+			return wrongUsage("--percent: %v", err)
+		}
+	}
+	if given("rate") {
+		if s.Rate, err = config.Rate(f.rate); err != nil {
+			return wrongUsage("--rate: %v", err)
+		}
+	}
+	return nil
+}
+
+// coldRate is where a rate begins that is above it, as the services recommend.
+const coldRate = 500
+
+// beginAdopt reads the configuration of the one target, and opens the store.
+func (a *app) beginAdopt(cmd *cobra.Command, args []string, f adoptFlags) (*session, adopt.Config, error) {
+	if len(args) == 1 {
+		a.targets = append(a.targets, args[0])
+	}
+	c, targets, _, err := a.loadTargets(cmd)
+	if err != nil {
+		return nil, adopt.Config{}, err
+	}
+	if len(targets) != 1 {
+		return nil, adopt.Config{}, wrongUsage("adopt works on one target: name it")
+	}
+	t := targets[0]
+	if t.StoreTarget().Type != store.Text {
+		return nil, adopt.Config{}, wrongUsage("target %s has no expiry keys in the layout %s: describe the target that "+
+			"they are for, with a layout such as generation and a property of its own", t.Name, t.Layout)
+	}
+	rule, err := f.rule(cmd, t)
+	if err == nil {
+		err = f.numbers(cmd, &t.Adopt)
+	}
+	if err != nil {
+		return nil, adopt.Config{}, err
+	}
+	s, err := a.begin(cmd)
+	if err != nil {
+		return nil, adopt.Config{}, err
+	}
+	s.targets[0] = t // with the flags
+	rate := t.Adopt.Rate
+	announce := func(ctx context.Context, expiries []time.Time) error {
+		stamped := map[time.Time]int64{}
+		for _, at := range expiries {
+			stamped[at]++
+		}
+		return control.Announce(ctx, s.sweep, s.sweep.Targets[0], stamped)
+	}
+	if t.Breaker.Off {
+		announce = nil
+	}
+	return s, adopt.Config{Announce: announce, Sweep: s.sweep, Target: s.sweep.Targets[0], Rule: rule, Spread: t.Adopt.Spread,
+		Percent: t.Adopt.Percent, Actor: actor(c, os.Getenv), Progress: new(adopt.Progress),
+		Rate: throttle.Limits{Start: min(coldRate, rate.Most), Max: rate.Most, Unlimited: rate.Unlimited}}, nil
+}
+
+// adopt runs one order, and prints what became of it.
+func (a *app) adopt(
+	cmd *cobra.Command, args []string, f adoptFlags, run func(context.Context, adopt.Config) (adopt.Result, error),
+) (err error) {
+	s, cfg, err := a.beginAdopt(cmd, args, f)
+	if err != nil {
+		return err
+	}
+	defer s.db.closeInto(&err)
+	return a.adoptOnce(cmd.Context(), s, cfg, run)
+}
+
+func (a *app) adoptOnce(
+	ctx context.Context, s *session, cfg adopt.Config, run func(context.Context, adopt.Config) (adopt.Result, error),
+) error {
+	done := a.watchAdoption(ctx, s, cfg)
+	res, err := run(ctx, cfg)
+	done()
+	if unfit := unfitOrder(err); unfit != nil {
+		return unfit
+	}
+	if a.json {
+		return errors.Join(a.printJSON(adoptResult{s.Store.String(), res}), err)
+	}
+	switch {
+	case res.Order != "dual":
+		a.printAdopt(s, res)
+	case err == nil && res.Phase == adopt.Dual:
+		fmt.Fprintf(a.stdout, "%s: writers write keys, too; sweeps compare them with the rule until reaper adopt finish\n",
+			res.Target)
+	case err == nil:
+		fmt.Fprintf(a.stdout, "%s: nothing was changed: --apply begins the phase dual\n", res.Target)
+	}
+	return err
+}
+
+// unfitOrder returns the error of an order that does not fit what was adopted before, as
+// one of usage, with advice; nil for any other error.
+func unfitOrder(err error) error {
+	for _, c := range []struct {
+		err  error
+		hint string
+	}{
+		{adopt.ErrOtherRule, "go on with that rule, or take the keys back first: reaper adopt undo"},
+		{adopt.ErrPercent, "write the percentage of before, or more; reaper adopt undo takes all keys back"},
+		{adopt.ErrPhase, "reaper adopt undo takes keys back; --also-writers once writers give keys, too"},
+		{adopt.ErrNotAdopted, "reaper adopt TARGET --apply begins one"},
+		{adopt.ErrForeign, "choose a property for expiry keys that nothing else uses"},
+		{adopt.ErrUnsupported, ""},
+	} {
+		if errors.Is(err, c.err) {
+			return store.WithHint(&exit{exitUsage, err}, c.hint)
+		}
+	}
+	return nil
+}
+
+// adoptWatch begins a round again and again.
+func (a *app) adoptWatch(cmd *cobra.Command, args []string, f adoptFlags) (err error) {
+	every, err := readPositive("--every", f.every)
+	if err != nil {
+		return err
+	}
+	if every < time.Minute {
+		return wrongUsage("--every: %s is less than a minute; each round reads every entity", f.every)
+	}
+	s, cfg, err := a.beginAdopt(cmd, args, f)
+	if err != nil {
+		return err
+	}
+	defer s.db.closeInto(&err)
+	if !s.Apply {
+		return wrongUsage("--watch writes keys for as long as it runs: it needs --apply")
+	}
+	ctx := cmd.Context()
+	for {
+		wait, err := untilRound(ctx, cfg, every)
+		if err != nil {
+			return err
+		}
+		if wait > 0 {
+			if throttle.Sleep(ctx, min(wait, time.Minute)) != nil {
+				return nil // stopped, in good order
+			}
+			continue
+		}
+		if err := a.adoptOnce(ctx, s, cfg, adopt.Run); err != nil || ctx.Err() != nil {
+			return err
+		}
+		s.log.InfoContext(ctx, "round done", "target", cfg.Target.Name, "next", every.String()+" after its begin")
+	}
+}
+
+// untilRound returns how long it is until the next round begins. A round that is not done is
+// gone on with at once, and so is a larger share.
+func untilRound(ctx context.Context, cfg adopt.Config, every time.Duration) (time.Duration, error) {
+	at, err := adopt.NextRound(ctx, cfg, every)
+	return time.Until(at), err
+}
+
+// watchAdoption shows how far an adoption has come, as watch does for a sweep.
+func (a *app) watchAdoption(ctx context.Context, s *session, cfg adopt.Config) (done func()) {
+	p := cfg.Progress
+	if !a.onTerminal() {
+		return every(logEvery, func() {
+			s.log.InfoContext(ctx, "adopting", slog.String("target", cfg.Target.Name), slog.Bool("apply", s.Apply),
+				slog.Int64("parts", p.Parts.Load()), slog.Int64("parts_done", p.PartsDone.Load()),
+				slog.Int64("scanned", p.Scanned.Load()), slog.Int64("written", p.Written.Load()))
+		})
+	}
+	bar := a.bar("adopting " + cfg.Target.Name)
+	stop := every(barEvery, func() { _ = bar.Set64(p.Scanned.Load()) })
+	return func() {
+		stop()
+		_ = bar.Clear()
+	}
+}
+
+// adoptTexts says what each outcome is, in the order of the report.
+var adoptTexts = []struct {
+	outcome adopt.Outcome
+	text    string
+}{
+	{adopt.Unstamped, "have no key, and the rule gives one"},
+	{adopt.Keyed, "have a key"},
+	{adopt.Mismatch, "have a key that disagrees with the rule"},
+	{adopt.Later, "are not in the share yet"},
+	{adopt.Suspect, "would have expired longer ago than max_age: left alone"},
+	{adopt.NoSource, "lack the value that the rule reads: left alone"},
+	{adopt.Mistyped, "have a value that the rule cannot read: left alone"},
+	{adopt.Foreign, "have something else in the key property: left alone"},
+	{adopt.Gone, "were deleted meanwhile"},
+	{adopt.Overtaken, "were changed by their writers meanwhile"},
+	{adopt.Contended, "kept changing: the next round meets them again"},
+	{adopt.Refused, "are refused by the store: left alone"},
+}
+
+func (a *app) printAdopt(s *session, res adopt.Result) {
+	fmt.Fprintf(a.stdout, "%s by %s: round %d, %v%% of the entities\n", res.Target, res.Rule, res.Round, res.Percent)
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "\t%s\t  were read\n", grouped(res.Scanned))
+	for _, o := range adoptTexts {
+		if n := res.Counts[o.outcome]; n > 0 || o.outcome == adopt.Unstamped {
+			fmt.Fprintf(w, "\t%s\t  %s\n", grouped(n), o.text)
+		}
+	}
+	_ = w.Flush() // stdout: nothing to be done about it
+	printSamples(a.stdout, res)
+	if res.Counts[adopt.Unstamped] > 0 {
+		a.printHistogram(res)
+	}
+	for _, warning := range res.Warnings {
+		fmt.Fprintln(a.stdout, "warning: "+warning)
+	}
+	a.printAdoptEnd(s, res)
+}
+
+// printSamples names some entities of each outcome.
+func printSamples(w io.Writer, res adopt.Result) {
+	expected := []adopt.Outcome{adopt.Unstamped, adopt.Keyed, adopt.Later}
+	for _, o := range adoptTexts {
+		if (res.Apply || res.Order != adopt.Stamp) && slices.Contains(expected, o.outcome) {
+			continue // they were looked at in the dry run
+		}
+		for _, one := range res.Samples[o.outcome] {
+			fmt.Fprintf(w, "  %s %s", o.outcome, printable(one.Key))
+			if one.Namespace != "" {
+				fmt.Fprintf(w, ", namespace %s", printable(one.Namespace))
+			}
+			if one.Source != "" {
+				fmt.Fprintf(w, ", from %s", shortened(printable(one.Source)))
+			}
+			if one.Expires != nil {
+				fmt.Fprintf(w, ", expires %s", one.Expires.Format(time.RFC3339))
+			}
+			if one.Why != "" {
+				fmt.Fprintf(w, ": %s", shortened(printable(one.Why)))
+			}
+			fmt.Fprintln(w)
+		}
+	}
+}
+
+func (a *app) printHistogram(res adopt.Result) {
+	fmt.Fprintf(a.stdout, "%s have expired already, and become due within %s\n", grouped(res.DueAlready),
+		config.FormatDuration(time.Duration(res.SpreadSeconds*float64(time.Second))))
+	fmt.Fprint(a.stdout, "due")
+	for _, b := range res.Histogram {
+		name := "within " + b.Within
+		switch b.Within {
+		case "now":
+			name = "at once"
+		case "":
+			name = "later"
+		}
+		fmt.Fprintf(a.stdout, "  %s: %s", name, grouped(b.Entities))
+	}
+	fmt.Fprintln(a.stdout)
+}
+
+func keysWere(n int64) string {
+	if n == 1 {
+		return "1 key was"
+	}
+	return grouped(n) + " keys were"
+}
+
+// printAdoptEnd says what was done, or what it would cost.
+func (a *app) printAdoptEnd(s *session, res adopt.Result) {
+	written := keysWere(res.Stamped) + " written"
+	if res.Order == adopt.Undo {
+		written = keysWere(res.Removed) + " removed"
+	}
+	switch {
+	case res.Held != "" && !res.Complete:
+		fmt.Fprintf(a.stdout, "%s; then the target was held: %s. Run the command again to go on\n", written, res.Held)
+	case !res.Complete && res.Apply:
+		fmt.Fprintf(a.stdout, "%s; not complete: run the command again to go on\n", written)
+	case !res.Complete:
+		fmt.Fprintln(a.stdout, "not complete: stopped before the end")
+	case res.Order == adopt.Verify && res.Phase == adopt.Finished && res.Apply:
+		t := s.targets[0]
+		fmt.Fprintf(a.stdout, "the adoption is finished. From now on sweep the target by its keys, and remove from the\n"+
+			"targets file what sweeps %s by another property:\n  - name: %s\n    kind: %s\n    layout: %s\n    property: %s\n",
+			t.Kind, t.Name, t.Kind, t.Layout, t.Property)
+	case res.Order == adopt.Verify:
+		fmt.Fprintf(a.stdout, "%s entities are left without a key, or with one that disagrees; nothing was changed\n",
+			grouped(res.Left()))
+	case res.Apply && res.Order == adopt.Undo:
+		fmt.Fprintln(a.stdout, written+", and then the records of the adoption")
+	case res.Apply:
+		fmt.Fprintln(a.stdout, written)
+	case res.Order == adopt.Undo:
+		fmt.Fprintf(a.stdout, "%s keys are the rule's. Nothing was changed: remove them with --apply\n",
+			grouped(res.Removable))
+	default:
+		a.printAdoptCost(s, res)
+	}
+}
+
+func (a *app) printAdoptCost(s *session, res adopt.Result) {
+	writes := res.Counts[adopt.Unstamped]
+	reads := res.Scanned
+	if s.Store.Driver == config.Datastore {
+		reads += writes // each is read again in the transaction that stamps it
+	}
+	fmt.Fprintf(a.stdout, "stamping costs %s reads and %s writes", grouped(reads), grouped(writes))
+	if rate := s.targets[0].Adopt.Rate; !rate.Unlimited {
+		fmt.Fprintf(a.stdout, ", and takes one process about %s",
+			time.Duration(float64(writes)/rate.Most*float64(time.Second)).Round(time.Second))
+	}
+	fmt.Fprintln(a.stdout, ". Functions and listeners fire for each write")
+	fmt.Fprintln(a.stdout, "nothing was changed: reaper adopt "+res.Target+" --apply writes keys")
+}

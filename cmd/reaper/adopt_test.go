@@ -1,0 +1,454 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	dsdk "cloud.google.com/go/datastore"
+	fsdk "cloud.google.com/go/firestore/apiv1"
+	pb "cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/reaper-ttl/reaper/adopt"
+	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/internal/emulator"
+	"github.com/reaper-ttl/reaper/internal/nightly"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+const adoptTarget = `targets:
+  - name: sessions
+    kind: Session
+    shards: 4
+    lease: 5s
+    pace: {max: unlimited}
+    adopt: {from: {property: created, plus: 30d}, rate: unlimited, spread: 0s}
+`
+
+// adopts runs adopt with --json and returns its result.
+func (b *workdir) adopts(args ...string) adopt.Result {
+	b.t.Helper()
+	r := b.run(nil, append([]string{"adopt", "--json"}, args...)...)
+	var res adoptResult
+	d := json.NewDecoder(strings.NewReader(r.out))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&res); err != nil || d.More() || r.code != exitDone {
+		b.t.Fatalf("reaper adopt %q: exit code %d, %v\n%s%s", args, r.code, err, r.out, r.log)
+	}
+	return res.Result
+}
+
+// An old writer creates entities and replaces them whole, without keys, as it did before
+// anybody thought of expiry.
+type oldWriter interface {
+	// put writes entities with these ids, which were created then.
+	put(created time.Time, ids ...string)
+	// all returns all entities by id: their keys, and everything else that they hold.
+	all() (keys, rest map[string]string)
+}
+
+// oldDatastore is an old writer of Datastore mode.
+type oldDatastore struct {
+	t      *testing.T
+	client *dsdk.Client
+}
+
+func (o oldDatastore) put(created time.Time, ids ...string) {
+	for page := range slices.Chunk(ids, 400) {
+		var keys []*dsdk.Key
+		var lists []dsdk.PropertyList
+		for i, id := range page {
+			keys = append(keys, dsdk.NameKey("Session", id, nil))
+			lists = append(lists, dsdk.PropertyList{
+				{Name: "created", Value: created, NoIndex: i%2 == 0}, {Name: "user", Value: "u7"}, {Name: "n", Value: int64(i)},
+				{Name: "list", Value: []any{int64(1), "x", nil, 2.5}}, {Name: "blob", Value: []byte{0, 255}, NoIndex: true},
+				{Name: "inner", Value: &dsdk.Entity{Properties: []dsdk.Property{{Name: "a", Value: 0.5}}}, NoIndex: true},
+				{Name: "nothing", Value: nil},
+			})
+		}
+		err := store.Retry(o.t.Context(), time.Minute, func() error { // an adopter's transaction may hold a lock
+			_, err := o.client.PutMulti(o.t.Context(), keys, lists)
+			if err != nil {
+				return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
+			}
+			return nil
+		})
+		if err != nil {
+			o.t.Error(err)
+		}
+	}
+}
+
+func (o oldDatastore) all() (keys, rest map[string]string) {
+	var props []dsdk.PropertyList
+	found, err := o.client.GetAll(o.t.Context(), dsdk.NewQuery("Session"), &props)
+	if err != nil {
+		o.t.Error(err)
+	}
+	keys, rest = map[string]string{}, map[string]string{}
+	for i, k := range found {
+		slices.SortFunc(props[i], func(a, b dsdk.Property) int { return strings.Compare(a.Name, b.Name) })
+		text := ""
+		for _, p := range props[i] {
+			if inner, ok := p.Value.(*dsdk.Entity); ok {
+				p.Value = fmt.Sprintf("%+v", inner.Properties)
+			}
+			if p.Name == "expiry_key" {
+				keys[k.Name] = p.Value.(string)
+			} else {
+				text += fmt.Sprintf("%+v\n", p)
+			}
+		}
+		rest[k.Name] = text
+	}
+	return keys, rest
+}
+
+// oldNative is an old writer of native mode.
+type oldNative struct {
+	t      *testing.T
+	client *fsdk.Client
+	root   string
+}
+
+func newOldNative(t *testing.T, e *emulator.Emulator, project string) oldNative {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+e.Host, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(256<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := fsdk.NewClient(t.Context(), option.WithGRPCConn(conn), option.WithoutAuthentication())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return oldNative{t, client, "projects/" + project + "/databases/(default)"}
+}
+
+func (o oldNative) put(created time.Time, ids ...string) {
+	ctx := metadata.AppendToOutgoingContext(o.t.Context(), "authorization", "Bearer owner")
+	for page := range slices.Chunk(ids, 400) {
+		var writes []*pb.Write
+		for i, id := range page {
+			fields := map[string]*pb.Value{"n": {ValueType: &pb.Value_IntegerValue{IntegerValue: int64(i)}}}
+			if i%20 == 0 { // the emulator's memory is small, and it indexes everything
+				fields = everyType(created, o.root+"/documents/a/b")
+			}
+			fields["created"] = &pb.Value{ValueType: &pb.Value_TimestampValue{TimestampValue: timestamppb.New(created)}}
+			writes = append(writes, &pb.Write{Operation: &pb.Write_Update{Update: &pb.Document{
+				Name: o.root + "/documents/Session/" + id, Fields: fields}}})
+		}
+		if _, err := o.client.BatchWrite(ctx, &pb.BatchWriteRequest{Database: o.root, Writes: writes}); err != nil {
+			o.t.Error(err)
+		}
+	}
+}
+
+func (o oldNative) all() (keys, rest map[string]string) {
+	ctx := metadata.AppendToOutgoingContext(o.t.Context(), "authorization", "Bearer owner")
+	it := o.client.ListDocuments(ctx, &pb.ListDocumentsRequest{Parent: o.root + "/documents", CollectionId: "Session", PageSize: 300})
+	keys, rest = map[string]string{}, map[string]string{}
+	for doc, err := range it.All() {
+		if err != nil {
+			o.t.Error(err)
+			break
+		}
+		id := doc.GetName()[strings.LastIndexByte(doc.GetName(), '/')+1:]
+		if k, ok := doc.GetFields()["expiry_key"]; ok {
+			keys[id] = k.GetStringValue()
+			delete(doc.Fields, "expiry_key")
+		}
+		text, err := proto.MarshalOptions{Deterministic: true}.Marshal(&pb.Document{Fields: doc.Fields})
+		if err != nil {
+			o.t.Error(err)
+		}
+		rest[id] = string(text)
+	}
+	return keys, rest
+}
+
+// inBothModes runs a test on both emulators.
+func inBothModes(t *testing.T, targets string, test func(t *testing.T, b *workdir, o oldWriter)) {
+	t.Run("datastore", func(t *testing.T) {
+		t.Parallel()
+		b, e, project := newDatastore(t, targets)
+		test(t, b, oldDatastore{t, datastoreClient(t, e, project)})
+	})
+	t.Run("native", func(t *testing.T) {
+		t.Parallel()
+		b, e, project := newFirestore(t, targets)
+		test(t, b, newOldNative(t, e, project))
+	})
+}
+
+// seed writes n entities and returns their ids, the first half of them created long enough ago to have expired.
+func seed(o oldWriter, n int) (expired, live []string) {
+	for i := range n {
+		id := fmt.Sprintf("s-%06d", i*7919%1_000_000)
+		if i%2 == 0 {
+			expired = append(expired, id)
+		} else {
+			live = append(live, id)
+		}
+	}
+	o.put(time.Now().Add(-40*24*time.Hour), expired...)
+	o.put(time.Now().Add(-time.Hour), live...)
+	return expired, live
+}
+
+// killAdopt begins an adoption and kills it once it has written so many keys.
+func (b *workdir) killAdopt(keys int, args ...string) {
+	b.t.Helper()
+	cmd, _, _ := b.command(nil, append([]string{"adopt", "sessions", "--apply", "--log-level", "debug", "--log-format", "json"}, args...)...)
+	cmd.Stderr = nil
+	log, err := cmd.StderrPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	lines := bufio.NewScanner(log)
+	for written := 0; written < keys && lines.Scan(); {
+		var line struct {
+			Message  string `json:"message"`
+			Entities int    `json:"entities"`
+		}
+		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Message == "keys written" {
+			written += line.Entities
+		}
+	}
+	_ = cmd.Process.Kill() // one that is done already changes nothing
+	_ = cmd.Wait()
+}
+
+// Entities that have nothing but a time of creation come under expiry: dry run, 5 per cent,
+// 100 per cent by processes that are killed, two at once, while an old writer goes on
+// creating and extending. In the end exactly the expired ones are gone, and every other
+// property of every entity is what its writer wrote.
+func TestAdoption(t *testing.T) {
+	noRaces(t)
+	inBothModes(t, adoptTarget, func(t *testing.T, b *workdir, o oldWriter) {
+		n, kills := nightly.Size(t, 5_000, 2000), nightly.Size(t, 5, 1)
+		expired, live := seed(o, n)
+		_, before := o.all()
+		if res := b.adopts("sessions"); res.Counts[adopt.Unstamped] != int64(n) || res.DueAlready != int64(n/2) {
+			t.Errorf("dry run: %+v", res)
+		}
+		if keys, rest := o.all(); len(keys) != 0 || !maps.Equal(rest, before) {
+			t.Error("the dry run changed something")
+		}
+		res := b.adopts("sessions", "--apply", "--percent", "5")
+		for id := range firstOf(o.all()) {
+			if !expirykey.InRollout(id, adopt.Salt("sessions"), 5) {
+				t.Errorf("%s is not among 5 per cent", id)
+			}
+		}
+		if share := float64(res.Stamped) / float64(n); share < 0.03 || share > 0.07 {
+			t.Errorf("5 per cent are %d of %d", res.Stamped, n)
+		}
+
+		var wait sync.WaitGroup
+		stop := make(chan struct{})
+		extended := map[string]bool{}
+		wait.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				case <-time.After(50 * time.Millisecond):
+				}
+				o.put(time.Now(), fmt.Sprintf("new-%04d", i), expired[i%len(expired)])
+				extended[expired[i%len(expired)]] = true
+				live = append(live, fmt.Sprintf("new-%04d", i))
+			}
+		})
+		for i := range kills {
+			b.killAdopt(n/(kills+4), "--rate", fmt.Sprint(200+100*i))
+		}
+		var both sync.WaitGroup
+		for range 2 {
+			both.Go(func() {
+				// A process that comes late begins a new round, and ends the other one's.
+				if r := b.run(nil, "adopt", "sessions", "--apply"); r.code != exitDone && !strings.Contains(r.log, "has begun a new round") {
+					t.Errorf("exit code %d: %s", r.code, r.log)
+				}
+			})
+		}
+		both.Wait()
+		close(stop)
+		wait.Wait()
+		b.adopts("sessions", "--apply") // what the old writer created behind it
+		if res := b.adopts("verify", "sessions"); res.Left() != 0 {
+			t.Errorf("verify: %+v", res.Counts)
+		}
+		if r := b.must(nil, "adopt", "finish", "sessions", "--apply"); !strings.Contains(r.out, "the adoption is finished") {
+			t.Errorf("%s", r.out)
+		}
+		_, want := o.all()
+		for id, text := range before {
+			if want[id] != text && !extended[id] {
+				t.Fatalf("%s was %q and is %q", id, text, want[id])
+			}
+		}
+		if len(want) != len(before)+len(live)-n/2 {
+			t.Errorf("%d entities, %d before", len(want), len(before))
+		}
+		b.sweepToEnd()
+		keys, rest := o.all()
+		for _, id := range expired {
+			if !extended[id] {
+				delete(want, id)
+			}
+		}
+		if !maps.Equal(rest, want) || len(keys) != len(rest) {
+			t.Errorf("after the sweep %d entities are left, %d with keys; want %d", len(rest), len(keys), len(want))
+		}
+	})
+}
+
+func firstOf[T any](a, _ T) T { return a }
+
+// Undo leaves every entity as it was before the adoption, and no record of it.
+func TestAdoptionIsUndone(t *testing.T) {
+	noRaces(t)
+	inBothModes(t, adoptTarget, func(t *testing.T, b *workdir, o oldWriter) {
+		n := nightly.Size(t, 20_000, 1000)
+		seed(o, n)
+		_, before := o.all()
+		if res := b.adopts("sessions", "--apply"); res.Stamped != int64(n) {
+			t.Errorf("%+v", res)
+		}
+		if keys, _ := o.all(); len(keys) != n {
+			t.Errorf("%d keys", len(keys))
+		}
+		if res := b.adopts("undo", "sessions", "--apply"); res.Removed != int64(n) {
+			t.Errorf("%+v", res)
+		}
+		if keys, rest := o.all(); len(keys) != 0 || !maps.Equal(rest, before) {
+			t.Errorf("not as before: %d keys", len(keys))
+		}
+		if r := b.run(nil, "adopt", "undo", "sessions", "--apply"); r.code != exitUsage || !strings.Contains(r.log, "has no record of an adoption") {
+			t.Errorf("exit code %d: %s", r.code, r.log)
+		}
+	})
+}
+
+// A rule by the time of creation, which both services keep.
+func TestAdoptionByTheTimeOfCreation(t *testing.T) {
+	noRaces(t)
+	inBothModes(t, adoptTarget, func(t *testing.T, b *workdir, o oldWriter) {
+		began := time.Now()
+		seed(o, 200)
+		res := b.adopts("sessions", "--create-time", "--plus", "2d", "--apply")
+		if res.Stamped != 200 || len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "looks like an import") {
+			t.Errorf("%+v", res)
+		}
+		for id, text := range firstOf(o.all()) {
+			k, err := expirykey.Parse(text)
+			if err != nil || k.Expires.Sub(began.Add(48*time.Hour)).Abs() > 10*time.Minute {
+				t.Errorf("%s has the key %s, %v", id, text, err)
+			}
+		}
+	})
+}
+
+// The command on the embedded store: what it prints, its exit codes, and its refusals.
+func TestAdoptOnTheEmbeddedStore(t *testing.T) {
+	noRaces(t)
+	b := newEmbedded(t, strings.ReplaceAll(adoptTarget, "spread: 0s", "spread: 24h"))
+	var in strings.Builder
+	for i := range 300 {
+		age := time.Duration(i) * 60 * 24 * time.Hour / 300
+		fmt.Fprintf(&in, `{"id":"s-%03d","data":{"created":%q,"n":%d}}`+"\n", i, time.Now().Add(-age).UTC().Format(time.RFC3339), i)
+	}
+	in.WriteString(`{"id":"number","data":{"created":1700000000}}` + "\n")
+	b.must(strings.NewReader(in.String()), "load")
+	before := b.dumped()
+	r := b.must(nil, "adopt", "sessions")
+	for _, want := range []string{"sessions by property created plus 30d: round 1, 100% of the entities", "301  were read",
+		"300  have no key, and the rule gives one", "1  have a value that the rule cannot read", "mistyped \"number\"", "150 have expired already",
+		"stamping costs 301 reads and 300 writes", "nothing was changed"} {
+		if !strings.Contains(r.out, want) {
+			t.Errorf("%q is missing:\n%s", want, r.out)
+		}
+	}
+	if !maps.Equal(before, b.dumped()) {
+		t.Error("the dry run changed something")
+	}
+	b.must(nil, "adopt", "sessions", "--apply", "--percent", "50")
+	if r := b.run(nil, "adopt", "verify", "sessions"); r.code != exitFailed || !strings.Contains(r.out, "entities are left without a key") {
+		t.Errorf("exit code %d: %s%s", r.code, r.out, r.log)
+	}
+	if r := b.run(nil, "adopt", "finish", "sessions", "--apply"); r.code != exitFailed || strings.Contains(r.out, "is finished") {
+		t.Errorf("exit code %d: %s%s", r.code, r.out, r.log)
+	}
+	for want, args := range map[string][]string{
+		"the percentage is lower than before":        {"sessions", "--percent", "5"},
+		"this target is adopted by another rule":     {"sessions", "--plus", "31d"},
+		"--from and --create-time are two rules":     {"sessions", "--from", "created", "--create-time"},
+		"--create-time needs --plus":                 {"sessions", "--create-time"},
+		"is the property that adoption writes":       {"sessions", "--from", "expiry_key"},
+		"--percent: 101 is not between 0.01 and 100": {"sessions", "--percent", "101"},
+		"--watch writes keys for as long as it runs": {"sessions", "--watch"},
+		"--every: 1s is less than a minute":          {"sessions", "--watch", "--every", "1s"},
+		"--accept: -1 is negative":                   {"finish", "sessions", "--accept", "-1"},
+		`no target is named "nope"`:                  {"nope"},
+		"--spread: \"1\" has no unit":                {"sessions", "--spread", "1"},
+		"--rate: 0 is not a valid rate":              {"sessions", "--rate", "0"},
+	} {
+		if r := b.run(nil, append([]string{"adopt"}, args...)...); r.code != exitUsage || !strings.Contains(r.log, want) {
+			t.Errorf("adopt %q: exit code %d: %s%s", args, r.code, r.out, r.log)
+		}
+	}
+	b.must(nil, "pause", "--reason", "a test")
+	if res := b.adopts("sessions", "--apply"); res.Complete || res.Held != "paused a test" {
+		t.Errorf("a paused target: %+v", res)
+	}
+	b.must(nil, "resume")
+	b.adopts("sessions", "--apply")
+	if text := b.must(nil, "status").out; !strings.Contains(text, "stamping by property created plus 30d, 100%: round 2, ") {
+		t.Errorf("%s", text)
+	}
+	if st := b.status().Adoption; st == nil || st.Parts == 0 || st.PartsDone != st.Parts || st.Scanned != 301 {
+		t.Errorf("%+v", st)
+	}
+	if r := b.must(nil, "adopt", "dual", "sessions"); !strings.Contains(r.out, "nothing was changed") {
+		t.Errorf("%s", r.out)
+	}
+	if res := b.adopts("dual", "sessions", "--apply"); res.Phase != adopt.Dual || !res.Apply {
+		t.Errorf("%+v", res)
+	}
+	// A writer's key is due, and its rule is not.
+	b.must(strings.NewReader(`{"id":"s-000","expires":"2026-01-01T00:00:00Z","data":{"created":"2999-01-01T00:00:00Z"}}`+"\n"), "load")
+	if res := b.sweep("--apply"); res.Mismatch != 1 || res.Deleted != 0 {
+		t.Errorf("%+v", res)
+	}
+	if r := b.run(nil, "adopt", "undo", "sessions"); r.code != exitUsage || !strings.Contains(r.log, "is in the phase dual") {
+		t.Errorf("exit code %d: %s", r.code, r.log)
+	}
+	b.must(strings.NewReader(before[`"s-000"`]), "load")
+	b.adopts("sessions", "--apply")
+	if res := b.adopts("finish", "sessions", "--apply"); res.Phase != adopt.Finished || !res.Apply {
+		t.Errorf("%+v", res)
+	}
+	if r := b.run(nil, "adopt", "undo", "sessions"); r.code != exitUsage || !strings.Contains(r.log, "hint: reaper adopt undo takes keys back; --also-writers") {
+		t.Errorf("exit code %d: %s", r.code, r.log)
+	}
+	if res := b.adopts("undo", "sessions", "--apply", "--also-writers"); res.Removed != 300 || !maps.Equal(before, b.dumped()) {
+		t.Errorf("%+v", res)
+	}
+}
