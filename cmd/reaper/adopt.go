@@ -288,7 +288,8 @@ func (a *app) beginAdopt(cmd *cobra.Command, args []string, f adoptFlags) (*sess
 	if t.Breaker.Off {
 		announce = nil
 	}
-	return s, adopt.Config{Announce: announce, Sweep: s.sweep, Target: s.sweep.Targets[0], Rule: rule, Spread: t.Adopt.Spread,
+	return s, adopt.Config{Announce: announce, Sweep: s.sweep, Target: s.sweep.Targets[0], Rule: rule,
+		Spread:  t.Adopt.Spread,
 		Percent: t.Adopt.Percent, Actor: actor(c, os.Getenv), Progress: new(adopt.Progress),
 		Rate: throttle.Limits{Start: min(coldRate, rate.Most), Max: rate.Most, Unlimited: rate.Unlimited}}, nil
 }
