@@ -224,8 +224,8 @@ func decodeState(rec store.Record) (State, error) {
 	if err := f.Schema(Schema, what, ErrNewer); err != nil {
 		return State{}, err
 	}
-	s := State{Target: rec.Target, Since: f.Time("since"), Base: f.Int("base"), Budget: decodeBudgeted(f), Version: f.Text("version"),
-		Config: f.Text("config"), Settings: f.Text("settings"), Revision: rec.Revision}
+	s := State{Target: rec.Target, Since: f.Time("since"), Base: f.Int("base"), Budget: decodeBudgeted(f),
+		Version: f.Text("version"), Config: f.Text("config"), Settings: f.Text("settings"), Revision: rec.Revision}
 	for _, one := range f.List("expired") {
 		in := one.Reader("expired")
 		s.Expired = Expired{Deleted: in.Int("deleted"), Counted: in.Int("counted"), Unsure: in.Int("unsure"),
