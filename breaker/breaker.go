@@ -195,6 +195,7 @@ func (b Budget) Take(reports []Report) Budget {
 			}
 			t.Done += p.Done
 		}
+		b.Spent.Ever += p.Done
 		b.Spent.giveBack(p)
 	}
 	return b
@@ -206,7 +207,7 @@ func (b Budget) Reserve(
 	r Rules, now time.Time, approved []Approval, wants []Want,
 ) (next Budget, grants []Grant, unmet []Want) {
 	if b = b.with(); b.Began.IsZero() {
-		b.Began = now
+		b.Began = now.UTC().Truncate(time.Microsecond) // as the record has it: it tells two budgets apart
 	}
 	b.forgetApprovals(r, now)
 	b.Spent = b.Spent.at(now)

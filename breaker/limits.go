@@ -18,6 +18,9 @@ func (l Limits) Any() bool { return l.PerHour > 0 || l.PerDay > 0 }
 type Spent struct {
 	Hour          time.Time // begin of the hour
 	InHour, InDay int64
+	// Ever is how many deletes were reported since the budget began. Tallies are forgotten and
+	// this is not, so that the history can be compared with it.
+	Ever int64
 }
 
 // at returns what is spent as of now: nothing, in another hour or day.

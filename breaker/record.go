@@ -37,7 +37,7 @@ func (b Budget) Encode() store.Record {
 			"tallies":   join(b.Tallies, encodeTally),
 			"days":      join(b.Days, encodeDay),
 			"all":       join(b.Alls, func(a All) string { return fields(stamp(a.At), number(a.N)) }),
-			"spent":     fields(stamp(b.Spent.Hour), number(b.Spent.InHour), number(b.Spent.InDay)),
+			"spent":     fields(stamp(b.Spent.Hour), number(b.Spent.InHour), number(b.Spent.InDay), number(b.Spent.Ever)),
 			"announced": join(b.Announced, func(a Announced) string { return fields(stamp(a.Hour), number(a.N)) }),
 			"lives":     join(b.Lives, encodeLives),
 			"uncounted": b.Uncounted,
@@ -60,7 +60,9 @@ func Decode(rec store.Record) (Budget, error) {
 	b.Tallies = split(f, "tallies", 9, decodeTally)
 	b.Days = split(f, "days", 2, func(p *parts) Day { return Day{Begin: p.time(), Share: p.float()} })
 	b.Alls = split(f, "all", 2, func(p *parts) All { return All{At: p.time(), N: p.number()} })
-	for _, s := range split(f, "spent", 3, func(p *parts) Spent { return Spent{p.time(), p.number(), p.number()} }) {
+	for _, s := range split(f, "spent", 4, func(p *parts) Spent {
+		return Spent{p.time(), p.number(), p.number(), p.number()}
+	}) {
 		b.Spent = s
 	}
 	b.Announced = split(f, "announced", 2, func(p *parts) Announced { return Announced{p.time(), p.number()} })

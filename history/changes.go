@@ -46,10 +46,10 @@ const observeTries = 5
 
 // Observe compares the version and the settings of a process with those of the one before,
 // and returns a record for each difference. The state of the target says what they are from
-// now on: if two processes begin at once, one of them has the records. Base returns what the
-// cursor records count as deleted, for a target that has no state yet.
+// now on: if two processes begin at once, one of them has the records. Base notes what the
+// cursor records and the budget count as deleted, for a target that has no state yet.
 func Observe(
-	ctx context.Context, s store.Store, target string, by Origin, settings string, base func() int64, now time.Time,
+	ctx context.Context, s store.Store, target string, by Origin, settings string, base func(*State) error, now time.Time,
 ) (list []Record, err error) {
 	var was, is State
 	for try := 1; ; try++ {
@@ -64,7 +64,10 @@ func Observe(
 		is = was
 		is.Target, is.Version, is.Config, is.Settings = target, by.Version, by.Config, settings
 		if !found || err != nil {
-			is.Since, is.Base = now.UTC().Truncate(time.Microsecond), base()
+			is.Since = now.UTC().Truncate(time.Microsecond)
+			if err := base(&is); err != nil {
+				return nil, fmt.Errorf("begin the history of %s: %w", target, err)
+			}
 		} else if was.Version == is.Version && was.Config == is.Config {
 			return nil, nil
 		}

@@ -55,6 +55,7 @@ func (r Run) encode(f store.Fields) {
 	sums := make([]store.Fields, 0, len(r.Sums))
 	for _, s := range r.Sums {
 		one := store.Fields{"account": s.Account}
+		s.Budget.encode(one)
 		for name, at := range countsByName(&s.Counts) {
 			one[name] = *at
 		}
@@ -135,7 +136,7 @@ func decodeRun(f *store.FieldReader) Run {
 	}
 	for _, one := range f.List("sums") {
 		in := one.Reader("sums")
-		s := Sum{Account: in.Text("account")}
+		s := Sum{Account: in.Text("account"), Budget: decodeBudgeted(in)}
 		for name, at := range countsByName(&s.Counts) {
 			*at = in.Int(name) // what was expected to go, and did not, may make a later one negative
 		}
@@ -153,6 +154,7 @@ type State struct {
 	Target   string
 	Since    time.Time // when the history of the target begins, in the store's time
 	Base     int64     // how many entities its cursor records had counted as deleted by then
+	Budget   Budgeted  // and how many its budget had
 	Version  string
 	Config   string // hash of the settings
 	Settings string // one a line
@@ -165,6 +167,7 @@ type Expired struct {
 	Deleted int64    // by runs
 	Counted int64    // by cursor records that were removed
 	Unsure  int64    // runs that were lost, or had cursors that they could not save
+	Budget  Budgeted // by runs that deleted by the newest budget of all
 	Keys    []string // of records that are in these sums, and may not be removed yet
 }
 
@@ -176,6 +179,9 @@ func (e *Expired) add(r Record) {
 	e.Keys = append(e.Keys, r.Key)
 	e.Deleted += r.Run.Counts().Deleted
 	e.Counted += r.Change.Deleted
+	for _, s := range r.Run.Sums {
+		e.Budget = e.Budget.Plus(s)
+	}
 	if r.Kind == KindRun && (r.Run.IsAtLeast() || r.Run.Unsaved > 0) {
 		e.Unsure++
 	}
@@ -185,17 +191,31 @@ func (e *Expired) add(r Record) {
 func stateKey(target string) string { return "target." + target }
 
 func (s State) encode() store.Record {
+	expired := store.Fields{"deleted": s.Expired.Deleted, "counted": s.Expired.Counted,
+		"unsure": s.Expired.Unsure, "keys": strings.Join(s.Expired.Keys, " ")}
+	s.Expired.Budget.encode(expired)
+	f := store.Fields{
+		"schema":   int64(Schema),
+		"since":    store.FormatTime(s.Since),
+		"base":     s.Base,
+		"version":  cut(s.Version),
+		"config":   s.Config,
+		"settings": s.Settings,
+		"expired":  []store.Fields{expired},
+	}
+	s.Budget.encode(f)
 	return store.Record{Sort: store.SweepRecord, Key: stateKey(s.Target), Target: s.Target, Revision: s.Revision,
-		Fields: store.Fields{
-			"schema":   int64(Schema),
-			"since":    store.FormatTime(s.Since),
-			"base":     s.Base,
-			"version":  cut(s.Version),
-			"config":   s.Config,
-			"settings": s.Settings,
-			"expired": []store.Fields{{"deleted": s.Expired.Deleted, "counted": s.Expired.Counted,
-				"unsure": s.Expired.Unsure, "keys": strings.Join(s.Expired.Keys, " ")}},
-		}}
+		Fields: f}
+}
+
+func (b Budgeted) encode(f store.Fields) {
+	f["budget"] = store.FormatTime(b.Began)
+	f["budgeted"], f["unreported"], f["doubtful"] = b.Deleted, b.Unreported, b.Doubtful
+}
+
+func decodeBudgeted(f *store.FieldReader) Budgeted {
+	return Budgeted{Began: f.Time("budget"), Deleted: f.Int("budgeted"), Unreported: f.Int("unreported"),
+		Doubtful: f.Int("doubtful")}
 }
 
 func decodeState(rec store.Record) (State, error) {
@@ -204,12 +224,12 @@ func decodeState(rec store.Record) (State, error) {
 	if err := f.Schema(Schema, what, ErrNewer); err != nil {
 		return State{}, err
 	}
-	s := State{Target: rec.Target, Since: f.Time("since"), Base: f.Int("base"), Version: f.Text("version"),
-		Config: f.Text("config"), Settings: f.Text("settings"), Revision: rec.Revision}
+	s := State{Target: rec.Target, Since: f.Time("since"), Base: f.Int("base"), Budget: decodeBudgeted(f),
+		Version: f.Text("version"), Config: f.Text("config"), Settings: f.Text("settings"), Revision: rec.Revision}
 	for _, one := range f.List("expired") {
 		in := one.Reader("expired")
 		s.Expired = Expired{Deleted: in.Int("deleted"), Counted: in.Int("counted"), Unsure: in.Int("unsure"),
-			Keys: strings.Fields(in.Text("keys"))}
+			Budget: decodeBudgeted(in), Keys: strings.Fields(in.Text("keys"))}
 		if err := in.Err(); err != nil {
 			f.Fail("expired", "%v", err)
 		}

@@ -128,6 +128,30 @@ type Run struct {
 type Sum struct {
 	Account string
 	Counts  metrics.Counts
+	Budget  Budgeted
+}
+
+// A Budgeted is what deletes have to do with the budget of the breaker and the limits.
+type Budgeted struct {
+	Began      time.Time // of the budget; zero if there was none. It tells two budgets apart
+	Deleted    int64     // of a sum, its counts have it
+	Unreported int64     // that the processes had not reported to the budget yet; less than 0 if it was of an earlier run
+	Doubtful   int64     // that the budget may have twice, or not at all, since a reply was lost
+}
+
+// Plus returns the account with a sum added. Sums of an earlier budget are left out, and so is
+// the account itself if the sum is of a later one.
+func (b Budgeted) Plus(s Sum) Budgeted {
+	switch {
+	case s.Budget.Began.IsZero() || s.Budget.Began.Before(b.Began):
+		return b
+	case s.Budget.Began.After(b.Began):
+		b = Budgeted{Began: s.Budget.Began}
+	}
+	b.Deleted += s.Counts.Deleted
+	b.Unreported += s.Budget.Unreported
+	b.Doubtful += s.Budget.Doubtful
+	return b
 }
 
 // AccountAll is the account of work that is not told apart.

@@ -74,10 +74,14 @@ func run(at time.Time, owner string) history.Record {
 		Failures: 4, Error: "no", Missed: 5, Unsaved: 6, Sums: []history.Sum{
 			{Account: history.AccountAll, Counts: metrics.Counts{Scanned: 10, Expired: 9, Deleted: 8, Conflicts: 7, Suspect: 6,
 				Malformed: 5, Refused: 4, Carried: 3, Strays: 2, Pages: 1}},
-			{Account: "late", Counts: metrics.Counts{Deleted: 100}},
+			{Account: "late", Counts: metrics.Counts{Deleted: 100},
+				Budget: history.Budgeted{Began: at, Unreported: -3, Doubtful: 2}},
 		}}
 	return r.KeptFor(90 * 24 * time.Hour)
 }
+
+// noBase is for a history that begins with the first delete.
+func noBase(*history.State) error { return nil }
 
 func save(t *testing.T, s store.Store, r history.Record) history.Record {
 	t.Helper()
@@ -209,7 +213,7 @@ func TestCollect(t *testing.T) {
 		}
 		raw(t, s, "3.20200101T000000.000Z.later", store.Fields{"schema": int64(history.Schema + 1)})
 		raw(t, s, "3.20200101T000000.000Z.odd", store.Fields{"schema": "one"})
-		if _, err := history.Observe(t.Context(), s, target, by, "a: 1", func() int64 { return 7 }, start); err != nil {
+		if _, err := history.Observe(t.Context(), s, target, by, "a: 1", noBase, start); err != nil {
 			t.Fatal(err)
 		}
 		cursorRecord := store.Record{Sort: store.CursorRecord, Key: "3.2", Target: target, Revision: "1-a", Fields: store.Fields{"x": "y"}}
@@ -307,7 +311,7 @@ func TestExpiredRecordsStayInTheAccount(t *testing.T) {
 	for kill := range 8 { // the kill-th write and all later ones fail, before or after they take effect
 		for _, after := range []bool{false, true} {
 			s := model()
-			if _, err := history.Observe(t.Context(), s, target, by, "a: 1", func() int64 { return 0 }, start); err != nil {
+			if _, err := history.Observe(t.Context(), s, target, by, "a: 1", noBase, start); err != nil {
 				t.Fatal(err)
 			}
 			o := history.Origin{Owner: "a"}
@@ -455,7 +459,7 @@ func TestLongTexts(t *testing.T) {
 			o := by
 			var text string
 			text, o.Config = history.Settings([]string{"page: 500", "shard_values: " + strings.Repeat("value ", 400_000) + last})
-			list, err := history.Observe(t.Context(), s, target, o, text, func() int64 { return 0 }, start)
+			list, err := history.Observe(t.Context(), s, target, o, text, noBase, start)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -481,7 +485,10 @@ func TestObserve(t *testing.T) {
 		t.Helper()
 		o := by
 		o.Version, o.Config = version, settings
-		list, err := history.Observe(t.Context(), s, target, o, settings, func() int64 { return 42 }, start)
+		list, err := history.Observe(t.Context(), s, target, o, settings, func(st *history.State) error {
+			st.Base, st.Budget = 42, history.Budgeted{Began: start, Deleted: 41}
+			return nil
+		}, start)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -499,7 +506,7 @@ func TestObserve(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	st, found, err := history.LoadState(t.Context(), s, target)
-	if !found || err != nil || st.Base != 42 || !st.Since.Equal(start) || st.Version != "2" {
+	if !found || err != nil || st.Base != 42 || st.Budget != (history.Budgeted{Began: start, Deleted: 41}) || !st.Since.Equal(start) || st.Version != "2" {
 		t.Errorf("%+v, %v", st, err)
 	}
 	s.Before = func(_ context.Context, c modelstore.Call) error {

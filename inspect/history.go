@@ -93,6 +93,21 @@ type HistoryCheck struct {
 	Counted int64     `json:"counted"` // deleted since then by the cursor records and the retired generations
 	Verdict Agreement `json:"verdict"`
 	Why     string    `json:"why"` // the verdict, for people
+
+	Budget BudgetCheck `json:"budget"`
+}
+
+// A BudgetCheck compares the history with what processes reported to the budget of the breaker
+// and the limits, since both exist. Only runs that deleted by the present budget count.
+type BudgetCheck struct {
+	Since      *time.Time `json:"since"`      // nil if there is no budget
+	Deleted    int64      `json:"deleted"`    // by the history
+	Reported   int64      `json:"reported"`   // to the budget
+	Unreported int64      `json:"unreported"` // by the history, what processes had not reported when they wrote it
+	Doubtful   int64      `json:"doubtful"`   // what may be reported twice, or not at all, since a reply was lost
+	Without    int64      `json:"without"`    // deleted without this budget; it is not compared
+	Verdict    Agreement  `json:"verdict"`
+	Why        string     `json:"why"`
 }
 
 // An Agreement is the verdict of a check.
@@ -104,7 +119,13 @@ const (
 	AtLeast     Agreement = "at-least" // they differ, and runs without a proper end explain that
 	Differs     Agreement = "differs"
 	NotCompared Agreement = "not-compared"
+	// Pending and Off are verdicts on the budget alone.
+	Pending Agreement = "pending" // they differ by what working processes have not reported or written yet
+	Off     Agreement = "off"     // breaker and limits are off, or were for a part of the time; the rest agrees
 )
+
+// Differs reports whether any of the three accounts differs from the history for no known reason.
+func (c HistoryCheck) Differs() bool { return c.Verdict == Differs || c.Budget.Verdict == Differs }
 
 // A HistoryQuery says which records are wanted.
 type HistoryQuery struct {
@@ -175,7 +196,7 @@ func shown(r history.Record, beats cursor.Heartbeats, now time.Time) HistoryReco
 		return one
 	}
 	beat, found := beats[cursor.HeartbeatKey(r.Target, r.By.Owner)]
-	alive := found && now.Sub(beat.Renewed) < 2*cursor.IdleBeat+beat.Lease || now.Sub(r.Run.Updated) < 2*cursor.IdleBeat
+	alive := found && isFresh(beat, now) || now.Sub(r.Run.Updated) < 2*cursor.IdleBeat
 	run := &HistoryRun{Task: r.Run.Task, Updated: r.Run.Updated, Ended: instantOrNil(r.Run.Ended), End: r.Run.End,
 		AtLeast: r.Run.IsAtLeast(), Silent: r.Run.Ended.IsZero() && !alive, Horizon: instantOrNil(r.Run.Horizon),
 		Counts: r.Run.Counts(), Operations: r.Run.Operations, Held: append([]string{}, r.Run.Held...),
@@ -183,6 +204,11 @@ func shown(r history.Record, beats cursor.Heartbeats, now time.Time) HistoryReco
 		Unsaved: r.Run.Unsaved}
 	one.Run = run
 	return one
+}
+
+// isFresh reports whether the process of a heartbeat works, as far as that can be seen at once.
+func isFresh(beat cursor.Heartbeat, now time.Time) bool {
+	return now.Sub(beat.Renewed) < 2*cursor.IdleBeat+beat.Lease
 }
 
 func instantOrNil(t time.Time) *time.Time {
@@ -203,7 +229,7 @@ const (
 func checkHistory(ctx context.Context, cfg sweep.Config, t sweep.Target) (check HistoryCheck, err error) {
 	for try := 1; ; try++ {
 		check, err = checkOnce(ctx, cfg, t)
-		if err != nil || check.Verdict != Differs || try == checkTries {
+		if err != nil || !check.Differs() || try == checkTries {
 			return check, err
 		}
 		if err := throttle.Sleep(ctx, checkAgain); err != nil {
@@ -251,7 +277,103 @@ func checkOnce(ctx context.Context, cfg sweep.Config, t sweep.Target) (check His
 		}
 	}
 	check.judge(found, list.Newer+list.Malformed)
-	return check, nil
+	if found {
+		err = check.compareBudget(ctx, cfg, t, state, list)
+	} else {
+		check.Budget = BudgetCheck{Verdict: NotCompared, Why: check.Why}
+	}
+	return check, err
+}
+
+// compareBudget fills in the account of the budget. It reads the budget after the history: what
+// the history has, and did not call unreported, is in the budget by then.
+func (c *HistoryCheck) compareBudget(
+	ctx context.Context, cfg sweep.Config, t sweep.Target, state history.State, list history.List,
+) error {
+	b, err := sweep.LoadBudget(ctx, cfg.Store, t.Name)
+	if err != nil {
+		if store.Transient(err) || ctx.Err() != nil {
+			return err
+		}
+		c.Budget = BudgetCheck{Verdict: NotCompared, Why: err.Error()}
+		return nil
+	}
+	beats, _, err := cursor.LoadHeartbeats(ctx, cfg.Store, t.Name, nil, cfg.Now)
+	if err != nil {
+		return err
+	}
+	account := history.Budgeted{Began: b.Began}
+	if state.Expired.Budget.Began.Equal(b.Began) {
+		account = state.Expired.Budget
+	}
+	var working bool
+	var late int64 // what processes that work have not reported yet
+	for _, r := range list.Records {
+		if r.Kind != history.KindRun || slices.Contains(state.Expired.Keys, r.Key) {
+			continue
+		}
+		beat, found := beats[cursor.HeartbeatKey(r.Target, r.By.Owner)]
+		alive := found && isFresh(beat, list.Now)
+		working = working || alive && r.Run.Ended.IsZero()
+		for _, s := range r.Run.Sums {
+			if !s.Budget.Began.Equal(b.Began) {
+				continue
+			}
+			account = account.Plus(s)
+			if alive {
+				late += s.Budget.Unreported
+			}
+		}
+	}
+	since := b.Began
+	c.Budget = BudgetCheck{Deleted: account.Deleted, Reported: b.Spent.Ever, Unreported: max(0, account.Unreported),
+		Doubtful: account.Doubtful, Without: c.Deleted - account.Deleted}
+	if !since.IsZero() && state.Budget.Began.Equal(since) {
+		c.Budget.Reported -= state.Budget.Deleted
+		since = state.Since
+	}
+	c.Budget.Since = instantOrNil(since)
+	c.Budget.judge(t.Breaker.On || t.Limits.Any(), list.Newer+list.Malformed, c.Lost, working, late)
+	return nil
+}
+
+// judge fills in the verdict. Lost is how many runs go on or were lost, and late what processes
+// that work have not reported yet.
+func (b *BudgetCheck) judge(isOn bool, skipped, lost int, working bool, late int64) {
+	switch more := b.Deleted - b.Reported; {
+	case b.Since == nil && isOn && b.Without == 0:
+		b.Verdict, b.Why = Agrees, "nothing was deleted yet"
+	case b.Since == nil:
+		b.Verdict, b.Why = Off, "breaker and limits are off, or were when the last entity was deleted"
+	case more == 0 && isOn && b.Without == 0:
+		b.Verdict, b.Why = Agrees, "the sums are the same"
+	case more == 0:
+		b.Verdict = Off
+		b.Why = fmt.Sprintf("the sums are the same; %d more were deleted while breaker and limits were off, or by a budget "+
+			"that was removed", b.Without)
+	case skipped > 0:
+		b.Verdict, b.Why = NotCompared, fmt.Sprintf("%d records could not be read", skipped)
+	case more > 0 && more <= late:
+		b.Verdict = Pending
+		b.Why = fmt.Sprintf("processes that work have %d deletes to report to the budget", more)
+	case more < 0 && lost > 0 && working:
+		b.Verdict = Pending
+		b.Why = fmt.Sprintf("processes that work have %d deletes to write to the history", -more)
+	case more > 0 && more <= b.Unreported:
+		b.Verdict = AtLeast
+		b.Why = fmt.Sprintf("they differ by %d: processes were killed, or could not write, before they reported %d",
+			more, b.Unreported)
+	case more < 0 && lost > 0:
+		b.Verdict = AtLeast
+		b.Why = fmt.Sprintf("they differ by %d: %d runs go on or were lost, and their last seconds are not in the history",
+			-more, lost)
+	case max(more, -more) <= b.Doubtful+b.Unreported:
+		b.Verdict = AtLeast
+		b.Why = fmt.Sprintf("they differ by %d: replies of the store were lost, and %d deletes may be in the budget twice, "+
+			"or not at all", max(more, -more), b.Doubtful)
+	default:
+		b.Verdict, b.Why = Differs, fmt.Sprintf("they differ by %d", max(more, -more))
+	}
 }
 
 // judge fills in the verdict.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -44,7 +45,7 @@ type spender struct {
 
 	mu     sync.Mutex
 	budget breaker.Budget // as this process read or wrote it last
-	loaded bool
+	own    ownDeletes
 	slices map[breaker.Key]*slice
 	wants  map[breaker.Key]int64
 	round  chan struct{} // closed when what was wanted before is reserved, or must be counted
@@ -56,6 +57,38 @@ type spender struct {
 type spenderHold struct {
 	failure failure   // to read or write the budget
 	limited time.Time // until when the limits allow no more; zero if they do
+}
+
+// Own deletes are those of this process, for the account that the history keeps.
+type ownDeletes struct {
+	loaded bool             // the budget is as the store has it
+	first  history.Budgeted // the budget as this process read it first, before it reported anything
+	read   bool             // it was read
+
+	// The history asks while it holds its own lock, and is told of failures under the lock of the
+	// spender. So this lock is never held while another one is waited for.
+	mu      sync.Mutex
+	account history.Budgeted
+}
+
+// add notes deletes, reports of deletes, and deletes that a lost reply leaves in doubt.
+func (o *ownDeletes) add(deleted, reported, doubtful int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.account.Deleted += deleted
+	o.account.Unreported += deleted - reported
+	o.account.Doubtful += doubtful
+}
+
+// deletedBy notes by which budget this process deletes. If somebody has removed the one before,
+// nobody knows which of the two has what was deleted so far.
+func (o *ownDeletes) deletedBy(began time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if was := o.account.Began; !was.IsZero() && !was.Equal(began) {
+		o.account.Doubtful += o.account.Deleted
+	}
+	o.account.Began = began
 }
 
 // Lives are how long what was deleted had been meant to live.
@@ -309,11 +342,17 @@ func (s *spender) settle(keys spent, ops []store.Op, unsure bool) {
 		}
 		mine := s.slices[*k]
 		switch {
-		case mine == nil: // its rest was given back meanwhile
 		case ops[i].Outcome == store.Deleted:
+			if mine == nil { // its rest was given back meanwhile
+				mine = &slice{size: int64(s.c.target.Page), at: s.c.cfg.Now(), used: s.c.cfg.Now()}
+				s.slices[*k] = mine
+			}
 			mine.done++
+			s.own.add(1, 0, 0)
 			s.noteLifeLocked(&ops[i])
-		case ops[i].Outcome != store.Unknown || !unsure:
+		case ops[i].Outcome == store.Unknown && unsure:
+			s.own.add(0, 0, 1)
+		case mine != nil:
 			mine.left++
 		}
 	}
@@ -499,6 +538,14 @@ func (s *spender) ask(all bool) (a asked) {
 	return a
 }
 
+// done returns how many deletes are reported.
+func (a asked) done() (n int64) {
+	for _, r := range a.reports {
+		n += r.Done
+	}
+	return n
+}
+
 // keepRest leaves out what is given back: if that were taken in twice, more would go than was
 // granted. What was deleted is rather reported twice than not at all.
 func (a asked) keepRest() {
@@ -564,6 +611,7 @@ func (s *spender) reserve(ctx context.Context, all bool) error {
 		now := s.now()
 		if again {
 			a.keepRest()
+			s.own.add(0, 0, a.done())
 		}
 		approvals := s.c.viewer.View().Record.Approvals
 		b, grants, unmet = b.Take(a.reports).TakeLives(now, a.lives).Reserve(s.rules, now, approvals, a.wants)
@@ -573,6 +621,7 @@ func (s *spender) reserve(ctx context.Context, all bool) error {
 	if err != nil {
 		if store.MayHaveHappened(err) {
 			a.keepRest()
+			s.own.add(0, 0, a.done())
 		}
 		s.unask(a)
 		return err
@@ -585,11 +634,44 @@ func (s *spender) reserve(ctx context.Context, all bool) error {
 	return nil
 }
 
+// account returns by which budget this process deletes, and what that may not know.
+func (s *spender) account() history.Budgeted {
+	if s == nil {
+		return history.Budgeted{}
+	}
+	s.own.mu.Lock()
+	defer s.own.mu.Unlock()
+	return s.own.account
+}
+
+// firstRead returns the budget as it was before this process reported anything.
+func (s *spender) firstRead() (first history.Budgeted, read bool) {
+	if s == nil {
+		return first, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.own.first, s.own.read
+}
+
+// budgetedSoFar returns the budget as it was before this process reported anything.
+func (c *collector) budgetedSoFar(ctx context.Context) (history.Budgeted, error) {
+	if first, read := c.budget.firstRead(); read {
+		return first, nil
+	}
+	b, err := LoadBudget(ctx, c.keeper.Store, c.target.Name)
+	if first, read := c.budget.firstRead(); read { // it may have reported while this was loaded
+		return first, nil
+	}
+	return history.Budgeted{Began: b.Began, Deleted: b.Spent.Ever}, err
+}
+
 // put stores what was granted, and lets the steps that wait for it go on. It reports whether
 // the limits allow no more although this process has something left.
 func (s *spender) put(a asked, grants []breaker.Grant, limited time.Time) (rest bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.own.add(0, a.done(), 0)
 	for _, w := range a.wants {
 		s.slices[w.Key].wanted = false
 	}
@@ -631,8 +713,9 @@ func (s *spender) change(ctx context.Context, change func(b breaker.Budget, agai
 			return err
 		})
 		s.mu.Lock()
-		if s.loaded = err == nil; err == nil {
+		if s.own.loaded = err == nil; err == nil {
 			b.Revision = rec.Revision
+			s.own.deletedBy(b.Began)
 			s.budget = b
 		}
 		s.mu.Unlock()
@@ -646,7 +729,7 @@ func (s *spender) change(ctx context.Context, change func(b breaker.Budget, agai
 // read returns the budget as it is known, or reads it.
 func (s *spender) read(ctx context.Context) (breaker.Budget, error) {
 	s.mu.Lock()
-	b, loaded := s.budget, s.loaded
+	b, loaded := s.budget, s.own.loaded
 	s.mu.Unlock()
 	if loaded {
 		return b, nil
@@ -654,7 +737,10 @@ func (s *spender) read(ctx context.Context) (breaker.Budget, error) {
 	b, err := LoadBudget(ctx, s.c.viewer.store, s.c.target.Name)
 	if err == nil {
 		s.mu.Lock()
-		s.budget, s.loaded = b, true
+		if !s.own.read {
+			s.own.first, s.own.read = history.Budgeted{Began: b.Began, Deleted: b.Spent.Ever}, true
+		}
+		s.budget, s.own.loaded = b, true
 		s.mu.Unlock()
 	}
 	return b, err

@@ -95,6 +95,7 @@ type totals struct {
 	held       throttle.Reason
 	missed     int64 // writes of history that failed
 	unsaved    int64 // cursors that could not be saved
+	budget     history.Budgeted
 }
 
 // newChronicle returns the chronicle of a target; nil if this process writes no history.
@@ -127,6 +128,7 @@ func (h *chronicle) totals(held throttle.Reason) totals {
 	t.operations = h.c.tally.meter.Operations()
 	t.throttled = h.c.tally.throttledFor()
 	t.held = held
+	t.budget = h.c.budget.account() // after the counts: what they have, it has, too
 	return t
 }
 
@@ -201,7 +203,10 @@ func (h *chronicle) fill() {
 	run.Updated = h.c.clock.Now().UTC().Truncate(time.Microsecond)
 	run.Horizon = h.c.horizon().UTC().Truncate(time.Microsecond)
 	counts := metrics.Subtract(s.latest.counts, s.base.counts)
-	run.Sums = []history.Sum{{Account: history.AccountAll, Counts: counts}}
+	run.Sums = []history.Sum{{Account: history.AccountAll, Counts: counts, Budget: history.Budgeted{
+		Began:      s.latest.budget.Began,
+		Unreported: s.latest.budget.Unreported - s.base.budget.Unreported,
+		Doubtful:   s.latest.budget.Doubtful - s.base.budget.Doubtful}}}
 	run.Operations = store.Operations{Reads: s.latest.operations.Reads - s.base.operations.Reads,
 		Writes:  s.latest.operations.Writes - s.base.operations.Writes,
 		Deletes: s.latest.operations.Deletes - s.base.operations.Deletes}
@@ -473,7 +478,11 @@ func (h *chronicle) observe(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 	list, err := history.Observe(within, h.c.keeper.Store, h.c.target.Name, h.by, h.settings,
-		func() int64 { return deletedByCursors(h.opened.Cursors, -1) }, h.c.clock.Now())
+		func(st *history.State) (err error) {
+			st.Base = deletedByCursors(h.opened.Cursors, -1)
+			st.Budget, err = h.c.budgetedSoFar(within)
+			return err
+		}, h.c.clock.Now())
 	failed := h.note(ctx, err)
 	h.mu.Lock()
 	defer h.mu.Unlock()

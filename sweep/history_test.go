@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
@@ -26,6 +27,9 @@ import (
 )
 
 const keepHistory = 90 * 24 * time.Hour
+
+// roomy is a breaker that holds nothing of what these tests delete.
+var roomy = breaker.Rules{On: true, Floor: 10_000, Fraction: 0.25, Window: time.Hour, Learn: 14 * 24 * time.Hour}
 
 // withHistory is a world whose processes write history.
 func withHistory(t *testing.T, test func(t *testing.T, w *world)) {
@@ -366,6 +370,7 @@ func (l lockedWriter) Write(p []byte) (int, error) {
 func TestExpiredHistoryIsCollected(t *testing.T) {
 	withHistory(t, func(t *testing.T, w *world) {
 		w.target.History.Keep = 24 * time.Hour
+		w.target.Breaker = roomy
 		const sweeps = 400
 		for i := range sweeps {
 			w.dueIn(0, i%4, fmt.Sprint("due-", i), time.Now())
@@ -376,7 +381,8 @@ func TestExpiredHistoryIsCollected(t *testing.T) {
 		if n := len(w.runs()); n < 24 || n > 24+4*history.Buckets {
 			t.Errorf("%d of %d records are left", n, sweeps)
 		}
-		if got := w.compared(); got.Verdict != inspect.Agrees || got.Deleted != sweeps || got.Expired < sweeps/2 || got.Lost != 0 {
+		if got := w.compared(); got.Verdict != inspect.Agrees || got.Deleted != sweeps || got.Expired < sweeps/2 || got.Lost != 0 ||
+			got.Budget.Verdict != inspect.Agrees || got.Budget.Deleted != sweeps {
 			t.Errorf("after most records have expired: %+v", got)
 		}
 		for _, r := range w.runs() {
@@ -392,7 +398,8 @@ func TestExpiredHistoryIsCollected(t *testing.T) {
 		if n := len(w.runs()); n > 0 {
 			t.Errorf("%d are left after a daemon", n)
 		}
-		if got := w.compared(); got.Verdict != inspect.Agrees || got.Deleted != sweeps || got.Expired != sweeps {
+		if got := w.compared(); got.Verdict != inspect.Agrees || got.Deleted != sweeps || got.Expired != sweeps ||
+			got.Budget.Verdict != inspect.Agrees || got.Budget.Deleted != sweeps {
 			t.Errorf("after all records have expired: %+v", got)
 		}
 		if w.targetRecord().Target == "" || len(w.cursors()) == 0 {
@@ -404,7 +411,7 @@ func TestExpiredHistoryIsCollected(t *testing.T) {
 // An accountant is the store of one process. It notes when that process deleted how much,
 // and fails every call once the process is dead.
 type accountant struct {
-	store.Store
+	*modelstore.Store
 	dead atomic.Bool
 
 	mu      sync.Mutex
@@ -533,6 +540,9 @@ func TestRunsAreLostBeforeTheirHeartbeatGoes(t *testing.T) {
 // saveInterval is how old the numbers of a run may be that a killed process leaves.
 const saveInterval = 32 * time.Second
 
+// reportInterval is how old the last report to the budget may be of a process that is killed while it deletes.
+const reportInterval = time.Minute
+
 // A week of three daemons: without kills the history has exactly what was deleted; with kills
 // it is short by what the killed ones deleted in their last save interval at most, and each of
 // them is marked.
@@ -550,6 +560,7 @@ func (w *world) week(days int, kills bool) {
 	const processes = 3
 	w.target.Next = everyMinute
 	w.target.Pace = throttle.Limits{Start: 5, Max: 5}
+	w.target.Breaker = roomy
 	w.begin()
 	writes := w.historyWrites()
 	var all []*accountant
@@ -565,7 +576,7 @@ func (w *world) week(days int, kills bool) {
 	for i := range processes {
 		start(i)
 	}
-	killed, short := 0, int64(0)
+	killed, short, unreported := 0, int64(0), int64(0)
 	for hour := range days * 24 {
 		for i := range 900 {
 			w.dueIn(0, i%4, fmt.Sprintf("due-%d-%d", hour, i), time.Now().Add(time.Duration(i%3)*10*time.Minute))
@@ -575,6 +586,7 @@ func (w *world) week(days int, kills bool) {
 			i := killed % processes
 			stores[i].dead.Store(true)
 			short += stores[i].since(time.Now().Add(-saveInterval))
+			unreported += stores[i].since(time.Now().Add(-reportInterval))
 			running[i].stop()
 			killed++
 			time.Sleep(30 * time.Second)
@@ -622,6 +634,12 @@ func (w *world) week(days int, kills bool) {
 		w.t.Error(err)
 	case !kills && got.Check.Verdict != inspect.Agrees, kills && got.Check.Verdict != inspect.AtLeast && got.Check.Verdict != inspect.Agrees:
 		w.t.Errorf("%+v", got.Check)
+	}
+	w.t.Logf("%d were reported to the budget, at most %d may be missing", got.Check.Budget.Reported, unreported)
+	if b := got.Check.Budget; b.Reported > deleted || b.Reported < deleted-unreported || b.Without != 0 || b.Deleted != sum ||
+		!kills && (b.Verdict != inspect.Agrees || b.Reported != deleted) ||
+		kills && (b.Verdict != inspect.AtLeast && b.Verdict != inspect.Agrees || b.Reported == deleted) {
+		w.t.Errorf("%d were deleted, and at most %d not reported: %+v", deleted, unreported, b)
 	}
 	if most := int64(len(runs)) * 125; writes.Load() > most {
 		w.t.Errorf("%d writes for %d runs, more than two a minute", writes.Load(), len(runs))
@@ -693,6 +711,7 @@ func (w *world) compared() inspect.HistoryCheck {
 func TestCheckWhileProcessesWork(t *testing.T) {
 	withHistory(t, func(t *testing.T, w *world) {
 		w.target.Next = everyMinute
+		w.target.Breaker = roomy
 		w.begin()
 		w.s.Before = func(_ context.Context, c modelstore.Call) error {
 			if c.Method == "Save" && c.Record.Sort == store.SweepRecord {
@@ -710,7 +729,7 @@ func TestCheckWhileProcessesWork(t *testing.T) {
 				time.Sleep(time.Duration(i) * 400 * time.Millisecond)
 			}()
 			for working := true; working; {
-				if got := w.compared(); got.Verdict == inspect.Differs {
+				if got := w.compared(); got.Differs() {
 					t.Errorf("after %d: %+v", i, got)
 				}
 				select {
@@ -721,16 +740,54 @@ func TestCheckWhileProcessesWork(t *testing.T) {
 			}
 		}
 		s.stop()
-		if got := w.compared(); got.Verdict != inspect.Agrees || got.Deleted != 12 {
+		if got := w.compared(); got.Verdict != inspect.Agrees || got.Deleted != 12 || got.Budget.Verdict != inspect.Agrees ||
+			got.Budget.Reported != 12 {
 			t.Errorf("%+v", got)
 		}
 	})
+}
+
+// Replies of the store that are lost, for reports to the budget and for deletes, raise no false
+// alarm: each process says how many deletes they leave in doubt.
+func TestCheckAfterLostReplies(t *testing.T) {
+	const lostFor = time.Minute // a write of the budget is tried for a shorter time
+	for _, method := range []string{"Save", "Dispose"} {
+		t.Run(method, func(t *testing.T) {
+			withHistory(t, func(t *testing.T, w *world) {
+				w.target.Pace = throttle.Limits{Start: 20, Max: 20}
+				w.target.Breaker = roomy
+				w.begin()
+				for i := range 800 {
+					w.dueIn(1, i%4, fmt.Sprint("due-", i), time.Now())
+				}
+				began := time.Now()
+				var calls atomic.Int64
+				w.s.After = func(_ context.Context, c modelstore.Call) error {
+					since := time.Since(began)
+					if c.Method == method && (method == "Dispose" && calls.Add(1)%3 == 0 ||
+						c.Record.Sort == store.BudgetRecord && since > time.Second && since < lostFor) {
+						return fmt.Errorf("the reply is lost: %w", store.ErrUnavailable)
+					}
+					return nil
+				}
+				w.sweep()
+				w.sweep()
+				b := w.compared().Budget
+				// A delete is in neither account if its range ends before its entity is found to be gone.
+				if method == "Save" && (b.Verdict != inspect.AtLeast || b.Deleted != 800 || b.Reported <= 800) ||
+					method == "Dispose" && (b.Verdict == inspect.Differs || b.Reported > b.Deleted) || b.Doubtful == 0 {
+					t.Errorf("%+v", b)
+				}
+			})
+		})
+	}
 }
 
 // The account of a target begins before its first delete, also if several processes begin at
 // once, and one of them is slow to write.
 func TestTheAccountBeginsBeforeTheFirstDelete(t *testing.T) {
 	withHistory(t, func(t *testing.T, w *world) {
+		w.target.Breaker = roomy
 		w.begin()
 		w.fill(400, 2*time.Hour)
 		var calls atomic.Int64
@@ -744,7 +801,8 @@ func TestTheAccountBeginsBeforeTheFirstDelete(t *testing.T) {
 		go func() { over <- sweep.Run(context.WithoutCancel(t.Context()), slow) }()
 		time.Sleep(100 * time.Millisecond)
 		n := w.sweep().Deleted + (<-over).Targets[0].Deleted
-		if got := w.compared(); got.Verdict != inspect.Agrees || n != 200 || got.Deleted != n {
+		if got := w.compared(); got.Verdict != inspect.Agrees || n != 200 || got.Deleted != n ||
+			got.Budget.Verdict != inspect.Agrees || got.Budget.Reported != n {
 			t.Errorf("%d were deleted: %+v", n, got)
 		}
 	})

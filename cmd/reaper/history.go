@@ -40,8 +40,9 @@ Who did it is what the process claims: --actor, REAPER_ACTOR, the credentials' e
 user@host. The audit log of the cloud is the proof.
 
 With --check history adds up the deletes of all runs, compares the sum with what the cursor
-records of the ranges count for themselves, and says what it compared. It exits with 1 if
-they differ and neither a run that was lost or goes on nor a lost lease explains that.
+records of the ranges count for themselves and with what processes reported to the budget of
+the breaker and the limits, and says what it compared. It exits with 1 if they differ and no
+run that was lost or goes on, lost lease or lost reply explains that.
 
 History writes nothing. It costs a read for each record since then, and one for each of 16
 queries; --check reads all records, and all cursor records.`,
@@ -71,7 +72,7 @@ queries; --check reads all records, and all cursor records.`,
 	cmd.Flags().BoolVar(&q.Actions, "actions", false, "only what operators and generations did, and changes of settings "+
 		"and version")
 	cmd.Flags().BoolVar(&q.Failed, "failed", false, "only runs that failed, were lost, or had failures")
-	cmd.Flags().BoolVar(&q.Check, "check", false, "compare the sums with the counters of the ranges")
+	cmd.Flags().BoolVar(&q.Check, "check", false, "compare the sums with the counters of the ranges and with the budget")
 	return cmd
 }
 
@@ -109,9 +110,16 @@ func (a *app) history(cmd *cobra.Command, q inspect.HistoryQuery) (err error) {
 		return inspect.ReadHistory(cmd.Context(), s.sweep, t, q)
 	})
 	for _, t := range res.Targets {
-		if t.Check != nil && t.Check.Verdict == inspect.Differs {
+		if t.Check == nil {
+			continue
+		}
+		if t.Check.Verdict == inspect.Differs {
 			err = errors.Join(err, fmt.Errorf("target %s: the history has %d deletes, the cursor records have %d", t.Name,
 				t.Check.Deleted, t.Check.Counted))
+		}
+		if b := t.Check.Budget; b.Verdict == inspect.Differs {
+			err = errors.Join(err, fmt.Errorf("target %s: by its budget the history has %d deletes, and %d were reported to it",
+				t.Name, b.Deleted, b.Reported))
 		}
 	}
 	if a.json {
@@ -150,6 +158,7 @@ func (to screen) history(t inspect.TargetHistory) []byte {
 	}
 	if c := t.Check; c != nil {
 		b.WriteString(to.wrapped("  check: ", historyCheck(*c)))
+		b.WriteString(to.wrapped("  budget: ", budgetCheck(c.Budget)))
 	}
 	return b.Bytes()
 }
@@ -252,4 +261,16 @@ func historyCheck(c inspect.HistoryCheck) string {
 	return fmt.Sprintf("%s. Since %s the %s runs of the history have deleted %s; %s cursor records and %s retired "+
 		"generations count %s: %s", c.Verdict, instant(&c.Since), grouped(int64(c.Runs)), grouped(c.Deleted),
 		grouped(int64(c.Ranges)), grouped(int64(c.Retired)), grouped(c.Counted), c.Why)
+}
+
+// budgetCheck says how the account of the budget came out.
+func budgetCheck(b inspect.BudgetCheck) string {
+	switch {
+	case b.Verdict == inspect.NotCompared:
+		return "not compared: " + b.Why
+	case b.Since == nil:
+		return fmt.Sprintf("%s: %s", b.Verdict, b.Why)
+	}
+	return fmt.Sprintf("%s. Since %s the history has %s deletes by this budget; %s were reported to it: %s", b.Verdict,
+		instant(b.Since), grouped(b.Deleted), grouped(b.Reported), b.Why)
 }

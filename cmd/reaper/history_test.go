@@ -27,10 +27,11 @@ func (b *workdir) history(args ...string) inspect.TargetHistory {
 // the ranges count for themselves: on every store.
 func TestHistoryOfAStore(t *testing.T) {
 	noRaces(t)
+	settings := strings.ReplaceAll(oneTarget, "    breaker: off\n", "")
 	for name, open := range map[string]func(*testing.T) *workdir{
-		"embedded": func(t *testing.T) *workdir { return newEmbedded(t, oneTarget) },
+		"embedded": func(t *testing.T) *workdir { return newEmbedded(t, settings) },
 		"datastore": func(t *testing.T) *workdir {
-			b, _, _ := newDatastore(t, oneTarget)
+			b, _, _ := newDatastore(t, settings)
 			return b
 		},
 	} {
@@ -46,10 +47,11 @@ func TestHistoryOfAStore(t *testing.T) {
 			b.must(nil, "pause", "--actor", "ann", "--reason", "a restore")
 			b.sweep("--apply")
 			b.must(nil, "resume", "--actor", "bob")
-			b.write("reaper.yaml", oneTarget+"    page: 77\n")
+			b.write("reaper.yaml", settings+"    page: 77\n")
 			b.sweep("--apply")
 			h := b.history("--check")
-			if h.Check.Verdict != inspect.Agrees || h.Check.Deleted != 100 || h.Sums.Runs != 3 || h.Sums.Deleted != 100 || h.Malformed+h.Newer != 0 {
+			if h.Check.Verdict != inspect.Agrees || h.Check.Deleted != 100 || h.Check.Budget.Verdict != inspect.Agrees ||
+				h.Check.Budget.Reported != 100 || h.Sums.Runs != 3 || h.Sums.Deleted != 100 || h.Malformed+h.Newer != 0 {
 				t.Errorf("%+v, %+v", h.Sums, h.Check)
 			}
 			var runs []string
@@ -141,7 +143,8 @@ func TestHistoryFitsOnAScreen(t *testing.T) {
 			{Kind: history.KindAction, At: at, Actor: "ann", Change: &inspect.HistoryChange{What: "pause", Before: long, After: long, Reason: long}},
 			{Kind: history.KindGeneration, At: at, Change: &inspect.HistoryChange{What: "retired", Generation: 7}},
 		},
-		Check: &inspect.HistoryCheck{Since: at, Verdict: inspect.AtLeast, Deleted: 1 << 60, Counted: 1 << 60, Why: long},
+		Check: &inspect.HistoryCheck{Since: at, Verdict: inspect.AtLeast, Deleted: 1 << 60, Counted: 1 << 60, Why: long,
+			Budget: inspect.BudgetCheck{Since: &at, Verdict: inspect.Differs, Deleted: 1 << 60, Reported: 1 << 60, Why: long}},
 	}))
 	for line := range strings.Lines(text) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > terminalWidth {
