@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -278,7 +279,10 @@ func (a *app) beginAdopt(cmd *cobra.Command, args []string, f adoptFlags) (*sess
 	}
 	s.targets[0] = t // with the flags
 	rate := t.Adopt.Rate
+	var one sync.Mutex // workers would only contend for the budget's one record
 	announce := func(ctx context.Context, expiries []time.Time) error {
+		one.Lock()
+		defer one.Unlock()
 		stamped := map[time.Time]int64{}
 		for _, at := range expiries {
 			stamped[at]++
