@@ -13,6 +13,7 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/cursortest"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/embedded"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -275,6 +276,7 @@ func TestBeginningWritesNothingBeforeTheRecord(t *testing.T) {
 
 // A daemon whose target record is removed continues with a new one.
 func TestRecordLostUnderADaemon(t *testing.T) {
+	nightly.Races(t)
 	in(t, func(t *testing.T, w *world) {
 		w.target.Policy = hourly
 		w.begin()

@@ -120,6 +120,7 @@ func TestQueryCostsHardlyMoreThanTheDelete(t *testing.T) {
 // A contended check by query is tried once more. If it is contended again, its page uses
 // lookup; after three such pages the whole range does.
 func TestContendedQueriesGiveWayToLookups(t *testing.T) {
+	nightly.Races(t)
 	const n = 1000
 	for _, c := range []struct {
 		what            string

@@ -65,6 +65,7 @@ func TestCursorsRemovedUnderADaemon(t *testing.T) {
 // A daemon refuses an old target record that somebody puts back while it runs: it deletes
 // nothing by that record, logs the reason, and does not read it without pause.
 func TestOldRecordPutBackUnderADaemon(t *testing.T) {
+	nightly.Races(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.target.Policy = hourly

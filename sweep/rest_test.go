@@ -13,6 +13,7 @@ import (
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -143,6 +144,7 @@ func (c *crowd) daemon() sweep.Config {
 
 // No due entity waits for the work of another range (L5).
 func TestDueBesideBusyRanges(t *testing.T) {
+	nightly.Races(t)
 	locked := func(ctx context.Context, call modelstore.Call, every int) error {
 		for _, op := range call.Ops {
 			var shard, i int

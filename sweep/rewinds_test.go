@@ -13,6 +13,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -128,6 +129,7 @@ func TestExtendedWhileItWaitsAside(t *testing.T) {
 // A daemon has found a range without a record empty up to an instant. An entity that is then
 // written before that instant is found when a rewind would be due.
 func TestStragglerInARangeWithoutARecord(t *testing.T) {
+	nightly.Races(t)
 	in(t, func(t *testing.T, w *world) {
 		w.target.Next = func(at time.Time) time.Time { return at.Truncate(time.Minute).Add(time.Minute) }
 		w.serve(w.config())

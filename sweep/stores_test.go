@@ -221,6 +221,7 @@ func TestManyAtOneInstantOnEachStore(t *testing.T) {
 // An entity that has expired and is rewritten every 20 ms by its application
 // does not stop its range.
 func TestHotEntityOnEachStore(t *testing.T) {
+	nightly.Races(t)
 	onEachStore(t, func(t *testing.T, s realStore, c sweep.Config) {
 		target := c.Targets[0]
 		now := time.Now()
