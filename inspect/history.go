@@ -176,20 +176,13 @@ func shown(r history.Record, beats cursor.Heartbeats, now time.Time) HistoryReco
 	}
 	beat, found := beats[cursor.HeartbeatKey(r.Target, r.By.Owner)]
 	alive := found && now.Sub(beat.Renewed) < 2*cursor.IdleBeat+beat.Lease || now.Sub(r.Run.Updated) < 2*cursor.IdleBeat
-	run := &HistoryRun{Task: r.Run.Task, Updated: r.Run.Updated, Ended: instantOrNil(r.Run.Ended), End: r.Run.End,
-		AtLeast: r.Run.IsAtLeast(), Silent: r.Run.Ended.IsZero() && !alive, Horizon: instantOrNil(r.Run.Horizon),
+	run := &HistoryRun{Task: r.Run.Task, Updated: r.Run.Updated, Ended: timePtr(r.Run.Ended), End: r.Run.End,
+		AtLeast: r.Run.IsAtLeast(), Silent: r.Run.Ended.IsZero() && !alive, Horizon: timePtr(r.Run.Horizon),
 		Counts: r.Run.Counts(), Operations: r.Run.Operations, Held: append([]string{}, r.Run.Held...),
 		Failures: r.Run.Failures, Error: r.Run.Error, Missed: r.Run.Missed,
 		Unsaved: r.Run.Unsaved}
 	one.Run = run
 	return one
-}
-
-func instantOrNil(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }
 
 const (
