@@ -197,8 +197,8 @@ func shown(r history.Record, beats cursor.Heartbeats, now time.Time) HistoryReco
 	}
 	beat, found := beats[cursor.HeartbeatKey(r.Target, r.By.Owner)]
 	alive := found && isFresh(beat, now) || now.Sub(r.Run.Updated) < 2*cursor.IdleBeat
-	run := &HistoryRun{Task: r.Run.Task, Updated: r.Run.Updated, Ended: instantOrNil(r.Run.Ended), End: r.Run.End,
-		AtLeast: r.Run.IsAtLeast(), Silent: r.Run.Ended.IsZero() && !alive, Horizon: instantOrNil(r.Run.Horizon),
+	run := &HistoryRun{Task: r.Run.Task, Updated: r.Run.Updated, Ended: timePtr(r.Run.Ended), End: r.Run.End,
+		AtLeast: r.Run.IsAtLeast(), Silent: r.Run.Ended.IsZero() && !alive, Horizon: timePtr(r.Run.Horizon),
 		Counts: r.Run.Counts(), Operations: r.Run.Operations, Held: append([]string{}, r.Run.Held...),
 		Failures: r.Run.Failures, Error: r.Run.Error, Missed: r.Run.Missed,
 		Unsaved: r.Run.Unsaved}
@@ -209,13 +209,6 @@ func shown(r history.Record, beats cursor.Heartbeats, now time.Time) HistoryReco
 // isFresh reports whether the process of a heartbeat works, as far as that can be seen at once.
 func isFresh(beat cursor.Heartbeat, now time.Time) bool {
 	return now.Sub(beat.Renewed) < 2*cursor.IdleBeat+beat.Lease
-}
-
-func instantOrNil(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }
 
 const (
@@ -332,7 +325,7 @@ func (c *HistoryCheck) compareBudget(
 		c.Budget.Reported -= state.Budget.Deleted
 		since = state.Since
 	}
-	c.Budget.Since = instantOrNil(since)
+	c.Budget.Since = timePtr(since)
 	c.Budget.judge(t.Breaker.On || t.Limits.Any(), list.Newer+list.Malformed, c.Lost, working, late)
 	return nil
 }

@@ -71,11 +71,10 @@ func (c *collector) countBehind(ctx context.Context, p *plan.Plan, r shardquery.
 				due++
 			}
 		}
-		seen += int64(len(page.Entries))
-		if counter, ok := c.cfg.Store.(store.Counter); ok && seen > readBehind {
-			return counter.Count(ctx, c.target.Target, r.Namespace, store.Span{
-				From: store.Point{Shard: r.Value, Value: r.At(floor).Value},
-				To:   store.Point{Shard: r.Value, Value: r.At(end).Value}}, upTo)
+		if seen += int64(len(page.Entries)); seen > readBehind {
+			if n, ok, err := c.countExpired(ctx, r, floor, end, upTo); ok || err != nil {
+				return n, err
+			}
 		}
 	}
 	return due, nil

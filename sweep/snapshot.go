@@ -146,19 +146,19 @@ func (s *Snapshot) CountOutside(ctx context.Context) (n int64, ok bool) {
 func (s *Snapshot) CountDue(
 	ctx context.Context, r shardquery.Range, since time.Time, upTo int64,
 ) (n int64, ok bool, err error) {
-	return s.CountExpired(ctx, r, since.Add(-s.Target.Retention), s.Horizon().Add(r.Resolution()), upTo)
+	return s.c.countExpired(ctx, r, since.Add(-s.Target.Retention), s.Horizon().Add(r.Resolution()), upTo)
 }
 
-// CountExpired counts the entries of a range that expire from one instant on and before
+// countExpired counts the entries of a range that expire from one instant on and before
 // another. It stops at upTo; ok is false if the store cannot count.
-func (s *Snapshot) CountExpired(
+func (c *collector) countExpired(
 	ctx context.Context, r shardquery.Range, from, before time.Time, upTo int64,
 ) (n int64, ok bool, err error) {
-	counter, ok := s.c.cfg.Store.(store.Counter)
+	counter, ok := c.cfg.Store.(store.Counter)
 	if !ok {
 		return 0, false, nil
 	}
-	n, err = counter.Count(ctx, s.Target.Target, r.Namespace, store.Span{
+	n, err = counter.Count(ctx, c.target.Target, r.Namespace, store.Span{
 		From: store.Point{Shard: r.Value, Value: r.At(from).Value},
 		To:   store.Point{Shard: r.Value, Value: r.At(before).Value}}, upTo)
 	return n, true, err

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"slices"
 	"testing"
 
 	"github.com/reaper-ttl/reaper/internal/emulator"
@@ -52,6 +53,54 @@ func Read(t testing.TB, o ReadOptions) (page func() (names []string, more bool))
 			t.Fatalf("the Node reader's page: %s", line)
 		}
 		return p.Names, p.More
+	}
+}
+
+// ReadAll reads all pages that are not empty.
+func ReadAll(t testing.TB, o ReadOptions) (pages [][]string) {
+	t.Helper()
+	page := Read(t, o)
+	for more := true; more; {
+		var names []string
+		if names, more = page(); len(names) > 0 {
+			pages = append(pages, names)
+		}
+	}
+	return pages
+}
+
+// CheckReadWhile reads page by page, and writes before each page and while it is read. It
+// reports an error unless what is stable, because it is there all the time, comes in its
+// order, and nothing comes twice.
+func CheckReadWhile(t *testing.T, o ReadOptions, write func(), isStable map[string]bool, inOrder []string) {
+	t.Helper()
+	page := Read(t, o)
+	var got []string
+	isSeen := map[string]bool{}
+	for more := true; more; {
+		write()
+		done := make(chan struct{})
+		go func() { // while the page is read
+			defer close(done)
+			write()
+		}()
+		var names []string
+		names, more = page()
+		<-done
+		for _, s := range names {
+			if isSeen[s] {
+				t.Errorf("%s came twice", s)
+			}
+			isSeen[s] = true
+		}
+		got = append(got, names...)
+	}
+	t.Logf("%d came, %d of them were there all the time", len(got), len(inOrder))
+	if len(got) == len(inOrder) {
+		t.Error("nothing was written meanwhile")
+	}
+	if got = slices.DeleteFunc(got, func(s string) bool { return !isStable[s] }); !slices.Equal(got, inOrder) {
+		t.Errorf("of what was there all the time came %d, want %d in their order", len(got), len(inOrder))
 	}
 }
 

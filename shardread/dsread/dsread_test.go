@@ -157,7 +157,7 @@ func TestTiesInEveryKindOfKey(t *testing.T) {
 			t.Run(fmt.Sprint("Node, newest ", newest), func(t *testing.T) {
 				o := w.reader(t, nodewriter.ReadOptions{Database: "named-db", Namespace: "tenant-1", Newest: newest, Limit: 20, PerQuery: 2, Page: 2})
 				o.Kind, o.Shards = "E", 5
-				if got, want := slices.Concat(nodeReads(t, o)...), single(t, w, datastore.NewQuery("E").Namespace("tenant-1"), newest, 0); !slices.Equal(got, want) {
+				if got, want := slices.Concat(nodewriter.ReadAll(t, o)...), single(t, w, datastore.NewQuery("E").Namespace("tenant-1"), newest, 0); !slices.Equal(got, want) {
 					t.Errorf("got\n%v, want\n%v", got, want)
 				}
 			})
@@ -219,7 +219,7 @@ func TestOnlyTimestampsAndKnownShards(t *testing.T) {
 		t.Run(fmt.Sprint("Node, newest ", newest), func(t *testing.T) {
 			o := w.reader(t, nodewriter.ReadOptions{Newest: newest, Limit: 2, Page: 1})
 			o.Kind, o.Shard, o.Values, o.Time = "E", q.Shard, []string{"p"}, q.Time
-			if got := slices.Concat(nodeReads(t, o)...); !slices.Equal(got, want) {
+			if got := slices.Concat(nodewriter.ReadAll(t, o)...); !slices.Equal(got, want) {
 				t.Errorf("got %v, want %v", got, want)
 			}
 		})

@@ -64,19 +64,6 @@ func (w *world) putStamped(t *testing.T, keys []*datastore.Key, events []stamped
 	}
 }
 
-// nodeReads returns all pages of a reader.
-func nodeReads(t *testing.T, o nodewriter.ReadOptions) (pages [][]string) {
-	t.Helper()
-	page := nodewriter.Read(t, o)
-	for more := true; more; {
-		var names []string
-		if names, more = page(); len(names) > 0 {
-			pages = append(pages, names)
-		}
-	}
-	return pages
-}
-
 // TestNodeReadsTheSamePages holds the reader of the Node package, on Google's own client, to
 // this one.
 func TestNodeReadsTheSamePages(t *testing.T) {
@@ -108,7 +95,7 @@ func TestNodeReadsTheSamePages(t *testing.T) {
 			}
 			var got [][]string
 			if c.q.Limit == 0 {
-				got = nodeReads(t, o)
+				got = nodewriter.ReadAll(t, o)
 			} else {
 				for page := nodewriter.Read(t, o); len(got) < c.q.Limit/o.Limit; {
 					names, _ := page()
@@ -144,7 +131,7 @@ func TestNodeReadsWhileWritersWork(t *testing.T) {
 	}
 	inOrder = slices.DeleteFunc(inOrder, func(s string) bool { return !isStable[s] })
 
-	page := nodewriter.Read(t, w.reader(t, nodewriter.ReadOptions{Shards: 24, Limit: n / 8, Page: n / 8, PerQuery: 6}))
+	o := w.reader(t, nodewriter.ReadOptions{Shards: 24, Limit: n / 8, Page: n / 8, PerQuery: 6})
 	r := rand.New(rand.NewPCG(3, 3))
 	write := func() {
 		for range 10 {
@@ -163,31 +150,5 @@ func TestNodeReadsWhileWritersWork(t *testing.T) {
 			}
 		}
 	}
-	var got []string
-	isSeen := map[string]bool{}
-	for more := true; more; {
-		write()
-		done := make(chan struct{})
-		go func() { // while the page is read
-			defer close(done)
-			write()
-		}()
-		var names []string
-		names, more = page()
-		<-done
-		for _, s := range names {
-			if isSeen[s] {
-				t.Errorf("%s came twice", s)
-			}
-			isSeen[s] = true
-		}
-		got = append(got, names...)
-	}
-	t.Logf("%d entities, %d of them there all the time", len(got), len(inOrder))
-	if len(got) == len(inOrder) {
-		t.Error("nothing was written meanwhile")
-	}
-	if got = slices.DeleteFunc(got, func(s string) bool { return !isStable[s] }); !slices.Equal(got, inOrder) {
-		t.Errorf("of what was there all the time came %d, want %d in their order", len(got), len(inOrder))
-	}
+	nodewriter.CheckReadWhile(t, o, write, isStable, inOrder)
 }

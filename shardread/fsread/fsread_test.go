@@ -141,7 +141,7 @@ func TestTiesInEveryKindOfName(t *testing.T) {
 			o := w.reader(t, nodewriter.ReadOptions{Newest: newest, Limit: 9, PerQuery: 2, Page: 2})
 			o.Kind, o.Group, o.Values = "E", true, []string{"p", "q", "r", "s", "t"}
 			dir := map[bool]firestore.Direction{false: firestore.Asc, true: firestore.Desc}[newest]
-			got, want := slices.Concat(nodeReads(t, o)...), single(t, w.CollectionGroup("E").Query, "created", dir, 0)
+			got, want := slices.Concat(nodewriter.ReadAll(t, o)...), single(t, w.CollectionGroup("E").Query, "created", dir, 0)
 			if !slices.Equal(got, want) {
 				t.Errorf("got\n%+q, want\n%+q", got, want)
 			}
@@ -174,7 +174,7 @@ func TestOnlyTimestampsAndKnownShards(t *testing.T) {
 		t.Run(fmt.Sprint("Node, newest ", newest), func(t *testing.T) {
 			o := w.reader(t, nodewriter.ReadOptions{Database: "named-db", Newest: newest, Limit: 1, Page: 1})
 			o.Kind, o.Shard, o.Shards, o.Time = "e", q.Shard, 2, q.Time
-			if got := slices.Concat(nodeReads(t, o)...); !slices.Equal(got, want) {
+			if got := slices.Concat(nodewriter.ReadAll(t, o)...); !slices.Equal(got, want) {
 				t.Errorf("got %v, want %v", got, want)
 			}
 		})
