@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/internal/baseline"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -67,7 +68,9 @@ func (d *demo) collect(ctx context.Context, dir string, n int, plain bool) (c de
 	if plain {
 		c.Deleted, err = baseline.Plain(ctx, db, d.plainTarget(), d.app.now, n, &pages)
 	} else {
-		res := sweep.Run(ctx, d.config(baseline.Watched{Local: db, Now: d.app.now, Pages: &pages}, 1, nil))
+		cfg := d.config(baseline.Watched{Local: db, Now: d.app.now, Pages: &pages}, 1, nil)
+		cfg.Targets[0].Breaker = breaker.Rules{} // the plain collector has none, either
+		res := sweep.Run(ctx, cfg)
 		c.Deleted = int(res.Targets[0].Deleted)
 		err = demoFailure(ctx, res)
 	}

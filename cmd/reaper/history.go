@@ -168,12 +168,20 @@ func historyTitle(t inspect.TargetHistory) string {
 	if len(t.Records) == 0 {
 		return title + "nothing"
 	}
-	title += fmt.Sprintf("%s records", grouped(int64(len(t.Records)+t.More)))
+	title += counted(int64(len(t.Records)+t.More), "record")
 	if t.Sums.Runs == 0 {
 		return title
 	}
-	return title + fmt.Sprintf(", %s runs that deleted %s", grouped(int64(t.Sums.Runs)), atLeast(t.Sums.Deleted,
+	return title + fmt.Sprintf(", %s that deleted %s", counted(int64(t.Sums.Runs), "run"), atLeast(t.Sums.Deleted,
 		t.Sums.AtLeast))
+}
+
+// counted shows a number of things.
+func counted(n int64, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return grouped(n) + " " + thing + "s"
 }
 
 // atLeast shows a number that may be too low.
@@ -258,9 +266,9 @@ func historyCheck(c inspect.HistoryCheck) string {
 	if c.Verdict == inspect.NotCompared {
 		return "not compared: " + c.Why
 	}
-	return fmt.Sprintf("%s. Since %s the %s runs of the history have deleted %s; %s cursor records and %s retired "+
-		"generations count %s: %s", c.Verdict, instant(&c.Since), grouped(int64(c.Runs)), grouped(c.Deleted),
-		grouped(int64(c.Ranges)), grouped(int64(c.Retired)), grouped(c.Counted), c.Why)
+	return fmt.Sprintf("%s. Since %s the history has deletes of %s: %s. Of %s and %s it is %s: %s",
+		c.Verdict, instant(&c.Since), counted(int64(c.Runs), "run"), grouped(c.Deleted),
+		counted(int64(c.Ranges), "cursor record"), counted(int64(c.Retired), "retired generation"), grouped(c.Counted), c.Why)
 }
 
 // budgetCheck says how the account of the budget came out.
