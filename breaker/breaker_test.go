@@ -207,7 +207,7 @@ func TestRecord(t *testing.T) {
 	b, _, _ = b.Reserve(rules, noon, nil, want(breaker.Late(), 5))
 	b, _, _ = b.Reserve(rules, noon, []breaker.Approval{{ID: "t1", Count: 7}}, want(breaker.Key{Approval: "t1"}, 5))
 	b, _ = b.Judge(rules, noon, rules.HourOf(noon), breaker.Count{Due: 1500, Coming: 7})
-	b.Trip = breaker.Detail{ID: "t1", Histogram: []breaker.Bar{{noon, 1, 1500}}, Samples: []string{"a b", "c:d"}}
+	b.Trip = breaker.Detail{ID: "t1", Histogram: []breaker.Bar{{noon, noon.Add(time.Hour), 1, 1500}}, Samples: []string{"a b", "c:d"}}
 	b = b.Announce(rules, noon, map[time.Time]int64{noon: 3, noon.Add(time.Minute): 4, noon.Add(-time.Hour): 5})
 	b.Uncounted = "L: the store took too long"
 	rec := b.Encode()

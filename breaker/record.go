@@ -67,8 +67,8 @@ func Decode(rec store.Record) (Budget, error) {
 	}
 	b.Announced = split(f, "announced", 2, func(p *parts) Announced { return Announced{p.time(), p.number()} })
 	b.Lives = split(f, "lives", 2, decodeLives)
-	b.Trip.Histogram = split(f, "histogram", 3, func(p *parts) Bar {
-		return Bar{From: p.time(), Generation: int(p.number()), N: p.number()}
+	b.Trip.Histogram = split(f, "histogram", 4, func(p *parts) Bar {
+		return Bar{From: p.time(), To: p.time(), Generation: int(p.number()), N: p.number()}
 	})
 	for _, one := range f.List("samples") {
 		s := one.Reader(what + ": samples")
@@ -116,7 +116,7 @@ func encodeDay(d Day) string {
 	return fields(stamp(d.Begin), strconv.FormatFloat(d.Share, 'g', 6, 64))
 }
 
-func encodeBar(b Bar) string { return fields(stamp(b.From), number(int64(b.Generation)), number(b.N)) }
+func encodeBar(b Bar) string { return fields(stamp(b.From), stamp(b.To), number(int64(b.Generation)), number(b.N)) }
 
 // encodeKey writes what is late as L, an hour as its begin, and an approval with a leading A.
 func encodeKey(k Key) string {

@@ -145,6 +145,7 @@ type Detail struct {
 // A Bar is how much of an event expires in one span, in one generation.
 type Bar struct {
 	From       time.Time `json:"from"`
+	To         time.Time `json:"to"` // exclusive
 	Generation int       `json:"generation"`
 	N          int64     `json:"entities"`
 }

@@ -31,9 +31,10 @@ type BreakerStatus struct {
 	Note      BreakerNote  `json:"last"`
 }
 
-// A BreakerBar is how much of an event expires from an instant on, in one generation.
+// A BreakerBar is how much of an event expires in one span, in one generation.
 type BreakerBar struct {
 	From       time.Time `json:"from"`
+	To         time.Time `json:"to"` // exclusive
 	Generation int       `json:"generation"`
 	N          int64     `json:"entities"`
 }

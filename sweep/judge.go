@@ -522,7 +522,7 @@ func (j *judge) histogram(ctx context.Context, t breaker.Trip) (bars []breaker.B
 				return bars
 			}
 			if n > 0 {
-				bars = append(bars, breaker.Bar{From: from, Generation: number, N: n})
+				bars = append(bars, breaker.Bar{From: from, To: edges[i+1], Generation: number, N: n})
 			}
 		}
 	}

@@ -146,8 +146,12 @@ func orderOf(s *session, o switchOrder) control.Order {
 }
 
 // withoutRecord explains the error for a target without a record: most likely this is not
-// the store that the operator means.
+// the store that the operator means. An order about another trip than the open one changes
+// nothing, either.
 func withoutRecord(s *session, err error) error {
+	if errors.Is(err, control.ErrNoTrip) {
+		return &exit{exitUsage, err}
+	}
 	if errors.Is(err, control.ErrNoRecord) {
 		return &exit{exitUsage, store.WithHint(fmt.Errorf("%w, %v: nothing was changed", err, s.Store),
 			"check --store, or sweep the target once first")}
@@ -189,8 +193,7 @@ func (a *app) printBreaker(b inspect.BreakerStatus) error {
 	}
 	fmt.Fprintf(w, "  deleted\t%s of it, before it tripped\n", grouped(b.Deleted))
 	for _, bar := range b.Histogram {
-		from := bar.From.UTC().Format(time.RFC3339)
-		fmt.Fprintf(w, "  from %s\t%s in generation %08d\n", from, grouped(bar.N), bar.Generation)
+		fmt.Fprintf(w, "  %s\t%s in generation %08d\n", span(breaker.Bar(bar)), grouped(bar.N), bar.Generation)
 	}
 	if len(b.Samples) > 0 {
 		ids := slices.Clone(b.Samples)
@@ -204,6 +207,11 @@ func (a *app) printBreaker(b inspect.BreakerStatus) error {
 	}
 	_, err := fmt.Fprintf(a.stdout, "If that is right: reaper breaker approve %s %s --reason \"...\"\n", b.Target, b.Trip)
 	return err
+}
+
+// span says when a part of an event expires.
+func span(b breaker.Bar) string {
+	return b.From.UTC().Format(time.RFC3339) + " to " + b.To.UTC().Format(time.RFC3339)
 }
 
 // ruleText says what a rule means.

@@ -61,10 +61,12 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 			t.Errorf("%v: %+v", wrong, r)
 		}
 	}
-	for _, refused := range [][]string{{"approve", "sessions", "another", "--reason", "x"}, {"clear", "sessions"}} {
-		if r := b.run(nil, append([]string{"breaker"}, refused...)...); r.code != exitFailed || !strings.Contains(r.log, "hint: ") {
-			t.Errorf("%v: %+v", refused, r)
-		}
+	if r := b.run(nil, "breaker", "approve", "sessions", "another", "--reason", "x"); r.code != exitUsage ||
+		!strings.Contains(r.log, "no such trip is open: "+st.Trip+" is") || !strings.Contains(r.log, "hint: ") {
+		t.Errorf("approve another: %+v", r)
+	}
+	if r := b.run(nil, "breaker", "clear", "sessions"); r.code != exitFailed || !strings.Contains(r.log, "hint: ") {
+		t.Errorf("clear: %+v", r)
 	}
 	r = b.must(nil, "breaker", "approve", "sessions", st.Trip, "--reason", "it is old", "--actor", "ann")
 	if !strings.Contains(r.out, "150 entities may go") {

@@ -156,8 +156,7 @@ func (a *app) printPreview(t sweep.TargetResult) {
 		fmt.Fprintf(a.stdout, "%s: with --apply its breaker would trip: %s: %s are due, more than %s\n", t.Name, f.Rule,
 			grouped(f.Due), grouped(f.Limit))
 		for _, bar := range f.Histogram {
-			fmt.Fprintf(a.stdout, "%s:   from %s %s in generation %08d\n", t.Name, bar.From.UTC().Format(time.RFC3339),
-				grouped(bar.N), bar.Generation)
+			fmt.Fprintf(a.stdout, "%s:   %s: %s in generation %08d\n", t.Name, span(bar), grouped(bar.N), bar.Generation)
 		}
 	}
 	if n := t.BehindCursors; n != nil && *n > 0 {
