@@ -116,7 +116,9 @@ func encodeDay(d Day) string {
 	return fields(stamp(d.Begin), strconv.FormatFloat(d.Share, 'g', 6, 64))
 }
 
-func encodeBar(b Bar) string { return fields(stamp(b.From), stamp(b.To), number(int64(b.Generation)), number(b.N)) }
+func encodeBar(b Bar) string {
+	return fields(stamp(b.From), stamp(b.To), number(int64(b.Generation)), number(b.N))
+}
 
 // encodeKey writes what is late as L, an hour as its begin, and an approval with a leading A.
 func encodeKey(k Key) string {

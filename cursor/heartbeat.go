@@ -44,6 +44,7 @@ type Heartbeat struct {
 	Claims  int64     // how many ranges the process held when it was written
 	Seeks   bool      // it waits for ranges that others hold
 	Version string    // of the program
+	Why     string    // what this process cannot read or write, so that it deletes nothing; empty if it can
 
 	Revision string // as in the store; empty for a record not saved yet
 	// Seen is when this process first saw this revision, and First this epoch, on its own
@@ -171,6 +172,7 @@ func (h Heartbeat) encode() store.Record {
 			"claims":   h.Claims,
 			"seeks":    h.Seeks,
 			"version":  h.Version,
+			"why":      h.Why,
 		},
 	}
 }
@@ -195,6 +197,7 @@ func decodeHeartbeat(rec store.Record) (Heartbeat, error) {
 		Claims:   number(f, "claims", math.MaxInt64),
 		Seeks:    f.Bool("seeks"),
 		Version:  f.Text("version"),
+		Why:      f.Text("why"),
 		Revision: rec.Revision,
 	}
 	if h.Epoch < 1 {

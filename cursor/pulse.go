@@ -18,6 +18,8 @@ const (
 	IdleBeat = 5 * time.Minute
 	// beatAgain is how soon a heartbeat that could not be written is tried again.
 	beatAgain = 500 * time.Millisecond
+	// mostWhy bounds what a heartbeat says of a fault, in bytes.
+	mostWhy = 500
 )
 
 // ErrTwin is why a heartbeat cannot be written whose record another process of the
@@ -64,6 +66,7 @@ type Pulse struct {
 	held   map[ID]*Claim // that end with the epoch in force
 	wanted int           // claims, and those under way
 	seeks  bool
+	why    string
 	hurry  bool // somebody waits for the next heartbeat
 	read   time.Time
 	tried  attempt
@@ -145,6 +148,20 @@ func (p *Pulse) Seek(seeks bool) {
 	p.mu.Lock()
 	news := p.seeks != seeks
 	p.seeks = seeks
+	p.mu.Unlock()
+	if news {
+		p.wakeUp()
+	}
+}
+
+// Explain says why this process deletes nothing, to who reads the heartbeats; empty if it may.
+func (p *Pulse) Explain(why string) {
+	if len(why) > mostWhy {
+		why = strings.ToValidUTF8(why[:mostWhy], "") + "..."
+	}
+	p.mu.Lock()
+	news := p.why != why
+	p.why = why
 	p.mu.Unlock()
 	if news {
 		p.wakeUp()
@@ -262,7 +279,7 @@ func (w *beatWriter) next(now time.Time) (step func(context.Context) error, wait
 		return nil, third - held
 	case w.wanted > 0:
 		return w.begin, 0
-	case w.owed, w.seeks != w.saved.Seeks, w.seeks && now.Sub(w.wrote) >= third,
+	case w.owed, w.seeks != w.saved.Seeks, w.why != w.saved.Why, w.seeks && now.Sub(w.wrote) >= third,
 		w.announce && (w.wrote.IsZero() || now.Sub(w.wrote) >= IdleBeat):
 		return w.idle, 0
 	case w.seeks:
@@ -368,7 +385,7 @@ func (w *beatWriter) write(ctx context.Context, change func(*Heartbeat)) error {
 	prev, before := w.saved, w.beat
 	next := prev
 	next.Read, next.Claims = w.read.UTC().Truncate(time.Microsecond), int64(len(w.held))
-	next.Seeks = w.seeks
+	next.Seeks, next.Why = w.seeks, w.why
 	w.hurry = false
 	w.mu.Unlock()
 	change(&next)

@@ -87,6 +87,7 @@ type WorkerStatus struct {
 	Ranges  int       `json:"ranges"`  // how many it holds; the audit of a namespace counts as one
 	Seen    time.Time `json:"seen"`    // when it last wrote its heartbeat, or the record of a range
 	Version string    `json:"version"` // of the program
+	Why     string    `json:"why"`     // which record it cannot read or write, so that it deletes nothing; empty if it can
 }
 
 // A GenerationStatus is the state of a generation. The nursery is number 0.
@@ -438,9 +439,22 @@ func (st *TargetStatus) fillHold(s *sweep.Snapshot, h hold) {
 			st.Reason += "; paused: " + s.View.Record.PauseNote.Reason
 		}
 	}
+	if why := st.fault(); why != "" && st.Held == "" {
+		st.Held, st.Reason = string(throttle.ReasonRecord), why
+	}
 	if st.Held != "" {
 		st.Rate, st.Unlimited = 0, false
 	}
+}
+
+// fault returns which record none of the processes at work can read or write; empty if one can.
+func (st *TargetStatus) fault() (why string) {
+	for _, w := range st.Workers {
+		if why = w.Why; why == "" {
+			return ""
+		}
+	}
+	return why
 }
 
 // fillPause fills in what the target record says of its pause.
@@ -495,7 +509,7 @@ func totalOf(s *sweep.Snapshot) (perSecond float64, ok bool) {
 func workersOf(s *sweep.Snapshot) []WorkerStatus {
 	byOwner := map[string]WorkerStatus{}
 	for _, h := range s.Heartbeats() {
-		byOwner[h.Owner] = WorkerStatus{Owner: h.Owner, Seen: h.Renewed, Version: h.Version}
+		byOwner[h.Owner] = WorkerStatus{Owner: h.Owner, Seen: h.Renewed, Version: h.Version, Why: h.Why}
 	}
 	for _, c := range s.View.Cursors.All() {
 		if s.HeldUntil(c).IsZero() {

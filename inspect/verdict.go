@@ -71,6 +71,8 @@ func (st *TargetStatus) heldText() string {
 			return "by its gate, and paused"
 		}
 		return "by its gate"
+	case throttle.ReasonRecord:
+		return "by a record that its processes cannot read or write"
 	default:
 		return ""
 	}

@@ -227,10 +227,10 @@ func (b *book) isHeldForLong(now time.Time) bool {
 	return now.Sub(b.held.since) > most
 }
 
-// unreadable returns why the target record, or heartbeats that are needed, cannot be
-// read; nil if they can, or if another try may help.
+// unreadable returns why a record that is needed cannot be read or written; nil if it can, or
+// if another try may help.
 func (b *book) unreadable() error {
-	for _, err := range []error{b.c.viewer.failing(), b.c.budget.failing()} {
+	for _, err := range []error{b.c.viewer.failing(), b.c.budget.failing(), b.c.log.story.failing()} {
 		if err != nil && !store.Transient(err) {
 			return err
 		}

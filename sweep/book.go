@@ -76,7 +76,8 @@ const choreAgain = 30 * time.Second
 type held struct {
 	why   throttle.Reason
 	since time.Time
-	left  bool // ranges rest that were only looked at, or given back
+	fault error // if a record is the reason
+	left  bool  // ranges rest that were only looked at, or given back
 }
 
 func newBook(c *collector, a agenda) *book {
@@ -201,6 +202,11 @@ func (b *book) rouseReleased(s *scheduler, now time.Time) {
 // checkHold finds out whether the target is held, and tells its pacers.
 func (b *book) checkHold(s *scheduler, now time.Time) {
 	why := b.c.heldBy()
+	b.held.fault = nil
+	if why == throttle.ReasonRecord {
+		b.held.fault = b.c.recordFault()
+	}
+	b.explain()
 	if !b.c.pacing.hold(why) {
 		if why == "" && b.held.left { // it ended before anybody saw it, or while they came to rest
 			b.resume(s, now)
@@ -215,7 +221,17 @@ func (b *book) checkHold(s *scheduler, now time.Time) {
 		s.rouseAll(b, now)
 		b.resume(s, now)
 	}
-	b.c.tellHold(why)
+	b.c.tellHold(why, b.held.fault)
+}
+
+// explain has the heartbeat say what is wrong, for who asks for the status from elsewhere.
+// Whatever else holds a target can be seen in the records, or asked.
+func (b *book) explain() {
+	text := ""
+	if b.held.fault != nil {
+		text = b.held.fault.Error()
+	}
+	b.c.keeper.Pulse.Explain(text)
 }
 
 // resume makes the ranges ready that were given back, or only looked at, while the target

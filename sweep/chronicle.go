@@ -23,6 +23,8 @@ const (
 	// noteEvery is the least time between two writes of the numbers of a run. A process that
 	// is killed loses no more of them.
 	noteEvery = 30 * time.Second
+	// noteAgain is how soon a write that failed is tried again.
+	noteAgain = 10 * time.Second
 	// runLength is how long a run of a daemon may go on before the next one begins.
 	runLength = time.Hour
 	// collectEvery is how often a daemon that has nothing to write looks for expired records.
@@ -49,7 +51,7 @@ type History struct {
 
 // A chronicle writes the history of one target: what this process does, and what it sees.
 // The scheduler tells it once a second how far the work is. Its own goroutine writes, so that
-// no step waits for it, and a write that fails stops nothing. A nil chronicle does nothing.
+// no step waits for it. A run that cannot be written holds the target. A nil chronicle does nothing.
 type chronicle struct {
 	c        *collector
 	keep     time.Duration
@@ -76,6 +78,7 @@ type chronicleState struct {
 	buckets  []int             // to be searched for expired records
 	tidied   time.Time
 	observed bool // version and settings were compared with those of the process before
+	failure  failure
 }
 
 // A death is what became of the runs of a dead process.
@@ -370,12 +373,15 @@ func (h *chronicle) run(ctx context.Context) {
 	defer cancel()
 	refreshWith(ctx, h.wake, func(context.Context) time.Duration {
 		h.flush(last)
+		if h.failing() != nil {
+			return noteAgain
+		}
 		return noteEvery
 	})
 }
 
 // flush writes what is to be written. What fails is tried again with the next one. It never
-// panics: history must not stop a sweep.
+// panics: a fault of this program in the history must not end a sweep.
 func (h *chronicle) flush(ctx context.Context) {
 	h.note(ctx, protect(func() error {
 		h.flushOnce(ctx)
@@ -412,7 +418,7 @@ func (h *chronicle) flushOnce(ctx context.Context) {
 		h.mu.Lock()
 		h.took(saved)
 		if failed {
-			s.wrote = totals{}
+			s.wrote, s.written = totals{}, now.Add(noteAgain-noteEvery)
 		}
 		h.mu.Unlock()
 	}
@@ -494,10 +500,17 @@ func (h *chronicle) observe(ctx context.Context) {
 
 // save writes one record. If somebody has changed it, as a process that took this one for
 // dead, or if the outcome of the last write is not known, it goes on from the present one.
-func (h *chronicle) save(ctx context.Context, r history.Record) (history.Record, error) {
+func (h *chronicle) save(ctx context.Context, r history.Record) (saved history.Record, err error) {
+	if r.Kind == history.KindRun {
+		defer func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.state.failure.keep(h.c.cfg.Now(), err)
+		}()
+	}
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
-	saved, err := history.Save(ctx, h.c.keeper.Store, r.KeptFor(h.keep))
+	saved, err = history.Save(ctx, h.c.keeper.Store, r.KeptFor(h.keep))
 	if !errors.Is(err, store.ErrConflict) {
 		return saved, err
 	}
@@ -507,6 +520,31 @@ func (h *chronicle) save(ctx context.Context, r history.Record) (history.Record,
 	}
 	r.Revision = is.Revision
 	return history.Save(ctx, h.c.keeper.Store, r.KeptFor(h.keep))
+}
+
+// failing returns the error of the last write of a run, if it failed.
+func (h *chronicle) failing() error {
+	if h == nil {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := &h.state; s.run != nil || len(s.pending) > 0 { // else nothing is tried again
+		return s.failure.err
+	}
+	return nil
+}
+
+// isFailing reports whether the store refuses what this process has done, or did not take it for
+// so long that nothing more may be deleted: nobody could say afterwards who it was.
+func (h *chronicle) isFailing() bool {
+	err := h.failing()
+	if err == nil {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !store.Transient(err) || h.c.cfg.Now().Sub(h.state.failure.since) > freshFor
 }
 
 // note tells the journal of a write that failed, and counts it. It reports whether it did.

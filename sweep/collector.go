@@ -1,7 +1,9 @@
 package sweep
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
@@ -98,12 +100,27 @@ func (c *collector) heldBy() throttle.Reason {
 		return throttle.ReasonPaused
 	case !c.pacing.gate.isOpen():
 		return throttle.ReasonGate
-	case age(c.cfg.Now(), v.RecordSent) > freshFor, c.isUncounted(), c.budget.isFailing():
+	case age(c.cfg.Now(), v.RecordSent) > freshFor, c.isUncounted(), c.budget.isFailing(), c.log.story.isFailing():
 		return throttle.ReasonRecord
 	case c.budget.isAtLimit():
 		return throttle.ReasonLimit
 	}
 	return ""
+}
+
+// recordFault returns which of the records that it needs this process cannot read or write. It
+// is for when heldBy says so.
+func (c *collector) recordFault() error {
+	if c.budget.isFailing() {
+		return fmt.Errorf("the target's budget cannot be read or written: %w", c.budget.failing())
+	}
+	if c.log.story.isFailing() {
+		return fmt.Errorf("the target's history cannot be written: %w", c.log.story.failing())
+	}
+	if long, err := c.viewer.watch.failing(); long {
+		return fmt.Errorf("the heartbeats, which divide the total, were not read for a lease: %w", err)
+	}
+	return fmt.Errorf("the target record was not read for %v: %w", freshFor, cmp.Or(c.viewer.failing(), errUnheard))
 }
 
 // isUncounted reports whether this process cannot get a share of the total because it

@@ -114,7 +114,7 @@ func (c *collector) pauseAttrs() (attrs []any) {
 }
 
 // tellHold logs that the target is held, or is no longer held.
-func (c *collector) tellHold(why throttle.Reason) {
+func (c *collector) tellHold(why throttle.Reason, fault error) {
 	now := c.cfg.Now()
 	if c.log.held.IsZero() {
 		c.log.held = now
@@ -135,19 +135,7 @@ func (c *collector) tellHold(why throttle.Reason) {
 			"per_day", l.PerDay)
 	case throttle.ReasonGate: // the gatekeeper has logged it
 	case throttle.ReasonRecord:
-		var attrs []any
-		if err := c.budget.failing(); c.budget.isFailing() {
-			c.log.Warn("deletes suspended: the target's budget cannot be read or written", "error", err)
-			return
-		}
-		if long, err := c.viewer.watch.failing(); long {
-			c.log.Warn("deletes suspended: the heartbeats, which divide the total, were not read for a lease", "error", err)
-			return
-		}
-		if err := c.viewer.failing(); err != nil { // else the process stood still, or its clock was moved
-			attrs = []any{"error", err}
-		}
-		c.log.Warn("deletes suspended: the target record was not read for 15s", attrs...)
+		c.log.Warn("deletes suspended: a record cannot be read or written", "error", fault)
 	default:
 		c.log.Debug("deletes suspended", "why", string(why))
 	}

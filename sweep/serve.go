@@ -1,10 +1,8 @@
 package sweep
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -220,8 +218,7 @@ func (o *onSchedule) countBehind(s *scheduler, b *book, now time.Time) {
 func (o *onSchedule) closeCount(b *book, now time.Time) {
 	var err error
 	if b.held.why == throttle.ReasonRecord { // that may last, and no range is swept meanwhile
-		cause := cmp.Or(b.c.viewer.failing(), b.c.budget.failing(), errUnheard)
-		err = fmt.Errorf("the target record was not read for %v: %w", freshFor, cause)
+		err = b.held.fault
 	}
 	if err != nil {
 		for _, it := range b.ranges {

@@ -274,10 +274,15 @@ type failure struct {
 // note keeps what came of a try, and tells the journal.
 func (f *failure) note(log *journal, now time.Time, err error) {
 	if err != nil {
-		if f.err == nil {
-			f.since = now
-		}
 		log.failed(f.task, "", err)
+	}
+	f.keep(now, err)
+}
+
+// keep keeps what came of a try.
+func (f *failure) keep(now time.Time, err error) {
+	if err != nil && f.err == nil {
+		f.since = now
 	}
 	f.err = err
 }

@@ -64,6 +64,7 @@ func TestSweepsWhatNodeWrote(t *testing.T) {
     kind: Session
     namespaces: ["", eu, us]
     pace: {max: unlimited}
+    breaker: off
 `)
 	wrote := nodewriter.Run(t, nodewriter.Options{Host: e.Host, Project: project, Kind: "Session", Property: "expiry_key",
 		Namespaces: []string{"", "eu", "us"}, Elsewhere: "asia", Generation: 1, Shards: 16, Entities: n, Now: time.Now()})

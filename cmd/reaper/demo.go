@@ -154,6 +154,11 @@ func (a *app) demo(ctx context.Context, targets string, n int, dir string) (err 
 	if res.Comparison, err = d.compare(ctx, dir); err != nil {
 		return err
 	}
+	return a.printDemo(res)
+}
+
+// printDemo prints what is not printed meanwhile.
+func (a *app) printDemo(res demoResult) error {
 	if a.json {
 		return a.printJSON(res)
 	}

@@ -28,11 +28,11 @@ func TestSweepsWhatNodeWroteNatively(t *testing.T) {
 	nightly.Races(t)
 	n := nightly.Size(t, 20_000, 2_000)
 	b, e, project := newFirestore(t, `targets:
-- {name: generation, kind: gen, shards: 4, pace: {max: unlimited}}
-- {name: sharded, kind: nursery, shards: 4, layout: sharded, pace: {max: unlimited}}
-- {name: timestamp, kind: times, layout: timestamp, property: expires, pace: {max: unlimited}}
-- {name: sharded-timestamp, kind: shards, layout: sharded-timestamp, property: expires, shard_values: [x, "y/y", ""], pace: {max: unlimited}}
-- {name: group, kind: items, group: true, layout: timestamp, property: expires, pace: {max: unlimited}}
+- {name: generation, kind: gen, shards: 4, pace: {max: unlimited}, breaker: off}
+- {name: sharded, kind: nursery, shards: 4, layout: sharded, pace: {max: unlimited}, breaker: off}
+- {name: timestamp, kind: times, layout: timestamp, property: expires, pace: {max: unlimited}, breaker: off}
+- {name: sharded-timestamp, kind: shards, layout: sharded-timestamp, property: expires, shard_values: [x, "y/y", ""], pace: {max: unlimited}, breaker: off}
+- {name: group, kind: items, group: true, layout: timestamp, property: expires, pace: {max: unlimited}, breaker: off}
 `)
 	wrote := nodewriter.RunNative(t, nodewriter.NativeOptions{Host: e.Host, Project: project, Generation: 1, Shards: 4,
 		ShardValues: []string{"x", "y/y", ""}, Documents: n, Now: time.Now(),

@@ -213,6 +213,9 @@ func (v *statusText) printWorkers() {
 		}
 		v.line(label, "%s: %d ranges, seen %s ago, version %s", w.Owner, w.Ranges,
 			inspect.Age(v.now.Sub(w.Seen)), orDash(w.Version))
+		if w.Why != "" {
+			v.line("", "it deletes nothing: %s", w.Why)
+		}
 	}
 }
 
