@@ -300,4 +300,5 @@ var parts = []struct {
 	{"native", nativeRates},
 	{"delay", delay},
 	{"processes", processes},
+	{"adoption", adoption},
 }

@@ -26,10 +26,11 @@ import (
 const childEnv = "BENCH_CHILD"
 
 // A job is what a child process does: empty the embedded store in Dir, with the
-// bare loop or a sweep, or sweep a project on an emulator.
+// bare loop or a sweep, adopt what is in it, or sweep a project on an emulator.
 type job struct {
-	Dir  string
-	Bare bool
+	Dir   string
+	Bare  bool
+	Adopt bool
 
 	Mode          emulator.Mode
 	Host, Project string
@@ -41,9 +42,9 @@ type job struct {
 
 // An outcome is what a child says at its end.
 type outcome struct {
-	Deleted, Scanned, Conflicts int64
-	Last                        time.Time // when it was done with its last write
-	PeakKiB                     float64   // of its memory
+	Deleted, Scanned, Conflicts, Stamped int64
+	Last                                 time.Time // when it was done with its last write
+	PeakKiB                              float64   // of its memory
 
 	First, Took time.Duration // of many ranges: until the first delete, and until all are at rest
 	PerSecond   float64       // and of one core, then
@@ -71,13 +72,20 @@ func child() (err error) {
 		return err
 	}
 	var o outcome
-	if j.Bare {
+	switch {
+	case j.Adopt:
+		n, err := adopts(ctx, s)
+		if err != nil {
+			return err
+		}
+		o.Stamped = int64(n)
+	case j.Bare:
 		n, err := bareLoop(ctx, s, 1)
 		if err != nil {
 			return err
 		}
 		o.Deleted = int64(n)
-	} else {
+	default:
 		if j.Lease > 0 {
 			t.Lease = j.Lease
 		}

@@ -80,7 +80,7 @@ func (r *report) add(what, figure, wanted string) {
 
 func (r *report) chart(c chart) { r.last().charts = append(r.last().charts, c) }
 
-func rate(v []float64) string { return fmt.Sprintf("%.0f deletes/s", median(v)) }
+func rate(v []float64) string { return fmt.Sprintf("%.0f entities/s", median(v)) }
 
 func spread(v []float64) string {
 	return fmt.Sprintf("%.2f (%.2f to %.2f)", median(v), slices.Min(v), slices.Max(v))
@@ -94,9 +94,10 @@ func results[S any](r *report, list []*contestant[S], wanted ...string) {
 	for _, c := range list {
 		r.add(c.what, rate(c.rates), "")
 	}
+	first, _, _ := strings.Cut(list[0].what, ",")
 	for i, c := range list[1:] {
 		what, _, _ := strings.Cut(c.what, ",")
-		r.ratio("**sweep / "+what+"**", ratios(list[0].rates, c.rates), wanted[i])
+		r.ratio("**"+first+" / "+what+"**", ratios(list[0].rates, c.rates), wanted[i])
 	}
 }
 
