@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -284,9 +285,9 @@ func TestBudgetWithLostAnswers(t *testing.T) {
 		w := withBreaker(t, 600)
 		w.restamp(time.Now())
 		time.Sleep(time.Second)
-		n := 0
+		var n atomic.Int64
 		w.s.After = func(_ context.Context, c modelstore.Call) error {
-			if n++; c.Method == "Save" && c.Record.Sort == store.BudgetRecord && n%2 == 0 {
+			if n.Add(1)%2 == 0 && c.Method == "Save" && c.Record.Sort == store.BudgetRecord {
 				return fmt.Errorf("no answer: %w", store.ErrUnavailable)
 			}
 			return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -56,6 +57,7 @@ func (w *world) standStill(at int, lost bool) (reads int) {
 			w.t.Fatal(err)
 		}
 	}
+	var mu sync.Mutex // the breaker writes the target record, too
 	known := map[int]generation.Generation{}
 	if !lost {
 		for _, g := range w.targetRecord().Generations {
@@ -66,6 +68,8 @@ func (w *world) standStill(at int, lost bool) (reads int) {
 		if c.Method != "Save" || c.Record.Sort != store.TargetRecord {
 			return nil
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		now := w.s.Now()
 		for _, g := range w.targetRecord().Generations {
 			before := known[g.Number]
