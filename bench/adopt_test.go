@@ -185,7 +185,7 @@ func adoption(tb testing.TB, r *report) {
 	}
 	for _, mode := range []emulator.Mode{emulator.Datastore, emulator.Native} {
 		e := emulator.Start(tb, mode)
-		compare("emulator, "+string(mode), max(1, r.cloud/5), func() (s stampStore) {
+		compare("emulator, "+string(mode), max(1, r.cloud/2), func() (s stampStore) {
 			var err error
 			if mode == emulator.Datastore {
 				s, err = datastore.Open(tb.Context(), datastore.Options{Project: e.Project(tb), Emulator: e.Host})
