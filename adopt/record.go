@@ -27,9 +27,13 @@ const (
 	Finished Phase = "finished" // verified: the target is swept by its keys
 )
 
-// maxParts is the most parts of a round: their records are looked up in one call, and
-// their keys fit into one record.
-const maxParts = 128
+// maxParts is the most parts of a round: their records are looked up in one call, with that of the
+// target. Namespaces are split into at most maxSplit parts, so that the keys at which they are
+// split fit into one record.
+const (
+	maxParts = store.MaxRecords - 1
+	maxSplit = 128
+)
 
 // maxRounds is how many rounds a record keeps. What an older round spread has expired.
 const maxRounds = 100

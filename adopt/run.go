@@ -318,8 +318,12 @@ func (r *run) split(ctx context.Context) (parts []Part, err error) {
 			return nil, err
 		}
 	}
-	namespaces = namespaces[:min(len(namespaces), maxParts):min(len(namespaces), maxParts)]
-	most := min(partsPerWorker*r.cfg.Sweep.Workers, maxParts)/max(1, len(namespaces)) - 1
+	if len(namespaces) > maxParts { // a part that nobody reads would count as done
+		return nil, fmt.Errorf("%w in so many namespaces: target %s has %d, and one adoption reads at most %d; "+
+			"list some of them in the targets file, in several targets", ErrUnsupported, r.cfg.Target.Name,
+			len(namespaces), maxParts)
+	}
+	most := min(partsPerWorker*r.cfg.Sweep.Workers, maxSplit)/max(1, len(namespaces)) - 1
 	for _, ns := range namespaces {
 		var keys []string
 		if most > 0 {
