@@ -3,11 +3,14 @@ package adopt_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/reaper-ttl/reaper/adopt"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // spaced is a store that lists namespaces.
@@ -55,6 +58,64 @@ func TestManyNamespaces(t *testing.T) {
 		}
 		if res, err := adopt.Run(t.Context(), config(adopt.Stamp)); err == nil || res.Scanned != 0 {
 			t.Errorf("600 namespaces: %d were read, %v", res.Scanned, err)
+		}
+	})
+}
+
+// An undo that is killed while it waits for the last writes of stampers, and one that joins it, leave no
+// key behind.
+func TestUndoIsKilledAndRepeated(t *testing.T) {
+	for i := range 10 { // stampers read the records every five seconds
+		in(t, func(t *testing.T, w *world) {
+			w.many(2000)
+			var group sync.WaitGroup
+			cfg := w.config()
+			cfg.Rate = throttle.Limits{Start: 20, Max: 20}
+			group.Go(func() { _, _ = adopt.Run(t.Context(), cfg) })
+			time.Sleep(20*time.Second + time.Duration(i)*500*time.Millisecond)
+			ctx, kill := context.WithTimeout(t.Context(), time.Millisecond)
+			defer kill()
+			first := w.config()
+			first.Order = adopt.Undo
+			if res, err := adopt.Run(ctx, first); err != nil || res.Complete {
+				t.Errorf("the first undo is to be killed: complete %v, %v", res.Complete, err)
+			}
+			again := w.config()
+			again.Order = adopt.Undo
+			w.run(again)
+			group.Wait()
+			if n := w.stamped(); n != 0 {
+				t.Errorf("run %d: %d keys are left", i, n)
+			}
+		})
+	}
+}
+
+// A stamper that holds no part at the moment, since it is about to claim its next one, counts as one that
+// may write.
+func TestUndoBetweenTwoParts(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(20)
+		var group sync.WaitGroup
+		undone := false
+		w.s.After = func(_ context.Context, c modelstore.Call) error {
+			done, _ := c.Record.Fields["done"].(bool)
+			if c.Method != "Save" || !done || undone {
+				return nil
+			}
+			undone = true
+			cfg := w.config()
+			cfg.Order = adopt.Undo
+			group.Go(func() { w.run(cfg) })
+			time.Sleep(100 * time.Millisecond)
+			return nil
+		}
+		cfg := w.config()
+		cfg.Sweep.Workers, cfg.Rate = 1, throttle.Limits{Start: 20, Max: 20}
+		_, _ = adopt.Run(t.Context(), cfg)
+		group.Wait()
+		if n := w.stamped(); n != 0 {
+			t.Errorf("%d keys are left", n)
 		}
 	})
 }

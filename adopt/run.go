@@ -152,12 +152,13 @@ func (r *run) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	before := rec
 	for {
 		next, changed, err := r.plan(ctx, rec, exists)
 		if err != nil {
 			return err
 		}
-		before := rec
+		before = rec
 		if changed && r.applies() {
 			next, err = next.save(ctx, r.store)
 			if err != nil && !errors.Is(err, store.ErrConflict) {
@@ -170,14 +171,14 @@ func (r *run) prepare(ctx context.Context) error {
 			if conflict { // another process was first: join what it began
 				continue
 			}
-			if next.Phase == Undoing {
-				if err := r.settle(ctx, before); err != nil {
-					return err
-				}
-			}
 		}
 		r.record = next
 		break
+	}
+	if r.applies() && r.cfg.Order == Undo {
+		if err := r.settle(ctx, before); err != nil {
+			return err
+		}
 	}
 	now := r.target.storeNow()
 	r.tally = newTally(now)
@@ -189,17 +190,19 @@ func (r *run) prepare(ctx context.Context) error {
 
 // settle waits until the workers of a round that was not finished have seen that it is
 // being undone, and their last writes have ended: a key that is written behind undo would stay.
+// A worker may hold no part at the moment, and write a second later.
 func (r *run) settle(ctx context.Context, before Record) error {
-	if before.Phase == Undoing {
-		return nil
-	}
-	parts, _, err := loadParts(ctx, r.store, before)
-	if err != nil || !slices.ContainsFunc(parts, func(p progress) bool { return p.owner != "" }) {
+	const wait = readEvery + writeTimeout
+	if before.Phase == Undoing { // another process has begun to undo, and may have died while it waited
+		if r.target.storeNow().Sub(before.Reading) > savePatience+wait {
+			return nil
+		}
+	} else if unfinished, err := r.unfinished(ctx, before); err != nil || !unfinished {
 		return err
 	}
 	r.log.InfoContext(ctx, "waiting for workers that may still write keys", "target", r.cfg.Target.Name,
-		"wait", (readEvery + writeTimeout).String())
-	return throttle.Sleep(ctx, readEvery+writeTimeout)
+		"wait", wait.String())
+	return throttle.Sleep(ctx, wait)
 }
 
 // load reads the target's record and that of the adoption.
