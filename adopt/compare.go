@@ -38,7 +38,7 @@ func (c *Comparer) Compare(
 	if err != nil || !exists || rec.Phase == Finished {
 		return nil, false, err
 	}
-	j := judge{target: c.Target.Name, rule: rec.Rule, rounds: rec.Rounds, retention: c.Target.Retention}
+	j := judge{target: c.Target.Name, rule: rec.Rule, rounds: rec.Rounds}
 	keyer, adopter := c.Store.(store.Keyer), c.Store.(store.Adopter)
 	keys := make([]string, len(due))
 	for i, e := range due {

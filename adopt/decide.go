@@ -36,12 +36,11 @@ var outcomes = []Outcome{Unstamped, Keyed, Mismatch, Later, Suspect, NoSource, M
 
 // A judge decides about entities. It is a value, and reads no clock.
 type judge struct {
-	target    string
-	rule      Rule
-	rounds    []Round // the last one counts; those before it gave keys, too
-	retention time.Duration
-	maxAge    time.Duration
-	horizon   time.Time // the store's time less the retention
+	target  string
+	rule    Rule
+	rounds  []Round // the last one counts; those before it gave keys, too
+	maxAge  time.Duration
+	horizon time.Time // the store's time less the retention
 }
 
 func (j judge) round() Round { return j.rounds[len(j.rounds)-1] }
@@ -73,7 +72,7 @@ func (j judge) judge(row store.Row, id string) judgement {
 	case !j.round().has(j.target, id):
 		return judgement{outcome: Later, rule: at}
 	}
-	return judgement{outcome: Unstamped, rule: at, expires: j.round().instant(j.target, id, at, j.retention)}
+	return judgement{outcome: Unstamped, rule: at, expires: j.round().instant(j.target, id, at)}
 }
 
 // compare decides about an entity that has a key.
@@ -94,7 +93,7 @@ func (j judge) compare(id string, rule, key time.Time) judgement {
 // gave reports whether a round gave an entity this instant.
 func (j judge) gave(id string, rule, key time.Time) bool {
 	for _, r := range j.rounds {
-		if key.Equal(r.instant(j.target, id, rule, j.retention)) {
+		if key.Equal(r.instant(j.target, id, rule)) {
 			return true
 		}
 	}

@@ -22,7 +22,7 @@ func TestJudge(t *testing.T) {
 		return store.TextValue(k.String())
 	}
 	spreadIn := func(round int) time.Time {
-		return j.rounds[round].instant("sessions", "a", noon.Add(-99*time.Hour), 0)
+		return j.rounds[round].instant("sessions", "a", noon.Add(-99*time.Hour))
 	}
 	for name, c := range map[string]struct {
 		source, expiry store.Value

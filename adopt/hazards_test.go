@@ -119,3 +119,29 @@ func TestUndoBetweenTwoParts(t *testing.T) {
 		}
 	})
 }
+
+// The retention of a target changes during its adoption. What an earlier round gave stays recognised.
+func TestRetentionChanges(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(200)
+		cfg := w.config()
+		cfg.Percent = 50
+		first := w.run(cfg).Stamped
+		w.target.Retention = 7 * day
+		verify := w.config()
+		verify.Order = adopt.Verify
+		if res := w.run(verify); res.Counts[adopt.Mismatch] != 0 {
+			t.Errorf("verify: %+v", res.Counts)
+		}
+		second := w.run(w.config())
+		if second.Round != 2 || second.Stamped != 200-first {
+			t.Errorf("round %d: %d stamped", second.Round, second.Stamped)
+		}
+		w.target.Retention = day
+		undo := w.config()
+		undo.Order = adopt.Undo
+		if res := w.run(undo); res.Removed != 200 {
+			t.Errorf("%d removed: %+v", res.Removed, res.Counts)
+		}
+	})
+}

@@ -124,7 +124,7 @@ func (r Record) encode() store.Record {
 	rounds := make([]store.Fields, 0, len(r.Rounds))
 	for _, o := range r.Rounds {
 		rounds = append(rounds, store.Fields{"number": int64(o.Number), "began": store.FormatTime(o.Began),
-			"spread_ms": o.Spread.Milliseconds(), "percent": o.Percent})
+			"spread_ms": o.Spread.Milliseconds(), "percent": o.Percent, "retention_ms": o.Retention.Milliseconds()})
 	}
 	parts := make([]store.Fields, 0, len(r.Parts))
 	for _, p := range r.Parts {
@@ -154,7 +154,8 @@ func decode(rec store.Record) (Record, error) {
 	for i, one := range f.List("rounds") {
 		o := one.Reader(fmt.Sprintf("%s: rounds[%d]", what, i))
 		round := Round{Number: int(o.Int("number")), Began: o.Time("began"),
-			Spread: time.Duration(o.Int("spread_ms")) * time.Millisecond, Percent: o.Float("percent")}
+			Spread: time.Duration(o.Int("spread_ms")) * time.Millisecond, Percent: o.Float("percent"),
+			Retention: time.Duration(o.Int("retention_ms")) * time.Millisecond}
 		if round.Began.IsZero() || round.Spread < 0 || round.Number < 1 {
 			o.Fail("number", "round %d, begun %v with a spread of %v, makes no sense", round.Number, round.Began, round.Spread)
 		}

@@ -183,7 +183,7 @@ func (r *run) prepare(ctx context.Context) error {
 	now := r.target.storeNow()
 	r.tally = newTally(now)
 	r.judge = judge{target: r.cfg.Target.Name, rule: r.cfg.Rule, rounds: r.record.Rounds,
-		retention: r.cfg.Target.Retention, maxAge: r.cfg.Target.MaxAge, horizon: now.Add(-r.cfg.Target.Retention)}
+		maxAge: r.cfg.Target.MaxAge, horizon: now.Add(-r.cfg.Target.Retention)}
 	r.cfg.Progress.Parts.Store(int64(len(r.record.Parts)))
 	return r.probe(ctx)
 }
@@ -220,7 +220,7 @@ func (r *run) plan(ctx context.Context, rec Record, exists bool) (next Record, c
 		return rec, false, err
 	}
 	round := Round{Number: 1, Began: r.target.storeNow().UTC().Truncate(time.Microsecond), Spread: r.cfg.Spread,
-		Percent: r.cfg.Percent}
+		Percent: r.cfg.Percent, Retention: r.cfg.Target.Retention}
 	if !exists {
 		rec = Record{Target: r.cfg.Target.Name, Kind: r.cfg.Target.Kind, Property: r.cfg.Target.Property,
 			Rule: r.cfg.Rule, Phase: Stamping, Began: round.Began, Actor: r.cfg.Actor}
@@ -293,7 +293,8 @@ func (r *run) resumes(rec Record, next Round) bool {
 	switch r.cfg.Order {
 	case Stamp:
 		last := rec.Round()
-		return rec.Phase != Undoing && last.Percent == next.Percent && last.Spread == next.Spread
+		return rec.Phase != Undoing && last.Percent == next.Percent && last.Spread == next.Spread &&
+			last.Retention == next.Retention
 	case Undo:
 		return r.applies() && rec.Phase == Undoing
 	}
