@@ -145,3 +145,25 @@ func TestRetentionChanges(t *testing.T) {
 		}
 	})
 }
+
+// Rounds that follow each other fast do not make the keys of earlier ones unknown before these are due.
+func TestManyRounds(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(40)
+		stamped := w.run(w.config()).Stamped
+		for range 150 { // as with --watch --every 5m
+			time.Sleep(5 * time.Minute)
+			w.run(w.config())
+		}
+		verify := w.config()
+		verify.Order = adopt.Verify
+		if res := w.run(verify); res.Counts[adopt.Mismatch] != 0 {
+			t.Errorf("verify: %+v", res.Counts)
+		}
+		undo := w.config()
+		undo.Order = adopt.Undo
+		if res := w.run(undo); res.Removed != stamped {
+			t.Errorf("%d of %d removed: %+v", res.Removed, stamped, res.Counts)
+		}
+	})
+}

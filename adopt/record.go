@@ -35,8 +35,20 @@ const (
 	maxSplit = 128
 )
 
-// maxRounds is how many rounds a record keeps. What an older round spread has expired.
-const maxRounds = 100
+// A record keeps its last maxRounds rounds, and those before them whose spread is not over: their
+// keys are there still. Of rounds that begin each minute it keeps those of a day at most.
+const (
+	maxRounds  = 100
+	mostRounds = 1500
+)
+
+// recent returns the rounds that a record keeps at an instant.
+func recent(rounds []Round, now time.Time) []Round {
+	for n := len(rounds); n > maxRounds && (n > mostRounds || rounds[0].Began.Add(rounds[0].Spread).Before(now)); n-- {
+		rounds = rounds[1:]
+	}
+	return rounds
+}
 
 // A Record is the record of a target's adoption.
 type Record struct {

@@ -254,10 +254,7 @@ func (r *run) plan(ctx context.Context, rec Record, exists bool) (next Record, c
 	if r.cfg.Order == Undo {
 		rec.Phase = Undoing // what the rounds gave is what it removes
 	} else {
-		rec.Rounds = append(rec.Rounds, round)
-		if n := len(rec.Rounds); n > maxRounds {
-			rec.Rounds = rec.Rounds[n-maxRounds:]
-		}
+		rec.Rounds = recent(append(rec.Rounds, round), round.Began)
 	}
 	rec.Reading = round.Began
 	rec.Parts, err = r.split(ctx)
