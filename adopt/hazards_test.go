@@ -167,3 +167,41 @@ func TestManyRounds(t *testing.T) {
 		}
 	})
 }
+
+// What is left of a round that was stopped is spread from the time at which somebody goes on.
+func TestSpreadOfAResumedRound(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		const n = 400
+		for i := range n {
+			w.put(fmt.Sprintf("s-%05d", i), 40*day)
+		}
+		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+		defer stop()
+		cfg := w.config()
+		cfg.Rate = throttle.Limits{Start: 20, Max: 20}
+		if res, err := adopt.Run(ctx, cfg); err != nil || res.Complete {
+			t.Errorf("complete %v, %v", res.Complete, err)
+		}
+		before := w.stamped()
+		time.Sleep(7 * day)
+		began := time.Now()
+		res := w.run(w.config())
+		if res.Round != 1 || res.Scanned >= n {
+			t.Errorf("round %d reads %d of %d: it does not go on", res.Round, res.Scanned, n)
+		}
+		due := 0
+		for _, e := range w.s.Entities("Session", "") {
+			if k, ok := keyOf(t, e); ok && !k.Expires.After(began.Add(time.Minute)) {
+				due++
+			}
+		}
+		if due > before+n/20 {
+			t.Errorf("%d are due, %d of which were stamped a week ago", due, before)
+		}
+		undo := w.config()
+		undo.Order = adopt.Undo
+		if res := w.run(undo); res.Removed != n {
+			t.Errorf("%d of %d removed", res.Removed, n)
+		}
+	})
+}

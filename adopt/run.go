@@ -236,10 +236,16 @@ func (r *run) plan(ctx context.Context, rec Record, exists bool) (next Record, c
 			return rec, false, fmt.Errorf("%w: %v%% of target %s were adopted, and %v%% are asked for",
 				ErrPercent, last.Percent, rec.Target, r.cfg.Percent)
 		}
-		round.Number = last.Number + 1
-		if unfinished, err := r.unfinished(ctx, rec); err != nil || unfinished && r.resumes(rec, round) {
-			return rec, false, err
+		unfinished, err := r.unfinished(ctx, rec)
+		if err != nil || unfinished && r.resumes(rec, round) {
+			late := err == nil && r.cfg.Order == Stamp && last.Spread > 0 && round.Began.Sub(last.Began) > last.Spread/10
+			if late { // the reading goes on, but what was to be due meanwhile must not be due at once
+				round.Number = last.Number
+				rec.Rounds = recent(append(slices.Clone(rec.Rounds), round), round.Began)
+			}
+			return rec, late, err
 		}
+		round.Number = last.Number + 1
 	}
 	if r.cfg.Order == Verify || r.cfg.Order == Undo && !r.applies() { // reads by a copy of its own
 		next := rec
