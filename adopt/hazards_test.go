@@ -2,6 +2,7 @@ package adopt_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/reaper-ttl/reaper/adopt"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
@@ -202,6 +204,52 @@ func TestSpreadOfAResumedRound(t *testing.T) {
 		undo.Order = adopt.Undo
 		if res := w.run(undo); res.Removed != n {
 			t.Errorf("%d of %d removed", res.Removed, n)
+		}
+	})
+}
+
+// swept sweeps the target once, from the start, by its keys and the adoption.
+func (w *world) swept(c *adopt.Comparer) sweep.TargetResult {
+	w.t.Helper()
+	s, target := w.config().Sweep, w.target
+	target.Compare = c.Compare
+	s.Targets, s.Once.FromStart = []sweep.Target{target}, true
+	res := sweep.Run(w.t.Context(), s)
+	if res.Failed() || !res.Complete {
+		w.t.Errorf("%+v", res)
+	}
+	return res.Targets[0]
+}
+
+// An old writer takes the expiry away from an entity, or makes it something that the rule cannot read, and
+// leaves the key as it was. No rule says that the entity has expired, so sweeps keep it.
+func TestSweepsKeepWhatTheRuleCannotRead(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		for _, name := range []string{"expired", "null", "missing", "number", "never", "far"} {
+			w.put(name, 40*day)
+		}
+		cfg := w.config()
+		cfg.Spread = 0
+		w.run(cfg)
+		for name, data := range map[string]string{"null": `{"created":null}`, "missing": `{}`, "number": `{"created":4102444800}`,
+			"never": `{"created":"never"}`, "far": `{"created":"9999-12-31T00:00:00Z"}`} {
+			e := w.entity(name)
+			e.Data = []byte(data)
+			if err := w.s.Put(t.Context(), w.target.Target, "", []store.Entity{e}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Hour)
+		res := w.swept(&adopt.Comparer{Store: w.s, Target: w.target, Now: time.Now})
+		if left := len(w.s.Entities("Session", "")); left != 5 || res.Deleted != 1 || res.Mismatch != 5 {
+			t.Errorf("%d are left: %+v", left, res)
+		}
+		cfg = w.config()
+		if _, err := adopt.Finish(t.Context(), cfg, 4); !errors.Is(err, adopt.ErrUnverified) {
+			t.Errorf("finish: %v", err)
+		}
+		if res, err := adopt.Finish(t.Context(), cfg, 5); err != nil || res.Counts[adopt.Mismatch] != 5 {
+			t.Errorf("finish: %+v, %v", res.Counts, err)
 		}
 	})
 }
