@@ -253,3 +253,52 @@ func TestSweepsKeepWhatTheRuleCannotRead(t *testing.T) {
 		}
 	})
 }
+
+// Each stamp is announced once, however often its batch is tried: the breaker lets as many more entities
+// pass as were announced.
+func TestAnnouncesOnce(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		const n = 200
+		w.many(n)
+		var mu sync.Mutex
+		tries, announced := 0, 0
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if c.Method != "Restamp" {
+				return nil
+			}
+			if tries++; tries%3 != 0 {
+				return fmt.Errorf("busy: %w", store.ErrContention)
+			}
+			return nil
+		}
+		cfg := w.config()
+		cfg.Announce = func(_ context.Context, expiries []time.Time) error {
+			mu.Lock()
+			defer mu.Unlock()
+			announced += len(expiries)
+			return nil
+		}
+		if res := w.run(cfg); res.Stamped != n || tries < 9 {
+			t.Errorf("%d stamped by %d tries", res.Stamped, tries)
+		}
+		if announced != n {
+			t.Errorf("%d are announced, and %d stamped", announced, n)
+		}
+	})
+}
+
+// If the announcement fails, that is the fault of no entity.
+func TestAnnouncementThatFails(t *testing.T) {
+	for _, kind := range []error{store.ErrInvalid, store.ErrFailed, store.ErrTooLarge} {
+		in(t, func(t *testing.T, w *world) {
+			w.many(20)
+			cfg := w.config()
+			cfg.Announce = func(context.Context, []time.Time) error { return fmt.Errorf("save the budget: %w", kind) }
+			if res, err := adopt.Run(t.Context(), cfg); !errors.Is(err, kind) || res.Counts[adopt.Refused] != 0 || w.stamped() != 0 {
+				t.Errorf("%v: %+v, %v", kind, res.Counts, err)
+			}
+		})
+	}
+}
