@@ -26,8 +26,13 @@ type Comparer struct {
 	sent   time.Time // when the record was read, on this process's clock
 }
 
-// recordFor is how long a Comparer goes by a record: as long as sweeps go by that of a target.
-const recordFor = 15 * time.Second
+// recordFor is how long a Comparer goes by a record: as long as sweeps go by that of a target. It
+// goes by the lack of one for missingFor, and an adoption writes its first key after that: a sweep
+// that meets a key knows of the adoption.
+const (
+	recordFor  = 15 * time.Second
+	missingFor = 5 * time.Second
+)
 
 // Compare implements [sweep.Comparer]. It reads the record at most every few seconds and,
 // during an adoption, each entity that it is asked about.
@@ -69,7 +74,11 @@ func (c *Comparer) Compare(
 func (c *Comparer) adoption(ctx context.Context) (Record, bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if now := c.Now(); c.sent.IsZero() || now.Sub(c.sent) > recordFor {
+	most := recordFor
+	if !c.exists {
+		most = missingFor
+	}
+	if now := c.Now(); c.sent.IsZero() || now.Sub(c.sent) >= most {
 		rec, _, exists, err := Load(ctx, c.Store, c.Target.Name)
 		if err != nil {
 			return Record{}, false, err

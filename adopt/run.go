@@ -180,6 +180,12 @@ func (r *run) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	if r.applies() && r.cfg.Order == Stamp && r.record.Round().Number == 1 &&
+		r.target.storeNow().Sub(r.record.Began) < savePatience+missingFor { // it may have been saved just now
+		if err := throttle.Sleep(ctx, missingFor); err != nil {
+			return err
+		}
+	}
 	now := r.target.storeNow()
 	r.tally = newTally(now)
 	r.judge = judge{target: r.cfg.Target.Name, rule: r.cfg.Rule, rounds: r.record.Rounds,
