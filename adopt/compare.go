@@ -38,10 +38,14 @@ const (
 // during an adoption, each entity that it is asked about.
 func (c *Comparer) Compare(
 	ctx context.Context, namespace string, due []store.Entry,
-) (kept map[string]bool, active bool, err error) {
+) (sweep.Comparison, error) {
 	rec, exists, err := c.adoption(ctx)
 	if err != nil || !exists || rec.Phase == Finished {
-		return nil, false, err
+		return sweep.Comparison{}, err
+	}
+	found := sweep.Comparison{Active: true, Kept: map[string]bool{}, Premises: map[string]store.Premise{}}
+	if len(due) == 0 {
+		return found, nil
 	}
 	j := judge{target: c.Target.Name, rule: rec.Rule, rounds: rec.Rounds}
 	keyer, adopter := c.Store.(store.Keyer), c.Store.(store.Adopter)
@@ -55,19 +59,22 @@ func (c *Comparer) Compare(
 	}
 	var rows store.Rows
 	if err := adopter.Look(ctx, q, keys, &rows); err != nil {
-		return nil, false, err
+		return sweep.Comparison{}, err
 	}
-	kept = map[string]bool{}
+	for _, key := range keys { // also of what is gone: it may come back
+		found.Premises[key] = store.Premise{Property: q.Source}
+	}
 	for _, row := range rows.List {
 		id, err := keyer.ID(row.Key)
 		if err != nil {
-			return nil, false, err
+			return sweep.Comparison{}, err
 		}
 		if j.judge(row, id).outcome == Mismatch {
-			kept[row.Key] = true
+			found.Kept[row.Key] = true
 		}
+		found.Premises[row.Key] = store.Premise{Property: q.Source, Value: row.Source}
 	}
-	return kept, true, nil
+	return found, nil
 }
 
 // adoption returns the record of the adoption, read not long ago.

@@ -311,8 +311,8 @@ func TestSweepsCompareTheFirstKey(t *testing.T) {
 		w.put("extended", 40*day)
 		c := &adopt.Comparer{Store: w.s, Target: w.target, Now: time.Now}
 		for range 10 {
-			if _, active, err := c.Compare(t.Context(), "", nil); active || err != nil {
-				t.Errorf("before the adoption: active %v, %v", active, err)
+			if got, err := c.Compare(t.Context(), "", nil); got.Active || err != nil {
+				t.Errorf("before the adoption: %+v, %v", got, err)
 			}
 			time.Sleep(time.Second)
 		}
@@ -326,6 +326,71 @@ func TestSweepsCompareTheFirstKey(t *testing.T) {
 		}
 		if res := w.swept(c); res.Deleted != 1 || res.Mismatch != 1 {
 			t.Errorf("%+v", res)
+		}
+		w.entity("extended")
+	})
+}
+
+// extend has an old writer extend an entity, and leave its key.
+func (w *world) extend(name string) {
+	w.t.Helper()
+	e := w.entity(name)
+	e.Data = []byte(fmt.Sprintf(`{"created":%q}`, time.Now().UTC().Format(time.RFC3339)))
+	if err := w.s.Put(w.t.Context(), w.target.Target, "", []store.Entity{e}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// An old writer extends an entity after a sweep has compared it with the rule, and before the delete.
+func TestExtendedBeforeTheDelete(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.put("idle", 40*day)
+		w.put("extended", 40*day)
+		cfg := w.config()
+		cfg.Spread = 0
+		w.run(cfg)
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Dispose" {
+				w.s.Before = nil
+				w.extend("extended")
+			}
+			return nil
+		}
+		res := w.swept(&adopt.Comparer{Store: w.s, Target: w.target, Now: time.Now})
+		if res.Deleted != 1 {
+			t.Errorf("%+v", res)
+		}
+		w.entity("extended")
+	})
+}
+
+// A sweep sets an entity aside that the store refuses to delete at first. It is not deleted later without
+// another comparison, also if the pages that follow have nothing to compare.
+func TestExtendedWhileAside(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Shards, w.target.Page = 1, 1
+		w.put("extended", 40*day)
+		cfg := w.config()
+		cfg.Spread = 0
+		w.run(cfg)
+		junk := w.put("junk", 40*day)
+		junk.Expiry = store.TextValue(w.entity("extended").Expiry.Text + "junk")
+		if err := w.s.Put(t.Context(), w.target.Target, "", []store.Entity{junk}); err != nil {
+			t.Fatal(err)
+		}
+		refusals := 0
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Dispose" && c.Ops[0].Entry.Key == `"extended"` {
+				if refusals++; refusals == 1 {
+					w.extend("extended")
+				}
+				return fmt.Errorf("not now: %w", store.ErrInvalid)
+			}
+			return nil
+		}
+		w.swept(&adopt.Comparer{Store: w.s, Target: w.target, Now: time.Now})
+		if refusals == 0 {
+			t.Error("nothing was refused")
 		}
 		w.entity("extended")
 	})
