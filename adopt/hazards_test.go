@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -394,4 +396,100 @@ func TestExtendedWhileAside(t *testing.T) {
 		}
 		w.entity("extended")
 	})
+}
+
+// What was adopted can be undone, whatever others have written into the key property since.
+func TestUndoAmongForeignValues(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(20)
+		w.run(w.config())
+		for i := range 60 {
+			e := w.put(fmt.Sprint("f-", i), 0)
+			e.Expiry = store.TextValue("blue")
+			if err := w.s.Put(t.Context(), w.target.Target, "", []store.Entity{e}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		verify, undo := w.config(), w.config()
+		verify.Order, undo.Order = adopt.Verify, adopt.Undo
+		if res := w.run(verify); res.Counts[adopt.Foreign] != 60 || res.Counts[adopt.Keyed] != 20 {
+			t.Errorf("verify: %+v", res.Counts)
+		}
+		if res := w.run(undo); res.Removed != 20 {
+			t.Errorf("%d removed", res.Removed)
+		}
+	})
+}
+
+// An undo that could not remove every key says so, and keeps the records, by which sweeps compare and the
+// undo is repeated.
+func TestUndoThatLeavesKeys(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(100)
+		w.run(w.config())
+		var calm atomic.Bool
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			for _, op := range c.Restamps {
+				if op.Row.Key == `"s-00042"` && !calm.Load() {
+					return fmt.Errorf("busy: %w", store.ErrContention)
+				}
+			}
+			return nil
+		}
+		cfg := w.config()
+		cfg.Order = adopt.Undo
+		if res, err := adopt.Run(t.Context(), cfg); err == nil || res.Complete || !strings.Contains(err.Error(), "are left: 1") {
+			t.Errorf("complete %v, %v", res.Complete, err)
+		}
+		calm.Store(true)
+		if res := w.run(cfg); res.Removed == 0 || w.stamped() != 0 {
+			t.Errorf("%d are stamped: %+v", w.stamped(), res)
+		}
+		if _, err := adopt.Run(t.Context(), cfg); !errors.Is(err, adopt.ErrNotAdopted) {
+			t.Errorf("a third undo: %v", err)
+		}
+	})
+}
+
+// Keys that disagree with the rule stay after an undo, and nothing compares them any more. It warns.
+func TestUndoWarnsOfMismatches(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(50)
+		w.run(w.config())
+		w.extend("s-00040")
+		for _, apply := range []bool{false, true} {
+			cfg := w.config()
+			cfg.Order, cfg.Sweep.Apply = adopt.Undo, apply
+			if res := w.run(cfg); len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "disagree with the rule stay: 1.") {
+				t.Errorf("apply %v: %q", apply, res.Warnings)
+			}
+		}
+	})
+}
+
+// Two processes undo together. Both end well.
+func TestTwoUndo(t *testing.T) {
+	for range 20 {
+		in(t, func(t *testing.T, w *world) {
+			w.many(100)
+			w.run(w.config())
+			var removed atomic.Int64
+			var group sync.WaitGroup
+			for range 3 {
+				cfg := w.config()
+				cfg.Order = adopt.Undo
+				group.Go(func() {
+					res, err := adopt.Run(t.Context(), cfg)
+					if err != nil && !errors.Is(err, adopt.ErrNotAdopted) {
+						t.Error(err)
+					}
+					removed.Add(res.Removed)
+				})
+			}
+			group.Wait()
+			if removed.Load() != 100 || w.stamped() != 0 {
+				t.Errorf("%d removed, %d stamped", removed.Load(), w.stamped())
+			}
+		})
+	}
 }

@@ -179,6 +179,8 @@ func (c *recordedParts) read(ctx context.Context) (parts []progress, ended bool,
 		return nil, false, err
 	case now == nil && r.cfg.Order == Undo:
 		return nil, true, nil // another process has removed the last key, and then the records
+	case r.cfg.Order == Undo && now.Phase == Undoing && !now.isReading(r.record):
+		return nil, true, nil // another process has found this reading done, and reads again
 	case now == nil || !now.isReading(r.record):
 		return nil, false, r.stopped()
 	}

@@ -208,6 +208,7 @@ type progress struct {
 	token    int64  // rises with each claim
 	scanned  int64  // in this round, by all who held the part
 	stamped  int64
+	left     int64 // keys that undo could not remove
 	revision string
 }
 
@@ -219,6 +220,7 @@ func (p progress) encode() store.Record {
 		Fields: store.Fields{
 			"schema": int64(Schema), "part": int64(p.part), "reading": store.FormatTime(p.reading), "after": p.after,
 			"done": p.done, "owner": p.owner, "token": p.token, "scanned": p.scanned, "stamped": p.stamped,
+			"left": p.left,
 		}}
 }
 
@@ -230,7 +232,7 @@ func decodeProgress(rec store.Record) (progress, error) {
 	}
 	p := progress{target: rec.Target, part: int(f.Int("part")), reading: f.Time("reading"), after: f.Text("after"),
 		done: f.Bool("done"), owner: f.Text("owner"), token: f.Int("token"), scanned: f.Int("scanned"),
-		stamped: f.Int("stamped"), revision: rec.Revision}
+		stamped: f.Int("stamped"), left: f.Int("left"), revision: rec.Revision}
 	if p.part < 0 || p.part >= maxParts || partKey(p.target, p.part) != rec.Key {
 		f.Fail("part", "%d does not belong to this key", p.part)
 	}
@@ -277,7 +279,7 @@ func loadParts(ctx context.Context, s store.Loader, r Record) (parts []progress,
 }
 
 // forget removes all records of a target's adoption: those of the parts first, so that a
-// crash leaves a record by which it can be repeated.
+// crash leaves a record by which it can be repeated. Another process may do the same.
 func forget(ctx context.Context, s store.Store, r Record) error {
 	keys := make([]string, maxParts)
 	for i := range keys {
@@ -290,7 +292,12 @@ func forget(ctx context.Context, s store.Store, r Record) error {
 		}
 		prev := rec.Revision
 		rec.Fields, rec.Revision = nil, store.NewRevision(prev) // its own revision would look like a repeat
-		err = saveRecord(ctx, s, rec, prev)
+		if err = saveRecord(ctx, s, rec, prev); errors.Is(err, store.ErrConflict) {
+			now, _, exists, loadErr := Load(ctx, s, r.Target)
+			if err = errors.Join(err, loadErr); loadErr == nil && (!exists || now.Phase == Undoing) {
+				err = nil // the other one removes what is left
+			}
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("remove adoption records of %s: %w", r.Target, err)

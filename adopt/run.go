@@ -107,13 +107,30 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	complete := false
 	if err == nil {
 		if complete, err = r.work(ctx); err == nil && complete && r.applies() && cfg.Order == Undo {
-			err = forget(ctx, r.store, r.record)
+			err = r.end(ctx)
 		}
 	}
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil // stopped in good order
 	}
 	return r.result(began, complete && err == nil), err
+}
+
+// end removes the records of an adoption that was undone, unless keys are left.
+func (r *run) end(ctx context.Context) error {
+	parts, _, err := loadParts(ctx, r.store, r.record)
+	if err != nil {
+		return err
+	}
+	left := int64(0)
+	for _, p := range parts {
+		left += p.left
+	}
+	if left > 0 {
+		return store.WithHint(fmt.Errorf("undo target %s: keys that could not be removed are left: %d",
+			r.cfg.Target.Name, left), "run the command again; sweeps compare these keys with the rule meanwhile")
+	}
+	return forget(ctx, r.store, r.record)
 }
 
 func newRun(cfg Config) (*run, error) {
@@ -191,6 +208,9 @@ func (r *run) prepare(ctx context.Context) error {
 	r.judge = judge{target: r.cfg.Target.Name, rule: r.cfg.Rule, rounds: r.record.Rounds,
 		maxAge: r.cfg.Target.MaxAge, horizon: now.Add(-r.cfg.Target.Retention)}
 	r.cfg.Progress.Parts.Store(int64(len(r.record.Parts)))
+	if r.cfg.Order != Stamp { // only stamps would add to what is there
+		return nil
+	}
 	return r.probe(ctx)
 }
 
