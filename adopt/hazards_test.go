@@ -493,3 +493,41 @@ func TestTwoUndo(t *testing.T) {
 		})
 	}
 }
+
+// A part that cannot be read does not keep the workers from the others.
+func TestOnePartFails(t *testing.T) {
+	for range 10 { // workers take parts in no order
+		in(t, func(t *testing.T, w *world) {
+			const n = 400
+			w.many(n)
+			cfg := w.config()
+			cfg.Sweep.Store, cfg.Sweep.Workers = &denied{w.s, `"s-00200"`}, 2
+			res, err := adopt.Run(t.Context(), cfg)
+			if !errors.Is(err, store.ErrDenied) || res.Complete {
+				t.Errorf("complete %v, %v", res.Complete, err)
+			}
+			if got := w.stamped(); got < n*3/4 {
+				t.Errorf("%d of %d are stamped", got, n)
+			}
+		})
+	}
+}
+
+// denied is a store that cannot read one entity.
+type denied struct {
+	*modelstore.Store
+
+	key string
+}
+
+func (d *denied) Walk(ctx context.Context, q store.WalkQuery, rows *store.Rows) error {
+	if err := d.Store.Walk(ctx, q, rows); err != nil {
+		return err
+	}
+	for _, row := range rows.List {
+		if row.Key == d.key {
+			return fmt.Errorf("walk: %w", store.ErrDenied)
+		}
+	}
+	return nil
+}
