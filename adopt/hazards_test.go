@@ -531,3 +531,55 @@ func (d *denied) Walk(ctx context.Context, q store.WalkQuery, rows *store.Rows) 
 	}
 	return nil
 }
+
+// Calls for records fail for a moment, as they do over networks. No run ends by that.
+func TestRecordsThatFailForAMoment(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(200)
+		var calls, failed atomic.Int64
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if (c.Method == "Load" || c.Method == "Save") && calls.Add(1)%3 == 0 {
+				failed.Add(1)
+				return fmt.Errorf("the network: %w", store.ErrUnavailable)
+			}
+			return nil
+		}
+		for range 10 {
+			w.run(w.config())
+		}
+		if _, err := adopt.Dualize(t.Context(), w.config()); err != nil {
+			t.Error(err)
+		}
+		if res, err := adopt.Finish(t.Context(), w.config(), 0); err != nil || res.Phase != adopt.Finished {
+			t.Errorf("phase %s, %v", res.Phase, err)
+		}
+		undo := w.config()
+		undo.Order, undo.AlsoWriters = adopt.Undo, true
+		if res := w.run(undo); res.Removed != 200 || failed.Load() < 20 {
+			t.Errorf("%d removed, %d calls failed", res.Removed, failed.Load())
+		}
+	})
+}
+
+// An adoption that is taken back and begun again, by another rule, while it is verified is not finished.
+func TestFinishOfAnotherAdoption(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(20)
+		w.run(w.config())
+		begun := false
+		w.s.After = func(_ context.Context, c modelstore.Call) error {
+			if c.Method != "Walk" || begun {
+				return nil
+			}
+			begun = true
+			undo, other := w.config(), w.config()
+			undo.Order, other.Rule.Plus, other.Percent = adopt.Undo, 60*day, 1
+			w.run(undo)
+			w.run(other)
+			return nil
+		}
+		if res, err := adopt.Finish(t.Context(), w.config(), 20); !errors.Is(err, adopt.ErrPhase) || res.Phase == adopt.Finished {
+			t.Errorf("phase %s, %v", res.Phase, err)
+		}
+	})
+}

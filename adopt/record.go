@@ -251,8 +251,7 @@ func loadParts(ctx context.Context, s store.Loader, r Record) (parts []progress,
 	for i := range keys {
 		keys[i] = partKey(r.Target, i)
 	}
-	keys = append(keys, r.Target)
-	got, err := s.Load(ctx, store.RecordQuery{Sort: store.AdoptRecord, Target: r.Target, Keys: keys})
+	got, err := loadKeys(ctx, s, r.Target, append(keys, r.Target))
 	if err != nil {
 		return nil, nil, fmt.Errorf("load adoption records of %s: %w", r.Target, err)
 	}
@@ -278,6 +277,18 @@ func loadParts(ctx context.Context, s store.Loader, r Record) (parts []progress,
 	return parts, now, nil
 }
 
+// loadKeys reads records by their keys. It repeats a read that fails for a moment: a run of many
+// hours must not end by that.
+func loadKeys(ctx context.Context, s store.Loader, target string, keys []string) (got store.Records, err error) {
+	err = store.Retry(ctx, savePatience, func() error {
+		ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+		defer cancel()
+		got, err = s.Load(ctx, store.RecordQuery{Sort: store.AdoptRecord, Target: target, Keys: keys})
+		return err
+	})
+	return got, err
+}
+
 // forget removes all records of a target's adoption: those of the parts first, so that a
 // crash leaves a record by which it can be repeated. Another process may do the same.
 func forget(ctx context.Context, s store.Store, r Record) error {
@@ -285,7 +296,7 @@ func forget(ctx context.Context, s store.Store, r Record) error {
 	for i := range keys {
 		keys[i] = partKey(r.Target, i)
 	}
-	got, err := s.Load(ctx, store.RecordQuery{Sort: store.AdoptRecord, Target: r.Target, Keys: keys})
+	got, err := loadKeys(ctx, s, r.Target, keys)
 	for _, rec := range append(got.List, r.encode()) {
 		if err != nil {
 			break
