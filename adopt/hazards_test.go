@@ -583,3 +583,19 @@ func TestFinishOfAnotherAdoption(t *testing.T) {
 		}
 	})
 }
+
+// A batch that takes the store too long is made smaller.
+func TestSlowBatchesAreHalved(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(200)
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Restamp" && len(c.Restamps) > 10 {
+				return fmt.Errorf("%d writes: %w", len(c.Restamps), store.ErrDeadline)
+			}
+			return nil
+		}
+		if res := w.run(w.config()); res.Stamped != 200 {
+			t.Errorf("%d stamped", res.Stamped)
+		}
+	})
+}

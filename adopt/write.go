@@ -237,7 +237,7 @@ func (r *run) batch(
 				return nil, err
 			}
 			wait = min(2*wait, longestWait)
-			if contended {
+			if contended || store.TookTooLong(err) {
 				queue = append(queue, halves(left)...)
 			} else {
 				queue = append(queue, left)
