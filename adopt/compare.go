@@ -26,19 +26,28 @@ type Comparer struct {
 	sent   time.Time // when the record was read, on this process's clock
 }
 
-// recordFor is how long a Comparer goes by a record: as long as sweeps go by that of a target.
-const recordFor = 15 * time.Second
+// recordFor is how long a Comparer goes by a record: as long as sweeps go by that of a target. It
+// goes by the lack of one for missingFor, and an adoption writes its first key after that: a sweep
+// that meets a key knows of the adoption.
+const (
+	recordFor  = 15 * time.Second
+	missingFor = 5 * time.Second
+)
 
 // Compare implements [sweep.Comparer]. It reads the record at most every few seconds and,
 // during an adoption, each entity that it is asked about.
 func (c *Comparer) Compare(
 	ctx context.Context, namespace string, due []store.Entry,
-) (kept map[string]bool, active bool, err error) {
+) (sweep.Comparison, error) {
 	rec, exists, err := c.adoption(ctx)
 	if err != nil || !exists || rec.Phase == Finished {
-		return nil, false, err
+		return sweep.Comparison{}, err
 	}
-	j := judge{target: c.Target.Name, rule: rec.Rule, rounds: rec.Rounds, retention: c.Target.Retention}
+	found := sweep.Comparison{Active: true, Kept: map[string]bool{}, Premises: map[string]store.Premise{}}
+	if len(due) == 0 {
+		return found, nil
+	}
+	j := judge{target: c.Target.Name, rule: rec.Rule, rounds: rec.Rounds}
 	keyer, adopter := c.Store.(store.Keyer), c.Store.(store.Adopter)
 	keys := make([]string, len(due))
 	for i, e := range due {
@@ -50,26 +59,33 @@ func (c *Comparer) Compare(
 	}
 	var rows store.Rows
 	if err := adopter.Look(ctx, q, keys, &rows); err != nil {
-		return nil, false, err
+		return sweep.Comparison{}, err
 	}
-	kept = map[string]bool{}
+	for _, key := range keys { // also of what is gone: it may come back
+		found.Premises[key] = store.Premise{Property: q.Source}
+	}
 	for _, row := range rows.List {
 		id, err := keyer.ID(row.Key)
 		if err != nil {
-			return nil, false, err
+			return sweep.Comparison{}, err
 		}
 		if j.judge(row, id).outcome == Mismatch {
-			kept[row.Key] = true
+			found.Kept[row.Key] = true
 		}
+		found.Premises[row.Key] = store.Premise{Property: q.Source, Value: row.Source}
 	}
-	return kept, true, nil
+	return found, nil
 }
 
 // adoption returns the record of the adoption, read not long ago.
 func (c *Comparer) adoption(ctx context.Context) (Record, bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if now := c.Now(); c.sent.IsZero() || now.Sub(c.sent) > recordFor {
+	most := recordFor
+	if !c.exists {
+		most = missingFor
+	}
+	if now := c.Now(); c.sent.IsZero() || now.Sub(c.sent) >= most {
 		rec, _, exists, err := Load(ctx, c.Store, c.Target.Name)
 		if err != nil {
 			return Record{}, false, err

@@ -13,8 +13,8 @@ type Outcome string
 // The outcomes of reading an entity.
 const (
 	Unstamped Outcome = "unstamped" // no key, and the rule gives one
-	Keyed     Outcome = "keyed"     // it has a key that agrees with the rule, or the rule does not fit it
-	Mismatch  Outcome = "mismatch"  // it has a key that is earlier than the rule, or later by more than the spread
+	Keyed     Outcome = "keyed"     // it has a key that agrees with the rule
+	Mismatch  Outcome = "mismatch"  // its key is earlier than the rule, later by more than the spread, or there is no rule
 	Later     Outcome = "later"     // not in the share that is adopted yet
 	Suspect   Outcome = "suspect"   // the rule gives an implausible instant: before the horizon less max_age
 	NoSource  Outcome = "no_source" // the rule reads a value that it does not have
@@ -36,12 +36,11 @@ var outcomes = []Outcome{Unstamped, Keyed, Mismatch, Later, Suspect, NoSource, M
 
 // A judge decides about entities. It is a value, and reads no clock.
 type judge struct {
-	target    string
-	rule      Rule
-	rounds    []Round // the last one counts; those before it gave keys, too
-	retention time.Duration
-	maxAge    time.Duration
-	horizon   time.Time // the store's time less the retention
+	target  string
+	rule    Rule
+	rounds  []Round // the last one counts; those before it gave keys, too
+	maxAge  time.Duration
+	horizon time.Time // the store's time less the retention
 }
 
 func (j judge) round() Round { return j.rounds[len(j.rounds)-1] }
@@ -60,8 +59,11 @@ func (j judge) judge(row store.Row, id string) judgement {
 	switch key, has, ok := keyOf(row.Expiry); {
 	case !ok:
 		return judgement{outcome: Foreign, why: "the key property holds " + row.Expiry.String(), rule: at}
+	case has && fits != Unstamped && j.rule.CreateTime:
+		return judgement{outcome: Keyed, expires: key} // the store does not tell, and no writer can take it away
 	case has && fits != Unstamped:
-		return judgement{outcome: Keyed, expires: key}
+		// An old writer has removed the expiry, say, and left the key: nothing says that the entity has expired.
+		return judgement{outcome: Mismatch, expires: key, why: "it has a key, but " + why}
 	case has:
 		return j.compare(id, at, key)
 	}
@@ -73,7 +75,7 @@ func (j judge) judge(row store.Row, id string) judgement {
 	case !j.round().has(j.target, id):
 		return judgement{outcome: Later, rule: at}
 	}
-	return judgement{outcome: Unstamped, rule: at, expires: j.round().instant(j.target, id, at, j.retention)}
+	return judgement{outcome: Unstamped, rule: at, expires: j.round().instant(j.target, id, at)}
 }
 
 // compare decides about an entity that has a key.
@@ -94,7 +96,7 @@ func (j judge) compare(id string, rule, key time.Time) judgement {
 // gave reports whether a round gave an entity this instant.
 func (j judge) gave(id string, rule, key time.Time) bool {
 	for _, r := range j.rounds {
-		if key.Equal(r.instant(j.target, id, rule, j.retention)) {
+		if key.Equal(r.instant(j.target, id, rule)) {
 			return true
 		}
 	}

@@ -22,7 +22,7 @@ func TestJudge(t *testing.T) {
 		return store.TextValue(k.String())
 	}
 	spreadIn := func(round int) time.Time {
-		return j.rounds[round].instant("sessions", "a", noon.Add(-99*time.Hour), 0)
+		return j.rounds[round].instant("sessions", "a", noon.Add(-99*time.Hour))
 	}
 	for name, c := range map[string]struct {
 		source, expiry store.Value
@@ -47,7 +47,7 @@ func TestJudge(t *testing.T) {
 		"given by this round":                {store.InstantValue(noon.Add(-100 * time.Hour)), key(spreadIn(1)), Keyed, spreadIn(1)},
 		"given by an earlier round":          {store.InstantValue(noon.Add(-100 * time.Hour)), key(spreadIn(0)), Keyed, spreadIn(0)},
 		"given by none":                      {store.InstantValue(noon.Add(-100 * time.Hour)), key(spreadIn(0).Add(time.Millisecond)), Mismatch, spreadIn(0).Add(time.Millisecond)},
-		"keyed, and the rule does not fit":   {store.IntegerValue(7), key(noon), Keyed, noon},
+		"keyed, and the rule does not fit":   {store.IntegerValue(7), key(noon), Mismatch, noon},
 		"something else in the key property": {store.InstantValue(noon), store.TextValue("blue"), Foreign, time.Time{}},
 		"a number in the key property":       {store.InstantValue(noon), store.IntegerValue(7), Foreign, time.Time{}},
 	} {

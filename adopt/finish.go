@@ -18,6 +18,14 @@ func (r Result) Left() int64 { return r.Counts[Unstamped] + r.Counts[Mismatch] }
 // entities are left than are accepted.
 func Finish(ctx context.Context, cfg Config, accept int64) (Result, error) {
 	cfg.Order = Verify
+	var verified Record
+	err := store.Retry(ctx, savePatience, func() (err error) {
+		verified, _, _, err = Load(ctx, cfg.Sweep.Store, cfg.Target.Name)
+		return err
+	})
+	if err != nil {
+		return Result{Target: cfg.Target.Name}, err
+	}
 	res, err := Run(ctx, cfg)
 	if err != nil || !res.Complete {
 		return res, err
@@ -30,11 +38,16 @@ func Finish(ctx context.Context, cfg Config, accept int64) (Result, error) {
 		return res, nil
 	}
 	for {
-		rec, _, exists, err := Load(ctx, cfg.Sweep.Store, cfg.Target.Name)
+		var rec Record
+		var exists bool
+		err := store.Retry(ctx, savePatience, func() (err error) {
+			rec, _, exists, err = Load(ctx, cfg.Sweep.Store, cfg.Target.Name)
+			return err
+		})
 		if err != nil {
 			return res, err
 		}
-		if !exists || rec.Phase == Undoing {
+		if !exists || rec.Phase == Undoing || !rec.Began.Equal(verified.Began) {
 			return res, fmt.Errorf("%w: the adoption of target %s was undone meanwhile", ErrPhase, cfg.Target.Name)
 		}
 		rec.Phase = Finished

@@ -39,7 +39,7 @@ type partSource interface {
 // nothing this process alone.
 func (r *run) source() partSource {
 	if r.applies() {
-		return &recordedParts{run: r, turn: make(chan struct{}, 1)}
+		return &recordedParts{run: r, turn: make(chan struct{}, 1), failed: map[int]bool{}}
 	}
 	return &countedParts{run: r}
 }
@@ -77,6 +77,9 @@ type recordedParts struct {
 	// fails then.
 	parts []progress
 	sent  time.Time // when they were read, on this process's clock
+	// failed are the parts that a worker of this process gave up. Its other workers leave them alone:
+	// one part that cannot be read must not end them all.
+	failed map[int]bool
 }
 
 // lookAgain is how long a worker waits that finds all parts in the hands of others.
@@ -121,7 +124,7 @@ func (c *recordedParts) claim(ctx context.Context) (p *heldPart, left bool, err 
 		case one.done:
 			done++
 			continue
-		case one.owner == r.cfg.Sweep.Owner:
+		case one.owner == r.cfg.Sweep.Owner || c.gaveUp(one.part):
 			continue // another worker of this process reads it
 		case one.owner != "" && !r.isDead(one):
 			left = true
@@ -141,6 +144,12 @@ func (c *recordedParts) claim(ctx context.Context) (p *heldPart, left bool, err 
 	}
 	r.cfg.Progress.PartsDone.Store(int64(done))
 	return p, left, nil
+}
+
+func (c *recordedParts) gaveUp(part int) bool {
+	c.run.mu.Lock()
+	defer c.run.mu.Unlock()
+	return c.failed[part]
 }
 
 // learn notes how a part is after a write of its record. If that failed, what is known may
@@ -179,6 +188,8 @@ func (c *recordedParts) read(ctx context.Context) (parts []progress, ended bool,
 		return nil, false, err
 	case now == nil && r.cfg.Order == Undo:
 		return nil, true, nil // another process has removed the last key, and then the records
+	case r.cfg.Order == Undo && now.Phase == Undoing && !now.isReading(r.record):
+		return nil, true, nil // another process has found this reading done, and reads again
 	case now == nil || !now.isReading(r.record):
 		return nil, false, r.stopped()
 	}
@@ -212,6 +223,11 @@ func (r *run) isDead(p progress) bool {
 func (c *recordedParts) save(ctx context.Context, p *heldPart, release bool) error {
 	if release {
 		p.owner = ""
+	}
+	if release && !p.done {
+		c.run.mu.Lock()
+		c.failed[p.part] = true
+		c.run.mu.Unlock()
 	}
 	err := c.run.saveProgress(ctx, p)
 	c.learn(p.progress, err)

@@ -27,12 +27,28 @@ const (
 	Finished Phase = "finished" // verified: the target is swept by its keys
 )
 
-// maxParts is the most parts of a round: their records are looked up in one call, and
-// their keys fit into one record.
-const maxParts = 128
+// maxParts is the most parts of a round: their records are looked up in one call, with that of the
+// target. Namespaces are split into at most maxSplit parts, so that the keys at which they are
+// split fit into one record.
+const (
+	maxParts = store.MaxRecords - 1
+	maxSplit = 128
+)
 
-// maxRounds is how many rounds a record keeps. What an older round spread has expired.
-const maxRounds = 100
+// A record keeps its last maxRounds rounds, and those before them whose spread is not over: their
+// keys are there still. Of rounds that begin each minute it keeps those of a day at most.
+const (
+	maxRounds  = 100
+	mostRounds = 1500
+)
+
+// recent returns the rounds that a record keeps at an instant.
+func recent(rounds []Round, now time.Time) []Round {
+	for n := len(rounds); n > maxRounds && (n > mostRounds || rounds[0].Began.Add(rounds[0].Spread).Before(now)); n-- {
+		rounds = rounds[1:]
+	}
+	return rounds
+}
 
 // A Record is the record of a target's adoption.
 type Record struct {
@@ -120,7 +136,7 @@ func (r Record) encode() store.Record {
 	rounds := make([]store.Fields, 0, len(r.Rounds))
 	for _, o := range r.Rounds {
 		rounds = append(rounds, store.Fields{"number": int64(o.Number), "began": store.FormatTime(o.Began),
-			"spread_ms": o.Spread.Milliseconds(), "percent": o.Percent})
+			"spread_ms": o.Spread.Milliseconds(), "percent": o.Percent, "retention_ms": o.Retention.Milliseconds()})
 	}
 	parts := make([]store.Fields, 0, len(r.Parts))
 	for _, p := range r.Parts {
@@ -150,7 +166,8 @@ func decode(rec store.Record) (Record, error) {
 	for i, one := range f.List("rounds") {
 		o := one.Reader(fmt.Sprintf("%s: rounds[%d]", what, i))
 		round := Round{Number: int(o.Int("number")), Began: o.Time("began"),
-			Spread: time.Duration(o.Int("spread_ms")) * time.Millisecond, Percent: o.Float("percent")}
+			Spread: time.Duration(o.Int("spread_ms")) * time.Millisecond, Percent: o.Float("percent"),
+			Retention: time.Duration(o.Int("retention_ms")) * time.Millisecond}
 		if round.Began.IsZero() || round.Spread < 0 || round.Number < 1 {
 			o.Fail("number", "round %d, begun %v with a spread of %v, makes no sense", round.Number, round.Began, round.Spread)
 		}
@@ -191,6 +208,7 @@ type progress struct {
 	token    int64  // rises with each claim
 	scanned  int64  // in this round, by all who held the part
 	stamped  int64
+	left     int64 // keys that undo could not remove
 	revision string
 }
 
@@ -202,6 +220,7 @@ func (p progress) encode() store.Record {
 		Fields: store.Fields{
 			"schema": int64(Schema), "part": int64(p.part), "reading": store.FormatTime(p.reading), "after": p.after,
 			"done": p.done, "owner": p.owner, "token": p.token, "scanned": p.scanned, "stamped": p.stamped,
+			"left": p.left,
 		}}
 }
 
@@ -213,7 +232,7 @@ func decodeProgress(rec store.Record) (progress, error) {
 	}
 	p := progress{target: rec.Target, part: int(f.Int("part")), reading: f.Time("reading"), after: f.Text("after"),
 		done: f.Bool("done"), owner: f.Text("owner"), token: f.Int("token"), scanned: f.Int("scanned"),
-		stamped: f.Int("stamped"), revision: rec.Revision}
+		stamped: f.Int("stamped"), left: f.Int("left"), revision: rec.Revision}
 	if p.part < 0 || p.part >= maxParts || partKey(p.target, p.part) != rec.Key {
 		f.Fail("part", "%d does not belong to this key", p.part)
 	}
@@ -232,8 +251,7 @@ func loadParts(ctx context.Context, s store.Loader, r Record) (parts []progress,
 	for i := range keys {
 		keys[i] = partKey(r.Target, i)
 	}
-	keys = append(keys, r.Target)
-	got, err := s.Load(ctx, store.RecordQuery{Sort: store.AdoptRecord, Target: r.Target, Keys: keys})
+	got, err := loadKeys(ctx, s, r.Target, append(keys, r.Target))
 	if err != nil {
 		return nil, nil, fmt.Errorf("load adoption records of %s: %w", r.Target, err)
 	}
@@ -259,21 +277,38 @@ func loadParts(ctx context.Context, s store.Loader, r Record) (parts []progress,
 	return parts, now, nil
 }
 
+// loadKeys reads records by their keys. It repeats a read that fails for a moment: a run of many
+// hours must not end by that.
+func loadKeys(ctx context.Context, s store.Loader, target string, keys []string) (got store.Records, err error) {
+	err = store.Retry(ctx, savePatience, func() error {
+		ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+		defer cancel()
+		got, err = s.Load(ctx, store.RecordQuery{Sort: store.AdoptRecord, Target: target, Keys: keys})
+		return err
+	})
+	return got, err
+}
+
 // forget removes all records of a target's adoption: those of the parts first, so that a
-// crash leaves a record by which it can be repeated.
+// crash leaves a record by which it can be repeated. Another process may do the same.
 func forget(ctx context.Context, s store.Store, r Record) error {
 	keys := make([]string, maxParts)
 	for i := range keys {
 		keys[i] = partKey(r.Target, i)
 	}
-	got, err := s.Load(ctx, store.RecordQuery{Sort: store.AdoptRecord, Target: r.Target, Keys: keys})
+	got, err := loadKeys(ctx, s, r.Target, keys)
 	for _, rec := range append(got.List, r.encode()) {
 		if err != nil {
 			break
 		}
 		prev := rec.Revision
 		rec.Fields, rec.Revision = nil, store.NewRevision(prev) // its own revision would look like a repeat
-		err = saveRecord(ctx, s, rec, prev)
+		if err = saveRecord(ctx, s, rec, prev); errors.Is(err, store.ErrConflict) {
+			now, _, exists, loadErr := Load(ctx, s, r.Target)
+			if err = errors.Join(err, loadErr); loadErr == nil && (!exists || now.Phase == Undoing) {
+				err = nil // the other one removes what is left
+			}
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("remove adoption records of %s: %w", r.Target, err)

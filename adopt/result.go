@@ -78,6 +78,10 @@ func (r *run) result(began time.Time, complete bool) Result {
 			"late is due at once, behind the cursors of sweeps, and waits for their next read from the start: spread "+
 			"over a longer time, or raise the rate", takes.Round(time.Second)))
 	}
+	if n := t.counts[Mismatch]; r.cfg.Order == Undo && n > 0 {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("keys that disagree with the rule stay: %d. After the undo sweeps "+
+			"go by them alone, and nothing compares them any more: pause the target until you know why", n))
+	}
 	if n := t.counts[Unstamped] + t.counts[Keyed] + t.counts[Mismatch] + t.counts[Later]; n == 0 && t.scanned > 0 {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("the rule %q fits none of %d entities: check the property's name "+
 			"and type", res.Rule, t.scanned))

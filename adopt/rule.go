@@ -76,18 +76,20 @@ type Round struct {
 	Began   time.Time // in the store's time
 	Spread  time.Duration
 	Percent float64
+	// Retention is that of the target in this round. It may change later; what the round gave stays.
+	Retention time.Duration
 }
 
 // instant returns the expiry that an entity gets in the round: by the rule or, if it was due
 // already when the round began, spread over the time after that.
-func (r Round) instant(target, id string, expires time.Time, retention time.Duration) time.Time {
-	if expires.Add(retention).After(r.Began) {
+func (r Round) instant(target, id string, expires time.Time) time.Time {
+	if expires.Add(r.Retention).After(r.Began) {
 		return expires
 	}
 	// Not the hash of shards or rollouts: the first per cent must not go first, too.
 	sum := sha256.Sum256([]byte("spread " + target + "\n" + id))
 	part := float64(binary.BigEndian.Uint64(sum[:8])) / math.MaxUint64
-	return r.Began.Add(-retention + time.Duration(part*float64(r.Spread))).Truncate(time.Millisecond)
+	return r.Began.Add(-r.Retention + time.Duration(part*float64(r.Spread))).Truncate(time.Millisecond)
 }
 
 // has reports whether an entity is in the share that the round adopts.

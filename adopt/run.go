@@ -107,13 +107,30 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	complete := false
 	if err == nil {
 		if complete, err = r.work(ctx); err == nil && complete && r.applies() && cfg.Order == Undo {
-			err = forget(ctx, r.store, r.record)
+			err = r.end(ctx)
 		}
 	}
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil // stopped in good order
 	}
 	return r.result(began, complete && err == nil), err
+}
+
+// end removes the records of an adoption that was undone, unless keys are left.
+func (r *run) end(ctx context.Context) error {
+	parts, _, err := loadParts(ctx, r.store, r.record)
+	if err != nil {
+		return err
+	}
+	left := int64(0)
+	for _, p := range parts {
+		left += p.left
+	}
+	if left > 0 {
+		return store.WithHint(fmt.Errorf("undo target %s: keys that could not be removed are left: %d",
+			r.cfg.Target.Name, left), "run the command again; sweeps compare these keys with the rule meanwhile")
+	}
+	return forget(ctx, r.store, r.record)
 }
 
 func newRun(cfg Config) (*run, error) {
@@ -152,12 +169,13 @@ func (r *run) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	before := rec
 	for {
 		next, changed, err := r.plan(ctx, rec, exists)
 		if err != nil {
 			return err
 		}
-		before := rec
+		before = rec
 		if changed && r.applies() {
 			next, err = next.save(ctx, r.store)
 			if err != nil && !errors.Is(err, store.ErrConflict) {
@@ -170,36 +188,47 @@ func (r *run) prepare(ctx context.Context) error {
 			if conflict { // another process was first: join what it began
 				continue
 			}
-			if next.Phase == Undoing {
-				if err := r.settle(ctx, before); err != nil {
-					return err
-				}
-			}
 		}
 		r.record = next
 		break
 	}
+	if r.applies() && r.cfg.Order == Undo {
+		if err := r.settle(ctx, before); err != nil {
+			return err
+		}
+	}
+	if r.applies() && r.cfg.Order == Stamp && r.record.Round().Number == 1 &&
+		r.target.storeNow().Sub(r.record.Began) < savePatience+missingFor { // it may have been saved just now
+		if err := throttle.Sleep(ctx, missingFor); err != nil {
+			return err
+		}
+	}
 	now := r.target.storeNow()
 	r.tally = newTally(now)
 	r.judge = judge{target: r.cfg.Target.Name, rule: r.cfg.Rule, rounds: r.record.Rounds,
-		retention: r.cfg.Target.Retention, maxAge: r.cfg.Target.MaxAge, horizon: now.Add(-r.cfg.Target.Retention)}
+		maxAge: r.cfg.Target.MaxAge, horizon: now.Add(-r.cfg.Target.Retention)}
 	r.cfg.Progress.Parts.Store(int64(len(r.record.Parts)))
+	if r.cfg.Order != Stamp { // only stamps would add to what is there
+		return nil
+	}
 	return r.probe(ctx)
 }
 
 // settle waits until the workers of a round that was not finished have seen that it is
 // being undone, and their last writes have ended: a key that is written behind undo would stay.
+// A worker may hold no part at the moment, and write a second later.
 func (r *run) settle(ctx context.Context, before Record) error {
-	if before.Phase == Undoing {
-		return nil
-	}
-	parts, _, err := loadParts(ctx, r.store, before)
-	if err != nil || !slices.ContainsFunc(parts, func(p progress) bool { return p.owner != "" }) {
+	const wait = readEvery + writeTimeout
+	if before.Phase == Undoing { // another process has begun to undo, and may have died while it waited
+		if r.target.storeNow().Sub(before.Reading) > savePatience+wait {
+			return nil
+		}
+	} else if unfinished, err := r.unfinished(ctx, before); err != nil || !unfinished {
 		return err
 	}
 	r.log.InfoContext(ctx, "waiting for workers that may still write keys", "target", r.cfg.Target.Name,
-		"wait", (readEvery + writeTimeout).String())
-	return throttle.Sleep(ctx, readEvery+writeTimeout)
+		"wait", wait.String())
+	return throttle.Sleep(ctx, wait)
 }
 
 // load reads the target's record and that of the adoption.
@@ -217,7 +246,7 @@ func (r *run) plan(ctx context.Context, rec Record, exists bool) (next Record, c
 		return rec, false, err
 	}
 	round := Round{Number: 1, Began: r.target.storeNow().UTC().Truncate(time.Microsecond), Spread: r.cfg.Spread,
-		Percent: r.cfg.Percent}
+		Percent: r.cfg.Percent, Retention: r.cfg.Target.Retention}
 	if !exists {
 		rec = Record{Target: r.cfg.Target.Name, Kind: r.cfg.Target.Kind, Property: r.cfg.Target.Property,
 			Rule: r.cfg.Rule, Phase: Stamping, Began: round.Began, Actor: r.cfg.Actor}
@@ -233,10 +262,16 @@ func (r *run) plan(ctx context.Context, rec Record, exists bool) (next Record, c
 			return rec, false, fmt.Errorf("%w: %v%% of target %s were adopted, and %v%% are asked for",
 				ErrPercent, last.Percent, rec.Target, r.cfg.Percent)
 		}
-		round.Number = last.Number + 1
-		if unfinished, err := r.unfinished(ctx, rec); err != nil || unfinished && r.resumes(rec, round) {
-			return rec, false, err
+		unfinished, err := r.unfinished(ctx, rec)
+		if err != nil || unfinished && r.resumes(rec, round) {
+			late := err == nil && r.cfg.Order == Stamp && last.Spread > 0 && round.Began.Sub(last.Began) > last.Spread/10
+			if late { // the reading goes on, but what was to be due meanwhile must not be due at once
+				round.Number = last.Number
+				rec.Rounds = recent(append(slices.Clone(rec.Rounds), round), round.Began)
+			}
+			return rec, late, err
 		}
+		round.Number = last.Number + 1
 	}
 	if r.cfg.Order == Verify || r.cfg.Order == Undo && !r.applies() { // reads by a copy of its own
 		next := rec
@@ -251,10 +286,7 @@ func (r *run) plan(ctx context.Context, rec Record, exists bool) (next Record, c
 	if r.cfg.Order == Undo {
 		rec.Phase = Undoing // what the rounds gave is what it removes
 	} else {
-		rec.Rounds = append(rec.Rounds, round)
-		if n := len(rec.Rounds); n > maxRounds {
-			rec.Rounds = rec.Rounds[n-maxRounds:]
-		}
+		rec.Rounds = recent(append(rec.Rounds, round), round.Began)
 	}
 	rec.Reading = round.Began
 	rec.Parts, err = r.split(ctx)
@@ -290,7 +322,8 @@ func (r *run) resumes(rec Record, next Round) bool {
 	switch r.cfg.Order {
 	case Stamp:
 		last := rec.Round()
-		return rec.Phase != Undoing && last.Percent == next.Percent && last.Spread == next.Spread
+		return rec.Phase != Undoing && last.Percent == next.Percent && last.Spread == next.Spread &&
+			last.Retention == next.Retention
 	case Undo:
 		return r.applies() && rec.Phase == Undoing
 	}
@@ -318,8 +351,12 @@ func (r *run) split(ctx context.Context) (parts []Part, err error) {
 			return nil, err
 		}
 	}
-	namespaces = namespaces[:min(len(namespaces), maxParts):min(len(namespaces), maxParts)]
-	most := min(partsPerWorker*r.cfg.Sweep.Workers, maxParts)/max(1, len(namespaces)) - 1
+	if len(namespaces) > maxParts { // a part that nobody reads would count as done
+		return nil, fmt.Errorf("%w in so many namespaces: target %s has %d, and one adoption reads at most %d; "+
+			"list some of them in the targets file, in several targets", ErrUnsupported, r.cfg.Target.Name,
+			len(namespaces), maxParts)
+	}
+	most := min(partsPerWorker*r.cfg.Sweep.Workers, maxSplit)/max(1, len(namespaces)) - 1
 	for _, ns := range namespaces {
 		var keys []string
 		if most > 0 {

@@ -15,6 +15,8 @@ type item struct {
 	row store.Row
 	id  string
 	judgement
+
+	announced bool // its expiry, so that a repeated write does not announce it again
 }
 
 // page decides about the entities of a page, and writes to those that the order is about.
@@ -66,7 +68,7 @@ func (r *run) item(row store.Row) (item, error) {
 	if err != nil {
 		return item{}, fmt.Errorf("entity %s of target %s: %w", row.Key, r.cfg.Target.Name, err)
 	}
-	return item{row, id, r.judge.judge(row, id)}, nil
+	return item{row: row, id: id, judgement: r.judge.judge(row, id)}, nil
 }
 
 // wants reports whether the order is about an entity.
@@ -99,9 +101,12 @@ func (r *run) again(p *heldPart, namespace string, changed []store.Row) (todo []
 
 // wrote counts what became of an entity.
 func (r *run) wrote(p *heldPart, namespace string, one item, o Outcome, why string) {
-	if o == "" {
+	switch {
+	case o == "":
 		p.stamped++
 		r.cfg.Progress.Written.Add(1)
+	case r.cfg.Order == Undo && (o == Contended || o == Refused):
+		p.left++
 	}
 	r.tally.wrote(namespace, one.row, r.cfg.Rule, judgement{o, why, one.rule, one.expires}, r.cfg.Order == Undo)
 }
@@ -197,6 +202,12 @@ func (r *run) batch(
 		if err := r.check(ctx, source, p); err != nil {
 			return nil, err
 		}
+		if err := r.announce(ctx, part); err != nil {
+			return nil, err
+		}
+		if err := r.check(ctx, source, p); err != nil { // an announcement may take long
+			return nil, err
+		}
 		ops, err := r.restamp(ctx, namespace, part)
 		var left []item
 		for i, op := range ops {
@@ -226,7 +237,7 @@ func (r *run) batch(
 				return nil, err
 			}
 			wait = min(2*wait, longestWait)
-			if contended {
+			if contended || store.TookTooLong(err) {
 				queue = append(queue, halves(left)...)
 			} else {
 				queue = append(queue, left)
@@ -255,6 +266,29 @@ func halves(items []item) [][]item {
 	return [][]item{items[:len(items)/2], items[len(items)/2:]}
 }
 
+// announce announces the expiries of a batch that were not announced before.
+func (r *run) announce(ctx context.Context, items []item) error {
+	if r.cfg.Announce == nil || r.cfg.Order == Undo {
+		return nil
+	}
+	var expiries []time.Time
+	for _, one := range items {
+		if !one.announced {
+			expiries = append(expiries, one.expires)
+		}
+	}
+	if len(expiries) == 0 {
+		return nil
+	}
+	if err := store.Retry(ctx, savePatience, func() error { return r.cfg.Announce(ctx, expiries) }); err != nil {
+		return fmt.Errorf("announce %d expiries in target %s: %w", len(expiries), r.cfg.Target.Name, err)
+	}
+	for i := range items {
+		items[i].announced = true
+	}
+	return nil
+}
+
 // writeTimeout bounds a batch from before its keys are made, also if the process stands
 // still in between: a key must be written within the slack of its generation.
 const writeTimeout = 30 * time.Second
@@ -270,7 +304,6 @@ func (r *run) restamp(ctx context.Context, namespace string, items []item) ([]st
 	for i, one := range items {
 		b.Ops[i].Row = one.row
 	}
-	var expiries []time.Time
 	for i, one := range items {
 		if r.cfg.Order == Undo {
 			continue // no value: the expiry is removed
@@ -280,12 +313,6 @@ func (r *run) restamp(ctx context.Context, namespace string, items []item) ([]st
 			return b.Ops, fmt.Errorf("stamp %s: %w", one.row.Key, err)
 		}
 		b.Ops[i].To = store.TextValue(key.String())
-		expiries = append(expiries, key.Expires)
-	}
-	if r.cfg.Announce != nil && len(expiries) > 0 {
-		if err := r.cfg.Announce(ctx, expiries); err != nil {
-			return b.Ops, fmt.Errorf("announce %d expiries: %w", len(expiries), err)
-		}
 	}
 	err := r.adopter.Restamp(ctx, b)
 	return b.Ops, err

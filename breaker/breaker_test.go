@@ -199,6 +199,22 @@ func TestLostSlices(t *testing.T) {
 	}
 }
 
+// What is due soon stays announced, however far ahead the rest is: an adoption stamps what expires within
+// years, and spreads what has expired over the next day.
+func TestAnnounceKeepsTheNextHours(t *testing.T) {
+	b := old().CountedAll(noon, 3000)
+	soon := rules.HourOf(noon.Add(3 * time.Hour)).Hour
+	b = b.Announce(rules, noon, map[time.Time]int64{soon: 700})
+	years := map[time.Time]int64{}
+	for i := range 2 * 365 * 24 {
+		years[noon.Add(time.Duration(10+i)*time.Hour)] = 1
+	}
+	b = b.Announce(rules, noon, years)
+	if len(b.Announced) > 2000 || len(b.Announced) == 0 || !b.Announced[0].Hour.Equal(soon) || b.Announced[0].N != 700 {
+		t.Errorf("of %d announced hours the first is %+v", len(b.Announced), b.Announced[0])
+	}
+}
+
 func TestRecord(t *testing.T) {
 	b := old().CountedAll(noon, 3000)
 	for i := range 300 {

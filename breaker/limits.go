@@ -80,7 +80,8 @@ type Announced struct {
 	N    int64
 }
 
-// mostAnnounced bounds the hours that are announced: a month and a half of them.
+// mostAnnounced bounds the hours that are announced: a month and a half of them, of which the later
+// ones are left out if there are more.
 const mostAnnounced = 1100
 
 // Announce returns the budget after somebody has stamped entities on purpose: so many for each
@@ -101,7 +102,7 @@ func (b Budget) Announce(r Rules, now time.Time, stamped map[time.Time]int64) Bu
 	b.Announced = slices.DeleteFunc(b.Announced, func(a Announced) bool {
 		return r.Horizon(now).Sub(a.Hour) > r.Learn+r.Window
 	})
-	b.Announced = b.Announced[max(0, len(b.Announced)-mostAnnounced):]
+	b.Announced = b.Announced[:min(len(b.Announced), mostAnnounced)]
 	return b
 }
 

@@ -70,7 +70,7 @@ var counters = []counter{
 		"have not expired yet)", metric: kept, reason: "malformed"},
 	{about: "kept: the store refuses, again and again, to delete or carry them", metric: kept, reason: "refused"},
 	{about: "kept while entities are adopted: due by a key that is earlier than the rule, or later by more than the " +
-		"spread", metric: kept, reason: "mismatch"},
+		"spread, or without a value that the rule can read", metric: kept, reason: "mismatch"},
 	{about: "survivors of a draining generation, stamped again in the newest one", metric: carried},
 	{about: "found by the daily audit in retired generations, and deleted or moved to the nursery", metric: strays},
 	{about: "index pages read"},

@@ -305,6 +305,28 @@ type Op struct {
 	Outcome Outcome
 	Now     Value // if Outcome is Changed and Known is true: the present expiry
 	Known   bool  // the driver has set Now
+	Premise Premise
+}
+
+// A Premise is a second property of an entity that a delete rests on, and what it held when the
+// delete was decided: if it holds something else by then, the entity has changed. The zero Premise
+// asks for nothing. All premises of a batch are of one property.
+type Premise struct {
+	Property string
+	Value    Value
+}
+
+// Holds reports whether the premise is still true, by what the property holds now.
+func (p Premise) Holds(now Value) bool { return p.Property == "" || p.Value.equal(now) }
+
+// PremiseProperty returns the property that the premises of the batch are of; empty without any.
+func (b *Batch) PremiseProperty() string {
+	for i := range b.Ops {
+		if p := b.Ops[i].Premise.Property; p != "" {
+			return p
+		}
+	}
+	return ""
 }
 
 // An Outcome is what became of an entity that was to be disposed of.

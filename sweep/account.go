@@ -197,10 +197,7 @@ type keptSet struct {
 	refused      map[store.Position]bool
 	mistyped     map[string]bool // by key: an entity may have several entries, and counts once
 	suspectsRead int             // how many that look suspect were read to make sure
-	// Of the page at hand: entities whose expiry disagrees with something else in them, and
-	// whether that was looked at.
-	mismatched map[string]bool
-	comparing  bool
+	compared     Comparison      // of the page at hand; whether it is active holds for the visit
 }
 
 const mostKept = 1000

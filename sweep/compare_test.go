@@ -10,6 +10,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
 )
 
 // What a comparer names is kept and counted, the rest of its pages is deleted. A comparer
@@ -21,10 +22,10 @@ func TestCompareKeepsWhatDisagrees(t *testing.T) {
 			w.put(1, 4, fmt.Sprintf("e-%03d", i), time.Now().Add(-time.Hour-time.Duration(i)*time.Second))
 		}
 		var asked, failed atomic.Int64
-		w.target.Compare = func(_ context.Context, _ string, due []store.Entry) (map[string]bool, bool, error) {
+		w.target.Compare = func(_ context.Context, _ string, due []store.Entry) (sweep.Comparison, error) {
 			if asked.Add(1)%5 == 2 {
 				failed.Add(1)
-				return nil, false, fmt.Errorf("look: %w", store.ErrUnavailable)
+				return sweep.Comparison{}, fmt.Errorf("look: %w", store.ErrUnavailable)
 			}
 			kept := map[string]bool{}
 			for _, e := range due {
@@ -32,7 +33,7 @@ func TestCompareKeepsWhatDisagrees(t *testing.T) {
 					kept[e.Key] = true
 				}
 			}
-			return kept, true, nil
+			return sweep.Comparison{Active: true, Kept: kept}, nil
 		}
 		res := w.sweep()
 		if res.Mismatch != n/10 || res.Deleted != n-n/10 || !res.Complete || res.Refused != 0 || failed.Load() == 0 {
@@ -51,7 +52,9 @@ func TestCompareKeepsWhatDisagrees(t *testing.T) {
 func TestChangedAfterItWasCompared(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.put(1, 4, "a", time.Now().Add(-time.Hour))
-		w.target.Compare = func(context.Context, string, []store.Entry) (map[string]bool, bool, error) { return nil, true, nil }
+		w.target.Compare = func(context.Context, string, []store.Entry) (sweep.Comparison, error) {
+			return sweep.Comparison{Active: true}, nil
+		}
 		var changed atomic.Bool
 		w.s.Before = func(_ context.Context, c modelstore.Call) error {
 			if c.Method == "Dispose" && changed.CompareAndSwap(false, true) {

@@ -132,10 +132,10 @@ func (v *visit) collect(s *scratch, rd *reading) {
 		switch {
 		case v.kept.has(e), v.waitsAside(rd, e.Key): // it was tried in this visit
 			continue
-		case v.kept.mismatched[e.Key]:
+		case v.kept.compared.Kept[e.Key]:
 			continue
 		case j == due:
-			s.ops = append(s.ops, store.Op{Entry: e})
+			s.ops = append(s.ops, store.Op{Entry: e, Premise: v.kept.compared.Premises[e.Key]})
 		case v.carry != nil && (j == early || j == suspect):
 			s.ops = append(s.ops, store.Op{Entry: e, To: e.Value}) // stamped when it is written
 		default: // kept; if the index is behind, the entity comes again in its time
@@ -316,7 +316,7 @@ func (v *visit) settleChanged(t turn, rd *reading, q store.Query) error {
 // another range by now; if no sweep reads its generation, the entity is kept.
 func (v *visit) judge(key string, value store.Value) (judgement, store.Verdict) {
 	j := v.c.decide(value, v.horizon)
-	if j == due && v.kept.comparing {
+	if j == due && v.kept.compared.Active {
 		return early, store.Keep // it changed, and was not compared: the next read from the start meets it
 	}
 	if !v.c.rules.Form.HasGenerations() {

@@ -301,7 +301,7 @@ func (j *rangeJob) rewind(p *plan.Plan) {
 		!j.isBeyond(at, v.horizon) {
 		v.start.began = j.c.clock.Now().Truncate(time.Microsecond)
 		v.start.need.Behind = true
-		v.kept = keptSet{} // it may have been put right since
+		v.kept = keptSet{compared: v.kept.compared} // the rest may have been put right since
 		v.readings = append(v.readings[:1], j.behind(v, cur, at))
 	}
 }

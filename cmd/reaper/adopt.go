@@ -106,9 +106,9 @@ writers, and needs --also-writers.
 
 From the first key of an adoption until reaper adopt finish, sweeps of the target read each
 due entity before they delete it, at a read for each, and keep it if its key is earlier
-than the rule, or later by more than the spread. They count such a mismatch. So neither an
-old writer that extends an entity without its key, nor a new one that computes keys
-wrongly, has live entities deleted.`,
+than the rule, or later by more than the spread, or if it has a key and no value that the
+rule can read. They count such a mismatch. So neither an old writer that extends an entity
+without its key, nor a new one that computes keys wrongly, has live entities deleted.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.adopt(cmd, args, f, adopt.Dualize)
@@ -125,7 +125,8 @@ func (a *app) adoptVerifyCommand() *cobra.Command {
 		Short: "Count what has no expiry key, and keys that disagree with the rule",
 		Long: `Verify reads all entities of a target, at a read for each, and writes nothing. It counts
 those without a key for which the rule gives one, and mismatches: keys that are earlier
-than the rule, or later by more than the spread. The exit code is 1 if there are any.`,
+than the rule, or later by more than the spread, and keys of entities without a value that
+the rule can read. The exit code is 1 if there are any.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.adopt(cmd, args, f, func(ctx context.Context, c adopt.Config) (adopt.Result, error) {

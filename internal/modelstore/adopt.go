@@ -64,18 +64,23 @@ func (s *Store) Look(ctx context.Context, q store.WalkQuery, keys []string, rows
 
 func (s *Store) row(q store.WalkQuery, at place, key string) store.Row {
 	e := s.rows[at][key]
-	r := store.Row{Key: key, Expiry: e.Expiry, Created: store.InstantValue(s.created[at][key])}
+	return store.Row{Key: key, Expiry: e.Expiry, Source: source(e, q.Source),
+		Created: store.InstantValue(s.created[at][key])}
+}
+
+// source returns the value of a property in an entity's data.
+func source(e store.Entity, property string) (v store.Value) {
 	var data map[string]any
 	if json.Unmarshal(e.Data, &data) == nil {
-		switch v := data[q.Source].(type) {
+		switch text := data[property].(type) {
 		case nil:
 		case string:
-			r.Source = store.TextValue(v)
+			v = store.TextValue(text)
 		default:
-			r.Source = store.Value{Type: store.Other, Text: "a value of another type"}
+			v = store.Value{Type: store.Other, Text: "a value of another type"}
 		}
 	}
-	return r
+	return v
 }
 
 // Restamp implements store.Adopter.

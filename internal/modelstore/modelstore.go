@@ -297,7 +297,7 @@ func (s *Store) Dispose(ctx context.Context, b *store.Batch) error {
 			switch {
 			case !ok:
 				after = append(after, store.Gone)
-			case e.Expiry != op.Entry.Value:
+			case e.Expiry != op.Entry.Value || !op.Premise.Holds(source(e, op.Premise.Property)):
 				op.Now, op.Known = e.Expiry, true
 				after = append(after, store.Changed)
 			case op.To.Type != store.Missing:

@@ -185,3 +185,49 @@ func TestSplitsBySamplesOfTheService(t *testing.T) {
 }
 
 func partitionOf(req any) *pb.PartitionId { return req.(*pb.RunQueryRequest).GetPartitionId() }
+
+// Walks by keys show each entity once, whatever its key is, and each key bounds a span rightly: parts of an
+// adoption end at any of them.
+func TestWalkOfOddKeys(t *testing.T) {
+	w := newWorld(t, "")
+	parent := sdk.NameKey("User", "ü/\"7\"", sdk.IDKey("Org", 1<<40, nil))
+	keys := []*sdk.Key{sdk.IDKey(kind, 7, nil), sdk.IDKey(kind, 10, nil), sdk.IDKey(kind, 1<<62, nil), name("7"), name("__id7_"),
+		name("a/b"), name(`a"b`), name("a\x01b"), name("ä"), name("\U0001F600"), name("\uFFFD"), name("z z"), name("Z"),
+		{Kind: kind, Name: "a", Parent: parent}, {Kind: kind, ID: 3, Parent: parent}, {Kind: kind, Name: "a", Parent: name("a")},
+		{Kind: kind, Name: "b", Parent: sdk.IDKey(kind, 7, nil)}}
+	w.put(nil, keys...)
+	whole := w.rows(walkQuery(""))
+	if len(whole) != len(keys) {
+		t.Fatalf("%d rows of %d entities", len(whole), len(keys))
+	}
+	after := ""
+	for i, row := range whole {
+		key, err := ParseKey("", row.Key)
+		if err != nil || FormatKey(key) != row.Key || !slices.ContainsFunc(keys, key.Equal) {
+			t.Errorf("row %d has the key %s, %v", i, row.Key, err)
+		}
+		if i > 0 {
+			if before, _ := ParseKey("", whole[i-1].Key); compareKeys(before, key) >= 0 {
+				t.Errorf("%s comes before %s", whole[i-1].Key, row.Key)
+			}
+		}
+		q := walkQuery("")
+		q.After, q.Until = after, row.Key
+		if got := w.rows(q); len(got) != 1 || got[0].Key != row.Key {
+			t.Errorf("after %s up to %s: %v", after, row.Key, got)
+		}
+		if id, err := w.ID(row.Key); err != nil || id == "" {
+			t.Errorf("%s has the id %q, %v", row.Key, id, err)
+		}
+		after = row.Key
+	}
+	q := walkQuery("")
+	q.After = after
+	if got := w.rows(q); len(got) != 0 {
+		t.Errorf("after the last one: %v", got)
+	}
+	q.After, q.Until = whole[9].Key, whole[3].Key // splits that a sample put in another order
+	if got := w.rows(q); len(got) != 0 {
+		t.Errorf("a span that ends before it begins: %v", got)
+	}
+}

@@ -117,12 +117,13 @@ func (s *set) done() {
 	}
 }
 
-// decide sets the outcome of a key whose entity was read, or dooms it.
-func (s *set) decide(k int, found bool, now store.Value) {
+// decide sets the outcome of a key whose entity was read, or dooms it. Second is what the property
+// of the premises holds.
+func (s *set) decide(k int, found bool, now, second store.Value) {
 	switch {
 	case !found:
 		s.set([]int{k}, store.Gone)
-	case len(s.ops[k]) == 1 && same(s.ops[k][0].Entry.Value, now):
+	case len(s.ops[k]) == 1 && same(s.ops[k][0].Entry.Value, now) && s.ops[k][0].Premise.Holds(second):
 		s.doomed = append(s.doomed, k)
 	default:
 		for _, op := range s.ops[k] {
@@ -138,7 +139,7 @@ func (s *set) decide(k int, found bool, now store.Value) {
 // transaction. The commit fails if another client has written one of them in between.
 func (d *DB) writeChecked(ctx context.Context, s *set) (err error) {
 	// The transaction remembers its context, and with it the mask.
-	ctx = withCall(ctx, &call{mask: s.batch.Query.Target.Property})
+	ctx = withCall(ctx, &call{mask: s.batch.Query.Target.Property, also: s.batch.PremiseProperty()})
 	tx, err := d.begin(ctx)
 	if err != nil {
 		return err
@@ -221,9 +222,9 @@ func (d *DB) check(ctx context.Context, tx *sdk.Transaction, s *set) error {
 	if len(rest) == 0 {
 		return nil
 	}
-	keys := pick(s.keys, rest)
+	keys, also := pick(s.keys, rest), s.batch.PremiseProperty()
 	for _, g := range groups(keys) {
-		cells, found, err := d.look(ctx, tx, s.batch.Query.Target.Property, pick(keys, g))
+		cells, found, err := d.look(ctx, tx, s.batch.Query.Target.Property, also, pick(keys, g))
 		if err != nil {
 			return err
 		}
@@ -231,7 +232,7 @@ func (d *DB) check(ctx context.Context, tx *sdk.Transaction, s *set) error {
 			for _, op := range s.ops[rest[n]] {
 				op.Entry.Written = writtenAt(ctx, keys[n])
 			}
-			s.decide(rest[n], found[i], stored(cells[i].value))
+			s.decide(rest[n], found[i], stored(cells[i].value), stored(cells[i].second))
 		}
 	}
 	return nil
@@ -257,19 +258,19 @@ func (d *DB) shown(ctx context.Context, tx *sdk.Transaction, s *set) (map[string
 	return out, nil
 }
 
-// look reads one property of entities, whose keys the client must be able to
+// look reads one property of entities, or two, whose keys the client must be able to
 // tell apart, and says which of them exist.
 func (d *DB) look(
-	ctx context.Context, tx *sdk.Transaction, property string, keys []*sdk.Key,
+	ctx context.Context, tx *sdk.Transaction, property, also string, keys []*sdk.Key,
 ) (cells []cell, found []bool, err error) {
 	cells, found = make([]cell, len(keys)), make([]bool, len(keys))
 	for i := range cells {
-		cells[i].property, found[i] = property, true
+		cells[i].property, cells[i].also, found[i] = property, also, true
 	}
 	if tx != nil {
 		err = tx.GetMulti(keys, cells)
 	} else {
-		err = d.client.GetMulti(withCall(ctx, &call{mask: property}), keys, cells)
+		err = d.client.GetMulti(withCall(ctx, &call{mask: property, also: also}), keys, cells)
 	}
 	var multi sdk.MultiError
 	if !errors.As(err, &multi) {
@@ -316,7 +317,7 @@ func (d *DB) settle(
 		}
 	}()
 	keys := []*sdk.Key{key}
-	cells, found, err := d.look(ctx, tx, t.Property, keys)
+	cells, found, err := d.look(ctx, tx, t.Property, "", keys)
 	if err != nil {
 		return store.Unknown, err
 	}

@@ -80,8 +80,8 @@ func (d *DB) Guard(t store.Target) store.Guarding {
 	return g
 }
 
-// guardOf returns how the deletes of a batch are made conditional. What is carried
-// is always looked up.
+// guardOf returns how the deletes of a batch are made conditional. What is carried, or has a
+// premise, is always looked up.
 func (d *DB) guardOf(b *store.Batch) (store.Guard, error) {
 	t := b.Query.Target
 	switch t.Guard {
@@ -92,7 +92,8 @@ func (d *DB) guardOf(b *store.Batch) (store.Guard, error) {
 	if t.Guard == store.GuardQuery && (t.Type != store.Text || !t.SingleValued) {
 		return "", fmt.Errorf("%w: guard query needs a property that always holds one plain text", store.ErrInvalid)
 	}
-	if slices.ContainsFunc(b.Ops, func(op store.Op) bool { return op.To.Type != store.Missing }) {
+	carries := slices.ContainsFunc(b.Ops, func(op store.Op) bool { return op.To.Type != store.Missing })
+	if carries || b.PremiseProperty() != "" {
 		return store.GuardLookup, nil
 	}
 	g := d.Guard(t).Guard

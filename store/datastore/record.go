@@ -132,7 +132,7 @@ func (d *DB) create(ctx context.Context, r store.Record, ps sdk.PropertyList) er
 	if !errors.As(err, &rpc) || rpc.status.Code() != codes.AlreadyExists {
 		return err
 	}
-	cells, found, err := d.look(ctx, nil, revisionProperty, []*sdk.Key{key})
+	cells, found, err := d.look(ctx, nil, revisionProperty, "", []*sdk.Key{key})
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (d *DB) save(ctx context.Context, r store.Record, ps sdk.PropertyList, prev
 		}
 	}()
 	key := sdk.NameKey(string(r.Sort), r.Key, nil)
-	cells, found, err := d.look(ctx, tx, revisionProperty, []*sdk.Key{key})
+	cells, found, err := d.look(ctx, tx, revisionProperty, "", []*sdk.Key{key})
 	if err != nil {
 		return err
 	}

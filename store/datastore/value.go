@@ -27,15 +27,20 @@ func quote(property string) string { return strconv.Quote(property) }
 // A cell loads one property of an entity.
 type cell struct {
 	property string
-	value    any // nil if it is missing or null, which mean the same
+	value    any    // nil if it is missing or null, which mean the same
+	also     string // a second property; may be empty
+	second   any    // its value
 }
 
 // Load implements the client's PropertyLoadSaver.
 func (c *cell) Load(ps []sdk.Property) error {
-	c.value = nil
+	c.value, c.second = nil, nil
 	for i := range ps {
 		if ps[i].Name == c.property {
 			c.value = ps[i].Value
+		}
+		if ps[i].Name == c.also {
+			c.second = ps[i].Value
 		}
 	}
 	return nil

@@ -172,6 +172,12 @@ func (db *DB) check(
 			bill.Writes++
 			continue
 		}
+		if holds, err := db.holds(b, i, entity); err != nil {
+			return bill, err
+		} else if !holds {
+			s.pending = append(s.pending, i)
+			continue
+		}
 		if err := errors.Join(batch.Delete(key, nil), batch.Delete(entity, nil)); err != nil {
 			return bill, err
 		}
@@ -184,6 +190,24 @@ func (db *DB) check(
 	}
 	b.SteppedOver = steps(it, returned)
 	return bill, it.Error()
+}
+
+// holds reports whether the premise of an op is still true of the entity in the given row.
+func (db *DB) holds(b *store.Batch, op int, row []byte) (bool, error) {
+	p := b.Ops[op].Premise
+	if p.Property == "" {
+		return true, nil
+	}
+	value, err := db.get(row)
+	if err != nil || value == nil {
+		return false, err
+	}
+	e, err := decodeEntity(value)
+	if err != nil {
+		return false, err
+	}
+	now, err := rowOf(store.WalkQuery{Target: b.Query.Target, Source: p.Property}, e)
+	return p.Holds(now.Source), err
 }
 
 // forward moves the iterator, which is at a row, to the first row not below the key, and

@@ -142,3 +142,51 @@ func TestSplitsByPartitionsOfTheService(t *testing.T) {
 		}
 	}
 }
+
+// Walks by names show each document of a collection group once, whatever its name is, and each name bounds a
+// span rightly: parts of an adoption end at any of them.
+func TestWalkOfOddNames(t *testing.T) {
+	w := newWorld(t)
+	group := adopted
+	group.Group = true
+	names := []string{"sessions/__id7__", "sessions/__id10__", "sessions/__id4611686018427387904__", "sessions/7", "sessions/__id7_",
+		`sessions/a"b`, "sessions/a b", "sessions/ä", "sessions/\U0001F600", "sessions/\uFFFD", "sessions/Z",
+		"users/ü/sessions/a", "users/__id3__/sessions/__id3__", "users/__id20__/sessions/a", "sessions/a/sessions/b", "sessions/__id7__/sessions/b"}
+	var writes []*pb.Write
+	for _, name := range names {
+		writes = append(writes, &pb.Write{Operation: &pb.Write_Update{Update: &pb.Document{Name: w.name(name)}}})
+	}
+	if _, err := w.commit(t.Context(), writes); err != nil {
+		t.Fatal(err)
+	}
+	q := store.WalkQuery{Target: group, Limit: store.MaxPage}
+	whole := w.rows(q)
+	if len(whole) != len(names) {
+		t.Fatalf("%d rows of %d documents", len(whole), len(names))
+	}
+	after := ""
+	for i, row := range whole {
+		if !slices.Contains(names, row.Key) {
+			t.Errorf("row %d has the key %s", i, row.Key)
+		}
+		if i > 0 && compareNames(whole[i-1].Key, row.Key) >= 0 {
+			t.Errorf("%s comes before %s", whole[i-1].Key, row.Key)
+		}
+		q.After, q.Until = after, row.Key
+		if got := w.rows(q); len(got) != 1 || got[0].Key != row.Key {
+			t.Errorf("after %s up to %s: %v", after, row.Key, got)
+		}
+		if id, err := w.ID(row.Key); err != nil || id == "" {
+			t.Errorf("%s has the id %q, %v", row.Key, id, err)
+		}
+		after = row.Key
+	}
+	q.After, q.Until = after, ""
+	if got := w.rows(q); len(got) != 0 {
+		t.Errorf("after the last one: %v", got)
+	}
+	q.After, q.Until = whole[9].Key, whole[3].Key // splits that a sample put in another order
+	if got := w.rows(q); len(got) != 0 {
+		t.Errorf("a span that ends before it begins: %v", got)
+	}
+}

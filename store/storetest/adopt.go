@@ -27,6 +27,7 @@ var adoptCases = []testCase{
 	{name: "RestampNeverResurrects", needs: adopts, run: restampNeverResurrects},
 	{name: "RestampRepeatedIsSuccess", needs: adopts, run: restampRepeated},
 	{name: "RestampRemoves", needs: adopts, run: restampRemoves},
+	{name: "DisposeChecksThePremise", needs: adopts, run: disposeChecksPremise},
 }
 
 // source is the property that the entities of these cases have in their data.
@@ -297,4 +298,33 @@ func restampRemoves(w *world) {
 	if op := w.restamp(store.RestampOp{Row: rows[0]})[0]; op.Outcome != store.RowRestamped {
 		w.Errorf("a repeated removal: outcome %d", op.Outcome)
 	}
+}
+
+// disposeChecksPremise: an entity whose other property changed since the delete was decided is kept,
+// though its expiry is as it was. Those next to it are deleted.
+func disposeChecksPremise(w *world) {
+	var put []store.Entity
+	for i, name := range []string{"a", "b", "c"} {
+		e := unstamped(name, i)
+		e.Expiry = key(i)
+		put = append(put, e)
+	}
+	w.put(put...)
+	entries := w.find(3)
+	var rows store.Rows
+	w.retry("look", func() error { return w.adopter().Look(w.ctx, w.walkQuery(1), keys(entries), &rows) })
+	b := w.batch(w.all(), entries...)
+	for i, op := range b.Ops {
+		for _, row := range rows.List {
+			if row.Key == op.Entry.Key {
+				b.Ops[i].Premise = store.Premise{Property: source, Value: row.Source}
+			}
+		}
+	}
+	live := unstamped("b", 31)
+	live.Expiry = key(1)
+	w.put(live)
+	w.retry("dispose", func() error { return w.store.Dispose(w.ctx, b) })
+	w.same("the outcomes", outcomes(b.Ops), []string{outcome(store.Deleted), outcome(store.Changed), outcome(store.Deleted)})
+	w.shows("afterwards", key(1).Text)
 }

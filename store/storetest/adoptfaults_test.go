@@ -239,4 +239,12 @@ var adoptFaults = []fault{
 		}
 	}},
 	{"RestampRemoves", "says that all are restamped", outcomeOf(store.RowChanged, store.RowRestamped)},
+	{"DisposeChecksThePremise", "checks the expiry alone", func(b *broken) {
+		b.dispose = func(ctx context.Context, batch *store.Batch) error {
+			for i := range batch.Ops {
+				batch.Ops[i].Premise = store.Premise{}
+			}
+			return b.full.Dispose(ctx, batch)
+		}
+	}},
 }
