@@ -303,20 +303,27 @@ func (r *run) unfinished(ctx context.Context, rec Record) (bool, error) {
 	return slices.ContainsFunc(parts, func(p progress) bool { return !p.done }), err
 }
 
+// namespaces lists those in which entities are adopted.
+func (r *run) namespaces(ctx context.Context) ([]string, error) {
+	names := r.cfg.Target.Namespaces
+	if len(names) == 0 {
+		return []string{""}, nil
+	}
+	if names[0] != "*" {
+		return names, nil
+	}
+	lister, ok := r.store.(store.Namespacer)
+	if !ok {
+		return nil, fmt.Errorf("%w: it does not list namespaces", ErrUnsupported)
+	}
+	return lister.Namespaces(ctx)
+}
+
 // split divides the keys of all namespaces into parts.
 func (r *run) split(ctx context.Context) (parts []Part, err error) {
-	namespaces := r.cfg.Target.Namespaces
-	if len(namespaces) == 0 {
-		namespaces = []string{""}
-	}
-	if namespaces[0] == "*" {
-		lister, ok := r.store.(store.Namespacer)
-		if !ok {
-			return nil, fmt.Errorf("%w: it does not list namespaces", ErrUnsupported)
-		}
-		if namespaces, err = lister.Namespaces(ctx); err != nil {
-			return nil, err
-		}
+	namespaces, err := r.namespaces(ctx)
+	if err != nil {
+		return nil, err
 	}
 	namespaces = namespaces[:min(len(namespaces), maxParts):min(len(namespaces), maxParts)]
 	most := min(partsPerWorker*r.cfg.Sweep.Workers, maxParts)/max(1, len(namespaces)) - 1

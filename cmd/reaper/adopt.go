@@ -36,6 +36,8 @@ type adoptFlags struct {
 	every                             string
 	accept                            int64
 	alsoWriters                       bool
+	yes                               bool
+	verifies                          string // what a command that verifies is called: it says first what that costs
 }
 
 func (a *app) adoptCommand() *cobra.Command {
@@ -118,14 +120,22 @@ wrongly, has live entities deleted.`,
 	return cmd
 }
 
+// addYes registers the flag of commands that ask before they read all entities.
+func addYes(cmd *cobra.Command, f *adoptFlags) {
+	cmd.Flags().BoolVar(&f.yes, "yes", false, "on a terminal, read all entities without being asked")
+}
+
 func (a *app) adoptVerifyCommand() *cobra.Command {
-	var f adoptFlags
+	f := adoptFlags{verifies: "adopt verify"}
 	cmd := &cobra.Command{
 		Use:   "verify TARGET",
 		Short: "Count what has no expiry key, and keys that disagree with the rule",
 		Long: `Verify reads all entities of a target, at a read for each, and writes nothing. It counts
 those without a key for which the rule gives one, and mismatches: keys that are earlier
-than the rule, or later by more than the spread. The exit code is 1 if there are any.`,
+than the rule, or later by more than the spread. The exit code is 1 if there are any.
+
+It says first about how many reads that will be, by the last round or a count of the index
+of the property that the rule reads. On a terminal it then asks whether to go on.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.adopt(cmd, args, f, func(ctx context.Context, c adopt.Config) (adopt.Result, error) {
@@ -139,11 +149,12 @@ than the rule, or later by more than the spread. The exit code is 1 if there are
 		},
 	}
 	a.addAdopt(cmd, &f)
+	addYes(cmd, &f)
 	return cmd
 }
 
 func (a *app) adoptFinishCommand() *cobra.Command {
-	var f adoptFlags
+	f := adoptFlags{verifies: "adopt finish"}
 	cmd := &cobra.Command{
 		Use:   "finish TARGET",
 		Short: "Verify an adoption, and mark it as finished",
@@ -161,6 +172,7 @@ target as it is swept from then on.`,
 		},
 	}
 	a.addAdopt(cmd, &f)
+	addYes(cmd, &f)
 	cmd.Flags().Int64Var(&f.accept, "accept", 0, "finish although so many entities are left")
 	return cmd
 }
@@ -307,6 +319,13 @@ func (a *app) adopt(
 		return err
 	}
 	defer s.db.closeInto(&err)
+	if f.verifies != "" {
+		verify := cfg
+		verify.Order = adopt.Verify
+		if err := a.announceReading(cmd.Context(), s, verify, f.verifies, f.yes); err != nil {
+			return err
+		}
+	}
 	return a.adoptOnce(cmd.Context(), s, cfg, run)
 }
 

@@ -390,7 +390,8 @@ func TestAdoptOnTheEmbeddedStore(t *testing.T) {
 		t.Error("the dry run changed something")
 	}
 	b.must(nil, "adopt", "sessions", "--apply", "--percent", "50")
-	if r := b.run(nil, "adopt", "verify", "sessions"); r.code != exitFailed || !strings.Contains(r.out, "entities are left without a key") {
+	if r := b.run(nil, "adopt", "verify", "sessions"); r.code != exitFailed || !strings.Contains(r.out, "entities are left without a key") ||
+		!strings.Contains(r.log, "about 301 reads, by round 1") {
 		t.Errorf("exit code %d: %s%s", r.code, r.out, r.log)
 	}
 	if r := b.run(nil, "adopt", "finish", "sessions", "--apply"); r.code != exitFailed || strings.Contains(r.out, "is finished") {
