@@ -160,14 +160,20 @@ func (a *app) adoptFinishCommand() *cobra.Command {
 		Short: "Verify an adoption, and mark it as finished",
 		Long: `Finish verifies an adoption, as reaper adopt verify does. It refuses if anything is left,
 or more than --accept. With --apply it marks the adoption as finished, and prints the
-target as it is swept from then on.`,
+target as it is swept from then on. The breaker lets
+its first sweep pass; with another kind, property or layout, or a shorter retention, it
+trips as before.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.accept < 0 {
 				return wrongUsage("--accept: %d is negative", f.accept)
 			}
 			return a.adopt(cmd, args, f, func(ctx context.Context, c adopt.Config) (adopt.Result, error) {
-				return adopt.Finish(ctx, c, f.accept)
+				res, err := adopt.Finish(ctx, c, f.accept)
+				if err == nil && res.Apply && res.Phase == adopt.Finished {
+					err = approveSwitch(ctx, c)
+				}
+				return res, err
 			})
 		},
 	}
@@ -175,6 +181,17 @@ target as it is swept from then on.`,
 	addYes(cmd, &f)
 	cmd.Flags().Int64Var(&f.accept, "accept", 0, "finish although so many entities are left")
 	return cmd
+}
+
+// approveSwitch lets sweeps go by the keys of a finished adoption. It was verified, so what
+// is due by them is known.
+func approveSwitch(ctx context.Context, c adopt.Config) error {
+	err := control.ApproveGround(ctx, c.Sweep, c.Target, control.Order{Actor: c.Actor, Reason: "the adoption is finished"})
+	if err != nil {
+		return fmt.Errorf("the adoption of target %s is finished, but its breaker was not told: run the command "+
+			"again: %w", c.Target.Name, err)
+	}
+	return nil
 }
 
 func (a *app) adoptUndoCommand() *cobra.Command {
