@@ -176,15 +176,19 @@ func (r *run) prepare(ctx context.Context) error {
 				}
 			}
 		}
-		r.record = next
-		break
+		r.begin(next)
+		return r.probe(ctx)
 	}
+}
+
+// begin has the run go by a record.
+func (r *run) begin(rec Record) {
+	r.record = rec
 	now := r.target.storeNow()
 	r.tally = newTally(now)
 	r.judge = judge{target: r.cfg.Target.Name, rule: r.cfg.Rule, rounds: r.record.Rounds,
 		retention: r.cfg.Target.Retention, maxAge: r.cfg.Target.MaxAge, horizon: now.Add(-r.cfg.Target.Retention)}
 	r.cfg.Progress.Parts.Store(int64(len(r.record.Parts)))
-	return r.probe(ctx)
 }
 
 // settle waits until the workers of a round that was not finished have seen that it is
@@ -194,7 +198,11 @@ func (r *run) settle(ctx context.Context, before Record) error {
 		return nil
 	}
 	parts, _, err := loadParts(ctx, r.store, before)
-	if err != nil || !slices.ContainsFunc(parts, func(p progress) bool { return p.owner != "" }) {
+	if err != nil {
+		return err
+	}
+	follower, err := loadFollow(ctx, r.store, before)
+	if err != nil || !slices.ContainsFunc(append(parts, follower), func(p progress) bool { return p.owner != "" }) {
 		return err
 	}
 	r.log.InfoContext(ctx, "waiting for workers that may still write keys", "target", r.cfg.Target.Name,

@@ -58,8 +58,14 @@ A key is written only while the entity still is as it was read. No other propert
 no key is overwritten, and no deleted entity comes back. Until the adoption is finished,
 sweeps of the target keep what is due by a key that disagrees with the rule. Several processes may adopt at
 once, and each may be killed at any time: the next run goes on. A run after the last one
-was done begins a new round, which finds what old writers have created meanwhile; --watch
-does that again and again. Each round costs a read for each entity.
+was done begins a new round, which finds what old writers have created meanwhile. Each
+round costs a read for each entity.
+
+With --watch it goes on until it is stopped. If the property that the rule reads is indexed
+and rises with the time, as a time of creation does, it follows that index, and stamps what
+old writers create within seconds; what they replace without changing that property, only
+a round finds. Otherwise, or if --every is given, it begins a round so often, and says
+first what that costs.
 
 reaper adopt undo is the way back.`,
 		Example: `  reaper adopt sessions --from created --plus 30d
@@ -77,8 +83,10 @@ reaper adopt undo is the way back.`,
 	a.addAdopt(cmd, &f)
 	cmd.Flags().StringVar(&f.spread, "spread", "", "expired entities become due over this time"+fromFile)
 	cmd.Flags().StringVar(&f.percent, "percent", "", "adopt only this share; it may only rise"+fromFile)
-	cmd.Flags().BoolVar(&f.watch, "watch", false, "begin a new round again and again, until stopped")
-	cmd.Flags().StringVar(&f.every, "every", "24h", "with --watch: from the begin of one round to the next")
+	cmd.Flags().BoolVar(&f.watch, "watch", false, "keep stamping what old writers create, until stopped")
+	cmd.Flags().StringVar(&f.every, "every", "24h", "with --watch: from the begin of one round to the next; while it follows\n"+
+		"an index, only if it is given")
+	addYes(cmd, &f)
 	cmd.AddCommand(a.adoptDualCommand(), a.adoptVerifyCommand(), a.adoptFinishCommand(), a.adoptUndoCommand())
 	return cmd
 }
@@ -389,49 +397,6 @@ func unfitOrder(err error) error {
 		}
 	}
 	return nil
-}
-
-// adoptWatch begins a round again and again.
-func (a *app) adoptWatch(cmd *cobra.Command, args []string, f adoptFlags) (err error) {
-	every, err := readPositive("--every", f.every)
-	if err != nil {
-		return err
-	}
-	if every < time.Minute {
-		return wrongUsage("--every: %s is less than a minute; each round reads every entity", f.every)
-	}
-	s, cfg, err := a.beginAdopt(cmd, args, f)
-	if err != nil {
-		return err
-	}
-	defer s.db.closeInto(&err)
-	if !s.Apply {
-		return wrongUsage("--watch writes keys for as long as it runs: it needs --apply")
-	}
-	ctx := cmd.Context()
-	for {
-		wait, err := untilRound(ctx, cfg, every)
-		if err != nil {
-			return err
-		}
-		if wait > 0 {
-			if throttle.Sleep(ctx, min(wait, time.Minute)) != nil {
-				return nil // stopped, in good order
-			}
-			continue
-		}
-		if err := a.adoptOnce(ctx, s, cfg, adopt.Run); err != nil || ctx.Err() != nil {
-			return err
-		}
-		s.log.InfoContext(ctx, "round done", "target", cfg.Target.Name, "next", every.String()+" after its begin")
-	}
-}
-
-// untilRound returns how long it is until the next round begins. A round that is not done is
-// gone on with at once, and so is a larger share.
-func untilRound(ctx context.Context, cfg adopt.Config, every time.Duration) (time.Duration, error) {
-	at, err := adopt.NextRound(ctx, cfg, every)
-	return time.Until(at), err
 }
 
 // watchAdoption shows how far an adoption has come, as watch does for a sweep.
