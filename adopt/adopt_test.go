@@ -756,3 +756,36 @@ func TestStampsByTheFollowersRule(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// What a reading will cost is known before it begins: by the last round, or by the index of
+// the property that the rule reads if that round was not read to its end.
+func TestExpect(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(100)
+		expect := func(order adopt.Order) (adopt.Expectation, error) {
+			cfg := w.config()
+			cfg.Order = order
+			return adopt.Expect(t.Context(), cfg)
+		}
+		if _, err := expect(adopt.Verify); !errors.Is(err, adopt.ErrNotAdopted) {
+			t.Errorf("verify without an adoption: %v", err)
+		}
+		if e, err := expect(adopt.Stamp); err != nil || e != (adopt.Expectation{AtLeast: true}) {
+			t.Errorf("nothing is known: %+v, %v", e, err)
+		}
+		began := time.Now().UTC()
+		w.run(w.config())
+		w.put("later", 0)
+		reads := 0
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Walk" || c.Method == "Look" {
+				reads++
+			}
+			return nil
+		}
+		e, err := expect(adopt.Verify)
+		if want := (adopt.Expectation{Entities: 100, Source: "round 1, of " + began.Format(time.DateOnly)}); err != nil || e != want || reads != 0 {
+			t.Errorf("after a round: %+v, %v, %d reads of entities", e, err, reads)
+		}
+	})
+}

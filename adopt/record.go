@@ -233,7 +233,7 @@ func decodeProgress(rec store.Record) (progress, error) {
 	p := progress{target: rec.Target, part: int(f.Int("part")), reading: f.Time("reading"), after: f.Text("after"),
 		done: f.Bool("done"), owner: f.Text("owner"), token: f.Int("token"), scanned: f.Int("scanned"),
 		stamped: f.Int("stamped"), left: f.Int("left"), revision: rec.Revision}
-	if p.part < 0 || p.part >= maxParts || partKey(p.target, p.part) != rec.Key {
+	if p.part < 0 || p.part > followPart || partKey(p.target, p.part) != rec.Key {
 		f.Fail("part", "%d does not belong to this key", p.part)
 	}
 	return p, f.Err()
@@ -292,7 +292,7 @@ func loadKeys(ctx context.Context, s store.Loader, target string, keys []string)
 // forget removes all records of a target's adoption: those of the parts first, so that a
 // crash leaves a record by which it can be repeated. Another process may do the same.
 func forget(ctx context.Context, s store.Store, r Record) error {
-	keys := make([]string, maxParts)
+	keys := make([]string, followPart+1)
 	for i := range keys {
 		keys[i] = partKey(r.Target, i)
 	}

@@ -189,7 +189,7 @@ func (r *run) prepare(ctx context.Context) error {
 				continue
 			}
 		}
-		r.record = next
+		r.begin(next)
 		break
 	}
 	if r.applies() && r.cfg.Order == Undo {
@@ -203,15 +203,20 @@ func (r *run) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	if r.cfg.Order != Stamp { // only stamps would add to what is there
+		return nil
+	}
+	return r.probe(ctx)
+}
+
+// begin has the run go by a record.
+func (r *run) begin(rec Record) {
+	r.record = rec
 	now := r.target.storeNow()
 	r.tally = newTally(now)
 	r.judge = judge{target: r.cfg.Target.Name, rule: r.cfg.Rule, rounds: r.record.Rounds,
 		maxAge: r.cfg.Target.MaxAge, horizon: now.Add(-r.cfg.Target.Retention)}
 	r.cfg.Progress.Parts.Store(int64(len(r.record.Parts)))
-	if r.cfg.Order != Stamp { // only stamps would add to what is there
-		return nil
-	}
-	return r.probe(ctx)
 }
 
 // settle waits until the workers of a round that was not finished have seen that it is
@@ -223,7 +228,7 @@ func (r *run) settle(ctx context.Context, before Record) error {
 		if r.target.storeNow().Sub(before.Reading) > savePatience+wait {
 			return nil
 		}
-	} else if unfinished, err := r.unfinished(ctx, before); err != nil || !unfinished {
+	} else if may, err := r.mayWrite(ctx, before); err != nil || !may {
 		return err
 	}
 	r.log.InfoContext(ctx, "waiting for workers that may still write keys", "target", r.cfg.Target.Name,
@@ -336,20 +341,37 @@ func (r *run) unfinished(ctx context.Context, rec Record) (bool, error) {
 	return slices.ContainsFunc(parts, func(p progress) bool { return !p.done }), err
 }
 
+// mayWrite reports whether other processes may still write keys by a record: those of a round
+// that is not finished, and the one that follows an index.
+func (r *run) mayWrite(ctx context.Context, rec Record) (bool, error) {
+	if unfinished, err := r.unfinished(ctx, rec); err != nil || unfinished {
+		return unfinished, err
+	}
+	follower, err := loadFollow(ctx, r.store, rec)
+	return follower.owner != "", err
+}
+
+// namespaces lists those in which entities are adopted.
+func (r *run) namespaces(ctx context.Context) ([]string, error) {
+	names := r.cfg.Target.Namespaces
+	if len(names) == 0 {
+		return []string{""}, nil
+	}
+	if names[0] != "*" {
+		return names, nil
+	}
+	lister, ok := r.store.(store.Namespacer)
+	if !ok {
+		return nil, fmt.Errorf("%w: it does not list namespaces", ErrUnsupported)
+	}
+	return lister.Namespaces(ctx)
+}
+
 // split divides the keys of all namespaces into parts.
 func (r *run) split(ctx context.Context) (parts []Part, err error) {
-	namespaces := r.cfg.Target.Namespaces
-	if len(namespaces) == 0 {
-		namespaces = []string{""}
-	}
-	if namespaces[0] == "*" {
-		lister, ok := r.store.(store.Namespacer)
-		if !ok {
-			return nil, fmt.Errorf("%w: it does not list namespaces", ErrUnsupported)
-		}
-		if namespaces, err = lister.Namespaces(ctx); err != nil {
-			return nil, err
-		}
+	namespaces, err := r.namespaces(ctx)
+	if err != nil {
+		return nil, err
 	}
 	if len(namespaces) > maxParts { // a part that nobody reads would count as done
 		return nil, fmt.Errorf("%w in so many namespaces: target %s has %d, and one adoption reads at most %d; "+

@@ -18,6 +18,9 @@ type State struct {
 	PartsDone  int       `json:"parts_done"`
 	Scanned    int64     `json:"scanned"` // by finished pages: a part in work has read a little more
 	Written    int64     `json:"written"` // keys that were written or, in the phase undo, removed
+	// FollowedTo is the last value that adopt --watch has met in the index of the rule's property;
+	// nil if nobody follows it since the round.
+	FollowedTo *time.Time `json:"followed_to"`
 }
 
 // LoadState reads the state of a target's adoption; nil without one, which costs one
@@ -40,6 +43,14 @@ func LoadState(ctx context.Context, s store.Loader, target string) (*State, erro
 		}
 		st.Scanned += p.scanned
 		st.Written += p.stamped
+	}
+	f, err := loadFollow(ctx, s, rec)
+	if err != nil || f.revision == "" || f.token == 0 || f.scanned == 0 && f.owner == "" {
+		return st, err
+	}
+	st.Written += f.stamped
+	if at, err := time.Parse(store.TimeLayout, f.after); err == nil {
+		st.FollowedTo = &at
 	}
 	return st, nil
 }

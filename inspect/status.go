@@ -55,7 +55,9 @@ type TargetStatus struct {
 	Generations []GenerationStatus `json:"generations"`
 	Ranges      []RangeStatus      `json:"ranges"`
 	Adoption    *adopt.State       `json:"adoption"` // nil if no entities are being adopted
-	Unread      []string           `json:"unread"`   // what could not be read in time, and why
+	// SupersededBy is the target that replaces this one, because its adoption is finished.
+	SupersededBy string   `json:"superseded_by"`
+	Unread       []string `json:"unread"` // what could not be read in time, and why
 
 	// Err is why the records could not be read in time. Nearly all other fields are empty then.
 	Err error `json:"-"`

@@ -69,7 +69,7 @@ func TestStatusJSON(t *testing.T) {
 			`"behind":null,"behind_at_least":false,"behind_gone_by":null,` +
 			`"empty_index":false,"empty_kind":true,` +
 			`"paused_by":"","paused_at":null,"paused_until":null,` +
-			`"workers":[],"generations":[],"ranges":[],"adoption":null,"unread":[]}`
+			`"workers":[],"generations":[],"ranges":[],"adoption":null,"superseded_by":"","unread":[]}`
 		if string(text) != want {
 			t.Errorf("%s\nwant %s", text, want)
 		}

@@ -36,6 +36,8 @@ type adoptFlags struct {
 	every                             string
 	accept                            int64
 	alsoWriters                       bool
+	yes                               bool
+	verifies                          string // what a command that verifies is called: it says first what that costs
 }
 
 func (a *app) adoptCommand() *cobra.Command {
@@ -56,8 +58,14 @@ A key is written only while the entity still is as it was read. No other propert
 no key is overwritten, and no deleted entity comes back. Until the adoption is finished,
 sweeps of the target keep what is due by a key that disagrees with the rule. Several processes may adopt at
 once, and each may be killed at any time: the next run goes on. A run after the last one
-was done begins a new round, which finds what old writers have created meanwhile; --watch
-does that again and again. Each round costs a read for each entity.
+was done begins a new round, which finds what old writers have created meanwhile. Each
+round costs a read for each entity.
+
+With --watch it goes on until it is stopped. If the property that the rule reads is indexed
+and rises with the time, as a time of creation does, it follows that index, and stamps what
+old writers create within seconds; what they replace without changing that property, only
+a round finds. Otherwise, or if --every is given, it begins a round so often, and says
+first what that costs.
 
 reaper adopt undo is the way back.`,
 		Example: `  reaper adopt sessions --from created --plus 30d
@@ -75,8 +83,10 @@ reaper adopt undo is the way back.`,
 	a.addAdopt(cmd, &f)
 	cmd.Flags().StringVar(&f.spread, "spread", "", "expired entities become due over this time"+fromFile)
 	cmd.Flags().StringVar(&f.percent, "percent", "", "adopt only this share; it may only rise"+fromFile)
-	cmd.Flags().BoolVar(&f.watch, "watch", false, "begin a new round again and again, until stopped")
-	cmd.Flags().StringVar(&f.every, "every", "24h", "with --watch: from the begin of one round to the next")
+	cmd.Flags().BoolVar(&f.watch, "watch", false, "keep stamping what old writers create, until stopped")
+	cmd.Flags().StringVar(&f.every, "every", "24h", "with --watch: from the begin of one round to the next; while it follows\n"+
+		"an index, only if it is given")
+	addYes(cmd, &f)
 	cmd.AddCommand(a.adoptDualCommand(), a.adoptVerifyCommand(), a.adoptFinishCommand(), a.adoptUndoCommand())
 	return cmd
 }
@@ -118,15 +128,23 @@ without its key, nor a new one that computes keys wrongly, has live entities del
 	return cmd
 }
 
+// addYes registers the flag of commands that ask before they read all entities.
+func addYes(cmd *cobra.Command, f *adoptFlags) {
+	cmd.Flags().BoolVar(&f.yes, "yes", false, "on a terminal, read all entities without being asked")
+}
+
 func (a *app) adoptVerifyCommand() *cobra.Command {
-	var f adoptFlags
+	f := adoptFlags{verifies: "adopt verify"}
 	cmd := &cobra.Command{
 		Use:   "verify TARGET",
 		Short: "Count what has no expiry key, and keys that disagree with the rule",
 		Long: `Verify reads all entities of a target, at a read for each, and writes nothing. It counts
 those without a key for which the rule gives one, and mismatches: keys that are earlier
 than the rule, or later by more than the spread, and keys of entities without a value that
-the rule can read. The exit code is 1 if there are any.`,
+the rule can read. The exit code is 1 if there are any.
+
+It says first about how many reads that will be, by the last round or a count of the index
+of the property that the rule reads. On a terminal it then asks whether to go on.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.adopt(cmd, args, f, func(ctx context.Context, c adopt.Config) (adopt.Result, error) {
@@ -140,30 +158,49 @@ the rule can read. The exit code is 1 if there are any.`,
 		},
 	}
 	a.addAdopt(cmd, &f)
+	addYes(cmd, &f)
 	return cmd
 }
 
 func (a *app) adoptFinishCommand() *cobra.Command {
-	var f adoptFlags
+	f := adoptFlags{verifies: "adopt finish"}
 	cmd := &cobra.Command{
 		Use:   "finish TARGET",
 		Short: "Verify an adoption, and mark it as finished",
 		Long: `Finish verifies an adoption, as reaper adopt verify does. It refuses if anything is left,
 or more than --accept. With --apply it marks the adoption as finished, and prints the
-target as it is swept from then on.`,
+target as it is swept from then on. The breaker lets
+its first sweep pass; with another kind, property or layout, or a shorter retention, it
+trips as before.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.accept < 0 {
 				return wrongUsage("--accept: %d is negative", f.accept)
 			}
 			return a.adopt(cmd, args, f, func(ctx context.Context, c adopt.Config) (adopt.Result, error) {
-				return adopt.Finish(ctx, c, f.accept)
+				res, err := adopt.Finish(ctx, c, f.accept)
+				if err == nil && res.Apply && res.Phase == adopt.Finished {
+					err = approveSwitch(ctx, c)
+				}
+				return res, err
 			})
 		},
 	}
 	a.addAdopt(cmd, &f)
+	addYes(cmd, &f)
 	cmd.Flags().Int64Var(&f.accept, "accept", 0, "finish although so many entities are left")
 	return cmd
+}
+
+// approveSwitch lets sweeps go by the keys of a finished adoption. It was verified, so what
+// is due by them is known.
+func approveSwitch(ctx context.Context, c adopt.Config) error {
+	err := control.ApproveGround(ctx, c.Sweep, c.Target, control.Order{Actor: c.Actor, Reason: "the adoption is finished"})
+	if err != nil {
+		return fmt.Errorf("the adoption of target %s is finished, but its breaker was not told: run the command "+
+			"again: %w", c.Target.Name, err)
+	}
+	return nil
 }
 
 func (a *app) adoptUndoCommand() *cobra.Command {
@@ -308,6 +345,13 @@ func (a *app) adopt(
 		return err
 	}
 	defer s.db.closeInto(&err)
+	if f.verifies != "" {
+		verify := cfg
+		verify.Order = adopt.Verify
+		if err := a.announceReading(cmd.Context(), s, verify, f.verifies, f.yes); err != nil {
+			return err
+		}
+	}
 	return a.adoptOnce(cmd.Context(), s, cfg, run)
 }
 
@@ -354,49 +398,6 @@ func unfitOrder(err error) error {
 		}
 	}
 	return nil
-}
-
-// adoptWatch begins a round again and again.
-func (a *app) adoptWatch(cmd *cobra.Command, args []string, f adoptFlags) (err error) {
-	every, err := readPositive("--every", f.every)
-	if err != nil {
-		return err
-	}
-	if every < time.Minute {
-		return wrongUsage("--every: %s is less than a minute; each round reads every entity", f.every)
-	}
-	s, cfg, err := a.beginAdopt(cmd, args, f)
-	if err != nil {
-		return err
-	}
-	defer s.db.closeInto(&err)
-	if !s.Apply {
-		return wrongUsage("--watch writes keys for as long as it runs: it needs --apply")
-	}
-	ctx := cmd.Context()
-	for {
-		wait, err := untilRound(ctx, cfg, every)
-		if err != nil {
-			return err
-		}
-		if wait > 0 {
-			if throttle.Sleep(ctx, min(wait, time.Minute)) != nil {
-				return nil // stopped, in good order
-			}
-			continue
-		}
-		if err := a.adoptOnce(ctx, s, cfg, adopt.Run); err != nil || ctx.Err() != nil {
-			return err
-		}
-		s.log.InfoContext(ctx, "round done", "target", cfg.Target.Name, "next", every.String()+" after its begin")
-	}
-}
-
-// untilRound returns how long it is until the next round begins. A round that is not done is
-// gone on with at once, and so is a larger share.
-func untilRound(ctx context.Context, cfg adopt.Config, every time.Duration) (time.Duration, error) {
-	at, err := adopt.NextRound(ctx, cfg, every)
-	return time.Until(at), err
 }
 
 // watchAdoption shows how far an adoption has come, as watch does for a sweep.

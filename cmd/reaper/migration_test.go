@@ -128,7 +128,7 @@ func TestMigrationToKeys(t *testing.T) {
 		t.Run(path+" in datastore mode", func(t *testing.T) {
 			t.Parallel()
 			b, e, project := newDatastore(t, targets)
-			migrate(t, b, datastoreMigrant{oldDatastore{t, datastoreClient(t, e, project)}, path})
+			migrate(t, b, datastoreMigrant{oldDatastore{t: t, client: datastoreClient(t, e, project)}, path})
 		})
 		t.Run(path+" in native mode", func(t *testing.T) {
 			t.Parallel()

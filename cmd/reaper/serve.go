@@ -144,6 +144,7 @@ func (d *daemon) work(ctx context.Context) {
 	if !d.Apply {
 		all.Go(func() { d.remind(ctx) })
 	}
+	all.Go(func() { d.watchSuperseded(ctx) })
 	d.collector.Run(ctx)
 	all.Wait()
 }

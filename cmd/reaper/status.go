@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
 	"github.com/reaper-ttl/reaper/config"
@@ -120,11 +121,23 @@ func (a *app) readStatus(ctx context.Context, s *session, all bool) (res statusR
 		s.sweep.Targets[i].Next = schedule.Next
 	}
 	res = statusResult{Store: s.Store.String(), Now: a.now().UTC()}
-	res.Targets, err = eachTarget(s, func(t sweep.Target) (inspect.TargetStatus, error) {
+	res.Targets, err = eachTarget(s, func(t sweep.Target) (st inspect.TargetStatus, err error) {
+		var by supersession
+		var group errgroup.Group
+		sweep.Go(&group, func() error {
+			by = s.supersession(ctx, t)
+			return nil
+		})
 		if all {
-			return inspect.StatusWithBehind(ctx, s.sweep, t)
+			st, err = inspect.StatusWithBehind(ctx, s.sweep, t)
+		} else {
+			st, err = inspect.Status(ctx, s.sweep, t)
 		}
-		return inspect.Status(ctx, s.sweep, t)
+		if perr := group.Wait(); perr != nil { // a panic
+			return st, perr
+		}
+		by.fill(&st)
+		return st, err
 	})
 	for _, t := range res.Targets {
 		if t.Err != nil {

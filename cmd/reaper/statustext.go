@@ -119,6 +119,9 @@ func (v *statusText) ago(t *time.Time, none string) string {
 
 // printAdoption prints how far the adoption of entities has come, if there is one.
 func (v *statusText) printAdoption() {
+	if by := v.t.SupersededBy; by != "" {
+		v.line("superseded", "the adoption of %s is finished: remove this target from the targets file", by)
+	}
 	a := v.t.Adoption
 	if a == nil {
 		return

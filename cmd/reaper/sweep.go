@@ -80,6 +80,7 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete bool, once sweep.Once) (e
 		ctx, cancel = context.WithTimeout(ctx, s.MaxDuration.Most)
 		defer cancel()
 	}
+	s.warnSuperseded(ctx, map[string]bool{})
 	s.sweep.Once = once
 	s.sweep.Progress = &sweep.Progress{Estimate: a.onTerminal()}
 	done := a.watch(s.sweep.Progress, s.Apply, s.log)

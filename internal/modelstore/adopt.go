@@ -3,6 +3,7 @@ package modelstore
 import (
 	"context"
 	"encoding/json"
+	"iter"
 	"maps"
 	"slices"
 
@@ -113,4 +114,18 @@ func (s *Store) Restamp(ctx context.Context, b *store.Restamping) error {
 	}
 	copy(b.Ops, after)
 	return nil
+}
+
+// indexed yields the entries of the Indexed property from a query's start on, in order.
+func (s *Store) indexed(q store.Query) iter.Seq[store.Entry] {
+	var list []store.Entry
+	at := place{q.Target.Kind, q.Namespace}
+	for key := range s.rows[at] {
+		v := s.row(store.WalkQuery{Source: s.Indexed}, at, key).Source
+		if v.Type == store.Text && v.Compare(q.Lo) >= 0 && !before(v, key, q.After) {
+			list = append(list, store.Entry{Key: key, Value: v})
+		}
+	}
+	slices.SortFunc(list, inOrder)
+	return slices.Values(list)
 }

@@ -39,6 +39,8 @@ type Store struct {
 	Now func() time.Time
 	// Before may fail the call before it took effect, After after it did.
 	Before, After func(context.Context, Call) error
+	// Indexed is a property in the data that scans may read, too, if it is not empty: its texts.
+	Indexed string
 
 	mu      sync.Mutex
 	rows    map[place]map[string]store.Entity  // by target kind and namespace, then by key
@@ -266,7 +268,11 @@ func (s *Store) Scan(ctx context.Context, q store.Query, page *store.Page) error
 	return s.do(ctx, Call{Method: "Scan", Namespace: q.Namespace, Query: q}, func() error {
 		page.Entries, page.Next, page.SteppedOver = page.Entries[:0], nil, 0
 		rows := s.rows[place{q.Target.Kind, q.Namespace}]
-		for e := range s.between(q) {
+		entries := s.between(q)
+		if s.Indexed != "" && q.Target.Property == s.Indexed {
+			entries = s.indexed(q)
+		}
+		for e := range entries {
 			if e.Value.Type != q.Target.Type { // it says nothing of what comes after it
 				continue
 			}

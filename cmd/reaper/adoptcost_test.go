@@ -1,0 +1,41 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/reaper-ttl/reaper/adopt"
+	"github.com/reaper-ttl/reaper/config"
+)
+
+func TestReadingText(t *testing.T) {
+	for want, c := range map[string]struct {
+		driver config.Driver
+		adopt.Expectation
+	}{
+		"how many is not known; each costs a read": {config.Firestore, adopt.Expectation{AtLeast: true}},
+		"about 1,000 reads, by round 3": {config.Embedded,
+			adopt.Expectation{Entities: 1000, Source: "round 3"}},
+		"about 1,000 reads, by round 3; less than $0.01 in us-central1": {config.Datastore,
+			adopt.Expectation{Entities: 1000, Source: "round 3"}},
+		"at least 50,000,000 reads, by the index of created; $15.00 in us-central1": {config.Firestore,
+			adopt.Expectation{Entities: 50_000_000, AtLeast: true, Source: "the index of created"}},
+	} {
+		if got := readingText(c.driver, c.Expectation); got != want {
+			t.Errorf("%q, not %q", got, want)
+		}
+	}
+}
+
+// Only yes goes on: an empty answer, a closed terminal and anything else do not.
+func TestConfirm(t *testing.T) {
+	for answer, yes := range map[string]bool{"y\n": true, " YES \n": true, "y": true, "": false, "\n": false, "n\n": false,
+		"sure\n": false} {
+		var out bytes.Buffer
+		a := &app{stdin: strings.NewReader(answer), stderr: &out}
+		if err := a.confirm("go on?"); (err == nil) != yes || out.String() != "go on? [y/N] " {
+			t.Errorf("%q: %v, %q", answer, err, out.String())
+		}
+	}
+}

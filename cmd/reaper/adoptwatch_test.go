@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/internal/nightly"
+)
+
+// watch starts adopt --watch and waits until it is past its first round, and says so by a line
+// of its log. The returned function ends it.
+func (b *workdir) watch(line string, args ...string) (end func()) {
+	b.t.Helper()
+	cmd, _, _ := b.command(nil, append([]string{"adopt", "sessions", "--apply", "--watch", "--log-format", "json"}, args...)...)
+	cmd.Stderr = nil
+	log, err := cmd.StderrPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	lines := bufio.NewScanner(log)
+	all := ""
+	for lines.Scan() {
+		all += lines.Text() + "\n"
+		is := strings.Contains(lines.Text(), line)
+		if is || strings.Contains(lines.Text(), "following the index") || strings.Contains(lines.Text(), "full rounds instead") {
+			if !is {
+				b.t.Errorf("instead of %q: %s", line, lines.Text())
+			}
+			return func() {
+				_ = cmd.Process.Signal(syscall.SIGTERM)
+				for lines.Scan() {
+					all += lines.Text() + "\n"
+				}
+				if err := cmd.Wait(); err != nil {
+					b.t.Errorf("the watch ended with %v:\n%s", err, all)
+				}
+			}
+		}
+	}
+	b.t.Fatalf("the watch ended without %q: %v\n%s", line, cmd.Wait(), all)
+	return nil
+}
+
+// What an old writer creates gets a key within seconds, and no second round is needed. What it
+// is told to leave alone, because the property is not indexed everywhere, waits for a round.
+func TestAdoptWatch(t *testing.T) {
+	noRaces(t)
+	inBothModes(t, adoptTarget, func(t *testing.T, b *workdir, o oldWriter) {
+		if d, ok := o.(oldDatastore); ok {
+			d.indexed = true
+			o = d
+		}
+		seed(o, 300)
+		end := b.watch(`"message":"following the index"`)
+		n := nightly.Size(t, 3, 1)
+		for i := range n {
+			want := fmt.Sprint("new-", i)
+			o.put(time.Now(), want)
+			for keys := map[string]string{}; keys[want] == ""; keys, _ = o.all() {
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		end()
+		if st := b.status().Adoption; st == nil || st.FollowedTo == nil || st.Round != 1 || st.Written != int64(300+n) {
+			t.Errorf("at the end: %+v", st)
+		}
+		if res := b.adopts("verify", "sessions"); res.Left() != 0 || res.Scanned != int64(300+n) {
+			t.Errorf("%+v", res)
+		}
+	})
+	t.Run("unindexed", func(t *testing.T) {
+		t.Parallel()
+		b, e, project := newDatastore(t, adoptTarget)
+		seed(oldDatastore{t: t, client: datastoreClient(t, e, project)}, 80)
+		b.watch("the index of created does not contain")()
+	})
+}
