@@ -109,7 +109,6 @@ func (j *judge) foresee(ctx context.Context) (*breaker.Trip, error) {
 // record does not say what this configuration changes.
 func (j *judge) isUnswept(r generation.Record) bool {
 	t := j.s.c.target
-	return r.Revision == "" || r.IsUnswept(t.Retention) || r.Kind != t.Kind || r.Property != t.Property ||
-		isLaidOut(r, generation.Record{Layout: j.s.c.rules.Scope.Layout}) ||
+	return r.Revision == "" || r.IsUnswept(t.Retention) || !j.holdsGround(r) ||
 		!r.Shortest.Known && r.Retention.Known && t.Retention < r.Retention.Length
 }

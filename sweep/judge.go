@@ -37,6 +37,7 @@ type judge struct {
 	atWork  *breaker.Key         // is being counted; nil if nothing is
 	blocked map[breaker.Key]blocked
 	swept   map[shardquery.Range]time.Time // up to where this process has found nothing due
+	entered bool                           // what is due on the ground of this process was counted, or approved
 }
 
 // A blocked is a count that failed. Without it no more than the floor goes.
@@ -229,8 +230,8 @@ func (j *judge) trip(ctx context.Context, t breaker.Trip, approvals []breaker.Ap
 	isFirst := false
 	err := j.s.c.viewer.changeRecord(ctx, func(is generation.Record, _ time.Time) (generation.Record, bool, error) {
 		next := is
-		if sameApprovals(is.Approvals, approvals) {
-			next = is.Tripped(t)
+		if !is.Trip.IsOpen() && sameApprovals(is.Approvals, approvals) { // an approval is for what the record names
+			next = is.Holding(j.s.c.target.Kind, j.s.c.target.Property).Tripped(t)
 		}
 		isFirst = next.Trip.ID == t.ID
 		return next, !next.EqualContent(is), nil
@@ -262,7 +263,7 @@ func (j *judge) id(t breaker.Trip) string {
 // false if the breaker is open.
 func (j *judge) enterGround(ctx context.Context) (open bool, err error) {
 	rec := j.s.c.viewer.View().Record
-	if rec.Trip.IsOpen() || !rec.IsUnswept(j.s.rules.Retention) {
+	if rec.Trip.IsOpen() || j.isEntered(rec) {
 		return !rec.Trip.IsOpen(), nil
 	}
 	b, err := j.s.read(ctx)
@@ -280,10 +281,41 @@ func (j *judge) enterGround(ctx context.Context) (open bool, err error) {
 		return false, j.trip(ctx, *trip, rec.Approvals)
 	}
 	err = j.s.c.viewer.changeRecord(ctx, func(is generation.Record, _ time.Time) (generation.Record, bool, error) {
+		if !j.holdsGround(is) {
+			return is, false, nil // it is of what another process sweeps, and that was not counted
+		}
 		next := is.Settled(j.s.rules.Retention)
 		return next, !next.EqualContent(is), nil
 	})
+	j.noteEntered(err == nil)
 	return err == nil, err
+}
+
+// isEntered reports whether what is due on the ground of this process was counted. While another
+// process sweeps the target as something else, the record does not say.
+func (j *judge) isEntered(r generation.Record) bool {
+	if !j.holdsGround(r) {
+		j.s.mu.Lock()
+		defer j.s.mu.Unlock()
+		return j.entered && !(r.Shortest.Known && j.s.rules.Retention < r.Shortest.Length)
+	}
+	if r.IsUnswept(j.s.rules.Retention) {
+		return false
+	}
+	j.noteEntered(true)
+	return true
+}
+
+func (j *judge) noteEntered(entered bool) {
+	j.s.mu.Lock()
+	defer j.s.mu.Unlock()
+	j.entered = j.entered || entered
+}
+
+// holdsGround reports whether the record is of a target that is swept as this process does.
+func (j *judge) holdsGround(r generation.Record) bool {
+	is := generation.Record{Layout: j.s.c.rules.Scope.Layout}
+	return r.Kind == j.s.c.target.Kind && r.Property == j.s.c.target.Property && !isLaidOut(r, is)
 }
 
 // plan returns the plan of now, which lists the ranges.
