@@ -72,7 +72,9 @@ func (j *judge) foresee(ctx context.Context) (*breaker.Trip, error) {
 	}
 	now := j.s.now()
 	if j.isUnswept(j.s.c.viewer.View().Record) {
-		n, err := j.countDue(ctx, b, j.s.rules.Horizon(now), 0)
+		n, err := patientCount(j.s.rules.Floor, false, func(upTo int64) (breaker.Count, error) {
+			return j.countDue(ctx, b, j.s.rules.Horizon(now), upTo)
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -87,15 +89,11 @@ func (j *judge) foresee(ctx context.Context) (*breaker.Trip, error) {
 		keys = append(keys, breaker.Key{Hour: hour})
 	}
 	for _, k := range keys {
-		n, err := j.count(ctx, b, k, now, 0)
+		n, all, err := j.measure(ctx, b, k, now)
 		if err != nil {
 			return nil, err
 		}
-		if upTo := b.AllNeeded(j.s.rules, now, k, n); upTo > 0 {
-			all, err := j.countAll(ctx, upTo)
-			if err != nil {
-				return nil, err
-			}
+		if all >= 0 {
 			b = b.CountedAll(now, all)
 		}
 		if _, trip := b.Judge(j.s.rules, now, k, n); trip != nil {
