@@ -28,6 +28,25 @@ type Ground struct {
 	Shortest Retention
 }
 
+// Holding returns the record of a target that has that kind and property from now on.
+func (r Record) Holding(kind, property string) Record {
+	if r.Kind != kind || r.Property != property {
+		r = r.moved()
+	}
+	r.Kind, r.Property = kind, property
+	return r
+}
+
+// moved returns the record of a target that sweeps something else from now on: that is unswept
+// ground. An open trip and the approvals were for what it swept before, and end.
+func (r Record) moved() Record {
+	if r.Trip.IsOpen() {
+		r = r.Released(breaker.Approval{})
+	}
+	r.NewGround, r.Approvals = true, nil
+	return r
+}
+
 // OnGround returns the record as it follows another one, with what is swept from now on. A
 // target that is new, or of which another kind, property or layout is swept, or that keeps
 // its entities for a shorter time than ever, is unswept ground.
@@ -35,8 +54,10 @@ func (r Record) OnGround(was Record) Record {
 	if !r.Shortest.Known && was.Target != "" && was.Retention.Known { // of a program before the breaker
 		r.Shortest = was.Retention
 	}
-	isNew := was.Target == "" || !was.Retention.Known || was.Kind != r.Kind || was.Property != r.Property ||
-		was.Layout != "" && was.Layout != r.Layout
+	if was.Layout != "" && was.Layout != r.Layout {
+		r = r.moved()
+	}
+	isNew := was.Target == "" || !was.Retention.Known
 	if r.NewGround || isNew || r.Retention.Known && r.Retention.Length < r.Shortest.Length {
 		r.NewGround = true
 	}
@@ -46,7 +67,8 @@ func (r Record) OnGround(was Record) Record {
 // IsUnswept reports whether what is due was never counted or approved with a retention. It
 // may be shorter than the record's: processes with another configuration write that, too.
 func (r Record) IsUnswept(retention time.Duration) bool {
-	return r.NewGround || r.Shortest.Known && retention < r.Shortest.Length
+	isNew := !r.Shortest.Known && !r.Retention.Known // a command has made it, and no sweep has begun by it
+	return r.NewGround || isNew || r.Shortest.Known && retention < r.Shortest.Length
 }
 
 // Settled returns the record after what is due on unswept ground was counted, or approved,

@@ -606,9 +606,9 @@ func (s *spender) reserve(ctx context.Context, all bool) error {
 	}
 	var grants []breaker.Grant
 	var unmet []breaker.Want
-	var limited time.Time
+	var limited, now time.Time
 	err := s.change(ctx, func(b breaker.Budget, again bool) breaker.Budget {
-		now := s.now()
+		now = s.now()
 		if again {
 			a.keepRest()
 			s.own.add(0, 0, a.done())
@@ -626,7 +626,7 @@ func (s *spender) reserve(ctx context.Context, all bool) error {
 		s.unask(a)
 		return err
 	}
-	if rest := s.put(a, grants, limited); rest && !all {
+	if rest := s.put(a, grants, limited, now); rest && !all {
 		return s.reserve(ctx, true) // what is unused makes room for what is wanted
 	}
 	s.judge.want(unmet)
@@ -666,9 +666,9 @@ func (c *collector) budgetedSoFar(ctx context.Context) (history.Budgeted, error)
 	return history.Budgeted{Began: b.Began, Deleted: b.Spent.Ever}, err
 }
 
-// put stores what was granted, and lets the steps that wait for it go on. It reports whether
-// the limits allow no more although this process has something left.
-func (s *spender) put(a asked, grants []breaker.Grant, limited time.Time) (rest bool) {
+// put stores what was granted at an instant in the store's time, and lets the steps that wait for
+// it go on. It reports whether the limits allow no more although this process has something left.
+func (s *spender) put(a asked, grants []breaker.Grant, limited, granted time.Time) (rest bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.own.add(0, a.done(), 0)
@@ -677,7 +677,7 @@ func (s *spender) put(a asked, grants []breaker.Grant, limited time.Time) (rest 
 	}
 	for _, g := range grants {
 		mine := s.slices[g.Key]
-		mine.left, mine.at, mine.granted = mine.left+g.N, s.c.cfg.Now(), s.now()
+		mine.left, mine.at, mine.granted = mine.left+g.N, s.c.cfg.Now(), granted
 	}
 	for k, mine := range s.slices {
 		rest = rest || mine.left > 0

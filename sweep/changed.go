@@ -12,7 +12,7 @@ import (
 // another kind, property or layout than before, the look around is due at once: a name that
 // is misspelt must not go unnoticed until the next day.
 func (v *viewer) sweptAs(was, want generation.Record) generation.Record {
-	want = want.SweptAs(v.rules.Scope.Layout, v.target.Retention)
+	want = want.Holding(v.target.Kind, v.target.Property).SweptAs(v.rules.Scope.Layout, v.target.Retention)
 	if v.target.Breaker.On {
 		want = want.OnGround(was)
 	} else {
@@ -38,6 +38,10 @@ func (v *viewer) tellChanged(ctx context.Context, was, is generation.Record, cur
 	if isMoved(was, is) { // what is there would stay for ever, and nobody would see why
 		v.log.WarnContext(ctx, "target changed: what its old kind and property hold is no longer swept",
 			"kind", is.Kind, "before_kind", was.Kind, "property", is.Property, "before_property", was.Property)
+	}
+	if was.Trip.IsOpen() && !is.Trip.IsOpen() {
+		v.log.WarnContext(ctx, "trip ended: it was for what the target held before; what is due now is counted afresh",
+			"trip", was.Trip.ID)
 	}
 	switch {
 	case isLaidOut(was, is):

@@ -72,7 +72,9 @@ func (j *judge) foresee(ctx context.Context) (*breaker.Trip, error) {
 	}
 	now := j.s.now()
 	if j.isUnswept(j.s.c.viewer.View().Record) {
-		n, err := j.countDue(ctx, b, j.s.rules.Horizon(now), 0)
+		n, err := patientCount(j.s.rules.Floor, false, func(upTo int64) (breaker.Count, error) {
+			return j.countDue(ctx, b, j.s.rules.Horizon(now), upTo)
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -87,15 +89,11 @@ func (j *judge) foresee(ctx context.Context) (*breaker.Trip, error) {
 		keys = append(keys, breaker.Key{Hour: hour})
 	}
 	for _, k := range keys {
-		n, err := j.count(ctx, b, k, now, 0)
+		n, all, err := j.measure(ctx, b, k, now)
 		if err != nil {
 			return nil, err
 		}
-		if upTo := b.AllNeeded(j.s.rules, now, k, n); upTo > 0 {
-			all, err := j.countAll(ctx, upTo)
-			if err != nil {
-				return nil, err
-			}
+		if all >= 0 {
 			b = b.CountedAll(now, all)
 		}
 		if _, trip := b.Judge(j.s.rules, now, k, n); trip != nil {
@@ -109,7 +107,6 @@ func (j *judge) foresee(ctx context.Context) (*breaker.Trip, error) {
 // record does not say what this configuration changes.
 func (j *judge) isUnswept(r generation.Record) bool {
 	t := j.s.c.target
-	return r.Revision == "" || r.IsUnswept(t.Retention) || r.Kind != t.Kind || r.Property != t.Property ||
-		isLaidOut(r, generation.Record{Layout: j.s.c.rules.Scope.Layout}) ||
+	return r.Revision == "" || r.IsUnswept(t.Retention) || !j.holdsGround(r) ||
 		!r.Shortest.Known && r.Retention.Known && t.Retention < r.Retention.Length
 }

@@ -37,6 +37,7 @@ type judge struct {
 	atWork  *breaker.Key         // is being counted; nil if nothing is
 	blocked map[breaker.Key]blocked
 	swept   map[shardquery.Range]time.Time // up to where this process has found nothing due
+	entered bool                           // what is due on the ground of this process was counted, or approved
 }
 
 // A blocked is a count that failed. Without it no more than the floor goes.
@@ -167,24 +168,13 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 	if err != nil {
 		return err
 	}
-	limit := b.Limit(j.s.rules, now, k)
-	count, err := patientCount(limit, func(upTo int64) (breaker.Count, error) { return j.count(ctx, b, k, now, upTo) })
+	count, all, err := j.measure(ctx, b, k, now)
 	if err != nil {
 		return uncounted{err}
 	}
-	all := int64(-1)
-	if upTo := b.AllNeeded(j.s.rules, now, k, count); upTo > 0 {
-		switch all, err = j.countAll(ctx, upTo); {
-		case err != nil && !b.KnowsAll():
-			return uncounted{fmt.Errorf("all entities: %w", err)}
-		case err != nil:
-			j.s.c.log.failed("count all entities for the breaker", "", err)
-			all = -1
-		}
-	}
 	event := breaker.Count{Due: count.Due + count.Coming, More: count.More}
 	if k.IsLate() && event.Due > j.s.rules.Floor { // what is due in all is one event with it
-		event, err = patientCount(limit, func(upTo int64) (breaker.Count, error) {
+		event, err = patientCount(event.Due, false, func(upTo int64) (breaker.Count, error) {
 			return j.countDue(ctx, b, j.s.rules.Horizon(now), upTo)
 		})
 		if err != nil {
@@ -208,11 +198,43 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 	return j.trip(ctx, *trip, rec.Approvals)
 }
 
-// patientCount counts all of something. If that takes too long, it counts as much as tells whether
-// it is more than a limit.
-func patientCount(limit int64, count func(upTo int64) (breaker.Count, error)) (n breaker.Count, err error) {
-	if n, err = count(0); err == nil || errors.Is(err, context.Canceled) {
-		return n, err
+// measure counts what is left under a key and, as far as that is needed to judge it, all
+// entities. All is less than 0 if they were not counted.
+func (j *judge) measure(ctx context.Context, b breaker.Budget, k breaker.Key, now time.Time) (n breaker.Count,
+	all int64, err error) {
+	all = -1
+	for limit := b.Enough(j.s.rules, now, k); ; {
+		n, err = patientCount(limit, n.More, func(upTo int64) (breaker.Count, error) { return j.count(ctx, b, k, now, upTo) })
+		if err != nil {
+			return n, all, err
+		}
+		if upTo := b.AllNeeded(j.s.rules, now, k, n); upTo > 0 {
+			switch counted, err := j.countAll(ctx, upTo); {
+			case err != nil && !b.KnowsAll():
+				return n, all, fmt.Errorf("all entities: %w", err)
+			case err != nil:
+				j.s.c.log.failed("count all entities for the breaker", "", err)
+			default:
+				all, b = counted, b.CountedAll(now, counted)
+			}
+		}
+		next := b.Enough(j.s.rules, now, k)
+		if !n.More || next <= limit { // else what was counted is no longer enough to trip
+			return n, all, nil
+		}
+		limit = next
+	}
+}
+
+// patientCount counts all of something. If that takes too long, or is known to, it counts as much as
+// tells whether it is more than a limit.
+func patientCount(
+	limit int64, tooLong bool, count func(upTo int64) (breaker.Count, error),
+) (n breaker.Count, err error) {
+	if !tooLong {
+		if n, err = count(0); err == nil || errors.Is(err, context.Canceled) {
+			return n, err
+		}
 	}
 	enough := 2*limit + 1
 	if n, err = count(enough); n.Due+n.Coming >= enough {
@@ -229,8 +251,8 @@ func (j *judge) trip(ctx context.Context, t breaker.Trip, approvals []breaker.Ap
 	isFirst := false
 	err := j.s.c.viewer.changeRecord(ctx, func(is generation.Record, _ time.Time) (generation.Record, bool, error) {
 		next := is
-		if sameApprovals(is.Approvals, approvals) {
-			next = is.Tripped(t)
+		if !is.Trip.IsOpen() && sameApprovals(is.Approvals, approvals) { // an approval is for what the record names
+			next = is.Holding(j.s.c.target.Kind, j.s.c.target.Property).Tripped(t)
 		}
 		isFirst = next.Trip.ID == t.ID
 		return next, !next.EqualContent(is), nil
@@ -262,7 +284,7 @@ func (j *judge) id(t breaker.Trip) string {
 // false if the breaker is open.
 func (j *judge) enterGround(ctx context.Context) (open bool, err error) {
 	rec := j.s.c.viewer.View().Record
-	if rec.Trip.IsOpen() || !rec.IsUnswept(j.s.rules.Retention) {
+	if rec.Trip.IsOpen() || j.isEntered(rec) {
 		return !rec.Trip.IsOpen(), nil
 	}
 	b, err := j.s.read(ctx)
@@ -270,7 +292,7 @@ func (j *judge) enterGround(ctx context.Context) (open bool, err error) {
 		return false, err
 	}
 	now := j.s.now()
-	n, err := patientCount(j.s.rules.Floor, func(upTo int64) (breaker.Count, error) {
+	n, err := patientCount(j.s.rules.Floor, false, func(upTo int64) (breaker.Count, error) {
 		return j.countDue(ctx, b, j.s.rules.Horizon(now), upTo)
 	})
 	if err != nil {
@@ -280,10 +302,41 @@ func (j *judge) enterGround(ctx context.Context) (open bool, err error) {
 		return false, j.trip(ctx, *trip, rec.Approvals)
 	}
 	err = j.s.c.viewer.changeRecord(ctx, func(is generation.Record, _ time.Time) (generation.Record, bool, error) {
+		if !j.holdsGround(is) {
+			return is, false, nil // it is of what another process sweeps, and that was not counted
+		}
 		next := is.Settled(j.s.rules.Retention)
 		return next, !next.EqualContent(is), nil
 	})
+	j.noteEntered(err == nil)
 	return err == nil, err
+}
+
+// isEntered reports whether what is due on the ground of this process was counted. While another
+// process sweeps the target as something else, the record does not say.
+func (j *judge) isEntered(r generation.Record) bool {
+	if !j.holdsGround(r) {
+		j.s.mu.Lock()
+		defer j.s.mu.Unlock()
+		return j.entered && !(r.Shortest.Known && j.s.rules.Retention < r.Shortest.Length)
+	}
+	if r.IsUnswept(j.s.rules.Retention) {
+		return false
+	}
+	j.noteEntered(true)
+	return true
+}
+
+func (j *judge) noteEntered(entered bool) {
+	j.s.mu.Lock()
+	defer j.s.mu.Unlock()
+	j.entered = j.entered || entered
+}
+
+// holdsGround reports whether the record is of a target that is swept as this process does.
+func (j *judge) holdsGround(r generation.Record) bool {
+	is := generation.Record{Layout: j.s.c.rules.Scope.Layout}
+	return r.Kind == j.s.c.target.Kind && r.Property == j.s.c.target.Property && !isLaidOut(r, is)
 }
 
 // plan returns the plan of now, which lists the ranges.

@@ -1,12 +1,16 @@
 package sweep_test
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -100,6 +104,46 @@ func TestYesDoesNotOpenTheBreaker(t *testing.T) {
 		c.Yes = true
 		if res := sweep.Run(t.Context(), c).Targets[0]; res.Held != string(throttle.ReasonBreaker) || len(w.left()) < 500 {
 			t.Errorf("%d are left: %+v", len(w.left()), res)
+		}
+	})
+}
+
+// A slowSaver is a store that takes long to save the budget.
+type slowSaver struct {
+	*modelstore.Store
+	by time.Duration
+}
+
+func (s slowSaver) Save(ctx context.Context, r store.Record, prev string) error {
+	err := s.Store.Save(ctx, r, prev)
+	if r.Sort == store.BudgetRecord {
+		time.Sleep(s.by)
+	}
+	return err
+}
+
+// What was granted in one hour of the clock is not used in the next, also if the answer came late.
+func TestLimitAtTheTurnOfTheHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := limited(t, 400, breaker.Limits{PerHour: 100})
+		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)) - 2*time.Second)
+		c := w.config()
+		c.Store = slowSaver{w.s, 3 * time.Second}
+		turn := time.Now().Add(2 * time.Second)
+		at := map[bool]int{}
+		var mu sync.Mutex
+		w.s.After = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Dispose" {
+				mu.Lock()
+				defer mu.Unlock()
+				at[time.Now().After(turn)] += len(c.Ops)
+			}
+			return nil
+		}
+		sweep.Run(t.Context(), c)
+		w.sweep()
+		if at[true] > 100 {
+			t.Errorf("%d in the last hour, %d in this one", at[false], at[true])
 		}
 	})
 }

@@ -137,7 +137,7 @@ func (v *viewer) desired(
 		}
 		return want, nil, err
 	case skipLifecycle:
-		return plan.Configured(v.rules, rec, at), nil, nil
+		return plan.Configured(v.rules, rec, at).Holding(v.target.Kind, v.target.Property), nil, nil
 	}
 	want, steps = plan.Desired(v.rules, rec, nil, at)
 	return v.sweptAs(rec, want), steps, nil

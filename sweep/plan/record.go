@@ -38,7 +38,6 @@ func Configured(r Rules, rec generation.Record, now time.Time) generation.Record
 	if r.Generations {
 		rec = rec.OpenFirst(r.Policy.Shards, now)
 	}
-	rec.Kind, rec.Property = r.Scope.Kind, r.Scope.Property
 	rec.NurseryShards = max(rec.NurseryShards, r.Policy.Shards)
 	if !rec.Sweeps(r.Namespaces, time.Time{}) { // nobody has looked for extra shards there
 		rec.Checked = time.Time{}

@@ -1,0 +1,82 @@
+package sweep_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// An event that is too large to be counted trips in one range, too.
+func TestBreakerCountsUpToItsLimitInOneRange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		layouts["timestamp"](&w.target)
+		w.target.Breaker = small
+		w.begin()
+		w.put(1, 4, "first", time.Now()) // from now on it learns
+		time.Sleep(time.Minute)
+		w.mustSweep()
+		n := 6000
+		for i := range n {
+			w.put(1, 4, fmt.Sprintf("e-%05d", i), time.Now().Add(100*time.Hour+time.Duration(i)*100*time.Hour/time.Duration(n)))
+		}
+		time.Sleep(48 * time.Hour)
+		w.mustSweep()
+		for _, name := range w.left()[:4000] {
+			w.put(1, 4, name, time.Now())
+		}
+		time.Sleep(time.Second)
+		s := &slowCounter{Store: w.s}
+		res := w.with(s)
+		trip := w.record().Trip
+		if gone := n - len(w.left()); gone > 100 || !trip.IsOpen() || !trip.More {
+			t.Fatalf("%d are gone: %+v, %+v", gone, trip, res)
+		}
+	})
+}
+
+// What the audit finds asks the budget: at most the floor of due strays goes.
+func TestBreakerHoldsStrays(t *testing.T) {
+	for _, audit := range []bool{false, true} {
+		t.Run(fmt.Sprint("by hand ", audit), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.target.Breaker = small
+				w.target.Policy = hourly
+				w.begin()
+				for range 30 {
+					w.mustSweep()
+					time.Sleep(time.Hour)
+				}
+				if rec := w.record(); len(rec.Generations) == 0 || rec.Generations[0].Number < 3 {
+					t.Fatalf("nothing has retired: %+v", rec.Generations)
+				}
+				for i := range 400 {
+					w.put(1, 4, fmt.Sprint("stray-", i), time.Now().Add(-time.Duration(i%100)*time.Hour))
+				}
+				for range 5 {
+					if audit {
+						sweep.Audit(t.Context(), w.config())
+					}
+					w.sweep()
+					time.Sleep(25 * time.Hour)
+				}
+				if trip := w.record().Trip; 400-len(w.left()) > 100 || trip.Rule != breaker.LateOnes {
+					t.Fatalf("%d are left: %+v", len(w.left()), trip)
+				}
+				w.approve(0)
+				for range 5 {
+					w.sweep()
+					time.Sleep(25 * time.Hour)
+				}
+				if trip := w.record().Trip; len(w.left()) > 0 || trip.IsOpen() {
+					t.Errorf("%d are left after the approval: %+v", len(w.left()), trip)
+				}
+			})
+		})
+	}
+}
