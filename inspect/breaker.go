@@ -78,12 +78,19 @@ func Breaker(ctx context.Context, cfg sweep.Config, t sweep.Target) (st BreakerS
 	for _, a := range rec.Approvals {
 		st.Approved = append(st.Approved, Approved{a.ID, a.Count, b.At(breaker.Key{Approval: a.ID}).Done, a.At})
 	}
-	if b.Trip.ID == trip.ID && trip.IsOpen() {
-		for _, bar := range b.Trip.Histogram {
-			st.Histogram = append(st.Histogram, BreakerBar(bar))
-		}
-		st.Samples = append(st.Samples, b.Trip.Samples...)
+	if !trip.IsOpen() {
+		return st, nil
 	}
+	detail := b.Trip
+	if detail.ID != trip.ID || len(detail.Histogram) == 0 { // the process that tripped was killed, or too slow
+		if detail, err = sweep.DescribeTrip(ctx, cfg, t, trip); err != nil {
+			return st, fmt.Errorf("the trip is known, its details are not: %w", err)
+		}
+	}
+	for _, bar := range detail.Histogram {
+		st.Histogram = append(st.Histogram, BreakerBar(bar))
+	}
+	st.Samples = append(st.Samples, detail.Samples...)
 	return st, nil
 }
 

@@ -264,7 +264,7 @@ func (j *judge) trip(ctx context.Context, t breaker.Trip, approvals []breaker.Ap
 		"rule", string(t.Rule), "due", t.Due, "limit", t.Limit, "all", t.All, "deleted", t.Gone)
 	j.s.c.log.story.tell(history.KindTrip, history.Change{What: "trip " + t.ID,
 		After: fmt.Sprintf("%s: %d are due, more than %d; %d were deleted before", t.Rule, t.Due, t.Limit, t.Gone)})
-	detail := breaker.Detail{ID: t.ID, Histogram: j.histogram(ctx, t), Samples: j.samples(ctx, t)}
+	detail := j.describe(ctx, t)
 	return j.s.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
 		b.Trip = detail
 		return b
@@ -424,13 +424,10 @@ func (j *judge) notCovered(b breaker.Budget, k breaker.Key, r shardquery.Range) 
 
 // CountTrip counts what is left of the event of a trip. It writes nothing.
 func CountTrip(ctx context.Context, cfg Config, t Target, trip breaker.Trip) (int64, error) {
-	cfg = cfg.withDefaults()
-	cfg.Apply = false
-	c := newCollector(&cfg, &t)
-	if err := c.open(ctx); err != nil {
+	j, err := openJudge(ctx, cfg, t)
+	if err != nil {
 		return 0, err
 	}
-	j := newJudge(&spender{c: c, rules: BreakerRules(t)})
 	b, err := j.s.read(ctx) // it says which approvals are spent
 	if err != nil {
 		return 0, err
@@ -445,6 +442,32 @@ func CountTrip(ctx context.Context, cfg Config, t Target, trip breaker.Trip) (in
 		n, err = j.countDue(ctx, b, earlierOf(trip.Through, j.s.rules.Horizon(now)), 0)
 	}
 	return n.Due + n.Coming, err
+}
+
+// DescribeTrip finds out what people want to know of a trip, if the process that tripped was
+// killed before it could write that down. It describes what is left, and writes nothing.
+func DescribeTrip(ctx context.Context, cfg Config, t Target, trip breaker.Trip) (breaker.Detail, error) {
+	j, err := openJudge(ctx, cfg, t)
+	if err != nil {
+		return breaker.Detail{}, err
+	}
+	return j.describe(ctx, trip), nil
+}
+
+// openJudge returns a judge that only looks.
+func openJudge(ctx context.Context, cfg Config, t Target) (*judge, error) {
+	cfg = cfg.withDefaults()
+	cfg.Apply = false
+	c := newCollector(&cfg, &t)
+	if err := c.open(ctx); err != nil {
+		return nil, err
+	}
+	return newJudge(&spender{c: c, rules: BreakerRules(t)}), nil
+}
+
+// describe returns what people want to know of a trip.
+func (j *judge) describe(ctx context.Context, t breaker.Trip) breaker.Detail {
+	return breaker.Detail{ID: t.ID, Histogram: j.histogram(ctx, t), Samples: j.samples(ctx, t)}
 }
 
 // appendSpan appends what expires in a range, from one instant on and before another.

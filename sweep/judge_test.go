@@ -12,6 +12,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/control"
+	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -250,6 +251,35 @@ func TestDetailsAreOfTheOpenTrip(t *testing.T) {
 		}
 		if sum < trip.Due-small.Floor || sum > trip.Due+trip.Gone { // slices that were granted go meanwhile
 			t.Errorf("the bars hold %d: %+v", sum, trip)
+		}
+	})
+}
+
+// A process that is killed just after it tripped has not written what people want to know: those
+// who ask are told anyway, and nothing is written for it.
+func TestDetailsOfAKilledProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 600)
+		w.restamp(time.Now())
+		time.Sleep(time.Second)
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Sort == store.BudgetRecord && c.Record.Fields["trip"] != "" {
+				return fmt.Errorf("killed: %w", store.ErrDenied)
+			}
+			return nil
+		}
+		w.sweep()
+		writes := w.s.Writes()
+		st, err := inspect.Breaker(t.Context(), w.config(), w.target)
+		if err != nil || st.Trip == "" || w.s.Writes() != writes {
+			t.Fatalf("%v, %d writes: %+v", err, w.s.Writes()-writes, st)
+		}
+		sum := int64(0)
+		for _, bar := range st.Histogram {
+			sum += bar.N
+		}
+		if left := int64(len(w.left())); sum != left || len(st.Samples) == 0 {
+			t.Errorf("%d are left: %+v", left, st)
 		}
 	})
 }
