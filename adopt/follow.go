@@ -255,7 +255,7 @@ func loadFollow(ctx context.Context, s store.Loader, rec Record) (progress, erro
 
 // follow claims the index, and follows it.
 func (r *run) follow(ctx context.Context, s source) error {
-	parts := &recordedParts{run: r, turn: make(chan struct{}, 1)}
+	parts := r.recordedParts()
 	for {
 		p, err := r.claimFollow(ctx)
 		if err == nil && p != nil {

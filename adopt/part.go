@@ -39,7 +39,7 @@ type partSource interface {
 // nothing this process alone.
 func (r *run) source() partSource {
 	if r.applies() {
-		return &recordedParts{run: r, turn: make(chan struct{}, 1), failed: map[int]bool{}}
+		return r.recordedParts()
 	}
 	return &countedParts{run: r}
 }
@@ -80,6 +80,10 @@ type recordedParts struct {
 	// failed are the parts that a worker of this process gave up. Its other workers leave them alone:
 	// one part that cannot be read must not end them all.
 	failed map[int]bool
+}
+
+func (r *run) recordedParts() *recordedParts {
+	return &recordedParts{run: r, turn: make(chan struct{}, 1), failed: map[int]bool{}}
 }
 
 // lookAgain is how long a worker waits that finds all parts in the hands of others.
