@@ -145,6 +145,23 @@ func (b Budget) with() Budget {
 	return b
 }
 
+// setRight forgets what a clock that was more than a day ahead has left: until then it would let
+// bursts pass, or hold deletes by limits that are used up.
+func (b Budget) setRight(now time.Time) Budget {
+	isAhead := func(at time.Time) bool { return at.Sub(now) > day }
+	if isAhead(b.Began) {
+		b.Began = time.Time{}
+	}
+	if isAhead(b.Spent.Hour) {
+		b.Spent = Spent{Ever: b.Spent.Ever}
+	}
+	b.Tallies = slices.DeleteFunc(b.Tallies, func(t Tally) bool { return t.Key.Approval == "" && isAhead(t.At) })
+	b.Days = slices.DeleteFunc(b.Days, func(d Day) bool { return isAhead(d.Begin) })
+	b.Alls = slices.DeleteFunc(b.Alls, func(a All) bool { return isAhead(a.At) })
+	b.Lives = slices.DeleteFunc(slices.Clone(b.Lives), func(h HourOfLives) bool { return isAhead(h.Begin) })
+	return b
+}
+
 // At returns the tally of a key.
 func (b Budget) At(k Key) Tally {
 	if i := b.index(k); i >= 0 {
@@ -206,7 +223,7 @@ func (b Budget) Take(reports []Report) Budget {
 func (b Budget) Reserve(
 	r Rules, now time.Time, approved []Approval, wants []Want,
 ) (next Budget, grants []Grant, unmet []Want) {
-	if b = b.with(); b.Began.IsZero() {
+	if b = b.with().setRight(now); b.Began.IsZero() {
 		b.Began = now.UTC().Truncate(time.Microsecond) // as the record has it: it tells two budgets apart
 	}
 	b.forgetApprovals(r, now)

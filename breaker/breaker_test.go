@@ -328,6 +328,31 @@ func TestLimitsOfTheClock(t *testing.T) {
 	}
 }
 
+// A clock that was years ahead for a while leaves nothing that holds deletes, or lets bursts pass,
+// until then.
+func TestClockThatWasAhead(t *testing.T) {
+	r := rules
+	r.Limits = breaker.Limits{PerHour: 100}
+	wrong := noon.Add(10 * 365 * 24 * time.Hour)
+	b := breaker.Budget{Target: "sessions"}
+	b, _, _ = b.Reserve(r, wrong, nil, want(r.HourOf(wrong), 100))
+	b, _, _ = b.Reserve(r, wrong, nil, want(breaker.Late(), 100))
+	b, _ = b.CountedAll(wrong, 4000).Judge(r, wrong, r.HourOf(wrong), breaker.Count{Due: 3000})
+	k := r.HourOf(noon)
+	b, grants, _ := b.Reserve(r, noon, nil, want(k, 1))
+	if until := b.LimitedUntil(r.Limits, noon); len(grants) != 1 || !until.IsZero() {
+		t.Errorf("granted %v, limited until %v", grants, until)
+	}
+	later := noon.Add(25 * time.Hour)
+	b, _, _ = b.Reserve(r, later, nil, want(k, 1))
+	if b.OnlyLearns(r, later) {
+		t.Errorf("it only learns since %v", b.Began)
+	}
+	if _, trip := b.CountedAll(later, 4000).Judge(r, later, k, breaker.Count{Due: 3000}); trip == nil {
+		t.Errorf("a burst passes: %+v", b)
+	}
+}
+
 func TestHalvedLives(t *testing.T) {
 	b := old()
 	for h := range 24 {

@@ -24,7 +24,8 @@ type Ground struct {
 	// is new, or what is swept has changed.
 	NewGround   bool
 	BreakerNote Note // of the last approval or clear
-	// Shortest is the shortest retention with which what was due was counted, or approved.
+	// Shortest is the shortest retention with which what was due was counted, or approved, since
+	// a sweep began with a longer one.
 	Shortest Retention
 }
 
@@ -49,7 +50,7 @@ func (r Record) moved() Record {
 
 // OnGround returns the record as it follows another one, with what is swept from now on. A
 // target that is new, or of which another kind, property or layout is swept, or that keeps
-// its entities for a shorter time than ever, is unswept ground.
+// its entities for a shorter time than before, is unswept ground.
 func (r Record) OnGround(was Record) Record {
 	if !r.Shortest.Known && was.Target != "" && was.Retention.Known { // of a program before the breaker
 		r.Shortest = was.Retention
@@ -57,8 +58,11 @@ func (r Record) OnGround(was Record) Record {
 	if was.Layout != "" && was.Layout != r.Layout {
 		r = r.moved()
 	}
+	if r.Retention.Length > r.Shortest.Length { // what comes to be due from now on is kept
+		r.Shortest = r.Retention
+	}
 	isNew := was.Target == "" || !was.Retention.Known
-	if r.NewGround || isNew || r.Retention.Known && r.Retention.Length < r.Shortest.Length {
+	if isNew || r.Retention.Known && r.Retention.Length < r.Shortest.Length {
 		r.NewGround = true
 	}
 	return r

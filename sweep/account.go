@@ -54,7 +54,7 @@ func (v *visit) account(s *scratch, rd *reading) {
 	v.countMoved(n.gone, n.carried)
 	c.tally.foundBehind(v.r, n.behind)
 	if !c.cfg.Apply { // what was found first stays the oldest: nothing is deleted
-		v.noteHours(s)
+		v.noteOldest(s)
 		if v.start.oldest.IsZero() && !n.oldest.IsZero() {
 			v.start.oldest = n.oldest
 			v.sawDue(n.oldest, 0)

@@ -1,12 +1,17 @@
 package sweep_test
 
 import (
+	"context"
 	"fmt"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -79,4 +84,45 @@ func TestBreakerHoldsStrays(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What is about to be carried and comes to be due meanwhile asks the budget, too, though it is
+// settled one by one.
+func TestSettledCarriesAskTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.target.Breaker = small
+		w.target.Policy = generation.Policy{Every: 1000 * time.Hour, Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 1}
+		w.begin()
+		w.put(1, 4, "first", time.Now())
+		time.Sleep(time.Minute)
+		w.mustSweep()
+		for i := range 400 {
+			w.put(1, 4, fmt.Sprintf("e-%03d", i), time.Now().Add(3000*time.Hour+time.Duration(i)*time.Hour))
+		}
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method != "Dispose" {
+				return nil
+			}
+			for _, op := range c.Ops {
+				if op.To.Type == store.Missing { // not carried
+					continue
+				}
+				name, _ := strconv.Unquote(op.Entry.Key)
+				k, _ := generation.Stamper{Generation: 1, Shards: 4}.Name(name, time.Now().Add(-time.Hour))
+				_ = w.s.Put(context.Background(), w.target.Target, "", []store.Entity{{Name: name, Expiry: store.TextValue(k.String())}})
+			}
+			return nil
+		}
+		for range 100 {
+			time.Sleep(50 * time.Hour)
+			w.sweep()
+			if w.record().Trip.IsOpen() {
+				break
+			}
+		}
+		if trip := w.record().Trip; 400-len(w.left()) > 150 || !trip.IsOpen() { // the floor, and slices
+			t.Errorf("%d are left: %+v", len(w.left()), trip)
+		}
+	})
 }

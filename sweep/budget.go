@@ -147,12 +147,16 @@ func (s *spender) keyOfLocked(w *writer, op *store.Op, need map[breaker.Key]int6
 	if !s.rules.On {
 		return breaker.Late() // the limits make no difference between keys
 	}
-	at, err := s.c.rules.Form.Expires(op.Entry.Value)
+	value := op.Entry.Value
+	if op.Outcome == store.Changed && op.Known {
+		value = op.Now
+	}
+	at, err := s.c.rules.Form.Expires(value)
 	if err != nil {
 		at = w.lateFrom // it is not due; it counts as what nobody expects
 	}
 	number := 0
-	if k, err := expirykey.Parse(op.Entry.Value.Text); err == nil && op.Entry.Value.Type == store.Text {
+	if k, err := expirykey.Parse(value.Text); err == nil && value.Type == store.Text {
 		number = k.Generation
 	}
 	approved := s.c.viewer.View().Record.Approvals
@@ -180,7 +184,7 @@ type spent []*breaker.Key
 func (s *spender) needLocked(w *writer, ops []store.Op) (keys spent, need map[breaker.Key]int64) {
 	need, keys = map[breaker.Key]int64{}, make(spent, len(ops))
 	for i := range ops {
-		if isCarry(&ops[i]) {
+		if isCarry(&ops[i]) && !w.settles {
 			continue
 		}
 		k := s.keyOfLocked(w, &ops[i], need)

@@ -44,6 +44,7 @@ type writer struct {
 	// lateFrom is the instant before which what is found expired unseen, for the breaker.
 	lateFrom time.Time
 	lack     lack // what it could not delete by the breaker's budget
+	settles  bool // what is to be carried may be deleted instead, by what it holds in the transaction
 }
 
 // write makes one call that disposes of the ops. First it takes their tokens. Then,
@@ -162,6 +163,8 @@ func (w *writer) dispose(t turn, q store.Query, ops []store.Op, fromStart bool) 
 func (w *writer) settle(t turn, q store.Query, op *store.Op,
 	judge func(store.Value) store.Verdict) (outcome store.Outcome, err error) {
 	one := []store.Op{*op} // the new key is discarded if the expiry changed
+	w.settles = true
+	defer func() { w.settles = false }()
 	err = w.write(t, one, func(ctx context.Context) (err error) {
 		began := w.c.cfg.Now()
 		outcome, err = w.c.cfg.Store.Settle(ctx, q, op.Entry, judge)

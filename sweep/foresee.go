@@ -2,16 +2,15 @@ package sweep
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/sweep/plan"
 )
 
-// mostHours bounds the hours that a dry run remembers, and mostJudged those that it counts.
-const mostHours, mostJudged = 1000, 24
+// mostJudged bounds the hours that a dry run judges.
+const mostJudged = 24
 
 // A Foreseen is an event for which a sweep with --apply would trip the breaker.
 type Foreseen struct {
@@ -28,27 +27,23 @@ func (c *collector) foresees() bool {
 	return !c.cfg.Apply && c.target.Breaker.On && c.viewer.View() != nil && !c.viewer.View().Record.Trip.IsOpen()
 }
 
-// noteHours notes the hours of what is due on a page.
-func (v *visit) noteHours(s *scratch) {
+// noteOldest notes when the first of what is due on a page has expired.
+func (v *visit) noteOldest(s *scratch) {
 	if !v.c.target.Breaker.On {
 		return
 	}
 	v.c.tally.mu.Lock()
 	defer v.c.tally.mu.Unlock()
-	p := &v.c.tally.preview
+	oldest := &v.c.tally.preview.oldest
 	for i := range s.ops {
 		at, err := v.c.rules.Form.Expires(s.ops[i].Entry.Value)
-		if hour := v.c.target.Breaker.HourOf(at).Hour; err == nil && !isCarry(&s.ops[i]) && len(p.hours) < mostHours {
-			if p.hours == nil {
-				p.hours = map[time.Time]bool{}
-			}
-			p.hours[hour] = true
+		if err == nil && !isCarry(&s.ops[i]) && (oldest.IsZero() || at.Before(*oldest)) {
+			*oldest = at
 		}
 	}
 }
 
-// foresee judges what a dry run has found due, as a sweep with --apply would. It writes nothing,
-// and knows of hours only what was read.
+// foresee judges what a dry run has found due, as a sweep with --apply would. It writes nothing.
 func (c *collector) foresee(ctx context.Context) *Foreseen {
 	j := newJudge(&spender{c: c, rules: BreakerRules(*c.target)})
 	trip, err := j.foresee(ctx)
@@ -80,13 +75,21 @@ func (j *judge) foresee(ctx context.Context) (*breaker.Trip, error) {
 		}
 		return breaker.JudgeGround(j.s.rules, now, n), nil
 	}
+	if b.Began.IsZero() { // a sweep would begin to learn
+		b.Began = now
+	}
 	t := j.s.c.tally
 	t.mu.Lock()
-	hours := slices.SortedFunc(maps.Keys(t.preview.hours), func(a, b time.Time) int { return b.Compare(a) })
+	oldest := t.preview.oldest
 	t.mu.Unlock()
 	keys := []breaker.Key{breaker.Late()}
-	for _, hour := range hours[:min(len(hours), mostJudged)] {
-		keys = append(keys, breaker.Key{Hour: hour})
+	if !oldest.IsZero() {
+		first, last := j.s.rules.HourOf(oldest), j.s.rules.HourOf(j.s.rules.Horizon(now))
+		hours, err := j.crowded(ctx, j.plan(), first.Hour, j.s.rules.End(last), mostJudged)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, hours...)
 	}
 	for _, k := range keys {
 		n, all, err := j.measure(ctx, b, k, now)
@@ -101,6 +104,29 @@ func (j *judge) foresee(ctx context.Context) (*breaker.Trip, error) {
 		}
 	}
 	return nil, nil
+}
+
+// crowded lists hours that hold more than the floor, the latest first. It halves the time between two
+// instants, and leaves out each part that holds less.
+func (j *judge) crowded(ctx context.Context, p *plan.Plan, from, to time.Time, most int) (list []breaker.Key, err error) {
+	var spans []placedSpan
+	for r := range p.All() {
+		spans = appendSpan(spans, r, from, to)
+	}
+	if n, err := j.countSpans(ctx, spans, j.s.rules.Floor+1); err != nil || n <= j.s.rules.Floor {
+		return nil, err
+	}
+	half := j.s.rules.HourOf(from.Add(to.Sub(from) / 2)).Hour
+	if !half.After(from) {
+		return []breaker.Key{{Hour: from}}, nil
+	}
+	list, err = j.crowded(ctx, p, half, to, most)
+	if err == nil && len(list) < most {
+		var older []breaker.Key
+		older, err = j.crowded(ctx, p, from, half, most-len(list))
+		list = append(list, older...)
+	}
+	return list, err
 }
 
 // isUnswept reports whether a sweep with --apply would find the target to be unswept ground. The

@@ -192,6 +192,55 @@ func TestLongDryRunForeseesNewGround(t *testing.T) {
 	})
 }
 
+// Who makes a retention longer, and takes it out again, has to approve what came to be due in
+// between, also if an even shorter one was approved before.
+func TestRetentionTakenOutAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.target.Breaker = small
+		w.begin()
+		w.mustSweep() // without a retention
+		w.target.Retention = 24 * time.Hour
+		time.Sleep(time.Hour)
+		w.mustSweep()
+		for i := range 300 {
+			w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(time.Duration(i)*4*time.Minute))
+		}
+		time.Sleep(22 * time.Hour)
+		d := w.serve(w.config()) // which still has it
+		time.Sleep(time.Minute)
+		w.target.Retention = 0
+		w.sweep()
+		w.wantHeld(300)
+		w.approve(0)
+		w.mustSweep()
+		if left := len(w.left()); left > 0 || d.state().Deleted > 0 {
+			t.Errorf("%d are left: %+v", left, w.record().Trip)
+		}
+	})
+}
+
+// A longer retention does not hold a daemon that still has the shorter one.
+func TestDaemonGoesOnThroughALongerRetention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.target.Breaker = small
+		w.begin()
+		w.mustSweep()
+		w.serve(w.config())
+		time.Sleep(time.Second)
+		w.target.Retention = 200 * time.Hour
+		w.sweep()
+		for i := range 300 {
+			w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(10*time.Second))
+		}
+		time.Sleep(5 * time.Minute)
+		if trip := w.record().Trip; len(w.left()) > 0 || trip.IsOpen() {
+			t.Errorf("%d are left: %+v", len(w.left()), trip)
+		}
+	})
+}
+
 // remove removes a record of the target by hand.
 func (w *world) remove(sort store.RecordSort, revision string) {
 	w.t.Helper()

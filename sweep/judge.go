@@ -312,13 +312,13 @@ func (j *judge) enterGround(ctx context.Context) (open bool, err error) {
 	return err == nil, err
 }
 
-// isEntered reports whether what is due on the ground of this process was counted. While another
-// process sweeps the target as something else, the record does not say.
+// isEntered reports whether what is due on the ground of this process was counted. The record does
+// not say while another process sweeps the target as something else, or with a longer retention.
 func (j *judge) isEntered(r generation.Record) bool {
-	if !j.holdsGround(r) {
+	if !j.holdsGround(r) || r.Shortest.Known && j.s.rules.Retention < r.Shortest.Length {
 		j.s.mu.Lock()
 		defer j.s.mu.Unlock()
-		return j.entered && !(r.Shortest.Known && j.s.rules.Retention < r.Shortest.Length)
+		return j.entered
 	}
 	if r.IsUnswept(j.s.rules.Retention) {
 		return false

@@ -59,7 +59,7 @@ type preview struct {
 	estimated bool
 	examples  []Example
 	seen      map[[2]string]bool // by namespace and key: the next sweep leaves it
-	hours     map[time.Time]bool // of expiry, in which something is due, as far as it was read
+	oldest    time.Time          // when the first of what is due has expired, as far as it was read
 }
 
 // foundBehind counts what is due, and left by the next sweep.

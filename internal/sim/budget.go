@@ -25,6 +25,7 @@ type budgetFact struct {
 	counted   map[string]bool             // hours that were counted once
 	approvals map[string]breaker.Approval // all that there ever were
 	settled   bool                        // what was due at first was counted, or approved
+	open      time.Time                   // since when a trip is open; zero if none is
 }
 
 // A tallyFact is one tally of a budget record, taken apart.
@@ -165,17 +166,29 @@ func (o *oracle) spends(h *handle, target string, at place, key string) {
 	}
 }
 
-// tripped notes whether a breaker is open, as a target record is saved. Nobody may write soon
-// after that: the rule for pauses holds it.
+// writes holds B1 as somebody is about to write: not while a trip is open, of which he knows by then.
+func (o *oracle) writes(h *handle, target string, n int) {
+	if !o.w.plan.target.Breaker.On || h.calm || h.rush != nil {
+		return
+	}
+	if at := o.budget(target).open; !at.IsZero() && time.Since(at) > pausedWithin {
+		o.w.violate("B1", "%s writes %d entities of %s, whose breaker has been open for %v", h.name, n, target, time.Since(at))
+	}
+}
+
+// tripped notes whether a breaker is open, as a target record is saved.
 func (o *oracle) tripped(old, new store.Record) {
 	was, _ := old.Fields["trip"].([]store.Fields)
 	is, _ := new.Fields["trip"].([]store.Fields)
 	switch {
 	case len(is) > 0 && len(was) == 0:
 		o.w.count("trips by " + fmt.Sprint(is[0]["rule"]))
-		o.w.pace.paused[new.Key] = time.Now()
+		o.budget(new.Key).open = time.Now()
 	case len(is) == 0 && len(was) > 0:
-		delete(o.w.pace.paused, new.Key)
+		o.budget(new.Key).open = time.Time{}
+		if new.Fields == nil || !readTarget(new.Fields).paused { // a pause by the breaker ends with its trip
+			delete(o.w.pace.paused, new.Key)
+		}
 	}
 	approvals, _ := new.Fields["approvals"].([]store.Fields)
 	for _, a := range approvals {
