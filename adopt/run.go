@@ -169,7 +169,7 @@ func (r *run) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	before := rec
+	var before Record
 	for {
 		next, changed, err := r.plan(ctx, rec, exists)
 		if err != nil {
@@ -192,32 +192,34 @@ func (r *run) prepare(ctx context.Context) error {
 		r.record = next
 		break
 	}
-	if r.applies() && r.cfg.Order == Undo {
-		if err := r.settle(ctx, before); err != nil {
-			return err
-		}
-	}
-	if r.applies() && r.cfg.Order == Stamp && r.record.Round().Number == 1 &&
-		r.target.storeNow().Sub(r.record.Began) < savePatience+missingFor { // it may have been saved just now
-		if err := throttle.Sleep(ctx, missingFor); err != nil {
-			return err
-		}
+	if err := r.settle(ctx, before); err != nil {
+		return err
 	}
 	now := r.target.storeNow()
 	r.tally = newTally(now)
 	r.judge = judge{target: r.cfg.Target.Name, rule: r.cfg.Rule, rounds: r.record.Rounds,
 		maxAge: r.cfg.Target.MaxAge, horizon: now.Add(-r.cfg.Target.Retention)}
 	r.cfg.Progress.Parts.Store(int64(len(r.record.Parts)))
-	if r.cfg.Order != Stamp { // only stamps would add to what is there
-		return nil
-	}
 	return r.probe(ctx)
 }
 
-// settle waits until the workers of a round that was not finished have seen that it is
+// settle waits until other processes know of what this one is about to do. Sweeps must know of the
+// adoption before its first key; undoing it must come after the last one.
+func (r *run) settle(ctx context.Context, before Record) error {
+	switch {
+	case !r.applies():
+	case r.cfg.Order == Undo:
+		return r.settleStampers(ctx, before)
+	case r.record.Round().Number == 1 && r.target.storeNow().Sub(r.record.Began) < savePatience+missingFor:
+		return throttle.Sleep(ctx, missingFor) // the record may have been saved just now
+	}
+	return nil
+}
+
+// settleStampers waits until the workers of a round that was not finished have seen that it is
 // being undone, and their last writes have ended: a key that is written behind undo would stay.
 // A worker may hold no part at the moment, and write a second later.
-func (r *run) settle(ctx context.Context, before Record) error {
+func (r *run) settleStampers(ctx context.Context, before Record) error {
 	const wait = readEvery + writeTimeout
 	if before.Phase == Undoing { // another process has begun to undo, and may have died while it waited
 		if r.target.storeNow().Sub(before.Reading) > savePatience+wait {
@@ -383,6 +385,9 @@ const (
 
 // probe refuses a key property that holds something else in many entities.
 func (r *run) probe(ctx context.Context) error {
+	if r.cfg.Order != Stamp { // only stamps would add to what is there
+		return nil
+	}
 	var foreign, has int
 	var example string
 	for i := range r.record.Parts {
