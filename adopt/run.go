@@ -325,7 +325,7 @@ func (r *run) resumes(rec Record, next Round) bool {
 	case Stamp:
 		last := rec.Round()
 		return rec.Phase != Undoing && last.Percent == next.Percent && last.Spread == next.Spread &&
-			last.Retention == next.Retention
+			last.Retention == r.cfg.Target.Retention
 	case Undo:
 		return r.applies() && rec.Phase == Undoing
 	}
