@@ -122,13 +122,13 @@ func (r *run) end(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	left := int64(0)
+	kept := int64(0)
 	for _, p := range parts {
-		left += p.left
+		kept += p.kept
 	}
-	if left > 0 {
+	if kept > 0 {
 		return store.WithHint(fmt.Errorf("undo target %s: keys that could not be removed are left: %d",
-			r.cfg.Target.Name, left), "run the command again; sweeps compare these keys with the rule meanwhile")
+			r.cfg.Target.Name, kept), "run the command again; sweeps compare these keys with the rule meanwhile")
 	}
 	return forget(ctx, r.store, r.record)
 }

@@ -101,14 +101,14 @@ func (r *run) again(p *heldPart, namespace string, changed []store.Row) (todo []
 
 // wrote counts what became of an entity.
 func (r *run) wrote(p *heldPart, namespace string, one item, o Outcome, why string) {
-	switch {
-	case o == "":
+	if o == "" {
 		p.stamped++
 		r.cfg.Progress.Written.Add(1)
-	case r.cfg.Order == Undo && (o == Contended || o == Refused):
-		p.left++
 	}
 	r.tally.wrote(namespace, one.row, r.cfg.Rule, judgement{o, why, one.rule, one.expires}, r.cfg.Order == Undo)
+	if r.cfg.Order == Undo && (o == Contended || o == Refused) {
+		p.kept++
+	}
 }
 
 // write writes to entities as the pace allows, and returns those that had changed.
