@@ -15,8 +15,7 @@ func NextRound(ctx context.Context, cfg Config, every time.Duration) (time.Time,
 	}
 	rec, exists, err := r.load(ctx)
 	now := r.now()
-	round := Round{Spread: cfg.Spread, Percent: cfg.Percent, Retention: cfg.Target.Retention}
-	if err != nil || !exists || !r.resumes(rec, round) {
+	if err != nil || !exists || !r.resumes(rec, Round{Spread: cfg.Spread, Percent: cfg.Percent}) {
 		return now, err
 	}
 	if unfinished, err := r.unfinished(ctx, rec); err != nil || unfinished {

@@ -204,11 +204,11 @@ type progress struct {
 	reading  time.Time // of the record; anything else is left from another reading
 	after    string    // everything up to this key was read and disposed of
 	done     bool
+	kept     int64  // keys that undo could not remove
 	owner    string // empty if nobody holds it
 	token    int64  // rises with each claim
 	scanned  int64  // in this round, by all who held the part
 	stamped  int64
-	left     int64 // keys that undo could not remove
 	revision string
 }
 
@@ -218,9 +218,9 @@ func partKey(target string, part int) string { return fmt.Sprintf("%s.%05d", tar
 func (p progress) encode() store.Record {
 	return store.Record{Sort: store.AdoptRecord, Key: partKey(p.target, p.part), Target: p.target, Revision: p.revision,
 		Fields: store.Fields{
+			"kept":   p.kept,
 			"schema": int64(Schema), "part": int64(p.part), "reading": store.FormatTime(p.reading), "after": p.after,
 			"done": p.done, "owner": p.owner, "token": p.token, "scanned": p.scanned, "stamped": p.stamped,
-			"left": p.left,
 		}}
 }
 
@@ -232,10 +232,11 @@ func decodeProgress(rec store.Record) (progress, error) {
 	}
 	p := progress{target: rec.Target, part: int(f.Int("part")), reading: f.Time("reading"), after: f.Text("after"),
 		done: f.Bool("done"), owner: f.Text("owner"), token: f.Int("token"), scanned: f.Int("scanned"),
-		stamped: f.Int("stamped"), left: f.Int("left"), revision: rec.Revision}
+		stamped: f.Int("stamped"), revision: rec.Revision}
 	if p.part < 0 || p.part > followPart || partKey(p.target, p.part) != rec.Key {
 		f.Fail("part", "%d does not belong to this key", p.part)
 	}
+	p.kept = f.Int("kept")
 	return p, f.Err()
 }
 

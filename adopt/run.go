@@ -122,13 +122,13 @@ func (r *run) end(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	left := int64(0)
+	kept := int64(0)
 	for _, p := range parts {
-		left += p.left
+		kept += p.kept
 	}
-	if left > 0 {
+	if kept > 0 {
 		return store.WithHint(fmt.Errorf("undo target %s: keys that could not be removed are left: %d",
-			r.cfg.Target.Name, left), "run the command again; sweeps compare these keys with the rule meanwhile")
+			r.cfg.Target.Name, kept), "run the command again; sweeps compare these keys with the rule meanwhile")
 	}
 	return forget(ctx, r.store, r.record)
 }
@@ -169,7 +169,7 @@ func (r *run) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	before := rec
+	var before Record
 	for {
 		next, changed, err := r.plan(ctx, rec, exists)
 		if err != nil {
@@ -192,19 +192,8 @@ func (r *run) prepare(ctx context.Context) error {
 		r.begin(next)
 		break
 	}
-	if r.applies() && r.cfg.Order == Undo {
-		if err := r.settle(ctx, before); err != nil {
-			return err
-		}
-	}
-	if r.applies() && r.cfg.Order == Stamp && r.record.Round().Number == 1 &&
-		r.target.storeNow().Sub(r.record.Began) < savePatience+missingFor { // it may have been saved just now
-		if err := throttle.Sleep(ctx, missingFor); err != nil {
-			return err
-		}
-	}
-	if r.cfg.Order != Stamp { // only stamps would add to what is there
-		return nil
+	if err := r.settle(ctx, before); err != nil {
+		return err
 	}
 	return r.probe(ctx)
 }
@@ -219,10 +208,23 @@ func (r *run) begin(rec Record) {
 	r.cfg.Progress.Parts.Store(int64(len(r.record.Parts)))
 }
 
-// settle waits until the workers of a round that was not finished have seen that it is
+// settle waits until other processes know of what this one is about to do. Sweeps must know of the
+// adoption before its first key; undoing it must come after the last one.
+func (r *run) settle(ctx context.Context, before Record) error {
+	switch {
+	case !r.applies():
+	case r.cfg.Order == Undo:
+		return r.settleStampers(ctx, before)
+	case r.record.Round().Number == 1 && r.target.storeNow().Sub(r.record.Began) < savePatience+missingFor:
+		return throttle.Sleep(ctx, missingFor) // the record may have been saved just now
+	}
+	return nil
+}
+
+// settleStampers waits until the workers of a round that was not finished have seen that it is
 // being undone, and their last writes have ended: a key that is written behind undo would stay.
 // A worker may hold no part at the moment, and write a second later.
-func (r *run) settle(ctx context.Context, before Record) error {
+func (r *run) settleStampers(ctx context.Context, before Record) error {
 	const wait = readEvery + writeTimeout
 	if before.Phase == Undoing { // another process has begun to undo, and may have died while it waited
 		if r.target.storeNow().Sub(before.Reading) > savePatience+wait {
@@ -328,7 +330,7 @@ func (r *run) resumes(rec Record, next Round) bool {
 	case Stamp:
 		last := rec.Round()
 		return rec.Phase != Undoing && last.Percent == next.Percent && last.Spread == next.Spread &&
-			last.Retention == next.Retention
+			last.Retention == r.cfg.Target.Retention
 	case Undo:
 		return r.applies() && rec.Phase == Undoing
 	}
@@ -405,6 +407,9 @@ const (
 
 // probe refuses a key property that holds something else in many entities.
 func (r *run) probe(ctx context.Context) error {
+	if r.cfg.Order != Stamp { // only stamps would add to what is there
+		return nil
+	}
 	var foreign, has int
 	var example string
 	for i := range r.record.Parts {

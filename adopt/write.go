@@ -101,14 +101,14 @@ func (r *run) again(p *heldPart, namespace string, changed []store.Row) (todo []
 
 // wrote counts what became of an entity.
 func (r *run) wrote(p *heldPart, namespace string, one item, o Outcome, why string) {
-	switch {
-	case o == "":
+	if o == "" {
 		p.stamped++
 		r.cfg.Progress.Written.Add(1)
-	case r.cfg.Order == Undo && (o == Contended || o == Refused):
-		p.left++
 	}
 	r.tally.wrote(namespace, one.row, r.cfg.Rule, judgement{o, why, one.rule, one.expires}, r.cfg.Order == Undo)
+	if r.cfg.Order == Undo && (o == Contended || o == Refused) {
+		p.kept++
+	}
 }
 
 // write writes to entities as the pace allows, and returns those that had changed.
@@ -199,13 +199,7 @@ func (r *run) batch(
 	for queue := [][]item{items}; len(queue) > 0; {
 		part := queue[0]
 		queue = queue[1:]
-		if err := r.check(ctx, source, p); err != nil {
-			return nil, err
-		}
-		if err := r.announce(ctx, part); err != nil {
-			return nil, err
-		}
-		if err := r.check(ctx, source, p); err != nil { // an announcement may take long
+		if err := r.ready(ctx, source, p, part); err != nil {
 			return nil, err
 		}
 		ops, err := r.restamp(ctx, namespace, part)
@@ -264,6 +258,17 @@ func halves(items []item) [][]item {
 		return [][]item{items}
 	}
 	return [][]item{items[:len(items)/2], items[len(items)/2:]}
+}
+
+// ready makes sure that a batch may be written, and announces it.
+func (r *run) ready(ctx context.Context, source partSource, p *heldPart, items []item) error {
+	if err := r.check(ctx, source, p); err != nil {
+		return err
+	}
+	if err := r.announce(ctx, items); err != nil {
+		return err
+	}
+	return r.check(ctx, source, p) // an announcement may take long
 }
 
 // announce announces the expiries of a batch that were not announced before.

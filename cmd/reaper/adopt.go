@@ -386,7 +386,7 @@ func unfitOrder(err error) error {
 		err  error
 		hint string
 	}{
-		{adopt.ErrOtherRule, "go on with that rule, or take the keys back first: reaper adopt undo"},
+		{adopt.ErrOtherRule, "go on with that rule, or take its keys back: reaper adopt undo, with its --from and --plus"},
 		{adopt.ErrPercent, "write the percentage of before, or more; reaper adopt undo takes all keys back"},
 		{adopt.ErrPhase, "reaper adopt undo takes keys back; --also-writers once writers give keys, too"},
 		{adopt.ErrNotAdopted, "reaper adopt TARGET --apply begins one"},

@@ -401,6 +401,7 @@ func TestAdoptOnTheEmbeddedStore(t *testing.T) {
 	for want, args := range map[string][]string{
 		"the percentage is lower than before":        {"sessions", "--percent", "5"},
 		"this target is adopted by another rule":     {"sessions", "--plus", "31d"},
+		"hint: go on with that rule, or take its ke": {"undo", "sessions", "--plus", "31d"},
 		"--from and --create-time are two rules":     {"sessions", "--from", "created", "--create-time"},
 		"--create-time needs --plus":                 {"sessions", "--create-time"},
 		"is the property that adoption writes":       {"sessions", "--from", "expiry_key"},

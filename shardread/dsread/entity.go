@@ -24,6 +24,25 @@ var (
 	_ datastore.KeyLoader         = (*entity[int])(nil)
 )
 
+// valueOf returns the value of a property, which may lie in an entity that another one holds. Its
+// name then has a point, as has that of a flattened one.
+func valueOf(properties []datastore.Property, name string) any {
+	for _, p := range properties {
+		if p.Name == name {
+			return p.Value
+		}
+	}
+	for _, p := range properties {
+		rest, below := strings.CutPrefix(name, p.Name+".")
+		if inner, ok := p.Value.(*datastore.Entity); ok && below {
+			if v := valueOf(inner.Properties, rest); v != nil {
+				return v
+			}
+		}
+	}
+	return nil
+}
+
 // LoadKey implements [datastore.KeyLoader]. The client calls it before Load.
 func (e *entity[T]) LoadKey(k *datastore.Key) error {
 	e.key = k
@@ -32,11 +51,7 @@ func (e *entity[T]) LoadKey(k *datastore.Key) error {
 
 // Load implements [datastore.PropertyLoadSaver].
 func (e *entity[T]) Load(properties []datastore.Property) error {
-	for _, p := range properties {
-		if p.Name == e.time {
-			e.at, e.timed = p.Value.(time.Time)
-		}
-	}
+	e.at, e.timed = valueOf(properties, e.time).(time.Time)
 	if !e.timed {
 		return nil // it is left out, so that its other properties do not matter
 	}

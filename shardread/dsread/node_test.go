@@ -152,3 +152,41 @@ func TestNodeReadsWhileWritersWork(t *testing.T) {
 	}
 	nodewriter.CheckReadWhile(t, o, write, isStable, inOrder)
 }
+
+// Shard and time may lie within a property that holds an entity of its own, or in one whose name has a point.
+func TestNestedProperties(t *testing.T) {
+	w := newWorld(t, "")
+	type meta struct {
+		Shard   int       `datastore:"shard"`
+		Created time.Time `datastore:"created"`
+	}
+	type inner struct {
+		Meta meta `datastore:"meta"`
+	}
+	type flat struct {
+		Meta meta `datastore:"meta,flatten"`
+	}
+	var want []string
+	for i := range 12 {
+		key := datastore.NameKey("Event", fmt.Sprintf("e-%02d", i), nil)
+		m := meta{i % 16, start.Add(time.Duration(i) * time.Second)}
+		var entity any = &inner{m}
+		if i%3 == 0 {
+			entity = &flat{m}
+		}
+		if _, err := w.Put(t.Context(), key, entity); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, name(key))
+	}
+	q := dsread.Query{Kind: "Event", Shard: "meta.shard", Values: shardread.Numbers(16), Time: "meta.created"}
+	got := keys(t, dsread.Run[datastore.PropertyList](t.Context(), w.Client, q))
+	if !slices.Equal(got, want) {
+		t.Errorf("Go reads %d of %d: %q", len(got), len(want), got)
+	}
+	o := w.reader(t, nodewriter.ReadOptions{Limit: 5})
+	o.Shard, o.Time = q.Shard, q.Time
+	if node := slices.Concat(nodewriter.ReadAll(t, o)...); !slices.Equal(node, want) {
+		t.Errorf("Node reads %q", node)
+	}
+}

@@ -172,16 +172,12 @@ func (db *DB) check(
 			bill.Writes++
 			continue
 		}
-		if holds, err := db.holds(b, i, entity); err != nil {
+		if removed, err := db.remove(batch, b, i, key, entity); err != nil {
 			return bill, err
-		} else if !holds {
+		} else if !removed {
 			s.pending = append(s.pending, i)
 			continue
 		}
-		if err := errors.Join(batch.Delete(key, nil), batch.Delete(entity, nil)); err != nil {
-			return bill, err
-		}
-		b.Ops[i].Outcome = store.Deleted
 		bill.Deletes++
 	}
 	s.text = entity[:0]
@@ -190,6 +186,16 @@ func (db *DB) check(
 	}
 	b.SteppedOver = steps(it, returned)
 	return bill, it.Error()
+}
+
+// remove adds the deletes of the entity in the given row, and of its index row, to the engine's
+// batch, if the premise of the op is still true.
+func (db *DB) remove(batch *pebble.Batch, b *store.Batch, op int, key, row []byte) (bool, error) {
+	if holds, err := db.holds(b, op, row); err != nil || !holds {
+		return false, err
+	}
+	b.Ops[op].Outcome = store.Deleted
+	return true, errors.Join(batch.Delete(key, nil), batch.Delete(row, nil))
 }
 
 // holds reports whether the premise of an op is still true of the entity in the given row.

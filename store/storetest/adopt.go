@@ -325,6 +325,7 @@ func disposeChecksPremise(w *world) {
 	live.Expiry = key(1)
 	w.put(live)
 	w.retry("dispose", func() error { return w.store.Dispose(w.ctx, b) })
-	w.same("the outcomes", outcomes(b.Ops), []string{outcome(store.Deleted), outcome(store.Changed), outcome(store.Deleted)})
+	want := []string{outcome(store.Deleted), outcome(store.Changed), outcome(store.Deleted)}
+	w.same("the outcomes", outcomes(b.Ops), want)
 	w.shows("afterwards", key(1).Text)
 }

@@ -226,6 +226,18 @@ function clientMillis(micros) {
 
 const keyText = key => JSON.stringify(pathOf(key), (_, part) => (typeof part === 'bigint' ? {id: String(part)} : part));
 
+// The value of a property, which may lie in an entity that another one holds. Its name then has a
+// point, as has that of a flattened one.
+function valueOf(entity, name) {
+  if (Object.hasOwn(entity, name)) return entity[name];
+  for (let i = name.indexOf('.'); i > 0; i = name.indexOf('.', i + 1)) {
+    const inner = entity[name.slice(0, i)];
+    const value = typeof inner === 'object' && inner !== null ? valueOf(inner, name.slice(i + 1)) : undefined;
+    if (value !== undefined) return value;
+  }
+  return undefined;
+}
+
 // The client gives instants in milliseconds. Their microseconds, which the order goes by,
 // show in a projection only, as integers.
 function projectedMicros(value) {
@@ -293,8 +305,8 @@ function fromDatastore(datastore, options = {}) {
     const plain = value => (typeof values[0] === 'string' ? value : Number(value?.value ?? value));
     return rows.flatMap(({at, path, key}) => {
       const item = found.get(keyText(key));
-      const same = item !== undefined && isDate(item[time]) && values.includes(plain(item[shard])) &&
-        item[time].getTime() === clientMillis(at);
+      const now = item && valueOf(item, time);
+      const same = isDate(now) && values.includes(plain(valueOf(item, shard))) && now.getTime() === clientMillis(at);
       return same ? [{at, path, item}] : [];
     });
   }
@@ -310,7 +322,7 @@ function fromDatastore(datastore, options = {}) {
       cursor = info.endCursor ?? cursor;
       const rows = projected.map(entity => {
         const key = entity[datastore.KEY];
-        return {at: projectedMicros(entity[time]), path: pathOf(key), key};
+        return {at: projectedMicros(valueOf(entity, time)), path: pathOf(key), key};
       }).filter(wanted);
       return {items: await load(rows, range.values), more: projected.length === n};
     };
