@@ -155,7 +155,7 @@ func (db *DB) check(
 		if err != nil {
 			return bill, err
 		}
-		if len(mark) > 0 {
+		if bytes.Equal(mark, listMark) {
 			s.pending = append(s.pending, i)
 			continue
 		}
@@ -172,6 +172,11 @@ func (db *DB) check(
 			bill.Writes++
 			continue
 		}
+		if len(mark) > 0 {
+			if err := db.deleteRows(batch, b.Query.Target.Kind, entity, id); err != nil {
+				return bill, err
+			}
+		}
 		if err := errors.Join(batch.Delete(key, nil), batch.Delete(entity, nil)); err != nil {
 			return bill, err
 		}
@@ -184,6 +189,20 @@ func (db *DB) check(
 	}
 	b.SteppedOver = steps(it, returned)
 	return bill, it.Error()
+}
+
+// deleteRows adds the deletes of all index rows to the batch that the entity in a row has.
+func (db *DB) deleteRows(batch *pebble.Batch, kind string, row, id []byte) error {
+	value, err := db.get(row)
+	if err != nil {
+		return err
+	}
+	e, err := decodeEntity(value)
+	if err != nil {
+		return err
+	}
+	_, err = indexRows(nil, kind, e, id, func(k, _ []byte) error { return batch.Delete(k, nil) })
+	return err
 }
 
 // forward moves the iterator, which is at a row, to the first row not below the key, and
@@ -216,7 +235,7 @@ func (db *DB) carry(batch *pebble.Batch, t store.Target, row, oldKey, id []byte,
 	if err != nil {
 		return err
 	}
-	e.value = to
+	e, _ = e.with(t.Property, to) // it has the property: a row of its index was found
 	if err := errors.Join(batch.Delete(oldKey, nil), batch.Set(row, appendEntity(nil, e), nil)); err != nil {
 		return err
 	}
@@ -312,7 +331,7 @@ func (db *DB) settleLocked(
 		return store.Kept, nil
 	}
 	batch := db.engine.NewBatch()
-	oldKey, err := indexRows(nil, t.Kind, now, id, func(k []byte, _ bool) error { return batch.Delete(k, nil) })
+	oldKey, err := indexRows(nil, t.Kind, now, id, func(k, _ []byte) error { return batch.Delete(k, nil) })
 	out = store.Deleted
 	if carry {
 		out = store.Carried
