@@ -789,3 +789,63 @@ func TestExpect(t *testing.T) {
 		}
 	})
 }
+
+// The rate is that of all processes together, whenever they begin, end or die; and those that
+// are left use all of it.
+func TestRateIsShared(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		const rate = 20
+		w.many(6000)
+		var mu sync.Mutex
+		var at []time.Duration
+		began := time.Now()
+		w.s.After = func(_ context.Context, c modelstore.Call) error {
+			mu.Lock()
+			defer mu.Unlock()
+			for range c.Restamps {
+				at = append(at, time.Since(began))
+			}
+			return nil
+		}
+		var wait sync.WaitGroup
+		process := func(begin, life time.Duration) {
+			cfg := w.config()
+			cfg.Sweep.Workers = 2
+			cfg.Rate = throttle.Limits{Start: rate, Max: rate}
+			wait.Go(func() {
+				time.Sleep(begin)
+				ctx := t.Context()
+				if life > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, life)
+					defer cancel()
+				}
+				if _, err := adopt.Run(ctx, cfg); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		process(0, 0)
+		process(time.Millisecond, 0) // at once with the first
+		process(20*time.Second, 40*time.Second)
+		process(45*time.Second, 0)
+		wait.Wait()
+		if n := w.stamped(); n != 6000 {
+			t.Errorf("%d are stamped", n)
+		}
+		slices.Sort(at)
+		for i := range at {
+			j := i
+			for j < len(at) && at[j] <= at[i]+10*time.Second {
+				j++
+			}
+			if j-i > 11*rate+rate { // a burst of a second, and one batch of each process
+				t.Fatalf("%d in the ten seconds from %v on", j-i, at[i])
+			}
+		}
+		// All of it, less what joins and leavings cost.
+		if took := at[len(at)-1]; took < 300*time.Second || took > 450*time.Second {
+			t.Errorf("6000 entities at %d/s took %v", rate, took)
+		}
+	})
+}

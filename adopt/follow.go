@@ -261,7 +261,9 @@ func (r *run) follow(ctx context.Context, s source) error {
 		if err == nil && p != nil {
 			r.log.InfoContext(ctx, "following the index", "target", r.cfg.Target.Name, "property", r.cfg.Rule.Property,
 				"from", p.after)
+			r.share.enter()
 			err = r.followPart(ctx, s, parts, p)
+			r.share.leave()
 		}
 		if err != nil && !errors.Is(err, errLost) {
 			return err

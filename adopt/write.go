@@ -128,7 +128,14 @@ func (r *run) write(
 // most so many.
 func (r *run) allowed(ctx context.Context, source partSource, p *heldPart, most int) (int, error) {
 	for {
-		n, wait, _ := r.pacer.Ready(min(most, store.MaxPage))
+		wait, err := r.share.wait(ctx)
+		if err != nil {
+			return 0, err
+		}
+		var n int
+		if wait == 0 {
+			n, wait, _ = r.pacer.Ready(min(most, store.MaxPage))
+		}
 		if wait == 0 {
 			wait, _ = r.pacer.Take(n)
 		}

@@ -102,7 +102,7 @@ func (a *app) addAdopt(cmd *cobra.Command, f *adoptFlags) {
 	cmd.Flags().StringVar(&f.from, "from", "", "the rule begins with this property"+fromFile)
 	cmd.Flags().BoolVar(&f.createTime, "create-time", false, "the rule begins with the time of creation")
 	cmd.Flags().StringVar(&f.plus, "plus", "", "the rule adds this, such as 30d")
-	cmd.Flags().StringVar(&f.rate, "rate", "", "keys a second of this process, or unlimited"+fromFile)
+	cmd.Flags().StringVar(&f.rate, "rate", "", "keys a second of all processes together, or unlimited"+fromFile)
 }
 
 func (a *app) adoptDualCommand() *cobra.Command {
@@ -547,7 +547,7 @@ func (a *app) printAdoptCost(s *session, res adopt.Result) {
 	}
 	fmt.Fprintf(a.stdout, "stamping costs %s reads and %s writes", grouped(reads), grouped(writes))
 	if rate := s.targets[0].Adopt.Rate; !rate.Unlimited {
-		fmt.Fprintf(a.stdout, ", and takes one process about %s",
+		fmt.Fprintf(a.stdout, ", and takes about %s",
 			time.Duration(float64(writes)/rate.Most*float64(time.Second)).Round(time.Second))
 	}
 	fmt.Fprintln(a.stdout, ". Functions and listeners fire for each write")
