@@ -172,12 +172,7 @@ func (db *DB) check(
 			bill.Writes++
 			continue
 		}
-		if len(mark) > 0 {
-			if err := db.deleteRows(batch, b.Query.Target.Kind, entity, id); err != nil {
-				return bill, err
-			}
-		}
-		if err := errors.Join(batch.Delete(key, nil), batch.Delete(entity, nil)); err != nil {
+		if err := db.remove(batch, b.Query.Target.Kind, entity, key, id, mark); err != nil {
 			return bill, err
 		}
 		b.Ops[i].Outcome = store.Deleted
@@ -191,8 +186,12 @@ func (db *DB) check(
 	return bill, it.Error()
 }
 
-// deleteRows adds the deletes of all index rows to the batch that the entity in a row has.
-func (db *DB) deleteRows(batch *pebble.Batch, kind string, row, id []byte) error {
+// remove adds the deletes to the batch of the entity in a row, and of its index rows: of the
+// given one alone, or if that is marked of all.
+func (db *DB) remove(batch *pebble.Batch, kind string, row, key, id, mark []byte) error {
+	if err := errors.Join(batch.Delete(key, nil), batch.Delete(row, nil)); err != nil || len(mark) == 0 {
+		return err
+	}
 	value, err := db.get(row)
 	if err != nil {
 		return err
