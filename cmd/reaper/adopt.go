@@ -84,8 +84,8 @@ reaper adopt undo is the way back.`,
 	cmd.Flags().StringVar(&f.spread, "spread", "", "expired entities become due over this time"+fromFile)
 	cmd.Flags().StringVar(&f.percent, "percent", "", "adopt only this share; it may only rise"+fromFile)
 	cmd.Flags().BoolVar(&f.watch, "watch", false, "keep stamping what old writers create, until stopped")
-	cmd.Flags().StringVar(&f.every, "every", "24h", "with --watch: from the begin of one round to the next; while it follows\n"+
-		"an index, only if it is given")
+	cmd.Flags().StringVar(&f.every, "every", "24h", "with --watch: from the begin of one round to the next;\n"+
+		"while it follows an index, only if it is given")
 	addYes(cmd, &f)
 	cmd.AddCommand(a.adoptDualCommand(), a.adoptVerifyCommand(), a.adoptFinishCommand(), a.adoptUndoCommand())
 	return cmd
