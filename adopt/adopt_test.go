@@ -849,3 +849,42 @@ func TestRateIsShared(t *testing.T) {
 		}
 	})
 }
+
+// The state counts what a round has left without a key, and keys that disagree, over all
+// processes.
+func TestStateCountsWhatIsLeft(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(200)
+		wrong := w.entity("s-00010")
+		wrong.Expiry = store.TextValue("00000001.0000.20000101T000000.000Z")
+		if err := w.s.Put(t.Context(), w.target.Target, "", []store.Entity{wrong}); err != nil {
+			t.Fatal(err)
+		}
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			for _, op := range c.Restamps {
+				if op.Row.Key == `"s-00042"` {
+					return fmt.Errorf("too many index entries: %w", store.ErrInvalid)
+				}
+			}
+			return nil
+		}
+		state := func() *adopt.State {
+			t.Helper()
+			st, err := adopt.LoadState(t.Context(), w.s, "sessions")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return st
+		}
+		cfg := w.config()
+		cfg.Percent = 50
+		w.run(cfg)
+		if st := state(); st.Unstamped != 199-st.Written || st.Mismatch != 1 || st.Written == 0 {
+			t.Errorf("half of them: %+v", st)
+		}
+		w.run(w.config())
+		if st := state(); st.Unstamped != 1 || st.Mismatch != 1 {
+			t.Errorf("all of them: %+v", st)
+		}
+	})
+}
