@@ -789,3 +789,102 @@ func TestExpect(t *testing.T) {
 		}
 	})
 }
+
+// The rate is that of all processes together, whenever they begin, end or die; and those that
+// are left use all of it.
+func TestRateIsShared(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		const rate = 20
+		w.many(6000)
+		var mu sync.Mutex
+		var at []time.Duration
+		began := time.Now()
+		w.s.After = func(_ context.Context, c modelstore.Call) error {
+			mu.Lock()
+			defer mu.Unlock()
+			for range c.Restamps {
+				at = append(at, time.Since(began))
+			}
+			return nil
+		}
+		var wait sync.WaitGroup
+		process := func(begin, life time.Duration) {
+			cfg := w.config()
+			cfg.Sweep.Workers = 2
+			cfg.Rate = throttle.Limits{Start: rate, Max: rate}
+			wait.Go(func() {
+				time.Sleep(begin)
+				ctx := t.Context()
+				if life > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, life)
+					defer cancel()
+				}
+				if _, err := adopt.Run(ctx, cfg); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		process(0, 0)
+		process(time.Millisecond, 0) // at once with the first
+		process(20*time.Second, 40*time.Second)
+		process(45*time.Second, 0)
+		wait.Wait()
+		if n := w.stamped(); n != 6000 {
+			t.Errorf("%d are stamped", n)
+		}
+		slices.Sort(at)
+		for i := range at {
+			j := i
+			for j < len(at) && at[j] <= at[i]+10*time.Second {
+				j++
+			}
+			if j-i > 11*rate+rate { // a burst of a second, and one batch of each process
+				t.Fatalf("%d in the ten seconds from %v on", j-i, at[i])
+			}
+		}
+		// All of it, less what joins and leavings cost.
+		if took := at[len(at)-1]; took < 300*time.Second || took > 450*time.Second {
+			t.Errorf("6000 entities at %d/s took %v", rate, took)
+		}
+	})
+}
+
+// The state counts what a round has left without a key, and keys that disagree, over all
+// processes.
+func TestStateCountsWhatIsLeft(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(200)
+		wrong := w.entity("s-00010")
+		wrong.Expiry = store.TextValue("00000001.0000.20000101T000000.000Z")
+		if err := w.s.Put(t.Context(), w.target.Target, "", []store.Entity{wrong}); err != nil {
+			t.Fatal(err)
+		}
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			for _, op := range c.Restamps {
+				if op.Row.Key == `"s-00042"` {
+					return fmt.Errorf("too many index entries: %w", store.ErrInvalid)
+				}
+			}
+			return nil
+		}
+		state := func() *adopt.State {
+			t.Helper()
+			st, err := adopt.LoadState(t.Context(), w.s, "sessions")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return st
+		}
+		cfg := w.config()
+		cfg.Percent = 50
+		w.run(cfg)
+		if st := state(); st.Unstamped != 199-st.Written || st.Mismatch != 1 || st.Written == 0 {
+			t.Errorf("half of them: %+v", st)
+		}
+		w.run(w.config())
+		if st := state(); st.Unstamped != 1 || st.Mismatch != 1 {
+			t.Errorf("all of them: %+v", st)
+		}
+	})
+}

@@ -141,7 +141,8 @@ func (r *run) findSource(ctx context.Context) (s source, err error) {
 	}
 	for _, ns := range namespaces {
 		last := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
-		page, err := r.scan(ctx, store.Query{Target: s.target, Namespace: ns, Lo: s.value(r.target.storeNow().Add(s.ahead), true),
+		now := r.target.storeNow().Add(s.ahead)
+		page, err := r.scan(ctx, store.Query{Target: s.target, Namespace: ns, Lo: s.value(now, true),
 			Hi: s.value(last, true), Limit: mostAhead + 1})
 		if err != nil {
 			return s, err
@@ -261,7 +262,9 @@ func (r *run) follow(ctx context.Context, s source) error {
 		if err == nil && p != nil {
 			r.log.InfoContext(ctx, "following the index", "target", r.cfg.Target.Name, "property", r.cfg.Rule.Property,
 				"from", p.after)
+			r.share.enter()
 			err = r.followPart(ctx, s, parts, p)
+			r.share.leave()
 		}
 		if err != nil && !errors.Is(err, errLost) {
 			return err

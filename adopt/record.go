@@ -209,6 +209,8 @@ type progress struct {
 	token    int64  // rises with each claim
 	scanned  int64  // in this round, by all who held the part
 	stamped  int64
+	left     int64 // without a key, though the rule gives one
+	mismatch int64 // with a key that disagrees with the rule
 	revision string
 }
 
@@ -221,6 +223,7 @@ func (p progress) encode() store.Record {
 			"kept":   p.kept,
 			"schema": int64(Schema), "part": int64(p.part), "reading": store.FormatTime(p.reading), "after": p.after,
 			"done": p.done, "owner": p.owner, "token": p.token, "scanned": p.scanned, "stamped": p.stamped,
+			"unstamped": p.left, "mismatch": p.mismatch,
 		}}
 }
 
@@ -232,7 +235,7 @@ func decodeProgress(rec store.Record) (progress, error) {
 	}
 	p := progress{target: rec.Target, part: int(f.Int("part")), reading: f.Time("reading"), after: f.Text("after"),
 		done: f.Bool("done"), owner: f.Text("owner"), token: f.Int("token"), scanned: f.Int("scanned"),
-		stamped: f.Int("stamped"), revision: rec.Revision}
+		stamped: f.Int("stamped"), left: f.Int("unstamped"), mismatch: f.Int("mismatch"), revision: rec.Revision}
 	if p.part < 0 || p.part > followPart || partKey(p.target, p.part) != rec.Key {
 		f.Fail("part", "%d does not belong to this key", p.part)
 	}

@@ -33,7 +33,7 @@ type Result struct {
 	Held            string               `json:"held"`
 }
 
-// takes returns how long so many writes take at the rate of this process.
+// takes returns how long so many writes take at the rate.
 func (r *run) takes(writes int64) time.Duration {
 	if r.cfg.Rate.Unlimited || r.cfg.Rate.Max <= 0 {
 		return 0

@@ -39,7 +39,7 @@ type Config struct {
 	Rule    Rule
 	Spread  time.Duration
 	Percent float64
-	Rate    throttle.Limits // of this process
+	Rate    throttle.Limits // of all processes together
 	Order   Order           // empty stands for Stamp
 	// AlsoWriters lets Undo run after writers have begun to give keys: keys that a writer gave are removed,
 	// too, if they are those of the rule.
@@ -78,6 +78,7 @@ type run struct {
 	log     *slog.Logger
 	now     func() time.Time
 	pacer   *throttle.Pacer
+	share   *share
 	tally   *tally
 	meter   *store.Meter
 	target  *targetView
@@ -152,7 +153,7 @@ func newRun(cfg Config) (*run, error) {
 	r := &run{cfg: cfg, store: cfg.Sweep.Store, adopter: adopter, keyer: keyer, log: cfg.Sweep.Log, now: cfg.Sweep.Now,
 		meter: new(store.Meter), seen: map[int]sighting{}}
 	r.pacer = throttle.Open(r.now, cfg.Rate, throttle.State{}, store.MaxPage)
-	r.target = &targetView{run: r}
+	r.target, r.share = &targetView{run: r}, newShare(r)
 	return r, nil
 }
 
@@ -467,7 +468,9 @@ func (r *run) work(ctx context.Context) (complete bool, err error) {
 					return nil
 				}
 				if err == nil {
+					r.share.enter()
 					err = r.part(ctx, source, p)
+					r.share.leave()
 				}
 				if err == nil || errors.Is(err, errLost) {
 					continue

@@ -18,6 +18,10 @@ type State struct {
 	PartsDone  int       `json:"parts_done"`
 	Scanned    int64     `json:"scanned"` // by finished pages: a part in work has read a little more
 	Written    int64     `json:"written"` // keys that were written or, in the phase undo, removed
+	// What the last round, and adopt --watch since, has left without a key though the rule gives
+	// one, and has found with a key that disagrees with the rule.
+	Unstamped int64 `json:"unstamped"`
+	Mismatch  int64 `json:"mismatch"`
 	// FollowedTo is the last value that adopt --watch has met in the index of the rule's property;
 	// nil if nobody follows it since the round.
 	FollowedTo *time.Time `json:"followed_to"`
@@ -43,12 +47,16 @@ func LoadState(ctx context.Context, s store.Loader, target string) (*State, erro
 		}
 		st.Scanned += p.scanned
 		st.Written += p.stamped
+		st.Unstamped += p.left
+		st.Mismatch += p.mismatch
 	}
 	f, err := loadFollow(ctx, s, rec)
 	if err != nil || f.revision == "" || f.token == 0 || f.scanned == 0 && f.owner == "" {
 		return st, err
 	}
 	st.Written += f.stamped
+	st.Unstamped += f.left
+	st.Mismatch += f.mismatch
 	if at, err := time.Parse(store.TimeLayout, f.after); err == nil {
 		st.FollowedTo = &at
 	}

@@ -28,8 +28,13 @@ func (r *run) page(ctx context.Context, source partSource, p *heldPart, namespac
 			return err
 		}
 		r.tally.add(namespace, row, r.cfg.Rule, one.judgement, r.cfg.Target.Retention)
-		if r.wants(one) {
+		switch {
+		case r.wants(one):
 			todo = append(todo, one)
+		case one.outcome == Later:
+			p.left++
+		case one.outcome == Mismatch:
+			p.mismatch++
 		}
 	}
 	r.cfg.Progress.Scanned.Add(int64(len(rows)))
@@ -101,9 +106,12 @@ func (r *run) again(p *heldPart, namespace string, changed []store.Row) (todo []
 
 // wrote counts what became of an entity.
 func (r *run) wrote(p *heldPart, namespace string, one item, o Outcome, why string) {
-	if o == "" {
+	switch o {
+	case "":
 		p.stamped++
 		r.cfg.Progress.Written.Add(1)
+	case Contended, Refused:
+		p.left++
 	}
 	r.tally.wrote(namespace, one.row, r.cfg.Rule, judgement{o, why, one.rule, one.expires}, r.cfg.Order == Undo)
 	if r.cfg.Order == Undo && (o == Contended || o == Refused) {
@@ -133,7 +141,14 @@ func (r *run) write(
 // most so many.
 func (r *run) allowed(ctx context.Context, source partSource, p *heldPart, most int) (int, error) {
 	for {
-		n, wait, _ := r.pacer.Ready(min(most, store.MaxPage))
+		wait, err := r.share.wait(ctx)
+		if err != nil {
+			return 0, err
+		}
+		var n int
+		if wait == 0 {
+			n, wait, _ = r.pacer.Ready(min(most, store.MaxPage))
+		}
 		if wait == 0 {
 			wait, _ = r.pacer.Take(n)
 		}

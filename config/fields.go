@@ -172,7 +172,7 @@ var fields = []field{
 			(*reader).adoptFrom}},
 	{path: "adopt.spread", fallback: "24h", about: "what has expired already becomes due over this time",
 		kind: duration(func(t *Target) *time.Duration { return &t.Adopt.Spread }, 0, maxSpread)},
-	{path: "adopt.rate", fallback: "300", about: "of each process",
+	{path: "adopt.rate", fallback: "300", about: "keys a second of all processes together",
 		kind: rate(func(t *Target) *Limit[float64] { return &t.Adopt.Rate })},
 	{path: "adopt.percent", fallback: "100", about: "adopt only this share, chosen by a hash of the id; it may only rise",
 		kind: kind{"0.01 to 100", (*reader).adoptPercent}},

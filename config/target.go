@@ -113,7 +113,7 @@ type History struct {
 type Adopt struct {
 	From    AdoptFrom // the zero AdoptFrom is no rule
 	Spread  time.Duration
-	Rate    Limit[float64] // entities a second, of each process
+	Rate    Limit[float64] // keys a second, of all processes together
 	Percent float64        // above 0, at most 100
 }
 

@@ -19,6 +19,7 @@ const namespace = "reaper"
 var (
 	throttlings = words("ramp", "max", "total", "pushback", "latency", "compaction", "lease", "paused", "gate", "breaker",
 		"limit", "record")
+	adoptions  = words(Stamped, Unstamped, Mismatched)
 	holds      = words("paused", "gate", "breaker", "limit", "record")
 	operations = words(OpRead, OpWrite, OpDelete)
 	errorOps   = words(OpScan, OpCommit, OpRecord)
@@ -38,6 +39,13 @@ const (
 	OpScan   = "scan"   // a page's query
 	OpCommit = "commit" // a page's conditional writes
 	OpRecord = "record" // the reaper's own records
+)
+
+// What an adoption has found or done, for [Metrics.Adoption].
+const (
+	Stamped    = "stamped"
+	Unstamped  = "unstamped"
+	Mismatched = "mismatch"
 )
 
 // A Result is how a sweep of a target ended.
@@ -89,7 +97,7 @@ type Metrics struct {
 	sweeps, throttled, operations, errors *prometheus.CounterVec
 
 	outside, oldestDue, lastSuccess, rate, generation, live, leases, emptyIndex, stuck, held,
-	behind, breaker, halved *prometheus.GaugeVec
+	behind, breaker, halved, adoption *prometheus.GaugeVec
 
 	delay, sweep, query, commit, readyWait *prometheus.HistogramVec
 }
@@ -129,6 +137,9 @@ func New(o Options) *Metrics {
 	m.halved = m.gauge("lives_halved", "1 while entities are written with half as long to live as on the day before.")
 	m.breaker = m.gauge("breaker_open", "1 while the target waits for the approval of an event that is unusual.")
 	m.held = m.gauge("held", "1 while nothing of the target may be deleted, by what holds it.", "why")
+
+	m.adoption = m.gauge("adoption_entities", "Entities of an adoption: that got a key in its last round and since, "+
+		"that this left without one, and whose key disagrees with the rule; absent without an adoption.", "state")
 
 	m.delay = m.histogram("deletion_delay_seconds", "From when an entity was due to when its deletion was acknowledged.",
 		.1, .5, 1, 2, 3, 5, 10, 30, 60, 150, 300, 600, 1800, 3600, 6*3600, 24*3600)
@@ -278,6 +289,18 @@ func (m *Metrics) Stuck(target string, ranges int) { m.set(m.stuck, float64(rang
 func (m *Metrics) Held(target, why string) {
 	for w := range holds {
 		m.set(m.held, truth(w == why), target, w)
+	}
+}
+
+// Adoption says how many entities an adoption has stamped, left without a key, and found with a
+// key that disagrees with the rule. Without an adoption the target has none of these series.
+func (m *Metrics) Adoption(target string, entities map[string]int64) {
+	for state := range adoptions {
+		if n, ok := entities[state]; ok {
+			m.set(m.adoption, float64(n), target, state)
+		} else {
+			m.adoption.DeleteLabelValues(m.target(target), state)
+		}
 	}
 }
 

@@ -44,6 +44,7 @@ func all(t *testing.T) *metrics.Metrics {
 	m.EmptyIndex("sessions", true)
 	m.Stuck("sessions", 10)
 	m.Held("sessions", "gate")
+	m.Adoption("sessions", map[string]int64{metrics.Stamped: 300, metrics.Unstamped: 2, metrics.Mismatched: 1})
 	return m
 }
 
@@ -56,6 +57,7 @@ var promised = []string{
 	"reaper_throttled_seconds_total", "reaper_store_operations_total", "reaper_store_errors_total", "reaper_current_generation",
 	"reaper_live_generations", "reaper_leases_held", "reaper_empty_index", "reaper_apply", "reaper_build_info",
 	"reaper_stuck_ranges", "reaper_held", "reaper_breaker_open", "reaper_lives_halved", "reaper_ready_wait_seconds", "reaper_behind_entities",
+	"reaper_adoption_entities",
 }
 
 func TestNames(t *testing.T) {
@@ -343,4 +345,27 @@ func ExampleMetrics() {
 	// reaper_deleted_entities_total{target="sessions"} 500
 	// reaper_deletion_delay_seconds_sum{target="sessions"} 2
 	// reaper_store_operations_total{op="other",target="_other"} 1
+}
+
+// A target without an adoption has none of its series, also after it had one.
+func TestAdoption(t *testing.T) {
+	m := metrics.New(metrics.Options{Registry: prometheus.NewRegistry(), Targets: []string{"sessions"}})
+	count := func() int {
+		n, err := testutil.GatherAndCount(m.Registry(), "reaper_adoption_entities")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := count(); n != 0 {
+		t.Errorf("%d series before an adoption", n)
+	}
+	m.Adoption("sessions", map[string]int64{metrics.Stamped: 0, metrics.Unstamped: 2})
+	if n := count(); n != 2 {
+		t.Errorf("%d series, not two", n)
+	}
+	m.Adoption("sessions", nil)
+	if n := count(); n != 0 {
+		t.Errorf("%d series after an adoption", n)
+	}
 }

@@ -84,8 +84,8 @@ reaper adopt undo is the way back.`,
 	cmd.Flags().StringVar(&f.spread, "spread", "", "expired entities become due over this time"+fromFile)
 	cmd.Flags().StringVar(&f.percent, "percent", "", "adopt only this share; it may only rise"+fromFile)
 	cmd.Flags().BoolVar(&f.watch, "watch", false, "keep stamping what old writers create, until stopped")
-	cmd.Flags().StringVar(&f.every, "every", "24h", "with --watch: from the begin of one round to the next; while it follows\n"+
-		"an index, only if it is given")
+	cmd.Flags().StringVar(&f.every, "every", "24h", "with --watch: from the begin of one round to the next;\n"+
+		"while it follows an index, only if it is given")
 	addYes(cmd, &f)
 	cmd.AddCommand(a.adoptDualCommand(), a.adoptVerifyCommand(), a.adoptFinishCommand(), a.adoptUndoCommand())
 	return cmd
@@ -102,7 +102,7 @@ func (a *app) addAdopt(cmd *cobra.Command, f *adoptFlags) {
 	cmd.Flags().StringVar(&f.from, "from", "", "the rule begins with this property"+fromFile)
 	cmd.Flags().BoolVar(&f.createTime, "create-time", false, "the rule begins with the time of creation")
 	cmd.Flags().StringVar(&f.plus, "plus", "", "the rule adds this, such as 30d")
-	cmd.Flags().StringVar(&f.rate, "rate", "", "keys a second of this process, or unlimited"+fromFile)
+	cmd.Flags().StringVar(&f.rate, "rate", "", "keys a second of all processes together, or unlimited"+fromFile)
 }
 
 func (a *app) adoptDualCommand() *cobra.Command {
@@ -548,7 +548,7 @@ func (a *app) printAdoptCost(s *session, res adopt.Result) {
 	}
 	fmt.Fprintf(a.stdout, "stamping costs %s reads and %s writes", grouped(reads), grouped(writes))
 	if rate := s.targets[0].Adopt.Rate; !rate.Unlimited {
-		fmt.Fprintf(a.stdout, ", and takes one process about %s",
+		fmt.Fprintf(a.stdout, ", and takes about %s",
 			time.Duration(float64(writes)/rate.Most*float64(time.Second)).Round(time.Second))
 	}
 	fmt.Fprintln(a.stdout, ". Functions and listeners fire for each write")

@@ -145,6 +145,7 @@ func (d *daemon) work(ctx context.Context) {
 		all.Go(func() { d.remind(ctx) })
 	}
 	all.Go(func() { d.watchSuperseded(ctx) })
+	all.Go(func() { d.watchAdoptions(ctx) })
 	d.collector.Run(ctx)
 	all.Wait()
 }

@@ -217,8 +217,8 @@ func rowOf(q store.WalkQuery, e entity) (row store.Row, err error) {
 	row.Expiry = e.of(q.Target.Property)
 	switch {
 	case q.Source == "":
-	case string(e.property) == q.Source:
-		row.Source = e.value
+	case e.of(q.Source).Type != store.Missing:
+		row.Source = e.of(q.Source)
 	case len(e.data) > 0:
 		fields := map[string]json.RawMessage{}
 		if err := json.Unmarshal(e.data, &fields); err != nil {
@@ -245,8 +245,7 @@ func fieldValue(raw json.RawMessage) (store.Value, error) {
 }
 
 // Restamp implements [store.Adopter], under the write lock, in one batch of the engine. An
-// entity that was put with another property is refused: the store has one index entry
-// for each entity, and that one belongs to the other property.
+// entity that was put with another property has two indexed ones then. It cannot have three.
 func (db *DB) Restamp(ctx context.Context, b *store.Restamping) (err error) {
 	for i := range b.Ops {
 		b.Ops[i].Outcome, b.Ops[i].Now = store.RowUnknown, store.Row{}
@@ -330,19 +329,19 @@ func (db *DB) restampLocked(
 	if !write {
 		return out, false, nil
 	}
-	if string(e.property) != q.Target.Property && e.value.Type != store.Missing {
-		return out, false, invalid("%s was put with the property %s, and an embedded store indexes one property of an entity",
-			op.Row.Key, e.property)
-	}
 	to, err := normal(op.To)
 	if err != nil {
 		return out, false, invalid("%w", err)
 	}
-	buf, err := indexRows(nil, q.Target.Kind, e, id, func(k []byte, _ bool) error { return batch.Delete(k, nil) })
+	buf, err := indexRows(nil, q.Target.Kind, e, id, func(k, _ []byte) error { return batch.Delete(k, nil) })
 	if err != nil {
 		return out, false, err
 	}
-	e.property, e.value = []byte(q.Target.Property), to
+	e, fits := e.with(q.Target.Property, to)
+	if !fits {
+		return out, false, invalid("%s has expiries in %s and %s, and an embedded store indexes two properties of an entity",
+			op.Row.Key, e.property, e.other.property)
+	}
 	if err := batch.Set(key, appendEntity(nil, e), nil); err != nil {
 		return out, false, err
 	}

@@ -47,6 +47,10 @@ const maxIndexed = 1500
 // listMark is the value of an index row that stands for one element of a list.
 var listMark = []byte{1}
 
+// twoMark is the value of the index rows of an entity that has two indexed properties: what
+// deletes one row must delete the other, too.
+var twoMark = []byte{2}
+
 // appendTerm appends s so that the order of the encoded forms is the order of
 // the strings even when more bytes follow: a zero byte becomes 00 FF, and the
 // end is 00 01.
@@ -365,6 +369,7 @@ func elements(list string) ([][]byte, error) {
 const (
 	entityFormat  = 1
 	shardedFormat = 2 // the shard property and its value come first
+	doubleFormat  = 3 // a second indexed property comes first, then the rest as in another format
 )
 
 // An entity is the decoded row of an entity. Its parts share the row's memory.
@@ -374,9 +379,21 @@ type entity struct {
 	shardProperty []byte // empty if it was put without one
 	shard         store.Value
 	data          []byte
+	// other is a second indexed property; nil if it has none. Adoption adds one to an entity
+	// that was put with another property.
+	other *indexed
+}
+
+// An indexed is a property without a shard property, and its value.
+type indexed struct {
+	property []byte
+	value    store.Value
 }
 
 func appendEntity(dst []byte, e entity) []byte {
+	if e.other != nil {
+		dst = appendStored(appendCounted(append(dst, doubleFormat), e.other.property), e.other.value)
+	}
 	if len(e.shardProperty) > 0 {
 		dst = appendCounted(append(dst, shardedFormat), e.shardProperty)
 		dst = appendStored(dst, e.shard)
@@ -408,6 +425,15 @@ func cutCounted(b []byte) (text, rest []byte, err error) {
 }
 
 func decodeEntity(b []byte) (e entity, err error) {
+	if len(b) > 0 && b[0] == doubleFormat {
+		e.other = new(indexed)
+		if e.other.property, b, err = cutCounted(b[1:]); err != nil {
+			return e, err
+		}
+		if e.other.value, b, err = cutStored(b); err != nil {
+			return e, err
+		}
+	}
 	if len(b) == 0 || b[0] != entityFormat && b[0] != shardedFormat {
 		return e, errRow
 	}
@@ -445,18 +471,55 @@ func cutStored(b []byte) (v store.Value, rest []byte, err error) {
 	return v, rest, err
 }
 
-// of returns the entity's value of a property. Only the property that the entity was put
-// with is known.
+// of returns the entity's value of a property. Only those that are indexed are known: the one
+// that the entity was put with, and perhaps another one.
 func (e entity) of(property string) store.Value {
-	if string(e.property) != property {
-		return store.Value{}
+	switch {
+	case string(e.property) == property:
+		return e.value
+	case e.other != nil && string(e.other.property) == property:
+		return e.other.value
 	}
-	return e.value
+	return store.Value{}
 }
 
-// indexRows calls row with the key of each index row that belongs to an entity
+// with returns the entity with another value of an indexed property. It adds the property if
+// there is room for one, and reports whether that was possible. A second property that is
+// Missing is left out, so that the entity is as it was before.
+func (e entity) with(property string, v store.Value) (entity, bool) {
+	switch {
+	case string(e.property) == property:
+		e.value = v
+	case e.value.Type == store.Missing && len(e.shardProperty) == 0 && e.other == nil:
+		e.property, e.value = []byte(property), v
+	case e.other != nil && string(e.other.property) != property:
+		return e, false
+	case v.Type == store.Missing:
+		e.other = nil
+	default:
+		e.other = &indexed{[]byte(property), v}
+	}
+	return e, true
+}
+
+// indexRows calls row with the key and the mark of each index row that belongs to an entity
 // with the given encoded key. The key is valid during the call only.
-func indexRows(buf []byte, kind string, e entity, id []byte, row func(key []byte, list bool) error) ([]byte, error) {
+func indexRows(buf []byte, kind string, e entity, id []byte, row func(key, mark []byte) error) ([]byte, error) {
+	if e.other == nil {
+		return rowsOf(buf, kind, e, id, nil, row)
+	}
+	second := entity{property: e.other.property, value: e.other.value}
+	buf, err := rowsOf(buf, kind, second, id, twoMark, row)
+	if err != nil {
+		return buf, err
+	}
+	return rowsOf(buf, kind, e, id, twoMark, row)
+}
+
+// rowsOf is indexRows for the property that the entity was put with.
+func rowsOf(
+	buf []byte, kind string, e entity, id, plain []byte, row func(key, mark []byte) error,
+) ([]byte, error) {
 	buf = appendIndexName(appendTerm(append(buf[:0], rowIndex), kind), e.property, e.shardProperty)
 	if len(e.shardProperty) > 0 {
 		if e.shard.Type == store.Missing {
@@ -478,7 +541,7 @@ func indexRows(buf []byte, kind string, e entity, id []byte, row func(key []byte
 		}
 		for _, enc := range all {
 			buf = append(append(buf[:n], enc...), id...)
-			if err := row(buf, true); err != nil {
+			if err := row(buf, listMark); err != nil {
 				return buf, err
 			}
 		}
@@ -489,5 +552,5 @@ func indexRows(buf []byte, kind string, e entity, id []byte, row func(key []byte
 		return buf, err
 	}
 	buf = append(buf, id...)
-	return buf, row(buf, false)
+	return buf, row(buf, plain)
 }

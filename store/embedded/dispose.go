@@ -155,7 +155,7 @@ func (db *DB) check(
 		if err != nil {
 			return bill, err
 		}
-		if len(mark) > 0 {
+		if bytes.Equal(mark, listMark) {
 			s.pending = append(s.pending, i)
 			continue
 		}
@@ -172,12 +172,16 @@ func (db *DB) check(
 			bill.Writes++
 			continue
 		}
-		if removed, err := db.remove(batch, b, i, key, entity); err != nil {
+		if holds, err := db.holds(b, i, entity); err != nil {
 			return bill, err
-		} else if !removed {
+		} else if !holds {
 			s.pending = append(s.pending, i)
 			continue
 		}
+		if err := db.remove(batch, b.Query.Target.Kind, entity, key, id, mark); err != nil {
+			return bill, err
+		}
+		b.Ops[i].Outcome = store.Deleted
 		bill.Deletes++
 	}
 	s.text = entity[:0]
@@ -186,16 +190,6 @@ func (db *DB) check(
 	}
 	b.SteppedOver = steps(it, returned)
 	return bill, it.Error()
-}
-
-// remove adds the deletes of the entity in the given row, and of its index row, to the engine's
-// batch, if the premise of the op is still true.
-func (db *DB) remove(batch *pebble.Batch, b *store.Batch, op int, key, row []byte) (bool, error) {
-	if holds, err := db.holds(b, op, row); err != nil || !holds {
-		return false, err
-	}
-	b.Ops[op].Outcome = store.Deleted
-	return true, errors.Join(batch.Delete(key, nil), batch.Delete(row, nil))
 }
 
 // holds reports whether the premise of an op is still true of the entity in the given row.
@@ -214,6 +208,24 @@ func (db *DB) holds(b *store.Batch, op int, row []byte) (bool, error) {
 	}
 	now, err := rowOf(store.WalkQuery{Target: b.Query.Target, Source: p.Property}, e)
 	return p.Holds(now.Source), err
+}
+
+// remove adds the deletes to the batch of the entity in a row, and of its index rows: of the
+// given one alone, or if that is marked of all.
+func (db *DB) remove(batch *pebble.Batch, kind string, row, key, id, mark []byte) error {
+	if err := errors.Join(batch.Delete(key, nil), batch.Delete(row, nil)); err != nil || len(mark) == 0 {
+		return err
+	}
+	value, err := db.get(row)
+	if err != nil {
+		return err
+	}
+	e, err := decodeEntity(value)
+	if err != nil {
+		return err
+	}
+	_, err = indexRows(nil, kind, e, id, func(k, _ []byte) error { return batch.Delete(k, nil) })
+	return err
 }
 
 // forward moves the iterator, which is at a row, to the first row not below the key, and
@@ -246,7 +258,7 @@ func (db *DB) carry(batch *pebble.Batch, t store.Target, row, oldKey, id []byte,
 	if err != nil {
 		return err
 	}
-	e.value = to
+	e, _ = e.with(t.Property, to) // it has the property: a row of its index was found
 	if err := errors.Join(batch.Delete(oldKey, nil), batch.Set(row, appendEntity(nil, e), nil)); err != nil {
 		return err
 	}
@@ -342,7 +354,7 @@ func (db *DB) settleLocked(
 		return store.Kept, nil
 	}
 	batch := db.engine.NewBatch()
-	oldKey, err := indexRows(nil, t.Kind, now, id, func(k []byte, _ bool) error { return batch.Delete(k, nil) })
+	oldKey, err := indexRows(nil, t.Kind, now, id, func(k, _ []byte) error { return batch.Delete(k, nil) })
 	out = store.Deleted
 	if carry {
 		out = store.Carried

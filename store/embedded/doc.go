@@ -4,15 +4,16 @@
 //
 // # Rows
 //
-//	entity  'e' kind key                 the expiry property's name and value, and the data
-//	index   'i' kind property value key  empty; or a mark, if the value is one element of a list
+//	entity  'e' kind key                 the expiry properties' names and values, and the data
+//	index   'i' kind property value key  empty; or a mark: one element of a list, one of two properties
 //	record  'r' sort target key          the reaper's own records, as JSON
 //	dropped 'd' kind property from to    a span that Drop closed
 //
 // The first invariant is that entity and index never differ: an entity whose
 // expiry is a plain value has exactly one unmarked index row, one whose expiry
 // is a list has a marked row for each distinct element, and one without an
-// expiry has none. Both are written in one batch, under the write lock. So
+// expiry has none. An entity that was put with one property and adopted by another
+// has rows for both, which are marked. All are written in one batch, under the write lock. So
 // Dispose can check the index row alone, and delete an entity without reading it.
 //
 // The second invariant is about crashes. Deletes are committed without waiting
@@ -33,8 +34,8 @@
 // # Limits
 //
 // There is only the default namespace, and no ancestors. Only the expiry
-// property that an entity was put with is indexed: a target that names another
-// property finds nothing. Names and indexed strings have at most 1,500 bytes.
+// property that an entity was put with is indexed, and one that it got by adoption: a
+// target that names another property finds nothing. Names and indexed strings have at most 1,500 bytes.
 //
 // If the disk refuses a write, every later call fails with [store.ErrFailed], and
 // goroutines of the engine may stay blocked. The directory stays locked until the

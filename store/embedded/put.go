@@ -140,7 +140,7 @@ func (db *DB) replace(t store.Target, drafts []draft, batch *pebble.Batch) (err 
 			if err != nil {
 				return classify("read", err)
 			}
-			rowKey, err = indexRows(rowKey, t.Kind, e, d.id, func(k []byte, _ bool) error { return batch.Delete(k, nil) })
+			rowKey, err = indexRows(rowKey, t.Kind, e, d.id, func(k, _ []byte) error { return batch.Delete(k, nil) })
 			if err != nil {
 				return classify("write", err)
 			}
@@ -161,14 +161,14 @@ func (db *DB) replace(t store.Target, drafts []draft, batch *pebble.Batch) (err 
 // index adds the index rows of an entity to the batch, unless one lies in a
 // closed span.
 func (s spans) index(buf []byte, t store.Target, e entity, id []byte, batch *pebble.Batch) ([]byte, error) {
-	return indexRows(buf, t.Kind, e, id, func(k []byte, list bool) error {
-		if err := s.refuse(t, k); err != nil {
-			return err
+	own := indexPrefix(nil, t)
+	return indexRows(buf, t.Kind, e, id, func(k, mark []byte) error {
+		if bytes.HasPrefix(k, own) {
+			if err := s.refuse(t, k); err != nil {
+				return err
+			}
 		}
-		if list {
-			return batch.Set(k, listMark, nil)
-		}
-		return batch.Set(k, nil, nil)
+		return batch.Set(k, mark, nil)
 	})
 }
 
@@ -353,7 +353,7 @@ func (db *DB) dropLocked(ctx context.Context, t store.Target, s span, batch *peb
 		if err != nil {
 			return err
 		}
-		if _, err := expirykey.Parse(string(text)); err == nil && len(mark) == 0 {
+		if _, err := expirykey.Parse(string(text)); err == nil && !bytes.Equal(mark, listMark) {
 			key, err := appendKeyText(nil, id)
 			return errors.Join(err, fmt.Errorf("%w: entity %s expires there (%s)", store.ErrConflict, key, text))
 		}

@@ -176,7 +176,7 @@ func (db *DB) readPage(ctx context.Context, s *scratch, prefix, limit int, page 
 		if err != nil {
 			return err
 		}
-		r.element = len(mark) > 0
+		r.element = bytes.Equal(mark, listMark)
 		if s.rows = append(s.rows, r); len(s.rows) == limit {
 			page.More = true
 			break
@@ -282,7 +282,7 @@ func (db *DB) countRows(
 		if err != nil {
 			return 0, err
 		}
-		if len(mark) > 0 {
+		if bytes.Equal(mark, listMark) {
 			first, err := db.firstElement(t, it.Key(), lower)
 			if err != nil {
 				return 0, err
@@ -320,8 +320,9 @@ func (db *DB) firstElement(t store.Target, key, lower []byte) (bool, error) {
 		return false, err
 	}
 	first := []byte(nil)
-	_, err = indexRows(nil, t.Kind, e, id, func(k []byte, _ bool) error {
-		if first == nil && bytes.Compare(k, lower) >= 0 {
+	own := indexPrefix(nil, t)
+	_, err = indexRows(nil, t.Kind, e, id, func(k, _ []byte) error {
+		if first == nil && bytes.HasPrefix(k, own) && bytes.Compare(k, lower) >= 0 {
 			first = bytes.Clone(k)
 		}
 		return nil

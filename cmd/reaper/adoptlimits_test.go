@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	dsdk "cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/reaper-ttl/reaper/adopt"
+)
+
+// putLarge writes an entity with so many bytes, which is one that has no room for a key.
+func putLarge(o oldWriter, id string, bytesOf int) error {
+	blob := bytes.Repeat([]byte{7}, bytesOf)
+	created := time.Now().Add(-time.Hour)
+	switch o := o.(type) {
+	case oldDatastore:
+		_, err := o.client.Put(o.t.Context(), dsdk.NameKey("Session", id, nil), &dsdk.PropertyList{
+			{Name: "created", Value: created}, {Name: "blob", Value: blob, NoIndex: true}})
+		return err
+	case oldNative:
+		ctx := metadata.AppendToOutgoingContext(o.t.Context(), "authorization", "Bearer owner")
+		fields := map[string]*pb.Value{"created": {ValueType: &pb.Value_TimestampValue{TimestampValue: timestamppb.New(created)}},
+			"blob": {ValueType: &pb.Value_BytesValue{BytesValue: blob}}}
+		_, err := o.client.Commit(ctx, &pb.CommitRequest{Database: o.root, Writes: []*pb.Write{{
+			Operation: &pb.Write_Update{Update: &pb.Document{Name: o.root + "/documents/Session/" + id, Fields: fields}}}}})
+		return err
+	}
+	panic("another writer")
+}
+
+// An entity that has no room for a key is kept as it is, counted and named; all others get
+// theirs.
+func TestAdoptAtTheSizeLimit(t *testing.T) {
+	noRaces(t)
+	inBothModes(t, adoptTarget, func(t *testing.T, b *workdir, o oldWriter) {
+		seed(o, 60)
+		size := 0 // the largest that the store takes
+		for lo, hi := 900_000, 1_100_000; lo < hi; {
+			mid := (lo + hi + 1) / 2
+			if err := putLarge(o, "large", mid); err == nil {
+				lo, size = mid, mid
+			} else {
+				hi = mid - 1
+			}
+		}
+		if size == 0 || size >= 1_100_000 {
+			t.Fatalf("the emulator has no limit of an entity's size: %d bytes", size)
+		}
+		if err := putLarge(o, "large", size); err != nil {
+			t.Fatal(err)
+		}
+		_, before := o.all()
+		res := b.adopts("sessions", "--apply")
+		if res.Stamped != 60 || res.Counts[adopt.Refused] != 1 || !strings.Contains(res.Samples[adopt.Refused][0].Key, "large") {
+			t.Errorf("%d bytes: %d stamped, %+v, %+v", size, res.Stamped, res.Counts, res.Samples[adopt.Refused])
+		}
+		keys, after := o.all()
+		if after["large"] != before["large"] || keys["large"] != "" || len(keys) != 60 {
+			t.Errorf("%d keys", len(keys))
+		}
+		if r := b.must(nil, "adopt", "sessions", "--apply"); !strings.Contains(r.out, "refused") || !strings.Contains(r.out, "large") {
+			t.Errorf("%s", r.out)
+		}
+	})
+}
