@@ -39,7 +39,7 @@ type partSource interface {
 // nothing this process alone.
 func (r *run) source() partSource {
 	if r.applies() {
-		return &recordedParts{run: r, turn: make(chan struct{}, 1), failed: map[int]bool{}}
+		return &recordedParts{run: r, turn: make(chan struct{}, 1)}
 	}
 	return &countedParts{run: r}
 }
@@ -226,6 +226,9 @@ func (c *recordedParts) save(ctx context.Context, p *heldPart, release bool) err
 	}
 	if release && !p.done {
 		c.run.mu.Lock()
+		if c.failed == nil {
+			c.failed = map[int]bool{}
+		}
 		c.failed[p.part] = true
 		c.run.mu.Unlock()
 	}
