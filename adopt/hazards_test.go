@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/adopt"
+	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -596,6 +598,33 @@ func TestSlowBatchesAreHalved(t *testing.T) {
 		}
 		if res := w.run(w.config()); res.Stamped != 200 {
 			t.Errorf("%d stamped", res.Stamped)
+		}
+	})
+}
+
+// A breaker that has tripped holds an adoption, and not its way back: what it holds may be what was adopted, and
+// it lets nobody go on before that is deleted or gone.
+func TestBreakerHoldsStampsAndNotUndo(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(50)
+		cfg := w.config()
+		cfg.Percent = 50
+		w.run(cfg)
+		rec, now, err := generation.Load(t.Context(), w.s, w.target.Name)
+		if err == nil {
+			rec = rec.Tripped(breaker.Trip{ID: "t1", Rule: breaker.NewGround, At: now, Due: 2000})
+			_, err = generation.Save(t.Context(), w.s, rec)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res, err := adopt.Run(t.Context(), w.config()); err != nil || res.Complete || !strings.Contains(res.Held, "breaker") {
+			t.Errorf("stamp: complete %v, held %q, %v", res.Complete, res.Held, err)
+		}
+		undo := w.config()
+		undo.Order = adopt.Undo
+		if res := w.run(undo); res.Removed == 0 || w.stamped() != 0 {
+			t.Errorf("%d removed, %d are stamped", res.Removed, w.stamped())
 		}
 	})
 }

@@ -549,8 +549,12 @@ func (v *targetView) held() (why string) {
 	now := v.storeNow()
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	paused := v.target.IsPaused(now)
+	if v.run.cfg.Order == Undo { // what the breaker holds may be what was adopted
+		paused = v.target.IsHeldByOperator(now)
+	}
 	switch {
-	case v.target.IsPaused(now):
+	case paused:
 		return strings.TrimSpace("paused " + v.target.PauseNote.Reason)
 	case v.closed != nil:
 		return v.closed.Error()
