@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -625,6 +626,70 @@ func TestBreakerHoldsStampsAndNotUndo(t *testing.T) {
 		undo.Order = adopt.Undo
 		if res := w.run(undo); res.Removed == 0 || w.stamped() != 0 {
 			t.Errorf("%d removed, %d are stamped", res.Removed, w.stamped())
+		}
+	})
+}
+
+// Junk among the records of parts is refused by name, and changes nothing.
+func TestJunkParts(t *testing.T) {
+	for field, bad := range map[string]any{"part": int64(7), "schema": int64(9), "reading": "noon", "after": int64(3), "done": "yes"} {
+		in(t, func(t *testing.T, w *world) {
+			w.many(30)
+			cfg := w.config()
+			cfg.Percent = 50
+			w.run(cfg)
+			got, err := w.s.Load(t.Context(), store.RecordQuery{Sort: store.AdoptRecord, Target: "sessions", Keys: []string{"sessions.00000"}})
+			if err != nil || len(got.List) != 1 {
+				t.Fatal(len(got.List), err)
+			}
+			r := got.List[0]
+			r.Fields = maps.Clone(r.Fields)
+			r.Fields[field], r.Revision = bad, store.NewRevision(r.Revision)
+			if err := w.s.Save(t.Context(), r, got.List[0].Revision); err != nil {
+				t.Fatal(err)
+			}
+			before := w.stamped()
+			if _, err := adopt.Run(t.Context(), w.config()); err == nil || !strings.Contains(err.Error(), "sessions.00000") || w.stamped() != before {
+				t.Errorf("%s = %v: %v", field, bad, err)
+			}
+			c := &adopt.Comparer{Store: w.s, Target: w.target, Now: time.Now}
+			if got, err := c.Compare(t.Context(), "", nil); err != nil || !got.Active {
+				t.Errorf("%s = %v: sweeps do not compare: %v", field, bad, err)
+			}
+		})
+	}
+}
+
+// Lost records of parts cost a second reading, and nothing else.
+func TestLostParts(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(400)
+		ctx, stop := context.WithTimeout(t.Context(), 15*time.Second)
+		defer stop()
+		cfg := w.config()
+		cfg.Rate = throttle.Limits{Start: 20, Max: 20}
+		if res, err := adopt.Run(ctx, cfg); err != nil || res.Complete {
+			t.Errorf("complete %v, %v", res.Complete, err)
+		}
+		before := w.s.Entities("Session", "")
+		for part := range 8 {
+			got, err := w.s.Load(t.Context(), store.RecordQuery{Sort: store.AdoptRecord, Target: "sessions", Keys: []string{fmt.Sprintf("sessions.%05d", part)}})
+			for _, r := range got.List {
+				prev := r.Revision
+				r.Fields, r.Revision = nil, store.NewRevision(prev)
+				err = errors.Join(err, w.s.Save(t.Context(), r, prev))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if res := w.run(w.config()); res.Scanned != 400 || w.stamped() != 400 {
+			t.Errorf("%d were read, %d are stamped", res.Scanned, w.stamped())
+		}
+		for key, e := range w.s.Entities("Session", "") {
+			if was := before[key].Expiry; was.Type != store.Missing && was != e.Expiry {
+				t.Errorf("%s had %s, and has %s", key, was.Text, e.Expiry.Text)
+			}
 		}
 	})
 }
