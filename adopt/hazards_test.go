@@ -693,3 +693,30 @@ func TestLostParts(t *testing.T) {
 		}
 	})
 }
+
+// An adoption that is refused, because its key property holds something else, leaves nothing behind: the next
+// one may choose another property.
+func TestRefusedAdoptionLeavesNothing(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		for i := range 30 {
+			e := w.put(fmt.Sprint("f-", i), 0)
+			e.Expiry = store.TextValue("blue")
+			if err := w.s.Put(t.Context(), w.target.Target, "", []store.Entity{e}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := adopt.Run(t.Context(), w.config()); !errors.Is(err, adopt.ErrForeign) {
+			t.Errorf("a property that holds something else: %v", err)
+		}
+		w.target.Property = "expires_key"
+		for _, e := range w.s.Entities("Session", "") {
+			e.Expiry = store.Value{}
+			if err := w.s.Put(t.Context(), w.target.Target, "", []store.Entity{e}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if res := w.run(w.config()); res.Stamped != 30 {
+			t.Errorf("%d stamped", res.Stamped)
+		}
+	})
+}

@@ -175,7 +175,10 @@ func (r *run) prepare(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		before = rec
+		before, r.record = rec, next
+		if err := r.probe(ctx); err != nil { // before the record is saved, by which others and undo go
+			return err
+		}
 		if changed && r.applies() {
 			next, err = next.save(ctx, r.store)
 			if err != nil && !errors.Is(err, store.ErrConflict) {
@@ -200,7 +203,7 @@ func (r *run) prepare(ctx context.Context) error {
 	r.judge = judge{target: r.cfg.Target.Name, rule: r.cfg.Rule, rounds: r.record.Rounds,
 		maxAge: r.cfg.Target.MaxAge, horizon: now.Add(-r.cfg.Target.Retention)}
 	r.cfg.Progress.Parts.Store(int64(len(r.record.Parts)))
-	return r.probe(ctx)
+	return nil
 }
 
 // settle waits until other processes know of what this one is about to do. Sweeps must know of the
