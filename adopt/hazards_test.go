@@ -720,3 +720,40 @@ func TestRefusedAdoptionLeavesNothing(t *testing.T) {
 		}
 	})
 }
+
+// A process whose clock is a little off stamps by the store's time. One whose clock is far off does nothing.
+func TestClockThatIsOff(t *testing.T) {
+	for _, off := range []time.Duration{-3 * time.Hour, 3 * time.Hour} {
+		in(t, func(t *testing.T, w *world) {
+			w.many(20)
+			cfg := w.config()
+			cfg.Sweep.Now = func() time.Time { return time.Now().Add(off) }
+			if _, err := adopt.Run(t.Context(), cfg); err == nil || w.stamped() != 0 {
+				t.Errorf("%v off: %v", off, err)
+			}
+		})
+	}
+	for _, off := range []time.Duration{-9 * time.Second, 9 * time.Second} {
+		in(t, func(t *testing.T, w *world) {
+			w.many(200)
+			cfg := w.config()
+			cfg.Sweep.Now = func() time.Time { return time.Now().Add(off) }
+			w.run(cfg)
+			verify := w.config()
+			verify.Order = adopt.Verify
+			if res := w.run(verify); res.Left() != 0 || w.stamped() != 200 {
+				t.Errorf("%v off: %+v", off, res.Counts)
+			}
+			for _, e := range w.s.Entities("Session", "") {
+				if k, _ := keyOf(t, e); k.Expires.Before(w.began.Add(-time.Second)) || k.Generation != 1 {
+					t.Errorf("%v off: %s has the key %v", off, e.Name, k)
+				}
+			}
+			undo := w.config()
+			undo.Order, undo.Sweep.Now = adopt.Undo, cfg.Sweep.Now
+			if res := w.run(undo); res.Removed != 200 {
+				t.Errorf("%v off: %d removed", off, res.Removed)
+			}
+		})
+	}
+}
