@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/adopt"
+	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -598,4 +601,159 @@ func TestSlowBatchesAreHalved(t *testing.T) {
 			t.Errorf("%d stamped", res.Stamped)
 		}
 	})
+}
+
+// A breaker that has tripped holds an adoption, and not its way back: what it holds may be what was adopted, and
+// it lets nobody go on before that is deleted or gone.
+func TestBreakerHoldsStampsAndNotUndo(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(50)
+		cfg := w.config()
+		cfg.Percent = 50
+		w.run(cfg)
+		rec, now, err := generation.Load(t.Context(), w.s, w.target.Name)
+		if err == nil {
+			rec = rec.Tripped(breaker.Trip{ID: "t1", Rule: breaker.NewGround, At: now, Due: 2000})
+			_, err = generation.Save(t.Context(), w.s, rec)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res, err := adopt.Run(t.Context(), w.config()); err != nil || res.Complete || !strings.Contains(res.Held, "breaker") {
+			t.Errorf("stamp: complete %v, held %q, %v", res.Complete, res.Held, err)
+		}
+		undo := w.config()
+		undo.Order = adopt.Undo
+		if res := w.run(undo); res.Removed == 0 || w.stamped() != 0 {
+			t.Errorf("%d removed, %d are stamped", res.Removed, w.stamped())
+		}
+	})
+}
+
+// Junk among the records of parts is refused by name, and changes nothing.
+func TestJunkParts(t *testing.T) {
+	for field, bad := range map[string]any{"part": int64(7), "schema": int64(9), "reading": "noon", "after": int64(3), "done": "yes"} {
+		in(t, func(t *testing.T, w *world) {
+			w.many(30)
+			cfg := w.config()
+			cfg.Percent = 50
+			w.run(cfg)
+			got, err := w.s.Load(t.Context(), store.RecordQuery{Sort: store.AdoptRecord, Target: "sessions", Keys: []string{"sessions.00000"}})
+			if err != nil || len(got.List) != 1 {
+				t.Fatal(len(got.List), err)
+			}
+			r := got.List[0]
+			r.Fields = maps.Clone(r.Fields)
+			r.Fields[field], r.Revision = bad, store.NewRevision(r.Revision)
+			if err := w.s.Save(t.Context(), r, got.List[0].Revision); err != nil {
+				t.Fatal(err)
+			}
+			before := w.stamped()
+			if _, err := adopt.Run(t.Context(), w.config()); err == nil || !strings.Contains(err.Error(), "sessions.00000") || w.stamped() != before {
+				t.Errorf("%s = %v: %v", field, bad, err)
+			}
+			c := &adopt.Comparer{Store: w.s, Target: w.target, Now: time.Now}
+			if got, err := c.Compare(t.Context(), "", nil); err != nil || !got.Active {
+				t.Errorf("%s = %v: sweeps do not compare: %v", field, bad, err)
+			}
+		})
+	}
+}
+
+// Lost records of parts cost a second reading, and nothing else.
+func TestLostParts(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(400)
+		ctx, stop := context.WithTimeout(t.Context(), 15*time.Second)
+		defer stop()
+		cfg := w.config()
+		cfg.Rate = throttle.Limits{Start: 20, Max: 20}
+		if res, err := adopt.Run(ctx, cfg); err != nil || res.Complete {
+			t.Errorf("complete %v, %v", res.Complete, err)
+		}
+		before := w.s.Entities("Session", "")
+		for part := range 8 {
+			got, err := w.s.Load(t.Context(), store.RecordQuery{Sort: store.AdoptRecord, Target: "sessions", Keys: []string{fmt.Sprintf("sessions.%05d", part)}})
+			for _, r := range got.List {
+				prev := r.Revision
+				r.Fields, r.Revision = nil, store.NewRevision(prev)
+				err = errors.Join(err, w.s.Save(t.Context(), r, prev))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if res := w.run(w.config()); res.Scanned != 400 || w.stamped() != 400 {
+			t.Errorf("%d were read, %d are stamped", res.Scanned, w.stamped())
+		}
+		for key, e := range w.s.Entities("Session", "") {
+			if was := before[key].Expiry; was.Type != store.Missing && was != e.Expiry {
+				t.Errorf("%s had %s, and has %s", key, was.Text, e.Expiry.Text)
+			}
+		}
+	})
+}
+
+// An adoption that is refused, because its key property holds something else, leaves nothing behind: the next
+// one may choose another property.
+func TestRefusedAdoptionLeavesNothing(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		for i := range 30 {
+			e := w.put(fmt.Sprint("f-", i), 0)
+			e.Expiry = store.TextValue("blue")
+			if err := w.s.Put(t.Context(), w.target.Target, "", []store.Entity{e}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := adopt.Run(t.Context(), w.config()); !errors.Is(err, adopt.ErrForeign) {
+			t.Errorf("a property that holds something else: %v", err)
+		}
+		w.target.Property = "expires_key"
+		for _, e := range w.s.Entities("Session", "") {
+			e.Expiry = store.Value{}
+			if err := w.s.Put(t.Context(), w.target.Target, "", []store.Entity{e}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if res := w.run(w.config()); res.Stamped != 30 {
+			t.Errorf("%d stamped", res.Stamped)
+		}
+	})
+}
+
+// A process whose clock is a little off stamps by the store's time. One whose clock is far off does nothing.
+func TestClockThatIsOff(t *testing.T) {
+	for _, off := range []time.Duration{-3 * time.Hour, 3 * time.Hour} {
+		in(t, func(t *testing.T, w *world) {
+			w.many(20)
+			cfg := w.config()
+			cfg.Sweep.Now = func() time.Time { return time.Now().Add(off) }
+			if _, err := adopt.Run(t.Context(), cfg); err == nil || w.stamped() != 0 {
+				t.Errorf("%v off: %v", off, err)
+			}
+		})
+	}
+	for _, off := range []time.Duration{-9 * time.Second, 9 * time.Second} {
+		in(t, func(t *testing.T, w *world) {
+			w.many(200)
+			cfg := w.config()
+			cfg.Sweep.Now = func() time.Time { return time.Now().Add(off) }
+			w.run(cfg)
+			verify := w.config()
+			verify.Order = adopt.Verify
+			if res := w.run(verify); res.Left() != 0 || w.stamped() != 200 {
+				t.Errorf("%v off: %+v", off, res.Counts)
+			}
+			for _, e := range w.s.Entities("Session", "") {
+				if k, _ := keyOf(t, e); k.Expires.Before(w.began.Add(-time.Second)) || k.Generation != 1 {
+					t.Errorf("%v off: %s has the key %v", off, e.Name, k)
+				}
+			}
+			undo := w.config()
+			undo.Order, undo.Sweep.Now = adopt.Undo, cfg.Sweep.Now
+			if res := w.run(undo); res.Removed != 200 {
+				t.Errorf("%v off: %d removed", off, res.Removed)
+			}
+		})
+	}
 }

@@ -170,13 +170,16 @@ func (r *run) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var before Record
 	for {
 		next, changed, err := r.plan(ctx, rec, exists)
 		if err != nil {
 			return err
 		}
-		before = rec
+		before := rec
+		r.record = next
+		if err := r.probe(ctx); err != nil { // before the record is saved, by which others and undo go
+			return err
+		}
 		if changed && r.applies() {
 			next, err = next.save(ctx, r.store)
 			if err != nil && !errors.Is(err, store.ErrConflict) {
@@ -190,13 +193,16 @@ func (r *run) prepare(ctx context.Context) error {
 				continue
 			}
 		}
+		r.record = next
+		if err := r.settle(ctx, before); err != nil {
+			return err
+		}
 		r.begin(next)
-		break
+		if changed && r.cfg.Order == Stamp {
+			r.tally.now = next.Round().Began // splitting the keys may have taken long since
+		}
+		return nil
 	}
-	if err := r.settle(ctx, before); err != nil {
-		return err
-	}
-	return r.probe(ctx)
 }
 
 // begin has the run go by a record.
@@ -231,12 +237,23 @@ func (r *run) settleStampers(ctx context.Context, before Record) error {
 		if r.target.storeNow().Sub(before.Reading) > savePatience+wait {
 			return nil
 		}
-	} else if may, err := r.mayWrite(ctx, before); err != nil || !may {
+	} else if writes, err := r.mayWrite(ctx, before); err != nil || !writes {
 		return err
 	}
 	r.log.InfoContext(ctx, "waiting for workers that may still write keys", "target", r.cfg.Target.Name,
 		"wait", wait.String())
 	return throttle.Sleep(ctx, wait)
+}
+
+// mayWrite reports whether a worker may still write keys for a record: of a part that is not
+// done, or of what the index of the rule's property shows.
+func (r *run) mayWrite(ctx context.Context, rec Record) (bool, error) {
+	unfinished, err := r.unfinished(ctx, rec)
+	if err != nil || unfinished {
+		return unfinished, err
+	}
+	follower, err := loadFollow(ctx, r.store, rec)
+	return follower.owner != "", err
 }
 
 // load reads the target's record and that of the adoption.
@@ -342,16 +359,6 @@ func (r *run) resumes(rec Record, next Round) bool {
 func (r *run) unfinished(ctx context.Context, rec Record) (bool, error) {
 	parts, _, err := loadParts(ctx, r.store, rec)
 	return slices.ContainsFunc(parts, func(p progress) bool { return !p.done }), err
-}
-
-// mayWrite reports whether other processes may still write keys by a record: those of a round
-// that is not finished, and the one that follows an index.
-func (r *run) mayWrite(ctx context.Context, rec Record) (bool, error) {
-	if unfinished, err := r.unfinished(ctx, rec); err != nil || unfinished {
-		return unfinished, err
-	}
-	follower, err := loadFollow(ctx, r.store, rec)
-	return follower.owner != "", err
 }
 
 // namespaces lists those in which entities are adopted.
@@ -574,8 +581,12 @@ func (v *targetView) held() (why string) {
 	now := v.storeNow()
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	paused := v.target.IsPaused(now)
+	if v.run.cfg.Order == Undo { // what the breaker holds may be what was adopted
+		paused = v.target.IsHeldByOperator(now)
+	}
 	switch {
-	case v.target.IsPaused(now):
+	case paused:
 		return strings.TrimSpace("paused " + v.target.PauseNote.Reason)
 	case v.closed != nil:
 		return v.closed.Error()
