@@ -178,6 +178,9 @@ func (r *run) prepare(ctx context.Context) error {
 			}
 		}
 		r.begin(next)
+		if changed && r.cfg.Order == Stamp {
+			r.tally.now = next.Round().Began // splitting the keys may have taken long since
+		}
 		return r.probe(ctx)
 	}
 }
