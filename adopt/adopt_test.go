@@ -888,3 +888,24 @@ func TestStateCountsWhatIsLeft(t *testing.T) {
 		}
 	})
 }
+
+// The histogram counts from the begin of the round, however long the keys took to split: what
+// is spread is not due at once.
+func TestHistogramCountsFromTheRound(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(1000)
+		slow := true
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Sort == store.AdoptRecord && slow {
+				slow = false
+				time.Sleep(9 * time.Second)
+			}
+			return nil
+		}
+		cfg := w.config()
+		cfg.Spread = time.Minute
+		if res := w.run(cfg); res.Histogram[0].Entities > 2 || res.Histogram[1].Entities < 490 || res.DueAlready != 500 {
+			t.Errorf("%d due already, %+v", res.DueAlready, res.Histogram)
+		}
+	})
+}

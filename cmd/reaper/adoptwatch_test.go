@@ -2,13 +2,21 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/reaper-ttl/reaper/adopt"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/internal/nightly"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // watch starts adopt --watch and waits until it is past its first round, and says so by a line
@@ -81,4 +89,40 @@ func TestAdoptWatch(t *testing.T) {
 		seed(oldDatastore{t: t, client: datastoreClient(t, e, project)}, 80)
 		b.watch("the index of created does not contain")()
 	})
+}
+
+// A watch whose adoption was undone ends: another round would begin a new adoption.
+func TestWatchEndsWithItsAdoption(t *testing.T) {
+	s := modelstore.New(time.Now)
+	target := sweep.Target{
+		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text},
+		Layout: "generation", Generations: true, Shards: 4, MaxAge: 1825 * 24 * time.Hour, Page: 50, Lease: 30 * time.Second,
+		MaxClockSkew: 10 * time.Second,
+		Policy:       generation.Policy{Every: 24 * time.Hour, Ramp: time.Hour, Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 32},
+	}
+	cfg := adopt.Config{
+		Sweep: sweep.Config{Store: s, Apply: true, Workers: 2, Owner: "a", Now: time.Now, Grace: time.Second,
+			Log: slog.New(slog.DiscardHandler)},
+		Target: target, Rule: adopt.Rule{Property: "created", Plus: time.Hour}, Percent: 100,
+		Rate: throttle.Limits{Unlimited: true},
+	}
+	err := s.Put(t.Context(), target.Target, "", []store.Entity{{Name: "a", Data: []byte(`{"created":"2026-01-01T00:00:00Z"}`)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &watcher{app: &app{}, cfg: cfg}
+	if err := w.stillAdopted(t.Context()); err != nil {
+		t.Errorf("before the first round: %v", err)
+	}
+	for _, order := range []adopt.Order{adopt.Stamp, adopt.Undo} {
+		cfg.Order = order
+		if _, err := adopt.Run(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+		err := w.stillAdopted(t.Context())
+		var e *exit
+		if undone := errors.As(err, &e) && e.code == exitUsage && strings.Contains(err.Error(), "was undone"); undone != (order == adopt.Undo) {
+			t.Errorf("after %s: %v", order, err)
+		}
+	}
 }

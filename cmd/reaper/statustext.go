@@ -131,7 +131,8 @@ func (v *statusText) printAdoption() {
 	v.line("adoption", "%s by %s, %v%%: round %d, %d of %d parts, %s keys", names[a.Phase], a.Rule, a.Percent, a.Round,
 		a.PartsDone, a.Parts, grouped(a.Written))
 	if a.Unstamped > 0 || a.Mismatch > 0 {
-		v.line("", "%s left without a key, %s with one that disagrees with the rule", grouped(a.Unstamped), grouped(a.Mismatch))
+		v.line("", "%s left without a key, %s with one that disagrees with the rule", grouped(a.Unstamped),
+			grouped(a.Mismatch))
 	}
 }
 
