@@ -447,7 +447,9 @@ func (b Budget) Limit(r Rules, now time.Time, k Key) int64 {
 }
 
 // Enough returns how many entities under a key are enough to be unusual, whatever was announced.
-func (b Budget) Enough(r Rules, now time.Time, k Key) int64 { return b.Limit(r, now, k) + b.announced(r, k) }
+func (b Budget) Enough(r Rules, now time.Time, k Key) int64 {
+	return b.Limit(r, now, k) + b.announced(r, k)
+}
 
 // IsBlind reports whether lives are so short that an hour usually holds everything: then no
 // burst can be told from an ordinary hour.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,6 +124,55 @@ func TestSettledCarriesAskTheBudget(t *testing.T) {
 		}
 		if trip := w.record().Trip; 400-len(w.left()) > 150 || !trip.IsOpen() { // the floor, and slices
 			t.Errorf("%d are left: %+v", len(w.left()), trip)
+		}
+	})
+}
+
+// While nothing can be counted, what a read from the start finds goes no further than the floor,
+// and what comes to be due meanwhile goes in time.
+func TestLateOnesWithoutCountsHoldUpNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 600)
+		for i := range 40 { // so that all cursors are here
+			w.put(1, 4, fmt.Sprint("now-", i), time.Now())
+		}
+		time.Sleep(time.Second)
+		w.mustSweep()
+		cfg := w.config()
+		cfg.Store = &slowCounter{Store: w.s, all: true}
+		cfg.Targets = []sweep.Target{w.target}
+		cfg.Targets[0].Rewind = 6 * time.Hour
+		cfg.Targets[0].Next = func(now time.Time) time.Time { return now.Truncate(10 * time.Minute).Add(10 * time.Minute) }
+		w.serve(cfg)
+		time.Sleep(time.Minute)
+		for i := range 300 { // behind the cursors
+			w.put(1, 4, fmt.Sprint("late-", i), time.Now().Add(-time.Hour))
+		}
+		for i := range 60 {
+			w.put(1, 4, fmt.Sprint("due-", i), time.Now().Add(time.Duration(i)*10*time.Minute))
+		}
+		count := func() (late, due int) {
+			for _, name := range w.left() {
+				at := w.expires[name]
+				switch is := strings.HasPrefix(name, "late-"); {
+				case is:
+					late++
+				case strings.HasPrefix(name, "due-") && time.Since(at) > 20*time.Minute:
+					due++
+				}
+			}
+			return late, due
+		}
+		for hour := range 9 {
+			time.Sleep(time.Hour)
+			if _, due := count(); due > 0 {
+				t.Fatalf("after %d hours %d that came to be due wait", hour, due)
+			}
+		}
+		late, _ := count()
+		b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+		if late < 50 || late > 250 || err != nil || b.Uncounted == "" {
+			t.Errorf("%d late ones are left; %v, %+v, %q", late, err, w.record().Trip, b.Uncounted)
 		}
 	})
 }

@@ -102,6 +102,7 @@ type lack struct {
 	first *breaker.Key // of the first entity that it could not delete
 	n     int64
 	since time.Time
+	until time.Time // when a reading that lacks it asks again
 }
 
 // A slice is what this process may still delete under a key.

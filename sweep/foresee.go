@@ -108,7 +108,9 @@ func (j *judge) foresee(ctx context.Context) (*breaker.Trip, error) {
 
 // crowded lists hours that hold more than the floor, the latest first. It halves the time between two
 // instants, and leaves out each part that holds less.
-func (j *judge) crowded(ctx context.Context, p *plan.Plan, from, to time.Time, most int) (list []breaker.Key, err error) {
+func (j *judge) crowded(
+	ctx context.Context, p *plan.Plan, from, to time.Time, most int,
+) (list []breaker.Key, err error) {
 	var spans []placedSpan
 	for r := range p.All() {
 		spans = appendSpan(spans, r, from, to)

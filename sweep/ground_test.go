@@ -33,7 +33,7 @@ func misspelt(t *testing.T) *world {
 	return w
 }
 
-// wantHeld fails unless nothing is gone, and a trip on new ground holds the target.
+// wantHeld fails unless nothing is gone, and a trip on unswept ground holds the target.
 func (w *world) wantHeld(n int) {
 	w.t.Helper()
 	if trip := w.record().Trip; len(w.left()) != n || trip.Rule != breaker.NewGround {
@@ -42,7 +42,7 @@ func (w *world) wantHeld(n int) {
 }
 
 // A command with the corrected file brings the record up to date before the first sweep. What
-// is due is new ground all the same.
+// is due is on unswept ground anyway.
 func TestCommandsDoNotSettleGround(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := misspelt(t)
@@ -192,8 +192,8 @@ func TestLongDryRunForeseesNewGround(t *testing.T) {
 	})
 }
 
-// Who makes a retention longer, and takes it out again, has to approve what came to be due in
-// between, also if an even shorter one was approved before.
+// A retention that was made longer, and is taken out again, is approved again, also if an even
+// shorter one was approved before.
 func TestRetentionTakenOutAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -37,7 +37,7 @@ type judge struct {
 	atWork  *breaker.Key         // is being counted; nil if nothing is
 	blocked map[breaker.Key]blocked
 	swept   map[shardquery.Range]time.Time // up to where this process has found nothing due
-	entered bool                           // what is due on the ground of this process was counted, or approved
+	entered bool                           // what is due in what this process sweeps was counted, or approved
 }
 
 // A blocked is a count that failed. Without it no more than the floor goes.
@@ -312,8 +312,8 @@ func (j *judge) enterGround(ctx context.Context) (open bool, err error) {
 	return err == nil, err
 }
 
-// isEntered reports whether what is due on the ground of this process was counted. The record does
-// not say while another process sweeps the target as something else, or with a longer retention.
+// isEntered reports whether what is due in what this process sweeps was counted. The record does not
+// say while another process sweeps the target as something else, or with a longer retention.
 func (j *judge) isEntered(r generation.Record) bool {
 	if !j.holdsGround(r) || r.Shortest.Known && j.s.rules.Retention < r.Shortest.Length {
 		j.s.mu.Lock()

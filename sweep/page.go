@@ -29,14 +29,20 @@ type reading struct {
 	done      bool
 	pastDue   bool // all due entities were disposed of: the rest is carried
 	stuck     bool // an entity of it waits aside: what is reached is not saved
-	counted   bool // a dry run has counted what follows its first page
-	uncounted bool // a dry run cannot count that, and reads it
-	failing   failing
-	window    time.Duration // the next claim begins with it; the reader itself may be reading ahead
+	sampling
+	failing failing
+	window  time.Duration // the next claim begins with it; the reader itself may be reading ahead
 	// reached is a position before which everything is disposed of, or waits aside.
 	reached store.Position
 	save    func(c *cursor.Cursor, to store.Position)
 	unsure  unsure
+	lack    lack // what it could not delete by the breaker's budget
+}
+
+// A sampling says how far a dry run reads.
+type sampling struct {
+	counted   bool // it has counted what follows the first page
+	uncounted bool // it cannot count that, and reads it
 }
 
 // page reads one page of at most the given number of entries, decides about each, disposes

@@ -206,14 +206,13 @@ func (v *visit) once(t turn) (out outcome, over, allRead bool) {
 		}
 		return outcome{}, false, false
 	}
-	rd, wait := v.readAheadOf(t.scratch), time.Duration(0)
-	if rd == nil {
-		rd, wait = v.nextReading(now, t.began)
-	}
+	rd, wait, why := v.pick(t, now)
 	switch {
+	case rd != nil && !t.slow && rd != v.readAheadOf(t.scratch) && v.isSlowAt(t.began):
+		return v.between(outcome{state: ready}), true, false // the one in the fast lane waits for the budget
 	case rd != nil:
 	case wait > 0:
-		return v.between(outcome{state: waiting, wake: now.Add(wait), why: throttle.ReasonPushBack}), true, false
+		return v.between(outcome{state: waiting, wake: now.Add(wait), why: why}), true, false
 	case len(v.asides) > 0:
 		return outcome{state: waiting, wake: v.nextAside(), why: throttle.ReasonPushBack, contended: true,
 				nextLane: nextLane{slow: true}},
@@ -222,11 +221,7 @@ func (v *visit) once(t turn) (out outcome, over, allRead bool) {
 		return outcome{}, false, true
 	}
 	n := v.c.target.Page
-	if wait := v.c.budget.lacking(&v.writer); wait > 0 {
-		return v.between(outcome{state: waiting, wake: now.Add(wait), why: throttle.ReasonBreaker}), true, false
-	}
 	if v.pacer != nil {
-		var why throttle.Reason
 		if n, wait, why = v.pacer.Ready(v.pageSize()); wait > 0 {
 			wake := now.Add(wait + v.stagger())
 			return v.between(outcome{state: waiting, wake: wake, why: why}), true, false
@@ -235,11 +230,39 @@ func (v *visit) once(t turn) (out outcome, over, allRead bool) {
 	if v.turns == t.began { // the other reading's turn is next, in another step
 		v.turns++
 	}
-	if err := v.page(t, rd, n); err != nil {
+	err := v.page(t, rd, n)
+	rd.lack = v.lack
+	if err != nil {
 		return v.c.outcomeOf(t, v.r, v, err), true, false
 	}
 	v.extend(rd)
 	return outcome{}, false, false
+}
+
+// pick returns the reading whose page is next. One that has to wait for the breaker's budget holds up
+// no other one. It returns nil if all are done; or if they have to wait, for how long, and why.
+func (v *visit) pick(t turn, now time.Time) (rd *reading, wait time.Duration, why throttle.Reason) {
+	if rd = v.readAheadOf(t.scratch); rd == nil {
+		rd, wait = v.nextReading(now, t.began)
+	}
+	for ; rd != nil; rd, wait = v.nextReading(now, t.began) {
+		v.lack = rd.lack
+		lacks := v.c.budget.lacking(&v.writer)
+		if lacks == 0 {
+			return rd, 0, ""
+		}
+		rd.lack.until = now.Add(lacks)
+		if t.scratch.ahead.drop() {
+			rd.reader.Seek(rd.reached)
+		}
+	}
+	why = throttle.ReasonPushBack
+	for _, rd := range v.readings {
+		if rd.lack.until.After(now) {
+			why = throttle.ReasonBreaker
+		}
+	}
+	return nil, wait, why
 }
 
 // readAheadOf returns the reading of which a page was read ahead; nil if none was.
@@ -260,7 +283,7 @@ func (v *visit) nextReading(now time.Time, turn int) (rd *reading, wait time.Dur
 		if next.done {
 			continue
 		}
-		if d := next.failing.until.Sub(now); d > 0 {
+		if d := max(next.failing.until.Sub(now), next.lack.until.Sub(now)); d > 0 {
 			if wait == 0 || d < wait {
 				wait = d
 			}
@@ -368,7 +391,8 @@ func (v *visit) between(out outcome) outcome {
 // mainGoesOn reports whether the normal reading has more to do, even if it is another reading's turn.
 func (v *visit) mainGoesOn() bool {
 	main := v.readings[0]
-	return !main.done && !main.fromStart && !v.auditing && v.c.cfg.Now().After(main.failing.until) &&
+	now := v.c.cfg.Now()
+	return !main.done && !main.fromStart && !v.auditing && now.After(main.failing.until) && now.After(main.lack.until) &&
 		(v.carry == nil || v.reached().Before(v.horizon))
 }
 

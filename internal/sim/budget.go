@@ -172,7 +172,8 @@ func (o *oracle) writes(h *handle, target string, n int) {
 		return
 	}
 	if at := o.budget(target).open; !at.IsZero() && time.Since(at) > pausedWithin {
-		o.w.violate("B1", "%s writes %d entities of %s, whose breaker has been open for %v", h.name, n, target, time.Since(at))
+		o.w.violate("B1", "%s writes %d entities of %s, whose breaker has been open for %v", h.name, n, target,
+			time.Since(at))
 	}
 }
 
