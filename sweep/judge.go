@@ -172,6 +172,7 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 	if err != nil {
 		return uncounted{err}
 	}
+	count.Reserved = b.Reserved(j.s.rules, rec.Approvals, now, k)
 	all := int64(-1)
 	if upTo := b.AllNeeded(j.s.rules, now, k, count); upTo > 0 {
 		switch all, err = j.countAll(ctx, upTo); {
@@ -190,6 +191,7 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 		if err != nil {
 			return uncounted{err}
 		}
+		event.Due -= count.Reserved
 	}
 	var trip *breaker.Trip
 	err = j.s.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
