@@ -61,7 +61,7 @@ var mishaps = map[string]mishap{
 }
 
 // TestBreakerHoldsForAWeek lets three daemons work for a part of each hour, and kills them every
-// second time, beside sweeps and audits. Whatever happens to their target, its breaker trips, and
+// second time, while sweeps and audits run, too. Whatever happens to their target, its breaker trips, and
 // nothing more is deleted for a week, although some entities come to be due each hour as ever. After
 // the approval all of that goes, and the breaker stays closed.
 func TestBreakerHoldsForAWeek(t *testing.T) {

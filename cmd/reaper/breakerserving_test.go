@@ -330,21 +330,24 @@ func (d drill) killInTheMiddle(s servedStore) {
 		all.kill()
 		return
 	}
-	args := []string{"sweep", "--apply", "--log-level", "debug", "--log-format", "json"}
-	watched, _, _ := s.command(nil, args...)
-	var others []*exec.Cmd
-	for range s.processes - 1 {
-		cmd, _, _ := s.command(nil, args...)
-		if err := cmd.Start(); err != nil {
-			s.t.Fatal(err)
+	s.until("a sweep is killed in the middle, or the breaker trips", func() bool {
+		args := []string{"sweep", "--apply", "--log-level", "debug", "--log-format", "json"}
+		watched, _, _ := s.command(nil, args...)
+		var others []*exec.Cmd
+		for range s.processes - 1 {
+			cmd, _, _ := s.command(nil, args...)
+			if err := cmd.Start(); err != nil {
+				s.t.Fatal(err)
+			}
+			others = append(others, cmd)
 		}
-		others = append(others, cmd)
-	}
-	s.startAndWatch(watched, 1, 0) // or it is done: nothing is due yet, others have it, or the breaker has tripped
-	for _, cmd := range append(others, watched) {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}
+		s.startAndWatch(watched, 1, 0) // or it is done: nothing is due yet, or the others have it
+		for _, cmd := range append(others, watched) {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+		return !watched.ProcessState.Exited() || watched.ProcessState.ExitCode() == exitBreaker
+	})
 }
 
 // workUntilHeld lets all processes work until each of them says that the breaker holds it.
