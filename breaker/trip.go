@@ -109,6 +109,20 @@ func (b Budget) IsSpent(r Rules, a Approval, now time.Time) bool {
 	return t.Granted >= a.Count || now.Sub(last) > r.approvalEnds()
 }
 
+// Reserved returns how much of what is left under a key processes have reserved by approvals of
+// which nothing is left, and not reported yet: they are about to delete it, so it is no part of
+// another event. What a killed process had reserved counts until the approval ends.
+func (b Budget) Reserved(r Rules, approved []Approval, now time.Time, k Key) (n int64) {
+	for _, a := range approved {
+		t := b.At(Key{Approval: a.ID})
+		is := a.Rule != Burst || k.IsLate() || a.Hour.Equal(k.Hour) // a part of an hour may be late
+		if is && !k.Hour.After(a.Through) && t.Granted >= a.Count && now.Sub(t.At) <= r.approvalEnds() {
+			n += max(0, t.Granted-t.Done)
+		}
+	}
+	return n
+}
+
 // approvalEnds returns after how long without use an approval ends.
 func (r Rules) approvalEnds() time.Duration { return max(r.Rewind, r.Window) }
 

@@ -82,7 +82,8 @@ func Breaker(ctx context.Context, cfg sweep.Config, t sweep.Target) (st BreakerS
 		return st, nil
 	}
 	detail := b.Trip
-	if detail.ID != trip.ID || len(detail.Histogram) == 0 { // the process that tripped was killed, or too slow
+	// The process that tripped may have been killed before it wrote them, or was too slow.
+	if detail.ID != trip.ID || len(detail.Histogram) == 0 || len(detail.Samples) == 0 {
 		if detail, err = sweep.DescribeTrip(ctx, cfg, t, trip); err != nil {
 			return st, fmt.Errorf("the trip is known, its details are not: %w", err)
 		}

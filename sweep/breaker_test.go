@@ -142,6 +142,49 @@ func TestBreakerCoversOneEvent(t *testing.T) {
 	})
 }
 
+// What another process has reserved of an approval, and not deleted yet, is no other event for a
+// process that finds nothing left to reserve.
+func TestApprovedEventIsSharedByProcesses(t *testing.T) {
+	for name, expires := range map[string]time.Duration{"burst": 0, "late": -24 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := withBreaker(t, 1200)
+				w.restamp(time.Now().Add(expires))
+				for !w.record().Trip.IsOpen() {
+					time.Sleep(time.Hour)
+					w.sweep()
+				}
+				trip := w.approve(0)
+				rules, mine := sweep.BreakerRules(w.target), breaker.Key{Approval: trip.ID}
+				change := func(do func(breaker.Budget) breaker.Budget) {
+					b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+					if err == nil {
+						b = do(b)
+						err = w.s.Save(t.Context(), b.Encode(), b.Revision)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				change(func(b breaker.Budget) breaker.Budget {
+					b, _, _ = b.Reserve(rules, time.Now(), w.record().Approvals, []breaker.Want{{Key: mine, N: trip.Due - 200}})
+					return b
+				})
+				w.fromStart()
+				if trip := w.record().Trip; trip.IsOpen() {
+					t.Fatalf("it trips on what was approved: %+v", trip)
+				}
+				change(func(b breaker.Budget) breaker.Budget { // the other process ends
+					return b.Take([]breaker.Report{{Key: mine, Rest: trip.Due - 200}})
+				})
+				if res := w.fromStart(); len(w.left()) > 0 || res.Held != "" {
+					t.Errorf("%d of %+v are left after the approval: %+v", len(w.left()), trip, w.record().Trip)
+				}
+			})
+		})
+	}
+}
+
 func TestBreakerLetsAPartPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker(t, 600)

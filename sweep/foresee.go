@@ -65,8 +65,8 @@ func (j *judge) foresee(ctx context.Context) (*breaker.Trip, error) {
 	if err != nil {
 		return nil, err
 	}
-	now := j.s.now()
-	if j.isUnswept(j.s.c.viewer.View().Record) {
+	now, rec := j.s.now(), j.s.c.viewer.View().Record
+	if j.isUnswept(rec) {
 		n, err := patientCount(j.s.rules.Floor, false, func(upTo int64) (breaker.Count, error) {
 			return j.countDue(ctx, b, j.s.rules.Horizon(now), upTo)
 		})
@@ -92,7 +92,7 @@ func (j *judge) foresee(ctx context.Context) (*breaker.Trip, error) {
 		keys = append(keys, hours...)
 	}
 	for _, k := range keys {
-		n, all, err := j.measure(ctx, b, k, now)
+		n, all, err := j.measure(ctx, b, k, rec.Approvals, now)
 		if err != nil {
 			return nil, err
 		}

@@ -168,7 +168,7 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 	if err != nil {
 		return err
 	}
-	count, all, err := j.measure(ctx, b, k, now)
+	count, all, err := j.measure(ctx, b, k, rec.Approvals, now)
 	if err != nil {
 		return uncounted{err}
 	}
@@ -180,6 +180,7 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 		if err != nil {
 			return uncounted{err}
 		}
+		event.Due -= count.Reserved
 	}
 	var trip *breaker.Trip
 	err = j.s.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
@@ -200,14 +201,17 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 
 // measure counts what is left under a key and, as far as that is needed to judge it, all
 // entities. All is less than 0 if they were not counted.
-func (j *judge) measure(ctx context.Context, b breaker.Budget, k breaker.Key, now time.Time) (n breaker.Count,
-	all int64, err error) {
+func (j *judge) measure(
+	ctx context.Context, b breaker.Budget, k breaker.Key, approvals []breaker.Approval, now time.Time,
+) (n breaker.Count, all int64, err error) {
 	all = -1
-	for limit := b.Enough(j.s.rules, now, k); ; {
+	reserved := b.Reserved(j.s.rules, approvals, now, k)
+	for limit := b.Enough(j.s.rules, now, k) + reserved; ; {
 		n, err = patientCount(limit, n.More, func(upTo int64) (breaker.Count, error) { return j.count(ctx, b, k, now, upTo) })
 		if err != nil {
 			return n, all, err
 		}
+		n.Reserved = reserved
 		if upTo := b.AllNeeded(j.s.rules, now, k, n); upTo > 0 {
 			switch counted, err := j.countAll(ctx, upTo); {
 			case err != nil && !b.KnowsAll():
@@ -218,7 +222,7 @@ func (j *judge) measure(ctx context.Context, b breaker.Budget, k breaker.Key, no
 				all, b = counted, b.CountedAll(now, counted)
 			}
 		}
-		next := b.Enough(j.s.rules, now, k)
+		next := b.Enough(j.s.rules, now, k) + reserved
 		if !n.More || next <= limit { // else what was counted is no longer enough to trip
 			return n, all, nil
 		}

@@ -9,66 +9,102 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-// What counts cannot tell apart is warned about, and never held: a shorter life at each write,
-// and a deploy that writes entities without extending them.
+// What counts cannot tell apart is warned about, and never held: a shorter life at each write, and
+// a deploy that goes on writing entities but no longer extends them. The warning and the metric come
+// within an hour of the first entity that expires too soon.
 func TestShorterLivesAreTold(t *testing.T) {
-	const ttl = 20 * time.Hour
+	const ttl, deploy, ends = 20 * time.Hour, 40, 80 // hours of writing
 	for name, c := range map[string]struct {
-		write func(w *world, name string, at time.Time) // after the deploy
-		shows time.Duration                             // when the first of these expire, after the deploy
-		told  bool
+		ttl     time.Duration // of what is written after the deploy
+		extends bool          // an entity that is touched, every five hours for as long as it is used
+		shows   time.Duration // when the first of these expire, after the deploy
 	}{
-		"the same": {func(w *world, name string, at time.Time) { w.put(1, 4, name, at.Add(ttl)) }, ttl, false},
-		"a shorter life at each write": {func(w *world, name string, at time.Time) { w.put(1, 4, name, at.Add(2*time.Hour)) },
-			2 * time.Hour, true},
-		"no more extended": {func(w *world, name string, at time.Time) { // written once more, shortly before it expires
-			w.put(1, 4, name, at.Add(time.Hour))
-		}, time.Hour, true},
+		"the same":                     {ttl, true, 0},
+		"a shorter life at each write": {2 * time.Hour, true, 2 * time.Hour},
+		"half the life at each write":  {ttl / 2, true, ttl / 2},
+		"no longer extended":           {ttl, false, 15 * time.Hour}, // last touched five hours before
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var log bytes.Buffer
 				w := withBreaker(t, 60)
-				sweepOn := func() {
-					cfg := w.config()
-					cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
-					if res := sweep.Run(t.Context(), cfg).Targets[0]; res.Held != "" || res.Error != "" {
-						t.Fatalf("%+v", res)
-					}
-				}
+				sweeper := &livesSweeper{world: w}
 				var deployed time.Time
-				for i := range 55 {
-					for n := range 40 {
-						name, at := fmt.Sprint("w-", i, "-", n), time.Now()
-						if i < 30 {
-							w.put(1, 4, name, at.Add(ttl))
+				expires := map[string]time.Time{}
+				for hour := range ends {
+					now, life, extends := time.Now(), ttl, true
+					if hour >= deploy {
+						life, extends = c.ttl, c.extends
+					}
+					if hour == deploy {
+						deployed = now
+					}
+					for n := range 30 {
+						for age := 0; age <= min(hour, 15); age += 5 { // written now, or touched
+							name := fmt.Sprint("w-", hour-age, "-", n)
+							if age == 0 || extends {
+								expires[name] = now.Add(life)
+							}
+							if expires[name].After(now) {
+								w.put(1, 4, name, expires[name])
+							}
+						}
+					}
+					for range 12 {
+						time.Sleep(5 * time.Minute)
+						sweeper.sweep()
+						if !sweeper.told {
 							continue
 						}
-						if deployed.IsZero() {
-							deployed = at
+						if deployed.IsZero() || c.shows == 0 {
+							t.Fatalf("hour %d: a warning for nothing", hour)
 						}
-						c.write(w, name, at)
-					}
-					time.Sleep(time.Hour)
-					sweepOn()
-					said := strings.Contains(log.String(), "half as long to live")
-					if said && (!c.told || deployed.IsZero()) {
-						t.Fatalf("hour %d: %s", i, log.String())
-					}
-					if said {
-						if after := time.Since(deployed); after > c.shows+2*time.Hour {
-							t.Errorf("it was told after %v", after)
+						if after := time.Since(deployed.Add(c.shows)); after < 0 || after > time.Hour+5*time.Minute {
+							t.Errorf("told %v after the first has expired too soon", after)
 						}
 						return
 					}
 				}
-				if c.told {
+				if c.shows > 0 {
 					t.Error("nobody was told")
 				}
 			})
 		})
+	}
+}
+
+// A livesSweeper sweeps, and notes whether the log and the metrics warn of shorter lives.
+type livesSweeper struct {
+	*world
+	log  bytes.Buffer
+	told bool
+}
+
+func (s *livesSweeper) sweep() {
+	s.t.Helper()
+	cfg, registry := s.config(), prometheus.NewRegistry()
+	cfg.Log = slog.New(slog.NewTextHandler(&s.log, nil))
+	cfg.Metrics = metrics.New(metrics.Options{Registry: registry, Targets: []string{"sessions"}, Apply: true})
+	res := sweep.Run(s.t.Context(), cfg).Targets[0]
+	if res.Held != "" || res.Error != "" {
+		s.t.Fatalf("%+v", res)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	halved := 0.0
+	for _, f := range families {
+		if f.GetName() == "reaper_lives_halved" {
+			halved += f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	if s.told = strings.Contains(s.log.String(), "half as long to live"); s.told != (halved > 0) {
+		s.t.Errorf("reaper_lives_halved is %v, and the log says:\n%s", halved, s.log.String())
 	}
 }

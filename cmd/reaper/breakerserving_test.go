@@ -1,124 +1,490 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/nightly"
 )
 
-// An accident lets much more come to be due than is usual.
+// An accident lets much more come to be due than is usual, and later as much once more.
 type accident struct {
-	before, after string // settings of the target
-	expires       time.Duration
-	then          time.Duration // when all expires after the accident, if somebody stamps it again
-	rule          breaker.Rule
-	most          int // how much of it may go
+	name     string
+	settings [3]string     // of the target: before, from the first time on, and from the second on
+	keeps    time.Duration // the retention before
+	restamps bool          // somebody stamps entities that had a day to live; else they are due by the settings
+	// expires is when the entities expire then, the one of n at a time.
+	expires func(x accidentSize, again bool, i int, now time.Time) time.Time
+	rule    breaker.Rule // that trips; empty if nothing does, and lives are warned about
 }
 
-const careful = `targets:
+// An accidentSize is how much an accident hits.
+type accidentSize struct {
+	entities, floor, page int
+	pace                  int           // of each range: slow enough to be killed in the middle
+	soon                  time.Duration // what "in a minute" is
+	kills                 int
+}
+
+var accidents = []accident{
+	{name: "everything to yesterday", restamps: true, rule: breaker.LateOnes,
+		expires: func(_ accidentSize, _ bool, _ int, now time.Time) time.Time { return now.Add(-24 * time.Hour) }},
+	{name: "everything to in a minute", restamps: true, rule: breaker.Burst,
+		expires: func(x accidentSize, _ bool, _ int, now time.Time) time.Time { return now.Add(x.soon) }},
+	{name: "a batch cuts lives of 30 days to one", restamps: true, rule: breaker.LateOnes,
+		expires: func(x accidentSize, _ bool, i int, now time.Time) time.Time {
+			written := now.Add(-30 * 24 * time.Hour * time.Duration(i) / time.Duration(x.entities))
+			return notSoon(written.Add(24*time.Hour), now)
+		}},
+	{name: "retention taken out", keeps: 240 * time.Hour, rule: breaker.NewGround,
+		settings: [3]string{"    retention: 240h\n", "    retention: 24h\n", ""},
+		expires: func(_ accidentSize, again bool, _ int, now time.Time) time.Time {
+			if again {
+				return now.Add(-12 * time.Hour)
+			}
+			return now.Add(-48 * time.Hour)
+		}},
+	{name: "a misspelt property corrected", rule: breaker.NewGround,
+		settings: [3]string{"    property: expiry_kez\n", "    property: expiry_key\n", "    property: expiry_keys\n"},
+		expires:  func(_ accidentSize, _ bool, _ int, now time.Time) time.Time { return now.Add(-48 * time.Hour) }},
+	{name: "lives cut at each write", restamps: true,
+		expires: func(x accidentSize, _ bool, i int, now time.Time) time.Time {
+			if i%5 == 0 { // the others were not written since
+				return now.Add(x.soon)
+			}
+			return now.Add(23 * time.Hour)
+		}},
+}
+
+// notSoon returns an instant, or a later one if it comes while a test runs.
+func notSoon(at, now time.Time) time.Time {
+	if at.After(now) && at.Before(now.Add(2*time.Hour)) {
+		return now.Add(2 * time.Hour)
+	}
+	return at
+}
+
+// A way is how many processes work, as daemons or by one sweep after the other.
+type way struct {
+	name      string
+	processes int
+	serves    bool
+}
+
+var ways = []way{{"serve", 1, true}, {"sweeps", 1, false}, {"three serve", 3, true}, {"three sweep", 3, false}}
+
+// A place is a store, and whether more than one process can have it open.
+type place struct {
+	name   string
+	open   func(t *testing.T, targets string) *workdir
+	shared bool
+	tells  bool // when an entity was written
+}
+
+var places = []place{
+	{"embedded", newEmbedded, false, false},
+	{"datastore", func(t *testing.T, targets string) *workdir { b, _, _ := newDatastore(t, targets); return b }, true, true},
+	{"firestore", func(t *testing.T, targets string) *workdir { b, _, _ := newFirestore(t, targets); return b }, true, true},
+}
+
+// A drill is one accident, on one store, in one way.
+type drill struct {
+	accident
+	place
+	way
+}
+
+// drills returns all that there are; if they are not to be all, one of each accident, on all the
+// stores in turn. Pick is any number that changes from run to run.
+func drills(all bool, pick int) (list []drill) {
+	for i, x := range accidents {
+		var on [][]drill
+		for _, p := range places {
+			var in []drill
+			for _, w := range ways {
+				if (p.shared || w.processes == 1) && (p.tells || x.rule != "") {
+					in = append(in, drill{x, p, w})
+				}
+			}
+			if len(in) > 0 {
+				on = append(on, in)
+			}
+		}
+		if all {
+			list = append(list, slices.Concat(on...)...)
+			continue
+		}
+		in := on[(pick+i)%len(on)]
+		list = append(list, in[(pick/len(places)+i)%len(in)])
+	}
+	return list
+}
+
+// Accidents happen on each store, to one process and to three, to daemons and to sweeps, which are
+// killed and start again in the middle. At most the floor and a slice of each process is gone
+// before a person approves the event, and it stays so. Then exactly that event goes. The same
+// accident trips once more.
+func TestAccidents(t *testing.T) {
+	noRaces(t)
+	size := nightly.Size(t, accidentSize{3000, 1000, 50, 200, time.Minute, 2},
+		accidentSize{300, 50, 10, 20, 2 * time.Second, 1})
+	pick := int(time.Now().UnixNano()/1000) % 1_000_000
+	list := drills(nightly.Run(), pick)
+	seen := map[string]bool{}
+	for _, d := range list {
+		seen[d.accident.name], seen[d.place.name] = true, true
+		t.Run(strings.Join([]string{d.accident.name, d.place.name, d.way.name}, ", "), func(t *testing.T) {
+			t.Parallel() // most of it is waiting
+			d.happen(t, size)
+		})
+	}
+	if len(seen) != len(accidents)+len(places) {
+		t.Errorf("only these were drilled: %v", seen)
+	}
+}
+
+// happen lets the accident happen twice. Generations that fill for longer than two rewinds are
+// read from their start once a day, which finds what is late; others once they are sealed.
+func (d drill) happen(t *testing.T, size accidentSize) {
+	files := make([]string, len(d.settings))
+	for i, more := range d.settings {
+		files[i] = fmt.Sprintf(`targets:
   - name: sessions
     kind: Session
     shards: 4
     lease: 5s
-    rewind: 10s
     overlap: 1s
-    breaker: {floor: 50}
-`
-
-var accidents = map[string]accident{
-	"everything to yesterday": {"", "", 240 * time.Hour, -24 * time.Hour, breaker.LateOnes, 100},
-	"retention taken out":     {"    retention: 240h\n", "", -5 * time.Hour, 0, breaker.NewGround, 0},
-	"property misspelt":       {"    property: expiry_kez\n", "", -5 * time.Hour, 0, breaker.NewGround, 0},
-}
-
-// Accidents happen to one process and to three, to daemons and to sweeps, which are killed and
-// start again in the middle: little goes, it stays so, and after the approval all of it goes.
-func TestAccidents(t *testing.T) {
-	noRaces(t)
-	names := []string{"everything to yesterday", "retention taken out", "property misspelt"}
-	for _, name := range nightly.Some(t, time.Now().UnixNano(), names) {
-		t.Run(name, func(t *testing.T) {
-			onServedStores(t, careful+accidents[name].before, accidents[name].happenTo)
-		})
+    generations: {every: 100h}
+    page: %d
+    pace: {start: %d, max: %d}
+    breaker: {floor: %d}
+`, size.page, size.pace, size.pace, size.floor) + more
 	}
-}
-
-func (x accident) happenTo(t *testing.T, s servedStore) {
-	n := 300
+	s := servedStore{d.open(t, files[0]), d.processes}
+	s.write("first.yaml", files[1])
+	s.write("second.yaml", files[2])
 	now := time.Now()
-	s.write("right.yaml", careful)
-	s.must(strings.NewReader(keyed(n, now.Add(x.expires))), "load", "--config", "right.yaml")
-	s.must(strings.NewReader(liveOnes(40, now)), "load", "--config", "right.yaml") // 20 are due: all cursors come here
+	first, second := d.stamp("a", size, false, now), d.stamp("b", size, true, now)
+	if d.restamps {
+		s.must(strings.NewReader(aDayToLive("a", size.entities, now)), "load")
+	} else {
+		s.must(strings.NewReader(first.ndjson), "load", "--config", "first.yaml")
+		s.must(strings.NewReader(second.ndjson), "load", "--config", "second.yaml")
+	}
+	others, live := othersOf(40, d.keeps, now) // 20 are due: all cursors come here
+	s.must(strings.NewReader(others), "load")
 	s.sweep("--apply", "--from-start")
-	s.write("reaper.yaml", careful+x.after)
-	if x.then != 0 {
-		s.must(strings.NewReader(keyed(n, now.Add(x.then))), "load")
+	s.ageRecords()
+	s.write("reaper.yaml", files[1])
+	if d.restamps {
+		first = d.stamp("a", size, false, time.Now())
+		s.must(strings.NewReader(first.ndjson), "load")
 	}
-	for range 3 {
-		all := s.serve()
-		all.until("it deletes, or the breaker trips", func() bool { return all.deleted("sessions") > 0 || s.breaker().Trip != "" })
-		for _, d := range all {
-			_ = d.cmd.Process.Kill()
-			if err := <-d.gone; err == nil {
-				t.Error("a process that was killed ended in good order")
-			}
-		}
+	if d.rule == "" {
+		d.checkWarned(s, first)
+		return
 	}
-	all := s.serve()
-	all.until("the breaker trips", func() bool { return s.breaker().Trip != "" })
-	all.until("all know it", func() bool {
-		return all.value(`reaper_breaker_open{target="sessions"}`) == float64(len(all))
-	})
-	all.stop()
-	st := s.breaker()
-	for range 2 {
-		if r := s.run(nil, "sweep", "--apply", "--from-start"); r.code != exitBreaker {
-			t.Fatalf("a sweep ends with %d: %s", r.code, r.log)
-		}
+	most := size.floor + size.page*d.processes
+	trip := d.holds(s, first, "", most, size.kills)
+	s.must(nil, "breaker", "approve", "sessions", trip.Trip, "--reason", "a drill")
+	d.goes(s, first)
+	for _, keeps := range []map[string]bool{live, first.live} {
+		s.wantAll(keeps)
 	}
-	if r := s.run(nil, "audit", "--apply"); r.code != exitBreaker && r.code != 0 {
-		t.Errorf("an audit ends with %d: %s", r.code, r.log)
+	if !d.restamps {
+		s.wantAll(second.due)
 	}
-	left := 0
-	for id := range s.dumped("--config", "right.yaml") {
-		if strings.HasPrefix(id, `"s-`) {
-			left++
-		}
+	most += size.page * d.processes // went in spite of the trip, and is left of its approval
+	s.ageRecords()
+	s.write("reaper.yaml", files[2])
+	if d.restamps {
+		second = d.stamp("b", size, true, time.Now())
+		s.must(strings.NewReader(second.ndjson), "load")
 	}
-	if st.Rule != x.rule || n-left > x.most {
-		t.Fatalf("%d are gone: %+v", n-left, st)
-	}
-	s.must(nil, "breaker", "approve", "sessions", st.Trip, "--reason", "an exercise")
-	live := map[string]bool{}
-	for i := range 20 {
-		live[fmt.Sprintf(`"live-%d"`, 2*i+1)] = true
-	}
-	s.sweep("--apply", "--from-start")
-	if again := s.breaker(); again.Trip != "" {
-		t.Errorf("after the approval it trips again: %+v", again)
-	}
-	s.wantLive(live)
+	d.holds(s, second, trip.Trip, most, 0)
 }
 
-// liveOnes returns NDJSON of n entities, of which every other one is due.
-func liveOnes(n int, now time.Time) string {
+// A stamped is what an accident hits.
+type stamped struct {
+	ndjson    string
+	due, live map[string]bool // ids; what is due is due within a minute or so
+}
+
+func (d drill) stamp(prefix string, size accidentSize, again bool, now time.Time) stamped {
+	x := stamped{due: map[string]bool{}, live: map[string]bool{}}
+	var b strings.Builder
+	for i := range size.entities {
+		id := fmt.Sprintf("%q", fmt.Sprint(prefix, "-", i))
+		at := d.expires(size, again, i, now)
+		if x.live[id] = at.After(now.Add(time.Hour)); !x.live[id] {
+			delete(x.live, id)
+			x.due[id] = true
+		}
+		fmt.Fprintf(&b, `{"id":%s,"expires":%q}`+"\n", id, at.UTC().Format(time.RFC3339Nano))
+	}
+	x.ndjson = b.String()
+	return x
+}
+
+// aDayToLive returns NDJSON of entities that expire evenly within the next day, but not soon.
+func aDayToLive(prefix string, n int, now time.Time) string {
 	var b strings.Builder
 	for i := range n {
-		at := now.Add(-time.Minute)
-		if i%2 == 1 {
-			at = now.Add(1000 * time.Hour)
-		}
-		fmt.Fprintf(&b, `{"id":"live-%d","expires":%q}`+"\n", i, at.UTC().Format(time.RFC3339))
+		at := now.Add(2*time.Hour + time.Duration(i)*22*time.Hour/time.Duration(n))
+		fmt.Fprintf(&b, `{"id":"%s-%d","expires":%q}`+"\n", prefix, i, at.UTC().Format(time.RFC3339Nano))
 	}
 	return b.String()
 }
 
-// until waits for something that all may take part in.
-func (all daemons) until(what string, ok func() bool) {
-	all[0].t.Helper()
-	all[0].until(what, ok)
+// othersOf returns NDJSON of n entities, of which every other one is due with a retention, and the
+// ids of those that stay.
+func othersOf(n int, keeps time.Duration, now time.Time) (ndjson string, live map[string]bool) {
+	var b strings.Builder
+	live = map[string]bool{}
+	for i := range n {
+		at := now.Add(-time.Minute - keeps)
+		if i%2 == 1 {
+			at = now.Add(1000 * time.Hour)
+			live[fmt.Sprintf(`"live-%d"`, i)] = true
+		}
+		fmt.Fprintf(&b, `{"id":"live-%d","expires":%q}`+"\n", i, at.UTC().Format(time.RFC3339))
+	}
+	return b.String(), live
+}
+
+// holds lets the processes work until the breaker trips, and kills them before in the middle. It
+// checks that it stays so, what is gone, and what breaker show says. Before is the trip before.
+func (d drill) holds(s servedStore, x stamped, before string, most, kills int) inspect.BreakerStatus {
+	s.t.Helper()
+	for range kills {
+		d.killInTheMiddle(s)
+	}
+	d.workUntilHeld(s)
+	left := s.leftOf(x)
+	d.workUntilHeld(s) // again, after a kill
+	st := s.described()
+	if r := s.run(nil, "audit", "--apply"); r.code != exitBreaker && r.code != exitDone {
+		s.t.Errorf("an audit ends with %d: %s", r.code, r.log)
+	}
+	if again := s.leftOf(x); again != left {
+		s.t.Errorf("%d were left when it was held, and %d are later", left, again)
+	}
+	if d.rule == breaker.NewGround {
+		most = 0
+	}
+	gone := len(x.due) - left
+	s.t.Logf("%d of %d are gone, %d may be", gone, len(x.due), most)
+	if st.Trip == "" || st.Trip == before || st.Rule != d.rule || gone > most {
+		s.t.Fatalf("%d of %d are gone, at most %d may be: %+v", gone, len(x.due), most, st)
+	}
+	if st.Due < int64(left) || st.Limit <= 0 || st.Due+st.Deleted <= st.Limit {
+		s.t.Errorf("%d are left, and breaker show says %+v", left, st)
+	}
+	for _, id := range st.Samples {
+		if !x.due[fmt.Sprintf("%q", id)] {
+			s.t.Errorf("sample %q is no part of the event", id)
+		}
+	}
+	text := s.must(nil, "breaker", "show", "sessions").out
+	for _, want := range []string{"the breaker is open since", st.Trip, string(d.rule) + ": ",
+		grouped(st.Due) + ", limit " + grouped(st.Limit), "reaper breaker approve sessions " + st.Trip} {
+		if !strings.Contains(text, want) {
+			s.t.Errorf("breaker show lacks %q:\n%s", want, text)
+		}
+	}
+	if r := s.status(); r.Verdict != inspect.Held || r.Held != "breaker" {
+		s.t.Errorf("status: %+v", r)
+	}
+	return st
+}
+
+// described returns what breaker show says once it has a histogram and samples: an emulator on a
+// busy machine may take too long to count.
+func (s servedStore) described() (st inspect.BreakerStatus) {
+	s.t.Helper()
+	s.until("breaker show describes the event", func() bool {
+		r := s.run(nil, "breaker", "show", "sessions", "--json")
+		return r.code == exitDone && json.Unmarshal([]byte(r.out), &st) == nil && len(st.Histogram) > 0 && len(st.Samples) > 0
+	})
+	return st
+}
+
+// killInTheMiddle lets all processes begin, and kills them once something is deleted, or the breaker
+// has tripped.
+func (d drill) killInTheMiddle(s servedStore) {
+	s.t.Helper()
+	if d.serves {
+		all := s.serve()
+		all[0].until("it deletes, or the breaker trips", func() bool {
+			return all.deleted("sessions") > 0 || all.value(`reaper_breaker_open{target="sessions"}`) > 0
+		})
+		all.kill()
+		return
+	}
+	s.until("a sweep is killed in the middle, or the breaker trips", func() bool {
+		args := []string{"sweep", "--apply", "--log-level", "debug", "--log-format", "json"}
+		watched, _, _ := s.command(nil, args...)
+		var others []*exec.Cmd
+		for range s.processes - 1 {
+			cmd, _, _ := s.command(nil, args...)
+			if err := cmd.Start(); err != nil {
+				s.t.Fatal(err)
+			}
+			others = append(others, cmd)
+		}
+		s.startAndWatch(watched, 1, 0) // or it is done: nothing is due yet, or the others have it
+		for _, cmd := range append(others, watched) {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+		return !watched.ProcessState.Exited() || watched.ProcessState.ExitCode() == exitBreaker
+	})
+}
+
+// workUntilHeld lets all processes work until each of them says that the breaker holds it.
+func (d drill) workUntilHeld(s servedStore) {
+	s.t.Helper()
+	if d.serves {
+		all := s.serve()
+		all[0].until("all are held by the breaker", func() bool {
+			return all.value(`reaper_breaker_open{target="sessions"}`) == float64(len(all)) &&
+				all.value(`reaper_held{target="sessions",why="breaker"}`) == float64(len(all))
+		})
+		for _, one := range all {
+			if code, body := one.get("/readyz"); code != http.StatusOK {
+				s.t.Errorf("held, and not ready: %d %s", code, body)
+			}
+		}
+		all.kill()
+		return
+	}
+	s.until("a sweep ends with exit code 4", func() bool {
+		codes, logs := s.sweepTogether()
+		for i, code := range codes {
+			if code != exitDone && code != exitBreaker {
+				s.t.Fatalf("a sweep ends with %d: %s", code, logs[i])
+			}
+		}
+		return slices.Contains(codes, exitBreaker)
+	})
+	if codes, logs := s.sweepTogether(); slices.Contains(codes, exitDone) {
+		s.t.Errorf("the breaker is open, and sweeps end with %v: %s", codes, logs)
+	}
+}
+
+// goes lets all processes work until an approved event is gone.
+func (d drill) goes(s servedStore, x stamped) {
+	s.t.Helper()
+	if d.serves {
+		left, all := s.leftOf(x), s.serve()
+		all[0].until("the event goes", func() bool { return all.deleted("sessions") >= left })
+		all.stop()
+	}
+	s.until("the event is gone", func() bool {
+		if s.leftOf(x) == 0 {
+			return true
+		}
+		if codes, logs := s.sweepTogether(); slices.ContainsFunc(codes, func(code int) bool { return code != exitDone }) {
+			s.t.Fatalf("after the approval sweeps end with %v: %s\n%+v", codes, logs, s.breaker())
+		}
+		return false
+	})
+	if st := s.breaker(); st.Trip != "" {
+		s.t.Errorf("after the approval it trips again: %+v", st)
+	}
+}
+
+// checkWarned lets all processes work until what is due is gone, and somebody warns of shorter lives.
+func (d drill) checkWarned(s servedStore, x stamped) {
+	s.t.Helper()
+	const warning = "half as long to live"
+	warned := false
+	if d.serves {
+		all := s.serve()
+		all[0].until("a warning", func() bool { return all.value(`reaper_lives_halved{target="sessions"}`) > 0 })
+		for _, one := range all {
+			warned = warned || strings.Contains(one.said(), warning)
+		}
+		all.stop()
+	}
+	s.until("all that is due is gone", func() bool {
+		codes, logs := s.sweepTogether()
+		if slices.ContainsFunc(codes, func(code int) bool { return code != exitDone }) {
+			s.t.Fatalf("sweeps end with %v: %s", codes, logs)
+		}
+		warned = warned || strings.Contains(fmt.Sprint(logs), warning)
+		return s.leftOf(x) == 0
+	})
+	if st := s.breaker(); !warned || st.Trip != "" {
+		s.t.Errorf("warned: %v; %+v", warned, st)
+	}
+	s.wantAll(x.live)
+}
+
+// until waits for something, as a daemon does.
+func (s servedStore) until(what string, ok func() bool) {
+	s.t.Helper()
+	(&daemonProcess{t: s.t}).until(what, ok)
+}
+
+// sweepTogether lets all processes sweep at the same time, and returns their exit codes and logs.
+func (s servedStore) sweepTogether() (codes []int, logs []string) {
+	s.t.Helper()
+	var cmds []*exec.Cmd
+	var said []*bytes.Buffer
+	for range s.processes {
+		cmd, _, log := s.command(nil, "sweep", "--apply")
+		if err := cmd.Start(); err != nil {
+			s.t.Fatal(err)
+		}
+		cmds, said = append(cmds, cmd), append(said, log)
+	}
+	for i, cmd := range cmds {
+		_ = cmd.Wait() // the exit code tells
+		codes, logs = append(codes, cmd.ProcessState.ExitCode()), append(logs, said[i].String())
+	}
+	return codes, logs
+}
+
+// leftOf counts what is left of what came to be due by an accident.
+func (s servedStore) leftOf(x stamped) (n int) {
+	s.t.Helper()
+	for id := range s.dumped() {
+		if x.due[id] {
+			n++
+		}
+	}
+	return n
+}
+
+// wantAll wants all of some entities to be there.
+func (s servedStore) wantAll(ids map[string]bool) {
+	s.t.Helper()
+	is := s.dumped()
+	for id := range ids {
+		if is[id] == "" {
+			s.t.Fatalf("%s is gone; %d are left", id, len(is))
+		}
+	}
+}
+
+// kill ends all without warning.
+func (all daemons) kill() {
+	for _, d := range all {
+		_ = d.cmd.Process.Kill()
+	}
+	for _, d := range all {
+		if err := <-d.gone; err == nil {
+			d.t.Error("a process that was killed ended in good order")
+		}
+	}
 }
