@@ -131,7 +131,12 @@ func (r *run) findSource(ctx context.Context) (s source, err error) {
 			return cannot("%v", err)
 		case err != nil:
 			return s, err
-		case !isIn:
+		case isIn:
+			continue
+		}
+		if still, err := r.stillHas(ctx, v); err != nil {
+			return s, err
+		} else if still {
 			return cannot("the index of %s does not contain %s", name, v.key)
 		}
 	}
@@ -188,6 +193,16 @@ func (r *run) sample(ctx context.Context) (n int, values []sampled, err error) {
 		}
 	}
 	return n, append(values, rest...), nil
+}
+
+// stillHas reports whether an entity has the value that the sample showed. Its writer may have
+// changed it since.
+func (r *run) stillHas(ctx context.Context, v sampled) (bool, error) {
+	q := r.query(0, "")
+	q.Namespace, q.Until = v.namespace, ""
+	var rows store.Rows
+	err := store.Retry(ctx, savePatience, func() error { return r.adopter.Look(ctx, q, []string{v.key}, &rows) })
+	return len(rows.List) == 1 && rows.List[0].Source.Compare(v.value) == 0, err
 }
 
 // textSecond is the begin of a text in RFC 3339 in UTC. Such texts sort by time.
