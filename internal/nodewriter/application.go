@@ -51,8 +51,11 @@ func (a *Application) do(command string, arguments map[string]any, answer any) {
 	}
 	text := a.ask(string(line))
 	var failed struct{ Error string }
-	if err := json.Unmarshal(text, &failed); err != nil || failed.Error != "" {
-		a.t.Fatalf("the Node application: %v %s\n%.500s", err, failed.Error, text)
+	if err := json.Unmarshal(text, &failed); err != nil {
+		a.t.Fatalf("the Node application: %v\n%.500s", err, text)
+	}
+	if failed.Error != "" {
+		a.t.Fatalf("the Node application: %s", failed.Error)
 	}
 	if answer == nil {
 		return

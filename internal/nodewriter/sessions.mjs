@@ -34,12 +34,13 @@ function text(value) {
 }
 
 // Tries again what another transaction or a busy emulator refused. All writes here may be repeated.
-async function insist(write) {
+export async function insist(write) {
   for (let n = 1; ; n++) {
     try {
       return await write();
     } catch (error) {
-      if (error.code === 5 || error.code === 3 || n === 200) throw error; // not found, invalid
+      const passes = typeof error.code === 'number' && error.code !== 3 && error.code !== 5; // invalid, not found
+      if (!passes || n === 200) throw error;
     }
     await new Promise(resolve => setTimeout(resolve, 10 * Math.min(n, 20)));
   }
