@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"strings"
 	"sync"
@@ -13,11 +14,18 @@ import (
 	"github.com/reaper-ttl/reaper/internal/nodewriter"
 )
 
+// An emulator reads all entities for each page, so that a round takes their square.
+var manySessions = flag.Int("sessions", 0, "so many `sessions` for TestAdoption and TestAdoptionIsUndone; "+
+	"100,000 take hours")
+
 // withApplications runs a test of so many first sessions on both emulators, with a function that starts
 // Node processes on the same database. Many sessions fill emulators of their own.
 func withApplications(
 	t *testing.T, n int, test func(t *testing.T, b *workdir, start func() *nodewriter.Application, first nodewriter.First),
 ) {
+	if *manySessions > 0 {
+		n = *manySessions
+	}
 	for mode, open := range map[string]func(*testing.T, string) (*workdir, *emulator.Emulator, string){
 		"datastore": newDatastore, "native": newFirestore,
 	} {
@@ -43,8 +51,7 @@ func withApplications(
 // property, and each has the key of the rule: Google's client for Node reads and compares.
 func TestAdoption(t *testing.T) {
 	noRaces(t)
-	size := nightly.Size(t, 100_000, 1000)
-	withApplications(t, size, func(t *testing.T, b *workdir, start func() *nodewriter.Application, first nodewriter.First) {
+	withApplications(t, nightly.Size(t, 20_000, 1000), func(t *testing.T, b *workdir, start func() *nodewriter.Application, first nodewriter.First) {
 		const kills = 5
 		n := int64(first.N)
 		reader := start()
@@ -129,8 +136,7 @@ func TestAdoption(t *testing.T) {
 // Undo leaves every session as it was before the adoption, and no record of it.
 func TestAdoptionIsUndone(t *testing.T) {
 	noRaces(t)
-	size := nightly.Size(t, 100_000, 1000)
-	withApplications(t, size, func(t *testing.T, b *workdir, start func() *nodewriter.Application, first nodewriter.First) {
+	withApplications(t, nightly.Size(t, 20_000, 1000), func(t *testing.T, b *workdir, start func() *nodewriter.Application, first nodewriter.First) {
 		n := int64(first.N)
 		reader := start()
 		reader.Fill(first)
