@@ -36,6 +36,7 @@ func withApplications(
 				e = emulator.StartOwn(t, map[string]emulator.Mode{"datastore": emulator.Datastore, "native": emulator.Native}[mode])
 				b.env = append(b.env, "DATASTORE_EMULATOR_HOST="+e.Host, "FIRESTORE_EMULATOR_HOST="+e.Host)
 			}
+			b.env = append(b.env, "REAPER_WORKERS=4") // fewer parts, and so fewer pages
 			test(t, b, func() *nodewriter.Application {
 				return nodewriter.StartApplication(t, nodewriter.ApplicationOptions{
 					Emulator: e, Mode: mode, Project: project, Target: "sessions", Shards: 4})
