@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,7 +23,6 @@ import (
 	"github.com/reaper-ttl/reaper/adopt"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/internal/emulator"
-	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -236,118 +234,6 @@ func (b *workdir) killAdopt(keys int, args ...string) {
 	_ = cmd.Wait()
 }
 
-// Entities that have nothing but a time of creation come under expiry: dry run, 5 per cent,
-// 100 per cent by processes that are killed, two at once, while an old writer goes on
-// creating and extending. In the end exactly the expired ones are gone, and every other
-// property of every entity is what its writer wrote.
-func TestAdoption(t *testing.T) {
-	noRaces(t)
-	inBothModes(t, adoptTarget, func(t *testing.T, b *workdir, o oldWriter) {
-		n, kills := nightly.Size(t, 5_000, 2000), nightly.Size(t, 5, 1)
-		expired, live := seed(o, n)
-		_, before := o.all()
-		if res := b.adopts("sessions"); res.Counts[adopt.Unstamped] != int64(n) || res.DueAlready != int64(n/2) {
-			t.Errorf("dry run: %+v", res)
-		}
-		if keys, rest := o.all(); len(keys) != 0 || !maps.Equal(rest, before) {
-			t.Error("the dry run changed something")
-		}
-		res := b.adopts("sessions", "--apply", "--percent", "5")
-		for id := range firstOf(o.all()) {
-			if !expirykey.InRollout(id, adopt.Salt("sessions"), 5) {
-				t.Errorf("%s is not among 5 per cent", id)
-			}
-		}
-		if share := float64(res.Stamped) / float64(n); share < 0.03 || share > 0.07 {
-			t.Errorf("5 per cent are %d of %d", res.Stamped, n)
-		}
-
-		var wait sync.WaitGroup
-		stop := make(chan struct{})
-		extended := map[string]bool{}
-		wait.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-stop:
-					return
-				case <-time.After(50 * time.Millisecond):
-				}
-				o.put(time.Now(), fmt.Sprintf("new-%04d", i), expired[i%len(expired)])
-				extended[expired[i%len(expired)]] = true
-				live = append(live, fmt.Sprintf("new-%04d", i))
-			}
-		})
-		for i := range kills {
-			b.killAdopt(n/(kills+4), "--rate", fmt.Sprint(200+100*i))
-		}
-		var both sync.WaitGroup
-		for range 2 {
-			both.Go(func() {
-				// A process that comes late begins a new round, and ends the other one's.
-				if r := b.run(nil, "adopt", "sessions", "--apply"); r.code != exitDone && !strings.Contains(r.log, "has begun a new round") {
-					t.Errorf("exit code %d: %s", r.code, r.log)
-				}
-			})
-		}
-		both.Wait()
-		close(stop)
-		wait.Wait()
-		b.adopts("sessions", "--apply") // what the old writer created behind it
-		if res := b.adopts("verify", "sessions"); res.Left() != 0 {
-			t.Errorf("verify: %+v", res.Counts)
-		}
-		if r := b.must(nil, "adopt", "finish", "sessions", "--apply"); !strings.Contains(r.out, "the adoption is finished") {
-			t.Errorf("%s", r.out)
-		}
-		_, want := o.all()
-		for id, text := range before {
-			if want[id] != text && !extended[id] {
-				t.Fatalf("%s was %q and is %q", id, text, want[id])
-			}
-		}
-		if len(want) != len(before)+len(live)-n/2 {
-			t.Errorf("%d entities, %d before", len(want), len(before))
-		}
-		b.sweepToEnd()
-		keys, rest := o.all()
-		for _, id := range expired {
-			if !extended[id] {
-				delete(want, id)
-			}
-		}
-		if !maps.Equal(rest, want) || len(keys) != len(rest) {
-			t.Errorf("after the sweep %d entities are left, %d with keys; want %d", len(rest), len(keys), len(want))
-		}
-	})
-}
-
-func firstOf[T any](a, _ T) T { return a }
-
-// Undo leaves every entity as it was before the adoption, and no record of it.
-func TestAdoptionIsUndone(t *testing.T) {
-	noRaces(t)
-	inBothModes(t, adoptTarget, func(t *testing.T, b *workdir, o oldWriter) {
-		n := nightly.Size(t, 20_000, 1000)
-		seed(o, n)
-		_, before := o.all()
-		if res := b.adopts("sessions", "--apply"); res.Stamped != int64(n) {
-			t.Errorf("%+v", res)
-		}
-		if keys, _ := o.all(); len(keys) != n {
-			t.Errorf("%d keys", len(keys))
-		}
-		if res := b.adopts("undo", "sessions", "--apply"); res.Removed != int64(n) {
-			t.Errorf("%+v", res)
-		}
-		if keys, rest := o.all(); len(keys) != 0 || !maps.Equal(rest, before) {
-			t.Errorf("not as before: %d keys", len(keys))
-		}
-		if r := b.run(nil, "adopt", "undo", "sessions", "--apply"); r.code != exitUsage || !strings.Contains(r.log, "has no record of an adoption") {
-			t.Errorf("exit code %d: %s", r.code, r.log)
-		}
-	})
-}
-
 // A rule by the time of creation, which both services keep.
 func TestAdoptionByTheTimeOfCreation(t *testing.T) {
 	noRaces(t)
@@ -358,7 +244,8 @@ func TestAdoptionByTheTimeOfCreation(t *testing.T) {
 		if res.Stamped != 200 || len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "looks like an import") {
 			t.Errorf("%+v", res)
 		}
-		for id, text := range firstOf(o.all()) {
+		keys, _ := o.all()
+		for id, text := range keys {
 			k, err := expirykey.Parse(text)
 			if err != nil || k.Expires.Sub(began.Add(48*time.Hour)).Abs() > 10*time.Minute {
 				t.Errorf("%s has the key %s, %v", id, text, err)

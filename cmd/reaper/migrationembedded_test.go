@@ -23,7 +23,7 @@ func TestMigrationOnTheEmbeddedStore(t *testing.T) {
 	} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
-			both := "targets:\n" + fmt.Sprintf(migrationOld, layout) + fmt.Sprintf(migrationNew, "expires")
+			both := "targets:\n" + fmt.Sprintf(migrationOld, layout) + migrationNew
 			b := newEmbedded(t, both)
 			ndjson, live := sessions(300, time.Now())
 			b.must(strings.NewReader(ndjson), "load", "--target", "sessions")
@@ -50,7 +50,7 @@ func TestMigrationOnTheEmbeddedStore(t *testing.T) {
 			if r := b.run(nil, "sweep", "--target", "sessions"); !strings.Contains(r.log, "target superseded") {
 				t.Errorf("the old target: %s", r.log)
 			}
-			b.write("reaper.yaml", "targets:\n"+strings.Split(fmt.Sprintf(migrationNew, "expires"), "    adopt:")[0])
+			b.write("reaper.yaml", "targets:\n"+strings.Split(migrationNew, "    adopt:")[0])
 			if res := b.sweep("--apply"); res.Deleted != int64(300-len(live)) || res.Malformed+res.Outside+res.Conflicts != 0 {
 				t.Errorf("the sweep by keys: %+v", res)
 			}

@@ -6,7 +6,8 @@
 //
 // The invariant is that a program shares nothing with the Go packages but
 // that document, so that what [Run] and [RunNative] report is a second opinion.
-// [Read] and [Follow] try the package in writers/node with the same clients.
+// [Read], [Follow], [StartApplication] and [StartMigrant] try the package in writers/node with the same
+// clients.
 //
 // It needs Node 20 or later and its packages, which are not part of the
 // repository:
