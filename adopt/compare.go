@@ -53,7 +53,9 @@ func (c *Comparer) Compare(
 		return nil, false, err
 	}
 	kept = map[string]bool{}
+	written := make(map[string]time.Time, len(rows.List))
 	for _, row := range rows.List {
+		written[row.Key] = row.Written
 		id, err := keyer.ID(row.Key)
 		if err != nil {
 			return nil, false, err
@@ -61,6 +63,9 @@ func (c *Comparer) Compare(
 		if j.judge(row, id).outcome == Mismatch {
 			kept[row.Key] = true
 		}
+	}
+	for i := range due {
+		due[i].AsOf = written[due[i].Key]
 	}
 	return kept, true, nil
 }

@@ -1,6 +1,9 @@
 package store
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // An Adopter is a store whose entities can be given an expiry that they were written
 // without, and relieved of it again.
@@ -48,6 +51,8 @@ type Row struct {
 	Source  Value // of the query's Source; a List or of type Other if it is neither a text nor an instant
 	Created Value // when the entity was created; Missing if the store does not tell
 	Ref     any   // for the driver alone
+	// Written is when the entity was last written, if Look learnt it.
+	Written time.Time
 }
 
 // Agrees reports whether two reads of an entity show the same.

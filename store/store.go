@@ -269,6 +269,14 @@ type Entry struct {
 	Ref   any    // for the driver alone
 	// Written is when the entity was last written, if Scan or Dispose learnt it on the way.
 	Written time.Time
+	// AsOf is when the entity was last written as a caller has seen it. If it is set, Dispose leaves alone what
+	// was written since. A store that cannot tell ignores it.
+	AsOf time.Time
+}
+
+// WrittenSince reports whether the entity was written after the caller saw it, as far as anybody knows.
+func (e Entry) WrittenSince() bool {
+	return !e.AsOf.IsZero() && !e.Written.IsZero() && !e.Written.Equal(e.AsOf)
 }
 
 // Position returns the place right after the entry.

@@ -8,7 +8,8 @@ import (
 
 // A Comparer says which due entries must be kept, because their entity has something else
 // that says it is not due: see [Target].Compare. It returns their keys. Active is false if
-// nothing is to be compared at present.
+// nothing is to be compared at present. It sets AsOf of the entries to the state that it compared: a writer
+// may extend an entity after that, and leave its expiry as it is.
 type Comparer func(
 	ctx context.Context, namespace string, due []store.Entry,
 ) (kept map[string]bool, active bool, err error)
@@ -23,9 +24,10 @@ func (v *visit) compare(t turn) error {
 		return nil
 	}
 	var entries []store.Entry
-	for _, e := range t.scratch.page.Entries {
+	var places []int // of the entries, in the page
+	for i, e := range t.scratch.page.Entries {
 		if c.decide(e.Value, v.horizon) == due && !v.kept.has(e) {
-			entries = append(entries, e)
+			entries, places = append(entries, e), append(places, i)
 		}
 	}
 	if len(entries) == 0 {
@@ -38,7 +40,8 @@ func (v *visit) compare(t turn) error {
 		return err
 	}
 	v.kept.mismatched, v.kept.comparing = kept, active
-	for _, e := range entries {
+	for n, e := range entries {
+		t.scratch.page.Entries[places[n]].AsOf = e.AsOf
 		if kept[e.Key] {
 			v.kept.add(e, true)
 		}

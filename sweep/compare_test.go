@@ -51,9 +51,18 @@ func TestCompareKeepsWhatDisagrees(t *testing.T) {
 func TestChangedAfterItWasCompared(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.put(1, 4, "a", time.Now().Add(-time.Hour))
-		w.target.Compare = func(context.Context, string, []store.Entry) (map[string]bool, bool, error) { return nil, true, nil }
+		compared := time.Now()
+		w.target.Compare = func(_ context.Context, _ string, due []store.Entry) (map[string]bool, bool, error) {
+			for i := range due {
+				due[i].AsOf = compared
+			}
+			return nil, true, nil
+		}
 		var changed atomic.Bool
 		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Dispose" && !c.Ops[0].Entry.AsOf.Equal(compared) {
+				t.Errorf("disposed of as of %v, not as it was compared at %v", c.Ops[0].Entry.AsOf, compared)
+			}
 			if c.Method == "Dispose" && changed.CompareAndSwap(false, true) {
 				w.put(1, 4, "a", time.Now().Add(-time.Minute))
 			}

@@ -172,7 +172,9 @@ func (d *DB) Look(ctx context.Context, q store.WalkQuery, texts []string, rows *
 		}
 		for i, key := range some {
 			if !missing[i] {
-				rows.List = append(rows.List, pairs[i].of(key, c))
+				row := pairs[i].of(key, c)
+				row.Written = c.writtenAt(key)
+				rows.List = append(rows.List, row)
 			}
 		}
 	}

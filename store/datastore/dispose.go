@@ -122,7 +122,7 @@ func (s *set) decide(k int, found bool, now store.Value) {
 	switch {
 	case !found:
 		s.set([]int{k}, store.Gone)
-	case len(s.ops[k]) == 1 && same(s.ops[k][0].Entry.Value, now):
+	case len(s.ops[k]) == 1 && same(s.ops[k][0].Entry.Value, now) && !s.ops[k][0].Entry.WrittenSince():
 		s.doomed = append(s.doomed, k)
 	default:
 		for _, op := range s.ops[k] {
@@ -212,7 +212,7 @@ func (d *DB) check(ctx context.Context, tx *sdk.Transaction, s *set) error {
 	}
 	for k, ops := range s.ops {
 		now, ok := shown[ops[0].Entry.Key]
-		if ok && len(ops) == 1 && same(ops[0].Entry.Value, now) {
+		if ok && len(ops) == 1 && same(ops[0].Entry.Value, now) && ops[0].Entry.AsOf.IsZero() {
 			s.doomed = append(s.doomed, k)
 		} else {
 			rest = append(rest, k)

@@ -18,6 +18,36 @@ import (
 
 var checkedGuards = []store.Guard{store.GuardLookup, store.GuardQuery}
 
+// Somebody looked at entities before they are deleted. One was written since, and its expiry is what it was: it
+// is left alone, whatever the guard.
+func TestDisposeLeavesWhatWasWrittenSinceALook(t *testing.T) {
+	for _, g := range append(checkedGuards, "") {
+		w := newWorld(t, "")
+		keys := names("s", 2)
+		w.put("c", keys...)
+		q := query(g, "a", "d")
+		b := batch(q, w.page(q))
+		var rows store.Rows
+		texts := []string{b.Ops[0].Entry.Key, b.Ops[1].Entry.Key}
+		if err := w.Look(t.Context(), store.WalkQuery{Target: q.Target}, texts, &rows); err != nil || len(rows.List) != 2 {
+			t.Fatalf("look: %v, %v", rows, err)
+		}
+		for i, row := range rows.List {
+			b.Ops[i].Entry.AsOf = row.Written
+		}
+		ps := sdk.PropertyList{{Name: property, Value: "c"}, {Name: "extended", Value: true}}
+		if _, err := w.app.Put(t.Context(), keys[0], &ps); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Dispose(t.Context(), b); err != nil {
+			t.Fatalf("guard %q: %v", g, err)
+		}
+		if b.Ops[0].Outcome != store.Changed || !b.Ops[0].Known || b.Ops[0].Now != store.TextValue("c") || b.Ops[1].Outcome != store.Deleted {
+			t.Errorf("guard %q: %+v", g, b.Ops)
+		}
+	}
+}
+
 func TestDisposeLeavesWhatChanged(t *testing.T) {
 	for _, g := range append(checkedGuards, "") {
 		for _, dry := range []bool{false, true} {

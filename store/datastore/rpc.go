@@ -182,6 +182,10 @@ func writtenAt(ctx context.Context, key *sdk.Key) time.Time {
 	if c == nil {
 		return time.Time{}
 	}
+	return c.writtenAt(key)
+}
+
+func (c *call) writtenAt(key *sdk.Key) time.Time {
 	path := ""
 	for k := key; k != nil; k = k.Parent {
 		path = fmt.Sprintf("%q %q %d\n", k.Kind, k.Name, k.ID) + path
