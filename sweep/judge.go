@@ -528,8 +528,8 @@ func (j *judge) noteSwept(r shardquery.Range, upTo time.Time) {
 	j.swept[r] = upTo
 }
 
-// lateFrom returns the instant before which what a range holds is late: it expired before the
-// range was last swept, or before its generation opened.
+// lateFrom returns the instant before which what a range holds is late: it was due before the range
+// was last swept, or before its generation opened.
 func (j *judge) lateFrom(r shardquery.Range, from store.Position) (at time.Time) {
 	if !from.IsZero() {
 		if t, err := r.Expires(from.Value); err == nil {
@@ -541,7 +541,7 @@ func (j *judge) lateFrom(r shardquery.Range, from store.Position) (at time.Time)
 	j.s.mu.Unlock()
 	for _, g := range j.s.c.viewer.View().Record.Generations {
 		if g.Number == r.Generation {
-			at = laterOf(at, g.Opened)
+			at = laterOf(at, j.s.rules.Horizon(g.Opened)) // what was not due then may have been carried here since
 		}
 	}
 	return at

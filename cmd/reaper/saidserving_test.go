@@ -356,6 +356,10 @@ func TestSaidOfChangedTargetsWhileServing(t *testing.T) {
 		for _, d := range all {
 			d.until("the look around", func() bool { return d.value(`reaper_empty_index{target="property"}`) == 1 })
 		}
+		noEntry := regexp.MustCompile(`(?m)^property: IDLE, it holds entities`)
+		all[0].until("the findings in the record", func() bool { // a process counts them before it saves them
+			return noEntry.MatchString(s.must(nil, "status").out)
+		})
 		for name, line := range changes {
 			said := 0
 			for _, d := range all {
