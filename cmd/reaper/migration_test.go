@@ -343,6 +343,7 @@ func TestMigrationToKeys(t *testing.T) {
 // A target gets other numbers of shards while writers create and extend.
 func TestMigrationOfShards(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting for a generation to be sealed
 	const sharded = "targets:\n  - name: sessions\n    kind: Session\n    layout: sharded\n    pace: {max: unlimited}\n    shards: "
 	few, more := nodewriter.Stamps{Key: "nursery", Shards: 3}, nodewriter.Stamps{Key: "nursery", Shards: 5}
 	inMigration(t, "sharded, more shards", sharded+"3\n", few, func(m migration) {
