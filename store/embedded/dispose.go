@@ -134,10 +134,8 @@ func (db *DB) check(
 	defer func() { err = errors.Join(err, it.Close()) }()
 	s.pending = s.pending[:0]
 	entity := entityPrefix(s.text[:0], b.Query.Target.Kind)
-	entityLen := len(entity)
-	returned := 0
-	ok := it.First()
-	previous := []byte(nil)
+	returned, entityLen := 0, len(entity)
+	ok, previous := it.First(), []byte(nil)
 	for _, i := range s.order {
 		key := s.key(i)
 		if bytes.Equal(key, previous) || b.Ops[i].Entry.Value.Type == store.List {
@@ -172,16 +170,14 @@ func (db *DB) check(
 			bill.Writes++
 			continue
 		}
-		if holds, err := db.holds(b, i, entity); err != nil {
+		removed, err := db.remove(batch, b, i, entity, key, id, mark)
+		if err != nil {
 			return bill, err
-		} else if !holds {
+		}
+		if !removed {
 			s.pending = append(s.pending, i)
 			continue
 		}
-		if err := db.remove(batch, b.Query.Target.Kind, entity, key, id, mark); err != nil {
-			return bill, err
-		}
-		b.Ops[i].Outcome = store.Deleted
 		bill.Deletes++
 	}
 	s.text = entity[:0]
@@ -211,21 +207,31 @@ func (db *DB) holds(b *store.Batch, op int, row []byte) (bool, error) {
 }
 
 // remove adds the deletes to the batch of the entity in a row, and of its index rows: of the
-// given one alone, or if that is marked of all.
-func (db *DB) remove(batch *pebble.Batch, kind string, row, key, id, mark []byte) error {
-	if err := errors.Join(batch.Delete(key, nil), batch.Delete(row, nil)); err != nil || len(mark) == 0 {
-		return err
+// given one alone, or if that is marked of all. It leaves alone an entity of which the premise of
+// the op does not hold any more.
+func (db *DB) remove(batch *pebble.Batch, b *store.Batch, op int, row, key, id, mark []byte) (removed bool, err error) {
+	if holds, err := db.holds(b, op, row); err != nil || !holds {
+		return false, err
 	}
-	value, err := db.get(row)
-	if err != nil {
-		return err
+	if err := errors.Join(batch.Delete(key, nil), batch.Delete(row, nil)); err != nil {
+		return false, err
 	}
-	e, err := decodeEntity(value)
-	if err != nil {
-		return err
+	if len(mark) > 0 {
+		value, err := db.get(row)
+		if err != nil {
+			return false, err
+		}
+		e, err := decodeEntity(value)
+		if err != nil {
+			return false, err
+		}
+		kind := b.Query.Target.Kind
+		if _, err := indexRows(nil, kind, e, id, func(k, _ []byte) error { return batch.Delete(k, nil) }); err != nil {
+			return false, err
+		}
 	}
-	_, err = indexRows(nil, kind, e, id, func(k, _ []byte) error { return batch.Delete(k, nil) })
-	return err
+	b.Ops[op].Outcome = store.Deleted
+	return true, nil
 }
 
 // forward moves the iterator, which is at a row, to the first row not below the key, and
