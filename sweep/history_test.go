@@ -550,8 +550,9 @@ func TestRunsAreLostBeforeTheirHeartbeatGoes(t *testing.T) {
 // saveInterval is how old the numbers of a run may be that a killed process leaves.
 const saveInterval = 32 * time.Second
 
-// reportInterval is how old the last report to the budget may be of a process that is killed while it deletes.
-const reportInterval = time.Minute
+// reportInterval is how old the last report to the budget may be of a process that is killed: who has used only a part
+// of a slice reports it after ten idle minutes.
+const reportInterval = 11 * time.Minute
 
 // A week of three daemons: without kills the history has exactly what was deleted; with kills
 // it is short by what the killed ones deleted in their last save interval at most, and each of
