@@ -135,7 +135,7 @@ func (c *collector) tellHold(why throttle.Reason, fault error) {
 			"per_day", l.PerDay)
 	case throttle.ReasonGate: // the gatekeeper has logged it
 	case throttle.ReasonRecord:
-		c.log.Warn("deletes suspended: a record cannot be read or written", "error", fault)
+		c.log.Warn("deletes suspended: a record cannot be read or written", "why", fault)
 	default:
 		c.log.Debug("deletes suspended", "why", string(why))
 	}
