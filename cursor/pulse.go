@@ -154,7 +154,8 @@ func (p *Pulse) Seek(seeks bool) {
 	}
 }
 
-// Explain says why this process deletes nothing, to who reads the heartbeats; empty if it may.
+// Explain says why this process deletes nothing, to who reads the heartbeats; empty if it may. A
+// process without a heartbeat begins none for it, unless it announces itself.
 func (p *Pulse) Explain(why string) {
 	if len(why) > mostWhy {
 		why = strings.ToValidUTF8(why[:mostWhy], "") + "..."
@@ -279,8 +280,8 @@ func (w *beatWriter) next(now time.Time) (step func(context.Context) error, wait
 		return nil, third - held
 	case w.wanted > 0:
 		return w.begin, 0
-	case w.owed, w.seeks != w.saved.Seeks, w.why != w.saved.Why, w.seeks && now.Sub(w.wrote) >= third,
-		w.announce && (w.wrote.IsZero() || now.Sub(w.wrote) >= IdleBeat):
+	case w.owed, w.seeks != w.saved.Seeks, w.seeks && now.Sub(w.wrote) >= third,
+		w.announce && (w.wrote.IsZero() || w.why != w.saved.Why || now.Sub(w.wrote) >= IdleBeat):
 		return w.idle, 0
 	case w.seeks:
 		return nil, third - now.Sub(w.wrote)
