@@ -196,7 +196,7 @@ func (o *oracle) tripped(old, new store.Record) {
 		o.budget(new.Key).approvals[text(a, "id")] = breaker.Approval{Rule: breaker.Rule(text(a, "rule")),
 			Hour: instant(a, "hour"), Through: instant(a, "through"), Count: a["count"].(int64)}
 	}
-	if isNew, _ := new.Fields["new_ground"].(bool); !isNew && new.Fields["retention"] != "" {
+	if isNew, _ := new.Fields["new_ground"].(bool); !isNew && text(new.Fields, "shortest_retention") != "" {
 		o.budget(new.Key).settled = true
 	}
 }
