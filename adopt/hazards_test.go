@@ -354,9 +354,9 @@ func TestExtendedBeforeTheDelete(t *testing.T) {
 		cfg := w.config()
 		cfg.Spread = 0
 		w.run(cfg)
+		var extended atomic.Bool
 		w.s.Before = func(_ context.Context, c modelstore.Call) error {
-			if c.Method == "Dispose" {
-				w.s.Before = nil
+			if c.Method == "Dispose" && !extended.Swap(true) {
 				w.extend("extended")
 			}
 			return nil
@@ -569,12 +569,11 @@ func TestFinishOfAnotherAdoption(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.many(20)
 		w.run(w.config())
-		begun := false
+		var begun atomic.Bool
 		w.s.After = func(_ context.Context, c modelstore.Call) error {
-			if c.Method != "Walk" || begun {
+			if c.Method != "Walk" || begun.Swap(true) {
 				return nil
 			}
-			begun = true
 			undo, other := w.config(), w.config()
 			undo.Order, other.Rule.Plus, other.Percent = adopt.Undo, 60*day, 1
 			w.run(undo)
