@@ -157,7 +157,8 @@ func (o *oracle) spends(h *handle, target string, at place, key string) {
 	add(b.gone, h.name, hour.String(), 1)
 	may := b.granted[h.name][hour.String()] + b.granted[h.name]["L"]
 	for id, a := range b.approvals {
-		if !f.expires.After(a.Through) && (a.Rule != breaker.Burst || a.Hour.Equal(hour.Hour)) {
+		// It covers what expires up to an instant within the hour; what went of that counts in the hour, too.
+		if !hour.Hour.After(a.Through) && (a.Rule != breaker.Burst || a.Hour.Equal(hour.Hour)) {
 			may += b.granted[h.name]["A"+id]
 		}
 	}
