@@ -94,15 +94,22 @@ func TestAdoption(t *testing.T) {
 		both.Wait()
 		b.adopts("sessions", "--apply")
 
-		// More is due than the breaker lets pass, until somebody approves. A session that is due by its key, and was
-		// extended without one, is kept.
+		// If more is due by now than the breaker lets pass, somebody has to approve it. A session that is due by its
+		// key, and was extended without one, is kept.
 		left := writers[0].LeaveKey()
-		if r := b.run(nil, "sweep", "--apply"); r.code != exitBreaker {
+		r := b.run(nil, "sweep", "--json", "--apply")
+		swept := b.result(r.out).Targets[0]
+		switch r.code {
+		case exitDone:
+		case exitBreaker:
+			b.must(nil, "breaker", "approve", "sessions", b.breaker().Trip, "--reason", "they have expired")
+			second := b.sweep("--apply")
+			swept.Mismatch, swept.Deleted = swept.Mismatch+second.Mismatch, swept.Deleted+second.Deleted
+		default:
 			t.Errorf("the first sweep: exit code %d: %s%s", r.code, r.out, r.log)
 		}
-		b.must(nil, "breaker", "approve", "sessions", b.breaker().Trip, "--reason", "they have expired")
-		if res := b.sweep("--apply"); res.Mismatch == 0 || res.Deleted == 0 {
-			t.Errorf("%s was extended without a key: %+v", left, res)
+		if swept.Mismatch == 0 || swept.Deleted == 0 {
+			t.Errorf("%s was extended without a key: %+v", left, swept)
 		}
 		writers[0].GiveKeys()
 		b.adopts("dual", "sessions", "--apply")
