@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,7 +27,7 @@ type world struct {
 	s      *modelstore.Store
 	target sweep.Target
 	began  time.Time
-	owners int
+	owners atomic.Int64
 }
 
 // in runs a test in a world.
@@ -72,9 +73,8 @@ func (w *world) many(n int) {
 
 // config returns what a process of its own adopts by.
 func (w *world) config() adopt.Config {
-	w.owners++
 	return adopt.Config{
-		Sweep: sweep.Config{Store: w.s, Apply: true, Workers: 4, Owner: fmt.Sprintf("process-%d", w.owners), Now: time.Now,
+		Sweep: sweep.Config{Store: w.s, Apply: true, Workers: 4, Owner: fmt.Sprintf("process-%d", w.owners.Add(1)), Now: time.Now,
 			Grace: time.Second, Log: slog.New(slog.DiscardHandler)},
 		Target: w.target, Rule: adopt.Rule{Property: "created", Plus: 30 * day}, Spread: day, Percent: 100,
 		Rate: throttle.Limits{Unlimited: true}, Actor: "ann",
