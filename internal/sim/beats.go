@@ -31,7 +31,7 @@ func (o *oracle) savedBeat(h *handle, old, new store.Record) {
 	now, was := time.Now(), o.beats[new.Key]
 	if new.Fields == nil {
 		stoodStill := was.lease > 0 && now.Sub(was.at) >= was.lease || now.Sub(was.at) >= time.Hour ||
-			was.lease == 0 && now.Sub(instant(old.Fields, "renewed")) >= time.Hour // it may have been sent late, and holds nothing
+			was.lease == 0 && now.Sub(instant(old.Fields, "renewed")) >= time.Hour // one that holds nothing may be sent late
 		if was.holder != h.holder && !stoodStill && o.w.plan.mode != embedded {
 			o.w.violate("L3", "%s removed the heartbeat of %s, which was written %v ago", h.name, was.holder, now.Sub(was.at))
 		}
