@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -204,7 +205,7 @@ func (b *book) checkHold(s *scheduler, now time.Time) {
 	why := b.c.heldBy()
 	b.held.fault = nil
 	if why == throttle.ReasonRecord {
-		b.held.fault = b.c.recordFault()
+		b.held.fault = cmp.Or(b.c.recordFault(), errUnheard) // it may have passed this moment
 	}
 	b.explain()
 	if !b.c.pacing.hold(why) {

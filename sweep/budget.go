@@ -431,15 +431,18 @@ func (s *spender) usedUp() string {
 	return fmt.Sprintf("%d an hour", s.rules.Limits.PerHour)
 }
 
-// isFailing reports whether the budget could not be read or written for so long that it is to
-// be told.
-func (s *spender) isFailing() bool {
+// lasting returns the error of the last try, if the budget could not be read or written for so
+// long that it is to be told.
+func (s *spender) lasting() error {
 	if s == nil {
-		return false
+		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.hold.failure.err != nil && s.c.cfg.Now().Sub(s.hold.failure.since) > freshFor
+	if s.c.cfg.Now().Sub(s.hold.failure.since) > freshFor {
+		return s.hold.failure.err
+	}
+	return nil
 }
 
 // failing returns the error of the last try, if it failed.

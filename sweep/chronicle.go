@@ -529,22 +529,30 @@ func (h *chronicle) failing() error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s := &h.state; s.run != nil || len(s.pending) > 0 { // else nothing is tried again
-		return s.failure.err
-	}
-	return nil
+	return h.state.failing()
 }
 
-// isFailing reports whether the store refuses what this process has done, or did not take it for
-// so long that nothing more may be deleted: nobody could say afterwards who it was.
-func (h *chronicle) isFailing() bool {
-	err := h.failing()
-	if err == nil {
-		return false
+// lasting returns that error if the store refuses what this process has done, or did not take it
+// for so long that nothing more may be deleted: nobody could say afterwards who it was.
+func (h *chronicle) lasting() error {
+	if h == nil {
+		return nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return !store.Transient(err) || h.c.cfg.Now().Sub(h.state.failure.since) > freshFor
+	err := h.state.failing()
+	if store.Transient(err) && h.c.cfg.Now().Sub(h.state.failure.since) <= freshFor {
+		return nil
+	}
+	return err
+}
+
+// failing returns the error of the last write of a run, unless nothing is left to be tried again.
+func (s *chronicleState) failing() error {
+	if s.run == nil && len(s.pending) == 0 {
+		return nil
+	}
+	return s.failure.err
 }
 
 // note tells the journal of a write that failed, and counts it. It reports whether it did.

@@ -100,7 +100,7 @@ func (c *collector) heldBy() throttle.Reason {
 		return throttle.ReasonPaused
 	case !c.pacing.gate.isOpen():
 		return throttle.ReasonGate
-	case age(c.cfg.Now(), v.RecordSent) > freshFor, c.isUncounted(), c.budget.isFailing(), c.log.story.isFailing():
+	case c.recordFault() != nil:
 		return throttle.ReasonRecord
 	case c.budget.isAtLimit():
 		return throttle.ReasonLimit
@@ -108,19 +108,23 @@ func (c *collector) heldBy() throttle.Reason {
 	return ""
 }
 
-// recordFault returns which of the records that it needs this process cannot read or write. It
-// is for when heldBy says so.
+// recordFault returns which of the records that it needs this process cannot read or write, and
+// why; nil if it can.
 func (c *collector) recordFault() error {
-	if c.budget.isFailing() {
-		return fmt.Errorf("the target's budget cannot be read or written: %w", c.budget.failing())
+	if err := c.budget.lasting(); err != nil {
+		return fmt.Errorf("the target's budget cannot be read or written: %w", err)
 	}
-	if c.log.story.isFailing() {
-		return fmt.Errorf("the target's history cannot be written: %w", c.log.story.failing())
+	if err := c.log.story.lasting(); err != nil {
+		return fmt.Errorf("the target's history cannot be written: %w", err)
 	}
-	if long, err := c.viewer.watch.failing(); long {
-		return fmt.Errorf("the heartbeats, which divide the total, were not read for a lease: %w", err)
+	if c.isUncounted() {
+		_, err := c.viewer.watch.failing()
+		return fmt.Errorf("the heartbeats, which divide the total, were not read for a lease: %w", cmp.Or(err, errUnheard))
 	}
-	return fmt.Errorf("the target record was not read for %v: %w", freshFor, cmp.Or(c.viewer.failing(), errUnheard))
+	if age(c.cfg.Now(), c.viewer.View().RecordSent) > freshFor {
+		return fmt.Errorf("the target record was not read for %v: %w", freshFor, cmp.Or(c.viewer.failing(), errUnheard))
+	}
+	return nil
 }
 
 // isUncounted reports whether this process cannot get a share of the total because it
