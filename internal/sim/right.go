@@ -88,15 +88,20 @@ func (w *world) checkLiveness() {
 	w.healthy("a sweep at the end", sweep.Run, afterSweep)
 }
 
-// slowest is the lowest pace at which one sweep completes, however far behind it is. A
-// slower drain gets too few tokens before the next generation opens, with other buckets.
-const slowest = 0.2
+// slowest returns the lowest pace at which one sweep completes, however far behind it is. The
+// carriers of a generation share a quarter of it evenly, at worst, and each needs a token before
+// the next generation opens, with other buckets. A writer with a wrong shard count makes twice as
+// many ranges, and one more.
+func slowest(t *sweep.Target) float64 {
+	carriers := 2*t.Shards + 1
+	return 2 * 4 * float64(carriers) / t.Policy.Every.Seconds() // twice that: a token also waits for its step
+}
 
 // relax takes the pace away from the sweeps after the first one: reads from the start
 // that are slow are saved after five minutes, and go on with the next sweep.
 func (w *world) relax(targets []sweep.Target, first bool) {
 	for i := range targets {
-		if t := &targets[i]; !first || t.Pace.Start < slowest {
+		if t := &targets[i]; !first || t.Generations && t.Pace.Start < slowest(t) {
 			t.Pace, t.Total = throttle.Limits{Unlimited: true}, throttle.Limit{}
 		}
 		targets[i].Breaker = breaker.Rules{} // what has tripped it is there for good
