@@ -196,27 +196,20 @@ func (b *workdir) wantEnd(cmd *exec.Cmd, log io.Reader) {
 
 func TestStopsOnSignal(t *testing.T) {
 	b := newEmbedded(t, slowTarget)
+	b.env = append(b.env, patientEnd)
 	ndjson, _ := sessions(40_000, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
 	cmd, out, _ := b.command(nil, "sweep", "--apply", "--json", "--log-level", "debug", "--log-format", "json")
 	pipe := b.startAndWatch(cmd, 500, 0)
-	asked := time.Now()
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	b.wantEnd(cmd, pipe)
-	if took := time.Since(asked); took > time.Minute { // its grace is shorter, the machine may be busy
-		t.Errorf("stopped after %v", took)
-	}
 	res := b.result(out.String())
 	if res.Complete || res.Targets[0].Error != "" || res.Targets[0].Deleted == 0 || res.Targets[0].Deleted == 20_000 {
 		t.Errorf("result: %+v", res)
 	}
-	for _, r := range b.status().Ranges {
-		if r.Owner != "" {
-			t.Errorf("range %d.%s is still held by %s", r.Generation, r.Shard, r.Owner)
-		}
-	}
+	b.nobodyHolds()
 	r := b.run(nil, "sweep", "--apply", "--max-duration", "500ms", "--fail-incomplete", "--json")
 	if r.code != exitIncomplete || b.result(r.out).Complete {
 		t.Errorf("--max-duration with --fail-incomplete: exit code %d\n%s", r.code, r.log)

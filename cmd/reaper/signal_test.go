@@ -16,19 +16,12 @@ var slowerTarget = strings.Replace(slowTarget, "max: 400", "max: 40", 1)
 // A terminal that goes away ends a sweep and a daemon as SIGTERM does, even if SIGHUP comes
 // twice: all ranges are released, and nothing is lost.
 func TestStopsOnHangup(t *testing.T) {
-	nobodyHolds := func(b *workdir) {
-		b.t.Helper()
-		for _, r := range b.status().Ranges {
-			if r.Owner != "" {
-				b.t.Errorf("range %d.%s is still held by %s", r.Generation, r.Shard, r.Owner)
-			}
-		}
-	}
 	heard := make(chan os.Signal, 1)
 	signal.Notify(heard, syscall.SIGHUP) // else what nohup has started ignores it, and so do its children
 	defer signal.Stop(heard)
 	t.Run("sweep", func(t *testing.T) {
 		b := newEmbedded(t, slowerTarget)
+		b.env = append(b.env, patientEnd)
 		ndjson, _ := sessions(40_000, time.Now())
 		b.must(strings.NewReader(ndjson), "load")
 		cmd, out, _ := b.command(nil, "sweep", "--apply", "--json", "--log-level", "debug", "--log-format", "json")
@@ -42,10 +35,11 @@ func TestStopsOnHangup(t *testing.T) {
 		if res := b.result(out.String()); res.Complete || res.Targets[0].Error != "" || res.Targets[0].Deleted == 0 || res.Targets[0].Deleted == 20_000 {
 			t.Errorf("result: %+v", res)
 		}
-		nobodyHolds(b)
+		b.nobodyHolds()
 	})
 	t.Run("serve", func(t *testing.T) {
 		b := newEmbedded(t, slowerTarget)
+		b.env = append(b.env, patientEnd)
 		ndjson, _ := sessions(40_000, time.Now())
 		b.must(strings.NewReader(ndjson), "load")
 		d := b.serve("--apply", "--schedule", "@every 1s")
@@ -54,7 +48,7 @@ func TestStopsOnHangup(t *testing.T) {
 		if !strings.Contains(d.said(), "stopped in good order") {
 			t.Errorf("log:\n%s", d.said())
 		}
-		nobodyHolds(b)
+		b.nobodyHolds()
 	})
 }
 
