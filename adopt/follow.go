@@ -169,30 +169,21 @@ type sampled struct {
 // rule can read: those of different parts first.
 func (r *run) sample(ctx context.Context) (n int, values []sampled, err error) {
 	var rest []sampled
-	for i := range r.record.Parts {
-		if i%max(1, len(r.record.Parts)/sampledParts) != 0 {
-			continue
-		}
-		q := r.query(i, r.record.after(i))
-		q.Limit = sampledRows
-		var rows store.Rows
-		if err := store.Retry(ctx, savePatience, func() error { return r.adopter.Walk(ctx, q, &rows) }); err != nil {
-			return n, nil, err
-		}
-		n += len(rows.List)
-		for j, row := range rows.List {
+	err = r.peek(ctx, sampledParts, sampledRows, func(namespace string, rows []store.Row) {
+		n += len(rows)
+		for j, row := range rows {
 			if _, fits, _ := r.cfg.Rule.expires(row); fits != Unstamped && fits != Suspect {
 				continue
 			}
-			one := sampled{q.Namespace, row.Key, row.Source}
+			one := sampled{namespace, row.Key, row.Source}
 			if j < sampledRows/sampledParts {
 				values = append(values, one)
 			} else {
 				rest = append(rest, one)
 			}
 		}
-	}
-	return n, append(values, rest...), nil
+	})
+	return n, append(values, rest...), err
 }
 
 // stillHas reports whether an entity has the value that the sample showed. Its writer may have

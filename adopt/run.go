@@ -420,18 +420,8 @@ func (r *run) probe(ctx context.Context) error {
 	}
 	var foreign, has int
 	var example string
-	for i := range r.record.Parts {
-		if i%max(1, len(r.record.Parts)/probedParts) != 0 {
-			continue
-		}
-		q := r.query(i, r.record.after(i))
-		q.Limit = probed
-		var rows store.Rows
-		err := store.Retry(ctx, savePatience, func() error { return r.adopter.Walk(ctx, q, &rows) })
-		if err != nil {
-			return err
-		}
-		for _, row := range rows.List {
+	err := r.peek(ctx, probedParts, probed, func(_ string, rows []store.Row) {
+		for _, row := range rows {
 			switch _, stamped, ok := keyOf(row.Expiry); {
 			case !ok:
 				foreign++
@@ -440,10 +430,27 @@ func (r *run) probe(ctx context.Context) error {
 				has++
 			}
 		}
+	})
+	if err != nil {
+		return err
 	}
 	if foreign > has {
 		return fmt.Errorf("%w: of %d entities that have the property %s, %d do not hold an expiry key in it (%s)",
 			ErrForeign, foreign+has, r.cfg.Target.Property, foreign, example)
+	}
+	return nil
+}
+
+// peek reads the first rows of some parts, which are spread over all of them.
+func (r *run) peek(ctx context.Context, parts, rows int, look func(namespace string, rows []store.Row)) error {
+	var read store.Rows
+	for i := 0; i < len(r.record.Parts); i += max(1, len(r.record.Parts)/parts) {
+		q := r.query(i, r.record.after(i))
+		q.Limit = rows
+		if err := store.Retry(ctx, savePatience, func() error { return r.adopter.Walk(ctx, q, &read) }); err != nil {
+			return err
+		}
+		look(q.Namespace, read.List)
 	}
 	return nil
 }
