@@ -211,17 +211,29 @@ func (r *run) take(ctx context.Context, one progress) (*heldPart, error) {
 	return p, r.saveProgress(ctx, p)
 }
 
+// A sighting is when a revision of a part's record was seen first, on the own clock.
+type sighting struct {
+	revision string
+	at       time.Time
+}
+
+// Sightings are the last ones of some parts.
+type sightings map[int]sighting
+
+// unchanged returns for how long a part has been seen with the revision that it has now.
+func (s sightings) unchanged(p progress, now time.Time) time.Duration {
+	if was, ok := s[p.part]; !ok || was.revision != p.revision {
+		s[p.part] = sighting{p.revision, now}
+	}
+	return now.Sub(s[p.part].at)
+}
+
 // isDead reports whether the holder of a part has not renewed it for a lease.
 func (r *run) isDead(p progress) bool {
 	if e, ok := r.store.(store.Exclusive); ok && !strings.HasPrefix(p.owner, e.Opening()+"/") {
 		return true
 	}
-	s, ok := r.seen[p.part]
-	if now := r.now(); !ok || s.revision != p.revision {
-		r.seen[p.part] = sighting{p.revision, now}
-		return false
-	}
-	return r.now().Sub(s.at) >= r.cfg.Target.Lease
+	return r.seen.unchanged(p, r.now()) >= r.cfg.Target.Lease
 }
 
 func (c *recordedParts) save(ctx context.Context, p *heldPart, release bool) error {

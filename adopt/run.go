@@ -82,18 +82,12 @@ type run struct {
 	tally   *tally
 	meter   *store.Meter
 	target  *targetView
-	judge   judge // its horizon is that of the begin
+	judge   judge     // its horizon is that of the begin
+	seen    sightings // of parts that others hold: one worker at a time claims
 
 	mu     sync.Mutex
 	record Record
-	seen   map[int]sighting // of parts that others hold
-	held   string           // why nothing may be written
-}
-
-// A sighting is when a revision of a part's record was seen first, on the own clock.
-type sighting struct {
-	revision string
-	at       time.Time
+	held   string // why nothing may be written
 }
 
 // Run adopts, verifies or undoes one target. It returns what it did also with an error.
@@ -151,7 +145,7 @@ func newRun(cfg Config) (*run, error) {
 		cfg.Sweep.Owner = e.Opening() + "/" + cfg.Sweep.Owner
 	}
 	r := &run{cfg: cfg, store: cfg.Sweep.Store, adopter: adopter, keyer: keyer, log: cfg.Sweep.Log, now: cfg.Sweep.Now,
-		meter: new(store.Meter), seen: map[int]sighting{}}
+		meter: new(store.Meter), seen: sightings{}}
 	r.pacer = throttle.Open(r.now, cfg.Rate, throttle.State{}, store.MaxPage)
 	r.target, r.share = &targetView{run: r}, newShare(r)
 	return r, nil

@@ -29,11 +29,11 @@ type share struct {
 	live  int       // processes, this one included
 
 	others map[string]time.Time // when each of the others was seen last
-	seen   map[int]sighting     // of parts
+	seen   sightings            // of parts
 }
 
 func newShare(r *run) *share {
-	return &share{run: r, turn: make(chan struct{}, 1), live: 1, others: map[string]time.Time{}, seen: map[int]sighting{}}
+	return &share{run: r, turn: make(chan struct{}, 1), live: 1, others: map[string]time.Time{}, seen: sightings{}}
 }
 
 // enter notes that the process holds one part more.
@@ -101,10 +101,7 @@ func (s *share) count(ctx context.Context, now time.Time) error {
 		if p.owner == "" || p.owner == r.cfg.Sweep.Owner {
 			continue
 		}
-		if was := s.seen[p.part]; was.revision != p.revision {
-			s.seen[p.part] = sighting{p.revision, now}
-		}
-		if now.Sub(s.seen[p.part].at) < r.cfg.Target.Lease { // else it is dead
+		if s.seen.unchanged(p, now) < r.cfg.Target.Lease { // else it is dead
 			s.others[p.owner] = now
 		}
 	}
