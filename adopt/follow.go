@@ -241,8 +241,7 @@ func (r *run) scan(ctx context.Context, q store.Query) (page store.Page, err err
 // loadFollow reads the record of the process that follows a record's reading.
 func loadFollow(ctx context.Context, s store.Loader, rec Record) (progress, error) {
 	p := progress{target: rec.Target, part: followPart, reading: rec.Reading, after: store.FormatTime(rec.Round().Began)}
-	q := store.RecordQuery{Sort: store.AdoptRecord, Target: rec.Target, Keys: []string{partKey(rec.Target, followPart)}}
-	got, err := s.Load(ctx, q)
+	got, err := loadKeys(ctx, s, rec.Target, []string{partKey(rec.Target, followPart)})
 	if err != nil {
 		return p, fmt.Errorf("load adoption records of %s: %w", rec.Target, err)
 	}

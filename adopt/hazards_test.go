@@ -564,6 +564,52 @@ func TestRecordsThatFailForAMoment(t *testing.T) {
 	})
 }
 
+// Reads of the follower's record fail for a moment. Neither the count of processes ends by that, nor a
+// follower, nor the state, nor undo.
+func TestFollowersRecordThatFailsForAMoment(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.s.Indexed = "created"
+		w.many(200)
+		var reads atomic.Int64
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if keys := c.Records.Keys; c.Method == "Load" && c.Records.Sort == store.AdoptRecord && len(keys) == 1 &&
+				keys[0] != "sessions" && reads.Add(1)%2 == 1 {
+				return fmt.Errorf("the network: %w", store.ErrUnavailable)
+			}
+			return nil
+		}
+		failed := func(what string) {
+			if n := reads.Swap(0); n < 2 {
+				t.Errorf("%s: %d reads", what, n)
+			}
+		}
+		cfg := w.config()
+		cfg.Rate = throttle.Limits{Start: 10, Max: 10}
+		if res, err := adopt.Run(t.Context(), cfg); err != nil || res.Stamped != 200 {
+			t.Errorf("%d stamped, %v", res.Stamped, err)
+		}
+		failed("run")
+		stop := w.follow(cfg)
+		time.Sleep(time.Minute)
+		w.create("new")
+		time.Sleep(time.Minute)
+		failed("follow")
+		if st, err := adopt.LoadState(t.Context(), w.s, "sessions"); err != nil || st.Written != 201 {
+			t.Errorf("%+v, %v", st, err)
+		}
+		failed("state")
+		if _, err := stop(); err != nil {
+			t.Error(err)
+		}
+		reads.Store(0)
+		cfg.Order = adopt.Undo
+		if res, err := adopt.Run(t.Context(), cfg); err != nil || res.Removed != 201 {
+			t.Errorf("%d removed, %v", res.Removed, err)
+		}
+		failed("undo")
+	})
+}
+
 // An adoption that is taken back and begun again, by another rule, while it is verified is not finished.
 func TestFinishOfAnotherAdoption(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
