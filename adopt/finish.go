@@ -18,11 +18,14 @@ func (r Result) Left() int64 { return r.Counts[Unstamped] + r.Counts[Mismatch] }
 // entities are left than are accepted.
 func Finish(ctx context.Context, cfg Config, accept int64) (Result, error) {
 	cfg.Order = Verify
-	var verified Record
-	err := store.Retry(ctx, savePatience, func() (err error) {
-		verified, _, _, err = Load(ctx, cfg.Sweep.Store, cfg.Target.Name)
-		return err
-	})
+	load := func() (rec Record, exists bool, err error) {
+		err = store.Retry(ctx, savePatience, func() error {
+			rec, _, exists, err = Load(ctx, cfg.Sweep.Store, cfg.Target.Name)
+			return err
+		})
+		return rec, exists, err
+	}
+	verified, _, err := load()
 	if err != nil {
 		return Result{Target: cfg.Target.Name}, err
 	}
@@ -38,12 +41,7 @@ func Finish(ctx context.Context, cfg Config, accept int64) (Result, error) {
 		return res, nil
 	}
 	for {
-		var rec Record
-		var exists bool
-		err := store.Retry(ctx, savePatience, func() (err error) {
-			rec, _, exists, err = Load(ctx, cfg.Sweep.Store, cfg.Target.Name)
-			return err
-		})
+		rec, exists, err := load()
 		if err != nil {
 			return res, err
 		}
