@@ -242,9 +242,6 @@ func (c *recordedParts) save(ctx context.Context, p *heldPart, release bool) err
 	}
 	if release && !p.done {
 		c.run.mu.Lock()
-		if c.failed == nil {
-			c.failed = map[int]bool{}
-		}
 		c.failed[p.part] = true
 		c.run.mu.Unlock()
 	}
