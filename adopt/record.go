@@ -220,9 +220,8 @@ func partKey(target string, part int) string { return fmt.Sprintf("%s.%05d", tar
 func (p progress) encode() store.Record {
 	return store.Record{Sort: store.AdoptRecord, Key: partKey(p.target, p.part), Target: p.target, Revision: p.revision,
 		Fields: store.Fields{
-			"kept":   p.kept,
 			"schema": int64(Schema), "part": int64(p.part), "reading": store.FormatTime(p.reading), "after": p.after,
-			"done": p.done, "owner": p.owner, "token": p.token, "scanned": p.scanned, "stamped": p.stamped,
+			"done": p.done, "kept": p.kept, "owner": p.owner, "token": p.token, "scanned": p.scanned, "stamped": p.stamped,
 			"unstamped": p.left, "mismatch": p.mismatch,
 		}}
 }
@@ -234,12 +233,11 @@ func decodeProgress(rec store.Record) (progress, error) {
 		return progress{}, err
 	}
 	p := progress{target: rec.Target, part: int(f.Int("part")), reading: f.Time("reading"), after: f.Text("after"),
-		done: f.Bool("done"), owner: f.Text("owner"), token: f.Int("token"), scanned: f.Int("scanned"),
+		done: f.Bool("done"), kept: f.Int("kept"), owner: f.Text("owner"), token: f.Int("token"), scanned: f.Int("scanned"),
 		stamped: f.Int("stamped"), left: f.Int("unstamped"), mismatch: f.Int("mismatch"), revision: rec.Revision}
 	if p.part < 0 || p.part > followPart || partKey(p.target, p.part) != rec.Key {
 		f.Fail("part", "%d does not belong to this key", p.part)
 	}
-	p.kept = f.Int("kept")
 	return p, f.Err()
 }
 
