@@ -323,8 +323,6 @@ func (r *run) restamp(ctx context.Context, namespace string, items []item) ([]st
 	b := &store.Restamping{Query: q, Ops: make([]store.RestampOp, len(items))}
 	for i, one := range items {
 		b.Ops[i].Row = one.row
-	}
-	for i, one := range items {
 		if r.cfg.Order == Undo {
 			continue // no value: the expiry is removed
 		}
