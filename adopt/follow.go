@@ -267,9 +267,7 @@ func (r *run) follow(ctx context.Context, s source) error {
 		if err == nil && p != nil {
 			r.log.InfoContext(ctx, "following the index", "target", r.cfg.Target.Name, "property", r.cfg.Rule.Property,
 				"from", p.after)
-			r.share.enter()
-			err = r.followPart(ctx, s, parts, p)
-			r.share.leave()
+			err = r.withPart(ctx, parts, p, func() error { return r.followPart(ctx, s, parts, p) })
 		}
 		if err != nil && !errors.Is(err, errLost) {
 			return err
@@ -305,22 +303,12 @@ func (r *run) stillFollows(ctx context.Context) error {
 
 // followPart makes one pass over the end of the index after the other. Only a pass that was
 // read to its end, and whose entities were stamped, moves the position.
-func (r *run) followPart(ctx context.Context, s source, parts partSource, p *heldPart) (err error) {
-	defer func() {
-		if err == nil || errors.Is(err, errLost) {
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(r.cfg.Sweep.Grace, time.Second))
-		defer cancel()
-		if saveErr := parts.save(ctx, p, true); saveErr != nil {
-			r.log.WarnContext(ctx, "cannot release the index; others take it over after one lease",
-				"target", r.cfg.Target.Name, "error", saveErr)
-		}
-	}()
-	pass := &pass{run: r, source: s, parts: parts, part: p, seen: map[string]seen{}}
-	if pass.last, err = time.Parse(store.TimeLayout, p.after); err != nil {
+func (r *run) followPart(ctx context.Context, s source, parts partSource, p *heldPart) error {
+	last, err := time.Parse(store.TimeLayout, p.after)
+	if err != nil {
 		return fmt.Errorf("adoption record of %s: after: %w", r.cfg.Target.Name, err)
 	}
+	pass := &pass{run: r, source: s, parts: parts, part: p, last: last, seen: map[string]seen{}}
 	said, written := r.now(), p.stamped
 	for {
 		stamped := p.stamped

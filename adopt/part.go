@@ -294,20 +294,26 @@ func (r *run) stopped() error {
 	return fmt.Errorf("%w: another process has begun a new round of target %s, or undoes it", errStop, r.cfg.Target.Name)
 }
 
+// withPart reads a part that this process has claimed, and releases it if that fails.
+func (r *run) withPart(ctx context.Context, source partSource, p *heldPart, read func() error) error {
+	r.share.enter()
+	defer r.share.leave()
+	err := read()
+	if err == nil || errors.Is(err, errLost) {
+		return err
+	}
+	// The page in work was written or was not; the record says what is certain.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(r.cfg.Sweep.Grace, time.Second))
+	defer cancel()
+	if saveErr := source.save(ctx, p, true); saveErr != nil {
+		r.log.WarnContext(ctx, "cannot release a part or the index; others take it over after one lease",
+			"target", r.cfg.Target.Name, "part", p.part, "error", saveErr)
+	}
+	return err
+}
+
 // part reads a part to the end of its keys. A short page, or an empty one, does not end it.
-func (r *run) part(ctx context.Context, source partSource, p *heldPart) (err error) {
-	defer func() {
-		if err == nil || errors.Is(err, errLost) {
-			return
-		}
-		// The page in work was written or was not; the record says what is certain.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(r.cfg.Sweep.Grace, time.Second))
-		defer cancel()
-		if saveErr := source.save(ctx, p, true); saveErr != nil {
-			r.log.WarnContext(ctx, "cannot release a part; others take it over after one lease",
-				"target", r.cfg.Target.Name, "part", p.part, "error", saveErr)
-		}
-	}()
+func (r *run) part(ctx context.Context, source partSource, p *heldPart) error {
 	var rows store.Rows
 	q := r.query(p.part, p.after)
 	most := q.Limit

@@ -476,9 +476,7 @@ func (r *run) work(ctx context.Context) (complete bool, err error) {
 					return nil
 				}
 				if err == nil {
-					r.share.enter()
-					err = r.part(ctx, source, p)
-					r.share.leave()
+					err = r.withPart(ctx, source, p, func() error { return r.part(ctx, source, p) })
 				}
 				if err == nil || errors.Is(err, errLost) {
 					continue
