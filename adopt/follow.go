@@ -90,7 +90,8 @@ func (r *run) prepareFollow(ctx context.Context) error {
 	if unfinished, err := r.unfinished(ctx, rec); err != nil || unfinished {
 		return errors.Join(err, fmt.Errorf("%w: target %s", ErrRoundNeeded, r.cfg.Target.Name))
 	}
-	r.begin(rec)
+	r.record = rec
+	r.begin()
 	return nil
 }
 

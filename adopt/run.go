@@ -165,43 +165,40 @@ func (r *run) prepare(ctx context.Context) error {
 		return err
 	}
 	for {
-		next, changed, err := r.plan(ctx, rec, exists)
-		if err != nil {
+		before := rec
+		var changed bool
+		if r.record, changed, err = r.plan(ctx, rec, exists); err != nil {
 			return err
 		}
-		before := rec
-		r.record = next
 		if err := r.probe(ctx); err != nil { // before the record is saved, by which others and undo go
 			return err
 		}
 		if changed && r.applies() {
-			next, err = next.save(ctx, r.store)
-			if err != nil && !errors.Is(err, store.ErrConflict) {
-				return err
+			var saveErr error
+			r.record, saveErr = r.record.save(ctx, r.store)
+			if saveErr != nil && !errors.Is(saveErr, store.ErrConflict) {
+				return saveErr
 			}
-			conflict := err != nil
 			if rec, exists, err = r.load(ctx); err != nil {
 				return err
 			}
-			if conflict { // another process was first: join what it began
+			if saveErr != nil { // another process was first: join what it began
 				continue
 			}
 		}
-		r.record = next
 		if err := r.settle(ctx, before); err != nil {
 			return err
 		}
-		r.begin(next)
+		r.begin()
 		if changed && r.cfg.Order == Stamp {
-			r.tally.now = next.Round().Began // splitting the keys may have taken long since
+			r.tally.now = r.record.Round().Began // splitting the keys may have taken long since
 		}
 		return nil
 	}
 }
 
-// begin has the run go by a record.
-func (r *run) begin(rec Record) {
-	r.record = rec
+// begin has the run go by its record.
+func (r *run) begin() {
 	now := r.target.storeNow()
 	r.tally = newTally(now)
 	r.judge = judge{target: r.cfg.Target.Name, rule: r.cfg.Rule, rounds: r.record.Rounds,
