@@ -3,9 +3,9 @@
 //
 // Usage: node application.mjs '{"mode": "native", "project": "p", "target": "sessions", "shards": 4}'
 
-import {createInterface} from 'node:readline';
 import {setTimeout as sleep} from 'node:timers/promises';
 import writer from '../../writers/node/index.js';
+import {answer} from './commands.mjs';
 import {inChunks, open} from './sessions.mjs';
 
 const o = JSON.parse(process.argv[2]);
@@ -231,14 +231,4 @@ const commands = {
   stop: () => own.stop(),
 };
 
-for await (const line of createInterface({input: process.stdin})) {
-  const {command, ...how} = JSON.parse(line);
-  let answer;
-  try {
-    answer = (await commands[command](how)) ?? {};
-  } catch (error) {
-    answer = {error: `${command}: ${error.stack}`};
-  }
-  console.log(JSON.stringify(answer));
-}
-process.exit(0); // also while it writes
+await answer(commands);

@@ -4,10 +4,10 @@
 //
 // Usage: node migrant.mjs '{"mode": "native", "project": "p", "target": "sessions"}'
 
-import {createInterface} from 'node:readline';
 import {setTimeout as sleep} from 'node:timers/promises';
 import writer from '../../writers/node/index.js';
 import sharded from '../../writers/node/read.js';
+import {answer} from './commands.mjs';
 import {inChunks, insist} from './sessions.mjs';
 
 const o = JSON.parse(process.argv[2]);
@@ -189,14 +189,4 @@ const commands = {
   },
 };
 
-for await (const line of createInterface({input: process.stdin})) {
-  const {command, ...how} = JSON.parse(line);
-  let answer;
-  try {
-    answer = (await commands[command](how)) ?? {};
-  } catch (error) {
-    answer = {error: `${command}: ${error.stack}`};
-  }
-  console.log(JSON.stringify(answer));
-}
-process.exit(0); // also while it writes
+await answer(commands);
