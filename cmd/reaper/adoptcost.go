@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -20,10 +21,7 @@ const dollarsPerRead = 0.03 / 100_000
 func (a *app) announceReading(ctx context.Context, s *session, cfg adopt.Config, what string, yes bool) error {
 	e, err := adopt.Expect(ctx, cfg)
 	if err != nil {
-		if unfit := unfitOrder(err); unfit != nil {
-			return unfit
-		}
-		return err
+		return cmp.Or(unfitOrder(err), err)
 	}
 	if !a.onTerminal() {
 		s.log.InfoContext(ctx, "reading all entities", slog.String("target", cfg.Target.Name), slog.String("for", what),

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,10 +126,7 @@ func (w *watcher) follow(ctx context.Context, wait time.Duration) error {
 		w.log.InfoContext(ctx, "full rounds instead of an index", "target", w.cfg.Target.Name, "every", w.every.String(),
 			"reason", err)
 	case err != nil && !adopt.IsNewRound(err) && !errors.Is(err, adopt.ErrRoundNeeded): // else the next step joins it
-		if unfit := unfitOrder(err); unfit != nil {
-			return unfit
-		}
-		return err
+		return cmp.Or(unfitOrder(err), err)
 	}
 	return nil
 }
