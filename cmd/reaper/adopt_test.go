@@ -212,15 +212,7 @@ func seed(o oldWriter, n int) (expired, live []string) {
 func (b *workdir) killAdopt(keys int, args ...string) {
 	b.t.Helper()
 	cmd, _, _ := b.command(nil, append([]string{"adopt", "sessions", "--apply", "--log-level", "debug", "--log-format", "json"}, args...)...)
-	cmd.Stderr = nil
-	log, err := cmd.StderrPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	lines := bufio.NewScanner(log)
+	lines := bufio.NewScanner(b.start(cmd))
 	for written := 0; written < keys && lines.Scan(); {
 		var line struct {
 			Message  string `json:"message"`

@@ -24,15 +24,7 @@ import (
 func (b *workdir) watch(line string, args ...string) (end func()) {
 	b.t.Helper()
 	cmd, _, _ := b.command(nil, append([]string{"adopt", "sessions", "--apply", "--watch", "--log-format", "json"}, args...)...)
-	cmd.Stderr = nil
-	log, err := cmd.StderrPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	lines := bufio.NewScanner(log)
+	lines := bufio.NewScanner(b.start(cmd))
 	all := ""
 	for lines.Scan() {
 		all += lines.Text() + "\n"

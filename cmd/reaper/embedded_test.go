@@ -159,15 +159,7 @@ func (b *workdir) sweepToEnd() (deleted int64) {
 // deleted so many entities and saved so many cursors, with what it logs from then on.
 func (b *workdir) startAndWatch(cmd *exec.Cmd, entities, cursors int) *bufio.Reader {
 	b.t.Helper()
-	cmd.Stderr = nil
-	pipe, err := cmd.StderrPipe()
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		b.t.Fatal(err)
-	}
-	log := bufio.NewReader(pipe)
+	log := bufio.NewReader(b.start(cmd))
 	saved := 0
 	for deleted := int64(0); deleted < int64(entities) || saved < cursors; {
 		line, err := log.ReadString('\n')

@@ -110,6 +110,20 @@ func (b *workdir) command(stdin io.Reader, args ...string) (*exec.Cmd, *bytes.Bu
 	return cmd, &out, &log
 }
 
+// start starts a prepared process, and returns the log that it writes.
+func (b *workdir) start(cmd *exec.Cmd) (log io.Reader) {
+	b.t.Helper()
+	cmd.Stderr = nil
+	log, err := cmd.StderrPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return log
+}
+
 // run runs a process to its end.
 func (b *workdir) run(stdin io.Reader, args ...string) reply {
 	b.t.Helper()

@@ -48,18 +48,11 @@ type daemonProcess struct {
 func (b *workdir) serve(args ...string) *daemonProcess {
 	b.t.Helper()
 	cmd, _, _ := b.command(nil, append([]string{"serve", "--listen", "127.0.0.1:0", "--log-format", "json"}, args...)...)
-	cmd.Stderr = nil
-	pipe, err := cmd.StderrPipe()
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		b.t.Fatal(err)
-	}
+	log := b.start(cmd)
 	d := &daemonProcess{t: b.t, cmd: cmd, gone: make(chan error, 1)}
 	address := make(chan string, 1)
 	go func() {
-		for in := bufio.NewScanner(pipe); in.Scan(); {
+		for in := bufio.NewScanner(log); in.Scan(); {
 			var line struct{ Message, Address, Severity string }
 			if err := json.Unmarshal(in.Bytes(), &line); err != nil || line.Severity == "" || line.Message == "" {
 				b.t.Errorf("a log line that Cloud Logging does not understand: %s, %v", in.Text(), err)
