@@ -13,16 +13,13 @@ import (
 	dsdk "cloud.google.com/go/datastore"
 	fsdk "cloud.google.com/go/firestore/apiv1"
 	pb "cloud.google.com/go/firestore/apiv1/firestorepb"
-	"google.golang.org/api/option"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/reaper-ttl/reaper/adopt"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/internal/emulator"
+	"github.com/reaper-ttl/reaper/internal/nodewriter"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -124,21 +121,10 @@ type oldNative struct {
 
 func newOldNative(t *testing.T, e *emulator.Emulator, project string) oldNative {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+e.Host, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(256<<20)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := fsdk.NewClient(t.Context(), option.WithGRPCConn(conn), option.WithoutAuthentication())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	return oldNative{t, client, "projects/" + project + "/databases/(default)"}
+	return oldNative{t, nodewriter.NativeClient(t, e.Host), "projects/" + project + "/databases/(default)"}
 }
 
 func (o oldNative) put(created time.Time, ids ...string) {
-	ctx := metadata.AppendToOutgoingContext(o.t.Context(), "authorization", "Bearer owner")
 	for page := range slices.Chunk(ids, 400) {
 		var writes []*pb.Write
 		for i, id := range page {
@@ -150,15 +136,14 @@ func (o oldNative) put(created time.Time, ids ...string) {
 			writes = append(writes, &pb.Write{Operation: &pb.Write_Update{Update: &pb.Document{
 				Name: o.root + "/documents/Session/" + id, Fields: fields}}})
 		}
-		if _, err := o.client.BatchWrite(ctx, &pb.BatchWriteRequest{Database: o.root, Writes: writes}); err != nil {
+		if _, err := o.client.BatchWrite(o.t.Context(), &pb.BatchWriteRequest{Database: o.root, Writes: writes}); err != nil {
 			o.t.Error(err)
 		}
 	}
 }
 
 func (o oldNative) all() (keys, rest map[string]string) {
-	ctx := metadata.AppendToOutgoingContext(o.t.Context(), "authorization", "Bearer owner")
-	it := o.client.ListDocuments(ctx, &pb.ListDocumentsRequest{Parent: o.root + "/documents", CollectionId: "Session", PageSize: 300})
+	it := o.client.ListDocuments(o.t.Context(), &pb.ListDocumentsRequest{Parent: o.root + "/documents", CollectionId: "Session", PageSize: 300})
 	keys, rest = map[string]string{}, map[string]string{}
 	for doc, err := range it.All() {
 		if err != nil {

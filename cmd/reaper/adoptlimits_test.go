@@ -8,7 +8,6 @@ import (
 
 	dsdk "cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/firestore/apiv1/firestorepb"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/reaper-ttl/reaper/adopt"
@@ -24,10 +23,9 @@ func putLarge(o oldWriter, id string, bytesOf int) error {
 			{Name: "created", Value: created}, {Name: "blob", Value: blob, NoIndex: true}})
 		return err
 	case oldNative:
-		ctx := metadata.AppendToOutgoingContext(o.t.Context(), "authorization", "Bearer owner")
 		fields := map[string]*pb.Value{"created": {ValueType: &pb.Value_TimestampValue{TimestampValue: timestamppb.New(created)}},
 			"blob": {ValueType: &pb.Value_BytesValue{BytesValue: blob}}}
-		_, err := o.client.Commit(ctx, &pb.CommitRequest{Database: o.root, Writes: []*pb.Write{{
+		_, err := o.client.Commit(o.t.Context(), &pb.CommitRequest{Database: o.root, Writes: []*pb.Write{{
 			Operation: &pb.Write_Update{Update: &pb.Document{Name: o.root + "/documents/Session/" + id, Fields: fields}}}}})
 		return err
 	}

@@ -9,13 +9,8 @@ import (
 	"testing"
 	"time"
 
-	sdk "cloud.google.com/go/firestore/apiv1"
 	pb "cloud.google.com/go/firestore/apiv1/firestorepb"
-	"google.golang.org/api/option"
 	"google.golang.org/genproto/googleapis/type/latlng"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/reaper-ttl/reaper/internal/nightly"
@@ -126,15 +121,7 @@ func TestJunkInANativeProperty(t *testing.T) {
 - {name: shards, kind: shards, layout: sharded-timestamp, property: expires, shard_values: [1, 2]}
 - {name: keys, kind: keys, layout: sharded, property: expires}
 `)
-	conn, err := grpc.NewClient("passthrough:///"+e.Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := sdk.NewClient(t.Context(), option.WithGRPCConn(conn), option.WithoutAuthentication())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := nodewriter.NativeClient(t, e.Host)
 	database := "projects/" + project + "/databases/(default)"
 	now := time.Now()
 	all := everyType(now, database+"/documents/a/b")
@@ -151,7 +138,7 @@ func TestJunkInANativeProperty(t *testing.T) {
 	}
 	put("shards/no shard", map[string]*pb.Value{"expires": all["due"]})
 	for part := range slices.Chunk(writes, 400) {
-		if _, err := client.Commit(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer owner"), &pb.CommitRequest{Database: database, Writes: part}); err != nil {
+		if _, err := client.Commit(t.Context(), &pb.CommitRequest{Database: database, Writes: part}); err != nil {
 			t.Fatal(err)
 		}
 	}

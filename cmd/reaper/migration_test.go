@@ -11,7 +11,6 @@ import (
 
 	dsdk "cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/firestore/apiv1/firestorepb"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/reaper-ttl/reaper/expirykey"
@@ -81,8 +80,7 @@ func (m nativeMigrant) write(id string, properties map[string]any) {
 			fields[name] = &pb.Value{ValueType: &pb.Value_TimestampValue{TimestampValue: timestamppb.New(v)}}
 		}
 	}
-	ctx := metadata.AppendToOutgoingContext(m.t.Context(), "authorization", "Bearer owner")
-	_, err := m.client.BatchWrite(ctx, &pb.BatchWriteRequest{Database: m.root, Writes: []*pb.Write{{UpdateMask: mask,
+	_, err := m.client.BatchWrite(m.t.Context(), &pb.BatchWriteRequest{Database: m.root, Writes: []*pb.Write{{UpdateMask: mask,
 		Operation: &pb.Write_Update{Update: &pb.Document{Name: m.root + "/documents/Session/" + id, Fields: fields}}}}})
 	if err != nil && m.t.Context().Err() == nil {
 		m.t.Error(err)

@@ -1,6 +1,7 @@
 package nodewriter
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +14,6 @@ import (
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -72,13 +72,12 @@ func RunNative(t testing.TB, o NativeOptions) []Document {
 	return m.Documents
 }
 
-// Snapshot returns every document of a native database, by its path, as the bytes
-// of its fields and its update time: two that are equal are the same document,
-// unchanged. It reads the default database only.
-func Snapshot(t testing.TB, host, project string) map[string]string {
+// NativeClient returns Google's own client of an emulator in native mode, which may do everything
+// there. It is closed with the test.
+func NativeClient(t testing.TB, host string) *sdk.Client {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+host, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(256<<20)))
+		grpc.WithPerRPCCredentials(owner{}), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(256<<20)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,11 +85,28 @@ func Snapshot(t testing.TB, host, project string) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close()
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer owner")
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// An owner sends the token of the emulator's owner.
+type owner struct{}
+
+func (owner) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer owner"}, nil
+}
+
+func (owner) RequireTransportSecurity() bool { return false }
+
+// Snapshot returns every document of a native database, by its path, as the bytes
+// of its fields and its update time: two that are equal are the same document,
+// unchanged. It reads the default database only.
+func Snapshot(t testing.TB, host, project string) map[string]string {
+	t.Helper()
 	root := fmt.Sprintf("projects/%s/databases/(default)/documents", project)
-	stream, err := client.RunQuery(ctx, &pb.RunQueryRequest{Parent: root, QueryType: &pb.RunQueryRequest_StructuredQuery{
-		StructuredQuery: &pb.StructuredQuery{From: []*pb.StructuredQuery_CollectionSelector{{AllDescendants: true}}}}})
+	stream, err := NativeClient(t, host).RunQuery(t.Context(), &pb.RunQueryRequest{Parent: root,
+		QueryType: &pb.RunQueryRequest_StructuredQuery{StructuredQuery: &pb.StructuredQuery{
+			From: []*pb.StructuredQuery_CollectionSelector{{AllDescendants: true}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
