@@ -214,6 +214,7 @@ func (b *workdir) killAdopt(keys int, args ...string) {
 // A rule by the time of creation, which both services keep.
 func TestAdoptionByTheTimeOfCreation(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	inBothModes(t, adoptTarget, func(t *testing.T, b *workdir, o oldWriter) {
 		began := time.Now()
 		seed(o, 200)
@@ -234,6 +235,7 @@ func TestAdoptionByTheTimeOfCreation(t *testing.T) {
 // The command on the embedded store: what it prints, its exit codes, and its refusals.
 func TestAdoptOnTheEmbeddedStore(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	b := newEmbedded(t, strings.ReplaceAll(adoptTarget, "spread: 0s", "spread: 24h"))
 	var in strings.Builder
 	for i := range 300 {

@@ -36,6 +36,7 @@ func putLarge(o oldWriter, id string, bytesOf int) error {
 // theirs.
 func TestAdoptAtTheSizeLimit(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	inBothModes(t, adoptTarget, func(t *testing.T, b *workdir, o oldWriter) {
 		seed(o, 60)
 		size := 0 // the largest that the store takes

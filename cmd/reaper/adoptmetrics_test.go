@@ -8,6 +8,7 @@ import (
 // A daemon shows what adoptions have done and left, until they are finished.
 func TestServeShowsAdoptions(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	b := adopted(t, strings.Replace(finishedTarget, "unlimited, spread", "unlimited, percent: 50, spread", 1), false)
 	d := b.serve()
 	d.until("the metrics of the adoption", func() bool {

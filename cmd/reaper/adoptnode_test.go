@@ -52,6 +52,7 @@ func withApplications(
 // property, and each has the key of the rule: Google's client for Node reads and compares.
 func TestAdoption(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	withApplications(t, nightly.Size(t, 20_000, 1000), func(t *testing.T, b *workdir, start func() *nodewriter.Application, first nodewriter.First) {
 		const kills = 5
 		n := int64(first.N)
@@ -149,6 +150,7 @@ func TestAdoption(t *testing.T) {
 // Undo leaves every session as it was before the adoption, and no record of it.
 func TestAdoptionIsUndone(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	withApplications(t, nightly.Size(t, 20_000, 1000), func(t *testing.T, b *workdir, start func() *nodewriter.Application, first nodewriter.First) {
 		n := int64(first.N)
 		reader := start()

@@ -52,6 +52,7 @@ func (b *workdir) watch(line string, args ...string) (end func()) {
 // is told to leave alone, because the property is not indexed everywhere, waits for a round.
 func TestAdoptWatch(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	inBothModes(t, adoptTarget, func(t *testing.T, b *workdir, o oldWriter) {
 		if d, ok := o.(oldDatastore); ok {
 			d.indexed = true
@@ -85,6 +86,7 @@ func TestAdoptWatch(t *testing.T) {
 
 // A watch whose adoption was undone ends: another round would begin a new adoption.
 func TestWatchEndsWithItsAdoption(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	s := modelstore.New(time.Now)
 	target := sweep.Target{
 		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text},

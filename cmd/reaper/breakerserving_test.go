@@ -135,6 +135,7 @@ func drills(all bool, pick int) (list []drill) {
 // accident trips once more.
 func TestAccidents(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	size := nightly.Size(t, accidentSize{3000, 1000, 50, 200, time.Minute, 2},
 		accidentSize{300, 50, 10, 20, 2 * time.Second, 1})
 	pick := int(time.Now().UnixNano()/1000) % 1_000_000

@@ -156,6 +156,7 @@ type logLine struct {
 // owner and token of the lease proves that no range is held by both.
 func TestTwoProcessesShareTheRanges(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	b, _, _ := newDatastore(t, `targets:
   - name: sessions
     kind: Session

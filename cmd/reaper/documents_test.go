@@ -51,6 +51,7 @@ func TestQuickstartRuns(t *testing.T) {
 // TestAdoptingRuns does the same with the page about existing entities, in both modes.
 func TestAdoptingRuns(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	ds, native := emulator.Start(t, emulator.Datastore), emulator.Start(t, emulator.Native)
 	for mode, lines := range map[string][2]string{
 		"datastore": {"export DATASTORE_EMULATOR_HOST=" + ds.Host, "export REAPER_STORE=datastore:" + ds.Project(t)},

@@ -123,6 +123,7 @@ func TestSocketOfAKilledProcessIsReplaced(t *testing.T) {
 // serves no commands is, too.
 func TestHolderThatDoesNotAnswer(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	b := newEmbedded(t, slowerTarget)
 	ndjson, _ := sessions(4000, time.Now())
 	b.must(strings.NewReader(ndjson), "load")

@@ -77,6 +77,7 @@ func TestListOnTheEmbeddedStore(t *testing.T) {
 // sweep keeps, for one reason, except live ones and those without an expiry.
 func TestListNamesAllJunk(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	check := func(t *testing.T, b *workdir, layout config.Layout, wrote map[string]junk.What) {
 		t.Helper()
 		due, live, old := junk.DueInstant, junk.LiveInstant, junk.AncientInstant

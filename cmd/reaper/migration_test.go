@@ -303,6 +303,7 @@ func (l *life) check(b *workdir, found nodewriter.Found) {
 // write both, then new ones.
 func TestMigrationToKeys(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	for _, old := range nightly.Some(t, time.Now().UnixNano(), []struct {
 		name, layout string
 		stamps       nodewriter.Stamps

@@ -16,6 +16,7 @@ import (
 // everything as it was.
 func TestMigrationOnTheEmbeddedStore(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	for path, layout := range map[string]string{
 		"timestamp":         "timestamp\n    property: expires",
 		"sharded-timestamp": "sharded-timestamp\n    property: expires\n    shard_values: [a, b]",

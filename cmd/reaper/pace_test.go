@@ -85,6 +85,7 @@ func TestPaceWhileASweepRuns(t *testing.T) {
 
 func TestLimitsHoldATarget(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	b := newEmbedded(t, oneTarget+"    limits: {per_day: 30}\n")
 	ndjson, live := sessions(200, time.Now())
 	b.must(strings.NewReader(ndjson), "load")

@@ -41,6 +41,7 @@ func adopted(t *testing.T, targets string, finish bool) *workdir {
 // finished, the breaker trips.
 func TestFinishApprovesTheSwitch(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	t.Run("finished", func(t *testing.T) {
 		t.Parallel()
 		b := adopted(t, finishedTarget, true)
@@ -75,6 +76,7 @@ func TestFinishApprovesTheSwitch(t *testing.T) {
 // status, from finish on, and not before.
 func TestSupersededTarget(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	b := adopted(t, finishedTarget, false)
 	b.write("reaper.yaml", finishedTarget+`  - name: by-creation
     kind: Session
