@@ -45,11 +45,14 @@ type Approval struct {
 	Generation int
 	Count      int64 // so many may go
 	At         time.Time
+	// Part says that more than that was due: of unswept ground, the rest waits for another approval.
+	Part bool
 }
 
 // Approve returns the approval of a trip. Count is how much of it may go; 0 stands for all
 // that was counted.
 func (t Trip) Approve(count int64, now time.Time) Approval {
+	part := count > 0 && (t.More || count < t.Due)
 	switch {
 	case count <= 0 && t.More:
 		count = math.MaxInt64 // it ends by its instant alone
@@ -57,7 +60,7 @@ func (t Trip) Approve(count int64, now time.Time) Approval {
 		count = t.Due
 	}
 	return Approval{ID: t.ID, Rule: t.Rule, Hour: t.Hour, Through: t.Through, Generation: t.Generation, Count: count,
-		At: now}
+		At: now, Part: part}
 }
 
 // covers reports whether an entity belongs to the event that was approved. Of one hour some
@@ -145,9 +148,50 @@ func JudgeGround(r Rules, now time.Time, c Count) *Trip {
 	if c.Due <= r.Floor {
 		return nil
 	}
+	return ground(r, now, c)
+}
+
+// ground returns the trip for what is due on unswept ground.
+func ground(r Rules, now time.Time, c Count) *Trip {
 	return &Trip{Rule: NewGround, At: now, Through: r.Horizon(now), Due: c.Due, More: c.More, Limit: r.Floor,
 		Retention: r.Retention}
 }
+
+// JudgeRest returns a trip if a part of unswept ground was approved, and is used up. Due is what is
+// left of all that is due, and rest what of it was due when the last part was approved: it belongs
+// to the same event as what has gone, however little it is.
+func JudgeRest(r Rules, now time.Time, due Count, rest, gone int64) *Trip {
+	trip := JudgeGround(r, now, due)
+	if trip == nil && rest > 0 && rest+gone > r.Floor {
+		trip = ground(r, now, due)
+	}
+	if trip != nil {
+		trip.Gone = gone
+	}
+	return trip
+}
+
+// GoneInParts returns how much of unswept ground processes have reported as gone by approvals of a part.
+func (b Budget) GoneInParts(approved []Approval) (n int64) {
+	for _, a := range approved {
+		if a.IsOfGround() {
+			n += b.At(Key{Approval: a.ID}).Done
+		}
+	}
+	return n
+}
+
+// Ended returns the budget as it is for counts once an approval is over: it covers nothing more.
+func (b Budget) Ended(a Approval, now time.Time) Budget {
+	b = b.with()
+	t := b.At(Key{Approval: a.ID})
+	t.Granted = a.Count
+	b.put(t, now)
+	return b
+}
+
+// IsOfGround reports whether the approval is of a part of unswept ground.
+func (a Approval) IsOfGround() bool { return a.Part && a.Rule == NewGround }
 
 // A Detail is what people want to know of a trip, beyond its numbers.
 type Detail struct {

@@ -79,10 +79,25 @@ func (r Record) IsUnswept(retention time.Duration) bool {
 // with a retention.
 func (r Record) Settled(retention time.Duration) Record {
 	r.NewGround = false
+	r.Approvals = slices.Clone(r.Approvals)
+	for i := range r.Approvals {
+		r.Approvals[i].Part = false // there is no rest of it any more
+	}
 	if !r.Shortest.Known || retention < r.Shortest.Length {
 		r.Shortest = Retention{Known: true, Length: retention}
 	}
 	return r
+}
+
+// ApprovedPart returns the last approval of a part of what is due on unswept ground. Its ID is empty
+// if no part was approved.
+func (r Record) ApprovedPart() (last breaker.Approval) {
+	for _, a := range r.Approvals {
+		if a.IsOfGround() {
+			last = a
+		}
+	}
+	return last
 }
 
 // Tripped returns the record with a trip, which holds the target. It pauses the target, too,
@@ -109,7 +124,11 @@ func (r Record) Released(a breaker.Approval) Record {
 		r.Approvals = append(slices.Clone(r.Approvals), a)
 		r.Approvals = r.Approvals[max(0, len(r.Approvals)-mostApprovals):]
 	}
-	if r.Trip.Rule == breaker.NewGround && a.ID != "" {
+	switch {
+	case r.Trip.Rule != breaker.NewGround || a.ID == "":
+	case a.Part: // the rest is not to go by the other rules, which know nothing of it
+		r.NewGround = true
+	default:
 		r = r.Settled(r.Trip.Retention)
 	}
 	r.Trip = breaker.Trip{}
@@ -134,7 +153,7 @@ func (g Ground) encode(fields store.Fields) {
 	for _, a := range g.Approvals {
 		approvals = append(approvals, store.Fields{"id": a.ID, "rule": string(a.Rule), "at": store.FormatTime(a.At),
 			"hour": store.FormatTime(a.Hour), "through": store.FormatTime(a.Through), "generation": int64(a.Generation),
-			"count": a.Count})
+			"count": a.Count, "part": a.Part})
 	}
 	fields["trip"], fields["approvals"] = trips, approvals
 	g.BreakerNote.encode(fields, "breaker")
@@ -160,7 +179,7 @@ func (g *Ground) decode(f *store.FieldReader, rec store.Record) error {
 		a := one.Reader(what + ": approvals")
 		g.Approvals = append(g.Approvals, breaker.Approval{ID: a.Text("id"), Rule: breaker.Rule(a.Text("rule")),
 			At: a.Time("at"), Hour: a.Time("hour"), Through: a.Time("through"), Generation: int(a.Int("generation")),
-			Count: a.Int("count")})
+			Count: a.Int("count"), Part: one["part"] != nil && a.Bool("part")})
 		if err := a.Err(); err != nil {
 			return err
 		}

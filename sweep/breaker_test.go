@@ -245,6 +245,104 @@ func TestBreakerOnNewGround(t *testing.T) {
 	}
 }
 
+// A part of what is due on unswept ground is approved: no more goes, however it is spread, by any
+// number of processes. Less may go of several: one of them may have reserved what it cannot use.
+func TestPartOfNewGroundIsApproved(t *testing.T) {
+	for _, processes := range []int{1, 3} {
+		t.Run(fmt.Sprint(processes), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.target.Breaker = small
+				w.target.Retention = 400 * time.Hour
+				w.begin()
+				w.mustSweep()
+				time.Sleep(350 * time.Hour) // so that what expires meanwhile is not late
+				for i := range 300 {
+					w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(-time.Duration(i)*time.Hour))
+				}
+				w.target.Retention = 0
+				w.sweep()
+				first := w.approve(30)
+				for range 3 {
+					w.together(processes)
+				}
+				rec := w.record()
+				left := len(w.left())
+				if left < 270 || left == 300 || processes == 1 && left != 270 || rec.Trip.Rule != breaker.NewGround ||
+					rec.Trip.Due != int64(left) || rec.Trip.ID == first.ID {
+					t.Fatalf("%d are left after 30 of 300 were approved: %+v", left, rec.Trip)
+				}
+				w.approve(int64(left - 20)) // the rest is below the floor, but it belongs to the same event
+				w.together(processes)
+				left = len(w.left())
+				if trip := w.record().Trip; left < 20 || processes == 1 && left != 20 || trip.Due != int64(left) {
+					t.Fatalf("%d are left after all but 20 were approved: %+v", left, trip)
+				}
+				w.approve(0)
+				w.mustSweep()
+				if left, rec := len(w.left()), w.record(); left > 0 || rec.NewGround || rec.Trip.IsOpen() {
+					t.Errorf("%d are left after the approval: %+v", left, rec.Trip)
+				}
+			})
+		})
+	}
+}
+
+// Once what is left of unswept ground was extended, its trip can be cleared, however much was approved.
+func TestRestOfNewGroundIsExtended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.target.Breaker = small
+		w.begin()
+		for i := range 300 {
+			w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(-time.Duration(i)*time.Hour))
+		}
+		w.sweep()
+		w.approve(250)
+		w.sweep()
+		if left, trip := len(w.left()), w.record().Trip; left != 50 || trip.Due != 50 || trip.Gone != 250 {
+			t.Fatalf("%d are left: %+v", left, trip)
+		}
+		w.restamp(time.Now().Add(100 * time.Hour))
+		_, _, err := control.Clear(t.Context(), w.config(), w.target, control.Order{Actor: "ann"},
+			func(trip breaker.Trip) (int64, error) {
+				return sweep.CountTrip(t.Context(), w.config(), w.target, trip)
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.put(1, 4, "next", time.Now())
+		time.Sleep(time.Second)
+		w.mustSweep()
+		if left, rec := len(w.left()), w.record(); left != 50 || rec.NewGround {
+			t.Errorf("%d are left: %+v", left, rec)
+		}
+	})
+}
+
+// What a part of unswept ground was approved for is extended before any of it has gone: what comes
+// to be due later does not wait for it.
+func TestApprovedPartIsExtended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.target.Breaker = small
+		w.begin()
+		for i := range 300 {
+			w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(-time.Duration(i)*time.Hour))
+		}
+		w.sweep()
+		w.approve(30)
+		w.restamp(time.Now().Add(100 * time.Hour))
+		time.Sleep(time.Minute)
+		w.put(1, 4, "next", time.Now())
+		time.Sleep(time.Second)
+		w.mustSweep()
+		if left, rec := len(w.left()), w.record(); left != 300 || rec.NewGround {
+			t.Errorf("%d are left: %+v", left, rec)
+		}
+	})
+}
+
 // A backlog of many hours goes by itself.
 func TestBreakerLetsBacklogsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

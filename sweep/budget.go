@@ -467,6 +467,13 @@ func (s *spender) serve(ctx context.Context) time.Duration {
 	return idleSlice
 }
 
+// isWanting reports whether a step wants something.
+func (s *spender) isWanting() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.wants) > 0
+}
+
 // asked are the wants and reports of one reservation.
 type asked struct {
 	wants   []breaker.Want
@@ -570,15 +577,21 @@ func (s *spender) unask(a asked) {
 // reserve reports what was deleted, and reserves what is wanted. What needs a count is
 // counted and judged.
 func (s *spender) reserve(ctx context.Context, all bool) error {
-	a := s.ask(all)
-	if len(a.wants)+len(a.reports) == 0 {
-		return nil // lives come with reports
-	}
-	if len(a.wants) > 0 && s.rules.On {
-		if open, err := s.judge.enterGround(ctx); err != nil || !open {
-			s.unask(a)
+	ground := open
+	if s.rules.On && s.isWanting() {
+		var err error
+		if ground, err = s.judge.enterGround(ctx); err != nil || ground == shut {
 			return err
 		}
+	}
+	a := s.ask(all)
+	wants := a.wants
+	if ground == partly { // the steps that want more ask again
+		wants = s.judge.approvedOnly(wants)
+	}
+	if len(wants)+len(a.reports) == 0 { // lives come with reports
+		s.unask(a)
+		return nil
 	}
 	var grants []breaker.Grant
 	var unmet []breaker.Want
@@ -590,7 +603,7 @@ func (s *spender) reserve(ctx context.Context, all bool) error {
 			s.own.add(0, 0, a.done())
 		}
 		approvals := s.c.viewer.View().Record.Approvals
-		b, grants, unmet = b.Take(a.reports).TakeLives(now, a.lives).Reserve(s.rules, now, approvals, a.wants)
+		b, grants, unmet = b.Take(a.reports).TakeLives(now, a.lives).Reserve(s.rules, now, approvals, wants)
 		limited = b.LimitedUntil(s.rules.Limits, now)
 		return b
 	})
@@ -688,6 +701,14 @@ func (s *spender) read(ctx context.Context) (breaker.Budget, error) {
 		s.mu.Unlock()
 	}
 	return b, err
+}
+
+// reread reads the budget, though it may be known.
+func (s *spender) reread(ctx context.Context) (breaker.Budget, error) {
+	s.mu.Lock()
+	s.own.loaded = false
+	s.mu.Unlock()
+	return s.read(ctx)
 }
 
 // LoadBudget reads the budget of a target. It is empty if the store has no such record yet.

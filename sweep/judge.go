@@ -38,7 +38,17 @@ type judge struct {
 	blocked map[breaker.Key]blocked
 	swept   map[shardquery.Range]time.Time // up to where this process has found nothing due
 	entered bool                           // what is due in what this process sweeps was counted, or approved
+	idle    time.Time                      // since when nothing was wanted of a part that was approved; zero if it was
 }
+
+// An entry says what may be reserved on ground that may be unswept.
+type entry int
+
+const (
+	shut   entry = iota // nothing: the breaker is open
+	partly              // what an approval covers: it is for a part of what is due
+	open
+)
 
 // A blocked is a count that failed. Without it no more than the floor goes.
 type blocked struct {
@@ -284,26 +294,36 @@ func (j *judge) id(t breaker.Trip) string {
 	return t.At.UTC().Format("20060102t150405") + "-" + string(t.Rule) + "-" + store.NewRevision("")[2:8]
 }
 
-// enterGround counts what is due on unswept ground, before anything is deleted there. Open is
-// false if the breaker is open.
-func (j *judge) enterGround(ctx context.Context) (open bool, err error) {
+// enterGround counts what is due on unswept ground, before anything is deleted there that was not
+// approved.
+func (j *judge) enterGround(ctx context.Context) (entry, error) {
 	rec := j.s.c.viewer.View().Record
-	if rec.Trip.IsOpen() || j.isEntered(rec) {
-		return !rec.Trip.IsOpen(), nil
+	switch {
+	case rec.Trip.IsOpen():
+		return shut, nil
+	case j.isEntered(rec):
+		return open, nil
 	}
 	b, err := j.s.read(ctx)
 	if err != nil {
-		return false, err
+		return shut, err
 	}
 	now := j.s.now()
-	n, err := patientCount(j.s.rules.Floor, false, func(upTo int64) (breaker.Count, error) {
-		return j.countDue(ctx, b, j.s.rules.Horizon(now), upTo)
-	})
-	if err != nil {
-		return false, fmt.Errorf("count what is due on unswept ground: %w", err)
+	part := rec.ApprovedPart()
+	if part.ID != "" {
+		if b, err = j.s.reread(ctx); err != nil {
+			return shut, err
+		}
+		if j.isInUse(b, part, now) {
+			return partly, nil
+		}
 	}
-	if trip := breaker.JudgeGround(j.s.rules, now, n); trip != nil {
-		return false, j.trip(ctx, *trip, rec.Approvals)
+	trip, err := j.judgeGround(ctx, b, rec, now)
+	if err != nil {
+		return shut, fmt.Errorf("count what is due on unswept ground: %w", err)
+	}
+	if trip != nil {
+		return shut, j.trip(ctx, *trip, rec.Approvals)
 	}
 	err = j.s.c.viewer.changeRecord(ctx, func(is generation.Record, _ time.Time) (generation.Record, bool, error) {
 		if !j.holdsGround(is) {
@@ -313,7 +333,81 @@ func (j *judge) enterGround(ctx context.Context) (open bool, err error) {
 		return next, !next.EqualContent(is), nil
 	})
 	j.noteEntered(err == nil)
-	return err == nil, err
+	if err != nil {
+		return shut, err
+	}
+	return open, nil
+}
+
+// judgeGround counts what is due on unswept ground, and returns a trip if it is too much. If parts of
+// it were approved and have gone, what is left of them counts with them.
+func (j *judge) judgeGround(
+	ctx context.Context, b breaker.Budget, rec generation.Record, now time.Time,
+) (*breaker.Trip, error) {
+	part, gone := rec.ApprovedPart(), b.GoneInParts(rec.Approvals)+j.unreported(rec.Approvals)
+	if part.ID != "" {
+		b = b.Ended(part, now)
+	}
+	due, err := patientCount(j.s.rules.Floor, false, func(upTo int64) (breaker.Count, error) {
+		return j.countDue(ctx, b, j.s.rules.Horizon(now), upTo)
+	})
+	if err != nil || part.ID == "" || due.Due > j.s.rules.Floor {
+		return breaker.JudgeRest(j.s.rules, now, due, 0, gone), err
+	}
+	rest, err := j.countDue(ctx, b, earlierOf(part.Through, j.s.rules.Horizon(now)), 0)
+	return breaker.JudgeRest(j.s.rules, now, due, rest.Due, gone), err
+}
+
+// unreported returns how much of parts that were approved this process has deleted, and not reported.
+func (j *judge) unreported(approved []breaker.Approval) (n int64) {
+	j.s.mu.Lock()
+	defer j.s.mu.Unlock()
+	for _, a := range approved {
+		if mine := j.s.slices[breaker.Key{Approval: a.ID}]; mine != nil && a.IsOfGround() {
+			n += mine.done
+		}
+	}
+	return n
+}
+
+// isInUse reports whether an approval of a part of unswept ground is still to be used up, or what is
+// reserved by it is not all reported: then it is not known what is left. It is over if nobody has
+// wanted or reserved anything of it for a while: the entities may have been extended, or a process
+// was killed.
+func (j *judge) isInUse(b breaker.Budget, part breaker.Approval, now time.Time) bool {
+	k := breaker.Key{Approval: part.ID}
+	t := b.At(k)
+	j.s.mu.Lock()
+	defer j.s.mu.Unlock()
+	if !j.idle.IsZero() && j.s.c.cfg.Now().Sub(j.idle) > countAgain && now.Sub(t.At) > countAgain {
+		return false
+	}
+	reserved := t.Granted - t.Done
+	if mine := j.s.slices[k]; mine != nil {
+		reserved -= mine.done
+	}
+	return reserved > 0 || !b.IsSpent(j.s.rules, part, now)
+}
+
+// approvedOnly returns the wants that an approval covers.
+func (j *judge) approvedOnly(wants []breaker.Want) (list []breaker.Want) {
+	others := false
+	for _, w := range wants {
+		if w.Key.Approval != "" {
+			list = append(list, w)
+		} else {
+			others = others || w.N > 0
+		}
+	}
+	j.s.mu.Lock()
+	defer j.s.mu.Unlock()
+	switch {
+	case len(list) > 0:
+		j.idle = time.Time{}
+	case others && j.idle.IsZero():
+		j.idle = j.s.c.cfg.Now()
+	}
+	return list
 }
 
 // isEntered reports whether what is due in what this process sweeps was counted. The record does not

@@ -75,6 +75,8 @@ func (o *oracle) savedBudget(by string, old, new store.Record) {
 		}
 		b.counted[key] = b.counted[key] || is.counted
 		switch id, approved := strings.CutPrefix(key, "A"); {
+		case !approved && !b.settled && delta > 0:
+			o.w.violate("B1", "%s reserves %d of %s before what was due at first was counted or approved", by, delta, key)
 		case approved:
 			if n, known := o.approvedCount(new.Key, id); known && is.granted > n {
 				o.w.violate("B1", "%s reserves %d of approval %s, which is for %d", by, is.granted, id, n)
@@ -145,7 +147,7 @@ func (o *oracle) spends(h *handle, target string, at place, key string) {
 	if b.credit[h.name]--; b.credit[h.name] < 0 {
 		o.w.violate("B1", "%s deletes %s of %s, and has reserved nothing", h.name, key, target)
 	}
-	if !b.settled {
+	if !b.settled && len(b.approvals) == 0 {
 		o.w.violate("B1", "%s deletes %s of %s before what was due at first was counted", h.name, key, target)
 	}
 	f := o.truth[at][key]
