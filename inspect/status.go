@@ -419,8 +419,8 @@ func weakness(s *sweep.Snapshot, b breaker.Budget) string {
 	return ""
 }
 
-// fillHold fills in what holds the target. The gate comes before a pause: reaper resume
-// cannot open it.
+// fillHold fills in what holds the target. The gate and the breaker come before a pause: reaper
+// resume opens neither.
 func (st *TargetStatus) fillHold(s *sweep.Snapshot, h hold) {
 	if h.paused {
 		st.fillPause(s.View.Record)
@@ -431,15 +431,15 @@ func (st *TargetStatus) fillHold(s *sweep.Snapshot, h hold) {
 		st.Held = string(throttle.ReasonLimit)
 		st.Reason = "used up until " + instantText(h.limited)
 	}
-	if trip := s.View.Record.Trip; h.tripped && !h.paused {
+	if trip := s.View.Record.Trip; h.tripped {
 		st.Held = string(throttle.ReasonBreaker)
 		st.Reason = fmt.Sprintf("%s: %d are due, more than %d", trip.Rule, trip.Due, trip.Limit)
 	}
 	if h.gate != nil {
-		st.Held = string(throttle.ReasonGate)
-		if st.Reason = h.gate.Error(); s.View.Record.PauseNote.Reason != "" && h.paused {
-			st.Reason += "; paused: " + s.View.Record.PauseNote.Reason
-		}
+		st.Held, st.Reason = string(throttle.ReasonGate), h.gate.Error()
+	}
+	if why := s.View.Record.PauseNote.Reason; why != "" && h.paused && st.Held != string(throttle.ReasonPaused) {
+		st.Reason += "; paused: " + why
 	}
 	if why := st.fault(); why != "" && st.Held == "" {
 		st.Held, st.Reason = string(throttle.ReasonRecord), why
@@ -551,7 +551,10 @@ func rangeStatus(s *sweep.Snapshot, r shardquery.Range, c cursor.Cursor) RangeSt
 	if rate, ok := s.Rate(r, c); ok {
 		one.Rate = &rate
 	}
-	if s.View.Record.IsPaused(s.Now()) {
+	switch rec := s.View.Record; {
+	case s.Target.Breaker.On && rec.Trip.IsOpen():
+		one.ThrottledBy = string(throttle.ReasonBreaker)
+	case rec.IsPaused(s.Now()):
 		one.ThrottledBy = string(throttle.ReasonPaused)
 	}
 	return one

@@ -63,6 +63,9 @@ func (st *TargetStatus) judge(s *sweep.Snapshot, partly bool) {
 func (st *TargetStatus) heldText() string {
 	switch throttle.Reason(st.Held) {
 	case throttle.ReasonBreaker:
+		if st.Paused {
+			return "by its breaker, and paused: see reaper breaker show " + st.Name
+		}
 		return "by its breaker: see reaper breaker show " + st.Name
 	case throttle.ReasonLimit:
 		return "by its limits, " + st.Reason

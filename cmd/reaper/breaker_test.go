@@ -81,6 +81,34 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 	}
 }
 
+// A breaker that is open comes before a pause: to resume does not end it.
+func TestBreakerOfAPausedTarget(t *testing.T) {
+	noRaces(t)
+	b := newEmbedded(t, brokenTarget)
+	ndjson, _ := sessions(300, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	b.run(nil, "sweep", "--apply")
+	if st := b.status(); st.Ranges[0].ThrottledBy != "breaker" || st.Paused {
+		t.Errorf("tripped: %+v", st)
+	}
+	b.must(nil, "pause", "--reason", "a restore")
+	if r := b.run(nil, "sweep", "--apply"); r.code != exitBreaker || !strings.Contains(r.out, "held: breaker") {
+		t.Errorf("a sweep while paused, too: %+v", r)
+	}
+	if st := b.status(); st.Verdict != inspect.Held || st.Held != "breaker" || !st.Paused ||
+		!strings.HasSuffix(st.Reason, "; paused: a restore") || st.Ranges[0].ThrottledBy != "breaker" {
+		t.Errorf("status: %+v", st)
+	}
+	if r := b.must(nil, "resume"); !strings.Contains(r.out, "sessions is held by its breaker") {
+		t.Errorf("resume: %s", r.out)
+	}
+	b.must(nil, "pause", "--reason", "a restore")
+	b.must(nil, "breaker", "approve", "sessions", b.breaker().Trip, "--reason", "it is old")
+	if st := b.status(); st.Verdict != inspect.Paused || st.Held != "paused" {
+		t.Errorf("approved: %+v", st)
+	}
+}
+
 // An operator brings back what must stay, and clears the trip.
 func TestBreakerIsCleared(t *testing.T) {
 	noRaces(t)

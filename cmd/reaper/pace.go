@@ -15,6 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // A switchResult is what pause, resume and pace --json print.
@@ -28,6 +29,7 @@ type switchedTarget struct {
 	Paused bool       `json:"paused"`
 	Until  *time.Time `json:"paused_until"` // nil if it is not paused, or has no end
 	Reason string     `json:"reason"`       // of the pause; empty if it is not paused
+	Held   string     `json:"held"`         // breaker if that is open, too: to resume does not end it; else empty
 	Max    string     `json:"max"`          // of each range, as set; empty if the targets file decides
 	Total  string     `json:"total"`        // of the target, likewise
 }
@@ -201,7 +203,10 @@ func (a *app) change(cmd *cobra.Command, o switchOrder, change changeFunc) (err 
 				"check --store, or sweep the target once first")
 		}
 		one := switchedTarget{Name: t.Name, Max: rec.PaceMax.String(), Total: rec.PaceTotal.String()}
-		if rec.IsPaused(now) {
+		if t.Breaker.On && rec.Trip.IsOpen() {
+			one.Held = string(throttle.ReasonBreaker)
+		}
+		if rec.IsHeldByOperator(now) {
 			one.Paused, one.Reason = true, rec.PauseNote.Reason
 			if !rec.PausedUntil.IsZero() {
 				one.Until = &rec.PausedUntil
@@ -227,6 +232,8 @@ func (a *app) change(cmd *cobra.Command, o switchOrder, change changeFunc) (err 
 // state says whether a target is paused.
 func (t switchedTarget) state() string {
 	switch {
+	case t.Held != "" && !t.Paused:
+		return "is held by its breaker: see reaper breaker show " + t.Name
 	case !t.Paused:
 		return "is swept"
 	case t.Until == nil:
