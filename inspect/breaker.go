@@ -15,20 +15,23 @@ import (
 // A BreakerStatus is the state of a target's breaker, in the form that `reaper breaker show
 // --json` prints.
 type BreakerStatus struct {
-	Target    string       `json:"target"`
-	Trip      string       `json:"trip"` // empty if none is open
-	Rule      breaker.Rule `json:"rule"`
-	At        time.Time    `json:"at"`
-	Hour      time.Time    `json:"hour"`    // of a burst: when its window of expiry begins
-	Through   time.Time    `json:"through"` // all of it expires by then
-	Due       int64        `json:"due"`
-	Limit     int64        `json:"limit"`
-	All       int64        `json:"all"`     // entities of the target, or a lower bound; 0 if it was not counted
-	Deleted   int64        `json:"deleted"` // of the event, before it tripped
-	Histogram []BreakerBar `json:"histogram"`
-	Samples   []string     `json:"samples"`
-	Approved  []Approved   `json:"approved"`
-	Note      BreakerNote  `json:"last"`
+	Target  string       `json:"target"`
+	Trip    string       `json:"trip"` // empty if none is open
+	Rule    breaker.Rule `json:"rule"`
+	At      *time.Time   `json:"at"`      // nil if none is open
+	Hour    *time.Time   `json:"hour"`    // of a burst: when its window of expiry begins
+	Through *time.Time   `json:"through"` // all of it expires by then
+	Due     int64        `json:"due"`
+	// DueAtLeast says that there may be more: to count all of it took too long.
+	DueAtLeast bool         `json:"due_at_least"`
+	Limit      int64        `json:"limit"`
+	All        int64        `json:"all"`     // entities of the target, or a lower bound; 0 if it was not counted
+	Share      *float64     `json:"share"`   // of all, that the event is, with what went before; nil without All
+	Deleted    int64        `json:"deleted"` // of the event, before it tripped
+	Histogram  []BreakerBar `json:"histogram"`
+	Samples    []string     `json:"samples"`
+	Approved   []Approved   `json:"approved"`
+	Note       BreakerNote  `json:"last"`
 }
 
 // A BreakerBar is how much of an event expires in one span, in one generation.
@@ -49,9 +52,9 @@ type Approved struct {
 
 // A BreakerNote says how the last trip ended.
 type BreakerNote struct {
-	Actor  string    `json:"actor"`
-	At     time.Time `json:"at"`
-	Reason string    `json:"reason"`
+	Actor  string     `json:"actor"`
+	At     *time.Time `json:"at"` // nil if there was none
+	Reason string     `json:"reason"`
 }
 
 // Breaker reads the state of a target's breaker. It writes nothing. A target without a record
@@ -68,9 +71,14 @@ func Breaker(ctx context.Context, cfg sweep.Config, t sweep.Target) (st BreakerS
 		return st, err
 	}
 	trip, n := rec.Trip, rec.BreakerNote
-	st.Trip, st.Rule, st.At, st.Hour, st.Through = trip.ID, trip.Rule, trip.At, trip.Hour, trip.Through
-	st.Due, st.Limit, st.All, st.Deleted = trip.Due, trip.Limit, trip.All, trip.Gone
-	st.Note = BreakerNote{n.Actor, n.At, n.Reason}
+	st.Trip, st.Rule = trip.ID, trip.Rule
+	st.At, st.Hour, st.Through = timePtr(trip.At), timePtr(trip.Hour), timePtr(trip.Through)
+	st.Due, st.DueAtLeast, st.Limit, st.All, st.Deleted = trip.Due, trip.More, trip.Limit, trip.All, trip.Gone
+	if trip.All > 0 {
+		share := min(1, float64(trip.Due+trip.Gone)/float64(trip.All))
+		st.Share = &share
+	}
+	st.Note = BreakerNote{n.Actor, timePtr(n.At), n.Reason}
 	b, err := loadBudget(ctx, cfg.Store, t.Name)
 	if err != nil {
 		return st, err

@@ -15,7 +15,7 @@ const mostJudged = 24
 // A Foreseen is an event for which a sweep with --apply would trip the breaker.
 type Foreseen struct {
 	Rule      breaker.Rule  `json:"rule"`
-	Hour      time.Time     `json:"hour"` // of a burst: when its window of expiry begins
+	Hour      *time.Time    `json:"hour"` // of a burst: when its window of expiry begins; else nil
 	Due       int64         `json:"due"`
 	Limit     int64         `json:"limit"`
 	All       int64         `json:"all"`
@@ -56,8 +56,12 @@ func (c *collector) foresee(ctx context.Context) *Foreseen {
 	}
 	c.log.WarnContext(ctx, "with --apply the breaker would trip", "rule", string(trip.Rule), "due", trip.Due,
 		"limit", trip.Limit)
-	return &Foreseen{Rule: trip.Rule, Hour: trip.Hour, Due: trip.Due + trip.Gone, Limit: trip.Limit, All: trip.All,
+	would := &Foreseen{Rule: trip.Rule, Due: trip.Due + trip.Gone, Limit: trip.Limit, All: trip.All,
 		Histogram: j.histogram(ctx, *trip)}
+	if !trip.Hour.IsZero() {
+		would.Hour = &trip.Hour
+	}
+	return would
 }
 
 func (j *judge) foresee(ctx context.Context) (*breaker.Trip, error) {

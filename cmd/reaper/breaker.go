@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -90,7 +89,7 @@ With --count a part of it goes first, and the breaker trips again after it.`,
 				if err != nil {
 					return withoutRecord(s, err)
 				}
-				return a.printEnded(t.Name, trip, "approved", cmp.Or(approval.Count, trip.Due))
+				return a.printEnded(t.Name, trip, "approved", allowed(approval.Count, trip))
 			})
 		},
 	}
@@ -167,13 +166,22 @@ type endedTrip struct {
 	Count  int64  `json:"count"` // how much of it may go
 }
 
+// allowed returns how much of an event may go by an approval of so many; 0 stands for all of it. If
+// it took too long to count all of it, more of it may go.
+func allowed(count int64, trip breaker.Trip) int64 {
+	if count == 0 || count > trip.Due && !trip.More {
+		return trip.Due
+	}
+	return count
+}
+
 func (a *app) printEnded(target string, trip breaker.Trip, how string, count int64) error {
 	if a.json {
 		return a.printJSON(endedTrip{target, trip.ID, how, count})
 	}
 	fmt.Fprintf(a.stdout, "%s: trip %s is %s", target, trip.ID, how)
 	if count > 0 {
-		fmt.Fprintf(a.stdout, ": %s entities may go", grouped(min(count, trip.Due)))
+		fmt.Fprintf(a.stdout, ": %s entities may go", grouped(count))
 	}
 	fmt.Fprintln(a.stdout)
 	return nil
@@ -184,12 +192,16 @@ func (a *app) printBreaker(b inspect.BreakerStatus) error {
 		_, err := fmt.Fprintf(a.stdout, "%s: the breaker is closed%s\n", b.Target, after(b.Note))
 		return err
 	}
-	fmt.Fprintf(a.stdout, "%s: the breaker is open since %s\n", b.Target, b.At.UTC().Format(time.RFC3339))
+	fmt.Fprintf(a.stdout, "%s: the breaker is open since %s\n", b.Target, instant(b.At))
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "  trip\t%s\n  rule\t%s\n", b.Trip, ruleText(b))
-	fmt.Fprintf(w, "  due\t%s, limit %s\n", grouped(b.Due), grouped(b.Limit))
-	if b.All > 0 {
-		fmt.Fprintf(w, "  all\t%s or more\n", grouped(b.All))
+	due := grouped(b.Due)
+	if b.DueAtLeast {
+		due += " or more"
+	}
+	fmt.Fprintf(w, "  due\t%s, limit %s\n", due, grouped(b.Limit))
+	if b.Share != nil {
+		fmt.Fprintf(w, "  all\t%s or more, of which the event is %.0f%% or less\n", grouped(b.All), 100**b.Share)
 	}
 	fmt.Fprintf(w, "  deleted\t%s of it, before it tripped\n", grouped(b.Deleted))
 	for _, bar := range b.Histogram {
@@ -218,7 +230,7 @@ func span(b breaker.Bar) string {
 func ruleText(b inspect.BreakerStatus) string {
 	switch b.Rule {
 	case breaker.Burst:
-		return fmt.Sprintf("%s: too much expires within one window, from %s on", b.Rule, b.Hour.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("%s: too much expires within one window, from %s on", b.Rule, instant(b.Hour))
 	case breaker.LateOnes:
 		return fmt.Sprintf("%s: too much expired before its range was last swept", b.Rule)
 	case breaker.NewGround:
@@ -229,10 +241,10 @@ func ruleText(b inspect.BreakerStatus) string {
 
 // after says how the last trip ended.
 func after(n inspect.BreakerNote) string {
-	if n.At.IsZero() {
+	if n.At == nil {
 		return ""
 	}
-	return fmt.Sprintf("; %s%s", n.At.UTC().Format(time.RFC3339), byAndWhy(n.Actor, n.Reason))
+	return fmt.Sprintf("; %s%s", instant(n.At), byAndWhy(n.Actor, n.Reason))
 }
 
 // isTripped reports whether the breaker of a target is open.

@@ -32,7 +32,7 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 	b := newEmbedded(t, brokenTarget)
 	ndjson, live := sessions(300, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
-	if st := b.breaker(); st.Trip != "" || st.Target != "sessions" {
+	if st := b.breaker(); st.Trip != "" || st.Target != "sessions" || st.At != nil || st.Through != nil || st.Note.At != nil {
 		t.Errorf("before the first sweep: %+v", st)
 	}
 	dry := b.must(nil, "sweep")
@@ -49,6 +49,9 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 		t.Fatalf("%d are left, not all", n)
 	}
 	st := b.breaker()
+	if st.At == nil || st.Hour != nil || st.Through == nil || st.Share != nil || st.DueAtLeast {
+		t.Errorf("%+v", st)
+	}
 	if st.Rule != "new-ground" || st.Due != 150 || st.Limit != 50 || st.Deleted != 0 || len(st.Samples) == 0 || len(st.Histogram) == 0 {
 		t.Errorf("%+v", st)
 	}
@@ -68,11 +71,21 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 	if r := b.run(nil, "breaker", "clear", "sessions"); r.code != exitFailed || !strings.Contains(r.log, "hint: ") {
 		t.Errorf("clear: %+v", r)
 	}
-	r = b.must(nil, "breaker", "approve", "sessions", st.Trip, "--reason", "it is old", "--actor", "ann")
-	if !strings.Contains(r.out, "150 entities may go") {
-		t.Errorf("approved: %s", r.out)
+	var ended endedTrip
+	r = b.must(nil, "breaker", "approve", "sessions", st.Trip, "--reason", "a part", "--count", "10", "--json")
+	if err := json.Unmarshal([]byte(r.out), &ended); err != nil || ended != (endedTrip{"sessions", st.Trip, "approved", 10}) {
+		t.Errorf("a part: %v: %s", err, r.out)
 	}
-	if res := b.sweep("--apply"); res.Deleted != 150 || !res.Complete {
+	if r := b.run(nil, "sweep", "--apply"); r.code != exitBreaker || len(b.dumped()) != 290 {
+		t.Errorf("%d are left after a part of 10 was approved: %+v", len(b.dumped()), r)
+	}
+	st = b.breaker()
+	r = b.must(nil, "breaker", "approve", "sessions", st.Trip, "--reason", "it is old", "--actor", "ann", "--count", "1000",
+		"--json")
+	if err := json.Unmarshal([]byte(r.out), &ended); err != nil || ended.Count != 140 || st.Deleted != 10 {
+		t.Errorf("approved: %v: %s of %+v", err, r.out, st)
+	}
+	if res := b.sweep("--apply"); res.Deleted != 140 || !res.Complete {
 		t.Errorf("after the approval: %+v", res)
 	}
 	b.wantLive(live)
