@@ -580,7 +580,11 @@ func (h *chronicle) finish(ctx context.Context, why history.End, err string) {
 	}
 	stopped := ctx.Err() != nil
 	h.mu.Lock()
-	h.state.latest = h.totals(h.state.latest.held)
+	held := h.state.latest.held
+	if _, isHeld := heldEnd(string(why)); isHeld { // it may have held the target from the beginning
+		held = throttle.Reason(why)
+	}
+	h.state.latest = h.totals(held)
 	if h.state.run == nil && (h.task != "serve" || h.state.latest.differs(h.state.base)) {
 		h.begin(h.c.cfg.Now())
 	}
