@@ -249,7 +249,15 @@ func (s *spender) wantLocked(w *writer, keys spent, need map[breaker.Key]int64) 
 	if now := s.now(); now.Before(s.hold.limited) {
 		return &pause{min(s.hold.limited.Sub(now), heldFor), throttle.ReasonLimit}
 	}
-	return &pause{s.waitLocked(w), throttle.ReasonBreaker}
+	return &pause{s.waitLocked(w), s.reason()}
+}
+
+// reason returns what a step waits for that lacks something: without a breaker, for its limits.
+func (s *spender) reason() throttle.Reason {
+	if !s.rules.On {
+		return throttle.ReasonLimit
+	}
+	return throttle.ReasonBreaker
 }
 
 // waitLocked returns how soon a visit that lacks something asks again.

@@ -43,7 +43,8 @@ func TestLimitsOfAnHour(t *testing.T) {
 							t.Fatalf("hour %d: %d are left, not %d: %+v", hour, left, want, results[0])
 						}
 						for _, res := range results {
-							if res.Error != "" || res.Complete || res.Held != string(throttle.ReasonLimit) {
+							if res.Error != "" || res.Complete || res.Held != string(throttle.ReasonLimit) ||
+								res.Throttled["breaker"] > 0 { // it is off
 								t.Fatalf("hour %d: %+v", hour, res)
 							}
 						}

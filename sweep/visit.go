@@ -259,7 +259,7 @@ func (v *visit) pick(t turn, now time.Time) (rd *reading, wait time.Duration, wh
 	why = throttle.ReasonPushBack
 	for _, rd := range v.readings {
 		if rd.lack.until.After(now) {
-			why = throttle.ReasonBreaker
+			why = v.c.budget.reason()
 		}
 	}
 	return nil, wait, why

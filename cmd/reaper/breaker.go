@@ -51,7 +51,7 @@ func (a *app) breakerShowCommand() *cobra.Command {
 				if a.json {
 					return a.printJSON(b)
 				}
-				return a.printBreaker(b)
+				return a.printBreaker(b, t.Breaker.On)
 			})
 		},
 	}
@@ -187,9 +187,13 @@ func (a *app) printEnded(target string, trip breaker.Trip, how string, count int
 	return nil
 }
 
-func (a *app) printBreaker(b inspect.BreakerStatus) error {
+func (a *app) printBreaker(b inspect.BreakerStatus, isOn bool) error {
 	if b.Trip == "" {
-		_, err := fmt.Fprintf(a.stdout, "%s: the breaker is closed%s\n", b.Target, after(b.Note))
+		state := "closed"
+		if !isOn {
+			state = "off"
+		}
+		_, err := fmt.Fprintf(a.stdout, "%s: the breaker is %s%s\n", b.Target, state, after(b.Note))
 		return err
 	}
 	fmt.Fprintf(a.stdout, "%s: the breaker is open since %s\n", b.Target, instant(b.At))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +59,14 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 	if s := b.status(); s.Verdict != inspect.Held || s.Held != "breaker" {
 		t.Errorf("status: %+v", s)
 	}
+	var h historyResult
+	if err := json.Unmarshal([]byte(b.must(nil, "history", "--json").out), &h); err != nil {
+		t.Fatal(err)
+	}
+	records := h.Targets[0].Records
+	if run := records[len(records)-1].Run; run == nil || run.End != "breaker" || !slices.Equal(run.Held, []string{"breaker"}) {
+		t.Errorf("its history: %+v", run)
+	}
 	for _, wrong := range [][]string{{"approve", "sessions", st.Trip}, {"approve", "sessions", st.Trip, "--reason", ""},
 		{"approve", "sessions", st.Trip, "--reason", "x", "--count", "0"}, {"approve", "nobody", st.Trip, "--reason", "x"}} {
 		if r := b.run(nil, append([]string{"breaker"}, wrong...)...); r.code != exitUsage {
@@ -91,6 +100,24 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 	b.wantLive(live)
 	if r := b.must(nil, "breaker", "show", "sessions"); !strings.Contains(r.out, "closed") || !strings.Contains(r.out, "by ann (it is old)") {
 		t.Errorf("at the end: %s", r.out)
+	}
+}
+
+// A limit that is used up ends a sweep without an error, and says until when; the breaker is off.
+func TestLimitOfADay(t *testing.T) {
+	noRaces(t)
+	b := newEmbedded(t, "targets:\n  - name: sessions\n    kind: Session\n    breaker: off\n    limits: {per_day: 10}\n")
+	ndjson, _ := sessions(300, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	b.must(nil, "sweep", "--apply")
+	if r := b.must(nil, "sweep", "--apply"); !strings.Contains(r.out, "sessions: held: limit 10 a day, used up until 20") {
+		t.Errorf("%+v", r)
+	}
+	if st := b.status(); st.Verdict != inspect.Held || st.Held != "limit" || len(b.dumped()) != 290 {
+		t.Errorf("%d are left: %+v", len(b.dumped()), st)
+	}
+	if r := b.must(nil, "breaker", "show", "sessions"); r.out != "sessions: the breaker is off\n" {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -190,8 +190,8 @@ func brake(t sweep.TargetResult) string {
 	switch throttle.Reason(t.Held) {
 	case throttle.ReasonPaused:
 		return "paused" + byAndWhy(t.Actor, t.Reason)
-	case throttle.ReasonBreaker:
-		return "breaker " + t.Reason
+	case throttle.ReasonBreaker, throttle.ReasonLimit:
+		return t.Held + " " + t.Reason
 	case throttle.ReasonRecord:
 		return "its records cannot be read"
 	}
