@@ -30,8 +30,9 @@ func (a *app) historyCommand() *cobra.Command {
 		Short: "Show what was deleted, kept, changed and held, when and by whom",
 		Long: `History shows the records that processes and operators leave in the store: one for each
 run of sweep or audit, one for each hour in which serve had something to do, one for each
-pause, resume, pace and advance, for each generation that was opened, sealed, drained or
-retired, and for each change of a target's settings or of the program's version.
+pause, resume, pace and advance, for each trip of the breaker, its approval or clear, for
+each generation that was opened, sealed, drained or retired, and for each change of a
+target's settings or of the program's version.
 
 A run that was killed keeps the numbers that it had at most half a minute before. They are
 marked "at least", and the process that takes its ranges over marks it as lost.
@@ -69,8 +70,8 @@ queries; --check reads all records, and all cursor records.`,
 	cmd.Flags().StringVar(&since, "since", "7d", "only what happened since then: a duration such as 24h, or an instant "+
 		"such as 2026-11-23T00:00:00Z")
 	cmd.Flags().IntVar(&q.Limit, "limit", defaultHistory, "show at most this many records of each target, the newest")
-	cmd.Flags().BoolVar(&q.Actions, "actions", false, "only what operators and generations did, and changes of settings "+
-		"and version")
+	cmd.Flags().BoolVar(&q.Actions, "actions", false, "only what operators, breaker and generations did, and changes "+
+		"of settings and version")
 	cmd.Flags().BoolVar(&q.Failed, "failed", false, "only runs that failed, were lost, or had failures")
 	cmd.Flags().BoolVar(&q.Check, "check", false, "compare the sums with the counters of the ranges and with the budget")
 	return cmd

@@ -42,6 +42,9 @@ what was written behind the cursor. With --from-start it reads all ranges from t
 start now, sealed ones included. That steps over everything that was deleted there
 recently, and waits for ranges that other processes hold.
 
+If more comes to be due at once than is usual, the target's breaker holds it until somebody
+approves, and the sweep ends with exit code 4: see reaper breaker show.
+
 An entity is deleted only if its expiry has not changed since it was read. In Datastore
 mode the log says how this is checked (guard in the targets file), and what it costs.`,
 		Example: `  reaper sweep --store datastore:my-project
