@@ -46,6 +46,7 @@ func (w *world) lose(d dice, name string) {
 	delete(w.db.records[store.TargetRecord], name)
 	w.former[name] = append(w.former[name], formerRecord{w.targets[name], time.Now()})
 	delete(w.pace.paused, name)
+	w.oracle.budget(name).open = time.Time{} // its trip is lost, too: what is due is counted afresh
 	w.pace.set(name, math.Inf(1), math.Inf(1))
 	w.count("lost")
 	how := "the target record"
