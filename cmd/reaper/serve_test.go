@@ -162,7 +162,8 @@ const patientEnd = "REAPER_SHUTDOWN_GRACE=10m"
 // good order in the middle of its work.
 func TestServe(t *testing.T) {
 	t.Parallel() // most of it is waiting
-	patient := strings.Replace(servedTarget, "lease: 10s", "lease: 60s", 1) // none is lost on a busy machine
+	// No lease is lost on a busy machine.
+	patient := strings.Replace(servedTarget, "lease: 10s", "lease: 60s", 1)
 	b, _, _ := newDatastore(t, patient)
 	b.env = append(b.env, patientEnd)
 	ndjson, live := sessions(600, time.Now())
