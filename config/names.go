@@ -53,6 +53,14 @@ func checkProperty(s string) error {
 	return nil
 }
 
+// PropertyName checks the name of a property, as the targets file does.
+func PropertyName(s string) error {
+	if err := checkProperty(s); err != nil {
+		return fmt.Errorf("%s %w", quote(s), err)
+	}
+	return nil
+}
+
 // checkNamespace checks a namespace by Datastore's rules. The empty one is the default
 // namespace.
 func checkNamespace(s string) error {

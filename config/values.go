@@ -109,6 +109,15 @@ func Percent(s string) (float64, error) {
 	return n, nil
 }
 
+// Spread reads the time over which an adoption spreads what has expired already.
+func Spread(s string) (time.Duration, error) {
+	d, err := Duration(s)
+	if err == nil && d > maxSpread {
+		return 0, fmt.Errorf("%s is not between 0s and %s", short(s), FormatDuration(maxSpread))
+	}
+	return d, err
+}
+
 func parseDuration(s string) (time.Duration, error) {
 	switch {
 	case s == "":

@@ -241,6 +241,8 @@ func (f adoptFlags) rule(cmd *cobra.Command, t config.Target) (adopt.Rule, error
 		return adopt.Rule{}, wrongUsage("--from is empty: name a property")
 	case given("from") && f.from == t.Property:
 		return adopt.Rule{}, wrongUsage("--from: %s is the property that adoption writes", f.from)
+	case given("from") && config.PropertyName(f.from) != nil:
+		return adopt.Rule{}, wrongUsage("--from: %v", config.PropertyName(f.from))
 	case f.createTime || given("from"):
 		from = config.AdoptFrom{Property: f.from, CreateTime: f.createTime}
 	case given("plus") && from.IsZero():
@@ -253,6 +255,9 @@ func (f adoptFlags) rule(cmd *cobra.Command, t config.Target) (adopt.Rule, error
 		plus, err := config.Duration(f.plus)
 		if err != nil {
 			return adopt.Rule{}, wrongUsage("--plus: %v", err)
+		}
+		if from.CreateTime && plus == 0 {
+			return adopt.Rule{}, wrongUsage("--plus: %s after their creation all entities have expired", f.plus)
 		}
 		from.Plus = plus
 	}
@@ -267,7 +272,7 @@ func ruleOf(from config.AdoptFrom) adopt.Rule {
 func (f adoptFlags) numbers(cmd *cobra.Command, s *config.Adopt) (err error) {
 	given := cmd.Flags().Changed
 	if given("spread") {
-		if s.Spread, err = config.Duration(f.spread); err != nil {
+		if s.Spread, err = config.Spread(f.spread); err != nil {
 			return wrongUsage("--spread: %v", err)
 		}
 	}

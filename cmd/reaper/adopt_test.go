@@ -277,6 +277,10 @@ func TestAdoptOnTheEmbeddedStore(t *testing.T) {
 		"--accept: -1 is negative":                   {"finish", "sessions", "--accept", "-1"},
 		`no target is named "nope"`:                  {"nope"},
 		"--spread: \"1\" has no unit":                {"sessions", "--spread", "1"},
+		"--spread: 366d is not between 0s and 365d":  {"sessions", "--spread", "366d"},
+		`--from: "a.b" holds '.'`:                    {"sessions", "--from", "a.b"},
+		`--from: "__x__" begins and ends with two`:   {"sessions", "--from", "__x__"},
+		"--plus: 0s after their creation all entiti": {"sessions", "--create-time", "--plus", "0s"},
 		"--rate: 0 is not a valid rate":              {"sessions", "--rate", "0"},
 	} {
 		if r := b.run(nil, append([]string{"adopt"}, args...)...); r.code != exitUsage || !strings.Contains(r.log, want) {
