@@ -281,6 +281,7 @@ func TestAdoptOnTheEmbeddedStore(t *testing.T) {
 		`--from: "a.b" holds '.'`:                    {"sessions", "--from", "a.b"},
 		`--from: "__x__" begins and ends with two`:   {"sessions", "--from", "__x__"},
 		"--plus: 0s after their creation all entiti": {"sessions", "--create-time", "--plus", "0s"},
+		"--watch cannot be combined with --json":     {"sessions", "--watch", "--apply", "--json"},
 		"--rate: 0 is not a valid rate":              {"sessions", "--rate", "0"},
 	} {
 		if r := b.run(nil, append([]string{"adopt"}, args...)...); r.code != exitUsage || !strings.Contains(r.log, want) {

@@ -42,6 +42,9 @@ func (a *app) adoptWatch(cmd *cobra.Command, args []string, f adoptFlags) (err e
 	if every < time.Minute {
 		return wrongUsage("--every: %s is less than a minute; each round reads every entity", f.every)
 	}
+	if a.json {
+		return wrongUsage("--watch cannot be combined with --json: that is exactly one document")
+	}
 	s, cfg, err := a.beginAdopt(cmd, args, f)
 	if err != nil {
 		return err
