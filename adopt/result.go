@@ -31,6 +31,8 @@ type Result struct {
 	Operations      store.Operations     `json:"operations"`
 	Warnings        []string             `json:"warnings"`
 	Held            string               `json:"held"`
+	// Tripped tells that the run ended because the breaker holds the target.
+	Tripped bool `json:"-"`
 }
 
 // takes returns how long so many writes take at the rate.
@@ -47,7 +49,8 @@ func (r *run) result(began time.Time, complete bool) Result {
 		Rule: r.cfg.Rule.String(), Percent: r.cfg.Percent, SpreadSeconds: r.cfg.Spread.Seconds(),
 		DurationSeconds: r.now().Sub(began).Seconds(),
 		Operations:      r.meter.Operations(), Counts: map[Outcome]int64{}, Samples: map[Outcome][]Sample{},
-		Histogram: []Bar{}, Warnings: []string{}, Held: r.held}
+		Histogram: []Bar{}, Warnings: []string{}, Held: r.held,
+		Tripped: r.held != "" && !complete && r.target.tripped()}
 	if r.tally == nil { // it failed before it read anything
 		return res
 	}

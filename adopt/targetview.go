@@ -99,6 +99,14 @@ func (v *targetView) held() (why string) {
 	return ""
 }
 
+// tripped reports whether it is the breaker that holds the target.
+func (v *targetView) tripped() bool {
+	now := v.storeNow()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.target.IsPaused(now) && !v.target.IsHeldByOperator(now)
+}
+
 // changed reports whether the adoption is no longer what this run goes by.
 func (v *targetView) changed(rec Record) bool {
 	v.mu.Lock()

@@ -357,20 +357,24 @@ func (a *app) adopt(
 			return err
 		}
 	}
-	return a.adoptOnce(cmd.Context(), s, cfg, run)
+	res, err := a.adoptOnce(cmd.Context(), s, cfg, run)
+	if err == nil && res.Tripped {
+		return &exit{exitBreaker, errTripped}
+	}
+	return err
 }
 
 func (a *app) adoptOnce(
 	ctx context.Context, s *session, cfg adopt.Config, run func(context.Context, adopt.Config) (adopt.Result, error),
-) error {
+) (adopt.Result, error) {
 	done := a.watchAdoption(ctx, s, cfg)
 	res, err := run(ctx, cfg)
 	done()
 	if unfit := unfitOrder(err); unfit != nil {
-		return unfit
+		return res, unfit
 	}
 	if a.json {
-		return errors.Join(a.printJSON(adoptResult{s.Store.String(), res}), err)
+		return res, errors.Join(a.printJSON(adoptResult{s.Store.String(), res}), err)
 	}
 	switch {
 	case res.Order != "dual":
@@ -381,7 +385,7 @@ func (a *app) adoptOnce(
 	case err == nil:
 		fmt.Fprintf(a.stdout, "%s: nothing was changed: --apply begins the phase dual\n", res.Target)
 	}
-	return err
+	return res, err
 }
 
 // unfitOrder returns the error of an order that does not fit what was adopted before, as

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -67,4 +68,30 @@ func TestAdoptAtTheSizeLimit(t *testing.T) {
 			t.Errorf("%s", r.out)
 		}
 	})
+}
+
+// An adoption that the breaker holds ends with its exit code, as a sweep does; one that an
+// operator holds ends in good order. Counting what is there is not held.
+func TestAdoptOfATrippedTarget(t *testing.T) {
+	noRaces(t)
+	b := newEmbedded(t, strings.ReplaceAll(adoptTarget, "lease: 5s", "lease: 3s\n    breaker: {floor: 10}"))
+	var in strings.Builder
+	for i := range 40 {
+		at := time.Now().Add(-40 * 24 * time.Hour).UTC().Format(time.RFC3339)
+		fmt.Fprintf(&in, `{"id":"s-%03d","data":{"created":%q}}`+"\n", i, at)
+	}
+	b.must(strings.NewReader(in.String()), "load")
+	b.adopts("sessions", "--apply")
+	if r := b.run(nil, "sweep", "--apply"); r.code != exitBreaker {
+		t.Fatalf("the first sweep: exit code %d: %s%s", r.code, r.out, r.log)
+	}
+	b.must(strings.NewReader(`{"id":"late","data":{"created":"2026-01-01T00:00:00Z"}}`+"\n"), "load")
+	r := b.run(nil, "adopt", "sessions", "--apply")
+	if r.code != exitBreaker || !strings.Contains(r.out, "then the target was held") || !strings.Contains(r.log, "breaker show") {
+		t.Errorf("exit code %d: %s%s", r.code, r.out, r.log)
+	}
+	b.adopts("sessions") // the dry run
+	if res := b.adopts("undo", "sessions", "--apply"); res.Removed != 40 {
+		t.Errorf("%+v", res)
+	}
 }

@@ -107,7 +107,7 @@ func (w *watcher) round(ctx context.Context) error {
 		return err
 	}
 	w.yes = true // the answer holds for later rounds, too
-	if err := w.adoptOnce(ctx, w.session, w.cfg, adopt.Run); err != nil || ctx.Err() != nil {
+	if _, err := w.adoptOnce(ctx, w.session, w.cfg, adopt.Run); err != nil || ctx.Err() != nil {
 		return err
 	}
 	w.rounds = false // the property may be indexed by now
