@@ -532,8 +532,7 @@ func (a *app) printAdoptEnd(s *session, res adopt.Result) {
 	case res.Order == adopt.Verify && res.Phase == adopt.Finished && res.Apply:
 		t := s.targets[0]
 		fmt.Fprintf(a.stdout, "the adoption is finished. From now on sweep the target by its keys, and remove from the\n"+
-			"targets file what sweeps %s by another property:\n  - name: %s\n    kind: %s\n    layout: %s\n    property: %s\n",
-			t.Kind, t.Name, t.Kind, t.Layout, t.Property)
+			"targets file what sweeps %s by another property:\n%s", t.Kind, t.Stanza())
 	case res.Order == adopt.Verify:
 		fmt.Fprintf(a.stdout, "%s entities are left without a key, or with one that disagrees; nothing was changed\n",
 			grouped(res.Left()))
