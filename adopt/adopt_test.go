@@ -719,6 +719,20 @@ func TestWarnings(t *testing.T) {
 	})
 }
 
+// Times of creation that are all of one hour look like an import, also if they are few.
+func TestFewOfOneHourLookLikeAnImport(t *testing.T) {
+	for n, want := range []int{0, 0, 1, 1} {
+		in(t, func(t *testing.T, w *world) {
+			w.many(n)
+			cfg := w.config()
+			cfg.Rule, cfg.Sweep.Apply = adopt.Rule{CreateTime: true, Plus: day}, false
+			if res := w.run(cfg); len(res.Warnings) != want {
+				t.Errorf("%d entities: %q", n, res.Warnings)
+			}
+		})
+	}
+}
+
 // advance opens the next generation.
 func advance(t *testing.T, w *world, shards int) {
 	t.Helper()
