@@ -25,6 +25,14 @@ import (
 type adoptResult struct {
 	Store string `json:"store"`
 	adopt.Result
+	Cost *adoptCost `json:"cost"` // nil but after a complete dry run
+}
+
+// An adoptCost is what writing the keys that a dry run found missing will cost.
+type adoptCost struct {
+	Reads   int64    `json:"reads"`
+	Writes  int64    `json:"writes"`
+	Seconds *float64 `json:"seconds"` // at the rate; nil if that is unlimited
 }
 
 // adoptFlags are the flags that stand for fields of the targets file's section adopt, and
@@ -374,7 +382,7 @@ func (a *app) adoptOnce(
 		return res, unfit
 	}
 	if a.json {
-		return res, errors.Join(a.printJSON(adoptResult{s.Store.String(), res}), err)
+		return res, errors.Join(a.printJSON(adoptResult{s.Store.String(), res, costOf(s, res)}), err)
 	}
 	switch {
 	case res.Order != "dual":
@@ -548,16 +556,28 @@ func (a *app) printAdoptEnd(s *session, res adopt.Result) {
 	}
 }
 
-func (a *app) printAdoptCost(s *session, res adopt.Result) {
-	writes := res.Counts[adopt.Unstamped]
-	reads := res.Scanned
-	if s.Store.Driver == config.Datastore {
-		reads += writes // each is read again in the transaction that stamps it
+// costOf returns what it costs to write the keys that a dry run found missing; nil for any
+// other run.
+func costOf(s *session, res adopt.Result) *adoptCost {
+	if res.Order != adopt.Stamp || res.Apply || !res.Complete {
+		return nil
 	}
-	fmt.Fprintf(a.stdout, "stamping costs %s reads and %s writes", grouped(reads), grouped(writes))
+	c := &adoptCost{Reads: res.Scanned, Writes: res.Counts[adopt.Unstamped]}
+	if s.Store.Driver == config.Datastore {
+		c.Reads += c.Writes // each is read again in the transaction that stamps it
+	}
 	if rate := s.targets[0].Adopt.Rate; !rate.Unlimited {
-		fmt.Fprintf(a.stdout, ", and takes about %s",
-			time.Duration(float64(writes)/rate.Most*float64(time.Second)).Round(time.Second))
+		seconds := float64(c.Writes) / rate.Most
+		c.Seconds = &seconds
+	}
+	return c
+}
+
+func (a *app) printAdoptCost(s *session, res adopt.Result) {
+	c := costOf(s, res)
+	fmt.Fprintf(a.stdout, "stamping costs %s reads and %s writes", grouped(c.Reads), grouped(c.Writes))
+	if c.Seconds != nil {
+		fmt.Fprintf(a.stdout, ", and takes about %s", time.Duration(*c.Seconds*float64(time.Second)).Round(time.Second))
 	}
 	fmt.Fprintln(a.stdout, ". Functions and listeners fire for each write")
 	fmt.Fprintln(a.stdout, "nothing was changed: reaper adopt "+res.Target+" --apply writes keys")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -36,6 +37,34 @@ func TestConfirm(t *testing.T) {
 		a := &app{stdin: strings.NewReader(answer), stderr: &out}
 		if err := a.confirm("go on?"); (err == nil) != yes || out.String() != "go on? [y/N] " {
 			t.Errorf("%q: %v, %q", answer, err, out.String())
+		}
+	}
+}
+
+// A dry run says in JSON, too, what stamping will cost, and how long it takes.
+func TestCostOfAnAdoption(t *testing.T) {
+	noRaces(t)
+	b := newEmbedded(t, strings.ReplaceAll(adoptTarget, "rate: unlimited", "rate: 2"))
+	b.must(strings.NewReader(`{"id":"a","data":{"created":"2026-11-01T00:00:00Z"}}`+"\n"+`{"id":"b"}`+"\n"), "load")
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"sessions"}, `{"reads":2,"writes":1,"seconds":0.5}`},
+		{[]string{"sessions", "--rate", "unlimited"}, `{"reads":2,"writes":1,"seconds":null}`},
+		{[]string{"sessions", "--apply"}, "null"},
+		{[]string{"verify", "sessions"}, "null"},
+	} {
+		r := b.must(nil, append([]string{"adopt", "--json"}, c.args...)...)
+		var res struct {
+			Cost json.RawMessage `json:"cost"`
+		}
+		if err := json.Unmarshal([]byte(r.out), &res); err != nil {
+			t.Fatal(err)
+		}
+		var got bytes.Buffer
+		if err := json.Compact(&got, res.Cost); err != nil || got.String() != c.want {
+			t.Errorf("adopt %q: %s, %v", c.args, &got, err)
 		}
 	}
 }
