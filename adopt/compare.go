@@ -119,9 +119,11 @@ func Dualize(ctx context.Context, cfg Config) (Result, error) {
 		if rec.Phase == Dual || !cfg.Sweep.Apply {
 			return r.result(began, true), nil
 		}
+		before := rec
 		rec.Phase = Dual
 		if rec, err = rec.save(ctx, r.store); err == nil {
 			r.record = rec
+			cfg.tell(ctx, r.target.storeNow(), toldDual, before, rec)
 			res := r.result(began, true)
 			res.Apply = true
 			return res, nil

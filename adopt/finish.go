@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -18,9 +19,10 @@ func (r Result) Left() int64 { return r.Counts[Unstamped] + r.Counts[Mismatch] }
 // entities are left than are accepted.
 func Finish(ctx context.Context, cfg Config, accept int64) (Result, error) {
 	cfg.Order = Verify
+	var now time.Time // in the store's time, when the record was read
 	load := func() (rec Record, exists bool, err error) {
 		err = store.Retry(ctx, savePatience, func() error {
-			rec, _, exists, err = Load(ctx, cfg.Sweep.Store, cfg.Target.Name)
+			rec, now, exists, err = Load(ctx, cfg.Sweep.Store, cfg.Target.Name)
 			return err
 		})
 		return rec, exists, err
@@ -48,10 +50,14 @@ func Finish(ctx context.Context, cfg Config, accept int64) (Result, error) {
 		if !exists || rec.Phase == Undoing || !rec.Began.Equal(verified.Began) {
 			return res, fmt.Errorf("%w: the adoption of target %s was undone meanwhile", ErrPhase, cfg.Target.Name)
 		}
+		before := rec
 		rec.Phase = Finished
 		rec, err = rec.save(ctx, cfg.Sweep.Store)
 		if errors.Is(err, store.ErrConflict) {
 			continue
+		}
+		if err == nil && before.Phase != Finished {
+			cfg.tell(ctx, now, toldFinish, before, rec)
 		}
 		res.Apply, res.Phase = err == nil, rec.Phase
 		return res, err

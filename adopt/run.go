@@ -177,6 +177,9 @@ func (r *run) prepare(ctx context.Context) error {
 			if saveErr != nil && !errors.Is(saveErr, store.ErrConflict) {
 				return saveErr
 			}
+			if saveErr == nil {
+				r.tellPlan(ctx, before)
+			}
 			if rec, exists, err = r.load(ctx); err != nil {
 				return err
 			}

@@ -326,3 +326,35 @@ func TestAdoptOnTheEmbeddedStore(t *testing.T) {
 		t.Errorf("%+v", res)
 	}
 }
+
+// The history has each step of an adoption once, and who made it; rounds and dry runs are none.
+func TestHistoryOfAnAdoption(t *testing.T) {
+	noRaces(t)
+	b := newEmbedded(t, adoptTarget)
+	b.must(strings.NewReader(`{"id":"a","data":{"created":"2026-11-01T00:00:00Z"}}`+"\n"), "load")
+	for _, args := range [][]string{{"sessions"}, {"sessions", "--percent", "5", "--apply"}, {"sessions", "--apply"},
+		{"sessions", "--apply"}, {"dual", "sessions"}, {"dual", "sessions", "--apply"}, {"dual", "sessions", "--apply"},
+		{"verify", "sessions"}, {"finish", "sessions", "--apply"}, {"finish", "sessions", "--apply"},
+		{"undo", "sessions", "--also-writers"}, {"undo", "sessions", "--also-writers", "--apply"}} {
+		if args[len(args)-1] == "--apply" {
+			args = append(args, "--actor", "ann")
+		}
+		b.must(nil, append([]string{"adopt"}, args...)...)
+	}
+	var res historyResult
+	if err := json.Unmarshal([]byte(b.must(nil, "history", "--actions", "--json").out), &res); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range res.Targets[0].Records {
+		if r.Actor == "ann" && strings.HasPrefix(r.Change.What, "adopt") {
+			got = append(got, r.Change.What+": "+r.Change.After)
+		}
+	}
+	slices.Sort(got) // records of one millisecond have no order
+	by := " by property created plus 30d"
+	if want := []string{"adopt dual: phase dual, 100%" + by, "adopt finish: phase finished, 100%" + by, "adopt undo: phase undo, 100%" + by,
+		"adopt: phase stamp, 100%" + by, "adopt: phase stamp, 5%" + by}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
