@@ -105,6 +105,7 @@ const fromFile = " (default: the targets file)"
 // addAdopt registers the flags of adopt and all its subcommands.
 func (a *app) addAdopt(cmd *cobra.Command, f *adoptFlags) {
 	addSettings(cmd.Flags(), "apply", "workers", "shutdown-grace", "actor")
+	cmd.Flags().Lookup("apply").Usage = "change something; without it nothing is written, whatever REAPER_APPLY says"
 	a.addTarget(cmd)
 	a.addJSON(cmd)
 	cmd.Flags().StringVar(&f.from, "from", "", "the rule begins with this property"+fromFile)
@@ -304,6 +305,12 @@ const coldRate = 500
 func (a *app) beginAdopt(cmd *cobra.Command, args []string, f adoptFlags) (*session, adopt.Config, error) {
 	if len(args) == 1 {
 		a.targets = append(a.targets, args[0])
+	}
+	if apply := cmd.Flags().Lookup("apply"); !apply.Changed {
+		// REAPER_APPLY is for sweeps: who looks around where they run must not begin an adoption.
+		if err := cmd.Flags().Set(apply.Name, "false"); err != nil {
+			return nil, adopt.Config{}, err
+		}
 	}
 	c, targets, _, err := a.loadTargets(cmd)
 	if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -93,5 +94,29 @@ func TestAdoptOfATrippedTarget(t *testing.T) {
 	b.adopts("sessions") // the dry run
 	if res := b.adopts("undo", "sessions", "--apply"); res.Removed != 40 {
 		t.Errorf("%+v", res)
+	}
+}
+
+// Only the flag begins an adoption, finishes it or takes it back: the variable is for sweeps.
+func TestAdoptNeedsTheFlag(t *testing.T) {
+	noRaces(t)
+	b := newEmbedded(t, adoptTarget)
+	b.must(strings.NewReader(`{"id":"a","data":{"created":"2026-11-01T00:00:00Z"}}`+"\n"), "load")
+	set := b.env
+	b.env = append(slices.Clone(set), "REAPER_APPLY=true")
+	if res := b.adopts("sessions"); res.Apply || res.Stamped != 0 || b.status().Adoption != nil {
+		t.Errorf("%+v", res)
+	}
+	if r := b.run(nil, "adopt", "sessions", "--watch"); r.code != exitUsage {
+		t.Errorf("a watch: exit code %d: %s%s", r.code, r.out, r.log)
+	}
+	b.adopts("sessions", "--apply")
+	for _, args := range [][]string{{"undo", "sessions"}, {"dual", "sessions"}, {"finish", "sessions"}, {"sessions", "--apply=false"}} {
+		if res := b.adopts(args...); res.Apply || res.Phase != adopt.Stamping {
+			t.Errorf("adopt %q: %+v", args, res)
+		}
+	}
+	if st := b.status().Adoption; st == nil || st.Phase != adopt.Stamping || st.Written != 1 {
+		t.Errorf("%+v", st)
 	}
 }
