@@ -30,10 +30,11 @@ type Explanation struct {
 	Due       *time.Time   `json:"due"`     // expires plus retention
 	State     string       `json:"state"`   // of its generation; empty without one, retired if it no longer exists
 	Range     *RangeStatus `json:"range"`   // nil if it is in no range, or the range is not known
-	Verdict   string       `json:"verdict"` // absent, never, early, due, suspect, malformed, stray, outside or unindexed
-	Why       string       `json:"why"`     // for people
-	Held      string       `json:"held"`    // if it is due: why nothing may be deleted at present, paused or gate
-	Reason    string       `json:"reason"`  // of the hold: what the operator or the gate says
+	// absent, never, early, due, mismatch, suspect, malformed, stray, outside or unindexed
+	Verdict string `json:"verdict"`
+	Why     string `json:"why"`    // for people
+	Held    string `json:"held"`   // if it is due: why nothing may be deleted at present, paused or gate
+	Reason  string `json:"reason"` // of the hold: what the operator or the gate says
 }
 
 // ErrUnknownEntity is wrapped by the error for an id that no entity can have.
@@ -127,10 +128,32 @@ func (e explainer) explain(ctx context.Context, x *Explanation, v store.Value) e
 			return err
 		}
 	}
+	if x.Verdict == "due" {
+		if err := e.explainMismatch(ctx, x, v); err != nil {
+			return err
+		}
+	}
 	if j == sweep.Due && x.Verdict != "outside" && x.Verdict != "unindexed" {
 		e.explainHold(ctx, x)
 	}
 	return nil
+}
+
+// explainMismatch fills in that sweeps keep a due entity, because its key disagrees with the
+// rule of its adoption.
+func (e explainer) explainMismatch(ctx context.Context, x *Explanation, v store.Value) error {
+	if e.Target.Compare == nil {
+		return nil
+	}
+	return patiently(ctx, func(ctx context.Context) error {
+		found, err := e.Target.Compare(ctx, x.Namespace, []store.Entry{{Key: x.Key, Value: v}})
+		if err == nil && found.Kept[x.Key] {
+			x.Verdict, x.Why = "mismatch", "it is due by its key, which disagrees with the rule of the target's adoption: "+
+				"sweeps keep it until a writer gives it another key, or the adoption is finished. reaper adopt verify counts "+
+				"such keys"
+		}
+		return err
+	})
 }
 
 // explainHold adds that a due entity stays while its target is held.

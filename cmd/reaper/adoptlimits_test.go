@@ -120,3 +120,28 @@ func TestAdoptNeedsTheFlag(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 }
+
+// Explain says of an entity what sweeps do with it: they keep one whose key disagrees with the
+// rule, until the adoption is finished.
+func TestExplainMismatch(t *testing.T) {
+	noRaces(t)
+	b := newEmbedded(t, adoptTarget)
+	b.must(strings.NewReader(`{"id":"a","expires":"2026-11-01T00:00:00Z","data":{"created":"2999-01-01T00:00:00Z"}}`+"\n"), "load")
+	explain := func(want string) {
+		t.Helper()
+		if r := b.must(nil, "explain", "a"); !strings.Contains(r.out, "\n  "+want+":") {
+			t.Errorf("not %s:\n%s", want, r.out)
+		}
+	}
+	explain("due")
+	b.adopts("sessions", "--apply")
+	if res := b.sweep("--apply"); res.Mismatch != 1 || res.Deleted != 0 {
+		t.Errorf("%+v", res)
+	}
+	explain("mismatch")
+	b.must(nil, "pause", "--reason", "a test")
+	explain("mismatch")
+	b.must(nil, "resume")
+	b.adopts("finish", "sessions", "--apply", "--accept", "1")
+	explain("due")
+}

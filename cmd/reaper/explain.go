@@ -67,7 +67,8 @@ func (a *app) explain(cmd *cobra.Command, namespace string, id store.Entity) (er
 		return err
 	}
 	defer db.closeInto(&err)
-	x, err := inspect.Explain(ctx, a.sweepConfig(c, db.Store, targets, log), sweepTarget(t), namespace, id)
+	sc := a.sweepConfig(c, db.Store, targets, log)
+	x, err := inspect.Explain(ctx, sc, sc.Targets[0], namespace, id)
 	switch {
 	case errors.Is(err, inspect.ErrUnknownEntity):
 		return &exit{exitUsage, err}
