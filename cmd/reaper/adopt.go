@@ -55,8 +55,8 @@ func (a *app) adoptCommand() *cobra.Command {
 		Short: "Give expiry keys to entities that were written without one",
 		Long: `Adopt reads all entities of a target, and gives each that has no expiry key the one that
 a rule says: a fixed time after a property (a timestamp, an expiry key, or a text in
-RFC 3339), or after it was created. The rule stands in the targets file under adopt, or in
-flags.
+RFC 3339), or after it was created. The rule stands in flags, or in the targets file under
+adopt; without either, the rule by which the target is being adopted goes on.
 
 Without --apply it writes nothing, and says how many entities would get a key, when they
 would be due, and what that costs. What has expired already becomes due spread over
@@ -237,7 +237,8 @@ removes those, too.`,
 	return cmd
 }
 
-// rule returns the rule of the flags or, without them, of the targets file.
+// rule returns the rule of the flags or, without them, of the targets file. It is zero if
+// neither has one.
 func (f adoptFlags) rule(cmd *cobra.Command, t config.Target) (adopt.Rule, error) {
 	given := cmd.Flags().Changed
 	from := t.Adopt.From
@@ -256,9 +257,6 @@ func (f adoptFlags) rule(cmd *cobra.Command, t config.Target) (adopt.Rule, error
 		from = config.AdoptFrom{Property: f.from, CreateTime: f.createTime}
 	case given("plus") && from.IsZero():
 		return adopt.Rule{}, wrongUsage("--plus needs --from or --create-time")
-	case from.IsZero():
-		return adopt.Rule{}, store.WithHint(wrongUsage("target %s has no rule for entities without a key", t.Name),
-			"write adopt: {from: {property: created, plus: 30d}} into the targets file, or --from created --plus 30d")
 	}
 	if given("plus") {
 		plus, err := config.Duration(f.plus)
@@ -271,6 +269,25 @@ func (f adoptFlags) rule(cmd *cobra.Command, t config.Target) (adopt.Rule, error
 		from.Plus = plus
 	}
 	return ruleOf(from), nil
+}
+
+// recordedRule returns the rule by which a target is being adopted. Flags may have given it, and
+// after the end the targets file needs none.
+func recordedRule(ctx context.Context, s store.Store, target string) (adopt.Rule, error) {
+	var rec adopt.Record
+	var exists bool
+	err := store.Retry(ctx, recordPatience, func() (err error) {
+		rec, _, exists, err = adopt.Load(ctx, s, target)
+		return err
+	})
+	switch {
+	case err != nil:
+		return adopt.Rule{}, err
+	case !exists:
+		return adopt.Rule{}, store.WithHint(wrongUsage("target %s has no rule for entities without a key", target),
+			"write adopt: {from: {property: created, plus: 30d}} into the targets file, or --from created --plus 30d")
+	}
+	return rec.Rule, nil
 }
 
 func ruleOf(from config.AdoptFrom) adopt.Rule {
@@ -297,6 +314,9 @@ func (f adoptFlags) numbers(cmd *cobra.Command, s *config.Adopt) (err error) {
 	}
 	return nil
 }
+
+// recordPatience is how long a command tries to read the record of an adoption.
+const recordPatience = 20 * time.Second
 
 // coldRate is where a rate begins that is above it, as the services recommend.
 const coldRate = 500
@@ -336,6 +356,12 @@ func (a *app) beginAdopt(cmd *cobra.Command, args []string, f adoptFlags) (*sess
 		return nil, adopt.Config{}, err
 	}
 	s.targets[0] = t // with the flags
+	if rule == (adopt.Rule{}) {
+		if rule, err = recordedRule(cmd.Context(), s.db.Store, t.Name); err != nil {
+			s.db.closeInto(&err)
+			return nil, adopt.Config{}, err
+		}
+	}
 	rate := t.Adopt.Rate
 	var one sync.Mutex // workers would only contend for the budget's one record
 	announce := func(ctx context.Context, expiries []time.Time) error {

@@ -145,3 +145,25 @@ func TestExplainMismatch(t *testing.T) {
 	b.adopts("finish", "sessions", "--apply", "--accept", "1")
 	explain("due")
 }
+
+// Whoever gives the rule as flags gives it once, and finish prints a target that has none: the
+// record knows it.
+func TestAdoptByTheRecordedRule(t *testing.T) {
+	noRaces(t)
+	file, _, _ := strings.Cut(adoptTarget, "    adopt:")
+	b := newEmbedded(t, file)
+	b.must(strings.NewReader(`{"id":"a","data":{"created":"2026-11-01T00:00:00Z"}}`+"\n"), "load")
+	for _, order := range [][]string{{"sessions"}, {"verify", "sessions"}, {"undo", "sessions"}} {
+		r := b.run(nil, append([]string{"adopt"}, order...)...)
+		if r.code != exitUsage || !strings.Contains(r.log, "has no rule") {
+			t.Errorf("adopt %q: exit code %d: %s%s", order, r.code, r.out, r.log)
+		}
+	}
+	b.adopts("sessions", "--from", "created", "--plus", "30d", "--percent", "50", "--apply")
+	for _, order := range [][]string{{"sessions", "--apply"}, {"dual", "sessions", "--apply"}, {"verify", "sessions"},
+		{"finish", "sessions", "--apply"}, {"undo", "sessions", "--also-writers", "--apply"}} {
+		if res := b.adopts(order...); res.Rule != "property created plus 30d" {
+			t.Errorf("adopt %q: %+v", order, res)
+		}
+	}
+}
