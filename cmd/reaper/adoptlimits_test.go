@@ -146,8 +146,8 @@ func TestExplainMismatch(t *testing.T) {
 	explain("due")
 }
 
-// Whoever gives the rule as flags gives it once, and finish prints a target that has none: the
-// record knows it.
+// A rule that was given as flags need not be given again, and finish prints a target that has
+// none: the record knows it.
 func TestAdoptByTheRecordedRule(t *testing.T) {
 	noRaces(t)
 	file, _, _ := strings.Cut(adoptTarget, "    adopt:")
