@@ -169,9 +169,14 @@ func TestAdoptOfATrippedTarget(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		res, err := adopt.Run(t.Context(), w.config())
-		if err != nil || res.Complete || res.Stamped != 0 || !strings.Contains(res.Held, "reaper breaker show") {
+		cfg = w.config()
+		cfg.Progress = new(adopt.Progress)
+		res, err := adopt.Run(t.Context(), cfg)
+		if err != nil || res.Complete || res.Stamped != 0 || !res.Tripped || !strings.Contains(res.Held, "reaper breaker show") {
 			t.Errorf("complete %v, %d stamped, held %q, %v", res.Complete, res.Stamped, res.Held, err)
+		}
+		if n := cfg.Progress.Scanned.Load(); n > int64(stamped) { // what it has read is not what it has done
+			t.Errorf("it is done with %d, not with at most %d", n, stamped)
 		}
 		if n := w.stamped(); n != stamped {
 			t.Errorf("%d were stamped", n-stamped)

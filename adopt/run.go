@@ -49,7 +49,8 @@ type Config struct {
 	Progress *Progress // may be nil
 }
 
-// Progress is how far a run has come. It may be read at any time.
+// Progress is how far a run has come. It may be read at any time. An entity counts as scanned
+// when the run is done with it.
 type Progress struct {
 	Scanned, Written, Parts, PartsDone atomic.Int64
 }

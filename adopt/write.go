@@ -37,11 +37,12 @@ func (r *run) page(ctx context.Context, source partSource, p *heldPart, namespac
 			p.mismatch++
 		}
 	}
-	r.cfg.Progress.Scanned.Add(int64(len(rows)))
 	r.tally.want(len(todo))
 	if !r.applies() {
+		r.cfg.Progress.Scanned.Add(int64(len(rows)))
 		return nil
 	}
+	r.cfg.Progress.Scanned.Add(int64(len(rows) - len(todo))) // the others once they were written to
 	for try := 0; len(todo) > 0; try++ {
 		if try == mostTries {
 			for _, one := range todo {
@@ -106,6 +107,7 @@ func (r *run) again(p *heldPart, namespace string, changed []store.Row) (todo []
 
 // wrote counts what became of an entity.
 func (r *run) wrote(p *heldPart, namespace string, one item, o Outcome, why string) {
+	r.cfg.Progress.Scanned.Add(1)
 	switch o {
 	case "":
 		p.stamped++

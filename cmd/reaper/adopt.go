@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
@@ -461,9 +462,25 @@ func (a *app) watchAdoption(ctx context.Context, s *session, cfg adopt.Config) (
 		})
 	}
 	bar := a.bar("adopting " + cfg.Target.Name)
-	stop := every(barEvery, func() { _ = bar.Set64(p.Scanned.Load()) })
+	var expected atomic.Int64
+	ctx, cancel := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	group.Go(func() { // counting may take longer than the run
+		if e, err := adopt.Expect(ctx, cfg); err == nil {
+			expected.Store(e.Entities)
+		}
+	})
+	stop := every(barEvery, func() {
+		n := p.Scanned.Load()
+		if most := expected.Load(); most > 0 { // else nobody knows how long it takes
+			bar.ChangeMax64(max(most, n+1)) // not full before the end: there may be more
+		}
+		_ = bar.Set64(n)
+	})
 	return func() {
 		stop()
+		cancel()
+		group.Wait()
 		_ = bar.Clear()
 	}
 }
