@@ -330,6 +330,7 @@ func TestAdoptOnTheEmbeddedStore(t *testing.T) {
 // The history has each step of an adoption once, and who made it; rounds and dry runs are none.
 func TestHistoryOfAnAdoption(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	b := newEmbedded(t, adoptTarget)
 	b.must(strings.NewReader(`{"id":"a","data":{"created":"2026-11-01T00:00:00Z"}}`+"\n"), "load")
 	for _, args := range [][]string{{"sessions"}, {"sessions", "--percent", "5", "--apply"}, {"sessions", "--apply"},

@@ -44,6 +44,7 @@ func TestConfirm(t *testing.T) {
 // A dry run says in JSON, too, what stamping will cost, and how long it takes.
 func TestCostOfAnAdoption(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	b := newEmbedded(t, strings.ReplaceAll(adoptTarget, "rate: unlimited", "rate: 2"))
 	b.must(strings.NewReader(`{"id":"a","data":{"created":"2026-11-01T00:00:00Z"}}`+"\n"+`{"id":"b"}`+"\n"), "load")
 	for _, c := range []struct {

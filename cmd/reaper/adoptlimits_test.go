@@ -75,6 +75,7 @@ func TestAdoptAtTheSizeLimit(t *testing.T) {
 // operator holds ends in good order. Counting what is there is not held.
 func TestAdoptOfATrippedTarget(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	b := newEmbedded(t, strings.ReplaceAll(adoptTarget, "lease: 5s", "lease: 3s\n    breaker: {floor: 10}"))
 	var in strings.Builder
 	for i := range 40 {
@@ -100,6 +101,7 @@ func TestAdoptOfATrippedTarget(t *testing.T) {
 // Only the flag begins an adoption, finishes it or takes it back: the variable is for sweeps.
 func TestAdoptNeedsTheFlag(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	b := newEmbedded(t, adoptTarget)
 	b.must(strings.NewReader(`{"id":"a","data":{"created":"2026-11-01T00:00:00Z"}}`+"\n"), "load")
 	set := b.env
@@ -125,6 +127,7 @@ func TestAdoptNeedsTheFlag(t *testing.T) {
 // rule, until the adoption is finished.
 func TestExplainMismatch(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	b := newEmbedded(t, adoptTarget)
 	b.must(strings.NewReader(`{"id":"a","expires":"2026-11-01T00:00:00Z","data":{"created":"2999-01-01T00:00:00Z"}}`+"\n"), "load")
 	explain := func(want string) {
@@ -150,6 +153,7 @@ func TestExplainMismatch(t *testing.T) {
 // none: the record knows it.
 func TestAdoptByTheRecordedRule(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	file, _, _ := strings.Cut(adoptTarget, "    adopt:")
 	b := newEmbedded(t, file)
 	b.must(strings.NewReader(`{"id":"a","data":{"created":"2026-11-01T00:00:00Z"}}`+"\n"), "load")

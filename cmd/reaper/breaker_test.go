@@ -106,6 +106,7 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 // A limit that is used up ends a sweep without an error, and says until when; the breaker is off.
 func TestLimitOfADay(t *testing.T) {
 	noRaces(t)
+	t.Parallel() // most of it is waiting
 	b := newEmbedded(t, "targets:\n  - name: sessions\n    kind: Session\n    breaker: off\n    limits: {per_day: 10}\n")
 	ndjson, _ := sessions(300, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
