@@ -200,8 +200,17 @@ func (o *oracle) tripped(old, new store.Record) {
 			Hour: instant(a, "hour"), Through: instant(a, "through"), Count: a["count"].(int64)}
 	}
 	if isNew, _ := new.Fields["new_ground"].(bool); !isNew && text(new.Fields, "shortest_retention") != "" {
+		if b := o.budget(new.Key); len(was) > 0 && len(is) == 0 && isPart(was[0], b.approvals) {
+			o.w.violate("B1", "an approval of a part of %s lets the rest of what was due at first go", new.Key)
+		}
 		o.budget(new.Key).settled = true
 	}
+}
+
+// isPart reports whether a trip of what was due at first ended by an approval of less than that.
+func isPart(trip store.Fields, approvals map[string]breaker.Approval) bool {
+	a, approved := approvals[text(trip, "id")]
+	return approved && text(trip, "rule") == string(breaker.NewGround) && int(a.Count) < number(trip, "due")
 }
 
 // deploy lets everything expire at about the same time, a while from now.
