@@ -227,9 +227,7 @@ func TestBreakerOnNewGround(t *testing.T) {
 				if change == nil {
 					w.begin()
 				}
-				for i := range 300 {
-					w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(-time.Duration(i)*time.Hour/2))
-				}
+				w.putEvery(300, -time.Hour/2)
 				w.target.Retention = 0
 				res := w.sweep()
 				if rec := w.record(); len(w.left()) != 300 || rec.Trip.Rule != breaker.NewGround || rec.Trip.Due != 300 || res.Held != "breaker" {
@@ -257,9 +255,7 @@ func TestPartOfNewGroundIsApproved(t *testing.T) {
 				w.begin()
 				w.mustSweep()
 				time.Sleep(350 * time.Hour) // so that what expires meanwhile is not late
-				for i := range 300 {
-					w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(-time.Duration(i)*time.Hour))
-				}
+				w.putEvery(300, -time.Hour)
 				w.target.Retention = 0
 				w.sweep()
 				first := w.approve(30)
@@ -294,9 +290,7 @@ func TestRestOfNewGroundIsExtended(t *testing.T) {
 		w := newWorld(t)
 		w.target.Breaker = small
 		w.begin()
-		for i := range 300 {
-			w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(-time.Duration(i)*time.Hour))
-		}
+		w.putEvery(300, -time.Hour)
 		w.sweep()
 		w.approve(250)
 		w.sweep()
@@ -327,9 +321,7 @@ func TestApprovedPartIsExtended(t *testing.T) {
 		w := newWorld(t)
 		w.target.Breaker = small
 		w.begin()
-		for i := range 300 {
-			w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(-time.Duration(i)*time.Hour))
-		}
+		w.putEvery(300, -time.Hour)
 		w.sweep()
 		w.approve(30)
 		w.restamp(time.Now().Add(100 * time.Hour))

@@ -27,9 +27,7 @@ func misspelt(t *testing.T) *world {
 	time.Sleep(72 * time.Hour)
 	w.mustSweep()
 	w.target.Kind = "Session"
-	for i := range 300 {
-		w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(-time.Duration(i)*10*time.Minute))
-	}
+	w.putEvery(300, -10*time.Minute)
 	return w
 }
 
@@ -101,9 +99,7 @@ func TestDaemonGoesOnThroughAChangeOfKind(t *testing.T) {
 		w.target.Kind = "Sesion" // a new deployment, which comes with another kind
 		w.sweep()
 		w.target.Kind = "Session"
-		for i := range 300 {
-			w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(time.Duration(i)*time.Minute))
-		}
+		w.putEvery(300, time.Minute)
 		time.Sleep(7 * time.Hour)
 		if trip := w.record().Trip; len(w.left()) > 0 || trip.IsOpen() {
 			t.Errorf("%d are left; %+v, trip %+v", len(w.left()), d.state(), trip)
@@ -158,9 +154,7 @@ func TestRecordRemovedDuringATrip(t *testing.T) {
 		w := newWorld(t)
 		w.target.Breaker = small
 		w.begin()
-		for i := range 300 {
-			w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(-time.Duration(i)*10*time.Minute))
-		}
+		w.putEvery(300, -10*time.Minute)
 		d := w.serve(w.config())
 		time.Sleep(10 * time.Second)
 		w.wantHeld(300)
@@ -203,9 +197,7 @@ func TestRetentionTakenOutAgain(t *testing.T) {
 		w.target.Retention = 24 * time.Hour
 		time.Sleep(time.Hour)
 		w.mustSweep()
-		for i := range 300 {
-			w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(time.Duration(i)*4*time.Minute))
-		}
+		w.putEvery(300, 4*time.Minute)
 		time.Sleep(22 * time.Hour)
 		d := w.serve(w.config()) // which still has it
 		time.Sleep(time.Minute)

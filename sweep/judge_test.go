@@ -176,9 +176,7 @@ func TestShorterRetentionIsApprovedByAPerson(t *testing.T) {
 				w.target.Retention = 200 * time.Hour
 				w.begin()
 				w.mustSweep()
-				for i := range 300 {
-					w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(-time.Duration(i)*time.Hour/2))
-				}
+				w.putEvery(300, -time.Hour/2)
 				w.target.Retention = 0
 				if !other {
 					w.sweep()
@@ -212,9 +210,7 @@ func TestMixedRetentions(t *testing.T) {
 		w.target.Retention = 200 * time.Hour
 		w.begin()
 		w.mustSweep()
-		for i := range 300 {
-			w.put(1, 4, fmt.Sprint("e-", i), time.Now().Add(-time.Duration(i)*time.Hour/2))
-		}
+		w.putEvery(300, -time.Hour/2)
 		long, short := w.config(), w.config()
 		short.Targets = []sweep.Target{w.target}
 		short.Targets[0].Retention = 0

@@ -168,6 +168,15 @@ var layouts = map[string]func(*sweep.Target){
 	},
 }
 
+// putEvery writes n entities of generation 1, e-0 and so on. One expires now, and each of the others
+// as much later than the one before it, or earlier.
+func (w *world) putEvery(n int, later time.Duration) {
+	now := time.Now()
+	for i := range n {
+		w.put(1, 4, fmt.Sprint("e-", i), now.Add(time.Duration(i)*later))
+	}
+}
+
 // put writes one entity, stamped for a generation or, where the layout is
 // another, with a timestamp.
 func (w *world) put(number, shards int, name string, expires time.Time) string {
