@@ -385,7 +385,7 @@ type hold struct {
 // gate, which it asks once. As for workers, a gate that does not answer in time counts as
 // closed.
 func heldBy(ctx context.Context, s *sweep.Snapshot) hold {
-	h := hold{paused: s.View.Record.IsPaused(s.Now()), tripped: s.Target.Breaker.On && s.View.Record.Trip.IsOpen()}
+	h := hold{paused: s.View.Record.IsPaused(s.Now()), tripped: s.Target.IsTripped(s.View.Record)}
 	if h.tripped {
 		h.paused = s.View.Record.IsHeldByOperator(s.Now())
 	}
@@ -552,7 +552,7 @@ func rangeStatus(s *sweep.Snapshot, r shardquery.Range, c cursor.Cursor) RangeSt
 		one.Rate = &rate
 	}
 	switch rec := s.View.Record; {
-	case s.Target.Breaker.On && rec.Trip.IsOpen():
+	case s.Target.IsTripped(rec):
 		one.ThrottledBy = string(throttle.ReasonBreaker)
 	case rec.IsPaused(s.Now()):
 		one.ThrottledBy = string(throttle.ReasonPaused)

@@ -94,7 +94,7 @@ func (c *collector) heldBy() throttle.Reason {
 	switch {
 	case !c.cfg.Apply:
 		return ""
-	case c.target.Breaker.On && v.Record.Trip.IsOpen(): // resume does not end it, so it comes before a pause
+	case c.target.IsTripped(v.Record): // resume does not end it, so it comes before a pause
 		return throttle.ReasonBreaker
 	case v.Record.IsPaused(c.clock.Now()):
 		return throttle.ReasonPaused

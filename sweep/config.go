@@ -45,6 +45,9 @@ type Target struct {
 	Next func(time.Time) time.Time
 }
 
+// IsTripped reports whether an open breaker holds the target. One that is switched off holds nothing.
+func (t Target) IsTripped(r generation.Record) bool { return t.Breaker.On && r.Trip.IsOpen() }
+
 // Rules returns the part of the target that plans go by.
 func (t Target) Rules() plan.Rules {
 	policy := t.Policy

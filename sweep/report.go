@@ -51,7 +51,7 @@ func (c *collector) publish() {
 func (c *collector) publishRecord() {
 	m, t, rec := c.cfg.Metrics, c.target.Name, c.viewer.View().Record
 	m.Held(t, string(c.heldBy()))
-	m.Breaker(t, c.target.Breaker.On && rec.Trip.IsOpen())
+	m.Breaker(t, c.target.IsTripped(rec))
 	outside, empty := c.tally.aroundOr(rec.Outside, rec.EmptyIndex)
 	m.Outside(t, outside)
 	m.EmptyIndex(t, empty)
@@ -81,7 +81,7 @@ func (c *collector) fillHeld(res *TargetResult, why throttle.Reason) {
 	v := c.viewer.View()
 	switch {
 	case v == nil || c.cfg.Apply:
-	case c.target.Breaker.On && v.Record.Trip.IsOpen():
+	case c.target.IsTripped(v.Record):
 		why = throttle.ReasonBreaker
 	case v.Record.IsPaused(c.clock.Now()):
 		why = throttle.ReasonPaused

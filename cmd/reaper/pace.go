@@ -203,7 +203,7 @@ func (a *app) change(cmd *cobra.Command, o switchOrder, change changeFunc) (err 
 				"check --store, or sweep the target once first")
 		}
 		one := switchedTarget{Name: t.Name, Max: rec.PaceMax.String(), Total: rec.PaceTotal.String()}
-		if t.Breaker.On && rec.Trip.IsOpen() {
+		if t.IsTripped(rec) {
 			one.Held = string(throttle.ReasonBreaker)
 		}
 		if rec.IsHeldByOperator(now) {
