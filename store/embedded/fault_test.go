@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -51,6 +53,7 @@ func within(t *testing.T, what string, do func()) {
 	select {
 	case <-done:
 	case <-time.After(5 * time.Minute):
+		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
 		panic(what + " hangs")
 	}
 }
@@ -181,6 +184,8 @@ func allFail(t *testing.T, db *DB) {
 		"drop":    db.Drop(ctx, sessions, "a", "b"),
 		"flush":   db.Flush(),
 	}
+	db.stale.Store(true)
+	db.Pressed() // has no error to return, and must come back
 	_, calls["settle"] = db.Settle(ctx, everything(), entry, func(store.Value) store.Verdict { return store.Delete })
 	_, calls["load"] = db.Load(ctx, store.RecordQuery{Sort: store.CursorRecord, Target: "sessions"})
 	_, calls["count"] = db.Count(ctx, sessions, "", store.Span{}, 0)

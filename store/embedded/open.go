@@ -452,10 +452,14 @@ func (db *DB) roomier() {
 	close(*db.change.Swap(new(make(chan struct{}))))
 }
 
-// crowd returns how many sublevels L0 has.
+// crowd returns how many sublevels L0 has, or had when the fault came: its measuring waits
+// for a lock that an engine with a fault may never give back.
 func (db *DB) crowd() int64 {
 	if db.stale.Swap(false) {
-		db.sublevels.Store(int64(db.engine.Metrics().Levels[0].Sublevels))
+		_ = db.fault.run(func() error {
+			db.sublevels.Store(int64(db.engine.Metrics().Levels[0].Sublevels))
+			return nil
+		})
 	}
 	return db.sublevels.Load()
 }
