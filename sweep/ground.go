@@ -28,19 +28,17 @@ func (j *judge) enterGround(ctx context.Context) (entry, error) {
 	case j.isEntered(rec):
 		return open, nil
 	}
-	b, err := j.s.read(ctx)
+	read, part := j.s.read, rec.ApprovedPart()
+	if part.ID != "" { // what others have reserved of it counts, too
+		read = j.s.reread
+	}
+	b, err := read(ctx)
 	if err != nil {
 		return shut, err
 	}
 	now := j.s.now()
-	part := rec.ApprovedPart()
-	if part.ID != "" {
-		if b, err = j.s.reread(ctx); err != nil {
-			return shut, err
-		}
-		if j.isInUse(b, part, now) {
-			return partly, nil
-		}
+	if part.ID != "" && j.isInUse(b, part, now) {
+		return partly, nil
 	}
 	trip, err := j.judgeGround(ctx, b, rec, now)
 	if err != nil {
