@@ -778,8 +778,12 @@ func TestExpect(t *testing.T) {
 		w.many(100)
 		expect := func(order adopt.Order) (adopt.Expectation, error) {
 			cfg := w.config()
-			cfg.Order = order
-			return adopt.Expect(t.Context(), cfg)
+			cfg.Order, cfg.Progress = order, new(adopt.Progress)
+			e, err := adopt.Expect(t.Context(), cfg)
+			if n := cfg.Progress.Expected.Load(); n != e.Entities {
+				t.Errorf("the progress expects %d of %d", n, e.Entities)
+			}
+			return e, err
 		}
 		if _, err := expect(adopt.Verify); !errors.Is(err, adopt.ErrNotAdopted) {
 			t.Errorf("verify without an adoption: %v", err)

@@ -22,12 +22,13 @@ const countWithin = 30 * time.Second
 // Expect says how many entities an order is likely to read, before it reads them. It goes by
 // the last round, at a read for each of its parts. If that was not read to its end, it counts
 // the index of the property that the rule reads, too. It refuses an order that does not fit
-// the adoption, as Run does.
+// the adoption, as Run does. The progress has the number, too.
 func Expect(ctx context.Context, cfg Config) (e Expectation, err error) {
 	r, err := newRun(cfg)
 	if err != nil {
 		return e, err
 	}
+	defer func() { r.cfg.Progress.Expected.Store(e.Entities) }()
 	rec, exists, err := r.load(ctx)
 	if err == nil {
 		err = r.fits(rec, exists)

@@ -53,6 +53,7 @@ type Config struct {
 // when the run is done with it.
 type Progress struct {
 	Scanned, Written, Parts, PartsDone atomic.Int64
+	Expected                           atomic.Int64 // what Scanned will come to, as [Expect] found out; 0 before
 }
 
 // Errors of orders that do not fit what was adopted before. Nothing was changed.

@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
@@ -252,10 +251,13 @@ func (f adoptFlags) rule(cmd *cobra.Command, t config.Target) (adopt.Rule, error
 		return adopt.Rule{}, wrongUsage("--from is empty: name a property")
 	case given("from") && f.from == t.Property:
 		return adopt.Rule{}, wrongUsage("--from: %s is the property that adoption writes", f.from)
-	case given("from") && config.PropertyName(f.from) != nil:
-		return adopt.Rule{}, wrongUsage("--from: %v", config.PropertyName(f.from))
-	case f.createTime || given("from"):
-		from = config.AdoptFrom{Property: f.from, CreateTime: f.createTime}
+	case given("from"):
+		if err := config.PropertyName(f.from); err != nil {
+			return adopt.Rule{}, wrongUsage("--from: %v", err)
+		}
+		from = config.AdoptFrom{Property: f.from}
+	case f.createTime:
+		from = config.AdoptFrom{CreateTime: true}
 	case given("plus") && from.IsZero():
 		return adopt.Rule{}, wrongUsage("--plus needs --from or --create-time")
 	}
@@ -462,17 +464,14 @@ func (a *app) watchAdoption(ctx context.Context, s *session, cfg adopt.Config) (
 		})
 	}
 	bar := a.bar("adopting " + cfg.Target.Name)
-	var expected atomic.Int64
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
-	group.Go(func() { // counting may take longer than the run
-		if e, err := adopt.Expect(ctx, cfg); err == nil {
-			expected.Store(e.Entities)
-		}
-	})
+	if p.Expected.Load() == 0 { // else it was found out for the price
+		group.Go(func() { _, _ = adopt.Expect(ctx, cfg) }) // counting may take longer than the run
+	}
 	stop := every(barEvery, func() {
 		n := p.Scanned.Load()
-		if most := expected.Load(); most > 0 { // else nobody knows how long it takes
+		if most := p.Expected.Load(); most > 0 { // else nobody knows how long it takes
 			bar.ChangeMax64(max(most, n+1)) // not full before the end: there may be more
 		}
 		_ = bar.Set64(n)
