@@ -114,12 +114,12 @@ func (o *oracle) checkCounted(by, key string, old, new store.Record) {
 	was, wasErr := breaker.Decode(old)
 	is, isErr := breaker.Decode(new)
 	rules, now := sweep.BreakerRules(o.w.plan.target), time.Now()
-	if err != nil || wasErr != nil || isErr != nil || len(o.budget(new.Key).approvals) > 0 ||
+	hour := breaker.Key{Hour: time.UnixMilli(ms).UTC()}
+	if err != nil || wasErr != nil || isErr != nil || o.approvedIn(new.Key, hour) ||
 		was.OnlyLearns(rules, now.Add(-steady)) {
 		return
 	}
 	was.Alls = is.Alls
-	hour := breaker.Key{Hour: time.UnixMilli(ms).UTC()}
 	n := is.At(hour).Done
 	for at, facts := range o.truth {
 		if at.kind != o.w.plan.kind(new.Key) {
@@ -135,6 +135,17 @@ func (o *oracle) checkCounted(by, key string, old, new store.Record) {
 	if limit := was.Limit(rules, now, hour); n > limit {
 		o.w.violate("B1", "%s opens %v of %s, which holds %d, more than %d", by, hour.Hour, new.Key, n, limit)
 	}
+}
+
+// approvedIn reports whether there was an approval that reaches into an hour: what went by it
+// was taken off the limit, or left out of the count.
+func (o *oracle) approvedIn(target string, hour breaker.Key) bool {
+	for _, a := range o.budget(target).approvals {
+		if a.Through.After(hour.Hour) {
+			return true
+		}
+	}
+	return false
 }
 
 // spends holds B1 as a delete takes effect: its process has reserved it, for its hour or by an
