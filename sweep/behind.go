@@ -2,6 +2,7 @@ package sweep
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -86,6 +87,11 @@ func (c *collector) behindEvery() time.Duration { return max(leastBehind, c.rule
 // countAllBehind counts what is due behind the cursors of all ranges that writers may write
 // to, for people. If that fails, the number from before remains.
 func (c *collector) countAllBehind(ctx context.Context, p *plan.Plan) {
+	p, err := c.withSaved(ctx, p)
+	if err != nil {
+		c.failedBehind(ctx, err)
+		return
+	}
 	var list []shardquery.Range
 	for r := range p.All() {
 		if p.Range(r).Read { // else it is sealed and was read to its end since
@@ -105,10 +111,33 @@ func (c *collector) countAllBehind(ctx context.Context, p *plan.Plan) {
 			return err
 		})
 	}
-	switch err := group.Wait(); {
-	case err == nil:
-		c.cfg.Metrics.Behind(c.target.Name, sum.Load())
-	case ctx.Err() == nil:
+	if err := group.Wait(); err != nil {
+		c.failedBehind(ctx, err)
+		return
+	}
+	c.cfg.Metrics.Behind(c.target.Name, sum.Load())
+}
+
+func (c *collector) failedBehind(ctx context.Context, err error) {
+	if ctx.Err() == nil {
 		c.log.failed("count what is due behind the cursors", "", err)
 	}
+}
+
+// withSaved returns a plan with the records that other processes have saved of ranges in
+// which this one has found nothing: it needs none of them for a sweep, and may lack them for as
+// long as it serves.
+func (c *collector) withSaved(ctx context.Context, p *plan.Plan) (*plan.Plan, error) {
+	var ids []cursor.ID
+	for r := range p.All() {
+		if p.Range(r).Unread {
+			ids = append(ids, p.ID(r))
+		}
+	}
+	for some := range slices.Chunk(ids, store.MaxRecords) {
+		if err := c.viewer.readSome(ctx, some, recordPatience); err != nil {
+			return nil, err
+		}
+	}
+	return p.With(c.viewer.View()), nil
 }
