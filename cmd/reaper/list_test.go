@@ -109,7 +109,8 @@ func TestListNamesAllJunk(t *testing.T) {
 			case what == due, what == live, what == junk.Never:
 			case what == junk.Unindexed:
 				delete(got, name) // no index has it; a list that reads entities one by one may
-			case layout.Uses("shards") && name == "text: lower case": // sorts among keys that expire tomorrow
+			case layout.Uses("shards") && name == "text: lower case":
+				delete(got, name) // sorts after the keys of its day, which may be yesterday
 			default:
 				want = append(want, name)
 			}
