@@ -39,6 +39,7 @@ type judge struct {
 	swept   map[shardquery.Range]time.Time // up to where this process has found nothing due
 	entered bool                           // what is due in what this process sweeps was counted, or approved
 	idle    time.Time                      // since when nothing was wanted of a part that was approved; zero if it was
+	late    *lateRead                      // of the judging goroutine alone; nil if a COUNT does
 }
 
 // A blocked is a count that failed. Without it no more than the floor goes.
@@ -121,6 +122,9 @@ func (j *judge) next() (k breaker.Key, ok bool) {
 	j.s.mu.Lock()
 	defer j.s.mu.Unlock()
 	for _, k := range inKeyOrder(j.keys) {
+		if k.IsLate() && j.late != nil && len(j.keys) > 1 {
+			continue // it takes long: the others have their turns in between
+		}
 		delete(j.keys, k)
 		j.atWork = &k
 		return k, true
@@ -144,9 +148,17 @@ func (j *judge) note(ctx context.Context, k breaker.Key, err error) {
 		j.s.rouse() // the steps that wait ask again
 		return
 	}
-	j.s.c.log.failed("count for the breaker", "", failed.error)
+	isReading := errors.Is(failed, errLateRead)
+	if !isReading {
+		j.s.c.log.failed("count for the breaker", "", failed.error)
+	}
 	j.s.mu.Lock()
-	j.blocked[k] = blocked{j.blocked[k].tries + 1, j.s.c.cfg.Now(), failed.error}
+	if isReading {
+		delete(j.blocked, k)
+		j.keys[k] = true
+	} else {
+		j.blocked[k] = blocked{j.blocked[k].tries + 1, j.s.c.cfg.Now(), failed.error}
+	}
 	text := k.String() + ": " + failed.Error()
 	known := j.s.budget.Uncounted == text
 	j.s.mu.Unlock()
@@ -162,6 +174,7 @@ func (j *judge) note(ctx context.Context, k breaker.Key, err error) {
 func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 	rec := j.s.c.viewer.View().Record
 	if rec.Trip.IsOpen() {
+		j.late = nil // a fresh count will say what is left
 		return nil
 	}
 	now := j.s.now()
@@ -175,13 +188,18 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 	}
 	event := breaker.Count{Due: count.Due + count.Coming, More: count.More}
 	if k.IsLate() && event.Due > j.s.rules.Floor { // what is due in all is one event with it
-		event, err = patientCount(event.Due, false, func(upTo int64) (breaker.Count, error) {
+		whole, err := patientCount(event.Due, j.late != nil, func(upTo int64) (breaker.Count, error) {
 			return j.countDue(ctx, b, j.s.rules.Horizon(now), upTo)
 		})
-		if err != nil {
+		switch {
+		case err == nil:
+			event = whole
+			event.Due -= count.Reserved
+		case j.late == nil || ctx.Err() != nil:
 			return uncounted{err}
+		default: // what is late can be judged without
+			event.More = true
 		}
-		event.Due -= count.Reserved
 	}
 	var trip *breaker.Trip
 	err = j.s.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
@@ -194,6 +212,9 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 		}
 		return b
 	})
+	if err == nil && k.IsLate() {
+		j.late = nil
+	}
 	if err != nil || trip == nil {
 		return err
 	}
@@ -208,7 +229,10 @@ func (j *judge) measure(
 	all = -1
 	reserved := b.Reserved(j.s.rules, approvals, now, k)
 	for limit := b.Enough(j.s.rules, now, k) + reserved; ; {
-		n, err = patientCount(limit, n.More, func(upTo int64) (breaker.Count, error) { return j.count(ctx, b, k, now, upTo) })
+		tooLong := n.More || k.IsLate() && j.late != nil
+		n, err = patientCount(limit, tooLong, func(upTo int64) (breaker.Count, error) {
+			return j.count(ctx, b, k, now, upTo)
+		})
 		if err != nil {
 			return n, all, err
 		}
@@ -307,24 +331,22 @@ func (j *judge) count(ctx context.Context, b breaker.Budget, k breaker.Key, now 
 	var due, coming []placedSpan
 	p, horizon := j.plan(), j.s.rules.Horizon(now)
 	for r := range p.All() {
-		from, to, split, stock := k.Hour, j.s.rules.End(k), horizon.Add(r.Resolution()), p.Cursor(r).Stock
 		if k.IsLate() {
-			from, to = j.s.c.floor(horizon), j.lateFrom(r, p.Cursor(r).Position)
-			if stock.Next.After(to) { // a read of all of it has found nothing before that
-				to = stock.Next
-			}
-			if !to.Before(horizon) || !stock.Emptied.IsZero() {
-				to = split
-			}
-		} else if !stock.Emptied.IsZero() || !stock.Next.IsZero() && !stock.Next.Before(to) {
+			from, to := j.lateIn(b, p, r, horizon)
+			due = appendSpan(due, r, from, to)
+			continue
+		}
+		to, split, stock := j.s.rules.End(k), horizon.Add(r.Resolution()), p.Cursor(r).Stock
+		if !stock.Emptied.IsZero() || !stock.Next.IsZero() && !stock.Next.Before(to) {
 			continue // and nobody writes to it any more
 		}
-		from = laterOf(from, j.notCovered(b, k, r))
+		from := laterOf(k.Hour, j.notCovered(b, k, r))
 		due = appendSpan(due, r, from, earlierOf(split, to))
 		coming = appendSpan(coming, r, laterOf(from, split), to)
 	}
 	if k.IsLate() {
-		due = append(due, j.retired(p)...)
+		n.Due, err = j.countLate(ctx, append(due, j.retired(p)...), b, now, upTo)
+		return n, err
 	}
 	if n.Due, err = j.countSpans(ctx, due, upTo); err == nil {
 		n.Coming, err = j.countSpans(ctx, coming, upTo)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/control"
+	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
@@ -95,6 +96,109 @@ func TestBreakerWithoutCounts(t *testing.T) {
 		}
 		if b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name); err != nil || b.Uncounted != "" {
 			t.Errorf("the budget still says why: %v, %q", err, b.Uncounted)
+		}
+	})
+}
+
+// A tombCounter is a store whose COUNT never gets past tombstones, while reads do. So is each
+// read of it slow, if it takes a while.
+type tombCounter struct {
+	*modelstore.Store
+	takes time.Duration
+	reads atomic.Int64
+}
+
+func (s *tombCounter) Count(ctx context.Context, t store.Target, ns string, span store.Span, upTo int64) (int64, error) {
+	if k, err := expirykey.Parse(span.From.Value.Text); err == nil && time.Since(k.Expires) > 2*time.Hour {
+		<-ctx.Done()
+		return 0, fmt.Errorf("count: %w", store.ErrDeadline)
+	}
+	return s.Store.Count(ctx, t, ns, span, upTo)
+}
+
+func (s *tombCounter) Scan(ctx context.Context, q store.Query, p *store.Page) error {
+	s.reads.Add(1)
+	time.Sleep(s.takes)
+	return s.Store.Scan(ctx, q, p)
+}
+
+// withLateOnes returns a world in which so many are late, and a store that cannot count them.
+func withLateOnes(t *testing.T, late int, takes time.Duration) (*world, *tombCounter) {
+	t.Helper()
+	w := withBreaker(t, 3000)
+	names := w.left()
+	at := time.Now().Add(3 * time.Hour)
+	for i := range 200 { // an hour above the floor, so that all are counted
+		w.put(1, 4, fmt.Sprint("hour-", i), at)
+	}
+	for range 4 {
+		time.Sleep(time.Hour)
+		w.mustSweep()
+	}
+	if b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name); err != nil || !b.KnowsAll() {
+		t.Fatalf("all are not known: %v", err)
+	}
+	for _, name := range names[len(names)-late:] {
+		w.put(1, 4, name, time.Now().Add(-12*time.Hour))
+	}
+	time.Sleep(25 * time.Hour)
+	return w, &tombCounter{Store: w.s, takes: takes}
+}
+
+// What is late is read if no COUNT of it is answered: what is usual goes in one sweep, and
+// what is not trips.
+func TestBreakerReadsWhatItCannotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, s := withLateOnes(t, 250, 50*time.Millisecond)
+		before := len(w.left())
+		if res := w.with(s); res.Deleted != 250 || before-len(w.left()) != 250 || res.Error != "" || res.Held != "" {
+			t.Errorf("%+v: %+v", res, w.record().Trip)
+		}
+		if b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name); err != nil || b.Uncounted != "" {
+			t.Errorf("the budget still says that it is not counted: %v, %q", err, b.Uncounted)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w, s := withLateOnes(t, 900, 50*time.Millisecond)
+		before := len(w.left())
+		res, trip := w.with(s), w.record().Trip
+		if gone := before - len(w.left()); gone > 100 || trip.Rule != breaker.LateOnes || trip.Due+trip.Gone < trip.Limit {
+			t.Fatalf("%d are gone: %+v, %+v", gone, trip, res)
+		}
+		w.approve(0)
+		for range 3 {
+			w.with(s)
+			time.Sleep(25 * time.Hour)
+		}
+		if left := before - 900; len(w.left()) > left {
+			t.Errorf("%d are left, not %d: %+v", len(w.left()), left, w.record().Trip)
+		}
+	})
+}
+
+// A read that takes hours keeps nothing else from being counted and deleted.
+func TestBreakerReadsInTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, s := withLateOnes(t, 250, 4*time.Second)
+		late := w.left()
+		c := w.config()
+		c.Store = s
+		daemon := w.serve(c)
+		const hours = 12
+		for i := range hours {
+			for n := range 150 { // above the floor, so that each hour is counted
+				w.put(1, 4, fmt.Sprintf("new-%d-%d", i, n), time.Now())
+			}
+			time.Sleep(time.Hour)
+			for _, name := range w.left() {
+				if strings.HasPrefix(name, "new-") {
+					t.Fatalf("hour %d: %s is left: %+v", i, name, w.record().Trip)
+				}
+			}
+		}
+		daemon.stop()
+		if gone := len(late) - len(w.left()); gone < 250 || s.reads.Load() < 200 {
+			t.Errorf("%d late ones are gone after %d reads: %+v", gone, s.reads.Load(), w.record().Trip)
 		}
 	})
 }
