@@ -31,7 +31,11 @@ func withApplications(
 	} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			b, e, project := open(t, adoptTarget+"    breaker: {floor: 50}\n")
+			targets := adoptTarget + "    breaker: {floor: 50}\n"
+			if n > 10_000 {
+				targets += "    page: 500\n"
+			}
+			b, e, project := open(t, targets)
 			if n > 10_000 {
 				e = emulator.StartOwn(t, map[string]emulator.Mode{"datastore": emulator.Datastore, "native": emulator.Native}[mode])
 				b.env = append(b.env, "DATASTORE_EMULATOR_HOST="+e.Host, "FIRESTORE_EMULATOR_HOST="+e.Host)
@@ -55,12 +59,14 @@ func TestAdoption(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	withApplications(t, nightly.Size(t, 20_000, 1000), func(t *testing.T, b *workdir, start func() *nodewriter.Application, first nodewriter.First) {
 		const kills = 5
-		n := int64(first.N)
+		n, began := int64(first.N), time.Now()
+		done := func(what string) { t.Logf("after %.0f s: %s", time.Since(began).Seconds(), what) }
 		reader := start()
 		reader.Fill(first)
 		if c := reader.Read("before", "", 100); c.Sessions != first.N || c.Keyed != 0 {
 			t.Fatalf("at first: %+v", c)
 		}
+		done("filled")
 		writers := make([]*nodewriter.Application, 3)
 		for i := range writers {
 			writers[i] = start()
@@ -73,6 +79,7 @@ func TestAdoption(t *testing.T) {
 		if c := reader.Read("dry", "", 100); c.Keyed != 0 {
 			t.Errorf("the dry run wrote keys: %+v", c)
 		}
+		done("dry run")
 		res := b.adopts("sessions", "--apply", "--percent", "5")
 		if share := float64(res.Stamped) / float64(n); share < 0.02 || share > 0.08 {
 			t.Errorf("5 per cent are %d of %d", res.Stamped, n)
@@ -80,6 +87,7 @@ func TestAdoption(t *testing.T) {
 		if c := reader.Read("5", adopt.Salt("sessions"), 5); c.Keyed == 0 || c.Outside.N != 0 {
 			t.Errorf("5 per cent: %+v", c)
 		}
+		done("5 per cent")
 		for i := range kills {
 			b.killAdopt(min(first.N/(kills+4), 3000), "--rate", fmt.Sprint(200+100*i+first.N/50))
 		}
@@ -94,6 +102,7 @@ func TestAdoption(t *testing.T) {
 		}
 		both.Wait()
 		b.adopts("sessions", "--apply")
+		done("100 per cent")
 
 		// If more is due by now than the breaker lets pass, somebody has to approve it. A session that is due by its
 		// key, and was extended without one, is kept.
@@ -112,6 +121,7 @@ func TestAdoption(t *testing.T) {
 		if swept.Mismatch == 0 || swept.Deleted == 0 {
 			t.Errorf("%s was extended without a key: %+v", left, swept)
 		}
+		done("first sweep")
 		writers[0].GiveKeys()
 		b.adopts("dual", "sessions", "--apply")
 		writers[1].GiveKeys()
@@ -125,10 +135,12 @@ func TestAdoption(t *testing.T) {
 		if res := b.adopts("verify", "sessions"); res.Left() != 0 {
 			t.Errorf("verify: %+v", res.Counts)
 		}
+		done("verified")
 		if r := b.must(nil, "adopt", "finish", "sessions", "--apply"); !strings.Contains(r.out, "the adoption is finished") {
 			t.Errorf("%s", r.out)
 		}
 		b.sweepToEnd()
+		done("finished and swept")
 
 		var wrote []nodewriter.Written
 		turns, extended := 0, 0
