@@ -40,6 +40,7 @@ type judge struct {
 	entered bool                           // what is due in what this process sweeps was counted, or approved
 	idle    time.Time                      // since when nothing was wanted of a part that was approved; zero if it was
 	late    *lateRead                      // of the judging goroutine alone; nil if a COUNT does
+	wasLate bool                           // the last turn was that of what is late
 }
 
 // A blocked is a count that failed. Without it no more than the floor goes.
@@ -51,6 +52,8 @@ type blocked struct {
 
 // An uncounted is the error of a count.
 type uncounted struct{ error }
+
+func (u uncounted) Unwrap() error { return u.error }
 
 func newJudge(s *spender) *judge {
 	return &judge{s: s, wake: make(chan struct{}, 1), keys: map[breaker.Key]bool{},
@@ -121,15 +124,16 @@ func (j *judge) run(ctx context.Context) {
 func (j *judge) next() (k breaker.Key, ok bool) {
 	j.s.mu.Lock()
 	defer j.s.mu.Unlock()
-	for _, k := range inKeyOrder(j.keys) {
-		if k.IsLate() && j.late != nil && len(j.keys) > 1 {
-			continue // it takes long: the others have their turns in between
-		}
-		delete(j.keys, k)
-		j.atWork = &k
-		return k, true
+	if j.keys[breaker.Late()] && !j.wasLate { // either may take long, so they take turns
+		k, ok = breaker.Late(), true
+	} else if ordered := inKeyOrder(j.keys); len(ordered) > 0 {
+		k, ok = ordered[0], true
 	}
-	return k, false
+	if ok {
+		delete(j.keys, k)
+		j.atWork, j.wasLate = &k, k.IsLate()
+	}
+	return k, ok
 }
 
 // note keeps why a count failed, for the steps that wait for it and for the budget's record.
@@ -203,6 +207,10 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 	}
 	var trip *breaker.Trip
 	err = j.s.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
+		trip = nil
+		if k.IsLate() && j.late != nil && j.late.isOvertaken(b) {
+			return b // the steps ask again
+		}
 		if all >= 0 {
 			b = b.CountedAll(now, all)
 		}
@@ -405,11 +413,23 @@ func CountTrip(ctx context.Context, cfg Config, t Target, trip breaker.Trip) (in
 	case breaker.Burst:
 		n, err = j.count(ctx, b, breaker.Key{Hour: trip.Hour}, now, 0)
 	case breaker.LateOnes: // cursors have not moved since
-		n, err = j.count(ctx, b, breaker.Late(), now, 0)
+		n, err = j.countTrip(ctx, b, now)
 	default: // what came to be due since is no part of it
 		n, err = j.countDue(ctx, b, earlierOf(trip.Through, j.s.rules.Horizon(now)), 0)
 	}
 	return n.Due + n.Coming, err
+}
+
+// countTrip counts what is late, however long that takes; if it has to read, as much as tells whether
+// that is too much.
+func (j *judge) countTrip(ctx context.Context, b breaker.Budget, now time.Time) (n breaker.Count, err error) {
+	for {
+		n, err = patientCount(b.Enough(j.s.rules, now, breaker.Late()), j.late != nil,
+			func(upTo int64) (breaker.Count, error) { return j.count(ctx, b, breaker.Late(), now, upTo) })
+		if !errors.Is(err, errLateRead) {
+			return n, err
+		}
+	}
 }
 
 // DescribeTrip finds out what people want to know of a trip, if the process that tripped was

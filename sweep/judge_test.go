@@ -100,30 +100,55 @@ func TestBreakerWithoutCounts(t *testing.T) {
 	})
 }
 
-// A tombCounter is a store whose COUNT never gets past tombstones, while reads do. So is each
-// read of it slow, if it takes a while.
+// A tombCounter is a store whose COUNT never gets past tombstones, while reads do.
 type tombCounter struct {
 	*modelstore.Store
-	takes time.Duration
-	reads atomic.Int64
+	hours bool          // nor does a COUNT of an hour, and each takes as long as it may
+	takes time.Duration // to read a page of what is counted
+	most  time.Duration // how much time one query may step over; zero is no bound
+	reads atomic.Int64  // of pages of what is counted
+	lates atomic.Int64  // queries that took too long
 }
 
 func (s *tombCounter) Count(ctx context.Context, t store.Target, ns string, span store.Span, upTo int64) (int64, error) {
-	if k, err := expirykey.Parse(span.From.Value.Text); err == nil && time.Since(k.Expires) > 2*time.Hour {
-		<-ctx.Done()
+	k, err := expirykey.Parse(span.From.Value.Text)
+	if err == nil && (s.hours || time.Since(k.Expires) > 2*time.Hour) {
+		if s.hours {
+			<-ctx.Done()
+		}
 		return 0, fmt.Errorf("count: %w", store.ErrDeadline)
 	}
 	return s.Store.Count(ctx, t, ns, span, upTo)
 }
 
 func (s *tombCounter) Scan(ctx context.Context, q store.Query, p *store.Page) error {
-	s.reads.Add(1)
-	time.Sleep(s.takes)
+	if q.Limit == store.MaxPage {
+		s.reads.Add(1)
+		time.Sleep(s.takes)
+	}
+	lo := q.Lo.Text
+	if after := q.After.Value.Text; after > lo {
+		lo = after
+	}
+	from, err := expirykey.Parse(lo)
+	to, err2 := expirykey.Parse(q.Hi.Text)
+	end := time.Now().Add(-25 * time.Hour) // the tombstones are of the three days before
+	if begin := end.Add(-72 * time.Hour); err != nil || from.Expires.Before(begin) {
+		from.Expires = begin
+	}
+	if err2 == nil && to.Expires.Before(end) {
+		end = to.Expires
+	}
+	if s.most > 0 && err2 == nil && end.Sub(from.Expires) > s.most {
+		s.lates.Add(1)
+		<-ctx.Done()
+		return fmt.Errorf("scan: %w", store.ErrDeadline)
+	}
 	return s.Store.Scan(ctx, q, p)
 }
 
-// withLateOnes returns a world in which so many are late, and a store that cannot count them.
-func withLateOnes(t *testing.T, late int, takes time.Duration) (*world, *tombCounter) {
+// withLateOnes returns a world in which so many are late.
+func withLateOnes(t *testing.T, late int) *world {
 	t.Helper()
 	w := withBreaker(t, 3000)
 	names := w.left()
@@ -142,16 +167,17 @@ func withLateOnes(t *testing.T, late int, takes time.Duration) (*world, *tombCou
 		w.put(1, 4, name, time.Now().Add(-12*time.Hour))
 	}
 	time.Sleep(25 * time.Hour)
-	return w, &tombCounter{Store: w.s, takes: takes}
+	return w
 }
 
 // What is late is read if no COUNT of it is answered: what is usual goes in one sweep, and
 // what is not trips.
 func TestBreakerReadsWhatItCannotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, s := withLateOnes(t, 250, 50*time.Millisecond)
+		w := withLateOnes(t, 250)
 		before := len(w.left())
-		if res := w.with(s); res.Deleted != 250 || before-len(w.left()) != 250 || res.Error != "" || res.Held != "" {
+		res := w.with(&tombCounter{Store: w.s, takes: 500 * time.Millisecond})
+		if res.Deleted != 250 || before-len(w.left()) != 250 || res.Error != "" || res.Held != "" {
 			t.Errorf("%+v: %+v", res, w.record().Trip)
 		}
 		if b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name); err != nil || b.Uncounted != "" {
@@ -159,7 +185,8 @@ func TestBreakerReadsWhatItCannotCount(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		w, s := withLateOnes(t, 900, 50*time.Millisecond)
+		w := withLateOnes(t, 900)
+		s := &tombCounter{Store: w.s, takes: 50 * time.Millisecond}
 		before := len(w.left())
 		res, trip := w.with(s), w.record().Trip
 		if gone := before - len(w.left()); gone > 100 || trip.Rule != breaker.LateOnes || trip.Due+trip.Gone < trip.Limit {
@@ -176,11 +203,43 @@ func TestBreakerReadsWhatItCannotCount(t *testing.T) {
 	})
 }
 
+// A sweep that ends before its read does has not failed.
+func TestBreakerReadsLongerThanASweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withLateOnes(t, 250)
+		if res := w.with(&tombCounter{Store: w.s, takes: 4 * time.Second}); res.Error != "" || res.Deleted != 100 {
+			t.Errorf("%+v", res)
+		}
+		b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+		if err != nil || !strings.Contains(b.Uncounted, "it is read") {
+			t.Errorf("the budget does not say that it is read: %v, %q", err, b.Uncounted)
+		}
+	})
+}
+
+// Queries that take too long for all the tombstones become shorter.
+func TestBreakerReadsThroughTombstones(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withLateOnes(t, 900)
+		before := len(w.left())
+		s := &tombCounter{Store: w.s, most: 6 * time.Hour}
+		c := w.config()
+		c.Store = s
+		daemon := w.serve(c)
+		time.Sleep(3 * time.Hour)
+		daemon.stop()
+		if gone, trip := before-len(w.left()), w.record().Trip; gone > 100 || trip.Rule != breaker.LateOnes || s.lates.Load() == 0 {
+			t.Errorf("%d are gone, %d queries were late: %+v", gone, s.lates.Load(), trip)
+		}
+	})
+}
+
 // A read that takes hours keeps nothing else from being counted and deleted.
 func TestBreakerReadsInTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, s := withLateOnes(t, 250, 4*time.Second)
-		late := w.left()
+		w := withLateOnes(t, 250)
+		before := len(w.left())
+		s := &tombCounter{Store: w.s, takes: 4 * time.Second}
 		c := w.config()
 		c.Store = s
 		daemon := w.serve(c)
@@ -197,8 +256,75 @@ func TestBreakerReadsInTurns(t *testing.T) {
 			}
 		}
 		daemon.stop()
-		if gone := len(late) - len(w.left()); gone < 250 || s.reads.Load() < 200 {
+		if gone := before - len(w.left()); gone < 250 || s.reads.Load() < 50 {
 			t.Errorf("%d late ones are gone after %d reads: %+v", gone, s.reads.Load(), w.record().Trip)
+		}
+	})
+}
+
+// Hours that cannot be counted either do not keep what is late from its turn.
+func TestBreakerReadsBesideFailingCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withLateOnes(t, 900)
+		now := time.Now()
+		for i := range 450 {
+			w.dueIn(0, i%3, fmt.Sprint("uncounted-", i), now.Add(-time.Duration(i%3)*time.Hour))
+		}
+		c := w.config()
+		c.Store = &tombCounter{Store: w.s, hours: true, takes: 2 * time.Second}
+		daemon := w.serve(c)
+		time.Sleep(3 * time.Hour)
+		daemon.stop()
+		if trip := w.record().Trip; trip.Rule != breaker.LateOnes {
+			t.Errorf("after three hours: %+v", trip)
+		}
+	})
+}
+
+// Two processes may read the same. What one of them has found usual, and is gone by then, does not trip
+// the other.
+func TestTwoReadWhatTheyCannotCount(t *testing.T) {
+	for _, slower := range []int{0, 100, 200, 550} {
+		synctest.Test(t, func(t *testing.T) {
+			w := withLateOnes(t, 600)
+			before := len(w.left())
+			var daemons []*service
+			for i := range 2 {
+				c := w.config()
+				c.Store = &tombCounter{Store: w.s, takes: time.Duration(500+i*slower) * time.Millisecond}
+				daemons = append(daemons, w.serve(c))
+			}
+			time.Sleep(time.Hour)
+			for _, d := range daemons {
+				d.stop()
+			}
+			if gone, trip := before-len(w.left()), w.record().Trip; gone < 600 || trip.IsOpen() {
+				t.Errorf("one slower by %d ms: %d are gone, %+v", slower, gone, trip)
+			}
+		})
+	}
+}
+
+// What cannot be counted can be cleared once its cause is gone, and only then.
+func TestClearWithoutCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withLateOnes(t, 900)
+		s := &tombCounter{Store: w.s}
+		w.with(s)
+		s.takes = 2 * time.Second
+		c := w.config()
+		c.Store = s
+		clearTrip := func() error {
+			_, _, err := control.Clear(t.Context(), c, w.target, control.Order{Actor: "ann", Reason: "mended"},
+				func(trip breaker.Trip) (int64, error) { return sweep.CountTrip(t.Context(), c, w.target, trip) })
+			return err
+		}
+		if err := clearTrip(); err == nil || !w.record().Trip.IsOpen() {
+			t.Fatalf("nothing is mended, and it is cleared: %v", err)
+		}
+		w.restamp(time.Now().Add(100 * time.Hour))
+		if err := clearTrip(); err != nil || w.record().Trip.IsOpen() {
+			t.Errorf("it is not cleared: %v", err)
 		}
 	})
 }

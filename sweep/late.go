@@ -3,6 +3,7 @@ package sweep
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
@@ -11,27 +12,50 @@ import (
 	"github.com/reaper-ttl/reaper/sweep/plan"
 )
 
-// lateTurn is how long what is late is read before hours that wait for a count have theirs.
-const lateTurn = time.Minute
+const (
+	// lateTurn is how long what is late is read before hours that wait for a count have theirs.
+	lateTurn = time.Minute
+	// lateReadEnds is after how long, at least, a read that is under way is no longer worth going on.
+	lateReadEnds = 24 * time.Hour
+)
 
 var errLateRead = errors.New("no COUNT of it is answered, so it is read, which takes a while")
 
 // A lateRead counts what is late by reading it. A COUNT goes over all tombstones at once and may
-// never end; a read goes in windows, and on from where its last turn ended. What the floor lets
-// go meanwhile may count twice, so that it errs on the side of a trip.
+// never end; a read goes in windows, and on from where its last turn ended. What goes meanwhile may
+// count twice, so that it errs on the side of a trip. What is written late meanwhile, into what was
+// read already, may go instead of what was counted.
 type lateRead struct {
-	readers   []pageReader // of what is left to read
-	n         int64
-	began     time.Time
-	approvals []breaker.Approval // what they cover is left out
+	parts  []latePart // that are left
+	reader pageReader // of the first of them; nil before its first page
+	n      int64
+	began  time.Time
+	scope  []latePart    // all ranges, as the target and its approvals were
+	before breaker.Tally // as it was in the last turn
 }
 
-// countLate counts what is late: by COUNT or, if that fails even up to a bound, by reading.
+// A latePart is a range, and from which instant on it is not approved; or, without a range, keys of
+// generations that have retired.
+type latePart struct {
+	r        shardquery.Range
+	from     time.Time
+	leftover placedSpan
+}
+
+// isOvertaken reports whether another process has judged what is late since the last turn: then
+// it was allowed to go, and what was read of it is no longer there.
+func (l *lateRead) isOvertaken(b breaker.Budget) bool {
+	was, is := l.before, b.At(breaker.Late())
+	return is.Counted && (!was.Counted || is.Open > was.Open || is.Granted > was.Granted)
+}
+
+// countLate counts what is late: by COUNT or, if that takes too long even up to a bound, by reading.
 func (j *judge) countLate(
 	ctx context.Context, spans []placedSpan, b breaker.Budget, now time.Time, upTo int64,
 ) (n int64, err error) {
 	if j.late == nil || upTo == 0 {
-		if n, err = j.countSpans(ctx, spans, upTo); err == nil || upTo == 0 || ctx.Err() != nil {
+		n, err = j.countSpans(ctx, spans, upTo)
+		if upTo == 0 || !store.TookTooLong(err) && !errors.Is(err, store.ErrUnsupported) || ctx.Err() != nil {
 			return n, err
 		}
 	}
@@ -41,48 +65,72 @@ func (j *judge) countLate(
 // readLate reads what is late for one turn. Once all is read, or as much as a bound, it returns how
 // much that is; before that, [errLateRead].
 func (j *judge) readLate(ctx context.Context, b breaker.Budget, now time.Time, upTo int64) (int64, error) {
-	approvals := j.s.c.viewer.View().Record.Approvals
-	if l := j.late; l == nil || now.Sub(l.began) > j.s.rules.Rewind || !sameApprovals(l.approvals, approvals) {
-		j.late = &lateRead{readers: j.lateReaders(b, now), began: now, approvals: approvals}
+	p, horizon := j.plan(), j.s.rules.Horizon(now)
+	scope := j.lateScope(b, p)
+	if l := j.late; l == nil || now.Sub(l.began) > max(lateReadEnds, j.s.rules.Rewind) || l.isOvertaken(b) ||
+		!slices.Equal(l.scope, scope) {
+		j.late = &lateRead{parts: scope, scope: scope, began: now}
 	}
 	l := j.late
+	l.before = b.At(breaker.Late())
 	var page store.Page
-	for ends := j.s.c.cfg.Now().Add(lateTurn); len(l.readers) > 0 && l.n < upTo; {
+	for ends := j.s.c.cfg.Now().Add(lateTurn); len(l.parts) > 0 && l.n < upTo; {
 		if !j.s.c.cfg.Now().Before(ends) {
 			return 0, errLateRead
 		}
-		var more bool
-		err := shardquery.Patiently(ctx, inventoryPatience, func() (err error) {
-			more, err = l.readers[0].Next(ctx, &page, store.MaxPage)
+		if l.reader == nil {
+			if l.reader = j.lateReader(b, p, l.parts[0], horizon); l.reader == nil {
+				l.parts = l.parts[1:]
+				continue
+			}
+		}
+		more, shrank := false, false
+		err := store.Retry(ctx, inventoryPatience, func() (err error) {
+			if more, err = l.reader.Next(ctx, &page, store.MaxPage); errors.Is(err, shardquery.ErrShrunk) {
+				shrank, err = true, nil
+			}
 			return err
 		})
-		if err != nil {
+		switch {
+		case err != nil:
 			return 0, err
+		case shrank:
+			continue
 		}
 		if l.n += int64(len(page.Entries)); !more {
-			l.readers = l.readers[1:]
+			l.parts, l.reader = l.parts[1:], nil
 		}
 	}
 	return l.n, nil
 }
 
-// lateReaders returns readers of all that is late.
-func (j *judge) lateReaders(b breaker.Budget, now time.Time) (list []pageReader) {
-	c, p, horizon := j.s.c, j.plan(), j.s.rules.Horizon(now)
+// lateScope lists where there may be late ones.
+func (j *judge) lateScope(b breaker.Budget, p *plan.Plan) (list []latePart) {
 	for r := range p.All() {
-		from, to := j.lateIn(b, p, r, horizon)
-		if from.Before(to) {
-			list = append(list, &shardquery.Reader{Store: c.cfg.Store, Target: c.target.Target, Range: r,
-				From: r.At(from), Floor: from, Until: to.Add(-r.Resolution()),
-				Timeout: fromStartTimeout, Window: window(p.Cursor(r)), Now: c.cfg.Now})
-		}
+		list = append(list, latePart{r: r, from: j.notCovered(b, breaker.Late(), r)})
 	}
 	for _, s := range j.retired(p) {
-		list = append(list, &shardquery.SpanReader{Store: c.cfg.Store, Target: c.target.Target, Namespace: s.namespace,
-			From: s.span.From.Value.Text, To: s.span.To.Value.Text, Floor: c.floor(horizon),
-			Timeout: fromStartTimeout, Now: c.cfg.Now})
+		list = append(list, latePart{leftover: s})
 	}
 	return list
+}
+
+// lateReader returns a reader of what is late in a part; nil if there can be nothing.
+func (j *judge) lateReader(b breaker.Budget, p *plan.Plan, part latePart, horizon time.Time) pageReader {
+	c, s, r := j.s.c, part.leftover, part.r
+	if s != (placedSpan{}) {
+		return &shardquery.SpanReader{Store: c.cfg.Store, Target: c.target.Target, Namespace: s.namespace,
+			From: s.span.From.Value.Text, To: s.span.To.Value.Text, Floor: c.floor(horizon),
+			Timeout: fromStartTimeout, Now: c.cfg.Now}
+	}
+	cur := p.Cursor(r)
+	from, to := j.lateIn(b, p, r, horizon)
+	if !from.Before(to) {
+		return nil
+	}
+	return &shardquery.Reader{Store: c.cfg.Store, Target: c.target.Target, Range: r, From: r.At(from),
+		Floor: laterOf(from, c.readFloor(r, cur, horizon)), Until: to.Add(-r.Resolution()),
+		Timeout: fromStartTimeout, Window: window(cur), Now: c.cfg.Now}
 }
 
 // lateIn returns from which instant on and before which one what a range holds is late, without

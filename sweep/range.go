@@ -235,12 +235,17 @@ func window(c cursor.Cursor) time.Duration {
 
 func (j *rangeJob) reader(cur cursor.Cursor, from store.Position, until, horizon time.Time) *shardquery.Reader {
 	c := j.c
-	floor := c.floor(horizon)
-	if opened := cur.Opened; j.r.Generation != expirykey.Nursery && opened.After(floor) {
-		floor = opened // hardly anything in a generation expires before it was opened
-	}
 	return &shardquery.Reader{Store: c.cfg.Store, Target: c.target.Target, Range: j.r, From: from, Until: until,
-		Floor: floor, Now: c.cfg.Now}
+		Floor: c.readFloor(j.r, cur, horizon), Now: c.cfg.Now}
+}
+
+// readFloor returns the instant before which hardly anything in a range expires.
+func (c *collector) readFloor(r shardquery.Range, cur cursor.Cursor, horizon time.Time) time.Time {
+	floor := c.floor(horizon)
+	if r.Generation != expirykey.Nursery && cur.Opened.After(floor) {
+		return cur.Opened
+	}
+	return floor
 }
 
 // behind returns the reading of what was written behind the cursor: from the
