@@ -314,6 +314,13 @@ func (b Budget) tally(r Rules, now time.Time, k Key) Tally {
 	return t
 }
 
+// JudgedSince reports whether what is left under a key was judged, and allowed, after it was as in
+// another budget.
+func (b Budget) JudgedSince(before Budget, r Rules, now time.Time, k Key) bool {
+	was, is := before.tally(r, now, k), b.tally(r, now, k)
+	return is.Counted && (!was.Counted || is.Open > was.Open || is.Granted > was.Granted)
+}
+
 // refill opens what came to be due since the last grant, if it came evenly. No more than a
 // floor and a slice is saved up: what does not come must not let something else pass.
 func (t Tally) refill(r Rules, now time.Time) Tally {

@@ -170,6 +170,29 @@ func TestLateOnesLeak(t *testing.T) {
 	}
 }
 
+// A budget tells whether somebody judged what is late meanwhile, whatever was granted of it a day
+// before, or goes without a count.
+func TestJudgedSince(t *testing.T) {
+	r, k, now := rules, breaker.Late(), noon.Add(20*time.Hour)
+	before, trip := old().CountedAll(noon, 100_000).Judge(r, noon, k, breaker.Count{Due: 1000})
+	if trip != nil {
+		t.Fatal(trip)
+	}
+	before, _, _ = before.Reserve(r, noon, nil, want(k, 1000))
+	b, _, _ := before.Reserve(r, now, nil, want(k, 5))
+	if b.JudgedSince(before, r, now, k) {
+		t.Error("what the floor lets go was judged")
+	}
+	b, trip = b.CountedAll(now, 100_000).Judge(r, now, k, breaker.Count{Due: 500})
+	if trip != nil || !b.JudgedSince(before, r, now, k) {
+		t.Errorf("%+v was not judged: %+v", b.Tallies, trip)
+	}
+	b, _, _ = b.Reserve(r, now, nil, want(k, 500))
+	if !b.JudgedSince(before, r, now, k) || b.JudgedSince(b, r, now, k) {
+		t.Errorf("%+v was not judged since %+v", b.Tallies, before.Tallies)
+	}
+}
+
 func TestNewGround(t *testing.T) {
 	if breaker.JudgeGround(rules, noon, breaker.Count{Due: 1000}) != nil {
 		t.Error("the floor trips")

@@ -124,10 +124,13 @@ func (j *judge) run(ctx context.Context) {
 func (j *judge) next() (k breaker.Key, ok bool) {
 	j.s.mu.Lock()
 	defer j.s.mu.Unlock()
-	if j.keys[breaker.Late()] && !j.wasLate { // either may take long, so they take turns
-		k, ok = breaker.Late(), true
-	} else if ordered := inKeyOrder(j.keys); len(ordered) > 0 {
-		k, ok = ordered[0], true
+	for _, next := range inKeyOrder(j.keys) { // what is late comes last
+		switch {
+		case next.IsLate() && (!j.wasLate || !ok): // either may take long, so they take turns
+			k, ok = next, true
+		case !next.IsLate() && (!ok || j.blocked[next].at.Before(j.blocked[k].at)): // nor does an hour wait for ever
+			k, ok = next, true
+		}
 	}
 	if ok {
 		delete(j.keys, k)
@@ -186,6 +189,12 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 	if err != nil {
 		return err
 	}
+	if k.IsLate() {
+		if j.isOvertaken(b, now) {
+			return j.dropLate(ctx)
+		}
+		j.followLate(b, now)
+	}
 	count, all, err := j.measure(ctx, b, k, rec.Approvals, now)
 	if err != nil {
 		return uncounted{err}
@@ -207,14 +216,13 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 	}
 	var trip *breaker.Trip
 	err = j.s.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
-		trip = nil
-		if k.IsLate() && j.late != nil && j.late.isOvertaken(b) {
-			return b // the steps ask again
-		}
 		if all >= 0 {
 			b = b.CountedAll(now, all)
 		}
 		b.Uncounted = ""
+		if trip = nil; k.IsLate() && j.isOvertaken(b, now) {
+			return b // the steps ask again
+		}
 		if b, trip = b.Judge(j.s.rules, now, k, count); trip != nil {
 			trip.Due, trip.More = max(trip.Due, event.Due), trip.More || event.More
 		}
@@ -227,6 +235,15 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 		return err
 	}
 	return j.trip(ctx, *trip, rec.Approvals)
+}
+
+// dropLate ends a read of what is late: the steps ask again.
+func (j *judge) dropLate(ctx context.Context) error {
+	j.late = nil
+	return j.s.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
+		b.Uncounted = ""
+		return b
+	})
 }
 
 // measure counts what is left under a key and, as far as that is needed to judge it, all
@@ -413,7 +430,7 @@ func CountTrip(ctx context.Context, cfg Config, t Target, trip breaker.Trip) (in
 	case breaker.Burst:
 		n, err = j.count(ctx, b, breaker.Key{Hour: trip.Hour}, now, 0)
 	case breaker.LateOnes: // cursors have not moved since
-		n, err = j.countTrip(ctx, b, now)
+		n, err = j.countTrip(ctx, b, trip, now)
 	default: // what came to be due since is no part of it
 		n, err = j.countDue(ctx, b, earlierOf(trip.Through, j.s.rules.Horizon(now)), 0)
 	}
@@ -422,9 +439,11 @@ func CountTrip(ctx context.Context, cfg Config, t Target, trip breaker.Trip) (in
 
 // countTrip counts what is late, however long that takes; if it has to read, as much as tells whether
 // that is too much.
-func (j *judge) countTrip(ctx context.Context, b breaker.Budget, now time.Time) (n breaker.Count, err error) {
-	for {
-		n, err = patientCount(b.Enough(j.s.rules, now, breaker.Late()), j.late != nil,
+func (j *judge) countTrip(
+	ctx context.Context, b breaker.Budget, trip breaker.Trip, now time.Time,
+) (n breaker.Count, err error) {
+	for limit := max(trip.Limit, b.Enough(j.s.rules, now, breaker.Late())); ; {
+		n, err = patientCount(limit, j.late != nil,
 			func(upTo int64) (breaker.Count, error) { return j.count(ctx, b, breaker.Late(), now, upTo) })
 		if !errors.Is(err, errLateRead) {
 			return n, err

@@ -3,7 +3,7 @@ package sweep
 import (
 	"context"
 	"errors"
-	"slices"
+	"iter"
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
@@ -17,6 +17,8 @@ const (
 	lateTurn = time.Minute
 	// lateReadEnds is after how long, at least, a read that is under way is no longer worth going on.
 	lateReadEnds = 24 * time.Hour
+	// lateReadRests is for how long, at least, it may have no turn: then nobody wants it.
+	lateReadRests = time.Hour
 )
 
 var errLateRead = errors.New("no COUNT of it is answered, so it is read, which takes a while")
@@ -30,23 +32,44 @@ type lateRead struct {
 	reader pageReader // of the first of them; nil before its first page
 	n      int64
 	began  time.Time
-	scope  []latePart    // all ranges, as the target and its approvals were
-	before breaker.Tally // as it was in the last turn
+	turn   time.Time              // when the last one began
+	before breaker.Budget         // as it was then
+	scope  map[latePart]time.Time // from which instant on each part was not approved
 }
 
-// A latePart is a range, and from which instant on it is not approved; or, without a range, keys of
-// generations that have retired.
+// A latePart is a range or, without one, keys of generations that have retired.
 type latePart struct {
 	r        shardquery.Range
-	from     time.Time
 	leftover placedSpan
 }
 
 // isOvertaken reports whether another process has judged what is late since the last turn: then
 // it was allowed to go, and what was read of it is no longer there.
-func (l *lateRead) isOvertaken(b breaker.Budget) bool {
-	was, is := l.before, b.At(breaker.Late())
-	return is.Counted && (!was.Counted || is.Open > was.Open || is.Granted > was.Granted)
+func (j *judge) isOvertaken(b breaker.Budget, now time.Time) bool {
+	return j.late != nil && b.JudgedSince(j.late.before, j.s.rules, now, breaker.Late())
+}
+
+// followLate adds to a read what is new since its last turn, and ends one that is too old, or
+// is of more than approvals have left. Then a COUNT is tried again.
+func (j *judge) followLate(b breaker.Budget, now time.Time) {
+	l := j.late
+	if l == nil {
+		return
+	}
+	if now.Sub(l.began) > max(lateReadEnds, j.s.rules.Rewind) || now.Sub(l.turn) > max(lateReadRests, j.s.rules.Window) {
+		j.late = nil
+		return
+	}
+	for part, from := range j.lateScope(b) {
+		was, isKnown := l.scope[part]
+		if isKnown && !was.Equal(from) {
+			j.late = nil
+			return
+		}
+		if !isKnown {
+			l.scope[part], l.parts = from, append(l.parts, part)
+		}
+	}
 }
 
 // countLate counts what is late: by COUNT or, if that takes too long even up to a bound, by reading.
@@ -65,14 +88,14 @@ func (j *judge) countLate(
 // readLate reads what is late for one turn. Once all is read, or as much as a bound, it returns how
 // much that is; before that, [errLateRead].
 func (j *judge) readLate(ctx context.Context, b breaker.Budget, now time.Time, upTo int64) (int64, error) {
-	p, horizon := j.plan(), j.s.rules.Horizon(now)
-	scope := j.lateScope(b, p)
-	if l := j.late; l == nil || now.Sub(l.began) > max(lateReadEnds, j.s.rules.Rewind) || l.isOvertaken(b) ||
-		!slices.Equal(l.scope, scope) {
-		j.late = &lateRead{parts: scope, scope: scope, began: now}
+	if j.late == nil {
+		j.late = &lateRead{began: now, scope: map[latePart]time.Time{}}
+		for part, from := range j.lateScope(b) {
+			j.late.scope[part], j.late.parts = from, append(j.late.parts, part)
+		}
 	}
-	l := j.late
-	l.before = b.At(breaker.Late())
+	l, p, horizon := j.late, j.plan(), j.s.rules.Horizon(now)
+	l.turn, l.before = now, b
 	var page store.Page
 	for ends := j.s.c.cfg.Now().Add(lateTurn); len(l.parts) > 0 && l.n < upTo; {
 		if !j.s.c.cfg.Now().Before(ends) {
@@ -104,15 +127,21 @@ func (j *judge) readLate(ctx context.Context, b breaker.Budget, now time.Time, u
 	return l.n, nil
 }
 
-// lateScope lists where there may be late ones.
-func (j *judge) lateScope(b breaker.Budget, p *plan.Plan) (list []latePart) {
-	for r := range p.All() {
-		list = append(list, latePart{r: r, from: j.notCovered(b, breaker.Late(), r)})
+// lateScope lists where there may be late ones, and from which instant on they are not approved.
+func (j *judge) lateScope(b breaker.Budget) iter.Seq2[latePart, time.Time] {
+	return func(yield func(latePart, time.Time) bool) {
+		p := j.plan()
+		for r := range p.All() {
+			if !yield(latePart{r: r}, j.notCovered(b, breaker.Late(), r)) {
+				return
+			}
+		}
+		for _, s := range j.retired(p) {
+			if !yield(latePart{leftover: s}, time.Time{}) {
+				return
+			}
+		}
 	}
-	for _, s := range j.retired(p) {
-		list = append(list, latePart{leftover: s})
-	}
-	return list
 }
 
 // lateReader returns a reader of what is late in a part; nil if there can be nothing.
