@@ -104,7 +104,6 @@ func TestBreakerWithoutCounts(t *testing.T) {
 type tombCounter struct {
 	*modelstore.Store
 	hours bool          // nor does a COUNT of an hour, and each takes as long as it may
-	but   time.Time     // from which hour on they do
 	takes time.Duration // to read a page of what is counted
 	most  time.Duration // how much time one query may step over; zero is no bound
 	reads atomic.Int64  // of pages of what is counted
@@ -114,9 +113,6 @@ type tombCounter struct {
 func (s *tombCounter) Count(ctx context.Context, t store.Target, ns string, span store.Span, upTo int64) (int64, error) {
 	k, err := expirykey.Parse(span.From.Value.Text)
 	if err == nil && (s.hours || time.Since(k.Expires) > 2*time.Hour) {
-		if s.hours && !s.but.IsZero() && !k.Expires.Before(s.but) {
-			return s.Store.Count(ctx, t, ns, span, upTo)
-		}
 		if s.hours {
 			<-ctx.Done()
 		}
@@ -282,29 +278,6 @@ func TestBreakerReadsBesideFailingCounts(t *testing.T) {
 		if trip := w.record().Trip; trip.Rule != breaker.LateOnes {
 			t.Errorf("after three hours: %+v", trip)
 		}
-	})
-}
-
-// An hour that cannot be counted, and what is late, do not keep another hour from its turn.
-func TestBreakerCountsBesideFailingCounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := withLateOnes(t, 250)
-		this := time.Now().Truncate(time.Hour)
-		c := w.config()
-		c.Store = &tombCounter{Store: w.s, hours: true, but: this, takes: 4 * time.Second}
-		daemon := w.serve(c)
-		for i := range 150 {
-			w.dueIn(0, 0, fmt.Sprint("uncounted-", i), this.Add(-30*time.Minute))
-			w.dueIn(0, 1, fmt.Sprint("counted-", i), this.Add(time.Minute))
-		}
-		time.Sleep(50 * time.Minute)
-		for _, name := range w.left() {
-			if strings.HasPrefix(name, "counted-") {
-				t.Errorf("%s is left: %+v", name, w.record().Trip)
-				break
-			}
-		}
-		daemon.stop()
 	})
 }
 
