@@ -81,8 +81,15 @@ func (f *Follower) Refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.copy.Store(&copied{r, sent, now})
-	return nil
+	for next := (&copied{r, sent, now}); ; {
+		known := f.copy.Load()
+		if known != nil && sent.Before(known.sent) {
+			return nil // another read, sent later, has answered before
+		}
+		if f.copy.CompareAndSwap(known, next) {
+			return nil
+		}
+	}
 }
 
 func (f *Follower) staleness() time.Duration {
