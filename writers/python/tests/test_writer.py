@@ -42,6 +42,25 @@ class Keys(unittest.TestCase):
             with self.assertRaises(TypeError):
                 key(0, 0, wrong)
 
+    def test_types_with_nanoseconds(self):
+        class Beyond(datetime):
+            """Like pandas.Timestamp: nanoseconds beyond its microseconds."""
+
+            nanosecond = 1
+
+        class Google(datetime):
+            """Like DatetimeWithNanoseconds: all of the second, or 0 after a sum."""
+
+            nanosecond = 0
+
+        args = (2026, 11, 21, 0, 7, 30, 854000, timezone.utc)
+        self.assertEqual(key(0, 0, Beyond(*args)), "00000000.0000.20261121T000730.855Z")
+        self.assertEqual(key(0, 0, Google(*args)), "00000000.0000.20261121T000730.854Z")
+        self.assertEqual(key(0, 0, Google(*args) + timedelta(minutes=1)), "00000000.0000.20261121T000830.854Z")
+        exact = Google(*args)
+        exact.nanosecond = 854_000_001
+        self.assertEqual(key(0, 0, exact), "00000000.0000.20261121T000730.855Z")
+
     def test_ids(self):
         for id in (1842, "1842", "__id1842__"):
             self.assertEqual(shard_of(id, 16), 14)
