@@ -103,6 +103,9 @@ public final class Follower implements AutoCloseable {
             copy.accumulateAndGet(read, (old, one) -> old == null || old.monotonic <= one.monotonic ? one : old);
             return true;
         } catch (Throwable error) { // whatever it is, writers go on
+            if (error instanceof InterruptedException) {
+                Thread.currentThread().interrupt(); // the caller has to know
+            }
             report(error);
             return false;
         }
