@@ -252,6 +252,7 @@ func refused(one map[string]any) []replay {
 		{"opened without microseconds", gen("opened", "2026-11-20T00:00:00Z")},
 		{"opened on 30 February", gen("opened", "2026-02-30T00:00:00.000000Z")},
 		{"opened at 24:00", gen("opened", "2026-11-20T24:00:00.000000Z")},
+		{"opened in a leap second", gen("opened", "2026-11-20T23:59:60.000000Z")},
 		{"opened with another zone", gen("opened", "2026-11-20T00:00:00.000000+01:00")}, {"opened is a number", gen("opened", 5)},
 		{"a negative ramp", gen("ramp_ms", -1)}, {"too long a ramp", gen("ramp_ms", 9_223_372_036_855)},
 		{"the newest is closed", gen("closed", after(0))}, {"closed is a boolean", gen("closed", false)},

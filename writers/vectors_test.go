@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "rewrite docs/writer-vectors.json, and i
 const vectorsFile = "../docs/writer-vectors.json"
 
 // vectorsHash pins the vectors: nobody changes them for one language alone.
-const vectorsHash = "62d4f0bcbfb6d1e21287bdbc5b0f1b2e22552970ee34fe6eeedc468d793ecce4"
+const vectorsHash = "aaaba758f86f7d56803e2b8bb38313cc82feda149f9dd06ccf2205b7ebd133f3"
 
 // pinned are the tests that hold the same hash.
 var pinned = []string{

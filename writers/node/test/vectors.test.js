@@ -9,7 +9,7 @@ const {inRollout, key, nurseryKey, parse, shardOf} = require('..');
 const {Follower} = require('../lib/follower.js');
 
 // Nobody changes the vectors for one language alone.
-const HASH = '62d4f0bcbfb6d1e21287bdbc5b0f1b2e22552970ee34fe6eeedc468d793ecce4';
+const HASH = 'aaaba758f86f7d56803e2b8bb38313cc82feda149f9dd06ccf2205b7ebd133f3';
 const raw = readFileSync(path.join(__dirname, '../../../docs/writer-vectors.json'));
 const vectors = JSON.parse(raw);
 

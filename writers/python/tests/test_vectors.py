@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from reaper_writer import Follower, in_rollout, key, nursery_key, parse, shard_of
 
 # Nobody changes the vectors for one language alone.
-HASH = "62d4f0bcbfb6d1e21287bdbc5b0f1b2e22552970ee34fe6eeedc468d793ecce4"
+HASH = "aaaba758f86f7d56803e2b8bb38313cc82feda149f9dd06ccf2205b7ebd133f3"
 RAW = (pathlib.Path(__file__).parents[3] / "docs" / "writer-vectors.json").read_bytes()
 VECTORS = json.loads(RAW)
 

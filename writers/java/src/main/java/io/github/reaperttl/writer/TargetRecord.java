@@ -2,6 +2,8 @@ package io.github.reaperttl.writer;
 
 import java.time.DateTimeException;
 import java.time.Instant;
+import java.time.LocalDateTime;
+import java.time.ZoneOffset;
 import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.List;
@@ -69,8 +71,10 @@ record TargetRecord(List<Generation> generations, int nurseryShards, long stalen
             return null;
         }
         try {
-            if (value instanceof String text && INSTANT.matcher(text).matches() && !text.startsWith("24", 11)) {
-                return ChronoUnit.MICROS.between(Instant.EPOCH, Instant.parse(text));
+            if (value instanceof String text && INSTANT.matcher(text).matches()) {
+                // Instant.parse would take 24:00 for the next day, and a leap second for the second before it.
+                LocalDateTime at = LocalDateTime.parse(text.substring(0, text.length() - 1));
+                return ChronoUnit.MICROS.between(Instant.EPOCH, at.toInstant(ZoneOffset.UTC));
             }
         } catch (DateTimeException e) {
             // The instant does not exist.

@@ -15,7 +15,7 @@ import java.util.Map;
 /** Holds this package to docs/writer-vectors.json, whose path is the property "vectors". */
 final class VectorsTest {
     /** Nobody changes the vectors for one language alone. */
-    private static final String HASH = "62d4f0bcbfb6d1e21287bdbc5b0f1b2e22552970ee34fe6eeedc468d793ecce4";
+    private static final String HASH = "aaaba758f86f7d56803e2b8bb38313cc82feda149f9dd06ccf2205b7ebd133f3";
 
     private VectorsTest() {}
 
