@@ -159,6 +159,9 @@ func Share(elapsed, ramp time.Duration) float64 {
 	if elapsed >= ramp {
 		return 1
 	}
+	if ramp <= 0 { // it opens at once, but not yet by this clock
+		return 0
+	}
 	return math.Pow(rampGrowth, rampSteps*(float64(max(0, elapsed))/float64(ramp)-1))
 }
 

@@ -326,8 +326,9 @@ func TestShare(t *testing.T) {
 		{0, time.Hour, math.Pow(1.5, -12)}, {-time.Hour, time.Hour, math.Pow(1.5, -12)},
 		{30 * time.Minute, time.Hour, math.Pow(1.5, -6)}, {55 * time.Minute, time.Hour, 1 / 1.5},
 		{time.Hour, time.Hour, 1}, {2 * time.Hour, time.Hour, 1}, {0, 0, 1}, {time.Minute, 0, 1},
+		{-time.Second, 0, 0},
 	} {
-		if got := generation.Share(c.elapsed, c.ramp); math.Abs(got-c.want) > 1e-9 {
+		if got := generation.Share(c.elapsed, c.ramp); math.IsNaN(got) || math.Abs(got-c.want) > 1e-9 {
 			t.Errorf("Share(%v, %v) = %v, want %v", c.elapsed, c.ramp, got, c.want)
 		}
 	}
