@@ -4,7 +4,6 @@ import java.time.DateTimeException;
 import java.time.Instant;
 import java.time.LocalDateTime;
 import java.time.ZoneOffset;
-import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -74,12 +73,17 @@ record TargetRecord(List<Generation> generations, int nurseryShards, long stalen
             if (value instanceof String text && INSTANT.matcher(text).matches()) {
                 // Instant.parse would take 24:00 for the next day, and a leap second for the second before it.
                 LocalDateTime at = LocalDateTime.parse(text.substring(0, text.length() - 1));
-                return ChronoUnit.MICROS.between(Instant.EPOCH, at.toInstant(ZoneOffset.UTC));
+                return micros(at.toInstant(ZoneOffset.UTC));
             }
         } catch (DateTimeException e) {
             // The instant does not exist.
         }
         throw new IllegalArgumentException("target record: " + name + " is " + value + ", not an instant");
+    }
+
+    /** Returns the microseconds since 1970. ChronoUnit counts in nanoseconds, which a long cannot hold for all years. */
+    static long micros(Instant at) {
+        return at.getEpochSecond() * 1_000_000 + at.getNano() / 1000;
     }
 
     /** Returns the generation that an entity is stamped with at an instant; null is the nursery. */
