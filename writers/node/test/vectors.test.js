@@ -9,7 +9,7 @@ const {inRollout, key, nurseryKey, parse, shardOf} = require('..');
 const {Follower} = require('../lib/follower.js');
 
 // Nobody changes the vectors for one language alone.
-const HASH = 'aaaba758f86f7d56803e2b8bb38313cc82feda149f9dd06ccf2205b7ebd133f3';
+const HASH = '51f104959e0ffbfc21448c4ae6522902dd455fde3e1f750771a89e2897259b98';
 const raw = readFileSync(path.join(__dirname, '../../../docs/writer-vectors.json'));
 const vectors = JSON.parse(raw);
 

@@ -107,6 +107,8 @@ def share(elapsed: int, ramp: int) -> float:
     """The share of entities that have moved grows by a half in each twelfth of the ramp."""
     if elapsed >= ramp:
         return 1.0
+    if ramp == 0:  # it opens at once, but not yet by this clock
+        return 0.0
     return 1.5 ** (12 * (max(0, elapsed) / ramp - 1))
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from reaper_writer import Follower, in_rollout, key, nursery_key, parse, shard_of
 
 # Nobody changes the vectors for one language alone.
-HASH = "aaaba758f86f7d56803e2b8bb38313cc82feda149f9dd06ccf2205b7ebd133f3"
+HASH = "51f104959e0ffbfc21448c4ae6522902dd455fde3e1f750771a89e2897259b98"
 RAW = (pathlib.Path(__file__).parents[3] / "docs" / "writer-vectors.json").read_bytes()
 VECTORS = json.loads(RAW)
 

@@ -15,7 +15,7 @@ import java.util.Map;
 /** Holds this package to docs/writer-vectors.json, whose path is the property "vectors". */
 final class VectorsTest {
     /** Nobody changes the vectors for one language alone. */
-    private static final String HASH = "aaaba758f86f7d56803e2b8bb38313cc82feda149f9dd06ccf2205b7ebd133f3";
+    private static final String HASH = "51f104959e0ffbfc21448c4ae6522902dd455fde3e1f750771a89e2897259b98";
 
     private VectorsTest() {}
 
