@@ -81,8 +81,15 @@ func (f *Follower) Refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.copy.Store(&copied{r, sent, now})
-	return nil
+	for next := (&copied{r, sent, now}); ; {
+		known := f.copy.Load()
+		if known != nil && sent.Before(known.sent) {
+			return nil // another read, sent later, has answered before
+		}
+		if f.copy.CompareAndSwap(known, next) {
+			return nil
+		}
+	}
 }
 
 func (f *Follower) staleness() time.Duration {
@@ -151,6 +158,9 @@ const (
 func Share(elapsed, ramp time.Duration) float64 {
 	if elapsed >= ramp {
 		return 1
+	}
+	if ramp <= 0 { // it opens at once, but not yet by this clock
+		return 0
 	}
 	return math.Pow(rampGrowth, rampSteps*(float64(max(0, elapsed))/float64(ramp)-1))
 }

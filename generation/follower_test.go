@@ -14,6 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
 )
 
 var policy = generation.Policy{Every: 24 * time.Hour, Ramp: time.Hour, Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 9, Shards: 16}
@@ -88,6 +89,55 @@ func TestFollowerNeverWaits(t *testing.T) {
 		stamps("an hour later", 1)
 		cancel()
 		<-done
+	})
+}
+
+// A slow loader answers its first read after the second one.
+type slow struct {
+	store.Loader
+	release chan struct{}
+	reads   atomic.Int32
+}
+
+func (s *slow) Load(ctx context.Context, q store.RecordQuery) (store.Records, error) {
+	first := s.reads.Add(1) == 1
+	got, err := s.Loader.Load(ctx, q)
+	if first {
+		<-s.release
+	}
+	return got, err
+}
+
+// An older answer does not replace a newer one, which may mark a generation closed.
+func TestFollowerKeepsTheNewerCopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		r := saved(t, s, 0)
+		loader := &slow{Loader: s, release: make(chan struct{})}
+		f := &generation.Follower{Store: loader, Target: "sessions", Now: time.Now}
+		done := make(chan error)
+		go func() { done <- f.Refresh(t.Context()) }()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		p := policy
+		p.Ramp = 0
+		r, err := r.Advance(p, time.Now(), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := generation.Save(t.Context(), s, r); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		close(loader.release)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if k, err := f.Name("s-1", time.Now()); err != nil || k.Generation != 2 {
+			t.Errorf("after the older answer: %v, %v; want generation 2", k, err)
+		}
 	})
 }
 
@@ -276,8 +326,9 @@ func TestShare(t *testing.T) {
 		{0, time.Hour, math.Pow(1.5, -12)}, {-time.Hour, time.Hour, math.Pow(1.5, -12)},
 		{30 * time.Minute, time.Hour, math.Pow(1.5, -6)}, {55 * time.Minute, time.Hour, 1 / 1.5},
 		{time.Hour, time.Hour, 1}, {2 * time.Hour, time.Hour, 1}, {0, 0, 1}, {time.Minute, 0, 1},
+		{-time.Second, 0, 0},
 	} {
-		if got := generation.Share(c.elapsed, c.ramp); math.Abs(got-c.want) > 1e-9 {
+		if got := generation.Share(c.elapsed, c.ramp); math.IsNaN(got) || math.Abs(got-c.want) > 1e-9 {
 			t.Errorf("Share(%v, %v) = %v, want %v", c.elapsed, c.ramp, got, c.want)
 		}
 	}

@@ -62,7 +62,7 @@ func (r *FieldReader) Time(name string) time.Time {
 		return time.Time{}
 	}
 	t, err := time.Parse(TimeLayout, s)
-	if err != nil {
+	if err != nil || FormatTime(t) != s { // Parse takes a comma for the point, too
 		r.Fail(name, "%q is not an instant like %s", s, TimeLayout)
 	}
 	return t

@@ -70,7 +70,8 @@ func TestRevisionsNeverRepeat(t *testing.T) {
 
 func TestFieldReaderNamesWhatIsWrong(t *testing.T) {
 	f := store.Fields{"text": "a", "int": int64(1), "float": 1.5, "bool": true, "at": "2026-11-21T03:00:00.000001Z",
-		"list": []store.Fields{{"x": int64(1)}}, "bad": "yesterday", "null": nil}
+		"list": []store.Fields{{"x": int64(1)}}, "bad": "yesterday", "null": nil,
+		"comma": "2026-11-21T03:00:00,000001Z", "zero": "0001-01-01T00:00:00.000000Z"}
 	r := f.Reader("record x")
 	if r.Text("text") != "a" || r.Int("int") != 1 || r.Float("float") != 1.5 || r.Float("int") != 1 || !r.Bool("bool") ||
 		r.Time("at") != time.Date(2026, 11, 21, 3, 0, 0, 1000, time.UTC) || len(r.List("list")) != 1 ||
@@ -82,9 +83,11 @@ func TestFieldReaderNamesWhatIsWrong(t *testing.T) {
 	}
 	r.Int("text")
 	r.Time("bad")
+	r.Time("comma")
+	r.Time("zero") // an absent instant is an empty text
 	r.Bool("list")
 	err := r.Err()
-	for _, want := range []string{"record x: field text", "field bad", "field list"} {
+	for _, want := range []string{"record x: field text", "field bad", "field comma", "field zero", "field list"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}

@@ -200,6 +200,8 @@ func replayInputs() []replay {
 			read(0, target(open(1, 16, -24*h, 0), open(2, 32, -50*m+123_457*time.Microsecond, h))), stamps(ms, 40)}},
 		{Name: "a record opened in the future of this clock", Steps: []step{
 			read(0, target(open(1, 16, -24*h, 0), open(2, 32, 5*m, h))), stamps(s, 40)}},
+		{Name: "a generation without a ramp, opened in the future of this clock", Steps: []step{
+			read(0, target(open(1, 16, -24*h, 0), open(2, 32, 2*s, 0))), stamps(s, 10), stamps(2*s, 10)}},
 	}
 	ramp := replay{Name: "a ramp of an hour to another number of shards"}
 	for _, at := range []time.Duration{0, 5 * m, 15 * m, 30 * m, 45 * m, 55 * m, 60*m - ms, 60 * m} {
@@ -252,6 +254,8 @@ func refused(one map[string]any) []replay {
 		{"opened without microseconds", gen("opened", "2026-11-20T00:00:00Z")},
 		{"opened on 30 February", gen("opened", "2026-02-30T00:00:00.000000Z")},
 		{"opened at 24:00", gen("opened", "2026-11-20T24:00:00.000000Z")},
+		{"opened in a leap second", gen("opened", "2026-11-20T23:59:60.000000Z")},
+		{"opened with a comma", gen("opened", "2026-11-20T23:00:00,000000Z")},
 		{"opened with another zone", gen("opened", "2026-11-20T00:00:00.000000+01:00")}, {"opened is a number", gen("opened", 5)},
 		{"a negative ramp", gen("ramp_ms", -1)}, {"too long a ramp", gen("ramp_ms", 9_223_372_036_855)},
 		{"the newest is closed", gen("closed", after(0))}, {"closed is a boolean", gen("closed", false)},

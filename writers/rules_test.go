@@ -76,6 +76,7 @@ func TestRulesKeepClientsFromTheirEnd(t *testing.T) {
 		{"writes the target record", "alice", "PATCH", "/ReaperTarget/sessions", document(alice), denied},
 		{"writes a cursor", "alice", "PATCH", "/ReaperCursor/x", document(alice), denied},
 		{"deletes a heartbeat", "alice", "DELETE", "/ReaperWorker/x", "", denied},
+		{"adds to what may be deleted", "alice", "PATCH", "/ReaperBudget/sessions", document(alice), denied},
 		{"extends it", "owner", "PATCH", "/sessions/s1?updateMask.fieldPaths=expiry_key", document(later), ok},
 		{"ends the session", "alice", "DELETE", "/sessions/s1", "", ok},
 	} {

@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "rewrite docs/writer-vectors.json, and i
 const vectorsFile = "../docs/writer-vectors.json"
 
 // vectorsHash pins the vectors: nobody changes them for one language alone.
-const vectorsHash = "62d4f0bcbfb6d1e21287bdbc5b0f1b2e22552970ee34fe6eeedc468d793ecce4"
+const vectorsHash = "51f104959e0ffbfc21448c4ae6522902dd455fde3e1f750771a89e2897259b98"
 
 // pinned are the tests that hold the same hash.
 var pinned = []string{

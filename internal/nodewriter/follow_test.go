@@ -1,11 +1,19 @@
 package nodewriter_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"testing"
 	"time"
+
+	gofirestore "cloud.google.com/go/firestore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/emulator"
@@ -65,6 +73,51 @@ func TestFollowsByGooglesClients(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Go's follower reads the record with Google's client for native mode, as docs/writers.md shows it.
+func TestFollowsByGooglesClientInGo(t *testing.T) {
+	e := emulator.Start(t, emulator.Native)
+	project := e.Project(t)
+	client, err := gofirestore.NewClient(t.Context(), project,
+		option.WithEndpoint(e.Host), option.WithoutAuthentication(),
+		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	record := client.Doc("ReaperTarget/sessions")
+	follower := writers.Follow(t.Context(), func(ctx context.Context) (map[string]any, error) {
+		doc, err := record.Get(ctx)
+		switch status.Code(err) {
+		case codes.OK:
+			return doc.Data(), nil
+		case codes.NotFound:
+			return nil, nil
+		}
+		return nil, err
+	}, writers.Options{})
+	defer follower.Close()
+	for { // until an emulator that has just been started is quick enough
+		err := follower.Refresh(t.Context())
+		if errors.Is(err, generation.ErrMissing) {
+			break
+		}
+		t.Log(err)
+	}
+	db := open(t, e, emulator.Native, project)
+	p := generation.Policy{Staleness: time.Minute, Slack: time.Minute, Shards: 5}
+	r := generation.New("sessions", "Session", "expiry_key", p.Shards, true, time.Now()).WithWriterBounds(p)
+	if _, err := generation.Save(t.Context(), db, r); err != nil {
+		t.Fatal(err)
+	}
+	if err := follower.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	k, err := follower.Key("s-1842", time.Now().Add(time.Hour))
+	if want := writers.ShardOf("s-1842", p.Shards); err != nil || k.Generation != 1 || k.Shard != want {
+		t.Errorf("%v, %v; want generation 1, shard %d", k, err, want)
 	}
 }
 

@@ -1,6 +1,6 @@
 // Reads a sharded kind or collection by @reaper-ttl/writer/read and Google's own clients, page
 // by page: one for each line of input. It prints each page as a line of JSON, with the names
-// in it and whether there may be more.
+// in it and whether there may be more, or the error.
 //
 // Usage: node read.mjs '{"mode": "native", "project": "p", "kind": "Event", …}' (see ReadOptions in
 // reader.go).
@@ -20,6 +20,7 @@ async function store(o) { // loads the client that it needs: that takes a while
     const firestore = new Firestore(client);
     let base = o.group ? firestore.collectionGroup(o.kind) : firestore.collection(o.kind);
     for (const [name, value] of Object.entries(o.where ?? {})) base = base.where(name, '==', value);
+    if (o.order) base = base.orderBy(o.order);
     return [sharded.fromFirestore(base, {...fields, Timestamp}), doc => doc.ref.path];
   }
   const {Datastore, PropertyFilter} = await import('@google-cloud/datastore');
@@ -31,15 +32,20 @@ async function store(o) { // loads the client that it needs: that takes a while
 }
 
 async function main(o) {
-  const [open, name] = await store(o);
   const {newest, limit, perQuery, page, from, until} = o;
   const values = o.values ?? sharded.numbers(o.shards);
-  let after = null;
+  let opened;
+  let after = o.after ?? null;
   for await (const line of createInterface({input: process.stdin})) {
     if (line !== '') throw new Error(`unexpected input ${line}`);
-    const read = await sharded.readPage(open, {values, newest, limit, perQuery, page, from, until, after});
-    after = read.next;
-    console.log(JSON.stringify({names: read.items.map(name), more: after !== null}));
+    try {
+      const [open, name] = opened ??= await store(o);
+      const read = await sharded.readPage(open, {values, newest, limit, perQuery, page, from, until, after});
+      after = read.next;
+      console.log(JSON.stringify({names: read.items.map(name), more: after !== null}));
+    } catch (error) {
+      console.log(JSON.stringify({error: `${error.name}: ${error.message}`}));
+    }
   }
 }
 

@@ -23,6 +23,7 @@ type ReadOptions struct {
 	Group     bool               `json:"group,omitempty"`
 	Ancestor  []string           `json:"ancestor,omitempty"` // kinds and names
 	Where     map[string]any     `json:"where,omitempty"`
+	Order     string             `json:"order,omitempty"` // of the query that is read, which is refused
 
 	Shard  string   `json:"shard"`
 	Time   string   `json:"time"`
@@ -35,6 +36,36 @@ type ReadOptions struct {
 	Limit    int    `json:"limit"`
 	PerQuery int    `json:"perQuery,omitempty"`
 	Page     int    `json:"page,omitempty"`
+	After    string `json:"after,omitempty"` // the token of the first page
+}
+
+// A page is what the Node process answers.
+type page struct {
+	Names []string
+	More  bool
+	Error string
+}
+
+func start(t testing.TB, o ReadOptions) (next func() page) {
+	t.Helper()
+	ask := talk(t, "read", o.Mode, o.Emulator, o)
+	return func() (p page) {
+		t.Helper()
+		if line := ask(""); json.Unmarshal(line, &p) != nil {
+			t.Fatalf("the Node reader's page: %s", line)
+		}
+		return p
+	}
+}
+
+// ReadError reads a page, and returns the error that this gives.
+func ReadError(t testing.TB, o ReadOptions) string {
+	t.Helper()
+	p := start(t, o)()
+	if p.Error == "" {
+		t.Errorf("the Node reader has no error, but reads %q", p.Names)
+	}
+	return p.Error
 }
 
 // Read starts a Node process and returns a function that reads the next page with it: the
@@ -42,15 +73,12 @@ type ReadOptions struct {
 // paths in native mode, and /Kind:"name" or /Kind:#id for each part of a key in Datastore mode.
 func Read(t testing.TB, o ReadOptions) (page func() (names []string, more bool)) {
 	t.Helper()
-	ask := talk(t, "read", o.Mode, o.Emulator, o)
+	next := start(t, o)
 	return func() ([]string, bool) {
 		t.Helper()
-		var p struct {
-			Names []string
-			More  bool
-		}
-		if line := ask(""); json.Unmarshal(line, &p) != nil {
-			t.Fatalf("the Node reader's page: %s", line)
+		p := next()
+		if p.Error != "" {
+			t.Fatalf("the Node reader: %s", p.Error)
 		}
 		return p.Names, p.More
 	}

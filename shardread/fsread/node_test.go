@@ -1,9 +1,11 @@
 package fsread_test
 
 import (
+	"encoding/base64"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -101,6 +103,36 @@ func TestNodeReadsTheSamePages(t *testing.T) {
 				t.Errorf("Node's %d pages of %d are not the %d documents that Go reads:\n%.300v\n%.300v", len(got), o.Limit, len(want), got, want)
 			}
 		})
+	}
+}
+
+// TestNodeRefusesWhatWouldMissDocuments asks for reads whose answer would have gaps, or would
+// be an error of the client that names nothing which the caller has passed.
+func TestNodeRefusesWhatWouldMissDocuments(t *testing.T) {
+	w := newWorld(t, firestore.DefaultDatabaseID)
+	w.fillStamped(t, 30)
+	token := func(path string) string {
+		return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `[1, "oldest", "%d", %s]`, start.UnixMicro(), path))
+	}
+	for name, c := range map[string]struct {
+		o    nodewriter.ReadOptions
+		want string
+	}{
+		"an order of its own":           {nodewriter.ReadOptions{Order: "kind"}, "TypeError: fromFirestore: base has an order of its own"},
+		"an order by name of a group":   {nodewriter.ReadOptions{Order: "__name__", Group: true}, "TypeError: fromFirestore: base has an order of its own"},
+		"a token of another collection": {nodewriter.ReadOptions{After: token(`["users", "u1"]`)}, "RangeError: after: the page token is of another collection"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.o.Limit, c.o.Page = 3, 1
+			if got := nodewriter.ReadError(t, w.reader(t, c.o)); !strings.Contains(got, c.want) {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+	// A token of a document that has gone is fine.
+	o := w.reader(t, nodewriter.ReadOptions{After: token(`["events", "gone"]`), Limit: 3})
+	if names, _ := nodewriter.Read(t, o)(); len(names) != 3 {
+		t.Errorf("after a document that has gone come %q", names)
 	}
 }
 

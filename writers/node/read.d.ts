@@ -67,7 +67,7 @@ export function numbers(n: number): number[];
 /** Everything in order of time, as one query without shards would give it. */
 export function read<T>(open: Open<T>, options: ReadOptions): AsyncGenerator<T, void>;
 
-/** One page, and the token of the next one; null if there is nothing more now. */
+/** One page, and the token of the next one, which may turn out empty; null if there is nothing more now. */
 export function readPage<T>(
   open: Open<T>,
   options: ReadOptions & {limit: number},
@@ -78,8 +78,8 @@ interface FirestoreQuery<S> {
 }
 
 /**
- * Reads a collection or collection group of Firestore's client, with equality filters or without. Its items are
- * document snapshots.
+ * Reads a collection or collection group of Firestore's client, with equality filters or without, and without an
+ * order of its own. Its items are document snapshots.
  */
 export function fromFirestore<S>(
   base: FirestoreQuery<S>,

@@ -8,6 +8,7 @@ const DEFAULT_STALENESS = 60_000;
 const MAX_MILLIS = 9_223_372_036_854; // as many as 64 bits of nanoseconds hold
 const SHORTEST_WAIT = 100; // whatever the record says, it is not read more often
 const LONGEST_WAIT = 2 ** 31 - 1; // the most that setTimeout takes
+const STOPPED = new Error('the follower was stopped');
 
 // Field readers: what is absent is the zero value, what has another type is an error.
 function integer(fields, name) {
@@ -86,6 +87,7 @@ class Follower {
   #clock;
   #copy = null; // replaced as a whole, never changed
   #stopped = false;
+  #reading = new AbortController(); // of the read in the background
   #wake = () => {};
 
   constructor(read, {shards = 16, onError = () => {}, clock} = {}) {
@@ -122,26 +124,31 @@ class Follower {
     return nursery;
   }
 
-  async refresh() {
+  refresh() {
+    return this.#refresh(new AbortController());
+  }
+
+  async #refresh(abort) {
     const limit = Math.min(Math.max(this.#staleness() / 2, SHORTEST_WAIT), LONGEST_WAIT);
-    const abort = new AbortController();
     let timer;
     try {
       const wall = this.#clock.wall(); // before the read is sent: the copy may be as old as that
       const monotonic = this.#clock.monotonic();
-      const late = new Promise((_, reject) => {
-        timer = setTimeout(() => {
-          reject(new Error(`reading the target record took longer than ${limit} ms`));
-          abort.abort();
-        }, limit);
+      const ended = new Promise((_, reject) => {
+        abort.signal.addEventListener('abort', () => reject(abort.signal.reason), {once: true});
+        const late = new Error(`reading the target record took longer than ${limit} ms`);
+        timer = setTimeout(() => abort.abort(late), limit);
         timer.unref?.();
       });
       // In a function of its own, so that one that throws at once is caught, too.
-      const fields = await Promise.race([(async () => this.#read({signal: abort.signal}))(), late]);
+      const fields = await Promise.race([(async () => this.#read({signal: abort.signal}))(), ended]);
       if (fields === null || fields === undefined) throw new Error('there is no target record');
-      this.#copy = {record: decode(fields), wall, monotonic};
+      const record = decode(fields);
+      // Another read, sent later, may have answered before.
+      if (this.#copy === null || this.#copy.monotonic <= monotonic) this.#copy = {record, wall, monotonic};
       return true;
     } catch (error) {
+      if (error === STOPPED) return false;
       try {
         Promise.resolve(this.#onError(error)).catch(() => {});
       } catch {
@@ -155,6 +162,7 @@ class Follower {
 
   stop() {
     this.#stopped = true;
+    this.#reading.abort(STOPPED);
     this.#wake();
   }
 
@@ -164,7 +172,8 @@ class Follower {
 
   async run() {
     while (!this.#stopped) {
-      const read = await this.refresh();
+      this.#reading = new AbortController();
+      const read = await this.#refresh(this.#reading);
       if (this.#stopped) return;
       const wait = this.#staleness() / (read ? 2 : 8); // after a failure it tries again sooner
       await new Promise(resolve => {

@@ -103,7 +103,9 @@ function printToken(newest, {at, path}) {
   return Buffer.from(text, 'utf8').toString('base64url');
 }
 
-const isDecimal = text => typeof text === 'string' && /^(0|-?[1-9][0-9]{0,18})$/.test(text);
+// Whether a text is an integer as the stores have them, of 64 bits.
+const isDecimal = text => typeof text === 'string' && /^(0|-?[1-9][0-9]{0,18})$/.test(text) &&
+  BigInt.asIntN(64, BigInt(text)) === BigInt(text);
 
 function parseToken(newest, token) {
   let fields;
@@ -175,6 +177,17 @@ function segments(path) {
   });
 }
 
+// Whether a query has an order, which a place to start at has to fit. A place by name is one within the
+// collection, or a path for a group.
+const isOrdered = query => ['x', 'x/x'].some(place => {
+  try {
+    query.startAt(place);
+    return true;
+  } catch {
+    return false;
+  }
+});
+
 const pathText = path => path.map(part => (typeof part === 'bigint' ? `__id${part}__` : part)).join('/');
 
 function fromFirestore(base, {shard, time, Timestamp} = {}) {
@@ -182,10 +195,12 @@ function fromFirestore(base, {shard, time, Timestamp} = {}) {
   if (typeof Timestamp !== 'function') {
     throw new TypeError('fromFirestore: Timestamp is missing; pass that class of the client that base is of');
   }
+  if (isOrdered(base)) throw new TypeError('fromFirestore: base has an order of its own; time and newest give it');
   const timestamp = micros => {
     const seconds = down(micros, 1_000_000n);
     return new Timestamp(Number(seconds), Number(micros - seconds * 1_000_000n) * 1000);
   };
+  const behind = (query, {at, path}) => query.startAfter(timestamp(at), base.firestore.doc(pathText(path)));
   return ({values, newest, from, until, after}) => {
     const direction = newest ? 'desc' : 'asc';
     // A bound from below leaves out what is not a timestamp, too.
@@ -193,11 +208,17 @@ function fromFirestore(base, {shard, time, Timestamp} = {}) {
     all = all.where(time, '>=', timestamp(from ?? FIRST));
     if (until !== undefined) all = all.where(time, '<', timestamp(until));
     all = all.orderBy(time, direction).orderBy('__name__', direction).offset(0);
+    if (after !== undefined) {
+      try {
+        behind(all, after);
+      } catch (error) {
+        throw new RangeError('after: the page token is of another collection', {cause: error});
+      }
+    }
     let last = after;
     return async n => {
-      let page = all.limit(n);
-      if (last !== undefined) page = page.startAfter(timestamp(last.at), base.firestore.doc(pathText(last.path)));
-      const {docs} = await page.get();
+      const page = all.limit(n);
+      const {docs} = await (last === undefined ? page : behind(page, last)).get();
       const items = docs.map(item => {
         const at = item.get(time);
         if (!(at instanceof Timestamp)) {

@@ -9,7 +9,7 @@ const {inRollout, key, nurseryKey, parse, shardOf} = require('..');
 const {Follower} = require('../lib/follower.js');
 
 // Nobody changes the vectors for one language alone.
-const HASH = '62d4f0bcbfb6d1e21287bdbc5b0f1b2e22552970ee34fe6eeedc468d793ecce4';
+const HASH = '51f104959e0ffbfc21448c4ae6522902dd455fde3e1f750771a89e2897259b98';
 const raw = readFileSync(path.join(__dirname, '../../../docs/writer-vectors.json'));
 const vectors = JSON.parse(raw);
 

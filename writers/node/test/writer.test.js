@@ -1,6 +1,7 @@
 'use strict';
 
 const assert = require('node:assert/strict');
+const {spawnSync} = require('node:child_process');
 const {test} = require('node:test');
 const writer = require('..');
 const {follow, inRollout, key, nurseryKey, parse, shardOf} = writer;
@@ -109,6 +110,46 @@ test('a read that hangs holds up no later one', async () => {
   const before = reads;
   await new Promise(resolve => setTimeout(resolve, 300));
   assert.ok(reads <= before + 1); // one may have been under way
+});
+
+test('stop ends a read that is under way, and its timer', async () => {
+  const errors = [];
+  const timers = () => process.getActiveResourcesInfo().filter(name => name === 'Timeout').length;
+  const before = timers();
+  let reading;
+  const follower = follow(({signal}) => {
+    reading = signal;
+    return new Promise(() => {});
+  }, {onError: error => errors.push(error)});
+  assert.equal(reading.aborted, false);
+  follower.stop();
+  assert.equal(reading.aborted, true);
+  await new Promise(resolve => setImmediate(resolve));
+  assert.equal(timers(), before);
+  assert.deepEqual(errors, []);
+});
+
+test('an older answer does not replace a newer one', async () => {
+  const {Follower} = require('../lib/follower.js');
+  const answers = [];
+  let now = Date.now();
+  const follower = new Follower(() => new Promise(resolve => answers.push(resolve)),
+    {clock: {wall: () => now, monotonic: () => now}});
+  const reads = [follower.refresh(), (now += 10, follower.refresh())];
+  const of = number => record({generations: [{...record().generations[0], number}]});
+  answers[1](of(8));
+  await reads[1];
+  answers[0](of(7));
+  assert.equal(await reads[0], true);
+  assert.match(follower.key('a', new Date(0)), /^00000008\./);
+});
+
+test('a follower keeps no process alive', async () => {
+  const writer = JSON.stringify(require.resolve('..'));
+  for (const read of ['() => new Promise(() => {})', '() => null']) {
+    const {status} = spawnSync(process.execPath, ['-e', `require(${writer}).follow(${read})`], {timeout: 60_000});
+    assert.equal(status, 0, read);
+  }
 });
 
 test('follow refuses what is no function', () => {

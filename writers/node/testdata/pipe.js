@@ -12,9 +12,10 @@ const lines = createInterface({input: process.stdin, crlfDelay: Infinity});
 (async () => {
   const out = [];
   for await (const line of lines) {
-    if (follower === undefined) {
+    if (line.startsWith('{')) {
       const {now, record} = JSON.parse(line);
       start = Date.parse(now);
+      passed = 0;
       follower = new Follower(() => record, {clock: {wall: () => start + passed, monotonic: () => passed}});
       await follower.refresh();
       continue;

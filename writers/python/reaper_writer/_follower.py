@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from datetime import datetime, timedelta, timezone
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ._key import MAX_GENERATION, MAX_SHARD, Id, check_int, fnv1a32, id_text, key
 
@@ -107,6 +107,8 @@ def share(elapsed: int, ramp: int) -> float:
     """The share of entities that have moved grows by a half in each twelfth of the ramp."""
     if elapsed >= ramp:
         return 1.0
+    if ramp == 0:  # it opens at once, but not yet by this clock
+        return 0.0
     return 1.5 ** (12 * (max(0, elapsed) / ramp - 1))
 
 
@@ -126,17 +128,16 @@ class Follower:
         self._wall = wall
         self._monotonic = monotonic
         self._copy: Optional[Copy] = None  # replaced as a whole, never changed
-        self._closed = threading.Event()
-        self._hanging: List[threading.Thread] = []
-        self._pid: Optional[int] = None  # of the process that reads in the background
+        self._is_closed = False
+        self._ended: Dict[int, threading.Event] = {}  # by the process that reads in the background
 
     def key(self, id: Id, expires: datetime) -> str:
         """Returns the expiry key of an entity that is written now.
 
         It reads nothing, and fails only for a wrong id or instant.
         """
-        if self._pid is not None and self._pid != os.getpid():
-            self._start()  # threads do not survive a fork
+        if self._ended and os.getpid() not in self._ended:
+            self._start()  # this is a child, and threads do not survive a fork
         text = id_text(id)
         generation, shards = self._choose(text)
         return key(generation, fnv1a32(text) % shards, expires)
@@ -179,7 +180,10 @@ class Follower:
 
     def close(self) -> None:
         """Ends the reads in the background. It does not wait for one that is under way."""
-        self._closed.set()
+        self._is_closed = True
+        ended = self._ended.get(os.getpid())
+        if ended is not None:
+            ended.set()
 
     def __enter__(self) -> "Follower":
         return self
@@ -199,23 +203,29 @@ class Follower:
         return (copy.record.staleness if copy is not None else DEFAULT_STALENESS) / 1e9
 
     def _start(self) -> None:
-        self._pid = os.getpid()
-        self._hanging = []
+        """Begins the reads in this process, once.
+
+        A child shares nothing that locks with its parent: after a fork a lock may stay locked.
+        """
+        ended = threading.Event()
+        if self._ended.setdefault(os.getpid(), ended) is not ended:
+            return
         try:
-            threading.Thread(target=self._run, name="reaper-writer", daemon=True).start()
+            threading.Thread(target=self._run, args=(ended,), name="reaper-writer", daemon=True).start()
         except RuntimeError as error:  # no thread can be started: the copy ages, and the nursery is stamped
             self._report(error)
 
-    def _run(self) -> None:
-        while not self._closed.is_set():
-            read = self._refresh_bounded()
+    def _run(self, ended: threading.Event) -> None:
+        hanging: List[threading.Thread] = []
+        while not self._is_closed:
+            read = self._refresh_bounded(hanging)
             wait = self._staleness() / (2 if read else 8)  # after a failure it tries again sooner
-            self._closed.wait(min(max(wait, SHORTEST_WAIT), LONGEST_WAIT))  # by the monotonic clock
+            ended.wait(min(max(wait, SHORTEST_WAIT), LONGEST_WAIT))  # by the monotonic clock
 
-    def _refresh_bounded(self) -> bool:
+    def _refresh_bounded(self, hanging: List[threading.Thread]) -> bool:
         """Reads the record in a thread of its own, so that a read that hangs holds up no later one."""
-        self._hanging = [t for t in self._hanging if t.is_alive()]
-        if len(self._hanging) >= MAX_HANGING:
+        hanging[:] = [t for t in hanging if t.is_alive()]
+        if len(hanging) >= MAX_HANGING:
             self._report(TimeoutError(f"{MAX_HANGING} reads of the target record hang: waiting for one to end"))
             return False
         result: List[bool] = []
@@ -228,7 +238,7 @@ class Follower:
             return False
         thread.join(limit)
         if thread.is_alive():
-            self._hanging.append(thread)
+            hanging.append(thread)
             self._report(TimeoutError(f"reading the target record takes longer than {limit:g} s"))
             return False
         return bool(result and result[0])

@@ -77,8 +77,10 @@ def key(generation: int, shard: int, expires: datetime) -> str:
         raise ValueError("expires: the datetime has no time zone, like datetime.now(timezone.utc) has")
     try:
         t = expires.astimezone(timezone.utc)
-        # Google's DatetimeWithNanoseconds says more than microseconds do.
-        nanosecond = getattr(expires, "nanosecond", t.microsecond * 1000)
+        # Some types have nanoseconds, too: pandas.Timestamp those beyond its microseconds, and
+        # DatetimeWithNanoseconds of Google's clients all of the second, or 0 if it is the result
+        # of a sum. The last three digits are the same.
+        nanosecond = t.microsecond * 1000 + getattr(expires, "nanosecond", 0) % 1000
         t = t.replace(microsecond=0) + timedelta(milliseconds=-(-nanosecond // 1_000_000))
     except OverflowError:
         raise ValueError("expires: not an instant in the years 1 to 9999") from None

@@ -14,14 +14,17 @@ class Nanoseconds(datetime):
 
 
 def main():
-    first = json.loads(sys.stdin.readline())
-    start = (datetime.fromisoformat(first["now"].replace("Z", "+00:00")) - EPOCH) // timedelta(milliseconds=1)
     passed = 0
-    follower = Follower(lambda: first["record"], wall=lambda: (start + passed) * 1_000_000,
-                        monotonic=lambda: passed * 1_000_000)
-    follower.refresh()
     out = []
     for line in sys.stdin:
+        if line.startswith("{"):
+            new = json.loads(line)
+            start = (datetime.fromisoformat(new["now"].replace("Z", "+00:00")) - EPOCH) // timedelta(milliseconds=1)
+            passed = 0
+            follower = Follower(lambda: new["record"], wall=lambda: (start + passed) * 1_000_000,
+                                monotonic=lambda: passed * 1_000_000)
+            follower.refresh()
+            continue
         id, shards, seconds, nanoseconds, percent, millis = line.rstrip("\n").split("\t")
         id = bytes.fromhex(id).decode("utf-8")
         at = EPOCH + timedelta(seconds=int(seconds), microseconds=int(nanoseconds) // 1000)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from reaper_writer import Follower, in_rollout, key, nursery_key, parse, shard_of
 
 # Nobody changes the vectors for one language alone.
-HASH = "62d4f0bcbfb6d1e21287bdbc5b0f1b2e22552970ee34fe6eeedc468d793ecce4"
+HASH = "51f104959e0ffbfc21448c4ae6522902dd455fde3e1f750771a89e2897259b98"
 RAW = (pathlib.Path(__file__).parents[3] / "docs" / "writer-vectors.json").read_bytes()
 VECTORS = json.loads(RAW)
 

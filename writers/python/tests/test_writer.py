@@ -1,4 +1,5 @@
 import os
+import signal
 import threading
 import time
 import unittest
@@ -41,6 +42,25 @@ class Keys(unittest.TestCase):
         for wrong in (date(2026, 11, 21), "2026-11-21T00:07:30Z", 1795219650, 1.5, None):
             with self.assertRaises(TypeError):
                 key(0, 0, wrong)
+
+    def test_types_with_nanoseconds(self):
+        class Beyond(datetime):
+            """Like pandas.Timestamp: nanoseconds beyond its microseconds."""
+
+            nanosecond = 1
+
+        class Google(datetime):
+            """Like DatetimeWithNanoseconds: all of the second, or 0 after a sum."""
+
+            nanosecond = 0
+
+        args = (2026, 11, 21, 0, 7, 30, 854000, timezone.utc)
+        self.assertEqual(key(0, 0, Beyond(*args)), "00000000.0000.20261121T000730.855Z")
+        self.assertEqual(key(0, 0, Google(*args)), "00000000.0000.20261121T000730.854Z")
+        self.assertEqual(key(0, 0, Google(*args) + timedelta(minutes=1)), "00000000.0000.20261121T000830.854Z")
+        exact = Google(*args)
+        exact.nanosecond = 854_000_001
+        self.assertEqual(key(0, 0, exact), "00000000.0000.20261121T000730.855Z")
 
     def test_ids(self):
         for id in (1842, "1842", "__id1842__"):
@@ -143,6 +163,45 @@ class Following(unittest.TestCase):
                 until(lambda: f.key("a", AT).startswith("00000007."))
                 os._exit(0)
             self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+    @unittest.skipUnless(hasattr(os, "fork"), "no fork on this system")
+    def test_a_forked_child_waits_for_no_lock_and_reads_once(self):
+        reads = []
+
+        def read():
+            reads.append(1)
+            return record(staleness_ms=3_600_000)
+
+        f = follow(read)
+        self.addCleanup(f.close)
+        until(lambda: f.key("a", AT).startswith("00000007."))
+        # Other threads may hold these in the instant of a fork; in the child nobody lets go of them.
+        locks = [event._cond for event in f._ended.values()]
+        for lock in locks:
+            lock.acquire()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # rather than wait for ever
+            reads.clear()
+            gate = threading.Barrier(8)
+            threads = [threading.Thread(target=lambda: (gate.wait(), f.key("a", AT))) for _ in range(8)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            until(lambda: reads)
+            f.close()
+            until(lambda: not any(t.name == "reaper-writer" for t in threading.enumerate()))
+            os._exit(0 if len(reads) == 1 else 1)
+        for lock in locks:
+            lock.release()
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+    def test_keeps_no_process_alive(self):
+        with follow(lambda: threading.Event().wait()):
+            until(lambda: len([t for t in threading.enumerate() if t.name.startswith("reaper-writer")]) >= 2)
+            for t in threading.enumerate():
+                self.assertTrue(t.daemon or not t.name.startswith("reaper-writer"), t)
 
     def test_refuses_what_is_no_function(self):
         with self.assertRaises(TypeError):

@@ -1,7 +1,6 @@
 package io.github.reaperttl.writer;
 
 import java.time.Instant;
-import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -23,7 +22,7 @@ public final class Follower implements AutoCloseable {
     static final Clocks SYSTEM = new Clocks() {
         @Override
         public long wall() {
-            return ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now());
+            return TargetRecord.micros(Instant.now());
         }
 
         @Override
@@ -103,6 +102,9 @@ public final class Follower implements AutoCloseable {
             copy.accumulateAndGet(read, (old, one) -> old == null || old.monotonic <= one.monotonic ? one : old);
             return true;
         } catch (Throwable error) { // whatever it is, writers go on
+            if (error instanceof InterruptedException) {
+                Thread.currentThread().interrupt(); // the caller has to know
+            }
             report(error);
             return false;
         }

@@ -2,7 +2,8 @@ package io.github.reaperttl.writer;
 
 import java.time.DateTimeException;
 import java.time.Instant;
-import java.time.temporal.ChronoUnit;
+import java.time.LocalDateTime;
+import java.time.ZoneOffset;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -69,13 +70,20 @@ record TargetRecord(List<Generation> generations, int nurseryShards, long stalen
             return null;
         }
         try {
-            if (value instanceof String text && INSTANT.matcher(text).matches() && !text.startsWith("24", 11)) {
-                return ChronoUnit.MICROS.between(Instant.EPOCH, Instant.parse(text));
+            if (value instanceof String text && INSTANT.matcher(text).matches()) {
+                // Instant.parse would take 24:00 for the next day, and a leap second for the second before it.
+                LocalDateTime at = LocalDateTime.parse(text.substring(0, text.length() - 1));
+                return micros(at.toInstant(ZoneOffset.UTC));
             }
         } catch (DateTimeException e) {
             // The instant does not exist.
         }
         throw new IllegalArgumentException("target record: " + name + " is " + value + ", not an instant");
+    }
+
+    /** Returns the microseconds since 1970. ChronoUnit counts in nanoseconds, which a long cannot hold for all years. */
+    static long micros(Instant at) {
+        return at.getEpochSecond() * 1_000_000 + at.getNano() / 1000;
     }
 
     /** Returns the generation that an entity is stamped with at an instant; null is the nursery. */

@@ -29,12 +29,17 @@ final class Pipe implements Follower.Clocks {
     @SuppressWarnings("unchecked")
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        Map<String, Object> first = (Map<String, Object>) Json.parse(in.readLine());
-        Pipe clock = new Pipe(Instant.parse((String) first.get("now")).toEpochMilli());
-        Follower follower = new Follower(() -> (Map<String, ?>) first.get("record"), FollowOptions.DEFAULT, clock);
-        follower.refresh();
+        Pipe clock = null;
+        Follower follower = null;
         StringBuilder out = new StringBuilder();
         for (String line = in.readLine(); line != null; line = in.readLine()) {
+            if (line.startsWith("{")) {
+                Map<String, Object> start = (Map<String, Object>) Json.parse(line);
+                clock = new Pipe(Instant.parse((String) start.get("now")).toEpochMilli());
+                follower = new Follower(() -> (Map<String, ?>) start.get("record"), FollowOptions.DEFAULT, clock);
+                follower.refresh();
+                continue;
+            }
             String[] field = line.split("\t", -1);
             String id = new String(HexFormat.of().parseHex(field[0]), StandardCharsets.UTF_8);
             Instant expires = Instant.ofEpochSecond(Long.parseLong(field[2]), Long.parseLong(field[3]));

@@ -15,7 +15,7 @@ import java.util.Map;
 /** Holds this package to docs/writer-vectors.json, whose path is the property "vectors". */
 final class VectorsTest {
     /** Nobody changes the vectors for one language alone. */
-    private static final String HASH = "62d4f0bcbfb6d1e21287bdbc5b0f1b2e22552970ee34fe6eeedc468d793ecce4";
+    private static final String HASH = "51f104959e0ffbfc21448c4ae6522902dd455fde3e1f750771a89e2897259b98";
 
     private VectorsTest() {}
 

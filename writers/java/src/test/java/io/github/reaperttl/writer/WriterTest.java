@@ -7,6 +7,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Queue;
+import java.util.Set;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeoutException;
@@ -118,6 +119,37 @@ final class WriterTest {
             Check.until(() -> stamps(f, "00000007."));
         }
         Check.isTrue(errors.stream().anyMatch(e -> e instanceof TimeoutException), errors);
+    }
+
+    static void aCallerThatIsInterruptedStaysSo() {
+        TargetReader reader = () -> {
+            Thread.sleep(1); // as a client does that waits for an answer
+            return record("number", 7);
+        };
+        Follower f = new Follower(reader, FollowOptions.DEFAULT, Follower.SYSTEM);
+        Thread.currentThread().interrupt();
+        Check.isTrue(!f.refresh(), "the read is interrupted");
+        Check.isTrue(Thread.interrupted(), "the caller is interrupted");
+        Check.isTrue(f.refresh(), "the next read is not");
+    }
+
+    static void keepsNoProcessAlive() throws Exception {
+        CountDownLatch hangs = new CountDownLatch(1);
+        CountDownLatch never = new CountDownLatch(1);
+        TargetReader reader = () -> {
+            hangs.countDown();
+            never.await();
+            return null;
+        };
+        try (Follower f = ReaperWriter.follow(reader)) {
+            hangs.await();
+            Check.isTrue(stamps(f, "00000000."), "it stamps meanwhile");
+            Set<Thread> threads = Thread.getAllStackTraces().keySet();
+            for (String name : List.of("reaper-writer", "reaper-writer-read")) {
+                Check.isTrue(threads.stream().anyMatch(t -> t.getName().equals(name)), name + " runs");
+                Check.isTrue(threads.stream().allMatch(t -> t.isDaemon() || !t.getName().equals(name)), name + " is a daemon");
+            }
+        }
     }
 
     static void badOptions() {
