@@ -230,14 +230,15 @@ func (w *world) swept(c *adopt.Comparer) sweep.TargetResult {
 // leaves the key as it was. No rule says that the entity has expired, so sweeps keep it.
 func TestSweepsKeepWhatTheRuleCannotRead(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
-		for _, name := range []string{"expired", "null", "missing", "number", "never", "far"} {
+		for _, name := range []string{"expired", "null", "missing", "number", "never", "far", "zero", "epoch"} {
 			w.put(name, 40*day)
 		}
 		cfg := w.config()
 		cfg.Spread = 0
 		w.run(cfg)
 		for name, data := range map[string]string{"null": `{"created":null}`, "missing": `{}`, "number": `{"created":4102444800}`,
-			"never": `{"created":"never"}`, "far": `{"created":"9999-12-31T00:00:00Z"}`} {
+			"never": `{"created":"never"}`, "far": `{"created":"9999-12-31T00:00:00Z"}`,
+			"zero": `{"created":"0001-01-01T00:00:00Z"}`, "epoch": `{"created":"1970-01-01T00:00:00Z"}`} {
 			e := w.entity(name)
 			e.Data = []byte(data)
 			if err := w.s.Put(t.Context(), w.target.Target, "", []store.Entity{e}); err != nil {
@@ -246,14 +247,14 @@ func TestSweepsKeepWhatTheRuleCannotRead(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		res := w.swept(&adopt.Comparer{Store: w.s, Target: w.target, Now: time.Now})
-		if left := len(w.s.Entities("Session", "")); left != 5 || res.Deleted != 1 || res.Mismatch != 5 {
+		if left := len(w.s.Entities("Session", "")); left != 7 || res.Deleted != 1 || res.Mismatch != 7 {
 			t.Errorf("%d are left: %+v", left, res)
 		}
 		cfg = w.config()
-		if _, err := adopt.Finish(t.Context(), cfg, 4); !errors.Is(err, adopt.ErrUnverified) {
+		if _, err := adopt.Finish(t.Context(), cfg, 6); !errors.Is(err, adopt.ErrUnverified) {
 			t.Errorf("finish: %v", err)
 		}
-		if res, err := adopt.Finish(t.Context(), cfg, 5); err != nil || res.Counts[adopt.Mismatch] != 5 {
+		if res, err := adopt.Finish(t.Context(), cfg, 7); err != nil || res.Counts[adopt.Mismatch] != 7 {
 			t.Errorf("finish: %+v, %v", res.Counts, err)
 		}
 	})
