@@ -239,9 +239,10 @@ func (r *run) scan(ctx context.Context, q store.Query) (page store.Page, err err
 	return page, err
 }
 
-// loadFollow reads the record of the process that follows a record's reading.
+// loadFollow reads the record of the process that follows a record's reading. It begins where that
+// reading began: its last round may have begun days later, if somebody went on with it then.
 func loadFollow(ctx context.Context, s store.Loader, rec Record) (progress, error) {
-	p := progress{target: rec.Target, part: followPart, reading: rec.Reading, after: store.FormatTime(rec.Round().Began)}
+	p := progress{target: rec.Target, part: followPart, reading: rec.Reading, after: store.FormatTime(rec.Reading)}
 	got, err := loadKeys(ctx, s, rec.Target, []string{partKey(rec.Target, followPart)})
 	if err != nil {
 		return p, fmt.Errorf("load adoption records of %s: %w", rec.Target, err)
