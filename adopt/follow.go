@@ -70,7 +70,7 @@ func Follow(ctx context.Context, cfg Config) (Result, error) {
 	return r.result(began, err == nil), err
 }
 
-// IsNewRound reports whether a run ended because another process began a new round, or undoes
+// IsNewRound reports whether a run ended because another process began a new round, or ended
 // the adoption.
 func IsNewRound(err error) bool { return errors.Is(err, errStop) }
 
@@ -297,10 +297,7 @@ func (r *run) stillFollows(ctx context.Context) error {
 	if err := r.target.fresh(ctx); err != nil {
 		return err
 	}
-	if r.target.changed(r.record) {
-		return r.stopped()
-	}
-	return nil
+	return r.over(r.target.adoption())
 }
 
 // followPart makes one pass over the end of the index after the other. Only a pass that was

@@ -128,6 +128,94 @@ func TestUndoBetweenTwoParts(t *testing.T) {
 }
 
 // The retention of a target changes during its adoption. What an earlier round gave stays recognised.
+// A process that comes when all parts are done begins the next round. The others, which may not have noticed
+// that theirs is done, have not failed.
+func TestNextRoundBeginsAtTheEndOfOne(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		const parts = 8
+		w.many(400)
+		var group sync.WaitGroup
+		var done atomic.Int64
+		w.s.After = func(_ context.Context, c modelstore.Call) error {
+			if is, _ := c.Record.Fields["done"].(bool); c.Method == "Save" && is && done.Add(1) == parts {
+				group.Go(func() {
+					if res := w.run(w.config()); res.Round != 2 {
+						t.Errorf("the second process is in round %d", res.Round)
+					}
+				})
+				time.Sleep(10 * time.Second)
+			}
+			return nil
+		}
+		if res := w.run(w.config()); res.Round != 1 || res.Stamped != 400 {
+			t.Errorf("round %d: %d stamped", res.Round, res.Stamped)
+		}
+		group.Wait()
+		if done.Load() != 2*parts {
+			t.Errorf("%d parts were done", done.Load())
+		}
+	})
+}
+
+// A worker stands still with a part until others have read it, and have begun the next round.
+func TestFrozenUntilTheNextRound(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(400)
+		var claimed, frozen atomic.Bool
+		w.s.After = func(_ context.Context, c modelstore.Call) error {
+			if owner, _ := c.Record.Fields["owner"].(string); c.Method == "Save" && owner != "" {
+				claimed.Store(true)
+			}
+			if c.Method == "Walk" && claimed.Load() && !frozen.Swap(true) {
+				for range 2 {
+					w.run(w.config())
+				}
+			}
+			return nil
+		}
+		cfg := w.config()
+		cfg.Sweep.Workers = 1
+		if res := w.run(cfg); res.Round != 1 {
+			t.Errorf("it ends in round %d", res.Round)
+		}
+		if n := w.stamped(); n != 400 {
+			t.Errorf("%d of 400 are stamped", n)
+		}
+	})
+}
+
+// A process says what became of the adoption that it worked on.
+func TestSaysWhyItStops(t *testing.T) {
+	for want, meddle := range map[string]func(w *world){
+		"has begun round 2 of": func(w *world) { w.run(w.config()) },
+		"was finished": func(w *world) {
+			if _, err := adopt.Finish(w.t.Context(), w.config(), 1000); err != nil {
+				w.t.Error(err)
+			}
+		},
+		"undone": func(w *world) {
+			cfg := w.config()
+			cfg.Order = adopt.Undo
+			w.run(cfg)
+		},
+	} {
+		in(t, func(t *testing.T, w *world) {
+			w.many(400)
+			cfg := w.config()
+			cfg.Percent, cfg.Rate = 90, throttle.Limits{Start: 5, Max: 5}
+			var group sync.WaitGroup
+			group.Go(func() {
+				time.Sleep(20 * time.Second)
+				meddle(w)
+			})
+			if _, err := adopt.Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: %v", want, err)
+			}
+			group.Wait()
+		})
+	}
+}
+
 func TestRetentionChanges(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.many(200)

@@ -174,8 +174,12 @@ func (r *run) check(ctx context.Context, source partSource, p *heldPart) error {
 		if err := r.target.fresh(ctx); err != nil {
 			return err
 		}
-		if r.target.changed(r.record) {
-			return r.stopped()
+		rec, exists := r.target.adoption()
+		if exists && r.isFollowedBy(rec) {
+			return errLost // to a worker that has read the part to its end
+		}
+		if err := r.over(rec, exists); err != nil {
+			return err
 		}
 		why := r.target.held()
 		r.setHeld(why)
