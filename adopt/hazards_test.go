@@ -13,6 +13,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/adopt"
 	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
@@ -297,6 +298,51 @@ func TestSpreadOfAResumedRound(t *testing.T) {
 		undo.Order = adopt.Undo
 		if res := w.run(undo); res.Removed != n {
 			t.Errorf("%d of %d removed", res.Removed, n)
+		}
+	})
+}
+
+// A process that joins a round after a while has the spread begin again, also for those that have worked
+// on it all the time: they write what was to be due meanwhile no more, and know the other one's keys.
+func TestSpreadOfAJoinedRound(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		for i := range 400 {
+			w.put(fmt.Sprintf("s-%05d", i), 40*day)
+		}
+		began := time.Now()
+		var early atomic.Int64
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			for _, op := range c.Restamps {
+				k, err := expirykey.Parse(op.To.Text)
+				if err != nil {
+					t.Error(err)
+				}
+				if time.Since(began) > 4*time.Hour && k.Expires.Before(began.Add(3*time.Hour)) {
+					early.Add(1)
+				}
+			}
+			return nil
+		}
+		config := func(rate float64) adopt.Config {
+			cfg := w.config()
+			cfg.Sweep.Workers, cfg.Rate = 1, throttle.Limits{Start: rate, Max: rate}
+			return cfg
+		}
+		var group sync.WaitGroup
+		group.Go(func() { w.run(config(0.01)) })
+		time.Sleep(3 * time.Hour) // one worker is in the first of two parts
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		if res, err := adopt.Run(ctx, config(1)); err != nil || res.Stamped == 0 || res.Round != 1 {
+			t.Errorf("%d stamped in round %d, %v", res.Stamped, res.Round, err)
+		}
+		group.Wait()
+		if early.Load() != 0 {
+			t.Errorf("%d keys were due already when they were written", early.Load())
+		}
+		st, err := adopt.LoadState(t.Context(), w.s, "sessions")
+		if err != nil || st.Mismatch != 0 || w.stamped() != 400 {
+			t.Errorf("%+v, %v", st, err)
 		}
 	})
 }
