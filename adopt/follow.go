@@ -425,6 +425,9 @@ func (p *pass) look(ctx context.Context, namespace string, entries []store.Entry
 	if err != nil {
 		return last, err
 	}
+	if err := p.respread(ctx, rows.List); err != nil {
+		return last, err
+	}
 	if err := p.page(ctx, p.parts, p.part, namespace, rows.List); err != nil {
 		return last, err
 	}
@@ -435,4 +438,31 @@ func (p *pass) look(ctx context.Context, namespace string, entries []store.Entry
 		}
 	}
 	return last, nil
+}
+
+// respread begins the spread again if some of what was created has expired by now: nobody has followed the
+// index for a while, or nothing could be written. All of it would be due at once.
+func (p *pass) respread(ctx context.Context, rows []store.Row) error {
+	for {
+		now := p.target.storeNow().UTC().Truncate(time.Microsecond)
+		j := p.judging()
+		isDue := func(row store.Row) bool {
+			one, err := p.item(j, row)
+			return err == nil && one.outcome == Unstamped && !one.expires.Add(p.cfg.Target.Retention).After(now)
+		}
+		if !j.round().isLate(now) || p.target.held() != "" || !slices.ContainsFunc(rows, isDue) {
+			return nil
+		}
+		rec, _ := p.target.adoption()
+		_, err := rec.spreadFrom(now).save(ctx, p.store)
+		if err != nil && !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+		if err := p.target.refresh(ctx); err != nil {
+			return err
+		}
+		if err := p.stillFollows(ctx); err != nil {
+			return err
+		}
+	}
 }

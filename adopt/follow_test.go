@@ -201,6 +201,57 @@ func TestFollowAfterAResumedRound(t *testing.T) {
 	})
 }
 
+// What was created and has expired while nobody followed is spread from the time at which somebody goes on.
+func TestFollowSpreadsWhatHasExpired(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.s.Indexed = "created"
+		w.many(100)
+		config := func() adopt.Config {
+			cfg := w.config()
+			cfg.Rule.Plus = time.Hour
+			return cfg
+		}
+		w.run(config())
+		for i := range 200 {
+			w.create(fmt.Sprint("new-", i))
+			time.Sleep(10 * time.Minute)
+		}
+		time.Sleep(7 * day)
+		began := time.Now()
+		for range 2 { // the second one finds that it has begun again
+			stop := w.follow(config())
+			time.Sleep(time.Minute)
+			if _, err := stop(); err != nil {
+				t.Error(err)
+			}
+		}
+		due, late := 0, 0
+		for _, e := range w.s.Entities("Session", "") {
+			k, ok := keyOf(t, e)
+			if !strings.HasPrefix(e.Name, "new-") {
+				continue
+			}
+			if !ok {
+				t.Errorf("%s has no key", e.Name)
+			}
+			if k.Expires.Before(began.Add(time.Minute)) {
+				due++
+			}
+			if k.Expires.After(began.Add(day)) {
+				late++
+			}
+		}
+		if due > 10 || late > 0 {
+			t.Errorf("of 200 that had expired %d are due at once, and %d are later than the spread", due, late)
+		}
+		verify := config()
+		verify.Order = adopt.Verify
+		if res := w.run(verify); res.Left() != 0 || res.Round != 1 {
+			t.Errorf("round %d: %+v", res.Round, res.Counts)
+		}
+	})
+}
+
 // A writer whose clock is behind or ahead by less than overlap and skew is not missed.
 func TestFollowsClocksThatDiffer(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {

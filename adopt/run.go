@@ -283,10 +283,9 @@ func (r *run) plan(ctx context.Context, rec Record, exists bool) (next Record, c
 		}
 		unfinished, err := r.unfinished(ctx, rec)
 		if err != nil || unfinished && r.resumes(rec, round) {
-			late := err == nil && r.cfg.Order == Stamp && last.Spread > 0 && round.Began.Sub(last.Began) > last.Spread/10
+			late := err == nil && r.cfg.Order == Stamp && last.isLate(round.Began)
 			if late { // the reading goes on, but what was to be due meanwhile must not be due at once
-				round.Number = last.Number
-				rec.Rounds = recent(append(slices.Clone(rec.Rounds), round), round.Began)
+				rec = rec.spreadFrom(round.Began)
 			}
 			return rec, late, err
 		}
