@@ -651,6 +651,25 @@ func TestOnePartFails(t *testing.T) {
 	}
 }
 
+// What all parts fail by is said once.
+func TestAllPartsFail(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(400)
+		var claimed atomic.Bool
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			owner, _ := c.Record.Fields["owner"].(string)
+			claimed.Store(claimed.Load() || c.Method == "Save" && owner != "")
+			if c.Method == "Walk" && claimed.Load() {
+				return fmt.Errorf("the account: %w", store.ErrDenied)
+			}
+			return nil
+		}
+		if _, err := adopt.Run(t.Context(), w.config()); !errors.Is(err, store.ErrDenied) || strings.Count(err.Error(), "the account") != 1 {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
 // denied is a store that cannot read one entity.
 type denied struct {
 	*modelstore.Store

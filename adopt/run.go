@@ -481,7 +481,9 @@ func (r *run) work(ctx context.Context) (complete bool, err error) {
 					continue
 				}
 				mu.Lock()
-				errs = append(errs, err)
+				if !slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }) {
+					errs = append(errs, err) // all parts may fail by the same
+				}
 				mu.Unlock()
 				if errors.Is(err, errStop) || errors.Is(err, errHeld) {
 					cancel(err) // it holds for all parts
