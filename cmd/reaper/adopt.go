@@ -401,26 +401,32 @@ func (a *app) adopt(
 			return err
 		}
 	}
-	res, err := a.adoptOnce(cmd.Context(), s, cfg, run)
-	if err == nil && res.Tripped {
+	res, err := a.runAdopt(cmd.Context(), s, cfg, run)
+	if err = a.reportAdopt(s, res, err); err == nil && res.Tripped {
 		return &exit{exitBreaker, errTripped}
 	}
 	return err
 }
 
-func (a *app) adoptOnce(
+// runAdopt runs one order, and shows meanwhile how far it has come.
+func (a *app) runAdopt(
 	ctx context.Context, s *session, cfg adopt.Config, run func(context.Context, adopt.Config) (adopt.Result, error),
 ) (adopt.Result, error) {
 	done := a.watchAdoption(ctx, s, cfg)
-	res, err := run(ctx, cfg)
-	done()
-	if unfit := unfitOrder(err); unfit != nil {
-		return res, unfit
-	}
-	if a.json {
-		return res, errors.Join(a.printJSON(adoptResult{s.Store.String(), res, costOf(s, res)}), err)
-	}
+	defer done()
+	return run(ctx, cfg)
+}
+
+// reportAdopt prints what became of an order, and returns its error as that of a command. An order that
+// does not fit what was adopted before has no result.
+func (a *app) reportAdopt(s *session, res adopt.Result, err error) error {
+	unfit := unfitOrder(err)
 	switch {
+	case unfit != nil:
+		return unfit
+	case a.json:
+		return errors.Join(a.printJSON(adoptResult{s.Store.String(), res, costOf(s, res)}), err)
+	case res.Round == 0: // it failed before it read anything
 	case res.Order != "dual":
 		a.printAdopt(s, res)
 	case err == nil && res.Phase == adopt.Dual:
@@ -429,7 +435,7 @@ func (a *app) adoptOnce(
 	case err == nil:
 		fmt.Fprintf(a.stdout, "%s: nothing was changed: --apply begins the phase dual\n", res.Target)
 	}
-	return res, err
+	return err
 }
 
 // unfitOrder returns the error of an order that does not fit what was adopted before, as
