@@ -128,7 +128,6 @@ func TestUndoBetweenTwoParts(t *testing.T) {
 	})
 }
 
-// The retention of a target changes during its adoption. What an earlier round gave stays recognised.
 // A process that comes when all parts are done begins the next round. The others, which may not have noticed
 // that theirs is done, have not failed.
 func TestNextRoundBeginsAtTheEndOfOne(t *testing.T) {
@@ -217,6 +216,7 @@ func TestSaysWhyItStops(t *testing.T) {
 	}
 }
 
+// The retention of a target changes during its adoption. What an earlier round gave stays recognised.
 func TestRetentionChanges(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.many(200)

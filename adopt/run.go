@@ -428,8 +428,8 @@ func (r *run) probe(ctx context.Context) error {
 		return err
 	}
 	if foreign > has {
-		return fmt.Errorf("%w: of %d entities that have the property %s, %d do not hold an expiry key in it (%s)",
-			ErrForeign, foreign+has, r.cfg.Target.Property, foreign, example)
+		return fmt.Errorf("%w: %s is not an expiry key in %d of %d entities that were sampled (%s)", ErrForeign,
+			r.cfg.Target.Property, foreign, foreign+has, example)
 	}
 	return nil
 }

@@ -246,8 +246,9 @@ func TestAdoptOnTheEmbeddedStore(t *testing.T) {
 	b.must(strings.NewReader(in.String()), "load")
 	before := b.dumped()
 	r := b.must(nil, "adopt", "sessions")
-	for _, want := range []string{"sessions by property created plus 30d: round 1, 100% of the entities", "301  were read",
-		"300  have no key, and the rule gives one", "1  have a value that the rule cannot read", "mistyped \"number\"", "150 have expired already",
+	for _, want := range []string{"sessions by property created plus 30d: round 1, 100% of the entities", "301  read",
+		"300  without a key, and the rule gives one", "1  with a value that the rule cannot read", "mistyped \"number\"",
+		"expired already: 150, which will be due within 1d",
 		"stamping costs 301 reads and 300 writes", "nothing was changed"} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("%q is missing:\n%s", want, r.out)
