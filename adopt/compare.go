@@ -47,7 +47,7 @@ func (c *Comparer) Compare(
 	if len(due) == 0 {
 		return found, nil
 	}
-	j := judge{target: c.Target.Name, rule: rec.Rule, rounds: rec.Rounds}
+	j := judge{target: c.Target.Name, rule: rec.Rule, rounds: rec.Rounds, maxAge: c.Target.MaxAge}
 	keyer, adopter := c.Store.(store.Keyer), c.Store.(store.Adopter)
 	keys := make([]string, len(due))
 	for i, e := range due {

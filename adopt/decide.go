@@ -1,6 +1,7 @@
 package adopt
 
 import (
+	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/expirykey"
@@ -82,7 +83,7 @@ func (j judge) judge(row store.Row, id string) judgement {
 func (j judge) compare(id string, rule, key time.Time) judgement {
 	d := judgement{outcome: Keyed, rule: rule, expires: key}
 	switch {
-	case j.gave(id, rule, key):
+	case j.gave(id, rule, key) && j.wasPlausible(rule):
 	case key.Before(rule):
 		d.outcome, d.why = Mismatch, "its key is earlier than the rule"
 	case key.After(rule.Add(j.round().Spread + time.Millisecond)):
@@ -95,13 +96,20 @@ func (j judge) compare(id string, rule, key time.Time) judgement {
 
 // gave reports whether a round gave an entity this instant.
 func (j judge) gave(id string, rule, key time.Time) bool {
-	for _, r := range j.rounds {
-		if key.Equal(r.instant(j.target, id, rule)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(j.rounds, func(r Round) bool { return key.Equal(r.instant(j.target, id, rule)) })
 }
+
+// wasPlausible reports whether a round gave keys to entities that expire then by the rule. What a
+// round spreads does not depend on how long ago that was, and an expiry in the year 1, say,
+// stands for "never": the key of before does not agree with it.
+func (j judge) wasPlausible(rule time.Time) bool {
+	return slices.ContainsFunc(j.rounds, func(r Round) bool {
+		return !rule.Before(r.Began.Add(-r.Retention - j.maxAge - clockError))
+	})
+}
+
+// clockError is by how much the store's time may have been misjudged when a round began.
+const clockError = time.Minute
 
 // keyOf returns when the key in an expiry property says that its entity expires. has is
 // false without a value; ok is false if the value is not an expiry key.

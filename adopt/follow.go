@@ -70,7 +70,7 @@ func Follow(ctx context.Context, cfg Config) (Result, error) {
 	return r.result(began, err == nil), err
 }
 
-// IsNewRound reports whether a run ended because another process began a new round, or undoes
+// IsNewRound reports whether a run ended because another process began a new round, or ended
 // the adoption.
 func IsNewRound(err error) bool { return errors.Is(err, errStop) }
 
@@ -239,9 +239,10 @@ func (r *run) scan(ctx context.Context, q store.Query) (page store.Page, err err
 	return page, err
 }
 
-// loadFollow reads the record of the process that follows a record's reading.
+// loadFollow reads the record of the process that follows a record's reading. It begins where that
+// reading began: its last round may have begun days later, if somebody went on with it then.
 func loadFollow(ctx context.Context, s store.Loader, rec Record) (progress, error) {
-	p := progress{target: rec.Target, part: followPart, reading: rec.Reading, after: store.FormatTime(rec.Round().Began)}
+	p := progress{target: rec.Target, part: followPart, reading: rec.Reading, after: store.FormatTime(rec.Reading)}
 	got, err := loadKeys(ctx, s, rec.Target, []string{partKey(rec.Target, followPart)})
 	if err != nil {
 		return p, fmt.Errorf("load adoption records of %s: %w", rec.Target, err)
@@ -296,10 +297,7 @@ func (r *run) stillFollows(ctx context.Context) error {
 	if err := r.target.fresh(ctx); err != nil {
 		return err
 	}
-	if r.target.changed(r.record) {
-		return r.stopped()
-	}
-	return nil
+	return r.over(r.target.adoption())
 }
 
 // followPart makes one pass over the end of the index after the other. Only a pass that was
@@ -427,6 +425,9 @@ func (p *pass) look(ctx context.Context, namespace string, entries []store.Entry
 	if err != nil {
 		return last, err
 	}
+	if err := p.respread(ctx, rows.List); err != nil {
+		return last, err
+	}
 	if err := p.page(ctx, p.parts, p.part, namespace, rows.List); err != nil {
 		return last, err
 	}
@@ -437,4 +438,31 @@ func (p *pass) look(ctx context.Context, namespace string, entries []store.Entry
 		}
 	}
 	return last, nil
+}
+
+// respread begins the spread again if some of what was created has expired by now: nobody has followed the
+// index for a while, or nothing could be written. All of it would be due at once.
+func (p *pass) respread(ctx context.Context, rows []store.Row) error {
+	for {
+		now := p.target.storeNow().UTC().Truncate(time.Microsecond)
+		j := p.judging()
+		isDue := func(row store.Row) bool {
+			one, err := p.item(j, row)
+			return err == nil && one.outcome == Unstamped && !one.expires.Add(p.cfg.Target.Retention).After(now)
+		}
+		if !j.round().isLate(now) || p.target.held() != "" || !slices.ContainsFunc(rows, isDue) {
+			return nil
+		}
+		rec, _ := p.target.adoption()
+		_, err := rec.spreadFrom(now).save(ctx, p.store)
+		if err != nil && !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+		if err := p.target.refresh(ctx); err != nil {
+			return err
+		}
+		if err := p.stillFollows(ctx); err != nil {
+			return err
+		}
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // create writes an entity that is created now, as an old writer does.
@@ -160,6 +161,93 @@ func TestFollowGoesOn(t *testing.T) {
 		}
 		if _, err := second(); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// What was created while a round stood still is found, too, if the reader of its part was past it.
+func TestFollowAfterAResumedRound(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.s.Indexed = "created"
+		w.many(400)
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+		defer stop()
+		cfg := w.config()
+		cfg.Rate = throttle.Limits{Start: 20, Max: 20}
+		if res, err := adopt.Run(ctx, cfg); err != nil || res.Complete || res.Stamped == 0 {
+			t.Errorf("complete %v, %d stamped, %v", res.Complete, res.Stamped, err)
+		}
+		time.Sleep(2 * day) // the spread begins again
+		for i := range 40 {
+			w.create(fmt.Sprintf("s-%05d-late", 10*i))
+		}
+		time.Sleep(time.Hour)
+		resumed := time.Now()
+		w.run(w.config())
+		if n := w.stamped(); n < 400 || n == 440 {
+			t.Errorf("%d of 440 are stamped: the test shows nothing", n)
+		}
+		if at, err := adopt.NextRound(t.Context(), w.config(), 4*day); err != nil || at.Sub(resumed) > 2*day {
+			t.Errorf("the next round is %v after this one went on, %v", at.Sub(resumed), err)
+		}
+		end := w.follow(w.config())
+		time.Sleep(time.Minute)
+		if n := w.stamped(); n != 440 {
+			t.Errorf("%d of 440 are stamped", n)
+		}
+		if _, err := end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What was created and has expired while nobody followed is spread from the time at which somebody goes on.
+func TestFollowSpreadsWhatHasExpired(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.s.Indexed = "created"
+		w.many(100)
+		config := func() adopt.Config {
+			cfg := w.config()
+			cfg.Rule.Plus = time.Hour
+			return cfg
+		}
+		w.run(config())
+		for i := range 200 {
+			w.create(fmt.Sprint("new-", i))
+			time.Sleep(10 * time.Minute)
+		}
+		time.Sleep(7 * day)
+		began := time.Now()
+		for range 2 { // the second one finds that it has begun again
+			stop := w.follow(config())
+			time.Sleep(time.Minute)
+			if _, err := stop(); err != nil {
+				t.Error(err)
+			}
+		}
+		due, late := 0, 0
+		for _, e := range w.s.Entities("Session", "") {
+			k, ok := keyOf(t, e)
+			if !strings.HasPrefix(e.Name, "new-") {
+				continue
+			}
+			if !ok {
+				t.Errorf("%s has no key", e.Name)
+			}
+			if k.Expires.Before(began.Add(time.Minute)) {
+				due++
+			}
+			if k.Expires.After(began.Add(day)) {
+				late++
+			}
+		}
+		if due > 10 || late > 0 {
+			t.Errorf("of 200 that had expired %d are due at once, and %d are later than the spread", due, late)
+		}
+		verify := config()
+		verify.Order = adopt.Verify
+		if res := w.run(verify); res.Left() != 0 || res.Round != 1 {
+			t.Errorf("round %d: %+v", res.Round, res.Counts)
 		}
 	})
 }

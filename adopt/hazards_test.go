@@ -13,6 +13,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/adopt"
 	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
@@ -127,6 +128,94 @@ func TestUndoBetweenTwoParts(t *testing.T) {
 	})
 }
 
+// A process that comes when all parts are done begins the next round. The others, which may not have noticed
+// that theirs is done, have not failed.
+func TestNextRoundBeginsAtTheEndOfOne(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		const parts = 8
+		w.many(400)
+		var group sync.WaitGroup
+		var done atomic.Int64
+		w.s.After = func(_ context.Context, c modelstore.Call) error {
+			if is, _ := c.Record.Fields["done"].(bool); c.Method == "Save" && is && done.Add(1) == parts {
+				group.Go(func() {
+					if res := w.run(w.config()); res.Round != 2 {
+						t.Errorf("the second process is in round %d", res.Round)
+					}
+				})
+				time.Sleep(10 * time.Second)
+			}
+			return nil
+		}
+		if res := w.run(w.config()); res.Round != 1 || res.Stamped != 400 {
+			t.Errorf("round %d: %d stamped", res.Round, res.Stamped)
+		}
+		group.Wait()
+		if done.Load() != 2*parts {
+			t.Errorf("%d parts were done", done.Load())
+		}
+	})
+}
+
+// A worker stands still with a part until others have read it, and have begun the next round.
+func TestFrozenUntilTheNextRound(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(400)
+		var claimed, frozen atomic.Bool
+		w.s.After = func(_ context.Context, c modelstore.Call) error {
+			if owner, _ := c.Record.Fields["owner"].(string); c.Method == "Save" && owner != "" {
+				claimed.Store(true)
+			}
+			if c.Method == "Walk" && claimed.Load() && !frozen.Swap(true) {
+				for range 2 {
+					w.run(w.config())
+				}
+			}
+			return nil
+		}
+		cfg := w.config()
+		cfg.Sweep.Workers = 1
+		if res := w.run(cfg); res.Round != 1 {
+			t.Errorf("it ends in round %d", res.Round)
+		}
+		if n := w.stamped(); n != 400 {
+			t.Errorf("%d of 400 are stamped", n)
+		}
+	})
+}
+
+// A process says what became of the adoption that it worked on.
+func TestSaysWhyItStops(t *testing.T) {
+	for want, meddle := range map[string]func(w *world){
+		"has begun round 2 of": func(w *world) { w.run(w.config()) },
+		"was finished": func(w *world) {
+			if _, err := adopt.Finish(w.t.Context(), w.config(), 1000); err != nil {
+				w.t.Error(err)
+			}
+		},
+		"undone": func(w *world) {
+			cfg := w.config()
+			cfg.Order = adopt.Undo
+			w.run(cfg)
+		},
+	} {
+		in(t, func(t *testing.T, w *world) {
+			w.many(400)
+			cfg := w.config()
+			cfg.Percent, cfg.Rate = 90, throttle.Limits{Start: 5, Max: 5}
+			var group sync.WaitGroup
+			group.Go(func() {
+				time.Sleep(20 * time.Second)
+				meddle(w)
+			})
+			if _, err := adopt.Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: %v", want, err)
+			}
+			group.Wait()
+		})
+	}
+}
+
 // The retention of a target changes during its adoption. What an earlier round gave stays recognised.
 func TestRetentionChanges(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
@@ -213,6 +302,51 @@ func TestSpreadOfAResumedRound(t *testing.T) {
 	})
 }
 
+// A process that joins a round after a while has the spread begin again, also for those that have worked
+// on it all the time: they write what was to be due meanwhile no more, and know the other one's keys.
+func TestSpreadOfAJoinedRound(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		for i := range 400 {
+			w.put(fmt.Sprintf("s-%05d", i), 40*day)
+		}
+		began := time.Now()
+		var early atomic.Int64
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			for _, op := range c.Restamps {
+				k, err := expirykey.Parse(op.To.Text)
+				if err != nil {
+					t.Error(err)
+				}
+				if time.Since(began) > 4*time.Hour && k.Expires.Before(began.Add(3*time.Hour)) {
+					early.Add(1)
+				}
+			}
+			return nil
+		}
+		config := func(rate float64) adopt.Config {
+			cfg := w.config()
+			cfg.Sweep.Workers, cfg.Rate = 1, throttle.Limits{Start: rate, Max: rate}
+			return cfg
+		}
+		var group sync.WaitGroup
+		group.Go(func() { w.run(config(0.01)) })
+		time.Sleep(3 * time.Hour) // one worker is in the first of two parts
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		if res, err := adopt.Run(ctx, config(1)); err != nil || res.Stamped == 0 || res.Round != 1 {
+			t.Errorf("%d stamped in round %d, %v", res.Stamped, res.Round, err)
+		}
+		group.Wait()
+		if early.Load() != 0 {
+			t.Errorf("%d keys were due already when they were written", early.Load())
+		}
+		st, err := adopt.LoadState(t.Context(), w.s, "sessions")
+		if err != nil || st.Mismatch != 0 || w.stamped() != 400 {
+			t.Errorf("%+v, %v", st, err)
+		}
+	})
+}
+
 // swept sweeps the target once, from the start, by its keys and the adoption.
 func (w *world) swept(c *adopt.Comparer) sweep.TargetResult {
 	w.t.Helper()
@@ -230,14 +364,15 @@ func (w *world) swept(c *adopt.Comparer) sweep.TargetResult {
 // leaves the key as it was. No rule says that the entity has expired, so sweeps keep it.
 func TestSweepsKeepWhatTheRuleCannotRead(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
-		for _, name := range []string{"expired", "null", "missing", "number", "never", "far"} {
+		for _, name := range []string{"expired", "null", "missing", "number", "never", "far", "zero", "epoch"} {
 			w.put(name, 40*day)
 		}
 		cfg := w.config()
 		cfg.Spread = 0
 		w.run(cfg)
 		for name, data := range map[string]string{"null": `{"created":null}`, "missing": `{}`, "number": `{"created":4102444800}`,
-			"never": `{"created":"never"}`, "far": `{"created":"9999-12-31T00:00:00Z"}`} {
+			"never": `{"created":"never"}`, "far": `{"created":"9999-12-31T00:00:00Z"}`,
+			"zero": `{"created":"0001-01-01T00:00:00Z"}`, "epoch": `{"created":"1970-01-01T00:00:00Z"}`} {
 			e := w.entity(name)
 			e.Data = []byte(data)
 			if err := w.s.Put(t.Context(), w.target.Target, "", []store.Entity{e}); err != nil {
@@ -246,14 +381,14 @@ func TestSweepsKeepWhatTheRuleCannotRead(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		res := w.swept(&adopt.Comparer{Store: w.s, Target: w.target, Now: time.Now})
-		if left := len(w.s.Entities("Session", "")); left != 5 || res.Deleted != 1 || res.Mismatch != 5 {
+		if left := len(w.s.Entities("Session", "")); left != 7 || res.Deleted != 1 || res.Mismatch != 7 {
 			t.Errorf("%d are left: %+v", left, res)
 		}
 		cfg = w.config()
-		if _, err := adopt.Finish(t.Context(), cfg, 4); !errors.Is(err, adopt.ErrUnverified) {
+		if _, err := adopt.Finish(t.Context(), cfg, 6); !errors.Is(err, adopt.ErrUnverified) {
 			t.Errorf("finish: %v", err)
 		}
-		if res, err := adopt.Finish(t.Context(), cfg, 5); err != nil || res.Counts[adopt.Mismatch] != 5 {
+		if res, err := adopt.Finish(t.Context(), cfg, 7); err != nil || res.Counts[adopt.Mismatch] != 7 {
 			t.Errorf("finish: %+v, %v", res.Counts, err)
 		}
 	})
@@ -514,6 +649,25 @@ func TestOnePartFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What all parts fail by is said once.
+func TestAllPartsFail(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(400)
+		var claimed atomic.Bool
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			owner, _ := c.Record.Fields["owner"].(string)
+			claimed.Store(claimed.Load() || c.Method == "Save" && owner != "")
+			if c.Method == "Walk" && claimed.Load() {
+				return fmt.Errorf("the account: %w", store.ErrDenied)
+			}
+			return nil
+		}
+		if _, err := adopt.Run(t.Context(), w.config()); !errors.Is(err, store.ErrDenied) || strings.Count(err.Error(), "the account") != 1 {
+			t.Errorf("%v", err)
+		}
+	})
 }
 
 // denied is a store that cannot read one entity.

@@ -21,5 +21,5 @@ func NextRound(ctx context.Context, cfg Config, every time.Duration) (time.Time,
 	if unfinished, err := r.unfinished(ctx, rec); err != nil || unfinished {
 		return now, err
 	}
-	return now.Add(rec.Round().Began.Add(every).Sub(r.target.storeNow())), nil
+	return now.Add(rec.Reading.Add(every).Sub(r.target.storeNow())), nil
 }

@@ -170,8 +170,7 @@ func (c *recordedParts) learn(p progress, err error) {
 }
 
 // read returns what is known of the parts, and reads their records if that is old. ended is
-// true if another process has undone the adoption to its end, which is what this run wants,
-// too.
+// true if another process has found that nothing is left of what this run wants, too.
 func (c *recordedParts) read(ctx context.Context) (parts []progress, ended bool, err error) {
 	r := c.run
 	known := func() []progress {
@@ -194,8 +193,13 @@ func (c *recordedParts) read(ctx context.Context) (parts []progress, ended bool,
 		return nil, true, nil // another process has removed the last key, and then the records
 	case r.cfg.Order == Undo && now.Phase == Undoing && !now.isReading(r.record):
 		return nil, true, nil // another process has found this reading done, and reads again
-	case now == nil || !now.isReading(r.record):
-		return nil, false, r.stopped()
+	case now == nil:
+		return nil, false, r.over(Record{}, false)
+	case r.isFollowedBy(*now):
+		return nil, true, nil
+	}
+	if err := r.over(*now, true); err != nil {
+		return nil, false, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -290,8 +294,31 @@ func (r *run) pause(ctx context.Context, source partSource, p *heldPart, d time.
 	}
 }
 
-func (r *run) stopped() error {
-	return fmt.Errorf("%w: another process has begun a new round of target %s, or undoes it", errStop, r.cfg.Target.Name)
+// over says why this run stops, by the adoption's record as it is now. It is nil as long as that is of
+// the same reading.
+func (r *run) over(now Record, exists bool) error {
+	var why string
+	switch {
+	case !exists:
+		why = "was undone"
+	case now.isReading(r.record):
+		return nil
+	case now.Phase == Undoing:
+		why = "is being undone"
+	case now.Phase == Finished:
+		why = "was finished"
+	default:
+		return fmt.Errorf("%w: another process has begun round %d of target %s", errStop, now.Round().Number,
+			r.cfg.Target.Name)
+	}
+	return fmt.Errorf("%w: the adoption of target %s %s", errStop, r.cfg.Target.Name, why)
+}
+
+// isFollowedBy reports whether a record is of the round after this run's, with the same settings:
+// another process has begun it because all parts of this one were done.
+func (r *run) isFollowedBy(now Record) bool {
+	return r.cfg.Order == Stamp && now.Began.Equal(r.record.Began) && now.Round().Number == r.record.Round().Number+1 &&
+		r.resumes(now, Round{Spread: r.cfg.Spread, Percent: r.cfg.Percent})
 }
 
 // withPart reads a part that this process has claimed, and releases it if that fails.

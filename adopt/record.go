@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/store"
@@ -76,6 +77,15 @@ type Part struct {
 
 // Round returns the last round.
 func (r Record) Round() Round { return r.Rounds[len(r.Rounds)-1] }
+
+// spreadFrom returns the record with a round that goes on with the last one, and spreads what has expired
+// from an instant on.
+func (r Record) spreadFrom(now time.Time) Record {
+	round := r.Round()
+	round.Began = now
+	r.Rounds = recent(append(slices.Clone(r.Rounds), round), now)
+	return r
+}
 
 // isReading reports whether two records are of the same reading, and of phases in which
 // workers do the same.

@@ -92,6 +92,10 @@ func (r Round) instant(target, id string, expires time.Time) time.Time {
 	return r.Began.Add(-r.Retention + time.Duration(part*float64(r.Spread))).Truncate(time.Millisecond)
 }
 
+// isLate reports whether so much of the spread is over that it must begin again for what is still to be
+// stamped.
+func (r Round) isLate(now time.Time) bool { return r.Spread > 0 && now.Sub(r.Began) > r.Spread/10 }
+
 // has reports whether an entity is in the share that the round adopts.
 func (r Round) has(target, id string) bool {
 	return expirykey.InRollout(id, Salt(target), r.Percent)

@@ -283,10 +283,9 @@ func (r *run) plan(ctx context.Context, rec Record, exists bool) (next Record, c
 		}
 		unfinished, err := r.unfinished(ctx, rec)
 		if err != nil || unfinished && r.resumes(rec, round) {
-			late := err == nil && r.cfg.Order == Stamp && last.Spread > 0 && round.Began.Sub(last.Began) > last.Spread/10
+			late := err == nil && r.cfg.Order == Stamp && last.isLate(round.Began)
 			if late { // the reading goes on, but what was to be due meanwhile must not be due at once
-				round.Number = last.Number
-				rec.Rounds = recent(append(slices.Clone(rec.Rounds), round), round.Began)
+				rec = rec.spreadFrom(round.Began)
 			}
 			return rec, late, err
 		}
@@ -429,8 +428,8 @@ func (r *run) probe(ctx context.Context) error {
 		return err
 	}
 	if foreign > has {
-		return fmt.Errorf("%w: of %d entities that have the property %s, %d do not hold an expiry key in it (%s)",
-			ErrForeign, foreign+has, r.cfg.Target.Property, foreign, example)
+		return fmt.Errorf("%w: %s is not an expiry key in %d of %d entities that were sampled (%s)", ErrForeign,
+			r.cfg.Target.Property, foreign, foreign+has, example)
 	}
 	return nil
 }
@@ -482,7 +481,9 @@ func (r *run) work(ctx context.Context) (complete bool, err error) {
 					continue
 				}
 				mu.Lock()
-				errs = append(errs, err)
+				if !slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }) {
+					errs = append(errs, err) // all parts may fail by the same
+				}
 				mu.Unlock()
 				if errors.Is(err, errStop) || errors.Is(err, errHeld) {
 					cancel(err) // it holds for all parts

@@ -107,13 +107,6 @@ func (v *targetView) tripped() bool {
 	return v.target.IsPaused(now) && !v.target.IsHeldByOperator(now)
 }
 
-// changed reports whether the adoption is no longer what this run goes by.
-func (v *targetView) changed(rec Record) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return !v.exists || !v.record.isReading(rec)
-}
-
 // stamper returns the stamper for an entity, as a writer's follower would.
 func (v *targetView) stamper(id string) generation.Stamper {
 	now := v.storeNow()

@@ -21,9 +21,15 @@ type item struct {
 
 // page decides about the entities of a page, and writes to those that the order is about.
 func (r *run) page(ctx context.Context, source partSource, p *heldPart, namespace string, rows []store.Row) error {
+	if r.applies() {
+		if err := r.target.fresh(ctx); err != nil {
+			return err
+		}
+	}
 	var todo []item
+	j := r.judging()
 	for _, row := range rows {
-		one, err := r.item(row)
+		one, err := r.item(j, row)
 		if err != nil {
 			return err
 		}
@@ -69,12 +75,22 @@ func (r *run) page(ctx context.Context, source partSource, p *heldPart, namespac
 // mostTries is how often an entity is written that others change at the same time.
 const mostTries = 5
 
-func (r *run) item(row store.Row) (item, error) {
+// judging returns the judge by the rounds as they are now: a process that goes on with a round after some
+// time has the spread begin again, for all of them.
+func (r *run) judging() judge {
+	j := r.judge
+	if now, exists := r.target.adoption(); exists && r.applies() && now.isReading(r.record) {
+		j.rounds = now.Rounds
+	}
+	return j
+}
+
+func (r *run) item(j judge, row store.Row) (item, error) {
 	id, err := r.keyer.ID(row.Key)
 	if err != nil {
 		return item{}, fmt.Errorf("entity %s of target %s: %w", row.Key, r.cfg.Target.Name, err)
 	}
-	return item{row: row, id: id, judgement: r.judge.judge(row, id)}, nil
+	return item{row: row, id: id, judgement: j.judge(row, id)}, nil
 }
 
 // wants reports whether the order is about an entity.
@@ -91,8 +107,9 @@ func (r *run) wants(one item) bool {
 
 // again decides about entities that changed while they were to be written.
 func (r *run) again(p *heldPart, namespace string, changed []store.Row) (todo []item, err error) {
+	j := r.judging()
 	for _, row := range changed {
-		one, err := r.item(row)
+		one, err := r.item(j, row)
 		if err != nil {
 			return nil, err
 		}
@@ -174,8 +191,12 @@ func (r *run) check(ctx context.Context, source partSource, p *heldPart) error {
 		if err := r.target.fresh(ctx); err != nil {
 			return err
 		}
-		if r.target.changed(r.record) {
-			return r.stopped()
+		rec, exists := r.target.adoption()
+		if exists && r.isFollowedBy(rec) {
+			return errLost // to a worker that has read the part to its end
+		}
+		if err := r.over(rec, exists); err != nil {
+			return err
 		}
 		why := r.target.held()
 		r.setHeld(why)

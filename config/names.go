@@ -47,7 +47,10 @@ func checkProperty(s string) error {
 	if err := checkName(s); err != nil {
 		return err
 	}
-	if at := strings.IndexAny(s, ".[]*`"); at >= 0 {
+	switch at := strings.IndexAny(s, ".[]*`"); {
+	case at >= 0 && s[at] == '.':
+		return errors.New("holds '.', which no property name may: a nested property cannot be used")
+	case at >= 0:
 		return fmt.Errorf("holds %q, which no property name may", s[at])
 	}
 	return nil

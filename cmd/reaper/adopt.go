@@ -64,10 +64,10 @@ would be due, and what that costs. What has expired already becomes due spread o
 
 A key is written only while the entity still is as it was read. No other property changes,
 no key is overwritten, and no deleted entity comes back. Until the adoption is finished,
-sweeps of the target keep what is due by a key that disagrees with the rule. Several processes may adopt at
-once, and each may be killed at any time: the next run goes on. A run after the last one
-was done begins a new round, which finds what old writers have created meanwhile. Each
-round costs a read for each entity.
+sweeps of the target keep what is due by a key that disagrees with the rule. Several
+processes may adopt at once, and each may be killed at any time: the next run goes on. A
+run after the last one was done begins a new round, which finds what old writers have
+created meanwhile. Each round costs a read for each entity.
 
 With --watch it goes on until it is stopped. If the property that the rule reads is indexed
 and rises with the time, as a time of creation does, it follows that index, and stamps what
@@ -178,9 +178,8 @@ func (a *app) adoptFinishCommand() *cobra.Command {
 		Short: "Verify an adoption, and mark it as finished",
 		Long: `Finish verifies an adoption, as reaper adopt verify does. It refuses if anything is left,
 or more than --accept. With --apply it marks the adoption as finished, and prints the
-target as it is swept from then on. The breaker lets
-its first sweep pass; with another kind, property or layout, or a shorter retention, it
-trips as before.`,
+target as it is swept from then on. The breaker lets its first sweep pass; with another
+kind, property or layout, or a shorter retention, it trips as before.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.accept < 0 {
@@ -401,26 +400,32 @@ func (a *app) adopt(
 			return err
 		}
 	}
-	res, err := a.adoptOnce(cmd.Context(), s, cfg, run)
-	if err == nil && res.Tripped {
+	res, err := a.runAdopt(cmd.Context(), s, cfg, run)
+	if err = a.reportAdopt(s, res, err); err == nil && res.Tripped {
 		return &exit{exitBreaker, errTripped}
 	}
 	return err
 }
 
-func (a *app) adoptOnce(
+// runAdopt runs one order, and shows meanwhile how far it has come.
+func (a *app) runAdopt(
 	ctx context.Context, s *session, cfg adopt.Config, run func(context.Context, adopt.Config) (adopt.Result, error),
 ) (adopt.Result, error) {
 	done := a.watchAdoption(ctx, s, cfg)
-	res, err := run(ctx, cfg)
-	done()
-	if unfit := unfitOrder(err); unfit != nil {
-		return res, unfit
-	}
-	if a.json {
-		return res, errors.Join(a.printJSON(adoptResult{s.Store.String(), res, costOf(s, res)}), err)
-	}
+	defer done()
+	return run(ctx, cfg)
+}
+
+// reportAdopt prints what became of an order, and returns its error as that of a command. An order that
+// does not fit what was adopted before has no result.
+func (a *app) reportAdopt(s *session, res adopt.Result, err error) error {
+	unfit := unfitOrder(err)
 	switch {
+	case unfit != nil:
+		return unfit
+	case a.json:
+		return errors.Join(a.printJSON(adoptResult{s.Store.String(), res, costOf(s, res)}), err)
+	case res.Round == 0: // it failed before it read anything
 	case res.Order != "dual":
 		a.printAdopt(s, res)
 	case err == nil && res.Phase == adopt.Dual:
@@ -429,7 +434,7 @@ func (a *app) adoptOnce(
 	case err == nil:
 		fmt.Fprintf(a.stdout, "%s: nothing was changed: --apply begins the phase dual\n", res.Target)
 	}
-	return res, err
+	return err
 }
 
 // unfitOrder returns the error of an order that does not fit what was adopted before, as
@@ -489,24 +494,24 @@ var adoptTexts = []struct {
 	outcome adopt.Outcome
 	text    string
 }{
-	{adopt.Unstamped, "have no key, and the rule gives one"},
-	{adopt.Keyed, "have a key"},
-	{adopt.Mismatch, "have a key that disagrees with the rule"},
-	{adopt.Later, "are not in the share yet"},
-	{adopt.Suspect, "would have expired longer ago than max_age: left alone"},
-	{adopt.NoSource, "lack the value that the rule reads: left alone"},
-	{adopt.Mistyped, "have a value that the rule cannot read: left alone"},
-	{adopt.Foreign, "have something else in the key property: left alone"},
-	{adopt.Gone, "were deleted meanwhile"},
-	{adopt.Overtaken, "were changed by their writers meanwhile"},
-	{adopt.Contended, "kept changing: the next round meets them again"},
-	{adopt.Refused, "are refused by the store: left alone"},
+	{adopt.Unstamped, "without a key, and the rule gives one"},
+	{adopt.Keyed, "with a key"},
+	{adopt.Mismatch, "with a key that disagrees with the rule"},
+	{adopt.Later, "not in the share yet"},
+	{adopt.Suspect, "expired longer ago than max_age by the rule: left alone"},
+	{adopt.NoSource, "without the value that the rule reads: left alone"},
+	{adopt.Mistyped, "with a value that the rule cannot read: left alone"},
+	{adopt.Foreign, "with something else in the key property: left alone"},
+	{adopt.Gone, "deleted meanwhile"},
+	{adopt.Overtaken, "changed by their writers meanwhile"},
+	{adopt.Contended, "changed again and again: the next round tries again"},
+	{adopt.Refused, "refused by the store: left alone"},
 }
 
 func (a *app) printAdopt(s *session, res adopt.Result) {
 	fmt.Fprintf(a.stdout, "%s by %s: round %d, %v%% of the entities\n", res.Target, res.Rule, res.Round, res.Percent)
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "\t%s\t  were read\n", grouped(res.Scanned))
+	fmt.Fprintf(w, "\t%s\t  read\n", grouped(res.Scanned))
 	for _, o := range adoptTexts {
 		if n := res.Counts[o.outcome]; n > 0 || o.outcome == adopt.Unstamped {
 			fmt.Fprintf(w, "\t%s\t  %s\n", grouped(n), o.text)
@@ -550,8 +555,11 @@ func printSamples(w io.Writer, res adopt.Result) {
 }
 
 func (a *app) printHistogram(res adopt.Result) {
-	fmt.Fprintf(a.stdout, "%s have expired already, and become due within %s\n", grouped(res.DueAlready),
-		config.FormatDuration(time.Duration(res.SpreadSeconds*float64(time.Second))))
+	when := "at once"
+	if res.SpreadSeconds > 0 {
+		when = "within " + config.FormatDuration(time.Duration(res.SpreadSeconds*float64(time.Second)))
+	}
+	fmt.Fprintf(a.stdout, "expired already: %s, which will be due %s\n", grouped(res.DueAlready), when)
 	fmt.Fprint(a.stdout, "due")
 	for _, b := range res.Histogram {
 		name := "within " + b.Within
@@ -566,18 +574,11 @@ func (a *app) printHistogram(res adopt.Result) {
 	fmt.Fprintln(a.stdout)
 }
 
-func keysWere(n int64) string {
-	if n == 1 {
-		return "1 key was"
-	}
-	return grouped(n) + " keys were"
-}
-
 // printAdoptEnd says what was done, or what it would cost.
 func (a *app) printAdoptEnd(s *session, res adopt.Result) {
-	written := keysWere(res.Stamped) + " written"
+	written := counted(res.Stamped, "key was", "keys were") + " written"
 	if res.Order == adopt.Undo {
-		written = keysWere(res.Removed) + " removed"
+		written = counted(res.Removed, "key was", "keys were") + " removed"
 	}
 	switch {
 	case res.Held != "" && !res.Complete:
@@ -591,15 +592,15 @@ func (a *app) printAdoptEnd(s *session, res adopt.Result) {
 		fmt.Fprintf(a.stdout, "the adoption is finished. From now on sweep the target by its keys, and remove from the\n"+
 			"targets file what sweeps %s by another property:\n%s", t.Kind, t.Stanza())
 	case res.Order == adopt.Verify:
-		fmt.Fprintf(a.stdout, "%s entities are left without a key, or with one that disagrees; nothing was changed\n",
-			grouped(res.Left()))
+		fmt.Fprintf(a.stdout, "%s left without a key, or with one that disagrees; nothing was changed\n",
+			counted(res.Left(), "entity is", "entities are"))
 	case res.Apply && res.Order == adopt.Undo:
 		fmt.Fprintln(a.stdout, written+", and then the records of the adoption")
 	case res.Apply:
 		fmt.Fprintln(a.stdout, written)
 	case res.Order == adopt.Undo:
-		fmt.Fprintf(a.stdout, "%s keys are the rule's. Nothing was changed: remove them with --apply\n",
-			grouped(res.Removable))
+		fmt.Fprintf(a.stdout, "%s the rule's. Nothing was changed: remove with --apply\n",
+			counted(res.Removable, "key is", "keys are"))
 	default:
 		a.printAdoptCost(s, res)
 	}
@@ -624,10 +625,11 @@ func costOf(s *session, res adopt.Result) *adoptCost {
 
 func (a *app) printAdoptCost(s *session, res adopt.Result) {
 	c := costOf(s, res)
-	fmt.Fprintf(a.stdout, "stamping costs %s reads and %s writes", grouped(c.Reads), grouped(c.Writes))
+	fmt.Fprintf(a.stdout, "stamping costs %s and %s", counted(c.Reads, "read", "reads"),
+		counted(c.Writes, "write", "writes"))
 	if c.Seconds != nil {
 		fmt.Fprintf(a.stdout, ", and takes about %s", time.Duration(*c.Seconds*float64(time.Second)).Round(time.Second))
 	}
 	fmt.Fprintln(a.stdout, ". Functions and listeners fire for each write")
-	fmt.Fprintln(a.stdout, "nothing was changed: reaper adopt "+res.Target+" --apply writes keys")
+	fmt.Fprintln(a.stdout, "nothing was changed: write keys with --apply")
 }

@@ -246,8 +246,9 @@ func TestAdoptOnTheEmbeddedStore(t *testing.T) {
 	b.must(strings.NewReader(in.String()), "load")
 	before := b.dumped()
 	r := b.must(nil, "adopt", "sessions")
-	for _, want := range []string{"sessions by property created plus 30d: round 1, 100% of the entities", "301  were read",
-		"300  have no key, and the rule gives one", "1  have a value that the rule cannot read", "mistyped \"number\"", "150 have expired already",
+	for _, want := range []string{"sessions by property created plus 30d: round 1, 100% of the entities", "301  read",
+		"300  without a key, and the rule gives one", "1  with a value that the rule cannot read", "mistyped \"number\"",
+		"expired already: 150, which will be due within 1d",
 		"stamping costs 301 reads and 300 writes", "nothing was changed"} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("%q is missing:\n%s", want, r.out)
@@ -265,24 +266,24 @@ func TestAdoptOnTheEmbeddedStore(t *testing.T) {
 		t.Errorf("exit code %d: %s%s", r.code, r.out, r.log)
 	}
 	for want, args := range map[string][]string{
-		"the percentage is lower than before":        {"sessions", "--percent", "5"},
-		"this target is adopted by another rule":     {"sessions", "--plus", "31d"},
-		"hint: go on with that rule, or take its ke": {"undo", "sessions", "--plus", "31d"},
-		"--from and --create-time are two rules":     {"sessions", "--from", "created", "--create-time"},
-		"--create-time needs --plus":                 {"sessions", "--create-time"},
-		"is the property that adoption writes":       {"sessions", "--from", "expiry_key"},
-		"--percent: 101 is not between 0.01 and 100": {"sessions", "--percent", "101"},
-		"--watch writes keys for as long as it runs": {"sessions", "--watch"},
-		"--every: 1s is less than a minute":          {"sessions", "--watch", "--every", "1s"},
-		"--accept: -1 is negative":                   {"finish", "sessions", "--accept", "-1"},
-		`no target is named "nope"`:                  {"nope"},
-		"--spread: \"1\" has no unit":                {"sessions", "--spread", "1"},
-		"--spread: 366d is not between 0s and 365d":  {"sessions", "--spread", "366d"},
-		`--from: "a.b" holds '.'`:                    {"sessions", "--from", "a.b"},
-		`--from: "__x__" begins and ends with two`:   {"sessions", "--from", "__x__"},
-		"--plus: 0s after their creation all entiti": {"sessions", "--create-time", "--plus", "0s"},
-		"--watch cannot be combined with --json":     {"sessions", "--watch", "--apply", "--json"},
-		"--rate: 0 is not a valid rate":              {"sessions", "--rate", "0"},
+		"the percentage is lower than before":                                                   {"sessions", "--percent", "5"},
+		"this target is adopted by another rule":                                                {"sessions", "--plus", "31d"},
+		"hint: go on with that rule, or take its ke":                                            {"undo", "sessions", "--plus", "31d"},
+		"--from and --create-time are two rules":                                                {"sessions", "--from", "created", "--create-time"},
+		"--create-time needs --plus":                                                            {"sessions", "--create-time"},
+		"is the property that adoption writes":                                                  {"sessions", "--from", "expiry_key"},
+		"--percent: 101 is not between 0.01 and 100":                                            {"sessions", "--percent", "101"},
+		"--watch writes keys for as long as it runs":                                            {"sessions", "--watch"},
+		"--every: 1s is less than a minute":                                                     {"sessions", "--watch", "--every", "1s"},
+		"--accept: -1 is negative":                                                              {"finish", "sessions", "--accept", "-1"},
+		`no target is named "nope"`:                                                             {"nope"},
+		"--spread: \"1\" has no unit":                                                           {"sessions", "--spread", "1"},
+		"--spread: 366d is not between 0s and 365d":                                             {"sessions", "--spread", "366d"},
+		`--from: "a.b" holds '.', which no property name may: a nested property cannot be used`: {"sessions", "--from", "a.b"},
+		`--from: "__x__" begins and ends with two`:                                              {"sessions", "--from", "__x__"},
+		"--plus: 0s after their creation all entiti":                                            {"sessions", "--create-time", "--plus", "0s"},
+		"--watch cannot be combined with --json":                                                {"sessions", "--watch", "--apply", "--json"},
+		"--rate: 0 is not a valid rate":                                                         {"sessions", "--rate", "0"},
 	} {
 		if r := b.run(nil, append([]string{"adopt"}, args...)...); r.code != exitUsage || !strings.Contains(r.log, want) {
 			t.Errorf("adopt %q: exit code %d: %s%s", args, r.code, r.out, r.log)

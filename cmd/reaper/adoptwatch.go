@@ -21,6 +21,9 @@ const (
 	watchAgain = time.Minute
 )
 
+// errFinished tells that the adoption that is watched was finished.
+var errFinished = errors.New("the adoption is finished")
+
 // A watcher keeps stamping what old writers create.
 type watcher struct {
 	*app
@@ -58,6 +61,9 @@ func (a *app) adoptWatch(cmd *cobra.Command, args []string, f adoptFlags) (err e
 	for ctx.Err() == nil {
 		switch err := w.step(ctx); {
 		case ctx.Err() != nil: // stopped, in good order
+		case errors.Is(err, errFinished):
+			s.log.InfoContext(ctx, "the watch ends: the adoption is finished", "target", cfg.Target.Name)
+			return nil
 		case err != nil && !store.Transient(err):
 			return err
 		case err != nil:
@@ -91,11 +97,15 @@ func (w *watcher) step(ctx context.Context) error {
 	}
 }
 
-// stillAdopted fails if the adoption was undone meanwhile: a round would begin a new one.
+// stillAdopted fails if the adoption was undone meanwhile, since a round would begin a new one, or
+// finished.
 func (w *watcher) stillAdopted(ctx context.Context) error {
-	_, _, exists, err := adopt.Load(ctx, w.cfg.Sweep.Store, w.cfg.Target.Name)
-	if err == nil && !exists && w.adopted {
+	rec, _, exists, err := adopt.Load(ctx, w.cfg.Sweep.Store, w.cfg.Target.Name)
+	switch {
+	case err == nil && !exists && w.adopted:
 		return unfitOrder(fmt.Errorf("%w: the adoption of target %s was undone", adopt.ErrNotAdopted, w.cfg.Target.Name))
+	case err == nil && exists && w.adopted && rec.Phase == adopt.Finished:
+		return errFinished
 	}
 	w.adopted = w.adopted || exists
 	return err
@@ -107,7 +117,12 @@ func (w *watcher) round(ctx context.Context) error {
 		return err
 	}
 	w.yes = true // the answer holds for later rounds, too
-	if _, err := w.adoptOnce(ctx, w.session, w.cfg, adopt.Run); err != nil || ctx.Err() != nil {
+	res, err := w.runAdopt(ctx, w.session, w.cfg, adopt.Run)
+	if err == nil && res.Held != "" && !res.Complete {
+		w.log.InfoContext(ctx, "round suspended; it goes on in a minute", "target", w.cfg.Target.Name, "reason", res.Held)
+		return throttle.Sleep(ctx, watchAgain)
+	}
+	if err := w.reportAdopt(w.session, res, err); err != nil || ctx.Err() != nil {
 		return err
 	}
 	w.rounds = false // the property may be indexed by now

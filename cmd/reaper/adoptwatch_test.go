@@ -84,7 +84,30 @@ func TestAdoptWatch(t *testing.T) {
 	})
 }
 
-// A watch whose adoption was undone ends: another round would begin a new adoption.
+// A watch of a target that is held waits. It says so in its log, and prints nothing: it is not for the user
+// to run the command again.
+func TestWatchOfAHeldTarget(t *testing.T) {
+	noRaces(t)
+	t.Parallel() // most of it is waiting
+	b := newEmbedded(t, strings.ReplaceAll(adoptTarget, "lease: 5s", "lease: 3s"))
+	b.must(strings.NewReader(`{"id":"a","data":{"created":"2026-11-01T00:00:00Z"}}`+"\n"), "load")
+	b.must(nil, "pause", "--reason", "a test")
+	cmd, out, _ := b.command(nil, "adopt", "sessions", "--apply", "--watch", "--log-format", "json")
+	lines := bufio.NewScanner(b.start(cmd))
+	waits := false
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), "round suspended; it goes on in a minute") {
+			waits = true
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+		}
+	}
+	if err := cmd.Wait(); err != nil || !waits || out.Len() > 0 {
+		t.Errorf("it waits: %v, %v\n%s", waits, err, out)
+	}
+}
+
+// A watch whose adoption was undone ends: another round would begin a new adoption. So does one whose
+// adoption was finished, in good order.
 func TestWatchEndsWithItsAdoption(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	s := modelstore.New(time.Now)
@@ -110,6 +133,15 @@ func TestWatchEndsWithItsAdoption(t *testing.T) {
 	}
 	for _, order := range []adopt.Order{adopt.Stamp, adopt.Undo} {
 		cfg.Order = order
+		if order == adopt.Undo {
+			if _, err := adopt.Finish(t.Context(), cfg, 0); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.stillAdopted(t.Context()); !errors.Is(err, errFinished) {
+				t.Errorf("after it was finished: %v", err)
+			}
+			cfg.AlsoWriters = true
+		}
 		if _, err := adopt.Run(t.Context(), cfg); err != nil {
 			t.Fatal(err)
 		}

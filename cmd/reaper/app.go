@@ -387,6 +387,14 @@ func (a *app) printJSON(v any) error {
 	return e.Encode(v)
 }
 
+// counted prints a count of something for people: 1 key, 2,000 keys.
+func counted(n int64, one, more string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return grouped(n) + " " + more
+}
+
 // grouped prints a count for people: 1,234,567.
 func grouped(n int64) string {
 	s := fmt.Sprint(n)

@@ -169,20 +169,12 @@ func historyTitle(t inspect.TargetHistory) string {
 	if len(t.Records) == 0 {
 		return title + "nothing"
 	}
-	title += counted(int64(len(t.Records)+t.More), "record")
+	title += counted(int64(len(t.Records)+t.More), "record", "records")
 	if t.Sums.Runs == 0 {
 		return title
 	}
-	return title + fmt.Sprintf(", %s that deleted %s", counted(int64(t.Sums.Runs), "run"), atLeast(t.Sums.Deleted,
+	return title + fmt.Sprintf(", %s that deleted %s", counted(int64(t.Sums.Runs), "run", "runs"), atLeast(t.Sums.Deleted,
 		t.Sums.AtLeast))
-}
-
-// counted shows a number of things.
-func counted(n int64, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return grouped(n) + " " + thing + "s"
 }
 
 // atLeast shows a number that may be too low.
@@ -268,8 +260,9 @@ func historyCheck(c inspect.HistoryCheck) string {
 		return "not compared: " + c.Why
 	}
 	return fmt.Sprintf("%s. Since %s the history has deletes of %s: %s. Of %s and %s it is %s: %s",
-		c.Verdict, instant(&c.Since), counted(int64(c.Runs), "run"), grouped(c.Deleted),
-		counted(int64(c.Ranges), "cursor record"), counted(int64(c.Retired), "retired generation"), grouped(c.Counted), c.Why)
+		c.Verdict, instant(&c.Since), counted(int64(c.Runs), "run", "runs"), grouped(c.Deleted),
+		counted(int64(c.Ranges), "cursor record", "cursor records"),
+		counted(int64(c.Retired), "retired generation", "retired generations"), grouped(c.Counted), c.Why)
 }
 
 // budgetCheck says how the account of the budget came out.

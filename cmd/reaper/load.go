@@ -110,8 +110,8 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 	if a.json {
 		return a.printJSON(l.res)
 	}
-	fmt.Fprintf(a.stdout, "%s: wrote %s entities, skipped %s lines\n",
-		l.res.Target, grouped(l.res.Written), grouped(l.res.Skipped))
+	fmt.Fprintf(a.stdout, "%s: wrote %s, skipped %s\n", l.res.Target,
+		counted(l.res.Written, "entity", "entities"), counted(l.res.Skipped, "line", "lines"))
 	return nil
 }
 
