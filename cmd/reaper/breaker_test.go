@@ -114,7 +114,8 @@ func TestLimitOfADay(t *testing.T) {
 	if r := b.must(nil, "sweep", "--apply"); !strings.Contains(r.out, "sessions: held: limit 10 a day, used up until 20") {
 		t.Errorf("%+v", r)
 	}
-	if st := b.status(); st.Verdict != inspect.Held || st.Held != "limit" || len(b.dumped()) != 290 {
+	if st := b.status(); st.Verdict != inspect.Held || st.Held != "limit" || len(b.dumped()) != 290 ||
+		!strings.HasPrefix(st.Reason, "10 a day, used up until 20") {
 		t.Errorf("%d are left: %+v", len(b.dumped()), st)
 	}
 	if r := b.must(nil, "breaker", "show", "sessions"); r.out != "sessions: the breaker is off\n" {
