@@ -421,8 +421,8 @@ func weakness(s *sweep.Snapshot, b breaker.Budget) string {
 	return ""
 }
 
-// fillHold fills in what holds the target. The gate and the breaker come before a pause: reaper
-// resume opens neither.
+// fillHold fills in what holds the target. The breaker comes first, as in sweeps: a person ends a
+// trip. The gate comes before a pause, too: reaper resume opens neither.
 func (st *TargetStatus) fillHold(s *sweep.Snapshot, h hold) {
 	if h.paused {
 		st.fillPause(s.View.Record)
@@ -433,12 +433,15 @@ func (st *TargetStatus) fillHold(s *sweep.Snapshot, h hold) {
 		st.Held = string(throttle.ReasonLimit)
 		st.Reason = h.usedUp + ", used up until " + instantText(h.limited)
 	}
+	if h.gate != nil {
+		st.Held, st.Reason = string(throttle.ReasonGate), h.gate.Error()
+	}
 	if trip := s.View.Record.Trip; h.tripped {
 		st.Held = string(throttle.ReasonBreaker)
 		st.Reason = fmt.Sprintf("%s: %d are due, more than %d", trip.Rule, trip.Due, trip.Limit)
-	}
-	if h.gate != nil {
-		st.Held, st.Reason = string(throttle.ReasonGate), h.gate.Error()
+		if h.gate != nil {
+			st.Reason += "; its gate is closed, too: " + h.gate.Error()
+		}
 	}
 	if why := s.View.Record.PauseNote.Reason; why != "" && h.paused && st.Held != string(throttle.ReasonPaused) {
 		st.Reason += "; paused: " + why
