@@ -17,6 +17,7 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 func (a *app) breakerCommand() *cobra.Command {
@@ -253,7 +254,9 @@ func after(n inspect.BreakerNote) string {
 
 // isTripped reports whether the breaker of a target is open.
 func isTripped(res sweep.Result) bool {
-	return slices.ContainsFunc(res.Targets, func(t sweep.TargetResult) bool { return t.Held == "breaker" })
+	return slices.ContainsFunc(res.Targets, func(t sweep.TargetResult) bool {
+		return t.Held == string(throttle.ReasonBreaker)
+	})
 }
 
 // errTripped is why a sweep ends with exit code 4.

@@ -120,7 +120,8 @@ func (a *app) push(ctx context.Context, c config.Config, res sweep.Result, log *
 	runs := make([]metrics.Run, 0, len(res.Targets))
 	for _, t := range res.Targets {
 		runs = append(runs, metrics.Run{Target: t.Name, Apply: res.Apply, Deleted: t.Deleted, Expired: t.Expired,
-			Duration: time.Duration(t.Duration * float64(time.Second)), Ended: a.now(), Result: t.Outcome()})
+			Duration: time.Duration(t.Duration * float64(time.Second)), Ended: a.now(), Result: t.Outcome(),
+			Tripped: t.Held == string(throttle.ReasonBreaker)})
 	}
 	// A signal that ended the sweep must not prevent the push.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pushTimeout)
