@@ -330,7 +330,7 @@ func TestHistoryThatCannotBeWritten(t *testing.T) {
 		c.Log = slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil))
 		res := sweep.Run(t.Context(), c).Targets[0]
 		if res.Held != string(throttle.ReasonRecord) || !strings.Contains(res.Error, "write the history") && !strings.Contains(res.Error, "not today") ||
-			res.Complete || res.Deleted > 40 {
+			res.Complete || res.Deleted > 40 || !strings.Contains(res.Reason, "the target's history cannot be written: ") {
 			t.Errorf("%+v", res)
 		}
 		log.Reset()

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/sweep"
 )
 
 const brokenTarget = `targets:
@@ -42,8 +44,8 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 		t.Errorf("the dry run: %s", dry.out)
 	}
 	r := b.run(nil, "sweep", "--apply")
-	if r.code != exitBreaker || !strings.Contains(r.out, "held: breaker new-ground: 150 are due, more than 50") ||
-		!strings.Contains(r.log, "reaper breaker show") {
+	if r.code != exitBreaker || !strings.Contains(r.log, "reaper breaker show") || strings.Contains(r.out, "not complete") ||
+		!strings.Contains(r.out, "held: breaker new-ground: 150 are due, more than 50: nothing was deleted\n") {
 		t.Fatalf("the first sweep: %+v", r)
 	}
 	if n := len(b.dumped()); n != 300 {
@@ -110,9 +112,14 @@ func TestLimitOfADay(t *testing.T) {
 	b := newEmbedded(t, "targets:\n  - name: sessions\n    kind: Session\n    breaker: off\n    limits: {per_day: 10}\n")
 	ndjson, _ := sessions(300, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
-	b.must(nil, "sweep", "--apply")
-	if r := b.must(nil, "sweep", "--apply"); !strings.Contains(r.out, "sessions: held: limit 10 a day, used up until 20") {
-		t.Errorf("%+v", r)
+	for _, said := range []string{": 10 were deleted before\n", ": nothing was deleted\n"} {
+		if r := b.must(nil, "sweep", "--apply"); !strings.Contains(r.out, "sessions: held: limit 10 a day, used up until 20") ||
+			!strings.HasSuffix(r.out, said) {
+			t.Errorf("%+v", r)
+		}
+	}
+	if said := deletedBefore(sweep.TargetResult{Counts: metrics.Counts{Deleted: 1}}, true); said != "1 was deleted before" {
+		t.Error(said)
 	}
 	if st := b.status(); st.Verdict != inspect.Held || st.Held != "limit" || len(b.dumped()) != 290 ||
 		!strings.HasPrefix(st.Reason, "10 a day, used up until 20") {
