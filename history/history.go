@@ -326,9 +326,10 @@ func readBucket(
 	return list, err
 }
 
-// LongestRun is the longest time from the beginning of a run of serve to its end. A run of
-// sweep may take longer, and is then found by its beginning.
-const LongestRun = 2 * time.Hour
+// LongestRun is how long before the instant from which on records are asked for a run may have
+// begun that goes on then. A run of serve takes an hour; one of sweep that takes longer than this
+// is found by its beginning alone.
+const LongestRun = 24 * time.Hour
 
 // Load reads one record by its key; found is false if it does not exist.
 func Load(ctx context.Context, s store.Loader, target, key string) (r Record, found bool, err error) {

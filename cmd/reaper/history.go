@@ -45,8 +45,9 @@ records of the ranges count for themselves and with what processes reported to t
 the breaker and the limits, and says what it compared. It exits with 1 if they differ and no
 run that was lost or goes on, lost lease or lost reply explains that.
 
-History writes nothing. It costs a read for each record since then, and one for each of 16
-queries; --check reads all records, and all cursor records.`,
+History writes nothing. It costs a read for each record since then and of the day before it,
+in which a run may have begun that went on, and one for each of 16 queries; --check reads all
+records, and all cursor records.`,
 		Example: `  reaper history
   reaper history --target sessions --since 24h --actions
   reaper history --since 2026-11-23T00:00:00Z --failed --json
