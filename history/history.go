@@ -13,6 +13,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -291,10 +292,7 @@ func Read(ctx context.Context, s store.Loader, target string, since time.Time) (
 		}
 	}
 	slices.SortFunc(all.Records, func(a, b Record) int {
-		if c := a.At.Compare(b.At); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Key, b.Key)
+		return cmp.Or(a.At.Compare(b.At), a.Run.Updated.Compare(b.Run.Updated), strings.Compare(a.Key, b.Key))
 	})
 	return all, nil
 }

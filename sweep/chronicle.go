@@ -27,6 +27,9 @@ const (
 	noteAgain = 10 * time.Second
 	// runLength is how long a run of a daemon may go on before the next one begins.
 	runLength = time.Hour
+	// heldLeast is for how long ranges must have been held back, all together, to be worth telling:
+	// each process waits a moment for what it reserves.
+	heldLeast = time.Second
 	// collectEvery is how often a daemon that has nothing to write looks for expired records.
 	collectEvery = 24 * time.Hour
 	// lostFor is how long before the last heartbeat of a dead process its run may have been written last.
@@ -60,6 +63,7 @@ type chronicle struct {
 	task     string // sweep, serve or audit; empty in commands that only change the target record
 	wake     chan struct{}
 	opened   *plan.View // the first one
+	since    time.Time  // when it was read, in the store's time
 
 	mu    sync.Mutex
 	state chronicleState
@@ -193,7 +197,11 @@ func (h *chronicle) wakeUp() {
 // begin begins the record of a run. It looks for expired records in one bucket, too: so
 // there are never many of them, however rarely something happens.
 func (h *chronicle) begin(now time.Time) {
-	r := history.NewRun(h.c.target.Name, h.task, h.by, h.c.clock.Now())
+	at := h.c.clock.Now()
+	if h.task != "serve" && !h.since.IsZero() { // the run of a command began with its process
+		at = h.since
+	}
+	r := history.NewRun(h.c.target.Name, h.task, h.by, at)
 	h.state.run, h.state.began, h.state.written = &r, now, time.Time{}
 	h.state.buckets = append(h.state.buckets, rand.IntN(history.Buckets))
 	h.state.tidied = now
@@ -223,7 +231,7 @@ func (h *chronicle) fill() {
 		held[why] = true
 	}
 	for why, d := range s.latest.throttled {
-		if d > s.base.throttled[why] {
+		if d-s.base.throttled[why] >= heldLeast {
 			held[string(why)] = true
 		}
 	}
@@ -357,7 +365,7 @@ func (h *chronicle) open(ctx context.Context) {
 	if h == nil {
 		return
 	}
-	h.opened = h.c.viewer.View()
+	h.opened, h.since = h.c.viewer.View(), h.c.clock.Now()
 	within, cancel := context.WithTimeout(ctx, lastWrite)
 	defer cancel()
 	h.note(ctx, protect(func() error {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -65,9 +66,15 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 	if err := json.Unmarshal([]byte(b.must(nil, "history", "--json").out), &h); err != nil {
 		t.Fatal(err)
 	}
-	records := h.Targets[0].Records
-	if run := records[len(records)-1].Run; run == nil || run.End != "breaker" || !slices.Equal(run.Held, []string{"breaker"}) {
-		t.Errorf("its history: %+v", run)
+	told := map[history.Kind]int{}
+	for _, r := range h.Targets[0].Records { // the run began before it tripped
+		if told[r.Kind]++; r.Run != nil && (r.Run.End != history.Breaker || !slices.Equal(r.Run.Held, []string{"breaker"}) ||
+			told[history.KindTrip] > 0) {
+			t.Errorf("its history: %+v", r.Run)
+		}
+	}
+	if told[history.KindRun] != 1 || told[history.KindTrip] != 1 {
+		t.Errorf("its history has %v", told)
 	}
 	for _, wrong := range [][]string{{"approve", "sessions", st.Trip}, {"approve", "sessions", st.Trip, "--reason", ""},
 		{"approve", "sessions", st.Trip, "--reason", "x", "--count", "0"}, {"approve", "nobody", st.Trip, "--reason", "x"}} {
