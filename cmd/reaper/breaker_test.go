@@ -76,6 +76,7 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 	if told[history.KindRun] != 1 || told[history.KindTrip] != 1 {
 		t.Errorf("its history has %v", told)
 	}
+	says(t, "history", b.must(nil, "history").out, `sweep deleted 0 in \d+s,\s+held\s+by\s+its\s+breaker,\s+by\s`)
 	for _, wrong := range [][]string{{"approve", "sessions", st.Trip}, {"approve", "sessions", st.Trip, "--reason", ""},
 		{"approve", "sessions", st.Trip, "--reason", "x", "--count", "0"}, {"approve", "nobody", st.Trip, "--reason", "x"}} {
 		if r := b.run(nil, append([]string{"breaker"}, wrong...)...); r.code != exitUsage {

@@ -140,7 +140,7 @@ func (to screen) history(t inspect.TargetHistory) []byte {
 	var b bytes.Buffer
 	b.WriteString(to.wrapped("", historyTitle(t)))
 	if t.More > 0 {
-		fmt.Fprintf(&b, "  %s older ones are not shown: --limit\n", grouped(int64(t.More)))
+		fmt.Fprintf(&b, "  not shown (--limit): %s\n", counted(int64(t.More), "older record"))
 	}
 	for _, r := range t.Records {
 		if r.Run != nil {
@@ -153,10 +153,10 @@ func (to screen) history(t inspect.TargetHistory) []byte {
 		b.WriteString(to.wrapped("  ", "who did it is as claimed: the audit log of the cloud is the proof"))
 	}
 	if n := t.Newer; n > 0 {
-		fmt.Fprintf(&b, "  %s records of a later version of reaper were skipped\n", grouped(int64(n)))
+		fmt.Fprintf(&b, "  skipped: %s of a later version of reaper\n", counted(int64(n), "record"))
 	}
 	if n := t.Malformed; n > 0 {
-		fmt.Fprintf(&b, "  %s records that make no sense were skipped\n", grouped(int64(n)))
+		fmt.Fprintf(&b, "  skipped: %s with contents that make no sense\n", counted(int64(n), "record"))
 	}
 	if c := t.Check; c != nil {
 		b.WriteString(to.wrapped("  check: ", historyCheck(*c)))
@@ -197,28 +197,30 @@ func atLeast(n int64, isAtLeast bool) string {
 // historyRun shows a run: a line with what counts, and one with what else happened.
 func (to screen) historyRun(b *bytes.Buffer, r inspect.HistoryRecord) {
 	run := r.Run
-	end := string(run.End)
-	switch {
-	case run.Silent:
-		end = "no sign of life since " + run.Updated.UTC().Format(time.TimeOnly)
-	case run.End == history.Open:
-		end = "goes on"
+	end := endText(run.End)
+	if run.Silent {
+		end = "no sign of life since " + instant(&run.Updated)
 	}
-	b.WriteString(to.wrapped(fmt.Sprintf("  %s  ", when(r.At)), fmt.Sprintf("%s deleted %s, %s, by %s", run.Task,
-		atLeast(run.Deleted, run.AtLeast), end, who(r))))
+	b.WriteString(to.wrapped(fmt.Sprintf("  %s  ", instant(&r.At)), fmt.Sprintf("%s deleted %s in %s, %s, by %s",
+		run.Task, atLeast(run.Deleted, run.AtLeast), inspect.Age(run.Updated.Sub(r.At)), end, who(r))))
 	var also []string
-	for _, one := range []struct {
-		what string
-		n    int64
-	}{{"carried", run.Carried}, {"strays", run.Strays}, {"conflicts", run.Conflicts}, {"suspect", run.Suspect},
-		{"malformed", run.Malformed}, {"refused", run.Refused}, {"failures", run.Failures},
-		{"writes of history that failed", run.Missed}} {
-		if one.n != 0 {
-			also = append(also, grouped(one.n)+" "+one.what)
+	for _, c := range []struct {
+		n         int64
+		one, many string
+	}{{run.Carried, "carried", "carried"}, {run.Strays, "stray", "strays"}, {run.Conflicts, "conflict", "conflicts"},
+		{run.Suspect, "suspect", "suspect"}, {run.Malformed, "malformed", "malformed"}, {run.Refused, "refused", "refused"},
+		{run.Mismatch, "mismatch", "mismatches"}, {run.Failures, "failure", "failures"},
+		{run.Missed, "failed write of history", "failed writes of history"}} {
+		switch c.n {
+		case 0:
+		case 1:
+			also = append(also, "1 "+c.one)
+		default:
+			also = append(also, grouped(c.n)+" "+c.many)
 		}
 	}
 	if len(run.Held) > 0 {
-		also = append(also, "held by "+strings.Join(run.Held, ", "))
+		also = append(also, "held back by "+strings.Join(run.Held, ", "))
 	}
 	if len(also) > 0 {
 		b.WriteString(to.wrapped(historyIndent, strings.Join(also, "; ")))
@@ -228,8 +230,27 @@ func (to screen) historyRun(b *bytes.Buffer, r inspect.HistoryRecord) {
 	}
 }
 
+// endText says why a run ended.
+func endText(end history.End) string {
+	switch end {
+	case history.Open:
+		return "goes on"
+	case history.Deadline:
+		return "out of time"
+	case history.Signal:
+		return "stopped by a signal"
+	case history.Gate:
+		return "held by its gate"
+	case history.Breaker:
+		return "held by its breaker"
+	case history.Limit:
+		return "held by its limits"
+	}
+	return string(end)
+}
+
 // historyIndent is where the second line of a record begins.
-const historyIndent = "                       "
+const historyIndent = "                        "
 
 // historyChange shows a change: what, by whom, from what to what, and why.
 func (to screen) historyChange(b *bytes.Buffer, r inspect.HistoryRecord) {
@@ -241,7 +262,7 @@ func (to screen) historyChange(b *bytes.Buffer, r inspect.HistoryRecord) {
 	case c.Generation > 0:
 		what += fmt.Sprintf(" to generation %08d", c.Generation)
 	}
-	b.WriteString(to.wrapped(fmt.Sprintf("  %s  ", when(r.At)), what+", by "+who(r)))
+	b.WriteString(to.wrapped(fmt.Sprintf("  %s  ", instant(&r.At)), what+", by "+who(r)))
 	switch {
 	case c.Before != "" && c.After != "":
 		b.WriteString(to.wrapped(historyIndent, c.Before+" -> "+c.After))
@@ -252,8 +273,6 @@ func (to screen) historyChange(b *bytes.Buffer, r inspect.HistoryRecord) {
 		b.WriteString(to.wrapped(historyIndent+"reason: ", c.Reason))
 	}
 }
-
-func when(at time.Time) string { return at.UTC().Format(time.DateTime) }
 
 // who says who wrote a record.
 func who(r inspect.HistoryRecord) string {
@@ -268,9 +287,9 @@ func historyCheck(c inspect.HistoryCheck) string {
 	if c.Verdict == inspect.NotCompared {
 		return "not compared: " + c.Why
 	}
-	return fmt.Sprintf("%s. Since %s the history has deletes of %s: %s. Of %s and %s it is %s: %s",
-		c.Verdict, instant(&c.Since), counted(int64(c.Runs), "run"), grouped(c.Deleted),
-		counted(int64(c.Ranges), "cursor record"), counted(int64(c.Retired), "retired generation"), grouped(c.Counted), c.Why)
+	return fmt.Sprintf("%s: %s. Deleted since %s: %s by the history (%s), %s by %s and %s",
+		c.Verdict, c.Why, instant(&c.Since), grouped(c.Deleted), counted(int64(c.Runs), "run"), grouped(c.Counted),
+		counted(int64(c.Ranges), "cursor record"), counted(int64(c.Retired), "retired generation"))
 }
 
 // budgetCheck says how the account of the budget came out.
@@ -281,6 +300,6 @@ func budgetCheck(b inspect.BudgetCheck) string {
 	case b.Since == nil:
 		return fmt.Sprintf("%s: %s", b.Verdict, b.Why)
 	}
-	return fmt.Sprintf("%s. Since %s the history has %s deletes by this budget; %s were reported to it: %s", b.Verdict,
-		instant(b.Since), grouped(b.Deleted), grouped(b.Reported), b.Why)
+	return fmt.Sprintf("%s: %s. Deleted by the budget since %s: %s by the history, %s as reported to it", b.Verdict, b.Why,
+		instant(b.Since), grouped(b.Deleted), grouped(b.Reported))
 }
