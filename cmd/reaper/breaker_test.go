@@ -108,7 +108,8 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 		t.Errorf("after the approval: %+v", res)
 	}
 	b.wantLive(live)
-	if r := b.must(nil, "breaker", "show", "sessions"); !strings.Contains(r.out, "closed") || !strings.Contains(r.out, "by ann (it is old)") {
+	if r := b.must(nil, "breaker", "show", "sessions"); !strings.Contains(r.out, "closed; its last trip ended 20") ||
+		!strings.Contains(r.out, "by ann (it is old)") {
 		t.Errorf("at the end: %s", r.out)
 	}
 }
