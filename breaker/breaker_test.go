@@ -336,10 +336,14 @@ func TestLimitsOfTheClock(t *testing.T) {
 		if got := ask(noon.Add(c.at), c.n); got != c.want {
 			t.Errorf("%d: granted %d of %d, not %d", i, got, c.n, c.want)
 		}
+		if at := noon.Add(c.at); c.at == 3*time.Hour && b.UsedUp(r.Limits, at) != "150 a day" {
+			t.Errorf("%s are used up until %v", b.UsedUp(r.Limits, at), b.LimitedUntil(r.Limits, at))
+		}
 	}
 	midnight := noon.Add(12 * time.Hour)
-	if until := b.LimitedUntil(r.Limits, midnight); !until.Equal(midnight.Add(time.Hour)) {
-		t.Errorf("until %v", until)
+	if until := b.LimitedUntil(r.Limits, midnight); !until.Equal(midnight.Add(time.Hour)) ||
+		b.UsedUp(r.Limits, midnight) != "100 an hour" {
+		t.Errorf("%s until %v", b.UsedUp(r.Limits, midnight), until)
 	}
 	b = b.Take([]breaker.Report{{Key: breaker.Late(), Rest: 50, Granted: midnight.Add(-time.Minute)}})
 	if got := ask(midnight, 1); got != 0 {

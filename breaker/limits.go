@@ -1,6 +1,7 @@
 package breaker
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -72,6 +73,14 @@ func (b Budget) LimitedUntil(l Limits, now time.Time) time.Time {
 		return s.Hour.Add(time.Hour)
 	}
 	return time.Time{}
+}
+
+// UsedUp says which of the limits allows no more, as in "10 a day", if one of them does not.
+func (b Budget) UsedUp(l Limits, now time.Time) string {
+	if l.PerHour == 0 || l.PerDay > 0 && b.Spent.at(now).InDay >= l.PerDay {
+		return fmt.Sprintf("%d a day", l.PerDay)
+	}
+	return fmt.Sprintf("%d an hour", l.PerHour)
 }
 
 // An Announced is how many entities somebody has stamped on purpose to expire within an hour.

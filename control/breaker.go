@@ -10,6 +10,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -39,7 +40,14 @@ func Approve(
 	}
 	var given breaker.Approval
 	var wrong error
-	rec, _, err = changeSwitch(ctx, cfg, t, whatApprove, o, func(r *generation.Record, now time.Time) {
+	approve := act{kind: history.KindApproval, what: whatApprove, result: func() string {
+		text := fmt.Sprintf("trip %s approved: %d may go", given.ID, given.Count)
+		if a.Normal {
+			text += ", and as many in one window are usual from now on"
+		}
+		return text
+	}}
+	rec, _, err = changeSwitch(ctx, cfg, t, approve, o, func(r *generation.Record, now time.Time) {
 		if wrong = checkTrip(*r, a.ID); wrong == nil {
 			trip = r.Trip
 			given = trip.Approve(a.Count, now)
@@ -81,7 +89,7 @@ func Clear(
 			"extend what must stay, or let it go with reaper breaker approve")
 	}
 	var wrong error
-	rec, _, err = changeSwitch(ctx, cfg, t, "clear", o, func(r *generation.Record, now time.Time) {
+	rec, _, err = changeSwitch(ctx, cfg, t, action("clear"), o, func(r *generation.Record, now time.Time) {
 		if wrong = checkTrip(*r, before.Trip.ID); wrong == nil {
 			trip = r.Trip
 			*r = r.Released(breaker.Approval{}) // what is due on unswept ground is counted again

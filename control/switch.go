@@ -66,7 +66,7 @@ func Pause(
 	if long < 0 {
 		return rec, now, fmt.Errorf("pause for %v: want a positive duration", long)
 	}
-	return changeSwitch(ctx, cfg, t, "pause", o, func(r *generation.Record, now time.Time) {
+	return changeSwitch(ctx, cfg, t, action("pause"), o, func(r *generation.Record, now time.Time) {
 		r.Paused, r.PausedUntil, r.PauseNote = true, time.Time{}, o.note(now)
 		if long > 0 {
 			r.PausedUntil = now.Add(long)
@@ -78,7 +78,7 @@ func Pause(
 func Resume(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, o Order,
 ) (rec generation.Record, now time.Time, err error) {
-	return changeSwitch(ctx, cfg, t, "resume", o, func(r *generation.Record, now time.Time) {
+	return changeSwitch(ctx, cfg, t, action("resume"), o, func(r *generation.Record, now time.Time) {
 		if r.Paused {
 			r.Paused, r.PausedUntil, r.PauseNote = false, time.Time{}, o.note(now)
 		}
@@ -95,7 +95,7 @@ type Pace struct {
 func SetPace(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, o Order, p Pace,
 ) (rec generation.Record, now time.Time, err error) {
-	return changeSwitch(ctx, cfg, t, "pace", o, func(r *generation.Record, now time.Time) {
+	return changeSwitch(ctx, cfg, t, action("pace"), o, func(r *generation.Record, now time.Time) {
 		most, total := r.PaceMax, r.PaceTotal
 		if p.Reset {
 			most, total = generation.Rate{}, generation.Rate{}
@@ -112,11 +112,19 @@ func SetPace(
 	})
 }
 
+// An act is what the history calls a change of switches.
+type act struct {
+	kind   history.Kind
+	what   string
+	result func() string // what else came of it; nil stands for nothing
+}
+
+func action(what string) act { return act{kind: history.KindAction, what: what} }
+
 // changeSwitch changes switches of a target that has a record. It creates no record: a
 // switch in the wrong store would stop nothing, though the operator believes that it does.
 func changeSwitch(
-	ctx context.Context, cfg sweep.Config, t sweep.Target, what string, o Order,
-	change func(*generation.Record, time.Time),
+	ctx context.Context, cfg sweep.Config, t sweep.Target, a act, o Order, change func(*generation.Record, time.Time),
 ) (rec generation.Record, now time.Time, err error) {
 	if err := o.Check(); err != nil {
 		return rec, now, err
@@ -136,12 +144,11 @@ func changeSwitch(
 	was, rec, now, err := alter(ctx, cfg, t, change)
 	if err == nil && !was.EqualContent(rec) {
 		t.History.Actor = o.Actor
-		kind := history.KindAction
-		if what == whatApprove {
-			kind = history.KindApproval
+		c := history.Change{What: a.what, Before: switches(was), After: switches(rec), Reason: o.Reason}
+		if a.result != nil {
+			c.After += ", " + a.result()
 		}
-		tell(ctx, cfg, t, now, kind,
-			history.Change{What: what, Before: switches(was), After: switches(rec), Reason: o.Reason})
+		tell(ctx, cfg, t, now, a.kind, c)
 	}
 	return rec, now, err
 }
@@ -165,8 +172,6 @@ func switches(r generation.Record) string {
 	}
 	if r.Trip.IsOpen() {
 		text += fmt.Sprintf(", trip %s open: %d due", r.Trip.ID, r.Trip.Due)
-	} else if n := len(r.Approvals); n > 0 {
-		text += fmt.Sprintf(", trip %s approved: %d may go", r.Approvals[n-1].ID, r.Approvals[n-1].Count)
 	}
 	return text
 }

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/history"
@@ -186,6 +188,53 @@ func TestChangesWithoutTheirHistory(t *testing.T) {
 		if last := list.Records[n-1]; last.By.Actor != "bob" || last.Change.What != "resume" || last.Change.Before != "paused" ||
 			last.Change.After != "not paused" {
 			d.Errorf("%+v", last)
+		}
+	})
+}
+
+// An approval is in the history with what may go by it, and with the word that as much is usual
+// from now on. A later change of the target does not repeat it.
+func TestApprovalsAreInTheHistory(t *testing.T) {
+	at(t, func(d *desk) {
+		d.target.History = sweep.History{Keep: time.Hour, Actor: "job"}
+		d.target.Breaker = breaker.Rules{On: true, Floor: 10, Fraction: 0.25, Window: time.Hour, Learn: 14 * 24 * time.Hour}
+		rec, now, err := sweep.EnsureRecord(d.Context(), d.config(), d.target)
+		if err != nil {
+			d.Fatal(err)
+		}
+		for _, id := range []string{"first", "second"} {
+			tripped := rec.Tripped(breaker.Trip{ID: id, Rule: breaker.Burst, At: now, Hour: now.Truncate(time.Hour), Through: now,
+				Due: 500, Limit: 100, All: 1000})
+			if _, err := generation.Save(d.Context(), d.s, tripped); err != nil {
+				d.Fatal(err)
+			}
+			approval := control.Approval{ID: id, Count: 50, Normal: id == "second"}
+			if rec, _, err = control.Approve(d.Context(), d.config(), d.target, ann, approval); err != nil {
+				d.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+		}
+		if _, _, err := control.Pause(d.Context(), d.config(), d.target, bob, 0); err != nil {
+			d.Fatal(err)
+		}
+		list, err := history.Read(d.Context(), d.s, "sessions", time.Time{})
+		if err != nil {
+			d.Fatal(err)
+		}
+		var told []string
+		for _, r := range list.Records {
+			if r.Kind == history.KindApproval || r.Kind == history.KindAction {
+				told = append(told, fmt.Sprintf("%s by %s: %s -> %s", r.Change.What, r.By.Actor, r.Change.Before, r.Change.After))
+			}
+		}
+		want := []string{
+			"approve by ann: paused, trip first open: 500 due -> not paused, trip first approved: 50 may go",
+			"approve by ann: paused, trip second open: 500 due -> not paused, trip second approved: 50 may go, " +
+				"and as many in one window are usual from now on",
+			"pause by bob: not paused -> paused",
+		}
+		if !slices.Equal(told, want) {
+			d.Errorf("got\n%s\nwant\n%s", strings.Join(told, "\n"), strings.Join(want, "\n"))
 		}
 	})
 }

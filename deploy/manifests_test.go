@@ -294,8 +294,19 @@ func TestBacklog(t *testing.T) {
 		j.CompletionMode == nil || *j.CompletionMode != batch.IndexedCompletion || j.BackoffLimit == nil || *j.BackoffLimit == 0 {
 		t.Errorf("got %+v", j)
 	}
-	if args := j.Template.Spec.Containers[0].Args; !slices.Contains(args, "--fail-incomplete") {
-		t.Errorf("a pod that was stopped before the end would count as done: %v", args)
+	c := j.Template.Spec.Containers[0]
+	if !slices.Contains(c.Args, "--fail-incomplete") {
+		t.Errorf("a pod that was stopped before the end would count as done: %v", c.Args)
+	}
+	// It fails at once if the breaker is open (exit code 4), and is tried again for every other reason.
+	p := j.PodFailurePolicy
+	if p == nil || len(p.Rules) != 1 || p.Rules[0].Action != batch.PodFailurePolicyActionFailJob {
+		t.Fatalf("it would be tried again although the breaker is open: %+v", p)
+	}
+	if on := p.Rules[0].OnExitCodes; on == nil || on.ContainerName == nil || *on.ContainerName != c.Name ||
+		on.Operator != batch.PodFailurePolicyOnExitCodesOpIn || !slices.Equal(on.Values, []int32{4}) ||
+		j.Template.Spec.RestartPolicy != core.RestartPolicyNever {
+		t.Errorf("it fails at once for %+v, with the restart policy %s", on, j.Template.Spec.RestartPolicy)
 	}
 }
 

@@ -227,6 +227,14 @@ func TestPushgatewayTakesARun(t *testing.T) {
 	reaper := program(t, "REAPER_STORE=embedded:"+dir, "REAPER_PUSHGATEWAY=http://"+address)
 	output(t, reaper("load"), `{"id":"a","expires":"2026-01-01T00:00:00Z"}`+"\n")
 
+	open := func() string {
+		for line := range strings.Lines(fetch(t, "http://"+address+"/metrics")) {
+			if strings.HasPrefix(line, "reaper_last_sweep_breaker_open{") && !strings.Contains(line, "task=") {
+				return strings.Fields(line)[1]
+			}
+		}
+		return ""
+	}
 	sample := func(name, task string) string {
 		for line := range strings.Lines(fetch(t, "http://"+address+"/metrics")) {
 			if strings.HasPrefix(line, name+"{") && strings.Contains(line, `job="reaper"`) && strings.Contains(line, `target="sessions"`) && strings.Contains(line, `task="`+task+`"`) {
@@ -236,6 +244,9 @@ func TestPushgatewayTakesARun(t *testing.T) {
 		return ""
 	}
 	output(t, reaper("sweep", "--apply"), "")
+	if got := open(); got != "0" {
+		t.Errorf("the breaker is open: %q", got)
+	}
 	for name, want := range map[string]string{"reaper_last_sweep_deleted": "1", "reaper_last_sweep_expired": "1", "reaper_last_sweep_complete": "1"} {
 		if got := sample(name, "0"); got != want {
 			t.Errorf("%s = %q, want %s", name, got, want)

@@ -13,6 +13,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -291,10 +292,7 @@ func Read(ctx context.Context, s store.Loader, target string, since time.Time) (
 		}
 	}
 	slices.SortFunc(all.Records, func(a, b Record) int {
-		if c := a.At.Compare(b.At); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Key, b.Key)
+		return cmp.Or(a.At.Compare(b.At), a.Run.Updated.Compare(b.Run.Updated), strings.Compare(a.Key, b.Key))
 	})
 	return all, nil
 }
@@ -326,9 +324,10 @@ func readBucket(
 	return list, err
 }
 
-// LongestRun is the longest time from the beginning of a run of serve to its end. A run of
-// sweep may take longer, and is then found by its beginning.
-const LongestRun = 2 * time.Hour
+// LongestRun is how long before the instant from which on records are asked for a run may have
+// begun that goes on then. A run of serve takes an hour; one of sweep that takes longer than this
+// is found by its beginning alone.
+const LongestRun = 24 * time.Hour
 
 // Load reads one record by its key; found is false if it does not exist.
 func Load(ctx context.Context, s store.Loader, target, key string) (r Record, found bool, err error) {

@@ -24,7 +24,10 @@ import (
 
 func TestMain(m *testing.M) { emulator.Main(m) }
 
-const target = "sessions"
+const (
+	target  = "sessions"
+	keepFor = 90 * 24 * time.Hour
+)
 
 var (
 	start = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
@@ -77,7 +80,7 @@ func run(at time.Time, owner string) history.Record {
 			{Account: "late", Counts: metrics.Counts{Deleted: 100},
 				Budget: history.Budgeted{Began: at, Unreported: -3, Doubtful: 2}},
 		}}
-	return r.KeptFor(90 * 24 * time.Hour)
+	return r.KeptFor(keepFor)
 }
 
 // noBase is for a history that begins with the first delete.
@@ -126,6 +129,24 @@ func TestRecordsComeBack(t *testing.T) {
 			t.Errorf("the sum over both accounts is %+v", n)
 		}
 	})
+}
+
+// A run that began long before the instant asked for, and goes on, is found: it deletes now. So is
+// it by the process that marks it as lost.
+func TestLongRunsAreFound(t *testing.T) {
+	s := model()
+	r := history.NewRun(target, "sweep", by, start)
+	r.Run.Updated = start.Add(20 * time.Hour)
+	save(t, s, r.KeptFor(keepFor))
+	if got := read(t, s, start.Add(19*time.Hour)).Records; len(got) != 1 {
+		t.Errorf("of the last hour %d runs were read", len(got))
+	}
+	if got := read(t, s, start.Add(21*time.Hour)).Records; len(got) != 0 {
+		t.Errorf("after its last sign of life %d runs were read", len(got))
+	}
+	if n, err := history.MarkLost(t.Context(), s, target, by.Owner, start.Add(19*time.Hour)); n != 1 || err != nil {
+		t.Errorf("marked %d, %v", n, err)
+	}
 }
 
 // A record is changed by compare-and-set alone: nobody overwrites what they have not read.

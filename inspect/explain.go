@@ -167,10 +167,10 @@ func (e explainer) explainHold(ctx context.Context, x *Explanation) {
 	switch {
 	case st.Held == "":
 		return
-	case h.gate != nil:
-		x.Why = "nothing is deleted while the target's gate is closed. Once it opens: " + x.Why
 	case st.Held == string(throttle.ReasonBreaker):
 		x.Why = "nothing is deleted while the target's breaker is open: see reaper breaker show. After that: " + x.Why
+	case st.Held == string(throttle.ReasonGate):
+		x.Why = "nothing is deleted while the target's gate is closed. Once it opens: " + x.Why
 	case st.Held == string(throttle.ReasonLimit):
 		x.Why = "nothing is deleted while the target's limits are used up. After that: " + x.Why
 	default:

@@ -342,28 +342,28 @@ func (b *BudgetCheck) judge(isOn bool, skipped, lost int, working bool, late int
 		b.Verdict, b.Why = Agrees, "the sums are the same"
 	case more == 0:
 		b.Verdict = Off
-		b.Why = fmt.Sprintf("the sums are the same; %d more were deleted while breaker and limits were off, or by a budget "+
-			"that was removed", b.Without)
+		b.Why = fmt.Sprintf("the sums are the same; %s were made while breaker and limits were off, or by a budget that was "+
+			"removed, and are left out", counted(b.Without, "delete"))
 	case skipped > 0:
-		b.Verdict, b.Why = NotCompared, fmt.Sprintf("%d records could not be read", skipped)
+		b.Verdict, b.Why = NotCompared, counted(int64(skipped), "record")+" could not be read"
 	case more > 0 && more <= late:
 		b.Verdict = Pending
-		b.Why = fmt.Sprintf("processes that work have %d deletes to report to the budget", more)
+		b.Why = fmt.Sprintf("processes that work have %s to report to the budget", counted(more, "delete"))
 	case more < 0 && lost > 0 && working:
 		b.Verdict = Pending
-		b.Why = fmt.Sprintf("processes that work have %d deletes to write to the history", -more)
+		b.Why = fmt.Sprintf("processes that work have %s to write to the history", counted(-more, "delete"))
 	case more > 0 && more <= b.Unreported:
 		b.Verdict = AtLeast
 		b.Why = fmt.Sprintf("they differ by %d: processes were killed, or could not write, before they reported %d",
 			more, b.Unreported)
 	case more < 0 && lost > 0:
 		b.Verdict = AtLeast
-		b.Why = fmt.Sprintf("they differ by %d: %d runs go on or were lost, and their last seconds are not in the history",
-			-more, lost)
+		b.Why = fmt.Sprintf("they differ by %d: the last seconds of %s that %s on or %s lost are not in the history",
+			-more, counted(int64(lost), "run"), verb(lost, "goes", "go"), verb(lost, "was", "were"))
 	case max(more, -more) <= b.Doubtful+b.Unreported:
 		b.Verdict = AtLeast
-		b.Why = fmt.Sprintf("they differ by %d: replies of the store were lost, and %d deletes may be in the budget twice, "+
-			"or not at all", max(more, -more), b.Doubtful)
+		b.Why = fmt.Sprintf("they differ by %d: replies of the store were lost, and %s may be in the budget twice, or not "+
+			"at all", max(more, -more), counted(b.Doubtful, "delete"))
 	default:
 		b.Verdict, b.Why = Differs, fmt.Sprintf("they differ by %d", max(more, -more))
 	}
@@ -371,22 +371,39 @@ func (b *BudgetCheck) judge(isOn bool, skipped, lost int, working bool, late int
 
 // judge fills in the verdict.
 func (c *HistoryCheck) judge(found bool, skipped int) {
+	differ := max(c.Counted-c.Deleted, c.Deleted-c.Counted)
 	switch {
 	case !found:
 		c.Verdict, c.Why = NotCompared, "no process has written history for this target yet"
 	case c.Deleted == c.Counted:
 		c.Verdict, c.Why = Agrees, "the sums are the same"
 	case skipped > 0:
-		c.Verdict, c.Why = NotCompared, fmt.Sprintf("%d records could not be read", skipped)
+		c.Verdict, c.Why = NotCompared, counted(int64(skipped), "record")+" could not be read"
 	case c.Lost > 0:
 		c.Verdict = AtLeast
-		c.Why = fmt.Sprintf("they differ by %d: %d runs go on or were lost, and their last seconds are in neither or "+
-			"only in one", c.Counted-c.Deleted, c.Lost)
+		c.Why = fmt.Sprintf("they differ by %d: the last seconds of %s that %s on or %s lost are in neither, or in one alone",
+			differ, counted(int64(c.Lost), "run"), verb(c.Lost, "goes", "go"), verb(c.Lost, "was", "were"))
 	case c.Unsaved > 0 && c.Deleted > c.Counted:
 		c.Verdict = AtLeast
-		c.Why = fmt.Sprintf("they differ by %d: %d cursors could not be saved, as after a lost lease, and what their "+
-			"ranges had deleted last is in the history alone", c.Counted-c.Deleted, c.Unsaved)
+		c.Why = fmt.Sprintf("they differ by %d: %s could not be saved, as after a lost lease, and what was deleted there "+
+			"last is in the history alone", differ, counted(c.Unsaved, "cursor"))
 	default:
-		c.Verdict, c.Why = Differs, fmt.Sprintf("they differ by %d", c.Counted-c.Deleted)
+		c.Verdict, c.Why = Differs, fmt.Sprintf("they differ by %d", differ)
 	}
+}
+
+// counted shows a number of things.
+func counted(n int64, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// verb returns the form of a verb for a number of things.
+func verb(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
 }

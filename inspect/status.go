@@ -378,6 +378,7 @@ type hold struct {
 	paused  bool
 	tripped bool      // its breaker is open
 	limited time.Time // until then its limits are used up; zero if they are not
+	usedUp  string    // which of them is, as in "10 a day"
 	weak    string    // what its breaker cannot do at present
 }
 
@@ -395,6 +396,7 @@ func heldBy(ctx context.Context, s *sweep.Snapshot) hold {
 	if s.Target.Breaker.On || s.Target.Limits.Any() {
 		if b, err := s.Budget(ctx); err == nil { // else status does not say it
 			h.limited, h.weak = b.LimitedUntil(s.Target.Limits, s.Now()), weakness(s, b)
+			h.usedUp = b.UsedUp(s.Target.Limits, s.Now())
 		}
 	}
 	if h.gate != nil && ctx.Err() != nil {
@@ -419,8 +421,8 @@ func weakness(s *sweep.Snapshot, b breaker.Budget) string {
 	return ""
 }
 
-// fillHold fills in what holds the target. The gate and the breaker come before a pause: reaper
-// resume opens neither.
+// fillHold fills in what holds the target. The breaker comes first, as in sweeps: a person ends a
+// trip. The gate comes before a pause, too: reaper resume opens neither.
 func (st *TargetStatus) fillHold(s *sweep.Snapshot, h hold) {
 	if h.paused {
 		st.fillPause(s.View.Record)
@@ -429,14 +431,17 @@ func (st *TargetStatus) fillHold(s *sweep.Snapshot, h hold) {
 	st.Breaker = h.weak
 	if !h.limited.IsZero() && !h.paused {
 		st.Held = string(throttle.ReasonLimit)
-		st.Reason = "used up until " + instantText(h.limited)
+		st.Reason = h.usedUp + ", used up until " + instantText(h.limited)
+	}
+	if h.gate != nil {
+		st.Held, st.Reason = string(throttle.ReasonGate), h.gate.Error()
 	}
 	if trip := s.View.Record.Trip; h.tripped {
 		st.Held = string(throttle.ReasonBreaker)
 		st.Reason = fmt.Sprintf("%s: %d are due, more than %d", trip.Rule, trip.Due, trip.Limit)
-	}
-	if h.gate != nil {
-		st.Held, st.Reason = string(throttle.ReasonGate), h.gate.Error()
+		if h.gate != nil {
+			st.Reason += "; its gate is closed, too: " + h.gate.Error()
+		}
 	}
 	if why := s.View.Record.PauseNote.Reason; why != "" && h.paused && st.Held != string(throttle.ReasonPaused) {
 		st.Reason += "; paused: " + why

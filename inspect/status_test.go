@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
@@ -113,6 +114,31 @@ func TestHeld(t *testing.T) {
 		w.target.Gate = nil
 		if st := w.status(); st.Held != "paused" || !st.Paused || st.Verdict != inspect.Paused || st.Ranges[0].ThrottledBy != "paused" {
 			t.Errorf("paused: %+v", st)
+		}
+	})
+}
+
+// A breaker that is open comes before a gate that is closed, as in sweeps: a person has to end it,
+// and who asks for the status must learn of it.
+func TestBreakerComesBeforeTheGate(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Breaker = roomy
+		w.put(1, 4, "due", time.Now())
+		rec, now, err := sweep.EnsureRecord(t.Context(), w.config(), w.target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.save(rec.Tripped(breaker.Trip{ID: "a-trip", Rule: breaker.NewGround, At: now, Through: now, Due: 5000, Limit: 1000}))
+		w.target.Gate = func(context.Context) error { return errors.New("not now") }
+		if st := w.status(); st.Verdict != inspect.Held || st.Held != "breaker" || !strings.Contains(st.Why, "breaker") ||
+			!strings.Contains(st.Reason, "5000 are due") || !strings.Contains(st.Reason, "not now") {
+			t.Errorf("%+v", st)
+		}
+		if x := w.explain("due"); x.Held != "breaker" || !strings.Contains(x.Why, "breaker is open") {
+			t.Errorf("%+v", x)
+		}
+		if res := sweep.Run(t.Context(), w.config()).Targets[0]; res.Held != "breaker" {
+			t.Errorf("%+v", res)
 		}
 	})
 }

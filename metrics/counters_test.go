@@ -118,7 +118,7 @@ func TestReferenceHasTheMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runs, err := Run{Result: Complete}.registry().Gather()
+	runs, err := append(Run{Result: Complete}.gauges(), Run{}.breakerGauge()...).registry().Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

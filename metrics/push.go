@@ -22,6 +22,7 @@ type Run struct {
 	Duration         time.Duration
 	Ended            time.Time
 	Result           Result
+	Tripped          bool // the breaker of the target was open at the end
 }
 
 // A Pusher sends runs to a Pushgateway.
@@ -40,8 +41,10 @@ func Task(getenv func(string) string) string {
 
 // Push sends each run to a group of its own: job, target and task. It adds to
 // the group (POST) instead of replacing it. A failed run has no time of the last success,
-// so the earlier one stays in the group. If one target cannot be sent, the others are sent
-// anyway. The error never contains the URL's password.
+// so the earlier one stays in the group. Whether the breaker is open goes to the group of job
+// and target, without a task: it is the same for all, and the next run of any task corrects it.
+// If one target cannot be sent, the others are sent anyway. The error never contains the URL's
+// password.
 func (p Pusher) Push(ctx context.Context, runs ...Run) error {
 	base, err := url.Parse(p.URL)
 	if err != nil {
@@ -53,39 +56,70 @@ func (p Pusher) Push(ctx context.Context, runs ...Run) error {
 	if client == nil {
 		client = &http.Client{Timeout: 10 * time.Second}
 	}
-	var all []error
-	for _, r := range runs {
+	send := func(of gauges, labels ...[2]string) error {
 		to := push.New(base.String(), cmp.Or(p.Job, namespace)).
-			Grouping("target", r.Target).
-			Grouping("task", cmp.Or(p.Task, "0")).
 			Client(client).
 			Format(expfmt.NewFormat(expfmt.TypeTextPlain)).
-			Gatherer(r.registry())
+			Gatherer(of.registry())
+		for _, l := range labels {
+			to.Grouping(l[0], l[1])
+		}
 		if user != nil {
 			password, _ := user.Password()
 			to.BasicAuth(user.Username(), password)
 		}
-		if err := to.AddContext(ctx); err != nil {
+		return to.AddContext(ctx)
+	}
+	var all []error
+	for _, r := range runs {
+		target, task := [2]string{"target", r.Target}, [2]string{"task", cmp.Or(p.Task, "0")}
+		err := send(r.gauges(), target, task)
+		if r.Tripped || r.Result != Failed { // a run that failed may not have read the target's record
+			err = errors.Join(err, send(r.breakerGauge(), target))
+		}
+		if err != nil {
 			all = append(all, fmt.Errorf("push metrics of target %s: %w", r.Target, err))
 		}
 	}
 	return errors.Join(all...)
 }
 
-func (r Run) registry() *prometheus.Registry {
+// Gauges have no labels but those of their group.
+type gauges []gauge
+
+type gauge struct {
+	name, help string
+	value      float64
+}
+
+func (g gauges) registry() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
-	set := func(name, help string, v float64) {
-		g := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
-		g.Set(v)
-		reg.MustRegister(g)
-	}
-	set("last_sweep_deleted", "Entities that the last run deleted.", float64(r.Deleted))
-	set("last_sweep_expired", "Entities that the last run found due.", float64(r.Expired))
-	set("last_sweep_duration_seconds", "How long the last run took.", r.Duration.Seconds())
-	set("last_sweep_complete", "1 if the last run swept every range to its horizon.", truth(r.Result == Complete))
-	set("apply", applyHelp, truth(r.Apply))
-	if r.Result == Complete || r.Result == Incomplete {
-		set("last_success_timestamp_seconds", "When a run last ended without a failure.", unix(r.Ended))
+	for _, one := range g {
+		is := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: one.name, Help: one.help})
+		is.Set(one.value)
+		reg.MustRegister(is)
 	}
 	return reg
+}
+
+// gauges returns what a run tells of itself.
+func (r Run) gauges() gauges {
+	list := gauges{
+		{"last_sweep_deleted", "Entities that the last run deleted.", float64(r.Deleted)},
+		{"last_sweep_expired", "Entities that the last run found due.", float64(r.Expired)},
+		{"last_sweep_duration_seconds", "How long the last run took.", r.Duration.Seconds()},
+		{"last_sweep_complete", "1 if the last run swept every range to its horizon.", truth(r.Result == Complete)},
+		{"apply", applyHelp, truth(r.Apply)},
+	}
+	if r.Result == Complete || r.Result == Incomplete {
+		list = append(list, gauge{"last_success_timestamp_seconds", "When a run last ended without a failure.",
+			unix(r.Ended)})
+	}
+	return list
+}
+
+// breakerGauge returns what a run tells of its target, which is the same for all tasks.
+func (r Run) breakerGauge() gauges {
+	return gauges{{"last_sweep_breaker_open", "1 if the breaker of the target was open when its last run ended.",
+		truth(r.Tripped)}}
 }

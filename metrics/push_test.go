@@ -49,10 +49,11 @@ func TestPush(t *testing.T) {
 	if err := (metrics.Pusher{URL: url + "/", Task: "3"}).Push(context.Background(), run, second); err != nil {
 		t.Fatal(err)
 	}
-	got := pushed()
-	if len(got) != 2 {
-		t.Fatalf("%d requests, want one per target", len(got))
+	all := pushed()
+	if len(all) != 3 {
+		t.Fatalf("%d requests, want one for each run, and one for the breaker of a target whose run did not fail", len(all))
 	}
+	got, breaker := []request{all[0], all[2]}, all[1]
 	const want = `# HELP reaper_apply 1 if sweeps delete for real, 0 if they only count.
 # TYPE reaper_apply gauge
 reaper_apply 1
@@ -82,6 +83,13 @@ reaper_last_sweep_expired 42
 	if got[0].body != want {
 		t.Errorf("got\n%s\nwant\n%s", got[0].body, want)
 	}
+	const closed = `# HELP reaper_last_sweep_breaker_open 1 if the breaker of the target was open when its last run ended.
+# TYPE reaper_last_sweep_breaker_open gauge
+reaper_last_sweep_breaker_open 0
+`
+	if breaker.method != http.MethodPost || breaker.path != "/metrics/job/reaper/target/sessions" || breaker.body != closed {
+		t.Errorf("of the breaker it pushed %+v", breaker)
+	}
 	if strings.Contains(got[1].body, "last_success") || !strings.Contains(got[1].body, "reaper_last_sweep_complete 0\n") {
 		t.Errorf("of a failed run it pushed\n%s", got[1].body)
 	}
@@ -106,6 +114,23 @@ func TestPushOfStoppedRun(t *testing.T) {
 	}
 }
 
+// A breaker that is open is told in the group that all tasks share, also by a run that failed
+// otherwise: the next run of any task, which finds it closed, takes that back.
+func TestPushOfAnOpenBreaker(t *testing.T) {
+	url, pushed := gateway(t, http.StatusOK)
+	for i, result := range []metrics.Result{metrics.Incomplete, metrics.Failed} {
+		r := run
+		r.Result, r.Tripped = result, true
+		if err := (metrics.Pusher{URL: url, Task: string(rune('0' + i))}).Push(context.Background(), r); err != nil {
+			t.Fatal(err)
+		}
+		if got := pushed(); len(got) != 2 || got[1].path != "/metrics/job/reaper/target/sessions" ||
+			!strings.Contains(got[1].body, "reaper_last_sweep_breaker_open 1\n") {
+			t.Errorf("a run that ended %s pushed %+v", result, got)
+		}
+	}
+}
+
 func TestPushErrors(t *testing.T) {
 	refusing, pushed := gateway(t, http.StatusInternalServerError)
 	secret := strings.Replace(refusing, "http://", "http://tester:hunter2@", 1)
@@ -115,7 +140,7 @@ func TestPushErrors(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "target sessions") || !strings.Contains(err.Error(), "target carts") || !strings.Contains(err.Error(), "500") {
 		t.Errorf("the error is %v", err)
 	}
-	if got := pushed(); len(got) != 2 || got[0].user != "tester" || got[0].password != "hunter2" {
+	if got := pushed(); len(got) != 4 || got[0].user != "tester" || got[0].password != "hunter2" || got[1].user != "tester" {
 		t.Errorf("requests: %+v", got)
 	}
 	closed := httptest.NewServer(http.NotFoundHandler())

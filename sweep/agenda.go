@@ -198,8 +198,13 @@ func resultOf(b *book) TargetResult {
 	res := b.c.result()
 	res.Ranges, res.Incomplete = b.count.ranges, b.count.left
 	b.c.fillHeld(&res, b.held.why)
-	if err := b.unreadable(); err != nil && b.held.why == throttle.ReasonRecord {
-		b.failOpening(err)
+	if b.held.why == throttle.ReasonRecord {
+		if b.held.fault != nil {
+			res.Reason = b.held.fault.Error()
+		}
+		if err := b.unreadable(); err != nil {
+			b.failOpening(err)
+		}
 	}
 	err := b.count.err()
 	if err != nil {

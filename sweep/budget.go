@@ -397,14 +397,11 @@ func (s *spender) limitEnds() time.Time {
 	return s.hold.limited
 }
 
-// usedUp returns which limits are used up.
+// usedUp says which of the limits allows no more.
 func (s *spender) usedUp() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := s.rules.Limits; l.PerDay > 0 && s.budget.Spent.InDay >= l.PerDay {
-		return fmt.Sprintf("%d a day", l.PerDay)
-	}
-	return fmt.Sprintf("%d an hour", s.rules.Limits.PerHour)
+	return s.budget.UsedUp(s.rules.Limits, s.now())
 }
 
 // lasting returns the error of the last try, if the budget could not be read or written for so

@@ -82,10 +82,19 @@ func (w *world) historyWrites() *atomic.Int64 {
 // one write, and a short one with work no more.
 func TestSweepHasARecord(t *testing.T) {
 	withHistory(t, func(t *testing.T, w *world) {
+		w.target.Breaker = roomy
 		w.sweep()
 		w.fill(400, 2*time.Hour)
 		writes := w.historyWrites()
+		began := time.Now()
+		w.s.After = func(_ context.Context, c modelstore.Call) error { // it takes a while
+			if c.Method == "Scan" {
+				time.Sleep(100 * time.Millisecond)
+			}
+			return nil
+		}
 		res := w.sweep()
+		w.s.After = nil
 		if n := writes.Swap(0); n < 1 || n > 2 {
 			t.Errorf("%d writes for a short sweep", n)
 		}
@@ -101,6 +110,9 @@ func TestSweepHasARecord(t *testing.T) {
 		if r.Run.End != history.Done || r.Run.Task != "sweep" || r.Run.Counts() != res.Counts || r.By.Actor != "job@example.com" ||
 			r.By.Owner != "process-2" || r.By.Config == "" || r.Run.IsAtLeast() || r.Run.Operations.Deletes != res.Deleted {
 			t.Errorf("%+v of %+v", r, res)
+		}
+		if !r.At.Equal(began) || !r.Run.Ended.After(began) || len(r.Run.Held) > 0 {
+			t.Errorf("it began at %v: %+v", began, r)
 		}
 	})
 }
@@ -330,7 +342,7 @@ func TestHistoryThatCannotBeWritten(t *testing.T) {
 		c.Log = slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil))
 		res := sweep.Run(t.Context(), c).Targets[0]
 		if res.Held != string(throttle.ReasonRecord) || !strings.Contains(res.Error, "write the history") && !strings.Contains(res.Error, "not today") ||
-			res.Complete || res.Deleted > 40 {
+			res.Complete || res.Deleted > 40 || !strings.Contains(res.Reason, "the target's history cannot be written: ") {
 			t.Errorf("%+v", res)
 		}
 		log.Reset()

@@ -26,7 +26,7 @@ type TargetResult struct {
 	Error    string    `json:"error"`  // empty if nothing failed
 	Hint     string    `json:"hint"`   // what to do about the error; empty if there is no advice
 	Held     string    `json:"held"`   // why nothing may be deleted at present; empty if it may
-	Reason   string    `json:"reason"` // of a pause: why, as its operator said
+	Reason   string    `json:"reason"` // of a pause: why, as its operator said; else what Held says, in detail
 	Actor    string    `json:"actor"`  // of a pause: who made it
 	Duration float64   `json:"duration_seconds"`
 

@@ -17,6 +17,7 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 func (a *app) breakerCommand() *cobra.Command {
@@ -205,7 +206,7 @@ func (a *app) printBreaker(b inspect.BreakerStatus, isOn bool) error {
 	}
 	fmt.Fprintf(w, "  due\t%s, limit %s\n", due, grouped(b.Limit))
 	if b.Share != nil {
-		fmt.Fprintf(w, "  all\t%s or more, of which the event is %.0f%% or less\n", grouped(b.All), 100**b.Share)
+		fmt.Fprintf(w, "  all\t%s or more; the event is at most %.0f%% of them\n", grouped(b.All), 100**b.Share)
 	}
 	fmt.Fprintf(w, "  deleted\t%s of it, before it tripped\n", grouped(b.Deleted))
 	for _, bar := range b.Histogram {
@@ -248,12 +249,14 @@ func after(n inspect.BreakerNote) string {
 	if n.At == nil {
 		return ""
 	}
-	return fmt.Sprintf("; %s%s", instant(n.At), byAndWhy(n.Actor, n.Reason))
+	return fmt.Sprintf("; its last trip ended %s%s", instant(n.At), byAndWhy(n.Actor, n.Reason))
 }
 
 // isTripped reports whether the breaker of a target is open.
 func isTripped(res sweep.Result) bool {
-	return slices.ContainsFunc(res.Targets, func(t sweep.TargetResult) bool { return t.Held == "breaker" })
+	return slices.ContainsFunc(res.Targets, func(t sweep.TargetResult) bool {
+		return t.Held == string(throttle.ReasonBreaker)
+	})
 }
 
 // errTripped is why a sweep ends with exit code 4.

@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/sweep"
 )
 
 const brokenTarget = `targets:
@@ -42,8 +45,8 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 		t.Errorf("the dry run: %s", dry.out)
 	}
 	r := b.run(nil, "sweep", "--apply")
-	if r.code != exitBreaker || !strings.Contains(r.out, "held: breaker new-ground: 150 are due, more than 50") ||
-		!strings.Contains(r.log, "reaper breaker show") {
+	if r.code != exitBreaker || !strings.Contains(r.log, "reaper breaker show") || strings.Contains(r.out, "not complete") ||
+		!strings.Contains(r.out, "held: breaker new-ground: 150 are due, more than 50: nothing was deleted\n") {
 		t.Fatalf("the first sweep: %+v", r)
 	}
 	if n := len(b.dumped()); n != 300 {
@@ -63,10 +66,17 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 	if err := json.Unmarshal([]byte(b.must(nil, "history", "--json").out), &h); err != nil {
 		t.Fatal(err)
 	}
-	records := h.Targets[0].Records
-	if run := records[len(records)-1].Run; run == nil || run.End != "breaker" || !slices.Equal(run.Held, []string{"breaker"}) {
-		t.Errorf("its history: %+v", run)
+	told := map[history.Kind]int{}
+	for _, r := range h.Targets[0].Records { // the run began before it tripped
+		if told[r.Kind]++; r.Run != nil && (r.Run.End != history.Breaker || !slices.Equal(r.Run.Held, []string{"breaker"}) ||
+			told[history.KindTrip] > 0) {
+			t.Errorf("its history: %+v", r.Run)
+		}
 	}
+	if told[history.KindRun] != 1 || told[history.KindTrip] != 1 {
+		t.Errorf("its history has %v", told)
+	}
+	says(t, "history", b.must(nil, "history").out, `sweep deleted 0 in \d+s,\s+held\s+by\s+its\s+breaker,\s+by\s`)
 	for _, wrong := range [][]string{{"approve", "sessions", st.Trip}, {"approve", "sessions", st.Trip, "--reason", ""},
 		{"approve", "sessions", st.Trip, "--reason", "x", "--count", "0"}, {"approve", "nobody", st.Trip, "--reason", "x"}} {
 		if r := b.run(nil, append([]string{"breaker"}, wrong...)...); r.code != exitUsage {
@@ -98,7 +108,8 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 		t.Errorf("after the approval: %+v", res)
 	}
 	b.wantLive(live)
-	if r := b.must(nil, "breaker", "show", "sessions"); !strings.Contains(r.out, "closed") || !strings.Contains(r.out, "by ann (it is old)") {
+	if r := b.must(nil, "breaker", "show", "sessions"); !strings.Contains(r.out, "closed; its last trip ended 20") ||
+		!strings.Contains(r.out, "by ann (it is old)") {
 		t.Errorf("at the end: %s", r.out)
 	}
 }
@@ -110,11 +121,17 @@ func TestLimitOfADay(t *testing.T) {
 	b := newEmbedded(t, "targets:\n  - name: sessions\n    kind: Session\n    breaker: off\n    limits: {per_day: 10}\n")
 	ndjson, _ := sessions(300, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
-	b.must(nil, "sweep", "--apply")
-	if r := b.must(nil, "sweep", "--apply"); !strings.Contains(r.out, "sessions: held: limit 10 a day, used up until 20") {
-		t.Errorf("%+v", r)
+	for _, said := range []string{": 10 were deleted before\n", ": nothing was deleted\n"} {
+		if r := b.must(nil, "sweep", "--apply"); !strings.Contains(r.out, "sessions: held: limit 10 a day, used up until 20") ||
+			!strings.HasSuffix(r.out, said) {
+			t.Errorf("%+v", r)
+		}
 	}
-	if st := b.status(); st.Verdict != inspect.Held || st.Held != "limit" || len(b.dumped()) != 290 {
+	if said := deletedBefore(sweep.TargetResult{Counts: metrics.Counts{Deleted: 1}}, true); said != "1 was deleted before" {
+		t.Error(said)
+	}
+	if st := b.status(); st.Verdict != inspect.Held || st.Held != "limit" || len(b.dumped()) != 290 ||
+		!strings.HasPrefix(st.Reason, "10 a day, used up until 20") {
 		t.Errorf("%d are left: %+v", len(b.dumped()), st)
 	}
 	if r := b.must(nil, "breaker", "show", "sessions"); r.out != "sessions: the breaker is off\n" {

@@ -45,8 +45,9 @@ records of the ranges count for themselves and with what processes reported to t
 the breaker and the limits, and says what it compared. It exits with 1 if they differ and no
 run that was lost or goes on, lost lease or lost reply explains that.
 
-History writes nothing. It costs a read for each record since then, and one for each of 16
-queries; --check reads all records, and all cursor records.`,
+History writes nothing. It costs a read for each record since then and of the day before it,
+in which a run may have begun that went on, and one for each of 16 queries; --check reads all
+records, and all cursor records.`,
 		Example: `  reaper history
   reaper history --target sessions --since 24h --actions
   reaper history --since 2026-11-23T00:00:00Z --failed --json
@@ -139,7 +140,7 @@ func (to screen) history(t inspect.TargetHistory) []byte {
 	var b bytes.Buffer
 	b.WriteString(to.wrapped("", historyTitle(t)))
 	if t.More > 0 {
-		fmt.Fprintf(&b, "  %s older ones are not shown: --limit\n", grouped(int64(t.More)))
+		fmt.Fprintf(&b, "  not shown (--limit): %s\n", counted(int64(t.More), "older record", "older records"))
 	}
 	for _, r := range t.Records {
 		if r.Run != nil {
@@ -152,10 +153,10 @@ func (to screen) history(t inspect.TargetHistory) []byte {
 		b.WriteString(to.wrapped("  ", "who did it is as claimed: the audit log of the cloud is the proof"))
 	}
 	if n := t.Newer; n > 0 {
-		fmt.Fprintf(&b, "  %s records of a later version of reaper were skipped\n", grouped(int64(n)))
+		fmt.Fprintf(&b, "  skipped: %s of a later version of reaper\n", counted(int64(n), "record", "records"))
 	}
 	if n := t.Malformed; n > 0 {
-		fmt.Fprintf(&b, "  %s records that make no sense were skipped\n", grouped(int64(n)))
+		fmt.Fprintf(&b, "  skipped: %s with contents that make no sense\n", counted(int64(n), "record", "records"))
 	}
 	if c := t.Check; c != nil {
 		b.WriteString(to.wrapped("  check: ", historyCheck(*c)))
@@ -188,28 +189,30 @@ func atLeast(n int64, isAtLeast bool) string {
 // historyRun shows a run: a line with what counts, and one with what else happened.
 func (to screen) historyRun(b *bytes.Buffer, r inspect.HistoryRecord) {
 	run := r.Run
-	end := string(run.End)
-	switch {
-	case run.Silent:
-		end = "no sign of life since " + run.Updated.UTC().Format(time.TimeOnly)
-	case run.End == history.Open:
-		end = "goes on"
+	end := endText(run.End)
+	if run.Silent {
+		end = "no sign of life since " + instant(&run.Updated)
 	}
-	b.WriteString(to.wrapped(fmt.Sprintf("  %s  ", when(r.At)), fmt.Sprintf("%s deleted %s, %s, by %s", run.Task,
-		atLeast(run.Deleted, run.AtLeast), end, who(r))))
+	b.WriteString(to.wrapped(fmt.Sprintf("  %s  ", instant(&r.At)), fmt.Sprintf("%s deleted %s in %s, %s, by %s",
+		run.Task, atLeast(run.Deleted, run.AtLeast), inspect.Age(run.Updated.Sub(r.At)), end, who(r))))
 	var also []string
-	for _, one := range []struct {
-		what string
-		n    int64
-	}{{"carried", run.Carried}, {"strays", run.Strays}, {"conflicts", run.Conflicts}, {"suspect", run.Suspect},
-		{"malformed", run.Malformed}, {"refused", run.Refused}, {"failures", run.Failures},
-		{"writes of history that failed", run.Missed}} {
-		if one.n != 0 {
-			also = append(also, grouped(one.n)+" "+one.what)
+	for _, c := range []struct {
+		n         int64
+		one, many string
+	}{{run.Carried, "carried", "carried"}, {run.Strays, "stray", "strays"}, {run.Conflicts, "conflict", "conflicts"},
+		{run.Suspect, "suspect", "suspect"}, {run.Malformed, "malformed", "malformed"}, {run.Refused, "refused", "refused"},
+		{run.Mismatch, "mismatch", "mismatches"}, {run.Failures, "failure", "failures"},
+		{run.Missed, "failed write of history", "failed writes of history"}} {
+		switch c.n {
+		case 0:
+		case 1:
+			also = append(also, "1 "+c.one)
+		default:
+			also = append(also, grouped(c.n)+" "+c.many)
 		}
 	}
 	if len(run.Held) > 0 {
-		also = append(also, "held by "+strings.Join(run.Held, ", "))
+		also = append(also, "held back by "+strings.Join(run.Held, ", "))
 	}
 	if len(also) > 0 {
 		b.WriteString(to.wrapped(historyIndent, strings.Join(also, "; ")))
@@ -219,8 +222,27 @@ func (to screen) historyRun(b *bytes.Buffer, r inspect.HistoryRecord) {
 	}
 }
 
+// endText says why a run ended.
+func endText(end history.End) string {
+	switch end {
+	case history.Open:
+		return "goes on"
+	case history.Deadline:
+		return "out of time"
+	case history.Signal:
+		return "stopped by a signal"
+	case history.Gate:
+		return "held by its gate"
+	case history.Breaker:
+		return "held by its breaker"
+	case history.Limit:
+		return "held by its limits"
+	}
+	return string(end)
+}
+
 // historyIndent is where the second line of a record begins.
-const historyIndent = "                       "
+const historyIndent = "                        "
 
 // historyChange shows a change: what, by whom, from what to what, and why.
 func (to screen) historyChange(b *bytes.Buffer, r inspect.HistoryRecord) {
@@ -232,7 +254,7 @@ func (to screen) historyChange(b *bytes.Buffer, r inspect.HistoryRecord) {
 	case c.Generation > 0:
 		what += fmt.Sprintf(" to generation %08d", c.Generation)
 	}
-	b.WriteString(to.wrapped(fmt.Sprintf("  %s  ", when(r.At)), what+", by "+who(r)))
+	b.WriteString(to.wrapped(fmt.Sprintf("  %s  ", instant(&r.At)), what+", by "+who(r)))
 	switch {
 	case c.Before != "" && c.After != "":
 		b.WriteString(to.wrapped(historyIndent, c.Before+" -> "+c.After))
@@ -243,8 +265,6 @@ func (to screen) historyChange(b *bytes.Buffer, r inspect.HistoryRecord) {
 		b.WriteString(to.wrapped(historyIndent+"reason: ", c.Reason))
 	}
 }
-
-func when(at time.Time) string { return at.UTC().Format(time.DateTime) }
 
 // who says who wrote a record.
 func who(r inspect.HistoryRecord) string {
@@ -259,10 +279,10 @@ func historyCheck(c inspect.HistoryCheck) string {
 	if c.Verdict == inspect.NotCompared {
 		return "not compared: " + c.Why
 	}
-	return fmt.Sprintf("%s. Since %s the history has deletes of %s: %s. Of %s and %s it is %s: %s",
-		c.Verdict, instant(&c.Since), counted(int64(c.Runs), "run", "runs"), grouped(c.Deleted),
+	return fmt.Sprintf("%s: %s. Deleted since %s: %s by the history (%s), %s by %s and %s",
+		c.Verdict, c.Why, instant(&c.Since), grouped(c.Deleted), counted(int64(c.Runs), "run", "runs"), grouped(c.Counted),
 		counted(int64(c.Ranges), "cursor record", "cursor records"),
-		counted(int64(c.Retired), "retired generation", "retired generations"), grouped(c.Counted), c.Why)
+		counted(int64(c.Retired), "retired generation", "retired generations"))
 }
 
 // budgetCheck says how the account of the budget came out.
@@ -273,6 +293,6 @@ func budgetCheck(b inspect.BudgetCheck) string {
 	case b.Since == nil:
 		return fmt.Sprintf("%s: %s", b.Verdict, b.Why)
 	}
-	return fmt.Sprintf("%s. Since %s the history has %s deletes by this budget; %s were reported to it: %s", b.Verdict,
-		instant(b.Since), grouped(b.Deleted), grouped(b.Reported), b.Why)
+	return fmt.Sprintf("%s: %s. Deleted by the budget since %s: %s by the history, %s as reported to it", b.Verdict, b.Why,
+		instant(b.Since), grouped(b.Deleted), grouped(b.Reported))
 }

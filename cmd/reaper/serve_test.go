@@ -354,22 +354,34 @@ func TestServeWithoutApply(t *testing.T) {
 	}
 }
 
-// A one-shot sweep pushes its results to a Pushgateway. If it cannot, it does not fail.
+// A one-shot sweep pushes its results to a Pushgateway, and whether the breaker is open. If it
+// cannot, it does not fail.
 func TestSweepPushes(t *testing.T) {
 	noRaces(t)
 	var mu sync.Mutex
-	var pushed []string
+	pushed := map[string]string{}
 	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
 		mu.Lock()
 		defer mu.Unlock()
-		pushed = append(pushed, r.Method+" "+r.URL.Path)
+		group := strings.Replace(r.URL.Path, "/task/0/target/sessions", "/target/sessions/task/0", 1) // in any order
+		if pushed[r.Method+" "+group] = string(body); err != nil {
+			t.Error(err)
+		}
 	}))
-	b := newEmbedded(t, oneTarget)
-	ndjson, _ := sessions(100, time.Now())
+	const run, breaker = "POST /metrics/job/reaper/target/sessions/task/0", "POST /metrics/job/reaper/target/sessions"
+	b := newEmbedded(t, brokenTarget)
+	ndjson, _ := sessions(150, time.Now())
 	b.must(strings.NewReader(ndjson), "load")
+	if r := b.run(nil, "sweep", "--apply", "--pushgateway", gateway.URL); r.code != exitBreaker ||
+		!strings.Contains(pushed[breaker], "reaper_last_sweep_breaker_open 1") {
+		t.Errorf("with an open breaker: %+v pushed %v", r, pushed)
+	}
+	b.must(nil, "breaker", "approve", "sessions", b.breaker().Trip, "--reason", "it is old")
 	b.must(nil, "sweep", "--apply", "--pushgateway", gateway.URL)
-	if got := strings.Join(pushed, " "); got != "POST /metrics/job/reaper/target/sessions/task/0" && got != "POST /metrics/job/reaper/task/0/target/sessions" {
-		t.Errorf("pushed %s", got)
+	if len(pushed) != 2 || !strings.Contains(pushed[run], "reaper_last_sweep_deleted 75") ||
+		!strings.Contains(pushed[breaker], "reaper_last_sweep_breaker_open 0") {
+		t.Errorf("pushed %v", pushed)
 	}
 	gateway.Close()
 	if r := b.must(nil, "sweep", "--apply", "--pushgateway", gateway.URL); !strings.Contains(r.log, "cannot push metrics") {

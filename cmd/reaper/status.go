@@ -34,7 +34,8 @@ func (a *app) statusCommand() *cobra.Command {
 		Short: "Show each target's verdict, delay, backlog, workers and ranges",
 		Long: `Status begins with a verdict for each target, the first of these that holds:
 
-  HELD     its gate is closed
+  HELD     its breaker is open, its gate is closed, its limits are used up, or a record
+           cannot be read or written
   PAUSED   an operator has paused it
   FAILING  something has been due for as long as with BEHIND, and nobody works on it
   DRY RUN  likewise, and nobody has ever swept it with --apply

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -120,7 +121,8 @@ func (a *app) push(ctx context.Context, c config.Config, res sweep.Result, log *
 	runs := make([]metrics.Run, 0, len(res.Targets))
 	for _, t := range res.Targets {
 		runs = append(runs, metrics.Run{Target: t.Name, Apply: res.Apply, Deleted: t.Deleted, Expired: t.Expired,
-			Duration: time.Duration(t.Duration * float64(time.Second)), Ended: a.now(), Result: t.Outcome()})
+			Duration: time.Duration(t.Duration * float64(time.Second)), Ended: a.now(), Result: t.Outcome(),
+			Tripped: t.Held == string(throttle.ReasonBreaker)})
 	}
 	// A signal that ended the sweep must not prevent the push.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pushTimeout)
@@ -193,10 +195,8 @@ func brake(t sweep.TargetResult) string {
 	switch throttle.Reason(t.Held) {
 	case throttle.ReasonPaused:
 		return "paused" + byAndWhy(t.Actor, t.Reason)
-	case throttle.ReasonBreaker, throttle.ReasonLimit:
-		return t.Held + " " + t.Reason
-	case throttle.ReasonRecord:
-		return "its records cannot be read"
+	case throttle.ReasonBreaker, throttle.ReasonLimit, throttle.ReasonRecord:
+		return t.Held + " " + printable(t.Reason)
 	}
 	return t.Held
 }
@@ -230,6 +230,8 @@ func deletedBefore(t sweep.TargetResult, apply bool) string {
 		return "with --apply nothing would be deleted"
 	case t.Deleted == 0:
 		return "nothing was deleted"
+	case t.Deleted == 1:
+		return "1 was deleted before"
 	}
 	return grouped(t.Deleted) + " were deleted before"
 }
@@ -247,6 +249,9 @@ func sweepError(res sweep.Result) error {
 	}
 	return errors.Join(all...)
 }
+
+// wasStopped reports whether the sweep of a target ended early, and nothing that holds it says why.
+func wasStopped(t sweep.TargetResult) bool { return !t.Complete && t.Held == "" }
 
 func (a *app) printSweep(res sweep.Result) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -292,7 +297,7 @@ func (a *app) printSweep(res sweep.Result) error {
 	}
 	switch {
 	case res.Failed(): // the error is printed instead
-	case !res.Complete:
+	case !res.Complete && slices.ContainsFunc(res.Targets, wasStopped):
 		fmt.Fprintln(a.stdout, "not complete: stopped before the end, or blocked by contention; "+
 			"the next sweep resumes from here")
 	case !res.Apply:
