@@ -14,6 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // An event that is too large to be counted trips in one range, too.
@@ -173,6 +174,46 @@ func TestLateOnesWithoutCountsHoldUpNothing(t *testing.T) {
 		b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
 		if late < 50 || late > 250 || err != nil || b.Uncounted == "" {
 			t.Errorf("%d late ones are left; %v, %+v, %q", late, err, w.record().Trip, b.Uncounted)
+		}
+	})
+}
+
+// A visit lasts longer than a rewind, because the backlog of its range is large. What is written behind
+// its present place is late, though it is not behind the cursor with which the visit began.
+func TestLateOnesInALongVisit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 200)
+		w.target.Shards, w.target.Rewind, w.target.Page, w.target.Next = 1, 6*time.Hour, 10, everyMinute
+		for i := range 4 { // so that the cursors are here
+			w.dueIn(1, i, fmt.Sprint("now-", i), time.Now())
+		}
+		time.Sleep(time.Second)
+		w.mustSweep()
+		const hours, events = 60, 900
+		began := time.Now()
+		time.Sleep(hours * time.Hour)
+		for i := range hours * 40 { // less than the floor in each hour
+			w.dueIn(1, 0, fmt.Sprint("backlog-", i), began.Add(time.Duration(i)*time.Hour/40))
+		}
+		w.target.Pace = throttle.Limits{Start: 0.02, Max: 0.02}
+		w.serve(w.config())
+		time.Sleep(16 * time.Hour) // in which the backlog of 28 hours goes
+		for i := range events {
+			w.dueIn(1, 0, fmt.Sprint("event-", i), began.Add(time.Duration(i)*20*time.Hour/events))
+		}
+		for range 24 {
+			if time.Sleep(time.Hour); w.record().Trip.IsOpen() {
+				break
+			}
+		}
+		left := 0
+		for _, name := range w.left() {
+			if strings.HasPrefix(name, "event-") {
+				left++
+			}
+		}
+		if trip := w.record().Trip; trip.Rule != breaker.LateOnes || events-left > 200 { // a part of the floor is forgotten
+			t.Errorf("%d of the event are gone: %+v", events-left, trip)
 		}
 	})
 }
