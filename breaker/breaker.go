@@ -187,6 +187,14 @@ func (b *Budget) put(t Tally, now time.Time) {
 	}
 }
 
+// keep lets a tally that waits for a count be as recent as one that was used: its floor would be there
+// once more if the tally was forgotten.
+func (b *Budget) keep(t Tally, now time.Time) {
+	if !t.Counted && b.index(t.Key) >= 0 {
+		b.put(t, now)
+	}
+}
+
 // isOfHour reports whether the tally is one of the many that may be forgotten. One of an
 // approval may not: the approval would be there once more.
 func (t Tally) isOfHour() bool { return !t.Key.Hour.IsZero() }
@@ -234,6 +242,7 @@ func (b Budget) Reserve(
 		if n <= 0 {
 			if w.Key.Approval == "" { // else another key counts
 				unmet = append(unmet, w)
+				b.keep(t, now)
 			}
 			continue
 		}

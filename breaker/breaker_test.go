@@ -294,6 +294,24 @@ func TestApprovalIsNotForgottenBeforeItEnds(t *testing.T) {
 	}
 }
 
+// An hour that nobody can count has one floor, however many hours are swept while it waits.
+func TestHourThatWaitsIsNotForgotten(t *testing.T) {
+	b, k, sum := old(), rules.HourOf(noon), int64(0)
+	for i := range 400 {
+		now := noon.Add(time.Duration(i) * time.Hour)
+		var grants []breaker.Grant
+		b, grants, _ = b.Reserve(rules, now, nil, append(want(k, 500), want(rules.HourOf(now.Add(time.Hour)), 1)...))
+		for _, g := range grants {
+			if g.Key == k {
+				sum += g.N
+			}
+		}
+	}
+	if sum != rules.Floor {
+		t.Errorf("%d are granted without a count", sum)
+	}
+}
+
 // Entities that are kept after their expiry come to be due later, and their hour ends later.
 func TestHoursEndAfterTheRetention(t *testing.T) {
 	r := rules
