@@ -479,6 +479,18 @@ func (b Budget) OnlyLearns(r Rules, now time.Time) bool {
 	return now.Sub(b.Began) < min(onlyLearns, r.Learn)
 }
 
+// IsInDoubt reports whether what is left under a key passes by its count, and would not if all that
+// was granted had gone before: some of it was not reported yet. Kept is what was certainly not deleted.
+func (b Budget) IsInDoubt(r Rules, now time.Time, k Key, c Count, kept int64) bool {
+	if _, trip := b.Judge(r, now, k, c); trip != nil {
+		return false
+	}
+	t := b.tally(r, now, k)
+	c.Due += max(0, t.Granted-t.Done-kept)
+	_, trip := b.Judge(r, now, k, c)
+	return trip != nil
+}
+
 // Judge returns the budget after what is left under a key was counted. If that is unusual it
 // returns a trip, and grants nothing. All entities were counted before, if AllNeeded says so.
 func (b Budget) Judge(r Rules, now time.Time, k Key, c Count) (next Budget, trip *Trip) {

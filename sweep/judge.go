@@ -14,6 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 const (
@@ -21,6 +22,9 @@ const (
 	countAgain = 30 * time.Second
 	// countTries is how often one sweep tries a count before it gives the hour up.
 	countTries = 2
+	// reportTries is how often, and reportEvery how soon, the breaker looks again for reports that
+	// decide whether it trips.
+	reportTries, reportEvery = 5, time.Second
 	// histogramWithin bounds the counts for the histogram of a trip, which is for people.
 	histogramWithin = 10 * time.Second
 	// mostSamples is how many entities of an event are named.
@@ -195,7 +199,7 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 		}
 		j.followLate(b, now)
 	}
-	count, all, err := j.measure(ctx, b, k, rec.Approvals, now)
+	count, all, err := j.measureReported(ctx, b, k, rec.Approvals, now)
 	if err != nil {
 		return uncounted{err}
 	}
@@ -244,6 +248,37 @@ func (j *judge) dropLate(ctx context.Context) error {
 		b.Uncounted = ""
 		return b
 	})
+}
+
+// measureReported measures what is left under a key. If it depends on deletes that are not reported
+// yet whether that passes, it waits for the reports for a moment, and counts again. A process that was
+// killed never reports.
+func (j *judge) measureReported(
+	ctx context.Context, b breaker.Budget, k breaker.Key, approvals []breaker.Approval, now time.Time,
+) (n breaker.Count, all int64, err error) {
+	for tries := 0; ; tries++ {
+		n, all, err = j.measure(ctx, b, k, approvals, now)
+		if err != nil || tries >= reportTries || j.late != nil {
+			return n, all, err
+		}
+		known := b
+		if all >= 0 {
+			known = known.CountedAll(now, all)
+		}
+		j.s.mu.Lock()
+		kept := j.s.leftLocked(k)
+		j.s.mu.Unlock()
+		if !known.IsInDoubt(j.s.rules, now, k, n, kept) {
+			return n, all, nil
+		}
+		j.s.rouse() // this process reports, too
+		if err := throttle.Sleep(ctx, reportEvery); err != nil {
+			return n, all, err
+		}
+		if b, err = j.s.reread(ctx); err != nil {
+			return n, all, err
+		}
+	}
 }
 
 // measure counts what is left under a key and, as far as that is needed to judge it, all
