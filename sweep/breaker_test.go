@@ -376,6 +376,28 @@ func TestBreakerWaitsForReports(t *testing.T) {
 	}
 }
 
+// An event that is late in some ranges, and not in others, loses one floor, though what is late is
+// counted apart from its hour.
+func TestEventThatIsPartlyLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 600)
+		for i := range 20 { // so that the cursors of two ranges are here
+			w.dueIn(1, i%2, fmt.Sprint("now-", i), time.Now())
+		}
+		time.Sleep(time.Second)
+		w.mustSweep()
+		time.Sleep(25 * time.Hour) // so that they are read from their start
+		w.restamp(time.Now().Add(-26 * time.Hour))
+		before := len(w.left())
+		for range 3 {
+			w.with(laggard{w.s})
+		}
+		if gone, trip := before-len(w.left()), w.record().Trip; gone > 100 || !trip.IsOpen() {
+			t.Errorf("%d are gone: %+v", gone, trip)
+		}
+	})
+}
+
 // Nothing goes beyond what was granted while the budget cannot be written.
 func TestBreakerNeedsItsBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
