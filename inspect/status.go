@@ -407,10 +407,14 @@ func heldBy(ctx context.Context, s *sweep.Snapshot) hold {
 func weakness(s *sweep.Snapshot, b breaker.Budget) string {
 	r := sweep.BreakerRules(s.Target)
 	switch {
-	case !r.On || b.Began.IsZero():
+	case !r.On:
 		return ""
+	case b.Uncounted != "" && s.View.Record.IsUnswept(s.Target.Retention):
+		return "cannot count, so nothing goes: " + b.Uncounted
 	case b.Uncounted != "":
-		return fmt.Sprintf("cannot count, so at most %d of an hour go: %s", r.Floor, b.Uncounted)
+		return fmt.Sprintf("cannot count, so at most %d of it go: %s", r.Floor, b.Uncounted)
+	case b.Began.IsZero():
+		return ""
 	case b.IsBlind(r, s.Now()):
 		return "blind to bursts: lives are shorter than a window"
 	case b.OnlyLearns(r, s.Now()):

@@ -11,6 +11,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -214,6 +215,43 @@ func TestLateOnesInALongVisit(t *testing.T) {
 		}
 		if trip := w.record().Trip; trip.Rule != breaker.LateOnes || events-left > 200 { // a part of the floor is forgotten
 			t.Errorf("%d of the event are gone: %+v", events-left, trip)
+		}
+	})
+}
+
+// If what is due on unswept ground cannot be counted, nothing goes. A sweep fails, and says so; a daemon
+// is not held by its records, and status says what its breaker cannot do, until it can.
+func TestUnsweptGroundWithoutCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.target.Breaker = small
+		w.begin()
+		w.putEvery(50, -time.Hour)
+		weak := func() string {
+			st, err := inspect.Status(t.Context(), w.config(), w.target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return st.Breaker
+		}
+		s := &slowCounter{Store: w.s, all: true}
+		if res := w.with(s); res.Held != "" || !strings.Contains(res.Error, "cannot count") || res.Hint == "" {
+			t.Errorf("%+v", res)
+		}
+		if why := weak(); !strings.Contains(why, "nothing goes: what is due on unswept ground") {
+			t.Errorf("status says %q", why)
+		}
+		cfg := w.config()
+		cfg.Store = s
+		d := w.serve(cfg)
+		time.Sleep(10 * time.Minute)
+		if st := d.state(); st.Held == throttle.ReasonRecord || len(w.left()) != 50 {
+			t.Errorf("%d are left: %+v", len(w.left()), st)
+		}
+		d.stop()
+		w.mustSweep()
+		if why := weak(); len(w.left()) > 0 || strings.Contains(why, "count") {
+			t.Errorf("%d are left, and status says %q", len(w.left()), why)
 		}
 	})
 }

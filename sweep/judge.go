@@ -92,17 +92,28 @@ func (j *judge) hopelessLocked(keys spent) error {
 	if j.s.c.until.IsZero() {
 		return nil
 	}
+	if f := j.s.hold.failure; isUncounted(f.err) && j.s.c.cfg.Now().Sub(f.since) > freshFor { // of unswept ground
+		return hopeless(f.err)
+	}
 	for _, k := range keys {
 		if k == nil {
 			continue
 		}
 		if b := j.blocked[*k]; b.tries >= countTries && j.s.leftLocked(*k) == 0 {
-			return store.WithHint(fmt.Errorf("%w: %s", errUncounted, b.err.Error()),
-				"the next sweep counts again; breaker: off deletes without a count")
+			return hopeless(b.err)
 		}
 	}
 	return nil
 }
+
+// hopeless returns the error of a sweep that ends because something cannot be counted.
+func hopeless(why error) error {
+	return store.WithHint(fmt.Errorf("%w: %s", errUncounted, why.Error()),
+		"the next sweep counts again; breaker: off deletes without a count")
+}
+
+// isUncounted reports whether an error is that of a count.
+func isUncounted(err error) bool { return errors.As(err, new(uncounted)) }
 
 var errUncounted = errors.New("the breaker cannot count what comes to be due, and no more than its floor goes without")
 
@@ -170,10 +181,22 @@ func (j *judge) note(ctx context.Context, k breaker.Key, err error) {
 	} else {
 		j.blocked[k] = blocked{j.blocked[k].tries + 1, j.s.c.cfg.Now(), failed.error}
 	}
-	text := k.String() + ": " + failed.Error()
-	known := j.s.budget.Uncounted == text
 	j.s.mu.Unlock()
-	if !known { // people can do without it
+	j.tellUncounted(ctx, j.nameOf(k)+": "+failed.Error())
+}
+
+// nameOf names what a key counts, for people.
+func (j *judge) nameOf(k breaker.Key) string {
+	if k.IsLate() {
+		return "what is late"
+	}
+	return "what expires from " + k.Hour.Format(time.RFC3339) + " on"
+}
+
+// tellUncounted writes into the budget's record why a count failed, or with an empty text that none
+// does. People can do without it.
+func (j *judge) tellUncounted(ctx context.Context, text string) {
+	if b, err := j.s.read(ctx); err == nil && b.Uncounted != text {
 		_ = j.s.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
 			b.Uncounted = text
 			return b
