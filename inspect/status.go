@@ -393,8 +393,10 @@ func heldBy(ctx context.Context, s *sweep.Snapshot) hold {
 		h.gate = s.Target.Gate(ctx)
 	}
 	if s.Target.Breaker.On || s.Target.Limits.Any() {
-		if b, err := s.Budget(ctx); err == nil { // else status does not say it
+		if b, err := s.Budget(ctx); err == nil {
 			h.limited, h.weak = b.LimitedUntil(s.Target.Limits, s.Now()), weakness(s, b)
+		} else if ctx.Err() == nil { // else status does not say it
+			h.weak = "cannot read its budget, so nothing goes: " + err.Error()
 		}
 	}
 	if h.gate != nil && ctx.Err() != nil {
@@ -415,6 +417,8 @@ func weakness(s *sweep.Snapshot, b breaker.Budget) string {
 		return fmt.Sprintf("cannot count, so at most %d of it go: %s", r.Floor, b.Uncounted)
 	case b.Began.IsZero():
 		return ""
+	case r.Fraction >= 1:
+		return "blind to bursts: its fraction is 100%"
 	case b.IsBlind(r, s.Now()):
 		return "blind to bursts: lives are shorter than a window"
 	case b.OnlyLearns(r, s.Now()):

@@ -2,6 +2,7 @@ package sweep_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -253,5 +254,38 @@ func TestUnsweptGroundWithoutCounts(t *testing.T) {
 		if why := weak(); len(w.left()) > 0 || strings.Contains(why, "count") {
 			t.Errorf("%d are left, and status says %q", len(w.left()), why)
 		}
+	})
+}
+
+// Status says what a breaker that is well cannot do: as long as it only learns, and if no hour can be
+// unusual.
+func TestStatusOfABlindBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.target.Breaker = small
+		w.begin()
+		want := func(what string) {
+			t.Helper()
+			st, err := inspect.Status(t.Context(), w.config(), w.target)
+			if err != nil || st.Breaker != what {
+				t.Errorf("status says %q, not %q: %v", st.Breaker, what, err)
+			}
+		}
+		want("")
+		w.put(1, 4, "first", time.Now())
+		time.Sleep(time.Second)
+		w.mustSweep()
+		want("bursts pass for a day: it only learns")
+		time.Sleep(25 * time.Hour)
+		want("")
+		w.target.Breaker.Fraction = 1
+		want("blind to bursts: its fraction is 100%")
+		w.target.Breaker.Fraction = small.Fraction
+		b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+		b.Days = []breaker.Day{{Begin: time.Now().Truncate(24 * time.Hour), Share: 0.7}}
+		if err = errors.Join(err, w.s.Save(t.Context(), b.Encode(), b.Revision)); err != nil {
+			t.Fatal(err)
+		}
+		want("blind to bursts: lives are shorter than a window")
 	})
 }

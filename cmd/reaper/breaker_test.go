@@ -2,12 +2,18 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/embedded"
 )
 
 const brokenTarget = `targets:
@@ -165,5 +171,59 @@ func TestBreakerIsCleared(t *testing.T) {
 	}
 	if res := b.sweep("--apply"); res.Deleted != 0 || !res.Complete || res.Held != "" {
 		t.Errorf("%+v", res)
+	}
+}
+
+// A budget that cannot be read hides neither the trip nor its id, and status says why nothing goes.
+func TestBreakerWithAnUnreadableBudget(t *testing.T) {
+	noRaces(t)
+	b := newEmbedded(t, brokenTarget)
+	ndjson, _ := sessions(300, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	if r := b.run(nil, "sweep", "--apply"); r.code != exitBreaker {
+		t.Fatalf("%+v", r)
+	}
+	trip := b.breaker().Trip
+	b.spoilBudget()
+	if r := b.run(nil, "breaker", "show", "sessions"); r.code != exitFailed || !strings.Contains(r.out, trip) ||
+		!strings.Contains(r.log, "its details are not") {
+		t.Errorf("breaker show: %+v", r)
+	}
+	var st inspect.BreakerStatus
+	if r := b.run(nil, "breaker", "show", "sessions", "--json"); r.code != exitFailed ||
+		json.Unmarshal([]byte(r.out), &st) != nil || st.Trip != trip {
+		t.Errorf("breaker show --json: %+v", r)
+	}
+	if r := b.run(nil, "breaker", "approve", "sessions", trip, "--reason", "it is old"); r.code != exitFailed ||
+		!strings.Contains(r.log, "is approved") {
+		t.Errorf("approve: %+v", r)
+	}
+	if r := b.run(nil, "breaker", "show", "sessions"); r.code != exitFailed || !strings.Contains(r.log, "closed") {
+		t.Errorf("breaker show after it: %+v", r)
+	}
+	if r := b.run(nil, "sweep", "--apply"); r.code != exitFailed || len(b.dumped()) != 300 {
+		t.Errorf("%d are left: %+v", len(b.dumped()), r)
+	}
+	if s := b.status(); !strings.Contains(s.Breaker, "cannot read its budget") {
+		t.Errorf("status: %+v", s)
+	}
+}
+
+// spoilBudget makes the budget record of the target unreadable.
+func (b *workdir) spoilBudget() {
+	b.t.Helper()
+	db, err := embedded.Open(filepath.Join(b.dir, "data"), embedded.Options{Now: time.Now})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	got, err := db.Load(b.t.Context(), breaker.Query("sessions"))
+	if err != nil || len(got.List) != 1 {
+		b.t.Fatalf("%d records, %v", len(got.List), err)
+	}
+	rec, was := got.List[0], got.List[0].Revision
+	rec.Fields, rec.Revision = maps.Clone(rec.Fields), store.NewRevision(was)
+	rec.Fields["tallies"] = "spoilt"
+	if err := errors.Join(db.Save(b.t.Context(), rec, was), db.Close()); err != nil {
+		b.t.Fatal(err)
 	}
 }
