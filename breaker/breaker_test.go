@@ -202,6 +202,16 @@ func TestNewGround(t *testing.T) {
 	}
 }
 
+// What is left of an event may be less than its limit. Its summary does not say that it is more.
+func TestSummaryOfATrip(t *testing.T) {
+	for due, want := range map[int64]string{1500: "late: 1500 are due, more than 1000",
+		901: "late: 901 are due and 999 of the same were deleted, together more than 1000"} {
+		if got := (breaker.Trip{Rule: breaker.LateOnes, Due: due, Gone: 999, Limit: 1000}).Summary(); got != want {
+			t.Errorf("%q", got)
+		}
+	}
+}
+
 // A process that is killed reports nothing: its slice is neither free for others, nor taken
 // for entities that were there.
 func TestLostSlices(t *testing.T) {

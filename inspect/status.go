@@ -441,7 +441,7 @@ func (st *TargetStatus) fillHold(s *sweep.Snapshot, h hold) {
 	}
 	if trip := s.View.Record.Trip; h.tripped {
 		st.Held = string(throttle.ReasonBreaker)
-		st.Reason = fmt.Sprintf("%s: %d are due, more than %d", trip.Rule, trip.Due, trip.Limit)
+		st.Reason = trip.Summary()
 	}
 	if h.gate != nil {
 		st.Held, st.Reason = string(throttle.ReasonGate), h.gate.Error()

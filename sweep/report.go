@@ -90,8 +90,7 @@ func (c *collector) fillHeld(res *TargetResult, why throttle.Reason) {
 	}
 	res.Held = string(why)
 	if v != nil && why == throttle.ReasonBreaker {
-		res.Reason = fmt.Sprintf("%s: %d are due, more than %d; see reaper breaker show %s", v.Record.Trip.Rule,
-			v.Record.Trip.Due, v.Record.Trip.Limit, c.target.Name)
+		res.Reason = fmt.Sprintf("%s; see reaper breaker show %s", v.Record.Trip.Summary(), c.target.Name)
 	}
 	if v != nil && why == throttle.ReasonLimit {
 		res.Reason = fmt.Sprintf("%s, used up until %s", c.budget.usedUp(), c.budget.limitEnds().UTC().Format(time.RFC3339))

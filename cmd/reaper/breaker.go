@@ -89,6 +89,10 @@ With --count a part of it goes first, and the breaker trips again after it.`,
 				if err != nil {
 					return withoutRecord(s, err)
 				}
+				if approval.Normal && trip.Rule != breaker.Burst {
+					s.log.Warn("--normal has no effect: only what one window holds is learnt", "target", t.Name,
+						"rule", string(trip.Rule))
+				}
 				return a.printEnded(t.Name, trip, "approved", allowed(approval.Count, trip))
 			})
 		},
@@ -97,7 +101,7 @@ With --count a part of it goes first, and the breaker trips again after it.`,
 	a.addJSON(cmd)
 	cmd.Flags().StringVar(&o.reason, "reason", "", "why, in one line of at most 1,000 bytes, for the target's record")
 	cmd.Flags().Int64Var(&approval.Count, "count", 0, "let only so many go, to try a part first (default all of it)")
-	cmd.Flags().BoolVar(&approval.Normal, "normal", false, "windows of that size are usual from now on")
+	cmd.Flags().BoolVar(&approval.Normal, "normal", false, "after a burst: windows of that size are usual from now on")
 	return cmd
 }
 

@@ -96,9 +96,12 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 	}
 	st = b.breaker()
 	r = b.must(nil, "breaker", "approve", "sessions", st.Trip, "--reason", "it is old", "--actor", "ann", "--count", "1000",
-		"--json")
+		"--normal", "--json")
 	if err := json.Unmarshal([]byte(r.out), &ended); err != nil || ended.Count != 140 || st.Deleted != 10 {
 		t.Errorf("approved: %v: %s of %+v", err, r.out, st)
+	}
+	if !strings.Contains(r.log, "--normal has no effect") {
+		t.Errorf("no word that unswept ground is not learnt: %s", r.log)
 	}
 	if res := b.sweep("--apply"); res.Deleted != 140 || !res.Complete {
 		t.Errorf("after the approval: %+v", res)
