@@ -187,6 +187,14 @@ func (b *Budget) put(t Tally, now time.Time) {
 	}
 }
 
+// keep lets a tally that waits for a count be as recent as one that was used: its floor would be there
+// once more if the tally was forgotten.
+func (b *Budget) keep(t Tally, now time.Time) {
+	if !t.Counted && b.index(t.Key) >= 0 {
+		b.put(t, now)
+	}
+}
+
 // isOfHour reports whether the tally is one of the many that may be forgotten. One of an
 // approval may not: the approval would be there once more.
 func (t Tally) isOfHour() bool { return !t.Key.Hour.IsZero() }
@@ -230,10 +238,11 @@ func (b Budget) Reserve(
 	b.Spent = b.Spent.at(now)
 	for _, w := range wants {
 		t := b.tally(r, now, w.Key)
-		n := t.grant(r, approved, w)
+		n := t.grant(r, approved, w, b.usedElsewhere(r, now, w.Key))
 		if n <= 0 {
 			if w.Key.Approval == "" { // else another key counts
 				unmet = append(unmet, w)
+				b.keep(t, now)
 			}
 			continue
 		}
@@ -253,8 +262,27 @@ func (b Budget) Reserve(
 	return b, grants, unmet
 }
 
-// grant returns how much of a want may be granted now.
-func (t Tally) grant(r Rules, approved []Approval, w Want) int64 {
+// usedElsewhere returns how much was granted without a count of what may be of the same event: of one
+// hour of the past some may be late and others not, and together they have one floor. Hours that go on
+// are left out, so that what comes to be due does not wait for a count of what is late.
+func (b Budget) usedElsewhere(r Rules, now time.Time, k Key) (n int64) {
+	isPast := func(k Key) bool { return !k.Hour.IsZero() && !r.End(k).After(r.Horizon(now)) }
+	if isPast(k) {
+		if t := b.tally(r, now, Late()); !t.Counted {
+			n = t.Granted
+		}
+	}
+	for _, t := range b.Tallies {
+		if k.IsLate() && isPast(t.Key) && !t.Counted && now.Sub(t.At) < r.Window {
+			n = max(n, t.Granted)
+		}
+	}
+	return n
+}
+
+// grant returns how much of a want may be granted now. Elsewhere is what was granted of the same floor
+// under other keys.
+func (t Tally) grant(r Rules, approved []Approval, w Want, elsewhere int64) int64 {
 	most := max(w.N, w.Max)
 	switch id := w.Key.Approval; {
 	case !r.On: // only the limits count
@@ -271,7 +299,7 @@ func (t Tally) grant(r Rules, approved []Approval, w Want) int64 {
 		return 0
 	}
 	// What a process that is killed never reports is small compared to the floor.
-	return min(max(w.N, min(w.Max, r.Floor/20)), r.Floor-t.Granted)
+	return min(max(w.N, min(w.Max, r.Floor/20)), r.Floor-t.Granted-elsewhere)
 }
 
 // forgetApprovals forgets the tallies of approvals that are spent, whatever they have left.
@@ -468,6 +496,18 @@ func (b Budget) IsBlind(r Rules, now time.Time) bool {
 // OnlyLearns reports whether the budget is too new to call a burst unusual.
 func (b Budget) OnlyLearns(r Rules, now time.Time) bool {
 	return now.Sub(b.Began) < min(onlyLearns, r.Learn)
+}
+
+// IsInDoubt reports whether what is left under a key passes by its count, and would not if all that
+// was granted had gone before: some of it was not reported yet. Kept is what was certainly not deleted.
+func (b Budget) IsInDoubt(r Rules, now time.Time, k Key, c Count, kept int64) bool {
+	if _, trip := b.Judge(r, now, k, c); trip != nil {
+		return false
+	}
+	t := b.tally(r, now, k)
+	c.Due += max(0, t.Granted-t.Done-kept)
+	_, trip := b.Judge(r, now, k, c)
+	return trip != nil
 }
 
 // Judge returns the budget after what is left under a key was counted. If that is unusual it

@@ -202,6 +202,16 @@ func TestNewGround(t *testing.T) {
 	}
 }
 
+// What is left of an event may be less than its limit. Its summary does not say that it is more.
+func TestSummaryOfATrip(t *testing.T) {
+	for due, want := range map[int64]string{1500: "late: 1500 are due, more than 1000",
+		901: "late: 901 are due and 999 of the same were deleted, together more than 1000"} {
+		if got := (breaker.Trip{Rule: breaker.LateOnes, Due: due, Gone: 999, Limit: 1000}).Summary(); got != want {
+			t.Errorf("%q", got)
+		}
+	}
+}
+
 // A process that is killed reports nothing: its slice is neither free for others, nor taken
 // for entities that were there.
 func TestLostSlices(t *testing.T) {
@@ -291,6 +301,24 @@ func TestApprovalIsNotForgottenBeforeItEnds(t *testing.T) {
 	b, _, _ = b.Reserve(rules, noon.Add(72*time.Hour), nil, want(rules.HourOf(noon), 5))
 	if b.At(breaker.Key{Approval: "t1"}).Granted > 0 || !b.IsSpent(rules, a, noon.Add(72*time.Hour)) {
 		t.Error("an approval that ended is kept")
+	}
+}
+
+// An hour that nobody can count has one floor, however many hours are swept while it waits.
+func TestHourThatWaitsIsNotForgotten(t *testing.T) {
+	b, k, sum := old(), rules.HourOf(noon), int64(0)
+	for i := range 400 {
+		now := noon.Add(time.Duration(i) * time.Hour)
+		var grants []breaker.Grant
+		b, grants, _ = b.Reserve(rules, now, nil, append(want(k, 500), want(rules.HourOf(now.Add(time.Hour)), 1)...))
+		for _, g := range grants {
+			if g.Key == k {
+				sum += g.N
+			}
+		}
+	}
+	if sum != rules.Floor {
+		t.Errorf("%d are granted without a count", sum)
 	}
 }
 

@@ -1,6 +1,7 @@
 package breaker
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -35,6 +36,15 @@ type Trip struct {
 
 // IsOpen reports whether there is a trip.
 func (t Trip) IsOpen() bool { return t.ID != "" }
+
+// Summary says in one line why it tripped.
+func (t Trip) Summary() string {
+	if t.Due > t.Limit {
+		return fmt.Sprintf("%s: %d are due, more than %d", t.Rule, t.Due, t.Limit)
+	}
+	return fmt.Sprintf("%s: %d are due and %d of the same were deleted, together more than %d", t.Rule, t.Due, t.Gone,
+		t.Limit)
+}
 
 // An Approval is a person's word that an event, of that size, is right.
 type Approval struct {

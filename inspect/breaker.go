@@ -8,7 +8,6 @@ import (
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/generation"
-	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -58,7 +57,7 @@ type BreakerNote struct {
 }
 
 // Breaker reads the state of a target's breaker. It writes nothing. A target without a record
-// has a breaker that is closed.
+// has a breaker that is closed. With an error it returns what it has found out so far.
 func Breaker(ctx context.Context, cfg sweep.Config, t sweep.Target) (st BreakerStatus, err error) {
 	st = BreakerStatus{Target: t.Name, Histogram: []BreakerBar{}, Samples: []string{}, Approved: []Approved{}}
 	ctx, cancel := context.WithTimeout(ctx, Within)
@@ -79,9 +78,9 @@ func Breaker(ctx context.Context, cfg sweep.Config, t sweep.Target) (st BreakerS
 		st.Share = &share
 	}
 	st.Note = BreakerNote{n.Actor, timePtr(n.At), n.Reason}
-	b, err := loadBudget(ctx, cfg.Store, t.Name)
+	b, err := sweep.LoadBudget(ctx, cfg.Store, t.Name)
 	if err != nil {
-		return st, err
+		return st, withoutDetails(trip, err)
 	}
 	for _, a := range rec.Approvals {
 		st.Approved = append(st.Approved, Approved{a.ID, a.Count, b.At(breaker.Key{Approval: a.ID}).Done, a.At})
@@ -93,7 +92,7 @@ func Breaker(ctx context.Context, cfg sweep.Config, t sweep.Target) (st BreakerS
 	// The process that tripped may have been killed before it wrote them, or was too slow.
 	if detail.ID != trip.ID || len(detail.Histogram) == 0 || len(detail.Samples) == 0 {
 		if detail, err = sweep.DescribeTrip(ctx, cfg, t, trip); err != nil {
-			return st, fmt.Errorf("the trip is known, its details are not: %w", err)
+			return st, withoutDetails(trip, err)
 		}
 	}
 	for _, bar := range detail.Histogram {
@@ -103,10 +102,10 @@ func Breaker(ctx context.Context, cfg sweep.Config, t sweep.Target) (st BreakerS
 	return st, nil
 }
 
-func loadBudget(ctx context.Context, s store.Loader, target string) (breaker.Budget, error) {
-	b, err := sweep.LoadBudget(ctx, s, target)
-	if err != nil {
-		return b, fmt.Errorf("the trip is known, its details are not: %w", err)
+// withoutDetails returns the error of a status that lacks what the budget says.
+func withoutDetails(trip breaker.Trip, err error) error {
+	if trip.IsOpen() {
+		return fmt.Errorf("the trip is known, its details are not: %w", err)
 	}
-	return b, nil
+	return fmt.Errorf("the breaker is closed, its approvals are not known: %w", err)
 }

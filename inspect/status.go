@@ -394,9 +394,11 @@ func heldBy(ctx context.Context, s *sweep.Snapshot) hold {
 		h.gate = s.Target.Gate(ctx)
 	}
 	if s.Target.Breaker.On || s.Target.Limits.Any() {
-		if b, err := s.Budget(ctx); err == nil { // else status does not say it
+		if b, err := s.Budget(ctx); err == nil {
 			h.limited, h.weak = b.LimitedUntil(s.Target.Limits, s.Now()), weakness(s, b)
 			h.usedUp = b.UsedUp(s.Target.Limits, s.Now())
+		} else if ctx.Err() == nil { // else status does not say it
+			h.weak = "cannot read its budget, so nothing goes: " + err.Error()
 		}
 	}
 	if h.gate != nil && ctx.Err() != nil {
@@ -409,10 +411,16 @@ func heldBy(ctx context.Context, s *sweep.Snapshot) hold {
 func weakness(s *sweep.Snapshot, b breaker.Budget) string {
 	r := sweep.BreakerRules(s.Target)
 	switch {
-	case !r.On || b.Began.IsZero():
+	case !r.On:
 		return ""
+	case b.Uncounted != "" && s.View.Record.IsUnswept(s.Target.Retention):
+		return "cannot count, so nothing goes: " + b.Uncounted
 	case b.Uncounted != "":
-		return fmt.Sprintf("cannot count, so at most %d of an hour go: %s", r.Floor, b.Uncounted)
+		return fmt.Sprintf("cannot count, so at most %d of it go: %s", r.Floor, b.Uncounted)
+	case b.Began.IsZero():
+		return ""
+	case r.Fraction >= 1:
+		return "blind to bursts: its fraction is 100%"
 	case b.IsBlind(r, s.Now()):
 		return "blind to bursts: lives are shorter than a window"
 	case b.OnlyLearns(r, s.Now()):
@@ -438,7 +446,7 @@ func (st *TargetStatus) fillHold(s *sweep.Snapshot, h hold) {
 	}
 	if trip := s.View.Record.Trip; h.tripped {
 		st.Held = string(throttle.ReasonBreaker)
-		st.Reason = fmt.Sprintf("%s: %d are due, more than %d", trip.Rule, trip.Due, trip.Limit)
+		st.Reason = trip.Summary()
 		if h.gate != nil {
 			st.Reason += "; its gate is closed, too: " + h.gate.Error()
 		}

@@ -2,6 +2,7 @@ package sweep_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -11,9 +12,11 @@ import (
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // An event that is too large to be counted trips in one range, too.
@@ -174,5 +177,115 @@ func TestLateOnesWithoutCountsHoldUpNothing(t *testing.T) {
 		if late < 50 || late > 250 || err != nil || b.Uncounted == "" {
 			t.Errorf("%d late ones are left; %v, %+v, %q", late, err, w.record().Trip, b.Uncounted)
 		}
+	})
+}
+
+// A visit lasts longer than a rewind, because the backlog of its range is large. What is written behind
+// its present place is late, though it is not behind the cursor with which the visit began.
+func TestLateOnesInALongVisit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 200)
+		w.target.Shards, w.target.Rewind, w.target.Page, w.target.Next = 1, 6*time.Hour, 10, everyMinute
+		for i := range 4 { // so that the cursors are here
+			w.dueIn(1, i, fmt.Sprint("now-", i), time.Now())
+		}
+		time.Sleep(time.Second)
+		w.mustSweep()
+		const hours, events = 60, 900
+		began := time.Now()
+		time.Sleep(hours * time.Hour)
+		for i := range hours * 40 { // less than the floor in each hour
+			w.dueIn(1, 0, fmt.Sprint("backlog-", i), began.Add(time.Duration(i)*time.Hour/40))
+		}
+		w.target.Pace = throttle.Limits{Start: 0.02, Max: 0.02}
+		w.serve(w.config())
+		time.Sleep(16 * time.Hour) // in which the backlog of 28 hours goes
+		for i := range events {
+			w.dueIn(1, 0, fmt.Sprint("event-", i), began.Add(time.Duration(i)*20*time.Hour/events))
+		}
+		for range 24 {
+			if time.Sleep(time.Hour); w.record().Trip.IsOpen() {
+				break
+			}
+		}
+		left := 0
+		for _, name := range w.left() {
+			if strings.HasPrefix(name, "event-") {
+				left++
+			}
+		}
+		if trip := w.record().Trip; trip.Rule != breaker.LateOnes || events-left > 200 { // a part of the floor is forgotten
+			t.Errorf("%d of the event are gone: %+v", events-left, trip)
+		}
+	})
+}
+
+// If what is due on unswept ground cannot be counted, nothing goes. A sweep fails, and says so; a daemon
+// is not held by its records, and status says what its breaker cannot do, until it can.
+func TestUnsweptGroundWithoutCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.target.Breaker = small
+		w.begin()
+		w.putEvery(50, -time.Hour)
+		weak := func() string {
+			st, err := inspect.Status(t.Context(), w.config(), w.target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return st.Breaker
+		}
+		s := &slowCounter{Store: w.s, all: true}
+		if res := w.with(s); res.Held != "" || !strings.Contains(res.Error, "cannot count") || res.Hint == "" {
+			t.Errorf("%+v", res)
+		}
+		if why := weak(); !strings.Contains(why, "nothing goes: what is due on unswept ground") {
+			t.Errorf("status says %q", why)
+		}
+		cfg := w.config()
+		cfg.Store = s
+		d := w.serve(cfg)
+		time.Sleep(10 * time.Minute)
+		if st := d.state(); st.Held == throttle.ReasonRecord || len(w.left()) != 50 {
+			t.Errorf("%d are left: %+v", len(w.left()), st)
+		}
+		d.stop()
+		w.mustSweep()
+		if why := weak(); len(w.left()) > 0 || strings.Contains(why, "count") {
+			t.Errorf("%d are left, and status says %q", len(w.left()), why)
+		}
+	})
+}
+
+// Status says what a breaker that is well cannot do: as long as it only learns, and if no hour can be
+// unusual.
+func TestStatusOfABlindBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.target.Breaker = small
+		w.begin()
+		want := func(what string) {
+			t.Helper()
+			st, err := inspect.Status(t.Context(), w.config(), w.target)
+			if err != nil || st.Breaker != what {
+				t.Errorf("status says %q, not %q: %v", st.Breaker, what, err)
+			}
+		}
+		want("")
+		w.put(1, 4, "first", time.Now())
+		time.Sleep(time.Second)
+		w.mustSweep()
+		want("bursts pass for a day: it only learns")
+		time.Sleep(25 * time.Hour)
+		want("")
+		w.target.Breaker.Fraction = 1
+		want("blind to bursts: its fraction is 100%")
+		w.target.Breaker.Fraction = small.Fraction
+		b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+		b.Days = []breaker.Day{{Begin: time.Now().Truncate(24 * time.Hour), Share: 0.7}}
+		if err = errors.Join(err, w.s.Save(t.Context(), b.Encode(), b.Revision)); err != nil {
+			t.Fatal(err)
+		}
+		want("blind to bursts: lives are shorter than a window")
 	})
 }

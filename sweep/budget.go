@@ -412,8 +412,8 @@ func (s *spender) lasting() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.c.cfg.Now().Sub(s.hold.failure.since) > freshFor {
-		return s.hold.failure.err
+	if f := s.hold.failure; s.c.cfg.Now().Sub(f.since) > freshFor && !isUncounted(f.err) {
+		return f.err
 	}
 	return nil
 }

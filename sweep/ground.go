@@ -42,8 +42,11 @@ func (j *judge) enterGround(ctx context.Context) (entry, error) {
 	}
 	trip, err := j.judgeGround(ctx, b, rec, now)
 	if err != nil {
-		return shut, fmt.Errorf("count what is due on unswept ground: %w", err)
+		err = fmt.Errorf("what is due on unswept ground: %w", err)
+		j.tellUncounted(ctx, err.Error())
+		return shut, uncounted{err}
 	}
+	j.tellUncounted(ctx, "")
 	if trip != nil {
 		return shut, j.trip(ctx, *trip, rec.Approvals)
 	}

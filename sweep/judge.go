@@ -14,6 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 const (
@@ -21,6 +22,9 @@ const (
 	countAgain = 30 * time.Second
 	// countTries is how often one sweep tries a count before it gives the hour up.
 	countTries = 2
+	// reportTries is how often, and reportEvery how soon, the breaker looks again for reports that
+	// decide whether it trips.
+	reportTries, reportEvery = 5, time.Second
 	// histogramWithin bounds the counts for the histogram of a trip, which is for people.
 	histogramWithin = 10 * time.Second
 	// mostSamples is how many entities of an event are named.
@@ -88,17 +92,28 @@ func (j *judge) hopelessLocked(keys spent) error {
 	if j.s.c.until.IsZero() {
 		return nil
 	}
+	if f := j.s.hold.failure; isUncounted(f.err) && j.s.c.cfg.Now().Sub(f.since) > freshFor { // of unswept ground
+		return hopeless(f.err)
+	}
 	for _, k := range keys {
 		if k == nil {
 			continue
 		}
 		if b := j.blocked[*k]; b.tries >= countTries && j.s.leftLocked(*k) == 0 {
-			return store.WithHint(fmt.Errorf("%w: %s", errUncounted, b.err.Error()),
-				"the next sweep counts again; breaker: off deletes without a count")
+			return hopeless(b.err)
 		}
 	}
 	return nil
 }
+
+// hopeless returns the error of a sweep that ends because something cannot be counted.
+func hopeless(why error) error {
+	return store.WithHint(fmt.Errorf("%w: %s", errUncounted, why.Error()),
+		"the next sweep counts again; breaker: off deletes without a count")
+}
+
+// isUncounted reports whether an error is that of a count.
+func isUncounted(err error) bool { return errors.As(err, new(uncounted)) }
 
 var errUncounted = errors.New("the breaker cannot count what comes to be due, and no more than its floor goes without")
 
@@ -166,10 +181,22 @@ func (j *judge) note(ctx context.Context, k breaker.Key, err error) {
 	} else {
 		j.blocked[k] = blocked{j.blocked[k].tries + 1, j.s.c.cfg.Now(), failed.error}
 	}
-	text := k.String() + ": " + failed.Error()
-	known := j.s.budget.Uncounted == text
 	j.s.mu.Unlock()
-	if !known { // people can do without it
+	j.tellUncounted(ctx, j.nameOf(k)+": "+failed.Error())
+}
+
+// nameOf names what a key counts, for people.
+func (j *judge) nameOf(k breaker.Key) string {
+	if k.IsLate() {
+		return "what is late"
+	}
+	return "what expires from " + k.Hour.Format(time.RFC3339) + " on"
+}
+
+// tellUncounted writes into the budget's record why a count failed, or with an empty text that none
+// does. People can do without it.
+func (j *judge) tellUncounted(ctx context.Context, text string) {
+	if b, err := j.s.read(ctx); err == nil && b.Uncounted != text {
 		_ = j.s.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
 			b.Uncounted = text
 			return b
@@ -195,7 +222,7 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 		}
 		j.followLate(b, now)
 	}
-	count, all, err := j.measure(ctx, b, k, rec.Approvals, now)
+	count, all, err := j.measureReported(ctx, b, k, rec.Approvals, now)
 	if err != nil {
 		return uncounted{err}
 	}
@@ -244,6 +271,37 @@ func (j *judge) dropLate(ctx context.Context) error {
 		b.Uncounted = ""
 		return b
 	})
+}
+
+// measureReported measures what is left under a key. If it depends on deletes that are not reported
+// yet whether that passes, it waits for the reports for a moment, and counts again. A process that was
+// killed never reports.
+func (j *judge) measureReported(
+	ctx context.Context, b breaker.Budget, k breaker.Key, approvals []breaker.Approval, now time.Time,
+) (n breaker.Count, all int64, err error) {
+	for tries := 0; ; tries++ {
+		n, all, err = j.measure(ctx, b, k, approvals, now)
+		if err != nil || tries >= reportTries || j.late != nil {
+			return n, all, err
+		}
+		known := b
+		if all >= 0 {
+			known = known.CountedAll(now, all)
+		}
+		j.s.mu.Lock()
+		kept := j.s.leftLocked(k)
+		j.s.mu.Unlock()
+		if !known.IsInDoubt(j.s.rules, now, k, n, kept) {
+			return n, all, nil
+		}
+		j.s.rouse() // this process reports, too
+		if err := throttle.Sleep(ctx, reportEvery); err != nil {
+			return n, all, err
+		}
+		if b, err = j.s.reread(ctx); err != nil {
+			return n, all, err
+		}
+	}
 }
 
 // measure counts what is left under a key and, as far as that is needed to judge it, all
@@ -317,7 +375,7 @@ func (j *judge) trip(ctx context.Context, t breaker.Trip, approvals []breaker.Ap
 	j.s.c.log.ErrorContext(ctx, "breaker tripped: deletes suspended until the event is approved", "trip", t.ID,
 		"rule", string(t.Rule), "due", t.Due, "limit", t.Limit, "all", t.All, "deleted", t.Gone)
 	j.s.c.log.story.tell(history.KindTrip, history.Change{What: "trip " + t.ID,
-		After: fmt.Sprintf("%s: %d are due, more than %d; %d were deleted before", t.Rule, t.Due, t.Limit, t.Gone)})
+		After: fmt.Sprintf("%s; %d were deleted before", t.Summary(), t.Gone)})
 	detail := j.describe(ctx, t)
 	return j.s.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
 		b.Trip = detail

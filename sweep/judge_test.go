@@ -88,8 +88,9 @@ func TestBreakerWithoutCounts(t *testing.T) {
 		if res.Deleted != 400 || !strings.Contains(res.Error, "the breaker cannot count") || res.Held != "" || !strings.Contains(res.Hint, "off") {
 			t.Fatalf("%+v", res)
 		}
-		if b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name); err != nil || b.Uncounted == "" {
-			t.Errorf("the budget does not say why: %v", err)
+		if b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name); err != nil ||
+			!strings.HasPrefix(b.Uncounted, "what expires from 2000-01-0") {
+			t.Errorf("the budget does not say why: %v, %q", err, b.Uncounted)
 		}
 		if res = w.sweep(); res.Held != string(throttle.ReasonBreaker) || len(w.left()) != 500 {
 			t.Errorf("with counts: %d are left, %+v", len(w.left()), res)

@@ -306,6 +306,7 @@ func (j *rangeJob) rewind(p *plan.Plan) {
 		!j.isBeyond(at, v.horizon) {
 		v.start.began = j.c.clock.Now().Truncate(time.Microsecond)
 		v.start.need.Behind = true
+		v.lateFrom = j.lateSince(v)
 		v.kept = keptSet{compared: v.kept.compared} // the rest may have been put right since
 		v.readings = append(v.readings[:1], j.behind(v, cur, at))
 	}
@@ -320,6 +321,17 @@ func (j *rangeJob) lateFrom(need plan.Need, from store.Position) time.Time {
 		j.c.budget.judge.noteSwept(j.r, j.empty.Add(-j.c.target.Overlap))
 	}
 	return j.c.budget.judge.lateFrom(j.r, from)
+}
+
+// lateSince returns the instant before which what the range holds is late by now: a visit that has
+// lasted for long has disposed of what was due before that.
+func (j *rangeJob) lateSince(v *visit) time.Time {
+	at, err := j.r.Expires(v.readings[0].reached.Value)
+	if at = at.Add(-j.c.target.Overlap); err != nil || j.c.budget == nil || !at.After(v.lateFrom) {
+		return v.lateFrom
+	}
+	j.c.budget.judge.noteSwept(j.r, at)
+	return at
 }
 
 // probe reads the first page that has entries, without a claim.

@@ -90,7 +90,7 @@ func (c *collector) fillHeld(res *TargetResult, why throttle.Reason) {
 	}
 	res.Held = string(why)
 	if v != nil && why == throttle.ReasonBreaker {
-		res.Reason = fmt.Sprintf("%s: %d are due, more than %d", v.Record.Trip.Rule, v.Record.Trip.Due, v.Record.Trip.Limit)
+		res.Reason = v.Record.Trip.Summary()
 	}
 	if v != nil && why == throttle.ReasonLimit {
 		res.Reason = fmt.Sprintf("%s, used up until %s", c.budget.usedUp(), c.budget.limitEnds().UTC().Format(time.RFC3339))

@@ -46,13 +46,13 @@ func (a *app) breakerShowCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.onTarget(cmd, args[0], func(s *session, t sweep.Target) error {
 				b, err := inspect.Breaker(cmd.Context(), s.sweep, t)
-				if err != nil {
+				if err != nil && b.Trip == "" {
 					return withoutRecord(s, err)
 				}
 				if a.json {
-					return a.printJSON(b)
+					return errors.Join(a.printJSON(b), err)
 				}
-				return a.printBreaker(b, t.Breaker.On)
+				return errors.Join(a.printBreaker(b, t.Breaker.On), err) // who decides needs the trip at least
 			})
 		},
 	}
@@ -90,6 +90,10 @@ With --count a part of it goes first, and the breaker trips again after it.`,
 				if err != nil {
 					return withoutRecord(s, err)
 				}
+				if approval.Normal && trip.Rule != breaker.Burst {
+					s.log.Warn("--normal has no effect: only what one window holds is learnt", "target", t.Name,
+						"rule", string(trip.Rule))
+				}
 				return a.printEnded(t.Name, trip, "approved", allowed(approval.Count, trip))
 			})
 		},
@@ -98,7 +102,7 @@ With --count a part of it goes first, and the breaker trips again after it.`,
 	a.addJSON(cmd)
 	cmd.Flags().StringVar(&o.reason, "reason", "", "why, in one line of at most 1,000 bytes, for the target's record")
 	cmd.Flags().Int64Var(&approval.Count, "count", 0, "let only so many go, to try a part first (default all of it)")
-	cmd.Flags().BoolVar(&approval.Normal, "normal", false, "windows of that size are usual from now on")
+	cmd.Flags().BoolVar(&approval.Normal, "normal", false, "after a burst: windows of that size are usual from now on")
 	return cmd
 }
 

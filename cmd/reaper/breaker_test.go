@@ -2,14 +2,20 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/embedded"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -100,9 +106,12 @@ func TestBreakerOfAFirstSweep(t *testing.T) {
 	}
 	st = b.breaker()
 	r = b.must(nil, "breaker", "approve", "sessions", st.Trip, "--reason", "it is old", "--actor", "ann", "--count", "1000",
-		"--json")
+		"--normal", "--json")
 	if err := json.Unmarshal([]byte(r.out), &ended); err != nil || ended.Count != 140 || st.Deleted != 10 {
 		t.Errorf("approved: %v: %s of %+v", err, r.out, st)
+	}
+	if !strings.Contains(r.log, "--normal has no effect") {
+		t.Errorf("no word that unswept ground is not learnt: %s", r.log)
 	}
 	if res := b.sweep("--apply"); res.Deleted != 140 || !res.Complete {
 		t.Errorf("after the approval: %+v", res)
@@ -182,5 +191,59 @@ func TestBreakerIsCleared(t *testing.T) {
 	}
 	if res := b.sweep("--apply"); res.Deleted != 0 || !res.Complete || res.Held != "" {
 		t.Errorf("%+v", res)
+	}
+}
+
+// A budget that cannot be read hides neither the trip nor its id, and status says why nothing goes.
+func TestBreakerWithAnUnreadableBudget(t *testing.T) {
+	noRaces(t)
+	b := newEmbedded(t, brokenTarget)
+	ndjson, _ := sessions(300, time.Now())
+	b.must(strings.NewReader(ndjson), "load")
+	if r := b.run(nil, "sweep", "--apply"); r.code != exitBreaker {
+		t.Fatalf("%+v", r)
+	}
+	trip := b.breaker().Trip
+	b.spoilBudget()
+	if r := b.run(nil, "breaker", "show", "sessions"); r.code != exitFailed || !strings.Contains(r.out, trip) ||
+		!strings.Contains(r.log, "its details are not") {
+		t.Errorf("breaker show: %+v", r)
+	}
+	var st inspect.BreakerStatus
+	if r := b.run(nil, "breaker", "show", "sessions", "--json"); r.code != exitFailed ||
+		json.Unmarshal([]byte(r.out), &st) != nil || st.Trip != trip {
+		t.Errorf("breaker show --json: %+v", r)
+	}
+	if r := b.run(nil, "breaker", "approve", "sessions", trip, "--reason", "it is old"); r.code != exitFailed ||
+		!strings.Contains(r.log, "is approved") {
+		t.Errorf("approve: %+v", r)
+	}
+	if r := b.run(nil, "breaker", "show", "sessions"); r.code != exitFailed || !strings.Contains(r.log, "closed") {
+		t.Errorf("breaker show after it: %+v", r)
+	}
+	if r := b.run(nil, "sweep", "--apply"); r.code != exitFailed || len(b.dumped()) != 300 {
+		t.Errorf("%d are left: %+v", len(b.dumped()), r)
+	}
+	if s := b.status(); !strings.Contains(s.Breaker, "cannot read its budget") {
+		t.Errorf("status: %+v", s)
+	}
+}
+
+// spoilBudget makes the budget record of the target unreadable.
+func (b *workdir) spoilBudget() {
+	b.t.Helper()
+	db, err := embedded.Open(filepath.Join(b.dir, "data"), embedded.Options{Now: time.Now})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	got, err := db.Load(b.t.Context(), breaker.Query("sessions"))
+	if err != nil || len(got.List) != 1 {
+		b.t.Fatalf("%d records, %v", len(got.List), err)
+	}
+	rec, was := got.List[0], got.List[0].Revision
+	rec.Fields, rec.Revision = maps.Clone(rec.Fields), store.NewRevision(was)
+	rec.Fields["tallies"] = "spoilt"
+	if err := errors.Join(db.Save(b.t.Context(), rec, was), db.Close()); err != nil {
+		b.t.Fatal(err)
 	}
 }
