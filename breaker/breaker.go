@@ -129,6 +129,7 @@ type Want struct {
 type Report struct {
 	Key        Key
 	Done, Rest int64
+	Charged    int64     // of an approval: deleted under other keys, see [Budget.ChargedTo]
 	Granted    time.Time // when that was, in the store's time
 }
 
@@ -214,11 +215,11 @@ func (b Budget) Take(reports []Report) Budget {
 	for _, p := range reports {
 		if i := b.index(p.Key); i >= 0 { // else it was forgotten
 			t := &b.Tallies[i]
-			t.Granted -= min(p.Rest, t.Granted)
+			t.Granted += p.Charged - min(p.Rest, t.Granted)
 			if t.Counted {
 				t.Open += p.Rest
 			}
-			t.Done += p.Done
+			t.Done += p.Done + p.Charged
 		}
 		b.Spent.Ever += p.Done
 		b.Spent.giveBack(p)

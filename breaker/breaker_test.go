@@ -134,6 +134,41 @@ func TestApprovalCoversItsEventAlone(t *testing.T) {
 	}
 }
 
+// A process that reserves more of an approval than it needs gives the rest back. What others have
+// deleted of the event meanwhile, under other keys, is charged to the approval: else the rest would let
+// the next event pass.
+func TestRestOfAnApprovalIsNotForTheNextEvent(t *testing.T) {
+	a := breaker.Trip{ID: "t1", Rule: breaker.LateOnes, Due: 2000, Through: noon, Generation: 7}.Approve(0, noon)
+	mine, list := breaker.Key{Approval: "t1"}, []breaker.Approval{a}
+	b, grants, _ := old().Reserve(rules, noon, list, want(mine, 2000))
+	if grants[0].N != 2000 {
+		t.Fatalf("%v", grants)
+	}
+	for _, x := range []struct {
+		now, expires time.Time
+		generation   int
+		charged      bool
+	}{
+		{noon, noon, 7, true},
+		{noon, noon.Add(-time.Hour), 1, true},
+		{noon, noon.Add(time.Second), 7, false},    // it is no part of the event
+		{noon, noon, 8, false},                     // nor is this
+		{noon.Add(25 * time.Hour), noon, 7, false}, // the event is long over
+	} {
+		if k, ok := b.ChargedTo(rules, list, x.now, x.expires, x.generation); ok != x.charged || ok && k != mine {
+			t.Errorf("%+v: %v, %v", x, k, ok)
+		}
+	}
+	b = b.Take([]breaker.Report{{Key: breaker.Late(), Done: 900}, {Key: mine, Charged: 900}})
+	b = b.Take([]breaker.Report{{Key: mine, Done: 1100, Rest: 900}})
+	if !b.IsSpent(rules, a, noon) || b.At(mine).Done != 2000 || b.Spent.Ever != 2000 {
+		t.Errorf("%+v, %d deleted in all", b.At(mine), b.Spent.Ever)
+	}
+	if _, grants, _ := b.Reserve(rules, noon, list, want(mine, 1)); len(grants) > 0 {
+		t.Errorf("%v is left for the next event", grants)
+	}
+}
+
 func TestPartOfAnEventIsApproved(t *testing.T) {
 	trip := breaker.Trip{ID: "t1", Rule: breaker.LateOnes, Due: 2000, Through: noon}
 	for n, want := range map[int64]int64{0: 2000, 100: 100, 5000: 2000} {

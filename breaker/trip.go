@@ -114,12 +114,28 @@ func (r Rules) KeyOf(
 // IsSpent reports whether nothing is left of an approval: all of it was granted, or nobody
 // has needed it for so long that the event is gone. What comes later is another event.
 func (b Budget) IsSpent(r Rules, a Approval, now time.Time) bool {
-	t := b.At(Key{Approval: a.ID})
+	return b.At(Key{Approval: a.ID}).Granted >= a.Count || b.hasEnded(r, a, now)
+}
+
+// hasEnded reports whether nobody has needed an approval for so long that the event is gone.
+func (b Budget) hasEnded(r Rules, a Approval, now time.Time) bool {
 	last := a.At
-	if t.At.After(last) {
+	if t := b.At(Key{Approval: a.ID}); t.At.After(last) {
 		last = t.At
 	}
-	return t.Granted >= a.Count || now.Sub(last) > r.approvalEnds()
+	return now.Sub(last) > r.approvalEnds()
+}
+
+// ChargedTo returns the approval that covers an entity which was deleted under another key, because all
+// of it was granted by then. If it was not charged, what a process gives back of it later would let as
+// much of the next event pass.
+func (b Budget) ChargedTo(r Rules, approved []Approval, now, expires time.Time, generation int) (k Key, ok bool) {
+	for _, a := range slices.Backward(approved) {
+		if !a.Part && a.covers(r, expires, generation) && !b.hasEnded(r, a, now) {
+			return Key{Approval: a.ID}, true
+		}
+	}
+	return Key{}, false
 }
 
 // Reserved returns how much of what is left under a key processes have reserved by approvals of

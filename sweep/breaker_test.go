@@ -154,7 +154,7 @@ func TestApprovedEventIsSharedByProcesses(t *testing.T) {
 					time.Sleep(time.Hour)
 					w.sweep()
 				}
-				trip := w.approve(0)
+				trip, before := w.approve(0), len(w.left())
 				rules, mine := sweep.BreakerRules(w.target), breaker.Key{Approval: trip.ID}
 				change := func(do func(breaker.Budget) breaker.Budget) {
 					b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
@@ -179,6 +179,11 @@ func TestApprovedEventIsSharedByProcesses(t *testing.T) {
 				})
 				if res := w.fromStart(); len(w.left()) > 0 || res.Held != "" {
 					t.Errorf("%d of %+v are left after the approval: %+v", len(w.left()), trip, w.record().Trip)
+				}
+				// What went by the floor meanwhile is not left of the approval, for another event.
+				b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+				if used := b.At(mine).Granted; err != nil || used < int64(before) {
+					t.Errorf("%d entities went, and %d of the approval are used: %v", before, used, err)
 				}
 			})
 		})

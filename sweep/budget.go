@@ -75,12 +75,14 @@ type lack struct {
 
 // A slice is what this process may still delete under a key.
 type slice struct {
-	left   int64
-	done   int64     // deleted, and not reported yet
-	size   int64     // of the last reservation
-	at     time.Time // of the last reservation
-	used   time.Time
-	wanted bool // more was asked for ahead of need
+	left int64
+	done int64 // deleted, and not reported yet
+	// charged is what an approval covers, was deleted under other keys, and is not reported yet.
+	charged int64
+	size    int64     // of the last reservation
+	at      time.Time // of the last reservation
+	used    time.Time
+	wanted  bool // more was asked for ahead of need
 	// granted is the time of the last reservation in the store's time. With limits a slice ends
 	// with its hour of the clock.
 	granted time.Time
@@ -120,13 +122,9 @@ func (s *spender) keyOfLocked(w *writer, op *store.Op, need map[breaker.Key]int6
 	if op.Outcome == store.Changed && op.Known {
 		value = op.Now
 	}
-	at, err := s.c.rules.Form.Expires(value)
-	if err != nil {
+	at, number, ok := s.expiry(value)
+	if !ok {
 		at = w.lateFrom // it is not due; it counts as what nobody expects
-	}
-	number := 0
-	if k, err := expirykey.Parse(value.Text); err == nil && value.Type == store.Text {
-		number = k.Generation
 	}
 	approved := s.c.viewer.View().Record.Approvals
 	spent := func(id string) bool {
@@ -134,6 +132,15 @@ func (s *spender) keyOfLocked(w *writer, op *store.Op, need map[breaker.Key]int6
 		return need[k] >= s.approvedLocked(k)
 	}
 	return s.rules.KeyOf(approved, spent, at, number, at.Before(w.lateFrom))
+}
+
+// expiry returns when an entity expires, and the generation of its key if it has one.
+func (s *spender) expiry(value store.Value) (at time.Time, generation int, ok bool) {
+	if k, err := expirykey.Parse(value.Text); err == nil && value.Type == store.Text {
+		generation = k.Generation
+	}
+	at, err := s.c.rules.Form.Expires(value)
+	return at, generation, err == nil
 }
 
 // approvedLocked returns how much of an approval is left, for this process.
@@ -321,14 +328,10 @@ func (s *spender) settle(keys spent, ops []store.Op, unsure bool) {
 		if k == nil {
 			continue
 		}
-		mine := s.slices[*k]
-		switch {
+		switch mine := s.slices[*k]; {
 		case ops[i].Outcome == store.Deleted:
-			if mine == nil { // its rest was given back meanwhile
-				mine = &slice{size: int64(s.c.target.Page), at: s.c.cfg.Now(), used: s.c.cfg.Now()}
-				s.slices[*k] = mine
-			}
-			mine.done++
+			s.sliceLocked(*k).done++ // its rest may have been given back meanwhile
+			s.chargeLocked(*k, &ops[i])
 			s.own.add(1, 0, 0)
 			s.noteLifeLocked(&ops[i])
 		case ops[i].Outcome == store.Unknown && unsure:
@@ -336,6 +339,28 @@ func (s *spender) settle(keys spent, ops []store.Op, unsure bool) {
 		case mine != nil:
 			mine.left++
 		}
+	}
+}
+
+// sliceLocked returns this process's slice of a key.
+func (s *spender) sliceLocked(k breaker.Key) *slice {
+	if s.slices[k] == nil {
+		s.slices[k] = &slice{size: int64(s.c.target.Page), at: s.c.cfg.Now(), used: s.c.cfg.Now()}
+	}
+	return s.slices[k]
+}
+
+// chargeLocked charges a delete to the approval that covers it, if it went under another key.
+func (s *spender) chargeLocked(k breaker.Key, op *store.Op) {
+	if !s.rules.On || k.Approval != "" {
+		return
+	}
+	at, number, ok := s.expiry(op.Entry.Value)
+	if !ok {
+		return
+	}
+	if to, ok := s.budget.ChargedTo(s.rules, s.c.viewer.View().Record.Approvals, s.now(), at, number); ok {
+		s.sliceLocked(to).charged++
 	}
 }
 
@@ -493,11 +518,7 @@ func (s *spender) ask(all bool) (a asked) {
 	defer s.mu.Unlock()
 	now := s.c.cfg.Now()
 	for _, k := range inKeyOrder(s.wants) {
-		mine, n := s.slices[k], s.wants[k]
-		if mine == nil {
-			mine = &slice{size: int64(s.c.target.Page), at: now, used: now}
-			s.slices[k] = mine
-		}
+		mine, n := s.sliceLocked(k), s.wants[k]
 		switch since := now.Sub(mine.at); {
 		case since < shortSlice && since > 0:
 			mine.size = min(2*mine.size, largestSlice)
@@ -513,14 +534,15 @@ func (s *spender) ask(all bool) (a asked) {
 	a.lives, s.lives.counts = s.lives.counts, map[int]int64{}
 	for _, k := range inKeyOrder(s.slices) {
 		mine := s.slices[k]
-		r := breaker.Report{Key: k, Done: mine.done, Granted: mine.granted}
+		r := breaker.Report{Key: k, Done: mine.done, Charged: mine.charged, Granted: mine.granted}
 		if all || now.Sub(mine.used) > idleSlice || s.isOverLocked(mine) {
 			r.Rest = mine.left
 		}
-		if r.Done > 0 || r.Rest > 0 {
+		if r.Done > 0 || r.Rest > 0 || r.Charged > 0 {
 			a.reports = append(a.reports, r)
 			mine.done -= r.Done
 			mine.left -= r.Rest
+			mine.charged -= r.Charged
 		}
 	}
 	return a
@@ -573,6 +595,7 @@ func (s *spender) unask(a asked) {
 	for _, r := range a.reports {
 		s.slices[r.Key].done += r.Done
 		s.slices[r.Key].left += r.Rest
+		s.slices[r.Key].charged += r.Charged
 	}
 	for bucket, n := range a.lives {
 		s.lives.counts[bucket] += n
@@ -643,7 +666,7 @@ func (s *spender) put(a asked, grants []breaker.Grant, limited, granted time.Tim
 	}
 	for k, mine := range s.slices {
 		rest = rest || mine.left > 0
-		if mine.left == 0 && mine.done == 0 && s.c.cfg.Now().Sub(mine.used) > idleSlice {
+		if mine.left == 0 && mine.done == 0 && mine.charged == 0 && s.c.cfg.Now().Sub(mine.used) > idleSlice {
 			delete(s.slices, k)
 		}
 	}
