@@ -2,8 +2,6 @@ package sweep
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -12,7 +10,6 @@ import (
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/expirykey"
-	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -30,8 +27,6 @@ const (
 	largestSlice          = 1 << 16
 	// idleSlice is after how long without use a slice is given back.
 	idleSlice = 10 * time.Minute
-	// saveTries is how often a change of the budget is tried against changes of others.
-	saveTries = 8
 )
 
 // A spender spends the budget of one target, for this process. It reserves slices of it ahead
@@ -389,14 +384,6 @@ func (s *spender) tellLives() {
 	}
 }
 
-// rouse wakes the goroutine that reserves.
-func (s *spender) rouse() {
-	select {
-	case s.wake <- struct{}{}:
-	default: // it is awake already
-	}
-}
-
 // isAtLimit reports whether the limits allow nothing more for now.
 func (s *spender) isAtLimit() bool {
 	if s == nil {
@@ -453,117 +440,6 @@ func (s *spender) failing() error {
 	return s.hold.failure.err
 }
 
-// run reserves what is wanted until ctx is done, and then gives back what is left.
-func (s *spender) run(ctx, work context.Context) {
-	var judging sync.WaitGroup
-	judging.Go(func() { s.judge.run(ctx) })
-	defer judging.Wait()
-	if s.rules.On { // also if nothing is due: then what comes to be due later is no unswept ground
-		if err := protect(func() error { _, err := s.judge.enterGround(work); return err }); err != nil && ctx.Err() == nil {
-			s.c.log.failed("count what is due on unswept ground", "", err) // it is tried again before the first delete
-		}
-	}
-	for wait := idleSlice; ctx.Err() == nil; {
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-		case <-s.wake:
-			wait = s.serve(ctx)
-		case <-timer.C:
-			wait = s.serve(ctx)
-		}
-		timer.Stop()
-	}
-	s.mu.Lock()
-	clear(s.wants)
-	s.mu.Unlock()
-	if err := protect(func() error { return s.reserve(work, true) }); err != nil { // they count as not used
-		s.c.log.failed("give back what is left of the target's budget", "", err)
-	}
-}
-
-// serve reserves what is wanted, and returns when it is to be called again at the latest.
-func (s *spender) serve(ctx context.Context) time.Duration {
-	err := protect(func() error { return s.reserve(ctx, false) })
-	if ctx.Err() != nil {
-		return idleSlice
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.hold.failure.note(s.c.log, s.c.cfg.Now(), err)
-	if err != nil {
-		return readAgain
-	}
-	return idleSlice
-}
-
-// isWanting reports whether a step wants something.
-func (s *spender) isWanting() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.wants) > 0
-}
-
-// asked are the wants and reports of one reservation.
-type asked struct {
-	wants   []breaker.Want
-	reports []breaker.Report
-	lives   map[int]int64
-}
-
-// ask lists what is wanted and what is to be reported. What was used last long ago is given
-// back, or with all of it everything.
-func (s *spender) ask(all bool) (a asked) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.c.cfg.Now()
-	for _, k := range inKeyOrder(s.wants) {
-		mine, n := s.sliceLocked(k), s.wants[k]
-		switch since := now.Sub(mine.at); {
-		case since < shortSlice && since > 0:
-			mine.size = min(2*mine.size, largestSlice)
-		case since > longSlice:
-			mine.size = max(mine.size/2, int64(s.c.target.Page))
-		}
-		if s.isOverLocked(mine) { // it is given back below
-			n += mine.left
-		}
-		a.wants = append(a.wants, breaker.Want{Key: k, N: max(0, n-mine.left), Max: max(n, mine.size)})
-	}
-	clear(s.wants)
-	a.lives, s.lives.counts = s.lives.counts, map[int]int64{}
-	for _, k := range inKeyOrder(s.slices) {
-		mine := s.slices[k]
-		r := breaker.Report{Key: k, Done: mine.done, Charged: mine.charged, Granted: mine.granted}
-		if all || now.Sub(mine.used) > idleSlice || s.isOverLocked(mine) {
-			r.Rest = mine.left
-		}
-		if r.Done > 0 || r.Rest > 0 || r.Charged > 0 {
-			a.reports = append(a.reports, r)
-			mine.done -= r.Done
-			mine.left -= r.Rest
-			mine.charged -= r.Charged
-		}
-	}
-	return a
-}
-
-// done returns how many deletes are reported.
-func (a asked) done() (n int64) {
-	for _, r := range a.reports {
-		n += r.Done
-	}
-	return n
-}
-
-// keepRest leaves out what is given back: if that were taken in twice, more would go than was
-// granted. What was deleted is rather reported twice than not at all.
-func (a asked) keepRest() {
-	for i := range a.reports {
-		a.reports[i].Rest = 0
-	}
-}
-
 // isOverLocked reports whether a slice ended with its hour of the clock.
 func (s *spender) isOverLocked(mine *slice) bool {
 	return s.c.target.Limits.Any() && mine.left > 0 &&
@@ -582,176 +458,4 @@ func (s *spender) leftLocked(k breaker.Key) int64 {
 // inKeyOrder lists the keys of a map in their order, so that a run that is repeated does the same.
 func inKeyOrder[T any](m map[breaker.Key]T) []breaker.Key {
 	return slices.SortedFunc(maps.Keys(m), func(a, b breaker.Key) int { return strings.Compare(a.String(), b.String()) })
-}
-
-// unask takes back what was asked for, so that the next reservation does: nothing was saved.
-func (s *spender) unask(a asked) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, w := range a.wants {
-		s.wants[w.Key] = max(s.wants[w.Key], w.N)
-		s.slices[w.Key].wanted = false
-	}
-	for _, r := range a.reports {
-		s.slices[r.Key].done += r.Done
-		s.slices[r.Key].left += r.Rest
-		s.slices[r.Key].charged += r.Charged
-	}
-	for bucket, n := range a.lives {
-		s.lives.counts[bucket] += n
-	}
-}
-
-// reserve reports what was deleted, and reserves what is wanted. What needs a count is
-// counted and judged.
-func (s *spender) reserve(ctx context.Context, all bool) error {
-	ground := open
-	if s.rules.On && s.isWanting() {
-		var err error
-		if ground, err = s.judge.enterGround(ctx); err != nil || ground == shut {
-			return err
-		}
-	}
-	a := s.ask(all)
-	wants := a.wants
-	if ground == partly { // the steps that want more ask again
-		wants = s.judge.approvedOnly(wants)
-	}
-	if len(wants)+len(a.reports) == 0 { // lives come with reports
-		s.unask(a)
-		return nil
-	}
-	var grants []breaker.Grant
-	var unmet []breaker.Want
-	var limited, now time.Time
-	err := s.change(ctx, func(b breaker.Budget, again bool) breaker.Budget {
-		now = s.now()
-		if again {
-			a.keepRest()
-			s.own.add(0, 0, a.done())
-		}
-		approvals := s.c.viewer.View().Record.Approvals
-		b, grants, unmet = b.Take(a.reports).TakeLives(now, a.lives).Reserve(s.rules, now, approvals, wants)
-		limited = b.LimitedUntil(s.rules.Limits, now)
-		return b
-	})
-	if err != nil {
-		if store.MayHaveHappened(err) {
-			a.keepRest()
-			s.own.add(0, 0, a.done())
-		}
-		s.unask(a)
-		return err
-	}
-	if rest := s.put(a, grants, limited, now); rest && !all {
-		return s.reserve(ctx, true) // what is unused makes room for what is wanted
-	}
-	s.judge.want(unmet)
-	s.tellLives()
-	return nil
-}
-
-// put stores what was granted at an instant in the store's time, and lets the steps that wait for
-// it go on. It reports whether the limits allow no more although this process has something left.
-func (s *spender) put(a asked, grants []breaker.Grant, limited, granted time.Time) (rest bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.own.add(0, a.done(), 0)
-	for _, w := range a.wants {
-		s.slices[w.Key].wanted = false
-	}
-	for _, g := range grants {
-		mine := s.slices[g.Key]
-		mine.left, mine.at, mine.granted = mine.left+g.N, s.c.cfg.Now(), granted
-	}
-	for k, mine := range s.slices {
-		rest = rest || mine.left > 0
-		if mine.left == 0 && mine.done == 0 && mine.charged == 0 && s.c.cfg.Now().Sub(mine.used) > idleSlice {
-			delete(s.slices, k)
-		}
-	}
-	rest = rest && !limited.IsZero() && len(grants) == 0 && len(a.wants) > 0
-	if s.hold.limited = limited; rest {
-		s.hold.limited = time.Time{}
-	}
-	close(s.round)
-	s.round = make(chan struct{})
-	return rest
-}
-
-// change changes the budget record by compare-and-set. Again says that an earlier try may have
-// been stored.
-func (s *spender) change(ctx context.Context, change func(b breaker.Budget, again bool) breaker.Budget) error {
-	again := false
-	for range saveTries {
-		b, err := s.read(ctx)
-		if err != nil {
-			return err
-		}
-		b = change(b, again)
-		rec := b.Encode()
-		err = store.Retry(ctx, recordPatience, func() error {
-			ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-			defer cancel()
-			err := s.c.viewer.store.Save(ctx, rec, b.Revision)
-			again = again || err != nil && store.MayHaveHappened(err)
-			return err
-		})
-		s.mu.Lock()
-		if s.own.loaded = err == nil; err == nil {
-			b.Revision = rec.Revision
-			s.own.deletedBy(b.Began)
-			s.budget = b
-		}
-		s.mu.Unlock()
-		if !errors.Is(err, store.ErrConflict) {
-			return err
-		}
-	}
-	return fmt.Errorf("others have changed the target's budget %d times meanwhile: %w", saveTries, store.ErrConflict)
-}
-
-// read returns the budget as it is known, or reads it.
-func (s *spender) read(ctx context.Context) (breaker.Budget, error) {
-	s.mu.Lock()
-	b, loaded := s.budget, s.own.loaded
-	s.mu.Unlock()
-	if loaded {
-		return b, nil
-	}
-	b, err := LoadBudget(ctx, s.c.viewer.store, s.c.target.Name)
-	if err == nil {
-		s.mu.Lock()
-		if !s.own.read {
-			s.own.first, s.own.read = history.Budgeted{Began: b.Began, Deleted: b.Spent.Ever}, true
-		}
-		s.budget, s.own.loaded = b, true
-		s.mu.Unlock()
-	}
-	return b, err
-}
-
-// reread reads the budget, though it may be known.
-func (s *spender) reread(ctx context.Context) (breaker.Budget, error) {
-	s.mu.Lock()
-	s.own.loaded = false
-	s.mu.Unlock()
-	return s.read(ctx)
-}
-
-// LoadBudget reads the budget of a target. It is empty if the store has no such record yet.
-func LoadBudget(ctx context.Context, from store.Loader, target string) (b breaker.Budget, err error) {
-	err = store.Retry(ctx, recordPatience, func() error {
-		ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-		defer cancel()
-		got, err := from.Load(ctx, breaker.Query(target))
-		if err != nil {
-			return fmt.Errorf("load the budget record of %s: %w", target, err)
-		}
-		if b = (breaker.Budget{Target: target}); len(got.List) > 0 {
-			b, err = breaker.Decode(got.List[0])
-		}
-		return err
-	})
-	return b, err
 }

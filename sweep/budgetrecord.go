@@ -1,0 +1,91 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// saveTries is how often a change of the budget is tried against changes of others.
+const saveTries = 8
+
+// change changes the budget record by compare-and-set. Again says that an earlier try may have
+// been stored.
+func (s *spender) change(ctx context.Context, change func(b breaker.Budget, again bool) breaker.Budget) error {
+	again := false
+	for range saveTries {
+		b, err := s.read(ctx)
+		if err != nil {
+			return err
+		}
+		b = change(b, again)
+		rec := b.Encode()
+		err = store.Retry(ctx, recordPatience, func() error {
+			ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+			defer cancel()
+			err := s.c.viewer.store.Save(ctx, rec, b.Revision)
+			again = again || err != nil && store.MayHaveHappened(err)
+			return err
+		})
+		s.mu.Lock()
+		if s.own.loaded = err == nil; err == nil {
+			b.Revision = rec.Revision
+			s.own.deletedBy(b.Began)
+			s.budget = b
+		}
+		s.mu.Unlock()
+		if !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+	}
+	return fmt.Errorf("others have changed the target's budget %d times meanwhile: %w", saveTries, store.ErrConflict)
+}
+
+// read returns the budget as it is known, or reads it.
+func (s *spender) read(ctx context.Context) (breaker.Budget, error) {
+	s.mu.Lock()
+	b, loaded := s.budget, s.own.loaded
+	s.mu.Unlock()
+	if loaded {
+		return b, nil
+	}
+	b, err := LoadBudget(ctx, s.c.viewer.store, s.c.target.Name)
+	if err == nil {
+		s.mu.Lock()
+		if !s.own.read {
+			s.own.first, s.own.read = history.Budgeted{Began: b.Began, Deleted: b.Spent.Ever}, true
+		}
+		s.budget, s.own.loaded = b, true
+		s.mu.Unlock()
+	}
+	return b, err
+}
+
+// reread reads the budget, though it may be known.
+func (s *spender) reread(ctx context.Context) (breaker.Budget, error) {
+	s.mu.Lock()
+	s.own.loaded = false
+	s.mu.Unlock()
+	return s.read(ctx)
+}
+
+// LoadBudget reads the budget of a target. It is empty if the store has no such record yet.
+func LoadBudget(ctx context.Context, from store.Loader, target string) (b breaker.Budget, err error) {
+	err = store.Retry(ctx, recordPatience, func() error {
+		ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+		defer cancel()
+		got, err := from.Load(ctx, breaker.Query(target))
+		if err != nil {
+			return fmt.Errorf("load the budget record of %s: %w", target, err)
+		}
+		if b = (breaker.Budget{Target: target}); len(got.List) > 0 {
+			b, err = breaker.Decode(got.List[0])
+		}
+		return err
+	})
+	return b, err
+}
