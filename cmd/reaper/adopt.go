@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
-	"slices"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,19 +30,6 @@ type adoptCost struct {
 	Reads   int64    `json:"reads"`
 	Writes  int64    `json:"writes"`
 	Seconds *float64 `json:"seconds"` // at the rate; nil if that is unlimited
-}
-
-// adoptFlags are the flags that stand for fields of the targets file's section adopt, and
-// those of single commands.
-type adoptFlags struct {
-	from, plus, spread, percent, rate string
-	createTime                        bool
-	watch                             bool
-	every                             string
-	accept                            int64
-	alsoWriters                       bool
-	yes                               bool
-	verifies                          string // what a command that verifies is called: it says first what that costs
 }
 
 func (a *app) adoptCommand() *cobra.Command {
@@ -99,21 +83,6 @@ reaper adopt undo is the way back.`,
 	return cmd
 }
 
-// fromFile is said of flags that stand for a field of the targets file.
-const fromFile = " (default: the targets file)"
-
-// addAdopt registers the flags of adopt and all its subcommands.
-func (a *app) addAdopt(cmd *cobra.Command, f *adoptFlags) {
-	addSettings(cmd.Flags(), "apply", "workers", "shutdown-grace", "actor")
-	cmd.Flags().Lookup("apply").Usage = "change something; without it nothing is written, whatever REAPER_APPLY says"
-	a.addTarget(cmd)
-	a.addJSON(cmd)
-	cmd.Flags().StringVar(&f.from, "from", "", "the rule begins with this property"+fromFile)
-	cmd.Flags().BoolVar(&f.createTime, "create-time", false, "the rule begins with the time of creation")
-	cmd.Flags().StringVar(&f.plus, "plus", "", "the rule adds this, such as 30d")
-	cmd.Flags().StringVar(&f.rate, "rate", "", "keys a second of all processes together, or unlimited"+fromFile)
-}
-
 func (a *app) adoptDualCommand() *cobra.Command {
 	var f adoptFlags
 	cmd := &cobra.Command{
@@ -135,11 +104,6 @@ without its key, nor a new one that computes keys wrongly, has live entities del
 	}
 	a.addAdopt(cmd, &f)
 	return cmd
-}
-
-// addYes registers the flag of commands that ask before they read all entities.
-func addYes(cmd *cobra.Command, f *adoptFlags) {
-	cmd.Flags().BoolVar(&f.yes, "yes", false, "on a terminal, read all entities without being asked")
 }
 
 func (a *app) adoptVerifyCommand() *cobra.Command {
@@ -234,87 +198,6 @@ removes those, too.`,
 	a.addAdopt(cmd, &f)
 	cmd.Flags().BoolVar(&f.alsoWriters, "also-writers", false, "undo although writers give keys, too")
 	return cmd
-}
-
-// rule returns the rule of the flags or, without them, of the targets file. It is zero if
-// neither has one.
-func (f adoptFlags) rule(cmd *cobra.Command, t config.Target) (adopt.Rule, error) {
-	given := cmd.Flags().Changed
-	from := t.Adopt.From
-	switch {
-	case f.createTime && given("from"):
-		return adopt.Rule{}, wrongUsage("--from and --create-time are two rules: write one of them")
-	case f.createTime && !given("plus"):
-		return adopt.Rule{}, wrongUsage("--create-time needs --plus, such as --plus 30d")
-	case given("from") && f.from == "":
-		return adopt.Rule{}, wrongUsage("--from is empty: name a property")
-	case given("from") && f.from == t.Property:
-		return adopt.Rule{}, wrongUsage("--from: %s is the property that adoption writes", f.from)
-	case given("from"):
-		if err := config.PropertyName(f.from); err != nil {
-			return adopt.Rule{}, wrongUsage("--from: %v", err)
-		}
-		from = config.AdoptFrom{Property: f.from}
-	case f.createTime:
-		from = config.AdoptFrom{CreateTime: true}
-	case given("plus") && from.IsZero():
-		return adopt.Rule{}, wrongUsage("--plus needs --from or --create-time")
-	}
-	if given("plus") {
-		plus, err := config.Duration(f.plus)
-		if err != nil {
-			return adopt.Rule{}, wrongUsage("--plus: %v", err)
-		}
-		if from.CreateTime && plus == 0 {
-			return adopt.Rule{}, wrongUsage("--plus: %s after their creation all entities have expired", f.plus)
-		}
-		from.Plus = plus
-	}
-	return ruleOf(from), nil
-}
-
-// recordedRule returns the rule by which a target is being adopted. Flags may have given it, and
-// after the end the targets file needs none.
-func recordedRule(ctx context.Context, s store.Store, target string) (adopt.Rule, error) {
-	var rec adopt.Record
-	var exists bool
-	err := store.Retry(ctx, recordPatience, func() (err error) {
-		rec, _, exists, err = adopt.Load(ctx, s, target)
-		return err
-	})
-	switch {
-	case err != nil:
-		return adopt.Rule{}, err
-	case !exists:
-		return adopt.Rule{}, store.WithHint(wrongUsage("target %s has no rule for entities without a key", target),
-			"write adopt: {from: {property: created, plus: 30d}} into the targets file, or --from created --plus 30d")
-	}
-	return rec.Rule, nil
-}
-
-func ruleOf(from config.AdoptFrom) adopt.Rule {
-	return adopt.Rule{Property: from.Property, CreateTime: from.CreateTime, Plus: from.Plus}
-}
-
-// numbers reads the other flags into the settings of the target.
-func (f adoptFlags) numbers(cmd *cobra.Command, s *config.Adopt) (err error) {
-	given := cmd.Flags().Changed
-	if given("spread") {
-		if s.Spread, err = config.Spread(f.spread); err != nil {
-			return wrongUsage("--spread: %v", err)
-		}
-	}
-	if given("percent") {
-		if s.Percent, err = config.Percent(f.percent); err != nil {
-			return wrongUsage("--percent: %v", err)
-		}
-	}
-	if given("rate") {
-		if s.Rate, err = config.Rate(f.rate); err != nil {
-			return wrongUsage("--rate: %v", err)
-		}
-	}
-	return nil
 }
 
 // recordPatience is how long a command tries to read the record of an adoption.
@@ -489,123 +372,6 @@ func (a *app) watchAdoption(ctx context.Context, s *session, cfg adopt.Config) (
 	}
 }
 
-// adoptTexts says what each outcome is, in the order of the report.
-var adoptTexts = []struct {
-	outcome adopt.Outcome
-	text    string
-}{
-	{adopt.Unstamped, "without a key, and the rule gives one"},
-	{adopt.Keyed, "with a key"},
-	{adopt.Mismatch, "with a key that disagrees with the rule"},
-	{adopt.Later, "not in the share yet"},
-	{adopt.Suspect, "expired longer ago than max_age by the rule: left alone"},
-	{adopt.NoSource, "without the value that the rule reads: left alone"},
-	{adopt.Mistyped, "with a value that the rule cannot read: left alone"},
-	{adopt.Foreign, "with something else in the key property: left alone"},
-	{adopt.Gone, "deleted meanwhile"},
-	{adopt.Overtaken, "changed by their writers meanwhile"},
-	{adopt.Contended, "changed again and again: the next round tries again"},
-	{adopt.Refused, "refused by the store: left alone"},
-}
-
-func (a *app) printAdopt(s *session, res adopt.Result) {
-	fmt.Fprintf(a.stdout, "%s by %s: round %d, %v%% of the entities\n", res.Target, res.Rule, res.Round, res.Percent)
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "\t%s\t  read\n", grouped(res.Scanned))
-	for _, o := range adoptTexts {
-		if n := res.Counts[o.outcome]; n > 0 || o.outcome == adopt.Unstamped {
-			fmt.Fprintf(w, "\t%s\t  %s\n", grouped(n), o.text)
-		}
-	}
-	_ = w.Flush() // stdout: nothing to be done about it
-	printSamples(a.stdout, res)
-	if res.Counts[adopt.Unstamped] > 0 {
-		a.printHistogram(res)
-	}
-	for _, warning := range res.Warnings {
-		fmt.Fprintln(a.stdout, "warning: "+warning)
-	}
-	a.printAdoptEnd(s, res)
-}
-
-// printSamples names some entities of each outcome.
-func printSamples(w io.Writer, res adopt.Result) {
-	expected := []adopt.Outcome{adopt.Unstamped, adopt.Keyed, adopt.Later}
-	for _, o := range adoptTexts {
-		if (res.Apply || res.Order != adopt.Stamp) && slices.Contains(expected, o.outcome) {
-			continue // they were looked at in the dry run
-		}
-		for _, one := range res.Samples[o.outcome] {
-			fmt.Fprintf(w, "  %s %s", o.outcome, printable(one.Key))
-			if one.Namespace != "" {
-				fmt.Fprintf(w, ", namespace %s", printable(one.Namespace))
-			}
-			if one.Source != "" {
-				fmt.Fprintf(w, ", from %s", shortened(printable(one.Source)))
-			}
-			if one.Expires != nil {
-				fmt.Fprintf(w, ", expires %s", one.Expires.Format(time.RFC3339))
-			}
-			if one.Why != "" {
-				fmt.Fprintf(w, ": %s", shortened(printable(one.Why)))
-			}
-			fmt.Fprintln(w)
-		}
-	}
-}
-
-func (a *app) printHistogram(res adopt.Result) {
-	when := "at once"
-	if res.SpreadSeconds > 0 {
-		when = "within " + config.FormatDuration(time.Duration(res.SpreadSeconds*float64(time.Second)))
-	}
-	fmt.Fprintf(a.stdout, "expired already: %s, which will be due %s\n", grouped(res.DueAlready), when)
-	fmt.Fprint(a.stdout, "due")
-	for _, b := range res.Histogram {
-		name := "within " + b.Within
-		switch b.Within {
-		case "now":
-			name = "at once"
-		case "":
-			name = "later"
-		}
-		fmt.Fprintf(a.stdout, "  %s: %s", name, grouped(b.Entities))
-	}
-	fmt.Fprintln(a.stdout)
-}
-
-// printAdoptEnd says what was done, or what it would cost.
-func (a *app) printAdoptEnd(s *session, res adopt.Result) {
-	written := counted(res.Stamped, "key was", "keys were") + " written"
-	if res.Order == adopt.Undo {
-		written = counted(res.Removed, "key was", "keys were") + " removed"
-	}
-	switch {
-	case res.Held != "" && !res.Complete:
-		fmt.Fprintf(a.stdout, "%s; then the target was held: %s. Run the command again to go on\n", written, res.Held)
-	case !res.Complete && res.Apply:
-		fmt.Fprintf(a.stdout, "%s; not complete: run the command again to go on\n", written)
-	case !res.Complete:
-		fmt.Fprintln(a.stdout, "not complete: stopped before the end")
-	case res.Order == adopt.Verify && res.Phase == adopt.Finished && res.Apply:
-		t := s.targets[0]
-		fmt.Fprintf(a.stdout, "the adoption is finished. From now on sweep the target by its keys, and remove from the\n"+
-			"targets file what sweeps %s by another property:\n%s", t.Kind, t.Stanza())
-	case res.Order == adopt.Verify:
-		fmt.Fprintf(a.stdout, "%s left without a key, or with one that disagrees; nothing was changed\n",
-			counted(res.Left(), "entity is", "entities are"))
-	case res.Apply && res.Order == adopt.Undo:
-		fmt.Fprintln(a.stdout, written+", and then the records of the adoption")
-	case res.Apply:
-		fmt.Fprintln(a.stdout, written)
-	case res.Order == adopt.Undo:
-		fmt.Fprintf(a.stdout, "%s the rule's. Nothing was changed: remove with --apply\n",
-			counted(res.Removable, "key is", "keys are"))
-	default:
-		a.printAdoptCost(s, res)
-	}
-}
-
 // costOf returns what it costs to write the keys that a dry run found missing; nil for any
 // other run.
 func costOf(s *session, res adopt.Result) *adoptCost {
@@ -621,15 +387,4 @@ func costOf(s *session, res adopt.Result) *adoptCost {
 		c.Seconds = &seconds
 	}
 	return c
-}
-
-func (a *app) printAdoptCost(s *session, res adopt.Result) {
-	c := costOf(s, res)
-	fmt.Fprintf(a.stdout, "stamping costs %s and %s", counted(c.Reads, "read", "reads"),
-		counted(c.Writes, "write", "writes"))
-	if c.Seconds != nil {
-		fmt.Fprintf(a.stdout, ", and takes about %s", time.Duration(*c.Seconds*float64(time.Second)).Round(time.Second))
-	}
-	fmt.Fprintln(a.stdout, ". Functions and listeners fire for each write")
-	fmt.Fprintln(a.stdout, "nothing was changed: write keys with --apply")
 }
