@@ -214,17 +214,28 @@ func (b Budget) Take(reports []Report) Budget {
 	b = b.with()
 	for _, p := range reports {
 		if i := b.index(p.Key); i >= 0 { // else it was forgotten
-			t := &b.Tallies[i]
-			t.Granted += p.Charged - min(p.Rest, t.Granted)
-			if t.Counted {
-				t.Open += p.Rest
-			}
-			t.Done += p.Done + p.Charged
+			b.Tallies[i] = b.Tallies[i].take(p)
 		}
 		b.Spent.Ever += p.Done
 		b.Spent.giveBack(p)
 	}
 	return b
+}
+
+// take returns the tally after a report. What went of an event by other keys takes the place of what is
+// reserved of its approval and not reported yet, so that this is not given back for the next event.
+func (t Tally) take(p Report) Tally {
+	if p.Key.Approval != "" {
+		t.Done = min(t.Granted, t.Done+p.Done+p.Charged)
+		t.Granted -= min(p.Rest, t.Granted-t.Done)
+		return t
+	}
+	t.Done += p.Done
+	t.Granted -= min(p.Rest, t.Granted)
+	if t.Counted {
+		t.Open += p.Rest
+	}
+	return t
 }
 
 // Reserve grants what is wanted, or a part of it, as far as that needs no count. Unmet are the

@@ -159,13 +159,25 @@ func TestRestOfAnApprovalIsNotForTheNextEvent(t *testing.T) {
 			t.Errorf("%+v: %v, %v", x, k, ok)
 		}
 	}
-	b = b.Take([]breaker.Report{{Key: breaker.Late(), Done: 900}, {Key: mine, Charged: 900}})
-	b = b.Take([]breaker.Report{{Key: mine, Done: 1100, Rest: 900}})
-	if !b.IsSpent(rules, a, noon) || b.At(mine).Done != 2000 || b.Spent.Ever != 2000 {
-		t.Errorf("%+v, %d deleted in all", b.At(mine), b.Spent.Ever)
-	}
-	if _, grants, _ := b.Reserve(rules, noon, list, want(mine, 1)); len(grants) > 0 {
-		t.Errorf("%v is left for the next event", grants)
+	charged, late := breaker.Report{Key: mine, Charged: 900}, breaker.Report{Key: breaker.Late(), Done: 900}
+	for _, x := range []struct{ done, rest, left int64 }{
+		{1100, 900, 0},
+		{1000, 1000, 100}, // a part of the event is left, or was never there
+		{1500, 500, 0},
+		{2000, 0, 0},
+	} {
+		b := b.Take([]breaker.Report{late, charged}).Take([]breaker.Report{{Key: mine, Done: x.done, Rest: x.rest}})
+		if got := b.At(mine); a.Count-got.Granted != x.left || got.Done != got.Granted || b.Spent.Ever != 900+x.done {
+			t.Errorf("%+v: %+v, %d deleted in all", x, got, b.Spent.Ever)
+		}
+		_, grants, _ := b.Reserve(rules, noon, list, want(mine, 2000))
+		if x.left == 0 && len(grants) > 0 || x.left > 0 && grants[0].N != x.left {
+			t.Errorf("%+v: %v is left for the next event", x, grants)
+		}
+		// What goes of the next event is charged to nothing.
+		if next := b.Take([]breaker.Report{charged}); x.left == 0 && next.At(mine) != b.At(mine) {
+			t.Errorf("%+v: %+v", x, next.At(mine))
+		}
 	}
 }
 
