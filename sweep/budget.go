@@ -347,14 +347,15 @@ func (s *spender) sliceLocked(k breaker.Key) *slice {
 
 // chargeLocked charges a delete to the approval that covers it, if it went under another key.
 func (s *spender) chargeLocked(k breaker.Key, op *store.Op) {
-	if !s.rules.On || k.Approval != "" {
+	approved := s.c.viewer.View().Record.Approvals
+	if !s.rules.On || k.Approval != "" || len(approved) == 0 {
 		return
 	}
 	at, number, ok := s.expiry(op.Entry.Value)
 	if !ok {
 		return
 	}
-	if to, ok := s.budget.ChargedTo(s.rules, s.c.viewer.View().Record.Approvals, s.now(), at, number); ok {
+	if to, ok := s.budget.ChargedTo(s.rules, approved, s.now(), at, number); ok {
 		s.sliceLocked(to).charged++
 	}
 }
