@@ -185,7 +185,12 @@ func (t Table) with(list []*lateRead) Table {
 // Newer returns this table, whose read began at an instant, with those cursors of the other
 // table that were read later.
 func (t Table) Newer(other Table, began time.Time) Table {
-	list := slices.Collect(maps.Values(other.late))
+	var list []*lateRead
+	for _, c := range other.late {
+		if c.Sent.After(began) { // else this table has what became of it, be it that the record is gone
+			list = append(list, c)
+		}
+	}
 	for id, p := range other.all {
 		if _, newer := other.late[id]; !newer && p.shared.sent.After(began) {
 			list = append(list, &lateRead{Cursor: p.Cursor(id)})
