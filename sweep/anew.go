@@ -138,9 +138,10 @@ func (v *viewer) lastDropped(ctx context.Context) (number int, err error) {
 	return number, nil
 }
 
-// probe looks for generations in use once more, when all writers that stamped by a lost
-// record must have committed. A generation that was empty when the new record was made, or
-// that an index did not show yet, may hold entities now.
+// probe looks for generations in use once more: when all writers that stamped by a lost
+// record must have committed, since a generation that was empty when the new record was made,
+// or that an index did not show yet, may hold entities now; and as soon as a deployment joins
+// that sweeps other namespaces, since the first probe did not go there.
 func (c *collector) probe(ctx context.Context, p *plan.Plan) error {
 	v := c.viewer
 	was := v.View().Record
@@ -165,8 +166,13 @@ func (c *collector) probe(ctx context.Context, p *plan.Plan) error {
 		if !is.Probe.Equal(was.Probe) || !is.Created.Equal(was.Created) {
 			return is, false, nil // another process was faster, or wrote a new record, which wants a probe of its own
 		}
-		next, err = is.Adopt(used, floor, c.rules.Policy, now)
-		return next, true, err
+		if next, err = is.Adopt(used, floor, c.rules.Policy, now); err != nil {
+			return next, false, err
+		}
+		if last := next.ProbeLater(c.rules.Policy); last.Probe.After(now) { // this one was early, for new namespaces
+			next = last
+		}
+		return next, true, nil
 	})
 	if err != nil {
 		return err

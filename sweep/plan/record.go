@@ -39,8 +39,11 @@ func Configured(r Rules, rec generation.Record, now time.Time) generation.Record
 		rec = rec.OpenFirst(r.Policy.Shards, now)
 	}
 	rec.NurseryShards = max(rec.NurseryShards, r.Policy.Shards)
-	if !rec.Sweeps(r.Namespaces, time.Time{}) { // nobody has looked for extra shards there
+	if !rec.Sweeps(r.Namespaces, time.Time{}) { // nobody has looked there for generations and extra shards
 		rec.Checked = time.Time{}
+		if r.Generations && (rec.Probe.IsZero() || rec.Probe.After(now)) {
+			rec.Probe = now.UTC().Truncate(time.Microsecond)
+		}
 	}
 	if !rec.Sweeps(r.Namespaces, now.Add(-r.Rewind/2)) {
 		rec = rec.WithNamespaces(r.Namespaces, now, time.Time{})
