@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -114,6 +115,38 @@ func TestBreakerHoldsEvents(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Two deployments sweep other namespaces of one target. An event in both is one event, though
+// each part of it would be usual: whichever deployment counts the hour first counts both.
+func TestBreakerCountsForAllDeployments(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 600)
+		sweepIn := func(namespace string) sweep.TargetResult {
+			w.target.Namespaces = []string{namespace}
+			return w.sweep()
+		}
+		if res := sweepIn("eu"); res.Error != "" {
+			t.Fatal(res.Error)
+		}
+		now := time.Now()
+		for i := range 120 {
+			w.put(1, 4, fmt.Sprint("here-", i), now)
+			w.putIn("eu", 1, 4, fmt.Sprint("there-", i), now)
+		}
+		time.Sleep(time.Second)
+		sweepIn("")
+		rec := w.record()
+		gone := 240 - len(w.s.Entities("Session", "eu"))
+		for name := range w.s.Entities("Session", "") {
+			if strings.Contains(name, "here-") {
+				gone--
+			}
+		}
+		if !rec.Trip.IsOpen() || gone > int(small.Floor) || rec.Trip.Due < 140 {
+			t.Errorf("%d of 240 are gone: %+v", gone, rec.Trip)
+		}
+	})
 }
 
 func TestBreakerCoversOneEvent(t *testing.T) {

@@ -34,6 +34,8 @@ type judge struct {
 	entered bool                           // what is due in what this process sweeps was counted, or approved
 	idle    time.Time                      // since when nothing was wanted of a part that was approved; zero if it was
 	late    *lateRead                      // of the judging goroutine alone; nil if a COUNT does
+
+	namespaces []string // those that any deployment sweeps, at the last count; nil before it
 	wasLate bool                           // the last turn was that of what is late
 }
 
@@ -206,6 +208,9 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 	if err != nil {
 		return err
 	}
+	if err := j.findNamespaces(ctx); err != nil {
+		return uncounted{err}
+	}
 	if k.IsLate() {
 		if j.isOvertaken(b, now) {
 			return j.dropLate(ctx)
@@ -300,7 +305,32 @@ func (j *judge) id(t breaker.Trip) string {
 	return t.At.UTC().Format("20060102t150405") + "-" + string(t.Rule) + "-" + store.NewRevision("")[2:8]
 }
 
-// plan returns the plan of now, which lists the ranges.
+// plan returns the plan of now, which lists the ranges to be counted.
 func (j *judge) plan() *plan.Plan {
-	return plan.New(j.s.c.rules, j.s.c.viewer.View(), plan.Book{}, j.s.c.clock.Now())
+	view := j.view()
+	return plan.New(j.s.c.rules, &view, plan.Book{}, j.s.c.clock.Now())
+}
+
+// view returns the present view with all namespaces that any deployment sweeps: they share the
+// hours of the target, so each counts what the others delete, too.
+func (j *judge) view() plan.View {
+	view := *j.s.c.viewer.View()
+	j.s.mu.Lock()
+	defer j.s.mu.Unlock()
+	if j.namespaces != nil {
+		view.Namespaces = j.namespaces
+	}
+	return view
+}
+
+// findNamespaces finds the namespaces that any deployment sweeps.
+func (j *judge) findNamespaces(ctx context.Context) error {
+	list, err := j.s.c.allNamespaces(ctx, j.plan())
+	if err != nil {
+		return fmt.Errorf("list the namespaces: %w", err)
+	}
+	j.s.mu.Lock()
+	j.namespaces = list
+	j.s.mu.Unlock()
+	return nil
 }

@@ -197,8 +197,8 @@ func (j *judge) countSpans(ctx context.Context, spans []placedSpan, upTo int64) 
 // countAll counts what carries the property, up to a bound: in one query for each namespace
 // or, if that takes too long, range by range.
 func (j *judge) countAll(ctx context.Context, upTo int64) (sum int64, err error) {
-	for _, at := range j.s.c.everywhere(store.Span{}) {
-		n, err := j.countSpans(ctx, []placedSpan{at}, upTo-sum)
+	for _, ns := range j.view().Namespaces {
+		n, err := j.countSpans(ctx, []placedSpan{{namespace: ns}}, upTo-sum)
 		if err != nil {
 			return j.countRanges(ctx, upTo)
 		}
