@@ -3,12 +3,14 @@ package sim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/control"
+	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -16,6 +18,9 @@ import (
 // steady is how long ago an entity must have been written last for its hour to be certain: by
 // then every scan, count and entity that waits aside shows its present expiry.
 const steady = 3 * time.Minute
+
+// patience is how long a process tries to count an hour at most.
+const patience = 5 * time.Minute
 
 // A budgetFact is what the oracle knows of the budget of one target.
 type budgetFact struct {
@@ -108,7 +113,8 @@ func add(to map[string]map[string]int64, by, key string, n int64) {
 }
 
 // checkCounted holds B1 as an hour that was counted is opened: what it holds for certain, with
-// what is still to come, is no more than its limit.
+// what is still to come, is no more than its limit. What lies in namespaces that no deployment
+// sweeps is no part of the event. A count may last, and goes by what was learnt as it began.
 func (o *oracle) checkCounted(by, key string, old, new store.Record) {
 	ms, err := strconv.ParseInt(key, 10, 64)
 	was, wasErr := breaker.Decode(old)
@@ -122,7 +128,7 @@ func (o *oracle) checkCounted(by, key string, old, new store.Record) {
 	was.Alls = is.Alls
 	n := is.At(hour).Done
 	for at, facts := range o.truth {
-		if at.kind != o.w.plan.kind(new.Key) {
+		if at.kind != o.w.plan.kind(new.Key) || !o.isSwept(new.Key, at.namespace) {
 			continue
 		}
 		for _, f := range facts {
@@ -132,9 +138,21 @@ func (o *oracle) checkCounted(by, key string, old, new store.Record) {
 			}
 		}
 	}
-	if limit := was.Limit(rules, now, hour); n > limit {
+	limit := was.Limit(rules, now, hour)
+	if began := is.At(hour).At; now.Sub(began) < patience {
+		limit = max(limit, was.Limit(rules, began, hour))
+	}
+	if n > limit {
 		o.w.violate("B1", "%s opens %v of %s, which holds %d, more than %d", by, hour.Hour, new.Key, n, limit)
 	}
+}
+
+// isSwept reports whether any deployment sweeps a namespace, by the target record. The caller holds mu.
+func (o *oracle) isSwept(target, namespace string) bool {
+	list, _ := o.w.db.records[store.TargetRecord][target].Fields["namespaces"].([]store.Fields)
+	return slices.ContainsFunc(list, func(n store.Fields) bool {
+		return text(n, "name") == namespace || text(n, "name") == cursor.AllNamespaces
+	})
 }
 
 // approvedIn reports whether there was an approval that reaches into an hour: what went by it

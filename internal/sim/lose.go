@@ -14,16 +14,21 @@ type formerRecord struct {
 }
 
 // startLoser lets somebody remove target records, now and then with the cursor records
-// that nobody holds, while writers and sweepers go on.
+// that nobody holds, while writers and sweepers go on. Half of them do so shortly before the
+// faults stop: what a loss leaves undone must come right in the first sweep after that.
 func (w *world) startLoser() {
 	d := w.dice.on("loser")
-	if !w.plan.has("lose") || !d.on("takes part").yes(0.2) {
+	if !w.plan.has("lose") || !d.on("takes part").yes(0.3) {
 		return
 	}
 	w.act(func() {
+		late := d.on("late").yes(0.5)
+		if late && !w.sleep(w.plan.busy-d.on("by").between(20*time.Second, 4*time.Minute)) {
+			return
+		}
 		for n := range int64(3) {
 			d := d.at(n)
-			if !w.sleep(d.on("pause").between(20*time.Second, w.plan.busy)) {
+			if (n > 0 || !late) && !w.sleep(d.on("pause").between(20*time.Second, w.plan.busy)) {
 				return
 			}
 			w.lose(d, w.plan.name(d.on("target").below(w.plan.targets)))
