@@ -36,7 +36,7 @@ type judge struct {
 	late    *lateRead                      // of the judging goroutine alone; nil if a COUNT does
 
 	namespaces []string // those that any deployment sweeps, at the last count; nil before it
-	wasLate bool                           // the last turn was that of what is late
+	wasLate    bool     // the last turn was that of what is late
 }
 
 // A blocked is a count that failed. Without it no more than the floor goes.
