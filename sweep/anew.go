@@ -141,7 +141,7 @@ func (v *viewer) lastDropped(ctx context.Context) (number int, err error) {
 // probe looks for generations in use once more: when all writers that stamped by a lost
 // record must have committed, since a generation that was empty when the new record was made,
 // or that an index did not show yet, may hold entities now; and as soon as a deployment joins
-// that sweeps other namespaces, since the first probe did not go there.
+// before that, with other namespaces, since the first probe did not go there.
 func (c *collector) probe(ctx context.Context, p *plan.Plan) error {
 	v := c.viewer
 	was := v.View().Record

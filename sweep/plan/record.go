@@ -41,7 +41,7 @@ func Configured(r Rules, rec generation.Record, now time.Time) generation.Record
 	rec.NurseryShards = max(rec.NurseryShards, r.Policy.Shards)
 	if !rec.Sweeps(r.Namespaces, time.Time{}) { // nobody has looked there for generations and extra shards
 		rec.Checked = time.Time{}
-		if r.Generations && (rec.Probe.IsZero() || rec.Probe.After(now)) {
+		if rec.Probe.After(now) { // later on, what is not listed has retired, and is the audit's
 			rec.Probe = now.UTC().Truncate(time.Microsecond)
 		}
 	}
