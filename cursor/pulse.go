@@ -123,9 +123,11 @@ func (p *Pulse) hold(ctx context.Context, c *Claim) (epoch int64, err error) {
 }
 
 // MayPass reports whether a claim that failed may succeed a little later: the store may
-// answer by then, or the heartbeat of a former process of this name be found dead.
+// answer by then, if only more slowly than a claim waits for, or the heartbeat of a former
+// process of this name be found dead.
 func MayPass(err error) bool {
-	return store.Transient(err) || errors.Is(err, ErrTwin) || errors.Is(err, store.ErrConflict)
+	return store.Transient(err) || errors.Is(err, ErrTwin) || errors.Is(err, store.ErrConflict) ||
+		errors.Is(err, errNoHeartbeat)
 }
 
 // holds reports whether this process holds the range.

@@ -247,6 +247,26 @@ func TestSlowStoreIsGivenTime(t *testing.T) {
 	})
 }
 
+// A store that takes heartbeats only after longer than a claim waits for one is slow, and has
+// not failed: the sweep waits and goes on.
+func TestSlowHeartbeatIsGivenTime(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.fill(200, 48*time.Hour)
+		began := time.Now()
+		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Sort == store.WorkerRecord && time.Since(began) < 25*time.Second {
+				<-ctx.Done()
+				return fmt.Errorf("the store is busy: %w", store.ErrDeadline)
+			}
+			return nil
+		}
+		if res := w.sweep(); res.Error != "" || !res.Complete || res.Deleted == 0 {
+			t.Errorf("%+v", res)
+		}
+		w.wantLive()
+	})
+}
+
 // A target with unlimited ranges in work has an infinite rate.
 func TestRateOfUnlimitedRanges(t *testing.T) {
 	for want, pace := range map[float64]throttle.Limits{
