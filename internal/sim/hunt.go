@@ -2,6 +2,7 @@ package sim
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,9 @@ type Hunt struct {
 	Stop    bool            // at the first violation
 	Done    <-chan struct{} // closed: no further seed begins; may be nil
 	Without []string
+	Skip    []uint64          // seeds that are left out
+	Bound   time.Duration     // how long one may take; zero is [Endless]
+	Hung    func(seed uint64) // is told of one that takes longer; see [Options]
 	Begin   func(worker int, seed uint64) // is told of each run as it begins, by all workers at once; may be nil
 	Each    func(Report)                  // is told of each run, by one goroutine at a time; may be nil
 	Found   func(Report)                  // likewise, of each violation
@@ -25,6 +29,7 @@ type Hunt struct {
 // A Bag is what a hunt brought home.
 type Bag struct {
 	Seeds, Steps, Violations int
+	Tried                    int // seeds that ran or were skipped: the first so many
 	Took                     time.Duration
 	Counts                   map[string]int
 }
@@ -54,12 +59,19 @@ func (h Hunt) Run(t *testing.T) Bag {
 				return
 			}
 			seed := h.First + uint64(n-1)
+			if slices.Contains(h.Skip, seed) {
+				mu.Lock()
+				bag.Tried++
+				mu.Unlock()
+				continue
+			}
 			if h.Begin != nil {
 				h.Begin(worker, seed)
 			}
-			r := Run(t, Options{Seed: seed, Without: h.Without})
+			r := Run(t, Options{Seed: seed, Without: h.Without, Hung: h.Hung, Bound: h.Bound})
 			mu.Lock()
 			bag.Seeds++
+			bag.Tried++
 			bag.Steps += r.Steps
 			for what, n := range r.Counts {
 				bag.Counts[what] += n

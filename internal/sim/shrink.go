@@ -77,7 +77,7 @@ var names = regexp.MustCompile(`"[a-z]+[0-9-]+"|[a-z]+\.[0-9]{8}\.[a-z0-9-]+(@[a
 // telling returns the events that have to do with what the violation names, and the
 // last ones.
 func (c Case) telling() []string {
-	const last, most = 15, 60
+	const last, most = 12, 34 // with what stands around them, a screen of 40 lines
 	about := names.FindAllString(c.Violation.Text, -1)
 	var list []string
 	for i, e := range c.Events {

@@ -3,11 +3,17 @@
 //
 //	go run ./internal/sim/prove -for 10m        fresh seeds
 //	go run ./internal/sim/prove -n 1000         so many
-//	go run ./internal/sim/prove -seed 4711      that one, with its history
+//	go run ./internal/sim/prove -seed 4711      that one, with the part of its history that tells
+//	go run ./internal/sim/prove -seed 4711 -all     with all of it
+//	go run ./internal/sim/prove -report         how many have passed on the version that is here
 //
 // It shows each violation with the shortest history that still leads to it and the
 // command that repeats it. The exit code is 1 if there was a violation. The last output,
 // even after an interrupt, is exactly one line that counts seeds, steps and violations.
+//
+// What ran on which version is kept in a ledger outside the repository: see package
+// ledger. Fresh seeds are such that no version has run them. A seed that does not end
+// within a bound is named, counts as a violation, and is left out of the rest.
 package main
 
 import (
@@ -18,6 +24,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"syscall"
@@ -27,84 +34,151 @@ import (
 	"github.com/reaper-ttl/reaper/internal/sim"
 )
 
+// A command is what the flags say.
+type command struct {
+	hunt    sim.Hunt
+	shrink  bool
+	counts  bool
+	seed    uint64
+	until   time.Duration
+	all     bool
+	report  bool
+	book    book
+	profile string
+	before  string // what the processes before this one have done: seeds, steps, violations
+}
+
 func main() {
 	testing.Init()
-	var (
-		first   = flag.Uint64("first", 0, "first `seed`; 0 is a fresh one")
-		count   = flag.Int("n", 0, "so many seeds")
-		length  = flag.Duration("for", 0, "no seed begins later than this")
-		workers = flag.Int("workers", 0, "seeds at the same time; 0 is one for each core")
-		stop    = flag.Bool("stop", false, "stop at the first violation")
-		shrink  = flag.Bool("shrink", true, "look for the shortest history")
-		seed    = flag.Uint64("seed", 0, "run this `seed` again and show its history")
-		without = flag.String("without", "", "leave these features out, separated by commas")
-		until   = flag.Duration("until", 0, "with -seed: writers and faults stop then")
-		counts  = flag.Bool("counts", false, "show how often what happened")
-	)
-	flag.Parse()
-	var left []string
-	if *without != "" {
-		left = strings.Split(*without, ",")
-	}
-	if *count == 0 && *length == 0 {
-		*count = 1000
-	}
-	if *first == 0 {
-		*first = uint64(time.Now().UnixNano()) >> 10
-	}
+	c := flags()
 	debug.SetGCPercent(800) // lives are short: a fifth less time, for some tens of MB
 	// A bubble needs a test around it. The process ends in it: what comes after would
 	// add its own lines.
 	prove := func(t *testing.T) {
-		if *seed > 0 {
-			os.Exit(again(t, sim.Options{Seed: *seed, Without: left, Until: *until, Trace: true}))
+		switch {
+		case c.report:
+			os.Exit(c.book.tell())
+		case c.seed > 0:
+			os.Exit(c.again(t))
 		}
-		underWay, err := newNotes()
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(2)
-		}
-		fmt.Fprintf(os.Stderr, "first seed: %d (the seeds under way stand in %s, should the process end in a panic)\n",
-			*first, underWay.Name())
-		ctx, stopped := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		context.AfterFunc(ctx, stopped) // a second signal ends it at once, as in a seed that does not end
-		bag := sim.Hunt{First: *first, Count: *count, For: *length, Workers: *workers, Stop: *stop, Without: left,
-			Done: ctx.Done(), Begin: underWay.note,
-			Found: func(r sim.Report) {
-				if !*shrink {
-					fmt.Printf("seed %d: %v\n", r.Options.Seed, r.Violation)
-					return
-				}
-				fmt.Println(sim.Shrink(t, r))
-			}}.Run(t)
-		if *counts {
-			for _, what := range slices.Sorted(maps.Keys(bag.Counts)) {
-				fmt.Printf("%9d %s\n", bag.Counts[what], what)
-			}
-		}
-		fmt.Printf("%d seeds, %d steps, %.0f seeds/s, %d violations\n",
-			bag.Seeds, bag.Steps, float64(bag.Seeds)/bag.Took.Seconds(), bag.Violations)
-		underWay.remove()
-		os.Exit(min(1, bag.Violations))
+		os.Exit(c.prove(t))
 	}
 	testing.Main(func(string, string) (bool, error) { return true, nil },
 		[]testing.InternalTest{{Name: "prove", F: prove}}, nil, nil)
 }
 
-// again shows everything that happens in one seed.
-func again(t *testing.T, o sim.Options) int {
-	r := sim.Run(t, o)
-	fmt.Println(r.Plan)
-	for _, e := range r.Events {
-		fmt.Println(e)
+func flags() *command {
+	c := &command{}
+	flag.Uint64Var(&c.hunt.First, "first", 0, "first `seed`; 0 is a fresh one")
+	flag.IntVar(&c.hunt.Count, "n", 0, "so many seeds")
+	flag.DurationVar(&c.hunt.For, "for", 0, "no seed begins later than this; a machine that sleeps does not count")
+	flag.IntVar(&c.hunt.Workers, "workers", 0, "seeds at the same time; 0 is one for each core")
+	flag.BoolVar(&c.hunt.Stop, "stop", false, "stop at the first violation")
+	flag.DurationVar(&c.hunt.Bound, "bound", sim.Endless, "a seed that takes longer does not end")
+	flag.BoolVar(&c.shrink, "shrink", true, "look for the shortest history")
+	flag.Uint64Var(&c.seed, "seed", 0, "run this `seed` again and show what tells of its history")
+	flag.BoolVar(&c.all, "all", false, "with -seed: show all of its history")
+	flag.DurationVar(&c.until, "until", 0, "with -seed: writers and faults stop then")
+	flag.BoolVar(&c.counts, "counts", false, "show how often what happened")
+	flag.BoolVar(&c.report, "report", false, "say how many seeds have passed, and on which versions")
+	flag.StringVar(&c.book.path, "ledger", "", "`file` for what has run (default in the user's cache); off keeps none")
+	flag.StringVar(&c.profile, "cpuprofile", "", "write a profile to this `file`")
+	flag.StringVar(&c.before, "before", "", "for its own use: what ran before a seed did not end")
+	without := flag.String("without", "", "leave these features out, separated by commas")
+	skip := flag.String("skip", "", "leave these `seeds` out, separated by commas")
+	flag.Parse()
+	if *without != "" {
+		c.hunt.Without = strings.Split(*without, ",")
+		c.book.path = "off" // these are other lives
 	}
+	for _, text := range strings.FieldsFunc(*skip, func(r rune) bool { return r == ',' }) {
+		var seed uint64
+		if _, err := fmt.Sscan(text, &seed); err != nil {
+			fmt.Fprintf(os.Stderr, "prove: -skip: %q is not a seed\n", text)
+			os.Exit(2)
+		}
+		c.hunt.Skip = append(c.hunt.Skip, seed)
+	}
+	if c.hunt.Count == 0 && c.hunt.For == 0 {
+		c.hunt.Count = 1000
+	}
+	return c
+}
+
+// again shows what happens in one seed.
+func (c *command) again(t *testing.T) int {
+	r := sim.Run(t, sim.Options{Seed: c.seed, Without: c.hunt.Without, Until: c.until, Trace: true, Bound: c.hunt.Bound})
 	violations := 0
 	if r.Violation != nil {
 		violations = 1
-		fmt.Println(r.Violation)
+	}
+	switch {
+	case c.all:
+		fmt.Println(r.Plan)
+		for _, e := range r.Events {
+			fmt.Println(e)
+		}
+		if r.Violation != nil {
+			fmt.Println(r.Violation)
+		}
+	case r.Violation != nil:
+		fmt.Println(sim.Case{Report: r, First: r.Violation})
+		fmt.Println("all of it: the same with -all")
+	default:
+		fmt.Println(r.Plan)
 	}
 	fmt.Printf("1 seeds, %d steps, 1 seeds/s, %d violations\n", r.Steps, violations)
 	return violations
+}
+
+// prove hunts through seeds, a part after the other, and keeps each part in the ledger.
+func (c *command) prove(t *testing.T) int {
+	if c.profile != "" {
+		f, err := os.Create(c.profile)
+		if err == nil {
+			err = pprof.StartCPUProfile(f)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "prove: -cpuprofile:", err)
+			return 2
+		}
+		defer pprof.StopCPUProfile()
+	}
+	if err := c.book.open(); err != nil {
+		fmt.Fprintln(os.Stderr, "prove:", err)
+		return 2
+	}
+	if c.hunt.First == 0 {
+		c.hunt.First = c.book.fresh(uint64(time.Now().UnixNano()) >> 10)
+	}
+	underWay, err := newNotes()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "prove:", err)
+		return 2
+	}
+	defer underWay.remove()
+	fmt.Fprintf(os.Stderr, "first seed: %d (the seeds under way are in %s, should the process end in a panic)\n",
+		c.hunt.First, underWay.Name())
+	ctx, stopped := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stopped) // a second signal ends it at once, as in a seed that does not end
+	c.hunt.Done, c.hunt.Begin, c.hunt.Found = ctx.Done(), underWay.note, func(r sim.Report) {
+		if !c.shrink {
+			fmt.Printf("seed %d: %v\n", r.Options.Seed, r.Violation)
+			return
+		}
+		fmt.Println(sim.Shrink(t, r))
+	}
+	p := parts{command: c, sum: sim.Bag{Counts: map[string]int{}}, clock: startClock()}
+	p.run(ctx, t)
+	if c.counts {
+		for _, what := range slices.Sorted(maps.Keys(p.sum.Counts)) {
+			fmt.Printf("%9d %s\n", p.sum.Counts[what], what)
+		}
+	}
+	c.book.close()
+	fmt.Printf("%d seeds, %d steps, %.0f seeds/s, %d violations\n",
+		p.sum.Seeds, p.sum.Steps, float64(p.sum.Seeds)/max(p.sum.Took.Seconds(), 1e-3), p.sum.Violations)
+	return min(1, p.sum.Violations)
 }
 
 // Notes are a file with a line for each worker: the seed that it runs. What panics in a
