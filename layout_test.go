@@ -36,6 +36,7 @@ var floors = map[string]int{
 	"throttle":    2,
 	"config":      3,
 	"history":     3,
+	"history/*":   4,
 	"shardquery":  3,
 	"indexes":     3,
 	"shardread":   0, // for applications
@@ -49,8 +50,9 @@ var floors = map[string]int{
 	"cmd/*":       9,
 	"internal/*":  9, // for tests, and imported by nothing else
 
-	"internal/baseline": 6, // for the demo, too
-	"store/internal/*":  2, // what drivers share
+	"internal/background": 0, // for all of them
+	"internal/baseline":   6, // for the demo, too
+	"store/internal/*":    2, // what drivers share
 }
 
 // Libraries that only some rooms may know, and which.

@@ -235,7 +235,7 @@ func (b *book) isHeldForLong(now time.Time) bool {
 // unreadable returns why a record that is needed cannot be read or written; nil if it can, or
 // if another try may help.
 func (b *book) unreadable() error {
-	for _, err := range []error{b.c.viewer.failing(), b.c.budget.failing(), b.c.log.story.failing()} {
+	for _, err := range []error{b.c.viewer.failing(), b.c.budget.failing(), b.c.log.story.Failing()} {
 		if err != nil && !store.Transient(err) {
 			return err
 		}

@@ -82,9 +82,7 @@ type held struct {
 }
 
 func newBook(c *collector, a agenda) *book {
-	if c.log.story != nil {
-		c.log.story.task = taskOf(a)
-	}
+	c.log.story.For(taskOf(a))
 	return &book{c: c, agenda: a, opening: make(chan error, 1),
 		items: items{tagCounts: newTagCounts(), ranges: map[shardquery.Range]*item{}, chores: map[plan.Chore]*item{}},
 		memory: memory{Book: plan.Book{Own: map[cursor.ID]cursor.Packed{}, Tried: map[plan.Chore]time.Time{}},
@@ -110,7 +108,7 @@ func (b *book) look(s *scheduler, now time.Time) {
 		b.checkHold(s, now)
 		b.share(s, now)
 		b.c.publish()
-		b.c.log.story.look(now, b.held.why, b.active > 0)
+		b.c.log.story.Look(now, b.held.why, b.active > 0)
 		if b.dirty {
 			b.replan(s, now)
 		}
@@ -580,7 +578,7 @@ func (b *book) released(s *scheduler, r result, now time.Time) {
 	b.active--
 	if err := r.out.err; err != nil {
 		b.c.viewer.wantCursor(r.cursor.ID) // nobody knows how the record stands
-		b.c.log.story.lostCursor()
+		b.c.log.story.LostCursor()
 		if !errors.Is(err, cursor.ErrLost) && s.ctx.Err() == nil {
 			b.fail(r.item, err) // the next sweep repeats what was not saved
 		}
@@ -698,7 +696,7 @@ func (b *book) settleCount(it *item, left bool) {
 // fail keeps an error for the result of the sweep, and tells the journal.
 func (b *book) fail(it *item, err error) {
 	b.count.failures.add(err)
-	b.c.log.story.failed(err)
+	b.c.log.story.Failed(err)
 	if _, isRange := it.job.(*rangeJob); isRange {
 		b.c.log.failed("sweep a range", it.name, err)
 	} else {

@@ -567,7 +567,7 @@ func (c *collector) forget(ctx context.Context, p *plan.Plan) error {
 			c.viewer.wantCursor(cur.ID)
 		}
 		if gone.Deleted > 0 {
-			c.log.story.tell(history.KindGeneration, gone)
+			c.log.story.Tell(history.KindGeneration, gone)
 		}
 	}()
 	for _, cur := range forgotten {

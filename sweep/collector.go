@@ -48,7 +48,7 @@ func newCollector(cfg *Config, t *Target) *collector {
 	c.pacing = newPacing(t, cursor.HeartbeatKey(t.Name, c.keeper.Owner), clk, !cfg.Apply)
 	c.viewer = newViewer(cfg, t, clk, log)
 	c.viewer.watch = newWatch(c)
-	log.story = newChronicle(c)
+	log.story = newStory(c)
 	c.budget = newSpender(c)
 	if t.Gate != nil {
 		c.pacing.gate = &gatekeeper{gate: t.Gate, now: cfg.Now, log: log.Logger}
@@ -114,7 +114,7 @@ func (c *collector) recordFault() error {
 	if err := c.budget.lasting(); err != nil {
 		return fmt.Errorf("the target's budget cannot be read or written: %w", err)
 	}
-	if err := c.log.story.lasting(); err != nil {
+	if err := c.log.story.Lasting(); err != nil {
 		return fmt.Errorf("the target's history cannot be written: %w", err)
 	}
 	if c.isUncounted() {

@@ -287,7 +287,7 @@ func (j *judge) trip(ctx context.Context, t breaker.Trip, approvals []breaker.Ap
 	}
 	j.s.c.log.ErrorContext(ctx, "breaker tripped: deletes suspended until the event is approved", "trip", t.ID,
 		"rule", string(t.Rule), "due", t.Due, "limit", t.Limit, "all", t.All, "deleted", t.Gone)
-	j.s.c.log.story.tell(history.KindTrip, history.Change{What: "trip " + t.ID,
+	j.s.c.log.story.Tell(history.KindTrip, history.Change{What: "trip " + t.ID,
 		After: fmt.Sprintf("%s; %d were deleted before", t.Summary(), t.Gone)})
 	detail := j.describe(ctx, t)
 	return j.s.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {

@@ -436,7 +436,7 @@ func (c *collector) outcomeOf(t turn, r shardquery.Range, v *visit, err error) o
 	case errors.Is(err, cursor.ErrLost), v != nil && v.claim != nil && v.claim.Err() != nil && store.Transient(err):
 		// Another worker has the range now, or will take it: that is no failure.
 		c.log.failed("hold a range", c.rules.ID(r).Key(), err)
-		c.log.story.lostCursor()
+		c.log.story.LostCursor()
 		c.viewer.wantCursor(c.rules.ID(r))
 		return outcome{state: lost}
 	case v == nil && cursor.MayPass(err):

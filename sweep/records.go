@@ -85,7 +85,7 @@ func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycl
 		}
 		if err == nil {
 			next.Record, next.RecordSent = saved, sent
-			v.log.story.changed(rec, saved, next.Cursors)
+			v.log.story.Changed(rec, saved, next.Cursors)
 			v.tellChanged(ctx, rec, saved, next.Cursors)
 			v.tell(ctx, rec, saved, steps)
 		}
@@ -155,7 +155,7 @@ func (v *viewer) saveRecord(ctx context.Context, rec generation.Record, at time.
 	if err != nil {
 		return err
 	}
-	v.log.story.changed(was.Record, saved, was.Cursors)
+	v.log.story.Changed(was.Record, saved, was.Cursors)
 	v.publish(func(next *plan.View) {
 		v.state.recordSaved = v.clock.now()
 		takeRecord(next, &plan.View{Record: saved, RecordSent: sent})

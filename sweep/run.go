@@ -90,7 +90,9 @@ func finishHistories(ctx context.Context, books []*book, why func(i int) (histor
 	for i, b := range books {
 		all.Go(func() {
 			end, err := why(i)
-			b.c.log.story.finish(b.metered(ctx), end, err)
+			if b.c.viewer.View() != nil || err != "" { // else it was stopped before it could read the records
+				b.c.log.story.Finish(b.metered(ctx), end, err)
+			}
 		})
 	}
 	all.Wait()
@@ -125,7 +127,7 @@ func collect(ctx context.Context, cfg *Config, newAgenda func(i int) agenda) []*
 func (b *book) open(ctx, background, work context.Context, all *sync.WaitGroup) {
 	err := protect(func() error { return b.agenda.open(ctx, b) })
 	if err == nil {
-		b.c.log.story.open(b.metered(ctx))
+		b.c.log.story.Open(b.metered(ctx), b.c.viewer.View().Cursors)
 	}
 	b.opening <- err
 	b.c.viewer.notify()
@@ -140,7 +142,7 @@ func (b *book) open(ctx, background, work context.Context, all *sync.WaitGroup) 
 	}
 	all.Go(func() { b.c.viewer.watch.run(b.metered(background), b.metered(work), b.c.until.IsZero()) })
 	if story := b.c.log.story; story != nil {
-		all.Go(func() { story.run(b.metered(background)) })
+		all.Go(func() { story.Run(b.metered(background)) })
 	}
 	b.c.viewer.run(b.metered(background))
 }

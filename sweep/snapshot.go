@@ -198,7 +198,7 @@ func EnsureRecord(ctx context.Context, cfg Config, t Target) (rec generation.Rec
 		return rec, now, err
 	}
 	err = c.viewer.ensureRecord(ctx, view, true)
-	c.log.story.finishChanges(ctx)
+	c.log.story.FinishChanges(ctx)
 	return view.Record, c.clock.Now(), err
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/history/chronicle"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -49,7 +50,7 @@ const (
 type journal struct {
 	*slog.Logger
 	now   func() time.Time
-	story *chronicle // the history of the target; nil without one
+	story *chronicle.Chronicle // the history of the target; nil without one
 
 	mu       sync.Mutex
 	troubles map[string]*trouble // that are not over, by cause

@@ -150,7 +150,7 @@ func (v *visit) take(t turn) error {
 		return err
 	}
 	v.claim, v.pacer = claim, pacer
-	c.log.story.tookOver(v.start.cursor.Lease)
+	c.tookOver(v.start.cursor.Lease)
 	c.cfg.Metrics.LeaseHeld(c.target.Name, 1)
 	c.pacing.register(v.start.cursor.Key(), pacer)
 	return nil

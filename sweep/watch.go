@@ -149,7 +149,7 @@ func (w *watch) removeDeadHeartbeat(ctx context.Context) {
 		if h.Owner == c.keeper.Owner || !dead && c.keeper.IsOfThisOpening(h.Owner) {
 			continue
 		}
-		if !c.log.story.bury(h) {
+		if !c.log.story.Bury(h) {
 			continue // its runs are marked first
 		}
 		if err := c.keeper.ForgetHeartbeat(ctx, h); err != nil {

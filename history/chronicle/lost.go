@@ -1,4 +1,4 @@
-package sweep
+package chronicle
 
 import (
 	"context"
@@ -22,13 +22,13 @@ type death struct {
 	marked bool             // they are marked, or this process has given up
 }
 
-// bury takes in that a process is dead, and reports whether its heartbeat may go. It must
+// Bury takes in that a process is dead, and reports whether its heartbeat may go. It must
 // stay until the runs are marked: if this process is killed before that, another one finds it.
-func (h *chronicle) bury(beat cursor.Heartbeat) (ready bool) {
+func (h *Chronicle) Bury(beat cursor.Heartbeat) (ready bool) {
 	if h == nil || beat.Owner == "" {
 		return true
 	}
-	now := h.c.cfg.Now()
+	now := h.cfg.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := &h.state
@@ -43,16 +43,8 @@ func (h *chronicle) bury(beat cursor.Heartbeat) (ready bool) {
 	return false
 }
 
-// tookOver tells of a range whose record names another process. In an embedded store that
-// process is dead if it opened the store before this one; elsewhere its heartbeat tells.
-func (h *chronicle) tookOver(from cursor.Lease) {
-	if h != nil && from.Owner != "" && !h.c.keeper.IsOfThisOpening(from.Owner) {
-		h.bury(cursor.Heartbeat{Target: h.c.target.Name, Owner: from.Owner})
-	}
-}
-
 // unmarked returns the dead processes whose runs are to be marked.
-func (s *chronicleState) unmarked() (list []*death) {
+func (s *state) unmarked() (list []*death) {
 	for _, d := range s.dead {
 		if !d.marked {
 			list = append(list, d)
@@ -62,17 +54,17 @@ func (s *chronicleState) unmarked() (list []*death) {
 }
 
 // mark marks the runs of a dead process as lost.
-func (h *chronicle) mark(ctx context.Context, d *death) {
+func (h *Chronicle) mark(ctx context.Context, d *death) {
 	var since time.Time
 	if at := d.beat.Renewed; !at.IsZero() {
 		since = at.Add(-lostFor)
 	}
 	failed := h.try(ctx, func(ctx context.Context) error {
-		_, err := history.MarkLost(ctx, h.c.keeper.Store, d.beat.Target, d.beat.Owner, since)
+		_, err := history.MarkLost(ctx, h.cfg.Store, d.beat.Target, d.beat.Owner, since)
 		return err
 	})
 	h.mu.Lock()
-	d.marked = !failed || h.c.cfg.Now().Sub(d.known) > runLength
+	d.marked = !failed || h.cfg.Now().Sub(d.known) > runLength
 	h.mu.Unlock()
-	h.c.viewer.watch.ask(0) // the heartbeat may go
+	h.cfg.Marked()
 }

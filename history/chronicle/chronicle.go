@@ -1,8 +1,7 @@
-package sweep
+package chronicle
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
-	"github.com/reaper-ttl/reaper/sweep/plan"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
@@ -33,33 +31,48 @@ const (
 	mostPending = 100
 )
 
-// A History says who this process is to the history of a target, and how long that is kept.
-type History struct {
-	Keep     time.Duration // 0: the process writes no history
-	Actor    string        // on whose behalf it works, as claimed
-	Host     string
-	Settings []string // of the target, one a line
+// Sums are what a process has done since it began.
+type Sums struct {
+	Horizon    time.Time // up to when what has expired may go at present
+	Counts     metrics.Counts
+	Operations store.Operations
+	Throttled  map[throttle.Reason]time.Duration
+	Budget     history.Budgeted
 }
 
-// A chronicle writes the history of one target: what this process does, and what it sees.
+// A Config says whose history is written, and where. All fields are needed.
+type Config struct {
+	Store    store.Store
+	Target   string
+	By       history.Origin
+	Settings string           // of the target: the text that [history.Settings] returns
+	Keep     time.Duration    // how long records are kept
+	Now      func() time.Time // this process's clock, monotonic
+	StoreNow func() time.Time // the store's clock
+	Sums     func() Sums
+	Budgeted func(context.Context) (history.Budgeted, error) // before this process reported anything to the budget
+	Failed   func(task string, err error)                    // is told of a write that failed
+	Marked   func()                                          // is told that the runs of a dead process are marked
+}
+
+// A Chronicle writes the history of one target: what this process does, and what it sees.
 // The scheduler tells it once a second how far the work is. Its own goroutine writes, so that
-// no step waits for it. A run that cannot be written holds the target. A nil chronicle does nothing.
-type chronicle struct {
-	c        *collector
-	keep     time.Duration
-	by       history.Origin
-	settings string
-	task     string // sweep, serve or audit; empty in commands that only change the target record
-	wake     chan struct{}
-	opened   *plan.View // the first one
-	since    time.Time  // when it was read, in the store's time
+// no step waits for it. A run that cannot be written holds the target. A nil Chronicle does
+// nothing. It is safe for concurrent use.
+type Chronicle struct {
+	cfg     Config
+	task    string // sweep, serve or audit; empty in commands that only change the target record
+	wake    chan struct{}
+	opened  bool
+	since   time.Time    // when it was opened, in the store's time
+	cursors cursor.Table // as they were read then
 
 	mu    sync.Mutex
-	state chronicleState
+	state state
 }
 
-// A chronicleState is what is to be written.
-type chronicleState struct {
+// A state is what is to be written.
+type state struct {
 	run      *history.Record // that goes on; nil if nothing happened yet
 	began    time.Time       // when it began, and when it was written last, on this process's clock
 	written  time.Time
@@ -70,67 +83,48 @@ type chronicleState struct {
 	dead     map[string]*death // by owner
 	buckets  []int             // to be searched for expired records
 	tidied   time.Time
-	observed bool // version and settings were compared with those of the process before
-	failure  failure
+	observed bool      // version and settings were compared with those of the process before
+	fault    error     // of the last write of a run; nil if it succeeded
+	faulty   time.Time // since when those writes fail
 }
 
-// Totals are sums since the process began.
+// Totals are sums since the process began, and what the chronicle was told meanwhile.
 type totals struct {
-	counts     metrics.Counts
-	operations store.Operations
-	throttled  map[throttle.Reason]time.Duration
-	failures   int64
-	err        string // the last failure
-	held       throttle.Reason
-	missed     int64 // writes of history that failed
-	unsaved    int64 // cursors that could not be saved
-	budget     history.Budgeted
+	done     Sums
+	failures int64
+	err      string // the last failure
+	held     throttle.Reason
+	missed   int64 // writes of history that failed
+	unsaved  int64 // cursors that could not be saved
 }
 
-// newChronicle returns the chronicle of a target; nil if this process writes no history.
-func newChronicle(c *collector) *chronicle {
-	h := c.target.History
-	if h.Keep <= 0 || !c.cfg.Apply {
-		return nil
-	}
-	text, hash := history.Settings(h.Settings)
-	return &chronicle{c: c, keep: h.Keep, settings: text, wake: make(chan struct{}, 1),
-		by: history.Origin{Actor: h.Actor, Host: h.Host, Owner: c.keeper.Owner, Version: c.cfg.Version, Config: hash}}
-}
+// New returns a chronicle. Nothing is written before something happens.
+func New(cfg Config) *Chronicle { return &Chronicle{cfg: cfg, wake: make(chan struct{}, 1)} }
 
-// taskOf names what an agenda does.
-func taskOf(a agenda) string {
-	t, once := a.(*timed)
-	if !once {
-		return "serve"
+// For says what the process does: sweep, serve or audit. It is called before anything else.
+func (h *Chronicle) For(task string) {
+	if h != nil {
+		h.task = task
 	}
-	if _, isAudit := t.oneTime.(*oneAudit); isAudit {
-		return "audit"
-	}
-	return "sweep"
 }
 
 // totals returns the sums of this process as they are now. The mutex is held.
-func (h *chronicle) totals(held throttle.Reason) totals {
+func (h *Chronicle) totals(held throttle.Reason) totals {
 	t := h.state.latest
-	t.counts = metrics.Load(&h.c.tally.counts.CountsOf)
-	t.operations = h.c.tally.meter.Operations()
-	t.throttled = h.c.tally.throttledFor()
-	t.held = held
-	t.budget = h.c.budget.account() // after the counts: what they have, it has, too
+	t.done, t.held = h.cfg.Sums(), held
 	return t
 }
 
 // differs reports whether anything happened since earlier sums that history tells of. Reads
 // that found nothing are not worth a record, so an idle daemon writes none.
 func (t totals) differs(base totals) bool {
-	d := metrics.Subtract(t.counts, base.counts)
+	d := metrics.Subtract(t.done.Counts, base.done.Counts)
 	d.Scanned, d.Pages = 0, 0
 	return d != metrics.Counts{} || t.failures != base.failures || t.held != base.held
 }
 
-// look takes in how far the work is, and wakes the writer if anything is to be written.
-func (h *chronicle) look(now time.Time, held throttle.Reason, active bool) {
+// Look takes in how far the work is, and wakes the writer if anything is to be written.
+func (h *Chronicle) Look(now time.Time, held throttle.Reason, active bool) {
 	if h == nil {
 		return
 	}
@@ -144,7 +138,7 @@ func (h *chronicle) look(now time.Time, held throttle.Reason, active bool) {
 		h.begin(now)
 		wake = true
 	case s.run != nil && h.task == "serve" && now.Sub(s.began) >= runLength:
-		end, isHeld := heldEnd(string(held))
+		end, isHeld := HeldEnd(string(held))
 		switch {
 		case isHeld:
 		case active:
@@ -169,7 +163,7 @@ func (h *chronicle) look(now time.Time, held throttle.Reason, active bool) {
 	}
 }
 
-func (h *chronicle) wakeUp() {
+func (h *Chronicle) wakeUp() {
 	select {
 	case h.wake <- struct{}{}:
 	default: // it is awake already
@@ -178,12 +172,12 @@ func (h *chronicle) wakeUp() {
 
 // begin begins the record of a run. It looks for expired records in one bucket, too: so
 // there are never many of them, however rarely something happens.
-func (h *chronicle) begin(now time.Time) {
-	at := h.c.clock.Now()
+func (h *Chronicle) begin(now time.Time) {
+	at := h.cfg.StoreNow()
 	if h.task != "serve" && !h.since.IsZero() { // the run of a command began with its process
 		at = h.since
 	}
-	r := history.NewRun(h.c.target.Name, h.task, h.by, at)
+	r := history.NewRun(h.cfg.Target, h.task, h.cfg.By, at)
 	h.state.run, h.state.began, h.state.written = &r, now, time.Time{}
 	h.state.buckets = append(h.state.buckets, rand.IntN(history.Buckets))
 	h.state.tidied = now
@@ -191,18 +185,18 @@ func (h *chronicle) begin(now time.Time) {
 }
 
 // fill brings the run up to date.
-func (h *chronicle) fill() {
+func (h *Chronicle) fill() {
 	s, run := &h.state, &h.state.run.Run
-	run.Updated = h.c.clock.Now().UTC().Truncate(time.Microsecond)
-	run.Horizon = h.c.horizon().UTC().Truncate(time.Microsecond)
-	counts := metrics.Subtract(s.latest.counts, s.base.counts)
+	run.Updated = h.cfg.StoreNow().UTC().Truncate(time.Microsecond)
+	run.Horizon = s.latest.done.Horizon.UTC().Truncate(time.Microsecond)
+	counts := metrics.Subtract(s.latest.done.Counts, s.base.done.Counts)
 	run.Sums = []history.Sum{{Account: history.AccountAll, Counts: counts, Budget: history.Budgeted{
-		Began:      s.latest.budget.Began,
-		Unreported: s.latest.budget.Unreported - s.base.budget.Unreported,
-		Doubtful:   s.latest.budget.Doubtful - s.base.budget.Doubtful}}}
-	run.Operations = store.Operations{Reads: s.latest.operations.Reads - s.base.operations.Reads,
-		Writes:  s.latest.operations.Writes - s.base.operations.Writes,
-		Deletes: s.latest.operations.Deletes - s.base.operations.Deletes}
+		Began:      s.latest.done.Budget.Began,
+		Unreported: s.latest.done.Budget.Unreported - s.base.done.Budget.Unreported,
+		Doubtful:   s.latest.done.Budget.Doubtful - s.base.done.Budget.Doubtful}}}
+	run.Operations = store.Operations{Reads: s.latest.done.Operations.Reads - s.base.done.Operations.Reads,
+		Writes:  s.latest.done.Operations.Writes - s.base.done.Operations.Writes,
+		Deletes: s.latest.done.Operations.Deletes - s.base.done.Operations.Deletes}
 	run.Failures, run.Missed = s.latest.failures-s.base.failures, s.latest.missed-s.base.missed
 	run.Unsaved = s.latest.unsaved - s.base.unsaved
 	if run.Failures > 0 {
@@ -212,8 +206,8 @@ func (h *chronicle) fill() {
 	for _, why := range run.Held {
 		held[why] = true
 	}
-	for why, d := range s.latest.throttled {
-		if d-s.base.throttled[why] >= heldLeast {
+	for why, d := range s.latest.done.Throttled {
+		if d-s.base.done.Throttled[why] >= heldLeast {
 			held[string(why)] = true
 		}
 	}
@@ -224,7 +218,7 @@ func (h *chronicle) fill() {
 }
 
 // end ends the run that goes on.
-func (h *chronicle) end(why history.End, err string) {
+func (h *Chronicle) end(why history.End, err string) {
 	h.fill()
 	s := &h.state
 	s.run.Run.End, s.run.Run.Ended = why, s.run.Run.Updated
@@ -236,7 +230,7 @@ func (h *chronicle) end(why history.End, err string) {
 }
 
 // add queues a record.
-func (h *chronicle) add(r history.Record) {
+func (h *Chronicle) add(r history.Record) {
 	s := &h.state
 	if len(s.pending) >= mostPending { // the newest are what a person asks for
 		s.pending = s.pending[1:]
@@ -245,8 +239,8 @@ func (h *chronicle) add(r history.Record) {
 	s.pending = append(s.pending, r)
 }
 
-// failed counts a failure of the work.
-func (h *chronicle) failed(err error) {
+// Failed counts a failure of the work.
+func (h *Chronicle) Failed(err error) {
 	if h == nil {
 		return
 	}
@@ -256,9 +250,9 @@ func (h *chronicle) failed(err error) {
 	h.state.latest.err = err.Error()
 }
 
-// lostCursor counts a cursor that could not be saved any more, and with it what its range had
+// LostCursor counts a cursor that could not be saved any more, and with it what its range had
 // deleted since it was saved last.
-func (h *chronicle) lostCursor() {
+func (h *Chronicle) LostCursor() {
 	if h == nil {
 		return
 	}
@@ -267,25 +261,25 @@ func (h *chronicle) lostCursor() {
 	h.state.latest.unsaved++
 }
 
-// changed tells of what happened to generations as the target record was saved.
-func (h *chronicle) changed(was, is generation.Record, cursors cursor.Table) {
+// Changed tells of what happened to generations as the target record was saved.
+func (h *Chronicle) Changed(was, is generation.Record, cursors cursor.Table) {
 	if h == nil {
 		return
 	}
-	h.tell(history.KindGeneration, history.GenerationChanges(was, is,
+	h.Tell(history.KindGeneration, history.GenerationChanges(was, is,
 		func(number int) int64 { return deletedByCursors(cursors, number) })...)
 }
 
-// tell has a record written for each change that this process has made: one that a
+// Tell has a record written for each change that this process has made: one that a
 // compare-and-set has settled, so that no other process tells of it.
-func (h *chronicle) tell(kind history.Kind, changes ...history.Change) {
+func (h *Chronicle) Tell(kind history.Kind, changes ...history.Change) {
 	if h == nil || len(changes) == 0 {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, c := range changes {
-		h.add(history.NewChange(h.c.target.Name, kind, h.by, h.c.clock.Now(), c))
+		h.add(history.NewChange(h.cfg.Target, kind, h.cfg.By, h.cfg.StoreNow(), c))
 	}
 	h.wakeUp()
 }
@@ -301,24 +295,21 @@ func deletedByCursors(cursors cursor.Table, number int) (n int64) {
 	return n
 }
 
-// finish ends the run of this process, and writes what is left to be written. Each run of a
+// Finish ends the run of this process, and writes what is left to be written. Each run of a
 // command has a record; a daemon in whose last hour nothing happened has none of it.
-func (h *chronicle) finish(ctx context.Context, why history.End, err string) {
+func (h *Chronicle) Finish(ctx context.Context, why history.End, err string) {
 	if h == nil {
 		return
-	}
-	if h.c.viewer.View() == nil && err == "" {
-		return // it was stopped before it could read the records: it did nothing
 	}
 	stopped := ctx.Err() != nil
 	h.mu.Lock()
 	held := h.state.latest.held
-	if _, isHeld := heldEnd(string(why)); isHeld { // it may have held the target from the beginning
+	if _, isHeld := HeldEnd(string(why)); isHeld { // it may have held the target from the beginning
 		held = throttle.Reason(why)
 	}
 	h.state.latest = h.totals(held)
 	if h.state.run == nil && (h.task != "serve" || h.state.latest.differs(h.state.base)) {
-		h.begin(h.c.cfg.Now())
+		h.begin(h.cfg.Now())
 	}
 	if h.state.run != nil {
 		h.end(why, err)
@@ -327,7 +318,7 @@ func (h *chronicle) finish(ctx context.Context, why history.End, err string) {
 		h.state.buckets = nil
 	}
 	h.mu.Unlock()
-	within := recordTimeout
+	within := writeTimeout
 	if stopped {
 		within = lastWrite
 	}
@@ -336,28 +327,8 @@ func (h *chronicle) finish(ctx context.Context, why history.End, err string) {
 	h.flushAll(ctx)
 }
 
-// endOf returns why one sweep ended.
-func endOf(ctx context.Context, res TargetResult) history.End {
-	switch {
-	case res.Error != "":
-		return history.Failed
-	}
-	end, isHeld := heldEnd(res.Held)
-	switch {
-	case isHeld:
-		return end
-	case res.Complete && res.Expired+res.Carried+res.Strays == 0:
-		return history.Idle
-	case res.Complete:
-		return history.Done
-	case ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return history.Signal
-	}
-	return history.Deadline
-}
-
-// heldEnd returns the end of a run that was held when it ended.
-func heldEnd(held string) (end history.End, isHeld bool) {
+// HeldEnd returns the end of a run that was held when it ended.
+func HeldEnd(held string) (end history.End, isHeld bool) {
 	switch held {
 	case string(throttle.ReasonPaused):
 		return history.Paused, true

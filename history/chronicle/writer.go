@@ -1,13 +1,14 @@
-package sweep
+package chronicle
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
+	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -19,32 +20,36 @@ const (
 	lastWrite = 2 * time.Second
 	// lastTries is how often they are tried.
 	lastTries = 4
+	// writeTimeout bounds one write.
+	writeTimeout = 10 * time.Second
+	// toleratedFor is how long the store may fail to take a run before nothing more is deleted.
+	toleratedFor = 15 * time.Second
 )
 
-// open compares version and settings with those of the process before. It has a moment, before
+// Open compares version and settings with those of the process before. It has a moment, before
 // the work begins: the first process of all writes what the cursor records have counted so
 // far, and no process that writes history may have deleted any of that.
-func (h *chronicle) open(ctx context.Context) {
+func (h *Chronicle) Open(ctx context.Context, cursors cursor.Table) {
 	if h == nil {
 		return
 	}
-	h.opened, h.since = h.c.viewer.View(), h.c.clock.Now()
+	h.cursors, h.opened, h.since = cursors, true, h.cfg.StoreNow()
 	within, cancel := context.WithTimeout(ctx, lastWrite)
 	defer cancel()
-	h.note(ctx, protect(func() error {
+	h.note(ctx, background.Protect(func() error {
 		h.observe(within)
 		return nil
 	}))
 }
 
-// run writes what is to be written, until ctx is done. A write under way then has a moment
+// Run writes what is to be written, until ctx is done. A write under way then has a moment
 // to end: one that is cut off has to be tried again.
-func (h *chronicle) run(ctx context.Context) {
-	last, cancel := graceful(ctx, lastWrite)
+func (h *Chronicle) Run(ctx context.Context) {
+	last, cancel := background.Graceful(ctx, lastWrite, nil)
 	defer cancel()
-	refreshWith(ctx, h.wake, func(context.Context) time.Duration {
+	background.Repeat(ctx, h.wake, func(context.Context) time.Duration {
 		h.flush(last)
-		if h.failing() != nil {
+		if h.Failing() != nil {
 			return noteAgain
 		}
 		return noteEvery
@@ -53,20 +58,20 @@ func (h *chronicle) run(ctx context.Context) {
 
 // flush writes what is to be written. What fails is tried again with the next one. It never
 // panics: a fault of this program in the history must not end a sweep.
-func (h *chronicle) flush(ctx context.Context) {
-	h.note(ctx, protect(func() error {
+func (h *Chronicle) flush(ctx context.Context) {
+	h.note(ctx, background.Protect(func() error {
 		h.flushOnce(ctx)
 		return nil
 	}))
 }
 
-func (h *chronicle) flushOnce(ctx context.Context) {
+func (h *Chronicle) flushOnce(ctx context.Context) {
 	h.observe(ctx)
 	h.mu.Lock()
 	s := &h.state
 	pending, dead, buckets := s.pending, s.unmarked(), s.buckets
 	s.pending, s.buckets = nil, nil
-	now := h.c.cfg.Now()
+	now := h.cfg.Now()
 	var run *history.Record
 	if s.run != nil && (s.written.IsZero() || now.Sub(s.written) >= noteEvery && s.latest.differs(s.wrote)) {
 		next := *s.run
@@ -98,7 +103,7 @@ func (h *chronicle) flushOnce(ctx context.Context) {
 	}
 	for _, bucket := range buckets { // what is not collected now is found the next time
 		failed := h.try(ctx, func(ctx context.Context) error {
-			_, err := history.Collect(ctx, h.c.keeper.Store, h.c.target.Name, bucket, h.c.clock.Now(), h.keep)
+			_, err := history.Collect(ctx, h.cfg.Store, h.cfg.Target, bucket, h.cfg.StoreNow(), h.cfg.Keep)
 			return err
 		})
 		if failed {
@@ -108,14 +113,14 @@ func (h *chronicle) flushOnce(ctx context.Context) {
 }
 
 // try does something for so long at most that the end of a sweep can wait for it.
-func (h *chronicle) try(ctx context.Context, do func(context.Context) error) (failed bool) {
-	within, cancel := context.WithTimeout(ctx, recordTimeout)
+func (h *Chronicle) try(ctx context.Context, do func(context.Context) error) (failed bool) {
+	within, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	return h.note(ctx, do(within))
 }
 
 // took takes in the revision of a run that was saved, even if it has ended meanwhile.
-func (h *chronicle) took(saved history.Record) {
+func (h *Chronicle) took(saved history.Record) {
 	s := &h.state
 	if s.run != nil && s.run.Key == saved.Key {
 		s.run.Revision = saved.Revision
@@ -129,21 +134,21 @@ func (h *chronicle) took(saved history.Record) {
 }
 
 // observe compares version and settings with those of the process before, once.
-func (h *chronicle) observe(ctx context.Context) {
+func (h *Chronicle) observe(ctx context.Context) {
 	h.mu.Lock()
-	due := !h.state.observed && h.opened != nil
+	due := !h.state.observed && h.opened
 	h.mu.Unlock()
 	if !due {
 		return
 	}
-	within, cancel := context.WithTimeout(ctx, recordTimeout)
+	within, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	list, err := history.Observe(within, h.c.keeper.Store, h.c.target.Name, h.by, h.settings,
+	list, err := history.Observe(within, h.cfg.Store, h.cfg.Target, h.cfg.By, h.cfg.Settings,
 		func(st *history.State) (err error) {
-			st.Base = deletedByCursors(h.opened.Cursors, -1)
-			st.Budget, err = h.c.budgetedSoFar(within)
+			st.Base = deletedByCursors(h.cursors, -1)
+			st.Budget, err = h.cfg.Budgeted(within)
 			return err
-		}, h.c.clock.Now())
+		}, h.cfg.StoreNow())
 	failed := h.note(ctx, err)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -155,30 +160,30 @@ func (h *chronicle) observe(ctx context.Context) {
 
 // save writes one record. If somebody has changed it, as a process that took this one for
 // dead, or if the outcome of the last write is not known, it goes on from the present one.
-func (h *chronicle) save(ctx context.Context, r history.Record) (saved history.Record, err error) {
+func (h *Chronicle) save(ctx context.Context, r history.Record) (saved history.Record, err error) {
 	if r.Kind == history.KindRun {
 		defer func() {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.state.failure.keep(h.c.cfg.Now(), err)
+			h.state.keepFault(h.cfg.Now(), err)
 		}()
 	}
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	saved, err = history.Save(ctx, h.c.keeper.Store, r.KeptFor(h.keep))
+	saved, err = history.Save(ctx, h.cfg.Store, r.KeptFor(h.cfg.Keep))
 	if !errors.Is(err, store.ErrConflict) {
 		return saved, err
 	}
-	is, _, err := history.Load(ctx, h.c.keeper.Store, r.Target, r.Key)
+	is, _, err := history.Load(ctx, h.cfg.Store, r.Target, r.Key)
 	if err != nil {
 		return r, err
 	}
 	r.Revision = is.Revision
-	return history.Save(ctx, h.c.keeper.Store, r.KeptFor(h.keep))
+	return history.Save(ctx, h.cfg.Store, r.KeptFor(h.cfg.Keep))
 }
 
-// failing returns the error of the last write of a run, if it failed.
-func (h *chronicle) failing() error {
+// Failing returns the error of the last write of a run, if it failed.
+func (h *Chronicle) Failing() error {
 	if h == nil {
 		return nil
 	}
@@ -187,31 +192,39 @@ func (h *chronicle) failing() error {
 	return h.state.failing()
 }
 
-// lasting returns that error if the store refuses what this process has done, or did not take it
+// Lasting returns that error if the store refuses what this process has done, or did not take it
 // for so long that nothing more may be deleted: nobody could say afterwards who it was.
-func (h *chronicle) lasting() error {
+func (h *Chronicle) Lasting() error {
 	if h == nil {
 		return nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	err := h.state.failing()
-	if store.Transient(err) && h.c.cfg.Now().Sub(h.state.failure.since) <= freshFor {
+	if store.Transient(err) && h.cfg.Now().Sub(h.state.faulty) <= toleratedFor {
 		return nil
 	}
 	return err
 }
 
 // failing returns the error of the last write of a run, unless nothing is left to be tried again.
-func (s *chronicleState) failing() error {
+func (s *state) failing() error {
 	if s.run == nil && len(s.pending) == 0 {
 		return nil
 	}
-	return s.failure.err
+	return s.fault
+}
+
+// keepFault keeps what came of a write of a run.
+func (s *state) keepFault(now time.Time, err error) {
+	if err != nil && s.fault == nil {
+		s.faulty = now
+	}
+	s.fault = err
 }
 
 // note tells the journal of a write that failed, and counts it. It reports whether it did.
-func (h *chronicle) note(ctx context.Context, err error) (failed bool) {
+func (h *Chronicle) note(ctx context.Context, err error) (failed bool) {
 	if err == nil {
 		return false
 	}
@@ -219,13 +232,13 @@ func (h *chronicle) note(ctx context.Context, err error) (failed bool) {
 	h.state.latest.missed++
 	h.mu.Unlock()
 	if ctx.Err() == nil {
-		h.c.log.failed("write the history", "", err)
+		h.cfg.Failed("write the history", err)
 	}
 	return true
 }
 
 // flushAll writes all that is left to be written, with a few tries.
-func (h *chronicle) flushAll(ctx context.Context) {
+func (h *Chronicle) flushAll(ctx context.Context) {
 	for range lastTries {
 		h.flush(ctx)
 		h.mu.Lock()
@@ -237,35 +250,27 @@ func (h *chronicle) flushAll(ctx context.Context) {
 	}
 }
 
-// finishChanges writes what a command has seen to happen that does no work of its own.
-func (h *chronicle) finishChanges(ctx context.Context) {
+// FinishChanges writes what a command has seen to happen that does no work of its own.
+func (h *Chronicle) FinishChanges(ctx context.Context) {
 	if h == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	h.flushAll(ctx)
 }
 
-// RecordHistory writes one record about a change that this process has made to a target. It
-// does nothing for a target without history.
-func RecordHistory(ctx context.Context, cfg Config, t Target, at time.Time, kind history.Kind, c history.Change,
-) error {
-	cfg.Apply = true
-	cfg = cfg.withDefaults()
-	h := newChronicle(newCollector(&cfg, &t))
+// Record writes one record about a change that this process has made at an instant, in the
+// store's time. It does nothing in a nil Chronicle.
+func (h *Chronicle) Record(ctx context.Context, at time.Time, kind history.Kind, c history.Change) error {
 	if h == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout) // an operator waits
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout) // an operator waits
 	defer cancel()
-	record := history.NewChange(t.Name, kind, h.by, at, c)
-	err := store.Retry(ctx, recordTimeout, func() error { // a second write finds the first one
+	record := history.NewChange(h.cfg.Target, kind, h.cfg.By, at, c)
+	return store.Retry(ctx, writeTimeout, func() error { // a second write finds the first one
 		_, err := h.save(ctx, record)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("the change was made, but is not in the history: %w", err)
-	}
-	return nil
 }
