@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -209,10 +210,7 @@ func (p *Pulse) SetRead(at time.Time, hurry bool) {
 }
 
 func (p *Pulse) wakeUp() {
-	select {
-	case p.wake <- struct{}{}:
-	default: // it is awake already
-	}
+	background.Wake(p.wake)
 }
 
 // Run keeps the heartbeat until ctx is done, and then removes it while last is not.

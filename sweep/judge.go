@@ -9,6 +9,7 @@ import (
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/plan"
@@ -71,10 +72,7 @@ func (j *judge) want(unmet []breaker.Want) {
 		}
 	}
 	if len(j.keys) > 0 {
-		select {
-		case j.wake <- struct{}{}:
-		default: // it is awake already
-		}
+		background.Wake(j.wake)
 	}
 }
 
@@ -122,7 +120,7 @@ func (j *judge) run(ctx context.Context) {
 			if !ok {
 				break
 			}
-			j.note(ctx, k, protect(func() error { return j.judgeKey(ctx, k) }))
+			j.note(ctx, k, background.Protect(func() error { return j.judgeKey(ctx, k) }))
 		}
 	}
 }
@@ -204,12 +202,9 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 		return nil
 	}
 	now := j.s.now()
-	b, err := j.s.read(ctx)
+	b, err := j.readAll(ctx)
 	if err != nil {
 		return err
-	}
-	if err := j.findNamespaces(ctx); err != nil {
-		return uncounted{err}
 	}
 	if k.IsLate() {
 		if j.isOvertaken(b, now) {
@@ -323,14 +318,17 @@ func (j *judge) view() plan.View {
 	return view
 }
 
-// findNamespaces finds the namespaces that any deployment sweeps.
-func (j *judge) findNamespaces(ctx context.Context) error {
+// readAll reads the budget, and finds the namespaces that any deployment sweeps.
+func (j *judge) readAll(ctx context.Context) (b breaker.Budget, err error) {
+	if b, err = j.s.read(ctx); err != nil {
+		return b, err
+	}
 	list, err := j.s.c.allNamespaces(ctx, j.plan())
 	if err != nil {
-		return fmt.Errorf("list the namespaces: %w", err)
+		return b, uncounted{fmt.Errorf("list the namespaces: %w", err)}
 	}
 	j.s.mu.Lock()
 	j.namespaces = list
 	j.s.mu.Unlock()
-	return nil
+	return b, nil
 }

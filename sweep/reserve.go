@@ -6,15 +6,13 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/store"
 )
 
 // rouse wakes the goroutine that reserves.
 func (s *spender) rouse() {
-	select {
-	case s.wake <- struct{}{}:
-	default: // it is awake already
-	}
+	background.Wake(s.wake)
 }
 
 // run reserves what is wanted until ctx is done, and then gives back what is left.
@@ -23,7 +21,8 @@ func (s *spender) run(ctx, work context.Context) {
 	judging.Go(func() { s.judge.run(ctx) })
 	defer judging.Wait()
 	if s.rules.On { // also if nothing is due: then what comes to be due later is no unswept ground
-		if err := protect(func() error { _, err := s.judge.enterGround(work); return err }); err != nil && ctx.Err() == nil {
+		err := background.Protect(func() error { _, err := s.judge.enterGround(work); return err })
+		if err != nil && ctx.Err() == nil {
 			s.c.log.failed("count what is due on unswept ground", "", err) // it is tried again before the first delete
 		}
 	}
@@ -41,14 +40,14 @@ func (s *spender) run(ctx, work context.Context) {
 	s.mu.Lock()
 	clear(s.wants)
 	s.mu.Unlock()
-	if err := protect(func() error { return s.reserve(work, true) }); err != nil { // they count as not used
+	if err := background.Protect(func() error { return s.reserve(work, true) }); err != nil { // they count as not used
 		s.c.log.failed("give back what is left of the target's budget", "", err)
 	}
 }
 
 // serve reserves what is wanted, and returns when it is to be called again at the latest.
 func (s *spender) serve(ctx context.Context) time.Duration {
-	err := protect(func() error { return s.reserve(ctx, false) })
+	err := background.Protect(func() error { return s.reserve(ctx, false) })
 	if ctx.Err() != nil {
 		return idleSlice
 	}

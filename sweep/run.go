@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/sweep/plan"
@@ -101,10 +102,10 @@ func finishHistories(ctx context.Context, books []*book, why func(i int) (histor
 // collect runs the scheduler over all targets until their agendas are over. No
 // goroutine outlives it.
 func collect(ctx context.Context, cfg *Config, newAgenda func(i int) agenda) []*book {
-	work, cancel := graceful(ctx, cfg.Grace)
+	work, cancel := background.Graceful(ctx, cfg.Grace, errStopped)
 	defer cancel()
 	s := newScheduler(ctx, work, cfg)
-	background, end := context.WithCancel(work)
+	upkeep, end := context.WithCancel(work)
 	var all sync.WaitGroup
 	for i := range cfg.Targets {
 		t := cfg.Targets[i]
@@ -113,7 +114,7 @@ func collect(ctx context.Context, cfg *Config, newAgenda func(i int) agenda) []*
 		}
 		b := newBook(newCollector(cfg, &t), newAgenda(i))
 		s.add(b)
-		all.Go(func() { b.open(ctx, background, work, &all) })
+		all.Go(func() { b.open(ctx, upkeep, work, &all) })
 	}
 	s.run()
 	end()
@@ -122,10 +123,10 @@ func collect(ctx context.Context, cfg *Config, newAgenda func(i int) agenda) []*
 }
 
 // open reads the records of a target. Then it keeps the view, the heartbeat and the gate's
-// answer fresh until background is done. After that it removes the heartbeat, unless work
+// answer fresh until upkeep is done. After that it removes the heartbeat, unless work
 // is done, too.
-func (b *book) open(ctx, background, work context.Context, all *sync.WaitGroup) {
-	err := protect(func() error { return b.agenda.open(ctx, b) })
+func (b *book) open(ctx, upkeep, work context.Context, all *sync.WaitGroup) {
+	err := background.Protect(func() error { return b.agenda.open(ctx, b) })
 	if err == nil {
 		b.c.log.story.Open(b.metered(ctx), b.c.viewer.View().Cursors)
 	}
@@ -135,16 +136,16 @@ func (b *book) open(ctx, background, work context.Context, all *sync.WaitGroup) 
 		return
 	}
 	if gate := b.c.pacing.gate; gate != nil {
-		all.Go(func() { gate.run(background) })
+		all.Go(func() { gate.run(upkeep) })
 	}
 	if budget := b.c.budget; budget != nil {
-		all.Go(func() { budget.run(b.metered(background), b.metered(work)) })
+		all.Go(func() { budget.run(b.metered(upkeep), b.metered(work)) })
 	}
-	all.Go(func() { b.c.viewer.watch.run(b.metered(background), b.metered(work), b.c.until.IsZero()) })
+	all.Go(func() { b.c.viewer.watch.run(b.metered(upkeep), b.metered(work), b.c.until.IsZero()) })
 	if story := b.c.log.story; story != nil {
-		all.Go(func() { story.Run(b.metered(background)) })
+		all.Go(func() { story.Run(b.metered(upkeep)) })
 	}
-	b.c.viewer.run(b.metered(background))
+	b.c.viewer.run(b.metered(upkeep))
 }
 
 // openOnce reads the records, without further tries if that fails.

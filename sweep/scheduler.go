@@ -4,8 +4,6 @@ import (
 	"container/heap"
 	"context"
 	"errors"
-	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/sweep/plan"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -213,10 +212,7 @@ func newScheduler(ctx, work context.Context, cfg *Config) *scheduler {
 func (s *scheduler) add(b *book) {
 	s.books = append(s.books, b)
 	b.c.viewer.notify = func() {
-		select {
-		case s.notices <- struct{}{}:
-		default: // it has not taken in the last one yet
-		}
+		background.Wake(s.notices)
 	}
 }
 
@@ -414,7 +410,7 @@ func (s *scheduler) start(it *item, now time.Time) {
 		defer cancel()
 		it.begins()
 		var out outcome
-		err := protect(func() error { out = it.job.step(t, todo); return nil })
+		err := background.Protect(func() error { out = it.job.step(t, todo); return nil })
 		if err != nil {
 			scratch.ahead.drop()
 			out = it.job.end(outcome{state: failed, err: err})
@@ -509,7 +505,7 @@ func (s *scheduler) release(it *item, do func(context.Context) (cursor.Cursor, e
 	go func() {
 		it.begins()
 		r := result{item: it, released: true}
-		r.out.err = protect(func() (err error) {
+		r.out.err = background.Protect(func() (err error) {
 			r.cursor, err = do(work)
 			return err
 		})
@@ -532,33 +528,8 @@ func isEnd(ctx context.Context, err error) bool {
 		context.Canceled))
 }
 
-// protect turns a panic into an error: one of our own bugs must not end the
-// work on other targets and ranges.
-func protect(f func() error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("internal error, please report it: %v\n%s", r, debug.Stack())
-		}
-	}()
-	return f()
-}
-
 // Go runs f in a group, as group.Go does, but a panic of f becomes an error of the group: who
 // answers a command must not end a daemon.
-func Go(group *errgroup.Group, f func() error) { group.Go(func() error { return protect(f) }) }
-
-// graceful returns a context that ends the given time after ctx does.
-func graceful(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
-	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	var timer atomic.Pointer[time.Timer]
-	stop := context.AfterFunc(ctx, func() {
-		timer.Store(time.AfterFunc(grace, func() { cancel(errStopped) }))
-	})
-	return work, func() {
-		stop()
-		if t := timer.Load(); t != nil {
-			t.Stop()
-		}
-		cancel(nil)
-	}
+func Go(group *errgroup.Group, f func() error) {
+	group.Go(func() error { return background.Protect(f) })
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -115,7 +116,7 @@ func (a *ahead) begin(ctx context.Context, now func() time.Time) {
 	go func() {
 		defer close(a.done)
 		began := now()
-		a.err = protect(func() (err error) {
+		a.err = background.Protect(func() (err error) {
 			a.more, err = a.reader.Next(ctx, &a.page, a.most)
 			return err
 		})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/plan"
 )
@@ -147,10 +148,7 @@ func (v *viewer) want(wake chan struct{}, what func(*refreshState)) {
 	v.mu.Lock()
 	what(&v.state)
 	v.mu.Unlock()
-	select {
-	case wake <- struct{}{}:
-	default: // it is awake already
-	}
+	background.Wake(wake)
 }
 
 // failing returns why the target record cannot be read; nil if no read has failed.
@@ -164,29 +162,9 @@ func (v *viewer) failing() error {
 // since many pages of cursors may take longer than a target record is good for.
 func (v *viewer) run(ctx context.Context) {
 	var cursors sync.WaitGroup
-	cursors.Go(func() { refreshWith(ctx, v.wake.cursors, v.refreshCursors) })
-	refreshWith(ctx, v.wake.record, v.refresh)
+	cursors.Go(func() { background.Repeat(ctx, v.wake.cursors, v.refreshCursors) })
+	background.Repeat(ctx, v.wake.record, v.refresh)
 	cursors.Wait()
-}
-
-// refreshWith calls refresh again and again, each time after the wait that it returned
-// before or when it is woken.
-func refreshWith(ctx context.Context, wake chan struct{}, refresh func(context.Context) time.Duration) {
-	for ctx.Err() == nil { // both channels may have been ready
-		select { // earlier wakes are served by this read
-		case <-wake:
-		default:
-		}
-		timer := time.NewTimer(refresh(ctx))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-wake:
-		case <-timer.C:
-		}
-		timer.Stop()
-	}
 }
 
 // refresh reads the target record and the names of the namespaces if that is due, and

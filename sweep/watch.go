@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/internal/background"
 )
 
 // A watch keeps the heartbeat of this process for one target, and reads those of the
@@ -42,10 +43,7 @@ func (w *watch) beat(b cursor.Beat) {
 }
 
 func (w *watch) wakeUp() {
-	select {
-	case w.wake <- struct{}{}:
-	default: // it is awake already
-	}
+	background.Wake(w.wake)
 }
 
 // ask asks for the heartbeats to be read soon, if the caller waits for no longer than
@@ -78,7 +76,7 @@ func (w *watch) run(ctx, last context.Context, announce bool) {
 	if !announce { // a sweep that finds nothing to do reads no heartbeats
 		w.sent = w.c.cfg.Now()
 	}
-	refreshWith(ctx, w.wake, w.refresh)
+	background.Repeat(ctx, w.wake, w.refresh)
 }
 
 // refresh reads the heartbeats if that is due, and returns how long until it is due again.

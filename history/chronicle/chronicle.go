@@ -11,6 +11,7 @@ import (
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -163,12 +164,7 @@ func (h *Chronicle) Look(now time.Time, held throttle.Reason, active bool) {
 	}
 }
 
-func (h *Chronicle) wakeUp() {
-	select {
-	case h.wake <- struct{}{}:
-	default: // it is awake already
-	}
-}
+func (h *Chronicle) wakeUp() { background.Wake(h.wake) }
 
 // begin begins the record of a run. It looks for expired records in one bucket, too: so
 // there are never many of them, however rarely something happens.

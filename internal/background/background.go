@@ -1,5 +1,5 @@
-// Package background runs what a process does beside its work: again and again until it is
-// stopped, with a grace for what is under way, and without ever taking the process down.
+// Package background runs what a process does in addition to its work: again and again until
+// it is stopped, with a grace for what is under way, and without ever taking the process down.
 package background
 
 import (

@@ -18,9 +18,9 @@ type Hunt struct {
 	Stop    bool            // at the first violation
 	Done    <-chan struct{} // closed: no further seed begins; may be nil
 	Without []string
-	Skip    []uint64          // seeds that are left out
-	Bound   time.Duration     // how long one may take; zero is [Endless]
-	Hung    func(seed uint64) // is told of one that takes longer; see [Options]
+	Skip    []uint64                      // seeds that are left out
+	Bound   time.Duration                 // how long one may take; zero is [Endless]
+	Hung    func(seed uint64)             // is told of one that takes longer; see [Options]
 	Begin   func(worker int, seed uint64) // is told of each run as it begins, by all workers at once; may be nil
 	Each    func(Report)                  // is told of each run, by one goroutine at a time; may be nil
 	Found   func(Report)                  // likewise, of each violation
@@ -32,6 +32,19 @@ type Bag struct {
 	Tried                    int // seeds that ran or were skipped: the first so many
 	Took                     time.Duration
 	Counts                   map[string]int
+}
+
+// add takes in a run.
+func (b *Bag) add(r Report) {
+	b.Seeds++
+	b.Tried++
+	b.Steps += r.Steps
+	for what, n := range r.Counts {
+		b.Counts[what] += n
+	}
+	if r.Violation != nil {
+		b.Violations++
+	}
 }
 
 // Run hunts.
@@ -70,17 +83,11 @@ func (h Hunt) Run(t *testing.T) Bag {
 			}
 			r := Run(t, Options{Seed: seed, Without: h.Without, Hung: h.Hung, Bound: h.Bound})
 			mu.Lock()
-			bag.Seeds++
-			bag.Tried++
-			bag.Steps += r.Steps
-			for what, n := range r.Counts {
-				bag.Counts[what] += n
-			}
+			bag.add(r)
 			if h.Each != nil {
 				h.Each(r)
 			}
 			if r.Violation != nil {
-				bag.Violations++
 				if h.Found != nil {
 					h.Found(r)
 				}

@@ -91,7 +91,8 @@ func try(root, work string, m sim.Mutation, most int, first uint64) (result stri
 		return fmt.Sprintf("does not build: %v\n%s", err, out), false
 	}
 	defer os.Remove(bin)
-	prove := exec.Command(bin, "-n", fmt.Sprint(most), "-first", fmt.Sprint(first), "-stop", "-shrink=false", "-ledger", "off")
+	prove := exec.Command(bin, "-n", fmt.Sprint(most), "-first", fmt.Sprint(first), "-stop", "-shrink=false",
+		"-ledger", "off")
 	out, _ := prove.CombinedOutput()
 	if endless := unending.FindSubmatch(out); endless != nil {
 		took := time.Since(began).Seconds()

@@ -14,7 +14,7 @@ const atOnce = 1_000_000
 
 // A book is the ledger, as far as one process writes it.
 type book struct {
-	path            string // "off" is none
+	path            string // "off": no ledger
 	version, commit string
 	runs            []ledger.Run
 	failed          bool
@@ -31,10 +31,11 @@ func (b *book) open() (err error) {
 			return err
 		}
 	}
-	damaged := 0
-	if b.runs, damaged, err = ledger.Read(b.path); err != nil {
+	runs, damaged, err := ledger.Read(b.path)
+	if err != nil {
 		return err
 	}
+	b.runs = runs
 	if damaged > 0 {
 		fmt.Fprintf(os.Stderr, "%s: %d damaged lines are skipped\n", b.path, damaged)
 	}
@@ -50,7 +51,7 @@ func (b *book) open() (err error) {
 // fresh returns a seed from which on no version has run any.
 func (b *book) fresh(first uint64) uint64 { return ledger.Fresh(b.runs, first, atOnce) }
 
-// add keeps a run. If that fails the seeds have passed all the same.
+// add keeps a run. If that fails the seeds have passed anyway.
 func (b *book) add(r ledger.Run) {
 	if b.path == "off" || r.Count == 0 {
 		return

@@ -14,8 +14,8 @@ import (
 	"github.com/reaper-ttl/reaper/internal/sim/ledger"
 )
 
-// partSeeds is how many seeds a line of the ledger has: whoever kills the process loses no
-// more than these.
+// partSeeds is how many seeds a line of the ledger has. A process that is killed loses no more
+// than these.
 const partSeeds = 500
 
 // Parts are the seeds of a hunt, some hundreds at a time.
@@ -52,7 +52,8 @@ func (p *parts) run(ctx context.Context, t *testing.T) {
 		part.Hung = func(seed uint64) { p.goOnWithout(seed, part.For, end) }
 		bag := part.Run(t)
 		p.add(bag)
-		p.book.add(ledger.Run{First: h.First, Count: bag.Tried, Steps: bag.Steps, Violations: broken, Seconds: bag.Took.Seconds()})
+		p.book.add(ledger.Run{First: h.First, Count: bag.Tried, Steps: bag.Steps, Violations: broken,
+			Seconds: bag.Took.Seconds()})
 		p.clock.look()
 		if bag.Tried < part.Count || h.Stop && bag.Violations > 0 {
 			return
@@ -93,10 +94,11 @@ func (p *parts) goOnWithout(seed uint64, left time.Duration, end uint64) {
 	for _, s := range p.hunt.Skip {
 		skip += "," + strconv.FormatUint(s, 10)
 	}
+	done := fmt.Sprint(p.sum.Seeds+1, p.sum.Steps, p.sum.Violations+1, (p.sum.Took + time.Since(p.began)).Milliseconds())
 	args := []string{os.Args[0], "-first", strconv.FormatUint(p.first, 10), "-skip", skip,
 		"-bound", p.hunt.Bound.String(), "-workers", strconv.Itoa(p.hunt.Workers), "-ledger", p.book.path,
-		fmt.Sprintf("-shrink=%v", p.shrink), fmt.Sprintf("-counts=%v", p.counts), "-without", strings.Join(p.hunt.Without, ","),
-		"-before", fmt.Sprint(p.sum.Seeds+1, p.sum.Steps, p.sum.Violations+1, (p.sum.Took+time.Since(p.began)).Milliseconds())}
+		fmt.Sprintf("-shrink=%v", p.shrink), fmt.Sprintf("-counts=%v", p.counts),
+		"-without", strings.Join(p.hunt.Without, ","), "-before", done}
 	if p.hunt.Count > 0 {
 		args = append(args, "-n", strconv.FormatUint(end-p.first, 10))
 	}
@@ -120,7 +122,8 @@ func startClock() clock { return clock{time.Now()} }
 func (c *clock) look() {
 	now := time.Now()
 	if slept := now.Round(0).Sub(c.began.Round(0)) - now.Sub(c.began); slept > time.Minute {
-		fmt.Fprintf(os.Stderr, "this machine slept, or its clock was set, for %v: that does not count\n", slept.Round(time.Second))
+		fmt.Fprintf(os.Stderr, "this machine slept, or its clock was set, for %v: that does not count\n",
+			slept.Round(time.Second))
 		c.began = now
 	}
 }
