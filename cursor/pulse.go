@@ -71,6 +71,7 @@ type Pulse struct {
 	hurry  bool // somebody waits for the next heartbeat
 	read   time.Time
 	tried  attempt
+	missed time.Time // when a claim last waited for an epoch in vain; zero once there is one
 }
 
 // An attempt is what came of the last write of the heartbeat.
@@ -106,6 +107,7 @@ func (p *Pulse) hold(ctx context.Context, c *Claim) (epoch int64, err error) {
 	for !p.beat.Live {
 		err, patient := p.tried.err, p.keeper.Now().Sub(began) < claimPatience
 		if p.tried.number > before && err != nil && !(patient && MayPass(err)) {
+			p.missed = p.keeper.Now()
 			return 0, err
 		}
 		done := p.tried.done
@@ -116,6 +118,7 @@ func (p *Pulse) hold(ctx context.Context, c *Claim) (epoch int64, err error) {
 		}
 		p.mu.Lock()
 		if ctx.Err() != nil {
+			p.missed = p.keeper.Now()
 			return 0, context.Cause(ctx)
 		}
 	}
@@ -129,6 +132,19 @@ func (p *Pulse) hold(ctx context.Context, c *Claim) (epoch int64, err error) {
 func MayPass(err error) bool {
 	return store.Transient(err) || errors.Is(err, ErrTwin) || errors.Is(err, store.ErrConflict) ||
 		errors.Is(err, errNoHeartbeat)
+}
+
+// IsAwaited reports whether a claim has lately waited for an epoch in vain, and the pulse still
+// tries to begin one. Until it has, to read the ranges again that are to be claimed would only
+// add to what keeps the store from taking the heartbeat.
+func (p *Pulse) IsAwaited() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.isAwaited(p.keeper.Now())
+}
+
+func (p *Pulse) isAwaited(now time.Time) bool {
+	return !p.beat.Live && !p.missed.IsZero() && passed(p.missed, now) < p.keeper.Lease
 }
 
 // holds reports whether this process holds the range.
@@ -278,7 +294,7 @@ func (w *beatWriter) next(now time.Time) (step func(context.Context) error, wait
 		return w.rest, 0
 	case w.beat.Live:
 		return nil, third - held
-	case w.wanted > 0:
+	case w.wanted > 0, w.isAwaited(now):
 		return w.begin, 0
 	case w.owed, w.seeks != w.saved.Seeks, w.seeks && now.Sub(w.wrote) >= third,
 		w.announce && (w.wrote.IsZero() || w.why != w.saved.Why || now.Sub(w.wrote) >= IdleBeat):
@@ -408,7 +424,7 @@ func (w *beatWriter) write(ctx context.Context, change func(*Heartbeat)) error {
 		w.mu.Unlock()
 		return nil // others may have taken it for dead before this write
 	}
-	w.beat = Beat{Live: true, Epoch: next.Epoch, Sent: sent, Acked: acked}
+	w.beat, w.missed = Beat{Live: true, Epoch: next.Epoch, Sent: sent, Acked: acked}, time.Time{}
 	b := w.beat
 	w.mu.Unlock()
 	w.told(b)

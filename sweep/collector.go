@@ -121,11 +121,14 @@ func (c *collector) recordFault() error {
 		_, err := c.viewer.watch.failing()
 		return fmt.Errorf("the heartbeats, which divide the total, were not read for a lease: %w", cmp.Or(err, errUnheard))
 	}
-	if age(c.cfg.Now(), c.viewer.View().RecordSent) > freshFor {
+	if c.isUnread() {
 		return fmt.Errorf("the target record was not read for %v: %w", freshFor, cmp.Or(c.viewer.failing(), errUnheard))
 	}
 	return nil
 }
+
+// isUnread reports whether the target record was read too long ago to delete anything by it.
+func (c *collector) isUnread() bool { return age(c.cfg.Now(), c.viewer.View().RecordSent) > freshFor }
 
 // isUncounted reports whether this process cannot get a share of the total because it
 // cannot read the heartbeats. It then leaves the ranges to others.

@@ -248,22 +248,61 @@ func TestSlowStoreIsGivenTime(t *testing.T) {
 }
 
 // A store that takes heartbeats only after longer than a claim waits for one is slow, and has
-// not failed: the sweep waits and goes on.
+// not failed: the sweep waits and goes on. Meanwhile it asks for nothing that it has read.
 func TestSlowHeartbeatIsGivenTime(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.fill(200, 48*time.Hour)
-		began := time.Now()
+		began, scans := time.Now(), atomic.Int64{}
 		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
-			if c.Method == "Save" && c.Record.Sort == store.WorkerRecord && time.Since(began) < 25*time.Second {
+			switch passed := time.Since(began); {
+			case c.Method == "Save" && c.Record.Sort == store.WorkerRecord && passed < 25*time.Second:
 				<-ctx.Done()
 				return fmt.Errorf("the store is busy: %w", store.ErrDeadline)
+			case c.Method == "Scan" && passed > 11*time.Second && passed < 25*time.Second:
+				scans.Add(1)
 			}
 			return nil
 		}
 		if res := w.sweep(); res.Error != "" || !res.Complete || res.Deleted == 0 {
 			t.Errorf("%+v", res)
 		}
+		if n := scans.Load(); n > 0 {
+			t.Errorf("%d queries while the heartbeat was not written", n)
+		}
 		w.wantLive()
+	})
+}
+
+// While the store does not even answer for the target record, no range is read: what is asked
+// for in vain keeps a slow store from getting well.
+func TestSilentStoreIsLeftAlone(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.begin()
+		var scans atomic.Int64
+		var silent atomic.Pointer[time.Time]
+		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			since := silent.Load()
+			switch {
+			case since == nil || time.Since(*since) > 2*time.Minute:
+			case c.Method == "Load" && c.Record.Sort == store.TargetRecord:
+				<-ctx.Done()
+				return fmt.Errorf("the store is busy: %w", store.ErrDeadline)
+			case c.Method == "Scan" && time.Since(*since) > 25*time.Second:
+				scans.Add(1)
+			}
+			return nil
+		}
+		w.serve(w.config())
+		time.Sleep(time.Minute)
+		now := time.Now()
+		silent.Store(&now)
+		w.put(1, 4, "due", now.Add(30*time.Second))
+		time.Sleep(2 * time.Minute)
+		if n := scans.Load(); n > 0 || len(w.left()) != 1 {
+			t.Errorf("%d queries of a store that does not answer; left: %v", n, w.left())
+		}
+		time.Sleep(2 * time.Minute)
+		w.wantLeft()
 	})
 }
 

@@ -79,13 +79,8 @@ func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
 		return outcome{state: resting, reached: c.horizon()}, false
 	}
 	j.readAll = j.readAll || !cur.Rewind.Done.Before(c.rules.ReadSince) // another process may have read it meanwhile
-	if c.cfg.Apply {
-		if wait := c.keeper.Wait(cur); wait > 0 {
-			return j.leaveToHolder(cur, wait), false
-		}
-		if why := c.heldBy(); why != "" {
-			return j.look(t, cur, why), false
-		}
+	if out, waits := j.waitsFor(t, cur); waits {
+		return out, false
 	}
 	v := j.newVisit(todo)
 	need = v.start.need
@@ -118,6 +113,28 @@ func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
 		}
 	}
 	return outcome{}, true
+}
+
+// waitsFor returns the outcome of a step on a range on which no work may begin at present.
+func (j *rangeJob) waitsFor(t turn, cur cursor.Cursor) (out outcome, waits bool) {
+	c := j.c
+	if !c.cfg.Apply {
+		return out, false
+	}
+	if wait := c.keeper.Wait(cur); wait > 0 {
+		return j.leaveToHolder(cur, wait), true
+	}
+	switch why := c.heldBy(); {
+	case why == throttle.ReasonRecord && c.isUnread():
+		// The store does not even answer for one record: queries would keep it from that.
+		return outcome{state: waiting, wake: c.cfg.Now().Add(asideEvery), why: why}, true
+	case why != "":
+		return j.look(t, cur, why), true
+	case c.keeper.Pulse.IsAwaited():
+		return outcome{state: waiting, wake: c.cfg.Now().Add(time.Second), why: throttle.ReasonLease, contended: true,
+			blocked: fmt.Errorf("%v: the heartbeat of this process is not written yet", j.r)}, true
+	}
+	return out, false
 }
 
 // leaveToHolder returns the outcome of a step on a range that another process holds. One
