@@ -134,7 +134,7 @@ func (m *mass) event(ctx context.Context) {
 		return
 	}
 	e.hold(ctx, between(m.rand, m.lease/2, 2*m.lease))
-	switch m.rand.IntN(3) {
+	switch (m.seed + uint64(m.events)) % 3 {
 	case 0:
 		m.restore(ctx)
 		e.clear(ctx)

@@ -36,10 +36,14 @@ type state struct {
 }
 
 // agrees reports whether an adopted entity may have this key. One that is earlier than the rule is of
-// an entity that was extended since: no sweep may go by it.
-func (s state) agrees(key string) bool {
+// an entity that was extended since: no sweep may go by it. One that is later was due already when the
+// round of the adoption began, and is due from then on.
+func (s state) agrees(key string, now time.Time) bool {
 	k, err := expirykey.Parse(key)
-	return key == "" || err == nil && (k.Expires.Equal(s.expiry.at) || !s.former.IsZero() && k.Expires.Equal(s.former))
+	fits := func(at time.Time) bool {
+		return k.Expires.Equal(at) || k.Expires.After(at) && !k.Expires.After(now)
+	}
+	return key == "" || err == nil && (fits(s.expiry.at) || !s.former.IsZero() && fits(s.former))
 }
 
 // expired reports whether the entity may be gone.
@@ -185,7 +189,7 @@ func judge(s state, got *found, ended time.Time, target string, k known) (o obse
 		o.gone = true
 	case got.body != s.body:
 		o.wrong = fmt.Sprintf("S2: it was %q and is %q", s.body, got.body)
-	case s.ruled && !s.agrees(got.expiry):
+	case s.ruled && !s.agrees(got.expiry, ended):
 		o.wrong = fmt.Sprintf("M1: by the rule it expires at %s, and its key is %s", formatInstant(s.expiry.at), got.expiry)
 	case s.ruled:
 		o.adopted, o.stray = got.expiry != "", stray(got.expiry, k.record)
@@ -276,7 +280,7 @@ func among(candidates []state, got *found, now time.Time) string {
 		if got == nil && (!c.present || c.expired(now)) {
 			return ""
 		}
-		if got != nil && c.present && c.ruled && got.body == c.body && c.agrees(got.expiry) {
+		if got != nil && c.present && c.ruled && got.body == c.body && c.agrees(got.expiry, now) {
 			return ""
 		}
 		if got != nil && c.present && !c.ruled && got.body == c.body && (got.expiry == c.expiry.text || sameInstant(got.expiry, c.expiry.text)) {
