@@ -55,7 +55,9 @@ func (w *world) compareHistory(t *testing.T) {
 		switch missing := b.deletes() - h.Sums.Deleted; {
 		case missing > lost+inFlight+b.unsure:
 			w.violation(nil, fmt.Sprintf("history: of %s %d were deleted, and it has %d; %d may be missing", target, b.deletes(), h.Sums.Deleted, lost+inFlight))
-		case missing < -b.unsure:
+		// A delete whose reply is lost counts if its entity is gone when it is tried again, though its writer, or
+		// another process, may have removed it meanwhile. Both must meet at one entity: that is rare.
+		case missing < -(page + h.Sums.Deleted/20 + b.unsure):
 			w.violation(nil, fmt.Sprintf("history: of %s %d were deleted, and it has %d", target, b.deletes(), h.Sums.Deleted))
 		}
 	}

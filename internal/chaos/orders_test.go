@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// An oldWriter creates, replaces, extends and removes entities, and knows nothing of expiry: an adoption that
-// runs beside gives them keys.
+// An oldWriter creates, replaces, extends and removes entities, and knows nothing of expiry: an adoption
+// gives them keys meanwhile.
 type oldWriter struct{ bookkeeper }
 
 func (w *world) newOld() *oldWriter {
@@ -42,7 +42,7 @@ func (o *oldWriter) run(ctx context.Context) {
 }
 
 // one makes one write. Most created entities are new; others are so old that they expire soon, and
-// that whoever follows the index does not meet them.
+// that a process that follows the index does not meet them.
 func (o *oldWriter) one(ctx context.Context, s *slot) {
 	switch n := o.rand.IntN(100); {
 	case n < 20:
