@@ -33,7 +33,7 @@ type mass struct {
 	used     time.Time // the window of expiry of the last event: each has one of its own
 	events   int
 	healed   atomic.Pointer[time.Time] // when the faults ended
-	told     []int // how many were gone of each event when it was held
+	told     []int                     // how many were gone of each event when it was held
 }
 
 func (w *world) newMass() *mass {
