@@ -55,6 +55,8 @@ type app interface {
 	patch(ctx context.Context, kind, id string, d doc) error
 	// change reads an entity and writes, or removes, it in one transaction.
 	change(ctx context.Context, kind, id string, decide func(*found) verdict) error
+	// changeAll does so with several entities, in one transaction: all or none.
+	changeAll(ctx context.Context, kind string, ids []string, decide func(i int, is *found) verdict) error
 	remove(ctx context.Context, kind, id string) error
 	// list reads everything of a kind.
 	list(ctx context.Context, kind string) (map[string]found, error)
@@ -123,12 +125,28 @@ func read(property string, fields map[string]any) *found {
 }
 
 // properties are, for each kind, those that hold the expiry.
-var properties = map[string]string{keyed: "expiry_key", timed: "expires"}
+var properties = map[string]string{keyed: "expiry_key", timed: "expires", massed: "expiry_key", old: "expiry_key"}
+
+// isIndexed reports whether an application has a property indexed. All others are not.
+func isIndexed(kind, name string) bool {
+	return name == "n" || name == properties[kind] || kind == old && name == ruled
+}
 
 // The kinds that the writers write to.
 const (
-	keyed = "Session" // with expiry keys
-	timed = "Token"   // with timestamps
+	keyed  = "Session" // with expiry keys
+	timed  = "Token"   // with timestamps
+	massed = "Event"   // of which many come to be due at once
+	old    = "Order"   // whose writers know nothing of expiry, and which are adopted
+)
+
+// ruled is the property of an [old] entity that the rule of the adoption reads.
+const ruled = "created"
+
+// kinds are all of them, and the targets that sweep them.
+var (
+	kinds   = []string{keyed, timed, massed, old}
+	targets = map[string]string{keyed: "sessions", timed: "tokens", massed: "events", old: "orders"}
 )
 
 // opener connects to a database as an application does.
@@ -184,10 +202,10 @@ func (a datastoreApp) key(kind, id string) *datastore.Key {
 
 const notIndexed = " (not indexed)"
 
-func (a datastoreApp) properties(d doc, whole bool) *datastore.PropertyList {
+func (a datastoreApp) properties(kind string, d doc, whole bool) *datastore.PropertyList {
 	var list datastore.PropertyList
 	for name, v := range d.fields {
-		list = append(list, datastore.Property{Name: name, Value: v, NoIndex: name != "n"})
+		list = append(list, datastore.Property{Name: name, Value: v, NoIndex: !isIndexed(kind, name)})
 	}
 	if d.expires != nil && whole {
 		list = append(list, datastore.Property{Name: d.property, Value: d.expires})
@@ -198,7 +216,7 @@ func (a datastoreApp) properties(d doc, whole bool) *datastore.PropertyList {
 func (a datastoreApp) found(kind string, list datastore.PropertyList) *found {
 	fields := map[string]any{}
 	for _, p := range list {
-		if p.NoIndex == (p.Name == "n" || p.Name == properties[kind]) {
+		if p.NoIndex == isIndexed(kind, p.Name) {
 			p.Name += notIndexed // as it should not be
 		}
 		fields[p.Name] = p.Value
@@ -229,7 +247,7 @@ func (a datastoreApp) get(ctx context.Context, kind string, ids []string) ([]*fo
 }
 
 func (a datastoreApp) put(ctx context.Context, kind, id string, d doc) error {
-	_, err := a.client.Put(ctx, a.key(kind, id), a.properties(d, true))
+	_, err := a.client.Put(ctx, a.key(kind, id), a.properties(kind, d, true))
 	return outcome(err)
 }
 
@@ -239,11 +257,12 @@ func (a datastoreApp) mutate(ctx context.Context, m *datastore.Mutation) error {
 }
 
 func (a datastoreApp) create(ctx context.Context, kind, id string, d doc) error {
-	return a.mutate(ctx, datastore.NewInsert(a.key(kind, id), a.properties(d, true)))
+	return a.mutate(ctx, datastore.NewInsert(a.key(kind, id), a.properties(kind, d, true)))
 }
 
 func (a datastoreApp) patch(ctx context.Context, kind, id string, d doc) error {
-	return a.mutate(ctx, datastore.NewUpdate(a.key(kind, id), a.properties(d, false)).WithPropertyMask(slices.Sorted(maps.Keys(d.fields))...))
+	update := datastore.NewUpdate(a.key(kind, id), a.properties(kind, d, false))
+	return a.mutate(ctx, update.WithPropertyMask(slices.Sorted(maps.Keys(d.fields))...))
 }
 
 func (a datastoreApp) remove(ctx context.Context, kind, id string) error {
@@ -251,24 +270,38 @@ func (a datastoreApp) remove(ctx context.Context, kind, id string) error {
 }
 
 func (a datastoreApp) change(ctx context.Context, kind, id string, decide func(*found) verdict) error {
+	return a.changeAll(ctx, kind, []string{id}, func(_ int, is *found) verdict { return decide(is) })
+}
+
+func (a datastoreApp) changeAll(ctx context.Context, kind string, ids []string, decide func(i int, is *found) verdict) error {
 	_, err := a.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
-		var list datastore.PropertyList
-		var is *found
-		switch err := tx.Get(a.key(kind, id), &list); {
-		case err == nil:
-			is = a.found(kind, list)
-		case !errors.Is(err, datastore.ErrNoSuchEntity):
+		keys, lists := make([]*datastore.Key, len(ids)), make([]datastore.PropertyList, len(ids))
+		for i, id := range ids {
+			keys[i] = a.key(kind, id)
+		}
+		multi := make(datastore.MultiError, len(ids))
+		if err := tx.GetMulti(keys, lists); err != nil && !errors.As(err, &multi) {
 			return err
 		}
-		v := decide(is)
-		if v.remove {
-			return tx.Delete(a.key(kind, id))
+		for i, k := range keys {
+			var is *found
+			switch {
+			case multi[i] == nil:
+				is = a.found(kind, lists[i])
+			case !errors.Is(multi[i], datastore.ErrNoSuchEntity):
+				return multi[i]
+			}
+			var err error
+			if v := decide(i, is); v.remove {
+				err = tx.Delete(k)
+			} else if v.put != nil {
+				_, err = tx.Put(k, a.properties(kind, *v.put, true))
+			}
+			if err != nil {
+				return err
+			}
 		}
-		if v.put == nil {
-			return nil
-		}
-		_, err := tx.Put(a.key(kind, id), a.properties(*v.put, true))
-		return err
+		return nil
 	}, datastore.MaxAttempts(1))
 	return outcome(err)
 }
@@ -355,23 +388,34 @@ func (a nativeApp) remove(ctx context.Context, kind, id string) error {
 }
 
 func (a nativeApp) change(ctx context.Context, kind, id string, decide func(*found) verdict) error {
+	return a.changeAll(ctx, kind, []string{id}, func(_ int, is *found) verdict { return decide(is) })
+}
+
+func (a nativeApp) changeAll(ctx context.Context, kind string, ids []string, decide func(i int, is *found) verdict) error {
 	return outcome(a.client.RunTransaction(ctx, func(_ context.Context, tx *firestore.Transaction) error {
-		ref := a.ref(kind, id)
-		var is *found
-		switch d, err := tx.Get(ref); {
-		case err == nil:
-			is = read(properties[kind], d.Data())
-		case status.Code(err) != codes.NotFound:
+		refs := make([]*firestore.DocumentRef, len(ids))
+		for i, id := range ids {
+			refs[i] = a.ref(kind, id)
+		}
+		docs, err := tx.GetAll(refs)
+		if err != nil {
 			return err
 		}
-		v := decide(is)
-		if v.remove {
-			return tx.Delete(ref)
+		for i, ref := range refs {
+			var is *found
+			if docs[i].Exists() {
+				is = read(properties[kind], docs[i].Data())
+			}
+			if v := decide(i, is); v.remove {
+				err = tx.Delete(ref)
+			} else if v.put != nil {
+				err = tx.Set(ref, a.fields(*v.put))
+			}
+			if err != nil {
+				return err
+			}
 		}
-		if v.put == nil {
-			return nil
-		}
-		return tx.Set(ref, a.fields(*v.put))
+		return nil
 	}, firestore.MaxAttempts(1)))
 }
 

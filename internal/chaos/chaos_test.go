@@ -68,6 +68,7 @@ type timing struct {
 	calm                          time.Duration // from one fault to the next, at each process
 	operator                      time.Duration // from one operation to the next
 	pause                         time.Duration // from one write of a writer to its next
+	rule                          time.Duration // an old entity expires so long after it was created
 	bound                         time.Duration // from the last expiry until everything that expired is gone, on a busy machine
 }
 
@@ -78,16 +79,18 @@ const second = time.Second
 // its carries might be late.
 var (
 	quick = timing{lease: 3 * second, slack: 7 * second, staleness: second, ramp: 3 * second, rewind: 10 * second, overlap: 100 * time.Millisecond,
-		short: 8 * second, medium: 15 * second, calm: 1500 * time.Millisecond, operator: 8 * second, pause: 250 * time.Millisecond, bound: 6 * time.Minute}
+		short: 8 * second, medium: 15 * second, calm: 1500 * time.Millisecond, operator: 8 * second, pause: 250 * time.Millisecond, rule: 6 * second, bound: 6 * time.Minute}
 	steady = timing{lease: 10 * second, slack: 22 * second, staleness: 2 * second, ramp: 12 * second, rewind: 40 * second, overlap: 200 * time.Millisecond,
-		short: 45 * second, medium: 3 * time.Minute, calm: 3 * second, operator: 45 * second, pause: 300 * time.Millisecond, bound: 8 * time.Minute}
+		short: 45 * second, medium: 3 * time.Minute, calm: 3 * second, operator: 45 * second, pause: 300 * time.Millisecond, rule: 30 * second, bound: 8 * time.Minute}
 )
 
-// swarm is what the processes run, again and again.
+// swarm is what the processes run, again and again: three sweep, and two adopt.
 var swarm = [][]string{
 	{"sweep", "--apply", "--json"},
 	{"sweep", "--apply", "--json"},
 	{"serve", "--apply", "--schedule", "@every 1s", "--listen", "127.0.0.1:0"},
+	{"adopt", "orders", "--apply", "--watch"},
+	{"adopt", "orders", "--apply"},
 }
 
 const (
@@ -111,7 +114,6 @@ const targetsFile = `targets:
     rewind: %[3]v
     overlap: %[4]v
     pace: {start: 10, max: 40}
-    breaker: off
     generations: {every: 1m, ramp: %[5]v, staleness: %[6]v, slack: %[7]v, keep: 1}
   - name: tokens
     kind: Token
@@ -122,7 +124,26 @@ const targetsFile = `targets:
     rewind: %[3]v
     overlap: %[4]v
     pace: {start: 10, max: 40}
-    breaker: off
+  - name: events
+    kind: Event
+    shards: %[1]d
+    page: 5
+    lease: %[2]v
+    rewind: %[3]v
+    overlap: %[4]v
+    pace: {start: 10, max: 40}
+    breaker: {floor: %[8]d, fraction: 5%%, window: 1m}
+    generations: {every: 1h, ramp: %[5]v, staleness: %[6]v, slack: %[7]v, keep: 2}
+  - name: orders
+    kind: Order
+    shards: %[1]d
+    page: 5
+    lease: %[2]v
+    rewind: %[3]v
+    overlap: %[4]v
+    pace: {start: 10, max: 40}
+    generations: {every: 1h, ramp: %[5]v, staleness: %[6]v, slack: %[7]v, keep: 2}
+    adopt: {from: {property: created, plus: %[9]v}, spread: 0s, rate: 50}
 `
 
 // A world is one emulator with everything that works on it.
@@ -153,6 +174,9 @@ type world struct {
 	expired, reads, strayed                                   atomic.Int64 // as the reader saw it
 	kills, terms, freezes, cuts, halfCloses, holds, delays    atomic.Int64
 	operations, swept, carried, strays, retirements           atomic.Int64
+	reshards, trips, approvals, parts, clears, adopted        atomic.Int64
+
+	books map[string]*book // by target, for those whose deletes are known exactly
 }
 
 func newWorld(t *testing.T, m emulator.Mode, name string, program func() (string, error)) *world {
@@ -170,13 +194,14 @@ func newWorld(t *testing.T, m emulator.Mode, name string, program func() (string
 		w.seed = rand.Uint64()
 	}
 	t.Logf("seed %d: go test ./internal/chaos -run TestChaos/%s -args -for %v -seed %d -mode %s", w.seed, name, *howLong, w.seed, name)
-	text := fmt.Sprintf(targetsFile, w.shards, w.lease, w.rewind, w.overlap, w.ramp, w.staleness, w.slack)
+	text := fmt.Sprintf(targetsFile, w.shards, w.lease, w.rewind, w.overlap, w.ramp, w.staleness, w.slack, floor, w.rule)
 	if err := os.WriteFile(filepath.Join(w.dir, "reaper.yaml"), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	w.direct = w.open(t, w.host)
 	w.store = w.openStore(t, w.host)
 	w.known.all = map[string]known{}
+	w.books = map[string]*book{"events": {kind: massed}, "orders": {kind: old}}
 	return w
 }
 
@@ -260,6 +285,8 @@ func (w *world) run(t *testing.T) {
 	w.cancel = cancel
 	w.must(t, "sweep", "--apply")
 	w.putJunk(t)
+	events, orders := w.newMass(), w.newOld()
+	w.ageBudget(t, "events", int64(len(events.slots)))
 
 	// Writers and sweepers work, while everything breaks now and then.
 	breaking, heal := context.WithTimeout(all, *howLong)
@@ -269,7 +296,7 @@ func (w *world) run(t *testing.T) {
 	var sweepers, others, watchers sync.WaitGroup
 	for i, args := range swarm {
 		p := &process{world: w, name: fmt.Sprintf("process %d, reaper %s", i, args[0]), args: args, proxy: w.newProxy(t, uint64(i)),
-			pause: second / 2, log: openLog(t, fmt.Sprintf("%s-%d.log", w.mode, i))}
+			pause: second / 2, log: openLog(t, fmt.Sprintf("%s-%d.log", w.mode, i)), pages: map[string][]pageLine{}}
 		w.swarm = append(w.swarm, p)
 		r := w.random(uint64(100 + i))
 		sweepers.Go(func() {
@@ -281,11 +308,13 @@ func (w *world) run(t *testing.T) {
 	others.Go(func() { w.trouble(breaking, w.random(300), bad, nil) })
 	others.Go(func() { w.operate(breaking, w.random(400)) })
 	w.startWriters(t, breaking, &others, bad.Addr())
-	for _, target := range []string{"sessions", "tokens"} {
+	others.Go(func() { events.run(all, breaking) })
+	others.Go(func() { orders.run(breaking) })
+	for _, target := range targets {
 		watchers.Go(func() { w.follow(sweeping, target) })
 	}
-	for i := range 2 {
-		watchers.Go(func() { w.read(sweeping, w.random(uint64(500+i)), []string{keyed, timed}[i]) })
+	for i, kind := range kinds {
+		watchers.Go(func() { w.read(sweeping, w.random(uint64(500+i)), kind) })
 	}
 	if *howLong >= quickEnough {
 		watchers.Go(func() { w.report(sweeping, t, began) })
@@ -308,7 +337,14 @@ func (w *world) run(t *testing.T) {
 	if all.Err() == nil {
 		last := time.Now()
 		w.must(t, "sweep", "--apply", "--json", "--fail-incomplete")
+		w.must(t, "adopt", "orders", "--apply")
+		w.must(t, "adopt", "verify", "orders", "--yes")
 		w.compare(t, last)
+		w.compareHistory(t)
+	}
+	t.Logf("of %d events these were gone when they were held, without what was approved: %v", events.events, events.told)
+	if n := len(w.violations); n == 0 && events.events >= 3 && min(w.approvals.Load(), w.parts.Load(), w.clears.Load()) == 0 {
+		t.Errorf("of %d events none was approved, none in part, or none cleared", events.events)
 	}
 	w.verdict(t, time.Since(began), clean, audited)
 }
@@ -356,7 +392,7 @@ func (w *world) putJunk(t *testing.T) {
 		timed: {old, old.Add(time.Second), "2025-01-01T00:00:00Z", int64(1_700_000_000), true, nil},
 	} {
 		for _, v := range values {
-			s := w.newSlot(kind, map[string]string{keyed: "sessions", timed: "tokens"}[kind])
+			s := w.newSlot(kind, targets[kind])
 			d := doc{fields: newFields(r, serial.Add(1)), property: properties[kind], expires: v}
 			is := read(d.property, map[string]any{d.property: v})
 			is.body = canon(d.fields)
@@ -452,6 +488,9 @@ func (w *world) look(ctx context.Context, slots []*slot) (lingering []*slot, err
 		if o.stray {
 			w.strayed.Add(1)
 		}
+		if o.adopted {
+			w.adopted.Add(v.slot.adoptedOnce(v.version))
+		}
 		if o.moved {
 			v.slot.tellOnce(w)
 		}
@@ -510,7 +549,7 @@ func (w *world) lingering(ctx context.Context, soon time.Time) (left []*slot) {
 	w.mu.Lock()
 	all := slices.Clone(w.slots)
 	w.mu.Unlock()
-	for _, kind := range []string{keyed, timed} {
+	for _, kind := range kinds {
 		var of []*slot
 		for _, s := range all {
 			if v := s.look(); s.kind == kind && v.sound && v.state.expired(soon) {
@@ -575,7 +614,11 @@ func (w *world) compare(t *testing.T, last time.Time) {
 			w.violation(nil, fmt.Sprintf("%s %q: nobody wrote it: %s", kind, id, &f))
 		}
 	}
-	t.Logf("in the end %d and %d entities are there, as they should be", live[keyed], live[timed])
+	for target, b := range w.books {
+		b.lives = int64(live[b.kind])
+		t.Logf("%s: %v", target, b)
+	}
+	t.Logf("in the end %v entities are there, as they should be", live)
 }
 
 func (w *world) figures() string {
@@ -587,11 +630,13 @@ func (w *world) figures() string {
 	}
 	return fmt.Sprintf("%d entities written (%d extended), %d deleted by the application, %d expired and gone; %d deletes and %d carries acknowledged, %d reads; "+
 		"%d writes aborted, %d of unknown outcome, %d late, %d ids given up; "+
-		"%d kills, %d freezes, %d terminations, %d cuts, %d half-closes, %d holds, %d delays, %d operations; "+
+		"%d kills, %d freezes, %d terminations, %d cuts, %d half-closes, %d holds, %d delays, %d operations, %d with other shards; "+
+		"%d adopted; %d trips, %d approved, %d of a part, %d cleared; "+
 		"%d generations retired, %d strays; runs by exit code {%s}; %d violations",
 		w.written.Load(), w.extended.Load(), w.deleted.Load(), w.expired.Load(), w.swept.Load(), w.carried.Load(), w.reads.Load(),
 		w.aborted.Load(), w.unknown.Load(), w.late.Load(), w.given.Load(),
 		w.kills.Load(), w.freezes.Load(), w.terms.Load(), w.cuts.Load(), w.halfCloses.Load(), w.holds.Load(), w.delays.Load(), w.operations.Load(),
+		w.reshards.Load(), w.adopted.Load(), w.trips.Load(), w.approvals.Load(), w.parts.Load(), w.clears.Load(),
 		w.retirements.Load(), w.strays.Load()+w.strayed.Load(), strings.Join(codes, ", "), len(w.violations))
 }
 
@@ -624,8 +669,10 @@ func (w *world) verdict(t *testing.T, took, clean time.Duration, audited bool) {
 		if *howLong >= quickEnough {
 			long = 0
 		}
-		for name, n := range map[string]int64{"entities written": w.written.Load(), "expired and gone": w.expired.Load(), "complete sweeps": int64(w.codes["0"]),
-			"cuts": w.cuts.Load(), "kills": w.kills.Load() + long, "freezes": w.freezes.Load() + long, "carried": w.carried.Load() + long, "retired": w.retirements.Load() + long} {
+		for name, n := range map[string]int64{"entities written": w.written.Load(), "expired and gone": w.expired.Load(), "complete sweeps": int64(w.codes["0"] + w.codes["4"]),
+			"adopted": w.adopted.Load(), "trips": w.trips.Load(), "trips that ended": w.approvals.Load() + w.clears.Load(),
+			"other numbers of shards": w.reshards.Load() + long,
+			"cuts":                    w.cuts.Load(), "kills": w.kills.Load() + long, "freezes": w.freezes.Load() + long, "carried": w.carried.Load() + long, "retired": w.retirements.Load() + long} {
 			if n == 0 {
 				t.Errorf("%s: none, so that nothing was shown", name)
 			}

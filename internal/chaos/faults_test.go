@@ -116,7 +116,7 @@ func (w *world) freeze(ctx context.Context, p *process, r *rand.Rand) {
 func (w *world) operate(ctx context.Context, r *rand.Rand) {
 	for range 2 {
 		sleep(ctx, w.ramp+second)
-		_ = w.operation("generation", "advance", "--target", "sessions") // or the next one is it
+		w.reshard("sessions", 1+r.IntN(2*w.shards)) // or the next one is it
 	}
 	for {
 		sleep(ctx, between(r, w.operator/2, w.operator*3/2))
@@ -124,8 +124,8 @@ func (w *world) operate(ctx context.Context, r *rand.Rand) {
 			return
 		}
 		switch n := r.IntN(12); {
-		case n < 5: // while writers still move it is refused, as it should be
-			_ = w.operation("generation", "advance", "--target", "sessions", "--shards", fmt.Sprint(1+r.IntN(2*w.shards)))
+		case n < 5:
+			w.reshard([]string{"sessions", "sessions", "events", "orders"}[r.IntN(4)], 1+r.IntN(2*w.shards))
 		case n < 6:
 			_ = w.operation("generation", "advance", "--target", "sessions", "--force")
 		case n < 8:
@@ -139,6 +139,14 @@ func (w *world) operate(ctx context.Context, r *rand.Rand) {
 		default:
 			_ = w.operation("pace", "--max", fmt.Sprint(10+r.IntN(60)))
 		}
+	}
+}
+
+// reshard opens a generation with another number of shards. While writers still move it is refused, as
+// it should be.
+func (w *world) reshard(target string, shards int) {
+	if w.operation("generation", "advance", "--target", target, "--shards", fmt.Sprint(shards)) == nil {
+		w.reshards.Add(1)
 	}
 }
 

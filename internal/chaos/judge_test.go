@@ -33,6 +33,13 @@ func TestJudge(t *testing.T) {
 	straggler := is(due)
 	straggler.acked = now
 	token := is(expiry{formatInstant(now), now})
+	adopts := func(at, former time.Duration) state {
+		s := is(expiry{"by the rule", now.Add(at)})
+		if s.ruled = true; former != 0 {
+			s.former = now.Add(former)
+		}
+		return s
+	}
 
 	at := func(v store.Value, number int, shard string) known {
 		id := cursor.ID{Target: "x", Generation: number, Shard: shard}
@@ -67,6 +74,14 @@ func TestJudge(t *testing.T) {
 		"written too late":        {state: late, found: &found{"a", due.text}, known: past},
 		"suspect":                 {state: kept, found: &found{"a", due.text}, known: past},
 		"timestamp":               {state: token, found: &found{"a", token.expiry.text}, known: at(store.InstantValue(now), 0, "0000")},
+		"not adopted yet":         {state: adopts(time.Hour, 0), found: &found{"a", ""}},
+		"adopted":                 {state: adopts(time.Hour, 0), found: &found{"a", key(3, now.Add(time.Hour)).text}, want: observation{adopted: true}},
+		"adopted when it was due": {state: adopts(-time.Hour, 0), found: &found{"a", key(3, now.Add(-time.Minute)).text}, want: observation{adopted: true}},
+		"extended since":          {state: adopts(time.Hour, time.Minute), found: &found{"a", key(3, now.Add(time.Minute)).text}, want: observation{adopted: true}},
+		"adopted too early":       {state: adopts(time.Hour, 0), found: &found{"a", key(3, now.Add(time.Minute)).text}, wrong: "M1"},
+		"adopted too late":        {state: adopts(time.Hour, 0), found: &found{"a", key(3, now.Add(2*time.Hour)).text}, wrong: "M1"},
+		"changed by an adoption":  {state: adopts(time.Hour, 0), found: &found{"b", ""}, wrong: "S2"},
+		"extended and gone":       {state: adopts(time.Hour, -time.Minute), wrong: "S1"},
 		"timestamp behind":        {state: token, found: &found{"a", token.expiry.text}, known: at(store.InstantValue(now.Add(time.Microsecond)), 0, "0000"), wrong: "L2"},
 	} {
 		got := judge(c.state, c.found, now, "x", c.known)

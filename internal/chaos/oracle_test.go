@@ -29,6 +29,21 @@ type state struct {
 	stamped time.Time // when the expiry property was written, or earlier
 	acked   time.Time // when it was known to be
 	late    bool      // the write took longer than writers are allowed
+	// ruled says that its writer gave it no key: it has none, or the one of the adoption's rule. Former
+	// is what the rule said before its writer extended it, and left a key that was there as it was.
+	ruled  bool
+	former time.Time
+}
+
+// agrees reports whether an adopted entity may have this key. One that is earlier than the rule is of
+// an entity that was extended since: no sweep may go by it. One that is later was due already when the
+// round of the adoption began, and is due from then on.
+func (s state) agrees(key string, now time.Time) bool {
+	k, err := expirykey.Parse(key)
+	fits := func(at time.Time) bool {
+		return k.Expires.Equal(at) || k.Expires.After(at) && !k.Expires.After(now)
+	}
+	return key == "" || err == nil && (fits(s.expiry.at) || !s.former.IsZero() && fits(s.former))
 }
 
 // expired reports whether the entity may be gone.
@@ -58,6 +73,7 @@ type slot struct {
 	busy    bool // a write is under way
 	told    bool // that the audit moved it
 	given   bool // the outcome of a write could not be found out: nothing is claimed
+	adopted int  // the version that was seen with the key of an adoption
 	state   state
 	history []string
 }
@@ -133,6 +149,17 @@ func (s *slot) gone(version int) int64 {
 	return 1
 }
 
+// adoptedOnce returns 1 the first time that a version was seen with the key of an adoption.
+func (s *slot) adoptedOnce(version int) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.adopted == version {
+		return 0
+	}
+	s.adopted = version
+	return 1
+}
+
 // A known is what is known of a target's records, read before an entity was.
 type known struct {
 	cursors cursor.Table
@@ -146,6 +173,7 @@ type observation struct {
 	carried bool   // its expiry key is another one than was written, for the same instant
 	moved   bool   // and that is one of the nursery's: the audit found it where nothing should be
 	stray   bool   // it lies in a generation that has retired
+	adopted bool   // it has a key that its writer did not give it
 }
 
 // judge compares what was read with the state that the entity had while it was
@@ -161,6 +189,10 @@ func judge(s state, got *found, ended time.Time, target string, k known) (o obse
 		o.gone = true
 	case got.body != s.body:
 		o.wrong = fmt.Sprintf("S2: it was %q and is %q", s.body, got.body)
+	case s.ruled && !s.agrees(got.expiry, ended):
+		o.wrong = fmt.Sprintf("M1: by the rule it expires at %s, and its key is %s", formatInstant(s.expiry.at), got.expiry)
+	case s.ruled:
+		o.adopted, o.stray = got.expiry != "", stray(got.expiry, k.record)
 	case got.expiry == s.expiry.text:
 		if s.late {
 			break // it may lie behind the cursor
@@ -248,7 +280,10 @@ func among(candidates []state, got *found, now time.Time) string {
 		if got == nil && (!c.present || c.expired(now)) {
 			return ""
 		}
-		if got != nil && c.present && got.body == c.body && (got.expiry == c.expiry.text || sameInstant(got.expiry, c.expiry.text)) {
+		if got != nil && c.present && c.ruled && got.body == c.body && c.agrees(got.expiry, now) {
+			return ""
+		}
+		if got != nil && c.present && !c.ruled && got.body == c.body && (got.expiry == c.expiry.text || sameInstant(got.expiry, c.expiry.text)) {
 			return ""
 		}
 	}

@@ -47,6 +47,13 @@ type process struct {
 	tail   []string  // the last lines that it logged
 	part   []byte    // of a line
 	log    *os.File
+	pages  map[string][]pageLine // what it logged of each run, by target and owner
+}
+
+// A pageLine says that entities were deleted.
+type pageLine struct {
+	at      time.Time
+	deleted int64
 }
 
 const tailLength = 400
@@ -91,8 +98,9 @@ func (p *process) Write(text []byte) (int, error) {
 // read counts what a line says was done: a run that is killed prints no result.
 func (p *process) read(line []byte) {
 	var l struct {
-		Message          string
-		Deleted, Carried int64
+		Message, Range, Owner string
+		Time                  time.Time
+		Deleted, Carried      int64
 	}
 	if json.Unmarshal(line, &l) != nil {
 		return
@@ -100,6 +108,9 @@ func (p *process) read(line []byte) {
 	switch l.Message {
 	case "page":
 		p.swept.Add(l.Deleted)
+		target, _, _ := strings.Cut(l.Range, ".")
+		run := target + "@" + l.Owner
+		p.pages[run] = append(p.pages[run], pageLine{l.Time, l.Deleted})
 		p.carried.Add(l.Carried)
 	case "generation retired":
 		p.retirements.Add(1)
@@ -182,7 +193,7 @@ func (p *process) ended(err error, doomed bool, code int, out []byte) {
 	switch {
 	case code < 0 && doomed: // by SIGKILL or SIGTERM
 		key = "killed"
-	case code != 0 && code != 1:
+	case code != 0 && code != 1 && code != 4: // 4 is the breaker
 		p.violation(nil, fmt.Sprintf("%s ended with code %d: %v", p.name, code, err))
 	case p.args[0] == "sweep":
 		var res sweep.Result
@@ -215,6 +226,9 @@ func (p *process) signal(s syscall.Signal) bool {
 	}
 	return p.cmd.Process.Signal(s) == nil
 }
+
+// output runs the program on a good network once, and returns what it prints.
+func (w *world) output(args ...string) ([]byte, error) { return w.command(w.host, args...).Output() }
 
 // must runs the program on a good network until it succeeds.
 func (w *world) must(t *testing.T, args ...string) (stdout []byte) {
