@@ -13,7 +13,7 @@ import (
 )
 
 // What is due on ground that was never swept is counted in the namespaces of all deployments
-// that the record names: whoever settles it does so for all of them.
+// that the record names: a process that settles it does so for all of them.
 func TestGroundOfAllDeployments(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

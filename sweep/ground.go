@@ -41,7 +41,7 @@ func (j *judge) enterGround(ctx context.Context) (entry, error) {
 		return partly, nil
 	}
 	var trip *breaker.Trip
-	if err = j.findNamespaces(ctx); err == nil { // who settles it does so for all deployments
+	if err = j.findNamespaces(ctx); err == nil { // to settle it is to do so for all deployments
 		trip, err = j.judgeGround(ctx, b, rec, now)
 	}
 	if err != nil {
