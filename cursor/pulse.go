@@ -107,7 +107,9 @@ func (p *Pulse) hold(ctx context.Context, c *Claim) (epoch int64, err error) {
 	for !p.beat.Live {
 		err, patient := p.tried.err, p.keeper.Now().Sub(began) < claimPatience
 		if p.tried.number > before && err != nil && !(patient && MayPass(err)) {
-			p.missed = p.keeper.Now()
+			if MayPass(err) { // else there is nothing to wait for
+				p.missed = p.keeper.Now()
+			}
 			return 0, err
 		}
 		done := p.tried.done
@@ -117,9 +119,11 @@ func (p *Pulse) hold(ctx context.Context, c *Claim) (epoch int64, err error) {
 		case <-ctx.Done():
 		}
 		p.mu.Lock()
-		if ctx.Err() != nil {
-			p.missed = p.keeper.Now()
-			return 0, context.Cause(ctx)
+		if err := context.Cause(ctx); err != nil {
+			if errors.Is(err, errNoHeartbeat) {
+				p.missed = p.keeper.Now()
+			}
+			return 0, err
 		}
 	}
 	p.held[c.id] = c

@@ -18,6 +18,7 @@ import (
 // with the size of the table.
 type Table struct {
 	all  map[ID]Packed    // shared by the tables that were made of one another
+	gone map[ID]time.Time // that had no record, and when that read was sent; shared likewise
 	late map[ID]*lateRead // read since: goes before all
 }
 
@@ -77,7 +78,7 @@ func (t Table) Sent(id ID) time.Time {
 	if p, ok := t.all[id]; ok {
 		return p.shared.sent
 	}
-	return time.Time{}
+	return t.gone[id]
 }
 
 // Get returns the cursor of a range in the given scope, or a new one. See
@@ -164,19 +165,29 @@ func (t Table) with(list []*lateRead) Table {
 		}
 	}
 	if len(late) <= few+len(t.all)/64 {
-		return Table{all: t.all, late: late}
+		return Table{all: t.all, gone: t.gone, late: late}
 	}
-	all := maps.Clone(t.all)
-	if all == nil {
-		all = make(map[ID]Packed, len(late))
+	return t.merge(late)
+}
+
+// merge returns a table in which nothing is late any more. It goes on to know which records
+// were gone: else an earlier read that is answered later would bring them back.
+func (t Table) merge(late map[ID]*lateRead) Table {
+	merged := Table{all: maps.Clone(t.all), gone: maps.Clone(t.gone)}
+	if merged.all == nil {
+		merged.all = make(map[ID]Packed, len(late))
 	}
-	merged := Table{all: all}
+	if merged.gone == nil {
+		merged.gone = map[ID]time.Time{}
+	}
 	var last *shared
 	for id, c := range late {
 		if c.gone {
-			delete(all, id)
+			delete(merged.all, id)
+			merged.gone[id] = c.Sent
 		} else {
 			last = merged.add(c.Cursor, last)
+			delete(merged.gone, id)
 		}
 	}
 	return merged
@@ -194,6 +205,11 @@ func (t Table) Newer(other Table, began time.Time) Table {
 	for id, p := range other.all {
 		if _, newer := other.late[id]; !newer && p.shared.sent.After(began) {
 			list = append(list, &lateRead{Cursor: p.Cursor(id)})
+		}
+	}
+	for id, at := range other.gone {
+		if _, newer := other.late[id]; !newer && at.After(began) {
+			list = append(list, &lateRead{Cursor: Cursor{ID: id, Sent: at}, gone: true})
 		}
 	}
 	return t.with(list)

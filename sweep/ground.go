@@ -40,7 +40,10 @@ func (j *judge) enterGround(ctx context.Context) (entry, error) {
 	if part.ID != "" && j.isInUse(b, part, now) {
 		return partly, nil
 	}
-	trip, err := j.judgeGround(ctx, b, rec, now)
+	var trip *breaker.Trip
+	if err = j.findNamespaces(ctx); err == nil { // to settle it is to do so for all deployments
+		trip, err = j.judgeGround(ctx, b, rec, now)
+	}
 	if err != nil {
 		err = fmt.Errorf("what is due on unswept ground: %w", err)
 		j.tellUncounted(ctx, err.Error())

@@ -320,15 +320,20 @@ func (j *judge) view() plan.View {
 
 // readAll reads the budget, and finds the namespaces that any deployment sweeps.
 func (j *judge) readAll(ctx context.Context) (b breaker.Budget, err error) {
-	if b, err = j.s.read(ctx); err != nil {
-		return b, err
+	if b, err = j.s.read(ctx); err == nil {
+		err = j.findNamespaces(ctx)
 	}
+	return b, err
+}
+
+// findNamespaces finds the namespaces that any deployment sweeps.
+func (j *judge) findNamespaces(ctx context.Context) error {
 	list, err := j.s.c.allNamespaces(ctx, j.plan())
 	if err != nil {
-		return b, uncounted{fmt.Errorf("list the namespaces: %w", err)}
+		return uncounted{fmt.Errorf("list the namespaces: %w", err)}
 	}
 	j.s.mu.Lock()
 	j.namespaces = list
 	j.s.mu.Unlock()
-	return b, nil
+	return nil
 }

@@ -143,7 +143,7 @@ func (j *judge) count(ctx context.Context, b breaker.Budget, k breaker.Key, now 
 // retired lists the keys of generations that have retired: whatever the audit deletes there is
 // late.
 func (j *judge) retired(p *plan.Plan) (list []placedSpan) {
-	v := j.s.c.viewer.View()
+	v := j.view()
 	if !j.s.c.rules.Form.HasGenerations() {
 		return nil
 	}

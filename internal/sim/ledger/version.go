@@ -16,8 +16,8 @@ import (
 )
 
 // Version names the program whose lives are simulated: a hash of the Go sources of this
-// module that the package is built of, of what go.sum says of all others, and of the
-// toolchain. A change of tests, of docs or of anything else is no other version. Dir is in the
+// module that the package is built of, of what go.mod and go.sum say of all others, and of
+// the toolchain. A change of tests, of docs or of anything else is no other version. Dir is in the
 // module.
 func Version(ctx context.Context, dir, pkg string) (string, error) {
 	list := exec.CommandContext(ctx, "go", "list", "-deps", "-json=Dir,GoFiles,Module", pkg)
@@ -53,8 +53,10 @@ func Version(ctx context.Context, dir, pkg string) (string, error) {
 			}
 		}
 	}
-	if err := add(sum, root, filepath.Join(root, "go.sum")); err != nil {
-		return "", err
+	for _, name := range []string{"go.mod", "go.sum"} { // go.sum may list versions that are not used
+		if err := add(sum, root, filepath.Join(root, name)); err != nil {
+			return "", err
+		}
 	}
 	return hex.EncodeToString(sum.Sum(nil))[:12], nil
 }

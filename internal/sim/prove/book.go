@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/sim/ledger"
@@ -16,6 +17,7 @@ const atOnce = 1_000_000
 type book struct {
 	path            string // "off": no ledger
 	version, commit string
+	as              string // version and commit, if this process goes on for another one
 	runs            []ledger.Run
 	failed          bool
 }
@@ -38,6 +40,10 @@ func (b *book) open() (err error) {
 	b.runs = runs
 	if damaged > 0 {
 		fmt.Fprintf(os.Stderr, "%s: %d damaged lines are skipped\n", b.path, damaged)
+	}
+	if b.as != "" { // the sources may have changed since
+		b.version, b.commit, _ = strings.Cut(b.as, " ")
+		return nil
 	}
 	if b.version, err = ledger.Version(context.Background(), ".", "./internal/sim"); err != nil {
 		fmt.Fprintln(os.Stderr, "the seeds are not kept in the ledger: run this in the repository:", err)

@@ -84,6 +84,7 @@ func flags() *command {
 	flag.StringVar(&c.book.path, "ledger", "", "`file` for what has run (default in the user's cache); off keeps none")
 	flag.StringVar(&c.profile, "cpuprofile", "", "write a profile to this `file`")
 	flag.StringVar(&c.before, "before", "", "for its own use: what ran before a seed did not end")
+	flag.StringVar(&c.book.as, "as", "", "for its own use: the version and commit that run")
 	without := flag.String("without", "", "leave these features out, separated by commas")
 	skip := flag.String("skip", "", "leave these `seeds` out, separated by commas")
 	flag.Parse()

@@ -1,0 +1,57 @@
+package sim
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// An hour is held to the limit of the instant at which its count began, if that was lately, and
+// to what lies in namespaces that some deployment sweeps.
+func TestOpenedHour(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		swept string
+		began time.Duration // before the hour is opened
+		wrong bool
+	}{
+		{"too much", "eu", 0, true},
+		{"in a namespace that nobody sweeps", "", 0, false},
+		{"by what was learnt as the count began", "eu", time.Minute, false},
+		{"by what was learnt long ago", "eu", 2 * time.Hour, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(Options{Seed: 1})
+				defer w.stop()
+				rules := breaker.Rules{On: true, Floor: 8, Fraction: 0.01, Window: time.Hour, Learn: 24 * time.Hour}
+				w.plan.target.Breaker = rules
+				time.Sleep(100 * time.Hour)
+				now := time.Now()
+				hour := rules.HourOf(now)
+				facts := map[string]*fact{}
+				for i := range 9 {
+					facts[fmt.Sprint("e", i)] = &fact{expires: hour.Hour.Add(time.Minute), wellFormed: true, inOrder: true,
+						withinBounds: true, committed: now.Add(-time.Hour)}
+				}
+				w.oracle.truth = map[place]map[string]*fact{{w.plan.kind("sessions"), "eu"}: facts}
+				w.db.records[store.TargetRecord] = map[string]store.Record{"sessions": {Fields: store.Fields{
+					"namespaces": []store.Fields{{"name": c.swept}}}}}
+				was := breaker.Budget{Target: "sessions", Began: now.Add(-99 * time.Hour), Alls: []breaker.All{{N: 30, At: now}},
+					// of which one half was usual until a moment ago
+					Days: []breaker.Day{{Begin: now.Add(-48*time.Hour + 30*time.Second), Share: 0.5}}}
+				time.Sleep(time.Minute)
+				is := was
+				is.Tallies = []breaker.Tally{{Key: hour, Counted: true, At: time.Now().Add(-c.began)}}
+				w.oracle.checkCounted("me", hour.String(), was.Encode(), is.Encode())
+				if (w.violation != nil) != c.wrong {
+					t.Error(fmt.Sprint("violation: ", w.violation))
+				}
+			})
+		})
+	}
+}
