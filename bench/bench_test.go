@@ -30,6 +30,7 @@ import (
 var (
 	entities   = flag.Int("entities", 1_000_000, "entities in the embedded store, half of them expired")
 	cloud      = flag.Int("cloud-entities", 20_000, "entities on Google's emulator, half of them expired")
+	scaled     = flag.Int("scale-entities", 2_500, "due entities in each range for one process of the scale-out")
 	rounds     = flag.Int("rounds", 5, "rounds of each comparison, in turns")
 	backlogs   = flag.String("backlogs", "10000,100000,1000000,3000000", "expired entities of which memory is measured")
 	plainPages = flag.Int("plain-pages", 400, "most pages of the plain collector, whose work grows with their square")
@@ -47,6 +48,8 @@ type scale struct {
 	crews                               []int         // processes on one emulator
 	lease                               time.Duration // of each of these
 	warm                                bool          // emulators get a round that does not count
+	scaleCrews                          []int         // processes on a store that answers like the service
+	scaleEach                           int           // due entities in each of its ranges, for one process
 	ranges                              []int         // of one target
 	rest                                time.Duration // for so long a daemon is watched with so many ranges at rest
 }
@@ -54,6 +57,7 @@ type scale struct {
 func fullScale() (scale, error) {
 	s := scale{entities: *entities, cloud: *cloud, rounds: *rounds, plainPages: *plainPages, foreground: *foreground, delay: time.Minute, pace: *pace,
 		crews: []int{1, 2, 4}, lease: 30 * time.Second, warm: true,
+		scaleCrews: []int{1, 2, 4, 8}, scaleEach: *scaled,
 		ranges: []int{10_000, 100_000}, rest: 20 * time.Second}
 	for text := range strings.SplitSeq(*backlogs, ",") {
 		n, err := strconv.Atoi(text)
@@ -63,7 +67,7 @@ func fullScale() (scale, error) {
 		s.backlogs = append(s.backlogs, n)
 	}
 	slices.Sort(s.backlogs)
-	if min(s.entities, s.cloud, s.rounds, s.plainPages, s.backlogs[0]) < 1 || s.foreground <= 0 || s.pace <= 0 {
+	if min(s.entities, s.scaleEach, s.cloud, s.rounds, s.plainPages, s.backlogs[0]) < 1 || s.foreground <= 0 || s.pace <= 0 {
 		return scale{}, errors.New("sizes, rounds and the pace must be above zero")
 	}
 	return s, nil
@@ -300,5 +304,6 @@ var parts = []struct {
 	{"native", nativeRates},
 	{"delay", delay},
 	{"processes", processes},
+	{"scaleout", scaleOut},
 	{"adoption", adoption},
 }

@@ -36,6 +36,8 @@ type job struct {
 	Host, Project string
 	Lease         time.Duration
 
+	Remote string // the address of a store behind gRPC; empty for any other
+
 	Ranges int           // of a store that is made up; 0 for any other
 	Serve  time.Duration // for so long, once all of them are at rest; 0 for one sweep
 }
@@ -79,6 +81,10 @@ func child() (err error) {
 			return err
 		}
 		o.Stamped = int64(n)
+	case j.Remote != "":
+		if o, err = childOfScaleOut(ctx, s, j); err != nil {
+			return err
+		}
 	case j.Bare:
 		n, err := bareLoop(ctx, s, 1)
 		if err != nil {
@@ -128,6 +134,10 @@ type closer interface {
 }
 
 func (j job) open(ctx context.Context) (closer, sweep.Target, error) {
+	if j.Remote != "" {
+		s, err := dial(j.Remote)
+		return s, scaleTarget(), err
+	}
 	switch j.Mode {
 	case emulator.Datastore:
 		db, err := datastore.Open(ctx, datastore.Options{Project: j.Project, Emulator: j.Host})

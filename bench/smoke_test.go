@@ -14,14 +14,14 @@ import (
 // little is enough for all of the code to run.
 func little() *report {
 	return newReport(scale{entities: 12_000, cloud: 600, rounds: 1, plainPages: 20, backlogs: []int{500, 2000},
-		foreground: 200 * time.Millisecond, delay: 3 * time.Second, pace: 100, crews: []int{1, 2}, lease: 3 * time.Second,
+		foreground: 200 * time.Millisecond, delay: 3 * time.Second, pace: 100, crews: []int{1, 2}, scaleCrews: []int{1, 2}, scaleEach: 100, lease: 3 * time.Second,
 		ranges: []int{500}, rest: 100 * time.Millisecond})
 }
 
 // TestReport writes a report of little, with what needs no emulator.
 func TestReport(t *testing.T) {
-	if r := little(); measure(t, r, "embedded", "pages", "generations", "foreground", "memory", "ranges") {
-		check(t, r, 7, 4)
+	if r := little(); measure(t, r, "embedded", "pages", "generations", "foreground", "memory", "ranges", "scaleout") {
+		check(t, r, 8, 4)
 	}
 }
 

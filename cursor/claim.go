@@ -33,6 +33,9 @@ const (
 // caller has to load the record again.
 var ErrTaken = errors.New("the range is another worker's")
 
+// ErrFull is what ClaimUnless returns if the range is better left to another process.
+var ErrFull = errors.New("this process holds its part of the ranges")
+
 // ErrLost is why a claim's context ends before its release: another worker has the
 // range, or the heartbeat was not renewed within a lease.
 var ErrLost = errors.New("the lease is lost")
@@ -51,7 +54,8 @@ type Keeper struct {
 	BeatFails func(error)
 	Pulse     *Pulse // of this process and the target whose ranges it claims; nil for commands that only read
 
-	seen atomic.Pointer[sighting] // nil before the heartbeats were read
+	seen atomic.Pointer[sighting]  // nil before the heartbeats were read
+	lost atomic.Pointer[time.Time] // when another process last was faster to claim a range; nil if none was
 }
 
 // Claim takes the range whose record is c, raises its fencing token, and holds it until
@@ -59,6 +63,13 @@ type Keeper struct {
 // one, which costs a write. It fails with ErrTaken if the record is no longer as it was, or
 // if the range must be left to its holder.
 func (k *Keeper) Claim(ctx context.Context, c Cursor) (*Claim, error) {
+	return k.ClaimUnless(ctx, c, nil)
+}
+
+// ClaimUnless claims a range as Claim does, but fails with ErrFull if full says so. It is asked,
+// with the number of ranges that this process holds, once the heartbeats of others are known; it
+// must not block.
+func (k *Keeper) ClaimUnless(ctx context.Context, c Cursor, full func(held int) bool) (*Claim, error) {
 	if k.Wait(c) > 0 {
 		return nil, fmt.Errorf("claim %v: %w", c.ID, ErrTaken)
 	}
@@ -67,7 +78,7 @@ func (k *Keeper) Claim(ctx context.Context, c Cursor) (*Claim, error) {
 	// in flight is given its grace.
 	claim.ctx, claim.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	k.Pulse.Want(1)
-	epoch, err := k.Pulse.hold(ctx, claim)
+	epoch, err := k.Pulse.hold(ctx, claim, full)
 	if err == nil {
 		claim.epoch = epoch
 		err = claim.save(ctx, func(next *Cursor) {
@@ -81,6 +92,8 @@ func (k *Keeper) Claim(ctx context.Context, c Cursor) (*Claim, error) {
 		k.Pulse.drop(claim)
 		claim.cancel(err)
 		if errors.Is(err, ErrLost) {
+			now := k.Now()
+			k.lost.Store(&now)
 			return nil, fmt.Errorf("claim %v: %w", c.ID, ErrTaken)
 		}
 		return nil, fmt.Errorf("claim %v: %w", c.ID, err)

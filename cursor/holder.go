@@ -2,6 +2,8 @@ package cursor
 
 import (
 	"context"
+	"hash/fnv"
+	"iter"
 	"maps"
 	"time"
 )
@@ -68,6 +70,9 @@ func (k *Keeper) Look(ctx context.Context, target string) (all Heartbeats, store
 		return nil, stored, err
 	}
 	k.seen.Store(last.next(all, sent, k.Now()))
+	if k.Pulse != nil {
+		k.Pulse.meet(sent)
+	}
 	return all, stored, nil
 }
 
@@ -139,16 +144,60 @@ func latest(a, b time.Time) time.Time {
 // how many ranges all of them hold together: those whose heartbeats have moved lately and
 // that hold something or look for it. Since is when the oldest of these heartbeats was seen.
 func (k *Keeper) Parts() (processes, ranges int, since time.Time) {
-	processes, ranges = 1, k.Pulse.Held()
-	s := k.seen.Load()
-	if s == nil {
-		return processes, ranges, since
-	}
-	for key, h := range s.all {
-		takesPart := h.Invalid == nil && (h.Lease > 0 || h.Seeks) && s.sent.Sub(h.Seen) < max(k.Lease, h.Lease)
-		if key == HeartbeatKey(h.Target, k.Owner) || !takesPart || !k.IsOfThisOpening(h.Owner) {
-			continue
+	return k.partsWith(k.Pulse.Held())
+}
+
+// IsFull reports whether a process that holds so many ranges holds its part of those that are
+// wanted, while other processes hold or want the others.
+func (k *Keeper) IsFull(held, wanted int) bool {
+	processes, ranges, _ := k.partsWith(held)
+	return processes > 1 && held >= (max(ranges, wanted)+processes-1)/processes
+}
+
+// IsSought reports whether another process looks for ranges that it may take from others.
+func (k *Keeper) IsSought() bool {
+	for h := range k.others() {
+		if h.Seeks {
+			return true
 		}
+	}
+	return false
+}
+
+// Turn returns how many of the other processes that divide the ranges come before this one at
+// a range, by a hash of owner and range: those that know of each other need not compete.
+func (k *Keeper) Turn(id ID) (before, processes int) {
+	own := turnOf(k.Owner, id)
+	for h := range k.others() {
+		if processes++; turnOf(h.Owner, id) < own {
+			before++
+		}
+	}
+	return before, processes + 1
+}
+
+// turnOf returns a hash by which the processes that divide the ranges get turns at a range.
+func turnOf(owner string, id ID) uint64 {
+	f := fnv.New64a()
+	f.Write([]byte(owner))
+	f.Write([]byte{0})
+	f.Write([]byte(id.Key()))
+	h := f.Sum64()
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd // FNV leaves the last digits of a shard in the lower bits
+	return h ^ h>>33
+}
+
+// IsDoubtful reports whether a record that was read at an instant may well show a range as free
+// that another process holds by now: since then one was faster to claim some range.
+func (k *Keeper) IsDoubtful(read time.Time) bool {
+	lost := k.lost.Load()
+	return lost != nil && !read.After(*lost) && k.Now().Sub(*lost) < k.Lease
+}
+
+// partsWith returns the parts, for a process that holds so many ranges.
+func (k *Keeper) partsWith(held int) (processes, ranges int, since time.Time) {
+	processes, ranges = 1, held
+	for h := range k.others() {
 		processes++
 		ranges += int(h.Claims)
 		if since.IsZero() || h.Seen.Before(since) {
@@ -156,4 +205,20 @@ func (k *Keeper) Parts() (processes, ranges int, since time.Time) {
 		}
 	}
 	return processes, ranges, since
+}
+
+// others yields the heartbeats of the other processes that divide the ranges of the target.
+func (k *Keeper) others() iter.Seq[Heartbeat] {
+	return func(yield func(Heartbeat) bool) {
+		s := k.seen.Load()
+		if s == nil {
+			return
+		}
+		for key, h := range s.all {
+			takesPart := h.Invalid == nil && (h.Lease > 0 || h.Seeks) && s.sent.Sub(h.Seen) < max(k.Lease, h.Lease)
+			if key != HeartbeatKey(h.Target, k.Owner) && takesPart && k.IsOfThisOpening(h.Owner) && !yield(h) {
+				return
+			}
+		}
+	}
 }

@@ -19,6 +19,9 @@ const (
 	IdleBeat = 5 * time.Minute
 	// beatAgain is how soon a heartbeat that could not be written is tried again.
 	beatAgain = 500 * time.Millisecond
+	// mostMeet bounds how long the first claims of an epoch wait until the heartbeats of others
+	// are read.
+	mostMeet = time.Second
 	// mostWhy bounds what a heartbeat says of a fault, in bytes.
 	mostWhy = 500
 )
@@ -72,6 +75,23 @@ type Pulse struct {
 	read   time.Time
 	tried  attempt
 	missed time.Time // when a claim last waited for an epoch in vain; zero once there is one
+	meeting
+}
+
+// A meeting is the first read of the heartbeats in an epoch: it shows the others that divide
+// the ranges with this process, which may have begun at the same time.
+type meeting struct {
+	from time.Time     // reads that were sent from here on show them
+	over chan struct{} // closed after such a read, or after mostMeet; nil if no other process can use the store
+}
+
+// end lets the claims go on that wait for the meeting.
+func (m *meeting) end() {
+	select {
+	case <-m.over:
+	default:
+		close(m.over)
+	}
 }
 
 // An attempt is what came of the last write of the heartbeat.
@@ -97,12 +117,57 @@ func (p *Pulse) Beat() Beat {
 }
 
 // hold lets a claim end with the epoch that is in force, and returns it. Without one it
-// waits for the next attempts to begin one.
-func (p *Pulse) hold(ctx context.Context, c *Claim) (epoch int64, err error) {
+// waits for the next attempts to begin one. Full tells it by how many ranges this process
+// holds, once it knows of the others, whether it may hold another one; nil is always.
+func (p *Pulse) hold(ctx context.Context, c *Claim, full func(held int) bool) (epoch int64, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, claimTimeout, errNoHeartbeat)
 	defer cancel()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if err := p.live(ctx); err != nil {
+		return 0, err
+	}
+	if full != nil && p.awaitMeeting(ctx) && full(len(p.held)) {
+		return 0, ErrFull
+	}
+	if !p.beat.Live {
+		return 0, ErrLost
+	}
+	p.held[c.id] = c
+	return p.beat.Epoch, nil
+}
+
+// awaitMeeting waits until the meeting of the epoch in force is over, and reports whether
+// there is one.
+func (p *Pulse) awaitMeeting(ctx context.Context) bool {
+	m := p.meeting
+	if m.over == nil {
+		return false
+	}
+	p.mu.Unlock()
+	timer := time.NewTimer(mostMeet)
+	select {
+	case <-m.over:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	timer.Stop()
+	p.mu.Lock()
+	m.end()
+	return true
+}
+
+// meet takes in that a read of the heartbeats was answered.
+func (p *Pulse) meet(sent time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over != nil && !sent.Before(p.from) {
+		p.end()
+	}
+}
+
+// live waits until an epoch is in force.
+func (p *Pulse) live(ctx context.Context) error {
 	began, before := p.keeper.Now(), p.tried.number
 	for !p.beat.Live {
 		err, patient := p.tried.err, p.keeper.Now().Sub(began) < claimPatience
@@ -110,7 +175,7 @@ func (p *Pulse) hold(ctx context.Context, c *Claim) (epoch int64, err error) {
 			if MayPass(err) { // else there is nothing to wait for
 				p.missed = p.keeper.Now()
 			}
-			return 0, err
+			return err
 		}
 		done := p.tried.done
 		p.mu.Unlock()
@@ -123,11 +188,10 @@ func (p *Pulse) hold(ctx context.Context, c *Claim) (epoch int64, err error) {
 			if errors.Is(err, errNoHeartbeat) {
 				p.missed = p.keeper.Now()
 			}
-			return 0, err
+			return err
 		}
 	}
-	p.held[c.id] = c
-	return p.beat.Epoch, nil
+	return nil
 }
 
 // MayPass reports whether a claim that failed may succeed a little later: the store may
@@ -427,6 +491,9 @@ func (w *beatWriter) write(ctx context.Context, change func(*Heartbeat)) error {
 	if before.Live && passed(before.Sent, acked) >= k.Lease || next.Lease == 0 {
 		w.mu.Unlock()
 		return nil // others may have taken it for dead before this write
+	}
+	if !before.Live && k.Opening == "" {
+		w.meeting = meeting{from: acked, over: make(chan struct{})}
 	}
 	w.beat, w.missed = Beat{Live: true, Epoch: next.Epoch, Sent: sent, Acked: acked}, time.Time{}
 	b := w.beat

@@ -66,7 +66,7 @@ func (j *auditJob) begin(t turn, todo todo) (out outcome, begun bool) {
 	v := &visit{writer: writer{c: c, lateFrom: shardquery.LastInstant}, r: j.r, horizon: c.horizon(), auditing: true,
 		start: start{cursor: cur, began: cur.Rewind.Began}}
 	v.carry = newStrayCarrier(c, j.r.Namespace, todo.spans)
-	if err := v.take(t); err != nil {
+	if err := v.take(t, nil); err != nil {
 		switch {
 		case errors.Is(err, cursor.ErrTaken) && j.fromTop:
 			return outcome{state: failed, err: err}, false

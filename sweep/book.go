@@ -370,7 +370,7 @@ func (b *book) todo(it *item) todo {
 		if !b.plan.Has(j.r) { // it waited while its generation retired
 			return todo{cursor: b.plan.Cursor(j.r), plan: b.plan}
 		}
-		return todo{need: b.plan.Range(j.r), cursor: b.plan.Cursor(j.r), plan: b.plan}
+		return todo{need: b.plan.Range(j.r), cursor: b.plan.Cursor(j.r), plan: b.plan, wanted: b.working}
 	case *auditJob:
 		if j.visit == nil {
 			return todo{cursor: b.plan.AuditCursor(j.r.Namespace), spans: b.plan.AuditSpans(j.r.Namespace), plan: b.plan}
@@ -520,7 +520,7 @@ func (it *item) ticked() bool {
 // finishItem notes that an item has nothing to do.
 func (b *book) finishItem(s *scheduler, it *item, now time.Time) {
 	if it.out.state == given {
-		it.out.wake, it.out.why = now.Add(b.c.target.Lease/2), throttle.ReasonLease // somebody should have it by then
+		it.out.wake, it.out.why = now.Add(b.c.target.Lease/6), throttle.ReasonLease // somebody should have it by then
 		s.sleep(it, now)
 		return
 	}

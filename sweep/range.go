@@ -36,6 +36,8 @@ type rangeJob struct {
 	readAll bool
 	// failing is what the recent probes have met; nil if nothing.
 	failing *failing
+	// yielded is when this process left the range to others for a moment; zero if it has not.
+	yielded time.Time
 	// held is another process's lease on the range, as it was when it was met first; nil
 	// before.
 	held *cursor.Lease
@@ -48,7 +50,11 @@ func (j *rangeJob) step(t turn, todo todo) outcome {
 		return j.end(outcome{state: failed, err: err})
 	}
 	if j.visit == nil {
-		if out, begun := j.begin(t, todo); !begun {
+		out, begun := j.begin(t, todo)
+		if !out.yields {
+			j.yielded = time.Time{}
+		}
+		if !begun {
 			return j.conclude(out)
 		}
 	} else {
@@ -82,6 +88,10 @@ func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
 	if out, waits := j.waitsFor(t, cur); waits {
 		return out, false
 	}
+	full, wait := j.yields(todo)
+	if wait > 0 {
+		return j.yield(wait), false
+	}
 	v := j.newVisit(todo)
 	need = v.start.need
 	var more bool
@@ -103,7 +113,9 @@ func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
 			return j.rest(t, v), false
 		}
 	}
-	if err := v.take(t); err != nil {
+	if err := v.take(t, full); errors.Is(err, cursor.ErrFull) {
+		return j.yield(readAtMost), false
+	} else if err != nil {
 		return c.outcomeOf(t, j.r, j.visit, err), false
 	}
 	j.visit, j.read = v, time.Time{} // should its record get lost, it is read from its start again
@@ -147,7 +159,7 @@ func (j *rangeJob) leaveToHolder(cur cursor.Cursor, wait time.Duration) outcome 
 		j.held = &lease
 	}
 	out := outcome{state: waiting, wake: c.cfg.Now().Add(min(wait, c.target.Lease/6)), why: throttle.ReasonLease,
-		theirs: c.keeper.IsHeld(cur)}
+		elsewhere: elsewhere{theirs: c.keeper.IsHeld(cur)}}
 	if cur.Lease.Epoch == 0 { // a process of an older version renews it in the record
 		c.viewer.wantCursor(cur.ID)
 		out.theirs = cur.Lease.Renewals > j.held.Renewals
@@ -355,7 +367,7 @@ func (j *rangeJob) lateSince(v *visit) time.Time {
 func (j *rangeJob) probe(t turn, v *visit, more *bool) (found bool, err error) {
 	for {
 		*more, err = v.read(t, v.readings[0], j.c.pacing.paceOf(j.r, v.start.cursor).Burst(j.c.cfg.Now(),
-			j.c.target.Page))
+			j.c.probeSize()))
 		if err != nil {
 			failure := v.readFailed(t, v.readings[0], err)
 			met := v.readings[0].failing

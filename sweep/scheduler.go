@@ -44,6 +44,7 @@ type turn struct {
 type todo struct {
 	need   plan.Need
 	cursor cursor.Cursor
+	wanted int            // ranges that this process knows to be in work, or to be looked at
 	spans  []plan.KeySpan // of an audit
 	plan   *plan.Plan     // for stages and shards: what it says of cursors is the scheduler's
 	chore  choreView
@@ -92,10 +93,10 @@ type outcome struct {
 	contended bool           // it waits for somebody else's transaction
 	reached   time.Time      // up to here everything due is disposed of; zero if that is not known
 	moved     *cursor.Cursor // as a range without work has saved it; nil if it did not
-	theirs    bool           // another process holds the range, and is alive
-	blocked   error          // why its record cannot be claimed; it is tried again
-	err       error
-	release   func(context.Context) (cursor.Cursor, error) // runs off the workers; may be nil
+	elsewhere
+	blocked error // why its record cannot be claimed; it is tried again
+	err     error
+	release func(context.Context) (cursor.Cursor, error) // runs off the workers; may be nil
 }
 
 // atRest is the outcome of items at rest of which nothing else is to be told. Most items of
@@ -105,6 +106,12 @@ var atRest = &outcome{state: resting}
 // isPlain reports whether the outcome says no more than that the item rests.
 func (o *outcome) isPlain() bool {
 	return o.state == resting && o.why == "" && o.held == "" && o.err == nil && o.blocked == nil
+}
+
+// An elsewhere says why a range is another process's matter.
+type elsewhere struct {
+	theirs bool // another process holds the range, and is alive
+	yields bool // for a moment the range is left to other processes
 }
 
 // A nextLane says by which lane the next step comes to a worker.
@@ -153,7 +160,9 @@ func (it *item) chore() (c plan.Chore, ok bool) {
 }
 
 // isElsewhere reports whether another process holds the range.
-func (o *outcome) isElsewhere() bool { return o.why == throttle.ReasonLease && !o.contended }
+func (o *outcome) isElsewhere() bool {
+	return o.why == throttle.ReasonLease && !o.contended && !o.yields
+}
 
 // A lane says by which lane an item comes to a worker.
 type lane struct {

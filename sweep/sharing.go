@@ -28,9 +28,7 @@ func (b *book) share(s *scheduler, now time.Time) {
 		b.read = read
 		b.rouseReleased(s, now)
 	}
-	// One sweep leaves ranges to their holders, unless it is to read them from their start.
-	waits := b.c.until.IsZero() || b.c.cfg.FromStart
-	b.c.viewer.watch.seek(waits && len(b.elsewhere) > 0 && s.ctx.Err() == nil)
+	b.c.viewer.watch.seek(len(b.elsewhere) > 0 && s.ctx.Err() == nil)
 	if len(b.elsewhere) > 0 && now.Sub(b.asked) >= b.c.target.Lease/12 {
 		b.asked = now
 		b.wantElsewhere(now)
@@ -77,7 +75,7 @@ func (b *book) wantElsewhere(now time.Time) {
 // back, the answer is 0 until newer heartbeats show how many the others hold.
 func (b *book) excess() int {
 	processes, ranges, told := b.c.keeper.Parts()
-	if processes < 2 || !told.After(b.gave.Add(b.c.target.Lease/6)) {
+	if processes < 2 || !b.c.keeper.IsSought() || !told.After(b.gave.Add(b.c.target.Lease/6)) {
 		return 0
 	}
 	return b.c.keeper.Pulse.Held() - (ranges+processes-1)/processes

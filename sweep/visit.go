@@ -133,7 +133,7 @@ func (v *visit) moveIdle(t turn) (moved cursor.Cursor, err error) {
 
 // take claims the range. Its bucket is empty, and begins to fill now. A dry run claims
 // nothing, and obeys the same pace.
-func (v *visit) take(t turn) error {
+func (v *visit) take(t turn, full func(held int) bool) error {
 	c := v.c
 	pacer := c.pacing.open(c.pacing.keptPace(v.start.cursor), c.pacing.ownPart(v.r))
 	if !c.cfg.Apply {
@@ -141,7 +141,7 @@ func (v *visit) take(t turn) error {
 		c.pacing.register(v.start.cursor.Key(), pacer)
 		return nil
 	}
-	claim, err := c.keeper.Claim(t.ctx, v.start.cursor)
+	claim, err := c.keeper.ClaimUnless(t.ctx, v.start.cursor, full)
 	if err != nil {
 		c.pacing.close(pacer)
 		if errors.Is(err, cursor.ErrTaken) {

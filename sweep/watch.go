@@ -20,7 +20,10 @@ type watch struct {
 	c     *collector
 	wake  chan struct{}
 	asked atomic.Bool // somebody waits for the next read
-	seeks atomic.Bool // this process waits for ranges that others hold
+	meets atomic.Bool // the next read is due now: claims wait for it
+	epoch atomic.Int64
+	until atomic.Int64 // for so long, in Unix nanoseconds, others may have begun at the same time
+	seeks atomic.Bool  // this process waits for ranges that others hold
 	seen  cursor.Heartbeats
 	// When the last read was sent, on this process's clock, and answered, in the store's
 	// time; zero before the first.
@@ -39,6 +42,10 @@ func newWatch(c *collector) *watch {
 // beat takes in the state of this process's own heartbeat.
 func (w *watch) beat(b cursor.Beat) {
 	w.c.pacing.beat(b)
+	if b.Live && w.epoch.Swap(b.Epoch) != b.Epoch && w.c.keeper.Opening == "" {
+		w.until.Store(b.Acked.Add(joinEvery).UnixNano())
+		w.meets.Store(true)
+	}
 	w.wakeUp() // a process that joins must read at once
 }
 
@@ -88,7 +95,14 @@ func (w *watch) refresh(ctx context.Context) (wait time.Duration) {
 	if w.asked.Load() {
 		every = min(every, joinEvery)
 	}
-	wait = every - w.c.cfg.Now().Sub(w.sent)
+	now := w.c.cfg.Now()
+	if now.UnixNano() < w.until.Load() {
+		every = min(every, readAtMost)
+	}
+	if w.meets.Load() {
+		every = 0
+	}
+	wait = every - now.Sub(w.sent)
 	if _, err := w.failing(); err == nil && wait > 0 {
 		return wait
 	}
@@ -121,6 +135,7 @@ func (w *watch) read(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, c.pacing.trust())
 	defer cancel()
 	w.asked.Store(false)
+	w.meets.Store(false)
 	sent, stored := c.cfg.Now(), c.clock.Now()
 	all, at, err := c.keeper.Look(within, c.target.Name)
 	if err != nil {
