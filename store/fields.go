@@ -61,10 +61,11 @@ func (r *FieldReader) Time(name string) time.Time {
 	if s == "" {
 		return time.Time{}
 	}
-	t, err := time.Parse(TimeLayout, s)
-	if err != nil || FormatTime(t) != s { // Parse takes a comma for the point, too
-		r.Fail(name, "%q is not an instant like %s", s, TimeLayout)
+	if t, ok := parseInstant(s); ok && !t.IsZero() { // which is the empty text
+		return t
 	}
+	r.Fail(name, "%q is not an instant like %s", s, TimeLayout)
+	t, _ := time.Parse(TimeLayout, s) // it takes a comma for the point, too
 	return t
 }
 
@@ -88,5 +89,9 @@ func FormatTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return t.UTC().Format(TimeLayout)
+	t = t.UTC()
+	if year := t.Year(); year < 0 || year > 9999 {
+		return t.Format(TimeLayout)
+	}
+	return formatInstant(t)
 }

@@ -229,6 +229,8 @@ func (s *scheduler) add(b *book) {
 // more, and what is claimed is given back.
 func (s *scheduler) run() {
 	done := s.ctx.Done()
+	timer := time.NewTimer(heartbeat)
+	defer timer.Stop()
 	for {
 		now := s.cfg.Now()
 		for _, b := range s.books {
@@ -239,7 +241,7 @@ func (s *scheduler) run() {
 		if s.closed() {
 			return
 		}
-		timer := time.NewTimer(s.nextWake(now))
+		timer.Reset(s.nextWake(now))
 		select {
 		case r := <-s.results:
 			s.file(r)
@@ -248,7 +250,6 @@ func (s *scheduler) run() {
 		case <-done:
 			done = nil
 		}
-		timer.Stop()
 		s.fileAll()
 	}
 }
@@ -417,6 +418,7 @@ func (s *scheduler) start(it *item, now time.Time) {
 		}}
 	go func() {
 		defer cancel()
+		background.Deepen()
 		it.begins()
 		var out outcome
 		err := background.Protect(func() error { out = it.job.step(t, todo); return nil })
@@ -471,7 +473,8 @@ func (s *scheduler) file(r result) {
 	if !r.item.slow {
 		r.item.wanted = time.Time{}
 	}
-	r.item.out, r.item.cancel = &r.out, nil
+	out := r.out // a pointer into r would keep all of it
+	r.item.out, r.item.cancel = &out, nil
 	if !wasSlow && r.item.slow && s.slow.Len() >= mostOpen {
 		r.item.close()
 	}
@@ -512,6 +515,7 @@ func (s *scheduler) sleep(it *item, now time.Time) {
 func (s *scheduler) release(it *item, do func(context.Context) (cursor.Cursor, error)) {
 	work := it.book.metered(s.work)
 	go func() {
+		background.Deepen()
 		it.begins()
 		r := result{item: it, released: true}
 		r.out.err = background.Protect(func() (err error) {

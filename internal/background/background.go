@@ -5,6 +5,7 @@ package background
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -47,6 +48,16 @@ func Protect(do func() error) (err error) {
 		}
 	}()
 	return do()
+}
+
+// Deepen makes room on the stack of a goroutine that has just begun, for what is about to go
+// deep. A stack that grows step by step on the way there is copied at each step, with all that
+// stands on it by then: that was a tenth of the time of short steps.
+//
+//go:noinline
+func Deepen() {
+	var room [8 << 10]byte
+	runtime.KeepAlive(&room)
 }
 
 // Graceful returns a context that ends, for the given cause, a grace after ctx does.

@@ -186,8 +186,7 @@ func (h *handle) Load(ctx context.Context, q store.RecordQuery) (got store.Recor
 		return store.Records{}, err
 	}
 	if q.Sort == store.TargetRecord && len(got.List) > 0 {
-		fact := readTarget(got.List[0].Fields)
-		h.known.Store(&fact)
+		h.known.Store(&got.List[0])
 	}
 	if q.Sort == store.WorkerRecord && len(q.Keys) == 0 {
 		h.heardBeats(q.Target, at)

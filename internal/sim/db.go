@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -21,7 +22,7 @@ type db struct {
 	mode    string
 	lag     time.Duration
 	rows    map[place]map[string]*row
-	index   map[place][]*indexed
+	index   map[place][]*indexed // in order, also with what stood there some seconds ago
 	records map[store.RecordSort]map[string]store.Record
 	dropped map[string][]gap // by kind
 	version int64
@@ -93,8 +94,15 @@ func (d *db) enter(at place, r *row, now time.Time) {
 	}
 	r.entry = e
 	if e.value.Type != store.Missing {
-		d.index[at] = append(d.index[at], e)
+		list := d.index[at]
+		i, _ := slices.BinarySearchFunc(list, e, func(a, b *indexed) int { return cmp.Or(a.compare(b), -1) })
+		d.index[at] = slices.Insert(list, i, e)
 	}
+}
+
+// compare orders entries as the index does: those of one type by value and key.
+func (e *indexed) compare(f *indexed) int {
+	return cmp.Or(cmp.Compare(e.value.Type, f.value.Type), e.value.Compare(f.value), strings.Compare(e.key, f.key))
 }
 
 // leave takes a row out of the index.
@@ -129,25 +137,27 @@ func before(v store.Value, key string, p store.Position) bool {
 
 // scan reads the index as it was at an instant.
 func (d *db) scan(q store.Query, at time.Time) (list []store.Entry, more bool) {
-	for _, e := range d.index[place{q.Target.Kind, q.Namespace}] {
+	index, wanted := d.index[place{q.Target.Kind, q.Namespace}], q.Target.Type
+	first := sort.Search(len(index), func(i int) bool {
+		e := index[i]
+		return e.value.Type > wanted || e.value.Type == wanted && e.value.Compare(q.Lo) >= 0 &&
+			!before(e.value, e.key, q.After)
+	})
+	for _, e := range index[first:] {
+		if e.value.Type != wanted || e.value.Compare(q.Hi) > 0 {
+			break
+		}
 		if e.from.After(at) || !e.to.IsZero() && !e.to.After(at) || q.Target.ShardProperty != "" && e.shard != q.Shard {
 			continue
 		}
-		if e.value.Type != q.Target.Type || e.value.Compare(q.Lo) < 0 || e.value.Compare(q.Hi) > 0 ||
-			before(e.value, e.key, q.After) {
-			continue
+		if len(list) == q.Limit {
+			return list, true
 		}
 		entry := store.Entry{Key: e.key, Value: e.value, Ref: e.version}
 		if e.list && (d.mode == embedded || d.mode == native) {
 			entry.Value, entry.At = store.Value{Type: store.List, Text: "[]"}, e.value
 		}
 		list = append(list, entry)
-	}
-	slices.SortFunc(list, func(a, b store.Entry) int {
-		return cmp.Or(a.Position().Value.Compare(b.Position().Value), strings.Compare(a.Key, b.Key))
-	})
-	if len(list) > q.Limit {
-		return list[:q.Limit], true
 	}
 	return list, false
 }
@@ -226,7 +236,16 @@ func (d *db) save(r store.Record, prev string) (bool, error) {
 
 func (d *db) load(q store.RecordQuery) (got store.Records) {
 	records := d.records[q.Sort]
-	got.List, got.More = modelstore.Answer(records, slices.Sorted(maps.Keys(records)), q)
+	var keys []string
+	if len(q.Keys) == 0 {
+		for key := range records {
+			if key > q.After && (q.Before == "" || key < q.Before) {
+				keys = append(keys, key)
+			}
+		}
+		slices.Sort(keys)
+	}
+	got.List, got.More = modelstore.Answer(records, keys, q)
 	return got
 }
 

@@ -24,8 +24,8 @@ type handle struct {
 	calm   bool  // nothing goes wrong
 	rush   *rush // that it works in; may be nil
 
-	known   atomic.Pointer[targetFact] // of a follower's: the record that it read last, nil before the first
-	replies time.Duration              // likewise: how long its replies travel, if they are slow
+	known   atomic.Pointer[store.Record] // of a follower's: the target record that it read last, nil before the first
+	replies time.Duration                // likewise: how long its replies travel, if they are slow
 
 	died chan struct{} // closed when it is killed
 	kill context.CancelFunc
@@ -43,8 +43,8 @@ type handle struct {
 
 // heard returns the target record that the handle's follower read last.
 func (h *handle) heard() targetFact {
-	if fact := h.known.Load(); fact != nil {
-		return *fact
+	if r := h.known.Load(); r != nil {
+		return readTarget(r.Fields)
 	}
 	return targetFact{}
 }

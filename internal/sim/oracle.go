@@ -31,6 +31,7 @@ type fact struct {
 	shard        store.Value
 	data         string
 	key          expiry    // of a well-formed text
+	cursor       string    // the key of the record of its range, once somebody asked; see liesIn
 	expires      time.Time // if it is well-formed
 	wellFormed   bool      // it is well-formed
 	committed    time.Time
@@ -84,7 +85,7 @@ func newOracle(w *world) *oracle {
 // judge fills in what follows from the expiry.
 func (o *oracle) judge(at place, f *fact) {
 	t := o.w.plan.target
-	f.wellFormed, f.key, f.expires = false, expiry{}, time.Time{}
+	f.wellFormed, f.key, f.expires, f.cursor = false, expiry{}, time.Time{}, ""
 	switch {
 	case f.expiry.Type != t.Type:
 	case t.Type == store.Instant:

@@ -235,11 +235,13 @@ func (o *oracle) passed(h *handle, r store.Record, done time.Time) {
 	}
 	ns, generation, shard := text(r.Fields, "namespace"), number(r.Fields, "generation"), text(r.Fields, "shard")
 	read := instant(r.Fields, "rewind_done") // when that began
+	n, _ := strconv.Atoi(shard)
+	isShard := fmt.Sprintf("%04d", n) == shard
 	for key, f := range o.truth[place{text(r.Fields, "kind"), ns}] {
 		ahead := f.inOrder && f.withinBounds || read.After(done) && f.committed.Add(o.w.plan.lag).Before(read)
 		switch {
 		case !f.wellFormed || !ahead || o.suspect(f) || f.refused:
-		case t.Type == store.Text && (f.key.generation != generation || fmt.Sprintf("%04d", f.key.shard) != shard):
+		case t.Type == store.Text && (f.key.generation != generation || !isShard || f.key.shard != n):
 		case t.ShardProperty != "" && f.shard.Text != shard:
 		case before(f.expiry, key, p):
 			o.w.violate("L2", "%s moved the cursor of %s to %q %s, past %s@%s: %v, committed %v ago", h.name, r.Key,
@@ -300,13 +302,16 @@ const firstWindow = time.Minute
 // begin with the window in the record, not with the first one again: over dense
 // tombstones it would never end.
 func (o *oracle) scans(h *handle, q store.Query) {
+	t := &o.w.plan.target
+	if t.Type != store.Text || h.dry || q.After.Value.Text == "" {
+		return
+	}
 	o.w.mu.Lock()
 	defer o.w.mu.Unlock()
-	t := o.w.plan.target
 	key := rangeKey(q.Target, q)
 	r, ok := o.w.db.records[store.CursorRecord][key]
 	mine := ok && text(r.Fields, "owner") == h.holder && o.resumed[key] != number(r.Fields, "token")
-	if t.Type != store.Text || h.dry || !mine {
+	if !mine {
 		return
 	}
 	place, saved := text(r.Fields, "rewind_position"), millis(r.Fields, "rewind_window_ms")
@@ -346,9 +351,15 @@ func rangeKey(t store.Target, q store.Query) string {
 }
 
 func cursorKey(target string, generation int, shard, namespace string) string {
-	key := fmt.Sprintf("%s.%08d.%s", target, generation, shard)
-	if namespace != "" {
-		key += "@" + namespace
+	digits := strconv.Itoa(generation)
+	key := append(make([]byte, 0, 64), target...)
+	key = append(key, '.')
+	for range 8 - len(digits) {
+		key = append(key, '0')
 	}
-	return key
+	key = append(append(append(key, digits...), '.'), shard...)
+	if namespace != "" {
+		key = append(append(key, '@'), namespace...)
+	}
+	return string(key)
 }

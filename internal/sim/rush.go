@@ -413,11 +413,11 @@ func (r *rush) bound(target, key string) time.Duration {
 
 // dueIn counts what is due in a range, or soon. The caller holds the world's lock.
 func (r *rush) dueIn(target, key string) (n int) {
-	t := r.w.plan.target
+	t := &r.w.plan.target
 	for at, facts := range r.w.oracle.truth {
 		for _, f := range facts {
 			soon := time.Until(f.expires.Add(t.Retention)) < 10*time.Second
-			if at.kind == r.w.plan.kind(target) && f.wellFormed && soon && keyOfRange(t, target, at, f) == key {
+			if at.kind == r.w.plan.kind(target) && f.wellFormed && soon && f.liesIn(r.w, target, at) == key {
 				n++
 			}
 		}
@@ -425,13 +425,16 @@ func (r *rush) dueIn(target, key string) (n int) {
 	return n
 }
 
-// keyOfRange returns the key of the cursor record of the range that an entity lies in.
-func keyOfRange(t sweep.Target, target string, at place, f *fact) string {
-	s := spot{namespace: at.namespace, generation: f.key.generation, shard: f.key.shard}
-	if t.ShardProperty != "" {
-		s.value = f.shard
+// liesIn returns the key of the cursor record of the range that an entity lies in.
+func (f *fact) liesIn(w *world, target string, at place) string {
+	if f.cursor == "" {
+		s := spot{namespace: at.namespace, generation: f.key.generation, shard: f.key.shard}
+		if w.plan.target.ShardProperty != "" {
+			s.value = f.shard
+		}
+		f.cursor = s.key(target)
 	}
-	return s.key(target)
+	return f.cursor
 }
 
 // denies returns the error with which the store answers a write of an entity, if it does.

@@ -147,10 +147,12 @@ func (k *rangeIndex) place(g *liveGeneration, r shardquery.Range) (i int, ok boo
 // and returns the cursors that differ there.
 func (p *Plan) holdsFor(v *View) (changed []cursor.ID, ok bool) {
 	was := p.view
+	isSame := func(a, b generation.Generation) bool {
+		return a.Number == b.Number && a.Shards == b.Shards && a.Opened.Equal(b.Opened)
+	}
 	same := slices.Equal(was.Namespaces, v.Namespaces) && was.Record.Created.Equal(v.Record.Created) &&
-		slices.EqualFunc(was.Record.Live(), v.Record.Live(), func(a, b generation.Generation) bool {
-			return a.Number == b.Number && a.Shards == b.Shards && a.Opened.Equal(b.Opened)
-		})
+		slices.EqualFunc(was.Record.Generations, v.Record.Generations, isSame) &&
+		isSame(was.Record.Nursery(), v.Record.Nursery())
 	if !same {
 		return nil, false
 	}
