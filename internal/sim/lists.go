@@ -37,7 +37,7 @@ func (p *plan) drawLists(d dice) {
 	case "overlap":
 		l.first = [][]string{all[:len(all)-1], all[1:]}
 	case "star":
-		l.first = [][]string{star, pick(d.on("beside"), all[1:], all[:1], []string{"", "none"})}
+		l.first = [][]string{star, pick(d.on("the other one"), all[1:], all[:1], []string{"", "none"})}
 	case "loses": // of one deployment, or of all
 		l.first = [][]string{all, pick(d.on("other"), all[:1], all[1:], all)}
 		l.then = [][]string{all[:1], pick(d.on("keeps"), l.first[1], all[:1])}
@@ -79,7 +79,7 @@ func (w *world) deployments() [][]string {
 	return w.plan.lists.then
 }
 
-// leftBehind says why nobody swept a namespace of late: no deployment lists it any more, or the one that
+// leftBehind says why nobody swept a namespace recently: no deployment lists it any more, or the one that
 // does has not come for long. The caller holds mu.
 func (w *world) leftBehind(namespace string) string {
 	l := w.plan.lists

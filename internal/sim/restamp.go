@@ -74,7 +74,8 @@ func (r *restamper) run() {
 // again restamps a moment later, after some of the entities were removed or extended.
 func (r *restamper) again(d dice) bool {
 	w := r.wr.w
-	if !w.sleep(d.on("after").between(time.Second, pick(d.on("how long"), 10*time.Second, 40*time.Second, 2*time.Minute))) {
+	long := pick(d.on("how long"), 10*time.Second, 40*time.Second, 2*time.Minute)
+	if !w.sleep(d.on("after").between(time.Second, long)) {
 		return false
 	}
 	for i, name := range r.names {
