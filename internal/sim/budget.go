@@ -31,11 +31,14 @@ type budgetFact struct {
 	approvals map[string]breaker.Approval // all that there ever were
 	settled   bool                        // what was due at first was counted, or approved
 	open      time.Time                   // since when a trip is open; zero if none is
+	present   []seenApproval              // those that the target record has
+	charges   map[string]*chargeFact      // by process
 }
 
 // A tallyFact is one tally of a budget record, taken apart.
 type tallyFact struct {
 	granted int64
+	done    int64
 	counted bool
 	since   string // up to when a part of what is late was forgotten
 }
@@ -47,7 +50,8 @@ func readTallies(f store.Fields) map[string]tallyFact {
 	for _, one := range strings.Fields(text) {
 		parts := strings.Split(one, ":")
 		n, _ := strconv.ParseInt(parts[1], 10, 64)
-		all[parts[0]] = tallyFact{n, parts[3] == "1", parts[8]}
+		done, _ := strconv.ParseInt(parts[2], 10, 64)
+		all[parts[0]] = tallyFact{n, done, parts[3] == "1", parts[8]}
 	}
 	return all
 }
@@ -65,8 +69,9 @@ func (o *oracle) budget(target string) *budgetFact {
 // savedBudget holds B1 as a budget is saved: no hour grants more than the floor before it was
 // counted, and no approval more than was approved. It notes what the process may delete.
 func (o *oracle) savedBudget(by string, old, new store.Record) {
-	b, was := o.budget(new.Key), readTallies(old.Fields)
-	for key, is := range readTallies(new.Fields) {
+	b, was, all := o.budget(new.Key), readTallies(old.Fields), readTallies(new.Fields)
+	o.charged(by, new.Key, was, all)
+	for key, is := range all {
 		delta := is.granted - was[key].granted
 		if key == "L" && is.since != was[key].since { // a part was forgotten
 			delta = is.granted
@@ -168,11 +173,12 @@ func (o *oracle) approvedIn(target string, hour breaker.Key) bool {
 
 // spends holds B1 as a delete takes effect: its process has reserved it, for its hour or by an
 // approval that covers it, and what was due when the target was new was counted before.
-func (o *oracle) spends(h *handle, target string, at place, key string) {
+func (o *oracle) spends(h *handle, target string, at place, key string, sent time.Time) {
 	if !o.w.plan.target.Breaker.On || h.calm || h.rush != nil {
 		return
 	}
 	b := o.budget(target)
+	o.charges(h.name, target, o.truth[at][key], sent)
 	if b.credit[h.name]--; b.credit[h.name] < 0 {
 		o.w.violate("B1", "%s deletes %s of %s, and has reserved nothing", h.name, key, target)
 	}
@@ -223,6 +229,7 @@ func (o *oracle) tripped(old, new store.Record) {
 			delete(o.w.pace.paused, new.Key)
 		}
 	}
+	o.seesApprovals(new)
 	approvals, _ := new.Fields["approvals"].([]store.Fields)
 	for _, a := range approvals {
 		o.budget(new.Key).approvals[text(a, "id")] = breaker.Approval{Rule: breaker.Rule(text(a, "rule")),
@@ -285,7 +292,11 @@ func (w *world) approve(d dice, c *clock, name string) {
 	}
 	id, _ := trips[0]["id"].(string)
 	count := int64(0)
-	if d.on("part").yes(0.5) {
+	part := 0.5
+	if w.plan.restamps {
+		part = 0.15
+	}
+	if d.on("part").yes(part) {
 		count = int64(1 + d.on("count").below(6))
 	}
 	_ = w.command(w.ctx, d, c, name, "approve", func(ctx context.Context, cfg sweep.Config, t sweep.Target) error {

@@ -111,7 +111,7 @@ func (h *handle) effect(target string, at place, key string, before row, o store
 	case changed && (dry || h.dry):
 		w.violate("dry", "%s writes %s in a dry run", h.name, key)
 	case changed && o == store.Deleted:
-		w.oracle.spends(h, target, at, key)
+		w.oracle.spends(h, target, at, key, time.Now().Add(-late))
 		w.oracle.deleted(h.name, at, key)
 	case changed && o == store.Carried:
 		w.oracle.carried(h.name, target, at, key, to, late)
@@ -158,7 +158,9 @@ func (h *handle) Settle(ctx context.Context, q store.Query, e store.Entry, decid
 		} else {
 			h.w.db.remove(at, e.Key, time.Now())
 		}
+		h.w.oracle.settles = true
 		h.effect(q.Target.Name, at, e.Key, now, done, to, false, time.Since(sent))
+		h.w.oracle.settles = false
 		h.w.count("settled")
 		return nil
 	})
@@ -202,7 +204,7 @@ func (h *handle) Save(ctx context.Context, r store.Record, prev string) error {
 		c.latest = deadline // servers know it, too
 		c.creates = prev == ""
 	}
-	return h.do(ctx, c, func(fate) error {
+	err := h.do(ctx, c, func(fate) error {
 		w := h.w
 		if w.locked(place{}, r.Key) {
 			w.count("locked record")
@@ -215,10 +217,12 @@ func (h *handle) Save(ctx context.Context, r store.Record, prev string) error {
 		case h.dry:
 			w.violate("dry", "%s saves %s in a dry run", h.name, r.Key)
 		case r.Sort == store.TargetRecord:
+			w.oracle.lists(h, r.Key)
 			w.oracle.savedTarget(h.name, old, r, w.plan.kind(r.Key))
 			w.oracle.tripped(old, r)
 		case r.Sort == store.BudgetRecord:
 			w.oracle.savedBudget(h.name, old, r)
+			h.daze(old, r)
 		case r.Sort == store.CursorRecord:
 			w.oracle.savedCursor(h, old, r)
 		case r.Sort == store.WorkerRecord:
@@ -226,6 +230,12 @@ func (h *handle) Save(ctx context.Context, r store.Record, prev string) error {
 		}
 		return err
 	})
+	if err != nil && r.Sort == store.BudgetRecord {
+		h.w.mu.Lock()
+		defer h.w.mu.Unlock()
+		h.w.oracle.doubts(h.name, r.Key)
+	}
+	return err
 }
 
 // Count implements store.Counter.

@@ -30,7 +30,13 @@
 // up. Processes are killed, stopped, frozen for longer than a lease, or put to sleep with
 // their monotonic clock. Target records are removed, now and then with cursor records.
 // Wall clocks are wrong, and jump. Scans may show the index as it was some seconds ago,
-// where the target settles.
+// where the target settles. Somebody restamps many entities at once, of a target with a
+// breaker, and again while the event waits for its approval or goes by it: what goes of it
+// by other keys must be charged to the approval. Deployments of one target list different
+// namespaces, for the whole life or from an instant on: disjoint ones, overlapping ones,
+// all that there are next to some, one more or one less. L1 then holds in what somebody
+// lists in the end, after each deployment has swept; L4 in what a deployment lists that
+// has come recently; what a generation left behind elsewhere as it retired is the audit's.
 //
 // Every random number is drawn from the seed and from what it is for, every call takes a
 // latency of its own to the nanosecond, and steps and releases that a sweep begins at one

@@ -17,7 +17,8 @@ import (
 type handle struct {
 	w      *world
 	name   string
-	holder string // as it signs leases; empty for what claims nothing
+	holder string   // as it signs leases; empty for what claims nothing
+	lists  []string // the namespaces that it sweeps, if deployments differ in that
 	dice   dice
 	clock  *clock
 	dry    bool  // must not write

@@ -21,7 +21,9 @@ type oracle struct {
 	closed    map[string]time.Time // by target and generation: when the mark took effect
 	retiredAt map[string]time.Time // likewise: when it retired
 	budgets   map[string]*budgetFact
-	resumed   map[string]int // by cursor record: the token of the last claim that read on from a saved place
+	listedAt  map[place]time.Time // by kind and namespace: when who lists it last wrote the target record
+	settles   bool                // what takes effect is a try at one entity, of which the scan may be old
+	resumed   map[string]int      // by cursor record: the token of the last claim that read on from a saved place
 }
 
 // A fact is what is known of an entity.
@@ -39,6 +41,7 @@ type fact struct {
 	withinBounds bool // by a writer that kept to the bounds
 	refused      bool // the store refused it for good, for a while
 	beyond       bool // in a shard past the last one
+	leftBehind   bool // its generation retired while nobody swept its namespace
 }
 
 // An expiry is an expiry key taken apart.
@@ -94,7 +97,7 @@ func (o *oracle) judge(at place, f *fact) {
 		f.key, f.wellFormed = parse(f.expiry.Text)
 		f.expires = f.key.expires
 	}
-	f.committed = time.Now()
+	f.committed, f.leftBehind = time.Now(), false
 	if r := o.w.targets[o.w.plan.named(at.kind)]; t.Type == store.Text {
 		shards := r.nursery
 		if f.key.generation > 0 {
@@ -250,9 +253,14 @@ func (o *oracle) retired(by, kind string, generation int, swept map[string]bool)
 	for at, facts := range o.truth {
 		for key, f := range facts {
 			isSwept := swept[at.namespace] || swept["*"]
-			if at.kind == kind && isSwept && f.wellFormed && f.key.generation == generation && f.withinBounds {
+			switch {
+			case at.kind != kind || !f.wellFormed || f.key.generation != generation || !f.withinBounds:
+			case isSwept:
 				o.w.violate("L4", "%s retired generation %d with %s@%s in it: %s, committed %v ago",
 					by, generation, key, at.namespace, f.expiry.Text, time.Since(f.committed))
+			default:
+				f.leftBehind = true
+				o.w.count(o.w.leftBehind(at.namespace))
 			}
 		}
 	}

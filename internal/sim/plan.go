@@ -44,7 +44,7 @@ var features = slices.Concat(faults, []string{
 	"skew", "jump", // of clocks
 	"sweeper 2", "sweeper 3", "dry", "audit", "operator", "pace",
 	"follower", "lazy", "nursery", "straggler", "breaker", "wrongshard", "junk", // writers
-	"extend", "remove", "limits", "rush", "drag", "refused", "lose", "trips", "deploy",
+	"extend", "remove", "limits", "rush", "drag", "refused", "lose", "trips", "deploy", "restamp", "lists",
 })
 
 // A plan is what one seed makes of everything that can be chosen.
@@ -59,6 +59,7 @@ type plan struct {
 	namespaces []string
 	partly     bool          // the first sweeper sweeps only the default one
 	joins      time.Duration // when the others begin, which sweep all of them
+	lists      *lists        // of namespaces, by deployment; nil if all have the same
 
 	sweepers int
 	workers  int
@@ -77,6 +78,7 @@ type plan struct {
 	suspends bool          // machines go to sleep, and their monotonic clocks with them
 	rush     bool          // a rush follows
 	night    bool          // the audit at the end is left to the sweeps of days to come
+	restamps bool          // somebody restamps many entities at once, of a target with a breaker
 }
 
 type span struct{ from, to time.Duration } // since the beginning
@@ -93,6 +95,10 @@ func newPlan(seed uint64, without []string) *plan {
 	p.sweepers = pick(d.on("sweepers"), 1, 2, 2, 3)
 	for p.sweepers > 1 && !p.has(fmt.Sprint("sweeper ", p.sweepers)) {
 		p.sweepers--
+	}
+	p.restamps = p.has("restamp") && p.has("trips") && d.on("restamps").yes(restampRate)
+	if p.restamps && p.has("sweeper 2") { // of which one may have reserved what the other deletes
+		p.sweepers = max(2, p.sweepers)
 	}
 	if p.mode == embedded {
 		p.sweepers = 1
@@ -115,12 +121,13 @@ func newPlan(seed uint64, without []string) *plan {
 	p.ttl = d.on("ttl").between(100*time.Second, 6*time.Minute)
 	p.writing = d.on("writing").between(6*time.Second, 24*time.Second)
 	p.night = d.on("night").yes(0.2)
+	p.drawLists(d)
 	p.drawTarget(d)
 	rush := 0.12
 	if len(p.namespaces)*p.targets*p.target.Shards > 4 { // many ranges make a life dear, and show little more
 		rush, p.busy = 0.06, max(4*time.Minute, p.busy/2)
 	}
-	p.rush = p.has("rush") && d.on("rush").yes(rush)
+	p.rush = p.has("rush") && p.lists == nil && d.on("rush").yes(rush)
 	if p.partly && d.on("joins").yes(0.5) { // they come to generations that were sealed without them
 		p.joins = d.on("joins at").between(p.busy/4, p.busy*3/4)
 	}
@@ -180,7 +187,7 @@ func (p *plan) drawTarget(d dice) {
 	if len(p.namespaces) > 1 && d.on("star").yes(0.3) {
 		t.Namespaces = []string{"*"}
 	}
-	p.partly = len(p.namespaces) > 1 && p.has("partly") && d.on("partly").yes(0.5)
+	p.partly = len(p.namespaces) > 1 && p.lists == nil && p.has("partly") && d.on("partly").yes(0.5)
 	if p.has("pace") && d.on("pace").yes(0.25) {
 		start := pick(d.on("start"), 0.0313, 0.2137, 0.5171, 1.0191, 2.0371)
 		t.Pace = throttle.Limits{Start: start, Max: start * pick(d.on("max"), 1, 1, 1.5, 4)}
@@ -200,7 +207,7 @@ func (p *plan) drawBrakes(d dice, t *sweep.Target) {
 	if p.has("limits") && d.on("per day").yes(0.05) {
 		t.Limits.PerDay = int64(1 + d.on("deletes a day").below(30))
 	}
-	if p.has("trips") && d.on("trips").yes(0.3) {
+	if p.has("trips") && (p.restamps || d.on("trips").yes(0.3)) {
 		window := pick(d.on("window"), 30, 60, 300)
 		t.Breaker = breaker.Rules{On: true, Floor: pick(d.on("floor"), int64(1), 3, 8, 20), Fraction: 0.25,
 			Window: time.Duration(window) * time.Second, Learn: time.Minute}
@@ -257,6 +264,13 @@ func (p *plan) String() string {
 	if p.partly {
 		s += fmt.Sprintf("; the first sweeper sweeps only one namespace, the others begin after %v",
 			p.joins.Round(time.Second))
+	}
+	if p.lists != nil {
+		s += fmt.Sprintf("; deployments list %q, from %v on %q", p.lists.first, p.lists.changes.Round(time.Second),
+			p.lists.then)
+	}
+	if p.restamps {
+		s += "; somebody restamps"
 	}
 	if p.lag > 0 {
 		s += fmt.Sprintf("; scans up to %v old", p.lag.Round(time.Millisecond))

@@ -75,7 +75,7 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 	for n := range was.generations {
 		if _, ok := is.generations[n]; !ok {
 			o.retiredAt[fmt.Sprint(new.Key, n)] = time.Now()
-			o.retired(by, kind, n, was.namespaces)
+			o.retired(by, kind, n, o.areSwept(new.Key, was.namespaces))
 		}
 	}
 	for n, g := range is.generations {

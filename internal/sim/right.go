@@ -33,7 +33,7 @@ func (o *oracle) level(f *fact) int {
 		return stays
 	case t.ShardProperty != "" && f.shard.Text == "99":
 		return stays
-	case !f.withinBounds:
+	case !f.withinBounds, f.leftBehind:
 		return afterAudit
 	case !f.inOrder, f.beyond, f.refused:
 		return afterRewind // shards past the last one are looked for at each rewind
@@ -116,11 +116,26 @@ func (w *world) healthy(what string, do func(context.Context, sweep.Config) swee
 		return
 	}
 	due := time.Now()
+	for _, list := range w.deployments() {
+		w.healthyOf(what, do, list)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.oracle.compare(what, due, level)
+}
+
+// healthyOf sweeps the namespaces of one deployment, or those of the plan.
+func (w *world) healthyOf(what string, do func(context.Context, sweep.Config) sweep.Result, list []string) {
 	d := w.dice.on("healthy").at(int64(time.Since(w.began)))
 	h := &handle{w: w, name: "healthy", dice: d, clock: &clock{began: w.began}, died: make(chan struct{}), calm: true}
 	res := w.sweep(context.Background(), h, fmt.Sprintf("healthy-%d", time.Since(w.began)), d, do, func(c *sweep.Config) {
 		c.Yes = true
 		w.relax(c.Targets, what == oneSweep)
+		for i := range c.Targets {
+			if h.lists = list; list != nil {
+				c.Targets[i].Namespaces = list
+			}
+		}
 	})
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,7 +145,6 @@ func (w *world) healthy(what string, do func(context.Context, sweep.Config) swee
 				what, t.Name, t.Complete, t.Incomplete, t.Error)
 		}
 	}
-	w.oracle.compare(what, due, level)
 }
 
 // compare holds that what is due is gone, and that all else is as it was written.
@@ -143,6 +157,7 @@ func (o *oracle) compare(what string, due time.Time, level int) {
 				o.w.violate("S1", "%s@%s is not there, and nobody deleted it: %v", key, at.namespace, f.expiry)
 			case is.expiry != f.expiry || is.data != f.data || is.shard != f.shard:
 				o.w.violate("S2", "%s@%s is %v %q, and should be %v %q", key, at.namespace, is.expiry, is.data, f.expiry, f.data)
+			case o.w.nobodyLists(at.namespace):
 			case o.level(f) <= level && !f.expires.Add(o.w.plan.target.Retention).After(due):
 				o.w.violate("L1", "after %s %s@%s is still there: %v, due %v before, committed %v before, in order %v, "+
 					"by a writer within the bounds %v", what, key, at.namespace, f.expiry,

@@ -232,6 +232,12 @@ func (w *world) sweep(ctx context.Context, h *handle, owner string, d dice, do f
 			c.Targets[i].Namespaces = []string{""}
 		}
 	}
+	if w.plan.lists != nil {
+		h.lists = w.listOf(h.name, d)
+		for i := range c.Targets {
+			c.Targets[i].Namespaces = h.lists
+		}
+	}
 	if change != nil {
 		change(&c)
 	}

@@ -139,6 +139,7 @@ func (w *world) live() {
 	w.startSweepers()
 	w.startOperator()
 	w.startApprover()
+	w.startRestamper()
 	w.startLoser()
 	select {
 	case <-time.After(w.plan.busy):
