@@ -100,6 +100,7 @@ func (h *handle) sends(q store.Query, ops []store.Op) {
 	h.w.oracle.disposes(h, q.Target, q)
 	h.w.oracle.shares(h, q.Target)
 	h.w.oracle.writes(h, q.Target.Name, len(ops))
+	h.w.oracle.hasRightClock(h)
 	h.w.pace.grant(h, q.Target, q, len(ops))
 }
 

@@ -29,7 +29,8 @@
 // stall, do its work in part, lose its reply, or take effect after its caller has given
 // up. Processes are killed, stopped, frozen for longer than a lease, or put to sleep with
 // their monotonic clock. Target records are removed, now and then with cursor records.
-// Wall clocks are wrong, and jump. Scans may show the index as it was some seconds ago,
+// Wall clocks are wrong, and jump; in some lives the sweepers' clocks run at 0.9 or 1.1 of the
+// store's speed (drift.go says which bounds are off then, and by how much). Scans may show the index as it was some seconds ago,
 // where the target settles.
 //
 // Every random number is drawn from the seed and from what it is for, every call takes a
@@ -41,9 +42,10 @@
 // What is not simulated: the drivers and the services behind them, for which
 // store/storetest and the emulators stand; tombstones, and so P1 and compaction; memory
 // (P3) and the cost of idle sweeps (P4); gates; a target whose layout changes; records
-// that somebody edits or puts back; clocks that run at different speeds, or are set
-// back while their machine sleeps; a total while machines sleep, which package throttle
-// leaves out; records and deletes of one embedded store after a power failure. Writers
+// that somebody edits or puts back; clocks of writers that run at another speed than the
+// store's, and timers that do: those of a process fire by the store's time; clocks that are set
+// back while their machine sleeps; a total while machines sleep or clocks drift, which package
+// throttle leaves out; records and deletes of one embedded store after a power failure. Writers
 // follow the bounds that they are told or break them knowingly: a library that breaks
 // them unknowingly is found by the tests of generation.Follower, which runs here, too.
 //

@@ -20,6 +20,7 @@ type oracle struct {
 	beats     map[string]beatFact  // by the key of the heartbeat
 	closed    map[string]time.Time // by target and generation: when the mark took effect
 	retiredAt map[string]time.Time // likewise: when it retired
+	overtaken map[string]leaseFact // by cursor record: from whom it was taken last, where clocks drift
 	budgets   map[string]*budgetFact
 	resumed   map[string]int // by cursor record: the token of the last claim that read on from a saved place
 }
@@ -78,7 +79,7 @@ func parse(s string) (e expiry, ok bool) {
 func newOracle(w *world) *oracle {
 	return &oracle{w: w, truth: map[place]map[string]*fact{}, leases: map[string]leaseFact{}, beats: map[string]beatFact{},
 		closed: map[string]time.Time{}, retiredAt: map[string]time.Time{}, budgets: map[string]*budgetFact{},
-		resumed: map[string]int{}}
+		resumed: map[string]int{}, overtaken: map[string]leaseFact{}}
 }
 
 // judge fills in what follows from the expiry.

@@ -44,7 +44,7 @@ var features = slices.Concat(faults, []string{
 	"skew", "jump", // of clocks
 	"sweeper 2", "sweeper 3", "dry", "audit", "operator", "pace",
 	"follower", "lazy", "nursery", "straggler", "breaker", "wrongshard", "junk", // writers
-	"extend", "remove", "limits", "rush", "drag", "refused", "lose", "trips", "deploy",
+	"extend", "remove", "limits", "rush", "drag", "refused", "lose", "trips", "deploy", "drift",
 })
 
 // A plan is what one seed makes of everything that can be chosen.
@@ -75,6 +75,7 @@ type plan struct {
 	lag      time.Duration // scans are no older than this
 	hasty    bool          // sweeps follow each other within seconds, and are stopped soon
 	suspends bool          // machines go to sleep, and their monotonic clocks with them
+	drifts   bool          // sweepers' clocks run too slow or too fast
 	rush     bool          // a rush follows
 	night    bool          // the audit at the end is left to the sweeps of days to come
 }
@@ -126,7 +127,8 @@ func newPlan(seed uint64, without []string) *plan {
 	}
 	p.drawFaults(d)
 	// A total is shared by clocks that run equally fast: the program says so.
-	p.suspends = p.has("suspend") && p.target.Total.PerSecond == 0 && d.on("suspends").yes(0.5)
+	p.drawDrift(d)
+	p.suspends = p.has("suspend") && !p.drifts && p.target.Total.PerSecond == 0 && d.on("suspends").yes(0.5)
 	if p.paced() && d.on("hasty").yes(0.5) {
 		p.hasty, p.busy = true, min(p.busy, 8*time.Minute)
 	}
@@ -257,6 +259,9 @@ func (p *plan) String() string {
 	if p.partly {
 		s += fmt.Sprintf("; the first sweeper sweeps only one namespace, the others begin after %v",
 			p.joins.Round(time.Second))
+	}
+	if p.drifts {
+		s += "; clocks that drift"
 	}
 	if p.lag > 0 {
 		s += fmt.Sprintf("; scans up to %v old", p.lag.Round(time.Millisecond))

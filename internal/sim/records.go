@@ -171,7 +171,7 @@ func (o *oracle) void(h *handle, was leaseFact) bool {
 // lapsed reports whether the epoch is over by which somebody holds a range: its heartbeat
 // tells so, or was not renewed for a lease.
 func (o *oracle) lapsed(h *handle, was leaseFact) bool {
-	return o.void(h, was) || !o.beatOf(was).holds(was.epoch)
+	return o.void(h, was) || !o.holdsForOthers(was)
 }
 
 // beatOf returns the heartbeat by which somebody holds a range.
@@ -218,6 +218,7 @@ func (o *oracle) ownLease(h *handle, key string, was, is leaseFact) {
 		o.w.violate("L3", "%s: %s claimed with the token of %s", key, h.name, was.owner)
 	case was.owner != "" && !o.void(h, was):
 		o.w.count("taken over")
+		o.overtakes(key, was)
 		if b := o.beatOf(was); was.owner != h.holder && !o.lapsed(h, was) {
 			o.w.violate("L3", "%s: %s took over from %s in epoch %d, whose last heartbeat was %v ago; the lease is %v",
 				key, h.name, was.owner, was.epoch, time.Since(b.at), b.lease)
@@ -279,7 +280,7 @@ func (o *oracle) disposes(h *handle, t store.Target, q store.Query) {
 	}
 	key := rangeKey(t, q)
 	for _, key := range []string{key, cursorKey(t.Name, 0, auditShard, q.Namespace)} {
-		if l := o.leases[key]; l.owner == h.holder && o.beatOf(l).holds(l.epoch) {
+		if l := o.leases[key]; l.owner == h.holder && o.holdsForItself(l) || o.isOvertaken(h, key) {
 			return
 		}
 	}
