@@ -41,7 +41,8 @@
 //
 // What is not simulated: the drivers and the services behind them, for which
 // store/storetest and the emulators stand; tombstones, and so P1 and compaction; memory
-// (P3) and the cost of idle sweeps (P4); gates; a target whose layout changes; records
+// (P3) and the cost of idle sweeps (P4); gates; a target whose layout changes to
+// another form of key, or changes while its breaker is on or its record is lost; records
 // that somebody edits or puts back; clocks of writers that run at another speed than the
 // store's, and timers that do: those of a process fire by the store's time; clocks that are set
 // back while their machine sleeps; a total while machines sleep or clocks drift, which package

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
 )
 
 // A handle is one process's way to the store, with everything that can go wrong on it.
@@ -20,9 +21,10 @@ type handle struct {
 	holder string // as it signs leases; empty for what claims nothing
 	dice   dice
 	clock  *clock
-	dry    bool  // must not write
-	calm   bool  // nothing goes wrong
-	rush   *rush // that it works in; may be nil
+	dry    bool         // must not write
+	calm   bool         // nothing goes wrong
+	rush   *rush        // that it works in; may be nil
+	file   sweep.Target // of a process that sweeps: as its targets file has it
 
 	known   atomic.Pointer[targetFact] // of a follower's: the record that it read last, nil before the first
 	replies time.Duration              // likewise: how long its replies travel, if they are slow

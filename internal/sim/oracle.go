@@ -8,6 +8,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
 )
 
 // An oracle is a plain map of what every entity should be, and the rules. It is told
@@ -102,7 +103,7 @@ func (o *oracle) judge(at place, f *fact) {
 		}
 		f.beyond = f.key.shard >= shards || o.w.isLost(o.w.plan.named(at.kind))
 	}
-	f.inOrder = f.wellFormed && f.expires.Add(t.Retention+t.Overlap).After(f.committed.Add(o.w.plan.lag+time.Millisecond))
+	f.inOrder = f.wellFormed && f.expires.Add(o.w.plan.shortest()+t.Overlap).After(f.committed.Add(o.w.plan.lag+time.Millisecond))
 }
 
 // wrote is told of a write by an application.
@@ -154,10 +155,10 @@ func (p peek) Load(_ context.Context, q store.RecordQuery) (store.Records, error
 
 func (o *oracle) removed(at place, key string) { delete(o.truth[at], key) }
 
-// deleted holds S1, S3 and S4 as a delete takes effect.
-func (o *oracle) deleted(by string, at place, key string) {
+// deleted holds S1, S3 and S4 as a delete takes effect, of a process with such a target.
+func (o *oracle) deleted(by string, t sweep.Target, at place, key string) {
 	f := o.truth[at][key]
-	now, t := time.Now(), o.w.plan.target
+	now := time.Now()
 	switch {
 	case f == nil:
 		o.w.violate("S1", "%s deleted %s, which nobody has written", by, key)

@@ -75,6 +75,9 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 	for n := range was.generations {
 		if _, ok := is.generations[n]; !ok {
 			o.retiredAt[fmt.Sprint(new.Key, n)] = time.Now()
+			if text(new.Fields, "property") == halfway {
+				o.leaves(kind, n)
+			}
 			o.retired(by, kind, n, was.namespaces)
 		}
 	}
@@ -239,7 +242,7 @@ func (o *oracle) passed(h *handle, r store.Record, done time.Time) {
 	for key, f := range o.truth[place{text(r.Fields, "kind"), ns}] {
 		ahead := f.inOrder && f.withinBounds || read.After(done) && f.committed.Add(o.w.plan.lag).Before(read)
 		switch {
-		case !f.wellFormed || !ahead || o.suspect(f) || f.refused:
+		case !f.wellFormed || !ahead || o.isKept(h, f, read) || o.suspect(f) || f.refused || cannotSee(r, key):
 		case t.Type == store.Text && (f.key.generation != generation || fmt.Sprintf("%04d", f.key.shard) != shard):
 		case t.ShardProperty != "" && f.shard.Text != shard:
 		case before(f.expiry, key, p):
@@ -260,7 +263,7 @@ func (o *oracle) audited(h *handle, old, new store.Record) {
 	at := place{o.w.plan.kind(target), text(new.Fields, "namespace")}
 	for key, f := range o.truth[at] {
 		left, retired := o.retiredAt[fmt.Sprint(target, f.key.generation)]
-		if t.Type == store.Text && f.wellFormed && retired && f.key.generation > 0 && left.Before(began) &&
+		if t.Type == store.Text && f.wellFormed && retired && !cannotSee(new, key) && f.key.generation > 0 && left.Before(began) &&
 			f.committed.Add(o.w.plan.lag).Before(began) && f.expiry.Text < upTo {
 			o.w.violate("L2", "%s moved the audit to %q, past %s@%s: %s, committed %v ago",
 				h.name, upTo, key, at.namespace, f.expiry.Text, time.Since(f.committed))

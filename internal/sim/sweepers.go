@@ -232,6 +232,7 @@ func (w *world) sweep(ctx context.Context, h *handle, owner string, d dice, do f
 			c.Targets[i].Namespaces = []string{""}
 		}
 	}
+	w.rollOut(h, c.Targets)
 	if change != nil {
 		change(&c)
 	}
