@@ -26,7 +26,7 @@ type overlap struct {
 // overlapping is in how many lives two targets files overlap.
 const overlapping = 0.08
 
-// halfway is a property that half of the entities have beside the plan's, with the same key:
+// halfway is a property that half of the entities have as well as the plan's, with the same key:
 // such as one to which writers have not moved all yet. What changes one changes the other.
 const halfway = "expires_at"
 
