@@ -164,3 +164,29 @@ func TestLooksAroundAtOnceAfterAChange(t *testing.T) {
 		}
 	}
 }
+
+// A longer retention leaves cursors beyond the horizon. Ranges are read from their start all the
+// same, or what is written behind the cursor would wait for as long as the retention was
+// lengthened.
+func TestRewindAfterALongerRetention(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Retention, w.target.Rewind = 0, 10*time.Minute
+		w.begin()
+		for i := range 20 { // in each shard
+			w.put(0, 4, fmt.Sprint("due-", i), time.Now().Add(-time.Minute))
+		}
+		w.sweep()
+		w.target.Retention = 10 * time.Hour
+		w.put(0, 4, "straggler", time.Now().Add(-11*time.Hour))
+		w.put(0, 4, "kept", time.Now().Add(-9*time.Hour))
+		time.Sleep(20 * time.Minute)
+		w.sweep()
+		left := map[string]bool{}
+		for _, e := range w.s.Entities(w.target.Kind, "") {
+			left[e.Name] = true
+		}
+		if left["straggler"] || !left["kept"] {
+			t.Errorf("after the next read from the start there are %v", left)
+		}
+	})
+}

@@ -13,9 +13,14 @@ import (
 // trusted.
 var ErrClock = store.WithHint(errors.New("the clock cannot be trusted"), "set this machine's clock")
 
+// fastest is by what part the local clock may run faster than the store's without harm: one
+// that takes eight seconds for seven of the store's.
+const fastest = 8
+
 // A clock tells the store's time: the time in the last response, and what has passed here
-// since that response arrived. It never runs ahead of the store, whose own clock had moved
-// on while the response travelled.
+// since that response arrived, less an eighth. It never runs ahead of the store: its own
+// clock had moved on while the response travelled, and a local clock that runs too fast gains
+// no more than that eighth until the next response. So what it takes for due is due.
 type clock struct {
 	now     func() time.Time     // the wall clock
 	passed  func() time.Duration // the monotonic clock, from any beginning
@@ -45,7 +50,15 @@ func (c *clock) observe(store, sent time.Time) error {
 func (c *clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.store.Add(c.passed() - c.at).UTC()
+	passed := c.passed() - c.at
+	return c.store.Add(passed - passed/fastest).UTC()
+}
+
+// since returns how long ago an instant in the store's time was, or a little more.
+func (c *clock) since(at time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.store.Add(c.passed() - c.at).Sub(at)
 }
 
 // check fails if the wall clock has jumped since the last response. The embedded store

@@ -23,7 +23,8 @@ func TestClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	wall, passed = wall.Add(time.Minute), passed+time.Minute
-	if got, want := c.Now(), inStore.Add(time.Minute); !got.Equal(want) {
+	const later = time.Minute - time.Minute/8
+	if got, want := c.Now(), inStore.Add(later); !got.Equal(want) {
 		t.Errorf("the store's time a minute later = %v, want %v", got, want)
 	}
 	if err := c.check(); err != nil {
@@ -34,9 +35,31 @@ func TestClock(t *testing.T) {
 		if err := c.check(); !errors.Is(err, ErrClock) {
 			t.Errorf("jump of %v: %v", jump, err)
 		}
-		if got, want := c.Now(), inStore.Add(time.Minute); !got.Equal(want) {
+		if got, want := c.Now(), inStore.Add(later); !got.Equal(want) {
 			t.Errorf("the store's time jumped along to %v, want %v", got, want)
 		}
 		wall = wall.Add(-jump)
+	}
+}
+
+// A clock that takes eight seconds for seven of the store's never runs ahead of the store. By
+// what it says has passed since, a write is no younger than it is.
+func TestClockThatRunsTooFast(t *testing.T) {
+	began := time.Date(2026, 11, 25, 3, 0, 0, 0, time.UTC)
+	for _, speed := range []float64{0.9, 1, 1.1, 8.0 / 7} {
+		real := time.Duration(0)
+		passed := func() time.Duration { return time.Duration(float64(real) * speed) }
+		c := &clock{now: func() time.Time { return began.Add(passed()) }, passed: passed, maxSkew: 10 * time.Second}
+		if err := c.observe(began, began); err != nil {
+			t.Fatal(err)
+		}
+		for real = 0; real < time.Minute; real += 700 * time.Millisecond {
+			if ahead := c.Now().Sub(began.Add(real)); ahead > time.Microsecond {
+				t.Errorf("at speed %v it is %v ahead of the store after %v", speed, ahead, real)
+			}
+			if got, want := c.since(began), passed(); got != want {
+				t.Errorf("at speed %v a write was %v ago, and its clock says %v", speed, want, got)
+			}
+		}
 	}
 }

@@ -186,7 +186,7 @@ func (j *rangeJob) newVisit(todo todo) *visit {
 	c, need, cur := j.c, todo.need, todo.cursor
 	v := &visit{writer: writer{c: c}, r: j.r, horizon: j.horizon(cur.Position),
 		start: start{cursor: cur, need: need, began: c.clock.Now().Truncate(time.Microsecond)}}
-	if need.Behind && !need.Stage.IsSealed() && j.isBeyond(cur.Position, v.horizon) {
+	if need.Behind && !need.Stage.IsSealed() && j.isJustBeyond(cur.Position, v.horizon) {
 		need.Behind, v.start.need.Behind = false, false // the clock is late: the next visit may do this
 	}
 	v.lateFrom = j.lateFrom(need, cur.Position)
@@ -246,6 +246,17 @@ func (j *rangeJob) horizon(at store.Position) time.Time {
 		return expires
 	}
 	return now
+}
+
+// lateClock is more than a horizon can be late by the clock alone.
+const lateClock = 20 * time.Second
+
+// isJustBeyond reports whether a position lies so little behind a horizon that the clock may be
+// late. One that lies further is of a process with a shorter retention: the next visit would not
+// reach it either, and what is behind it would wait until the horizon does. The read from the
+// start ends at the horizon then.
+func (j *rangeJob) isJustBeyond(at store.Position, horizon time.Time) bool {
+	return j.isBeyond(at, horizon) && !j.isBeyond(at, horizon.Add(lateClock))
 }
 
 // isBeyond reports whether a position lies behind all that expires up to a horizon.
@@ -332,7 +343,7 @@ func (j *rangeJob) rewind(p *plan.Plan) {
 	behind := v.readings[1:]
 	at := v.readings[0].reader.Position()
 	if cur := v.claim.Cursor(); (len(behind) == 0 || behind[0].done) && p.IsBehindDue(j.r, cur) &&
-		!j.isBeyond(at, v.horizon) {
+		!j.isJustBeyond(at, v.horizon) {
 		v.start.began = j.c.clock.Now().Truncate(time.Microsecond)
 		v.start.need.Behind = true
 		v.lateFrom = j.lateSince(v)

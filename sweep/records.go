@@ -100,7 +100,7 @@ func (v *viewer) ensureRecord(ctx context.Context, next *plan.View, skipLifecycl
 func (v *viewer) save(ctx context.Context, rec generation.Record, at time.Time) (generation.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout) // before the check: it covers a freeze after it
 	defer cancel()
-	if late := v.clock.Now().Sub(at); late > recordTimeout {
+	if late := v.clock.since(at); late > recordTimeout {
 		return rec, fmt.Errorf("the process stood still for %v before it wrote the target record: %w", late,
 			store.ErrConflict)
 	}

@@ -11,17 +11,17 @@ type beatFact struct {
 	holder     string
 	epoch      int
 	lease      time.Duration
-	read       time.Time // the process says that it counts who was there by then
-	inserted   time.Time // when the first write of the epoch took effect
-	at         time.Time // of the last one
-	stoodStill bool      // for a lease, in this epoch: others may have taken it for dead
+	read       time.Time     // the process says that it counts who was there by then
+	inserted   time.Time     // when the first write of the epoch took effect
+	at         time.Time     // of the last one
+	stoodStill time.Duration // for so long, at most, in this epoch: others may have taken it for dead
 }
 
-// holds reports whether a process holds by an epoch what it has claimed in it. A renewal
-// that takes effect later than a lease after the one before is answered too late: its
-// process has given up by then.
-func (b beatFact) holds(epoch int) bool {
-	return b.epoch == epoch && b.lease > 0 && time.Since(b.at) < b.lease && !b.stoodStill
+// holds reports whether a process holds by an epoch what it has claimed in it, by a clock for
+// which a lease takes so long. A renewal that takes effect later than a lease after the one
+// before is answered too late: its process has given up by then.
+func (b beatFact) holds(epoch int, lease time.Duration) bool {
+	return b.epoch == epoch && b.lease > 0 && time.Since(b.at) < lease && b.stoodStill < lease
 }
 
 // savedBeat is told of each change of a heartbeat. Only its own process writes it, no
@@ -30,8 +30,9 @@ func (b beatFact) holds(epoch int) bool {
 func (o *oracle) savedBeat(h *handle, old, new store.Record) {
 	now, was := time.Now(), o.beats[new.Key]
 	if new.Fields == nil {
-		stoodStill := was.lease > 0 && now.Sub(was.at) >= was.lease || now.Sub(was.at) >= time.Hour ||
-			was.lease == 0 && now.Sub(instant(old.Fields, "renewed")) >= time.Hour // one that holds nothing may be sent late
+		hour := o.w.hurried(time.Hour)
+		stoodStill := was.lease > 0 && now.Sub(was.at) >= o.w.hurried(was.lease) || now.Sub(was.at) >= hour ||
+			was.lease == 0 && now.Sub(instant(old.Fields, "renewed")) >= hour // one that holds nothing may be sent late
 		if was.holder != h.holder && !stoodStill && o.w.plan.mode != embedded {
 			o.w.violate("L3", "%s removed the heartbeat of %s, which was written %v ago", h.name, was.holder, now.Sub(was.at))
 		}
@@ -54,7 +55,7 @@ func (o *oracle) savedBeat(h *handle, old, new store.Record) {
 	}
 	if old.Fields != nil && is.epoch == was.epoch && was.lease > 0 {
 		is.inserted = was.inserted
-		is.stoodStill = was.stoodStill || now.Sub(was.at) >= was.lease
+		is.stoodStill = max(was.stoodStill, now.Sub(was.at))
 	} else if is.lease > 0 {
 		o.w.count("epochs")
 	}
@@ -100,7 +101,7 @@ func (o *oracle) shares(h *handle, t store.Target) {
 	}
 	for key, b := range o.beats {
 		other := b.holder != h.holder && o.w.db.records[store.WorkerRecord][key].Target == t.Name
-		alive := b.lease > 0 && time.Since(b.at) < b.lease && !b.stoodStill
+		alive := b.holds(b.epoch, b.lease)
 		if other && alive && b.inserted.Before(mine.inserted) && !b.read.After(mine.inserted) && o.w.plan.mode != embedded {
 			o.w.violate("P2", "%s, there since %v, uses a share of the total, and %s has told that it has read until %v",
 				h.name, mine.inserted, b.holder, b.read)

@@ -100,6 +100,7 @@ func (h *handle) sends(q store.Query, ops []store.Op) {
 	h.w.oracle.disposes(h, q.Target, q)
 	h.w.oracle.shares(h, q.Target)
 	h.w.oracle.writes(h, q.Target.Name, len(ops))
+	h.w.oracle.hasRightClock(h)
 	h.w.pace.grant(h, q.Target, q, len(ops))
 }
 
@@ -112,7 +113,7 @@ func (h *handle) effect(target string, at place, key string, before row, o store
 		w.violate("dry", "%s writes %s in a dry run", h.name, key)
 	case changed && o == store.Deleted:
 		w.oracle.spends(h, target, at, key, time.Now().Add(-late))
-		w.oracle.deleted(h.name, at, key)
+		w.oracle.deleted(h.name, h.file, at, key)
 	case changed && o == store.Carried:
 		w.oracle.carried(h.name, target, at, key, to, late)
 	case o == store.Changed:

@@ -11,16 +11,56 @@ import (
 type clock struct {
 	began time.Time
 
-	mu   sync.Mutex
-	wall time.Duration // ahead by so much
-	mono time.Duration // behind by so much
+	mu    sync.Mutex
+	wall  time.Duration // ahead by so much
+	mono  time.Duration // behind by so much
+	speed float64       // both run so much faster; zero is one
+	setAt time.Time     // when somebody turned the wall clock last
 }
 
 func (c *clock) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := time.Now()
-	return withMonotonic(t.Add(c.wall), t.Sub(c.began)-c.mono+time.Hour)
+	gained := c.gained(t)
+	return withMonotonic(t.Add(c.wall+gained), t.Sub(c.began)+gained-c.mono+time.Hour)
+}
+
+// gained returns what a clock that runs too fast is ahead for it by then. The caller holds mu.
+func (c *clock) gained(t time.Time) time.Duration {
+	if c.speed == 0 {
+		return 0
+	}
+	return time.Duration(float64(t.Sub(c.began)) * (c.speed - 1))
+}
+
+// runs makes the clock run at another speed, as from its beginning.
+func (c *clock) runs(speed float64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.speed = speed
+	c.wall -= c.gained(time.Now())
+}
+
+// off returns by how much the wall clock has been wrong, at least, for so long; zero if
+// somebody has turned it since.
+func (c *clock) off(long time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if now.Sub(c.setAt) < long || now.Sub(c.began) < long {
+		return 0
+	}
+	return min((c.wall + c.gained(now)).Abs(), (c.wall + c.gained(now.Add(-long))).Abs())
+}
+
+// setRight sets the wall clock to the right time, nearly, and returns by how much.
+func (c *clock) setRight(off time.Duration) (by time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	to := off - c.gained(time.Now())
+	by, c.wall, c.setAt = to-c.wall, to, time.Now()
+	return by
 }
 
 // set turns the wall clock by so much.
@@ -28,6 +68,7 @@ func (c *clock) set(by time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wall += by
+	c.setAt = time.Now()
 }
 
 // slept stops the monotonic clock for so long.

@@ -147,7 +147,8 @@ func (d *db) scan(q store.Query, at time.Time) (list []store.Entry, more bool) {
 		if e.value.Type != wanted || e.value.Compare(q.Hi) > 0 {
 			break
 		}
-		if e.from.After(at) || !e.to.IsZero() && !e.to.After(at) || q.Target.ShardProperty != "" && e.shard != q.Shard {
+		if e.from.After(at) || !e.to.IsZero() && !e.to.After(at) || q.Target.ShardProperty != "" && e.shard != q.Shard ||
+			isHidden(q.Target.Property, e.key) {
 			continue
 		}
 		if len(list) == q.Limit {
@@ -253,7 +254,7 @@ func (d *db) load(q store.RecordQuery) (got store.Records) {
 // than zero.
 func (d *db) count(t store.Target, namespace string, s store.Span, upTo int64) (n int64) {
 	for _, e := range d.index[place{t.Kind, namespace}] {
-		if !e.to.IsZero() || t.ShardProperty != "" && e.shard.Type == store.Missing {
+		if !e.to.IsZero() || t.ShardProperty != "" && e.shard.Type == store.Missing || isHidden(t.Property, e.key) {
 			continue
 		}
 		if behind(s.From, e) && (s.To == (store.Point{}) || !behind(s.To, e)) {

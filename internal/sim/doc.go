@@ -29,14 +29,18 @@
 // stall, do its work in part, lose its reply, or take effect after its caller has given
 // up. Processes are killed, stopped, frozen for longer than a lease, or put to sleep with
 // their monotonic clock. Target records are removed, now and then with cursor records.
-// Wall clocks are wrong, and jump. Scans may show the index as it was some seconds ago,
-// where the target settles. Somebody restamps many entities at once, of a target with a
-// breaker, and again while the event waits for its approval or goes by it: what goes of it
-// by other keys must be charged to the approval. Deployments of one target list different
-// namespaces, for the whole life or from an instant on: disjoint ones, overlapping ones,
-// all that there are next to some, one more or one less. L1 then holds in what somebody
-// lists in the end, after each deployment has swept; L4 in what a deployment lists that
-// has come recently; what a generation left behind elsewhere as it retired is the audit's.
+// Wall clocks are wrong, and jump; in some lives the sweepers' clocks run at 0.9 or 1.1 of
+// the store's speed (drift.go says which bounds are off then, and by how much). Scans may
+// show the index as it was some seconds ago, where the target settles.
+//
+// Somebody restamps many entities at once, of a target with a breaker, and again while the
+// event waits for its approval or is deleted by it: what is deleted of it by other keys must
+// be charged to the approval. Deployments of one target list different namespaces, for the
+// whole life or from an instant on: disjoint ones, overlapping ones, all that there are next
+// to some, one more or one less. L1 then holds in what somebody lists in the end, after each
+// deployment has swept; L4 in what a deployment lists that has come recently; what a
+// generation left behind elsewhere as it retired is the audit's. Another targets file is
+// rolled out, sweeper by sweeper, and perhaps taken back (overlap.go).
 //
 // Every random number is drawn from the seed and from what it is for, every call takes a
 // latency of its own to the nanosecond, and steps and releases that a sweep begins at one
@@ -46,10 +50,12 @@
 //
 // What is not simulated: the drivers and the services behind them, for which
 // store/storetest and the emulators stand; tombstones, and so P1 and compaction; memory
-// (P3) and the cost of idle sweeps (P4); gates; a target whose layout changes; records
-// that somebody edits or puts back; clocks that run at different speeds, or are set
-// back while their machine sleeps; a total while machines sleep, which package throttle
-// leaves out; records and deletes of one embedded store after a power failure. Writers
+// (P3) and the cost of idle sweeps (P4); gates; a target whose layout changes to
+// another form of key, or changes while its breaker is on or its record is lost; records
+// that somebody edits or puts back; clocks of writers that run at another speed than the
+// store's, and timers that do: those of a process fire by the store's time; clocks that are set
+// back while their machine sleeps; a total while machines sleep or clocks drift, which package
+// throttle leaves out; records and deletes of one embedded store after a power failure. Writers
 // follow the bounds that they are told or break them knowingly: a library that breaks
 // them unknowingly is found by the tests of generation.Follower, which runs here, too.
 //

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
 )
 
 // A handle is one process's way to the store, with everything that can go wrong on it.
@@ -21,9 +22,10 @@ type handle struct {
 	lists  []string // the namespaces that it sweeps, if deployments differ in that
 	dice   dice
 	clock  *clock
-	dry    bool  // must not write
-	calm   bool  // nothing goes wrong
-	rush   *rush // that it works in; may be nil
+	dry    bool         // must not write
+	calm   bool         // nothing goes wrong
+	rush   *rush        // that it works in; may be nil
+	file   sweep.Target // of a process that sweeps: as its targets file has it
 
 	known   atomic.Pointer[store.Record] // of a follower's: the target record that it read last, nil before the first
 	replies time.Duration                // likewise: how long its replies travel, if they are slow

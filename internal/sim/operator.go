@@ -169,7 +169,7 @@ func (w *world) setPace(d dice, c *clock, name string) {
 	if d.on("unlimited").yes(0.5) {
 		most = generation.Rate{Set: true, Unlimited: true}
 	}
-	if !w.plan.suspends && d.on("total").yes(0.3) {
+	if !w.plan.suspends && !w.plan.drifts && d.on("total").yes(0.3) {
 		total = generation.Rate{Set: true, PerSecond: pick(d.on("per second"), 0.5333, 2.0557)}
 	}
 	rate := func(r generation.Rate, configured float64) float64 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
 )
 
 // An oracle is a plain map of what every entity should be, and the rules. It is told
@@ -20,6 +21,7 @@ type oracle struct {
 	beats     map[string]beatFact  // by the key of the heartbeat
 	closed    map[string]time.Time // by target and generation: when the mark took effect
 	retiredAt map[string]time.Time // likewise: when it retired
+	overtaken map[string]leaseFact // by cursor record: from whom it was taken last, where clocks drift
 	budgets   map[string]*budgetFact
 	listedAt  map[place]time.Time // by kind and namespace: when who lists it last wrote the target record
 	settles   bool                // what takes effect is a try at one entity, of which the scan may be old
@@ -82,7 +84,7 @@ func parse(s string) (e expiry, ok bool) {
 func newOracle(w *world) *oracle {
 	return &oracle{w: w, truth: map[place]map[string]*fact{}, leases: map[string]leaseFact{}, beats: map[string]beatFact{},
 		closed: map[string]time.Time{}, retiredAt: map[string]time.Time{}, budgets: map[string]*budgetFact{},
-		resumed: map[string]int{}}
+		resumed: map[string]int{}, overtaken: map[string]leaseFact{}}
 }
 
 // judge fills in what follows from the expiry.
@@ -105,7 +107,7 @@ func (o *oracle) judge(at place, f *fact) {
 		}
 		f.beyond = f.key.shard >= shards || o.w.isLost(o.w.plan.named(at.kind))
 	}
-	f.inOrder = f.wellFormed && f.expires.Add(t.Retention+t.Overlap).After(f.committed.Add(o.w.plan.lag+time.Millisecond))
+	f.inOrder = f.wellFormed && f.expires.Add(o.w.plan.shortest()+t.Overlap).After(f.committed.Add(o.w.plan.lag+time.Millisecond))
 }
 
 // wrote is told of a write by an application.
@@ -157,10 +159,10 @@ func (p peek) Load(_ context.Context, q store.RecordQuery) (store.Records, error
 
 func (o *oracle) removed(at place, key string) { delete(o.truth[at], key) }
 
-// deleted holds S1, S3 and S4 as a delete takes effect.
-func (o *oracle) deleted(by string, at place, key string) {
+// deleted holds S1, S3 and S4 as a delete takes effect, of a process with such a target.
+func (o *oracle) deleted(by string, t sweep.Target, at place, key string) {
 	f := o.truth[at][key]
-	now, t := time.Now(), o.w.plan.target
+	now := time.Now()
 	switch {
 	case f == nil:
 		o.w.violate("S1", "%s deleted %s, which nobody has written", by, key)

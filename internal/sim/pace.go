@@ -30,12 +30,13 @@ func newPace(w *world) *pace {
 	if t.Total.PerSecond > 0 {
 		total = t.Total.PerSecond
 	}
+	most *= w.fastest()
 	for i := range w.plan.targets {
 		name := w.plan.name(i)
 		p.totals[name] = []pacecheck.Segment{{From: w.began, PerSecond: total}}
 		p.ranges[name] = []pacecheck.Segment{{From: w.began, PerSecond: most}}
 		if !t.Pace.Unlimited {
-			p.ranges[name] = pacecheck.Ramp(w.began, t.Pace.Start, t.Pace.Max, 200*time.Hour)
+			p.ranges[name] = w.hurriedRamp(pacecheck.Ramp(w.began, t.Pace.Start, t.Pace.Max, 200*time.Hour))
 		}
 	}
 	return p
@@ -52,6 +53,7 @@ const takesEffect = 30 * time.Second
 // ones count.
 func (p *pace) set(target string, most, total float64) {
 	now := time.Now()
+	most, total = most*p.w.fastest(), total*p.w.fastest()
 	for list, rate := range map[*map[string][]pacecheck.Segment]float64{&p.ranges: most, &p.totals: total} {
 		segments := (*list)[target]
 		n := len(segments)

@@ -45,6 +45,7 @@ var features = slices.Concat(faults, []string{
 	"sweeper 2", "sweeper 3", "dry", "audit", "operator", "pace",
 	"follower", "lazy", "nursery", "straggler", "breaker", "wrongshard", "junk", // writers
 	"extend", "remove", "limits", "rush", "drag", "refused", "lose", "trips", "deploy", "restamp", "lists",
+	"drift", "overlap",
 })
 
 // A plan is what one seed makes of everything that can be chosen.
@@ -76,6 +77,8 @@ type plan struct {
 	lag      time.Duration // scans are no older than this
 	hasty    bool          // sweeps follow each other within seconds, and are stopped soon
 	suspends bool          // machines go to sleep, and their monotonic clocks with them
+	drifts   bool          // sweepers' clocks run too slow or too fast
+	overlap  *overlap      // of two targets files; may be nil
 	rush     bool          // a rush follows
 	night    bool          // the audit at the end is left to the sweeps of days to come
 	restamps bool          // somebody restamps many entities at once, of a target with a breaker
@@ -133,7 +136,12 @@ func newPlan(seed uint64, without []string) *plan {
 	}
 	p.drawFaults(d)
 	// A total is shared by clocks that run equally fast: the program says so.
-	p.suspends = p.has("suspend") && p.target.Total.PerSecond == 0 && d.on("suspends").yes(0.5)
+	p.drawDrift(d)
+	p.drawOverlap(d)
+	if p.overlap != nil && p.overlap.what == "retention" { // a rush writes what has expired already
+		p.rush = false
+	}
+	p.suspends = p.has("suspend") && !p.drifts && p.target.Total.PerSecond == 0 && d.on("suspends").yes(0.5)
 	if p.paced() && d.on("hasty").yes(0.5) {
 		p.hasty, p.busy = true, min(p.busy, 8*time.Minute)
 	}
@@ -271,6 +279,13 @@ func (p *plan) String() string {
 	}
 	if p.restamps {
 		s += "; somebody restamps"
+	}
+	if o := p.overlap; o != nil {
+		s += fmt.Sprintf("; another %s overlaps from %v, one sweeper each %v, until %v", o.what,
+			o.from.Round(time.Second), o.each.Round(time.Second), o.until.Round(time.Second))
+	}
+	if p.drifts {
+		s += "; clocks that drift"
 	}
 	if p.lag > 0 {
 		s += fmt.Sprintf("; scans up to %v old", p.lag.Round(time.Millisecond))

@@ -75,6 +75,9 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 	for n := range was.generations {
 		if _, ok := is.generations[n]; !ok {
 			o.retiredAt[fmt.Sprint(new.Key, n)] = time.Now()
+			if text(new.Fields, "property") == halfway {
+				o.leaves(kind, n)
+			}
 			o.retired(by, kind, n, o.areSwept(new.Key, was.namespaces))
 		}
 	}
@@ -171,7 +174,7 @@ func (o *oracle) void(h *handle, was leaseFact) bool {
 // lapsed reports whether the epoch is over by which somebody holds a range: its heartbeat
 // tells so, or was not renewed for a lease.
 func (o *oracle) lapsed(h *handle, was leaseFact) bool {
-	return o.void(h, was) || !o.beatOf(was).holds(was.epoch)
+	return o.void(h, was) || !o.holdsForOthers(was)
 }
 
 // beatOf returns the heartbeat by which somebody holds a range.
@@ -218,6 +221,7 @@ func (o *oracle) ownLease(h *handle, key string, was, is leaseFact) {
 		o.w.violate("L3", "%s: %s claimed with the token of %s", key, h.name, was.owner)
 	case was.owner != "" && !o.void(h, was):
 		o.w.count("taken over")
+		o.overtakes(key, was)
 		if b := o.beatOf(was); was.owner != h.holder && !o.lapsed(h, was) {
 			o.w.violate("L3", "%s: %s took over from %s in epoch %d, whose last heartbeat was %v ago; the lease is %v",
 				key, h.name, was.owner, was.epoch, time.Since(b.at), b.lease)
@@ -240,7 +244,7 @@ func (o *oracle) passed(h *handle, r store.Record, done time.Time) {
 	for key, f := range o.truth[place{text(r.Fields, "kind"), ns}] {
 		ahead := f.inOrder && f.withinBounds || read.After(done) && f.committed.Add(o.w.plan.lag).Before(read)
 		switch {
-		case !f.wellFormed || !ahead || o.suspect(f) || f.refused:
+		case !f.wellFormed || !ahead || o.isKept(h, f, read) || o.suspect(f) || f.refused || cannotSee(r, key):
 		case t.Type == store.Text && (f.key.generation != generation || !isShard || f.key.shard != n):
 		case t.ShardProperty != "" && f.shard.Text != shard:
 		case before(f.expiry, key, p):
@@ -261,7 +265,7 @@ func (o *oracle) audited(h *handle, old, new store.Record) {
 	at := place{o.w.plan.kind(target), text(new.Fields, "namespace")}
 	for key, f := range o.truth[at] {
 		left, retired := o.retiredAt[fmt.Sprint(target, f.key.generation)]
-		if t.Type == store.Text && f.wellFormed && retired && f.key.generation > 0 && left.Before(began) &&
+		if t.Type == store.Text && f.wellFormed && retired && !cannotSee(new, key) && f.key.generation > 0 && left.Before(began) &&
 			f.committed.Add(o.w.plan.lag).Before(began) && f.expiry.Text < upTo {
 			o.w.violate("L2", "%s moved the audit to %q, past %s@%s: %s, committed %v ago",
 				h.name, upTo, key, at.namespace, f.expiry.Text, time.Since(f.committed))
@@ -281,7 +285,7 @@ func (o *oracle) disposes(h *handle, t store.Target, q store.Query) {
 	}
 	key := rangeKey(t, q)
 	for _, key := range []string{key, cursorKey(t.Name, 0, auditShard, q.Namespace)} {
-		if l := o.leases[key]; l.owner == h.holder && o.beatOf(l).holds(l.epoch) {
+		if l := o.leases[key]; l.owner == h.holder && o.holdsForItself(l) || o.isOvertaken(h, key) {
 			return
 		}
 	}

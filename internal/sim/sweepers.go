@@ -238,6 +238,7 @@ func (w *world) sweep(ctx context.Context, h *handle, owner string, d dice, do f
 			c.Targets[i].Namespaces = h.lists
 		}
 	}
+	w.rollOut(h, c.Targets)
 	if change != nil {
 		change(&c)
 	}

@@ -137,6 +137,7 @@ func (w *world) live() {
 	w.backlog()
 	w.startWriters()
 	w.startSweepers()
+	w.startDrift()
 	w.startOperator()
 	w.startApprover()
 	w.startRestamper()
