@@ -21,6 +21,7 @@ type oracle struct {
 	closed    map[string]time.Time // by target and generation: when the mark took effect
 	retiredAt map[string]time.Time // likewise: when it retired
 	budgets   map[string]*budgetFact
+	skips     []skip         // what edited records pass over
 	resumed   map[string]int // by cursor record: the token of the last claim that read on from a saved place
 }
 
@@ -38,6 +39,7 @@ type fact struct {
 	withinBounds bool // by a writer that kept to the bounds
 	refused      bool // the store refused it for good, for a while
 	beyond       bool // in a shard past the last one
+	restored     bool // by a restore that brought it back behind the cursors
 }
 
 // An expiry is an expiry key taken apart.

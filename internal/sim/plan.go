@@ -45,6 +45,7 @@ var features = slices.Concat(faults, []string{
 	"sweeper 2", "sweeper 3", "dry", "audit", "operator", "pace",
 	"follower", "lazy", "nursery", "straggler", "breaker", "wrongshard", "junk", // writers
 	"extend", "remove", "limits", "rush", "drag", "refused", "lose", "trips", "deploy",
+	"restore", "edit",
 })
 
 // A plan is what one seed makes of everything that can be chosen.

@@ -235,8 +235,9 @@ func (o *oracle) passed(h *handle, r store.Record, done time.Time) {
 	}
 	ns, generation, shard := text(r.Fields, "namespace"), number(r.Fields, "generation"), text(r.Fields, "shard")
 	read := instant(r.Fields, "rewind_done") // when that began
-	for key, f := range o.truth[place{text(r.Fields, "kind"), ns}] {
-		ahead := f.inOrder && f.withinBounds || read.After(done) && f.committed.Add(o.w.plan.lag).Before(read)
+	at := place{text(r.Fields, "kind"), ns}
+	for key, f := range o.truth[at] {
+		ahead := f.inOrder && f.withinBounds && !o.isSkipped(at, f) || read.After(done) && f.committed.Add(o.w.plan.lag).Before(read)
 		switch {
 		case !f.wellFormed || !ahead || o.suspect(f) || f.refused:
 		case t.Type == store.Text && (f.key.generation != generation || fmt.Sprintf("%04d", f.key.shard) != shard):
@@ -274,7 +275,7 @@ func (o *oracle) suspect(f *fact) bool {
 
 // disposes holds L3 as a write of a sweep is sent: only who holds the range may.
 func (o *oracle) disposes(h *handle, t store.Target, q store.Query) {
-	if h.dry {
+	if h.dry || time.Now().Before(h.amnesty) {
 		return
 	}
 	key := rangeKey(t, q)
