@@ -244,7 +244,6 @@ func removeGeneration(w *world, d dice, key string, r store.Record) (func(), boo
 	}
 	r.Fields["generations"] = slices.Delete(slices.Clone(list), i, i+1)
 	w.setTarget(key, r)
-	w.oracle.retiredAt[fmt.Sprint(key, n)] = time.Now()
 	w.oracle.skips = append(w.oracle.skips, skip{kind: w.plan.kind(key), generation: n, all: true, at: time.Now()})
 	return nil, true
 }
@@ -272,6 +271,15 @@ func garble(w *world, d dice, key string, r store.Record) (func(), bool) {
 			w.set(key, r)
 		}
 	}, true
+}
+
+// isUndone reports whether a process that has read a target record before it was edited, which
+// left its revision as it was, writes what stood there before. The caller holds mu.
+func (w *world) isUndone(target string, number int, is generationFact) bool {
+	return w.edited() && slices.ContainsFunc(w.former[target], func(f formerRecord) bool {
+		g, ok := f.generations[number]
+		return ok && g.shards == is.shards
+	})
 }
 
 // A skip is what an edited record passes over: a read from the start, or the audit, finds it.

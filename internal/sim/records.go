@@ -81,13 +81,13 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 	for n, g := range is.generations {
 		before, known := was.generations[n]
 		switch {
-		case !known && n <= was.newest && !o.unlisted(old, new, n):
+		case !known && n <= was.newest && !o.unlisted(old, new, n) && !o.w.isUndone(new.Key, n, g):
 			o.w.violate("L4", "%s brought generation %d back", by, n)
 		case !known:
 			o.listed(fmt.Sprint(new.Key, n), g, was.newest)
 		case !before.closed.IsZero() && g.closed.IsZero():
 			o.w.violate("L4", "%s opened generation %d again", by, n)
-		case g.shards != before.shards:
+		case g.shards != before.shards && !o.w.isUndone(new.Key, n, g):
 			o.w.violate("L4", "%s gave generation %d other shards", by, n)
 		case !g.closed.IsZero() && before.closed.IsZero():
 			o.closed[fmt.Sprint(new.Key, n)] = time.Now()

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/reaper-ttl/reaper/store"
@@ -13,7 +14,7 @@ import (
 )
 
 // restoreRate is how often a database is restored from an export.
-const restoreRate = 1
+const restoreRate = 0.04
 
 // What a restore brings back.
 const (
@@ -42,7 +43,7 @@ type restored struct {
 type attendance struct {
 	closed bool
 	inside map[*handle]bool
-	ghosts int // calls that take effect after their callers gave up, under way
+	ghosts atomic.Int64 // calls that take effect after their callers gave up, under way
 }
 
 // A restoration is what is drawn of one restore.
@@ -171,7 +172,7 @@ func (w *world) stopAll() bool {
 		for h := range w.attendance.inside {
 			h.kill()
 		}
-		n := len(w.attendance.inside) + w.attendance.ghosts
+		n := len(w.attendance.inside) + int(w.attendance.ghosts.Load())
 		w.mu.Unlock()
 		if n == 0 {
 			return true

@@ -203,14 +203,9 @@ func (w *world) count(what string) { w.counts[what]++ }
 
 // afterwards runs what outlives its caller.
 func (w *world) afterwards(f func()) {
-	haunt := func(by int) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.attendance.ghosts += by
-	}
-	haunt(1)
+	w.attendance.ghosts.Add(1)
 	w.ghosts.Go(func() {
-		defer haunt(-1)
+		defer w.attendance.ghosts.Add(-1)
 		f()
 	})
 }
