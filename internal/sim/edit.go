@@ -11,7 +11,7 @@ import (
 )
 
 // editRate is how often somebody removes or edits records by hand.
-const editRate = 0.05
+const editRate = 0.1
 
 // An edit is what somebody does to one record in the console, which leaves its revision as
 // it is. It returns what to do later to mend it, if it must be mended, and whether it was done.

@@ -14,7 +14,7 @@ import (
 )
 
 // restoreRate is how often a database is restored from an export.
-const restoreRate = 0.04
+const restoreRate = 0.1
 
 // What a restore brings back.
 const (
@@ -329,11 +329,11 @@ func (w *world) afterRestore(d dice, r restoration) {
 		w.sweep(w.ctx, h, fmt.Sprintf("start-%d", time.Since(w.began)), d, sweep.Run, func(c *sweep.Config) { c.FromStart = true })
 		return
 	}
-	if r.what == everything && r.exact && d.on("leaves it").yes(0.4) {
+	if r == (restoration{everything, true, true}) && d.on("leaves it").yes(0.4) {
 		return
 	}
-	if !r.stopped && !w.sleep(d.on("removes it").between(0, time.Minute)) {
-		return
+	if !r.stopped { // if the faults stop before, it is done then
+		w.sleep(d.on("removes it").between(0, time.Minute))
 	}
 	for i := range w.plan.targets {
 		w.forget(w.plan.name(i), "the target record")
@@ -348,9 +348,7 @@ func (w *world) forget(name, how string) {
 			break
 		}
 		w.mu.Unlock()
-		if !w.sleep(time.Second) {
-			return
-		}
+		time.Sleep(time.Second)
 	}
 	defer w.mu.Unlock()
 	if _, ok := w.db.records[store.TargetRecord][name]; ok {
