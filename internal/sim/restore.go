@@ -218,7 +218,7 @@ func (w *world) leave(h *handle) {
 }
 
 // restoreEntities brings back the entities. What comes back behind the cursors is a stray,
-// unless the cursors go back, too, and no process remembers where they were. The caller
+// unless the cursors go back, too, and no process remembers the newer ones. The caller
 // holds mu.
 func (w *world) restoreEntities(e *export, r restoration) {
 	now, together := time.Now(), r == restoration{everything, true, true}
