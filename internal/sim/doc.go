@@ -45,7 +45,8 @@
 // What is not simulated: the drivers and the services behind them, for which
 // store/storetest and the emulators stand; tombstones, and so P1 and compaction; memory
 // (P3) and the cost of idle sweeps (P4); gates; a target whose layout changes; a
-// record that somebody edits while its holder works, beyond what a console leaves of it; clocks that run at different speeds, or are set
+// record that somebody edits while its holder works, beyond what a console leaves of it;
+// clocks that run at different speeds, or are set
 // back while their machine sleeps; a total while machines sleep, which package throttle
 // leaves out; records and deletes of one embedded store after a power failure. Writers
 // follow the bounds that they are told or break them knowingly: a library that breaks

@@ -129,14 +129,17 @@ func emptyPosition(w *world, _ dice, key string, r store.Record) (func(), bool) 
 
 // movePosition returns an edit that moves a position into the past or the future. What it passes
 // over waits for the next read from the start, or for the audit.
-func movePosition(sign time.Duration) func(*world, dice, string, store.Record) (func(), bool) {
+func movePosition(sign int) func(*world, dice, string, store.Record) (func(), bool) {
 	return func(w *world, d dice, key string, r store.Record) (func(), bool) {
 		p := text(r.Fields, "position")
 		if p == "" || isAudit(r) {
 			return nil, false
 		}
-		by := sign * d.on("by").between(time.Second, 10*time.Minute)
-		v := store.Value{}
+		by := d.on("by").between(time.Second, 10*time.Minute)
+		if sign < 0 {
+			by = -by
+		}
+		var v store.Value
 		if w.plan.target.Type == store.Instant {
 			v = store.InstantValue(instant(r.Fields, "position").Add(by))
 			r.Fields["position"] = store.FormatTime(v.Time)
@@ -305,6 +308,7 @@ func (o *oracle) isSkipped(at place, f *fact) bool {
 		case s.cursor == "":
 			return f.key.generation == s.generation
 		}
-		return strings.EqualFold(s.cursor, cursor) && (s.all && !f.committed.After(s.at) || !s.all && f.expiry.Compare(s.upTo) <= 0)
+		passes := s.all && !f.committed.After(s.at) || !s.all && f.expiry.Compare(s.upTo) <= 0
+		return strings.EqualFold(s.cursor, cursor) && passes
 	})
 }

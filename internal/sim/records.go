@@ -237,7 +237,8 @@ func (o *oracle) passed(h *handle, r store.Record, done time.Time) {
 	read := instant(r.Fields, "rewind_done") // when that began
 	at := place{text(r.Fields, "kind"), ns}
 	for key, f := range o.truth[at] {
-		ahead := f.inOrder && f.withinBounds && !o.isSkipped(at, f) || read.After(done) && f.committed.Add(o.w.plan.lag).Before(read)
+		ahead := f.inOrder && f.withinBounds && !o.isSkipped(at, f) ||
+			read.After(done) && f.committed.Add(o.w.plan.lag).Before(read)
 		switch {
 		case !f.wellFormed || !ahead || o.suspect(f) || f.refused:
 		case t.Type == store.Text && (f.key.generation != generation || fmt.Sprintf("%04d", f.key.shard) != shard):

@@ -239,7 +239,8 @@ func (w *world) restoreEntities(e *export, r restoration) {
 	for at, rows := range e.rows {
 		for _, key := range slices.Sorted(maps.Keys(rows)) {
 			old, is := rows[key], w.rowOrNone(at, key)
-			same := is.key != "" && is.expiry == old.expiry && is.element == old.element && is.data == old.data && is.shard == old.shard
+			same := is.key != "" && is.expiry == old.expiry &&
+				is.element == old.element && is.data == old.data && is.shard == old.shard
 			if w.db.put(at, old, now) != nil {
 				continue // its generation is gone for good
 			}
@@ -325,8 +326,10 @@ func (w *world) targetWentBack(name string) {
 func (w *world) afterRestore(d dice, r restoration) {
 	if r.what == entitiesOnly {
 		w.admit()
-		h := &handle{w: w, name: "from the start", dice: d.on("from the start"), clock: &clock{began: w.began}, died: make(chan struct{})}
-		w.sweep(w.ctx, h, fmt.Sprintf("start-%d", time.Since(w.began)), d, sweep.Run, func(c *sweep.Config) { c.FromStart = true })
+		h := &handle{w: w, name: "from the start", dice: d.on("from the start"),
+			clock: &clock{began: w.began}, died: make(chan struct{})}
+		w.sweep(w.ctx, h, fmt.Sprintf("start-%d", time.Since(w.began)), d, sweep.Run,
+			func(c *sweep.Config) { c.FromStart = true })
 		return
 	}
 	if r == (restoration{everything, true, true}) && d.on("leaves it").yes(0.4) {
@@ -387,6 +390,7 @@ func (w *world) sweepRestored() {
 func (w *world) isAhead(target string, f *fact) (ahead, was bool) {
 	r, ok := w.restored[target]
 	const commits = 20 * time.Second
-	was = ok && f.key.generation > r.newest && f.committed.Before(r.at.Add(w.stalenessOf(target)+w.slackOf(target)+commits))
+	until := r.at.Add(w.stalenessOf(target) + w.slackOf(target) + commits)
+	was = ok && f.key.generation > r.newest && f.committed.Before(until)
 	return was && f.key.generation > w.targets[target].newest, was
 }
