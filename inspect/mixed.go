@@ -42,8 +42,8 @@ func mixed(ctx context.Context, s *sweep.Snapshot, from store.Store, retired boo
 	newest := live[len(live)-1]
 	for id := range s.View.Cursors.IDs() {
 		if id.Generation > newest && id.Generation <= shardquery.LastBelieved {
-			return fmt.Sprintf("the target record is older than other records: it ends with generation %08d, and cursor record %q "+
-				"is of a later one; %s", newest, id.Key(), chapter), nil
+			return fmt.Sprintf("the target record is older than other records: it ends with generation %08d, "+
+				"and cursor record %q is of a later one; %s", newest, id.Key(), chapter), nil
 		}
 	}
 	key, err := firstBetween(ctx, s, from, newest+1, shardquery.LastBelieved)
