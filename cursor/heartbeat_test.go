@@ -263,3 +263,31 @@ func TestHeartbeatsThatMakeNoSense(t *testing.T) {
 		}
 	})
 }
+
+// A heartbeat that a restore has taken back ends the epoch: the records of the ranges went back,
+// too, so that others may claim them.
+func TestHeartbeatThatWentBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		h := startHeart(t, keeperOf(s, "a"), false)
+		h.Want(1)
+		time.Sleep(time.Second)
+		ctx := context.WithoutCancel(t.Context())
+		read := func() store.Record {
+			got, err := s.Load(ctx, store.RecordQuery{Sort: store.WorkerRecord, Target: "sessions", Limit: 10})
+			if err != nil || len(got.List) != 1 {
+				t.Fatalf("%v, %v", got.List, err)
+			}
+			return got.List[0]
+		}
+		old := read()
+		time.Sleep(35 * time.Second)
+		if err := s.Save(ctx, old, read().Revision); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(40 * time.Second)
+		if b := h.last(); !b.Live || b.Epoch != 2 {
+			t.Errorf("it goes on by the epoch of the record that was restored: %+v", b)
+		}
+	})
+}

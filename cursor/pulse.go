@@ -35,8 +35,9 @@ var errNoHeartbeat = errors.New("the heartbeat was not written in time")
 
 // Why an epoch ends by itself, and why one ends whose record somebody has removed.
 var (
-	errResting = errors.New("the process holds nothing")
-	errRemoved = errors.New("somebody has removed the heartbeat")
+	errResting  = errors.New("the process holds nothing")
+	errRemoved  = errors.New("somebody has removed the heartbeat")
+	errWentBack = errors.New("the heartbeat is an older one: the records were restored")
 )
 
 // errStoodStill is why a heartbeat lapsed though no write of it failed.
@@ -458,11 +459,16 @@ func (w *beatWriter) write(ctx context.Context, change func(*Heartbeat)) error {
 	ctx, cancel := context.WithTimeout(ctx, max(k.Lease/3, time.Second))
 	defer cancel()
 	if w.unsure {
+		known := w.saved.Revision
 		if err := w.find(ctx); err != nil {
 			return err
 		}
 		if w.isRemoved() { // others count this process no longer
 			w.end(errRemoved)
+			return nil
+		}
+		if w.isOlder(known) { // the records of its ranges went back, too
+			w.end(errWentBack)
 			return nil
 		}
 	}
@@ -539,6 +545,14 @@ func (w *beatWriter) isRemoved() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.beat.Live && w.saved.Revision == ""
+}
+
+// isOlder reports whether an epoch is in force, and the record was found to be older than one that
+// was written before: somebody has restored the records.
+func (w *beatWriter) isOlder(known string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.beat.Live && store.RevisionCount(w.saved.Revision) < store.RevisionCount(known)
 }
 
 // note says when heartbeats begin to fail, and when they are written again. The

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -78,7 +79,10 @@ func (st TargetStatus) MarshalJSON() ([]byte, error) {
 		EmptyKind  *bool    `json:"empty_kind"`
 	}{plain: plain(st)}
 	if st.Paused {
-		unknown.Paused, unknown.Held = &st.Paused, &st.Held
+		unknown.Paused = &st.Paused
+	}
+	if st.Held != "" {
+		unknown.Held = &st.Held
 	}
 	return json.Marshal(unknown)
 }
@@ -160,7 +164,7 @@ func status(ctx context.Context, cfg sweep.Config, t sweep.Target, behind bool) 
 		st.describe(s, ranges)
 	}
 	q := &queries{Snapshot: s, store: cfg.Store, due: map[shardquery.Range]time.Time{},
-		unread: map[shardquery.Range]error{}}
+		unread: map[shardquery.Range]error{}, behind: behind}
 	if err := q.run(ctx, within, max(1, cfg.Workers), ranges); err != nil {
 		return st, err
 	}
@@ -168,6 +172,7 @@ func status(ctx context.Context, cfg sweep.Config, t sweep.Target, behind bool) 
 	if st.Adoption = q.adopt; q.noAdoption != nil {
 		st.Unread = append(st.Unread, fmt.Sprintf("the adoption: %v", q.noAdoption))
 	}
+	st.fillMixed(q)
 	st.fillDue(q, ranges)
 	st.count(whole, q)
 	if behind {
@@ -209,6 +214,11 @@ func (st *TargetStatus) readRecords(ctx context.Context, cfg sweep.Config, t swe
 			st.fillPause(rec)
 		}
 	}
+	if errors.Is(err, sweep.ErrOldCopy) { // sweeps refuse it, too
+		st.Err, st.Held = err, string(throttle.ReasonRecord)
+		st.Verdict, st.Why, st.Reason = Held, st.heldText(), err.Error()+"; "+chapter
+		return nil, nil
+	}
 	if !late {
 		return s, err
 	}
@@ -228,6 +238,9 @@ type queries struct {
 	hold       hold
 	adopt      *adopt.State
 	noAdoption error // why it is not known
+	behind     bool  // what lies behind the cursors, and in retired generations, is looked for
+	mixed      string
+	noMixed    error // why it is not known
 	mu         sync.Mutex
 	due        map[shardquery.Range]time.Time // when the first due entry of a range became so
 	unread     map[shardquery.Range]error     // ranges that could not be read in time
@@ -246,6 +259,10 @@ func (q *queries) run(ctx, within context.Context, atOnce int, ranges []shardque
 	})
 	sweep.Go(&gate, func() error {
 		q.adopt, q.noAdoption = adopt.LoadState(within, q.store, q.Target.Name)
+		return nil
+	})
+	sweep.Go(&gate, func() error {
+		q.mixed, q.noMixed = mixed(within, q.Snapshot, q.store, q.behind)
 		return nil
 	})
 	longest := slices.Clone(ranges)
@@ -459,6 +476,18 @@ func (st *TargetStatus) fillHold(s *sweep.Snapshot, h hold) {
 	}
 	if st.Held != "" {
 		st.Rate, st.Unlimited = 0, false
+	}
+}
+
+// fillMixed fills in what shows that records and entities are not of one time. Nothing is held by that.
+func (st *TargetStatus) fillMixed(q *queries) {
+	switch {
+	case q.noMixed != nil:
+		st.Unread = append(st.Unread, fmt.Sprintf("whether records and entities are of one time: %v", q.noMixed))
+	case q.mixed != "" && st.Reason != "":
+		st.Reason += "; " + q.mixed
+	case q.mixed != "":
+		st.Reason = q.mixed
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/plan"
@@ -80,6 +81,7 @@ func (j *rangeJob) conclude(out outcome) outcome {
 // begin finds out whether there is anything to do, claims the range if there is,
 // and works on the page that was found.
 func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
+	todo.cursor = j.plausible(todo.cursor, todo.need)
 	c, need, cur := j.c, todo.need, todo.cursor
 	if !need.Read {
 		return outcome{state: resting, reached: c.horizon()}, false
@@ -257,6 +259,28 @@ const lateClock = 20 * time.Second
 // start ends at the horizon then.
 func (j *rangeJob) isJustBeyond(at store.Position, horizon time.Time) bool {
 	return j.isBeyond(at, horizon) && !j.isBeyond(at, horizon.Add(lateClock))
+}
+
+// plausible returns a cursor without a position that no process can have saved: it lies in the
+// future, and no retention explains that. Somebody has edited the record. A read from the start
+// never gets beyond the horizon, so that the range would wait for that instant. What the range was
+// swept to is known apart from the position. In a draining generation what is carried moves it ahead.
+func (j *rangeJob) plausible(cur cursor.Cursor, need plan.Need) cursor.Cursor {
+	const tolerance = time.Minute // between two servers' clocks, and more
+	now, swept := j.c.clock.Now(), cur.Swept
+	isCarried := need.Stage.Drain || need.Stage.State == generation.Draining
+	if isCarried || !j.isBeyond(cur.Position, now.Add(tolerance)) {
+		return cur
+	}
+	if at := j.c.horizon(); swept.After(at) {
+		swept = at
+	}
+	if j.empty.IsZero() { // once in this process
+		j.c.log.Warn("position discarded: it lies in the future, so somebody has edited the record", "cursor", cur.Key(),
+			"position", cur.Position.Value.String(), "now", now)
+	}
+	cur.Position = j.r.At(laterOf(swept.Add(-j.c.target.Overlap), shardquery.FirstInstant))
+	return cur
 }
 
 // isBeyond reports whether a position lies behind all that expires up to a horizon.

@@ -28,6 +28,9 @@ type Snapshot struct {
 	beats cursor.Heartbeats
 }
 
+// ErrOldCopy is why [TakeSnapshot] refuses a target record that is older than a cursor record.
+var ErrOldCopy = plan.ErrOldCopy
+
 // TakeSnapshot reads the records of a target. It writes nothing.
 func TakeSnapshot(ctx context.Context, cfg Config, t Target) (*Snapshot, error) {
 	cfg.Apply = false

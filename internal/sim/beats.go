@@ -78,7 +78,7 @@ func (h *handle) heardBeats(target string, at time.Time) {
 // not older than its lease, and all those that were there before its own have told that
 // they count it.
 func (o *oracle) shares(h *handle, t store.Target) {
-	if o.w.plan.target.Total.PerSecond == 0 || len(o.w.pace.totals[t.Name]) > 1 {
+	if o.w.plan.target.Total.PerSecond == 0 || len(o.w.pace.totals[t.Name]) > 1 || time.Now().Before(h.amnesty) {
 		return // the plan has no total, or an operator has set another one
 	}
 	var mine *beatFact

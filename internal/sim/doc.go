@@ -48,14 +48,20 @@
 // (TestSeedsRepeat). So a run that breaks a rule can be cut down (Shrink) and looked at
 // (prove -seed).
 //
+// In some lives the database is restored from an export, all of it or entities or records
+// alone, and in some people remove or edit records by hand. The operator then does what
+// docs/operations.md says.
+//
 // What is not simulated: the drivers and the services behind them, for which
 // store/storetest and the emulators stand; tombstones, and so P1 and compaction; memory
 // (P3) and the cost of idle sweeps (P4); gates; a target whose layout changes to
-// another form of key, or changes while its breaker is on or its record is lost; records
-// that somebody edits or puts back; clocks of writers that run at another speed than the
-// store's, and timers that do: those of a process fire by the store's time; clocks that are set
-// back while their machine sleeps; a total while machines sleep or clocks drift, which package
-// throttle leaves out; records and deletes of one embedded store after a power failure. Writers
+// another form of key, or changes while its breaker is on or its record is lost; a
+// record that somebody edits while its holder works, beyond what a console leaves of it;
+// clocks of writers that run at another speed than the store's, and timers that do: those
+// of a process fire by the store's time; clocks that are set back while their machine
+// sleeps; a total while machines sleep or clocks drift, which package throttle leaves out;
+// records and deletes of one embedded store after a power failure. A life has at most one
+// of: a restore or edits, overlapping targets files, different lists, restamps. Writers
 // follow the bounds that they are told or break them knowingly: a library that breaks
 // them unknowingly is found by the tests of generation.Follower, which runs here, too.
 //

@@ -42,6 +42,7 @@ type handle struct {
 	stops     int       // so often it was frozen or asleep
 	closed    bool      // the sweep has returned: there must be no further call
 	thaw      time.Time // it is frozen until then
+	amnesty   time.Time // until then it may hold what records that went back do not show
 }
 
 // heard returns the target record that the handle's follower read last.

@@ -18,7 +18,8 @@ type formerRecord struct {
 // faults stop: what a loss leaves undone must come right in the first sweep after that.
 func (w *world) startLoser() {
 	d := w.dice.on("loser")
-	if !w.plan.has("lose") || w.plan.overlap.forgets() || !d.on("takes part").yes(0.3) {
+	if !w.plan.has("lose") || w.plan.overlap.forgets() || w.restores() || w.edited() ||
+		!d.on("takes part").yes(0.3) {
 		return
 	}
 	w.act(func() {
@@ -48,12 +49,7 @@ func (w *world) lose(d dice, name string) {
 		time.Now().Before(w.creating[name]) {
 		return
 	}
-	delete(w.db.records[store.TargetRecord], name)
-	w.former[name] = append(w.former[name], formerRecord{w.targets[name], time.Now()})
-	delete(w.pace.paused, name)
-	w.oracle.budget(name).open = time.Time{} // its trip is lost, too: what is due is counted afresh
-	w.pace.set(name, math.Inf(1), math.Inf(1))
-	w.count("lost")
+	w.removeTarget(name)
 	how := "the target record"
 	if d.on("cursors").yes(0.5) {
 		how += " and the cursors that nobody holds"
@@ -66,6 +62,17 @@ func (w *world) lose(d dice, name string) {
 		}
 	}
 	w.note("operator", "removes", name, how, nil)
+}
+
+// removeTarget removes a target record. What operators had set there is lost with it. The caller
+// holds mu.
+func (w *world) removeTarget(name string) {
+	delete(w.db.records[store.TargetRecord], name)
+	w.former[name] = append(w.former[name], formerRecord{w.targets[name], time.Now()})
+	delete(w.pace.paused, name)
+	w.oracle.budget(name).open = time.Time{} // its trip is lost, too: what is due is counted afresh
+	w.pace.set(name, math.Inf(1), math.Inf(1))
+	w.count("lost")
 }
 
 // isLost reports whether the target had a record, and has none now. The caller holds mu.

@@ -25,6 +25,7 @@ type oracle struct {
 	budgets   map[string]*budgetFact
 	listedAt  map[place]time.Time // by kind and namespace: when who lists it last wrote the target record
 	settles   bool                // what takes effect is a try at one entity, of which the scan may be old
+	skips     []skip              // what edited records pass over
 	resumed   map[string]int      // by cursor record: the token of the last claim that read on from a saved place
 }
 
@@ -44,6 +45,7 @@ type fact struct {
 	refused      bool // the store refused it for good, for a while
 	beyond       bool // in a shard past the last one
 	leftBehind   bool // its generation retired while nobody swept its namespace
+	restored     bool // by a restore that brought it back behind the cursors
 }
 
 // An expiry is an expiry key taken apart.

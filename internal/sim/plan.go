@@ -45,7 +45,7 @@ var features = slices.Concat(faults, []string{
 	"sweeper 2", "sweeper 3", "dry", "audit", "operator", "pace",
 	"follower", "lazy", "nursery", "straggler", "breaker", "wrongshard", "junk", // writers
 	"extend", "remove", "limits", "rush", "drag", "refused", "lose", "trips", "deploy", "restamp", "lists",
-	"drift", "overlap",
+	"drift", "overlap", "restore", "edit",
 })
 
 // A plan is what one seed makes of everything that can be chosen.
@@ -147,6 +147,10 @@ func newPlan(seed uint64, without []string) *plan {
 	}
 	return p
 }
+
+// isPlain reports whether the life has none of the events that each loosen what the others hold:
+// overlapping targets files, different lists of namespaces, restamps, and clocks that drift.
+func (p *plan) isPlain() bool { return p.overlap == nil && p.lists == nil && !p.restamps && !p.drifts }
 
 // paced reports whether the configuration limits the pace.
 func (p *plan) paced() bool { return !p.target.Pace.Unlimited || p.target.Total.PerSecond > 0 }

@@ -84,13 +84,13 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 	for n, g := range is.generations {
 		before, known := was.generations[n]
 		switch {
-		case !known && n <= was.newest && !o.unlisted(old, new, n):
+		case !known && n <= was.newest && !o.unlisted(old, new, n) && !o.w.isUndone(new.Key, n, g):
 			o.w.violate("L4", "%s brought generation %d back", by, n)
 		case !known:
 			o.listed(fmt.Sprint(new.Key, n), g, was.newest)
 		case !before.closed.IsZero() && g.closed.IsZero():
 			o.w.violate("L4", "%s opened generation %d again", by, n)
-		case g.shards != before.shards:
+		case g.shards != before.shards && !o.w.isUndone(new.Key, n, g):
 			o.w.violate("L4", "%s gave generation %d other shards", by, n)
 		case !g.closed.IsZero() && before.closed.IsZero():
 			o.closed[fmt.Sprint(new.Key, n)] = time.Now()
@@ -241,8 +241,10 @@ func (o *oracle) passed(h *handle, r store.Record, done time.Time) {
 	read := instant(r.Fields, "rewind_done") // when that began
 	n, _ := strconv.Atoi(shard)
 	isShard := fmt.Sprintf("%04d", n) == shard
-	for key, f := range o.truth[place{text(r.Fields, "kind"), ns}] {
-		ahead := f.inOrder && f.withinBounds || read.After(done) && f.committed.Add(o.w.plan.lag).Before(read)
+	at := place{text(r.Fields, "kind"), ns}
+	for key, f := range o.truth[at] {
+		ahead := f.inOrder && f.withinBounds && !o.isSkipped(at, f) ||
+			read.After(done) && f.committed.Add(o.w.plan.lag).Before(read)
 		switch {
 		case !f.wellFormed || !ahead || o.isKept(h, f, read) || o.suspect(f) || f.refused || cannotSee(r, key):
 		case t.Type == store.Text && (f.key.generation != generation || !isShard || f.key.shard != n):
@@ -280,7 +282,7 @@ func (o *oracle) suspect(f *fact) bool {
 
 // disposes holds L3 as a write of a sweep is sent: only who holds the range may.
 func (o *oracle) disposes(h *handle, t store.Target, q store.Query) {
-	if h.dry {
+	if h.dry || time.Now().Before(h.amnesty) {
 		return
 	}
 	key := rangeKey(t, q)

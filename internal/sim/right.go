@@ -26,14 +26,17 @@ const (
 const oneSweep = "one sweep"
 
 // level says when an entity that is due must be gone, once faults have stopped.
-func (o *oracle) level(f *fact) int {
+func (o *oracle) level(at place, f *fact) int {
 	t := o.w.plan.target
+	ahead, was := o.w.isAhead(o.w.plan.named(at.kind), f)
 	switch {
+	case ahead:
+		return stays
 	case !f.wellFormed, o.suspect(f), t.Type == store.Text && o.w.outside(f.key.generation):
 		return stays
 	case t.ShardProperty != "" && f.shard.Text == "99":
 		return stays
-	case !f.withinBounds, f.leftBehind:
+	case !f.withinBounds, f.leftBehind, was, o.isSkipped(at, f):
 		return afterAudit
 	case !f.inOrder, f.beyond, f.refused:
 		return afterRewind // shards past the last one are looked for at each rewind
@@ -158,7 +161,7 @@ func (o *oracle) compare(what string, due time.Time, level int) {
 			case is.expiry != f.expiry || is.data != f.data || is.shard != f.shard:
 				o.w.violate("S2", "%s@%s is %v %q, and should be %v %q", key, at.namespace, is.expiry, is.data, f.expiry, f.data)
 			case o.w.nobodyLists(at.namespace):
-			case o.level(f) <= level && !f.expires.Add(o.w.plan.target.Retention).After(due):
+			case o.level(at, f) <= level && !f.expires.Add(o.w.plan.target.Retention).After(due):
 				o.w.violate("L1", "after %s %s@%s is still there: %v, due %v before, committed %v before, in order %v, "+
 					"by a writer within the bounds %v", what, key, at.namespace, f.expiry,
 					due.Sub(f.expires.Add(o.w.plan.target.Retention)), due.Sub(f.committed), f.inOrder, f.withinBounds)

@@ -225,6 +225,10 @@ func (w *world) sweep(ctx context.Context, h *handle, owner string, d dice, do f
 	}
 	ctx, h.kill = context.WithCancel(w.chance(ctx, h.dice))
 	defer h.kill()
+	if !w.enter(ctx, h) {
+		return sweep.Result{}
+	}
+	defer w.leave(h)
 	c := sweep.Config{Store: s, Targets: w.targetsOf(), Apply: !h.dry, Workers: w.plan.workers, Owner: owner, Now: h.clock.now, Log: slog.New(alarm{w, h.name}), Metrics: nowhere,
 		Progress: &sweep.Progress{Begin: h.begins}, Grace: pick(d.on("grace"), 7*time.Millisecond, time.Second, 8*time.Second)}
 	if w.plan.partly && strings.HasPrefix(h.name, "sweeper 0.") {

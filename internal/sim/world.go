@@ -38,6 +38,7 @@ type world struct {
 	pace      *pace
 	targets   map[string]targetFact     // as the store has them
 	former    map[string][]formerRecord // that were lost
+	restored  map[string]restored       // whose records went back
 	refusals  map[refusal]int
 	creating  map[string]time.Time // until when a new target record may take effect that was sent
 	announced map[string]time.Time // when the operator opens a generation, by target
@@ -49,6 +50,8 @@ type world struct {
 	events    []event
 	tracing   bool
 	violation *Violation
+
+	attendance attendance
 }
 
 // A Violation is a rule that was broken.
@@ -120,6 +123,7 @@ func newWorld(o Options) *world {
 		held: map[heldKey]time.Time{}, announced: map[string]time.Time{}, former: map[string][]formerRecord{},
 		creating: map[string]time.Time{}, refusals: map[refusal]int{},
 		counts: map[string]int{}, tracing: o.Trace, door: make(chan struct{}, 1), policy: p.target}
+	w.restored, w.attendance.inside = map[string]restored{}, map[*handle]bool{}
 	w.oracle = newOracle(w)
 	w.pace = newPace(w)
 	w.ctx, w.stop = context.WithCancel(context.Background())
@@ -142,6 +146,8 @@ func (w *world) live() {
 	w.startApprover()
 	w.startRestamper()
 	w.startLoser()
+	w.startRestorer()
+	w.startEditor()
 	select {
 	case <-time.After(w.plan.busy):
 	case <-w.ctx.Done(): // a rule was broken
@@ -155,6 +161,9 @@ func (w *world) live() {
 	w.mu.Unlock()
 	if w.running() {
 		w.resume()
+	}
+	if w.running() {
+		w.sweepRestored()
 	}
 	if w.running() && w.plan.rush {
 		w.rush = newRush(w)
@@ -195,7 +204,13 @@ func (w *world) violate(rule, format string, args ...any) {
 func (w *world) count(what string) { w.counts[what]++ }
 
 // afterwards runs what outlives its caller.
-func (w *world) afterwards(f func()) { w.ghosts.Go(f) }
+func (w *world) afterwards(f func()) {
+	w.attendance.ghosts.Add(1)
+	w.ghosts.Go(func() {
+		defer w.attendance.ghosts.Add(-1)
+		f()
+	})
+}
 
 // act runs an actor until the writers and the faults stop.
 func (w *world) act(f func()) {

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -74,12 +75,15 @@ func CheckLineage(rec generation.Record, missing bool, target string, cursors cu
 	return nil
 }
 
+// ErrOldCopy is why a target record is refused that is older than what goes by it.
+var ErrOldCopy = errors.New("an old copy was put back")
+
 // OldCopy returns the error for a target record that somebody has put back, and what
 // shows that it is old.
 func OldCopy(rec generation.Record, target, shows string) error {
-	return fmt.Errorf("the target record %s %q has revision %s, %s: an old copy was put back. "+
+	return fmt.Errorf("the target record %s %q has revision %s, %s: %w. "+
 		"Restore the newer one, or remove this one: the reaper then makes a new one "+
-		"from the generations that it finds in the index", store.TargetRecord, target, rec.Revision, shows)
+		"from the generations that it finds in the index", store.TargetRecord, target, rec.Revision, shows, ErrOldCopy)
 }
 
 func compareIDs(a, b cursor.ID) int {
