@@ -263,13 +263,19 @@ func BenchmarkTable(b *testing.B) {
 		b.Fatal(err)
 	}
 	r, ran := newReport(s), 0
+	if r.reasons, err = readReasons(reasonsFile); err != nil {
+		b.Fatal(err)
+	}
+	if *output != "" {
+		r.before = readPage(*output, os.Stderr)
+	}
 	for _, part := range parts {
 		b.Run(part.name, func(b *testing.B) {
 			before := len(r.sections)
 			part.measure(b, r)
 			ran++
 			for _, s := range r.sections[before:] { // a long run shows what it has
-				fmt.Println("\n" + s.markdown())
+				fmt.Println("\n" + r.table(s))
 			}
 		})
 	}
@@ -283,6 +289,7 @@ func BenchmarkTable(b *testing.B) {
 	if err := os.WriteFile(*output, []byte(r.markdown(b)), 0o644); err != nil {
 		b.Fatal(err)
 	}
+	r.unused(os.Stderr)
 	r.draw(b, plotsBeside(*output))
 }
 
