@@ -21,9 +21,9 @@ type page struct {
 	sections []*section
 }
 
-// readPage reads the page before. It is the committed one, since a run may be repeated
-// until it is committed; where there is none, the one that is about to be replaced. A
-// page that nobody can read is said and counts as none.
+// readPage reads the page before: the committed one, since a run may be repeated until it
+// is committed or, without one, the page that this run replaces. A page that cannot be
+// parsed is reported, and counts as none.
 func readPage(file string, warn io.Writer) page {
 	text, err := committed(file)
 	if err != nil {
@@ -215,7 +215,7 @@ func misses(figure, aim string) (missed, known bool) {
 	return false, false
 }
 
-// A reason is what somebody has written beside a figure: why it differs from what it was
+// A reason is what somebody has written about a figure: why it differs from what it was
 // before, or why it misses its aim.
 type reason struct {
 	section, figure string

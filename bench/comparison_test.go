@@ -68,7 +68,7 @@ func wantLines(t *testing.T, text string, lines ...string) {
 	}
 }
 
-// TestBefore wants beside each figure what it was, and the mark where it differs.
+// TestBefore wants each figure to be followed by what it was, and a mark if it differs.
 func TestBefore(t *testing.T) {
 	_, text := secondPage(t, oldPage)
 	lines := []string{
