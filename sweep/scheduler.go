@@ -462,7 +462,8 @@ func (s *scheduler) file(r result) {
 	if !r.item.slow {
 		r.item.wanted = time.Time{}
 	}
-	r.item.out, r.item.cancel = &r.out, nil
+	out := r.out // a copy: the item keeps nothing else of the result
+	r.item.out, r.item.cancel = &out, nil
 	if !wasSlow && r.item.slow && s.slow.Len() >= mostOpen {
 		r.item.close()
 	}
