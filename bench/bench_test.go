@@ -228,6 +228,7 @@ type contestant[S any] struct {
 	ready func(S) (work func(context.Context) (deleted int, err error))
 	some  bool      // it may stop early
 	rates []float64 // deletes per second, by round
+	cheap []float64 // deletes per second of CPU time, by round: what others do to the machine changes it little
 }
 
 // race has the contestants take turns, each time with a store of its own, and
@@ -244,15 +245,16 @@ func race[S any](tb testing.TB, rounds, want int, warm bool, list []*contestant[
 			c := list[(i+round+1)%len(list)]
 			s, done := open(c)
 			work := c.ready(s)
-			began := time.Now()
+			began, before := time.Now(), used()
 			deleted, err := work(tb.Context())
-			took := time.Since(began)
+			took, cpu := time.Since(began), used()-before
 			if err != nil || deleted != want && (!c.some || deleted == 0) {
 				tb.Fatalf("%s: deleted %d of %d: %v", c.what, deleted, want, err)
 			}
 			done()
 			if round >= 0 {
 				c.rates = append(c.rates, float64(deleted)/took.Seconds())
+				c.cheap = append(c.cheap, float64(deleted)/cpu.Seconds())
 			}
 		}
 	}
@@ -267,13 +269,19 @@ func BenchmarkTable(b *testing.B) {
 		b.Fatal(err)
 	}
 	r, ran := newReport(s), 0
+	if r.reasons, err = readReasons(reasonsFile); err != nil {
+		b.Fatal(err)
+	}
+	if *output != "" {
+		r.before = readPage(*output, os.Stderr)
+	}
 	for _, part := range parts {
 		b.Run(part.name, func(b *testing.B) {
 			before := len(r.sections)
 			part.measure(b, r)
 			ran++
 			for _, s := range r.sections[before:] { // a long run shows what it has
-				fmt.Println("\n" + s.markdown())
+				fmt.Println("\n" + r.table(s))
 			}
 		})
 	}
@@ -287,6 +295,7 @@ func BenchmarkTable(b *testing.B) {
 	if err := os.WriteFile(*output, []byte(r.markdown(b)), 0o644); err != nil {
 		b.Fatal(err)
 	}
+	r.unused(os.Stderr)
 	r.draw(b, plotsBeside(*output))
 }
 

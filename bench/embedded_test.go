@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -149,6 +150,10 @@ func embeddedRates(tb testing.TB, r *report) {
 			return ranges.open(tb, hold)
 		})
 		results(r, list, "at least 0.95", "at least 0.85", "reported")
+		for _, c := range list[1:3] {
+			what, _, _ := strings.Cut(c.what, ",")
+			r.ratio("entities a second of CPU time: sweep / "+what, ratios(list[0].cheap, c.cheap), "reported")
+		}
 	}
 	idle(tb, r)
 }

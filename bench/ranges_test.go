@@ -349,10 +349,10 @@ func ranges(tb testing.TB, r *report) {
 			o := p.end()
 			what := fmt.Sprintf("%d ranges, ", n)
 			if serve == 0 {
-				r.add(what+"sweep: first delete after / complete after / peak", fmt.Sprintf("%.1f s / %.1f s / %.0f MiB", o.First.Seconds(), o.Took.Seconds(), o.PeakKiB/1024), "10 s / - / -")
+				r.add(what+"sweep: first delete after / complete after / peak", fmt.Sprintf("%.1f s / %.1f s / %.0f MiB", o.First.Seconds(), o.Took.Seconds(), o.PeakKiB/1024), "10 s / - / 150 MiB at 100000")
 				continue
 			}
-			r.add(what+"serve: first delete after / all at rest after / peak", fmt.Sprintf("%.1f s / %.1f s / %.0f MiB", o.First.Seconds(), o.Took.Seconds(), o.PeakKiB/1024), "10 s / - / -")
+			r.add(what+"serve: first delete after / all at rest after / peak", fmt.Sprintf("%.1f s / %.1f s / %.0f MiB", o.First.Seconds(), o.Took.Seconds(), o.PeakKiB/1024), "10 s / - / 150 MiB at 100000")
 			r.add(what+"serve: CPU per second at rest", fmt.Sprintf("%.1f ms", 1000*o.PerSecond), "the same for any number")
 		}
 	}

@@ -40,6 +40,8 @@ type report struct {
 	scale
 	load     string // of the machine, before anything was measured
 	sections []*section
+	before   page // that this one is compared with
+	reasons  []*reason
 }
 
 type section struct {
@@ -80,7 +82,9 @@ func (r *report) add(what, figure, wanted string) {
 
 func (r *report) chart(c chart) { r.last().charts = append(r.last().charts, c) }
 
-func rate(v []float64) string { return fmt.Sprintf("%.0f entities/s", median(v)) }
+func rate(v []float64) string {
+	return fmt.Sprintf("%.0f entities/s (%.0f to %.0f)", median(v), slices.Min(v), slices.Max(v))
+}
 
 func spread(v []float64) string {
 	return fmt.Sprintf("%.2f (%.2f to %.2f)", median(v), slices.Min(v), slices.Max(v))
@@ -148,20 +152,25 @@ func (r *report) markdown(tb testing.TB) string {
 	tb.Helper()
 	var b strings.Builder
 	b.WriteString("# Benchmarks\n\nWritten by `make bench`, not by hand.\n\n" + machine())
-	fmt.Fprintf(&b, "- Sizes: embedded store %d entities, emulators %d, half of them expired; %d shards, %d workers, pages of 500\n- Load that others put on the machine when it began, over a minute: %s\n\n", r.entities, r.cloud, shards, workers, r.load)
+	fmt.Fprintf(&b, "- Sizes: embedded store %d entities, emulators %d, half of them expired; %d shards, %d workers, pages of 500\n- Load that others put on the machine when it began, over a minute: %s\n", r.entities, r.cloud, shards, workers, r.load)
+	b.WriteString(r.pageBefore(b.String()) + "\n")
 	fmt.Fprintf(&b, "Rates and ratios are medians of rounds (%d), in which the contestants take turns, each with a fresh store of the same content; in brackets, lowest and highest.\n"+
-		"Machines that this runs on are shared, and the emulators' servers share the cores with their clients: trust the ratios, not the rates.\n", r.rounds)
+		"Machines that this runs on are shared, and the emulators' servers share the cores with their clients: trust the ratios, not the rates.\n"+
+		"Next to each figure is what it was on the page before. It *differs* if the brackets of both have nothing in common; without brackets, if a number in it differs by more than a quarter.\n", r.rounds)
 	for _, s := range r.sections {
-		b.WriteString(s.markdown())
+		b.WriteString(r.table(s))
 	}
 	return b.String()
 }
 
-func (s *section) markdown() string {
+// table returns a section with what its figures were on the page before.
+func (r *report) table(s *section) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| what | measured | aim |\n| --- | --- | --- |\n", s.title, s.intro)
-	for _, row := range s.rows {
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", row[0], row[1], row[2])
+	fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| what | measured | before | aim |\n| --- | --- | --- | --- |\n", s.title, s.intro)
+	before := r.before.figures(s)
+	for i, row := range s.rows {
+		was, aim := r.compared(s.title, row, before[i])
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", row[0], row[1], was, aim)
 	}
 	for _, c := range s.charts {
 		fmt.Fprintf(&b, "\n![%s](plots/%s.svg)\n", c.title, c.file)

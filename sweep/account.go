@@ -29,10 +29,11 @@ func (v *visit) sum(s *scratch, rd *reading) (n pageSum) {
 			}
 			continue
 		}
-		at, ok := expiresOf(v.r, op)
-		dueAt := at.Add(c.target.Retention)
+		seen := s.judged[s.entry[i]]
+		ok, dueAt := seen.isExpiry(), seen.expires.Add(c.target.Retention)
 		if !isOpen(op) {
-			expired, behind := v.countOnce(op, v.isLater(rd, op.Entry.Position().Value))
+			later := !c.cfg.Apply && v.isLater(rd, op.Entry.Position().Value)
+			expired, behind := v.countOnce(op, later)
 			n.expired, n.behind = n.expired+expired, n.behind+behind
 		}
 		if op.Outcome == store.Deleted {
@@ -115,7 +116,7 @@ func (v *visit) lastDue(s *scratch) (time.Time, bool) {
 func (v *visit) recognize(s *scratch, rd *reading, passed int, more bool) {
 	c := &v.c.tally.counts
 	for i := range s.page.Entries[:passed] {
-		switch v.c.decide(s.page.Entries[i].Value, v.horizon) {
+		switch s.judged[i].judgement {
 		case malformed:
 			if !v.auditing { // there the count of what lies outside has it
 				c.Malformed.Add(1)

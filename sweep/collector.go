@@ -83,6 +83,11 @@ func (c *collector) floor(horizon time.Time) time.Time { return horizon.Add(-c.t
 
 // decide judges the value of an expiry property at a horizon.
 func (c *collector) decide(v store.Value, horizon time.Time) judgement {
+	return c.judge(v, horizon).judgement
+}
+
+// judge judges it, and also returns when it expires.
+func (c *collector) judge(v store.Value, horizon time.Time) judged {
 	return decide(c.rules.Form, v, horizon, c.target.MaxAge)
 }
 

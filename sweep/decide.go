@@ -18,20 +18,30 @@ const (
 	malformed                  // it is not an expiry: kept
 )
 
+// A judged is what was found out about an entry of a page. It is kept while the page is at
+// hand, since nothing else that is done for each entity takes as long as to parse its expiry.
+type judged struct {
+	judgement
+	expires time.Time // zero if it is not an expiry
+}
+
+// isExpiry reports whether the value of the entry says when its entity expires.
+func (j judged) isExpiry() bool { return j.judgement != never && j.judgement != malformed }
+
 // decide judges an expiry, which must be of the given form. What expires at the
 // horizon is due.
-func decide(f layout.Form, v store.Value, horizon time.Time, maxAge time.Duration) judgement {
+func decide(f layout.Form, v store.Value, horizon time.Time, maxAge time.Duration) judged {
 	if v.Type == store.Missing {
-		return never
+		return judged{judgement: never}
 	}
 	expires, err := f.Expires(v)
 	switch {
 	case err != nil:
-		return malformed
+		return judged{judgement: malformed}
 	case expires.After(horizon):
-		return early
+		return judged{early, expires}
 	case expires.Before(horizon.Add(-maxAge)):
-		return suspect
+		return judged{suspect, expires}
 	}
-	return due
+	return judged{due, expires}
 }

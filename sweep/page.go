@@ -131,10 +131,11 @@ func (v *visit) work(t turn, rd *reading, more bool) error {
 
 // collect decides about each entry of the page, and lists the ops.
 func (v *visit) collect(s *scratch, rd *reading) {
-	s.ops, s.entry, s.doubted = s.ops[:0], s.entry[:0], s.doubted[:0]
+	s.ops, s.entry, s.doubted, s.judged = s.ops[:0], s.entry[:0], s.doubted[:0], s.judged[:0]
 	for i := range s.page.Entries {
 		e := s.page.Entries[i]
-		j := v.c.decide(e.Value, v.horizon)
+		s.judged = append(s.judged, v.c.judge(e.Value, v.horizon))
+		j := s.judged[i].judgement
 		switch {
 		case v.kept.has(e), v.waitsAside(rd, e.Key): // it was tried in this visit
 			continue

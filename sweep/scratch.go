@@ -12,6 +12,7 @@ import (
 // that read it.
 type scratch struct {
 	page    store.Page
+	judged  []judged // for each entry of the page, once they are collected
 	ops     []store.Op
 	entry   []int // for each op the place of its entry in the page
 	batch   []store.Op
