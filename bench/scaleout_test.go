@@ -10,6 +10,7 @@ import (
 	"net"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -57,12 +58,12 @@ func (asGob) Unmarshal(data []byte, v any) error {
 	return gob.NewDecoder(bytes.NewReader(data)).Decode(v)
 }
 
-// Fields have values of these types behind interfaces.
-func init() {
+// useGob registers the codec, and the types that values of fields have behind interfaces.
+var useGob = sync.OnceFunc(func() {
 	encoding.RegisterCodec(asGob{})
 	gob.Register([]store.Fields{})
 	gob.Register(store.Fields{})
-}
+})
 
 // call makes one call. A conflict is told by its code, since callers act on it.
 func call[Q, A any](ctx context.Context, r remote, method string, q *Q) (*A, error) {
@@ -124,6 +125,7 @@ func (r remote) Close() error { return r.conn.Close() }
 
 // dial connects to the model store of another process.
 func dial(address string) (closer, error) {
+	useGob()
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, err
@@ -163,6 +165,7 @@ func serveModel(tb testing.TB, m *modelstore.Store) (address string, done func()
 		}
 		return throttle.Sleep(ctx, least+rand.N(most-least))
 	}
+	useGob()
 	s := grpc.NewServer()
 	s.RegisterService(&grpc.ServiceDesc{ServiceName: "model.Store", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{
 		answers("Scan", func(ctx context.Context, q *store.Query) (*store.Page, error) {

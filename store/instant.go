@@ -36,14 +36,14 @@ func parseInstant(s string) (t time.Time, ok bool) {
 		s[19] != '.' || s[26] != 'Z' {
 		return t, false
 	}
-	year, ok1 := digits(s[0:4])
-	month, ok2 := digits(s[5:7])
-	day, ok3 := digits(s[8:10])
-	hour, ok4 := digits(s[11:13])
-	minute, ok5 := digits(s[14:16])
-	second, ok6 := digits(s[17:19])
-	micro, ok7 := digits(s[20:26])
-	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 || !ok7 || hour > 23 || minute > 59 || second > 59 {
+	var parts [7]int
+	for i, text := range [7]string{s[0:4], s[5:7], s[8:10], s[11:13], s[14:16], s[17:19], s[20:26]} {
+		if parts[i], ok = digits(text); !ok {
+			return t, false
+		}
+	}
+	year, month, day, hour, minute, second, micro := parts[0], parts[1], parts[2], parts[3], parts[4], parts[5], parts[6]
+	if hour > 23 || minute > 59 || second > 59 {
 		return t, false
 	}
 	t = time.Date(year, time.Month(month), day, hour, minute, second, micro*int(time.Microsecond), time.UTC)

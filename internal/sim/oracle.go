@@ -109,7 +109,8 @@ func (o *oracle) judge(at place, f *fact) {
 		}
 		f.beyond = f.key.shard >= shards || o.w.isLost(o.w.plan.named(at.kind))
 	}
-	f.inOrder = f.wellFormed && f.expires.Add(o.w.plan.shortest()+t.Overlap).After(f.committed.Add(o.w.plan.lag+time.Millisecond))
+	f.inOrder = f.wellFormed &&
+		f.expires.Add(o.w.plan.shortest()+t.Overlap).After(f.committed.Add(o.w.plan.lag+time.Millisecond))
 }
 
 // wrote is told of a write by an application.

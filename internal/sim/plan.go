@@ -126,6 +126,12 @@ func newPlan(seed uint64, without []string) *plan {
 	p.night = d.on("night").yes(0.2)
 	p.drawLists(d)
 	p.drawTarget(d)
+	p.drawEvents(d)
+	return p
+}
+
+// drawEvents draws what happens to the target that is drawn.
+func (p *plan) drawEvents(d dice) {
 	rush := 0.12
 	if len(p.namespaces)*p.targets*p.target.Shards > 4 { // many ranges make a life dear, and show little more
 		rush, p.busy = 0.06, max(4*time.Minute, p.busy/2)
@@ -145,7 +151,6 @@ func newPlan(seed uint64, without []string) *plan {
 	if p.paced() && d.on("hasty").yes(0.5) {
 		p.hasty, p.busy = true, min(p.busy, 8*time.Minute)
 	}
-	return p
 }
 
 // isPlain reports whether the life has none of the events that each loosen what the others hold:

@@ -13,10 +13,9 @@ import (
 // comes of that waits for its approval, or goes by it, it restamps the same entities again, which
 // are due in other hours then, and so count by other keys; some it extends or removes meanwhile.
 type restamper struct {
-	wr      *writer
-	at      place
-	names   []string
-	expires time.Time // the latest instant that it has stamped
+	wr    *writer
+	at    place
+	names []string
 }
 
 // restampRate is in which part of the lives somebody restamps.
@@ -45,7 +44,7 @@ func (w *world) startRestamper() {
 
 func (r *restamper) run() {
 	w := r.wr.w
-	for n := int64(0); n < 4; n++ {
+	for n := range int64(4) {
 		d := r.wr.dice.at(n)
 		if !w.sleep(d.on("pause").between(30*time.Second, pick(d.on("long"), 90*time.Second, 4*time.Minute))) {
 			return
