@@ -266,6 +266,7 @@ func garble(w *world, d dice, key string, r store.Record) (func(), bool) {
 		return nil, false
 	}
 	r.Fields[field] = is
+	w.note("operator", "garbles", key, fmt.Sprintf(" %s: %v, was %v", field, is, was), nil)
 	w.set(key, r)
 	return func() {
 		if r, ok := w.db.records[r.Sort][key]; ok && r.Fields[field] == is {

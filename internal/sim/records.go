@@ -100,6 +100,9 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 			}
 		}
 	}
+	if was.paused && !is.paused && o.w.edited() { // by who has read the record before somebody wrote the pause into it
+		delete(o.w.pace.paused, new.Key)
+	}
 	if is.newest < was.newest {
 		o.w.violate("L4", "%s took the newest generation, %d, away", by, was.newest)
 	}
