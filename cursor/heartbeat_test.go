@@ -189,7 +189,7 @@ func TestRenewalThatComesTooLate(t *testing.T) {
 }
 
 // A heartbeat that somebody has made unreadable does not tell which epoch has begun. The next one has
-// another number all the same, for others may have taken that one for dead.
+// another number anyway, for others may have taken that one for dead.
 func TestEpochAfterAnUnreadableHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)

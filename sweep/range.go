@@ -262,7 +262,7 @@ func (j *rangeJob) fit(cur cursor.Cursor, need plan.Need) (cursor.Cursor, plan.N
 			j.c.log.Warn("position discarded: it lies in the future or is malformed, so somebody has edited the record",
 				"cursor", cur.Key(), "position", cur.Position.Value.String(), "now", now)
 		}
-		if cur.Swept.Before(horizon) { // up to where it was swept is known apart from the position
+		if cur.Swept.Before(horizon) { // how far it was swept is known apart from the position
 			horizon = cur.Swept
 		}
 		cur.Position = j.justBefore(horizon)
