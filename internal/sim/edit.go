@@ -277,6 +277,14 @@ func garble(w *world, d dice, key string, r store.Record) (func(), bool) {
 	}, true
 }
 
+// unpaused is told of each change of a target record. Who has read it before somebody wrote a pause
+// into it, which left its revision as it was, takes the pause back. The caller holds mu.
+func (w *world) unpaused(target string, was, is targetFact) {
+	if was.paused && !is.paused && w.edited() {
+		delete(w.pace.paused, target)
+	}
+}
+
 // isUndone reports whether a process that has read a target record before it was edited, which
 // left its revision as it was, writes what stood there before. The caller holds mu.
 func (w *world) isUndone(target string, number int, is generationFact) bool {

@@ -100,9 +100,7 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 			}
 		}
 	}
-	if was.paused && !is.paused && o.w.edited() { // by who has read the record before somebody wrote the pause into it
-		delete(o.w.pace.paused, new.Key)
-	}
+	o.w.unpaused(new.Key, was, is)
 	if is.newest < was.newest {
 		o.w.violate("L4", "%s took the newest generation, %d, away", by, was.newest)
 	}
