@@ -136,8 +136,13 @@ func movePosition(sign int) func(*world, dice, string, store.Record) (func(), bo
 			return nil, false
 		}
 		by := d.on("by").between(time.Second, 10*time.Minute)
-		if sign < 0 {
+		switch reach := d.on("reach"); {
+		case sign < 0:
 			by = -by
+		case reach.yes(0.3): // no life comes there
+			by += 30 * 24 * time.Hour
+		case reach.on("near").yes(0.5): // just beyond the horizon
+			by = reach.on("by").between(time.Second, w.plan.target.Overlap+w.plan.target.Retention+time.Minute)
 		}
 		var v store.Value
 		if w.plan.target.Type == store.Instant {
@@ -275,6 +280,16 @@ func garble(w *world, d dice, key string, r store.Record) (func(), bool) {
 			w.set(key, r)
 		}
 	}, true
+}
+
+// markBefore returns the mark of the last read from the start as it was before a cursor record changed.
+// Who goes on with a copy puts back a mark that somebody has made unreadable: that is no new one.
+func markBefore(old, new store.Record) time.Time {
+	was := instant(old.Fields, "rewind_done")
+	if is, ok := old.Fields["rewind_done"]; ok && is != "" && was.IsZero() {
+		return instant(new.Fields, "rewind_done")
+	}
+	return was
 }
 
 // unpaused is told of each change of a target record. Who has read it before somebody wrote a pause

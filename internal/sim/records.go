@@ -162,7 +162,7 @@ func (o *oracle) savedCursor(h *handle, old, new store.Record) {
 	case text(new.Fields, "shard") == auditShard:
 		o.audited(h, old, new)
 	case moved || text(old.Fields, "rewind_done") != text(new.Fields, "rewind_done"):
-		o.passed(h, new, instant(old.Fields, "rewind_done"))
+		o.passed(h, new, markBefore(old, new))
 	}
 }
 
