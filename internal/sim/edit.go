@@ -283,7 +283,7 @@ func garble(w *world, d dice, key string, r store.Record) (func(), bool) {
 }
 
 // markBefore returns the mark of the last read from the start as it was before a cursor record changed.
-// Who goes on with a copy puts back a mark that somebody has made unreadable: that is no new one.
+// A process that goes on with a copy puts back a mark that somebody has made unreadable: that is no new one.
 func markBefore(old, new store.Record) time.Time {
 	was := instant(old.Fields, "rewind_done")
 	if is, ok := old.Fields["rewind_done"]; ok && is != "" && was.IsZero() {
@@ -292,7 +292,7 @@ func markBefore(old, new store.Record) time.Time {
 	return was
 }
 
-// unpaused is told of each change of a target record. Who has read it before somebody wrote a pause
+// unpaused is told of each change of a target record. A process that has read it before somebody wrote a pause
 // into it, which left its revision as it was, takes the pause back. The caller holds mu.
 func (w *world) unpaused(target string, was, is targetFact) {
 	if was.paused && !is.paused && w.edited() {
