@@ -135,12 +135,12 @@ func movePosition(sign int) func(*world, dice, string, store.Record) (func(), bo
 		if p == "" || isAudit(r) {
 			return nil, false
 		}
-		by := d.on("by").between(time.Second, 10*time.Minute)
+		by, far := d.on("by").between(time.Second, 10*time.Minute), false
 		switch reach := d.on("reach"); {
 		case sign < 0:
 			by = -by
 		case reach.yes(0.3): // no life comes there
-			by += 30 * 24 * time.Hour
+			by, far = by+30*24*time.Hour, true
 		case reach.on("near").yes(0.5): // just beyond the horizon
 			by = reach.on("by").between(time.Second, w.plan.target.Overlap+w.plan.target.Retention+time.Minute)
 		}
@@ -159,7 +159,9 @@ func movePosition(sign int) func(*world, dice, string, store.Record) (func(), bo
 		r.Fields["position_key"] = ""
 		w.set(key, r)
 		if sign > 0 {
-			w.oracle.skips = append(w.oracle.skips, skip{kind: text(r.Fields, "kind"), cursor: key, upTo: v, at: time.Now()})
+			// One that lies far ahead is discarded: it hides nothing that is written later.
+			w.oracle.skips = append(w.oracle.skips,
+				skip{kind: text(r.Fields, "kind"), cursor: key, upTo: v, all: far, at: time.Now()})
 		}
 		return nil, true
 	}
