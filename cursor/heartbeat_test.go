@@ -188,6 +188,40 @@ func TestRenewalThatComesTooLate(t *testing.T) {
 	})
 }
 
+// A heartbeat that somebody has made unreadable does not tell which epoch has begun. The next one has
+// another number anyway, for others may have taken that one for dead.
+func TestEpochAfterAnUnreadableHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		var lost atomic.Bool
+		s.After = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method != "Save" || lost.Swap(true) {
+				return nil
+			}
+			<-ctx.Done() // the answer is lost
+			return store.ErrDeadline
+		}
+		h := startHeart(t, keeperOf(s, "a"), false)
+		h.Want(1)
+		time.Sleep(time.Second)
+		got, err := s.Load(t.Context(), store.RecordQuery{Sort: store.WorkerRecord, Target: "sessions", Limit: 1})
+		if err != nil || len(got.List) != 1 {
+			t.Fatal(got, err)
+		}
+		rec := got.List[0]
+		rec.Fields["renewed"] = "garbage"
+		prev := rec.Revision
+		rec.Revision = store.NewRevision(prev)
+		if err := s.Save(t.Context(), rec, prev); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Minute)
+		if b := h.last(); !b.Live || b.Epoch != 2 {
+			t.Errorf("the epoch after the first one, which began in the store: %+v", b)
+		}
+	})
+}
+
 // Of two processes with one name the second waits until the first one's heartbeat has
 // stood still for a lease.
 func TestTwoProcessesOfOneName(t *testing.T) {

@@ -337,6 +337,7 @@ type beatWriter struct {
 	unsure   bool      // a write may or may not have happened: the record is read before the next one
 	wrote    time.Time // when the record was written last
 	failing  error
+	begun    int64     // the last epoch that a write was to begin
 	twin     Heartbeat // another process's record under this one's name, as it was met first
 }
 
@@ -416,6 +417,7 @@ func (w *beatWriter) lapse(ctx context.Context) error {
 func (w *beatWriter) begin(ctx context.Context) error {
 	return w.write(ctx, func(h *Heartbeat) {
 		h.Epoch, h.Count, h.Begun, h.Lease = h.Epoch+1, 0, w.storeNow(), w.keeper.Lease
+		w.begun = h.Epoch
 	})
 }
 
@@ -523,6 +525,9 @@ func (w *beatWriter) find(ctx context.Context) error {
 	is, found := all[key]
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if found && is.Invalid != nil { // it does not tell whether an epoch began whose answer was lost
+		is.Epoch = w.begun
+	}
 	switch {
 	case !found:
 		w.saved.Revision = ""

@@ -31,9 +31,16 @@ func (w *world) editCursors(change func(store.Fields) bool) (n int) {
 	return n
 }
 
-// A position that somebody has moved into the future keeps nobody from what is due after that:
-// no process can have saved it. What was due before it waits for the next read from the start at most.
+// A position that somebody has moved into the future, or made unreadable, keeps nobody from what is
+// due after that: no process can have saved it. What was due before it waits for the next read from
+// the start at most.
 func TestPositionInTheFuture(t *testing.T) {
+	for _, to := range []string{"99991231T235959.999Z", "~"} {
+		testEditedPosition(t, to)
+	}
+}
+
+func testEditedPosition(t *testing.T, to string) {
 	in(t, func(t *testing.T, w *world) {
 		w.fill(400, time.Hour)
 		w.sweep()
@@ -42,7 +49,7 @@ func TestPositionInTheFuture(t *testing.T) {
 			if len(at) < 14 {
 				return false
 			}
-			f["position"] = at[:14] + "99991231T235959.999Z"
+			f["position"] = at[:14] + to
 			return true
 		})
 		if n == 0 {

@@ -81,7 +81,7 @@ func (j *rangeJob) conclude(out outcome) outcome {
 // begin finds out whether there is anything to do, claims the range if there is,
 // and works on the page that was found.
 func (j *rangeJob) begin(t turn, todo todo) (out outcome, begun bool) {
-	todo.cursor = j.plausible(todo.cursor, todo.need)
+	todo.cursor, todo.need = j.fit(todo.cursor, todo.need)
 	c, need, cur := j.c, todo.need, todo.cursor
 	if !need.Read {
 		return outcome{state: resting, reached: c.horizon()}, false
@@ -188,9 +188,6 @@ func (j *rangeJob) newVisit(todo todo) *visit {
 	c, need, cur := j.c, todo.need, todo.cursor
 	v := &visit{writer: writer{c: c}, r: j.r, horizon: j.horizon(cur.Position),
 		start: start{cursor: cur, need: need, began: c.clock.Now().Truncate(time.Microsecond)}}
-	if need.Behind && !need.Stage.IsSealed() && j.isJustBeyond(cur.Position, v.horizon) {
-		need.Behind, v.start.need.Behind = false, false // the clock is late: the next visit may do this
-	}
 	v.lateFrom = j.lateFrom(need, cur.Position)
 	if need.Stage.Drain {
 		v.carry = newDrainCarrier(c, todo.plan, j.r)
@@ -253,34 +250,45 @@ func (j *rangeJob) horizon(at store.Position) time.Time {
 // lateClock is more than a horizon can be late by the clock alone.
 const lateClock = 20 * time.Second
 
-// isJustBeyond reports whether a position lies so little behind a horizon that the clock may be
-// late. One that lies further is of a process with a shorter retention: the next visit would not
-// reach it either, and what is behind it would wait until the horizon does. The read from the
-// start ends at the horizon then.
-func (j *rangeJob) isJustBeyond(at store.Position, horizon time.Time) bool {
-	return j.isBeyond(at, horizon) && !j.isBeyond(at, horizon.Add(lateClock))
+// fit makes a cursor that lies behind the horizon, and what its range needs, fit for a visit. A read
+// from the start never gets beyond the horizon, and what lies between that and the cursor may have
+// been written behind it.
+func (j *rangeJob) fit(cur cursor.Cursor, need plan.Need) (cursor.Cursor, plan.Need) {
+	now, horizon := j.c.clock.Now(), j.horizon(cur.Position)
+	isCarried := need.Stage.Drain || need.Stage.State == generation.Draining // what is carried moves it ahead
+	switch {
+	case j.isEdited(cur.Position, now, isCarried):
+		if j.empty.IsZero() { // once in this process
+			j.c.log.Warn("position discarded: it lies in the future or is malformed, so somebody has edited the record",
+				"cursor", cur.Key(), "position", cur.Position.Value.String(), "now", now)
+		}
+		if cur.Swept.Before(horizon) { // how far it was swept is known apart from the position
+			horizon = cur.Swept
+		}
+		cur.Position = j.justBefore(horizon)
+	case !j.isBeyond(cur.Position, horizon):
+	case !need.Stage.IsSealed() && !j.isBeyond(cur.Position, horizon.Add(lateClock)):
+		need.Behind = false // the clock is late: the next visit may do this
+	case need.Behind && !need.SuspectsOnly:
+		// A process with a shorter retention has moved it there, or draining has, or somebody by hand.
+		// What lies from the horizon on is read once more, or the mark of this read would be false.
+		cur.Position = j.justBefore(horizon)
+	}
+	return cur, need
 }
 
-// plausible returns a cursor without a position that no process can have saved: it lies in the
-// future, and no retention explains that. Somebody has edited the record. A read from the start
-// never gets beyond the horizon, so that the range would wait for that instant. What the range was
-// swept to is known apart from the position. In a draining generation what is carried moves it ahead.
-func (j *rangeJob) plausible(cur cursor.Cursor, need plan.Need) cursor.Cursor {
+// isEdited reports whether no process can have saved a position.
+func (j *rangeJob) isEdited(at store.Position, now time.Time, isCarried bool) bool {
 	const tolerance = time.Minute // between two servers' clocks, and more
-	now, swept := j.c.clock.Now(), cur.Swept
-	isCarried := need.Stage.Drain || need.Stage.State == generation.Draining
-	if isCarried || !j.isBeyond(cur.Position, now.Add(tolerance)) {
-		return cur
+	if _, err := j.r.Expires(at.Value); err != nil {
+		return !at.IsZero()
 	}
-	if at := j.c.horizon(); swept.After(at) {
-		swept = at
-	}
-	if j.empty.IsZero() { // once in this process
-		j.c.log.Warn("position discarded: it lies in the future, so somebody has edited the record", "cursor", cur.Key(),
-			"position", cur.Position.Value.String(), "now", now)
-	}
-	cur.Position = j.r.At(laterOf(swept.Add(-j.c.target.Overlap), shardquery.FirstInstant))
-	return cur
+	return !isCarried && j.isBeyond(at, now.Add(tolerance))
+}
+
+// justBefore returns the position from which all is read that may not have been disposed of by an instant.
+func (j *rangeJob) justBefore(horizon time.Time) store.Position {
+	return j.r.At(laterOf(horizon.Add(-j.c.target.Overlap), shardquery.FirstInstant))
 }
 
 // isBeyond reports whether a position lies behind all that expires up to a horizon.
@@ -367,7 +375,7 @@ func (j *rangeJob) rewind(p *plan.Plan) {
 	behind := v.readings[1:]
 	at := v.readings[0].reader.Position()
 	if cur := v.claim.Cursor(); (len(behind) == 0 || behind[0].done) && p.IsBehindDue(j.r, cur) &&
-		!j.isJustBeyond(at, v.horizon) {
+		!j.isBeyond(at, v.horizon) {
 		v.start.began = j.c.clock.Now().Truncate(time.Microsecond)
 		v.start.need.Behind = true
 		v.lateFrom = j.lateSince(v)

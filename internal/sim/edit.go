@@ -135,9 +135,14 @@ func movePosition(sign int) func(*world, dice, string, store.Record) (func(), bo
 		if p == "" || isAudit(r) {
 			return nil, false
 		}
-		by := d.on("by").between(time.Second, 10*time.Minute)
-		if sign < 0 {
+		by, far := d.on("by").between(time.Second, 10*time.Minute), false
+		switch reach := d.on("reach"); {
+		case sign < 0:
 			by = -by
+		case reach.yes(0.3): // no life comes there
+			by, far = by+30*24*time.Hour, true
+		case reach.on("near").yes(0.5): // just beyond the horizon
+			by = reach.on("by").between(time.Second, w.plan.target.Overlap+w.plan.target.Retention+time.Minute)
 		}
 		var v store.Value
 		if w.plan.target.Type == store.Instant {
@@ -154,7 +159,9 @@ func movePosition(sign int) func(*world, dice, string, store.Record) (func(), bo
 		r.Fields["position_key"] = ""
 		w.set(key, r)
 		if sign > 0 {
-			w.oracle.skips = append(w.oracle.skips, skip{kind: text(r.Fields, "kind"), cursor: key, upTo: v, at: time.Now()})
+			// One that lies far ahead is discarded: it hides nothing that is written later.
+			w.oracle.skips = append(w.oracle.skips,
+				skip{kind: text(r.Fields, "kind"), cursor: key, upTo: v, all: far, at: time.Now()})
 		}
 		return nil, true
 	}
@@ -266,6 +273,7 @@ func garble(w *world, d dice, key string, r store.Record) (func(), bool) {
 		return nil, false
 	}
 	r.Fields[field] = is
+	w.note("operator", "garbles", key, fmt.Sprintf(" %s: %v, was %v", field, is, was), nil)
 	w.set(key, r)
 	return func() {
 		if r, ok := w.db.records[r.Sort][key]; ok && r.Fields[field] == is {
@@ -274,6 +282,24 @@ func garble(w *world, d dice, key string, r store.Record) (func(), bool) {
 			w.set(key, r)
 		}
 	}, true
+}
+
+// markBefore returns the mark of the last read from the start as it was before a cursor record changed.
+// A process that goes on with a copy puts back a mark that somebody has made unreadable: that is no new one.
+func markBefore(old, new store.Record) time.Time {
+	was := instant(old.Fields, "rewind_done")
+	if is, ok := old.Fields["rewind_done"]; ok && is != "" && was.IsZero() {
+		return instant(new.Fields, "rewind_done")
+	}
+	return was
+}
+
+// unpaused is told of each change of a target record. A process that has read it before somebody wrote a pause
+// into it, which left its revision as it was, takes the pause back. The caller holds mu.
+func (w *world) unpaused(target string, was, is targetFact) {
+	if was.paused && !is.paused && w.edited() {
+		delete(w.pace.paused, target)
+	}
 }
 
 // isUndone reports whether a process that has read a target record before it was edited, which

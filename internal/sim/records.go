@@ -100,6 +100,7 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 			}
 		}
 	}
+	o.w.unpaused(new.Key, was, is)
 	if is.newest < was.newest {
 		o.w.violate("L4", "%s took the newest generation, %d, away", by, was.newest)
 	}
@@ -161,7 +162,7 @@ func (o *oracle) savedCursor(h *handle, old, new store.Record) {
 	case text(new.Fields, "shard") == auditShard:
 		o.audited(h, old, new)
 	case moved || text(old.Fields, "rewind_done") != text(new.Fields, "rewind_done"):
-		o.passed(h, new, instant(old.Fields, "rewind_done"))
+		o.passed(h, new, markBefore(old, new))
 	}
 }
 

@@ -223,6 +223,7 @@ func (w *world) leave(h *handle) {
 func (w *world) restoreEntities(e *export, r restoration) {
 	now, together := time.Now(), r == restoration{everything, true, true}
 	if together {
+		now = now.Add(-w.plan.lag - time.Millisecond) // a copy of all has its index with it: no scan is as old
 		w.db.dropped = map[string][]gap{}
 		for kind, gaps := range e.dropped {
 			w.db.dropped[kind] = slices.Clone(gaps)
