@@ -18,8 +18,7 @@ type formerRecord struct {
 // faults stop: what a loss leaves undone must come right in the first sweep after that.
 func (w *world) startLoser() {
 	d := w.dice.on("loser")
-	if !w.plan.has("lose") || w.plan.overlap.forgets() || w.restores() || w.edited() ||
-		!d.on("takes part").yes(0.3) {
+	if !w.plan.has("lose") || w.restores() || w.edited() || !d.on("takes part").yes(0.3) {
 		return
 	}
 	w.act(func() {
