@@ -109,8 +109,8 @@ func later(a, b time.Time) time.Time {
 
 // Adopt adds generations that are in use though the record does not list them: the record
 // that did is lost. Their writers may stamp them as long as a copy of that record is valid,
-// so they count as closed from now on. If then no open generation has the highest number,
-// the next one opens at once, without a ramp, with a number above all of them and above
+// so they count as closed from now on. If then no open generation above floor has the highest
+// number, the next one opens at once, without a ramp, with a number above all of them and above
 // floor: all writers have to move anyway. A generation that was open stays open until the
 // next change: the record may commit long after now, and until then writers use the one
 // before it. The nursery, number 0, gets as many shards as used has for it.
@@ -138,12 +138,13 @@ func (r Record) Adopt(used []Generation, floor int, p Policy, now time.Time) (Re
 		list = slices.Insert(list, i, g)
 	}
 	r.Generations = list
-	if n := len(list); n > 0 && list[n-1].Closed.IsZero() {
-		return r, nil
-	}
 	number, opened := floor, now
 	if n := len(list); n > 0 {
-		number, opened = max(floor, list[n-1].Number), list[n-1].Closed
+		newest := list[n-1]
+		if newest.Closed.IsZero() && newest.Number > floor {
+			return r, nil
+		}
+		number, opened = max(floor, newest.Number), later(now, later(newest.Opened, newest.Closed))
 	}
 	if number >= expirykey.MaxGeneration {
 		return r, fmt.Errorf("there is no generation after %08d", number)

@@ -266,3 +266,23 @@ func TestEqualContent(t *testing.T) {
 		t.Error("content that differs counts as equal")
 	}
 }
+
+// The store refuses the keys of dropped generations for good. If the open one is among them, since a
+// process opened it without asking, the next one opens above them.
+func TestAdoptLeavesTheDropped(t *testing.T) {
+	r := New("sessions", "Session", "expiry_key", 4, true, opened)
+	for floor, want := range map[int]string{0: "[1]", 1: "[1 2]", 7: "[1 8]"} {
+		now := opened.Add(time.Second)
+		next, err := r.Adopt(nil, floor, Policy{Shards: 4}, now)
+		var numbers []int
+		for _, g := range next.Generations {
+			numbers = append(numbers, g.Number)
+		}
+		if got := fmt.Sprint(numbers); err != nil || got != want {
+			t.Errorf("dropped up to %d: generations %s, %v, want %s", floor, got, err, want)
+		}
+		if closed, _ := next.Next(Policy{}, now); len(numbers) == 2 && closed.StamperFor("x", now).Generation != numbers[1] {
+			t.Errorf("dropped up to %d: writers stamp %+v", floor, closed.StamperFor("x", now))
+		}
+	}
+}

@@ -416,3 +416,36 @@ func TestLayoutChangesWhileGenerationsAreSealed(t *testing.T) {
 		}
 	})
 }
+
+// The target record is lost, and a process with a layout without generations makes a new one: it
+// looks for no generations. Once one with generations comes back it finds those in use, in its
+// first sweep, though it opens the first one again.
+func TestLayoutWithoutGenerationsMakesTheRecord(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Policy = hourly
+		now := time.Now()
+		w.put(3, 4, "due", now.Add(time.Minute))
+		w.put(5, 4, "due later", now.Add(3*time.Hour))
+		keyed := w.target
+		w.sweep()
+		lose(t, w.s)
+		w.target.Layout, w.target.Generations, w.target.Policy = "sharded", false, generation.Policy{}
+		time.Sleep(2 * time.Minute)
+		if res := w.sweep(); res.Error != "" || res.Deleted != 0 || len(numbers(w.record())) != 0 {
+			t.Fatalf("without generations: %+v, %v", res, numbers(w.record()))
+		}
+		w.target = keyed
+		time.Sleep(time.Minute)
+		if res := w.sweep(); res.Error != "" || !res.Complete || res.Deleted != 1 {
+			t.Errorf("with generations again: %+v", res)
+		}
+		if r := w.record(); !slices.Equal(numbers(r), []int{1, 3, 5, 6}) {
+			t.Errorf("it lists %v", numbers(r))
+		}
+		w.wantLeft("due later")
+		time.Sleep(4 * time.Hour)
+		if res := w.sweep(); res.Error != "" || res.Deleted != 1 || !w.record().Probe.IsZero() {
+			t.Errorf("once the other one is due: %+v", res)
+		}
+	})
+}

@@ -30,6 +30,7 @@ type budgetFact struct {
 	counted   map[string]bool             // hours that were counted once
 	approvals map[string]breaker.Approval // all that there ever were
 	settled   bool                        // what was due at first was counted, or approved
+	turned    time.Time                   // when the target record became one of another targets file
 	open      time.Time                   // since when a trip is open; zero if none is
 	present   []seenApproval              // those that the target record has
 	charges   map[string]*chargeFact      // by process
@@ -68,7 +69,8 @@ func (o *oracle) budget(target string) *budgetFact {
 
 // savedBudget holds B1 as a budget is saved: no hour grants more than the floor before it was
 // counted, and no approval more than was approved. It notes what the process may delete.
-func (o *oracle) savedBudget(by string, old, new store.Record) {
+func (o *oracle) savedBudget(h *handle, old, new store.Record) {
+	by := h.name
 	b, was, all := o.budget(new.Key), readTallies(old.Fields), readTallies(new.Fields)
 	o.charged(by, new.Key, was, all)
 	for key, is := range all {
@@ -85,7 +87,7 @@ func (o *oracle) savedBudget(by string, old, new store.Record) {
 		}
 		b.counted[key] = b.counted[key] || is.counted
 		switch id, approved := strings.CutPrefix(key, "A"); {
-		case !approved && !b.settled && delta > 0:
+		case !approved && !b.settled && delta > 0 && !o.countsForItself(h, new.Key):
 			o.w.violate("B1", "%s reserves %d of %s before what was due at first was counted or approved", by, delta, key)
 		case approved:
 			if n, known := o.approvedCount(new.Key, id); known && is.granted > n {
@@ -182,7 +184,7 @@ func (o *oracle) spends(h *handle, target string, at place, key string, sent tim
 	if b.credit[h.name]--; b.credit[h.name] < 0 {
 		o.w.violate("B1", "%s deletes %s of %s, and has reserved nothing", h.name, key, target)
 	}
-	if !b.settled && len(b.approvals) == 0 {
+	if !b.settled && len(b.approvals) == 0 && !o.countsForItself(h, target) {
 		o.w.violate("B1", "%s deletes %s of %s before what was due at first was counted", h.name, key, target)
 	}
 	f := o.truth[at][key]

@@ -222,7 +222,7 @@ func (h *handle) Save(ctx context.Context, r store.Record, prev string) error {
 			w.oracle.savedTarget(h.name, old, r, w.plan.kind(r.Key))
 			w.oracle.tripped(old, r)
 		case r.Sort == store.BudgetRecord:
-			w.oracle.savedBudget(h.name, old, r)
+			w.oracle.savedBudget(h, old, r)
 			h.daze(old, r)
 		case r.Sort == store.CursorRecord:
 			w.oracle.savedCursor(h, old, r)
@@ -247,7 +247,7 @@ func (h *handle) Count(
 	if upTo > 0 { // the fate of a count without a bound stays what it was
 		c.key += fmt.Sprintf(" up to %d", upTo)
 	}
-	err = h.do(ctx, c, func(fate) error { n = h.w.db.count(t, namespace, s, upTo); return nil })
+	err = h.do(ctx, c, func(fate) error { h.counted, n = true, h.w.db.count(t, namespace, s, upTo); return nil })
 	return n, err
 }
 

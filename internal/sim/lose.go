@@ -18,8 +18,11 @@ type formerRecord struct {
 // faults stop: what a loss leaves undone must come right in the first sweep after that.
 func (w *world) startLoser() {
 	d := w.dice.on("loser")
-	if !w.plan.has("lose") || w.plan.overlap.forgets() || w.restores() || w.edited() ||
-		!d.on("takes part").yes(0.3) {
+	often := 0.3
+	if o := w.plan.overlap; o != nil && o.what == "layout" { // of which one looks for no generations
+		often = 1
+	}
+	if !w.plan.has("lose") || w.restores() || w.edited() || !d.on("takes part").yes(often) {
 		return
 	}
 	w.act(func() {

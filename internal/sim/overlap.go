@@ -30,10 +30,6 @@ const overlapping = 0.08
 // such as one to which writers have not moved all yet. What changes one changes the other.
 const halfway = "expires_at"
 
-// forgets reports whether a target record that is lost may come back without the generations in
-// use: a process with the layout sharded makes one, and looks for none. That is a known hole.
-func (o *overlap) forgets() bool { return o != nil && o.what == "layout" }
-
 // isHidden reports whether the index of a property does not show an entity.
 func isHidden(property, key string) bool { return property == halfway && hash(key)%2 == 0 }
 
@@ -46,7 +42,7 @@ func (p *plan) drawOverlap(d dice) {
 	if p.target.Shards > 0 {
 		kinds = append(kinds, "shards")
 	}
-	if p.target.Generations && !p.target.Breaker.On {
+	if p.target.Generations {
 		kinds = append(kinds, "layout", "layout", "layout")
 	}
 	if p.target.Generations && p.mode != embedded { // the model store drops a span of a kind, of all properties
@@ -149,5 +145,28 @@ func (o *oracle) leaves(kind string, generation int) {
 				o.w.count("left by another property")
 			}
 		}
+	}
+}
+
+// countsForItself reports whether a process has counted what is due, and cannot write that down: the
+// target record is of the other targets file, or has been until a moment ago. Such a process goes by
+// what it has counted itself; who sweeps as the record says counts again.
+func (o *oracle) countsForItself(h *handle, target string) bool {
+	r := o.w.db.records[store.TargetRecord][target]
+	recent := time.Since(o.budget(target).turned) <= pausedWithin
+	return h.counted && (recent || isOfOther(r.Fields, h.file))
+}
+
+// isOfOther reports whether a target record is of a targets file with another layout or property.
+func isOfOther(record store.Fields, file sweep.Target) bool {
+	return text(record, "layout") != string(file.Layout) || text(record, "property") != file.Property
+}
+
+// turns notes that a target record becomes one of another targets file.
+func (o *oracle) turns(old, new store.Record) {
+	same := text(old.Fields, "layout") == text(new.Fields, "layout") &&
+		text(old.Fields, "property") == text(new.Fields, "property")
+	if old.Fields != nil && !same {
+		o.budget(new.Key).turned = time.Now()
 	}
 }

@@ -105,6 +105,7 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 		o.w.violate("L4", "%s took the newest generation, %d, away", by, was.newest)
 	}
 	o.w.targets[new.Key] = is
+	o.turns(old, new)
 }
 
 // unlisted reports whether a generation that is listed below the newest was found in use

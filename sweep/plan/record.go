@@ -36,8 +36,11 @@ func Anew(r Rules, used []generation.Generation, floor int, now time.Time) (gene
 
 // Configured returns the target record with the changes that the configuration requires.
 func Configured(r Rules, rec generation.Record, now time.Time) generation.Record {
-	if r.Generations {
+	if r.Generations && len(rec.Generations) == 0 {
+		// A process with a layout without generations made this record, and looked for none. Perhaps
+		// the record before it listed some, and is lost.
 		rec = rec.OpenFirst(r.Policy.Shards, now)
+		rec.Probe = now.UTC().Truncate(time.Microsecond)
 	}
 	rec.NurseryShards = max(rec.NurseryShards, r.Policy.Shards)
 	if !rec.Sweeps(r.Namespaces, time.Time{}) { // nobody has looked there for generations and extra shards
