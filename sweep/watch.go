@@ -24,6 +24,7 @@ type watch struct {
 	epoch atomic.Int64
 	until atomic.Int64 // for so long, in Unix nanoseconds, others may have begun at the same time
 	seeks atomic.Bool  // this process waits for ranges that others hold
+	hoped atomic.Int64 // since when, in Unix nanoseconds, one sweep waits to be given any; zero if it has not
 	seen  cursor.Heartbeats
 	// When the last read was sent, on this process's clock, and answered, in the store's
 	// time; zero before the first.
@@ -68,6 +69,19 @@ func (w *watch) seek(seeks bool) {
 		w.c.keeper.Pulse.Seek(seeks)
 		w.wakeUp()
 	}
+}
+
+// hopes reports whether this process may soon be given ranges by others: they hold more than one
+// each, and it has looked for some for less than half a lease.
+func (w *watch) hopes(lease time.Duration) bool {
+	k := w.c.keeper
+	processes, ranges, _ := k.Parts()
+	if k.Pulse.Held() > 0 || ranges < processes {
+		return false
+	}
+	now := w.c.cfg.Now()
+	w.hoped.CompareAndSwap(0, now.UnixNano())
+	return now.UnixNano()-w.hoped.Load() < int64(lease/2)
 }
 
 // run keeps the heartbeat and reads the others' until ctx is done. Then it removes the
