@@ -116,7 +116,7 @@ func TestTurns(t *testing.T) {
 }
 
 // A process is full with its part of the ranges while others hold or want the rest: not with a
-// range fewer, not alone, and not beside processes that are gone or at rest.
+// range fewer, not alone, and not next to processes that are gone or at rest.
 func TestIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		keepers, hearts := crewOf(t, 4)
@@ -135,7 +135,7 @@ func TestIsFull(t *testing.T) {
 		time.Sleep(11 * time.Second)
 		cursortest.Look(t, k, "sessions")
 		if _, processes := k.Turn(id); processes != 2 || k.IsFull(16, 64) || !k.IsFull(32, 64) {
-			t.Errorf("beside one at work, %d processes divide the ranges", processes)
+			t.Errorf("next to one at work, %d processes divide the ranges", processes)
 		}
 		hearts[2].Seek(true) // it rests, but wants what others hold
 		synctest.Wait()

@@ -159,7 +159,7 @@ func TestEachLateProcessGetsItsPart(t *testing.T) {
 	})
 }
 
-// A daemon beside one with a backlog looks at its ranges at rest as if it were alone: by one query
+// A daemon next to one with a backlog looks at its ranges at rest as if it were alone: by one query
 // each, at once, and without a read of their records.
 func TestIdleTickBesideABusyProcess(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {

@@ -23,15 +23,20 @@ type watch struct {
 	meets atomic.Bool // the next read is due now: claims wait for it
 	epoch atomic.Int64
 	until atomic.Int64 // for so long, in Unix nanoseconds, others may have begun at the same time
-	seeks atomic.Bool  // this process waits for ranges that others hold
-	hoped atomic.Int64 // since when, in Unix nanoseconds, one sweep waits to be given any; zero if it has not
-	seen  cursor.Heartbeats
+	search
+	seen cursor.Heartbeats
 	// When the last read was sent, on this process's clock, and answered, in the store's
 	// time; zero before the first.
 	sent, stored time.Time
 
 	mu      sync.Mutex
 	failure failure // of reading them
+}
+
+// A search is for ranges that others hold.
+type search struct {
+	seeks atomic.Bool  // this process waits for some
+	hoped atomic.Int64 // since when, in Unix nanoseconds, one sweep waits to be given any; zero if it has not
 }
 
 func newWatch(c *collector) *watch {
