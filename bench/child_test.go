@@ -3,8 +3,10 @@ package bench_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -100,8 +102,8 @@ func child() (err error) {
 			c.Store = d
 		}
 		res := sweep.Run(ctx, c)
-		if res.Failed() {
-			return res.Targets[0].Err
+		if err := incomplete(res); err != nil {
+			return err
 		}
 		o = outcome{Deleted: res.Targets[0].Deleted, Scanned: res.Targets[0].Scanned, Conflicts: res.Targets[0].Conflicts,
 			Last: time.Unix(0, d.last.Load())}
@@ -111,6 +113,17 @@ func child() (err error) {
 	}
 	_, _ = fmt.Sscan(field("/proc/self/status", "VmHWM"), &o.PeakKiB) // where there is no /proc it stays zero
 	return json.NewEncoder(os.Stdout).Encode(o)
+}
+
+// incomplete returns why a sweep has not done all of its work; nil if it has.
+func incomplete(res sweep.Result) error {
+	t := res.Targets[0]
+	if res.Complete && t.Error == "" {
+		return nil
+	}
+	return fmt.Errorf("the sweep is incomplete after %.1f s: %d of %d ranges are left, held %q (%s), throttled %v s, "+
+		"%d deleted, operations %+v: %w", t.Duration, t.Incomplete, t.Ranges, t.Held, t.Reason, t.Throttled, t.Deleted,
+		t.Operations, cmp.Or(t.Err, errors.New("nothing failed")))
 }
 
 // A dated store knows when it was last written to.

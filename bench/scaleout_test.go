@@ -278,8 +278,8 @@ func childOfScaleOut(ctx context.Context, s closer, j job) (o outcome, err error
 	t.Lease = j.Lease
 	c := configFor(d, t, scaleWorkers)
 	res := sweep.Run(ctx, c)
-	if res.Failed() || !res.Complete {
-		return o, fmt.Errorf("the sweep is not complete: %+v", res.Targets[0])
+	if err := incomplete(res); err != nil {
+		return o, err
 	}
 	return outcome{Deleted: res.Targets[0].Deleted, Scanned: res.Targets[0].Scanned, Last: time.Unix(0, d.last.Load())}, nil
 }

@@ -114,6 +114,10 @@ func isFirst(k plan.Kind) bool {
 
 // finish ends the sweep once nothing is left to do, or its time is over.
 func (o *oneSweep) finish(s *scheduler, b *book, now time.Time) {
+	if b.held.why == "" && b.count.pending > b.contended { // what was blocked has become work: the store answers again
+		o.phase = sweeping
+		return
+	}
 	if b.count.pending > 0 && now.Sub(o.done) >= contendedFor {
 		for _, it := range s.queued(b) {
 			if !it.pending {

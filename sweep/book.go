@@ -520,6 +520,7 @@ func (it *item) ticked() bool {
 // finishItem notes that an item has nothing to do.
 func (b *book) finishItem(s *scheduler, it *item, now time.Time) {
 	if it.out.state == given {
+		b.gave, b.given = now, b.given+1
 		it.out.wake, it.out.why = now.Add(b.c.target.Lease/6), throttle.ReasonLease // somebody should have it by then
 		s.sleep(it, now)
 		return

@@ -3,6 +3,7 @@ package sweep_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
@@ -507,6 +509,42 @@ func TestDetailsOfAKilledProcess(t *testing.T) {
 		}
 		if left := int64(len(w.left())); sum != left || len(st.Samples) == 0 {
 			t.Errorf("%d are left: %+v", left, st)
+		}
+	})
+}
+
+// A trip whose save reached the store is told of like any other, although all answers to the save
+// were lost for as long as it was tried.
+func TestTripWithLostAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 600)
+		w.restamp(time.Now())
+		time.Sleep(time.Second)
+		var tripped atomic.Pointer[time.Time]
+		w.s.After = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Sort == store.TargetRecord && w.record().Trip.IsOpen() {
+				now := time.Now()
+				if tripped.CompareAndSwap(nil, &now) || now.Sub(*tripped.Load()) < 30*time.Second {
+					return fmt.Errorf("no answer: %w", store.ErrUnavailable)
+				}
+			}
+			return nil
+		}
+		w.target.History = sweep.History{Keep: keepHistory, Actor: "job@example.com", Host: "host"}
+		log := &syncBuffer{}
+		cfg := w.config()
+		cfg.Log = slog.New(slog.NewTextHandler(log, nil))
+		sweep.Run(t.Context(), cfg)
+		trip := w.record().Trip
+		b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+		if err != nil || tripped.Load() == nil || !trip.IsOpen() || b.Trip.ID != trip.ID || len(b.Trip.Samples) == 0 {
+			t.Errorf("%v: %+v of %+v", err, b.Trip, trip)
+		}
+		if got := strings.Count(log.String(), "breaker tripped"); got != 1 {
+			t.Errorf("the trip was logged %d times", got)
+		}
+		if got := w.history(history.KindTrip); len(got) != 1 {
+			t.Errorf("the history has %+v", got)
 		}
 	})
 }

@@ -273,6 +273,33 @@ func TestSlowHeartbeatIsGivenTime(t *testing.T) {
 	})
 }
 
+// A store that takes no heartbeat for the first seconds of a sweep has all ranges wait at once.
+// That is not the end of the sweep: once the store answers, the backlog gets the time that it needs.
+func TestBacklogAfterASlowStart(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.begin()
+		w.mustSweep()
+		for i := range 4000 {
+			w.put(1, 4, fmt.Sprintf("e-%04d", i), time.Now().Add(-time.Minute+time.Duration(i)*time.Millisecond))
+		}
+		began := time.Now()
+		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			switch {
+			case c.Method == "Save" && c.Record.Sort == store.WorkerRecord && time.Since(began) < 25*time.Second:
+				<-ctx.Done()
+				return fmt.Errorf("the store is busy: %w", store.ErrDeadline)
+			case c.Method == "Dispose":
+				return throttle.Sleep(ctx, 8*time.Second)
+			}
+			return nil
+		}
+		res := w.sweep()
+		if took := time.Since(began); !res.Complete || len(w.left()) > 0 || took < 2*time.Minute {
+			t.Errorf("after %v %d are left: %+v", took, len(w.left()), res)
+		}
+	})
+}
+
 // While the store does not even answer for the target record, no range is read: what is asked
 // for in vain keeps a slow store from getting well.
 func TestSilentStoreIsLeftAlone(t *testing.T) {

@@ -152,8 +152,9 @@ func (j *rangeJob) waitsFor(t turn, cur cursor.Cursor) (out outcome, waits bool)
 }
 
 // leaveToHolder returns the outcome of a step on a range that another process holds. One
-// whose heartbeat has moved since is alive: one sweep leaves the range to it. A daemon, and
-// a sweep that reads all ranges from their start, wait for its release or its death.
+// whose heartbeat has moved since is alive: one sweep leaves the range to it, unless it may soon
+// be given its part. A daemon, and a sweep that reads all ranges from their start, wait for its
+// release or its death.
 func (j *rangeJob) leaveToHolder(cur cursor.Cursor, wait time.Duration) outcome {
 	c := j.c
 	if j.held == nil || j.held.Owner != cur.Lease.Owner || j.held.Token != cur.Lease.Token {
@@ -167,7 +168,7 @@ func (j *rangeJob) leaveToHolder(cur cursor.Cursor, wait time.Duration) outcome 
 		out.theirs = cur.Lease.Renewals > j.held.Renewals
 	}
 	c.viewer.watch.ask(wait)
-	if out.theirs && !c.until.IsZero() && c.rules.ReadSince.IsZero() {
+	if out.theirs && !c.until.IsZero() && c.rules.ReadSince.IsZero() && !c.viewer.watch.hopes(c.target.Lease) {
 		out.state = resting
 	}
 	return out

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -140,6 +142,53 @@ func TestLateProcessGetsItsPart(t *testing.T) {
 		_, each := crew{processes: 2, ranges: 24, workers: 2, page: 20, each: 2000, apart: 5 * time.Second}.sweeps(t, w)
 		if late := each[1]; late.deleted < 12000 || late.scanned > late.deleted+1000 {
 			t.Errorf("of 48000 the late process deleted %d, and read %d", late.deleted, late.scanned)
+		}
+	})
+}
+
+// Processes that begin one after the other all get a part, though the first holds all ranges when
+// the others come: none ends with nothing to do while there is a backlog.
+func TestEachLateProcessGetsItsPart(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		_, each := crew{processes: 4, ranges: 64, workers: 2, page: 20, each: 1000, apart: 5 * time.Second}.sweeps(t, w)
+		for i, s := range each {
+			if s.deleted < 64000/4/3 {
+				t.Errorf("process %d deleted %d of 64000", i, s.deleted)
+			}
+		}
+	})
+}
+
+// A daemon next to one with a backlog looks at its ranges at rest as if it were alone: by one query
+// each, at once, and without a read of their records.
+func TestIdleTickBesideABusyProcess(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Shards, w.target.Page = 32, 20
+		w.target.Layout, w.target.Generations = "sharded", false
+		w.target.Pace = throttle.Limits{Start: 1, Max: 1}
+		w.serve(w.config())
+		time.Sleep(2 * time.Minute)
+		w.serve(w.config())
+		time.Sleep(2 * time.Minute)
+		for i := range 5000 {
+			w.dueIn(0, 0, fmt.Sprintf("e-%04d", i), time.Now().Add(-time.Second+time.Duration(i)*time.Microsecond))
+		}
+		time.Sleep(2 * time.Minute)
+		var cursors atomic.Int64
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Load" && c.Record.Sort == store.CursorRecord {
+				cursors.Add(1)
+			}
+			return nil
+		}
+		time.Sleep(10 * time.Minute)
+		if n := cursors.Load(); n > 300 { // the daemon without ranges looks for released ones every 2.5 s
+			t.Errorf("in 600 ticks cursor records were read %d times", n)
+		}
+		w.dueIn(0, 7, "late", time.Now().Add(3*time.Second))
+		time.Sleep(6 * time.Second) // its pace is one a second
+		if slices.Contains(w.left(), "late") {
+			t.Error("two seconds after the next tick, what is due in a range at rest is still there")
 		}
 	})
 }

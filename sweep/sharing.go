@@ -13,6 +13,7 @@ import (
 // A sharing is what a book remembers of how processes divide the ranges.
 type sharing struct {
 	gave  time.Time // when this process gave ranges back last
+	given int       // so many did it give that the heartbeats of others cannot show yet
 	asked time.Time // when it last asked which ranges others have released
 	read  time.Time // when the last read of heartbeats that share has used was sent
 }
@@ -34,21 +35,24 @@ func (b *book) share(s *scheduler, now time.Time) {
 		b.wantElsewhere(now)
 	}
 	if excess := b.excess(); excess > 0 {
-		b.gave = now
 		b.giveSome(excess, now.Add(-b.c.target.Lease/6))
 	}
 }
 
-// giveSome marks ranges to be given back, each after its next step. It chooses among those
-// that have been in work for some time: the others may be done soon.
+// giveSome marks ranges until so many are to be given back, each after its next step. It chooses
+// among those that have been in work for some time: the others may be done soon.
 func (b *book) giveSome(most int, before time.Time) {
 	var list []*item
 	for _, it := range b.lagging.items {
-		if _, isRange := it.job.(*rangeJob); isRange && !it.worked.IsZero() && it.worked.Before(before) && !it.gives {
+		switch _, isRange := it.job.(*rangeJob); {
+		case !isRange:
+		case it.gives:
+			most--
+		case !it.worked.IsZero() && it.worked.Before(before):
 			list = append(list, it)
 		}
 	}
-	for _, it := range inOrder(list)[:min(most, len(list))] {
+	for _, it := range inOrder(list)[:max(0, min(most, len(list)))] {
 		it.gives = true
 	}
 }
@@ -71,14 +75,17 @@ func (b *book) wantElsewhere(now time.Time) {
 	}
 }
 
-// excess returns how many ranges this process holds beyond its part. After it has given some
-// back, the answer is 0 until newer heartbeats show how many the others hold.
+// excess returns how many ranges this process holds beyond its part. What it has given back counts
+// as held by somebody until newer heartbeats show who holds it.
 func (b *book) excess() int {
 	processes, ranges, told := b.c.keeper.Parts()
-	if processes < 2 || !b.c.keeper.IsSought() || !told.After(b.gave.Add(b.c.target.Lease/6)) {
+	if told.After(b.gave.Add(b.c.target.Lease / 6)) {
+		b.given = 0
+	}
+	if processes < 2 || !b.c.keeper.IsSought() {
 		return 0
 	}
-	return b.c.keeper.Pulse.Held() - (ranges+processes-1)/processes
+	return b.c.keeper.Pulse.Held() - (ranges+b.given+processes-1)/processes
 }
 
 // givesBack reports whether the step that has just ended was the last one before the range

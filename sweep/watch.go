@@ -23,14 +23,20 @@ type watch struct {
 	meets atomic.Bool // the next read is due now: claims wait for it
 	epoch atomic.Int64
 	until atomic.Int64 // for so long, in Unix nanoseconds, others may have begun at the same time
-	seeks atomic.Bool  // this process waits for ranges that others hold
-	seen  cursor.Heartbeats
+	search
+	seen cursor.Heartbeats
 	// When the last read was sent, on this process's clock, and answered, in the store's
 	// time; zero before the first.
 	sent, stored time.Time
 
 	mu      sync.Mutex
 	failure failure // of reading them
+}
+
+// A search is for ranges that others hold.
+type search struct {
+	seeks atomic.Bool  // this process waits for some
+	hoped atomic.Int64 // since when, in Unix nanoseconds, one sweep waits to be given any; zero if it has not
 }
 
 func newWatch(c *collector) *watch {
@@ -68,6 +74,19 @@ func (w *watch) seek(seeks bool) {
 		w.c.keeper.Pulse.Seek(seeks)
 		w.wakeUp()
 	}
+}
+
+// hopes reports whether this process may soon be given ranges by others: they hold more than one
+// each, and it has looked for some for less than half a lease.
+func (w *watch) hopes(lease time.Duration) bool {
+	k := w.c.keeper
+	processes, ranges, _ := k.Parts()
+	if k.Pulse.Held() > 0 || ranges < processes {
+		return false
+	}
+	now := w.c.cfg.Now()
+	w.hoped.CompareAndSwap(0, now.UnixNano())
+	return now.UnixNano()-w.hoped.Load() < int64(lease/2)
 }
 
 // run keeps the heartbeat and reads the others' until ctx is done. Then it removes the

@@ -32,6 +32,9 @@ func (j *rangeJob) yields(todo todo) (full func(held int) bool, wait time.Durati
 		return nil, 0
 	}
 	full = func(held int) bool { return c.keeper.IsFull(held, todo.wanted) }
+	if j.yielded.IsZero() && !j.empty.IsZero() {
+		return full, 0 // it was done a tick ago: one query is less than to ask what others do with it
+	}
 	before, processes := c.keeper.Turn(todo.cursor.ID)
 	switch first := j.yielded.IsZero(); {
 	case full(c.keeper.Pulse.Held()) && first:
