@@ -504,7 +504,8 @@ func TestFrozenWorkerLosesItsRange(t *testing.T) {
 		after := w.cursors()
 		close(thaw)
 		lost := <-done
-		if lost.Complete || lost.Error != "" || lost.Incomplete != 1 {
+		// It may find out at the end, or before, and then that the other one has swept the range meanwhile.
+		if lost.Error != "" || lost.Complete == (lost.Incomplete == 1) {
 			t.Errorf("the frozen process: %+v", lost)
 		}
 		for id, c := range w.cursors() {
