@@ -14,7 +14,7 @@ func TestDueBeforeTheTickOfAQuietDaemon(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		tick := 5*time.Minute + 1300*time.Millisecond // it falls between two reads elsewhere each time
 		began := time.Now()
-		next := func(at time.Time) time.Time { return began.Add((at.Sub(began)/tick + 1) * tick) }
+		next := func(at time.Time) time.Time { return at.Add(tick - at.Sub(began)%tick) }
 		w.sweep()
 		cfg := w.config()
 		cfg.Targets[0].Next = next
