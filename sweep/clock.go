@@ -27,6 +27,7 @@ type clock struct {
 	maxSkew time.Duration
 
 	mu    sync.Mutex
+	wrong error         // by the last response, the local clock is; nil if not
 	store time.Time     // in a response
 	local time.Time     // when that response had arrived
 	at    time.Duration // the same, by the monotonic clock
@@ -36,12 +37,14 @@ type clock struct {
 // the given instant. It fails if the local clock differs by more than maxSkew.
 func (c *clock) observe(store, sent time.Time) error {
 	arrived := c.now()
-	if store.Before(sent.Round(0).Add(-c.maxSkew)) || store.After(arrived.Round(0).Add(c.maxSkew)) {
-		return fmt.Errorf("%w: it is %s here and %s in the store, more than max_clock_skew (%v) apart",
-			ErrClock, arrived.UTC().Format(time.RFC3339Nano), store.UTC().Format(time.RFC3339Nano), c.maxSkew)
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if store.Before(sent.Round(0).Add(-c.maxSkew)) || store.After(arrived.Round(0).Add(c.maxSkew)) {
+		c.wrong = fmt.Errorf("%w: it is %s here and %s in the store, more than max_clock_skew (%v) apart",
+			ErrClock, arrived.UTC().Format(time.RFC3339Nano), store.UTC().Format(time.RFC3339Nano), c.maxSkew)
+		return c.wrong
+	}
+	c.wrong = nil
 	c.store, c.local, c.at = store, arrived, c.passed()
 	return nil
 }
@@ -61,11 +64,16 @@ func (c *clock) since(at time.Time) time.Duration {
 	return c.store.Add(c.passed() - c.at).Sub(at)
 }
 
-// check fails if the wall clock has jumped since the last response. The embedded store
-// uses the same clock, so only such a jump shows there that it is wrong.
+// check fails if the last response has shown that the wall clock is wrong, or if it has jumped
+// since. The embedded store uses the same clock, so only such a jump shows there that it is wrong.
+//
+// The jump alone does not tell: one that happens while a response travels is taken in with it.
 func (c *clock) check() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.wrong != nil {
+		return c.wrong
+	}
 	jump := c.now().Round(0).Sub(c.local.Round(0)) - (c.passed() - c.at)
 	if jump.Abs() > c.maxSkew {
 		return fmt.Errorf("%w: it jumped by %v during the sweep, more than max_clock_skew (%v)", ErrClock, jump, c.maxSkew)

@@ -17,6 +17,9 @@ func TestClock(t *testing.T) {
 		if err := c.observe(sent.Add(skew), sent); !errors.Is(err, ErrClock) {
 			t.Errorf("a store %v apart: %v", skew, err)
 		}
+		if err := c.check(); !errors.Is(err, ErrClock) {
+			t.Errorf("after a store %v apart: %v", skew, err)
+		}
 	}
 	inStore := sent.Add(3 * time.Second)
 	if err := c.observe(inStore, sent); err != nil {
@@ -39,6 +42,33 @@ func TestClock(t *testing.T) {
 			t.Errorf("the store's time jumped along to %v, want %v", got, want)
 		}
 		wall = wall.Add(-jump)
+	}
+}
+
+// A wall clock that is set wrong while a response travels shows no jump. The next response does.
+func TestClockThatJumpsUnseen(t *testing.T) {
+	began := time.Date(2026, 11, 25, 3, 0, 0, 0, time.UTC)
+	real, ahead := time.Duration(0), time.Duration(0)
+	c := &clock{now: func() time.Time { return began.Add(real + ahead) }, passed: func() time.Duration { return real },
+		maxSkew: 10 * time.Second}
+	respond := func(jump time.Duration) error {
+		sent := c.now()
+		ahead += jump
+		real += time.Second
+		return c.observe(began.Add(real), sent)
+	}
+	if err := respond(20 * time.Second); err != nil {
+		t.Fatal("it may have travelled for as long: ", err)
+	}
+	if err := respond(0); !errors.Is(err, ErrClock) {
+		t.Errorf("the next response: %v", err)
+	}
+	if err := c.check(); !errors.Is(err, ErrClock) {
+		t.Errorf("a check after it: %v", err)
+	}
+	ahead = 0
+	if err := respond(0); err != nil || c.check() != nil {
+		t.Errorf("set right: %v, %v", err, c.check())
 	}
 }
 

@@ -55,3 +55,58 @@ func TestOpenedHour(t *testing.T) {
 		})
 	}
 }
+
+// Before what was due at first was counted nobody reserves anything, by the target record. Where targets
+// files overlap, a process goes by its own count while the record is of the other file: if it has counted
+// whole ranges, and found no more than the floor.
+func TestReservesByOwnCount(t *testing.T) {
+	const outside = "00000000.0001/"
+	for _, c := range []struct {
+		name     string
+		overlaps bool
+		layout   string   // of the record
+		from     []string // of each count
+		due      int64    // by each count
+		wrong    bool
+	}{
+		{"it has counted", true, "sharded", []string{"00000000.0000.19990101T000000.000Z"}, 8, false},
+		{"it has counted too much", true, "sharded",
+			[]string{"00000000.0000.19990101T000000.000Z", "00000000.0001.19990101T000000.000Z"}, 5, true},
+		{"it has counted again", true, "sharded",
+			[]string{"00000000.0000.19990101T000000.000Z", "00000000.0000.19990101T000000.000Z"}, 5, false},
+		{"it has counted nothing", true, "sharded", nil, 0, true},
+		{"it has counted what lies outside of ranges", true, "sharded", []string{outside}, 0, true},
+		{"it has counted an hour", true, "sharded", []string{"00000000.0000.20000101T000000.000Z"}, 0, true},
+		{"the record is of its own file", true, "generation", []string{"00000000.0000.19990101T000000.000Z"}, 0, true},
+		{"there is no other file", false, "sharded", []string{"00000000.0000.19990101T000000.000Z"}, 0, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(Options{Seed: 1})
+				defer w.stop()
+				time.Sleep(time.Hour)
+				w.plan.target.Breaker = breaker.Rules{On: true, Floor: 8, Fraction: 0.01, Window: time.Hour, Learn: 24 * time.Hour}
+				w.plan.overlap = nil
+				if c.overlaps {
+					w.plan.overlap = &overlap{what: "layout"}
+				}
+				h := &handle{w: w, name: "me"}
+				h.file.Layout, h.file.Property = "generation", "expires"
+				w.db.records[store.TargetRecord] = map[string]store.Record{"sessions": {Fields: store.Fields{
+					"layout": c.layout, "property": "expires"}}}
+				for _, from := range c.from {
+					s := store.Span{From: store.Point{Value: store.TextValue(from)},
+						To: store.Point{Value: store.TextValue(from[:len("00000000.0000")] + ".20000101T010000.000Z")}}
+					h.ground.of("sessions").counts("", s, c.due)
+				}
+				was := breaker.Budget{Target: "sessions", Began: time.Now()}
+				is := was
+				is.Tallies = []breaker.Tally{{Key: w.plan.target.Breaker.HourOf(time.Now()), Granted: 2, At: time.Now()}}
+				w.oracle.savedBudget(h, was.Encode(), is.Encode())
+				if (w.violation != nil) != c.wrong {
+					t.Error(fmt.Sprint("violation: ", w.violation))
+				}
+			})
+		})
+	}
+}

@@ -247,7 +247,11 @@ func (h *handle) Count(
 	if upTo > 0 { // the fate of a count without a bound stays what it was
 		c.key += fmt.Sprintf(" up to %d", upTo)
 	}
-	err = h.do(ctx, c, func(fate) error { h.counted, n = true, h.w.db.count(t, namespace, s, upTo); return nil })
+	err = h.do(ctx, c, func(fate) error {
+		n = h.w.db.count(t, namespace, s, upTo)
+		h.ground.of(t.Name).counts(namespace, s, n)
+		return nil
+	})
 	return n, err
 }
 

@@ -40,7 +40,7 @@ type handle struct {
 	calls     int                  // that took effect
 	dead      bool
 	stops     int       // so often it was frozen or asleep
-	counted   bool      // it has counted something
+	ground    grounds   // what it has counted before it reserved anything
 	closed    bool      // the sweep has returned: there must be no further call
 	thaw      time.Time // it is frozen until then
 	amnesty   time.Time // until then it may hold what records that went back do not show

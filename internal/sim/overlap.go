@@ -148,13 +148,18 @@ func (o *oracle) leaves(kind string, generation int) {
 	}
 }
 
-// countsForItself reports whether a process has counted what is due, and cannot write that down: the
-// target record is of the other targets file, or has been until a moment ago. Such a process goes by
-// what it has counted itself; who sweeps as the record says counts again.
+// countsForItself reports whether a process has counted what is due, found no more than may go, and cannot
+// write that down: the target record is of the other targets file, or has been until a moment ago. Such a
+// process goes by what it has counted itself; who sweeps as the record says counts again.
 func (o *oracle) countsForItself(h *handle, target string) bool {
 	r := o.w.db.records[store.TargetRecord][target]
 	recent := time.Since(o.budget(target).turned) <= pausedWithin
-	return h.counted && (recent || isOfOther(r.Fields, h.file))
+	if o.w.plan.overlap == nil || !recent && !isOfOther(r.Fields, h.file) ||
+		!h.ground.of(target).passes(o.w.plan.target.Breaker.Floor) {
+		return false
+	}
+	o.w.count("goes by its own count")
+	return true
 }
 
 // isOfOther reports whether a target record is of a targets file with another layout or property.
