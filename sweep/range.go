@@ -411,7 +411,7 @@ func (j *rangeJob) lateSince(v *visit) time.Time {
 func (j *rangeJob) probe(t turn, v *visit, more *bool) (found bool, err error) {
 	for {
 		*more, err = v.read(t, v.readings[0], j.c.pacing.paceOf(j.r, v.start.cursor).Burst(j.c.cfg.Now(),
-			j.c.probeSize()))
+			j.c.target.Page))
 		if err != nil {
 			failure := v.readFailed(t, v.readings[0], err)
 			met := v.readings[0].failing

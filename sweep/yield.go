@@ -12,9 +12,6 @@ const (
 	// not come.
 	yieldFor  = 4 * readAtMost
 	yieldTurn = readAtMost / 4
-	// firstProbe is the most entries that a process reads of a range before it knows of the
-	// others: all but one of those that begin at the same time read them in vain.
-	firstProbe = 20
 )
 
 // yields returns for how long a range that nobody holds is left to other processes before this
@@ -58,12 +55,4 @@ func (j *rangeJob) yield(wait time.Duration) outcome {
 	c.viewer.wantCursor(c.rules.ID(j.r))
 	c.viewer.watch.ask(0)
 	return outcome{state: waiting, wake: now.Add(wait), why: throttle.ReasonLease, elsewhere: elsewhere{yields: true}}
-}
-
-// probeSize returns how many entries a probe asks for at most.
-func (c *collector) probeSize() int {
-	if c.cfg.Apply && c.keeper.Opening == "" && !c.keeper.Pulse.Beat().Live {
-		return min(firstProbe, c.target.Page)
-	}
-	return c.target.Page
 }
