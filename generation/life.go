@@ -154,9 +154,13 @@ func (r Record) Adopt(used []Generation, floor int, p Policy, now time.Time) (Re
 	return r, nil
 }
 
-// IsContinued reports whether a record that was just made lists generations of a lost one.
+// IsContinued reports whether a record lists generations of a lost one, or went on after its
+// numbers, as long as none has retired. They were listed when the record was made, or counted
+// as closed from the moment they were found; those that it opened itself since came later.
 func (r Record) IsContinued() bool {
-	return len(r.Generations) > 0 && r.Generations[len(r.Generations)-1].Number > First
+	return slices.ContainsFunc(r.Generations, func(g Generation) bool {
+		return g.Number > First && (!g.Opened.After(r.Created) || g.Closed.Equal(g.Opened))
+	})
 }
 
 // ProbeLater returns a new record that asks for a second probe of the index, at the time

@@ -286,3 +286,44 @@ func TestAdoptLeavesTheDropped(t *testing.T) {
 		}
 	}
 }
+
+// A record shows that one before it is lost by what it found, not by what it opened since: a
+// record of its own needs to wait for its own writers alone.
+func TestContinuesALostRecord(t *testing.T) {
+	short := Policy{Shards: 4, Staleness: time.Second, Slack: time.Second}
+	later := opened.Add(time.Minute)
+	own := New("sessions", "Session", "expiry_key", 4, true, opened).WithWriterBounds(short)
+	advanced, err := own.Advance(short, later, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	adopt := func(r Record, now time.Time, floor int, used ...Generation) Record {
+		t.Helper()
+		next, err := r.Adopt(used, floor, short, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return next
+	}
+	blank := New("sessions", "Session", "expiry_key", 4, false, opened)
+	for name, c := range map[string]struct {
+		r    Record
+		want bool
+	}{
+		"its own":                         {own, false},
+		"its own, advanced":               {advanced, false},
+		"nothing found":                   {adopt(blank, opened, 0), false},
+		"nothing found by a second probe": {adopt(advanced, later, 0), false},
+		"the first generation found":      {adopt(blank, opened, 0, Generation{Number: 1, Shards: 4}), true},
+		"a later generation found":        {adopt(blank, opened, 0, Generation{Number: 7, Shards: 4}), true},
+		"found by a second probe":         {adopt(own, later, 0, Generation{Number: 7, Shards: 4}), true},
+		"dropped generations":             {adopt(blank, opened, 7), true},
+	} {
+		if got := c.r.IsContinued(); got != c.want {
+			t.Errorf("%s: continues a lost record: %t, want %t", name, got, c.want)
+		}
+		if wait := c.r.ProbeLater(short).Probe.Sub(opened); (wait > DefaultStaleness) != c.want {
+			t.Errorf("%s: probes %s after its beginning", name, wait)
+		}
+	}
+}

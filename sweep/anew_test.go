@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/inspect"
@@ -170,6 +171,27 @@ func TestGenerationsThatShowLater(t *testing.T) {
 		time.Sleep(time.Hour)
 		if w.put(6, 4, "a stray", time.Now().Add(-time.Minute)); w.sweep().Error != "" || slices.Contains(numbers(w.record()), 6) {
 			t.Errorf("a stray is taken for a generation: %v", numbers(w.record()))
+		}
+	})
+}
+
+// A target that is new has no lost record: what it opened itself since does not put off the
+// second probe, for which generations wait before they retire.
+func TestNewTargetRetiresSoon(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Policy = generation.Policy{Shards: 2, Staleness: time.Second, Slack: time.Second}
+		w.sweep()
+		time.Sleep(time.Second)
+		if _, err := control.Advance(t.Context(), w.config(), w.target, 2, true); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		for slices.Contains(numbers(w.record()), 1) && time.Since(begun) < 5*time.Minute {
+			time.Sleep(5 * time.Second)
+			w.sweep()
+		}
+		if r := w.record(); slices.Contains(numbers(r), 1) || !r.Probe.IsZero() {
+			t.Errorf("generations %v after %s; probes at %s", numbers(r), time.Since(begun), r.Probe)
 		}
 	})
 }
