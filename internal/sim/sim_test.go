@@ -56,9 +56,9 @@ func hunt(t *testing.T, h Hunt) {
 //
 // A busy machine may stop a goroutine in the middle of an instant. Where two timers of one
 // process meet there, as those for its own heartbeat and for the others' do once in seed 35,
-// either may be first. A seed that ran differently is therefore run six times more: that
-// makes two or three histories (measured: 24 runs at once made three), while a decision
-// that is left to chance makes six.
+// either may be first. A seed that ran differently is therefore run six times more: some of
+// them are alike then (measured: two to four histories on a machine with five times the work
+// it can do), while decisions that are left to chance make six.
 func TestSeedsRepeat(t *testing.T) {
 	seeds := nightly.Size(t, 50, 20)
 	if testing.Short() {
@@ -83,8 +83,8 @@ func TestSeedsRepeat(t *testing.T) {
 			histories[once[seed]] = true
 		}
 		t.Logf("seed %d ran differently, and then made %d histories", seed, len(histories))
-		if len(histories) > 3 {
-			t.Errorf("six runs of seed %d make %d histories", seed, len(histories))
+		if len(histories) == 6 {
+			t.Errorf("no two of six runs of seed %d are alike", seed)
 		}
 	}
 }
