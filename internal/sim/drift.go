@@ -20,7 +20,7 @@ const (
 // is shared by clocks that run equally fast, and a machine that sleeps must not have its
 // clock set back meanwhile: the program says both.
 func (p *plan) drawDrift(d dice) {
-	p.drifts = p.has("drift") && p.mode != embedded && p.target.Total.PerSecond == 0 && d.on("drifts").yes(drifting)
+	p.drifts = p.mode != embedded && p.target.Total.PerSecond == 0 && p.takesPart("drift", d.on("drifts"), drifting)
 }
 
 // drifting is in how many lives clocks drift.

@@ -46,7 +46,7 @@ var edits = []edit{
 
 // edited reports whether somebody edits records in this life.
 func (w *world) edited() bool {
-	return w.plan.has("edit") && w.plan.isPlain() && !w.restores() && w.dice.on("editor").on("takes part").yes(editRate)
+	return w.plan.isPlain() && !w.restores() && w.plan.takesPart("edit", w.dice.on("editor").on("takes part"), editRate)
 }
 
 // startEditor lets somebody remove or edit records while all others go on. What makes a record

@@ -17,6 +17,7 @@ type Hunt struct {
 	Workers int             // seeds at the same time; 0 is one for each core
 	Stop    bool            // at the first violation
 	Done    <-chan struct{} // closed: no further seed begins; may be nil
+	With    []string        // see [Options]
 	Without []string
 	Skip    []uint64                      // seeds that are left out
 	Bound   time.Duration                 // how long one may take; zero is [Endless]
@@ -81,7 +82,7 @@ func (h Hunt) Run(t *testing.T) Bag {
 			if h.Begin != nil {
 				h.Begin(worker, seed)
 			}
-			r := Run(t, Options{Seed: seed, Without: h.Without, Hung: h.Hung, Bound: h.Bound})
+			r := Run(t, Options{Seed: seed, With: h.With, Without: h.Without, Hung: h.Hung, Bound: h.Bound})
 			mu.Lock()
 			bag.add(r)
 			if h.Each != nil {

@@ -20,7 +20,7 @@ const listsRate = 0.05
 
 // drawLists draws lists that differ, which make the life one of several namespaces and sweepers.
 func (p *plan) drawLists(d dice) {
-	if !p.has("lists") || !p.has("sweeper 2") || p.mode == embedded || !d.on("lists").yes(listsRate) {
+	if !p.has("sweeper 2") || p.mode == embedded || !p.takesPart("lists", d.on("lists"), listsRate) {
 		return
 	}
 	d = d.on("drawn lists")

@@ -22,7 +22,7 @@ func (w *world) startLoser() {
 	if o := w.plan.overlap; o != nil && o.what == "layout" { // of which one looks for no generations
 		often = 1
 	}
-	if !w.plan.has("lose") || w.restores() || w.edited() || !d.on("takes part").yes(often) {
+	if w.restores() || w.edited() || !w.plan.takesPart("lose", d.on("takes part"), often) {
 		return
 	}
 	w.act(func() {

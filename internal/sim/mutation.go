@@ -13,6 +13,7 @@ import (
 // A Mutation is a deliberate bug.
 type Mutation struct {
 	Name, What string
+	Lives      []string // features of the lives that can show it, where most cannot
 	Files      []MutatedFile
 }
 
@@ -26,9 +27,10 @@ type MutatedFile struct {
 type Change struct{ Old, New string }
 
 // Mutations reads all mutations of a directory, in the order of their names. Each is a
-// text of this form, with any number of changes to any number of files:
+// text of this form, with any number of changes to any number of files, and perhaps without lives:
 //
 //	what is wrong
+//	lives: restamp, trips
 //	file: sweep/range.go
 //	<<<<
 //	what stands there
@@ -61,7 +63,17 @@ func Mutations(dir string) ([]Mutation, error) {
 
 func parseMutation(text string) (m Mutation, err error) {
 	what, _, _ := strings.Cut(text, "file: ")
+	what, lives, _ := strings.Cut(what, "lives: ")
 	m.What = strings.Join(strings.Fields(what), " ")
+	for f := range strings.SplitSeq(strings.TrimSpace(lives), ",") {
+		if f = strings.TrimSpace(f); f == "" {
+			continue
+		}
+		m.Lives = append(m.Lives, f)
+		if !IsOfSome(f) {
+			return m, fmt.Errorf("lives cannot be made to have %q", f)
+		}
+	}
 	for rest := text; rest != ""; {
 		head, block, begins := strings.Cut(rest, "<<<<\n")
 		if _, path, ok := strings.Cut(head, "file: "); ok {

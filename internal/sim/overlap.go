@@ -34,7 +34,7 @@ const halfway = "expires_at"
 func isHidden(property, key string) bool { return property == halfway && hash(key)%2 == 0 }
 
 func (p *plan) drawOverlap(d dice) {
-	if !p.has("overlap") || p.lists != nil || p.restamps || !d.on("overlaps").yes(overlapping) {
+	if p.lists != nil || p.restamps || !p.takesPart("overlap", d.on("overlaps"), overlapping) {
 		return
 	}
 	d = d.on("overlap")

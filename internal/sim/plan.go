@@ -44,15 +44,23 @@ var features = slices.Concat(faults, []string{
 	"skew", "jump", // of clocks
 	"sweeper 2", "sweeper 3", "dry", "audit", "operator", "pace",
 	"follower", "lazy", "nursery", "straggler", "breaker", "wrongshard", "junk", // writers
-	"extend", "remove", "limits", "rush", "drag", "refused", "lose", "trips", "deploy", "restamp", "lists",
-	"drift", "overlap", "restore", "edit",
-})
+	"extend", "remove", "limits", "drag", "refused", "deploy",
+}, some)
+
+// Some of the lives have these, which all may be made to have.
+var some = []string{"partly", "rush", "lose", "trips", "restamp", "lists", "drift", "overlap", "restore", "edit"}
+
+// IsFeature reports whether there is something of that name that a life may have.
+func IsFeature(name string) bool { return slices.Contains(features, name) }
+
+// IsOfSome reports whether only some lives have a feature, and all may be made to have it.
+func IsOfSome(name string) bool { return slices.Contains(some, name) }
 
 // A plan is what one seed makes of everything that can be chosen.
 type plan struct {
-	seed    uint64
-	dice    dice
-	without []string
+	seed          uint64
+	dice          dice
+	with, without []string
 
 	mode       string
 	target     sweep.Target
@@ -88,18 +96,27 @@ type span struct{ from, to time.Duration } // since the beginning
 
 func (p *plan) has(feature string) bool { return !slices.Contains(p.without, feature) }
 
-// newPlan draws a plan.
-func newPlan(seed uint64, without []string) *plan {
-	d := dice(mix(seed ^ 0x5eed)).on("plan")
-	p := &plan{seed: seed, dice: dice(mix(seed ^ 0x5eed)), without: without, rates: map[string]float64{}}
+// takesPart draws whether a feature is in the life: so often, or if all lives are to have it.
+func (p *plan) takesPart(feature string, d dice, often float64) bool {
+	return p.has(feature) && (slices.Contains(p.with, feature) || d.yes(often))
+}
+
+// newPlan draws the plan of a life.
+func newPlan(o Options) *plan {
+	root := dice(mix(o.Seed ^ 0x5eed))
+	d := root.on("plan")
+	p := &plan{seed: o.Seed, dice: root, with: o.With, without: o.Without, rates: map[string]float64{}}
 	p.mode = pick(d.on("mode"), lookup, lookup, query, query, native, native, embedded)
 	p.namespaces = pick(d.on("namespaces"), []string{""}, []string{""}, []string{""}, []string{""}, []string{"", "eu"})
+	if slices.Contains(p.with, "partly") {
+		p.namespaces = []string{"", "eu"}
+	}
 	p.targets = pick(d.on("targets"), 1, 1, 1, 1, 1, 1, 1, 1, 1, 2)
 	p.sweepers = pick(d.on("sweepers"), 1, 2, 2, 3)
 	for p.sweepers > 1 && !p.has(fmt.Sprint("sweeper ", p.sweepers)) {
 		p.sweepers--
 	}
-	p.restamps = p.has("restamp") && p.has("trips") && d.on("restamps").yes(restampRate)
+	p.restamps = p.has("trips") && p.takesPart("restamp", d.on("restamps"), restampRate)
 	if p.restamps && p.has("sweeper 2") { // of which one may have reserved what the other deletes
 		p.sweepers = max(2, p.sweepers)
 	}
@@ -136,7 +153,7 @@ func (p *plan) drawEvents(d dice) {
 	if len(p.namespaces)*p.targets*p.target.Shards > 4 { // many ranges make a life dear, and show little more
 		rush, p.busy = 0.06, max(4*time.Minute, p.busy/2)
 	}
-	p.rush = p.has("rush") && p.lists == nil && d.on("rush").yes(rush)
+	p.rush = p.lists == nil && p.takesPart("rush", d.on("rush"), rush)
 	if p.partly && d.on("joins").yes(0.5) { // they come to generations that were sealed without them
 		p.joins = d.on("joins at").between(p.busy/4, p.busy*3/4)
 	}
@@ -204,7 +221,7 @@ func (p *plan) drawTarget(d dice) {
 	if len(p.namespaces) > 1 && d.on("star").yes(0.3) {
 		t.Namespaces = []string{"*"}
 	}
-	p.partly = len(p.namespaces) > 1 && p.lists == nil && p.has("partly") && d.on("partly").yes(0.5)
+	p.partly = len(p.namespaces) > 1 && p.lists == nil && p.takesPart("partly", d.on("partly"), 0.5)
 	if p.has("pace") && d.on("pace").yes(0.25) {
 		start := pick(d.on("start"), 0.0313, 0.2137, 0.5171, 1.0191, 2.0371)
 		t.Pace = throttle.Limits{Start: start, Max: start * pick(d.on("max"), 1, 1, 1.5, 4)}
@@ -224,7 +241,7 @@ func (p *plan) drawBrakes(d dice, t *sweep.Target) {
 	if p.has("limits") && d.on("per day").yes(0.05) {
 		t.Limits.PerDay = int64(1 + d.on("deletes a day").below(30))
 	}
-	if p.has("trips") && (p.restamps || d.on("trips").yes(0.3)) {
+	if p.restamps || p.takesPart("trips", d.on("trips"), 0.3) {
 		window := pick(d.on("window"), 30, 60, 300)
 		t.Breaker = breaker.Rules{On: true, Floor: pick(d.on("floor"), int64(1), 3, 8, 20), Fraction: 0.25,
 			Window: time.Duration(window) * time.Second, Learn: time.Minute}

@@ -68,7 +68,7 @@ func (w *world) drawRestoration(d dice) restoration {
 
 // restores reports whether a database is restored in this life.
 func (w *world) restores() bool {
-	return w.plan.has("restore") && w.plan.isPlain() && w.dice.on("restorer").on("takes part").yes(restoreRate)
+	return w.plan.isPlain() && w.plan.takesPart("restore", w.dice.on("restorer").on("takes part"), restoreRate)
 }
 
 // startRestorer lets somebody restore the database, as an operator does by

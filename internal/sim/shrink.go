@@ -38,7 +38,7 @@ func Shrink(t *testing.T, r Report) Case {
 	}
 	for _, part := range []float64{0.1, 0.2, 0.35, 0.5, 0.7, 0.85} {
 		o := best.Options
-		o.Until = time.Duration(float64(newPlan(o.Seed, o.Without).busy) * part)
+		o.Until = time.Duration(float64(newPlan(o).busy) * part)
 		if try(o) {
 			break
 		}
@@ -63,6 +63,9 @@ func (c Case) String() string {
 		s.WriteString(e + "\n")
 	}
 	fmt.Fprintf(&s, "repeat it: go run ./internal/sim/prove -seed %d", c.Options.Seed)
+	if len(c.Options.With) > 0 {
+		fmt.Fprintf(&s, " -with '%s'", strings.Join(c.Options.With, ","))
+	}
 	if len(c.Options.Without) > 0 {
 		fmt.Fprintf(&s, " -without '%s'", strings.Join(c.Options.Without, ","))
 	}

@@ -67,6 +67,7 @@ func (v *Violation) Error() string {
 // Options say what to run.
 type Options struct {
 	Seed    uint64
+	With    []string      // features that only some lives have, and this one must
 	Without []string      // features that are left out
 	Until   time.Duration // writers and faults stop then; zero is as the seed says
 	Trace   bool          // keep the history
@@ -115,7 +116,7 @@ func Run(t *testing.T, o Options) (r Report) {
 }
 
 func newWorld(o Options) *world {
-	p := newPlan(o.Seed, o.Without)
+	p := newPlan(o)
 	if o.Until > 0 {
 		p.busy = min(p.busy, o.Until)
 	}

@@ -92,7 +92,7 @@ func try(root, work string, m sim.Mutation, most int, first uint64) (result stri
 	}
 	defer os.Remove(bin)
 	prove := exec.Command(bin, "-n", fmt.Sprint(most), "-first", fmt.Sprint(first), "-stop", "-shrink=false",
-		"-ledger", "off")
+		"-with", strings.Join(m.Lives, ","), "-ledger", "off")
 	out, _ := prove.CombinedOutput()
 	if endless := unending.FindSubmatch(out); endless != nil {
 		took := time.Since(began).Seconds()

@@ -89,11 +89,12 @@ func flags() *command {
 	flag.StringVar(&c.profile, "cpuprofile", "", "write a profile to this `file`")
 	flag.StringVar(&c.before, "before", "", "for its own use: what ran before a seed did not end")
 	flag.StringVar(&c.book.as, "as", "", "for its own use: the version and commit that run")
+	with := flag.String("with", "", "lives that all have these features, separated by commas")
 	without := flag.String("without", "", "leave these features out, separated by commas")
 	skip := flag.String("skip", "", "leave these `seeds` out, separated by commas")
 	flag.Parse()
-	if *without != "" {
-		c.hunt.Without = strings.Split(*without, ",")
+	c.hunt.With, c.hunt.Without = featuresOf("with", *with, sim.IsOfSome), featuresOf("without", *without, sim.IsFeature)
+	if len(c.hunt.With)+len(c.hunt.Without) > 0 {
 		c.book.path = "off" // these are other lives
 	}
 	for _, text := range strings.FieldsFunc(*skip, func(r rune) bool { return r == ',' }) {
@@ -110,9 +111,21 @@ func flags() *command {
 	return c
 }
 
+// featuresOf reads the value of a flag that lists features.
+func featuresOf(name, value string, known func(string) bool) []string {
+	list := strings.FieldsFunc(value, func(r rune) bool { return r == ',' })
+	for _, f := range list {
+		if !known(f) {
+			fmt.Fprintf(os.Stderr, "prove: -%s: %q is no feature of which that can be asked\n", name, f)
+			os.Exit(2)
+		}
+	}
+	return list
+}
+
 // again shows what happens in one seed.
 func (c *command) again(t *testing.T) int {
-	r := sim.Run(t, sim.Options{Seed: c.seed, Without: c.hunt.Without, Until: c.until, Trace: true, Bound: c.hunt.Bound})
+	r := sim.Run(t, sim.Options{Seed: c.seed, With: c.hunt.With, Without: c.hunt.Without, Until: c.until, Trace: true, Bound: c.hunt.Bound})
 	violations := 0
 	if r.Violation != nil {
 		violations = 1

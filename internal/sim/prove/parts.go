@@ -98,7 +98,7 @@ func (p *parts) goOnWithout(seed uint64, left time.Duration, end uint64) {
 	args := []string{os.Args[0], "-first", strconv.FormatUint(p.first, 10), "-skip", skip,
 		"-bound", p.hunt.Bound.String(), "-workers", strconv.Itoa(p.hunt.Workers), "-ledger", p.book.path,
 		fmt.Sprintf("-shrink=%v", p.shrink), fmt.Sprintf("-counts=%v", p.counts),
-		"-without", strings.Join(p.hunt.Without, ","), "-before", done,
+		"-with", strings.Join(p.hunt.With, ","), "-without", strings.Join(p.hunt.Without, ","), "-before", done,
 		"-as", strings.TrimSpace(p.book.version + " " + p.book.commit)}
 	if p.hunt.Count > 0 {
 		args = append(args, "-n", strconv.FormatUint(end-p.first, 10))
