@@ -120,6 +120,15 @@ func TestWentBack(t *testing.T) {
 	was := at(3, "a", "m")
 	other, audit := at(3, "a", "a"), at(4, "b", "a")
 	other.Opened, audit.Shard = time.Unix(0, 0), "audit"
+	key := func(at time.Time) string {
+		k, err := expirykey.New(3, 2, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k.String()
+	}
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	drained, swept := at(3, "a", key(now.Add(time.Minute))), at(3, "a", key(now.Add(-10*time.Second)))
 	for name, c := range map[string]struct {
 		was, is cursor.Cursor
 		wrong   string
@@ -133,8 +142,10 @@ func TestWentBack(t *testing.T) {
 		"an old token":          {was, at(2, "b", "n"), "L3"},
 		"two owners":            {was, at(3, "b", "n"), "L3"},
 		"back":                  {was, at(4, "b", "l"), "L2"},
+		"back from the future":  {drained, at(4, "b", key(now.Add(-5*time.Second))), ""},
+		"back from the past":    {swept, at(4, "b", key(now.Add(-11*time.Second))), "L2"},
 	} {
-		if got := wentBack(c.was, c.is); !strings.Contains(got, c.wrong) || (got == "") != (c.wrong == "") {
+		if got := wentBack(c.was, c.is, now); !strings.Contains(got, c.wrong) || (got == "") != (c.wrong == "") {
 			t.Errorf("%s: %q, want %q", name, got, c.wrong)
 		}
 	}
