@@ -64,6 +64,9 @@ func openLog(t *testing.T, name string) *os.File {
 	if *logs == "" {
 		return nil
 	}
+	if err := os.MkdirAll(*logs, 0o777); err != nil {
+		t.Fatal(err)
+	}
 	f, err := os.Create(filepath.Join(*logs, name))
 	if err != nil {
 		t.Fatal(err)
