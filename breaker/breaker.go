@@ -393,11 +393,12 @@ func SliceOf(r Rules, hour int64) int64 { return max(r.Floor/10, hour/6) }
 type Count struct {
 	Due, Coming int64 // at present, and in the rest of the hour
 	Reserved    int64 // so many of these are going by an approval
+	Parts       int64 // of the same event went, or are going, by approvals of a part of it
 	More        bool  // there is more: it took too long to count all of it
 }
 
 // total returns how much the event holds: what went, and what is left.
-func (c Count) total(t Tally) int64 { return max(0, t.Done+c.Due+c.Coming-c.Reserved) }
+func (c Count) total(t Tally) int64 { return max(0, t.Done+c.Due+c.Coming-c.Reserved+c.Parts) }
 
 // AllNeeded returns up to which number all entities are to be counted, so that a count can be
 // judged; 0 if what is known is enough.
@@ -532,7 +533,7 @@ func (b Budget) Judge(r Rules, now time.Time, k Key, c Count) (next Budget, trip
 		t.Tripped = true
 		b.put(t, now)
 		trip = &Trip{Rule: Burst, At: now, Hour: k.Hour, Through: r.End(k), More: c.More,
-			Due: max(0, c.Due+c.Coming-c.Reserved), Gone: t.Done, Limit: limit, All: b.all(now)}
+			Due: max(0, c.Due+c.Coming-c.Reserved), Gone: t.Done + c.Parts, Limit: limit, All: b.all(now)}
 		if k.IsLate() {
 			trip.Rule, trip.Through = LateOnes, r.Horizon(now)
 		}

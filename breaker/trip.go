@@ -55,7 +55,7 @@ type Approval struct {
 	Generation int
 	Count      int64 // so many may go
 	At         time.Time
-	// Part says that more than that was due: of unswept ground, the rest waits for another approval.
+	// Part says that more than that was due: the rest waits for another approval.
 	Part bool
 }
 
@@ -147,6 +147,21 @@ func (b Budget) Reserved(r Rules, approved []Approval, now time.Time, k Key) (n 
 		is := a.Rule != Burst || k.IsLate() || a.Hour.Equal(k.Hour) // a part of an hour may be late
 		if is && !k.Hour.After(a.Through) && t.Granted >= a.Count && now.Sub(t.At) <= r.approvalEnds() {
 			n += max(0, t.Granted-t.Done)
+		}
+	}
+	return n
+}
+
+// InParts returns how much of the event under a key went, or is going, by approvals of a part of it:
+// the rest belongs to the same event, however little it is, until all of it is approved. A part
+// counts until its approval ends.
+func (b Budget) InParts(r Rules, approved []Approval, now time.Time, k Key) (n int64) {
+	for _, a := range approved {
+		is := a.Rule == LateOnes && k.IsLate() || a.Rule == Burst && !k.IsLate() && a.Hour.Equal(k.Hour)
+		if t := b.At(Key{Approval: a.ID}); is && !a.Part {
+			n = 0
+		} else if is && now.Sub(t.At) <= r.approvalEnds() {
+			n += t.Granted
 		}
 	}
 	return n

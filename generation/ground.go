@@ -124,6 +124,12 @@ func (r Record) Released(a breaker.Approval) Record {
 		r.Approvals = append(slices.Clone(r.Approvals), a)
 		r.Approvals = r.Approvals[max(0, len(r.Approvals)-mostApprovals):]
 	}
+	if a.ID == "" { // what is left of its event, of which parts were approved, is counted afresh
+		r.Approvals = slices.Clone(r.Approvals)
+		for i, part := range r.Approvals {
+			r.Approvals[i].Part = part.Part && (part.Rule != r.Trip.Rule || !part.Hour.Equal(r.Trip.Hour) || part.IsOfGround())
+		}
+	}
 	switch {
 	case r.Trip.Rule != breaker.NewGround || a.ID == "":
 	case a.Part: // the rest is not to go by the other rules, which know nothing of it

@@ -224,19 +224,51 @@ func TestApprovedEventIsSharedByProcesses(t *testing.T) {
 }
 
 func TestBreakerLetsAPartPass(t *testing.T) {
+	for _, rest := range []int{450, 20} { // which alone would be no unusual hour
+		t.Run(fmt.Sprint(rest, " are left"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := withBreaker(t, 600)
+				w.restamp(time.Now())
+				time.Sleep(time.Second)
+				w.sweep()
+				before := len(w.left())
+				part := before - rest
+				w.approve(int64(part))
+				w.sweep()
+				if gone := before - len(w.left()); gone != part || !w.record().Trip.IsOpen() {
+					t.Errorf("%d of the %d that were approved are gone; trip %+v", gone, part, w.record().Trip)
+				}
+				w.approve(0) // the approval that is used up holds up nothing
+				if res := w.sweep(); len(w.left()) > 0 || !res.Complete || res.Held != "" || res.Duration > 60 {
+					t.Errorf("%d are left: %+v", len(w.left()), res)
+				}
+			})
+		})
+	}
+}
+
+// A part of an event is approved, and the rest is extended: what comes to be due later in that hour
+// is no part of the event any more.
+func TestRestOfAPartIsCleared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker(t, 600)
 		w.restamp(time.Now())
 		time.Sleep(time.Second)
 		w.sweep()
-		before := len(w.left())
-		w.approve(130)
+		w.approve(int64(len(w.left()) - 300))
 		w.sweep()
-		if gone := before - len(w.left()); gone != 130 || !w.record().Trip.IsOpen() {
-			t.Errorf("%d of the 130 that were approved are gone; trip %+v", gone, w.record().Trip)
+		if len(w.left()) != 300 || !w.record().Trip.IsOpen() {
+			t.Fatalf("%d are left; trip %+v", len(w.left()), w.record().Trip)
 		}
-		w.approve(0) // the approval that is used up holds up nothing
-		if res := w.sweep(); len(w.left()) > 0 || !res.Complete || res.Held != "" || res.Duration > 60 {
+		w.restamp(time.Now().Add(48 * time.Hour))
+		if err := w.clear(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 5 {
+			w.put(1, 4, fmt.Sprint("later-", i), time.Now().Add(time.Second))
+		}
+		time.Sleep(time.Minute)
+		if res := w.sweep(); len(w.left()) != 300 || res.Held != "" || w.record().Trip.IsOpen() {
 			t.Errorf("%d are left: %+v", len(w.left()), res)
 		}
 	})

@@ -55,7 +55,7 @@ func (j *judge) measure(
 	ctx context.Context, b breaker.Budget, k breaker.Key, approvals []breaker.Approval, now time.Time,
 ) (n breaker.Count, all int64, err error) {
 	all = -1
-	reserved := b.Reserved(j.s.rules, approvals, now, k)
+	reserved, parts := b.Reserved(j.s.rules, approvals, now, k), b.InParts(j.s.rules, approvals, now, k)
 	for limit := b.Enough(j.s.rules, now, k) + reserved; ; {
 		tooLong := n.More || k.IsLate() && j.late != nil
 		n, err = patientCount(limit, tooLong, func(upTo int64) (breaker.Count, error) {
@@ -64,7 +64,7 @@ func (j *judge) measure(
 		if err != nil {
 			return n, all, err
 		}
-		n.Reserved = reserved
+		n.Reserved, n.Parts = reserved, parts
 		if upTo := b.AllNeeded(j.s.rules, now, k, n); upTo > 0 {
 			switch counted, err := j.countAll(ctx, upTo); {
 			case err != nil && !b.KnowsAll():
