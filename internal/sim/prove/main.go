@@ -125,7 +125,8 @@ func featuresOf(name, value string, known func(string) bool) []string {
 
 // again shows what happens in one seed.
 func (c *command) again(t *testing.T) int {
-	r := sim.Run(t, sim.Options{Seed: c.seed, With: c.hunt.With, Without: c.hunt.Without, Until: c.until, Trace: true, Bound: c.hunt.Bound})
+	r := sim.Run(t, sim.Options{Seed: c.seed, With: c.hunt.With, Without: c.hunt.Without, Until: c.until, Trace: true,
+		Bound: c.hunt.Bound})
 	violations := 0
 	if r.Violation != nil {
 		violations = 1
