@@ -337,7 +337,9 @@ func (v *visit) judge(key string, value store.Value) (judgement, store.Verdict) 
 		return j, store.Keep // never, or malformed
 	}
 	mine := v.carry != nil && v.carry.isSource(k.Generation)
-	if j == due && (mine || v.c.lives(k.Generation)) {
+	// What lies in the visit's own range is deleted though the record no longer lists its generation,
+	// as what a page shows of it: else the cursor would pass it.
+	if j == due && (mine || k.Generation == v.r.Generation || v.c.lives(k.Generation)) {
 		return j, store.Delete
 	}
 	if mine && (j == early || j == suspect) {
