@@ -17,9 +17,9 @@ import (
 // Somebody takes a generation out of the target record while an entity of it waits for another
 // try. Its cursor does not pass the entity.
 func TestGenerationIsTakenOutMeanwhile(t *testing.T) {
-	for _, freed := range []time.Duration{12, 14, 16, 17, 18} { // right before the visit tries again, or the audit does
+	for _, freed := range []int{12, 14, 16, 17, 18} { // right before the visit tries again, or the audit does
 		t.Run(fmt.Sprint(freed, " s later"), func(t *testing.T) {
-			in(t, func(t *testing.T, w *world) { takeOut(t, w, freed*time.Second) })
+			in(t, func(t *testing.T, w *world) { takeOut(t, w, time.Duration(freed)*time.Second) })
 		})
 	}
 }
