@@ -190,6 +190,41 @@ func TestPartOfAnEventIsApproved(t *testing.T) {
 	}
 }
 
+// Parts of an event are approved, days apart. What is left belongs to the event until all of it is
+// approved, and to no other one.
+func TestRestOfPartsBelongsToTheEvent(t *testing.T) {
+	hour := rules.HourOf(noon)
+	part := func(id string, count int64, at time.Time) breaker.Approval {
+		return breaker.Approval{ID: id, Rule: breaker.Burst, Hour: hour.Hour, Through: noon, Count: count, At: at, Part: true}
+	}
+	first, days := part("t1", 600, noon), noon.Add(5*24*time.Hour)
+	second := part("t2", 100, days)
+	whole := second
+	whole.ID, whole.Part = "t3", false
+	ground, late := first, first
+	ground.Rule, late.Rule, late.Hour = breaker.NewGround, breaker.LateOnes, time.Time{}
+	for name, c := range map[string]struct {
+		approved []breaker.Approval
+		now      time.Time
+		key      breaker.Key
+		want     int64
+	}{
+		"one part":               {[]breaker.Approval{first}, noon, hour, 600},
+		"two parts, days apart":  {[]breaker.Approval{first, second}, days, hour, 700},
+		"then all of it":         {[]breaker.Approval{first, second, whole}, days, hour, 0},
+		"a part after all of it": {[]breaker.Approval{first, whole, second}, days, hour, 100},
+		"nobody used it":         {[]breaker.Approval{first}, days, hour, 0},
+		"of another hour":        {[]breaker.Approval{first}, noon, rules.HourOf(noon.Add(-24 * time.Hour)), 0},
+		"of what is late":        {[]breaker.Approval{late}, noon, breaker.Late(), 600},
+		"of the hour, not late":  {[]breaker.Approval{first}, noon, breaker.Late(), 0},
+		"of unswept ground":      {[]breaker.Approval{ground}, noon, breaker.Late(), 0},
+	} {
+		if got := old().InParts(rules, c.approved, c.now, c.key); got != c.want {
+			t.Errorf("%s: %d went in parts, want %d", name, got, c.want)
+		}
+	}
+}
+
 func TestNormalIsLearnt(t *testing.T) {
 	k := rules.HourOf(noon)
 	b := old().CountedAll(noon, 3000)

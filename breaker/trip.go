@@ -153,19 +153,32 @@ func (b Budget) Reserved(r Rules, approved []Approval, now time.Time, k Key) (n 
 }
 
 // InParts returns how much of the event under a key went, or is going, by approvals of a part of it:
-// the rest belongs to the same event, however little it is, until all of it is approved. A part
-// counts until its approval ends.
+// the rest belongs to the same event, however little it is, until all of it is approved. They count
+// until the last approval ends, however long a trip stood open between two of them.
 func (b Budget) InParts(r Rules, approved []Approval, now time.Time, k Key) (n int64) {
+	var used time.Time // when one of them was given, or used
 	for _, a := range approved {
-		is := a.Rule == LateOnes && k.IsLate() || a.Rule == Burst && !k.IsLate() && a.Hour.Equal(k.Hour)
-		if t := b.At(Key{Approval: a.ID}); is && !a.Part {
+		switch {
+		case !a.IsOf(k):
+		case !a.Part:
 			n = 0
-		} else if is && now.Sub(t.At) <= r.approvalEnds() {
-			n += t.Granted
+		default:
+			n += a.Count
+			for _, at := range []time.Time{a.At, b.At(Key{Approval: a.ID}).At} {
+				if at.After(used) {
+					used = at
+				}
+			}
 		}
+	}
+	if now.Sub(used) > r.approvalEnds() {
+		return 0
 	}
 	return n
 }
+
+// IsOf reports whether an approval is of the events under a key of an hour, or of what is late.
+func (a Approval) IsOf(k Key) bool { return a.Rule != NewGround && a.Hour.Equal(k.Hour) }
 
 // approvalEnds returns after how long without use an approval ends.
 func (r Rules) approvalEnds() time.Duration { return max(r.Rewind, r.Window) }

@@ -79,12 +79,19 @@ func (r Record) IsUnswept(retention time.Duration) bool {
 // with a retention.
 func (r Record) Settled(retention time.Duration) Record {
 	r.NewGround = false
-	r.Approvals = slices.Clone(r.Approvals)
-	for i := range r.Approvals {
-		r.Approvals[i].Part = false // there is no rest of it any more
-	}
+	r = r.withoutRest(breaker.Approval.IsOfGround)
 	if !r.Shortest.Known || retention < r.Shortest.Length {
 		r.Shortest = Retention{Known: true, Length: retention}
+	}
+	return r
+}
+
+// withoutRest returns the record with those approvals of a part that match as ones of all that is left:
+// there is no rest of theirs any more.
+func (r Record) withoutRest(match func(breaker.Approval) bool) Record {
+	r.Approvals = slices.Clone(r.Approvals)
+	for i, a := range r.Approvals {
+		r.Approvals[i].Part = a.Part && !match(a)
 	}
 	return r
 }
@@ -124,13 +131,10 @@ func (r Record) Released(a breaker.Approval) Record {
 		r.Approvals = append(slices.Clone(r.Approvals), a)
 		r.Approvals = r.Approvals[max(0, len(r.Approvals)-mostApprovals):]
 	}
-	if a.ID == "" { // what is left of its event, of which parts were approved, is counted afresh
-		r.Approvals = slices.Clone(r.Approvals)
-		for i, part := range r.Approvals {
-			r.Approvals[i].Part = part.Part && (part.Rule != r.Trip.Rule || !part.Hour.Equal(r.Trip.Hour) || part.IsOfGround())
-		}
-	}
 	switch {
+	case r.Trip.Rule != breaker.NewGround && a.ID == "": // what is left of its event is counted afresh
+		event := breaker.Key{Hour: r.Trip.Hour}
+		r = r.withoutRest(func(a breaker.Approval) bool { return a.IsOf(event) })
 	case r.Trip.Rule != breaker.NewGround || a.ID == "":
 	case a.Part: // the rest is not to go by the other rules, which know nothing of it
 		r.NewGround = true
