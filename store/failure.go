@@ -116,8 +116,26 @@ func Transient(err error) bool { return has(err, transient) }
 // less may succeed.
 func TookTooLong(err error) bool { return has(err, late) }
 
-// MayHaveHappened reports whether a write that failed so may have taken effect.
-func MayHaveHappened(err error) bool { return has(err, unsure) }
+// MayHaveHappened reports whether a write that failed so may have taken effect, be it in an
+// earlier try.
+func MayHaveHappened(err error) bool {
+	var earlier *doubtful
+	return has(err, unsure) || errors.As(err, &earlier)
+}
+
+// doubtful is the error of a write of which an earlier try may have taken effect.
+type doubtful struct{ error }
+
+func (d *doubtful) Unwrap() error { return d.error }
+
+// InDoubt returns an error that says the same, and for which [MayHaveHappened] is true: what
+// failed now is one more try of a write that may have taken effect before.
+func InDoubt(err error) error {
+	if err == nil || MayHaveHappened(err) {
+		return err
+	}
+	return &doubtful{err}
+}
 
 // MayBeOfOneEntity reports whether an error may be that of one entity alone, and stays if the
 // call is repeated.

@@ -13,22 +13,28 @@ import (
 // Retry calls op until it succeeds, fails with an error that is not
 // [Transient], ctx is done, or most has passed. It waits in between, longer
 // each time, with jitter. The error is op's last one; where ctx ended the
-// waiting it wraps the context's cause, too.
+// waiting it wraps the context's cause, too. [MayHaveHappened] is true of it if
+// it is of any try.
 func Retry(ctx context.Context, most time.Duration, op func() error) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval = 50 * time.Millisecond
 	wait.MaxInterval = 5 * time.Second
 	wait.RandomizationFactor = 0 // chance has it
 	var last error
+	inDoubt := false
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		last = op()
+		inDoubt = inDoubt || MayHaveHappened(last)
 		if last != nil && !Transient(last) {
 			return struct{}{}, backoff.Permanent(last)
 		}
 		return struct{}{}, last
 	}, backoff.WithBackOff(jittered{wait, ctx}), backoff.WithMaxElapsedTime(most))
 	if err != nil && last != nil && !errors.Is(err, last) {
-		return fmt.Errorf("%w (%w)", last, err)
+		err = fmt.Errorf("%w (%w)", last, err)
+	}
+	if inDoubt {
+		return InDoubt(err)
 	}
 	return err
 }

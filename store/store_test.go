@@ -49,6 +49,32 @@ func TestRetry(t *testing.T) {
 	})
 }
 
+// A write is in doubt if any of its tries is: the last one may have failed for certain, and the
+// first one is stored.
+func TestRetryOfAWriteInDoubt(t *testing.T) {
+	for _, c := range []struct {
+		tries []error
+		want  bool
+	}{
+		{[]error{store.ErrUnavailable, store.ErrFailed}, true},
+		{[]error{context.DeadlineExceeded, store.ErrPushback, store.ErrConflict}, true},
+		{[]error{store.ErrPushback, store.ErrContention, store.ErrFailed}, false},
+		{[]error{store.ErrUnavailable, nil}, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := 0
+			err := store.Retry(t.Context(), time.Minute, func() error { n++; return c.tries[n-1] })
+			last := c.tries[len(c.tries)-1]
+			if store.MayHaveHappened(err) != c.want || !errors.Is(err, last) || store.Transient(err) {
+				t.Errorf("%v: %v, may have happened: %v", c.tries, err, store.MayHaveHappened(err))
+			}
+			if last != nil && (err.Error() != last.Error() || store.Label(err) != store.Label(last)) {
+				t.Errorf("%v: it says %q", c.tries, err)
+			}
+		})
+	}
+}
+
 func TestRevisionsNeverRepeat(t *testing.T) {
 	seen := map[string]bool{}
 	prev := ""

@@ -14,9 +14,16 @@ import (
 const saveTries = 8
 
 // change changes the budget record by compare-and-set. Again says that an earlier try may have
-// been stored.
-func (s *spender) change(ctx context.Context, change func(b breaker.Budget, again bool) breaker.Budget) error {
+// been stored; of an error after that [store.MayHaveHappened] is true.
+func (s *spender) change(
+	ctx context.Context, change func(b breaker.Budget, again bool) breaker.Budget,
+) (err error) {
 	again := false
+	defer func() {
+		if again {
+			err = store.InDoubt(err)
+		}
+	}()
 	for range saveTries {
 		b, err := s.read(ctx)
 		if err != nil {
@@ -27,10 +34,9 @@ func (s *spender) change(ctx context.Context, change func(b breaker.Budget, agai
 		err = store.Retry(ctx, recordPatience, func() error {
 			ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 			defer cancel()
-			err := s.c.viewer.store.Save(ctx, rec, b.Revision)
-			again = again || err != nil && store.MayHaveHappened(err)
-			return err
+			return s.c.viewer.store.Save(ctx, rec, b.Revision)
 		})
+		again = again || store.MayHaveHappened(err)
 		s.mu.Lock()
 		if s.own.loaded = err == nil; err == nil {
 			b.Revision = rec.Revision
