@@ -24,12 +24,20 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
+// ErrNoSuccession is why [Advance] refuses a target.
+var ErrNoSuccession = errors.New("only the layout generation has successive generations")
+
 // Advance opens the next generation of a target by hand, with the given number of shards
 // or, with 0, the configured one. While writers are still moving to the newest
-// generation it fails with [generation.ErrRamping], unless it is forced.
+// generation it fails with [generation.ErrRamping], unless it is forced. It fails with
+// [ErrNoSuccession] if the configured layout has no generations, even if the record lists
+// some: a process with that layout has not looked for those in use.
 func Advance(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, shards int, force bool,
 ) (generation.Record, error) {
+	if !t.Generations {
+		return generation.Record{}, fmt.Errorf("target %s has the layout %s: %w", t.Name, t.Layout, ErrNoSuccession)
+	}
 	policy := t.Rules().Policy
 	if shards > 0 {
 		policy.Shards = shards

@@ -89,6 +89,20 @@ func TestAdvance(t *testing.T) {
 	})
 }
 
+// Who goes by a targets file without generations opens none: nobody may have looked for those in
+// use, and the next process with generations would take this one for all there are.
+func TestAdvanceWithoutGenerations(t *testing.T) {
+	at(t, func(d *desk) {
+		d.target.Layout, d.target.Generations = "sharded", false
+		if rec, err := d.advance(0, true); !errors.Is(err, control.ErrNoSuccession) || rec.Target != "" {
+			d.Errorf("%+v, %v", rec, err)
+		}
+		if _, _, err := generation.Load(d.Context(), d.s, "sessions"); !errors.Is(err, generation.ErrMissing) {
+			d.Errorf("it wrote a record: %v", err)
+		}
+	})
+}
+
 // If many operators advance at the same moment, one succeeds. The others are told that
 // writers are still moving.
 func TestAdvanceAtOnce(t *testing.T) {

@@ -180,8 +180,7 @@ func (a *app) advance(cmd *cobra.Command, shards int, force bool) (err error) {
 	defer s.db.closeInto(&err)
 	for _, t := range s.targets { // before any of them is touched
 		if !t.Layout.HasSuccession() {
-			return wrongUsage("target %s has the layout %s: only the layout generation has successive generations",
-				t.Name, t.Layout)
+			return wrongUsage("target %s has the layout %s: %v", t.Name, t.Layout, control.ErrNoSuccession)
 		}
 	}
 	res := advanceResult{Store: s.Store.String()}
