@@ -367,7 +367,7 @@ func (r *rush) drop(d dice, target string, quiet []spot) {
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if w.oracle.truth[at][keyOf(name)] == f && r.on {
+		if w.oracle.truth[at][keyOf(name)] == f && r.on && !w.oracle.isSkipped(at, f) {
 			w.violate("L5", "%s@%s in %s, a range at rest, has been due for %v and is still there: %v, committed %v ago",
 				keyOf(name), s.namespace, s.key(target), bound, f.expiry, time.Since(f.committed))
 		}
