@@ -343,7 +343,8 @@ func (w *world) run(t *testing.T) {
 		w.compare(t, last)
 		w.compareHistory(t)
 	}
-	t.Logf("of %d events these were gone when they were held, without what was approved: %v", events.events, events.told)
+	t.Logf("of %d events these were gone when they were held, without what was approved: %v; limits: %v", events.events,
+		events.told, events.limits)
 	if n := len(w.violations); n == 0 && events.events >= 3 && min(w.approvals.Load(), w.parts.Load(), w.clears.Load()) == 0 {
 		t.Errorf("of %d events none was approved, none in part, or none cleared", events.events)
 	}

@@ -34,6 +34,8 @@ type mass struct {
 	events   int
 	healed   atomic.Pointer[time.Time] // when the faults ended
 	told     []int                     // how many were gone of each event when it was held
+	limits   []int64                   // of the trips
+	seen     string                    // the last one of these
 }
 
 func (w *world) newMass() *mass {
@@ -114,12 +116,14 @@ func (m *mass) instant(ctx context.Context) time.Time {
 	if m.events%4 == 3 {
 		return time.Now().Add(-3*time.Hour - time.Duration(m.events)*time.Minute)
 	}
-	for ctx.Err() == nil && time.Now().Add(3*second).Truncate(time.Minute).Equal(m.used) {
+	for {
+		at := time.Now().Add(between(m.rand, second, 3*second))
+		if !at.Truncate(time.Minute).Equal(m.used) || ctx.Err() != nil { // else the approval of the last one would cover it
+			m.used = at.Truncate(time.Minute)
+			return at
+		}
 		sleep(ctx, second/5)
 	}
-	at := time.Now().Add(between(m.rand, second, 3*second))
-	m.used = at.Truncate(time.Minute)
-	return at
 }
 
 // event lets all entities expire at one instant, and checks what goes before it is approved.
@@ -180,6 +184,9 @@ func (m *mass) openTrip(ctx context.Context) string {
 	if err != nil {
 		return ""
 	}
+	if id := rec.Trip.ID; id != "" && id != m.seen {
+		m.seen, m.limits = id, append(m.limits, rec.Trip.Limit)
+	}
 	return rec.Trip.ID
 }
 
@@ -220,11 +227,18 @@ func (e *event) most(counted time.Time) int {
 	return n
 }
 
+// spentOf returns the budget of the events, as it is stored.
+func spentOf(ctx context.Context, w *world) (map[string]any, error) {
+	b, err := sweep.LoadBudget(ctx, w.store, "events")
+	return b.Encode().Fields, err
+}
+
 // check reports too many that are gone.
 func (e *event) check(ctx context.Context, counted time.Time) {
 	if gone := len(e.slots) - e.left(ctx); gone > e.most(counted) {
-		e.violation(nil, fmt.Sprintf("B1: of an event that expires at %v and that nobody approved %d are gone, and %d may be",
-			e.at, gone, e.most(counted)))
+		b, err := spentOf(ctx, e.world)
+		e.violation(nil, fmt.Sprintf("B1: of an event that expires at %v and that nobody approved %d are gone, and %d may be;"+
+			" limits of the trips before: %v; the budget (%v): %v", e.at, gone, e.most(counted), e.limits, err, b))
 	}
 }
 
