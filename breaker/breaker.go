@@ -251,6 +251,9 @@ func (b Budget) Reserve(
 	for _, w := range wants {
 		t := b.tally(r, now, w.Key)
 		n := t.grant(r, approved, w, b.usedElsewhere(r, now, w.Key))
+		if w.Key.Approval == "" && b.HoldsRest(r, approved, now, w.Key) {
+			n = 0
+		}
 		if n <= 0 {
 			if w.Key.Approval == "" { // else another key counts
 				unmet = append(unmet, w)
@@ -393,12 +396,13 @@ func SliceOf(r Rules, hour int64) int64 { return max(r.Floor/10, hour/6) }
 type Count struct {
 	Due, Coming int64 // at present, and in the rest of the hour
 	Reserved    int64 // so many of these are going by an approval
-	Parts       int64 // of the same event went, or are going, by approvals of a part of it
 	More        bool  // there is more: it took too long to count all of it
+	Held        bool  // it is the rest of an event of which a part was approved, see [Budget.HoldsRest]
+	Gone        int64 // of the same event by such approvals
 }
 
 // total returns how much the event holds: what went, and what is left.
-func (c Count) total(t Tally) int64 { return max(0, t.Done+c.Due+c.Coming-c.Reserved+c.Parts) }
+func (c Count) total(t Tally) int64 { return max(0, t.Done+c.Due+c.Coming-c.Reserved) }
 
 // AllNeeded returns up to which number all entities are to be counted, so that a count can be
 // judged; 0 if what is known is enough.
@@ -529,11 +533,15 @@ func (b Budget) Judge(r Rules, now time.Time, k Key, c Count) (next Budget, trip
 	b = b.with()
 	t := b.tally(r, now, k)
 	total, limit := max(0, c.total(t)-b.announced(r, k)), b.Limit(r, now, k)
-	if total > limit && (k.IsLate() || !b.OnlyLearns(r, now)) {
-		t.Tripped = true
+	left := c.Due + c.Coming
+	if c.Held && left > 0 || total > limit && (k.IsLate() || !b.OnlyLearns(r, now)) {
+		t.Tripped, t.Counted, t.Open, t.Coming = true, false, 0, 0
 		b.put(t, now)
 		trip = &Trip{Rule: Burst, At: now, Hour: k.Hour, Through: r.End(k), More: c.More,
-			Due: max(0, c.Due+c.Coming-c.Reserved), Gone: t.Done + c.Parts, Limit: limit, All: b.all(now)}
+			Due: max(0, left-c.Reserved), Gone: t.Done + c.Gone, Limit: limit, All: b.all(now)}
+		if trip.Due == 0 { // what was reserved is gone, and not reported
+			trip.Due = left
+		}
 		if k.IsLate() {
 			trip.Rule, trip.Through = LateOnes, r.Horizon(now)
 		}

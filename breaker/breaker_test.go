@@ -3,6 +3,7 @@ package breaker_test
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -207,20 +208,22 @@ func TestRestOfPartsBelongsToTheEvent(t *testing.T) {
 		approved []breaker.Approval
 		now      time.Time
 		key      breaker.Key
-		want     int64
+		want     bool
 	}{
-		"one part":               {[]breaker.Approval{first}, noon, hour, 600},
-		"two parts, days apart":  {[]breaker.Approval{first, second}, days, hour, 700},
-		"then all of it":         {[]breaker.Approval{first, second, whole}, days, hour, 0},
-		"a part after all of it": {[]breaker.Approval{first, whole, second}, days, hour, 100},
-		"nobody used it":         {[]breaker.Approval{first}, days, hour, 0},
-		"of another hour":        {[]breaker.Approval{first}, noon, rules.HourOf(noon.Add(-24 * time.Hour)), 0},
-		"of what is late":        {[]breaker.Approval{late}, noon, breaker.Late(), 600},
-		"of the hour, not late":  {[]breaker.Approval{first}, noon, breaker.Late(), 0},
-		"of unswept ground":      {[]breaker.Approval{ground}, noon, breaker.Late(), 0},
+		"one part":               {[]breaker.Approval{first}, noon, hour, true},
+		"two parts, days apart":  {[]breaker.Approval{first, second}, days, hour, true},
+		"then all of it":         {[]breaker.Approval{first, second, whole}, days, hour, false},
+		"a part after all of it": {[]breaker.Approval{first, whole, second}, days, hour, true},
+		"nobody used it":         {[]breaker.Approval{first}, days, hour, false},
+		"of another hour":        {[]breaker.Approval{first}, noon, rules.HourOf(noon.Add(-24 * time.Hour)), false},
+		"of what is late":        {[]breaker.Approval{late}, noon, breaker.Late(), true},
+		"of the hour, not late":  {[]breaker.Approval{first}, noon, breaker.Late(), false},
+		"many parts":             {slices.Repeat([]breaker.Approval{first}, 20), noon, hour, true},
+		"edited by hand":         {[]breaker.Approval{part("t4", 1, noon.Add(1000*time.Hour))}, noon, hour, false},
+		"of unswept ground":      {[]breaker.Approval{ground}, noon, breaker.Late(), false},
 	} {
-		if got := old().InParts(rules, c.approved, c.now, c.key); got != c.want {
-			t.Errorf("%s: %d went in parts, want %d", name, got, c.want)
+		if got := old().HoldsRest(rules, c.approved, c.now, c.key); got != c.want {
+			t.Errorf("%s: the rest is held: %v, want %v", name, got, c.want)
 		}
 	}
 }

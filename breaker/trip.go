@@ -96,7 +96,8 @@ func (b Budget) CoveredThrough(r Rules, approved []Approval, now time.Time, k Ke
 }
 
 // KeyOf returns the key by which the delete of an entity is counted. Spent are the approvals
-// of which nothing is left.
+// of which nothing is left. The rest of an event of which a part was approved stays with its event,
+// however far the range was swept by then.
 func (r Rules) KeyOf(
 	approved []Approval, spent func(id string) bool, expires time.Time, generation int, late bool,
 ) Key {
@@ -104,6 +105,15 @@ func (r Rules) KeyOf(
 		if a.covers(r, expires, generation) && !spent(a.ID) {
 			return Key{Approval: a.ID}
 		}
+	}
+	for _, a := range slices.Backward(approved) {
+		if a.Rule == NewGround || !a.covers(r, expires, generation) {
+			continue
+		}
+		if a.Part {
+			return Key{Hour: a.Hour}
+		}
+		break
 	}
 	if late {
 		return Late()
@@ -152,29 +162,48 @@ func (b Budget) Reserved(r Rules, approved []Approval, now time.Time, k Key) (n 
 	return n
 }
 
-// InParts returns how much of the event under a key went, or is going, by approvals of a part of it:
-// the rest belongs to the same event, however little it is, until all of it is approved. They count
-// until the last approval ends, however long a trip stood open between two of them.
-func (b Budget) InParts(r Rules, approved []Approval, now time.Time, k Key) (n int64) {
-	var used time.Time // when one of them was given, or used
+// HoldsRest reports whether a part of the event under a key was approved, and since then not all of it:
+// the rest waits for another approval, however little it is. That ends when the event is cleared, or
+// when nobody has needed an approval of it for so long that it is gone, however long a trip stood open
+// between two of them.
+func (b Budget) HoldsRest(r Rules, approved []Approval, now time.Time, k Key) bool {
+	holds, used := false, time.Time{} // when one of them was given, or used
+	for _, a := range approved {
+		if a.At.Sub(now) > day || !a.IsOf(k) { // somebody has edited one that lies ahead
+			continue
+		}
+		holds = a.Part
+		for _, at := range []time.Time{a.At, b.At(Key{Approval: a.ID}).At} {
+			if a.Part && at.After(used) {
+				used = at
+			}
+		}
+	}
+	return holds && now.Sub(used) <= r.approvalEnds()
+}
+
+// goneInParts returns how much of the event under a key processes have reported as gone by approvals
+// of a part of it.
+func (b Budget) goneInParts(approved []Approval, k Key) (n int64) {
 	for _, a := range approved {
 		switch {
 		case !a.IsOf(k):
 		case !a.Part:
 			n = 0
 		default:
-			n += a.Count
-			for _, at := range []time.Time{a.At, b.At(Key{Approval: a.ID}).At} {
-				if at.After(used) {
-					used = at
-				}
-			}
+			n += b.At(Key{Approval: a.ID}).Done
 		}
 	}
-	if now.Sub(used) > r.approvalEnds() {
-		return 0
-	}
 	return n
+}
+
+// Approvals returns the count of what is left under a key with what approvals say of it.
+func (b Budget) Approvals(r Rules, approved []Approval, now time.Time, k Key, c Count) Count {
+	c.Reserved, c.Held = b.Reserved(r, approved, now, k), b.HoldsRest(r, approved, now, k)
+	if c.Gone = 0; c.Held {
+		c.Gone = b.goneInParts(approved, k)
+	}
+	return c
 }
 
 // IsOf reports whether an approval is of the events under a key of an hour, or of what is late.
@@ -188,11 +217,11 @@ func (r Rules) approvalEnds() time.Duration { return max(r.Rewind, r.Window) }
 // is learnt.
 func (b Budget) Approved(r Rules, t Trip, a Approval, normal bool, now time.Time) Budget {
 	b = b.with()
-	if i := b.index(Key{Hour: t.Hour}); i >= 0 && t.Rule != NewGround && a.Count >= t.Due {
+	if i := b.index(Key{Hour: t.Hour}); i >= 0 && t.Rule != NewGround && a.Count >= t.Due && !a.Part {
 		b.Tallies = slices.Delete(b.Tallies, i, i+1)
 	}
 	if normal && t.Rule == Burst && t.All > 0 {
-		b.learn(r, now, float64(t.Due+t.Gone)/float64(t.All))
+		b.learn(r, now, min(1, float64(t.Due+t.Gone)/float64(t.All)))
 	}
 	return b
 }

@@ -28,8 +28,9 @@ const (
 type judge struct {
 	s       *spender
 	wake    chan struct{}
-	keys    map[breaker.Key]bool // to be counted
-	atWork  *breaker.Key         // is being counted; nil if nothing is
+	keys    map[breaker.Key]int64 // to be counted, and how many entities somebody wants to delete under each
+	missed  map[breaker.Key]bool  // the rest of an event, of which a count has found nothing
+	atWork  *breaker.Key          // is being counted; nil if nothing is
 	blocked map[breaker.Key]blocked
 	swept   map[shardquery.Range]time.Time // up to where this process has found nothing due
 	entered bool                           // what is due in what this process sweeps was counted, or approved
@@ -53,7 +54,7 @@ type uncounted struct{ error }
 func (u uncounted) Unwrap() error { return u.error }
 
 func newJudge(s *spender) *judge {
-	return &judge{s: s, wake: make(chan struct{}, 1), keys: map[breaker.Key]bool{},
+	return &judge{s: s, wake: make(chan struct{}, 1), keys: map[breaker.Key]int64{}, missed: map[breaker.Key]bool{},
 		blocked: map[breaker.Key]blocked{}, swept: map[shardquery.Range]time.Time{}}
 }
 
@@ -68,7 +69,7 @@ func (j *judge) want(unmet []breaker.Want) {
 		case j.atWork != nil && *j.atWork == w.Key:
 		case isBlocked && j.s.c.cfg.Now().Sub(b.at) < countAgain:
 		default:
-			j.keys[w.Key] = true
+			j.keys[w.Key] = max(j.keys[w.Key], w.N)
 		}
 	}
 	if len(j.keys) > 0 {
@@ -116,17 +117,17 @@ func (j *judge) run(ctx context.Context) {
 		case <-j.wake:
 		}
 		for ctx.Err() == nil {
-			k, ok := j.next()
+			k, wanted, ok := j.next()
 			if !ok {
 				break
 			}
-			j.note(ctx, k, background.Protect(func() error { return j.judgeKey(ctx, k) }))
+			j.note(ctx, k, wanted, background.Protect(func() error { return j.judgeKey(ctx, k, wanted) }))
 		}
 	}
 }
 
-// next returns what is to be counted next.
-func (j *judge) next() (k breaker.Key, ok bool) {
+// next returns what is to be counted next, and how many entities somebody wants to delete of it.
+func (j *judge) next() (k breaker.Key, wanted int64, ok bool) {
 	j.s.mu.Lock()
 	defer j.s.mu.Unlock()
 	for _, next := range inKeyOrder(j.keys) { // what is late comes last
@@ -138,20 +139,21 @@ func (j *judge) next() (k breaker.Key, ok bool) {
 		}
 	}
 	if ok {
+		wanted = j.keys[k]
 		delete(j.keys, k)
 		j.atWork, j.wasLate = &k, k.IsLate()
 	}
-	return k, ok
+	return k, wanted, ok
 }
 
 // note keeps why a count failed, for the steps that wait for it and for the budget's record.
-func (j *judge) note(ctx context.Context, k breaker.Key, err error) {
+func (j *judge) note(ctx context.Context, k breaker.Key, wanted int64, err error) {
 	j.s.mu.Lock()
 	j.atWork = nil
 	j.s.mu.Unlock()
 	var failed uncounted
 	if isCount := errors.As(err, &failed); !isCount || ctx.Err() != nil {
-		if err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil && !errors.Is(err, errNothingLeft) {
 			j.s.c.log.failed("judge what comes to be due", "", err)
 		}
 		j.s.mu.Lock()
@@ -167,7 +169,7 @@ func (j *judge) note(ctx context.Context, k breaker.Key, err error) {
 	j.s.mu.Lock()
 	if isReading {
 		delete(j.blocked, k)
-		j.keys[k] = true
+		j.keys[k] = max(j.keys[k], wanted)
 	} else {
 		j.blocked[k] = blocked{j.blocked[k].tries + 1, j.s.c.cfg.Now(), failed.error}
 	}
@@ -194,11 +196,11 @@ func (j *judge) tellUncounted(ctx context.Context, text string) {
 	}
 }
 
-// judgeKey counts what is left under a key, and either opens it or trips the breaker.
-func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
+// judgeKey counts what is left under a key, of which somebody wants to delete so many, and either
+// opens it or trips the breaker.
+func (j *judge) judgeKey(ctx context.Context, k breaker.Key, wanted int64) error {
 	rec := j.s.c.viewer.View().Record
-	if rec.Trip.IsOpen() {
-		j.late = nil // a fresh count will say what is left
+	if j.isHeld() {
 		return nil
 	}
 	now := j.s.now()
@@ -216,42 +218,101 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key) error {
 	if err != nil {
 		return uncounted{err}
 	}
-	event := breaker.Count{Due: count.Due + count.Coming, More: count.More}
-	if k.IsLate() && event.Due > j.s.rules.Floor { // what is due in all is one event with it
-		whole, err := patientCount(event.Due, j.late != nil, func(upTo int64) (breaker.Count, error) {
-			return j.countDue(ctx, b, j.s.rules.Horizon(now), upTo)
-		})
-		switch {
-		case err == nil:
-			event = whole
-			event.Due -= count.Reserved
-		case j.late == nil || ctx.Err() != nil:
-			return uncounted{err}
-		default: // what is late can be judged without
-			event.More = true
-		}
+	if count, err = j.rest(k, count, wanted); err != nil {
+		return err
 	}
-	var trip *breaker.Trip
+	event, err := j.eventWith(ctx, b, k, count, now)
+	if err != nil {
+		return uncounted{err}
+	}
+	// The counts may take minutes: they know nothing of what was tripped, and approved, meanwhile.
+	err = j.s.c.viewer.reloadRecord(ctx)
+	if err != nil || j.isHeld() || !sameApprovals(j.s.c.viewer.View().Record.Approvals, rec.Approvals) {
+		return err // the steps ask again
+	}
+	trip, err := j.open(ctx, b.At(k), now, count, all)
+	if err != nil || trip == nil {
+		return err
+	}
+	trip.Due, trip.More = max(trip.Due, event.Due), trip.More || event.More
+	return j.trip(ctx, *trip, rec.Approvals)
+}
+
+// eventWith counts the event that what was counted under a key belongs to: what is late is one event
+// with all that is due.
+func (j *judge) eventWith(
+	ctx context.Context, b breaker.Budget, k breaker.Key, c breaker.Count, now time.Time,
+) (event breaker.Count, err error) {
+	event = breaker.Count{Due: c.Due + c.Coming, More: c.More}
+	if !k.IsLate() || event.Due <= j.s.rules.Floor {
+		return event, nil
+	}
+	whole, err := patientCount(event.Due, j.late != nil, func(upTo int64) (breaker.Count, error) {
+		return j.countDue(ctx, b, j.s.rules.Horizon(now), upTo)
+	})
+	switch {
+	case err == nil:
+		event = whole
+		event.Due -= c.Reserved
+	case j.late == nil || ctx.Err() != nil:
+		return event, err
+	default: // what is late can be judged without
+		event.More = true
+	}
+	return event, nil
+}
+
+// open judges by a count what is left under a key, of which the tally was known before, and returns a trip
+// if that is unusual. If another process has judged it since then, nothing changes, and the steps ask
+// again.
+func (j *judge) open(
+	ctx context.Context, before breaker.Tally, now time.Time, count breaker.Count, all int64,
+) (trip *breaker.Trip, err error) {
+	k := before.Key
 	err = j.s.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
 		if all >= 0 {
 			b = b.CountedAll(now, all)
 		}
-		b.Uncounted = ""
-		if trip = nil; k.IsLate() && j.isOvertaken(b, now) {
-			return b // the steps ask again
+		b.Uncounted, trip = "", nil
+		isTripped := b.At(k).Tripped && !before.Tripped
+		if isTripped || k.IsLate() && j.isOvertaken(b, now) {
+			return b
 		}
-		if b, trip = b.Judge(j.s.rules, now, k, count); trip != nil {
-			trip.Due, trip.More = max(trip.Due, event.Due), trip.More || event.More
-		}
+		b, trip = b.Judge(j.s.rules, now, k, count)
 		return b
 	})
 	if err == nil && k.IsLate() {
 		j.late = nil
 	}
-	if err != nil || trip == nil {
-		return err
+	return trip, err
+}
+
+// isHeld reports whether a trip is open. Then a fresh count will say what is left.
+func (j *judge) isHeld() bool {
+	if !j.s.c.viewer.View().Record.Trip.IsOpen() {
+		return false
 	}
-	return j.trip(ctx, *trip, rec.Approvals)
+	j.late = nil
+	return true
+}
+
+// errNothingLeft is why the rest of an event is looked for once more.
+var errNothingLeft = errors.New("nothing is left of it")
+
+// rest returns the count of the rest of an event. If it has found nothing, though somebody wants to
+// delete some of it, the steps ask again; the second time they are believed.
+func (j *judge) rest(k breaker.Key, c breaker.Count, wanted int64) (breaker.Count, error) {
+	if !c.Held || c.Due+c.Coming > 0 {
+		delete(j.missed, k)
+		return c, nil
+	}
+	if !j.missed[k] {
+		j.missed[k] = true
+		return c, errNothingLeft
+	}
+	delete(j.missed, k)
+	c.Due = max(1, wanted)
+	return c, nil
 }
 
 // dropLate ends a read of what is late: the steps ask again.

@@ -36,7 +36,8 @@ func (j *judge) measureReported(
 		j.s.mu.Lock()
 		kept := j.s.leftLocked(k)
 		j.s.mu.Unlock()
-		if !known.IsInDoubt(j.s.rules, now, k, n, kept) {
+		goes := n.Held && n.Reserved > 0 // the approved part of it, in another process
+		if !goes && !known.IsInDoubt(j.s.rules, now, k, n, kept) {
 			return n, all, nil
 		}
 		j.s.rouse() // this process reports, too
@@ -55,7 +56,7 @@ func (j *judge) measure(
 	ctx context.Context, b breaker.Budget, k breaker.Key, approvals []breaker.Approval, now time.Time,
 ) (n breaker.Count, all int64, err error) {
 	all = -1
-	reserved, parts := b.Reserved(j.s.rules, approvals, now, k), b.InParts(j.s.rules, approvals, now, k)
+	reserved := b.Reserved(j.s.rules, approvals, now, k)
 	for limit := b.Enough(j.s.rules, now, k) + reserved; ; {
 		tooLong := n.More || k.IsLate() && j.late != nil
 		n, err = patientCount(limit, tooLong, func(upTo int64) (breaker.Count, error) {
@@ -64,7 +65,7 @@ func (j *judge) measure(
 		if err != nil {
 			return n, all, err
 		}
-		n.Reserved, n.Parts = reserved, parts
+		n = b.Approvals(j.s.rules, approvals, now, k, n)
 		if upTo := b.AllNeeded(j.s.rules, now, k, n); upTo > 0 {
 			switch counted, err := j.countAll(ctx, upTo); {
 			case err != nil && !b.KnowsAll():

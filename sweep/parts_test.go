@@ -1,0 +1,168 @@
+package sweep_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// An event is approved twenty at a time: the rest of it waits, however many parts went.
+func TestManyPartsOfAnEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 1600)
+		names := w.left()
+		for _, name := range names[:500] {
+			w.put(1, 4, name, time.Now())
+		}
+		keep := len(names) - 500
+		time.Sleep(time.Second)
+		w.sweep()
+		for i := 1; len(w.left()) > keep+20; i++ {
+			before := len(w.left())
+			if !w.record().Trip.IsOpen() {
+				t.Fatalf("part %d: no trip", i)
+			}
+			w.approve(20)
+			w.sweep()
+			if gone := before - len(w.left()); gone > 20 {
+				t.Fatalf("part %d of 20 was approved, and %d went; trip %+v", i, gone, w.record().Trip)
+			}
+		}
+	})
+}
+
+// Another process has deleted a part of an event, and not reported it yet: the rest waits.
+func TestRestOfAPartThatIsNotReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 600)
+		w.restamp(time.Now())
+		time.Sleep(time.Second)
+		w.sweep()
+		left := w.left()
+		n := int64(len(left) - 80)
+		trip := w.approve(n)
+		b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _, _ = b.Reserve(sweep.BreakerRules(w.target), time.Now(), w.record().Approvals,
+			[]breaker.Want{{Key: breaker.Key{Approval: trip.ID}, N: n}})
+		if err := w.s.Save(t.Context(), b.Encode(), b.Revision); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range left[:n] { // the other process deletes
+			w.put(1, 4, name, time.Now().Add(1000*time.Hour))
+		}
+		time.AfterFunc(3*time.Second, func() { // and reports
+			b, _ := sweep.LoadBudget(context.Background(), w.s, w.target.Name)
+			b = b.Take([]breaker.Report{{Key: breaker.Key{Approval: trip.ID}, Done: n}})
+			_ = w.s.Save(context.Background(), b.Encode(), b.Revision)
+		})
+		w.sweep()
+		if gone := len(left) - len(w.left()); gone > 0 || !w.record().Trip.IsOpen() {
+			t.Errorf("%d of the rest of 80 are gone; trip %+v", gone, w.record().Trip)
+		}
+	})
+}
+
+// A part of what is late is approved, and the process starts anew: what was late is of an hour then.
+func TestPartOfLateOnesAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 1600)
+		daemon := w.serve(w.config())
+		time.Sleep(30 * time.Minute)
+		names := w.left()
+		at := time.Now().Add(-26 * time.Hour).Truncate(time.Hour).Add(time.Minute)
+		for _, name := range names[:600] {
+			w.put(1, 4, name, at)
+		}
+		keep := len(names) - 600
+		for range 60 {
+			if time.Sleep(time.Hour); w.record().Trip.IsOpen() {
+				break
+			}
+		}
+		daemon.stop()
+		trip := w.record().Trip
+		before := len(w.left())
+		t.Logf("trip %+v, %d of the event left", trip, before-keep)
+		if !trip.IsOpen() {
+			t.Fatal("no trip")
+		}
+		n := int64(before - keep - 250)
+		w.approve(n)
+		for range 3 {
+			w.sweep()
+			time.Sleep(time.Minute)
+		}
+		t.Logf("trip %+v", w.record().Trip)
+		if gone := before - len(w.left()); gone > int(n) {
+			t.Errorf("%d went of %d that were approved", gone, n)
+		}
+	})
+}
+
+// While a process counts an hour, another one trips, a part is approved, and goes: the count that began
+// before knows nothing of the part, and is not to let the rest go.
+func TestPartIsApprovedDuringACount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 600)
+		w.restamp(time.Now())
+		time.Sleep(time.Second)
+		hour := sweep.BreakerRules(w.target).HourOf(time.Now())
+		began, rest := false, 0
+		s := &hookedCounter{Store: w.s}
+		s.hook = func() {
+			if began {
+				return
+			}
+			began = true
+			left := w.left()
+			rec := w.record()
+			trip := breaker.Trip{ID: "theirs", Rule: breaker.Burst, At: time.Now(), Hour: hour.Hour,
+				Through: hour.Hour.Add(time.Hour), Due: int64(len(left)), Gone: 100, Limit: 150, All: 600}
+			if _, err := generation.Save(t.Context(), w.s, rec.Tripped(trip)); err != nil {
+				t.Error(err)
+			}
+			n := int64(len(left) - 80)
+			w.approve(n)
+			b, _ := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+			mine := breaker.Key{Approval: trip.ID}
+			b, _, _ = b.Reserve(sweep.BreakerRules(w.target), time.Now(), w.record().Approvals, []breaker.Want{{Key: mine, N: n}})
+			b = b.Take([]breaker.Report{{Key: mine, Done: n}})
+			if err := w.s.Save(t.Context(), b.Encode(), b.Revision); err != nil {
+				t.Error(err)
+			}
+			for _, name := range left[:n] {
+				w.put(1, 4, name, time.Now().Add(1000*time.Hour))
+			}
+			rest = 80
+		}
+		before := len(w.left())
+		w.with(s)
+		left := len(w.left())
+		t.Logf("%d before, %d after, began %v, trip %+v", before, left, began, w.record().Trip)
+		if gone := before - left; gone > 100 || !w.record().Trip.IsOpen() {
+			t.Errorf("%d went, the floor is 100 and %d of them were the rest", gone, rest)
+		}
+	})
+}
+
+type hookedCounter struct {
+	*modelstore.Store
+	hook func()
+}
+
+func (s *hookedCounter) Count(
+	ctx context.Context, t store.Target, namespace string, span store.Span, upTo int64,
+) (int64, error) {
+	s.hook()
+	return s.Store.Count(ctx, t, namespace, span, upTo)
+}
