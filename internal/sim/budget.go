@@ -86,6 +86,10 @@ func (o *oracle) savedBudget(h *handle, old, new store.Record) {
 			o.checkCounted(by, key, old, new)
 		}
 		b.counted[key] = b.counted[key] || is.counted
+		if is.granted > was[key].granted && is.since == was[key].since && o.isRest(new.Key, key) {
+			o.w.violate("B1", "%s reserves %d of %s, of which a part was approved: the rest waits", by,
+				is.granted-was[key].granted, key)
+		}
 		switch id, approved := strings.CutPrefix(key, "A"); {
 		case !approved && !b.settled && delta > 0 && !o.countsForItself(h, new.Key):
 			o.w.violate("B1", "%s reserves %d of %s before what was due at first was counted or approved", by, delta, key)

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -75,6 +76,18 @@ func (o *oracle) coveredBy(target string, f *fact) (list []seenApproval) {
 // lasts reports whether an approval has certainly not ended by an instant.
 func (a seenApproval) lasts(r breaker.Rules, at time.Time) bool {
 	return at.Sub(a.At) < max(r.Rewind, r.Window)-30*time.Second
+}
+
+// isRest reports whether a key is that of an event of which a part was approved, as every process knows,
+// and since then not all of it.
+func (o *oracle) isRest(target, key string) bool {
+	rules := sweep.BreakerRules(o.w.plan.target)
+	for _, a := range slices.Backward(o.budget(target).present) {
+		if a.Rule != breaker.NewGround && (breaker.Key{Hour: a.Hour}).String() == key {
+			return a.Part && time.Since(a.seen) > pausedWithin && a.lasts(rules, time.Now())
+		}
+	}
+	return false
 }
 
 // charges notes to which approval a delete is to be charged if it went by another key. Its process
