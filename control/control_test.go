@@ -89,7 +89,7 @@ func TestAdvance(t *testing.T) {
 	})
 }
 
-// Who goes by a targets file without generations opens none: nobody may have looked for those in
+// A process that goes by a targets file without generations opens none: nobody may have looked for those in
 // use, and the next process with generations would take this one for all there are.
 func TestAdvanceWithoutGenerations(t *testing.T) {
 	at(t, func(d *desk) {

@@ -72,7 +72,7 @@ func TestRestOfAPartThatIsNotReported(t *testing.T) {
 	})
 }
 
-// A part of what is late is approved, and the process starts anew: what was late is of an hour then.
+// A part of what is late is approved, and the process restarts: what was late is of an hour then.
 func TestPartOfLateOnesAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker(t, 1600)
