@@ -446,7 +446,7 @@ func TestDeadHoldersRangesAreTakenOver(t *testing.T) {
 func TestProcessesShareTheRanges(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Shards = 16
-		w.target.Pace = throttle.Limits{Start: 20, Max: 20}
+		w.target.Pace = throttle.Limits{Start: 1, Max: 1} // so slow that each has its part before others are done
 		live := w.fill(4000, 48*time.Hour)
 		w.s.Before = func(ctx context.Context, _ modelstore.Call) error { // as a service takes its time
 			return throttle.Sleep(ctx, 10*time.Millisecond)
