@@ -197,10 +197,11 @@ func (b Budget) goneInParts(approved []Approval, k Key) (n int64) {
 	return n
 }
 
-// Approvals returns the count of what is left under a key with what approvals say of it.
-func (b Budget) Approvals(r Rules, approved []Approval, now time.Time, k Key, c Count) Count {
+// Approvals returns what approvals say of what is left under a key: a count that has counted nothing
+// yet.
+func (b Budget) Approvals(r Rules, approved []Approval, now time.Time, k Key) (c Count) {
 	c.Reserved, c.Held = b.Reserved(r, approved, now, k), b.HoldsRest(r, approved, now, k)
-	if c.Gone = 0; c.Held {
+	if c.Held {
 		c.Gone = b.goneInParts(approved, k)
 	}
 	return c

@@ -56,8 +56,8 @@ func (j *judge) measure(
 	ctx context.Context, b breaker.Budget, k breaker.Key, approvals []breaker.Approval, now time.Time,
 ) (n breaker.Count, all int64, err error) {
 	all = -1
-	reserved := b.Reserved(j.s.rules, approvals, now, k)
-	for limit := b.Enough(j.s.rules, now, k) + reserved; ; {
+	said := b.Approvals(j.s.rules, approvals, now, k)
+	for limit := b.Enough(j.s.rules, now, k) + said.Reserved; ; {
 		tooLong := n.More || k.IsLate() && j.late != nil
 		n, err = patientCount(limit, tooLong, func(upTo int64) (breaker.Count, error) {
 			return j.count(ctx, b, k, now, upTo)
@@ -65,7 +65,7 @@ func (j *judge) measure(
 		if err != nil {
 			return n, all, err
 		}
-		n = b.Approvals(j.s.rules, approvals, now, k, n)
+		n.Reserved, n.Held, n.Gone = said.Reserved, said.Held, said.Gone
 		if upTo := b.AllNeeded(j.s.rules, now, k, n); upTo > 0 {
 			switch counted, err := j.countAll(ctx, upTo); {
 			case err != nil && !b.KnowsAll():
@@ -76,7 +76,7 @@ func (j *judge) measure(
 				all, b = counted, b.CountedAll(now, counted)
 			}
 		}
-		next := b.Enough(j.s.rules, now, k) + reserved
+		next := b.Enough(j.s.rules, now, k) + said.Reserved
 		if !n.More || next <= limit { // else what was counted is no longer enough to trip
 			return n, all, nil
 		}
