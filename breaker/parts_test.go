@@ -98,3 +98,16 @@ func TestNothingLeftTripsNothing(t *testing.T) {
 		t.Errorf("it holds the target for %d entities: %s", trip.Due, trip.Summary())
 	}
 }
+
+// What is held though it is little does not say that it is too much.
+func TestSummaryOfARest(t *testing.T) {
+	k := rules.HourOf(noon)
+	a := breaker.Approval{ID: "t", Rule: breaker.Burst, Hour: k.Hour, Through: rules.End(k), Count: 20, At: noon, Part: true}
+	b := old().CountedAll(noon, 2*rules.Floor)
+	c := b.Approvals(rules, []breaker.Approval{a}, noon, k)
+	c.Due = 3
+	_, trip := b.Judge(rules, noon, k, c)
+	if want := "burst: 3 are due of an event of which a part was approved"; trip == nil || trip.Summary() != want {
+		t.Errorf("%+v, want %q", trip, want)
+	}
+}

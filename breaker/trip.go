@@ -39,8 +39,11 @@ func (t Trip) IsOpen() bool { return t.ID != "" }
 
 // Summary says in one line why it tripped.
 func (t Trip) Summary() string {
-	if t.Due > t.Limit {
+	switch {
+	case t.Due > t.Limit:
 		return fmt.Sprintf("%s: %d are due, more than %d", t.Rule, t.Due, t.Limit)
+	case t.Due+t.Gone <= t.Limit:
+		return fmt.Sprintf("%s: %d are due of an event of which a part was approved", t.Rule, t.Due)
 	}
 	return fmt.Sprintf("%s: %d are due and %d of the same were deleted, together more than %d", t.Rule, t.Due, t.Gone,
 		t.Limit)
