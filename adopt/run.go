@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -468,7 +469,7 @@ func (r *run) work(ctx context.Context) (complete bool, err error) {
 	var errs []error
 	source := r.source()
 	for range max(1, min(r.cfg.Sweep.Workers, len(r.record.Parts))) {
-		sweep.Go(&group, func() error {
+		background.Go(&group, func() error {
 			for ctx.Err() == nil {
 				p, ok, err := source.next(ctx)
 				if err == nil && !ok {

@@ -13,6 +13,7 @@ import (
 	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/sweep/spend"
 )
 
 // ErrNoTrip is wrapped by the error for a trip that is not open.
@@ -136,7 +137,7 @@ func changeBudget(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, change func(breaker.Budget) breaker.Budget,
 ) error {
 	for {
-		b, err := sweep.LoadBudget(ctx, cfg.Store, t.Name)
+		b, err := spend.Load(ctx, cfg.Store, t.Name)
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -43,7 +44,7 @@ func (b *behindCounter) run(ctx context.Context, atOnce int, ranges []shardquery
 		if c.Position.IsZero() || !c.Stock.Emptied.IsZero() {
 			continue // nothing is behind it, or nothing well-formed is left
 		}
-		sweep.Go(&group, func() error {
+		background.Go(&group, func() error {
 			n, err := b.CountBehind(ctx, r, upTo)
 			b.mu.Lock()
 			defer b.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/sweep/spend"
 )
 
 // A BreakerStatus is the state of a target's breaker, in the form that `reaper breaker show
@@ -78,7 +79,7 @@ func Breaker(ctx context.Context, cfg sweep.Config, t sweep.Target) (st BreakerS
 		st.Share = &share
 	}
 	st.Note = BreakerNote{n.Actor, timePtr(n.At), n.Reason}
-	b, err := sweep.LoadBudget(ctx, cfg.Store, t.Name)
+	b, err := spend.Load(ctx, cfg.Store, t.Name)
 	if err != nil {
 		return st, withoutDetails(trip, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/sweep/spend"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
@@ -283,7 +284,7 @@ func checkOnce(ctx context.Context, cfg sweep.Config, t sweep.Target) (check His
 func (c *HistoryCheck) compareBudget(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, state history.State, list history.List,
 ) error {
-	b, err := sweep.LoadBudget(ctx, cfg.Store, t.Name)
+	b, err := spend.Load(ctx, cfg.Store, t.Name)
 	if err != nil {
 		if store.Transient(err) || ctx.Err() != nil {
 			return err

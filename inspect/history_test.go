@@ -11,6 +11,7 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/sweep/spend"
 )
 
 // check returns the verdict on the history of the world's target.
@@ -121,7 +122,7 @@ func (w *world) sweepOf(n int64) {
 // alterBudget changes the budget behind the program's back.
 func (w *world) alterBudget(change func(*breaker.Budget)) {
 	w.t.Helper()
-	b, err := sweep.LoadBudget(w.t.Context(), w.s, "sessions")
+	b, err := spend.Load(w.t.Context(), w.s, "sessions")
 	if err != nil {
 		w.t.Fatal(err)
 	}

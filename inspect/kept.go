@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -158,7 +159,7 @@ func (l *lister) run(ctx context.Context, atOnce int, parts []*part) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
 	for _, p := range parts {
-		sweep.Go(group, func() error { return l.read(ctx, p) })
+		background.Go(group, func() error { return l.read(ctx, p) })
 	}
 	return group.Wait()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/sweep/index"
 )
 
 // lastText sorts after all texts that an index may be expected to hold.
@@ -93,7 +94,7 @@ func (l *lister) malformedBehind(r shardquery.Range) []*part {
 	}
 	return []*part{{namespace: r.Namespace, name: nameOf(r), pages: l.reader(r, l.floor(), l.cursorAt(r, c)),
 		isWanted: func(e store.Entry) bool {
-			return l.Judge(e.Value) == sweep.Malformed || sweep.IsBehind(e, c) && l.readsToMakeSure()
+			return l.Judge(e.Value) == sweep.Malformed || index.IsBehind(e, c) && l.readsToMakeSure()
 		}}}
 }
 
@@ -138,7 +139,7 @@ func (l *lister) refused(r shardquery.Range) *part {
 	c := l.Plan.Cursor(r)
 	return &part{namespace: r.Namespace, name: nameOf(r), pages: l.reader(r, l.floor(), l.cursorAt(r, c)),
 		isRefused: c.Stock.Refused,
-		isWanted:  func(e store.Entry) bool { return l.Judge(e.Value) == sweep.Due && sweep.IsBehind(e, c) }}
+		isWanted:  func(e store.Entry) bool { return l.Judge(e.Value) == sweep.Due && index.IsBehind(e, c) }}
 }
 
 func whyRefused(p *part) string {

@@ -20,6 +20,7 @@ import (
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
@@ -197,7 +198,7 @@ func (st *TargetStatus) readRecords(ctx context.Context, cfg sweep.Config, t swe
 	timer := time.AfterFunc(recordAlone, func() {
 		var paused generation.Record
 		var group errgroup.Group
-		sweep.Go(&group, func() error {
+		background.Go(&group, func() error {
 			if rec, now, err := generation.Load(within, cfg.Store, t.Name); err == nil && rec.IsPaused(now) {
 				paused = rec
 			}
@@ -253,15 +254,15 @@ func (q *queries) run(ctx, within context.Context, atOnce int, ranges []shardque
 	group, inGroup := errgroup.WithContext(within)
 	group.SetLimit(atOnce)
 	var gate errgroup.Group
-	sweep.Go(&gate, func() error {
+	background.Go(&gate, func() error {
 		q.hold = heldBy(within, q.Snapshot)
 		return nil
 	})
-	sweep.Go(&gate, func() error {
+	background.Go(&gate, func() error {
 		q.adopt, q.noAdoption = adopt.LoadState(within, q.store, q.Target.Name)
 		return nil
 	})
-	sweep.Go(&gate, func() error {
+	background.Go(&gate, func() error {
 		q.mixed, q.noMixed = mixed(within, q.Snapshot, q.store, q.behind)
 		return nil
 	})
@@ -273,7 +274,7 @@ func (q *queries) run(ctx, within context.Context, atOnce int, ranges []shardque
 		if !q.Plan.Range(r).Read {
 			continue // it is sealed, and nothing in it is due: sweeps leave it alone
 		}
-		sweep.Go(group, func() error {
+		background.Go(group, func() error {
 			at, err := q.FirstDue(inGroup, r, q.Plan.Cursor(r).Position)
 			q.mu.Lock()
 			defer q.mu.Unlock()
@@ -344,7 +345,7 @@ func (st *TargetStatus) count(ctx context.Context, q *queries) {
 	var sum atomic.Int64
 	var atLeast, cannot atomic.Bool
 	for r, since := range q.due {
-		sweep.Go(group, func() error {
+		background.Go(group, func() error {
 			n, ok, err := q.CountDue(ctx, r, since, upTo)
 			sum.Add(n)
 			if !ok {

@@ -308,6 +308,9 @@ type Op struct {
 	Premise Premise
 }
 
+// IsCarry reports whether the op carries its entry, instead of deleting it.
+func (op *Op) IsCarry() bool { return op.To.Type != Missing }
+
 // A Premise is a second property of an entity that a delete rests on, and what it held when the
 // delete was decided: if it holds something else by then, the entity has changed. The zero Premise
 // asks for nothing. All premises of a batch are of one property.

@@ -15,6 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/sweep/spend"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
@@ -190,7 +191,7 @@ func TestApprovedEventIsSharedByProcesses(t *testing.T) {
 				trip, before := w.approve(0), len(w.left())
 				rules, mine := sweep.BreakerRules(w.target), breaker.Key{Approval: trip.ID}
 				change := func(do func(breaker.Budget) breaker.Budget) {
-					b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+					b, err := spend.Load(t.Context(), w.s, w.target.Name)
 					if err == nil {
 						b = do(b)
 						err = w.s.Save(t.Context(), b.Encode(), b.Revision)
@@ -214,7 +215,7 @@ func TestApprovedEventIsSharedByProcesses(t *testing.T) {
 					t.Errorf("%d of %+v are left after the approval: %+v", len(w.left()), trip, w.record().Trip)
 				}
 				// What went by the floor meanwhile is not left of the approval, for another event.
-				b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+				b, err := spend.Load(t.Context(), w.s, w.target.Name)
 				if used := b.At(mine).Granted; err != nil || used < int64(before) {
 					t.Errorf("%d entities went, and %d of the approval are used: %v", before, used, err)
 				}

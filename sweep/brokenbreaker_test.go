@@ -16,6 +16,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/sweep/spend"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
@@ -173,7 +174,7 @@ func TestLateOnesWithoutCountsHoldUpNothing(t *testing.T) {
 			}
 		}
 		late, _ := count()
-		b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+		b, err := spend.Load(t.Context(), w.s, w.target.Name)
 		if late < 50 || late > 250 || err != nil || b.Uncounted == "" {
 			t.Errorf("%d late ones are left; %v, %+v, %q", late, err, w.record().Trip, b.Uncounted)
 		}
@@ -281,7 +282,7 @@ func TestStatusOfABlindBreaker(t *testing.T) {
 		w.target.Breaker.Fraction = 1
 		want("blind to bursts: its fraction is 100%")
 		w.target.Breaker.Fraction = small.Fraction
-		b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+		b, err := spend.Load(t.Context(), w.s, w.target.Name)
 		b.Days = []breaker.Day{{Begin: time.Now().Truncate(24 * time.Hour), Share: 0.7}}
 		if err = errors.Join(err, w.s.Save(t.Context(), b.Encode(), b.Revision)); err != nil {
 			t.Fatal(err)

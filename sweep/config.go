@@ -3,7 +3,6 @@ package sweep
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
@@ -13,6 +12,7 @@ import (
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/sweep/site"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
@@ -37,7 +37,7 @@ type Target struct {
 	Gate         func(context.Context) error // returns why nothing may be deleted at present; may be nil
 	Limits       breaker.Limits              // over all processes; the zero value has none
 	Breaker      breaker.Rules               // the zero value is switched off
-	Compare      Comparer                    // keeps due entities that disagree with their expiry; may be nil
+	Compare      site.Comparer               // keeps due entities that disagree with their expiry; may be nil
 	Watchdog     *metrics.Watchdog           // what is known of the ranges' progress; may be nil
 	History      History                     // what is told of this process, and for how long
 	// Next returns the next tick after an instant; Serve alone asks. It goes by
@@ -59,6 +59,13 @@ func (t Target) Rules() plan.Rules {
 		Form:        t.Layout.Form(),
 		ShardValues: t.ShardValues, Generations: t.Generations, Policy: policy, Retention: t.Retention, MaxAge: t.MaxAge,
 		Rewind: t.Rewind, Namespaces: t.namespaces()}
+}
+
+// BreakerRules returns the rules by which the budget of a target goes.
+func BreakerRules(t Target) breaker.Rules {
+	r := t.Breaker
+	r.Rewind, r.Retention, r.Limits = t.Rewind, t.Retention, t.Limits
+	return r
 }
 
 // namespaces returns the namespaces as configured; at least the default one.
@@ -94,7 +101,7 @@ type Config struct {
 	Version  string           // of the program, for people
 	Now      func() time.Time // this process's clock
 	Log      *slog.Logger
-	Progress *Progress        // may be nil
+	Progress *site.Progress   // may be nil
 	Metrics  *metrics.Metrics // may be nil
 }
 
@@ -107,7 +114,7 @@ type Once struct {
 
 func (c Config) withDefaults() Config {
 	if c.Progress == nil {
-		c.Progress = new(Progress)
+		c.Progress = new(site.Progress)
 	}
 	if c.Metrics == nil {
 		c.Metrics = metrics.Discard()
@@ -116,17 +123,20 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Progress is how far a running sweep has come, over all targets. It may be
-// read at any time.
-type Progress struct {
-	// Estimate asks for Due, which costs a COUNT for each range.
-	Estimate bool
+// What those who call need of what all work on a target shares.
+type (
+	Progress   = site.Progress
+	Comparer   = site.Comparer
+	Comparison = site.Comparison
+	Example    = site.Example
+	History    = site.History
+)
 
-	// Begin is called in the goroutine of each step and of each release before it begins,
-	// with the names of its target and of what it works on. A simulation that must be
-	// repeatable uses it to order those that begin at the same instant. It may be nil.
-	Begin func(target, name string)
+// Why entities are kept.
+const (
+	KeptMalformed = site.KeptMalformed
+	KeptSuspect   = site.KeptSuspect
+)
 
-	Due                                           atomic.Int64 // entities due when the sweep began
-	Ranges, RangesDone, Scanned, Expired, Deleted atomic.Int64
-}
+// MostExamples is how many examples a dry run gives for each reason.
+const MostExamples = site.MostExamples

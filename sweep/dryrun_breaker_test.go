@@ -9,6 +9,7 @@ import (
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/sweep/spend"
 )
 
 // A dry run foretells an event that lies behind more than it reads.
@@ -32,7 +33,7 @@ func TestDryRunForeseesBehindABacklog(t *testing.T) {
 func TestDryRunOfATargetThatLearns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker(t, 600)
-		b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+		b, err := spend.Load(t.Context(), w.s, w.target.Name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/chore"
 	"github.com/reaper-ttl/reaper/sweep/plan"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -27,8 +28,8 @@ func TestShardThatAnotherProcessHasJustFound(t *testing.T) {
 			Overlap: 10 * time.Second, Page: 50, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second,
 			Pace: throttle.Limits{Unlimited: true},
 		}
-		c := newCollector(&cfg, &target)
-		if err := c.open(t.Context()); err != nil {
+		c := newSite(&cfg, &target)
+		if err := c.Open(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		k, err := expirykey.New(1, 7, time.Now())
@@ -38,13 +39,13 @@ func TestShardThatAnotherProcessHasJustFound(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		before := plan.New(c.rules, c.viewer.View(), plan.Book{}, c.clock.Now())
+		before := plan.New(c.Rules, c.Viewer.View(), plan.Book{}, c.Clock.Now())
 		for _, found := range []string{"by this process", "by another one"} {
-			if added, err := c.discoverShards(t.Context(), before, 1); !added || err != nil {
+			if added, err := chore.DiscoverShards(c, t.Context(), before, 1); !added || err != nil {
 				t.Errorf("%s: %v, %v", found, added, err)
 			}
 		}
-		if added, err := c.discoverShards(t.Context(), before.With(c.viewer.View()), 1); added || err != nil {
+		if added, err := chore.DiscoverShards(c, t.Context(), before.With(c.Viewer.View()), 1); added || err != nil {
 			t.Errorf("by a plan that knows it: %v, %v", added, err)
 		}
 	})

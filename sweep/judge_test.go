@@ -19,6 +19,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/sweep/spend"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
@@ -90,14 +91,14 @@ func TestBreakerWithoutCounts(t *testing.T) {
 		if res.Deleted != 400 || !strings.Contains(res.Error, "the breaker cannot count") || res.Held != "" || !strings.Contains(res.Hint, "off") {
 			t.Fatalf("%+v", res)
 		}
-		if b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name); err != nil ||
+		if b, err := spend.Load(t.Context(), w.s, w.target.Name); err != nil ||
 			!strings.HasPrefix(b.Uncounted, "what expires from 2000-01-0") {
 			t.Errorf("the budget does not say why: %v, %q", err, b.Uncounted)
 		}
 		if res = w.sweep(); res.Held != string(throttle.ReasonBreaker) || len(w.left()) != 500 {
 			t.Errorf("with counts: %d are left, %+v", len(w.left()), res)
 		}
-		if b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name); err != nil || b.Uncounted != "" {
+		if b, err := spend.Load(t.Context(), w.s, w.target.Name); err != nil || b.Uncounted != "" {
 			t.Errorf("the budget still says why: %v, %q", err, b.Uncounted)
 		}
 	})
@@ -163,7 +164,7 @@ func withLateOnes(t *testing.T, late int) *world {
 		time.Sleep(time.Hour)
 		w.mustSweep()
 	}
-	if b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name); err != nil || !b.KnowsAll() {
+	if b, err := spend.Load(t.Context(), w.s, w.target.Name); err != nil || !b.KnowsAll() {
 		t.Fatalf("all are not known: %v", err)
 	}
 	for _, name := range names[len(names)-late:] {
@@ -183,7 +184,7 @@ func TestBreakerReadsWhatItCannotCount(t *testing.T) {
 		if res.Deleted != 250 || before-len(w.left()) != 250 || res.Error != "" || res.Held != "" {
 			t.Errorf("%+v: %+v", res, w.record().Trip)
 		}
-		if b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name); err != nil || b.Uncounted != "" {
+		if b, err := spend.Load(t.Context(), w.s, w.target.Name); err != nil || b.Uncounted != "" {
 			t.Errorf("the budget still says that it is not counted: %v, %q", err, b.Uncounted)
 		}
 	})
@@ -213,7 +214,7 @@ func TestBreakerReadsLongerThanASweep(t *testing.T) {
 		if res := w.with(&tombCounter{Store: w.s, takes: 4 * time.Second}); res.Error != "" || res.Deleted != 100 {
 			t.Errorf("%+v", res)
 		}
-		b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+		b, err := spend.Load(t.Context(), w.s, w.target.Name)
 		if err != nil || !strings.Contains(b.Uncounted, "it is read") {
 			t.Errorf("the budget does not say that it is read: %v, %q", err, b.Uncounted)
 		}
@@ -469,7 +470,7 @@ func TestDetailsAreOfTheOpenTrip(t *testing.T) {
 		w.restamp(time.Now())
 		time.Sleep(time.Second)
 		w.together(5)
-		b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+		b, err := spend.Load(t.Context(), w.s, w.target.Name)
 		trip := w.record().Trip
 		if err != nil || b.Trip.ID != trip.ID || len(b.Trip.Samples) == 0 || len(b.Trip.Histogram) == 0 {
 			t.Fatalf("%v: %+v of %+v", err, b.Trip, trip)
@@ -536,7 +537,7 @@ func TestTripWithLostAnswer(t *testing.T) {
 		cfg.Log = slog.New(slog.NewTextHandler(log, nil))
 		sweep.Run(t.Context(), cfg)
 		trip := w.record().Trip
-		b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+		b, err := spend.Load(t.Context(), w.s, w.target.Name)
 		if err != nil || tripped.Load() == nil || !trip.IsOpen() || b.Trip.ID != trip.ID || len(b.Trip.Samples) == 0 {
 			t.Errorf("%v: %+v of %+v", err, b.Trip, trip)
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/pacecheck"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/sweep/pace"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
@@ -458,12 +459,12 @@ func TestGate(t *testing.T) {
 }
 
 func TestOpenGate(t *testing.T) {
-	if sweep.OpenGate("") != nil {
+	if pace.OpenGate("") != nil {
 		t.Error("no gate is a gate")
 	}
 	code := http.StatusOK
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
-	gate := sweep.OpenGate(server.URL)
+	gate := pace.OpenGate(server.URL)
 	if err := gate(t.Context()); err != nil {
 		t.Errorf("200: %v", err)
 	}
@@ -477,7 +478,7 @@ func TestOpenGate(t *testing.T) {
 		t.Error("a gate that is down is open")
 	}
 	file := filepath.Join(t.TempDir(), "busy")
-	gate = sweep.OpenGate(file)
+	gate = pace.OpenGate(file)
 	if err := gate(t.Context()); err != nil {
 		t.Errorf("no file: %v", err)
 	}
@@ -487,7 +488,7 @@ func TestOpenGate(t *testing.T) {
 	if err := gate(t.Context()); err == nil || !strings.Contains(err.Error(), "exists") {
 		t.Errorf("a file: %v", err)
 	}
-	if err := sweep.OpenGate(filepath.Join(file, "below"))(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot be told") {
+	if err := pace.OpenGate(filepath.Join(file, "below"))(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot be told") {
 		t.Errorf("a path that cannot be read: %v", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/sweep/spend"
 )
 
 // An event is approved twenty at a time: the rest of it waits, however many parts went.
@@ -49,7 +50,7 @@ func TestRestOfAPartThatIsNotReported(t *testing.T) {
 		left := w.left()
 		n := int64(len(left) - 80)
 		trip := w.approve(n)
-		b, err := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+		b, err := spend.Load(t.Context(), w.s, w.target.Name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +63,7 @@ func TestRestOfAPartThatIsNotReported(t *testing.T) {
 			w.put(1, 4, name, time.Now().Add(1000*time.Hour))
 		}
 		time.AfterFunc(3*time.Second, func() { // and reports
-			b, _ := sweep.LoadBudget(context.Background(), w.s, w.target.Name)
+			b, _ := spend.Load(context.Background(), w.s, w.target.Name)
 			b = b.Take([]breaker.Report{{Key: breaker.Key{Approval: trip.ID}, Done: n}})
 			_ = w.s.Save(context.Background(), b.Encode(), b.Revision)
 		})
@@ -133,7 +134,7 @@ func TestPartIsApprovedDuringACount(t *testing.T) {
 			}
 			n := int64(len(left) - rest)
 			w.approve(n)
-			b, _ := sweep.LoadBudget(t.Context(), w.s, w.target.Name)
+			b, _ := spend.Load(t.Context(), w.s, w.target.Name)
 			mine := breaker.Key{Approval: trip.ID}
 			b, _, _ = b.Reserve(sweep.BreakerRules(w.target), time.Now(), w.record().Approvals, []breaker.Want{{Key: mine, N: n}})
 			b = b.Take([]breaker.Report{{Key: mine, Done: n}})

@@ -131,7 +131,7 @@ func (p *population) some(kind string, most, number int, at func() time.Time) {
 	}
 }
 
-// live lists the numbers of the live generations, and that of the nursery first.
+// writeLife lists the numbers of the live generations, and that of the nursery first.
 func (p *population) live() []int {
 	rec, _, err := generation.Load(p.Context(), p.db, "sessions")
 	if err != nil {

@@ -1,7 +1,6 @@
 package sweep
 
 import (
-	"errors"
 	"time"
 
 	"github.com/reaper-ttl/reaper/metrics"
@@ -67,6 +66,3 @@ func (r TargetResult) Outcome() metrics.Result {
 	}
 	return metrics.Complete
 }
-
-// errStopped is the error of work that ends early because the process was asked to stop.
-var errStopped = errors.New("stopped")

@@ -10,7 +10,13 @@ import (
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/chore"
+	"github.com/reaper-ttl/reaper/sweep/index"
 	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/sweep/site"
+	"github.com/reaper-ttl/reaper/sweep/spend"
+	"github.com/reaper-ttl/reaper/sweep/view"
+	"github.com/reaper-ttl/reaper/sweep/visit"
 )
 
 // A Snapshot holds what the records of one target say. Commands that only read use it to
@@ -24,7 +30,7 @@ type Snapshot struct {
 	// loaded the target yet: no generation is in use, and there is no cursor record.
 	Missing, New bool
 
-	c     *collector
+	c     *site.Site
 	beats cursor.Heartbeats
 }
 
@@ -35,37 +41,37 @@ var ErrOldCopy = plan.ErrOldCopy
 func TakeSnapshot(ctx context.Context, cfg Config, t Target) (*Snapshot, error) {
 	cfg.Apply = false
 	cfg = cfg.withDefaults()
-	c := newCollector(&cfg, &t)
+	c := newSite(&cfg, &t)
 	s := &Snapshot{Target: t, View: &plan.View{}, c: c}
-	if err := c.viewer.loadCursors(ctx, s.View); err != nil {
+	if err := c.Viewer.LoadCursors(ctx, s.View); err != nil {
 		return nil, err
 	}
 	var err error
-	if s.View.Record, s.View.RecordSent, s.Missing, err = c.viewer.readRecord(ctx); err != nil {
+	if s.View.Record, s.View.RecordSent, s.Missing, err = c.Viewer.ReadRecord(ctx); err != nil {
 		return nil, err
 	}
 	if err := plan.CheckLineage(s.View.Record, s.Missing, t.Name, s.View.Cursors); err != nil {
 		return nil, err
 	}
 	if s.Missing {
-		if s.View.Record, err = c.viewer.begin(ctx, s.View); err != nil {
+		if s.View.Record, err = c.Viewer.Begin(ctx, s.View); err != nil {
 			return nil, err
 		}
 		s.New = s.View.Cursors.Len() == 0 && !s.View.Record.IsContinued()
 	}
-	if err := c.viewer.loadNamespaces(ctx, s.View); err != nil {
+	if err := c.Viewer.LoadNamespaces(ctx, s.View); err != nil {
 		return nil, err
 	}
-	err = patiently(ctx, func(ctx context.Context) (err error) {
-		s.beats, _, err = c.keeper.Look(ctx, t.Name)
+	err = view.Patiently(ctx, func(ctx context.Context) (err error) {
+		s.beats, _, err = c.Keeper.Look(ctx, t.Name)
 		return err
 	})
 	if err != nil { // not fatal: heartbeats say only which processes work
-		c.log.WarnContext(ctx, "cannot read the heartbeats: working processes are not known", "error", err)
+		c.Log.WarnContext(ctx, "cannot read the heartbeats: working processes are not known", "error", err)
 	}
-	c.viewer.view.Store(s.View)
-	c.pacing.follow(s.View)
-	s.Plan = plan.New(c.rules, s.View, plan.Book{}, c.clock.Now())
+	c.Viewer.Use(s.View)
+	c.Pacing.Follow(s.View)
+	s.Plan = plan.New(c.Rules, s.View, plan.Book{}, c.Clock.Now())
 	return s, nil
 }
 
@@ -75,26 +81,26 @@ func (s *Snapshot) InNamespace(namespace string) *Snapshot {
 	view := *s.View
 	view.Namespaces = []string{namespace}
 	one.View = &view
-	one.Plan = plan.New(s.c.rules, &view, plan.Book{}, s.Plan.Now())
+	one.Plan = plan.New(s.c.Rules, &view, plan.Book{}, s.Plan.Now())
 	return &one
 }
 
 // Now returns the store's time.
-func (s *Snapshot) Now() time.Time { return s.c.clock.Now() }
+func (s *Snapshot) Now() time.Time { return s.c.Clock.Now() }
 
 // Horizon returns the present horizon: what expires at or before it is due.
-func (s *Snapshot) Horizon() time.Time { return s.c.horizon() }
+func (s *Snapshot) Horizon() time.Time { return s.c.Horizon() }
 
 // FirstDue returns when the first well-formed entry of a range, from a position
 // on, became due; the zero time if none is.
 func (s *Snapshot) FirstDue(ctx context.Context, r shardquery.Range, from store.Position) (time.Time, error) {
-	return s.c.firstDue(ctx, r, from)
+	return visit.FirstDue(s.c, ctx, r, from)
 }
 
 // Rate returns the rate that a claim of the range would begin with, in entities a
 // second; ok is false if it is unlimited.
 func (s *Snapshot) Rate(r shardquery.Range, c cursor.Cursor) (perSecond float64, ok bool) {
-	rate := s.c.pacing.paceOf(r, c).Rate(s.c.cfg.Now())
+	rate := s.c.Pacing.PaceOf(r, c).Rate(s.c.Cfg.Now())
 	return rate, !math.IsInf(rate, 1)
 }
 
@@ -104,7 +110,7 @@ func (s *Snapshot) Rate(r shardquery.Range, c cursor.Cursor) (perSecond float64,
 func (s *Snapshot) HeldUntil(c cursor.Cursor) time.Time {
 	h, ok := s.beats[cursor.HeartbeatKey(c.Target, c.Lease.Owner)]
 	until := h.Renewed.Add(h.Lease)
-	holds := ok && h.Invalid == nil && h.Epoch == c.Lease.Epoch && s.c.keeper.IsOfThisOpening(h.Owner)
+	holds := ok && h.Invalid == nil && h.Epoch == c.Lease.Epoch && s.c.Keeper.IsOfThisOpening(h.Owner)
 	if !holds || !until.After(s.Now()) {
 		return time.Time{}
 	}
@@ -115,7 +121,7 @@ func (s *Snapshot) HeldUntil(c cursor.Cursor) time.Time {
 // read can tell: each was written less than a lease ago. A process that holds nothing
 // writes less often; its heartbeat counts for twice that interval.
 func (s *Snapshot) Heartbeats() (list []cursor.Heartbeat) {
-	for _, h := range s.c.keeper.Alive(s.beats) {
+	for _, h := range s.c.Keeper.Alive(s.beats) {
 		within := h.Lease
 		if within == 0 {
 			within = 2 * cursor.IdleBeat
@@ -130,18 +136,18 @@ func (s *Snapshot) Heartbeats() (list []cursor.Heartbeat) {
 // Count counts the index entries of a span in all namespaces; ok is false if the
 // store cannot count.
 func (s *Snapshot) Count(ctx context.Context, span store.Span) (n int64, ok bool, err error) {
-	counter, ok := s.c.cfg.Store.(store.Counter)
+	_, ok = s.c.Index.Counter()
 	if !ok {
 		return 0, false, nil
 	}
-	n, err = countSpans(ctx, s.c, counter, s.c.everywhere(span), 0)
+	n, err = s.c.Index.Count(ctx, index.Everywhere(s.c.Viewer.View().Namespaces, span), 0)
 	return n, true, err
 }
 
 // CountOutside counts the entities that carry the property and lie in no range; ok is false
 // if they cannot be counted.
 func (s *Snapshot) CountOutside(ctx context.Context) (n int64, ok bool) {
-	return s.c.countOutside(ctx, s.Plan)
+	return chore.CountOutside(s.c, ctx, s.Plan)
 }
 
 // CountDue counts the entries of a range that are due and became due at an instant or
@@ -149,45 +155,30 @@ func (s *Snapshot) CountOutside(ctx context.Context) (n int64, ok bool) {
 func (s *Snapshot) CountDue(
 	ctx context.Context, r shardquery.Range, since time.Time, upTo int64,
 ) (n int64, ok bool, err error) {
-	return s.c.countExpired(ctx, r, since.Add(-s.Target.Retention), s.Horizon().Add(r.Resolution()), upTo)
-}
-
-// countExpired counts the entries of a range that expire from one instant on and before
-// another. It stops at upTo; ok is false if the store cannot count.
-func (c *collector) countExpired(
-	ctx context.Context, r shardquery.Range, from, before time.Time, upTo int64,
-) (n int64, ok bool, err error) {
-	counter, ok := c.cfg.Store.(store.Counter)
-	if !ok {
-		return 0, false, nil
-	}
-	n, err = counter.Count(ctx, c.target.Target, r.Namespace, store.Span{
-		From: store.Point{Shard: r.Value, Value: r.At(from).Value},
-		To:   store.Point{Shard: r.Value, Value: r.At(before).Value}}, upTo)
-	return n, true, err
+	return chore.CountExpired(s.c, ctx, r, since.Add(-s.Target.Retention), s.Horizon().Add(r.Resolution()), upTo)
 }
 
 // IsEmptyKind reports whether the target's kind holds no entity, as far as the store answers in time.
-func (s *Snapshot) IsEmptyKind(ctx context.Context) bool { return s.c.isEmptyKind(ctx) }
+func (s *Snapshot) IsEmptyKind(ctx context.Context) bool { return chore.IsEmptyKind(s.c, ctx) }
 
 // HeartbeatsRead reports whether the heartbeats could be read. If not, the snapshot is
 // complete but for the working processes.
 func (s *Snapshot) HeartbeatsRead() bool { return s.beats != nil }
 
 // A Judgement is what an expiry means at a horizon.
-type Judgement = judgement
+type Judgement = index.Judgement
 
 // The judgements.
 const (
-	Never     = never
-	Early     = early
-	Due       = due
-	Suspect   = suspect
-	Malformed = malformed
+	Never     = index.Never
+	Early     = index.Early
+	Due       = index.Due
+	Suspect   = index.Suspect
+	Malformed = index.Malformed
 )
 
 // Judge returns what the value of an expiry property means now.
-func (s *Snapshot) Judge(v store.Value) Judgement { return s.c.decide(v, s.c.horizon()) }
+func (s *Snapshot) Judge(v store.Value) Judgement { return s.c.Index.Decide(v, s.c.Horizon()) }
 
 // EnsureRecord returns the target record that the configuration asks for. It writes the
 // record if it is missing or differs, because writers must stamp by the record that sweeps
@@ -195,17 +186,23 @@ func (s *Snapshot) Judge(v store.Value) Judgement { return s.c.decide(v, s.c.hor
 func EnsureRecord(ctx context.Context, cfg Config, t Target) (rec generation.Record, now time.Time, err error) {
 	cfg.Apply = true
 	cfg = cfg.withDefaults()
-	c := newCollector(&cfg, &t)
+	c := newSite(&cfg, &t)
 	view := &plan.View{}
-	if err := c.viewer.loadCursors(ctx, view); err != nil {
+	if err := c.Viewer.LoadCursors(ctx, view); err != nil {
 		return rec, now, err
 	}
-	err = c.viewer.ensureRecord(ctx, view, true)
-	c.log.story.FinishChanges(ctx)
-	return view.Record, c.clock.Now(), err
+	err = c.Viewer.EnsureRecord(ctx, view, true)
+	c.Story.FinishChanges(ctx)
+	return view.Record, c.Clock.Now(), err
 }
 
 // Budget reads the budget of the target's breaker and limits.
 func (s *Snapshot) Budget(ctx context.Context) (breaker.Budget, error) {
-	return LoadBudget(ctx, s.c.viewer.store, s.Target.Name)
+	return spend.Load(ctx, s.c.Viewer.Store, s.Target.Name)
+}
+
+// CountBehind counts what is due in a range behind its cursor. If the range rests, nothing
+// due is expected anywhere in it. It stops at upTo.
+func (s *Snapshot) CountBehind(ctx context.Context, r shardquery.Range, upTo int64) (int64, error) {
+	return chore.CountBehind(s.c, ctx, s.Plan, r, upTo)
 }

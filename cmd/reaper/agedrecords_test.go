@@ -12,6 +12,7 @@ import (
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/sweep/spend"
 )
 
 // agesRecords makes the test binary age the records of the target, and end.
@@ -55,7 +56,7 @@ func ageTheRecords() (err error) {
 
 func ageBudget(ctx context.Context, s store.Store, t sweep.Target) error {
 	const day = 24 * time.Hour
-	b, err := sweep.LoadBudget(ctx, s, t.Name)
+	b, err := spend.Load(ctx, s, t.Name)
 	if err != nil {
 		return err
 	}

@@ -23,11 +23,13 @@ import (
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/datastore"
 	"github.com/reaper-ttl/reaper/store/embedded"
 	"github.com/reaper-ttl/reaper/store/firestore"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/sweep/pace"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
@@ -292,7 +294,7 @@ func eachTarget[T any](s *session, do func(sweep.Target) (T, error)) ([]T, error
 	var group errgroup.Group
 	group.SetLimit(s.Workers)
 	for i, t := range s.sweep.Targets {
-		sweep.Go(&group, func() (err error) {
+		background.Go(&group, func() (err error) {
 			if results[i], err = do(t); err != nil {
 				errs[i] = fmt.Errorf("target %s: %w", t.Name, err)
 			}
@@ -333,7 +335,7 @@ func sweepTarget(t config.Target) sweep.Target {
 			Slack: t.Generations.Slack, Settle: t.Generations.Settle, Keep: t.Generations.Keep, Shards: t.Shards},
 		Pace:  throttle.Limits{Start: t.Pace.Start.Most, Max: t.Pace.Max.Most, Unlimited: t.Pace.Max.Unlimited},
 		Total: throttle.Limit{PerSecond: t.Pace.Total.Most, Unlimited: t.Pace.Total.Unlimited},
-		Gate:  sweep.OpenGate(t.Pace.Gate),
+		Gate:  pace.OpenGate(t.Pace.Gate),
 
 		Breaker: breakerRules(t),
 		Limits:  breaker.Limits{PerHour: orZero(t.Limits.PerHour), PerDay: orZero(t.Limits.PerDay)},

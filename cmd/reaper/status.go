@@ -15,6 +15,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -125,7 +126,7 @@ func (a *app) readStatus(ctx context.Context, s *session, all bool) (res statusR
 	res.Targets, err = eachTarget(s, func(t sweep.Target) (st inspect.TargetStatus, err error) {
 		var by supersession
 		var group errgroup.Group
-		sweep.Go(&group, func() error {
+		background.Go(&group, func() error {
 			by = s.supersession(ctx, t)
 			return nil
 		})

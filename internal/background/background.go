@@ -4,6 +4,7 @@ package background
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -59,6 +60,9 @@ func Deepen() {
 	var room [8 << 10]byte
 	runtime.KeepAlive(&room)
 }
+
+// ErrStopped is the error of work that ends early because the process was asked to stop.
+var ErrStopped = errors.New("stopped")
 
 // Graceful returns a context that ends, for the given cause, a grace after ctx does.
 func Graceful(ctx context.Context, grace time.Duration, cause error) (context.Context, context.CancelFunc) {

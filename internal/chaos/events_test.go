@@ -14,7 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/inspect"
-	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/sweep/spend"
 )
 
 const (
@@ -47,7 +47,7 @@ func (w *world) newMass() *mass {
 func (w *world) ageBudget(t *testing.T, target string, all int64) {
 	t.Helper()
 	const day = 24 * time.Hour
-	b, err := sweep.LoadBudget(t.Context(), w.store, target)
+	b, err := spend.Load(t.Context(), w.store, target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func (e *event) most(counted time.Time) int {
 
 // spentOf returns the budget of the events, as it is stored.
 func spentOf(ctx context.Context, w *world) (map[string]any, error) {
-	b, err := sweep.LoadBudget(ctx, w.store, "events")
+	b, err := spend.Load(ctx, w.store, "events")
 	return b.Encode().Fields, err
 }
 

@@ -1,0 +1,204 @@
+package reaper_test
+
+import (
+	"bytes"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The rooms of the engine, and what a reader must be able to hold in mind of each:
+// so many lines without tests, so many files; of a type so many fields and methods.
+const (
+	mostLines, mostFiles    = 2500, 15
+	mostFields, mostMethods = 12, 25
+)
+
+// Types that are larger, and why.
+var large = map[string]string{
+	"sweep.Target":         "settings are a list",
+	"sweep.TargetResult":   "results are a list",
+	"sweep/site.Setup":     "what a site is built from is a list",
+	"sweep/site.Site":      "what all work on one target shares is a list",
+	"sweep/schedule.item":  "not divided yet",
+	"sweep/plan.Plan":      "not divided yet",
+	"sweep/schedule.book":  "not divided yet",
+	"sweep/spend.Judge":    "not divided yet",
+	"sweep/spend.Spender":  "not divided yet",
+	"sweep/view.Viewer":    "not divided yet",
+	"sweep/visit.rangeJob": "not divided yet",
+	"sweep/visit.visit":    "not divided yet",
+	"sweep/visit":          "not divided yet",
+}
+
+// Rooms whose files use each other in a circle, and why.
+var circular = map[string]string{
+	"sweep/plan":     "not divided yet",
+	"sweep/schedule": "not divided yet",
+	"sweep/spend":    "not divided yet",
+	"sweep/view":     "not divided yet",
+	"sweep/visit":    "not divided yet",
+}
+
+func engine(t *testing.T) []room {
+	t.Helper()
+	return slices.DeleteFunc(rooms(t), func(r room) bool { return r.dir != "sweep" && !matches(r.dir, "sweep/*") })
+}
+
+// A reader must be able to hold each room, and each of its types, in mind.
+func TestRoomsOfTheEngineAreSmall(t *testing.T) {
+	for _, r := range engine(t) {
+		files, lines := 0, 0
+		fields, methods := map[string]int{}, map[string]int{}
+		for name, file := range r.files {
+			if r.isTest(name) {
+				continue
+			}
+			text, err := os.ReadFile(filepath.Join(r.dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			files++
+			lines += bytes.Count(text, []byte("\n"))
+			ast.Inspect(file, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.TypeSpec:
+					if s, ok := n.Type.(*ast.StructType); ok {
+						fields[n.Name.Name] = s.Fields.NumFields()
+					}
+				case *ast.FuncDecl:
+					if n.Recv != nil {
+						methods[receiver(n.Recv.List[0].Type)]++
+					}
+				}
+				return true
+			})
+		}
+		if files > mostFiles || lines > mostLines && large[r.dir] == "" {
+			t.Errorf("%s: %d files of %d lines together; at most %d and %d", r.dir, files, lines, mostFiles, mostLines)
+		}
+		for name, n := range fields {
+			if n > mostFields && large[r.dir+"."+name] == "" {
+				t.Errorf("%s: %s has %d fields, more than %d", r.dir, name, n, mostFields)
+			}
+		}
+		for name, n := range methods {
+			if n > mostMethods && large[r.dir+"."+name] == "" {
+				t.Errorf("%s: %s has %d methods, more than %d", r.dir, name, n, mostMethods)
+			}
+		}
+	}
+}
+
+// Within a room files build on each other, too: a reader can take them in some
+// order, each after those that it uses. Two files may use each other.
+func TestFilesFormNoCircle(t *testing.T) {
+	exports := compiled(t, "./sweep/...")
+	for _, r := range engine(t) {
+		for _, circle := range circles(fileUses(t, r, exports)) {
+			if len(circle) > 2 && circular[r.dir] == "" {
+				t.Errorf("%s: these files use each other in a circle: %s", r.dir, strings.Join(circle, ", "))
+			}
+		}
+	}
+}
+
+// compiled returns where the compiler has written what each package exports.
+func compiled(t *testing.T, pattern string) map[string]string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", pattern).Output()
+	if err != nil {
+		t.Fatalf("go list -export %s: %v", pattern, err)
+	}
+	files := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		name, file, _ := strings.Cut(strings.TrimSpace(line), " ")
+		files[name] = file
+	}
+	return files
+}
+
+// fileUses returns which files of a room use what is declared in which others.
+func fileUses(t *testing.T, r room, exports map[string]string) map[string]map[string]bool {
+	t.Helper()
+	fset := token.NewFileSet()
+	var files []*ast.File
+	for name := range r.files {
+		if r.isTest(name) {
+			continue
+		}
+		f, err := parser.ParseFile(fset, filepath.Join(r.dir, name), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	open := func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) }
+	info := types.Info{Uses: map[*ast.Ident]types.Object{}}
+	conf := types.Config{Importer: importer.ForCompiler(fset, "gc", open)}
+	pkg, err := conf.Check(module+"/"+r.dir, fset, files, &info)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uses := map[string]map[string]bool{}
+	for id, obj := range info.Uses {
+		from := filepath.Base(fset.Position(id.Pos()).Filename)
+		to := filepath.Base(fset.Position(obj.Pos()).Filename)
+		if obj.Pkg() != pkg || from == to {
+			continue
+		}
+		if uses[from] == nil {
+			uses[from] = map[string]bool{}
+		}
+		uses[from][to] = true
+	}
+	return uses
+}
+
+// circles returns the files from which one comes back to where one began, by
+// group: Tarjan's strongly connected components, of more than one file.
+func circles(uses map[string]map[string]bool) [][]string {
+	var (
+		found  [][]string
+		stack  []string
+		number = map[string]int{}
+		lowest = map[string]int{}
+		visit  func(file string)
+	)
+	visit = func(file string) {
+		number[file] = len(number) + 1
+		lowest[file] = number[file]
+		stack = append(stack, file)
+		for _, to := range slices.Sorted(maps.Keys(uses[file])) {
+			if number[to] == 0 {
+				visit(to)
+				lowest[file] = min(lowest[file], lowest[to])
+			} else if slices.Contains(stack, to) {
+				lowest[file] = min(lowest[file], number[to])
+			}
+		}
+		if lowest[file] == number[file] {
+			i := slices.Index(stack, file)
+			if group := slices.Clone(stack[i:]); len(group) > 1 {
+				found = append(found, slices.Sorted(slices.Values(group)))
+			}
+			stack = stack[:i]
+		}
+	}
+	for _, file := range slices.Sorted(maps.Keys(uses)) {
+		if number[file] == 0 {
+			visit(file)
+		}
+	}
+	return found
+}

@@ -1,0 +1,267 @@
+package schedule
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/sweep/chore"
+	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+const (
+	// tellEvery is how often a daemon logs the state of a target.
+	tellEvery = 5 * time.Minute
+	// openAgain is how soon the records of a target are read again if they could not be
+	// read at the beginning.
+	openAgain = 5 * time.Second
+)
+
+// A State is what a daemon knows of one target.
+type State struct {
+	Target    string
+	Tick      time.Time // the last one, by the wall clock; zero before the first
+	Next      time.Time // the next one
+	SweptTo   time.Time // nothing that was due then is left, in the store's time; zero if that is not known
+	OldestDue time.Time // when the oldest entity that is known to be left became due; zero if none is
+	Swept     time.Time // when the last complete sweep ended
+	Rate      float64   // what the ranges in work may delete a second; +Inf if they are unlimited
+	Working   int       // ranges in work
+	Deleted   int64
+	Expired   int64 // found due by the last sweep that was counted; without apply, what would be deleted
+	Held      throttle.Reason
+	Err       string // why the last sweep that was counted failed; empty if it did not
+}
+
+// A StateBox holds a state for others to read.
+type StateBox struct {
+	mu    sync.Mutex
+	state State
+}
+
+func (b *StateBox) set(change func(*State)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change(&b.state)
+}
+
+func (b *StateBox) Get() State {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.state
+}
+
+// NewStateBox returns a box with the state before the first tick.
+func NewStateBox(target string, next time.Time) *StateBox {
+	return &StateBox{state: State{Target: target, Next: next}}
+}
+
+// An onSchedule is the agenda of a daemon.
+type onSchedule struct {
+	box      *StateBox
+	first    bool      // a tick is due at once
+	due      time.Time // the next tick, by the wall clock
+	seen     time.Time // the wall clock at the last look
+	expired  int64     // found due before the sweep that is counted
+	told     time.Time
+	toldOf   int64 // how many had been deleted when it was told last
+	wasIdle  bool  // when it was told last
+	costTold bool
+	counted  time.Time // when what is behind the cursors was counted last, or the work began
+	stopping bool
+}
+
+// open reads the records, again and again until they can be read.
+func (o *onSchedule) open(ctx context.Context, b *book) error {
+	for {
+		err := b.c.Open(ctx)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		b.c.Log.Failed("read the target's records", "", err)
+		b.c.Log.Look()
+		o.box.set(func(s *State) { s.Err = err.Error() })
+		if err := throttle.Sleep(ctx, openAgain); err != nil {
+			return err
+		}
+	}
+}
+
+func (o *onSchedule) failed(*book, error) { o.stopping = true }
+
+func (o *onSchedule) chores() bool { return true }
+
+func (o *onSchedule) task() string { return "serve" }
+
+func (o *onSchedule) isOver(*book) bool { return o.stopping }
+
+// next is at most a heartbeat, so that the clock is checked often: if it is put back by an
+// hour, sweeps must not stop for an hour.
+func (o *onSchedule) next(_ *book, now time.Time) time.Duration {
+	if o.stopping {
+		return heartbeat
+	}
+	return min(heartbeat, max(0, o.due.Sub(now.Round(0))))
+}
+
+func (o *onSchedule) look(s *scheduler, b *book, now time.Time) {
+	if s.ctx.Err() != nil {
+		o.stopping = true
+		b.stop(s, now)
+		b.cancelChores(chore.BehindKind)
+		return
+	}
+	beats := b.looked.Equal(now)               // once in a heartbeat
+	if beats && now.Sub(o.told) >= tellEvery { // before a tick that is due now makes ranges ready
+		o.tell(b, now)
+	}
+	o.watchSchedule(s, b, now)
+	if b.count.open {
+		o.closeCount(b, now)
+	}
+	if beats {
+		o.countBehind(s, b, now)
+		if b.isHeldForLong(now) {
+			b.releaseClaims(s, now)
+		}
+		o.box.set(func(st *State) { b.describe(st) })
+	}
+}
+
+// watchSchedule ticks when it is time.
+func (o *onSchedule) watchSchedule(s *scheduler, b *book, now time.Time) {
+	wall := now.Round(0)
+	if o.due.IsZero() || wall.Before(o.seen) {
+		o.due = b.Next(wall)
+		if o.first {
+			o.due, o.first = wall, false
+		}
+	}
+	o.seen = wall
+	o.box.set(func(st *State) { st.Next = o.due })
+	if wall.Before(o.due) {
+		return
+	}
+	o.due = b.Next(wall)
+	o.box.set(func(st *State) { st.Tick = wall })
+	o.begin(s, b, now)
+}
+
+// begin makes the ranges at rest ready. If a sweep is still being counted, the next one is
+// counted from a later tick on.
+func (o *onSchedule) begin(s *scheduler, b *book, now time.Time) {
+	if !o.costTold {
+		o.costTold = true
+		b.c.TellCost(b.plan, o.due.Sub(now.Round(0)))
+	}
+	b.readyAll(s, now)
+	if !b.count.open {
+		b.openCount(now)
+		o.expired = b.c.Tally.Counts.Expired.Load()
+	}
+}
+
+// countBehind begins to count what is due behind the cursors, once in a while. The first
+// count may wait: a process that begins again and again must not count each time.
+func (o *onSchedule) countBehind(s *scheduler, b *book, now time.Time) {
+	if o.counted.IsZero() {
+		o.counted = now
+	}
+	if now.Sub(o.counted) >= chore.BehindEvery(b.c) {
+		o.counted = now
+		b.addChore(s, plan.Chore{Kind: chore.BehindKind}, 0, now)
+	}
+}
+
+// closeCount ends the counted sweep once every range is swept up to the instant at which
+// that sweep began.
+func (o *onSchedule) closeCount(b *book, now time.Time) {
+	var err error
+	if b.held.why == throttle.ReasonRecord { // that may last, and no range is swept meanwhile
+		err = b.held.fault
+	}
+	if err != nil {
+		for _, it := range b.ranges {
+			b.settleCount(it, true)
+		}
+		b.count.failures.Add(err)
+	}
+	if b.count.pending > 0 {
+		return
+	}
+	b.count.open = false
+	text, outcome := "", metrics.Complete
+	if b.count.left > 0 {
+		outcome = metrics.Incomplete
+	}
+	if err = b.count.err(); err != nil {
+		text, outcome = err.Error(), metrics.Failed
+	}
+	b.c.Publish()
+	b.c.Cfg.Metrics.Swept(b.c.Target.Name, outcome, now.Sub(b.count.began), now)
+	o.box.set(func(st *State) {
+		st.Err = text
+		st.Expired = b.c.Tally.Counts.Expired.Load() - o.expired
+		if outcome == metrics.Complete {
+			st.Swept = now.Round(0)
+		}
+	})
+}
+
+// tell logs the state of the target.
+func (o *onSchedule) tell(b *book, now time.Time) {
+	o.box.set(func(st *State) { b.describe(st) })
+	st := o.box.Get()
+	deleted := st.Deleted - o.toldOf
+	since := now.Sub(o.told)
+	first := o.told.IsZero()
+	o.told, o.toldOf = now, st.Deleted
+	if first {
+		return
+	}
+	attrs := []any{"apply", b.c.Cfg.Apply, "swept_to", st.SweptTo, "next", st.Next, "deleted", deleted,
+		"rate", float64(deleted) / since.Seconds(), "ranges_in_work", st.Working}
+	if !b.c.Cfg.Apply {
+		attrs = append(attrs, "would_delete", st.Expired)
+	}
+	if !st.OldestDue.IsZero() {
+		attrs = append(attrs, "oldest_due", st.OldestDue, "behind_seconds", max(0,
+			b.c.Clock.Now().Sub(st.OldestDue).Seconds()))
+	}
+	idle := st.Held == "" && st.OldestDue.IsZero() && st.Working == 0
+	wasIdle := o.wasIdle && deleted == 0
+	o.wasIdle = idle
+	switch {
+	case st.Held != "":
+		b.c.Log.Warn("deletes suspended", append(attrs, "held", string(st.Held))...)
+	case idle && wasIdle:
+		b.c.Log.Debug("nothing is due", attrs...) // an idle daemon is silent: it has said so
+	case idle:
+		b.c.Log.Info("nothing is due", attrs...)
+	default:
+		b.c.Log.Info("collecting", attrs...)
+	}
+}
+
+// describe fills in the state of the target.
+func (b *book) describe(st *State) {
+	st.SweptTo, st.Working = b.sweptTo()
+	st.OldestDue = b.c.Target.Watchdog.OldestDue()
+	st.Rate = b.c.Pacing.Rate()
+	st.Deleted = b.c.Tally.Counts.Deleted.Load()
+	st.Held = b.held.why
+}
+
+// sweptTo returns the instant up to which nothing due is left in any range, and how many
+// ranges are in work. Ranges that another process holds do not count.
+func (b *book) sweptTo() (at time.Time, working int) {
+	switch {
+	case !b.visited:
+		return time.Time{}, b.working
+	case b.lagging.Len() == 0: // nothing needs a read
+		return b.c.Horizon(), b.working
+	}
+	return b.lagging.items[0].reached, b.working // zero if it is not known for one of them
+}

@@ -1,0 +1,40 @@
+package site
+
+import (
+	"context"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/history/chronicle"
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/sweep/spend"
+)
+
+// Sums returns what this process has done to the target so far.
+func (c *Site) Sums() chronicle.Sums {
+	s := chronicle.Sums{Counts: metrics.Load(&c.Tally.Counts.CountsOf), Operations: c.Tally.Meter.Operations(),
+		Throttled: c.Tally.ThrottledFor(), Horizon: c.Horizon()}
+	s.Budget = c.Budget.Account() // after the counts: what they have, it has, too
+	return s
+}
+
+// TookOver tells the history of a range whose record names another process. In an embedded
+// store that process is dead if it opened the store before this one; elsewhere its heartbeat
+// tells.
+func (c *Site) TookOver(from cursor.Lease) {
+	if from.Owner != "" && !c.Keeper.IsOfThisOpening(from.Owner) {
+		c.Story.Bury(cursor.Heartbeat{Target: c.Target.Name, Owner: from.Owner})
+	}
+}
+
+// BudgetedSoFar returns the budget as it was before this process reported anything.
+func (c *Site) BudgetedSoFar(ctx context.Context) (history.Budgeted, error) {
+	if first, read := c.Budget.FirstRead(); read {
+		return first, nil
+	}
+	b, err := spend.Load(ctx, c.Keeper.Store, c.Target.Name)
+	if first, read := c.Budget.FirstRead(); read { // it may have reported while this was loaded
+		return first, nil
+	}
+	return history.Budgeted{Began: b.Began, Deleted: b.Spent.Ever}, err
+}

@@ -1,0 +1,44 @@
+package visit
+
+import (
+	"context"
+
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/index"
+	"github.com/reaper-ttl/reaper/sweep/site"
+	"github.com/reaper-ttl/reaper/sweep/step"
+)
+
+// compare finds out which due entries of the page must be kept, and counts them. Within a
+// visit they count like entities that the store refuses: they keep their generation from
+// retiring.
+func (v *visit) compare(t step.Turn) error {
+	c := v.c
+	v.kept.compared = site.Comparison{Active: v.kept.compared.Active} // also for what waits aside from earlier pages
+	if c.Target.Compare == nil {
+		return nil
+	}
+	var entries []store.Entry
+	for _, e := range t.Scratch.Page.Entries {
+		if c.Index.Decide(e.Value, v.horizon) == index.Due && !v.kept.has(e) {
+			entries = append(entries, e)
+		}
+	}
+	if len(entries) == 0 && len(v.asides) == 0 && v.carry == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(t.Ctx, writeTimeout)
+	defer cancel()
+	compared, err := c.Target.Compare(ctx, v.r.Namespace, entries)
+	if err != nil {
+		return err
+	}
+	v.kept.compared = compared
+	for _, e := range entries {
+		if compared.Kept[e.Key] {
+			v.kept.add(e, true)
+		}
+	}
+	c.Tally.Counts.Mismatch.Add(int64(len(compared.Kept)))
+	return nil
+}

@@ -1,0 +1,55 @@
+package visit
+
+import (
+	"context"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/index"
+	"github.com/reaper-ttl/reaper/sweep/site"
+	"github.com/reaper-ttl/reaper/sweep/step"
+)
+
+// takeInventory records what is left in a sealed range that was read to its end.
+func (v *visit) takeInventory(t step.Turn) error {
+	var stock cursor.Stock
+	past := v.claim.Cursor()
+	next, left, err := v.c.Index.FirstOf(t.Ctx, v.r, past.Position, shardquery.LastInstant, v.horizon, func(e store.Entry,
+		j index.Judgement) bool {
+		stock.Refused = stock.Refused || v.kept.isRefused(e)
+		return (j == index.Early || j == index.Due) && !v.kept.has(e)
+	})
+	if err != nil {
+		return err
+	}
+	_, suspects, err := v.c.Index.FirstOf(t.Ctx, v.r, store.Position{}, v.c.Index.Floor(v.horizon), v.horizon, func(e store.Entry,
+		j index.Judgement) bool {
+		return j == index.Suspect && !v.kept.isMistyped(e)
+	})
+	if err != nil {
+		return err
+	}
+	stock.Next, stock.Suspects = next, suspects
+	stock.Refused = stock.Refused || v.kept.anyRefused() || past.Stock.Refused && !v.start.need.FromStart()
+	if !left && !stock.Suspects && !stock.Refused {
+		stock.Emptied = past.Stock.Emptied
+		if stock.Emptied.IsZero() || v.disposed {
+			stock.Emptied = v.c.Clock.Now().Truncate(time.Microsecond)
+		}
+	}
+	v.update(func(c *cursor.Cursor) { c.Stock = stock })
+	return nil
+}
+
+// FirstDue returns when the first well-formed entry of a range, from a position
+// on, became due; the zero time if none is.
+func FirstDue(c *site.Site, ctx context.Context, r shardquery.Range, from store.Position) (time.Time, error) {
+	horizon := c.Clock.Now().Add(-c.Target.Retention)
+	at, found, err := c.Index.FirstOf(ctx, r, from, horizon, horizon, func(_ store.Entry, j index.Judgement) bool { return j == index.Due })
+	if !found || err != nil {
+		return time.Time{}, err
+	}
+	return at.Add(c.Target.Retention), nil
+}
