@@ -90,7 +90,7 @@ func TestGroundIsSettledByWhoSweepsIt(t *testing.T) {
 func TestDaemonGoesOnThroughAChangeOfKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.target.Breaker = small
+		w.target.Breaker, w.target.Next = small, everyMinute
 		w.begin()
 		w.mustSweep()
 		old := w.config()

@@ -171,6 +171,7 @@ func withLateOnes(t *testing.T, late int) *world {
 		w.put(1, 4, name, time.Now().Add(-12*time.Hour))
 	}
 	time.Sleep(25 * time.Hour)
+	w.target.Next = everyMinute
 	return w
 }
 

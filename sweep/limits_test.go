@@ -89,7 +89,7 @@ func TestYesSetsLimitsAside(t *testing.T) {
 func TestDaemonWaitsForTheHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaced(t, 100, throttle.Limits{Unlimited: true})
-		p.target.Limits.PerHour = 150
+		p.target.Limits.PerHour, p.target.Next = 150, everyMinute
 		d := p.serve(p.config())
 		time.Sleep(10 * time.Minute)
 		if st := d.state(); st.Deleted != 150 || st.Held != throttle.ReasonLimit || st.Err != "" {
