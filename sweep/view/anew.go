@@ -45,7 +45,7 @@ func (v *Viewer) Begin(ctx context.Context, next *plan.View) (generation.Record,
 		return generation.Record{}, err
 	}
 	// The record's instant is taken after all reads: by then the old record was gone.
-	return plan.Anew(v.Rules, withCursors(used, v.Rules.Policy.Shards, next), floor, v.Clock.Now())
+	return plan.FirstAdopting(v.Rules, withCursors(used, v.Rules.Policy.Shards, next), floor, v.Clock.Now())
 }
 
 // withCursors adds the generations that have cursor records left. The lost record listed
