@@ -135,7 +135,7 @@ func writeLife(c *site.Site, ctx context.Context, blocked []int) error {
 	if err := c.Viewer.SaveRecord(ctx, next, now); err != nil {
 		return err
 	}
-	c.Viewer.Tell(ctx, was, next, steps)
+	c.Viewer.LogChanges(ctx, was, next, steps)
 	return nil
 }
 

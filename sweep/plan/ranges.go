@@ -67,7 +67,9 @@ func findRanges(rules *Rules, view *View) *rangeSet {
 			s.extra = append(s.extra, r)
 		}
 	}
-	slices.SortFunc(s.extra, func(a, b shardquery.Range) int { return strings.Compare(rules.ID(a).Key(), rules.ID(b).Key()) })
+	slices.SortFunc(s.extra, func(a, b shardquery.Range) int {
+		return strings.Compare(rules.ID(a).Key(), rules.ID(b).Key())
+	})
 	for _, r := range s.extra {
 		g := s.generation(r.Generation)
 		g.extra = append(g.extra, r)
