@@ -251,7 +251,7 @@ func (e explainer) isStray(x *Explanation, v store.Value, j sweep.Judgement) boo
 	case c.Rewind.Done.IsZero():
 		x.Why += " in the next sweep, or reaper audit --apply does at once"
 	default:
-		x.Why += "; the next round begins with the first sweep after " + instantText(e.Plan.NextAudit(c)) +
+		x.Why += "; the next round begins with the first sweep after " + instantText(plan.NextAudit(c)) +
 			", or at once with reaper audit --apply"
 	}
 	return true

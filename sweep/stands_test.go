@@ -101,7 +101,7 @@ func isSaving() bool {
 	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers)])
 	for {
 		frame, more := frames.Next()
-		if strings.HasSuffix(frame.Function, "(*Viewer).save") {
+		if strings.HasSuffix(frame.Function, "(*targetRecord).save") {
 			return true
 		}
 		if !more {

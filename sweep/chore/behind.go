@@ -121,7 +121,7 @@ func withSaved(c *site.Site, ctx context.Context, p *plan.Plan) (*plan.Plan, err
 	var ids []cursor.ID
 	for r := range p.All() {
 		if p.Range(r).Unread {
-			ids = append(ids, p.ID(r))
+			ids = append(ids, c.Rules.ID(r))
 		}
 	}
 	for some := range slices.Chunk(ids, store.MaxRecords) {

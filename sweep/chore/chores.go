@@ -135,7 +135,7 @@ func writeLife(c *site.Site, ctx context.Context, blocked []int) error {
 	if err := c.Viewer.SaveRecord(ctx, next, now); err != nil {
 		return err
 	}
-	c.Viewer.Tell(ctx, was, next, steps)
+	c.Viewer.LogChanges(ctx, was, next, steps)
 	return nil
 }
 
@@ -156,7 +156,7 @@ func DiscoverShards(c *site.Site, ctx context.Context, p *plan.Plan, number int)
 	}
 	var ids []cursor.ID
 	for _, ns := range namespaces {
-		known := p.Shards(ns, g)
+		known := p.ExtraShards(ns, g)
 		found, err := shardquery.Beyond(ctx, c.Cfg.Store, c.Target.Target, ns, g, known, view.ProbePatience)
 		if err != nil {
 			return added, err
@@ -496,14 +496,14 @@ func unread(c *site.Site, ctx context.Context, p *plan.Plan, number int) error {
 		c.Viewer.DropSeal(number)
 	}
 	for r := range p.All() {
-		if _, known := c.Viewer.View().Cursors.At(p.ID(r)); r.Generation != number || !known {
+		if _, known := c.Viewer.View().Cursors.At(c.Rules.ID(r)); r.Generation != number || !known {
 			continue
 		}
 		_, _, err := c.Keeper.Move(ctx, p.Cursor(r), func(cur *cursor.Cursor) {
 			cur.Rewind, cur.Stock = cursor.Rewind{},
 				cursor.Stock{}
 		})
-		c.Viewer.WantCursor(p.ID(r)) // the view's copy is out of date
+		c.Viewer.WantCursor(c.Rules.ID(r)) // the view's copy is out of date
 		if err != nil {
 			return err
 		}

@@ -18,8 +18,8 @@ const (
 	Malformed                  // it is not an expiry: kept
 )
 
-// A Judged is what was found out about an entry of a page. It is kept while the page is at
-// hand, since nothing else that is done for each entity takes as long as to parse its expiry.
+// A Judged is the judgement of an entry, and when it expires. It is kept as long as the page,
+// because parsing the expiry takes longer than anything else that is done for each entity.
 type Judged struct {
 	Judgement
 	Expires time.Time // zero if it is not an expiry
@@ -28,7 +28,7 @@ type Judged struct {
 // IsExpiry reports whether the value of the entry says when its entity expires.
 func (j Judged) IsExpiry() bool { return j.Judgement != Never && j.Judgement != Malformed }
 
-// decide judges an expiry, which must be of the given form. What expires at the
+// decide judges an expiry, which must be of the given form. An entity that expires at the
 // horizon is due.
 func decide(f layout.Form, v store.Value, horizon time.Time, maxAge time.Duration) Judged {
 	if v.Type == store.Missing {

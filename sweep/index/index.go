@@ -24,16 +24,16 @@ const (
 const (
 	// CountTimeout bounds one COUNT, which the services end after 60 s.
 	CountTimeout = time.Minute
-	// CountersAtOnce is few, because others are sweeping.
+	// CountersAtOnce is how many COUNTs run at the same time: few, because sweeps go on meanwhile.
 	CountersAtOnce = 4
 )
 
-// An Index is the index of one target's expiry property, as anybody may read it.
+// An Index is the index of one target's expiry property. Reading it needs no claim.
 type Index struct {
 	Store  store.Store
 	Target store.Target
 	Form   layout.Form
-	MaxAge time.Duration    // what expired longer ago than this before a horizon is suspect
+	MaxAge time.Duration    // an expiry older than this before a horizon is suspect
 	Now    func() time.Time // this process's clock
 }
 
@@ -68,12 +68,12 @@ func (x *Index) Decide(v store.Value, horizon time.Time) Judgement {
 	return x.Judge(v, horizon).Judgement
 }
 
-// Judge judges it, and also returns when it expires.
+// Judge also returns when it expires.
 func (x *Index) Judge(v store.Value, horizon time.Time) Judged {
 	return decide(x.Form, v, horizon, x.MaxAge)
 }
 
-// Counter returns what counts; ok is false if the store cannot count.
+// Counter returns the store's counter; ok is false if it cannot count.
 func (x *Index) Counter() (counter store.Counter, ok bool) {
 	counter, ok = x.Store.(store.Counter)
 	return counter, ok
@@ -106,9 +106,8 @@ func (x *Index) Count(ctx context.Context, spans []Span, upTo int64) (sum int64,
 	return sum, nil
 }
 
-// FirstOf returns the expiry of the first entry of a range that want accepts, by how
-// the entry is judged at a horizon; found is false if want accepts none. The zero time is
-// an expiry like any other.
+// FirstOf returns the expiry of the first entry of a range that want accepts, by its judgement
+// at a horizon; found is false if want accepts none. The zero time is an expiry like any other.
 func (x *Index) FirstOf(ctx context.Context, r shardquery.Range, from store.Position, until, horizon time.Time,
 	want func(store.Entry, Judgement) bool) (at time.Time, found bool, err error) {
 	var malformed error
@@ -121,8 +120,8 @@ func (x *Index) FirstOf(ctx context.Context, r shardquery.Range, from store.Posi
 	return at, found, cmp.Or(err, malformed)
 }
 
-// Entries goes over the entries of a range from a position up to an instant, page by page,
-// and over how each is judged at a horizon, while visit returns true.
+// Entries calls visit for each entry of a range from a position up to an instant, with its
+// judgement at a horizon. It reads page by page, until visit returns false.
 func (x *Index) Entries(ctx context.Context, r shardquery.Range, from store.Position, until, horizon time.Time,
 	page int, visit func(store.Entry, Judgement) bool) error {
 	reader := &shardquery.Reader{Store: x.Store, Target: x.Target, Range: r, From: from, Until: until,

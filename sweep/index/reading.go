@@ -13,12 +13,12 @@ import (
 const (
 	// firstWindow is how long the first window of a read from the start is.
 	firstWindow = time.Minute
-	// FromStartTimeout bounds a query of a read from the start. It goes over
-	// whatever tombstones are there, and a shorter window helps more than patience.
+	// FromStartTimeout bounds a query of a read from the start. Such a query goes over
+	// tombstones, and a shorter window helps more than patience.
 	FromStartTimeout = 5 * time.Second
 )
 
-// A Reader reads a span of an index page by page, one query a call.
+// A Reader reads a span of an index page by page, with one query for each call.
 type Reader interface {
 	Next(ctx context.Context, page *store.Page, most int) (more bool, err error)
 	Query() store.Query       // that read the last page

@@ -15,7 +15,7 @@ type Reading uint8
 const (
 	RewindRead  Reading = iota // the next read of the range from its start, once in each rewind
 	NowReading                 // a read from the start that is under way
-	MissedRead                 // the read after that: the one under way has passed the place
+	MissedRead                 // the read after that: the one under way has passed it
 	SealedRead                 // the read from the start that follows the sealing, by the next sweep
 	SealingRead                // the same, once the generation is sealed
 	RefusedRead                // the next read from the start, which tries again what the store refused
@@ -24,24 +24,26 @@ const (
 
 // NextReading returns which read finds what lies behind the cursor of a range, and the
 // instant after which the first sweep does it; the zero time if the next sweep does. Passed
-// says that a read that is under way has passed the place. The instant of a sealing is a
+// says that a read that is under way has passed it already. The instant of a sealing is a
 // forecast.
 func (p *Plan) NextReading(r shardquery.Range, passed bool) (Reading, time.Time) {
 	c, need := p.Cursor(r), p.Range(r)
-	next := p.NextRewind(c)
+	next := p.rules.NextRewind(c)
 	if need.Behind {
 		next = time.Time{}
 	}
 	sealed := need.Stage.IsSealed()
+	isSealing := !sealed && p.SealedSoon(r.Generation)
+	sealing := func() time.Time { return forecastSealing(p.view.Record, p.rules.Policy, r.Generation, p.Now()) }
 	switch {
 	case !c.Rewind.Began.IsZero() && !passed:
 		return NowReading, time.Time{}
 	case !c.Rewind.Began.IsZero():
 		c.Rewind.Done = c.Rewind.Began // as it will be
-		if !sealed && p.SealedSoon(r.Generation) {
-			return SealingRead, p.sealingOf(r.Generation)
+		if isSealing {
+			return SealingRead, sealing()
 		}
-		return MissedRead, p.NextRewind(c)
+		return MissedRead, p.rules.NextRewind(c)
 	case c.Stock.Refused:
 		return RefusedRead, next
 	case sealed && c.Rewind.Done.Before(need.Stage.Since):
@@ -51,26 +53,26 @@ func (p *Plan) NextReading(r shardquery.Range, passed bool) (Reading, time.Time)
 		if !audit.Rewind.Began.IsZero() || audit.Rewind.Done.IsZero() {
 			return AuditRead, time.Time{}
 		}
-		return AuditRead, p.NextAudit(audit)
-	case !sealed && p.SealedSoon(r.Generation):
-		return SealingRead, p.sealingOf(r.Generation)
+		return AuditRead, NextAudit(audit)
+	case isSealing:
+		return SealingRead, sealing()
 	}
 	return RewindRead, next
 }
 
-// BehindGone returns when the last of what lies behind the cursors of these ranges goes:
-// by the first sweep after that. Known is false if nobody can tell, since a generation must
-// be sealed first.
+// BehindGone returns when the last of what lies behind the cursors of these ranges is gone:
+// after the first sweep from then on. Known is false if a generation must be sealed first, and
+// nobody can tell when.
 func (p *Plan) BehindGone(ranges []shardquery.Range) (by time.Time, known bool) {
 	known = true
 	for _, r := range ranges {
-		// Where in the range they lie is not known: the read under way may have passed them.
+		// Nobody knows where in the range it lies: the read under way may have passed it.
 		read, after := p.NextReading(r, true)
 		if read == SealingRead && after.IsZero() {
 			known = false
 		}
-		if after.Before(p.now) {
-			after = p.now
+		if after.Before(p.Now()) {
+			after = p.Now()
 		}
 		if by.Before(after) {
 			by = after
@@ -79,10 +81,9 @@ func (p *Plan) BehindGone(ranges []shardquery.Range) (by time.Time, known bool) 
 	return by, known
 }
 
-// sealingOf forecasts when a generation that writers may still write to will be sealed; the
+// forecastSealing returns when a generation that writers may still write to will be sealed; the
 // zero time if that is not known.
-func (p *Plan) sealingOf(number int) time.Time {
-	record, policy := p.view.Record, p.rules.Policy
+func forecastSealing(record generation.Record, policy generation.Policy, number int, now time.Time) time.Time {
 	i := slices.IndexFunc(record.Generations, func(g generation.Generation) bool { return g.Number == number })
 	if i < 0 {
 		return time.Time{}
@@ -106,8 +107,8 @@ func (p *Plan) sealingOf(number int) time.Time {
 		moved = newest.Opened.Add(time.Duration(next-newest.Number)*policy.Every + policy.Ramp)
 	}
 	staleness, slack := record.Bounds()
-	if at := moved.Add(staleness + slack); at.After(p.now) {
+	if at := moved.Add(staleness + slack); at.After(now) {
 		return at
 	}
-	return time.Time{} // no worker has done it in time
+	return time.Time{} // it is overdue: no worker has opened the generation in time
 }

@@ -214,12 +214,12 @@ func ask(p *plan.Plan, v *plan.View) (w whole) {
 	}
 	for _, ns := range v.Namespaces {
 		w.Spans = append(w.Spans, p.AuditSpans(ns))
-		p.NextAudit(p.AuditCursor(ns))
+		plan.NextAudit(p.AuditCursor(ns))
 	}
 	for _, g := range v.Record.Live() {
 		w.Stages = append(w.Stages, p.Stage(g.Number))
 		for _, ns := range v.Namespaces {
-			w.Shards = append(w.Shards, p.Shards(ns, g))
+			w.Shards = append(w.Shards, p.ExtraShards(ns, g))
 		}
 	}
 	return w

@@ -1,10 +1,8 @@
 package plan
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
@@ -21,10 +19,10 @@ func First(r Rules, now time.Time) generation.Record {
 	return rec.WithWriterBounds(r.Policy).WithNamespaces(r.Namespaces, now, time.Time{})
 }
 
-// Anew returns the target record that a target without one gets if its index was
+// FirstAdopting returns the target record that a target without one gets if its index was
 // probed: the generations that were found are listed, as [generation.Record.Adopt] does,
 // and the next one, above floor, is open.
-func Anew(r Rules, used []generation.Generation, floor int, now time.Time) (generation.Record, error) {
+func FirstAdopting(r Rules, used []generation.Generation, floor int, now time.Time) (generation.Record, error) {
 	if !r.Generations {
 		return First(r, now), nil
 	}
@@ -87,8 +85,4 @@ func OldCopy(rec generation.Record, target, shows string) error {
 	return fmt.Errorf("the target record %s %q has revision %s, %s: %w. "+
 		"Restore the newer one, or remove this one: the reaper then makes a new one "+
 		"from the generations that it finds in the index", store.TargetRecord, target, rec.Revision, shows, ErrOldCopy)
-}
-
-func compareIDs(a, b cursor.ID) int {
-	return cmp.Or(a.Generation-b.Generation, strings.Compare(a.Key(), b.Key()))
 }

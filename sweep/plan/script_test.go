@@ -102,7 +102,7 @@ func (s *script) do(command string, words []string) {
 	case "rewinds":
 		p := s.plan()
 		for _, r := range p.Ranges() {
-			s.say("    %-11s %s", rangeName(r), short(p.NextRewind(p.Cursor(r)).Truncate(time.Second)))
+			s.say("    %-11s %s", rangeName(r), short(s.rules.NextRewind(p.Cursor(r)).Truncate(time.Second)))
 		}
 	case "chores":
 		s.tellChores(s.plan())
@@ -442,7 +442,7 @@ func (s *script) adopt(restart bool, words []string) {
 	var next generation.Record
 	var err error
 	if restart {
-		next, err = plan.Anew(s.rules, used, floor, s.now)
+		next, err = plan.FirstAdopting(s.rules, used, floor, s.now)
 	} else {
 		next, err = s.view.Record.Adopt(used, floor, s.rules.Policy, s.now)
 	}
@@ -569,5 +569,5 @@ func (s *script) tellSpans(namespace string) {
 		s.say("    generations %d to %d: [%s, %s)", k.First, k.Last, k.From, k.To)
 	}
 	c := p.AuditCursor(namespace)
-	s.say("    next round %s", short(p.NextAudit(c)))
+	s.say("    next round %s", short(plan.NextAudit(c)))
 }

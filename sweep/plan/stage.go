@@ -1,9 +1,9 @@
 package plan
 
 import (
+	"maps"
 	"time"
 
-	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 )
 
@@ -25,77 +25,55 @@ type Stage struct {
 // IsSealed reports whether no writer may write to the generation any more.
 func (s Stage) IsSealed() bool { return !s.Sealed.IsZero() }
 
-// Stage returns the stage of a generation.
-func (p *Plan) Stage(number int) Stage { return p.stages[number] }
+// hasCarried reports whether a sweep that came up to a horizon has carried what it could.
+func (s Stage) hasCarried(swept time.Time, retention time.Duration) bool {
+	return !swept.Add(retention).Before(s.DrainFrom)
+}
 
-// classify finds out the stage of each generation.
-func (p *Plan) classify() {
-	p.stages = map[int]Stage{}
-	record, settle := p.view.Record, p.rules.Policy.Settle
-	staleness, _ := record.Bounds()
+// The stages of a plan are those of the live generations.
+type stages struct {
+	byNumber map[int]Stage
+	blocked  []int
+}
+
+// classify finds out the stage of each generation at an instant in the store's time.
+func classify(sums *totals, now time.Time) stages {
+	record, rules := sums.records.view.Record, &sums.records.rules
+	all := stages{byNumber: map[int]Stage{}}
+	staleness, slack := record.Bounds()
 	for i, g := range record.Generations {
-		s := Stage{State: record.State(i, p.now, settle)}
-		if s.State == generation.Sealed || s.State == generation.Draining {
-			s.Sealed = record.SealedAt(i, settle)
-			s.Since = s.Sealed
-			if ready, empty := p.EmptySince(g.Number, s.Sealed); empty && !p.now.Before(ready) {
-				s.Since, s.Final = ready, true
-			}
-			if s.State == generation.Draining {
-				s.DrainFrom = g.Draining.Add(staleness)
-				s.Drain = !p.now.Before(s.DrainFrom)
-			}
+		s := Stage{State: record.State(i, now, rules.Policy.Settle)}
+		if s.State != generation.Sealed && s.State != generation.Draining {
+			all.byNumber[g.Number] = s
+			continue
 		}
-		p.stages[g.Number] = s
-		if s.Drain && p.isBlocked(g.Number, s) {
-			p.blocked = append(p.blocked, g.Number)
+		total, swept := sums.of(g.Number)
+		s.Sealed = record.SealedAt(i, rules.Policy.Settle)
+		s.Since = s.Sealed
+		if ready, empty := total.emptySince(s.Sealed, slack); swept && empty && !now.Before(ready) {
+			s.Since, s.Final = ready, true
+		}
+		if s.State == generation.Draining {
+			s.DrainFrom = g.Draining.Add(staleness)
+			s.Drain = !now.Before(s.DrainFrom)
+		}
+		all.byNumber[g.Number] = s
+		if s.Drain && swept && total.isBlocked(s, rules.Retention) {
+			all.blocked = append(all.blocked, g.Number)
 		}
 	}
+	return all
 }
 
-// EmptySince returns when the last read of a sealed generation may begin: one slack after
-// its last entity was disposed of. Empty is false if anything is left in a range, or if no
-// range of it is swept, as under another layout.
-func (p *Plan) EmptySince(number int, sealed time.Time) (ready time.Time, empty bool) {
-	g, ok := p.totals(number)
-	if !ok || g.left || g.done.Before(sealed) {
-		return sealed, false
-	}
-	_, slack := p.view.Record.Bounds()
-	if ready = g.emptied.Add(slack); ready.Before(sealed) {
-		ready = sealed
-	}
-	return ready, true
-}
-
-// Unread reports whether a range of the generation still needs a read from its start that
-// begins at the given instant or later, or a namespace still needs a pass.
-func (p *Plan) Unread(number int, since time.Time) bool {
-	g, ok := p.totals(number)
-	return ok && (g.done.Before(since) || p.stages[number].IsSealed() && !p.isCovered(number, since))
-}
+// Stage returns the stage of a generation.
+func (s stages) Stage(number int) Stage { return s.byNumber[number] }
 
 // Blocked lists the draining generations in which the only entities left are those that
 // the store refuses to carry, or suspects that were not carried either. These stay; the
 // next generation may be drained meanwhile.
-func (p *Plan) Blocked() []int { return p.blocked }
+func (s stages) Blocked() []int { return s.blocked }
 
-// isBlocked reports whether a draining generation has only such entities left.
-func (p *Plan) isBlocked(number int, s Stage) bool {
-	g, ok := p.totals(number)
-	return ok && g.refused && !g.done.Before(s.Sealed) && g.noCarry && (!g.left || p.triedToCarry(g.swept, s))
-}
-
-// sealedSoon reports whether a generation is sealed so soon that its ranges need no rewind
-// before that: the read after the sealing finds everything.
-func (p *Plan) sealedSoon(number int) bool {
-	every, settle := p.rules.Policy.Every, time.Duration(p.rules.Policy.Settle)
-	return number != expirykey.Nursery && p.rules.Generations && 0 < every && every <= 2*p.rules.Rewind/(1+settle)
-}
-
-// SealedSoon reports whether entries behind the cursor of a range wait for its
-// generation to be sealed, and not for the next rewind.
-func (p *Plan) SealedSoon(number int) bool {
-	s := p.stages[number]
-	return s.IsSealed() || s.State != "" && (s.State != generation.Filling || p.sealedSoon(number))
+// areSealedAs reports whether the same generations were sealed at the same instants.
+func (s stages) areSealedAs(other stages) bool {
+	return maps.EqualFunc(s.byNumber, other.byNumber, func(a, b Stage) bool { return a.Sealed.Equal(b.Sealed) })
 }

@@ -38,6 +38,30 @@ func (s sum) plus(o sum) sum {
 	return s
 }
 
+// emptySince returns when the last read of a generation that was sealed at an instant may begin:
+// one slack after its last entity was disposed of. Empty is false if anything is left in a range.
+func (s sum) emptySince(sealed time.Time, slack time.Duration) (ready time.Time, empty bool) {
+	if s.left || s.done.Before(sealed) {
+		return sealed, false
+	}
+	if ready = s.emptied.Add(slack); ready.Before(sealed) {
+		ready = sealed
+	}
+	return ready, true
+}
+
+// isBlocked reports whether a draining generation has only entities left that are not carried.
+func (s sum) isBlocked(at Stage, retention time.Duration) bool {
+	return s.refused && !s.done.Before(at.Sealed) && s.noCarry && (!s.left || at.hasCarried(s.swept, retention))
+}
+
+// isDrained reports whether ranges are empty, or were read to their end since their generation
+// began to be drained: what is left could then not be carried. If a survivor is left that
+// could be carried, that read began before the draining.
+func (s sum) isDrained(at Stage, retention time.Duration) bool {
+	return !s.left || s.noCarry && at.hasCarried(s.swept, retention) // an empty range is not visited any more
+}
+
 // fan is how many ranges a block of a tree has, and how many blocks the next larger
 // one.
 const fan = 32
@@ -87,4 +111,41 @@ func (t tree) total() (s sum, ok bool) {
 		return sum{}, false
 	}
 	return t[len(t)-1][0], true
+}
+
+// The totals are the sums of the live generations. Each is added up when somebody asks for it
+// first, and kept up to date from plan to plan.
+type totals struct {
+	ranges  *rangeSet
+	records *records
+	trees   map[int]tree // by generation
+}
+
+// of returns the sum of the cursors of a generation; ok is false if no range of it is
+// swept.
+func (t *totals) of(number int) (s sum, ok bool) {
+	g := t.ranges.generation(number)
+	if g == nil {
+		return s, false
+	}
+	if t.trees[number] == nil {
+		t.trees[number] = newTree(t.ranges.size(g), t.leaves(g))
+	}
+	s, ok = t.trees[number].total()
+	for _, id := range t.ranges.strays.foreign[number] {
+		s = s.plus(sumOf(t.records.at(id, t.records.opened[number])))
+	}
+	return s, ok
+}
+
+// change takes in that the cursor of the i-th range of a generation has changed.
+func (t *totals) change(g *liveGeneration, i int) {
+	if sums := t.trees[g.Number]; sums != nil {
+		sums.change(i, t.ranges.size(g), t.leaves(g))
+	}
+}
+
+// leaves returns the leaf function of a generation's tree: the sum of each single range.
+func (t *totals) leaves(g *liveGeneration) func(int) sum {
+	return func(i int) sum { return sumOf(t.records.Cursor(t.ranges.rangeAt(g, i))) }
 }

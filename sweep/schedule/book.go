@@ -193,7 +193,7 @@ func (m *memory) forgetOwn(old, v *plan.View) {
 
 func (m *memory) forgetIfRead(v *plan.View, id cursor.ID) {
 	at, own := m.ownAt[id]
-	if own && v.ToldAt(id).After(at) { // be it that the record is gone
+	if own && v.CursorSent(id).After(at) { // be it that the record is gone
 		m.dropOwn(id)
 		m.changed = append(m.changed, id)
 	}

@@ -67,7 +67,7 @@ func (b *book) wantElsewhere(now time.Time) {
 			list = append(list, b.c.Rules.ID(j.Range()))
 		}
 	}
-	told := func(id cursor.ID) time.Duration { return now.Sub(b.view.ToldAt(id)) }
+	told := func(id cursor.ID) time.Duration { return now.Sub(b.view.CursorSent(id)) }
 	slices.SortFunc(list, func(x, y cursor.ID) int {
 		return cmp.Or(cmp.Compare(told(y), told(x)), strings.Compare(x.Key(), y.Key()))
 	})

@@ -9,32 +9,31 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// ErrWrong is wrapped by the refusal to sweep by a clock that cannot be
-// trusted.
+// ErrWrong is why a process refuses to sweep by its clock.
 var ErrWrong = store.WithHint(errors.New("the clock cannot be trusted"), "set this machine's clock")
 
-// fastest is by what part the local clock may run faster than the store's without harm: one
-// that takes eight seconds for seven of the store's.
+// fastest is how fast the local clock may run without harm: it may count eight seconds while
+// the store counts seven.
 const fastest = 8
 
 // A Clock tells the store's time: the time in the last response, and what has passed here
-// since that response arrived, less an eighth. It never runs ahead of the store: its own
-// Clock had moved on while the response travelled, and a local clock that runs too fast gains
-// no more than that eighth until the next response. So what it takes for due is due.
+// since that response arrived, less an eighth. It never runs ahead of the store: the store's own
+// clock had moved on while the response travelled, and a local clock that runs too fast gains
+// no more than that eighth until the next response. So whatever is due by it is due.
 type Clock struct {
 	now     func() time.Time     // the wall clock
 	passed  func() time.Duration // the monotonic clock, from any beginning
 	maxSkew time.Duration
 
 	mu    sync.Mutex
-	wrong error         // by the last response, the local clock is; nil if not
-	store time.Time     // in a response
+	wrong error         // what the last response showed of the local clock; nil if it is right
+	store time.Time     // in the last response
 	local time.Time     // when that response had arrived
 	at    time.Duration // the same, by the monotonic clock
 }
 
 // New returns a clock that refuses a local time that differs from the store's by more than
-// maxSkew. It needs a response before it tells anything.
+// maxSkew. It needs a response before it tells the time.
 func New(now func() time.Time, maxSkew time.Duration) *Clock {
 	began := now()
 	return &Clock{now: now, passed: func() time.Duration { return now().Sub(began) }, maxSkew: maxSkew}
@@ -76,8 +75,7 @@ func (c *Clock) Since(at time.Time) time.Duration {
 
 // Check fails if the last response has shown that the wall clock is wrong, or if it has jumped
 // since. The embedded store uses the same clock, so only such a jump shows there that it is wrong.
-//
-// The jump alone does not tell: one that happens while a response travels is taken in with it.
+// The jump alone is not enough: one that happens while a response travels goes unnoticed.
 func (c *Clock) Check() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

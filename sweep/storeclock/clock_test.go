@@ -72,8 +72,8 @@ func TestClockThatJumpsUnseen(t *testing.T) {
 	}
 }
 
-// A clock that takes eight seconds for seven of the store's never runs ahead of the store. By
-// what it says has passed since, a write is no younger than it is.
+// A clock that takes eight seconds for seven of the store's never runs ahead of the store. Nor
+// does it take a write for younger than it is.
 func TestClockThatRunsTooFast(t *testing.T) {
 	began := time.Date(2026, 11, 25, 3, 0, 0, 0, time.UTC)
 	for _, speed := range []float64{0.9, 1, 1.1, 8.0 / 7} {

@@ -41,7 +41,7 @@ func newDrainCarrier(c *site.Site, p *plan.Plan, r shardquery.Range) *carrier {
 	shards, past := 1, 0
 	for _, g := range c.Viewer.View().Record.Generations {
 		if g.Number == r.Generation {
-			shards, past = g.Shards, len(p.Shards(r.Namespace, g))
+			shards, past = g.Shards, len(p.ExtraShards(r.Namespace, g))
 		}
 	}
 	return &carrier{c: c, from: r, pacers: map[destRange]*throttle.Pacer{},

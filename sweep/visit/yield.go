@@ -42,7 +42,7 @@ func (j *rangeJob) yields(todo step.Todo) (full func(held int) bool, wait time.D
 		wait = most - now.Sub(j.yielded)
 	case before > 0 && first:
 		wait = view.ReadAtMost + view.ReadAtMost*time.Duration(before)/time.Duration(processes)
-	case c.Keeper.IsDoubtful(c.Viewer.View().ToldAt(todo.Cursor.ID)):
+	case c.Keeper.IsDoubtful(c.Viewer.View().CursorSent(todo.Cursor.ID)):
 		wait = view.ReadAtMost
 	}
 	return full, wait

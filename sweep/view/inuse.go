@@ -22,35 +22,13 @@ const (
 	inUsePatience = time.Minute
 	// ProbePatience bounds the tries at one query that looks for extra shards.
 	ProbePatience = 20 * time.Second
-	// probesAtOnce is how many namespaces are probed for them side by side.
+	// probesAtOnce is how many namespaces are probed at the same time.
 	probesAtOnce = 8
 )
 
-// Begin returns the first record of a target that has none. The record lists the
-// generations that are in use already: perhaps the table was swept under another name, or
-// the target's record was lost. It reads the namespaces into next.
-func (v *Viewer) Begin(ctx context.Context, next *plan.View) (generation.Record, error) {
-	if !v.Rules.Generations {
-		return plan.First(v.Rules, v.Clock.Now()), nil
-	}
-	if err := v.LoadNamespaces(ctx, next); err != nil {
-		return generation.Record{}, err
-	}
-	used, err := v.InUse(ctx, next.Namespaces, nil)
-	if err != nil {
-		return generation.Record{}, err
-	}
-	floor, err := v.LastDropped(ctx)
-	if err != nil {
-		return generation.Record{}, err
-	}
-	// The record's instant is taken after all reads: by then the old record was gone.
-	return plan.Anew(v.Rules, withCursors(used, v.Rules.Policy.Shards, next), floor, v.Clock.Now())
-}
-
-// withCursors adds the generations that have cursor records left. The lost record listed
-// them, even if they have nothing in the index at present. These cursors also tell which
-// shards past the configured ones they have.
+// withCursors adds the generations that still have cursor records. The lost target record listed
+// them, even if they have nothing in the index at present. The same cursors show which shards past
+// the configured ones they have.
 func withCursors(used []generation.Generation, shards int, v *plan.View) []generation.Generation {
 	known := map[int]bool{expirykey.Nursery: true}
 	for _, g := range used {
@@ -65,10 +43,9 @@ func withCursors(used []generation.Generation, shards int, v *plan.View) []gener
 	return used
 }
 
-// InUse finds the generations, the nursery among them, that hold anything in one of the
-// namespaces, with as many shards as they seem to have. Those that are listed already
-// are left out.
-func (v *Viewer) InUse(
+// InUse finds the generations, and the nursery, that hold anything in one of the namespaces,
+// with as many shards as they seem to have. It leaves out those that are listed already.
+func (s *source) InUse(
 	ctx context.Context, namespaces []string, listed []generation.Generation,
 ) ([]generation.Generation, error) {
 	found := make([]map[int]int, len(namespaces)) // shards by number
@@ -76,7 +53,7 @@ func (v *Viewer) InUse(
 	group.SetLimit(probesAtOnce)
 	for i, ns := range namespaces {
 		background.Go(group, func() (err error) {
-			found[i], err = v.inUseIn(ctx, ns, listed)
+			found[i], err = s.inUseIn(ctx, ns, listed)
 			return err
 		})
 	}
@@ -84,8 +61,8 @@ func (v *Viewer) InUse(
 		return nil, err
 	}
 	shards := map[int]int{}
-	for _, one := range found {
-		for number, n := range one {
+	for _, in := range found {
+		for number, n := range in {
 			shards[number] = max(shards[number], n)
 		}
 	}
@@ -97,13 +74,13 @@ func (v *Viewer) InUse(
 }
 
 // inUseIn returns the numbers of shards of the generations in use in one namespace.
-func (v *Viewer) inUseIn(ctx context.Context, namespace string, listed []generation.Generation) (map[int]int, error) {
-	numbers, tooHigh, err := shardquery.InUse(ctx, v.Store.Store, v.Target, namespace, v.Clock.Local, inUsePatience)
+func (s *source) inUseIn(ctx context.Context, namespace string, listed []generation.Generation) (map[int]int, error) {
+	numbers, tooHigh, err := shardquery.InUse(ctx, s.Store.Store, s.Target, namespace, s.Clock.Local, inUsePatience)
 	if err != nil {
 		return nil, err
 	}
 	if tooHigh > 0 {
-		v.Log.WarnContext(ctx, "generation number too high: its entities lie in no range, and are kept",
+		s.Log.WarnContext(ctx, "generation number too high: its entities lie in no range, and are kept",
 			"generation", fmt.Sprintf("%08d", tooHigh), "highest", shardquery.LastBelieved, "namespace", namespace)
 	}
 	shards := map[int]int{}
@@ -111,7 +88,7 @@ func (v *Viewer) inUseIn(ctx context.Context, namespace string, listed []generat
 		if slices.ContainsFunc(listed, func(g generation.Generation) bool { return g.Number == number }) {
 			continue
 		}
-		shards[number], err = shardquery.ShardsInUse(ctx, v.Store.Store, v.Target, namespace, number, v.Rules.Policy.Shards,
+		shards[number], err = shardquery.ShardsInUse(ctx, s.Store.Store, s.Target, namespace, number, s.Rules.Policy.Shards,
 			ProbePatience)
 		if err != nil {
 			return nil, err
@@ -123,14 +100,14 @@ func (v *Viewer) inUseIn(ctx context.Context, namespace string, listed []generat
 // LastDropped returns the last generation that was ever dropped from the target's
 // index; 0 if none was. The store refuses its keys for good, so the next one must come
 // after it.
-func (v *Viewer) LastDropped(ctx context.Context) (number int, err error) {
-	d, ok := v.Store.Store.(store.Dropper)
+func (s *source) LastDropped(ctx context.Context) (number int, err error) {
+	d, ok := s.Store.Store.(store.Dropper)
 	if !ok {
 		return 0, nil
 	}
 	var to string
 	err = Patiently(ctx, func(ctx context.Context) (err error) {
-		to, err = d.Dropped(ctx, v.Target)
+		to, err = d.Dropped(ctx, s.Target)
 		return err
 	})
 	if err != nil || to == "" {
@@ -138,17 +115,6 @@ func (v *Viewer) LastDropped(ctx context.Context) (number int, err error) {
 	}
 	number, _, _ = expirykey.GenerationOf(to)
 	return number, nil
-}
-
-// tellBegin logs which generations the first record of a target lists.
-func (v *Viewer) tellBegin(ctx context.Context, rec generation.Record) {
-	if !rec.IsContinued() {
-		return
-	}
-	n := len(rec.Generations)
-	v.Log.WarnContext(ctx, "target has no record, but generations are in use: "+
-		"they count as closed, and the next one opens",
-		"generations", NumbersOf(rec.Generations[:n-1]), "next", rec.Generations[n-1].Number, "apply", v.Apply)
 }
 
 // NumbersOf lists the numbers of generations.
