@@ -5,6 +5,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/index"
 	"github.com/reaper-ttl/reaper/sweep/site"
@@ -67,8 +68,8 @@ func (v *visit) account(s *step.Scratch, rd *reading) {
 	c.Cfg.Metrics.Delay(c.Target.Name, s.Delays...)
 	v.deleted(n.gone, n.carried)
 	if n.gone+n.carried > 0 {
-		lease := v.claim.Cursor().Lease
-		c.Log.Debug("page", "range", v.start.cursor.Key(), "owner", lease.Owner, "token", lease.Token,
+		lease := v.hold.Cursor().Lease
+		c.Log.Debug("page", "range", v.hold.Key(), "owner", lease.Owner, "token", lease.Token,
 			"entries", len(s.Page.Entries), "due", n.expired, "deleted", n.gone, "carried", n.carried)
 	}
 	if n.gone > 0 || !n.oldest.IsZero() {
@@ -98,9 +99,9 @@ func (v *visit) deleted(gone, carried int64) {
 	c.Tally.Counts.Deleted.Add(gone)
 	c.Cfg.Progress.Deleted.Add(gone)
 	c.Tally.Succeeded(c.Cfg.Now())
-	v.update(func(cur *cursor.Cursor) {
+	v.hold.Update(func(cur *cursor.Cursor) {
 		cur.Deleted += gone
-		c.Pacing.Save(cur, v.pacer)
+		c.Pacing.Save(cur, v.hold.Pacer)
 	})
 }
 
@@ -125,7 +126,7 @@ func (v *visit) recognize(s *step.Scratch, rd *reading, passed int, more bool) {
 				v.giveExample(site.KeptMalformed, s.Page.Entries[i])
 			}
 		case index.Suspect:
-			if v.carry == nil && !v.kept.isMistyped(s.Page.Entries[i]) { // those count as malformed
+			if v.decide.Carry == nil && !v.kept.isMistyped(s.Page.Entries[i]) { // those count as malformed
 				c.Suspect.Add(1)
 				v.giveExample(site.KeptSuspect, s.Page.Entries[i])
 			}
@@ -184,7 +185,7 @@ func (v *visit) sawDue(oldest time.Time, deleted int64) {
 	if v.auditing {
 		return
 	}
-	SawDue(v.c, v.start.cursor.Key(), oldest, deleted)
+	SawDue(v.c, v.hold.Key(), oldest, deleted)
 }
 
 func SawDue(c *site.Site, key string, oldest time.Time, deleted int64) {
@@ -200,7 +201,6 @@ type keptSet struct {
 	refused      map[store.Position]bool
 	mistyped     map[string]bool // by key: an entity may have several entries, and counts once
 	suspectsRead int             // how many that look suspect were read to make sure
-	compared     site.Comparison // of the page at hand; whether it is active holds for the visit
 }
 
 const mostKept = 1000
@@ -236,3 +236,9 @@ func (k *keptSet) anyRefused() bool {
 }
 
 func (k *keptSet) isMistyped(e store.Entry) bool { return k.has(e) && !k.isRefused(e) }
+
+// expiresOf returns when the op's entity expires, by what the scan saw.
+func expiresOf(r shardquery.Range, op *store.Op) (time.Time, bool) {
+	at, err := r.Expires(op.Entry.Value)
+	return at, err == nil
+}

@@ -58,10 +58,10 @@ func (v *visit) deferEntity(t step.Turn, rd *reading, op *store.Op, err error) e
 	}
 	a.failed(now, err)
 	v.asides = append(v.asides, a)
-	v.size.part = 0
+	v.writer.Size.EndParts()
 	rd.stuck = true
 	op.Outcome = store.Kept // for now, so that the reading continues past it
-	v.c.Log.DebugContext(t.Ctx, "entity left for another try", "range", v.start.cursor.Key(), "key", op.Entry.Key,
+	v.c.Log.DebugContext(t.Ctx, "entity left for another try", "range", v.hold.Key(), "key", op.Entry.Key,
 		"error", err)
 	return nil
 }
@@ -118,7 +118,7 @@ func (v *visit) retryAside(t step.Turn, a *deferred) error {
 	q := store.Query{Target: v.c.Target.Target, Namespace: v.r.Namespace, Shard: v.r.Value}
 	outcome, j, err := v.trySettle(t, q, &op)
 	if err != nil {
-		if err := v.fatal(t, err); err != nil {
+		if err := v.writer.Fatal(t, err); err != nil {
 			return err
 		}
 		if a.failed(v.c.Cfg.Now(), err); a.isRefused(v) {
@@ -160,7 +160,7 @@ func (a *deferred) isRefused(v *visit) bool {
 func (v *visit) refuse(a *deferred) {
 	v.c.Tally.Counts.Refused.Add(1)
 	v.kept.add(a.entry, true)
-	v.c.Log.WarnFew("the store refuses an entity: it is kept", "range", v.start.cursor.Key(), "namespace", v.r.Namespace,
+	v.c.Log.WarnFew("the store refuses an entity: it is kept", "range", v.hold.Key(), "namespace", v.r.Namespace,
 		"key", a.entry.Key, "expiry", a.entry.Position().Value.String(), "error", a.lasting)
 	v.clear(a)
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/dispose"
 	"github.com/reaper-ttl/reaper/sweep/index"
 	"github.com/reaper-ttl/reaper/sweep/plan"
 	"github.com/reaper-ttl/reaper/sweep/site"
-	"github.com/reaper-ttl/reaper/sweep/spend"
 	"github.com/reaper-ttl/reaper/sweep/step"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -68,13 +68,12 @@ func (j *auditJob) begin(t step.Turn, todo step.Todo) (out step.Outcome, begun b
 			return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(min(wait, c.Target.Lease/6)), Why: throttle.ReasonLease}, false
 		}
 		if why := c.HeldBy(); why != "" {
-			return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(heldFor), Why: why}, false
+			return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(dispose.HeldFor), Why: why}, false
 		}
 	}
-	v := &visit{writer: writer{c: c, Asker: spend.Asker{LateFrom: shardquery.LastInstant}}, r: j.r, horizon: c.Horizon(), auditing: true,
-		start: start{cursor: cur, began: cur.Rewind.Began}}
-	v.carry = newStrayCarrier(c, j.r.Namespace, todo.Spans)
-	if err := v.take(t, nil); err != nil {
+	v := newVisit(c, j.r, cur, start{began: cur.Rewind.Began}, c.Horizon(), dispose.NewStrayCarrier(c, todo.Spans), shardquery.LastInstant)
+	v.auditing = true
+	if err := v.hold.Take(t.Ctx, v.r, nil); err != nil {
 		switch {
 		case errors.Is(err, cursor.ErrTaken) && j.fromTop:
 			return step.Outcome{State: step.Failed, Err: err}, false
@@ -87,7 +86,7 @@ func (j *auditJob) begin(t step.Turn, todo step.Todo) (out step.Outcome, begun b
 	if j.fromTop || v.start.began.IsZero() {
 		at, v.start.began = store.Position{}, c.Clock.Now().Truncate(time.Microsecond)
 	}
-	v.update(func(c *cursor.Cursor) { c.Position, c.Rewind.Began = at, v.start.began })
+	v.hold.Update(func(c *cursor.Cursor) { c.Position, c.Rewind.Began = at, v.start.began })
 	for _, s := range todo.Spans {
 		if at.Value.Text < s.To {
 			j.spans = append(j.spans, j.reading(s, at))
@@ -120,12 +119,12 @@ func (j *auditJob) auditSpans(t step.Turn) step.Outcome {
 			v.readings, j.spans = append(v.readings, j.spans[0]), j.spans[1:]
 			v.holdUp(v.readings[len(v.readings)-1])
 		}
-		v.horizon = j.c.Horizon()
+		v.decide.Horizon = j.c.Horizon()
 		out, allRead := v.run(t)
 		switch {
 		case v.allRead() && len(j.spans) > 0 && (allRead || out.Contended):
 		case allRead:
-			v.update(func(c *cursor.Cursor) { c.Position, c.Rewind = store.Position{}, cursor.Rewind{Done: v.start.began} })
+			v.hold.Update(func(c *cursor.Cursor) { c.Position, c.Rewind = store.Position{}, cursor.Rewind{Done: v.start.began} })
 			return step.Outcome{State: step.Ended}
 		default:
 			return out

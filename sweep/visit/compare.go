@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/dispose"
 	"github.com/reaper-ttl/reaper/sweep/index"
 	"github.com/reaper-ttl/reaper/sweep/site"
 	"github.com/reaper-ttl/reaper/sweep/step"
@@ -14,26 +15,26 @@ import (
 // retiring.
 func (v *visit) compare(t step.Turn) error {
 	c := v.c
-	v.kept.compared = site.Comparison{Active: v.kept.compared.Active} // also for what waits aside from earlier pages
+	v.decide.Compared = site.Comparison{Active: v.decide.Compared.Active} // also for what waits aside from earlier pages
 	if c.Target.Compare == nil {
 		return nil
 	}
 	var entries []store.Entry
 	for _, e := range t.Scratch.Page.Entries {
-		if c.Index.Decide(e.Value, v.horizon) == index.Due && !v.kept.has(e) {
+		if v.decide.Decide(e.Value) == index.Due && !v.kept.has(e) {
 			entries = append(entries, e)
 		}
 	}
-	if len(entries) == 0 && len(v.asides) == 0 && v.carry == nil {
+	if len(entries) == 0 && len(v.asides) == 0 && v.decide.Carry == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(t.Ctx, writeTimeout)
+	ctx, cancel := context.WithTimeout(t.Ctx, dispose.WriteTimeout)
 	defer cancel()
 	compared, err := c.Target.Compare(ctx, v.r.Namespace, entries)
 	if err != nil {
 		return err
 	}
-	v.kept.compared = compared
+	v.decide.Compared = compared
 	for _, e := range entries {
 		if compared.Kept[e.Key] {
 			v.kept.add(e, true)

@@ -62,7 +62,7 @@ func (v *visit) isLater(rd *reading, at store.Value) bool {
 // passed returns the place that a read from the start, which the next sweep goes on with,
 // has passed.
 func (v *visit) passed() store.Value {
-	under := v.start.cursor.Rewind
+	under := v.hold.Before.Rewind
 	if under.Began.IsZero() || under.Began.Before(v.start.need.Stage.Since) {
 		return store.Value{}
 	}
@@ -109,7 +109,7 @@ func (v *visit) countRest(t step.Turn, rd *reading) error {
 			return background.ErrStopped
 		}
 		if err != nil {
-			c.Log.WarnContext(t.Ctx, "cannot count what is due; reading it instead", "range", v.start.cursor.Key(),
+			c.Log.WarnContext(t.Ctx, "cannot count what is due; reading it instead", "range", v.hold.Key(),
 				"error", err)
 			rd.uncounted = true
 			return nil
@@ -134,13 +134,13 @@ func (v *visit) parts(rd *reading) []part {
 	if reader.Until.Before(shardquery.LastInstant) {
 		last = r.At(reader.Until.Add(r.Resolution())).Value
 	}
-	horizon := r.At(v.horizon.Add(r.Resolution())).Value
+	horizon := r.At(v.decide.Horizon.Add(r.Resolution())).Value
 	if last.Compare(horizon) < 0 {
 		horizon = last
 	}
 	carried := func(n int64) { c.Tally.Counts.Carried.Add(n) }
 	suspects := carried
-	if v.carry == nil {
+	if v.decide.Carry == nil {
 		suspects = func(n int64) { c.Tally.Counts.Suspect.Add(n) }
 	}
 	behind := func(n int64) { c.Tally.FoundBehind(r, n) }
@@ -155,7 +155,7 @@ func (v *visit) parts(rd *reading) []part {
 	if rd == v.readings[0] || horizon.Compare(passed) < 0 {
 		passed = store.Value{} // it says nothing of this reading
 	}
-	return []part{{to: r.At(c.Index.Floor(v.horizon)).Value, add: suspects}, {to: passed, add: behind},
+	return []part{{to: r.At(c.Index.Floor(v.decide.Horizon)).Value, add: suspects}, {to: passed, add: behind},
 		{to: horizon, add: due}, {to: last, add: carried}}
 }
 

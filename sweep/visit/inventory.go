@@ -15,8 +15,8 @@ import (
 // takeInventory records what is left in a sealed range that was read to its end.
 func (v *visit) takeInventory(t step.Turn) error {
 	var stock cursor.Stock
-	past := v.claim.Cursor()
-	next, left, err := v.c.Index.FirstOf(t.Ctx, v.r, past.Position, shardquery.LastInstant, v.horizon, func(e store.Entry,
+	past := v.hold.Cursor()
+	next, left, err := v.c.Index.FirstOf(t.Ctx, v.r, past.Position, shardquery.LastInstant, v.decide.Horizon, func(e store.Entry,
 		j index.Judgement) bool {
 		stock.Refused = stock.Refused || v.kept.isRefused(e)
 		return (j == index.Early || j == index.Due) && !v.kept.has(e)
@@ -24,7 +24,7 @@ func (v *visit) takeInventory(t step.Turn) error {
 	if err != nil {
 		return err
 	}
-	_, suspects, err := v.c.Index.FirstOf(t.Ctx, v.r, store.Position{}, v.c.Index.Floor(v.horizon), v.horizon, func(e store.Entry,
+	_, suspects, err := v.c.Index.FirstOf(t.Ctx, v.r, store.Position{}, v.c.Index.Floor(v.decide.Horizon), v.decide.Horizon, func(e store.Entry,
 		j index.Judgement) bool {
 		return j == index.Suspect && !v.kept.isMistyped(e)
 	})
@@ -39,7 +39,7 @@ func (v *visit) takeInventory(t step.Turn) error {
 			stock.Emptied = v.c.Clock.Now().Truncate(time.Microsecond)
 		}
 	}
-	v.update(func(c *cursor.Cursor) { c.Stock = stock })
+	v.hold.Update(func(c *cursor.Cursor) { c.Stock = stock })
 	return nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
-	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/shardquery"
@@ -74,8 +73,8 @@ func (v *visit) read(t step.Turn, rd *reading, most int) (more bool, err error) 
 	c.Cfg.Progress.Scanned.Add(int64(len(s.Page.Entries)))
 	c.Tally.Counts.Pages.Add(1)
 	c.Tally.SteppedOver(s.Page.SteppedOver, rd.fromStart)
-	if v.pacer != nil && !rd.fromStart {
-		pace.JudgePage(v.pacer, &s.Page, took)
+	if v.hold.Pacer != nil && !rd.fromStart {
+		pace.JudgePage(v.hold.Pacer, &s.Page, took)
 	}
 	return more, nil
 }
@@ -101,7 +100,7 @@ func (v *visit) work(t step.Turn, rd *reading, more bool) error {
 	if i := s.FirstOpen(); i < len(s.Ops) {
 		reach = s.Entry[i]
 	}
-	if i := s.FirstOpen(); i < len(s.Ops) && s.Ops[i].IsCarry() && v.c.Index.Decide(s.Ops[i].Entry.Value, v.horizon) == index.Early {
+	if i := s.FirstOpen(); i < len(s.Ops) && s.Ops[i].IsCarry() && v.decide.Decide(s.Ops[i].Entry.Value) == index.Early {
 		rd.pastDue = true // entries come in the order in which they expire
 	}
 	v.account(s, rd)
@@ -118,7 +117,7 @@ func (v *visit) work(t step.Turn, rd *reading, more bool) error {
 	} else if !more {
 		if rd.done = true; rd != v.readings[0] && !rd.stuck && !v.auditing &&
 			!v.start.need.Stage.IsSealed() {
-			v.update(func(c *cursor.Cursor) { rd.save(c, rd.reached) })
+			v.hold.Update(func(c *cursor.Cursor) { rd.save(c, rd.reached) })
 		}
 	} else if v.samples(s, rd) {
 		return v.countRest(t, rd)
@@ -131,16 +130,16 @@ func (v *visit) collect(s *step.Scratch, rd *reading) {
 	s.Ops, s.Entry, s.Doubted, s.Judged = s.Ops[:0], s.Entry[:0], s.Doubted[:0], s.Judged[:0]
 	for i := range s.Page.Entries {
 		e := s.Page.Entries[i]
-		s.Judged = append(s.Judged, v.c.Index.Judge(e.Value, v.horizon))
+		s.Judged = append(s.Judged, v.c.Index.Judge(e.Value, v.decide.Horizon))
 		j := s.Judged[i].Judgement
 		switch {
 		case v.kept.has(e), v.waitsAside(rd, e.Key): // it was tried in this visit
 			continue
-		case v.kept.compared.Kept[e.Key]:
+		case v.decide.Compared.Kept[e.Key]:
 			continue
 		case j == index.Due:
-			s.Ops = append(s.Ops, store.Op{Entry: e, Premise: v.kept.compared.Premises[e.Key]})
-		case v.carry != nil && (j == index.Early || j == index.Suspect):
+			s.Ops = append(s.Ops, store.Op{Entry: e, Premise: v.decide.Compared.Premises[e.Key]})
+		case v.decide.Carry != nil && (j == index.Early || j == index.Suspect):
 			s.Ops = append(s.Ops, store.Op{Entry: e, To: e.Value}) // stamped when it is written
 		default: // kept; if the index is behind, the entity comes again in its time
 			continue
@@ -158,7 +157,7 @@ func (v *visit) advance(rd *reading, to store.Position) {
 // checkpoint saves the position of a reading, unless an entity of it waits aside.
 func (v *visit) checkpoint(rd *reading) {
 	if !rd.stuck && !rd.reached.IsZero() {
-		v.update(func(c *cursor.Cursor) { rd.save(c, rd.reached) })
+		v.hold.Update(func(c *cursor.Cursor) { rd.save(c, rd.reached) })
 	}
 }
 
@@ -166,23 +165,16 @@ func (v *visit) checkpoint(rd *reading) {
 func (v *visit) disposeOps(t step.Turn, rd *reading, q store.Query) error {
 	s := t.Scratch
 	for tries := 0; ; {
-		n, err := v.batchSize(s)
-		if err != nil {
+		batch, err := v.writer.Pick(s)
+		if batch == nil || err != nil {
 			return err
 		}
-		batch := s.Pick(n)
-		if batch == nil {
-			return nil
-		}
-		if part := v.c.Budget.Covered(&v.Asker, batch); part < len(batch) && v.claim != nil {
-			batch = s.Pick(part)
-		}
-		q.Target.Guard = v.c.Guards.Next(v.start.cursor.Key(), batch)
-		err = v.dispose(t, q, batch, rd.fromStart)
+		q.Target.Guard = v.c.Guards.Next(v.hold.Key(), batch)
+		err = v.writer.Dispose(t, q, batch, rd.fromStart)
 		if err == nil {
 			tries = 0
-			v.c.Guards.WentWell(v.start.cursor.Key(), q.Target.Guard)
-			v.size.wentWell(len(batch), v.c.Target.Page)
+			v.c.Guards.WentWell(v.hold.Key(), q.Target.Guard)
+			v.writer.Size.WentWell(len(batch), v.c.Target.Page)
 			v.failing = failing{}
 		} else if err = v.absorb(t, rd, q, batch, err, tries); err == nil {
 			tries++
@@ -195,23 +187,10 @@ func (v *visit) disposeOps(t step.Turn, rd *reading, q store.Query) error {
 		if err != nil {
 			return err
 		}
-		if (v.size.part > 0 || v.c.Guards.Most() < v.c.Target.Page) && t.Over() {
+		if (v.writer.Size.InParts() || v.c.Guards.Most() < v.c.Target.Page) && t.Over() {
 			return &throttle.Pause{} // the next step continues with the parts
 		}
 	}
-}
-
-// batchSize returns how many ops the next call may have.
-func (v *visit) batchSize(s *step.Scratch) (n int, err error) {
-	n = min(v.size.next(v.c.Target.Page), v.c.Guards.Most())
-	if v.carry == nil || v.claim == nil {
-		return n, nil
-	}
-	open := s.Pick(n)
-	if open == nil {
-		return n, nil
-	}
-	return v.carry.ready(open)
 }
 
 // unsureTries is how often a batch is tried whose outcome is not known.
@@ -222,25 +201,25 @@ const unsureTries = 3
 // store refuses, the rest is tried in smaller batches, so that one such entity blocks
 // only itself.
 func (v *visit) absorb(t step.Turn, rd *reading, q store.Query, batch []store.Op, err error, tries int) error {
-	if err := v.fatal(t, err); err != nil {
+	if err := v.writer.Fatal(t, err); err != nil {
 		return err
 	}
 	contended, single := errors.Is(err, store.ErrContention), len(batch) == 1
-	if v.size.part == 0 && tries == 0 { // retries and parts of a batch are no new push-back
-		v.slowDown(err)
+	if !v.writer.Size.InParts() && tries == 0 { // retries and parts of a batch are no new push-back
+		v.hold.SlowDown(err)
 	}
 	switch {
-	case contended && v.c.Guards.Retries(v.start.cursor.Key(), q.Target.Guard, batch):
+	case contended && v.c.Guards.Retries(v.hold.Key(), q.Target.Guard, batch):
 		return nil
 	case contended && single:
 		return v.settleContended(t, rd, q, &batch[0])
 	case store.MayBeOfOneEntity(err) && single:
 		return v.deferEntity(t, rd, &batch[0], err)
 	case contended, store.MayBeOfOneEntity(err):
-		v.size.halve(len(batch), !contended)
+		v.writer.Size.Halve(len(batch), !contended)
 		return nil
 	case store.TookTooLong(err) && !single:
-		v.size.halve(len(batch), true)
+		v.writer.Size.Halve(len(batch), true)
 	}
 	if store.MayHaveHappened(err) {
 		if t.Scratch.Doubt(); tries+1 < unsureTries {
@@ -248,33 +227,6 @@ func (v *visit) absorb(t step.Turn, rd *reading, q store.Query, batch []store.Op
 		}
 	}
 	return v.failing.pauseOrFail(t, v.c.Cfg.Now(), err)
-}
-
-// fatal returns the error if it ends the step: a pause, a lost lease, the end of
-// the process, or an error against which retries do not help. Otherwise it returns nil.
-func (v *visit) fatal(t step.Turn, err error) error {
-	var later *throttle.Pause
-	switch {
-	case errors.As(err, &later), errors.Is(err, background.ErrStopped):
-		return err
-	case v.claim != nil && v.claim.Err() != nil:
-		return v.claim.Err()
-	case t.Work.Err() != nil:
-		return background.ErrStopped
-	}
-	v.c.Cfg.Metrics.Error(v.c.Target.Name, metrics.OpCommit, err)
-	if store.Transient(err) || store.MayBeOfOneEntity(err) {
-		v.c.Log.Failed("delete", v.start.cursor.Key(), err)
-		return nil
-	}
-	return err
-}
-
-// slowDown lowers the pace after an error that is push-back.
-func (v *visit) slowDown(err error) {
-	if v.pacer != nil && store.Transient(err) && v.pacer.PushBack(throttle.ReasonPushBack) {
-		v.update(func(c *cursor.Cursor) { v.c.Pacing.Save(c, v.pacer) })
-	}
 }
 
 // settleContended settles an entity that is contended even in a batch of its own. If there
@@ -302,7 +254,7 @@ func (v *visit) settleChanged(t step.Turn, rd *reading, q store.Query) error {
 			continue
 		}
 		if op.Known {
-			if j, do := v.judge(op.Entry.Key, op.Now); do == store.Keep {
+			if j, do := v.decide.Verdict(op.Entry.Key, op.Now); do == store.Keep {
 				v.c.Tally.Counts.Conflicts.Add(1)
 				v.keep(op, j)
 				continue
@@ -314,40 +266,6 @@ func (v *visit) settleChanged(t step.Turn, rd *reading, q store.Query) error {
 		v.c.Tally.Counts.Conflicts.Add(1)
 	}
 	return nil
-}
-
-// judge decides about an expiry that was read in the entity itself. The expiry may lie in
-// another range by now; if no sweep reads its generation, the entity is kept.
-func (v *visit) judge(key string, value store.Value) (index.Judgement, store.Verdict) {
-	j := v.c.Index.Decide(value, v.horizon)
-	if j == index.Due && v.kept.compared.Active {
-		return index.Early, store.Keep // it changed, and was not compared: the next read from the start meets it
-	}
-	if !v.c.Rules.Form.HasGenerations() {
-		if j == index.Due {
-			return j, store.Delete
-		}
-		return j, store.Keep
-	}
-	k, err := expirykey.Parse(value.Text)
-	if value.Type != store.Text || err != nil {
-		return j, store.Keep // never, or malformed
-	}
-	mine := v.carry != nil && v.carry.isSource(k.Generation)
-	// What lies in the visit's own range is deleted though the record no longer lists its generation,
-	// as what a page shows of it: else the cursor would pass it.
-	if j == index.Due && (mine || k.Generation == v.r.Generation || v.c.Lives(k.Generation)) {
-		return j, store.Delete
-	}
-	if mine && (j == index.Early || j == index.Suspect) {
-		if to, err := v.carry.key(key, k.Expires); err == nil {
-			return j, store.CarryTo(store.TextValue(to.String()))
-		}
-	}
-	if j == index.Due {
-		j = index.Early
-	}
-	return j, store.Keep
 }
 
 // keep disposes of an op by keeping its entity, and counts why.
@@ -375,7 +293,7 @@ func (v *visit) settle(t step.Turn, rd *reading, q store.Query, op *store.Op) er
 		v.settled(op, outcome, j, false)
 		return nil
 	}
-	if err := v.fatal(t, err); err != nil {
+	if err := v.writer.Fatal(t, err); err != nil {
 		return err
 	}
 	if errors.Is(err, store.ErrContention) || store.MayBeOfOneEntity(err) || store.MayHaveHappened(err) {
@@ -385,8 +303,8 @@ func (v *visit) settle(t step.Turn, rd *reading, q store.Query, op *store.Op) er
 }
 
 func (v *visit) trySettle(t step.Turn, q store.Query, op *store.Op) (outcome store.Outcome, j index.Judgement, err error) {
-	outcome, err = v.writer.settle(t, q, op, func(value store.Value) (do store.Verdict) {
-		j, do = v.judge(op.Entry.Key, value)
+	outcome, err = v.writer.Settle(t, q, op, func(value store.Value) (do store.Verdict) {
+		j, do = v.decide.Verdict(op.Entry.Key, value)
 		return do
 	})
 	return outcome, j, err
@@ -412,7 +330,7 @@ func (v *visit) readFailed(t step.Turn, rd *reading, err error) error {
 	}
 	v.c.Cfg.Metrics.Error(v.c.Target.Name, metrics.OpScan, err)
 	if !rd.fromStart {
-		v.slowDown(err)
+		v.hold.SlowDown(err)
 	}
 	if isShrunk(err) {
 		return &throttle.Pause{}
@@ -420,7 +338,7 @@ func (v *visit) readFailed(t step.Turn, rd *reading, err error) error {
 	if !store.Transient(err) {
 		return err
 	}
-	v.c.Log.Failed("read", v.start.cursor.Key(), err)
+	v.c.Log.Failed("read", v.hold.Key(), err)
 	return rd.failing.pauseOrFail(t, v.c.Cfg.Now(), err)
 }
 
@@ -450,60 +368,6 @@ func (f *failing) pauseOrFail(t step.Turn, now time.Time, err error) error {
 	return &throttle.Pause{Wait: wait, Why: throttle.ReasonPushBack}
 }
 
-// A batchSize is how many entities one call may dispose of.
-type batchSize struct {
-	full   int // smaller than a page after calls that were too large or too slow; 0 before
-	growth int // calls of that size that went well
-	part   int // after a failed batch, until the rest of it is disposed of; 0 otherwise
-}
-
-const (
-	// smallBatch is how far batches shrink because they are too slow.
-	smallBatch = 50
-	// patientBatches is how many full batches go well before the next is larger.
-	patientBatches = 8
-)
-
-// next returns the size of the next batch.
-func (b *batchSize) next(page int) int {
-	if b.part > 0 {
-		return min(b.part, b.whole(page))
-	}
-	return b.whole(page)
-}
-
-// whole returns the size of a batch if no part of a failed one is left.
-func (b *batchSize) whole(page int) int {
-	if b.full > 0 {
-		return min(b.full, page)
-	}
-	return page
-}
-
-// halve makes the next batches half as large as the one that failed: for the rest of this
-// page and, if the size was the cause, for later pages, too.
-func (b *batchSize) halve(n int, size bool) {
-	b.part = max(1, n/2)
-	if size {
-		b.full, b.growth = max(smallBatch, n/2), 0
-	}
-}
-
-// wentWell lets batches grow again.
-func (b *batchSize) wentWell(n, page int) {
-	if b.part > 0 {
-		if b.part *= 2; b.part >= b.whole(page) {
-			b.part = 0
-		}
-		return
-	}
-	if b.full == 0 || n < b.full {
-		return
-	}
-	if b.growth++; b.growth >= patientBatches {
-		b.growth = 0
-		if b.full += max(1, b.full/4); b.full >= page {
-			b.full = 0
-		}
-	}
-}
+// isShrunk reports whether a query failed because it asked for too much. The next query
+// asks for less, or has more time.
+func isShrunk(err error) bool { return errors.Is(err, shardquery.ErrShrunk) }

@@ -10,6 +10,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/dispose"
 	"github.com/reaper-ttl/reaper/sweep/index"
 	"github.com/reaper-ttl/reaper/sweep/plan"
 	"github.com/reaper-ttl/reaper/sweep/site"
@@ -108,13 +109,13 @@ func (j *rangeJob) begin(t step.Turn, todo step.Todo) (out step.Outcome, begun b
 		}
 		switch {
 		case !found && waits:
-			SawDue(c, v.start.cursor.Key(), time.Time{}, 0)
-			return step.Outcome{State: step.Ready, Reached: v.horizon, NextLane: step.NextLane{Slow: true}}, false
+			SawDue(c, v.hold.Key(), time.Time{}, 0)
+			return step.Outcome{State: step.Ready, Reached: v.decide.Horizon, NextLane: step.NextLane{Slow: true}}, false
 		case !found:
 			return j.rest(t, v), false
 		}
 	}
-	if err := v.take(t, full); errors.Is(err, cursor.ErrFull) {
+	if err := v.hold.Take(t.Ctx, v.r, full); errors.Is(err, cursor.ErrFull) {
 		return j.yield(view.ReadAtMost), false
 	} else if err != nil {
 		return outcomeOf(c, t, j.r, j.visit, err), false
@@ -186,12 +187,14 @@ func (j *rangeJob) probeFailed(t step.Turn, v *visit, err error) step.Outcome {
 // newVisit returns a visit with its readings, which nobody has claimed yet.
 func (j *rangeJob) newVisit(todo step.Todo) *visit {
 	c, need, cur := j.c, todo.Need, todo.Cursor
-	v := &visit{writer: writer{c: c}, r: j.r, horizon: j.horizon(cur.Position),
-		start: start{cursor: cur, need: need, began: c.Clock.Now().Truncate(time.Microsecond)}}
-	v.LateFrom = j.lateFrom(need, cur.Position)
+	horizon := j.horizon(cur.Position)
+	begin := start{need: need, began: c.Clock.Now().Truncate(time.Microsecond)}
+	lateFrom := j.lateFrom(need, cur.Position)
+	var carry *dispose.Carrier
 	if need.Stage.Drain {
-		v.carry = newDrainCarrier(c, todo.Plan, j.r)
+		carry = dispose.NewDrainCarrier(c, todo.Plan, j.r)
 	}
+	v := newVisit(c, j.r, cur, begin, horizon, carry, lateFrom)
 	goesOn := need.Fresh && j.isRead(v.start.began) // what it read of the range it need not read again
 	if goesOn {
 		v.start.began = j.read
@@ -208,7 +211,7 @@ func (j *rangeJob) newVisit(todo step.Todo) *visit {
 	if j.failing != nil {
 		main.failing = *j.failing
 	}
-	reader := j.reader(cur, from, v.until(), v.horizon)
+	reader := j.reader(cur, from, v.until(), v.decide.Horizon)
 	if main.fromStart {
 		reader.Timeout = index.FromStartTimeout
 		// A range without a record has had few tombstones so far: one query may read it all.
@@ -319,7 +322,7 @@ func (j *rangeJob) behind(v *visit, cur cursor.Cursor, upTo store.Position) *rea
 	}
 	v.start.began = began
 	rd := &reading{fromStart: true, reached: from}
-	reader := j.reader(cur, from, v.until(), v.horizon)
+	reader := j.reader(cur, from, v.until(), v.decide.Horizon)
 	reader.Timeout = index.FromStartTimeout
 	if j.c.Cfg.Apply { // else nobody waits for what lies between, and few queries cost less
 		reader.Window = index.Window(cur)
@@ -330,7 +333,7 @@ func (j *rangeJob) behind(v *visit, cur cursor.Cursor, upTo store.Position) *rea
 			reader.Until = until.Add(-j.r.Resolution())
 		}
 	}
-	if floor := j.c.Index.Floor(v.horizon); v.start.need.SuspectsOnly && floor.Before(reader.Until) {
+	if floor := j.c.Index.Floor(v.decide.Horizon); v.start.need.SuspectsOnly && floor.Before(reader.Until) {
 		reader.Until = floor
 	}
 	rd.reader = reader
@@ -348,25 +351,25 @@ func (j *rangeJob) behind(v *visit, cur cursor.Cursor, upTo store.Position) *rea
 // longer than the time between two of them.
 func (j *rangeJob) rewind(p *plan.Plan) {
 	v := j.visit
-	if v == nil || v.claim == nil || len(v.asides) > 0 || v.start.need.Stage.IsSealed() ||
+	if v == nil || !v.hold.IsClaimed() || len(v.asides) > 0 || v.start.need.Stage.IsSealed() ||
 		p.Stage(j.r.Generation).IsSealed() { // what is sealed has inventories, and they a visit of their own
 		return
 	}
 	if v.start.need.Unread {
-		if j.c.Clock.Now().Sub(v.start.began) < plan.Jitter(j.c.Rules.Rewind, v.start.cursor.Key()) {
+		if j.c.Clock.Now().Sub(v.start.began) < plan.Jitter(j.c.Rules.Rewind, v.hold.Key()) {
 			return
 		}
 		v.start.need.Unread, v.readings[0].fromStart = false, false // from here on it is read as any other range
-		v.update(func(c *cursor.Cursor) { c.Rewind = cursor.Rewind{} })
+		v.hold.Update(func(c *cursor.Cursor) { c.Rewind = cursor.Rewind{} })
 	}
 	behind := v.readings[1:]
 	at := v.readings[0].reader.Position()
-	if cur := v.claim.Cursor(); (len(behind) == 0 || behind[0].done) && p.IsBehindDue(j.r, cur) &&
-		!j.isBeyond(at, v.horizon) {
+	if cur := v.hold.Cursor(); (len(behind) == 0 || behind[0].done) && p.IsBehindDue(j.r, cur) &&
+		!j.isBeyond(at, v.decide.Horizon) {
 		v.start.began = j.c.Clock.Now().Truncate(time.Microsecond)
 		v.start.need.Behind = true
-		v.LateFrom = j.lateSince(v)
-		v.kept = keptSet{compared: v.kept.compared} // the rest may have been put right since
+		v.writer.Asker.LateFrom = j.lateSince(v)
+		v.kept = keptSet{} // the rest may have been put right since
 		v.readings = append(v.readings[:1], j.behind(v, cur, at))
 	}
 }
@@ -386,8 +389,8 @@ func (j *rangeJob) lateFrom(need plan.Need, from store.Position) time.Time {
 // lasted for long has disposed of what was due before that.
 func (j *rangeJob) lateSince(v *visit) time.Time {
 	at, err := j.r.Expires(v.readings[0].reached.Value)
-	if at = at.Add(-j.c.Target.Overlap); err != nil || j.c.Budget == nil || !at.After(v.LateFrom) {
-		return v.LateFrom
+	if at = at.Add(-j.c.Target.Overlap); err != nil || j.c.Budget == nil || !at.After(v.writer.Asker.LateFrom) {
+		return v.writer.Asker.LateFrom
 	}
 	j.c.Budget.NoteSwept(j.r, at)
 	return at
@@ -396,7 +399,7 @@ func (j *rangeJob) lateSince(v *visit) time.Time {
 // probeAgain reads the first page that has entries, without a claim.
 func (j *rangeJob) probe(t step.Turn, v *visit, more *bool) (found bool, err error) {
 	for {
-		*more, err = v.read(t, v.readings[0], j.c.Pacing.PaceOf(j.r, v.start.cursor).Burst(j.c.Cfg.Now(),
+		*more, err = v.read(t, v.readings[0], j.c.Pacing.PaceOf(j.r, v.hold.Before).Burst(j.c.Cfg.Now(),
 			j.c.Target.Page))
 		if err != nil {
 			failure := v.readFailed(t, v.readings[0], err)
@@ -430,18 +433,18 @@ func (j *rangeJob) probe(t step.Turn, v *visit, more *bool) (found bool, err err
 // rest ends a probe that found nothing.
 func (j *rangeJob) rest(t step.Turn, v *visit) step.Outcome {
 	if j.c.Cfg.Apply { // else it is a dry run, which leaves what is due in place
-		j.empty = v.horizon
+		j.empty = v.decide.Horizon
 		if v.start.need.Fresh {
 			j.read = v.start.began
 		}
 	}
 	j.readAll = j.readAll || v.start.need.FromStart()
-	SawDue(j.c, v.start.cursor.Key(), time.Time{}, 0)
+	SawDue(j.c, v.hold.Key(), time.Time{}, 0)
 	moved, err := v.moveIdle(t)
 	if err != nil {
 		return outcomeOf(j.c, t, j.r, j.visit, err)
 	}
-	out := step.Outcome{State: step.Resting, Reached: v.horizon}
+	out := step.Outcome{State: step.Resting, Reached: v.decide.Horizon}
 	if moved.Revision != "" {
 		out.Moved = &moved
 	}
@@ -462,7 +465,7 @@ func (j *rangeJob) look(t step.Turn, cur cursor.Cursor, why throttle.Reason) ste
 	if j.c.Until.IsZero() { // the next tick looks again
 		return step.Outcome{State: step.Resting, Held: why}
 	}
-	return step.Outcome{State: step.Waiting, Wake: j.c.Cfg.Now().Add(heldFor), Why: why, Held: why}
+	return step.Outcome{State: step.Waiting, Wake: j.c.Cfg.Now().Add(dispose.HeldFor), Why: why, Held: why}
 }
 
 // Range implements [step.Range].
@@ -503,7 +506,7 @@ func outcomeOf(c *site.Site, t step.Turn, r shardquery.Range, v *visit, err erro
 		return step.Outcome{State: step.Waiting, Wake: now.Add(view.ReadAtMost), Why: throttle.ReasonLease}
 	case errors.Is(err, background.ErrStopped), step.IsEnd(t.Ctx, err), step.IsEnd(t.Work, err):
 		return step.Outcome{State: step.Stopped}
-	case errors.Is(err, cursor.ErrLost), v != nil && v.claim != nil && v.claim.Err() != nil && store.Transient(err):
+	case errors.Is(err, cursor.ErrLost), v != nil && v.hold.Err() != nil && store.Transient(err):
 		// Another worker has the range now, or will take it: that is no failure.
 		c.Log.Failed("hold a range", c.Rules.ID(r).Key(), err)
 		c.Story.LostCursor()
@@ -521,32 +524,32 @@ func outcomeOf(c *site.Site, t step.Turn, r shardquery.Range, v *visit, err erro
 
 // finish ends a visit in which everything was read and nothing waits aside.
 func (j *rangeJob) finish(t step.Turn, v *visit) step.Outcome {
-	v.update(func(c *cursor.Cursor) {
+	v.hold.Update(func(c *cursor.Cursor) {
 		c.Position = later(c.Position, v.r.At(v.limit()))
 		c.Swept = v.swept()
 	})
-	if v.start.need.Inventory && v.claim != nil {
+	if v.start.need.Inventory && v.hold.IsClaimed() {
 		if err := v.takeInventory(t); err != nil {
 			return outcomeOf(j.c, t, j.r, j.visit, err)
 		}
 	}
-	v.update(func(c *cursor.Cursor) { // only now: a generation retires by what the inventory says and this mark
+	v.hold.Update(func(c *cursor.Cursor) { // only now: a generation retires by what the inventory says and this mark
 		switch {
 		case v.start.need.Unread, v.start.need.Behind && !v.start.need.SuspectsOnly:
 			c.Rewind = cursor.Rewind{Done: v.start.began}
 		case v.start.need.Behind:
-			c.Rewind = cursor.Rewind{Done: v.start.cursor.Rewind.Done}
+			c.Rewind = cursor.Rewind{Done: v.hold.Before.Rewind.Done}
 		}
 	})
 	j.readAll = j.readAll || v.start.need.FromStart()
 	if !j.c.Cfg.Apply {
-		return step.Outcome{State: step.Resting, Reached: v.horizon}
+		return step.Outcome{State: step.Resting, Reached: v.decide.Horizon}
 	}
 	if !v.start.need.Inventory {
-		j.empty = v.horizon
+		j.empty = v.decide.Horizon
 	}
-	SawDue(j.c, v.start.cursor.Key(), time.Time{}, 0)
-	return step.Outcome{State: step.Resting, Reached: v.horizon}
+	SawDue(j.c, v.hold.Key(), time.Time{}, 0)
+	return step.Outcome{State: step.Resting, Reached: v.decide.Horizon}
 }
 
 // End ends the visit, if there is one. The claim is given back off the workers.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/dispose"
 	"github.com/reaper-ttl/reaper/sweep/index"
 	"github.com/reaper-ttl/reaper/sweep/step"
 )
@@ -18,12 +19,12 @@ const mostSuspectsRead = store.MaxPage
 // it is not deleted. It is no failure if they cannot be read: then they count as suspect.
 func (v *visit) checkSuspects(t step.Turn, rd *reading) {
 	c := v.c
-	if _, hides := c.Cfg.Store.(store.Guarder); !hides || c.Target.SingleValued || v.carry != nil {
+	if _, hides := c.Cfg.Store.(store.Guarder); !hides || c.Target.SingleValued || v.decide.Carry != nil {
 		return // a carry checks them itself
 	}
 	var ops []store.Op
 	for _, e := range t.Scratch.Page.Entries {
-		if v.kept.suspectsRead+len(ops) < mostSuspectsRead && c.Index.Decide(e.Value, v.horizon) == index.Suspect && !v.kept.has(e) {
+		if v.kept.suspectsRead+len(ops) < mostSuspectsRead && v.decide.Decide(e.Value) == index.Suspect && !v.kept.has(e) {
 			ops = append(ops, store.Op{Entry: e})
 		}
 	}
@@ -33,11 +34,11 @@ func (v *visit) checkSuspects(t step.Turn, rd *reading) {
 		v.kept.suspectsRead += len(batch)
 		b := store.Batch{Query: rd.reader.Query(), Ops: batch, DryRun: true}
 		b.Query.Target.Guard = store.GuardLookup
-		ctx, cancel := context.WithTimeout(t.Ctx, writeTimeout)
+		ctx, cancel := context.WithTimeout(t.Ctx, dispose.WriteTimeout)
 		err := c.Cfg.Store.Dispose(ctx, &b)
 		cancel()
 		if err != nil {
-			c.Log.DebugContext(t.Ctx, "cannot read entities that look suspect", "range", v.start.cursor.Key(), "error", err)
+			c.Log.DebugContext(t.Ctx, "cannot read entities that look suspect", "range", v.hold.Key(), "error", err)
 			return
 		}
 		for i := range batch {

@@ -2,14 +2,15 @@ package visit
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/dispose"
 	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/sweep/site"
 	"github.com/reaper-ttl/reaper/sweep/step"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -35,14 +36,15 @@ const (
 // this process finds something to do there until the range is at rest again. The range is
 // claimed meanwhile. A visit has many steps; one goroutine at a time works on it.
 type visit struct {
-	writer
+	c        *site.Site
 	r        shardquery.Range
 	start    start
-	horizon  time.Time
+	hold     dispose.Hold
+	decide   dispose.Decider
+	writer   dispose.Writer
 	readings []*reading // in the order in which they take turns
 	turns    int        // steps so far: the readings take turns
 	asides   []*deferred
-	size     batchSize
 	failing  failing
 	kept     keptSet
 	disposed bool // something was deleted or carried
@@ -51,29 +53,36 @@ type visit struct {
 
 // A start is the state in which a visit began.
 type start struct {
-	cursor cursor.Cursor
 	need   plan.Need
 	began  time.Time     // of the read from the start, in the store's time
 	oldest time.Time     // when what a dry run found first became due
 	probed time.Duration // how long the probe took
 }
 
+func newVisit(c *site.Site, r shardquery.Range, before cursor.Cursor, begin start, horizon time.Time, carry *dispose.Carrier,
+	lateFrom time.Time) *visit {
+	v := &visit{c: c, r: r, start: begin, hold: dispose.NewHold(c, before),
+		decide: dispose.NewDecider(c, r.Generation, horizon, carry)}
+	v.writer = dispose.NewWriter(c, &v.hold, carry, lateFrom)
+	return v
+}
+
 // until returns the last instant of expiry that a visit wants of its range: the
 // horizon, or all there is if what is not due is carried.
 func (v *visit) until() time.Time {
-	if v.carry != nil {
+	if v.decide.Carry != nil {
 		return shardquery.LastInstant
 	}
-	return v.horizon
+	return v.decide.Horizon
 }
 
 // limit returns the latest instant of a saved cursor, the horizon less the overlap: so
 // entities written a little late are not behind it.
-func (v *visit) limit() time.Time { return v.horizon.Add(-v.c.Target.Overlap) }
+func (v *visit) limit() time.Time { return v.decide.Horizon.Add(-v.c.Target.Overlap) }
 
 // saveMain moves the cursor over what was disposed of, as far as its limit.
 func (v *visit) saveMain(c *cursor.Cursor, to store.Position) {
-	if stop := v.r.At(v.limit()); v.carry == nil && to.Value.Compare(stop.Value) >= 0 {
+	if stop := v.r.At(v.limit()); v.decide.Carry == nil && to.Value.Compare(stop.Value) >= 0 {
 		to = stop
 	}
 	c.Position = later(c.Position, to)
@@ -109,13 +118,13 @@ func (v *visit) moveIdle(t step.Turn) (moved cursor.Cursor, err error) {
 	if !v.c.Cfg.Apply || to.IsZero() || !dear {
 		return moved, nil
 	}
-	at, err := v.r.Expires(v.start.cursor.Position.Value)
+	at, err := v.r.Expires(v.hold.Before.Position.Value)
 	if err == nil && v.limit().Sub(at) <= idleLag {
 		return moved, nil
 	}
-	next, ok, err := v.c.Keeper.Move(t.Ctx, v.start.cursor, func(c *cursor.Cursor) {
+	next, ok, err := v.c.Keeper.Move(t.Ctx, v.hold.Before, func(c *cursor.Cursor) {
 		c.Position = later(c.Position, to)
-		c.Swept = v.horizon.Truncate(time.Microsecond)
+		c.Swept = v.decide.Horizon.Truncate(time.Microsecond)
 		if v.start.need.Fresh {
 			c.Rewind.Done = v.start.began
 		}
@@ -124,45 +133,13 @@ func (v *visit) moveIdle(t step.Turn) (moved cursor.Cursor, err error) {
 	case ok:
 		return next, nil
 	case err == nil:
-		v.c.Viewer.WantCursor(v.start.cursor.ID) // somebody else has moved it, or holds it
+		v.c.Viewer.WantCursor(v.hold.Before.ID) // somebody else has moved it, or holds it
 	case store.Transient(err):
-		v.c.Log.DebugContext(t.Ctx, "cannot move an idle cursor; the next tick tries again", "range", v.start.cursor.Key(),
+		v.c.Log.DebugContext(t.Ctx, "cannot move an idle cursor; the next tick tries again", "range", v.hold.Key(),
 			"error", err)
 		return moved, nil
 	}
 	return moved, err
-}
-
-// take claims the range. Its bucket is empty, and begins to fill now. A dry run claims
-// nothing, and obeys the same pace.
-func (v *visit) take(t step.Turn, full func(held int) bool) error {
-	c := v.c
-	pacer := c.Pacing.Open(c.Pacing.KeptPace(v.start.cursor), c.Pacing.OwnPart(v.r))
-	if !c.Cfg.Apply {
-		v.pacer = pacer
-		c.Pacing.Register(v.start.cursor.Key(), pacer)
-		return nil
-	}
-	claim, err := c.Keeper.ClaimUnless(t.Ctx, v.start.cursor, full)
-	if err != nil {
-		c.Pacing.Close(pacer)
-		if errors.Is(err, cursor.ErrTaken) {
-			c.Viewer.WantCursor(v.start.cursor.ID)
-		}
-		return err
-	}
-	v.claim, v.pacer = claim, pacer
-	c.TookOver(v.start.cursor.Lease)
-	c.Cfg.Metrics.LeaseHeld(c.Target.Name, 1)
-	c.Pacing.Register(v.start.cursor.Key(), pacer)
-	return nil
-}
-
-// update changes the cursor in memory, from where the claim saves it.
-func (v *visit) update(change func(*cursor.Cursor)) {
-	if v.claim != nil {
-		v.claim.Update(change)
-	}
 }
 
 // run continues a visit until its turn is over, or it has to wait. AllRead says that
@@ -199,8 +176,8 @@ func (v *visit) run(t step.Turn) (out step.Outcome, allRead bool) {
 // step ends with this outcome.
 func (v *visit) once(t step.Turn) (out step.Outcome, over, allRead bool) {
 	now := v.c.Cfg.Now()
-	if v.claim != nil && v.claim.Err() != nil {
-		return outcomeOf(v.c, t, v.r, v, v.claim.Err()), true, false
+	if v.hold.Err() != nil {
+		return outcomeOf(v.c, t, v.r, v, v.hold.Err()), true, false
 	}
 	if at := v.nextAside(); !at.IsZero() && !now.Before(at) {
 		if err := v.retryAsides(t); err != nil {
@@ -223,8 +200,8 @@ func (v *visit) once(t step.Turn) (out step.Outcome, over, allRead bool) {
 		return step.Outcome{}, false, true
 	}
 	n := v.c.Target.Page
-	if v.pacer != nil {
-		if n, wait, why = v.pacer.Ready(v.pageSize()); wait > 0 {
+	if v.hold.Pacer != nil {
+		if n, wait, why = v.hold.Pacer.Ready(v.pageSize()); wait > 0 {
 			wake := now.Add(wait + v.stagger())
 			return v.between(step.Outcome{State: step.Waiting, Wake: wake, Why: why}), true, false
 		}
@@ -233,7 +210,7 @@ func (v *visit) once(t step.Turn) (out step.Outcome, over, allRead bool) {
 		v.turns++
 	}
 	err := v.page(t, rd, n)
-	rd.lack = v.Lack
+	rd.lack = v.writer.Asker.Lack
 	if err != nil {
 		return outcomeOf(v.c, t, v.r, v, err), true, false
 	}
@@ -248,8 +225,8 @@ func (v *visit) pick(t step.Turn, now time.Time) (rd *reading, wait time.Duratio
 		rd, wait = v.nextReading(now, t.Began)
 	}
 	for ; rd != nil; rd, wait = v.nextReading(now, t.Began) {
-		v.Lack = rd.lack
-		lacks := v.c.Budget.Lacking(&v.Asker)
+		v.writer.Asker.Lack = rd.lack
+		lacks := v.c.Budget.Lacking(&v.writer.Asker)
 		if lacks == 0 {
 			return rd, 0, ""
 		}
@@ -309,7 +286,7 @@ func (v *visit) allRead() bool {
 // pageSize returns how many entries a page may have at most. On the embedded store
 // a paced range takes many small pages: a large one holds up other writers.
 func (v *visit) pageSize() int {
-	status := v.pacer.Status()
+	status := v.hold.Pacer.Status()
 	if _, embedded := v.c.Cfg.Store.(store.Pressured); !embedded || status.Unlimited {
 		return v.c.Target.Page
 	}
@@ -323,15 +300,15 @@ func (v *visit) stagger() time.Duration {
 	if v.pageSize() == v.c.Target.Page {
 		return 0
 	}
-	return 5*smallPageEvery - plan.Jitter(5*smallPageEvery, v.start.cursor.Key())
+	return 5*smallPageEvery - plan.Jitter(5*smallPageEvery, v.hold.Key())
 }
 
 // extend lets the main reading continue to a newer horizon if its own is old by now.
 func (v *visit) extend(rd *reading) {
-	if !rd.done || v.auditing || rd != v.readings[0] || v.carry != nil {
+	if !rd.done || v.auditing || rd != v.readings[0] || v.decide.Carry != nil {
 		return
 	}
-	if now := v.c.Horizon(); now.Sub(v.horizon) >= horizonEvery {
+	if now := v.c.Horizon(); now.Sub(v.decide.Horizon) >= horizonEvery {
 		v.extendTo(now)
 	}
 }
@@ -339,20 +316,20 @@ func (v *visit) extend(rd *reading) {
 // extendTo lets the main reading continue to another horizon.
 func (v *visit) extendTo(horizon time.Time) {
 	r, ok := v.readings[0].reader.(*shardquery.Reader)
-	if !ok || !horizon.After(v.horizon) || v.readings[0].counted {
+	if !ok || !horizon.After(v.decide.Horizon) || v.readings[0].counted {
 		return
 	}
 	// What was written a little late may lie behind what was read meanwhile.
-	if back := v.r.At(v.limit()); v.carry == nil && v.readings[0].reader.Position().Value.Compare(back.Value) > 0 {
+	if back := v.r.At(v.limit()); v.decide.Carry == nil && v.readings[0].reader.Position().Value.Compare(back.Value) > 0 {
 		r.Seek(back)
 		v.readings[0].reached = back
 	}
-	v.horizon = horizon
+	v.decide.Horizon = horizon
 	if v.readings[0].done { // new entries first; if it is not done, the other readings keep their turns
 		v.turns = 0
 	}
 	v.readings[0].pastDue = false
-	if v.carry == nil {
+	if v.decide.Carry == nil {
 		r.Extend(horizon)
 		v.readings[0].done = false
 	}
@@ -361,7 +338,7 @@ func (v *visit) extendTo(horizon time.Time) {
 // readsAhead reports whether the next page of a reading is read while this one is written:
 // if the pace lets both go, and somebody wants it.
 func (v *visit) readsAhead(t step.Turn, rd *reading) bool {
-	return (v.pacer == nil || v.pacer.Status().Unlimited) && !t.Over() && !v.samples(t.Scratch, rd)
+	return (v.hold.Pacer == nil || v.hold.Pacer.Status().Unlimited) && !t.Over() && !v.samples(t.Scratch, rd)
 }
 
 // reached returns the instant up to which everything due in the range is disposed
@@ -371,14 +348,14 @@ func (v *visit) reached() time.Time {
 		return time.Time{}
 	}
 	if v.readings[0].done || v.readings[0].pastDue {
-		return v.horizon
+		return v.decide.Horizon
 	}
 	at, err := v.r.Expires(v.readings[0].reached.Value)
 	if err != nil {
 		return time.Time{}
 	}
-	if at.After(v.horizon) {
-		return v.horizon
+	if at.After(v.decide.Horizon) {
+		return v.decide.Horizon
 	}
 	return at.Add(-v.r.Resolution())
 }
@@ -395,7 +372,7 @@ func (v *visit) mainGoesOn() bool {
 	main := v.readings[0]
 	now := v.c.Cfg.Now()
 	return !main.done && !main.fromStart && !v.auditing && now.After(main.failing.until) && now.After(main.lack.Until) &&
-		(v.carry == nil || v.reached().Before(v.horizon))
+		(v.decide.Carry == nil || v.reached().Before(v.decide.Horizon))
 }
 
 // isSlow reports whether the next step belongs to the slow lane.
@@ -406,14 +383,14 @@ func (v *visit) isSlowAt(turn int) bool {
 	if rd == nil { // it waits for a retry, or is done: then the claim can be released at once
 		return v.auditing || !v.allRead() || len(v.asides) > 0
 	}
-	return v.auditing || rd.fromStart || v.carry != nil && !v.reached().Before(v.horizon)
+	return v.auditing || rd.fromStart || v.decide.Carry != nil && !v.reached().Before(v.decide.Horizon)
 }
 
 // swept returns the horizon that a finished visit puts into the record. If draining began
 // during a visit that carries nothing, the record must not look as if it had carried.
 func (v *visit) swept() time.Time {
-	at := v.horizon
-	if from := v.start.need.Stage.DrainFrom; v.carry == nil && !from.IsZero() {
+	at := v.decide.Horizon
+	if from := v.start.need.Stage.DrainFrom; v.decide.Carry == nil && !from.IsZero() {
 		if before := from.Add(-v.c.Target.Retention - time.Microsecond); before.Before(at) {
 			at = before
 		}
@@ -432,17 +409,8 @@ func (v *visit) forgetAsides() {
 	v.asides = nil
 }
 
-// release gives the claim back and returns the cursor as it was saved. It may take as long
-// as a lease, but occupies no worker.
-func (v *visit) release(work context.Context) (cur cursor.Cursor, err error) {
-	v.carry.close()
-	v.c.Pacing.Unregister(v.start.cursor.Key())
-	defer v.c.Pacing.Close(v.pacer) // also if it panics
-	if v.claim == nil {
-		return v.start.cursor, nil
-	}
-	v.c.Cfg.Metrics.LeaseHeld(v.c.Target.Name, -1)
-	v.claim.Update(func(c *cursor.Cursor) { v.c.Pacing.Save(c, v.pacer) })
-	err = v.claim.Release(work)
-	return v.claim.Cursor(), err
+// release gives the claim back, and returns the cursor as it was saved.
+func (v *visit) release(work context.Context) (cursor.Cursor, error) {
+	v.decide.Carry.Close()
+	return v.hold.Release(work)
 }
