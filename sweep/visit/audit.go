@@ -71,9 +71,9 @@ func (j *auditJob) begin(t step.Turn, todo step.Todo) (out step.Outcome, begun b
 			return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(dispose.HeldFor), Why: why}, false
 		}
 	}
-	v := newVisit(c, j.r, cur, start{began: cur.Rewind.Began}, c.Horizon(), dispose.NewStrayCarrier(c, todo.Spans), shardquery.LastInstant)
-	v.auditing = true
-	if err := v.hold.Take(t.Ctx, v.r, nil); err != nil {
+	v := newVisit(task{c: c, r: j.r, began: cur.Rewind.Began, auditing: true}, cur, c.Horizon(), shardquery.LastInstant,
+		dispose.NewStrayCarrier(c, todo.Spans))
+	if err := v.hold.Take(t.Ctx, v.task.r, nil); err != nil {
 		switch {
 		case errors.Is(err, cursor.ErrTaken) && j.fromTop:
 			return step.Outcome{State: step.Failed, Err: err}, false
@@ -83,10 +83,10 @@ func (j *auditJob) begin(t step.Turn, todo step.Todo) (out step.Outcome, begun b
 		return outcomeOf(c, t, j.r, nil, err), false
 	}
 	at := cur.Position
-	if j.fromTop || v.start.began.IsZero() {
-		at, v.start.began = store.Position{}, c.Clock.Now().Truncate(time.Microsecond)
+	if j.fromTop || v.task.began.IsZero() {
+		at, v.task.began = store.Position{}, c.Clock.Now().Truncate(time.Microsecond)
 	}
-	v.hold.Update(func(c *cursor.Cursor) { c.Position, c.Rewind.Began = at, v.start.began })
+	v.hold.Update(func(c *cursor.Cursor) { c.Position, c.Rewind.Began = at, v.task.began })
 	for _, s := range todo.Spans {
 		if at.Value.Text < s.To {
 			j.spans = append(j.spans, j.reading(s, at))
@@ -114,17 +114,17 @@ func (j *auditJob) reading(s plan.KeySpan, at store.Position) *reading {
 func (j *auditJob) auditSpans(t step.Turn) step.Outcome {
 	v := j.visit
 	for {
-		if v.allRead() && len(j.spans) > 0 {
-			v.readings = slices.DeleteFunc(v.readings, func(rd *reading) bool { return !rd.stuck })
-			v.readings, j.spans = append(v.readings, j.spans[0]), j.spans[1:]
-			v.holdUp(v.readings[len(v.readings)-1])
+		if v.readings.allRead() && len(j.spans) > 0 {
+			v.readings.list = slices.DeleteFunc(v.readings.list, func(rd *reading) bool { return !rd.stuck })
+			v.readings.list, j.spans = append(v.readings.list, j.spans[0]), j.spans[1:]
+			v.settler.deferred.holdUp(v.readings.list[len(v.readings.list)-1])
 		}
 		v.decide.Horizon = j.c.Horizon()
 		out, allRead := v.run(t)
 		switch {
-		case v.allRead() && len(j.spans) > 0 && (allRead || out.Contended):
+		case v.readings.allRead() && len(j.spans) > 0 && (allRead || out.Contended):
 		case allRead:
-			v.hold.Update(func(c *cursor.Cursor) { c.Position, c.Rewind = store.Position{}, cursor.Rewind{Done: v.start.began} })
+			v.hold.Update(func(c *cursor.Cursor) { c.Position, c.Rewind = store.Position{}, cursor.Rewind{Done: v.task.began} })
 			return step.Outcome{State: step.Ended}
 		default:
 			return out
@@ -151,7 +151,7 @@ func (j *auditJob) conclude(out step.Outcome) step.Outcome {
 func (j *auditJob) End(out step.Outcome) step.Outcome {
 	if j.visit != nil {
 		out.Release = j.visit.release
-		j.visit.forgetAsides()
+		j.visit.forgetDeferred()
 	}
 	j.visit, j.spans = nil, nil
 	return out

@@ -16,27 +16,27 @@ import (
 func (v *visit) takeInventory(t step.Turn) error {
 	var stock cursor.Stock
 	past := v.hold.Cursor()
-	next, left, err := v.c.Index.FirstOf(t.Ctx, v.r, past.Position, shardquery.LastInstant, v.decide.Horizon, func(e store.Entry,
+	next, left, err := v.task.c.Index.FirstOf(t.Ctx, v.task.r, past.Position, shardquery.LastInstant, v.decide.Horizon, func(e store.Entry,
 		j index.Judgement) bool {
-		stock.Refused = stock.Refused || v.kept.isRefused(e)
-		return (j == index.Early || j == index.Due) && !v.kept.has(e)
+		stock.Refused = stock.Refused || v.kept.IsRefused(e)
+		return (j == index.Early || j == index.Due) && !v.kept.Has(e)
 	})
 	if err != nil {
 		return err
 	}
-	_, suspects, err := v.c.Index.FirstOf(t.Ctx, v.r, store.Position{}, v.c.Index.Floor(v.decide.Horizon), v.decide.Horizon, func(e store.Entry,
+	_, suspects, err := v.task.c.Index.FirstOf(t.Ctx, v.task.r, store.Position{}, v.task.c.Index.Floor(v.decide.Horizon), v.decide.Horizon, func(e store.Entry,
 		j index.Judgement) bool {
-		return j == index.Suspect && !v.kept.isMistyped(e)
+		return j == index.Suspect && !v.kept.IsMistyped(e)
 	})
 	if err != nil {
 		return err
 	}
 	stock.Next, stock.Suspects = next, suspects
-	stock.Refused = stock.Refused || v.kept.anyRefused() || past.Stock.Refused && !v.start.need.FromStart()
+	stock.Refused = stock.Refused || v.kept.AnyRefused() || past.Stock.Refused && !v.task.need.FromStart()
 	if !left && !stock.Suspects && !stock.Refused {
 		stock.Emptied = past.Stock.Emptied
-		if stock.Emptied.IsZero() || v.disposed {
-			stock.Emptied = v.c.Clock.Now().Truncate(time.Microsecond)
+		if stock.Emptied.IsZero() || v.account.disposed {
+			stock.Emptied = v.task.c.Clock.Now().Truncate(time.Microsecond)
 		}
 	}
 	v.hold.Update(func(c *cursor.Cursor) { c.Stock = stock })
