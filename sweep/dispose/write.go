@@ -23,7 +23,7 @@ const (
 	// waitInPlace is the longest wait for which a step keeps its worker: reading its
 	// page again would take longer.
 	waitInPlace = 20 * time.Millisecond
-	// HeldFor is how soon a step of a held range checks the hold again.
+	// HeldFor is how soon a step checks again whether its target is held.
 	HeldFor = time.Second
 )
 

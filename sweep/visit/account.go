@@ -27,7 +27,7 @@ type account struct {
 type pageSum struct {
 	expired, gone, carried int64
 	behind                 int64     // due, but the next sweep leaves it
-	oldest                 time.Time // when the first of those became due that are left; zero if none is
+	oldest                 time.Time // when the oldest entity that is left became due; zero if none is left
 }
 
 // sum adds up what became of the ops of a page, and measures how long what was
@@ -126,13 +126,13 @@ func (a *account) lastDue(s *step.Scratch) (time.Time, bool) {
 }
 
 // recognize counts the kept entities among the entries that the page has passed. It also
-// counts as deleted what is absent of a batch whose outcome was not known.
+// counts as deleted the absent entities of a batch whose outcome was not known.
 func (a *account) recognize(s *step.Scratch, rd *reading, passed int, more bool) {
 	c := &a.task.c.Tally.Counts
 	for i := range s.Page.Entries[:passed] {
 		switch s.Judged[i].Judgement {
 		case index.Malformed:
-			if !a.task.auditing { // there the count of what lies outside has it
+			if !a.task.auditing { // an audit finds them in no range, which has a count of its own
 				c.Malformed.Add(1)
 				a.dry.giveExample(site.KeptMalformed, s.Page.Entries[i])
 			}

@@ -65,7 +65,8 @@ func (j *auditJob) begin(t step.Turn, todo step.Todo) (out step.Outcome, begun b
 				return step.Outcome{State: step.Failed, Err: cursor.ErrTaken}, false // another worker runs the audit
 			}
 			j.holder = cur.Revision
-			return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(min(wait, c.Target.Lease/6)), Why: throttle.ReasonLease}, false
+			wake := c.Cfg.Now().Add(min(wait, c.Target.Lease/6))
+			return step.Outcome{State: step.Waiting, Wake: wake, Why: throttle.ReasonLease}, false
 		}
 		if why := c.HeldBy(); why != "" {
 			return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(dispose.HeldFor), Why: why}, false

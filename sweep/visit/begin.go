@@ -39,19 +39,19 @@ func (q *resting) newVisit(todo step.Todo) *visit {
 		carry = dispose.NewDrainCarrier(c, todo.Plan, q.r)
 	}
 	v := newVisit(is, cur, horizon, lateFrom, carry)
-	goesOn := need.Fresh && q.isRead(v.task.began) // what it read of the range it need not read again
-	if goesOn {
+	resumes := need.Fresh && q.isRead(v.task.began) // it need not read again what it has read of the range
+	if resumes {
 		v.task.began = q.read
 	}
 	from := cur.Position
-	if at := q.r.At(q.empty.Add(-c.Target.Overlap)); !q.empty.IsZero() && !need.Inventory && (!need.Unread || goesOn) &&
+	if at := q.r.At(q.empty.Add(-c.Target.Overlap)); !q.empty.IsZero() && !need.Inventory && (!need.Unread || resumes) &&
 		from.Value.Compare(at.Value) < 0 {
 		from = at
 	}
 	if !c.Cfg.Apply && need.Behind {
-		from.Key = "" // else both readings would count what else has the cursor's value
+		from.Key = "" // otherwise both readings would count other entries with the cursor's value
 	}
-	main := &reading{fromStart: need.Unread && !goesOn, reached: from, save: v.course.saveMain}
+	main := &reading{fromStart: need.Unread && !resumes, reached: from, save: v.course.saveMain}
 	if q.failing != nil {
 		main.failing = *q.failing
 	}
@@ -71,17 +71,17 @@ func (q *resting) newVisit(todo step.Todo) *visit {
 	return v
 }
 
-// isRead reports whether this process has read the range from its start lately: what was
-// written behind that is found by the next one.
+// isRead reports whether this process has read the range from its start recently. The next
+// such read finds what was written behind this one.
 func (q *resting) isRead(now time.Time) bool {
 	period := plan.Jitter(q.c.Rules.Rewind, q.c.Rules.ID(q.r).Key())
 	return !q.read.IsZero() && !q.empty.IsZero() && now.Sub(q.read) < period
 }
 
-// horizon returns the horizon of a visit that begins at a position. One sweep wants
-// nothing that falls due after it began; but where others have come further meanwhile,
-// what is behind their cursor goes, too: who reads a range from its start reads up to
-// the cursor.
+// horizon returns the horizon of a visit that begins at a position. A single sweep
+// deletes nothing that falls due after it began. But if other processes have moved the cursor
+// further meanwhile, it also deletes what is behind that: a read from the start ends at the
+// cursor.
 func (q *resting) horizon(at store.Position) time.Time {
 	h := q.c.Horizon()
 	if !q.isBeyond(at, h) {
@@ -97,9 +97,9 @@ func (q *resting) horizon(at store.Position) time.Time {
 // lateClock is more than a horizon can be late by the clock alone.
 const lateClock = 20 * time.Second
 
-// fit makes a cursor that lies behind the horizon, and what its range needs, fit for a visit. A read
-// from the start never gets beyond the horizon, and what lies between that and the cursor may have
-// been written behind it.
+// fit adjusts a cursor that lies past the horizon, and what its range needs, for a visit. A read
+// from the start never gets past the horizon, and entities between that and the cursor may have
+// been written behind the cursor.
 func (q *resting) fit(cur cursor.Cursor, need plan.Need) (cursor.Cursor, plan.Need) {
 	now, horizon := q.c.Clock.Now(), q.horizon(cur.Position)
 	isCarried := need.Stage.Drain || need.Stage.State == generation.Draining // what is carried moves it ahead
@@ -118,7 +118,7 @@ func (q *resting) fit(cur cursor.Cursor, need plan.Need) (cursor.Cursor, plan.Ne
 		need.Behind = false // the clock is late: the next visit may do this
 	case need.Behind && !need.SuspectsOnly:
 		// A process with a shorter retention has moved it there, or draining has, or somebody by hand.
-		// What lies from the horizon on is read once more, or the mark of this read would be false.
+		// Everything from the horizon on is read once more; otherwise the mark of this read would be false.
 		cur.Position = q.justBefore(horizon)
 	}
 	return cur, need
@@ -133,7 +133,7 @@ func (q *resting) isEdited(at store.Position, now time.Time, isCarried bool) boo
 	return !isCarried && q.isBeyond(at, now.Add(tolerance))
 }
 
-// justBefore returns the position from which all is read that may not have been disposed of by an instant.
+// justBefore returns the position from which to read everything that may be left at an instant.
 func (q *resting) justBefore(horizon time.Time) store.Position {
 	at := horizon.Add(-q.c.Target.Overlap)
 	if at.Before(shardquery.FirstInstant) {
@@ -142,7 +142,7 @@ func (q *resting) justBefore(horizon time.Time) store.Position {
 	return q.r.At(at)
 }
 
-// isBeyond reports whether a position lies behind all that expires up to a horizon.
+// isBeyond reports whether a position lies past everything that expires up to a horizon.
 func (q *resting) isBeyond(at store.Position, horizon time.Time) bool {
 	expires, err := q.r.Expires(at.Value)
 	return err == nil && expires.After(horizon)
@@ -155,11 +155,11 @@ func (q *resting) reader(cur cursor.Cursor, from store.Position, until, horizon 
 }
 
 // behind returns the reading of what was written behind the cursor: from the
-// range's start, or from where the last attempt came to, up to where the main
+// range's start, or from where the last attempt ended, up to where the main
 // reading begins.
 func (q *resting) behind(v *visit, cur cursor.Cursor, upTo store.Position) *reading {
 	began, from := cur.Rewind.Began, cur.Rewind.Position
-	// An attempt from before the sealing shows too little. A dry run also says what it has passed.
+	// An attempt from before the sealing shows too little. A dry run also counts what the attempt has passed.
 	if began.IsZero() || began.Before(v.task.need.Since) || !q.c.Cfg.Apply {
 		began, from = v.task.began, store.Position{}
 		cur.Rewind.Window = 0
@@ -168,7 +168,7 @@ func (q *resting) behind(v *visit, cur cursor.Cursor, upTo store.Position) *read
 	rd := &reading{fromStart: true, reached: from}
 	reader := q.reader(cur, from, v.course.until(), v.decide.Horizon)
 	reader.Timeout = index.FromStartTimeout
-	if q.c.Cfg.Apply { // else nobody waits for what lies between, and few queries cost less
+	if q.c.Cfg.Apply { // in a dry run nobody waits for what lies between, and fewer queries cost less
 		reader.Window = index.Window(cur)
 	}
 	if until, err := q.r.Expires(upTo.Value); err == nil && until.Before(reader.Until) {
@@ -191,7 +191,7 @@ func (q *resting) behind(v *visit, cur cursor.Cursor, upTo store.Position) *read
 	return rd
 }
 
-// lateFrom returns the instant before which what the range holds is late, for the breaker.
+// lateFrom returns the instant before which entities of the range are late, for the breaker.
 func (q *resting) lateFrom(need plan.Need, from store.Position) time.Time {
 	if q.c.Budget == nil {
 		return time.Time{}
@@ -202,8 +202,8 @@ func (q *resting) lateFrom(need plan.Need, from store.Position) time.Time {
 	return q.c.Budget.LateFrom(q.r, from)
 }
 
-// lateSince returns the instant before which what the range holds is late by now: a visit that has
-// lasted for long has disposed of what was due before that.
+// lateSince returns the instant before which entities of the range are late by now: a visit that has
+// lasted for long has disposed of those that were due before.
 func (q *resting) lateSince(v *visit) time.Time {
 	at, err := q.r.Expires(v.readings.main().reached.Value)
 	if at = at.Add(-q.c.Target.Overlap); err != nil || q.c.Budget == nil || !at.After(v.writer.Asker.LateFrom) {
@@ -217,14 +217,14 @@ func (q *resting) lateSince(v *visit) time.Time {
 // longer than the time between two of them.
 func (q *resting) rewind(v *visit, p *plan.Plan) {
 	if !v.hold.IsClaimed() || len(v.settler.deferred.list) > 0 || v.task.need.Stage.IsSealed() ||
-		p.Stage(q.r.Generation).IsSealed() { // what is sealed has inventories, and they a visit of their own
+		p.Stage(q.r.Generation).IsSealed() { // a sealed range has an inventory, which needs a visit of its own
 		return
 	}
 	if v.task.need.Unread {
 		if q.c.Clock.Now().Sub(v.task.began) < plan.Jitter(q.c.Rules.Rewind, v.hold.Key()) {
 			return
 		}
-		v.task.need.Unread, v.readings.main().fromStart = false, false // from here on it is read as any other range
+		v.task.need.Unread, v.readings.main().fromStart = false, false // from here on it is read like any other range
 		v.hold.Update(func(c *cursor.Cursor) { c.Rewind = cursor.Rewind{} })
 	}
 	behind := v.readings.list[1:]
@@ -234,7 +234,7 @@ func (q *resting) rewind(v *visit, p *plan.Plan) {
 		v.task.began = q.c.Clock.Now().Truncate(time.Microsecond)
 		v.task.need.Behind = true
 		v.writer.Asker.LateFrom = q.lateSince(v)
-		v.kept, v.sieve.suspectsRead = dispose.Kept{}, 0 // the rest may have been put right since
+		v.kept, v.sieve.suspectsRead = dispose.Kept{}, 0 // their entities may have been repaired since
 		v.readings.list = append(v.readings.list[:1], q.behind(v, cur, at))
 	}
 }

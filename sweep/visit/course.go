@@ -14,12 +14,12 @@ import (
 
 const (
 	// idleLag is how far the cursor of a range without work may lag before it is moved, if
-	// probes of the range are dear: they take longer than dearProbe, or step over more than
-	// dearSteps deleted points. When an application extends an entity, that leaves a
+	// probes of the range are costly: they take longer than slowProbe, or step over more than
+	// manySteps deleted points. When an application extends an entity, that leaves a
 	// tombstone in the index, too.
 	idleLag   = time.Hour
-	dearProbe = 100 * time.Millisecond
-	dearSteps = 1000
+	slowProbe = 100 * time.Millisecond
+	manySteps = 1000
 	// horizonEvery is how old the horizon of a reading may be at its end: from an
 	// older one on there may be more that is due.
 	horizonEvery = time.Second
@@ -44,8 +44,8 @@ type course struct {
 	readings *readings
 }
 
-// until returns the last instant of expiry that a visit wants of its range: the
-// horizon, or all there is if what is not due is carried.
+// until returns the latest expiry that a visit reads: the horizon, or the last
+// that there is if survivors are carried.
 func (o *course) until() time.Time {
 	if o.decide.Carry != nil {
 		return shardquery.LastInstant
@@ -88,11 +88,11 @@ func (o *course) emptyUpTo(known time.Time) time.Time {
 }
 
 // moveIdle moves the cursor of a range without work if it lags and that makes its probes
-// dear, and returns it then; else a cursor without revision. The probe took as long as probed.
+// costly, and returns it then; otherwise a cursor without revision. The probe took as long as probed.
 func (o *course) moveIdle(t step.Turn, probed time.Duration) (moved cursor.Cursor, err error) {
 	to := o.r.At(o.limit())
-	dear := probed > dearProbe || t.Scratch.Page.SteppedOver > dearSteps
-	if !o.c.Cfg.Apply || to.IsZero() || !dear {
+	costly := probed > slowProbe || t.Scratch.Page.SteppedOver > manySteps
+	if !o.c.Cfg.Apply || to.IsZero() || !costly {
 		return moved, nil
 	}
 	at, err := o.r.Expires(o.hold.Before.Position.Value)

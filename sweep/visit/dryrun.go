@@ -21,7 +21,7 @@ type dryRun struct {
 	readings *readings
 }
 
-// giveExample names an entity that is kept. It is for dry runs.
+// giveExample names an entity that is kept, in a dry run.
 func (d *dryRun) giveExample(kept string, e store.Entry) {
 	keyer, ok := d.task.c.Cfg.Store.(store.Keyer)
 	if d.task.c.Cfg.Apply || !ok {
@@ -55,7 +55,7 @@ func (d *dryRun) countOnce(op *store.Op, isLater bool) (expired, behind int64) {
 	return 1, 0
 }
 
-// isLater reports whether the next sweep leaves what is due at this place of a reading. A
+// isLater reports whether the next sweep leaves what is due at this value of a reading. A
 // sweep that applies leaves nothing that it reads.
 func (d *dryRun) isLater(rd *reading, at store.Value) bool {
 	need := d.task.need
@@ -68,8 +68,7 @@ func (d *dryRun) isLater(rd *reading, at store.Value) bool {
 	return need.Asked || at.Compare(d.passed()) < 0
 }
 
-// passed returns the place that a read from the start, which the next sweep goes on with,
-// has passed.
+// passed returns how far a read from the start has come that the next sweep continues.
 func (d *dryRun) passed() store.Value {
 	under := d.hold.Before.Rewind
 	if under.Began.IsZero() || under.Began.Before(d.task.need.Stage.Since) {
@@ -92,12 +91,12 @@ func (d *dryRun) samples(s *step.Scratch, rd *reading) bool {
 
 // A part is a piece of what follows in a reading, and how it counts.
 type part struct {
-	to  store.Value // behind its last entry
+	to  store.Value // past its last entry
 	add func(n int64)
 	n   int64
 }
 
-// countRest counts what follows in a reading, in the place of reading it. If that cannot
+// countRest counts what follows in a reading, instead of reading it. If that cannot
 // be counted, it is read.
 func (d *dryRun) countRest(t step.Turn, rd *reading) error {
 	c := d.task.c
@@ -180,7 +179,7 @@ func (d *dryRun) countBetween(ctx context.Context, from, to store.Value) (int64,
 		From: store.Point{Shard: d.task.r.Value, Value: from}, To: store.Point{Shard: d.task.r.Value, Value: to}}, 0)
 }
 
-// noteOldest notes when the first of what is due on a page has expired.
+// noteOldest notes the earliest expiry of what is due on a page.
 func (d *dryRun) noteOldest(s *step.Scratch) {
 	if !d.task.c.Target.Breaker.On {
 		return

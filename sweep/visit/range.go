@@ -29,8 +29,8 @@ func NewRange(c *site.Site, r shardquery.Range) step.Range {
 	return &rangeJob{rest: resting{c: c, r: r}}
 }
 
-// Step does what the range needs next. A visit that is under way goes by the need
-// that it was begun with.
+// Step does what the range needs next. A visit that is under way keeps to the need
+// that it began with.
 func (j *rangeJob) Step(t step.Turn, todo step.Todo) step.Outcome {
 	if err := j.rest.c.Clock.Check(); err != nil {
 		return j.End(step.Outcome{State: step.Failed, Err: err})
@@ -84,7 +84,7 @@ func (j *rangeJob) begin(t step.Turn, todo step.Todo) (out step.Outcome, begun b
 	var more bool
 	// A range in which nothing is due waits unclaimed until it is read from its start.
 	waits := need.Behind && !need.IsSlow() && !t.Slow
-	probes := (need.Fresh || !need.FromStart()) && !need.Inventory || waits // else it is claimed before anything is read
+	probes := (need.Fresh || !need.FromStart()) && !need.Inventory || waits // otherwise it is claimed first
 	if probes {
 		began := c.Cfg.Now()
 		found, err := j.probe(t, v, &more)
@@ -125,19 +125,19 @@ func (j *rangeJob) waitsFor(t step.Turn, cur cursor.Cursor) (out step.Outcome, w
 	}
 	switch why := c.HeldBy(); {
 	case why == throttle.ReasonRecord && c.IsUnread():
-		// The store does not even answer for one record: queries would keep it from that.
+		// The store does not even return one record: queries would only add to its load.
 		return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(retryEvery), Why: why}, true
 	case why != "":
 		return j.look(t, cur, why), true
 	case c.Keeper.Pulse.IsAwaited():
-		return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(time.Second), Why: throttle.ReasonLease, Contended: true,
-			Blocked: fmt.Errorf("%v: the heartbeat of this process is not written yet", j.rest.r)}, true
+		return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(time.Second), Why: throttle.ReasonLease,
+			Contended: true, Blocked: fmt.Errorf("%v: the heartbeat of this process is not written yet", j.rest.r)}, true
 	}
 	return out, false
 }
 
-// probeFailed returns the outcome of a probe that failed. What cannot be read for long
-// has failed for good.
+// probeFailed returns the outcome of a probe that failed. A range that cannot be
+// read for long has failed for good.
 func (j *rangeJob) probeFailed(t step.Turn, v *visit, err error) step.Outcome {
 	out := outcomeOf(j.rest.c, t, j.rest.r, v, err)
 	if out.State == step.Failed {
@@ -148,12 +148,13 @@ func (j *rangeJob) probeFailed(t step.Turn, v *visit, err error) step.Outcome {
 
 // probe reads the first page that has entries, without a claim.
 func (j *rangeJob) probe(t step.Turn, v *visit, more *bool) (found bool, err error) {
+	c, main := j.rest.c, v.readings.main()
 	for {
-		*more, err = v.pages.read(t, v.readings.main(), j.rest.c.Pacing.PaceOf(j.rest.r, v.hold.Before).Burst(j.rest.c.Cfg.Now(),
-			j.rest.c.Target.Page))
+		most := c.Pacing.PaceOf(j.rest.r, v.hold.Before).Burst(c.Cfg.Now(), c.Target.Page)
+		*more, err = v.pages.read(t, main, most)
 		if err != nil {
-			failure := v.pages.readFailed(t, v.readings.main(), err)
-			met := v.readings.main().failing
+			failure := v.pages.readFailed(t, main, err)
+			met := main.failing
 			if j.rest.failing = &met; isShrunk(err) && t.Ctx.Err() == nil {
 				*more = true // a visit keeps the reader, which asks for less
 				return true, nil
@@ -167,12 +168,12 @@ func (j *rangeJob) probe(t step.Turn, v *visit, more *bool) (found bool, err err
 		if !*more {
 			return false, nil
 		}
-		v.readings.main().reached = v.readings.main().reader.Position()
+		main.reached = main.reader.Position()
 		if t.Over() {
-			if j.rest.c.Cfg.Apply {
+			if c.Cfg.Apply {
 				j.rest.empty = v.course.emptyUpTo(j.rest.empty)
-				if need := v.task.need; need.Fresh && v.readings.main().fromStart {
-					j.rest.read = v.task.began // the next probe goes on there
+				if need := v.task.need; need.Fresh && main.fromStart {
+					j.rest.read = v.task.began // the next probe continues there
 				}
 			}
 			return false, &throttle.Pause{}
@@ -182,7 +183,7 @@ func (j *rangeJob) probe(t step.Turn, v *visit, more *bool) (found bool, err err
 
 // foundNothing ends a probe that found nothing, and took as long as probed.
 func (j *rangeJob) foundNothing(t step.Turn, v *visit, probed time.Duration) step.Outcome {
-	if j.rest.c.Cfg.Apply { // else it is a dry run, which leaves what is due in place
+	if j.rest.c.Cfg.Apply { // a dry run leaves what is due in place
 		j.rest.empty = v.decide.Horizon
 		if v.task.need.Fresh {
 			j.rest.read = v.task.began
@@ -204,18 +205,19 @@ func (j *rangeJob) foundNothing(t step.Turn, v *visit, probed time.Duration) ste
 // look finds out what is due in a range of a target that is held, so that status
 // and metrics stay true.
 func (j *rangeJob) look(t step.Turn, cur cursor.Cursor, why throttle.Reason) step.Outcome {
-	at, err := FirstDue(j.rest.c, t.Ctx, j.rest.r, cur.Position)
+	c := j.rest.c
+	at, err := FirstDue(t.Ctx, c, j.rest.r, cur.Position)
 	if err != nil && store.Transient(err) && t.Ctx.Err() == nil {
-		return step.Outcome{State: step.Waiting, Wake: j.rest.c.Cfg.Now().Add(retryEvery), Why: why}
+		return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(retryEvery), Why: why}
 	}
 	if err != nil {
-		return outcomeOf(j.rest.c, t, j.rest.r, j.visit, err)
+		return outcomeOf(c, t, j.rest.r, j.visit, err)
 	}
-	SawDue(j.rest.c, cur.Key(), at, 0)
-	if j.rest.c.Until.IsZero() { // the next tick looks again
+	SawDue(c, cur.Key(), at, 0)
+	if c.Until.IsZero() { // the next tick looks again
 		return step.Outcome{State: step.Resting, Held: why}
 	}
-	return step.Outcome{State: step.Waiting, Wake: j.rest.c.Cfg.Now().Add(dispose.HeldFor), Why: why, Held: why}
+	return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(dispose.HeldFor), Why: why, Held: why}
 }
 
 // finish ends a visit in which everything was read and no entity waits for another try.

@@ -102,7 +102,7 @@ type failing struct {
 	until time.Time // when the call may be repeated
 }
 
-// Patience is how long a failing call is repeated before its range counts as failed.
+// Patience is how long a failing call is retried before its range counts as failed.
 const Patience = 2 * time.Minute
 
 // pauseOrFail returns the pause after which the call is to be repeated, longer each

@@ -14,8 +14,8 @@ import (
 // unless somebody has restored old data.
 const mostSuspectsRead = store.MaxPage
 
-// A sieve finds the entities of a page that are kept although their entries look due, or worse than
-// they are.
+// A sieve finds out, before a page is disposed of, which due entities must be kept, and which that look
+// suspect are malformed.
 type sieve struct {
 	task         *task
 	hold         *dispose.Hold
@@ -31,7 +31,8 @@ type sieve struct {
 // retiring.
 func (s *sieve) compare(t step.Turn) error {
 	c := s.task.c
-	s.decide.Compared = site.Comparison{Active: s.decide.Compared.Active} // also for entities of earlier pages that wait for another try
+	// Whether it is active also holds for entities of earlier pages that wait for another try.
+	s.decide.Compared = site.Comparison{Active: s.decide.Compared.Active}
 	if c.Target.Compare == nil {
 		return nil
 	}

@@ -73,7 +73,7 @@ func (v *visit) run(t step.Turn) (out step.Outcome, allRead bool) {
 	}()
 	for {
 		if !t.Slow && v.isSlowAt(t.Began) {
-			if !v.mainGoesOn() { // for instance, a tick found nothing new to read
+			if !v.mainHasMore() { // for instance, a tick found nothing new to read
 				return v.between(step.Outcome{State: step.Ready}), false
 			}
 			t.Began = 0 // the normal reading continues; the other one keeps its turn
@@ -111,9 +111,8 @@ func (v *visit) once(t step.Turn) (out step.Outcome, over, allRead bool) {
 	case wait > 0:
 		return v.between(step.Outcome{State: step.Waiting, Wake: now.Add(wait), Why: why}), true, false
 	case len(v.settler.deferred.list) > 0:
-		return step.Outcome{State: step.Waiting, Wake: v.settler.deferred.next(), Why: throttle.ReasonPushBack, Contended: true,
-				NextLane: step.NextLane{Slow: true}},
-			true, false
+		return step.Outcome{State: step.Waiting, Wake: v.settler.deferred.next(), Why: throttle.ReasonPushBack,
+			Contended: true, NextLane: step.NextLane{Slow: true}}, true, false
 	default:
 		return step.Outcome{}, false, true
 	}
@@ -193,16 +192,19 @@ func (v *visit) reached() time.Time {
 
 // between fills in the state of the visit between two steps.
 func (v *visit) between(out step.Outcome) step.Outcome {
-	out.Slow, out.Either, out.Reached = v.isSlow(), v.mainGoesOn(), v.reached()
-	out.Contended = out.Contended || v.readings.allRead() && len(v.settler.deferred.list) > 0 // a slow try has ended its turn
+	out.Slow, out.Either, out.Reached = v.isSlow(), v.mainHasMore(), v.reached()
+	if v.readings.allRead() && len(v.settler.deferred.list) > 0 { // a slow try has ended its turn
+		out.Contended = true
+	}
 	return out
 }
 
-// mainGoesOn reports whether the normal reading has more to do, even if it is another reading's turn.
-func (v *visit) mainGoesOn() bool {
+// mainHasMore reports whether the normal reading has more to do, even if it is another reading's turn.
+func (v *visit) mainHasMore() bool {
 	main := v.readings.main()
 	now := v.task.c.Cfg.Now()
-	return !main.done && !main.fromStart && !v.task.auditing && now.After(main.failing.until) && now.After(main.lack.Until) &&
+	return !main.done && !main.fromStart && !v.task.auditing &&
+		now.After(main.failing.until) && now.After(main.lack.Until) &&
 		(v.decide.Carry == nil || v.reached().Before(v.decide.Horizon))
 }
 

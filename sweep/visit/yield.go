@@ -18,7 +18,7 @@ const (
 	yieldTurn = view.ReadAtMost / 4
 )
 
-// Peers are the other processes, as far as they are to have a range.
+// peers are the other processes, as far as a range is left to them.
 type peers struct {
 	// yielded is when this process left the range to others for a moment; zero if it has not.
 	yielded time.Time
@@ -28,10 +28,10 @@ type peers struct {
 }
 
 // yields returns for how long a range that nobody holds is left to other processes before this
-// one looks at it again. Those that hold fewer than their part of the ranges take it first, one
-// after the other; and so that one which has lost a race learns what else is taken, it waits until
-// the record is read again. If the wait is 0, the range may be claimed unless the function says by
-// then that this process is full; nil says nothing. IsKnown says that this process was in the range
+// one looks at it again. Processes that hold fewer than their part of the ranges take it
+// first, one after the other. A process that has lost a race waits until the record is read again,
+// and so learns what else is taken. If the wait is 0, the range may be claimed, unless full reports
+// by then that this process holds its part; nil does not. IsKnown says that this process was in the range
 // before, and found nothing more.
 func (p *peers) yields(c *site.Site, todo step.Todo, isKnown bool) (full func(held int) bool, wait time.Duration) {
 	now := c.Cfg.Now()
@@ -44,7 +44,7 @@ func (p *peers) yields(c *site.Site, todo step.Todo, isKnown bool) (full func(he
 	}
 	full = func(held int) bool { return c.Keeper.IsFull(held, todo.Wanted) }
 	if p.yielded.IsZero() && isKnown {
-		return full, 0 // it was done a tick ago: one query is less than to ask what others do with it
+		return full, 0 // it was done a tick ago: one query costs less than asking what others do with it
 	}
 	before, processes := c.Keeper.Turn(todo.Cursor.ID)
 	switch first := p.yielded.IsZero(); {
@@ -68,7 +68,8 @@ func (p *peers) yield(c *site.Site, id cursor.ID, wait time.Duration) step.Outco
 	}
 	c.Viewer.WantCursor(id)
 	c.Watch.Ask(0)
-	return step.Outcome{State: step.Waiting, Wake: now.Add(wait), Why: throttle.ReasonLease, Elsewhere: step.Elsewhere{Yields: true}}
+	return step.Outcome{State: step.Waiting, Wake: now.Add(wait), Why: throttle.ReasonLease,
+		Elsewhere: step.Elsewhere{Yields: true}}
 }
 
 // leaveToHolder returns the outcome of a step on a range that another process holds. One
