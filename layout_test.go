@@ -54,9 +54,10 @@ var floors = map[string]int{
 	"sweep/pace":       7,
 	"sweep/spend":      7,
 	"sweep/site":       8, // what all work on one target shares
-	"sweep/visit":      9,
+	"sweep/dispose":    9, // the one place that deletes and carries
 	"sweep/chore":      9,
-	"sweep/schedule":   10,
+	"sweep/visit":      10,
+	"sweep/schedule":   11,
 
 	"adopt":      15,
 	"control":    15,

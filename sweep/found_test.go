@@ -41,11 +41,11 @@ func TestShardThatAnotherProcessHasJustFound(t *testing.T) {
 		}
 		before := plan.New(c.Rules, c.Viewer.View(), plan.Book{}, c.Clock.Now())
 		for _, found := range []string{"by this process", "by another one"} {
-			if added, err := chore.DiscoverShards(c, t.Context(), before, 1); !added || err != nil {
+			if added, err := chore.DiscoverShards(t.Context(), c, before, 1); !added || err != nil {
 				t.Errorf("%s: %v, %v", found, added, err)
 			}
 		}
-		if added, err := chore.DiscoverShards(c, t.Context(), before.With(c.Viewer.View()), 1); added || err != nil {
+		if added, err := chore.DiscoverShards(t.Context(), c, before.With(c.Viewer.View()), 1); added || err != nil {
 			t.Errorf("by a plan that knows it: %v, %v", added, err)
 		}
 	})

@@ -51,7 +51,7 @@ func once(
 			t.Complete = t.Complete && !end.Open
 		}
 		if t.Error == "" && t.Scanned == 0 {
-			t.EmptyKind = chore.IsEmptyKind(c, ctx)
+			t.EmptyKind = chore.IsEmptyKind(ctx, c)
 		}
 		if foresees(c) && end.View != nil && t.Error == "" {
 			t.WouldTrip = foresee(c, ctx)

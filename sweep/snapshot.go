@@ -94,7 +94,7 @@ func (s *Snapshot) Horizon() time.Time { return s.c.Horizon() }
 // FirstDue returns when the first well-formed entry of a range, from a position
 // on, became due; the zero time if none is.
 func (s *Snapshot) FirstDue(ctx context.Context, r shardquery.Range, from store.Position) (time.Time, error) {
-	return visit.FirstDue(s.c, ctx, r, from)
+	return visit.FirstDue(ctx, s.c, r, from)
 }
 
 // Rate returns the rate that a claim of the range would begin with, in entities a
@@ -147,7 +147,7 @@ func (s *Snapshot) Count(ctx context.Context, span store.Span) (n int64, ok bool
 // CountOutside counts the entities that carry the property and lie in no range; ok is false
 // if they cannot be counted.
 func (s *Snapshot) CountOutside(ctx context.Context) (n int64, ok bool) {
-	return chore.CountOutside(s.c, ctx, s.Plan)
+	return chore.CountOutside(ctx, s.c, s.Plan)
 }
 
 // CountDue counts the entries of a range that are due and became due at an instant or
@@ -155,11 +155,11 @@ func (s *Snapshot) CountOutside(ctx context.Context) (n int64, ok bool) {
 func (s *Snapshot) CountDue(
 	ctx context.Context, r shardquery.Range, since time.Time, upTo int64,
 ) (n int64, ok bool, err error) {
-	return chore.CountExpired(s.c, ctx, r, since.Add(-s.Target.Retention), s.Horizon().Add(r.Resolution()), upTo)
+	return chore.CountExpired(ctx, s.c, r, since.Add(-s.Target.Retention), s.Horizon().Add(r.Resolution()), upTo)
 }
 
 // IsEmptyKind reports whether the target's kind holds no entity, as far as the store answers in time.
-func (s *Snapshot) IsEmptyKind(ctx context.Context) bool { return chore.IsEmptyKind(s.c, ctx) }
+func (s *Snapshot) IsEmptyKind(ctx context.Context) bool { return chore.IsEmptyKind(ctx, s.c) }
 
 // HeartbeatsRead reports whether the heartbeats could be read. If not, the snapshot is
 // complete but for the working processes.
@@ -204,5 +204,5 @@ func (s *Snapshot) Budget(ctx context.Context) (breaker.Budget, error) {
 // CountBehind counts what is due in a range behind its cursor. If the range rests, nothing
 // due is expected anywhere in it. It stops at upTo.
 func (s *Snapshot) CountBehind(ctx context.Context, r shardquery.Range, upTo int64) (int64, error) {
-	return chore.CountBehind(s.c, ctx, s.Plan, r, upTo)
+	return chore.CountBehind(ctx, s.c, s.Plan, r, upTo)
 }

@@ -37,7 +37,8 @@ const (
 	behindRangeUpTo = 1_000
 )
 
-func CountBehind(c *site.Site, ctx context.Context, p *plan.Plan, r shardquery.Range, upTo int64) (int64, error) {
+// CountBehind counts what is due behind the cursor of a range, up to about upTo.
+func CountBehind(ctx context.Context, c *site.Site, p *plan.Plan, r shardquery.Range, upTo int64) (int64, error) {
 	cur := p.Cursor(r)
 	if cur.Position.IsZero() || !cur.Stock.Emptied.IsZero() {
 		return 0, nil // nothing is behind it, or nothing well-formed is left
@@ -63,7 +64,7 @@ func CountBehind(c *site.Site, ctx context.Context, p *plan.Plan, r shardquery.R
 			}
 		}
 		if seen += int64(len(page.Entries)); seen > readBehind {
-			if n, ok, err := CountExpired(c, ctx, r, floor, end, upTo); ok || err != nil {
+			if n, ok, err := CountExpired(ctx, c, r, floor, end, upTo); ok || err != nil {
 				return n, err
 			}
 		}
@@ -71,20 +72,20 @@ func CountBehind(c *site.Site, ctx context.Context, p *plan.Plan, r shardquery.R
 	return due, nil
 }
 
-// BehindEvery returns how long it is from one count of what is behind the cursors to the next.
+// BehindEvery returns the time between two counts of what is due behind the cursors.
 func BehindEvery(c *site.Site) time.Duration { return max(leastBehind, c.Rules.Rewind/behindParts) }
 
 // countAllBehind counts what is due behind the cursors of all ranges that writers may write
 // to, for people. If that fails, the number from before remains.
-func countAllBehind(c *site.Site, ctx context.Context, p *plan.Plan) {
-	p, err := withSaved(c, ctx, p)
+func countAllBehind(ctx context.Context, c *site.Site, p *plan.Plan) {
+	p, err := withSaved(ctx, c, p)
 	if err != nil {
-		failedBehind(c, ctx, err)
+		failedBehind(ctx, c, err)
 		return
 	}
 	var list []shardquery.Range
 	for r := range p.All() {
-		if p.Range(r).Read { // else it is sealed and was read to its end since
+		if p.Range(r).Read { // otherwise it is sealed, and was read to its end since
 			list = append(list, r)
 		}
 	}
@@ -96,28 +97,28 @@ func countAllBehind(c *site.Site, ctx context.Context, p *plan.Plan) {
 		background.Go(group, func() error {
 			within, cancel := context.WithTimeout(inGroup, index.CountTimeout)
 			defer cancel()
-			n, err := CountBehind(c, within, p, r, upTo)
+			n, err := CountBehind(within, c, p, r, upTo)
 			sum.Add(n)
 			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
-		failedBehind(c, ctx, err)
+		failedBehind(ctx, c, err)
 		return
 	}
 	c.Cfg.Metrics.Behind(c.Target.Name, sum.Load())
 }
 
-func failedBehind(c *site.Site, ctx context.Context, err error) {
+func failedBehind(ctx context.Context, c *site.Site, err error) {
 	if ctx.Err() == nil {
 		c.Log.Failed("count what is due behind the cursors", "", err)
 	}
 }
 
 // withSaved returns a plan with the records that other processes have saved of ranges in
-// which this one has found nothing: it needs none of them for a sweep, and may lack them for as
-// long as it serves.
-func withSaved(c *site.Site, ctx context.Context, p *plan.Plan) (*plan.Plan, error) {
+// which this one has found nothing: a sweep needs none of them, and a daemon may be without them
+// for as long as it runs.
+func withSaved(ctx context.Context, c *site.Site, p *plan.Plan) (*plan.Plan, error) {
 	var ids []cursor.ID
 	for r := range p.All() {
 		if p.Range(r).Unread {
@@ -134,7 +135,7 @@ func withSaved(c *site.Site, ctx context.Context, p *plan.Plan) (*plan.Plan, err
 
 // CountExpired counts the entries of a range that expire from one instant on and before
 // another. It stops at upTo; ok is false if the store cannot count.
-func CountExpired(c *site.Site, ctx context.Context, r shardquery.Range, from, before time.Time, upTo int64,
+func CountExpired(ctx context.Context, c *site.Site, r shardquery.Range, from, before time.Time, upTo int64,
 ) (n int64, ok bool, err error) {
 	counter, ok := c.Cfg.Store.(store.Counter)
 	if !ok {

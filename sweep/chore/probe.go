@@ -14,7 +14,7 @@ import (
 // record must have committed, since a generation that was empty when the new record was made,
 // or that an index did not show yet, may hold entities now; and as soon as a deployment joins
 // before that, with other namespaces, since the first probe did not go there.
-func probeAgain(c *site.Site, ctx context.Context, p *plan.Plan) error {
+func probeAgain(ctx context.Context, c *site.Site, p *plan.Plan) error {
 	v := c.Viewer
 	was := v.View().Record
 	if due := was.Probe; !c.Cfg.Apply || due.IsZero() || c.Clock.Now().Before(due) {

@@ -37,7 +37,7 @@ type sealJob struct {
 	saved time.Time   // when the seal was saved last, on this process's clock
 }
 
-// End implements job. The next pass repeats what was not saved.
+// End implements [step.Job]. The next pass repeats what was not saved.
 func (j *sealJob) End(out step.Outcome) step.Outcome { return out }
 
 // IsClaimed implements [step.Job].
@@ -224,7 +224,7 @@ func (j *sealJob) visitNamespace(ctx context.Context, p *plan.Plan, ns string) e
 		}
 		from, ok = next, more
 	}
-	tellExtraShards(c, ctx, ns, number, p.ShardsOf(number), extra)
+	tellExtraShards(ctx, c, ns, number, p.ShardsOf(number), extra)
 	for some := range slices.Chunk(ids, store.MaxRecords) {
 		if err := c.Viewer.ReadSome(ctx, some, view.RecordPatience); err != nil {
 			return err

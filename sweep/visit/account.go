@@ -6,26 +6,38 @@ import (
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/dispose"
 	"github.com/reaper-ttl/reaper/sweep/index"
 	"github.com/reaper-ttl/reaper/sweep/site"
 	"github.com/reaper-ttl/reaper/sweep/step"
 )
 
+// An account counts what becomes of the entities of a visit, and tells the watchdog.
+type account struct {
+	task     *task
+	hold     *dispose.Hold
+	decide   *dispose.Decider
+	kept     *dispose.Kept
+	dry      dryRun
+	oldest   time.Time // when what a dry run found first became due
+	disposed bool      // something was deleted or carried
+}
+
 // A pageSum is what became of the ops of a page.
 type pageSum struct {
 	expired, gone, carried int64
 	behind                 int64     // due, but the next sweep leaves it
-	oldest                 time.Time // when the first of those became due that are left; zero if none is
+	oldest                 time.Time // when the oldest entity that is left became due; zero if none is left
 }
 
 // sum adds up what became of the ops of a page, and measures how long what was
 // deleted had been due.
-func (v *visit) sum(s *step.Scratch, rd *reading) (n pageSum) {
-	c, now := v.c, v.c.Clock.Now()
+func (a *account) sum(s *step.Scratch, rd *reading) (n pageSum) {
+	c, now := a.task.c, a.task.c.Clock.Now()
 	s.Delays = s.Delays[:0]
 	for i := range s.Ops {
 		op := &s.Ops[i]
-		if op.IsCarry() && op.Outcome != store.Deleted || v.kept.isMistyped(op.Entry) {
+		if op.IsCarry() && op.Outcome != store.Deleted || a.kept.IsMistyped(op.Entry) {
 			if op.Outcome == store.Carried {
 				n.carried++
 			}
@@ -34,8 +46,8 @@ func (v *visit) sum(s *step.Scratch, rd *reading) (n pageSum) {
 		seen := s.Judged[s.Entry[i]]
 		ok, dueAt := seen.IsExpiry(), seen.Expires.Add(c.Target.Retention)
 		if !step.IsOpen(op) {
-			later := !c.Cfg.Apply && v.isLater(rd, op.Entry.Position().Value)
-			expired, behind := v.countOnce(op, later)
+			later := !c.Cfg.Apply && a.dry.isLater(rd, op.Entry.Position().Value)
+			expired, behind := a.dry.countOnce(op, later)
 			n.expired, n.behind = n.expired+expired, n.behind+behind
 		}
 		if op.Outcome == store.Deleted {
@@ -49,90 +61,90 @@ func (v *visit) sum(s *step.Scratch, rd *reading) (n pageSum) {
 	return n
 }
 
-// account tells counts, metrics and the watchdog what became of the ops of a page.
-func (v *visit) account(s *step.Scratch, rd *reading) {
-	c, n := v.c, v.sum(s, rd)
+// addPage tells counts, metrics and the watchdog what became of the ops of a page.
+func (a *account) addPage(s *step.Scratch, rd *reading) {
+	c, n := a.task.c, a.sum(s, rd)
 	c.Tally.Counts.Expired.Add(n.expired)
 	c.Cfg.Progress.Expired.Add(n.expired)
-	v.countMoved(n.gone, n.carried)
-	c.Tally.FoundBehind(v.r, n.behind)
+	a.countMoved(n.gone, n.carried)
+	c.Tally.FoundBehind(a.task.r, n.behind)
 	if !c.Cfg.Apply { // what was found first stays the oldest: nothing is deleted
-		v.noteOldest(s)
-		if v.start.oldest.IsZero() && !n.oldest.IsZero() {
-			v.start.oldest = n.oldest
-			v.sawDue(n.oldest, 0)
+		a.dry.noteOldest(s)
+		if a.oldest.IsZero() && !n.oldest.IsZero() {
+			a.oldest = n.oldest
+			a.sawDue(n.oldest, 0)
 		}
 		return
 	}
 	c.Cfg.Metrics.Delay(c.Target.Name, s.Delays...)
-	v.deleted(n.gone, n.carried)
+	a.deleted(n.gone, n.carried)
 	if n.gone+n.carried > 0 {
-		lease := v.claim.Cursor().Lease
-		c.Log.Debug("page", "range", v.start.cursor.Key(), "owner", lease.Owner, "token", lease.Token,
+		lease := a.hold.Cursor().Lease
+		c.Log.Debug("page", "range", a.hold.Key(), "owner", lease.Owner, "token", lease.Token,
 			"entries", len(s.Page.Entries), "due", n.expired, "deleted", n.gone, "carried", n.carried)
 	}
 	if n.gone > 0 || !n.oldest.IsZero() {
-		if at, ok := v.lastDue(s); n.oldest.IsZero() && ok {
+		if at, ok := a.lastDue(s); n.oldest.IsZero() && ok {
 			n.oldest = at // the next entity is no older than the last one that was deleted
 		}
-		v.sawDue(n.oldest, n.gone)
+		a.sawDue(n.oldest, n.gone)
 	}
 }
 
 // countMoved counts carries; those of an audit, and its deletes, are strays.
-func (v *visit) countMoved(gone, carried int64) {
-	if v.auditing {
-		v.c.Tally.Counts.Strays.Add(gone + carried)
+func (a *account) countMoved(gone, carried int64) {
+	if a.task.auditing {
+		a.task.c.Tally.Counts.Strays.Add(gone + carried)
 	} else {
-		v.c.Tally.Counts.Carried.Add(carried)
+		a.task.c.Tally.Counts.Carried.Add(carried)
 	}
 }
 
 // deleted counts the deletes and carries that the store has acknowledged.
-func (v *visit) deleted(gone, carried int64) {
+func (a *account) deleted(gone, carried int64) {
 	if gone+carried == 0 {
 		return
 	}
-	c := v.c
-	v.disposed = true
+	c := a.task.c
+	a.disposed = true
 	c.Tally.Counts.Deleted.Add(gone)
 	c.Cfg.Progress.Deleted.Add(gone)
 	c.Tally.Succeeded(c.Cfg.Now())
-	v.update(func(cur *cursor.Cursor) {
+	a.hold.Update(func(cur *cursor.Cursor) {
 		cur.Deleted += gone
-		c.Pacing.Save(cur, v.pacer)
+		c.Pacing.Save(cur, a.hold.Pacer)
 	})
 }
 
 // lastDue returns when the last op of the page became due.
-func (v *visit) lastDue(s *step.Scratch) (time.Time, bool) {
+func (a *account) lastDue(s *step.Scratch) (time.Time, bool) {
 	if len(s.Ops) == 0 {
 		return time.Time{}, false
 	}
-	at, ok := expiresOf(v.r, &s.Ops[len(s.Ops)-1])
-	return at.Add(v.c.Target.Retention), ok
+	at, err := a.task.r.Expires(s.Ops[len(s.Ops)-1].Entry.Value)
+	return at.Add(a.task.c.Target.Retention), err == nil
 }
 
 // recognize counts the kept entities among the entries that the page has passed. It also
-// counts as deleted what is absent of a batch whose outcome was not known.
-func (v *visit) recognize(s *step.Scratch, rd *reading, passed int, more bool) {
-	c := &v.c.Tally.Counts
+// counts as deleted the absent entities of a batch whose outcome was not known.
+func (a *account) recognize(s *step.Scratch, rd *reading, passed int, more bool) {
+	c := &a.task.c.Tally.Counts
 	for i := range s.Page.Entries[:passed] {
 		switch s.Judged[i].Judgement {
 		case index.Malformed:
-			if !v.auditing { // there the count of what lies outside has it
+			if !a.task.auditing { // an audit finds them in no range, which has a count of its own
 				c.Malformed.Add(1)
-				v.giveExample(site.KeptMalformed, s.Page.Entries[i])
+				a.dry.giveExample(site.KeptMalformed, s.Page.Entries[i])
 			}
 		case index.Suspect:
-			if v.carry == nil && !v.kept.isMistyped(s.Page.Entries[i]) { // those count as malformed
+			if a.decide.Carry == nil && !a.kept.IsMistyped(s.Page.Entries[i]) { // those count as malformed
 				c.Suspect.Add(1)
-				v.giveExample(site.KeptSuspect, s.Page.Entries[i])
+				a.dry.giveExample(site.KeptSuspect, s.Page.Entries[i])
 			}
 		case index.Never, index.Early, index.Due:
 		}
 	}
-	if rd.unsure.tried == 0 || !v.c.Cfg.Apply {
+	if rd.unsure.tried == 0 || !a.task.c.Cfg.Apply {
 		return
 	}
 	over := !more && passed == len(s.Page.Entries)
@@ -149,90 +161,51 @@ func (v *visit) recognize(s *step.Scratch, rd *reading, passed int, more bool) {
 	if over {
 		gone := int64(max(0, rd.unsure.tried-rd.unsure.found))
 		c.Expired.Add(gone)
-		v.deleted(gone, 0)
+		a.deleted(gone, 0)
 		rd.unsure = unsure{}
 	}
 }
 
-// An unsure is a batch whose outcome is not known. When its part of the range is read
-// again, the entities that are absent count as deleted.
-type unsure struct {
-	upTo  store.Position
-	tried int // entities in it
-	found int // of these, how many were met again
-}
-
-// add notes the ops of a page that were tried without learning their outcome.
-func (u *unsure) add(s *step.Scratch) {
-	known := u.upTo
-	for i := range s.Doubted {
-		op := &s.Ops[i]
-		if !s.Doubted[i] || op.Outcome != store.Unknown || op.IsCarry() {
-			continue
-		}
-		at := op.Entry.Position()
-		if known.IsZero() || at.Value.Compare(known.Value) > 0 { // otherwise it is counted already
-			u.tried++
-			u.upTo = at
-		}
+// keep disposes of an op by keeping its entity, and counts why.
+func (a *account) keep(op *store.Op, j index.Judgement) {
+	op.Outcome = store.Kept
+	switch j {
+	case index.Malformed:
+		a.task.c.Tally.Counts.Malformed.Add(1)
+		a.dry.giveExample(site.KeptMalformed, op.Entry)
+	case index.Suspect:
+		a.task.c.Tally.Counts.Suspect.Add(1)
+	case index.Never, index.Early, index.Due: // not this visit's any more
 	}
 }
 
-// SawDue tells the watchdog when the oldest entity left in the range became due, as far
+// keepMistyped keeps an entity that is malformed, and counts it once, even if the index
+// shows it at several places.
+func (a *account) keepMistyped(op *store.Op) {
+	if a.kept.HasMistyped(op.Entry.Key) {
+		op.Outcome = store.Kept
+	} else {
+		a.keep(op, index.Malformed)
+	}
+	a.kept.Add(op.Entry, false)
+}
+
+// isMistyped reports whether an entity holds another type of value than its index entry
+// shows: it had that all along.
+func (a *account) isMistyped(op *store.Op) bool {
+	return op.Outcome == store.Changed && op.Known && op.Now.Type != store.Missing && op.Now.Type != a.task.c.Target.Type
+}
+
+// sawDue tells the watchdog what is due in the range; nothing during an audit.
+func (a *account) sawDue(oldest time.Time, deleted int64) {
+	if !a.task.auditing {
+		SawDue(a.task.c, a.hold.Key(), oldest, deleted)
+	}
+}
+
+// SawDue tells the watchdog when the oldest entity left in a range became due, as far
 // as that is known.
-func (v *visit) sawDue(oldest time.Time, deleted int64) {
-	if v.auditing {
-		return
-	}
-	SawDue(v.c, v.start.cursor.Key(), oldest, deleted)
-}
-
 func SawDue(c *site.Site, key string, oldest time.Time, deleted int64) {
 	c.Target.Watchdog.Saw(c.Cfg.Now(), key, metrics.Look{OldestDue: oldest, Disposed: deleted, Held: !c.Cfg.Apply ||
 		c.HeldBy() != ""})
 }
-
-// A keptSet remembers entries of entities that a visit has met and keeps, so that it neither
-// tries them again nor counts them as left to be carried. An entity that gets another expiry
-// has another entry, which is tried. Beyond a thousand the set forgets: any more keep their
-// generation alive, as suspects do.
-type keptSet struct {
-	refused      map[store.Position]bool
-	mistyped     map[string]bool // by key: an entity may have several entries, and counts once
-	suspectsRead int             // how many that look suspect were read to make sure
-	compared     site.Comparison // of the page at hand; whether it is active holds for the visit
-}
-
-const mostKept = 1000
-
-// add remembers an entry. Refused says that the store refuses its entity; otherwise the
-// entity's value is of another type than the entry.
-func (k *keptSet) add(e store.Entry, refused bool) {
-	if k.refused == nil {
-		k.refused, k.mistyped = map[store.Position]bool{}, map[string]bool{}
-	}
-	if len(k.refused) < mostKept {
-		k.refused[e.Position()] = refused
-		if !refused {
-			k.mistyped[e.Key] = true
-		}
-	}
-}
-
-func (k *keptSet) has(e store.Entry) bool {
-	_, ok := k.refused[e.Position()]
-	return ok
-}
-
-func (k *keptSet) isRefused(e store.Entry) bool { return k.refused[e.Position()] }
-
-func (k *keptSet) anyRefused() bool {
-	for _, refused := range k.refused {
-		if refused {
-			return true
-		}
-	}
-	return false
-}
-
-func (k *keptSet) isMistyped(e store.Entry) bool { return k.has(e) && !k.isRefused(e) }

@@ -9,10 +9,10 @@ import (
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/dispose"
 	"github.com/reaper-ttl/reaper/sweep/index"
 	"github.com/reaper-ttl/reaper/sweep/plan"
 	"github.com/reaper-ttl/reaper/sweep/site"
-	"github.com/reaper-ttl/reaper/sweep/spend"
 	"github.com/reaper-ttl/reaper/sweep/step"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -65,16 +65,16 @@ func (j *auditJob) begin(t step.Turn, todo step.Todo) (out step.Outcome, begun b
 				return step.Outcome{State: step.Failed, Err: cursor.ErrTaken}, false // another worker runs the audit
 			}
 			j.holder = cur.Revision
-			return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(min(wait, c.Target.Lease/6)), Why: throttle.ReasonLease}, false
+			wake := c.Cfg.Now().Add(min(wait, c.Target.Lease/6))
+			return step.Outcome{State: step.Waiting, Wake: wake, Why: throttle.ReasonLease}, false
 		}
 		if why := c.HeldBy(); why != "" {
-			return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(heldFor), Why: why}, false
+			return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(dispose.HeldFor), Why: why}, false
 		}
 	}
-	v := &visit{writer: writer{c: c, Asker: spend.Asker{LateFrom: shardquery.LastInstant}}, r: j.r, horizon: c.Horizon(), auditing: true,
-		start: start{cursor: cur, began: cur.Rewind.Began}}
-	v.carry = newStrayCarrier(c, j.r.Namespace, todo.Spans)
-	if err := v.take(t, nil); err != nil {
+	v := newVisit(task{c: c, r: j.r, began: cur.Rewind.Began, auditing: true}, cur, c.Horizon(), shardquery.LastInstant,
+		dispose.NewStrayCarrier(c, todo.Spans))
+	if err := v.hold.Take(t.Ctx, v.task.r, nil); err != nil {
 		switch {
 		case errors.Is(err, cursor.ErrTaken) && j.fromTop:
 			return step.Outcome{State: step.Failed, Err: err}, false
@@ -84,10 +84,10 @@ func (j *auditJob) begin(t step.Turn, todo step.Todo) (out step.Outcome, begun b
 		return outcomeOf(c, t, j.r, nil, err), false
 	}
 	at := cur.Position
-	if j.fromTop || v.start.began.IsZero() {
-		at, v.start.began = store.Position{}, c.Clock.Now().Truncate(time.Microsecond)
+	if j.fromTop || v.task.began.IsZero() {
+		at, v.task.began = store.Position{}, c.Clock.Now().Truncate(time.Microsecond)
 	}
-	v.update(func(c *cursor.Cursor) { c.Position, c.Rewind.Began = at, v.start.began })
+	v.hold.Update(func(c *cursor.Cursor) { c.Position, c.Rewind.Began = at, v.task.began })
 	for _, s := range todo.Spans {
 		if at.Value.Text < s.To {
 			j.spans = append(j.spans, j.reading(s, at))
@@ -115,17 +115,17 @@ func (j *auditJob) reading(s plan.KeySpan, at store.Position) *reading {
 func (j *auditJob) auditSpans(t step.Turn) step.Outcome {
 	v := j.visit
 	for {
-		if v.allRead() && len(j.spans) > 0 {
-			v.readings = slices.DeleteFunc(v.readings, func(rd *reading) bool { return !rd.stuck })
-			v.readings, j.spans = append(v.readings, j.spans[0]), j.spans[1:]
-			v.holdUp(v.readings[len(v.readings)-1])
+		if v.readings.allRead() && len(j.spans) > 0 {
+			v.readings.list = slices.DeleteFunc(v.readings.list, func(rd *reading) bool { return !rd.stuck })
+			v.readings.list, j.spans = append(v.readings.list, j.spans[0]), j.spans[1:]
+			v.settler.deferred.holdUp(v.readings.list[len(v.readings.list)-1])
 		}
-		v.horizon = j.c.Horizon()
+		v.decide.Horizon = j.c.Horizon()
 		out, allRead := v.run(t)
 		switch {
-		case v.allRead() && len(j.spans) > 0 && (allRead || out.Contended):
+		case v.readings.allRead() && len(j.spans) > 0 && (allRead || out.Contended):
 		case allRead:
-			v.update(func(c *cursor.Cursor) { c.Position, c.Rewind = store.Position{}, cursor.Rewind{Done: v.start.began} })
+			v.hold.Update(func(c *cursor.Cursor) { c.Position, c.Rewind = store.Position{}, cursor.Rewind{Done: v.task.began} })
 			return step.Outcome{State: step.Ended}
 		default:
 			return out
@@ -152,7 +152,7 @@ func (j *auditJob) conclude(out step.Outcome) step.Outcome {
 func (j *auditJob) End(out step.Outcome) step.Outcome {
 	if j.visit != nil {
 		out.Release = j.visit.release
-		j.visit.forgetAsides()
+		j.visit.forgetDeferred()
 	}
 	j.visit, j.spans = nil, nil
 	return out

@@ -15,39 +15,38 @@ import (
 // takeInventory records what is left in a sealed range that was read to its end.
 func (v *visit) takeInventory(t step.Turn) error {
 	var stock cursor.Stock
-	past := v.claim.Cursor()
-	next, left, err := v.c.Index.FirstOf(t.Ctx, v.r, past.Position, shardquery.LastInstant, v.horizon, func(e store.Entry,
-		j index.Judgement) bool {
-		stock.Refused = stock.Refused || v.kept.isRefused(e)
-		return (j == index.Early || j == index.Due) && !v.kept.has(e)
-	})
+	past, c, horizon := v.hold.Cursor(), v.task.c, v.decide.Horizon
+	survives := func(e store.Entry, j index.Judgement) bool {
+		stock.Refused = stock.Refused || v.kept.IsRefused(e)
+		return (j == index.Early || j == index.Due) && !v.kept.Has(e)
+	}
+	next, left, err := c.Index.FirstOf(t.Ctx, v.task.r, past.Position, shardquery.LastInstant, horizon, survives)
 	if err != nil {
 		return err
 	}
-	_, suspects, err := v.c.Index.FirstOf(t.Ctx, v.r, store.Position{}, v.c.Index.Floor(v.horizon), v.horizon, func(e store.Entry,
-		j index.Judgement) bool {
-		return j == index.Suspect && !v.kept.isMistyped(e)
-	})
+	isSuspect := func(e store.Entry, j index.Judgement) bool { return j == index.Suspect && !v.kept.IsMistyped(e) }
+	_, suspects, err := c.Index.FirstOf(t.Ctx, v.task.r, store.Position{}, c.Index.Floor(horizon), horizon, isSuspect)
 	if err != nil {
 		return err
 	}
 	stock.Next, stock.Suspects = next, suspects
-	stock.Refused = stock.Refused || v.kept.anyRefused() || past.Stock.Refused && !v.start.need.FromStart()
+	stock.Refused = stock.Refused || v.kept.AnyRefused() || past.Stock.Refused && !v.task.need.FromStart()
 	if !left && !stock.Suspects && !stock.Refused {
 		stock.Emptied = past.Stock.Emptied
-		if stock.Emptied.IsZero() || v.disposed {
-			stock.Emptied = v.c.Clock.Now().Truncate(time.Microsecond)
+		if stock.Emptied.IsZero() || v.account.disposed {
+			stock.Emptied = c.Clock.Now().Truncate(time.Microsecond)
 		}
 	}
-	v.update(func(c *cursor.Cursor) { c.Stock = stock })
+	v.hold.Update(func(c *cursor.Cursor) { c.Stock = stock })
 	return nil
 }
 
 // FirstDue returns when the first well-formed entry of a range, from a position
 // on, became due; the zero time if none is.
-func FirstDue(c *site.Site, ctx context.Context, r shardquery.Range, from store.Position) (time.Time, error) {
+func FirstDue(ctx context.Context, c *site.Site, r shardquery.Range, from store.Position) (time.Time, error) {
 	horizon := c.Clock.Now().Add(-c.Target.Retention)
-	at, found, err := c.Index.FirstOf(ctx, r, from, horizon, horizon, func(_ store.Entry, j index.Judgement) bool { return j == index.Due })
+	isDue := func(_ store.Entry, j index.Judgement) bool { return j == index.Due }
+	at, found, err := c.Index.FirstOf(ctx, r, from, horizon, horizon, isDue)
 	if !found || err != nil {
 		return time.Time{}, err
 	}

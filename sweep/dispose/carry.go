@@ -1,4 +1,4 @@
-package visit
+package dispose
 
 import (
 	"fmt"
@@ -17,13 +17,12 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A carrier gives entities that are not due a key in another generation. Its writes
+// A Carrier gives entities that are not due a key in another generation. Its writes
 // count against the pace of the ranges that it writes into. A part of each such pace is
 // reserved for it, so that all carriers and the range's own deletes together stay within
 // the limit, in whichever processes they run.
-type carrier struct {
+type Carrier struct {
 	c         *site.Site
-	from      shardquery.Range
 	isSource  func(number int) bool // whether entities leave this generation
 	stamperOf func(r generation.Record, id string) generation.Stamper
 	paceShare func(to expirykey.Key, shards int) float64 // of a range's limit, for this carrier
@@ -35,16 +34,16 @@ type carrier struct {
 // A destRange is a range that is written into; the namespace stays as it is.
 type destRange struct{ generation, shard int }
 
-// newDrainCarrier returns a carrier that moves the survivors of a range to the newest
+// NewDrainCarrier returns a carrier that moves the survivors of a range to the newest
 // generation, with the keys that a follower would stamp.
-func newDrainCarrier(c *site.Site, p *plan.Plan, r shardquery.Range) *carrier {
+func NewDrainCarrier(c *site.Site, p *plan.Plan, r shardquery.Range) *Carrier {
 	shards, past := 1, 0
 	for _, g := range c.Viewer.View().Record.Generations {
 		if g.Number == r.Generation {
 			shards, past = g.Shards, len(p.ExtraShards(r.Namespace, g))
 		}
 	}
-	return &carrier{c: c, from: r, pacers: map[destRange]*throttle.Pacer{},
+	return &Carrier{c: c, pacers: map[destRange]*throttle.Pacer{},
 		isSource:  func(number int) bool { return number == r.Generation },
 		stamperOf: func(rec generation.Record, id string) generation.Stamper { return rec.StamperFor(id, c.Clock.Now()) },
 		// If shards come from hashes, as they should, only a few source ranges carry
@@ -61,10 +60,10 @@ func newDrainCarrier(c *site.Site, p *plan.Plan, r shardquery.Range) *carrier {
 	}
 }
 
-// newStrayCarrier returns a carrier that moves strays from spans that should be empty to
+// NewStrayCarrier returns a carrier that moves strays from spans that should be empty to
 // the nursery.
-func newStrayCarrier(c *site.Site, namespace string, spans []plan.KeySpan) *carrier {
-	return &carrier{c: c, from: shardquery.Range{Namespace: namespace}, pacers: map[destRange]*throttle.Pacer{},
+func NewStrayCarrier(c *site.Site, spans []plan.KeySpan) *Carrier {
+	return &Carrier{c: c, pacers: map[destRange]*throttle.Pacer{},
 		isSource: func(number int) bool {
 			for _, s := range spans {
 				if s.Has(number) {
@@ -80,8 +79,8 @@ func newStrayCarrier(c *site.Site, namespace string, spans []plan.KeySpan) *carr
 	}
 }
 
-// close unregisters the carrier's pacers.
-func (c *carrier) close() {
+// Close unregisters the carrier's pacers.
+func (c *Carrier) Close() {
 	if c == nil {
 		return
 	}
@@ -91,7 +90,7 @@ func (c *carrier) close() {
 }
 
 // shards returns how many shards a generation has.
-func (c *carrier) shards(number int) int {
+func (c *Carrier) shards(number int) int {
 	for _, g := range c.record.Generations {
 		if g.Number == number {
 			return g.Shards
@@ -109,7 +108,7 @@ func gcd(a, b int) int {
 
 // refresh takes the target record to stamp by. If that is too old it asks for a
 // newer one, and the step has to wait.
-func (c *carrier) refresh() error {
+func (c *Carrier) refresh() error {
 	rec, ok := c.c.StampBy()
 	if !ok && c.c.Cfg.Apply {
 		c.c.Viewer.WantRecord()
@@ -120,7 +119,7 @@ func (c *carrier) refresh() error {
 }
 
 // key returns the new key of an entity, by the record that was used last.
-func (c *carrier) key(entity string, expires time.Time) (expirykey.Key, error) {
+func (c *Carrier) key(entity string, expires time.Time) (expirykey.Key, error) {
 	keyer, ok := c.c.Cfg.Store.(store.Keyer)
 	if !ok {
 		return expirykey.Key{}, fmt.Errorf("carry %s: this store cannot tell an entity's id from its key", entity)
@@ -133,7 +132,7 @@ func (c *carrier) key(entity string, expires time.Time) (expirykey.Key, error) {
 }
 
 // newKey returns the key that an op's entity is to be carried to.
-func (c *carrier) newKey(op *store.Op) (expirykey.Key, error) {
+func (c *Carrier) newKey(op *store.Op) (expirykey.Key, error) {
 	expires, err := layout.Keys.Expires(op.Entry.Value)
 	if err != nil {
 		return expirykey.Key{}, err
@@ -143,8 +142,8 @@ func (c *carrier) newKey(op *store.Op) (expirykey.Key, error) {
 
 // take takes tokens of the ranges that the carried entities are written into. If one
 // range has too few, the tokens already taken from others are lost. That costs only
-// time, and is rare because [carrier.ready] has asked before.
-func (c *carrier) take(ops []store.Op) error {
+// time, and is rare because [Carrier.Ready] has asked before.
+func (c *Carrier) take(ops []store.Op) error {
 	if err := c.refresh(); err != nil {
 		return err
 	}
@@ -172,7 +171,7 @@ func (c *carrier) take(ops []store.Op) error {
 }
 
 // pacer returns the pacer for this carrier's writes into a range.
-func (c *carrier) pacer(at destRange) *throttle.Pacer {
+func (c *Carrier) pacer(at destRange) *throttle.Pacer {
 	pacer := c.pacers[at]
 	if pacer == nil {
 		part := c.paceShare(expirykey.Key{Generation: at.generation, Shard: at.shard}, c.shards(at.generation))
@@ -182,9 +181,9 @@ func (c *carrier) pacer(at destRange) *throttle.Pacer {
 	return pacer
 }
 
-// ready returns how many of the ops, from the first on, the ranges that they are
+// Ready returns how many of the ops, from the first on, the ranges that they are
 // carried into can take now.
-func (c *carrier) ready(ops []store.Op) (n int, err error) {
+func (c *Carrier) Ready(ops []store.Op) (n int, err error) {
 	if err := c.refresh(); err != nil {
 		return 0, err
 	}
@@ -216,7 +215,7 @@ func (c *carrier) ready(ops []store.Op) (n int, err error) {
 // stamp gives the entities to be carried their new keys, which are valid for the slack.
 // Those that have become due meanwhile are deleted instead: they would be written behind
 // the cursor of their new range.
-func (c *carrier) stamp(ops []store.Op) error {
+func (c *Carrier) stamp(ops []store.Op) error {
 	if err := c.refresh(); err != nil {
 		return err
 	}

@@ -1,13 +1,12 @@
-package visit
+package dispose
 
 import (
 	"context"
 	"errors"
 	"time"
 
-	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/internal/background"
-	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/site"
 	"github.com/reaper-ttl/reaper/sweep/spend"
@@ -16,34 +15,61 @@ import (
 )
 
 const (
-	// writeTimeout bounds one write. The services end a transaction after 270 s,
+	// WriteTimeout bounds one write. The services end a transaction after 270 s,
 	// or 60 s without a request.
-	writeTimeout = 30 * time.Second
+	WriteTimeout = 30 * time.Second
 	// pressedFor is how long a step stays away from a store under pressure.
 	pressedFor = 20 * time.Millisecond
 	// waitInPlace is the longest wait for which a step keeps its worker: reading its
 	// page again would take longer.
 	waitInPlace = 20 * time.Millisecond
-	// heldFor is how soon a step of a held range checks the hold again.
-	heldFor = time.Second
+	// HeldFor is how soon a step checks again whether its target is held.
+	HeldFor = time.Second
 )
 
-// A writer disposes of entities: it is the one place that deletes and carries go
-// through, whatever kind of work found them.
-type writer struct {
+// A Writer makes the calls that dispose of entities, whatever kind of work found them. All deletes
+// and carries go through its method write.
+type Writer struct {
+	Asker spend.Asker
+	Size  BatchSize
 	c     *site.Site
-	claim *cursor.Claim   // only the holder of the range may write in it; nil in a dry run
-	pacer *throttle.Pacer // of the range
-	carry *carrier        // stamps what is not deleted; nil if nothing is carried
-	spend.Asker
+	hold  *Hold
+	carry *Carrier // stamps what is not deleted; nil if nothing is carried
+}
+
+// NewWriter returns the writer of a range. What was due before lateFrom is late, for the breaker.
+func NewWriter(c *site.Site, hold *Hold, carry *Carrier, lateFrom time.Time) Writer {
+	return Writer{c: c, hold: hold, carry: carry, Asker: spend.Asker{LateFrom: lateFrom}}
+}
+
+// Pick picks the ops of the next call: as many as it may have, as the ranges that they are carried into
+// can take, and as the budget covers. It returns none if all have an outcome.
+func (w *Writer) Pick(s *step.Scratch) ([]store.Op, error) {
+	batch := s.Pick(min(w.Size.Next(w.c.Target.Page), w.c.Guards.Most()))
+	if w.hold.claim == nil || batch == nil {
+		return batch, nil
+	}
+	if w.carry != nil {
+		n, err := w.carry.Ready(batch)
+		if err != nil {
+			return nil, err
+		}
+		if batch = s.Pick(n); batch == nil {
+			return nil, nil
+		}
+	}
+	if n := w.c.Budget.Covered(&w.Asker, batch); n < len(batch) {
+		batch = s.Pick(n)
+	}
+	return batch, nil
 }
 
 // write makes one call that disposes of the ops. First it takes their tokens. Then,
 // as late as possible, it checks everything that may have changed since they were
 // granted: the machine may have slept in between. Tokens that were granted under old
 // orders, or while the target is held, are discarded.
-func (w *writer) write(t step.Turn, ops []store.Op, call func(context.Context) error) error {
-	if w.claim == nil { // a dry run
+func (w *Writer) write(t step.Turn, ops []store.Op, call func(context.Context) error) error {
+	if w.hold.claim == nil { // a dry run
 		if err := w.takeOwn(t, ops); err != nil {
 			return err
 		}
@@ -58,7 +84,7 @@ func (w *writer) write(t step.Turn, ops []store.Op, call func(context.Context) e
 		return err
 	}
 	if why := w.c.HeldBy(); why != "" {
-		return &throttle.Pause{Wait: heldFor, Why: why}
+		return &throttle.Pause{Wait: HeldFor, Why: why}
 	}
 	w.c.Pacing.Follow(w.c.Viewer.View())
 	if !w.c.Pacing.GrantHolds(granted) {
@@ -69,7 +95,7 @@ func (w *writer) write(t step.Turn, ops []store.Op, call func(context.Context) e
 			return err
 		}
 	}
-	leased, cancel, err := w.claim.Writing(t.Work)
+	leased, cancel, err := w.hold.claim.Writing(t.Work)
 	if err != nil {
 		return err
 	}
@@ -84,10 +110,10 @@ func (w *writer) write(t step.Turn, ops []store.Op, call func(context.Context) e
 }
 
 // bounded makes the call within the time that one write may take.
-func (w *writer) bounded(ctx context.Context, ops []store.Op, call func(context.Context) error) error {
-	timeout := writeTimeout
+func (w *Writer) bounded(ctx context.Context, ops []store.Op, call func(context.Context) error) error {
+	timeout := WriteTimeout
 	if w.carry != nil {
-		if w.claim == nil {
+		if w.hold.claim == nil {
 			if err := w.carry.stamp(ops); err != nil {
 				return err
 			}
@@ -101,10 +127,10 @@ func (w *writer) bounded(ctx context.Context, ops []store.Op, call func(context.
 
 // take takes the tokens of the ops: of the range's own pace, and of the pace of
 // the ranges that something is carried into.
-func (w *writer) take(t step.Turn, ops []store.Op) error {
+func (w *Writer) take(t step.Turn, ops []store.Op) error {
 	if s, ok := w.c.Cfg.Store.(store.Pressured); ok && s.Pressed() {
-		if !w.pacer.Status().Unlimited { // without a rate there is nothing to halve; waiting is enough
-			w.pacer.PushBack(throttle.ReasonCompaction)
+		if !w.hold.Pacer.Status().Unlimited { // without a rate there is nothing to halve; waiting is enough
+			w.hold.Pacer.PushBack(throttle.ReasonCompaction)
 		}
 		return &throttle.Pause{Wait: pressedFor, Why: throttle.ReasonCompaction}
 	}
@@ -117,14 +143,14 @@ func (w *writer) take(t step.Turn, ops []store.Op) error {
 }
 
 // takeOwn takes the tokens of the range's own pace.
-func (w *writer) takeOwn(t step.Turn, ops []store.Op) error {
-	wait, why := w.pacer.Take(len(ops))
+func (w *Writer) takeOwn(t step.Turn, ops []store.Op) error {
+	wait, why := w.hold.Pacer.Take(len(ops))
 	if wait > 0 && wait <= waitInPlace {
 		if err := throttle.Sleep(t.Ctx, wait); err != nil {
 			return background.ErrStopped
 		}
 		w.c.Tally.Waited(why, wait)
-		wait, why = w.pacer.Take(len(ops))
+		wait, why = w.hold.Pacer.Take(len(ops))
 	}
 	if wait > 0 {
 		return &throttle.Pause{Wait: wait, Why: why}
@@ -132,8 +158,8 @@ func (w *writer) takeOwn(t step.Turn, ops []store.Op) error {
 	return nil
 }
 
-// dispose makes one call of the store's Dispose, and returns how long it took.
-func (w *writer) dispose(t step.Turn, q store.Query, ops []store.Op, fromStart bool) error {
+// Dispose makes one call of the store's Dispose, and returns how long it took.
+func (w *Writer) Dispose(t step.Turn, q store.Query, ops []store.Op, fromStart bool) error {
 	return w.write(t, ops, func(ctx context.Context) error {
 		t.Scratch.Ahead.Begin(t.Ctx, w.c.Cfg.Now)
 		b := store.Batch{Query: q, Ops: ops, DryRun: !w.c.Cfg.Apply}
@@ -149,13 +175,13 @@ func (w *writer) dispose(t step.Turn, q store.Query, ops []store.Op, fromStart b
 	})
 }
 
-// settle disposes of one entity in a transaction of its own. Judge decides, by the expiry
+// Settle disposes of one entity in a transaction of its own. Judge decides, by the expiry
 // that the entity has in that transaction.
-func (w *writer) settle(t step.Turn, q store.Query, op *store.Op,
+func (w *Writer) Settle(t step.Turn, q store.Query, op *store.Op,
 	judge func(store.Value) store.Verdict) (outcome store.Outcome, err error) {
 	one := []store.Op{*op} // the new key is discarded if the expiry changed
-	w.Settles = true
-	defer func() { w.Settles = false }()
+	w.Asker.Settles = true
+	defer func() { w.Asker.Settles = false }()
 	err = w.write(t, one, func(ctx context.Context) (err error) {
 		began := w.c.Cfg.Now()
 		outcome, err = w.c.Cfg.Store.Settle(ctx, q, op.Entry, judge)
@@ -169,12 +195,22 @@ func (w *writer) settle(t step.Turn, q store.Query, op *store.Op,
 	return outcome, err
 }
 
-// expiresOf returns when the op's entity expires, by what the scan saw.
-func expiresOf(r shardquery.Range, op *store.Op) (time.Time, bool) {
-	at, err := r.Expires(op.Entry.Value)
-	return at, err == nil
+// Fatal returns the error if it ends the step: a pause, a lost lease, the end of
+// the process, or an error against which retries do not help. Otherwise it returns nil.
+func (w *Writer) Fatal(t step.Turn, err error) error {
+	var later *throttle.Pause
+	switch {
+	case errors.As(err, &later), errors.Is(err, background.ErrStopped):
+		return err
+	case w.hold.claim != nil && w.hold.claim.Err() != nil:
+		return w.hold.claim.Err()
+	case t.Work.Err() != nil:
+		return background.ErrStopped
+	}
+	w.c.Cfg.Metrics.Error(w.c.Target.Name, metrics.OpCommit, err)
+	if store.Transient(err) || store.MayBeOfOneEntity(err) {
+		w.c.Log.Failed("delete", w.hold.Key(), err)
+		return nil
+	}
+	return err
 }
-
-// isShrunk reports whether a query failed because it asked for too much. The next query
-// asks for less, or has more time.
-func isShrunk(err error) bool { return errors.Is(err, shardquery.ErrShrunk) }
