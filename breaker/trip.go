@@ -294,3 +294,21 @@ type Bar struct {
 	Generation int       `json:"generation"`
 	N          int64     `json:"entities"`
 }
+
+// Edges returns where the bars of a trip's histogram begin and end: sixths of an hour or, from a
+// floor on, lengths of time before the trip.
+func (t Trip) Edges(window time.Duration, floor time.Time) (list []time.Time) {
+	if t.Rule == Burst {
+		for i := range 7 {
+			list = append(list, t.Hour.Add(time.Duration(i)*window/6))
+		}
+		return list
+	}
+	list = append(list, floor)
+	for _, before := range []time.Duration{365 * day, 30 * day, 7 * day, day, time.Hour} {
+		if at := t.Through.Add(-before); at.After(list[0]) {
+			list = append(list, at)
+		}
+	}
+	return append(list, t.Through.Add(time.Millisecond))
+}
