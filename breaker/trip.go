@@ -230,16 +230,16 @@ func (b Budget) Approved(r Rules, t Trip, a Approval, normal bool, now time.Time
 	return b
 }
 
-// JudgeGround returns a trip if more is due than may go of what was never swept before.
-func JudgeGround(r Rules, now time.Time, c Count) *Trip {
+// JudgeUnswept returns a trip if more is due than may go of what was never swept before.
+func JudgeUnswept(r Rules, now time.Time, c Count) *Trip {
 	if c.Due <= r.Floor {
 		return nil
 	}
-	return ground(r, now, c)
+	return newGround(r, now, c)
 }
 
-// ground returns the trip for what is due on unswept ground.
-func ground(r Rules, now time.Time, c Count) *Trip {
+// newGround returns the trip for what is due on unswept ground.
+func newGround(r Rules, now time.Time, c Count) *Trip {
 	return &Trip{Rule: NewGround, At: now, Through: r.Horizon(now), Due: c.Due, More: c.More, Limit: r.Floor,
 		Retention: r.Retention}
 }
@@ -248,9 +248,9 @@ func ground(r Rules, now time.Time, c Count) *Trip {
 // left of all that is due, and rest what of it was due when the last part was approved: it belongs
 // to the same event as what has gone, however little it is.
 func JudgeRest(r Rules, now time.Time, due Count, rest, gone int64) *Trip {
-	trip := JudgeGround(r, now, due)
+	trip := JudgeUnswept(r, now, due)
 	if trip == nil && rest > 0 && rest+gone > r.Floor {
-		trip = ground(r, now, due)
+		trip = newGround(r, now, due)
 	}
 	if trip != nil {
 		trip.Gone = gone
@@ -261,7 +261,7 @@ func JudgeRest(r Rules, now time.Time, due Count, rest, gone int64) *Trip {
 // GoneInParts returns how much of unswept ground processes have reported as gone by approvals of a part.
 func (b Budget) GoneInParts(approved []Approval) (n int64) {
 	for _, a := range approved {
-		if a.IsOfGround() {
+		if a.IsUnsweptPart() {
 			n += b.At(Key{Approval: a.ID}).Done
 		}
 	}
@@ -277,8 +277,8 @@ func (b Budget) Ended(a Approval, now time.Time) Budget {
 	return b
 }
 
-// IsOfGround reports whether the approval is of a part of unswept ground.
-func (a Approval) IsOfGround() bool { return a.Part && a.Rule == NewGround }
+// IsUnsweptPart reports whether the approval is of a part of unswept ground.
+func (a Approval) IsUnsweptPart() bool { return a.Part && a.Rule == NewGround }
 
 // A Detail is what people want to know of a trip, beyond its numbers.
 type Detail struct {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// askSoon and askLate are how soon a step that lacks something asks again.
+	// askSoon and askLate are how soon a step asks again for what it needs.
 	askSoon, askLate = 50 * time.Millisecond, time.Second
 	// A process asks for twice as much if a slice was used up within shortSlice, and for
 	// half as much if it lasted for longSlice: so the record is written about once a second
@@ -125,15 +125,15 @@ func (a *allowance) wantLocked(w *Asker, d demand) error {
 		}
 	}
 	if !short {
-		w.Lack = Lack{}
+		w.Shortfall = Shortfall{}
 		return nil
 	}
-	if w.Lack.since.IsZero() {
-		w.Lack.since = a.now()
+	if w.Shortfall.since.IsZero() {
+		w.Shortfall.since = a.now()
 	}
 	for _, k := range d.keys {
 		if k != nil {
-			w.Lack.first, w.Lack.n = k, d.need[*k]
+			w.Shortfall.first, w.Shortfall.n = k, d.need[*k]
 			break
 		}
 	}
@@ -144,7 +144,7 @@ func (a *allowance) wantLocked(w *Asker, d demand) error {
 	return &throttle.Pause{Wait: a.waitFor(w), Why: reasonOf(a.from.rules)}
 }
 
-// reasonOf returns why a step waits that lacks something: without a breaker, for its limits.
+// reasonOf returns what a step waits for if the budget does not cover it: without a breaker, for its limits.
 func reasonOf(r breaker.Rules) throttle.Reason {
 	if !r.On {
 		return throttle.ReasonLimit
@@ -152,24 +152,24 @@ func reasonOf(r breaker.Rules) throttle.Reason {
 	return throttle.ReasonBreaker
 }
 
-// waitFor returns how soon a visit that lacks something asks again.
+// waitFor returns how soon a visit asks again for what it needs.
 func (a *allowance) waitFor(w *Asker) time.Duration {
-	return min(max(askSoon, a.now().Sub(w.Lack.since)/2), askLate)
+	return min(max(askSoon, a.now().Sub(w.Shortfall.since)/2), askLate)
 }
 
-// stillLacks asks again for what a visit lacks, and returns how long it is to wait; 0 if it has,
+// retryAfter asks again for what a visit needs, and returns how long it is to wait; 0 if it has,
 // or may have, the right by now.
-func (a *allowance) stillLacks(w *Asker) time.Duration {
+func (a *allowance) retryAfter(w *Asker) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	k := *w.Lack.first
+	k := *w.Shortfall.first
 	if a.leftLocked(k) > 0 {
 		return 0
 	}
 	if k.Approval != "" && a.from.classifier().approvedRest(k, a.leftLocked) == 0 {
 		return 0 // it was used up meanwhile, or before this process read the budget: another key counts
 	}
-	a.wants[k] = max(a.wants[k], w.Lack.n)
+	a.wants[k] = max(a.wants[k], w.Shortfall.n)
 	a.rouse()
 	return a.waitFor(w)
 }

@@ -15,17 +15,17 @@ import (
 // An Asker is a range that asks for deletes while it is in work.
 type Asker struct {
 	// LateFrom is the instant before which whatever is found has expired unnoticed.
-	LateFrom time.Time
-	Lack     Lack // what it could not delete by the budget
-	Settles  bool // what is to be carried may be deleted instead, by what it holds in the transaction
+	LateFrom  time.Time
+	Shortfall Shortfall // what it could not delete by the budget
+	Settles   bool      // what is to be carried may be deleted instead, by what it holds in the transaction
 }
 
-// A Lack is what a visit needs, and the budget has not granted yet.
-type Lack struct {
+// A Shortfall is what a visit needs, and the budget has not granted yet.
+type Shortfall struct {
 	first *breaker.Key // of the first entity that it could not delete
 	n     int64
 	since time.Time
-	Until time.Time // when a reading that lacks it asks again
+	Until time.Time // when a reading that needs it asks again
 }
 
 // A demand is what a batch needs: the key of each of its ops, and how much under each key.

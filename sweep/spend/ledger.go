@@ -173,7 +173,7 @@ func (o *ownDeletes) deletedBy(began time.Time) {
 	o.account.Began = began
 }
 
-// sum returns from which budget this process deletes, and what that budget may lack.
+// sum returns from which budget this process deletes, and what may be missing in it.
 func (o *ownDeletes) sum() history.Budgeted {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -92,7 +92,7 @@ func (o *Observer) Forecast(ctx context.Context, oldest time.Time) (*breaker.Tri
 		if err != nil {
 			return nil, err
 		}
-		return breaker.JudgeGround(o.rules, now, n), nil
+		return breaker.JudgeUnswept(o.rules, now, n), nil
 	}
 	if b.Began.IsZero() { // a sweep would begin to learn
 		b.Began = now

@@ -136,16 +136,16 @@ func (s *Spender) hopeless(keys opKeys) error {
 
 var errUncounted = errors.New("the breaker cannot count what comes to be due, and no more than its floor goes without")
 
-// Reason returns what a step waits for that lacks something: without a breaker, for its limits.
+// Reason returns what a step waits for if the budget does not cover it: without a breaker, for its limits.
 func (s *Spender) Reason() throttle.Reason { return reasonOf(s.rules) }
 
-// Lacking returns how long a visit is to wait before it reads again what it could not delete;
+// RetryAfter returns how long a visit is to wait before it reads again what it could not delete;
 // 0 if it has, or may have, the right by now.
-func (s *Spender) Lacking(w *Asker) time.Duration {
-	if s == nil || w.Lack.first == nil || s.hopeless(opKeys{w.Lack.first}) != nil {
+func (s *Spender) RetryAfter(w *Asker) time.Duration {
+	if s == nil || w.Shortfall.first == nil || s.hopeless(opKeys{w.Shortfall.first}) != nil {
 		return 0
 	}
-	return s.allowance.stillLacks(w)
+	return s.allowance.retryAfter(w)
 }
 
 // Take takes the right to delete the ops out of this process's slices. If they do not have

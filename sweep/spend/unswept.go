@@ -143,7 +143,7 @@ type approvedParts struct {
 // unreported returns how much of approved parts this process has deleted, and not reported.
 func (p *approvedParts) unreported(approved []breaker.Approval) (n int64) {
 	for _, a := range approved {
-		if a.IsOfGround() {
+		if a.IsUnsweptPart() {
 			n += p.allowance.unreported(breaker.Key{Approval: a.ID})
 		}
 	}

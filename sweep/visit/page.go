@@ -33,7 +33,7 @@ type reading struct {
 	reached store.Position
 	save    func(c *cursor.Cursor, to store.Position)
 	unsure  unsure
-	lack    spend.Lack // what it could not delete by the breaker's budget
+	lack    spend.Shortfall // what it could not delete by the breaker's budget
 }
 
 // A sampling says how far a dry run reads.

@@ -233,7 +233,7 @@ func (v *visit) once(t step.Turn) (out step.Outcome, over, allRead bool) {
 		v.turns++
 	}
 	err := v.page(t, rd, n)
-	rd.lack = v.Lack
+	rd.lack = v.Shortfall
 	if err != nil {
 		return outcomeOf(v.c, t, v.r, v, err), true, false
 	}
@@ -248,8 +248,8 @@ func (v *visit) pick(t step.Turn, now time.Time) (rd *reading, wait time.Duratio
 		rd, wait = v.nextReading(now, t.Began)
 	}
 	for ; rd != nil; rd, wait = v.nextReading(now, t.Began) {
-		v.Lack = rd.lack
-		lacks := v.c.Budget.Lacking(&v.Asker)
+		v.Shortfall = rd.lack
+		lacks := v.c.Budget.RetryAfter(&v.Asker)
 		if lacks == 0 {
 			return rd, 0, ""
 		}
