@@ -152,7 +152,8 @@ func (b Budget) ChargedTo(r Rules, approved []Approval, now, expires time.Time, 
 }
 
 // Reserved returns how much of what is left under a key processes have reserved by used-up approvals,
-// and not reported yet: they are about to delete it, so it is not part of another event. What a killed process had reserved counts until the approval ends.
+// and not reported yet: they are about to delete it, so it is not part of another event. What a killed
+// process had reserved counts until the approval ends.
 func (b Budget) Reserved(r Rules, approved []Approval, now time.Time, k Key) (n int64) {
 	for _, a := range approved {
 		t := b.At(Key{Approval: a.ID})

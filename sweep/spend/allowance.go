@@ -17,7 +17,7 @@ const (
 	// askSoon and askLate are how soon a step asks again for what it needs.
 	askSoon, askLate = 50 * time.Millisecond, time.Second
 	// A process asks for twice as much if a slice was used up within shortSlice, and for
-	// half as much if it lasted for longSlice: so the record is written about once a second
+	// half as much if it lasted for longSlice. So the record is written about once a second
 	// at most, and little is lost if a process is killed.
 	shortSlice, longSlice = 2 * time.Second, 30 * time.Second
 	largestSlice          = 1 << 16
@@ -88,14 +88,11 @@ func (a *allowance) covered(w *Asker, ops []store.Op) int {
 		if i > 0 {
 			return i
 		}
-		if k.Approval == "" {
-			return len(ops)
+		isOther := func(other *breaker.Key) bool { return other != nil && *other != *k }
+		if n := slices.IndexFunc(keys, isOther); k.Approval != "" && n > 0 {
+			return n // what is beyond the approval may trip the breaker before the approved part is deleted
 		}
-		// What is beyond the approval may trip the breaker, before the approved part is gone.
-		if n := slices.IndexFunc(keys, func(other *breaker.Key) bool { return other != nil && *other != *k }); n > 0 {
-			return n
-		}
-		return len(ops)
+		break
 	}
 	return len(ops)
 }
@@ -176,7 +173,7 @@ func (a *allowance) retryAfter(w *Asker) time.Duration {
 
 // take takes the right to delete the ops out of the slices. If they do not have it, it asks for
 // more, and returns a pause.
-func (a *allowance) take(w *Asker, ops []store.Op) (opKeys, error) {
+func (a *allowance) take(w *Asker, ops []store.Op) (Keys, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	d := a.demandLocked(w, ops)
@@ -197,7 +194,7 @@ func (a *allowance) take(w *Asker, ops []store.Op) (opKeys, error) {
 }
 
 // settle notes what became of the ops of a batch. What may have been deleted is not given back.
-func (a *allowance) settle(keys opKeys, ops []store.Op, unsure bool) {
+func (a *allowance) settle(keys Keys, ops []store.Op, unsure bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := a.from.classifier()
@@ -269,7 +266,7 @@ func (a *allowance) isAtLimit() bool {
 	}
 	for k := range a.slices {
 		if a.leftLocked(k) > 0 {
-			return false // it was granted before, and may go
+			return false // it was granted before, and may be used
 		}
 	}
 	return true
@@ -401,7 +398,7 @@ func (a *allowance) put(s statement, grants []breaker.Grant, limited, granted ti
 	return rest
 }
 
-// inKeyOrder lists the keys of a map in their order, so that a run that is repeated does the same.
+// inKeyOrder lists the keys of a map in their order, so that a repeated run does the same.
 func inKeyOrder[T any](m map[breaker.Key]T) []breaker.Key {
 	return slices.SortedFunc(maps.Keys(m), func(a, b breaker.Key) int { return strings.Compare(a.String(), b.String()) })
 }

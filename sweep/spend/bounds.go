@@ -19,7 +19,7 @@ import (
 )
 
 // An extent is all that is counted of a target: its ranges in every namespace that any
-// deployment sweeps. They share the hours of the target, so each counts what the others delete.
+// deployment sweeps. Deployments share the hours of the target, so each counts what the others delete.
 type extent struct {
 	rules  plan.Rules
 	viewer *view.Viewer
@@ -87,7 +87,7 @@ type swept struct {
 }
 
 // note keeps up to where this process has found nothing due in a range. The range's record
-// may be older: it is not written for that alone.
+// may say less: it is not written for that alone.
 func (s *swept) note(r shardquery.Range, upTo time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,13 +107,13 @@ func (s *swept) lateFrom(r shardquery.Range, from store.Position) (at time.Time)
 	s.mu.Unlock()
 	for _, g := range s.viewer.View().Record.Generations {
 		if g.Number == r.Generation {
-			at = laterOf(at, s.rules.Horizon(g.Opened)) // what was not due then may have been carried here since
+			at = laterOf(at, s.rules.Horizon(g.Opened)) // what was not due then may have been carried here
 		}
 	}
 	return at
 }
 
-// Bounds say where in the index lies what counts under a key and was not approved before.
+// Bounds say where in the index to find what counts under a key and was not approved before.
 type bounds struct {
 	rules  breaker.Rules
 	index  *index.Index
@@ -121,7 +121,7 @@ type bounds struct {
 	swept  *swept
 }
 
-// due lists where everything lies that is due at a horizon.
+// due lists the spans of everything that is due at a horizon.
 func (d *bounds) due(b breaker.Budget, horizon time.Time) (spans []index.Span) {
 	for r := range d.extent.plan().All() {
 		from := laterOf(d.index.Floor(horizon), d.notApproved(b, breaker.Late(), r))
@@ -130,7 +130,7 @@ func (d *bounds) due(b breaker.Budget, horizon time.Time) (spans []index.Span) {
 	return spans
 }
 
-// hour lists where an hour lies: the part that is due, and the part that is still to come.
+// hour lists the spans of an hour: of the part that is due, and of the part that is still to come.
 func (d *bounds) hour(b breaker.Budget, k breaker.Key, horizon time.Time) (due, coming []index.Span) {
 	p := d.extent.plan()
 	for r := range p.All() {
@@ -145,7 +145,7 @@ func (d *bounds) hour(b breaker.Budget, k breaker.Key, horizon time.Time) (due, 
 	return due, coming
 }
 
-// late lists where everything lies that is late.
+// late lists the spans of everything that is late.
 func (d *bounds) late(b breaker.Budget, horizon time.Time) (spans []index.Span) {
 	p := d.extent.plan()
 	for r := range p.All() {
@@ -155,11 +155,11 @@ func (d *bounds) late(b breaker.Budget, horizon time.Time) (spans []index.Span) 
 	return append(spans, d.extent.retired(p)...)
 }
 
-// lateIn returns from which instant on and before which one what a range holds is late, without
-// what was approved before.
+// lateIn returns from which instant on, and before which one, the late entities of a range expire,
+// without those that were approved before.
 func (d *bounds) lateIn(b breaker.Budget, p *plan.Plan, r shardquery.Range, horizon time.Time) (from, to time.Time) {
 	cur := p.Cursor(r)
-	to = laterOf(d.swept.lateFrom(r, cur.Position), cur.Stock.Next) // a read of all of it has found nothing before that
+	to = laterOf(d.swept.lateFrom(r, cur.Position), cur.Stock.Next) // a full read has found nothing before that
 	if !to.Before(horizon) || !cur.Stock.Emptied.IsZero() {
 		to = horizon.Add(r.Resolution())
 	}
@@ -200,16 +200,6 @@ func (d *bounds) notApproved(b breaker.Budget, k breaker.Key, r shardquery.Range
 	return at.Add(r.Resolution())
 }
 
-func laterOf(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
+func laterOf(a, b time.Time) time.Time { return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare) }
 
-func earlierOf(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
+func earlierOf(a, b time.Time) time.Time { return slices.MinFunc([]time.Time{a, b}, time.Time.Compare) }

@@ -30,14 +30,14 @@ type Shortfall struct {
 
 // A demand is what a batch needs: the key of each of its ops, and how much under each key.
 type demand struct {
-	keys opKeys
+	keys Keys
 	need map[breaker.Key]int64
 }
 
-// opKeys are the keys under which a batch was counted, for each of its ops. The key of a carry is nil.
-type opKeys []*breaker.Key
+// Keys are the keys under which a batch was counted, for each of its ops. The key of a carry is nil.
+type Keys []*breaker.Key
 
-// A classifier tells under which key each delete counts, by one state of budget and approvals.
+// A classifier determines under which key each delete counts, by one state of budget and approvals.
 type classifier struct {
 	rules    breaker.Rules
 	form     layout.Form
@@ -62,7 +62,7 @@ func (s source) classifier() *classifier {
 
 // demandOf returns what a batch needs. Left is how much this process may still delete under a key.
 func (c *classifier) demandOf(w *Asker, ops []store.Op, left func(breaker.Key) int64) demand {
-	d := demand{make(opKeys, len(ops)), map[breaker.Key]int64{}}
+	d := demand{make(Keys, len(ops)), map[breaker.Key]int64{}}
 	for i := range ops {
 		if ops[i].IsCarry() && !w.Settles {
 			continue
@@ -85,7 +85,7 @@ func (c *classifier) keyOf(w *Asker, op *store.Op, rest func(breaker.Key) int64)
 	}
 	at, number, ok := c.expiry(value)
 	if !ok {
-		at = w.LateFrom // it is not due; it counts as what nobody expects
+		at = w.LateFrom // it is not due
 	}
 	spent := func(id string) bool { return rest(breaker.Key{Approval: id}) <= 0 }
 	return c.rules.KeyOf(c.approved, spent, at, number, at.Before(w.LateFrom))

@@ -33,7 +33,8 @@ func newCounter(cfg Config) *counter {
 	e := &extent{rules: cfg.Plan, viewer: cfg.Viewer, clock: cfg.Clock}
 	s := &swept{rules: cfg.Rules, viewer: cfg.Viewer, upTo: map[shardquery.Range]time.Time{}}
 	b := &bounds{rules: cfg.Rules, index: cfg.Index, extent: e, swept: s}
-	return &counter{rules: cfg.Rules, bounds: b, late: &lateReader{rules: cfg.Rules, bounds: b, now: cfg.Now}, log: cfg.Log}
+	l := &lateReader{rules: cfg.Rules, bounds: b, now: cfg.Now}
+	return &counter{rules: cfg.Rules, bounds: b, late: l, log: cfg.Log}
 }
 
 // now returns the store's time.
@@ -91,8 +92,9 @@ func patientCount(
 }
 
 // count counts what is left under a key, without what was approved before.
-func (c *counter) count(ctx context.Context, b breaker.Budget, k breaker.Key, now time.Time, upTo int64) (n breaker.Count,
-	err error) {
+func (c *counter) count(
+	ctx context.Context, b breaker.Budget, k breaker.Key, now time.Time, upTo int64,
+) (n breaker.Count, err error) {
 	horizon := c.rules.Horizon(now)
 	if k.IsLate() {
 		n.Due, err = c.late.count(ctx, c.bounds.late(b, horizon), b, now, upTo)
@@ -106,9 +108,11 @@ func (c *counter) count(ctx context.Context, b breaker.Budget, k breaker.Key, no
 }
 
 // countDue counts all that is due at a horizon, without what was approved before.
-func (c *counter) countDue(ctx context.Context, b breaker.Budget, horizon time.Time, upTo int64) (breaker.Count, error) {
-	n, err := c.bounds.index.Count(ctx, c.bounds.due(b, horizon), upTo)
-	return breaker.Count{Due: n}, err
+func (c *counter) countDue(
+	ctx context.Context, b breaker.Budget, horizon time.Time, upTo int64,
+) (n breaker.Count, err error) {
+	n.Due, err = c.bounds.index.Count(ctx, c.bounds.due(b, horizon), upTo)
+	return n, err
 }
 
 // eventWith counts the event that what was counted under a key belongs to: what is late is one event

@@ -17,7 +17,7 @@ import (
 const reportTries, reportEvery = 5, time.Second
 
 // A judge counts hours for the breaker of one target, and trips it. It does so in a goroutine
-// of its own: a count may take a minute, while other hours go on.
+// of its own: a count may take a minute, and nothing else waits for it.
 type judge struct {
 	rules     breaker.Rules
 	viewer    *view.Viewer
@@ -109,7 +109,7 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key, wanted int64) error
 	if err != nil {
 		return uncounted{err}
 	}
-	// The counts may take minutes: they know nothing of what was tripped, and approved, meanwhile.
+	// The counts may have taken minutes: events may have tripped, or been approved, meanwhile.
 	err = j.viewer.ReloadRecord(ctx)
 	if err != nil || j.isHeld() || !sameApprovals(j.viewer.View().Record.Approvals, rec.Approvals) {
 		return err // the steps ask again
@@ -122,9 +122,9 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key, wanted int64) error
 	return j.tripper.trip(ctx, *trip, rec.Approvals)
 }
 
-// measureReported measures what is left under a key. If it depends on deletes that are not reported
-// yet whether that passes, it waits for the reports for a moment, and counts again. A process that was
-// killed never reports.
+// measureReported measures what is left under a key. If deletes that are not reported yet decide whether
+// that passes, it waits a moment for the reports, and counts again. A process that was killed never
+// reports.
 func (j *judge) measureReported(
 	ctx context.Context, b breaker.Budget, k breaker.Key, approvals []breaker.Approval, now time.Time,
 ) (n breaker.Count, all int64, err error) {
@@ -151,9 +151,9 @@ func (j *judge) measureReported(
 	}
 }
 
-// open judges by a count what is left under a key, of which the tally was known before, and returns a trip
-// if that is unusual. If another process has judged it since then, nothing changes, and the steps ask
-// again.
+// open judges what is left under a key by a count, and returns a trip if that is unusual. Before is the
+// tally from before the count: if another process has judged the key since then, nothing changes, and
+// the steps ask again.
 func (j *judge) open(
 	ctx context.Context, before breaker.Tally, now time.Time, count breaker.Count, all int64,
 ) (trip *breaker.Trip, err error) {
@@ -176,7 +176,7 @@ func (j *judge) open(
 	return trip, err
 }
 
-// isHeld reports whether a trip is open. Then a fresh count will say what is left.
+// isHeld reports whether a trip is open. Then it drops a read: what is left is counted again later.
 func (j *judge) isHeld() bool {
 	if !j.viewer.View().Record.Trip.IsOpen() {
 		return false
@@ -188,8 +188,8 @@ func (j *judge) isHeld() bool {
 // errNothingLeft is why the rest of an event is looked for once more.
 var errNothingLeft = errors.New("nothing is left of it")
 
-// rest returns the count of the rest of an event. If it has found nothing, though somebody wants to
-// delete some of it, the steps ask again; the second time they are believed.
+// rest returns the count of the rest of an event. If that is nothing, although a step wants to delete
+// some of it, the steps ask again; the second time the step is right.
 func (j *judge) rest(k breaker.Key, c breaker.Count, wanted int64) (breaker.Count, error) {
 	if !c.Held || c.Due+c.Coming > 0 {
 		delete(j.missed, k)

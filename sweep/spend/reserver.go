@@ -29,7 +29,7 @@ type reserver struct {
 
 // run reserves what is wanted until ctx is done, and then gives back what is left.
 func (r *reserver) run(ctx, work context.Context) {
-	if r.rules.On { // even if nothing is due: what comes to be due later is swept from now on
+	if r.rules.On { // even if nothing is due: then the target is no longer unswept
 		err := background.Protect(func() error { _, err := r.unswept.admit(work); return err })
 		if err != nil && ctx.Err() == nil {
 			r.log.Failed("count what is due on unswept ground", "", err) // it is tried again before the first delete
@@ -47,7 +47,7 @@ func (r *reserver) run(ctx, work context.Context) {
 		timer.Stop()
 	}
 	r.allowance.dropWants()
-	if err := background.Protect(func() error { return r.reserve(work, true) }); err != nil { // they count as not used
+	if err := background.Protect(func() error { return r.reserve(work, true) }); err != nil { // the rest counts as used
 		r.log.Failed("give back what is left of the target's budget", "", err)
 	}
 }

@@ -49,8 +49,8 @@ func New(cfg Config) *Spender {
 	r := &reserver{rules: cfg.Rules, viewer: cfg.Viewer, log: cfg.Log, ledger: l, allowance: a, unswept: u, queue: q,
 		lives: &livesWatch{target: cfg.Plan.Target, log: cfg.Log, metrics: cfg.Metrics},
 		last:  &lastTry{now: cfg.Now, failure: journal.Failure{Task: "spend the target's budget"}}}
-	j := &judge{rules: cfg.Rules, viewer: cfg.Viewer, log: cfg.Log, ledger: l, allowance: a, counter: c, tripper: t, queue: q,
-		missed: map[breaker.Key]bool{}}
+	j := &judge{rules: cfg.Rules, viewer: cfg.Viewer, log: cfg.Log, ledger: l, allowance: a, counter: c, tripper: t,
+		queue: q, missed: map[breaker.Key]bool{}}
 	return &Spender{rules: cfg.Rules, isOnce: cfg.IsOnce, ledger: l, allowance: a, swept: c.bounds.swept, queue: q,
 		reserver: r, judge: j}
 }
@@ -114,12 +114,12 @@ func (s *Spender) Ensure(ctx context.Context, w *Asker, ops []store.Op) error {
 
 // hopeless returns an error if one sweep cannot delete an op because its hour cannot be counted.
 // A daemon keeps trying.
-func (s *Spender) hopeless(keys opKeys) error {
+func (s *Spender) hopeless(keys Keys) error {
 	if !s.isOnce() {
 		return nil
 	}
 	err := s.reserver.last.lasting()
-	if !isUncounted(err) { // else what is due in an unswept target is not known
+	if !isUncounted(err) { // else what is due in an unswept target could not be counted
 		err = nil
 	}
 	for _, k := range keys {
@@ -142,7 +142,7 @@ func (s *Spender) Reason() throttle.Reason { return reasonOf(s.rules) }
 // RetryAfter returns how long a visit is to wait before it reads again what it could not delete;
 // 0 if it has, or may have, the right by now.
 func (s *Spender) RetryAfter(w *Asker) time.Duration {
-	if s == nil || w.Shortfall.first == nil || s.hopeless(opKeys{w.Shortfall.first}) != nil {
+	if s == nil || w.Shortfall.first == nil || s.hopeless(Keys{w.Shortfall.first}) != nil {
 		return 0
 	}
 	return s.allowance.retryAfter(w)
@@ -150,7 +150,7 @@ func (s *Spender) RetryAfter(w *Asker) time.Duration {
 
 // Take takes the right to delete the ops out of this process's slices. If they do not have
 // it, it asks for more, and returns a pause.
-func (s *Spender) Take(w *Asker, ops []store.Op) (opKeys, error) {
+func (s *Spender) Take(w *Asker, ops []store.Op) (Keys, error) {
 	if s == nil {
 		return nil, nil
 	}
@@ -158,7 +158,7 @@ func (s *Spender) Take(w *Asker, ops []store.Op) (opKeys, error) {
 }
 
 // Settle notes what became of the ops of a batch. What may have been deleted is not given back.
-func (s *Spender) Settle(keys opKeys, ops []store.Op, unsure bool) {
+func (s *Spender) Settle(keys Keys, ops []store.Op, unsure bool) {
 	if s == nil {
 		return
 	}
@@ -207,7 +207,7 @@ func (s *Spender) Failing() error {
 	return s.reserver.last.err()
 }
 
-// Account returns by which budget this process deletes, and what that may not know.
+// Account returns from which budget this process deletes, and what may be missing in it.
 func (s *Spender) Account() history.Budgeted {
 	if s == nil {
 		return history.Budgeted{}

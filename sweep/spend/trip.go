@@ -51,7 +51,7 @@ func (p *tripper) trip(ctx context.Context, t breaker.Trip, approvals []breaker.
 		isFirst = next.Trip.ID == t.ID
 		return next, !next.EqualContent(is), nil
 	})
-	if err != nil { // it may be written although the answer was lost: no other process tells of it
+	if err != nil { // it may be written although the answer was lost: no other process would report it
 		if p.viewer.ReloadRecord(ctx) != nil || p.viewer.View().Record.Trip.ID != t.ID {
 			return err
 		}

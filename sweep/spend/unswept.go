@@ -21,8 +21,8 @@ const (
 	admitAll
 )
 
-// An unsweptCheck counts what is due in an unswept target, before anything is deleted there that
-// was not approved. A target is unswept if it is new, or if what is swept of it has changed.
+// An unsweptCheck counts what is due in an unswept target before anything is deleted there without
+// an approval. A target is unswept if it is new, or if what is swept of it has changed.
 type unsweptCheck struct {
 	rules   breaker.Rules
 	scope   cursor.Scope // of the target
@@ -58,7 +58,7 @@ func (u *unsweptCheck) admit(ctx context.Context) (admission, error) {
 		return admitApproved, nil
 	}
 	var trip *breaker.Trip
-	if err = u.counter.bounds.extent.find(ctx); err == nil { // all deployments go by the result
+	if err = u.counter.bounds.extent.find(ctx); err == nil { // the result holds for all deployments
 		trip, err = u.judge(ctx, b, rec, now)
 	}
 	if err != nil {
