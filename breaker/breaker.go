@@ -1,13 +1,13 @@
-// Package breaker decides whether deletes may go on when much comes to be due at once. A
-// deploy that expires everything looks to a collector like any other work: what is due goes.
-// The breaker sees how much of a target expires in one hour, what turns up behind the
-// cursors, and what is due on ground that was never swept before. It stops the target before
-// more than a small part of an unusual event is gone, until a person approves that event.
+// Package breaker decides whether deletes may continue when much comes to be due at once. A
+// deploy that expires everything looks to a collector like any other work: what is due is
+// deleted. The breaker sees how much of a target expires in one hour, what turns up behind the
+// cursors, and what is due in a target that was never swept before. It stops the target before
+// more than a small part of an unusual event is deleted, until a person approves that event.
 //
 // The invariant is that of an event above its limit at most Floor entities, and one slice of
 // each process, are granted before its approval. What is counted is when entities
 // expire, not when they are deleted: a backlog after an outage has many hours, none of
-// which is unusual, and goes by itself.
+// which is unusual, and is deleted without an approval.
 //
 // Everything here is a pure function of a [Budget], [Rules] and the time: no I/O and no
 // clock. Limits: an event below the floor, one spread over many hours, and one whose expiries
@@ -20,16 +20,16 @@ import (
 )
 
 const (
-	// growth is how far the share of one hour may exceed the highest one of the learnt days.
+	// growth is by what factor the share of one hour may exceed the highest of the learnt days.
 	growth = 1.5
-	// onlyLearns is how long a new budget lets bursts pass, to see what is usual; less if less is
-	// learnt.
+	// onlyLearns is how long a new budget lets bursts pass, to learn what is usual; or Learn, if
+	// that is shorter.
 	onlyLearns = 24 * time.Hour
 	// keepAll is for how long a count of all entities is used, and renewAll how old the
 	// newest one may be before another is asked for. The largest of them counts: a target
 	// that shrinks after a peak has large hours left for as long as its entities live.
 	keepAll, renewAll = 24 * time.Hour, 12 * time.Hour
-	// mostHours bounds the hours that a budget remembers. Those that were used longest ago go first.
+	// mostHours bounds the hours that a budget remembers. The least recently used are forgotten.
 	mostHours = 128
 	day       = 24 * time.Hour
 )
@@ -37,11 +37,11 @@ const (
 // Rules are the settings of one target. The zero Rules are switched off.
 type Rules struct {
 	On       bool
-	Floor    int64         // so many of an hour, or of what is late, always go
+	Floor    int64         // so many of an hour, or of what is late, may always be deleted
 	Fraction float64       // of all entities; more than this in one hour is unusual until it was learnt
 	Window   time.Duration // the length of an hour of expiry
 	Learn    time.Duration // how far back shares count as usual
-	Rewind   time.Duration // what is late is added up for so long
+	Rewind   time.Duration // for how long what is late is added up
 	// Retention is how long entities are kept past their expiry: an hour of expiry ends that
 	// much later than its name says.
 	Retention time.Duration
@@ -76,22 +76,22 @@ func (r Rules) Horizon(now time.Time) time.Time { return now.Add(-r.Retention) }
 // A Tally is what was granted and deleted under one key.
 type Tally struct {
 	Key     Key
-	Granted int64 // to processes; what they gave back is taken off
-	Done    int64 // deleted, as they reported it: what a killed process did is missing
-	// Counted says that the key was counted, and passed. From then on Open more may be granted,
-	// and of the Coming that were not due yet a part that grows evenly to the end of the hour.
+	Granted int64 // to processes, less what they gave back
+	Done    int64 // deleted, as they reported it; the last slice of a killed process is missing
+	// Counted says that the key was counted, and passed. Since then Open more may be granted. Of
+	// the Coming that were not due yet a part may be, which grows evenly until the hour ends.
 	Counted bool
 	Tripped bool // it was counted, and did not pass
 	Open    int64
 	Coming  int64
 	At      time.Time // of the last grant or count
-	Since   time.Time // of what is late: up to when earlier ones were forgotten
+	Since   time.Time // of what is late: up to when earlier ones are forgotten
 }
 
-// A Day is what is learnt from one day.
+// A Day is what was learnt from one day.
 type Day struct {
 	Begin time.Time
-	Share float64 // the highest share of all entities in an hour that was counted
+	Share float64 // the highest share of all entities among its counted hours
 }
 
 // An All is how many entities a target holds.
@@ -109,10 +109,10 @@ type Budget struct {
 	Days    []Day     // the learnt ones, oldest first
 	Alls    []All     // counts of the last day
 	Spent   Spent     // against the limits
-	// Announced are entities that somebody has stamped on purpose; the burst rule leaves them out.
+	// Announced are entities that were stamped on purpose; the burst rule does not count them.
 	Announced []Announced
 	Lives     []HourOfLives // of the last day, oldest first
-	// Uncounted is why a count failed the last time, for people; empty if it did not.
+	// Uncounted is why the last count failed, for people; empty if it did not.
 	Uncounted string
 	Trip      Detail // of the last trip, for people
 	Revision  string // as in the store; empty if it is not saved yet
@@ -146,9 +146,9 @@ func (b Budget) with() Budget {
 	return b
 }
 
-// setRight forgets what a clock that was more than a day ahead has left: until then it would let
-// bursts pass, or hold deletes by limits that are used up.
-func (b Budget) setRight(now time.Time) Budget {
+// withoutFuture drops what a clock has written that was more than a day ahead. Until that day
+// comes, it would let bursts pass, or hold deletes by limits that are used up.
+func (b Budget) withoutFuture(now time.Time) Budget {
 	isAhead := func(at time.Time) bool { return at.Sub(now) > day }
 	if isAhead(b.Began) {
 		b.Began = time.Time{}
@@ -175,7 +175,7 @@ func (b Budget) index(k Key) int {
 	return slices.IndexFunc(b.Tallies, func(t Tally) bool { return t.Key == k })
 }
 
-// put stores a tally as the one that was used last.
+// put stores a tally as the most recently used one.
 func (b *Budget) put(t Tally, now time.Time) {
 	if i := b.index(t.Key); i >= 0 {
 		b.Tallies = slices.Delete(b.Tallies, i, i+1)
@@ -188,16 +188,16 @@ func (b *Budget) put(t Tally, now time.Time) {
 	}
 }
 
-// keep lets a tally that waits for a count be as recent as one that was used: its floor would be there
-// once more if the tally was forgotten.
-func (b *Budget) keep(t Tally, now time.Time) {
+// touch makes a tally that waits for a count as recent as one that was used. If it was forgotten, its
+// floor would be granted once more.
+func (b *Budget) touch(t Tally, now time.Time) {
 	if !t.Counted && b.index(t.Key) >= 0 {
 		b.put(t, now)
 	}
 }
 
-// isOfHour reports whether the tally is one of the many that may be forgotten. One of an
-// approval may not: the approval would be there once more.
+// isOfHour reports whether the tally is one of the many that may be forgotten. If one of an
+// approval was, the approval could be used again.
 func (t Tally) isOfHour() bool { return !t.Key.Hour.IsZero() }
 
 func (b *Budget) hours() (n int) {
@@ -222,8 +222,8 @@ func (b Budget) Take(reports []Report) Budget {
 	return b
 }
 
-// take returns the tally after a report. What went of an event by other keys takes the place of what is
-// reserved of its approval and not reported yet, so that this is not given back for the next event.
+// take returns the tally after a report. What was deleted of an event under other keys takes the place
+// of what is reserved of its approval and not reported, so that this is not left for the next event.
 func (t Tally) take(p Report) Tally {
 	if p.Key.Approval != "" {
 		t.Done = min(t.Granted, t.Done+p.Done+p.Charged)
@@ -243,8 +243,8 @@ func (t Tally) take(p Report) Tally {
 func (b Budget) Reserve(
 	r Rules, now time.Time, approved []Approval, wants []Want,
 ) (next Budget, grants []Grant, unmet []Want) {
-	if b = b.with().setRight(now); b.Began.IsZero() {
-		b.Began = now.UTC().Truncate(time.Microsecond) // as the record has it: it tells two budgets apart
+	if b = b.with().withoutFuture(now); b.Began.IsZero() {
+		b.Began = now.UTC().Truncate(time.Microsecond) // as precise as the record: it distinguishes two budgets
 	}
 	b.forgetApprovals(r, now)
 	b.Spent = b.Spent.at(now)
@@ -257,7 +257,7 @@ func (b Budget) Reserve(
 		if n <= 0 {
 			if w.Key.Approval == "" { // else another key counts
 				unmet = append(unmet, w)
-				b.keep(t, now)
+				b.touch(t, now)
 			}
 			continue
 		}
@@ -277,9 +277,9 @@ func (b Budget) Reserve(
 	return b, grants, unmet
 }
 
-// usedElsewhere returns how much was granted without a count of what may be of the same event: of one
-// hour of the past some may be late and others not, and together they have one floor. Hours that go on
-// are left out, so that what comes to be due does not wait for a count of what is late.
+// usedElsewhere returns how much was granted without a count under keys that may be of the same event:
+// of one hour of the past some may be late and others not, and they share one floor. An hour that is not
+// over is left out, so that what comes to be due does not wait for a count of what is late.
 func (b Budget) usedElsewhere(r Rules, now time.Time, k Key) (n int64) {
 	isPast := func(k Key) bool { return !k.Hour.IsZero() && !r.End(k).After(r.Horizon(now)) }
 	if isPast(k) {
@@ -310,14 +310,14 @@ func (t Tally) grant(r Rules, approved []Approval, w Want, elsewhere int64) int6
 		return min(most, approved[i].Count-t.Granted)
 	case t.Counted:
 		return min(most, t.Open)
-	case t.Tripped: // what was left of its floor is not for the same event
+	case t.Tripped: // the rest of its floor is not for the same event
 		return 0
 	}
 	// What a process that is killed never reports is small compared to the floor.
 	return min(max(w.N, min(w.Max, r.Floor/20)), r.Floor-t.Granted-elsewhere)
 }
 
-// forgetApprovals forgets the tallies of approvals that are spent, whatever they have left.
+// forgetApprovals forgets the tallies of approvals that have ended, whatever is left of them.
 func (b *Budget) forgetApprovals(r Rules, now time.Time) {
 	b.Tallies = slices.DeleteFunc(b.Tallies, func(t Tally) bool {
 		return t.Key.Approval != "" && now.Sub(t.At) > r.approvalEnds()+day
@@ -327,8 +327,8 @@ func (b *Budget) forgetApprovals(r Rules, now time.Time) {
 // leaks is in how many steps what is late is forgotten within one rewind.
 const leaks = 24
 
-// tally returns the tally of a key as it is now. A count is void once nobody has used it for
-// an hour: what was counted may have been extended since, and is not to make room for others.
+// tally returns the tally of a key as it is now. A count is void if nobody has used it for an
+// hour: what was counted may have been extended since, and must not make room for others.
 func (b Budget) tally(r Rules, now time.Time, k Key) Tally {
 	t := b.At(k)
 	if t.At.IsZero() {
@@ -364,8 +364,8 @@ func (b Budget) JudgedSince(before Budget, r Rules, now time.Time, k Key) bool {
 	return is.Counted && (!was.Counted || is.Open > was.Open || is.Granted > was.Granted)
 }
 
-// refill opens what came to be due since the last grant, if it came evenly. No more than a
-// floor and a slice is saved up: what does not come must not let something else pass.
+// refill opens what should have come to be due since the last grant, if it comes evenly. At most a
+// floor and a slice are saved up: what does not come must not let something else pass.
 func (t Tally) refill(r Rules, now time.Time) Tally {
 	left := r.End(t.Key).Sub(r.Horizon(t.At))
 	if t.Coming <= 0 || !now.After(t.At) {
@@ -387,21 +387,21 @@ func (t Tally) refill(r Rules, now time.Time) Tally {
 	return t
 }
 
-// SliceOf returns how much more than was counted may go of an hour of that size before it is
-// counted again: what usually comes in ten minutes. With less, sweeps that run every five
+// SliceOf returns how much more than was counted may be deleted of an hour of that size before it
+// is counted again: what usually comes in ten minutes. With less, sweeps that run every five
 // minutes would count each time.
 func SliceOf(r Rules, hour int64) int64 { return max(r.Floor/10, hour/6) }
 
 // A Count is what is left under a key.
 type Count struct {
 	Due, Coming int64 // at present, and in the rest of the hour
-	Reserved    int64 // so many of these are going by an approval
+	Reserved    int64 // so many of these are about to be deleted by an approval
 	More        bool  // there is more: it took too long to count all of it
 	Held        bool  // it is the rest of an event of which a part was approved, see [Budget.HoldsRest]
-	Gone        int64 // of the same event by such approvals
+	Gone        int64 // deleted of the same event by such approvals
 }
 
-// total returns how much the event holds: what went, and what is left.
+// total returns how much the event holds: what was deleted, and what is left.
 func (c Count) total(t Tally) int64 { return max(0, t.Done+c.Due+c.Coming-c.Reserved) }
 
 // AllNeeded returns up to which number all entities are to be counted, so that a count can be
@@ -418,8 +418,8 @@ func (b Budget) AllNeeded(r Rules, now time.Time, k Key, c Count) int64 {
 	return enough
 }
 
-// enough returns how many entities are enough to know that an hour of that size is usual,
-// and teaches nothing.
+// enough returns how many entities there must be for an hour of that size to be usual, and
+// to teach nothing.
 func (r Rules) enough(total int64) int64 {
 	return int64(growth*float64(total)/max(r.Fraction, 1e-6)) + 1
 }
@@ -467,7 +467,7 @@ func (b Budget) share(r Rules, now time.Time, k Key) float64 {
 }
 
 // learnt returns the highest share of an hour that is known to be usual. Hours that were too
-// small to be counted tell, too: of a growing service they are the only ones for a while.
+// small to be counted are included: a growing service has no others for a while.
 func (b Budget) learnt(r Rules, now time.Time, but Key) (share float64) {
 	for _, d := range b.Days {
 		if now.Sub(d.Begin) < r.Learn+day {
@@ -504,8 +504,8 @@ func (b Budget) Enough(r Rules, now time.Time, k Key) int64 {
 	return b.Limit(r, now, k) + b.announced(r, k)
 }
 
-// IsBlind reports whether lives are so short that an hour usually holds everything: then no
-// burst can be told from an ordinary hour.
+// IsBlind reports whether lives are so short that an hour usually holds everything: then a
+// burst looks like an ordinary hour.
 func (b Budget) IsBlind(r Rules, now time.Time) bool {
 	return growth*b.learnt(r, now, Key{}) >= 1
 }
@@ -515,8 +515,8 @@ func (b Budget) OnlyLearns(r Rules, now time.Time) bool {
 	return now.Sub(b.Began) < min(onlyLearns, r.Learn)
 }
 
-// IsInDoubt reports whether what is left under a key passes by its count, and would not if all that
-// was granted had gone before: some of it was not reported yet. Kept is what was certainly not deleted.
+// IsInDoubt reports whether what is left under a key passes by its count, but would not if all that
+// was granted and is not reported was deleted. Kept is what was certainly not deleted.
 func (b Budget) IsInDoubt(r Rules, now time.Time, k Key, c Count, kept int64) bool {
 	if _, trip := b.Judge(r, now, k, c); trip != nil {
 		return false

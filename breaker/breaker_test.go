@@ -279,10 +279,10 @@ func TestJudgedSince(t *testing.T) {
 }
 
 func TestNewGround(t *testing.T) {
-	if breaker.JudgeGround(rules, noon, breaker.Count{Due: 1000}) != nil {
+	if breaker.JudgeUnswept(rules, noon, breaker.Count{Due: 1000}) != nil {
 		t.Error("the floor trips")
 	}
-	if trip := breaker.JudgeGround(rules, noon, breaker.Count{Due: 1001}); trip == nil || trip.Rule != breaker.NewGround || trip.Due != 1001 {
+	if trip := breaker.JudgeUnswept(rules, noon, breaker.Count{Due: 1001}); trip == nil || trip.Rule != breaker.NewGround || trip.Due != 1001 {
 		t.Errorf("trip %+v", trip)
 	}
 }

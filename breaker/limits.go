@@ -19,15 +19,15 @@ func (l Limits) Any() bool { return l.PerHour > 0 || l.PerDay > 0 }
 type Spent struct {
 	Hour          time.Time // begin of the hour
 	InHour, InDay int64
-	// Ever is how many deletes were reported since the budget began. Tallies are forgotten and
-	// this is not, so that the history can be compared with it.
+	// Ever is how many deletes were reported since the budget began. Unlike tallies it is never
+	// forgotten, so the history can be compared with it.
 	Ever int64
 }
 
 // at returns what is spent as of now: nothing, in another hour or day.
 func (s Spent) at(now time.Time) Spent {
 	hour := now.UTC().Truncate(time.Hour)
-	if !hour.After(s.Hour) { // a clock that is a little behind does not begin the last hour again
+	if !hour.After(s.Hour) { // a clock that is a little behind must not restart the last hour
 		return s
 	}
 	s.InHour = 0
@@ -40,7 +40,7 @@ func (s Spent) at(now time.Time) Spent {
 
 func (s *Spent) take(n int64) { s.InHour, s.InDay = s.InHour+n, s.InDay+n }
 
-// giveBack takes in what was granted and not used. What was granted in an hour that is over
+// giveBack subtracts what was granted and not used. What was granted in an hour that is over
 // makes no room in the next one.
 func (s *Spent) giveBack(p Report) {
 	hour := p.Granted.UTC().Truncate(time.Hour)
@@ -83,19 +83,18 @@ func (b Budget) UsedUp(l Limits, now time.Time) string {
 	return fmt.Sprintf("%d an hour", l.PerHour)
 }
 
-// An Announced is how many entities somebody has stamped on purpose to expire within an hour.
+// An Announced is how many entities were stamped on purpose to expire within an hour.
 type Announced struct {
 	Hour time.Time // its begin, in UTC
 	N    int64
 }
 
-// mostAnnounced bounds the hours that are announced: a month and a half of them, of which the later
-// ones are left out if there are more.
+// mostAnnounced bounds the hours that are announced, to a month and a half. If there are more, the
+// last ones are left out.
 const mostAnnounced = 1100
 
-// Announce returns the budget after somebody has stamped entities on purpose: so many for each
-// instant, of which those in one hour are added up. What was announced for hours that ended
-// longer ago than bursts are learnt is forgotten.
+// Announce returns the budget after entities were stamped on purpose: so many for each instant,
+// added up by hour. What was announced for hours that ended more than Learn ago is forgotten.
 func (b Budget) Announce(r Rules, now time.Time, stamped map[time.Time]int64) Budget {
 	b = b.with()
 	for at, n := range stamped {

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// What cannot be told apart by counts shows in how long entities live, from their last write
-// to their expiry: a shorter life at each write, and a deploy that stops extending. It is
-// compared with the day before, and warned about, never held.
+// Some mistakes do not show in counts, but in how long entities live from their last write to
+// their expiry: a shorter life at each write, and a deploy that stops extending. Lives are
+// compared with those of the day before. That leads to a warning only, and never holds a target.
 const (
-	// leastLives is how many lives tell anything.
+	// leastLives is the least number of lives that are compared.
 	leastLives = 30
-	// recentLives is what is compared with the rest of a day.
+	// recentLives is the time that is compared with the day before it.
 	recentLives = 2 * time.Hour
-	// perOctave is how many buckets a doubling has.
+	// perOctave is how many buckets there are for each doubling of a life.
 	perOctave = 4
 )
 
-// An HourOfLives is how many of the entities that were deleted in an hour of the clock had
-// lived for how long.
+// An HourOfLives counts the entities that were deleted in an hour of the clock, by how long they
+// were meant to live.
 type HourOfLives struct {
 	Begin  time.Time
 	Counts []LifeCount // by bucket
@@ -42,7 +42,7 @@ func lifeOf(bucket int) time.Duration {
 	return time.Duration(math.Exp2(float64(bucket)/perOctave) * float64(time.Second))
 }
 
-// TakeLives returns the budget after entities were deleted whose lives fell into buckets.
+// TakeLives returns the budget after the deletes of entities, counted by the buckets of their lives.
 func (b Budget) TakeLives(now time.Time, lives map[int]int64) Budget {
 	if len(lives) == 0 {
 		return b
@@ -68,9 +68,8 @@ func (b Budget) TakeLives(now time.Time, lives map[int]int64) Budget {
 	return b
 }
 
-// HalvedLives reports whether entities live half as long as on the day before, or shorter. It
-// compares the lower third: while old ones with long lives still expire, the median would show
-// it late.
+// HalvedLives reports whether entities live at most half as long as on the day before. It compares
+// the lower third: the median would show it late, while old ones with long lives still expire.
 func (b Budget) HalvedLives(now time.Time) (before, after time.Duration, halved bool) {
 	var old, recent []LifeCount
 	for _, h := range b.Lives {

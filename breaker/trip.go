@@ -13,12 +13,12 @@ type Rule string
 // The rules.
 const (
 	Burst     Rule = "burst"      // one hour holds too large a part of all entities
-	LateOnes  Rule = "late"       // too much expired before its range was last swept
+	LateOnes  Rule = "late"       // too much had expired before its range was last swept
 	NewGround Rule = "new-ground" // too much is due at the first sweep, or after what is swept has changed
 )
 
-// A Trip is an event that the breaker does not let pass. It is in the target record, where
-// every process sees it within seconds.
+// A Trip is an event that the breaker has stopped. It is in the target record, where every
+// process sees it within seconds.
 type Trip struct {
 	ID         string        // empty if none is open
 	Rule       Rule          //
@@ -28,9 +28,9 @@ type Trip struct {
 	Generation int           // the newest generation then
 	Due        int64         // how much of it was left: of its hour to the end, or of all that is due
 	More       bool          // or more: counting all of it took too long
-	Retention  time.Duration // of unswept ground: with which so much is due
+	Retention  time.Duration // of an unswept target: with which so much is due
 	Gone       int64         // how much of it was deleted before
-	Limit      int64         // as much would have passed
+	Limit      int64         // so much would have passed
 	All        int64         // entities of the target, or a lower bound; 0 if that did not matter
 }
 
@@ -49,20 +49,20 @@ func (t Trip) Summary() string {
 		t.Limit)
 }
 
-// An Approval is a person's word that an event, of that size, is right.
+// An Approval is a person's decision that an event of that size may be deleted.
 type Approval struct {
 	ID         string // of the trip
 	Rule       Rule
 	Hour       time.Time // of a burst
 	Through    time.Time
 	Generation int
-	Count      int64 // so many may go
+	Count      int64 // so many may be deleted
 	At         time.Time
 	// Part says that more than that was due: the rest waits for another approval.
 	Part bool
 }
 
-// Approve returns the approval of a trip. Count is how much of it may go; 0 stands for all
+// Approve returns the approval of a trip. Count is how much of it may be deleted; 0 stands for all
 // that was counted.
 func (t Trip) Approve(count int64, now time.Time) Approval {
 	part := count > 0 && (t.More || count < t.Due)
@@ -87,7 +87,7 @@ func (a Approval) covers(r Rules, expires time.Time, generation int) bool {
 }
 
 // CoveredThrough returns up to which expiry an approval covers what a generation holds of a
-// key: what is not spent of it is no part of another event. It is zero if it covers nothing.
+// key: that is not part of another event. It is zero if no approval covers any of it.
 func (b Budget) CoveredThrough(r Rules, approved []Approval, now time.Time, k Key, generation int) (at time.Time) {
 	for _, a := range approved {
 		is := a.Rule != Burst || a.Hour.Equal(k.Hour)
@@ -99,8 +99,8 @@ func (b Budget) CoveredThrough(r Rules, approved []Approval, now time.Time, k Ke
 }
 
 // KeyOf returns the key by which the delete of an entity is counted. Spent are the approvals
-// of which nothing is left. The rest of an event of which a part was approved stays with its event,
-// however far the range was swept by then.
+// of which nothing is left. After an approval of a part, the rest stays with its event, however far the
+// range was swept by then.
 func (r Rules) KeyOf(
 	approved []Approval, spent func(id string) bool, expires time.Time, generation int, late bool,
 ) Key {
@@ -140,8 +140,8 @@ func (b Budget) hasEnded(r Rules, a Approval, now time.Time) bool {
 }
 
 // ChargedTo returns the approval that covers an entity which was deleted under another key, because all
-// of it was granted by then. If it was not charged, what a process gives back of it later would let as
-// much of the next event pass.
+// of the approval was granted by then. Without the charge, what a process gives back of it later would
+// let as much of the next event pass.
 func (b Budget) ChargedTo(r Rules, approved []Approval, now, expires time.Time, generation int) (k Key, ok bool) {
 	for _, a := range slices.Backward(approved) {
 		if !a.Part && a.covers(r, expires, generation) && !b.hasEnded(r, a, now) {
@@ -151,9 +151,9 @@ func (b Budget) ChargedTo(r Rules, approved []Approval, now, expires time.Time, 
 	return Key{}, false
 }
 
-// Reserved returns how much of what is left under a key processes have reserved by approvals of
-// which nothing is left, and not reported yet: they are about to delete it, so it is no part of
-// another event. What a killed process had reserved counts until the approval ends.
+// Reserved returns how much of what is left under a key processes have reserved by used-up approvals,
+// and not reported yet: they are about to delete it, so it is not part of another event. What a killed
+// process had reserved counts until the approval ends.
 func (b Budget) Reserved(r Rules, approved []Approval, now time.Time, k Key) (n int64) {
 	for _, a := range approved {
 		t := b.At(Key{Approval: a.ID})
@@ -165,14 +165,14 @@ func (b Budget) Reserved(r Rules, approved []Approval, now time.Time, k Key) (n 
 	return n
 }
 
-// HoldsRest reports whether a part of the event under a key was approved, and since then not all of it:
+// HoldsRest reports whether a part of the event under a key was approved, and not all of it since then:
 // the rest waits for another approval, however little it is. That ends when the event is cleared, or
-// when nobody has needed an approval of it for so long that it is gone, however long a trip stood open
-// between two of them.
+// when nobody has needed an approval of it for so long that the event is over. For how long a trip was
+// open between two of them does not matter.
 func (b Budget) HoldsRest(r Rules, approved []Approval, now time.Time, k Key) bool {
 	holds, used := false, time.Time{} // when one of them was given, or used
 	for _, a := range approved {
-		if a.At.Sub(now) > day || !a.IsOf(k) { // somebody has edited one that lies ahead
+		if a.At.Sub(now) > day || !a.IsOf(k) { // somebody has edited one to be in the future
 			continue
 		}
 		holds = a.Part
@@ -185,8 +185,8 @@ func (b Budget) HoldsRest(r Rules, approved []Approval, now time.Time, k Key) bo
 	return holds && now.Sub(used) <= r.approvalEnds()
 }
 
-// goneInParts returns how much of the event under a key processes have reported as gone by approvals
-// of a part of it.
+// goneInParts returns how much of the event under a key processes have reported as deleted by
+// approvals of a part of it.
 func (b Budget) goneInParts(approved []Approval, k Key) (n int64) {
 	for _, a := range approved {
 		switch {
@@ -200,8 +200,7 @@ func (b Budget) goneInParts(approved []Approval, k Key) (n int64) {
 	return n
 }
 
-// Approvals returns what approvals say of what is left under a key: a count that has counted nothing
-// yet.
+// Approvals returns a count of what is left under a key, with only what is known from approvals.
 func (b Budget) Approvals(r Rules, approved []Approval, now time.Time, k Key) (c Count) {
 	c.Reserved, c.Held = b.Reserved(r, approved, now, k), b.HoldsRest(r, approved, now, k)
 	if c.Held {
@@ -217,8 +216,8 @@ func (a Approval) IsOf(k Key) bool { return a.Rule != NewGround && a.Hour.Equal(
 func (r Rules) approvalEnds() time.Duration { return max(r.Rewind, r.Window) }
 
 // Approved returns the budget after a trip was approved. If all of it was, the hour is judged
-// afresh: what comes in addition may go as if the event had not been. With normal its share
-// is learnt.
+// afresh: what comes in addition is judged as if the event had not happened. With normal its
+// share is learnt.
 func (b Budget) Approved(r Rules, t Trip, a Approval, normal bool, now time.Time) Budget {
 	b = b.with()
 	if i := b.index(Key{Hour: t.Hour}); i >= 0 && t.Rule != NewGround && a.Count >= t.Due && !a.Part {
@@ -230,27 +229,28 @@ func (b Budget) Approved(r Rules, t Trip, a Approval, normal bool, now time.Time
 	return b
 }
 
-// JudgeGround returns a trip if more is due than may go of what was never swept before.
-func JudgeGround(r Rules, now time.Time, c Count) *Trip {
+// JudgeUnswept returns a trip if too much is due in an unswept target: one that is new, or of which
+// something else is swept than before.
+func JudgeUnswept(r Rules, now time.Time, c Count) *Trip {
 	if c.Due <= r.Floor {
 		return nil
 	}
-	return ground(r, now, c)
+	return newTrip(r, now, c)
 }
 
-// ground returns the trip for what is due on unswept ground.
-func ground(r Rules, now time.Time, c Count) *Trip {
+// newTrip returns the trip for what is due in an unswept target.
+func newTrip(r Rules, now time.Time, c Count) *Trip {
 	return &Trip{Rule: NewGround, At: now, Through: r.Horizon(now), Due: c.Due, More: c.More, Limit: r.Floor,
 		Retention: r.Retention}
 }
 
-// JudgeRest returns a trip if a part of unswept ground was approved, and is used up. Due is what is
-// left of all that is due, and rest what of it was due when the last part was approved: it belongs
-// to the same event as what has gone, however little it is.
+// JudgeRest returns a trip if a part of what was due in an unswept target was approved, and is used up.
+// Due is all that is left, and rest the part of it that was due when the last part was approved: it
+// belongs to the same event as what is gone, however little it is.
 func JudgeRest(r Rules, now time.Time, due Count, rest, gone int64) *Trip {
-	trip := JudgeGround(r, now, due)
+	trip := JudgeUnswept(r, now, due)
 	if trip == nil && rest > 0 && rest+gone > r.Floor {
-		trip = ground(r, now, due)
+		trip = newTrip(r, now, due)
 	}
 	if trip != nil {
 		trip.Gone = gone
@@ -258,17 +258,18 @@ func JudgeRest(r Rules, now time.Time, due Count, rest, gone int64) *Trip {
 	return trip
 }
 
-// GoneInParts returns how much of unswept ground processes have reported as gone by approvals of a part.
+// GoneInParts returns how much of an unswept target processes have reported as deleted by approvals of
+// a part.
 func (b Budget) GoneInParts(approved []Approval) (n int64) {
 	for _, a := range approved {
-		if a.IsOfGround() {
+		if a.IsUnsweptPart() {
 			n += b.At(Key{Approval: a.ID}).Done
 		}
 	}
 	return n
 }
 
-// Ended returns the budget as it is for counts once an approval is over: it covers nothing more.
+// Ended returns the budget as counts need it after an approval has ended: it covers nothing more.
 func (b Budget) Ended(a Approval, now time.Time) Budget {
 	b = b.with()
 	t := b.At(Key{Approval: a.ID})
@@ -277,8 +278,8 @@ func (b Budget) Ended(a Approval, now time.Time) Budget {
 	return b
 }
 
-// IsOfGround reports whether the approval is of a part of unswept ground.
-func (a Approval) IsOfGround() bool { return a.Part && a.Rule == NewGround }
+// IsUnsweptPart reports whether the approval is of a part of what is due in an unswept target.
+func (a Approval) IsUnsweptPart() bool { return a.Part && a.Rule == NewGround }
 
 // A Detail is what people want to know of a trip, beyond its numbers.
 type Detail struct {
@@ -293,4 +294,22 @@ type Bar struct {
 	To         time.Time `json:"to"` // exclusive
 	Generation int       `json:"generation"`
 	N          int64     `json:"entities"`
+}
+
+// Edges returns where the bars of a trip's histogram begin and end: sixths of an hour or, from a
+// floor on, lengths of time before the trip.
+func (t Trip) Edges(window time.Duration, floor time.Time) (list []time.Time) {
+	if t.Rule == Burst {
+		for i := range 7 {
+			list = append(list, t.Hour.Add(time.Duration(i)*window/6))
+		}
+		return list
+	}
+	list = append(list, floor)
+	for _, before := range []time.Duration{365 * day, 30 * day, 7 * day, day, time.Hour} {
+		if at := t.Through.Add(-before); at.After(list[0]) {
+			list = append(list, at)
+		}
+	}
+	return append(list, t.Through.Add(time.Millisecond))
 }

@@ -79,7 +79,7 @@ func (r Record) IsUnswept(retention time.Duration) bool {
 // with a retention.
 func (r Record) Settled(retention time.Duration) Record {
 	r.NewGround = false
-	r = r.withoutRest(breaker.Approval.IsOfGround)
+	r = r.withoutRest(breaker.Approval.IsUnsweptPart)
 	if !r.Shortest.Known || retention < r.Shortest.Length {
 		r.Shortest = Retention{Known: true, Length: retention}
 	}
@@ -100,7 +100,7 @@ func (r Record) withoutRest(match func(breaker.Approval) bool) Record {
 // if no part was approved.
 func (r Record) ApprovedPart() (last breaker.Approval) {
 	for _, a := range r.Approvals {
-		if a.IsOfGround() {
+		if a.IsUnsweptPart() {
 			last = a
 		}
 	}

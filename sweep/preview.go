@@ -84,7 +84,7 @@ func foresee(c *site.Site, ctx context.Context) *Foreseen {
 	oldest := c.Tally.Preview.Oldest
 	c.Tally.Mu.Unlock()
 	j := spend.Observe(c.Spending())
-	trip, err := j.Foresee(ctx, oldest)
+	trip, err := j.Forecast(ctx, oldest)
 	if err != nil {
 		c.Log.DebugContext(ctx, "cannot foresee whether the breaker would trip", "error", err)
 		return nil

@@ -9,7 +9,7 @@ import (
 
 // CountTrip counts what is left of the event of a trip. It writes nothing.
 func CountTrip(ctx context.Context, cfg Config, t Target, trip breaker.Trip) (int64, error) {
-	j, err := openJudge(ctx, cfg, t)
+	j, err := openObserver(ctx, cfg, t)
 	if err != nil {
 		return 0, err
 	}
@@ -19,15 +19,15 @@ func CountTrip(ctx context.Context, cfg Config, t Target, trip breaker.Trip) (in
 // DescribeTrip finds out what people want to know of a trip, if the process that tripped was
 // killed before it could write that down. It describes what is left, and writes nothing.
 func DescribeTrip(ctx context.Context, cfg Config, t Target, trip breaker.Trip) (breaker.Detail, error) {
-	j, err := openJudge(ctx, cfg, t)
+	j, err := openObserver(ctx, cfg, t)
 	if err != nil {
 		return breaker.Detail{}, err
 	}
 	return j.Describe(ctx, trip), nil
 }
 
-// openJudge returns a judge that only looks.
-func openJudge(ctx context.Context, cfg Config, t Target) (*spend.Judge, error) {
+// openObserver returns an observer of the target's breaker.
+func openObserver(ctx context.Context, cfg Config, t Target) (*spend.Observer, error) {
 	cfg = cfg.withDefaults()
 	cfg.Apply = false
 	c := newSite(&cfg, &t)

@@ -12,9 +12,9 @@ const (
 	// queryTries is how often a contended batch is tried by query before it is tried by
 	// lookup.
 	queryTries = 2
-	// A range whose checks by query fail for so many pages within patientWithQuery
-	// uses lookup for lookupFor: somebody writes into the very part of the index that
-	// it deletes from, and each failed try costs more than lookups do.
+	// If the checks by query of a range fail for contendedPages pages within patientWithQuery,
+	// the range uses lookup for lookupFor: writers are busy in the same part of the index, and
+	// each failed try costs more than lookups do.
 	patientWithQuery = time.Minute
 	lookupFor        = time.Hour
 	contendedPages   = 3
@@ -29,18 +29,19 @@ type Guards struct {
 	now    func() time.Time
 
 	mu     sync.Mutex
-	told   store.Guarding         // as the log has it
-	ranges map[string]*contention // by their cursors' keys; the other ranges had none recently
+	logged store.Guarding         // as the log has it
+	ranges map[string]*contention // by the keys of their cursors; other ranges had none recently
 }
 
-// A contention is what one range's checks by query have met.
+// A contention is how the checks by query of one range have failed recently.
 type contention struct {
 	tries    int         // of the present batch, all of them contended
-	from, to store.Value // bounds of the last batch that changed to lookup, for its parts
-	pages    []time.Time // when the last such batches were met, one for each page
+	from, to store.Value // bounds of the last batch that changed to lookup; its parts use lookup, too
+	pages    []time.Time // when the last such batches failed, one for each page
 	until    time.Time   // all batches use lookup until then
 }
 
+// New returns guards that have seen no contention yet.
 func New(s store.Store, t store.Target, log *journal.Journal, now func() time.Time) *Guards {
 	guarder, _ := s.(store.Guarder)
 	return &Guards{store: guarder, target: t, log: log, now: now, ranges: map[string]*contention{}}
@@ -59,7 +60,7 @@ func (g *Guards) Most() int { return g.guarding().Most }
 
 // Next returns the guard of the next batch of a range.
 func (g *Guards) Next(key string, batch []store.Op) store.Guard {
-	g.Tell()
+	g.LogChanges()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if r := g.ranges[key]; r != nil && (r.holds(batch[0].Entry.Value) || g.now().Before(r.until)) {
@@ -95,16 +96,16 @@ func (g *Guards) Retries(key string, by store.Guard, batch []store.Op) bool {
 		return true
 	}
 	r.tries, r.from, r.to = 0, batch[0].Entry.Value, batch[len(batch)-1].Entry.Value
-	if now := g.now(); r.gaveUp(now) {
+	if now := g.now(); r.givesUp(now) {
 		g.log.WarnFew("checks by query are contended: the range uses lookup", "range", key,
 			"for_seconds", lookupFor.Seconds())
 	}
 	return false
 }
 
-// gaveUp notes that a page changed to lookup, and reports whether all pages of the range
-// do from now on.
-func (c *contention) gaveUp(now time.Time) bool {
+// givesUp notes that a page changed to lookup, and reports whether all pages of the range
+// do so from now on.
+func (c *contention) givesUp(now time.Time) bool {
 	c.pages = append(c.pages, now)
 	if len(c.pages) < contendedPages {
 		return false
@@ -141,16 +142,16 @@ func (g *Guards) Forget(key string) {
 	delete(g.ranges, key)
 }
 
-// Tell logs how deletes are made conditional and what that costs, once and whenever it
+// LogChanges logs how deletes are made conditional and what that costs, once and whenever it
 // changes.
-func (g *Guards) Tell() {
+func (g *Guards) LogChanges() {
 	if g.store == nil {
 		return
 	}
 	now := g.guarding()
 	g.mu.Lock()
-	was := g.told
-	g.told = now
+	was := g.logged
+	g.logged = now
 	g.mu.Unlock()
 	switch {
 	case now == was:

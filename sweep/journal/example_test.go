@@ -10,7 +10,7 @@ import (
 	"github.com/reaper-ttl/reaper/sweep/journal"
 )
 
-// However often a cause occurs, and in however many ranges, it stands in the log once when it begins and once
+// However often a cause occurs, and in however many ranges, it is logged once when it begins and once
 // at the end.
 func Example() {
 	now := time.Date(2026, 11, 25, 3, 0, 0, 0, time.UTC)

@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// tellAfter is how long a cause that may pass by itself must last before the log names
-	// it, and tellTimes how often it must occur: a healthy store fails a call now and then.
-	tellAfter = 5 * time.Second
-	tellTimes = 3
-	// tellAgain is the shortest time between two lines about one cause. They become rarer
-	// the longer it lasts, down to one in tellSeldom.
-	tellAgain  = time.Minute
-	tellSeldom = 10 * time.Minute
-	// overAfter is how long a cause has not occurred when it counts as over. No two tries of
-	// anything may be as far apart.
+	// logAfter is how long a cause that may pass by itself must last before it is logged, and
+	// logTimes how often it must occur: even a healthy store fails a call now and then.
+	logAfter = 5 * time.Second
+	logTimes = 3
+	// logAgain is the shortest time between two lines about one cause. The longer it lasts,
+	// the rarer they become, down to one every logSeldom.
+	logAgain  = time.Minute
+	logSeldom = 10 * time.Minute
+	// overAfter is how long a cause must not have occurred to count as over. All tries of
+	// anything are closer together than that.
 	overAfter = 75 * time.Second
-	// stillFor is how recently a cause must have occurred for the log to say that it goes on.
+	// stillFor is how recently a cause must have occurred for the log to say that it persists.
 	stillFor = 5 * time.Second
-	// mostCauses, mostTroubled and mostTasks bound what is remembered: causes, and of each
-	// the ranges and the tasks, which lines name. Each namespace has a task of its own.
+	// mostCauses bounds the causes that are remembered, and mostTroubled and mostTasks the
+	// ranges and tasks of each. Each namespace has a task of its own.
 	mostCauses   = 32
 	mostTroubled = 1000
 	mostTasks    = 16
@@ -43,19 +43,19 @@ const (
 	causeOther     = store.LabelOther
 )
 
-// A Journal is the log of one target. It tells of each cause of failures once when it
-// begins and once when it is over, and seldom in between, however many ranges and calls
-// fail for it.
+// A Journal is the log of one target. It logs each cause of failures once when it begins
+// and once when it is over, and seldom in between, however many ranges and calls fail
+// because of it.
 type Journal struct {
 	*slog.Logger
 	now func() time.Time
 
 	mu       sync.Mutex
 	troubles map[string]*trouble // that are not over, by cause
-	alike    map[string]alike    // by message: warnings that there may be thousands of
+	alike    map[string]alike    // by message: warnings of which there may be thousands
 }
 
-// An alike is how often a message was logged lately.
+// An alike counts the recent warnings with one message.
 type alike struct {
 	since time.Time
 	times int
@@ -65,13 +65,13 @@ type alike struct {
 // entity or range.
 const mostAlike = 10
 
-// WarnFew warns of one of many entities or ranges. If it has done so often lately, only a log
-// with details names it.
+// WarnFew warns of one of many entities or ranges. After mostAlike of them in a minute, the rest
+// are logged at the debug level only.
 func (j *Journal) WarnFew(message string, attrs ...any) {
 	now := j.now()
 	j.mu.Lock()
 	a := j.alike[message]
-	if now.Sub(a.since) >= tellAgain {
+	if now.Sub(a.since) >= logAgain {
 		a = alike{since: now}
 	}
 	a.times++
@@ -91,20 +91,21 @@ func (j *Journal) WarnFew(message string, attrs ...any) {
 // A trouble is one cause of failures, from its first one until it is over.
 type trouble struct {
 	since, last time.Time       // of the first and of the last failure
-	told        time.Time       // when the log named it last; zero if it did not yet
-	toldOf      int             // failures at that time
-	times       int             // failures
+	logged      time.Time       // when it was logged last; zero if it was not yet
+	loggedTimes int             // failures by then
+	times       int             // how many failures
 	tasks       map[string]bool // what failed
 	ranges      map[string]bool // in which it failed
 	err         error           // the last one
 }
 
+// New returns a journal that writes to a log.
 func New(log *slog.Logger, now func() time.Time) *Journal {
 	return &Journal{Logger: log, now: now, troubles: map[string]*trouble{}, alike: map[string]alike{}}
 }
 
-// Failed takes in that a task failed, in a range if the name is not empty. What does not
-// pass by itself is told at once, other causes once they last.
+// Failed notes that a task failed, in a range if the name is not empty. A cause that does not
+// pass by itself is logged at once, any other if it lasts.
 func (j *Journal) Failed(task, name string, err error) {
 	now := j.now()
 	j.mu.Lock()
@@ -125,7 +126,7 @@ func (j *Journal) Failed(task, name string, err error) {
 	if name != "" && len(t.ranges) < mostTroubled {
 		t.ranges[name] = true
 	}
-	if passes := mayPass(err); t.told.IsZero() && (!passes || t.lasts()) {
+	if passes := mayPass(err); t.logged.IsZero() && (!passes || t.lasts()) {
 		level := slog.LevelWarn
 		if !passes && !errors.Is(err, cursor.ErrLost) {
 			level = slog.LevelError
@@ -135,34 +136,34 @@ func (j *Journal) Failed(task, name string, err error) {
 			attrs = append(attrs, "range", name)
 		}
 		j.Log(context.Background(), level, "failing; trying again", append(attrs, "error", err)...)
-		t.told, t.toldOf = now, t.times
+		t.logged, t.loggedTimes = now, t.times
 	}
 }
 
-// mayPass reports whether a cause may pass by itself. A conflict does with the next try, which
-// reads the record first: such as that of a heartbeat that others have removed because it
-// could not be renewed. One that cost a claim is told at once.
+// mayPass reports whether a cause may pass by itself. A conflict does, because the next try reads
+// the record first: for example, others remove a heartbeat that could not be renewed. A conflict
+// that cost a claim is logged at once.
 func mayPass(err error) bool {
 	return store.Transient(err) || store.MayBeOfOneEntity(err) ||
 		errors.Is(err, store.ErrConflict) && !errors.Is(err, cursor.ErrLost)
 }
 
 // lasts reports whether a cause that may pass by itself is worth a line.
-func (t *trouble) lasts() bool { return t.times >= tellTimes && t.last.Sub(t.since) >= tellAfter }
+func (t *trouble) lasts() bool { return t.times >= logTimes && t.last.Sub(t.since) >= logAfter }
 
-// Look tells which causes go on, and which are over.
+// Look logs which causes persist, and which are over.
 func (j *Journal) Look() {
 	j.each(func(cause string, t *trouble, now time.Time) {
 		switch {
 		case now.Sub(t.last) >= overAfter:
-			j.tellOver(cause, t)
-		case t.hasNews() && now.Sub(t.told) >= t.tellAgain() && now.Sub(t.last) < stillFor:
-			j.tellStill(cause, t, now)
+			j.logOver(cause, t)
+		case t.hasNews() && now.Sub(t.logged) >= t.logAgain() && now.Sub(t.last) < stillFor:
+			j.logStill(cause, t, now)
 		}
 	})
 }
 
-// each goes over the causes that are not over, in order.
+// each visits the causes that are not over, in order.
 func (j *Journal) each(do func(cause string, t *trouble, now time.Time)) {
 	now := j.now()
 	j.mu.Lock()
@@ -172,43 +173,43 @@ func (j *Journal) each(do func(cause string, t *trouble, now time.Time)) {
 	}
 }
 
-// hasNews reports whether a cause that was told of has occurred since.
-func (t *trouble) hasNews() bool { return !t.told.IsZero() && t.times > t.toldOf }
+// hasNews reports whether a cause that was logged has occurred since.
+func (t *trouble) hasNews() bool { return !t.logged.IsZero() && t.times > t.loggedTimes }
 
-// tellStill says that a cause goes on.
-func (j *Journal) tellStill(cause string, t *trouble, now time.Time) {
+// logStill logs that a cause persists.
+func (j *Journal) logStill(cause string, t *trouble, now time.Time) {
 	j.Warn("still failing", append(t.attrs(cause), "error", t.err)...)
-	t.told, t.toldOf = now, t.times
+	t.logged, t.loggedTimes = now, t.times
 }
 
-// tellAgain returns how long after its last line a cause that goes on has another one.
-func (t *trouble) tellAgain() time.Duration {
-	return min(tellSeldom, max(tellAgain, t.told.Sub(t.since)))
+// logAgain returns how long after its last line a cause that persists gets another one.
+func (t *trouble) logAgain() time.Duration {
+	return min(logSeldom, max(logAgain, t.logged.Sub(t.since)))
 }
 
-// tellOver says that a cause is over, if it was told of at all.
-func (j *Journal) tellOver(cause string, t *trouble) {
-	if !t.told.IsZero() {
+// logOver logs that a cause is over, if it was logged at all.
+func (j *Journal) logOver(cause string, t *trouble) {
+	if !t.logged.IsZero() {
 		j.Info("no longer failing", t.attrs(cause)...)
 	}
 	delete(j.troubles, cause)
 }
 
-// End tells how often what had begun has failed by the end of the work: nobody will say
+// End logs, at the end of the work, how often each cause has occurred: nothing will log later
 // that it is over.
 func (j *Journal) End() {
 	j.each(func(cause string, t *trouble, now time.Time) {
 		switch {
-		case now.Sub(t.last) >= tellAfter:
-			j.tellOver(cause, t)
+		case now.Sub(t.last) >= logAfter:
+			j.logOver(cause, t)
 		case t.hasNews():
-			j.tellStill(cause, t, now)
+			j.logStill(cause, t, now)
 		}
 		delete(j.troubles, cause)
 	})
 }
 
-// attrs says how often a cause has occurred, for how long, and where.
+// attrs are how often a cause has occurred, for how long, and where.
 func (t *trouble) attrs(cause string) []any {
 	tasks := strings.Join(slices.Sorted(maps.Keys(t.tasks)), ", ")
 	return []any{"cause", cause, "tasks", tasks, "times", t.times, "ranges", len(t.ranges),
@@ -224,7 +225,7 @@ func (j *Journal) causeOf(err error) string {
 	return cause
 }
 
-// causeOf names the cause of an error: two errors with one cause are told of together.
+// causeOf names the cause of an error: errors with the same cause are logged together.
 func causeOf(err error) string {
 	switch label := store.Label(err); {
 	case errors.Is(err, cursor.ErrLost) && errors.Is(err, store.ErrConflict):
@@ -259,17 +260,17 @@ func innermost(err error) error {
 	}
 }
 
-// Seconds returns a duration as logs have it.
+// Seconds returns a duration as it is logged.
 func Seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 
-// A Failure is why something could not be read when it was tried last, and since when.
+// A Failure is why the last try of something failed, and since when tries have failed.
 type Failure struct {
 	Task  string
 	Since time.Time
 	Err   error // nil if nothing is wrong
 }
 
-// Note keeps what came of a try, and tells the journal.
+// Note keeps the result of a try, and logs a failure.
 func (f *Failure) Note(log *Journal, now time.Time, err error) {
 	if err != nil {
 		log.Failed(f.Task, "", err)
@@ -277,7 +278,7 @@ func (f *Failure) Note(log *Journal, now time.Time, err error) {
 	f.keep(now, err)
 }
 
-// keep keeps what came of a try.
+// keep keeps the result of a try.
 func (f *Failure) keep(now time.Time, err error) {
 	if err != nil && f.Err == nil {
 		f.Since = now
@@ -288,7 +289,7 @@ func (f *Failure) keep(now time.Time, err error) {
 // Failures are what failed in one sweep, by cause.
 type Failures struct {
 	times  int
-	causes []failureCause // in the order in which they were met
+	causes []failureCause // in the order of their first failures
 }
 
 type failureCause struct {

@@ -37,7 +37,7 @@ func TestJournalOfConflicts(t *testing.T) {
 	conflict := fmt.Errorf("write heartbeat: %w", store.ErrConflict)
 	for range 2 {
 		j.Failed("claim a range", "r", conflict)
-		now = now.Add(tellAfter)
+		now = now.Add(logAfter)
 	}
 	if log.Len() > 0 {
 		t.Errorf("before it lasts: %s", log.String())

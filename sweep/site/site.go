@@ -82,7 +82,7 @@ func (c *Site) Open(ctx context.Context) error {
 		return err
 	}
 	c.Pacing.Follow(c.Viewer.View())
-	c.Guards.Tell()
+	c.Guards.LogChanges()
 	if c.Pacing.Gate != nil {
 		c.Pacing.Gate.Ask(ctx)
 	}

@@ -26,10 +26,10 @@ type reading struct {
 	failing failing
 	window  time.Duration // the next claim begins with it; the reader itself may be reading ahead
 	// reached is a position before which everything is disposed of, or waits for another try.
-	reached store.Position
-	save    func(c *cursor.Cursor, to store.Position)
-	unsure  unsure
-	lack    spend.Lack // what it could not delete by the breaker's budget
+	reached   store.Position
+	save      func(c *cursor.Cursor, to store.Position)
+	unsure    unsure
+	shortfall spend.Shortfall // what it could not delete by the breaker's budget
 }
 
 // back lets a reading read again from where everything before is disposed of.
@@ -68,7 +68,7 @@ func (r *readings) next(now time.Time, turn int) (rd *reading, wait time.Duratio
 		if next.done {
 			continue
 		}
-		if d := max(next.failing.until.Sub(now), next.lack.Until.Sub(now)); d > 0 {
+		if d := max(next.failing.until.Sub(now), next.shortfall.Until.Sub(now)); d > 0 {
 			if wait == 0 || d < wait {
 				wait = d
 			}

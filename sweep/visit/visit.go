@@ -127,7 +127,7 @@ func (v *visit) once(t step.Turn) (out step.Outcome, over, allRead bool) {
 		v.readings.turns++
 	}
 	err := v.pages.page(t, rd, n)
-	rd.lack = v.writer.Asker.Lack
+	rd.shortfall = v.writer.Asker.Shortfall
 	if err != nil {
 		return outcomeOf(v.task.c, t, v.task.r, v, err), true, false
 	}
@@ -142,19 +142,19 @@ func (v *visit) pick(t step.Turn, now time.Time) (rd *reading, wait time.Duratio
 		rd, wait = v.readings.next(now, t.Began)
 	}
 	for ; rd != nil; rd, wait = v.readings.next(now, t.Began) {
-		v.writer.Asker.Lack = rd.lack
-		lacks := v.task.c.Budget.Lacking(&v.writer.Asker)
-		if lacks == 0 {
+		v.writer.Asker.Shortfall = rd.shortfall
+		after := v.task.c.Budget.RetryAfter(&v.writer.Asker)
+		if after == 0 {
 			return rd, 0, ""
 		}
-		rd.lack.Until = now.Add(lacks)
+		rd.shortfall.Until = now.Add(after)
 		if t.Scratch.Ahead.Drop() {
 			rd.back()
 		}
 	}
 	why = throttle.ReasonPushBack
 	for _, rd := range v.readings.list {
-		if rd.lack.Until.After(now) {
+		if rd.shortfall.Until.After(now) {
 			why = v.task.c.Budget.Reason()
 		}
 	}
@@ -204,7 +204,7 @@ func (v *visit) mainHasMore() bool {
 	main := v.readings.main()
 	now := v.task.c.Cfg.Now()
 	return !main.done && !main.fromStart && !v.task.auditing &&
-		now.After(main.failing.until) && now.After(main.lack.Until) &&
+		now.After(main.failing.until) && now.After(main.shortfall.Until) &&
 		(v.decide.Carry == nil || v.reached().Before(v.decide.Horizon))
 }
 
