@@ -53,7 +53,7 @@ type Watch struct {
 
 // A search is for ranges that others hold.
 type search struct {
-	seeks atomic.Bool  // this process waits for some
+	wants atomic.Bool  // this process waits for some
 	hoped atomic.Int64 // since when, in Unix nanoseconds, one sweep waits to be given any; zero if it has not
 }
 
@@ -85,11 +85,11 @@ func (w *Watch) Ask(wait time.Duration) {
 	}
 }
 
-// Seek sets whether this process waits for ranges that others hold. If it does, it reads the
+// WantRanges sets whether this process waits for ranges that others hold. If it does, it reads the
 // heartbeats more often, and says so in its own.
-func (w *Watch) Seek(seeks bool) {
-	if w.seeks.Swap(seeks) != seeks {
-		w.Keeper.Pulse.Seek(seeks)
+func (w *Watch) WantRanges(wants bool) {
+	if w.wants.Swap(wants) != wants {
+		w.Keeper.Pulse.Seek(wants)
 		w.wakeUp()
 	}
 }
@@ -126,7 +126,7 @@ func (w *Watch) Run(ctx, last context.Context, announce bool) {
 // refresh reads the heartbeats if that is due, and returns how long until it is due again.
 func (w *Watch) refresh(ctx context.Context) (wait time.Duration) {
 	every := w.Pacing.readEvery()
-	if w.seeks.Load() {
+	if w.wants.Load() {
 		every = min(every, w.Pacing.trust()/3)
 	}
 	if w.asked.Load() {

@@ -8,6 +8,7 @@ import (
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/sweep/chore"
 	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/sweep/site"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
@@ -74,14 +75,14 @@ type onSchedule struct {
 }
 
 // open reads the records, again and again until they can be read.
-func (o *onSchedule) open(ctx context.Context, b *book) error {
+func (o *onSchedule) open(ctx context.Context, c *site.Site) error {
 	for {
-		err := b.c.Open(ctx)
+		err := c.Open(ctx)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		b.c.Log.Failed("read the target's records", "", err)
-		b.c.Log.Look()
+		c.Log.Failed("read the target's records", "", err)
+		c.Log.Look()
 		o.box.set(func(s *State) { s.Err = err.Error() })
 		if err := throttle.Sleep(ctx, openAgain); err != nil {
 			return err
@@ -106,10 +107,10 @@ func (o *onSchedule) next(_ *book, now time.Time) time.Duration {
 	return min(heartbeat, max(0, o.due.Sub(now.Round(0))))
 }
 
-func (o *onSchedule) look(s *scheduler, b *book, now time.Time) {
-	if s.ctx.Err() != nil {
+func (o *onSchedule) look(b *book, now time.Time) {
+	if b.s.isStopping() {
 		o.stopping = true
-		b.stop(s, now)
+		b.stop(now)
 		b.cancelChores(chore.BehindKind)
 		return
 	}
@@ -117,21 +118,21 @@ func (o *onSchedule) look(s *scheduler, b *book, now time.Time) {
 	if beats && now.Sub(o.told) >= tellEvery { // before a tick that is due now makes ranges ready
 		o.tell(b, now)
 	}
-	o.watchSchedule(s, b, now)
+	o.watchSchedule(b, now)
 	if b.count.open {
 		o.closeCount(b, now)
 	}
 	if beats {
-		o.countBehind(s, b, now)
-		if b.isHeldForLong(now) {
-			b.releaseClaims(s, now)
+		o.countBehind(b, now)
+		if b.hold.isLong(now) {
+			b.releaseClaims(now)
 		}
 		o.box.set(func(st *State) { b.describe(st) })
 	}
 }
 
 // watchSchedule ticks when it is time.
-func (o *onSchedule) watchSchedule(s *scheduler, b *book, now time.Time) {
+func (o *onSchedule) watchSchedule(b *book, now time.Time) {
 	wall := now.Round(0)
 	if o.due.IsZero() || wall.Before(o.seen) {
 		o.due = b.Next(wall)
@@ -146,32 +147,32 @@ func (o *onSchedule) watchSchedule(s *scheduler, b *book, now time.Time) {
 	}
 	o.due = b.Next(wall)
 	o.box.set(func(st *State) { st.Tick = wall })
-	o.begin(s, b, now)
+	o.begin(b, now)
 }
 
 // begin makes the ranges at rest ready. If a sweep is still being counted, the next one is
 // counted from a later tick on.
-func (o *onSchedule) begin(s *scheduler, b *book, now time.Time) {
+func (o *onSchedule) begin(b *book, now time.Time) {
 	if !o.costTold {
 		o.costTold = true
-		b.c.TellCost(b.plan, o.due.Sub(now.Round(0)))
+		b.c.WarnOfCost(b.plan, o.due.Sub(now.Round(0)))
 	}
-	b.readyAll(s, now)
+	b.readyAll(now)
 	if !b.count.open {
-		b.openCount(now)
+		b.count.begin(b.ranges, now)
 		o.expired = b.c.Tally.Counts.Expired.Load()
 	}
 }
 
 // countBehind begins to count what is due behind the cursors, once in a while. The first
 // count may wait: a process that begins again and again must not count each time.
-func (o *onSchedule) countBehind(s *scheduler, b *book, now time.Time) {
+func (o *onSchedule) countBehind(b *book, now time.Time) {
 	if o.counted.IsZero() {
 		o.counted = now
 	}
 	if now.Sub(o.counted) >= chore.BehindEvery(b.c) {
 		o.counted = now
-		b.addChore(s, plan.Chore{Kind: chore.BehindKind}, 0, now)
+		b.beginChore(plan.Chore{Kind: chore.BehindKind}, 0, now)
 	}
 }
 
@@ -179,13 +180,11 @@ func (o *onSchedule) countBehind(s *scheduler, b *book, now time.Time) {
 // that sweep began.
 func (o *onSchedule) closeCount(b *book, now time.Time) {
 	var err error
-	if b.held.why == throttle.ReasonRecord { // that may last, and no range is swept meanwhile
-		err = b.held.fault
+	if b.hold.why == throttle.ReasonRecord { // that may last, and no range is swept meanwhile
+		err = b.hold.fault
 	}
 	if err != nil {
-		for _, it := range b.ranges {
-			b.settleCount(it, true)
-		}
+		b.count.giveUp(b.ranges)
 		b.count.failures.Add(err)
 	}
 	if b.count.pending > 0 {
@@ -251,7 +250,7 @@ func (b *book) describe(st *State) {
 	st.OldestDue = b.c.Target.Watchdog.OldestDue()
 	st.Rate = b.c.Pacing.Rate()
 	st.Deleted = b.c.Tally.Counts.Deleted.Load()
-	st.Held = b.held.why
+	st.Held = b.hold.why
 }
 
 // sweptTo returns the instant up to which nothing due is left in any range, and how many

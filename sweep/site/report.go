@@ -66,8 +66,8 @@ func (c *Site) pauseAttrs() (attrs []any) {
 	return attrs
 }
 
-// TellHold logs that the target is held, or is no longer held. Since says from when on it was.
-func (c *Site) TellHold(why throttle.Reason, since time.Time, fault error) {
+// LogHold logs that the target is held, or is no longer held. Since says from when on it was.
+func (c *Site) LogHold(why throttle.Reason, since time.Time, fault error) {
 	switch why {
 	case "":
 		c.Log.Info("deletes go on", "seconds", journal.Seconds(c.Cfg.Now().Sub(since)))
@@ -98,9 +98,9 @@ const (
 	readPrice = 0.03 / 100_000
 )
 
-// TellCost warns if idle ticks cost much: each sends one query for each range that writers
+// WarnOfCost warns if idle ticks cost much: each sends one query for each range that writers
 // may still write to.
-func (c *Site) TellCost(p *plan.Plan, every time.Duration) {
+func (c *Site) WarnOfCost(p *plan.Plan, every time.Duration) {
 	if _, local := c.Cfg.Store.(store.Exclusive); local || every <= 0 {
 		return
 	}
