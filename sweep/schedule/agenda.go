@@ -13,14 +13,13 @@ import (
 )
 
 const (
-	// choresFirst is how long one sweep waits for the chores that are due when it
-	// begins.
+	// choresFirst is how long one sweep waits, when it begins, for the chores that are due.
 	choresFirst = 10 * time.Second
 	// contendedFor is how long one sweep, after everything else, retries entities and
 	// records that another client holds in a transaction. The locks of a dead process
 	// end with its transaction, which the services end after 60 s without a request.
 	contendedFor = 90 * time.Second
-	// beyondFor is how long it then continues work that the next sweep can resume:
+	// beyondFor is how long it then continues work that the next sweep could resume:
 	// reads from the start, drains, the audit.
 	beyondFor = 5 * time.Minute
 )
@@ -30,12 +29,12 @@ const (
 type oneSweep struct {
 	phase phase
 	began time.Time
-	done  time.Time // when every range had come as far as it could
-	held  bool      // from the beginning: ranges are only looked at
-	stuck time.Time // since when all that is left waits for somebody else's transaction; zero if it does not
+	done  time.Time // when every range had got as far as it could
+	held  bool      // since it began: ranges are only looked at
+	stuck time.Time // since when all that is left waits for another client's transaction; zero if not so
 }
 
-// A phase is how far one sweep has come.
+// A phase is how far one sweep has got.
 type phase uint8
 
 const (
@@ -45,14 +44,14 @@ const (
 	over
 )
 
-// openOnce reads the records, without further tries if that fails.
+// openOnce reads the records, and does not retry if that fails.
 func openOnce(ctx context.Context, c *site.Site) error {
 	if err := c.Open(ctx); err != nil {
 		return err
 	}
 	c.Until = c.Clock.Now()
-	if c.Cfg.FromStart || !c.Cfg.Apply { // a dry run says what lies behind the cursors
-		c.Rules.ReadSince = c.Until.Truncate(time.Microsecond) // as records tell of a read that begins now
+	if c.Cfg.FromStart || !c.Cfg.Apply { // a dry run reports what lies behind the cursors
+		c.Rules.ReadSince = c.Until.Truncate(time.Microsecond) // as a record says of a read that begins now
 	}
 	return nil
 }
@@ -101,7 +100,7 @@ func (o *oneSweep) look(b *book, now time.Time) {
 	}
 }
 
-// begin waits for the chores that are due, and then makes the ranges ready.
+// begin makes the ranges ready, once the chores that are due have ended or taken too long.
 func (o *oneSweep) begin(b *book, now time.Time) {
 	if o.began.IsZero() {
 		o.began = now
@@ -120,7 +119,7 @@ func (o *oneSweep) begin(b *book, now time.Time) {
 	}
 }
 
-// isFirst reports whether a chore finds ranges, or changes which there are.
+// isFirst reports whether a chore finds, adds or removes ranges.
 func isFirst(k plan.Kind) bool {
 	return k == plan.Life || k == plan.Probe || k == plan.Seal || k == plan.Look
 }
@@ -154,7 +153,7 @@ func (o *oneSweep) finish(b *book, now time.Time) {
 	case b.active == 0:
 		b.count.giveUp(b.ranges)
 		o.phase = over
-	case !b.c.Rules.ReadSince.IsZero() && b.working > 0: // what was asked for is finished, unless others hold it
+	case !b.c.Rules.ReadSince.IsZero() && b.working > 0: // all reads from the start have ended, except in ranges that others hold
 		if o.isStuck(b, now) {
 			o.stop(b, now)
 		}
@@ -163,8 +162,8 @@ func (o *oneSweep) finish(b *book, now time.Time) {
 	}
 }
 
-// isStuck reports whether all ranges at work have waited for long enough for transactions
-// of somebody else, or retried after them.
+// isStuck reports whether, for long enough, all ranges in work have waited for transactions
+// of other clients, or retried after them.
 func (o *oneSweep) isStuck(b *book, now time.Time) bool {
 	for _, it := range b.ranges {
 		if it.state != step.Resting && !it.isContended() {
@@ -198,7 +197,7 @@ func (o *oneSweep) summary(b *book) Summary {
 	return summaryOf(b)
 }
 
-// unread returns how many ranges one sweep was asked to read from their start, and did not.
+// unread counts the ranges that one sweep should have read from their start, and did not.
 func unread(ranges map[shardquery.Range]*item) (n int) {
 	for _, it := range ranges {
 		if j, ok := it.rangeJob(); ok && !j.WasReadAll() {
@@ -208,10 +207,10 @@ func unread(ranges map[shardquery.Range]*item) (n int) {
 	return n
 }
 
-// A oneAudit is the agenda of one round of the audit in every namespace.
+// A oneAudit is the agenda of one full round of the audit in every namespace.
 type oneAudit struct {
 	begun, over bool
-	contended   time.Time // since when everything left waits for another client's transaction; zero if not so
+	stuck       time.Time // since when all that is left waits for another client's transaction; zero if not so
 }
 
 func (o *oneAudit) open(ctx context.Context, c *site.Site) error { return openOnce(ctx, c) }
@@ -241,12 +240,12 @@ func (o *oneAudit) look(b *book, now time.Time) {
 	}
 	switch {
 	case !waits:
-		o.contended = time.Time{}
-	case o.contended.IsZero():
-		o.contended = now
+		o.stuck = time.Time{}
+	case o.stuck.IsZero():
+		o.stuck = now
 	}
-	stuck := waits && now.Sub(o.contended) >= contendedFor
-	if o.over = o.over || stuck || b.s.isStopping() || b.active == 0 || b.hold.isLong(now); o.over {
+	isStuck := waits && now.Sub(o.stuck) >= contendedFor
+	if o.over = o.over || isStuck || b.s.isStopping() || b.active == 0 || b.hold.isLong(now); o.over {
 		if b.active > 0 {
 			b.count.left = 1 // not all of it was read
 		}
@@ -258,19 +257,19 @@ func (o *oneAudit) task() string { return "audit" }
 
 func (o *oneAudit) summary(b *book) Summary { return summaryOf(b) }
 
-// A Summary is how the work on one target has ended. What was done to it stands in its tally.
+// A Summary is how the work on one target ended. What was done is in the tally of its site.
 type Summary struct {
-	Complete           bool // nothing failed, and every range came to its horizon
+	Complete           bool // nothing failed, and every range reached its horizon
 	Ranges, Incomplete int
 	Held               throttle.Reason // why nothing may be deleted; empty if it may
 	Fault              error           // if a record holds the target: what is wrong with it; may be nil
 	Err                error           // what failed
 	View               *plan.View      // of the records; nil if they could not be read
 	Ended              time.Time       // by this process's clock
-	Open               bool            // it was stopped before all ranges were counted
+	Open               bool            // it was stopped before all ranges had ended
 }
 
-// summaryOf returns how the work on a target has ended.
+// summaryOf returns how the work on a target ended.
 func summaryOf(b *book) Summary {
 	if b.hold.why == throttle.ReasonRecord {
 		if err := b.hold.unreadable(); err != nil {

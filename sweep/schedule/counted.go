@@ -2,7 +2,7 @@ package schedule
 
 import "github.com/reaper-ttl/reaper/sweep/step"
 
-// tagCounts count the items of ranges by their tags.
+// tagCounts counts the items of ranges by their tags.
 type tagCounts struct {
 	working, contended, lookedAt int
 	elsewhere                    map[*item]bool

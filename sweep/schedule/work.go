@@ -147,7 +147,7 @@ type upkeep struct {
 }
 
 // run reads the records of a target. Then it keeps the view, the heartbeat and the gate's
-// answer fresh. At its end it removes the heartbeat, unless there is no time left.
+// answer fresh. At its end it removes the heartbeat, unless time has run out.
 func (u *upkeep) run(c *site.Site, a agenda, opened chan<- error) {
 	err := background.Protect(func() error { return a.open(u.ctx, c) })
 	if err == nil {
