@@ -14,7 +14,7 @@ func resultAsOf(c *site.Site) TargetResult {
 	res := TargetResult{Name: c.Target.Name, Retired: []int{}}
 	res.fill(c.Tally)
 	if v := c.Viewer.View(); v != nil {
-		res.Outside, res.EmptyIndex = c.Tally.AroundOr(v.Record.Outside, v.Record.EmptyIndex)
+		res.Outside, res.EmptyIndex = c.Tally.OutsideOr(v.Record.Outside, v.Record.EmptyIndex)
 		res.Horizon = c.Horizon()
 	} else { // the store's time is not known
 		res.Horizon = c.Cfg.Now().Add(-c.Target.Retention).UTC().Round(0)

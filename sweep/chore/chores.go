@@ -232,7 +232,7 @@ func lookAround(c *site.Site, ctx context.Context, p *plan.Plan) error {
 	}
 	next := noted(c.Viewer.View().Record)
 	warn(c, ctx, next)
-	c.Tally.LookedAround(next.Outside, next.EmptyIndex)
+	c.Tally.NoteOutside(next.Outside, next.EmptyIndex)
 	if !c.Cfg.Apply {
 		return nil
 	}
