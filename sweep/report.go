@@ -22,8 +22,8 @@ func resultAsOf(c *site.Site) TargetResult {
 	return res
 }
 
-// fillHeld puts into a result why nothing may be deleted. A dry run writes nothing, held
-// or not, but must not promise what the next sweep would not do.
+// fillHeld puts into a result why nothing may be deleted. A dry run writes nothing anyway,
+// but must not promise what the next sweep would not do.
 func fillHeld(c *site.Site, res *TargetResult, why throttle.Reason) {
 	v := c.Viewer.View()
 	switch {
@@ -63,5 +63,5 @@ func (res *TargetResult) fill(t *site.Tally) {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
 	res.Retired = append([]int{}, t.Retired...)
-	res.Examples = []site.Example{}
+	res.Examples = []Example{}
 }
