@@ -23,8 +23,8 @@ type Target struct {
 	Generations  bool                        // the layout has generations in addition to the nursery
 	ShardValues  []store.Value               // of Target.ShardProperty, if there is one
 	Namespaces   []string                    // or only "*" for all that the store lists
-	Shards       int                         // of a generation that is opened now, and at least of the nursery; 0 for timestamps
-	Policy       generation.Policy           // how generations follow each other; its Shards are ignored
+	Shards       int                         // of new generations, and at least of the nursery; 0 for timestamps
+	Policy       generation.Policy           // how generations follow each other; Shards above counts, not its own
 	Retention    time.Duration               // kept this long past expires
 	MaxAge       time.Duration               // an expiry older than this before the horizon is suspect
 	Rewind       time.Duration               // how often a range is read from its start

@@ -29,7 +29,7 @@ type Preview struct {
 	Examples  []Example `json:"examples"` // of what is kept, up to three for each reason
 	// WouldTrip is the event for which a sweep with --apply would trip the breaker; nil if it
 	// would not, or if that is not known.
-	WouldTrip *Foreseen `json:"would_trip,omitempty"`
+	WouldTrip *TripForecast `json:"would_trip,omitempty"`
 }
 
 // fillPreview puts into a result what a dry run found in addition to the counts.
@@ -63,8 +63,8 @@ func fillPreview(c *site.Site, v *plan.View, res *TargetResult) {
 	}
 }
 
-// A Foreseen is an event for which a sweep with --apply would trip the breaker.
-type Foreseen struct {
+// A TripForecast is an event for which a sweep with --apply would trip the breaker.
+type TripForecast struct {
 	Rule      breaker.Rule  `json:"rule"`
 	Hour      *time.Time    `json:"hour"` // of a burst: when its window of expiry begins; else nil
 	Due       int64         `json:"due"`
@@ -79,7 +79,7 @@ func canForecast(c *site.Site) bool {
 }
 
 // forecastTrip judges what a dry run has found due, as a sweep with --apply would. It writes nothing.
-func forecastTrip(c *site.Site, ctx context.Context) *Foreseen {
+func forecastTrip(ctx context.Context, c *site.Site) *TripForecast {
 	c.Tally.Mu.Lock()
 	oldest := c.Tally.Preview.Oldest
 	c.Tally.Mu.Unlock()
@@ -94,7 +94,7 @@ func forecastTrip(c *site.Site, ctx context.Context) *Foreseen {
 	}
 	c.Log.WarnContext(ctx, "with --apply the breaker would trip", "rule", string(trip.Rule), "due", trip.Due,
 		"limit", trip.Limit)
-	would := &Foreseen{Rule: trip.Rule, Due: trip.Due + trip.Gone, Limit: trip.Limit, All: trip.All,
+	would := &TripForecast{Rule: trip.Rule, Due: trip.Due + trip.Gone, Limit: trip.Limit, All: trip.All,
 		Histogram: j.Histogram(ctx, *trip)}
 	if !trip.Hour.IsZero() {
 		would.Hour = &trip.Hour

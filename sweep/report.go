@@ -48,20 +48,20 @@ func fillHeld(c *site.Site, res *TargetResult, why throttle.Reason) {
 }
 
 // fill puts the sums of a tally into the result.
-func (res *TargetResult) fill(t *site.Tally) {
+func (r *TargetResult) fill(t *site.Tally) {
 	c := &t.Counts
-	res.Counts = metrics.Load(&c.CountsOf)
-	res.Operations = t.Meter.Operations()
+	r.Counts = metrics.Load(&c.CountsOf)
+	r.Operations = t.Meter.Operations()
 	if !c.StepsUnknown.Load() {
 		n, behind := c.Stepped.Load(), c.Behind.Load()
-		res.Stepped, res.Behind = &n, &behind
+		r.Stepped, r.Behind = &n, &behind
 	}
-	res.Throttled = map[string]float64{}
+	r.Throttled = map[string]float64{}
 	for why, d := range t.ThrottledFor() {
-		res.Throttled[string(why)] = d.Seconds()
+		r.Throttled[string(why)] = d.Seconds()
 	}
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	res.Retired = append([]int{}, t.Retired...)
-	res.Examples = []Example{}
+	r.Retired = append([]int{}, t.Retired...)
+	r.Examples = []Example{}
 }

@@ -54,7 +54,7 @@ func once(
 			t.EmptyKind = chore.IsEmptyKind(c, ctx)
 		}
 		if canForecast(c) && end.View != nil && t.Error == "" {
-			t.WouldTrip = forecastTrip(c, ctx)
+			t.WouldTrip = forecastTrip(ctx, c)
 		}
 		t.Duration = end.Ended.Sub(began).Seconds()
 		res.Targets = append(res.Targets, t)

@@ -153,7 +153,7 @@ func (o *oneSweep) finish(b *book, now time.Time) {
 	case b.active == 0:
 		b.count.giveUp(b.ranges)
 		o.phase = over
-	case !b.c.Rules.ReadSince.IsZero() && b.working > 0: // all reads from the start have ended, except in ranges that others hold
+	case !b.c.Rules.ReadSince.IsZero() && b.working > 0: // ordered reads may take longer than beyondFor
 		if o.isStuck(b, now) {
 			o.stop(b, now)
 		}

@@ -39,7 +39,7 @@ type book struct {
 // An agenda says when the ranges of a target become ready, and when its work ends:
 // for one sweep, or on a schedule.
 type agenda interface {
-	// open reads the target's records, in a goroutine of its own. Look and next are called only after that.
+	// open reads the target's records, in a goroutine of its own. Look is called only after that.
 	open(ctx context.Context, c *site.Site) error
 	// chores reports whether chores may begin.
 	chores() bool
@@ -59,7 +59,8 @@ type agenda interface {
 func newBook(s *scheduler, t Target, a agenda, opened <-chan error) *book {
 	c := t.Site
 	c.Story.For(a.task())
-	b := &book{c: c, Target: t, agenda: a, opened: opened, planner: newPlanner(c), hold: hold{c: c}, sharing: sharing{c: c}}
+	b := &book{c: c, Target: t, agenda: a, opened: opened, planner: newPlanner(c),
+		hold: hold{c: c}, sharing: sharing{c: c}}
 	b.roster = newRoster(c, s, b)
 	b.count = sweepCount{c: c, tags: &b.tagCounts}
 	return b

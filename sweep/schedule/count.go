@@ -101,8 +101,8 @@ func (n *sweepCount) fail(it *item, err error) {
 
 // failOpening keeps the error for which the records of the target could not be read.
 func (n *sweepCount) failOpening(err error) {
-	if errors.Is(err, context.Canceled) || errors.Is(err, background.ErrStopped) || errors.Is(err, context.DeadlineExceeded) &&
-		n.failures.Count() > 0 {
+	if errors.Is(err, context.Canceled) || errors.Is(err, background.ErrStopped) ||
+		errors.Is(err, context.DeadlineExceeded) && n.failures.Count() > 0 {
 		return
 	}
 	n.failures.Add(err)

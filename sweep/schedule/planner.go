@@ -41,9 +41,6 @@ func (p *planner) renew() (last *plan.Plan) {
 	return last
 }
 
-// needsRead reports whether a range exists and needs a read.
-func (p *planner) needsRead(r shardquery.Range) bool { return p.plan.Has(r) && p.plan.Range(r).Read }
-
 // wanted lists the ranges that need a read, and those that have an item.
 func (p *planner) wanted(items map[shardquery.Range]*item) (list []shardquery.Range) {
 	for r := range p.plan.All() {
