@@ -26,7 +26,7 @@ func newSite(cfg *Config, t *Target) *site.Site {
 	})
 }
 
-// workOf returns how the schedule works.
+// workOf returns the configuration of the schedule.
 func workOf(cfg Config) schedule.Config {
 	return schedule.Config{Workers: cfg.Workers, Grace: cfg.Grace, Now: cfg.Now}
 }

@@ -16,39 +16,41 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A Target is what is swept and how. The configuration validates it.
+// A Target says what is swept, and how. Package config makes one from a targets file, and checks it.
 type Target struct {
 	store.Target
-	Layout       layout.Layout               // as configured; part of what a cursor is good for
+	Layout       layout.Layout               // as configured; cursors are valid for one layout
 	Generations  bool                        // the layout has generations in addition to the nursery
 	ShardValues  []store.Value               // of Target.ShardProperty, if there is one
-	Namespaces   []string                    // or just "*" for all that the store lists
-	Shards       int                         // of a generation opened now, and of the nursery at least; 0 for timestamps
-	Policy       generation.Policy           // how generations follow each other; Shards above replaces its own
+	Namespaces   []string                    // or only "*" for all that the store lists
+	Shards       int                         // of new generations, and at least of the nursery; 0 for timestamps
+	Policy       generation.Policy           // how generations follow each other; Shards above counts, not its own
 	Retention    time.Duration               // kept this long past expires
 	MaxAge       time.Duration               // an expiry older than this before the horizon is suspect
 	Rewind       time.Duration               // how often a range is read from its start
 	Overlap      time.Duration               // a saved cursor stays this much behind the horizon
 	Page         int                         // entries per page, 1 to store.MaxPage
 	Lease        time.Duration               // how long a claim holds without renewal
-	MaxClockSkew time.Duration               // more than this between local and store's clock stops the sweep
+	MaxClockSkew time.Duration               // if the clocks here and in the store are further apart, the sweep ends
 	Pace         throttle.Limits             // of each range
 	Total        throttle.Limit              // of the target, over all workers
 	Gate         func(context.Context) error // returns why nothing may be deleted at present; may be nil
-	Limits       breaker.Limits              // over all processes; the zero value has none
+	Limits       breaker.Limits              // over all processes; the zero value has no limits
 	Breaker      breaker.Rules               // the zero value is switched off
-	Compare      site.Comparer               // keeps due entities that disagree with their expiry; may be nil
-	Watchdog     *metrics.Watchdog           // what is known of the ranges' progress; may be nil
-	History      History                     // what is told of this process, and for how long
-	// Next returns the next tick after an instant; Serve alone asks. It goes by
+	Compare      Comparer                    // keeps due entities that disagree with their expiry; may be nil
+	Watchdog     *metrics.Watchdog           // watches the progress of ranges; may be nil
+	History      History                     // how this process appears there, and how long it is kept
+	// Next returns the next tick after an instant; only a [Daemon] calls it. It goes by
 	// the wall clock.
 	Next func(time.Time) time.Time
 }
 
 // IsTripped reports whether an open breaker holds the target. One that is switched off holds nothing.
-func (t Target) IsTripped(r generation.Record) bool { return t.Breaker.On && r.Trip.IsOpen() }
+func (t Target) IsTripped(r generation.Record) bool {
+	return site.Target{Breaker: t.Breaker}.IsTripped(r)
+}
 
-// Rules returns the part of the target that plans go by.
+// Rules returns the part of the target that plans are made by.
 func (t Target) Rules() plan.Rules {
 	policy := t.Policy
 	policy.Shards = t.Shards
@@ -61,14 +63,14 @@ func (t Target) Rules() plan.Rules {
 		Rewind: t.Rewind, Namespaces: t.namespaces()}
 }
 
-// BreakerRules returns the rules by which the budget of a target goes.
+// BreakerRules returns the rules for the budget of a target.
 func BreakerRules(t Target) breaker.Rules {
 	r := t.Breaker
 	r.Rewind, r.Retention, r.Limits = t.Rewind, t.Retention, t.Limits
 	return r
 }
 
-// namespaces returns the namespaces as configured; at least the default one.
+// namespaces returns the configured namespaces; the default one if there are none.
 func (t Target) namespaces() []string {
 	if len(t.Namespaces) == 0 {
 		return []string{""}
@@ -76,7 +78,7 @@ func (t Target) namespaces() []string {
 	return t.Namespaces
 }
 
-// scope names the layout with everything that makes a position valid: shards of another
+// scope names the layout, and whatever else a position depends on: shards of another
 // property, or integers instead of texts, are other shards.
 func (t Target) scope() string {
 	if t.ShardProperty == "" || len(t.ShardValues) == 0 {
@@ -89,32 +91,32 @@ func (t Target) scope() string {
 	return string(t.Layout) + " by " + values + " in " + t.ShardProperty
 }
 
-// A Config says what is collected and how. The zero Config deletes nothing.
+// A Config says what is swept, and how. The zero Config deletes nothing.
 type Config struct {
 	Store    store.Store
 	Targets  []Target
 	Apply    bool             // without it, count only and write nothing
 	Workers  int              // steps at the same time, over all targets; at least 1
 	Grace    time.Duration    // for the pages in flight once ctx is done
-	Once                      // orders for one sweep
-	Owner    string           // names this process in leases, unlike any other
+	Once                      // options of one sweep
+	Owner    string           // names this process in leases; no other process has the same name
 	Version  string           // of the program, for people
 	Now      func() time.Time // this process's clock
 	Log      *slog.Logger
-	Progress *site.Progress   // may be nil
+	Progress *Progress        // may be nil
 	Metrics  *metrics.Metrics // may be nil
 }
 
-// Once are the orders that somebody gives for one sweep.
+// Once has the options that an operator gives for one sweep.
 type Once struct {
-	Yes       bool // go on whatever the targets' limits say
+	Yes       bool // ignore the limits of the targets
 	FromStart bool // read each range from its start, even if such a read is not due
-	Exact     bool // without Apply: read and check each entity, in the place of one page of each range and COUNTs
+	Exact     bool // without Apply: read and check each entity, instead of one page of each range and COUNTs
 }
 
 func (c Config) withDefaults() Config {
 	if c.Progress == nil {
-		c.Progress = new(site.Progress)
+		c.Progress = new(Progress)
 	}
 	if c.Metrics == nil {
 		c.Metrics = metrics.Discard()
@@ -123,19 +125,13 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// What those who call need of what all work on a target shares.
+// What callers need of package site.
 type (
 	Progress   = site.Progress
 	Comparer   = site.Comparer
 	Comparison = site.Comparison
 	Example    = site.Example
 	History    = site.History
-)
-
-// Why entities are kept.
-const (
-	KeptMalformed = site.KeptMalformed
-	KeptSuspect   = site.KeptSuspect
 )
 
 // MostExamples is how many examples a dry run gives for each reason.

@@ -1,22 +1,38 @@
-// Package sweep collects what has expired. It ties generation, shardquery, cursor
-// and throttle together and knows no database: those are behind package store.
+// Package sweep deletes expired entities: once with [Run], or for as long as a process runs
+// with [NewDaemon].
 //
-// Four ideas have a place each. A view (view.go) is an immutable snapshot of the
-// records; one refresher replaces it. A book (book.go) is what this process
-// remembers of each range and chore; the scheduler's goroutine alone writes it. A
-// plan (package plan) says what each needs next, and is a pure function of both. A
-// step (range.go, visit.go, chores.go) is one bounded piece of work: a few pages of
-// one range, or one chore. At most Config.Workers steps run at a time, over all
-// targets, and waiting takes neither a worker nor a page: so no range waits for
-// another one.
+// These are the five packages that a program in Go works with:
 //
-// The invariants are those that users rely on. Nothing is deleted unless its
-// expiry is at or before the horizon when the delete commits: the store's condition
-// decides that. All deletes and carries go through one place (writer.write), which
-// checks pace, pause, gate, limits and lease as late as possible. A cursor is never
-// past an entry that was not disposed of, wherever the process dies.
-// Without Apply nothing is written at all.
+//   - sweep: what to sweep, and how ([Config], [Target]); Run, [Audit] and the daemon.
+//   - expirykey: the key by which an entity expires. An application writes one with each entity;
+//     package generation makes it, by the record that sweeps use.
+//   - shardread: reads entities that are spread over shards in one order.
+//   - control: pauses a target, changes its pace, opens a generation, approves a trip.
+//   - inspect: the status of a target, and why an entity is still there. It changes nothing.
 //
-// Limits: memory is bounded by two pages for each busy worker (the present one and the one
-// that is read ahead), and by up to 16 entities of each range that wait for another try.
+// The command reaper does the same with flags and a targets file. It opens the database; here
+// the caller does, with a driver of package store.
+//
+// # What a caller can rely on
+//
+// An entity is deleted only if its expiry is at or before the horizon when the delete commits:
+// the store checks that in the same write. Nothing is deleted while the target is paused or its
+// gate is closed, by limits that are out of date, or after the lease of its range has run out.
+// A crash at any time may repeat work, but skips none. Without Apply, nothing is written at all.
+//
+// Any number of processes may sweep the same targets at the same time; each needs an Owner of its
+// own.
+//
+// Limits: memory is bounded by two pages for each busy worker (the present one and the one that is
+// read ahead), and by up to 16 entities of each range that wait for another try. At most
+// Config.Workers steps run at a time, over all targets.
+//
+// # Inside
+//
+// The packages below this one are its rooms, and not meant to be imported by others. A view
+// (sweep/view) is an immutable snapshot of a target's records. A plan (sweep/plan) is a pure function
+// of it, and says what each range and each chore needs next. The schedule (sweep/schedule) gives
+// them their turns. A step (sweep/visit, sweep/chore) is one bounded piece of work. All deletes go
+// through one place, in sweep/visit, which checks pace, pause, gate, limits and lease as late as
+// possible. docs/architecture.md follows one key through all of them.
 package sweep

@@ -2,49 +2,46 @@ package sweep_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
-	"github.com/reaper-ttl/reaper/generation"
-	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/embedded"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// An application stamps its entities by the target record; the sweep deletes
-// what has expired.
+// An application gives each entity a key by the target record. A sweep deletes those that
+// have expired.
 func ExampleRun() {
 	ctx := context.Background()
-	target := sweep.Target{
-		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text},
-		Layout: "generation", Generations: true, Shards: 16, Page: 500, Lease: 30 * time.Second,
-		MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour, Overlap: 10 * time.Second, MaxClockSkew: 10 * time.Second,
-		Pace: throttle.Limits{Start: 5000, Max: 5000},
-	}
-	c := sweep.Config{Store: modelstore.New(time.Now), Targets: []sweep.Target{target}, Apply: true, Workers: 16,
-		Grace: 8 * time.Second, Owner: "example", Now: time.Now, Log: slog.New(slog.DiscardHandler)}
-
-	record, _, err := sweep.EnsureRecord(ctx, c, target)
+	dir, _ := os.MkdirTemp("", "reaper")
+	defer os.RemoveAll(dir)
+	db, err := embedded.Open(dir, embedded.Options{Create: true, Now: time.Now})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	write(c.Store, target, record.Stamper(), "old", -time.Hour)
-	write(c.Store, target, record.Stamper(), "new", time.Hour)
+	defer db.Close()
+	target := sweep.Target{
+		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text},
+		Layout: layout.Generation, Generations: true, Shards: 4, Page: 500, Lease: 30 * time.Second,
+		MaxAge: 5 * 365 * 24 * time.Hour, Rewind: 24 * time.Hour, Overlap: 10 * time.Second,
+		Pace: throttle.Limits{Unlimited: true}, MaxClockSkew: 10 * time.Second}
+	cfg := sweep.Config{Store: db, Targets: []sweep.Target{target}, Apply: true, Workers: 4,
+		Owner: "example", Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 
-	res := sweep.Run(ctx, c)
-	fmt.Println(res.Complete, res.Targets[0].Expired, res.Targets[0].Deleted)
-	// Output: true 1 1
-}
-
-func write(s store.Store, t sweep.Target, stamp generation.Stamper, name string, ttl time.Duration) {
-	key, err := stamp.Name(name, time.Now().Add(ttl))
-	if err == nil {
-		err = s.(store.Writer).Put(context.Background(), t.Target, "", []store.Entity{{Name: name, Expiry: store.TextValue(key.String())}})
+	record, _, err := sweep.EnsureRecord(ctx, cfg, target)
+	for name, life := range map[string]time.Duration{"old": -time.Hour, "new": time.Hour} {
+		key, _ := record.Stamper().Name(name, time.Now().Add(life))
+		session := store.Entity{Name: name, Expiry: store.TextValue(key.String())}
+		err = errors.Join(err, db.Put(ctx, target.Target, "", []store.Entity{session}))
 	}
-	if err != nil {
-		fmt.Println(err)
-	}
+	result := sweep.Run(ctx, cfg).Targets[0]
+	fmt.Println(err, result.Complete, result.Expired, "expired,", result.Deleted, "deleted")
+	// Output: <nil> true 1 expired, 1 deleted
 }

@@ -13,27 +13,27 @@ import (
 	"github.com/reaper-ttl/reaper/sweep/spend"
 )
 
-// A Preview is what a dry run says beyond the counts that every sweep has.
+// A Preview is what a dry run reports in addition to the counts of every sweep.
 type Preview struct {
-	// BehindCursors is how much is due and lies behind the cursors: the next sweep leaves it,
+	// BehindCursors counts what is due and lies behind the cursors: the next sweep leaves it,
 	// and a later read of its range from the start deletes it. Nil if that is not known: a
 	// sweep that applies does not look there, unless it reads each range from its start. Then
 	// it is zero if the sweep is complete and the store has refused nothing.
 	BehindCursors *int64 `json:"behind"`
-	// GoneBy is when the last of that goes: by the first sweep after it. Nil if nothing is
-	// there, or if nobody can tell.
+	// GoneBy is when the last of that can be deleted: the first sweep after it does. Nil if
+	// nothing is there, or if it is not known.
 	GoneBy *time.Time `json:"behind_gone_by"`
-	// Estimated says that some of it was counted in the index, and not read: what is
-	// malformed counts as due there.
-	Estimated bool           `json:"estimated"`
-	Examples  []site.Example `json:"examples"` // of what is kept, up to three for each reason
+	// Estimated says that some of it was counted in the index, and not read: malformed
+	// entries count as due there.
+	Estimated bool      `json:"estimated"`
+	Examples  []Example `json:"examples"` // of what is kept, up to three for each reason
 	// WouldTrip is the event for which a sweep with --apply would trip the breaker; nil if it
-	// would not, or if nobody can tell.
-	WouldTrip *Foreseen `json:"would_trip,omitempty"`
+	// would not, or if that is not known.
+	WouldTrip *TripForecast `json:"would_trip,omitempty"`
 }
 
-// tellPreview puts into a result what a dry run found beyond the counts.
-func tellPreview(c *site.Site, v *plan.View, res *TargetResult) {
+// fillPreview puts into a result what a dry run found in addition to the counts.
+func fillPreview(c *site.Site, v *plan.View, res *TargetResult) {
 	if c.Cfg.Apply && c.Cfg.FromStart && res.Complete && res.Refused == 0 {
 		res.BehindCursors = new(int64) // every range was read from its start
 	}
@@ -46,14 +46,14 @@ func tellPreview(c *site.Site, v *plan.View, res *TargetResult) {
 	found := &t.Preview
 	n := found.Behind
 	res.BehindCursors, res.Estimated = &n, found.Estimated
-	res.Examples = slices.SortedFunc(slices.Values(found.Examples), func(x, y site.Example) int {
+	res.Examples = slices.SortedFunc(slices.Values(found.Examples), func(x, y Example) int {
 		return cmp.Or(cmp.Compare(x.Kept, y.Kept), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.ID, y.ID))
 	})
 	if n == 0 {
 		return
 	}
 	rules := c.Rules
-	rules.ReadSince = time.Time{} // as the sweeps that follow see it
+	rules.ReadSince = time.Time{} // as later sweeps plan
 	var ranges []shardquery.Range
 	for r := range found.Ranges {
 		ranges = append(ranges, r)
@@ -63,8 +63,8 @@ func tellPreview(c *site.Site, v *plan.View, res *TargetResult) {
 	}
 }
 
-// A Foreseen is an event for which a sweep with --apply would trip the breaker.
-type Foreseen struct {
+// A TripForecast is an event for which a sweep with --apply would trip the breaker.
+type TripForecast struct {
 	Rule      breaker.Rule  `json:"rule"`
 	Hour      *time.Time    `json:"hour"` // of a burst: when its window of expiry begins; else nil
 	Due       int64         `json:"due"`
@@ -73,13 +73,13 @@ type Foreseen struct {
 	Histogram []breaker.Bar `json:"histogram"`
 }
 
-// foresees reports whether the sweep is a dry run of a target with a breaker that is closed.
-func foresees(c *site.Site) bool {
+// canForecast reports whether the sweep is a dry run of a target whose breaker is on and closed.
+func canForecast(c *site.Site) bool {
 	return !c.Cfg.Apply && c.Target.Breaker.On && c.Viewer.View() != nil && !c.Viewer.View().Record.Trip.IsOpen()
 }
 
-// foresee judges what a dry run has found due, as a sweep with --apply would. It writes nothing.
-func foresee(c *site.Site, ctx context.Context) *Foreseen {
+// forecastTrip judges what a dry run has found due, as a sweep with --apply would. It writes nothing.
+func forecastTrip(ctx context.Context, c *site.Site) *TripForecast {
 	c.Tally.Mu.Lock()
 	oldest := c.Tally.Preview.Oldest
 	c.Tally.Mu.Unlock()
@@ -94,7 +94,7 @@ func foresee(c *site.Site, ctx context.Context) *Foreseen {
 	}
 	c.Log.WarnContext(ctx, "with --apply the breaker would trip", "rule", string(trip.Rule), "due", trip.Due,
 		"limit", trip.Limit)
-	would := &Foreseen{Rule: trip.Rule, Due: trip.Due + trip.Gone, Limit: trip.Limit, All: trip.All,
+	would := &TripForecast{Rule: trip.Rule, Due: trip.Due + trip.Gone, Limit: trip.Limit, All: trip.All,
 		Histogram: j.Histogram(ctx, *trip)}
 	if !trip.Hour.IsZero() {
 		would.Hour = &trip.Hour

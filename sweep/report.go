@@ -14,7 +14,7 @@ func resultAsOf(c *site.Site) TargetResult {
 	res := TargetResult{Name: c.Target.Name, Retired: []int{}}
 	res.fill(c.Tally)
 	if v := c.Viewer.View(); v != nil {
-		res.Outside, res.EmptyIndex = c.Tally.AroundOr(v.Record.Outside, v.Record.EmptyIndex)
+		res.Outside, res.EmptyIndex = c.Tally.OutsideOr(v.Record.Outside, v.Record.EmptyIndex)
 		res.Horizon = c.Horizon()
 	} else { // the store's time is not known
 		res.Horizon = c.Cfg.Now().Add(-c.Target.Retention).UTC().Round(0)
@@ -22,8 +22,8 @@ func resultAsOf(c *site.Site) TargetResult {
 	return res
 }
 
-// fillHeld puts into a result why nothing may be deleted. A dry run writes nothing, held
-// or not, but must not promise what the next sweep would not do.
+// fillHeld puts into a result why nothing may be deleted. A dry run writes nothing anyway,
+// but must not promise what the next sweep would not do.
 func fillHeld(c *site.Site, res *TargetResult, why throttle.Reason) {
 	v := c.Viewer.View()
 	switch {
@@ -48,20 +48,20 @@ func fillHeld(c *site.Site, res *TargetResult, why throttle.Reason) {
 }
 
 // fill puts the sums of a tally into the result.
-func (res *TargetResult) fill(t *site.Tally) {
+func (r *TargetResult) fill(t *site.Tally) {
 	c := &t.Counts
-	res.Counts = metrics.Load(&c.CountsOf)
-	res.Operations = t.Meter.Operations()
+	r.Counts = metrics.Load(&c.CountsOf)
+	r.Operations = t.Meter.Operations()
 	if !c.StepsUnknown.Load() {
 		n, behind := c.Stepped.Load(), c.Behind.Load()
-		res.Stepped, res.Behind = &n, &behind
+		r.Stepped, r.Behind = &n, &behind
 	}
-	res.Throttled = map[string]float64{}
+	r.Throttled = map[string]float64{}
 	for why, d := range t.ThrottledFor() {
-		res.Throttled[string(why)] = d.Seconds()
+		r.Throttled[string(why)] = d.Seconds()
 	}
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	res.Retired = append([]int{}, t.Retired...)
-	res.Examples = []site.Example{}
+	r.Retired = append([]int{}, t.Retired...)
+	r.Examples = []Example{}
 }

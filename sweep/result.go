@@ -25,14 +25,14 @@ type TargetResult struct {
 	Error    string    `json:"error"`  // empty if nothing failed
 	Hint     string    `json:"hint"`   // what to do about the error; empty if there is no advice
 	Held     string    `json:"held"`   // why nothing may be deleted at present; empty if it may
-	Reason   string    `json:"reason"` // of a pause: why, as its operator said; else what Held says, in detail
-	Actor    string    `json:"actor"`  // of a pause: who made it
+	Reason   string    `json:"reason"` // of a pause: why, in its operator's words; else the details of Held
+	Actor    string    `json:"actor"`  // of a pause: who ordered it
 	Duration float64   `json:"duration_seconds"`
 
 	metrics.Counts
 	Preview
-	Outside    int64  `json:"outside"`                        // carry the property but lie in no range
-	Stepped    *int64 `json:"points_stepped_over"`            // nil if the store cannot tell
+	Outside    int64  `json:"outside"`                        // entities that carry the property but lie in no range
+	Stepped    *int64 `json:"points_stepped_over"`            // nil if the store does not say
 	Behind     *int64 `json:"points_stepped_over_from_start"` // of these, in reads of a range from its start
 	Ranges     int    `json:"ranges"`
 	Incomplete int    `json:"ranges_incomplete"`

@@ -20,18 +20,18 @@ import (
 // flight the grace, saves the cursors and releases the leases. Failures are in the
 // result: a failing range or target stops no other.
 func Run(ctx context.Context, cfg Config) Result {
-	return once(ctx, cfg, schedule.Sweep, tellPreview)
+	return once(ctx, cfg, schedule.Sweep, fillPreview)
 }
 
 // Audit makes a full round over the retired and sealed generations of each target, and
-// does nothing else: strays that are due are deleted, the others are moved to the
+// does nothing else: it deletes the strays that are due, and moves the others to the
 // nursery.
 func Audit(ctx context.Context, cfg Config) Result {
 	return once(ctx, cfg, schedule.Audit, nil)
 }
 
-// once works once on each target, all at the same time. Preview, if it is not nil, adds to a result
-// what a dry run has found.
+// once works once on each target, all at the same time. If preview is not nil, it adds to a
+// result what a dry run has found.
 func once(
 	ctx context.Context, cfg Config, work func(context.Context, schedule.Config, []schedule.Target) []schedule.Summary,
 	preview func(*site.Site, *plan.View, *TargetResult),
@@ -53,8 +53,8 @@ func once(
 		if t.Error == "" && t.Scanned == 0 {
 			t.EmptyKind = chore.IsEmptyKind(ctx, c)
 		}
-		if foresees(c) && end.View != nil && t.Error == "" {
-			t.WouldTrip = foresee(c, ctx)
+		if canForecast(c) && end.View != nil && t.Error == "" {
+			t.WouldTrip = forecastTrip(ctx, c)
 		}
 		t.Duration = end.Ended.Sub(began).Seconds()
 		res.Targets = append(res.Targets, t)
@@ -70,7 +70,7 @@ func once(
 	return res
 }
 
-// resultOf returns what was done to a target, and how the work on it has ended.
+// resultOf returns what was done to a target, and how the work on it ended.
 func resultOf(c *site.Site, end schedule.Summary) TargetResult {
 	res := resultAsOf(c)
 	res.Ranges, res.Incomplete, res.Complete = end.Ranges, end.Incomplete, end.Complete
@@ -98,7 +98,7 @@ func finishHistories(ctx context.Context, targets []schedule.Target, why func(i 
 	all.Wait()
 }
 
-// publishEnd tells metrics and log how and when one sweep of a target ended.
+// publishEnd puts into metrics and log how and when one sweep of a target ended.
 func publishEnd(c *site.Site, end schedule.Summary, res TargetResult) {
 	c.Log.End()
 	took := time.Duration(res.Duration * float64(time.Second))

@@ -8,7 +8,7 @@ import (
 )
 
 // A Daemon sweeps for as long as it runs: at each tick of a target's schedule
-// every range at rest becomes ready, and no range waits for another one.
+// every range at rest becomes ready. No range waits for another one.
 type Daemon struct {
 	cfg    Config
 	first  bool

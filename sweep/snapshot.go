@@ -19,7 +19,7 @@ import (
 	"github.com/reaper-ttl/reaper/sweep/visit"
 )
 
-// A Snapshot holds what the records of one target say. Commands that only read use it to
+// A Snapshot has what the records of one target say. Commands that only read use it to
 // see ranges, generations and entities as a sweep does.
 type Snapshot struct {
 	Target Target
@@ -66,7 +66,7 @@ func TakeSnapshot(ctx context.Context, cfg Config, t Target) (*Snapshot, error) 
 		s.beats, _, err = c.Keeper.Look(ctx, t.Name)
 		return err
 	})
-	if err != nil { // not fatal: heartbeats say only which processes work
+	if err != nil { // not fatal: heartbeats only show which processes work
 		c.Log.WarnContext(ctx, "cannot read the heartbeats: working processes are not known", "error", err)
 	}
 	c.Viewer.Use(s.View)
@@ -92,7 +92,7 @@ func (s *Snapshot) Now() time.Time { return s.c.Clock.Now() }
 func (s *Snapshot) Horizon() time.Time { return s.c.Horizon() }
 
 // FirstDue returns when the first well-formed entry of a range, from a position
-// on, became due; the zero time if none is.
+// on, became due; the zero time if there is no such entry.
 func (s *Snapshot) FirstDue(ctx context.Context, r shardquery.Range, from store.Position) (time.Time, error) {
 	return visit.FirstDue(ctx, s.c, r, from)
 }
@@ -105,7 +105,7 @@ func (s *Snapshot) Rate(r shardquery.Range, c cursor.Cursor) (perSecond float64,
 }
 
 // HeldUntil returns when the lease of the range's holder runs out, in the store's time; the
-// zero time if nobody holds it, as far as a single read can tell. A worker must watch the
+// zero time if no process holds it. It goes by a single read: a worker must watch the
 // heartbeat for longer before it takes the range over.
 func (s *Snapshot) HeldUntil(c cursor.Cursor) time.Time {
 	h, ok := s.beats[cursor.HeartbeatKey(c.Target, c.Lease.Owner)]
@@ -117,9 +117,9 @@ func (s *Snapshot) HeldUntil(c cursor.Cursor) time.Time {
 	return until
 }
 
-// Heartbeats returns the heartbeats of the processes that are alive, as far as a single
-// read can tell: each was written less than a lease ago. A process that holds nothing
-// writes less often; its heartbeat counts for twice that interval.
+// Heartbeats returns the heartbeats of the processes that are alive. It goes by a single read:
+// each was written less than a lease ago. A process that holds nothing writes less often; it
+// counts as alive for twice that interval.
 func (s *Snapshot) Heartbeats() (list []cursor.Heartbeat) {
 	for _, h := range s.c.Keeper.Alive(s.beats) {
 		within := h.Lease
@@ -161,8 +161,8 @@ func (s *Snapshot) CountDue(
 // IsEmptyKind reports whether the target's kind holds no entity, as far as the store answers in time.
 func (s *Snapshot) IsEmptyKind(ctx context.Context) bool { return chore.IsEmptyKind(ctx, s.c) }
 
-// HeartbeatsRead reports whether the heartbeats could be read. If not, the snapshot is
-// complete but for the working processes.
+// HeartbeatsRead reports whether the heartbeats could be read. If not, the snapshot has
+// everything except the working processes.
 func (s *Snapshot) HeartbeatsRead() bool { return s.beats != nil }
 
 // A Judgement is what an expiry means at a horizon.
@@ -182,7 +182,7 @@ func (s *Snapshot) Judge(v store.Value) Judgement { return s.c.Index.Decide(v, s
 
 // EnsureRecord returns the target record that the configuration asks for. It writes the
 // record if it is missing or differs, because writers must stamp by the record that sweeps
-// use. It fails where a sweep would. Now is the store's time.
+// use. It fails if a sweep would fail. Now is the store's time.
 func EnsureRecord(ctx context.Context, cfg Config, t Target) (rec generation.Record, now time.Time, err error) {
 	cfg.Apply = true
 	cfg = cfg.withDefaults()
@@ -201,8 +201,8 @@ func (s *Snapshot) Budget(ctx context.Context) (breaker.Budget, error) {
 	return spend.Load(ctx, s.c.Viewer.Store, s.Target.Name)
 }
 
-// CountBehind counts what is due in a range behind its cursor. If the range rests, nothing
-// due is expected anywhere in it. It stops at upTo.
+// CountBehind counts what is due in a range behind its cursor; in a range at rest, everything
+// that is due. It stops at upTo.
 func (s *Snapshot) CountBehind(ctx context.Context, r shardquery.Range, upTo int64) (int64, error) {
 	return chore.CountBehind(ctx, s.c, s.Plan, r, upTo)
 }

@@ -29,8 +29,8 @@ func endOf(ctx context.Context, res TargetResult) history.End {
 	return history.Deadline
 }
 
-// RecordHistory writes one record about a change that this process has made to a target. It
-// does nothing for a target without history.
+// RecordHistory writes to the history that this process has changed a target. It does nothing
+// for a target without history.
 func RecordHistory(ctx context.Context, cfg Config, t Target, at time.Time, kind history.Kind, c history.Change,
 ) error {
 	cfg.Apply = true

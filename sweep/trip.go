@@ -16,8 +16,8 @@ func CountTrip(ctx context.Context, cfg Config, t Target, trip breaker.Trip) (in
 	return j.CountLeft(ctx, trip)
 }
 
-// DescribeTrip finds out what people want to know of a trip, if the process that tripped was
-// killed before it could write that down. It describes what is left, and writes nothing.
+// DescribeTrip finds out what an operator wants to know of a trip, if the process that tripped
+// was killed before it could save that. It describes what is left, and writes nothing.
 func DescribeTrip(ctx context.Context, cfg Config, t Target, trip breaker.Trip) (breaker.Detail, error) {
 	j, err := openObserver(ctx, cfg, t)
 	if err != nil {

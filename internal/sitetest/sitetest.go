@@ -3,10 +3,12 @@
 package sitetest
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/metrics"
@@ -18,6 +20,17 @@ import (
 
 // Target is what the site works on.
 var Target = store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text}
+
+// PutExpired stores the entity s-1, in generation 1 and shard 2, which expired an hour before now.
+func PutExpired(s store.Writer, now time.Time) {
+	k, err := expirykey.New(1, 2, now.Add(-time.Hour))
+	if err == nil {
+		err = s.Put(context.Background(), Target, "", []store.Entity{{Name: "s-1", Expiry: store.TextValue(k.String())}})
+	}
+	if err != nil {
+		panic(err)
+	}
+}
 
 // Setup returns the setup of a site on a store, of which a test may change what it needs to.
 func Setup(s store.Store, now func() time.Time) site.Setup {

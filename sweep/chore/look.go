@@ -110,7 +110,7 @@ func lookAround(ctx context.Context, c *site.Site, p *plan.Plan) error {
 	}
 	next := noted(c.Viewer.View().Record)
 	warn(ctx, c, next)
-	c.Tally.LookedAround(next.Outside, next.EmptyIndex)
+	c.Tally.NoteOutside(next.Outside, next.EmptyIndex)
 	if !c.Cfg.Apply {
 		return nil
 	}

@@ -15,21 +15,10 @@ import (
 
 var now = time.Date(2026, 11, 25, 3, 0, 0, 0, time.UTC)
 
-// put stores an entity that expires an hour ago.
-func put(s *modelstore.Store) {
-	k, err := expirykey.New(1, 2, now.Add(-time.Hour))
-	if err == nil {
-		err = s.Put(context.Background(), sitetest.Target, "", []store.Entity{{Name: "s-1", Expiry: store.TextValue(k.String())}})
-	}
-	if err != nil {
-		panic(err)
-	}
-}
-
 // What is due in one range is counted, and read, without a claim.
 func Example() {
 	s := modelstore.New(func() time.Time { return now })
-	put(s)
+	sitetest.PutExpired(s, now)
 	x := site.New(sitetest.Setup(s, s.Now)).Index
 	n, err := x.Count(context.Background(), index.Everywhere([]string{""}, store.Span{}), 0)
 	fmt.Println(n, err)

@@ -49,7 +49,7 @@ func TestDecide(t *testing.T) {
 // Whatever is asked of an index, nothing is written.
 func TestIndexWritesNothing(t *testing.T) {
 	s := modelstore.New(func() time.Time { return now })
-	put(s)
+	sitetest.PutExpired(s, now)
 	ctx, r := context.Background(), shardquery.Range{Generation: 1, Shard: 2}
 	x := site.New(sitetest.Setup(s, s.Now)).Index
 	before := s.Writes()

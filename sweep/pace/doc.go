@@ -1,6 +1,7 @@
-// Package pace says how fast one target may be worked on, by this process: the limits of each
-// range, its share of the target's total, and the gate.
+// Package pace limits how fast this process works on one target: by the limits of each range,
+// by its share of the target's total, and by the gate.
 //
-// A share is valid for as long as the other processes' heartbeats are known to be recent.
-// Tokens that were granted under old orders, or while the target is held, are void.
+// A share is valid as long as the heartbeats of the other processes were read recently enough.
+// Tokens that were granted under old orders, or by a share that has lapsed, are void, and while
+// the target is held none are granted. A gate whose last answer is old counts as closed.
 package pace

@@ -24,12 +24,12 @@ type Gatekeeper struct {
 	log  *slog.Logger
 
 	mu     sync.Mutex
-	asked  time.Time // when the question was sent that was answered last
+	asked  time.Time // when the last question that was answered was sent
 	closed bool
-	since  time.Time // when it was found closed
+	since  time.Time // when it was found as it is
 }
 
-// NewGatekeeper returns what asks a gate; nil for no gate.
+// NewGatekeeper returns the gatekeeper of a gate; nil if there is no gate.
 func NewGatekeeper(gate func(context.Context) error, now func() time.Time, log *slog.Logger) *Gatekeeper {
 	if gate == nil {
 		return nil
@@ -37,7 +37,7 @@ func NewGatekeeper(gate func(context.Context) error, now func() time.Time, log *
 	return &Gatekeeper{gate: gate, now: now, log: log}
 }
 
-// Run asks until ctx is done.
+// Run asks the gate again and again until ctx is done.
 func (g *Gatekeeper) Run(ctx context.Context) {
 	tick := time.NewTicker(gateEvery)
 	defer tick.Stop()

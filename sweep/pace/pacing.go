@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// trustMost bounds for how long a read of heartbeats is valid; see
+	// trustMost is the longest time for which a read of heartbeats is valid; see
 	// [throttle.Shares].
 	trustMost = 15 * time.Second
 	// joinEvery is how often a process reads the heartbeats while it waits for its share
-	// of the total, and beatsEvery how often while nothing depends on them.
+	// of the total; beatsEvery is how often while nothing depends on them.
 	joinEvery  = time.Second
 	beatsEvery = 5 * time.Minute
 )
@@ -32,31 +32,31 @@ const (
 	NurseryPart = 0.1
 )
 
-// A paceConfig says what the pace of a target is.
+// A Config says what the pace of a target is.
 type Config struct {
 	Limits throttle.Limits // of each range
 	Total  throttle.Limit  // of the target, over all workers
 	Page   int             // entries per page
 	Lease  time.Duration
 	Owner  string // the key of this process's heartbeat
-	Dry    bool   // nothing is written: no other process knows of this one, which has all of the total
+	Dry    bool   // nothing is written: other processes do not know of this one, and it uses all of the total
 	Clock  *storeclock.Clock
 }
 
 // A Pacing applies the pace of one target to its claimed ranges: the limits that the
-// configuration or an operator has set, their share of the target's total, and what holds
+// configuration or an operator has set, their share of the target's total, and whatever holds
 // the target as a whole.
 type Pacing struct {
 	Config
 	Gate *Gatekeeper // nil if the target has none
 
 	mu     sync.Mutex
-	view   *plan.View        // the one that was taken in last; nil before the first
+	view   *plan.View        // the latest; nil before the first
 	record generation.Record // of the view, with the operator's switches
 	pacers map[*throttle.Pacer]func(throttle.Limits) throttle.Limits
-	claims map[string]*throttle.Pacer // of the claims that are held, by the keys of their cursors
+	claims map[string]*throttle.Pacer // of the claims, by the keys of their cursors
 	shares *throttle.Shares
-	share  throttle.Share // of this process; its claims divide it
+	share  throttle.Share // of this process, divided among its claims
 	held   throttle.Reason
 }
 
@@ -119,7 +119,7 @@ func (p *Pacing) totalLocked() throttle.Limit {
 }
 
 // Open returns a pacer with an empty bucket, for a claimed range or for a carrier into a
-// range. Part returns the part of a range's limits that it gets.
+// range. It gets that part of the range's limits which the function part returns.
 func (p *Pacing) Open(kept throttle.State, part func(throttle.Limits) throttle.Limits) *throttle.Pacer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,7 +137,7 @@ func (p *Pacing) Close(pacer *throttle.Pacer) {
 	delete(p.pacers, pacer)
 }
 
-// Register registers a claim, which gets a part of this process's share from now on.
+// Register registers a claim: from now on it gets a part of this process's share.
 func (p *Pacing) Register(key string, pacer *throttle.Pacer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,7 +153,7 @@ func (p *Pacing) Unregister(key string) {
 	p.setSharesLocked()
 }
 
-// RenewShares gives every pacer its present share.
+// RenewShares gives every pacer its current share.
 func (p *Pacing) RenewShares() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,7 +164,7 @@ func (p *Pacing) RenewShares() {
 func (p *Pacing) setSharesLocked() {
 	was := p.share
 	p.share = p.shareLocked()
-	if was.Unlimited && p.share.Unlimited { // there may be thousands of claims, and each has what it needs
+	if was.Unlimited && p.share.Unlimited { // there may be thousands of claims, and none of them is limited
 		return
 	}
 	idle := map[*throttle.Pacer]bool{}
@@ -216,7 +216,7 @@ func (p *Pacing) readEvery() time.Duration {
 	return p.trust() / 3
 }
 
-// beat takes in the state of this process's own heartbeat.
+// beat handles a change of this process's own heartbeat.
 func (p *Pacing) beat(b cursor.Beat) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -228,8 +228,8 @@ func (p *Pacing) beat(b cursor.Beat) {
 	p.setSharesLocked()
 }
 
-// observe takes in the heartbeats of all processes. It reports whether this process should
-// write its own soon, because another one waits for it.
+// observe handles a read of the heartbeats of all processes. It reports whether this process
+// should write its own soon, because another one waits for it.
 func (p *Pacing) observe(sent, answered, stored time.Time, beats cursor.Heartbeats) (news bool) {
 	all := make([]throttle.Heartbeat, 0, len(beats))
 	for _, h := range beats {
@@ -255,8 +255,8 @@ func (p *Pacing) Divides() bool {
 
 func (p *Pacing) dividesLocked() bool { return !p.totalLocked().Unlimited }
 
-// Follow takes in a view. A worker calls it before each write, so that the write obeys
-// the latest view even if the scheduler has not seen it yet.
+// Follow sets the limits that a view has. A worker calls it before each write, so that the
+// write obeys the latest view even if the scheduler has not seen it yet.
 func (p *Pacing) Follow(v *plan.View) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -273,7 +273,7 @@ func (p *Pacing) Follow(v *plan.View) {
 }
 
 // Hold stops all pacers for a reason; an empty reason releases them. It reports whether the
-// reason is another one than before.
+// reason has changed.
 func (p *Pacing) Hold(why throttle.Reason) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -303,7 +303,7 @@ func (p *Pacing) OwnPart(r shardquery.Range) func(throttle.Limits) throttle.Limi
 	}
 }
 
-// KeptPace returns the state of the pace that the last claim has saved.
+// KeptPace returns the state of the pace that the last claim saved in its cursor.
 func (p *Pacing) KeptPace(c cursor.Cursor) throttle.State {
 	kept := throttle.State{Rate: c.Rate}
 	if !c.RateUsed.IsZero() { // in the store's time
@@ -330,7 +330,7 @@ func (p *Pacing) PaceOf(r shardquery.Range, c cursor.Cursor) *throttle.Pace {
 	return throttle.NewPace(p.Clock.Local(), limits, p.KeptPace(c), p.Page)
 }
 
-// Rate returns the sum of the present limits of the claimed ranges; +Inf if one of them
+// Rate returns the sum of the current limits of the claimed ranges; +Inf if one of them
 // is unlimited.
 func (p *Pacing) Rate() (sum float64) {
 	p.mu.Lock()
@@ -345,9 +345,9 @@ func (p *Pacing) Rate() (sum float64) {
 	return sum
 }
 
-// manySteps is how many deleted points a page of a normal read may step over, for each
-// entry that it returns, before that counts as push-back. Reads that begin at a saved
-// position step over nearly none.
+// manySteps is how many deleted points a page of a normal read may step over for each entry
+// that it returns; more counts as push-back. Reads that begin at a saved position step over
+// nearly none.
 const manySteps = 20
 
 // JudgePage tells the pace how long a page of a normal read took, and how many deleted

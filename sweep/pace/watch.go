@@ -15,7 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/sweep/view"
 )
 
-// A WatchConfig says whose heartbeats are read, and who is told of them.
+// A WatchConfig says whose heartbeats are read, and what uses them.
 type WatchConfig struct {
 	Target  string
 	Version string // of the program, for people
@@ -31,19 +31,19 @@ type WatchConfig struct {
 }
 
 // A Watch keeps the heartbeat of this process for one target, and reads those of the
-// others, apart from all other reads. What it reads goes first to the pace, and only then
-// into this process's next heartbeat. So a process that is counted in that heartbeat can
-// rely on it.
+// others, independently of all other reads. The pace gets what was read first; only then does
+// this process's next heartbeat say that it was read. So other processes can rely on that
+// heartbeat.
 type Watch struct {
 	WatchConfig
 	wake  chan struct{}
-	asked atomic.Bool // somebody waits for the next read
-	meets atomic.Bool // the next read is due now: claims wait for it
+	asked atomic.Bool // a step waits for the next read
+	due   atomic.Bool // the next read is due now: claims wait for it
 	epoch atomic.Int64
-	until atomic.Int64 // for so long, in Unix nanoseconds, others may have begun at the same time
+	until atomic.Int64 // in Unix nanoseconds; before then others may have begun at the same time
 	search
 	seen cursor.Heartbeats
-	// When the last read was sent, on this process's clock, and answered, in the store's
+	// When the last read was sent, by this process's clock, and answered, in the store's
 	// time; zero before the first.
 	sent, stored time.Time
 
@@ -53,49 +53,48 @@ type Watch struct {
 
 // A search is for ranges that others hold.
 type search struct {
-	seeks atomic.Bool  // this process waits for some
-	hoped atomic.Int64 // since when, in Unix nanoseconds, one sweep waits to be given any; zero if it has not
+	wants atomic.Bool  // this process waits for some
+	began atomic.Int64 // when one sweep began to wait for others to give some, in Unix nanoseconds; zero if it did not
 }
 
+// NewWatch returns a watch, which makes the pulse of the keeper.
 func NewWatch(cfg WatchConfig) *Watch {
 	w := &Watch{WatchConfig: cfg, wake: make(chan struct{}, 1), failure: journal.Failure{Task: "read the heartbeats"}}
 	w.Keeper.Pulse = w.Keeper.NewPulse(w.Target, w.Version, w.beat)
 	return w
 }
 
-// beat takes in the state of this process's own heartbeat.
+// beat handles a change of this process's own heartbeat.
 func (w *Watch) beat(b cursor.Beat) {
 	w.Pacing.beat(b)
 	if b.Live && w.epoch.Swap(b.Epoch) != b.Epoch && w.Keeper.Opening == "" {
 		w.until.Store(b.Acked.Add(joinEvery).UnixNano())
-		w.meets.Store(true)
+		w.due.Store(true)
 	}
 	w.wakeUp() // a process that joins must read at once
 }
 
-func (w *Watch) wakeUp() {
-	background.Wake(w.wake)
-}
+func (w *Watch) wakeUp() { background.Wake(w.wake) }
 
-// Ask asks for the heartbeats to be read soon, if the caller waits for no longer than
-// joinEvery.
+// Ask asks for the heartbeats to be read soon, if the caller is about to wait for no longer
+// than joinEvery.
 func (w *Watch) Ask(wait time.Duration) {
 	if wait <= joinEvery && !w.asked.Swap(true) {
 		w.wakeUp()
 	}
 }
 
-// Seek sets whether this process waits for ranges that others hold. If it does, it reads the
+// WantRanges sets whether this process waits for ranges that others hold. If it does, it reads the
 // heartbeats more often, and says so in its own.
-func (w *Watch) Seek(seeks bool) {
-	if w.seeks.Swap(seeks) != seeks {
-		w.Keeper.Pulse.Seek(seeks)
+func (w *Watch) WantRanges(wants bool) {
+	if w.wants.Swap(wants) != wants {
+		w.Keeper.Pulse.Seek(wants)
 		w.wakeUp()
 	}
 }
 
-// Hopes reports whether this process may soon be given ranges by others: they hold more than one
-// each, and it has looked for some for less than half a lease.
+// Hopes reports whether others may soon give ranges to this process: they hold more than one
+// each, and it has been looking for some for less than half a lease.
 func (w *Watch) Hopes(lease time.Duration) bool {
 	k := w.Keeper
 	processes, ranges, _ := k.Parts()
@@ -103,8 +102,8 @@ func (w *Watch) Hopes(lease time.Duration) bool {
 		return false
 	}
 	now := w.Now()
-	w.hoped.CompareAndSwap(0, now.UnixNano())
-	return now.UnixNano()-w.hoped.Load() < int64(lease/2)
+	w.began.CompareAndSwap(0, now.UnixNano())
+	return now.UnixNano()-w.began.Load() < int64(lease/2)
 }
 
 // Run keeps the heartbeat and reads the others' until ctx is done. Then it removes the
@@ -126,7 +125,7 @@ func (w *Watch) Run(ctx, last context.Context, announce bool) {
 // refresh reads the heartbeats if that is due, and returns how long until it is due again.
 func (w *Watch) refresh(ctx context.Context) (wait time.Duration) {
 	every := w.Pacing.readEvery()
-	if w.seeks.Load() {
+	if w.wants.Load() {
 		every = min(every, w.Pacing.trust()/3)
 	}
 	if w.asked.Load() {
@@ -136,7 +135,7 @@ func (w *Watch) refresh(ctx context.Context) (wait time.Duration) {
 	if now.UnixNano() < w.until.Load() {
 		every = min(every, view.ReadAtMost)
 	}
-	if w.meets.Load() {
+	if w.due.Load() {
 		every = 0
 	}
 	wait = every - now.Sub(w.sent)
@@ -171,7 +170,7 @@ func (w *Watch) read(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, w.Pacing.trust())
 	defer cancel()
 	w.asked.Store(false)
-	w.meets.Store(false)
+	w.due.Store(false)
 	sent, stored := w.Now(), w.Clock.Now()
 	all, at, err := w.Keeper.Look(within, w.Target)
 	if err != nil {
@@ -185,9 +184,9 @@ func (w *Watch) read(ctx context.Context) error {
 	return nil
 }
 
-// removeDeadHeartbeat removes the heartbeat of one dead process, if there is any. Without that, each
-// process that joins would have to watch for a lease that the heartbeat does not change. It
-// has a short timeout, because the next read waits for it.
+// removeDeadHeartbeat removes the heartbeat of one dead process, if there is any. Otherwise each
+// process that joins would have to watch the heartbeat for a lease to see that it does not
+// change. It has a short timeout, because the next read waits for it.
 func (w *Watch) removeDeadHeartbeat(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, w.Pacing.trust()/3)
 	defer cancel()

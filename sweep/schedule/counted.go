@@ -1,31 +1,8 @@
 package schedule
 
-import (
-	"time"
+import "github.com/reaper-ttl/reaper/sweep/step"
 
-	"github.com/reaper-ttl/reaper/sweep/step"
-)
-
-// A counted has the properties of an item that its book counts. The counts are used at
-// each step and each second, so they must not cost a pass over all items.
-type counted struct {
-	// reached is the latest instant up to which everything due was disposed of.
-	reached time.Time
-	pending bool // the counted sweep waits for it
-	needed  bool // it is at rest, and its range needs a read
-	tags    tags // by which it is counted now
-}
-
-// Tags say in which counts an item is.
-type tags struct {
-	working   bool // it does not rest
-	contended bool // it is pending, and waits for, or retries after, another client's transaction
-	looked    bool // it is pending, but the target is held, so that its range was only read
-	elsewhere bool // it waits for another process
-	lags      bool // this process has to bring its range to the horizon
-}
-
-// TagCounts count the items of ranges by their tags.
+// tagCounts counts the items of ranges by their tags.
 type tagCounts struct {
 	working, contended, lookedAt int
 	elsewhere                    map[*item]bool
@@ -51,13 +28,7 @@ func (it *item) tagsNow() tags {
 	}
 }
 
-// isContended reports whether an item waits for another client's transaction, or retries
-// after it: a store may take seconds to refuse such a try.
-func (it *item) isContended() bool {
-	return (it.state == step.Waiting || it.state == step.Ready || it.state == step.Running) && it.out.Contended
-}
-
-// note counts an item as it is now. It must be called after each change of an item.
+// note implements owner.
 func (n *tagCounts) note(it *item) { n.retag(it, it.tagsNow()) }
 
 // leaveOut removes an item from all counts.

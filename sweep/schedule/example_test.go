@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/internal/sitetest"
 	"github.com/reaper-ttl/reaper/shardquery"
-	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/chore"
 	"github.com/reaper-ttl/reaper/sweep/plan"
 	"github.com/reaper-ttl/reaper/sweep/schedule"
@@ -21,17 +19,14 @@ import (
 // One sweep ends when every range is swept up to the instant at which it began.
 func Example() {
 	s := modelstore.New(time.Now)
-	k, _ := expirykey.New(1, 2, time.Now().Add(-time.Hour))
-	ctx := context.Background()
-	fmt.Println(s.Put(ctx, sitetest.Target, "", []store.Entity{{Name: "s-1", Expiry: store.TextValue(k.String())}}))
+	sitetest.PutExpired(s, time.Now())
 	c := site.New(sitetest.Setup(s, time.Now))
-	ends := schedule.Sweep(ctx, schedule.Config{Workers: 4, Grace: time.Second, Now: time.Now}, []schedule.Target{{
+	ends := schedule.Sweep(context.Background(), schedule.Config{Workers: 4, Grace: time.Second, Now: time.Now}, []schedule.Target{{
 		Site:  c,
 		Range: func(r shardquery.Range) step.Range { return visit.NewRange(c, r) },
 		Chore: func(is plan.Chore) step.Job { return chore.New(c, is) },
 	}})
 	fmt.Println(ends[0].Complete, ends[0].Err, c.Tally.Counts.Deleted.Load(), "deleted")
 	// Output:
-	// <nil>
 	// true <nil> 1 deleted
 }

@@ -174,13 +174,13 @@ type watchedAgenda struct {
 	started chan struct{}
 }
 
-func (a *watchedAgenda) look(s *scheduler, b *book, now time.Time) {
+func (a *watchedAgenda) look(b *book, now time.Time) {
 	if a.d.book == nil {
 		a.d.book = b
 		close(a.started)
 	}
 	a.d.mostHeld = max(a.d.mostHeld, b.c.Keeper.Pulse.Held())
-	a.agenda.look(s, b, now)
+	a.agenda.look(b, now)
 }
 
 // run lets time pass, up to half a second after a whole one: then the scheduler waits.

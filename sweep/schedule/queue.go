@@ -1,20 +1,10 @@
 package schedule
 
 import (
-	"cmp"
 	"container/heap"
 	"slices"
-	"strings"
-)
-
-// The queues that an item may be in.
-const (
-	fastQueue = iota
-	slowQueue
-	unopenedQueue
-	sleepingQueue
-	laggingQueue
-	queues
+	"sync/atomic"
+	"time"
 )
 
 // A queue is a heap of items. Each item knows its index in the heap, so that it can be
@@ -46,10 +36,16 @@ func (q *queue) put(it *item) {
 	}
 }
 
-// of lists the items of a book.
-func (q *queue) of(b *book) (list []*item) {
+// pop removes and returns the first item.
+func (q *queue) pop() *item {
+	it, _ := heap.Pop(q).(*item)
+	return it
+}
+
+// of lists the items of one owner.
+func (q *queue) of(o owner) (list []*item) {
 	for _, it := range q.items {
-		if it.book == b {
+		if it.owner == o {
 			list = append(list, it)
 		}
 	}
@@ -82,24 +78,6 @@ func wakesFirst(a, b *item) bool {
 // lagsMost orders by the instant up to which an item is swept, the earliest first.
 func lagsMost(a, b *item) bool { return a.reached.Before(b.reached) }
 
-// isBefore is the tie-break of all queues: it always puts the same two items into the
-// same order.
-func (it *item) isBefore(other *item) bool {
-	return cmp.Or(it.order-other.order, strings.Compare(it.book.c.Target.Name, other.book.c.Target.Name),
-		strings.Compare(it.name, other.name)) < 0
-}
-
-// inOrder sorts items by isBefore.
-func inOrder(list []*item) []*item {
-	slices.SortFunc(list, func(a, b *item) int {
-		if a.isBefore(b) {
-			return -1
-		}
-		return 1
-	})
-	return list
-}
-
 func (q *queue) Len() int           { return len(q.items) }
 func (q *queue) Less(i, j int) bool { return q.before(q.items[i], q.items[j]) }
 
@@ -124,4 +102,100 @@ func (q *queue) Pop() any {
 	q.items = q.items[:n]
 	it.places[q.number] = 0
 	return it
+}
+
+// mostOpen is how many visits may wait for the slow lane. Each of them has a claim and
+// readers, 12 to 50 kB; and when a generation has been sealed, all its ranges want to be read
+// from the start at once. The others wait without a claim.
+const mostOpen = 256
+
+// Lanes have the items that wait, for a worker or for their wake.
+type lanes struct {
+	fast     queue
+	slow     queue // open visits, and chores that make none
+	unopened queue // ranges and audits that wait for the slow lane, and are not claimed
+	sleeping queue
+	crowd    atomic.Int64 // ready items; steps read it
+}
+
+func newLanes() *lanes {
+	return &lanes{
+		fast:     queue{number: fastQueue, before: readyFirst},
+		slow:     queue{number: slowQueue, before: slowFirst},
+		unopened: queue{number: unopenedQueue, before: slowFirst},
+		sleeping: queue{number: sleepingQueue, before: wakesFirst},
+	}
+}
+
+// add puts a ready item into the queue of its lane.
+func (l *lanes) add(it *item, now time.Time) {
+	if it.slow {
+		if it.wanted.IsZero() {
+			it.wanted = now
+		}
+		if it.isUnopened() {
+			l.unopened.put(it)
+		} else {
+			l.slow.put(it)
+		}
+	}
+	if !it.slow || it.either {
+		l.fast.put(it)
+	}
+	l.crowd.Add(1)
+}
+
+// next removes and returns the ready item that runs next; nil if none may run.
+func (l *lanes) next(slowMayRun bool) *item {
+	slow := l.nextSlow()
+	slowMayRun = slowMayRun && slow != nil
+	var it *item
+	switch {
+	case l.fast.Len() == 0 && !slowMayRun:
+		return nil
+	case l.fast.Len() == 0, slowMayRun && !l.fast.items[0].since.Before(slow.items[0].wanted):
+		it = slow.pop()
+		l.fast.remove(it)
+		it.wanted = time.Time{}
+	default:
+		it = l.fast.pop()
+		l.slow.remove(it)
+		l.unopened.remove(it)
+		it.slow = false
+	}
+	l.crowd.Add(-1)
+	return it
+}
+
+// nextSlow returns the queue whose first item is the next of the slow lane; nil if both are
+// empty. While enough visits are open, these come first.
+func (l *lanes) nextSlow() *queue {
+	switch {
+	case l.slow.Len() == 0 && l.unopened.Len() == 0:
+		return nil
+	case l.unopened.Len() == 0, l.slow.Len() >= mostOpen,
+		l.slow.Len() > 0 && slowFirst(l.slow.items[0], l.unopened.items[0]):
+		return &l.slow
+	}
+	return &l.unopened
+}
+
+// remove takes an item out of whatever queue it is in.
+func (l *lanes) remove(it *item) {
+	fast, slow, unopened := l.fast.remove(it), l.slow.remove(it), l.unopened.remove(it)
+	if fast || slow || unopened {
+		l.crowd.Add(-1)
+	}
+	l.sleeping.remove(it)
+}
+
+// queued lists the items of an owner that neither run nor rest.
+func (l *lanes) queued(o owner) []*item {
+	list := slices.Concat(l.slow.of(o), l.unopened.of(o), l.sleeping.of(o))
+	for _, it := range l.fast.of(o) {
+		if !l.slow.has(it) && !l.unopened.has(it) {
+			list = append(list, it)
+		}
+	}
+	return inOrder(list)
 }

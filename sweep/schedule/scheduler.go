@@ -1,15 +1,11 @@
 package schedule
 
 import (
-	"container/heap"
 	"context"
-	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/internal/background"
-	"github.com/reaper-ttl/reaper/sweep/plan"
 	"github.com/reaper-ttl/reaper/sweep/step"
 )
 
@@ -17,63 +13,9 @@ const (
 	// turnLength is how long the turns of all ready jobs take together, for each
 	// worker: whatever becomes ready is served within about that.
 	turnLength = time.Second
-	// longestTurn is how long a step goes on though nobody waits for its worker.
+	// longestTurn is how long a step may continue while nobody waits for its worker.
 	longestTurn = 5 * time.Second
-	// heartbeat is how often the scheduler looks at clocks and shares.
-	heartbeat = time.Second
-	// mostOpen is how many visits may wait for the slow lane. Each of them has a claim and
-	// readers, 12 to 50 kB; and when a generation has been sealed, all its ranges want to be read
-	// from the start at once. The others wait without a claim.
-	mostOpen = 256
 )
-
-// An item is what the scheduler knows of a job.
-type item struct {
-	job   step.Job
-	chore plan.Chore // that the item stands for, as the book names it; zero for a range
-	book  *book
-	name  string
-	state step.State
-	since time.Time     // when it became ready
-	order int           // of items that became ready at one instant
-	out   *step.Outcome // of the last step; never nil, and [atRest] if there is nothing to tell
-	lane
-	counted
-	places [queues]int // in each queue, from 1 on; 0 if it is not in it
-
-	failures int // in a row
-	underWay
-}
-
-// An underWay belongs to the step of an item that is running.
-type underWay struct {
-	cancel context.CancelFunc // ends the step that is running
-	again  bool               // a tick came while it was at work: its main reading goes on to a new horizon
-	gives  bool               // after its next step the range is given back
-	worked time.Time          // when its first step ended; zero if the item came to rest since
-}
-
-// rangeJob returns the job of the range that the item stands for; ok is false for a chore.
-func (it *item) rangeJob() (j step.Range, ok bool) {
-	j, ok = it.job.(step.Range)
-	return j, ok
-}
-
-// theChore returns the chore that the item stands for, as the book names it; ok is false for a
-// range.
-func (it *item) theChore() (c plan.Chore, ok bool) {
-	_, isRange := it.rangeJob()
-	return it.chore, !isRange
-}
-
-// A lane says by which lane an item comes to a worker.
-type lane struct {
-	slow   bool
-	either bool      // by the fast one, too: a read from the start must not hold up what is due in its range
-	late   bool      // a call of the last step that made any took long; also of one that was not tried yet
-	apart  bool      // it takes no worker: what it finds out is for people, and may take long
-	wanted time.Time // since when it has been waiting for the slow lane
-}
 
 // A Config says how the work is done.
 type Config struct {
@@ -82,26 +24,15 @@ type Config struct {
 	Now     func() time.Time
 }
 
-// A scheduler runs the steps of all targets, at most so many at a time. One
-// goroutine runs it, and it alone touches books and items.
+// A scheduler runs the steps of all targets, a limited number at a time. One goroutine
+// uses it, and that goroutine alone touches the items.
 type scheduler struct {
 	cfg       Config
 	ctx, work context.Context
-	notices   chan struct{} // views were replaced, or records read first
-	books     []*book
-	lanes
+	*lanes
 	at      workers
-	crowd   atomic.Int64 // ready items
 	results chan result
 	spare   []*step.Scratch // of steps that ended: the last one is used next
-}
-
-// Lanes are the items that wait.
-type lanes struct {
-	fast     queue
-	slow     queue // open visits, and chores that make none
-	unopened queue // ranges and audits that wait for the slow lane, and are not claimed
-	sleeping queue
 }
 
 // Workers counts those that are at work, and of these the ones at something slow.
@@ -111,216 +42,100 @@ type workers struct{ work, slow int }
 type result struct {
 	item     *item
 	out      step.Outcome
-	scratch  *step.Scratch // of a step; what it took at most stands there
+	scratch  *step.Scratch // of a step; it also has the longest call
 	released bool
 	cursor   cursor.Cursor // as the release left it
 }
 
+// newScheduler returns a scheduler that begins no step once ctx is done. What is in flight
+// may continue until work is done.
 func newScheduler(ctx, work context.Context, cfg Config) *scheduler {
-	s := &scheduler{cfg: cfg, ctx: ctx, work: work, notices: make(chan struct{}, 1),
-		results: make(chan result, cfg.Workers)}
-	s.fast = queue{number: fastQueue, before: readyFirst}
-	s.slow = queue{number: slowQueue, before: slowFirst}
-	s.unopened = queue{number: unopenedQueue, before: slowFirst}
-	s.sleeping = queue{number: sleepingQueue, before: wakesFirst}
-	return s
+	return &scheduler{cfg: cfg, ctx: ctx, work: work, lanes: newLanes(), results: make(chan result, cfg.Workers)}
 }
 
-// add adds a target, before run.
-func (s *scheduler) add(b *book) {
-	s.books = append(s.books, b)
-	b.c.Viewer.Notify = func() {
-		background.Wake(s.notices)
+// isStopping reports whether no step begins any more.
+func (s *scheduler) isStopping() bool { return s.ctx.Err() != nil }
+
+// nextWake returns when the first sleeping item wakes; ok is false if none sleeps.
+func (s *scheduler) nextWake() (at time.Time, ok bool) {
+	if s.sleeping.Len() == 0 {
+		return time.Time{}, false
 	}
+	return s.sleeping.items[0].out.Wake, true
 }
 
-// run schedules until every book is closed. When ctx is done no step begins any
-// more, and what is claimed is given back.
-func (s *scheduler) run() {
-	done := s.ctx.Done()
-	timer := time.NewTimer(heartbeat)
-	defer timer.Stop()
-	for {
-		now := s.cfg.Now()
-		for _, b := range s.books {
-			b.look(s, now)
-		}
-		s.wakeUp(now)
-		s.dispatch(now)
-		if s.closed() {
-			return
-		}
-		timer.Reset(s.nextWake(now))
-		select {
-		case r := <-s.results:
-			s.file(r)
-		case <-s.notices:
-		case <-timer.C:
-		case <-done:
-			done = nil
-		}
-		s.fileAll()
-	}
-}
-
-// fileAll files the results that are there already.
-func (s *scheduler) fileAll() {
-	for {
-		select {
-		case r := <-s.results:
-			s.file(r)
-		default:
-			return
-		}
-	}
-}
-
-func (s *scheduler) closed() bool {
-	for _, b := range s.books {
-		if !b.isClosed() {
-			return false
-		}
-	}
-	return true
-}
-
-// nextWake returns how long nothing happens by itself.
-func (s *scheduler) nextWake(now time.Time) time.Duration {
-	wait := heartbeat
-	if s.sleeping.Len() > 0 {
-		wait = min(wait, s.sleeping.items[0].out.Wake.Sub(now))
-	}
-	for _, b := range s.books {
-		wait = min(wait, b.nextLook(now))
-	}
-	return max(0, wait)
-}
-
-// makeReady puts an item into the queue of its lane.
+// makeReady puts an item into the queue of its lane. One that takes no worker starts at once.
 func (s *scheduler) makeReady(it *item, now time.Time) {
 	it.state, it.since = step.Ready, now
-	it.book.note(it)
+	it.owner.note(it)
 	if it.apart {
 		s.start(it, now)
 		return
 	}
-	if it.slow {
-		if it.wanted.IsZero() {
-			it.wanted = now
-		}
-		if it.isUnopened() {
-			heap.Push(&s.unopened, it)
-		} else {
-			heap.Push(&s.slow, it)
-		}
-	}
-	if !it.slow || it.either {
-		heap.Push(&s.fast, it)
-	}
-	s.crowd.Add(1)
+	s.lanes.add(it, now)
+}
+
+// sleep lets an item wait for its wake.
+func (s *scheduler) sleep(it *item, now time.Time) {
+	it.state, it.since = step.Waiting, now
+	it.owner.note(it)
+	s.sleeping.put(it)
 }
 
 // wakeUp makes those ready whose time has come.
 func (s *scheduler) wakeUp(now time.Time) {
-	for s.sleeping.Len() > 0 && !s.sleeping.items[0].out.Wake.After(now) {
-		it, _ := heap.Pop(&s.sleeping).(*item)
-		s.makeAwake(it, now)
-	}
-}
-
-// makeAwake makes an item ready that was waiting, and counts what it waited for.
-func (s *scheduler) makeAwake(it *item, now time.Time) {
-	it.book.c.Tally.Waited(it.out.Why, now.Sub(it.since))
-	s.makeReady(it, now)
-}
-
-// rouseAll makes those of a book ready that wait, as after a change of their pace.
-func (s *scheduler) rouseAll(b *book, now time.Time) {
-	for _, it := range inOrder(s.sleeping.of(b)) {
-		s.sleeping.remove(it)
-		s.makeAwake(it, now)
-	}
-}
-
-// queued lists the items of a book that no worker is at and that do not rest.
-func (s *scheduler) queued(b *book) []*item {
-	list := slices.Concat(s.slow.of(b), s.unopened.of(b), s.sleeping.of(b))
-	for _, it := range s.fast.of(b) {
-		if !s.slow.has(it) && !s.unopened.has(it) {
-			list = append(list, it)
+	for {
+		at, ok := s.nextWake()
+		if !ok || at.After(now) {
+			return
 		}
+		s.awake(s.sleeping.pop(), now)
 	}
-	return inOrder(list)
+}
+
+// rouse makes items ready before their wake.
+func (s *scheduler) rouse(list []*item, now time.Time) {
+	for _, it := range inOrder(list) {
+		s.remove(it)
+		s.awake(it, now)
+	}
+}
+
+// rouseAll makes all sleeping items of an owner ready, as after a change of their pace.
+func (s *scheduler) rouseAll(o owner, now time.Time) { s.rouse(s.sleeping.of(o), now) }
+
+// awake makes an item ready that was waiting, and counts what it waited for.
+func (s *scheduler) awake(it *item, now time.Time) {
+	it.c.Tally.Waited(it.out.Why, now.Sub(it.since))
+	s.makeReady(it, now)
 }
 
 // dispatch gives workers to those that have been ready for longest. Reads from the
 // start, chores and whatever was slow have at most half of them.
 func (s *scheduler) dispatch(now time.Time) {
-	for s.ctx.Err() == nil && s.at.work < s.cfg.Workers {
-		it := s.next()
+	for !s.isStopping() && s.at.work < s.cfg.Workers {
+		it := s.next(s.at.slow < max(1, s.cfg.Workers/2))
 		if it == nil {
 			return
 		}
-		s.crowd.Add(-1)
 		s.start(it, now)
 	}
 }
 
-// next takes the item that is served next out of its queue; nil if no item may run.
-func (s *scheduler) next() *item {
-	slow := s.nextSlow()
-	slowMay := slow != nil && s.at.slow < max(1, s.cfg.Workers/2)
-	switch {
-	case s.fast.Len() == 0 && !slowMay:
-		return nil
-	case s.fast.Len() == 0, slowMay && !s.fast.items[0].since.Before(slow.items[0].wanted):
-		it, _ := heap.Pop(slow).(*item)
-		s.fast.remove(it)
-		it.wanted = time.Time{}
-		return it
-	}
-	it, _ := heap.Pop(&s.fast).(*item)
-	s.slow.remove(it)
-	s.unopened.remove(it)
-	it.slow = false
-	return it
-}
-
-// nextSlow returns the queue whose first item is the next of the slow lane; nil if both are
-// empty. While enough visits are open, these go on first.
-func (s *scheduler) nextSlow() *queue {
-	switch {
-	case s.slow.Len() == 0 && s.unopened.Len() == 0:
-		return nil
-	case s.unopened.Len() == 0, s.slow.Len() >= mostOpen,
-		s.slow.Len() > 0 && slowFirst(s.slow.items[0], s.unopened.items[0]):
-		return &s.slow
-	}
-	return &s.unopened
-}
-
-// isUnopened reports whether an item is a range or an audit that has no visit yet.
-func (it *item) isUnopened() bool {
-	if c, isChore := it.theChore(); isChore && c.Kind != plan.Audit {
-		return false
-	}
-	return !it.isClaimed()
-}
-
 // start runs one step of an item.
 func (s *scheduler) start(it *item, now time.Time) {
-	it.book.c.Cfg.Metrics.ReadyWait(it.book.c.Target.Name, now.Sub(it.since))
-	todo := it.book.todo(it)
+	it.c.Cfg.Metrics.ReadyWait(it.c.Target.Name, now.Sub(it.since))
+	todo := it.owner.todo(it)
 	it.state = step.Running
-	it.book.note(it)
+	it.owner.note(it)
 	s.occupy(it, 1)
 	readyOnes := max(1, int(s.crowd.Load())+s.at.work)
 	end := now.Add(min(turnLength, turnLength*time.Duration(s.cfg.Workers)/time.Duration(readyOnes)))
 	longest := now.Add(longestTurn)
 	scratch := s.takeScratch()
-	ctx, cancel := context.WithCancel(it.book.metered(s.ctx))
+	ctx, cancel := context.WithCancel(it.c.Metered(s.ctx))
 	it.cancel = cancel
-	t := step.Turn{Ctx: ctx, Slow: it.slow, Work: it.book.metered(s.work), Scratch: scratch,
+	t := step.Turn{Ctx: ctx, Slow: it.slow, Work: it.c.Metered(s.work), Scratch: scratch,
 		Over: func() bool {
 			now := s.cfg.Now()
 			return s.crowd.Load() > 0 && !now.Before(end) || !now.Before(longest)
@@ -328,7 +143,7 @@ func (s *scheduler) start(it *item, now time.Time) {
 	go func() {
 		defer cancel()
 		background.Deepen()
-		it.begins()
+		it.reportBegin()
 		var out step.Outcome
 		err := background.Protect(func() error { out = it.job.Step(t, todo); return nil })
 		if err != nil {
@@ -339,9 +154,8 @@ func (s *scheduler) start(it *item, now time.Time) {
 	}()
 }
 
-// takeScratch returns what a step works with: that of the step that ended last. So
-// memory goes by how many steps there were at one time, and not by how many there
-// may be.
+// takeScratch returns the memory for a step: that of the step that ended last. So memory
+// grows with the number of steps at one time, and not with the number of workers.
 func (s *scheduler) takeScratch() *step.Scratch {
 	n := len(s.spare) - 1
 	if n < 0 {
@@ -364,11 +178,23 @@ func (s *scheduler) occupy(it *item, n int) {
 	}
 }
 
-// file takes in what became of a step or of a release.
+// fileAll handles the results that are there already.
+func (s *scheduler) fileAll() {
+	for {
+		select {
+		case r := <-s.results:
+			s.file(r)
+		default:
+			return
+		}
+	}
+}
+
+// file handles the result of a step or of a release.
 func (s *scheduler) file(r result) {
 	now := s.cfg.Now()
 	if r.released {
-		r.item.book.released(s, r, now)
+		r.item.owner.released(r.item, r.cursor, r.out.Err, now)
 		return
 	}
 	s.occupy(r.item, -1)
@@ -387,45 +213,15 @@ func (s *scheduler) file(r result) {
 	if !wasSlow && r.item.slow && s.slow.Len() >= mostOpen {
 		r.item.close()
 	}
-	r.item.book.stepped(s, r.item, now)
+	r.item.owner.stepped(r.item, now)
 }
 
-// close ends a visit that has come to the slow lane while enough others wait there. The
-// range comes back from the release, and waits without a claim.
-func (it *item) close() {
-	if j, isRange := it.rangeJob(); isRange && j.MayEnd() &&
-		it.out.State == step.Ready && !it.either {
-		it.end(step.Outcome{State: step.Resting})
-		it.again = true
-	}
-}
-
-// end gives up what the item holds between two steps.
-func (it *item) end(out step.Outcome) {
-	out = it.job.End(out)
-	it.out = &out
-}
-
-// begins tells who asked for it that a step or a release of the item begins.
-func (it *item) begins() {
-	if told := it.book.c.Cfg.Progress.Begin; told != nil {
-		told(it.book.c.Target.Name, it.name)
-	}
-}
-
-// sleep lets an item wait.
-func (s *scheduler) sleep(it *item, now time.Time) {
-	it.state, it.since = step.Waiting, now
-	it.book.note(it)
-	heap.Push(&s.sleeping, it)
-}
-
-// release gives a claim back, off the workers.
+// release gives a claim back, without a worker.
 func (s *scheduler) release(it *item, do func(context.Context) (cursor.Cursor, error)) {
-	work := it.book.metered(s.work)
+	work := it.c.Metered(s.work)
 	go func() {
 		background.Deepen()
-		it.begins()
+		it.reportBegin()
 		r := result{item: it, released: true}
 		r.out.Err = background.Protect(func() (err error) {
 			r.cursor, err = do(work)
@@ -433,13 +229,4 @@ func (s *scheduler) release(it *item, do func(context.Context) (cursor.Cursor, e
 		})
 		s.results <- r
 	}()
-}
-
-// remove takes an item out of whatever queue it is in.
-func (s *scheduler) remove(it *item) {
-	fast, slow, unopened := s.fast.remove(it), s.slow.remove(it), s.unopened.remove(it)
-	if fast || slow || unopened {
-		s.crowd.Add(-1)
-	}
-	s.sleeping.remove(it)
 }

@@ -8,43 +8,97 @@ import (
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/sweep/site"
 	"github.com/reaper-ttl/reaper/sweep/step"
 )
 
-// A sharing is what a book remembers of how processes divide the ranges.
+// A sharing divides the ranges of one target among the live processes.
 type sharing struct {
+	c     *site.Site
 	gave  time.Time // when this process gave ranges back last
-	given int       // so many did it give that the heartbeats of others cannot show yet
+	given int       // ranges that it gave back and that the heartbeats of others cannot show yet
 	asked time.Time // when it last asked which ranges others have released
-	read  time.Time // when the last read of heartbeats that share has used was sent
+	read  time.Time // when the last read of heartbeats was sent that was used here
 }
 
-// share divides the ranges among the live processes. A process that waits for ranges of
-// others says so in its heartbeat and reads their cursors. One that holds more than its
-// part gives the rest back.
-func (b *book) share(s *scheduler, now time.Time) {
-	if !b.c.Cfg.Apply {
-		return
+// hasNews reports whether heartbeats were read since the last call.
+func (h *sharing) hasNews() bool {
+	read := h.c.Keeper.Read()
+	if read.Equal(h.read) {
+		return false
 	}
-	if read := b.c.Keeper.Read(); !read.Equal(b.read) {
-		b.read = read
-		b.rouseReleased(s, now)
+	h.read = read
+	return true
+}
+
+// released lists the ranges that waited for another process and, as cursors and heartbeats
+// show, need not wait any longer.
+func (h *sharing) released(elsewhere map[*item]bool, p *plan.Plan) (list []*item) {
+	for it := range elsewhere {
+		if j, ok := it.rangeJob(); ok && it.out.State != step.Given && h.c.Keeper.Wait(p.Cursor(j.Range())) == 0 {
+			list = append(list, it)
+		}
 	}
-	b.c.Watch.Seek(len(b.elsewhere) > 0 && s.ctx.Err() == nil)
-	if len(b.elsewhere) > 0 && now.Sub(b.asked) >= b.c.Target.Lease/12 {
-		b.asked = now
-		b.wantElsewhere(now)
+	return list
+}
+
+// look asks for ranges of others if this process waits for some: it says so in its heartbeat,
+// and has their cursors read. If it holds more than its part, it marks ranges to be given back.
+func (h *sharing) look(n *tagCounts, v *plan.View, isStopping bool, now time.Time) {
+	h.c.Watch.WantRanges(len(n.elsewhere) > 0 && !isStopping)
+	if len(n.elsewhere) > 0 && now.Sub(h.asked) >= h.c.Target.Lease/12 {
+		h.asked = now
+		h.wantCursors(n.elsewhere, v, now)
 	}
-	if excess := b.excess(); excess > 0 {
-		b.giveSome(excess, now.Add(-b.c.Target.Lease/6))
+	if excess := h.excess(); excess > 0 {
+		giveSome(n.lagging.items, excess, now.Add(-h.c.Target.Lease/6))
+	}
+}
+
+// gaveOne notes that a range was given back, and returns when another process should have
+// taken it.
+func (h *sharing) gaveOne(now time.Time) time.Time {
+	h.gave, h.given = now, h.given+1
+	return now.Add(h.c.Target.Lease / 6)
+}
+
+// excess returns how many ranges this process holds beyond its part. What it has given back counts
+// as held by somebody until newer heartbeats show who holds it.
+func (h *sharing) excess() int {
+	processes, ranges, read := h.c.Keeper.Parts()
+	if read.After(h.gave.Add(h.c.Target.Lease / 6)) {
+		h.given = 0
+	}
+	if processes < 2 || !h.c.Keeper.IsSought() {
+		return 0
+	}
+	return h.c.Keeper.Pulse.Held() - (ranges+h.given+processes-1)/processes
+}
+
+// wantCursors asks for the cursors of ranges that other processes hold, beginning with
+// those that were read the longest ago.
+func (h *sharing) wantCursors(elsewhere map[*item]bool, v *plan.View, now time.Time) {
+	var list []cursor.ID
+	for it := range elsewhere {
+		if j, ok := it.rangeJob(); ok {
+			list = append(list, h.c.Rules.ID(j.Range()))
+		}
+	}
+	age := func(id cursor.ID) time.Duration { return now.Sub(v.CursorSent(id)) }
+	slices.SortFunc(list, func(x, y cursor.ID) int {
+		return cmp.Or(cmp.Compare(age(y), age(x)), strings.Compare(x.Key(), y.Key()))
+	})
+	for _, id := range list[:min(len(list), store.MaxRecords)] {
+		h.c.Viewer.WantCursor(id)
 	}
 }
 
 // giveSome marks ranges until so many are to be given back, each after its next step. It chooses
 // among those that have been in work for some time: the others may be done soon.
-func (b *book) giveSome(most int, before time.Time) {
+func giveSome(working []*item, most int, before time.Time) {
 	var list []*item
-	for _, it := range b.lagging.items {
+	for _, it := range working {
 		switch _, isRange := it.rangeJob(); {
 		case !isRange:
 		case it.gives:
@@ -56,43 +110,4 @@ func (b *book) giveSome(most int, before time.Time) {
 	for _, it := range inOrder(list)[:max(0, min(most, len(list)))] {
 		it.gives = true
 	}
-}
-
-// wantElsewhere asks for the cursors of ranges that other processes hold, beginning with
-// those that were read the longest ago.
-func (b *book) wantElsewhere(now time.Time) {
-	var list []cursor.ID
-	for it := range b.elsewhere {
-		if j, ok := it.rangeJob(); ok {
-			list = append(list, b.c.Rules.ID(j.Range()))
-		}
-	}
-	told := func(id cursor.ID) time.Duration { return now.Sub(b.view.CursorSent(id)) }
-	slices.SortFunc(list, func(x, y cursor.ID) int {
-		return cmp.Or(cmp.Compare(told(y), told(x)), strings.Compare(x.Key(), y.Key()))
-	})
-	for _, id := range list[:min(len(list), store.MaxRecords)] {
-		b.c.Viewer.WantCursor(id)
-	}
-}
-
-// excess returns how many ranges this process holds beyond its part. What it has given back counts
-// as held by somebody until newer heartbeats show who holds it.
-func (b *book) excess() int {
-	processes, ranges, told := b.c.Keeper.Parts()
-	if told.After(b.gave.Add(b.c.Target.Lease / 6)) {
-		b.given = 0
-	}
-	if processes < 2 || !b.c.Keeper.IsSought() {
-		return 0
-	}
-	return b.c.Keeper.Pulse.Held() - (ranges+b.given+processes-1)/processes
-}
-
-// givesBack reports whether the step that has just ended was the last one before the range
-// is given back. Its bucket is empty then: nothing of the pace is lost.
-func (it *item) givesBack() bool {
-	j, isRange := it.rangeJob()
-	return it.gives && isRange && j.MayEnd() &&
-		(it.out.State == step.Ready || it.out.State == step.Waiting)
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/sweep/chore"
 	"github.com/reaper-ttl/reaper/sweep/plan"
+	"github.com/reaper-ttl/reaper/sweep/site"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
 const (
-	// tellEvery is how often a daemon logs the state of a target.
-	tellEvery = 5 * time.Minute
-	// openAgain is how soon the records of a target are read again if they could not be
-	// read at the beginning.
+	// logEvery is how often a daemon logs the state of a target.
+	logEvery = 5 * time.Minute
+	// openAgain is how soon the records of a target are read again if the first read failed.
 	openAgain = 5 * time.Second
 )
 
@@ -27,7 +27,7 @@ type State struct {
 	SweptTo   time.Time // nothing that was due then is left, in the store's time; zero if that is not known
 	OldestDue time.Time // when the oldest entity that is known to be left became due; zero if none is
 	Swept     time.Time // when the last complete sweep ended
-	Rate      float64   // what the ranges in work may delete a second; +Inf if they are unlimited
+	Rate      float64   // how much the ranges in work may delete a second; +Inf if they are unlimited
 	Working   int       // ranges in work
 	Deleted   int64
 	Expired   int64 // found due by the last sweep that was counted; without apply, what would be deleted
@@ -65,23 +65,28 @@ type onSchedule struct {
 	due      time.Time // the next tick, by the wall clock
 	seen     time.Time // the wall clock at the last look
 	expired  int64     // found due before the sweep that is counted
-	told     time.Time
-	toldOf   int64 // how many had been deleted when it was told last
-	wasIdle  bool  // when it was told last
-	costTold bool
+	last     logged
+	isWarned bool      // of what idle ticks cost
 	counted  time.Time // when what is behind the cursors was counted last, or the work began
 	stopping bool
 }
 
-// open reads the records, again and again until they can be read.
-func (o *onSchedule) open(ctx context.Context, b *book) error {
+// A logged is what the log last said of a target.
+type logged struct {
+	at      time.Time // zero if it has not said anything
+	deleted int64     // how many had been deleted by then
+	isIdle  bool
+}
+
+// open reads the records, and retries until that succeeds.
+func (o *onSchedule) open(ctx context.Context, c *site.Site) error {
 	for {
-		err := b.c.Open(ctx)
+		err := c.Open(ctx)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		b.c.Log.Failed("read the target's records", "", err)
-		b.c.Log.Look()
+		c.Log.Failed("read the target's records", "", err)
+		c.Log.Look()
 		o.box.set(func(s *State) { s.Err = err.Error() })
 		if err := throttle.Sleep(ctx, openAgain); err != nil {
 			return err
@@ -97,7 +102,7 @@ func (o *onSchedule) task() string { return "serve" }
 
 func (o *onSchedule) isOver(*book) bool { return o.stopping }
 
-// next is at most a heartbeat, so that the clock is checked often: if it is put back by an
+// next is at most a heartbeat, so that the clock is checked often: if it is set back by an
 // hour, sweeps must not stop for an hour.
 func (o *onSchedule) next(_ *book, now time.Time) time.Duration {
 	if o.stopping {
@@ -106,32 +111,32 @@ func (o *onSchedule) next(_ *book, now time.Time) time.Duration {
 	return min(heartbeat, max(0, o.due.Sub(now.Round(0))))
 }
 
-func (o *onSchedule) look(s *scheduler, b *book, now time.Time) {
-	if s.ctx.Err() != nil {
+func (o *onSchedule) look(b *book, now time.Time) {
+	if b.s.isStopping() {
 		o.stopping = true
-		b.stop(s, now)
+		b.stop(now)
 		b.cancelChores(chore.BehindKind)
 		return
 	}
-	beats := b.looked.Equal(now)               // once in a heartbeat
-	if beats && now.Sub(o.told) >= tellEvery { // before a tick that is due now makes ranges ready
-		o.tell(b, now)
+	beats := b.looked.Equal(now)                 // once in a heartbeat
+	if beats && now.Sub(o.last.at) >= logEvery { // before a tick that is due now makes ranges ready
+		o.logState(b, now)
 	}
-	o.watchSchedule(s, b, now)
+	o.watchSchedule(b, now)
 	if b.count.open {
 		o.closeCount(b, now)
 	}
 	if beats {
-		o.countBehind(s, b, now)
-		if b.isHeldForLong(now) {
-			b.releaseClaims(s, now)
+		o.countBehind(b, now)
+		if b.hold.isLong(now) {
+			b.releaseClaims(now)
 		}
 		o.box.set(func(st *State) { b.describe(st) })
 	}
 }
 
-// watchSchedule ticks when it is time.
-func (o *onSchedule) watchSchedule(s *scheduler, b *book, now time.Time) {
+// watchSchedule begins a sweep if the next tick has come.
+func (o *onSchedule) watchSchedule(b *book, now time.Time) {
 	wall := now.Round(0)
 	if o.due.IsZero() || wall.Before(o.seen) {
 		o.due = b.Next(wall)
@@ -146,46 +151,44 @@ func (o *onSchedule) watchSchedule(s *scheduler, b *book, now time.Time) {
 	}
 	o.due = b.Next(wall)
 	o.box.set(func(st *State) { st.Tick = wall })
-	o.begin(s, b, now)
+	o.begin(b, now)
 }
 
-// begin makes the ranges at rest ready. If a sweep is still being counted, the next one is
-// counted from a later tick on.
-func (o *onSchedule) begin(s *scheduler, b *book, now time.Time) {
-	if !o.costTold {
-		o.costTold = true
-		b.c.TellCost(b.plan, o.due.Sub(now.Round(0)))
+// begin makes the ranges at rest ready. While a sweep is still being counted, no other one
+// begins to be counted.
+func (o *onSchedule) begin(b *book, now time.Time) {
+	if !o.isWarned {
+		o.isWarned = true
+		b.c.WarnOfCost(b.plan, o.due.Sub(now.Round(0)))
 	}
-	b.readyAll(s, now)
+	b.readyAll(now)
 	if !b.count.open {
-		b.openCount(now)
+		b.count.begin(b.ranges, now)
 		o.expired = b.c.Tally.Counts.Expired.Load()
 	}
 }
 
 // countBehind begins to count what is due behind the cursors, once in a while. The first
-// count may wait: a process that begins again and again must not count each time.
-func (o *onSchedule) countBehind(s *scheduler, b *book, now time.Time) {
+// count waits, too: a process that keeps restarting must not count each time.
+func (o *onSchedule) countBehind(b *book, now time.Time) {
 	if o.counted.IsZero() {
 		o.counted = now
 	}
 	if now.Sub(o.counted) >= chore.BehindEvery(b.c) {
 		o.counted = now
-		b.addChore(s, plan.Chore{Kind: chore.BehindKind}, 0, now)
+		b.beginChore(plan.Chore{Kind: chore.BehindKind}, 0, now)
 	}
 }
 
 // closeCount ends the counted sweep once every range is swept up to the instant at which
-// that sweep began.
+// it began.
 func (o *onSchedule) closeCount(b *book, now time.Time) {
 	var err error
-	if b.held.why == throttle.ReasonRecord { // that may last, and no range is swept meanwhile
-		err = b.held.fault
+	if b.hold.why == throttle.ReasonRecord { // this may last, and no range is swept meanwhile
+		err = b.hold.fault
 	}
 	if err != nil {
-		for _, it := range b.ranges {
-			b.settleCount(it, true)
-		}
+		b.count.giveUp(b.ranges)
 		b.count.failures.Add(err)
 	}
 	if b.count.pending > 0 {
@@ -210,19 +213,20 @@ func (o *onSchedule) closeCount(b *book, now time.Time) {
 	})
 }
 
-// tell logs the state of the target.
-func (o *onSchedule) tell(b *book, now time.Time) {
+// logState logs the state of the target, except the first time.
+func (o *onSchedule) logState(b *book, now time.Time) {
 	o.box.set(func(st *State) { b.describe(st) })
 	st := o.box.Get()
-	deleted := st.Deleted - o.toldOf
-	since := now.Sub(o.told)
-	first := o.told.IsZero()
-	o.told, o.toldOf = now, st.Deleted
-	if first {
+	idle := st.Held == "" && st.OldestDue.IsZero() && st.Working == 0
+	last := o.last
+	o.last.at, o.last.deleted = now, st.Deleted
+	if last.at.IsZero() {
 		return
 	}
+	o.last.isIdle = idle
+	deleted := st.Deleted - last.deleted
 	attrs := []any{"apply", b.c.Cfg.Apply, "swept_to", st.SweptTo, "next", st.Next, "deleted", deleted,
-		"rate", float64(deleted) / since.Seconds(), "ranges_in_work", st.Working}
+		"rate", float64(deleted) / now.Sub(last.at).Seconds(), "ranges_in_work", st.Working}
 	if !b.c.Cfg.Apply {
 		attrs = append(attrs, "would_delete", st.Expired)
 	}
@@ -230,14 +234,11 @@ func (o *onSchedule) tell(b *book, now time.Time) {
 		attrs = append(attrs, "oldest_due", st.OldestDue, "behind_seconds", max(0,
 			b.c.Clock.Now().Sub(st.OldestDue).Seconds()))
 	}
-	idle := st.Held == "" && st.OldestDue.IsZero() && st.Working == 0
-	wasIdle := o.wasIdle && deleted == 0
-	o.wasIdle = idle
 	switch {
 	case st.Held != "":
 		b.c.Log.Warn("deletes suspended", append(attrs, "held", string(st.Held))...)
-	case idle && wasIdle:
-		b.c.Log.Debug("nothing is due", attrs...) // an idle daemon is silent: it has said so
+	case idle && last.isIdle && deleted == 0:
+		b.c.Log.Debug("nothing is due", attrs...) // an idle daemon has said so, and is silent
 	case idle:
 		b.c.Log.Info("nothing is due", attrs...)
 	default:
@@ -247,21 +248,21 @@ func (o *onSchedule) tell(b *book, now time.Time) {
 
 // describe fills in the state of the target.
 func (b *book) describe(st *State) {
-	st.SweptTo, st.Working = b.sweptTo()
+	st.SweptTo, st.Working = b.sweptTo(), b.working
 	st.OldestDue = b.c.Target.Watchdog.OldestDue()
 	st.Rate = b.c.Pacing.Rate()
 	st.Deleted = b.c.Tally.Counts.Deleted.Load()
-	st.Held = b.held.why
+	st.Held = b.hold.why
 }
 
-// sweptTo returns the instant up to which nothing due is left in any range, and how many
-// ranges are in work. Ranges that another process holds do not count.
-func (b *book) sweptTo() (at time.Time, working int) {
+// sweptTo returns the instant up to which nothing due is left in any range; zero if that is not
+// known. Ranges that another process holds do not count.
+func (b *book) sweptTo() time.Time {
 	switch {
 	case !b.visited:
-		return time.Time{}, b.working
+		return time.Time{}
 	case b.lagging.Len() == 0: // nothing needs a read
-		return b.c.Horizon(), b.working
+		return b.c.Horizon()
 	}
-	return b.lagging.items[0].reached, b.working // zero if it is not known for one of them
+	return b.lagging.items[0].reached // zero if it is not known for one of them
 }

@@ -2,13 +2,11 @@ package schedule
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/background"
-	"github.com/reaper-ttl/reaper/sweep/plan"
-	"github.com/reaper-ttl/reaper/sweep/step"
+	"github.com/reaper-ttl/reaper/sweep/site"
 )
 
 // Sweep sweeps every target once, and returns how that ended for each.
@@ -63,123 +61,113 @@ func once(ctx context.Context, cfg Config, targets []Target, newAgenda func() on
 	return list
 }
 
-// collect runs the scheduler over all targets until their agendas are over. No
-// goroutine outlives it.
+// collect schedules the work on all targets until their agendas are over. No goroutine
+// outlives it.
 func collect(ctx context.Context, cfg Config, targets []Target, newAgenda func(i int) agenda) []*book {
 	work, cancel := background.Graceful(ctx, cfg.Grace, background.ErrStopped)
 	defer cancel()
-	s := newScheduler(ctx, work, cfg)
-	upkeep, end := context.WithCancel(work)
-	var all sync.WaitGroup
+	l := loop{s: newScheduler(ctx, work, cfg), notices: make(chan struct{}, 1)}
+	fresh, end := context.WithCancel(work)
+	u := upkeep{ctx: ctx, fresh: fresh, work: work}
 	for i, t := range targets {
-		b := newBook(t, newAgenda(i))
-		s.add(b)
-		all.Go(func() { b.open(ctx, upkeep, work, &all) })
+		a, opened := newAgenda(i), make(chan error, 1)
+		l.books = append(l.books, newBook(l.s, t, a, opened))
+		t.Site.Viewer.Notify = func() { background.Wake(l.notices) }
+		u.all.Go(func() { u.run(t.Site, a, opened) })
 	}
-	s.run()
+	l.run()
 	end()
-	all.Wait()
-	return s.books
+	u.all.Wait()
+	return l.books
 }
 
-// open reads the records of a target. Then it keeps the view, the heartbeat and the gate's
-// answer fresh until upkeep is done. After that it removes the heartbeat, unless work
-// is done, too.
-func (b *book) open(ctx, upkeep, work context.Context, all *sync.WaitGroup) {
-	err := background.Protect(func() error { return b.agenda.open(ctx, b) })
-	if err == nil {
-		b.c.Story.Open(b.metered(ctx), b.c.Viewer.View().Cursors)
+// A loop looks at the books of all targets in turn, and has the scheduler do what they decide.
+type loop struct {
+	s       *scheduler
+	books   []*book
+	notices chan struct{} // a view was replaced, or records were read for the first time
+}
+
+// run schedules until every book is closed. When the scheduler's context is done no step
+// begins any more, and all claims are released.
+func (l *loop) run() {
+	done := l.s.ctx.Done()
+	timer := time.NewTimer(heartbeat)
+	defer timer.Stop()
+	for {
+		now := l.s.cfg.Now()
+		for _, b := range l.books {
+			b.look(now)
+		}
+		l.s.wakeUp(now)
+		l.s.dispatch(now)
+		if l.isClosed() {
+			return
+		}
+		timer.Reset(l.nextLook(now))
+		select {
+		case r := <-l.s.results:
+			l.s.file(r)
+		case <-l.notices:
+		case <-timer.C:
+		case <-done:
+			done = nil
+		}
+		l.s.fileAll()
 	}
-	b.opening <- err
-	b.c.Viewer.Notify()
+}
+
+func (l *loop) isClosed() bool {
+	for _, b := range l.books {
+		if !b.isClosed() {
+			return false
+		}
+	}
+	return true
+}
+
+// nextLook returns how long nothing happens by itself.
+func (l *loop) nextLook(now time.Time) time.Duration {
+	wait := heartbeat
+	if wake, ok := l.s.nextWake(); ok {
+		wait = min(wait, wake.Sub(now))
+	}
+	for _, b := range l.books {
+		wait = min(wait, b.nextLook(now))
+	}
+	return max(0, wait)
+}
+
+// An upkeep reads the records of all targets, and keeps fresh what steps rely on.
+type upkeep struct {
+	ctx   context.Context // done: begin nothing
+	fresh context.Context // done: nothing needs to be fresh any more
+	work  context.Context // done: give up what is in flight
+	all   sync.WaitGroup
+}
+
+// run reads the records of a target. Then it keeps the view, the heartbeat and the gate's
+// answer fresh. At its end it removes the heartbeat, unless time has run out.
+func (u *upkeep) run(c *site.Site, a agenda, opened chan<- error) {
+	err := background.Protect(func() error { return a.open(u.ctx, c) })
+	if err == nil {
+		c.Story.Open(c.Metered(u.ctx), c.Viewer.View().Cursors)
+	}
+	opened <- err
+	c.Viewer.Notify()
 	if err != nil {
 		return
 	}
-	if gate := b.c.Pacing.Gate; gate != nil {
-		all.Go(func() { gate.Run(upkeep) })
+	fresh, work := c.Metered(u.fresh), c.Metered(u.work)
+	if gate := c.Pacing.Gate; gate != nil {
+		u.all.Go(func() { gate.Run(u.fresh) })
 	}
-	if budget := b.c.Budget; budget != nil {
-		all.Go(func() { budget.Run(b.metered(upkeep), b.metered(work)) })
+	if budget := c.Budget; budget != nil {
+		u.all.Go(func() { budget.Run(fresh, work) })
 	}
-	all.Go(func() { b.c.Watch.Run(b.metered(upkeep), b.metered(work), b.c.Until.IsZero()) })
-	if story := b.c.Story; story != nil {
-		all.Go(func() { story.Run(b.metered(upkeep)) })
+	u.all.Go(func() { c.Watch.Run(fresh, work, c.Until.IsZero()) })
+	if story := c.Story; story != nil {
+		u.all.Go(func() { story.Run(fresh) })
 	}
-	b.c.Viewer.Run(b.metered(upkeep))
-}
-
-// openOnce reads the records, without further tries if that fails.
-func openOnce(ctx context.Context, b *book) error {
-	if err := b.c.Open(ctx); err != nil {
-		return err
-	}
-	b.c.Until = b.c.Clock.Now()
-	if b.c.Cfg.FromStart || !b.c.Cfg.Apply { // a dry run says what lies behind the cursors
-		b.c.Rules.ReadSince = b.c.Until.Truncate(time.Microsecond) // as records tell of a read that begins now
-	}
-	return nil
-}
-
-// A oneAudit is the agenda of one round of the audit in every namespace.
-type oneAudit struct {
-	begun, over bool
-	contended   time.Time // since when everything left waits for another client's transaction; zero if not so
-}
-
-func (o *oneAudit) open(ctx context.Context, b *book) error { return openOnce(ctx, b) }
-
-func (o *oneAudit) failed(b *book, err error) {
-	o.over = true
-	b.failOpening(err)
-}
-
-func (o *oneAudit) chores() bool { return false }
-
-func (o *oneAudit) isOver(*book) bool { return o.over }
-
-func (o *oneAudit) next(*book, time.Time) time.Duration { return heartbeat }
-
-func (o *oneAudit) look(s *scheduler, b *book, now time.Time) {
-	if !o.begun {
-		o.begun = true
-		b.count.open = true
-		for i, ns := range b.view.Namespaces {
-			c := plan.Chore{Kind: plan.Audit, Namespace: ns}
-			it := &item{job: b.Round(ns), chore: c.Key(), book: b,
-				name: c.Name(), order: i, out: step.AtRest, lane: lane{slow: true}}
-			b.chores[c] = it
-			b.active++
-			s.makeReady(it, now)
-		}
-	}
-	waits := b.active > 0
-	for _, it := range b.chores {
-		waits = waits && it.isContended()
-	}
-	switch {
-	case !waits:
-		o.contended = time.Time{}
-	case o.contended.IsZero():
-		o.contended = now
-	}
-	stuck := waits && now.Sub(o.contended) >= contendedFor
-	if o.over = o.over || stuck || s.ctx.Err() != nil || b.active == 0 || b.isHeldForLong(now); o.over {
-		if b.active > 0 {
-			b.count.left = 1 // not all of it was read
-		}
-		b.stop(s, now)
-	}
-}
-
-func (o *oneAudit) task() string { return "audit" }
-
-func (o *oneAudit) summary(b *book) Summary { return summaryOf(b) }
-
-// failOpening notes that the records of the target could not be read.
-func (b *book) failOpening(err error) {
-	if errors.Is(err, context.Canceled) || errors.Is(err, background.ErrStopped) || errors.Is(err, context.DeadlineExceeded) &&
-		b.count.failures.Count() > 0 {
-		return
-	}
-	b.count.failures.Add(err)
+	c.Viewer.Run(fresh)
 }

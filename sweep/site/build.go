@@ -21,7 +21,7 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A Setup says what a site is made of.
+// A Setup is what a site is built from.
 type Setup struct {
 	Config
 	Target
@@ -38,7 +38,7 @@ type Setup struct {
 	History      History
 }
 
-// New returns the site of one target, whose records were not read yet.
+// New returns the site of one target. Its records have not been read yet: see [Site.Open].
 func New(s Setup) *Site {
 	cfg, t, name := s.Config, s.Target, s.Target.Name
 	log := journal.New(s.Log.With("target", name), cfg.Now)
@@ -65,7 +65,7 @@ func New(s Setup) *Site {
 		Breaker: t.Breaker.On, Apply: cfg.Apply, Clock: clk, Log: log, Story: c.Story})
 	if spending := c.Spending(); cfg.Apply {
 		if s.Yes {
-			spending.Rules.Limits = breaker.Limits{} // what goes counts for the next sweep
+			spending.Rules.Limits = breaker.Limits{} // what is deleted counts for the next sweep
 		}
 		c.Budget = spend.New(spending)
 	}
@@ -73,7 +73,7 @@ func New(s Setup) *Site {
 	return c
 }
 
-// Spending returns how the target's budget is spent.
+// Spending returns the configuration of the target's budget.
 func (c *Site) Spending() spend.Config {
 	t := c.Target
 	return spend.Config{Rules: t.Breaker, Plan: c.Rules, Page: t.Page, Hourly: t.Limits.Any(),
@@ -81,7 +81,7 @@ func (c *Site) Spending() spend.Config {
 		Story: c.Story, Metrics: c.Cfg.Metrics, Now: c.Cfg.Now}
 }
 
-// A History says who this process is to the history of a target, and how long that is kept.
+// A History says how this process appears in the history of a target, and how long that is kept.
 type History struct {
 	Keep     time.Duration // 0: the process writes no history
 	Actor    string        // on whose behalf it works, as claimed
@@ -89,7 +89,7 @@ type History struct {
 	Settings []string // of the target, one a line
 }
 
-// newStory returns what writes the history of a target; nil if this process writes none.
+// newStory returns the chronicle of a target, which writes its history; nil if this process writes none.
 func newStory(c *Site, h History, version string) *chronicle.Chronicle {
 	if h.Keep <= 0 || !c.Cfg.Apply {
 		return nil
@@ -99,6 +99,6 @@ func newStory(c *Site, h History, version string) *chronicle.Chronicle {
 		By:  history.Origin{Actor: h.Actor, Host: h.Host, Owner: c.Keeper.Owner, Version: version, Config: hash},
 		Now: c.Cfg.Now, StoreNow: c.Clock.Now, Sums: c.Sums, Budgeted: c.BudgetedSoFar,
 		Failed: func(task string, err error) { c.Log.Failed(task, "", err) },
-		Marked: func() { c.Watch.Ask(0) }, // the heartbeat may go
+		Marked: func() { c.Watch.Ask(0) }, // the heartbeat may be removed
 	})
 }

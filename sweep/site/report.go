@@ -13,8 +13,8 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// Publish adds to the metrics what has happened since the last call, and sets the gauges
-// that show the state of the target.
+// Publish adds to the metrics what has happened since the last call, and sets the gauges of
+// the target's state.
 func (c *Site) Publish() {
 	last, m, t := &c.Tally.Published, c.Cfg.Metrics, c.Target.Name
 	last.Mu.Lock()
@@ -39,12 +39,12 @@ func (c *Site) Publish() {
 	c.publishRecord()
 }
 
-// publishRecord tells the metrics what the target record says.
+// publishRecord sets the gauges of what the target record says.
 func (c *Site) publishRecord() {
 	m, t, rec := c.Cfg.Metrics, c.Target.Name, c.Viewer.View().Record
 	m.Held(t, string(c.HeldBy()))
 	m.Breaker(t, c.Target.IsTripped(rec))
-	outside, empty := c.Tally.AroundOr(rec.Outside, rec.EmptyIndex)
+	outside, empty := c.Tally.OutsideOr(rec.Outside, rec.EmptyIndex)
 	m.Outside(t, outside)
 	m.EmptyIndex(t, empty)
 	newest := 0
@@ -66,8 +66,8 @@ func (c *Site) pauseAttrs() (attrs []any) {
 	return attrs
 }
 
-// TellHold logs that the target is held, or is no longer held. Since says from when on it was.
-func (c *Site) TellHold(why throttle.Reason, since time.Time, fault error) {
+// LogHold logs that the target is held, or is no longer held. It was held since an instant.
+func (c *Site) LogHold(why throttle.Reason, since time.Time, fault error) {
 	switch why {
 	case "":
 		c.Log.Info("deletes go on", "seconds", journal.Seconds(c.Cfg.Now().Sub(since)))
@@ -98,9 +98,9 @@ const (
 	readPrice = 0.03 / 100_000
 )
 
-// TellCost warns if idle ticks cost much: each sends one query for each range that writers
-// may still write to.
-func (c *Site) TellCost(p *plan.Plan, every time.Duration) {
+// WarnOfCost warns if idle ticks are expensive: each sends one query for each range that
+// writers may still write to.
+func (c *Site) WarnOfCost(p *plan.Plan, every time.Duration) {
 	if _, local := c.Cfg.Store.(store.Exclusive); local || every <= 0 {
 		return
 	}
@@ -119,7 +119,7 @@ func (c *Site) TellCost(p *plan.Plan, every time.Duration) {
 		"dollars_per_hour_in_us_central1", math.Round(hourly*readPrice*100)/100)
 }
 
-// Metered returns a context in which the target is billed.
+// Metered returns a context whose operations are counted for the target.
 func (c *Site) Metered(ctx context.Context) context.Context {
 	return store.WithMeter(ctx, &c.Tally.Meter)
 }

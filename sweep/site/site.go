@@ -26,7 +26,7 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A siteConfig says how the work on a target goes.
+// A Config says how to work on a target.
 type Config struct {
 	Store     store.Store
 	Apply     bool             // without it, count only and write nothing
@@ -38,7 +38,7 @@ type Config struct {
 	Progress  *Progress
 }
 
-// A siteTarget is what is worked on.
+// A Target is what is worked on.
 type Target struct {
 	store.Target
 	ShardValues []store.Value
@@ -56,8 +56,8 @@ type Target struct {
 // IsTripped reports whether an open breaker holds the target. One that is switched off holds nothing.
 func (t Target) IsTripped(r generation.Record) bool { return t.Breaker.On && r.Trip.IsOpen() }
 
-// A collector has what the steps of one target share. Its fields are set before the first
-// step and do not change; what they point to is safe for concurrent use.
+// A Site has what all work on one target shares. Its fields are set before the first step and
+// do not change; what they point to is safe for concurrent use.
 type Site struct {
 	Cfg    Config
 	Target Target
@@ -73,7 +73,7 @@ type Site struct {
 	Budget *spend.Spender // nil without a breaker and limits
 	Guards *guard.Guards
 	Tally  *Tally
-	Until  time.Time // one sweep: the instant at which it began; it deletes nothing that is due later; else zero
+	Until  time.Time // when the one sweep began, which deletes nothing that is due later; zero in a daemon
 }
 
 // Open reads the records and asks the gate, before anything is deleted.
@@ -99,8 +99,8 @@ func (c *Site) Horizon() time.Time {
 }
 
 // HeldBy returns why nothing may be written to the target at present; it is empty if
-// writes are allowed. Its information is recent: a pause takes effect within fifteen
-// seconds, also in a process that had been frozen.
+// writes are allowed. It relies on recent information only: a pause takes effect within
+// fifteen seconds, even in a process that was frozen.
 func (c *Site) HeldBy() throttle.Reason {
 	v := c.Viewer.View()
 	switch {
@@ -120,8 +120,8 @@ func (c *Site) HeldBy() throttle.Reason {
 	return ""
 }
 
-// RecordFault returns which of the records that it needs this process cannot read or write, and
-// why; nil if it can.
+// RecordFault returns which of the records that this process needs it cannot read or write, and
+// why; nil if there is no such record.
 func (c *Site) RecordFault() error {
 	if err := c.Budget.Lasting(); err != nil {
 		return fmt.Errorf("the target's budget cannot be read or written: %w", err)
@@ -139,7 +139,7 @@ func (c *Site) RecordFault() error {
 	return nil
 }
 
-// IsUnread reports whether the target record was read too long ago to delete anything by it.
+// IsUnread reports whether the last read of the target record is too old to delete anything by it.
 func (c *Site) IsUnread() bool {
 	return storeclock.Age(c.Cfg.Now(), c.Viewer.View().RecordSent) > view.FreshFor
 }
@@ -151,7 +151,7 @@ func (c *Site) IsUncounted() bool {
 	return long && c.Pacing.Divides()
 }
 
-// Lives reports whether the generation is one that is swept.
+// Lives reports whether a generation is live: the nursery, or one of the target record's.
 func (c *Site) Lives(number int) bool {
 	if number == expirykey.Nursery {
 		return true
@@ -164,9 +164,8 @@ func (c *Site) Lives(number int) bool {
 	return false
 }
 
-// StampBy returns the target record to stamp by. Ok is false if it was read longer ago
-// than a quarter of the staleness: stamps must commit before the record is half a
-// staleness old.
+// StampBy returns the target record to stamp by. Ok is false if it was read more than a
+// quarter of the staleness ago: stamps must commit before the record is half a staleness old.
 func (c *Site) StampBy() (rec generation.Record, ok bool) {
 	v := c.Viewer.View()
 	staleness, _ := v.Record.Bounds()
@@ -179,17 +178,17 @@ func (c *Site) Slack() time.Duration {
 	return slack
 }
 
-// ErrUnheard is why a record is old though no read of it failed.
+// ErrUnheard is why a record is old although no read of it has failed.
 var ErrUnheard = errors.New("the process or its machine stood still")
 
-// Progress is how far a running sweep has come, over all targets. It may be
+// Progress is how far a running sweep has got, over all targets. It may be
 // read at any time.
 type Progress struct {
 	// Estimate asks for Due, which costs a COUNT for each range.
 	Estimate bool
 
 	// Begin is called in the goroutine of each step and of each release before it begins,
-	// with the names of its target and of what it works on. A simulation that must be
+	// with the names of its target and of its range or chore. A simulation that must be
 	// repeatable uses it to order those that begin at the same instant. It may be nil.
 	Begin func(target, name string)
 
@@ -197,15 +196,15 @@ type Progress struct {
 	Ranges, RangesDone, Scanned, Expired, Deleted atomic.Int64
 }
 
-// A Comparer says which due entries must be kept, because their entity has something else
-// that says it is not due: see [Target].Compare. It is also called with none, to learn whether
+// A Comparer says which due entries must be kept, because something else in their entity says
+// that it is not due: see [Target].Compare. It is also called without entries, to learn whether
 // anything is to be compared at present.
 type Comparer func(ctx context.Context, namespace string, due []store.Entry) (Comparison, error)
 
-// A Comparison is what a Comparer found out about some entries.
+// A Comparison is the result of a Comparer for some entries.
 type Comparison struct {
 	Active bool            // false if nothing is to be compared at present
 	Kept   map[string]bool // the keys of those that must be kept
-	// Premises are what the others were compared by, by their keys: they are deleted only while it is true.
+	// Premises are by what the others were compared, by their keys: each is deleted only while its premise is true.
 	Premises map[string]store.Premise
 }

@@ -14,20 +14,20 @@ import (
 func (c *Site) Sums() chronicle.Sums {
 	s := chronicle.Sums{Counts: metrics.Load(&c.Tally.Counts.CountsOf), Operations: c.Tally.Meter.Operations(),
 		Throttled: c.Tally.ThrottledFor(), Horizon: c.Horizon()}
-	s.Budget = c.Budget.Account() // after the counts: what they have, it has, too
+	s.Budget = c.Budget.Account() // after the counts, so that it includes what they include
 	return s
 }
 
-// TookOver tells the history of a range whose record names another process. In an embedded
-// store that process is dead if it opened the store before this one; elsewhere its heartbeat
-// tells.
+// TookOver marks the runs of a process as lost whose range this one has claimed, if that process
+// is known to be dead. In an embedded store it is if it opened the store before this one;
+// elsewhere its heartbeat shows it.
 func (c *Site) TookOver(from cursor.Lease) {
 	if from.Owner != "" && !c.Keeper.IsOfThisOpening(from.Owner) {
 		c.Story.Bury(cursor.Heartbeat{Target: c.Target.Name, Owner: from.Owner})
 	}
 }
 
-// BudgetedSoFar returns the budget as it was before this process reported anything.
+// BudgetedSoFar returns the budget as it was before this process reported anything to it.
 func (c *Site) BudgetedSoFar(ctx context.Context) (history.Budgeted, error) {
 	if first, read := c.Budget.FirstRead(); read {
 		return first, nil

@@ -21,13 +21,13 @@ type Tally struct {
 	throttled map[throttle.Reason]time.Duration
 	Retired   []int
 	wrote     time.Time // when a write that disposes of something last succeeded
-	around    *around   // what was found outside the ranges; nil if nobody has looked
+	outside   *outside  // nil if nobody has looked
 	Preview   preview
 }
 
-// An around is what was found outside the ranges.
-type around struct {
-	outside    int64
+// An outside is what was found outside the ranges.
+type outside struct {
+	entities   int64
 	emptyIndex bool
 }
 
@@ -40,9 +40,10 @@ type counts struct {
 // steps are the deleted points that reads stepped over: all, and those of reads from the start.
 type steps struct {
 	Stepped, Behind atomic.Int64
-	StepsUnknown    atomic.Bool // a page could not tell
+	StepsUnknown    atomic.Bool // for one page the store could not say
 }
 
+// NewTally returns a tally of nothing.
 func NewTally() *Tally { return &Tally{throttled: map[throttle.Reason]time.Duration{}} }
 
 // Waited adds to the time for which a reason has held the target's ranges back.
@@ -78,7 +79,7 @@ func (t *Tally) SteppedOver(n int64, fromStart bool) {
 	}
 }
 
-// Succeeded notes that a write took effect: the store does not refuse everything.
+// Succeeded notes that a write took effect: so the store does not refuse everything.
 func (t *Tally) Succeeded(now time.Time) {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
@@ -92,31 +93,32 @@ func (t *Tally) SucceededSince(at time.Time) bool {
 	return t.wrote.After(at)
 }
 
+// Retire notes that a generation was retired.
 func (t *Tally) Retire(number int) {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
 	t.Retired = append(t.Retired, number)
 }
 
-// LookedAround notes what was found outside the ranges.
-func (t *Tally) LookedAround(outside int64, emptyIndex bool) {
+// NoteOutside notes what was found outside the ranges.
+func (t *Tally) NoteOutside(entities int64, emptyIndex bool) {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	t.around = &around{outside, emptyIndex}
+	t.outside = &outside{entities, emptyIndex}
 }
 
-// AroundOr returns what this process has found outside the ranges, or the arguments if it
+// OutsideOr returns what this process has found outside the ranges, or the arguments if it
 // has not looked yet.
-func (t *Tally) AroundOr(outside int64, emptyIndex bool) (int64, bool) {
+func (t *Tally) OutsideOr(entities int64, emptyIndex bool) (int64, bool) {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	if t.around != nil {
-		return t.around.outside, t.around.emptyIndex
+	if t.outside != nil {
+		return t.outside.entities, t.outside.emptyIndex
 	}
-	return outside, emptyIndex
+	return entities, emptyIndex
 }
 
-// A published is the part of a tally that was added to the metrics already.
+// A published is the part of a tally that has been added to the metrics.
 type published struct {
 	Mu         sync.Mutex
 	Counts     metrics.Counts
@@ -148,14 +150,14 @@ const (
 // A preview is what a dry run finds out beyond the counts. The tally has its lock.
 type preview struct {
 	Behind    int64
-	Ranges    map[shardquery.Range]bool // in which that is
+	Ranges    map[shardquery.Range]bool // that have it
 	Estimated bool
 	Examples  []Example
-	seen      map[[2]string]bool // by namespace and key: the next sweep leaves it
-	Oldest    time.Time          // when the first of what is due has expired, as far as it was read
+	seen      map[[2]string]bool // by namespace and key: whether the next sweep leaves it
+	Oldest    time.Time          // when the first due entity expired, of those that were read
 }
 
-// FoundBehind counts what is due, and left by the next sweep.
+// FoundBehind counts what is due and left by the next sweep, in one range.
 func (t *Tally) FoundBehind(r shardquery.Range, n int64) {
 	if n == 0 {
 		return
@@ -171,15 +173,16 @@ func (t *Tally) FoundBehind(r shardquery.Range, n int64) {
 	}
 }
 
-// Estimate notes that not all was read.
+// Estimate notes that not everything was read.
 func (t *Tally) Estimate() {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
 	t.Preview.Estimated = true
 }
 
-// SeenEntity notes that an entity was met, and whether the next sweep leaves it. It returns how it
-// was met before, if it was. It remembers no more than mostSeen, and says so.
+// SeenEntity notes that an entity was seen, and whether the next sweep leaves it. It returns the
+// same of the last time, if it was seen before. It remembers at most mostSeen entities; with
+// more, the preview is an estimate.
 func (t *Tally) SeenEntity(namespace, key string, isLater bool) (wasLater, again bool) {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
@@ -197,7 +200,7 @@ func (t *Tally) SeenEntity(namespace, key string, isLater bool) (wasLater, again
 	return false, false
 }
 
-// GiveExample keeps an entity as an example, if there are not enough of its kind.
+// GiveExample keeps an entity as an example, unless there are enough for its reason.
 func (t *Tally) GiveExample(x Example) {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
@@ -206,7 +209,7 @@ func (t *Tally) GiveExample(x Example) {
 		if x.Kept == y.Kept {
 			same++
 		}
-		if x.Kept == y.Kept && x.Namespace == y.Namespace && x.ID == y.ID { // a list is met once for each element
+		if x.Kept == y.Kept && x.Namespace == y.Namespace && x.ID == y.ID { // a list property is met once for each element
 			return
 		}
 	}

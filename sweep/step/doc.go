@@ -1,5 +1,5 @@
 // Package step is the contract between the schedule and what it runs: what a step gets, and
-// what it says when it ends.
+// what it returns when it ends.
 //
-// A step never sleeps. What has to wait ends, and says for how long and why.
+// A step never sleeps. One that has to wait ends, and says for how long and why.
 package step

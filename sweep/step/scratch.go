@@ -15,19 +15,19 @@ type Scratch struct {
 	Page    store.Page
 	Judged  []index.Judged // for each entry of the page, once they are collected
 	Ops     []store.Op
-	Entry   []int // for each op the place of its entry in the page
+	Entry   []int // for each op the index of its entry in the page
 	batch   []store.Op
-	picked  []int  // for each op of a batch its place in ops
+	picked  []int  // for each op of a batch its index in Ops
 	Doubted []bool // for each op whether an earlier try may have disposed of it
 	Delays  []time.Duration
 	Ahead   ahead
-	Longest time.Duration // the longest call of this step; noCall if it made none that is measured
+	Longest time.Duration // the longest call of this step; NoCall if it made none that is measured
 }
 
-// NoCall is less than any call takes.
+// NoCall is shorter than any call.
 const NoCall time.Duration = -1
 
-// FirstOpen returns the place of the first op that is not disposed of and does not
+// FirstOpen returns the index of the first op that is not disposed of and does not
 // wait aside, or the number of ops.
 func (s *Scratch) FirstOpen() int {
 	for i := range s.Ops {
@@ -38,10 +38,11 @@ func (s *Scratch) FirstOpen() int {
 	return len(s.Ops)
 }
 
+// IsOpen reports whether an op is neither disposed of nor waits aside.
 func IsOpen(op *store.Op) bool { return op.Outcome == store.Unknown || op.Outcome == store.Changed }
 
-// Pick lists the next ops without an outcome, at most n. If these are neighbours, it
-// returns a part of ops, otherwise copies: see putBack.
+// Pick returns the next ops without an outcome, at most n. If these are neighbours, it
+// returns a part of Ops, otherwise copies: see PutBack.
 func (s *Scratch) Pick(n int) []store.Op {
 	s.picked = s.picked[:0]
 	for i := range s.Ops {
@@ -85,7 +86,7 @@ func (s *Scratch) ResolveDoubts() {
 	}
 }
 
-// PutBack copies the outcomes back into ops, if pick has returned copies.
+// PutBack copies the outcomes back into Ops, if Pick returned copies.
 func (s *Scratch) PutBack(batch []store.Op) {
 	if len(batch) > 0 && &batch[0] != &s.Ops[s.picked[0]] {
 		for n, i := range s.picked {
@@ -95,8 +96,8 @@ func (s *Scratch) PutBack(batch []store.Op) {
 }
 
 // An ahead reads the next page while the present one is written. It begins with the first
-// write, so that the pace holds it back, too. What it reads may be a page's time older
-// than a read after the write would show; the conditions of the writes handle that.
+// write, so that the pace limits it, too. The page may be older than one that is read after
+// the write, by the time that a page takes; the conditions of the writes handle that.
 type ahead struct {
 	Reader index.Reader
 	Most   int
@@ -108,7 +109,7 @@ type ahead struct {
 	cancel context.CancelFunc
 }
 
-// Begin begins to read, once. It does nothing if there is nothing to read.
+// Begin begins to read, unless it has begun or there is no reader.
 func (a *ahead) Begin(ctx context.Context, now func() time.Time) {
 	if a.Reader == nil || a.Done != nil {
 		return
@@ -126,8 +127,8 @@ func (a *ahead) Begin(ctx context.Context, now func() time.Time) {
 	}()
 }
 
-// Take waits for the page that was read ahead, if any was, and returns it in
-// exchange for another one.
+// Take waits for the page that is read ahead, if there is one, and exchanges it for the
+// caller's.
 func (a *ahead) Take(page *store.Page) (more, read bool, took time.Duration, err error) {
 	if a.Done == nil {
 		return false, false, 0, nil

@@ -22,32 +22,33 @@ type Turn struct {
 	Slow    bool            // the step is in the slow lane
 	Over    func() bool     // somebody else is waiting, and the step has had its time
 	Scratch *Scratch
-	Began   int // the turn of a visit's readings with which the step began
+	Began   int // the number of the visit's reading with which the step began
 }
 
 // A Todo is what the plan says of a job when its step begins.
 type Todo struct {
 	Need   plan.Need
 	Cursor cursor.Cursor
-	Wanted int            // ranges that this process knows to be in work, or to be looked at
+	Wanted int            // ranges that are in work in this process
 	Spans  []plan.KeySpan // of an audit
-	Plan   *plan.Plan     // for stages and shards: what it says of cursors is the scheduler's
+	Plan   *plan.Plan     // for stages and shards only: the scheduler alone asks it for cursors
 	Chore  ChoreView
 }
 
-// A ChoreView is what a chore makes a plan of, off the scheduler: that takes time in
-// proportion to the ranges.
+// A ChoreView has what a chore needs to make a plan, outside the scheduler's goroutine: the
+// time that it takes grows with the number of ranges.
 type ChoreView struct {
 	View *plan.View
 	Book plan.Book
 	Now  time.Time
 }
 
+// Plan makes the plan.
 func (v ChoreView) Plan(r plan.Rules) *plan.Plan { return plan.New(r, v.View, v.Book, v.Now) }
 
 // A Job is something that is done in steps: a range, an audit or a chore.
 type Job interface {
-	// Step does one bounded piece of work. It never sleeps: what has to wait says so.
+	// Step does one bounded piece of work. It never sleeps: if it has to wait, the outcome says so.
 	Step(t Turn, todo Todo) Outcome
 	// End gives up what the job holds between two steps.
 	End(out Outcome) Outcome
@@ -59,26 +60,26 @@ type Job interface {
 type Range interface {
 	Job
 	Range() shardquery.Range
-	// GoOn lets a visit that is under way go on to the horizon of now.
+	// GoOn lets the visit, if there is one, continue to the horizon of now.
 	GoOn()
-	// AtHorizon reports whether the main reading of a visit has ended, while the visit goes
-	// on for other reasons.
+	// AtHorizon reports whether the main reading of a visit has ended, while the visit
+	// continues for other reasons.
 	AtHorizon() bool
 	// MayEnd reports whether there is a visit that loses nothing if it ends between two steps.
 	MayEnd() bool
-	// WasReadAll reports whether all of the range was read from its start, since somebody asked
-	// for that.
+	// WasReadAll reports whether all of the range has been read from its start since that was
+	// ordered.
 	WasReadAll() bool
 }
 
-// A State is where an item stands between two steps.
+// A State is what an item does, or waits for.
 type State uint8
 
 const (
 	Resting State = iota // nothing to do until the next tick
 	Ready                // waits for a worker
 	Running              // a worker runs its step
-	Waiting              // wants nothing before its wake
+	Waiting              // does nothing before its wake
 	Failed               // the last step, and what it belonged to, failed
 	Stopped              // the process ends
 	Lost                 // another process has the range
@@ -86,27 +87,27 @@ const (
 	Ended                // a chore is done
 )
 
-// An Outcome is what became of a step, and when the next one is due.
+// An Outcome is the result of a step, and says when the next one is due.
 type Outcome struct {
 	State State
-	Wake  time.Time       // of what waits
+	Wake  time.Time       // when it is waiting: when that ends
 	Why   throttle.Reason // what it waits for
 	Held  throttle.Reason // what holds the target, if it only looked
 	NextLane
-	Contended bool           // it waits for somebody else's transaction
-	Reached   time.Time      // up to here everything due is disposed of; zero if that is not known
-	Moved     *cursor.Cursor // as a range without work has saved it; nil if it did not
+	Contended bool           // it waits for another client's transaction
+	Reached   time.Time      // everything that was due up to then is disposed of; zero if that is not known
+	Moved     *cursor.Cursor // of a range that rests, as the step saved it; nil if it did not
 	Elsewhere
 	Blocked error // why its record cannot be claimed; it is tried again
 	Err     error
 	Release func(context.Context) (cursor.Cursor, error) // runs off the workers; may be nil
 }
 
-// AtRest is the outcome of items at rest of which nothing else is to be told. Most items of
-// a target of many ranges share it; nobody writes to it.
+// AtRest is the outcome of items at rest of which there is no more to say. Most items of
+// a target with many ranges share it, so it must not be changed.
 var AtRest = &Outcome{State: Resting}
 
-// IsPlain reports whether the outcome says no more than that the item rests.
+// IsPlain reports whether the outcome says only that the item rests.
 func (o *Outcome) IsPlain() bool {
 	return o.State == Resting && o.Why == "" && o.Held == "" && o.Err == nil && o.Blocked == nil
 }
@@ -116,16 +117,16 @@ func (o *Outcome) IsElsewhere() bool {
 	return o.Why == throttle.ReasonLease && !o.Contended && !o.Yields
 }
 
-// An Elsewhere says why a range is another process's matter.
+// An Elsewhere says why a range is left to another process.
 type Elsewhere struct {
 	Theirs bool // another process holds the range, and is alive
-	Yields bool // for a moment the range is left to other processes
+	Yields bool // other processes may take the range first, for a moment
 }
 
-// A NextLane says by which lane the next step comes to a worker.
+// A NextLane says in which lane the next step waits for a worker.
 type NextLane struct {
 	Slow   bool // the next step belongs to the slow lane
-	Either bool // until there is room, another one can go on in the fast lane
+	Either bool // until the slow lane has room, another reading can continue in the fast one
 }
 
 // OutcomeOfPause returns the outcome of a step that ends with a pause.

@@ -5,30 +5,17 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/internal/sitetest"
-	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep/site"
 )
 
 var now = time.Date(2026, 11, 25, 3, 0, 0, 0, time.UTC)
 
-// put stores an entity that expires an hour ago.
-func put(s *modelstore.Store) {
-	k, err := expirykey.New(1, 2, now.Add(-time.Hour))
-	if err == nil {
-		err = s.Put(context.Background(), sitetest.Target, "", []store.Entity{{Name: "s-1", Expiry: store.TextValue(k.String())}})
-	}
-	if err != nil {
-		panic(err)
-	}
-}
-
 // The first read of a target without a record makes one: of the generations that are in use, and of the next.
 func Example() {
 	s := modelstore.New(func() time.Time { return now })
-	put(s)
+	sitetest.PutExpired(s, now)
 	v := site.New(sitetest.Setup(s, s.Now)).Viewer
 	fmt.Println(v.Open(context.Background()))
 	for _, g := range v.View().Record.Generations {
