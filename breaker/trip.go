@@ -225,7 +225,7 @@ func (b Budget) Approved(r Rules, t Trip, a Approval, normal bool, now time.Time
 		b.Tallies = slices.Delete(b.Tallies, i, i+1)
 	}
 	if normal && t.Rule == Burst && t.All > 0 {
-		b.learn(r, now, min(1, float64(t.Due+t.Gone)/float64(t.All)))
+		b.learn(r, now, time.Time{}, min(1, float64(t.Due+t.Gone)/float64(t.All)))
 	}
 	return b
 }
