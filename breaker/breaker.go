@@ -431,10 +431,13 @@ func SliceOf(r Rules, hour int64) int64 { return max(r.Floor/10, hour/6) }
 // A Count is what is left under a key.
 type Count struct {
 	Due, Coming int64 // at present, and in the rest of the hour
-	Reserved    int64 // so many of these are going by an approval
-	More        bool  // there is more: it took too long to count all of it
-	Held        bool  // it is the rest of an event of which a part was approved, see [Budget.HoldsRest]
-	Gone        int64 // of the same event by such approvals
+	Reserved    int64 // so many of these are going by an approval, at most
+	// ReservedTo is up to which instant of expiry they can lie, if the key reaches beyond it. What
+	// expires later is of another event, however much of the approval was reserved and never used.
+	ReservedTo time.Time
+	More       bool  // there is more: it took too long to count all of it
+	Held       bool  // it is the rest of an event of which a part was approved, see [Budget.HoldsRest]
+	Gone       int64 // of the same event by such approvals
 }
 
 // total returns how much the event holds: what went, and what is left.

@@ -153,16 +153,21 @@ func (b Budget) ChargedTo(r Rules, approved []Approval, now, expires time.Time, 
 
 // Reserved returns how much of what is left under a key processes have reserved by approvals of
 // which nothing is left, and not reported yet: they are about to delete it, so it is no part of
-// another event. What a killed process had reserved counts until the approval ends.
-func (b Budget) Reserved(r Rules, approved []Approval, now time.Time, k Key) (n int64) {
+// another event. What a killed process had reserved counts until the approval ends. Nothing of it
+// expires after through.
+func (b Budget) Reserved(r Rules, approved []Approval, now time.Time, k Key) (n int64, through time.Time) {
 	for _, a := range approved {
 		t := b.At(Key{Approval: a.ID})
 		is := a.Rule != Burst || k.IsLate() || a.Hour.Equal(k.Hour) // a part of an hour may be late
-		if is && !k.Hour.After(a.Through) && t.Granted >= a.Count && now.Sub(t.At) <= r.approvalEnds() {
-			n += max(0, t.Granted-t.Done)
+		left := t.Granted - t.Done
+		if is && left > 0 && !k.Hour.After(a.Through) && t.Granted >= a.Count && now.Sub(t.At) <= r.approvalEnds() {
+			n += left
+			if a.Through.After(through) {
+				through = a.Through
+			}
 		}
 	}
-	return n
+	return n, through
 }
 
 // HoldsRest reports whether a part of the event under a key was approved, and since then not all of it:
@@ -203,7 +208,11 @@ func (b Budget) goneInParts(approved []Approval, k Key) (n int64) {
 // Approvals returns what approvals say of what is left under a key: a count that has counted nothing
 // yet.
 func (b Budget) Approvals(r Rules, approved []Approval, now time.Time, k Key) (c Count) {
-	c.Reserved, c.Held = b.Reserved(r, approved, now, k), b.HoldsRest(r, approved, now, k)
+	reserved, through := b.Reserved(r, approved, now, k)
+	if c.Reserved = reserved; reserved > 0 && !k.IsLate() && through.Before(r.End(k)) {
+		c.ReservedTo = through
+	}
+	c.Held = b.HoldsRest(r, approved, now, k)
 	if c.Held {
 		c.Gone = b.goneInParts(approved, k)
 	}

@@ -57,6 +57,11 @@ func (j *judge) measure(
 ) (n breaker.Count, all int64, err error) {
 	all = -1
 	said := b.Approvals(j.s.rules, approvals, now, k)
+	if !said.ReservedTo.IsZero() {
+		if said.Reserved, err = j.countReserved(ctx, b, k, said); err != nil {
+			return n, all, err
+		}
+	}
 	for limit := b.Enough(j.s.rules, now, k) + said.Reserved; ; {
 		tooLong := n.More || k.IsLate() && j.late != nil
 		n, err = patientCount(limit, tooLong, func(upTo int64) (breaker.Count, error) {
@@ -139,6 +144,16 @@ func (j *judge) count(ctx context.Context, b breaker.Budget, k breaker.Key, now 
 		n.Coming, err = j.countSpans(ctx, coming, upTo)
 	}
 	return n, err
+}
+
+// countReserved counts how much of what is left under a key can be what was reserved by an approval.
+func (j *judge) countReserved(ctx context.Context, b breaker.Budget, k breaker.Key, said breaker.Count) (int64, error) {
+	var spans []placedSpan
+	for r := range j.plan().All() {
+		spans = appendSpan(spans, r, laterOf(k.Hour, j.notCovered(b, k, r)), said.ReservedTo.Add(r.Resolution()))
+	}
+	n, err := j.countSpans(ctx, spans, said.Reserved)
+	return min(n, said.Reserved), err
 }
 
 // retired lists the keys of generations that have retired: whatever the audit deletes there is
