@@ -88,10 +88,46 @@ type Tally struct {
 	Since   time.Time // of what is late: up to when earlier ones are forgotten
 }
 
-// A Day is what was learnt from one day.
+// A Day is what is learnt from one day: the highest share of all entities in an hour that was counted,
+// and the highest in an hour before that one. The hour of a share that was approved as normal is zero.
 type Day struct {
-	Begin time.Time
-	Share float64 // the highest share of all entities among its counted hours
+	Begin       time.Time
+	Share       float64
+	Hour        time.Time
+	Earlier     float64
+	EarlierHour time.Time
+}
+
+// before returns the highest known share of an hour before another one; of all hours if that is zero.
+// What an hour has taught itself, or a later one that it has taught, would raise its limit each time
+// it is counted: everything could go if it came a little at a time.
+func (d Day) before(hour time.Time) float64 {
+	switch {
+	case hour.IsZero() || d.Hour.Before(hour):
+		return d.Share
+	case d.EarlierHour.Before(hour):
+		return d.Earlier
+	default:
+		return 0
+	}
+}
+
+// with returns the day after an hour was counted.
+func (d Day) with(hour time.Time, share float64) Day {
+	switch {
+	case d.Hour.Equal(hour):
+		d.Share = max(d.Share, share)
+	case share > d.Share:
+		if d.Hour.Before(hour) {
+			d.Earlier, d.EarlierHour = d.Share, d.Hour
+		} else if !d.EarlierHour.Before(hour) {
+			d.Earlier, d.EarlierHour = 0, time.Time{}
+		}
+		d.Share, d.Hour = share, hour
+	case hour.Before(d.Hour) && share > d.Earlier:
+		d.Earlier, d.EarlierHour = share, hour
+	}
+	return d
 }
 
 // An All is how many entities a target holds.
@@ -395,10 +431,13 @@ func SliceOf(r Rules, hour int64) int64 { return max(r.Floor/10, hour/6) }
 // A Count is what is left under a key.
 type Count struct {
 	Due, Coming int64 // at present, and in the rest of the hour
-	Reserved    int64 // so many of these are about to be deleted by an approval
-	More        bool  // there is more: it took too long to count all of it
-	Held        bool  // it is the rest of an event of which a part was approved, see [Budget.HoldsRest]
-	Gone        int64 // deleted of the same event by such approvals
+	Reserved    int64 // so many of these are about to be deleted by an approval, at most
+	// ReservedTo is up to which instant of expiry they can lie, if the key reaches beyond it. What
+	// expires later is of another event, however much of the approval was reserved and never used.
+	ReservedTo time.Time
+	More       bool  // there is more: it took too long to count all of it
+	Held       bool  // it is the rest of an event of which a part was approved, see [Budget.HoldsRest]
+	Gone       int64 // deleted of the same event by such approvals
 }
 
 // total returns how much the event holds: what was deleted, and what is left.
@@ -466,32 +505,33 @@ func (b Budget) share(r Rules, now time.Time, k Key) float64 {
 	return max(r.Fraction, growth*b.learnt(r, now, k))
 }
 
-// learnt returns the highest share of an hour that is known to be usual. Hours that were too
-// small to be counted are included: a growing service has no others for a while.
-func (b Budget) learnt(r Rules, now time.Time, but Key) (share float64) {
+// learnt returns the highest share of an hour before that of the key that is known to be usual.
+// Hours that were too small to be counted are included: a growing service has no others for a while.
+func (b Budget) learnt(r Rules, now time.Time, k Key) (share float64) {
 	for _, d := range b.Days {
 		if now.Sub(d.Begin) < r.Learn+day {
-			share = max(share, d.Share)
+			share = max(share, d.before(k.Hour))
 		}
 	}
 	all := b.all(now)
 	for _, t := range b.Tallies {
-		if all > 0 && !t.Key.Hour.IsZero() && t.Key != but && !t.Tripped && now.Sub(t.At) < r.Learn {
+		earlier := !t.Key.Hour.IsZero() && (k.Hour.IsZero() || t.Key.Hour.Before(k.Hour))
+		if all > 0 && earlier && !t.Tripped && now.Sub(t.At) < r.Learn {
 			share = max(share, float64(t.Done)/float64(all))
 		}
 	}
 	return share
 }
 
-// learn notes the share of an hour.
-func (b *Budget) learn(r Rules, now time.Time, share float64) {
+// learn notes the share of an hour, for those after it; for all if it is zero.
+func (b *Budget) learn(r Rules, now, hour time.Time, share float64) {
 	begin := now.UTC().Truncate(day)
 	b.Days = slices.DeleteFunc(b.Days, func(d Day) bool { return now.Sub(d.Begin) >= r.Learn+day })
 	if n := len(b.Days); n == 0 || !b.Days[n-1].Begin.Equal(begin) {
 		b.Days = append(b.Days, Day{Begin: begin})
 	}
 	d := &b.Days[len(b.Days)-1]
-	d.Share = max(d.Share, share)
+	*d = d.with(hour, share)
 }
 
 // Limit returns above how many entities an hour, or what is late, is unusual.
@@ -548,7 +588,7 @@ func (b Budget) Judge(r Rules, now time.Time, k Key, c Count) (next Budget, trip
 		return b, trip
 	}
 	if all := b.all(now); !k.IsLate() && total > r.Floor && all > 0 && all < r.enough(total) {
-		b.learn(r, now, min(1, float64(total)/float64(all))) // if there are more, it is not known how many
+		b.learn(r, now, k.Hour, min(1, float64(total)/float64(all))) // if there are more, it is not known how many
 	}
 	t.Counted, t.Tripped, t.Coming = true, false, c.Coming
 	t.Open = c.Due + SliceOf(r, c.total(t))

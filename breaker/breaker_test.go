@@ -356,7 +356,7 @@ func TestRecord(t *testing.T) {
 	if n := len(fmt.Sprint(rec.Fields)); n > 12_000 {
 		t.Errorf("the record has %d bytes", n)
 	}
-	for field, bad := range map[string]any{"tallies": "1:2", "days": "x:1", "all": "1:-5", "began": "noon", "schema": int64(0)} {
+	for field, bad := range map[string]any{"tallies": "1:2", "days": "x:1", "taught": "1:2", "all": "1:-5", "began": "noon", "schema": int64(0)} {
 		broken := b.Encode()
 		broken.Fields[field] = bad
 		if _, err := breaker.Decode(broken); err == nil || !strings.Contains(err.Error(), field) && field != "all" {

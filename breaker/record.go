@@ -3,6 +3,7 @@ package breaker
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,6 +37,7 @@ func (b Budget) Encode() store.Record {
 			"began":     store.FormatTime(b.Began),
 			"tallies":   join(b.Tallies, encodeTally),
 			"days":      join(b.Days, encodeDay),
+			"taught":    join(b.taught(), encodeTaught),
 			"all":       join(b.Alls, func(a All) string { return fields(stamp(a.At), number(a.N)) }),
 			"spent":     fields(stamp(b.Spent.Hour), number(b.Spent.InHour), number(b.Spent.InDay), number(b.Spent.Ever)),
 			"announced": join(b.Announced, func(a Announced) string { return fields(stamp(a.Hour), number(a.N)) }),
@@ -59,6 +61,12 @@ func Decode(rec store.Record) (Budget, error) {
 	b.Trip.ID, b.Uncounted = f.Text("trip"), f.Text("uncounted")
 	b.Tallies = split(f, "tallies", 9, decodeTally)
 	b.Days = split(f, "days", 2, func(p *parts) Day { return Day{Begin: p.time(), Share: p.float()} })
+	for _, t := range split(f, "taught", 4, decodeTaught) {
+		if i := slices.IndexFunc(b.Days, func(d Day) bool { return d.Begin.Equal(t.Begin) }); i >= 0 {
+			t.Share = b.Days[i].Share
+			b.Days[i] = t
+		}
+	}
 	b.Alls = split(f, "all", 2, func(p *parts) All { return All{At: p.time(), N: p.number()} })
 	for _, s := range split(f, "spent", 4, func(p *parts) Spent {
 		return Spent{p.time(), p.number(), p.number(), p.number()}
@@ -112,9 +120,22 @@ func decodeLives(p *parts) HourOfLives {
 	return h
 }
 
-func encodeDay(d Day) string {
-	return fields(stamp(d.Begin), strconv.FormatFloat(d.Share, 'g', 6, 64))
+func encodeDay(d Day) string { return fields(stamp(d.Begin), decimal(d.Share)) }
+
+// taught returns the days of which it is known which hour had the highest share.
+func (b Budget) taught() []Day {
+	return slices.DeleteFunc(slices.Clone(b.Days), func(d Day) bool { return d.Hour.IsZero() && d.Earlier == 0 })
 }
+
+func encodeTaught(d Day) string {
+	return fields(stamp(d.Begin), stamp(d.Hour), decimal(d.Earlier), stamp(d.EarlierHour))
+}
+
+func decodeTaught(p *parts) Day {
+	return Day{Begin: p.time(), Hour: p.time(), Earlier: p.float(), EarlierHour: p.time()}
+}
+
+func decimal(x float64) string { return strconv.FormatFloat(x, 'g', 6, 64) }
 
 func encodeBar(b Bar) string {
 	return fields(stamp(b.From), stamp(b.To), number(int64(b.Generation)), number(b.N))

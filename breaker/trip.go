@@ -153,16 +153,20 @@ func (b Budget) ChargedTo(r Rules, approved []Approval, now, expires time.Time, 
 
 // Reserved returns how much of what is left under a key processes have reserved by used-up approvals,
 // and not reported yet: they are about to delete it, so it is not part of another event. What a killed
-// process had reserved counts until the approval ends.
-func (b Budget) Reserved(r Rules, approved []Approval, now time.Time, k Key) (n int64) {
+// process had reserved counts until the approval ends. Nothing of it expires after through.
+func (b Budget) Reserved(r Rules, approved []Approval, now time.Time, k Key) (n int64, through time.Time) {
 	for _, a := range approved {
 		t := b.At(Key{Approval: a.ID})
 		is := a.Rule != Burst || k.IsLate() || a.Hour.Equal(k.Hour) // a part of an hour may be late
-		if is && !k.Hour.After(a.Through) && t.Granted >= a.Count && now.Sub(t.At) <= r.approvalEnds() {
-			n += max(0, t.Granted-t.Done)
+		left := t.Granted - t.Done
+		if is && left > 0 && !k.Hour.After(a.Through) && t.Granted >= a.Count && now.Sub(t.At) <= r.approvalEnds() {
+			n += left
+			if a.Through.After(through) {
+				through = a.Through
+			}
 		}
 	}
-	return n
+	return n, through
 }
 
 // HoldsRest reports whether a part of the event under a key was approved, and not all of it since then:
@@ -202,7 +206,11 @@ func (b Budget) goneInParts(approved []Approval, k Key) (n int64) {
 
 // Approvals returns a count of what is left under a key, with only what is known from approvals.
 func (b Budget) Approvals(r Rules, approved []Approval, now time.Time, k Key) (c Count) {
-	c.Reserved, c.Held = b.Reserved(r, approved, now, k), b.HoldsRest(r, approved, now, k)
+	reserved, through := b.Reserved(r, approved, now, k)
+	if c.Reserved = reserved; reserved > 0 && !k.IsLate() && through.Before(r.End(k)) {
+		c.ReservedTo = through
+	}
+	c.Held = b.HoldsRest(r, approved, now, k)
 	if c.Held {
 		c.Gone = b.goneInParts(approved, k)
 	}
@@ -224,7 +232,7 @@ func (b Budget) Approved(r Rules, t Trip, a Approval, normal bool, now time.Time
 		b.Tallies = slices.Delete(b.Tallies, i, i+1)
 	}
 	if normal && t.Rule == Burst && t.All > 0 {
-		b.learn(r, now, min(1, float64(t.Due+t.Gone)/float64(t.All)))
+		b.learn(r, now, time.Time{}, min(1, float64(t.Due+t.Gone)/float64(t.All)))
 	}
 	return b
 }

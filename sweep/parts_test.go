@@ -2,6 +2,7 @@ package sweep_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -70,6 +71,49 @@ func TestRestOfAPartThatIsNotReported(t *testing.T) {
 		w.sweep()
 		if gone := len(left) - len(w.left()); gone > 0 || !w.record().Trip.IsOpen() {
 			t.Errorf("%d of the rest of 80 are gone; trip %+v", gone, w.record().Trip)
+		}
+	})
+}
+
+// A process was killed that had reserved all of an approval, and what was approved is gone. A burst
+// in the same hour, of what expires after that, is another event.
+func TestBurstAfterWhatAKilledProcessReserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 900)
+		names := w.left()
+		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(90 * time.Minute)))
+		for i := range 40 { // so that all cursors are here
+			w.put(1, 4, fmt.Sprint("now-", i), time.Now())
+		}
+		time.Sleep(time.Second)
+		w.mustSweep()
+		for _, name := range names[:600] {
+			w.put(1, 4, name, time.Now().Add(-12*time.Hour))
+		}
+		time.Sleep(time.Second)
+		w.fromStart()
+		left := w.left()
+		trip := w.approve(0)
+		if trip.Rule != breaker.LateOnes {
+			t.Fatalf("%+v", trip)
+		}
+		b, err := spend.Load(t.Context(), w.s, w.target.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, grants, _ := b.Reserve(sweep.BreakerRules(w.target), time.Now(), w.record().Approvals,
+			[]breaker.Want{{Key: breaker.Key{Approval: trip.ID}, N: trip.Due}})
+		if err := w.s.Save(t.Context(), b.Encode(), b.Revision); err != nil || len(grants) != 1 {
+			t.Fatal(err, grants)
+		}
+		time.Sleep(5 * time.Minute)
+		for _, name := range left[:500] {
+			w.put(1, 4, name, time.Now())
+		}
+		time.Sleep(time.Second)
+		w.sweep()
+		if gone, trip := len(left)-len(w.left()), w.record().Trip; trip.Rule != breaker.Burst || gone > int(small.Floor)+50 {
+			t.Errorf("%d of %d are gone; trip %+v", gone, len(left), trip)
 		}
 	})
 }

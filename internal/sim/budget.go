@@ -34,6 +34,14 @@ type budgetFact struct {
 	open      time.Time                   // since when a trip is open; zero if none is
 	present   []seenApproval              // those that the target record has
 	charges   map[string]*chargeFact      // by process
+	taught    []taught
+}
+
+// A taught is the share of all entities that an hour had as it was counted. It holds for the hours after
+// it; for all hours if that is zero.
+type taught struct {
+	at, hour time.Time
+	share    float64
 }
 
 // A tallyFact is one tally of a budget record, taken apart.
@@ -41,7 +49,14 @@ type tallyFact struct {
 	granted int64
 	done    int64
 	counted bool
+	open    int64  // granted if asked for, since it was counted
 	since   string // up to when a part of what is late was forgotten
+}
+
+// countedSince reports whether an hour was counted, and passed, since an earlier state of its tally. What
+// a process gives back is open again.
+func (t tallyFact) countedSince(was tallyFact) bool {
+	return t.counted && (!was.counted || t.open+t.granted > was.open+was.granted)
 }
 
 // readTallies takes the tallies of a budget record apart.
@@ -52,7 +67,8 @@ func readTallies(f store.Fields) map[string]tallyFact {
 		parts := strings.Split(one, ":")
 		n, _ := strconv.ParseInt(parts[1], 10, 64)
 		done, _ := strconv.ParseInt(parts[2], 10, 64)
-		all[parts[0]] = tallyFact{n, done, parts[3] == "1", parts[8]}
+		open, _ := strconv.ParseInt(parts[5], 10, 64)
+		all[parts[0]] = tallyFact{n, done, parts[3] == "1", open, parts[8]}
 	}
 	return all
 }
@@ -82,7 +98,7 @@ func (o *oracle) savedBudget(h *handle, old, new store.Record) {
 			b.credit[by] += delta
 			add(b.granted, by, key, delta)
 		}
-		if is.counted && !was[key].counted {
+		if is.countedSince(was[key]) {
 			o.checkCounted(by, key, old, new)
 		}
 		b.counted[key] = b.counted[key] || is.counted
@@ -130,31 +146,69 @@ func (o *oracle) checkCounted(by, key string, old, new store.Record) {
 	ms, err := strconv.ParseInt(key, 10, 64)
 	was, wasErr := breaker.Decode(old)
 	is, isErr := breaker.Decode(new)
-	rules, now := sweep.BreakerRules(o.w.plan.target), time.Now()
-	hour := breaker.Key{Hour: time.UnixMilli(ms).UTC()}
-	if err != nil || wasErr != nil || isErr != nil || o.approvedIn(new.Key, hour) ||
-		was.OnlyLearns(rules, now.Add(-steady)) {
+	if err != nil || wasErr != nil || isErr != nil {
 		return
 	}
-	was.Alls = is.Alls
-	n := is.At(hour).Done
+	rules, now := sweep.BreakerRules(o.w.plan.target), time.Now()
+	hour := breaker.Key{Hour: time.UnixMilli(ms).UTC()}
+	limits := o.usual(new.Key, was, hour)
+	o.learns(new.Key, hour.Hour, was, is)
+	if was.OnlyLearns(rules, now.Add(-steady)) {
+		return
+	}
+	limits.Alls = is.Alls
+	n, approved := is.At(hour).Done, o.approvedThrough(new.Key, hour)
+	if !approved.IsZero() {
+		n = 0 // some of it went by an approval, and was taken off the limit or left out of the count
+	}
 	for at, facts := range o.truth {
 		if at.kind != o.w.plan.kind(new.Key) || !o.isSwept(new.Key, at.namespace) {
 			continue
 		}
 		for _, f := range facts {
 			if f.wellFormed && f.inOrder && f.withinBounds && !f.beyond && now.Sub(f.committed) > steady &&
-				rules.HourOf(f.expires) == hour {
+				rules.HourOf(f.expires) == hour && f.expires.After(approved) {
 				n++
 			}
 		}
 	}
-	limit := was.Limit(rules, now, hour)
+	limit := limits.Limit(rules, now, hour)
 	if began := is.At(hour).At; now.Sub(began) < patience {
-		limit = max(limit, was.Limit(rules, began, hour))
+		limit = max(limit, limits.Limit(rules, began, hour))
 	}
 	if n > limit {
 		o.w.violate("B1", "%s opens %v of %s, which holds %d, more than %d", by, hour.Hour, new.Key, n, limit)
+	}
+}
+
+// usual returns the budget with nothing learnt but what hours before this one have taught.
+func (o *oracle) usual(target string, b breaker.Budget, k breaker.Key) breaker.Budget {
+	began := time.Now().Add(-patience) // a count may go by what was learnt then
+	list := o.budget(target).taught
+	for _, d := range b.Days {
+		if !slices.ContainsFunc(list, func(is taught) bool { return is.share >= d.Share }) {
+			list = append(list, taught{at: d.Begin, share: d.Share}) // before this life, or approved as normal
+		}
+	}
+	b.Days = nil
+	rules := sweep.BreakerRules(o.w.plan.target)
+	for _, is := range list {
+		if is.hour.Before(k.Hour) && began.Sub(is.at) < rules.Learn+24*time.Hour {
+			b.Days = append(b.Days, breaker.Day{Begin: is.at, Share: is.share})
+		}
+	}
+	b.Tallies = slices.DeleteFunc(slices.Clone(b.Tallies), func(t breaker.Tally) bool { return t.Key.Hour.After(k.Hour) })
+	return b
+}
+
+// learns notes what an hour that was just counted has taught.
+func (o *oracle) learns(target string, hour time.Time, was, is breaker.Budget) {
+	for _, d := range is.Days {
+		i := slices.IndexFunc(was.Days, func(w breaker.Day) bool { return w.Begin.Equal(d.Begin) })
+		if i < 0 || d.Share > was.Days[i].Share {
+			b := o.budget(target)
+			b.taught = append(b.taught, taught{time.Now(), hour, d.Share})
+		}
 	}
 }
 
@@ -166,15 +220,14 @@ func (o *oracle) isSwept(target, namespace string) bool {
 	})
 }
 
-// approvedIn reports whether there was an approval that reaches into an hour: what went by it
-// was taken off the limit, or left out of the count.
-func (o *oracle) approvedIn(target string, hour breaker.Key) bool {
+// approvedThrough returns up to which instant of an hour an approval reaches; zero if none does.
+func (o *oracle) approvedThrough(target string, hour breaker.Key) (through time.Time) {
 	for _, a := range o.budget(target).approvals {
-		if a.Through.After(hour.Hour) {
-			return true
+		if a.Through.After(hour.Hour) && a.Through.After(through) {
+			through = a.Through
 		}
 	}
-	return false
+	return through
 }
 
 // spends holds B1 as a delete takes effect: its process has reserved it, for its hour or by an

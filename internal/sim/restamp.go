@@ -112,14 +112,27 @@ func (r *restamper) restamp(d dice, part float64) bool {
 	}
 	back := pick(d.on("back"), 0, d.on("by").between(0, time.Minute), d.on("by").between(0, 10*time.Minute))
 	spread := pick(d.on("spread"), 0, 20*time.Second, t.Breaker.Window)
+	trickles := d.on("trickles").yes(0.3) // all of it into one hour, but a little at a time
+	pause := t.Breaker.Window / time.Duration(len(r.names)+1)
 	first := time.Now().Add(-t.Retention - back)
 	for i, name := range r.names {
-		if d.on("which").at(int64(i)).yes(part) {
-			r.write(name, first.Add(-d.on("within").at(int64(i)).between(0, spread)))
+		if !d.on("which").at(int64(i)).yes(part) {
+			continue
 		}
+		if trickles {
+			if i%8 == 0 && !w.sleep(8*pause) {
+				return false
+			}
+			r.write(name, time.Now().Add(-t.Retention))
+			continue
+		}
+		r.write(name, first.Add(-d.on("within").at(int64(i)).between(0, spread)))
 	}
 	w.mu.Lock()
 	w.count("restamped")
+	if trickles {
+		w.count("restamped little by little")
+	}
 	w.mu.Unlock()
 	return true
 }

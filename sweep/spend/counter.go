@@ -47,6 +47,14 @@ func (c *counter) measure(
 ) (n breaker.Count, all int64, err error) {
 	all = -1
 	approved := b.Approvals(c.rules, approvals, now, k)
+	if !approved.ReservedTo.IsZero() {
+		due, _ := c.bounds.hour(b, k, approved.ReservedTo)
+		there, err := c.bounds.index.Count(ctx, due, approved.Reserved)
+		if err != nil {
+			return n, all, err
+		}
+		approved.Reserved = min(approved.Reserved, there)
+	}
 	for limit := b.Enough(c.rules, now, k) + approved.Reserved; ; {
 		tooLong := n.More || k.IsLate() && c.late.isReading()
 		n, err = patientCount(limit, tooLong, func(upTo int64) (breaker.Count, error) {
