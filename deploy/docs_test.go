@@ -9,7 +9,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/internal/config"
 )
 
 // What people copy from these pages and files must exist.

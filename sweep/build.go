@@ -3,14 +3,14 @@ package sweep
 import (
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/engine/chore"
+	"github.com/reaper-ttl/reaper/internal/engine/plan"
+	"github.com/reaper-ttl/reaper/internal/engine/schedule"
+	"github.com/reaper-ttl/reaper/internal/engine/site"
+	"github.com/reaper-ttl/reaper/internal/engine/step"
+	"github.com/reaper-ttl/reaper/internal/engine/visit"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/shardquery"
-	"github.com/reaper-ttl/reaper/sweep/chore"
-	"github.com/reaper-ttl/reaper/sweep/plan"
-	"github.com/reaper-ttl/reaper/sweep/schedule"
-	"github.com/reaper-ttl/reaper/sweep/site"
-	"github.com/reaper-ttl/reaper/sweep/step"
-	"github.com/reaper-ttl/reaper/sweep/visit"
 )
 
 // newSite returns the site of one target.

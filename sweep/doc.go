@@ -29,10 +29,9 @@
 //
 // # Inside
 //
-// The packages below this one are its rooms, and not meant to be imported by others. A view
-// (sweep/view) is an immutable snapshot of a target's records. A plan (sweep/plan) is a pure function
-// of it, and says what each range and each chore needs next. The schedule (sweep/schedule) gives
-// them their turns. A step (sweep/visit, sweep/chore) is one bounded piece of work. All deletes go
-// through one place, in sweep/visit, which checks pace, pause, gate, limits and lease as late as
-// possible. docs/architecture.md follows one key through all of them.
+// The work is done by packages below internal/engine, its rooms. A view is an immutable snapshot of
+// a target's records. A plan is a pure function of it, and says what each range and each chore needs
+// next. The schedule gives them their turns. A step, of a visit or a chore, is one bounded piece of
+// work. All deletes go through one place (internal/engine/dispose), which checks pace, pause, gate,
+// limits and lease as late as possible. docs/architecture.md follows one key through all of them.
 package sweep

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/internal/engine/spend"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
-	"github.com/reaper-ttl/reaper/sweep/spend"
 )
 
 // A dry run foretells an event that lies behind more than it reads.

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/internal/engine/plan"
+	"github.com/reaper-ttl/reaper/internal/engine/site"
+	"github.com/reaper-ttl/reaper/internal/engine/spend"
 	"github.com/reaper-ttl/reaper/shardquery"
-	"github.com/reaper-ttl/reaper/sweep/plan"
-	"github.com/reaper-ttl/reaper/sweep/site"
-	"github.com/reaper-ttl/reaper/sweep/spend"
 )
 
 // A Preview is what a dry run reports in addition to the counts of every sweep.

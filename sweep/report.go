@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/engine/site"
 	"github.com/reaper-ttl/reaper/metrics"
-	"github.com/reaper-ttl/reaper/sweep/site"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 

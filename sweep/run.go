@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/internal/engine/chore"
+	"github.com/reaper-ttl/reaper/internal/engine/plan"
+	"github.com/reaper-ttl/reaper/internal/engine/schedule"
+	"github.com/reaper-ttl/reaper/internal/engine/site"
 	"github.com/reaper-ttl/reaper/store"
-	"github.com/reaper-ttl/reaper/sweep/chore"
-	"github.com/reaper-ttl/reaper/sweep/plan"
-	"github.com/reaper-ttl/reaper/sweep/schedule"
-	"github.com/reaper-ttl/reaper/sweep/site"
 )
 
 // Run sweeps every target once: it ends when every range is swept up to the instant

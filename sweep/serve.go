@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/reaper-ttl/reaper/history"
-	"github.com/reaper-ttl/reaper/sweep/schedule"
+	"github.com/reaper-ttl/reaper/internal/engine/schedule"
 )
 
 // A Daemon sweeps for as long as it runs: at each tick of a target's schedule

@@ -8,15 +8,15 @@ import (
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/engine/chore"
+	"github.com/reaper-ttl/reaper/internal/engine/index"
+	"github.com/reaper-ttl/reaper/internal/engine/plan"
+	"github.com/reaper-ttl/reaper/internal/engine/site"
+	"github.com/reaper-ttl/reaper/internal/engine/spend"
+	"github.com/reaper-ttl/reaper/internal/engine/view"
+	"github.com/reaper-ttl/reaper/internal/engine/visit"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
-	"github.com/reaper-ttl/reaper/sweep/chore"
-	"github.com/reaper-ttl/reaper/sweep/index"
-	"github.com/reaper-ttl/reaper/sweep/plan"
-	"github.com/reaper-ttl/reaper/sweep/site"
-	"github.com/reaper-ttl/reaper/sweep/spend"
-	"github.com/reaper-ttl/reaper/sweep/view"
-	"github.com/reaper-ttl/reaper/sweep/visit"
 )
 
 // A Snapshot has what the records of one target say. Commands that only read use it to

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/history"
-	"github.com/reaper-ttl/reaper/history/chronicle"
+	"github.com/reaper-ttl/reaper/internal/chronicle"
 )
 
 // endOf returns why one sweep ended.

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/reaper-ttl/reaper/breaker"
-	"github.com/reaper-ttl/reaper/sweep/spend"
+	"github.com/reaper-ttl/reaper/internal/engine/spend"
 )
 
 // CountTrip counts what is left of the event of a trip. It writes nothing.

@@ -6,7 +6,7 @@ import (
 	"os"
 	"os/user"
 
-	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/internal/config"
 )
 
 // actor returns who changes a target: as configured, or the account whose key file the

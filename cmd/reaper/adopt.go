@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/reaper-ttl/reaper/adopt"
-	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/control"
+	"github.com/reaper-ttl/reaper/internal/adopt"
+	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )

@@ -8,8 +8,8 @@ import (
 	"log/slog"
 	"strings"
 
-	"github.com/reaper-ttl/reaper/adopt"
-	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/internal/adopt"
+	"github.com/reaper-ttl/reaper/internal/config"
 )
 
 // dollarsPerRead is the price in us-central1 (billing catalogue, September 2026); see

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/reaper-ttl/reaper/adopt"
-	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/internal/adopt"
+	"github.com/reaper-ttl/reaper/internal/config"
 )
 
 func TestReadingText(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/reaper-ttl/reaper/adopt"
+	"github.com/reaper-ttl/reaper/internal/adopt"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 )

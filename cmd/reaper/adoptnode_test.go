@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/reaper-ttl/reaper/adopt"
+	"github.com/reaper-ttl/reaper/internal/adopt"
 	"github.com/reaper-ttl/reaper/internal/emulator"
 	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/internal/nodewriter"

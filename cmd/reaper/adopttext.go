@@ -7,8 +7,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/reaper-ttl/reaper/adopt"
-	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/internal/adopt"
+	"github.com/reaper-ttl/reaper/internal/config"
 )
 
 // adoptTexts says what each outcome is, in the order of the report.

@@ -18,8 +18,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"

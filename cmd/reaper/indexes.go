@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/reaper-ttl/reaper/config"
-	"github.com/reaper-ttl/reaper/indexes"
+	"github.com/reaper-ttl/reaper/internal/config"
+	"github.com/reaper-ttl/reaper/internal/indexes"
 	"github.com/reaper-ttl/reaper/store"
 )
 

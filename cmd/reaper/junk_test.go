@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/internal/junk"
 	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/internal/nodewriter"

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/internal/junk"
 )
 

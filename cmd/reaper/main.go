@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/reaper-ttl/reaper/config"
+	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/store"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/reaper-ttl/reaper/adopt"
+	"github.com/reaper-ttl/reaper/internal/adopt"
 )
 
 // A target of the embedded store moves to expiry keys: from timestamps in shards, from plain

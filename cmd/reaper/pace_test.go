@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/reaper-ttl/reaper/config"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/config"
 )
 
 // slowPace takes a minute for what is due.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/reaper-ttl/reaper/adopt"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/adopt"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )

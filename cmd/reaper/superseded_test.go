@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/reaper-ttl/reaper/adopt"
+	"github.com/reaper-ttl/reaper/internal/adopt"
 )
 
 const finishedTarget = `targets:

@@ -14,7 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/inspect"
-	"github.com/reaper-ttl/reaper/sweep/spend"
+	"github.com/reaper-ttl/reaper/internal/engine/spend"
 )
 
 const (

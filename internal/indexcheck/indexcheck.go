@@ -9,7 +9,7 @@ package indexcheck
 import (
 	"slices"
 
-	"github.com/reaper-ttl/reaper/indexes"
+	"github.com/reaper-ttl/reaper/internal/indexes"
 )
 
 // A Query is what an index must serve.

@@ -3,8 +3,8 @@ package indexcheck_test
 import (
 	"testing"
 
-	"github.com/reaper-ttl/reaper/indexes"
 	"github.com/reaper-ttl/reaper/internal/indexcheck"
+	"github.com/reaper-ttl/reaper/internal/indexes"
 	"github.com/reaper-ttl/reaper/store"
 )
 

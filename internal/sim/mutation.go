@@ -31,7 +31,7 @@ type Change struct{ Old, New string }
 //
 //	what is wrong
 //	lives: restamp, trips
-//	file: sweep/visit/range.go
+//	file: internal/engine/visit/range.go
 //	<<<<
 //	what stands there
 //	====

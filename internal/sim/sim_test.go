@@ -133,11 +133,11 @@ func TestSomeMutationsAreCaught(t *testing.T) {
 // A mutation that no longer fits, in any of its files, says so.
 func TestMutationThatDoesNotFit(t *testing.T) {
 	const fits = "What is wrong.\nfile: sweep/run.go\n<<<<\npackage sweep\n====\npackage sweep // mutated\n>>>>\n"
-	m, err := parseMutation(fits + "file: sweep/schedule/book.go\n<<<<\nno such text\n====\n>>>>\n")
+	m, err := parseMutation(fits + "file: internal/engine/schedule/book.go\n<<<<\nno such text\n====\n>>>>\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(m.Files) != 2 || m.What != "What is wrong." || m.Files[1].Path != "sweep/schedule/book.go" {
+	if len(m.Files) != 2 || m.What != "What is wrong." || m.Files[1].Path != "internal/engine/schedule/book.go" {
 		t.Errorf("%+v", m)
 	}
 	if _, err := m.Files[0].Apply(root); err != nil {

@@ -1,0 +1,93 @@
+package chore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/internal/engine/chore"
+	"github.com/reaper-ttl/reaper/internal/engine/plan"
+	"github.com/reaper-ttl/reaper/internal/engine/site"
+	"github.com/reaper-ttl/reaper/internal/engine/step"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/sitetest"
+)
+
+func open(t *testing.T, s *modelstore.Store, apply bool) *site.Site {
+	t.Helper()
+	setup := sitetest.Setup(s, s.Now)
+	setup.Apply = apply
+	c := site.New(setup)
+	if err := c.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func do(t *testing.T, c *site.Site, is plan.Chore) step.Outcome {
+	t.Helper()
+	p := plan.New(c.Rules, c.Viewer.View(), plan.Book{}, c.Clock.Now())
+	return chore.New(c, is).Step(step.Turn{Ctx: t.Context(), Work: t.Context()}, step.Todo{Plan: p})
+}
+
+// Of two processes that do the same chore one changes the record. That is no failure of the other.
+func TestOneProcessChangesTheRecord(t *testing.T) {
+	now := time.Date(2026, 11, 25, 3, 0, 0, 0, time.UTC)
+	s := modelstore.New(func() time.Time { return now })
+	one, two := open(t, s, true), open(t, s, true)
+	now = now.Add(25 * time.Hour)
+	for _, c := range []*site.Site{one, two} {
+		if err := c.Viewer.ReloadRecord(t.Context()); err != nil { // the store tells the time
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []*site.Site{one, two} {
+		if out := do(t, c, plan.Chore{Kind: plan.Life}); out.State != step.Ended {
+			t.Errorf("%v: %v", out.State, out.Err)
+		}
+	}
+	if err := two.Viewer.ReloadRecord(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(two.Viewer.View().Record.Generations); n != 2 {
+		t.Errorf("there are %d generations", n)
+	}
+}
+
+// A generation whose ranges were not read to their end does not retire, whatever a plan has listed.
+func TestNoRetirementWithoutRecords(t *testing.T) {
+	now := time.Date(2026, 11, 25, 3, 0, 0, 0, time.UTC)
+	s := modelstore.New(func() time.Time { return now })
+	c := open(t, s, true)
+	if out := do(t, c, plan.Chore{Kind: plan.Retire, Generation: 1}); out.State != step.Ended {
+		t.Errorf("%v: %v", out.State, out.Err)
+	}
+	if !c.Lives(1) {
+		t.Error("it has retired")
+	}
+}
+
+// A dry run changes no record.
+func TestDryRunChangesNothing(t *testing.T) {
+	now := time.Date(2026, 11, 25, 3, 0, 0, 0, time.UTC)
+	s := modelstore.New(func() time.Time { return now })
+	open(t, s, true) // makes the record
+	c := open(t, s, false)
+	now = now.Add(25 * time.Hour)
+	if err := c.Viewer.ReloadRecord(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, apply := range []bool{false, true} {
+		if apply {
+			c = open(t, s, true)
+		}
+		before := s.Writes()
+		for _, kind := range []plan.Kind{plan.Raise, plan.Retire, plan.Life} {
+			if out := do(t, c, plan.Chore{Kind: kind, Generation: 1}); out.State != step.Ended {
+				t.Errorf("%s: %v: %v", kind, out.State, out.Err)
+			}
+		}
+		if n := s.Writes() - before; (n > 0) != apply {
+			t.Errorf("apply %t: %d writes", apply, n)
+		}
+	}
+}

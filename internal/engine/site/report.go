@@ -1,0 +1,125 @@
+package site
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/engine/journal"
+	"github.com/reaper-ttl/reaper/internal/engine/plan"
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// Publish adds to the metrics what has happened since the last call, and sets the gauges of
+// the target's state.
+func (c *Site) Publish() {
+	last, m, t := &c.Tally.Published, c.Cfg.Metrics, c.Target.Name
+	last.Mu.Lock()
+	defer last.Mu.Unlock()
+	counts := metrics.Load(&c.Tally.Counts.CountsOf)
+	m.Counted(t, counts, last.Counts)
+	last.Counts = counts
+	ops := c.Tally.Meter.Operations()
+	m.Operations(t, metrics.OpRead, max(0, ops.Reads-last.Operations.Reads))
+	m.Operations(t, metrics.OpWrite, max(0, ops.Writes-last.Operations.Writes))
+	m.Operations(t, metrics.OpDelete, max(0, ops.Deletes-last.Operations.Deletes))
+	last.Operations = ops
+	throttled := c.Tally.ThrottledFor()
+	for why, d := range throttled {
+		m.Throttled(t, string(why), d-last.Throttled[why])
+	}
+	last.Throttled = throttled
+	m.Rate(t, c.Pacing.Rate())
+	c.Log.Look()
+	m.OldestDue(t, c.Target.Watchdog.OldestDue())
+	m.Stuck(t, len(c.Target.Watchdog.Stuck(c.Cfg.Now())))
+	c.publishRecord()
+}
+
+// publishRecord sets the gauges of what the target record says.
+func (c *Site) publishRecord() {
+	m, t, rec := c.Cfg.Metrics, c.Target.Name, c.Viewer.View().Record
+	m.Held(t, string(c.HeldBy()))
+	m.Breaker(t, c.Target.IsTripped(rec))
+	outside, empty := c.Tally.OutsideOr(rec.Outside, rec.EmptyIndex)
+	m.Outside(t, outside)
+	m.EmptyIndex(t, empty)
+	newest := 0
+	for _, g := range rec.Generations {
+		newest = max(newest, g.Number)
+	}
+	m.Generations(t, newest, len(rec.Generations))
+}
+
+// pauseAttrs returns who paused the target, why and until when, as far as the record says.
+func (c *Site) pauseAttrs() (attrs []any) {
+	rec := c.Viewer.View().Record
+	if n := rec.PauseNote; n != (generation.Note{}) {
+		attrs = append(attrs, "actor", n.Actor, "since", n.At, "reason", n.Reason)
+	}
+	if !rec.PausedUntil.IsZero() {
+		attrs = append(attrs, "until", rec.PausedUntil)
+	}
+	return attrs
+}
+
+// LogHold logs that the target is held, or is no longer held. It was held since an instant.
+func (c *Site) LogHold(why throttle.Reason, since time.Time, fault error) {
+	switch why {
+	case "":
+		c.Log.Info("deletes go on", "seconds", journal.Seconds(c.Cfg.Now().Sub(since)))
+	case throttle.ReasonPaused:
+		c.Log.Warn("target is paused; run reaper resume to continue", c.pauseAttrs()...)
+	case throttle.ReasonBreaker: // the process that tripped it has logged it as an error
+		t := c.Viewer.View().Record.Trip
+		c.Log.Warn("breaker is open; see reaper breaker show", "trip", t.ID, "rule", string(t.Rule), "due", t.Due,
+			"limit", t.Limit)
+	case throttle.ReasonLimit:
+		l := c.Target.Limits
+		c.Log.Warn("limit reached: deletes go on later", "until", c.Budget.LimitEnds(), "per_hour", l.PerHour,
+			"per_day", l.PerDay)
+	case throttle.ReasonGate: // the gatekeeper has logged it
+	case throttle.ReasonRecord:
+		c.Log.Warn("deletes suspended: a record cannot be read or written", "why", fault)
+	default:
+		c.Log.Debug("deletes suspended", "why", string(why))
+	}
+}
+
+const (
+	// manyReads is how many reads an hour give a warning: ten cents in us-central1, or
+	// 70 dollars a month.
+	manyReads = 333_333
+	// readPrice is what a read costs there, in dollars: 0.03 for 100,000 in the Standard
+	// edition (billing catalogue, September 2026).
+	readPrice = 0.03 / 100_000
+)
+
+// WarnOfCost warns if idle ticks are expensive: each sends one query for each range that
+// writers may still write to.
+func (c *Site) WarnOfCost(p *plan.Plan, every time.Duration) {
+	if _, local := c.Cfg.Store.(store.Exclusive); local || every <= 0 {
+		return
+	}
+	queries := 0
+	for r := range p.All() {
+		if !p.Stage(r.Generation).IsSealed() {
+			queries++
+		}
+	}
+	hourly := float64(queries) * float64(time.Hour) / float64(max(every, time.Second))
+	if hourly < manyReads {
+		return
+	}
+	c.Log.Warn("idle ticks cost much: fewer shards or namespaces, or a slower schedule, cost less",
+		"ranges", queries, "every_seconds", every.Round(time.Second).Seconds(), "reads_per_hour", int64(hourly),
+		"dollars_per_hour_in_us_central1", math.Round(hourly*readPrice*100)/100)
+}
+
+// Metered returns a context whose operations are counted for the target.
+func (c *Site) Metered(ctx context.Context) context.Context {
+	return store.WithMeter(ctx, &c.Tally.Meter)
+}
