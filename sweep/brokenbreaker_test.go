@@ -15,6 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/engine/spend"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -184,6 +185,7 @@ func TestLateOnesWithoutCountsHoldUpNothing(t *testing.T) {
 // A visit lasts longer than a rewind, because the backlog of its range is large. What is written behind
 // its present place is late, though it is not behind the cursor with which the visit began.
 func TestLateOnesInALongVisit(t *testing.T) {
+	nightly.Races(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker(t, 200)
 		w.target.Shards, w.target.Rewind, w.target.Page, w.target.Next = 1, 6*time.Hour, 10, everyMinute

@@ -347,6 +347,7 @@ func (e *epoch) putBack() {
 // TestWritersMoveAlongTheRamp counts, minute by minute, which share of the stamps
 // of many followers goes to a new generation.
 func TestWritersMoveAlongTheRamp(t *testing.T) {
+	nightly.Races(t)
 	synctest.Test(t, func(t *testing.T) {
 		policy := generation.Policy{Every: 2 * time.Hour, Ramp: time.Hour, Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 9}
 		e := newEpoch(t, policy)

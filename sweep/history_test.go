@@ -276,6 +276,7 @@ func TestChangesOfConfigurationAndVersion(t *testing.T) {
 
 // A daemon with nothing to do writes no history for as long as it runs.
 func TestIdleDaemonWritesNoHistory(t *testing.T) {
+	nightly.Races(t)
 	withHistory(t, func(t *testing.T, w *world) {
 		w.target.Next = everyMinute
 		w.sweep()
@@ -390,6 +391,7 @@ func (l lockedWriter) Write(p []byte) (int, error) {
 // Expired records go by themselves while the target is swept, and the daemon that does so
 // touches no other record.
 func TestExpiredHistoryIsCollected(t *testing.T) {
+	nightly.Races(t)
 	withHistory(t, func(t *testing.T, w *world) {
 		w.target.History.Keep = 24 * time.Hour
 		w.target.Breaker = roomy
@@ -946,6 +948,7 @@ func TestHistoryOfASweepThatCannotBegin(t *testing.T) {
 // An hour of a daemon that ends while the target is paused says so, and the hours of the pause
 // after it cost nothing.
 func TestHoursOfAPause(t *testing.T) {
+	nightly.Races(t)
 	withHistory(t, func(t *testing.T, w *world) {
 		w.target.Next = everyMinute
 		w.begin()

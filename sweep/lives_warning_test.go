@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -19,6 +20,7 @@ import (
 // a deploy that goes on writing entities but no longer extends them. The warning and the metric come
 // within an hour of the first entity that expires too soon.
 func TestShorterLivesAreTold(t *testing.T) {
+	nightly.Races(t)
 	const ttl, deploy, ends = 20 * time.Hour, 40, 80 // hours of writing
 	for name, c := range map[string]struct {
 		ttl     time.Duration // of what is written after the deploy

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -13,6 +14,7 @@ import (
 // the start, stragglers, a second process, an outage that is longer than entities live, another
 // number of shards, and a retention that is made longer.
 func TestOrdinaryDaysNeverTrip(t *testing.T) {
+	nightly.Races(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.target.Breaker = small

@@ -21,6 +21,7 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/engine/pace"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/internal/pacecheck"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -158,6 +159,7 @@ func TestUnpacedSweepIsCaught(t *testing.T) {
 
 // One-shot sweeps every five minutes continue the ramp at the rate of the last one.
 func TestOneShotsGoOnRamping(t *testing.T) {
+	nightly.Races(t)
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaced(t, 2400, throttle.Limits{Start: 1, Max: 1000})
 		rates := []float64{}

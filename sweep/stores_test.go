@@ -182,6 +182,7 @@ func TestExtendedBetweenScanAndDeleteOnEachStore(t *testing.T) {
 }
 
 func TestManyAtOneInstantOnEachStore(t *testing.T) {
+	nightly.Races(t)
 	n := nightly.Size(t, 5000, 2000)
 	onEachStore(t, func(t *testing.T, s realStore, c sweep.Config) {
 		target := c.Targets[0]
@@ -492,6 +493,7 @@ func TestManyRecordsOnTheCloudStores(t *testing.T) {
 // A dry run checks one page and counts the rest, so that it costs few reads; an exact one
 // reads all of it. Both say how much is due.
 func TestWhatADryRunCosts(t *testing.T) {
+	nightly.Races(t)
 	const n = 1200
 	onEachStore(t, func(t *testing.T, s realStore, c sweep.Config) {
 		target := c.Targets[0]

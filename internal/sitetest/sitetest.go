@@ -1,4 +1,4 @@
-// Package sitetest makes the site of one target for tests of the rooms below sweep: a store in memory,
+// Package sitetest makes the site of one target for tests of the rooms of the engine: a store in memory,
 // one target with generations, and a process that applies what it decides.
 package sitetest
 
