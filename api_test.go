@@ -17,9 +17,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// promised are the packages that applications may rely on, as docs/versions.md says, and
+// promised are the packages that programs in Go may rely on, as docs/versions.md says, and
 // of store what a source of the target record needs.
-var promised = []string{"expirykey", "generation", "shardread", "shardread/dsread", "shardread/fsread", "store", "writers"}
+var promised = []string{"control", "expirykey", "generation", "history", "inspect", "shardread", "shardread/dsread",
+	"shardread/fsread", "store", "sweep", "writers"}
 
 var promisedOfStore = []string{"type Loader ", "type RecordQuery ", "type Records ", "type Record ", "type Fields ", "type RecordSort "}
 
