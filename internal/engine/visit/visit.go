@@ -201,9 +201,12 @@ func (v *visit) between(out step.Outcome) step.Outcome {
 
 // mainHasMore reports whether the normal reading has more to do, even if it is another reading's turn.
 func (v *visit) mainHasMore() bool {
+	if v.task.auditing { // it may have nothing to read
+		return false
+	}
 	main := v.readings.main()
 	now := v.task.c.Cfg.Now()
-	return !main.done && !main.fromStart && !v.task.auditing &&
+	return !main.done && !main.fromStart &&
 		now.After(main.failing.until) && now.After(main.shortfall.Until) &&
 		(v.decide.Carry == nil || v.reached().Before(v.decide.Horizon))
 }
