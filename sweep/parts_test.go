@@ -120,11 +120,9 @@ func TestBurstAfterWhatAKilledProcessReserved(t *testing.T) {
 
 // A part of what is late is approved, and the process restarts: what was late is of an hour then.
 func TestPartOfLateOnesAfterARestart(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it is long, and others go through the same with the race detector")
-	}
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker(t, 1600)
+		w.target.Next = everyMinute
 		daemon := w.serve(w.config())
 		time.Sleep(30 * time.Minute)
 		names := w.left()
