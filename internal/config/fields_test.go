@@ -81,7 +81,7 @@ func TestSampleIsTheDefault(t *testing.T) {
 
 // The reference has the sample as it is now; -update writes it there.
 func TestReferenceHasTheSample(t *testing.T) {
-	const page = "../docs/reference.md"
+	const page = "../../docs/reference.md"
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)

@@ -50,13 +50,14 @@ type tallyFact struct {
 	done    int64
 	counted bool
 	open    int64  // granted if asked for, since it was counted
+	coming  int64  // and so much more until the hour ends
 	since   string // up to when a part of what is late was forgotten
 }
 
 // countedSince reports whether an hour was counted, and passed, since an earlier state of its tally. What
-// a process gives back is open again.
+// is still to come opens by itself, what is open is granted, and what a process gives back is open again.
 func (t tallyFact) countedSince(was tallyFact) bool {
-	return t.counted && (!was.counted || t.open+t.granted > was.open+was.granted)
+	return t.counted && (!was.counted || t.granted+t.open+t.coming > was.granted+was.open+was.coming)
 }
 
 // readTallies takes the tallies of a budget record apart.
@@ -68,7 +69,8 @@ func readTallies(f store.Fields) map[string]tallyFact {
 		n, _ := strconv.ParseInt(parts[1], 10, 64)
 		done, _ := strconv.ParseInt(parts[2], 10, 64)
 		open, _ := strconv.ParseInt(parts[5], 10, 64)
-		all[parts[0]] = tallyFact{n, done, parts[3] == "1", open, parts[8]}
+		coming, _ := strconv.ParseInt(parts[6], 10, 64)
+		all[parts[0]] = tallyFact{n, done, parts[3] == "1", open, coming, parts[8]}
 	}
 	return all
 }
