@@ -3,18 +3,15 @@ package reaper_test
 import (
 	"bytes"
 	"go/ast"
-	"go/importer"
-	"go/parser"
-	"go/token"
 	"go/types"
-	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/reaper-ttl/reaper/internal/typecheck"
 )
 
 // The rooms of the engine, and what a reader must be able to hold in mind of each:
@@ -31,9 +28,6 @@ var large = map[string]string{
 	"internal/engine/site.Setup": "what a site is built from is a list",
 	"internal/engine/site.Site":  "what all work on one target shares is a list",
 }
-
-// Rooms whose files use each other in a circle, and why.
-var circular = map[string]string{}
 
 func engine(t *testing.T) []room {
 	t.Helper()
@@ -69,7 +63,7 @@ func TestRoomsOfTheEngineAreSmall(t *testing.T) {
 				return true
 			})
 		}
-		if files > mostFiles || lines > mostLines && large[r.dir] == "" {
+		if files > mostFiles || lines > mostLines {
 			t.Errorf("%s: %d files of %d lines together; at most %d and %d", r.dir, files, lines, mostFiles, mostLines)
 		}
 		for name, n := range fields {
@@ -88,51 +82,24 @@ func TestRoomsOfTheEngineAreSmall(t *testing.T) {
 // Within a room files build on each other, too: a reader can take them in some
 // order, each after those that it uses. Two files may use each other.
 func TestFilesFormNoCircle(t *testing.T) {
-	exports := compiled(t, "./sweep", "./internal/engine/...")
+	exports, err := typecheck.List(t.Context(), ".", "./sweep", "./internal/engine/...")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, r := range engine(t) {
 		for _, circle := range circles(fileUses(t, r, exports)) {
-			if len(circle) > 2 && circular[r.dir] == "" {
+			if len(circle) > 2 {
 				t.Errorf("%s: these files use each other in a circle: %s", r.dir, strings.Join(circle, ", "))
 			}
 		}
 	}
 }
 
-// compiled returns where the compiler has written what each package exports.
-func compiled(t *testing.T, patterns ...string) map[string]string {
-	t.Helper()
-	args := append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}, patterns...)
-	out, err := exec.CommandContext(t.Context(), "go", args...).Output()
-	if err != nil {
-		t.Fatalf("go list -export %v: %v", patterns, err)
-	}
-	files := map[string]string{}
-	for line := range strings.Lines(string(out)) {
-		name, file, _ := strings.Cut(strings.TrimSpace(line), " ")
-		files[name] = file
-	}
-	return files
-}
-
 // fileUses returns which files of a room use what is declared in which others.
-func fileUses(t *testing.T, r room, exports map[string]string) map[string]map[string]bool {
+func fileUses(t *testing.T, r room, exports typecheck.Exports) map[string]map[string]bool {
 	t.Helper()
-	fset := token.NewFileSet()
-	var files []*ast.File
-	for name := range r.files {
-		if r.isTest(name) {
-			continue
-		}
-		f, err := parser.ParseFile(fset, filepath.Join(r.dir, name), nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, f)
-	}
-	open := func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) }
 	info := types.Info{Uses: map[*ast.Ident]types.Object{}}
-	conf := types.Config{Importer: importer.ForCompiler(fset, "gc", open)}
-	pkg, err := conf.Check(module+"/"+r.dir, fset, files, &info)
+	fset, pkg, err := exports.Check(".", r.dir, nil, &info)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,9 +16,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/reaper-ttl/reaper/internal/typecheck"
 )
 
-const module = "github.com/reaper-ttl/reaper"
+const module = typecheck.Module
 
 // Rooms and the floor that each is on. A package imports only from floors
 // below its own, so imports point one way and never sideways. The longest

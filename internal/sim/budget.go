@@ -186,7 +186,7 @@ func (o *oracle) checkCounted(by, key string, old, new store.Record) {
 // usual returns the budget with nothing learnt but what hours before this one have taught.
 func (o *oracle) usual(target string, b breaker.Budget, k breaker.Key) breaker.Budget {
 	began := time.Now().Add(-patience) // a count may go by what was learnt then
-	list := o.budget(target).taught
+	list := slices.Clip(o.budget(target).taught)
 	for _, d := range b.Days {
 		if !slices.ContainsFunc(list, func(is taught) bool { return is.share >= d.Share }) {
 			list = append(list, taught{at: d.Begin, share: d.Share}) // before this life, or approved as normal
