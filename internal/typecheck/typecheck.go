@@ -48,7 +48,9 @@ func List(ctx context.Context, dir string, patterns ...string) (Exports, error) 
 
 // Check checks a package without its tests. Its directory is relative to the root of the module, as
 // are the names of files that have another text for this check. Info is filled in; it may be nil.
-func (e Exports) Check(root, dir string, texts map[string]string, info *types.Info) (*token.FileSet, *types.Package, error) {
+func (e Exports) Check(
+	root, dir string, texts map[string]string, info *types.Info,
+) (*token.FileSet, *types.Package, error) {
 	names, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
 	if err != nil {
 		return nil, nil, err
