@@ -113,7 +113,8 @@ func later(a, b time.Time) time.Time {
 // number, the next one opens at once, without a ramp, with a number above all of them and above
 // floor: all writers have to move anyway. A generation that was open stays open until the
 // next change: the record may commit long after now, and until then writers use the one
-// before it. The nursery, number 0, gets as many shards as used has for it.
+// before it. The nursery, number 0, gets as many shards as used has for it. What lies outside all
+// ranges is to be looked for again, since the shards of what was found are an estimate.
 func (r Record) Adopt(used []Generation, floor int, p Policy, now time.Time) (Record, error) {
 	now = now.UTC().Truncate(time.Microsecond)
 	r.Probe = time.Time{}
@@ -136,6 +137,7 @@ func (r Record) Adopt(used []Generation, floor int, p Policy, now time.Time) (Re
 		}
 		g.Closed = later(now, g.Opened)
 		list = slices.Insert(list, i, g)
+		r.Checked = time.Time{} // nobody has looked for shards of it past its last one
 	}
 	r.Generations = list
 	number, opened := floor, now

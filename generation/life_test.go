@@ -327,3 +327,18 @@ func TestContinuesALostRecord(t *testing.T) {
 		}
 	}
 }
+
+// What was adopted wants a look around.
+func TestAdoptAsksForALook(t *testing.T) {
+	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	before := Record{Checked: now, NurseryShards: 1,
+		Generations: []Generation{{Number: 7, Shards: 1, Opened: now}}}
+	same, err := before.Adopt([]Generation{{Number: 7, Shards: 1}, {Number: 0, Shards: 3}}, 0, Policy{}, now)
+	if err != nil || !same.Checked.Equal(now) || same.NurseryShards != 3 {
+		t.Errorf("nothing new: %+v, %v", same, err)
+	}
+	more, err := before.Adopt([]Generation{{Number: 5, Shards: 1}}, 0, Policy{}, now)
+	if err != nil || !more.Checked.IsZero() {
+		t.Errorf("generation 5 was found: %+v, %v", more, err)
+	}
+}

@@ -175,6 +175,22 @@ func TestGenerationsThatShowLater(t *testing.T) {
 	})
 }
 
+// One entity far past the shards that a generation is believed to have is found by the look around
+// that follows at once, as its generation is found by the second probe.
+func TestShardsOfGenerationsThatShowLater(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Policy = hourly
+		w.put(7, 4, "seen", time.Now().Add(time.Hour))
+		w.sweep()
+		time.Sleep(time.Minute)
+		w.dueIn(5, 30, "late", time.Now())
+		time.Sleep(11 * time.Minute)
+		if res := w.sweep(); res.Error != "" || !res.Complete || res.Deleted != 1 {
+			t.Errorf("%+v; left %v, generations %+v", res, w.left(), w.record().Generations)
+		}
+	})
+}
+
 // A target that is new has no lost record: what it opened itself since does not put off the
 // second probe, for which generations wait before they retire.
 func TestNewTargetRetiresSoon(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/engine/step"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/internal/sitetest"
+	"github.com/reaper-ttl/reaper/store"
 )
 
 func open(t *testing.T, s *modelstore.Store, apply bool) *site.Site {
@@ -25,8 +26,8 @@ func open(t *testing.T, s *modelstore.Store, apply bool) *site.Site {
 
 func do(t *testing.T, c *site.Site, is plan.Chore) step.Outcome {
 	t.Helper()
-	p := plan.New(c.Rules, c.Viewer.View(), plan.Book{}, c.Clock.Now())
-	return chore.New(c, is).Step(step.Turn{Ctx: t.Context(), Work: t.Context()}, step.Todo{Plan: p})
+	at := step.ChoreView{View: c.Viewer.View(), Now: c.Clock.Now()}
+	return chore.New(c, is).Step(step.Turn{Ctx: t.Context(), Work: t.Context()}, step.Todo{Plan: at.Plan(c.Rules), Chore: at})
 }
 
 // Of two processes that do the same chore one changes the record. That is no failure of the other.
@@ -89,5 +90,38 @@ func TestDryRunChangesNothing(t *testing.T) {
 		if n := s.Writes() - before; (n > 0) != apply {
 			t.Errorf("apply %t: %d writes", apply, n)
 		}
+	}
+}
+
+// A look around says nothing of a generation that another process has found since it began.
+func TestLookBesideTheSecondProbe(t *testing.T) {
+	now := time.Date(2026, 11, 25, 3, 0, 0, 0, time.UTC)
+	s := modelstore.New(func() time.Time { return now })
+	put := func(name, expiry string) {
+		e := store.Entity{Name: name, Expiry: store.TextValue(expiry)}
+		if err := s.Put(t.Context(), sitetest.Target, "", []store.Entity{e}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	looks, probes := open(t, s, true), open(t, s, true)
+	if out := do(t, looks, plan.Chore{Kind: plan.Look}); out.State != step.Ended {
+		t.Fatalf("%v: %v", out.State, out.Err)
+	}
+	put("s-1", "00000005.0030.20261125T020000.000Z")
+	put("s-2", "nowhere") // makes the look write what it finds
+	now = now.Add(12 * time.Minute)
+	for _, c := range []*site.Site{probes, looks} {
+		if err := c.Viewer.ReloadRecord(t.Context()); err != nil { // the store tells the time
+			t.Fatal(err)
+		}
+	}
+	if out := do(t, probes, plan.Chore{Kind: plan.Probe}); out.State != step.Ended {
+		t.Fatalf("%v: %v", out.State, out.Err)
+	}
+	if out := do(t, looks, plan.Chore{Kind: plan.Look}); out.State != step.Ended {
+		t.Fatalf("%v: %v", out.State, out.Err)
+	}
+	if r := looks.Viewer.View().Record; len(r.Generations) < 2 || !r.Checked.IsZero() {
+		t.Errorf("looked around at %v, with %+v", r.Checked, r.Generations)
 	}
 }

@@ -77,7 +77,7 @@ func tellExtraShards(ctx context.Context, c *site.Site, namespace string, number
 // of a target that holds entities, and for entities that lie in no range. It writes what
 // it found to the target record. If a count fails, the next look tries again.
 func lookAround(ctx context.Context, c *site.Site, p *plan.Plan) error {
-	now, created := p.Now(), c.Viewer.View().Record.Created
+	now, began := p.Now(), c.Viewer.View().Record
 	for known := p; c.Rules.Form.HasGenerations(); known = p {
 		for _, g := range c.Viewer.View().Record.Live() {
 			if _, err := DiscoverShards(ctx, c, p, g.Number); err != nil {
@@ -115,12 +115,21 @@ func lookAround(ctx context.Context, c *site.Site, p *plan.Plan) error {
 		return nil
 	}
 	return saveFindings(ctx, c, func(was generation.Record, _ time.Time) (generation.Record, bool, error) {
-		if !was.Created.Equal(created) || was.Checked.After(now) {
-			return was, false, nil // a new record, or a later look: these findings are out of date
+		if !was.Created.Equal(began.Created) || was.Checked.After(now) || hasAdopted(was, began) {
+			return was, false, nil // a new record, a later look, or generations that this one left out
 		}
 		next := noted(was)
 		due := !now.Before(was.Checked.Add(plan.Jitter(c.Rules.Rewind, c.Rules.Target)))
 		return next, due || next.EmptyIndex != was.EmptyIndex || next.Outside != was.Outside, nil
+	})
+}
+
+// hasAdopted reports whether a record lists generations that have closed, and that it did not list
+// before: the second probe has found them since.
+func hasAdopted(r, before generation.Record) bool {
+	return slices.ContainsFunc(r.Generations, func(g generation.Generation) bool {
+		same := func(b generation.Generation) bool { return b.Number == g.Number }
+		return !g.Closed.IsZero() && !slices.ContainsFunc(before.Generations, same)
 	})
 }
 
