@@ -159,9 +159,10 @@ func movePosition(sign int) func(*world, dice, string, store.Record) (func(), bo
 		r.Fields["position_key"] = ""
 		w.set(key, r)
 		if sign > 0 {
-			// One that lies far ahead is discarded: it hides nothing that is written later.
+			// One that lies far ahead is discarded: it hides nothing that is written later. In a
+			// generation that drains it may be right; see comesBack.
 			w.oracle.skips = append(w.oracle.skips,
-				skip{kind: text(r.Fields, "kind"), cursor: key, upTo: v, all: far, at: time.Now()})
+				skip{kind: text(r.Fields, "kind"), cursor: key, upTo: v, all: far, far: far, at: time.Now()})
 		}
 		return nil, true
 	}
@@ -317,7 +318,29 @@ type skip struct {
 	generation   int
 	upTo         store.Value
 	all          bool
-	at           time.Time
+	far          bool      // a position where no life comes, which nobody has left yet
+	at           time.Time // all that was committed until then
+}
+
+// comesBack is told that a process has moved a cursor. In a generation that drains it may have taken a
+// position far ahead for right, and what was committed meanwhile for what a read from the start finds.
+func (o *oracle) comesBack(r store.Record) {
+	for i, s := range o.skips {
+		if s.far && strings.EqualFold(s.cursor, r.Key) {
+			o.skips[i].far = false
+			if o.w.drains(r.Target, number(r.Fields, "generation")) {
+				o.skips[i].at = time.Now()
+			}
+		}
+	}
+}
+
+// drains reports whether a generation is being carried to the newest one.
+func (w *world) drains(target string, generation int) bool {
+	list, _ := w.db.records[store.TargetRecord][target].Fields["generations"].([]store.Fields)
+	return slices.ContainsFunc(list, func(g store.Fields) bool {
+		return number(g, "number") == generation && text(g, "draining") != ""
+	})
 }
 
 // isSkipped reports whether an entity lies where an edited record passes over it.

@@ -159,6 +159,9 @@ func (o *oracle) savedCursor(h *handle, old, new store.Record) {
 	if millis(new.Fields, "rewind_window_ms") > 0 && text(new.Fields, "rewind_position") == "" {
 		o.w.violate("P1", "%s saves the window of a read from the start of %s, and not its place", h.name, key)
 	}
+	if moved {
+		o.comesBack(new)
+	}
 	switch {
 	case text(new.Fields, "shard") == auditShard:
 		o.audited(h, old, new)
