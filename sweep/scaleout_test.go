@@ -129,7 +129,7 @@ func TestProcessesDivideTheWork(t *testing.T) {
 			if scanned > 32000*6/5 {
 				t.Errorf("%d entries were read", scanned)
 			}
-			if rate < 0.8*float64(n)*alone {
+			if rate < 0.65*float64(n)*alone { // with half more than its share a process takes half as long again
 				t.Errorf("%d processes delete %.0f/s, one %.0f/s", n, rate, alone)
 			}
 		})
