@@ -21,6 +21,7 @@ type oracle struct {
 	beats     map[string]beatFact  // by the key of the heartbeat
 	closed    map[string]time.Time // by target and generation: when the mark took effect
 	retiredAt map[string]time.Time // likewise: when it retired
+	asked     map[string]time.Time // by target: when somebody took back the mark of the last look around
 	overtaken map[string]leaseFact // by cursor record: from whom it was taken last, where clocks drift
 	budgets   map[string]*budgetFact
 	listedAt  map[place]time.Time // by kind and namespace: when who lists it last wrote the target record
@@ -85,8 +86,8 @@ func parse(s string) (e expiry, ok bool) {
 
 func newOracle(w *world) *oracle {
 	return &oracle{w: w, truth: map[place]map[string]*fact{}, leases: map[string]leaseFact{}, beats: map[string]beatFact{},
-		closed: map[string]time.Time{}, retiredAt: map[string]time.Time{}, budgets: map[string]*budgetFact{},
-		resumed: map[string]int{}, overtaken: map[string]leaseFact{}}
+		closed: map[string]time.Time{}, retiredAt: map[string]time.Time{}, asked: map[string]time.Time{},
+		budgets: map[string]*budgetFact{}, resumed: map[string]int{}, overtaken: map[string]leaseFact{}}
 }
 
 // judge fills in what follows from the expiry.

@@ -72,6 +72,9 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 		o.w.violate("L4", "%s removed the target record", by)
 		return
 	}
+	if is.checked.IsZero() && !was.checked.IsZero() {
+		o.asked[new.Key] = time.Now()
+	}
 	for n := range was.generations {
 		if _, ok := is.generations[n]; !ok {
 			o.retiredAt[fmt.Sprint(new.Key, n)] = time.Now()
