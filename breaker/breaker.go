@@ -89,44 +89,52 @@ type Tally struct {
 }
 
 // A Day is what is learnt from one day: the highest share of all entities in an hour that was counted,
-// and the highest in an hour before that one. The hour of a share that was approved as normal is zero.
+// and which hours have taught it, or less.
 type Day struct {
-	Begin       time.Time
-	Share       float64
-	Hour        time.Time
-	Earlier     float64
-	EarlierHour time.Time
+	Begin time.Time
+	Share float64
+	Steps []Step // in the order of the hours, and of the shares; none if it is not known which hour it was
 }
+
+// A Step is the share of all entities that an hour held, if no earlier one held as much. That of one which
+// was approved as normal has no hour, and is before all others.
+type Step struct {
+	Hour  time.Time
+	Share float64
+}
+
+// mostSteps bounds what a day keeps. The lowest ones are forgotten.
+const mostSteps = 8
 
 // before returns the highest known share of an hour before another one; of all hours if that is zero.
 // What an hour has taught itself, or a later one that it has taught, would raise its limit each time
 // it is counted: everything could go if it came a little at a time.
-func (d Day) before(hour time.Time) float64 {
-	switch {
-	case hour.IsZero() || d.Hour.Before(hour):
+func (d Day) before(hour time.Time) (share float64) {
+	if hour.IsZero() || len(d.Steps) == 0 {
 		return d.Share
-	case d.EarlierHour.Before(hour):
-		return d.Earlier
-	default:
-		return 0
 	}
+	for _, s := range d.Steps {
+		if s.Hour.Before(hour) {
+			share = s.Share
+		}
+	}
+	return share
 }
 
 // with returns the day after an hour was counted.
 func (d Day) with(hour time.Time, share float64) Day {
-	switch {
-	case d.Hour.Equal(hour):
-		d.Share = max(d.Share, share)
-	case share > d.Share:
-		if d.Hour.Before(hour) {
-			d.Earlier, d.EarlierHour = d.Share, d.Hour
-		} else if !d.EarlierHour.Before(hour) {
-			d.Earlier, d.EarlierHour = 0, time.Time{}
-		}
-		d.Share, d.Hour = share, hour
-	case hour.Before(d.Hour) && share > d.Earlier:
-		d.Earlier, d.EarlierHour = share, hour
+	steps := slices.Clone(d.Steps)
+	if len(steps) == 0 && d.Share > 0 {
+		steps = []Step{{Share: d.Share}}
 	}
+	if slices.ContainsFunc(steps, func(s Step) bool { return !s.Hour.After(hour) && s.Share >= share }) {
+		return d
+	}
+	steps = slices.DeleteFunc(steps, func(s Step) bool { return !s.Hour.Before(hour) && s.Share <= share })
+	i, _ := slices.BinarySearchFunc(steps, hour, func(s Step, at time.Time) int { return s.Hour.Compare(at) })
+	steps = slices.Insert(steps, i, Step{hour, share})
+	d.Steps = steps[max(0, len(steps)-mostSteps):]
+	d.Share = max(d.Share, share)
 	return d
 }
 
@@ -432,12 +440,9 @@ func SliceOf(r Rules, hour int64) int64 { return max(r.Floor/10, hour/6) }
 type Count struct {
 	Due, Coming int64 // at present, and in the rest of the hour
 	Reserved    int64 // so many of these are about to be deleted by an approval, at most
-	// ReservedTo is up to which instant of expiry they can lie, if the key reaches beyond it. What
-	// expires later is of another event, however much of the approval was reserved and never used.
-	ReservedTo time.Time
-	More       bool  // there is more: it took too long to count all of it
-	Held       bool  // it is the rest of an event of which a part was approved, see [Budget.HoldsRest]
-	Gone       int64 // deleted of the same event by such approvals
+	More        bool  // there is more: it took too long to count all of it
+	Held        bool  // it is the rest of an event of which a part was approved, see [Budget.HoldsRest]
+	Gone        int64 // deleted of the same event by such approvals
 }
 
 // total returns how much the event holds: what was deleted, and what is left.
@@ -516,8 +521,10 @@ func (b Budget) learnt(r Rules, now time.Time, k Key) (share float64) {
 	all := b.all(now)
 	for _, t := range b.Tallies {
 		earlier := !t.Key.Hour.IsZero() && (k.Hour.IsZero() || t.Key.Hour.Before(k.Hour))
-		if all > 0 && earlier && !t.Tripped && now.Sub(t.At) < r.Learn {
-			share = max(share, float64(t.Done)/float64(all))
+		// What was announced is no usual hour. It is known for as long as the hour is no older than that.
+		fresh := now.Sub(t.At) < r.Learn && r.Horizon(now).Sub(t.Key.Hour) <= r.Learn
+		if all > 0 && earlier && !t.Tripped && fresh {
+			share = max(share, float64(t.Done-b.announced(r, t.Key))/float64(all))
 		}
 	}
 	return share
@@ -527,11 +534,12 @@ func (b Budget) learnt(r Rules, now time.Time, k Key) (share float64) {
 func (b *Budget) learn(r Rules, now, hour time.Time, share float64) {
 	begin := now.UTC().Truncate(day)
 	b.Days = slices.DeleteFunc(b.Days, func(d Day) bool { return now.Sub(d.Begin) >= r.Learn+day })
-	if n := len(b.Days); n == 0 || !b.Days[n-1].Begin.Equal(begin) {
-		b.Days = append(b.Days, Day{Begin: begin})
+	// A count that began before midnight may end after one that began later.
+	i, found := slices.BinarySearchFunc(b.Days, begin, func(d Day, at time.Time) int { return d.Begin.Compare(at) })
+	if !found {
+		b.Days = slices.Insert(b.Days, i, Day{Begin: begin})
 	}
-	d := &b.Days[len(b.Days)-1]
-	*d = d.with(hour, share)
+	b.Days[i] = b.Days[i].with(hour, share)
 }
 
 // Limit returns above how many entities an hour, or what is late, is unusual.

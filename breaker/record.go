@@ -37,7 +37,7 @@ func (b Budget) Encode() store.Record {
 			"began":     store.FormatTime(b.Began),
 			"tallies":   join(b.Tallies, encodeTally),
 			"days":      join(b.Days, encodeDay),
-			"taught":    join(b.taught(), encodeTaught),
+			"taught":    strings.Join(b.taught(), " "),
 			"all":       join(b.Alls, func(a All) string { return fields(stamp(a.At), number(a.N)) }),
 			"spent":     fields(stamp(b.Spent.Hour), number(b.Spent.InHour), number(b.Spent.InDay), number(b.Spent.Ever)),
 			"announced": join(b.Announced, func(a Announced) string { return fields(stamp(a.Hour), number(a.N)) }),
@@ -61,10 +61,9 @@ func Decode(rec store.Record) (Budget, error) {
 	b.Trip.ID, b.Uncounted = f.Text("trip"), f.Text("uncounted")
 	b.Tallies = split(f, "tallies", 9, decodeTally)
 	b.Days = split(f, "days", 2, func(p *parts) Day { return Day{Begin: p.time(), Share: p.float()} })
-	for _, t := range split(f, "taught", 4, decodeTaught) {
+	for _, t := range split(f, "taught", 3, decodeTaught) {
 		if i := slices.IndexFunc(b.Days, func(d Day) bool { return d.Begin.Equal(t.Begin) }); i >= 0 {
-			t.Share = b.Days[i].Share
-			b.Days[i] = t
+			b.Days[i].Steps = append(b.Days[i].Steps, t.Steps...)
 		}
 	}
 	b.Alls = split(f, "all", 2, func(p *parts) All { return All{At: p.time(), N: p.number()} })
@@ -122,17 +121,18 @@ func decodeLives(p *parts) HourOfLives {
 
 func encodeDay(d Day) string { return fields(stamp(d.Begin), decimal(d.Share)) }
 
-// taught returns the days of which it is known which hour had the highest share.
-func (b Budget) taught() []Day {
-	return slices.DeleteFunc(slices.Clone(b.Days), func(d Day) bool { return d.Hour.IsZero() && d.Earlier == 0 })
-}
-
-func encodeTaught(d Day) string {
-	return fields(stamp(d.Begin), stamp(d.Hour), decimal(d.Earlier), stamp(d.EarlierHour))
+// taught lists the steps of the days of which it is known which hours have taught them.
+func (b Budget) taught() (list []string) {
+	for _, d := range b.Days {
+		for _, s := range d.Steps {
+			list = append(list, fields(stamp(d.Begin), stamp(s.Hour), decimal(s.Share)))
+		}
+	}
+	return list
 }
 
 func decodeTaught(p *parts) Day {
-	return Day{Begin: p.time(), Hour: p.time(), Earlier: p.float(), EarlierHour: p.time()}
+	return Day{Begin: p.time(), Steps: []Step{{Hour: p.time(), Share: p.float()}}}
 }
 
 func decimal(x float64) string { return strconv.FormatFloat(x, 'g', 6, 64) }

@@ -79,3 +79,84 @@ func TestHoursTeachLaterOnes(t *testing.T) {
 	b = b.Approved(rules, tripped, breaker.Approval{ID: "t", Rule: breaker.Burst, Hour: hour(1).Hour, Count: 40_000}, true, noon)
 	check("normal", b, 60_000, 60_000, 60_000)
 }
+
+// Of a count that began before midnight and ended after one that began later, each day learns its own.
+func TestCountsAcrossMidnight(t *testing.T) {
+	midnight := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
+	for _, at := range []time.Time{midnight.Add(time.Second), midnight.Add(14 * time.Hour)} {
+		b := breaker.Budget{Target: "x", Began: midnight.Add(-72 * time.Hour)}
+		judge := func(now time.Time, k breaker.Key, n int64) *breaker.Trip {
+			next, trip := b.CountedAll(now, 100_000).Judge(rules, now, k, breaker.Count{Due: n})
+			if trip == nil {
+				var err error
+				if b, err = breaker.Decode(next.Encode()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return trip
+		}
+		before, after := rules.HourOf(midnight.Add(-time.Hour)), rules.HourOf(midnight)
+		judge(midnight.Add(-time.Minute), before, 20_000)
+		judge(midnight.Add(time.Second), after, 20_000)
+		judge(midnight.Add(-time.Second), before, 20_000) // saved late
+		judge(midnight.Add(2*time.Second), after, 20_500)
+		if len(b.Days) != 2 {
+			t.Errorf("days: %+v", b.Days)
+		}
+		tripped := false
+		for n := int64(21_000); n <= 100_000 && !tripped; n += n / 20 {
+			if tripped = judge(at, rules.HourOf(at), n) != nil; tripped && n > 34_000 {
+				t.Errorf("at %v it trips at %d", at, n)
+			}
+		}
+		if !tripped {
+			t.Errorf("at %v all of it passes: %+v", at, b.Days)
+		}
+	}
+}
+
+// What was announced and deleted is no usual hour: no later one may be as large.
+func TestAnnouncedHoursTeachNothing(t *testing.T) {
+	b := old().CountedAll(noon, 100_000).Announce(rules, noon, map[time.Time]int64{noon: 80_000})
+	k := rules.HourOf(noon)
+	b, trip := b.Judge(rules, noon, k, breaker.Count{Due: 82_000})
+	if trip != nil {
+		t.Fatal(trip)
+	}
+	b, grants, _ := b.Reserve(rules, noon, nil, []breaker.Want{{Key: k, N: 82_000}})
+	b = b.Take([]breaker.Report{{Key: k, Done: grants[0].N}})
+	for _, later := range []time.Duration{time.Hour, 100 * time.Hour, rules.Learn - time.Hour, rules.Learn + time.Hour} {
+		at := noon.Add(later)
+		for i := range 3 { // also once what was announced is forgotten
+			next := b.CountedAll(at, 100_000).Announce(rules, at, map[time.Time]int64{at.Add(time.Duration(i) * time.Hour): 1})
+			if limit := next.Limit(rules, at, rules.HourOf(at)); limit != 25_000 {
+				t.Errorf("%v later the limit is %d of 100000", later, limit)
+			}
+		}
+	}
+}
+
+// A count that passed passes again, if nothing has changed but what later hours have taught.
+func TestWhatPassedPassesAgain(t *testing.T) {
+	b := old().CountedAll(noon, 200_000)
+	hour := func(i int) breaker.Key { return rules.HourOf(noon.Add(time.Duration(i) * time.Hour)) }
+	sizes := []int64{50_000, 70_000, 75_000, 80_000, 60_000}
+	for round := range 3 {
+		for i, n := range sizes {
+			next, trip := b.Judge(rules, noon.Add(6*time.Hour), hour(i), breaker.Count{Due: n})
+			if trip != nil {
+				t.Fatalf("round %d, hour %d: %+v", round, i, trip)
+			}
+			b = next
+		}
+	}
+	for i := range 40 { // a day remembers so many hours at most
+		n := int64(60_000 + 500*i)
+		if next, trip := b.Judge(rules, noon.Add(6*time.Hour), hour(i+1), breaker.Count{Due: n}); trip == nil {
+			b = next
+		}
+	}
+	if n := len(b.Days[len(b.Days)-1].Steps); n > 8 {
+		t.Errorf("%d steps", n)
+	}
+}

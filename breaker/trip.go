@@ -151,22 +151,27 @@ func (b Budget) ChargedTo(r Rules, approved []Approval, now, expires time.Time, 
 	return Key{}, false
 }
 
-// Reserved returns how much of what is left under a key processes have reserved by used-up approvals,
-// and not reported yet: they are about to delete it, so it is not part of another event. What a killed
-// process had reserved counts until the approval ends. Nothing of it expires after through.
-func (b Budget) Reserved(r Rules, approved []Approval, now time.Time, k Key) (n int64, through time.Time) {
+// A Part is what processes have reserved by one approval and not reported. It expires from one instant
+// to another: what expires elsewhere is of another event, however much was reserved and never used.
+type Part struct {
+	N             int64
+	From, Through time.Time
+}
+
+// Reserved returns what of all that is left under a key processes have reserved by used-up approvals,
+// and not reported yet, the earliest first: they are about to delete it, so it is not part of another
+// event. What a killed process had reserved counts until the approval ends.
+func (b Budget) Reserved(r Rules, approved []Approval, now time.Time, k Key) (parts []Part) {
 	for _, a := range approved {
 		t := b.At(Key{Approval: a.ID})
 		is := a.Rule != Burst || k.IsLate() || a.Hour.Equal(k.Hour) // a part of an hour may be late
 		left := t.Granted - t.Done
 		if is && left > 0 && !k.Hour.After(a.Through) && t.Granted >= a.Count && now.Sub(t.At) <= r.approvalEnds() {
-			n += left
-			if a.Through.After(through) {
-				through = a.Through
-			}
+			parts = append(parts, Part{N: left, From: a.Hour, Through: a.Through})
 		}
 	}
-	return n, through
+	slices.SortStableFunc(parts, func(p, q Part) int { return p.Through.Compare(q.Through) })
+	return parts
 }
 
 // HoldsRest reports whether a part of the event under a key was approved, and not all of it since then:
@@ -204,11 +209,11 @@ func (b Budget) goneInParts(approved []Approval, k Key) (n int64) {
 	return n
 }
 
-// Approvals returns a count of what is left under a key, with only what is known from approvals.
+// Approvals returns a count of what is left under a key, with only what is known from approvals, and all
+// that [Budget.Reserved] lists. Where that can lie there may be less.
 func (b Budget) Approvals(r Rules, approved []Approval, now time.Time, k Key) (c Count) {
-	reserved, through := b.Reserved(r, approved, now, k)
-	if c.Reserved = reserved; reserved > 0 && !k.IsLate() && through.Before(r.End(k)) {
-		c.ReservedTo = through
+	for _, p := range b.Reserved(r, approved, now, k) {
+		c.Reserved += p.N
 	}
 	c.Held = b.HoldsRest(r, approved, now, k)
 	if c.Held {

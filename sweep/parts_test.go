@@ -97,15 +97,7 @@ func TestBurstAfterWhatAKilledProcessReserved(t *testing.T) {
 		if trip.Rule != breaker.LateOnes {
 			t.Fatalf("%+v", trip)
 		}
-		b, err := spend.Load(t.Context(), w.s, w.target.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, grants, _ := b.Reserve(sweep.BreakerRules(w.target), time.Now(), w.record().Approvals,
-			[]breaker.Want{{Key: breaker.Key{Approval: trip.ID}, N: trip.Due}})
-		if err := w.s.Save(t.Context(), b.Encode(), b.Revision); err != nil || len(grants) != 1 {
-			t.Fatal(err, grants)
-		}
+		w.reserveAndDie(trip)
 		time.Sleep(5 * time.Minute)
 		for _, name := range left[:500] {
 			w.put(1, 4, name, time.Now())
@@ -114,6 +106,62 @@ func TestBurstAfterWhatAKilledProcessReserved(t *testing.T) {
 		w.sweep()
 		if gone, trip := len(left)-len(w.left()), w.record().Trip; trip.Rule != breaker.Burst || gone > int(small.Floor)+50 {
 			t.Errorf("%d of %d are gone; trip %+v", gone, len(left), trip)
+		}
+	})
+}
+
+// reserveAndDie reserves all of what was approved, for a process that will never report it.
+func (w *world) reserveAndDie(trip breaker.Trip) {
+	w.t.Helper()
+	b, err := spend.Load(w.t.Context(), w.s, w.target.Name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	b, grants, _ := b.Reserve(sweep.BreakerRules(w.target), time.Now(), w.record().Approvals,
+		[]breaker.Want{{Key: breaker.Key{Approval: trip.ID}, N: trip.Due}})
+	if err := w.s.Save(w.t.Context(), b.Encode(), b.Revision); err != nil || len(grants) != 1 {
+		w.t.Fatal(err, grants)
+	}
+}
+
+// Late ones that expired after those a killed process had reserved are another event.
+func TestLateOnesAfterWhatAKilledProcessReserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 1600)
+		names := w.left()
+		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(90 * time.Minute)))
+		for i := range 40 { // so that all cursors are here
+			w.put(1, 4, fmt.Sprint("now-", i), time.Now())
+		}
+		time.Sleep(time.Second)
+		w.mustSweep()
+		for _, name := range names[:700] {
+			w.put(1, 4, name, time.Now().Add(-12*time.Hour))
+		}
+		time.Sleep(time.Second)
+		w.fromStart()
+		trip := w.approve(0)
+		if trip.Rule != breaker.LateOnes {
+			t.Fatalf("%+v", trip)
+		}
+		w.reserveAndDie(trip)
+		for _, name := range names[:700] { // it has deleted them
+			w.put(1, 4, name, time.Now().Add(1000*time.Hour))
+		}
+		time.Sleep(3 * time.Hour)
+		for i := range 40 {
+			w.put(1, 4, fmt.Sprint("later-", i), time.Now())
+		}
+		time.Sleep(time.Second)
+		w.mustSweep()
+		before := len(w.left())
+		for _, name := range names[800:1400] {
+			w.put(1, 4, name, time.Now().Add(-time.Hour))
+		}
+		time.Sleep(time.Second)
+		w.fromStart()
+		if gone := before - len(w.left()); gone > int(small.Floor)+50 || !w.record().Trip.IsOpen() {
+			t.Errorf("%d of 600 are gone; trip %+v", gone, w.record().Trip)
 		}
 	})
 }

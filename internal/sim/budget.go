@@ -207,9 +207,15 @@ func (o *oracle) usual(target string, b breaker.Budget, k breaker.Key) breaker.B
 func (o *oracle) learns(target string, hour time.Time, was, is breaker.Budget) {
 	for _, d := range is.Days {
 		i := slices.IndexFunc(was.Days, func(w breaker.Day) bool { return w.Begin.Equal(d.Begin) })
+		b := o.budget(target)
 		if i < 0 || d.Share > was.Days[i].Share {
-			b := o.budget(target)
 			b.taught = append(b.taught, taught{time.Now(), hour, d.Share})
+			continue
+		}
+		for _, s := range d.Steps { // less than another hour has taught, which is later
+			if s.Hour.Equal(hour) && !slices.Contains(was.Days[i].Steps, s) {
+				b.taught = append(b.taught, taught{time.Now(), hour, s.Share})
+			}
 		}
 	}
 }

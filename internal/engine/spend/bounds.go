@@ -166,6 +166,23 @@ func (d *bounds) lateIn(b breaker.Budget, p *plan.Plan, r shardquery.Range, hori
 	return laterOf(d.index.Floor(horizon), d.notApproved(b, breaker.Late(), r)), to
 }
 
+// within lists the spans of what is due under a key where a part of an approval lies.
+func (d *bounds) within(b breaker.Budget, k breaker.Key, part breaker.Part, horizon time.Time) (spans []index.Span) {
+	if !k.IsLate() {
+		due, _ := d.hour(b, k, earlierOf(horizon, part.Through))
+		return due
+	}
+	p := d.extent.plan()
+	for r := range p.All() {
+		from, to := d.lateIn(b, p, r, horizon)
+		spans = index.AppendSpan(spans, r, laterOf(from, part.From), earlierOf(to, part.Through.Add(r.Resolution())))
+	}
+	if part.From.IsZero() { // what has retired has no order of time
+		spans = append(spans, d.extent.retired(p)...)
+	}
+	return spans
+}
+
 // lateParts lists the parts that may hold late entities, and from which instant on these are not
 // approved.
 func (d *bounds) lateParts(b breaker.Budget) iter.Seq2[latePart, time.Time] {

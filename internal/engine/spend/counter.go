@@ -10,6 +10,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/engine/index"
 	"github.com/reaper-ttl/reaper/internal/engine/journal"
 	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
 )
 
 // An uncounted is the error of a count.
@@ -47,13 +48,10 @@ func (c *counter) measure(
 ) (n breaker.Count, all int64, err error) {
 	all = -1
 	approved := b.Approvals(c.rules, approvals, now, k)
-	if !approved.ReservedTo.IsZero() {
-		due, _ := c.bounds.hour(b, k, approved.ReservedTo)
-		there, err := c.bounds.index.Count(ctx, due, approved.Reserved)
-		if err != nil {
+	if approved.Reserved > 0 {
+		if approved.Reserved, err = c.reserved(ctx, b, k, b.Reserved(c.rules, approvals, now, k), now); err != nil {
 			return n, all, err
 		}
-		approved.Reserved = min(approved.Reserved, there)
 	}
 	for limit := b.Enough(c.rules, now, k) + approved.Reserved; ; {
 		tooLong := n.More || k.IsLate() && c.late.isReading()
@@ -80,6 +78,27 @@ func (c *counter) measure(
 		}
 		limit = next
 	}
+}
+
+// reserved returns how much of what is due under a key can be what was reserved: where that lies, there
+// may be less. It is nothing of what is late if that takes too long to count.
+func (c *counter) reserved(
+	ctx context.Context, b breaker.Budget, k breaker.Key, parts []breaker.Part, now time.Time,
+) (n int64, err error) {
+	for _, p := range parts {
+		if n += p.N; !k.IsLate() && !p.Through.Before(c.rules.End(k)) {
+			continue // all of the hour
+		}
+		there, err := c.bounds.index.Count(ctx, c.bounds.within(b, k, p, c.rules.Horizon(now)), n)
+		if k.IsLate() && err != nil && (store.TookTooLong(err) || errors.Is(err, store.ErrUnsupported)) && ctx.Err() == nil {
+			there, err = 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		n = min(n, there)
+	}
+	return n, nil
 }
 
 // patientCount counts all of something. If that takes too long, or is known to, it counts only up
