@@ -44,6 +44,7 @@ type handle struct {
 	closed    bool      // the sweep has returned: there must be no further call
 	thaw      time.Time // it is frozen until then
 	amnesty   time.Time // until then it may hold what records that went back do not show
+	robbed    bool      // they went back while it was at work: it learns that a claim is gone as it saves that next
 }
 
 // heard returns the target record that the handle's follower read last.

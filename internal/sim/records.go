@@ -65,6 +65,13 @@ func readTarget(f store.Fields) targetFact {
 	return r
 }
 
+// asks notes that a look around is asked for: the mark of the last one was taken back.
+func (o *oracle) asks(target string, was, is targetFact) {
+	if is.checked.IsZero() && !was.checked.IsZero() {
+		o.asked[target] = time.Now()
+	}
+}
+
 // savedTarget is told of each change of a target record.
 func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 	was, is := readTarget(old.Fields), readTarget(new.Fields)
@@ -72,9 +79,7 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 		o.w.violate("L4", "%s removed the target record", by)
 		return
 	}
-	if is.checked.IsZero() && !was.checked.IsZero() {
-		o.asked[new.Key] = time.Now()
-	}
+	o.asks(new.Key, was, is)
 	for n := range was.generations {
 		if _, ok := is.generations[n]; !ok {
 			o.retiredAt[fmt.Sprint(new.Key, n)] = time.Now()
@@ -290,7 +295,7 @@ func (o *oracle) suspect(f *fact) bool {
 
 // disposes holds L3 as a write of a sweep is sent: only who holds the range may.
 func (o *oracle) disposes(h *handle, t store.Target, q store.Query) {
-	if h.dry || time.Now().Before(h.amnesty) {
+	if h.dry || h.robbed || time.Now().Before(h.amnesty) {
 		return
 	}
 	key := rangeKey(t, q)

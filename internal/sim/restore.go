@@ -282,7 +282,7 @@ func (w *world) restoreRecords(e *export, r restoration) {
 	maps.Copy(w.oracle.beats, e.beats)
 	w.oracle.resumed = map[string]int{}
 	for h := range w.attendance.inside { // its own heartbeat and its claims are not what it believes
-		h.amnesty = time.Now().Add(w.plan.target.Lease)
+		h.amnesty, h.robbed = time.Now().Add(w.plan.target.Lease), true
 	}
 	for i := range w.plan.targets {
 		w.targetWentBack(w.plan.name(i))

@@ -80,6 +80,10 @@ func (w *world) checkLiveness() {
 		}
 	}
 	time.Sleep(max(time.Second, time.Until(began.Add(t.Rewind))))
+	// A process with a shorter retention may have left a cursor that is hardly past the horizon. The clock could
+	// be late, and the read from the start waits until it is not, for 20 s at most.
+	w.healthy("a sweep that waits for the clock", sweep.Run, 0)
+	time.Sleep(21 * time.Second)
 	w.healthy("a rewind", sweep.Run, afterRewind)
 	if w.plan.night {
 		time.Sleep(25 * time.Hour)
