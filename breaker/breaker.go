@@ -78,6 +78,7 @@ type Tally struct {
 	Key     Key
 	Granted int64 // to processes, less what they gave back
 	Done    int64 // deleted, as they reported it; the last slice of a killed process is missing
+	Charged int64 // of Done: what was of an event that an approval covers, see [Budget.ChargedTo]
 	// Counted says that the key was counted, and passed. Since then Open more may be granted. Of
 	// the Coming that were not due yet a part may be, which grows evenly until the hour ends.
 	Counted bool
@@ -173,7 +174,7 @@ type Want struct {
 type Report struct {
 	Key        Key
 	Done, Rest int64
-	Charged    int64     // of an approval: deleted under other keys, see [Budget.ChargedTo]
+	Charged    int64     // of an approval: deleted under other keys; of these: so many of Done. See [Budget.ChargedTo]
 	Granted    time.Time // when that was, in the store's time
 }
 
@@ -256,10 +257,23 @@ func (b *Budget) hours() (n int) {
 // Take returns the budget after reports, which never fail.
 func (b Budget) Take(reports []Report) Budget {
 	b = b.with()
-	for _, p := range reports {
-		if i := b.index(p.Key); i >= 0 { // else it was forgotten
-			b.Tallies[i] = b.Tallies[i].take(p)
+	covered := int64(0) // of what was charged: no more than was left of the approvals
+	for _, ofApprovals := range []bool{true, false} {
+		for _, p := range reports {
+			if i := b.index(p.Key); i >= 0 && ofApprovals == (p.Key.Approval != "") { // else it was forgotten
+				was := b.Tallies[i]
+				is := was.take(p)
+				if ofApprovals {
+					covered += max(0, is.Done-was.Done-p.Done)
+				} else {
+					is.Charged += min(p.Charged, covered)
+					covered -= min(p.Charged, covered)
+				}
+				b.Tallies[i] = is
+			}
 		}
+	}
+	for _, p := range reports {
 		b.Spent.Ever += p.Done
 		b.Spent.giveBack(p)
 	}
@@ -397,6 +411,7 @@ func (b Budget) tally(r Rules, now time.Time, k Key) Tally {
 		}
 		t.Granted -= t.Granted/leaks + 1
 		t.Done -= min(t.Done, t.Done/leaks+1)
+		t.Charged = min(t.Charged, t.Done)
 	}
 	return t
 }
@@ -445,8 +460,9 @@ type Count struct {
 	Gone        int64 // deleted of the same event by such approvals
 }
 
-// total returns how much the event holds: what was deleted, and what is left.
-func (c Count) total(t Tally) int64 { return max(0, t.Done+c.Due+c.Coming-c.Reserved) }
+// total returns how much the event holds: what was deleted, and what is left. What an approval covers is
+// of another one.
+func (c Count) total(t Tally) int64 { return max(0, t.Done-t.Charged+c.Due+c.Coming-c.Reserved) }
 
 // AllNeeded returns up to which number all entities are to be counted, so that a count can be
 // judged; 0 if what is known is enough.
@@ -521,10 +537,10 @@ func (b Budget) learnt(r Rules, now time.Time, k Key) (share float64) {
 	all := b.all(now)
 	for _, t := range b.Tallies {
 		earlier := !t.Key.Hour.IsZero() && (k.Hour.IsZero() || t.Key.Hour.Before(k.Hour))
-		// What was announced is no usual hour. It is known for as long as the hour is no older than that.
+		// What was announced or approved is not usual. It is known for as long as the hour is no older than that.
 		fresh := now.Sub(t.At) < r.Learn && r.Horizon(now).Sub(t.Key.Hour) <= r.Learn
 		if all > 0 && earlier && !t.Tripped && fresh {
-			share = max(share, float64(t.Done-b.announced(r, t.Key))/float64(all))
+			share = max(share, float64(t.Done-t.Charged-b.announced(r, t.Key))/float64(all))
 		}
 	}
 	return share

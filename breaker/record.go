@@ -36,6 +36,7 @@ func (b Budget) Encode() store.Record {
 			"schema":    int64(Schema),
 			"began":     store.FormatTime(b.Began),
 			"tallies":   join(b.Tallies, encodeTally),
+			"charged":   join(slices.DeleteFunc(slices.Clone(b.Tallies), isUncharged), encodeCharged),
 			"days":      join(b.Days, encodeDay),
 			"taught":    strings.Join(b.taught(), " "),
 			"all":       join(b.Alls, func(a All) string { return fields(stamp(a.At), number(a.N)) }),
@@ -60,6 +61,11 @@ func Decode(rec store.Record) (Budget, error) {
 	b := Budget{Target: rec.Key, Revision: rec.Revision, Began: f.Time("began")}
 	b.Trip.ID, b.Uncounted = f.Text("trip"), f.Text("uncounted")
 	b.Tallies = split(f, "tallies", 9, decodeTally)
+	for _, t := range split(f, "charged", 2, decodeCharged) {
+		if i := b.index(t.Key); i >= 0 {
+			b.Tallies[i].Charged = min(t.Charged, b.Tallies[i].Done)
+		}
+	}
 	b.Days = split(f, "days", 2, func(p *parts) Day { return Day{Begin: p.time(), Share: p.float()} })
 	for _, t := range split(f, "taught", 3, decodeTaught) {
 		if i := slices.IndexFunc(b.Days, func(d Day) bool { return d.Begin.Equal(t.Begin) }); i >= 0 {
@@ -96,6 +102,12 @@ func decodeTally(p *parts) Tally {
 	return Tally{Key: p.key(), Granted: p.number(), Done: p.number(), Counted: p.flag(), Tripped: p.flag(),
 		Open: p.number(), Coming: p.number(), At: p.time(), Since: p.time()}
 }
+
+func isUncharged(t Tally) bool { return t.Charged == 0 }
+
+func encodeCharged(t Tally) string { return fields(encodeKey(t.Key), number(t.Charged)) }
+
+func decodeCharged(p *parts) Tally { return Tally{Key: p.key(), Charged: p.number()} }
 
 // encodeLives writes the counts as bucket=number, separated by commas.
 func encodeLives(h HourOfLives) string {

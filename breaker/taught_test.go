@@ -160,3 +160,58 @@ func TestWhatPassedPassesAgain(t *testing.T) {
 		t.Errorf("%d steps", n)
 	}
 }
+
+// What is deleted under the key of its hour, but of an event that was approved, is neither usual nor part of
+// what else the hour holds.
+func TestChargedDeletesTeachNothing(t *testing.T) {
+	k := rules.HourOf(noon)
+	b, trip := old().CountedAll(noon, 100_000).Judge(rules, noon, k, breaker.Count{Due: 50_000})
+	trip.ID = "t"
+	a := trip.Approve(0, noon)
+	list := []breaker.Approval{a}
+	b = b.Approved(rules, *trip, a, false, noon)
+	b, _, _ = b.Reserve(rules, noon, list, []breaker.Want{{Key: breaker.Key{Approval: "t"}, N: 50_000}}) // by another process
+	count := func(due int64) breaker.Count {
+		c := b.Approvals(rules, list, noon, k)
+		c.Due = due
+		return c
+	}
+	if b, trip = b.Judge(rules, noon, k, count(50_000)); trip != nil {
+		t.Fatal(trip)
+	}
+	b, grants, _ := b.Reserve(rules, noon, list, []breaker.Want{{Key: k, N: 30_000, Max: 30_000}})
+	to, ok := b.ChargedTo(rules, list, noon, noon.Add(time.Minute), 0)
+	if !ok || len(grants) != 1 || grants[0].N != 30_000 {
+		t.Fatal(to, ok, grants)
+	}
+	b = b.Take([]breaker.Report{{Key: k, Done: 30_000, Charged: 30_000}, {Key: to, Charged: 30_000}})
+	b, err := breaker.Decode(b.Encode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if limit := b.Limit(rules, noon, rules.HourOf(noon.Add(time.Hour))); limit != 25_000 {
+		t.Errorf("the limit of the next hour is %d", limit)
+	}
+	later := noon.Add(90 * time.Minute) // nobody has deleted for an hour: the count is void
+	if _, trip := b.Judge(rules, later, k, count(20_000)); trip != nil {
+		t.Errorf("the rest of what was approved trips: %+v", trip)
+	}
+	if _, trip := b.Judge(rules, later, k, count(20_000+25_001)); trip == nil {
+		t.Error("another event of the same hour passes")
+	}
+}
+
+// No more is charged than was left of the approval.
+func TestChargedUpToTheApproval(t *testing.T) {
+	k, ka := rules.HourOf(noon), breaker.Key{Approval: "t"}
+	a := breaker.Approval{ID: "t", Rule: breaker.Burst, Hour: k.Hour, Through: rules.End(k), Count: 1000, At: noon}
+	b, _, _ := old().CountedAll(noon, 100_000).Reserve(rules, noon, []breaker.Approval{a}, []breaker.Want{{Key: ka, N: 1000}})
+	b, _ = b.Judge(rules, noon, k, breaker.Count{Due: 5000, Reserved: 1000})
+	b, _, _ = b.Reserve(rules, noon, []breaker.Approval{a}, []breaker.Want{{Key: k, N: 3000}})
+	for range 3 { // also with reports whose answers were lost
+		b = b.Take([]breaker.Report{{Key: k, Done: 600, Charged: 600}, {Key: ka, Done: 100, Charged: 600}})
+	}
+	if hour, of := b.At(k), b.At(ka); hour.Done != 1800 || hour.Charged != 800 || of.Done != 1000 {
+		t.Errorf("%+v, %+v", hour, of)
+	}
+}

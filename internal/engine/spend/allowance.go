@@ -48,7 +48,8 @@ type allowance struct {
 type slice struct {
 	left int64
 	done int64 // deleted, and not reported yet
-	// charged is what an approval covers, was deleted under other keys, and is not reported yet.
+	// charged is what an approval covers, was deleted under other keys, and is not reported yet; of those
+	// keys, so much of done.
 	charged int64
 	size    int64     // of the last reservation
 	at      time.Time // of the last reservation
@@ -207,6 +208,7 @@ func (a *allowance) settle(keys Keys, ops []store.Op, unsure bool) {
 			a.sliceLocked(*k).done++ // its rest may have been given back meanwhile
 			if to, ok := c.chargedTo(*k, &ops[i]); ok {
 				a.sliceLocked(to).charged++
+				a.sliceLocked(*k).charged++
 			}
 			if bucket, ok := c.lifeOf(&ops[i]); ok {
 				a.lives[bucket]++
