@@ -259,7 +259,7 @@ func TestServeTakesOver(t *testing.T) {
 	// and one of them may get them all.
 	var soon strings.Builder
 	due := time.Now().Add(5 * time.Second)
-	for i := range nightly.Size(t, 4_000, 1_200) {
+	for i := range nightly.Size(t, 4_000, 700) {
 		due = due.Add(4 * time.Millisecond)
 		fmt.Fprintf(&soon, `{"id":"soon-%d","expires":%q}`+"\n", i, due.UTC().Format(time.RFC3339Nano))
 	}
