@@ -16,6 +16,7 @@ package breaker
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -257,43 +258,37 @@ func (b *Budget) hours() (n int) {
 // Take returns the budget after reports, which never fail.
 func (b Budget) Take(reports []Report) Budget {
 	b = b.with()
+	ofApprovalsFirst := func(p, q Report) int { return -strings.Compare(p.Key.Approval, q.Key.Approval) }
 	covered := int64(0) // of what was charged: no more than was left of the approvals
-	for _, ofApprovals := range []bool{true, false} {
-		for _, p := range reports {
-			if i := b.index(p.Key); i >= 0 && ofApprovals == (p.Key.Approval != "") { // else it was forgotten
-				was := b.Tallies[i]
-				is := was.take(p)
-				if ofApprovals {
-					covered += max(0, is.Done-was.Done-p.Done)
-				} else {
-					is.Charged += min(p.Charged, covered)
-					covered -= min(p.Charged, covered)
-				}
-				b.Tallies[i] = is
-			}
+	for _, p := range slices.SortedStableFunc(slices.Values(reports), ofApprovalsFirst) {
+		if i := b.index(p.Key); i >= 0 { // else it was forgotten
+			b.Tallies[i], covered = b.Tallies[i].take(p, covered)
 		}
-	}
-	for _, p := range reports {
 		b.Spent.Ever += p.Done
 		b.Spent.giveBack(p)
 	}
 	return b
 }
 
-// take returns the tally after a report. What was deleted of an event under other keys takes the place
-// of what is reserved of its approval and not reported, so that this is not left for the next event.
-func (t Tally) take(p Report) Tally {
+// take returns the tally after a report, and what approvals cover of what was charged elsewhere. What was
+// deleted of an event under other keys takes the place of what is reserved of its approval and not
+// reported, so that this is not left for the next event.
+func (t Tally) take(p Report, covered int64) (Tally, int64) {
 	if p.Key.Approval != "" {
-		t.Done = min(t.Granted, t.Done+p.Done+p.Charged)
+		done := min(t.Granted, t.Done+p.Done+p.Charged)
+		covered += max(0, done-t.Done-p.Done)
+		t.Done = done
 		t.Granted -= min(p.Rest, t.Granted-t.Done)
-		return t
+		return t, covered
 	}
+	charged := min(p.Charged, covered)
+	t.Charged += charged
 	t.Done += p.Done
 	t.Granted -= min(p.Rest, t.Granted)
 	if t.Counted {
 		t.Open += p.Rest
 	}
-	return t
+	return t, covered - charged
 }
 
 // Reserve grants what is wanted, or a part of it, as far as that needs no count. Unmet are the

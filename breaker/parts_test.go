@@ -47,7 +47,7 @@ func TestRestOfAnUnreportedPart(t *testing.T) {
 	b = b.Approved(rules, *trip, a, false, noon)
 	b, _, _ = b.Reserve(rules, noon, []breaker.Approval{a}, []breaker.Want{{Key: breaker.Key{Approval: a.ID}, N: a.Count}})
 	// All of the part is gone, and was not reported: rest is all that is left.
-	c := b.Approvals(rules, []breaker.Approval{a}, noon, k)
+	c, _ := b.Approvals(rules, []breaker.Approval{a}, noon, k)
 	c.Due = rest
 	_, trip = b.Judge(rules, noon, k, c)
 	if trip == nil && !b.IsInDoubt(rules, noon, k, c, 0) {
@@ -61,7 +61,7 @@ func TestHugePart(t *testing.T) {
 	b := old().CountedAll(noon, 2*rules.Floor)
 	trip := breaker.Trip{ID: "t", Rule: breaker.Burst, Hour: k.Hour, Through: rules.End(k), Due: 10, More: true}
 	a := trip.Approve(1<<63-1, noon)
-	c := b.Approvals(rules, []breaker.Approval{a}, noon, k)
+	c, _ := b.Approvals(rules, []breaker.Approval{a}, noon, k)
 	c.Due = 10
 	if _, trip := b.Judge(rules, noon, k, c); trip == nil {
 		t.Errorf("%+v passes", c)
@@ -75,7 +75,7 @@ func TestNormalAfterAGenerousPart(t *testing.T) {
 	all := b.Alls[len(b.Alls)-1].N
 	trip := breaker.Trip{ID: "t", Rule: breaker.Burst, Hour: k.Hour, Through: rules.End(k), Due: 3 * rules.Floor, More: true, All: all}
 	a := trip.Approve(1000*rules.Floor, noon)
-	c := b.Approvals(rules, []breaker.Approval{a}, noon, k)
+	c, _ := b.Approvals(rules, []breaker.Approval{a}, noon, k)
 	c.Due = 5 // of a generation opened since
 	b, again := b.Judge(rules, noon, k, c)
 	if again == nil {
@@ -93,7 +93,7 @@ func TestNothingLeftTripsNothing(t *testing.T) {
 	k := rules.HourOf(noon)
 	b := old().CountedAll(noon, 2*rules.Floor)
 	a := breaker.Approval{ID: "t", Rule: breaker.Burst, Hour: k.Hour, Through: rules.End(k), Count: 5 * rules.Floor, At: noon, Part: true}
-	c := b.Approvals(rules, []breaker.Approval{a}, noon, k)
+	c, _ := b.Approvals(rules, []breaker.Approval{a}, noon, k)
 	if _, trip := b.Judge(rules, noon, k, c); trip != nil {
 		t.Errorf("it holds the target for %d entities: %s", trip.Due, trip.Summary())
 	}
@@ -104,7 +104,7 @@ func TestSummaryOfARest(t *testing.T) {
 	k := rules.HourOf(noon)
 	a := breaker.Approval{ID: "t", Rule: breaker.Burst, Hour: k.Hour, Through: rules.End(k), Count: 20, At: noon, Part: true}
 	b := old().CountedAll(noon, 2*rules.Floor)
-	c := b.Approvals(rules, []breaker.Approval{a}, noon, k)
+	c, _ := b.Approvals(rules, []breaker.Approval{a}, noon, k)
 	c.Due = 3
 	_, trip := b.Judge(rules, noon, k, c)
 	if want := "burst: 3 are due of an event of which a part was approved"; trip == nil || trip.Summary() != want {

@@ -172,7 +172,7 @@ func TestChargedDeletesTeachNothing(t *testing.T) {
 	b = b.Approved(rules, *trip, a, false, noon)
 	b, _, _ = b.Reserve(rules, noon, list, []breaker.Want{{Key: breaker.Key{Approval: "t"}, N: 50_000}}) // by another process
 	count := func(due int64) breaker.Count {
-		c := b.Approvals(rules, list, noon, k)
+		c, _ := b.Approvals(rules, list, noon, k)
 		c.Due = due
 		return c
 	}

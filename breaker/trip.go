@@ -158,10 +158,10 @@ type Part struct {
 	From, Through time.Time
 }
 
-// Reserved returns what of all that is left under a key processes have reserved by used-up approvals,
+// reserved returns what of all that is left under a key processes have reserved by used-up approvals,
 // and not reported yet, the earliest first: they are about to delete it, so it is not part of another
 // event. What a killed process had reserved counts until the approval ends.
-func (b Budget) Reserved(r Rules, approved []Approval, now time.Time, k Key) (parts []Part) {
+func (b Budget) reserved(r Rules, approved []Approval, now time.Time, k Key) (parts []Part) {
 	for _, a := range approved {
 		t := b.At(Key{Approval: a.ID})
 		is := a.Rule != Burst || k.IsLate() || a.Hour.Equal(k.Hour) // a part of an hour may be late
@@ -209,17 +209,18 @@ func (b Budget) goneInParts(approved []Approval, k Key) (n int64) {
 	return n
 }
 
-// Approvals returns a count of what is left under a key, with only what is known from approvals, and all
-// that [Budget.Reserved] lists. Where that can lie there may be less.
-func (b Budget) Approvals(r Rules, approved []Approval, now time.Time, k Key) (c Count) {
-	for _, p := range b.Reserved(r, approved, now, k) {
+// Approvals returns a count of what is left under a key, with only what is known from approvals, and the
+// parts that make up what is reserved: where they lie there may be less.
+func (b Budget) Approvals(r Rules, approved []Approval, now time.Time, k Key) (c Count, parts []Part) {
+	parts = b.reserved(r, approved, now, k)
+	for _, p := range parts {
 		c.Reserved += p.N
 	}
 	c.Held = b.HoldsRest(r, approved, now, k)
 	if c.Held {
 		c.Gone = b.goneInParts(approved, k)
 	}
-	return c
+	return c, parts
 }
 
 // IsOf reports whether an approval is of the events under a key of an hour, or of what is late.

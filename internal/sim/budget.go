@@ -205,9 +205,9 @@ func (o *oracle) usual(target string, b breaker.Budget, k breaker.Key) breaker.B
 
 // learns notes what an hour that was just counted has taught.
 func (o *oracle) learns(target string, hour time.Time, was, is breaker.Budget) {
+	b := o.budget(target)
 	for _, d := range is.Days {
 		i := slices.IndexFunc(was.Days, func(w breaker.Day) bool { return w.Begin.Equal(d.Begin) })
-		b := o.budget(target)
 		if i < 0 || d.Share > was.Days[i].Share {
 			b.taught = append(b.taught, taught{time.Now(), hour, d.Share})
 			continue

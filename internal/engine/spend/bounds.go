@@ -146,24 +146,8 @@ func (d *bounds) hour(b breaker.Budget, k breaker.Key, horizon time.Time) (due, 
 }
 
 // late lists the spans of everything that is late.
-func (d *bounds) late(b breaker.Budget, horizon time.Time) (spans []index.Span) {
-	p := d.extent.plan()
-	for r := range p.All() {
-		from, to := d.lateIn(b, p, r, horizon)
-		spans = index.AppendSpan(spans, r, from, to)
-	}
-	return append(spans, d.extent.retired(p)...)
-}
-
-// lateIn returns from which instant on, and before which one, the late entities of a range expire,
-// without those that were approved before.
-func (d *bounds) lateIn(b breaker.Budget, p *plan.Plan, r shardquery.Range, horizon time.Time) (from, to time.Time) {
-	cur := p.Cursor(r)
-	to = laterOf(d.swept.lateFrom(r, cur.Position), cur.Stock.Next) // a full read has found nothing before that
-	if !to.Before(horizon) || !cur.Stock.Emptied.IsZero() {
-		to = horizon.Add(r.Resolution())
-	}
-	return laterOf(d.index.Floor(horizon), d.notApproved(b, breaker.Late(), r)), to
+func (d *bounds) late(b breaker.Budget, horizon time.Time) []index.Span {
+	return d.within(b, breaker.Late(), breaker.Part{Through: horizon}, horizon)
 }
 
 // within lists the spans of what is due under a key where a part of an approval lies.
@@ -181,6 +165,17 @@ func (d *bounds) within(b breaker.Budget, k breaker.Key, part breaker.Part, hori
 		spans = append(spans, d.extent.retired(p)...)
 	}
 	return spans
+}
+
+// lateIn returns from which instant on, and before which one, the late entities of a range expire,
+// without those that were approved before.
+func (d *bounds) lateIn(b breaker.Budget, p *plan.Plan, r shardquery.Range, horizon time.Time) (from, to time.Time) {
+	cur := p.Cursor(r)
+	to = laterOf(d.swept.lateFrom(r, cur.Position), cur.Stock.Next) // a full read has found nothing before that
+	if !to.Before(horizon) || !cur.Stock.Emptied.IsZero() {
+		to = horizon.Add(r.Resolution())
+	}
+	return laterOf(d.index.Floor(horizon), d.notApproved(b, breaker.Late(), r)), to
 }
 
 // lateParts lists the parts that may hold late entities, and from which instant on these are not

@@ -10,7 +10,6 @@ import (
 	"github.com/reaper-ttl/reaper/internal/engine/index"
 	"github.com/reaper-ttl/reaper/internal/engine/journal"
 	"github.com/reaper-ttl/reaper/shardquery"
-	"github.com/reaper-ttl/reaper/store"
 )
 
 // An uncounted is the error of a count.
@@ -47,11 +46,9 @@ func (c *counter) measure(
 	ctx context.Context, b breaker.Budget, k breaker.Key, approvals []breaker.Approval, now time.Time,
 ) (n breaker.Count, all int64, err error) {
 	all = -1
-	approved := b.Approvals(c.rules, approvals, now, k)
-	if approved.Reserved > 0 {
-		if approved.Reserved, err = c.reserved(ctx, b, k, b.Reserved(c.rules, approvals, now, k), now); err != nil {
-			return n, all, err
-		}
+	approved, parts := b.Approvals(c.rules, approvals, now, k)
+	if approved.Reserved, err = c.reserved(ctx, b, k, parts, now); err != nil {
+		return n, all, err
 	}
 	for limit := b.Enough(c.rules, now, k) + approved.Reserved; ; {
 		tooLong := n.More || k.IsLate() && c.late.isReading()
@@ -90,13 +87,14 @@ func (c *counter) reserved(
 			continue // all of the hour
 		}
 		there, err := c.bounds.index.Count(ctx, c.bounds.within(b, k, p, c.rules.Horizon(now)), n)
-		if k.IsLate() && err != nil && (store.TookTooLong(err) || errors.Is(err, store.ErrUnsupported)) && ctx.Err() == nil {
-			there, err = 0, nil
-		}
-		if err != nil {
+		switch {
+		case err == nil:
+			n = min(n, there)
+		case k.IsLate() && isUnanswered(ctx, err):
+			n = 0
+		default:
 			return 0, err
 		}
-		n = min(n, there)
 	}
 	return n, nil
 }

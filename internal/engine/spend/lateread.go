@@ -88,11 +88,16 @@ func (l *lateReader) count(
 ) (n int64, err error) {
 	if l.read == nil || upTo == 0 {
 		n, err = l.bounds.index.Count(ctx, spans, upTo)
-		if upTo == 0 || !store.TookTooLong(err) && !errors.Is(err, store.ErrUnsupported) || ctx.Err() != nil {
+		if upTo == 0 || !isUnanswered(ctx, err) {
 			return n, err
 		}
 	}
 	return l.readOn(ctx, b, now, upTo)
+}
+
+// isUnanswered reports whether the store does not answer a COUNT, however often it is asked.
+func isUnanswered(ctx context.Context, err error) bool {
+	return (store.TookTooLong(err) || errors.Is(err, store.ErrUnsupported)) && ctx.Err() == nil
 }
 
 // readOn reads what is late for one turn. Once all is read, or as much as a bound, it returns how
