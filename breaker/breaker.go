@@ -152,7 +152,7 @@ type Budget struct {
 	Target  string
 	Began   time.Time // when it was first written, in the store's time
 	Tallies []Tally   // in the order of their last use, the latest last
-	Days    []Day     // the learnt ones, oldest first
+	Days    []Day     // the learnt ones, in the order in which they began to be
 	Alls    []All     // counts of the last day
 	Spent   Spent     // against the limits
 	// Announced are entities that were stamped on purpose; the burst rule does not count them.
@@ -546,9 +546,9 @@ func (b *Budget) learn(r Rules, now, hour time.Time, share float64) {
 	begin := now.UTC().Truncate(day)
 	b.Days = slices.DeleteFunc(b.Days, func(d Day) bool { return now.Sub(d.Begin) >= r.Learn+day })
 	// A count that began before midnight may end after one that began later.
-	i, found := slices.BinarySearchFunc(b.Days, begin, func(d Day, at time.Time) int { return d.Begin.Compare(at) })
-	if !found {
-		b.Days = slices.Insert(b.Days, i, Day{Begin: begin})
+	i := slices.IndexFunc(b.Days, func(d Day) bool { return d.Begin.Equal(begin) })
+	if i < 0 {
+		i, b.Days = len(b.Days), append(b.Days, Day{Begin: begin})
 	}
 	b.Days[i] = b.Days[i].with(hour, share)
 }

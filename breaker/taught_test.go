@@ -115,6 +115,31 @@ func TestCountsAcrossMidnight(t *testing.T) {
 	}
 }
 
+// Older programs wrote a day again if a count before midnight was saved after one of the next day. What an
+// hour teaches since then stands where it is read.
+func TestLearnsByDaysInAnyOrder(t *testing.T) {
+	today := noon.Truncate(24 * time.Hour)
+	b := old().CountedAll(noon, 100_000)
+	for _, begin := range []time.Time{today.Add(-24 * time.Hour), today, today.Add(-24 * time.Hour), today.Add(-48 * time.Hour)} {
+		b.Days = append(b.Days, breaker.Day{Begin: begin, Share: 0.01})
+	}
+	k := rules.HourOf(noon)
+	for n := int64(2000); n <= 100_000; n += n / 20 {
+		next, trip := b.Judge(rules, noon, k, breaker.Count{Due: n})
+		if trip != nil {
+			if n > 27_000 {
+				t.Errorf("it trips at %d, limit %d", n, trip.Limit)
+			}
+			return
+		}
+		var err error
+		if b, err = breaker.Decode(next.Encode()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Error("all of it passes")
+}
+
 // What was announced and deleted is no usual hour: no later one may be as large.
 func TestAnnouncedHoursTeachNothing(t *testing.T) {
 	b := old().CountedAll(noon, 100_000).Announce(rules, noon, map[time.Time]int64{noon: 80_000})
