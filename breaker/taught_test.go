@@ -115,8 +115,8 @@ func TestCountsAcrossMidnight(t *testing.T) {
 	}
 }
 
-// Older programs wrote a day again if a count before midnight was saved after one of the next day. What an
-// hour teaches since then stands where it is read.
+// Older programs wrote a day again if a count before midnight was saved after one of the next day. Of two
+// of the same day, the one that is read is the one that learns.
 func TestLearnsByDaysInAnyOrder(t *testing.T) {
 	today := noon.Truncate(24 * time.Hour)
 	b := old().CountedAll(noon, 100_000)

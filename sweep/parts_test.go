@@ -80,24 +80,8 @@ func TestRestOfAPartThatIsNotReported(t *testing.T) {
 func TestBurstAfterWhatAKilledProcessReserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker(t, 900)
-		names := w.left()
-		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(90 * time.Minute)))
-		for i := range 40 { // so that all cursors are here
-			w.put(1, 4, fmt.Sprint("now-", i), time.Now())
-		}
-		time.Sleep(time.Second)
-		w.mustSweep()
-		for _, name := range names[:600] {
-			w.put(1, 4, name, time.Now().Add(-12*time.Hour))
-		}
-		time.Sleep(time.Second)
-		w.fromStart()
+		w.lateOnesAreReserved(w.left()[:600])
 		left := w.left()
-		trip := w.approve(0)
-		if trip.Rule != breaker.LateOnes {
-			t.Fatalf("%+v", trip)
-		}
-		w.reserveAndDie(trip)
 		time.Sleep(5 * time.Minute)
 		for _, name := range left[:500] {
 			w.put(1, 4, name, time.Now())
@@ -110,9 +94,25 @@ func TestBurstAfterWhatAKilledProcessReserved(t *testing.T) {
 	})
 }
 
-// reserveAndDie reserves all of what was approved, for a process that will never report it.
-func (w *world) reserveAndDie(trip breaker.Trip) {
+// lateOnesAreReserved has entities turn up behind the cursors half an hour into an hour, approves all of
+// them, and reserves them for a process that will never report it.
+func (w *world) lateOnesAreReserved(names []string) {
 	w.t.Helper()
+	time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(90 * time.Minute)))
+	for i := range 40 { // so that all cursors are here
+		w.put(1, 4, fmt.Sprint("now-", i), time.Now())
+	}
+	time.Sleep(time.Second)
+	w.mustSweep()
+	for _, name := range names {
+		w.put(1, 4, name, time.Now().Add(-12*time.Hour))
+	}
+	time.Sleep(time.Second)
+	w.fromStart()
+	trip := w.approve(0)
+	if trip.Rule != breaker.LateOnes {
+		w.t.Fatalf("%+v", trip)
+	}
 	b, err := spend.Load(w.t.Context(), w.s, w.target.Name)
 	if err != nil {
 		w.t.Fatal(err)
@@ -129,22 +129,7 @@ func TestLateOnesAfterWhatAKilledProcessReserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker(t, 1600)
 		names := w.left()
-		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(90 * time.Minute)))
-		for i := range 40 { // so that all cursors are here
-			w.put(1, 4, fmt.Sprint("now-", i), time.Now())
-		}
-		time.Sleep(time.Second)
-		w.mustSweep()
-		for _, name := range names[:700] {
-			w.put(1, 4, name, time.Now().Add(-12*time.Hour))
-		}
-		time.Sleep(time.Second)
-		w.fromStart()
-		trip := w.approve(0)
-		if trip.Rule != breaker.LateOnes {
-			t.Fatalf("%+v", trip)
-		}
-		w.reserveAndDie(trip)
+		w.lateOnesAreReserved(names[:700])
 		for _, name := range names[:700] { // it has deleted them
 			w.put(1, 4, name, time.Now().Add(1000*time.Hour))
 		}
