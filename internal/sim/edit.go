@@ -105,15 +105,21 @@ func (w *world) edit(d dice) (mend func()) {
 
 func removed(w *world, _ dice, key string, r store.Record) (func(), bool) {
 	delete(w.db.records[r.Sort], key)
-	if r.Sort == store.WorkerRecord { // its process holds what it has claimed until it notices
+	if r.Sort == store.WorkerRecord {
 		delete(w.oracle.beats, key)
-		for h := range w.attendance.inside {
-			if h.holder == text(r.Fields, "owner") {
-				h.amnesty = time.Now().Add(w.plan.target.Lease)
-			}
-		}
+		w.pardon(r)
 	}
 	return nil, true
+}
+
+// pardon is told that somebody removes a heartbeat or makes it unreadable, which an embedded store's process
+// takes for that of one before it: its own process holds what it has claimed until it notices.
+func (w *world) pardon(r store.Record) {
+	for h := range w.attendance.inside {
+		if h.holder == text(r.Fields, "owner") {
+			h.amnesty = time.Now().Add(w.plan.target.Lease)
+		}
+	}
 }
 
 // set puts an edited record in the place of another one.
@@ -272,6 +278,9 @@ func garble(w *world, d dice, key string, r store.Record) (func(), bool) {
 	}
 	if !isThere || is == was {
 		return nil, false
+	}
+	if r.Sort == store.WorkerRecord {
+		w.pardon(r)
 	}
 	r.Fields[field] = is
 	w.note("operator", "garbles", key, fmt.Sprintf(" %s: %v, was %v", field, is, was), nil)
