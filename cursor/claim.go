@@ -63,13 +63,14 @@ type Keeper struct {
 // one, which costs a write. It fails with ErrTaken if the record is no longer as it was, or
 // if the range must be left to its holder.
 func (k *Keeper) Claim(ctx context.Context, c Cursor) (*Claim, error) {
-	return k.ClaimUnless(ctx, c, nil)
+	return k.ClaimUnless(ctx, ctx, c, nil)
 }
 
 // ClaimUnless claims a range as Claim does, but fails with ErrFull if full says so. It is asked,
 // with the number of ranges that this process holds, once the heartbeats of others are known; it
-// must not block.
-func (k *Keeper) ClaimUnless(ctx context.Context, c Cursor, full func(held int) bool) (*Claim, error) {
+// must not block. Once ctx is done, no claim is sent any more; one that was sent is waited for
+// until work is done, since one that takes effect after it was given up is released by nobody.
+func (k *Keeper) ClaimUnless(ctx, work context.Context, c Cursor, full func(held int) bool) (*Claim, error) {
 	if k.Wait(c) > 0 {
 		return nil, fmt.Errorf("claim %v: %w", c.ID, ErrTaken)
 	}
@@ -80,8 +81,11 @@ func (k *Keeper) ClaimUnless(ctx context.Context, c Cursor, full func(held int) 
 	k.Pulse.Want(1)
 	epoch, err := k.Pulse.hold(ctx, claim, full)
 	if err == nil {
+		err = ctx.Err() // hold answers at once while an epoch is in force
+	}
+	if err == nil {
 		claim.epoch = epoch
-		err = claim.save(ctx, func(next *Cursor) {
+		err = claim.save(work, func(next *Cursor) {
 			next.Lease = Lease{Owner: k.Owner, Epoch: epoch, Token: c.Lease.Token + 1}
 		})
 	}

@@ -38,13 +38,14 @@ func TestClaimUnless(t *testing.T) {
 			return held > 0
 		}
 		c := cursor.Table{}.Get(id, scope, store.Text)
-		first, err := k.ClaimUnless(t.Context(), c, full)
+		first, err := k.ClaimUnless(t.Context(), t.Context(), c, full)
 		if err != nil || asked != 0 || time.Since(began) < 300*time.Millisecond {
 			t.Fatalf("%v after %v, asked with %d", err, time.Since(began), asked)
 		}
 		second := cursor.Table{}.Get(rangeID(4), scope, store.Text)
 		writes := s.Writes()
-		if _, err := k.ClaimUnless(t.Context(), second, full); !errors.Is(err, cursor.ErrFull) || asked != 1 || s.Writes() != writes {
+		_, err = k.ClaimUnless(t.Context(), t.Context(), second, full)
+		if !errors.Is(err, cursor.ErrFull) || asked != 1 || s.Writes() != writes {
 			t.Errorf("%v, asked with %d", err, asked)
 		}
 		if k.Pulse.Held() != 1 {
@@ -53,8 +54,60 @@ func TestClaimUnless(t *testing.T) {
 		if err := first.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := k.ClaimUnless(t.Context(), second, full); err != nil || asked != 0 {
+		if _, err := k.ClaimUnless(t.Context(), t.Context(), second, full); err != nil || asked != 0 {
 			t.Errorf("after the release: %v, asked with %d", err, asked)
+		}
+	})
+}
+
+// A stop makes no claim, but waits for the answer to one that was sent: it would be released by nobody.
+func TestClaimAtAStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, before := hooked()
+		k := keeper(t, s, "a")
+		first, err := k.Claim(t.Context(), cursor.Table{}.Get(rangeID(4), scope, store.Text)) // an epoch is in force from here on
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		work, giveUp := context.WithTimeout(t.Context(), 3*time.Second)
+		defer giveUp()
+		takes := time.Second
+		before(func(ctx context.Context, c modelstore.Call) error {
+			if c.Method != "Save" {
+				return nil
+			}
+			stop()
+			select {
+			case <-time.After(takes):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		c := cursor.Table{}.Get(id, scope, store.Text)
+		claim, err := k.ClaimUnless(ctx, work, c, nil)
+		if err != nil || ctx.Err() == nil || k.Pulse.Held() != 2 {
+			t.Fatalf("a claim that was sent before the stop: %v, %d are held", err, k.Pulse.Held())
+		}
+		if err := claim.Release(work); err != nil {
+			t.Fatal(err)
+		}
+		writes := s.Writes()
+		if _, err := k.ClaimUnless(ctx, work, recordOf(load(t, s, cursor.Table{})), nil); !errors.Is(err, context.Canceled) {
+			t.Errorf("a claim after the stop: %v", err)
+		}
+		takes = time.Minute
+		began := time.Now()
+		if _, err := k.ClaimUnless(t.Context(), work, recordOf(load(t, s, cursor.Table{})), nil); err == nil || time.Since(began) > time.Second {
+			t.Errorf("a claim that is not answered: %v after %v, where work ended after a second", err, time.Since(began))
+		}
+		if s.Writes() != writes || k.Pulse.Held() != 1 {
+			t.Errorf("%d writes, and %d ranges are held", s.Writes()-writes, k.Pulse.Held())
+		}
+		before(func(context.Context, modelstore.Call) error { return nil })
+		if err := first.Release(t.Context()); err != nil {
+			t.Error(err)
 		}
 	})
 }
@@ -72,13 +125,13 @@ func TestClaimWithoutAMeeting(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				k := keeper(t, modelstore.New(time.Now), "a")
 				began := time.Now()
-				if _, err := k.ClaimUnless(t.Context(), cursor.Table{}.Get(id, scope, store.Text), c.full); err != nil {
+				if _, err := k.ClaimUnless(t.Context(), t.Context(), cursor.Table{}.Get(id, scope, store.Text), c.full); err != nil {
 					t.Fatal(err)
 				}
 				if took := time.Since(began); took != c.wait {
 					t.Errorf("it took %v", took)
 				}
-				if _, err := k.ClaimUnless(t.Context(), cursor.Table{}.Get(rangeID(4), scope, store.Text), c.full); err != nil {
+				if _, err := k.ClaimUnless(t.Context(), t.Context(), cursor.Table{}.Get(rangeID(4), scope, store.Text), c.full); err != nil {
 					t.Fatal(err)
 				}
 				if took := time.Since(began); took != c.wait {

@@ -82,7 +82,7 @@ func TestNothingIsWrittenByAnOldRecord(t *testing.T) {
 
 		r := shardquery.Range{Generation: 1}
 		hold := NewHold(c, plan.New(c.Rules, c.Viewer.View(), plan.Book{}, c.Clock.Now()).Cursor(r))
-		if err := hold.Take(ctx, r, nil); err != nil {
+		if err := hold.Take(ctx, ctx, r, nil); err != nil {
 			t.Fatal(err)
 		}
 		reader := &shardquery.Reader{Store: s, Target: sitetest.Target, Range: r, Until: time.Now(), Now: time.Now}

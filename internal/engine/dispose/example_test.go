@@ -44,7 +44,7 @@ func Example() {
 	}
 
 	hold := dispose.NewHold(c, plan.New(c.Rules, c.Viewer.View(), plan.Book{}, c.Clock.Now()).Cursor(r))
-	fmt.Println(hold.Take(ctx, r, nil))
+	fmt.Println(hold.Take(ctx, ctx, r, nil))
 	w := dispose.NewWriter(c, &hold, nil, time.Time{})
 	batch, err := w.Pick(&page)
 	fmt.Println(len(batch), err)

@@ -41,8 +41,9 @@ func (h *Hold) Err() error {
 func (h *Hold) Cursor() cursor.Cursor { return h.claim.Cursor() }
 
 // Take claims the range. Its bucket is empty, and begins to fill now. A dry run claims
-// nothing, and obeys the same pace. Full may refuse the claim; nil refuses none.
-func (h *Hold) Take(ctx context.Context, r shardquery.Range, full func(held int) bool) error {
+// nothing, and obeys the same pace. Full may refuse the claim; nil refuses none. Once ctx is
+// done it claims nothing any more, but a claim that was sent is waited for until work is done.
+func (h *Hold) Take(ctx, work context.Context, r shardquery.Range, full func(held int) bool) error {
 	c := h.c
 	pacer := c.Pacing.Open(c.Pacing.KeptPace(h.Before), c.Pacing.OwnPart(r))
 	if !c.Cfg.Apply {
@@ -50,7 +51,7 @@ func (h *Hold) Take(ctx context.Context, r shardquery.Range, full func(held int)
 		c.Pacing.Register(h.Key(), pacer)
 		return nil
 	}
-	claim, err := c.Keeper.ClaimUnless(ctx, h.Before, full)
+	claim, err := c.Keeper.ClaimUnless(ctx, work, h.Before, full)
 	if err != nil {
 		c.Pacing.Close(pacer)
 		if errors.Is(err, cursor.ErrTaken) {

@@ -74,7 +74,7 @@ func (j *auditJob) begin(t step.Turn, todo step.Todo) (out step.Outcome, begun b
 	}
 	v := newVisit(task{c: c, r: j.r, began: cur.Rewind.Began, auditing: true}, cur, c.Horizon(), shardquery.LastInstant,
 		dispose.NewStrayCarrier(c, todo.Spans))
-	if err := v.hold.Take(t.Ctx, v.task.r, nil); err != nil {
+	if err := v.hold.Take(t.Ctx, t.Work, v.task.r, nil); err != nil {
 		switch {
 		case errors.Is(err, cursor.ErrTaken) && j.fromTop:
 			return step.Outcome{State: step.Failed, Err: err}, false

@@ -100,7 +100,7 @@ func (j *rangeJob) begin(t step.Turn, todo step.Todo) (out step.Outcome, begun b
 			return j.foundNothing(t, v, probed), false
 		}
 	}
-	if err := v.hold.Take(t.Ctx, v.task.r, full); errors.Is(err, cursor.ErrFull) {
+	if err := v.hold.Take(t.Ctx, t.Work, v.task.r, full); errors.Is(err, cursor.ErrFull) {
 		return j.peers.yield(c, c.Rules.ID(j.rest.r), view.ReadAtMost), false
 	} else if err != nil {
 		return outcomeOf(c, t, j.rest.r, j.visit, err), false

@@ -34,7 +34,7 @@ func claimed(t *testing.T) *visit {
 	r := shardquery.Range{Generation: 1}
 	known := resting{c: c, r: r}
 	v := known.newVisit(step.Todo{Need: p.Range(r), Cursor: p.Cursor(r), Plan: p})
-	if err := v.hold.Take(ctx, r, nil); err != nil {
+	if err := v.hold.Take(ctx, ctx, r, nil); err != nil {
 		t.Fatal(err)
 	}
 	return v
