@@ -356,7 +356,7 @@ func (b Budget) tally(r Rules, now time.Time, k Key) Tally {
 		}
 		t.Granted -= t.Granted/leaks + 1
 		t.Done -= min(t.Done, t.Done/leaks+1)
-		t.Charged = min(t.Charged, t.Done)
+		t.Charged = min(t.Charged-t.Charged/leaks, t.Done) // what is not charged leaks as if nothing was
 	}
 	return t
 }
@@ -515,7 +515,7 @@ func (b Budget) Judge(r Rules, now time.Time, k Key, c Count) (next Budget, trip
 		t.Tripped, t.Counted, t.Open, t.Coming = true, false, 0, 0
 		b.put(t, now)
 		trip = &Trip{Rule: Burst, At: now, Hour: k.Hour, Through: r.End(k), More: c.More,
-			Due: max(0, left-c.Reserved), Gone: t.Done + c.Gone, Limit: limit, All: b.all(now)}
+			Due: max(0, left-c.Reserved), Gone: max(0, t.Done-t.Charged) + c.Gone, Limit: limit, All: b.all(now)}
 		if trip.Due == 0 { // what was reserved is gone, and not reported
 			trip.Due = left
 		}
@@ -527,8 +527,10 @@ func (b Budget) Judge(r Rules, now time.Time, k Key, c Count) (next Budget, trip
 	if all := b.all(now); !k.IsLate() && total > r.Floor && all > 0 && all < r.enough(total) {
 		b.learn(r, now, k.Hour, min(1, float64(total)/float64(all))) // if there are more, it is not known how many
 	}
-	t.Counted, t.Tripped, t.Coming = true, false, c.Coming
-	t.Open = c.Due + SliceOf(r, c.total(t))
+	// What another process has reserved is not opened a second time: once that is deleted, as much of the
+	// next event would go by it.
+	t.Counted, t.Tripped, t.Coming = true, false, max(0, c.Coming-max(0, c.Reserved-c.Due))
+	t.Open = max(0, c.Due-c.Reserved) + SliceOf(r, t.Done+c.Due+c.Coming)
 	b.put(t, now)
 	return b, nil
 }

@@ -20,7 +20,7 @@ type Step struct {
 	Share float64
 }
 
-// mostSteps bounds what a day keeps. The lowest ones are forgotten.
+// mostSteps bounds what a day keeps. The lowest ones of hours are forgotten.
 const mostSteps = 8
 
 // before returns the highest known share of an hour before another one; of all hours if that is zero.
@@ -50,7 +50,11 @@ func (d Day) with(hour time.Time, share float64) Day {
 	steps = slices.DeleteFunc(steps, func(s Step) bool { return !s.Hour.Before(hour) && s.Share <= share })
 	i, _ := slices.BinarySearchFunc(steps, hour, func(s Step, at time.Time) int { return s.Hour.Compare(at) })
 	steps = slices.Insert(steps, i, Step{hour, share})
-	d.Steps = steps[max(0, len(steps)-mostSteps):]
+	if len(steps) > mostSteps {
+		i := slices.IndexFunc(steps, func(s Step) bool { return !s.Hour.IsZero() })
+		steps = slices.Delete(steps, i, i+1)
+	}
+	d.Steps = steps
 	d.Share = max(d.Share, share)
 	return d
 }

@@ -1,6 +1,7 @@
 package breaker_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -201,15 +202,18 @@ func TestChargedDeletesTeachNothing(t *testing.T) {
 		c.Due = due
 		return c
 	}
-	if b, trip = b.Judge(rules, noon, k, count(50_000)); trip != nil {
-		t.Fatal(trip)
+	for done := int64(0); done < 30_000; { // each count opens a slice of what is reserved
+		if b, trip = b.Judge(rules, noon, k, count(50_000-done)); trip != nil {
+			t.Fatal(done, trip)
+		}
+		next, grants, _ := b.Reserve(rules, noon, list, []breaker.Want{{Key: k, N: 1, Max: 30_000 - done}})
+		to, ok := b.ChargedTo(rules, list, noon, noon.Add(time.Minute), 0)
+		if !ok || len(grants) != 1 || grants[0].N < min(8000, 30_000-done) {
+			t.Fatal(done, to, ok, grants)
+		}
+		n := grants[0].N
+		b, done = next.Take([]breaker.Report{{Key: k, Done: n, Charged: n}, {Key: to, Charged: n}}), done+n
 	}
-	b, grants, _ := b.Reserve(rules, noon, list, []breaker.Want{{Key: k, N: 30_000, Max: 30_000}})
-	to, ok := b.ChargedTo(rules, list, noon, noon.Add(time.Minute), 0)
-	if !ok || len(grants) != 1 || grants[0].N != 30_000 {
-		t.Fatal(to, ok, grants)
-	}
-	b = b.Take([]breaker.Report{{Key: k, Done: 30_000, Charged: 30_000}, {Key: to, Charged: 30_000}})
 	b, err := breaker.Decode(b.Encode())
 	if err != nil {
 		t.Fatal(err)
@@ -238,5 +242,191 @@ func TestChargedUpToTheApproval(t *testing.T) {
 	}
 	if hour, of := b.At(k), b.At(ka); hour.Done != 1800 || hour.Charged != 800 || of.Done != 1000 {
 		t.Errorf("%+v, %+v", hour, of)
+	}
+}
+
+// While one process works on all of an approved event, another may help; but what that one may delete
+// without a further count is not for the next event of the same hour.
+func TestReservedIsNotOpenedTwice(t *testing.T) {
+	k, ka := rules.HourOf(noon), breaker.Key{Approval: "t"}
+	a := breaker.Approval{ID: "t", Rule: breaker.Burst, Hour: k.Hour, Through: rules.End(k), Count: 50_000, At: noon}
+	list := []breaker.Approval{a}
+	for name, of := range map[string]breaker.Count{"due": {Due: 50_000}, "coming": {Coming: 50_000}, "both": {Due: 20_000, Coming: 30_000}} {
+		b, _, _ := old().CountedAll(noon, 100_000).Reserve(rules, noon, list, []breaker.Want{{Key: ka, N: 50_000}})
+		c, _ := b.Approvals(rules, list, noon, k)
+		c.Due, c.Coming = of.Due, of.Coming
+		b, trip := b.Judge(rules, noon, k, c)
+		if trip != nil {
+			t.Fatal(name, trip)
+		}
+		b = b.Take([]breaker.Report{{Key: ka, Done: 50_000}})
+		granted := int64(0) // of another event
+		for minute := range 59 {
+			for {
+				next, grants, _ := b.Reserve(rules, noon.Add(time.Duration(minute)*time.Minute), list, []breaker.Want{{Key: k, N: 100}})
+				if len(grants) == 0 {
+					break
+				}
+				b, granted = next, granted+grants[0].N
+			}
+		}
+		if slice := breaker.SliceOf(rules, 50_000); granted > slice {
+			t.Errorf("%s: %d are granted without a count, more than a slice of %d", name, granted, slice)
+		}
+	}
+}
+
+// What is charged is forgotten by itself: the rest of what is late is remembered for as long as without it.
+func TestChargedLeaks(t *testing.T) {
+	a := breaker.Approval{ID: "t", Rule: breaker.LateOnes, Through: noon, Count: 60_000, At: noon}
+	list, ka, late := []breaker.Approval{a}, breaker.Key{Approval: "t"}, breaker.Late()
+	passes := func(charged int64, hours int) (n int64) {
+		b, _, _ := old().CountedAll(noon, 100_000).Reserve(rules, noon, list, []breaker.Want{{Key: ka, N: 60_000}})
+		b, _ = b.Judge(rules, noon, late, breaker.Count{Due: 60_000 + 20_000, Reserved: 60_000})
+		for done := int64(0); done < 20_000+charged; {
+			next, grants, _ := b.Reserve(rules, noon, list, []breaker.Want{{Key: late, N: 1, Max: 20_000 + charged - done}})
+			if len(grants) == 0 {
+				next, _ = b.Judge(rules, noon, late, breaker.Count{Due: 20_000 + charged - done, Reserved: charged})
+				b = next
+				continue
+			}
+			of := min(grants[0].N, max(0, charged-done))
+			b, done = next.Take([]breaker.Report{{Key: late, Done: grants[0].N, Charged: of}, {Key: ka, Charged: of}}), done+grants[0].N
+		}
+		at := noon.Add(time.Duration(hours) * time.Hour)
+		b = b.CountedAll(at, 100_000)
+		for n = 100; ; n += 100 {
+			if _, trip := b.Judge(rules, at, late, breaker.Count{Due: n}); trip != nil {
+				return n
+			}
+		}
+	}
+	for _, hours := range []int{1, 4, 7, 12} {
+		without, with := passes(0, hours), passes(60_000, hours)
+		if diff := with - without; diff < -100 || diff > 100 {
+			t.Errorf("after %d hours %d late ones trip, and %d if 60000 were charged before", hours, without, with)
+		}
+	}
+}
+
+// A trip says what was deleted of its own event, and not of one that was approved before.
+func TestChargedIsNotOfTheNextTrip(t *testing.T) {
+	k, ka := rules.HourOf(noon), breaker.Key{Approval: "t"}
+	a := breaker.Approval{ID: "t", Rule: breaker.Burst, Hour: k.Hour, Through: rules.End(k), Count: 50_000, At: noon}
+	b, _, _ := old().CountedAll(noon, 100_000).Reserve(rules, noon, []breaker.Approval{a}, []breaker.Want{{Key: ka, N: 50_000}})
+	b, _ = b.Judge(rules, noon, k, breaker.Count{Due: 50_000, Reserved: 50_000})
+	b, grants, _ := b.Reserve(rules, noon, []breaker.Approval{a}, []breaker.Want{{Key: k, N: 8000}})
+	b = b.Take([]breaker.Report{{Key: k, Done: grants[0].N, Charged: grants[0].N}, {Key: ka, Done: 42_000, Charged: 8000}})
+	b, trip := b.Judge(rules, noon, k, breaker.Count{Due: 26_000})
+	if trip == nil || trip.Due != 26_000 || trip.Gone != 0 {
+		t.Fatalf("%+v", trip)
+	}
+	b = b.Approved(rules, *trip, trip.Approve(0, noon), true, noon)
+	if limit := b.Limit(rules, noon, rules.HourOf(noon.Add(time.Hour))); limit != 39_000 {
+		t.Errorf("the limit of the next hour is %d, with 26000 approved as normal", limit)
+	}
+}
+
+// What was deleted elsewhere is charged to an approval of which something is left, if there is one.
+func TestChargedWhereSomethingIsLeft(t *testing.T) {
+	k := rules.HourOf(noon)
+	first := breaker.Approval{ID: "a", Rule: breaker.Burst, Hour: k.Hour, Through: rules.End(k), Count: 50_000, At: noon}
+	second := breaker.Approval{ID: "b", Rule: breaker.LateOnes, Through: noon.Add(40 * time.Minute), Count: 30_000, At: noon}
+	list := []breaker.Approval{first, second}
+	b, _, _ := old().Reserve(rules, noon, list, []breaker.Want{{Key: breaker.Key{Approval: "a"}, N: 50_000},
+		{Key: breaker.Key{Approval: "b"}, N: 30_000}})
+	for done, want := range map[int64]string{29_000: "b", 30_000: "a"} {
+		next := b.Take([]breaker.Report{{Key: breaker.Key{Approval: "b"}, Done: done}})
+		if of, ok := next.ChargedTo(rules, list, noon, noon.Add(time.Minute), 0); !ok || of.Approval != want {
+			t.Errorf("with %d of the second reported: charged to %v, want %s", done, of, want)
+		}
+	}
+	all := b.Take([]breaker.Report{{Key: breaker.Key{Approval: "a"}, Done: 50_000}, {Key: breaker.Key{Approval: "b"}, Done: 30_000}})
+	if of, ok := all.ChargedTo(rules, list, noon, noon.Add(time.Minute), 0); !ok || of.Approval != "b" {
+		t.Errorf("with all reported: charged to %v", of)
+	}
+}
+
+// What somebody has approved as normal stays so, however many hours teach more on that day.
+func TestNormalIsNotForgotten(t *testing.T) {
+	b := old().CountedAll(noon, 200_000)
+	b, trip := b.Judge(rules, noon, rules.HourOf(noon), breaker.Count{Due: 100_000})
+	b = b.Approved(rules, *trip, trip.Approve(0, noon), true, noon)
+	for i := range 12 {
+		var trip *breaker.Trip
+		if b, trip = b.Judge(rules, noon, rules.HourOf(noon.Add(time.Duration(i+1)*time.Hour)), breaker.Count{Due: 101_000 + int64(i)*1000}); trip != nil {
+			t.Fatal(trip)
+		}
+	}
+	if limit := b.Limit(rules, noon, rules.HourOf(noon)); limit != 150_000 {
+		t.Errorf("the limit of the hour that was approved is %d", limit)
+	}
+	if n := len(b.Days[0].Steps); n > 8 {
+		t.Errorf("%d steps", n)
+	}
+}
+
+// What was announced of an hour is gone once all of that hour was approved: it lets no other event pass.
+func TestAnnouncedGoesByTheApproval(t *testing.T) {
+	k := rules.HourOf(noon)
+	b := old().CountedAll(noon, 200_000).Announce(rules, noon, map[time.Time]int64{noon: 80_000, noon.Add(time.Hour): 7})
+	b, trip := b.Judge(rules, noon, k, breaker.Count{Due: 140_000})
+	trip.ID = "t"
+	for _, c := range []struct{ approved, limit int64 }{{0, 50_000}, {70_000, 130_000}} { // all, a part
+		next := b.Approved(rules, *trip, trip.Approve(c.approved, noon), false, noon)
+		if enough := next.Enough(rules, noon, k); enough != c.limit {
+			t.Errorf("with %d approved, %d more pass, want %d", c.approved, enough, c.limit)
+		}
+		if later := rules.HourOf(noon.Add(time.Hour)); next.Enough(rules, noon, later) != 50_007 {
+			t.Error("what was announced of another hour is gone")
+		}
+	}
+}
+
+// What was reserved lies in its own place: there may be less of it, and nothing less elsewhere.
+func TestReserved(t *testing.T) {
+	at := func(minutes int) time.Time { return noon.Add(time.Duration(minutes) * time.Minute) }
+	hour := func(n int64, h int) breaker.Part {
+		return breaker.Part{N: n, From: at(60 * h), Through: at(60 * (h + 1))}
+	}
+	until := func(n int64, minutes int) breaker.Part { return breaker.Part{N: n, Through: at(minutes)} }
+	for name, c := range map[string]struct {
+		parts []breaker.Part
+		there map[int]int64 // by the minute of expiry
+		want  int64
+	}{
+		"none":                            {want: 0},
+		"all of it":                       {[]breaker.Part{until(500, 10)}, map[int]int64{5: 900}, 500},
+		"less than that":                  {[]breaker.Part{until(500, 10)}, map[int]int64{5: 300, 20: 900}, 300},
+		"an hour after what is late":      {[]breaker.Part{until(200_000, 10), hour(500, 0)}, map[int]int64{5: 200_000}, 200_000},
+		"and some of the hour":            {[]breaker.Part{until(200_000, 10), hour(500, 0)}, map[int]int64{5: 200_000, 30: 70}, 200_070},
+		"both in the same place":          {[]breaker.Part{until(200, 10), hour(500, 0)}, map[int]int64{5: 600}, 600},
+		"what is late, and an empty hour": {[]breaker.Part{until(200, 10), hour(500, 0)}, map[int]int64{-30: 500}, 200},
+		"three hours":                     {[]breaker.Part{hour(5, 0), hour(6, 1), hour(7, 2)}, map[int]int64{5: 9, 70: 9, 130: 9}, 18},
+		"two hours":                       {[]breaker.Part{hour(50_000, 0), hour(2000, 1)}, map[int]int64{5: 50_000, 70: 2000}, 52_000},
+		"the first of two hours is empty": {[]breaker.Part{hour(50_000, 0), hour(2000, 1)}, map[int]int64{70: 9000}, 2000},
+		"two events of one hour":          {[]breaker.Part{hour(500, 0), hour(300, 0)}, map[int]int64{5: 700, 70: 9000}, 700},
+		"two hours, and what is late": {[]breaker.Part{hour(500, 0), hour(300, 1), until(100, 130)},
+			map[int]int64{5: 500, 70: 300, 125: 40}, 840},
+		"and one more hour": {[]breaker.Part{until(100, 10), until(100, 20), hour(500, 1), until(40, 130), hour(8, 3)},
+			map[int]int64{5: 100, 70: 10, 190: 20}, 118},
+	} {
+		calls := 0
+		there := func(in breaker.Part, upTo int64) (n int64, err error) {
+			calls++
+			for minute, m := range c.there {
+				if e := at(minute); !e.Before(in.From) && !e.After(in.Through) {
+					n += m
+				}
+			}
+			return min(n, upTo), nil
+		}
+		if n, err := breaker.Reserved(c.parts, there); err != nil || n != c.want || calls > 2*len(c.parts) {
+			t.Errorf("%s: %d after %d counts, want %d (%v)", name, n, calls, c.want, err)
+		}
+	}
+	broken := errors.New("broken")
+	if _, err := breaker.Reserved([]breaker.Part{hour(1, 0)}, func(breaker.Part, int64) (int64, error) { return 0, broken }); err != broken {
+		t.Error(err)
 	}
 }

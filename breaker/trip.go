@@ -141,14 +141,21 @@ func (b Budget) hasEnded(r Rules, a Approval, now time.Time) bool {
 
 // ChargedTo returns the approval that covers an entity which was deleted under another key, because all
 // of the approval was granted by then. Without the charge, what a process gives back of it later would
-// let as much of the next event pass.
+// let as much of the next event pass. Of several it is the last one of which something is not reported.
 func (b Budget) ChargedTo(r Rules, approved []Approval, now, expires time.Time, generation int) (k Key, ok bool) {
 	for _, a := range slices.Backward(approved) {
-		if !a.Part && a.covers(r, expires, generation) && !b.hasEnded(r, a, now) {
-			return Key{Approval: a.ID}, true
+		if a.Part || !a.covers(r, expires, generation) || b.hasEnded(r, a, now) {
+			continue
+		}
+		of := Key{Approval: a.ID}
+		if t := b.At(of); t.Granted > t.Done {
+			return of, true
+		}
+		if !ok {
+			k, ok = of, true
 		}
 	}
-	return Key{}, false
+	return k, ok
 }
 
 // A Part is what processes have reserved by one approval and not reported. It expires from one instant
@@ -172,6 +179,33 @@ func (b Budget) reserved(r Rules, approved []Approval, now time.Time, k Key) (pa
 	}
 	slices.SortStableFunc(parts, func(p, q Part) int { return p.Through.Compare(q.Through) })
 	return parts
+}
+
+// Reserved returns how much of what is left under a key the parts can be, which are in the order of their
+// ends. There counts what lies in one of them, up to a number. What was reserved in one place leaves what
+// was reserved in another as it is.
+func Reserved(parts []Part, there func(in Part, upTo int64) (int64, error)) (n int64, err error) {
+	var closed int64 // of the places before span
+	var span Part    // what is added up: N may be in it
+	for _, p := range parts {
+		switch {
+		case p.From.IsZero(): // it holds whatever was before
+			span.N, closed = span.N+closed, 0
+			span.From = p.From
+		case span.Through.IsZero() || !p.From.Before(span.Through):
+			closed += span.N
+			span = Part{From: p.From}
+		case !p.From.Equal(span.From): // only a part of the span
+			if p.N, err = there(p, p.N); err != nil {
+				return 0, err
+			}
+		}
+		span.N, span.Through = span.N+p.N, p.Through
+		if span.N, err = there(span, span.N); err != nil {
+			return 0, err
+		}
+	}
+	return closed + span.N, nil
 }
 
 // HoldsRest reports whether a part of the event under a key was approved, and not all of it since then:
@@ -236,6 +270,9 @@ func (b Budget) Approved(r Rules, t Trip, a Approval, normal bool, now time.Time
 	b = b.with()
 	if i := b.index(Key{Hour: t.Hour}); i >= 0 && t.Rule != NewGround && a.Count >= t.Due && !a.Part {
 		b.Tallies = slices.Delete(b.Tallies, i, i+1)
+	}
+	if t.Rule == Burst && !a.Part { // what was announced of the hour has gone by the approval
+		b.Announced = slices.DeleteFunc(b.Announced, func(a Announced) bool { return a.Hour.Equal(t.Hour) })
 	}
 	if normal && t.Rule == Burst && t.All > 0 {
 		b.learn(r, now, time.Time{}, min(1, float64(t.Due+t.Gone)/float64(t.All)))

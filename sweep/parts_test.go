@@ -113,6 +113,12 @@ func (w *world) lateOnesAreReserved(names []string) {
 	if trip.Rule != breaker.LateOnes {
 		w.t.Fatalf("%+v", trip)
 	}
+	w.reserve(trip)
+}
+
+// reserve reserves all of an approved event for another process.
+func (w *world) reserve(trip breaker.Trip) {
+	w.t.Helper()
 	b, err := spend.Load(w.t.Context(), w.s, w.target.Name)
 	if err != nil {
 		w.t.Fatal(err)
@@ -122,6 +128,32 @@ func (w *world) lateOnesAreReserved(names []string) {
 	if err := w.s.Save(w.t.Context(), b.Encode(), b.Revision); err != nil || len(grants) != 1 {
 		w.t.Fatal(err, grants)
 	}
+}
+
+// A burst next to one that another process still works on is an event of its own: the trip says how much
+// that is.
+func TestBurstBesideWhatIsReserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 900)
+		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(65 * time.Minute)))
+		burst := func(names []string) breaker.Trip {
+			for _, name := range names {
+				w.put(1, 4, name, time.Now())
+			}
+			time.Sleep(time.Second)
+			w.sweep()
+			return w.record().Trip
+		}
+		if trip := burst(w.left()[:400]); trip.Rule != breaker.Burst {
+			t.Fatalf("%+v", trip)
+		}
+		w.reserve(w.approve(0))
+		before := w.left()
+		trip := burst(before[len(before)-300:])
+		if gone := int64(len(before) - len(w.left())); trip.Rule != breaker.Burst || trip.Due > 300 || trip.Due < 300-gone {
+			t.Errorf("%d are gone; trip %+v", gone, trip)
+		}
+	})
 }
 
 // Late ones that expired after those a killed process had reserved are another event.

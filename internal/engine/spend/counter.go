@@ -82,21 +82,18 @@ func (c *counter) measure(
 func (c *counter) reserved(
 	ctx context.Context, b breaker.Budget, k breaker.Key, parts []breaker.Part, now time.Time,
 ) (n int64, err error) {
-	for _, p := range parts {
-		if n += p.N; !k.IsLate() && !p.Through.Before(c.rules.End(k)) {
-			continue // all of the hour
+	there := func(p breaker.Part, upTo int64) (int64, error) {
+		if !k.IsLate() && !p.Through.Before(c.rules.End(k)) {
+			return upTo, nil // all of the hour
 		}
-		there, err := c.bounds.index.Count(ctx, c.bounds.within(b, k, p, c.rules.Horizon(now)), n)
-		switch {
-		case err == nil:
-			n = min(n, there)
-		case k.IsLate() && isUnanswered(ctx, err):
-			n = 0
-		default:
-			return 0, err
-		}
+		n, err := c.bounds.index.Count(ctx, c.bounds.within(b, k, p, c.rules.Horizon(now)), upTo)
+		return min(n, upTo), err
 	}
-	return n, nil
+	n, err = breaker.Reserved(parts, there)
+	if err != nil && k.IsLate() && isUnanswered(ctx, err) {
+		return 0, nil
+	}
+	return n, err
 }
 
 // patientCount counts all of something. If that takes too long, or is known to, it counts only up
@@ -145,17 +142,18 @@ func (c *counter) countDue(
 func (c *counter) eventWith(
 	ctx context.Context, b breaker.Budget, k breaker.Key, n breaker.Count, now time.Time,
 ) (event breaker.Count, err error) {
-	event = breaker.Count{Due: n.Due + n.Coming, More: n.More}
-	if !k.IsLate() || event.Due <= c.rules.Floor {
+	left := n.Due + n.Coming
+	event = breaker.Count{Due: max(0, left-n.Reserved), More: n.More}
+	if !k.IsLate() || left <= c.rules.Floor {
 		return event, nil
 	}
-	whole, err := patientCount(event.Due, c.late.isReading(), func(upTo int64) (breaker.Count, error) {
+	whole, err := patientCount(left, c.late.isReading(), func(upTo int64) (breaker.Count, error) {
 		return c.countDue(ctx, b, c.rules.Horizon(now), upTo)
 	})
 	switch {
 	case err == nil:
 		event = whole
-		event.Due -= n.Reserved
+		event.Due = max(0, event.Due-n.Reserved)
 	case !c.late.isReading() || ctx.Err() != nil:
 		return event, err
 	default: // what is late can be judged without
