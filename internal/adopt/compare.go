@@ -2,8 +2,6 @@ package adopt
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -53,10 +51,7 @@ func (c *Comparer) Compare(
 	for i, e := range due {
 		keys[i] = e.Key
 	}
-	q := store.WalkQuery{Target: c.Target.Target, Namespace: namespace}
-	if !rec.Rule.CreateTime {
-		q.Source = rec.Rule.Property
-	}
+	q := store.WalkQuery{Target: c.Target.Target, Namespace: namespace, Source: rec.Rule.Property}
 	var rows store.Rows
 	if err := adopter.Look(ctx, q, keys, &rows); err != nil {
 		return sweep.Comparison{}, err
@@ -93,43 +88,4 @@ func (c *Comparer) adoption(ctx context.Context) (Record, bool, error) {
 		c.record, c.exists, c.sent = rec, exists, now
 	}
 	return c.record, c.exists, nil
-}
-
-// Dualize begins the phase dual, in which writers write both the property that the rule reads and
-// the key. The adoption goes on.
-func Dualize(ctx context.Context, cfg Config) (Result, error) {
-	cfg.Order = beginDual
-	r, err := newRun(cfg)
-	if err != nil {
-		return Result{Target: cfg.Target.Name}, err
-	}
-	began := r.now()
-	for {
-		rec, exists, err := r.load(ctx)
-		if err == nil {
-			err = r.fits(rec, exists)
-		}
-		if err == nil && rec.Phase == Finished {
-			err = fmt.Errorf("%w: the adoption of target %s is finished", ErrPhase, rec.Target)
-		}
-		if err != nil {
-			return r.result(began, false), err
-		}
-		r.record, r.tally = rec, newTally(r.target.storeNow())
-		if rec.Phase == Dual || !cfg.Sweep.Apply {
-			return r.result(began, true), nil
-		}
-		before := rec
-		rec.Phase = Dual
-		if rec, err = rec.save(ctx, r.store); err == nil {
-			r.record = rec
-			cfg.tell(ctx, r.target.storeNow(), toldDual, before, rec)
-			res := r.result(began, true)
-			res.Apply = true
-			return res, nil
-		}
-		if !errors.Is(err, store.ErrConflict) {
-			return r.result(began, false), err
-		}
-	}
 }

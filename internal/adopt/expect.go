@@ -62,30 +62,23 @@ func Expect(ctx context.Context, cfg Config) (e Expectation, err error) {
 }
 
 // countSource counts the index of the property that the rule reads; 0 if that is not possible.
-func (r *run) countSource(ctx context.Context) (n int64) {
-	counter, ok := r.store.(store.Counter)
-	if !ok || r.cfg.Rule.CreateTime {
+func (j *job) countSource(ctx context.Context) (n int64) {
+	counter, ok := j.store.(store.Counter)
+	if !ok || j.cfg.Rule.CreateTime {
 		return 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, countWithin)
 	defer cancel()
-	namespaces, err := r.namespaces(ctx)
+	namespaces, err := j.namespaces(ctx)
 	if err != nil {
 		return 0
 	}
 	for _, ns := range namespaces {
-		some, err := counter.Count(ctx, r.sourceTarget(), ns, store.Span{}, 0)
+		some, err := counter.Count(ctx, j.sourceTarget(), ns, store.Span{}, 0)
 		if err != nil {
 			return 0
 		}
 		n += some
 	}
 	return n
-}
-
-// sourceTarget is the target as a store must see it to read the index of the rule's property.
-func (r *run) sourceTarget() store.Target {
-	t := r.cfg.Target.Target
-	return store.Target{Name: t.Name, Kind: t.Kind, Group: t.Group, Property: r.cfg.Rule.Property, Type: store.Instant,
-		Guard: store.GuardLookup}
 }

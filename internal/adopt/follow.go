@@ -56,7 +56,6 @@ func Follow(ctx context.Context, cfg Config) (Result, error) {
 	if err != nil {
 		return Result{Target: cfg.Target.Name}, err
 	}
-	began := r.now()
 	ctx = store.WithMeter(ctx, r.meter)
 	if err = r.prepareFollow(ctx); err == nil {
 		var s source
@@ -64,10 +63,7 @@ func Follow(ctx context.Context, cfg Config) (Result, error) {
 			err = r.follow(ctx, s)
 		}
 	}
-	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		err = nil // stopped in good order
-	}
-	return r.result(began, err == nil), err
+	return r.ended(ctx, true, err)
 }
 
 // IsNewRound reports whether a run ended because another process began a new round, or ended
@@ -83,8 +79,7 @@ func (r *run) prepareFollow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	round := Round{Spread: r.cfg.Spread, Percent: r.cfg.Percent}
-	if !exists || !r.resumes(rec, round) {
+	if !exists || !r.resumes(rec) {
 		return fmt.Errorf("%w: target %s", ErrRoundNeeded, r.cfg.Target.Name)
 	}
 	if unfinished, err := r.unfinished(ctx, rec); err != nil || unfinished {
@@ -190,11 +185,8 @@ func (r *run) sample(ctx context.Context) (n int, values []sampled, err error) {
 // stillHas reports whether an entity has the value that the sample showed. Its writer may have
 // changed it since.
 func (r *run) stillHas(ctx context.Context, v sampled) (bool, error) {
-	q := r.query(0, "")
-	q.Namespace, q.Until = v.namespace, ""
-	var rows store.Rows
-	err := store.Retry(ctx, savePatience, func() error { return r.adopter.Look(ctx, q, []string{v.key}, &rows) })
-	return len(rows.List) == 1 && rows.List[0].Source.Compare(v.value) == 0, err
+	rows, err := r.look(ctx, v.namespace, []string{v.key})
+	return len(rows) == 1 && rows[0].Source.Compare(v.value) == 0, err
 }
 
 // textSecond is the begin of a text in RFC 3339 in UTC. Such texts sort by time.
@@ -231,12 +223,6 @@ func (s source) instant(v store.Value) (at time.Time, ok bool) {
 	}
 	at, err := time.Parse(time.RFC3339Nano, v.Text)
 	return at.UTC(), err == nil
-}
-
-// scan reads a page of the index.
-func (r *run) scan(ctx context.Context, q store.Query) (page store.Page, err error) {
-	err = store.Retry(ctx, savePatience, func() error { return r.store.Scan(ctx, q, &page) })
-	return page, err
 }
 
 // loadFollow reads the record of the process that follows a record's reading. It begins where that
@@ -371,7 +357,7 @@ func (p *pass) read(ctx context.Context) error {
 	last := p.last
 	for _, ns := range namespaces {
 		q := store.Query{Target: p.source.target, Namespace: ns, Lo: p.source.value(from, false),
-			Hi: p.source.value(to, true), Limit: max(1, min(p.cfg.Target.Page, store.MaxPage))}
+			Hi: p.source.value(to, true), Limit: p.job.pageSize()}
 		for more := true; more; {
 			page, err := p.scan(ctx, q)
 			if err != nil {
@@ -418,20 +404,17 @@ func (p *pass) look(ctx context.Context, namespace string, entries []store.Entry
 	if len(keys) == 0 {
 		return last, nil
 	}
-	q := p.query(0, "")
-	q.Namespace, q.Until = namespace, ""
-	var rows store.Rows
-	err = store.Retry(ctx, savePatience, func() error { return p.adopter.Look(ctx, q, keys, &rows) })
+	rows, err := p.run.look(ctx, namespace, keys)
 	if err != nil {
 		return last, err
 	}
-	if err := p.respread(ctx, rows.List); err != nil {
+	if err := p.respread(ctx, rows); err != nil {
 		return last, err
 	}
-	if err := p.page(ctx, p.parts, p.part, namespace, rows.List); err != nil {
+	if err := p.page(ctx, p.parts, p.part, namespace, rows); err != nil {
 		return last, err
 	}
-	p.part.scanned += int64(len(rows.List))
+	p.part.scanned += int64(len(rows))
 	for _, e := range entries {
 		if at, ok := p.source.instant(e.Value); ok {
 			p.seen[namespace+"\x00"+e.Key] = seen{e.Value, at}

@@ -15,7 +15,7 @@ func NextRound(ctx context.Context, cfg Config, every time.Duration) (time.Time,
 	}
 	rec, exists, err := r.load(ctx)
 	now := r.now()
-	if err != nil || !exists || !r.resumes(rec, Round{Spread: cfg.Spread, Percent: cfg.Percent}) {
+	if err != nil || !exists || !r.resumes(rec) {
 		return now, err
 	}
 	if unfinished, err := r.unfinished(ctx, rec); err != nil || unfinished {

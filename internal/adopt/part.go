@@ -317,8 +317,7 @@ func (r *run) over(now Record, exists bool) error {
 // isFollowedBy reports whether a record is of the round after this run's, with the same settings:
 // another process has begun it because all parts of this one were done.
 func (r *run) isFollowedBy(now Record) bool {
-	return r.cfg.Order == Stamp && now.Began.Equal(r.record.Began) && now.Round().Number == r.record.Round().Number+1 &&
-		r.resumes(now, Round{Spread: r.cfg.Spread, Percent: r.cfg.Percent})
+	return r.cfg.Order == Stamp && now.Began.Equal(r.record.Began) && now.Round().Number == r.record.Round().Number+1 && r.resumes(now)
 }
 
 // withPart reads a part that this process has claimed, and releases it if that fails.
@@ -342,7 +341,7 @@ func (r *run) withPart(ctx context.Context, source partSource, p *heldPart, read
 // part reads a part to the end of its keys. A short page, or an empty one, does not end it.
 func (r *run) part(ctx context.Context, source partSource, p *heldPart) error {
 	var rows store.Rows
-	q := r.query(p.part, p.after)
+	q := r.partQuery(p.part, p.after)
 	most := q.Limit
 	for {
 		if err := r.walk(ctx, source, p, &q, &rows); err != nil {

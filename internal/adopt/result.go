@@ -44,13 +44,13 @@ func (r *run) takes(writes int64) time.Duration {
 }
 
 // result returns what the run did so far.
-func (r *run) result(began time.Time, complete bool) Result {
+func (r *run) result(complete bool) Result {
 	res := Result{Target: r.cfg.Target.Name, Order: r.cfg.Order, Apply: r.applies(), Complete: complete,
 		Rule: r.cfg.Rule.String(), Percent: r.cfg.Percent, SpreadSeconds: r.cfg.Spread.Seconds(),
-		DurationSeconds: r.now().Sub(began).Seconds(),
+		DurationSeconds: r.now().Sub(r.began).Seconds(),
 		Operations:      r.meter.Operations(), Counts: map[Outcome]int64{}, Samples: map[Outcome][]Sample{},
-		Histogram: []Bar{}, Warnings: []string{}, Held: r.held,
-		Tripped: r.held != "" && !complete && r.target.tripped()}
+		Histogram: []Bar{}, Warnings: []string{}, Held: r.target.noted,
+		Tripped: r.target.noted != "" && !complete && r.target.tripped()}
 	if r.tally == nil { // it failed before it read anything
 		return res
 	}

@@ -1,14 +1,11 @@
 package adopt
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,76 +16,35 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// An Order is what somebody asks of a run.
-type Order string
-
-// The orders.
-const (
-	Stamp  Order = "stamp"  // give keys to what has none
-	Verify Order = "verify" // count what has no key, and keys that disagree with the rule
-	Undo   Order = "undo"   // remove the keys that the rule gave
-
-	beginDual Order = "dual"
-)
-
-// A Config says what is adopted and how. The zero Config writes nothing.
-type Config struct {
-	Sweep   sweep.Config // its Store, Workers, Owner, Now, Log and Apply
-	Target  sweep.Target
-	Rule    Rule
-	Spread  time.Duration
-	Percent float64
-	Rate    throttle.Limits // of all processes together
-	Order   Order           // empty stands for Stamp
-	// AlsoWriters lets Undo run after writers have begun to give keys: keys that a writer gave are removed,
-	// too, if they are those of the rule.
-	AlsoWriters bool
-	Actor       string
-	// Announce is called with the expiries of a batch before they are written. It may be nil.
-	// A brake that watches how much comes to be due learns of adopted entities here.
-	Announce func(ctx context.Context, expiries []time.Time) error
-	Progress *Progress // may be nil
-}
-
-// Progress is how far a run has come. It may be read at any time. An entity counts as scanned
-// when the run is done with it.
-type Progress struct {
-	Scanned, Written, Parts, PartsDone atomic.Int64
-	Expected                           atomic.Int64 // what Scanned will come to, as [Expect] found out; 0 before
-}
-
-// Errors of orders that do not fit what was adopted before. Nothing was changed.
-var (
-	ErrOtherRule   = errors.New("this target is adopted by another rule")
-	ErrPercent     = errors.New("the percentage is lower than before")
-	ErrPhase       = errors.New("the adoption is in another phase")
-	ErrNotAdopted  = errors.New("this target is not being adopted")
-	ErrForeign     = errors.New("the key property is used for something else")
-	ErrUnsupported = errors.New("this store cannot adopt")
-)
-
 // partsPerWorker is how many parts a round has for each worker: parts differ in size.
 const partsPerWorker = 2
 
 // A run is one call of Run.
 type run struct {
-	cfg     Config
-	store   store.Store
-	adopter store.Adopter
-	keyer   store.Keyer
-	log     *slog.Logger
-	now     func() time.Time
-	pacer   *throttle.Pacer
-	share   *share
-	tally   *tally
-	meter   *store.Meter
-	target  *targetView
-	judge   judge     // its horizon is that of the begin
-	seen    sightings // of parts that others hold: one worker at a time claims
+	*job
+
+	pacer  *throttle.Pacer
+	share  *share
+	tally  *tally
+	meter  *store.Meter
+	target *targetView
+	judge  judge     // its horizon is that of the begin
+	seen   sightings // of parts that others hold: one worker at a time claims
 
 	mu     sync.Mutex
 	record Record
-	held   string // why nothing may be written
+	began  time.Time // on this process's clock
+}
+
+func newRun(cfg Config) (*run, error) {
+	j, err := newJob(cfg)
+	if err != nil {
+		return nil, err
+	}
+	r := &run{job: j, target: &targetView{job: j}, meter: new(store.Meter), seen: sightings{}, began: j.now()}
+	r.pacer = throttle.Open(j.now, cfg.Rate, throttle.State{}, store.MaxPage)
+	r.share = newShare(r)
+	return r, nil
 }
 
 // Run adopts, verifies or undoes one target. It returns what it did also with an error.
@@ -97,19 +53,23 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	if err != nil {
 		return Result{Target: cfg.Target.Name}, err
 	}
-	began := r.now()
 	ctx = store.WithMeter(ctx, r.meter)
 	err = r.prepare(ctx)
 	complete := false
 	if err == nil {
-		if complete, err = r.work(ctx); err == nil && complete && r.applies() && cfg.Order == Undo {
+		if complete, err = r.work(ctx); err == nil && complete && r.applies() && r.cfg.Order == Undo {
 			err = r.end(ctx)
 		}
 	}
+	return r.ended(ctx, complete, err)
+}
+
+// ended returns the result. A run that was stopped has not failed.
+func (r *run) ended(ctx context.Context, complete bool, err error) (Result, error) {
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		err = nil // stopped in good order
+		err = nil
 	}
-	return r.result(began, complete && err == nil), err
+	return r.result(complete && err == nil), err
 }
 
 // end removes the records of an adoption that was undone, unless keys are left.
@@ -128,31 +88,6 @@ func (r *run) end(ctx context.Context) error {
 	}
 	return forget(ctx, r.store, r.record)
 }
-
-func newRun(cfg Config) (*run, error) {
-	adopter, ok := cfg.Sweep.Store.(store.Adopter)
-	keyer, tells := cfg.Sweep.Store.(store.Keyer)
-	if !ok || !tells {
-		return nil, ErrUnsupported
-	}
-	cfg.Order = cmp.Or(cfg.Order, Stamp)
-	if cfg.Progress == nil {
-		cfg.Progress = new(Progress)
-	}
-	if cfg.Target.Retention > cfg.Target.MaxAge {
-		return nil, fmt.Errorf("%w: max_age is shorter than retention", store.ErrInvalid)
-	}
-	if e, ok := cfg.Sweep.Store.(store.Exclusive); ok { // so that parts of an earlier opening are free at once
-		cfg.Sweep.Owner = e.Opening() + "/" + cfg.Sweep.Owner
-	}
-	r := &run{cfg: cfg, store: cfg.Sweep.Store, adopter: adopter, keyer: keyer, log: cfg.Sweep.Log, now: cfg.Sweep.Now,
-		meter: new(store.Meter), seen: sightings{}}
-	r.pacer = throttle.Open(r.now, cfg.Rate, throttle.State{}, store.MaxPage)
-	r.target, r.share = &targetView{run: r}, newShare(r)
-	return r, nil
-}
-
-func (r *run) applies() bool { return r.cfg.Sweep.Apply && r.cfg.Order != Verify }
 
 // prepare reads the records, checks that the order fits them, and begins a round if it is time.
 func (r *run) prepare(ctx context.Context) error {
@@ -283,7 +218,7 @@ func (r *run) plan(ctx context.Context, rec Record, exists bool) (next Record, c
 				ErrPercent, last.Percent, rec.Target, r.cfg.Percent)
 		}
 		unfinished, err := r.unfinished(ctx, rec)
-		if err != nil || unfinished && r.resumes(rec, round) {
+		if err != nil || unfinished && r.resumes(rec) {
 			late := err == nil && r.cfg.Order == Stamp && last.isLate(round.Began)
 			if late { // the reading goes on, but what was to be due meanwhile must not be due at once
 				rec = rec.spreadFrom(round.Began)
@@ -336,39 +271,10 @@ func (r *run) fits(rec Record, exists bool) error {
 	return nil
 }
 
-// resumes reports whether the order goes on with the record's last round.
-func (r *run) resumes(rec Record, next Round) bool {
-	switch r.cfg.Order {
-	case Stamp:
-		last := rec.Round()
-		return rec.Phase != Undoing && last.Percent == next.Percent && last.Spread == next.Spread &&
-			last.Retention == r.cfg.Target.Retention
-	case Undo:
-		return r.applies() && rec.Phase == Undoing
-	}
-	return false
-}
-
 // unfinished reports whether a part of the last round was not read to its end.
 func (r *run) unfinished(ctx context.Context, rec Record) (bool, error) {
 	parts, _, err := loadParts(ctx, r.store, rec)
 	return slices.ContainsFunc(parts, func(p progress) bool { return !p.done }), err
-}
-
-// namespaces lists those in which entities are adopted.
-func (r *run) namespaces(ctx context.Context) ([]string, error) {
-	names := r.cfg.Target.Namespaces
-	if len(names) == 0 {
-		return []string{""}, nil
-	}
-	if names[0] != "*" {
-		return names, nil
-	}
-	lister, ok := r.store.(store.Namespacer)
-	if !ok {
-		return nil, fmt.Errorf("%w: it does not list namespaces", ErrUnsupported)
-	}
-	return lister.Namespaces(ctx)
 }
 
 // split divides the keys of all namespaces into parts.
@@ -439,7 +345,7 @@ func (r *run) probe(ctx context.Context) error {
 func (r *run) peek(ctx context.Context, parts, rows int, look func(namespace string, rows []store.Row)) error {
 	var read store.Rows
 	for i := 0; i < len(r.record.Parts); i += max(1, len(r.record.Parts)/parts) {
-		q := r.query(i, r.record.after(i))
+		q := r.partQuery(i, r.record.after(i))
 		q.Limit = rows
 		if err := store.Retry(ctx, savePatience, func() error { return r.adopter.Walk(ctx, q, &read) }); err != nil {
 			return err
@@ -449,14 +355,10 @@ func (r *run) peek(ctx context.Context, parts, rows int, look func(namespace str
 	return nil
 }
 
-// query returns the walk of a part from behind a key.
-func (r *run) query(part int, after string) store.WalkQuery {
-	p := r.record.Parts[part]
-	q := store.WalkQuery{Target: r.cfg.Target.Target, Namespace: p.Namespace, After: after, Until: p.Until,
-		Limit: max(1, min(r.cfg.Target.Page, store.MaxPage))}
-	if !r.cfg.Rule.CreateTime {
-		q.Source = r.cfg.Rule.Property
-	}
+// partQuery returns the walk of a part from behind a key.
+func (r *run) partQuery(part int, after string) store.WalkQuery {
+	q := r.query(r.record.Parts[part].Namespace)
+	q.After, q.Until = after, r.record.Parts[part].Until
 	return q
 }
 

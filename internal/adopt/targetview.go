@@ -14,7 +14,7 @@ import (
 // A targetView is what is known of the target's record and of the adoption's, read again
 // every few seconds.
 type targetView struct {
-	run *run
+	job *job
 
 	mu     sync.Mutex
 	target generation.Record
@@ -23,6 +23,7 @@ type targetView struct {
 	sent   time.Time // when the read was sent, on this process's clock
 	store  time.Time // the store's time in the reply
 	closed error     // why the gate is closed
+	noted  string    // why nothing may be written, as the log says
 }
 
 // readEvery is how old the records may be that a write goes by.
@@ -33,21 +34,21 @@ func (v *targetView) refresh(ctx context.Context) error {
 	return store.Retry(ctx, savePatience, func() error {
 		ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 		defer cancel()
-		sent := v.run.now()
-		target, now, err := generation.Load(ctx, v.run.store, v.run.cfg.Target.Name)
+		sent := v.job.now()
+		target, now, err := generation.Load(ctx, v.job.store, v.job.cfg.Target.Name)
 		if errors.Is(err, generation.ErrMissing) { // keys are then stamped in the nursery
-			target, err = generation.Record{NurseryShards: v.run.cfg.Target.Shards}, nil
+			target, err = generation.Record{NurseryShards: v.job.cfg.Target.Shards}, nil
 		}
 		if err != nil {
 			return err
 		}
-		rec, _, exists, err := Load(ctx, v.run.store, v.run.cfg.Target.Name)
+		rec, _, exists, err := Load(ctx, v.job.store, v.job.cfg.Target.Name)
 		if err != nil {
 			return err
 		}
 		var closed error
-		if v.run.cfg.Target.Gate != nil {
-			closed = v.run.cfg.Target.Gate(ctx)
+		if v.job.cfg.Target.Gate != nil {
+			closed = v.job.cfg.Target.Gate(ctx)
 		}
 		v.mu.Lock()
 		defer v.mu.Unlock()
@@ -60,7 +61,7 @@ func (v *targetView) refresh(ctx context.Context) error {
 func (v *targetView) fresh(ctx context.Context) error {
 	v.mu.Lock()
 	staleness, _ := v.target.Bounds()
-	old := v.run.now().Sub(v.sent) > min(readEvery, staleness/2)
+	old := v.job.now().Sub(v.sent) > min(readEvery, staleness/2)
 	v.mu.Unlock()
 	if !old {
 		return nil
@@ -78,7 +79,7 @@ func (v *targetView) adoption() (rec Record, exists bool) {
 func (v *targetView) storeNow() time.Time {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.store.Add(v.run.now().Sub(v.sent))
+	return v.store.Add(v.job.now().Sub(v.sent))
 }
 
 // held returns why nothing may be written at present.
@@ -87,7 +88,7 @@ func (v *targetView) held() (why string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	paused := v.target.IsPaused(now)
-	if v.run.cfg.Order == Undo { // what the breaker holds may be what was adopted
+	if v.job.cfg.Order == Undo { // what the breaker holds may be what was adopted
 		paused = v.target.IsHeldByOperator(now)
 	}
 	switch {
@@ -97,6 +98,21 @@ func (v *targetView) held() (why string) {
 		return v.closed.Error()
 	}
 	return ""
+}
+
+// note notes why nothing may be written, for the log and the result.
+func (v *targetView) note(why string) {
+	v.mu.Lock()
+	was := v.noted
+	v.noted = why
+	v.mu.Unlock()
+	switch {
+	case was == why:
+	case why == "":
+		v.job.log.Info("adoption continues", "target", v.job.cfg.Target.Name)
+	default:
+		v.job.log.Warn("adoption suspended", "target", v.job.cfg.Target.Name, "reason", why)
+	}
 }
 
 // tripped reports whether it is the breaker that holds the target.

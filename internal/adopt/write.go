@@ -199,7 +199,7 @@ func (r *run) check(ctx context.Context, source partSource, p *heldPart) error {
 			return err
 		}
 		why := r.target.held()
-		r.setHeld(why)
+		r.target.note(why)
 		if why == "" {
 			return r.keep(ctx, source, p)
 		}
@@ -209,21 +209,6 @@ func (r *run) check(ctx context.Context, source partSource, p *heldPart) error {
 		if err := r.pause(ctx, source, p, time.Second); err != nil {
 			return err
 		}
-	}
-}
-
-// setHeld notes why nothing may be written, for the log and the result.
-func (r *run) setHeld(why string) {
-	r.mu.Lock()
-	was := r.held
-	r.held = why
-	r.mu.Unlock()
-	switch {
-	case was == why:
-	case why == "":
-		r.log.Info("adoption continues", "target", r.cfg.Target.Name)
-	default:
-		r.log.Warn("adoption suspended", "target", r.cfg.Target.Name, "reason", why)
 	}
 }
 
@@ -341,9 +326,7 @@ const writeTimeout = 30 * time.Second
 func (r *run) restamp(ctx context.Context, namespace string, items []item) ([]store.RestampOp, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	q := r.query(0, "")
-	q.Namespace, q.Until = namespace, ""
-	b := &store.Restamping{Query: q, Ops: make([]store.RestampOp, len(items))}
+	b := &store.Restamping{Query: r.query(namespace), Ops: make([]store.RestampOp, len(items))}
 	for i, one := range items {
 		b.Ops[i].Row = one.row
 		if r.cfg.Order == Undo {

@@ -9,6 +9,44 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
+// Dualize begins the phase dual, in which writers write both the property that the rule reads and
+// the key. The adoption goes on.
+func Dualize(ctx context.Context, cfg Config) (Result, error) {
+	cfg.Order = beginDual
+	r, err := newRun(cfg)
+	if err != nil {
+		return Result{Target: cfg.Target.Name}, err
+	}
+	for {
+		rec, exists, err := r.load(ctx)
+		if err == nil {
+			err = r.fits(rec, exists)
+		}
+		if err == nil && rec.Phase == Finished {
+			err = fmt.Errorf("%w: the adoption of target %s is finished", ErrPhase, rec.Target)
+		}
+		if err != nil {
+			return r.result(false), err
+		}
+		r.record, r.tally = rec, newTally(r.target.storeNow())
+		if rec.Phase == Dual || !cfg.Sweep.Apply {
+			return r.result(true), nil
+		}
+		before := rec
+		rec.Phase = Dual
+		if rec, err = rec.save(ctx, r.store); err == nil {
+			r.record = rec
+			cfg.tell(ctx, r.target.storeNow(), toldDual, before, rec)
+			res := r.result(true)
+			res.Apply = true
+			return res, nil
+		}
+		if !errors.Is(err, store.ErrConflict) {
+			return r.result(false), err
+		}
+	}
+}
+
 // ErrUnverified is wrapped by the error for an adoption that cannot be finished yet.
 var ErrUnverified = errors.New("entities without a key, or with one that disagrees with the rule, are left")
 
