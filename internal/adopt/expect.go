@@ -24,36 +24,33 @@ const countWithin = 30 * time.Second
 // the index of the property that the rule reads, too. It refuses an order that does not fit
 // the adoption, as Run does. The progress has the number, too.
 func Expect(ctx context.Context, cfg Config) (e Expectation, err error) {
-	r, err := newRun(cfg)
+	p, err := newPlanner(cfg)
 	if err != nil {
 		return e, err
 	}
-	defer func() { r.cfg.Progress.Expected.Store(e.Entities) }()
-	rec, exists, err := r.load(ctx)
-	if err == nil {
-		err = r.fits(rec, exists)
-	}
+	defer func() { p.job.cfg.Progress.Expected.Store(e.Entities) }()
+	rec, exists, err := p.load(ctx)
 	if err != nil {
 		return e, err
 	}
 	e.AtLeast = true
 	if exists {
-		parts, _, err := loadParts(ctx, r.store, rec)
+		parts, _, err := loadParts(ctx, p.job.store, rec)
 		if err != nil {
 			return e, err
 		}
 		e.AtLeast = false
-		for _, p := range parts {
-			e.Entities += p.scanned
-			e.AtLeast = e.AtLeast || !p.done
+		for _, one := range parts {
+			e.Entities += one.scanned
+			e.AtLeast = e.AtLeast || !one.done
 		}
 		e.Source = fmt.Sprintf("round %d, of %s", rec.Round().Number, rec.Round().Began.UTC().Format(time.DateOnly))
 	}
 	if !e.AtLeast {
 		return e, nil
 	}
-	if n := r.countSource(ctx); n > e.Entities {
-		e.Entities, e.Source = n, "the index of "+r.cfg.Rule.Property
+	if n := p.job.countSource(ctx); n > e.Entities {
+		e.Entities, e.Source = n, "the index of "+p.job.cfg.Rule.Property
 	}
 	if e.Entities == 0 {
 		e.Source = ""

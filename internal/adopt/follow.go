@@ -12,10 +12,6 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// followPart is the number of the part that stands for the index of the rule's property: the
-// process that follows it holds that part. Its After is the last value that was met.
-const followPart = maxParts
-
 const (
 	// followEvery is how long a process waits that has found the end of the index.
 	followEvery = 10 * time.Second
@@ -72,21 +68,17 @@ func IsNewRound(err error) bool { return errors.Is(err, errStop) }
 
 // prepareFollow reads the records, and checks that all entities have been read.
 func (r *run) prepareFollow(ctx context.Context) error {
-	rec, exists, err := r.load(ctx)
-	if err == nil {
-		err = r.fits(rec, exists)
-	}
+	rec, exists, err := r.planner.load(ctx)
 	if err != nil {
 		return err
 	}
 	if !exists || !r.resumes(rec) {
 		return fmt.Errorf("%w: target %s", ErrRoundNeeded, r.cfg.Target.Name)
 	}
-	if unfinished, err := r.unfinished(ctx, rec); err != nil || unfinished {
+	if unfinished, err := unfinished(ctx, r.store, rec); err != nil || unfinished {
 		return errors.Join(err, fmt.Errorf("%w: target %s", ErrRoundNeeded, r.cfg.Target.Name))
 	}
-	r.record = rec
-	r.begin()
+	r.begin(rec)
 	return nil
 }
 
@@ -142,7 +134,7 @@ func (r *run) findSource(ctx context.Context) (s source, err error) {
 	}
 	for _, ns := range namespaces {
 		last := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
-		now := r.target.storeNow().Add(s.ahead)
+		now := r.view.storeNow().Add(s.ahead)
 		page, err := r.scan(ctx, store.Query{Target: s.target, Namespace: ns, Lo: s.value(now, true),
 			Hi: s.value(last, true), Limit: mostAhead + 1})
 		if err != nil {
@@ -165,7 +157,7 @@ type sampled struct {
 // rule can read: those of different parts first.
 func (r *run) sample(ctx context.Context) (n int, values []sampled, err error) {
 	var rest []sampled
-	err = r.peek(ctx, sampledParts, sampledRows, func(namespace string, rows []store.Row) {
+	err = r.reading.peek(ctx, sampledParts, sampledRows, func(namespace string, rows []store.Row) {
 		n += len(rows)
 		for j, row := range rows {
 			if _, fits, _ := r.cfg.Rule.expires(row); fits != Unstamped && fits != Suspect {
@@ -225,28 +217,6 @@ func (s source) instant(v store.Value) (at time.Time, ok bool) {
 	return at.UTC(), err == nil
 }
 
-// loadFollow reads the record of the process that follows a record's reading. It begins where that
-// reading began: its last round may have begun days later, if somebody went on with it then.
-func loadFollow(ctx context.Context, s store.Loader, rec Record) (progress, error) {
-	p := progress{target: rec.Target, part: followPart, reading: rec.Reading, after: store.FormatTime(rec.Reading)}
-	got, err := loadKeys(ctx, s, rec.Target, []string{partKey(rec.Target, followPart)})
-	if err != nil {
-		return p, fmt.Errorf("load adoption records of %s: %w", rec.Target, err)
-	}
-	if len(got.List) == 0 {
-		return p, nil
-	}
-	is, err := decodeProgress(got.List[0])
-	if err != nil {
-		return p, err
-	}
-	if !is.reading.Equal(rec.Reading) { // the new round has read all that came before it
-		p.token, p.revision = is.token, is.revision
-		return p, nil
-	}
-	return is, nil
-}
-
 // follow claims the index, and follows it.
 func (r *run) follow(ctx context.Context, s source) error {
 	parts := r.recordedParts()
@@ -271,7 +241,7 @@ func (r *run) claimFollow(ctx context.Context) (*heldPart, error) {
 	if err := r.stillFollows(ctx); err != nil {
 		return nil, err
 	}
-	one, err := loadFollow(ctx, r.store, r.record)
+	one, err := loadFollow(ctx, r.store, r.reading.record)
 	if err != nil || one.owner != "" && one.owner != r.cfg.Sweep.Owner && !r.isDead(one) {
 		return nil, err
 	}
@@ -280,10 +250,10 @@ func (r *run) claimFollow(ctx context.Context) (*heldPart, error) {
 
 // stillFollows fails if the adoption is in another round or phase by now.
 func (r *run) stillFollows(ctx context.Context) error {
-	if err := r.target.fresh(ctx); err != nil {
+	if err := r.view.fresh(ctx); err != nil {
 		return err
 	}
-	return r.over(r.target.adoption())
+	return r.reading.over(r.view.adoption())
 }
 
 // followPart makes one pass over the end of the index after the other. Only a pass that was
@@ -342,7 +312,7 @@ type seen struct {
 
 // read makes one pass over all namespaces.
 func (p *pass) read(ctx context.Context) error {
-	now := p.target.storeNow()
+	now := p.view.storeNow()
 	p.judge.horizon = now.Add(-p.cfg.Target.Retention)
 	from, to := p.last.Add(-p.source.back), now.Add(p.source.ahead)
 	for key, s := range p.seen {
@@ -427,21 +397,21 @@ func (p *pass) look(ctx context.Context, namespace string, entries []store.Entry
 // index for a while, or nothing could be written. All of it would be due at once.
 func (p *pass) respread(ctx context.Context, rows []store.Row) error {
 	for {
-		now := p.target.storeNow().UTC().Truncate(time.Microsecond)
+		now := p.view.storeNow().UTC().Truncate(time.Microsecond)
 		j := p.judging()
 		isDue := func(row store.Row) bool {
 			one, err := p.item(j, row)
 			return err == nil && one.outcome == Unstamped && !one.expires.Add(p.cfg.Target.Retention).After(now)
 		}
-		if !j.round().isLate(now) || p.target.held() != "" || !slices.ContainsFunc(rows, isDue) {
+		if !j.round().isLate(now) || p.view.held() != "" || !slices.ContainsFunc(rows, isDue) {
 			return nil
 		}
-		rec, _ := p.target.adoption()
+		rec, _ := p.view.adoption()
 		_, err := rec.spreadFrom(now).save(ctx, p.store)
 		if err != nil && !errors.Is(err, store.ErrConflict) {
 			return err
 		}
-		if err := p.target.refresh(ctx); err != nil {
+		if err := p.view.refresh(ctx); err != nil {
 			return err
 		}
 		if err := p.stillFollows(ctx); err != nil {

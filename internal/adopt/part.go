@@ -15,7 +15,6 @@ import (
 
 var (
 	errLost = errors.New("another worker took the part over")
-	errStop = errors.New("stopped")
 	errHeld = errors.New("held")
 )
 
@@ -54,11 +53,11 @@ func (c *countedParts) next(context.Context) (*heldPart, bool, error) {
 	c.run.mu.Lock()
 	defer c.run.mu.Unlock()
 	i := c.handed
-	if i == len(c.run.record.Parts) {
+	if i == len(c.run.reading.record.Parts) {
 		return nil, false, nil
 	}
 	c.handed++
-	return &heldPart{progress: progress{part: i, after: c.run.record.after(i)}, sent: c.run.now()}, true, nil
+	return &heldPart{progress: progress{part: i, after: c.run.reading.record.after(i)}, sent: c.run.now()}, true, nil
 }
 
 func (c *countedParts) save(_ context.Context, p *heldPart, _ bool) error {
@@ -185,20 +184,20 @@ func (c *recordedParts) read(ctx context.Context) (parts []progress, ended bool,
 		return parts, false, nil
 	}
 	sent := r.now()
-	parts, now, err := loadParts(ctx, r.store, r.record)
+	parts, now, err := loadParts(ctx, r.store, r.reading.record)
 	switch {
 	case err != nil:
 		return nil, false, err
 	case now == nil && r.cfg.Order == Undo:
 		return nil, true, nil // another process has removed the last key, and then the records
-	case r.cfg.Order == Undo && now.Phase == Undoing && !now.isReading(r.record):
+	case r.cfg.Order == Undo && now.Phase == Undoing && !now.isReading(r.reading.record):
 		return nil, true, nil // another process has found this reading done, and reads again
 	case now == nil:
-		return nil, false, r.over(Record{}, false)
-	case r.isFollowedBy(*now):
+		return nil, false, r.reading.over(Record{}, false)
+	case r.reading.isFollowedBy(*now):
 		return nil, true, nil
 	}
-	if err := r.over(*now, true); err != nil {
+	if err := r.reading.over(*now, true); err != nil {
 		return nil, false, err
 	}
 	r.mu.Lock()
@@ -213,23 +212,6 @@ func (r *run) take(ctx context.Context, one progress) (*heldPart, error) {
 	p.owner = r.cfg.Sweep.Owner
 	p.token++
 	return p, r.saveProgress(ctx, p)
-}
-
-// A sighting is when a revision of a part's record was seen first, on the own clock.
-type sighting struct {
-	revision string
-	at       time.Time
-}
-
-// Sightings are the last ones of some parts.
-type sightings map[int]sighting
-
-// unchanged returns for how long a part has been seen with the revision that it has now.
-func (s sightings) unchanged(p progress, now time.Time) time.Duration {
-	if was, ok := s[p.part]; !ok || was.revision != p.revision {
-		s[p.part] = sighting{p.revision, now}
-	}
-	return now.Sub(s[p.part].at)
 }
 
 // isDead reports whether the holder of a part has not renewed it for a lease.
@@ -294,32 +276,6 @@ func (r *run) pause(ctx context.Context, source partSource, p *heldPart, d time.
 	}
 }
 
-// over says why this run stops, by the adoption's record as it is now. It is nil as long as that is of
-// the same reading.
-func (r *run) over(now Record, exists bool) error {
-	var why string
-	switch {
-	case !exists:
-		why = "was undone"
-	case now.isReading(r.record):
-		return nil
-	case now.Phase == Undoing:
-		why = "is being undone"
-	case now.Phase == Finished:
-		why = "was finished"
-	default:
-		return fmt.Errorf("%w: another process has begun round %d of target %s", errStop, now.Round().Number,
-			r.cfg.Target.Name)
-	}
-	return fmt.Errorf("%w: the adoption of target %s %s", errStop, r.cfg.Target.Name, why)
-}
-
-// isFollowedBy reports whether a record is of the round after this run's, with the same settings:
-// another process has begun it because all parts of this one were done.
-func (r *run) isFollowedBy(now Record) bool {
-	return r.cfg.Order == Stamp && now.Began.Equal(r.record.Began) && now.Round().Number == r.record.Round().Number+1 && r.resumes(now)
-}
-
 // withPart reads a part that this process has claimed, and releases it if that fails.
 func (r *run) withPart(ctx context.Context, source partSource, p *heldPart, read func() error) error {
 	r.share.enter()
@@ -341,7 +297,7 @@ func (r *run) withPart(ctx context.Context, source partSource, p *heldPart, read
 // part reads a part to the end of its keys. A short page, or an empty one, does not end it.
 func (r *run) part(ctx context.Context, source partSource, p *heldPart) error {
 	var rows store.Rows
-	q := r.partQuery(p.part, p.after)
+	q := r.reading.query(p.part, p.after)
 	most := q.Limit
 	for {
 		if err := r.walk(ctx, source, p, &q, &rows); err != nil {

@@ -18,25 +18,19 @@ func Dualize(ctx context.Context, cfg Config) (Result, error) {
 		return Result{Target: cfg.Target.Name}, err
 	}
 	for {
-		rec, exists, err := r.load(ctx)
-		if err == nil {
-			err = r.fits(rec, exists)
-		}
-		if err == nil && rec.Phase == Finished {
-			err = fmt.Errorf("%w: the adoption of target %s is finished", ErrPhase, rec.Target)
-		}
+		rec, _, err := r.planner.load(ctx)
 		if err != nil {
 			return r.result(false), err
 		}
-		r.record, r.tally = rec, newTally(r.target.storeNow())
+		r.reading, r.tally = &reading{r.job, rec}, newTally(r.view.storeNow())
 		if rec.Phase == Dual || !cfg.Sweep.Apply {
 			return r.result(true), nil
 		}
 		before := rec
 		rec.Phase = Dual
 		if rec, err = rec.save(ctx, r.store); err == nil {
-			r.record = rec
-			cfg.tell(ctx, r.target.storeNow(), toldDual, before, rec)
+			r.reading = &reading{r.job, rec}
+			cfg.tell(ctx, r.view.storeNow(), toldDual, before, rec)
 			res := r.result(true)
 			res.Apply = true
 			return res, nil

@@ -49,13 +49,13 @@ func (r *run) result(complete bool) Result {
 		Rule: r.cfg.Rule.String(), Percent: r.cfg.Percent, SpreadSeconds: r.cfg.Spread.Seconds(),
 		DurationSeconds: r.now().Sub(r.began).Seconds(),
 		Operations:      r.meter.Operations(), Counts: map[Outcome]int64{}, Samples: map[Outcome][]Sample{},
-		Histogram: []Bar{}, Warnings: []string{}, Held: r.target.noted,
-		Tripped: r.target.noted != "" && !complete && r.target.tripped()}
+		Histogram: []Bar{}, Warnings: []string{}, Held: r.view.noted,
+		Tripped: r.view.noted != "" && !complete && r.view.tripped()}
 	if r.tally == nil { // it failed before it read anything
 		return res
 	}
-	round := r.record.Round()
-	res.Phase, res.Round, res.RoundBegan = r.record.Phase, round.Number, round.Began
+	round := r.reading.record.Round()
+	res.Phase, res.Round, res.RoundBegan = r.reading.record.Phase, round.Number, round.Began
 	res.Percent, res.SpreadSeconds = round.Percent, round.Spread.Seconds()
 	t := r.tally
 	t.mu.Lock()

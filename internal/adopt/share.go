@@ -87,11 +87,11 @@ func (s *share) wait(ctx context.Context) (time.Duration, error) {
 // count reads the records of the parts, and sets the pace of this process.
 func (s *share) count(ctx context.Context, now time.Time) error {
 	r := s.run
-	parts, _, err := loadParts(ctx, r.store, r.record)
+	parts, _, err := loadParts(ctx, r.store, r.reading.record)
 	if err != nil {
 		return err
 	}
-	follower, err := loadFollow(ctx, r.store, r.record)
+	follower, err := loadFollow(ctx, r.store, r.reading.record)
 	if err != nil {
 		return err
 	}

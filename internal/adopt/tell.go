@@ -37,15 +37,15 @@ func (r Record) step() string {
 
 // tellPlan writes what a run has begun into the history: with a new record, a larger share, or
 // the first undo.
-func (r *run) tellPlan(ctx context.Context, before Record) {
+func (c Config) tellPlan(ctx context.Context, at time.Time, before, after Record) {
 	what := toldStamp
-	switch is := r.record; {
-	case is.Phase == Undoing && before.Phase != Undoing:
+	switch {
+	case after.Phase == Undoing && before.Phase != Undoing:
 		what = toldUndo
-	case is.Phase == Undoing:
+	case after.Phase == Undoing:
 		return
-	case len(before.Rounds) > 0 && before.Round().Percent == is.Round().Percent:
+	case len(before.Rounds) > 0 && before.Round().Percent == after.Round().Percent:
 		return
 	}
-	r.cfg.tell(ctx, r.target.storeNow(), what, before, r.record)
+	c.tell(ctx, at, what, before, after)
 }

@@ -22,7 +22,7 @@ type item struct {
 // page decides about the entities of a page, and writes to those that the order is about.
 func (r *run) page(ctx context.Context, source partSource, p *heldPart, namespace string, rows []store.Row) error {
 	if r.applies() {
-		if err := r.target.fresh(ctx); err != nil {
+		if err := r.view.fresh(ctx); err != nil {
 			return err
 		}
 	}
@@ -79,7 +79,7 @@ const mostTries = 5
 // time has the spread begin again, for all of them.
 func (r *run) judging() judge {
 	j := r.judge
-	if now, exists := r.target.adoption(); exists && r.applies() && now.isReading(r.record) {
+	if now, exists := r.view.adoption(); exists && r.applies() && now.isReading(r.reading.record) {
 		j.rounds = now.Rounds
 	}
 	return j
@@ -188,18 +188,18 @@ func (r *run) allowed(ctx context.Context, source partSource, p *heldPart, most 
 // target is held, for at most one lease.
 func (r *run) check(ctx context.Context, source partSource, p *heldPart) error {
 	for since := r.now(); ; {
-		if err := r.target.fresh(ctx); err != nil {
+		if err := r.view.fresh(ctx); err != nil {
 			return err
 		}
-		rec, exists := r.target.adoption()
-		if exists && r.isFollowedBy(rec) {
+		rec, exists := r.view.adoption()
+		if exists && r.reading.isFollowedBy(rec) {
 			return errLost // to a worker that has read the part to its end
 		}
-		if err := r.over(rec, exists); err != nil {
+		if err := r.reading.over(rec, exists); err != nil {
 			return err
 		}
-		why := r.target.held()
-		r.target.note(why)
+		why := r.view.held()
+		r.view.note(why)
 		if why == "" {
 			return r.keep(ctx, source, p)
 		}
@@ -332,7 +332,7 @@ func (r *run) restamp(ctx context.Context, namespace string, items []item) ([]st
 		if r.cfg.Order == Undo {
 			continue // no value: the expiry is removed
 		}
-		key, err := r.target.stamper(one.id).Name(one.id, one.expires)
+		key, err := r.view.stamper(one.id).Name(one.id, one.expires)
 		if err != nil {
 			return b.Ops, fmt.Errorf("stamp %s: %w", one.row.Key, err)
 		}
