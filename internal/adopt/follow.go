@@ -219,13 +219,13 @@ func (s source) instant(v store.Value) (at time.Time, ok bool) {
 
 // follow claims the index, and follows it.
 func (r *run) follow(ctx context.Context, s source) error {
-	parts := r.recordedParts()
+	parts := newRecordedParts(r.reading)
 	for {
-		p, err := r.claimFollow(ctx)
+		p, err := r.claimFollow(ctx, parts)
 		if err == nil && p != nil {
 			r.log.InfoContext(ctx, "following the index", "target", r.cfg.Target.Name, "property", r.cfg.Rule.Property,
 				"from", p.after)
-			err = r.withPart(ctx, parts, p, func() error { return r.followPart(ctx, s, parts, p) })
+			err = p.use(ctx, r.share, func(ctx context.Context, p *heldPart) error { return r.followPart(ctx, s, p) })
 		}
 		if err != nil && !errors.Is(err, errLost) {
 			return err
@@ -237,15 +237,15 @@ func (r *run) follow(ctx context.Context, s source) error {
 }
 
 // claimFollow claims the index. Without it, another process holds it.
-func (r *run) claimFollow(ctx context.Context) (*heldPart, error) {
+func (r *run) claimFollow(ctx context.Context, parts *recordedParts) (*heldPart, error) {
 	if err := r.stillFollows(ctx); err != nil {
 		return nil, err
 	}
 	one, err := loadFollow(ctx, r.store, r.reading.record)
-	if err != nil || one.owner != "" && one.owner != r.cfg.Sweep.Owner && !r.isDead(one) {
+	if err != nil || one.owner != "" && one.owner != r.cfg.Sweep.Owner && !parts.isDead(one) {
 		return nil, err
 	}
-	return r.take(ctx, one)
+	return parts.take(ctx, one)
 }
 
 // stillFollows fails if the adoption is in another round or phase by now.
@@ -258,12 +258,12 @@ func (r *run) stillFollows(ctx context.Context) error {
 
 // followPart makes one pass over the end of the index after the other. Only a pass that was
 // read to its end, and whose entities were stamped, moves the position.
-func (r *run) followPart(ctx context.Context, s source, parts partSource, p *heldPart) error {
+func (r *run) followPart(ctx context.Context, s source, p *heldPart) error {
 	last, err := time.Parse(store.TimeLayout, p.after)
 	if err != nil {
 		return fmt.Errorf("adoption record of %s: after: %w", r.cfg.Target.Name, err)
 	}
-	pass := &pass{run: r, source: s, parts: parts, part: p, last: last, seen: map[string]seen{}}
+	pass := &pass{run: r, source: s, part: p, last: last, seen: map[string]seen{}}
 	said, written := r.now(), p.stamped
 	for {
 		stamped := p.stamped
@@ -278,7 +278,7 @@ func (r *run) followPart(ctx context.Context, s source, parts partSource, p *hel
 			p.after = store.FormatTime(pass.last)
 		}
 		if p.stamped > stamped { // status counts them
-			if err := parts.save(ctx, p, false); err != nil {
+			if err := p.save(ctx, false); err != nil {
 				return err
 			}
 		}
@@ -287,7 +287,7 @@ func (r *run) followPart(ctx context.Context, s source, parts partSource, p *hel
 				"keys", p.stamped-written, "followed_to", p.after)
 			said, written = r.now(), p.stamped
 		}
-		if err := r.pause(ctx, parts, p, followEvery); err != nil {
+		if err := p.pause(ctx, followEvery); err != nil {
 			return err
 		}
 	}
@@ -298,7 +298,6 @@ type pass struct {
 	*run
 
 	source source
-	parts  partSource
 	part   *heldPart
 	last   time.Time
 	seen   map[string]seen // by namespace and key: what the overlap shows again
@@ -346,7 +345,7 @@ func (p *pass) read(ctx context.Context) error {
 			if q.Next = page.Next; q.Next == nil {
 				q.After = page.Entries[len(page.Entries)-1].Position()
 			}
-			if err := p.keep(ctx, p.parts, p.part); err != nil {
+			if err := p.part.keep(ctx); err != nil {
 				return err
 			}
 		}
@@ -381,7 +380,7 @@ func (p *pass) look(ctx context.Context, namespace string, entries []store.Entry
 	if err := p.respread(ctx, rows); err != nil {
 		return last, err
 	}
-	if err := p.page(ctx, p.parts, p.part, namespace, rows); err != nil {
+	if err := p.page(ctx, p.part, namespace, rows); err != nil {
 		return last, err
 	}
 	p.part.scanned += int64(len(rows))

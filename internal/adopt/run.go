@@ -24,10 +24,8 @@ type run struct {
 	tally *tally
 	meter *store.Meter
 	view  *targetView
-	judge judge     // its horizon is that of the begin
-	seen  sightings // of parts that others hold: one worker at a time claims
+	judge judge // its horizon is that of the begin
 
-	mu      sync.Mutex
 	planner *planner
 	reading *reading
 	began   time.Time // on this process's clock
@@ -38,9 +36,8 @@ func newRun(cfg Config) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &run{job: p.job, view: p.view, planner: p, meter: new(store.Meter), seen: sightings{}, began: p.job.now()}
+	r := &run{job: p.job, view: p.view, planner: p, meter: new(store.Meter), began: p.job.now()}
 	r.pacer = throttle.Open(r.now, cfg.Rate, throttle.State{}, store.MaxPage)
-	r.share = newShare(r)
 	return r, nil
 }
 
@@ -94,6 +91,7 @@ func (r *run) end(ctx context.Context) error {
 func (r *run) begin(rec Record) {
 	now := r.view.storeNow()
 	r.reading = &reading{r.job, rec}
+	r.share = newShare(r.reading, r.pacer)
 	r.tally = newTally(now)
 	r.judge = judge{target: r.cfg.Target.Name, rule: r.cfg.Rule, rounds: rec.Rounds,
 		maxAge: r.cfg.Target.MaxAge, horizon: now.Add(-r.cfg.Target.Retention)}
@@ -107,7 +105,10 @@ func (r *run) work(ctx context.Context) (complete bool, err error) {
 	var group errgroup.Group
 	var mu sync.Mutex
 	var errs []error
-	source := r.source()
+	var source partSource = &countedParts{reading: r.reading}
+	if r.applies() {
+		source = newRecordedParts(r.reading)
+	}
 	for range max(1, min(r.cfg.Sweep.Workers, len(r.reading.record.Parts))) {
 		background.Go(&group, func() error {
 			for ctx.Err() == nil {
@@ -116,7 +117,7 @@ func (r *run) work(ctx context.Context) (complete bool, err error) {
 					return nil
 				}
 				if err == nil {
-					err = r.withPart(ctx, source, p, func() error { return r.part(ctx, source, p) })
+					err = p.use(ctx, r.share, r.part)
 				}
 				if err == nil || errors.Is(err, errLost) {
 					continue

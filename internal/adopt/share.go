@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // shareFor is how long a process goes by its count of the processes that adopt a target.
@@ -18,7 +19,10 @@ const shareFor = 10 * time.Second
 // its part. One that has released its part is counted for twice as long, because it may claim
 // the next one. So the sum of the shares never exceeds the rate, but for what is in flight.
 type share struct {
-	run  *run
+	job     *job
+	reading *reading
+	pacer   *throttle.Pacer
+
 	turn chan struct{} // is held by the worker that counts
 
 	mu    sync.Mutex
@@ -32,15 +36,16 @@ type share struct {
 	seen   sightings            // of parts
 }
 
-func newShare(r *run) *share {
-	return &share{run: r, turn: make(chan struct{}, 1), live: 1, others: map[string]time.Time{}, seen: sightings{}}
+func newShare(r *reading, pacer *throttle.Pacer) *share {
+	return &share{job: r.job, reading: r, pacer: pacer, turn: make(chan struct{}, 1), live: 1,
+		others: map[string]time.Time{}, seen: sightings{}}
 }
 
 // enter notes that the process holds one part more.
 func (s *share) enter() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := s.run.now(); s.held == 0 && (s.left.IsZero() || now.Sub(s.left) >= shareFor) {
+	if now := s.job.now(); s.held == 0 && (s.left.IsZero() || now.Sub(s.left) >= shareFor) {
 		s.since, s.sent = now, time.Time{}
 	}
 	s.held++
@@ -50,15 +55,15 @@ func (s *share) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.held--; s.held == 0 {
-		s.left = s.run.now()
+		s.left = s.job.now()
 	}
 }
 
 // wait returns how long the process must wait before it may write at all. It counts the
 // processes again if its count is old.
 func (s *share) wait(ctx context.Context) (time.Duration, error) {
-	_, exclusive := s.run.store.(store.Exclusive)
-	if s.run.cfg.Rate.Unlimited || exclusive || !s.run.applies() {
+	_, exclusive := s.job.store.(store.Exclusive)
+	if s.job.cfg.Rate.Unlimited || exclusive || !s.job.applies() {
 		return 0, nil
 	}
 	select {
@@ -67,7 +72,7 @@ func (s *share) wait(ctx context.Context) (time.Duration, error) {
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	now := s.run.now()
+	now := s.job.now()
 	s.mu.Lock()
 	old := s.sent.IsZero() || now.Sub(s.sent) >= shareFor
 	s.mu.Unlock()
@@ -81,27 +86,26 @@ func (s *share) wait(ctx context.Context) (time.Duration, error) {
 	if s.live == 1 {
 		return 0, nil
 	}
-	return max(0, s.since.Add(shareFor).Sub(s.run.now())), nil
+	return max(0, s.since.Add(shareFor).Sub(s.job.now())), nil
 }
 
 // count reads the records of the parts, and sets the pace of this process.
 func (s *share) count(ctx context.Context, now time.Time) error {
-	r := s.run
-	parts, _, err := loadParts(ctx, r.store, r.reading.record)
+	parts, _, err := loadParts(ctx, s.job.store, s.reading.record)
 	if err != nil {
 		return err
 	}
-	follower, err := loadFollow(ctx, r.store, r.reading.record)
+	follower, err := loadFollow(ctx, s.job.store, s.reading.record)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range append(parts, follower) {
-		if p.owner == "" || p.owner == r.cfg.Sweep.Owner {
+		if p.owner == "" || p.owner == s.job.cfg.Sweep.Owner {
 			continue
 		}
-		if s.seen.unchanged(p, now) < r.cfg.Target.Lease { // else it is dead
+		if s.seen.unchanged(p, now) < s.job.cfg.Target.Lease { // else it is dead
 			s.others[p.owner] = now
 		}
 	}
@@ -113,8 +117,8 @@ func (s *share) count(ctx context.Context, now time.Time) error {
 	s.sent = now
 	if live := len(s.others) + 1; live != s.live {
 		s.live = live
-		r.pacer.SetLimits(r.cfg.Rate.Part(1 / float64(live)))
-		r.log.InfoContext(ctx, "rate divided among processes", "target", r.cfg.Target.Name, "processes", live)
+		s.pacer.SetLimits(s.job.cfg.Rate.Part(1 / float64(live)))
+		s.job.log.InfoContext(ctx, "rate divided among processes", "target", s.job.cfg.Target.Name, "processes", live)
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ type item struct {
 }
 
 // page decides about the entities of a page, and writes to those that the order is about.
-func (r *run) page(ctx context.Context, source partSource, p *heldPart, namespace string, rows []store.Row) error {
+func (r *run) page(ctx context.Context, p *heldPart, namespace string, rows []store.Row) error {
 	if r.applies() {
 		if err := r.view.fresh(ctx); err != nil {
 			return err
@@ -57,11 +57,11 @@ func (r *run) page(ctx context.Context, source partSource, p *heldPart, namespac
 			return nil
 		}
 		if try > 0 { // the services ask for at most a write a second of one entity
-			if err := r.pause(ctx, source, p, jitter(ctx, firstWait<<try)); err != nil {
+			if err := p.pause(ctx, jitter(ctx, firstWait<<try)); err != nil {
 				return err
 			}
 		}
-		changed, err := r.write(ctx, source, p, namespace, todo)
+		changed, err := r.write(ctx, p, namespace, todo)
 		if err != nil {
 			return err
 		}
@@ -139,15 +139,13 @@ func (r *run) wrote(p *heldPart, namespace string, one item, o Outcome, why stri
 }
 
 // write writes to entities as the pace allows, and returns those that had changed.
-func (r *run) write(
-	ctx context.Context, source partSource, p *heldPart, namespace string, todo []item,
-) (changed []store.Row, err error) {
+func (r *run) write(ctx context.Context, p *heldPart, namespace string, todo []item) (changed []store.Row, err error) {
 	for len(todo) > 0 {
-		n, err := r.allowed(ctx, source, p, len(todo))
+		n, err := r.allowed(ctx, p, len(todo))
 		if err != nil {
 			return nil, err
 		}
-		rows, err := r.batch(ctx, source, p, namespace, todo[:n])
+		rows, err := r.batch(ctx, p, namespace, todo[:n])
 		if err != nil {
 			return nil, err
 		}
@@ -158,7 +156,7 @@ func (r *run) write(
 
 // allowed waits until there are tokens, and returns how many entities may be written, at
 // most so many.
-func (r *run) allowed(ctx context.Context, source partSource, p *heldPart, most int) (int, error) {
+func (r *run) allowed(ctx context.Context, p *heldPart, most int) (int, error) {
 	for {
 		wait, err := r.share.wait(ctx)
 		if err != nil {
@@ -177,7 +175,7 @@ func (r *run) allowed(ctx context.Context, source partSource, p *heldPart, most 
 		if wait == 0 {
 			return n, nil
 		}
-		if err := r.pause(ctx, source, p, wait); err != nil {
+		if err := p.pause(ctx, wait); err != nil {
 			return 0, err
 		}
 	}
@@ -186,7 +184,7 @@ func (r *run) allowed(ctx context.Context, source partSource, p *heldPart, most 
 // check makes sure, as late as it can, that a write is still allowed: by the phase, pause
 // and gate as they were a few seconds ago at most, and by the lease. It waits while the
 // target is held, for at most one lease.
-func (r *run) check(ctx context.Context, source partSource, p *heldPart) error {
+func (r *run) check(ctx context.Context, p *heldPart) error {
 	for since := r.now(); ; {
 		if err := r.view.fresh(ctx); err != nil {
 			return err
@@ -201,12 +199,12 @@ func (r *run) check(ctx context.Context, source partSource, p *heldPart) error {
 		why := r.view.held()
 		r.view.note(why)
 		if why == "" {
-			return r.keep(ctx, source, p)
+			return p.keep(ctx)
 		}
 		if r.now().Sub(since) > r.cfg.Target.Lease {
 			return fmt.Errorf("target %s: %w for longer than one lease: %s", r.cfg.Target.Name, errHeld, why)
 		}
-		if err := r.pause(ctx, source, p, time.Second); err != nil {
+		if err := p.pause(ctx, time.Second); err != nil {
 			return err
 		}
 	}
@@ -215,14 +213,12 @@ func (r *run) check(ctx context.Context, source partSource, p *heldPart) error {
 // batch writes to entities that have tokens, and returns those that had changed. If the
 // store refuses a batch for what may be the fault of one entity, it is halved until that
 // one is found.
-func (r *run) batch(
-	ctx context.Context, source partSource, p *heldPart, namespace string, items []item,
-) (changed []store.Row, err error) {
+func (r *run) batch(ctx context.Context, p *heldPart, namespace string, items []item) (changed []store.Row, err error) {
 	began, wait := r.now(), firstWait
 	for queue := [][]item{items}; len(queue) > 0; {
 		part := queue[0]
 		queue = queue[1:]
-		if err := r.ready(ctx, source, p, part); err != nil {
+		if err := r.ready(ctx, p, part); err != nil {
 			return nil, err
 		}
 		ops, err := r.restamp(ctx, namespace, part)
@@ -250,7 +246,7 @@ func (r *run) batch(
 			return nil, ctx.Err()
 		case store.Transient(err) && r.now().Sub(began) < patience:
 			r.pacer.PushBack(throttle.ReasonPushBack)
-			if err := r.pause(ctx, source, p, jitter(ctx, wait)); err != nil {
+			if err := p.pause(ctx, jitter(ctx, wait)); err != nil {
 				return nil, err
 			}
 			wait = min(2*wait, longestWait)
@@ -284,14 +280,14 @@ func halves(items []item) [][]item {
 }
 
 // ready makes sure that a batch may be written, and announces it.
-func (r *run) ready(ctx context.Context, source partSource, p *heldPart, items []item) error {
-	if err := r.check(ctx, source, p); err != nil {
+func (r *run) ready(ctx context.Context, p *heldPart, items []item) error {
+	if err := r.check(ctx, p); err != nil {
 		return err
 	}
 	if err := r.announce(ctx, items); err != nil {
 		return err
 	}
-	return r.check(ctx, source, p) // an announcement may take long
+	return r.check(ctx, p) // an announcement may take long
 }
 
 // announce announces the expiries of a batch that were not announced before.
