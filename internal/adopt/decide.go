@@ -54,6 +54,16 @@ type judgement struct {
 	expires time.Time // what its key says or is to say; zero without
 }
 
+// An item is an entity that was read, and what was decided about it.
+type item struct {
+	namespace string
+	row       store.Row
+	id        string
+	judgement
+
+	announced bool // its expiry, so that a repeated write does not announce it again
+}
+
 // judge decides about one entity with an id.
 func (j judge) judge(row store.Row, id string) judgement {
 	at, fits, why := j.rule.expires(row)

@@ -312,7 +312,7 @@ type seen struct {
 // read makes one pass over all namespaces.
 func (p *pass) read(ctx context.Context) error {
 	now := p.view.storeNow()
-	p.judge.horizon = now.Add(-p.cfg.Target.Retention)
+	p.pager.judge.horizon = now.Add(-p.cfg.Target.Retention)
 	from, to := p.last.Add(-p.source.back), now.Add(p.source.ahead)
 	for key, s := range p.seen {
 		if s.at.Before(from.Add(-time.Second)) {
@@ -380,7 +380,7 @@ func (p *pass) look(ctx context.Context, namespace string, entries []store.Entry
 	if err := p.respread(ctx, rows); err != nil {
 		return last, err
 	}
-	if err := p.page(ctx, p.part, namespace, rows); err != nil {
+	if err := p.pager.page(ctx, p.part, namespace, rows); err != nil {
 		return last, err
 	}
 	p.part.scanned += int64(len(rows))
@@ -397,9 +397,9 @@ func (p *pass) look(ctx context.Context, namespace string, entries []store.Entry
 func (p *pass) respread(ctx context.Context, rows []store.Row) error {
 	for {
 		now := p.view.storeNow().UTC().Truncate(time.Microsecond)
-		j := p.judging()
+		j := p.pager.judging()
 		isDue := func(row store.Row) bool {
-			one, err := p.item(j, row)
+			one, err := p.pager.item(j, "", row)
 			return err == nil && one.outcome == Unstamped && !one.expires.Add(p.cfg.Target.Retention).After(now)
 		}
 		if !j.round().isLate(now) || p.view.held() != "" || !slices.ContainsFunc(rows, isDue) {

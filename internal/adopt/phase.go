@@ -22,7 +22,7 @@ func Dualize(ctx context.Context, cfg Config) (Result, error) {
 		if err != nil {
 			return r.result(false), err
 		}
-		r.reading, r.tally = &reading{r.job, rec}, newTally(r.view.storeNow())
+		r.reading, r.tally = &reading{r.job, rec}, newTally(r.job, r.view.storeNow())
 		if rec.Phase == Dual || !cfg.Sweep.Apply {
 			return r.result(true), nil
 		}

@@ -8,8 +8,15 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
+// A reader reads parts.
+type reader struct {
+	job     *job
+	reading *reading
+	pager   *pager
+}
+
 // part reads a part to the end of its keys. A short page, or an empty one, does not end it.
-func (r *run) part(ctx context.Context, p *heldPart) error {
+func (r *reader) part(ctx context.Context, p *heldPart) error {
 	var rows store.Rows
 	q := r.reading.query(p.part, p.after)
 	most := q.Limit
@@ -18,7 +25,7 @@ func (r *run) part(ctx context.Context, p *heldPart) error {
 			return err
 		}
 		q.Limit = min(most, q.Limit+max(1, q.Limit/4))
-		if err := r.page(ctx, p, q.Namespace, rows.List); err != nil {
+		if err := r.pager.page(ctx, p, q.Namespace, rows.List); err != nil {
 			return err
 		}
 		if n := len(rows.List); n > 0 {
@@ -33,7 +40,7 @@ func (r *run) part(ctx context.Context, p *heldPart) error {
 			q.Next = rows.Next
 		case len(rows.List) == 0:
 			return fmt.Errorf("%w: part %d of target %s has more after an empty page, and nothing to go on from",
-				store.ErrFailed, p.part, r.cfg.Target.Name)
+				store.ErrFailed, p.part, r.job.cfg.Target.Name)
 		default:
 			q.After, q.Next = p.after, nil
 		}
@@ -44,10 +51,10 @@ func (r *run) part(ctx context.Context, p *heldPart) error {
 }
 
 // walk reads one page. A page that is too large, or takes too long, is halved.
-func (r *run) walk(ctx context.Context, p *heldPart, q *store.WalkQuery, rows *store.Rows) error {
-	began := r.now()
+func (r *reader) walk(ctx context.Context, p *heldPart, q *store.WalkQuery, rows *store.Rows) error {
+	began := r.job.now()
 	for wait := firstWait; ; wait = min(2*wait, longestWait) {
-		err := r.adopter.Walk(ctx, *q, rows)
+		err := r.job.adopter.Walk(ctx, *q, rows)
 		if err == nil {
 			return nil
 		}
@@ -58,7 +65,7 @@ func (r *run) walk(ctx context.Context, p *heldPart, q *store.WalkQuery, rows *s
 		if smaller {
 			q.Limit /= 2
 		}
-		if !smaller && !store.Transient(err) || r.now().Sub(began) > patience {
+		if !smaller && !store.Transient(err) || r.job.now().Sub(began) > patience {
 			return err
 		}
 		if err := p.pause(ctx, jitter(ctx, wait)); err != nil {

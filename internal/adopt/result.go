@@ -60,9 +60,11 @@ func (r *run) result(complete bool) Result {
 	t := r.tally
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	res.Scanned, res.Stamped, res.Removed, res.DueAlready = t.scanned, t.stamped, t.removed, t.expired
+	res.Scanned, res.DueAlready = t.scanned, t.expired
 	if r.cfg.Order == Undo {
-		res.Removable = t.wanted
+		res.Removed, res.Removable = t.written, t.wanted
+	} else {
+		res.Stamped = t.written
 	}
 	for _, o := range outcomes {
 		res.Counts[o] = t.counts[o]
@@ -71,10 +73,10 @@ func (r *run) result(complete bool) Result {
 		}
 	}
 	res.Histogram = t.bars()
-	if t.created >= importedAtOnce && t.last.Sub(t.first) <= time.Hour {
+	if t.created.n >= importedAtOnce && t.created.last.Sub(t.created.first) <= time.Hour {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("all %d entities were created within one hour, %s to %s, "+
-			"which looks like an import: their time of creation may say nothing of their age", t.created,
-			t.first.UTC().Format(time.RFC3339), t.last.UTC().Format(time.RFC3339)))
+			"which looks like an import: their time of creation may say nothing of their age", t.created.n,
+			t.created.first.UTC().Format(time.RFC3339), t.created.last.UTC().Format(time.RFC3339)))
 	}
 	if takes := r.takes(t.counts[Unstamped]); r.cfg.Order == Stamp && t.expired > 0 && takes > round.Spread {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("a round takes about %s, longer than the spread: what is stamped "+

@@ -24,7 +24,7 @@ type run struct {
 	tally *tally
 	meter *store.Meter
 	view  *targetView
-	judge judge // its horizon is that of the begin
+	pager *pager
 
 	planner *planner
 	reading *reading
@@ -92,9 +92,10 @@ func (r *run) begin(rec Record) {
 	now := r.view.storeNow()
 	r.reading = &reading{r.job, rec}
 	r.share = newShare(r.reading, r.pacer)
-	r.tally = newTally(now)
-	r.judge = judge{target: r.cfg.Target.Name, rule: r.cfg.Rule, rounds: rec.Rounds,
-		maxAge: r.cfg.Target.MaxAge, horizon: now.Add(-r.cfg.Target.Retention)}
+	r.tally = newTally(r.job, now)
+	w := &writer{r.job, r.view, r.tally, &permit{r.job, r.view, r.reading, r.share}}
+	r.pager = &pager{r.job, r.view, r.reading, r.tally, w, judge{target: r.cfg.Target.Name, rule: r.cfg.Rule,
+		rounds: rec.Rounds, maxAge: r.cfg.Target.MaxAge, horizon: now.Add(-r.cfg.Target.Retention)}}
 	r.cfg.Progress.Parts.Store(int64(len(rec.Parts)))
 }
 
@@ -105,6 +106,7 @@ func (r *run) work(ctx context.Context) (complete bool, err error) {
 	var group errgroup.Group
 	var mu sync.Mutex
 	var errs []error
+	reader := &reader{r.job, r.reading, r.pager}
 	var source partSource = &countedParts{reading: r.reading}
 	if r.applies() {
 		source = newRecordedParts(r.reading)
@@ -117,7 +119,7 @@ func (r *run) work(ctx context.Context) (complete bool, err error) {
 					return nil
 				}
 				if err == nil {
-					err = p.use(ctx, r.share, r.part)
+					err = p.use(ctx, r.share, reader.part)
 				}
 				if err == nil || errors.Is(err, errLost) {
 					continue

@@ -41,70 +41,78 @@ const (
 
 // A tally counts what a run meets. It is safe for concurrent use.
 type tally struct {
+	job *job
 	now time.Time // for the histogram
 
 	mu        sync.Mutex
 	counts    map[Outcome]int64
 	scanned   int64
-	stamped   int64
-	removed   int64
+	written   int64 // keys that were written or, to undo, removed
 	wanted    int64 // that the order is about
 	expired   int64 // unstamped entities that are due by the rule
 	histogram []int64
 	samples   map[Outcome][]Sample
-	first     time.Time // of the times of creation that the rule goes by
-	last      time.Time
-	created   int64
+	created   births // if the rule goes by them
 }
 
-func newTally(now time.Time) *tally {
-	return &tally{now: now, counts: map[Outcome]int64{}, samples: map[Outcome][]Sample{},
+// Births are when entities were created.
+type births struct {
+	n           int64
+	first, last time.Time
+}
+
+func (b *births) add(at time.Time) {
+	b.n++
+	if b.n == 1 || at.Before(b.first) {
+		b.first = at
+	}
+	if b.n == 1 || at.After(b.last) {
+		b.last = at
+	}
+}
+
+func newTally(j *job, now time.Time) *tally {
+	return &tally{job: j, now: now, counts: map[Outcome]int64{}, samples: map[Outcome][]Sample{},
 		histogram: make([]int64, len(bars)+1)}
 }
 
 // add counts one entity.
-func (t *tally) add(namespace string, row store.Row, rule Rule, d judgement, retention time.Duration) {
+func (t *tally) add(one item) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.scanned++
-	t.note(namespace, row, rule, d)
-	if rule.CreateTime && row.Created.Type == store.Instant {
-		t.created++
-		if at := row.Created.Time; t.created == 1 {
-			t.first, t.last = at, at
-		} else if at.Before(t.first) {
-			t.first = at
-		} else if at.After(t.last) {
-			t.last = at
-		}
+	t.note(one)
+	if t.job.cfg.Rule.CreateTime && one.row.Created.Type == store.Instant {
+		t.created.add(one.row.Created.Time)
 	}
-	if d.outcome != Unstamped {
+	if one.outcome != Unstamped {
 		return
 	}
-	if !d.rule.Add(retention).After(t.now) {
+	retention := t.job.cfg.Target.Retention
+	if !one.rule.Add(retention).After(t.now) {
 		t.expired++
 	}
 	bar := len(bars)
-	for i := len(bars) - 1; i >= 0 && !d.expires.Add(retention).After(t.now.Add(bars[i].upTo)); i-- {
+	for i := len(bars) - 1; i >= 0 && !one.expires.Add(retention).After(t.now.Add(bars[i].upTo)); i-- {
 		bar = i
 	}
 	t.histogram[bar]++
 }
 
 // note counts an outcome, and keeps the first samples of it.
-func (t *tally) note(namespace string, row store.Row, rule Rule, d judgement) {
-	t.counts[d.outcome]++
-	if len(t.samples[d.outcome]) >= samplesEach {
+func (t *tally) note(one item) {
+	t.counts[one.outcome]++
+	if len(t.samples[one.outcome]) >= samplesEach {
 		return
 	}
-	s := Sample{Namespace: namespace, Key: row.Key, Source: rule.source(row).String(), Why: d.why}
-	if !d.rule.IsZero() {
-		s.Rule = &d.rule
+	s := Sample{Namespace: one.namespace, Key: one.row.Key, Source: t.job.cfg.Rule.source(one.row).String(), Why: one.why}
+	if !one.rule.IsZero() {
+		s.Rule = &one.rule
 	}
-	if !d.expires.IsZero() {
-		s.Expires = &d.expires
+	if !one.expires.IsZero() {
+		s.Expires = &one.expires
 	}
-	t.samples[d.outcome] = append(t.samples[d.outcome], s)
+	t.samples[one.outcome] = append(t.samples[one.outcome], s)
 }
 
 // want counts entities that the order is about.
@@ -115,16 +123,13 @@ func (t *tally) want(n int) {
 }
 
 // wrote counts what became of an entity that was to be written. An empty outcome is success.
-func (t *tally) wrote(namespace string, row store.Row, rule Rule, d judgement, undo bool) {
+func (t *tally) wrote(one item) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch {
-	case d.outcome != "":
-		t.note(namespace, row, rule, d)
-	case undo:
-		t.removed++
-	default:
-		t.stamped++
+	if one.outcome == "" {
+		t.written++
+	} else {
+		t.note(one)
 	}
 }
 

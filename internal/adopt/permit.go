@@ -1,0 +1,73 @@
+package adopt
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A permit says when this process may write, and to how many entities.
+type permit struct {
+	job     *job
+	view    *targetView
+	reading *reading
+	share   *share
+}
+
+// allowed waits until there are tokens, and returns how many entities may be written, at
+// most so many.
+func (m *permit) allowed(ctx context.Context, p *heldPart, most int) (int, error) {
+	for {
+		wait, err := m.share.wait(ctx)
+		if err != nil {
+			return 0, err
+		}
+		var n int
+		if wait == 0 {
+			n, wait, _ = m.share.pacer.Ready(min(most, store.MaxPage))
+		}
+		if wait == 0 {
+			wait, _ = m.share.pacer.Take(n)
+		}
+		if pressed, ok := m.job.store.(store.Pressured); wait == 0 && ok && pressed.Pressed() {
+			wait = firstWait
+		}
+		if wait == 0 {
+			return n, nil
+		}
+		if err := p.pause(ctx, wait); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// check makes sure, as late as it can, that a write is still allowed: by the phase, pause
+// and gate as they were a few seconds ago at most, and by the lease. It waits while the
+// target is held, for at most one lease.
+func (m *permit) check(ctx context.Context, p *heldPart) error {
+	for since := m.job.now(); ; {
+		if err := m.view.fresh(ctx); err != nil {
+			return err
+		}
+		rec, exists := m.view.adoption()
+		if exists && m.reading.isFollowedBy(rec) {
+			return errLost // to a worker that has read the part to its end
+		}
+		if err := m.reading.over(rec, exists); err != nil {
+			return err
+		}
+		why := m.view.held()
+		m.view.note(why)
+		if why == "" {
+			return p.keep(ctx)
+		}
+		if m.job.now().Sub(since) > m.job.cfg.Target.Lease {
+			return fmt.Errorf("target %s: %w for longer than one lease: %s", m.job.cfg.Target.Name, errHeld, why)
+		}
+		if err := p.pause(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+}
