@@ -39,7 +39,7 @@ func (p *heldPart) save(ctx context.Context, release bool) error {
 		p.owner = ""
 	}
 	if release && !p.done {
-		p.parts.giveUp(p.part)
+		p.parts.failed.Store(p.part, true)
 	}
 	err := p.write(ctx)
 	p.parts.learn(p.progress, err)
@@ -116,12 +116,6 @@ func jitter(ctx context.Context, d time.Duration) time.Duration {
 	return d/2 + time.Duration(store.Chance(ctx)*float64(d))
 }
 
-// A partSource hands out the parts of a round.
-type partSource interface {
-	// next returns a part that nobody reads; ok is false if none is left for this worker.
-	next(ctx context.Context) (p *heldPart, ok bool, err error)
-}
-
 // countedParts are handed out once, in order, in a run that writes nothing.
 type countedParts struct {
 	reading *reading
@@ -151,17 +145,18 @@ type recordedParts struct {
 	sent  time.Time // when they were read, on this process's clock
 	// failed are the parts that a worker of this process gave up. Its other workers leave them alone:
 	// one part that cannot be read must not end them all.
-	failed map[int]bool
+	failed sync.Map
 }
 
 func newRecordedParts(r *reading) *recordedParts {
-	return &recordedParts{job: r.job, reading: r, turn: make(chan struct{}, 1), seen: sightings{}, failed: map[int]bool{}}
+	return &recordedParts{job: r.job, reading: r, turn: make(chan struct{}, 1), seen: sightings{}}
 }
 
 // lookAgain is how long a worker waits that finds all parts in the hands of others.
 const lookAgain = time.Second
 
-func (c *recordedParts) next(ctx context.Context) (*heldPart, bool, error) {
+// next returns a part that nobody reads; ok is false if none is left for this worker.
+func (c *recordedParts) next(ctx context.Context) (p *heldPart, ok bool, err error) {
 	for {
 		p, left, err := c.claim(ctx)
 		if err != nil || p != nil {
@@ -193,14 +188,13 @@ func (c *recordedParts) claim(ctx context.Context) (p *heldPart, left bool, err 
 	begin := rand.IntN(len(parts)) // processes that begin together try different parts
 	for i := range parts {
 		one := parts[(begin+i)%len(parts)]
+		_, failed := c.failed.Load(one.part)
 		switch {
-		case p != nil && !one.done:
-			continue
 		case one.done:
 			done++
 			continue
-		case one.owner == c.job.cfg.Sweep.Owner || c.gaveUp(one.part):
-			continue // another worker of this process reads it
+		case p != nil || one.owner == c.job.cfg.Sweep.Owner || failed:
+			continue // this worker has another one, or another worker of this process reads it
 		case one.owner != "" && !c.isDead(one):
 			left = true
 			continue
@@ -219,18 +213,6 @@ func (c *recordedParts) claim(ctx context.Context) (p *heldPart, left bool, err 
 	}
 	c.job.cfg.Progress.PartsDone.Store(int64(done))
 	return p, left, nil
-}
-
-func (c *recordedParts) giveUp(part int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.failed[part] = true
-}
-
-func (c *recordedParts) gaveUp(part int) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.failed[part]
 }
 
 // learn notes how a part is after a write of its record. If that failed, what is known may
@@ -265,7 +247,7 @@ func (c *recordedParts) read(ctx context.Context) (parts []progress, ended bool,
 	switch {
 	case err != nil:
 		return nil, false, err
-	case now == nil && c.job.cfg.Order == Undo:
+	case c.job.cfg.Order == Undo && now == nil:
 		return nil, true, nil // another process has removed the last key, and then the records
 	case c.job.cfg.Order == Undo && now.Phase == Undoing && !now.isReading(c.reading.record):
 		return nil, true, nil // another process has found this reading done, and reads again

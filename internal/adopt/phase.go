@@ -28,7 +28,7 @@ func Dualize(ctx context.Context, cfg Config) (Result, error) {
 		}
 		before := rec
 		rec.Phase = Dual
-		if rec, err = rec.save(ctx, r.store); err == nil {
+		if rec, err = rec.save(ctx, r.job.store); err == nil {
 			r.reading = &reading{r.job, rec}
 			cfg.tell(ctx, r.view.storeNow(), toldDual, before, rec)
 			res := r.result(true)

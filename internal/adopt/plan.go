@@ -112,10 +112,7 @@ func (p *planner) plan(ctx context.Context, rec Record, exists bool) (next Recor
 		if !round.Began.After(rec.Reading) {
 			round.Began = rec.Reading.Add(time.Microsecond)
 		}
-		switch {
-		case cfg.Order != Stamp:
-			round.Spread, round.Percent = last.Spread, last.Percent
-		case cfg.Percent < last.Percent:
+		if cfg.Order == Stamp && cfg.Percent < last.Percent {
 			return rec, false, fmt.Errorf("%w: %v%% of target %s were adopted, and %v%% are asked for",
 				ErrPercent, last.Percent, rec.Target, cfg.Percent)
 		}
@@ -129,24 +126,21 @@ func (p *planner) plan(ctx context.Context, rec Record, exists bool) (next Recor
 		}
 		round.Number = last.Number + 1
 	}
-	if cfg.Order == Verify || cfg.Order == Undo && !p.job.applies() { // reads by a copy of its own
-		next := rec
-		if cfg.Order == Verify { // all entities count, also those that are adopted later
-			next.Rounds = slices.Clone(rec.Rounds)
-			next.Rounds[len(next.Rounds)-1].Percent = 100
-		}
-		next.Parts, err = p.split(ctx)
-		return next, false, err
-	}
+	changed = cfg.Order == Stamp || p.job.applies() // others read by a copy of their own
 	rec.Rounds = slices.Clone(rec.Rounds)
-	if cfg.Order == Undo {
-		rec.Phase = Undoing // what the rounds gave is what it removes
-	} else {
+	switch {
+	case cfg.Order == Stamp:
 		rec.Rounds = recent(append(rec.Rounds, round), round.Began)
+	case cfg.Order == Verify: // all entities count, also those that are adopted later
+		rec.Rounds[len(rec.Rounds)-1].Percent = 100
+	case changed:
+		rec.Phase = Undoing // what the rounds gave is what it removes
 	}
-	rec.Reading = round.Began
+	if changed {
+		rec.Reading = round.Began
+	}
 	rec.Parts, err = p.split(ctx)
-	return rec, true, err
+	return rec, changed, err
 }
 
 // split divides the keys of all namespaces into parts.
@@ -252,4 +246,24 @@ func (p *planner) mayWrite(ctx context.Context, rec Record) (bool, error) {
 	}
 	follower, err := loadFollow(ctx, p.job.store, rec)
 	return follower.owner != "", err
+}
+
+// NextRound returns when the next round of an adoption begins, if rounds begin so often, on
+// this process's clock. It is now if there is no round yet, if the last one is not done, or if
+// it was of another share or spread.
+func NextRound(ctx context.Context, cfg Config, every time.Duration) (time.Time, error) {
+	p, err := newPlanner(cfg)
+	if err != nil {
+		return time.Time{}, err
+	}
+	err = p.view.refresh(ctx)
+	now := p.job.now()
+	rec, exists := p.view.adoption()
+	if err != nil || !exists || !p.job.resumes(rec) {
+		return now, err
+	}
+	if unfinished, err := unfinished(ctx, p.job.store, rec); err != nil || unfinished {
+		return now, err
+	}
+	return now.Add(rec.Reading.Add(every).Sub(p.view.storeNow())), nil
 }

@@ -37,17 +37,17 @@ type Result struct {
 
 // takes returns how long so many writes take at the rate.
 func (r *run) takes(writes int64) time.Duration {
-	if r.cfg.Rate.Unlimited || r.cfg.Rate.Max <= 0 {
+	if r.job.cfg.Rate.Unlimited || r.job.cfg.Rate.Max <= 0 {
 		return 0
 	}
-	return time.Duration(float64(writes) / r.cfg.Rate.Max * float64(time.Second))
+	return time.Duration(float64(writes) / r.job.cfg.Rate.Max * float64(time.Second))
 }
 
 // result returns what the run did so far.
 func (r *run) result(complete bool) Result {
-	res := Result{Target: r.cfg.Target.Name, Order: r.cfg.Order, Apply: r.applies(), Complete: complete,
-		Rule: r.cfg.Rule.String(), Percent: r.cfg.Percent, SpreadSeconds: r.cfg.Spread.Seconds(),
-		DurationSeconds: r.now().Sub(r.began).Seconds(),
+	res := Result{Target: r.job.cfg.Target.Name, Order: r.job.cfg.Order, Apply: r.job.applies(), Complete: complete,
+		Rule: r.job.cfg.Rule.String(), Percent: r.job.cfg.Percent, SpreadSeconds: r.job.cfg.Spread.Seconds(),
+		DurationSeconds: r.job.now().Sub(r.began).Seconds(),
 		Operations:      r.meter.Operations(), Counts: map[Outcome]int64{}, Samples: map[Outcome][]Sample{},
 		Histogram: []Bar{}, Warnings: []string{}, Held: r.view.noted,
 		Tripped: r.view.noted != "" && !complete && r.view.tripped()}
@@ -61,7 +61,7 @@ func (r *run) result(complete bool) Result {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	res.Scanned, res.DueAlready = t.scanned, t.expired
-	if r.cfg.Order == Undo {
+	if r.job.cfg.Order == Undo {
 		res.Removed, res.Removable = t.written, t.wanted
 	} else {
 		res.Stamped = t.written
@@ -78,12 +78,12 @@ func (r *run) result(complete bool) Result {
 			"which looks like an import: their time of creation may say nothing of their age", t.created.n,
 			t.created.first.UTC().Format(time.RFC3339), t.created.last.UTC().Format(time.RFC3339)))
 	}
-	if takes := r.takes(t.counts[Unstamped]); r.cfg.Order == Stamp && t.expired > 0 && takes > round.Spread {
+	if takes := r.takes(t.counts[Unstamped]); r.job.cfg.Order == Stamp && t.expired > 0 && takes > round.Spread {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("a round takes about %s, longer than the spread: what is stamped "+
 			"late is due at once, behind the cursors of sweeps, and waits for their next read from the start: spread "+
 			"over a longer time, or raise the rate", takes.Round(time.Second)))
 	}
-	if n := t.counts[Mismatch]; r.cfg.Order == Undo && n > 0 {
+	if n := t.counts[Mismatch]; r.job.cfg.Order == Undo && n > 0 {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("keys that disagree with the rule stay: %d. After the undo sweeps "+
 			"go by them alone, and nothing compares them any more: pause the target until you know why", n))
 	}

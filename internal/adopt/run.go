@@ -15,20 +15,20 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// A run is one call of Run.
+// A run is one call of Run or Follow.
 type run struct {
-	*job
-
-	pacer *throttle.Pacer
-	share *share
-	tally *tally
-	meter *store.Meter
-	view  *targetView
-	pager *pager
-
+	job     *job
+	view    *targetView
 	planner *planner
-	reading *reading
+	pacer   *throttle.Pacer
+	meter   *store.Meter
 	began   time.Time // on this process's clock
+
+	// What it has once it goes by a record:
+	reading *reading
+	tally   *tally
+	share   *share
+	pager   *pager
 }
 
 func newRun(cfg Config) (*run, error) {
@@ -37,7 +37,7 @@ func newRun(cfg Config) (*run, error) {
 		return nil, err
 	}
 	r := &run{job: p.job, view: p.view, planner: p, meter: new(store.Meter), began: p.job.now()}
-	r.pacer = throttle.Open(r.now, cfg.Rate, throttle.State{}, store.MaxPage)
+	r.pacer = throttle.Open(r.job.now, cfg.Rate, throttle.State{}, store.MaxPage)
 	return r, nil
 }
 
@@ -52,10 +52,10 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	complete := false
 	if err == nil {
 		r.begin(rec)
-		if began && r.cfg.Order == Stamp {
+		if began && r.job.cfg.Order == Stamp {
 			r.tally.now = rec.Round().Began // splitting the keys may have taken long since
 		}
-		if complete, err = r.work(ctx); err == nil && complete && r.applies() && r.cfg.Order == Undo {
+		if complete, err = r.work(ctx); err == nil && complete && r.job.applies() && r.job.cfg.Order == Undo {
 			err = r.end(ctx)
 		}
 	}
@@ -72,7 +72,7 @@ func (r *run) ended(ctx context.Context, complete bool, err error) (Result, erro
 
 // end removes the records of an adoption that was undone, unless keys are left.
 func (r *run) end(ctx context.Context) error {
-	parts, _, err := loadParts(ctx, r.store, r.reading.record)
+	parts, _, err := loadParts(ctx, r.job.store, r.reading.record)
 	if err != nil {
 		return err
 	}
@@ -82,9 +82,9 @@ func (r *run) end(ctx context.Context) error {
 	}
 	if kept > 0 {
 		return store.WithHint(fmt.Errorf("undo target %s: keys that could not be removed are left: %d",
-			r.cfg.Target.Name, kept), "run the command again; sweeps compare these keys with the rule meanwhile")
+			r.job.cfg.Target.Name, kept), "run the command again; sweeps compare these keys with the rule meanwhile")
 	}
-	return forget(ctx, r.store, r.reading.record)
+	return forget(ctx, r.job.store, r.reading.record)
 }
 
 // begin has the run go by a record.
@@ -94,9 +94,9 @@ func (r *run) begin(rec Record) {
 	r.share = newShare(r.reading, r.pacer)
 	r.tally = newTally(r.job, now)
 	w := &writer{r.job, r.view, r.tally, &permit{r.job, r.view, r.reading, r.share}}
-	r.pager = &pager{r.job, r.view, r.reading, r.tally, w, judge{target: r.cfg.Target.Name, rule: r.cfg.Rule,
-		rounds: rec.Rounds, maxAge: r.cfg.Target.MaxAge, horizon: now.Add(-r.cfg.Target.Retention)}}
-	r.cfg.Progress.Parts.Store(int64(len(rec.Parts)))
+	r.pager = &pager{r.job, r.view, r.reading, r.tally, w, judge{target: r.job.cfg.Target.Name, rule: r.job.cfg.Rule,
+		rounds: rec.Rounds, maxAge: r.job.cfg.Target.MaxAge, horizon: now.Add(-r.job.cfg.Target.Retention)}}
+	r.job.cfg.Progress.Parts.Store(int64(len(rec.Parts)))
 }
 
 // work has workers read the parts until all are done, and reports whether they are.
@@ -107,14 +107,14 @@ func (r *run) work(ctx context.Context) (complete bool, err error) {
 	var mu sync.Mutex
 	var errs []error
 	reader := &reader{r.job, r.reading, r.pager}
-	var source partSource = &countedParts{reading: r.reading}
-	if r.applies() {
-		source = newRecordedParts(r.reading)
+	next := (&countedParts{reading: r.reading}).next
+	if r.job.applies() {
+		next = newRecordedParts(r.reading).next
 	}
-	for range max(1, min(r.cfg.Sweep.Workers, len(r.reading.record.Parts))) {
+	for range max(1, min(r.job.cfg.Sweep.Workers, len(r.reading.record.Parts))) {
 		background.Go(&group, func() error {
 			for ctx.Err() == nil {
-				p, ok, err := source.next(ctx)
+				p, ok, err := next(ctx)
 				if err == nil && !ok {
 					return nil
 				}

@@ -62,8 +62,7 @@ type births struct {
 }
 
 func (b *births) add(at time.Time) {
-	b.n++
-	if b.n == 1 || at.Before(b.first) {
+	if b.n++; b.n == 1 || at.Before(b.first) {
 		b.first = at
 	}
 	if b.n == 1 || at.After(b.last) {
