@@ -100,6 +100,57 @@ func TestUndoIsKilledAndRepeated(t *testing.T) {
 	}
 }
 
+// A pressedStore has no room for a write two times out of three.
+type pressedStore struct {
+	*modelstore.Store
+	asked atomic.Int64
+}
+
+func (s *pressedStore) Pressed() bool { return s.asked.Add(1)%3 > 0 }
+
+// While a store is pressed no tokens are lost: the rate is that of the configuration.
+func TestPressureTakesNoTokens(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(2000)
+		cfg := w.config()
+		s := &pressedStore{Store: w.s}
+		cfg.Sweep.Store, cfg.Rate = s, throttle.Limits{Start: 20, Max: 20}
+		began := time.Now()
+		if res := w.run(cfg); res.Stamped != 2000 || s.asked.Load() == 0 {
+			t.Errorf("%d are stamped; it was asked %d times", res.Stamped, s.asked.Load())
+		}
+		if took := time.Since(began); took > 130*time.Second {
+			t.Errorf("2000 took %v at 20 a second", took)
+		}
+	})
+}
+
+// An undo that is stopped while it removes its records says that it is not complete; the next one is.
+func TestUndoStoppedAtItsEnd(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(100)
+		w.run(w.config())
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method != "Save" || w.stamped() > 0 || len(c.Record.Fields) > 0 {
+				return nil
+			}
+			stop() // as its first record is removed
+			return context.Canceled
+		}
+		cfg := w.config()
+		cfg.Order = adopt.Undo
+		if res, err := adopt.Run(ctx, cfg); err != nil || ctx.Err() == nil || res.Complete {
+			t.Errorf("stopped: %v, complete %v, %v", ctx.Err() != nil, res.Complete, err)
+		}
+		w.s.Before = nil
+		if res, err := adopt.Run(t.Context(), cfg); err != nil || !res.Complete {
+			t.Errorf("the next one: complete %v, %v", res.Complete, err)
+		}
+	})
+}
+
 // A stamper that holds no part at the moment, since it is about to claim its next one, counts as one that
 // may write.
 func TestUndoBetweenTwoParts(t *testing.T) {

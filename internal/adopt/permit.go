@@ -28,11 +28,11 @@ func (m *permit) allowed(ctx context.Context, p *heldPart, most int) (int, error
 		if wait == 0 {
 			n, wait, _ = m.share.pacer.Ready(min(most, store.MaxPage))
 		}
+		if pressed, ok := m.job.store.(store.Pressured); wait == 0 && ok && pressed.Pressed() {
+			wait = firstWait // before it takes tokens: they would be lost
+		}
 		if wait == 0 {
 			wait, _ = m.share.pacer.Take(n)
-		}
-		if pressed, ok := m.job.store.(store.Pressured); wait == 0 && ok && pressed.Pressed() {
-			wait = firstWait
 		}
 		if wait == 0 {
 			return n, nil

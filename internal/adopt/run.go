@@ -62,12 +62,13 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	return r.ended(ctx, complete, err)
 }
 
-// ended returns the result. A run that was stopped has not failed.
+// ended returns the result. A run that was stopped has not failed, but is not complete either.
 func (r *run) ended(ctx context.Context, complete bool, err error) (Result, error) {
+	complete = complete && err == nil
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil
 	}
-	return r.result(complete && err == nil), err
+	return r.result(complete), err
 }
 
 // end removes the records of an adoption that was undone, unless keys are left.
