@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -302,22 +303,23 @@ func (a *app) runAdopt(
 // reportAdopt prints what became of an order, and returns its error as that of a command. An order that
 // does not fit what was adopted before has no result.
 func (a *app) reportAdopt(s *session, res adopt.Result, err error) error {
-	unfit := unfitOrder(err)
-	switch {
-	case unfit != nil:
+	if unfit := unfitOrder(err); unfit != nil {
 		return unfit
-	case a.json:
-		return errors.Join(a.printJSON(adoptResult{s.Store.String(), res, costOf(s, res)}), err)
-	case res.Round == 0: // it failed before it read anything
-	case res.Order != "dual":
-		a.printAdopt(s, res)
-	case err == nil && res.Phase == adopt.Dual:
-		fmt.Fprintf(a.stdout, "%s: writers write keys, too; sweeps compare them with the rule until reaper adopt finish\n",
-			res.Target)
-	case err == nil:
-		fmt.Fprintf(a.stdout, "%s: nothing was changed: --apply begins the phase dual\n", res.Target)
 	}
-	return err
+	out := adoptResult{s.Store.String(), res, costOf(s, res)}
+	return errors.Join(a.print(out, func(w io.Writer) error {
+		switch {
+		case res.Round == 0: // it failed before it read anything
+		case res.Order != "dual":
+			printAdopt(w, out, s.targets[0])
+		case err == nil && res.Phase == adopt.Dual:
+			fmt.Fprintf(w, "%s: writers write keys, too; sweeps compare them with the rule until reaper adopt finish\n",
+				res.Target)
+		case err == nil:
+			fmt.Fprintf(w, "%s: nothing was changed: --apply begins the phase dual\n", res.Target)
+		}
+		return nil
+	}), err)
 }
 
 // unfitOrder returns the error of an order that does not fit what was adopted before, as
@@ -341,7 +343,7 @@ func unfitOrder(err error) error {
 	return nil
 }
 
-// watchAdoption shows how far an adoption has come, as watch does for a sweep.
+// watchAdoption shows how far an adoption has come, as watchSweep does for a sweep.
 func (a *app) watchAdoption(ctx context.Context, s *session, cfg adopt.Config) (done func()) {
 	p := cfg.Progress
 	if !a.onTerminal() {
@@ -351,24 +353,16 @@ func (a *app) watchAdoption(ctx context.Context, s *session, cfg adopt.Config) (
 				slog.Int64("scanned", p.Scanned.Load()), slog.Int64("written", p.Written.Load()))
 		})
 	}
-	bar := a.bar("adopting " + cfg.Target.Name)
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	if p.Expected.Load() == 0 { // else it was found out for the price
 		group.Go(func() { _, _ = adopt.Expect(ctx, cfg) }) // counting may take longer than the run
 	}
-	stop := every(barEvery, func() {
-		n := p.Scanned.Load()
-		if most := p.Expected.Load(); most > 0 { // else nobody knows how long it takes
-			bar.ChangeMax64(max(most, n+1)) // not full before the end: there may be more
-		}
-		_ = bar.Set64(n)
-	})
+	stop := drawProgress(a.stderr, "adopting "+cfg.Target.Name, &p.Scanned, &p.Expected)
 	return func() {
-		stop()
 		cancel()
 		group.Wait()
-		_ = bar.Clear()
+		stop()
 	}
 }
 

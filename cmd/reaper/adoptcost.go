@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 
 	"github.com/reaper-ttl/reaper/internal/adopt"
 	"github.com/reaper-ttl/reaper/internal/config"
@@ -57,15 +55,4 @@ func dollars(sum float64) string {
 		return "less than $0.01 in us-central1"
 	}
 	return fmt.Sprintf("$%.2f in us-central1", sum)
-}
-
-// confirm asks a person a question. Only yes goes on.
-func (a *app) confirm(question string) error {
-	fmt.Fprintf(a.stderr, "%s [y/N] ", question)
-	answer, _ := bufio.NewReader(a.stdin).ReadString('\n') // nothing to read is no
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return nil
-	}
-	return wrongUsage("nothing was read: answer y to go on, or give --yes")
 }

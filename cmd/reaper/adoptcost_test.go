@@ -34,8 +34,8 @@ func TestConfirm(t *testing.T) {
 	for answer, yes := range map[string]bool{"y\n": true, " YES \n": true, "y": true, "": false, "\n": false, "n\n": false,
 		"sure\n": false} {
 		var out bytes.Buffer
-		a := &app{stdin: strings.NewReader(answer), stderr: &out}
-		if err := a.confirm("go on?"); (err == nil) != yes || out.String() != "go on? [y/N] " {
+		c := &console{stdin: strings.NewReader(answer), stderr: &out}
+		if err := c.confirm("go on?"); (err == nil) != yes || out.String() != "go on? [y/N] " {
 			t.Errorf("%q: %v, %q", answer, err, out.String())
 		}
 	}

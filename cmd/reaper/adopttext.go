@@ -30,24 +30,25 @@ var adoptTexts = []struct {
 	{adopt.Refused, "refused by the store: left alone"},
 }
 
-func (a *app) printAdopt(s *session, res adopt.Result) {
-	fmt.Fprintf(a.stdout, "%s by %s: round %d, %v%% of the entities\n", res.Target, res.Rule, res.Round, res.Percent)
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "\t%s\t  read\n", grouped(res.Scanned))
+// printAdopt prints what became of an order for a target.
+func printAdopt(w io.Writer, res adoptResult, t config.Target) {
+	fmt.Fprintf(w, "%s by %s: round %d, %v%% of the entities\n", res.Target, res.Rule, res.Round, res.Percent)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(table, "\t%s\t  read\n", grouped(res.Scanned))
 	for _, o := range adoptTexts {
 		if n := res.Counts[o.outcome]; n > 0 || o.outcome == adopt.Unstamped {
-			fmt.Fprintf(w, "\t%s\t  %s\n", grouped(n), o.text)
+			fmt.Fprintf(table, "\t%s\t  %s\n", grouped(n), o.text)
 		}
 	}
-	_ = w.Flush() // stdout: nothing to be done about it
-	printSamples(a.stdout, res)
+	_ = table.Flush() // stdout: nothing to be done about it
+	printSamples(w, res.Result)
 	if res.Counts[adopt.Unstamped] > 0 {
-		a.printHistogram(res)
+		printHistogram(w, res.Result)
 	}
 	for _, warning := range res.Warnings {
-		fmt.Fprintln(a.stdout, "warning: "+warning)
+		fmt.Fprintln(w, "warning: "+warning)
 	}
-	a.printAdoptEnd(s, res)
+	printAdoptEnd(w, res, t)
 }
 
 // printSamples names some entities of each outcome.
@@ -76,13 +77,13 @@ func printSamples(w io.Writer, res adopt.Result) {
 	}
 }
 
-func (a *app) printHistogram(res adopt.Result) {
+func printHistogram(w io.Writer, res adopt.Result) {
 	when := "at once"
 	if res.SpreadSeconds > 0 {
 		when = "within " + config.FormatDuration(time.Duration(res.SpreadSeconds*float64(time.Second)))
 	}
-	fmt.Fprintf(a.stdout, "expired already: %s, which will be due %s\n", grouped(res.DueAlready), when)
-	fmt.Fprint(a.stdout, "due")
+	fmt.Fprintf(w, "expired already: %s, which will be due %s\n", grouped(res.DueAlready), when)
+	fmt.Fprint(w, "due")
 	for _, b := range res.Histogram {
 		name := "within " + b.Within
 		switch b.Within {
@@ -91,50 +92,48 @@ func (a *app) printHistogram(res adopt.Result) {
 		case "":
 			name = "later"
 		}
-		fmt.Fprintf(a.stdout, "  %s: %s", name, grouped(b.Entities))
+		fmt.Fprintf(w, "  %s: %s", name, grouped(b.Entities))
 	}
-	fmt.Fprintln(a.stdout)
+	fmt.Fprintln(w)
 }
 
 // printAdoptEnd says what was done, or what it would cost.
-func (a *app) printAdoptEnd(s *session, res adopt.Result) {
+func printAdoptEnd(w io.Writer, res adoptResult, t config.Target) {
 	written := counted(res.Stamped, "key was", "keys were") + " written"
 	if res.Order == adopt.Undo {
 		written = counted(res.Removed, "key was", "keys were") + " removed"
 	}
 	switch {
 	case res.Held != "" && !res.Complete:
-		fmt.Fprintf(a.stdout, "%s; then the target was held: %s. Run the command again to go on\n", written, res.Held)
+		fmt.Fprintf(w, "%s; then the target was held: %s. Run the command again to go on\n", written, res.Held)
 	case !res.Complete && res.Apply:
-		fmt.Fprintf(a.stdout, "%s; not complete: run the command again to go on\n", written)
+		fmt.Fprintf(w, "%s; not complete: run the command again to go on\n", written)
 	case !res.Complete:
-		fmt.Fprintln(a.stdout, "not complete: stopped before the end")
+		fmt.Fprintln(w, "not complete: stopped before the end")
 	case res.Order == adopt.Verify && res.Phase == adopt.Finished && res.Apply:
-		t := s.targets[0]
-		fmt.Fprintf(a.stdout, "the adoption is finished. From now on sweep the target by its keys, and remove from the\n"+
+		fmt.Fprintf(w, "the adoption is finished. From now on sweep the target by its keys, and remove from the\n"+
 			"targets file what sweeps %s by another property:\n%s", t.Kind, t.Stanza())
 	case res.Order == adopt.Verify:
-		fmt.Fprintf(a.stdout, "%s left without a key, or with one that disagrees; nothing was changed\n",
+		fmt.Fprintf(w, "%s left without a key, or with one that disagrees; nothing was changed\n",
 			counted(res.Left(), "entity is", "entities are"))
 	case res.Apply && res.Order == adopt.Undo:
-		fmt.Fprintln(a.stdout, written+", and then the records of the adoption")
+		fmt.Fprintln(w, written+", and then the records of the adoption")
 	case res.Apply:
-		fmt.Fprintln(a.stdout, written)
+		fmt.Fprintln(w, written)
 	case res.Order == adopt.Undo:
-		fmt.Fprintf(a.stdout, "%s the rule's. Nothing was changed: remove with --apply\n",
+		fmt.Fprintf(w, "%s the rule's. Nothing was changed: remove with --apply\n",
 			counted(res.Removable, "key is", "keys are"))
 	default:
-		a.printAdoptCost(s, res)
+		printAdoptCost(w, *res.Cost)
 	}
 }
 
-func (a *app) printAdoptCost(s *session, res adopt.Result) {
-	c := costOf(s, res)
-	fmt.Fprintf(a.stdout, "stamping costs %s and %s", counted(c.Reads, "read", "reads"),
+func printAdoptCost(w io.Writer, c adoptCost) {
+	fmt.Fprintf(w, "stamping costs %s and %s", counted(c.Reads, "read", "reads"),
 		counted(c.Writes, "write", "writes"))
 	if c.Seconds != nil {
-		fmt.Fprintf(a.stdout, ", and takes about %s", time.Duration(*c.Seconds*float64(time.Second)).Round(time.Second))
+		fmt.Fprintf(w, ", and takes about %s", time.Duration(*c.Seconds*float64(time.Second)).Round(time.Second))
 	}
-	fmt.Fprintln(a.stdout, ". Functions and listeners fire for each write")
-	fmt.Fprintln(a.stdout, "nothing was changed: write keys with --apply")
+	fmt.Fprintln(w, ". Functions and listeners fire for each write")
+	fmt.Fprintln(w, "nothing was changed: write keys with --apply")
 }

@@ -35,7 +35,7 @@ func (b *workdir) ageRecords() {
 
 // ageTheRecords does it, in a process that has the store of its environment.
 func ageTheRecords() (err error) {
-	a := &app{stdout: io.Discard, stderr: os.Stderr, now: time.Now}
+	a := &app{console: &console{stdout: io.Discard, stderr: os.Stderr}, now: time.Now}
 	cmd := &cobra.Command{}
 	cmd.SetContext(context.Background())
 	s, err := a.begin(cmd)

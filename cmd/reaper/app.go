@@ -2,13 +2,10 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -17,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/term"
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/generation"
@@ -35,11 +31,8 @@ import (
 
 // An app is what the commands share.
 type app struct {
-	stdin          io.Reader
-	stdout, stderr io.Writer
-	now            func() time.Time
-
-	json    bool     // --json
+	*console
+	now     func() time.Time
 	targets []string // --target
 
 	file     string        // the targets file; empty if none was read
@@ -123,10 +116,6 @@ func (a *app) addTarget(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&a.targets, "target", nil, "name of a target; may be repeated (default all)")
 }
 
-func (a *app) addJSON(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&a.json, "json", false, "print one JSON document")
-}
-
 // load reads the configuration for a command.
 func (a *app) load(cmd *cobra.Command) (config.Config, *slog.Logger, error) {
 	given := map[string]string{}
@@ -135,7 +124,7 @@ func (a *app) load(cmd *cobra.Command) (config.Config, *slog.Logger, error) {
 	if err != nil {
 		return c, nil, err
 	}
-	return c, a.logger(c), nil
+	return c, newLogger(a.stderr, c), nil
 }
 
 // loadTargets reads the configuration of a command that works on targets.
@@ -152,69 +141,6 @@ func (a *app) loadTargets(cmd *cobra.Command) (config.Config, []config.Target, *
 	}
 	targets, err := c.Select(a.targets)
 	return c, targets, log, err
-}
-
-func (a *app) logger(c config.Config) *slog.Logger {
-	o := &slog.HandlerOptions{Level: c.LogLevel}
-	if cmp.Or(c.LogFormat, a.defaultFormat()) == config.LogJSON {
-		o.ReplaceAttr = cloudNames
-		return slog.New(slog.NewJSONHandler(a.stderr, o))
-	}
-	out := a.stderr
-	if a.onTerminal() {
-		out = overBar{a.stderr}
-	}
-	return slog.New(slog.NewTextHandler(out, o))
-}
-
-// cloudNames gives log records the field names and severities that Cloud Logging
-// understands.
-func cloudNames(groups []string, at slog.Attr) slog.Attr {
-	if len(groups) > 0 {
-		return at
-	}
-	switch at.Key {
-	case slog.MessageKey:
-		at.Key = "message"
-	case slog.LevelKey:
-		level, _ := at.Value.Any().(slog.Level)
-		severity := "DEBUG"
-		switch {
-		case level >= slog.LevelError:
-			severity = "ERROR"
-		case level >= slog.LevelWarn:
-			severity = "WARNING"
-		case level >= slog.LevelInfo:
-			severity = "INFO"
-		}
-		return slog.String("severity", severity)
-	}
-	return at
-}
-
-// overBar writes log lines to a terminal with a progress bar: each replaces the bar, which
-// is then drawn again below it.
-type overBar struct{ w io.Writer }
-
-func (o overBar) Write(p []byte) (int, error) {
-	const clearLine = "\r\x1b[K"
-	if _, err := io.WriteString(o.w, clearLine); err != nil {
-		return 0, err
-	}
-	return o.w.Write(p)
-}
-
-func (a *app) defaultFormat() config.LogFormat {
-	if a.onTerminal() {
-		return config.LogText
-	}
-	return config.LogJSON
-}
-
-// onTerminal reports whether stderr is a terminal, where a person may watch the progress.
-func (a *app) onTerminal() bool {
-	f, ok := a.stderr.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // A database is an open store.
@@ -380,28 +306,4 @@ func owner() string {
 		host = "unknown"
 	}
 	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:6])
-}
-
-// printJSON prints a command's one document.
-func (a *app) printJSON(v any) error {
-	e := json.NewEncoder(a.stdout)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
-
-// counted prints a count of something for people: 1 key, 2,000 keys.
-func counted(n int64, one, more string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return grouped(n) + " " + more
-}
-
-// grouped prints a count for people: 1,234,567.
-func grouped(n int64) string {
-	s := fmt.Sprint(n)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -36,21 +37,16 @@ func (a *app) audit(cmd *cobra.Command) (err error) {
 	defer s.db.closeInto(&err)
 	res := sweep.Audit(cmd.Context(), s.sweep)
 	res.Store = s.Store.String()
-	if a.json {
-		err = a.printJSON(res)
-	} else {
-		a.printAudit(res)
+	if err := a.print(res, func(w io.Writer) error {
+		printAudit(w, res)
+		return nil
+	}); err != nil {
+		return err
 	}
-	if err == nil && res.Failed() {
-		return &exit{exitFailed, sweepError(res)}
-	}
-	if err == nil && isTripped(res) {
-		return &exit{exitBreaker, errTripped}
-	}
-	return err
+	return exitOfSweep(res)
 }
 
-func (a *app) printAudit(res sweep.Result) {
+func printAudit(w io.Writer, res sweep.Result) {
 	for _, t := range res.Targets {
 		if t.Error != "" {
 			continue // the error is printed instead
@@ -59,14 +55,14 @@ func (a *app) printAudit(res sweep.Result) {
 		if !res.Apply {
 			gone = "would be deleted"
 		}
-		fmt.Fprintf(a.stdout, "%s: read %s entries in %s pages; %s strays are due (%s), %s more move to the nursery\n",
+		fmt.Fprintf(w, "%s: read %s entries in %s pages; %s strays are due (%s), %s more move to the nursery\n",
 			t.Name, grouped(t.Scanned), grouped(t.Pages), grouped(t.Expired), gone, grouped(t.Strays-t.Expired))
 	}
 	switch {
 	case res.Failed():
 	case !res.Complete:
-		fmt.Fprintln(a.stdout, "not complete: stopped before the end")
+		fmt.Fprintln(w, "not complete: stopped before the end")
 	case !res.Apply:
-		fmt.Fprintln(a.stdout, "nothing was changed: this was a dry run. Delete and move strays with --apply")
+		fmt.Fprintln(w, "nothing was changed: this was a dry run. Delete and move strays with --apply")
 	}
 }

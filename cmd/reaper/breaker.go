@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -49,10 +50,8 @@ func (a *app) breakerShowCommand() *cobra.Command {
 				if err != nil && b.Trip == "" {
 					return withoutRecord(s, err)
 				}
-				if a.json {
-					return errors.Join(a.printJSON(b), err)
-				}
-				return errors.Join(a.printBreaker(b, t.Breaker.On), err) // who decides needs the trip at least
+				printed := a.print(b, func(w io.Writer) error { return printBreaker(w, b, t.Breaker.On) })
+				return errors.Join(printed, err) // a person who decides needs the trip at least
 			})
 		},
 	}
@@ -94,7 +93,8 @@ With --count a part of it goes first, and the breaker trips again after it.`,
 					s.log.Warn("--normal has no effect: only what one window holds is learnt", "target", t.Name,
 						"rule", string(trip.Rule))
 				}
-				return a.printEnded(t.Name, trip, "approved", allowed(approval.Count, trip))
+				ended := endedTrip{t.Name, trip.ID, "approved", allowed(approval.Count, trip)}
+				return a.print(ended, ended.print)
 			})
 		},
 	}
@@ -123,7 +123,8 @@ func (a *app) breakerClearCommand() *cobra.Command {
 				if err != nil {
 					return withoutRecord(s, err)
 				}
-				return a.printEnded(t.Name, trip, "cleared", 0)
+				ended := endedTrip{t.Name, trip.ID, "cleared", 0}
+				return a.print(ended, ended.print)
 			})
 		},
 	}
@@ -180,53 +181,50 @@ func allowed(count int64, trip breaker.Trip) int64 {
 	return count
 }
 
-func (a *app) printEnded(target string, trip breaker.Trip, how string, count int64) error {
-	if a.json {
-		return a.printJSON(endedTrip{target, trip.ID, how, count})
+func (e endedTrip) print(w io.Writer) error {
+	fmt.Fprintf(w, "%s: trip %s is %s", e.Target, e.Trip, e.Ended)
+	if e.Count > 0 {
+		fmt.Fprintf(w, ": %s entities may go", grouped(e.Count))
 	}
-	fmt.Fprintf(a.stdout, "%s: trip %s is %s", target, trip.ID, how)
-	if count > 0 {
-		fmt.Fprintf(a.stdout, ": %s entities may go", grouped(count))
-	}
-	fmt.Fprintln(a.stdout)
+	fmt.Fprintln(w)
 	return nil
 }
 
-func (a *app) printBreaker(b inspect.BreakerStatus, isOn bool) error {
+func printBreaker(w io.Writer, b inspect.BreakerStatus, isOn bool) error {
 	if b.Trip == "" {
 		state := "closed"
 		if !isOn {
 			state = "off"
 		}
-		_, err := fmt.Fprintf(a.stdout, "%s: the breaker is %s%s\n", b.Target, state, after(b.Note))
+		_, err := fmt.Fprintf(w, "%s: the breaker is %s%s\n", b.Target, state, after(b.Note))
 		return err
 	}
-	fmt.Fprintf(a.stdout, "%s: the breaker is open since %s\n", b.Target, instant(b.At))
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "  trip\t%s\n  rule\t%s\n", b.Trip, ruleText(b))
+	fmt.Fprintf(w, "%s: the breaker is open since %s\n", b.Target, instant(b.At))
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(table, "  trip\t%s\n  rule\t%s\n", b.Trip, ruleText(b))
 	due := grouped(b.Due)
 	if b.DueAtLeast {
 		due += " or more"
 	}
-	fmt.Fprintf(w, "  due\t%s, limit %s\n", due, grouped(b.Limit))
+	fmt.Fprintf(table, "  due\t%s, limit %s\n", due, grouped(b.Limit))
 	if b.Share != nil {
-		fmt.Fprintf(w, "  all\t%s or more; the event is at most %.0f%% of them\n", grouped(b.All), 100**b.Share)
+		fmt.Fprintf(table, "  all\t%s or more; the event is at most %.0f%% of them\n", grouped(b.All), 100**b.Share)
 	}
-	fmt.Fprintf(w, "  deleted\t%s of it, before it tripped\n", grouped(b.Deleted))
+	fmt.Fprintf(table, "  deleted\t%s of it, before it tripped\n", grouped(b.Deleted))
 	for _, bar := range b.Histogram {
-		fmt.Fprintf(w, "  %s\t%s in generation %08d\n", span(breaker.Bar(bar)), grouped(bar.N), bar.Generation)
+		fmt.Fprintf(table, "  %s\t%s in generation %08d\n", span(breaker.Bar(bar)), grouped(bar.N), bar.Generation)
 	}
 	if len(b.Samples) > 0 {
 		ids := slices.Clone(b.Samples)
 		for i := range ids {
 			ids[i] = printable(ids[i])
 		}
-		fmt.Fprintf(w, "  such as\t%s\n", strings.Join(ids, ", "))
+		fmt.Fprintf(table, "  such as\t%s\n", strings.Join(ids, ", "))
 	}
-	if err := w.Flush(); err != nil {
+	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(a.stdout, "If that is right: reaper breaker approve %s %s --reason \"...\"\n", b.Target, b.Trip)
+	_, err := fmt.Fprintf(w, "If that is right: reaper breaker approve %s %s --reason \"...\"\n", b.Target, b.Trip)
 	return err
 }
 

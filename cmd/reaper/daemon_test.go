@@ -105,7 +105,7 @@ func newModelDaemon(t *testing.T, first bool, every string, targets ...string) *
 			Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second, Pace: throttle.Limits{Unlimited: true}})
 	}
 	known := metrics.New(metrics.Options{Targets: targets, Apply: true})
-	m.daemon = newDaemon(&app{now: now, stdout: io.Discard, stderr: io.Discard}, s, known, first)
+	m.daemon = newDaemon(&app{console: &console{stdout: io.Discard, stderr: io.Discard}, now: now}, s, known, first)
 	return m
 }
 

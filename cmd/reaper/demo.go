@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"iter"
 	"log/slog"
@@ -115,7 +116,7 @@ func (a *app) demo(ctx context.Context, targets string, n int, dir string) (err 
 	if err != nil {
 		return err
 	}
-	d := &demo{app: a, target: target, n: n, now: a.now(), log: a.logger(config.Config{LogLevel: slog.LevelWarn})}
+	d := &demo{app: a, target: target, n: n, now: a.now(), log: newLogger(a.stderr, config.Config{LogLevel: slog.LevelWarn})}
 
 	a.say("Writing %s sessions, half of them expired, into an embedded store …\n", grouped(int64(n)))
 	db, err := d.open(filepath.Join(dir, "store"), false)
@@ -132,7 +133,7 @@ func (a *app) demo(ctx context.Context, targets string, n int, dir string) (err 
 
 	a.say("Sweeping …\n")
 	progress := &sweep.Progress{Estimate: a.onTerminal()}
-	done := a.watch(progress, true, d.log)
+	done := a.watchSweep(progress, true, d.log)
 	swept, tripped, err := d.sweep(ctx, d.config(db, 16, progress))
 	done()
 	if err != nil {
@@ -154,29 +155,21 @@ func (a *app) demo(ctx context.Context, targets string, n int, dir string) (err 
 	if res.Comparison, err = d.compare(ctx, dir); err != nil {
 		return err
 	}
-	return a.printDemo(res)
+	return a.print(res, func(w io.Writer) error {
+		printDemo(w, res)
+		return nil
+	})
 }
 
 // printDemo prints what is not printed meanwhile.
-func (a *app) printDemo(res demoResult) error {
-	if a.json {
-		return a.printJSON(res)
-	}
-	a.printComparison(res.Comparison)
+func printDemo(w io.Writer, res demoResult) {
+	printComparison(w, res.Comparison)
 	if res.Dir != "" {
-		fmt.Fprintf(a.stdout, "\nThe store is in %s: look around with\n  cd %s && reaper status --store embedded:store\n",
+		fmt.Fprintf(w, "\nThe store is in %s: look around with\n  cd %s && reaper status --store embedded:store\n",
 			res.Dir, res.Dir)
-		return nil
+		return
 	}
-	fmt.Fprint(a.stdout, "\nNext: reaper sweep --help, and the README for a real database.\n")
-	return nil
-}
-
-// say prints a text for people, unless --json is set.
-func (a *app) say(format string, args ...any) {
-	if !a.json {
-		fmt.Fprintf(a.stdout, format, args...)
-	}
+	fmt.Fprint(w, "\nNext: reaper sweep --help, and the README for a real database.\n")
 }
 
 // demoDir returns the directory to work in: a new temporary one, or the one

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,12 +84,12 @@ func (d *demo) collect(ctx context.Context, dir string, n int, plain bool) (c de
 	return c, err
 }
 
-func (a *app) printComparison(c demoComparison) {
+func printComparison(w io.Writer, c demoComparison) {
 	const columns = "  %-42s%16s%14s\n"
 	row := func(name string, value func(demoCollector) string) {
-		fmt.Fprintf(a.stdout, columns, name, value(c.Plain), value(c.Reaper))
+		fmt.Fprintf(w, columns, name, value(c.Plain), value(c.Reaper))
 	}
-	fmt.Fprintf(a.stdout, "\n"+columns, "", "plain collector", "reaper")
+	fmt.Fprintf(w, "\n"+columns, "", "plain collector", "reaper")
 	row("pages", func(c demoCollector) string { return fmt.Sprint(c.Pages) })
 	row("points stepped over per page, first tenth", func(c demoCollector) string { return grouped(c.Stepped[0]) })
 	row("                               last tenth", func(c demoCollector) string {
@@ -100,9 +101,9 @@ func (a *app) printComparison(c demoComparison) {
 	})
 	row("deletes/s", func(c demoCollector) string { return grouped(int64(float64(c.Deleted) / c.Seconds)) })
 	most := slices.Max(append(slices.Clone(c.Plain.Stepped), c.Reaper.Stepped...))
-	fmt.Fprintf(a.stdout, "\npoints stepped over per page, tenth by tenth (full height: %s)\n", grouped(most))
-	fmt.Fprintf(a.stdout, "  plain   %s\n  reaper  %s\n", bars(c.Plain.Stepped, most), bars(c.Reaper.Stepped, most))
-	fmt.Fprint(a.stdout, `
+	fmt.Fprintf(w, "\npoints stepped over per page, tenth by tenth (full height: %s)\n", grouped(most))
+	fmt.Fprintf(w, "  plain   %s\n  reaper  %s\n", bars(c.Plain.Stepped, most), bars(c.Reaper.Stepped, most))
+	fmt.Fprint(w, `
 A point is what a delete leaves in the index until compaction: its tombstone, and the
 row under it. The plain collector steps over all its earlier deletes again on every
 page; the reaper resumes where its last page ended.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"time"
 
@@ -69,23 +70,23 @@ func (a *app) explain(cmd *cobra.Command, namespace string, id store.Entity) (er
 	defer db.closeInto(&err)
 	sc := a.sweepConfig(c, db.Store, targets, log)
 	x, err := inspect.Explain(ctx, sc, sc.Targets[0], namespace, id)
-	switch {
-	case errors.Is(err, inspect.ErrUnknownEntity):
+	if errors.Is(err, inspect.ErrUnknownEntity) {
 		return &exit{exitUsage, err}
-	case err != nil:
-		return fmt.Errorf("target %s: %w", t.Name, err)
-	case a.json:
-		return a.printJSON(x)
 	}
-	a.printExplanation(x, t)
-	return nil
+	if err != nil {
+		return fmt.Errorf("target %s: %w", t.Name, err)
+	}
+	return a.print(x, func(w io.Writer) error {
+		printExplanation(w, a.screen, x, t)
+		return nil
+	})
 }
 
-func (a *app) printExplanation(x inspect.Explanation, t config.Target) {
+func printExplanation(w io.Writer, to screen, x inspect.Explanation, t config.Target) {
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(a.stdout, "  %-10s "+format+"\n", append([]any{name + ":"}, args...)...)
+		fmt.Fprintf(w, "  %-10s "+format+"\n", append([]any{name + ":"}, args...)...)
 	}
-	fmt.Fprintf(a.stdout, "%s of target %s\n", x.Key, x.Target)
+	fmt.Fprintf(w, "%s of target %s\n", x.Key, x.Target)
 	if x.Namespace != "" {
 		line("namespace", "%s", x.Namespace)
 	}
@@ -122,9 +123,9 @@ func (a *app) printExplanation(x inspect.Explanation, t config.Target) {
 			line("refused", "the store refuses to delete or carry entities of this range")
 		}
 	}
-	to := a.statusScreen() // on a terminal a sentence takes as many lines as it needs
-	fmt.Fprint(a.stdout, to.wrapped(fmt.Sprintf("  %-10s ", x.Verdict+":"), x.Why))
+	// On a terminal a sentence takes as many lines as it needs.
+	fmt.Fprint(w, to.wrapped(fmt.Sprintf("  %-10s ", x.Verdict+":"), x.Why))
 	if x.Held != "" && x.Reason != "" {
-		fmt.Fprint(a.stdout, to.wrapped(fmt.Sprintf("  %-10s ", "reason:"), x.Reason))
+		fmt.Fprint(w, to.wrapped(fmt.Sprintf("  %-10s ", "reason:"), x.Reason))
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"text/tabwriter"
 	"time"
 
@@ -74,29 +75,28 @@ func (a *app) listGenerations(cmd *cobra.Command) (err error) {
 		lives, err := inspect.Lives(cmd.Context(), s.sweep, t)
 		return targetGenerations{t.Name, t.Layout, lives}, err
 	})
-	if a.json {
-		return errors.Join(a.printJSON(res), err)
-	}
-	for _, t := range res.Targets {
-		if err := a.printGenerations(t); err != nil {
-			return err
+	return errors.Join(a.print(res, func(w io.Writer) error {
+		for _, t := range res.Targets {
+			if err := printGenerations(w, t); err != nil {
+				return err
+			}
 		}
-	}
-	return err
+		return nil
+	}), err)
 }
 
-func (a *app) printGenerations(t targetGenerations) error {
-	fmt.Fprintf(a.stdout, "%s (layout %s)\n", t.Name, t.Layout)
+func printGenerations(w io.Writer, t targetGenerations) error {
+	fmt.Fprintf(w, "%s (layout %s)\n", t.Name, t.Layout)
 	switch {
 	case len(t.Generations) == 0 && !t.Layout.Form().HasGenerations():
-		fmt.Fprintln(a.stdout, "  has timestamps, not generations")
+		fmt.Fprintln(w, "  has timestamps, not generations")
 		return nil
 	case len(t.Generations) == 0:
-		fmt.Fprintln(a.stdout, "  nobody has loaded or swept it yet")
+		fmt.Fprintln(w, "  nobody has loaded or swept it yet")
 		return nil
 	}
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "  generation\tstate\tshards\topened\tsealed\tleft\tnext due\tdrains from\tretires by")
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "  generation\tstate\tshards\topened\tsealed\tleft\tnext due\tdrains from\tretires by")
 	for _, g := range t.Generations {
 		name, left := fmt.Sprintf("%08d", g.Number), "-"
 		if g.Number == expirykey.Nursery {
@@ -105,15 +105,15 @@ func (a *app) printGenerations(t targetGenerations) error {
 		if g.Left != nil {
 			left = grouped(*g.Left)
 		}
-		fmt.Fprintf(w, "  %s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", name, g.State, g.Shards, instant(&g.Opened),
+		fmt.Fprintf(table, "  %s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", name, g.State, g.Shards, instant(&g.Opened),
 			instant(g.Sealed), left, instant(g.NextDue), instant(g.Drains), instant(g.Retires))
 	}
-	if err := w.Flush(); err != nil {
+	if err := table.Flush(); err != nil {
 		return err
 	}
 	for _, g := range t.Generations {
 		if g.Refused {
-			fmt.Fprintf(a.stdout, "  %08d cannot retire: the store refuses to delete or carry entities in it\n", g.Number)
+			fmt.Fprintf(w, "  %08d cannot retire: the store refuses to delete or carry entities in it\n", g.Number)
 		}
 	}
 	return nil
@@ -208,12 +208,11 @@ func (a *app) advance(cmd *cobra.Command, shards int, force bool) (err error) {
 	if len(res.Targets) == 0 && errors.Is(err, generation.ErrRamping) {
 		return &exit{exitUsage, err} // nothing was touched
 	}
-	if a.json {
-		return errors.Join(a.printJSON(res), err)
-	}
-	for _, t := range res.Targets {
-		fmt.Fprintf(a.stdout, "%s: generation %08d is open, with %d shards; writers move there until %s\n",
-			t.Name, t.Generation, t.Shards, instant(&t.RampOver))
-	}
-	return err
+	return errors.Join(a.print(res, func(w io.Writer) error {
+		for _, t := range res.Targets {
+			fmt.Fprintf(w, "%s: generation %08d is open, with %d shards; writers move there until %s\n",
+				t.Name, t.Generation, t.Shards, instant(&t.RampOver))
+		}
+		return nil
+	}), err)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -124,15 +125,14 @@ func (a *app) history(cmd *cobra.Command, q inspect.HistoryQuery) (err error) {
 				t.Name, b.Deleted, b.Reported))
 		}
 	}
-	if a.json {
-		return errors.Join(a.printJSON(res), err)
-	}
-	to := screen{width: terminalWidth}
-	for _, t := range res.Targets {
-		_, werr := a.stdout.Write(to.history(t))
-		err = errors.Join(err, werr)
-	}
-	return err
+	return errors.Join(a.print(res, func(w io.Writer) (err error) {
+		to := screen{width: terminalWidth}
+		for _, t := range res.Targets {
+			_, werr := w.Write(to.history(t))
+			err = errors.Join(err, werr)
+		}
+		return err
+	}), err)
 }
 
 // history shows the history of a target, in lines of at most 80 characters.

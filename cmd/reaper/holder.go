@@ -119,7 +119,7 @@ func (a *app) delegate(cmd *cobra.Command, locked error) error {
 	}
 	code := -1
 	err = ask(cmd.Context(), client, http.MethodPost, "command", bytes.NewReader(body), func(r io.Reader) (err error) {
-		code, err = a.print(r)
+		code, err = a.relay(r)
 		return err
 	})
 	switch watch := cmd.Flags().Lookup("watch"); {
@@ -171,7 +171,7 @@ func ask(ctx context.Context, c *http.Client, method, what string, body io.Reade
 // requestOf returns a command as it is to be run elsewhere: with its flags, with what this
 // process's environment says of the same settings, and with its targets file.
 func (a *app) requestOf(cmd *cobra.Command) request {
-	o := request{Args: wordsOf(cmd), Terminal: a.statusScreen().redraw}
+	o := request{Args: wordsOf(cmd), Terminal: a.screen.redraw}
 	given := map[string]bool{"config": true}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if f.Name == "config" {
@@ -194,7 +194,7 @@ func (a *app) requestOf(cmd *cobra.Command) request {
 		case !set && s.Flag == "actor":
 			value = actor(config.Config{Store: config.Store{Driver: config.Embedded}}, os.Getenv)
 		case !set && s.Flag == "log-format":
-			value = string(a.defaultFormat())
+			value = string(defaultFormat(a.stderr))
 		case !set:
 			continue
 		}
@@ -209,8 +209,8 @@ func (a *app) requestOf(cmd *cobra.Command) request {
 	return o
 }
 
-// print prints what a command prints elsewhere, and returns its exit code.
-func (a *app) print(r io.Reader) (code int, err error) {
+// relay prints what a command prints elsewhere, and returns its exit code.
+func (c *console) relay(r io.Reader) (code int, err error) {
 	for in := json.NewDecoder(r); ; {
 		var p piece
 		if err := in.Decode(&p); err != nil {
@@ -219,8 +219,8 @@ func (a *app) print(r io.Reader) (code int, err error) {
 			}
 			return 0, err
 		}
-		_, oerr := a.stdout.Write(p.Out)
-		_, lerr := a.stderr.Write(p.Log)
+		_, oerr := c.stdout.Write(p.Out)
+		_, lerr := c.stderr.Write(p.Log)
 		if err := errors.Join(oerr, lerr); err != nil {
 			return 0, err
 		}
@@ -288,8 +288,8 @@ func (d *daemon) answerOne(w http.ResponseWriter, r *http.Request) {
 	}
 	to := &pieces{to: json.NewEncoder(w), flush: http.NewResponseController(w).Flush}
 	_ = to.write(piece{}) // the client learns at once that somebody works on it
-	a := &app{stdin: strings.NewReader(""), stdout: pieceWriter{to, false}, stderr: pieceWriter{to, true}, now: d.now,
-		served: &served{o, d.db.Store}}
+	a := &app{console: &console{stdin: strings.NewReader(""), stdout: pieceWriter{to, false},
+		stderr: pieceWriter{to, true}, screen: newScreen(o.Terminal)}, now: d.now, served: &served{o, d.db.Store}}
 	d.log.DebugContext(r.Context(), "answering a command", "command", o.Args[0])
 	code := a.execute(r.Context(), o.Args)
 	_ = to.write(piece{Code: &code}) // the client may be gone

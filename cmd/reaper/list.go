@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -86,13 +87,12 @@ func (a *app) list(cmd *cobra.Command, kept inspect.Kept, limit int) (err error)
 		}
 		return list, err
 	})
-	if a.json {
-		return errors.Join(a.printJSON(res), err)
-	}
-	for _, list := range res.Targets {
-		a.printKept(list, propertyOf(s.targets, list.Name))
-	}
-	return err
+	return errors.Join(a.print(res, func(w io.Writer) error {
+		for _, list := range res.Targets {
+			printKept(w, list, propertyOf(s.targets, list.Name))
+		}
+		return nil
+	}), err)
 }
 
 // propertyOf returns the property of a target.
@@ -105,12 +105,12 @@ func propertyOf(targets []config.Target, name string) string {
 	return ""
 }
 
-func (a *app) printKept(list inspect.KeptList, property string) {
+func printKept(w io.Writer, list inspect.KeptList, property string) {
 	count := "none"
 	if n := len(list.Entities); n > 0 {
 		count = grouped(int64(n))
 	}
-	fmt.Fprintf(a.stdout, "%s, kept as %s: %s\n", list.Name, list.Kept, count)
+	fmt.Fprintf(w, "%s, kept as %s: %s\n", list.Name, list.Kept, count)
 	for _, e := range list.Entities {
 		place := "in range " + e.Range
 		if e.Range == "outside" {
@@ -119,15 +119,15 @@ func (a *app) printKept(list inspect.KeptList, property string) {
 		if e.Namespace != "" {
 			place += ", namespace " + printable(e.Namespace)
 		}
-		fmt.Fprintf(a.stdout, "  %s %s\n", printable(e.Key), place)
+		fmt.Fprintf(w, "  %s %s\n", printable(e.Key), place)
 		value := shortened(printable(e.Value))
 		if e.Type != "text" {
 			value += " (" + e.Type + ")"
 		}
-		fmt.Fprintf(a.stdout, "    %s = %s\n    %s\n", property, value, printable(e.Why))
+		fmt.Fprintf(w, "    %s = %s\n    %s\n", property, value, printable(e.Why))
 	}
 	if list.More {
-		fmt.Fprintf(a.stdout, "  there may be more: %s\n", printable(list.MoreWhy))
+		fmt.Fprintf(w, "  there may be more: %s\n", printable(list.MoreWhy))
 	}
 }
 

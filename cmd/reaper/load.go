@@ -86,7 +86,7 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 		native: c.Store.Driver == config.Firestore, skipBad: skipBad, log: log,
 		res: loadResult{Store: c.Store.String(), Target: targets[0].Name}}
 	if a.onTerminal() {
-		l.bar = a.bar("loading")
+		l.bar = newBar(a.stderr, "loading")
 	}
 	err = l.run(ctx, newLineReader(a.stdin))
 	if l.bar != nil {
@@ -107,11 +107,12 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 			"a range that was swept past them finds them at its next rewind",
 			"entities", l.expired, "rewind", config.FormatDuration(targets[0].Rewind))
 	}
-	if a.json {
-		return a.printJSON(l.res)
-	}
-	fmt.Fprintf(a.stdout, "%s: wrote %s, skipped %s\n", l.res.Target,
-		counted(l.res.Written, "entity", "entities"), counted(l.res.Skipped, "line", "lines"))
+	return a.print(l.res, l.res.print)
+}
+
+func (r loadResult) print(w io.Writer) error {
+	fmt.Fprintf(w, "%s: wrote %s, skipped %s\n", r.Target, counted(r.Written, "entity", "entities"),
+		counted(r.Skipped, "line", "lines"))
 	return nil
 }
 

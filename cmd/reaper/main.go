@@ -55,7 +55,8 @@ func untilSignal() context.Context {
 
 // run executes one command and returns its exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now}
+	a := &app{console: &console{stdin: stdin, stdout: stdout, stderr: stderr, screen: newScreen(isTerminal(stdout))},
+		now: time.Now}
 	return a.execute(ctx, args)
 }
 

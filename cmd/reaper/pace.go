@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -217,16 +218,15 @@ func (a *app) change(cmd *cobra.Command, o switchOrder, change changeFunc) (err 
 	if len(res.Targets) == 0 && errors.Is(err, control.ErrNoRecord) {
 		return &exit{exitUsage, err} // most likely of --store; nothing was touched
 	}
-	if a.json {
-		return errors.Join(a.printJSON(res), err)
-	}
-	for _, t := range res.Targets {
-		i := slices.IndexFunc(s.targets, func(c config.Target) bool { return c.Name == t.Name })
-		file := s.targets[i].Pace
-		fmt.Fprintf(a.stdout, "%s %s; at most %s in each range, %s in all\n",
-			t.Name, t.state(), rateWithSource(t.Max, file.Max), rateWithSource(t.Total, file.Total))
-	}
-	return err
+	return errors.Join(a.print(res, func(w io.Writer) error {
+		for _, t := range res.Targets {
+			i := slices.IndexFunc(s.targets, func(c config.Target) bool { return c.Name == t.Name })
+			file := s.targets[i].Pace
+			fmt.Fprintf(w, "%s %s; at most %s in each range, %s in all\n",
+				t.Name, t.state(), rateWithSource(t.Max, file.Max), rateWithSource(t.Total, file.Total))
+		}
+		return nil
+	}), err)
 }
 
 // state says whether a target is paused.

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -15,26 +17,31 @@ const (
 	logEvery = 10 * time.Second
 )
 
-// watch shows how far a sweep has come: a bar with rate and time left on a
+// watchSweep shows how far a sweep has come: a bar with rate and time left on a
 // terminal, elsewhere a log line every ten seconds. The returned function ends it.
-func (a *app) watch(p *sweep.Progress, apply bool, log *slog.Logger) (done func()) {
-	if !a.onTerminal() {
+func (c *console) watchSweep(p *sweep.Progress, apply bool, log *slog.Logger) (done func()) {
+	if !c.onTerminal() {
 		return every(logEvery, func() {
 			log.Info("sweeping", "apply", apply, "ranges", p.Ranges.Load(), "ranges_done", p.RangesDone.Load(),
 				"scanned", p.Scanned.Load(), "expired", p.Expired.Load(), "deleted", p.Deleted.Load())
 		})
 	}
-	at := &p.Deleted
-	if !apply {
-		at = &p.Expired
+	if apply {
+		return drawProgress(c.stderr, "sweeping", &p.Deleted, &p.Due)
 	}
-	bar := a.bar("sweeping")
+	return drawProgress(c.stderr, "sweeping", &p.Expired, &p.Due)
+}
+
+// drawProgress draws a bar that follows n, until done is called. Most is how many there will
+// be, or 0 as long as nobody knows.
+func drawProgress(stderr io.Writer, what string, n, most *atomic.Int64) (done func()) {
+	bar := newBar(stderr, what)
 	stop := every(barEvery, func() {
-		n := at.Load()
-		if due := p.Due.Load(); due > 0 {
-			bar.ChangeMax64(max(due, n+1)) // not full before the end: the sweep may find more
+		at := n.Load()
+		if all := most.Load(); all > 0 {
+			bar.ChangeMax64(max(all, at+1)) // not full before the end: there may be more
 		}
-		_ = bar.Set64(n) // a closed terminal must not stop the sweep
+		_ = bar.Set64(at) // a closed terminal must not stop the work
 	})
 	return func() {
 		stop()
@@ -42,11 +49,11 @@ func (a *app) watch(p *sweep.Progress, apply bool, log *slog.Logger) (done func(
 	}
 }
 
-// bar returns a progress bar on stderr, of unknown length until its maximum is
+// newBar returns a progress bar on stderr, of unknown length until its maximum is
 // changed.
-func (a *app) bar(what string) *progressbar.ProgressBar {
+func newBar(stderr io.Writer, what string) *progressbar.ProgressBar {
 	return progressbar.NewOptions64(-1,
-		progressbar.OptionSetWriter(a.stderr),
+		progressbar.OptionSetWriter(stderr),
 		progressbar.OptionSetDescription(what),
 		progressbar.OptionShowCount(),
 		progressbar.OptionShowIts(),

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -67,11 +68,11 @@ func (a *app) stamp(cmd *cobra.Command, id, instant string, s generation.Stamper
 	if err != nil {
 		return &exit{exitUsage, err}
 	}
-	if a.json {
-		return a.printJSON(stampResult{key.String(), key.Generation, key.Shard, key.Expires.Format(instants)})
-	}
-	fmt.Fprintln(a.stdout, key)
-	return nil
+	res := stampResult{key.String(), key.Generation, key.Shard, key.Expires.Format(instants)}
+	return a.print(res, func(w io.Writer) error {
+		fmt.Fprintln(w, key)
+		return nil
+	})
 }
 
 // parseInstant reads an instant, or a time from now.

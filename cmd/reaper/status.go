@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/term"
 
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/background"
@@ -105,11 +103,10 @@ func (a *app) status(cmd *cobra.Command, all bool) (err error) {
 	}
 	defer s.db.closeInto(&err)
 	res, err := a.readStatus(cmd.Context(), s, all)
-	if a.json {
-		return errors.Join(a.printJSON(res), err)
-	}
-	_, werr := a.stdout.Write(a.statusScreen().render(res, all))
-	return errors.Join(werr, err)
+	return errors.Join(a.print(res, func(w io.Writer) error {
+		_, werr := w.Write(a.screen.render(res, all))
+		return werr
+	}), err)
 }
 
 // readStatus reads the status of all targets at the same time, within the same five seconds.
@@ -158,11 +155,8 @@ type screen struct {
 // terminalWidth is how wide a status is on a terminal.
 const terminalWidth = 80
 
-func (a *app) statusScreen() screen {
-	if a.served != nil && a.served.Terminal {
-		return screen{terminalWidth, true}
-	}
-	if f, ok := a.stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+func newScreen(isTerminal bool) screen {
+	if isTerminal {
 		return screen{terminalWidth, true}
 	}
 	return screen{}
@@ -180,7 +174,7 @@ func (a *app) watchStatus(cmd *cobra.Command, every time.Duration, all bool) (er
 			s.db.closeInto(&err)
 		}
 	}()
-	to := a.statusScreen()
+	to := a.screen
 	return to.repeat(cmd.Context(), a.stdout, every, func(ctx context.Context) []byte {
 		if s == nil {
 			if s, err = a.begin(cmd); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -87,7 +88,7 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete bool, once sweep.Once) (e
 	s.warnSuperseded(ctx, map[string]bool{})
 	s.sweep.Once = once
 	s.sweep.Progress = &sweep.Progress{Estimate: a.onTerminal()}
-	done := a.watch(s.sweep.Progress, s.Apply, s.log)
+	done := a.watchSweep(s.sweep.Progress, s.Apply, s.log)
 	res := sweep.Run(ctx, s.sweep)
 	done()
 	res.Store = s.Store.String()
@@ -97,22 +98,13 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete bool, once sweep.Once) (e
 	if s.Pushgateway != "" {
 		a.push(cmd.Context(), s.Config, res, s.log)
 	}
-	if a.json {
-		err = a.printJSON(res)
-	} else {
-		err = a.printSweep(res)
+	if err = a.print(res, func(w io.Writer) error { return printSweep(w, res) }); err == nil {
+		err = exitOfSweep(res)
 	}
-	switch {
-	case err != nil:
-		return err
-	case res.Failed():
-		return &exit{exitFailed, sweepError(res)}
-	case isTripped(res):
-		return &exit{exitBreaker, errTripped}
-	case !res.Complete && failIncomplete:
+	if err == nil && !res.Complete && failIncomplete {
 		return &exit{exitIncomplete, fmt.Errorf("the sweep was stopped before its end")}
 	}
-	return nil
+	return err
 }
 
 // push sends the results of the sweep to a Pushgateway. A failure is logged; it does not
@@ -157,12 +149,12 @@ func addOutside(ctx context.Context, s *session, res *sweep.Result) {
 }
 
 // printPreview says what a dry run found beyond the table.
-func (a *app) printPreview(t sweep.TargetResult) {
+func printPreview(w io.Writer, t sweep.TargetResult) {
 	if f := t.WouldTrip; f != nil {
-		fmt.Fprintf(a.stdout, "%s: with --apply its breaker would trip: %s: %s are due, more than %s\n", t.Name, f.Rule,
+		fmt.Fprintf(w, "%s: with --apply its breaker would trip: %s: %s are due, more than %s\n", t.Name, f.Rule,
 			grouped(f.Due), grouped(f.Limit))
 		for _, bar := range f.Histogram {
-			fmt.Fprintf(a.stdout, "%s:   %s: %s in generation %08d\n", t.Name, span(bar), grouped(bar.N), bar.Generation)
+			fmt.Fprintf(w, "%s:   %s: %s in generation %08d\n", t.Name, span(bar), grouped(bar.N), bar.Generation)
 		}
 	}
 	if n := t.BehindCursors; n != nil && *n > 0 {
@@ -170,7 +162,7 @@ func (a *app) printPreview(t sweep.TargetResult) {
 		if t.GoneBy != nil {
 			by = "by the first sweep after " + t.GoneBy.UTC().Format(time.RFC3339)
 		}
-		fmt.Fprintf(a.stdout, "%s: behind the cursors: %s, %s\n", t.Name, grouped(*n), by)
+		fmt.Fprintf(w, "%s: behind the cursors: %s, %s\n", t.Name, grouped(*n), by)
 	}
 	byReason := map[string][]string{}
 	for _, x := range t.Examples {
@@ -182,11 +174,11 @@ func (a *app) printPreview(t sweep.TargetResult) {
 	}
 	for _, kept := range inspect.KeptReasons() {
 		if ids := byReason[string(kept)]; len(ids) > 0 {
-			fmt.Fprintf(a.stdout, "%s: %s, for example: %s\n", t.Name, kept, strings.Join(ids, ", "))
+			fmt.Fprintf(w, "%s: %s, for example: %s\n", t.Name, kept, strings.Join(ids, ", "))
 		}
 	}
 	if t.Estimated {
-		fmt.Fprintf(a.stdout, "%s: one page of each range was checked, the rest was counted: --exact checks all\n", t.Name)
+		fmt.Fprintf(w, "%s: one page of each range was checked, the rest was counted: --exact checks all\n", t.Name)
 	}
 }
 
@@ -250,16 +242,27 @@ func sweepError(res sweep.Result) error {
 	return errors.Join(all...)
 }
 
+// exitOfSweep returns the exit of a sweep or an audit that failed, or that a breaker holds.
+func exitOfSweep(res sweep.Result) error {
+	switch {
+	case res.Failed():
+		return &exit{exitFailed, sweepError(res)}
+	case isTripped(res):
+		return &exit{exitBreaker, errTripped}
+	}
+	return nil
+}
+
 // wasStopped reports whether the sweep of a target ended early, and nothing that holds it says why.
 func wasStopped(t sweep.TargetResult) bool { return !t.Complete && t.Held == "" }
 
-func (a *app) printSweep(res sweep.Result) error {
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+func printSweep(w io.Writer, res sweep.Result) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	third := "deleted"
 	if !res.Apply {
 		third = "would delete"
 	}
-	fmt.Fprintf(w, "target\texpired\t%s\tkept\toutside\tranges\tseconds\t\n", third)
+	fmt.Fprintf(table, "target\texpired\t%s\tkept\toutside\tranges\tseconds\t\n", third)
 	for _, t := range res.Targets {
 		if t.Error != "" && t.Ranges == 0 {
 			continue // it failed before its ranges were known
@@ -268,40 +271,40 @@ func (a *app) printSweep(res sweep.Result) error {
 		if !res.Apply {
 			gone = t.Expired
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d/%d\t%.1f\t\n", t.Name, grouped(t.Expired), grouped(gone),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d/%d\t%.1f\t\n", t.Name, grouped(t.Expired), grouped(gone),
 			grouped(t.Suspect+t.Malformed+t.Mismatch), grouped(t.Outside), t.Ranges-t.Incomplete, t.Ranges, res.Duration)
 	}
-	if err := w.Flush(); err != nil {
+	if err := table.Flush(); err != nil {
 		return err
 	}
 	for _, t := range res.Targets {
 		if t.Held != "" {
-			fmt.Fprintf(a.stdout, "%s: held: %s: %s\n", t.Name, brake(t), deletedBefore(t, res.Apply))
+			fmt.Fprintf(w, "%s: held: %s: %s\n", t.Name, brake(t), deletedBefore(t, res.Apply))
 		}
 		if t.Suspect+t.Malformed > 0 {
-			fmt.Fprintf(a.stdout, "%s: kept %s suspect (implausibly old) and %s malformed\n",
+			fmt.Fprintf(w, "%s: kept %s suspect (implausibly old) and %s malformed\n",
 				t.Name, grouped(t.Suspect), grouped(t.Malformed))
 		}
 		if t.Mismatch > 0 {
-			fmt.Fprintf(a.stdout, "%s: kept %s that are due by a key which disagrees with the rule of their adoption\n",
+			fmt.Fprintf(w, "%s: kept %s that are due by a key which disagrees with the rule of their adoption\n",
 				t.Name, grouped(t.Mismatch))
 		}
-		a.printPreview(t)
+		printPreview(w, t)
 		if t.EmptyIndex {
-			fmt.Fprintf(a.stdout, "%s: holds entities, but none has an entry in any range: "+
+			fmt.Fprintf(w, "%s: holds entities, but none has an entry in any range: "+
 				"check the property's name and index\n", t.Name)
 		}
 		if t.EmptyKind {
-			fmt.Fprintf(a.stdout, "%s: its kind holds no entity: if there should be some, check how it is spelt\n", t.Name)
+			fmt.Fprintf(w, "%s: its kind holds no entity: if there should be some, check how it is spelt\n", t.Name)
 		}
 	}
 	switch {
 	case res.Failed(): // the error is printed instead
 	case !res.Complete && slices.ContainsFunc(res.Targets, wasStopped):
-		fmt.Fprintln(a.stdout, "not complete: stopped before the end, or blocked by contention; "+
+		fmt.Fprintln(w, "not complete: stopped before the end, or blocked by contention; "+
 			"the next sweep resumes from here")
 	case !res.Apply:
-		fmt.Fprintln(a.stdout, "nothing was deleted: this was a dry run. Delete with --apply")
+		fmt.Fprintln(w, "nothing was deleted: this was a dry run. Delete with --apply")
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 
@@ -27,15 +28,14 @@ func (a *app) versionCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := versionResult{buildVersion(), buildCommit(), runtime.Version()}
-			if a.json {
-				return a.printJSON(v)
-			}
-			built := v.GoVersion
-			if v.Commit != "" {
-				built = "commit " + v.Commit + ", " + built
-			}
-			fmt.Fprintf(a.stdout, "reaper %s (%s)\n", v.Version, built)
-			return nil
+			return a.print(v, func(w io.Writer) error {
+				built := v.GoVersion
+				if v.Commit != "" {
+					built = "commit " + v.Commit + ", " + built
+				}
+				fmt.Fprintf(w, "reaper %s (%s)\n", v.Version, built)
+				return nil
+			})
 		},
 	}
 	a.addJSON(cmd)
