@@ -33,7 +33,7 @@ type adoptCost struct {
 	Seconds *float64 `json:"seconds"` // at the rate; nil if that is unlimited
 }
 
-func (a *app) adoptCommand() *cobra.Command {
+func adoptCommand(a *app) *cobra.Command {
 	var f adoptFlags
 	cmd := &cobra.Command{
 		Use:   "adopt TARGET",
@@ -80,11 +80,11 @@ reaper adopt undo is the way back.`,
 	cmd.Flags().StringVar(&f.every, "every", "24h", "with --watch: from the begin of one round to the next;\n"+
 		"while it follows an index, only if it is given")
 	addYes(cmd, &f)
-	cmd.AddCommand(a.adoptDualCommand(), a.adoptVerifyCommand(), a.adoptFinishCommand(), a.adoptUndoCommand())
+	cmd.AddCommand(adoptDualCommand(a), adoptVerifyCommand(a), adoptFinishCommand(a), adoptUndoCommand(a))
 	return cmd
 }
 
-func (a *app) adoptDualCommand() *cobra.Command {
+func adoptDualCommand(a *app) *cobra.Command {
 	var f adoptFlags
 	cmd := &cobra.Command{
 		Use:   "dual TARGET",
@@ -107,7 +107,7 @@ without its key, nor a new one that computes keys wrongly, has live entities del
 	return cmd
 }
 
-func (a *app) adoptVerifyCommand() *cobra.Command {
+func adoptVerifyCommand(a *app) *cobra.Command {
 	f := adoptFlags{verifies: "adopt verify"}
 	cmd := &cobra.Command{
 		Use:   "verify TARGET",
@@ -136,7 +136,7 @@ of the property that the rule reads. On a terminal it then asks whether to go on
 	return cmd
 }
 
-func (a *app) adoptFinishCommand() *cobra.Command {
+func adoptFinishCommand(a *app) *cobra.Command {
 	f := adoptFlags{verifies: "adopt finish"}
 	cmd := &cobra.Command{
 		Use:   "finish TARGET",
@@ -176,7 +176,7 @@ func approveSwitch(ctx context.Context, c adopt.Config) error {
 	return nil
 }
 
-func (a *app) adoptUndoCommand() *cobra.Command {
+func adoptUndoCommand(a *app) *cobra.Command {
 	var f adoptFlags
 	cmd := &cobra.Command{
 		Use:   "undo TARGET",
@@ -218,14 +218,14 @@ func (a *app) beginAdopt(cmd *cobra.Command, args []string, f adoptFlags) (*sess
 			return nil, adopt.Config{}, err
 		}
 	}
-	c, targets, _, err := a.loadTargets(cmd)
+	s, err := a.loadTargets(cmd)
 	if err != nil {
 		return nil, adopt.Config{}, err
 	}
-	if len(targets) != 1 {
+	if len(s.targets) != 1 {
 		return nil, adopt.Config{}, wrongUsage("adopt works on one target: name it")
 	}
-	t := targets[0]
+	t := s.targets[0]
 	if t.StoreTarget().Type != store.Text {
 		return nil, adopt.Config{}, wrongUsage("target %s has no expiry keys in the layout %s: describe the target that "+
 			"they are for, with a layout such as generation and a property of its own", t.Name, t.Layout)
@@ -237,8 +237,7 @@ func (a *app) beginAdopt(cmd *cobra.Command, args []string, f adoptFlags) (*sess
 	if err != nil {
 		return nil, adopt.Config{}, err
 	}
-	s, err := a.begin(cmd)
-	if err != nil {
+	if err := a.connect(cmd.Context(), s, false); err != nil {
 		return nil, adopt.Config{}, err
 	}
 	s.targets[0] = t // with the flags
@@ -264,7 +263,7 @@ func (a *app) beginAdopt(cmd *cobra.Command, args []string, f adoptFlags) (*sess
 	}
 	return s, adopt.Config{Announce: announce, Sweep: s.sweep, Target: s.sweep.Targets[0], Rule: rule,
 		Spread:  t.Adopt.Spread,
-		Percent: t.Adopt.Percent, Actor: actor(c, os.Getenv), Progress: new(adopt.Progress),
+		Percent: t.Adopt.Percent, Actor: actor(s.Config, os.Getenv), Progress: new(adopt.Progress),
 		Rate: throttle.Limits{Start: min(coldRate, rate.Most), Max: rate.Most, Unlimited: rate.Unlimited}}, nil
 }
 

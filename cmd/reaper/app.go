@@ -3,22 +3,17 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/generation"
-	"github.com/reaper-ttl/reaper/internal/adopt"
-	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/internal/engine/pace"
 	"github.com/reaper-ttl/reaper/store"
@@ -60,10 +55,10 @@ the end, with --fail-incomplete; 4 the breaker of a target is open, and nothing 
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	addSettings(root.PersistentFlags(), commonSettings...)
-	root.AddCommand(a.demoCommand(), a.sweepCommand(), a.serveCommand(), a.statusCommand(), a.loadCommand(),
-		a.dumpCommand(), a.stampCommand(), a.explainCommand(), a.listCommand(), a.historyCommand(), a.generationCommand(),
-		a.auditCommand(), a.adoptCommand(), a.pauseCommand(), a.resumeCommand(), a.paceCommand(), a.breakerCommand(),
-		a.indexesCommand(), a.versionCommand(),
+	root.AddCommand(demoCommand(a), sweepCommand(a), serveCommand(a), statusCommand(a), loadCommand(a),
+		dumpCommand(a), stampCommand(a), explainCommand(a), listCommand(a), historyCommand(a), generationCommand(a),
+		auditCommand(a), adoptCommand(a), pauseCommand(a), resumeCommand(a), paceCommand(a), breakerCommand(a),
+		indexesCommand(a), versionCommand(a),
 		&cobra.Command{Use: "targets-file", Short: "Every field of the targets file, with its default",
 			Long: config.Sample()})
 	a.markFailures(root)
@@ -127,8 +122,9 @@ func (a *app) load(cmd *cobra.Command) (config.Config, *slog.Logger, error) {
 	return c, newLogger(a.stderr, c), nil
 }
 
-// loadTargets reads the configuration of a command that works on targets.
-func (a *app) loadTargets(cmd *cobra.Command) (config.Config, []config.Target, *slog.Logger, error) {
+// loadTargets reads the configuration of a command that works on targets. Their store is not
+// open yet.
+func (a *app) loadTargets(cmd *cobra.Command) (*session, error) {
 	c, log, err := a.load(cmd)
 	if err == nil {
 		err = c.RequireStore()
@@ -137,10 +133,43 @@ func (a *app) loadTargets(cmd *cobra.Command) (config.Config, []config.Target, *
 		err = c.RequireTargets()
 	}
 	if err != nil {
-		return c, nil, log, err
+		return nil, err
 	}
-	targets, err := c.Select(a.targets)
-	return c, targets, log, err
+	s := &session{console: a.console, Config: c, log: log}
+	s.targets, err = c.Select(a.targets)
+	return s, err
+}
+
+// connect opens the store of a session, which must be closed. With create it creates an
+// embedded one that does not exist.
+func (a *app) connect(ctx context.Context, s *session, create bool) (err error) {
+	if s.db, err = a.open(ctx, s.Store, create, s.log); err != nil {
+		return err
+	}
+	s.sweep = sweepConfig(s, a.now)
+	return nil
+}
+
+// begin reads the configuration and opens the store.
+func (a *app) begin(cmd *cobra.Command) (*session, error) {
+	s, err := a.loadTargets(cmd)
+	if err == nil {
+		err = a.connect(cmd.Context(), s, false)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// inSession calls do while the store of a command is open.
+func (a *app) inSession(cmd *cobra.Command, do func(context.Context, *session) error) (err error) {
+	s, err := a.begin(cmd)
+	if err != nil {
+		return err
+	}
+	defer s.db.closeInto(&err)
+	return do(cmd.Context(), s)
 }
 
 // A database is an open store.
@@ -190,63 +219,6 @@ func (a *app) open(ctx context.Context, s config.Store, create bool, log *slog.L
 	return nil, wrongUsage("no store: set --store or REAPER_STORE")
 }
 
-// A session is what a command needs to work on the targets of a store. The command must
-// close the database.
-type session struct {
-	config.Config
-	targets []config.Target // those that --target selects
-	sweep   sweep.Config
-	log     *slog.Logger
-	db      *database
-}
-
-// begin reads the configuration and opens the store.
-func (a *app) begin(cmd *cobra.Command) (*session, error) {
-	c, targets, log, err := a.loadTargets(cmd)
-	if err != nil {
-		return nil, err
-	}
-	db, err := a.open(cmd.Context(), c.Store, false, log)
-	if err != nil {
-		return nil, err
-	}
-	return &session{c, targets, a.sweepConfig(c, db.Store, targets, log), log, db}, nil
-}
-
-// eachTarget calls do for all targets at the same time. It returns the results of those
-// that did not fail, in their order, and the errors of the others.
-func eachTarget[T any](s *session, do func(sweep.Target) (T, error)) ([]T, error) {
-	results, errs := make([]T, len(s.sweep.Targets)), make([]error, len(s.sweep.Targets))
-	var group errgroup.Group
-	group.SetLimit(s.Workers)
-	for i, t := range s.sweep.Targets {
-		background.Go(&group, func() (err error) {
-			if results[i], err = do(t); err != nil {
-				errs[i] = fmt.Errorf("target %s: %w", t.Name, err)
-			}
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil { // only a panic: one target's error must not stop the others
-		return nil, err
-	}
-	done := []T{}
-	for i, r := range results {
-		if errs[i] == nil {
-			done = append(done, r)
-		}
-	}
-	return done, errors.Join(errs...)
-}
-
-// closeInto closes the store at the end of a command, and stores its error in err unless
-// there is one already.
-func (d *database) closeInto(err *error) {
-	if cerr := d.close(); *err == nil {
-		*err = cerr
-	}
-}
-
 // sweepTarget converts a target of the configuration for package sweep.
 func sweepTarget(t config.Target) sweep.Target {
 	namespaces := t.Namespaces
@@ -274,36 +246,4 @@ func orZero[T int64 | float64](l config.Limit[T]) T {
 		return 0
 	}
 	return l.Most
-}
-
-// sweepConfig returns the configuration of package sweep.
-func (a *app) sweepConfig(c config.Config, s store.Store, targets []config.Target, log *slog.Logger) sweep.Config {
-	sc := sweep.Config{Store: s, Apply: c.Apply, Workers: c.Workers, Grace: c.ShutdownGrace, Owner: owner(),
-		Version: buildVersion(), Now: a.now, Log: log}
-	host, _ := os.Hostname()
-	for _, t := range targets {
-		one := a.comparing(sweepTarget(t), s)
-		one.History = sweep.History{Keep: t.History.Keep, Actor: actor(c, os.Getenv), Host: host, Settings: t.Lines()}
-		sc.Targets = append(sc.Targets, one)
-	}
-	return sc
-}
-
-// comparing has sweeps of a target compare keys with the rule while its entities are adopted.
-func (a *app) comparing(t sweep.Target, s store.Store) sweep.Target {
-	_, adopts := s.(store.Adopter)
-	_, tells := s.(store.Keyer)
-	if t.Type == store.Text && adopts && tells {
-		t.Compare = (&adopt.Comparer{Store: s, Target: t, Now: a.now}).Compare
-	}
-	return t
-}
-
-// owner returns a name for this process in leases, which no other process has.
-func owner() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:6])
 }

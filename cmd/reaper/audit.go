@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 
@@ -9,7 +10,7 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-func (a *app) auditCommand() *cobra.Command {
+func auditCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Audit retired generations for strays now",
@@ -21,7 +22,7 @@ the others to the nursery, where later sweeps find them. Without it, audit count
 Sweeps do the same once a day, in the background. Audit fails if another worker is
 already running one.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.audit(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.inSession(cmd, audit) },
 	}
 	addSettings(cmd.Flags(), "apply", "shutdown-grace", "actor")
 	a.addTarget(cmd)
@@ -29,15 +30,10 @@ already running one.`,
 	return cmd
 }
 
-func (a *app) audit(cmd *cobra.Command) (err error) {
-	s, err := a.begin(cmd)
-	if err != nil {
-		return err
-	}
-	defer s.db.closeInto(&err)
-	res := sweep.Audit(cmd.Context(), s.sweep)
+func audit(ctx context.Context, s *session) error {
+	res := sweep.Audit(ctx, s.sweep)
 	res.Store = s.Store.String()
-	if err := a.print(res, func(w io.Writer) error {
+	if err := s.print(res, func(w io.Writer) error {
 		printAudit(w, res)
 		return nil
 	}); err != nil {

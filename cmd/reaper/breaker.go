@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +22,7 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-func (a *app) breakerCommand() *cobra.Command {
+func breakerCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "breaker",
 		Short: "Show, approve or clear what holds a target because too much came to be due at once",
@@ -35,22 +36,22 @@ An approval covers that event alone: what expires up to its instant, as much as 
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.breakerShowCommand(), a.breakerApproveCommand(), a.breakerClearCommand())
+	cmd.AddCommand(breakerShowCommand(a), breakerApproveCommand(a), breakerClearCommand(a))
 	return cmd
 }
 
-func (a *app) breakerShowCommand() *cobra.Command {
+func breakerShowCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show TARGET",
 		Short: "Show the event that holds a target: why, how much, when it expires, some of its entities",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.onTarget(cmd, args[0], func(s *session, t sweep.Target) error {
+			return onTarget(a, cmd, args[0], func(s *session, t sweep.Target) error {
 				b, err := inspect.Breaker(cmd.Context(), s.sweep, t)
 				if err != nil && b.Trip == "" {
 					return withoutRecord(s, err)
 				}
-				printed := a.print(b, func(w io.Writer) error { return printBreaker(w, b, t.Breaker.On) })
+				printed := s.print(b, func(w io.Writer) error { return printBreaker(w, b, t.Breaker.On) })
 				return errors.Join(printed, err) // a person who decides needs the trip at least
 			})
 		},
@@ -59,7 +60,7 @@ func (a *app) breakerShowCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) breakerApproveCommand() *cobra.Command {
+func breakerApproveCommand(a *app) *cobra.Command {
 	var o switchOrder
 	var approval control.Approval
 	cmd := &cobra.Command{
@@ -83,7 +84,7 @@ With --count a part of it goes first, and the breaker trips again after it.`,
 			if err := o.check(cmd, false); err != nil {
 				return err
 			}
-			return a.onTarget(cmd, args[0], func(s *session, t sweep.Target) error {
+			return onTarget(a, cmd, args[0], func(s *session, t sweep.Target) error {
 				approval.ID = args[1]
 				_, trip, err := control.Approve(cmd.Context(), s.sweep, t, orderOf(s, o), approval)
 				if err != nil {
@@ -94,7 +95,7 @@ With --count a part of it goes first, and the breaker trips again after it.`,
 						"rule", string(trip.Rule))
 				}
 				ended := endedTrip{t.Name, trip.ID, "approved", allowed(approval.Count, trip)}
-				return a.print(ended, ended.print)
+				return s.print(ended, ended.print)
 			})
 		},
 	}
@@ -106,7 +107,7 @@ With --count a part of it goes first, and the breaker trips again after it.`,
 	return cmd
 }
 
-func (a *app) breakerClearCommand() *cobra.Command {
+func breakerClearCommand(a *app) *cobra.Command {
 	var o switchOrder
 	cmd := &cobra.Command{
 		Use:   "clear TARGET",
@@ -116,7 +117,7 @@ func (a *app) breakerClearCommand() *cobra.Command {
 			if err := o.check(cmd, false); err != nil {
 				return err
 			}
-			return a.onTarget(cmd, args[0], func(s *session, t sweep.Target) error {
+			return onTarget(a, cmd, args[0], func(s *session, t sweep.Target) error {
 				_, trip, err := control.Clear(cmd.Context(), s.sweep, t, orderOf(s, o), func(trip breaker.Trip) (int64, error) {
 					return sweep.CountTrip(cmd.Context(), s.sweep, t, trip)
 				})
@@ -124,7 +125,7 @@ func (a *app) breakerClearCommand() *cobra.Command {
 					return withoutRecord(s, err)
 				}
 				ended := endedTrip{t.Name, trip.ID, "cleared", 0}
-				return a.print(ended, ended.print)
+				return s.print(ended, ended.print)
 			})
 		},
 	}
@@ -135,14 +136,9 @@ func (a *app) breakerClearCommand() *cobra.Command {
 }
 
 // onTarget opens the store, and calls do with the target of a name.
-func (a *app) onTarget(cmd *cobra.Command, name string, do func(*session, sweep.Target) error) (err error) {
+func onTarget(a *app, cmd *cobra.Command, name string, do func(*session, sweep.Target) error) error {
 	a.targets = []string{name}
-	s, err := a.begin(cmd)
-	if err != nil {
-		return err
-	}
-	defer s.db.closeInto(&err)
-	return do(s, s.sweep.Targets[0])
+	return a.inSession(cmd, func(_ context.Context, s *session) error { return do(s, s.sweep.Targets[0]) })
 }
 
 // orderOf returns who gives an order, and why.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -105,7 +104,7 @@ func newModelDaemon(t *testing.T, first bool, every string, targets ...string) *
 			Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second, Pace: throttle.Limits{Unlimited: true}})
 	}
 	known := metrics.New(metrics.Options{Targets: targets, Apply: true})
-	m.daemon = newDaemon(&app{console: &console{stdout: io.Discard, stderr: io.Discard}, now: now}, s, known, first)
+	m.daemon = newDaemon(s, known, first)
 	return m
 }
 

@@ -56,7 +56,7 @@ type demoResult struct {
 	Comparison demoComparison `json:"comparison"`
 }
 
-func (a *app) demoCommand() *cobra.Command {
+func demoCommand(a *app) *cobra.Command {
 	var entities int
 	var dir, name string
 	cmd := &cobra.Command{

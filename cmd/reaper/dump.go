@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -16,7 +17,7 @@ import (
 // instants is the form in which dump and stamp print instants.
 const instants = "2006-01-02T15:04:05.000Z"
 
-func (a *app) dumpCommand() *cobra.Command {
+func dumpCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dump",
 		Short: "Print what a target holds, as NDJSON",
@@ -24,30 +25,24 @@ func (a *app) dumpCommand() *cobra.Command {
 fields that load reads, and "key", the expiry property as stored. Dump reads every
 entity, and a cloud database bills each read.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.dump(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.inSession(cmd, dump) },
 	}
 	a.addTarget(cmd)
 	return cmd
 }
 
-func (a *app) dump(cmd *cobra.Command) (err error) {
-	s, err := a.begin(cmd)
-	if err != nil {
-		return err
-	}
-	defer s.db.closeInto(&err)
-	ctx, targets := cmd.Context(), s.targets
+func dump(ctx context.Context, s *session) (err error) {
 	d, ok := s.db.Store.(store.Dumper)
 	if !ok {
 		return wrongUsage("store %v cannot be dumped", s.Store)
 	}
-	out := bufio.NewWriterSize(a.stdout, 64<<10)
+	out := bufio.NewWriterSize(s.stdout, 64<<10)
 	defer func() {
 		if ferr := out.Flush(); err == nil {
 			err = ferr
 		}
 	}()
-	for _, t := range targets {
+	for _, t := range s.targets {
 		namespaces := t.Namespaces
 		if n, ok := s.db.Store.(store.Namespacer); ok && t.AllNamespaces {
 			if namespaces, err = n.Namespaces(ctx); err != nil {
@@ -59,7 +54,7 @@ func (a *app) dump(cmd *cobra.Command) (err error) {
 		for _, ns := range namespaces {
 			for e, err := range d.Dump(ctx, t.StoreTarget(), ns) {
 				if err == nil {
-					err = printEntity(out, e, t, len(targets) > 1)
+					err = printEntity(out, e, t, len(s.targets) > 1)
 				}
 				if err != nil {
 					return fmt.Errorf("dump target %s: %w", t.Name, err)

@@ -15,7 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-func (a *app) explainCommand() *cobra.Command {
+func explainCommand(a *app) *cobra.Command {
 	var namespace, parent string
 	var number bool
 	cmd := &cobra.Command{
@@ -38,7 +38,7 @@ cursor is, and why the entity exists or does not. It writes nothing.`,
 			} else if err := checkName(args[0]); err != nil {
 				return &exit{exitUsage, err}
 			}
-			return a.explain(cmd, namespace, id)
+			return explain(a, cmd, namespace, id)
 		},
 	}
 	a.addTarget(cmd)
@@ -50,34 +50,31 @@ cursor is, and why the entity exists or does not. It writes nothing.`,
 	return cmd
 }
 
-func (a *app) explain(cmd *cobra.Command, namespace string, id store.Entity) (err error) {
-	c, targets, log, err := a.loadTargets(cmd)
+func explain(a *app, cmd *cobra.Command, namespace string, id store.Entity) (err error) {
+	s, err := a.loadTargets(cmd)
 	if err != nil {
 		return err
 	}
-	if len(targets) != 1 {
-		return wrongUsage("explain needs exactly one target: name it with --target")
+	t, err := s.oneTarget("explain")
+	if err != nil {
+		return err
 	}
-	t := targets[0]
-	if namespace != "" && c.Store.Driver != config.Datastore {
+	if namespace != "" && s.Store.Driver != config.Datastore {
 		return wrongUsage("--namespace: namespaces exist in datastore stores only")
 	}
-	ctx := cmd.Context()
-	db, err := a.open(ctx, c.Store, false, log)
-	if err != nil {
+	if err := a.connect(cmd.Context(), s, false); err != nil {
 		return err
 	}
-	defer db.closeInto(&err)
-	sc := a.sweepConfig(c, db.Store, targets, log)
-	x, err := inspect.Explain(ctx, sc, sc.Targets[0], namespace, id)
+	defer s.db.closeInto(&err)
+	x, err := inspect.Explain(cmd.Context(), s.sweep, s.sweep.Targets[0], namespace, id)
 	if errors.Is(err, inspect.ErrUnknownEntity) {
 		return &exit{exitUsage, err}
 	}
 	if err != nil {
 		return fmt.Errorf("target %s: %w", t.Name, err)
 	}
-	return a.print(x, func(w io.Writer) error {
-		printExplanation(w, a.screen, x, t)
+	return s.print(x, func(w io.Writer) error {
+		printExplanation(w, s.screen, x, t)
 		return nil
 	})
 }

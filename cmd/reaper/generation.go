@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +19,7 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-func (a *app) generationCommand() *cobra.Command {
+func generationCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "generation",
 		Short: "List a target's generations, or open the next one",
@@ -31,7 +32,7 @@ shards.`,
 			return wrongUsage("generation: want the subcommand list or advance (see reaper generation --help)")
 		},
 	}
-	cmd.AddCommand(a.generationListCommand(), a.generationAdvanceCommand())
+	cmd.AddCommand(generationListCommand(a), generationAdvanceCommand(a))
 	return cmd
 }
 
@@ -48,7 +49,7 @@ type targetGenerations struct {
 	Generations []inspect.GenerationLife `json:"generations"`
 }
 
-func (a *app) generationListCommand() *cobra.Command {
+func generationListCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Show each live generation, what is left in it, and when it retires",
@@ -57,25 +58,20 @@ each. It also forecasts when the survivors start to be carried to the newest gen
 and when the generation retires at the latest. It writes nothing and costs a COUNT for
 each generation.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.listGenerations(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.inSession(cmd, listGenerations) },
 	}
 	a.addTarget(cmd)
 	a.addJSON(cmd)
 	return cmd
 }
 
-func (a *app) listGenerations(cmd *cobra.Command) (err error) {
-	s, err := a.begin(cmd)
-	if err != nil {
-		return err
-	}
-	defer s.db.closeInto(&err)
-	res := generationsResult{Store: s.Store.String(), Now: a.now().UTC()}
+func listGenerations(ctx context.Context, s *session) (err error) {
+	res := generationsResult{Store: s.Store.String(), Now: s.now().UTC()}
 	res.Targets, err = eachTarget(s, func(t sweep.Target) (targetGenerations, error) {
-		lives, err := inspect.Lives(cmd.Context(), s.sweep, t)
+		lives, err := inspect.Lives(ctx, s.sweep, t)
 		return targetGenerations{t.Name, t.Layout, lives}, err
 	})
-	return errors.Join(a.print(res, func(w io.Writer) error {
+	return errors.Join(s.print(res, func(w io.Writer) error {
 		for _, t := range res.Targets {
 			if err := printGenerations(w, t); err != nil {
 				return err
@@ -140,7 +136,7 @@ type advancedOutcome struct {
 	RampOver   time.Time `json:"ramp_over"` // when all writers with a fresh copy stamp it
 }
 
-func (a *app) generationAdvanceCommand() *cobra.Command {
+func generationAdvanceCommand(a *app) *cobra.Command {
 	var shards int
 	var force bool
 	cmd := &cobra.Command{
@@ -161,7 +157,7 @@ anyway.`,
 			if cmd.Flags().Changed("shards") && (shards < 1 || shards > expirykey.MaxShards) {
 				return wrongUsage("--shards: %d is not between 1 and %d", shards, expirykey.MaxShards)
 			}
-			return a.advance(cmd, shards, force)
+			return a.inSession(cmd, func(ctx context.Context, s *session) error { return advance(ctx, s, shards, force) })
 		},
 	}
 	addSettings(cmd.Flags(), "actor")
@@ -172,12 +168,7 @@ anyway.`,
 	return cmd
 }
 
-func (a *app) advance(cmd *cobra.Command, shards int, force bool) (err error) {
-	s, err := a.begin(cmd)
-	if err != nil {
-		return err
-	}
-	defer s.db.closeInto(&err)
+func advance(ctx context.Context, s *session, shards int, force bool) (err error) {
 	for _, t := range s.targets { // before any of them is touched
 		if !t.Layout.HasSuccession() {
 			return wrongUsage("target %s has the layout %s: %v", t.Name, t.Layout, control.ErrNoSuccession)
@@ -185,7 +176,7 @@ func (a *app) advance(cmd *cobra.Command, shards int, force bool) (err error) {
 	}
 	res := advanceResult{Store: s.Store.String()}
 	res.Targets, err = eachTarget(s, func(t sweep.Target) (advancedOutcome, error) {
-		rec, err := control.Advance(cmd.Context(), s.sweep, t, shards, force)
+		rec, err := control.Advance(ctx, s.sweep, t, shards, force)
 		switch {
 		case errors.Is(err, generation.ErrRamping):
 			err = fmt.Errorf("%w: two moves at once bring load to new key ranges faster than they can be split", err)
@@ -208,7 +199,7 @@ func (a *app) advance(cmd *cobra.Command, shards int, force bool) (err error) {
 	if len(res.Targets) == 0 && errors.Is(err, generation.ErrRamping) {
 		return &exit{exitUsage, err} // nothing was touched
 	}
-	return errors.Join(a.print(res, func(w io.Writer) error {
+	return errors.Join(s.print(res, func(w io.Writer) error {
 		for _, t := range res.Targets {
 			fmt.Fprintf(w, "%s: generation %08d is open, with %d shards; writers move there until %s\n",
 				t.Name, t.Generation, t.Shards, instant(&t.RampOver))

@@ -96,7 +96,7 @@ func TestLoadWithEntityGroups(t *testing.T) {
 	for i := range 110 {
 		fmt.Fprintf(&input, "{\"id\": \"s-%03d\", \"expires\": \"2026-11-21T00:07:30Z\"}\n", i)
 	}
-	l := &loader{app: &app{now: time.Now}, store: db, target: targets[0], log: slog.New(slog.DiscardHandler),
+	l := &loader{now: time.Now, store: db, target: targets[0], log: slog.New(slog.DiscardHandler),
 		writer: layoutWriter{sweepTarget(targets[0]), always(generation.Stamper{Shards: 16})}}
 	if err := l.run(t.Context(), newLineReader(strings.NewReader(input.String()))); err != nil {
 		t.Fatal(err)

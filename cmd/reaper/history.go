@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -23,7 +24,7 @@ type historyResult struct {
 	Targets []inspect.TargetHistory `json:"targets"`
 }
 
-func (a *app) historyCommand() *cobra.Command {
+func historyCommand(a *app) *cobra.Command {
 	var since string
 	var q inspect.HistoryQuery
 	cmd := &cobra.Command{
@@ -64,7 +65,7 @@ records, and all cursor records.`,
 			if q.Actions && q.Failed {
 				return wrongUsage("--actions cannot be combined with --failed: only runs fail")
 			}
-			return a.history(cmd, q)
+			return a.inSession(cmd, func(ctx context.Context, s *session) error { return showHistory(ctx, s, q) })
 		},
 	}
 	a.addTarget(cmd)
@@ -102,15 +103,10 @@ func readSince(text string, now time.Time) (time.Time, error) {
 	return at.UTC().Round(0), nil
 }
 
-func (a *app) history(cmd *cobra.Command, q inspect.HistoryQuery) (err error) {
-	s, err := a.begin(cmd)
-	if err != nil {
-		return err
-	}
-	defer s.db.closeInto(&err)
-	res := historyResult{Store: s.Store.String(), Now: a.now().UTC()}
+func showHistory(ctx context.Context, s *session, q inspect.HistoryQuery) (err error) {
+	res := historyResult{Store: s.Store.String(), Now: s.now().UTC()}
 	res.Targets, err = eachTarget(s, func(t sweep.Target) (inspect.TargetHistory, error) {
-		return inspect.ReadHistory(cmd.Context(), s.sweep, t, q)
+		return inspect.ReadHistory(ctx, s.sweep, t, q)
 	})
 	for _, t := range res.Targets {
 		if t.Check == nil {
@@ -125,7 +121,7 @@ func (a *app) history(cmd *cobra.Command, q inspect.HistoryQuery) (err error) {
 				t.Name, b.Deleted, b.Reported))
 		}
 	}
-	return errors.Join(a.print(res, func(w io.Writer) (err error) {
+	return errors.Join(s.print(res, func(w io.Writer) (err error) {
 		to := screen{width: terminalWidth}
 		for _, t := range res.Targets {
 			_, werr := w.Write(to.history(t))

@@ -12,7 +12,7 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-func (a *app) indexesCommand() *cobra.Command {
+func indexesCommand(a *app) *cobra.Command {
 	var format, merge string
 	cmd := &cobra.Command{
 		Use:   "indexes",
@@ -36,7 +36,7 @@ everything else and does not write to the file.`,
   reaper indexes --format firestore --merge firestore.indexes.json
   reaper indexes --format datastore --merge index.yaml`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.indexes(cmd, format, merge) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return printIndexes(a, cmd, format, merge) },
 	}
 	a.addTarget(cmd)
 	cmd.Flags().StringVar(&format, "format", "", "firestore, datastore or gcloud (default: the format of the store)")
@@ -44,7 +44,7 @@ everything else and does not write to the file.`,
 	return cmd
 }
 
-func (a *app) indexes(cmd *cobra.Command, format, merge string) error {
+func printIndexes(a *app, cmd *cobra.Command, format, merge string) error {
 	c, log, err := a.load(cmd)
 	if err == nil {
 		err = c.RequireTargets()

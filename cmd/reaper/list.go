@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -26,7 +27,7 @@ type keptResult struct {
 // defaultLimit is how many entities of a target are listed without --limit.
 const defaultLimit = 20
 
-func (a *app) listCommand() *cobra.Command {
+func listCommand(a *app) *cobra.Command {
 	var kept string
 	var limit int
 	cmd := &cobra.Command{
@@ -60,7 +61,7 @@ entities of the target one by one, for half a minute at most.`,
 			if limit < 1 {
 				return wrongUsage("--limit: %d is not a positive number", limit)
 			}
-			return a.list(cmd, reason, limit)
+			return a.inSession(cmd, func(ctx context.Context, s *session) error { return listKept(ctx, s, reason, limit) })
 		},
 	}
 	addSettings(cmd.Flags(), "workers")
@@ -71,23 +72,18 @@ entities of the target one by one, for half a minute at most.`,
 	return cmd
 }
 
-func (a *app) list(cmd *cobra.Command, kept inspect.Kept, limit int) (err error) {
-	s, err := a.begin(cmd)
-	if err != nil {
-		return err
-	}
-	defer s.db.closeInto(&err)
-	res := keptResult{Store: s.Store.String(), Now: a.now().UTC()}
+func listKept(ctx context.Context, s *session, kept inspect.Kept, limit int) (err error) {
+	res := keptResult{Store: s.Store.String(), Now: s.now().UTC()}
 	res.Targets, err = eachTarget(s, func(t sweep.Target) (inspect.KeptList, error) {
-		list, err := inspect.ListKept(cmd.Context(), s.sweep, t, kept, limit)
+		list, err := inspect.ListKept(ctx, s.sweep, t, kept, limit)
 		if err == nil {
-			s.log.InfoContext(cmd.Context(), "looked for kept entities", slog.String("target", t.Name),
+			s.log.InfoContext(ctx, "looked for kept entities", slog.String("target", t.Name),
 				slog.String("kept", string(kept)), slog.Int("found", len(list.Entities)),
 				slog.Int64("examined", list.Examined), slog.Int64("reads", list.Reads))
 		}
 		return list, err
 	})
-	return errors.Join(a.print(res, func(w io.Writer) error {
+	return errors.Join(s.print(res, func(w io.Writer) error {
 		for _, list := range res.Targets {
 			printKept(w, list, propertyOf(s.targets, list.Name))
 		}

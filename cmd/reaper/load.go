@@ -26,7 +26,7 @@ type loadResult struct {
 	Skipped int64  `json:"skipped"`
 }
 
-func (a *app) loadCommand() *cobra.Command {
+func loadCommand(a *app) *cobra.Command {
 	var skipBad bool
 	cmd := &cobra.Command{
 		Use:   "load",
@@ -46,7 +46,7 @@ A key that appears twice in an object makes a line bad, too.
 If the directory of an embedded store is empty or missing, load creates the store.`,
 		Example: `  reaper load --store embedded:./data --target sessions < sessions.ndjson`,
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.loadEntities(cmd, skipBad) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return loadEntities(a, cmd, skipBad) },
 	}
 	a.addTarget(cmd)
 	a.addJSON(cmd)
@@ -54,45 +54,44 @@ If the directory of an embedded store is empty or missing, load creates the stor
 	return cmd
 }
 
-func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
-	c, targets, log, err := a.loadTargets(cmd)
+func loadEntities(a *app, cmd *cobra.Command, skipBad bool) (err error) {
+	s, err := a.loadTargets(cmd)
 	if err != nil {
 		return err
 	}
-	if len(targets) != 1 {
-		return wrongUsage("load needs exactly one target: name it with --target")
+	t, err := s.oneTarget("load")
+	if err != nil {
+		return err
 	}
 	ctx := cmd.Context()
-	db, err := a.open(ctx, c.Store, true, log)
-	if err != nil {
+	if err := a.connect(ctx, s, true); err != nil {
 		return err
 	}
-	defer db.closeInto(&err)
-	w, ok := db.Store.(store.Writer)
+	defer s.db.closeInto(&err)
+	w, ok := s.db.Store.(store.Writer)
 	if !ok {
-		return wrongUsage("store %v cannot be loaded", c.Store)
+		return wrongUsage("store %v cannot be loaded", s.Store)
 	}
-	sc := a.sweepConfig(c, db.Store, targets, log)
-	rec, _, err := sweep.EnsureRecord(ctx, sc, sc.Targets[0])
+	rec, _, err := sweep.EnsureRecord(ctx, s.sweep, s.sweep.Targets[0])
 	if err != nil {
 		return err
 	}
-	follower, stop, err := a.follow(ctx, db.Store, targets[0], log)
+	follower, stop, err := follow(ctx, s, t)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	l := &loader{app: a, store: w, target: targets[0], writer: layoutWriter{sweepTarget(targets[0]), follower.Stamper},
-		native: c.Store.Driver == config.Firestore, skipBad: skipBad, log: log,
-		res: loadResult{Store: c.Store.String(), Target: targets[0].Name}}
-	if a.onTerminal() {
-		l.bar = newBar(a.stderr, "loading")
+	l := &loader{now: s.now, store: w, target: t, writer: layoutWriter{sweepTarget(t), follower.Stamper},
+		native: s.Store.Driver == config.Firestore, skipBad: skipBad, log: s.log,
+		res: loadResult{Store: s.Store.String(), Target: t.Name}}
+	if s.onTerminal() {
+		l.bar = newBar(s.stderr, "loading")
 	}
-	err = l.run(ctx, newLineReader(a.stdin))
+	err = l.run(ctx, newLineReader(s.stdin))
 	if l.bar != nil {
 		_ = l.bar.Clear()
 	}
-	if f, ok := db.Store.(interface{ Flush() error }); ok && err == nil {
+	if f, ok := s.db.Store.(interface{ Flush() error }); ok && err == nil {
 		err = f.Flush()
 	}
 	if err != nil {
@@ -103,11 +102,11 @@ func (a *app) loadEntities(cmd *cobra.Command, skipBad bool) (err error) {
 		return &exit{code, fmt.Errorf("%w; %s entities were written before", err, grouped(l.res.Written))}
 	}
 	if l.expired > 0 && !rec.Checked.IsZero() {
-		log.Warn("some entities had expired already when they were written: "+
+		s.log.Warn("some entities had expired already when they were written: "+
 			"a range that was swept past them finds them at its next rewind",
-			"entities", l.expired, "rewind", config.FormatDuration(targets[0].Rewind))
+			"entities", l.expired, "rewind", config.FormatDuration(t.Rewind))
 	}
-	return a.print(l.res, l.res.print)
+	return s.print(l.res, l.res.print)
 }
 
 func (r loadResult) print(w io.Writer) error {
@@ -118,9 +117,8 @@ func (r loadResult) print(w io.Writer) error {
 
 // follow starts a follower of a target's record, which runs until stop is called: a long
 // load outlives a copy of the record, and perhaps a generation.
-func (a *app) follow(ctx context.Context, s store.Store, t config.Target, log *slog.Logger) (
-	f *generation.Follower, stop func(), err error) {
-	f = &generation.Follower{Store: s, Target: t.Name, Shards: max(1, t.Shards), Now: a.now, Log: log}
+func follow(ctx context.Context, s *session, t config.Target) (f *generation.Follower, stop func(), err error) {
+	f = &generation.Follower{Store: s.db.Store, Target: t.Name, Shards: max(1, t.Shards), Now: s.now, Log: s.log}
 	if err := f.Refresh(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -137,7 +135,7 @@ const mostWeight = 3 << 20
 
 // A loader writes lines in batches of one commit.
 type loader struct {
-	app     *app
+	now     func() time.Time
 	store   store.Writer
 	target  config.Target
 	writer  layoutWriter
@@ -156,7 +154,7 @@ type loader struct {
 }
 
 func (l *loader) run(ctx context.Context, r *lineReader) error {
-	last := l.app.now()
+	last := l.now()
 	for {
 		if ctx.Err() != nil {
 			l.log.Warn("load stopped: the lines read so far are written, the rest of the input is not")
@@ -193,8 +191,8 @@ func (l *loader) run(ctx context.Context, r *lineReader) error {
 		if err != nil {
 			return err
 		}
-		if l.bar == nil && l.app.now().Sub(last) >= logEvery {
-			last = l.app.now()
+		if l.bar == nil && l.now().Sub(last) >= logEvery {
+			last = l.now()
 			l.log.Info("loading", "written", l.res.Written)
 		}
 	}
@@ -232,7 +230,7 @@ func (l *loader) add(ctx context.Context, text []byte, number int) error {
 	if err := l.writer.write(&se, e.expires); err != nil {
 		return &badLine{number, fmt.Errorf("expires: %w", err)}
 	}
-	if e.expires != nil && !e.expires.After(l.app.now()) {
+	if e.expires != nil && !e.expires.After(l.now()) {
 		l.expired++
 	}
 	if len(l.batch) == store.MaxPage || l.weight+e.weight > mostWeight || e.namespace != l.namespace {

@@ -37,7 +37,7 @@ func (s *scale) sizes() (sizes []int) {
 func loadInto(t *testing.T, s *scale, lines string) *loader {
 	t.Helper()
 	target := targetsForLines(t)[0]
-	l := &loader{app: &app{now: time.Now}, store: s, target: target, log: slog.New(slog.DiscardHandler),
+	l := &loader{now: time.Now, store: s, target: target, log: slog.New(slog.DiscardHandler),
 		writer: layoutWriter{sweepTarget(target), always(generation.Stamper{Shards: 16})}}
 	if err := l.run(t.Context(), newLineReader(strings.NewReader(lines))); err != nil {
 		t.Fatal(err)

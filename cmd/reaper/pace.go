@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -35,7 +36,7 @@ type switchedTarget struct {
 	Total  string     `json:"total"`        // of the target, likewise
 }
 
-func (a *app) pauseCommand() *cobra.Command {
+func pauseCommand(a *app) *cobra.Command {
 	var o switchOrder
 	var long string
 	cmd := &cobra.Command{
@@ -60,17 +61,17 @@ The target's record keeps who paused it, when and why, for status, explain and t
 					return err
 				}
 			}
-			return a.change(cmd, o, func(c sweep.Config, t sweep.Target, o control.Order) (generation.Record, time.Time, error) {
+			return change(a, cmd, o, func(c sweep.Config, t sweep.Target, o control.Order) (generation.Record, time.Time, error) {
 				return control.Pause(cmd.Context(), c, t, o, duration)
 			})
 		},
 	}
-	a.addSwitch(cmd, &o)
+	addSwitch(a, cmd, &o)
 	cmd.Flags().StringVar(&long, "for", "", "how long, such as 2h or 7d (default until reaper resume)")
 	return cmd
 }
 
-func (a *app) resumeCommand() *cobra.Command {
+func resumeCommand(a *app) *cobra.Command {
 	var o switchOrder
 	cmd := &cobra.Command{
 		Use:   "resume",
@@ -80,12 +81,12 @@ func (a *app) resumeCommand() *cobra.Command {
 			if err := o.check(cmd, false); err != nil {
 				return err
 			}
-			return a.change(cmd, o, func(c sweep.Config, t sweep.Target, o control.Order) (generation.Record, time.Time, error) {
+			return change(a, cmd, o, func(c sweep.Config, t sweep.Target, o control.Order) (generation.Record, time.Time, error) {
 				return control.Resume(cmd.Context(), c, t, o)
 			})
 		},
 	}
-	a.addSwitch(cmd, &o)
+	addSwitch(a, cmd, &o)
 	return cmd
 }
 
@@ -93,7 +94,7 @@ func (a *app) resumeCommand() *cobra.Command {
 type switchOrder struct{ reason string }
 
 // addSwitch registers the flags of commands that change a target's switches.
-func (a *app) addSwitch(cmd *cobra.Command, o *switchOrder) {
+func addSwitch(a *app, cmd *cobra.Command, o *switchOrder) {
 	addSettings(cmd.Flags(), "actor")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
@@ -128,7 +129,7 @@ func readPositive(flag, text string) (time.Duration, error) {
 	return d, nil
 }
 
-func (a *app) paceCommand() *cobra.Command {
+func paceCommand(a *app) *cobra.Command {
 	var most, total string
 	var reset bool
 	var o switchOrder
@@ -160,12 +161,12 @@ pace prints the current limits.`,
 			if p.Total, err = readRate("--total", total, flags.Changed("total")); err != nil {
 				return err
 			}
-			return a.change(cmd, o, func(c sweep.Config, t sweep.Target, o control.Order) (generation.Record, time.Time, error) {
+			return change(a, cmd, o, func(c sweep.Config, t sweep.Target, o control.Order) (generation.Record, time.Time, error) {
 				return control.SetPace(cmd.Context(), c, t, o, p)
 			})
 		},
 	}
-	a.addSwitch(cmd, &o)
+	addSwitch(a, cmd, &o)
 	cmd.Flags().StringVar(&most, "max", "", "entities a second in each range, or unlimited")
 	cmd.Flags().StringVar(&total, "total", "", "entities a second in the target over all workers, or unlimited")
 	cmd.Flags().BoolVar(&reset, "reset", false, "clear the override and use the targets file")
@@ -188,13 +189,13 @@ func readRate(flag, text string, given bool) (generation.Rate, error) {
 // time.
 type changeFunc func(sweep.Config, sweep.Target, control.Order) (generation.Record, time.Time, error)
 
-// change changes the target records, and prints what they say afterwards.
-func (a *app) change(cmd *cobra.Command, o switchOrder, change changeFunc) (err error) {
-	s, err := a.begin(cmd)
-	if err != nil {
-		return err
-	}
-	defer s.db.closeInto(&err)
+// change changes the records of the targets that a command selects.
+func change(a *app, cmd *cobra.Command, o switchOrder, change changeFunc) error {
+	return a.inSession(cmd, func(_ context.Context, s *session) error { return changeTargets(s, o, change) })
+}
+
+// changeTargets changes the target records, and prints what they say afterwards.
+func changeTargets(s *session, o switchOrder, change changeFunc) (err error) {
 	by := control.Order{Actor: actor(s.Config, os.Getenv), Reason: o.reason}
 	res := switchResult{Store: s.Store.String()}
 	res.Targets, err = eachTarget(s, func(t sweep.Target) (switchedTarget, error) {
@@ -218,7 +219,7 @@ func (a *app) change(cmd *cobra.Command, o switchOrder, change changeFunc) (err 
 	if len(res.Targets) == 0 && errors.Is(err, control.ErrNoRecord) {
 		return &exit{exitUsage, err} // most likely of --store; nothing was touched
 	}
-	return errors.Join(a.print(res, func(w io.Writer) error {
+	return errors.Join(s.print(res, func(w io.Writer) error {
 		for _, t := range res.Targets {
 			i := slices.IndexFunc(s.targets, func(c config.Target) bool { return c.Name == t.Name })
 			file := s.targets[i].Pace

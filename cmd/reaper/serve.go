@@ -36,7 +36,7 @@ const (
 	remindEvery = time.Hour
 )
 
-func (a *app) serveCommand() *cobra.Command {
+func serveCommand(a *app) *cobra.Command {
 	var later, profile bool
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -56,7 +56,9 @@ own user only.`,
 		Example: `  reaper serve --store datastore:my-project --apply
   reaper serve --store embedded:./data --apply --schedule '@every 10s' --listen 127.0.0.1:9464`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd, later, profile) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.inSession(cmd, func(ctx context.Context, s *session) error { return serve(ctx, s, later, profile) })
+		},
 	}
 	addSettings(cmd.Flags(), "apply", "workers", "shutdown-grace", "schedule", "listen", "actor")
 	a.addTarget(cmd)
@@ -68,7 +70,6 @@ own user only.`,
 
 // A daemon sweeps on a schedule, and serves metrics, health and a front page.
 type daemon struct {
-	*app
 	*session
 	metrics   *metrics.Metrics
 	collector *sweep.Daemon
@@ -77,14 +78,11 @@ type daemon struct {
 
 // newDaemon returns a daemon for the targets of a session. If first is true, the first
 // tick is immediate.
-func newDaemon(a *app, s *session, m *metrics.Metrics, first bool) *daemon {
-	d := &daemon{app: a, session: s, metrics: m, schedules: map[string]string{}}
+func newDaemon(s *session, m *metrics.Metrics, first bool) *daemon {
+	d := &daemon{session: s, metrics: m, schedules: map[string]string{}}
 	s.sweep.Metrics = m
 	for i, t := range s.targets {
-		schedule := t.Schedule
-		if schedule.IsZero() {
-			schedule = s.Schedule
-		}
+		schedule := s.schedule(t)
 		d.schedules[t.Name] = schedule.String()
 		s.sweep.Targets[i].Next = schedule.Next
 		s.sweep.Targets[i].Watchdog = &metrics.Watchdog{Patience: stuckAfter}
@@ -93,19 +91,13 @@ func newDaemon(a *app, s *session, m *metrics.Metrics, first bool) *daemon {
 	return d
 }
 
-func (a *app) serve(cmd *cobra.Command, later, profile bool) (err error) {
-	s, err := a.begin(cmd)
-	if err != nil {
-		return err
-	}
-	defer s.db.closeInto(&err)
-	ctx := cmd.Context()
+func serve(ctx context.Context, s *session, later, profile bool) error {
 	var names []string
 	for _, t := range s.targets {
 		names = append(names, t.Name)
 	}
 	m := metrics.New(metrics.Options{Targets: names, Version: buildVersion(), Apply: s.Apply})
-	d := newDaemon(a, s, m, !later)
+	d := newDaemon(s, m, !later)
 
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
@@ -203,7 +195,7 @@ func (d *daemon) handler(profile bool) http.Handler {
 // ready returns why the daemon is not ready; nil if it is.
 func (d *daemon) ready(ctx context.Context) error {
 	var all []error
-	for _, t := range d.session.targets {
+	for _, t := range d.targets {
 		_, _, err := generation.Load(ctx, d.db.Store, t.Name)
 		if err != nil && !errors.Is(err, generation.ErrMissing) {
 			all = append(all, fmt.Errorf("target %s: %w", t.Name, err))

@@ -21,7 +21,7 @@ type stampResult struct {
 	Expires    string `json:"expires"`
 }
 
-func (a *app) stampCommand() *cobra.Command {
+func stampCommand(a *app) *cobra.Command {
 	var gen, shards int
 	cmd := &cobra.Command{
 		Use:   "stamp ID INSTANT",
@@ -40,7 +40,7 @@ the nursery, generation 0, to which any writer may write.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := generation.Stamper{Generation: gen, Shards: shards}
 			fromFlags := cmd.Flags().Changed("generation") || cmd.Flags().Changed("shards")
-			return a.stamp(cmd, args[0], args[1], s, fromFlags)
+			return stamp(a, cmd, args[0], args[1], s, fromFlags)
 		},
 	}
 	a.addTarget(cmd)
@@ -50,16 +50,16 @@ the nursery, generation 0, to which any writer may write.`,
 	return cmd
 }
 
-func (a *app) stamp(cmd *cobra.Command, id, instant string, s generation.Stamper, fromFlags bool) error {
+func stamp(a *app, cmd *cobra.Command, id, instant string, s generation.Stamper, fromFlags bool) error {
 	if err := checkName(id); err != nil {
 		return &exit{exitUsage, err}
 	}
-	expires, err := a.parseInstant(instant)
+	expires, err := parseInstant(instant, a.now())
 	if err != nil {
 		return err
 	}
 	if !fromFlags {
-		if s, err = a.currentStamper(cmd, s, id); err != nil {
+		if s, err = currentStamper(a, cmd, s, id); err != nil {
 			return err
 		}
 	}
@@ -76,7 +76,7 @@ func (a *app) stamp(cmd *cobra.Command, id, instant string, s generation.Stamper
 }
 
 // parseInstant reads an instant, or a time from now.
-func (a *app) parseInstant(s string) (time.Time, error) {
+func parseInstant(s string, now time.Time) (time.Time, error) {
 	if at, err := time.Parse(time.RFC3339Nano, s); err == nil {
 		return at, nil
 	}
@@ -85,42 +85,42 @@ func (a *app) parseInstant(s string) (time.Time, error) {
 		return time.Time{}, wrongUsage("%q is neither an instant such as 2026-11-21T00:07:30.855Z "+
 			"nor a time from now such as 7d", s)
 	}
-	return a.now().Add(d), nil
+	return now.Add(d), nil
 }
 
 // currentStamper returns the stamper that the target record prescribes for an entity at
 // present. Without a store it returns that of the nursery.
-func (a *app) currentStamper(cmd *cobra.Command, nursery generation.Stamper, id string) (
-	s generation.Stamper, err error) {
+func currentStamper(a *app, cmd *cobra.Command, nursery generation.Stamper, id string) (
+	current generation.Stamper, err error) {
 	c, _, err := a.load(cmd)
 	if err != nil {
-		return s, err
+		return current, err
 	}
 	if c.Store.IsZero() && len(a.targets) == 0 {
 		return nursery, nil
 	}
-	c, targets, log, err := a.loadTargets(cmd)
+	s, err := a.loadTargets(cmd)
 	if err != nil {
-		return s, err
+		return current, err
 	}
-	if len(targets) != 1 {
-		return s, wrongUsage("stamp needs exactly one target: name it with --target")
-	}
-	if !targets[0].Layout.Form().HasGenerations() {
-		return s, wrongUsage("target %s has the layout %s: its entities carry a timestamp in %s, not an expiry key",
-			targets[0].Name, targets[0].Layout, targets[0].Property)
-	}
-	db, err := a.open(cmd.Context(), c.Store, false, log)
+	t, err := s.oneTarget("stamp")
 	if err != nil {
-		return s, err
+		return current, err
 	}
-	defer db.closeInto(&err)
-	rec, now, err := generation.Load(cmd.Context(), db.Store, targets[0].Name)
+	if !t.Layout.Form().HasGenerations() {
+		return current, wrongUsage("target %s has the layout %s: its entities carry a timestamp in %s, not an expiry key",
+			t.Name, t.Layout, t.Property)
+	}
+	if err := a.connect(cmd.Context(), s, false); err != nil {
+		return current, err
+	}
+	defer s.db.closeInto(&err)
+	rec, now, err := generation.Load(cmd.Context(), s.db.Store, t.Name)
 	if errors.Is(err, generation.ErrMissing) { // a writer that does not know the generation stamps the nursery
-		return generation.Stamper{Shards: targets[0].Shards}, nil
+		return generation.Stamper{Shards: t.Shards}, nil
 	}
 	if err != nil {
-		return s, err
+		return current, err
 	}
 	return rec.StamperFor(id, now), nil
 }

@@ -25,7 +25,7 @@ type statusResult struct {
 	Targets []inspect.TargetStatus `json:"targets"`
 }
 
-func (a *app) statusCommand() *cobra.Command {
+func statusCommand(a *app) *cobra.Command {
 	var all, watch bool
 	var interval string
 	cmd := &cobra.Command{
@@ -68,9 +68,9 @@ store that status could show.`,
 			case watch && a.json:
 				return wrongUsage("--watch cannot be combined with --json: that is exactly one document")
 			case watch:
-				return a.watchStatus(cmd, every, all)
+				return watchStatus(a, cmd, every, all)
 			}
-			return a.status(cmd, all)
+			return a.inSession(cmd, func(ctx context.Context, s *session) error { return showStatus(ctx, s, all) })
 		},
 	}
 	addSettings(cmd.Flags(), "workers", "schedule")
@@ -96,30 +96,21 @@ func readInterval(cmd *cobra.Command, text string) (time.Duration, error) {
 	return d, nil
 }
 
-func (a *app) status(cmd *cobra.Command, all bool) (err error) {
-	s, err := a.begin(cmd)
-	if err != nil {
-		return err
-	}
-	defer s.db.closeInto(&err)
-	res, err := a.readStatus(cmd.Context(), s, all)
-	return errors.Join(a.print(res, func(w io.Writer) error {
-		_, werr := w.Write(a.screen.render(res, all))
+func showStatus(ctx context.Context, s *session, all bool) error {
+	res, err := readStatus(ctx, s, all)
+	return errors.Join(s.print(res, func(w io.Writer) error {
+		_, werr := w.Write(s.screen.render(res, all))
 		return werr
 	}), err)
 }
 
 // readStatus reads the status of all targets at the same time, within the same five seconds.
-func (a *app) readStatus(ctx context.Context, s *session, all bool) (res statusResult, err error) {
+func readStatus(ctx context.Context, s *session, all bool) (res statusResult, err error) {
 	s.Workers = max(s.Workers, len(s.targets))
 	for i, t := range s.targets {
-		schedule := t.Schedule
-		if schedule.IsZero() {
-			schedule = s.Schedule
-		}
-		s.sweep.Targets[i].Next = schedule.Next
+		s.sweep.Targets[i].Next = s.schedule(t).Next
 	}
-	res = statusResult{Store: s.Store.String(), Now: a.now().UTC()}
+	res = statusResult{Store: s.Store.String(), Now: s.now().UTC()}
 	res.Targets, err = eachTarget(s, func(t sweep.Target) (st inspect.TargetStatus, err error) {
 		var by supersession
 		var group errgroup.Group
@@ -164,7 +155,7 @@ func newScreen(isTerminal bool) screen {
 
 // watchStatus shows the status of the targets again and again, until it is interrupted. If
 // one fails, it shows the error and goes on: the next one may succeed.
-func (a *app) watchStatus(cmd *cobra.Command, every time.Duration, all bool) (err error) {
+func watchStatus(a *app, cmd *cobra.Command, every time.Duration, all bool) (err error) {
 	s, err := a.begin(cmd)
 	if err != nil {
 		return err
@@ -181,7 +172,7 @@ func (a *app) watchStatus(cmd *cobra.Command, every time.Duration, all bool) (er
 				return to.failure(err)
 			}
 		}
-		res, err := a.readStatus(ctx, s, all)
+		res, err := readStatus(ctx, s, all)
 		text := to.render(res, all)
 		if err != nil {
 			text = append(text, to.failure(err)...)

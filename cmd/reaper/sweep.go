@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -16,13 +15,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/reaper-ttl/reaper/inspect"
-	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-func (a *app) sweepCommand() *cobra.Command {
+func sweepCommand(a *app) *cobra.Command {
 	var failIncomplete bool
 	var once sweep.Once
 	cmd := &cobra.Command{
@@ -54,7 +52,9 @@ mode the log says how this is checked (guard in the targets file), and what it c
   reaper sweep --store embedded:./data --apply --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.sweep(cmd, failIncomplete, once)
+			return a.inSession(cmd, func(ctx context.Context, s *session) error {
+				return sweepOnce(ctx, s, once, failIncomplete)
+			})
 		},
 	}
 	addSettings(cmd.Flags(), "apply", "workers", "max-duration", "shutdown-grace", "pushgateway", "actor")
@@ -70,16 +70,10 @@ mode the log says how this is checked (guard in the targets file), and what it c
 	return cmd
 }
 
-func (a *app) sweep(cmd *cobra.Command, failIncomplete bool, once sweep.Once) (err error) {
-	s, err := a.begin(cmd)
-	if err != nil {
-		return err
-	}
-	defer s.db.closeInto(&err)
+func sweepOnce(ctx context.Context, s *session, once sweep.Once, failIncomplete bool) error {
 	if once.Exact && s.Apply {
 		return wrongUsage("--exact is for dry runs, and --apply or REAPER_APPLY is set")
 	}
-	ctx := cmd.Context()
 	if !s.MaxDuration.Unlimited {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, s.MaxDuration.Most)
@@ -87,8 +81,8 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete bool, once sweep.Once) (e
 	}
 	s.warnSuperseded(ctx, map[string]bool{})
 	s.sweep.Once = once
-	s.sweep.Progress = &sweep.Progress{Estimate: a.onTerminal()}
-	done := a.watchSweep(s.sweep.Progress, s.Apply, s.log)
+	s.sweep.Progress = &sweep.Progress{Estimate: s.onTerminal()}
+	done := s.watchSweep(s.sweep.Progress, s.Apply, s.log)
 	res := sweep.Run(ctx, s.sweep)
 	done()
 	res.Store = s.Store.String()
@@ -96,9 +90,10 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete bool, once sweep.Once) (e
 		addOutside(ctx, s, &res)
 	}
 	if s.Pushgateway != "" {
-		a.push(cmd.Context(), s.Config, res, s.log)
+		push(ctx, s, res)
 	}
-	if err = a.print(res, func(w io.Writer) error { return printSweep(w, res) }); err == nil {
+	err := s.print(res, func(w io.Writer) error { return printSweep(w, res) })
+	if err == nil {
 		err = exitOfSweep(res)
 	}
 	if err == nil && !res.Complete && failIncomplete {
@@ -109,18 +104,18 @@ func (a *app) sweep(cmd *cobra.Command, failIncomplete bool, once sweep.Once) (e
 
 // push sends the results of the sweep to a Pushgateway. A failure is logged; it does not
 // fail the sweep.
-func (a *app) push(ctx context.Context, c config.Config, res sweep.Result, log *slog.Logger) {
+func push(ctx context.Context, s *session, res sweep.Result) {
 	runs := make([]metrics.Run, 0, len(res.Targets))
 	for _, t := range res.Targets {
 		runs = append(runs, metrics.Run{Target: t.Name, Apply: res.Apply, Deleted: t.Deleted, Expired: t.Expired,
-			Duration: time.Duration(t.Duration * float64(time.Second)), Ended: a.now(), Result: t.Outcome(),
+			Duration: time.Duration(t.Duration * float64(time.Second)), Ended: s.now(), Result: t.Outcome(),
 			Tripped: t.Held == string(throttle.ReasonBreaker)})
 	}
 	// A signal that ended the sweep must not prevent the push.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pushTimeout)
 	defer cancel()
-	if err := (metrics.Pusher{URL: c.Pushgateway, Task: metrics.Task(os.Getenv)}).Push(ctx, runs...); err != nil {
-		log.WarnContext(ctx, "cannot push metrics", "error", err)
+	if err := (metrics.Pusher{URL: s.Pushgateway, Task: metrics.Task(os.Getenv)}).Push(ctx, runs...); err != nil {
+		s.log.WarnContext(ctx, "cannot push metrics", "error", err)
 	}
 }
 

@@ -21,7 +21,7 @@ type versionResult struct {
 	GoVersion string `json:"go_version"`
 }
 
-func (a *app) versionCommand() *cobra.Command {
+func versionCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
