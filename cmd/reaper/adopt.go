@@ -68,12 +68,12 @@ reaper adopt undo is the way back.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.watch {
-				return a.adoptWatch(cmd, args, f)
+				return watchAdoption(a, cmd, args, f)
 			}
-			return a.adopt(cmd, args, f, adopt.Run)
+			return runAdopt(a, cmd, args, f, adopt.Run)
 		},
 	}
-	a.addAdopt(cmd, &f)
+	addAdopt(a, cmd, &f)
 	cmd.Flags().StringVar(&f.spread, "spread", "", "expired entities become due over this time"+fromFile)
 	cmd.Flags().StringVar(&f.percent, "percent", "", "adopt only this share; it may only rise"+fromFile)
 	cmd.Flags().BoolVar(&f.watch, "watch", false, "keep stamping what old writers create, until stopped")
@@ -100,10 +100,10 @@ rule can read. They count such a mismatch. So neither an old writer that extends
 without its key, nor a new one that computes keys wrongly, has live entities deleted.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.adopt(cmd, args, f, adopt.Dualize)
+			return runAdopt(a, cmd, args, f, adopt.Dualize)
 		},
 	}
-	a.addAdopt(cmd, &f)
+	addAdopt(a, cmd, &f)
 	return cmd
 }
 
@@ -121,8 +121,7 @@ It says first about how many reads that will be, by the last round or a count of
 of the property that the rule reads. On a terminal it then asks whether to go on.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.adopt(cmd, args, f, func(ctx context.Context, c adopt.Config) (adopt.Result, error) {
-				c.Order = adopt.Verify
+			return runAdopt(a, cmd, args, f, func(ctx context.Context, c adopt.Config) (adopt.Result, error) {
 				res, err := adopt.Run(ctx, c)
 				if err == nil && res.Left() > 0 {
 					err = fmt.Errorf("verify target %s: %w: %d", res.Target, adopt.ErrUnverified, res.Left())
@@ -131,7 +130,7 @@ of the property that the rule reads. On a terminal it then asks whether to go on
 			})
 		},
 	}
-	a.addAdopt(cmd, &f)
+	addAdopt(a, cmd, &f)
 	addYes(cmd, &f)
 	return cmd
 }
@@ -150,7 +149,7 @@ kind, property or layout, or a shorter retention, it trips as before.`,
 			if f.accept < 0 {
 				return wrongUsage("--accept: %d is negative", f.accept)
 			}
-			return a.adopt(cmd, args, f, func(ctx context.Context, c adopt.Config) (adopt.Result, error) {
+			return runAdopt(a, cmd, args, f, func(ctx context.Context, c adopt.Config) (adopt.Result, error) {
 				res, err := adopt.Finish(ctx, c, f.accept)
 				if err == nil && res.Apply && res.Phase == adopt.Finished {
 					err = approveSwitch(ctx, c)
@@ -159,7 +158,7 @@ kind, property or layout, or a shorter retention, it trips as before.`,
 			})
 		},
 	}
-	a.addAdopt(cmd, &f)
+	addAdopt(a, cmd, &f)
 	addYes(cmd, &f)
 	cmd.Flags().Int64Var(&f.accept, "accept", 0, "finish although so many entities are left")
 	return cmd
@@ -190,13 +189,13 @@ Once the phase dual has begun, writers may have given keys by the same rule. --a
 removes those, too.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.adopt(cmd, args, f, func(ctx context.Context, c adopt.Config) (adopt.Result, error) {
+			return runAdopt(a, cmd, args, f, func(ctx context.Context, c adopt.Config) (adopt.Result, error) {
 				c.Order, c.AlsoWriters = adopt.Undo, f.alsoWriters
 				return adopt.Run(ctx, c)
 			})
 		},
 	}
-	a.addAdopt(cmd, &f)
+	addAdopt(a, cmd, &f)
 	cmd.Flags().BoolVar(&f.alsoWriters, "also-writers", false, "undo although writers give keys, too")
 	return cmd
 }
@@ -207,27 +206,37 @@ const recordPatience = 20 * time.Second
 // coldRate is where a rate begins that is above it, as the services recommend.
 const coldRate = 500
 
+// An adoption is one run of adopt, or of one of its subcommands.
+type adoption struct {
+	*session
+	cfg adopt.Config
+	yes bool // nobody is asked
+}
+
+// An adoptOrder is what such a command has done.
+type adoptOrder func(context.Context, adopt.Config) (adopt.Result, error)
+
 // beginAdopt reads the configuration of the one target, and opens the store.
-func (a *app) beginAdopt(cmd *cobra.Command, args []string, f adoptFlags) (*session, adopt.Config, error) {
+func beginAdopt(a *app, cmd *cobra.Command, args []string, f adoptFlags) (*adoption, error) {
 	if len(args) == 1 {
 		a.targets = append(a.targets, args[0])
 	}
 	if apply := cmd.Flags().Lookup("apply"); !apply.Changed {
 		// REAPER_APPLY is for sweeps: who looks around where they run must not begin an adoption.
 		if err := cmd.Flags().Set(apply.Name, "false"); err != nil {
-			return nil, adopt.Config{}, err
+			return nil, err
 		}
 	}
 	s, err := a.loadTargets(cmd)
 	if err != nil {
-		return nil, adopt.Config{}, err
+		return nil, err
 	}
 	if len(s.targets) != 1 {
-		return nil, adopt.Config{}, wrongUsage("adopt works on one target: name it")
+		return nil, wrongUsage("adopt works on one target: name it")
 	}
 	t := s.targets[0]
 	if t.StoreTarget().Type != store.Text {
-		return nil, adopt.Config{}, wrongUsage("target %s has no expiry keys in the layout %s: describe the target that "+
+		return nil, wrongUsage("target %s has no expiry keys in the layout %s: describe the target that "+
 			"they are for, with a layout such as generation and a property of its own", t.Name, t.Layout)
 	}
 	rule, err := f.rule(cmd, t)
@@ -235,21 +244,35 @@ func (a *app) beginAdopt(cmd *cobra.Command, args []string, f adoptFlags) (*sess
 		err = f.numbers(cmd, &t.Adopt)
 	}
 	if err != nil {
-		return nil, adopt.Config{}, err
+		return nil, err
 	}
 	if err := a.connect(cmd.Context(), s, false); err != nil {
-		return nil, adopt.Config{}, err
+		return nil, err
 	}
 	s.targets[0] = t // with the flags
 	if rule == (adopt.Rule{}) {
 		if rule, err = recordedRule(cmd.Context(), s.db.Store, t.Name); err != nil {
 			s.db.closeInto(&err)
-			return nil, adopt.Config{}, err
+			return nil, err
 		}
 	}
 	rate := t.Adopt.Rate
+	ad := &adoption{session: s, yes: f.yes, cfg: adopt.Config{Sweep: s.sweep, Target: s.sweep.Targets[0], Rule: rule,
+		Spread: t.Adopt.Spread, Percent: t.Adopt.Percent, Actor: actor(s.Config, os.Getenv), Progress: new(adopt.Progress),
+		Rate: throttle.Limits{Start: min(coldRate, rate.Most), Max: rate.Most, Unlimited: rate.Unlimited}}}
+	if f.verifies != "" {
+		ad.cfg.Order = adopt.Verify
+	}
+	if !t.Breaker.Off {
+		ad.cfg.Announce = announcer(s)
+	}
+	return ad, nil
+}
+
+// announcer returns what tells the breaker of the target what an adoption makes due.
+func announcer(s *session) func(context.Context, []time.Time) error {
 	var one sync.Mutex // workers would only contend for the budget's one record
-	announce := func(ctx context.Context, expiries []time.Time) error {
+	return func(ctx context.Context, expiries []time.Time) error {
 		one.Lock()
 		defer one.Unlock()
 		stamped := map[time.Time]int64{}
@@ -258,59 +281,47 @@ func (a *app) beginAdopt(cmd *cobra.Command, args []string, f adoptFlags) (*sess
 		}
 		return control.Announce(ctx, s.sweep, s.sweep.Targets[0], stamped)
 	}
-	if t.Breaker.Off {
-		announce = nil
-	}
-	return s, adopt.Config{Announce: announce, Sweep: s.sweep, Target: s.sweep.Targets[0], Rule: rule,
-		Spread:  t.Adopt.Spread,
-		Percent: t.Adopt.Percent, Actor: actor(s.Config, os.Getenv), Progress: new(adopt.Progress),
-		Rate: throttle.Limits{Start: min(coldRate, rate.Most), Max: rate.Most, Unlimited: rate.Unlimited}}, nil
 }
 
-// adopt runs one order, and prints what became of it.
-func (a *app) adopt(
-	cmd *cobra.Command, args []string, f adoptFlags, run func(context.Context, adopt.Config) (adopt.Result, error),
-) (err error) {
-	s, cfg, err := a.beginAdopt(cmd, args, f)
+// runAdopt runs one order, and prints what became of it.
+func runAdopt(a *app, cmd *cobra.Command, args []string, f adoptFlags, order adoptOrder) (err error) {
+	ad, err := beginAdopt(a, cmd, args, f)
 	if err != nil {
 		return err
 	}
-	defer s.db.closeInto(&err)
+	defer ad.db.closeInto(&err)
 	if f.verifies != "" {
-		verify := cfg
-		verify.Order = adopt.Verify
-		if err := a.announceReading(cmd.Context(), s, verify, f.verifies, f.yes); err != nil {
+		if err := ad.announceReading(cmd.Context(), f.verifies); err != nil {
 			return err
 		}
 	}
-	res, err := a.runAdopt(cmd.Context(), s, cfg, run)
-	if err = a.reportAdopt(s, res, err); err == nil && res.Tripped {
+	res, err := ad.run(cmd.Context(), order)
+	if err = ad.report(res, err); err == nil && res.Tripped {
 		return &exit{exitBreaker, errTripped}
 	}
 	return err
 }
 
-// runAdopt runs one order, and shows meanwhile how far it has come.
-func (a *app) runAdopt(
-	ctx context.Context, s *session, cfg adopt.Config, run func(context.Context, adopt.Config) (adopt.Result, error),
-) (adopt.Result, error) {
-	done := a.watchAdoption(ctx, s, cfg)
+// run runs one order, and shows meanwhile how far it has come.
+func (ad *adoption) run(ctx context.Context, order adoptOrder) (adopt.Result, error) {
+	done := ad.showProgress(ctx)
 	defer done()
-	return run(ctx, cfg)
+	return order(ctx, ad.cfg)
 }
 
-// reportAdopt prints what became of an order, and returns its error as that of a command. An order that
+// report prints what became of an order, and returns its error as that of a command. An order that
 // does not fit what was adopted before has no result.
-func (a *app) reportAdopt(s *session, res adopt.Result, err error) error {
+func (ad *adoption) report(res adopt.Result, err error) error {
 	if unfit := unfitOrder(err); unfit != nil {
 		return unfit
 	}
-	out := adoptResult{s.Store.String(), res, costOf(s, res)}
-	return errors.Join(a.print(out, func(w io.Writer) error {
+	t := ad.targets[0]
+	out := adoptResult{ad.Store.String(), res, costOf(ad.Store.Driver, t.Adopt.Rate, res)}
+	return errors.Join(ad.print(out, func(w io.Writer) error {
 		switch {
 		case res.Round == 0: // it failed before it read anything
 		case res.Order != "dual":
-			printAdopt(w, out, s.targets[0])
+			printAdopt(w, out, t)
 		case err == nil && res.Phase == adopt.Dual:
 			fmt.Fprintf(w, "%s: writers write keys, too; sweeps compare them with the rule until reaper adopt finish\n",
 				res.Target)
@@ -342,12 +353,12 @@ func unfitOrder(err error) error {
 	return nil
 }
 
-// watchAdoption shows how far an adoption has come, as watchSweep does for a sweep.
-func (a *app) watchAdoption(ctx context.Context, s *session, cfg adopt.Config) (done func()) {
-	p := cfg.Progress
-	if !a.onTerminal() {
+// showProgress shows how far an adoption has come, as watchSweep does for a sweep.
+func (ad *adoption) showProgress(ctx context.Context) (done func()) {
+	p, target := ad.cfg.Progress, ad.cfg.Target.Name
+	if !ad.onTerminal() {
 		return every(logEvery, func() {
-			s.log.InfoContext(ctx, "adopting", slog.String("target", cfg.Target.Name), slog.Bool("apply", s.Apply),
+			ad.log.InfoContext(ctx, "adopting", slog.String("target", target), slog.Bool("apply", ad.Apply),
 				slog.Int64("parts", p.Parts.Load()), slog.Int64("parts_done", p.PartsDone.Load()),
 				slog.Int64("scanned", p.Scanned.Load()), slog.Int64("written", p.Written.Load()))
 		})
@@ -355,9 +366,9 @@ func (a *app) watchAdoption(ctx context.Context, s *session, cfg adopt.Config) (
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	if p.Expected.Load() == 0 { // else it was found out for the price
-		group.Go(func() { _, _ = adopt.Expect(ctx, cfg) }) // counting may take longer than the run
+		group.Go(func() { _, _ = adopt.Expect(ctx, ad.cfg) }) // counting may take longer than the run
 	}
-	stop := drawProgress(a.stderr, "adopting "+cfg.Target.Name, &p.Scanned, &p.Expected)
+	stop := drawProgress(ad.stderr, "adopting "+target, &p.Scanned, &p.Expected)
 	return func() {
 		cancel()
 		group.Wait()
@@ -367,15 +378,15 @@ func (a *app) watchAdoption(ctx context.Context, s *session, cfg adopt.Config) (
 
 // costOf returns what it costs to write the keys that a dry run found missing; nil for any
 // other run.
-func costOf(s *session, res adopt.Result) *adoptCost {
+func costOf(driver config.Driver, rate config.Limit[float64], res adopt.Result) *adoptCost {
 	if res.Order != adopt.Stamp || res.Apply || !res.Complete {
 		return nil
 	}
 	c := &adoptCost{Reads: res.Scanned, Writes: res.Counts[adopt.Unstamped]}
-	if s.Store.Driver == config.Datastore {
+	if driver == config.Datastore {
 		c.Reads += c.Writes // each is read again in the transaction that stamps it
 	}
-	if rate := s.targets[0].Adopt.Rate; !rate.Unlimited {
+	if !rate.Unlimited {
 		seconds := float64(c.Writes) / rate.Most
 		c.Seconds = &seconds
 	}

@@ -15,22 +15,23 @@ import (
 const dollarsPerRead = 0.03 / 100_000
 
 // announceReading says what a reading of all entities will cost, before it begins. On a
-// terminal it asks whether to go on, unless yes.
-func (a *app) announceReading(ctx context.Context, s *session, cfg adopt.Config, what string, yes bool) error {
-	e, err := adopt.Expect(ctx, cfg)
+// terminal it asks whether to go on, unless it may ask nobody.
+func (ad *adoption) announceReading(ctx context.Context, what string) error {
+	e, err := adopt.Expect(ctx, ad.cfg)
 	if err != nil {
 		return cmp.Or(unfitOrder(err), err)
 	}
-	if !a.onTerminal() {
-		s.log.InfoContext(ctx, "reading all entities", slog.String("target", cfg.Target.Name), slog.String("for", what),
-			slog.String("expected", readingText(s.Store.Driver, e)))
+	target, reading := ad.cfg.Target.Name, readingText(ad.Store.Driver, e)
+	if !ad.onTerminal() {
+		ad.log.InfoContext(ctx, "reading all entities", slog.String("target", target), slog.String("for", what),
+			slog.String("expected", reading))
 		return nil
 	}
-	fmt.Fprintf(a.stderr, "%s reads all entities of %s: %s\n", what, cfg.Target.Name, readingText(s.Store.Driver, e))
-	if yes {
+	fmt.Fprintf(ad.stderr, "%s reads all entities of %s: %s\n", what, target, reading)
+	if ad.yes {
 		return nil
 	}
-	return a.confirm("go on?")
+	return ad.confirm("go on?")
 }
 
 // readingText says how many reads are expected, and what they cost.

@@ -27,7 +27,7 @@ type adoptFlags struct {
 const fromFile = " (default: the targets file)"
 
 // addAdopt registers the flags of adopt and all its subcommands.
-func (a *app) addAdopt(cmd *cobra.Command, f *adoptFlags) {
+func addAdopt(a *app, cmd *cobra.Command, f *adoptFlags) {
 	addSettings(cmd.Flags(), "apply", "workers", "shutdown-grace", "actor")
 	cmd.Flags().Lookup("apply").Usage = "change something; without it nothing is written, whatever REAPER_APPLY says"
 	a.addTarget(cmd)

@@ -26,18 +26,15 @@ var errFinished = errors.New("the adoption is finished")
 
 // A watcher keeps stamping what old writers create.
 type watcher struct {
-	*app
-	*session
-
-	cfg     adopt.Config
+	*adoption
 	every   time.Duration // from the begin of one round to the next
 	given   bool          // --every was given
-	yes     bool          // nobody is asked
 	rounds  bool          // there is no index to follow
 	adopted bool          // a round has begun
 }
 
-func (a *app) adoptWatch(cmd *cobra.Command, args []string, f adoptFlags) (err error) {
+// watchAdoption stamps what old writers create until it is stopped.
+func watchAdoption(a *app, cmd *cobra.Command, args []string, f adoptFlags) (err error) {
 	every, err := readPositive("--every", f.every)
 	if err != nil {
 		return err
@@ -48,26 +45,26 @@ func (a *app) adoptWatch(cmd *cobra.Command, args []string, f adoptFlags) (err e
 	if a.json {
 		return wrongUsage("--watch cannot be combined with --json: that is exactly one document")
 	}
-	s, cfg, err := a.beginAdopt(cmd, args, f)
+	ad, err := beginAdopt(a, cmd, args, f)
 	if err != nil {
 		return err
 	}
-	defer s.db.closeInto(&err)
-	if !s.Apply {
+	defer ad.db.closeInto(&err)
+	if !ad.Apply {
 		return wrongUsage("--watch writes keys for as long as it runs: it needs --apply")
 	}
-	w := &watcher{app: a, session: s, cfg: cfg, every: every, given: cmd.Flags().Changed("every"), yes: f.yes}
+	w := &watcher{adoption: ad, every: every, given: cmd.Flags().Changed("every")}
 	ctx := cmd.Context()
 	for ctx.Err() == nil {
 		switch err := w.step(ctx); {
 		case ctx.Err() != nil: // stopped, in good order
 		case errors.Is(err, errFinished):
-			s.log.InfoContext(ctx, "the watch ends: the adoption is finished", "target", cfg.Target.Name)
+			w.log.InfoContext(ctx, "the watch ends: the adoption is finished", "target", w.cfg.Target.Name)
 			return nil
 		case err != nil && !store.Transient(err):
 			return err
 		case err != nil:
-			s.log.WarnContext(ctx, "adoption interrupted; it goes on in a minute", "target", cfg.Target.Name, "error", err)
+			w.log.WarnContext(ctx, "adoption interrupted; it goes on in a minute", "target", w.cfg.Target.Name, "error", err)
 			_ = throttle.Sleep(ctx, watchAgain) // it fails once ctx is done
 		}
 	}
@@ -113,16 +110,16 @@ func (w *watcher) stillAdopted(ctx context.Context) error {
 
 // round reads all entities once.
 func (w *watcher) round(ctx context.Context) error {
-	if err := w.announceReading(ctx, w.session, w.cfg, "a round", w.yes); err != nil {
+	if err := w.announceReading(ctx, "a round"); err != nil {
 		return err
 	}
 	w.yes = true // the answer holds for later rounds, too
-	res, err := w.runAdopt(ctx, w.session, w.cfg, adopt.Run)
+	res, err := w.run(ctx, adopt.Run)
 	if err == nil && res.Held != "" && !res.Complete {
 		w.log.InfoContext(ctx, "round suspended; it goes on in a minute", "target", w.cfg.Target.Name, "reason", res.Held)
 		return throttle.Sleep(ctx, watchAgain)
 	}
-	if err := w.reportAdopt(w.session, res, err); err != nil || ctx.Err() != nil {
+	if err := w.report(res, err); err != nil || ctx.Err() != nil {
 		return err
 	}
 	w.rounds = false // the property may be indexed by now

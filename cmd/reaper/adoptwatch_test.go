@@ -127,7 +127,7 @@ func TestWatchEndsWithItsAdoption(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &watcher{app: &app{}, cfg: cfg}
+	w := &watcher{adoption: &adoption{cfg: cfg}}
 	if err := w.stillAdopted(t.Context()); err != nil {
 		t.Errorf("before the first round: %v", err)
 	}
