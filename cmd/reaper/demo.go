@@ -81,7 +81,9 @@ of the index each steps over.`,
 			if !slices.Contains(layout.All(), chosen) {
 				return wrongUsage("--layout: unknown layout %q (want one of %s)", name, layoutNames())
 			}
-			return a.demo(cmd.Context(), demoTargets(chosen), entities, dir)
+			d := &demo{console: a.console, clock: a.now, n: entities, now: a.now(),
+				log: newLogger(a.stderr, config.Config{LogLevel: slog.LevelWarn})}
+			return d.run(cmd.Context(), demoTargets(chosen), dir)
 		},
 	}
 	cmd.Flags().IntVar(&entities, "entities", 200_000, "how many sessions to write, half of them expired")
@@ -102,8 +104,9 @@ func layoutNames() string {
 	return strings.Join(names, ", ")
 }
 
-func (a *app) demo(ctx context.Context, targets string, n int, dir string) (err error) {
-	res := demoResult{Dir: dir, Entities: n}
+// run makes the whole demo, in a directory that it leaves only if dir names it.
+func (d *demo) run(ctx context.Context, targets, dir string) (err error) {
+	res := demoResult{Dir: dir, Entities: d.n}
 	if dir, err = demoDir(dir); err != nil {
 		return err
 	}
@@ -112,50 +115,47 @@ func (a *app) demo(ctx context.Context, targets string, n int, dir string) (err 
 	} else if err := os.WriteFile(filepath.Join(dir, "reaper.yaml"), []byte(targets), 0o644); err != nil {
 		return err
 	}
-	target, err := demoTarget(targets)
-	if err != nil {
+	if d.target, err = demoTarget(targets); err != nil {
 		return err
 	}
-	d := &demo{app: a, target: target, n: n, now: a.now(), log: newLogger(a.stderr, config.Config{LogLevel: slog.LevelWarn})}
-
-	a.say("Writing %s sessions, half of them expired, into an embedded store …\n", grouped(int64(n)))
+	d.say("Writing %s sessions, half of them expired, into an embedded store …\n", grouped(int64(d.n)))
 	db, err := d.open(filepath.Join(dir, "store"), false)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	began := a.now()
-	if err := d.fill(ctx, db, n, d.asTarget); err != nil {
+	began := d.clock()
+	if err := d.fill(ctx, db, d.n, d.asTarget); err != nil {
 		return err
 	}
-	res.LoadTime = a.now().Sub(began).Seconds()
-	a.say("  %.1f s, %s entities/s\n\n", res.LoadTime, grouped(int64(float64(n)/res.LoadTime)))
+	res.LoadTime = d.clock().Sub(began).Seconds()
+	d.say("  %.1f s, %s entities/s\n\n", res.LoadTime, grouped(int64(float64(d.n)/res.LoadTime)))
 
-	a.say("Sweeping …\n")
-	progress := &sweep.Progress{Estimate: a.onTerminal()}
-	done := a.watchSweep(progress, true, d.log)
+	d.say("Sweeping …\n")
+	progress := &sweep.Progress{Estimate: d.onTerminal()}
+	done := d.watchSweep(progress, true, d.log)
 	swept, tripped, err := d.sweep(ctx, d.config(db, 16, progress))
 	done()
 	if err != nil {
 		return err
 	}
 	if tripped.IsOpen() {
-		a.say("  the breaker held the first sweep, as it holds any that finds much on ground that was never swept:\n"+
+		d.say("  the breaker held the first sweep, as it holds any that finds much on ground that was never swept:\n"+
 			"  %s were due; the demo approved them, with a database of yours a person does\n", grouped(tripped.Due))
 	}
 	res.Deleted, res.SweepTime = swept.Targets[0].Deleted, swept.Duration
-	if res.Verified, err = verifyDemo(db.Dump(ctx, target.Target, ""), n); err != nil {
+	if res.Verified, err = verifyDemo(db.Dump(ctx, d.target.Target, ""), d.n); err != nil {
 		return err
 	}
-	a.say("  %.2f s, %s deletes/s in %d ranges\n", res.SweepTime,
+	d.say("  %.2f s, %s deletes/s in %d ranges\n", res.SweepTime,
 		grouped(int64(float64(res.Deleted)/res.SweepTime)), swept.Targets[0].Ranges)
-	a.say("  verified one by one: %s expired sessions are gone, %s live ones are all there\n\n",
+	d.say("  verified one by one: %s expired sessions are gone, %s live ones are all there\n\n",
 		grouped(res.Deleted), grouped(int64(res.Verified)))
 
 	if res.Comparison, err = d.compare(ctx, dir); err != nil {
 		return err
 	}
-	return a.print(res, func(w io.Writer) error {
+	return d.print(res, func(w io.Writer) error {
 		printDemo(w, res)
 		return nil
 	})
@@ -204,20 +204,21 @@ func demoTarget(text string) (sweep.Target, error) {
 
 // A demo is one run.
 type demo struct {
-	*app
+	*console
+	clock  func() time.Time
 	target sweep.Target
 	n      int
-	now    time.Time
+	now    time.Time // when it began: sessions expire before and after it
 	log    *slog.Logger
 }
 
 func (d *demo) open(dir string, hold bool) (*embedded.DB, error) {
-	return embedded.Open(dir, embedded.Options{Create: true, Now: d.app.now, HoldCompaction: hold})
+	return embedded.Open(dir, embedded.Options{Create: true, Now: d.clock, HoldCompaction: hold})
 }
 
 func (d *demo) config(s store.Store, workers int, p *sweep.Progress) sweep.Config {
 	return sweep.Config{Store: s, Targets: []sweep.Target{d.target}, Apply: true, Workers: workers, Grace: time.Second,
-		Owner: owner(), Version: buildVersion(), Now: d.app.now, Log: d.log, Progress: p}
+		Owner: owner(), Version: buildVersion(), Now: d.clock, Log: d.log, Progress: p}
 }
 
 // expires returns when the i-th session expires: every other one within the last

@@ -35,7 +35,7 @@ type demoCollector struct {
 // compare lets a plain collector and the reaper delete the same entities.
 func (d *demo) compare(ctx context.Context, dir string) (c demoComparison, err error) {
 	c.Entities = min(d.n, demoCompared)
-	d.app.say("Comparing with a plain ORDER BY expires LIMIT %d collector on %s of them, one worker each,\n"+
+	d.say("Comparing with a plain ORDER BY expires LIMIT %d collector on %s of them, one worker each,\n"+
 		"background compaction held back in both stores …\n",
 		store.MaxPage, grouped(int64(c.Entities)))
 	if c.Plain, err = d.collect(ctx, filepath.Join(dir, "plain"), c.Entities, true); err != nil {
@@ -51,12 +51,7 @@ func (d *demo) collect(ctx context.Context, dir string, n int, plain bool) (c de
 	if err != nil {
 		return c, err
 	}
-	defer func() {
-		cerr := db.Close()
-		if err == nil {
-			err = cerr
-		}
-	}()
+	defer (&database{db, db.Close}).closeInto(&err)
 	writer := d.asTarget
 	if plain {
 		writer = d.asPlain
@@ -65,17 +60,17 @@ func (d *demo) collect(ctx context.Context, dir string, n int, plain bool) (c de
 		return c, err
 	}
 	var pages baseline.Pages
-	began := d.app.now()
+	began := d.clock()
 	if plain {
-		c.Deleted, err = baseline.Plain(ctx, db, d.plainTarget(), d.app.now, n, &pages)
+		c.Deleted, err = baseline.Plain(ctx, db, d.plainTarget(), d.clock, n, &pages)
 	} else {
-		cfg := d.config(baseline.Watched{Local: db, Now: d.app.now, Pages: &pages}, 1, nil)
+		cfg := d.config(baseline.Watched{Local: db, Now: d.clock, Pages: &pages}, 1, nil)
 		cfg.Targets[0].Breaker = breaker.Rules{} // the plain collector has none, either
 		res := sweep.Run(ctx, cfg)
 		c.Deleted = int(res.Targets[0].Deleted)
 		err = demoFailure(ctx, res)
 	}
-	c.Seconds = d.app.now().Sub(began).Seconds()
+	c.Seconds = d.clock().Sub(began).Seconds()
 	if err == nil {
 		_, err = verifyDemo(db.Dump(ctx, d.target.Target, ""), n)
 	}

@@ -144,13 +144,37 @@ type loader struct {
 	log     *slog.Logger
 	bar     *progressbar.ProgressBar
 	res     loadResult
+	expired int64 // entities that had expired before they were written
+	batch   batch
+}
 
-	batch     []store.Entity
-	weight    int            // of the batch
-	expires   []*time.Time   // of the entities in the batch
-	expired   int64          // entities that had expired before they were written
-	lines     map[string]int // of the entities in the batch
-	namespace string         // of the batch
+// A batch is what one commit is to write.
+type batch struct {
+	entities  []store.Entity
+	expires   []*time.Time   // of the entities
+	lines     map[string]int // of the entities
+	weight    int
+	namespace string
+}
+
+// add adds the entity of a line. One commit takes an entity once.
+func (b *batch) add(e store.Entity, expires *time.Time, weight, number int) error {
+	id := fmt.Sprintf("%q %q %d", e.Parent, e.Name, e.Number)
+	if first, ok := b.lines[id]; ok {
+		return fmt.Errorf("id: line %d has the same one, and one commit takes an entity once", first)
+	}
+	if b.lines == nil {
+		b.lines = map[string]int{}
+	}
+	b.lines[id] = number
+	b.weight += weight
+	b.entities, b.expires = append(b.entities, e), append(b.expires, expires)
+	return nil
+}
+
+func (b *batch) clear() {
+	b.entities, b.expires, b.weight = b.entities[:0], b.expires[:0], 0
+	clear(b.lines)
 }
 
 func (l *loader) run(ctx context.Context, r *lineReader) error {
@@ -233,22 +257,15 @@ func (l *loader) add(ctx context.Context, text []byte, number int) error {
 	if e.expires != nil && !e.expires.After(l.now()) {
 		l.expired++
 	}
-	if len(l.batch) == store.MaxPage || l.weight+e.weight > mostWeight || e.namespace != l.namespace {
+	if b := &l.batch; len(b.entities) == store.MaxPage || b.weight+e.weight > mostWeight || e.namespace != b.namespace {
 		if err := l.flush(ctx); err != nil {
 			return err
 		}
-		l.namespace = e.namespace
+		b.namespace = e.namespace
 	}
-	id := fmt.Sprintf("%q %q %d", e.parent, e.name, e.number)
-	if first, ok := l.lines[id]; ok {
-		return &badLine{number, fmt.Errorf("id: line %d has the same one, and one commit takes an entity once", first)}
+	if err := l.batch.add(se, e.expires, e.weight, number); err != nil {
+		return &badLine{number, err}
 	}
-	if l.lines == nil {
-		l.lines = map[string]int{}
-	}
-	l.lines[id] = number
-	l.weight += e.weight
-	l.batch, l.expires = append(l.batch, se), append(l.expires, e.expires)
 	return nil
 }
 
@@ -264,21 +281,22 @@ func (l *loader) most() int {
 // pause for longer than a stamp is valid.
 func (l *loader) put(ctx context.Context, from, to int) error {
 	for i := from; i < to; i++ {
-		if err := l.writer.write(&l.batch[i], l.expires[i]); err != nil {
+		if err := l.writer.write(&l.batch.entities[i], l.batch.expires[i]); err != nil {
 			return err
 		}
 	}
-	return l.store.Put(ctx, l.target.StoreTarget(), l.namespace, l.batch[from:to])
+	return l.store.Put(ctx, l.target.StoreTarget(), l.batch.namespace, l.batch.entities[from:to])
 }
 
 // flush writes the batch.
 func (l *loader) flush(ctx context.Context) error {
-	if len(l.batch) == 0 {
+	all := len(l.batch.entities)
+	if all == 0 {
 		return nil
 	}
-	fits := len(l.batch)
-	for from := 0; from < len(l.batch); {
-		to := min(from+min(fits, l.most()), len(l.batch))
+	fits := all
+	for from := 0; from < all; {
+		to := min(from+min(fits, l.most()), all)
 		err := store.Retry(ctx, time.Minute, func() error { return l.put(ctx, from, to) })
 		switch {
 		case errors.Is(err, store.ErrTooLarge) && l.most() < to-from:
@@ -293,8 +311,7 @@ func (l *loader) flush(ctx context.Context) error {
 		l.res.Written += int64(to - from)
 		from = to
 	}
-	l.batch, l.expires, l.weight = l.batch[:0], l.expires[:0], 0
-	clear(l.lines)
+	l.batch.clear()
 	if l.bar != nil {
 		_ = l.bar.Set64(l.res.Written)
 	}
