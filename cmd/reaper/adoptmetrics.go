@@ -17,20 +17,11 @@ const (
 	adoptionWithin = 10 * time.Second
 )
 
-// watchAdoptions keeps the metrics of adoptions, which other processes make, up to date.
-func (d *daemon) watchAdoptions(ctx context.Context) {
-	tick := time.NewTicker(adoptionsEvery)
-	defer tick.Stop()
-	for {
-		for _, t := range d.session.sweep.Targets {
-			if t.Type == store.Text {
-				d.readAdoption(ctx, t.Name)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
+// readAdoptions brings the metrics of adoptions, which other processes make, up to date.
+func (d *daemon) readAdoptions(ctx context.Context) {
+	for _, t := range d.sweep.Targets {
+		if t.Type == store.Text {
+			d.readAdoption(ctx, t.Name)
 		}
 	}
 }

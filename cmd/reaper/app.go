@@ -58,7 +58,7 @@ the end, with --fail-incomplete; 4 the breaker of a target is open, and nothing 
 	root.AddCommand(demoCommand(a), sweepCommand(a), serveCommand(a), statusCommand(a), loadCommand(a),
 		dumpCommand(a), stampCommand(a), explainCommand(a), listCommand(a), historyCommand(a), generationCommand(a),
 		auditCommand(a), adoptCommand(a), pauseCommand(a), resumeCommand(a), paceCommand(a), breakerCommand(a),
-		indexesCommand(a), versionCommand(a),
+		indexesCommand(a), versionCommand(a.console),
 		&cobra.Command{Use: "targets-file", Short: "Every field of the targets file, with its default",
 			Long: config.Sample()})
 	a.markFailures(root)
@@ -138,6 +138,18 @@ func (a *app) loadTargets(cmd *cobra.Command) (*session, error) {
 	s := &session{console: a.console, Config: c, log: log}
 	s.targets, err = c.Select(a.targets)
 	return s, err
+}
+
+// loadTarget reads the configuration of a command that works on exactly one target.
+func (a *app) loadTarget(cmd *cobra.Command) (*session, config.Target, error) {
+	s, err := a.loadTargets(cmd)
+	if err == nil && len(s.targets) != 1 {
+		err = wrongUsage("%s needs exactly one target: name it with --target", cmd.Name())
+	}
+	if err != nil {
+		return nil, config.Target{}, err
+	}
+	return s, s.targets[0], nil
 }
 
 // connect opens the store of a session, which must be closed. With create it creates an

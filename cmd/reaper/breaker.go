@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -86,7 +85,7 @@ With --count a part of it goes first, and the breaker trips again after it.`,
 			}
 			return onTarget(a, cmd, args[0], func(s *session, t sweep.Target) error {
 				approval.ID = args[1]
-				_, trip, err := control.Approve(cmd.Context(), s.sweep, t, orderOf(s, o), approval)
+				_, trip, err := control.Approve(cmd.Context(), s.sweep, t, o.by(s.Config), approval)
 				if err != nil {
 					return withoutRecord(s, err)
 				}
@@ -99,9 +98,7 @@ With --count a part of it goes first, and the breaker trips again after it.`,
 			})
 		},
 	}
-	addSettings(cmd.Flags(), "actor")
-	a.addJSON(cmd)
-	cmd.Flags().StringVar(&o.reason, "reason", "", "why, in one line of at most 1,000 bytes, for the target's record")
+	addOrder(a.console, cmd, &o)
 	cmd.Flags().Int64Var(&approval.Count, "count", 0, "let only so many go, to try a part first (default all of it)")
 	cmd.Flags().BoolVar(&approval.Normal, "normal", false, "after a burst: windows of that size are usual from now on")
 	return cmd
@@ -118,7 +115,7 @@ func breakerClearCommand(a *app) *cobra.Command {
 				return err
 			}
 			return onTarget(a, cmd, args[0], func(s *session, t sweep.Target) error {
-				_, trip, err := control.Clear(cmd.Context(), s.sweep, t, orderOf(s, o), func(trip breaker.Trip) (int64, error) {
+				_, trip, err := control.Clear(cmd.Context(), s.sweep, t, o.by(s.Config), func(trip breaker.Trip) (int64, error) {
 					return sweep.CountTrip(cmd.Context(), s.sweep, t, trip)
 				})
 				if err != nil {
@@ -129,9 +126,7 @@ func breakerClearCommand(a *app) *cobra.Command {
 			})
 		},
 	}
-	addSettings(cmd.Flags(), "actor")
-	a.addJSON(cmd)
-	cmd.Flags().StringVar(&o.reason, "reason", "", "why, in one line of at most 1,000 bytes, for the target's record")
+	addOrder(a.console, cmd, &o)
 	return cmd
 }
 
@@ -141,21 +136,11 @@ func onTarget(a *app, cmd *cobra.Command, name string, do func(*session, sweep.T
 	return a.inSession(cmd, func(_ context.Context, s *session) error { return do(s, s.sweep.Targets[0]) })
 }
 
-// orderOf returns who gives an order, and why.
-func orderOf(s *session, o switchOrder) control.Order {
-	return control.Order{Actor: actor(s.Config, os.Getenv), Reason: o.reason}
-}
-
-// withoutRecord explains the error for a target without a record: most likely this is not
-// the store that the operator means. An order about another trip than the open one changes
-// nothing, either.
+// withoutRecord returns the error for a target without a record, and for an order about
+// another trip than the open one, as one of usage: neither changes anything.
 func withoutRecord(s *session, err error) error {
-	if errors.Is(err, control.ErrNoTrip) {
-		return &exit{exitUsage, err}
-	}
-	if errors.Is(err, control.ErrNoRecord) {
-		return &exit{exitUsage, store.WithHint(fmt.Errorf("%w, %v: nothing was changed", err, s.Store),
-			"check --store, or sweep the target once first")}
+	if errors.Is(err, control.ErrNoTrip) || errors.Is(err, control.ErrNoRecord) {
+		return &exit{exitUsage, hintNoRecord(s, err)}
 	}
 	return err
 }

@@ -51,11 +51,7 @@ cursor is, and why the entity exists or does not. It writes nothing.`,
 }
 
 func explain(a *app, cmd *cobra.Command, namespace string, id store.Entity) (err error) {
-	s, err := a.loadTargets(cmd)
-	if err != nil {
-		return err
-	}
-	t, err := s.oneTarget("explain")
+	s, t, err := a.loadTarget(cmd)
 	if err != nil {
 		return err
 	}

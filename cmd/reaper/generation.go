@@ -71,14 +71,7 @@ func listGenerations(ctx context.Context, s *session) (err error) {
 		lives, err := inspect.Lives(ctx, s.sweep, t)
 		return targetGenerations{t.Name, t.Layout, lives}, err
 	})
-	return errors.Join(s.print(res, func(w io.Writer) error {
-		for _, t := range res.Targets {
-			if err := printGenerations(w, t); err != nil {
-				return err
-			}
-		}
-		return nil
-	}), err)
+	return printTargets(s, res, res.Targets, err, printGenerations)
 }
 
 func printGenerations(w io.Writer, t targetGenerations) error {
@@ -199,11 +192,9 @@ func advance(ctx context.Context, s *session, shards int, force bool) (err error
 	if len(res.Targets) == 0 && errors.Is(err, generation.ErrRamping) {
 		return &exit{exitUsage, err} // nothing was touched
 	}
-	return errors.Join(s.print(res, func(w io.Writer) error {
-		for _, t := range res.Targets {
-			fmt.Fprintf(w, "%s: generation %08d is open, with %d shards; writers move there until %s\n",
-				t.Name, t.Generation, t.Shards, instant(&t.RampOver))
-		}
+	return printTargets(s, res, res.Targets, err, func(w io.Writer, t advancedOutcome) error {
+		fmt.Fprintf(w, "%s: generation %08d is open, with %d shards; writers move there until %s\n",
+			t.Name, t.Generation, t.Shards, instant(&t.RampOver))
 		return nil
-	}), err)
+	})
 }

@@ -121,14 +121,10 @@ func showHistory(ctx context.Context, s *session, q inspect.HistoryQuery) (err e
 				t.Name, b.Deleted, b.Reported))
 		}
 	}
-	return errors.Join(s.print(res, func(w io.Writer) (err error) {
-		to := screen{width: terminalWidth}
-		for _, t := range res.Targets {
-			_, werr := w.Write(to.history(t))
-			err = errors.Join(err, werr)
-		}
+	return printTargets(s, res, res.Targets, err, func(w io.Writer, t inspect.TargetHistory) error {
+		_, err := w.Write(screen{width: terminalWidth}.history(t))
 		return err
-	}), err)
+	})
 }
 
 // history shows the history of a target, in lines of at most 80 characters.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/reaper-ttl/reaper/inspect"
-	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -83,22 +81,10 @@ func listKept(ctx context.Context, s *session, kept inspect.Kept, limit int) (er
 		}
 		return list, err
 	})
-	return errors.Join(s.print(res, func(w io.Writer) error {
-		for _, list := range res.Targets {
-			printKept(w, list, propertyOf(s.targets, list.Name))
-		}
+	return printTargets(s, res, res.Targets, err, func(w io.Writer, list inspect.KeptList) error {
+		printKept(w, list, s.target(list.Name).Property)
 		return nil
-	}), err)
-}
-
-// propertyOf returns the property of a target.
-func propertyOf(targets []config.Target, name string) string {
-	for _, t := range targets {
-		if t.Name == name {
-			return t.Property
-		}
-	}
-	return ""
+	})
 }
 
 func printKept(w io.Writer, list inspect.KeptList, property string) {

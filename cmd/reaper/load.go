@@ -55,11 +55,7 @@ If the directory of an embedded store is empty or missing, load creates the stor
 }
 
 func loadEntities(a *app, cmd *cobra.Command, skipBad bool) (err error) {
-	s, err := a.loadTargets(cmd)
-	if err != nil {
-		return err
-	}
-	t, err := s.oneTarget("load")
+	s, t, err := a.loadTarget(cmd)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -61,8 +60,10 @@ The target's record keeps who paused it, when and why, for status, explain and t
 					return err
 				}
 			}
-			return change(a, cmd, o, func(c sweep.Config, t sweep.Target, o control.Order) (generation.Record, time.Time, error) {
-				return control.Pause(cmd.Context(), c, t, o, duration)
+			return change(a, cmd, o, func(
+				ctx context.Context, c sweep.Config, t sweep.Target, by control.Order,
+			) (generation.Record, time.Time, error) {
+				return control.Pause(ctx, c, t, by, duration)
 			})
 		},
 	}
@@ -81,9 +82,7 @@ func resumeCommand(a *app) *cobra.Command {
 			if err := o.check(cmd, false); err != nil {
 				return err
 			}
-			return change(a, cmd, o, func(c sweep.Config, t sweep.Target, o control.Order) (generation.Record, time.Time, error) {
-				return control.Resume(cmd.Context(), c, t, o)
-			})
+			return change(a, cmd, o, control.Resume)
 		},
 	}
 	addSwitch(a, cmd, &o)
@@ -93,12 +92,22 @@ func resumeCommand(a *app) *cobra.Command {
 // A switchOrder has the flags that say why a target is changed.
 type switchOrder struct{ reason string }
 
-// addSwitch registers the flags of commands that change a target's switches.
+// addSwitch registers the flags of commands that change the switches of targets.
 func addSwitch(a *app, cmd *cobra.Command, o *switchOrder) {
-	addSettings(cmd.Flags(), "actor")
 	a.addTarget(cmd)
-	a.addJSON(cmd)
+	addOrder(a.console, cmd, o)
+}
+
+// addOrder registers the flags of commands that change the record of a target.
+func addOrder(c *console, cmd *cobra.Command, o *switchOrder) {
+	addSettings(cmd.Flags(), "actor")
+	c.addJSON(cmd)
 	cmd.Flags().StringVar(&o.reason, "reason", "", "why, in one line of at most 1,000 bytes, for the target's record")
+}
+
+// by returns who gives an order, and why.
+func (o switchOrder) by(c config.Config) control.Order {
+	return control.Order{Actor: actor(c, os.Getenv), Reason: o.reason}
 }
 
 // check refuses a reason that cannot be kept, before the store is opened.
@@ -161,8 +170,10 @@ pace prints the current limits.`,
 			if p.Total, err = readRate("--total", total, flags.Changed("total")); err != nil {
 				return err
 			}
-			return change(a, cmd, o, func(c sweep.Config, t sweep.Target, o control.Order) (generation.Record, time.Time, error) {
-				return control.SetPace(cmd.Context(), c, t, o, p)
+			return change(a, cmd, o, func(
+				ctx context.Context, c sweep.Config, t sweep.Target, by control.Order,
+			) (generation.Record, time.Time, error) {
+				return control.SetPace(ctx, c, t, by, p)
 			})
 		},
 	}
@@ -187,23 +198,18 @@ func readRate(flag, text string, given bool) (generation.Rate, error) {
 
 // A changeFunc changes the switches of one target, and returns its record and the store's
 // time.
-type changeFunc func(sweep.Config, sweep.Target, control.Order) (generation.Record, time.Time, error)
+type changeFunc func(context.Context, sweep.Config, sweep.Target, control.Order) (generation.Record, time.Time, error)
 
 // change changes the records of the targets that a command selects.
 func change(a *app, cmd *cobra.Command, o switchOrder, change changeFunc) error {
-	return a.inSession(cmd, func(_ context.Context, s *session) error { return changeTargets(s, o, change) })
+	return a.inSession(cmd, func(ctx context.Context, s *session) error { return changeTargets(ctx, s, o, change) })
 }
 
 // changeTargets changes the target records, and prints what they say afterwards.
-func changeTargets(s *session, o switchOrder, change changeFunc) (err error) {
-	by := control.Order{Actor: actor(s.Config, os.Getenv), Reason: o.reason}
+func changeTargets(ctx context.Context, s *session, o switchOrder, change changeFunc) (err error) {
 	res := switchResult{Store: s.Store.String()}
 	res.Targets, err = eachTarget(s, func(t sweep.Target) (switchedTarget, error) {
-		rec, now, err := change(s.sweep, t, by)
-		if errors.Is(err, control.ErrNoRecord) {
-			err = store.WithHint(fmt.Errorf("%w, %v: nothing was changed", err, s.Store),
-				"check --store, or sweep the target once first")
-		}
+		rec, now, err := change(ctx, s.sweep, t, o.by(s.Config))
 		one := switchedTarget{Name: t.Name, Max: rec.PaceMax.String(), Total: rec.PaceTotal.String()}
 		if t.IsTripped(rec) {
 			one.Held = string(throttle.ReasonBreaker)
@@ -214,20 +220,27 @@ func changeTargets(s *session, o switchOrder, change changeFunc) (err error) {
 				one.Until = &rec.PausedUntil
 			}
 		}
-		return one, err
+		return one, hintNoRecord(s, err)
 	})
 	if len(res.Targets) == 0 && errors.Is(err, control.ErrNoRecord) {
 		return &exit{exitUsage, err} // most likely of --store; nothing was touched
 	}
-	return errors.Join(s.print(res, func(w io.Writer) error {
-		for _, t := range res.Targets {
-			i := slices.IndexFunc(s.targets, func(c config.Target) bool { return c.Name == t.Name })
-			file := s.targets[i].Pace
-			fmt.Fprintf(w, "%s %s; at most %s in each range, %s in all\n",
-				t.Name, t.state(), rateWithSource(t.Max, file.Max), rateWithSource(t.Total, file.Total))
-		}
+	return printTargets(s, res, res.Targets, err, func(w io.Writer, t switchedTarget) error {
+		file := s.target(t.Name).Pace
+		fmt.Fprintf(w, "%s %s; at most %s in each range, %s in all\n",
+			t.Name, t.state(), rateWithSource(t.Max, file.Max), rateWithSource(t.Total, file.Total))
 		return nil
-	}), err)
+	})
+}
+
+// hintNoRecord explains the error of an order for a target without a record: most likely this is
+// not the store that the operator means.
+func hintNoRecord(s *session, err error) error {
+	if !errors.Is(err, control.ErrNoRecord) {
+		return err
+	}
+	return store.WithHint(fmt.Errorf("%w, %v: nothing was changed", err, s.Store),
+		"check --store, or sweep the target once first")
 }
 
 // state says whether a target is paused.

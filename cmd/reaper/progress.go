@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"sync"
@@ -85,4 +86,12 @@ func every(interval time.Duration, f func()) (stop func()) {
 		close(quit)
 		group.Wait()
 	})
+}
+
+// atOnceAndEvery calls f, and again in intervals, until ctx is done.
+func atOnceAndEvery(ctx context.Context, interval time.Duration, f func()) {
+	f()
+	stop := every(interval, f)
+	<-ctx.Done()
+	stop()
 }

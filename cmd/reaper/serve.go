@@ -132,12 +132,14 @@ func serve(ctx context.Context, s *session, later, profile bool) error {
 // work sweeps until ctx is done, and returns when all cursors are saved and all claims are
 // released.
 func (d *daemon) work(ctx context.Context) {
-	var all sync.WaitGroup
 	if !d.Apply {
-		all.Go(func() { d.remind(ctx) })
+		defer every(remindEvery, func() { d.remind(ctx) })()
 	}
-	all.Go(func() { d.watchSuperseded(ctx) })
-	all.Go(func() { d.watchAdoptions(ctx) })
+	warned := map[string]bool{}
+	var all sync.WaitGroup
+	// An adoption may be finished at any time.
+	all.Go(func() { atOnceAndEvery(ctx, supersededEvery, func() { d.warnSuperseded(ctx, warned) }) })
+	all.Go(func() { atOnceAndEvery(ctx, adoptionsEvery, func() { d.readAdoptions(ctx) }) })
 	d.collector.Run(ctx)
 	all.Wait()
 }
@@ -145,20 +147,10 @@ func (d *daemon) work(ctx context.Context) {
 // clock returns the time that schedules use: the wall clock's, without a monotonic reading.
 func (d *daemon) clock() time.Time { return d.now().Round(0) }
 
-// remind logs once in a while that nothing is deleted.
+// remind logs that nothing is deleted.
 func (d *daemon) remind(ctx context.Context) {
-	tick := time.NewTicker(remindEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		for _, st := range d.collector.States() {
-			d.log.WarnContext(ctx, "nothing is deleted without --apply",
-				"target", st.Target, "would_delete", st.Expired)
-		}
+	for _, st := range d.collector.States() {
+		d.log.WarnContext(ctx, "nothing is deleted without --apply", "target", st.Target, "would_delete", st.Expired)
 	}
 }
 

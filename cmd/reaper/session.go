@@ -4,8 +4,10 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -31,12 +33,9 @@ type session struct {
 // now returns the time of this process, in which results are dated.
 func (s *session) now() time.Time { return s.sweep.Now() }
 
-// oneTarget returns the target of a command that takes exactly one.
-func (s *session) oneTarget(command string) (t config.Target, err error) {
-	if len(s.targets) != 1 {
-		return t, wrongUsage("%s needs exactly one target: name it with --target", command)
-	}
-	return s.targets[0], nil
+// target returns the selected target of a name.
+func (s *session) target(name string) config.Target {
+	return s.targets[slices.IndexFunc(s.targets, func(t config.Target) bool { return t.Name == name })]
 }
 
 // schedule returns when a target is swept.
@@ -71,6 +70,19 @@ func eachTarget[T any](s *session, do func(sweep.Target) (T, error)) ([]T, error
 		}
 	}
 	return done, errors.Join(errs...)
+}
+
+// printTargets prints a result: with --json as a document, else by text for each of its targets. Err
+// is of the targets that failed, and is returned in any case.
+func printTargets[T any](s *session, res any, targets []T, err error, text func(io.Writer, T) error) error {
+	return errors.Join(s.print(res, func(w io.Writer) error {
+		for _, t := range targets {
+			if err := text(w, t); err != nil {
+				return err
+			}
+		}
+		return nil
+	}), err)
 }
 
 // closeInto closes the store at the end of a command, and stores its error in err unless

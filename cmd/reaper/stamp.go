@@ -99,11 +99,7 @@ func currentStamper(a *app, cmd *cobra.Command, nursery generation.Stamper, id s
 	if c.Store.IsZero() && len(a.targets) == 0 {
 		return nursery, nil
 	}
-	s, err := a.loadTargets(cmd)
-	if err != nil {
-		return current, err
-	}
-	t, err := s.oneTarget("stamp")
+	s, t, err := a.loadTarget(cmd)
 	if err != nil {
 		return current, err
 	}

@@ -50,20 +50,6 @@ func (s *session) warnSuperseded(ctx context.Context, warned map[string]bool) {
 	}
 }
 
-// watchSuperseded looks again and again, because an adoption may be finished at any time.
-func (d *daemon) watchSuperseded(ctx context.Context) {
-	tick := time.NewTicker(supersededEvery)
-	defer tick.Stop()
-	for warned := map[string]bool{}; ; {
-		d.warnSuperseded(ctx, warned)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
 // A supersession is what a look for the target that replaces another one has found.
 type supersession struct {
 	by  string

@@ -21,14 +21,14 @@ type versionResult struct {
 	GoVersion string `json:"go_version"`
 }
 
-func versionCommand(a *app) *cobra.Command {
+func versionCommand(c *console) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := versionResult{buildVersion(), buildCommit(), runtime.Version()}
-			return a.print(v, func(w io.Writer) error {
+			return c.print(v, func(w io.Writer) error {
 				built := v.GoVersion
 				if v.Commit != "" {
 					built = "commit " + v.Commit + ", " + built
@@ -38,7 +38,7 @@ func versionCommand(a *app) *cobra.Command {
 			})
 		},
 	}
-	a.addJSON(cmd)
+	c.addJSON(cmd)
 	return cmd
 }
 
