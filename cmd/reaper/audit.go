@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -33,13 +34,10 @@ already running one.`,
 func audit(ctx context.Context, s *session) error {
 	res := sweep.Audit(ctx, s.sweep)
 	res.Store = s.Store.String()
-	if err := s.print(res, func(w io.Writer) error {
+	return cmp.Or(s.print(res, func(w io.Writer) error {
 		printAudit(w, res)
 		return nil
-	}); err != nil {
-		return err
-	}
-	return exitOfSweep(res)
+	}), exitOfSweep(res))
 }
 
 func printAudit(w io.Writer, res sweep.Result) {

@@ -98,22 +98,17 @@ func sweepConfig(s *session, now func() time.Time) sweep.Config {
 	sc := sweep.Config{Store: s.db.Store, Apply: s.Apply, Workers: s.Workers, Grace: s.ShutdownGrace, Owner: owner(),
 		Version: buildVersion(), Now: now, Log: s.log}
 	host, _ := os.Hostname()
+	_, adopts := s.db.Store.(store.Adopter)
+	_, tells := s.db.Store.(store.Keyer)
 	for _, t := range s.targets {
-		one := comparing(sweepTarget(t), sc)
+		one := sweepTarget(t)
+		if one.Type == store.Text && adopts && tells { // compare keys with the rule while entities are adopted
+			one.Compare = (&adopt.Comparer{Store: s.db.Store, Target: one, Now: now}).Compare
+		}
 		one.History = sweep.History{Keep: t.History.Keep, Actor: actor(s.Config, os.Getenv), Host: host, Settings: t.Lines()}
 		sc.Targets = append(sc.Targets, one)
 	}
 	return sc
-}
-
-// comparing has sweeps of a target compare keys with the rule while its entities are adopted.
-func comparing(t sweep.Target, c sweep.Config) sweep.Target {
-	_, adopts := c.Store.(store.Adopter)
-	_, tells := c.Store.(store.Keyer)
-	if t.Type == store.Text && adopts && tells {
-		t.Compare = (&adopt.Comparer{Store: c.Store, Target: t, Now: c.Now}).Compare
-	}
-	return t
 }
 
 // owner returns a name for this process in leases, which no other process has.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,10 +93,7 @@ func sweepOnce(ctx context.Context, s *session, once sweep.Once, failIncomplete 
 	if s.Pushgateway != "" {
 		push(ctx, s, res)
 	}
-	err := s.print(res, func(w io.Writer) error { return printSweep(w, res) })
-	if err == nil {
-		err = exitOfSweep(res)
-	}
+	err := cmp.Or(s.print(res, func(w io.Writer) error { return printSweep(w, res) }), exitOfSweep(res))
 	if err == nil && !res.Complete && failIncomplete {
 		return &exit{exitIncomplete, fmt.Errorf("the sweep was stopped before its end")}
 	}
