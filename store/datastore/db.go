@@ -22,6 +22,7 @@ type DB struct {
 	project  string
 	endpoint string
 	emulated bool
+	admin    *google.Admin
 	// hasGroups says that the database was found to be in the mode optimistic with
 	// entity groups.
 	hasGroups atomic.Bool
@@ -54,7 +55,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	db.endpoint, db.emulated = endpoint, service.IsEmulated(o)
+	db.endpoint, db.emulated, db.admin = endpoint, service.IsEmulated(o), service.NewAdmin(o, o.Database)
 	client, err := sdk.NewClientWithDatabase(ctx, o.Project, database, opts...)
 	if err != nil {
 		if ctx.Err() != nil {

@@ -29,6 +29,7 @@ type DB struct {
 	database string // its full name
 	endpoint string
 	emulated bool
+	admin    *google.Admin
 	known    sync.Map // full names of records to the stamp that was seen last
 }
 
@@ -61,6 +62,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	}
 	client.CallOptions = &sdk.CallOptions{} // no retries of its own
 	return &DB{client: client, project: o.Project, endpoint: endpoint, emulated: strings.HasSuffix(endpoint, "(emulator)"),
+		admin:    service.NewAdmin(o, o.Database),
 		database: fmt.Sprintf("projects/%s/databases/%s", o.Project, cmp.Or(o.Database, "(default)"))}, nil
 }
 
