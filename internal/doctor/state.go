@@ -1,0 +1,259 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// checkStatus says what holds a target, and whether anybody sweeps it.
+func (x *exam) checkStatus(ctx context.Context, s *sweep.Snapshot) error {
+	t := s.Target
+	st, err := inspect.StatusWithBehind(ctx, x.Sweep, t)
+	switch {
+	case err != nil:
+		return err
+	case st.Err != nil:
+		return st.Err
+	}
+	for _, what := range st.Unread {
+		x.skip("status", t.Name, oneLine(what))
+	}
+	x.judgeHold(st)
+	x.judgeVerdict(st)
+	for _, w := range st.Workers {
+		if w.Why != "" {
+			x.find(Finding{ID: "worker-fault", Target: t.Name, What: "A process deletes nothing, because it cannot read or write a record.",
+				Evidence: []string{w.Owner + ": " + oneLine(w.Why)},
+				Mend:     "look at the log of that process; most often its credentials lack a permission, or a record was changed by hand"})
+		}
+	}
+	if st.Behind != nil && *st.Behind > 0 {
+		f := Finding{ID: "behind-cursors", Target: t.Name,
+			What: fmt.Sprintf("%d entities are due and lie behind the cursors: they were written after they had expired.", *st.Behind),
+			Mend: "reaper sweep --apply --from-start --target " + t.Name + " deletes them now"}
+		if st.BehindGoneBy != nil {
+			f.Evidence = []string{"without that they go by the first sweep after " + st.BehindGoneBy.UTC().Format(time.RFC3339)}
+		}
+		x.find(f)
+	}
+	if st.Held == "" && !st.Paused && st.Reason != "" {
+		x.find(Finding{ID: "records-mixed", Target: t.Name, What: "Records and entities are not of one time.",
+			Evidence: []string{oneLine(st.Reason)}, Mend: "follow the chapter After a restore of docs/operations.md"})
+	}
+	for _, r := range st.Ranges {
+		if r.Refused {
+			return x.findKept(ctx, t, inspect.KeptRefused, "refused", "The store refuses to delete some entities.",
+				"delete or repair them by hand: their generation cannot retire before")
+		}
+	}
+	return nil
+}
+
+// judgeHold says what holds a target.
+func (x *exam) judgeHold(st inspect.TargetStatus) {
+	f := Finding{Target: st.Name}
+	if st.Reason != "" {
+		f.Evidence = []string{oneLine(st.Reason)}
+	}
+	switch throttle.Reason(st.Held) {
+	case throttle.ReasonBreaker:
+		f.ID, f.What = "breaker-open", "The breaker holds the target: nothing is deleted until a person has looked."
+		f.Mend = "reaper breaker show " + st.Name + ", then reaper breaker approve or reaper pause"
+	case throttle.ReasonGate:
+		f.ID, f.What = "gate-closed", "The gate holds the target."
+		f.Mend = "ask whoever owns the gate; pace.gate in the targets file names it"
+	case throttle.ReasonLimit:
+		f.ID, f.What = "limit-used-up", "The limits of the target are used up."
+		f.Mend = "wait, raise limits in the targets file, or sweep once with --yes"
+	default:
+	}
+	if f.ID != "" {
+		x.find(f)
+	}
+	if !st.Paused {
+		return
+	}
+	p := Finding{ID: "paused", Target: st.Name, What: "The target is paused until somebody resumes it.",
+		Mend: "reaper resume --target " + st.Name + ", once the reason for it is gone"}
+	if st.PausedUntil != nil {
+		p.What = "The target is paused until " + st.PausedUntil.UTC().Format(time.RFC3339) + "."
+	}
+	if st.PausedBy != "" {
+		p.Evidence = append(p.Evidence, "by "+st.PausedBy)
+	}
+	if f.Evidence != nil {
+		p.Evidence = append(p.Evidence, f.Evidence...)
+	}
+	x.find(p)
+}
+
+// judgeVerdict says whether anybody sweeps a target, and in time.
+func (x *exam) judgeVerdict(st inspect.TargetStatus) {
+	f := Finding{Target: st.Name, Evidence: []string{fmt.Sprintf("%s: %s", st.Verdict, oneLine(st.Why))}}
+	if st.Backlog != nil && *st.Backlog > 0 {
+		f.Evidence = append(f.Evidence, fmt.Sprintf("%d entities are due", *st.Backlog))
+	}
+	switch st.Verdict {
+	case inspect.Failing:
+		f.ID, f.What = "not-swept", "Entities are due, and no process sweeps the target any more."
+		f.Mend = "look at the job or daemon that should: is it scheduled, does it start, does its log have errors?"
+	case inspect.DryRun:
+		f.ID, f.What = "never-applied", "Entities are due, and nobody has ever swept the target with --apply."
+		f.Mend = "reaper sweep --target " + st.Name + " shows what would go; then add --apply (REAPER_APPLY=true)"
+	case inspect.Behind:
+		f.ID, f.What = "sweeps-late", "Sweeps do not keep up: something has been due for longer than two ticks."
+		f.Mend = "reaper status --target " + st.Name + " shows what holds ranges back; docs/runbook.md has what to do"
+	case inspect.Unknown:
+		x.skip("status", st.Name, oneLine(st.Why))
+	case inspect.Held, inspect.Paused, inspect.Idle, inspect.OK:
+	}
+	if f.ID != "" {
+		x.find(f)
+	}
+}
+
+// checkBudget says what the breaker of a target cannot do.
+func (x *exam) checkBudget(ctx context.Context, s *sweep.Snapshot) error {
+	t := s.Target
+	if !t.Breaker.On {
+		return nil
+	}
+	b, err := s.Budget(ctx)
+	switch {
+	case err != nil && x.judgeRecords(ctx, t, err):
+		return nil
+	case err != nil:
+		return err
+	}
+	rules := sweep.BreakerRules(t)
+	if b.Uncounted != "" {
+		x.find(Finding{ID: "breaker-uncounted", Target: t.Name,
+			What:     "The breaker cannot count what is due, so little or nothing goes.",
+			Evidence: []string{oneLine(b.Uncounted)},
+			Mend:     "reaper breaker show " + t.Name + "; if counts take too long, see docs/breaker.md"})
+	} else if why := blindness(b, rules, s.Now()); why != "" {
+		x.find(Finding{ID: "breaker-blind", Target: t.Name, What: "The breaker cannot see bursts: " + why + ".",
+			Mend: "see docs/breaker.md for fraction and window; a new target's breaker learns for a day"})
+	}
+	return nil
+}
+
+// blindness says why a breaker would let a burst pass; it is empty if it would not.
+func blindness(b breaker.Budget, r breaker.Rules, now time.Time) string {
+	switch {
+	case b.Began.IsZero():
+		return ""
+	case r.Fraction >= 1:
+		return "its fraction is 100%"
+	case b.IsBlind(r, now):
+		return "lives are shorter than its window"
+	}
+	return ""
+}
+
+// findKept notes that entities are kept for a reason, with a few ids.
+func (x *exam) findKept(ctx context.Context, t sweep.Target, kept inspect.Kept, id, what, mend string) error {
+	list, err := inspect.ListKept(ctx, x.Sweep, t, kept, examples)
+	if err != nil || len(list.Entities) == 0 {
+		return err
+	}
+	x.find(Finding{ID: id, Target: t.Name, What: what, Evidence: evidenceOf(list),
+		Mend: fmt.Sprintf("reaper list --kept %s --target %s names more; %s", kept, t.Name, mend)})
+	return nil
+}
+
+// evidenceOf names the entities of a list.
+func evidenceOf(list inspect.KeptList) (lines []string) {
+	for _, e := range list.Entities {
+		where := ""
+		if e.Namespace != "" {
+			where = " in namespace " + e.Namespace
+		}
+		lines = append(lines, oneLine(fmt.Sprintf("%s%s: %s (%s)", e.ID, where, e.Value, e.Type)))
+	}
+	return lines
+}
+
+func (x *exam) checkMalformed(ctx context.Context, s *sweep.Snapshot) error {
+	return x.findKept(ctx, s.Target, inspect.KeptMalformed, "malformed", "Entities have an expiry that cannot be read: they are kept.",
+		"correct the writer, and write them again")
+}
+
+func (x *exam) checkSuspect(ctx context.Context, s *sweep.Snapshot) error {
+	return x.findKept(ctx, s.Target, inspect.KeptSuspect, "suspect",
+		fmt.Sprintf("Entities expired longer than max_age (%v) ago, which is implausible: they are kept.", s.Target.MaxAge),
+		"correct their expiry, or raise max_age if it is right")
+}
+
+// checkOutside counts the entities that carry the property and lie in no range.
+func (x *exam) checkOutside(ctx context.Context, s *sweep.Snapshot) error {
+	t := s.Target
+	n, ok := s.CountOutside(ctx)
+	switch {
+	case !ok && ctx.Err() != nil:
+		return ctx.Err()
+	case !ok:
+		return errors.New("what lies outside all ranges could not be counted")
+	case n == 0:
+		return nil
+	}
+	list, err := inspect.OutsideExamples(ctx, x.Sweep, t, examples)
+	if err != nil { // the count is evidence enough
+		list.Entities = nil
+	}
+	x.find(Finding{ID: "outside", Target: t.Name, Evidence: evidenceOf(list),
+		What: fmt.Sprintf("%d entities carry %s and lie in no range: no sweep reads them.", n, t.Property),
+		Mend: "reaper list --kept outside --target " + t.Name + " names them; correct the writer, and write them again"})
+	return nil
+}
+
+// checkLives looks for entities that live longer than generations do before their survivors are
+// carried, which costs a write each.
+func (x *exam) checkLives(ctx context.Context, s *sweep.Snapshot) error {
+	t := s.Target
+	policy, live := t.Rules().Policy, s.View.Record.Generations
+	if !t.Layout.Form().HasGenerations() || s.New || policy.Every <= 0 || len(live) == 0 || policy.Keep <= 0 {
+		return nil
+	}
+	newest := live[len(live)-1]
+	most := time.Duration(policy.Keep) * policy.Every
+	if most/policy.Every != time.Duration(policy.Keep) {
+		return nil // longer than any life
+	}
+	from := s.Now().Add(most)
+	for _, r := range s.Plan.Ranges() {
+		if r.Generation != newest.Number {
+			continue
+		}
+		lo, hi := r.At(from).Value, r.At(lastInstant).Value
+		if lo.Compare(hi) >= 0 {
+			return nil
+		}
+		q := store.Query{Target: t.Target, Namespace: r.Namespace, Lo: lo, Hi: hi, Limit: 1}
+		var page store.Page
+		if err := x.Sweep.Store.Scan(ctx, q, &page); err != nil {
+			return err
+		}
+		if len(page.Entries) == 0 {
+			continue
+		}
+		e := page.Entries[0]
+		x.find(Finding{ID: "life-too-long", Target: t.Name,
+			What:     fmt.Sprintf("Entities live longer than %v (generations.keep x every): each is carried, which costs a write.", most),
+			Evidence: []string{fmt.Sprintf("%s has %s", e.Key, e.Value)},
+			Mend:     "raise generations.keep or generations.every until their product is the longest life"})
+		return nil
+	}
+	return nil
+}
+
+// lastInstant is the end of all expiries.
+var lastInstant = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)

@@ -1,0 +1,204 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/adopt"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// checkOverlaps looks for targets that delete the same entities by different properties. Two
+// targets with one property are refused with the configuration.
+func (x *exam) checkOverlaps() {
+	byID := map[string][]sweep.Target{}
+	for _, t := range x.All {
+		id := t.Kind[strings.LastIndexByte(t.Kind, '/')+1:]
+		for _, other := range byID[id] {
+			if !share(t, other) {
+				continue
+			}
+			x.find(Finding{ID: "targets-overlap", Target: t.Name,
+				What: fmt.Sprintf("The targets %s and %s delete the same entities of %s, by %s and by %s.",
+					other.Name, t.Name, t.Kind, other.Property, t.Property),
+				Evidence: []string{"the earlier of the two expiries decides"},
+				Mend:     "remove one of them from the targets file, unless its entities are being adopted by the other"})
+		}
+		byID[id] = append(byID[id], t)
+	}
+}
+
+// share reports whether two targets of kinds with the same last segment have entities in common.
+func share(a, b sweep.Target) bool {
+	if !a.Group && !b.Group && a.Kind != b.Kind {
+		return false
+	}
+	all := slices.Contains(a.Namespaces, "*") || slices.Contains(b.Namespaces, "*")
+	return all || len(a.Namespaces) == 0 || len(b.Namespaces) == 0 ||
+		slices.ContainsFunc(a.Namespaces, func(ns string) bool { return slices.Contains(b.Namespaces, ns) })
+}
+
+// A targetLister is a store that lists the targets of which it has records.
+type targetLister interface {
+	RecordedTargets(ctx context.Context, most int) ([]string, error)
+}
+
+const (
+	// mostRecorded bounds how many names of targets are read, and mostRead how many records of those
+	// that nobody configures.
+	mostRecorded = 500
+	mostRead     = 50
+)
+
+// checkUnconfigured looks for records of targets that the configuration does not have.
+func (x *exam) checkUnconfigured(ctx context.Context) error {
+	l, ok := x.Sweep.Store.(targetLister)
+	if !ok {
+		return nil
+	}
+	names, err := l.RecordedTargets(ctx, mostRecorded)
+	if err != nil {
+		return err
+	}
+	names = slices.DeleteFunc(names, func(name string) bool {
+		return slices.ContainsFunc(x.All, func(t sweep.Target) bool { return t.Name == name })
+	})
+	for _, name := range names[:min(len(names), mostRead)] {
+		if err := x.judgeUnconfigured(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x *exam) judgeUnconfigured(ctx context.Context, name string) error {
+	rec, now, err := generation.Load(ctx, x.Sweep.Store, name)
+	switch {
+	case errors.Is(err, generation.ErrMissing):
+		return nil
+	case errors.Is(err, generation.ErrNewer):
+		return nil // somebody has a newer program, and configures it
+	case err != nil && (store.IsMapped(err) || ctx.Err() != nil):
+		return err
+	case err != nil:
+		x.find(Finding{ID: "record-malformed", Target: name, What: "The record of a target that nobody here configures makes no sense.",
+			Evidence: []string{oneLine(err.Error())}, Mend: mendRecord(name)})
+		return nil
+	}
+	beats, _, err := cursor.LoadHeartbeats(ctx, x.Sweep.Store, name, nil, x.Sweep.Now)
+	if err != nil {
+		return err
+	}
+	evidence := []string{fmt.Sprintf("record of %s, kind %s, property %s", rec.Created.UTC().Format("2006-01-02"), rec.Kind, rec.Property)}
+	live := liveOf(beats, now)
+	for _, h := range live[:min(len(live), examples)] {
+		evidence = append(evidence, "swept at present by "+h.Owner)
+	}
+	for _, t := range x.All {
+		if t.Kind != rec.Kind || t.Property != rec.Property {
+			continue
+		}
+		f := Finding{ID: "target-renamed", Target: t.Name, Evidence: evidence,
+			What: fmt.Sprintf("The store knows the entities of this target under the name %s, too.", name),
+			Mend: fmt.Sprintf("give it its old name, or remove the records of %s once no process uses that name", name)}
+		if len(live) > 0 {
+			f.ID, f.What = "target-swept-twice", fmt.Sprintf("Other processes sweep the entities of this target under the name %s.", name)
+			f.Mend = "configure it once: breaker, limits, pauses and pace of the two names do not know each other"
+		}
+		x.find(f)
+		return nil
+	}
+	if len(live) == 0 {
+		x.find(Finding{ID: "target-unconfigured", Target: name, Evidence: evidence,
+			What: "The store has records of a target that is not in this targets file, and no process sweeps it.",
+			Mend: "add the target again, or remove its records once its entities need no expiry any more"})
+	}
+	return nil
+}
+
+// checkSuperseded looks for a target whose entities were adopted by another one.
+func (x *exam) checkSuperseded(ctx context.Context, t sweep.Target) error {
+	var others []string
+	for _, o := range x.All {
+		if o.Kind == t.Kind && o.Group == t.Group && o.Name != t.Name && o.Type == store.Text {
+			others = append(others, o.Name)
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	by, err := adopt.SupersededBy(ctx, x.Sweep.Store, t.Target, others)
+	if err != nil || by == "" {
+		return err
+	}
+	x.find(Finding{ID: "target-superseded", Target: t.Name,
+		What: fmt.Sprintf("The adoption of its entities by the target %s is finished.", by),
+		Mend: "remove " + t.Name + " from the targets file"})
+	return nil
+}
+
+// A kindLister is a store that lists its kinds.
+type kindLister interface {
+	Kinds(ctx context.Context, most int) ([]string, error)
+}
+
+const (
+	mostKinds      = 1000
+	mostNamespaces = 32 // that are asked for one entity each
+)
+
+// findEmpty says why a kind may hold no entity: none was written yet, or it is another one.
+func (x *exam) findEmpty(ctx context.Context, t sweep.Target, namespaces []string) error {
+	if n, ok := x.Sweep.Store.(store.Namespacer); ok {
+		all, err := n.Namespaces(ctx)
+		if err != nil && !errors.Is(err, store.ErrInvalid) { // Google's emulator does not know such queries
+			return err
+		}
+		counter, _ := x.Sweep.Store.(store.Counter)
+		for _, ns := range all[:min(len(all), mostNamespaces)] {
+			if slices.Contains(namespaces, ns) || counter == nil {
+				continue
+			}
+			if holds, err := counter.Holds(ctx, t.Target, ns); err != nil {
+				return err
+			} else if holds {
+				x.find(Finding{ID: "namespace-left-out", Target: t.Name,
+					What:     fmt.Sprintf("The kind %s holds entities, but in none of the namespaces of this target.", t.Kind),
+					Evidence: []string{fmt.Sprintf("namespace %q holds some; the target has %s", ns, quoted(namespaces))},
+					Mend:     fmt.Sprintf(`add %q to namespaces, or write namespaces: ["*"]`, ns)})
+				return nil
+			}
+		}
+	}
+	if l, ok := x.Sweep.Store.(kindLister); ok && !strings.Contains(t.Kind, "/") {
+		known, err := l.Kinds(ctx, mostKinds)
+		if err != nil {
+			x.skip("kinds", t.Name, x.why(err))
+		}
+		known = slices.DeleteFunc(known, func(k string) bool { return strings.HasPrefix(k, "Reaper") })
+		if near := nearest(t.Kind, known); near != "" {
+			x.find(Finding{ID: "kind-misspelt", Target: t.Name, What: fmt.Sprintf("The kind %s holds no entity, and %s does.", t.Kind, near),
+				Evidence: []string{"kinds in the store: " + strings.Join(known[:min(len(known), mostNames)], ", ")},
+				Mend:     fmt.Sprintf("write kind: %s in the targets file, if that is meant", near)})
+			return nil
+		}
+	}
+	x.find(Finding{ID: "kind-empty", Target: t.Name, What: fmt.Sprintf("The kind %s holds no entity.", t.Kind),
+		Mend: "check kind and namespaces in the targets file, if entities were written already"})
+	return nil
+}
+
+// mostNames bounds how many names one line of evidence has.
+const mostNames = 12
+
+// mendRecord is what to do about the record of a target that cannot be used.
+func mendRecord(name string) string {
+	return fmt.Sprintf("stop the processes that sweep it; put the %s record %s back from a backup, or remove it: "+
+		"the next sweep makes a new one from the index", store.TargetRecord, name)
+}
