@@ -58,7 +58,7 @@ the end, with --fail-incomplete; 4 the breaker of a target is open, and nothing 
 	root.AddCommand(demoCommand(a), sweepCommand(a), serveCommand(a), statusCommand(a), loadCommand(a),
 		dumpCommand(a), stampCommand(a), explainCommand(a), listCommand(a), historyCommand(a), generationCommand(a),
 		auditCommand(a), adoptCommand(a), pauseCommand(a), resumeCommand(a), paceCommand(a), breakerCommand(a),
-		indexesCommand(a), versionCommand(a.console),
+		doctorCommand(a), indexesCommand(a), versionCommand(a.console),
 		&cobra.Command{Use: "targets-file", Short: "Every field of the targets file, with its default",
 			Long: config.Sample()})
 	a.markFailures(root)
@@ -206,7 +206,7 @@ func (a *app) open(ctx context.Context, s config.Store, create bool, log *slog.L
 			a.locked = s.Dir
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, store.WithHint(wrongUsage("there is no embedded store in %s", s.Dir),
+			return nil, store.WithHint(&exit{exitUsage, missingStore(s.Dir)},
 				"reaper load --store "+s.String()+" creates one")
 		}
 		if errors.Is(err, store.ErrCorrupt) || errors.Is(err, store.ErrInvalid) {
@@ -230,6 +230,12 @@ func (a *app) open(ctx context.Context, s config.Store, create bool, log *slog.L
 	}
 	return nil, wrongUsage("no store: set --store or REAPER_STORE")
 }
+
+// A missingStore is the error for a directory without an embedded store.
+type missingStore string
+
+func (m missingStore) Error() string { return "there is no embedded store in " + string(m) }
+func (m missingStore) Unwrap() error { return fs.ErrNotExist }
 
 // sweepTarget converts a target of the configuration for package sweep.
 func sweepTarget(t config.Target) sweep.Target {

@@ -107,9 +107,7 @@ func showStatus(ctx context.Context, s *session, all bool) error {
 // readStatus reads the status of all targets at the same time, within the same five seconds.
 func readStatus(ctx context.Context, s *session, all bool) (res statusResult, err error) {
 	s.Workers = max(s.Workers, len(s.targets))
-	for i, t := range s.targets {
-		s.sweep.Targets[i].Next = s.schedule(t).Next
-	}
+	s.fillSchedules()
 	res = statusResult{Store: s.Store.String(), Now: s.now().UTC()}
 	res.Targets, err = eachTarget(s, func(t sweep.Target) (st inspect.TargetStatus, err error) {
 		var by supersession

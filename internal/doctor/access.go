@@ -76,6 +76,9 @@ func (x *exam) reach() (ok bool) {
 			before := x.Sweep.Now()
 			got, err := x.Sweep.Store.Load(ctx, q)
 			after := x.Sweep.Now()
+			if errors.Is(err, context.Canceled) {
+				return err
+			}
 			if err != nil && i == 0 {
 				x.findUnusable("", err)
 				return nil
@@ -97,7 +100,7 @@ func (x *exam) findUnusable(target string, err error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		f.ID, f.What = "database-missing", "There is no store at "+x.Spec+"."
-		f.Mend = "check --store; reaper load --store " + x.Spec + " creates one"
+		f.Mend = "check --store: " + orElse(f.Mend, "it names no directory that exists")
 	case errors.Is(err, store.ErrDenied) && x.OpenErr != nil && x.Mode != "":
 		f.ID, f.What = "credentials-missing", "There are no credentials for "+x.Spec+"."
 	case errors.Is(err, store.ErrDenied):
@@ -132,11 +135,7 @@ var needs = []struct{ permission, commands string }{
 // needsOfNamespaces are needed in addition for namespaces: ["*"].
 var needsOfNamespaces = []string{"datastore.namespaces.get", "datastore.namespaces.list"}
 
-func (x *exam) checkPermissions(ctx context.Context) error {
-	tester, ok := x.Sweep.Store.(permissionTester)
-	if !ok {
-		return nil // an embedded store has none, and one that is not open is a finding already
-	}
+func (x *exam) checkPermissions(ctx context.Context, tester permissionTester) error {
 	wanted := map[string]string{}
 	for _, n := range needs {
 		wanted[n.permission] = n.commands

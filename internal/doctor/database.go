@@ -18,11 +18,7 @@ type describer interface {
 
 // checkDatabase says what of the database as a whole does not suit a target, or the person who
 // deletes from it.
-func (x *exam) checkDatabase(ctx context.Context) error {
-	d, ok := x.Sweep.Store.(describer)
-	if !ok {
-		return nil
-	}
+func (x *exam) checkDatabase(ctx context.Context, d describer) error {
 	db, err := d.Describe(ctx)
 	if err != nil {
 		return err
@@ -93,11 +89,7 @@ type fieldLister interface {
 }
 
 // checkFields looks for TTL policies on a target's kind, and for the indexes of its property.
-func (x *exam) checkFields(ctx context.Context, t sweep.Target) error {
-	l, ok := x.Sweep.Store.(fieldLister)
-	if !ok {
-		return nil
-	}
+func (x *exam) checkFields(ctx context.Context, l fieldLister, t sweep.Target) error {
 	fields, err := l.Fields(ctx, t.Kind)
 	if err != nil {
 		return err

@@ -73,14 +73,20 @@ type exam struct {
 func (x *exam) run() {
 	x.checkEmulator()
 	x.checkOverlaps()
-	x.start("database", "", x.checkDatabase)
-	x.start("permissions", "", x.checkPermissions)
+	if d, ok := x.Sweep.Store.(describer); ok {
+		x.start("database", "", func(ctx context.Context) error { return x.checkDatabase(ctx, d) })
+	}
+	if p, ok := x.Sweep.Store.(permissionTester); ok { // an embedded store has none
+		x.start("permissions", "", func(ctx context.Context) error { return x.checkPermissions(ctx, p) })
+	}
 	switch {
 	case x.OpenErr != nil:
 		x.findUnusable("", x.OpenErr)
 		x.skip("targets", "", "the store could not be opened")
 	case x.reach():
-		x.start("target records", "", x.checkUnconfigured)
+		if l, ok := x.Sweep.Store.(targetLister); ok {
+			x.start("target records", "", func(ctx context.Context) error { return x.checkUnconfigured(ctx, l) })
+		}
 		for _, t := range x.Sweep.Targets {
 			x.startTarget(t)
 		}
@@ -169,10 +175,16 @@ func (x *exam) find(f Finding) {
 	x.report.Findings = append(x.report.Findings, f)
 }
 
+// anySkew is more than two clocks ever differ.
+const anySkew = 200 * 365 * 24 * time.Hour
+
 // startTarget makes the checks of a target. Most need what its records say.
 func (x *exam) startTarget(t sweep.Target) {
+	t.MaxClockSkew = anySkew // a clock that is wrong is one finding, and hides no other
 	x.start("sample", t.Name, func(ctx context.Context) error { return x.checkSample(ctx, t) })
-	x.start("field policies", t.Name, func(ctx context.Context) error { return x.checkFields(ctx, t) })
+	if l, ok := x.Sweep.Store.(fieldLister); ok {
+		x.start("field policies", t.Name, func(ctx context.Context) error { return x.checkFields(ctx, l, t) })
+	}
 	x.start("heartbeats", t.Name, func(ctx context.Context) error { return x.checkHeartbeats(ctx, t) })
 	x.start("history", t.Name, func(ctx context.Context) error { return x.checkConfig(ctx, t) })
 	x.start("adoption", t.Name, func(ctx context.Context) error { return x.checkSuperseded(ctx, t) })

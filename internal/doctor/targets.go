@@ -57,11 +57,7 @@ const (
 )
 
 // checkUnconfigured looks for records of targets that the configuration does not have.
-func (x *exam) checkUnconfigured(ctx context.Context) error {
-	l, ok := x.Sweep.Store.(targetLister)
-	if !ok {
-		return nil
-	}
+func (x *exam) checkUnconfigured(ctx context.Context, l targetLister) error {
 	names, err := l.RecordedTargets(ctx, mostRecorded)
 	if err != nil {
 		return err
