@@ -99,7 +99,7 @@ func (x *exam) findUnusable(target string, err error) {
 	f := Finding{Target: target, Evidence: []string{oneLine(err.Error())}, Mend: strings.Join(store.Hints(err), "; ")}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		f.ID, f.What = "database-missing", "There is no store at "+x.Spec+"."
+		f.ID, f.What = "database-missing", "The store "+x.Spec+" does not exist."
 		f.Mend = "check --store: " + orElse(f.Mend, "it names no directory that exists")
 	case errors.Is(err, store.ErrDenied) && x.OpenErr != nil && x.Mode != "":
 		f.ID, f.What = "credentials-missing", "There are no credentials for "+x.Spec+"."
@@ -107,7 +107,7 @@ func (x *exam) findUnusable(target string, err error) {
 		f.ID, f.What = "access-denied", "The credentials may not read "+x.Spec+"."
 		f.Mend = orElse(f.Mend, "give this user access to the store's directory")
 	case errors.Is(err, store.ErrNotFound):
-		f.ID, f.What = "database-missing", "There is no database "+x.Spec+", or it is in the other mode."
+		f.ID, f.What = "database-missing", "The database "+x.Spec+" does not exist, or is in the other mode."
 	case store.Transient(err):
 		f.ID, f.What = "store-unreachable", "The store "+x.Spec+" does not answer."
 	default:

@@ -41,11 +41,14 @@ func (x *exam) judgeClock(a answer) {
 	}
 	f := Finding{ID: "clock-drift", Mend: "synchronise this machine's clock (NTP)",
 		What: fmt.Sprintf("This machine's clock is %v %s the store's.", round(by), direction),
-		Evidence: []string{fmt.Sprintf("here %s, there %s", a.before.UTC().Format(time.RFC3339Nano), a.now.UTC().Format(time.RFC3339Nano)),
-			fmt.Sprintf("target %s has max_clock_skew: %v, at which nothing is swept", target, most)}}
+		Evidence: []string{
+			fmt.Sprintf("here %s, there %s", a.before.UTC().Format(time.RFC3339Nano), a.now.UTC().Format(time.RFC3339Nano)),
+			fmt.Sprintf("target %s has max_clock_skew: %v, at which nothing is swept", target, most),
+		}}
 	if by > most {
 		f.ID = "clock-skew"
-		f.What = fmt.Sprintf("This machine's clock is %v %s the store's: a sweep from here deletes nothing.", round(by), direction)
+		f.What = fmt.Sprintf("This machine's clock is %v %s the store's: a sweep from here deletes nothing.",
+			round(by), direction)
 	}
 	x.find(f)
 }

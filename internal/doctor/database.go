@@ -32,13 +32,17 @@ func (x *exam) checkDatabase(ctx context.Context, d describer) error {
 			Mend:     "name another database in --store, or restore this one from a backup"})
 	}
 	if db.Mode != "" && x.Mode != "" && db.Mode != x.Mode {
-		x.find(Finding{ID: "database-mode", What: fmt.Sprintf("The database is in %s mode, and %s names the other one.", db.Mode, x.Spec),
+		x.find(Finding{ID: "database-mode",
+			What: fmt.Sprintf("The database is in %s mode, and %s names the other one.", db.Mode, x.Spec),
 			Mend: "write --store " + otherDriver(x.Spec)})
 	}
 	if db.Edition == facts.Enterprise {
-		x.find(Finding{ID: "database-edition", What: "The database has the Enterprise edition, which reaper does not support.",
-			Evidence: []string{"it makes no index of a single field by itself, so a query without one reads the whole collection",
-				"it bills by size of what is read and written, so no cost that reaper names is right"},
+		x.find(Finding{ID: "database-edition",
+			What: "The database has the Enterprise edition, which reaper does not support.",
+			Evidence: []string{
+				"it makes no index of a single field by itself, so a query without one reads the whole collection",
+				"it bills by size of what is read and written, so no cost that reaper names is right",
+			},
 			Mend: "use a database of the Standard edition"})
 	}
 	if db.Concurrency == facts.OptimisticWithGroups && db.Mode == facts.DatastoreMode {
@@ -53,7 +57,8 @@ func (x *exam) checkDatabase(ctx context.Context, d describer) error {
 			Mend:     "gcloud firestore databases update --database=" + x.databaseID() + " --enable-pitr"})
 	}
 	if db.Protected != nil && !*db.Protected {
-		x.find(Finding{ID: "protection-off", What: "Anybody who may administer the project can delete the database with one command.",
+		x.find(Finding{ID: "protection-off",
+			What: "Anybody who may administer the project can delete the database with one command.",
 			Mend: "gcloud firestore databases update --database=" + x.databaseID() + " --delete-protection"})
 	}
 	return nil

@@ -199,7 +199,7 @@ func (x *exam) startTarget(t sweep.Target) {
 			return
 		}
 		for id, do := range map[string]func(context.Context, *sweep.Snapshot) error{
-			"status": x.checkStatus, "breaker": x.checkBudget, "malformed": x.checkMalformed,
+			"hold": x.checkHold, "status": x.checkStatus, "breaker": x.checkBudget, "malformed": x.checkMalformed,
 			"suspect": x.checkSuspect, "outside": x.checkOutside, "lives": x.checkLives,
 		} {
 			x.start(id, t.Name, func(ctx context.Context) error { return do(ctx, s) })

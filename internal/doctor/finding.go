@@ -47,7 +47,7 @@ type Finding struct {
 	What     string   `json:"what"`   // one sentence
 	Evidence []string `json:"evidence"`
 	Mend     string   `json:"mend"`   // the command, or the step, that mends it
-	Anchor   string   `json:"anchor"` // where it is explained
+	Anchor   string   `json:"anchor"` // the section that explains it
 }
 
 // An Unchecked is a check that could not be made.

@@ -35,7 +35,8 @@ func (x *exam) checkRecords(ctx context.Context, t sweep.Target) (*sweep.Snapsho
 		x.find(Finding{ID: "index-empty", Target: t.Name,
 			What:     fmt.Sprintf("The kind %s holds entities, and none has an entry in any range of this target.", t.Kind),
 			Evidence: []string{"found by the sweep that looked at " + s.View.Record.Checked.UTC().Format(time.RFC3339)},
-			Mend:     "check property, layout and namespaces of the target, and that writers do not exclude the property from indexes"})
+			Mend: "check property, layout and namespaces of the target, and that writers do not exclude the property " +
+				"from indexes"})
 	}
 	return s, nil
 }
@@ -72,8 +73,10 @@ func (x *exam) judgeRecord(t sweep.Target, rec generation.Record, missing bool) 
 	}
 	x.find(Finding{ID: "record-differs", Target: t.Name,
 		What: "The target was swept with another kind or property before.",
-		Evidence: []string{fmt.Sprintf("the record has %s by %s, the targets file %s by %s", rec.Kind, rec.Property, t.Kind, t.Property),
-			"the next sweep discards all positions, and its breaker counts all that is due first"},
+		Evidence: []string{
+			fmt.Sprintf("the record has %s by %s, the targets file %s by %s", rec.Kind, rec.Property, t.Kind, t.Property),
+			"the next sweep discards all positions, and its breaker counts all that is due first",
+		},
 		Mend: "if that is not meant, correct the targets file; for another kind use another name"})
 }
 
@@ -109,7 +112,15 @@ func (x *exam) checkHeartbeats(ctx context.Context, t sweep.Target) error {
 	var dead []string
 	versions := map[string][]string{}
 	for _, key := range sortedKeys(beats) {
-		switch h := beats[key]; {
+		h := beats[key]
+		if isLive := h.Invalid == nil && now.Sub(h.Renewed) < trustOf(h); isLive && h.Why != "" {
+			x.find(Finding{ID: "worker-fault", Target: t.Name,
+				What:     "A process deletes nothing, because it cannot read or write a record.",
+				Evidence: []string{h.Owner + ": " + oneLine(h.Why)},
+				Mend: "look at the log of that process; most often its credentials lack a permission, or a record was changed " +
+					"by hand"})
+		}
+		switch {
 		case h.Invalid != nil:
 			x.find(Finding{ID: "heartbeat-malformed", Target: t.Name, What: "The heartbeat of a process makes no sense.",
 				Evidence: []string{oneLine(h.Invalid.Error())},

@@ -216,7 +216,8 @@ const mostPages = 4
 // isIndexed reports whether the index shows an entity at its value; also if too many entities
 // have that value to see all.
 func (x *exam) isIndexed(ctx context.Context, t sweep.Target, s sampled) (bool, error) {
-	q := store.Query{Target: t.Target, Namespace: s.namespace, Shard: s.Source, Lo: s.Expiry, Hi: s.Expiry, Limit: store.MaxPage}
+	q := store.Query{Target: t.Target, Namespace: s.namespace, Shard: s.Source, Lo: s.Expiry, Hi: s.Expiry,
+		Limit: store.MaxPage}
 	if t.ShardProperty == "" {
 		q.Shard = store.Value{}
 	}
@@ -281,9 +282,10 @@ func (x *exam) judgeIDs(t sweep.Target, first []sampled) {
 		return
 	}
 	x.find(Finding{ID: "ids-monotonic", Target: t.Name,
-		What:     fmt.Sprintf("The ids of %s seem to be counted: at a high rate all writes go to one place.", t.Kind),
-		Evidence: []string{fmt.Sprintf("the first %d ids lie between %d and %d", len(numbers), numbers[0], numbers[len(numbers)-1])},
-		Mend:     "let the store assign ids, or begin each id with a hash"})
+		What: fmt.Sprintf("The ids of %s seem to be counted: at a high rate all writes go to one place.", t.Kind),
+		Evidence: []string{fmt.Sprintf("the first %d ids lie between %d and %d",
+			len(numbers), numbers[0], numbers[len(numbers)-1])},
+		Mend: "let the store assign ids, or begin each id with a hash"})
 }
 
 func typeName(t store.Type) string {

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
-	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // checkStatus says what holds a target, and whether anybody sweeps it.
@@ -18,26 +18,23 @@ func (x *exam) checkStatus(ctx context.Context, s *sweep.Snapshot) error {
 	t := s.Target
 	st, err := inspect.StatusWithBehind(ctx, x.Sweep, t)
 	switch {
+	case err != nil && store.TookTooLong(err) && ctx.Err() == nil:
+		x.skip("status", t.Name, fmt.Sprintf("reaper status did not end within its %v", inspect.Within))
+		return nil
 	case err != nil:
 		return err
 	case st.Err != nil:
-		return st.Err
+		x.skip("status", t.Name, oneLine(st.Why))
+		return nil
 	}
 	for _, what := range st.Unread {
 		x.skip("status", t.Name, oneLine(what))
 	}
-	x.judgeHold(st)
 	x.judgeVerdict(st)
-	for _, w := range st.Workers {
-		if w.Why != "" {
-			x.find(Finding{ID: "worker-fault", Target: t.Name, What: "A process deletes nothing, because it cannot read or write a record.",
-				Evidence: []string{w.Owner + ": " + oneLine(w.Why)},
-				Mend:     "look at the log of that process; most often its credentials lack a permission, or a record was changed by hand"})
-		}
-	}
 	if st.Behind != nil && *st.Behind > 0 {
 		f := Finding{ID: "behind-cursors", Target: t.Name,
-			What: fmt.Sprintf("%d entities are due and lie behind the cursors: they were written after they had expired.", *st.Behind),
+			What: fmt.Sprintf("%d entities are due and lie behind the cursors: they were written after they had expired.",
+				*st.Behind),
 			Mend: "reaper sweep --apply --from-start --target " + t.Name + " deletes them now"}
 		if st.BehindGoneBy != nil {
 			f.Evidence = []string{"without that they go by the first sweep after " + st.BehindGoneBy.UTC().Format(time.RFC3339)}
@@ -57,42 +54,39 @@ func (x *exam) checkStatus(ctx context.Context, s *sweep.Snapshot) error {
 	return nil
 }
 
-// judgeHold says what holds a target.
-func (x *exam) judgeHold(st inspect.TargetStatus) {
-	f := Finding{Target: st.Name}
-	if st.Reason != "" {
-		f.Evidence = []string{oneLine(st.Reason)}
+// checkHold says what holds a target: its breaker, an operator, or its gate.
+func (x *exam) checkHold(ctx context.Context, s *sweep.Snapshot) error {
+	t, rec := s.Target, s.View.Record
+	paused := rec.IsPaused(s.Now())
+	if t.IsTripped(rec) {
+		paused = rec.IsHeldByOperator(s.Now())
+		x.find(Finding{ID: "breaker-open", Target: t.Name, Evidence: []string{oneLine(rec.Trip.Summary())},
+			What: "The breaker holds the target: nothing is deleted until a person has looked.",
+			Mend: "reaper breaker show " + t.Name + ", then reaper breaker approve or reaper pause"})
 	}
-	switch throttle.Reason(st.Held) {
-	case throttle.ReasonBreaker:
-		f.ID, f.What = "breaker-open", "The breaker holds the target: nothing is deleted until a person has looked."
-		f.Mend = "reaper breaker show " + st.Name + ", then reaper breaker approve or reaper pause"
-	case throttle.ReasonGate:
-		f.ID, f.What = "gate-closed", "The gate holds the target."
-		f.Mend = "ask whoever owns the gate; pace.gate in the targets file names it"
-	case throttle.ReasonLimit:
-		f.ID, f.What = "limit-used-up", "The limits of the target are used up."
-		f.Mend = "wait, raise limits in the targets file, or sweep once with --yes"
-	default:
-	}
-	if f.ID != "" {
+	if paused {
+		f := Finding{ID: "paused", Target: t.Name, What: "The target is paused until somebody resumes it.",
+			Mend: "reaper resume --target " + t.Name + ", once the reason for it is gone"}
+		if !rec.PausedUntil.IsZero() {
+			f.What = "The target is paused until " + rec.PausedUntil.UTC().Format(time.RFC3339) + "."
+		}
+		for name, text := range map[string]string{"by ": rec.PauseNote.Actor, "because: ": rec.PauseNote.Reason} {
+			if text != "" {
+				f.Evidence = append(f.Evidence, oneLine(name+text))
+			}
+		}
+		slices.Sort(f.Evidence)
 		x.find(f)
 	}
-	if !st.Paused {
-		return
+	if t.Gate == nil {
+		return nil
 	}
-	p := Finding{ID: "paused", Target: st.Name, What: "The target is paused until somebody resumes it.",
-		Mend: "reaper resume --target " + st.Name + ", once the reason for it is gone"}
-	if st.PausedUntil != nil {
-		p.What = "The target is paused until " + st.PausedUntil.UTC().Format(time.RFC3339) + "."
+	if err := t.Gate(ctx); err != nil {
+		x.find(Finding{ID: "gate-closed", Target: t.Name, What: "The gate holds the target.",
+			Evidence: []string{oneLine(err.Error())},
+			Mend:     "ask those who operate the gate; pace.gate in the targets file names it"})
 	}
-	if st.PausedBy != "" {
-		p.Evidence = append(p.Evidence, "by "+st.PausedBy)
-	}
-	if f.Evidence != nil {
-		p.Evidence = append(p.Evidence, f.Evidence...)
-	}
-	x.find(p)
+	return nil
 }
 
 // judgeVerdict says whether anybody sweeps a target, and in time.
@@ -123,7 +117,7 @@ func (x *exam) judgeVerdict(st inspect.TargetStatus) {
 // checkBudget says what the breaker of a target cannot do.
 func (x *exam) checkBudget(ctx context.Context, s *sweep.Snapshot) error {
 	t := s.Target
-	if !t.Breaker.On {
+	if !t.Breaker.On && !t.Limits.Any() {
 		return nil
 	}
 	b, err := s.Budget(ctx)
@@ -133,7 +127,15 @@ func (x *exam) checkBudget(ctx context.Context, s *sweep.Snapshot) error {
 	case err != nil:
 		return err
 	}
+	if until := b.LimitedUntil(t.Limits, s.Now()); !until.IsZero() {
+		x.find(Finding{ID: "limit-used-up", Target: t.Name, What: "The limits of the target are used up.",
+			Evidence: []string{b.UsedUp(t.Limits, s.Now()) + ", until " + until.UTC().Format(time.RFC3339)},
+			Mend:     "wait, raise limits in the targets file, or sweep once with --yes"})
+	}
 	rules := sweep.BreakerRules(t)
+	if !rules.On {
+		return nil
+	}
 	if b.Uncounted != "" {
 		x.find(Finding{ID: "breaker-uncounted", Target: t.Name,
 			What:     "The breaker cannot count what is due, so little or nothing goes.",
@@ -183,8 +185,8 @@ func evidenceOf(list inspect.KeptList) (lines []string) {
 }
 
 func (x *exam) checkMalformed(ctx context.Context, s *sweep.Snapshot) error {
-	return x.findKept(ctx, s.Target, inspect.KeptMalformed, "malformed", "Entities have an expiry that cannot be read: they are kept.",
-		"correct the writer, and write them again")
+	return x.findKept(ctx, s.Target, inspect.KeptMalformed, "malformed",
+		"Entities have an expiry that cannot be read: they are kept.", "correct the writer, and write them again")
 }
 
 func (x *exam) checkSuspect(ctx context.Context, s *sweep.Snapshot) error {
@@ -247,7 +249,8 @@ func (x *exam) checkLives(ctx context.Context, s *sweep.Snapshot) error {
 		}
 		e := page.Entries[0]
 		x.find(Finding{ID: "life-too-long", Target: t.Name,
-			What:     fmt.Sprintf("Entities live longer than %v (generations.keep x every): each is carried, which costs a write.", most),
+			What: fmt.Sprintf("Entities live longer than %v (generations.keep x every): each is carried, which costs a write.",
+				most),
 			Evidence: []string{fmt.Sprintf("%s has %s", e.Key, e.Value)},
 			Mend:     "raise generations.keep or generations.every until their product is the longest life"})
 		return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
@@ -83,7 +84,8 @@ func (x *exam) judgeUnconfigured(ctx context.Context, name string) error {
 	case err != nil && (store.IsMapped(err) || ctx.Err() != nil):
 		return err
 	case err != nil:
-		x.find(Finding{ID: "record-malformed", Target: name, What: "The record of a target that nobody here configures makes no sense.",
+		x.find(Finding{ID: "record-malformed", Target: name,
+			What:     "The record of a target that nobody here configures makes no sense.",
 			Evidence: []string{oneLine(err.Error())}, Mend: mendRecord(name)})
 		return nil
 	}
@@ -91,7 +93,8 @@ func (x *exam) judgeUnconfigured(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	evidence := []string{fmt.Sprintf("record of %s, kind %s, property %s", rec.Created.UTC().Format("2006-01-02"), rec.Kind, rec.Property)}
+	evidence := []string{fmt.Sprintf("record of %s, kind %s, property %s", rec.Created.UTC().Format(time.DateOnly),
+		rec.Kind, rec.Property)}
 	live := liveOf(beats, now)
 	for _, h := range live[:min(len(live), examples)] {
 		evidence = append(evidence, "swept at present by "+h.Owner)
@@ -104,7 +107,8 @@ func (x *exam) judgeUnconfigured(ctx context.Context, name string) error {
 			What: fmt.Sprintf("The store knows the entities of this target under the name %s, too.", name),
 			Mend: fmt.Sprintf("give it its old name, or remove the records of %s once no process uses that name", name)}
 		if len(live) > 0 {
-			f.ID, f.What = "target-swept-twice", fmt.Sprintf("Other processes sweep the entities of this target under the name %s.", name)
+			f.ID = "target-swept-twice"
+			f.What = fmt.Sprintf("Other processes sweep the entities of this target under the name %s.", name)
 			f.Mend = "configure it once: breaker, limits, pauses and pace of the two names do not know each other"
 		}
 		x.find(f)
@@ -179,7 +183,8 @@ func (x *exam) findEmpty(ctx context.Context, t sweep.Target, namespaces []strin
 		}
 		known = slices.DeleteFunc(known, func(k string) bool { return strings.HasPrefix(k, "Reaper") })
 		if near := nearest(t.Kind, known); near != "" {
-			x.find(Finding{ID: "kind-misspelt", Target: t.Name, What: fmt.Sprintf("The kind %s holds no entity, and %s does.", t.Kind, near),
+			x.find(Finding{ID: "kind-misspelt", Target: t.Name,
+				What:     fmt.Sprintf("The kind %s holds no entity, and %s does.", t.Kind, near),
 				Evidence: []string{"kinds in the store: " + strings.Join(known[:min(len(known), mostNames)], ", ")},
 				Mend:     fmt.Sprintf("write kind: %s in the targets file, if that is meant", near)})
 			return nil

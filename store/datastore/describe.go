@@ -42,7 +42,8 @@ func (d *DB) Kinds(ctx context.Context, most int) ([]string, error) {
 
 // RecordedTargets lists the targets that have a record, at most so many, in order.
 func (d *DB) RecordedTargets(ctx context.Context, most int) ([]string, error) {
-	keys, err := d.client.GetAll(ctx, sdk.NewQuery(string(store.TargetRecord)).KeysOnly().Order("__key__").Limit(most), nil)
+	query := sdk.NewQuery(string(store.TargetRecord)).KeysOnly().Order("__key__").Limit(most)
+	keys, err := d.client.GetAll(ctx, query, nil)
 	if err != nil {
 		return nil, d.fail(ctx, fmt.Sprintf("list %s", store.TargetRecord), err)
 	}

@@ -154,13 +154,17 @@ func (a *Admin) Describe(ctx context.Context) (d facts.Database, err error) {
 		return strings.ReplaceAll(strings.ToLower(value), "_", " ")
 	}
 	return facts.Database{
-		Mode:    known(got.Type, map[string]string{"FIRESTORE_NATIVE": facts.NativeMode, "DATASTORE_MODE": facts.DatastoreMode}),
+		Mode: known(got.Type, map[string]string{"DATABASE_TYPE_UNSPECIFIED": "",
+			"FIRESTORE_NATIVE": facts.NativeMode, "DATASTORE_MODE": facts.DatastoreMode}),
 		Edition: known(got.Edition, map[string]string{"DATABASE_EDITION_UNSPECIFIED": ""}), Location: got.Location,
 		Concurrency: known(got.Concurrency, map[string]string{"CONCURRENCY_MODE_UNSPECIFIED": "",
 			"OPTIMISTIC_WITH_ENTITY_GROUPS": facts.OptimisticWithGroups}),
 		Recovery: isOn(got.Recovery), Earliest: got.Earliest, Protected: isOn(got.Protection), Deleted: got.Deleted,
 	}, nil
 }
+
+// ownFields selects the fields with indexes of their own, or a TTL policy.
+const ownFields = "indexConfig.usesAncestorConfig:false OR ttlConfig:*"
 
 // mostFields bounds how many fields of a kind are read.
 const mostFields = 1000
@@ -188,8 +192,8 @@ func (a *Admin) Fields(ctx context.Context, kind string) (list []facts.Field, er
 	id := kind[strings.LastIndexByte(kind, '/')+1:] // what a collection group goes by
 	for token := ""; ; {
 		var got answer
-		path := fmt.Sprintf("%s/collectionGroups/%s/fields?filter=%s&pageSize=300&pageToken=%s", a.path(), url.PathEscape(id),
-			url.QueryEscape("indexConfig.usesAncestorConfig:false OR ttlConfig:*"), url.QueryEscape(token))
+		path := fmt.Sprintf("%s/collectionGroups/%s/fields?filter=%s&pageSize=300&pageToken=%s",
+			a.path(), url.PathEscape(id), url.QueryEscape(ownFields), url.QueryEscape(token))
 		if err := a.call(ctx, http.MethodGet, "firestore", path, nil, &got); err != nil {
 			return nil, err
 		}
@@ -215,7 +219,8 @@ func (a *Admin) Permitted(ctx context.Context, permissions []string) ([]string, 
 	var got struct {
 		Permissions []string `json:"permissions"`
 	}
-	err := a.call(ctx, http.MethodPost, "cloudresourcemanager",
-		"/v1/projects/"+url.PathEscape(a.project)+":testIamPermissions", map[string][]string{"permissions": permissions}, &got)
+	path := "/v1/projects/" + url.PathEscape(a.project) + ":testIamPermissions"
+	asked := map[string][]string{"permissions": permissions}
+	err := a.call(ctx, http.MethodPost, "cloudresourcemanager", path, asked, &got)
 	return got.Permissions, err
 }
