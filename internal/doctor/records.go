@@ -155,11 +155,8 @@ func (x *exam) checkHeartbeats(ctx context.Context, t sweep.Target) error {
 // checkConfig compares this targets file with that of the process which began last.
 func (x *exam) checkConfig(ctx context.Context, t sweep.Target) error {
 	st, found, err := history.LoadState(ctx, x.Sweep.Store, t.Name)
-	if err != nil && (store.IsMapped(err) || ctx.Err() != nil) {
-		return err
-	}
 	if err != nil || !found || st.Config == "" || len(t.History.Settings) == 0 {
-		return nil //nolint:nilerr // a state that makes no sense says nothing: the next sweep writes another one
+		return err
 	}
 	text, hash := history.Settings(t.History.Settings)
 	if hash == st.Config {
