@@ -23,8 +23,7 @@ func (x *exam) checkStatus(ctx context.Context, s *sweep.Snapshot) error {
 	case err != nil:
 		return err
 	case st.Err != nil:
-		x.skip("status", t.Name, oneLine(st.Why))
-		return nil
+		return errors.New(st.Why)
 	}
 	for _, what := range st.Unread {
 		x.skip("status", t.Name, oneLine(what))
