@@ -84,10 +84,12 @@ func (w *world) isLost(target string) bool {
 	return !ok && len(w.former[target]) > 0
 }
 
+// commits is how long it takes between the loss of a record and the instant in the next one.
+const commits = 20 * time.Second
+
 // formerly returns the generation as a record had it that was lost not long ago: a
 // writer that keeps to the bounds may still go by a copy of it. The caller holds mu.
 func (w *world) formerly(target string, generation int) (g generationFact, ok bool) {
-	const commits = 20 * time.Second // between the loss and the instant in the next record
 	for _, f := range w.former[target] {
 		g, ok = f.generations[generation]
 		bound := max(f.staleness, g.staleness) + max(f.slack, g.slack) + commits
@@ -96,4 +98,14 @@ func (w *world) formerly(target string, generation int) (g generationFact, ok bo
 		}
 	}
 	return generationFact{}, false
+}
+
+// formerNursery returns how many shards the nursery had by such a record, or 0. The caller holds mu.
+func (w *world) formerNursery(target string) (shards int) {
+	for _, f := range w.former[target] {
+		if time.Since(f.lost) <= f.staleness+f.slack+commits {
+			shards = max(shards, f.nursery)
+		}
+	}
+	return shards
 }

@@ -217,7 +217,7 @@ func (o *oracle) landed(by, target, key string, k expiry, kept bool) {
 	}
 	if k.generation == 0 {
 		o.w.count("to the nursery")
-		if k.shard >= max(1, rec.nursery) {
+		if k.shard >= max(1, rec.nursery, o.w.formerNursery(target)) {
 			o.w.violate("S2", "%s carried %s to shard %d of the nursery, which has %d shards", by, key, k.shard, rec.nursery)
 		}
 		return
