@@ -57,18 +57,18 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 		}
 		if complete, err = r.work(ctx); err == nil && complete && r.job.applies() && r.job.cfg.Order == Undo {
 			err = r.end(ctx)
+			complete = err == nil // also if it was stopped
 		}
 	}
 	return r.ended(ctx, complete, err)
 }
 
-// ended returns the result. A run that was stopped has not failed, but is not complete either.
+// ended returns the result. A run that was stopped has not failed.
 func (r *run) ended(ctx context.Context, complete bool, err error) (Result, error) {
-	complete = complete && err == nil
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil
 	}
-	return r.result(complete), err
+	return r.result(complete && err == nil), err
 }
 
 // end removes the records of an adoption that was undone, unless keys are left.
