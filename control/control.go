@@ -73,7 +73,7 @@ func Advance(
 // Change changes the target record by compare-and-set, and returns the changed record. It
 // writes nothing if the change makes no difference. If another process changes the record
 // meanwhile, it reads the record and applies the change again. A target without a record
-// gets one.
+// gets one. The change must leave the generations alone: see [generation.SaveWithin].
 func Change(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, change func(*generation.Record),
 ) (generation.Record, error) {
@@ -95,7 +95,7 @@ func alter(
 		if change(&next, now.UTC().Truncate(time.Microsecond)); next.EqualContent(was) {
 			return was, next, now, nil
 		}
-		next, err = generation.Save(ctx, cfg.Store, next)
+		next, err = generation.SaveWithin(ctx, cfg.Store, next, patience)
 		if !errors.Is(err, store.ErrConflict) {
 			return was, next, now, err
 		}

@@ -153,6 +153,34 @@ func TestChangesAreToldOnce(t *testing.T) {
 	}
 }
 
+// Sweepers that hold the record for seconds, or a store that answers too late, hold a change up and do
+// not make it fail: an operator should not have to enter it again.
+func TestChangesOutlastABusyStore(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		at(t, func(d *desk) {
+			if _, _, err := sweep.EnsureRecord(d.Context(), d.config(), d.target); err != nil {
+				d.Fatal(err)
+			}
+			until := time.Now().Add(12 * time.Second)
+			busy := func(err error) func(context.Context, modelstore.Call) error {
+				return func(_ context.Context, c modelstore.Call) error {
+					if c.Method == "Save" && c.Record.Sort == store.TargetRecord && time.Now().Before(until) {
+						return err
+					}
+					return nil
+				}
+			}
+			if d.s.Before = busy(fmt.Errorf("locked: %w", store.ErrContention)); late {
+				d.s.Before, d.s.After = nil, busy(fmt.Errorf("no answer: %w", store.ErrDeadline))
+			}
+			rec, _, err := control.Pause(d.Context(), d.config(), d.target, ann, 0)
+			if err != nil || !rec.Paused || d.record().PauseNote.Reason != ann.Reason {
+				d.Errorf("late: %v: %+v, %v", late, rec, err)
+			}
+		})
+	}
+}
+
 // A change is made even if the history of the target cannot be written: the log says so.
 func TestChangesWithoutTheirHistory(t *testing.T) {
 	at(t, func(d *desk) {

@@ -289,13 +289,19 @@ func Load(ctx context.Context, s store.Loader, target string) (Record, time.Time
 // is saved every millisecond, so they are higher than all those of a lost record, which
 // workers may still hold and cursors may still name.
 func Save(ctx context.Context, s store.Store, r Record) (Record, error) {
+	return SaveWithin(ctx, s, r, savePatience)
+}
+
+// SaveWithin is Save for a change that opens, closes or marks no generation, and so may take
+// effect late. While the store is busy, tries begin until patience is over.
+func SaveWithin(ctx context.Context, s store.Store, r Record, patience time.Duration) (Record, error) {
 	next := r
 	next.Revision = store.NewRevision(r.Revision)
 	if r.Revision == "" {
 		next.Revision = store.NewRevision(strconv.FormatInt(r.Created.UnixMilli(), 10))
 	}
 	// After a lost reply, the same write again finds its own revision.
-	err := store.Retry(ctx, savePatience, func() error {
+	err := store.Retry(ctx, patience, func() error {
 		ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 		defer cancel()
 		return s.Save(ctx, next.encode(), r.Revision)
