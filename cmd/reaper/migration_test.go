@@ -156,6 +156,13 @@ func (l *life) turn() {
 	l.put(fmt.Sprintf("extended-%d", l.n/2), 30*time.Second*time.Duration(1+l.n%2*100))
 }
 
+// pause is longer the more sessions there are, so that on a slow machine there is not ever more to read.
+func (l *life) pause() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return 50*time.Millisecond + time.Duration(len(l.sessions))*time.Millisecond/2
+}
+
 // phase changes how it stamps, and stamps each live session so.
 func (l *life) phase(s nodewriter.Stamps) {
 	l.mu.Lock()
@@ -245,7 +252,7 @@ func migrate(
 			select {
 			case <-stopped:
 				return
-			case <-time.After(50 * time.Millisecond):
+			case <-time.After(l.pause()):
 				l.turn()
 			}
 		}

@@ -112,7 +112,7 @@ async function write() {
     await create(`node-extended-${n}`, 6 * second);
     await extend(`node-extended-${n - 20}`, Date.now() + hour);
     for (const task of tasks.splice(0)) await task();
-    await sleep(50);
+    await sleep(50 + known.size / 2); // where all is slow, there is not ever more to read
   }
 }
 
