@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/embedded"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -30,7 +31,7 @@ func TestSweepGivesWayToCompaction(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it needs 120,000 entities, so that compaction falls behind")
 	}
-	for _, braked := range []bool{true, false} {
+	for _, braked := range nightly.Size(t, []bool{true, false}, []bool{true}) {
 		t.Run(fmt.Sprintf("braked %v", braked), func(t *testing.T) {
 			var paused atomic.Bool
 			db, err := embedded.Open(t.TempDir(), embedded.Options{Create: true, Now: time.Now, CompactionPaused: paused.Load})

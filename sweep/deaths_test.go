@@ -114,10 +114,7 @@ func sweptOnce(s store.Store, now func() time.Time) error {
 // next process finishes the work, and nothing is lost.
 func TestDiesAtEachStepOfALife(t *testing.T) {
 	nightly.Races(t)
-	seeds := nightly.Size(t, uint64(6), 2)
-	if testing.Short() {
-		seeds = 1
-	}
+	seeds := nightly.Size(t, uint64(6), 1)
 	for seed := range seeds {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 11))

@@ -274,7 +274,7 @@ func (p *population) grow(seed uint64) {
 // and which part of it the next sweep does.
 func TestDryRunComesTrue(t *testing.T) {
 	nightly.Races(t)
-	for seed := range uint64(20) {
+	for seed := range nightly.Size(t, uint64(20), 7) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			p := newPopulation(t, seed)
 			p.grow(seed)

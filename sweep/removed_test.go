@@ -84,8 +84,15 @@ func TestOldRecordPutBackUnderADaemon(t *testing.T) {
 			return got.List[0]
 		}
 		first := load()
-		d := w.serve(w.config())
-		time.Sleep(2 * time.Hour)
+		c, watched := w.config(), time.Now().Add(2*time.Hour)
+		c.Targets[0].Next = func(at time.Time) time.Time { // the hours before need few ticks
+			if at.Before(watched) {
+				return everyMinute(at)
+			}
+			return everySecond(at)
+		}
+		d := w.serve(c)
+		time.Sleep(time.Until(watched))
 		newest := load()
 		if err := w.s.Save(t.Context(), first, newest.Revision); err != nil {
 			t.Fatal(err)

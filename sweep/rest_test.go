@@ -352,8 +352,9 @@ func TestCallsOfATickAtRest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts calls over a day and a half: nothing for the race detector")
 	}
+	generations := nightly.Size(t, 32, 8)
 	in(t, func(t *testing.T, w *world) {
-		const shards, generations, ticks = 16, 32, 10
+		const shards, ticks = 16, 10
 		w.target.Shards = shards
 		w.target.Policy = generation.Policy{Every: time.Hour, Staleness: time.Minute, Slack: 5 * time.Minute, Keep: 2 * generations}
 		w.begin()
@@ -363,7 +364,7 @@ func TestCallsOfATickAtRest(t *testing.T) {
 			}
 		}
 		c := w.config()
-		measured := time.Now().Add((generations-1)*time.Hour + 30*time.Minute)
+		measured := time.Now().Add(time.Duration(generations-1)*time.Hour + 30*time.Minute)
 		c.Targets[0].Next = func(at time.Time) time.Time {
 			if at.Before(measured) {
 				return at.Truncate(10 * time.Minute).Add(10 * time.Minute)

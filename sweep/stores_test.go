@@ -183,7 +183,7 @@ func TestExtendedBetweenScanAndDeleteOnEachStore(t *testing.T) {
 
 func TestManyAtOneInstantOnEachStore(t *testing.T) {
 	nightly.Races(t)
-	n := nightly.Size(t, 5000, 2000)
+	n := nightly.Size(t, 5000, 1200)
 	onEachStore(t, func(t *testing.T, s realStore, c sweep.Config) {
 		target := c.Targets[0]
 		at := time.Now().Add(-time.Hour)
