@@ -18,6 +18,7 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/engine/spend"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -289,6 +290,7 @@ func TestBreakerReadsBesideFailingCounts(t *testing.T) {
 // Two processes may read the same. What one of them has found usual, and is gone by then, does not trip
 // the other.
 func TestTwoReadWhatTheyCannotCount(t *testing.T) {
+	nightly.Races(t)
 	for _, slower := range []int{0, 100, 200, 550} {
 		synctest.Test(t, func(t *testing.T) {
 			w := withLateOnes(t, 600)
@@ -646,6 +648,7 @@ func (s billedCounter) Count(ctx context.Context, t store.Target, ns string, spa
 // deletes read and write themselves. A count costs at least a read for each range, so hours that
 // hold hardly more than the floor cost more than that.
 func TestBreakerReadsLittle(t *testing.T) {
+	nightly.Races(t)
 	const each, hours = 20_000, 3
 	sum := func(t *testing.T, on bool) (reads, all, deleted int64) {
 		synctest.Test(t, func(t *testing.T) {

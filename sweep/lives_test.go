@@ -355,6 +355,7 @@ func TestNurseryRemembersItsHighestShard(t *testing.T) {
 // Survivors are carried to the newest generation no faster than the part of its pace that
 // is reserved for them, and its own deletes take no more than the rest.
 func TestCarryObeysThePace(t *testing.T) {
+	nightly.Races(t)
 	// One source for each shard, a quarter of the limit; and with others, from past the
 	// last shard, all that is set aside.
 	for shards, limit := range map[int]float64{4: 100 * 0.25, 16: 100 * 0.5} {

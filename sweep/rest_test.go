@@ -256,6 +256,7 @@ func (c *crowd) draining() {
 // Ranges that are held to a slow pace reach it together, though there are four
 // times as many of them as workers.
 func TestManyPacedRangesReachTheirPace(t *testing.T) {
+	nightly.Races(t)
 	for _, of := range []struct {
 		name      string
 		pace      throttle.Limits

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/reaper-ttl/reaper/internal/faultrpc"
+	"github.com/reaper-ttl/reaper/internal/nightly"
 )
 
 // These tests try again what those of said_test.go try, while reaper serve runs: three
@@ -253,6 +254,7 @@ var storms = map[string]storm{
 // While three processes work, every write is aborted, or the store is gone: the log of each
 // names the true cause once when it begins and once when it is over.
 func TestSaidInAStorm(t *testing.T) {
+	nightly.Races(t)
 	t.Parallel()
 	for name, storm := range storms {
 		t.Run(name, func(t *testing.T) {
