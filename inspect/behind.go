@@ -10,60 +10,81 @@ import (
 
 	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
+
+// BehindEvery is for how long a count of what lies behind the cursors is taken for the present
+// one: it reads each range from its start.
+const BehindEvery = 10 * time.Minute
 
 // A BehindCount is how much is due and lies behind the cursors, as part of a status: written
 // late, or refused by the store. A read from the start deletes it.
 type BehindCount struct {
 	Behind        *int64     `json:"behind"`          // nil if it was not counted
 	BehindAtLeast bool       `json:"behind_at_least"` // there are more than Behind: counting stopped there
+	BehindSince   *time.Time `json:"behind_since"`    // when the oldest of them became due
 	BehindGoneBy  *time.Time `json:"behind_gone_by"`  // the first sweep after that deletes the last; nil if not known
+	BehindCounted *time.Time `json:"behind_counted"`  // when it was counted
+}
+
+// isRecent reports whether it need not be counted again.
+func (b BehindCount) isRecent(now time.Time) bool {
+	return b.BehindCounted != nil && now.Sub(*b.BehindCounted) < BehindEvery
 }
 
 // A behindCounter counts what is due and lies behind the cursors.
 type behindCounter struct {
 	*sweep.Snapshot
+	all bool // also in ranges at rest
 
 	mu        sync.Mutex
 	sum       int64
 	atLeast   bool
+	since     earliest  // when the oldest became due
 	by        time.Time // the latest instant of any range
 	isUnknown bool      // of some range nobody knows when it goes
 	unread    map[shardquery.Range]error
 }
 
-// run counts in all ranges, some at a time. It notes those for which time did not suffice.
-func (b *behindCounter) run(ctx context.Context, atOnce int, ranges []shardquery.Range) error {
+// run counts in all ranges, some at a time, while it calls meanwhile. It notes those for which time did not
+// suffice.
+func (b *behindCounter) run(ctx context.Context, atOnce int, ranges []shardquery.Range, meanwhile func()) error {
 	b.unread = map[shardquery.Range]error{}
 	upTo := int64(max(rangeUpTo, backlogUpTo/max(1, len(ranges))))
 	var group errgroup.Group
 	group.SetLimit(atOnce)
 	for _, r := range ranges {
 		c := b.Plan.Cursor(r)
-		if c.Position.IsZero() || !c.Stock.Emptied.IsZero() {
-			continue // nothing is behind it, or nothing well-formed is left
+		if c.Position.IsZero() || !c.Stock.Emptied.IsZero() || !b.all && !b.Plan.Range(r).Read {
+			continue // nothing is behind it, nothing well-formed is left, or it rests
 		}
 		background.Go(&group, func() error {
 			n, err := b.CountBehind(ctx, r, upTo)
+			var since time.Time
+			if n > 0 && err == nil {
+				since, err = b.FirstDue(ctx, r, store.Position{})
+			}
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			if err != nil {
 				b.unread[r] = err
 				return nil
 			}
-			b.add(r, n, n >= upTo)
+			b.add(r, n, n >= upTo, since)
 			return nil
 		})
 	}
+	meanwhile()
 	return group.Wait() // only a panic: what failed is noted
 }
 
 // add takes in what was counted in a range.
-func (b *behindCounter) add(r shardquery.Range, n int64, atLeast bool) {
+func (b *behindCounter) add(r shardquery.Range, n int64, atLeast bool, since time.Time) {
 	if n == 0 {
 		return
 	}
+	b.since.add(since)
 	b.sum, b.atLeast = b.sum+n, b.atLeast || atLeast
 	by, known := b.Plan.BehindGone([]shardquery.Range{r})
 	b.isUnknown = b.isUnknown || !known
@@ -72,13 +93,55 @@ func (b *behindCounter) add(r shardquery.Range, n int64, atLeast bool) {
 
 // fillBehind fills in what was counted behind the cursors.
 func (st *TargetStatus) fillBehind(b *behindCounter, ranges int) {
+	st.BehindCount = BehindCount{} // an earlier one may be long out of date
 	if n := len(b.unread); n > 0 {
 		st.Unread = append(st.Unread, fmt.Sprintf("what lies behind the cursors in %d of %d ranges: %v",
 			n, ranges, anyOf(b.unread)))
 		return
 	}
-	st.Behind, st.BehindAtLeast = &b.sum, b.atLeast
+	st.Behind, st.BehindAtLeast, st.BehindCounted = &b.sum, b.atLeast, timePtr(b.Now())
+	st.BehindSince = timePtr(b.since.at)
 	if !b.isUnknown {
 		st.BehindGoneBy = timePtr(b.by)
 	}
+}
+
+// addBehind adds what lies behind the cursors to what is due in front of them.
+func (st *TargetStatus) addBehind() {
+	if st.Behind == nil || *st.Behind == 0 {
+		return
+	}
+	var oldest earliest
+	for _, at := range []*time.Time{st.OldestDue, st.BehindSince} {
+		if at != nil {
+			oldest.add(*at)
+		}
+	}
+	st.OldestDue = timePtr(oldest.at)
+	n, ahead := *st.Behind, st.Backlog
+	if st.AtLeast = st.AtLeast || st.BehindAtLeast || ahead == nil; ahead != nil {
+		n += *ahead
+	}
+	switch {
+	case st.AtLeast, st.BehindGoneBy == nil, *ahead > 0 && st.GoneAt == nil:
+		st.GoneAt = nil
+	case st.GoneAt == nil || st.GoneAt.Before(*st.BehindGoneBy):
+		st.GoneAt = st.BehindGoneBy
+	}
+	st.Backlog = &n
+}
+
+// behindText says what lies behind the cursors, and when it goes.
+func (st *TargetStatus) behindText() string {
+	what := fmt.Sprintf("%d lie behind the cursors, written late or refused; ", *st.Behind)
+	if *st.Behind == 1 {
+		what = "1 lies behind the cursors, written late or refused; "
+	}
+	if st.BehindAtLeast {
+		what = "at least " + what
+	}
+	if st.BehindGoneBy == nil {
+		return what + "the read from the start that follows the sealing of their generation finds them"
+	}
+	return what + "the read from the start after " + instantText(*st.BehindGoneBy) + " finds them"
 }

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -220,11 +221,11 @@ func TestExplainUnindexed(t *testing.T) {
 	})
 }
 
-// statusWithBehind is a status that counts what lies behind the cursors.
-func (w *world) statusWithBehind() (st inspect.TargetStatus) {
+// statusOfAll is a status that looks into ranges at rest, too.
+func (w *world) statusOfAll() (st inspect.TargetStatus) {
 	w.t.Helper()
 	w.looking(func() (err error) {
-		st, err = inspect.StatusWithBehind(w.t.Context(), w.config(), w.target)
+		st, err = inspect.StatusWith(w.t.Context(), w.config(), w.target, inspect.Look{All: true})
 		return err
 	})
 	return st
@@ -237,7 +238,7 @@ func TestStatusBehindComesTrue(t *testing.T) {
 	inEachLayout(t, func(t *testing.T, w *world) {
 		w.target.Page = 500
 		w.sweep()
-		if st := w.statusWithBehind(); st.Behind == nil || *st.Behind != 0 || st.BehindGoneBy != nil ||
+		if st := w.statusOfAll(); st.Behind == nil || *st.Behind != 0 || st.BehindGoneBy != nil ||
 			!strings.HasPrefix(st.Why, "nothing is due") {
 			t.Errorf("nothing is behind: %+v", st.BehindCount)
 		}
@@ -246,21 +247,22 @@ func TestStatusBehindComesTrue(t *testing.T) {
 			w.put(1, 4, fmt.Sprint("e-", i), yesterday.Add(time.Duration(i)*time.Millisecond))
 		}
 		w.put(1, 4, "live", time.Now().Add(1000*time.Hour))
-		if st := w.status(); st.Behind != nil || st.OldestDue != nil {
-			t.Errorf("not counted: %+v", st)
-		}
-		st := w.statusWithBehind()
+		st := w.status()
 		if st.Behind == nil || *st.Behind != n || st.BehindAtLeast || st.BehindGoneBy == nil || time.Until(*st.BehindGoneBy) > 24*time.Hour ||
-			st.Verdict != inspect.Idle || st.Why != "nothing is due but what lies behind the cursors" || len(st.Unread) > 0 {
+			st.Verdict != inspect.Behind || !strings.HasPrefix(st.Why, "3000 lie behind the cursors, written late or refused; the read from the start after ") ||
+			len(st.Unread) > 0 {
 			t.Fatalf("%s, %s: %+v", st.Verdict, st.Why, st.BehindCount)
 		}
+		if !same(st.OldestDue, yesterday) || *st.Backlog != n || !same(st.GoneAt, *st.BehindGoneBy) || !same(st.BehindCounted, time.Now()) {
+			t.Errorf("oldest %v, backlog %d, gone %v, counted %v", st.OldestDue, *st.Backlog, st.GoneAt, st.BehindCounted)
+		}
 		w.sweepUntil(*st.BehindGoneBy)
-		left := w.statusWithBehind()
+		left := w.statusOfAll()
 		if left.Behind == nil || *left.Behind == 0 || *left.Behind != int64(len(w.s.Entities("Session", ""))-1) || !same(left.BehindGoneBy, *st.BehindGoneBy) {
 			t.Errorf("just before: %+v, %d are there", left.BehindCount, len(w.s.Entities("Session", ""))-1)
 		}
 		w.sweepFor(10 * time.Minute)
-		if st := w.statusWithBehind(); st.Behind == nil || *st.Behind != 0 || len(w.s.Entities("Session", "")) != 1 {
+		if st := w.statusOfAll(); st.Behind == nil || *st.Behind != 0 || len(w.s.Entities("Session", "")) != 1 {
 			t.Errorf("after it: %+v", st.BehindCount)
 		}
 	})
@@ -280,13 +282,13 @@ func TestStatusBehindCountsWhatGoes(t *testing.T) {
 		w.put(0, 4, "suspect", now.Add(-w.target.MaxAge-time.Hour))
 		w.put(1, 4, "late", now.Add(-time.Hour))
 		w.put(1, 4, "later", now.Add(300*time.Hour))
-		st := w.statusWithBehind()
+		st := w.statusOfAll()
 		if st.Behind == nil || *st.Behind != 1 || st.BehindGoneBy == nil {
 			t.Fatalf("%+v", st.BehindCount)
 		}
 		w.sweepUntil(*st.BehindGoneBy)
 		w.sweepFor(30 * time.Minute)
-		if st := w.statusWithBehind(); st.Behind == nil || *st.Behind != 0 || w.explain("late").Verdict != "absent" {
+		if st := w.statusOfAll(); st.Behind == nil || *st.Behind != 0 || w.explain("late").Verdict != "absent" {
 			t.Errorf("%+v", st.BehindCount)
 		}
 	})
@@ -306,13 +308,48 @@ func TestStatusBehindOfAStoreThatHangs(t *testing.T) {
 			return nil
 		}
 		began := time.Now()
-		st := w.statusWithBehind()
+		st := w.statusOfAll()
 		if took := time.Since(began); took > inspect.Within {
 			t.Errorf("it took %v", took)
 		}
 		if st.Behind != nil || len(st.Unread) != 1 || !strings.Contains(st.Unread[0], "what lies behind the cursors in ") ||
 			st.Backlog == nil || *st.Backlog != 1 || st.Verdict != inspect.OK {
 			t.Errorf("%s, %q: %+v", st.Verdict, st.Unread, st.BehindCount)
+		}
+	})
+}
+
+// What lies behind the cursors is counted again after ten minutes. Until then a repeated status shows what
+// it has counted, and asks each range once.
+func TestStatusCountsBehindEveryTenMinutes(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.sweep()
+		w.put(1, 4, "late", time.Now().Add(-24*time.Hour))
+		var scans atomic.Int64
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Scan" {
+				scans.Add(1)
+			}
+			return nil
+		}
+		st, counted := inspect.TargetStatus{}, time.Now()
+		for minute := range 21 {
+			scans.Store(0)
+			var err error
+			if st, err = inspect.StatusWith(t.Context(), w.config(), w.target, inspect.Look{Last: st.BehindCount}); err != nil {
+				t.Fatal(err)
+			}
+			again := minute%10 == 0
+			if again {
+				counted = time.Now()
+			}
+			if n := scans.Load(); again != (n > 10) {
+				t.Errorf("minute %d: %d queries of %d ranges", minute, n, len(st.Ranges))
+			}
+			if *st.Behind != 1 || *st.Backlog != 1 || st.Verdict != inspect.Behind || !same(st.BehindCounted, counted) {
+				t.Errorf("minute %d: %s, %s: %+v", minute, st.Verdict, st.Why, st.BehindCount)
+			}
+			time.Sleep(time.Minute)
 		}
 	})
 }

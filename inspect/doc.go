@@ -6,8 +6,8 @@
 // next to any number of workers, and with credentials that allow only reads.
 //
 // Limits: each part of a result was true at some instant during the call, but not all
-// parts at the same instant. A status costs a query for each range that is
-// not at rest, and sees what was written behind a cursor only if it is asked to. An
+// parts at the same instant. A status costs two queries for each range that is
+// not at rest, and looks into those at rest only if it is asked to. An
 // explanation costs a few reads, and the lives of generations a COUNT for each. A list
 // of kept entities ends after a hundred thousand index entries.
 package inspect

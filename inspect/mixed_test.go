@@ -84,7 +84,7 @@ func TestEntitiesAreOlder(t *testing.T) {
 		}
 		var st inspect.TargetStatus
 		w.looking(func() (err error) {
-			st, err = inspect.StatusWithBehind(t.Context(), w.config(), w.target)
+			st, err = inspect.StatusWith(t.Context(), w.config(), w.target, inspect.Look{All: true})
 			return err
 		})
 		saysAfterRestore(t, st, "the index has the key 00000001.")

@@ -30,7 +30,7 @@ func TestPanicIsAnErrorOfTheAnswer(t *testing.T) {
 		}
 		_, err := inspect.Status(t.Context(), w.config(), w.target)
 		reported("status", err)
-		_, err = inspect.StatusWithBehind(t.Context(), w.config(), w.target)
+		_, err = inspect.StatusWith(t.Context(), w.config(), w.target, inspect.Look{All: true})
 		reported("status --all", err)
 		_, err = inspect.ListKept(t.Context(), w.config(), w.target, inspect.KeptRefused, 10)
 		reported("list", err)

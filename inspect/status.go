@@ -41,8 +41,8 @@ type TargetStatus struct {
 	Reason    string        `json:"reason"`           // that was given for it
 	OldestDue *time.Time    `json:"oldest_due"`       // when the oldest entity that is due became so, if one is
 	LastSweep *time.Time    `json:"last_sweep"`       // the newest instant that any range was brought to
-	SweptTo   *time.Time    `json:"swept_to"`         // what expired before is gone; nil if nobody has come yet
-	Backlog   *int64        `json:"backlog"`          // entities that are due; nil if they were not counted
+	SweptTo   *time.Time    `json:"swept_to"`         // what expired before, in front of a cursor, is gone; nil if nobody came yet
+	Backlog   *int64        `json:"backlog"`          // entities that are due, Behind included; nil if they were not counted
 	AtLeast   bool          `json:"backlog_at_least"` // there are more than Backlog: counting stopped there
 	Rate      float64       `json:"rate"`             // of the ranges that workers hold, in entities a second
 	Unlimited bool          `json:"unlimited"`        // a worker holds a range without a limit: Rate leaves it out
@@ -61,6 +61,8 @@ type TargetStatus struct {
 	SupersededBy string   `json:"superseded_by"`
 	Unread       []string `json:"unread"` // what could not be read in time, and why
 
+	// LateOnes is true if the verdict is Behind for nothing but what lies behind the cursors.
+	LateOnes bool `json:"-"`
 	// Err is why the records could not be read in time. Nearly all other fields are empty then.
 	Err error `json:"-"`
 }
@@ -135,21 +137,28 @@ const (
 	recordAlone = 2 * time.Second
 )
 
-// Status reads the state of a target: its records, the first due entry of each
-// range that does not rest, how many entities are due, and the gate. It writes nothing.
-// It answers within five seconds: what could not be read by then is named in Unread.
+// Status reads the state of a target: its records, the first due entry of each range that does
+// not rest, how many entities are due, also behind the cursors, and the gate. It writes
+// nothing. It answers within five seconds: what could not be read by then is named in Unread.
+//
+// It costs two queries for each range that does not rest: one from the cursor on, and one from
+// the range's start, which steps over the tombstones of what was deleted there.
 func Status(ctx context.Context, cfg sweep.Config, t sweep.Target) (TargetStatus, error) {
-	return status(ctx, cfg, t, false)
+	return StatusWith(ctx, cfg, t, Look{})
 }
 
-// StatusWithBehind is Status with the number of due entities behind the cursors. That costs
-// a query for each range, which steps over the tombstones from the range's start and, if
-// it finds more than a hundred entries, a COUNT.
-func StatusWithBehind(ctx context.Context, cfg sweep.Config, t sweep.Target) (TargetStatus, error) {
-	return status(ctx, cfg, t, true)
+// A Look is how closely a status looks.
+type Look struct {
+	// All also counts what is due in ranges at rest, and looks for keys of retired generations. Both
+	// step over the tombstones of all that was deleted there.
+	All bool
+	// Last is what an earlier status has counted behind the cursors. For [BehindEvery] it is not
+	// counted again.
+	Last BehindCount
 }
 
-func status(ctx context.Context, cfg sweep.Config, t sweep.Target, behind bool) (TargetStatus, error) {
+// StatusWith is Status with a closer look, or one that costs less.
+func StatusWith(ctx context.Context, cfg sweep.Config, t sweep.Target, look Look) (TargetStatus, error) {
 	whole, cancel := context.WithTimeout(ctx, Within)
 	defer cancel()
 	within, cancel := context.WithTimeout(whole, queriesWithin)
@@ -165,7 +174,7 @@ func status(ctx context.Context, cfg sweep.Config, t sweep.Target, behind bool) 
 		st.describe(s, ranges)
 	}
 	q := &queries{Snapshot: s, store: cfg.Store, due: map[shardquery.Range]time.Time{},
-		unread: map[shardquery.Range]error{}, behind: behind}
+		unread: map[shardquery.Range]error{}, all: look.All}
 	if err := q.run(ctx, within, max(1, cfg.Workers), ranges); err != nil {
 		return st, err
 	}
@@ -174,18 +183,21 @@ func status(ctx context.Context, cfg sweep.Config, t sweep.Target, behind bool) 
 		st.Unread = append(st.Unread, fmt.Sprintf("the adoption: %v", q.noAdoption))
 	}
 	st.fillMixed(q)
-	st.fillDue(q, ranges)
-	st.count(whole, q)
-	if behind {
-		b := &behindCounter{Snapshot: s}
-		if err := b.run(whole, max(1, cfg.Workers), ranges); err != nil {
+	known := st.fillDue(q, ranges)
+	if st.BehindCount = look.Last; !look.Last.isRecent(s.Now()) {
+		b := &behindCounter{Snapshot: s, all: look.All}
+		if err := b.run(whole, max(1, cfg.Workers), ranges, func() { st.count(whole, q) }); err != nil {
 			return st, err
 		}
 		st.fillBehind(b, len(ranges))
+	} else {
+		st.count(whole, q)
 	}
+	ahead := st.OldestDue
+	st.addBehind()
 	st.EmptyIndex = s.View.Record.EmptyIndex
 	st.EmptyKind = st.OldestDue == nil && len(q.unread) == 0 && s.IsEmptyKind(whole)
-	st.judge(s, len(q.unread) > 0)
+	st.judge(s, ahead, known)
 	return st, nil
 }
 
@@ -239,7 +251,7 @@ type queries struct {
 	hold       hold
 	adopt      *adopt.State
 	noAdoption error // why it is not known
-	behind     bool  // what lies behind the cursors, and in retired generations, is looked for
+	all        bool  // keys of retired generations are looked for
 	mixed      string
 	noMixed    error // why it is not known
 	mu         sync.Mutex
@@ -263,7 +275,7 @@ func (q *queries) run(ctx, within context.Context, atOnce int, ranges []shardque
 		return nil
 	})
 	background.Go(&gate, func() error {
-		q.mixed, q.noMixed = mixed(within, q.Snapshot, q.store, q.behind)
+		q.mixed, q.noMixed = mixed(within, q.Snapshot, q.store, q.all)
 		return nil
 	})
 	longest := slices.Clone(ranges)
@@ -293,8 +305,9 @@ func (q *queries) run(ctx, within context.Context, atOnce int, ranges []shardque
 	return cmp.Or(gate.Wait(), err)
 }
 
-// fillDue fills in since when something is due.
-func (st *TargetStatus) fillDue(q *queries, ranges []shardquery.Range) {
+// fillDue fills in since when something is due, and how far the ranges are swept. It returns
+// what the records say of ranges that could not be read in time.
+func (st *TargetStatus) fillDue(q *queries, ranges []shardquery.Range) (known byRecords) {
 	var oldest earliest
 	for i, r := range ranges {
 		at := q.due[r]
@@ -302,20 +315,25 @@ func (st *TargetStatus) fillDue(q *queries, ranges []shardquery.Range) {
 		if i < len(st.Ranges) {
 			st.Ranges[i].OldestDue = timePtr(at)
 		}
+		if q.unread[r] != nil {
+			known.add(q.Snapshot, r)
+		}
 	}
 	st.OldestDue = timePtr(oldest.at)
 	if n := len(q.unread); n > 0 {
 		st.Unread = append(st.Unread, fmt.Sprintf("what is due in %d of %d ranges: %v", n, len(ranges), anyOf(q.unread)))
-		return
+		known.all = len(ranges)
 	}
-	if q.New {
-		return
+	if q.New || known.lack > 0 {
+		return known
 	}
+	oldest.add(known.since.at)
 	sweptTo := q.Horizon()
 	if !oldest.at.IsZero() {
 		sweptTo = oldest.at.Add(-q.Target.Retention) // it expired one retention before it became due
 	}
 	st.SweptTo = &sweptTo
+	return known
 }
 
 // anyOf returns one of the errors, as an example.

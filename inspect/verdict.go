@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -17,16 +18,27 @@ type Verdict string
 const (
 	Held    Verdict = "HELD"    // by its gate, its breaker or its limits
 	Paused  Verdict = "PAUSED"  // by an operator
-	Failing Verdict = "FAILING" // something has been due for as long as with Behind, and nobody works on it
+	Failing Verdict = "FAILING" // something before a cursor is due for as long as with Behind, and nobody works on it
 	DryRun  Verdict = "DRY RUN" // likewise, and nobody has ever worked on it with --apply
 	Behind  Verdict = "BEHIND"  // something has been due for longer than two ticks and a minute
-	Unknown Verdict = "UNKNOWN" // the due entities could not be read in time
+	Unknown Verdict = "UNKNOWN" // the due entities could not be read in time, and records of the last minute do not tell
 	Idle    Verdict = "IDLE"    // nothing is due
 	OK      Verdict = "OK"      // something is due, and not for long
 )
 
-// judge fills in the verdict. If partly is true, not all ranges could be read in time.
-func (st *TargetStatus) judge(s *sweep.Snapshot, partly bool) {
+// judge fills in the verdict. Ahead is when the oldest entity in front of the cursors became due. Of
+// ranges that could not be read in time judge goes by what is known from their records.
+func (st *TargetStatus) judge(s *sweep.Snapshot, ahead *time.Time, known byRecords) {
+	st.judgeAsRead(s, ahead, known)
+	if known.all > 0 && known.lack == 0 && (st.Verdict == OK || st.Verdict == Idle) {
+		st.Why += "; " + known.text()
+	}
+	if st.Behind == nil && (st.Verdict == OK || st.Verdict == Idle) && len(st.Ranges) > 0 {
+		st.Why += "; what lies behind the cursors is not known"
+	}
+}
+
+func (st *TargetStatus) judgeAsRead(s *sweep.Snapshot, ahead *time.Time, known byRecords) {
 	now, next := s.Now(), nextTick(s.Target)
 	worked := lastWork(s)
 	late := func(since time.Time) bool { return !isInTime(since, now, next) }
@@ -35,15 +47,21 @@ func (st *TargetStatus) judge(s *sweep.Snapshot, partly bool) {
 		st.Verdict, st.Why = Held, st.heldText()
 	case st.Paused:
 		st.Verdict, st.Why = Paused, st.pauseText()
-	case st.OldestDue != nil && late(*st.OldestDue) && s.HeartbeatsRead() && len(st.Workers) == 0 && late(worked):
+	// A sweep that finds nothing in front of the cursors leaves no trace.
+	case ahead != nil && late(*ahead) && s.HeartbeatsRead() && len(st.Workers) == 0 && late(worked):
 		st.Verdict, st.Why = Failing, "nobody has worked on it for "+Age(now.Sub(worked))
 		if worked.IsZero() {
 			st.Verdict, st.Why = DryRun, "nobody has swept it with --apply"
 		}
+	case ahead != nil && late(*ahead):
+		st.Verdict, st.Why = Behind, "the oldest was due "+Age(now.Sub(*ahead))+" ago"
 	case st.OldestDue != nil && late(*st.OldestDue):
-		st.Verdict, st.Why = Behind, "the oldest was due "+Age(now.Sub(*st.OldestDue))+" ago"
-	case partly:
+		st.Verdict, st.Why, st.LateOnes = Behind, st.behindText(), true
+	case known.lack > 0:
 		st.Verdict, st.Why = Unknown, fmt.Sprintf("not all ranges were read within %v", queriesWithin)
+	case known.all > 0 && late(known.since.at):
+		st.Verdict, st.Why = Behind, fmt.Sprintf("it is swept up to what was due %s ago; %s", Age(now.Sub(known.since.at)),
+			known.text())
 	case st.OldestDue != nil:
 		st.Verdict, st.Why = OK, "the oldest was due "+Age(now.Sub(*st.OldestDue))+" ago"
 	case s.New:
@@ -52,8 +70,6 @@ func (st *TargetStatus) judge(s *sweep.Snapshot, partly bool) {
 		st.Verdict, st.Why = Idle, "nothing is due: its kind "+s.Target.Kind+" holds no entity"
 	case st.EmptyIndex:
 		st.Verdict, st.Why = Idle, "it holds entities, but none has an entry in any range: check the property and its index"
-	case st.Behind != nil && *st.Behind > 0:
-		st.Verdict, st.Why = Idle, "nothing is due but what lies behind the cursors"
 	default:
 		st.Verdict, st.Why = Idle, "nothing is due"
 	}
@@ -139,4 +155,40 @@ func Age(d time.Duration) string {
 		return fmt.Sprintf("%d days", days)
 	}
 	return d.String()
+}
+
+// recentWithin is how old a record may be that is taken for the present state of its range.
+const recentWithin = time.Minute
+
+// byRecords is what the cursor records say of ranges that could not be read in time.
+type byRecords struct {
+	all, unread int
+	lack        int           // of the unread ones, how many have no record of the last minute
+	since       earliest      // what became due before is gone, but behind the cursors
+	age         time.Duration // of the oldest record
+}
+
+// add takes in what the record of a range says: what expires in front of its position is gone, and
+// so is what had expired when it was last swept to the end.
+func (k *byRecords) add(s *sweep.Snapshot, r shardquery.Range) {
+	k.unread++
+	c := s.Plan.Cursor(r)
+	var swept time.Time
+	if !c.Swept.IsZero() { // a horizon: the time of the sweep less the retention
+		swept = c.Swept.Add(s.Target.Retention)
+	}
+	since, age := swept, s.Now().Sub(laterOf(swept, c.RateUsed))
+	if at, err := r.Expires(c.Position.Value); err == nil {
+		since = laterOf(since, at.Add(s.Target.Retention))
+	}
+	if age > recentWithin || since.IsZero() {
+		k.lack++
+		return
+	}
+	k.age = max(k.age, age)
+	k.since.add(since)
+}
+
+func (k *byRecords) text() string {
+	return fmt.Sprintf("%d of %d ranges by their records, up to %s old", k.unread, k.all, Age(k.age))
 }

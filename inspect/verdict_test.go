@@ -12,6 +12,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
@@ -199,6 +200,45 @@ func TestStatusOfTenThousandRangesWhileTheStoreHangs(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Of ranges that cannot be read in time a status goes by records of the last minute, and says so. By older
+// ones it knows nothing.
+func TestStatusByRecords(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.sweep()
+		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Scan" {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}
+		wants := func(verdict inspect.Verdict, why string) {
+			t.Helper()
+			st := w.status()
+			if st.Verdict != verdict || !strings.Contains(st.Why, why) || len(st.Unread) == 0 {
+				t.Errorf("%s, %s; unread %q", st.Verdict, st.Why, st.Unread)
+			}
+			if (st.SweptTo == nil) != (verdict == inspect.Unknown) || st.OldestDue != nil || st.Backlog != nil {
+				t.Errorf("swept to %v, oldest due %v, backlog %v", st.SweptTo, st.OldestDue, st.Backlog)
+			}
+		}
+		time.Sleep(20 * time.Second)
+		wants(inspect.Idle, "nothing is due; 8 of 8 ranges by their records, up to 24s old; what lies behind the cursors is not known")
+		id := cursor.ID{Target: "sessions", Generation: 1, Shard: "0002"}
+		began := time.Now()
+		w.edit(id, func(c *cursor.Cursor) { // somebody deletes what is half an hour late
+			k, err := expirykey.New(1, 2, began.Add(-30*time.Minute))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Swept, c.RateUsed, c.Position = time.Time{}, began, store.Position{Value: store.TextValue(k.String())}
+		})
+		wants(inspect.Behind, "it is swept up to what was due 30m4s ago; 8 of 8 ranges by their records")
+		time.Sleep(time.Minute)
+		wants(inspect.Unknown, "not all ranges were read within 4s")
+	})
 }
 
 // checkUnread checks what a status says of a store that hangs.

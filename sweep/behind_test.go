@@ -101,8 +101,8 @@ func TestDaemonsAgreeOnWhatIsBehind(t *testing.T) {
 				t.Errorf("daemon %d counts %v", i, got)
 			}
 		}
-		st, err := inspect.StatusWithBehind(t.Context(), w.config(), w.target)
-		if err != nil || st.Behind == nil || *st.Behind != n || st.OldestDue != nil {
+		st, err := inspect.Status(t.Context(), w.config(), w.target)
+		if err != nil || st.Behind == nil || *st.Behind != n || st.Verdict != inspect.Behind || !st.LateOnes {
 			t.Errorf("status: %+v, %v", st, err)
 		}
 		dry := w.config()

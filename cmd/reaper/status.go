@@ -48,14 +48,17 @@ they will be gone, which processes work on the target, and the five ranges that 
 for the longest. It answers within five seconds, and names what it could not read by then.
 If it could not read the target's records, it exits with 1.
 
-With --all it also counts the due entities behind the cursors: those written late, and
-those that the store refused to delete. A later read of the range from its start handles
-them; status says by when.
+The backlog includes the due entities behind the cursors: those written late, and those
+that the store refused to delete. A later read of the range from its start handles them;
+status says by when. With --all it also counts what is due in ranges at rest, and looks
+for keys of generations that have retired. Of a range that it could not read in time it goes by its record, if
+that is at most a minute old.
 
 Status writes nothing. It costs a query for each range, and a COUNT for each range in which
-something is due. With --all it costs another query for each range, which reads up to 101
-entries behind its cursor, and a COUNT if there are more. A dry run leaves nothing in the
-store that status could show.`,
+something is due; and another query for each range that does not rest, or with --all for
+each, which reads up to 101 entries behind its cursor, and a COUNT if there are more.
+--watch looks there every ten minutes only. A dry run leaves nothing in the store that
+status could show.`,
 		Example: `  reaper status
   reaper status --target sessions --all
   reaper status --watch --interval 10s`,
@@ -76,7 +79,7 @@ store that status could show.`,
 	addSettings(cmd.Flags(), "workers", "schedule")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
-	cmd.Flags().BoolVar(&all, "all", false, "list all ranges and workers, and count what lies behind the cursors")
+	cmd.Flags().BoolVar(&all, "all", false, "list all ranges and workers, and count what is due in ranges at rest")
 	cmd.Flags().BoolVar(&watch, "watch", false, "repeat until interrupted")
 	cmd.Flags().StringVar(&interval, "interval", "5s", "with --watch: how long from one status to the next, at least 1s")
 	return cmd
@@ -97,15 +100,20 @@ func readInterval(cmd *cobra.Command, text string) (time.Duration, error) {
 }
 
 func showStatus(ctx context.Context, s *session, all bool) error {
-	res, err := readStatus(ctx, s, all)
+	res, err := readStatus(ctx, s, all, statusResult{})
 	return errors.Join(s.print(res, func(w io.Writer) error {
 		_, werr := w.Write(s.screen.render(res, all))
 		return werr
 	}), err)
 }
 
-// readStatus reads the status of all targets at the same time, within the same five seconds.
-func readStatus(ctx context.Context, s *session, all bool) (res statusResult, err error) {
+// readStatus reads the status of all targets at the same time, within the same five seconds. What the last
+// one has counted behind the cursors is not counted again for a while.
+func readStatus(ctx context.Context, s *session, all bool, last statusResult) (res statusResult, err error) {
+	behind := map[string]inspect.BehindCount{}
+	for _, t := range last.Targets {
+		behind[t.Name] = t.BehindCount
+	}
 	s.Workers = max(s.Workers, len(s.targets))
 	s.fillSchedules()
 	res = statusResult{Store: s.Store.String(), Now: s.now().UTC()}
@@ -116,11 +124,7 @@ func readStatus(ctx context.Context, s *session, all bool) (res statusResult, er
 			by = s.supersession(ctx, t)
 			return nil
 		})
-		if all {
-			st, err = inspect.StatusWithBehind(ctx, s.sweep, t)
-		} else {
-			st, err = inspect.Status(ctx, s.sweep, t)
-		}
+		st, err = inspect.StatusWith(ctx, s.sweep, t, inspect.Look{All: all, Last: behind[t.Name]})
 		if perr := group.Wait(); perr != nil { // a panic
 			return st, perr
 		}
@@ -164,13 +168,15 @@ func watchStatus(a *app, cmd *cobra.Command, every time.Duration, all bool) (err
 		}
 	}()
 	to := a.screen
+	var last statusResult
 	return to.repeat(cmd.Context(), a.stdout, every, func(ctx context.Context) []byte {
 		if s == nil {
 			if s, err = a.begin(cmd); err != nil {
 				return to.failure(err)
 			}
 		}
-		res, err := readStatus(ctx, s, all)
+		res, err := readStatus(ctx, s, all, last)
+		last = res
 		text := to.render(res, all)
 		if err != nil {
 			text = append(text, to.failure(err)...)

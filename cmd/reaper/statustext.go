@@ -168,11 +168,14 @@ func (v *statusText) printDue() {
 	v.line("deleted", "%s since the records began", grouped(deleted))
 }
 
-// printBehind prints how much is due behind the cursors, and by when it is deleted, if it
-// was counted.
+// printBehind prints how much of the backlog lies behind the cursors, if anything, and by when it is deleted.
 func (v *statusText) printBehind() {
 	t := &v.t
-	if t.Behind == nil {
+	switch {
+	case t.Behind == nil:
+		v.line("behind", "not known")
+		return
+	case *t.Behind == 0:
 		return
 	}
 	count := grouped(*t.Behind)
@@ -180,7 +183,6 @@ func (v *statusText) printBehind() {
 		count = "at least " + count
 	}
 	switch {
-	case *t.Behind == 0:
 	case t.BehindGoneBy == nil:
 		count += ", gone once their generation is sealed"
 	case t.BehindGoneBy.After(v.now):
@@ -188,6 +190,9 @@ func (v *statusText) printBehind() {
 			inspect.Age(t.BehindGoneBy.Sub(v.now)))
 	default:
 		count += ", gone by the next sweep"
+	}
+	if t.BehindCounted != nil && v.now.Sub(*t.BehindCounted) > time.Minute {
+		count += fmt.Sprintf("; counted %s ago", inspect.Age(v.now.Sub(*t.BehindCounted)))
 	}
 	v.line("behind", "%s", count)
 }

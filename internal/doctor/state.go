@@ -16,7 +16,7 @@ import (
 // checkStatus says what holds a target, and whether anybody sweeps it.
 func (x *exam) checkStatus(ctx context.Context, s *sweep.Snapshot) error {
 	t := s.Target
-	st, err := inspect.StatusWithBehind(ctx, x.Sweep, t)
+	st, err := inspect.StatusWith(ctx, x.Sweep, t, inspect.Look{All: true})
 	switch {
 	case err != nil && store.TookTooLong(err) && ctx.Err() == nil:
 		return fmt.Errorf("reaper status did not end within its %v", inspect.Within) // --wait would not help
@@ -92,6 +92,9 @@ func (x *exam) judgeVerdict(st inspect.TargetStatus) {
 	f := Finding{Target: st.Name, Evidence: []string{fmt.Sprintf("%s: %s", st.Verdict, oneLine(st.Why))}}
 	if st.Backlog != nil && *st.Backlog > 0 {
 		f.Evidence = append(f.Evidence, fmt.Sprintf("%d entities are due", *st.Backlog))
+	}
+	if st.LateOnes {
+		return // behind-cursors says so
 	}
 	switch st.Verdict {
 	case inspect.Failing:
