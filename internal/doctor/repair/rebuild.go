@@ -37,7 +37,7 @@ func (r *run) rebuild(ctx context.Context, t sweep.Target) error {
 			r.leave(left)
 			return nil
 		}
-	} else if left.Why = "there is no target record: repair " + RecordLost; r.ID != RecordLost {
+	} else if left.Why = "the target record is missing: repair " + RecordLost; r.ID != RecordLost {
 		r.leave(left)
 		return nil
 	}
