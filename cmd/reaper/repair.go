@@ -34,9 +34,9 @@ func (o *repairOrder) addFlags(cmd *cobra.Command) {
 func (o *repairOrder) check(cmd *cobra.Command) error {
 	given := cmd.Flags().Changed
 	if given("repair") {
-		for _, name := range []string{"wait", "strict"} {
+		for _, name := range []string{"wait", "strict", "writers", "sample"} {
 			if given(name) {
-				return wrongUsage("--%s is for an examination: leave it out with --repair", name)
+				return wrongUsage("--%s goes with no --repair: leave one of them out", name)
 			}
 		}
 		if o.id == "" {
@@ -48,6 +48,14 @@ func (o *repairOrder) check(cmd *cobra.Command) error {
 				return wrongUsage("--%s is for --repair only", name)
 			}
 		}
+	}
+	for _, name := range []string{"wait", "strict"} {
+		if given("writers") && given(name) {
+			return wrongUsage("--%s is for an examination: leave it out with --writers", name)
+		}
+	}
+	if given("sample") && !given("writers") {
+		return wrongUsage("--sample is for --writers only")
 	}
 	if given("apply") {
 		return nil
@@ -175,7 +183,7 @@ func repairSummary(r repair.Result, err error) string {
 	for _, c := range r.Changes {
 		done, planned = done+c.Done, planned+c.Count
 	}
-	text := ""
+	var text string
 	switch {
 	case planned == 0 && err != nil, planned == 0 && r.Failed():
 		text = "nothing was changed"

@@ -136,7 +136,10 @@ func TestRepairUsage(t *testing.T) {
 		"--apply is for":         {"--apply"},
 		"--name is for":          {"--name", "old"},
 		"--older-than is for":    {"--older-than", "2h"},
-		"--strict is for":        {"--repair", "worker-dead", "--strict"},
+		"--strict goes with no":  {"--repair", "worker-dead", "--strict"},
+		"--sample is for":        {"--sample", "5"},
+		"--wait is for":          {"--writers", "--wait", "5s"},
+		"from 1 to":              {"--writers", "--sample", "0"},
 		"--repair is empty":      {"--repair", ""},
 		"with --name":            {"--repair", "target-unconfigured", "--target", "sessions"},
 	} {

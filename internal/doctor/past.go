@@ -63,7 +63,8 @@ func (x *exam) judgeShards(s *sweep.Snapshot, runs []history.Record) {
 	mend := fmt.Sprintf("reaper generation advance --shards %d --target %s, and shards: %d in the targets file", wanted,
 		t.Name, wanted)
 	if !t.Generations {
-		mend = fmt.Sprintf("spread the entities over %d shards: docs/layouts.md, and docs/adopting.md for those that exist", wanted)
+		mend = fmt.Sprintf("spread the entities over %d shards: docs/layouts.md, and docs/adopting.md for those "+
+			"that exist", wanted)
 	}
 	x.find(Finding{ID: "shards-few", Target: t.Name, Mend: mend,
 		What: fmt.Sprintf("Its writes go to %d ranges of the index, too few for the rate that was seen.", ranges),
@@ -155,7 +156,8 @@ func (x *exam) judgeSums(s *sweep.Snapshot, runs []history.Record) {
 	}
 	since := "since " + from.UTC().Format(time.RFC3339)
 	if strays > 0 {
-		x.find(Finding{ID: "strays", Target: t.Name, What: "Somebody has written into generations that are sealed or retired.",
+		x.find(Finding{ID: "strays", Target: t.Name,
+			What:     "Somebody has written into generations that are sealed or retired.",
 			Evidence: []string{fmt.Sprintf("%d entries were found there %s", strays, since)},
 			Mend: "update the writer that uses an old copy of the target record, or have it stamp the nursery; " +
 				"reaper doctor --writers shows when it writes"})
@@ -163,7 +165,7 @@ func (x *exam) judgeSums(s *sweep.Snapshot, runs []history.Record) {
 	if mismatch > 0 {
 		x.find(Finding{ID: "mismatch", Target: t.Name, What: "Keys disagree with the rule by which the entities are adopted.",
 			Evidence: []string{fmt.Sprintf("%d entities were kept for it %s", mismatch, since)},
-			Mend:     "reaper adopt verify " + t.Name + " names some; update the writer that extends entities without their key"})
+			Mend:     "reaper adopt verify " + t.Name + " names some; update the writer that extends entities without a key"})
 	}
 }
 
@@ -175,7 +177,8 @@ func (x *exam) judgeLives(t sweep.Target, b breaker.Budget, now time.Time) {
 	}
 	x.find(Finding{ID: "lives-halved", Target: t.Name,
 		What: "Entities that were deleted recently had half as long to live as those of the day before.",
-		Evidence: []string{fmt.Sprintf("a third had at most %v from its last write to its expiry, and %v before", round(after),
-			round(before))},
-		Mend: "reaper pause --target " + t.Name + ", and look at what the writers stamp; ignore it if the life was meant to change"})
+		Evidence: []string{fmt.Sprintf("a third had at most %v from its last write to its expiry, and %v before",
+			round(after), round(before))},
+		Mend: "reaper pause --target " + t.Name + ", and look at what the writers stamp; ignore it if the life was " +
+			"meant to change"})
 }

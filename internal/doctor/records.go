@@ -146,8 +146,8 @@ func (x *exam) checkHeartbeats(ctx context.Context, t sweep.Target) error {
 	if n := len(dead); n > 0 {
 		x.find(Finding{ID: "worker-dead", Target: t.Name, Evidence: dead[:min(n, examples)],
 			What: fmt.Sprintf("%d processes ended without giving back what they held.", n),
-			Mend: "look for the reason (out of memory, a node that went away, kill -9); the next sweep removes the records, as does " +
-				"reaper doctor --repair worker-dead --target " + t.Name + " --apply"})
+			Mend: "look for the reason (out of memory, a node that went away, kill -9); the next sweep removes the records, " +
+				"as does reaper doctor --repair worker-dead --target " + t.Name + " --apply"})
 	}
 	if len(versions) > 1 {
 		var evidence []string

@@ -70,7 +70,8 @@ func (x *exam) judgePushBack(st inspect.TargetStatus) {
 	}
 	x.find(Finding{ID: "pushed-back", Target: st.Name, Evidence: evidence[:min(len(evidence), examples)],
 		What: fmt.Sprintf("The store pushed back on %d ranges in which something is due.", len(evidence)),
-		Mend: "look at quotas and at what else uses the database; reaper pace --max N --target " + st.Name + " makes room for it"})
+		Mend: "look at quotas and at what else uses the database; reaper pace --max N --target " + st.Name +
+			" makes room for it"})
 }
 
 // checkHold says what holds a target: its breaker, an operator, or its gate.

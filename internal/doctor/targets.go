@@ -117,7 +117,8 @@ func (x *exam) judgeUnconfigured(ctx context.Context, name string) error {
 	if len(live) == 0 {
 		x.find(Finding{ID: "target-unconfigured", Target: name, Evidence: evidence,
 			What: "The store has records of a target that is not in this targets file, and no process sweeps it.",
-			Mend: "add the target again, or, once its entities need no expiry any more, " + mendUnused("target-unconfigured", name)})
+			Mend: "add the target again, or, once its entities need no expiry any more, " +
+				mendUnused("target-unconfigured", name)})
 	}
 	return nil
 }

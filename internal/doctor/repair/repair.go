@@ -111,7 +111,8 @@ var ErrUsage = errors.New("cannot repair")
 func (c Config) Check() error {
 	switch {
 	case repairs[c.ID] == nil:
-		return fmt.Errorf("%w: %q is not a finding that a program can mend: want %s", ErrUsage, c.ID, strings.Join(IDs(), ", "))
+		return fmt.Errorf("%w: %q is not a finding that a program can mend: want %s", ErrUsage, c.ID,
+			strings.Join(IDs(), ", "))
 	case len(c.Names) > 0 && !TakesNames(c.ID):
 		return fmt.Errorf("%w: names of targets that nobody configures are for %s and %s only", ErrUsage,
 			TargetUnconfigured, TargetRenamed)
