@@ -143,21 +143,46 @@ func repairText(r repair.Result, err error) string {
 		}
 	}
 	writeMoreLines(&b, more)
-	more = 0
-	for i, l := range r.Left {
-		if i >= mostShown && !l.Failed {
-			more++
-			continue
-		}
-		record := ""
-		if l.Record != "" {
-			record = strings.TrimSpace(l.Record+" "+printable(l.Key)) + ": "
-		}
-		fmt.Fprintf(&b, "  %-8s %s: %s%s\n", "left", printable(l.Target), record, printable(l.Why))
-	}
-	writeMoreLines(&b, more)
+	writeLeft(&b, r.Left)
 	fmt.Fprintf(&b, "%s\n", repairSummary(r, err))
 	return b.String()
+}
+
+// writeLeft shows what stays, and what several targets have in common once.
+func writeLeft(b *strings.Builder, list []repair.Left) {
+	type reason struct{ record, key, why string }
+	targets, order := map[reason][]string{}, []reason{}
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b repair.Left) int { // what is not right is shown in any case
+		switch {
+		case a.Failed == b.Failed:
+			return 0
+		case a.Failed:
+			return -1
+		}
+		return 1
+	})
+	for _, l := range list {
+		one := reason{l.Record, l.Key, l.Why}
+		if l.Key == l.Target {
+			one.key = ""
+		}
+		if targets[one] == nil {
+			order = append(order, one)
+		}
+		targets[one] = append(targets[one], l.Target)
+	}
+	for i, one := range order {
+		if i == mostShown {
+			writeMoreLines(b, len(order)-i)
+			return
+		}
+		record := ""
+		if one.record != "" {
+			record = strings.TrimSpace(one.record+" "+printable(one.key)) + ": "
+		}
+		fmt.Fprintf(b, "  %-8s %s: %s%s\n", "left", someOf(targets[one]), record, printable(one.why))
+	}
 }
 
 func writeMoreLines(b *strings.Builder, more int) {
@@ -187,6 +212,8 @@ func repairSummary(r repair.Result, err error) string {
 	switch {
 	case planned == 0 && err != nil, planned == 0 && r.Failed():
 		text = "nothing was changed"
+	case planned == 0 && len(r.Left) > 0:
+		text = "nothing to repair: what was examined is right, or stays for the reason given"
 	case planned == 0:
 		text = "nothing to repair: no " + r.Repair + " that this can mend"
 	case !r.Apply:

@@ -20,13 +20,7 @@ const runBefore = 24 * time.Hour
 
 // removeHeartbeats removes the heartbeats of dead processes from the targets.
 func (r *run) removeHeartbeats(ctx context.Context) error {
-	var errs []error
-	for _, t := range r.Sweep.Targets {
-		if err := r.removeHeartbeatsOf(ctx, t); err != nil {
-			errs = append(errs, fmt.Errorf("target %s: %w", t.Name, err))
-		}
-	}
-	return errors.Join(errs...)
+	return each(r.Sweep.Targets, func(t sweep.Target) (string, error) { return t.Name, r.removeHeartbeatsOf(ctx, t) })
 }
 
 func (r *run) removeHeartbeatsOf(ctx context.Context, t sweep.Target) error {

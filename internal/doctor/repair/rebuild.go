@@ -16,13 +16,7 @@ import (
 
 // rebuildRecords rebuilds the target records that are lost, or make no sense.
 func (r *run) rebuildRecords(ctx context.Context) error {
-	var errs []error
-	for _, t := range r.Sweep.Targets {
-		if err := r.rebuild(ctx, t); err != nil {
-			errs = append(errs, fmt.Errorf("target %s: %w", t.Name, err))
-		}
-	}
-	return errors.Join(errs...)
+	return each(r.Sweep.Targets, func(t sweep.Target) (string, error) { return t.Name, r.rebuild(ctx, t) })
 }
 
 func (r *run) rebuild(ctx context.Context, t sweep.Target) error {

@@ -153,6 +153,24 @@ type run struct {
 	result  Result
 }
 
+// each calls do for each target. What is wrong with one keeps no other from being repaired, but a
+// store that refuses or fails one will do so with all.
+func each[T any](list []T, do func(T) (name string, err error)) error {
+	var errs []error
+	for i, t := range list {
+		name, err := do(t)
+		if err == nil {
+			continue
+		}
+		errs = append(errs, fmt.Errorf("target %s: %w", name, err))
+		if rest := len(list) - i - 1; rest > 0 && store.IsMapped(err) {
+			errs = append(errs, fmt.Errorf("%d more targets were not examined", rest))
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // change notes what is changed, and returns where to count it.
 func (r *run) change(c Change) *Change {
 	c.Count = max(c.Count, 1)

@@ -579,3 +579,26 @@ func TestUsage(t *testing.T) {
 		}
 	})
 }
+
+// A store that does not answer is given up with the first of many targets, not with each.
+func TestManyTargetsOfASilentStore(t *testing.T) {
+	in(t, func(w *world) {
+		w.db.Before = func(context.Context, modelstore.Call) error { return fmt.Errorf("load: %w", store.ErrUnavailable) }
+		for _, id := range []string{repair.RecordLost, repair.WorkerDead} {
+			c := w.setup(id, true)
+			for i := range 199 {
+				other := w.target
+				other.Name = fmt.Sprintf("t-%d", i)
+				c.Sweep.Targets = append(c.Sweep.Targets, other)
+			}
+			began := time.Now()
+			_, err := repair.Run(w.t.Context(), c)
+			if !errors.Is(err, store.ErrUnavailable) || !contains(err.Error(), "199 more targets were not examined") {
+				w.t.Errorf("%s: %v", id, err)
+			}
+			if took := time.Since(began); took > time.Minute { // of the bubble's time
+				w.t.Errorf("%s: it took %v", id, took)
+			}
+		}
+	})
+}

@@ -72,13 +72,7 @@ func (r *run) removeTargets(ctx context.Context) error {
 		})
 	}
 	slices.Sort(names)
-	var errs []error
-	for _, name := range slices.Compact(names) {
-		if err := r.removeTarget(ctx, name); err != nil {
-			errs = append(errs, fmt.Errorf("target %s: %w", name, err))
-		}
-	}
-	return errors.Join(errs...)
+	return each(slices.Compact(names), func(name string) (string, error) { return name, r.removeTarget(ctx, name) })
 }
 
 func (r *run) removeTarget(ctx context.Context, name string) error {
