@@ -222,6 +222,17 @@ func TestDoctorDatastore(t *testing.T) {
 		}
 	}
 	live := "00000000.0001." + time.Now().Add(time.Hour).UTC().Format("20060102T150405.000Z")
+	if err := client.Delete(t.Context(), sdk.NameKey("ReaperTarget", "sessions", nil)); err != nil {
+		t.Fatal(err)
+	}
+	r, ids = b.doctor(exitDone, "--wait", "5m")
+	wantFound(t, r, ids, "record-lost@sessions")
+	if r := b.repair(exitDone, "record-lost", "--apply"); len(r.Changes) != 1 || r.Changes[0].Done != 1 {
+		t.Errorf("%+v", r)
+	}
+	b.must(nil, "sweep", "--apply")
+	r, ids = b.doctor(exitDone, "--wait", "5m")
+	wantFound(t, r, ids)
 	put("Unindexed", "", sdk.Property{Name: "expiry_key", Value: live, NoIndex: true})
 	put("Typed", "", sdk.Property{Name: "expiry_key", Value: time.Now()})
 	put("Elsewhere", "eu", sdk.Property{Name: "expiry_key", Value: live})
