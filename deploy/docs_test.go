@@ -113,6 +113,45 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
+// The runbook of each alert begins with the findings of the doctor that go with it, by names that
+// it prints: those are the sections of its page, which a test of package doctor holds.
+func TestRunbooksBeginWithTheFinding(t *testing.T) {
+	findings := map[string]bool{}
+	for _, h := range regexp.MustCompile(`(?m)^### (.+)$`).FindAllStringSubmatch(read(t, "../docs/doctor.md"), -1) {
+		findings[h[1]] = true
+	}
+	sections := map[string]string{}
+	for _, section := range strings.Split(read(t, "../docs/runbook.md"), "\n## ")[1:] {
+		name, text, _ := strings.Cut(section, "\n\n")
+		sections[name] = text
+	}
+	alerts := 0
+	for _, r := range readRules(t) {
+		if r.Alert == "" {
+			continue
+		}
+		alerts++
+		text, ok := strings.CutPrefix(sections[r.Alert], "**Finding.** `reaper doctor` finds ")
+		if !ok {
+			t.Errorf("the runbook of %s does not begin with a finding", r.Alert)
+			continue
+		}
+		first, _, _ := strings.Cut(text, "\n\n")
+		links := regexp.MustCompile("\\[`([a-z-]+)`\\]\\(doctor\\.md#([a-z-]+)\\)").FindAllStringSubmatch(first, -1)
+		if len(links) == 0 {
+			t.Errorf("the runbook of %s names no finding: %s", r.Alert, first)
+		}
+		for _, l := range links {
+			if l[1] != l[2] || !findings[l[1]] {
+				t.Errorf("the runbook of %s names %s and points at %s: there is no such finding", r.Alert, l[1], l[2])
+			}
+		}
+	}
+	if alerts < 15 || len(findings) < 50 {
+		t.Errorf("only %d alerts and %d findings", alerts, len(findings))
+	}
+}
+
 // anchors are a page's sections as GitHub names them.
 func anchors(text string) map[string]bool {
 	all := map[string]bool{}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,6 +31,7 @@ type app struct {
 	*console
 	now     func() time.Time
 	targets []string // --target
+	quiet   bool     // the command only reads: where the store is goes to the debug log
 
 	file     string        // the targets file; empty if none was read
 	fileText *bytes.Buffer // what it holds
@@ -65,6 +68,9 @@ the end, with --fail-incomplete; 4 the breaker of a target is open, and nothing 
 	return root
 }
 
+// readers are the commands that only read, by their words.
+var readers = []string{"status", "explain", "list", "history", "dump", "breaker show", "generation list", "doctor"}
+
 // markFailures makes the errors of all commands below tell failures from wrong
 // usage, and has those answered elsewhere whose store another process has open.
 func (a *app) markFailures(parent *cobra.Command) {
@@ -73,6 +79,7 @@ func (a *app) markFailures(parent *cobra.Command) {
 		if c.RunE != nil {
 			run := c.RunE
 			c.RunE = func(cmd *cobra.Command, args []string) error {
+				a.quiet = slices.Contains(readers, strings.Join(wordsOf(cmd), " "))
 				err := run(cmd, args)
 				if errors.Is(err, store.ErrLocked) {
 					err = a.delegate(cmd, err)
@@ -218,17 +225,27 @@ func (a *app) open(ctx context.Context, s config.Store, create bool, log *slog.L
 		if err != nil {
 			return nil, err
 		}
-		log.InfoContext(ctx, "store", "store", s.String(), "endpoint", db.Endpoint())
+		a.logStore(ctx, log, s, db.Endpoint())
 		return &database{db, db.Close}, nil
 	case config.Firestore:
 		db, err := firestore.Open(ctx, firestore.Options{Project: s.Project, Database: s.Database})
 		if err != nil {
 			return nil, err
 		}
-		log.InfoContext(ctx, "store", "store", s.String(), "endpoint", db.Endpoint())
+		a.logStore(ctx, log, s, db.Endpoint())
 		return &database{db, db.Close}, nil
 	}
 	return nil, wrongUsage("no store: set --store or REAPER_STORE")
+}
+
+// logStore says where calls go: the variable of an emulator may send them elsewhere. Somebody who
+// only looks is not told each time.
+func (a *app) logStore(ctx context.Context, log *slog.Logger, s config.Store, endpoint string) {
+	level := slog.LevelInfo
+	if a.quiet {
+		level = slog.LevelDebug
+	}
+	log.Log(ctx, level, "store", "store", s.String(), "endpoint", endpoint)
 }
 
 // A missingStore is the error for a directory without an embedded store.

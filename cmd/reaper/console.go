@@ -2,11 +2,13 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -20,6 +22,33 @@ type console struct {
 
 	screen screen // stdout, here or of the process that has sent the command
 	json   bool   // --json
+}
+
+// An output is stdout, and remembers whether something could not be written: a command whose
+// result is lost, as on a full disk, must not look as if all were well.
+type output struct {
+	w  io.Writer
+	mu sync.Mutex
+
+	err error
+}
+
+// Write implements [io.Writer].
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	if err != nil {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.err = cmp.Or(o.err, err)
+	}
+	return n, err
+}
+
+// failure returns the first error of a write; nil without one.
+func (o *output) failure() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
 }
 
 func (c *console) addJSON(cmd *cobra.Command) {

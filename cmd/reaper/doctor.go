@@ -17,37 +17,79 @@ import (
 )
 
 func doctorCommand(a *app) *cobra.Command {
-	var strict bool
+	var strict, writers bool
 	var wait string
+	var sample int
+	var o repairOrder
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find what keeps targets from being swept rightly, and how to mend it",
-		Long: `Doctor examines the configuration, the credentials, the database, its indexes, the clock, the
+		Long:  doctorLong,
+		Example: `  reaper doctor
+  reaper doctor --target sessions --wait 60s
+  reaper doctor --strict --json
+  reaper doctor --writers --target sessions --sample 5000
+  reaper doctor --repair worker-dead --apply
+  reaper doctor --repair target-unconfigured --name old-sessions`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			switch {
+			case o.id != "":
+				return mend(a, cmd, o)
+			case writers:
+				return showWriters(a, cmd, sample)
+			}
+			return examine(a, cmd, wait, strict)
+		},
+	}
+	addSettings(cmd.Flags(), "workers", "schedule")
+	o.addFlags(cmd)
+	a.addTarget(cmd)
+	a.addJSON(cmd)
+	cmd.Flags().BoolVar(&writers, "writers", false, "show with what entities are stamped, by the hour of their last write")
+	cmd.Flags().IntVar(&sample, "sample", defaultSample, "with --writers: most entities to read of each target")
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 if there is a warning, too")
+	cmd.Flags().StringVar(&wait, "wait", doctor.DefaultWithin.String(), "how long all checks together may take")
+	return cmd
+}
+
+const doctorLong = `Doctor examines the configuration, the credentials, the database, its indexes, the clock, the
 processes and the data, and names what is wrong, with evidence and the command or the step
 that mends it. docs/doctor.md explains each finding.
 
-It writes nothing. All checks are made, whatever others find, and at the same time; they end
-within --wait. What could not be checked is listed, with the reason: an emulator, for
+It writes nothing, except with --repair and --apply. All checks are made, whatever others find,
+and at the same time; they end within --wait. What could not be checked is listed, with the reason: an emulator, for
 example, knows neither permissions nor index definitions.
 
 It reads the records of each target, samples up to 70 entities of each, and otherwise costs
 what reaper status --all does, and the first page of reaper list for each reason.
 
-Exit codes: 0 if there is no error (warnings do not count without --strict), 1 if there is
-one, 2 for wrong usage or configuration.`,
-		Example: `  reaper doctor
-  reaper doctor --target sessions --wait 60s
-  reaper doctor --strict --json`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return examine(a, cmd, wait, strict) },
-	}
-	addSettings(cmd.Flags(), "workers", "schedule")
-	a.addTarget(cmd)
-	a.addJSON(cmd)
-	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 if there is a warning, too")
-	cmd.Flags().StringVar(&wait, "wait", doctor.DefaultWithin.String(), "how long all checks together may take")
-	return cmd
-}
+With --writers it makes no checks. It samples entities of each target, in up to 20 places that
+are spread over its keys, and counts their keys by generation and by the hour of their last
+write: who still stamps the nursery, no key, or one that no rule explains. Each entity costs a
+read; --sample says how many are read at most.
+
+With --repair ID it mends one kind of finding, and looks for no others. Without --apply, or
+with REAPER_APPLY alone, it only says what it would change. With it, each change is a
+compare-and-set, so a process that sweeps at the same time is never overruled, and what has
+healed meanwhile stays. It never touches an entity. These can be repaired:
+
+  record-lost          the target record is made again from the index, as the next sweep
+  record-malformed     would do without it; what pause and pace have set stays if it can
+                       be read, and if it cannot the target is paused
+  target-unconfigured  records of a target that nobody uses are removed: name it with
+  target-renamed       --name. It must not be in the targets file, paused, held or being
+                       adopted; no process may work on it; and no record may show that it
+                       was used within --older-than (default 30d, at least 1h)
+  worker-dead          heartbeats that were written longer than --older-than ago (default
+                       1h) are removed
+
+Exit codes: 0 if there is no error (warnings do not count without --strict), or if all that was
+to be mended is right; 1 if there is an error, or something was not mended; 2 for wrong usage
+or configuration.`
 
 func examine(a *app, cmd *cobra.Command, wait string, strict bool) error {
 	within, err := readPositive("--wait", wait)

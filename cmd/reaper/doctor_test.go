@@ -160,6 +160,44 @@ func wantOnlyEmulatorsSilence(t *testing.T, r doctor.Report) {
 	}
 }
 
+// wantReadersSilent makes sure that commands that only read do not say on stderr where the store is,
+// while others and --log-level debug do.
+func (b *workdir) wantReadersSilent() {
+	b.t.Helper()
+	for _, args := range [][]string{{"status"}, {"explain", "s-0"}, {"list", "--kept", "suspect"}, {"history"}, {"dump"},
+		{"breaker", "show", "sessions"}, {"generation", "list"}, {"doctor", "--writers"}, {"doctor", "--repair", "worker-dead"}} {
+		r := b.run(nil, args...)
+		if strings.Contains(r.log, `"endpoint"`) || strings.Contains(r.log, `"INFO"`) && args[0] != "list" {
+			b.t.Errorf("reaper %s says %s", strings.Join(args, " "), r.log)
+		}
+		if r := b.run(nil, append(args, "--log-level", "debug")...); !strings.Contains(r.log, `"endpoint"`) {
+			b.t.Errorf("reaper %s does not say with --log-level debug where the store is: %s", strings.Join(args, " "), r.log)
+		}
+	}
+	if r := b.run(nil, "sweep"); !strings.Contains(r.log, `"endpoint"`) {
+		b.t.Errorf("a sweep does not say where the store is: %s", r.log)
+	}
+}
+
+// wantWritersDated makes sure that the store tells when each entity was last written.
+func (b *workdir) wantWritersDated() {
+	b.t.Helper()
+	var res writersResult
+	if err := json.Unmarshal([]byte(b.must(nil, "doctor", "--writers", "--json").out), &res); err != nil || len(res.Targets) != 1 {
+		b.t.Fatalf("%+v, %v", res, err)
+	}
+	w := res.Targets[0]
+	for _, h := range w.Hours {
+		if h.From == nil || time.Since(*h.From).Abs() > 24*time.Hour || h.Unexplained > 0 {
+			b.t.Errorf("%+v", h)
+		}
+	}
+	if w.Sampled != 54 || w.Reads < 54 || w.Note != "" || len(w.Hours) == 0 || w.Hours[0].Newest == 0 {
+		b.t.Errorf("%+v", w)
+	}
+	says(b.t, "the table", b.must(nil, "doctor", "--writers").out, `sessions: 54 entities sampled, \d+ reads`, `last written +entities +newest`)
+}
+
 // On the emulator of Datastore mode: a property that its writer has not indexed, one of another
 // type, a namespace that was left out or misspelt.
 func TestDoctorDatastore(t *testing.T) {
@@ -169,6 +207,8 @@ func TestDoctorDatastore(t *testing.T) {
 	r, ids := b.doctor(exitDone, "--wait", "5m")
 	wantFound(t, r, ids)
 	wantOnlyEmulatorsSilence(t, r)
+	b.wantReadersSilent()
+	b.wantWritersDated()
 
 	client := datastoreClient(t, e, project)
 	put := func(kind, namespace string, p sdk.Property) {
@@ -182,6 +222,17 @@ func TestDoctorDatastore(t *testing.T) {
 		}
 	}
 	live := "00000000.0001." + time.Now().Add(time.Hour).UTC().Format("20060102T150405.000Z")
+	if err := client.Delete(t.Context(), sdk.NameKey("ReaperTarget", "sessions", nil)); err != nil {
+		t.Fatal(err)
+	}
+	r, ids = b.doctor(exitDone, "--wait", "5m")
+	wantFound(t, r, ids, "record-lost@sessions")
+	if r := b.repair(exitDone, "record-lost", "--apply"); len(r.Changes) != 1 || r.Changes[0].Done != 1 {
+		t.Errorf("%+v", r)
+	}
+	b.must(nil, "sweep", "--apply")
+	r, ids = b.doctor(exitDone, "--wait", "5m")
+	wantFound(t, r, ids)
 	put("Unindexed", "", sdk.Property{Name: "expiry_key", Value: live, NoIndex: true})
 	put("Typed", "", sdk.Property{Name: "expiry_key", Value: time.Now()})
 	put("Elsewhere", "eu", sdk.Property{Name: "expiry_key", Value: live})
@@ -209,6 +260,8 @@ func TestDoctorFirestore(t *testing.T) {
 	r, ids := b.doctor(exitDone, "--wait", "5m")
 	wantFound(t, r, ids)
 	wantOnlyEmulatorsSilence(t, r)
+	b.wantReadersSilent()
+	b.wantWritersDated()
 	b.write("reaper.yaml", doctorTarget+`  - {name: misspelt, kind: Sesion, breaker: off}
   - {name: missing, kind: Session, property: expires, layout: timestamp, breaker: off}
 `)

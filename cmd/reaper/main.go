@@ -62,12 +62,17 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 // execute executes one command and returns its exit code.
 func (a *app) execute(ctx context.Context, args []string) int {
+	out := &output{w: a.stdout}
+	a.stdout = out
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	err := root.ExecuteContext(ctx)
+	if lost := out.failure(); err == nil && lost != nil {
+		err = failed(fmt.Errorf("what was done is not shown: %w", lost))
+	}
 	code, text := exitOf(err)
 	if text != "" {
 		fmt.Fprintln(a.stderr, "reaper: "+text)

@@ -16,9 +16,11 @@ import (
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/internal/doctor"
 	"github.com/reaper-ttl/reaper/internal/doctor/facts"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -93,6 +95,9 @@ var faults = []struct {
 		w.put(store.Entity{Name: "a", Expiry: store.InstantValue(time.Now())})
 	}},
 	{"record-differs", nil, func(w *world) { w.record(func(r *generation.Record) { r.Kind = "Order" }) }},
+	{"shards-few", nil, func(w *world) { // 4 shards take 2,000 a second
+		w.ran("serve", 2*time.Hour, time.Hour, history.Done, metrics.Counts{Deleted: 2500 * 3600})
+	}},
 	{"target-unconfigured", nil, func(w *world) { w.another("orders", "Order") }},
 	{"target-renamed", nil, func(w *world) { w.another("old", "Session") }},
 	{"target-swept-twice", nil, func(w *world) {
@@ -179,6 +184,22 @@ var faults = []struct {
 		w.db.recorded = []string{"fresh"}
 		time.Sleep(3 * time.Hour)
 	}},
+	{"never-complete", nil, func(w *world) {
+		for i, end := range []history.End{history.Deadline, history.Signal, history.Lost} {
+			w.ran("sweep", time.Duration(3-i)*time.Hour, time.Minute, end, metrics.Counts{Deleted: 1})
+		}
+	}},
+	{"sweeps-failing", nil, func(w *world) {
+		w.ran("sweep", 2*time.Hour, time.Minute, history.Done, metrics.Counts{Deleted: 1})
+		w.ran("sweep", time.Hour, time.Minute, history.Failed, metrics.Counts{})
+	}},
+	{"pushed-back", nil, func(w *world) {
+		for _, shard := range []int{1, 2} {
+			w.put(store.Entity{Name: fmt.Sprintf("late-%d", shard), Expiry: w.key(1, shard, time.Second)})
+			w.edit(store.CursorRecord, fmt.Sprintf("sessions.00000001.%04d", shard), func(f store.Fields) { f["throttled_by"] = "pushback" })
+		}
+		time.Sleep(2 * time.Second)
+	}},
 	{"not-swept", nil, func(w *world) { time.Sleep(3 * time.Hour) }},
 	{"sweeps-late", nil, func(w *world) { time.Sleep(3 * time.Hour); w.beat("host/1", "v1", "", time.Second) }},
 
@@ -194,6 +215,29 @@ var faults = []struct {
 		}
 	}},
 	{"life-too-long", nil, func(w *world) { w.put(store.Entity{Name: "old", Expiry: w.key(1, 3, 33*24*time.Hour)}) }},
+	{"life-too-long", nil, func(w *world) { // of which the newest generation knows nothing yet
+		w.record(func(r *generation.Record) {
+			next := r.Generations[0]
+			next.Number = 2
+			r.Generations[0].Opened, r.Generations[0].Closed = time.Now().Add(-26*time.Hour), time.Now().Add(-time.Hour)
+			r.Generations = append(r.Generations, next)
+		})
+		w.put(store.Entity{Name: "old", Expiry: w.key(1, 3, 33*24*time.Hour)})
+	}},
+	{"lives-halved", nil, func(w *world) {
+		lives := breaker.Budget{}
+		for h := 20; h >= 0; h-- {
+			life := 24 * time.Hour
+			if h < 2 {
+				life = time.Hour
+			}
+			lives = lives.TakeLives(time.Now().Add(-time.Duration(h)*time.Hour), map[int]int64{breaker.BucketOf(life): 1000})
+		}
+		w.budget(breaker.Budget{Lives: lives.Lives})
+	}},
+	{"mismatch", nil, func(w *world) { w.ran("serve", 2*time.Hour, time.Hour, history.Done, metrics.Counts{Mismatch: 3}) }},
+	{"strays", nil, func(w *world) { w.ran("audit", 2*time.Hour, time.Hour, history.Done, metrics.Counts{Strays: 3}) }},
+	{"record-lost", nil, func(w *world) { w.forget(store.TargetRecord, "sessions") }},
 	{"malformed", nil, func(w *world) {
 		w.put(store.Entity{Name: "odd", Expiry: store.TextValue("00000001.0002.19991340T000000.000Z")})
 	}},
@@ -225,6 +269,34 @@ func (w *world) budget(b breaker.Budget) {
 	w.target.Breaker = rules
 	b.Target, b.Began, b.Revision = w.target.Name, time.Now().Add(-48*time.Hour), store.NewRevision("")
 	if err := w.db.Save(w.t.Context(), b.Encode(), ""); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// ran writes what a run has left in the history.
+func (w *world) ran(task string, ago, long time.Duration, end history.End, counts metrics.Counts) {
+	w.t.Helper()
+	r := history.NewRun(w.target.Name, task, history.Origin{Actor: "ann", Host: "host", Owner: "host/1"}, time.Now().Add(-ago))
+	r.Run.Updated = r.At.Add(long)
+	r.Run.Ended, r.Run.End, r.Run.Sums = r.Run.Updated, end, []history.Sum{{Account: "all", Counts: counts}}
+	if end == history.Failed {
+		r.Run.Error, r.Run.Failures = "the disk is full", 1
+	}
+	if _, err := history.Save(w.t.Context(), w.db, r.KeptFor(90*24*time.Hour)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// forget removes a record.
+func (w *world) forget(sort store.RecordSort, key string) {
+	w.t.Helper()
+	got, err := w.db.Load(w.t.Context(), store.RecordQuery{Sort: sort, Target: w.target.Name, Keys: []string{key}})
+	if err != nil || len(got.List) != 1 {
+		w.t.Fatalf("%+v, %v", got, err)
+	}
+	was := got.List[0].Revision
+	gone := store.Record{Sort: sort, Key: key, Target: w.target.Name, Revision: store.NewRevision(was)}
+	if err := w.db.Save(w.t.Context(), gone, was); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -200,7 +200,7 @@ func (x *exam) startTarget(t sweep.Target) {
 		}
 		for id, do := range map[string]func(context.Context, *sweep.Snapshot) error{
 			"hold": x.checkHold, "status": x.checkStatus, "breaker": x.checkBudget, "malformed": x.checkMalformed,
-			"suspect": x.checkSuspect, "outside": x.checkOutside, "lives": x.checkLives,
+			"suspect": x.checkSuspect, "outside": x.checkOutside, "lives": x.checkLives, "past": x.checkPast,
 		} {
 			x.start(id, t.Name, func(ctx context.Context) error { return do(ctx, s) })
 		}

@@ -31,6 +31,12 @@ func (x *exam) checkRecords(ctx context.Context, t sweep.Target) (*sweep.Snapsho
 		return nil, err
 	}
 	x.judgeRecord(t, s.View.Record, s.Missing)
+	if n := s.View.Cursors.Len(); s.Missing && n > 0 {
+		x.find(Finding{ID: "record-lost", Target: t.Name, What: "The target was swept before, and has no target record.",
+			Evidence: []string{fmt.Sprintf("%d cursor records are there", n)},
+			Mend: "reaper doctor --repair record-lost --target " + t.Name + " shows what the next sweep makes again, and with " +
+				"--apply makes it now"})
+	}
 	if s.View.Record.EmptyIndex {
 		x.find(Finding{ID: "index-empty", Target: t.Name,
 			What:     fmt.Sprintf("The kind %s holds entities, and none has an entry in any range of this target.", t.Kind),
@@ -59,7 +65,10 @@ func (x *exam) judgeRecords(ctx context.Context, t sweep.Target, err error) bool
 		x.findUnusable(t.Name, err)
 	case !store.IsMapped(err) && ctx.Err() == nil && !errors.Is(err, context.Canceled):
 		x.find(Finding{ID: "record-malformed", Target: t.Name, Evidence: evidence,
-			What: "A record of this target makes no sense, so it is not swept.", Mend: mendRecord(t.Name)})
+			What: "A record of this target makes no sense, so it is not swept.",
+			Mend: fmt.Sprintf("if it is the %s record: put it back from a backup, or reaper doctor --repair record-malformed "+
+				"--target %s, which shows what it would be, and with --apply writes it; for others see docs/records.md",
+				store.TargetRecord, t.Name)})
 	default:
 		return false
 	}
@@ -137,7 +146,8 @@ func (x *exam) checkHeartbeats(ctx context.Context, t sweep.Target) error {
 	if n := len(dead); n > 0 {
 		x.find(Finding{ID: "worker-dead", Target: t.Name, Evidence: dead[:min(n, examples)],
 			What: fmt.Sprintf("%d processes ended without giving back what they held.", n),
-			Mend: "look for the reason (out of memory, a node that went away, kill -9); the next sweep removes the records"})
+			Mend: "look for the reason (out of memory, a node that went away, kill -9); the next sweep removes the records, " +
+				"as does reaper doctor --repair worker-dead --target " + t.Name + " --apply"})
 	}
 	if len(versions) > 1 {
 		var evidence []string

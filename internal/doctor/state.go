@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // checkStatus says what holds a target, and whether anybody sweeps it.
@@ -43,6 +46,7 @@ func (x *exam) checkStatus(ctx context.Context, s *sweep.Snapshot) error {
 		x.find(Finding{ID: "records-mixed", Target: t.Name, What: "Records and entities are not of one time.",
 			Evidence: []string{oneLine(st.Reason)}, Mend: "follow the chapter After a restore of docs/operations.md"})
 	}
+	x.judgePushBack(st)
 	for _, r := range st.Ranges {
 		if r.Refused {
 			return x.findKept(ctx, t, inspect.KeptRefused, "refused", "The store refuses to delete some entities.",
@@ -50,6 +54,24 @@ func (x *exam) checkStatus(ctx context.Context, s *sweep.Snapshot) error {
 		}
 	}
 	return nil
+}
+
+// judgePushBack notes that the store holds back ranges in which something is due. One may be chance.
+func (x *exam) judgePushBack(st inspect.TargetStatus) {
+	var evidence []string
+	for _, r := range st.Ranges {
+		if r.ThrottledBy == string(throttle.ReasonPushBack) && r.OldestDue != nil {
+			evidence = append(evidence, fmt.Sprintf("range %08d.%s, due since %s", r.Generation, r.Shard,
+				r.OldestDue.UTC().Format(time.RFC3339)))
+		}
+	}
+	if len(evidence) < 2 {
+		return
+	}
+	x.find(Finding{ID: "pushed-back", Target: st.Name, Evidence: evidence[:min(len(evidence), examples)],
+		What: fmt.Sprintf("The store pushed back on %d ranges in which something is due.", len(evidence)),
+		Mend: "look at quotas and at what else uses the database; reaper pace --max N --target " + st.Name +
+			" makes room for it"})
 }
 
 // checkHold says what holds a target: its breaker, an operator, or its gate.
@@ -137,6 +159,7 @@ func (x *exam) checkBudget(ctx context.Context, s *sweep.Snapshot) error {
 	if !rules.On {
 		return nil
 	}
+	x.judgeLives(t, b, s.Now())
 	if b.Uncounted != "" {
 		x.find(Finding{ID: "breaker-uncounted", Target: t.Name,
 			What:     "The breaker cannot count what is due, so little or nothing goes.",
@@ -219,45 +242,109 @@ func (x *exam) checkOutside(ctx context.Context, s *sweep.Snapshot) error {
 }
 
 // checkLives looks for entities that live longer than generations do before their survivors are
-// carried, which costs a write each.
+// carried, which costs a write each. It looks in the newest generation, and in the one before it,
+// which has more to show just after an advance.
 func (x *exam) checkLives(ctx context.Context, s *sweep.Snapshot) error {
 	t := s.Target
 	policy, live := t.Rules().Policy, s.View.Record.Generations
 	if !t.Layout.Form().HasGenerations() || s.New || policy.Every <= 0 || len(live) == 0 || policy.Keep <= 0 {
 		return nil
 	}
-	newest := live[len(live)-1]
 	most := time.Duration(policy.Keep) * policy.Every
 	if most/policy.Every != time.Duration(policy.Keep) {
 		return nil // longer than any life
 	}
-	from := s.Now().Add(most)
-	for _, r := range s.Plan.Ranges() {
-		if r.Generation != newest.Number {
-			continue
+	var found []store.Entry
+	longest := time.Duration(0)
+	for _, g := range live[max(0, len(live)-2):] {
+		written := s.Now() // at the latest
+		if !g.Closed.IsZero() {
+			written = g.Closed.Add(g.Staleness + g.Slack)
 		}
-		lo, hi := r.At(from).Value, r.At(lastInstant).Value
-		if lo.Compare(hi) >= 0 {
-			return nil
+		for _, r := range s.Plan.Ranges() {
+			if r.Generation != g.Number {
+				continue
+			}
+			e, life, err := x.longestLife(ctx, t, r, written, max(most, longest))
+			if err != nil {
+				return err
+			}
+			if life > 0 {
+				found, longest = append(found, e), life
+			}
 		}
-		q := store.Query{Target: t.Target, Namespace: r.Namespace, Lo: lo, Hi: hi, Limit: 1}
-		var page store.Page
-		if err := x.Sweep.Store.Scan(ctx, q, &page); err != nil {
-			return err
-		}
-		if len(page.Entries) == 0 {
-			continue
-		}
-		e := page.Entries[0]
-		x.find(Finding{ID: "life-too-long", Target: t.Name,
-			What: fmt.Sprintf("Entities live longer than %v (generations.keep x every): each is carried, which costs a write.",
-				most),
-			Evidence: []string{fmt.Sprintf("%s has %s", e.Key, e.Value)},
-			Mend:     "raise generations.keep or generations.every until their product is the longest life"})
+	}
+	if len(found) == 0 {
 		return nil
 	}
+	slices.Reverse(found)
+	var evidence []string
+	for _, e := range found[:min(len(found), examples)] {
+		evidence = append(evidence, fmt.Sprintf("%s has %s", e.Key, e.Value))
+	}
+	days := int(math.Ceil(longest.Hours() / 24))
+	x.find(Finding{ID: "life-too-long", Target: t.Name,
+		What: fmt.Sprintf("Entities live longer than %v (generations.keep x every): each is carried, which costs a write.",
+			most),
+		Evidence: append(evidence, fmt.Sprintf("the longest life that was seen is about %d days", days)),
+		Mend: fmt.Sprintf("write generations.keep: %d in the targets file, or a longer every, if such lives are meant",
+			int(math.Ceil(float64(longest)/float64(policy.Every))))})
 	return nil
 }
+
+// longestLife looks in a range for an entity that was written at an instant or before, and lives for
+// longer than most. It returns one that lives for nearly as long as any in the range, and how long
+// at least; zero if none lives for longer than most. The index is read upwards only: it doubles the
+// life until nothing lives longer, then halves the rest a few times.
+func (x *exam) longestLife(
+	ctx context.Context, t sweep.Target, r shardquery.Range, written time.Time, most time.Duration,
+) (found store.Entry, life time.Duration, err error) {
+	const steps = 4 // to a sixteenth of the last doubling
+	above := func(life time.Duration) (ok bool, err error) {
+		lo, hi := r.At(written.Add(life)).Value, r.At(lastInstant).Value
+		if written.Add(life).After(lastInstant) || lo.Compare(hi) >= 0 {
+			return false, nil
+		}
+		var page store.Page
+		q := store.Query{Target: t.Target, Namespace: r.Namespace, Lo: lo, Hi: hi, Limit: 1}
+		if err := x.Sweep.Store.Scan(ctx, q, &page); err != nil || len(page.Entries) == 0 {
+			return false, err
+		}
+		found = page.Entries[0]
+		return true, nil
+	}
+	ok, err := above(most)
+	if !ok || err != nil {
+		return found, 0, err
+	}
+	low, high := most, most
+	for high < longestSought {
+		high *= 2
+		if ok, err = above(high); err != nil {
+			return found, 0, err
+		} else if !ok {
+			break
+		}
+		low = high
+	}
+	for range steps {
+		middle := low + (high-low)/2
+		if ok, err = above(middle); err != nil {
+			return found, 0, err
+		} else if ok {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	if at, err := t.Layout.Form().Expires(found.Value); err == nil {
+		low = max(low, at.Sub(written))
+	}
+	return found, low, nil
+}
+
+// longestSought is as long as any life is sought: those beyond are mistakes, or meant for ever.
+const longestSought = 100 * 365 * 24 * time.Hour
 
 // lastInstant is the end of all expiries.
 var lastInstant = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)

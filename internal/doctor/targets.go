@@ -105,7 +105,7 @@ func (x *exam) judgeUnconfigured(ctx context.Context, name string) error {
 		}
 		f := Finding{ID: "target-renamed", Target: t.Name, Evidence: evidence,
 			What: fmt.Sprintf("The store knows the entities of this target under the name %s, too.", name),
-			Mend: fmt.Sprintf("give it its old name, or remove the records of %s once no process uses that name", name)}
+			Mend: "give it its old name, or, once no process uses that one, " + mendUnused("target-renamed", name)}
 		if len(live) > 0 {
 			f.ID = "target-swept-twice"
 			f.What = fmt.Sprintf("Other processes sweep the entities of this target under the name %s.", name)
@@ -117,7 +117,8 @@ func (x *exam) judgeUnconfigured(ctx context.Context, name string) error {
 	if len(live) == 0 {
 		x.find(Finding{ID: "target-unconfigured", Target: name, Evidence: evidence,
 			What: "The store has records of a target that is not in this targets file, and no process sweeps it.",
-			Mend: "add the target again, or remove its records once its entities need no expiry any more"})
+			Mend: "add the target again, or, once its entities need no expiry any more, " +
+				mendUnused("target-unconfigured", name)})
 	}
 	return nil
 }
@@ -198,8 +199,13 @@ func (x *exam) findEmpty(ctx context.Context, t sweep.Target, namespaces []strin
 // mostNames bounds how many names one line of evidence has.
 const mostNames = 12
 
-// mendRecord is what to do about the record of a target that cannot be used.
+// mendRecord is what to do about the record of a target that nobody configures, if it cannot be used.
 func mendRecord(name string) string {
-	return fmt.Sprintf("stop the processes that sweep it; put the %s record %s back from a backup, or remove it: "+
-		"the next sweep makes a new one from the index", store.TargetRecord, name)
+	return fmt.Sprintf("configure the target, to rebuild the record; or remove the %s record %s, if nobody uses it",
+		store.TargetRecord, name)
+}
+
+// mendUnused is how the records of a target go that nobody uses.
+func mendUnused(id, name string) string {
+	return fmt.Sprintf("reaper doctor --repair %s --name %s, which says what goes, and with --apply removes it", id, name)
 }

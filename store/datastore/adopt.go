@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	sdk "cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -81,11 +82,18 @@ func elements(k *sdk.Key) []*sdk.Key {
 // Walk implements [store.Adopter]. A page is one query that reads whole entities, of
 // which two properties are transferred: an entity without an expiry is in no index of it.
 func (d *DB) Walk(ctx context.Context, q store.WalkQuery, rows *store.Rows) error {
-	if err := d.walk(ctx, q, rows); err != nil {
+	_, err := d.WalkWritten(ctx, q, rows)
+	return err
+}
+
+// WalkWritten is Walk, and tells when each entity was last written: the zero time if the service
+// did not say.
+func (d *DB) WalkWritten(ctx context.Context, q store.WalkQuery, rows *store.Rows) (written []time.Time, err error) {
+	if written, err = d.walk(ctx, q, rows); err != nil {
 		rows.List = rows.List[:0]
-		return d.fail(ctx, "walk "+where(q.Target, q.Namespace), err)
+		return nil, d.fail(ctx, "walk "+where(q.Target, q.Namespace), err)
 	}
-	return nil
+	return written, nil
 }
 
 // A walkPlace is the Next of a page: the service's cursor in the query for all rows.
@@ -100,17 +108,17 @@ func walkOf(q store.WalkQuery) store.WalkQuery {
 	return q
 }
 
-func (d *DB) walk(ctx context.Context, q store.WalkQuery, rows *store.Rows) error {
+func (d *DB) walk(ctx context.Context, q store.WalkQuery, rows *store.Rows) (written []time.Time, err error) {
 	rows.List, rows.More, rows.Next = rows.List[:0], false, nil
 	if q.Limit < 1 || q.Limit > store.MaxPage {
-		return fmt.Errorf("%w: a page of %d rows, not of 1 to %d", store.ErrInvalid, q.Limit, store.MaxPage)
+		return nil, fmt.Errorf("%w: a page of %d rows, not of 1 to %d", store.ErrInvalid, q.Limit, store.MaxPage)
 	}
 	place := walkPlace{query: walkOf(q), after: q.After}
 	query := sdk.NewQuery(q.Target.Kind).Namespace(q.Namespace).Order("__key__").Limit(q.Limit)
 	if q.Next != nil {
 		at, ok := q.Next.(*walkPlace)
 		if !ok || at.query != place.query {
-			return fmt.Errorf("%w: the page before was read with another query", store.ErrInvalid)
+			return nil, fmt.Errorf("%w: the page before was read with another query", store.ErrInvalid)
 		}
 		place = *at
 		query = query.Start(at.cursor)
@@ -121,7 +129,7 @@ func (d *DB) walk(ctx context.Context, q store.WalkQuery, rows *store.Rows) erro
 		}
 		key, err := ParseKey(q.Namespace, text)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		query = query.FilterField("__key__", op, key)
 	}
@@ -134,19 +142,20 @@ func (d *DB) walk(ctx context.Context, q store.WalkQuery, rows *store.Rows) erro
 			break
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
-		rows.List = append(rows.List, row.of(key, c))
+		one := row.of(key, c)
+		rows.List, written = append(rows.List, one), append(written, c.updated[one.Key])
 	}
 	end, err := c.end()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	place.cursor = end
 	if c.more != pb.QueryResultBatch_NO_MORE_RESULTS {
 		rows.More, rows.Next = true, &place
 	}
-	return nil
+	return written, nil
 }
 
 // Look implements [store.Adopter].

@@ -28,6 +28,7 @@ type call struct {
 
 	written map[string]time.Time                // when what was looked up was last written, by its path
 	created map[string]time.Time                // by FormatKey, of the entities that a walk or a restamp read
+	updated map[string]time.Time                // likewise: when each was last written
 	now     time.Time                           // the store's time, from the last reply that told it
 	batches int                                 // queries answered so far
 	more    pb.QueryResultBatch_MoreResultsType // of the last batch
@@ -138,13 +139,13 @@ func (c *call) note(reply any) {
 	}
 }
 
-// noteCreated keeps the times of creation, which the client does not show.
+// noteCreated keeps the times of creation and of the last write, which the client does not show.
 func (c *call) noteCreated(found []*pb.EntityResult) {
 	if !c.walk {
 		return
 	}
 	if c.created == nil {
-		c.created = make(map[string]time.Time, len(found))
+		c.created, c.updated = make(map[string]time.Time, len(found)), make(map[string]time.Time, len(found))
 	}
 	for _, r := range found {
 		var key *sdk.Key
@@ -153,6 +154,9 @@ func (c *call) noteCreated(found []*pb.EntityResult) {
 		}
 		if at := r.GetCreateTime(); at != nil {
 			c.created[FormatKey(key)] = at.AsTime()
+		}
+		if at := r.GetUpdateTime(); at != nil {
+			c.updated[FormatKey(key)] = at.AsTime()
 		}
 	}
 }

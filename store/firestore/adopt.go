@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	pb "cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/api/iterator"
@@ -155,6 +156,21 @@ func (d *DB) Walk(ctx context.Context, q store.WalkQuery, rows *store.Rows) erro
 	}
 	rows.More = len(rows.List) > 0
 	return nil
+}
+
+// WalkWritten is Walk, and tells when each document was last written.
+func (d *DB) WalkWritten(ctx context.Context, q store.WalkQuery, rows *store.Rows) (written []time.Time, err error) {
+	if err := d.Walk(ctx, q, rows); err != nil {
+		return nil, err
+	}
+	for _, r := range rows.List {
+		at := time.Time{}
+		if v, _ := r.Ref.(version); v.updated != nil {
+			at = instant(v.updated)
+		}
+		written = append(written, at)
+	}
+	return written, nil
 }
 
 // Look implements [store.Adopter].

@@ -1,0 +1,604 @@
+package repair_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/internal/doctor/repair"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+func contains(text, part string) bool { return strings.Contains(text, part) }
+
+// Only heartbeats that are old enough go, and the runs of their processes are marked.
+func TestDeadHeartbeats(t *testing.T) {
+	in(t, func(w *world) {
+		dead := w.beat("sessions", "host/dead", 2*time.Hour, 30*time.Second)
+		w.beat("sessions", "host/recent", 30*time.Minute, 30*time.Second)
+		w.beat("sessions", "host/idle", 9*time.Minute, 0)
+		w.beat("sessions", "host/long", 3*time.Hour, 2*time.Hour)
+		odd := w.beat("sessions", "host/odd", 5*time.Hour, time.Second)
+		w.edit(store.WorkerRecord, "sessions", odd, func(f store.Fields) { f["epoch"] = "one" })
+		run := history.NewRun("sessions", "serve", history.Origin{Owner: "host/dead"}, time.Now().Add(-3*time.Hour)).KeptFor(time.Hour * 24)
+		run, err := history.Save(w.t.Context(), w.db, run)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+
+		before := len(w.keys("sessions"))
+		r := w.apply(repair.WorkerDead)
+		if len(r.Changes) != 1 || r.Changes[0].Key != dead || r.Failed() || len(r.Left) != 4 {
+			w.t.Errorf("%+v", r)
+		}
+		if _, found := w.record(store.WorkerRecord, "sessions", dead); found || len(w.keys("sessions")) != before-1 {
+			w.t.Errorf("records: %q", w.keys("sessions"))
+		}
+		if run, _, err = history.Load(w.t.Context(), w.db, "sessions", run.Key); err != nil || run.Run.End != history.Lost {
+			w.t.Errorf("%+v, %v", run, err)
+		}
+		if r := w.apply(repair.WorkerDead); len(r.Changes) > 0 || r.Failed() { // it has healed
+			w.t.Errorf("%+v", r)
+		}
+		w.config.OlderThan = 20 * time.Minute
+		if r := w.apply(repair.WorkerDead); len(r.Changes) != 1 || !contains(r.Changes[0].Key, "recent") {
+			w.t.Errorf("%+v", r)
+		}
+		w.config.OlderThan = time.Nanosecond // a short age does not make a live process dead
+		if r := w.look(repair.WorkerDead); len(r.Changes) > 0 {
+			w.t.Errorf("%+v", r)
+		}
+	})
+}
+
+// A process that wakes up between the look and the removal keeps its heartbeat.
+func TestHeartbeatThatIsRenewedMeanwhile(t *testing.T) {
+	in(t, func(w *world) {
+		key := w.beat("sessions", "host/1", 2*time.Hour, 30*time.Second)
+		var once sync.Once
+		w.db.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Sort == store.WorkerRecord && c.Record.Fields == nil {
+				once.Do(func() {
+					r, _ := w.record(store.WorkerRecord, "sessions", key)
+					was := r.Revision
+					r.Revision = store.NewRevision(was)
+					if err := w.db.Save(w.t.Context(), r, was); err != nil {
+						w.t.Error(err)
+					}
+				})
+			}
+			return nil
+		}
+		r, err := repair.Run(w.t.Context(), w.setup(repair.WorkerDead, true))
+		if _, found := w.record(store.WorkerRecord, "sessions", key); err != nil || !found || r.Changes[0].Done != 0 {
+			w.t.Errorf("%+v, %v", r, err)
+		}
+		wantLeft(w.t, r, false, "meanwhile")
+	})
+}
+
+// malform makes the target record one that no program reads.
+func (w *world) malform() {
+	w.edit(store.TargetRecord, "sessions", "sessions", func(f store.Fields) { f["created"] = "yesterday" })
+}
+
+func (w *world) load() generation.Record {
+	w.t.Helper()
+	rec, _, err := generation.Load(w.t.Context(), w.db, "sessions")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return rec
+}
+
+// A record that makes no sense is replaced by what a sweep would make of the index. What an operator
+// has set stays.
+func TestMalformedRecord(t *testing.T) {
+	in(t, func(w *world) {
+		w.put(w.target, "in another generation", 7, 1, time.Hour)
+		was := w.load()
+		was.PaceMax, was.Paused, was.PauseNote = generation.Rate{Set: true, PerSecond: 50}, true, generation.Note{Actor: "bob", Reason: "legal hold"}
+		was, err := generation.Save(w.t.Context(), w.db, was)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.malform()
+		r := w.apply(repair.RecordMalformed)
+		if len(r.Changes) != 1 || r.Changes[0].Action != repair.Rebuild || len(r.Left) > 0 {
+			w.t.Errorf("%+v", r)
+		}
+		is := w.load()
+		if !is.Paused || is.PauseNote != was.PauseNote || is.PaceMax != was.PaceMax {
+			w.t.Errorf("%+v", is)
+		}
+		if n := len(is.Generations); n < 2 || is.Generations[0].Number != 1 || is.Generations[1].Number != 7 {
+			w.t.Errorf("%+v", is.Generations)
+		}
+		if store.RevisionCount(is.Revision) <= store.RevisionCount(was.Revision) {
+			w.t.Errorf("revision %s follows %s: cursors would name a later one", is.Revision, was.Revision)
+		}
+		list, err := history.Read(w.t.Context(), w.db, "sessions", time.Now().Add(-time.Minute))
+		told := slices.ContainsFunc(list.Records, func(r history.Record) bool {
+			return r.Change.What == "repair" && r.By.Actor == "ann"
+		})
+		if err != nil || !told {
+			w.t.Errorf("%+v, %v", list.Records, err)
+		}
+		if r := w.apply(repair.RecordMalformed); len(r.Changes) > 0 { // it has healed
+			w.t.Errorf("%+v", r)
+		}
+		w.sweep(w.target)
+	})
+}
+
+// If nobody can read whether a target was paused, the rebuilt record is paused.
+func TestPauseThatCannotBeRead(t *testing.T) {
+	for name, change := range map[string]func(store.Fields){
+		"a wrong type": func(f store.Fields) { f["paused"] = "perhaps" },
+		"a wrong time": func(f store.Fields) { f["paused"], f["pause_at"] = true, "noon" },
+		"none":         func(f store.Fields) { delete(f, "paused"); f["created"] = "yesterday" },
+	} {
+		in(t, func(w *world) {
+			w.edit(store.TargetRecord, "sessions", "sessions", change)
+			w.apply(repair.RecordMalformed)
+			if rec := w.load(); !rec.IsPaused(time.Now()) || !contains(rec.PauseNote.Reason, "cannot be read") {
+				w.t.Errorf("%s: %+v", name, rec)
+			}
+		})
+	}
+	in(t, func(w *world) {
+		w.edit(store.TargetRecord, "sessions", "sessions", func(f store.Fields) { f["paused"], f["pause_at"] = false, "noon" })
+		w.apply(repair.RecordMalformed)
+		if rec := w.load(); rec.Paused {
+			w.t.Errorf("%+v", rec)
+		}
+	})
+}
+
+// A record is lost: it is rebuilt, and paused if the history says so.
+func TestLostRecord(t *testing.T) {
+	for after, paused := range map[string]bool{"": false, "paused": true, "resume": false,
+		"paused until 1999-01-01T00:00:00Z": false, "paused until 2999-01-01T00:00:00Z, max 50": true} {
+		in(t, func(w *world) {
+			if r := w.apply(repair.RecordLost); len(r.Changes) > 0 || len(r.Left) != 1 {
+				w.t.Errorf("there is a record: %+v", r)
+			}
+			for what, text := range map[string]string{"pause": after, "resume": ""} {
+				if after == "" || what == "resume" && after != "resume" {
+					continue
+				}
+				if what == "resume" {
+					time.Sleep(time.Minute)
+				}
+				at := time.Now()
+				if what == "pause" {
+					at = at.Add(-time.Hour)
+				}
+				err := sweep.RecordHistory(w.t.Context(), w.sweepConfig(w.target), w.target, at, history.KindAction,
+					history.Change{What: what, After: text})
+				if err != nil {
+					w.t.Fatal(err)
+				}
+			}
+			w.remove(store.TargetRecord, "sessions", "sessions")
+			if r := w.look(repair.RecordMalformed); len(r.Changes) > 0 || !contains(r.Left[0].Why, repair.RecordLost) {
+				w.t.Errorf("%+v", r)
+			}
+			r := w.apply(repair.RecordLost)
+			if len(r.Changes) != 1 {
+				w.t.Errorf("%+v", r)
+			}
+			if rec := w.load(); rec.Paused != paused || len(rec.Generations) == 0 {
+				w.t.Errorf("%q: %+v", after, rec)
+			}
+			if !paused {
+				w.sweep(w.target)
+			}
+		})
+	}
+	in(t, func(w *world) { // nothing shows that there ever was one
+		w.target.Name, w.target.Kind = "fresh", "Fresh"
+		if r := w.apply(repair.RecordLost); len(r.Changes) > 0 {
+			w.t.Errorf("%+v", r)
+		}
+	})
+}
+
+// What somebody else has written meanwhile stays, whether it has a new revision or not; so does the
+// record of a newer program, or of one that is not known.
+func TestRecordThatIsNotReplaced(t *testing.T) {
+	right := func(w *world) store.Record {
+		r, _ := w.record(store.TargetRecord, "sessions", "sessions")
+		return r
+	}
+	for name, heal := range map[string]func(w *world, was store.Record){
+		"by hand": func(w *world, was store.Record) {
+			w.edit(store.TargetRecord, "sessions", "sessions", func(f store.Fields) { f["created"] = was.Fields["created"] })
+		},
+		"by a program": func(w *world, was store.Record) {
+			w.remove(store.TargetRecord, "sessions", "sessions")
+			w.sweep(w.target)
+		},
+	} {
+		// Between the first look and the next one, and just before the write.
+		for _, at := range []int{2, 3, 4} {
+			in(t, func(w *world) {
+				was := right(w)
+				w.malform()
+				loads, healed := 0, store.Record{}
+				w.db.Before = func(_ context.Context, c modelstore.Call) error {
+					if c.Method == "Load" && c.Records.Sort == store.TargetRecord {
+						if loads++; loads == at {
+							w.db.Before = nil
+							heal(w, was)
+							healed = right(w)
+						}
+					}
+					return nil
+				}
+				r, err := repair.Run(w.t.Context(), w.setup(repair.RecordMalformed, true))
+				if err != nil || healed.Revision == "" {
+					w.t.Fatalf("%s at %d: %+v, %v", name, at, r, err)
+				}
+				wantLeft(w.t, r, false, "healed meanwhile")
+				if is := right(w); is.Revision != healed.Revision {
+					w.t.Errorf("%s at %d: %+v was written over", name, at, healed)
+				}
+			})
+		}
+	}
+	for why, change := range map[string]func(store.Fields){
+		"a newer program": func(f store.Fields) { f["schema"] = int64(99) },
+		"by hand":         func(f store.Fields) { f["schema"] = "two" },
+	} {
+		in(t, func(w *world) {
+			w.edit(store.TargetRecord, "sessions", "sessions", change)
+			r := w.look(repair.RecordMalformed)
+			wantLeft(w.t, r, true, why)
+		})
+	}
+	in(t, func(w *world) {
+		w.malform()
+		wantLeft(w.t, w.look(repair.RecordLost), true, repair.RecordMalformed)
+	})
+}
+
+// Two repairs at once change the record once.
+func TestTwoRepairsAtOnce(t *testing.T) {
+	in(t, func(w *world) {
+		w.malform()
+		configs := []repair.Config{w.setup(repair.RecordMalformed, true), w.setup(repair.RecordMalformed, true)}
+		results, errs := make([]repair.Result, 2), make([]error, 2)
+		w.db.Before = func(context.Context, modelstore.Call) error { time.Sleep(time.Millisecond); return nil }
+		var group sync.WaitGroup
+		for i, c := range configs {
+			group.Go(func() { results[i], errs[i] = repair.Run(w.t.Context(), c) })
+		}
+		group.Wait()
+		done := 0
+		for _, r := range results {
+			for _, c := range r.Changes {
+				done += c.Done
+			}
+		}
+		if err := errors.Join(errs...); err != nil || done != 1 {
+			w.t.Errorf("%d changes: %+v, %v", done, results, err)
+		}
+	})
+}
+
+// A write whose reply was lost counts as done.
+func TestLostReply(t *testing.T) {
+	for _, id := range []string{repair.RecordMalformed, repair.WorkerDead} {
+		in(t, func(w *world) {
+			w.malform()
+			w.beat("sessions", "host/1", 2*time.Hour, 30*time.Second)
+			lost := 0
+			w.db.After = func(_ context.Context, c modelstore.Call) error {
+				if c.Method == "Save" && (c.Record.Sort == store.TargetRecord || c.Record.Sort == store.WorkerRecord) && lost < 3 {
+					lost++
+					return fmt.Errorf("save: %w", store.ErrUnavailable)
+				}
+				return nil
+			}
+			r, err := repair.Run(w.t.Context(), w.setup(id, true))
+			if err != nil || len(r.Changes) != 1 || r.Changes[0].Done != 1 || lost == 0 {
+				w.t.Errorf("%s: %+v, %v, %d replies were lost", id, r, err, lost)
+			}
+		})
+	}
+}
+
+// unused makes the target old one that nobody has used for so long.
+func (w *world) unused(long time.Duration) {
+	w.edit(store.SealRecord, "old", cursor.SealKey("old", 1), func(f store.Fields) { f["schema"] = int64(2) })
+	w.edit(store.BudgetRecord, "old", "old", func(f store.Fields) { f["schema"] = int64(1) })
+	time.Sleep(long)
+	w.sweep(w.target)
+}
+
+const month = 31 * 24 * time.Hour
+
+// The records of a target that nobody configures go, the target record last, and nothing else does.
+func TestUnconfiguredTarget(t *testing.T) {
+	in(t, func(w *world) {
+		w.unused(month)
+		w.beat("old", "host/1", 2*time.Hour+month, 30*time.Second)
+		others, entities := w.keys("sessions"), len(w.db.Entities("Order", ""))
+		var order []string
+		w.db.After = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Target == "old" {
+				order = append(order, string(c.Record.Sort))
+			}
+			return nil
+		}
+		if r := w.look(repair.TargetUnconfigured); len(r.Changes) != 5 || r.Changes[4].Record != "ReaperTarget" {
+			w.t.Errorf("%+v", r)
+		}
+		r := w.apply(repair.TargetUnconfigured, "old")
+		if len(w.keys("old")) > 0 || r.Kept == "" || r.Failed() {
+			w.t.Errorf("%+v; %q", r, w.keys("old"))
+		}
+		if order[0] != "ReaperSeal" || order[len(order)-1] != "ReaperTarget" {
+			w.t.Errorf("in the order %q", order)
+		}
+		if now := w.keys("sessions"); len(now) != len(others) || len(w.db.Entities("Order", "")) != entities {
+			w.t.Errorf("%q, before %q", now, others)
+		}
+		if r := w.apply(repair.TargetUnconfigured, "old", "never"); len(r.Changes) > 0 || len(r.Left) != 2 { // it has healed
+			w.t.Errorf("%+v", r)
+		}
+	})
+}
+
+// Whatever shows that a target may be in use, or that a person has said something of it, keeps its
+// records.
+func TestTargetThatIsKept(t *testing.T) {
+	for why, seed := range map[string]func(w *world){
+		"it was used at":       func(w *world) { time.Sleep(29 * 24 * time.Hour) },
+		"its history":          func(w *world) { w.unused(month); w.tell() },
+		"ReaperSeal old.000":   func(w *world) { w.unused(month); w.seal(time.Now().Add(-time.Hour)) },
+		"works on it":          func(w *world) { w.unused(month); w.beat("old", "host/1", time.Minute, 30*time.Second) },
+		"it makes no sense":    func(w *world) { w.unused(month); w.oddBeat() },
+		"paused by bob (wait)": func(w *world) { w.change(func(r *generation.Record) { r.Paused = true }); w.unused(month) },
+		"nobody has decided": func(w *world) {
+			w.change(func(r *generation.Record) { r.Trip.ID, r.Trip.At = "x", time.Now() })
+			w.unused(month)
+		},
+		"cannot be read": func(w *world) {
+			w.unused(month)
+			w.edit(store.TargetRecord, "old", "old", func(f store.Fields) { f["created"] = "yesterday" })
+		},
+		"of a program that this one does not know": func(w *world) {
+			w.unused(month)
+			w.edit(store.BudgetRecord, "old", "old", func(f store.Fields) { f["schema"] = int64(9) })
+		},
+		"being adopted (phase dual)": func(w *world) { w.adopted("dual"); w.unused(month) },
+	} {
+		in(t, func(w *world) {
+			seed(w)
+			if r := w.look(repair.TargetUnconfigured); len(r.Changes) > 0 || r.Failed() {
+				w.t.Errorf("%s: %+v", why, r)
+			}
+			before := w.db.Writes()
+			r, err := repair.Run(w.t.Context(), w.setup(repair.TargetUnconfigured, true, "old"))
+			if err != nil || len(r.Changes) > 0 || w.db.Writes() != before {
+				w.t.Errorf("%s: %+v, %v", why, r, err)
+			}
+			wantLeft(w.t, r, true, why)
+		})
+	}
+}
+
+func (w *world) tell() {
+	err := sweep.RecordHistory(w.t.Context(), w.sweepConfig(w.old), w.old, time.Now().Add(-time.Hour), history.KindAction,
+		history.Change{What: "pace"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) seal(at time.Time) {
+	w.edit(store.SealRecord, "old", cursor.SealKey("old", 1), func(f store.Fields) { f["renewed"] = store.FormatTime(at) })
+}
+
+func (w *world) oddBeat() {
+	key := w.beat("old", "host/1", 2*month, time.Second)
+	w.edit(store.WorkerRecord, "old", key, func(f store.Fields) { f["epoch"] = "one" })
+}
+
+func (w *world) change(change func(*generation.Record)) {
+	rec, _, err := generation.Load(w.t.Context(), w.db, "old")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	rec.PauseNote = generation.Note{Actor: "bob", At: time.Now(), Reason: "wait"}
+	change(&rec)
+	if _, err := generation.Save(w.t.Context(), w.db, rec); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) adopted(phase string) {
+	at := store.FormatTime(time.Now())
+	w.edit(store.AdoptRecord, "old", "old", func(f store.Fields) {
+		f["schema"], f["kind"], f["property"], f["phase"] = int64(1), "Order", "key", phase
+		f["rule"], f["rule_property"], f["began"], f["reading"] = "property expires", "expires", at, at
+		f["rounds"] = []store.Fields{{"number": int64(1), "began": at, "percent": 100.0}}
+		f["parts"] = []store.Fields{{"namespace": "", "until": ""}}
+	})
+}
+
+// A process begins to use a target while its records are removed: the rest stays, and sweeps go on.
+func TestTargetThatIsUsedMeanwhile(t *testing.T) {
+	for _, sort := range []store.RecordSort{store.SealRecord, store.CursorRecord, store.BudgetRecord, store.TargetRecord} {
+		in(t, func(w *world) {
+			w.unused(month)
+			var once sync.Once
+			w.db.Before = func(_ context.Context, c modelstore.Call) error {
+				if c.Method == "Save" && c.Record.Target == "old" && c.Record.Sort == sort && c.Record.Fields == nil {
+					once.Do(func() { w.put(w.old, "late", 1, 2, -time.Second); w.sweep(w.old) })
+				}
+				return nil
+			}
+			r, err := repair.Run(w.t.Context(), w.setup(repair.TargetUnconfigured, true, "old"))
+			if err != nil {
+				w.t.Errorf("%s: %+v, %v", sort, r, err)
+			}
+			wantLeft(w.t, r, true, "meanwhile")
+			if _, found := w.record(store.TargetRecord, "old", "old"); !found {
+				w.t.Errorf("%s: the target record is gone", sort)
+			}
+			w.db.Before = nil
+			w.put(w.old, "later", 1, 3, -time.Second)
+			w.sweep(w.old)
+			if n := len(w.db.Entities("Order", "")); n != 1 {
+				w.t.Errorf("%s: %d entities are left", sort, n)
+			}
+		})
+	}
+}
+
+// A repair that is killed after any number of writes is completed by the next one, and a sweep in
+// between loses nothing.
+func TestKilledRepair(t *testing.T) {
+	for kill := range 7 {
+		in(t, func(w *world) {
+			w.unused(month)
+			ctx, die := context.WithCancel(w.t.Context())
+			writes := 0
+			w.db.Before = func(_ context.Context, c modelstore.Call) error {
+				if c.Method == "Save" {
+					if writes++; writes > kill {
+						die()
+					}
+				}
+				return nil
+			}
+			_, err := repair.Run(ctx, w.setup(repair.TargetUnconfigured, true, "old"))
+			w.db.Before = nil
+			if _, found := w.record(store.TargetRecord, "old", "old"); err == nil || !found {
+				w.t.Fatalf("%d writes: the target record is there: %t; %v", kill, found, err)
+			}
+			if kill%2 == 0 {
+				w.apply(repair.TargetUnconfigured, "old")
+				if keys := w.keys("old"); len(keys) > 0 {
+					w.t.Errorf("%q", keys)
+				}
+				return
+			}
+			w.put(w.old, "late", 1, 2, -time.Second)
+			w.sweep(w.old)
+			if n := len(w.db.Entities("Order", "")); n != 1 {
+				w.t.Errorf("%d entities are left", n)
+			}
+		})
+	}
+}
+
+// A store that answers one call in three makes a repair slower; one that refuses makes it fail, with
+// the reason and without a change.
+func TestStoreThatFails(t *testing.T) {
+	in(t, func(w *world) {
+		w.unused(month)
+		w.malform()
+		w.beat("sessions", "host/1", 2*time.Hour, 30*time.Second)
+		var mu sync.Mutex
+		calls, chance := 0, rand.New(rand.NewPCG(1, 2))
+		w.db.Before = func(context.Context, modelstore.Call) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if calls++; chance.IntN(3) != 0 {
+				return fmt.Errorf("call %d: %w", calls, store.ErrUnavailable)
+			}
+			return nil
+		}
+		for _, id := range []string{repair.RecordMalformed, repair.WorkerDead, repair.TargetUnconfigured} {
+			var names []string
+			if repair.TakesNames(id) {
+				names = []string{"old"}
+			}
+			r, err := repair.Run(w.t.Context(), w.setup(id, true, names...))
+			if err != nil || r.Failed() || len(r.Changes) == 0 || r.Changes[0].Done == 0 {
+				w.t.Errorf("%s: %+v, %v", id, r, err)
+			}
+		}
+	})
+	in(t, func(w *world) {
+		w.malform()
+		before := w.db.Writes()
+		w.db.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" {
+				return fmt.Errorf("save: %w", store.ErrDenied)
+			}
+			return nil
+		}
+		r, err := repair.Run(w.t.Context(), w.setup(repair.RecordMalformed, true))
+		if !errors.Is(err, store.ErrDenied) || r.Changes[0].Done != 0 || w.db.Writes() != before {
+			w.t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
+
+// What cannot be asked for is refused before anything is read.
+func TestUsage(t *testing.T) {
+	in(t, func(w *world) {
+		w.db.Before = func(context.Context, modelstore.Call) error { w.t.Error("the store was called"); return nil }
+		for _, c := range []struct {
+			id        string
+			apply     bool
+			olderThan time.Duration
+			names     []string
+		}{
+			{id: "paused"}, {id: ""}, {id: "Worker-dead"},
+			{id: repair.WorkerDead, names: []string{"old"}},
+			{id: repair.TargetUnconfigured, apply: true},
+			{id: repair.TargetUnconfigured, names: []string{"sessions"}},
+			{id: repair.TargetRenamed, olderThan: time.Minute, names: []string{"old"}},
+			{id: repair.RecordLost, olderThan: time.Hour},
+		} {
+			w.config.OlderThan = c.olderThan
+			_, err := repair.Run(w.t.Context(), w.setup(c.id, c.apply, c.names...))
+			if !errors.Is(err, repair.ErrUsage) {
+				w.t.Errorf("%+v: %v", c, err)
+			}
+			if len(c.names) == 0 && c.olderThan == 0 && !c.apply && !contains(err.Error(), strings.Join(repair.IDs(), ", ")) {
+				w.t.Errorf("%v does not list what can be repaired", err)
+			}
+		}
+	})
+}
+
+// A store that does not answer is given up with the first of many targets, not with each.
+func TestManyTargetsOfASilentStore(t *testing.T) {
+	in(t, func(w *world) {
+		w.db.Before = func(context.Context, modelstore.Call) error { return fmt.Errorf("load: %w", store.ErrUnavailable) }
+		for _, id := range []string{repair.RecordLost, repair.WorkerDead} {
+			c := w.setup(id, true)
+			for i := range 199 {
+				other := w.target
+				other.Name = fmt.Sprintf("t-%d", i)
+				c.Sweep.Targets = append(c.Sweep.Targets, other)
+			}
+			began := time.Now()
+			_, err := repair.Run(w.t.Context(), c)
+			if !errors.Is(err, store.ErrUnavailable) || !contains(err.Error(), "199 more targets were not examined") {
+				w.t.Errorf("%s: %v", id, err)
+			}
+			if took := time.Since(began); took > time.Minute { // of the bubble's time
+				w.t.Errorf("%s: it took %v", id, took)
+			}
+		}
+	})
+}
