@@ -265,7 +265,7 @@ func canonical(w *world, data []byte) string {
 }
 
 func dumpCanBeLeft(w *world) {
-	const n = 1100 // more than any driver reads at once
+	n := w.size(1100, 150) // usually more than any driver reads at once
 	var put []store.Entity
 	for i := range n {
 		put = append(put, named(fmt.Sprintf("d-%05d", i), key(i)))
