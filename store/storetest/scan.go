@@ -25,7 +25,7 @@ var scanCases = []testCase{
 	{name: "ListShowsOnceForEachElement", run: listShows},
 	{name: "InstantsKeepTheirMicroseconds", run: instants},
 	{name: "OtherPropertyShowsNothing", run: otherProperty},
-	{name: "StepsAreCounted", run: steps},
+	{name: "StepsAreCounted", run: steps, fresh: true},
 }
 
 func emptyTarget(w *world) {

@@ -93,6 +93,9 @@ func Run[T Runner[T]](t T, open func(TB) store.Store, caps Caps) {
 type Case struct {
 	Name   string
 	NotFor string // why the case does not apply to the store; empty if it does
+	// If cases share a Scratch: Fresh ones need a kind that was not written to, and after a
+	// Last one no other works in the kind.
+	Fresh, Last bool
 
 	caps Caps
 	test func(*world)
@@ -102,7 +105,7 @@ type Case struct {
 func Cases(caps Caps) []Case {
 	list := make([]Case, 0, len(cases))
 	for _, c := range cases {
-		one := Case{Name: c.name, caps: caps, test: c.run}
+		one := Case{Name: c.name, Fresh: c.fresh, Last: c.last, caps: caps, test: c.run}
 		if c.needs != nil {
 			one.NotFor = c.needs(caps)
 		}
@@ -119,6 +122,8 @@ type testCase struct {
 	name  string
 	needs func(Caps) (why string) // why the case does not apply, or ""
 	run   func(*world)
+
+	fresh, last bool // see Case
 }
 
 var cases = slices.Concat(scanCases, disposeCases, settleCases, carryCases, shardCases, recordCases, extraCases,
