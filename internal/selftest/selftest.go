@@ -23,6 +23,9 @@ const (
 // ErrInUse is wrapped by the error for scratch kinds or records that are there already.
 var ErrInUse = errors.New("the scratch kind is in use")
 
+// ErrNoCheck is wrapped by the error for the name of a check that does not exist.
+var ErrNoCheck = errors.New("no such check")
+
 // A Setup says what is tested.
 type Setup struct {
 	Store    Database
@@ -128,7 +131,7 @@ func choose(s Setup) ([]check, error) {
 	all := newRun(s).checks()
 	for _, name := range slices.Concat(s.Checks, s.Skip) {
 		if !slices.ContainsFunc(all, func(c check) bool { return c.name == name }) {
-			return nil, fmt.Errorf("there is no check %q: %s names all", name, Page)
+			return nil, fmt.Errorf("%w: %q; %s names all", ErrNoCheck, name, Page)
 		}
 	}
 	return slices.DeleteFunc(all, func(c check) bool {

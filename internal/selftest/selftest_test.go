@@ -50,7 +50,9 @@ func TestGoodStore(t *testing.T) {
 			}
 		}
 		t.Logf("%+v %+v %+v %+v", r.Operations, r.Cleaned, r.Differences, r.Duration)
-		for _, l := range r.Latencies { t.Logf("%+v", l) }
+		for _, l := range r.Latencies {
+			t.Logf("%+v", l)
+		}
 		if r.HasFindings() {
 			t.Errorf("%d failed; cleaned: %+v; stopped: %s", r.Count(selftest.Failed), r.Cleaned, r.Stopped)
 		}
