@@ -92,6 +92,7 @@ func (st *selftesting) run(a *app, cmd *cobra.Command) (err error) {
 		if st.clean == "" {
 			return wrongUsage("--guard needs --clean")
 		}
+		ignoreSignals()
 		if !guardedDies(a.stdin) {
 			return nil
 		}

@@ -51,10 +51,13 @@ func (g *guard) dismiss() {
 	_ = g.cmd.Wait()
 }
 
+// ignoreSignals leaves the signals that a terminal or a container sends to both processes to
+// the one that is guarded.
+func ignoreSignals() { signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP) }
+
 // guardedDies waits for the process that started this one, and reports whether it died before
-// it could say that all is done. Signals to both are for that process.
+// it could say that all is done.
 func guardedDies(stdin io.Reader) bool {
-	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	text, _ := io.ReadAll(stdin) // a pipe that breaks is one that ends
 	return len(text) == 0 || text[len(text)-1] != allDone
 }

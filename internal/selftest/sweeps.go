@@ -102,11 +102,10 @@ func extension(b *bench, guard store.Guard) {
 	}
 	var mu sync.Mutex
 	extended := map[string]bool{}
-	racing := b.run.fence(hooks{dispose: func(_ context.Context, batch *store.Batch) {
+	choose := func(ops []store.Op) (list []store.Entity) {
 		mu.Lock()
 		defer mu.Unlock()
-		var list []store.Entity
-		for i, op := range batch.Ops {
+		for i, op := range ops {
 			name, err := b.db.ID(op.Entry.Key)
 			if err != nil || i%2 == 1 || extended[name] || op.IsCarry() {
 				continue
@@ -114,8 +113,13 @@ func extension(b *bench, guard store.Guard) {
 			extended[name] = true
 			list = append(list, b.entity(firstGeneration(), name, later))
 		}
-		if len(list) > 0 {
-			b.put(t, list...)
+		return list
+	}
+	racing := b.run.fence(hooks{dispose: func(_ context.Context, batch *store.Batch) {
+		if list := choose(batch.Ops); len(list) > 0 {
+			if err := b.tryPut(t, list); err != nil { // this is a goroutine of the sweep, which must not end
+				b.Errorf("extend %d entities: %v", len(list), err)
+			}
 		}
 	}})
 	res := sweep.Run(b.ctx, b.config(racing, "race", t)).Targets[0]
@@ -184,7 +188,7 @@ func takeover(b *bench) {
 		return nil
 	}})
 	cfg := b.config(first, "killed", t)
-	cfg.Grace = time.Millisecond
+	cfg.Grace, cfg.Workers = time.Millisecond, 1 // so that the first batch is done by then
 	sweep.Run(dying, cfg)
 	if !dead.Load() {
 		b.Fatalf("the first process was not killed: it had nothing to delete after one batch")

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/expirykey"
@@ -93,9 +94,13 @@ func (b *bench) entity(g generation.Generation, name string, expires time.Time) 
 }
 
 func (b *bench) put(t sweep.Target, list ...store.Entity) {
-	if err := store.Retry(b.ctx, patience, func() error { return b.db.Put(b.ctx, t.Target, "", list) }); err != nil {
+	if err := b.tryPut(t, list); err != nil {
 		b.Fatalf("write %d entities: %v", len(list), err)
 	}
+}
+
+func (b *bench) tryPut(t sweep.Target, list []store.Entity) error {
+	return store.Retry(b.ctx, patience, func() error { return b.db.Put(b.ctx, t.Target, "", list) })
 }
 
 // entities returns all entities of the target as texts, by their names.
@@ -134,7 +139,8 @@ func without(all map[string]string, words ...string) map[string]string {
 // wantLeft compares what is in the target with what should be.
 func (b *bench) wantLeft(when string, t sweep.Target, want map[string]string) {
 	got := b.entities(t)
-	for name, text := range want {
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		text := want[name]
 		switch now, ok := got[name]; {
 		case !ok:
 			b.Errorf("%s, %s is gone, which was to stay: %s", when, name, text)
@@ -142,9 +148,9 @@ func (b *bench) wantLeft(when string, t sweep.Target, want map[string]string) {
 			b.Errorf("%s, %s is %s, and was %s", when, name, now, text)
 		}
 	}
-	for name, text := range got {
+	for _, name := range slices.Sorted(maps.Keys(got)) {
 		if _, ok := want[name]; !ok {
-			b.Errorf("%s, %s is left, which was to go: %s", when, name, text)
+			b.Errorf("%s, %s is left, which was to go: %s", when, name, got[name])
 		}
 	}
 }
