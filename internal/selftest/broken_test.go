@@ -22,7 +22,7 @@ import (
 type flaw struct {
 	what  string // a store that …
 	make  func(*embedded.DB) selftest.Database
-	bills bool // the checks of a store that bills are made, too
+	bills bool     // the checks of a store that bills are made, too
 	also  []string // checks that are made, too
 	fails []string
 }

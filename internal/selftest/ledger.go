@@ -123,8 +123,8 @@ func (l *ledger) latencies() []Latency {
 		at := func(part float64) float64 {
 			return sorted[min(len(sorted)-1, int(part*float64(len(sorted))))].Seconds()
 		}
-		list = append(list, Latency{Call: method, Count: len(sorted), Failed: l.broken[method], Median: at(0.5), P95: at(0.95),
-			Longest: sorted[len(sorted)-1].Seconds()})
+		list = append(list, Latency{Call: method, Count: len(sorted), Failed: l.broken[method],
+			Median: at(0.5), P95: at(0.95), Longest: sorted[len(sorted)-1].Seconds()})
 	}
 	slices.SortFunc(list, func(a, b Latency) int { return cmpText(a.Call, b.Call) })
 	return list

@@ -31,12 +31,14 @@ func locks(b *bench) {
 	now := b.mustNow()
 	e := b.entity(firstGeneration(), "locked", now)
 	b.put(t, e)
-	if err := store.Retry(b.ctx, patience, func() error { return a.Abandon(b.ctx, t.Target, "", b.keyOf(e)) }); err != nil {
+	key := b.keyOf(e)
+	err := store.Retry(b.ctx, patience, func() error { return a.Abandon(b.ctx, t.Target, "", key) })
+	if err != nil {
 		b.Fatalf("leave a transaction behind: %v", err)
 	}
 	began := b.run.setup.Now()
 	e = b.entity(firstGeneration(), "locked", now.Add(time.Hour))
-	err := store.Retry(b.ctx, mostLocked, func() error {
+	err = store.Retry(b.ctx, mostLocked, func() error {
 		ctx, cancel := context.WithTimeout(b.ctx, oneTry)
 		defer cancel()
 		return b.db.Put(ctx, t.Target, "", []store.Entity{e})

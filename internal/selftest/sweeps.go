@@ -248,7 +248,8 @@ func holdsEvent(b *bench) {
 	if !rec.Trip.IsOpen() {
 		b.Fatalf("the record has no trip")
 	}
-	_, trip, err := control.Approve(b.ctx, cfg, t, order("the self-test's own entities"), control.Approval{ID: rec.Trip.ID})
+	which := control.Approval{ID: rec.Trip.ID}
+	_, trip, err := control.Approve(b.ctx, cfg, t, order("the self-test's own entities"), which)
 	if err != nil {
 		b.Fatalf("approve trip %s: %v", rec.Trip.ID, err)
 	}

@@ -74,10 +74,12 @@ func (b *bench) begin(t sweep.Target) (now time.Time) {
 func (b *bench) fill(t sweep.Target, now time.Time, g generation.Generation, due, live int) {
 	var list []store.Entity
 	for i := range due {
-		list = append(list, b.entity(g, fmt.Sprintf("due-%d-%02d", g.Number, i), now.Add(-time.Minute-time.Duration(i)*time.Second)))
+		at := now.Add(-time.Minute - time.Duration(i)*time.Second)
+		list = append(list, b.entity(g, fmt.Sprintf("due-%d-%02d", g.Number, i), at))
 	}
 	for i := range live {
-		list = append(list, b.entity(g, fmt.Sprintf("live-%d-%02d", g.Number, i), now.Add(6*time.Hour+time.Duration(i)*time.Minute)))
+		at := now.Add(6*time.Hour + time.Duration(i)*time.Minute)
+		list = append(list, b.entity(g, fmt.Sprintf("live-%d-%02d", g.Number, i), at))
 	}
 	b.put(t, list...)
 }

@@ -144,7 +144,8 @@ func (d *DB) Count(
 	}
 	ctx, cancel := context.WithCancel(d.owner(ctx))
 	defer cancel()
-	stream, err := d.client.RunAggregationQuery(ctx, &pb.RunAggregationQueryRequest{Parent: parent, ExplainOptions: explain(ctx),
+	stream, err := d.client.RunAggregationQuery(ctx, &pb.RunAggregationQueryRequest{Parent: parent,
+		ExplainOptions: explain(ctx),
 		QueryType: &pb.RunAggregationQueryRequest_StructuredAggregationQuery{
 			StructuredAggregationQuery: &pb.StructuredAggregationQuery{
 				QueryType: &pb.StructuredAggregationQuery_StructuredQuery{StructuredQuery: query},
