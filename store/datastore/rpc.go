@@ -90,11 +90,13 @@ func (d *DB) intercept(
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 		defer cancel()
 	}
+	askToExplain(ctx, req)
 	if err := invoke(ctx, method, req, reply, cc, opts...); err != nil {
 		return &rpcError{method[strings.LastIndexByte(method, '/')+1:], status.Convert(err)}
 	}
 	store.Bill(ctx, billed(req, reply))
 	c.note(reply)
+	noteExplained(ctx, reply)
 	return nil
 }
 

@@ -175,13 +175,14 @@ func (d *DB) query(
 ) error {
 	ctx, cancel := context.WithCancel(d.owner(ctx))
 	defer cancel() // ends a stream that is not read to its end
-	s, err := d.client.RunQuery(ctx, &pb.RunQueryRequest{Parent: parent,
+	s, err := d.client.RunQuery(ctx, &pb.RunQueryRequest{Parent: parent, ExplainOptions: explain(ctx),
 		QueryType: &pb.RunQueryRequest_StructuredQuery{StructuredQuery: q}})
 	read := int64(0)
 	err = each(s, err, func(r *pb.RunQueryResponse) error {
 		if r.GetDocument() != nil {
 			read++
 		}
+		noteExplained(ctx, r.GetExplainMetrics())
 		return use(r)
 	})
 	if err == nil || read > 0 {

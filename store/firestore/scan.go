@@ -145,6 +145,7 @@ func (d *DB) Count(
 	ctx, cancel := context.WithCancel(d.owner(ctx))
 	defer cancel()
 	stream, err := d.client.RunAggregationQuery(ctx, &pb.RunAggregationQueryRequest{Parent: parent,
+		ExplainOptions: explain(ctx),
 		QueryType: &pb.RunAggregationQueryRequest_StructuredAggregationQuery{
 			StructuredAggregationQuery: &pb.StructuredAggregationQuery{
 				QueryType: &pb.StructuredAggregationQuery_StructuredQuery{StructuredQuery: query},
@@ -156,6 +157,7 @@ func (d *DB) Count(
 		if v, ok := r.GetResult().GetAggregateFields()[alias]; ok {
 			n, answered = v.GetIntegerValue(), true
 		}
+		noteExplained(ctx, r.GetExplainMetrics())
 		return nil
 	})
 	if err != nil {

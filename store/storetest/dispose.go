@@ -257,7 +257,7 @@ func cancelled(w *world) {
 }
 
 func twoWorkers(w *world) {
-	const n = 200
+	n := w.size(200, 60)
 	w.row(n + 1)
 	found := w.find(n + 1)[:n]
 	var batches [2]*store.Batch

@@ -25,7 +25,7 @@ var scanCases = []testCase{
 	{name: "ListShowsOnceForEachElement", run: listShows},
 	{name: "InstantsKeepTheirMicroseconds", run: instants},
 	{name: "OtherPropertyShowsNothing", run: otherProperty},
-	{name: "StepsAreCounted", run: steps},
+	{name: "StepsAreCounted", run: steps, fresh: true},
 }
 
 func emptyTarget(w *world) {
@@ -137,7 +137,7 @@ func pagesContinue(w *world) {
 }
 
 func resumesWithinTies(w *world) {
-	const tied = 1200
+	tied := w.size(1200, 250)
 	var put []store.Entity
 	for i := range tied {
 		if i%2 == 0 {
@@ -325,7 +325,7 @@ func otherProperty(w *world) {
 }
 
 func steps(w *world) {
-	const n = 300
+	n := w.size(300, 60)
 	w.row(n + 20)
 	found := w.find(n + 20)
 	w.dispose(found[:n]...)
@@ -344,7 +344,7 @@ func steps(w *world) {
 		}
 		return
 	}
-	if fromStart < n || fromStart > 3*n {
+	if fromStart < int64(n) || fromStart > 3*int64(n) {
 		w.Errorf("a scan from the start, over %d tombstones, stepped over %d points", n, fromStart)
 	}
 	if fromThere > 5 || fromThere < 0 || b.SteppedOver > 5 || b.SteppedOver < 0 {

@@ -8,7 +8,8 @@
 //
 // Limits: what only one driver has (its files, its service's errors, what a
 // crash leaves) is tested in that driver's package. [Caps] says how drivers
-// differ; nothing is guessed from a driver's type.
+// differ; nothing is guessed from a driver's type. The suite does not import package
+// testing, so that a program can run it on a user's own database.
 package storetest
 
 import (
@@ -17,15 +18,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"testing"
 	"time"
 
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// A TB is the part of [testing.TB] that the suite uses, so that a test of the
-// suite can see a case fail. Fatalf does not return.
+// A TB is the part of testing.TB that the suite uses, so that a program can run a case,
+// and a test of the suite can see one fail. Fatalf does not return: it ends the goroutine.
 type TB interface {
 	Helper()
 	Logf(format string, args ...any)
@@ -58,30 +58,72 @@ type Caps struct {
 
 	// Clock is what the store's time is compared with, to ten minutes.
 	Clock func() time.Time
+
+	// Small asks for fewer entities, for a store that bills them.
+	Small bool
+	// Scratch names the kind and the target of all cases. The caller then empties both
+	// before each case, and the kind whose name has Other behind it, and the target whose
+	// name has -x behind it. Without it each case has names of its own.
+	Scratch *Scratch
+}
+
+// A Scratch is where cases write.
+type Scratch struct{ Kind, Target string }
+
+// A Runner is a TB that runs tests within it, as *testing.T does.
+type Runner[T any] interface {
+	TB
+	Run(name string, test func(T)) bool
 }
 
 // Run runs the suite. open returns a store with a [store.Writer] for one case,
 // and closes it in a cleanup. It may return the same store again: each case
 // uses kinds and names of its own.
-func Run(t *testing.T, open func(TB) store.Store, caps Caps) {
-	for _, c := range cases {
-		if c.needs != nil {
-			if why := c.needs(caps); why != "" {
-				t.Logf("%s does not apply: %s", c.name, why)
-				continue // declared in caps, so that it is no skip
-			}
+func Run[T Runner[T]](t T, open func(TB) store.Store, caps Caps) {
+	for _, c := range Cases(caps) {
+		if c.NotFor != "" {
+			t.Logf("%s does not apply: %s", c.Name, c.NotFor)
+			continue // declared in caps, so that it is no skip
 		}
-		t.Run(c.name, func(t *testing.T) {
-			c.run(newWorld(t, open(t), caps))
-		})
+		t.Run(c.Name, func(t T) { c.Run(t, open(t)) })
 	}
 }
+
+// A Case is one demand of the contract.
+type Case struct {
+	Name   string
+	NotFor string // why the case does not apply to the store; empty if it does
+	// If cases share a Scratch: Fresh ones need a kind that was not written to, and after a
+	// Last one no other works in the kind.
+	Fresh, Last bool
+
+	caps Caps
+	test func(*world)
+}
+
+// Cases returns all cases, in an order that does not matter.
+func Cases(caps Caps) []Case {
+	list := make([]Case, 0, len(cases))
+	for _, c := range cases {
+		one := Case{Name: c.name, Fresh: c.fresh, Last: c.last, caps: caps, test: c.run}
+		if c.needs != nil {
+			one.NotFor = c.needs(caps)
+		}
+		list = append(list, one)
+	}
+	return list
+}
+
+// Run runs the case. It may end the goroutine.
+func (c Case) Run(tb TB, s store.Store) { c.test(newWorld(tb, s, c.caps)) }
 
 // A testCase is one demand of the contract.
 type testCase struct {
 	name  string
 	needs func(Caps) (why string) // why the case does not apply, or ""
 	run   func(*world)
+
+	fresh, last bool // see Case
 }
 
 var cases = slices.Concat(scanCases, disposeCases, settleCases, carryCases, shardCases, recordCases, extraCases,
@@ -120,14 +162,26 @@ func newWorld(tb TB, s store.Store, caps Caps) *world {
 		tb.Fatalf("the store implements Counter: %v, Dumper: %v, Dropper: %v, Keyer: %v, Adopter: %v, "+
 			"which is not what Caps declare", counter, dumper, dropper, keyer, adopter)
 	}
-	unique := rand.Text()[:10]
+	scratch := caps.Scratch
+	if scratch == nil {
+		unique := rand.Text()[:10]
+		scratch = &Scratch{Kind: "Kind" + unique, Target: "target-" + unique}
+	}
 	return &world{
 		TB: tb, ctx: tb.Context(), store: s, writer: writer, caps: caps,
 		target: store.Target{
-			Name: "target-" + unique, Kind: "Kind" + unique, Property: "expiry_key", Type: store.Text,
+			Name: scratch.Target, Kind: scratch.Kind, Property: "expiry_key", Type: store.Text,
 			Guard: caps.Guard, SingleValued: caps.Guard == store.GuardQuery,
 		},
 	}
+}
+
+// size returns how many entities a case writes.
+func (w *world) size(usual, small int) int {
+	if w.caps.Small {
+		return small
+	}
+	return usual
 }
 
 // instants makes the target one of timestamps. They are in no text, so that the guard
