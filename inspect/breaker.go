@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/engine/spend"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // A BreakerStatus is the state of a target's breaker, in the form that `reaper breaker show
@@ -32,6 +34,8 @@ type BreakerStatus struct {
 	Samples    []string     `json:"samples"`
 	Approved   []Approved   `json:"approved"`
 	Note       BreakerNote  `json:"last"`
+	// Counting is how many ranges wait until a closed breaker has counted what is due; nil if that is not known.
+	Counting *int `json:"counting"`
 }
 
 // A BreakerBar is how much of an event expires in one span, in one generation.
@@ -87,6 +91,7 @@ func Breaker(ctx context.Context, cfg sweep.Config, t sweep.Target) (st BreakerS
 		st.Approved = append(st.Approved, Approved{a.ID, a.Count, b.At(breaker.Key{Approval: a.ID}).Done, a.At})
 	}
 	if !trip.IsOpen() {
+		st.Counting = counting(ctx, cfg, t)
 		return st, nil
 	}
 	detail := b.Trip
@@ -101,6 +106,28 @@ func Breaker(ctx context.Context, cfg sweep.Config, t sweep.Target) (st BreakerS
 	}
 	st.Samples = append(st.Samples, detail.Samples...)
 	return st, nil
+}
+
+// counting returns how many ranges wait for a count, as their records said last; nil if they could not be
+// read. A breaker is described without it, too.
+func counting(ctx context.Context, cfg sweep.Config, t sweep.Target) *int {
+	s, err := sweep.TakeSnapshot(ctx, cfg, t)
+	if err != nil {
+		return nil
+	}
+	n := 0
+	for _, c := range s.View.Cursors.All() {
+		if isCounted(s, c) {
+			n++
+		}
+	}
+	return &n
+}
+
+// isCounted reports whether a range waits until the breaker has counted what is due: it is at work, and
+// nothing has tripped.
+func isCounted(s *sweep.Snapshot, c cursor.Cursor) bool {
+	return c.Throttled == string(throttle.ReasonBreaker) && !s.Target.IsTripped(s.View.Record) && !s.HeldUntil(c).IsZero()
 }
 
 // withoutDetails returns the error of a status that lacks what the budget says.

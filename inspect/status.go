@@ -41,7 +41,7 @@ type TargetStatus struct {
 	Reason    string        `json:"reason"`           // that was given for it
 	OldestDue *time.Time    `json:"oldest_due"`       // when the oldest entity that is due became so, if one is
 	LastSweep *time.Time    `json:"last_sweep"`       // the newest instant that any range was brought to
-	SweptTo   *time.Time    `json:"swept_to"`         // what expired before is gone, but behind cursors; nil if nobody came
+	SweptTo   *time.Time    `json:"swept_to"`         // what expired before is gone, but behind cursors; nil at first
 	Backlog   *int64        `json:"backlog"`          // entities that are due, with Behind; nil if they were not counted
 	AtLeast   bool          `json:"backlog_at_least"` // there are more than Backlog: counting stopped there
 	Rate      float64       `json:"rate"`             // of the ranges that workers hold, in entities a second

@@ -174,8 +174,13 @@ func (e endedTrip) print(w io.Writer) error {
 func printBreaker(w io.Writer, b inspect.BreakerStatus, isOn bool) error {
 	if b.Trip == "" {
 		state := "closed"
-		if !isOn {
+		switch {
+		case !isOn:
 			state = "off"
+		case b.Counting != nil && *b.Counting == 1:
+			state = "closed, and counting: 1 range waits until it knows how much is due"
+		case b.Counting != nil && *b.Counting > 1:
+			state = fmt.Sprintf("closed, and counting: %d ranges wait until it knows how much is due", *b.Counting)
 		}
 		_, err := fmt.Fprintf(w, "%s: the breaker is %s%s\n", b.Target, state, after(b.Note))
 		return err

@@ -14,6 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/adopt"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // mostListed is how many ranges, and how many workers, a status lists without --all.
@@ -318,6 +319,9 @@ func (v *statusText) printRanges() {
 			due = inspect.Age(v.now.Sub(*r.OldestDue))
 		}
 		by, owner := orDash(r.ThrottledBy), orDash(r.Owner)
+		if by == string(throttle.ReasonBreaker) && v.t.Held != by {
+			by = "counting" // as breaker show says: it is closed
+		}
 		if v.all {
 			fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, due, orDash(positionIn(r)), by, owner, rate,
 				grouped(r.Deleted))
