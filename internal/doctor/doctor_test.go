@@ -480,3 +480,22 @@ func TestPage(t *testing.T) {
 		t.Errorf("the page has a section for %s, and there is no such finding", id)
 	}
 }
+
+// What is advised for a long life can be written into the targets file, and mends it.
+func TestMendLongLife(t *testing.T) {
+	const day = 24 * time.Hour
+	for _, c := range []struct {
+		longest, every time.Duration
+		says           string
+	}{
+		{33 * day, day, "write generations.keep: 33 in"},
+		{64 * day, day, "write generations.keep: 64 in"},
+		{65 * day, day, "write generations: {every: 48h, keep: 64} in"},
+		{360 * day, day, "write generations: {every: 144h, keep: 64} in"},
+		{900 * 365 * day / 9, day, "what never expires needs no key"},
+	} {
+		if got := doctor.MendLongLife(c.longest, c.every); !strings.HasPrefix(got, c.says) {
+			t.Errorf("%v: %q, want %q", c.longest, got, c.says)
+		}
+	}
+}

@@ -287,9 +287,28 @@ func (x *exam) checkLives(ctx context.Context, s *sweep.Snapshot) error {
 		What: fmt.Sprintf("Entities live longer than %v (generations.keep x every): each is carried, which costs a write.",
 			most),
 		Evidence: append(evidence, fmt.Sprintf("the longest life that was seen is about %d days", days)),
-		Mend: fmt.Sprintf("write generations.keep: %d in the targets file, or a longer every, if such lives are meant",
-			int(math.Ceil(float64(longest)/float64(policy.Every))))})
+		Mend:     mendLongLife(longest, policy.Every)})
 	return nil
+}
+
+// Each generation that is kept has ranges of its own, so that many of them cost more than they save; and who
+// writes an instant of another century means never.
+const (
+	mostKept = 64
+	forever  = 20 * 365 * 24 * time.Hour
+)
+
+// mendLongLife says what to set for such lives.
+func mendLongLife(longest, every time.Duration) string {
+	keep := int(math.Ceil(float64(longest) / float64(every)))
+	switch {
+	case longest > forever:
+		return "what never expires needs no key: have the application leave it away"
+	case keep > mostKept:
+		days := int(math.Ceil(longest.Hours() / 24 / mostKept))
+		return fmt.Sprintf("write generations: {every: %dh, keep: %d} in the targets file, if such lives are meant", 24*days, mostKept)
+	}
+	return fmt.Sprintf("write generations.keep: %d in the targets file, or a longer every, if such lives are meant", keep)
 }
 
 // longestLife looks in a range for an entity that was written at an instant or before, and lives for

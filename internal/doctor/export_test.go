@@ -1,0 +1,4 @@
+package doctor
+
+// MendLongLife is mendLongLife.
+var MendLongLife = mendLongLife
