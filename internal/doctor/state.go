@@ -306,7 +306,8 @@ func mendLongLife(longest, every time.Duration) string {
 		return "what never expires needs no key: have the application leave it away"
 	case keep > mostKept:
 		days := int(math.Ceil(longest.Hours() / 24 / mostKept))
-		return fmt.Sprintf("write generations: {every: %dh, keep: %d} in the targets file, if such lives are meant", 24*days, mostKept)
+		return fmt.Sprintf("write generations: {every: %dh, keep: %d} in the targets file, if such lives are meant",
+			24*days, mostKept)
 	}
 	return fmt.Sprintf("write generations.keep: %d in the targets file, or a longer every, if such lives are meant", keep)
 }
