@@ -201,3 +201,23 @@ func TestSaidOfWhatIsKept(t *testing.T) {
 	b.write("reaper.yaml", oneTarget+"    layout: timestamp\n    property: expiry_key\n")
 	says(t, "a dry run that looks for timestamps", b.must(nil, "sweep").out, `outside, for example: old-\d, old-\d, old-\d\n`)
 }
+
+// A number of a dry run that was partly counted begins with a ~. If no more than ten thousand are due, it
+// checks all of them.
+func TestSaidOfWhatIsEstimated(t *testing.T) {
+	noRaces(t)
+	for n, about := range map[int]string{3_000: "", 10_001: "~"} {
+		b := newEmbedded(t, strings.Replace(oneTarget, "kind: Session", "kind: Session\n    shards: 2", 1))
+		b.must(strings.NewReader(keyed(n, time.Now().Add(-time.Hour))), "load")
+		number := about + grouped(int64(n))
+		out := b.must(nil, "sweep").out
+		says(t, "a dry run", out, `sessions +`+number+` +`+number+` `)
+		if strings.Contains(out, "--exact checks all") != (about != "") {
+			t.Errorf("%d are due: %s", n, out)
+		}
+		res := b.sweep()
+		if res.Expired != int64(n) || res.Estimated != (about != "") || about == "" && res.Scanned != int64(n) {
+			t.Errorf("%d are due: %+v", n, res)
+		}
+	}
+}

@@ -32,8 +32,9 @@ func sweepCommand(a *app) *cobra.Command {
 
 Without --apply it writes nothing, and says what it would delete, what lies behind the
 cursors and by when that goes, and names a few entities that are kept. It checks one page
-of each range as a sweep does, and counts the rest in the index. With --exact it checks
-every entity, which may cost a read for each. It obeys the pace.
+of each range as a sweep does, and counts the rest in the index; such a number begins with
+a ~. If no more than 10,000 are due, or with --exact, it checks every entity, which may cost
+a read for each. It obeys the pace.
 
 Several processes may sweep at once: they share the ranges. A process may be killed at
 any time: the next sweep resumes where it stopped.
@@ -65,7 +66,7 @@ mode the log says how this is checked (guard in the targets file), and what it c
 	cmd.Flags().BoolVar(&once.FromStart, "from-start", false,
 		"read every range from its start now, not only once per rewind")
 	cmd.Flags().BoolVar(&once.Exact, "exact", false,
-		"without --apply: check every entity, not only one page of each range")
+		"without --apply: check every entity, though more than 10,000 are due")
 	cmd.Flags().BoolVar(&failIncomplete, "fail-incomplete", false,
 		"exit with code 3 if the sweep is stopped before its end")
 	return cmd
@@ -85,6 +86,9 @@ func sweepOnce(ctx context.Context, s *session, once sweep.Once, failIncomplete 
 	s.sweep.Progress = &sweep.Progress{Estimate: s.onTerminal()}
 	done := s.watchSweep(s.sweep.Progress, s.Apply, s.log)
 	res := sweep.Run(ctx, s.sweep)
+	if !s.Apply {
+		lookExactly(ctx, s, &res)
+	}
 	done()
 	res.Store = s.Store.String()
 	if !s.Apply {
@@ -98,6 +102,37 @@ func sweepOnce(ctx context.Context, s *session, once sweep.Once, failIncomplete 
 		return &exit{exitIncomplete, fmt.Errorf("the sweep was stopped before its end")}
 	}
 	return err
+}
+
+// mostExact is how many due entities a dry run checks without being asked to: at two reads each, that costs about a
+// cent (docs/costs.md).
+const mostExact = 10_000
+
+// lookExactly makes the dry run of a target again if few are due by its estimate, and checks every entity. A target of
+// which that fails keeps its estimate.
+func lookExactly(ctx context.Context, s *session, res *sweep.Result) {
+	cfg := s.sweep
+	cfg.Exact, cfg.Targets = true, nil
+	var at []int
+	for i, t := range res.Targets {
+		if t.Estimated && t.Error == "" && t.BehindCursors != nil && t.Expired+*t.BehindCursors <= mostExact {
+			cfg.Targets, at = append(cfg.Targets, s.sweep.Targets[i]), append(at, i)
+		}
+	}
+	if len(at) == 0 {
+		return
+	}
+	exact := sweep.Run(ctx, cfg)
+	for i, t := range exact.Targets {
+		if t.Error != "" || !t.Complete {
+			continue
+		}
+		was := res.Targets[at[i]]
+		t.Operations.Reads += was.Operations.Reads // a dry run does nothing else
+		t.Duration += was.Duration
+		res.Targets[at[i]] = t
+	}
+	res.Duration += exact.Duration
 }
 
 // push sends the results of the sweep to a Pushgateway. A failure is logged; it does not
@@ -155,7 +190,11 @@ func printPreview(w io.Writer, t sweep.TargetResult) {
 		if t.GoneBy != nil {
 			by = "by the first sweep after " + t.GoneBy.UTC().Format(time.RFC3339)
 		}
-		fmt.Fprintf(w, "%s: behind the cursors: %s, %s\n", t.Name, grouped(*n), by)
+		about := ""
+		if t.Estimated {
+			about = "~"
+		}
+		fmt.Fprintf(w, "%s: behind the cursors: %s, %s\n", t.Name, about+grouped(*n), by)
 	}
 	byReason := map[string][]string{}
 	for _, x := range t.Examples {
@@ -264,7 +303,11 @@ func printSweep(w io.Writer, res sweep.Result) error {
 		if !res.Apply {
 			gone = t.Expired
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d/%d\t%.1f\t\n", t.Name, grouped(t.Expired), grouped(gone),
+		about := ""
+		if t.Estimated {
+			about = "~"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d/%d\t%.1f\t\n", t.Name, about+grouped(t.Expired), about+grouped(gone),
 			grouped(t.Suspect+t.Malformed+t.Mismatch), grouped(t.Outside), t.Ranges-t.Incomplete, t.Ranges, res.Duration)
 	}
 	if err := table.Flush(); err != nil {
