@@ -75,7 +75,8 @@ func (s scratch) ownsRecord(r store.Record) bool {
 func (s scratch) whoseTarget(got store.Records) error {
 	for _, r := range got.List {
 		if kind, ok := r.Fields["kind"].(string); ok && r.Sort == store.TargetRecord && !s.ownsKind(kind) {
-			return fmt.Errorf("%w: the target %s sweeps the kind %s, so its records are no self-test's", ErrInUse, r.Target, kind)
+			return fmt.Errorf("%w: the target %s sweeps the kind %s, so its records are no self-test's", ErrInUse,
+				r.Target, kind)
 		}
 	}
 	return nil
