@@ -123,8 +123,8 @@ func (st *TargetStatus) addBehind() {
 		n += *ahead
 	}
 	switch {
-	case st.AtLeast, st.BehindGoneBy == nil, *ahead > 0 && st.GoneAt == nil:
-		st.GoneAt = nil
+	case st.AtLeast, st.BehindGoneBy == nil, *ahead > 0 && st.GoneAt == nil, st.Held != "":
+		st.GoneAt = nil // no sweep deletes anything while the target is held
 	case st.GoneAt == nil || st.GoneAt.Before(*st.BehindGoneBy):
 		st.GoneAt = st.BehindGoneBy
 	}

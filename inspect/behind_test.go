@@ -353,3 +353,17 @@ func TestStatusCountsBehindEveryTenMinutes(t *testing.T) {
 		}
 	})
 }
+
+// While a target is held, nobody knows when what lies behind its cursors is gone.
+func TestStatusBehindUnderAPause(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.sweep()
+		w.put(1, 4, "late", time.Now().Add(-24*time.Hour))
+		if _, _, err := control.Pause(t.Context(), w.config(), w.target, control.Order{Actor: "bob"}, 0); err != nil {
+			t.Fatal(err)
+		}
+		if st := w.status(); st.Verdict != inspect.Paused || *st.Behind != 1 || *st.Backlog != 1 || st.GoneAt != nil {
+			t.Errorf("%s: gone at %v, %+v", st.Verdict, st.GoneAt, st.BehindCount)
+		}
+	})
+}

@@ -49,12 +49,17 @@ func (c *cleaner) all(ctx context.Context, now func() time.Time) (done Cleaned) 
 			spots = append(spots, spot{kind, space})
 		}
 	}
+	var errs []error
 	for _, target := range c.scratch.targets() {
+		if err := c.checkTarget(ctx, target); err != nil {
+			errs = append(errs, err)
+			continue
+		}
 		for _, sort := range sorts {
 			sorted = append(sorted, spot{string(sort), target})
 		}
 	}
-	err := c.spots(ctx, spots, sorted)
+	err := errors.Join(append(errs, c.spots(ctx, spots, sorted))...)
 	if err == nil && len(c.foreign) == 0 {
 		err = c.confirm(ctx, spots)
 	}
@@ -70,6 +75,15 @@ func (c *cleaner) all(ctx context.Context, now func() time.Time) (done Cleaned) 
 		done.Error = err.Error()
 	}
 	return done
+}
+
+// checkTarget returns an error if the records of a target are not the run's: they have its name only.
+func (c *cleaner) checkTarget(ctx context.Context, target string) error {
+	got, err := loadOne(ctx, c.db, store.TargetRecord, target)
+	if err != nil {
+		return fmt.Errorf("look whose records those of %s are: %w", target, err)
+	}
+	return c.scratch.whoseTarget(got)
 }
 
 // spots removes what is in some places, all of them, whatever fails.

@@ -70,6 +70,18 @@ func (s scratch) ownsRecord(r store.Record) bool {
 	return slices.Contains(s.targets(), r.Target)
 }
 
+// whoseTarget returns an error if one of the records is that of a user's own target, which happens
+// to have the name of a run's: it sweeps another kind.
+func (s scratch) whoseTarget(got store.Records) error {
+	for _, r := range got.List {
+		if kind, ok := r.Fields["kind"].(string); ok && r.Sort == store.TargetRecord && !s.ownsKind(kind) {
+			return fmt.Errorf("%w: the target %s sweeps the kind %s, so its records are no self-test's", ErrInUse,
+				r.Target, kind)
+		}
+	}
+	return nil
+}
+
 func (s scratch) journalKey() string { return journal + "@" + s.id }
 
 // sorts are all sorts of records that a run may leave.

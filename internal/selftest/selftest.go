@@ -181,15 +181,29 @@ func (r *run) refuse(ctx context.Context, db Database) error {
 			}
 		}
 	}
-	var got store.Records
-	err := store.Retry(ctx, patience, func() (err error) {
-		got, err = db.Load(ctx, store.RecordQuery{Sort: store.TargetRecord, Target: r.scratch.target()})
+	for _, target := range r.scratch.targets() {
+		for _, sort := range sorts {
+			got, err := loadOne(ctx, db, sort, target)
+			switch {
+			case err != nil:
+				return fmt.Errorf("look for records of the target %s: %w", target, err)
+			case r.scratch.whoseTarget(got) != nil:
+				return store.WithHint(r.scratch.whoseTarget(got), "nothing was written. Take another id")
+			case len(got.List) > 0:
+				return store.WithHint(fmt.Errorf("%w: there is a record %s of the target %s", ErrInUse, sort, target), hint)
+			}
+		}
+	}
+	return nil
+}
+
+// loadOne reads a record of a target.
+func loadOne(ctx context.Context, db Database, sort store.RecordSort, target string) (got store.Records, err error) {
+	err = store.Retry(ctx, patience, func() (err error) {
+		got, err = db.Load(ctx, store.RecordQuery{Sort: sort, Target: target, Limit: 1})
 		return err
 	})
-	if err == nil && len(got.List) > 0 {
-		err = store.WithHint(fmt.Errorf("%w: there is a record of the target %s", ErrInUse, r.scratch.target()), hint)
-	}
-	return err
+	return got, err
 }
 
 // A check is one promise, and how it is tried.

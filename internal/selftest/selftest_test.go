@@ -153,6 +153,59 @@ func TestKindInUse(t *testing.T) {
 	}
 }
 
+// TestTargetInUse: a user's own target may have the name of a run's. The run is refused, and neither it
+// nor Clean removes a record: those may have a pause.
+func TestTargetInUse(t *testing.T) {
+	for _, name := range []string{"selftest-test", "selftest-test-x"} {
+		in(t, func(t *testing.T, db *embedded.DB) {
+			records := []store.Record{
+				{Sort: store.TargetRecord, Key: name, Fields: store.Fields{"kind": "Session", "paused": true}},
+				{Sort: store.BudgetRecord, Key: name, Fields: store.Fields{"schema": int64(1)}},
+			}
+			for i := range records {
+				records[i].Target, records[i].Revision = name, store.NewRevision("")
+				if err := db.Save(t.Context(), records[i], ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := selftest.Run(t.Context(), setup(db, sample...))
+			if !errors.Is(err, selftest.ErrInUse) || len(store.Hints(err)) == 0 || strings.Contains(store.Hints(err)[0], "--clean") {
+				t.Errorf("the error is %v", err)
+			}
+			done, err := selftest.Clean(t.Context(), setup(db))
+			if err != nil || done.Empty || done.Records != 0 || !strings.Contains(done.Error, name+" sweeps the kind Session") {
+				t.Errorf("%+v, %v", done, err)
+			}
+			for _, r := range records {
+				got, err := db.Load(t.Context(), store.RecordQuery{Sort: r.Sort, Target: name})
+				if err != nil || len(got.List) != 1 || got.List[0].Revision != r.Revision {
+					t.Errorf("%s of %s is %v, %v", r.Sort, name, got.List, err)
+				}
+			}
+		})
+	}
+}
+
+// TestRecordsInUse: a run is refused as well if other records than the target's are left.
+func TestRecordsInUse(t *testing.T) {
+	in(t, func(t *testing.T, db *embedded.DB) {
+		r := store.Record{Sort: store.CursorRecord, Key: "selftest-test-x/1", Target: "selftest-test-x",
+			Revision: store.NewRevision(""), Fields: store.Fields{"schema": int64(1)}}
+		if err := db.Save(t.Context(), r, ""); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := selftest.Run(t.Context(), setup(db, sample...)); !errors.Is(err, selftest.ErrInUse) {
+			t.Errorf("the error is %v", err)
+		}
+		got, err := db.Load(t.Context(), store.RecordQuery{Sort: r.Sort, Target: r.Target})
+		if err != nil || len(got.List) != 1 {
+			t.Errorf("%v, %v", got.List, err)
+		}
+		clean(t, db)
+		wantEmpty(t, db)
+	})
+}
+
 // TestSomebodyWritesIntoTheKind: what somebody else writes there during a run is kept, and
 // ends the run.
 func TestSomebodyWritesIntoTheKind(t *testing.T) {

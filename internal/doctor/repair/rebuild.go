@@ -162,11 +162,15 @@ func (r *run) carry(
 		if err != nil {
 			return nil, nil, err
 		}
-		by, at, found := lastPause(list, now)
-		if !found {
+		switch by, at, found := lastPause(list, now); {
+		case found:
+			why = fmt.Sprintf("the history says that %s paused it at %s", by, at.UTC().Format(time.RFC3339))
+		case list.Newer+list.Malformed > 0:
+			why = fmt.Sprintf("%d records of its history cannot be read, and may say that it was paused",
+				list.Newer+list.Malformed)
+		default:
 			return carried, append(evidence, "what reaper pause and reaper pace had set is lost"), nil
 		}
-		why = fmt.Sprintf("the history says that %s paused it at %s", by, at.UTC().Format(time.RFC3339))
 	}
 	for name, v := range map[string]any{"paused": true, "paused_until": "", "pause_by": "reaper doctor",
 		"pause_at": store.FormatTime(next.Created), "pause_reason": "its record was rebuilt: " + why} {

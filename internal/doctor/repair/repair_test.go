@@ -215,6 +215,29 @@ func TestLostRecord(t *testing.T) {
 	})
 }
 
+// If a part of its history cannot be read, nobody knows whether a lost record was paused.
+func TestLostRecordWithHistoryThatCannotBeRead(t *testing.T) {
+	for name, schema := range map[string]any{"a newer program": int64(99), "no sense": "one"} {
+		in(t, func(w *world) {
+			err := sweep.RecordHistory(w.t.Context(), w.sweepConfig(w.target), w.target, time.Now(), history.KindAction,
+				history.Change{What: "pause", After: "paused"})
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			list, err := history.Read(w.t.Context(), w.db, "sessions", time.Now())
+			if err != nil || len(list.Records) != 1 {
+				w.t.Fatal(list, err)
+			}
+			w.edit(store.SweepRecord, "sessions", list.Records[0].Key, func(f store.Fields) { f["schema"] = schema })
+			w.remove(store.TargetRecord, "sessions", "sessions")
+			w.apply(repair.RecordLost)
+			if rec := w.load(); !rec.IsPaused(time.Now()) || !contains(rec.PauseNote.Reason, "cannot be read") {
+				w.t.Errorf("%s: %+v", name, rec)
+			}
+		})
+	}
+}
+
 // What somebody else has written meanwhile stays, whether it has a new revision or not; so does the
 // record of a newer program, or of one that is not known.
 func TestRecordThatIsNotReplaced(t *testing.T) {
