@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -52,7 +53,11 @@ type behindCounter struct {
 func (b *behindCounter) run(ctx context.Context, atOnce int, ranges []shardquery.Range, meanwhile func()) error {
 	b.unread = map[shardquery.Range]error{}
 	upTo := int64(max(rangeUpTo, backlogUpTo/max(1, len(ranges))))
-	var group errgroup.Group
+	var group, other errgroup.Group
+	background.Go(&other, func() error {
+		meanwhile()
+		return nil
+	})
 	group.SetLimit(atOnce)
 	for _, r := range ranges {
 		c := b.Plan.Cursor(r)
@@ -75,8 +80,8 @@ func (b *behindCounter) run(ctx context.Context, atOnce int, ranges []shardquery
 			return nil
 		})
 	}
-	meanwhile()
-	return group.Wait() // only a panic: what failed is noted
+	err := group.Wait() // only a panic: what failed is noted
+	return cmp.Or(err, other.Wait())
 }
 
 // add takes in what was counted in a range.

@@ -148,7 +148,9 @@ func unmark(data []byte) []byte {
 // Dump yields entities without the mark of the run.
 func (f *fence) Dump(ctx context.Context, t store.Target, namespace string) iter.Seq2[store.Entity, error] {
 	return func(yield func(store.Entity, error) bool) {
-		_ = f.do(ctx, "dump", func(ctx context.Context) (last error) { // the error was yielded
+		asked := false
+		err := f.do(ctx, "dump", func(ctx context.Context) (last error) { // what the store says is yielded here
+			asked = true
 			for e, err := range f.in.Dump(ctx, t, namespace) {
 				if e.Data != nil {
 					e.Data = unmark(e.Data)
@@ -159,6 +161,9 @@ func (f *fence) Dump(ctx context.Context, t store.Target, namespace string) iter
 			}
 			return last
 		})
+		if !asked {
+			yield(store.Entity{}, err)
+		}
 	}
 }
 

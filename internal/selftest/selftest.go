@@ -238,14 +238,19 @@ func (r *run) check(ctx context.Context, c check) Result {
 		res.Why = r.stopped
 	}
 	began := r.setup.Now()
+	var before []string // what earlier tries failed by
 	for res.Why == "" && res.Status != Passed && res.Tries < mostTries {
 		res.Tries++
 		r.ledger.begin()
 		failures, notes, why := r.try(ctx, c)
 		trouble := r.ledger.troubles()
-		res.Evidence = append(failures, notes...)
+		res.Evidence = slices.Concat(before, failures, notes)
+		for _, failure := range failures {
+			before = append(before, fmt.Sprintf("try %d, in which %d of %d calls failed: %s", res.Tries, trouble.transient,
+				trouble.calls, failure))
+		}
 		switch {
-		case why != "":
+		case why != "" && len(failures) == 0:
 			res.Why = why
 		case len(failures) == 0:
 			res.Status = Passed
