@@ -65,10 +65,13 @@ func (b *behindCounter) run(ctx context.Context, atOnce int, ranges []shardquery
 			continue // nothing is behind it, nothing well-formed is left, or it rests
 		}
 		background.Go(&group, func() error {
-			n, err := b.CountBehind(ctx, r, upTo)
-			var since time.Time
-			if n > 0 && err == nil {
-				since, err = b.FirstDue(ctx, r, store.Position{})
+			since, err := b.firstBehind(ctx, r)
+			n, atLeast := int64(0), false
+			if err == nil && !since.IsZero() {
+				var late error
+				if n, late = b.CountBehind(ctx, r, upTo); late != nil {
+					n, atLeast = 1, true // it is there, whatever the store takes to count it
+				}
 			}
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -76,12 +79,26 @@ func (b *behindCounter) run(ctx context.Context, atOnce int, ranges []shardquery
 				b.unread[r] = err
 				return nil
 			}
-			b.add(r, n, n >= upTo, since)
+			b.add(r, n, atLeast || n >= upTo, since)
 			return nil
 		})
 	}
 	err := group.Wait() // only a panic: what failed is noted
 	return cmp.Or(err, other.Wait())
+}
+
+// firstBehind returns when the first due entry of a range became due, if it may lie behind the cursor; else
+// the zero time.
+func (b *behindCounter) firstBehind(ctx context.Context, r shardquery.Range) (time.Time, error) {
+	since, err := b.FirstDue(ctx, r, store.Position{})
+	if err != nil || since.IsZero() || !b.Plan.Range(r).Read {
+		return since, err
+	}
+	at, err := r.Expires(b.Plan.Cursor(r).Position.Value)
+	if err == nil && since.Add(-b.Target.Retention).After(at) {
+		return time.Time{}, nil // it lies in front
+	}
+	return since, nil
 }
 
 // add takes in what was counted in a range.

@@ -299,6 +299,8 @@ func TestStatusBehindOfAStoreThatHangs(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.sweep()
 		w.put(1, 4, "due", time.Now().Add(time.Second))
+		yesterday := time.Now().Add(-24 * time.Hour)
+		w.put(1, 4, "late", yesterday)
 		time.Sleep(time.Minute)
 		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
 			if c.Method == "Scan" && c.Query.Limit > 100 {
@@ -312,8 +314,19 @@ func TestStatusBehindOfAStoreThatHangs(t *testing.T) {
 		if took := time.Since(began); took > inspect.Within {
 			t.Errorf("it took %v", took)
 		}
-		if st.Behind != nil || len(st.Unread) != 1 || !strings.Contains(st.Unread[0], "what lies behind the cursors in ") ||
-			st.Backlog == nil || *st.Backlog != 1 || st.Verdict != inspect.OK {
+		if st.Behind == nil || *st.Behind != 1 || !st.BehindAtLeast || !same(st.OldestDue, yesterday) || st.Backlog == nil || *st.Backlog != 2 ||
+			!st.AtLeast || st.Verdict != inspect.Behind || !strings.HasPrefix(st.Why, "at least 1 lies behind") {
+			t.Errorf("%s, %s, %q: %+v", st.Verdict, st.Why, st.Unread, st.BehindCount)
+		}
+		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Scan" && c.Query.After.IsZero() { // all that do not begin at a cursor
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}
+		st = w.statusOfAll()
+		if st.Behind != nil || len(st.Unread) == 0 || !strings.Contains(strings.Join(st.Unread, "; "), "what lies behind the cursors in ") {
 			t.Errorf("%s, %q: %+v", st.Verdict, st.Unread, st.BehindCount)
 		}
 	})
