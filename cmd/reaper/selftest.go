@@ -14,6 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/selftest"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/storetest"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // A selftesting is what the flags of selftest say.
@@ -124,7 +125,9 @@ func (st *selftesting) open(ctx context.Context, a *app, c config.Config, log *s
 		if !st.guard || !errors.Is(err, store.ErrLocked) || a.now().Sub(began) > selftest.CleanWithin {
 			return db, err
 		}
-		time.Sleep(100 * time.Millisecond)
+		if err := throttle.Sleep(ctx, 100*time.Millisecond); err != nil {
+			return nil, err
+		}
 	}
 }
 

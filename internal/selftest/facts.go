@@ -2,6 +2,7 @@ package selftest
 
 import (
 	"slices"
+	"strings"
 )
 
 // A Mode is the sort of a store.
@@ -54,7 +55,7 @@ func (r *run) differences() []Difference {
 			list = append(list, Difference{what, here, there})
 		}
 	}
-	slices.SortFunc(list, func(a, b Difference) int { return cmpText(a.What, b.What) })
+	slices.SortFunc(list, func(a, b Difference) int { return strings.Compare(a.What, b.What) })
 	return list
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -126,16 +127,6 @@ func (l *ledger) latencies() []Latency {
 		list = append(list, Latency{Call: method, Count: len(sorted), Failed: l.broken[method],
 			Median: at(0.5), P95: at(0.95), Longest: sorted[len(sorted)-1].Seconds()})
 	}
-	slices.SortFunc(list, func(a, b Latency) int { return cmpText(a.Call, b.Call) })
+	slices.SortFunc(list, func(a, b Latency) int { return strings.Compare(a.Call, b.Call) })
 	return list
-}
-
-func cmpText(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
