@@ -61,8 +61,8 @@ processes and the data, and names what is wrong, with evidence and the command o
 that mends it. docs/doctor.md explains each finding.
 
 It writes nothing, except with --repair and --apply. All checks are made, whatever others find,
-and at the same time; they end within --wait. What could not be checked is listed, with the reason: an emulator, for
-example, knows neither permissions nor index definitions.
+and at the same time; they end within --wait. What could not be checked is listed, with the
+reason: an emulator, for example, knows neither permissions nor index definitions.
 
 It reads the records of each target, samples up to 70 entities of each, and otherwise costs
 what reaper status --all does, and the first page of reaper list for each reason.

@@ -51,14 +51,14 @@ If it could not read the target's records, it exits with 1.
 The backlog includes the due entities behind the cursors: those written late, and those
 that the store refused to delete. A later read of the range from its start handles them;
 status says by when. With --all it also counts what is due in ranges at rest, and looks
-for keys of generations that have retired. Of a range that it could not read in time it goes by its record, if
-that is at most a minute old.
+for keys of generations that have retired. Of a range that it could not read in time it
+goes by its record, if that is at most a minute old.
 
 Status writes nothing. It costs a query for each range, and a COUNT for each range in which
 something is due; and another query for each range that does not rest, or with --all for
-each, which reads up to 101 entries behind its cursor, and a COUNT if there are more.
---watch looks there every ten minutes only. A dry run leaves nothing in the store that
-status could show.`,
+each. Where that finds something behind the cursor, it reads up to 101 entries there, and
+counts if there are more. --watch looks there every ten minutes only. A dry run leaves
+nothing in the store that status could show.`,
 		Example: `  reaper status
   reaper status --target sessions --all
   reaper status --watch --interval 10s`,
