@@ -83,15 +83,10 @@ func sweepOnce(ctx context.Context, s *session, once sweep.Once, failIncomplete 
 	}
 	s.warnSuperseded(ctx, map[string]bool{})
 	s.sweep.Once = once
-	s.sweep.Progress = &sweep.Progress{Estimate: s.onTerminal()}
-	done := s.watchSweep(s.sweep.Progress, s.Apply, s.log)
-	res := sweep.Run(ctx, s.sweep)
-	if !s.Apply {
-		lookExactly(ctx, s, &res)
-	}
-	done()
+	res := s.runWatched(ctx, s.sweep, 0)
 	res.Store = s.Store.String()
 	if !s.Apply {
+		lookExactly(ctx, s, &res)
 		addOutside(ctx, s, &res)
 	}
 	if s.Pushgateway != "" {
@@ -104,6 +99,15 @@ func sweepOnce(ctx context.Context, s *session, once sweep.Once, failIncomplete 
 	return err
 }
 
+// runWatched sweeps, and shows how far that is. Due is how many entities that concerns; if it is 0, nobody
+// knows, and on a terminal they are counted.
+func (s *session) runWatched(ctx context.Context, cfg sweep.Config, due int64) sweep.Result {
+	cfg.Progress = &sweep.Progress{Estimate: due == 0 && s.onTerminal()}
+	cfg.Progress.Due.Store(due)
+	defer s.watchSweep(cfg.Progress, s.Apply, s.log)()
+	return sweep.Run(ctx, cfg)
+}
+
 // mostExact is how many due entities a dry run checks without being asked to: at two reads each, that costs about a
 // cent (docs/costs.md).
 const mostExact = 10_000
@@ -114,15 +118,17 @@ func lookExactly(ctx context.Context, s *session, res *sweep.Result) {
 	cfg := s.sweep
 	cfg.Exact, cfg.Targets = true, nil
 	var at []int
+	var due int64
 	for i, t := range res.Targets {
 		if t.Estimated && t.Error == "" && t.BehindCursors != nil && t.Expired+*t.BehindCursors <= mostExact {
 			cfg.Targets, at = append(cfg.Targets, s.sweep.Targets[i]), append(at, i)
+			due += t.Expired
 		}
 	}
 	if len(at) == 0 {
 		return
 	}
-	exact := sweep.Run(ctx, cfg)
+	exact := s.runWatched(ctx, cfg, due)
 	for i, t := range exact.Targets {
 		if t.Error != "" || !t.Complete {
 			continue
@@ -190,11 +196,7 @@ func printPreview(w io.Writer, t sweep.TargetResult) {
 		if t.GoneBy != nil {
 			by = "by the first sweep after " + t.GoneBy.UTC().Format(time.RFC3339)
 		}
-		about := ""
-		if t.Estimated {
-			about = "~"
-		}
-		fmt.Fprintf(w, "%s: behind the cursors: %s, %s\n", t.Name, about+grouped(*n), by)
+		fmt.Fprintf(w, "%s: behind the cursors: %s, %s\n", t.Name, about(t, *n), by)
 	}
 	byReason := map[string][]string{}
 	for _, x := range t.Examples {
@@ -212,6 +214,14 @@ func printPreview(w io.Writer, t sweep.TargetResult) {
 	if t.Estimated {
 		fmt.Fprintf(w, "%s: one page of each range was checked, the rest was counted: --exact checks all\n", t.Name)
 	}
+}
+
+// about returns a number of a result for people; one that a dry run has estimated begins with a ~.
+func about(t sweep.TargetResult, n int64) string {
+	if t.Estimated {
+		return "~" + grouped(n)
+	}
+	return grouped(n)
 }
 
 // brake says for people what holds a target.
@@ -303,11 +313,7 @@ func printSweep(w io.Writer, res sweep.Result) error {
 		if !res.Apply {
 			gone = t.Expired
 		}
-		about := ""
-		if t.Estimated {
-			about = "~"
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d/%d\t%.1f\t\n", t.Name, about+grouped(t.Expired), about+grouped(gone),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d/%d\t%.1f\t\n", t.Name, about(t, t.Expired), about(t, gone),
 			grouped(t.Suspect+t.Malformed+t.Mismatch), grouped(t.Outside), t.Ranges-t.Incomplete, t.Ranges, res.Duration)
 	}
 	if err := table.Flush(); err != nil {
