@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -33,8 +34,8 @@ func sweepCommand(a *app) *cobra.Command {
 Without --apply it writes nothing, and says what it would delete, what lies behind the
 cursors and by when that goes, and names a few entities that are kept. It checks one page
 of each range as a sweep does, and counts the rest in the index; such a number begins with
-a ~. If no more than 10,000 are due, or with --exact, it checks every entity, which may cost
-a read for each. It obeys the pace.
+a ~. If no more than 10,000 are due, and the pace lets it within two minutes, or with
+--exact, it checks every entity, which may cost a read for each. It obeys the pace.
 
 Several processes may sweep at once: they share the ranges. A process may be killed at
 any time: the next sweep resumes where it stopped.
@@ -108,15 +109,21 @@ func (s *session) runWatched(ctx context.Context, cfg sweep.Config, due int64) s
 	return sweep.Run(ctx, cfg)
 }
 
-// mostExact is how many due entities a dry run checks without being asked to: at two reads each, that costs about a
-// cent (docs/costs.md).
-const mostExact = 10_000
+const (
+	// mostExact is how many due entities a dry run checks without being asked to: at two reads each, that costs
+	// about a cent (docs/costs.md).
+	mostExact = 10_000
+	// exactWithin bounds how long that takes: it obeys the pace, which may be slow.
+	exactWithin = 2 * time.Minute
+)
 
 // lookExactly makes the dry run of a target again if few are due by its estimate, and checks every entity. A target of
-// which that fails keeps its estimate.
+// which that fails, or takes too long, keeps its estimate. The log has had all that there is to say.
 func lookExactly(ctx context.Context, s *session, res *sweep.Result) {
+	ctx, cancel := context.WithTimeout(ctx, exactWithin)
+	defer cancel()
 	cfg := s.sweep
-	cfg.Exact, cfg.Targets = true, nil
+	cfg.Exact, cfg.Targets, cfg.Log = true, nil, slog.New(slog.DiscardHandler)
 	var at []int
 	var due int64
 	for i, t := range res.Targets {
