@@ -80,6 +80,8 @@ func canForecast(c *site.Site) bool {
 
 // forecastTrip judges what a dry run has found due, as a sweep with --apply would. It writes nothing.
 func forecastTrip(ctx context.Context, c *site.Site) *TripForecast {
+	c.Cfg.Progress.Judging.Add(1)
+	defer c.Cfg.Progress.Judging.Add(-1)
 	c.Tally.Mu.Lock()
 	oldest := c.Tally.Preview.Oldest
 	c.Tally.Mu.Unlock()

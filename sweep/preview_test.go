@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/reaper-ttl/reaper/control"
@@ -548,5 +549,34 @@ func TestDryRunDuringAReadFromTheStart(t *testing.T) {
 		time.Sleep(time.Until(res.GoneBy.Add(time.Second)))
 		w.sweep()
 		w.wantLeft()
+	})
+}
+
+// A dry run says what it does at present: reading ranges from their start, counting, and counting for the
+// breaker. At its end it does nothing.
+func TestDryRunSaysWhatItDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 1500)
+		w.target.Page = 50
+		w.restamp(time.Now())
+		time.Sleep(time.Second)
+		c, p := w.config(), new(sweep.Progress)
+		c.Apply, c.Progress = false, p
+		var counting, fromStart, judging atomic.Int64
+		w.s.Before = func(context.Context, modelstore.Call) error {
+			counting.Store(max(counting.Load(), p.Counting.Load()))
+			fromStart.Store(max(fromStart.Load(), p.FromStart.Load()))
+			judging.Store(max(judging.Load(), p.Judging.Load()))
+			return nil
+		}
+		if res := sweep.Run(t.Context(), c).Targets[0]; res.WouldTrip == nil || !res.Estimated {
+			t.Errorf("%+v", res)
+		}
+		if counting.Load() < 1 || fromStart.Load() < 1 || judging.Load() != 1 {
+			t.Errorf("at most: counting in %d, from the start in %d, judging %d", counting.Load(), fromStart.Load(), judging.Load())
+		}
+		if n := p.Counting.Load() + p.FromStart.Load() + p.Judging.Load(); n != 0 || p.RangesDone.Load() != p.Ranges.Load() {
+			t.Errorf("at the end: %d under way, %d of %d ranges", n, p.RangesDone.Load(), p.Ranges.Load())
+		}
 	})
 }

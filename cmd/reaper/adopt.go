@@ -368,7 +368,7 @@ func (ad *adoption) showProgress(ctx context.Context) (done func()) {
 	if p.Expected.Load() == 0 { // else it was found out for the price
 		group.Go(func() { _, _ = adopt.Expect(ctx, ad.cfg) }) // counting may take longer than the run
 	}
-	stop := drawProgress(ad.stderr, "adopting "+target, &p.Scanned, &p.Expected)
+	stop := drawProgress(ad.stderr, func() string { return "adopting " + target }, "entities", &p.Scanned, &p.Expected)
 	return func() {
 		cancel()
 		group.Wait()

@@ -81,7 +81,7 @@ func loadEntities(a *app, cmd *cobra.Command, skipBad bool) (err error) {
 		native: s.Store.Driver == config.Firestore, skipBad: skipBad, log: s.log,
 		res: loadResult{Store: s.Store.String(), Target: t.Name}}
 	if s.onTerminal() {
-		l.bar = newBar(s.stderr, "loading")
+		l.bar = newBar(s.stderr, "loading", "entities")
 	}
 	err = l.run(ctx, newLineReader(s.stdin))
 	if l.bar != nil {

@@ -194,6 +194,10 @@ type Progress struct {
 
 	Due                                           atomic.Int64 // entities due when the sweep began
 	Ranges, RangesDone, Scanned, Expired, Deleted atomic.Int64
+
+	// What is done at present: ranges in which a dry run counts what is due, ranges that are read from
+	// their start, and targets of which a dry run finds out whether their breaker would trip.
+	Counting, FromStart, Judging atomic.Int64
 }
 
 // A Comparer says which due entries must be kept, because something else in their entity says

@@ -100,6 +100,8 @@ type part struct {
 // be counted, it is read.
 func (d *dryRun) countRest(t step.Turn, rd *reading) error {
 	c := d.task.c
+	c.Cfg.Progress.Counting.Add(1)
+	defer c.Cfg.Progress.Counting.Add(-1)
 	at, read := rd.reader.Position().Value, int64(0)
 	for _, e := range t.Scratch.Page.Entries {
 		if e.Position().Value == at { // the COUNT begins with this value

@@ -44,6 +44,10 @@ func (p *pager) read(t step.Turn, rd *reading, most int) (more bool, err error) 
 	s, c := t.Scratch, p.task.c
 	more, read, took, err := s.Ahead.Take(&s.Page)
 	if !read {
+		if rd.fromStart {
+			c.Cfg.Progress.FromStart.Add(1)
+			defer c.Cfg.Progress.FromStart.Add(-1)
+		}
 		began := c.Cfg.Now()
 		more, err = rd.reader.Next(t.Ctx, &s.Page, most)
 		took = c.Cfg.Now().Sub(began)
