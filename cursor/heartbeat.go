@@ -45,6 +45,7 @@ type Heartbeat struct {
 	Seeks   bool      // it waits for ranges that others hold
 	Version string    // of the program
 	Why     string    // what this process cannot read or write, so that it deletes nothing; empty if it can
+	Behind  Behind    // what it counted last behind the cursors
 
 	Revision string // as in the store; empty for a record not saved yet
 	// Seen is when this process first saw this revision, and First this epoch, on its own
@@ -157,7 +158,7 @@ func (k *Keeper) ForgetHeartbeat(ctx context.Context, h Heartbeat) error {
 }
 
 func (h Heartbeat) encode() store.Record {
-	return store.Record{
+	rec := store.Record{
 		Sort: store.WorkerRecord, Key: h.Key(), Target: h.Target, Revision: h.Revision,
 		Fields: store.Fields{
 			"schema":   int64(HeartbeatSchema),
@@ -175,6 +176,8 @@ func (h Heartbeat) encode() store.Record {
 			"why":      h.Why,
 		},
 	}
+	h.Behind.encode(rec.Fields)
+	return rec
 }
 
 // decodeHeartbeat fails only for a record of a newer program. A record that makes no sense
@@ -198,6 +201,7 @@ func decodeHeartbeat(rec store.Record) (Heartbeat, error) {
 		Seeks:    f.Bool("seeks"),
 		Version:  f.Text("version"),
 		Why:      f.Text("why"),
+		Behind:   readBehind(f),
 		Revision: rec.Revision,
 	}
 	if h.Epoch < 1 {

@@ -72,6 +72,7 @@ type Pulse struct {
 	wanted int           // claims, and those under way
 	seeks  bool
 	why    string
+	behind Behind
 	hurry  bool // somebody waits for the next heartbeat
 	read   time.Time
 	tried  attempt
@@ -257,6 +258,18 @@ func (p *Pulse) Explain(why string) {
 	}
 }
 
+// Report says what was counted behind the cursors, to who reads the heartbeats.
+func (p *Pulse) Report(b Behind) {
+	b = b.rounded()
+	p.mu.Lock()
+	news := p.behind != b
+	p.behind = b
+	p.mu.Unlock()
+	if news {
+		p.wakeUp()
+	}
+}
+
 // drop takes back what a claim wants.
 func (p *Pulse) drop(c *Claim) {
 	p.mu.Lock()
@@ -367,7 +380,8 @@ func (w *beatWriter) next(now time.Time) (step func(context.Context) error, wait
 	case w.wanted > 0, w.isAwaited(now):
 		return w.begin, 0
 	case w.owed, w.seeks != w.saved.Seeks, w.seeks && now.Sub(w.wrote) >= third,
-		w.announce && (w.wrote.IsZero() || w.why != w.saved.Why || now.Sub(w.wrote) >= IdleBeat):
+		w.announce && (w.wrote.IsZero() || w.why != w.saved.Why || w.behind != w.saved.Behind ||
+			now.Sub(w.wrote) >= IdleBeat):
 		return w.idle, 0
 	case w.seeks:
 		return nil, third - now.Sub(w.wrote)
@@ -478,7 +492,7 @@ func (w *beatWriter) write(ctx context.Context, change func(*Heartbeat)) error {
 	prev, before := w.saved, w.beat
 	next := prev
 	next.Read, next.Claims = w.read.UTC().Truncate(time.Microsecond), int64(len(w.held))
-	next.Seeks, next.Why = w.seeks, w.why
+	next.Seeks, next.Why, next.Behind = w.seeks, w.why, w.behind
 	w.hurry = false
 	w.mu.Unlock()
 	change(&next)

@@ -34,7 +34,7 @@ func series(t *testing.T) map[string][]string {
 	names := map[string][]string{}
 	m := metrics.New(metrics.Options{Registry: prometheus.NewRegistry(), Targets: []string{"sessions"}})
 	m.Swept("sessions", metrics.Complete, time.Second, time.Unix(1, 0))
-	m.Behind("sessions", 1)
+	m.Behind("sessions", 1, true)
 	m.Adoption("sessions", map[string]int64{metrics.Stamped: 1})
 	families, err := m.Registry().Gather()
 	if err != nil {

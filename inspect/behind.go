@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/reaper-ttl/reaper/breaker"
+	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
@@ -19,6 +21,18 @@ import (
 // one: it reads each range from its start.
 const BehindEvery = 10 * time.Minute
 
+// countTakes is for how much longer the count of a daemon is taken for the present one: it counts again
+// after BehindEvery, and that takes a while.
+const countTakes = 2 * time.Minute
+
+// A WouldTrip is the event for which a daemon foresees that the breaker trips at the next read from the
+// start.
+type WouldTrip struct {
+	Rule  breaker.Rule `json:"rule"`
+	Due   int64        `json:"due"`
+	Limit int64        `json:"limit"`
+}
+
 // A BehindCount is how much is due and lies behind the cursors, as part of a status: written
 // late, or refused by the store. A read from the start deletes it.
 type BehindCount struct {
@@ -27,6 +41,26 @@ type BehindCount struct {
 	BehindSince   *time.Time `json:"behind_since"`    // when the oldest of them became due
 	BehindGoneBy  *time.Time `json:"behind_gone_by"`  // the first sweep after that deletes the last; nil if not known
 	BehindCounted *time.Time `json:"behind_counted"`  // when it was counted
+}
+
+// countedBy returns what a daemon of the target has counted last, if that is recent; else a count of nothing.
+func countedBy(s *sweep.Snapshot) (b BehindCount, would *WouldTrip) {
+	var last cursor.Behind
+	for _, h := range s.Heartbeats() {
+		if h.Behind.Counted.After(last.Counted) {
+			last = h.Behind
+		}
+	}
+	b.BehindCounted = timePtr(last.Counted)
+	if !b.isRecent(s.Now().Add(-countTakes)) {
+		return BehindCount{}, nil
+	}
+	if last.Late > 0 {
+		would = &WouldTrip{Rule: breaker.LateOnes, Due: last.Late, Limit: last.Limit}
+	}
+	b.Behind, b.BehindAtLeast = &last.N, last.More
+	b.BehindSince, b.BehindGoneBy = timePtr(last.Since), timePtr(last.GoneBy)
+	return b, would
 }
 
 // isRecent reports whether it need not be counted again.
@@ -113,10 +147,15 @@ func (b *behindCounter) add(r shardquery.Range, n int64, atLeast bool, since tim
 	b.by = laterOf(b.by, by)
 }
 
-// fillBehind fills in what was counted behind the cursors.
-func (st *TargetStatus) fillBehind(b *behindCounter, ranges int) {
-	st.BehindCount = BehindCount{} // an earlier one may be long out of date
-	if n := len(b.unread); n > 0 {
+// fillBehind fills in what was counted behind the cursors; if time did not suffice, what a daemon has
+// counted lately.
+func (st *TargetStatus) fillBehind(b *behindCounter, ranges int, daemons BehindCount) {
+	st.BehindCount = daemons // an earlier one of its own may be long out of date
+	n := len(b.unread)
+	if daemons.Behind != nil && (n > 0 || b.atLeast && *daemons.Behind > b.sum) {
+		return // it had more time
+	}
+	if n > 0 {
 		st.Unread = append(st.Unread, fmt.Sprintf("what lies behind the cursors in %d of %d ranges: %v",
 			n, ranges, anyOf(b.unread)))
 		return
@@ -154,13 +193,16 @@ func (st *TargetStatus) addBehind() {
 }
 
 // behindText says what lies behind the cursors, and when it goes.
-func (st *TargetStatus) behindText() string {
+func (st *TargetStatus) behindText(now time.Time) string {
 	what := fmt.Sprintf("%d lie behind the cursors, written late or refused; ", *st.Behind)
 	if *st.Behind == 1 {
 		what = "1 lies behind the cursors, written late or refused; "
 	}
 	if st.BehindAtLeast {
 		what = "at least " + what
+	}
+	if age := now.Sub(*st.BehindCounted); age > Within { // by a daemon, or by an earlier status
+		what += "that was counted " + Age(age) + " ago; "
 	}
 	if st.BehindGoneBy == nil {
 		return what + "the read from the start that follows the sealing of their generation finds them"

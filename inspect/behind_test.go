@@ -332,6 +332,54 @@ func TestStatusBehindOfAStoreThatHangs(t *testing.T) {
 	})
 }
 
+// A status that has no time to count what lies behind the cursors shows what a daemon has counted in the last
+// ten minutes, and how long ago.
+func TestStatusBehindByADaemon(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Next = func(at time.Time) time.Time { return at.Truncate(time.Minute).Add(time.Minute) }
+		w.sweep()
+		yesterday := time.Now().Add(-24 * time.Hour).Truncate(time.Millisecond)
+		for i := range 300 {
+			w.put(1, 4, fmt.Sprint("late-", i), yesterday)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			sweep.NewDaemon(w.config(), true).Run(ctx)
+			close(done)
+		}()
+		time.Sleep(4*time.Minute + 30*time.Second)
+		for what, hangs := range map[string]func(store.Query) bool{
+			"all":         func(q store.Query) bool { return q.After.IsZero() }, // all that do not begin at a cursor
+			"the counts":  func(q store.Query) bool { return q.Limit > 100 },
+			"none at all": func(store.Query) bool { return false },
+		} {
+			w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+				if c.Method == "Scan" && hangs(c.Query) && ctx.Value(asks{}) != nil {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return nil
+			}
+			began := time.Now()
+			st, err := inspect.Status(context.WithValue(t.Context(), asks{}, true), w.config(), w.target)
+			if err != nil || st.Behind == nil || *st.Behind != 300 || st.BehindAtLeast || !same(st.BehindSince, yesterday) ||
+				st.BehindGoneBy == nil || st.Verdict != inspect.Behind {
+				t.Errorf("%s: %v: %s, %s, %q: %+v", what, err, st.Verdict, st.Why, st.Unread, st.BehindCount)
+			}
+			if by := strings.Contains(st.Why, "that was counted "); by != (what != "none at all") ||
+				by != began.After(st.BehindCounted.Add(time.Minute)) {
+				t.Errorf("%s: %s; counted at %v", what, st.Why, st.BehindCounted)
+			}
+		}
+		cancel()
+		<-done
+	})
+}
+
+// asks marks the calls of a status.
+type asks struct{}
+
 // What lies behind the cursors is counted again after ten minutes. Until then a repeated status shows what
 // it has counted, and asks each range once.
 func TestStatusCountsBehindEveryTenMinutes(t *testing.T) {

@@ -47,6 +47,9 @@ type TargetStatus struct {
 	Unlimited bool          `json:"unlimited"`        // a worker holds a range without a limit: Rate leaves it out
 	GoneAt    *time.Time    `json:"gone_at"`          // when the backlog is gone at that rate, if that is known
 	BehindCount
+	// WouldTrip is the event for which a daemon foresees that the breaker trips at the next read from the
+	// start; nil if none does.
+	WouldTrip   *WouldTrip         `json:"would_trip"`
 	EmptyIndex  bool               `json:"empty_index"` // as sweeps found it last: no entity has an entry in any range
 	EmptyKind   bool               `json:"empty_kind"`  // nothing is due, and the kind holds no entity
 	PausedBy    string             `json:"paused_by"`
@@ -183,14 +186,18 @@ func StatusWith(ctx context.Context, cfg sweep.Config, t sweep.Target, look Look
 	}
 	st.fillMixed(q)
 	known := st.fillDue(q, ranges)
+	daemons, would := countedBy(s)
 	if st.BehindCount = look.Last; !look.Last.isRecent(s.Now()) {
 		b := &behindCounter{Snapshot: s, all: look.All}
 		if err := b.run(whole, max(1, cfg.Workers), ranges, func() { st.count(whole, q) }); err != nil {
 			return st, err
 		}
-		st.fillBehind(b, len(ranges))
+		st.fillBehind(b, len(ranges), daemons)
 	} else {
 		st.count(whole, q)
+	}
+	if st.Behind == nil || *st.Behind > 0 { // else it is gone
+		st.WouldTrip = would
 	}
 	ahead := st.OldestDue
 	st.addBehind()

@@ -68,7 +68,7 @@ func TestStatusJSON(t *testing.T) {
 			`"paused":false,"breaker":"","held":"","reason":"","oldest_due":null,"last_sweep":null,"swept_to":null,` +
 			`"backlog":0,"backlog_at_least":false,"rate":0,"unlimited":false,"gone_at":null,` +
 			`"behind":0,"behind_at_least":false,"behind_since":null,"behind_gone_by":null,"behind_counted":"2000-01-01T00:00:00Z",` +
-			`"empty_index":false,"empty_kind":true,` +
+			`"would_trip":null,"empty_index":false,"empty_kind":true,` +
 			`"paused_by":"","paused_at":null,"paused_until":null,` +
 			`"workers":[],"generations":[],"ranges":[],"adoption":null,"superseded_by":"","unread":[]}`
 		if string(text) != want {

@@ -36,6 +36,10 @@ func (st *TargetStatus) judge(s *sweep.Snapshot, ahead *time.Time, known byRecor
 	if st.Behind == nil && (st.Verdict == OK || st.Verdict == Idle) && len(st.Ranges) > 0 {
 		st.Why += "; what lies behind the cursors is not known"
 	}
+	if w := st.WouldTrip; w != nil && st.Held == "" {
+		st.Why += fmt.Sprintf("; its breaker would trip at the next reads from the start: %d are late, where %d may be",
+			w.Due, w.Limit)
+	}
 }
 
 func (st *TargetStatus) judgeAsRead(s *sweep.Snapshot, ahead *time.Time, known byRecords) {
@@ -56,7 +60,7 @@ func (st *TargetStatus) judgeAsRead(s *sweep.Snapshot, ahead *time.Time, known b
 	case ahead != nil && late(*ahead):
 		st.Verdict, st.Why = Behind, "the oldest was due "+Age(now.Sub(*ahead))+" ago"
 	case st.OldestDue != nil && late(*st.OldestDue):
-		st.Verdict, st.Why, st.LateOnes = Behind, st.behindText(), true
+		st.Verdict, st.Why, st.LateOnes = Behind, st.behindText(now), true
 	case known.lack > 0:
 		st.Verdict, st.Why = Unknown, fmt.Sprintf("not all ranges were read within %v", queriesWithin)
 	case known.all > 0 && late(known.since.at):

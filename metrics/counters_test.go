@@ -112,7 +112,7 @@ func TestReferenceHasTheCounters(t *testing.T) {
 func TestReferenceHasTheMetrics(t *testing.T) {
 	m := New(Options{Registry: prometheus.NewRegistry(), Targets: []string{"a"}})
 	m.Swept("a", Complete, time.Second, time.Unix(1, 0)) // absent before, as the next one
-	m.Behind("a", 1)
+	m.Behind("a", 1, false)
 	m.Adoption("a", map[string]int64{Stamped: 0, Unstamped: 0, Mismatched: 0})
 	families, err := m.Registry().Gather()
 	if err != nil {

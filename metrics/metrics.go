@@ -97,7 +97,7 @@ type Metrics struct {
 	sweeps, throttled, operations, errors *prometheus.CounterVec
 
 	outside, oldestDue, lastSuccess, rate, generation, live, leases, emptyIndex, stuck, held,
-	behind, breaker, halved, adoption *prometheus.GaugeVec
+	behind, breaker, wouldTrip, halved, adoption *prometheus.GaugeVec
 
 	delay, sweep, query, commit, readyWait *prometheus.HistogramVec
 }
@@ -136,6 +136,8 @@ func New(o Options) *Metrics {
 	m.stuck = m.gauge("stuck_ranges", "Ranges with due entities and no progress.")
 	m.halved = m.gauge("lives_halved", "1 while entities are written with half as long to live as on the day before.")
 	m.breaker = m.gauge("breaker_open", "1 while the target waits for the approval of an event that is unusual.")
+	m.wouldTrip = m.gauge("breaker_would_trip",
+		"1 while the breaker would trip at the next reads from the start, for what lies behind the cursors.")
 	m.held = m.gauge("held", "1 while nothing of the target may be deleted, by what holds it.", "why")
 
 	m.adoption = m.gauge("adoption_entities", "Entities of an adoption: that got a key in its last round and since, "+
@@ -261,8 +263,12 @@ func (m *Metrics) OldestDue(target string, t time.Time) { m.set(m.oldestDue, uni
 // Outside says how many entities lie in no range.
 func (m *Metrics) Outside(target string, n int64) { m.set(m.outside, float64(n), target) }
 
-// Behind says how many entities are due behind the cursors: a read from the start finds them.
-func (m *Metrics) Behind(target string, n int64) { m.set(m.behind, float64(n), target) }
+// Behind says how many entities are due behind the cursors, which a read from the start finds, and
+// whether the breaker would trip then.
+func (m *Metrics) Behind(target string, n int64, wouldTrip bool) {
+	m.set(m.behind, float64(n), target)
+	m.set(m.wouldTrip, truth(wouldTrip), target)
+}
 
 // Rate says how many entities a second the ranges that this process holds may
 // delete, added up; +Inf if they are unlimited.

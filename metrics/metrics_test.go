@@ -37,7 +37,7 @@ func all(t *testing.T) *metrics.Metrics {
 	m.Swept("sessions", metrics.Complete, 2*time.Second, at)
 	m.OldestDue("sessions", at)
 	m.Outside("sessions", 8)
-	m.Behind("sessions", 7)
+	m.Behind("sessions", 7, true)
 	m.Rate("sessions", 500)
 	m.Generations("sessions", 9, 2)
 	m.LeaseHeld("sessions", 1)
@@ -58,6 +58,7 @@ var promised = []string{
 	"reaper_live_generations", "reaper_leases_held", "reaper_empty_index", "reaper_apply", "reaper_build_info",
 	"reaper_stuck_ranges", "reaper_held", "reaper_breaker_open", "reaper_lives_halved", "reaper_ready_wait_seconds", "reaper_behind_entities",
 	"reaper_adoption_entities",
+	"reaper_breaker_would_trip",
 }
 
 func TestNames(t *testing.T) {

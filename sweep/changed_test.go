@@ -12,7 +12,7 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-// A quietLog keeps warnings. Several goroutines write it.
+// A quietLog keeps what is logged. Several goroutines write it.
 type quietLog struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -22,6 +22,13 @@ func (l *quietLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
+}
+
+// count returns how many times the log says something.
+func (l *quietLog) count(what string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), what)
 }
 
 // changes returns the warnings about a target that changed, without their times, and

@@ -20,7 +20,7 @@ type pagesSeen struct {
 
 func (s *pagesSeen) Scan(ctx context.Context, q store.Query, page *store.Page) error {
 	s.mu.Lock()
-	if q.Limit > 1 { // not a look for a single entry
+	if q.Limit > 1 && q.Limit != 101 { // not a look for a single entry, nor a count of what is behind a cursor
 		s.pages[page] = true
 	}
 	s.mu.Unlock()

@@ -204,6 +204,14 @@ var faults = []struct {
 	{"sweeps-late", nil, func(w *world) { time.Sleep(3 * time.Hour); w.beat("host/1", "v1", "", time.Second) }},
 
 	{"behind-cursors", nil, func(w *world) { w.put(store.Entity{Name: "late", Expiry: w.key(1, 2, -time.Hour)}) }},
+	{"breaker-would-trip", []string{"behind-cursors"}, func(w *world) {
+		w.put(store.Entity{Name: "late", Expiry: w.key(1, 2, -time.Hour)})
+		w.beat("host/1", "v1", "", time.Second)
+		w.edit(store.WorkerRecord, cursor.HeartbeatKey("sessions", "host/1"), func(f store.Fields) {
+			f["behind"], f["behind_counted"] = int64(5000), store.FormatTime(time.Now())
+			f["would_trip_late"], f["would_trip_limit"] = int64(5000), int64(1000)
+		})
+	}},
 	{"refused", []string{"behind-cursors"}, func(w *world) {
 		w.put(store.Entity{Name: "late", Expiry: w.key(1, 2, -time.Hour)})
 		w.edit(store.CursorRecord, "sessions.00000001.0002", func(f store.Fields) { f["refused"] = true })

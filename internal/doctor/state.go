@@ -42,6 +42,13 @@ func (x *exam) checkStatus(ctx context.Context, s *sweep.Snapshot) error {
 		}
 		x.find(f)
 	}
+	if w := st.WouldTrip; w != nil && st.Held == "" {
+		x.find(Finding{ID: "breaker-would-trip", Target: t.Name,
+			What: fmt.Sprintf("The breaker would trip at the next reads from the start: %d are late, where %d may be.",
+				w.Due, w.Limit),
+			Mend: "have the application write the right expiries, if they are live; reaper explain --target " + t.Name +
+				" ID shows one"})
+	}
 	if st.Held == "" && !st.Paused && st.Reason != "" {
 		x.find(Finding{ID: "records-mixed", Target: t.Name, What: "Records and entities are not of one time.",
 			Evidence: []string{oneLine(st.Reason)}, Mend: "follow the chapter After a restore of docs/operations.md"})

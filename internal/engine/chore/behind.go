@@ -3,7 +3,7 @@ package chore
 import (
 	"context"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -13,6 +13,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/engine/index"
 	"github.com/reaper-ttl/reaper/internal/engine/plan"
 	"github.com/reaper-ttl/reaper/internal/engine/site"
+	"github.com/reaper-ttl/reaper/internal/engine/spend"
 	"github.com/reaper-ttl/reaper/internal/engine/view"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
@@ -23,11 +24,15 @@ import (
 const BehindKind plan.Kind = "behind"
 
 const (
-	// behindParts is how often in each rewind a daemon counts what is due behind the cursors.
-	// A read from the start finds it once in that time, and a person should know well before.
-	behindParts = 24
-	// leastBehind is the shortest time from one count to the next.
-	leastBehind = 10 * time.Minute
+	// BehindEvery is how often a daemon counts what is due behind the cursors. A read from the start
+	// finds it once in each rewind, and a person should know well before.
+	BehindEvery = 10 * time.Minute
+	// BehindAgain is how soon it counts again if that may have changed much, and how long after its
+	// start it counts first.
+	BehindAgain = time.Minute
+	// behindRanges is how many ranges are counted so often: of twice as many, each costs a read half
+	// as often.
+	behindRanges = 1_000
 	// readBehind is how many entries behind the cursor of a range are read, so that those that
 	// are malformed do not count. If there are more, all are counted.
 	readBehind = 100
@@ -39,9 +44,18 @@ const (
 
 // CountBehind counts what is due behind the cursor of a range, up to about upTo.
 func CountBehind(ctx context.Context, c *site.Site, p *plan.Plan, r shardquery.Range, upTo int64) (int64, error) {
+	n, _, err := behindIn(ctx, c, p, r, upTo)
+	return n, err
+}
+
+// behindIn counts what is due behind the cursor of a range, up to about upTo. It also returns when the
+// first of that became due.
+func behindIn(
+	ctx context.Context, c *site.Site, p *plan.Plan, r shardquery.Range, upTo int64,
+) (due int64, since time.Time, err error) {
 	cur := p.Cursor(r)
 	if cur.Position.IsZero() || !cur.Stock.Emptied.IsZero() {
-		return 0, nil // nothing is behind it, or nothing well-formed is left
+		return 0, since, nil // nothing is behind it, or nothing well-formed is left
 	}
 	horizon := c.Horizon()
 	floor, end := c.Index.Floor(horizon), horizon.Add(r.Resolution())
@@ -52,31 +66,38 @@ func CountBehind(ctx context.Context, c *site.Site, p *plan.Plan, r shardquery.R
 	reader := &shardquery.Reader{Store: c.Cfg.Store, Target: c.Target.Target, Range: r, From: r.At(floor), Floor: floor,
 		Until: end, Now: c.Cfg.Now}
 	var page store.Page
-	var due, seen int64
+	var seen int64
 	for more := true; more; {
-		var err error
 		if more, err = reader.Next(ctx, &page, readBehind+1); err != nil {
-			return 0, err
+			return 0, since, err
 		}
 		for _, e := range page.Entries {
-			if c.Index.Decide(e.Value, horizon) == index.Due && (rests || index.IsBehind(e, cur)) {
-				due++
+			if c.Index.Decide(e.Value, horizon) != index.Due || !rests && !index.IsBehind(e, cur) {
+				continue
 			}
+			if at, err := r.Expires(e.Value); err == nil && due == 0 {
+				since = at.Add(c.Target.Retention)
+			}
+			due++
 		}
 		if seen += int64(len(page.Entries)); seen > readBehind {
 			if n, ok, err := CountExpired(ctx, c, r, floor, end, upTo); ok || err != nil {
-				return n, err
+				return n, since, err
 			}
 		}
 	}
-	return due, nil
+	return due, since, nil
 }
 
-// BehindEvery returns the time between two counts of what is due behind the cursors.
-func BehindEvery(c *site.Site) time.Duration { return max(leastBehind, c.Rules.Rewind/behindParts) }
+// BehindEveryOf returns the time between two counts of what is due behind the cursors of a target
+// with so many ranges.
+func BehindEveryOf(ranges int) time.Duration {
+	return BehindEvery * time.Duration(max(1, ranges/behindRanges))
+}
 
 // countAllBehind counts what is due behind the cursors of all ranges that writers may write
-// to, for people. If that fails, the number from before remains.
+// to, for people, and foresees whether the breaker would trip for it. If that fails, what was known
+// before remains.
 func countAllBehind(ctx context.Context, c *site.Site, p *plan.Plan) {
 	p, err := withSaved(ctx, c, p)
 	if err != nil {
@@ -89,24 +110,60 @@ func countAllBehind(ctx context.Context, c *site.Site, p *plan.Plan) {
 			list = append(list, r)
 		}
 	}
+	found, err := sumBehind(ctx, c, p, list)
+	if err != nil {
+		failedBehind(ctx, c, err)
+		return
+	}
+	trip, err := spend.Observe(c.Spending()).ForecastLate(ctx, found.N)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return
+	case err != nil: // what was foreseen remains, as long as something lies there
+		c.Log.DebugContext(ctx, "cannot foresee whether the breaker would trip", "error", err)
+		last := c.Tally.Behind()
+		found.Late, found.Limit = last.Late, last.Limit
+	case trip != nil:
+		found.Late, found.Limit = trip.Due+trip.Gone, trip.Limit
+	}
+	c.NoteBehind(found)
+}
+
+// sumBehind counts what is due behind the cursors of these ranges.
+func sumBehind(
+	ctx context.Context, c *site.Site, p *plan.Plan, list []shardquery.Range,
+) (found cursor.Behind, err error) {
 	upTo := int64(max(behindRangeUpTo, behindUpTo/max(1, len(list))))
-	var sum atomic.Int64
+	var mu sync.Mutex
+	var lie []shardquery.Range // in which something does
 	group, inGroup := errgroup.WithContext(ctx)
 	group.SetLimit(index.CountersAtOnce)
 	for _, r := range list {
 		background.Go(group, func() error {
 			within, cancel := context.WithTimeout(inGroup, index.CountTimeout)
 			defer cancel()
-			n, err := CountBehind(within, c, p, r, upTo)
-			sum.Add(n)
-			return err
+			n, since, err := behindIn(within, c, p, r, upTo)
+			if err != nil || n == 0 {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			lie = append(lie, r)
+			found.N, found.More = found.N+n, found.More || n >= upTo
+			if !since.IsZero() && (found.Since.IsZero() || since.Before(found.Since)) {
+				found.Since = since
+			}
+			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {
-		failedBehind(ctx, c, err)
-		return
+		return cursor.Behind{}, err
 	}
-	c.Cfg.Metrics.Behind(c.Target.Name, sum.Load())
+	if by, known := p.BehindGone(lie); known && found.N > 0 {
+		found.GoneBy = by
+	}
+	found.Counted = c.Clock.Now()
+	return found, nil
 }
 
 func failedBehind(ctx context.Context, c *site.Site, err error) {

@@ -96,6 +96,7 @@ type memory struct {
 	changed   []cursor.ID              // the own cursors that the plan does not know
 	ownAt     map[cursor.ID]time.Time  // when each of them was written
 	notBefore map[plan.Chore]time.Time // when a chore that failed is tried again
+	rewound   time.Time                // when the latest read of a range from its start began that has ended
 }
 
 // noteOwn keeps a cursor as this process has written it, if it did.
@@ -103,6 +104,9 @@ func (m *memory) noteOwn(c cursor.Cursor, now time.Time) {
 	if c.Revision != "" {
 		m.Own[c.ID], m.ownAt[c.ID] = cursor.Pack(c), now
 		m.changed = append(m.changed, c.ID)
+		if c.Rewind.Done.After(m.rewound) {
+			m.rewound = c.Rewind.Done
+		}
 	}
 }
 

@@ -66,8 +66,8 @@ type onSchedule struct {
 	seen     time.Time // the wall clock at the last look
 	expired  int64     // found due before the sweep that is counted
 	last     logged
-	isWarned bool      // of what idle ticks cost
-	counted  time.Time // when what is behind the cursors was counted last, or the work began
+	isWarned bool // of what idle ticks cost
+	behind   behindTimes
 	stopping bool
 }
 
@@ -168,14 +168,37 @@ func (o *onSchedule) begin(b *book, now time.Time) {
 	}
 }
 
-// countBehind begins to count what is due behind the cursors, once in a while. The first
-// count waits, too: a process that keeps restarting must not count each time.
-func (o *onSchedule) countBehind(b *book, now time.Time) {
-	if o.counted.IsZero() {
-		o.counted = now
+// behindTimes say when a daemon counts what is due behind the cursors.
+type behindTimes struct {
+	last   time.Time // when it counted last, or the work began
+	isSoon bool      // it has never counted, or the target was held since
+	isHeld bool
+}
+
+// isDue reports whether it is time to count. It counts sooner if what lies there may have changed much:
+// the target was held and no longer is, or something lay there and a range was read from its start since.
+// The first count waits, too: a process that keeps restarting must not count each time.
+func (t *behindTimes) isDue(b *book, now time.Time) bool {
+	if t.last.IsZero() {
+		t.last, t.isSoon = now, true
 	}
-	if now.Sub(o.counted) >= chore.BehindEvery(b.c) {
-		o.counted = now
+	wasHeld := t.isHeld
+	t.isHeld = b.hold.why != ""
+	t.isSoon = t.isSoon || wasHeld && !t.isHeld
+	since, found := now.Sub(t.last), b.c.Tally.Behind()
+	switch {
+	case since < chore.BehindAgain:
+		return false
+	case t.isSoon, found.N > 0 && b.memory.rewound.After(found.Counted):
+		return true
+	}
+	return since >= chore.BehindEvery && since >= chore.BehindEveryOf(len(b.plan.Ranges()))
+}
+
+// countBehind begins to count what is due behind the cursors, once in a while.
+func (o *onSchedule) countBehind(b *book, now time.Time) {
+	if o.behind.isDue(b, now) {
+		o.behind.last, o.behind.isSoon = now, false
 		b.beginChore(plan.Chore{Kind: chore.BehindKind}, 0, now)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/engine/journal"
 	"github.com/reaper-ttl/reaper/internal/engine/plan"
@@ -86,6 +87,24 @@ func (c *Site) LogHold(why throttle.Reason, since time.Time, fault error) {
 		c.Log.Warn("deletes suspended: a record cannot be read or written", "why", fault)
 	default:
 		c.Log.Debug("deletes suspended", "why", string(why))
+	}
+}
+
+// NoteBehind says in metrics, heartbeat and log what was counted behind the cursors.
+func (c *Site) NoteBehind(b cursor.Behind) {
+	last := c.Tally.noteBehind(b)
+	c.Cfg.Metrics.Behind(c.Target.Name, b.N, b.Late > 0)
+	c.Keeper.Pulse.Report(b)
+	switch {
+	case b.Late > 0 && (last.Late == 0 || b.Late > 2*last.Late):
+		attrs := []any{"late", b.Late, "limit", b.Limit}
+		if !b.GoneBy.IsZero() {
+			attrs = append(attrs, "by", b.GoneBy)
+		}
+		c.Log.Warn("the breaker would trip at the next reads from the start: so many were written behind the cursors",
+			attrs...)
+	case b.Late == 0 && last.Late > 0 && !c.Target.IsTripped(c.Viewer.View().Record):
+		c.Log.Info("the breaker would no longer trip for what lies behind the cursors", "behind", b.N)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
@@ -22,6 +23,7 @@ type Tally struct {
 	Retired   []int
 	wrote     time.Time // when a write that disposes of something last succeeded
 	outside   *outside  // nil if nobody has looked
+	behind    cursor.Behind
 	Preview   preview
 }
 
@@ -116,6 +118,20 @@ func (t *Tally) OutsideOr(entities int64, emptyIndex bool) (int64, bool) {
 		return t.outside.entities, t.outside.emptyIndex
 	}
 	return entities, emptyIndex
+}
+
+// Behind returns what this process has counted last behind the cursors.
+func (t *Tally) Behind() cursor.Behind {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	return t.behind
+}
+
+func (t *Tally) noteBehind(b cursor.Behind) (last cursor.Behind) {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	last, t.behind = t.behind, b
+	return last
 }
 
 // A published is the part of a tally that has been added to the metrics.

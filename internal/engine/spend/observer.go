@@ -19,20 +19,19 @@ const mostJudged = 24
 
 // An Observer counts and judges as the breaker of a target does, and writes nothing.
 type Observer struct {
-	rules    breaker.Rules
-	scope    cursor.Scope // of the target
-	viewer   *view.Viewer
-	clock    *storeclock.Clock
-	ledger   *ledger
-	counter  *counter
-	describe describer
+	describer
+	scope   cursor.Scope // of the target
+	viewer  *view.Viewer
+	clock   *storeclock.Clock
+	ledger  *ledger
+	counter *counter
 }
 
 // Observe returns an observer that has read nothing yet.
 func Observe(cfg Config) *Observer {
 	c := newCounter(cfg)
-	return &Observer{rules: cfg.Rules, scope: cfg.Plan.Scope, viewer: cfg.Viewer, clock: cfg.Clock, ledger: newLedger(cfg),
-		counter: c, describe: newDescriber(cfg, c)}
+	return &Observer{scope: cfg.Plan.Scope, viewer: cfg.Viewer, clock: cfg.Clock, ledger: newLedger(cfg),
+		counter: c, describer: newDescriber(cfg, c)}
 }
 
 // CountLeft counts what is left of the event of a trip.
@@ -67,16 +66,6 @@ func (o *Observer) countTrip(
 	}
 }
 
-// Describe returns what people want to know of a trip.
-func (o *Observer) Describe(ctx context.Context, t breaker.Trip) breaker.Detail {
-	return o.describe.details(ctx, t)
-}
-
-// Histogram returns the part of it that says when the event expires.
-func (o *Observer) Histogram(ctx context.Context, t breaker.Trip) []breaker.Bar {
-	return o.describe.histogram(ctx, t)
-}
-
 // Forecast returns the trip that a sweep with --apply would make; nil if it would make none. Oldest
 // is when the first of what is due has expired; zero if nothing is.
 func (o *Observer) Forecast(ctx context.Context, oldest time.Time) (*breaker.Trip, error) {
@@ -107,18 +96,45 @@ func (o *Observer) Forecast(ctx context.Context, oldest time.Time) (*breaker.Tri
 		keys = append(keys, hours...)
 	}
 	for _, k := range keys {
-		n, all, err := o.counter.measure(ctx, b, k, rec.Approvals, now)
-		if err != nil {
-			return nil, err
-		}
-		if all >= 0 {
-			b = b.CountedAll(now, all)
-		}
-		if _, trip := b.Judge(o.rules, now, k, n); trip != nil {
-			return trip, nil
+		var trip *breaker.Trip
+		if b, trip, err = o.judge(ctx, b, k, now); err != nil || trip != nil {
+			return trip, err
 		}
 	}
 	return nil, nil
+}
+
+// judge counts what is left under a key, and returns the trip that it would make, if any.
+func (o *Observer) judge(
+	ctx context.Context, b breaker.Budget, k breaker.Key, now time.Time,
+) (breaker.Budget, *breaker.Trip, error) {
+	n, all, err := o.counter.measure(ctx, b, k, o.viewer.View().Record.Approvals, now)
+	if err != nil {
+		return b, nil, err
+	}
+	if all >= 0 {
+		b = b.CountedAll(now, all)
+	}
+	_, trip := b.Judge(o.rules, now, k, n)
+	return b, trip, nil
+}
+
+// ForecastLate returns the trip that the next reads from the start would make, if so many entities lie
+// behind the cursors; nil if they would make none. It counts only if that number may be too many.
+func (o *Observer) ForecastLate(ctx context.Context, behind int64) (*breaker.Trip, error) {
+	if rec := o.viewer.View().Record; !o.rules.On || behind == 0 || rec.Trip.IsOpen() || o.isUnswept(rec) {
+		return nil, nil
+	}
+	b, err := o.ledger.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := o.clock.Now()
+	if _, trip := b.Judge(o.rules, now, breaker.Late(), breaker.Count{Due: behind}); trip == nil {
+		return nil, nil
+	}
+	_, trip, err := o.judge(ctx, b, breaker.Late(), now)
+	return trip, err
 }
 
 // crowded lists hours that hold more than the floor, the latest first. It halves the time between two

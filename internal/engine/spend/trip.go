@@ -64,7 +64,7 @@ func (p *tripper) trip(ctx context.Context, t breaker.Trip, approvals []breaker.
 		"rule", string(t.Rule), "due", t.Due, "limit", t.Limit, "all", t.All, "deleted", t.Gone)
 	p.story.Tell(history.KindTrip, history.Change{What: "trip " + t.ID,
 		After: fmt.Sprintf("%s; %d were deleted before", t.Summary(), t.Gone)})
-	detail := p.describe.details(ctx, t)
+	detail := p.describe.Describe(ctx, t)
 	return p.ledger.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
 		b.Trip = detail
 		return b
@@ -91,9 +91,9 @@ func newDescriber(cfg Config, c *counter) describer {
 	return describer{rules: cfg.Rules, index: cfg.Index, extent: c.bounds.extent}
 }
 
-// details returns what people want to know of a trip.
-func (d describer) details(ctx context.Context, t breaker.Trip) breaker.Detail {
-	return breaker.Detail{ID: t.ID, Histogram: d.histogram(ctx, t), Samples: d.samples(ctx, t)}
+// Describe returns what people want to know of a trip.
+func (d describer) Describe(ctx context.Context, t breaker.Trip) breaker.Detail {
+	return breaker.Detail{ID: t.ID, Histogram: d.Histogram(ctx, t), Samples: d.samples(ctx, t)}
 }
 
 // samples names some entities of an event. Its errors only shorten the list.
@@ -121,9 +121,9 @@ func (d describer) samples(ctx context.Context, t breaker.Trip) (ids []string) {
 	return ids
 }
 
-// histogram counts how much of an event expires when, in each generation. Its errors only shorten
+// Histogram counts how much of an event expires when, in each generation. Its errors only shorten
 // the list.
-func (d describer) histogram(ctx context.Context, t breaker.Trip) (bars []breaker.Bar) {
+func (d describer) Histogram(ctx context.Context, t breaker.Trip) (bars []breaker.Bar) {
 	ctx, cancel := context.WithTimeout(ctx, histogramWithin)
 	defer cancel()
 	edges := t.Edges(d.rules.Window, d.index.Floor(t.Through))
