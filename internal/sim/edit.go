@@ -290,6 +290,9 @@ func garble(w *world, d dice, key string, r store.Record) (func(), bool) {
 			r.Fields = maps.Clone(r.Fields)
 			r.Fields[field] = was
 			w.set(key, r)
+			if field == "paused" && was == false { // an operator's pause meanwhile found the target paused, and changed nothing
+				delete(w.pace.paused, key)
+			}
 		}
 	}, true
 }
