@@ -24,13 +24,15 @@ import (
 
 // A Call is what a hook is told about.
 type Call struct {
-	Method    string // Scan, Dispose, Settle, Load, Save, Walk, Look or Restamp
+	Method    string // Scan, Dispose, Settle, Descendants, DeleteBelow, Load, Save, Walk, Look or Restamp
 	Namespace string
-	Query     store.Query       // of Scan, Dispose and Settle
-	Ops       []store.Op        // of Dispose
-	Restamps  []store.RestampOp // of Restamp
-	Record    store.Record      // of Save; of Load the sort alone
-	Records   store.RecordQuery // of Load
+	Query     store.Query           // of Scan, Dispose and Settle
+	Ops       []store.Op            // of Dispose
+	Below     store.DescendantQuery // of Descendants
+	Paths     []string              // of DeleteBelow
+	Restamps  []store.RestampOp     // of Restamp
+	Record    store.Record          // of Save; of Load the sort alone
+	Records   store.RecordQuery     // of Load
 }
 
 // A Store is a store in memory. Set the hooks before using it from several
@@ -48,6 +50,7 @@ type Store struct {
 	records map[store.RecordSort]map[string]store.Record
 	order   map[store.RecordSort][]string // their keys in order; nil where that is not known
 	created map[place]map[string]time.Time
+	kin     map[above][]Kin // in the order of their paths
 	writes  int
 	walks   int
 }

@@ -1,0 +1,156 @@
+package modelstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A Kin is a descendant of an entity: what lies below it, whether or not it exists.
+type Kin struct {
+	// Path are the kinds and names from the entity down: "notes/a/tags/b" is of the kind tags, below notes/a.
+	Path string
+	// Property is the property that it carries, if it is of a target; else empty.
+	Property string
+}
+
+// kind returns the kind of a descendant.
+func (k Kin) kind() string {
+	parts := strings.Split(k.Path, "/")
+	return parts[len(parts)-2]
+}
+
+// An above is an entity by which its descendants are kept.
+type above struct{ kind, namespace, key string }
+
+// kinOrder compares paths so that each is before those below it, as an index of keys does.
+func kinOrder(a, b Kin) int {
+	return slices.Compare(strings.Split(a.Path, "/"), strings.Split(b.Path, "/"))
+}
+
+// PutBelow writes descendants of an entity, which need not exist.
+func (s *Store) PutBelow(kind, namespace, key string, list ...Kin) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := above{kind, namespace, key}
+	if s.kin == nil {
+		s.kin = map[above][]Kin{}
+	}
+	for _, k := range list {
+		i, found := slices.BinarySearchFunc(s.kin[at], k, kinOrder)
+		if found {
+			s.kin[at][i] = k
+		} else {
+			s.kin[at] = slices.Insert(s.kin[at], i, k)
+		}
+	}
+	s.writes++
+}
+
+// RemoveBelow removes descendants of an entity, as its application would.
+func (s *Store) RemoveBelow(kind, namespace, key string, paths ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.removeBelow(above{kind, namespace, key}, paths)
+}
+
+func (s *Store) removeBelow(at above, paths []string) {
+	for _, path := range paths {
+		i, found := slices.BinarySearchFunc(s.kin[at], Kin{Path: path}, kinOrder)
+		switch {
+		case !found:
+			continue
+		case i == 0: // the usual case: nothing need be moved
+			s.kin[at] = s.kin[at][1:]
+		default:
+			s.kin[at] = slices.Delete(s.kin[at], i, i+1)
+		}
+		s.writes++
+	}
+	if len(s.kin[at]) == 0 {
+		delete(s.kin, at)
+	}
+}
+
+// Below lists the paths of an entity's descendants.
+func (s *Store) Below(kind, namespace, key string) (paths []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.kin[above{kind, namespace, key}] {
+		paths = append(paths, k.Path)
+	}
+	return paths
+}
+
+// Descendants implements store.Descender.
+func (s *Store) Descendants(ctx context.Context, q store.DescendantQuery, page *store.Descendants) error {
+	c := Call{Method: "Descendants", Namespace: q.Namespace, Query: store.Query{Target: q.Target, Limit: q.Limit},
+		Below: q}
+	return s.do(ctx, c, func() error {
+		all := s.kin[above{q.Target.Kind, q.Namespace, q.Key}]
+		from := 0
+		if q.After != "" {
+			i, found := slices.BinarySearchFunc(all, Kin{Path: q.After}, kinOrder)
+			if from = i; found {
+				from++
+			}
+		}
+		rest := all[from:]
+		*page = store.Descendants{List: page.List[:0], More: len(rest) > q.Limit}
+		rest = rest[:min(q.Limit, len(rest))]
+		for _, k := range rest {
+			d := store.Descendant{Key: k.Path, Above: k.isAboveOrIs(rest[len(rest)-1])}
+			if strings.HasPrefix(k.kind(), "Reaper") {
+				d.Owner = store.OwnerReaper
+			}
+			for _, t := range q.Owners {
+				if t.Kind == k.kind() && t.Property == k.Property {
+					d.Owner = t.Name
+				}
+			}
+			page.List = append(page.List, d)
+		}
+		store.Bill(ctx, store.Operations{Reads: int64(max(1, len(rest)))})
+		return nil
+	})
+}
+
+func (k Kin) isAboveOrIs(other Kin) bool {
+	return other == k || strings.HasPrefix(other.Path, k.Path+"/")
+}
+
+// DeleteBelow implements store.Descender.
+func (s *Store) DeleteBelow(
+	ctx context.Context, q store.Query, e store.Entry, list []store.Descendant, isDue func(store.Value) bool,
+) (o store.Outcome, err error) {
+	paths := make([]string, 0, len(list))
+	for _, d := range list {
+		paths = append(paths, d.Key)
+	}
+	if len(list) >= store.MaxPage {
+		return store.Unknown, fmt.Errorf("%w: %d descendants", store.ErrTooLarge, len(list))
+	}
+	c := Call{Method: "DeleteBelow", Namespace: q.Namespace, Query: q, Ops: []store.Op{{Entry: e}}, Paths: paths}
+	err = s.do(ctx, c, func() error {
+		now, ok := s.rows[place{q.Target.Kind, q.Namespace}][e.Key]
+		store.Bill(ctx, store.Operations{Reads: 1})
+		switch {
+		case !ok:
+			o = store.Gone
+		case !isDue(now.Expiry):
+			o = store.Kept
+		default:
+			o = store.Deleted
+			s.removeBelow(above{q.Target.Kind, q.Namespace, e.Key}, paths)
+			store.Bill(ctx, store.Operations{Deletes: int64(len(paths))})
+		}
+		return nil
+	})
+	if err != nil {
+		o = store.Unknown
+	}
+	return o, err
+}
