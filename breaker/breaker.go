@@ -54,6 +54,7 @@ type Rules struct {
 type Key struct {
 	Hour     time.Time // its begin, UTC; zero for the others
 	Approval string    // the id of the trip that was approved; empty for the others
+	Below    bool      // of the descendants of such entities: see [Key.Descendants]
 }
 
 // Late is the key of what expired before its range was last swept.
@@ -65,8 +66,8 @@ func (r Rules) HourOf(expires time.Time) Key { return Key{Hour: expires.UTC().Tr
 // String returns the key as the record holds it.
 func (k Key) String() string { return encodeKey(k) }
 
-// IsLate reports whether the key is that of what is late.
-func (k Key) IsLate() bool { return k == Key{} }
+// IsLate reports whether the key is that of what is late, or of its descendants.
+func (k Key) IsLate() bool { return k.Entities() == Key{} }
 
 // End returns when the hour of the key ends: what expires then belongs to the next one.
 func (r Rules) End(k Key) time.Time { return k.Hour.Add(r.Window) }
@@ -178,9 +179,11 @@ func (b *Budget) put(t Tally, now time.Time) {
 	}
 	t.At = now
 	b.Tallies = append(b.Tallies, t)
-	for hours := b.hours(); hours > mostHours; hours-- {
-		i := slices.IndexFunc(b.Tallies, Tally.isOfHour)
-		b.Tallies = slices.Delete(b.Tallies, i, i+1)
+	for _, isOne := range []func(Tally) bool{Tally.isOfHour, Tally.isBelowHour} {
+		for n := b.number(isOne); n > mostHours; n-- {
+			i := slices.IndexFunc(b.Tallies, isOne)
+			b.Tallies = slices.Delete(b.Tallies, i, i+1)
+		}
 	}
 }
 
@@ -194,11 +197,13 @@ func (b *Budget) touch(t Tally, now time.Time) {
 
 // isOfHour reports whether the tally is one of the many that may be forgotten. If one of an
 // approval was, the approval could be used again.
-func (t Tally) isOfHour() bool { return !t.Key.Hour.IsZero() }
+func (t Tally) isOfHour() bool { return !t.Key.Hour.IsZero() && !t.Key.Below }
 
-func (b *Budget) hours() (n int) {
+func (t Tally) isBelowHour() bool { return !t.Key.Hour.IsZero() && t.Key.Below }
+
+func (b *Budget) number(isOne func(Tally) bool) (n int) {
 	for _, t := range b.Tallies {
-		if t.isOfHour() {
+		if isOne(t) {
 			n++
 		}
 	}
@@ -214,7 +219,9 @@ func (b Budget) Take(reports []Report) Budget {
 		if i := b.index(p.Key); i >= 0 { // else it was forgotten
 			b.Tallies[i], covered = b.Tallies[i].take(p, covered)
 		}
-		b.Spent.Ever += p.Done
+		if !p.Key.Below {
+			b.Spent.Ever += p.Done
+		}
 		b.Spent.giveBack(p)
 	}
 	return b
@@ -253,14 +260,12 @@ func (b Budget) Reserve(
 	b.Spent = b.Spent.at(now)
 	for _, w := range wants {
 		t := b.tally(r, now, w.Key)
-		n := t.grant(r, approved, w, b.usedElsewhere(r, now, w.Key))
-		if w.Key.Approval == "" && b.HoldsRest(r, approved, now, w.Key) {
-			n = 0
-		}
+		n := b.grant(r, approved, now, w)
 		if n <= 0 {
 			if w.Key.Approval == "" { // else another key counts
+				w.Key = w.Key.Entities() // these are counted
 				unmet = append(unmet, w)
-				b.touch(t, now)
+				b.touch(b.tally(r, now, w.Key), now)
 			}
 			continue
 		}
@@ -287,21 +292,24 @@ func (b Budget) usedElsewhere(r Rules, now time.Time, k Key) (n int64) {
 	isPast := func(k Key) bool { return !k.Hour.IsZero() && !r.End(k).After(r.Horizon(now)) }
 	if isPast(k) {
 		if t := b.tally(r, now, Late()); !t.Counted {
-			n = t.Granted
+			n = b.floorUsed(r, now, Late())
 		}
 	}
 	for _, t := range b.Tallies {
-		if k.IsLate() && isPast(t.Key) && !t.Counted && now.Sub(t.At) < r.Window {
-			n = max(n, t.Granted)
+		above := b.At(t.Key.Entities())
+		if k.IsLate() && isPast(t.Key) && !above.Counted && now.Sub(t.At) < r.Window {
+			n = max(n, b.floorUsed(r, now, above.Key))
 		}
 	}
 	return n
 }
 
-// grant returns how much of a want may be granted now. Elsewhere is what was granted of the same floor
-// under other keys.
-func (t Tally) grant(r Rules, approved []Approval, w Want, elsewhere int64) int64 {
-	most := max(w.N, w.Max)
+// grant returns how much of a want may be granted now.
+func (b Budget) grant(r Rules, approved []Approval, now time.Time, w Want) int64 {
+	if w.Key.Below {
+		return b.grantBelow(r, approved, now, w)
+	}
+	most, t := max(w.N, w.Max), b.tally(r, now, w.Key)
 	switch id := w.Key.Approval; {
 	case !r.On: // only the limits count
 		return most
@@ -311,13 +319,20 @@ func (t Tally) grant(r Rules, approved []Approval, w Want, elsewhere int64) int6
 			return 0
 		}
 		return min(most, approved[i].Count-t.Granted)
+	case b.HoldsRest(r, approved, now, w.Key):
+		return 0
 	case t.Counted:
 		return min(most, t.Open)
 	case t.Tripped: // the rest of its floor is not for the same event
 		return 0
 	}
-	// What a process that is killed never reports is small compared to the floor.
-	return min(max(w.N, min(w.Max, r.Floor/20)), r.Floor-t.Granted-elsewhere)
+	return r.ofFloor(w, b.floorUsed(r, now, w.Key)+b.usedElsewhere(r, now, w.Key))
+}
+
+// ofFloor returns how much of a want the floor allows of which so much is used. What a process that is
+// killed never reports is small compared to it.
+func (r Rules) ofFloor(w Want, used int64) int64 {
+	return min(max(w.N, min(w.Max, r.Floor/20)), r.Floor-used)
 }
 
 // forgetApprovals forgets the tallies of approvals that have ended, whatever is left of them.
@@ -413,7 +428,7 @@ func (c Count) total(t Tally) int64 { return max(0, t.Done-t.Charged+c.Due+c.Com
 // judged; 0 if what is known is enough.
 func (b Budget) AllNeeded(r Rules, now time.Time, k Key, c Count) int64 {
 	total := c.total(b.tally(r, now, k))
-	if total <= r.Floor {
+	if total <= b.floor(r, now, k) {
 		return 0
 	}
 	enough := r.enough(total)
@@ -473,7 +488,7 @@ func (b Budget) share(r Rules, now time.Time, k Key) float64 {
 
 // Limit returns above how many entities an hour, or what is late, is unusual.
 func (b Budget) Limit(r Rules, now time.Time, k Key) int64 {
-	return max(r.Floor, int64(b.share(r, now, k)*float64(b.all(now))))
+	return max(b.floor(r, now, k), int64(b.share(r, now, k)*float64(b.all(now))))
 }
 
 // Enough returns how many entities under a key are enough to be unusual, whatever was announced.
@@ -524,7 +539,7 @@ func (b Budget) Judge(r Rules, now time.Time, k Key, c Count) (next Budget, trip
 		}
 		return b, trip
 	}
-	if all := b.all(now); !k.IsLate() && total > r.Floor && all > 0 && all < r.enough(total) {
+	if all := b.all(now); !k.IsLate() && total > b.floor(r, now, k) && all > 0 && all < r.enough(total) {
 		b.learn(r, now, k.Hour, min(1, float64(total)/float64(all))) // if there are more, it is not known how many
 	}
 	// What another process has reserved is not opened a second time: once that is deleted, as much of the

@@ -69,7 +69,7 @@ func (b Budget) learnt(r Rules, now time.Time, k Key) (share float64) {
 	}
 	all := b.all(now)
 	for _, t := range b.Tallies {
-		earlier := !t.Key.Hour.IsZero() && (k.Hour.IsZero() || t.Key.Hour.Before(k.Hour))
+		earlier := t.isOfHour() && (k.Hour.IsZero() || t.Key.Hour.Before(k.Hour))
 		// What was announced or approved is not usual. It is known for as long as the hour is no older than that.
 		fresh := now.Sub(t.At) < r.Learn && r.Horizon(now).Sub(t.Key.Hour) <= r.Learn
 		if all > 0 && earlier && !t.Tripped && fresh {

@@ -153,9 +153,12 @@ func encodeBar(b Bar) string {
 	return fields(stamp(b.From), stamp(b.To), number(int64(b.Generation)), number(b.N))
 }
 
-// encodeKey writes what is late as L, an hour as its begin, and an approval with a leading A.
+// encodeKey writes what is late as L, an hour as its begin, and an approval with a leading A; all with a
+// leading B if it is the key of descendants.
 func encodeKey(k Key) string {
 	switch {
+	case k.Below:
+		return "B" + encodeKey(k.Entities())
 	case k.IsLate():
 		return "L"
 	case k.Approval != "":
@@ -253,6 +256,10 @@ func (p *parts) time() time.Time {
 
 func (p *parts) key() Key {
 	text := p.rest[0]
+	if above, ok := strings.CutPrefix(text, "B"); ok {
+		p.rest[0] = above
+		return p.key().Descendants()
+	}
 	if id, ok := strings.CutPrefix(text, "A"); ok {
 		p.next()
 		return Key{Approval: id}

@@ -164,7 +164,7 @@ func (a *allowance) retryAfter(w *Asker) time.Duration {
 	if a.leftLocked(k) > 0 {
 		return 0
 	}
-	if k.Approval != "" && a.from.classifier().approvedRest(k, a.leftLocked) == 0 {
+	if k.Approval != "" && a.from.classifier().approvedRest(k.Entities(), a.leftLocked) == 0 {
 		return 0 // it was used up meanwhile, or before this process read the budget: another key counts
 	}
 	a.wants[k] = max(a.wants[k], w.Shortfall.n)
@@ -339,10 +339,12 @@ func (a *allowance) draw(all bool) (s statement) {
 	return s
 }
 
-// done returns how many deletes are reported.
+// done returns how many deletes are reported, descendants left out.
 func (s statement) done() (n int64) {
 	for _, r := range s.reports {
-		n += r.Done
+		if !r.Key.Below {
+			n += r.Done
+		}
 	}
 	return n
 }

@@ -18,6 +18,7 @@ type Asker struct {
 	LateFrom  time.Time
 	Shortfall Shortfall // what it could not delete by the budget
 	Settles   bool      // what is to be carried may be deleted instead, by what it holds in the transaction
+	Below     bool      // it deletes descendants of the entities that the ops show
 }
 
 // A Shortfall is what a visit needs, and the budget has not granted yet.
@@ -68,6 +69,7 @@ func (c *classifier) demandOf(w *Asker, ops []store.Op, left func(breaker.Key) i
 			continue
 		}
 		k := c.keyOf(w, &ops[i], func(k breaker.Key) int64 { return c.approvedRest(k, left) - d.need[k] })
+		k.Below = w.Below
 		d.need[k]++
 		d.keys[i] = &k
 	}
@@ -111,7 +113,7 @@ func (c *classifier) approvedRest(k breaker.Key, left func(breaker.Key) int64) (
 
 // chargedTo returns the approval that covers a delete which was counted under another key.
 func (c *classifier) chargedTo(k breaker.Key, op *store.Op) (to breaker.Key, ok bool) {
-	if !c.rules.On || k.Approval != "" || len(c.approved) == 0 {
+	if !c.rules.On || k.Below || k.Approval != "" || len(c.approved) == 0 {
 		return to, false
 	}
 	at, number, ok := c.expiry(op.Entry.Value)

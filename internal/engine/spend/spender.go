@@ -157,7 +157,7 @@ func (s *Spender) Take(w *Asker, ops []store.Op) (Keys, error) {
 	return s.allowance.take(w, ops)
 }
 
-// Settle notes what became of the ops of a batch. What may have been deleted is not given back.
+// Settle notes what became of a batch. What may have been deleted is not given back.
 func (s *Spender) Settle(keys Keys, ops []store.Op, unsure bool) {
 	if s == nil {
 		return
@@ -165,7 +165,7 @@ func (s *Spender) Settle(keys Keys, ops []store.Op, unsure bool) {
 	var deleted, doubtful int64
 	for i, k := range keys {
 		switch {
-		case k == nil:
+		case k == nil, k.Below:
 		case ops[i].Outcome == store.Deleted:
 			deleted++
 		case ops[i].Outcome == store.Unknown && unsure:
