@@ -18,9 +18,12 @@ type CountsOf[T any] struct {
 	Malformed T `json:"malformed"`
 	Refused   T `json:"refused"`
 	Mismatch  T `json:"mismatch"`
+	Waiting   T `json:"waiting"`
 	Carried   T `json:"carried"`
 	Strays    T `json:"strays"`
 	Pages     T `json:"pages"`
+
+	Descendants T `json:"descendants"`
 }
 
 // Counts are the sums so far. While a sweep adds up, its fields are of type [sync/atomic.Int64].
@@ -53,6 +56,8 @@ var (
 		panelRare, "{{reason}}"}
 	carried = family{"carried_entities_total",
 		"Survivors of a draining generation that were carried to the newest one.", panelRare, "carried"}
+	descended = family{"descendants_deleted_total", "What lay below entities and was deleted before them.",
+		panelRate, "descendants"}
 	strays = family{"stray_entities_total", "Entries found in retired generations.", panelRare, "strays"}
 )
 
@@ -71,9 +76,12 @@ var counters = []counter{
 	{about: "kept: the store refuses, again and again, to delete or carry them", metric: kept, reason: "refused"},
 	{about: "kept while entities are adopted: due by a key that is earlier than the rule, or later by more than the " +
 		"spread, or without a value that the rule can read", metric: kept, reason: "mismatch"},
+	{about: "kept until what lies below them and is another target's own has gone by its own expiry",
+		metric: kept, reason: "waiting"},
 	{about: "survivors of a draining generation, stamped again in the newest one", metric: carried},
 	{about: "found by the daily audit in retired generations, and deleted or moved to the nursery", metric: strays},
 	{about: "index pages read"},
+	{about: "deletes of what lay below entities; in a dry run, what the next sweep would delete", metric: descended},
 }
 
 // field returns the number at a place of the table.

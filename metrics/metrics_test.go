@@ -58,7 +58,7 @@ var promised = []string{
 	"reaper_live_generations", "reaper_leases_held", "reaper_empty_index", "reaper_apply", "reaper_build_info",
 	"reaper_stuck_ranges", "reaper_held", "reaper_breaker_open", "reaper_lives_halved", "reaper_ready_wait_seconds", "reaper_behind_entities",
 	"reaper_adoption_entities",
-	"reaper_breaker_would_trip",
+	"reaper_breaker_would_trip", "reaper_descendants_deleted_total",
 }
 
 func TestNames(t *testing.T) {
@@ -114,6 +114,8 @@ reaper_kept_entities_total{reason="refused",target="carts"} 0
 reaper_kept_entities_total{reason="refused",target="sessions"} 0
 reaper_kept_entities_total{reason="suspect",target="carts"} 0
 reaper_kept_entities_total{reason="suspect",target="sessions"} 2
+reaper_kept_entities_total{reason="waiting",target="carts"} 0
+reaper_kept_entities_total{reason="waiting",target="sessions"} 0
 # HELP reaper_last_success_timestamp_seconds When a sweep last ended without a failure; absent before the first.
 # TYPE reaper_last_success_timestamp_seconds gauge
 reaper_last_success_timestamp_seconds{target="sessions"} 1.7952196505e+09
@@ -304,7 +306,7 @@ func TestVocabulary(t *testing.T) {
 	}
 	got := slices.Sorted(maps.Keys(seen))
 	want := []string{"breaker", "compaction", "conflict", "gate", "latency", "lease", "limit", "malformed", "max", "mismatch",
-		"paused", "pushback", "ramp", "record", "refused", "suspect", "total"}
+		"paused", "pushback", "ramp", "record", "refused", "suspect", "total", "waiting"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -38,6 +38,7 @@ type Target struct {
 	Limits       breaker.Limits              // over all processes; the zero value has no limits
 	Breaker      breaker.Rules               // the zero value is switched off
 	Compare      Comparer                    // keeps due entities that disagree with their expiry; may be nil
+	Descendants  Descendants                 // what becomes of what lies below due entities
 	Watchdog     *metrics.Watchdog           // watches the progress of ranges; may be nil
 	History      History                     // how this process appears there, and how long it is kept
 	// Next returns the next tick after an instant; only a [Daemon] calls it. It goes by
@@ -132,6 +133,16 @@ type (
 	Comparison = site.Comparison
 	Example    = site.Example
 	History    = site.History
+
+	Descendants     = site.Descendants
+	DescendantsMode = site.DescendantsMode
+)
+
+// What may become of descendants.
+const (
+	KeepDescendants   = site.KeepDescendants
+	DeleteDescendants = site.DeleteDescendants
+	RefuseDescendants = site.RefuseDescendants
 )
 
 // MostExamples is how many examples a dry run gives for each reason.

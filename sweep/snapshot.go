@@ -14,7 +14,6 @@ import (
 	"github.com/reaper-ttl/reaper/internal/engine/site"
 	"github.com/reaper-ttl/reaper/internal/engine/spend"
 	"github.com/reaper-ttl/reaper/internal/engine/view"
-	"github.com/reaper-ttl/reaper/internal/engine/visit"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -94,7 +93,7 @@ func (s *Snapshot) Horizon() time.Time { return s.c.Horizon() }
 // FirstDue returns when the first well-formed entry of a range, from a position
 // on, became due; the zero time if there is no such entry.
 func (s *Snapshot) FirstDue(ctx context.Context, r shardquery.Range, from store.Position) (time.Time, error) {
-	return visit.FirstDue(ctx, s.c, r, from)
+	return s.c.FirstDue(ctx, r, from)
 }
 
 // Rate returns the rate that a claim of the range would begin with, in entities a

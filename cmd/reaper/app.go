@@ -275,6 +275,19 @@ func sweepTarget(t config.Target) sweep.Target {
 	}
 }
 
+// descendants says what becomes of what lies below the due entities of a target. Of what is any target's own,
+// nothing goes but by its own expiry.
+func descendants(t config.Target, all []config.Target) sweep.Descendants {
+	if t.Descendants.Mode == config.KeepDescendants {
+		return sweep.Descendants{}
+	}
+	is := sweep.Descendants{Mode: sweep.DescendantsMode(t.Descendants.Mode), Max: int64(t.Descendants.Max)}
+	for _, other := range all {
+		is.Owners = append(is.Owners, other.StoreTarget())
+	}
+	return is
+}
+
 // orZero returns the value of a limit, or 0 if it is unlimited.
 func orZero[T int64 | float64](l config.Limit[T]) T {
 	if l.Unlimited {

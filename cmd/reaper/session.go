@@ -102,6 +102,7 @@ func sweepConfig(s *session, now func() time.Time) sweep.Config {
 	_, tells := s.db.Store.(store.Keyer)
 	for _, t := range s.targets {
 		one := sweepTarget(t)
+		one.Descendants = descendants(t, s.Config.Targets)
 		if one.Type == store.Text && adopts && tells { // compare keys with the rule while entities are adopted
 			one.Compare = (&adopt.Comparer{Store: s.db.Store, Target: one, Now: now}).Compare
 		}

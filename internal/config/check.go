@@ -104,6 +104,9 @@ func (r *reader) checkStore() {
 		(t.AllNamespaces || len(t.Namespaces) != 1 || t.Namespaces[0] != "") {
 		r.blame("namespaces", "namespaces exist in datastore stores only; this one is %s", r.driver)
 	}
+	if r.driver == Embedded && t.Descendants.Mode != KeepDescendants && r.good("descendants.mode") {
+		r.blame("descendants.mode", "descendants exist in datastore and firestore stores only; this one is %s", r.driver)
+	}
 }
 
 // checkLayout refuses fields that the layout does not use, and requires those that it

@@ -166,6 +166,13 @@ var fields = []field{
 	{path: "history.keep", fallback: "90d", about: "how long a record of what was done is kept",
 		kind: duration(func(t *Target) *time.Duration { return &t.History.Keep }, minHistory, maxHistory)},
 
+	{path: "descendants.mode", fallback: string(KeepDescendants),
+		about: "keep leaves them, delete deletes them first, refuse keeps each entity that has any",
+		kind: oneOf(func(t *Target) *DescendantsMode { return &t.Descendants.Mode },
+			KeepDescendants, DeleteDescendants, RefuseDescendants)},
+	{path: "descendants.max", fallback: "100000", about: "an entity with more below it is kept, and counted as refused",
+		kind: integer(func(t *Target) *int { return &t.Descendants.Max }, 1, maxFloor)},
+
 	{path: "adopt.from", sample: "{property: created, plus: 30d}", absent: true,
 		about: "when entities without a key expire",
 		kind: kind{"{property: NAME}, {property: NAME, plus: DURATION} or {create_time: DURATION}",
@@ -197,6 +204,7 @@ var sections = []struct{ name, about string }{
 	{breakerSection, "or off: holds the target while too much comes to be due at once: see docs/breaker.md"},
 	{"limits", "over all processes; used up, the target waits: see docs/pace.md"},
 	{"history", "what was done, and by whom: see docs/operations.md"},
+	{"descendants", "entities with this ancestor, subcollections below the document: see docs/descendants.md"},
 	{"adopt", "keys for entities without one: see docs/adopting.md"},
 }
 

@@ -51,6 +51,7 @@ type Target struct {
 	Breaker     Breaker
 	Limits      Limits
 	History     History
+	Descendants Descendants
 	Adopt       Adopt
 
 	written map[string]bool // the fields that stand in the file, as paths below the target
@@ -108,6 +109,22 @@ type Limits struct {
 type History struct {
 	Keep time.Duration
 }
+
+// Descendants say what becomes of what lies below due entities.
+type Descendants struct {
+	Mode DescendantsMode
+	Max  int // an entity with more below it is kept
+}
+
+// A DescendantsMode is what becomes of descendants.
+type DescendantsMode string
+
+// The modes.
+const (
+	KeepDescendants   DescendantsMode = "keep"
+	DeleteDescendants DescendantsMode = "delete"
+	RefuseDescendants DescendantsMode = "refuse"
+)
 
 // Adopt says how entities without an expiry key get one.
 type Adopt struct {

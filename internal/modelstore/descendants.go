@@ -1,6 +1,7 @@
 package modelstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -26,9 +27,21 @@ func (k Kin) kind() string {
 // An above is an entity by which its descendants are kept.
 type above struct{ kind, namespace, key string }
 
-// kinOrder compares paths so that each is before those below it, as an index of keys does.
+// kinOrder compares paths so that each is before those below it, as an index of keys does: by their
+// segments.
 func kinOrder(a, b Kin) int {
-	return slices.Compare(strings.Split(a.Path, "/"), strings.Split(b.Path, "/"))
+	for i := range min(len(a.Path), len(b.Path)) {
+		switch x, y := a.Path[i], b.Path[i]; {
+		case x == y:
+		case x == '/':
+			return -1
+		case y == '/':
+			return 1
+		default:
+			return cmp.Compare(x, y)
+		}
+	}
+	return cmp.Compare(len(a.Path), len(b.Path))
 }
 
 // PutBelow writes descendants of an entity, which need not exist.
@@ -40,6 +53,10 @@ func (s *Store) PutBelow(kind, namespace, key string, list ...Kin) {
 		s.kin = map[above][]Kin{}
 	}
 	for _, k := range list {
+		if n := len(s.kin[at]); n == 0 || kinOrder(s.kin[at][n-1], k) < 0 { // the usual case of many
+			s.kin[at] = append(s.kin[at], k)
+			continue
+		}
 		i, found := slices.BinarySearchFunc(s.kin[at], k, kinOrder)
 		if found {
 			s.kin[at][i] = k
@@ -59,14 +76,16 @@ func (s *Store) RemoveBelow(kind, namespace, key string, paths ...string) {
 
 func (s *Store) removeBelow(at above, paths []string) {
 	for _, path := range paths {
-		i, found := slices.BinarySearchFunc(s.kin[at], Kin{Path: path}, kinOrder)
+		list := s.kin[at]
+		i, found := slices.BinarySearchFunc(list, Kin{Path: path}, kinOrder)
 		switch {
 		case !found:
 			continue
-		case i == 0: // the usual case: nothing need be moved
-			s.kin[at] = s.kin[at][1:]
+		case i < len(list)/2: // of many, most go from the front: move what is before
+			copy(list[1:i+1], list[:i])
+			s.kin[at] = list[1:]
 		default:
-			s.kin[at] = slices.Delete(s.kin[at], i, i+1)
+			s.kin[at] = slices.Delete(list, i, i+1)
 		}
 		s.writes++
 	}

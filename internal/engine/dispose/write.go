@@ -35,6 +35,8 @@ type Writer struct {
 	c     *site.Site
 	hold  *Hold
 	carry *Carrier // stamps what is not deleted; nil if nothing is carried
+
+	looked map[string]time.Time // when nothing was found below entities, by their keys
 }
 
 // NewWriter returns the writer of a range. What was due before lateFrom is late, for the breaker.

@@ -254,7 +254,7 @@ func (b *book) tick(r shardquery.Range, order int, now time.Time) {
 		it.order, it.slow = order, it.late || need.IsSlow()
 		b.makeReady(it, now)
 	case it.state == step.Resting:
-		visit.SawDue(b.c, it.name, time.Time{}, 0) // nothing in it is due: it is left alone
+		b.c.SawDue(it.name, time.Time{}, 0) // nothing in it is due: it is left alone
 		b.count.settle(it, false)
 		b.forgetAtRest(it)
 	case it.state == step.Ready && isRange && it.isUnopened() && it.slow && !it.late && !need.IsSlow():

@@ -50,8 +50,26 @@ type Target struct {
 	Limits      breaker.Limits
 	Breaker     breaker.Rules
 	Compare     Comparer // keeps due entities that disagree with their expiry; may be nil
+	Descendants Descendants
 	Watchdog    *metrics.Watchdog
 }
+
+// Descendants say what becomes of what lies below due entities. The zero value leaves it where it is.
+type Descendants struct {
+	Mode   DescendantsMode
+	Max    int64          // an entity with more below it is kept
+	Owners []store.Target // of which nothing goes but by its own expiry
+}
+
+// A DescendantsMode is what becomes of descendants.
+type DescendantsMode string
+
+// The modes.
+const (
+	KeepDescendants   DescendantsMode = ""       // they stay
+	DeleteDescendants DescendantsMode = "delete" // they go before what they lie below
+	RefuseDescendants DescendantsMode = "refuse" // what has any is kept
+)
 
 // IsTripped reports whether an open breaker holds the target. One that is switched off holds nothing.
 func (t Target) IsTripped(r generation.Record) bool { return t.Breaker.On && r.Trip.IsOpen() }

@@ -30,8 +30,8 @@ type Observer struct {
 // Observe returns an observer that has read nothing yet.
 func Observe(cfg Config) *Observer {
 	c := newCounter(cfg)
-	return &Observer{scope: cfg.Plan.Scope, viewer: cfg.Viewer, clock: cfg.Clock, ledger: newLedger(cfg),
-		counter: c, describer: newDescriber(cfg, c)}
+	return &Observer{scope: cfg.Plan.Scope, viewer: cfg.Viewer, clock: cfg.Clock, ledger: newLedger(cfg), counter: c,
+		describer: newDescriber(cfg, c)}
 }
 
 // CountLeft counts what is left of the event of a trip.
@@ -119,19 +119,16 @@ func (o *Observer) judge(
 	return b, trip, nil
 }
 
-// ForecastLate returns the trip that the next reads from the start would make, if so many entities lie
-// behind the cursors; nil if they would make none. It counts only if that number may be too many.
+// ForecastLate returns the trip that the next reads from the start would make, if so many entities lie behind
+// the cursors; nil if none. It counts only if that may be too many.
 func (o *Observer) ForecastLate(ctx context.Context, behind int64) (*breaker.Trip, error) {
 	if rec := o.viewer.View().Record; !o.rules.On || behind == 0 || rec.Trip.IsOpen() || o.isUnswept(rec) {
 		return nil, nil
 	}
 	b, err := o.ledger.read(ctx)
-	if err != nil {
-		return nil, err
-	}
 	now := o.clock.Now()
-	if _, trip := b.Judge(o.rules, now, breaker.Late(), breaker.Count{Due: behind}); trip == nil {
-		return nil, nil
+	if _, trip := b.Judge(o.rules, now, breaker.Late(), breaker.Count{Due: behind}); err != nil || trip == nil {
+		return nil, err
 	}
 	_, trip, err := o.judge(ctx, b, breaker.Late(), now)
 	return trip, err

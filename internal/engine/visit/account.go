@@ -8,7 +8,6 @@ import (
 	"github.com/reaper-ttl/reaper/internal/engine/index"
 	"github.com/reaper-ttl/reaper/internal/engine/site"
 	"github.com/reaper-ttl/reaper/internal/engine/step"
-	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -116,6 +115,20 @@ func (a *account) deleted(gone, carried int64) {
 	})
 }
 
+// descended counts what lay below an entity and was deleted: the range makes progress.
+func (a *account) descended(e store.Entry, n int64) {
+	if n == 0 {
+		return
+	}
+	c := a.task.c
+	a.disposed = true
+	c.Tally.Counts.Descendants.Add(n)
+	c.Tally.Succeeded(c.Cfg.Now())
+	if at, err := a.task.r.Expires(e.Position().Value); err == nil {
+		a.sawDue(at.Add(c.Target.Retention), n)
+	}
+}
+
 // lastDue returns when the last op of the page became due.
 func (a *account) lastDue(s *step.Scratch) (time.Time, bool) {
 	if len(s.Ops) == 0 {
@@ -199,13 +212,6 @@ func (a *account) isMistyped(op *store.Op) bool {
 // sawDue tells the watchdog what is due in the range; nothing during an audit.
 func (a *account) sawDue(oldest time.Time, deleted int64) {
 	if !a.task.auditing {
-		SawDue(a.task.c, a.hold.Key(), oldest, deleted)
+		a.task.c.SawDue(a.hold.Key(), oldest, deleted)
 	}
-}
-
-// SawDue tells the watchdog when the oldest entity left in a range became due, as far
-// as that is known.
-func SawDue(c *site.Site, key string, oldest time.Time, deleted int64) {
-	c.Target.Watchdog.Saw(c.Cfg.Now(), key, metrics.Look{OldestDue: oldest, Disposed: deleted, Held: !c.Cfg.Apply ||
-		c.HeldBy() != ""})
 }

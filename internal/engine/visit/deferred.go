@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/engine/dispose"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -14,6 +15,9 @@ const (
 	// retryEvery is how soon an entity is tried again, and retryMost the longest time between two tries.
 	retryEvery = 5 * time.Second
 	retryMost  = time.Minute
+	// descendAgain is how soon the next page below an entity that waits aside is read: its range is read on
+	// meanwhile.
+	descendAgain = 20 * time.Millisecond
 	// lastingTries is how often an entity that the store refuses is tried before it
 	// is kept.
 	lastingTries = 3
@@ -34,8 +38,9 @@ type deferred struct {
 	tries int
 	// refusals are the last tries, all of which the store refused.
 	refusals int
-	lasting  error // why the store refuses it; nil if it is contended
-	unsure   bool  // a try may have deleted it
+	lasting  error            // why the store refuses it; nil if it is contended
+	unsure   bool             // a try may have deleted it
+	descent  *dispose.Descent // of what lies below it; nil if that was not looked at since the last try
 }
 
 // failed notes a try that failed.

@@ -1,12 +1,10 @@
 package visit
 
 import (
-	"context"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/internal/engine/index"
-	"github.com/reaper-ttl/reaper/internal/engine/site"
 	"github.com/reaper-ttl/reaper/internal/engine/step"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
@@ -39,16 +37,4 @@ func (v *visit) takeInventory(t step.Turn) error {
 	}
 	v.hold.Update(func(c *cursor.Cursor) { c.Stock = stock })
 	return nil
-}
-
-// FirstDue returns when the first well-formed entry of a range, from a position
-// on, became due; the zero time if none is.
-func FirstDue(ctx context.Context, c *site.Site, r shardquery.Range, from store.Position) (time.Time, error) {
-	horizon := c.Clock.Now().Add(-c.Target.Retention)
-	isDue := func(_ store.Entry, j index.Judgement) bool { return j == index.Due }
-	at, found, err := c.Index.FirstOf(ctx, r, from, horizon, horizon, isDue)
-	if !found || err != nil {
-		return time.Time{}, err
-	}
-	return at.Add(c.Target.Retention), nil
 }

@@ -153,6 +153,21 @@ func (p *pager) disposeOps(t step.Turn, rd *reading, q store.Query) error {
 		if batch == nil || err != nil {
 			return err
 		}
+		have, err := p.writer.Look(t.Ctx, batch)
+		if err != nil {
+			return p.readFailed(t, rd, err)
+		}
+		for _, i := range have {
+			if err = p.settler.clearBelow(t, rd, q, &batch[i]); err != nil {
+				break
+			}
+		}
+		if s.PutBack(batch); err != nil {
+			return err
+		}
+		if len(have) > 0 && p.task.c.Cfg.Apply { // the batch lacks those of which that takes longer
+			continue
+		}
 		q.Target.Guard = p.task.c.Guards.Next(p.hold.Key(), batch)
 		err = p.writer.Dispose(t, q, batch, rd.fromStart)
 		if err == nil {

@@ -18,7 +18,7 @@ import (
 // A rangeJob is one range, step by step.
 type rangeJob struct {
 	rest  resting
-	peers peers
+	peers site.Peers
 	visit *visit // nil while it is at rest
 	// readAll says that all of it was read from its start, since somebody asked for that.
 	readAll bool
@@ -38,7 +38,7 @@ func (j *rangeJob) Step(t step.Turn, todo step.Todo) step.Outcome {
 	if j.visit == nil {
 		out, begun := j.begin(t, todo)
 		if !out.Yields {
-			j.peers.yielded = time.Time{}
+			j.peers.End()
 		}
 		if !begun {
 			return j.conclude(out)
@@ -75,9 +75,9 @@ func (j *rangeJob) begin(t step.Turn, todo step.Todo) (out step.Outcome, begun b
 	if out, waits := j.waitsFor(t, cur); waits {
 		return out, false
 	}
-	full, wait := j.peers.yields(c, todo, !j.rest.empty.IsZero())
+	full, wait := j.peers.Yields(c, todo, !j.rest.empty.IsZero())
 	if wait > 0 {
-		return j.peers.yield(c, c.Rules.ID(j.rest.r), wait), false
+		return j.peers.Yield(c, c.Rules.ID(j.rest.r), wait), false
 	}
 	v := j.rest.newVisit(todo)
 	need = v.task.need
@@ -94,14 +94,14 @@ func (j *rangeJob) begin(t step.Turn, todo step.Todo) (out step.Outcome, begun b
 		}
 		switch {
 		case !found && waits:
-			SawDue(c, v.hold.Key(), time.Time{}, 0)
+			c.SawDue(v.hold.Key(), time.Time{}, 0)
 			return step.Outcome{State: step.Ready, Reached: v.decide.Horizon, NextLane: step.NextLane{Slow: true}}, false
 		case !found:
 			return j.foundNothing(t, v, probed), false
 		}
 	}
 	if err := v.hold.Take(t.Ctx, t.Work, v.task.r, full); errors.Is(err, cursor.ErrFull) {
-		return j.peers.yield(c, c.Rules.ID(j.rest.r), view.ReadAtMost), false
+		return j.peers.Yield(c, c.Rules.ID(j.rest.r), view.ReadAtMost), false
 	} else if err != nil {
 		return outcomeOf(c, t, j.rest.r, j.visit, err), false
 	}
@@ -121,7 +121,7 @@ func (j *rangeJob) waitsFor(t step.Turn, cur cursor.Cursor) (out step.Outcome, w
 		return out, false
 	}
 	if wait := c.Keeper.Wait(cur); wait > 0 {
-		return j.peers.leaveToHolder(c, cur, wait), true
+		return j.peers.LeaveToHolder(c, cur, wait), true
 	}
 	switch why := c.HeldBy(); {
 	case why == throttle.ReasonRecord && c.IsUnread():
@@ -190,7 +190,7 @@ func (j *rangeJob) foundNothing(t step.Turn, v *visit, probed time.Duration) ste
 		}
 	}
 	j.readAll = j.readAll || v.task.need.FromStart()
-	SawDue(j.rest.c, v.hold.Key(), time.Time{}, 0)
+	j.rest.c.SawDue(v.hold.Key(), time.Time{}, 0)
 	moved, err := v.course.moveIdle(t, probed)
 	if err != nil {
 		return outcomeOf(j.rest.c, t, j.rest.r, j.visit, err)
@@ -206,14 +206,14 @@ func (j *rangeJob) foundNothing(t step.Turn, v *visit, probed time.Duration) ste
 // and metrics stay true.
 func (j *rangeJob) look(t step.Turn, cur cursor.Cursor, why throttle.Reason) step.Outcome {
 	c := j.rest.c
-	at, err := FirstDue(t.Ctx, c, j.rest.r, cur.Position)
+	at, err := c.FirstDue(t.Ctx, j.rest.r, cur.Position)
 	if err != nil && store.Transient(err) && t.Ctx.Err() == nil {
 		return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(retryEvery), Why: why}
 	}
 	if err != nil {
 		return outcomeOf(c, t, j.rest.r, j.visit, err)
 	}
-	SawDue(c, cur.Key(), at, 0)
+	c.SawDue(cur.Key(), at, 0)
 	if c.Until.IsZero() { // the next tick looks again
 		return step.Outcome{State: step.Resting, Held: why}
 	}
@@ -246,7 +246,7 @@ func (j *rangeJob) finish(t step.Turn, v *visit) step.Outcome {
 	if !v.task.need.Inventory {
 		j.rest.empty = v.decide.Horizon
 	}
-	SawDue(j.rest.c, v.hold.Key(), time.Time{}, 0)
+	j.rest.c.SawDue(v.hold.Key(), time.Time{}, 0)
 	return step.Outcome{State: step.Resting, Reached: v.decide.Horizon}
 }
 

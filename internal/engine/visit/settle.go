@@ -71,7 +71,15 @@ func (s *settler) settle(t step.Turn, rd *reading, q store.Query, op *store.Op) 
 		op.Outcome = store.Kept // it changes: a later sweep will see it
 		return nil
 	}
-	outcome, j, err := s.try(t, q, op)
+	have, err := s.writer.Look(t.Ctx, []store.Op{*op})
+	if len(have) > 0 {
+		return s.deferBelow(t, rd, op, &dispose.Descent{}, nil)
+	}
+	var outcome store.Outcome
+	var j index.Judgement
+	if err == nil {
+		outcome, j, err = s.try(t, q, op)
+	}
 	if err == nil {
 		s.settled(op, outcome, j, false)
 		return nil
@@ -151,7 +159,15 @@ func (s *settler) retry(t step.Turn, w *deferred) error {
 		op.To = w.entry.Value
 	}
 	q := store.Query{Target: s.task.c.Target.Target, Namespace: s.task.r.Namespace, Shard: s.task.r.Value}
-	outcome, j, err := s.try(t, q, &op)
+	var outcome store.Outcome
+	var j index.Judgement
+	isNext, err := s.goOnBelow(t, q, w)
+	if err == nil && isNext {
+		outcome, j, err = s.try(t, q, &op)
+	}
+	if err == nil && !isNext {
+		return nil
+	}
 	if err != nil {
 		if err := s.writer.Fatal(t, err); err != nil {
 			return err

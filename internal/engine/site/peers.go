@@ -1,10 +1,9 @@
-package visit
+package site
 
 import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
-	"github.com/reaper-ttl/reaper/internal/engine/site"
 	"github.com/reaper-ttl/reaper/internal/engine/step"
 	"github.com/reaper-ttl/reaper/internal/engine/view"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -18,8 +17,8 @@ const (
 	yieldTurn = view.ReadAtMost / 4
 )
 
-// peers are the other processes, as far as a range is left to them.
-type peers struct {
+// Peers are the other processes, as far as a range is left to them.
+type Peers struct {
 	// yielded is when this process left the range to others for a moment; zero if it has not.
 	yielded time.Time
 	// held is another process's lease on the range, as it was when it was met first; nil
@@ -27,13 +26,16 @@ type peers struct {
 	held *cursor.Lease
 }
 
-// yields returns for how long a range that nobody holds is left to other processes before this
+// End ends that this process leaves the range to others.
+func (p *Peers) End() { p.yielded = time.Time{} }
+
+// Yields returns for how long a range that nobody holds is left to other processes before this
 // one looks at it again. Processes that hold fewer than their part of the ranges take it
 // first, one after the other. A process that has lost a race waits until the record is read again,
 // and so learns what else is taken. If the wait is 0, the range may be claimed, unless full reports
 // by then that this process holds its part; nil does not. IsKnown says that this process was in the range
 // before, and found nothing more.
-func (p *peers) yields(c *site.Site, todo step.Todo, isKnown bool) (full func(held int) bool, wait time.Duration) {
+func (p *Peers) Yields(c *Site, todo step.Todo, isKnown bool) (full func(held int) bool, wait time.Duration) {
 	now := c.Cfg.Now()
 	most := yieldFor + yieldTurn*time.Duration(min(todo.Wanted/c.Cfg.Workers, 40))
 	switch since := now.Sub(p.yielded); {
@@ -60,8 +62,8 @@ func (p *peers) yields(c *site.Site, todo step.Todo, isKnown bool) (full func(he
 	return full, wait
 }
 
-// yield leaves the range to other processes for a moment, and has its record read meanwhile.
-func (p *peers) yield(c *site.Site, id cursor.ID, wait time.Duration) step.Outcome {
+// Yield leaves the range to other processes for a moment, and has its record read meanwhile.
+func (p *Peers) Yield(c *Site, id cursor.ID, wait time.Duration) step.Outcome {
 	now := c.Cfg.Now()
 	if p.yielded.IsZero() {
 		p.yielded = now
@@ -72,11 +74,11 @@ func (p *peers) yield(c *site.Site, id cursor.ID, wait time.Duration) step.Outco
 		Elsewhere: step.Elsewhere{Yields: true}}
 }
 
-// leaveToHolder returns the outcome of a step on a range that another process holds. One
+// LeaveToHolder returns the outcome of a step on a range that another process holds. One
 // whose heartbeat has moved since is alive: one sweep leaves the range to it, unless it may soon
 // be given its part. A daemon, and a sweep that reads all ranges from their start, wait for its
 // release or its death.
-func (p *peers) leaveToHolder(c *site.Site, cur cursor.Cursor, wait time.Duration) step.Outcome {
+func (p *Peers) LeaveToHolder(c *Site, cur cursor.Cursor, wait time.Duration) step.Outcome {
 	if p.held == nil || p.held.Owner != cur.Lease.Owner || p.held.Token != cur.Lease.Token {
 		lease := cur.Lease // a pointer into cur would keep all of it
 		p.held = &lease

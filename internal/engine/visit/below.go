@@ -1,0 +1,117 @@
+package visit
+
+import (
+	"cmp"
+
+	"github.com/reaper-ttl/reaper/internal/background"
+	"github.com/reaper-ttl/reaper/internal/engine/dispose"
+	"github.com/reaper-ttl/reaper/internal/engine/step"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// countBelow counts for a dry run what lies below an entity.
+func (s *settler) countBelow(t step.Turn, op *store.Op) error {
+	n, is, err := s.writer.Survey(t.Ctx, op.Entry)
+	switch {
+	case err != nil && t.Ctx.Err() != nil:
+		return background.ErrStopped
+	case err != nil:
+		return s.failing.pauseOrFail(t, s.task.c.Cfg.Now(), err)
+	case is != dispose.BelowUnknown:
+		s.keepAbove(op.Entry, is)
+		op.Outcome = store.Kept
+	default:
+		s.task.c.Tally.Counts.Descendants.Add(n)
+	}
+	return nil
+}
+
+// inPlace is how many pages of a descent are done before its entity waits aside: one, and looks again.
+const inPlace = 3
+
+// clearBelow deletes what lies below an entity. If that takes long, the entity waits aside meanwhile.
+func (s *settler) clearBelow(t step.Turn, rd *reading, q store.Query, op *store.Op) error {
+	if !s.task.c.Cfg.Apply {
+		return s.countBelow(t, op)
+	}
+	d := &dispose.Descent{}
+	for range inPlace {
+		switch is, err := s.descend(t, q, op.Entry, d); {
+		case err != nil:
+			if err := s.writer.Fatal(t, err); err != nil {
+				return err
+			}
+			return s.deferBelow(t, rd, op, d, err)
+		case is == dispose.BelowNothing:
+			return nil
+		case is == dispose.BelowNotDue:
+			return s.settle(t, rd, q, op)
+		case is != dispose.BelowUnknown:
+			s.keepAbove(op.Entry, is)
+			op.Outcome = store.Kept
+			return nil
+		}
+	}
+	return s.deferBelow(t, rd, op, d, nil)
+}
+
+// descend does the next page of a descent, and counts what it has deleted.
+func (s *settler) descend(t step.Turn, q store.Query, e store.Entry, d *dispose.Descent) (dispose.Below, error) {
+	before := d.Deleted
+	is, err := s.writer.Descend(t, dispose.Above{Query: q, Entry: e, IsDue: func(v store.Value) bool {
+		if v == e.Value {
+			return true // as it was compared
+		}
+		_, do := s.decide.Verdict(e.Key, v)
+		return do == store.Delete
+	}}, d)
+	s.account.descended(e, d.Deleted-before)
+	return is, err
+}
+
+// keepAbove keeps an entity for what lies below it, and counts it.
+func (s *settler) keepAbove(e store.Entry, why dispose.Below) {
+	s.kept.Add(e, true)
+	count, text := &s.task.c.Tally.Counts.Refused, "an entity is kept: its target does not allow what lies below it"
+	if why == dispose.BelowOwned {
+		count, text = &s.task.c.Tally.Counts.Waiting, "an entity is kept until what is another target's own below it is gone"
+	}
+	count.Add(1)
+	s.task.c.Log.WarnFew(text, "range", s.hold.Key(), "namespace", s.task.r.Namespace, "key", e.Key,
+		"expiry", e.Position().Value.String())
+}
+
+// deferBelow lets an entity wait aside while what lies below it is deleted.
+func (s *settler) deferBelow(t step.Turn, rd *reading, op *store.Op, d *dispose.Descent, err error) error {
+	before := len(s.deferred.list)
+	if err := s.deferOp(t, rd, op, err); err != nil || len(s.deferred.list) == before {
+		return err
+	}
+	w := s.deferred.list[before]
+	if w.descent = d; err == nil {
+		w.tries, w.retry = 0, s.task.c.Cfg.Now().Add(descendAgain)
+	}
+	return nil
+}
+
+// goOnBelow does the next page below an entity that waits aside. It reports whether the entity itself is next.
+func (s *settler) goOnBelow(t step.Turn, q store.Query, w *deferred) (isNext bool, err error) {
+	if !s.writer.Descends() || w.carry {
+		return true, nil
+	}
+	w.descent = cmp.Or(w.descent, &dispose.Descent{})
+	switch is, err := s.descend(t, q, w.entry, w.descent); {
+	case err != nil:
+		return false, err
+	case is == dispose.BelowUnknown:
+		w.tries, w.refusals, w.retry = 0, 0, s.task.c.Cfg.Now().Add(descendAgain)
+		return false, nil
+	case is == dispose.BelowNothing, is == dispose.BelowNotDue:
+		w.descent = nil // a later try looks again
+		return true, nil
+	default:
+		s.keepAbove(w.entry, is)
+		s.clear(w)
+		return false, nil
+	}
+}

@@ -1,0 +1,336 @@
+package sweep_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/nightly"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A family is a world whose entities have descendants. It holds that children go first: an entity only once
+// nothing lies below it, and a descendant only once nothing lies below that.
+type family struct {
+	*world
+	deleted atomic.Int64 // descendants
+	isHuge  bool         // too large to look at all of it after each call
+	before  func(context.Context, modelstore.Call) error
+}
+
+func newFamily(t *testing.T) *family {
+	f := &family{world: newWorld(t)}
+	f.target.Descendants = sweep.Descendants{Mode: sweep.DeleteDescendants, Max: 100_000,
+		Owners: []store.Target{f.target.Target, {Name: "notes", Kind: "Note", Property: "note_expiry"}}}
+	f.target.Page = 7
+	f.s.Before = func(ctx context.Context, c modelstore.Call) error {
+		if f.before != nil {
+			return f.before(ctx, c)
+		}
+		return nil
+	}
+	f.s.After = func(_ context.Context, c modelstore.Call) error {
+		f.check(c)
+		return nil
+	}
+	f.begin()
+	return f
+}
+
+func keyOf(name string) string { return modelstore.Key(store.Entity{Name: name}) }
+
+// check looks at what a call has left.
+func (f *family) check(c modelstore.Call) {
+	switch c.Method {
+	case "Dispose", "Settle":
+		left := f.s.Entities("Session", "")
+		for _, op := range c.Ops {
+			if below := f.s.Below("Session", "", op.Entry.Key); !op.IsCarry() && left[op.Entry.Key].Name == "" && len(below) > 0 {
+				f.t.Errorf("%s is gone before %v", op.Entry.Key, below)
+			}
+		}
+	case "DeleteBelow":
+		if f.isHuge {
+			return
+		}
+		gone := map[string]bool{}
+		for _, path := range c.Paths {
+			gone[path] = true
+		}
+		left := f.s.Below("Session", "", c.Ops[0].Entry.Key)
+		if slices.ContainsFunc(left, func(path string) bool { return gone[path] }) {
+			return // nothing was deleted
+		}
+		f.deleted.Add(int64(len(c.Paths)))
+		for _, path := range left {
+			for i := range path {
+				if path[i] == '/' && gone[path[:i]] {
+					f.t.Errorf("%s of %s is gone before %s", path[:i], c.Ops[0].Entry.Key, path)
+				}
+			}
+		}
+	}
+}
+
+// bear puts n descendants below an entity: three levels.
+func (f *family) bear(name string, n int) {
+	var list []modelstore.Kin
+	for i := range n {
+		path := fmt.Sprintf("posts/p-%d", i%5)
+		if i >= 5 {
+			path += fmt.Sprintf("/likes/l-%02d", i/5%4)
+		}
+		if i >= 25 {
+			path += fmt.Sprintf("/tags/t-%d", i/25)
+		}
+		list = append(list, modelstore.Kin{Path: path})
+	}
+	f.s.PutBelow("Session", "", keyOf(name), list...)
+}
+
+func (f *family) below(name string) []string { return f.s.Below("Session", "", keyOf(name)) }
+
+func inFamily(t *testing.T, test func(*testing.T, *family)) {
+	synctest.Test(t, func(t *testing.T) { test(t, newFamily(t)) })
+}
+
+// Whatever lies below an entity goes before it, and nothing else does.
+func TestChildrenGoFirst(t *testing.T) {
+	for _, page := range []int{1, 2, 7, 500} {
+		t.Run(fmt.Sprint("page ", page), func(t *testing.T) {
+			inFamily(t, func(t *testing.T, f *family) {
+				f.target.Page = page
+				all := 0
+				for i := range 40 {
+					f.put(1, 4, fmt.Sprint("e-", i), time.Now())
+					f.bear(fmt.Sprint("e-", i), i)
+					all += len(f.below(fmt.Sprint("e-", i)))
+				}
+				f.put(1, 4, "live", time.Now().Add(time.Hour))
+				f.bear("live", 10)
+				f.bear("e-1x", 10) // below one that does not exist
+				time.Sleep(time.Second)
+				res := f.sweep()
+				if !res.Complete || res.Deleted != 40 || res.Descendants != int64(all) || res.Refused+res.Waiting != 0 {
+					t.Errorf("%+v", res)
+				}
+				if left := f.left(); !slices.Equal(left, []string{"live"}) || len(f.below("live")) != 10 || len(f.below("e-1x")) != 10 {
+					t.Errorf("left: %v, %v", left, f.below("live"))
+				}
+				for i := range 40 {
+					if left := f.below(fmt.Sprint("e-", i)); len(left) > 0 {
+						t.Errorf("below e-%d: %v", i, left)
+					}
+				}
+				if d := f.deleted.Load(); d != int64(all) {
+					t.Errorf("%d descendants were deleted of %d", d, all)
+				}
+			})
+		})
+	}
+}
+
+// An entity that is extended while its descendants are deleted lives, with what is left of them.
+func TestExtendedWhileItsChildrenGo(t *testing.T) {
+	inFamily(t, func(t *testing.T, f *family) {
+		f.put(1, 4, "e", time.Now())
+		f.bear("e", 60)
+		time.Sleep(time.Second)
+		calls, left := 0, 0
+		f.before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method != "DeleteBelow" {
+				return nil
+			}
+			if calls++; calls == 3 {
+				f.put(1, 4, "e", time.Now().Add(time.Hour))
+				left = len(f.below("e"))
+			}
+			return nil
+		}
+		res := f.sweep()
+		if !res.Complete || res.Deleted != 0 || !slices.Equal(f.left(), []string{"e"}) || calls != 3 || left == 0 || len(f.below("e")) != left {
+			t.Errorf("%+v, %d calls, %d and then %d are left", res, calls, left, len(f.below("e")))
+		}
+	})
+}
+
+// What comes to be below an entity until the last look goes with it. What is written between the last look
+// and the delete stays, which no store can prevent.
+func TestBornMeanwhile(t *testing.T) {
+	inFamily(t, func(t *testing.T, f *family) {
+		f.put(1, 4, "e", time.Now())
+		f.bear("e", 30)
+		time.Sleep(time.Second)
+		born := 0
+		f.before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "DeleteBelow" && born < 20 {
+				f.s.PutBelow("Session", "", keyOf("e"), modelstore.Kin{Path: fmt.Sprintf("late/%02d", 20-born)})
+				born++
+			}
+			return nil
+		}
+		if res := f.sweep(); !res.Complete || res.Deleted != 1 || len(f.below("e")) > 0 || born < 5 {
+			t.Errorf("%+v, %v are left, %d were born", res, f.below("e"), born)
+		}
+	})
+}
+
+// A process that is killed at any call leaves nothing that the next one does not find.
+func TestKilledAmongChildren(t *testing.T) {
+	for kill := 1; ; kill++ {
+		killed := false
+		inFamily(t, func(t *testing.T, f *family) {
+			for i := range 3 {
+				f.put(1, 4, fmt.Sprint("e-", i), time.Now())
+				f.bear(fmt.Sprint("e-", i), 12*i)
+			}
+			time.Sleep(time.Second)
+			ctx, cancel := context.WithCancel(t.Context())
+			n := 0
+			f.before = func(context.Context, modelstore.Call) error {
+				if n++; n >= kill && ctx.Err() == nil {
+					killed = true
+					cancel()
+				}
+				return ctx.Err()
+			}
+			cfg := f.config()
+			cfg.Grace = 0
+			sweep.Run(ctx, cfg)
+			f.before = nil
+			cancel()
+			time.Sleep(5 * time.Minute) // its leases end
+			res := f.sweep()
+			if !res.Complete || len(f.left()) > 0 || len(f.below("e-1"))+len(f.below("e-2")) > 0 {
+				t.Errorf("killed at call %d: %+v, left %v", kill, res, f.left())
+			}
+		})
+		if !killed || t.Failed() {
+			t.Logf("%d calls", kill)
+			break
+		}
+	}
+}
+
+// An entity is kept with all its descendants while one of these is another target's own, if there are too
+// many, or if the target refuses those that have any. Later reads from the start delete it once that has passed.
+func TestKeptForItsChildren(t *testing.T) {
+	for name, c := range map[string]struct {
+		set           func(*family)
+		waits, refuse int64
+		mend          func(*family)
+	}{
+		"another target's": {func(f *family) {
+			f.s.PutBelow("Session", "", keyOf("e"), modelstore.Kin{Path: "posts/p-9/Note/n", Property: "note_expiry"})
+		}, 1, 0, func(f *family) { f.s.RemoveBelow("Session", "", keyOf("e"), "posts/p-9/Note/n") }},
+		"of its kind without the property": {func(f *family) {
+			f.s.PutBelow("Session", "", keyOf("e"), modelstore.Kin{Path: "posts/p-9/Note/n"})
+		}, 0, 0, nil},
+		"its own target's": {func(f *family) {
+			f.s.PutBelow("Session", "", keyOf("e"), modelstore.Kin{Path: "Session/s", Property: f.target.Property})
+		}, 1, 0, func(f *family) { f.s.RemoveBelow("Session", "", keyOf("e"), "Session/s") }},
+		"a record": {func(f *family) {
+			f.s.PutBelow("Session", "", keyOf("e"), modelstore.Kin{Path: "ReaperTarget/sessions"})
+		}, 1, 0, func(f *family) { f.s.RemoveBelow("Session", "", keyOf("e"), "ReaperTarget/sessions") }},
+		"too many": {func(f *family) { f.target.Descendants.Max = 20 }, 0, 1,
+			func(f *family) { f.target.Descendants.Max = 100 }},
+		"refused": {func(f *family) { f.target.Descendants.Mode = sweep.RefuseDescendants }, 0, 1,
+			func(f *family) { f.s.RemoveBelow("Session", "", keyOf("e"), f.below("e")...) }},
+	} {
+		for _, n := range []int{3, 30} { // in a page, and in several
+			t.Run(fmt.Sprint(name, " ", n), func(t *testing.T) {
+				inFamily(t, func(t *testing.T, f *family) {
+					f.put(1, 4, "e", time.Now())
+					f.put(1, 4, "other", time.Now())
+					f.bear("e", n)
+					c.set(f)
+					before := len(f.below("e"))
+					if name == "too many" {
+						f.target.Descendants.Max = int64(before - 1)
+					}
+					time.Sleep(time.Second)
+					res := f.sweep()
+					kept := c.waits+c.refuse > 0
+					if !res.Complete || res.Waiting != c.waits || res.Refused != c.refuse {
+						t.Errorf("%+v", res)
+					}
+					if !kept {
+						if len(f.left()) > 0 || len(f.below("e")) > 0 {
+							t.Errorf("%v and %v are left", f.left(), f.below("e"))
+						}
+						return
+					}
+					if left := f.left(); !slices.Equal(left, []string{"e"}) || len(f.below("e")) != before {
+						t.Errorf("%v and %d of %d are left", left, len(f.below("e")), before)
+					}
+					c.mend(f)
+					time.Sleep(25 * time.Hour)
+					if res := f.sweep(); !res.Complete || len(f.left()) > 0 || len(f.below("e")) > 0 {
+						t.Errorf("a day later: %+v, left %v, %v", res, f.left(), f.below("e"))
+					}
+				})
+			})
+		}
+	}
+}
+
+// A dry run counts descendants, and deletes none.
+func TestDryRunCountsDescendants(t *testing.T) {
+	inFamily(t, func(t *testing.T, f *family) {
+		f.target.Descendants.Max = 40
+		all := 0
+		for i, n := range []int{0, 3, 30, 60} {
+			name := fmt.Sprint("e-", i)
+			f.put(1, 4, name, time.Now())
+			f.bear(name, n)
+			if n < 60 {
+				all += n
+			}
+		}
+		time.Sleep(time.Second)
+		cfg := f.config()
+		cfg.Apply = false
+		writes := f.s.Writes()
+		res := sweep.Run(t.Context(), cfg).Targets[0]
+		if res.Descendants != int64(all) || res.Expired != 4 || res.Refused != 1 || f.s.Writes() != writes || f.deleted.Load() > 0 {
+			t.Errorf("%+v, %d writes", res, f.s.Writes()-writes)
+		}
+	})
+}
+
+// An entity with very much below it holds up nothing that comes after it in its range, or in others.
+func TestHugeFamilyHoldsUpNothing(t *testing.T) {
+	n := nightly.Size(t, 1_000_000, 40_000)
+	inFamily(t, func(t *testing.T, f *family) {
+		f.target.Page, f.target.Descendants.Max = 500, int64(n)
+		f.isHuge = true
+		list := make([]modelstore.Kin, n)
+		for i := range list {
+			list[i].Path = fmt.Sprintf("events/%06d", i)
+		}
+		f.s.PutBelow("Session", "", keyOf("huge"), list...)
+		f.dueIn(1, 0, "huge", time.Now())
+		f.target.Next = everyMinute
+		s := f.serve(f.config())
+		time.Sleep(2 * time.Minute)
+		for i := range 60 {
+			f.dueIn(1, i%4, fmt.Sprint("e-", i), time.Now())
+			time.Sleep(5 * time.Second)
+			if left := f.left(); len(left) > 16 { // two ticks of a minute
+				t.Errorf("after %d of them %v are left, and %d below", i, left, len(f.below("huge")))
+				break
+			}
+		}
+		time.Sleep(30 * time.Minute)
+		if left := f.left(); len(left) > 0 || len(f.below("huge")) > 0 {
+			t.Errorf("%v are left, and %d below", left, len(f.below("huge")))
+		}
+		s.stop()
+	})
+}
