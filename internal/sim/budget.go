@@ -92,6 +92,15 @@ func (o *oracle) savedBudget(h *handle, old, new store.Record) {
 	b, was, all := o.budget(new.Key), readTallies(old.Fields), readTallies(new.Fields)
 	o.charged(by, new.Key, was, all)
 	for key, is := range all {
+		if above, isBelow := strings.CutPrefix(key, "B"); isBelow { // descendants of what that key counts
+			if !b.counted[above] && !all[above].counted && above[0] != 'A' && above != "L" && // which leaks
+				is.granted > was[key].granted &&
+				is.granted+all[above].granted > o.w.plan.target.Breaker.Floor {
+				o.w.violate("B1", "%s reserves %d descendants and %d of %s without a count; the floor is %d", by, is.granted,
+					all[above].granted, above, o.w.plan.target.Breaker.Floor)
+			}
+			continue
+		}
 		delta := is.granted - was[key].granted
 		if key == "L" && is.since != was[key].since { // a part was forgotten
 			delta = is.granted

@@ -113,6 +113,7 @@ func (h *handle) effect(target string, at place, key string, before row, o store
 		w.violate("dry", "%s writes %s in a dry run", h.name, key)
 	case changed && o == store.Deleted:
 		w.oracle.spends(h, target, at, key, time.Now().Add(-late))
+		w.oracle.parts(h, stem{at, key})
 		w.oracle.deleted(h.name, h.file, at, key)
 	case changed && o == store.Carried:
 		w.oracle.carried(h.name, target, at, key, to, late)

@@ -114,6 +114,9 @@ func (o *oracle) charged(by, target string, was, is map[string]tallyFact) {
 	b := o.budget(target)
 	c, rules := b.charge(by), sweep.BreakerRules(o.w.plan.target)
 	for key, t := range is {
+		if strings.HasPrefix(key, "B") {
+			continue // descendants, of which the oracle knows nothing
+		}
 		if !strings.HasPrefix(key, "A") {
 			c.reported += max(0, t.done-was[key].done)
 		} else if was[key].done <= was[key].granted && t.done > t.granted {

@@ -44,7 +44,8 @@ type handle struct {
 	closed    bool      // the sweep has returned: there must be no further call
 	thaw      time.Time // it is frozen until then
 	amnesty   time.Time // until then it may hold what records that went back do not show
-	robbed    bool      // they went back while it was at work: it learns that a claim is gone as it saves that next
+	looks     map[stem]look
+	robbed    bool // they went back while it was at work: it learns that a claim is gone as it saves that next
 }
 
 // heard returns the target record that the handle's follower read last.
@@ -305,7 +306,7 @@ func (w *world) locked(at place, key string) bool {
 
 // faulty gives a call one kind of fault, if the call can have it.
 func (h *handle) faulty(d dice, c call, kind string, f *fate) bool {
-	transaction := c.method == "Dispose" || c.method == "Settle"
+	transaction := c.method == "Dispose" || c.method == "Settle" || c.method == "DeleteBelow"
 	unsure := func(what string) error {
 		return fmt.Errorf("%s: %w", what, pick(d.on("error"), store.ErrUnavailable, store.ErrDeadline))
 	}

@@ -116,7 +116,8 @@ func (o *oracle) judge(at place, f *fact) {
 
 // wrote is told of a write by an application.
 func (o *oracle) wrote(at place, r row, withinBounds bool) {
-	f := &fact{name: r.key, expiry: r.expiry, shard: r.shard, data: r.data, withinBounds: withinBounds}
+	f := &fact{name: r.key, expiry: r.expiry, shard: r.shard, data: r.data, withinBounds: withinBounds,
+		refused: o.w.waits(stem{at, r.key})}
 	o.judge(at, f)
 	if o.truth[at] == nil {
 		o.truth[at] = map[string]*fact{}

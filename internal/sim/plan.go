@@ -48,7 +48,7 @@ var features = slices.Concat(faults, []string{
 }, some)
 
 // Some of the lives have these, which all may be made to have.
-var some = []string{"partly", "rush", "lose", "trips", "restamp", "lists", "drift", "overlap", "restore", "edit"}
+var some = []string{"partly", "rush", "lose", "trips", "restamp", "lists", "drift", "overlap", "restore", "edit", "descend"}
 
 // IsFeature reports whether there is something of that name that a life may have.
 func IsFeature(name string) bool { return slices.Contains(features, name) }
@@ -89,6 +89,7 @@ type plan struct {
 	overlap  *overlap      // of two targets files; may be nil
 	rush     bool          // a rush follows
 	night    bool          // the audit at the end is left to the sweeps of days to come
+	descends bool          // entities have descendants
 	restamps bool          // somebody restamps many entities at once, of a target with a breaker
 }
 
@@ -161,6 +162,7 @@ func (p *plan) drawEvents(d dice) {
 	// A total is shared by clocks that run equally fast: the program says so.
 	p.drawDrift(d)
 	p.drawOverlap(d)
+	p.drawDescend(d)
 	if p.overlap != nil && p.overlap.what == "retention" { // a rush writes what has expired already
 		p.rush = false
 	}
@@ -171,8 +173,10 @@ func (p *plan) drawEvents(d dice) {
 }
 
 // isPlain reports whether the life has none of the events that each loosen what the others hold:
-// overlapping targets files, different lists of namespaces, restamps, and clocks that drift.
-func (p *plan) isPlain() bool { return p.overlap == nil && p.lists == nil && !p.restamps && !p.drifts }
+// overlapping targets files, different lists of namespaces, restamps, clocks that drift, and descendants.
+func (p *plan) isPlain() bool {
+	return p.overlap == nil && p.lists == nil && !p.restamps && !p.drifts && !p.descends
+}
 
 // paced reports whether the configuration limits the pace.
 func (p *plan) paced() bool { return !p.target.Pace.Unlimited || p.target.Total.PerSecond > 0 }

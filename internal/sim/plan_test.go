@@ -12,6 +12,7 @@ func TestLivesWithAFeature(t *testing.T) {
 		"restamp": func(p *plan) bool { return p.restamps },
 		"lists":   func(p *plan) bool { return p.lists != nil },
 		"drift":   func(p *plan) bool { return p.drifts },
+		"descend": func(p *plan) bool { return p.descends },
 		"overlap": func(p *plan) bool { return p.overlap != nil },
 	}
 	const seeds = 100

@@ -281,7 +281,7 @@ func (o *oracle) audited(h *handle, old, new store.Record) {
 	for key, f := range o.truth[at] {
 		left, retired := o.retiredAt[fmt.Sprint(target, f.key.generation)]
 		if t.Type == store.Text && f.wellFormed && retired && !cannotSee(new, key) && f.key.generation > 0 &&
-			left.Before(began) && f.committed.Add(o.w.plan.lag).Before(began) && f.expiry.Text < upTo {
+			!f.refused && left.Before(began) && f.committed.Add(o.w.plan.lag).Before(began) && f.expiry.Text < upTo {
 			o.w.violate("L2", "%s moved the audit to %q, past %s@%s: %s, committed %v ago",
 				h.name, upTo, key, at.namespace, f.expiry.Text, time.Since(f.committed))
 		}

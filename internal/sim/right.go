@@ -164,7 +164,7 @@ func (o *oracle) compare(what string, due time.Time, level int) {
 				o.w.violate("S1", "%s@%s is not there, and nobody deleted it: %v", key, at.namespace, f.expiry)
 			case is.expiry != f.expiry || is.data != f.data || is.shard != f.shard:
 				o.w.violate("S2", "%s@%s is %v %q, and should be %v %q", key, at.namespace, is.expiry, is.data, f.expiry, f.data)
-			case o.w.nobodyLists(at.namespace):
+			case o.w.nobodyLists(at.namespace), o.w.waits(stem{at, key}):
 			case o.level(at, f) <= level && !f.expires.Add(o.w.plan.target.Retention).After(due):
 				o.w.violate("L1", "after %s %s@%s is still there: %v, due %v before, committed %v before, in order %v, "+
 					"by a writer within the bounds %v", what, key, at.namespace, f.expiry,

@@ -104,6 +104,7 @@ func (r *rush) run() {
 				name, kind := c.Targets[i].Name, c.Targets[i].Kind
 				bounds := c.Targets[i].Policy
 				c.Targets[i] = r.cut
+				c.Targets[i].Descendants = w.plan.descendants(r.cut)
 				c.Targets[i].Name, c.Targets[i].Kind, c.Targets[i].Policy = name, kind, bounds
 			}
 		})

@@ -34,7 +34,8 @@ type world struct {
 	mu        sync.Mutex
 	db        *db
 	oracle    *oracle
-	rush      *rush // nil without a rush
+	kin       map[stem]map[string]kin // what lies below entities
+	rush      *rush                   // nil without a rush
 	pace      *pace
 	targets   map[string]targetFact     // as the store has them
 	former    map[string][]formerRecord // that were lost
@@ -120,7 +121,7 @@ func newWorld(o Options) *world {
 	if o.Until > 0 {
 		p.busy = min(p.busy, o.Until)
 	}
-	w := &world{plan: p, dice: p.dice, began: time.Now(), db: newDB(p.mode, p.lag), targets: map[string]targetFact{},
+	w := &world{plan: p, dice: p.dice, began: time.Now(), kin: map[stem]map[string]kin{}, db: newDB(p.mode, p.lag), targets: map[string]targetFact{},
 		held: map[heldKey]time.Time{}, announced: map[string]time.Time{}, former: map[string][]formerRecord{},
 		creating: map[string]time.Time{}, refusals: map[refusal]int{},
 		counts: map[string]int{}, tracing: o.Trace, door: make(chan struct{}, 1), policy: p.target}
@@ -141,6 +142,7 @@ func (w *world) live() {
 	}()
 	w.backlog()
 	w.startWriters()
+	w.startParents()
 	w.startSweepers()
 	w.startDrift()
 	w.startOperator()
@@ -280,6 +282,7 @@ func (w *world) targetsOf() []sweep.Target {
 	for i := range w.plan.targets {
 		t := w.policy
 		t.Name, t.Kind = w.plan.name(i), w.plan.kind(w.plan.name(i))
+		t.Descendants = w.plan.descendants(t)
 		list = append(list, t)
 	}
 	return list

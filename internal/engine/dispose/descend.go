@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/reaper-ttl/reaper/internal/background"
+	"github.com/reaper-ttl/reaper/internal/engine/index"
 	"github.com/reaper-ttl/reaper/internal/engine/site"
 	"github.com/reaper-ttl/reaper/internal/engine/step"
 	"github.com/reaper-ttl/reaper/store"
@@ -58,7 +59,8 @@ type Above struct {
 func (w *Writer) Descends() bool { return w.c.Target.Descendants.Mode != site.KeepDescendants }
 
 // Look returns the indexes of those ops that have something below, if that matters. It does not look again
-// below what it has just looked at. A carry leaves everything where it is.
+// below what it has just looked at. A carry leaves everything where it is, unless it is about to be due: then
+// it may be deleted instead.
 func (w *Writer) Look(ctx context.Context, ops []store.Op) (have []int, err error) {
 	if !w.Descends() {
 		return nil, nil
@@ -69,12 +71,14 @@ func (w *Writer) Look(ctx context.Context, ops []store.Op) (have []int, err erro
 			delete(w.looked, key)
 		}
 	}
+	soon := w.c.Horizon().Add(2 * WriteTimeout)
 	var mu sync.Mutex
 	var none []string
 	group, inGroup := errgroup.WithContext(ctx)
 	group.SetLimit(looksAtOnce)
 	for i := range ops {
-		if _, known := w.looked[ops[i].Entry.Key]; known || ops[i].IsCarry() {
+		stays := ops[i].IsCarry() && w.c.Index.Decide(ops[i].Entry.Value, soon) != index.Due
+		if _, known := w.looked[ops[i].Entry.Key]; known || stays {
 			continue
 		}
 		background.Go(group, func() error {
@@ -122,8 +126,15 @@ func (w *Writer) list(ctx context.Context, e store.Entry, after string, most int
 // Descend does the next page of a descent: it surveys it, or deletes what it can of it.
 func (w *Writer) Descend(t step.Turn, above Above, d *Descent) (Below, error) {
 	var page store.Descendants
-	began := w.c.Cfg.Now()
-	err := w.list(t.Ctx, above.Entry, d.after, min(w.c.Target.Page, store.MaxPage-1), &page)
+	began, most := w.c.Cfg.Now(), min(w.c.Target.Page, store.MaxPage-1)
+	if d.surveyed && w.hold.Pacer != nil { // what is read and cannot be deleted would be read again
+		n, wait, why := w.hold.Pacer.Ready(most)
+		if wait > 0 {
+			return BelowUnknown, &throttle.Pause{Wait: wait, Why: why}
+		}
+		most = min(n+1, most)
+	}
+	err := w.list(t.Ctx, above.Entry, d.after, most, &page)
 	if err != nil {
 		return BelowUnknown, err
 	}

@@ -31,8 +31,11 @@ const inPlace = 3
 
 // clearBelow deletes what lies below an entity. If that takes long, the entity waits aside meanwhile.
 func (s *settler) clearBelow(t step.Turn, rd *reading, q store.Query, op *store.Op) error {
-	if !s.task.c.Cfg.Apply {
+	switch {
+	case !s.task.c.Cfg.Apply:
 		return s.countBelow(t, op)
+	case op.IsCarry(): // it is about to be due
+		return s.deferBelow(t, rd, op, nil, nil)
 	}
 	d := &dispose.Descent{}
 	for range inPlace {
@@ -44,8 +47,8 @@ func (s *settler) clearBelow(t step.Turn, rd *reading, q store.Query, op *store.
 			return s.deferBelow(t, rd, op, d, err)
 		case is == dispose.BelowNothing:
 			return nil
-		case is == dispose.BelowNotDue:
-			return s.settle(t, rd, q, op)
+		case is == dispose.BelowNotDue: // what has become of it, its next try finds out
+			return s.deferBelow(t, rd, op, d, nil)
 		case is != dispose.BelowUnknown:
 			s.keepAbove(op.Entry, is)
 			op.Outcome = store.Kept
@@ -94,24 +97,25 @@ func (s *settler) deferBelow(t step.Turn, rd *reading, op *store.Op, d *dispose.
 	return nil
 }
 
-// goOnBelow does the next page below an entity that waits aside. It reports whether the entity itself is next.
-func (s *settler) goOnBelow(t step.Turn, q store.Query, w *deferred) (isNext bool, err error) {
-	if !s.writer.Descends() || w.carry {
-		return true, nil
+// goOnBelow does the next page below an entity that waits aside. The entity itself is next if nothing lies
+// there, or if it was no longer due.
+func (s *settler) goOnBelow(t step.Turn, q store.Query, w *deferred) (is dispose.Below, err error) {
+	switch {
+	case !s.writer.Descends():
+		return dispose.BelowNothing, nil
+	case w.carry, w.notDue: // it may be due by now
+		return dispose.BelowNotDue, nil
 	}
 	w.descent = cmp.Or(w.descent, &dispose.Descent{})
-	switch is, err := s.descend(t, q, w.entry, w.descent); {
+	switch is, err = s.descend(t, q, w.entry, w.descent); {
 	case err != nil:
-		return false, err
 	case is == dispose.BelowUnknown:
 		w.tries, w.refusals, w.retry = 0, 0, s.task.c.Cfg.Now().Add(descendAgain)
-		return false, nil
 	case is == dispose.BelowNothing, is == dispose.BelowNotDue:
-		w.descent = nil // a later try looks again
-		return true, nil
+		w.descent, w.notDue = nil, is == dispose.BelowNotDue // a later try looks again
 	default:
 		s.keepAbove(w.entry, is)
 		s.clear(w)
-		return false, nil
 	}
+	return is, err
 }

@@ -40,6 +40,7 @@ type deferred struct {
 	refusals int
 	lasting  error            // why the store refuses it; nil if it is contended
 	unsure   bool             // a try may have deleted it
+	notDue   bool             // it was found to be gone, or not due, as what lies below it was to be deleted
 	descent  *dispose.Descent // of what lies below it; nil if that was not looked at since the last try
 }
 
@@ -71,6 +72,11 @@ func (d *deferrals) next() (at time.Time) {
 		}
 	}
 	return at
+}
+
+// areContended reports whether entities wait for others than this process, which deletes what lies below some.
+func (d *deferrals) areContended() bool {
+	return !slices.ContainsFunc(d.list, func(w *deferred) bool { return w.descent != nil && w.tries == 0 })
 }
 
 // has reports whether an entity that a reading has met waits for another try. One reading

@@ -78,7 +78,10 @@ func (s *settler) settle(t step.Turn, rd *reading, q store.Query, op *store.Op) 
 	var outcome store.Outcome
 	var j index.Judgement
 	if err == nil {
-		outcome, j, err = s.try(t, q, op)
+		outcome, j, err = s.try(t, q, op, !s.writer.Descends() || !op.IsCarry())
+	}
+	if err == nil && outcome == store.Kept && j == index.Due {
+		return s.deferBelow(t, rd, op, nil, nil)
 	}
 	if err == nil {
 		s.settled(op, outcome, j, false)
@@ -93,9 +96,15 @@ func (s *settler) settle(t step.Turn, rd *reading, q store.Query, op *store.Op) 
 	return s.failing.pauseOrFail(t, s.task.c.Cfg.Now(), err)
 }
 
-func (s *settler) try(t step.Turn, q store.Query, op *store.Op) (outcome store.Outcome, j index.Judgement, err error) {
+// try disposes of one entity by what it holds in the transaction. If it may not delete it, because something
+// may lie below it, an entity that is due is kept for now.
+func (s *settler) try(
+	t step.Turn, q store.Query, op *store.Op, mayDelete bool,
+) (outcome store.Outcome, j index.Judgement, err error) {
 	outcome, err = s.writer.Settle(t, q, op, func(value store.Value) (do store.Verdict) {
-		j, do = s.decide.Verdict(op.Entry.Key, value)
+		if j, do = s.decide.Verdict(op.Entry.Key, value); do == store.Delete && !mayDelete {
+			do = store.Keep
+		}
 		return do
 	})
 	return outcome, j, err
@@ -161,12 +170,12 @@ func (s *settler) retry(t step.Turn, w *deferred) error {
 	q := store.Query{Target: s.task.c.Target.Target, Namespace: s.task.r.Namespace, Shard: s.task.r.Value}
 	var outcome store.Outcome
 	var j index.Judgement
-	isNext, err := s.goOnBelow(t, q, w)
-	if err == nil && isNext {
-		outcome, j, err = s.try(t, q, &op)
-	}
-	if err == nil && !isNext {
+	is, err := s.goOnBelow(t, q, w)
+	if err == nil && is != dispose.BelowNothing && is != dispose.BelowNotDue {
 		return nil
+	}
+	if err == nil {
+		outcome, j, err = s.try(t, q, &op, is == dispose.BelowNothing)
 	}
 	if err != nil {
 		if err := s.writer.Fatal(t, err); err != nil {
@@ -175,6 +184,11 @@ func (s *settler) retry(t step.Turn, w *deferred) error {
 		if w.failed(s.task.c.Cfg.Now(), err); s.isRefused(w) {
 			s.refuse(w)
 		}
+		return nil
+	}
+	if outcome == store.Kept && j == index.Due { // what lies below it comes first
+		w.carry, w.notDue, w.descent = false, false, &dispose.Descent{}
+		w.retry = s.task.c.Cfg.Now().Add(descendAgain)
 		return nil
 	}
 	s.settled(&op, outcome, j, w.unsure)

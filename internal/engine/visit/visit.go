@@ -112,7 +112,7 @@ func (v *visit) once(t step.Turn) (out step.Outcome, over, allRead bool) {
 		return v.between(step.Outcome{State: step.Waiting, Wake: now.Add(wait), Why: why}), true, false
 	case len(v.settler.deferred.list) > 0:
 		return step.Outcome{State: step.Waiting, Wake: v.settler.deferred.next(), Why: throttle.ReasonPushBack,
-			Contended: true, NextLane: step.NextLane{Slow: true}}, true, false
+			Contended: v.settler.deferred.areContended(), NextLane: step.NextLane{Slow: true}}, true, false
 	default:
 		return step.Outcome{}, false, true
 	}
@@ -194,7 +194,7 @@ func (v *visit) reached() time.Time {
 func (v *visit) between(out step.Outcome) step.Outcome {
 	out.Slow, out.Either, out.Reached = v.isSlow(), v.mainHasMore(), v.reached()
 	if v.readings.allRead() && len(v.settler.deferred.list) > 0 { // a slow try has ended its turn
-		out.Contended = true
+		out.Contended = v.settler.deferred.areContended()
 	}
 	return out
 }
