@@ -1,14 +1,18 @@
 package store
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // A Descender is a store whose entities may have descendants: Datastore entities with an ancestor, documents
 // in subcollections below one. A descendant may outlive what is above it, and be below something that never
 // existed.
 type Descender interface {
 	// Descendants fills page with descendants of an entity, at any depth and of any kind, the entity itself
-	// left out, at most q.Limit of them, in an order in which each comes before those below it. It bills a
-	// read for each, and at least one.
+	// left out, at most q.Limit of them, in an order in which each comes before those below it. A page that
+	// has more after it is not empty. It bills a read for each; or, if the store can list keys alone, one for
+	// the query, and one for each that is of a kind of q.Owners.
 	Descendants(ctx context.Context, q DescendantQuery, page *Descendants) error
 
 	// DeleteBelow deletes descendants of one entity, all or none, while isDue says yes to the expiry that
@@ -16,7 +20,7 @@ type Descender interface {
 	// descendant that is gone already is deleted. The outcome is that of the list: [Deleted]; or, if nothing
 	// was deleted, [Kept] where isDue says no, and [Gone] where the entity does not exist. isDue may be called
 	// again when the driver reads again, and must not block. More than MaxPage-1 descendants are an
-	// [ErrTooLarge].
+	// [ErrTooLarge], and a key that is not below the entity is an [ErrInvalid].
 	DeleteBelow(ctx context.Context, q Query, e Entry, list []Descendant, isDue func(Value) bool) (Outcome, error)
 }
 
@@ -49,3 +53,11 @@ type Descendants struct {
 	List []Descendant
 	More bool // there may be more behind the last one
 }
+
+// recordSorts are all sorts of the reaper's own records.
+var recordSorts = []RecordSort{
+	TargetRecord, CursorRecord, SweepRecord, WorkerRecord, SealRecord, BudgetRecord, AdoptRecord,
+}
+
+// IsRecordKind reports whether a kind, or a collection with this id, is one of the reaper's own records.
+func IsRecordKind(kind string) bool { return slices.Contains(recordSorts, RecordSort(kind)) }

@@ -35,11 +35,12 @@ type DB struct {
 
 // DB implements the contract of every store and these optional interfaces.
 var (
-	_ store.Store   = (*DB)(nil)
-	_ store.Counter = (*DB)(nil)
-	_ store.Writer  = (*DB)(nil)
-	_ store.Dumper  = (*DB)(nil)
-	_ store.Keyer   = (*DB)(nil)
+	_ store.Store     = (*DB)(nil)
+	_ store.Counter   = (*DB)(nil)
+	_ store.Writer    = (*DB)(nil)
+	_ store.Dumper    = (*DB)(nil)
+	_ store.Keyer     = (*DB)(nil)
+	_ store.Descender = (*DB)(nil)
 )
 
 // Open connects to a database. It sends nothing: only the first call shows whether
@@ -199,13 +200,7 @@ func (d *DB) get(
 ) error {
 	ctx, cancel := context.WithCancel(d.owner(ctx))
 	defer cancel()
-	req := &pb.BatchGetDocumentsRequest{Database: d.database, Documents: names}
-	for _, f := range fields {
-		if req.Mask == nil {
-			req.Mask = &pb.DocumentMask{}
-		}
-		req.Mask.FieldPaths = append(req.Mask.FieldPaths, fieldPath(f))
-	}
+	req := &pb.BatchGetDocumentsRequest{Database: d.database, Documents: names, Mask: maskOf(fields)}
 	s, err := d.client.BatchGetDocuments(ctx, req)
 	return each(s, err, func(r *pb.BatchGetDocumentsResponse) error {
 		switch {
@@ -220,9 +215,26 @@ func (d *DB) get(
 	})
 }
 
+// maskOf returns the mask that lets a look-up transfer some fields only; of none, it lets all pass.
+func maskOf(fields []string) (mask *pb.DocumentMask) {
+	for _, f := range fields {
+		if mask == nil {
+			mask = &pb.DocumentMask{}
+		}
+		mask.FieldPaths = append(mask.FieldPaths, fieldPath(f))
+	}
+	return mask
+}
+
 // commit makes all writes or none. It returns the update time of the last write.
 func (d *DB) commit(ctx context.Context, writes []*pb.Write) (*timestamppb.Timestamp, error) {
-	reply, err := d.client.Commit(d.owner(ctx), &pb.CommitRequest{Database: d.database, Writes: writes})
+	return d.commitIn(ctx, nil, writes)
+}
+
+// commitIn is commit, as the end of a transaction if tx is not nil.
+func (d *DB) commitIn(ctx context.Context, tx []byte, writes []*pb.Write) (*timestamppb.Timestamp, error) {
+	req := &pb.CommitRequest{Database: d.database, Writes: writes, Transaction: tx}
+	reply, err := d.client.Commit(d.owner(ctx), req)
 	if err != nil {
 		return nil, err
 	}

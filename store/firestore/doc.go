@@ -16,7 +16,9 @@
 // write finds its document absent or changed; the caller then counts an absent
 // document as deleted.
 //
-// Deletes leave subcollections behind, as everywhere in Firestore.
+// Deletes leave subcollections behind, as everywhere in Firestore. DeleteBelow deletes
+// what lies below a document in a transaction that reads the document: writers of it
+// wait, or make the transaction fail with ErrContention.
 //
 // # Documents and keys
 //
@@ -54,7 +56,8 @@
 // again. Count is a read for every 1,000 index entries that it counts up to its
 // bound, and at least one. Walk is a read for each document, and one for the empty
 // page at its end; Restamp is a write for each that changes, and a read for each that
-// had changed.
+// had changed. Descendants is a read for each document, and at least one for each page;
+// DeleteBelow is a read, and a delete for each descendant, also for one that is gone.
 //
 // # Databases and emulators
 //

@@ -18,17 +18,7 @@ func (d *DB) Abandon(ctx context.Context, t store.Target, namespace, key string)
 	if err := check(t, namespace); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	readWrite := &pb.TransactionOptions{Mode: &pb.TransactionOptions_ReadWrite_{
-		ReadWrite: &pb.TransactionOptions_ReadWrite{}}}
-	s, err := d.client.BatchGetDocuments(d.owner(ctx), &pb.BatchGetDocumentsRequest{Database: d.database,
-		Documents:           []string{d.name(key)},
-		ConsistencySelector: &pb.BatchGetDocumentsRequest_NewTransaction{NewTransaction: readWrite}})
-	err = each(s, err, func(r *pb.BatchGetDocumentsResponse) error {
-		if r.GetFound() != nil || r.GetMissing() != "" {
-			store.Bill(ctx, store.Operations{Reads: 1})
-		}
-		return nil
-	})
+	_, _, err := d.begin(ctx, t, key)
 	if err != nil {
 		return d.fail(ctx, op, err)
 	}

@@ -1,0 +1,173 @@
+package firestore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	pb "cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/internal/google"
+)
+
+// Descendants implements [store.Descender]. A page is one query of all collections below the document, which
+// need not exist. The last page may be an empty one, as in a scan.
+func (d *DB) Descendants(ctx context.Context, q store.DescendantQuery, page *store.Descendants) error {
+	page.List, page.More = page.List[:0], false
+	op := "list what is below " + q.Key
+	if err := check(q.Target, q.Namespace); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	if q.Limit < 1 || q.Limit > store.MaxPage {
+		return fmt.Errorf("%s: %w: a page of %d descendants, not of 1 to %d",
+			op, store.ErrInvalid, q.Limit, store.MaxPage)
+	}
+	query := &pb.StructuredQuery{
+		From:    []*pb.StructuredQuery_CollectionSelector{{AllDescendants: true}},
+		Select:  ownerFields(q.Owners),
+		OrderBy: []*pb.StructuredQuery_Order{ascending(nameField)},
+		Limit:   wrapperspb.Int32(int32(q.Limit)),
+	}
+	if q.After != "" {
+		query.StartAt = &pb.Cursor{Values: []*pb.Value{d.reference(q.After)}}
+	}
+	err := d.query(ctx, d.name(q.Key), query, func(r *pb.RunQueryResponse) error {
+		if doc := r.GetDocument(); doc != nil {
+			key := d.key(doc.GetName())
+			page.List = append(page.List, store.Descendant{Key: key, Owner: ownerOf(q.Owners, key, doc)})
+		}
+		return nil
+	})
+	if err != nil {
+		page.List = page.List[:0]
+		return d.fail(ctx, op, err)
+	}
+	google.MarkAbove(page.List)
+	page.More = len(page.List) >= q.Limit
+	return nil
+}
+
+// ownerFields returns what a query transfers of each document: its name, and the fields by which owners are
+// told apart.
+func ownerFields(owners []store.Target) *pb.StructuredQuery_Projection {
+	names := []string{nameField}
+	for _, t := range owners {
+		if !slices.Contains(names, t.Property) {
+			names = append(names, t.Property)
+		}
+	}
+	fields := make([]*pb.StructuredQuery_FieldReference, len(names))
+	for i, name := range names {
+		fields[i] = field(name)
+	}
+	return &pb.StructuredQuery_Projection{Fields: fields}
+}
+
+// ownerOf returns the owner of a document. A target that is not a group has only the documents of the one
+// collection that its path names.
+func ownerOf(owners []store.Target, key string, doc *pb.Document) string {
+	collection, _ := splitPath(key)
+	_, id := splitPath(collection)
+	for _, t := range owners {
+		isOf := t.Kind == collection && !t.Group || t.Kind == id && t.Group
+		if isOf && fromValue(doc.GetFields()[t.Property]).Type != store.Missing {
+			return t.Name
+		}
+	}
+	if store.IsRecordKind(id) {
+		return store.OwnerReaper
+	}
+	return ""
+}
+
+// DeleteBelow implements [store.Descender]: a transaction that reads the document's expiry and deletes the
+// list, the deepest first. A condition on the update time, as in Settle, would need a write of the document.
+func (d *DB) DeleteBelow(
+	ctx context.Context, q store.Query, e store.Entry, list []store.Descendant, isDue func(store.Value) bool,
+) (store.Outcome, error) {
+	op := fmt.Sprintf("delete %d below %s", len(list), e.Key)
+	if err := check(q.Target, q.Namespace); err != nil {
+		return store.Unknown, fmt.Errorf("%s: %w", op, err)
+	}
+	if err := google.CheckBelow(e.Key, list); err != nil {
+		return store.Unknown, fmt.Errorf("%s: %w", op, err)
+	}
+	o, err := d.deleteBelow(ctx, q.Target, e.Key, list, isDue)
+	if err != nil {
+		return store.Unknown, d.fail(ctx, op, err)
+	}
+	return o, nil
+}
+
+func (d *DB) deleteBelow(
+	ctx context.Context, t store.Target, key string, list []store.Descendant, isDue func(store.Value) bool,
+) (store.Outcome, error) {
+	tx, doc, err := d.begin(ctx, t, key)
+	committed := false
+	defer func() {
+		if tx != nil && !committed {
+			d.rollback(ctx, tx)
+		}
+	}()
+	switch {
+	case err != nil:
+		return store.Unknown, err
+	case doc == nil:
+		return store.Gone, nil
+	case !isDue(fromValue(doc.GetFields()[t.Property])):
+		return store.Kept, nil
+	}
+	writes := make([]*pb.Write, 0, len(list))
+	for _, below := range slices.Backward(list) {
+		writes = append(writes, &pb.Write{Operation: &pb.Write_Delete{Delete: d.name(below.Key)}})
+	}
+	if err := ctx.Err(); err != nil {
+		return store.Unknown, err
+	}
+	if _, err := d.commitIn(ctx, tx, writes); err != nil {
+		return store.Unknown, err
+	}
+	committed = true
+	return store.Deleted, nil
+}
+
+// begin begins a read-write transaction by reading the expiry of a document, which is nil if it does not
+// exist. The transaction may have begun although reading failed; else it is nil.
+func (d *DB) begin(ctx context.Context, t store.Target, key string) (tx []byte, doc *pb.Document, err error) {
+	readWrite := &pb.TransactionOptions{Mode: &pb.TransactionOptions_ReadWrite_{
+		ReadWrite: &pb.TransactionOptions_ReadWrite{}}}
+	streaming, cancel := context.WithCancel(d.owner(ctx))
+	defer cancel() // ends a stream that is not read to its end
+	s, err := d.client.BatchGetDocuments(streaming, &pb.BatchGetDocumentsRequest{Database: d.database,
+		Documents: []string{d.name(key)}, Mask: maskOf([]string{t.Property}),
+		ConsistencySelector: &pb.BatchGetDocumentsRequest_NewTransaction{NewTransaction: readWrite}})
+	answered := false
+	err = each(s, err, func(r *pb.BatchGetDocumentsResponse) error {
+		if id := r.GetTransaction(); len(id) > 0 {
+			tx = id
+		}
+		if r.GetFound() != nil || r.GetMissing() != "" {
+			store.Bill(ctx, store.Operations{Reads: 1})
+			doc, answered = r.GetFound(), true
+		}
+		return nil
+	})
+	if err == nil && (!answered || tx == nil) {
+		err = fmt.Errorf("%w: the reply holds no document or no transaction", store.ErrFailed)
+	}
+	return tx, doc, err
+}
+
+// rollbackTimeout bounds a rollback, which also runs after its context is done.
+const rollbackTimeout = 2 * time.Second
+
+// rollback ends a transaction that was not committed. It frees locks that others may wait for; otherwise it
+// changes nothing, so its own failure does not matter.
+func (d *DB) rollback(ctx context.Context, tx []byte) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	_ = d.client.Rollback(d.owner(ctx), &pb.RollbackRequest{Database: d.database, Transaction: tx})
+}

@@ -1,0 +1,36 @@
+package google
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// In the canonical texts of keys of both services, the key of what lies below an entity begins with the
+// entity's own and a slash, which no id has in it.
+
+// isBelow reports whether a key lies below another one.
+func isBelow(key, above string) bool { return strings.HasPrefix(key, above+"/") }
+
+// MarkAbove says of each descendant of a page whether it is above the last one, or is that one.
+func MarkAbove(list []store.Descendant) {
+	for i := range list {
+		last := list[len(list)-1].Key
+		list[i].Above = list[i].Key == last || isBelow(last, list[i].Key)
+	}
+}
+
+// CheckBelow refuses a list that is too long for one call of DeleteBelow, and a key that does not lie below
+// the entity's: the entity's expiry says nothing of what lies elsewhere.
+func CheckBelow(key string, list []store.Descendant) error {
+	if len(list) >= store.MaxPage {
+		return fmt.Errorf("%w: more than %d descendants", store.ErrTooLarge, store.MaxPage-1)
+	}
+	for _, d := range list {
+		if !isBelow(d.Key, key) {
+			return fmt.Errorf("%w: %s is not below %s", store.ErrInvalid, d.Key, key)
+		}
+	}
+	return nil
+}
