@@ -37,6 +37,7 @@ var (
 	_ store.Dumper     = (*DB)(nil)
 	_ store.Keyer      = (*DB)(nil)
 	_ store.Guarder    = (*DB)(nil)
+	_ store.Descender  = (*DB)(nil)
 )
 
 const defaultDatabase = "(default)"

@@ -68,19 +68,26 @@ func newWorld(t *testing.T, database string) *world {
 	project := e.Project(t)
 	w := &world{t: t, faults: &faultrpc.Injector{}}
 	w.DB = openWith(t, Options{Project: project, Database: database, Emulator: e.Host}, w.faults)
-	conn, err := grpc.NewClient("passthrough:///"+e.Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	w.app = application(t, project, database, e.Host)
+	return w
+}
+
+// application returns an application's own client of a database.
+func application(t *testing.T, project, database, host string) *sdk.Client {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+host, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if database == defaultDatabase {
 		database = ""
 	}
-	w.app, err = sdk.NewClientWithDatabase(t.Context(), project, database, option.WithGRPCConn(conn), option.WithoutAuthentication())
+	app, err := sdk.NewClientWithDatabase(t.Context(), project, database, option.WithGRPCConn(conn), option.WithoutAuthentication())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { w.app.Close() })
-	return w
+	t.Cleanup(func() { app.Close() })
+	return app
 }
 
 // put writes entities as an application would: with an expiry of any type and

@@ -295,15 +295,27 @@ func (d *DB) Settle(
 	if err != nil {
 		return store.Unknown, fmt.Errorf("%s: %w", op, err)
 	}
-	o, err := d.settle(ctx, q.Target, key, decide)
+	o, err := d.transact(ctx, q.Target, key, func(tx *sdk.Transaction, now store.Value) (store.Outcome, error) {
+		verdict := decide(now)
+		switch to, carry := verdict.To(); {
+		case carry:
+			return store.Carried, carryIn(tx, q.Target, key, to)
+		case verdict == store.Delete:
+			return store.Deleted, tx.Delete(key)
+		}
+		return store.Kept, nil
+	})
 	if err != nil {
 		return store.Unknown, d.fail(ctx, op, err)
 	}
 	return o, nil
 }
 
-func (d *DB) settle(
-	ctx context.Context, t store.Target, key *sdk.Key, decide func(store.Value) store.Verdict,
+// transact reads the expiry of one entity in a transaction, and commits what act adds to it, unless act keeps
+// the entity. If it does not exist, act is not called.
+func (d *DB) transact(
+	ctx context.Context, t store.Target, key *sdk.Key,
+	act func(tx *sdk.Transaction, now store.Value) (store.Outcome, error),
 ) (store.Outcome, error) {
 	ctx = withCall(ctx, &call{mask: t.Property})
 	tx, err := d.begin(ctx)
@@ -316,27 +328,19 @@ func (d *DB) settle(
 			rollback(tx)
 		}
 	}()
-	keys := []*sdk.Key{key}
-	cells, found, err := d.look(ctx, tx, t.Property, "", keys)
+	cells, found, err := d.look(ctx, tx, t.Property, "", []*sdk.Key{key})
 	if err != nil {
 		return store.Unknown, err
 	}
 	if !found[0] {
 		return store.Gone, nil
 	}
-	verdict := decide(stored(cells[0].value))
-	to, carry := verdict.To()
-	done := store.Deleted
-	switch {
-	case carry:
-		done, err = store.Carried, carryIn(tx, t, key, to)
-	case verdict == store.Delete:
-		err = tx.DeleteMulti(keys)
-	default:
-		return store.Kept, nil
-	}
+	done, err := act(tx, stored(cells[0].value))
 	if err = errors.Join(err, ctx.Err()); err != nil {
 		return store.Unknown, err
+	}
+	if done == store.Kept {
+		return store.Kept, nil
 	}
 	if _, err := tx.Commit(); err != nil {
 		return store.Unknown, err

@@ -61,7 +61,9 @@
 // entries that it counts up to its bound, and at least one for each of the up to three
 // queries that it takes. Load is a read for each record; Dump is a read, and Put a
 // write, for each entity. Walk is a read for each entity; Restamp is another one, and a
-// write for each that changes.
+// write for each that changes. Descendants is one read for a page, and one for each
+// entity of an owner's kind; DeleteBelow is a read, and a delete for each descendant,
+// also for one that is gone.
 //
 // # Databases and emulators
 //
@@ -69,7 +71,8 @@
 // have that were upgraded from Cloud Datastore, a transaction takes 25 groups and
 // no queries without an ancestor. The driver learns that from the service's
 // refusal and remembers it: auto is lookup then, a batch of more than 25 is
-// ErrTooLarge, and an explicit guard query is ErrUnsupported.
+// ErrTooLarge, and an explicit guard query is ErrUnsupported. An entity and its
+// descendants are one group.
 //
 // The default database is called "(default)" by the command line and the
 // console, and "" by the Datastore API; both are understood here. If

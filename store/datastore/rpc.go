@@ -20,11 +20,12 @@ import (
 // A call carries, by way of the context, requests and replies that the public client
 // cannot express. It serves one operation, whose calls follow one another.
 type call struct {
-	mask   string // lookups transfer this property only; empty means all
-	walk   bool   // queries transfer the masked properties only, too
-	also   string // a second property of the mask; may be empty
-	single bool   // a second batch of a query is refused with errStopped
-	upTo   int64  // counts stop there; zero or less means no bound
+	mask   string   // lookups transfer this property only; empty means all
+	walk   bool     // queries transfer the masked properties only, too
+	also   string   // a second property of the mask; may be empty
+	others []string // more properties of the mask
+	single bool     // a second batch of a query is refused with errStopped
+	upTo   int64    // counts stop there; zero or less means no bound
 
 	written map[string]time.Time                // when what was looked up was last written, by its path
 	created map[string]time.Time                // by FormatKey, of the entities that a walk or a restamp read
@@ -104,6 +105,9 @@ func (c *call) propertyMask() *pb.PropertyMask {
 	mask := &pb.PropertyMask{Paths: []string{maskPath(c.mask)}}
 	if c.also != "" {
 		mask.Paths = append(mask.Paths, maskPath(c.also))
+	}
+	for _, name := range c.others {
+		mask.Paths = append(mask.Paths, maskPath(name))
 	}
 	return mask
 }

@@ -21,9 +21,8 @@ func (d *DB) Descendants(ctx context.Context, q store.DescendantQuery, page *sto
 	if err := check(q.Target, q.Namespace); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	if q.Limit < 1 || q.Limit > store.MaxPage {
-		return fmt.Errorf("%s: %w: a page of %d descendants, not of 1 to %d",
-			op, store.ErrInvalid, q.Limit, store.MaxPage)
+	if err := google.CheckDescendantQuery(q); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
 	}
 	query := &pb.StructuredQuery{
 		From:    []*pb.StructuredQuery_CollectionSelector{{AllDescendants: true}},

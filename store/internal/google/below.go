@@ -13,6 +13,17 @@ import (
 // isBelow reports whether a key lies below another one.
 func isBelow(key, above string) bool { return strings.HasPrefix(key, above+"/") }
 
+// CheckDescendantQuery refuses a query of more than a page, or one that goes on behind what is elsewhere.
+func CheckDescendantQuery(q store.DescendantQuery) error {
+	if q.Limit < 1 || q.Limit > store.MaxPage {
+		return fmt.Errorf("%w: a page of %d descendants, not of 1 to %d", store.ErrInvalid, q.Limit, store.MaxPage)
+	}
+	if q.After != "" && !isBelow(q.After, q.Key) {
+		return fmt.Errorf("%w: %s is not below %s", store.ErrInvalid, q.After, q.Key)
+	}
+	return nil
+}
+
 // MarkAbove says of each descendant of a page whether it is above the last one, or is that one.
 func MarkAbove(list []store.Descendant) {
 	for i := range list {
