@@ -25,7 +25,7 @@ func TestIsRecordKind(t *testing.T) {
 		}
 		kind, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
 		if err != nil || !IsRecordKind(kind) {
-			t.Errorf("%q is no kind of records; %v", kind, err)
+			t.Errorf("%q is not taken for a kind of records; %v", kind, err)
 		}
 		found++
 		return true
@@ -35,7 +35,7 @@ func TestIsRecordKind(t *testing.T) {
 	}
 	for _, kind := range []string{"", "Reaper", "ReaperLog", "sessions", "reapertarget"} {
 		if IsRecordKind(kind) {
-			t.Errorf("%q is said to be a kind of records", kind)
+			t.Errorf("%q is taken for a kind of records", kind)
 		}
 	}
 }

@@ -106,6 +106,7 @@ func (s *Store) Below(kind, namespace, key string) (paths []string) {
 
 // Descendants implements store.Descender.
 func (s *Store) Descendants(ctx context.Context, q store.DescendantQuery, page *store.Descendants) error {
+	*page = store.Descendants{List: page.List[:0]}
 	c := Call{Method: "Descendants", Namespace: q.Namespace, Query: store.Query{Target: q.Target, Limit: q.Limit},
 		Below: q}
 	return s.do(ctx, c, func() error {
@@ -122,13 +123,12 @@ func (s *Store) Descendants(ctx context.Context, q store.DescendantQuery, page *
 		rest = rest[:min(q.Limit, len(rest))]
 		for _, k := range rest {
 			d := store.Descendant{Key: k.Path, Above: k.isAboveOrIs(rest[len(rest)-1])}
-			if strings.HasPrefix(k.kind(), "Reaper") {
+			if store.IsRecordKind(k.kind()) {
 				d.Owner = store.OwnerReaper
 			}
-			for _, t := range q.Owners {
-				if t.Kind == k.kind() && t.Property == k.Property {
-					d.Owner = t.Name
-				}
+			owns := func(t store.Target) bool { return t.Kind == k.kind() && t.Property == k.Property }
+			if i := slices.IndexFunc(q.Owners, owns); i >= 0 {
+				d.Owner = q.Owners[i].Name
 			}
 			page.List = append(page.List, d)
 		}
@@ -139,6 +139,12 @@ func (s *Store) Descendants(ctx context.Context, q store.DescendantQuery, page *
 
 func (k Kin) isAboveOrIs(other Kin) bool {
 	return other == k || strings.HasPrefix(other.Path, k.Path+"/")
+}
+
+// isPath reports whether a text is the path of a Kin: what is not is below no entity.
+func isPath(path string) bool {
+	parts := strings.Split(path, "/")
+	return len(parts)%2 == 0 && !slices.Contains(parts, "")
 }
 
 // DeleteBelow implements store.Descender.
@@ -152,6 +158,11 @@ func (s *Store) DeleteBelow(
 	if len(list) >= store.MaxPage {
 		return store.Unknown, fmt.Errorf("%w: %d descendants", store.ErrTooLarge, len(list))
 	}
+	for _, path := range paths {
+		if !isPath(path) {
+			return store.Unknown, fmt.Errorf("%w: %q is no path of kinds and names", store.ErrInvalid, path)
+		}
+	}
 	c := Call{Method: "DeleteBelow", Namespace: q.Namespace, Query: q, Ops: []store.Op{{Entry: e}}, Paths: paths}
 	err = s.do(ctx, c, func() error {
 		now, ok := s.rows[place{q.Target.Kind, q.Namespace}][e.Key]
@@ -161,6 +172,8 @@ func (s *Store) DeleteBelow(
 			o = store.Gone
 		case !isDue(now.Expiry):
 			o = store.Kept
+		case ctx.Err() != nil:
+			return ctx.Err()
 		default:
 			o = store.Deleted
 			s.removeBelow(above{q.Target.Kind, q.Namespace, e.Key}, paths)

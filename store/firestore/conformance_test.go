@@ -3,9 +3,16 @@ package firestore
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"iter"
 	"testing"
 	"time"
+
+	sdk "cloud.google.com/go/firestore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/reaper-ttl/reaper/internal/emulator"
 	"github.com/reaper-ttl/reaper/store"
@@ -34,8 +41,8 @@ func TestConformance(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { db.Close() })
-			storetest.Run(t, func(storetest.TB) store.Store { return elsewhere{db, c.parent, c.group} }, storetest.Caps{
-				Counter: true, Dumper: true, Keyer: true, Adopter: true, ListsApart: true, TellsGone: true, BillsEntries: true,
+			storetest.Run(t, func(storetest.TB) store.Store { return elsewhere{db, client(t, db, e.Host), c.parent, c.group} }, storetest.Caps{
+				Counter: true, Dumper: true, Keyer: true, Adopter: true, Descender: true, ListsApart: true, TellsGone: true, BillsEntries: true,
 				NumbersFirst: true, OrdersByBytes: true, Clock: time.Now,
 			})
 		})
@@ -46,6 +53,7 @@ func TestConformance(t *testing.T) {
 // where it finds them by their path or as collection groups.
 type elsewhere struct {
 	*DB
+	app    *sdk.Client // the application's own
 	parent string
 	group  bool
 }
@@ -136,4 +144,63 @@ func (d elsewhere) Key(t store.Target, namespace string, e store.Entity) (string
 		e.Parent = cmp.Or(e.Parent, d.parent)
 	}
 	return d.DB.Key(d.target(t), namespace, e)
+}
+
+func (d elsewhere) Descendants(ctx context.Context, q store.DescendantQuery, page *store.Descendants) error {
+	q.Target = d.target(q.Target)
+	return d.DB.Descendants(ctx, q, page)
+}
+
+func (d elsewhere) DeleteBelow(
+	ctx context.Context, q store.Query, e store.Entry, list []store.Descendant, isDue func(store.Value) bool,
+) (store.Outcome, error) {
+	return d.DB.DeleteBelow(ctx, d.query(q), e, list, isDue)
+}
+
+// client returns an application's client of the database.
+func client(t *testing.T, d *DB, host string) *sdk.Client {
+	t.Helper()
+	conn, err := grpc.NewClient(host, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, database := splitPath(d.database)
+	app, err := sdk.NewClientWithDatabase(t.Context(), d.project, database, option.WithGRPCConn(conn),
+		option.WithoutAuthentication())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = app.Close() })
+	return app
+}
+
+// Plant implements storetest.Planter.
+func (d elsewhere) Plant(
+	ctx context.Context, _ store.Target, _, key string, list []storetest.Plant,
+) (keys []string, err error) {
+	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer owner")
+	err = d.app.RunTransaction(ctx, func(_ context.Context, tx *sdk.Transaction) error {
+		keys = nil
+		for _, p := range list {
+			at := key
+			for _, s := range p.Path {
+				at += "/" + s.Kind + "/" + cmp.Or(s.Name, fmt.Sprintf("__id%d__", s.Number))
+			}
+			data := map[string]any{}
+			for name, text := range p.Properties {
+				if data[name] = nil; text != "" {
+					data[name] = text
+				}
+			}
+			keys = append(keys, at)
+			if err := tx.Set(d.app.Doc(at), data); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, d.fail(ctx, "plant", err)
+	}
+	return keys, nil
 }

@@ -47,6 +47,9 @@ type Caps struct {
 	Keyer   bool // implements store.Keyer
 	Adopter bool // implements store.Adopter
 
+	// Descender says that the store implements Planter.
+	Descender bool
+
 	Steps         bool // tells how many deleted points were stepped over
 	ListsInIndex  bool // a scan shows that an entry is one element of a list
 	ListsApart    bool // lists have no entries between those of plain values
@@ -127,7 +130,7 @@ type testCase struct {
 }
 
 var cases = slices.Concat(scanCases, disposeCases, settleCases, carryCases, shardCases, recordCases, extraCases,
-	adoptCases)
+	adoptCases, descendCases)
 
 // settleWithin is how long the suite repeats what a store asks to repeat.
 const settleWithin = 30 * time.Second
@@ -157,10 +160,11 @@ func newWorld(tb TB, s store.Store, caps Caps) *world {
 	_, dropper := s.(store.Dropper)
 	_, keyer := s.(store.Keyer)
 	_, adopter := s.(store.Adopter)
+	_, planter := s.(Planter)
 	if counter != caps.Counter || dumper != caps.Dumper || dropper != caps.Dropper || keyer != caps.Keyer ||
-		adopter != caps.Adopter {
-		tb.Fatalf("the store implements Counter: %v, Dumper: %v, Dropper: %v, Keyer: %v, Adopter: %v, "+
-			"which is not what Caps declare", counter, dumper, dropper, keyer, adopter)
+		adopter != caps.Adopter || planter != caps.Descender {
+		tb.Fatalf("the store implements Counter: %v, Dumper: %v, Dropper: %v, Keyer: %v, Adopter: %v, Planter: %v, "+
+			"which is not what Caps declare", counter, dumper, dropper, keyer, adopter, planter)
 	}
 	scratch := caps.Scratch
 	if scratch == nil {

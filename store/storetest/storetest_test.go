@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"iter"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/store/embedded"
 )
@@ -19,7 +21,7 @@ import (
 func TestEveryCaseRejectsABrokenStore(t *testing.T) {
 	caps := Caps{
 		Namespaces: []string{"one", "two"},
-		Counter:    true, Dumper: true, Dropper: true, Keyer: true, Adopter: true,
+		Counter:    true, Dumper: true, Dropper: true, Keyer: true, Adopter: true, Descender: true,
 		Steps: true, ListsInIndex: true, KeepsLists: true, TellsGone: true, NumbersFirst: true, OrdersByBytes: true,
 		Clock: time.Now,
 	}
@@ -28,6 +30,10 @@ func TestEveryCaseRejectsABrokenStore(t *testing.T) {
 		byCase[f.name] = append(byCase[f.name], f)
 	}
 	for _, c := range cases {
+		caps, good := caps, good
+		if slices.ContainsFunc(descendCases, func(d testCase) bool { return d.name == c.name }) {
+			caps.BillsEntries, good = true, modelled
+		}
 		t.Run(c.name, func(t *testing.T) {
 			if report := runCase(t, c, &broken{full: good(t)}, caps); report != "" {
 				t.Fatalf("the case refuses a good store:\n%s", report)
@@ -95,6 +101,7 @@ type full interface {
 	store.Dropper
 	store.Keyer
 	store.Adopter
+	Planter
 }
 
 func good(t *testing.T) full {
@@ -107,8 +114,17 @@ func good(t *testing.T) full {
 			t.Error(err)
 		}
 	})
-	return spaced{db}
+	return spaced{withoutDescendants{DB: db}}
 }
+
+// withoutDescendants is the embedded store, in which nothing lies below an entity.
+type withoutDescendants struct {
+	*embedded.DB
+	Planter // nil: no case of other things calls it
+}
+
+// modelled is a good store for the cases of descendants: the embedded store has none.
+func modelled(t *testing.T) full { return model{good(t), modelstore.New(time.Now)} }
 
 // spaced gives the embedded store namespaces, as tables of their own.
 type spaced struct{ full }
@@ -183,6 +199,9 @@ type broken struct {
 	walk    func(context.Context, store.WalkQuery, *store.Rows) error
 	look    func(context.Context, store.WalkQuery, []string, *store.Rows) error
 	restamp func(context.Context, *store.Restamping) error
+
+	descendants func(context.Context, store.DescendantQuery, *store.Descendants) error
+	deleteBelow func(context.Context, store.Query, store.Entry, []store.Descendant, func(store.Value) bool) (store.Outcome, error)
 }
 
 func (b *broken) ID(key string) (string, error) {
