@@ -207,7 +207,7 @@ func descendantsGoOn(w *world) {
 	e := w.find(1)[0]
 	w.plant(e.Key, family()...)
 	whole := w.below(e.Key)
-	for _, limit := range []int{2, 7, len(whole)} {
+	for _, limit := range []int{3, len(whole)} {
 		got := belowKeys(w.descendants(w.belowQuery(e.Key, limit), nil))
 		w.same(fmt.Sprintf("pages of %d", limit), got, whole)
 	}
@@ -216,7 +216,7 @@ func descendantsGoOn(w *world) {
 		q.After = after
 		w.same("what comes behind "+after, belowKeys(w.descendants(q, nil)), whole[i+1:])
 	}
-	for i := 0; i < len(whole); i += 6 {
+	for i := 0; i < len(whole); i += 9 {
 		w.deleteBelow(e, true, whole[i])
 		q := w.belowQuery(e.Key, store.MaxPage)
 		q.After = whole[i]
