@@ -98,7 +98,7 @@ func (x *exam) reach() (ok bool) {
 func (x *exam) findUnusable(target string, err error) {
 	f := Finding{Target: target, Evidence: []string{oneLine(err.Error())}, Mend: strings.Join(store.Hints(err), "; ")}
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist) && x.Mode == "": // else a file with credentials does not
 		f.ID, f.What = "database-missing", "The store "+x.Spec+" does not exist."
 		f.Mend = "check --store: " + orElse(f.Mend, "it names no directory that exists")
 	case errors.Is(err, store.ErrDenied) && x.OpenErr != nil && x.Mode != "":

@@ -54,10 +54,13 @@ var faults = []struct {
 }{
 	{"access-denied", nil, func(w *world) { failing(w, store.ErrDenied) }},
 	{"database-missing", nil, func(w *world) { failing(w, store.ErrNotFound) }},
-	{"database-missing", nil, func(w *world) { w.setup.OpenErr = fs.ErrNotExist }},
+	{"database-missing", nil, func(w *world) { w.setup.Mode, w.setup.OpenErr = "", fs.ErrNotExist }},
 	{"store-unreachable", nil, func(w *world) { failing(w, store.ErrUnavailable) }},
 	{"store-unusable", nil, func(w *world) { w.setup.OpenErr = store.ErrCorrupt }},
 	{"credentials-missing", nil, func(w *world) { w.setup.OpenErr = store.WithHint(store.ErrDenied, "log in") }},
+	{"credentials-missing", nil, func(w *world) { // a file that does not exist is named
+		w.setup.OpenErr = store.WithHint(fmt.Errorf("open: %w: %w", store.ErrDenied, fs.ErrNotExist), "log in")
+	}},
 	{"permission-missing", nil, func(w *world) { w.db.lacking = []string{"datastore.entities.delete"} }},
 	{"permission-missing", nil, func(w *world) {
 		w.target.Namespaces, w.db.lacking = []string{"*"}, []string{"datastore.namespaces.list"}

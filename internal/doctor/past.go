@@ -179,6 +179,6 @@ func (x *exam) judgeLives(t sweep.Target, b breaker.Budget, now time.Time) {
 		What: "Entities that were deleted recently had half as long to live as those of the day before.",
 		Evidence: []string{fmt.Sprintf("a third had at most %v from its last write to its expiry, and %v before",
 			round(after), round(before))},
-		Mend: "reaper pause --target " + t.Name + ", and look at what the writers stamp; ignore it if the life was " +
-			"meant to change"})
+		Mend: "reaper pause --target " + t.Name + " --reason lives-halved, and look at what the writers stamp; ignore it " +
+			"if the life was meant to change"})
 }

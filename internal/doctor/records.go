@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -119,6 +120,7 @@ func (x *exam) checkHeartbeats(ctx context.Context, t sweep.Target) error {
 	}
 	_, exclusive := x.Sweep.Store.(store.Exclusive) // opening it voids all claims of earlier processes
 	var dead []string
+	var gone dying
 	versions := map[string][]string{}
 	for _, key := range sortedKeys(beats) {
 		h := beats[key]
@@ -141,13 +143,13 @@ func (x *exam) checkHeartbeats(ctx context.Context, t sweep.Target) error {
 		case h.Lease > 0 && now.Sub(h.Renewed) > 2*h.Lease:
 			dead = append(dead, fmt.Sprintf("%s held %d ranges, and was last heard of at %s", h.Owner, h.Claims,
 				h.Renewed.UTC().Format(time.RFC3339)))
+			gone.add(h)
 		}
 	}
 	if n := len(dead); n > 0 {
 		x.find(Finding{ID: "worker-dead", Target: t.Name, Evidence: dead[:min(n, examples)],
 			What: fmt.Sprintf("%d processes ended without giving back what they held.", n),
-			Mend: "look for the reason (out of memory, a node that went away, kill -9); the next sweep removes the records, " +
-				"as does reaper doctor --repair worker-dead --target " + t.Name + " --apply"})
+			Mend: "look for the reason (out of memory, a node that went away, kill -9); " + gone.mend(t.Name, now)})
 	}
 	if len(versions) > 1 {
 		var evidence []string
@@ -160,6 +162,31 @@ func (x *exam) checkHeartbeats(ctx context.Context, t sweep.Target) error {
 			Mend: "roll out one version to all, and see docs/versions.md for what may work together meanwhile"})
 	}
 	return nil
+}
+
+// A dying is what is known of some dead processes together: when the last of them was heard of, and how long a repair
+// must not have heard of any.
+type dying struct {
+	last    time.Time
+	silence time.Duration
+}
+
+func (d *dying) add(h cursor.Heartbeat) {
+	if h.Renewed.After(d.last) {
+		d.last = h.Renewed
+	}
+	d.silence = max(d.silence, 2*h.Lease, 2*cursor.IdleBeat)
+}
+
+// mend says what removes their heartbeats, and from when on if that is not yet so. Without --older-than a repair waits
+// for an hour. Other processes watch a heartbeat for a lease and more, so a short sweep removes none.
+func (d *dying) mend(target string, now time.Time) string {
+	text := fmt.Sprintf("reaper doctor --repair worker-dead --target %s --older-than %.0fm --apply removes the records",
+		target, math.Ceil(d.silence.Minutes()))
+	if from := d.last.Add(d.silence); !now.After(from) {
+		text += " from " + from.UTC().Add(time.Second).Format(time.RFC3339) + " on"
+	}
+	return text + "; a daemon, or a sweep that works for more than two leases, does so by itself"
 }
 
 // checkConfig compares this targets file with that of the process which began last.

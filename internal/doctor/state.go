@@ -89,7 +89,8 @@ func (x *exam) checkHold(ctx context.Context, s *sweep.Snapshot) error {
 		paused = rec.IsHeldByOperator(s.Now())
 		x.find(Finding{ID: "breaker-open", Target: t.Name, Evidence: []string{oneLine(rec.Trip.Summary())},
 			What: "The breaker holds the target: nothing is deleted until a person has looked.",
-			Mend: "reaper breaker show " + t.Name + ", then reaper breaker approve or reaper pause"})
+			Mend: fmt.Sprintf("reaper breaker show %s, then reaper breaker approve %s %s --reason TEXT, or reaper pause "+
+				"--target %s --reason TEXT", t.Name, t.Name, rec.Trip.ID, t.Name)})
 	}
 	if paused {
 		f := Finding{ID: "paused", Target: t.Name, What: "The target is paused until somebody resumes it.",
