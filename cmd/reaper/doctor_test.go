@@ -17,11 +17,7 @@ import (
 func (b *workdir) doctor(code int, args ...string) (r doctor.Report, ids []string) {
 	b.t.Helper()
 	got := b.run(nil, append([]string{"doctor", "--json"}, args...)...)
-	d := json.NewDecoder(strings.NewReader(got.out))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&r); err != nil || d.More() {
-		b.t.Fatalf("stdout is not one JSON document: %v\n%s%s", err, got.out, got.log)
-	}
+	r = decodeReport(b.t, got)
 	if got.code != code || got.log != "" {
 		b.t.Errorf("exit code %d, want %d: %s%s", got.code, code, got.out, got.log)
 	}
@@ -31,6 +27,17 @@ func (b *workdir) doctor(code int, args ...string) (r doctor.Report, ids []strin
 		}
 	}
 	return r, ids
+}
+
+// decodeReport reads what doctor --json has printed.
+func decodeReport(t *testing.T, got reply) (r doctor.Report) {
+	t.Helper()
+	d := json.NewDecoder(strings.NewReader(got.out))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil || d.More() {
+		t.Fatalf("stdout is not one JSON document: %v\n%s%s", err, got.out, got.log)
+	}
+	return r
 }
 
 // wantFound compares ids with those that should be found.
