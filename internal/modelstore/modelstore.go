@@ -24,12 +24,14 @@ import (
 
 // A Call is what a hook is told about.
 type Call struct {
-	Method    string // Scan, Dispose, Settle, Descendants, DeleteBelow, Load, Save, Walk, Look or Restamp
+	// Method is Scan, Dispose, Settle, Descendants, DeleteBelow, Lineage, Claim, DeleteOrphans, Load, Save,
+	// Walk, Look or Restamp.
+	Method    string
 	Namespace string
 	Query     store.Query           // of Scan, Dispose and Settle
 	Ops       []store.Op            // of Dispose
 	Below     store.DescendantQuery // of Descendants
-	Paths     []string              // of DeleteBelow
+	Paths     []string              // of DeleteBelow and DeleteOrphans
 	Restamps  []store.RestampOp     // of Restamp
 	Record    store.Record          // of Save; of Load the sort alone
 	Records   store.RecordQuery     // of Load
