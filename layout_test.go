@@ -66,6 +66,7 @@ var floors = map[string]int{
 	"internal/*": helpers,
 
 	"internal/adopt":         15,
+	"internal/orphans":       15,
 	"internal/doctor":        17, // all that inspect knows, and what only drivers do
 	"internal/doctor/facts":  0,  // what drivers say of a database
 	"internal/doctor/repair": 17, // it tells ages as inspect does

@@ -1,0 +1,208 @@
+package orphans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// mostBelow is how many orphans one transaction deletes at most, in addition to the read of the entity
+// that is missing.
+const mostBelow = store.MaxPage - 1
+
+// A deleter deletes orphans, as pace, switches and the run's limit allow.
+type deleter struct {
+	job      *job
+	switches *switches
+	pacer    *throttle.Pacer
+	tally    *tally
+	story    *story
+
+	mu   sync.Mutex
+	left int64 // of the run's limit
+	held int64 // reserved, and neither used nor given back
+}
+
+// reserve takes from the run's limit, and returns how much there was, at most n. It waits for what other
+// workers hold and may give back: they must not be stopped before they have used it.
+func (d *deleter) reserve(ctx context.Context, n int) (int, error) {
+	for {
+		some, wait := d.tryReserve(n)
+		if some > 0 {
+			return some, nil
+		}
+		if !wait {
+			return 0, fmt.Errorf("target %s: %w: %d were deleted", d.job.Target.Name, ErrMax, d.job.Max)
+		}
+		if err := throttle.Sleep(ctx, firstWait); err != nil {
+			return 0, err
+		}
+	}
+}
+
+func (d *deleter) tryReserve(n int) (some int, wait bool) {
+	if d.job.Unlimited {
+		return n, false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	some = int(min(int64(n), d.left))
+	d.left -= int64(some)
+	d.held += int64(some)
+	return some, d.held > 0
+}
+
+// settle ends a reservation of which a part was not used.
+func (d *deleter) settle(reserved, unused int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.held -= int64(reserved)
+	d.left += int64(unused)
+}
+
+// run deletes a list of orphans below one missing entity, each behind all that lies below it. It reports
+// whether that entity exists by now, and stops then.
+func (d *deleter) run(
+	ctx context.Context, q store.LineageQuery, missing string, list []store.Relative,
+) (exists bool, err error) {
+	for len(list) > 0 && !exists {
+		if err := d.switches.check(ctx); err != nil {
+			return false, err
+		}
+		n, err := d.tokens(ctx, min(len(list), mostBelow))
+		if err != nil {
+			return false, err
+		}
+		if n, err = d.reserve(ctx, n); err != nil {
+			return false, err
+		}
+		exists, err = d.batch(ctx, q, missing, list[:n])
+		if err != nil {
+			return false, err
+		}
+		list = list[n:]
+	}
+	return exists, nil
+}
+
+// tokens waits until there are some, and returns how many orphans may be deleted, at most so many.
+func (d *deleter) tokens(ctx context.Context, most int) (int, error) {
+	for {
+		n, wait, _ := d.pacer.Ready(most)
+		if wait == 0 {
+			wait, _ = d.pacer.Take(n)
+		}
+		if wait == 0 {
+			return n, nil
+		}
+		if err := throttle.Sleep(ctx, wait); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// batch deletes orphans for which there are tokens and a reservation. If the store refuses them for what
+// may be the fault of one, they are halved until that one is found.
+func (d *deleter) batch(
+	ctx context.Context, q store.LineageQuery, missing string, list []store.Relative,
+) (exists bool, err error) {
+	began, wait := d.job.Sweep.Now(), firstWait
+	unused := len(list)
+	defer func() { d.settle(len(list), unused) }()
+	for todo := [][]store.Relative{list}; len(todo) > 0; {
+		some := todo[0]
+		// A pause that came while this waited for tokens, or for its next try, counts, too.
+		if err := d.switches.check(ctx); err != nil {
+			return false, err
+		}
+		outcome, err := d.call(ctx, q, missing, some)
+		switch {
+		case err == nil && outcome == store.Kept:
+			return true, nil
+		case err == nil && outcome == store.Changed:
+			todo[0] = d.withoutOwned(some)
+			if len(todo[0]) == 0 {
+				todo = todo[1:]
+			}
+			continue
+		case err == nil && outcome == store.Deleted:
+			unused -= len(some)
+			d.tally.deleted(len(some))
+			d.job.Sweep.Log.DebugContext(ctx, "orphans deleted", "target", d.job.Target.Name, "below", missing,
+				"entities", len(some))
+			d.story.deleted(ctx)
+			todo = todo[1:]
+			continue
+		case err == nil:
+			return false, fmt.Errorf("%w: outcome %d of a delete below %s", store.ErrFailed, outcome, missing)
+		case ctx.Err() != nil:
+			return false, ctx.Err()
+		case store.Transient(err) && d.job.Sweep.Now().Sub(began) < patience:
+			d.pacer.PushBack(throttle.ReasonPushBack)
+			if err := throttle.Sleep(ctx, jitter(ctx, wait)); err != nil {
+				return false, err
+			}
+			wait = min(2*wait, longestWait)
+			if errors.Is(err, store.ErrContention) || store.TookTooLong(err) {
+				todo = append(halves(some), todo[1:]...)
+			}
+			continue
+		case !store.MayBeOfOneEntity(err):
+			return false, err
+		case len(some) > 1:
+			todo = append(halves(some), todo[1:]...)
+		default:
+			d.tally.refused()
+			d.job.Sweep.Log.WarnContext(ctx, "the store refuses to delete an orphan", "target", d.job.Target.Name,
+				"key", some[0].Key, "error", err)
+			todo = todo[1:]
+		}
+	}
+	return false, nil
+}
+
+// call makes one call, which goes on for the grace if the run is to stop: what it did must be known.
+func (d *deleter) call(
+	ctx context.Context, q store.LineageQuery, missing string, list []store.Relative,
+) (store.Outcome, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Unknown, err
+	}
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d.job.Sweep.Grace, cancel) })
+	defer stop()
+	return d.job.store.DeleteOrphans(bounded, q, missing, list)
+}
+
+// withoutOwned returns those of a list that have no owner, and are below nothing in the list that has one.
+func (d *deleter) withoutOwned(list []store.Relative) (left []store.Relative) {
+	for _, r := range list {
+		if slices.ContainsFunc(list, func(o store.Relative) bool {
+			return o.Owner != "" && (o.Key == r.Key || store.IsBelow(r.Key, o.Key))
+		}) {
+			d.tally.claimed(r)
+		} else {
+			left = append(left, r)
+		}
+	}
+	return left
+}
+
+func halves(list []store.Relative) [][]store.Relative {
+	if len(list) < 2 {
+		return [][]store.Relative{list}
+	}
+	return [][]store.Relative{list[:len(list)/2], list[len(list)/2:]}
+}
+
+// jitter keeps workers that failed together from trying again together.
+func jitter(ctx context.Context, d time.Duration) time.Duration {
+	return d/2 + time.Duration(store.Chance(ctx)*float64(d))
+}
