@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"time"
 )
@@ -78,14 +77,6 @@ type Lineage struct {
 	More   bool // there may be more behind the last one
 	Billed bool // each name was billed as a read, and not the query alone
 }
-
-// recordSorts are all sorts of the reaper's own records.
-var recordSorts = []RecordSort{
-	TargetRecord, CursorRecord, SweepRecord, WorkerRecord, SealRecord, BudgetRecord, AdoptRecord,
-}
-
-// IsRecordKind reports whether a kind, or the id of a collection, is one of the reaper's own records.
-func IsRecordKind(kind string) bool { return slices.Contains(recordSorts, RecordSort(kind)) }
 
 // longestName is how many bytes a kind, a collection id, or a name in a key may have.
 const longestName = 1500
