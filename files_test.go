@@ -17,7 +17,7 @@ import (
 // The rooms of the engine, and what a reader must be able to hold in mind of each:
 // so many lines without tests, so many files; of a type so many fields and methods.
 const (
-	mostLines, mostFiles    = 2550, 15
+	mostLines, mostFiles    = 2600, 15
 	mostFields, mostMethods = 12, 25
 )
 

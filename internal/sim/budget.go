@@ -85,6 +85,17 @@ func (o *oracle) budget(target string) *budgetFact {
 	return b
 }
 
+// checkBelow holds B1 for descendants: with the entities above them they share one floor until these are
+// counted. What is late is left out: its tally leaks.
+func (o *oracle) checkBelow(b *budgetFact, by, key string, was, all map[string]tallyFact) {
+	above, n, floor := key[1:], all[key].granted, o.w.plan.target.Breaker.Floor
+	counted := b.counted[above] || all[above].counted
+	if n > was[key].granted && !counted && above[0] != 'A' && above != "L" && n+all[above].granted > floor {
+		o.w.violate("B1", "%s reserves %d descendants and %d of %s without a count; the floor is %d", by, n,
+			all[above].granted, above, floor)
+	}
+}
+
 // savedBudget holds B1 as a budget is saved: no hour grants more than the floor before it was
 // counted, and no approval more than was approved. It notes what the process may delete.
 func (o *oracle) savedBudget(h *handle, old, new store.Record) {
@@ -92,13 +103,8 @@ func (o *oracle) savedBudget(h *handle, old, new store.Record) {
 	b, was, all := o.budget(new.Key), readTallies(old.Fields), readTallies(new.Fields)
 	o.charged(by, new.Key, was, all)
 	for key, is := range all {
-		if above, isBelow := strings.CutPrefix(key, "B"); isBelow { // descendants of what that key counts
-			if !b.counted[above] && !all[above].counted && above[0] != 'A' && above != "L" && // which leaks
-				is.granted > was[key].granted &&
-				is.granted+all[above].granted > o.w.plan.target.Breaker.Floor {
-				o.w.violate("B1", "%s reserves %d descendants and %d of %s without a count; the floor is %d", by, is.granted,
-					all[above].granted, above, o.w.plan.target.Breaker.Floor)
-			}
+		if strings.HasPrefix(key, "B") {
+			o.checkBelow(b, by, key, was, all)
 			continue
 		}
 		delta := is.granted - was[key].granted

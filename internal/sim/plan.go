@@ -48,7 +48,8 @@ var features = slices.Concat(faults, []string{
 }, some)
 
 // Some of the lives have these, which all may be made to have.
-var some = []string{"partly", "rush", "lose", "trips", "restamp", "lists", "drift", "overlap", "restore", "edit", "descend"}
+var some = []string{"partly", "rush", "lose", "trips", "restamp", "lists", "drift", "overlap", "restore", "edit",
+	"descend"}
 
 // IsFeature reports whether there is something of that name that a life may have.
 func IsFeature(name string) bool { return slices.Contains(features, name) }

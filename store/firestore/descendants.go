@@ -26,7 +26,7 @@ func (d *DB) Descendants(ctx context.Context, q store.DescendantQuery, page *sto
 	}
 	query := &pb.StructuredQuery{
 		From:    []*pb.StructuredQuery_CollectionSelector{{AllDescendants: true}},
-		Select:  ownerFields(q.Owners),
+		Select:  namesAnd(ownerFields(q.Owners)),
 		OrderBy: []*pb.StructuredQuery_Order{ascending(nameField)},
 		Limit:   wrapperspb.Int32(int32(q.Limit)),
 	}
@@ -49,34 +49,45 @@ func (d *DB) Descendants(ctx context.Context, q store.DescendantQuery, page *sto
 	return nil
 }
 
-// ownerFields returns what a query transfers of each document: its name, and the fields by which owners are
-// told apart.
-func ownerFields(owners []store.Target) *pb.StructuredQuery_Projection {
-	names := []string{nameField}
+// ownerFields returns the fields by which the documents of the owners are known.
+func ownerFields(owners []store.Target) (fields []string) {
 	for _, t := range owners {
-		if !slices.Contains(names, t.Property) {
-			names = append(names, t.Property)
+		if !slices.Contains(fields, t.Property) {
+			fields = append(fields, t.Property)
 		}
 	}
-	fields := make([]*pb.StructuredQuery_FieldReference, len(names))
-	for i, name := range names {
-		fields[i] = field(name)
-	}
-	return &pb.StructuredQuery_Projection{Fields: fields}
+	return fields
 }
 
-// ownerOf returns the owner of a document. A target that is not a group has only the documents of the one
-// collection that its path names.
-func ownerOf(owners []store.Target, key string, doc *pb.Document) string {
+// namesAnd returns what a query transfers of each document: its name, and some fields.
+func namesAnd(fields []string) *pb.StructuredQuery_Projection {
+	p := &pb.StructuredQuery_Projection{Fields: []*pb.StructuredQuery_FieldReference{field(nameField)}}
+	for _, name := range fields {
+		p.Fields = append(p.Fields, field(name))
+	}
+	return p
+}
+
+// isOf reports whether a key is that of a document of a target, if there is one. A target that is not a group
+// has only the documents of the one collection that its path names.
+func isOf(t store.Target, key string) bool {
 	collection, _ := splitPath(key)
+	if !t.Group {
+		return collection == t.Kind
+	}
 	_, id := splitPath(collection)
+	return id == t.Kind
+}
+
+// ownerOf returns the owner of a document.
+func ownerOf(owners []store.Target, key string, doc *pb.Document) string {
 	for _, t := range owners {
-		isOf := t.Kind == collection && !t.Group || t.Kind == id && t.Group
-		if isOf && fromValue(doc.GetFields()[t.Property]).Type != store.Missing {
+		if isOf(t, key) && fromValue(doc.GetFields()[t.Property]).Type != store.Missing {
 			return t.Name
 		}
 	}
-	if store.IsRecordKind(id) {
+	collection, _ := splitPath(key)
+	if _, id := splitPath(collection); store.IsRecordKind(id) {
 		return store.OwnerReaper
 	}
 	return ""

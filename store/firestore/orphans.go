@@ -80,11 +80,8 @@ func (d *DB) lineage(q store.LineageQuery) (*pb.StructuredQuery, error) {
 	query := &pb.StructuredQuery{
 		From:    []*pb.StructuredQuery_CollectionSelector{{AllDescendants: true}},
 		OrderBy: []*pb.StructuredQuery_Order{ascending(nameField)},
-		Select:  &pb.StructuredQuery_Projection{Fields: []*pb.StructuredQuery_FieldReference{field(nameField)}},
+		Select:  namesAnd(ownerFields(q.Owners)),
 		Limit:   wrapperspb.Int32(int32(q.Limit)),
-	}
-	for _, name := range ownerFields(q.Owners) {
-		query.Select.Fields = append(query.Select.Fields, field(name))
 	}
 	switch {
 	case q.After != "" && q.Behind:
@@ -122,16 +119,6 @@ func behind(key string) string {
 	return fmt.Sprintf("%s/__id%d__", above, n+1)
 }
 
-// ownerFields returns the fields by which the documents of the owners are known.
-func ownerFields(owners []store.Target) (fields []string) {
-	for _, t := range owners {
-		if !slices.Contains(fields, t.Property) {
-			fields = append(fields, t.Property)
-		}
-	}
-	return fields
-}
-
 // relative returns a document as a lineage shows it.
 func (d *DB) relative(q store.LineageQuery, doc *pb.Document) store.Relative {
 	key := d.key(doc.GetName())
@@ -156,30 +143,6 @@ func rootOf(q store.LineageQuery, key string) string {
 	}
 	segments := strings.Split(key, "/")
 	return strings.Join(segments[:min(most, len(segments))], "/")
-}
-
-// isOf reports whether a key is that of a document of a target, if there is one.
-func isOf(t store.Target, key string) bool {
-	collection, _ := splitPath(key)
-	if !t.Group {
-		return collection == t.Kind
-	}
-	_, id := splitPath(collection)
-	return id == t.Kind
-}
-
-// ownerOf returns the owner of a document.
-func ownerOf(owners []store.Target, key string, doc *pb.Document) string {
-	collection, _ := splitPath(key)
-	if _, id := splitPath(collection); store.IsRecordKind(id) {
-		return store.OwnerReaper
-	}
-	for _, t := range owners {
-		if isOf(t, key) && fromValue(doc.GetFields()[t.Property]).Type != store.Missing {
-			return t.Name
-		}
-	}
-	return ""
 }
 
 // Roots implements [store.Orphaner].
