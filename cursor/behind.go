@@ -13,7 +13,7 @@ import (
 type Behind struct {
 	N       int64
 	More    bool      // there are more than N: counting stopped there
-	Since   time.Time // when the oldest of them became due; zero if there is none
+	Since   time.Time // when the oldest of them became due; zero without any
 	GoneBy  time.Time // the first sweep after that deletes the last of them; zero if that is not known
 	Counted time.Time // zero if nothing was counted yet
 	// Late is more than zero if the breaker would trip at the next read from the start: for so many that

@@ -143,7 +143,8 @@ func (l *lister) refused(r shardquery.Range) *part {
 }
 
 func whyRefused(p *part) string {
-	const due = "it is due and behind its range's cursor: refused before, or written behind the cursor"
+	const due = "it is due and behind its range's cursor: refused before, kept for what lies below it, or written " +
+		"behind the cursor"
 	if p.isRefused {
 		return due + "; the record of its range says that the store refuses to delete or carry entities there"
 	}

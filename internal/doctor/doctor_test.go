@@ -215,6 +215,12 @@ var faults = []struct {
 			f["would_trip_late"], f["would_trip_limit"] = int64(5000), int64(1000)
 		})
 	}},
+	{"descendants-left", nil, func(w *world) {
+		w.setup.Mode, w.db.about.Mode = facts.NativeMode, facts.NativeMode
+		for key := range w.db.Entities("Session", "") {
+			w.db.PutBelow("Session", "", key, modelstore.Kin{Path: "posts/p"})
+		}
+	}},
 	{"refused", []string{"behind-cursors"}, func(w *world) {
 		w.put(store.Entity{Name: "late", Expiry: w.key(1, 2, -time.Hour)})
 		w.edit(store.CursorRecord, "sessions.00000001.0002", func(f store.Fields) { f["refused"] = true })

@@ -152,6 +152,7 @@ var kinds = map[string]kind{
 
 	"behind-cursors":     {Warning, Data},
 	"breaker-would-trip": {Warning, Data},
+	"descendants-left":   {Warning, Data},
 	"ids-monotonic":      {Warning, Data},
 	"life-too-long":      {Warning, Data},
 	"lives-halved":       {Warning, Data},

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/reaper-ttl/reaper/internal/doctor/facts"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -53,6 +54,9 @@ func (x *exam) checkSample(ctx context.Context, t sweep.Target) error {
 		return x.findEmpty(ctx, t, namespaces)
 	}
 	x.judgeIDs(t, first)
+	if err := x.judgeDescendants(ctx, t, list); err != nil {
+		return err
+	}
 	bearing := slices.DeleteFunc(slices.Clone(list), func(s sampled) bool { return s.Expiry.Type == store.Missing })
 	if len(bearing) == 0 {
 		return x.judgeMissing(ctx, t, namespaces, list)
@@ -206,6 +210,34 @@ func (x *exam) judgeIndexed(ctx context.Context, t sweep.Target, list []sampled)
 				len(unseen), sought, t.Property),
 			Mend: "index the property (Datastore mode: do not exclude it when writing; native mode: reaper indexes), " +
 				"and write the entities again"})
+	}
+	return nil
+}
+
+// judgeDescendants notes that documents have subcollections, which sweeps leave as orphans. In Datastore mode
+// queries still find what has lost its ancestor.
+func (x *exam) judgeDescendants(ctx context.Context, t sweep.Target, list []sampled) error {
+	d, ok := x.Sweep.Store.(store.Descender)
+	if !ok || t.Descendants.Mode != sweep.KeepDescendants || x.Mode == facts.DatastoreMode {
+		return nil
+	}
+	var evidence []string
+	sought := store.Evenly(list, mostSought)
+	for _, s := range sought {
+		var page store.Descendants
+		q := store.DescendantQuery{Target: t.Target, Namespace: s.namespace, Key: s.Key, Limit: 1}
+		if err := d.Descendants(ctx, q, &page); err != nil {
+			return err
+		}
+		if len(page.List) > 0 {
+			evidence = append(evidence, "for example "+oneLine(page.List[0].Key))
+		}
+	}
+	if len(evidence) > 0 {
+		x.find(Finding{ID: "descendants-left", Target: t.Name, Evidence: evidence[:1],
+			What: fmt.Sprintf("%d of %d sampled documents have subcollections, which stay as orphans when they are deleted.",
+				len(evidence), len(sought)),
+			Mend: "write descendants: {mode: delete} in the targets file, or refuse: docs/descendants.md"})
 	}
 	return nil
 }

@@ -59,8 +59,8 @@ type Above struct {
 func (w *Writer) Descends() bool { return w.c.Target.Descendants.Mode != site.KeepDescendants }
 
 // Look returns the indexes of those ops that have something below, if that matters. It does not look again
-// below what it has just looked at. A carry leaves everything where it is, unless it is about to be due: then
-// it may be deleted instead.
+// below what it has just looked at. A carry moves nothing below it; but one that is about to be due may
+// be deleted instead.
 func (w *Writer) Look(ctx context.Context, ops []store.Op) (have []int, err error) {
 	if !w.Descends() {
 		return nil, nil

@@ -54,7 +54,7 @@ type Target struct {
 	Watchdog    *metrics.Watchdog
 }
 
-// Descendants say what becomes of what lies below due entities. The zero value leaves it where it is.
+// Descendants say what becomes of what lies below due entities. The zero value leaves it alone.
 type Descendants struct {
 	Mode   DescendantsMode
 	Max    int64          // an entity with more below it is kept
