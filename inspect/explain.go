@@ -32,9 +32,12 @@ type Explanation struct {
 	Range     *RangeStatus `json:"range"`   // nil if it is in no range, or the range is not known
 	// absent, never, early, due, mismatch, suspect, malformed, stray, outside or unindexed
 	Verdict string `json:"verdict"`
-	Why     string `json:"why"`    // for people
-	Held    string `json:"held"`   // if it is due: why nothing may be deleted at present, paused or gate
-	Reason  string `json:"reason"` // of the hold: what the operator or the gate says
+	Why     string `json:"why"` // for people
+	// Descendant is the key that was asked for, if that is something below the entity.
+	Descendant string `json:"descendant,omitempty"`
+
+	Held   string `json:"held"`   // if it is due: why nothing may be deleted at present, paused or gate
+	Reason string `json:"reason"` // of the hold: what the operator or the gate says
 }
 
 // ErrUnknownEntity is wrapped by the error for an id that no entity can have.
@@ -53,13 +56,18 @@ func Explain(
 	x := Explanation{Target: t.Name, Namespace: namespace}
 	keyer, ok := cfg.Store.(store.Keyer)
 	if !ok {
-		return x, errors.New("this store cannot tell an entity's key")
+		return x, errNoKeys
 	}
 	key, err := keyer.Key(t.Target, namespace, id)
 	if err != nil {
 		return x, fmt.Errorf("%w: %w", ErrUnknownEntity, err)
 	}
-	x.Key = key
+	return explainKey(ctx, cfg, t, namespace, key)
+}
+
+// explainKey explains the entity with a key.
+func explainKey(ctx context.Context, cfg sweep.Config, t sweep.Target, namespace, key string) (Explanation, error) {
+	x := Explanation{Target: t.Name, Namespace: namespace, Key: key}
 	s, err := sweep.TakeSnapshot(ctx, cfg, t)
 	if err != nil {
 		return x, err

@@ -497,11 +497,16 @@ var heldFaults = []patientFault{
 		}},
 	{id: "breaker-uncounted@sessions", file: withBreaker("floor: 20"),
 		seed: func(p *patient) {
+			var live []store.Entity // of so many, 40 are not unusual
+			for i := range 400 {
+				live = append(live, store.Entity{Name: fmt.Sprintf("live-%d", i), Expiry: p.key(1, i%4, day)})
+			}
+			p.put("Session", live...)
 			p.edit(store.BudgetRecord, "sessions", "sessions", func(f store.Fields) { f["uncounted"] = "it was slow" })
 		},
 		mend: func(p *patient, f doctor.Finding) {
 			p.obey(f, "reaper breaker show sessions")
-			p.due(40)
+			p.due(40) // more than the floor, so they are counted
 			p.deploy()
 		}},
 	{id: "gate-closed@sessions", file: with("pace: {gate: ./hold}"),
@@ -687,6 +692,17 @@ var entityFaults = []patientFault{
 				p.put("Order", store.Entity{Name: fmt.Sprintf("%x", (i+1)*7919), Expiry: p.key(0, 0, time.Hour)})
 				p.dropNumber("Order", int64(1000+i))
 			}
+		}},
+	{id: "descendants-left@sessions", only: emulator.Native,
+		seed: func(p *patient) {
+			for i := range 60 {
+				p.put(fmt.Sprintf("Session/s-%x/posts", i*7919), store.Entity{Name: "post"})
+			}
+		},
+		mend: func(p *patient, f doctor.Finding) {
+			p.heed(f, "write descendants: {mode: delete} in the targets file")
+			p.configure(with("descendants: {mode: delete}")(p.file))
+			p.deploy()
 		}},
 	{id: "life-too-long@sessions",
 		seed: func(p *patient) { p.put("Session", store.Entity{Name: "old", Expiry: p.key(1, 3, 33*day)}) },

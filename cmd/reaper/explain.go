@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,11 +14,12 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
 )
 
 func explainCommand(a *app) *cobra.Command {
 	var namespace, parent string
-	var number bool
+	var number, descendant bool
 	cmd := &cobra.Command{
 		Use:   "explain ID",
 		Short: "Explain one entity: its expiry, its range, when it is due, and why it still exists",
@@ -25,10 +27,17 @@ func explainCommand(a *app) *cobra.Command {
 cursor is, and why the entity exists or does not. It writes nothing.`,
 		Example: `  reaper explain --target sessions s-1842
   reaper explain --target sessions --number 1842 --namespace eu
-  reaper explain --target items --parent users/u1 i-7`,
+  reaper explain --target items --parent users/u1 i-7
+  reaper explain --target users --descendant users/u1/posts/p-3`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id := store.Entity{Name: args[0], Parent: parent}
+			switch {
+			case descendant && (number || parent != ""):
+				return wrongUsage("--descendant: ID is a whole key, without --number and --parent")
+			case descendant:
+				return explain(a, cmd, namespace, id, inspect.ExplainDescendant)
+			}
 			if number {
 				n, err := strconv.ParseInt(args[0], 10, 64)
 				if err != nil || n <= 0 {
@@ -38,7 +47,7 @@ cursor is, and why the entity exists or does not. It writes nothing.`,
 			} else if err := checkName(args[0]); err != nil {
 				return &exit{exitUsage, err}
 			}
-			return explain(a, cmd, namespace, id)
+			return explain(a, cmd, namespace, id, nil)
 		},
 	}
 	a.addTarget(cmd)
@@ -47,10 +56,15 @@ cursor is, and why the entity exists or does not. It writes nothing.`,
 	cmd.Flags().StringVar(&namespace, "namespace", "", "Datastore: the entity's namespace")
 	cmd.Flags().StringVar(&parent, "parent", "",
 		"the entity's parent: a document's path, or in Datastore mode a key as dump prints it")
+	cmd.Flags().BoolVar(&descendant, "descendant", false,
+		"ID is the whole key of something below an entity: explain that, which may take it along")
 	return cmd
 }
 
-func explain(a *app, cmd *cobra.Command, namespace string, id store.Entity) (err error) {
+// explain explains an entity; or what lies above the key that is in the place of its name, if below is given.
+func explain(a *app, cmd *cobra.Command, namespace string, id store.Entity,
+	below func(context.Context, sweep.Config, sweep.Target, string, string) (inspect.Explanation, error),
+) (err error) {
 	s, t, err := a.loadTarget(cmd)
 	if err != nil {
 		return err
@@ -62,7 +76,12 @@ func explain(a *app, cmd *cobra.Command, namespace string, id store.Entity) (err
 		return err
 	}
 	defer s.db.closeInto(&err)
-	x, err := inspect.Explain(cmd.Context(), s.sweep, s.sweep.Targets[0], namespace, id)
+	var x inspect.Explanation
+	if below != nil {
+		x, err = below(cmd.Context(), s.sweep, s.sweep.Targets[0], namespace, id.Name)
+	} else {
+		x, err = inspect.Explain(cmd.Context(), s.sweep, s.sweep.Targets[0], namespace, id)
+	}
 	if errors.Is(err, inspect.ErrUnknownEntity) {
 		return &exit{exitUsage, err}
 	}
