@@ -36,7 +36,7 @@ func ExplainDescendant(
 	return x, nil
 }
 
-// nearestAbove returns the key of the nearest entity of a target that a key lies below; empty if there is none.
+// nearestAbove returns the key of the nearest entity of a target that a key lies below; empty if it lies below none.
 func nearestAbove(t sweep.Target, key string) string {
 	segments := strings.Split(key, "/") // kinds and ids in turn
 	for n := (len(segments) - 1) / 2 * 2; n >= 2; n -= 2 {
