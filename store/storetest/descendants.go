@@ -10,6 +10,9 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
+// NoDescendants is why the cases of descendants are not for a store, or for a caller that cannot plant any.
+const NoDescendants = "the store lists no descendants"
+
 // A Planter is a [store.Descender] that also writes descendants, as an application does: the contract has no
 // way to make them. Only its tests make a store one.
 type Planter interface {
@@ -54,7 +57,7 @@ func (p Plant) isAbove(q Plant) bool {
 
 func descends(c Caps) string {
 	if !c.Descender {
-		return "the store lists no descendants"
+		return NoDescendants
 	}
 	return ""
 }
