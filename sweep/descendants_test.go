@@ -184,7 +184,7 @@ func TestBornMeanwhile(t *testing.T) {
 // A process that is killed at any call leaves nothing that the next one does not find.
 func TestKilledAmongChildren(t *testing.T) {
 	for kill := 1; ; kill++ {
-		killed := false
+		var killed atomic.Bool
 		inFamily(t, func(t *testing.T, f *family) {
 			for i := range 3 {
 				f.put(1, 4, fmt.Sprint("e-", i), time.Now())
@@ -192,10 +192,10 @@ func TestKilledAmongChildren(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			ctx, cancel := context.WithCancel(t.Context())
-			n := 0
+			var calls atomic.Int64
 			f.before = func(context.Context, modelstore.Call) error {
-				if n++; n >= kill && ctx.Err() == nil {
-					killed = true
+				if calls.Add(1) >= int64(kill) && ctx.Err() == nil {
+					killed.Store(true)
 					cancel()
 				}
 				return ctx.Err()
@@ -211,7 +211,7 @@ func TestKilledAmongChildren(t *testing.T) {
 				t.Errorf("killed at call %d: %+v, left %v", kill, res, f.left())
 			}
 		})
-		if !killed || t.Failed() {
+		if !killed.Load() || t.Failed() {
 			t.Logf("%d calls", kill)
 			break
 		}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -562,18 +563,20 @@ func TestDryRunSaysWhatItDoes(t *testing.T) {
 		time.Sleep(time.Second)
 		c, p := w.config(), new(sweep.Progress)
 		c.Apply, c.Progress = false, p
-		var counting, fromStart, judging atomic.Int64
+		var mu sync.Mutex
+		var counting, fromStart, judging int64
 		w.s.Before = func(context.Context, modelstore.Call) error {
-			counting.Store(max(counting.Load(), p.Counting.Load()))
-			fromStart.Store(max(fromStart.Load(), p.FromStart.Load()))
-			judging.Store(max(judging.Load(), p.Judging.Load()))
+			mu.Lock()
+			defer mu.Unlock()
+			counting, fromStart = max(counting, p.Counting.Load()), max(fromStart, p.FromStart.Load())
+			judging = max(judging, p.Judging.Load())
 			return nil
 		}
 		if res := sweep.Run(t.Context(), c).Targets[0]; res.WouldTrip == nil || !res.Estimated {
 			t.Errorf("%+v", res)
 		}
-		if counting.Load() < 1 || fromStart.Load() < 1 || judging.Load() != 1 {
-			t.Errorf("at most: counting in %d, from the start in %d, judging %d", counting.Load(), fromStart.Load(), judging.Load())
+		if counting < 1 || fromStart < 1 || judging != 1 {
+			t.Errorf("at most: counting in %d, from the start in %d, judging %d", counting, fromStart, judging)
 		}
 		if n := p.Counting.Load() + p.FromStart.Load() + p.Judging.Load(); n != 0 || p.RangesDone.Load() != p.Ranges.Load() {
 			t.Errorf("at the end: %d under way, %d of %d ranges", n, p.RangesDone.Load(), p.Ranges.Load())
