@@ -1,9 +1,6 @@
 package breaker
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // What lies below entities is deleted before them, and counts with them: until an event is counted, its
 // entities and their descendants share one floor. A count sees entities alone. So once it is known how many
@@ -21,26 +18,6 @@ func (k Key) Descendants() Key {
 func (k Key) Entities() Key {
 	k.Below = false
 	return k
-}
-
-// grantBelow returns how much may be granted now of a want of descendants.
-func (b Budget) grantBelow(r Rules, approved []Approval, now time.Time, w Want) int64 {
-	most, above := max(w.N, w.Max), w.Key.Entities()
-	t := b.tally(r, now, above)
-	switch {
-	case !r.On:
-		return most
-	case above.Approval != "":
-		if !slices.ContainsFunc(approved, func(a Approval) bool { return a.ID == above.Approval }) {
-			return 0
-		}
-		return most
-	case b.HoldsRest(r, approved, now, above), t.Tripped:
-		return 0
-	case t.Counted:
-		return most
-	}
-	return r.ofFloor(w, b.floorUsed(r, now, above)+b.usedElsewhere(r, now, above))
 }
 
 // floorUsed returns how much of its floor was granted under a key, descendants included.

@@ -304,29 +304,33 @@ func (b Budget) usedElsewhere(r Rules, now time.Time, k Key) (n int64) {
 	return n
 }
 
-// grant returns how much of a want may be granted now.
+// grant returns how much of a want may be granted now. Descendants go with the entities above them: what is
+// counted or approved of these bounds them no further.
 func (b Budget) grant(r Rules, approved []Approval, now time.Time, w Want) int64 {
-	if w.Key.Below {
-		return b.grantBelow(r, approved, now, w)
-	}
-	most, t := max(w.N, w.Max), b.tally(r, now, w.Key)
-	switch id := w.Key.Approval; {
+	k, most := w.Key.Entities(), max(w.N, w.Max)
+	t := b.tally(r, now, k)
+	switch id := k.Approval; {
 	case !r.On: // only the limits count
 		return most
 	case id != "":
 		i := slices.IndexFunc(approved, func(a Approval) bool { return a.ID == id })
-		if i < 0 {
+		switch {
+		case i < 0:
 			return 0
+		case w.Key.Below:
+			return most
 		}
 		return min(most, approved[i].Count-t.Granted)
-	case b.HoldsRest(r, approved, now, w.Key):
+	case b.HoldsRest(r, approved, now, k):
 		return 0
+	case t.Counted && w.Key.Below:
+		return most
 	case t.Counted:
 		return min(most, t.Open)
 	case t.Tripped: // the rest of its floor is not for the same event
 		return 0
 	}
-	return r.ofFloor(w, b.floorUsed(r, now, w.Key)+b.usedElsewhere(r, now, w.Key))
+	return r.ofFloor(w, b.floorUsed(r, now, k)+b.usedElsewhere(r, now, k))
 }
 
 // ofFloor returns how much of a want the floor allows of which so much is used. What a process that is

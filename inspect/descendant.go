@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -48,6 +47,3 @@ func nearestAbove(t sweep.Target, key string) string {
 	}
 	return ""
 }
-
-// errNoKeys is why nothing can be explained.
-var errNoKeys = errors.New("this store cannot tell an entity's key")

@@ -43,6 +43,9 @@ type Explanation struct {
 // ErrUnknownEntity is wrapped by the error for an id that no entity can have.
 var ErrUnknownEntity = errors.New("no entity can have this id")
 
+// errNoKeys is why entities of a store cannot be named.
+var errNoKeys = errors.New("this store cannot tell an entity's key")
+
 // callTimeout bounds one call of the store, and patience all tries at it.
 const (
 	callTimeout = 10 * time.Second

@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -86,7 +85,7 @@ func listKept(
 	list := KeptList{Name: t.Name, Kept: kept, Entities: []KeptEntity{}}
 	keyer, ok := cfg.Store.(store.Keyer)
 	if !ok {
-		return list, errors.New("this store cannot tell an entity's key")
+		return list, errNoKeys
 	}
 	s, err := sweep.TakeSnapshot(ctx, cfg, t)
 	if err != nil {

@@ -66,7 +66,8 @@ type Relative struct {
 	Written time.Time // when it was last written; zero if the store does not tell
 }
 
-// IsBelow reports whether a key is that of something below another one.
+// IsBelow reports whether a key is that of something below another one. In the canonical texts of keys of
+// both services it begins with the other one and a slash, which no id has in it.
 func IsBelow(key, above string) bool {
 	return len(key) > len(above) && key[len(above)] == '/' && strings.HasPrefix(key, above)
 }

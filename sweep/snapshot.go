@@ -203,5 +203,6 @@ func (s *Snapshot) Budget(ctx context.Context) (breaker.Budget, error) {
 // CountBehind counts what is due in a range behind its cursor; in a range at rest, everything
 // that is due. It stops at upTo.
 func (s *Snapshot) CountBehind(ctx context.Context, r shardquery.Range, upTo int64) (int64, error) {
-	return chore.CountBehind(ctx, s.c, s.Plan, r, upTo)
+	n, _, err := chore.CountBehind(ctx, s.c, s.Plan, r, upTo)
+	return n, err
 }

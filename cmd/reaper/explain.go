@@ -31,13 +31,15 @@ cursor is, and why the entity exists or does not. It writes nothing.`,
   reaper explain --target users --descendant users/u1/posts/p-3`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id := store.Entity{Name: args[0], Parent: parent}
 			switch {
 			case descendant && (number || parent != ""):
 				return wrongUsage("--descendant: ID is a whole key, without --number and --parent")
 			case descendant:
-				return explain(a, cmd, namespace, id, inspect.ExplainDescendant)
+				return explain(a, cmd, namespace, func(ctx context.Context, c sweep.Config) (inspect.Explanation, error) {
+					return inspect.ExplainDescendant(ctx, c, c.Targets[0], namespace, args[0])
+				})
 			}
+			id := store.Entity{Name: args[0], Parent: parent}
 			if number {
 				n, err := strconv.ParseInt(args[0], 10, 64)
 				if err != nil || n <= 0 {
@@ -47,7 +49,9 @@ cursor is, and why the entity exists or does not. It writes nothing.`,
 			} else if err := checkName(args[0]); err != nil {
 				return &exit{exitUsage, err}
 			}
-			return explain(a, cmd, namespace, id, nil)
+			return explain(a, cmd, namespace, func(ctx context.Context, c sweep.Config) (inspect.Explanation, error) {
+				return inspect.Explain(ctx, c, c.Targets[0], namespace, id)
+			})
 		},
 	}
 	a.addTarget(cmd)
@@ -61,9 +65,9 @@ cursor is, and why the entity exists or does not. It writes nothing.`,
 	return cmd
 }
 
-// explain explains an entity; or what lies above the key that is in the place of its name, if below is given.
-func explain(a *app, cmd *cobra.Command, namespace string, id store.Entity,
-	below func(context.Context, sweep.Config, sweep.Target, string, string) (inspect.Explanation, error),
+// explain prints what explains an entity of the only target.
+func explain(
+	a *app, cmd *cobra.Command, namespace string, what func(context.Context, sweep.Config) (inspect.Explanation, error),
 ) (err error) {
 	s, t, err := a.loadTarget(cmd)
 	if err != nil {
@@ -76,12 +80,7 @@ func explain(a *app, cmd *cobra.Command, namespace string, id store.Entity,
 		return err
 	}
 	defer s.db.closeInto(&err)
-	var x inspect.Explanation
-	if below != nil {
-		x, err = below(cmd.Context(), s.sweep, s.sweep.Targets[0], namespace, id.Name)
-	} else {
-		x, err = inspect.Explain(cmd.Context(), s.sweep, s.sweep.Targets[0], namespace, id)
-	}
+	x, err := what(cmd.Context(), s.sweep)
 	if errors.Is(err, inspect.ErrUnknownEntity) {
 		return &exit{exitUsage, err}
 	}

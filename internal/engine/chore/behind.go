@@ -24,9 +24,9 @@ import (
 const BehindKind plan.Kind = "behind"
 
 const (
-	// BehindEvery is how often a daemon counts what is due behind the cursors. A read from the start
+	// behindEvery is how often a daemon counts what is due behind the cursors. A read from the start
 	// finds it once in each rewind, and a person should know well before.
-	BehindEvery = 10 * time.Minute
+	behindEvery = 10 * time.Minute
 	// BehindAgain is how soon it counts again if that may have changed much, and how long after its
 	// start it counts first.
 	BehindAgain = time.Minute
@@ -42,15 +42,9 @@ const (
 	behindRangeUpTo = 1_000
 )
 
-// CountBehind counts what is due behind the cursor of a range, up to about upTo.
-func CountBehind(ctx context.Context, c *site.Site, p *plan.Plan, r shardquery.Range, upTo int64) (int64, error) {
-	n, _, err := behindIn(ctx, c, p, r, upTo)
-	return n, err
-}
-
-// behindIn counts what is due behind the cursor of a range, up to about upTo. It also returns when the
+// CountBehind counts what is due behind the cursor of a range, up to about upTo. It also returns when the
 // first of that became due.
-func behindIn(
+func CountBehind(
 	ctx context.Context, c *site.Site, p *plan.Plan, r shardquery.Range, upTo int64,
 ) (due int64, since time.Time, err error) {
 	cur := p.Cursor(r)
@@ -89,10 +83,10 @@ func behindIn(
 	return due, since, nil
 }
 
-// BehindEveryOf returns the time between two counts of what is due behind the cursors of a target
+// BehindEvery returns the time between two counts of what is due behind the cursors of a target
 // with so many ranges.
-func BehindEveryOf(ranges int) time.Duration {
-	return BehindEvery * time.Duration(max(1, ranges/behindRanges))
+func BehindEvery(ranges int) time.Duration {
+	return behindEvery * time.Duration(max(1, ranges/behindRanges))
 }
 
 // countAllBehind counts what is due behind the cursors of all ranges that writers may write
@@ -142,7 +136,7 @@ func sumBehind(
 		background.Go(group, func() error {
 			within, cancel := context.WithTimeout(inGroup, index.CountTimeout)
 			defer cancel()
-			n, since, err := behindIn(within, c, p, r, upTo)
+			n, since, err := CountBehind(within, c, p, r, upTo)
 			if err != nil || n == 0 {
 				return err
 			}

@@ -170,8 +170,8 @@ func (o *onSchedule) begin(b *book, now time.Time) {
 
 // behindTimes say when a daemon counts what is due behind the cursors.
 type behindTimes struct {
-	last   time.Time // when it counted last, or the work began
-	isSoon bool      // it has never counted, or the target was held since
+	last   time.Time     // when it counted last, or the work began
+	every  time.Duration // after which it counts again
 	isHeld bool
 }
 
@@ -180,25 +180,23 @@ type behindTimes struct {
 // The first count waits, too: a process that keeps restarting must not count each time.
 func (t *behindTimes) isDue(b *book, now time.Time) bool {
 	if t.last.IsZero() {
-		t.last, t.isSoon = now, true
+		t.last, t.every = now, chore.BehindAgain
 	}
 	wasHeld := t.isHeld
-	t.isHeld = b.hold.why != ""
-	t.isSoon = t.isSoon || wasHeld && !t.isHeld
-	since, found := now.Sub(t.last), b.c.Tally.Behind()
-	switch {
-	case since < chore.BehindAgain:
-		return false
-	case t.isSoon, found.N > 0 && b.memory.rewound.After(found.Counted):
-		return true
+	if t.isHeld = b.hold.why != ""; wasHeld && !t.isHeld {
+		t.every = chore.BehindAgain
 	}
-	return since >= chore.BehindEvery && since >= chore.BehindEveryOf(len(b.plan.Ranges()))
+	every := t.every
+	if found := b.c.Tally.Behind(); found.N > 0 && b.memory.rewound.After(found.Counted) {
+		every = chore.BehindAgain // until that is counted
+	}
+	return now.Sub(t.last) >= every
 }
 
 // countBehind begins to count what is due behind the cursors, once in a while.
 func (o *onSchedule) countBehind(b *book, now time.Time) {
 	if o.behind.isDue(b, now) {
-		o.behind.last, o.behind.isSoon = now, false
+		o.behind.last, o.behind.every = now, chore.BehindEvery(len(b.plan.Ranges()))
 		b.beginChore(plan.Chore{Kind: chore.BehindKind}, 0, now)
 	}
 }

@@ -2,23 +2,16 @@ package google
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/reaper-ttl/reaper/store"
 )
-
-// In the canonical texts of keys of both services, the key of what lies below an entity begins with the
-// entity's own and a slash, which no id has in it.
-
-// isBelow reports whether a key lies below another one.
-func isBelow(key, above string) bool { return strings.HasPrefix(key, above+"/") }
 
 // CheckDescendantQuery refuses a query of more than a page, or one that goes on behind what is elsewhere.
 func CheckDescendantQuery(q store.DescendantQuery) error {
 	if q.Limit < 1 || q.Limit > store.MaxPage {
 		return fmt.Errorf("%w: a page of %d descendants, not of 1 to %d", store.ErrInvalid, q.Limit, store.MaxPage)
 	}
-	if q.After != "" && !isBelow(q.After, q.Key) {
+	if q.After != "" && !store.IsBelow(q.After, q.Key) {
 		return fmt.Errorf("%w: %s is not below %s", store.ErrInvalid, q.After, q.Key)
 	}
 	return nil
@@ -28,7 +21,7 @@ func CheckDescendantQuery(q store.DescendantQuery) error {
 func MarkAbove(list []store.Descendant) {
 	for i := range list {
 		last := list[len(list)-1].Key
-		list[i].Above = list[i].Key == last || isBelow(last, list[i].Key)
+		list[i].Above = list[i].Key == last || store.IsBelow(last, list[i].Key)
 	}
 }
 
@@ -39,7 +32,7 @@ func CheckBelow(key string, list []store.Descendant) error {
 		return fmt.Errorf("%w: more than %d descendants", store.ErrTooLarge, store.MaxPage-1)
 	}
 	for _, d := range list {
-		if !isBelow(d.Key, key) {
+		if !store.IsBelow(d.Key, key) {
 			return fmt.Errorf("%w: %s is not below %s", store.ErrInvalid, d.Key, key)
 		}
 	}
