@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/internal/emulator"
+	"github.com/reaper-ttl/reaper/internal/nightly"
+	"github.com/reaper-ttl/reaper/internal/nodewriter"
+)
+
+// familyTarget has a few ranges, small pages, and a pace at which sweeps last long enough to be killed.
+const familyTarget = `targets:
+  - name: users
+    kind: u
+    layout: sharded-timestamp
+    property: expires
+    shard_values: [0, 1, 2, 3]
+    descendants: {mode: delete}
+    breaker: off
+    lease: 3s
+    page: 7
+    pace: {max: 30}
+`
+
+// A familySize is how many parents there are, what lies below each and below one, and how many sweeps are killed.
+type familySize struct{ parents, children, huge, kills int }
+
+// Sweeps are killed again and again while an application extends parents in the middle of their descendants,
+// deletes and re-creates them, and writes below them. In the end all due parents are gone with all that was below
+// them, but for what was written below them after the last look; whatever was extended or re-created lives, with
+// what was left below it; and no other parent, however near its name, has lost anything. Google's client for
+// Node writes, reads and compares.
+func TestFamilyIsKilled(t *testing.T) {
+	noRaces(t)
+	t.Parallel() // emulators keep the locks of a killed process for a minute
+	size := nightly.Size(t, familySize{200, 10, 2000, 10}, familySize{20, 40, 120, 2})
+	for mode, open := range map[string]func(*testing.T, string) (*workdir, *emulator.Emulator, string){
+		"datastore": newDatastore, "native": newFirestore,
+	} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			b, e, project := open(t, familyTarget)
+			f := nodewriter.StartFamily(t, nodewriter.FamilyOptions{Emulator: e, Mode: mode, Project: project})
+			began, seed := time.Now(), uint64(time.Now().UnixNano())
+			done := func(what string, values ...any) {
+				t.Log(append([]any{time.Since(began).Round(100 * time.Millisecond), what}, values...)...)
+			}
+			done("filled:", f.Fill(size.parents, size.children, size.huge), "seed:", seed)
+			random := rand.New(rand.NewPCG(seed, 0))
+			for i := range size.kills {
+				f.Begin()
+				lines, acts := 1, 2*(i+1)
+				if i%3 == 2 { // anywhere
+					lines, acts = 1+random.IntN(20), 0
+				}
+				killed := b.killSweep(lines, func() {
+					f.AwaitActs(acts)
+					time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
+				})
+				done("killed:", killed, f.Rest(true))
+			}
+			b.familyEnds(f)
+			acts := f.Rest(false)
+			for what, times := range acts.InMiddle {
+				if times == 0 || acts.Bears == 0 {
+					t.Errorf("%s: %+v", what, acts)
+				}
+			}
+			done("swept:", acts)
+			orphans, wrong := f.Audit(false)
+			if wrong.N > 0 {
+				t.Fatalf("%d are wrong: %q", wrong.N, wrong.Few)
+			}
+			if res := b.orphans(exitDone); res.Orphans != int64(orphans) || orphans == 0 {
+				t.Errorf("%d orphans in Node, and %+v", orphans, res)
+			}
+			b.orphans(exitDone, "--apply", "--rate", "unlimited")
+			if left, wrong := f.Audit(true); left > 0 || wrong.N > 0 {
+				t.Errorf("%d orphans are left, %d are wrong: %q", left, wrong.N, wrong.Few)
+			}
+			done("audited; orphans:", orphans)
+		})
+	}
+}
+
+// familyEnds sweeps, without a pace, until no parent is left that must be deleted.
+func (b *workdir) familyEnds(f *nodewriter.Family) {
+	b.t.Helper()
+	b.must(nil, "pace", "--max", "unlimited")
+	for range 20 {
+		res := b.sweep("--apply")
+		left := f.Due()
+		b.t.Logf("%d deleted, %d descendants, %d are left", res.Deleted, res.Descendants, left)
+		if left == 0 {
+			return
+		}
+	}
+	b.t.Fatal("twenty sweeps did not delete all parents")
+}
+
+// killSweep begins a sweep, and kills it once it has written so many lines of its log and a function has
+// returned. It reports whether it did.
+func (b *workdir) killSweep(lines int, wait func()) (killed bool) {
+	b.t.Helper()
+	cmd, _, _ := b.command(nil, "sweep", "--apply", "--log-level", "debug", "--log-format", "json")
+	log := bufio.NewReader(b.start(cmd))
+	var err error
+	for ; lines > 0 && err == nil; lines-- {
+		_, err = log.ReadString('\n')
+	}
+	var rest sync.WaitGroup
+	rest.Go(func() { _, _ = io.Copy(io.Discard, log) })
+	wait()
+	_ = cmd.Process.Kill()
+	rest.Wait()
+	_ = cmd.Wait() // "signal: killed"
+	return !cmd.ProcessState.Exited()
+}
