@@ -315,4 +315,5 @@ var parts = []struct {
 	{"processes", processes},
 	{"scaleout", scaleOut},
 	{"adoption", adoption},
+	{"descendants", descendants},
 }

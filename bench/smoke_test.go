@@ -31,8 +31,8 @@ func TestReportOfEmulators(t *testing.T) {
 		t.Skip("-short: the emulators take some seconds to start")
 	}
 	emulator.Start(t, emulator.Datastore) // which skips the test if it is missing
-	if r := little(); measure(t, r, "datastore", "native", "delay", "processes", "adoption") {
-		check(t, r, 5, 1)
+	if r := little(); measure(t, r, "datastore", "native", "delay", "processes", "adoption", "descendants") {
+		check(t, r, 6, 1)
 	}
 }
 

@@ -84,8 +84,15 @@ func (f *Family) Audit(withoutOrphans bool) (orphans int, wrong Few) {
 	return answer.Orphans, answer.Wrong
 }
 
-// RecursiveDelete deletes parents and all below them by the client's function of that name, one after the other.
-func (f *Family) RecursiveDelete(parents []string) {
+// Connect opens a project in native mode, in which RecursiveDelete then deletes.
+func (f *Family) Connect(project string) {
 	f.application.t.Helper()
-	f.application.do("recursiveDelete", map[string]any{"parents": parents}, nil)
+	f.application.do("connect", map[string]any{"project": project}, nil)
+}
+
+// RecursiveDelete deletes documents and all below them by the client's function of that name, so many of them
+// at the same time.
+func (f *Family) RecursiveDelete(paths []string, atOnce int) {
+	f.application.t.Helper()
+	f.application.do("recursiveDelete", map[string]any{"paths": paths, "atOnce": atOnce}, nil)
 }

@@ -72,6 +72,11 @@ class Native {
     return all;
   }
 
+  // Does nothing but read a document: then it is connected.
+  async connect() {
+    await this.#client.doc('u/none').get();
+  }
+
   recursiveDelete(path) {
     return this.#client.recursiveDelete(this.#client.doc(path));
   }
@@ -260,6 +265,7 @@ async function meddleWithAll(isAlone) {
 
 const acts = () => Object.values(inMiddle).reduce((a, b) => a + b);
 
+let connected = null; // for recursiveDelete
 let stopped = true;
 let loop = Promise.resolve();
 
@@ -347,10 +353,14 @@ const commands = {
     return commands.audit();
   },
 
-  // Deletes everything below parents, and these, one after the other.
-  async recursiveDelete({parents}) {
-    for (const path of parents) await db.recursiveDelete(path);
+  // Opens another project, for recursiveDelete.
+  async connect({project}) {
+    connected = await Native.open(project);
+    await connected.connect();
   },
+
+  // Deletes parents and everything below them, some at the same time.
+  recursiveDelete: ({paths, atOnce}) => inChunks(paths, 1, atOnce, ([path]) => connected.recursiveDelete(path)),
 };
 
 await answer(commands);

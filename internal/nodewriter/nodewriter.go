@@ -130,18 +130,30 @@ func command(t testing.TB, program, client, env, args string) *exec.Cmd {
 	return cmd
 }
 
-// moduleRoot looks upwards from the package under test.
+// Available reports whether Node and the packages that the programs need are there.
+func Available() bool {
+	root, err := moduleRoot()
+	if err == nil {
+		_, err = exec.LookPath("node")
+	}
+	if err == nil {
+		_, err = os.Stat(filepath.Join(root, "internal", "nodewriter", "node_modules", "@google-cloud", "firestore"))
+	}
+	return err == nil
+}
+
+// moduleRoot looks upwards from the package under test, which may be of another module: bench.
 func moduleRoot() (string, error) {
 	wd, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	for dir := wd; ; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+		if _, err := os.Stat(filepath.Join(dir, "internal", "nodewriter", "package.json")); err == nil {
 			return dir, nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", fmt.Errorf("no go.mod in %s or above it", wd)
+			return "", fmt.Errorf("no internal/nodewriter in %s or above it", wd)
 		}
 	}
 }
