@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"io"
 	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,7 +21,7 @@ const familyTarget = `targets:
     shard_values: [0, 1, 2, 3]
     descendants: {mode: delete}
     breaker: off
-    lease: 3s
+    lease: 10s
     page: 7
     pace: {max: 30}
 `
@@ -52,17 +51,18 @@ func TestFamilyIsKilled(t *testing.T) {
 			}
 			done("filled:", f.Fill(size.parents, size.children, size.huge), "seed:", seed)
 			random := rand.New(rand.NewPCG(seed, 0))
+			before := 0
 			for i := range size.kills {
 				f.Begin()
-				lines, acts := 1, 2*(i+1)
+				lines, acts := 1, before+2
 				if i%3 == 2 { // anywhere
 					lines, acts = 1+random.IntN(20), 0
 				}
-				killed := b.killSweep(lines, func() {
-					f.AwaitActs(acts)
-					time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
-				})
-				done("killed:", killed, f.Rest(true))
+				later := time.Duration(random.IntN(300)) * time.Millisecond
+				killed := b.killSweep(lines, later, func() bool { return f.HasActed(acts) })
+				are := f.Rest(true)
+				before = are.Sum()
+				done("killed:", killed, are)
 			}
 			b.familyEnds(f)
 			acts := f.Rest(false)
@@ -95,7 +95,7 @@ func (b *workdir) familyEnds(f *nodewriter.Family) {
 	for range 20 {
 		res := b.sweep("--apply")
 		left := f.Due()
-		b.t.Logf("%d deleted, %d descendants, %d are left", res.Deleted, res.Descendants, left)
+		b.t.Logf("%d are left after %+v", left, res)
 		if left == 0 {
 			return
 		}
@@ -103,9 +103,9 @@ func (b *workdir) familyEnds(f *nodewriter.Family) {
 	b.t.Fatal("twenty sweeps did not delete all parents")
 }
 
-// killSweep begins a sweep, and kills it once it has written so many lines of its log and a function has
-// returned. It reports whether it did.
-func (b *workdir) killSweep(lines int, wait func()) (killed bool) {
+// killSweep begins a sweep, and kills it some time after it has written so many lines of its log and a function
+// says that it may. It reports whether it did, or the sweep was done before.
+func (b *workdir) killSweep(lines int, later time.Duration, mayKill func() bool) (killed bool) {
 	b.t.Helper()
 	cmd, _, _ := b.command(nil, "sweep", "--apply", "--log-level", "debug", "--log-format", "json")
 	log := bufio.NewReader(b.start(cmd))
@@ -113,11 +113,23 @@ func (b *workdir) killSweep(lines int, wait func()) (killed bool) {
 	for ; lines > 0 && err == nil; lines-- {
 		_, err = log.ReadString('\n')
 	}
-	var rest sync.WaitGroup
-	rest.Go(func() { _, _ = io.Copy(io.Discard, log) })
-	wait()
+	ended := make(chan string, 1)
+	go func() {
+		rest, _ := io.ReadAll(log)
+		ended <- string(rest)
+	}()
+	for len(ended) == 0 && !mayKill() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	time.Sleep(later)
 	_ = cmd.Process.Kill()
-	rest.Wait()
+	rest := <-ended
 	_ = cmd.Wait() // "signal: killed"
-	return !cmd.ProcessState.Exited()
+	if killed = !cmd.ProcessState.Exited(); !killed && cmd.ProcessState.ExitCode() != exitDone {
+		b.t.Errorf("the sweep: exit code %d\n%s", cmd.ProcessState.ExitCode(), rest)
+	}
+	if !killed {
+		b.t.Logf("the sweep was done before it was killed:\n%s", rest[max(0, len(rest)-4000):])
+	}
+	return killed
 }

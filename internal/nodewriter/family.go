@@ -39,10 +39,12 @@ func (f *Family) Begin() {
 	f.application.do("begin", nil, nil)
 }
 
-// AwaitActs waits until it has meddled with so many parents in all, as far as there are any.
-func (f *Family) AwaitActs(n int) {
+// HasActed reports whether it has meddled with so many parents in all, or with all that it can.
+func (f *Family) HasActed(n int) bool {
 	f.application.t.Helper()
-	f.application.do("acts", map[string]any{"n": n}, nil)
+	var answer struct{ Enough bool }
+	f.application.do("acts", map[string]any{"n": n}, &answer)
+	return answer.Enough
 }
 
 // Acts are how often a family did what in the middle of a parent's descendants, and how often it wrote below one
@@ -50,6 +52,14 @@ func (f *Family) AwaitActs(n int) {
 type Acts struct {
 	InMiddle map[string]int
 	Bears    int
+}
+
+// Sum is how often it did anything in the middle.
+func (a Acts) Sum() (n int) {
+	for _, times := range a.InMiddle {
+		n += times
+	}
+	return n
 }
 
 // Rest ends that, once no process deletes. With more it meddles once again, undisturbed. It returns what it has

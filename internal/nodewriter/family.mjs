@@ -59,6 +59,13 @@ class Native {
     return new Set(lists.flatMap(({docs}) => docs.map(doc => doc.ref.path)));
   }
 
+  // Returns the paths of all that may be below parents.
+  async children() {
+    const lists = await Promise.all(['n', 'm', 'l'].map(kind =>
+      insist(() => this.#client.collectionGroup(kind).select().get())));
+    return lists.flatMap(({docs}) => docs.map(doc => doc.ref.path));
+  }
+
   // Returns all entities by path.
   async all() {
     const all = new Map();
@@ -133,6 +140,11 @@ class Datastore {
     return new Set(paths.filter(p => p !== path));
   }
 
+  async children() {
+    const [found] = await insist(() => this.#client.runQuery(this.#client.createQuery().select('__key__')));
+    return found.map(entity => this.#path(entity[this.#client.KEY]));
+  }
+
   async all() {
     const all = new Map();
     for (const kind of kinds) {
@@ -184,10 +196,8 @@ class Parent {
     return this.role === 'quiet';
   }
 
-  // Acts in the middle: if some are gone, and some are left.
-  async meddle(isAlone) {
-    const before = await db.below(this.path);
-    const left = this.first.filter(path => before.has(path)).length;
+  // Acts in the middle: if some of what was below it first are gone.
+  async meddle(isAlone, left) {
     if (this.role === 'bear') return this.#bear(isAlone);
     if (left === this.first.length) return;
     this.role = 'quiet';
@@ -260,12 +270,22 @@ class Parent {
 // Acts on all parents whose turn it is.
 async function meddleWithAll(isAlone) {
   const open = parents.filter(parent => !parent.isDecided);
-  await inChunks(open, 1, 3, ([parent]) => parent.meddle(isAlone));
+  const left = new Map();
+  for (const path of await db.children()) {
+    const [kind, name, below] = path.split('/');
+    const parent = `${kind}/${name}`;
+    if (below !== undefined && below !== 'late') left.set(parent, (left.get(parent) ?? 0) + 1);
+  }
+  const most = acts() + (isAlone ? 2 : Infinity); // while nobody is at work all that was begun stays in the middle
+  await inChunks(open, 1, 3, async ([parent]) => {
+    if (parent.role === 'bear' || acts() < most) await parent.meddle(isAlone, left.get(parent.path) ?? 0);
+  });
 }
 
 const acts = () => Object.values(inMiddle).reduce((a, b) => a + b);
 
 let connected = null; // for recursiveDelete
+let failed = null;
 let stopped = true;
 let loop = Promise.resolve();
 
@@ -310,12 +330,13 @@ const commands = {
         await sleep(20);
       }
     })();
-    loop.catch(() => {}); // rest tells
+    loop.catch(error => (failed = error)); // acts and rest tell
   },
 
-  // Waits until it has done so much in the middle, in all.
+  // Reports whether it has done so much in the middle, in all, or as much as it can.
   async acts({n}) {
-    while (acts() < n && parents.some(parent => parent.role === 'meddle')) await sleep(5);
+    if (failed !== null) throw failed;
+    return {enough: acts() >= n || !parents.some(parent => parent.role === 'meddle')};
   },
 
   // Ends it, now that no process is at work, and then meddles once more.
