@@ -49,6 +49,7 @@ type LineageQuery struct {
 	Until     string   // a key; it is the last one, with all that lies below it; "" is behind all
 	Limit     int      // most names wanted, 1 to MaxPage
 	Owners    []Target // targets whose own entities are told apart: see [Relative]
+	Archive   Archive  // of an [Archiver]: it is given whole entities before they are deleted; may be nil
 }
 
 // A Relative is an entity as a lineage shows it.

@@ -259,6 +259,7 @@ type Query struct {
 	After     Position // go on from here; not before Lo
 	Next      any      // the Next of the page before, if the same query read it; it then replaces After
 	Limit     int      // most entries wanted, 1 to MaxPage
+	Archive   Archive  // of an [Archiver]: it is given whole entities before they are deleted; may be nil
 }
 
 // An Entry is one row of a target's index.
@@ -336,12 +337,13 @@ func (b *Batch) PremiseProperty() string {
 type Outcome uint8
 
 const (
-	Unknown Outcome = iota // not tried, or nobody knows
-	Deleted                // removed by this call, or by an earlier try of it
-	Gone                   // it did not exist any more
-	Changed                // the entity or its expiry changed since the scan; it was left alone
-	Kept                   // Settle only: decide returned Keep
-	Carried                // its expiry is the op's To, by this call or by an earlier try of it
+	Unknown  Outcome = iota // not tried, or nobody knows
+	Deleted                 // removed by this call, or by an earlier try of it
+	Gone                    // it did not exist any more
+	Changed                 // the entity or its expiry changed since the scan; it was left alone
+	Kept                    // Settle only: decide returned Keep
+	Carried                 // its expiry is the op's To, by this call or by an earlier try of it
+	Inserted                // Insert only: written by this call
 )
 
 // A Verdict is what is to be done with an entity: [Keep], [Delete] or [CarryTo].
