@@ -24,6 +24,7 @@ type CountsOf[T any] struct {
 	Pages     T `json:"pages"`
 
 	Descendants T `json:"descendants"`
+	Archived    T `json:"archived"`
 }
 
 // Counts are the sums so far. While a sweep adds up, its fields are of type [sync/atomic.Int64].
@@ -58,6 +59,8 @@ var (
 		"Survivors of a draining generation that were carried to the newest one.", panelRare, "carried"}
 	descended = family{"descendants_deleted_total", "What lay below entities and was deleted before them.",
 		panelRate, "descendants"}
+	archived = family{"archived_entities_total", "Entities and descendants that were kept in the archive, and deleted.",
+		panelRate, "archived"}
 	strays = family{"stray_entities_total", "Entries found in retired generations.", panelRare, "strays"}
 )
 
@@ -82,6 +85,7 @@ var counters = []counter{
 	{about: "found by the daily audit in retired generations, and deleted or moved to the nursery", metric: strays},
 	{about: "index pages read"},
 	{about: "deletes of what lay below entities; in a dry run, what the next sweep would delete", metric: descended},
+	{about: "deletes, descendants included, of which the archive has a copy or the key", metric: archived},
 }
 
 // field returns the number at a place of the table.

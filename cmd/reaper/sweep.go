@@ -236,7 +236,7 @@ func brake(t sweep.TargetResult) string {
 	switch throttle.Reason(t.Held) {
 	case throttle.ReasonPaused:
 		return "paused" + byAndWhy(t.Actor, t.Reason)
-	case throttle.ReasonBreaker, throttle.ReasonLimit, throttle.ReasonRecord:
+	case throttle.ReasonBreaker, throttle.ReasonLimit, throttle.ReasonArchive, throttle.ReasonRecord:
 		return t.Held + " " + printable(t.Reason)
 	}
 	return t.Held

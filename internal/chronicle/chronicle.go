@@ -332,7 +332,7 @@ func HeldEnd(held string) (end history.End, isHeld bool) {
 		return history.Gate, true
 	case string(throttle.ReasonLimit):
 		return history.Limit, true
-	case string(throttle.ReasonRecord):
+	case string(throttle.ReasonRecord), string(throttle.ReasonArchive):
 		return history.Failed, true
 	case string(throttle.ReasonBreaker):
 		return history.Breaker, true
