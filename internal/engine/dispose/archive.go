@@ -16,7 +16,7 @@ type keeping struct {
 	site    *site.Site
 	space   string // the namespace
 	release func() // of the memory; nil if it needs none
-	gone    []func(was func(key string) bool)
+	ended   []func(fate func(key string) store.Outcome)
 	waited  time.Duration
 	err     error
 }
@@ -53,19 +53,24 @@ func (w *Writer) keeps(ctx context.Context, q *store.Query, ops []store.Op) (*ke
 // Keep implements [store.Archive]. It may have taken long: what holds the target by now holds these, too.
 func (k *keeping) Keep(ctx context.Context, list []store.Copy) error {
 	began := k.site.Cfg.Now()
-	gone, err := k.site.Target.Archive.Keep(ctx, k.space, list)
+	ended, err := k.site.Target.Archive.Keep(ctx, k.space, list)
 	k.waited += k.site.Cfg.Now().Sub(began)
 	switch why := k.site.HeldBy(); {
-	case err != nil && ctx.Err() == nil:
-		k.site.Log.Failed("write the archive", "", err)
-		k.err = &throttle.Pause{Wait: HeldFor, Why: throttle.ReasonArchive}
 	case err != nil:
-		k.err = err
+		if ctx.Err() == nil {
+			k.site.Log.Failed("write the archive", "", err)
+		}
+		k.err = &throttle.Pause{Wait: HeldFor, Why: throttle.ReasonArchive}
 	case why != "" && why != throttle.ReasonLimit: // these are within the limits: that was granted
 		k.err = &throttle.Pause{Wait: HeldFor, Why: why}
 	}
-	if gone != nil {
-		k.gone = append(k.gone, gone)
+	if err == nil {
+		for _, c := range list {
+			k.site.Tally.Counts.ArchivedBytes.Add(int64(len(c.Key) + len(c.Data)))
+		}
+	}
+	if ended != nil {
+		k.ended = append(k.ended, ended)
 	}
 	return k.err
 }
@@ -79,16 +84,20 @@ func (k *keeping) end(ops []store.Op, err error) error {
 	if k.release != nil {
 		k.release()
 	}
-	deleted := map[string]bool{}
+	fates := map[string]store.Outcome{}
 	for i := range ops {
-		if ops[i].Outcome == store.Deleted {
-			deleted[ops[i].Entry.Key] = true
+		o := ops[i].Outcome
+		if o == store.Unknown && !store.MayHaveHappened(err) {
+			o = store.Kept
+		}
+		fates[ops[i].Entry.Key] = o
+		if o == store.Deleted {
+			k.site.Tally.Counts.Archived.Add(1)
 		}
 	}
-	for _, gone := range k.gone {
-		gone(func(key string) bool { return deleted[key] })
+	for _, ended := range k.ended {
+		ended(func(key string) store.Outcome { return fates[key] })
 	}
-	k.site.Tally.Counts.Archived.Add(int64(len(deleted)))
 	switch {
 	case err == nil && store.Known(ops) == 0: // it would be asked for ever
 		return fmt.Errorf("%w: the store disposed of nothing", store.ErrFailed)
