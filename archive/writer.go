@@ -62,8 +62,8 @@ func (w *Writer) Close(ctx context.Context) error { return errors.ErrUnsupported
 // A Receipt stands for the entities of one call of Keep.
 type Receipt struct{}
 
-// Done says which of the entities were deleted, and that no more will be because of this receipt. After the last
-// receipt of an object its manifest is written, in the background. Done must be called once for each receipt, also
-// after failures: with what is known to be deleted. If a delete may have happened, do not call it: the
-// entities then are unconfirmed.
-func (r *Receipt) Done(deleted func(key string) bool) {}
+// Done says what became of the entities by now: no more of them is deleted because of this receipt. The state is
+// Deleted, Kept or, if a delete failed so that it may have happened, Unconfirmed. After the last receipt of an
+// object its manifest is written, in the background. Only the first call counts; entities of a receipt without
+// a call are unconfirmed.
+func (r *Receipt) Done(state func(key string) State) {}
