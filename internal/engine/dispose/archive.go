@@ -53,7 +53,7 @@ func (w *Writer) keeps(ctx context.Context, q *store.Query, ops []store.Op) (*ke
 // Keep implements [store.Archive]. It may have taken long: what holds the target by now holds these, too.
 func (k *keeping) Keep(ctx context.Context, list []store.Copy) error {
 	began := k.site.Cfg.Now()
-	ended, err := k.site.Target.Archive.Keep(ctx, k.space, list)
+	ended, err := k.site.Target.Archive.Keep(ctx, k.site.Story.ID(began), k.space, list)
 	k.waited += k.site.Cfg.Now().Sub(began)
 	switch why := k.site.HeldBy(); {
 	case err != nil:
