@@ -3,6 +3,7 @@ package dispose
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/engine/site"
@@ -22,14 +23,16 @@ type keeping struct {
 }
 
 // keeps returns what keeps the ops of the next call: the keys of them now, whole entities as soon as the call
-// shows them. The query is that of the call.
-func (w *Writer) keeps(ctx context.Context, q *store.Query, ops []store.Op) (*keeping, error) {
+// shows them. The query is that of the call. If that may delete an entity by another expiry than the op has,
+// even a key waits until the call shows it.
+func (w *Writer) keeps(ctx context.Context, q *store.Query, ops []store.Op, byOther bool) (*keeping, error) {
 	archive := w.c.Target.Archive
 	if archive == nil || w.hold.claim == nil { // a dry run keeps nothing
 		return nil, nil
 	}
 	k := &keeping{site: w.c, space: w.hold.Before.ID.Namespace}
-	if archive.IsWhole() {
+	_, shows := w.c.Cfg.Store.(store.Archiver)
+	if archive.IsWhole() || byOther && shows {
 		began := w.c.Cfg.Now()
 		release, err := archive.Reserve(ctx, store.CopyBytes)
 		if err != nil {
@@ -52,6 +55,12 @@ func (w *Writer) keeps(ctx context.Context, q *store.Query, ops []store.Op) (*ke
 
 // Keep implements [store.Archive]. It may have taken long: what holds the target by now holds these, too.
 func (k *keeping) Keep(ctx context.Context, list []store.Copy) error {
+	if !k.site.Target.Archive.IsWhole() {
+		list = slices.Clone(list)
+		for i := range list {
+			list[i].Data = nil
+		}
+	}
 	began := k.site.Cfg.Now()
 	ended, err := k.site.Target.Archive.Keep(ctx, k.site.Story.ID(began), k.space, list)
 	k.waited += k.site.Cfg.Now().Sub(began)
