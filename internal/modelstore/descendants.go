@@ -113,7 +113,7 @@ func (s *Store) Descendants(ctx context.Context, q store.DescendantQuery, page *
 		all := s.kin[above{q.Target.Kind, q.Namespace, q.Key}]
 		from := 0
 		if q.After != "" {
-			i, found := slices.BinarySearchFunc(all, Kin{Path: q.After}, kinOrder)
+			i, found := slices.BinarySearchFunc(all, Kin{Path: strings.TrimPrefix(q.After, q.Key+"/")}, kinOrder)
 			if from = i; found {
 				from++
 			}
@@ -122,7 +122,7 @@ func (s *Store) Descendants(ctx context.Context, q store.DescendantQuery, page *
 		*page = store.Descendants{List: page.List[:0], More: len(rest) > q.Limit}
 		rest = rest[:min(q.Limit, len(rest))]
 		for _, k := range rest {
-			d := store.Descendant{Key: k.Path, Above: k.isAboveOrIs(rest[len(rest)-1])}
+			d := store.Descendant{Key: q.Key + "/" + k.Path, Above: k.isAboveOrIs(rest[len(rest)-1])}
 			if store.IsRecordKind(k.kind()) {
 				d.Owner = store.OwnerReaper
 			}
@@ -151,17 +151,16 @@ func isPath(path string) bool {
 func (s *Store) DeleteBelow(
 	ctx context.Context, q store.Query, e store.Entry, list []store.Descendant, isDue func(store.Value) bool,
 ) (o store.Outcome, err error) {
-	paths := make([]string, 0, len(list))
-	for _, d := range list {
-		paths = append(paths, d.Key)
-	}
 	if len(list) >= store.MaxPage {
 		return store.Unknown, fmt.Errorf("%w: %d descendants", store.ErrTooLarge, len(list))
 	}
-	for _, path := range paths {
-		if !isPath(path) {
-			return store.Unknown, fmt.Errorf("%w: %q is no path of kinds and names", store.ErrInvalid, path)
+	paths := make([]string, 0, len(list))
+	for _, d := range list {
+		path, isBelow := strings.CutPrefix(d.Key, e.Key+"/")
+		if !isBelow || !isPath(path) {
+			return store.Unknown, fmt.Errorf("%w: %q is no key below %s", store.ErrInvalid, d.Key, e.Key)
 		}
+		paths = append(paths, path)
 	}
 	c := Call{Method: "DeleteBelow", Namespace: q.Namespace, Query: q, Ops: []store.Op{{Entry: e}}, Paths: paths}
 	err = s.do(ctx, c, func() error {

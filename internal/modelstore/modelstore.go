@@ -31,7 +31,7 @@ type Call struct {
 	Query     store.Query           // of Scan, Dispose and Settle
 	Ops       []store.Op            // of Dispose
 	Below     store.DescendantQuery // of Descendants
-	Paths     []string              // of DeleteBelow and DeleteOrphans
+	Paths     []string              // of DeleteBelow, and keys of DeleteOrphans
 	Restamps  []store.RestampOp     // of Restamp
 	Record    store.Record          // of Save; of Load the sort alone
 	Records   store.RecordQuery     // of Load
