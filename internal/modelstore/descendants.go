@@ -16,6 +16,8 @@ type Kin struct {
 	Path string
 	// Property is the property that it carries, if it is of a target; else empty.
 	Property string
+
+	revision int
 }
 
 // kind returns the kind of a descendant.
@@ -48,11 +50,17 @@ func kinOrder(a, b Kin) int {
 func (s *Store) PutBelow(kind, namespace, key string, list ...Kin) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := above{kind, namespace, key}
+	s.putBelow(above{kind, namespace, key}, list...)
+	s.writes++
+}
+
+func (s *Store) putBelow(at above, list ...Kin) {
 	if s.kin == nil {
 		s.kin = map[above][]Kin{}
 	}
 	for _, k := range list {
+		s.written++
+		k.revision = s.written
 		if n := len(s.kin[at]); n == 0 || kinOrder(s.kin[at][n-1], k) < 0 { // the usual case of many
 			s.kin[at] = append(s.kin[at], k)
 			continue
@@ -64,7 +72,6 @@ func (s *Store) PutBelow(kind, namespace, key string, list ...Kin) {
 			s.kin[at] = slices.Insert(s.kin[at], i, k)
 		}
 	}
-	s.writes++
 }
 
 // RemoveBelow removes descendants of an entity, as its application would.
@@ -163,8 +170,15 @@ func (s *Store) DeleteBelow(
 		paths = append(paths, path)
 	}
 	c := Call{Method: "DeleteBelow", Namespace: q.Namespace, Query: q, Ops: []store.Op{{Entry: e}}, Paths: paths}
-	err = s.do(ctx, c, func() error {
-		now, ok := s.rows[place{q.Target.Kind, q.Namespace}][e.Key]
+	at, keys := place{q.Target.Kind, q.Namespace}, belowKeys(e.Key, paths)
+	about := func() ([]store.Copy, error) {
+		if now, ok := s.rows[at][e.Key]; !ok || !isDue(now.Expiry) {
+			return nil, nil
+		}
+		return s.keptWhole(at.kind, at.namespace, keys)
+	}
+	err = s.doKept(ctx, c, q.Archive, about, func(k kept) error {
+		now, ok := s.rows[at][e.Key]
 		store.Bill(ctx, store.Operations{Reads: 1})
 		switch {
 		case !ok:
@@ -173,9 +187,11 @@ func (s *Store) DeleteBelow(
 			o = store.Kept
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case !s.hasAll(k, at.kind, at.namespace, keys):
+			return errNotKept
 		default:
 			o = store.Deleted
-			s.removeBelow(above{q.Target.Kind, q.Namespace, e.Key}, paths)
+			s.removeBelow(above{at.kind, at.namespace, e.Key}, paths)
 			store.Bill(ctx, store.Operations{Deletes: int64(len(paths))})
 		}
 		return nil
