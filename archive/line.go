@@ -82,6 +82,25 @@ func encodeLine(b *bytes.Buffer, mode Mode, namespace string, c store.Copy, at t
 	return nil
 }
 
+// AppendLine adds a whole entity to b as a line of an object has it.
+func AppendLine(b []byte, namespace string, c store.Copy, at time.Time) ([]byte, error) {
+	text := bytes.NewBuffer(b)
+	err := encodeLine(text, Full, namespace, c, at)
+	return text.Bytes(), err
+}
+
+// ParseLine reads a line that [AppendLine] has written.
+func ParseLine(text []byte) (Line, error) {
+	var l line
+	if err := json.Unmarshal(text, &l); err != nil {
+		return Line{}, err
+	}
+	if len(l.Data) == 0 {
+		return Line{}, errors.New("no data: it is no whole entity")
+	}
+	return l.decode()
+}
+
 // decode returns what a line says of its entity.
 func (l line) decode() (Line, error) {
 	if l.Key == "" {

@@ -18,16 +18,27 @@ import (
 const instants = "2006-01-02T15:04:05.000Z"
 
 func dumpCommand(a *app) *cobra.Command {
+	var typed bool
 	cmd := &cobra.Command{
 		Use:   "dump",
 		Short: "Print what a target holds, as NDJSON",
 		Long: `Dump prints one JSON object per line for each entity, in key order. An object has the
 fields that load reads, and "key", the expiry property as stored. Dump reads every
-entity, and a cloud database bills each read.`,
+entity, and a cloud database bills each read.
+
+With --typed an object has the whole entity in the encoding of its service, with types
+that plain JSON does not tell apart, as an archive has it. load --typed reads that, in
+another project, too. Each entity is read twice.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.inSession(cmd, dump) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if typed {
+				return a.inSession(cmd, dumpTyped)
+			}
+			return a.inSession(cmd, dump)
+		},
 	}
 	a.addTarget(cmd)
+	cmd.Flags().BoolVar(&typed, "typed", false, "print whole entities in the encoding of their service")
 	return cmd
 }
 

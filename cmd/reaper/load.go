@@ -27,7 +27,7 @@ type loadResult struct {
 }
 
 func loadCommand(a *app) *cobra.Command {
-	var skipBad bool
+	var skipBad, typed bool
 	cmd := &cobra.Command{
 		Use:   "load",
 		Short: "Write entities from NDJSON on stdin, stamped like those of an application",
@@ -43,14 +43,26 @@ parent document (default: none, for a collection at the root).
 
 A bad line stops the load and is reported with its number; earlier lines stay written.
 A key that appears twice in an object makes a line bad, too.
-If the directory of an embedded store is empty or missing, load creates the store.`,
+If the directory of an embedded store is empty or missing, load creates the store.
+
+With --typed it reads what dump --typed has printed. It stamps the same instants again,
+and leaves alone what exists.`,
 		Example: `  reaper load --store embedded:./data --target sessions < sessions.ndjson`,
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return loadEntities(a, cmd, skipBad) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case typed && skipBad:
+				return wrongUsage("--skip-bad is not for --typed: its lines were written by a program")
+			case typed:
+				return loadTyped(a, cmd)
+			}
+			return loadEntities(a, cmd, skipBad)
+		},
 	}
 	a.addTarget(cmd)
 	a.addJSON(cmd)
 	cmd.Flags().BoolVar(&skipBad, "skip-bad", false, "count and skip bad lines")
+	cmd.Flags().BoolVar(&typed, "typed", false, "read whole entities, as dump --typed prints them")
 	return cmd
 }
 

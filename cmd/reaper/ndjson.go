@@ -243,12 +243,15 @@ func plain(err error) error {
 // A lineReader reads lines and knows their numbers. It skips a line that is too long.
 type lineReader struct {
 	r      *bufio.Reader
+	most   int // bytes of a line
 	number int
 }
 
-var errLongLine = fmt.Errorf("it is longer than %d bytes, which no entity may be", maxLine)
+var errLongLine = errors.New("it is longer than any entity may be")
 
-func newLineReader(r io.Reader) *lineReader { return &lineReader{r: bufio.NewReaderSize(r, 64<<10)} }
+func newLineReader(r io.Reader) *lineReader {
+	return &lineReader{r: bufio.NewReaderSize(r, 64<<10), most: maxLine}
+}
 
 // next returns the next line without its end. It fails with io.EOF after the last line, and
 // with errLongLine for one that it skipped.
@@ -258,7 +261,7 @@ func (l *lineReader) next() ([]byte, error) {
 	long := false
 	for {
 		part, err := l.r.ReadSlice('\n')
-		if long = long || len(text)+len(part) > maxLine+2; !long {
+		if long = long || len(text)+len(part) > l.most+2; !long {
 			text = append(text, part...)
 		}
 		switch {

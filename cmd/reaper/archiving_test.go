@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/archive"
+	"github.com/reaper-ttl/reaper/internal/nightly"
+)
+
+// withArchive returns a workdir of an embedded store whose target has an archive in files.
+func withArchive(t *testing.T, mode string) *workdir {
+	b := newEmbedded(t, "")
+	b.write("reaper.yaml", oneTarget+fmt.Sprintf("    shards: 4\n    page: 50\n    archive: {mode: %s, to: \"file://%s\"}\n", mode,
+		filepath.Join(b.dir, "archive")))
+	return b
+}
+
+// archived returns the states of all entities in the archive of a workdir, by key: the best that any object
+// says of them.
+func (b *workdir) archived() map[string]archive.State {
+	b.t.Helper()
+	bucket, err := archive.OpenBucket(b.t.Context(), "file://"+filepath.Join(b.dir, "archive"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	all := map[string]archive.State{}
+	for e, err := range archive.Objects(b.t.Context(), bucket, "sessions", time.Time{}, time.Time{}) {
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		for l, err := range archive.Read(b.t.Context(), bucket, e.Name) {
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			if was := all[l.Key]; was != archive.Deleted {
+				all[l.Key] = l.State
+			}
+		}
+	}
+	return all
+}
+
+func lapsed(prefix string, n int) string {
+	var text strings.Builder
+	for i := range n {
+		at := time.Now().Add(-time.Minute)
+		if i%4 == 3 {
+			at = time.Now().Add(time.Hour)
+		}
+		fmt.Fprintf(&text, `{"id":"%s-%d","expires":%q,"data":{"n":%d}}`+"\n", prefix, i, at.UTC().Format(time.RFC3339), i)
+	}
+	return text.String()
+}
+
+// A sweep archives what it deletes, and explain says of each when it went, and by whom.
+func TestSweepArchives(t *testing.T) {
+	for _, mode := range []string{"full", "keys"} {
+		b := withArchive(t, mode)
+		b.must(strings.NewReader(lapsed("s", 400)), "load")
+		if r := b.must(nil, "sweep"); !strings.Contains(r.out, "the archive would get 300 of what would go") {
+			t.Errorf("%s", r.out)
+		}
+		if _, err := os.Stat(filepath.Join(b.dir, "archive")); err == nil {
+			t.Error("a dry run writes to the archive")
+		}
+		r := b.must(nil, "sweep", "--apply")
+		if !strings.Contains(r.out, "the archive has 300 of what went") {
+			t.Errorf("%s", r.out)
+		}
+		all := b.archived()
+		for key, state := range all {
+			if state != archive.Deleted {
+				t.Errorf("%s is %s", key, state)
+			}
+		}
+		if len(all) != 300 {
+			t.Errorf("%d are in the archive", len(all))
+		}
+		if r := b.must(nil, "explain", "s-1"); !strings.Contains(r.out, "it was deleted at ") || !strings.Contains(r.out, " by ") {
+			t.Errorf("%s", r.out)
+		}
+		if r := b.must(nil, "explain", "never"); !strings.Contains(r.out, "none was archived since") {
+			t.Errorf("%s", r.out)
+		}
+	}
+}
+
+// If the archive cannot be written, nothing is deleted, and one error says so.
+func TestArchiveCannotBeWritten(t *testing.T) {
+	b := withArchive(t, "full")
+	b.write("archive", "a file, and no directory")
+	b.must(strings.NewReader(lapsed("s", 40)), "load")
+	r := b.run(nil, "sweep", "--apply")
+	if r.code != exitFailed || strings.Count(r.log, "cannot be written, so nothing is deleted") != 1 {
+		t.Errorf("exit code %d: %s", r.code, r.log)
+	}
+	if left := b.dumped(); len(left) != 40 {
+		t.Errorf("%d of 40 are left", len(left))
+	}
+	for _, to := range []string{"", "gs:///x", "/tmp/archive", "s3://bucket", "file://host/x", "gs://user@bucket"} {
+		b.write("reaper.yaml", oneTarget+fmt.Sprintf("    archive: {mode: full, to: %q}\n", to))
+		if r := b.run(nil, "sweep", "--apply"); r.code != exitUsage || !strings.Contains(r.log, "archive.") {
+			t.Errorf("%q: exit code %d: %s", to, r.code, r.log)
+		}
+	}
+}
+
+// Killed at random in the middle, sweeps leave nothing that is gone and not in the archive. The opposite may be: what
+// the embedded store has deleted and not yet written to its log stands again.
+func TestArchivingIsKilled(t *testing.T) {
+	noRaces(t)
+	t.Parallel() // most of it is waiting for disks
+	kills := nightly.Size(t, 50, 6)
+	b := withArchive(t, "full")
+	written := map[string]bool{}
+	for n := range kills {
+		prefix := fmt.Sprint("k", n)
+		b.must(strings.NewReader(lapsed(prefix, 2000)), "load")
+		for id := range b.dumped() {
+			written[id] = true
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(20+rand.IntN(400))*time.Millisecond)
+		cmd, _, _ := b.command(nil, "sweep", "--apply", "--from-start")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		<-ctx.Done()
+		cancel()
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()
+		has := b.archived()
+		left := b.dumped()
+		for id := range written {
+			if _, stands := left[id]; !stands && has[id] == "" {
+				t.Fatalf("after kill %d: %s is gone, and the archive has no copy", n, id)
+			}
+		}
+	}
+	b.must(nil, "sweep", "--apply", "--from-start")
+	if left := b.dumped(); len(left) != 500*kills {
+		t.Errorf("%d are left of %d", len(left), 2000*kills)
+	}
+}
+
+// What dump --typed prints, load --typed brings back, and leaves alone what exists.
+func TestTypedDumpAndLoad(t *testing.T) {
+	b, c := newEmbedded(t, oneTarget), newEmbedded(t, oneTarget)
+	const data = `{"n":12345678901234567890,"f":1.50,"l":[1,null,"ü"]}`
+	b.must(strings.NewReader(`{"id":"a","expires":"2030-01-01T00:00:00Z","data":`+data+"}\n"+`{"id":7,"data":{}}`), "load")
+	text := b.must(nil, "dump", "--typed").out
+	if r := c.must(strings.NewReader(text), "load", "--typed", "--json"); !strings.Contains(r.out, `"written": 2`) {
+		t.Errorf("%s", r.out)
+	}
+	if r := c.must(strings.NewReader(text), "load", "--typed", "--json"); !strings.Contains(r.out, `"existed": 2`) {
+		t.Errorf("%s", r.out)
+	}
+	if was, is := b.must(nil, "dump").out, c.must(nil, "dump").out; was != is || !strings.Contains(is, data) {
+		t.Errorf("was\n%s\nis\n%s", was, is)
+	}
+	for _, line := range []string{`{"id":"a"}`, `{`, `{"key":"\"x\"","data":{"id":"x"},"namespace":"eu"}`, strings.Repeat("x", 100)} {
+		if r := c.run(strings.NewReader(line), "load", "--typed"); r.code != exitUsage || !strings.Contains(r.log, "line 1: ") {
+			t.Errorf("%s: exit code %d: %s", line, r.code, r.log)
+		}
+	}
+	if r := c.run(nil, "load", "--typed", "--skip-bad"); r.code != exitUsage {
+		t.Errorf("exit code %d", r.code)
+	}
+}

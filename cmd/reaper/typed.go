@@ -1,0 +1,278 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/reaper-ttl/reaper/archive"
+	"github.com/reaper-ttl/reaper/internal/config"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A typedStore is a store that dumps and loads whole entities in its service's own encoding.
+type typedStore interface {
+	store.Store
+	store.Archiver
+	store.Adopter
+	store.Keyer
+}
+
+// typed returns the store of a session as a typedStore, and its only target.
+func (s *session) typed() (typedStore, error) {
+	d, ok := s.db.Store.(typedStore)
+	if !ok {
+		return nil, wrongUsage("--typed: store %v has no encoding of its own", s.Store)
+	}
+	return d, d.Archives(s.targets[0].StoreTarget())
+}
+
+// dumpTyped prints whole entities, as lines of an archive.
+func dumpTyped(ctx context.Context, s *session) (err error) {
+	if len(s.targets) != 1 {
+		return wrongUsage("dump --typed needs exactly one target: name it with --target")
+	}
+	d, err := s.typed()
+	if err != nil {
+		return err
+	}
+	t := s.targets[0]
+	out := bufio.NewWriterSize(s.stdout, 64<<10)
+	defer func() {
+		if ferr := out.Flush(); err == nil {
+			err = ferr
+		}
+	}()
+	namespaces := t.Namespaces
+	if n, ok := s.db.Store.(store.Namespacer); ok && t.AllNamespaces {
+		if namespaces, err = n.Namespaces(ctx); err != nil {
+			return err
+		}
+	}
+	for _, ns := range namespaces {
+		if err := dumpTypedIn(ctx, d, t, ns, s.now(), out); err != nil {
+			return fmt.Errorf("dump target %s: %w", t.Name, err)
+		}
+	}
+	return nil
+}
+
+// dumpTypedIn prints the entities of one namespace: their keys first, page by page, then what they hold.
+func dumpTypedIn(
+	ctx context.Context, d typedStore, t config.Target, namespace string, now time.Time, out io.Writer,
+) error {
+	q := store.WalkQuery{Target: t.StoreTarget(), Namespace: namespace, Limit: store.MaxPage}
+	var rows store.Rows
+	var text []byte
+	for more := true; more; {
+		if err := store.Retry(ctx, time.Minute, func() error { return d.Walk(ctx, q, &rows) }); err != nil {
+			return err
+		}
+		var keys []string
+		for _, r := range rows.List {
+			keys = append(keys, r.Key)
+			q.After = r.Key
+		}
+		for q.Next, more = rows.Next, rows.More; len(keys) > 0; {
+			var list []store.Copy
+			err := store.Retry(ctx, time.Minute, func() (err error) {
+				list, err = d.Fetch(ctx, q.Target, namespace, keys, time.Time{})
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			for keys = keys[len(list):]; len(list) > 0; list = list[1:] {
+				if list[0].Data == nil {
+					continue // it has gone meanwhile
+				}
+				if text, err = archive.AppendLine(text[:0], namespace, list[0], now); err != nil {
+					return err
+				}
+				if _, err := out.Write(text); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// A typedResult is what load --typed prints.
+type typedResult struct {
+	Store    string   `json:"store"`
+	Target   string   `json:"target"`
+	Written  int64    `json:"written"`
+	Existed  int64    `json:"existed"`  // and was left as it was
+	Stripped []string `json:"stripped"` // what the store did not take back, of the first entities
+}
+
+func (r typedResult) print(w io.Writer) error {
+	fmt.Fprintf(w, "%s: wrote %s, %s existed and stay as they are\n", r.Target,
+		counted(r.Written, "entity", "entities"), grouped(r.Existed))
+	for _, text := range r.Stripped {
+		fmt.Fprintf(w, "%s: %s\n", r.Target, text)
+	}
+	return nil
+}
+
+// mostStripped is how many entities load --typed names of which something was left out.
+const mostStripped = 10
+
+// A typedLoader inserts whole entities in batches of one namespace.
+type typedLoader struct {
+	store     typedStore
+	target    config.Target
+	writer    layoutWriter
+	res       typedResult
+	namespace string
+	expires   []*time.Time // of the list: nil if the copy's expiry stays
+	list      []store.Insertion
+	weight    int
+}
+
+// loadTyped writes what dumpTyped has printed, and overwrites nothing.
+func loadTyped(a *app, cmd *cobra.Command) (err error) {
+	s, t, err := a.loadTarget(cmd)
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	if err := a.connect(ctx, s, true); err != nil {
+		return err
+	}
+	defer s.db.closeInto(&err)
+	d, err := s.typed()
+	if err != nil {
+		return err
+	}
+	if _, _, err := sweep.EnsureRecord(ctx, s.sweep, s.sweep.Targets[0]); err != nil {
+		return err
+	}
+	follower, stop, err := follow(ctx, s, t)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	l := &typedLoader{store: d, target: t, writer: layoutWriter{sweepTarget(t), follower.Stamper},
+		res: typedResult{Store: s.Store.String(), Target: t.Name, Stripped: []string{}}}
+	lines := newLineReader(s.stdin)
+	lines.most = archive.MaxLine
+	if err := l.run(ctx, lines); err != nil {
+		code := exitFailed
+		if bad := (*badLine)(nil); errors.As(err, &bad) {
+			code = exitUsage
+		}
+		return &exit{code, fmt.Errorf("%w; %s entities were written before", err, grouped(l.res.Written))}
+	}
+	return s.print(l.res, l.res.print)
+}
+
+func (l *typedLoader) run(ctx context.Context, r *lineReader) error {
+	for {
+		text, err := r.next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return l.flush(ctx)
+		case errors.Is(err, errLongLine):
+			return errors.Join(l.flush(ctx), &badLine{r.number, err})
+		case err != nil:
+			return errors.Join(l.flush(ctx), err)
+		case len(text) == 0:
+			continue
+		}
+		if err := l.add(ctx, text); err != nil {
+			if store.Transient(err) || ctx.Err() != nil {
+				return err
+			}
+			return errors.Join(l.flush(ctx), &badLine{r.number, err})
+		}
+	}
+}
+
+// add puts the entity of a line into the batch.
+func (l *typedLoader) add(ctx context.Context, text []byte) error {
+	line, err := archive.ParseLine(text)
+	if err != nil {
+		return fmt.Errorf("it is not a line of dump --typed: %w", err)
+	}
+	if !l.target.AllNamespaces && !slices.Contains(l.target.Namespaces, line.Namespace) {
+		return fmt.Errorf("namespace: %q is not one of the target's", line.Namespace)
+	}
+	twice := slices.ContainsFunc(l.list, func(i store.Insertion) bool { return i.Key == line.Key })
+	if twice || len(l.list) == store.MaxPage || l.weight+len(line.Data) > store.CopyBytes || line.Namespace != l.namespace {
+		if err := l.flush(ctx); err != nil {
+			return err
+		}
+	}
+	l.namespace, l.weight = line.Namespace, l.weight+len(line.Data)
+	in, expires := store.Insertion{Copy: line.Copy}, (*time.Time)(nil)
+	if at, err := l.target.Layout.Form().Expires(line.Expiry); err == nil {
+		expires = &at
+	} else {
+		in.AsIs = true // it has no expiry, or none that this layout can read: it comes as it was
+	}
+	l.list, l.expires = append(l.list, in), append(l.expires, expires)
+	return nil
+}
+
+// flush inserts the batch. Expiries are stamped as late as this, as another process's would be.
+func (l *typedLoader) flush(ctx context.Context) error {
+	for len(l.list) > 0 {
+		for i := range l.list {
+			if err := l.stamp(&l.list[i], l.expires[i]); err != nil {
+				return err
+			}
+		}
+		err := store.Retry(ctx, time.Minute, func() error {
+			return l.store.Insert(ctx, l.target.StoreTarget(), l.namespace, l.list)
+		})
+		if err != nil {
+			return err
+		}
+		left, expires := l.list[:0], l.expires[:0]
+		for i, in := range l.list {
+			switch in.Outcome {
+			case store.Inserted:
+				l.res.Written++
+				if in.Stripped != "" && len(l.res.Stripped) < mostStripped {
+					l.res.Stripped = append(l.res.Stripped, in.Key+": "+in.Stripped)
+				}
+			case store.Kept:
+				l.res.Existed++
+			default:
+				left, expires = append(left, in), append(expires, l.expires[i])
+			}
+		}
+		if len(left) == len(l.list) {
+			return fmt.Errorf("%w: the store inserts none of %d entities", store.ErrFailed, len(left))
+		}
+		l.list, l.expires = left, expires
+	}
+	l.weight = 0
+	return nil
+}
+
+func (l *typedLoader) stamp(in *store.Insertion, expires *time.Time) error {
+	if in.AsIs {
+		return nil
+	}
+	id, err := l.store.ID(in.Key)
+	if err != nil {
+		return err
+	}
+	// The shard property is in the data: it stays.
+	e := store.Entity{Name: id, Shard: store.TextValue(id)}
+	if err := l.writer.write(&e, expires); err != nil {
+		return err
+	}
+	in.To = e.Expiry
+	return nil
+}
