@@ -262,7 +262,7 @@ func (w *world) hasKept(s *shelf, want ...store.Copy) {
 			w.Errorf("%s was not kept", c.Key)
 		case bytes.ContainsAny(got.Data, "\r\n") || !json.Valid(got.Data):
 			w.Errorf("%s was kept as %.300q, which is not one line of JSON", c.Key, got.Data)
-		case !sameData(got.Data, c.Data):
+		case !bytes.Equal(got.Data, c.Data) && !sameData(got.Data, c.Data):
 			w.Errorf("%s was kept as\n%.300s\nbut it was\n%.300s", c.Key, got.Data, c.Data)
 		case got.Version != c.Version || got.Expiry.Compare(c.Expiry) != 0 || !got.Created.Equal(c.Created) ||
 			!got.Updated.Equal(c.Updated):
@@ -442,7 +442,7 @@ func archiveDryRun(w *world) {
 func (w *world) large() []store.Entity {
 	w.Helper()
 	var put []store.Entity
-	for i := range w.size(9, 5) {
+	for i := range 6 {
 		e := named(fmt.Sprintf("large-%d", i), key(i))
 		e.Data = fmt.Appendf(nil, `{"text":%q}`, strings.Repeat(fmt.Sprintf("%07d", i), 100_000))
 		w.put(e)

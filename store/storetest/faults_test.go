@@ -158,7 +158,7 @@ func parses(v store.Value) bool {
 }
 
 var faults = slices.Concat(scanFaults, disposeFaults, settleFaults, carryFaults, shardFaults, recordFaults, extraFaults,
-	adoptFaults, descendFaults)
+	adoptFaults, descendFaults, archiveFaults)
 
 var scanFaults = []fault{
 	{"EmptyTargetHasNoEntries", "always has more", onPage(func(_ store.Query, p *store.Page) { p.More, p.Next = true, "next" })},

@@ -19,19 +19,15 @@ import (
 // must accept, and against each broken one that was made for it, which it must
 // not. A case without a broken store proves nothing, and fails.
 func TestEveryCaseRejectsABrokenStore(t *testing.T) {
-	caps := Caps{
-		Namespaces: []string{"one", "two"},
-		Counter:    true, Dumper: true, Dropper: true, Keyer: true, Adopter: true, Descender: true,
-		Steps: true, ListsInIndex: true, KeepsLists: true, TellsGone: true, NumbersFirst: true, OrdersByBytes: true,
-		Clock: time.Now,
-	}
+	caps := goodCaps()
 	byCase := make(map[string][]fault)
 	for _, f := range faults {
 		byCase[f.name] = append(byCase[f.name], f)
 	}
 	for _, c := range cases {
 		caps, good := caps, good
-		if slices.ContainsFunc(descendCases, func(d testCase) bool { return d.name == c.name }) {
+		below := append(slices.Clone(descendCases), testCase{name: "ArchiveOfDescendants"})
+		if slices.ContainsFunc(below, func(d testCase) bool { return d.name == c.name }) {
 			caps.BillsEntries, good = true, modelled
 		}
 		t.Run(c.name, func(t *testing.T) {
@@ -53,6 +49,16 @@ func TestEveryCaseRejectsABrokenStore(t *testing.T) {
 	}
 	for name := range byCase {
 		t.Errorf("there are broken stores for %s, which is no case", name)
+	}
+}
+
+// goodCaps are those of the good store.
+func goodCaps() Caps {
+	return Caps{
+		Namespaces: []string{"one", "two"},
+		Counter:    true, Dumper: true, Dropper: true, Keyer: true, Adopter: true, Descender: true, Archiver: true,
+		Steps: true, ListsInIndex: true, KeepsLists: true, TellsGone: true, NumbersFirst: true, OrdersByBytes: true,
+		Clock: time.Now,
 	}
 }
 
@@ -101,6 +107,7 @@ type full interface {
 	store.Dropper
 	store.Keyer
 	store.Adopter
+	store.Archiver
 	Planter
 }
 
@@ -202,6 +209,9 @@ type broken struct {
 
 	descendants func(context.Context, store.DescendantQuery, *store.Descendants) error
 	deleteBelow func(context.Context, store.Query, store.Entry, []store.Descendant, func(store.Value) bool) (store.Outcome, error)
+
+	fetch  func(context.Context, store.Target, string, []string) ([]store.Copy, error)
+	insert func(context.Context, store.Target, string, []store.Insertion) error
 }
 
 func (b *broken) ID(key string) (string, error) {
