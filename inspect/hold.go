@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
@@ -95,13 +96,17 @@ func (st *TargetStatus) fillHold(s *sweep.Snapshot, h hold) {
 	}
 	if why := st.fault(); why != "" && st.Held == "" {
 		st.Held, st.Reason = string(throttle.ReasonRecord), why
+		if strings.HasPrefix(why, sweep.ArchiveFault) {
+			st.Held = string(throttle.ReasonArchive)
+		}
 	}
 	if st.Held != "" {
 		st.Rate, st.Unlimited = 0, false
 	}
 }
 
-// fault returns which record none of the processes at work can read or write; empty if one can.
+// fault returns which record, or that the archive, none of the processes at work can read or write; empty if
+// one can.
 func (st *TargetStatus) fault() (why string) {
 	for _, w := range st.Workers {
 		if why = w.Why; why == "" {

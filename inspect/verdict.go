@@ -94,6 +94,8 @@ func (st *TargetStatus) heldText() string {
 			return "by its gate, and paused"
 		}
 		return "by its gate"
+	case throttle.ReasonArchive:
+		return "by its archive, which its processes cannot write"
 	case throttle.ReasonRecord:
 		return "by a record that its processes cannot read or write"
 	default:

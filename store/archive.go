@@ -66,3 +66,13 @@ type Insertion struct {
 	// Stripped names what the store refuses to take back, and was left out, in words; empty if nothing was.
 	Stripped string
 }
+
+// Known returns how many of the ops have an outcome.
+func Known(ops []Op) (n int) {
+	for i := range ops {
+		if ops[i].Outcome != Unknown {
+			n++
+		}
+	}
+	return n
+}

@@ -39,6 +39,7 @@ type Target struct {
 	Breaker      breaker.Rules               // the zero value is switched off
 	Compare      Comparer                    // keeps due entities that disagree with their expiry; may be nil
 	Descendants  Descendants                 // what becomes of what lies below due entities
+	Archive      Archive                     // keeps what is about to be deleted; may be nil
 	Watchdog     *metrics.Watchdog           // watches the progress of ranges; may be nil
 	History      History                     // how this process appears there, and how long it is kept
 	// Next returns the next tick after an instant; only a [Daemon] calls it. It goes by
@@ -136,7 +137,13 @@ type (
 
 	Descendants     = site.Descendants
 	DescendantsMode = site.DescendantsMode
+
+	// An Archive keeps what is about to be deleted.
+	Archive = site.Archive
 )
+
+// ArchiveFault begins the text of a fault of an archive.
+const ArchiveFault = site.ArchiveFault
 
 // What may become of descendants.
 const (

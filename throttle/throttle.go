@@ -110,6 +110,7 @@ const (
 	ReasonGate       Reason = "gate"       // the gate is closed
 	ReasonBreaker    Reason = "breaker"    // too much comes to be due at once, or is counted
 	ReasonLimit      Reason = "limit"      // as much was deleted as the target's limits allow, or is not counted yet
+	ReasonArchive    Reason = "archive"    // the archive cannot be written, so nothing may go
 	ReasonRecord     Reason = "record"     // the target record, or heartbeats that divide the total, cannot be read
 )
 

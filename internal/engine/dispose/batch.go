@@ -63,3 +63,7 @@ func (b *BatchSize) WentWell(n, page int) {
 		}
 	}
 }
+
+// TookPart makes the next batches as large as what the store took of one: it reads whole entities for the
+// archive, and so many are as much as one call may read.
+func (b *BatchSize) TookPart(n int) { b.full, b.growth = max(1, n), 0 }

@@ -251,12 +251,16 @@ func (w *Writer) deleteBelow(t step.Turn, above Above, list []store.Descendant) 
 	w.Asker.Below = true
 	defer func() { w.Asker.Below = false }()
 	err = w.write(t, ops, func(ctx context.Context) (err error) {
-		began := w.c.Cfg.Now()
-		outcome, err = s.DeleteBelow(ctx, above.Query, above.Entry, list, above.IsDue)
+		began, q := w.c.Cfg.Now(), above.Query
+		kept, err := w.keeps(ctx, &q, ops, false)
+		if err == nil {
+			outcome, err = s.DeleteBelow(ctx, q, above.Entry, list, above.IsDue)
+		}
 		for i := range ops {
 			ops[i].Outcome = outcome
 		}
-		took := w.c.Cfg.Now().Sub(began)
+		err = kept.end(ops, err)
+		took := w.c.Cfg.Now().Sub(began) - kept.wait()
 		t.Scratch.Longest = max(t.Scratch.Longest, took)
 		w.c.Cfg.Metrics.Commit(w.c.Target.Name, took)
 		return err

@@ -164,10 +164,14 @@ func (w *Writer) takeOwn(t step.Turn, ops []store.Op) error {
 func (w *Writer) Dispose(t step.Turn, q store.Query, ops []store.Op, fromStart bool) error {
 	return w.write(t, ops, func(ctx context.Context) error {
 		t.Scratch.Ahead.Begin(t.Ctx, w.c.Cfg.Now)
-		b := store.Batch{Query: q, Ops: ops, DryRun: !w.c.Cfg.Apply}
 		began := w.c.Cfg.Now()
-		err := w.c.Cfg.Store.Dispose(ctx, &b)
-		took := w.c.Cfg.Now().Sub(began)
+		kept, err := w.keeps(ctx, &q, ops, false)
+		b := store.Batch{Query: q, Ops: ops, DryRun: !w.c.Cfg.Apply}
+		if err == nil {
+			err = w.c.Cfg.Store.Dispose(ctx, &b)
+		}
+		err = kept.end(ops, err)
+		took := w.c.Cfg.Now().Sub(began) - kept.wait()
 		if !fromStart {
 			t.Scratch.Longest = max(t.Scratch.Longest, took)
 		}
@@ -186,9 +190,13 @@ func (w *Writer) Settle(t step.Turn, q store.Query, op *store.Op,
 	defer func() { w.Asker.Settles = false }()
 	err = w.write(t, one, func(ctx context.Context) (err error) {
 		began := w.c.Cfg.Now()
-		outcome, err = w.c.Cfg.Store.Settle(ctx, q, op.Entry, judge)
+		kept, err := w.keeps(ctx, &q, one, true)
+		if err == nil {
+			outcome, err = w.c.Cfg.Store.Settle(ctx, q, op.Entry, judge)
+		}
 		one[0].Outcome = outcome
-		t.Scratch.Longest = max(t.Scratch.Longest, w.c.Cfg.Now().Sub(began))
+		err = kept.end(one, err)
+		t.Scratch.Longest = max(t.Scratch.Longest, w.c.Cfg.Now().Sub(began)-kept.wait())
 		return err
 	})
 	if err != nil {

@@ -262,7 +262,7 @@ type Summary struct {
 	Complete           bool // nothing failed, and every range reached its horizon
 	Ranges, Incomplete int
 	Held               throttle.Reason // why nothing may be deleted; empty if it may
-	Fault              error           // if a record holds the target: what is wrong with it; may be nil
+	Fault              error           // if a record or the archive holds the target: what is wrong; may be nil
 	Err                error           // what failed
 	View               *plan.View      // of the records; nil if they could not be read
 	Ended              time.Time       // by this process's clock
@@ -278,7 +278,7 @@ func summaryOf(b *book) Summary {
 	}
 	s := Summary{Ranges: b.count.ranges, Incomplete: b.count.left, Held: b.hold.why, Err: b.count.err(), View: b.view,
 		Open: !b.count.open || b.count.pending > 0}
-	if s.Held == throttle.ReasonRecord {
+	if s.Held == throttle.ReasonRecord || s.Held == throttle.ReasonArchive {
 		s.Fault = b.hold.fault
 	}
 	s.Complete = s.Err == nil && s.Incomplete == 0 && b.count.open

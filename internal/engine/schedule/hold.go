@@ -28,8 +28,8 @@ type hold struct {
 func (h *hold) check(now time.Time) (changed bool, since time.Time) {
 	why := h.c.HeldBy()
 	h.fault = nil
-	if why == throttle.ReasonRecord {
-		h.fault = cmp.Or(h.c.RecordFault(), site.ErrUnheard) // it may have passed this moment
+	if why == throttle.ReasonRecord || why == throttle.ReasonArchive {
+		h.fault = cmp.Or(h.c.Fault(), site.ErrUnheard) // it may have passed this moment
 	}
 	h.explain()
 	if !h.c.Pacing.Hold(why) {
@@ -63,6 +63,8 @@ func (h *hold) isLong(now time.Time) bool {
 		return false
 	case throttle.ReasonBreaker, throttle.ReasonLimit: // a person ends it, or the hour
 		most = brakedFor
+	case throttle.ReasonArchive:
+		most = visit.Patience
 	case throttle.ReasonRecord:
 		most = visit.Patience
 		if h.unreadable() != nil {

@@ -85,6 +85,8 @@ func (c *Site) LogHold(why throttle.Reason, since time.Time, fault error) {
 	case throttle.ReasonGate: // the gatekeeper has logged it
 	case throttle.ReasonRecord:
 		c.Log.Warn("deletes suspended: a record cannot be read or written", "why", fault)
+	case throttle.ReasonArchive:
+		c.Log.Warn("deletes suspended: nothing goes without a copy", "why", fault)
 	default:
 		c.Log.Debug("deletes suspended", "why", string(why))
 	}

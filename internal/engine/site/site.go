@@ -51,6 +51,7 @@ type Target struct {
 	Breaker     breaker.Rules
 	Compare     Comparer // keeps due entities that disagree with their expiry; may be nil
 	Descendants Descendants
+	Archive     Archive // keeps what is about to be deleted; may be nil
 	Watchdog    *metrics.Watchdog
 }
 
@@ -132,6 +133,8 @@ func (c *Site) HeldBy() throttle.Reason {
 		return throttle.ReasonGate
 	case c.RecordFault() != nil:
 		return throttle.ReasonRecord
+	case c.archiveFault() != nil:
+		return throttle.ReasonArchive
 	case c.Budget.IsAtLimit():
 		return throttle.ReasonLimit
 	}

@@ -173,7 +173,11 @@ func (p *pager) disposeOps(t step.Turn, rd *reading, q store.Query) error {
 		if err == nil {
 			tries = 0
 			p.task.c.Guards.WentWell(p.hold.Key(), q.Target.Guard)
-			p.writer.Size.WentWell(len(batch), p.task.c.Target.Page)
+			if n := store.Known(batch); n < len(batch) {
+				p.writer.Size.TookPart(n)
+			} else {
+				p.writer.Size.WentWell(n, p.task.c.Target.Page)
+			}
 			p.settler.failing = failing{}
 		} else if err = p.absorb(t, rd, q, batch, err, tries); err == nil {
 			tries++
