@@ -26,7 +26,7 @@ type memoryBucket struct {
 	creates int
 }
 
-// A fault is how a Create goes wrong. The zero fault is none.
+// A fault is how a Create goes wrong. The zero fault lets it pass.
 type fault struct {
 	before error // it fails, and writes nothing
 	after  error // it writes, and fails

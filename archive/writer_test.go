@@ -29,7 +29,7 @@ func TestGroupCommit(t *testing.T) {
 		for i := range 8 {
 			all8.Go(func() {
 				time.Sleep(time.Duration(i) * 10 * time.Millisecond)
-				r, err := w.Keep(t.Context(), "ns", copies(i*100, 100))
+				r, err := w.Keep(t.Context(), "ns", copies(i*50, 50))
 				if err != nil {
 					t.Error(err)
 					return
@@ -50,14 +50,38 @@ func TestGroupCommit(t *testing.T) {
 		if list := objects(t, b); len(list) != 1 || !list[0].Confirmed {
 			t.Fatalf("want one confirmed object, got %+v", list)
 		}
-		want := map[archive.State]int{archive.Deleted: 720, archive.Kept: 80}
+		want := map[archive.State]int{archive.Deleted: 360, archive.Kept: 40}
 		if got := states(t, b); !maps.Equal(got, want) {
 			t.Errorf("%v, want %v", got, want)
 		}
-		if c := cfg.Counts; c.Entities.Load() != 800 || c.Objects.Load() != 1 || c.Manifests.Load() != 1 ||
-			c.Compressed.Load() == 0 || c.Bytes.Load() < 800*100 || c.Waited.Load() != int64(8*120-280)*1e6 {
+		if c := cfg.Counts; c.Entities.Load() != 400 || c.Objects.Load() != 1 || c.Manifests.Load() != 1 ||
+			c.Compressed.Load() == 0 || c.Bytes.Load() < 400*100 || c.Waited.Load() != int64(8*120-280)*1e6 {
 			t.Errorf("counts: %+v", c)
 		}
+	})
+}
+
+// A whole page waits for nobody; what comes while it is being written is in the next object.
+func TestWholePages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newMemoryBucket()
+		w := open(t, config(b))
+		b.fails(func(context.Context, string) fault { time.Sleep(time.Second); return fault{} })
+		begun := time.Now()
+		var calls sync.WaitGroup
+		for i := range 4 {
+			calls.Go(func() {
+				time.Sleep(time.Duration(i) * time.Millisecond)
+				if _, err := w.Keep(t.Context(), "", copies(i*500, 500)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		calls.Wait()
+		if took := time.Since(begun); took != 1053*time.Millisecond || len(objects(t, b)) != 2 {
+			t.Errorf("%d objects in %v", len(objects(t, b)), took)
+		}
+		closeWriter(t, w)
 	})
 }
 
