@@ -28,7 +28,8 @@ type googleBucket struct {
 }
 
 func newGoogleBucket(ctx context.Context, bucket, prefix string) (*googleBucket, error) {
-	client, err := storage.NewClient(ctx, storage.WithJSONReads()) // emulators know no other
+	// Emulators know no other reads. The client gets tokens for as long as it lives.
+	client, err := storage.NewClient(context.WithoutCancel(ctx), storage.WithJSONReads())
 	if err != nil {
 		return nil, fmt.Errorf("open gs://%s: %w", path.Join(bucket, prefix), err)
 	}

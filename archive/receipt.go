@@ -122,7 +122,7 @@ func (w *Writer) putManifest(m *Manifest) bool {
 	data, err := m.encode()
 	if err == nil {
 		err = w.retry(w.ctx, "write a manifest of the archive", func(error) {}, func(ctx context.Context) error {
-			_, err := w.cfg.Bucket.Create(ctx, manifestOf(m.Object), data)
+			_, err := w.putOnce(ctx, manifestOf(m.Object), data)
 			return err
 		})
 	}

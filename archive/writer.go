@@ -28,8 +28,8 @@ type Config struct {
 	RollAfter time.Duration // an object so old is written; a small one earlier, see quietParts; zero means 2s
 	KeepFor   time.Duration // Prune removes what is older; zero means nothing
 	Now       func() time.Time
-	Log       *slog.Logger
-	Counts    *Counts // what the writer adds to; may be shared by several; nil if nobody looks
+	Log       *slog.Logger // names the target
+	Counts    *Counts      // what the writer adds to; may be shared by several; nil if nobody looks
 }
 
 // MinRollSize is the least RollSize: smaller objects cost more than they hold.
@@ -367,7 +367,7 @@ func (w *Writer) retry(ctx context.Context, what string, note func(error), do fu
 		note(last)
 		if last != nil && ctx.Err() == nil {
 			w.cfg.Counts.Failures.Add(1)
-			w.cfg.Log.Log(ctx, level, what+": trying again", slog.String("target", w.cfg.Header.Target), slog.Any("err", last))
+			w.cfg.Log.Log(ctx, level, what+": trying again", slog.Any("err", last))
 			level = slog.LevelDebug
 		}
 		return struct{}{}, last
