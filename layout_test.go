@@ -32,6 +32,7 @@ var floors = map[string]int{
 	"expirykey":   0,
 	"store":       0, // the contract
 	"store/*":     3, // drivers, and the suite that they must pass
+	"archive":     2,
 	"breaker":     1,
 	"cursor":      2,
 	"generation":  2,
