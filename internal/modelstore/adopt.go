@@ -66,7 +66,7 @@ func (s *Store) Look(ctx context.Context, q store.WalkQuery, keys []string, rows
 func (s *Store) row(q store.WalkQuery, at place, key string) store.Row {
 	e := s.rows[at][key]
 	return store.Row{Key: key, Expiry: e.Expiry, Source: source(e, q.Source),
-		Created: store.InstantValue(s.created[at][key])}
+		Created: store.InstantValue(s.stamps[at][key].created)}
 }
 
 // source returns the value of a property in an entity's data.

@@ -16,6 +16,8 @@ type Kin struct {
 	Path string
 	// Property is the property that it carries, if it is of a target; else empty.
 	Property string
+
+	revision int
 }
 
 // kind returns the kind of a descendant.
@@ -48,11 +50,17 @@ func kinOrder(a, b Kin) int {
 func (s *Store) PutBelow(kind, namespace, key string, list ...Kin) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := above{kind, namespace, key}
+	s.putBelow(above{kind, namespace, key}, list...)
+	s.writes++
+}
+
+func (s *Store) putBelow(at above, list ...Kin) {
 	if s.kin == nil {
 		s.kin = map[above][]Kin{}
 	}
 	for _, k := range list {
+		s.written++
+		k.revision = s.written
 		if n := len(s.kin[at]); n == 0 || kinOrder(s.kin[at][n-1], k) < 0 { // the usual case of many
 			s.kin[at] = append(s.kin[at], k)
 			continue
@@ -64,7 +72,6 @@ func (s *Store) PutBelow(kind, namespace, key string, list ...Kin) {
 			s.kin[at] = slices.Insert(s.kin[at], i, k)
 		}
 	}
-	s.writes++
 }
 
 // RemoveBelow removes descendants of an entity, as its application would.
@@ -113,7 +120,7 @@ func (s *Store) Descendants(ctx context.Context, q store.DescendantQuery, page *
 		all := s.kin[above{q.Target.Kind, q.Namespace, q.Key}]
 		from := 0
 		if q.After != "" {
-			i, found := slices.BinarySearchFunc(all, Kin{Path: q.After}, kinOrder)
+			i, found := slices.BinarySearchFunc(all, Kin{Path: strings.TrimPrefix(q.After, q.Key+"/")}, kinOrder)
 			if from = i; found {
 				from++
 			}
@@ -122,7 +129,7 @@ func (s *Store) Descendants(ctx context.Context, q store.DescendantQuery, page *
 		*page = store.Descendants{List: page.List[:0], More: len(rest) > q.Limit}
 		rest = rest[:min(q.Limit, len(rest))]
 		for _, k := range rest {
-			d := store.Descendant{Key: k.Path, Above: k.isAboveOrIs(rest[len(rest)-1])}
+			d := store.Descendant{Key: q.Key + "/" + k.Path, Above: k.isAboveOrIs(rest[len(rest)-1])}
 			if store.IsRecordKind(k.kind()) {
 				d.Owner = store.OwnerReaper
 			}
@@ -151,21 +158,27 @@ func isPath(path string) bool {
 func (s *Store) DeleteBelow(
 	ctx context.Context, q store.Query, e store.Entry, list []store.Descendant, isDue func(store.Value) bool,
 ) (o store.Outcome, err error) {
-	paths := make([]string, 0, len(list))
-	for _, d := range list {
-		paths = append(paths, d.Key)
-	}
 	if len(list) >= store.MaxPage {
 		return store.Unknown, fmt.Errorf("%w: %d descendants", store.ErrTooLarge, len(list))
 	}
-	for _, path := range paths {
-		if !isPath(path) {
-			return store.Unknown, fmt.Errorf("%w: %q is no path of kinds and names", store.ErrInvalid, path)
+	paths := make([]string, 0, len(list))
+	for _, d := range list {
+		path, isBelow := strings.CutPrefix(d.Key, e.Key+"/")
+		if !isBelow || !isPath(path) {
+			return store.Unknown, fmt.Errorf("%w: %q is no key below %s", store.ErrInvalid, d.Key, e.Key)
 		}
+		paths = append(paths, path)
 	}
 	c := Call{Method: "DeleteBelow", Namespace: q.Namespace, Query: q, Ops: []store.Op{{Entry: e}}, Paths: paths}
-	err = s.do(ctx, c, func() error {
-		now, ok := s.rows[place{q.Target.Kind, q.Namespace}][e.Key]
+	at, keys := place{q.Target.Kind, q.Namespace}, belowKeys(e.Key, paths)
+	about := func() ([]store.Copy, error) {
+		if now, ok := s.rows[at][e.Key]; !ok || !isDue(now.Expiry) {
+			return nil, nil
+		}
+		return s.keptWhole(at.kind, at.namespace, keys)
+	}
+	err = s.doKept(ctx, c, q.Archive, about, func(k kept) error {
+		now, ok := s.rows[at][e.Key]
 		store.Bill(ctx, store.Operations{Reads: 1})
 		switch {
 		case !ok:
@@ -174,9 +187,11 @@ func (s *Store) DeleteBelow(
 			o = store.Kept
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case !s.hasAll(k, at.kind, at.namespace, keys):
+			return errNotKept
 		default:
 			o = store.Deleted
-			s.removeBelow(above{q.Target.Kind, q.Namespace, e.Key}, paths)
+			s.removeBelow(above{at.kind, at.namespace, e.Key}, paths)
 			store.Bill(ctx, store.Operations{Deletes: int64(len(paths))})
 		}
 		return nil

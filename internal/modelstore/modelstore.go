@@ -25,13 +25,13 @@ import (
 // A Call is what a hook is told about.
 type Call struct {
 	// Method is Scan, Dispose, Settle, Descendants, DeleteBelow, Lineage, Claim, DeleteOrphans, Load, Save,
-	// Walk, Look or Restamp.
+	// Walk, Look, Restamp, Fetch or Insert.
 	Method    string
 	Namespace string
 	Query     store.Query           // of Scan, Dispose and Settle
 	Ops       []store.Op            // of Dispose
 	Below     store.DescendantQuery // of Descendants
-	Paths     []string              // of DeleteBelow and DeleteOrphans
+	Paths     []string              // of DeleteBelow; keys of DeleteOrphans, Fetch and Insert
 	Restamps  []store.RestampOp     // of Restamp
 	Record    store.Record          // of Save; of Load the sort alone
 	Records   store.RecordQuery     // of Load
@@ -45,16 +45,19 @@ type Store struct {
 	Before, After func(context.Context, Call) error
 	// Indexed is a property in the data that scans may read, too, if it is not empty: its texts.
 	Indexed string
+	// CopyBytes is about how many bytes of copies one call reads or writes; zero means store.CopyBytes.
+	CopyBytes int
 
 	mu      sync.Mutex
 	rows    map[place]map[string]store.Entity  // by target kind and namespace, then by key
 	shards  map[place]map[string][]store.Entry // by first bytes of values, in order: a scan need not read all
 	records map[store.RecordSort]map[string]store.Record
 	order   map[store.RecordSort][]string // their keys in order; nil where that is not known
-	created map[place]map[string]time.Time
-	kin     map[above][]Kin // in the order of their paths
+	stamps  map[place]map[string]stamp    // also of entities that are gone
+	kin     map[above][]Kin               // in the order of their paths
 	writes  int
 	walks   int
+	written int // the last revision
 }
 
 type place struct{ kind, namespace string }
@@ -64,7 +67,7 @@ func New(now func() time.Time) *Store {
 	return &Store{
 		Now: now, rows: map[place]map[string]store.Entity{}, shards: map[place]map[string][]store.Entry{},
 		records: map[store.RecordSort]map[string]store.Record{}, order: map[store.RecordSort][]string{},
-		created: map[place]map[string]time.Time{},
+		stamps: map[place]map[string]stamp{},
 	}
 }
 
@@ -96,14 +99,24 @@ func (s *Store) ID(key string) (string, error) {
 
 // do runs f between the hooks, under the lock.
 func (s *Store) do(ctx context.Context, c Call, f func() error) error {
+	if err := s.begin(ctx, c); err != nil {
+		return err
+	}
+	return s.finish(ctx, c, f)
+}
+
+// begin is what a call does before it takes effect.
+func (s *Store) begin(ctx context.Context, c Call) error {
 	if s.Before != nil {
 		if err := s.Before(ctx, c); err != nil {
 			return err
 		}
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
+	return ctx.Err()
+}
+
+// finish runs f under the lock, and the hook behind it.
+func (s *Store) finish(ctx context.Context, c Call, f func() error) error {
 	s.mu.Lock()
 	err := f()
 	s.mu.Unlock()
@@ -128,9 +141,6 @@ func (s *Store) Put(_ context.Context, t store.Target, namespace string, entitie
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := place{t.Kind, namespace}
-	if s.rows[at] == nil {
-		s.rows[at] = map[string]store.Entity{}
-	}
 	for _, e := range entities {
 		s.set(at, Key(e), e)
 	}
@@ -152,13 +162,20 @@ const shardBytes = len("00000001.0000")
 func shardOf(v store.Value) string { return v.Text[:min(len(v.Text), shardBytes)] }
 
 func (s *Store) set(at place, key string, e store.Entity) {
-	if s.created[at] == nil {
-		s.created[at] = map[string]time.Time{}
+	if s.stamps[at] == nil {
+		s.stamps[at] = map[string]stamp{}
 	}
-	if _, replaced := s.rows[at][key]; !replaced {
-		s.created[at][key] = s.Now().UTC().Round(0)
+	s.written++
+	now := s.Now().UTC().Round(0)
+	st := stamp{created: now, updated: now, revision: s.written}
+	if _, replaced := s.rows[at][key]; replaced {
+		st.created = s.stamps[at][key].created
 	}
+	s.stamps[at][key] = st
 	s.remove(at, key)
+	if s.rows[at] == nil {
+		s.rows[at] = map[string]store.Entity{}
+	}
 	s.rows[at][key] = e
 	if s.shards[at] == nil {
 		s.shards[at] = map[string][]store.Entry{}
@@ -298,35 +315,20 @@ func (s *Store) Scan(ctx context.Context, q store.Query, page *store.Page) error
 // Dispose implements store.Store.
 func (s *Store) Dispose(ctx context.Context, b *store.Batch) error {
 	c := Call{Method: "Dispose", Namespace: b.Query.Namespace, Query: b.Query, Ops: b.Ops}
+	archive := b.Query.Archive
+	if b.DryRun {
+		archive = nil
+	}
 	var after []store.Outcome
-	err := s.do(ctx, c, func() error {
-		at := place{b.Query.Target.Kind, b.Query.Namespace}
-		rows := s.rows[at]
+	left := map[int]bool{} // for another call
+	err := s.doKept(ctx, c, archive, func() ([]store.Copy, error) { return s.toDispose(b, left), nil }, func(k kept) error {
 		for i := range b.Ops {
 			op := &b.Ops[i]
-			e, ok := rows[op.Entry.Key]
-			switch {
-			case !ok:
-				after = append(after, store.Gone)
-			case e.Expiry != op.Entry.Value || !op.Premise.Holds(source(e, op.Premise.Property)):
-				op.Now, op.Known = e.Expiry, true
-				after = append(after, store.Changed)
-			case op.To.Type != store.Missing:
-				after = append(after, store.Carried)
-				if !b.DryRun {
-					e.Expiry = op.To
-					s.set(at, op.Entry.Key, e)
-					s.writes++
-					store.Bill(ctx, store.Operations{Writes: 1})
-				}
-			default:
-				after = append(after, store.Deleted)
-				if !b.DryRun {
-					s.remove(at, op.Entry.Key)
-					s.writes++
-					store.Bill(ctx, store.Operations{Deletes: 1})
-				}
+			o := store.Unknown
+			if !left[i] {
+				o = s.disposeOf(ctx, b, op, k)
 			}
+			after = append(after, o)
 		}
 		return nil
 	})
@@ -339,12 +341,73 @@ func (s *Store) Dispose(ctx context.Context, b *store.Batch) error {
 	return nil
 }
 
+// judge returns what becomes of an op as the entity is now.
+func (s *Store) judge(b *store.Batch, op *store.Op) (o store.Outcome, now store.Entity) {
+	e, ok := s.rows[place{b.Query.Target.Kind, b.Query.Namespace}][op.Entry.Key]
+	switch {
+	case !ok:
+		return store.Gone, e
+	case e.Expiry != op.Entry.Value || !op.Premise.Holds(source(e, op.Premise.Property)):
+		return store.Changed, e
+	case op.IsCarry():
+		return store.Carried, e
+	}
+	return store.Deleted, e
+}
+
+// toDispose returns copies of what a batch deletes, and sets those that are left for another call.
+func (s *Store) toDispose(b *store.Batch, left map[int]bool) (list []store.Copy) {
+	size := 0
+	for i := range b.Ops {
+		if o, _ := s.judge(b, &b.Ops[i]); o != store.Deleted {
+			continue
+		}
+		one := s.copyOf(b.Query.Target.Kind, b.Query.Namespace, b.Ops[i].Entry.Key)
+		if left[i] = size > 0 && size+len(one.Data) > s.copyBytes(); !left[i] {
+			size += len(one.Data)
+			list = append(list, one)
+		}
+	}
+	return list
+}
+
+// disposeOf does what one op asks for.
+func (s *Store) disposeOf(ctx context.Context, b *store.Batch, op *store.Op, k kept) store.Outcome {
+	at, key := place{b.Query.Target.Kind, b.Query.Namespace}, op.Entry.Key
+	o, e := s.judge(b, op)
+	if o == store.Deleted && !s.has(k, at.kind, at.namespace, key) {
+		o = store.Changed
+	}
+	switch {
+	case o == store.Changed:
+		op.Now, op.Known = e.Expiry, true
+	case b.DryRun:
+	case o == store.Carried:
+		e.Expiry = op.To
+		s.set(at, key, e)
+		s.writes++
+		store.Bill(ctx, store.Operations{Writes: 1})
+	case o == store.Deleted:
+		s.remove(at, key)
+		s.writes++
+		store.Bill(ctx, store.Operations{Deletes: 1})
+	}
+	return o
+}
+
 // Settle implements store.Store.
 func (s *Store) Settle(
 	ctx context.Context, q store.Query, e store.Entry, decide func(store.Value) store.Verdict,
 ) (o store.Outcome, err error) {
-	err = s.do(ctx, Call{Method: "Settle", Namespace: q.Namespace, Query: q, Ops: []store.Op{{Entry: e}}}, func() error {
-		at := place{q.Target.Kind, q.Namespace}
+	c := Call{Method: "Settle", Namespace: q.Namespace, Query: q, Ops: []store.Op{{Entry: e}}}
+	at := place{q.Target.Kind, q.Namespace}
+	about := func() (list []store.Copy, err error) {
+		if now, ok := s.rows[at][e.Key]; ok && decide(now.Expiry) == store.Delete {
+			list = append(list, s.copyOf(at.kind, at.namespace, e.Key))
+		}
+		return list, nil
+	}
+	err = s.doKept(ctx, c, q.Archive, about, func(k kept) error {
 		now, ok := s.rows[at][e.Key]
 		if !ok {
 			o = store.Gone
@@ -356,6 +419,8 @@ func (s *Store) Settle(
 			now.Expiry, o = to, store.Carried
 			s.set(at, e.Key, now)
 			s.writes++
+		case verdict == store.Delete && !s.has(k, at.kind, at.namespace, e.Key):
+			return errNotKept
 		case verdict == store.Delete:
 			o = store.Deleted
 			s.remove(at, e.Key)

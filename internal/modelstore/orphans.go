@@ -172,13 +172,21 @@ func (s *Store) DeleteOrphans(
 		paths = append(paths, r.Key)
 	}
 	c := Call{Method: "DeleteOrphans", Namespace: q.Namespace, Query: store.Query{Target: q.Target}, Paths: paths}
-	err = s.do(ctx, c, func() error {
+	about := func() ([]store.Copy, error) {
+		if s.exists(q, parent) || s.claim(q, list) {
+			return nil, nil
+		}
+		return s.keptWhole(q.Target.Kind, q.Namespace, paths)
+	}
+	err = s.doKept(ctx, c, q.Archive, about, func(k kept) error {
 		store.Bill(ctx, store.Operations{Reads: 1})
 		switch {
 		case s.exists(q, parent):
 			o = store.Kept
 		case s.claim(q, list):
 			o = store.Changed
+		case !s.hasAll(k, q.Target.Kind, q.Namespace, paths):
+			return errNotKept
 		default:
 			o = store.Deleted
 			for _, r := range list {

@@ -23,7 +23,7 @@ func TestConformance(t *testing.T) {
 		return db
 	}
 	storetest.Run(t, open, storetest.Caps{
-		Counter: true, Dumper: true, Dropper: true, Keyer: true, Adopter: true,
+		Counter: true, Dumper: true, Dropper: true, Keyer: true, Adopter: true, Archiver: true,
 		Steps: true, ListsInIndex: true, KeepsLists: true, TellsGone: true, NumbersFirst: true, OrdersByBytes: true,
 		Clock: time.Now,
 	})

@@ -34,6 +34,9 @@ func (db *DB) Dispose(ctx context.Context, b *store.Batch) (err error) {
 	if len(b.Ops) > store.MaxPage {
 		return invalid("a batch takes at most %d", store.MaxPage)
 	}
+	if b.Query.Archive != nil && !b.DryRun {
+		return db.disposeArchived(ctx, b)
+	}
 	if err := db.enter(ctx); err != nil {
 		return err
 	}
@@ -52,7 +55,7 @@ func (db *DB) Dispose(ctx context.Context, b *store.Batch) (err error) {
 		return err
 	}
 	defer db.release()
-	return db.disposeLocked(ctx, s, prefix, b)
+	return db.disposeLocked(ctx, s, prefix, b, nil)
 }
 
 // encode sets the scratch's keys to the index keys of the batch's ops, and its
@@ -92,10 +95,12 @@ func (s *scratch) key(i int) []byte {
 	return s.keys[s.ends[i-1]:s.ends[i]]
 }
 
-func (db *DB) disposeLocked(ctx context.Context, s *scratch, prefix int, b *store.Batch) error {
+// disposeLocked disposes of the ops in the scratch's order. If rows is not nil, it deletes only entities that
+// have the row that was read for an Archive.
+func (db *DB) disposeLocked(ctx context.Context, s *scratch, prefix int, b *store.Batch, rows [][]byte) error {
 	kind := b.Query.Target.Kind
 	batch := db.engine.NewBatchWithSize(2*len(s.keys) + 64)
-	bill, err := db.check(ctx, s, prefix, b, batch)
+	bill, err := db.check(ctx, s, prefix, b, rows, batch)
 	if err == nil {
 		err = db.lookUp(s, prefix, b)
 	}
@@ -125,7 +130,7 @@ func (db *DB) disposeLocked(ctx context.Context, s *scratch, prefix int, b *stor
 // exist as deleted or carried, and adds their writes to the engine's batch. The
 // other ops are left in the scratch's pending.
 func (db *DB) check(
-	ctx context.Context, s *scratch, prefix int, b *store.Batch, batch *pebble.Batch,
+	ctx context.Context, s *scratch, prefix int, b *store.Batch, rows [][]byte, batch *pebble.Batch,
 ) (bill store.Operations, err error) {
 	it, err := db.engine.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: s.lower, UpperBound: s.upper})
 	if err != nil {
@@ -170,7 +175,7 @@ func (db *DB) check(
 			bill.Writes++
 			continue
 		}
-		removed, err := db.remove(batch, b, i, entity, key, id, mark)
+		removed, err := db.remove(batch, b, i, rows, entity, key, id, mark)
 		if err != nil {
 			return bill, err
 		}
@@ -188,15 +193,27 @@ func (db *DB) check(
 	return bill, it.Error()
 }
 
-// holds reports whether the premise of an op is still true of the entity in the given row.
-func (db *DB) holds(b *store.Batch, op int, row []byte) (bool, error) {
-	p := b.Ops[op].Premise
-	if p.Property == "" {
+// holds reports whether the entity in a row may be deleted: if the premise of the op is still true of it and, with
+// an Archive, if it is what was kept.
+func (db *DB) holds(b *store.Batch, op int, rows [][]byte, row []byte) (bool, error) {
+	if rows == nil && b.Ops[op].Premise.Property == "" {
 		return true, nil
 	}
 	value, err := db.get(row)
 	if err != nil || value == nil {
 		return false, err
+	}
+	if rows != nil && !bytes.Equal(value, rows[op]) {
+		return false, nil
+	}
+	return premiseHolds(b, op, value)
+}
+
+// premiseHolds reports whether the premise of an op is true of an entity, by the value of its row.
+func premiseHolds(b *store.Batch, op int, value []byte) (bool, error) {
+	p := b.Ops[op].Premise
+	if p.Property == "" {
+		return true, nil
 	}
 	e, err := decodeEntity(value)
 	if err != nil {
@@ -207,10 +224,11 @@ func (db *DB) holds(b *store.Batch, op int, row []byte) (bool, error) {
 }
 
 // remove adds the deletes to the batch of the entity in a row, and of its index rows: of the
-// given one alone, or if that is marked of all. It leaves alone an entity of which the premise of
-// the op does not hold any more.
-func (db *DB) remove(batch *pebble.Batch, b *store.Batch, op int, row, key, id, mark []byte) (removed bool, err error) {
-	if holds, err := db.holds(b, op, row); err != nil || !holds {
+// given one alone, or if that is marked of all. It leaves alone an entity that must stay: see holds.
+func (db *DB) remove(
+	batch *pebble.Batch, b *store.Batch, op int, rows [][]byte, row, key, id, mark []byte,
+) (removed bool, err error) {
+	if holds, err := db.holds(b, op, rows, row); err != nil || !holds {
 		return false, err
 	}
 	if err := errors.Join(batch.Delete(key, nil), batch.Delete(row, nil)); err != nil {
@@ -309,8 +327,8 @@ func (db *DB) lookUp(s *scratch, prefix int, b *store.Batch) error {
 	return nil
 }
 
-// Settle implements [store.Store]. The write lock is the transaction, so it
-// never meets contention; decide must not call the store.
+// Settle implements [store.Store]. The write lock is the transaction, so it never meets
+// contention, unless there is an Archive; decide must not call the store.
 func (db *DB) Settle(
 	ctx context.Context, q store.Query, e store.Entry, decide func(store.Value) store.Verdict,
 ) (out store.Outcome, err error) {
@@ -326,6 +344,9 @@ func (db *DB) Settle(
 	if err != nil {
 		return store.Unknown, invalid("%w", err)
 	}
+	if q.Archive != nil {
+		return db.settleArchived(ctx, q, e, id, decide)
+	}
 	if err := db.enter(ctx); err != nil {
 		return store.Unknown, err
 	}
@@ -335,11 +356,12 @@ func (db *DB) Settle(
 		return store.Unknown, err
 	}
 	defer db.release()
-	return db.settleLocked(ctx, q.Target, id, decide)
+	return db.settleLocked(ctx, q.Target, id, decide, nil)
 }
 
+// settleLocked settles one entity. If seen is not nil, it deletes none but one that has this row.
 func (db *DB) settleLocked(
-	ctx context.Context, t store.Target, id []byte, decide func(store.Value) store.Verdict,
+	ctx context.Context, t store.Target, id []byte, decide func(store.Value) store.Verdict, seen []byte,
 ) (out store.Outcome, err error) {
 	store.Bill(ctx, store.Operations{Reads: 1})
 	key := append(entityPrefix(nil, t.Kind), id...)
@@ -358,6 +380,9 @@ func (db *DB) settleLocked(
 	to, carry := verdict.To()
 	if verdict != store.Delete && !carry {
 		return store.Kept, nil
+	}
+	if verdict == store.Delete && seen != nil && !bytes.Equal(value, seen) {
+		return store.Unknown, fmt.Errorf("%w: it changed after a copy was kept", store.ErrContention)
 	}
 	batch := db.engine.NewBatch()
 	oldKey, err := indexRows(nil, t.Kind, now, id, func(k, _ []byte) error { return batch.Delete(k, nil) })

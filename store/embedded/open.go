@@ -72,7 +72,8 @@ const (
 )
 
 // A DB is an open store. It implements [store.Store], [store.Counter],
-// [store.Exclusive], [store.Writer], [store.Dumper] and [store.Dropper].
+// [store.Exclusive], [store.Writer], [store.Dumper], [store.Dropper], [store.Adopter] and
+// [store.Archiver].
 type DB struct {
 	engine  *pebble.DB
 	lock    *pebble.Lock

@@ -54,7 +54,7 @@ func (m model) Plant(_ context.Context, t store.Target, ns, key string, list []P
 			}
 		}
 		m.model.PutBelow(t.Kind, ns, key, kin)
-		keys = append(keys, kin.Path)
+		keys = append(keys, key+"/"+kin.Path)
 	}
 	return keys, nil
 }
@@ -107,8 +107,11 @@ func onDescendantQuery(change func(q *store.DescendantQuery, all []string)) func
 
 func (b *broken) model() *modelstore.Store { return b.full.(model).model }
 
-func (b *broken) allBelow(t store.Target, ns, key string) []string {
-	return b.model().Below(t.Kind, ns, key)
+func (b *broken) allBelow(t store.Target, ns, key string) (keys []string) {
+	for _, path := range b.model().Below(t.Kind, ns, key) {
+		keys = append(keys, key+"/"+path)
+	}
+	return keys
 }
 
 // alsoBelow adds what is below another entity, if what is below this one is asked for.
@@ -141,7 +144,11 @@ func (d *deletion) do() (store.Outcome, error) {
 }
 
 // remove deletes below an entity, whatever it is.
-func (d *deletion) remove(key string, paths ...string) {
+func (d *deletion) remove(key string, keys ...string) {
+	var paths []string
+	for _, k := range keys {
+		paths = append(paths, strings.TrimPrefix(k, key+"/"))
+	}
 	d.model().RemoveBelow(d.query.Target.Kind, d.query.Namespace, key, paths...)
 }
 
@@ -206,10 +213,10 @@ var inParts = onDeleteBelow(func(d *deletion) (o store.Outcome, err error) {
 
 var descendFaults = slices.Concat([]fault{
 	{"DescendantsAreComplete", "lists what is right below alone", onDescendants(func(_ store.DescendantQuery, p *store.Descendants) {
-		p.List = slices.DeleteFunc(p.List, func(d store.Descendant) bool { return strings.Count(d.Key, "/") > 1 })
+		p.List = slices.DeleteFunc(p.List, func(d store.Descendant) bool { return strings.Count(d.Key, "/") > 2 })
 	})},
 	{"DescendantsAreComplete", "leaves out what is below nothing", onDescendants(func(_ store.DescendantQuery, p *store.Descendants) {
-		p.List = slices.DeleteFunc(p.List, func(d store.Descendant) bool { return strings.HasPrefix(d.Key, "absent/") })
+		p.List = slices.DeleteFunc(p.List, func(d store.Descendant) bool { return strings.Contains(d.Key, "/absent/") })
 	})},
 	{"DescendantsAreComplete", "lists one twice", onDescendants(func(_ store.DescendantQuery, p *store.Descendants) {
 		p.List = append(p.List, p.List[0])
@@ -286,7 +293,7 @@ var ownerFaults = []fault{
 		}
 	})},
 	{"DescendantsHaveOwners", "goes by the property alone", onEachDescendant(func(q store.DescendantQuery, d *store.Descendant, _ string) {
-		if len(q.Owners) > 0 && d.Key == "others/f" {
+		if len(q.Owners) > 0 && strings.HasSuffix(d.Key, "/others/f") {
 			d.Owner = q.Owners[0].Name
 		}
 	})},
@@ -294,12 +301,12 @@ var ownerFaults = []fault{
 		q.Owners = q.Owners[:min(1, len(q.Owners))]
 	})},
 	{"DescendantsHaveOwners", "looks right below the entity alone", onEachDescendant(func(_ store.DescendantQuery, d *store.Descendant, _ string) {
-		if strings.Count(d.Key, "/") > 1 {
+		if strings.Count(d.Key, "/") > 2 {
 			d.Owner = ""
 		}
 	})},
 	{"DescendantsHaveOwners", "gives a descendant its parent's owner", onEachDescendant(func(_ store.DescendantQuery, d *store.Descendant, _ string) {
-		if d.Key == "devices/p/notes/q" {
+		if strings.HasSuffix(d.Key, "/devices/p/notes/q") {
 			d.Owner = "devices"
 		}
 	})},
@@ -309,7 +316,7 @@ var ownerFaults = []fault{
 		}
 	})},
 	{"DescendantsHaveOwners", "takes others' kinds for the reaper's", onEachDescendant(func(_ store.DescendantQuery, d *store.Descendant, _ string) {
-		if strings.HasPrefix(d.Key, "Reaper") {
+		if strings.Contains(d.Key, "/Reaper") {
 			d.Owner = store.OwnerReaper
 		}
 	})},

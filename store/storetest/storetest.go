@@ -47,6 +47,8 @@ type Caps struct {
 	Keyer   bool // implements store.Keyer
 	Adopter bool // implements store.Adopter
 
+	Archiver bool // implements store.Archiver
+
 	// Descender says that the store implements Planter.
 	Descender bool
 
@@ -130,7 +132,7 @@ type testCase struct {
 }
 
 var cases = slices.Concat(scanCases, disposeCases, settleCases, carryCases, shardCases, recordCases, extraCases,
-	adoptCases, descendCases)
+	adoptCases, descendCases, archiveCases)
 
 // settleWithin is how long the suite repeats what a store asks to repeat.
 const settleWithin = 30 * time.Second
@@ -161,10 +163,11 @@ func newWorld(tb TB, s store.Store, caps Caps) *world {
 	_, keyer := s.(store.Keyer)
 	_, adopter := s.(store.Adopter)
 	_, planter := s.(Planter)
+	_, archiver := s.(store.Archiver)
 	if counter != caps.Counter || dumper != caps.Dumper || dropper != caps.Dropper || keyer != caps.Keyer ||
-		adopter != caps.Adopter || planter != caps.Descender {
+		adopter != caps.Adopter || planter != caps.Descender || archiver != caps.Archiver {
 		tb.Fatalf("the store implements Counter: %v, Dumper: %v, Dropper: %v, Keyer: %v, Adopter: %v, Planter: %v, "+
-			"which is not what Caps declare", counter, dumper, dropper, keyer, adopter, planter)
+			"Archiver: %v, which is not what Caps declare", counter, dumper, dropper, keyer, adopter, planter, archiver)
 	}
 	scratch := caps.Scratch
 	if scratch == nil {
@@ -367,7 +370,7 @@ func outcomes(ops []store.Op) []string {
 }
 
 func outcome(o store.Outcome) string {
-	names := []string{"unknown", "deleted", "gone", "changed", "kept", "carried"}
+	names := []string{"unknown", "deleted", "gone", "changed", "kept", "carried", "inserted"}
 	if int(o) < len(names) {
 		return names[o]
 	}
