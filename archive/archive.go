@@ -70,8 +70,8 @@ const (
 
 // A Line is one entity of an object.
 type Line struct {
-	Number    int // its place in the object: 1 is the first
-	Namespace string
+	Number     int // its place in the object: 1 is the first
+	Namespace  string
 	store.Copy           // without Data in mode keys
 	At         time.Time // when it was kept
 	State      State

@@ -2,9 +2,14 @@ package archive
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"iter"
+	"net/url"
+	"path"
+	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -37,6 +42,49 @@ type Object struct {
 // OpenBucket opens the bucket that a URL names: file:///directory, which the first object creates, or
 // gs://bucket/prefix, with the credentials of the environment, or of the emulator that STORAGE_EMULATOR_HOST names.
 // The bucket lives as long as the process.
-func OpenBucket(ctx context.Context, url string) (Bucket, error) {
-	return nil, errors.ErrUnsupported
+func OpenBucket(ctx context.Context, address string) (Bucket, error) {
+	if err := CheckURL(address); err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, err
+	}
+	if u.Scheme == "file" {
+		return newFileBucket(u.Path), nil
+	}
+	return newGoogleBucket(ctx, u.Host, strings.Trim(u.Path, "/"))
+}
+
+// CheckURL reports whether OpenBucket knows buckets with such a URL. It opens nothing.
+func CheckURL(address string) error {
+	const want = "want file:///directory or gs://bucket/prefix"
+	u, err := url.Parse(address)
+	if err != nil {
+		return fmt.Errorf("archive %q: not a URL (%s)", address, want)
+	}
+	trimmed := strings.Trim(u.Path, "/")
+	switch {
+	case u.RawQuery != "" || u.Fragment != "" || u.User != nil || u.Opaque != "":
+		return fmt.Errorf("archive %q: there is more than a path (%s)", address, want)
+	case u.Scheme == "file" && u.Host != "":
+		return fmt.Errorf("archive %q: the path is not absolute (%s)", address, want)
+	case u.Scheme == "file" && (!filepath.IsAbs(u.Path) || trimmed == ""):
+		return fmt.Errorf("archive %q: it has no directory (%s)", address, want)
+	case u.Scheme == "gs" && u.Host == "":
+		return fmt.Errorf("archive %q: it has no bucket (%s)", address, want)
+	case u.Scheme == "gs" && trimmed != "" && (!fs.ValidPath(trimmed) || path.Clean(trimmed) != trimmed):
+		return fmt.Errorf("archive %q: not a valid prefix (%s)", address, want)
+	case u.Scheme != "file" && u.Scheme != "gs":
+		return fmt.Errorf("archive %q: unknown scheme %q (%s)", address, u.Scheme, want)
+	}
+	return nil
+}
+
+// checkName refuses names that would lead out of the bucket, or to what it keeps for itself.
+func checkName(name string) error {
+	if !fs.ValidPath(name) || name == "." || strings.HasPrefix(name, ".") || strings.Contains(name, "/.") {
+		return fmt.Errorf("%q is not a valid name for an object", name)
+	}
+	return nil
 }

@@ -20,7 +20,9 @@ type Memory struct {
 func NewMemory(bytes int64) *Memory { return &Memory{bytes, semaphore.NewWeighted(bytes)} }
 
 // Acquire waits until n more bytes may be held, or for all of them if n is more. Waiters are served in order.
-func (m *Memory) Acquire(ctx context.Context, n int64) error { return m.sema.Acquire(ctx, min(n, m.all)) }
+func (m *Memory) Acquire(ctx context.Context, n int64) error {
+	return m.sema.Acquire(ctx, min(n, m.all))
+}
 
 // Release gives back what Acquire was asked for.
 func (m *Memory) Release(n int64) { m.sema.Release(min(n, m.all)) }

@@ -1,11 +1,20 @@
 package archive
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -15,12 +24,47 @@ type Config struct {
 	Bucket    Bucket
 	Header    Header        // of all objects
 	Sweep     func() string // the id of the sweep that goes on, for the header of a new object; nil: Header.Sweep
-	RollSize  int64         // an object with so many bytes before compression is written; zero means 16 MiB
-	RollAfter time.Duration // an object so old is written; one that gets nothing more already after a fortieth; zero means 2s
+	RollSize  int64         // an object of so many bytes before compression is written; zero means 16 MiB
+	RollAfter time.Duration // an object so old is written, or to which nothing was added for a fortieth of it; zero means 2s
 	KeepFor   time.Duration // Prune removes what is older; zero means nothing
 	Now       func() time.Time
 	Log       *slog.Logger
 	Counts    *Counts // what the writer adds to; may be shared by several; nil if nobody looks
+}
+
+// MinRollSize is the least RollSize: smaller objects cost more than they hold.
+const MinRollSize = 1 << 20
+
+// quietParts is which part of RollAfter an object waits for more: a range that is alone must not wait for others.
+const quietParts = 40
+
+func (c Config) withDefaults() Config {
+	c.RollSize = cmp.Or(c.RollSize, 16<<20)
+	c.RollAfter = cmp.Or(c.RollAfter, 2*time.Second)
+	c.Counts = cmp.Or(c.Counts, new(Counts))
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
+	c.Header.Schema = Schema
+	return c
+}
+
+func (c Config) validate() error {
+	var problems []error
+	if c.Bucket == nil || c.Now == nil {
+		problems = append(problems, errors.New("a bucket and a clock are required"))
+	}
+	if c.Header.Mode != Keys && c.Header.Mode != Full {
+		problems = append(problems, fmt.Errorf("unknown mode %q (want keys or full)", c.Header.Mode))
+	}
+	if !targetName.MatchString(c.Header.Target) {
+		problems = append(problems, fmt.Errorf("%q is not a valid target name", c.Header.Target))
+	}
+	if c.RollSize < MinRollSize {
+		problems = append(problems, fmt.Errorf("objects of %d bytes are too small: want at least %d", c.RollSize, MinRollSize))
+	}
+	if c.RollAfter < quietParts || c.KeepFor < 0 {
+		problems = append(problems, errors.New("times must be positive"))
+	}
+	return errors.Join(problems...)
 }
 
 // Counts are what writers have done.
@@ -35,35 +79,357 @@ type Counts struct {
 }
 
 // A Writer keeps entities of one target. There is one in a process for a target. It is safe for concurrent use.
-type Writer struct{}
+type Writer struct {
+	cfg    Config
+	ctx    context.Context // of all that is written; ends with Close
+	cancel context.CancelFunc
+
+	mu         sync.Mutex
+	open       *object              // that collects; nil if none does
+	unfinished map[*object]struct{} // that have no manifest yet, if they get one
+	seq        int                  // of the last name
+	closed     bool
+	failing    error
+	encoders   sync.Pool
+	writes     group // of objects
+	manifests  group
+}
+
+// A group is goroutines that Close waits for.
+type group struct {
+	sync.WaitGroup
+	slots chan struct{} // how many work at once; nil: all
+}
+
+// wait waits for all of them; if ctx ends, for none.
+func (g *group) wait(ctx context.Context) error {
+	all := make(chan struct{})
+	go func() {
+		g.Wait()
+		close(all)
+	}()
+	select {
+	case <-all:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// manifestSlots is how many manifests a writer writes at once.
+const manifestSlots = 4
 
 // Open returns a writer, after it has written an object as a probe. The writer must be closed.
-func Open(ctx context.Context, cfg Config) (*Writer, error) { return nil, errors.ErrUnsupported }
+func Open(ctx context.Context, cfg Config) (*Writer, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("archive of target %s: %w", cfg.Header.Target, err)
+	}
+	// A bucket may not let us remove it: then the next probe of this process finds its own bytes.
+	probe := cfg.Header.Target + "/probe-" + ownerHash(cfg.Header.Owner) + ".txt"
+	if _, err := cfg.Bucket.Create(ctx, probe, []byte("reaper can write here\n")); err != nil {
+		return nil, fmt.Errorf("archive of target %s: %w", cfg.Header.Target, err)
+	}
+	if err := cfg.Bucket.Remove(ctx, probe); err != nil {
+		cfg.Log.DebugContext(ctx, "the probe of the archive stays", slog.Any("err", err))
+	}
+	w := &Writer{cfg: cfg, unfinished: map[*object]struct{}{}}
+	w.manifests.slots = make(chan struct{}, manifestSlots)
+	w.ctx, w.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	return w, nil
+}
 
 // Keep adds entities of a namespace, and returns once the objects that hold them are durable; else an error, and none
 // of them may be deleted because of this call. It keeps neither the list nor the Data. Calls that come at the
 // same time share an object. Keep tries again as long as ctx lives: give it a deadline.
 func (w *Writer) Keep(ctx context.Context, namespace string, list []store.Copy) (*Receipt, error) {
-	return nil, errors.ErrUnsupported
+	if len(list) == 0 {
+		return &Receipt{w: w}, nil
+	}
+	begun := w.cfg.Now()
+	defer func() { w.cfg.Counts.Waited.Add(int64(w.cfg.Now().Sub(begun))) }()
+	var text bytes.Buffer
+	ends := make([]int, 0, len(list))
+	for _, c := range list {
+		if err := encodeLine(&text, w.cfg.Header.Mode, namespace, c, begun); err != nil {
+			return nil, fmt.Errorf("archive: %w", err)
+		}
+		ends = append(ends, text.Len())
+	}
+	r := &Receipt{w: w}
+	err := w.collect(r, list, text.Bytes(), ends)
+	if err == nil {
+		err = w.await(ctx, r)
+	}
+	if err != nil {
+		r.giveUp()
+		return nil, fmt.Errorf("archive: %w", err)
+	}
+	w.cfg.Counts.Entities.Add(int64(len(list)))
+	return r, nil
+}
+
+// collect adds lines to objects, and the objects to the receipt, which waits for them.
+func (w *Writer) collect(r *Receipt, list []store.Copy, text []byte, ends []int) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return ErrClosed
+	}
+	from := 0
+	for i, to := range ends {
+		if o := w.open; o != nil && len(o.states) > 0 && o.size+int64(to-from) > w.cfg.RollSize {
+			w.rollLocked(o)
+		}
+		if w.open == nil {
+			if err := w.beginLocked(); err != nil {
+				return err
+			}
+		}
+		o := w.open
+		if err := o.add(text[from:to]); err != nil {
+			return err
+		}
+		o.states = append(o.states, "")
+		r.addLocked(o, list[i].Key)
+		if o.size >= w.cfg.RollSize {
+			w.rollLocked(o)
+		}
+		from = to
+	}
+	if w.open != nil {
+		w.open.quiet.Reset(w.cfg.RollAfter / quietParts)
+	}
+	return nil
+}
+
+// await waits until all objects of a receipt are durable.
+func (w *Writer) await(ctx context.Context, r *Receipt) error {
+	for _, s := range r.shares {
+		select {
+		case <-s.of.write.done:
+			if s.of.write.err != nil {
+				return s.of.write.err
+			}
+		case <-ctx.Done():
+			if err := w.Failing(); err != nil {
+				return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+			}
+			return context.Cause(ctx)
+		}
+	}
+	r.arrived()
+	return nil
+}
+
+// beginLocked begins an object.
+func (w *Writer) beginLocked() error {
+	encoder, _ := w.encoders.Get().(*zstd.Encoder)
+	if encoder == nil {
+		var err error
+		// One encoder in one goroutine, with a window that holds several entities.
+		if encoder, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20)); err != nil {
+			return err
+		}
+	}
+	h := w.cfg.Header
+	h.Created = w.cfg.Now().UTC()
+	if w.cfg.Sweep != nil {
+		h.Sweep = w.cfg.Sweep()
+	}
+	o, err := newObject(w.ctx, h, encoder)
+	if err != nil {
+		return err
+	}
+	roll := func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.rollLocked(o)
+	}
+	old := time.AfterFunc(w.cfg.RollAfter, roll)
+	o.quiet = time.AfterFunc(w.cfg.RollAfter/quietParts, roll)
+	o.stop = func() { old.Stop(); o.quiet.Stop() }
+	w.open = o
+	w.unfinished[o] = struct{}{}
+	return nil
+}
+
+// rollLocked seals an object and writes it in the background, unless that was done before.
+func (w *Writer) rollLocked(o *object) {
+	if w.open != o {
+		return
+	}
+	w.open = nil
+	if o.waiting == 0 {
+		o.write.cancel(errNobodyWaits)
+	}
+	err := o.seal()
+	o.encoder.Reset(nil) // it keeps no memory of the object
+	w.encoders.Put(o.encoder)
+	o.encoder = nil
+	w.writes.Go(func() {
+		if err == nil {
+			err = w.put(o)
+		}
+		w.written(o, err)
+	})
+}
+
+// written records how the writing of an object ended.
+func (w *Writer) written(o *object, err error) {
+	if err == nil {
+		w.cfg.Counts.Objects.Add(1)
+		w.cfg.Counts.Bytes.Add(o.size)
+		w.cfg.Counts.Compressed.Add(o.write.as.Size)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	o.packed = bytes.Buffer{}
+	if o.write.err = err; err != nil {
+		delete(w.unfinished, o)
+	}
+	close(o.write.done)
+	o.write.cancel(nil)
+	w.confirmLocked(o)
+}
+
+// put writes a sealed object until it is in the bucket, or nobody waits for it any more.
+func (w *Writer) put(o *object) error {
+	data := o.packed.Bytes()
+	sum := sha256.Sum256(data)
+	name := w.newName(o)
+	return w.retry(o.write.ctx, "write an object of the archive", w.setFailing, func(ctx context.Context) error {
+		generation, err := w.putOnce(ctx, name, data)
+		if errors.Is(err, ErrExists) || errors.Is(err, errLost) {
+			name = w.newName(o)
+		}
+		o.write.as = Manifest{Schema: Schema, Object: name, Generation: generation, SHA256: hex.EncodeToString(sum[:]),
+			Size: int64(len(data)), Lines: len(o.states)}
+		return err
+	})
+}
+
+var errLost = errors.New("an object that was written is not in the bucket")
+
+// putOnce writes an object, and looks whether it is there.
+func (w *Writer) putOnce(ctx context.Context, name string, data []byte) (generation string, err error) {
+	if generation, err = w.cfg.Bucket.Create(ctx, name, data); err != nil {
+		return "", err
+	}
+	seen, err := w.cfg.Bucket.Stat(ctx, name)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return "", fmt.Errorf("%w: %w", errLost, err)
+	case err != nil:
+		return "", err
+	case seen.Size != int64(len(data)):
+		return "", fmt.Errorf("%w: %s has %d bytes instead of %d", errLost, name, seen.Size, len(data))
+	}
+	return generation, nil
+}
+
+func (w *Writer) newName(o *object) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seq++
+	return nameOf(w.cfg.Header.Target, w.cfg.Header.Owner, o.created, w.seq)
+}
+
+// retry calls do until it succeeds or ctx ends, and tells note how each call ended.
+func (w *Writer) retry(ctx context.Context, what string, note func(error), do func(context.Context) error) error {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval = 50 * time.Millisecond
+	wait.MaxInterval = 5 * time.Second
+	var last error
+	level := slog.LevelWarn // one line for each object, however long the bucket fails
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		if ctx.Err() != nil {
+			return struct{}{}, backoff.Permanent(context.Cause(ctx))
+		}
+		last = do(ctx)
+		note(last)
+		if last != nil && ctx.Err() == nil {
+			w.cfg.Counts.Failures.Add(1)
+			w.cfg.Log.Log(ctx, level, what+": trying again", slog.String("target", w.cfg.Header.Target), slog.Any("err", last))
+			level = slog.LevelDebug
+		}
+		return struct{}{}, last
+	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0))
+	if err != nil && last != nil && !errors.Is(err, last) {
+		err = fmt.Errorf("%w (%w)", last, err)
+	}
+	return err
+}
+
+func (w *Writer) setFailing(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if errors.Is(err, context.Canceled) && w.failing != nil {
+		return // it says less than what is known
+	}
+	w.failing = err
 }
 
 // Failing returns the error of the last write of an object if it failed; nil if it did not, and before the first.
-func (w *Writer) Failing() error { return nil }
+func (w *Writer) Failing() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.failing
+}
 
 // Prune removes the objects of the target, and their manifests, that are older than KeepFor from a bucket of files,
 // and returns how many files that were. Objects elsewhere are removed by a lifecycle rule of their bucket: there
 // Prune does nothing.
-func (w *Writer) Prune(ctx context.Context) (removed int, err error) { return 0, errors.ErrUnsupported }
+func (w *Writer) Prune(ctx context.Context) (removed int, err error) {
+	if _, ok := w.cfg.Bucket.(*fileBucket); !ok || w.cfg.KeepFor == 0 {
+		return 0, nil
+	}
+	before := w.cfg.Now().Add(-w.cfg.KeepFor)
+	for o, err := range w.cfg.Bucket.List(ctx, w.cfg.Header.Target+"/", "") {
+		if err != nil {
+			return removed, fmt.Errorf("prune the archive: %w", err)
+		}
+		name, ok := parseName(o.Name)
+		switch {
+		case !ok:
+			continue // not ours
+		case !name.at.Before(before):
+			return removed, nil
+		}
+		if err := w.cfg.Bucket.Remove(ctx, o.Name); err != nil && !errors.Is(err, ErrNotFound) {
+			return removed, fmt.Errorf("prune the archive: %w", err)
+		}
+		removed++
+	}
+	return removed, nil
+}
 
 // Close writes what calls of Keep still wait for, and the manifests of all objects of which something is known. It
 // waits for them as long as ctx lives; objects without a manifest are unconfirmed. Keep fails from now on.
-func (w *Writer) Close(ctx context.Context) error { return errors.ErrUnsupported }
-
-// A Receipt stands for the entities of one call of Keep.
-type Receipt struct{}
-
-// Done says which of the entities were deleted, and that no more will be because of this receipt. After the last
-// receipt of an object its manifest is written, in the background. Done must be called once for each receipt, also
-// after failures: with what is known to be deleted. If a delete may have happened, do not call it: the
-// entities then are unconfirmed.
-func (r *Receipt) Done(deleted func(key string) bool) {}
+func (w *Writer) Close(ctx context.Context) error {
+	defer w.cancel()
+	w.mu.Lock()
+	w.closed = true
+	if w.open != nil {
+		w.rollLocked(w.open)
+	}
+	w.mu.Unlock()
+	err := w.writes.wait(ctx)
+	if err == nil {
+		w.mu.Lock()
+		for o := range w.unfinished { // receipts that are not done by now stay so
+			if o.unconfirmed > 0 {
+				o.unconfirmed = 0
+				w.confirmLocked(o)
+			}
+		}
+		w.mu.Unlock()
+		err = w.manifests.wait(ctx)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n := len(w.unfinished); err != nil && n > 0 {
+		return fmt.Errorf("archive of target %s: %d objects stay unconfirmed: %w", w.cfg.Header.Target, n, err)
+	}
+	return err
+}
