@@ -36,8 +36,20 @@ type Explanation struct {
 	// Descendant is the key that was asked for, if that is something below the entity.
 	Descendant string `json:"descendant,omitempty"`
 
+	// Archived is what the target's archive has of an entity that does not exist; nil without an archive.
+	Archived *ArchivedCopy `json:"archived,omitempty"`
+
 	Held   string `json:"held"`   // if it is due: why nothing may be deleted at present, paused or gate
 	Reason string `json:"reason"` // of the hold: what the operator or the gate says
+}
+
+// An ArchivedCopy is the newest copy of an entity in an archive, or what was found instead.
+type ArchivedCopy struct {
+	Object string     `json:"object"` // empty if none has it, as far as it was searched
+	State  string     `json:"state"`  // deleted, kept or unconfirmed
+	At     *time.Time `json:"at"`     // when it was kept, a moment before it was deleted
+	By     string     `json:"by"`     // the process
+	Since  time.Time  `json:"since"`  // the archive was searched from then on
 }
 
 // ErrUnknownEntity is wrapped by the error for an id that no entity can have.

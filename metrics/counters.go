@@ -25,6 +25,8 @@ type CountsOf[T any] struct {
 
 	Descendants T `json:"descendants"`
 	Archived    T `json:"archived"`
+
+	ArchivedBytes T `json:"archived_bytes"`
 }
 
 // Counts are the sums so far. While a sweep adds up, its fields are of type [sync/atomic.Int64].
@@ -48,6 +50,8 @@ type family struct {
 const (
 	panelRate = "Deleted and scanned per second"
 	panelRare = "Kept, carried, strays per hour"
+
+	panelBytes = "Archived per second"
 )
 
 var (
@@ -61,6 +65,8 @@ var (
 		panelRate, "descendants"}
 	archived = family{"archived_entities_total", "Entities and descendants that were kept in the archive, and deleted.",
 		panelRate, "archived"}
+	archivedBytes = family{"archived_bytes_total", "Bytes of what was kept in the archive, before compression.",
+		panelBytes, "archived"}
 	strays = family{"stray_entities_total", "Entries found in retired generations.", panelRare, "strays"}
 )
 
@@ -86,6 +92,7 @@ var counters = []counter{
 	{about: "index pages read"},
 	{about: "deletes of what lay below entities; in a dry run, what the next sweep would delete", metric: descended},
 	{about: "deletes, descendants included, of which the archive has a copy or the key", metric: archived},
+	{about: "bytes of the copies, before compression", metric: archivedBytes},
 }
 
 // field returns the number at a place of the table.

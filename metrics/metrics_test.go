@@ -59,6 +59,7 @@ var promised = []string{
 	"reaper_stuck_ranges", "reaper_held", "reaper_breaker_open", "reaper_lives_halved", "reaper_ready_wait_seconds", "reaper_behind_entities",
 	"reaper_adoption_entities",
 	"reaper_breaker_would_trip", "reaper_descendants_deleted_total",
+	"reaper_archived_bytes_total", "reaper_archived_entities_total",
 }
 
 func TestNames(t *testing.T) {

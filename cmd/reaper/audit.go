@@ -32,7 +32,12 @@ already running one.`,
 }
 
 func audit(ctx context.Context, s *session) error {
+	done, err := s.archiveTargets(ctx, false)
+	if err != nil {
+		return err
+	}
 	res := sweep.Audit(ctx, s.sweep)
+	done()
 	res.Store = s.Store.String()
 	return cmp.Or(s.print(res, func(w io.Writer) error {
 		printAudit(w, res)

@@ -84,6 +84,9 @@ func explain(
 	if errors.Is(err, inspect.ErrUnknownEntity) {
 		return &exit{exitUsage, err}
 	}
+	if err == nil {
+		err = addArchived(cmd.Context(), s, t, &x)
+	}
 	if err != nil {
 		return fmt.Errorf("target %s: %w", t.Name, err)
 	}

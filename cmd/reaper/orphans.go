@@ -130,10 +130,15 @@ func runOrphans(a *app, cmd *cobra.Command, args []string, f orphansFlags) (err 
 		return err
 	}
 	defer s.db.closeInto(&err)
+	archived, err := s.archiveTargets(cmd.Context(), false)
+	if err != nil {
+		return err
+	}
 	cfg.Sweep, cfg.Target = s.sweep, s.sweep.Targets[0]
-	done := showOrphans(cmd.Context(), s, cfg)
+	shown := showOrphans(cmd.Context(), s, cfg)
 	res, err := orphans.Run(cmd.Context(), cfg)
-	done()
+	shown()
+	archived()
 	return reportOrphans(s, cfg, res, err)
 }
 

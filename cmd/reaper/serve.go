@@ -96,6 +96,11 @@ func serve(ctx context.Context, s *session, later, profile bool) error {
 	for _, t := range s.targets {
 		names = append(names, t.Name)
 	}
+	done, err := s.archiveTargets(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer done()
 	m := metrics.New(metrics.Options{Targets: names, Version: buildVersion(), Apply: s.Apply})
 	d := newDaemon(s, m, !later)
 

@@ -84,16 +84,22 @@ func sweepOnce(ctx context.Context, s *session, once sweep.Once, failIncomplete 
 	}
 	s.warnSuperseded(ctx, map[string]bool{})
 	s.sweep.Once = once
+	done, err := s.archiveTargets(ctx, false)
+	if err != nil {
+		return err
+	}
 	res := s.runWatched(ctx, s.sweep, 0)
+	done()
 	res.Store = s.Store.String()
 	if !s.Apply {
 		lookExactly(ctx, s, &res)
 		addOutside(ctx, s, &res)
+		s.foreseeArchive(&res)
 	}
 	if s.Pushgateway != "" {
 		push(ctx, s, res)
 	}
-	err := cmp.Or(s.print(res, func(w io.Writer) error { return printSweep(w, res) }), exitOfSweep(res))
+	err = cmp.Or(s.print(res, func(w io.Writer) error { return printSweep(w, res) }), exitOfSweep(res))
 	if err == nil && !res.Complete && failIncomplete {
 		return &exit{exitIncomplete, fmt.Errorf("the sweep was stopped before its end")}
 	}
@@ -338,6 +344,12 @@ func printSweep(w io.Writer, res sweep.Result) error {
 			fmt.Fprintf(w, "%s: kept %s that are due by a key which disagrees with the rule of their adoption\n",
 				t.Name, grouped(t.Mismatch))
 		}
+		if t.Descendants > 0 {
+			fmt.Fprintf(w, "%s: %s descendants %s before what they lay below\n", t.Name, grouped(t.Descendants), went(res.Apply))
+		}
+		if t.Archived > 0 {
+			fmt.Fprintf(w, "%s: the archive %s %s of what %s\n", t.Name, has(res.Apply), about(t, t.Archived), went(res.Apply))
+		}
 		printPreview(w, t)
 		if t.EmptyIndex {
 			fmt.Fprintf(w, "%s: holds entities, but none has an entry in any range: "+
@@ -356,4 +368,19 @@ func printSweep(w io.Writer, res sweep.Result) error {
 		fmt.Fprintln(w, "nothing was deleted: this was a dry run. Delete with --apply")
 	}
 	return nil
+}
+
+// went and has say what a sweep did, or a dry run foresees.
+func went(apply bool) string {
+	if apply {
+		return "went"
+	}
+	return "would go"
+}
+
+func has(apply bool) string {
+	if apply {
+		return "has"
+	}
+	return "would get"
 }

@@ -164,6 +164,21 @@ func (h *Chronicle) Look(now time.Time, held throttle.Reason, active bool) {
 	}
 }
 
+// ID returns the id of the run that goes on. If none does, it begins one: the caller is about to do something.
+func (h *Chronicle) ID(now time.Time) string {
+	if h == nil {
+		return ""
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.state.run == nil {
+		h.state.latest = h.totals(h.state.latest.held)
+		h.begin(now)
+		h.wakeUp()
+	}
+	return h.state.run.Key
+}
+
 func (h *Chronicle) wakeUp() { background.Wake(h.wake) }
 
 // begin begins the record of a run. It looks for expired records in one bucket, too: so

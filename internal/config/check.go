@@ -104,6 +104,10 @@ func (r *reader) checkStore() {
 		(t.AllNamespaces || len(t.Namespaces) != 1 || t.Namespaces[0] != "") {
 		r.blame("namespaces", "namespaces exist in datastore stores only; this one is %s", r.driver)
 	}
+	if t.Archive.Mode != NoArchive && t.Archive.To == "" && r.good("archive.mode") && r.good("archive.to") {
+		r.blame("archive.mode", "%s needs a place: write archive: {mode: %s, to: gs://bucket/prefix}", t.Archive.Mode,
+			t.Archive.Mode)
+	}
 	if r.driver == Embedded && t.Descendants.Mode != KeepDescendants && r.good("descendants.mode") {
 		r.blame("descendants.mode", "descendants exist in datastore and firestore stores only; this one is %s", r.driver)
 	}

@@ -32,17 +32,22 @@ const (
 	maxFloor     = 1_000_000_000
 	// A budget remembers 128 windows, and entities of some hours come to be due together after
 	// an outage.
-	minWindow   = time.Minute
-	maxWindow   = 24 * time.Hour
-	minLearn    = 24 * time.Hour
-	maxLearn    = 90 * 24 * time.Hour
-	minRate     = 0.01 // entities/s: one in two minutes; less is as good as stopped
-	maxRate     = 1e9
-	minHistory  = time.Hour
-	maxHistory  = 100 * 365 * 24 * time.Hour
-	minPercent  = 0.01 // a rollout divides the ids into 10,000 buckets
-	maxSpread   = 365 * 24 * time.Hour
-	maxDuration = time.Duration(math.MaxInt64)
+	minWindow  = time.Minute
+	maxWindow  = 24 * time.Hour
+	minLearn   = 24 * time.Hour
+	maxLearn   = 90 * 24 * time.Hour
+	minRate    = 0.01 // entities/s: one in two minutes; less is as good as stopped
+	maxRate    = 1e9
+	minHistory = time.Hour
+	maxHistory = 100 * 365 * 24 * time.Hour
+	minPercent = 0.01 // a rollout divides the ids into 10,000 buckets
+	minRoll    = 1 << 20
+	maxRoll    = 1 << 30
+	// Each delete waits for its object, within the 30 s that a commit may take.
+	minRollAfter = 100 * time.Millisecond
+	maxRollAfter = 10 * time.Second
+	maxSpread    = 365 * 24 * time.Hour
+	maxDuration  = time.Duration(math.MaxInt64)
 )
 
 // A field is one setting of a target. Its row holds everything about the setting: the
@@ -173,6 +178,18 @@ var fields = []field{
 	{path: "descendants.max", fallback: "100000", about: "an entity with more below it is kept, and counted as refused",
 		kind: integer(func(t *Target) *int { return &t.Descendants.Max }, 1, maxFloor)},
 
+	{path: "archive.mode", fallback: string(NoArchive),
+		about: "full keeps whole entities before they are deleted, keys what they were called and when they expired",
+		kind:  oneOf(func(t *Target) *ArchiveMode { return &t.Archive.Mode }, NoArchive, KeysArchive, FullArchive)},
+	{path: "archive.to", fallback: `""`, about: "where; required unless mode is off",
+		kind: kind{"file:///DIRECTORY or gs://BUCKET/PREFIX", (*reader).archiveTo}},
+	{path: "archive.roll", fallback: "{size: 16MiB, after: 2s}",
+		about: "an object of the archive ends once it has that size before compression, or that age",
+		kind: kind{fmt.Sprintf("size: %s to %s, after: %s to %s", formatSize(minRoll), formatSize(maxRoll),
+			FormatDuration(minRollAfter), FormatDuration(maxRollAfter)), (*reader).archiveRoll}},
+	{path: "archive.keep", fallback: "30d", about: "file://: how long objects are kept; gs:// needs a rule of the bucket",
+		kind: duration(func(t *Target) *time.Duration { return &t.Archive.Keep }, minHistory, maxHistory)},
+
 	{path: "adopt.from", sample: "{property: created, plus: 30d}", absent: true,
 		about: "when entities without a key expire",
 		kind: kind{"{property: NAME}, {property: NAME, plus: DURATION} or {create_time: DURATION}",
@@ -205,6 +222,7 @@ var sections = []struct{ name, about string }{
 	{"limits", "over all processes; used up, the target waits: see docs/pace.md"},
 	{"history", "what was done, and by whom: see docs/operations.md"},
 	{"descendants", "entities with this ancestor, subcollections below the document: see docs/descendants.md"},
+	{"archive", "a copy or a journal of what is deleted: see docs/archive.md"},
 	{"adopt", "keys for entities without one: see docs/adopting.md"},
 }
 

@@ -92,6 +92,18 @@ func checkGate(s string) error {
 		"or the path of a file that begins with / or ./")
 }
 
+// checkBucket checks the URL of a bucket.
+func checkBucket(s string) error {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil, strings.ContainsFunc(s, unicode.IsControl):
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+	case u.Scheme == "file" && u.Host == "" && len(u.Path) > 1, u.Scheme == "gs" && u.Host != "":
+		return nil
+	}
+	return errors.New("is not a valid place: write file:///directory or gs://bucket/prefix")
+}
+
 // checkKind checks a target's kind by the rules of its store. If the store is not known, a
 // path of any length passes.
 func checkKind(s string, d Driver, group bool) error {

@@ -316,6 +316,45 @@ func (r *reader) adoptFrom(v *yaml.Node, path string) {
 	r.target.Adopt.From = from
 }
 
+func (r *reader) archiveTo(v *yaml.Node, path string) {
+	s, ok := r.scalarOrEmpty(v, path, optionalText, "!!str")
+	if !ok {
+		return
+	}
+	if err := checkBucket(s); s != "" && err != nil {
+		r.at(v, path, "%s %v", quote(s), err)
+		return
+	}
+	r.target.Archive.To = s
+}
+
+func (r *reader) archiveRoll(v *yaml.Node, path string) {
+	r.mappingOf(v, path, []string{"size", "after"}, didYouMean, func(name, path string, v *yaml.Node) {
+		if name == "size" {
+			r.size(v, path, &r.target.Archive.Roll.Size, minRoll, maxRoll)
+		} else {
+			r.duration(v, path, &r.target.Archive.Roll.After, minRollAfter, maxRollAfter)
+		}
+	})
+}
+
+// size reads a number of bytes, with a unit.
+func (r *reader) size(v *yaml.Node, path string, to *int64, lowest, highest int64) {
+	s, ok := r.scalar(v, path, "a size, such as 16MiB", "!!str", "!!int")
+	if !ok {
+		return
+	}
+	n, err := parseSize(s)
+	switch {
+	case err != nil:
+		r.at(v, path, "%s %v", short(s), err)
+	case n < lowest || n > highest:
+		r.at(v, path, "%s is not between %s and %s", short(s), formatSize(lowest), formatSize(highest))
+	default:
+		*to = n
+	}
+}
+
 func (r *reader) adoptPercent(v *yaml.Node, path string) {
 	s, ok := r.scalar(v, path, "a number above 0 and at most 100", "!!int", "!!float")
 	if !ok {

@@ -52,6 +52,7 @@ type Target struct {
 	Limits      Limits
 	History     History
 	Descendants Descendants
+	Archive     Archive
 	Adopt       Adopt
 
 	written map[string]bool // the fields that stand in the file, as paths below the target
@@ -124,6 +125,35 @@ const (
 	KeepDescendants   DescendantsMode = "keep"
 	DeleteDescendants DescendantsMode = "delete"
 	RefuseDescendants DescendantsMode = "refuse"
+)
+
+// Archive says what is kept of entities before they are deleted, and where.
+type Archive struct {
+	Mode ArchiveMode
+	To   string // file:///directory or gs://bucket/prefix
+	Roll ArchiveRoll
+	Keep time.Duration // of files
+}
+
+// An ArchiveRoll says when an object of an archive ends.
+type ArchiveRoll struct {
+	Size  int64 // bytes before compression
+	After time.Duration
+}
+
+// String returns it as the targets file has it.
+func (r ArchiveRoll) String() string {
+	return "{size: " + formatSize(r.Size) + ", after: " + FormatDuration(r.After) + "}"
+}
+
+// An ArchiveMode is what is kept.
+type ArchiveMode string
+
+// The modes.
+const (
+	NoArchive   ArchiveMode = "off"
+	KeysArchive ArchiveMode = "keys"
+	FullArchive ArchiveMode = "full"
 )
 
 // Adopt says how entities without an expiry key get one.

@@ -232,3 +232,35 @@ func parseBool(s string) (bool, error) {
 	}
 	return false, errNotBool
 }
+
+// units are those of sizes in bytes, the largest first.
+var units = []struct {
+	name  string
+	bytes int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+
+var errSize = errors.New("is not a size: write a whole number and a unit (GiB, MiB or KiB), as in 16MiB")
+
+// parseSize parses a number of bytes, which has a unit.
+func parseSize(s string) (int64, error) {
+	for _, u := range units {
+		if digits, ok := strings.CutSuffix(s, u.name); ok && digitsOnly.MatchString(digits) {
+			n, err := strconv.ParseInt(digits, 10, 64)
+			if err != nil || n > math.MaxInt64/u.bytes {
+				return 0, errSize
+			}
+			return n * u.bytes, nil
+		}
+	}
+	return 0, errSize
+}
+
+// formatSize writes a number of bytes as the targets file has it.
+func formatSize(n int64) string {
+	for _, u := range units {
+		if n > 0 && n%u.bytes == 0 {
+			return strconv.FormatInt(n/u.bytes, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(n, 10)
+}

@@ -187,7 +187,13 @@ func (d *deleter) call(
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d.job.Sweep.Grace, cancel) })
 	defer stop()
-	return d.job.store.DeleteOrphans(bounded, q, missing, list)
+	kept := &keeping{archive: d.job.Target.Archive, namespace: q.Namespace}
+	if err := kept.begin(bounded, &q, list); err != nil {
+		return store.Unknown, err
+	}
+	outcome, err := d.job.store.DeleteOrphans(bounded, q, missing, list)
+	kept.end(outcome, err)
+	return outcome, err
 }
 
 // withoutOwned returns those of a list that have no owner, and are below nothing in the list that has one.

@@ -41,8 +41,12 @@ func (h *handle) Dispose(ctx context.Context, b *store.Batch) error {
 	c := call{method: "Dispose", key: q.Namespace + " " + describe(ops), write: !dry, ops: len(ops)}
 	h.sends(q, ops)
 	sent, at := time.Now(), place{q.Target.Kind, q.Namespace}
+	shown, err := h.shows(ctx, q, at, ops)
+	if err != nil {
+		return err
+	}
 	var after []settled
-	err := h.do(ctx, c, func(f fate) error {
+	err = h.do(ctx, c, func(f fate) error {
 		if f.partial && q.Target.Guard == store.GuardQuery {
 			f.partial = false
 		}
@@ -54,14 +58,24 @@ func (h *handle) Dispose(ctx context.Context, b *store.Batch) error {
 				h.w.count("locked")
 				return fmt.Errorf("%s is locked: %w", op.Entry.Key, store.ErrContention)
 			}
+			if shown.differs(h.w.rowOrNone(at, op.Entry.Key), op) && h.w.db.mode != native && h.w.db.mode != embedded {
+				return store.ErrContention // of the transaction that has read it
+			}
 		}
 		for i, op := range ops {
+			if shown.lacks(op) {
+				after = append(after, settled{})
+				continue
+			}
 			if f.partial && h.throw(c).on("part").at(int64(i)).yes(0.5) {
 				after = append(after, settled{})
 				continue
 			}
 			before := *h.w.rowOrNone(at, op.Entry.Key)
-			s := h.w.db.dispose(at, op, dry, time.Now())
+			s := settled{outcome: store.Changed}
+			if !shown.differs(&before, op) {
+				s = h.w.db.dispose(at, op, dry, time.Now())
+			}
 			after = append(after, s)
 			h.effect(q.Target.Name, at, op.Entry.Key, before, s.outcome, op.To, dry, time.Since(sent))
 		}
@@ -114,6 +128,7 @@ func (h *handle) effect(target string, at place, key string, before row, o store
 	case changed && o == store.Deleted:
 		w.oracle.spends(h, target, at, key, time.Now().Add(-late))
 		w.oracle.parts(h, stem{at, key})
+		w.oracle.archived(h, at, before)
 		w.oracle.deleted(h.name, h.file, at, key)
 	case changed && o == store.Carried:
 		w.oracle.carried(h.name, target, at, key, to, late)
@@ -146,6 +161,10 @@ func (h *handle) Settle(ctx context.Context, q store.Query, e store.Entry, decid
 	done := store.Deleted
 	if carry {
 		done = store.Carried
+	} else if q.Archive != nil {
+		if err := q.Archive.Keep(ctx, []store.Copy{copyOf(&seen)}); err != nil {
+			return store.Unknown, err
+		}
 	}
 	err = h.do(ctx, call{method: "Settle", key: q.Namespace + " " + e.Key + " " + show(to), write: true}, func(fate) error {
 		if err := h.rush.denies(e.Key); err != nil {

@@ -162,12 +162,21 @@ func (h *handle) DeleteBelow(
 	if !isDue(seen.expiry) {
 		return store.Kept, nil
 	}
+	born := h.w.birthsOf(s, list)
+	if q.Archive != nil {
+		if err := q.Archive.Keep(ctx, copiesBelow(s, list, born)); err != nil {
+			return store.Unknown, err
+		}
+	}
 	c := call{method: "DeleteBelow", key: fmt.Sprintf("%s %s %d", q.Namespace, e.Key, len(list)), write: true}
 	err = h.do(ctx, c, func(fate) error {
 		if err := h.rush.denies(e.Key); err != nil {
 			return err
 		}
 		if h.w.rowOrNone(s.at, e.Key).version != seen.version || h.w.locked(s.at, e.Key) {
+			return store.ErrContention
+		}
+		if q.Archive != nil && !slices.EqualFunc(born, h.w.birthsLocked(s, list), time.Time.Equal) {
 			return store.ErrContention
 		}
 		h.w.oracle.prunes(h, s, list)
@@ -205,6 +214,7 @@ func (o *oracle) prunes(h *handle, s stem, list []store.Descendant) {
 			}
 		}
 	}
+	o.archivedBelow(h, s, list)
 	o.w.count("descendants deleted")
 }
 

@@ -49,7 +49,7 @@ var features = slices.Concat(faults, []string{
 
 // Some of the lives have these, which all may be made to have.
 var some = []string{"partly", "rush", "lose", "trips", "restamp", "lists", "drift", "overlap", "restore", "edit",
-	"descend"}
+	"descend", "archive"}
 
 // IsFeature reports whether there is something of that name that a life may have.
 func IsFeature(name string) bool { return slices.Contains(features, name) }
@@ -91,6 +91,7 @@ type plan struct {
 	rush     bool          // a rush follows
 	night    bool          // the audit at the end is left to the sweeps of days to come
 	descends bool          // entities have descendants
+	archives string        // what is kept of entities before they are deleted: keysAlone, wholeOnes or nothing
 	restamps bool          // somebody restamps many entities at once, of a target with a breaker
 }
 
@@ -164,6 +165,7 @@ func (p *plan) drawEvents(d dice) {
 	p.drawDrift(d)
 	p.drawOverlap(d)
 	p.drawDescend(d)
+	p.drawArchive(d)
 	if p.overlap != nil && p.overlap.what == "retention" { // a rush writes what has expired already
 		p.rush = false
 	}

@@ -13,6 +13,7 @@ func TestLivesWithAFeature(t *testing.T) {
 		"lists":   func(p *plan) bool { return p.lists != nil },
 		"drift":   func(p *plan) bool { return p.drifts },
 		"descend": func(p *plan) bool { return p.descends },
+		"archive": func(p *plan) bool { return p.archives != "" },
 		"overlap": func(p *plan) bool { return p.overlap != nil },
 	}
 	const seeds = 100

@@ -246,6 +246,7 @@ func (w *world) sweep(ctx context.Context, h *handle, owner string, d dice, do f
 	if change != nil {
 		change(&c)
 	}
+	w.openArchives(h, c.Targets)
 	res := do(ctx, c)
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -35,6 +35,7 @@ type world struct {
 	db        *db
 	oracle    *oracle
 	kin       map[stem]map[string]kin // what lies below entities
+	safe      map[safeCopy]bool       // what archives have
 	rush      *rush                   // nil without a rush
 	pace      *pace
 	targets   map[string]targetFact     // as the store has them
@@ -121,7 +122,7 @@ func newWorld(o Options) *world {
 	if o.Until > 0 {
 		p.busy = min(p.busy, o.Until)
 	}
-	w := &world{plan: p, dice: p.dice, began: time.Now(), kin: map[stem]map[string]kin{}, db: newDB(p.mode, p.lag), targets: map[string]targetFact{},
+	w := &world{plan: p, dice: p.dice, began: time.Now(), kin: map[stem]map[string]kin{}, safe: map[safeCopy]bool{}, db: newDB(p.mode, p.lag), targets: map[string]targetFact{},
 		held: map[heldKey]time.Time{}, announced: map[string]time.Time{}, former: map[string][]formerRecord{},
 		creating: map[string]time.Time{}, refusals: map[refusal]int{},
 		counts: map[string]int{}, tracing: o.Trace, door: make(chan struct{}, 1), policy: p.target}

@@ -3,6 +3,7 @@ package dispose
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/engine/site"
@@ -16,20 +17,22 @@ type keeping struct {
 	site    *site.Site
 	space   string // the namespace
 	release func() // of the memory; nil if it needs none
-	gone    []func(was func(key string) bool)
+	ended   []func(fate func(key string) store.Outcome)
 	waited  time.Duration
 	err     error
 }
 
 // keeps returns what keeps the ops of the next call: the keys of them now, whole entities as soon as the call
-// shows them. The query is that of the call.
-func (w *Writer) keeps(ctx context.Context, q *store.Query, ops []store.Op) (*keeping, error) {
+// shows them. The query is that of the call. If that may delete an entity by another expiry than the op has,
+// even a key waits until the call shows it.
+func (w *Writer) keeps(ctx context.Context, q *store.Query, ops []store.Op, byOther bool) (*keeping, error) {
 	archive := w.c.Target.Archive
 	if archive == nil || w.hold.claim == nil { // a dry run keeps nothing
 		return nil, nil
 	}
 	k := &keeping{site: w.c, space: w.hold.Before.ID.Namespace}
-	if archive.IsWhole() {
+	_, shows := w.c.Cfg.Store.(store.Archiver)
+	if archive.IsWhole() || byOther && shows {
 		began := w.c.Cfg.Now()
 		release, err := archive.Reserve(ctx, store.CopyBytes)
 		if err != nil {
@@ -52,20 +55,31 @@ func (w *Writer) keeps(ctx context.Context, q *store.Query, ops []store.Op) (*ke
 
 // Keep implements [store.Archive]. It may have taken long: what holds the target by now holds these, too.
 func (k *keeping) Keep(ctx context.Context, list []store.Copy) error {
+	if !k.site.Target.Archive.IsWhole() {
+		list = slices.Clone(list)
+		for i := range list {
+			list[i].Data = nil
+		}
+	}
 	began := k.site.Cfg.Now()
-	gone, err := k.site.Target.Archive.Keep(ctx, k.space, list)
+	ended, err := k.site.Target.Archive.Keep(ctx, k.site.Story.ID(began), k.space, list)
 	k.waited += k.site.Cfg.Now().Sub(began)
 	switch why := k.site.HeldBy(); {
-	case err != nil && ctx.Err() == nil:
-		k.site.Log.Failed("write the archive", "", err)
-		k.err = &throttle.Pause{Wait: HeldFor, Why: throttle.ReasonArchive}
 	case err != nil:
-		k.err = err
+		if ctx.Err() == nil {
+			k.site.Log.Failed("write the archive", "", err)
+		}
+		k.err = &throttle.Pause{Wait: HeldFor, Why: throttle.ReasonArchive}
 	case why != "" && why != throttle.ReasonLimit: // these are within the limits: that was granted
 		k.err = &throttle.Pause{Wait: HeldFor, Why: why}
 	}
-	if gone != nil {
-		k.gone = append(k.gone, gone)
+	if err == nil {
+		for _, c := range list {
+			k.site.Tally.Counts.ArchivedBytes.Add(int64(len(c.Key) + len(c.Data)))
+		}
+	}
+	if ended != nil {
+		k.ended = append(k.ended, ended)
 	}
 	return k.err
 }
@@ -79,16 +93,20 @@ func (k *keeping) end(ops []store.Op, err error) error {
 	if k.release != nil {
 		k.release()
 	}
-	deleted := map[string]bool{}
+	fates := map[string]store.Outcome{}
 	for i := range ops {
-		if ops[i].Outcome == store.Deleted {
-			deleted[ops[i].Entry.Key] = true
+		o := ops[i].Outcome
+		if o == store.Unknown && !store.MayHaveHappened(err) {
+			o = store.Kept
+		}
+		fates[ops[i].Entry.Key] = o
+		if o == store.Deleted {
+			k.site.Tally.Counts.Archived.Add(1)
 		}
 	}
-	for _, gone := range k.gone {
-		gone(func(key string) bool { return deleted[key] })
+	for _, ended := range k.ended {
+		ended(func(key string) store.Outcome { return fates[key] })
 	}
-	k.site.Tally.Counts.Archived.Add(int64(len(deleted)))
 	switch {
 	case err == nil && store.Known(ops) == 0: // it would be asked for ever
 		return fmt.Errorf("%w: the store disposed of nothing", store.ErrFailed)

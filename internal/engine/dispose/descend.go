@@ -252,7 +252,7 @@ func (w *Writer) deleteBelow(t step.Turn, above Above, list []store.Descendant) 
 	defer func() { w.Asker.Below = false }()
 	err = w.write(t, ops, func(ctx context.Context) (err error) {
 		began, q := w.c.Cfg.Now(), above.Query
-		kept, err := w.keeps(ctx, &q, ops)
+		kept, err := w.keeps(ctx, &q, ops, false)
 		if err == nil {
 			outcome, err = s.DeleteBelow(ctx, q, above.Entry, list, above.IsDue)
 		}

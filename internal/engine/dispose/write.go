@@ -165,7 +165,7 @@ func (w *Writer) Dispose(t step.Turn, q store.Query, ops []store.Op, fromStart b
 	return w.write(t, ops, func(ctx context.Context) error {
 		t.Scratch.Ahead.Begin(t.Ctx, w.c.Cfg.Now)
 		began := w.c.Cfg.Now()
-		kept, err := w.keeps(ctx, &q, ops)
+		kept, err := w.keeps(ctx, &q, ops, false)
 		b := store.Batch{Query: q, Ops: ops, DryRun: !w.c.Cfg.Apply}
 		if err == nil {
 			err = w.c.Cfg.Store.Dispose(ctx, &b)
@@ -190,7 +190,7 @@ func (w *Writer) Settle(t step.Turn, q store.Query, op *store.Op,
 	defer func() { w.Asker.Settles = false }()
 	err = w.write(t, one, func(ctx context.Context) (err error) {
 		began := w.c.Cfg.Now()
-		kept, err := w.keeps(ctx, &q, one)
+		kept, err := w.keeps(ctx, &q, one, true)
 		if err == nil {
 			outcome, err = w.c.Cfg.Store.Settle(ctx, q, op.Entry, judge)
 		}

@@ -15,8 +15,11 @@ type Archive interface {
 	// Reserve waits until there is memory for about so many bytes of whole entities.
 	Reserve(ctx context.Context, bytes int64) (release func(), err error)
 
-	// Keep returns once copies are safe. Gone tells afterwards which of them were deleted.
-	Keep(ctx context.Context, namespace string, list []store.Copy) (gone func(was func(key string) bool), err error)
+	// Keep returns once copies are safe. Sweep is the id of the run in the history; empty without a history.
+	// Ended tells afterwards what became of each: Unknown says that it may have been deleted, and all but that
+	// and Deleted that it was not.
+	Keep(ctx context.Context, sweep, namespace string, list []store.Copy) (
+		ended func(fate func(key string) store.Outcome), err error)
 
 	// Failing returns why it cannot keep anything at present; nil if it can. It is cheap, and
 	// finds out by itself once it can again.

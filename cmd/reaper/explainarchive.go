@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/reaper-ttl/reaper/archive"
+	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/config"
+)
+
+// searchArchive is for how long an archive is searched for an entity, from its newest objects on.
+const searchArchive = 20 * time.Second
+
+// addArchived adds to the explanation of an entity that does not exist what the target's archive has of it.
+func addArchived(ctx context.Context, s *session, t config.Target, x *inspect.Explanation) error {
+	if t.Archive.Mode == config.NoArchive || x.Found || x.Descendant != "" {
+		return nil
+	}
+	bucket, err := archive.OpenBucket(ctx, t.Archive.To)
+	if err != nil {
+		return fmt.Errorf("the archive: %w", err)
+	}
+	within, cancel := context.WithTimeout(ctx, searchArchive)
+	defer cancel()
+	found, err := newestCopy(within, bucket, t, x, s.now())
+	if err != nil && ctx.Err() == nil && within.Err() != nil {
+		err = nil // as far as that went
+	}
+	if err != nil {
+		return fmt.Errorf("the archive: %w", err)
+	}
+	x.Archived = &found
+	x.Why = archivedText(found)
+	return nil
+}
+
+// newestCopy searches the archive of a target for an entity, day by day, from now back to where objects are no
+// longer kept. The result of a search that was stopped says how far it went.
+func newestCopy(
+	ctx context.Context, b archive.Bucket, t config.Target, x *inspect.Explanation, now time.Time,
+) (found inspect.ArchivedCopy, err error) {
+	found.Since = now
+	for oldest := now.Add(-t.Archive.Keep); found.Since.After(oldest); {
+		until := found.Since
+		if until.Equal(now) {
+			until = time.Time{} // the clock of another process may be ahead
+		}
+		since := found.Since.Add(-24 * time.Hour)
+		var day []archive.Entry
+		for e, err := range archive.Objects(ctx, b, t.Name, since, until) {
+			if err != nil {
+				return found, err
+			}
+			day = append(day, e)
+		}
+		for _, e := range slices.Backward(day) {
+			if e.Missing {
+				continue
+			}
+			if err := searchObject(ctx, b, e, x, &found); err != nil || found.Object != "" {
+				return found, err
+			}
+			found.Since = e.At
+		}
+		found.Since = since
+	}
+	return found, nil
+}
+
+// searchObject looks for an entity in one object.
+func searchObject(
+	ctx context.Context, b archive.Bucket, e archive.Entry, x *inspect.Explanation, found *inspect.ArchivedCopy,
+) error {
+	r, err := archive.OpenObject(ctx, b, e.Name)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for line, err := range r.Lines() {
+		if err != nil {
+			return err
+		}
+		if line.Key == x.Key && line.Namespace == x.Namespace && line.State != archive.Kept {
+			found.Object, found.State, found.At, found.By = e.Name, string(line.State), &line.At, r.Header().Owner
+		}
+	}
+	return nil
+}
+
+// archivedText says for people what an archive has of an entity.
+func archivedText(c inspect.ArchivedCopy) string {
+	switch {
+	case c.Object == "":
+		return fmt.Sprintf("there is no such entity, and none was archived since %s: it was deleted by something else, "+
+			"or before, or never written", c.Since.UTC().Format(time.RFC3339))
+	case c.State == string(archive.Unconfirmed):
+		return fmt.Sprintf("there is no such entity: %s archived it at %s in order to delete it, and was killed before it "+
+			"said whether it did; object %s", c.By, c.At.UTC().Format(time.RFC3339), c.Object)
+	}
+	return fmt.Sprintf("it was deleted at %s by %s; a copy is in object %s", c.At.UTC().Format(time.RFC3339), c.By, c.Object)
+}

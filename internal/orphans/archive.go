@@ -1,0 +1,56 @@
+package orphans
+
+import (
+	"context"
+
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A keeping gives the target's archive what one call is about to delete, and tells it afterwards what became
+// of that.
+type keeping struct {
+	archive   sweep.Archive // nil keeps nothing
+	namespace string
+	release   func()
+	ended     []func(fate func(key string) store.Outcome)
+}
+
+// begin keeps the keys of a list now, or has the call show whole entities.
+func (k *keeping) begin(ctx context.Context, q *store.LineageQuery, list []store.Relative) (err error) {
+	switch {
+	case k.archive == nil || len(list) == 0:
+		return nil
+	case k.archive.IsWhole():
+		k.release, err = k.archive.Reserve(ctx, store.CopyBytes)
+		q.Archive = k
+		return err
+	}
+	copies := make([]store.Copy, len(list))
+	for i, r := range list {
+		copies[i] = store.Copy{Key: r.Key, Updated: r.Written}
+	}
+	return k.Keep(ctx, copies)
+}
+
+// Keep implements [store.Archive].
+func (k *keeping) Keep(ctx context.Context, list []store.Copy) error {
+	ended, err := k.archive.Keep(ctx, "", k.namespace, list)
+	if err == nil {
+		k.ended = append(k.ended, ended)
+	}
+	return err
+}
+
+// end tells what became of all that was kept: they go together.
+func (k *keeping) end(outcome store.Outcome, err error) {
+	if k.release != nil {
+		k.release()
+	}
+	if outcome == store.Unknown && !store.MayHaveHappened(err) {
+		outcome = store.Kept
+	}
+	for _, ended := range k.ended {
+		ended(func(string) store.Outcome { return outcome })
+	}
+}
