@@ -83,22 +83,25 @@ records, and all cursor records.`,
 // defaultHistory is how many records of a target are shown without --limit.
 const defaultHistory = 50
 
-// readSince reads an instant, or how long ago it was.
-func readSince(text string, now time.Time) (time.Time, error) {
+// readSince reads the flag --since: an instant, or how long ago it was.
+func readSince(text string, now time.Time) (time.Time, error) { return readPast("--since", text, now) }
+
+// readPast reads a flag that is an instant, or how long ago it was.
+func readPast(flag, text string, now time.Time) (time.Time, error) {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
 		d, derr := config.Duration(text)
 		if derr != nil {
-			return at, wrongUsage("--since: %q is neither a duration, such as 24h, nor an instant, such as "+
-				"2026-11-23T00:00:00Z", text)
+			return at, wrongUsage("%s: %q is neither a duration, such as 24h, nor an instant, such as "+
+				"2026-11-23T00:00:00Z", flag, text)
 		}
 		if d <= 0 {
-			return at, wrongUsage("--since: %s is not a positive duration, such as 24h", text)
+			return at, wrongUsage("%s: %s is not a positive duration, such as 24h", flag, text)
 		}
 		at = now.Add(-d)
 	}
 	if at.After(now) {
-		return at, wrongUsage("--since: %s is in the future: it is %s now", text, now.UTC().Format(time.RFC3339))
+		return at, wrongUsage("%s: %s is in the future: it is %s now", flag, text, now.UTC().Format(time.RFC3339))
 	}
 	return at.UTC().Round(0), nil
 }
