@@ -25,7 +25,7 @@ type Config struct {
 	Header    Header        // of all objects
 	Sweep     func() string // the id of the sweep that goes on, for the header of a new object; nil: Header.Sweep
 	RollSize  int64         // an object of so many bytes before compression is written; zero means 16 MiB
-	RollAfter time.Duration // an object so old is written, or to which nothing was added for a fortieth of it; zero means 2s
+	RollAfter time.Duration // an object so old is written; a small one earlier, see quietParts; zero means 2s
 	KeepFor   time.Duration // Prune removes what is older; zero means nothing
 	Now       func() time.Time
 	Log       *slog.Logger
@@ -35,7 +35,8 @@ type Config struct {
 // MinRollSize is the least RollSize: smaller objects cost more than they hold.
 const MinRollSize = 1 << 20
 
-// quietParts is which part of RollAfter an object waits for more: a range that is alone must not wait for others.
+// quietParts is which part of RollAfter an object with less than a page waits for more: a range that is alone must not
+// wait for others.
 const quietParts = 40
 
 func (c Config) withDefaults() Config {
@@ -90,6 +91,7 @@ type Writer struct {
 	seq        int                  // of the last name
 	closed     bool
 	failing    error
+	writing    int // objects that are being written
 	encoders   sync.Pool
 	writes     group // of objects
 	manifests  group
@@ -200,7 +202,19 @@ func (w *Writer) collect(r *Receipt, list []store.Copy, text []byte, ends []int)
 	if w.open != nil {
 		w.open.quiet.Reset(w.cfg.RollAfter / quietParts)
 	}
+	w.rollWorthyLocked()
 	return nil
+}
+
+// worthy is how many entities are worth an object of their own. Those of a whole page need not wait for others: while
+// an object is written, the next one collects what comes meanwhile.
+const worthy = store.MaxPage
+
+// rollWorthyLocked writes the open object if that is worth it and no other one is being written.
+func (w *Writer) rollWorthyLocked() {
+	if o := w.open; o != nil && w.writing == 0 && len(o.states) >= worthy {
+		w.rollLocked(o)
+	}
 }
 
 // await waits until all objects of a receipt are durable.
@@ -267,6 +281,7 @@ func (w *Writer) rollLocked(o *object) {
 	o.encoder.Reset(nil) // it keeps no memory of the object
 	w.encoders.Put(o.encoder)
 	o.encoder = nil
+	w.writing++
 	w.writes.Go(func() {
 		if err == nil {
 			err = w.put(o)
@@ -291,6 +306,8 @@ func (w *Writer) written(o *object, err error) {
 	close(o.write.done)
 	o.write.cancel(nil)
 	w.confirmLocked(o)
+	w.writing--
+	w.rollWorthyLocked()
 }
 
 // put writes a sealed object until it is in the bucket, or nobody waits for it any more.

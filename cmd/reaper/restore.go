@@ -71,7 +71,7 @@ expiries, so that they are no burst for it.
 An archive of keys has no contents. --from pitr takes those from the point-in-time recovery
 of the database, as of the last whole minute before the delete, for up to seven days. What
 was not yet as the archive says by then is left out, and named.`,
-		Example: `  reaper restore sessions --sweep s-20261121T000730 --expire-in 7d
+		Example: `  reaper restore sessions --sweep 3.20261121T000730.855Z.4mzqk2x7ab --expire-in 7d
   reaper restore sessions --since 24h --expire-in 7d --spread 24h --apply --reason "wrong retention"
   reaper restore sessions --id s-1842 --no-expiry --apply --reason "ticket 4711"
   reaper restore sessions --since 2h --from pitr --expire-in 7d --json`,
@@ -83,7 +83,7 @@ was not yet as the archive says by then is left out, and named.`,
 	a.addTarget(cmd)
 	a.addJSON(cmd)
 	flags := cmd.Flags()
-	flags.StringArrayVar(&f.sweeps, "sweep", nil, "what this sweep has archived; repeatable")
+	flags.StringArrayVar(&f.sweeps, "sweep", nil, "what this sweep has archived, by its id in history --json; repeatable")
 	flags.StringVar(&f.since, "since", "", "what was archived since then: a duration such as 24h, or an instant")
 	flags.StringVar(&f.until, "until", "", "what was archived before then, likewise (default: now)")
 	flags.StringArrayVar(&f.ids, "id", nil, "the entity with this id, or key, and what lies below; repeatable")
