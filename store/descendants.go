@@ -56,7 +56,7 @@ type Descendants struct {
 
 // recordSorts are all sorts of the reaper's own records.
 var recordSorts = []RecordSort{
-	TargetRecord, CursorRecord, SweepRecord, WorkerRecord, SealRecord, BudgetRecord, AdoptRecord,
+	TargetRecord, CursorRecord, SweepRecord, WorkerRecord, SealRecord, BudgetRecord, AdoptRecord, RestoreRecord,
 }
 
 // IsRecordKind reports whether a kind, or a collection with this id, is one of the reaper's own records.

@@ -415,6 +415,8 @@ const (
 	SealRecord   RecordSort = "ReaperSeal"   // the last pass over one sealed generation
 	BudgetRecord RecordSort = "ReaperBudget" // what may be deleted of one target, by hour of expiry
 	AdoptRecord  RecordSort = "ReaperAdopt"  // the adoption of a target, and each part of its keys
+
+	RestoreRecord RecordSort = "ReaperRestore" // the last restore of a target
 )
 
 // A Record is one of the reaper's own, kept in the store's default namespace.

@@ -60,8 +60,9 @@ the end, with --fail-incomplete; 4 the breaker of a target is open, and nothing 
 	addSettings(root.PersistentFlags(), commonSettings...)
 	root.AddCommand(demoCommand(a), sweepCommand(a), serveCommand(a), statusCommand(a), loadCommand(a),
 		dumpCommand(a), stampCommand(a), explainCommand(a), listCommand(a), historyCommand(a), generationCommand(a),
-		auditCommand(a), adoptCommand(a), orphansCommand(a), pauseCommand(a), resumeCommand(a), paceCommand(a),
-		breakerCommand(a), archiveCommand(a), doctorCommand(a), selftestCommand(a), indexesCommand(a), versionCommand(a.console),
+		auditCommand(a), adoptCommand(a), orphansCommand(a), archiveCommand(a), restoreCommand(a), pauseCommand(a),
+		resumeCommand(a), paceCommand(a), breakerCommand(a), doctorCommand(a), selftestCommand(a), indexesCommand(a),
+		versionCommand(a.console),
 		&cobra.Command{Use: "targets-file", Short: "Every field of the targets file, with its default",
 			Long: config.Sample()})
 	a.markFailures(root)

@@ -419,7 +419,7 @@ func TestVersionAndHelp(t *testing.T) {
 		t.Errorf("version: %q", r.out)
 	}
 	help := b.must(nil, "--help").out
-	for _, built := range []string{"demo", "sweep", "status", "doctor", "load", "dump", "stamp", "explain", "list", "history", "breaker", "adopt", "orphans", "generation", "audit", "pause", "resume", "pace", "version"} {
+	for _, built := range []string{"demo", "sweep", "status", "doctor", "load", "dump", "stamp", "explain", "list", "history", "breaker", "adopt", "orphans", "restore", "generation", "audit", "pause", "resume", "pace", "version"} {
 		if !strings.Contains(help, "\n  "+built+" ") {
 			t.Errorf("--help does not list %s", built)
 		}

@@ -83,10 +83,10 @@ records, and all cursor records.`,
 // defaultHistory is how many records of a target are shown without --limit.
 const defaultHistory = 50
 
-// readSince reads the instant of --since, or how long ago it was.
+// readSince reads the flag --since: an instant, or how long ago it was.
 func readSince(text string, now time.Time) (time.Time, error) { return readPast("--since", text, now) }
 
-// readPast reads an instant, or how long ago it was.
+// readPast reads a flag that is an instant, or how long ago it was.
 func readPast(flag, text string, now time.Time) (time.Time, error) {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/switches"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -111,7 +112,7 @@ func (f *follower) claim(ctx context.Context, parts *recordedParts) (*heldPart, 
 
 // stillFollows fails if the adoption is in another round or phase by now.
 func (f *follower) stillFollows(ctx context.Context) error {
-	if err := f.view.fresh(ctx); err != nil {
+	if err := f.view.Fresh(ctx); err != nil {
 		return err
 	}
 	return f.reading.over(f.view.adoption())
@@ -132,7 +133,7 @@ func (f *follower) followPart(ctx context.Context, p *heldPart) error {
 			return err
 		}
 		switch err := f.read(ctx); {
-		case errors.Is(err, errHeld): // the next pass reads the same
+		case errors.Is(err, switches.ErrHeld): // the next pass reads the same
 		case err != nil:
 			return err
 		default:
@@ -156,7 +157,7 @@ func (f *follower) followPart(ctx context.Context, p *heldPart) error {
 
 // read makes one pass over all namespaces.
 func (f *follower) read(ctx context.Context) error {
-	now := f.view.storeNow()
+	now := f.view.StoreNow()
 	f.pager.judge.horizon = now.Add(-f.job.cfg.Target.Retention)
 	from, to := f.last.Add(-f.source.back), now.Add(f.source.ahead)
 	for key, v := range f.seen {
@@ -241,13 +242,13 @@ func (f *follower) look(ctx context.Context, namespace string, entries []store.E
 // index for a while, or nothing could be written. All of it would be due at once.
 func (f *follower) respread(ctx context.Context, rows []store.Row) error {
 	for {
-		now := f.view.storeNow().UTC().Truncate(time.Microsecond)
+		now := f.view.StoreNow().UTC().Truncate(time.Microsecond)
 		j := f.pager.judging()
 		isDue := func(row store.Row) bool {
 			one, err := f.pager.item(j, "", row)
 			return err == nil && one.outcome == Unstamped && !one.expires.Add(f.job.cfg.Target.Retention).After(now)
 		}
-		if !j.round().isLate(now) || f.view.held() != "" || !slices.ContainsFunc(rows, isDue) {
+		if !j.round().isLate(now) || f.view.Held() != "" || !slices.ContainsFunc(rows, isDue) {
 			return nil
 		}
 		rec, _ := f.view.adoption()
@@ -255,7 +256,7 @@ func (f *follower) respread(ctx context.Context, rows []store.Row) error {
 		if err != nil && !errors.Is(err, store.ErrConflict) {
 			return err
 		}
-		if err := f.view.refresh(ctx); err != nil {
+		if err := f.view.Read(ctx); err != nil {
 			return err
 		}
 		if err := f.stillFollows(ctx); err != nil {

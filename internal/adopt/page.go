@@ -20,7 +20,7 @@ type pager struct {
 // page decides about the entities of a page, and writes to those that the order is about.
 func (g *pager) page(ctx context.Context, p *heldPart, namespace string, rows []store.Row) error {
 	if g.job.applies() {
-		if err := g.view.fresh(ctx); err != nil {
+		if err := g.view.Fresh(ctx); err != nil {
 			return err
 		}
 	}

@@ -15,10 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-var (
-	errLost = errors.New("another worker took the part over")
-	errHeld = errors.New("held")
-)
+var errLost = errors.New("another worker took the part over")
 
 // A heldPart is one that a worker of this process reads.
 type heldPart struct {

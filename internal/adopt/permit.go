@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/switches"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -48,7 +49,7 @@ func (m *permit) allowed(ctx context.Context, p *heldPart, most int) (int, error
 // target is held, for at most one lease.
 func (m *permit) check(ctx context.Context, p *heldPart) error {
 	for since := m.job.now(); ; {
-		if err := m.view.fresh(ctx); err != nil {
+		if err := m.view.Fresh(ctx); err != nil {
 			return err
 		}
 		rec, exists := m.view.adoption()
@@ -58,13 +59,13 @@ func (m *permit) check(ctx context.Context, p *heldPart) error {
 		if err := m.reading.over(rec, exists); err != nil {
 			return err
 		}
-		why := m.view.held()
-		m.view.note(why)
+		why := m.view.Held()
+		m.view.Note(why)
 		if why == "" {
 			return p.keep(ctx)
 		}
 		if m.job.now().Sub(since) > m.job.cfg.Target.Lease {
-			return fmt.Errorf("target %s: %w for longer than one lease: %s", m.job.cfg.Target.Name, errHeld, why)
+			return fmt.Errorf("target %s: %w for longer than one lease: %s", m.job.cfg.Target.Name, switches.ErrHeld, why)
 		}
 		if err := p.pause(ctx, time.Second); err != nil {
 			return err

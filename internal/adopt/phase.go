@@ -22,7 +22,7 @@ func Dualize(ctx context.Context, cfg Config) (Result, error) {
 		if err != nil {
 			return r.result(false), err
 		}
-		r.reading, r.tally = &reading{r.job, rec}, newTally(r.job, r.view.storeNow())
+		r.reading, r.tally = &reading{r.job, rec}, newTally(r.job, r.view.StoreNow())
 		if rec.Phase == Dual || !cfg.Sweep.Apply {
 			return r.result(true), nil
 		}
@@ -30,7 +30,7 @@ func Dualize(ctx context.Context, cfg Config) (Result, error) {
 		rec.Phase = Dual
 		if rec, err = rec.save(ctx, r.job.store); err == nil {
 			r.reading = &reading{r.job, rec}
-			cfg.tell(ctx, r.view.storeNow(), toldDual, before, rec)
+			cfg.tell(ctx, r.view.StoreNow(), toldDual, before, rec)
 			res := r.result(true)
 			res.Apply = true
 			return res, nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/switches"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -26,7 +27,7 @@ func newPlanner(cfg Config) (*planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &planner{j, &targetView{job: j}}, nil
+	return &planner{j, newTargetView(j)}, nil
 }
 
 // prepare reads the records, checks that the order fits them, and begins a round if it is time. began is
@@ -56,8 +57,8 @@ func (p *planner) prepare(ctx context.Context) (next Record, began bool, err err
 			if err != nil {
 				return next, false, err
 			}
-			p.job.cfg.tellPlan(ctx, p.view.storeNow(), before, next)
-			if err := p.view.refresh(ctx); err != nil {
+			p.job.cfg.tellPlan(ctx, p.view.StoreNow(), before, next)
+			if err := p.view.Read(ctx); err != nil {
 				return next, false, err
 			}
 		}
@@ -67,7 +68,7 @@ func (p *planner) prepare(ctx context.Context) (next Record, began bool, err err
 
 // load reads the target's record and that of the adoption, which the order must fit.
 func (p *planner) load(ctx context.Context) (rec Record, exists bool, err error) {
-	if err := p.view.refresh(ctx); err != nil {
+	if err := p.view.Read(ctx); err != nil {
 		return rec, false, err
 	}
 	rec, exists = p.view.adoption()
@@ -102,7 +103,7 @@ func (p *planner) fits(rec Record, exists bool) error {
 // plan returns the adoption's record as the order needs it.
 func (p *planner) plan(ctx context.Context, rec Record, exists bool) (next Record, changed bool, err error) {
 	cfg := &p.job.cfg
-	round := Round{Number: 1, Began: p.view.storeNow().UTC().Truncate(time.Microsecond), Spread: cfg.Spread,
+	round := Round{Number: 1, Began: p.view.StoreNow().UTC().Truncate(time.Microsecond), Spread: cfg.Spread,
 		Percent: cfg.Percent, Retention: cfg.Target.Retention}
 	if !exists {
 		rec = Record{Target: cfg.Target.Name, Kind: cfg.Target.Kind, Property: cfg.Target.Property,
@@ -214,7 +215,7 @@ func (p *planner) settle(ctx context.Context, before, next Record) error {
 	case !p.job.applies():
 	case p.job.cfg.Order == Undo:
 		return p.settleStampers(ctx, before)
-	case next.Round().Number == 1 && p.view.storeNow().Sub(next.Began) < savePatience+missingFor:
+	case next.Round().Number == 1 && p.view.StoreNow().Sub(next.Began) < savePatience+missingFor:
 		return throttle.Sleep(ctx, missingFor) // the record may have been saved just now
 	}
 	return nil
@@ -224,9 +225,9 @@ func (p *planner) settle(ctx context.Context, before, next Record) error {
 // being undone, and their last writes have ended: a key that is written behind undo would stay.
 // A worker may hold no part at the moment, and write a second later.
 func (p *planner) settleStampers(ctx context.Context, before Record) error {
-	const wait = readEvery + writeTimeout
+	const wait = switches.ReadEvery + writeTimeout
 	if before.Phase == Undoing { // another process has begun to undo, and may have died while it waited
-		if p.view.storeNow().Sub(before.Reading) > savePatience+wait {
+		if p.view.StoreNow().Sub(before.Reading) > savePatience+wait {
 			return nil
 		}
 	} else if writes, err := p.mayWrite(ctx, before); err != nil || !writes {
@@ -256,7 +257,7 @@ func NextRound(ctx context.Context, cfg Config, every time.Duration) (time.Time,
 	if err != nil {
 		return time.Time{}, err
 	}
-	err = p.view.refresh(ctx)
+	err = p.view.Read(ctx)
 	now := p.job.now()
 	rec, exists := p.view.adoption()
 	if err != nil || !exists || !p.job.resumes(rec) {
@@ -265,5 +266,5 @@ func NextRound(ctx context.Context, cfg Config, every time.Duration) (time.Time,
 	if unfinished, err := unfinished(ctx, p.job.store, rec); err != nil || unfinished {
 		return now, err
 	}
-	return now.Add(rec.Reading.Add(every).Sub(p.view.storeNow())), nil
+	return now.Add(rec.Reading.Add(every).Sub(p.view.StoreNow())), nil
 }

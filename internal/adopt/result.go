@@ -49,8 +49,8 @@ func (r *run) result(complete bool) Result {
 		Rule: r.job.cfg.Rule.String(), Percent: r.job.cfg.Percent, SpreadSeconds: r.job.cfg.Spread.Seconds(),
 		DurationSeconds: r.job.now().Sub(r.began).Seconds(),
 		Operations:      r.meter.Operations(), Counts: map[Outcome]int64{}, Samples: map[Outcome][]Sample{},
-		Histogram: []Bar{}, Warnings: []string{}, Held: r.view.noted,
-		Tripped: r.view.noted != "" && !complete && r.view.tripped()}
+		Histogram: []Bar{}, Warnings: []string{}, Held: r.view.Noted(),
+		Tripped: r.view.Noted() != "" && !complete && r.view.Tripped()}
 	if r.tally == nil { // it failed before it read anything
 		return res
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/reaper-ttl/reaper/internal/background"
+	"github.com/reaper-ttl/reaper/internal/switches"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -90,7 +91,7 @@ func (r *run) end(ctx context.Context) error {
 
 // begin has the run go by a record.
 func (r *run) begin(rec Record) {
-	now := r.view.storeNow()
+	now := r.view.StoreNow()
 	r.reading = &reading{r.job, rec}
 	r.share = newShare(r.reading, r.pacer)
 	r.tally = newTally(r.job, now)
@@ -130,7 +131,7 @@ func (r *run) work(ctx context.Context) (complete bool, err error) {
 					errs = append(errs, err) // all parts may fail by the same
 				}
 				mu.Unlock()
-				if errors.Is(err, errStop) || errors.Is(err, errHeld) {
+				if errors.Is(err, errStop) || errors.Is(err, switches.ErrHeld) {
 					cancel(err) // it holds for all parts
 				}
 				return nil
@@ -146,7 +147,7 @@ func (r *run) work(ctx context.Context) (complete bool, err error) {
 		return true, nil
 	}
 	errs = slices.DeleteFunc(errs, func(err error) bool {
-		return errors.Is(err, errHeld) || ctx.Err() != nil && errors.Is(err, context.Canceled)
+		return errors.Is(err, switches.ErrHeld) || ctx.Err() != nil && errors.Is(err, context.Canceled)
 	})
 	return false, errors.Join(errs...)
 }

@@ -169,7 +169,7 @@ func (w *writer) restamp(ctx context.Context, items []item) ([]store.RestampOp, 
 		if w.job.cfg.Order == Undo {
 			continue // no value: the expiry is removed
 		}
-		key, err := w.view.stamper(one.id).Name(one.id, one.expires)
+		key, err := w.view.StamperFor(one.id).Name(one.id, one.expires)
 		if err != nil {
 			return b.Ops, fmt.Errorf("stamp %s: %w", one.row.Key, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/reaper-ttl/reaper/internal/switches"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -74,6 +75,13 @@ func newJob(cfg Config) (*job, error) {
 		cfg.Max = DefaultMax
 	}
 	return &job{cfg, orphaner}, nil
+}
+
+// newSwitches returns what says whether the target may be deleted from.
+func (j *job) newSwitches() *switches.Switches {
+	t := j.Target
+	return switches.New(switches.Config{Store: j.Sweep.Store, Target: t.Name, Shards: t.Shards, Lease: t.Lease,
+		Gate: t.Gate, Now: j.Sweep.Now, Log: j.Sweep.Log, Work: "deleting orphans"})
 }
 
 // namespaces lists those in which orphans are looked for: from the one of the place on.

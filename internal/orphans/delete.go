@@ -8,8 +8,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/switches"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
+)
+
+const (
+	// patience is how long a failing call is repeated.
+	patience    = 2 * time.Minute
+	callTimeout = 30 * time.Second
+	firstWait   = 100 * time.Millisecond
+	longestWait = 5 * time.Second
 )
 
 // mostBelow is how many orphans one transaction deletes at most, in addition to the read of the entity
@@ -19,7 +28,7 @@ const mostBelow = store.MaxPage - 1
 // A deleter deletes orphans, as pace, switches and the run's limit allow.
 type deleter struct {
 	job      *job
-	switches *switches
+	switches *switches.Switches
 	pacer    *throttle.Pacer
 	tally    *tally
 	story    *story
@@ -72,7 +81,7 @@ func (d *deleter) run(
 	ctx context.Context, q store.LineageQuery, missing string, list []store.Relative,
 ) (exists bool, err error) {
 	for len(list) > 0 && !exists {
-		if err := d.switches.check(ctx); err != nil {
+		if err := d.switches.Check(ctx, throttle.Sleep); err != nil {
 			return false, err
 		}
 		n, err := d.tokens(ctx, min(len(list), mostBelow))
@@ -118,7 +127,7 @@ func (d *deleter) batch(
 	for todo := [][]store.Relative{list}; len(todo) > 0; {
 		some := todo[0]
 		// A pause that came while this waited for tokens, or for its next try, counts, too.
-		if err := d.switches.check(ctx); err != nil {
+		if err := d.switches.Check(ctx, throttle.Sleep); err != nil {
 			return false, err
 		}
 		outcome, err := d.call(ctx, q, missing, some)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/reaper-ttl/reaper/internal/background"
+	"github.com/reaper-ttl/reaper/internal/switches"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -44,7 +45,7 @@ type Result struct {
 // A run is one call of Run.
 type run struct {
 	job      *job
-	switches *switches
+	switches *switches.Switches
 	tally    *tally
 	story    *story
 	deleter  *deleter // nil in a run that deletes nothing
@@ -62,7 +63,7 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 		return Result{Target: cfg.Target.Name}, err
 	}
 	now := j.Sweep.Now()
-	r := &run{job: j, switches: newSwitches(j), tally: newTally(j.Progress, now), meter: new(store.Meter), began: now}
+	r := &run{job: j, switches: j.newSwitches(), tally: newTally(j.Progress, now), meter: new(store.Meter), began: now}
 	r.story = &story{job: j, switches: r.switches, tally: r.tally}
 	if j.Sweep.Apply {
 		r.deleter = &deleter{job: j, switches: r.switches, tally: r.tally, story: r.story, left: j.Max,
@@ -74,7 +75,7 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	}
 	complete := err == nil && !slices.ContainsFunc(r.parts, func(p *part) bool { return !p.done })
 	r.story.end(ctx, complete)
-	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) || errors.Is(err, errHeld) {
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) || errors.Is(err, switches.ErrHeld) {
 		err = nil // a run that was stopped, or is held, has not failed
 	}
 	return r.result(complete), err
@@ -147,7 +148,7 @@ func (r *run) work(ctx context.Context) error {
 		if !slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }) {
 			errs = append(errs, err) // all parts may fail by the same
 		}
-		if errors.Is(err, errHeld) || errors.Is(err, ErrMax) {
+		if errors.Is(err, switches.ErrHeld) || errors.Is(err, ErrMax) {
 			cancel(err) // it holds for all parts
 		}
 	}
@@ -168,7 +169,7 @@ func (r *run) work(ctx context.Context) error {
 	}
 	stopped := context.Cause(ctx) // the caller's, or what holds for all parts
 	errs = slices.DeleteFunc(errs, func(err error) bool {
-		return stopped != nil && (errors.Is(err, context.Canceled) || errors.Is(err, errHeld))
+		return stopped != nil && (errors.Is(err, context.Canceled) || errors.Is(err, switches.ErrHeld))
 	})
 	if len(errs) == 0 {
 		return stopped
@@ -188,8 +189,8 @@ func (r *run) result(complete bool) Result {
 	r.tally.into(&res)
 	if !complete {
 		res.StoppedAt = r.stoppedAt()
-		if res.Held = r.switches.why(); res.Held != "" {
-			res.Tripped = r.switches.tripped()
+		if res.Held = r.switches.Noted(); res.Held != "" {
+			res.Tripped = r.switches.Tripped()
 		}
 	}
 	if r.tally.nested && !r.whole {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/internal/switches"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -19,7 +20,7 @@ const (
 // that fails is only logged.
 type story struct {
 	job      *job
-	switches *switches
+	switches *switches.Switches
 	tally    *tally
 	begun    atomic.Bool
 }
@@ -52,7 +53,7 @@ func (s *story) end(ctx context.Context, complete bool) {
 func (s *story) tell(ctx context.Context, c history.Change) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	err := sweep.RecordHistory(ctx, s.job.Sweep, s.job.Target, s.switches.storeNow(), history.KindAction, c)
+	err := sweep.RecordHistory(ctx, s.job.Sweep, s.job.Target, s.switches.StoreNow(), history.KindAction, c)
 	if err != nil {
 		s.job.Sweep.Log.WarnContext(ctx, "cannot write the history", "target", s.job.Target.Name, "what", c.What,
 			"error", err)

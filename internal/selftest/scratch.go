@@ -86,4 +86,4 @@ func (s scratch) journalKey() string { return journal + "@" + s.id }
 
 // sorts are all sorts of records that a run may leave.
 var sorts = []store.RecordSort{store.TargetRecord, store.CursorRecord, store.SweepRecord, store.WorkerRecord,
-	store.SealRecord, store.BudgetRecord, store.AdoptRecord}
+	store.SealRecord, store.BudgetRecord, store.AdoptRecord, store.RestoreRecord}

@@ -17,6 +17,7 @@ import (
 	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/internal/adopt"
 	"github.com/reaper-ttl/reaper/internal/background"
+	"github.com/reaper-ttl/reaper/internal/restore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -44,6 +45,7 @@ var sorts = []struct {
 	{store.SealRecord, cursor.SealSchema},
 	{store.CursorRecord, cursor.Schema},
 	{store.AdoptRecord, adopt.Schema},
+	{store.RestoreRecord, restore.Schema},
 	{store.BudgetRecord, breaker.Schema},
 	{store.WorkerRecord, cursor.HeartbeatSchema},
 	{store.TargetRecord, generation.Schema},

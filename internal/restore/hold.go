@@ -1,0 +1,157 @@
+package restore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+var errLost = fmt.Errorf("%w: it took this one over", ErrBusy)
+
+// askEvery is how often a restore looks whether another one is alive.
+const askEvery = time.Second
+
+// A hold is the lease on the record of a target's restore. A nil hold is that of a dry run, and holds nothing.
+type hold struct {
+	job    *job
+	record record
+	before record    // that it found
+	sent   time.Time // when the record was last written, on this process's clock
+}
+
+// claim takes the record, and begins a restore or goes on with the one of the same order. If another process has
+// it, it waits to see whether that is alive: a record that stays the same for one lease is free.
+func claim(ctx context.Context, j *job) (*hold, error) {
+	var seen string
+	var since time.Time
+	for {
+		r, now, err := loadRecord(ctx, j.store, j.Target.Name)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case r.owner == "" || isVoid(j.store, r.owner) || r.revision == seen && j.now().Sub(since) >= j.Target.Lease:
+			h, err := take(ctx, j, r, now)
+			if !errors.Is(err, store.ErrConflict) {
+				return h, err
+			}
+			return nil, busy(j, r)
+		case seen == "":
+			seen, since = r.revision, j.now()
+			j.log.InfoContext(ctx, "looking whether another restore is alive", "target", j.Target.Name, "owner", r.owner)
+		case r.revision != seen:
+			return nil, busy(j, r)
+		}
+		if err := throttle.Sleep(ctx, min(askEvery, j.Target.Lease/4)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func busy(j *job, r record) error {
+	err := fmt.Errorf("target %s: %w", j.Target.Name, ErrBusy)
+	if r.owner != "" {
+		err = fmt.Errorf("%w: that of %s since %s, process %s", err, r.actor, r.began.Format(time.RFC3339), r.owner)
+	}
+	return err
+}
+
+// isVoid reports whether the lease of an owner ended with its opening of an exclusive store.
+func isVoid(s store.Store, owner string) bool {
+	e, ok := s.(store.Exclusive)
+	return ok && !strings.HasPrefix(owner, e.Opening()+"/")
+}
+
+func take(ctx context.Context, j *job, r record, now time.Time) (*hold, error) {
+	h := &hold{job: j, record: r, before: r}
+	if !r.resumes(j.Order) {
+		began := now.UTC().Truncate(time.Microsecond)
+		h.record = record{target: r.target, order: j.Order, since: j.Pick.Since, until: j.Pick.Until, began: began,
+			token: r.token, revision: r.revision}
+		if h.record.until.IsZero() || h.record.until.After(began) {
+			h.record.until = began // what is archived from now on is not part of it
+		}
+		if r.revision != "" && !r.done {
+			j.log.WarnContext(ctx, "an earlier restore was left unfinished: this one has another order", "target",
+				j.Target.Name, "order", r.order, "began", r.began)
+		}
+	}
+	h.record.actor, h.record.reason, h.record.owner = j.Target.History.Actor, j.Reason, j.Sweep.Owner
+	h.record.token++
+	return h, h.save(ctx)
+}
+
+// save writes the record, which renews the lease.
+func (h *hold) save(ctx context.Context) error {
+	sent := h.job.now()
+	if err := h.record.save(ctx, h.job.store); err != nil {
+		return err
+	}
+	h.sent = sent
+	return nil
+}
+
+// keep renews the lease if a third of it has passed.
+func (h *hold) keep(ctx context.Context) error {
+	if h == nil || h.job.now().Sub(h.sent) < h.job.Target.Lease/3 {
+		return nil
+	}
+	return h.renew(ctx)
+}
+
+func (h *hold) renew(ctx context.Context) error {
+	err := h.save(ctx)
+	if errors.Is(err, store.ErrConflict) {
+		return errLost
+	}
+	return err
+}
+
+// reach notes how far the restore has come.
+func (h *hold) reach(ctx context.Context, to place) error {
+	h.record.place = to
+	return h.renew(ctx)
+}
+
+// pause waits, and keeps the lease meanwhile.
+func (h *hold) pause(ctx context.Context, d time.Duration) error {
+	if h == nil {
+		return throttle.Sleep(ctx, d)
+	}
+	for end := h.job.now().Add(d); ; {
+		if err := h.keep(ctx); err != nil {
+			return err
+		}
+		left := end.Sub(h.job.now())
+		if left <= 0 {
+			return nil
+		}
+		if err := throttle.Sleep(ctx, min(left, h.job.Target.Lease/3)); err != nil {
+			return err
+		}
+	}
+}
+
+// release ends the lease. A restore that has changed nothing leaves the record as it was.
+func (h *hold) release(ctx context.Context, began, done bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(h.job.Sweep.Grace, time.Second))
+	defer cancel()
+	if !began && !done {
+		was := h.before
+		was.revision, was.token, was.owner = h.record.revision, h.record.token, ""
+		if h.before.revision == "" {
+			was.order, was.done, was.began = h.record.order, true, h.record.began
+		}
+		h.record = was
+	}
+	h.record.owner, h.record.done = "", h.record.done || done
+	if err := h.save(ctx); err != nil && !errors.Is(err, store.ErrConflict) {
+		h.job.log.WarnContext(ctx, "cannot release the restore; the next one waits for one lease", "target",
+			h.job.Target.Name, "error", err)
+	}
+}

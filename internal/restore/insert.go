@@ -1,0 +1,211 @@
+package restore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// insert inserts the items of a chunk, and notes in the record that they are done.
+func (r *run) insert(ctx context.Context, c *chunk) error {
+	if err := r.switches.Check(ctx, r.hold.pause); err != nil {
+		return err
+	}
+	items, err := r.contents(ctx, c.items)
+	if err != nil {
+		return err
+	}
+	err = byNamespace(items, func(namespace string, items []item) error {
+		for len(items) > 0 {
+			n, err := r.tokens(ctx, len(items))
+			if err != nil {
+				return err
+			}
+			if err := r.batch(ctx, namespace, items[:n]); err != nil {
+				return err
+			}
+			items = items[n:]
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	n := r.tally.soFar()
+	to := c.end
+	to.exist, to.restored, to.verified, to.vanished = n.Exist, n.Restored, n.Verified, n.Vanished
+	to.stripped, to.refused, to.notFound = n.Stripped, n.Refused, n.NotFound
+	return r.hold.reach(ctx, to)
+}
+
+// tokens waits until there are some, and returns how many entities may be inserted, at most so many.
+func (r *run) tokens(ctx context.Context, most int) (int, error) {
+	for {
+		n, wait, _ := r.pacer.Ready(min(most, store.MaxPage))
+		if pressed, ok := r.job.store.(store.Pressured); wait == 0 && ok && pressed.Pressed() {
+			wait = firstWait // before it takes tokens: they would be lost
+		}
+		if wait == 0 {
+			wait, _ = r.pacer.Take(n)
+		}
+		if wait == 0 {
+			return n, nil
+		}
+		if err := r.hold.pause(ctx, wait); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// batch inserts items for which there are tokens. If the store refuses them for what may be the fault of one, they
+// are halved until that one is found.
+func (r *run) batch(ctx context.Context, namespace string, items []item) error {
+	began, wait := r.job.now(), firstWait
+	for queue := [][]item{items}; len(queue) > 0; {
+		some := queue[0]
+		queue = queue[1:]
+		if err := r.ready(ctx, some); err != nil {
+			return err
+		}
+		left, err := r.try(ctx, namespace, some)
+		if err == nil && len(left) == len(some) {
+			err = fmt.Errorf("%w: it inserts none of %d entities, and says nothing", store.ErrFailed, len(some))
+			return err
+		}
+		switch {
+		case len(left) == 0:
+		case err == nil: // it was more than one call takes
+			queue = append([][]item{left}, queue...)
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case store.Transient(err) && r.job.now().Sub(began) < patience:
+			r.pacer.PushBack(throttle.ReasonPushBack)
+			if err := r.hold.pause(ctx, jitter(ctx, wait)); err != nil {
+				return err
+			}
+			wait = min(2*wait, longestWait)
+			if errors.Is(err, store.ErrContention) || store.TookTooLong(err) {
+				queue = append(halves(left), queue...)
+			} else {
+				queue = append([][]item{left}, queue...)
+			}
+		case !store.MayBeOfOneEntity(err):
+			return fmt.Errorf("insert %d entities: %w", len(left), err)
+		case len(left) > 1:
+			queue = append(halves(left), queue...)
+		default:
+			r.tally.refuse(left[0], err)
+			r.job.log.WarnContext(ctx, "the store refuses to take an entity back", "target", r.job.Target.Name, "key",
+				left[0].Key, "error", err)
+		}
+	}
+	return nil
+}
+
+// ready makes sure that a batch may be inserted, and announces it.
+func (r *run) ready(ctx context.Context, items []item) error {
+	if err := r.switches.Check(ctx, r.hold.pause); err != nil {
+		return err
+	}
+	var expiries []time.Time
+	for _, one := range items {
+		if one.expires && !one.announced {
+			expiries = append(expiries, one.at)
+		}
+	}
+	if r.job.Announce != nil && len(expiries) > 0 {
+		if err := store.Retry(ctx, patience, func() error { return r.job.Announce(ctx, expiries) }); err != nil {
+			return fmt.Errorf("announce %d expiries in target %s: %w", len(expiries), r.job.Target.Name, err)
+		}
+		for i := range items {
+			items[i].announced = true
+		}
+		if err := r.switches.Check(ctx, r.hold.pause); err != nil { // it may have taken long
+			return err
+		}
+	}
+	return r.hold.keep(ctx)
+}
+
+// try makes one call, reads back what it inserted, and returns what has no outcome yet.
+func (r *run) try(ctx context.Context, namespace string, items []item) (left []item, err error) {
+	list := make([]store.Insertion, len(items))
+	for i, one := range items {
+		list[i] = store.Insertion{Copy: one.Copy}
+		if _, had := expiresOf(one.Expiry); !had {
+			list[i].AsIs = true
+			continue
+		}
+		if list[i].To, err = r.value(one); err != nil {
+			return items, fmt.Errorf("stamp %s: %w", one.Key, err)
+		}
+	}
+	err = r.job.call(ctx, func(ctx context.Context) error {
+		return r.job.archiver.Insert(ctx, r.job.Target.Target, namespace, list)
+	})
+	var sure, doubtful []item
+	for i, one := range items {
+		switch o := list[i].Outcome; {
+		case o == store.Inserted:
+			r.tally.outcome(one, o, list[i].Stripped)
+			sure = append(sure, one)
+		case o == store.Kept && one.doubtful:
+			doubtful = append(doubtful, one)
+		case o == store.Kept:
+			r.tally.outcome(one, o, "")
+		default:
+			one.doubtful = one.doubtful || store.MayHaveHappened(err)
+			left = append(left, one)
+		}
+	}
+	r.job.log.DebugContext(ctx, "entities inserted", "target", r.job.Target.Name, "namespace", namespace, "entities",
+		len(sure), "of", len(items), "left", len(left))
+	r.story.inserted(ctx, len(sure))
+	if backErr := r.readBack(ctx, namespace, sure, doubtful); backErr != nil {
+		return left, errors.Join(backErr, err)
+	}
+	return left, err
+}
+
+// readBack reads what was inserted, and what may have been inserted by a call whose reply was lost: an entity that
+// exists with the very expiry that it was to get is taken for that.
+func (r *run) readBack(ctx context.Context, namespace string, sure, doubtful []item) error {
+	if len(sure)+len(doubtful) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience) // what was done must be known
+	defer cancel()
+	all := append(sure, doubtful...)
+	list, err := r.fetch(ctx, namespace, keysOf(all), time.Time{})
+	if err != nil {
+		return fmt.Errorf("read back %d entities: %w", len(all), err)
+	}
+	for i, c := range list {
+		if i >= len(sure) {
+			at, has := expiresOf(c.Expiry)
+			if !has || !all[i].expires || !at.Equal(all[i].at) {
+				r.tally.outcome(all[i], store.Kept, "")
+				continue
+			}
+			r.tally.outcome(all[i], store.Inserted, "")
+		}
+		r.tally.read(c.Data != nil)
+	}
+	return nil
+}
+
+func halves(items []item) [][]item {
+	if len(items) < 2 {
+		return [][]item{items}
+	}
+	return [][]item{items[:len(items)/2], items[len(items)/2:]}
+}
+
+// jitter keeps processes that failed together from trying again together.
+func jitter(ctx context.Context, d time.Duration) time.Duration {
+	return d/2 + time.Duration(store.Chance(ctx)*float64(d))
+}

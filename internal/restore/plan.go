@@ -1,0 +1,230 @@
+package restore
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/reaper-ttl/reaper/archive"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// before is how long before its first line an object may have been begun: it waits for more lines, and calls that
+// are to be kept wait for each other.
+const before = 10 * time.Minute
+
+// A plan says what is restored. It does not change.
+type plan struct {
+	objects []object // in order of time
+	depths  []int    // at which entities lie, in their order
+}
+
+// An object is one of the archive with lines that are restored.
+type object struct {
+	archive.Entry
+
+	lines  []uint32 // their numbers, in order
+	depths []uint16 // and their depths
+}
+
+// A candidate is one archived copy of an entity.
+type candidate struct {
+	entity      [16]byte // a hash of namespace and key
+	kept        int64    // when, in nanoseconds
+	expires     int64    // when it will expire, in milliseconds; 0 if it will not
+	object      int32
+	line        uint32
+	depth       uint16
+	unconfirmed bool
+}
+
+func entityHash(namespace, key string) (h [16]byte) {
+	sum := sha256.Sum256([]byte(namespace + "\x00" + key))
+	copy(h[:], sum[:])
+	return h
+}
+
+// depthOf returns how deep a key lies. What lies below it lies deeper: see [store.IsBelow].
+func depthOf(key string) uint16 { return uint16(min(strings.Count(key, "/"), 1<<16-1)) }
+
+// A planner makes a plan from an archive.
+type planner struct {
+	job   *job
+	tally *tally
+	keep  func(context.Context) error // is called for each object
+	began time.Time                   // from when on new expiries count
+	now   time.Time                   // in the store's time
+
+	roots      map[string][]string // by namespace
+	candidates []candidate
+	keysOnly   int64 // objects
+}
+
+// plan reads all objects of the selection.
+func (p *planner) plan(ctx context.Context) (plan, error) {
+	var made plan
+	pick := p.job.Pick
+	since := pick.Since
+	if !since.IsZero() {
+		since = since.Add(-before)
+	}
+	for e, err := range archive.Objects(ctx, p.job.Bucket, p.job.Target.Name, since, pick.Until) {
+		if err != nil {
+			return made, fmt.Errorf("list the archive: %w", err)
+		}
+		if err := p.keep(ctx); err != nil {
+			return made, err
+		}
+		if e.Missing {
+			p.missing(e)
+			continue
+		}
+		p.job.Progress.Objects.Add(1)
+		n := len(p.candidates)
+		if err := p.object(ctx, e, len(made.objects)); err != nil {
+			return made, err
+		}
+		p.job.Progress.ObjectsRead.Add(1)
+		if len(p.candidates) > n {
+			made.objects = append(made.objects, object{Entry: e})
+		}
+	}
+	p.choose(&made)
+	p.tally.planned(int64(len(made.objects)))
+	return made, p.check(made)
+}
+
+// missing notes an object of which only the manifest is left. It may be of another sweep, or have other ids.
+func (p *planner) missing(e archive.Entry) {
+	err := errors.New("it was removed from the archive; its manifest is left")
+	if len(p.job.Pick.Sweeps)+len(p.job.Pick.IDs) == 0 {
+		p.tally.problem(e.Name, err)
+	} else {
+		p.tally.removed(e.Name)
+	}
+}
+
+// object reads one object. What cannot be read of it is noted, and the rest counts.
+func (p *planner) object(ctx context.Context, e archive.Entry, index int) error {
+	r, err := archive.OpenObject(ctx, p.job.Bucket, e.Name)
+	if err != nil {
+		return p.unreadable(ctx, e, err)
+	}
+	defer r.Close()
+	h := r.Header()
+	if len(p.job.Pick.Sweeps) > 0 && !slices.Contains(p.job.Pick.Sweeps, h.Sweep) {
+		return nil
+	}
+	switch {
+	case h.Kind != p.job.Target.Kind:
+		return fmt.Errorf("%w: object %s has entities of %s, target %s is of %s", ErrOtherKind, e.Name, h.Kind,
+			p.job.Target.Name, p.job.Target.Kind)
+	case p.job.Database != "" && h.Store != p.job.Database:
+		return fmt.Errorf("%w: object %s is of %s, and this is %s", ErrOtherDatabase, e.Name, h.Store, p.job.Database)
+	case h.Mode == archive.Keys && p.job.From == FromArchive:
+		p.keysOnly++
+	}
+	for line, err := range r.Lines() {
+		if err != nil {
+			return p.unreadable(ctx, e, err)
+		}
+		if p.wants(line) {
+			p.add(line, index)
+		}
+	}
+	return nil
+}
+
+// unreadable notes an object that is not as it was written. Any other failure ends the restore.
+func (p *planner) unreadable(ctx context.Context, e archive.Entry, err error) error {
+	for _, noted := range []error{archive.ErrDamaged, archive.ErrNewer, archive.ErrNotFound} {
+		if errors.Is(err, noted) && ctx.Err() == nil {
+			p.tally.problem(e.Name, err)
+			return nil
+		}
+	}
+	return fmt.Errorf("read the archive: %w", err)
+}
+
+// wants reports whether a line is selected.
+func (p *planner) wants(line archive.Line) bool {
+	pick := p.job.Pick
+	if line.At.Before(pick.Since) || !pick.Until.IsZero() && !line.At.Before(pick.Until) {
+		return false
+	}
+	if len(pick.IDs) == 0 {
+		return true
+	}
+	roots, known := p.roots[line.Namespace]
+	if !known {
+		roots = p.job.roots(line.Namespace)
+		p.roots[line.Namespace] = roots
+	}
+	return slices.ContainsFunc(roots, func(root string) bool { return line.Key == root || store.IsBelow(line.Key, root) })
+}
+
+// add notes a line as a candidate. What was kept and not deleted has nothing to come back from.
+func (p *planner) add(line archive.Line, index int) {
+	p.tally.line(line.State)
+	if line.State == archive.Kept {
+		return
+	}
+	c := candidate{entity: entityHash(line.Namespace, line.Key), kept: line.At.UnixNano(), object: int32(index),
+		line: uint32(line.Number), depth: depthOf(line.Key), unconfirmed: line.State == archive.Unconfirmed}
+	if at, has := p.job.Expiry.instant(p.began, p.job.Target.Name, line.Namespace, line.Copy); has {
+		c.expires = at.UnixMilli()
+	}
+	p.candidates = append(p.candidates, c)
+}
+
+// choose takes the newest copy of each entity into the plan.
+func (p *planner) choose(made *plan) {
+	slices.SortFunc(p.candidates, func(a, b candidate) int {
+		return cmp.Or(slices.Compare(a.entity[:], b.entity[:]), cmp.Compare(b.kept, a.kept),
+			cmp.Compare(b.object, a.object), cmp.Compare(b.line, a.line))
+	})
+	chosen := slices.CompactFunc(p.candidates, func(a, b candidate) bool { return a.entity == b.entity })
+	p.tally.chose(chosen, int64(len(p.candidates)-len(chosen)), p.now.Add(-p.job.Target.Retention))
+	slices.SortFunc(chosen, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.object, b.object), cmp.Compare(a.line, b.line))
+	})
+	depths := map[int]bool{}
+	for _, c := range chosen {
+		o := &made.objects[c.object]
+		o.lines, o.depths = append(o.lines, c.line), append(o.depths, c.depth)
+		depths[int(c.depth)] = true
+	}
+	p.candidates = nil
+	for d := range depths {
+		made.depths = append(made.depths, d)
+	}
+	slices.Sort(made.depths)
+	p.job.Progress.Entities.Store(int64(len(chosen)))
+}
+
+// check refuses a plan as a whole.
+func (p *planner) check(made plan) error {
+	n := p.tally.soFar()
+	switch {
+	case p.keysOnly > 0 && n.Restorable > 0:
+		return fmt.Errorf("%w: %d of %d objects", ErrKeysOnly, p.keysOnly, len(made.objects))
+	case p.job.Expiry.Keep && n.Due > 0:
+		return fmt.Errorf("%w: %d of %d", ErrDue, n.Due, n.Restorable)
+	}
+	return nil
+}
+
+// wanted returns which lines of the object are to be restored in the pass of a depth.
+func (o *object) wanted(depth int) (lines []uint32) {
+	for i, n := range o.lines {
+		if int(o.depths[i]) == depth {
+			lines = append(lines, n)
+		}
+	}
+	return lines
+}

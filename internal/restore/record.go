@@ -1,0 +1,126 @@
+package restore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// Schema is the version of the record that this program writes, and the newest that it reads.
+const Schema = 1
+
+// ErrNewer is wrapped by the error for a record of a newer program.
+var ErrNewer = store.WithHint(errors.New("the restore record was written by a newer reaper"), "update this one")
+
+// A place is how far a restore has come: everything before it is done.
+type place struct {
+	depth  int
+	at     time.Time // when the object was begun
+	object string
+	line   int // of the last entity that is done
+
+	exist, restored, verified, vanished, stripped, refused, notFound int64
+}
+
+// isBehind reports whether a line was done before.
+func (p place) isBehind(depth int, o object, line int) bool {
+	switch {
+	case depth != p.depth:
+		return depth < p.depth
+	case !o.At.Equal(p.at):
+		return o.At.Before(p.at)
+	case o.Name != p.object:
+		return o.Name < p.object
+	}
+	return line <= p.line
+}
+
+// A record is that of the last restore of a target.
+type record struct {
+	target       string
+	order        string // in words
+	since, until time.Time
+	began        time.Time // in the store's time
+	actor        string
+	reason       string
+	owner        string // the process that goes on with it; empty if none does
+	token        int64  // rises with each claim
+	done         bool
+	revision     string // as in the store; empty for a record not saved yet
+
+	place
+}
+
+// resumes reports whether an order goes on with this restore.
+func (r record) resumes(order string) bool { return r.revision != "" && !r.done && r.order == order }
+
+func loadRecord(ctx context.Context, s store.Loader, target string) (r record, now time.Time, err error) {
+	err = store.Retry(ctx, patience, func() error {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		got, err := s.Load(ctx, store.RecordQuery{Sort: store.RestoreRecord, Target: target, Keys: []string{target}})
+		if err != nil {
+			return err
+		}
+		r, now = record{target: target}, got.Now
+		if len(got.List) > 0 {
+			r, err = decode(got.List[0])
+		}
+		return err
+	})
+	if err != nil {
+		return r, now, fmt.Errorf("load restore record %s: %w", target, err)
+	}
+	return r, now, nil
+}
+
+// save writes the record if nobody else has changed it. After a lost reply the same write again finds its own
+// revision.
+func (r *record) save(ctx context.Context, s store.Store) error {
+	next := *r
+	next.revision = store.NewRevision(r.revision)
+	rec := next.encode()
+	err := store.Retry(ctx, patience, func() error {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		return s.Save(ctx, rec, r.revision)
+	})
+	if err != nil {
+		return fmt.Errorf("save restore record %s: %w", r.target, err)
+	}
+	*r = next
+	return nil
+}
+
+func (r *record) encode() store.Record {
+	return store.Record{Sort: store.RestoreRecord, Key: r.target, Target: r.target, Revision: r.revision,
+		Fields: store.Fields{
+			"schema": int64(Schema), "order": r.order, "since": store.FormatTime(r.since), "until": store.FormatTime(r.until),
+			"began": store.FormatTime(r.began), "actor": r.actor, "reason": r.reason, "owner": r.owner, "token": r.token,
+			"done": r.done, "depth": int64(r.depth), "object_at": store.FormatTime(r.at), "object": r.object,
+			"line": int64(r.line), "exist": r.exist, "restored": r.restored, "verified": r.verified, "vanished": r.vanished,
+			"stripped": r.stripped, "refused": r.refused, "not_found": r.notFound,
+		}}
+}
+
+func decode(rec store.Record) (record, error) {
+	what := fmt.Sprintf("restore record %s %q", rec.Sort, rec.Key)
+	f := rec.Fields.Reader(what)
+	if err := f.Schema(Schema, what, ErrNewer); err != nil {
+		return record{}, err
+	}
+	r := record{target: rec.Target, order: f.Text("order"), since: f.Time("since"), until: f.Time("until"),
+		began: f.Time("began"), actor: f.Text("actor"), reason: f.Text("reason"), owner: f.Text("owner"),
+		token: f.Int("token"), done: f.Bool("done"), revision: rec.Revision,
+		place: place{depth: int(f.Int("depth")), at: f.Time("object_at"), object: f.Text("object"),
+			line: int(f.Int("line")), exist: f.Int("exist"), restored: f.Int("restored"), verified: f.Int("verified"),
+			vanished: f.Int("vanished"), stripped: f.Int("stripped"), refused: f.Int("refused"),
+			notFound: f.Int("not_found")}}
+	if r.began.IsZero() {
+		f.Fail("began", "it is missing")
+	}
+	return r, f.Err()
+}

@@ -1,0 +1,189 @@
+package restore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/reaper-ttl/reaper/internal/switches"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// A Result is what a run did or, without Apply, would do.
+type Result struct {
+	Target          string     `json:"target"`
+	Apply           bool       `json:"apply"`
+	Complete        bool       `json:"complete"`
+	Continued       bool       `json:"continued"` // a restore that was killed or stopped
+	From            Source     `json:"from"`
+	Since           *time.Time `json:"since"` // nil if that side is open
+	Until           *time.Time `json:"until"`
+	DurationSeconds float64    `json:"duration_seconds"`
+	Counts
+	FirstExpiry *time.Time       `json:"first_expiry"` // nil if nothing will expire
+	LastExpiry  *time.Time       `json:"last_expiry"`
+	Problems    []Problem        `json:"problems"` // objects that could not be read to their end
+	StrippedOf  []Sample         `json:"stripped_samples"`
+	RefusedOf   []Sample         `json:"refused_samples"`
+	NotFoundOf  []Sample         `json:"not_found_samples"`
+	Operations  store.Operations `json:"operations"`
+	Warnings    []string         `json:"warnings"`
+	Held        string           `json:"held"`
+	// Tripped tells that the run ended because the breaker holds the target.
+	Tripped bool `json:"-"`
+}
+
+// A run is one call of Run.
+type run struct {
+	job      *job
+	switches *switches.Switches
+	tally    *tally
+	story    *story
+	pacer    *throttle.Pacer
+	hold     *hold // nil in a dry run
+	meter    *store.Meter
+	started  time.Time // on this process's clock
+	began    time.Time // when the restore began, in the store's time
+	plan     plan
+}
+
+// Run restores what a selection of an archive has, or says what that would do. It returns what it found and did
+// also with an error.
+func Run(ctx context.Context, cfg Config) (Result, error) {
+	j, err := newJob(cfg)
+	if err != nil {
+		return Result{Target: cfg.Target.Name}, err
+	}
+	t := j.Target
+	r := &run{job: j, tally: newTally(j.Progress), meter: new(store.Meter), started: j.now(),
+		pacer: throttle.Open(j.now, j.Rate, throttle.State{}, store.MaxPage),
+		switches: switches.New(switches.Config{Store: j.store, Target: t.Name, Shards: t.Shards, Lease: t.Lease,
+			Gate: t.Gate, Now: j.now, Log: j.log, Work: "restore"})}
+	r.story = &story{run: r}
+	ctx = store.WithMeter(ctx, r.meter)
+	complete := false
+	if err = r.switches.Read(ctx); err == nil {
+		if j.Sweep.Apply {
+			complete, err = r.restore(ctx)
+		} else {
+			complete, err = r.preview(ctx)
+		}
+	}
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) || errors.Is(err, switches.ErrHeld) {
+		err = nil // a run that was stopped, or is held, has not failed
+	}
+	if complete {
+		err = r.partial()
+	}
+	return r.result(complete), err
+}
+
+// preview makes the plan, and looks what exists already.
+func (r *run) preview(ctx context.Context) (complete bool, err error) {
+	r.began = r.switches.StoreNow().UTC().Truncate(time.Microsecond)
+	if r.job.Pick.Until.IsZero() || r.job.Pick.Until.After(r.began) {
+		r.job.Pick.Until = r.began
+	}
+	if err := r.makePlan(ctx); err != nil {
+		return false, err
+	}
+	err = r.walk(ctx, place{depth: -1}, r.look)
+	return err == nil, err
+}
+
+// restore makes the plan under the lease of the target's restore, and carries it out.
+func (r *run) restore(ctx context.Context) (complete bool, err error) {
+	if why := r.switches.Held(); why != "" {
+		r.switches.Note(why)
+		return false, nil
+	}
+	if _, _, err := sweep.EnsureRecord(ctx, r.job.Sweep, r.job.Target); err != nil {
+		return false, err
+	}
+	if r.hold, err = claim(ctx, r.job); err != nil {
+		return false, err
+	}
+	rec := r.hold.record
+	from := place{depth: -1}
+	if r.continued() {
+		from = rec.place
+	}
+	r.began, r.job.Pick.Since, r.job.Pick.Until = rec.began, rec.since, rec.until
+	working := false
+	defer func() { r.hold.release(ctx, working || r.continued(), complete) }()
+	if err := r.makePlan(ctx); err != nil {
+		return false, err
+	}
+	if r.continued() {
+		r.tally.resume(rec.place)
+	}
+	working = len(r.plan.objects) > 0
+	err = r.walk(ctx, from, r.insert)
+	complete = err == nil
+	r.story.end(ctx, complete)
+	return complete, err
+}
+
+// continued reports whether the run goes on with a restore that had come to some place.
+func (r *run) continued() bool {
+	return r.hold != nil && r.hold.before.resumes(r.job.Order) && r.hold.before.object != ""
+}
+
+func (r *run) makePlan(ctx context.Context) (err error) {
+	p := &planner{job: r.job, tally: r.tally, keep: r.hold.keep, began: r.began, now: r.switches.StoreNow(),
+		roots: map[string][]string{}}
+	r.plan, err = p.plan(ctx)
+	return err
+}
+
+// partial returns an error if something of the selection could not be restored.
+func (r *run) partial() error {
+	n := r.tally.soFar()
+	if n.BadObjects+n.Refused+n.NotFound == 0 {
+		return nil
+	}
+	return fmt.Errorf("target %s: %w: damaged or missing objects %d, entities refused by the store %d, not found by "+
+		"point-in-time recovery %d", r.job.Target.Name, ErrPartial, n.BadObjects, n.Refused, n.NotFound)
+}
+
+// result returns what the run found and did so far.
+func (r *run) result(complete bool) Result {
+	j, t := r.job, r.tally
+	res := Result{Target: j.Target.Name, Apply: j.Sweep.Apply, Complete: complete, Continued: r.continued(), From: j.From,
+		DurationSeconds: j.now().Sub(r.started).Seconds(), Operations: r.meter.Operations(), Warnings: []string{},
+		Since: timeOf(j.Pick.Since), Until: timeOf(j.Pick.Until)}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	res.Counts, res.FirstExpiry, res.LastExpiry = t.counts, timeOf(t.first), timeOf(t.last)
+	res.Problems = append([]Problem{}, t.problems...)
+	res.StrippedOf, res.RefusedOf = append([]Sample{}, t.stripped...), append([]Sample{}, t.refused...)
+	res.NotFoundOf = append([]Sample{}, t.notFound...)
+	if !complete && res.Apply {
+		if res.Held = r.switches.Noted(); res.Held != "" {
+			res.Tripped = r.switches.Tripped()
+		}
+	}
+	if why := r.switches.Held(); !res.Apply && why != "" {
+		res.Warnings = append(res.Warnings, "the target is held, and nothing can be restored meanwhile: "+why)
+	}
+	if n := t.counts.GoneObjects; n > 0 {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("objects that were removed from the archive may have had some of "+
+			"it: %d", n))
+	}
+	if complete && t.counts.Lines == 0 {
+		res.Warnings = append(res.Warnings, "the archive has nothing of this selection: check the sweep's id, the times "+
+			"and the ids")
+	}
+	return res
+}
+
+func timeOf(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
