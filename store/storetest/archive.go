@@ -142,7 +142,9 @@ func deletesOf(entries ...store.Entry) (ops []store.Op) {
 }
 
 // settleInto settles one entry with an Archive.
-func (w *world) settleInto(a store.Archive, e store.Entry, decide func(store.Value) store.Verdict) (o store.Outcome, err error) {
+func (w *world) settleInto(
+	a store.Archive, e store.Entry, decide func(store.Value) store.Verdict,
+) (o store.Outcome, err error) {
 	q := w.all()
 	q.Archive = a
 	err = store.Retry(w.ctx, settleWithin, func() (err error) {
@@ -580,7 +582,8 @@ func archiveBelow(w *world) {
 	w.same("what is left", w.below(e.Key), []string{})
 	w.same("outcomes of insertions", insertOutcomes(w.insert(s.insertions()...)), slices.Repeat([]string{"inserted"}, 4))
 	w.same("what is there again", sorted(w.below(e.Key)), sorted(planted))
-	w.same("outcomes of repeated insertions", insertOutcomes(w.insert(s.insertions()...)), slices.Repeat([]string{"kept"}, 4))
+	again := insertOutcomes(w.insert(s.insertions()...))
+	w.same("outcomes of repeated insertions", again, slices.Repeat([]string{"kept"}, 4))
 }
 
 // fetchOrder: each key has its copy, also if that has no data.
