@@ -282,9 +282,10 @@ func (w *Writer) rollLocked(o *object) {
 	w.encoders.Put(o.encoder)
 	o.encoder = nil
 	w.writing++
+	name := w.newNameLocked(o) // now, so that names are in the order of objects
 	w.writes.Go(func() {
 		if err == nil {
-			err = w.put(o)
+			err = w.put(o, name)
 		}
 		w.written(o, err)
 	})
@@ -311,14 +312,14 @@ func (w *Writer) written(o *object, err error) {
 }
 
 // put writes a sealed object until it is in the bucket, or nobody waits for it any more.
-func (w *Writer) put(o *object) error {
+func (w *Writer) put(o *object, name string) error {
 	data := o.packed.Bytes()
 	sum := sha256.Sum256(data)
-	name := w.newName(o)
 	return w.retry(o.write.ctx, "write an object of the archive", w.setFailing, func(ctx context.Context) error {
 		generation, err := w.putOnce(ctx, name, data)
 		if errors.Is(err, ErrExists) || errors.Is(err, errLost) {
 			name = w.newName(o)
+			return err
 		}
 		o.write.as = Manifest{Schema: Schema, Object: name, Generation: generation, SHA256: hex.EncodeToString(sum[:]),
 			Size: int64(len(data)), Lines: len(o.states)}
@@ -348,6 +349,10 @@ func (w *Writer) putOnce(ctx context.Context, name string, data []byte) (generat
 func (w *Writer) newName(o *object) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.newNameLocked(o)
+}
+
+func (w *Writer) newNameLocked(o *object) string {
 	w.seq++
 	return nameOf(w.cfg.Header.Target, w.cfg.Header.Owner, o.created, w.seq)
 }
