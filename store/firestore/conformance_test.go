@@ -42,7 +42,7 @@ func TestConformance(t *testing.T) {
 			}
 			t.Cleanup(func() { db.Close() })
 			storetest.Run(t, func(storetest.TB) store.Store { return elsewhere{db, client(t, db, e.Host), c.parent, c.group} }, storetest.Caps{
-				Counter: true, Dumper: true, Keyer: true, Adopter: true, Descender: true, ListsApart: true, TellsGone: true, BillsEntries: true,
+				Counter: true, Dumper: true, Keyer: true, Adopter: true, Descender: true, Archiver: true, ListsApart: true, TellsGone: true, BillsEntries: true,
 				NumbersFirst: true, OrdersByBytes: true, Clock: time.Now,
 			})
 		})
