@@ -106,6 +106,18 @@ func (d elsewhere) Settle(ctx context.Context, q store.Query, e store.Entry, dec
 	return d.DB.Settle(ctx, d.query(q), e, decide)
 }
 
+func (d elsewhere) Archives(t store.Target) error { return d.DB.Archives(d.target(t)) }
+
+func (d elsewhere) Fetch(
+	ctx context.Context, t store.Target, namespace string, keys []string, at time.Time,
+) ([]store.Copy, error) {
+	return d.DB.Fetch(ctx, d.target(t), namespace, keys, at)
+}
+
+func (d elsewhere) Insert(ctx context.Context, t store.Target, namespace string, list []store.Insertion) error {
+	return d.DB.Insert(ctx, d.target(t), namespace, list)
+}
+
 func (d elsewhere) Count(
 	ctx context.Context, t store.Target, namespace string, s store.Span, upTo int64,
 ) (int64, error) {
