@@ -184,7 +184,7 @@ func removeAbandoned(dir string, before time.Time) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && info.ModTime().Before(before) {
-			os.Remove(filepath.Join(dir, e.Name())) //nolint:errcheck // the next process tries again
+			_ = os.Remove(filepath.Join(dir, e.Name())) // else the next process does
 		}
 	}
 }
@@ -245,20 +245,7 @@ func (b *fileBucket) walk(ctx context.Context, dir, prefix, from string, yield f
 		yield(Object{}, b.failed("list", dir, err))
 		return false
 	}
-	inOrder := make(map[string]fs.DirEntry, len(entries))
-	names := make([]string, 0, len(entries))
-	for _, e := range entries {
-		name := dir + e.Name()
-		if e.IsDir() {
-			name += "/" // as it sorts among names
-		}
-		if strings.HasPrefix(e.Name(), ".") || !e.IsDir() && !e.Type().IsRegular() {
-			continue
-		}
-		inOrder[name] = e
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	inOrder, names := objectsIn(dir, entries)
 	for _, name := range names {
 		if !strings.HasPrefix(name, prefix) && !strings.HasPrefix(prefix, name) ||
 			name < from && !strings.HasPrefix(from, name) {
@@ -288,6 +275,25 @@ func (b *fileBucket) walk(ctx context.Context, dir, prefix, from string, yield f
 	return true
 }
 
+// objectsIn returns what of a directory is an object or may hold some, by name, and the names in the order of objects:
+// that of a directory ends in a slash.
+func objectsIn(dir string, entries []fs.DirEntry) (inOrder map[string]fs.DirEntry, names []string) {
+	inOrder = make(map[string]fs.DirEntry, len(entries))
+	for _, e := range entries {
+		name := dir + e.Name()
+		if e.IsDir() {
+			name += "/"
+		}
+		if strings.HasPrefix(e.Name(), ".") || !e.IsDir() && !e.Type().IsRegular() {
+			continue
+		}
+		inOrder[name] = e
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return inOrder, names
+}
+
 // Remove is a method of [Bucket]. It also removes the directories that this leaves empty.
 func (b *fileBucket) Remove(_ context.Context, name string) error {
 	if err := checkName(name); err != nil {
@@ -296,10 +302,9 @@ func (b *fileBucket) Remove(_ context.Context, name string) error {
 	if err := os.Remove(b.path(name)); err != nil {
 		return b.failed("remove", name, err)
 	}
-	for dir := filepath.Dir(b.path(name)); dir != b.root; dir = filepath.Dir(dir) {
-		if os.Remove(dir) != nil {
-			break
-		}
+	dir := filepath.Dir(b.path(name))
+	for dir != b.root && os.Remove(dir) == nil {
+		dir = filepath.Dir(dir)
 	}
 	return nil
 }

@@ -207,7 +207,8 @@ func (l *typedLoader) add(ctx context.Context, text []byte) error {
 		return fmt.Errorf("namespace: %q is not one of the target's", line.Namespace)
 	}
 	twice := slices.ContainsFunc(l.list, func(i store.Insertion) bool { return i.Key == line.Key })
-	if twice || len(l.list) == store.MaxPage || l.weight+len(line.Data) > store.CopyBytes || line.Namespace != l.namespace {
+	isFull := len(l.list) == store.MaxPage || l.weight+len(line.Data) > store.CopyBytes
+	if twice || isFull || line.Namespace != l.namespace {
 		if err := l.flush(ctx); err != nil {
 			return err
 		}

@@ -175,10 +175,10 @@ func (s showing) differs(r *row, op store.Op) bool {
 // archived holds A1 as an entity is deleted.
 func (o *oracle) archived(h *handle, at place, was row) {
 	s := safeCopy{at, was.key, version(&was)}
-	switch {
-	case o.w.plan.archives == "":
+	switch o.w.plan.archives {
+	case "":
 		return
-	case o.w.plan.archives == keysAlone:
+	case keysAlone:
 		s.what = show(was.expiry)
 	}
 	if !o.w.safe[s] {
