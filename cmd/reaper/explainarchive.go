@@ -100,6 +100,6 @@ func archivedText(c inspect.ArchivedCopy) string {
 		return fmt.Sprintf("there is no such entity: %s archived it at %s in order to delete it, and was killed before it "+
 			"said whether it did; object %s", c.By, c.At.UTC().Format(time.RFC3339), c.Object)
 	}
-	return fmt.Sprintf("it was deleted at %s by %s, as object %s of the archive says", c.At.UTC().Format(time.RFC3339), c.By,
-		c.Object)
+	return fmt.Sprintf("it was deleted at %s by %s, as object %s of the archive says",
+		c.At.UTC().Format(time.RFC3339), c.By, c.Object)
 }
