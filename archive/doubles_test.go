@@ -127,7 +127,10 @@ func (b *memoryBucket) fails(f func(ctx context.Context, name string) fault) {
 // names returns the names of all objects, in order.
 func (b *memoryBucket) names() []string {
 	var all []string
-	for o := range b.List(context.Background(), "", "") {
+	for o, err := range b.List(context.Background(), "", "") {
+		if err != nil {
+			panic(err) // it never fails
+		}
 		all = append(all, o.Name)
 	}
 	return all

@@ -184,7 +184,7 @@ func removeAbandoned(dir string, before time.Time) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && info.ModTime().Before(before) {
-			os.Remove(filepath.Join(dir, e.Name())) //nolint:errcheck // the next process tries again
+			os.Remove(filepath.Join(dir, e.Name())) // or the next process does
 		}
 	}
 }
@@ -234,10 +234,7 @@ func (b *fileBucket) List(ctx context.Context, prefix, from string) iter.Seq2[Ob
 
 // walk yields the objects below a directory, whose name is empty or ends in a slash, and reports whether to go on.
 func (b *fileBucket) walk(ctx context.Context, dir, prefix, from string, yield func(Object, error) bool) bool {
-	entries, err := os.ReadDir(b.path(dir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return true // it was removed meanwhile
-	}
+	names, byName, err := b.children(dir)
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -245,20 +242,6 @@ func (b *fileBucket) walk(ctx context.Context, dir, prefix, from string, yield f
 		yield(Object{}, b.failed("list", dir, err))
 		return false
 	}
-	inOrder := make(map[string]fs.DirEntry, len(entries))
-	names := make([]string, 0, len(entries))
-	for _, e := range entries {
-		name := dir + e.Name()
-		if e.IsDir() {
-			name += "/" // as it sorts among names
-		}
-		if strings.HasPrefix(e.Name(), ".") || !e.IsDir() && !e.Type().IsRegular() {
-			continue
-		}
-		inOrder[name] = e
-		names = append(names, name)
-	}
-	slices.Sort(names)
 	for _, name := range names {
 		if !strings.HasPrefix(name, prefix) && !strings.HasPrefix(prefix, name) ||
 			name < from && !strings.HasPrefix(from, name) {
@@ -273,7 +256,7 @@ func (b *fileBucket) walk(ctx context.Context, dir, prefix, from string, yield f
 		if !strings.HasPrefix(name, prefix) || name < from {
 			continue
 		}
-		info, err := inOrder[name].Info()
+		info, err := byName[name].Info()
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -288,6 +271,29 @@ func (b *fileBucket) walk(ctx context.Context, dir, prefix, from string, yield f
 	return true
 }
 
+// children returns what is in a directory, in the order of names: those of directories end in a slash. One that was
+// removed meanwhile has nothing.
+func (b *fileBucket) children(dir string) (names []string, byName map[string]fs.DirEntry, err error) {
+	entries, err := os.ReadDir(b.path(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	byName = make(map[string]fs.DirEntry, len(entries))
+	for _, e := range entries {
+		name := dir + e.Name()
+		if e.IsDir() {
+			name += "/" // as it sorts among names
+		}
+		if strings.HasPrefix(e.Name(), ".") || !e.IsDir() && !e.Type().IsRegular() {
+			continue
+		}
+		byName[name] = e
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names, byName, err
+}
+
 // Remove is a method of [Bucket]. It also removes the directories that this leaves empty.
 func (b *fileBucket) Remove(_ context.Context, name string) error {
 	if err := checkName(name); err != nil {
@@ -296,10 +302,9 @@ func (b *fileBucket) Remove(_ context.Context, name string) error {
 	if err := os.Remove(b.path(name)); err != nil {
 		return b.failed("remove", name, err)
 	}
-	for dir := filepath.Dir(b.path(name)); dir != b.root; dir = filepath.Dir(dir) {
-		if os.Remove(dir) != nil {
-			break
-		}
+	dir := filepath.Dir(b.path(name))
+	for dir != b.root && os.Remove(dir) == nil { // one that is not empty stays
+		dir = filepath.Dir(dir)
 	}
 	return nil
 }

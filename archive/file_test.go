@@ -262,7 +262,11 @@ func Example() {
 	if err := w.Close(ctx); err != nil {
 		fmt.Println(err)
 	}
-	for object := range archive.Objects(ctx, bucket, "sessions", time.Time{}, time.Time{}) {
+	for object, err := range archive.Objects(ctx, bucket, "sessions", time.Time{}, time.Time{}) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
 		for line, err := range archive.Read(ctx, bucket, object.Name) {
 			fmt.Println(line.Number, line.Key, line.State, err)
 		}

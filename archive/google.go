@@ -92,7 +92,8 @@ func (b *googleBucket) Create(ctx context.Context, name string, data []byte) (ge
 		return "", b.failed("create", name, err)
 	}
 	sum := md5.Sum(data)
-	if there.Size != int64(len(data)) || there.CRC32C != to.CRC32C || len(there.MD5) > 0 && string(there.MD5) != string(sum[:]) {
+	if there.Size != int64(len(data)) || there.CRC32C != to.CRC32C ||
+		len(there.MD5) > 0 && string(there.MD5) != string(sum[:]) {
 		return "", b.failed("create", name, ErrExists)
 	}
 	return strconv.FormatInt(there.Generation, 10), nil

@@ -84,7 +84,8 @@ func damaged(object string, err error) error {
 }
 
 func newer(object string, schema int) error {
-	return fmt.Errorf("object %s was %w: its schema is %d, and this version reads up to %d", object, ErrNewer, schema, Schema)
+	return fmt.Errorf("object %s was %w: its schema is %d, and this version reads up to %d", object, ErrNewer, schema,
+		Schema)
 }
 
 // newDecoder decompresses with bounded memory, whatever the input asks for.
@@ -246,7 +247,8 @@ func (r *Reader) checkEnd(n int, last end) error {
 		return damaged(r.name, fmt.Errorf("it has %d lines instead of %d", n, last.Lines))
 	}
 	if sum := hex.EncodeToString(r.lines.Sum(nil)); sum != last.SHA256 {
-		return damaged(r.name, fmt.Errorf("a line was changed: the hash of its %d lines is %s instead of %s", n, sum, last.SHA256))
+		return damaged(r.name, fmt.Errorf("a line was changed: the hash of its %d lines is %s instead of %s", n, sum,
+			last.SHA256))
 	}
 	if _, err := r.text.ReadByte(); !errors.Is(err, io.EOF) {
 		if err == nil {
@@ -259,8 +261,8 @@ func (r *Reader) checkEnd(n int, last end) error {
 	}
 	if m := r.manifest; m != nil {
 		if sum := hex.EncodeToString(r.raw.sum.Sum(nil)); m.Lines != n || m.Size != r.raw.size || m.SHA256 != sum {
-			return damaged(r.name, fmt.Errorf("its manifest is of an object with %d lines, %d bytes and hash %s; this has %d, %d and %s",
-				m.Lines, m.Size, m.SHA256, n, r.raw.size, sum))
+			return damaged(r.name, fmt.Errorf("its manifest is of an object with %d lines, %d bytes and hash %s; "+
+				"this has %d, %d and %s", m.Lines, m.Size, m.SHA256, n, r.raw.size, sum))
 		}
 	}
 	return nil

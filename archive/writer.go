@@ -60,7 +60,8 @@ func (c Config) validate() error {
 		problems = append(problems, fmt.Errorf("%q is not a valid target name", c.Header.Target))
 	}
 	if c.RollSize < MinRollSize {
-		problems = append(problems, fmt.Errorf("objects of %d bytes are too small: want at least %d", c.RollSize, MinRollSize))
+		problems = append(problems, fmt.Errorf("objects of %d bytes are too small: want at least %d", c.RollSize,
+			MinRollSize))
 	}
 	if c.RollAfter < quietParts || c.KeepFor < 0 {
 		problems = append(problems, errors.New("times must be positive"))
