@@ -202,6 +202,16 @@ func newKey(target, owner string, at time.Time) string {
 	return prefix(BucketOf(target, owner)) + at.UTC().Format(keyTime) + "." + strings.ToLower(rand.Text()[:10])
 }
 
+// Began returns when the run with a key began, or the change was made; ok is false for a text that is no key.
+func Began(key string) (at time.Time, ok bool) {
+	_, rest, _ := strings.Cut(key, ".")
+	if len(rest) < len(keyTime) {
+		return at, false
+	}
+	at, err := time.Parse(keyTime, rest[:len(keyTime)])
+	return at, err == nil
+}
+
 func prefix(bucket int) string { return fmt.Sprintf("%x.", bucket) }
 
 // end returns a key that is after all of a bucket. It is a valid key for each store.

@@ -605,3 +605,16 @@ func Example() {
 	// 12:00:00 ann@example.com pause: a restore is under way
 	// <nil>
 }
+
+func TestBegan(t *testing.T) {
+	at := time.Date(2026, 11, 21, 0, 7, 30, 855e6, time.UTC)
+	r := history.NewRun("sessions", "sweep", history.Origin{Owner: "a"}, at)
+	if got, ok := history.Began(r.Key); !ok || !got.Equal(at) {
+		t.Errorf("%s: %v, %v", r.Key, got, ok)
+	}
+	for _, text := range []string{"", "3", "3.", "3.20261121", "one.two.three.four.five.six.seven"} {
+		if got, ok := history.Began(text); ok {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}

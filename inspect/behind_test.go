@@ -342,6 +342,14 @@ func TestStatusBehindByADaemon(t *testing.T) {
 		for i := range 300 {
 			w.put(1, 4, fmt.Sprint("late-", i), yesterday)
 		}
+		var hanging atomic.Pointer[func(store.Query) bool]
+		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if hangs := hanging.Load(); c.Method == "Scan" && ctx.Value(asks{}) != nil && (*hangs)(c.Query) {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
@@ -354,13 +362,7 @@ func TestStatusBehindByADaemon(t *testing.T) {
 			"the counts":  func(q store.Query) bool { return q.Limit > 100 },
 			"none at all": func(store.Query) bool { return false },
 		} {
-			w.s.Before = func(ctx context.Context, c modelstore.Call) error {
-				if c.Method == "Scan" && hangs(c.Query) && ctx.Value(asks{}) != nil {
-					<-ctx.Done()
-					return ctx.Err()
-				}
-				return nil
-			}
+			hanging.Store(&hangs)
 			began := time.Now()
 			st, err := inspect.Status(context.WithValue(t.Context(), asks{}, true), w.config(), w.target)
 			if err != nil || st.Behind == nil || *st.Behind != 300 || st.BehindAtLeast || !same(st.BehindSince, yesterday) ||

@@ -17,10 +17,11 @@ import (
 func newSite(cfg *Config, t *Target) *site.Site {
 	return site.New(site.Setup{
 		Config: site.Config{Store: cfg.Store, Apply: cfg.Apply, Workers: cfg.Workers, FromStart: cfg.FromStart,
-			Exact: cfg.Exact, Now: cfg.Now, Metrics: cfg.Metrics, Progress: cfg.Progress},
+			Exact: cfg.Exact, Now: cfg.Now, Metrics: cfg.Metrics, Progress: cfg.Progress,
+			Archive: t.Archive},
 		Target: site.Target{Target: t.Target, ShardValues: t.ShardValues, Policy: t.Policy, Retention: t.Retention,
 			Overlap: t.Overlap, Page: t.Page, Lease: t.Lease, Limits: t.Limits, Breaker: BreakerRules(*t),
-			Compare: t.Compare, Descendants: t.Descendants, Archive: t.Archive, Watchdog: t.Watchdog},
+			Compare: t.Compare, Descendants: t.Descendants, Watchdog: t.Watchdog},
 		Rules: t.Rules(), MaxAge: t.MaxAge, MaxClockSkew: t.MaxClockSkew, Pace: t.Pace, Total: t.Total, Gate: t.Gate,
 		Yes: cfg.Yes, Owner: cfg.Owner, Version: cfg.Version, Log: cfg.Log, History: t.History,
 	})

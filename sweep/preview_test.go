@@ -553,6 +553,19 @@ func TestDryRunDuringAReadFromTheStart(t *testing.T) {
 	})
 }
 
+// watchedCounts tell of each COUNT, for which the model store has no hook.
+type watchedCounts struct {
+	*modelstore.Store
+	look func()
+}
+
+func (w watchedCounts) Count(
+	ctx context.Context, t store.Target, namespace string, s store.Span, upTo int64,
+) (int64, error) {
+	w.look()
+	return w.Store.Count(ctx, t, namespace, s, upTo)
+}
+
 // A dry run says what it does at present: reading ranges from their start, counting, and counting for the
 // breaker. At its end it does nothing.
 func TestDryRunSaysWhatItDoes(t *testing.T) {
@@ -565,13 +578,17 @@ func TestDryRunSaysWhatItDoes(t *testing.T) {
 		c.Apply, c.Progress = false, p
 		var mu sync.Mutex
 		var counting, fromStart, judging int64
-		w.s.Before = func(context.Context, modelstore.Call) error {
+		look := func() {
 			mu.Lock()
 			defer mu.Unlock()
 			counting, fromStart = max(counting, p.Counting.Load()), max(fromStart, p.FromStart.Load())
 			judging = max(judging, p.Judging.Load())
+		}
+		w.s.Before = func(context.Context, modelstore.Call) error {
+			look()
 			return nil
 		}
+		c.Store = watchedCounts{w.s, look}
 		if res := sweep.Run(t.Context(), c).Targets[0]; res.WouldTrip == nil || !res.Estimated {
 			t.Errorf("%+v", res)
 		}

@@ -60,7 +60,7 @@ func (f *archiveFlags) add(cmd *cobra.Command, times bool) {
 	cmd.Flags().StringVar(&f.until, "until", "", "only objects that were begun before then")
 }
 
-// span returns the instants of --since and --until; the zero time if there is none.
+// span returns the instants of --since and --until; the zero time for one that is not given.
 func (f *archiveFlags) span(now time.Time) (since, until time.Time, err error) {
 	if f.since != "" {
 		since, err = readPast("--since", f.since, now)

@@ -23,7 +23,7 @@ const (
 )
 
 // An archiving is the archive of one target in this process: [sweep.Archive]. If it cannot be written, it is
-// opened anew in the background, until it can.
+// opened again in the background, until it can.
 type archiving struct {
 	cfg    archive.Config
 	whole  bool

@@ -165,7 +165,7 @@ func (s *Store) DeleteBelow(
 	for _, d := range list {
 		path, isBelow := strings.CutPrefix(d.Key, e.Key+"/")
 		if !isBelow || !isPath(path) {
-			return store.Unknown, fmt.Errorf("%w: %q is no key below %s", store.ErrInvalid, d.Key, e.Key)
+			return store.Unknown, fmt.Errorf("%w: %q is not the key of anything below %s", store.ErrInvalid, d.Key, e.Key)
 		}
 		paths = append(paths, path)
 	}

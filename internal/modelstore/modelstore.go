@@ -321,7 +321,8 @@ func (s *Store) Dispose(ctx context.Context, b *store.Batch) error {
 	}
 	var after []store.Outcome
 	left := map[int]bool{} // for another call
-	err := s.doKept(ctx, c, archive, func() ([]store.Copy, error) { return s.toDispose(b, left), nil }, func(k kept) error {
+	about := func() ([]store.Copy, error) { return s.toDispose(b, left), nil }
+	err := s.doKept(ctx, c, archive, about, func(k kept) error {
 		for i := range b.Ops {
 			op := &b.Ops[i]
 			o := store.Unknown

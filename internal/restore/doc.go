@@ -1,6 +1,6 @@
 // Package restore inserts what was archived again.
 //
-// The invariant is that it only ever inserts: what exists stays as it is, whoever wrote it, and so does what others
+// The invariant is that it only ever inserts: what exists stays as it is, and so does what others
 // write meanwhile. Of several copies of an entity the newest is inserted, and of what lies below an entity nothing
 // before the entity itself.
 //

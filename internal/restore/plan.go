@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/archive"
+	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -68,12 +69,7 @@ type planner struct {
 // plan reads all objects of the selection.
 func (p *planner) plan(ctx context.Context) (plan, error) {
 	var made plan
-	pick := p.job.Pick
-	since := pick.Since
-	if !since.IsZero() {
-		since = since.Add(-before)
-	}
-	for e, err := range archive.Objects(ctx, p.job.Bucket, p.job.Target.Name, since, pick.Until) {
+	for e, err := range archive.Objects(ctx, p.job.Bucket, p.job.Target.Name, p.job.Pick.listed(), p.job.Pick.Until) {
 		if err != nil {
 			return made, fmt.Errorf("list the archive: %w", err)
 		}
@@ -97,6 +93,29 @@ func (p *planner) plan(ctx context.Context) (plan, error) {
 	p.choose(&made)
 	p.tally.planned(int64(len(made.objects)))
 	return made, p.check(made)
+}
+
+// listed returns from when on objects may have something of the selection; zero if all may.
+func (s Selection) listed() time.Time {
+	from := s.Since
+	var first time.Time
+	for i, id := range s.Sweeps {
+		began, ok := history.Began(id)
+		if !ok {
+			first = time.Time{}
+			break
+		}
+		if i == 0 || began.Before(first) {
+			first = began
+		}
+	}
+	if first.After(from) {
+		from = first
+	}
+	if from.IsZero() {
+		return from
+	}
+	return from.Add(-before)
 }
 
 // missing notes an object of which only the manifest is left. It may be of another sweep, or have other ids.

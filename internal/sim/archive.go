@@ -58,7 +58,9 @@ type vault struct {
 func (v *vault) IsWhole() bool { return v.h.w.plan.archives == wholeOnes }
 
 // Reserve implements sweep.Archive.
-func (v *vault) Reserve(ctx context.Context, _ int64) (release func(), err error) { return func() {}, ctx.Err() }
+func (v *vault) Reserve(ctx context.Context, _ int64) (release func(), err error) {
+	return func() {}, ctx.Err()
+}
 
 // Failing implements sweep.Archive.
 func (v *vault) Failing() error {
@@ -123,7 +125,9 @@ func (h *handle) Fetch(context.Context, store.Target, string, []string, time.Tim
 }
 
 // Insert implements store.Archiver. No sweep calls it.
-func (h *handle) Insert(context.Context, store.Target, string, []store.Insertion) error { return store.ErrUnsupported }
+func (h *handle) Insert(context.Context, store.Target, string, []store.Insertion) error {
+	return store.ErrUnsupported
+}
 
 // A showing is what a call has shown to an archive, by key. A nil one asks for nothing.
 type showing map[string]string

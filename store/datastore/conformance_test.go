@@ -38,6 +38,7 @@ func TestConformance(t *testing.T) {
 				Keyer:      true,
 				Adopter:    true,
 				Descender:  true,
+				Archiver:   true,
 				// The guard query relies on a promise that there are no lists.
 				KeepsLists: c.guard != store.GuardQuery,
 				TellsGone:  true,

@@ -20,12 +20,14 @@ type Options = google.Options
 type DB struct {
 	client   *sdk.Client
 	project  string
+	database string // as calls name it: empty for the default one
 	endpoint string
 	emulated bool
 	admin    *google.Admin
 	// hasGroups says that the database was found to be in the mode optimistic with
 	// entity groups.
 	hasGroups atomic.Bool
+	sizes     google.Sizes
 }
 
 // DB implements the contract of every store and these optional interfaces.
@@ -40,7 +42,10 @@ var (
 	_ store.Descender  = (*DB)(nil)
 )
 
-const defaultDatabase = "(default)"
+const (
+	defaultDatabase = "(default)"
+	rpcService      = "google.datastore.v1.Datastore"
+)
 
 // Open connects to a database. It sends nothing: only the first call shows whether
 // the database exists and may be used.
@@ -49,9 +54,9 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if database == defaultDatabase {
 		database = sdk.DefaultDatabaseID
 	}
-	db := &DB{project: o.Project}
+	db := &DB{project: o.Project, database: database}
 	service := google.Service{Name: "datastore", EmulatorEnv: "DATASTORE_EMULATOR_HOST",
-		Method: "google.datastore.v1.Datastore", Intercept: db.intercept}
+		Method: rpcService, Intercept: db.intercept}
 	opts, endpoint, err := service.Connect(o)
 	if err != nil {
 		return nil, err

@@ -153,11 +153,17 @@ func (d *DB) DeleteBelow(
 		}
 		doomed = append(doomed, k)
 	}
-	o, err := d.transact(ctx, q.Target, key, func(tx *sdk.Transaction, now store.Value) (store.Outcome, error) {
-		if !isDue(now) {
+	o, err := d.transact(ctx, q.Target, key, nil, func(in *transacting) (store.Outcome, error) {
+		if !isDue(in.now) {
 			return store.Kept, nil
 		}
-		return store.Deleted, deleteIn(tx, doomed)
+		if q.Archive != nil {
+			var err error
+			if doomed, err = d.keepAll(ctx, in.id, q.Target, doomed, q.Archive); err != nil {
+				return store.Unknown, err
+			}
+		}
+		return store.Deleted, deleteIn(in.tx, doomed)
 	})
 	if err != nil {
 		return store.Unknown, d.fail(ctx, op, err)

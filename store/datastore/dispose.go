@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	sdk "cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -139,7 +140,8 @@ func (s *set) decide(k int, found bool, now, second store.Value) {
 // transaction. The commit fails if another client has written one of them in between.
 func (d *DB) writeChecked(ctx context.Context, s *set) (err error) {
 	// The transaction remembers its context, and with it the mask.
-	ctx = withCall(ctx, &call{mask: s.batch.Query.Target.Property, also: s.batch.PremiseProperty()})
+	c := &call{mask: s.batch.Query.Target.Property, also: s.batch.PremiseProperty()}
+	ctx = withCall(ctx, c)
 	tx, err := d.begin(ctx)
 	if err != nil {
 		return err
@@ -150,7 +152,12 @@ func (d *DB) writeChecked(ctx context.Context, s *set) (err error) {
 			rollback(tx)
 		}
 	}()
-	if err := d.check(ctx, tx, s); err != nil {
+	if s.batch.Query.Archive != nil {
+		err = d.checkAndKeep(ctx, tx, c.tx, s)
+	} else {
+		err = d.check(ctx, tx, s)
+	}
+	if err != nil {
 		return err
 	}
 	if len(s.doomed) == 0 {
@@ -219,6 +226,11 @@ func (d *DB) check(ctx context.Context, tx *sdk.Transaction, s *set) error {
 			rest = append(rest, k)
 		}
 	}
+	return d.checkStored(ctx, tx, s, rest)
+}
+
+// checkStored decides about some keys of the set by what their entities hold.
+func (d *DB) checkStored(ctx context.Context, tx *sdk.Transaction, s *set, rest []int) error {
 	if len(rest) == 0 {
 		return nil
 	}
@@ -295,13 +307,13 @@ func (d *DB) Settle(
 	if err != nil {
 		return store.Unknown, fmt.Errorf("%s: %w", op, err)
 	}
-	o, err := d.transact(ctx, q.Target, key, func(tx *sdk.Transaction, now store.Value) (store.Outcome, error) {
-		verdict := decide(now)
+	o, err := d.transact(ctx, q.Target, key, q.Archive, func(in *transacting) (store.Outcome, error) {
+		verdict := decide(in.now)
 		switch to, carry := verdict.To(); {
 		case carry:
-			return store.Carried, carryIn(tx, q.Target, key, to)
+			return store.Carried, carryIn(in.tx, q.Target, key, to)
 		case verdict == store.Delete:
-			return store.Deleted, tx.Delete(key)
+			return store.Deleted, in.tx.Delete(key)
 		}
 		return store.Kept, nil
 	})
@@ -311,13 +323,24 @@ func (d *DB) Settle(
 	return o, nil
 }
 
+// A transacting is a transaction that has read one entity.
+type transacting struct {
+	tx    *sdk.Transaction
+	id    []byte
+	found bool
+	now   store.Value      // its expiry
+	whole *pb.EntityResult // if it was read whole
+}
+
 // transact reads the expiry of one entity in a transaction, and commits what act adds to it, unless act keeps
-// the entity. If it does not exist, act is not called.
+// the entity. If it does not exist, act is not called. With an archive, which is that of the entity alone, it is
+// read whole, and kept there before act's delete of it is committed.
 func (d *DB) transact(
-	ctx context.Context, t store.Target, key *sdk.Key,
-	act func(tx *sdk.Transaction, now store.Value) (store.Outcome, error),
+	ctx context.Context, t store.Target, key *sdk.Key, archive store.Archive,
+	act func(in *transacting) (store.Outcome, error),
 ) (store.Outcome, error) {
-	ctx = withCall(ctx, &call{mask: t.Property})
+	c := &call{mask: t.Property}
+	ctx = withCall(ctx, c)
 	tx, err := d.begin(ctx)
 	if err != nil {
 		return store.Unknown, err
@@ -328,14 +351,17 @@ func (d *DB) transact(
 			rollback(tx)
 		}
 	}()
-	cells, found, err := d.look(ctx, tx, t.Property, "", []*sdk.Key{key})
-	if err != nil {
+	in := &transacting{tx: tx, id: c.tx}
+	if err := d.readOne(ctx, in, t, key, archive != nil); err != nil {
 		return store.Unknown, err
 	}
-	if !found[0] {
+	if !in.found {
 		return store.Gone, nil
 	}
-	done, err := act(tx, stored(cells[0].value))
+	done, err := act(in)
+	if err == nil && done == store.Deleted && archive != nil {
+		err = keep(ctx, archive, t, []*pb.EntityResult{in.whole})
+	}
 	if err = errors.Join(err, ctx.Err()); err != nil {
 		return store.Unknown, err
 	}
@@ -347,4 +373,22 @@ func (d *DB) transact(
 	}
 	committed = true
 	return done, nil
+}
+
+// readOne reads one entity in a transaction, whole or its expiry alone.
+func (d *DB) readOne(ctx context.Context, in *transacting, t store.Target, key *sdk.Key, whole bool) error {
+	keys := []*sdk.Key{key}
+	if !whole {
+		cells, found, err := d.look(ctx, in.tx, t.Property, "", keys)
+		if err == nil {
+			in.found, in.now = found[0], stored(cells[0].value)
+		}
+		return err
+	}
+	entities, err := d.readWhole(ctx, inTransaction(in.id), t.Kind, keys)
+	if err == nil {
+		in.whole = entities[0].result
+		in.found, in.now = in.whole != nil, propertyOf(in.whole, t.Property)
+	}
+	return err
 }

@@ -51,6 +51,16 @@
 // An entity is limited to 1,048,572 bytes; reading a page of large ones with
 // Dump takes that memory.
 //
+// # Archives
+//
+// With an Archive, the guard is lookup, and a lookup transfers whole entities, raw: the
+// client's own form of them lacks meanings, flags and the databases of keys. They are
+// kept while the transaction that read them is open, for up to 60 s without a
+// call: others that write these entities wait or make it fail with ErrContention, as
+// without an Archive, but for as long as Keep takes. How many are read at a time goes
+// by the sizes of those before. Insert strips what the service gives but does not take
+// back: some meanings of old values, and indexes of long texts; Stripped names it.
+//
 // # Costs
 //
 // In billed units: a scan is one read, or two if it resumes after an entry (first the
@@ -63,7 +73,10 @@
 // write, for each entity. Walk is a read for each entity; Restamp is another one, and a
 // write for each that changes. Descendants is one read for a page, and one for each
 // entity of an owner's kind; DeleteBelow is a read, and a delete for each descendant,
-// also for one that is gone.
+// also for one that is gone. An Archive makes a dispose by query one by lookup, and
+// DeleteBelow and DeleteOrphans a read more for each entity; their deletes are then of
+// those that exist. Fetch is a read for each key; Insert is a read for each entity, and
+// a write for each that did not exist.
 //
 // # Databases and emulators
 //

@@ -80,8 +80,8 @@ func (d *DB) Guard(t store.Target) store.Guarding {
 	return g
 }
 
-// guardOf returns how the deletes of a batch are made conditional. What is carried, or has a
-// premise, is always looked up.
+// guardOf returns how the deletes of a batch are made conditional. What is carried, has a premise, or
+// is to be archived, is always looked up.
 func (d *DB) guardOf(b *store.Batch) (store.Guard, error) {
 	t := b.Query.Target
 	switch t.Guard {
@@ -93,7 +93,7 @@ func (d *DB) guardOf(b *store.Batch) (store.Guard, error) {
 		return "", fmt.Errorf("%w: guard query needs a property that always holds one plain text", store.ErrInvalid)
 	}
 	carries := slices.ContainsFunc(b.Ops, func(op store.Op) bool { return op.To.Type != store.Missing })
-	if carries || b.PremiseProperty() != "" {
+	if carries || b.PremiseProperty() != "" || b.Query.Archive != nil && !b.DryRun {
 		return store.GuardLookup, nil
 	}
 	g := d.Guard(t).Guard

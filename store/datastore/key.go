@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	sdk "cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -123,6 +124,29 @@ func keyOf(namespace string, e store.Entry) (*sdk.Key, error) {
 		return k, nil
 	}
 	return ParseKey(namespace, e.Key)
+}
+
+// clientKey returns a key of the service in the client's form.
+func clientKey(k *pb.Key) (key *sdk.Key) {
+	for _, e := range k.GetPath() {
+		key = &sdk.Key{Kind: e.GetKind(), Name: e.GetName(), ID: e.GetId(), Parent: key,
+			Namespace: k.GetPartitionId().GetNamespaceId()}
+	}
+	return key
+}
+
+// serviceKey returns a key in the service's form, in the database of this connection.
+func (d *DB) serviceKey(k *sdk.Key) *pb.Key {
+	out := &pb.Key{PartitionId: &pb.PartitionId{
+		ProjectId: d.project, DatabaseId: d.database, NamespaceId: k.Namespace}}
+	for _, e := range elements(k) {
+		at := &pb.Key_PathElement{Kind: e.Kind, IdType: &pb.Key_PathElement_Name{Name: e.Name}}
+		if e.Name == "" {
+			at.IdType = &pb.Key_PathElement_Id{Id: e.ID}
+		}
+		out.Path = append(out.Path, at)
+	}
+	return out
 }
 
 // groups splits keys, which must differ, into lists of indexes, so that the client can

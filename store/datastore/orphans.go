@@ -296,7 +296,13 @@ func (d *DB) deleteOrphans(
 		return store.Unknown, err
 	case claimed:
 		return store.Changed, nil
-	case len(list) == 0:
+	}
+	if q.Archive != nil {
+		if keys, err = d.keepAll(ctx, c.tx, q.Target, keys, q.Archive); err != nil {
+			return store.Unknown, err
+		}
+	}
+	if len(keys) == 0 {
 		return store.Deleted, nil
 	}
 	if err := deleteIn(tx, keys); err != nil {

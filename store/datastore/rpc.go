@@ -3,6 +3,7 @@ package datastore
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -26,11 +27,13 @@ type call struct {
 	others []string // more properties of the mask
 	single bool     // a second batch of a query is refused with errStopped
 	upTo   int64    // counts stop there; zero or less means no bound
+	raw    *rawCall // what is sent in place of the client's call
 
 	written map[string]time.Time                // when what was looked up was last written, by its path
 	created map[string]time.Time                // by FormatKey, of the entities that a walk or a restamp read
 	updated map[string]time.Time                // likewise: when each was last written
 	now     time.Time                           // the store's time, from the last reply that told it
+	tx      []byte                              // the transaction that began
 	batches int                                 // queries answered so far
 	more    pb.QueryResultBatch_MoreResultsType // of the last batch
 	cursor  []byte                              // where the last batch ended
@@ -40,6 +43,25 @@ type callKey struct{}
 
 func withCall(ctx context.Context, c *call) context.Context {
 	return context.WithValue(ctx, callKey{}, c)
+}
+
+// A rawCall is a call that the public client cannot express.
+type rawCall struct {
+	method     string
+	req, reply any
+}
+
+// errSent ends the client's call in whose place another one was sent.
+var errSent = errors.New("another call was sent")
+
+// send makes a call that the public client cannot express. The client contributes connections and headers: it
+// makes some call, and the interceptor replaces it. A lookup has no mask but its own.
+func (d *DB) send(ctx context.Context, method string, req, reply any) error {
+	ctx = withCall(ctx, &call{raw: &rawCall{"/" + rpcService + "/" + method, req, reply}})
+	if err := d.client.Get(ctx, sdk.NameKey("raw", "call", nil), &cell{}); !errors.Is(err, errSent) {
+		return err
+	}
+	return nil
 }
 
 // end returns where the last batch ended, as a cursor of the client.
@@ -68,6 +90,9 @@ func (d *DB) intercept(
 	c, _ := ctx.Value(callKey{}).(*call)
 	if c == nil {
 		c = &call{} // nobody reads it
+	}
+	if c.raw != nil {
+		method, req, reply = c.raw.method, c.raw.req, c.raw.reply
 	}
 	switch r := req.(type) {
 	case *pb.LookupRequest:
@@ -98,6 +123,9 @@ func (d *DB) intercept(
 	store.Bill(ctx, billed(req, reply))
 	c.note(reply)
 	noteExplained(ctx, reply)
+	if c.raw != nil {
+		return errSent
+	}
 	return nil
 }
 
@@ -125,6 +153,8 @@ func stopCounts(r *pb.RunAggregationQueryRequest, upTo int64) {
 
 func (c *call) note(reply any) {
 	switch r := reply.(type) {
+	case *pb.BeginTransactionResponse:
+		c.tx = r.GetTransaction()
 	case *pb.LookupResponse:
 		c.noteCreated(r.GetFound())
 		if t := r.GetReadTime(); t != nil {
@@ -154,10 +184,7 @@ func (c *call) noteCreated(found []*pb.EntityResult) {
 		c.created, c.updated = make(map[string]time.Time, len(found)), make(map[string]time.Time, len(found))
 	}
 	for _, r := range found {
-		var key *sdk.Key
-		for _, e := range r.GetEntity().GetKey().GetPath() {
-			key = &sdk.Key{Kind: e.GetKind(), Name: e.GetName(), ID: e.GetId(), Parent: key}
-		}
+		key := clientKey(r.GetEntity().GetKey())
 		if at := r.GetCreateTime(); at != nil {
 			c.created[FormatKey(key)] = at.AsTime()
 		}

@@ -417,7 +417,7 @@ func revive(t store.Target, list []store.Insertion) ([]revival, error) {
 			if err != nil {
 				return nil, invalid("insertion %d: %w", i+1, err)
 			}
-			fits := false
+			var fits bool
 			if e, fits = e.with(t.Property, to); !fits {
 				return nil, invalid("insertion %d: %s has expiries in %s and %s, and an embedded store indexes two properties "+
 					"of an entity", i+1, one.Key, e.property, e.other.property)

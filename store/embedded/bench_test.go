@@ -47,9 +47,10 @@ func fillBench(tb testing.TB, db *embedded.DB, n int) time.Time {
 }
 
 // sweepBench scans and disposes of one range, page by page.
-func sweepBench(db *embedded.DB, shard int, noon time.Time) (deleted int, err error) {
+func sweepBench(db *embedded.DB, shard int, noon time.Time, archive store.Archive) (deleted int, err error) {
 	last, _ := expirykey.UpTo(1, shard, noon)
-	q := store.Query{Target: benchTarget, Lo: store.TextValue(expirykey.Prefix(1, shard)), Hi: store.TextValue(last), Limit: store.MaxPage}
+	q := store.Query{Target: benchTarget, Lo: store.TextValue(expirykey.Prefix(1, shard)), Hi: store.TextValue(last), Limit: store.MaxPage,
+		Archive: archive}
 	var page store.Page
 	var batch store.Batch
 	for {
@@ -96,7 +97,7 @@ func BenchmarkSweep(b *testing.B) {
 				var total atomic.Int64
 				for shard := range benchShards {
 					wait.Go(func() {
-						n, err := sweepBench(db, shard, noon)
+						n, err := sweepBench(db, shard, noon, nil)
 						if err != nil {
 							b.Error(err)
 						}
@@ -118,4 +119,47 @@ func BenchmarkSweep(b *testing.B) {
 			}
 		})
 	}
+}
+
+// A discarding Archive keeps nothing.
+type discarding struct{ bytes int64 }
+
+func (d *discarding) Keep(_ context.Context, list []store.Copy) error {
+	for _, c := range list {
+		d.bytes += int64(len(c.Data))
+	}
+	return nil
+}
+
+// BenchmarkArchive deletes the expired half of 100,000 entities with and without an Archive that discards, in turns.
+func BenchmarkArchive(b *testing.B) {
+	const entities = 100_000
+	sweep := func(archive store.Archive) time.Duration {
+		db, err := embedded.Open(b.TempDir(), embedded.Options{Now: time.Now, Create: true})
+		if err != nil {
+			b.Fatal(err)
+		}
+		noon, start := fillBench(b, db, entities), time.Now()
+		for shard := range benchShards {
+			if _, err := sweepBench(db, shard, noon, archive); err != nil {
+				b.Fatal(err)
+			}
+		}
+		took := time.Since(start)
+		if err := db.Close(); err != nil {
+			b.Fatal(err)
+		}
+		return took
+	}
+	var plain, archived time.Duration
+	into := new(discarding)
+	for range b.N {
+		plain += sweep(nil)
+		archived += sweep(into)
+	}
+	deleted := float64(b.N) * entities / 2
+	b.ReportMetric(deleted/plain.Seconds(), "deletes/s")
+	b.ReportMetric(deleted/archived.Seconds(), "archived/s")
+	b.ReportMetric(archived.Seconds()/plain.Seconds(), "ratio")
+	b.ReportMetric(float64(into.bytes)/deleted, "bytes/copy")
 }

@@ -33,6 +33,9 @@
 //
 // # Limits
 //
+// An Archive is shown lines like those of load and dump, which hold all that an entity's row does, so that Insert
+// restores each byte of it but line breaks in its data. Of earlier instants the store knows nothing.
+//
 // There is only the default namespace, and no ancestors. Only the expiry
 // property that an entity was put with is indexed, and one that it got by adoption: a
 // target that names another property finds nothing. Names and indexed strings have at most 1,500 bytes.

@@ -42,7 +42,7 @@ func TestConformance(t *testing.T) {
 			}
 			t.Cleanup(func() { db.Close() })
 			storetest.Run(t, func(storetest.TB) store.Store { return elsewhere{db, client(t, db, e.Host), c.parent, c.group} }, storetest.Caps{
-				Counter: true, Dumper: true, Keyer: true, Adopter: true, Descender: true, ListsApart: true, TellsGone: true, BillsEntries: true,
+				Counter: true, Dumper: true, Keyer: true, Adopter: true, Descender: true, Archiver: true, ListsApart: true, TellsGone: true, BillsEntries: true,
 				NumbersFirst: true, OrdersByBytes: true, Clock: time.Now,
 			})
 		})
@@ -104,6 +104,18 @@ func (d elsewhere) Dispose(ctx context.Context, b *store.Batch) error {
 
 func (d elsewhere) Settle(ctx context.Context, q store.Query, e store.Entry, decide func(store.Value) store.Verdict) (store.Outcome, error) {
 	return d.DB.Settle(ctx, d.query(q), e, decide)
+}
+
+func (d elsewhere) Archives(t store.Target) error { return d.DB.Archives(d.target(t)) }
+
+func (d elsewhere) Fetch(
+	ctx context.Context, t store.Target, namespace string, keys []string, at time.Time,
+) ([]store.Copy, error) {
+	return d.DB.Fetch(ctx, d.target(t), namespace, keys, at)
+}
+
+func (d elsewhere) Insert(ctx context.Context, t store.Target, namespace string, list []store.Insertion) error {
+	return d.DB.Insert(ctx, d.target(t), namespace, list)
 }
 
 func (d elsewhere) Count(

@@ -31,6 +31,7 @@ type DB struct {
 	emulated bool
 	admin    *google.Admin
 	known    sync.Map // full names of records to the stamp that was seen last
+	sizes    google.Sizes
 }
 
 // DB implements the contract of every store and these optional interfaces.
@@ -198,18 +199,29 @@ func (d *DB) get(
 	ctx context.Context, names []string, fields []string,
 	use func(name string, doc *pb.Document, r *pb.BatchGetDocumentsResponse),
 ) error {
-	ctx, cancel := context.WithCancel(d.owner(ctx))
-	defer cancel()
 	req := &pb.BatchGetDocumentsRequest{Database: d.database, Documents: names, Mask: maskOf(fields)}
+	return d.getBy(ctx, req, func(name string, doc *pb.Document, r *pb.BatchGetDocumentsResponse) error {
+		use(name, doc, r)
+		return nil
+	})
+}
+
+// getBy makes a look-up, and stops where use returns an error.
+func (d *DB) getBy(
+	ctx context.Context, req *pb.BatchGetDocumentsRequest,
+	use func(name string, doc *pb.Document, r *pb.BatchGetDocumentsResponse) error,
+) error {
+	ctx, cancel := context.WithCancel(d.owner(ctx))
+	defer cancel() // ends a stream that is not read to its end
 	s, err := d.client.BatchGetDocuments(ctx, req)
 	return each(s, err, func(r *pb.BatchGetDocumentsResponse) error {
 		switch {
 		case r.GetFound() != nil:
 			store.Bill(ctx, store.Operations{Reads: 1})
-			use(r.GetFound().GetName(), r.GetFound(), r)
+			return use(r.GetFound().GetName(), r.GetFound(), r)
 		case r.GetMissing() != "":
 			store.Bill(ctx, store.Operations{Reads: 1})
-			use(r.GetMissing(), nil, r)
+			return use(r.GetMissing(), nil, r)
 		}
 		return nil
 	})

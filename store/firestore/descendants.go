@@ -105,7 +105,7 @@ func (d *DB) DeleteBelow(
 	if err := google.CheckBelow(e.Key, list); err != nil {
 		return store.Unknown, fmt.Errorf("%s: %w", op, err)
 	}
-	o, err := d.deleteBelow(ctx, q.Target, e.Key, list, isDue)
+	o, err := d.deleteBelow(ctx, q, e.Key, list, isDue)
 	if err != nil {
 		return store.Unknown, d.fail(ctx, op, err)
 	}
@@ -113,8 +113,13 @@ func (d *DB) DeleteBelow(
 }
 
 func (d *DB) deleteBelow(
-	ctx context.Context, t store.Target, key string, list []store.Descendant, isDue func(store.Value) bool,
+	ctx context.Context, q store.Query, key string, list []store.Descendant, isDue func(store.Value) bool,
 ) (store.Outcome, error) {
+	t := q.Target
+	writes, o, err := d.writesBelow(ctx, q, key, list, isDue)
+	if err != nil || o != store.Deleted {
+		return o, err
+	}
 	tx, doc, err := d.begin(ctx, t, key)
 	committed := false
 	defer func() {
@@ -130,18 +135,52 @@ func (d *DB) deleteBelow(
 	case !isDue(fromValue(doc.GetFields()[t.Property])):
 		return store.Kept, nil
 	}
-	writes := make([]*pb.Write, 0, len(list))
-	for _, below := range slices.Backward(list) {
-		writes = append(writes, &pb.Write{Operation: &pb.Write_Delete{Delete: d.name(below.Key)}})
-	}
 	if err := ctx.Err(); err != nil {
 		return store.Unknown, err
 	}
-	if _, err := d.commitIn(ctx, tx, writes); err != nil {
+	if _, err := d.commitIn(ctx, tx, writes); refused(err) && q.Archive != nil {
+		return store.Unknown, fmt.Errorf("%w: one changed after it was kept: %w", store.ErrContention, err)
+	} else if err != nil {
 		return store.Unknown, err
 	}
 	committed = true
 	return store.Deleted, nil
+}
+
+// writesBelow returns the writes that delete a list, the deepest first. With an archive they are kept before the
+// transaction begins, so that no lock is held meanwhile: what is due is asked once more for that, at a read, and
+// each delete demands that the document is as it was kept. The outcome is Deleted unless nothing may be deleted.
+func (d *DB) writesBelow(
+	ctx context.Context, q store.Query, key string, list []store.Descendant, isDue func(store.Value) bool,
+) (writes []*pb.Write, o store.Outcome, err error) {
+	keys := make([]string, 0, len(list))
+	for _, below := range slices.Backward(list) {
+		keys = append(keys, below.Key)
+	}
+	if q.Archive == nil {
+		for _, key := range keys {
+			writes = append(writes, &pb.Write{Operation: &pb.Write_Delete{Delete: d.name(key)}})
+		}
+		return writes, store.Deleted, nil
+	}
+	o = store.Gone
+	err = d.get(ctx, []string{d.name(key)}, []string{q.Target.Property},
+		func(_ string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) {
+			if doc == nil {
+				return
+			}
+			if o = store.Kept; isDue(fromValue(doc.GetFields()[q.Target.Property])) {
+				o = store.Deleted
+			}
+		})
+	if err != nil || o != store.Deleted {
+		return nil, o, err
+	}
+	writes, _, err = d.keepAll(ctx, q.Target, keys, q.Archive)
+	if err != nil {
+		return nil, store.Unknown, err
+	}
+	return writes, o, nil
 }
 
 // begin begins a read-write transaction by reading the expiry of a document, which is nil if it does not

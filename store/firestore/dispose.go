@@ -17,7 +17,9 @@ import (
 
 // Dispose implements [store.Store], in one BatchWrite: each document is deleted
 // or carried on its own if its update time is the scan's. If only some ops have an
-// outcome, the error says why the others are Unknown.
+// outcome, the error says why the others are Unknown. With an Archive it reads the
+// documents before that, which bills a read for each: whole ones in every scan would be
+// read again and again where a page waits for its turn.
 func (d *DB) Dispose(ctx context.Context, b *store.Batch) error {
 	t := b.Query.Target
 	op := fmt.Sprintf("dispose of %d of %s", len(b.Ops), t.Kind)
@@ -53,7 +55,10 @@ func (d *DB) Dispose(ctx context.Context, b *store.Batch) error {
 	var err error
 	if b.DryRun {
 		err = d.look(ctx, t, ops, true)
-	} else {
+	} else if b.Query.Archive != nil {
+		writes, ops, err = d.keepOps(ctx, b.Query, writes, ops)
+	}
+	if err == nil && !b.DryRun && len(ops) > 0 {
 		err = d.dispose(ctx, t, writes, ops)
 	}
 	if err != nil {
@@ -173,7 +178,7 @@ func (d *DB) Settle(
 	if err := check(q.Target, q.Namespace); err != nil {
 		return store.Unknown, fmt.Errorf("%s: %w", op, err)
 	}
-	o, err := d.settle(ctx, q.Target, e.Key, decide)
+	o, err := d.settle(ctx, q, e.Key, decide)
 	if err != nil {
 		return store.Unknown, d.fail(ctx, op, err)
 	}
@@ -181,10 +186,14 @@ func (d *DB) Settle(
 }
 
 func (d *DB) settle(
-	ctx context.Context, t store.Target, key string, decide func(store.Value) store.Verdict,
+	ctx context.Context, q store.Query, key string, decide func(store.Value) store.Verdict,
 ) (store.Outcome, error) {
 	var doc *pb.Document
-	err := d.get(ctx, []string{d.name(key)}, []string{t.Property},
+	t, fields := q.Target, []string{q.Target.Property}
+	if q.Archive != nil {
+		fields = nil
+	}
+	err := d.get(ctx, []string{d.name(key)}, fields,
 		func(_ string, found *pb.Document, _ *pb.BatchGetDocumentsResponse) { doc = found })
 	if err != nil {
 		return store.Unknown, err
@@ -196,6 +205,11 @@ func (d *DB) settle(
 	to, carry := verdict.To()
 	if verdict != store.Delete && !carry {
 		return store.Kept, nil
+	}
+	if q.Archive != nil && !carry {
+		if err := d.keep(ctx, q.Archive, t, []*pb.Document{doc}); err != nil {
+			return store.Unknown, err
+		}
 	}
 	if err := ctx.Err(); err != nil {
 		return store.Unknown, err

@@ -221,23 +221,19 @@ func (d *DB) deleteOrphans(
 	if len(list) == 0 {
 		return d.lookAgain(ctx, q, above, nil)
 	}
-	absent := &pb.Precondition{ConditionType: &pb.Precondition_Exists{Exists: false}}
-	writes := []*pb.Write{{Operation: &pb.Write_Delete{Delete: d.name(above)}, CurrentDocument: absent}}
-	for _, r := range list {
-		w := &pb.Write{Operation: &pb.Write_Delete{Delete: d.name(r.Key)}}
-		switch {
-		case !mayHaveOwner(q.Owners, r.Key):
-		case r.Written.IsZero():
-			w.CurrentDocument = absent // lookAgain has found it gone
-		default:
-			w.CurrentDocument = unchanged(timestamppb.New(r.Written))
-		}
-		writes = append(writes, w)
+	writes, err := d.writesOfOrphans(ctx, q, list)
+	if errors.Is(err, errSinceListed) {
+		return d.changedOrphans(ctx, q, above, list, err)
 	}
+	if err != nil {
+		return store.Unknown, err
+	}
+	first := &pb.Write{Operation: &pb.Write_Delete{Delete: d.name(above)}, CurrentDocument: absent()}
+	writes = append([]*pb.Write{first}, writes...)
 	if err := ctx.Err(); err != nil {
 		return store.Unknown, err
 	}
-	_, err := d.commit(ctx, writes)
+	_, err = d.commit(ctx, writes)
 	switch status.Code(err) {
 	case codes.OK:
 		return store.Deleted, nil
@@ -245,13 +241,62 @@ func (d *DB) deleteOrphans(
 		if errors.Is(google.Sentinel(status.Convert(err)), store.ErrMissingIndex) {
 			return store.Unknown, err
 		}
-		o, why := d.lookAgain(ctx, q, above, list)
-		if why == nil && o == store.Deleted { // the list is as it is now: the next try goes by that
-			return store.Unknown, fmt.Errorf("%w: it changed after it was read: %w", store.ErrContention, err)
-		}
-		return o, why
+		return d.changedOrphans(ctx, q, above, list, err)
 	}
 	return store.Unknown, err
+}
+
+// errSinceListed says that a document is not as the list has it.
+var errSinceListed = errors.New("a document is not as it was listed")
+
+// changedOrphans returns what speaks against deleting a list after err said that something does.
+func (d *DB) changedOrphans(
+	ctx context.Context, q store.LineageQuery, above string, list []store.Relative, err error,
+) (store.Outcome, error) {
+	o, why := d.lookAgain(ctx, q, above, list)
+	if why == nil && o == store.Deleted { // the list is as it is now: the next try goes by that
+		return store.Unknown, fmt.Errorf("%w: it changed after it was read: %w", store.ErrContention, err)
+	}
+	return o, why
+}
+
+func absent() *pb.Precondition {
+	return &pb.Precondition{ConditionType: &pb.Precondition_Exists{Exists: false}}
+}
+
+// writesOfOrphans returns the writes that delete a list. With an archive it gives the documents to it before, and
+// deletes them on condition that they are as they were kept.
+func (d *DB) writesOfOrphans(
+	ctx context.Context, q store.LineageQuery, list []store.Relative,
+) (writes []*pb.Write, err error) {
+	if q.Archive == nil {
+		for _, r := range list {
+			w := &pb.Write{Operation: &pb.Write_Delete{Delete: d.name(r.Key)}}
+			switch {
+			case !mayHaveOwner(q.Owners, r.Key):
+			case r.Written.IsZero():
+				w.CurrentDocument = absent() // lookAgain has found it gone
+			default:
+				w.CurrentDocument = unchanged(timestamppb.New(r.Written))
+			}
+			writes = append(writes, w)
+		}
+		return writes, nil
+	}
+	keys := make([]string, len(list))
+	for i, r := range list {
+		keys[i] = r.Key
+	}
+	writes, kept, err := d.keepAll(ctx, q.Target, keys, q.Archive)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range list {
+		if mayHaveOwner(q.Owners, r.Key) && !kept[d.name(r.Key)].Equal(r.Written) {
+			return nil, errSinceListed
+		}
+	}
+	return writes, nil
 }
 
 func mayHaveOwner(owners []store.Target, key string) bool {

@@ -26,7 +26,7 @@ type keeping struct {
 // shows them. The query is that of the call. If that may delete an entity by another expiry than the op has,
 // even a key waits until the call shows it.
 func (w *Writer) keeps(ctx context.Context, q *store.Query, ops []store.Op, byOther bool) (*keeping, error) {
-	archive := w.c.Target.Archive
+	archive := w.c.Cfg.Archive
 	if archive == nil || w.hold.claim == nil { // a dry run keeps nothing
 		return nil, nil
 	}
@@ -55,14 +55,14 @@ func (w *Writer) keeps(ctx context.Context, q *store.Query, ops []store.Op, byOt
 
 // Keep implements [store.Archive]. It may have taken long: what holds the target by now holds these, too.
 func (k *keeping) Keep(ctx context.Context, list []store.Copy) error {
-	if !k.site.Target.Archive.IsWhole() {
+	if !k.site.Cfg.Archive.IsWhole() {
 		list = slices.Clone(list)
 		for i := range list {
 			list[i].Data = nil
 		}
 	}
 	began := k.site.Cfg.Now()
-	ended, err := k.site.Target.Archive.Keep(ctx, k.site.Story.ID(began), k.space, list)
+	ended, err := k.site.Cfg.Archive.Keep(ctx, k.site.Story.ID(began), k.space, list)
 	k.waited += k.site.Cfg.Now().Sub(began)
 	switch why := k.site.HeldBy(); {
 	case err != nil:

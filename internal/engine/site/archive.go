@@ -31,10 +31,10 @@ const ArchiveFault = "the archive cannot be written: "
 
 // archiveFault returns why the archive keeps nothing at present.
 func (c *Site) archiveFault() error {
-	if c.Target.Archive == nil {
+	if c.Cfg.Archive == nil {
 		return nil
 	}
-	if err := c.Target.Archive.Failing(); err != nil {
+	if err := c.Cfg.Archive.Failing(); err != nil {
 		return fmt.Errorf(ArchiveFault+"%w", err)
 	}
 	return nil

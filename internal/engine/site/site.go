@@ -33,6 +33,7 @@ type Config struct {
 	Workers   int              // steps at the same time, over all targets
 	FromStart bool             // read each range from its start, even if such a read is not due
 	Exact     bool             // without Apply: read and check each entity
+	Archive   Archive          // keeps what is about to be deleted of the target; may be nil
 	Now       func() time.Time // this process's clock
 	Metrics   *metrics.Metrics
 	Progress  *Progress
@@ -51,7 +52,6 @@ type Target struct {
 	Breaker     breaker.Rules
 	Compare     Comparer // keeps due entities that disagree with their expiry; may be nil
 	Descendants Descendants
-	Archive     Archive // keeps what is about to be deleted; may be nil
 	Watchdog    *metrics.Watchdog
 }
 
