@@ -129,7 +129,7 @@ func (b *memoryBucket) names() []string {
 	var all []string
 	for o, err := range b.List(context.Background(), "", "") {
 		if err != nil {
-			panic(err)
+			panic(err) // it never fails
 		}
 		all = append(all, o.Name)
 	}

@@ -184,7 +184,7 @@ func removeAbandoned(dir string, before time.Time) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && info.ModTime().Before(before) {
-			_ = os.Remove(filepath.Join(dir, e.Name())) // else the next process does
+			os.Remove(filepath.Join(dir, e.Name())) // or the next process does
 		}
 	}
 }
@@ -234,10 +234,7 @@ func (b *fileBucket) List(ctx context.Context, prefix, from string) iter.Seq2[Ob
 
 // walk yields the objects below a directory, whose name is empty or ends in a slash, and reports whether to go on.
 func (b *fileBucket) walk(ctx context.Context, dir, prefix, from string, yield func(Object, error) bool) bool {
-	entries, err := os.ReadDir(b.path(dir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return true // it was removed meanwhile
-	}
+	names, byName, err := b.children(dir)
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -245,7 +242,6 @@ func (b *fileBucket) walk(ctx context.Context, dir, prefix, from string, yield f
 		yield(Object{}, b.failed("list", dir, err))
 		return false
 	}
-	inOrder, names := objectsIn(dir, entries)
 	for _, name := range names {
 		if !strings.HasPrefix(name, prefix) && !strings.HasPrefix(prefix, name) ||
 			name < from && !strings.HasPrefix(from, name) {
@@ -260,7 +256,7 @@ func (b *fileBucket) walk(ctx context.Context, dir, prefix, from string, yield f
 		if !strings.HasPrefix(name, prefix) || name < from {
 			continue
 		}
-		info, err := inOrder[name].Info()
+		info, err := byName[name].Info()
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -275,23 +271,27 @@ func (b *fileBucket) walk(ctx context.Context, dir, prefix, from string, yield f
 	return true
 }
 
-// objectsIn returns what of a directory is an object or may hold some, by name, and the names in the order of objects:
-// that of a directory ends in a slash.
-func objectsIn(dir string, entries []fs.DirEntry) (inOrder map[string]fs.DirEntry, names []string) {
-	inOrder = make(map[string]fs.DirEntry, len(entries))
+// children returns what is in a directory, in the order of names: those of directories end in a slash. One that was
+// removed meanwhile has nothing.
+func (b *fileBucket) children(dir string) (names []string, byName map[string]fs.DirEntry, err error) {
+	entries, err := os.ReadDir(b.path(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	byName = make(map[string]fs.DirEntry, len(entries))
 	for _, e := range entries {
 		name := dir + e.Name()
 		if e.IsDir() {
-			name += "/"
+			name += "/" // as it sorts among names
 		}
 		if strings.HasPrefix(e.Name(), ".") || !e.IsDir() && !e.Type().IsRegular() {
 			continue
 		}
-		inOrder[name] = e
+		byName[name] = e
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	return inOrder, names
+	return names, byName, err
 }
 
 // Remove is a method of [Bucket]. It also removes the directories that this leaves empty.
@@ -303,7 +303,7 @@ func (b *fileBucket) Remove(_ context.Context, name string) error {
 		return b.failed("remove", name, err)
 	}
 	dir := filepath.Dir(b.path(name))
-	for dir != b.root && os.Remove(dir) == nil {
+	for dir != b.root && os.Remove(dir) == nil { // one that is not empty stays
 		dir = filepath.Dir(dir)
 	}
 	return nil

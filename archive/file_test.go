@@ -265,6 +265,7 @@ func Example() {
 	for object, err := range archive.Objects(ctx, bucket, "sessions", time.Time{}, time.Time{}) {
 		if err != nil {
 			fmt.Println(err)
+			return
 		}
 		for line, err := range archive.Read(ctx, bucket, object.Name) {
 			fmt.Println(line.Number, line.Key, line.State, err)

@@ -261,8 +261,8 @@ func (r *Reader) checkEnd(n int, last end) error {
 	}
 	if m := r.manifest; m != nil {
 		if sum := hex.EncodeToString(r.raw.sum.Sum(nil)); m.Lines != n || m.Size != r.raw.size || m.SHA256 != sum {
-			return damaged(r.name, fmt.Errorf("its manifest is of an object with %d lines, %d bytes and hash %s; this has "+
-				"%d, %d and %s", m.Lines, m.Size, m.SHA256, n, r.raw.size, sum))
+			return damaged(r.name, fmt.Errorf("its manifest is of an object with %d lines, %d bytes and hash %s; "+
+				"this has %d, %d and %s", m.Lines, m.Size, m.SHA256, n, r.raw.size, sum))
 		}
 	}
 	return nil
