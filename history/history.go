@@ -202,7 +202,7 @@ func newKey(target, owner string, at time.Time) string {
 	return prefix(BucketOf(target, owner)) + at.UTC().Format(keyTime) + "." + strings.ToLower(rand.Text()[:10])
 }
 
-// Began returns when the run with a key began, or the change was made; ok is false for a text that is no key.
+// Began returns when the run with a key began, or the change was made; ok is false for any other text.
 func Began(key string) (at time.Time, ok bool) {
 	_, rest, _ := strings.Cut(key, ".")
 	if len(rest) < len(keyTime) {

@@ -74,7 +74,7 @@ var (
 	ErrTooOld        = errors.New("point-in-time recovery no longer knows this time")
 )
 
-// ErrPartial is wrapped by the error of a restore that came to its end, and could not restore everything.
+// ErrPartial is wrapped by the error of a restore that has ended, and could not restore everything.
 var ErrPartial = errors.New("not everything could be restored")
 
 const (

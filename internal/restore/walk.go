@@ -20,9 +20,8 @@ type item struct {
 	at        time.Time // when it will expire
 	expires   bool      // it will
 
-	announced bool  // its expiry, so that a repeated insert does not announce it again
-	doubtful  bool  // an earlier insert may have happened
-	failure   error // of that insert
+	announced bool // its expiry, so that a repeated insert does not announce it again
+	doubtful  bool // an earlier insert may have happened
 }
 
 // A chunk is items that follow each other, and the place behind them.

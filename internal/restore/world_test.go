@@ -214,7 +214,7 @@ func (w *world) gone(n, each int) (names []string) {
 	return names
 }
 
-// run restores, and must come to its end.
+// run restores, and must complete.
 func (w *world) run(cfg restore.Config) restore.Result {
 	w.t.Helper()
 	res, err := restore.Run(w.t.Context(), cfg)
