@@ -156,12 +156,12 @@ func TestRestoreUsage(t *testing.T) {
 	if len(res.Warnings) != 1 || res.Restorable != 0 {
 		t.Errorf("an unknown sweep: %+v", res)
 	}
-	b.must(nil, "pause", "sessions", "--reason", "restoring")
+	b.must(nil, "pause", "--reason", "restoring")
 	res = b.restore(exitDone, "--id", "a", "--expire-in", "7d", "--apply", "--reason", "a test")
 	if res.Complete || res.Held == "" || res.Restored != 0 {
 		t.Errorf("paused: %+v", res)
 	}
-	b.must(nil, "resume", "sessions")
+	b.must(nil, "resume")
 	b.damageArchive()
 	r := b.run(nil, "restore", "sessions", "--since", "1h", "--expire-in", "7d", "--apply", "--reason", "a test")
 	if r.code != exitFailed || !strings.Contains(r.log, "not everything could be restored") {

@@ -85,7 +85,7 @@ func wantEmpty(t *testing.T, db *embedded.DB, kinds ...string) {
 	}
 	for _, target := range []string{"selftest-test", "selftest-test-x", "Selftest"} {
 		for _, sort := range []store.RecordSort{store.TargetRecord, store.CursorRecord, store.SweepRecord, store.WorkerRecord,
-			store.SealRecord, store.BudgetRecord, store.AdoptRecord} {
+			store.SealRecord, store.BudgetRecord, store.AdoptRecord, store.RestoreRecord} {
 			recs, err := db.Load(t.Context(), store.RecordQuery{Sort: sort, Target: target})
 			if err != nil || len(recs.List) > 0 {
 				t.Errorf("%d records %s of %s are left: %v", len(recs.List), sort, target, err)

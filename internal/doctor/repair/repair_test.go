@@ -542,7 +542,7 @@ func TestStoreThatFails(t *testing.T) {
 		w.malform()
 		w.beat("sessions", "host/1", 2*time.Hour, 30*time.Second)
 		var mu sync.Mutex
-		calls, chance := 0, rand.New(rand.NewPCG(1, 2))
+		calls, chance := 0, rand.New(rand.NewPCG(1, 6))
 		w.db.Before = func(context.Context, modelstore.Call) error {
 			mu.Lock()
 			defer mu.Unlock()

@@ -171,7 +171,7 @@ func (w *world) beat(target, owner string, ago, lease time.Duration) string {
 func (w *world) keys(target string) (keys []string) {
 	w.t.Helper()
 	for _, sort := range []store.RecordSort{store.TargetRecord, store.CursorRecord, store.SealRecord, store.WorkerRecord,
-		store.BudgetRecord, store.AdoptRecord} {
+		store.BudgetRecord, store.AdoptRecord, store.RestoreRecord} {
 		err := store.LoadAll(w.t.Context(), w.db, store.RecordQuery{Sort: sort, Target: target}, func(page store.Records) error {
 			for _, r := range page.List {
 				keys = append(keys, string(sort)+" "+r.Key)
