@@ -21,7 +21,7 @@ const (
 	Failing Verdict = "FAILING" // something before a cursor is due for as long as with Behind, and nobody works on it
 	DryRun  Verdict = "DRY RUN" // likewise, and nobody has ever worked on it with --apply
 	Behind  Verdict = "BEHIND"  // something has been due for longer than two ticks and a minute
-	Unknown Verdict = "UNKNOWN" // the due entities could not be read in time, and records of the last minute do not tell
+	Unknown Verdict = "UNKNOWN" // what is due, also behind the cursors, was not read in time, and no recent record tells
 	Idle    Verdict = "IDLE"    // nothing is due
 	OK      Verdict = "OK"      // something is due, and not for long
 )
@@ -34,7 +34,9 @@ func (st *TargetStatus) judge(s *sweep.Snapshot, ahead *time.Time, known byRecor
 		st.Why += "; " + known.text()
 	}
 	if st.Behind == nil && (st.Verdict == OK || st.Verdict == Idle) && len(st.Ranges) > 0 {
-		st.Why += "; what lies behind the cursors is not known"
+		if st.Why += "; what lies behind the cursors is not known"; st.Verdict == Idle {
+			st.Verdict = Unknown // a mass expiry behind the cursors must not look like rest
+		}
 	}
 	if w := st.WouldTrip; w != nil && st.Held == "" {
 		st.Why += fmt.Sprintf("; its breaker would trip at the next reads from the start: %d are late, where %d may be",
