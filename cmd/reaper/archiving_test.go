@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -31,6 +33,9 @@ func (b *workdir) archived() map[string]archive.State {
 		b.t.Fatal(err)
 	}
 	all := map[string]archive.State{}
+	if _, err := os.Stat(filepath.Join(b.dir, "archive")); errors.Is(err, fs.ErrNotExist) {
+		return all // nothing was kept yet
+	}
 	for e, err := range archive.Objects(b.t.Context(), bucket, "sessions", time.Time{}, time.Time{}) {
 		if err != nil {
 			b.t.Fatal(err)
