@@ -263,31 +263,18 @@ func (d *DB) restampWrite(t store.Target, o store.RestampOp, updated *timestampp
 
 // restamp makes the writes, one for each op, and reads again what was refused.
 func (d *DB) restamp(ctx context.Context, b *store.Restamping, writes []*pb.Write) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	reply, err := d.client.BatchWrite(d.owner(ctx), &pb.BatchWriteRequest{Database: d.database, Writes: writes})
-	if err != nil {
-		return err
-	}
-	if len(reply.GetStatus()) != len(writes) {
-		return fmt.Errorf("%w: %d statuses for %d writes", store.ErrFailed, len(reply.GetStatus()), len(writes))
-	}
-	var done []*pb.Write
 	var refused []int
-	var why error
-	for i, s := range reply.GetStatus() {
-		switch st := status.FromProto(s); st.Code() {
+	why := d.writeEach(ctx, writes, func(i int, code codes.Code) bool {
+		switch code {
 		case codes.OK:
 			b.Ops[i].Outcome = store.RowRestamped
-			done = append(done, writes[i])
 		case codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists:
 			refused = append(refused, i)
 		default:
-			why = worse(why, st.Err()) // fail explains it
+			return false
 		}
-	}
-	store.Bill(ctx, billed(done))
+		return true
+	})
 	if len(refused) > 0 {
 		why = worse(d.reread(ctx, b, refused), why)
 	}

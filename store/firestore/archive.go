@@ -278,31 +278,17 @@ func (d *DB) Insert(ctx context.Context, t store.Target, namespace string, list 
 
 // insert makes the writes, one for each of the first insertions of a list.
 func (d *DB) insert(ctx context.Context, writes []*pb.Write, list []store.Insertion) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	reply, err := d.client.BatchWrite(d.owner(ctx), &pb.BatchWriteRequest{Database: d.database, Writes: writes})
-	if err != nil {
-		return err
-	}
-	if len(reply.GetStatus()) != len(writes) {
-		return fmt.Errorf("%w: %d statuses for %d writes", store.ErrFailed, len(reply.GetStatus()), len(writes))
-	}
-	var done []*pb.Write
-	var why error
-	for i, s := range reply.GetStatus() {
-		switch st := status.FromProto(s); st.Code() {
+	return d.writeEach(ctx, writes, func(i int, code codes.Code) bool {
+		switch code {
 		case codes.OK:
 			list[i].Outcome = store.Inserted
-			done = append(done, writes[i])
 		case codes.AlreadyExists, codes.FailedPrecondition:
 			list[i].Outcome = store.Kept
 		default:
-			why = worse(why, st.Err()) // fail explains it
+			return false
 		}
-	}
-	store.Bill(ctx, billed(done))
-	return why
+		return true
+	})
 }
 
 // insertable returns the document that an insertion is to become.

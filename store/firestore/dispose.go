@@ -84,6 +84,27 @@ func (d *DB) write(t store.Target, key string, to store.Value, updated *timestam
 // dispose makes the writes, one for each op. Then it reads the documents of those that
 // were refused because something had changed.
 func (d *DB) dispose(ctx context.Context, t store.Target, writes []*pb.Write, ops []*store.Op) error {
+	var refused []*store.Op
+	err := d.writeEach(ctx, writes, func(i int, code codes.Code) bool {
+		switch code {
+		case codes.OK:
+			ops[i].Outcome = carriedOr(ops[i], store.Deleted)
+		case codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists:
+			refused = append(refused, ops[i])
+		default:
+			return false
+		}
+		return true
+	})
+	if len(refused) > 0 {
+		err = worse(d.look(ctx, t, refused, false), err)
+	}
+	return err
+}
+
+// writeEach makes writes that succeed or fail one by one. Take is told the code of each, and says whether that
+// settles it; the error is that of one which it does not settle. Those that took effect are billed.
+func (d *DB) writeEach(ctx context.Context, writes []*pb.Write, take func(i int, code codes.Code) bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -91,27 +112,21 @@ func (d *DB) dispose(ctx context.Context, t store.Target, writes []*pb.Write, op
 	if err != nil {
 		return err
 	}
-	if len(reply.GetStatus()) != len(ops) {
-		return fmt.Errorf("%w: %d statuses for %d writes", store.ErrFailed, len(reply.GetStatus()), len(ops))
+	if len(reply.GetStatus()) != len(writes) {
+		return fmt.Errorf("%w: %d statuses for %d writes", store.ErrFailed, len(reply.GetStatus()), len(writes))
 	}
 	var done []*pb.Write
-	var refused []*store.Op
 	var why error
 	for i, s := range reply.GetStatus() {
-		switch st := status.FromProto(s); st.Code() {
-		case codes.OK:
-			ops[i].Outcome = carriedOr(ops[i], store.Deleted)
+		st := status.FromProto(s)
+		if st.Code() == codes.OK {
 			done = append(done, writes[i])
-		case codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists:
-			refused = append(refused, ops[i])
-		default:
+		}
+		if !take(i, st.Code()) {
 			why = worse(why, st.Err()) // fail explains it
 		}
 	}
 	store.Bill(ctx, billed(done))
-	if len(refused) > 0 {
-		why = worse(d.look(ctx, t, refused, false), why)
-	}
 	return why
 }
 
