@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,44 +21,8 @@ import (
 	"github.com/reaper-ttl/reaper/internal/emulator"
 	"github.com/reaper-ttl/reaper/internal/faultrpc"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/storetest"
 )
-
-// A shelf is an archive in memory.
-type shelf struct {
-	mu     sync.Mutex
-	copies map[string]store.Copy
-	calls  []int        // how many bytes each got
-	during func() error // may be nil
-}
-
-func (s *shelf) Keep(_ context.Context, list []store.Copy) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.copies == nil {
-		s.copies = map[string]store.Copy{}
-	}
-	size := 0
-	for _, c := range list {
-		c.Data = slices.Clone(c.Data)
-		s.copies[c.Key] = c
-		size += len(c.Data)
-	}
-	s.calls = append(s.calls, size)
-	if s.during != nil {
-		return s.during()
-	}
-	return nil
-}
-
-func (s *shelf) keys() []string { return slices.Sorted(maps.Keys(s.copies)) }
-
-// insertions returns what is to be inserted of a shelf, as it is.
-func (s *shelf) insertions() (list []store.Insertion) {
-	for _, key := range s.keys() {
-		list = append(list, store.Insertion{Copy: s.copies[key], AsIs: true})
-	}
-	return list
-}
 
 // write writes entities on the wire.
 func (w *world) write(entities ...*pb.Entity) error {
@@ -204,7 +167,7 @@ func TestEveryTypeComesBack(t *testing.T) {
 		}
 		q := query("", "a", "d")
 		q.Namespace = c.from
-		archive := &shelf{}
+		archive := &storetest.Shelf{}
 		b := batch(q, w.page(q))
 		b.Query.Archive = archive
 		texts := slices.Sorted(maps.Keys(before))
@@ -215,11 +178,11 @@ func TestEveryTypeComesBack(t *testing.T) {
 		if err := w.Dispose(t.Context(), b); err != nil || len(b.Ops) != len(before) {
 			t.Fatalf("%d ops, %v", len(b.Ops), err)
 		}
-		if got := archive.keys(); !slices.Equal(got, texts) || len(archive.calls) != 1 {
-			t.Fatalf("kept %q by %v", got, archive.calls)
+		if got := archive.Keys(); !slices.Equal(got, texts) || len(archive.Sizes) != 1 {
+			t.Fatalf("kept %q by %v", got, archive.Sizes)
 		}
 		for i, text := range texts {
-			got, want := archive.copies[text], before[text]
+			got, want := archive.Newest()[text], before[text]
 			if w.wire(c.from, text) != nil {
 				t.Errorf("%s is there", text)
 			}
@@ -235,7 +198,7 @@ func TestEveryTypeComesBack(t *testing.T) {
 			*world
 			namespace string
 		}{{w, c.from}, {away, c.to}} {
-			list := archive.insertions()
+			list := archive.Insertions()
 			if n := w.insertAll(in.DB, in.namespace, list); n != 1 {
 				t.Errorf("%d inserts", n)
 			}
@@ -279,7 +242,7 @@ func TestArchivesInParts(t *testing.T) {
 		texts = append(texts, FormatKey(name(fmt.Sprintf("c%02d", i))))
 		w.put("c", name(fmt.Sprintf("c%02d", i)))
 	}
-	archive := &shelf{}
+	archive := &storetest.Shelf{}
 	q := query("", "a", "d")
 	b := batch(q, w.page(q))
 	b.Query.Archive = archive
@@ -290,7 +253,7 @@ func TestArchivesInParts(t *testing.T) {
 		}
 		var rest []store.Op
 		for _, op := range b.Ops {
-			_, kept := archive.copies[op.Entry.Key]
+			_, kept := archive.Newest()[op.Entry.Key]
 			switch there := w.wire("", op.Entry.Key) != nil; {
 			case op.Outcome == store.Deleted && kept && !there:
 			case op.Outcome == store.Unknown && !kept && there:
@@ -304,10 +267,10 @@ func TestArchivesInParts(t *testing.T) {
 		}
 		b.Ops, left = rest, len(rest)
 	}
-	if got := archive.keys(); !slices.Equal(got, texts) || rounds < 2 || rounds > 4 || slices.Max(archive.calls) > 5<<20 {
-		t.Errorf("kept %d in %d rounds of %v bytes", len(got), rounds, archive.calls)
+	if got := archive.Keys(); !slices.Equal(got, texts) || rounds < 2 || rounds > 4 || slices.Max(archive.Sizes) > 5<<20 {
+		t.Errorf("kept %d in %d rounds of %v bytes", len(got), rounds, archive.Sizes)
 	}
-	if n := w.insertAll(w.DB, "", archive.insertions()); n < 3 || n > 6 {
+	if n := w.insertAll(w.DB, "", archive.Insertions()); n < 3 || n > 6 {
 		t.Errorf("%d inserts", n)
 	}
 	var fetched int
@@ -317,7 +280,7 @@ func TestArchivesInParts(t *testing.T) {
 			t.Fatalf("fetched %d, %v", len(got), err)
 		}
 		for i, c := range got {
-			if c.Key != rest[i] || string(c.Data) != string(archive.copies[c.Key].Data) {
+			if c.Key != rest[i] || string(c.Data) != string(archive.Newest()[c.Key].Data) {
 				t.Errorf("fetched %s for %s", c.Key, rest[i])
 			}
 		}
@@ -336,7 +299,7 @@ func TestArchivesWhatIsDeleted(t *testing.T) {
 		w.put("c", keys...)
 		q := query(guard, "a", "d")
 		b := batch(q, w.page(q))
-		archive := &shelf{}
+		archive := &storetest.Shelf{}
 		b.Query.Archive = archive
 		w.put("x", keys[0])
 		w.put([]any{"c"}, keys[1])
@@ -348,8 +311,8 @@ func TestArchivesWhatIsDeleted(t *testing.T) {
 		b.Ops[5].Premise = store.Premise{Property: "user", Value: store.TextValue("u8")}
 		dry := *b
 		dry.DryRun, dry.Ops = true, slices.Clone(b.Ops)
-		if err := w.Dispose(t.Context(), &dry); err != nil || len(archive.calls) > 0 {
-			t.Errorf("a dry run kept %v, %v", archive.keys(), err)
+		if err := w.Dispose(t.Context(), &dry); err != nil || len(archive.Sizes) > 0 {
+			t.Errorf("a dry run kept %v, %v", archive.Keys(), err)
 		}
 		w.faults.Reset()
 		if err := w.Dispose(t.Context(), b); err != nil {
@@ -367,7 +330,7 @@ func TestArchivesWhatIsDeleted(t *testing.T) {
 		if v := b.Ops[0].Now; v != store.TextValue("x") || !b.Ops[0].Known || b.Ops[1].Now.Text != `["c"]` {
 			t.Errorf("now %+v, %+v", b.Ops[0], b.Ops[1])
 		}
-		if got := archive.keys(); !slices.Equal(got, []string{FormatKey(keys[4]), FormatKey(keys[6])}) {
+		if got := archive.Keys(); !slices.Equal(got, []string{FormatKey(keys[4]), FormatKey(keys[6])}) {
 			t.Errorf("kept %q", got)
 		}
 		if slices.Contains(w.faults.Methods(), "RunQuery") {
@@ -427,7 +390,7 @@ func TestNothingGoesUnlessKept(t *testing.T) {
 		w := newFamily(t)
 		for _, c := range []struct{ err, want error }{{own, store.ErrFailed}, {store.ErrUnavailable, store.ErrUnavailable}} {
 			w.faults.Reset()
-			o, err := r.do(w, &shelf{during: func() error { return c.err }})
+			o, err := r.do(w, &storetest.Shelf{Then: func() error { return c.err }})
 			if o != store.Unknown || !errors.Is(err, c.err) || !errors.Is(err, c.want) {
 				t.Errorf("%s: outcome %d, %v", r.what, o, err)
 			}
@@ -435,11 +398,11 @@ func TestNothingGoesUnlessKept(t *testing.T) {
 				t.Errorf("%s: the calls are %v", r.what, m)
 			}
 		}
-		archive := &shelf{}
+		archive := &storetest.Shelf{}
 		if o, err := r.do(w, archive); o != store.Deleted || err != nil {
 			t.Errorf("%s: outcome %d, %v", r.what, o, err)
 		}
-		if got := archive.keys(); !slices.Equal(got, r.gone) {
+		if got := archive.Keys(); !slices.Equal(got, r.gone) {
 			t.Errorf("%s: kept %q", r.what, got)
 		}
 		for _, key := range []string{"Session/a", "Session/a/A/x", "Session/a/A/x/B/y", "Session/o/A/x"} {
@@ -456,7 +419,7 @@ func TestContextEndsWhileKept(t *testing.T) {
 	q := query("", "a", "d")
 	b := batch(q, w.page(q))
 	ctx, cancel := context.WithCancel(t.Context())
-	b.Query.Archive = &shelf{during: func() error { cancel(); return nil }}
+	b.Query.Archive = &storetest.Shelf{Then: func() error { cancel(); return nil }}
 	if err := w.Dispose(ctx, b); !errors.Is(err, context.Canceled) || b.Ops[0].Outcome != store.Unknown || w.wire("", "Session/a") == nil {
 		t.Errorf("outcome %d, %v", b.Ops[0].Outcome, err)
 	}
@@ -471,7 +434,7 @@ func TestChangeWhileKept(t *testing.T) {
 	for _, r := range removals {
 		w := newFamily(t)
 		done := make(chan error, len(r.gone))
-		archive := &shelf{during: func() error {
+		archive := &storetest.Shelf{Then: func() error {
 			for _, text := range r.gone {
 				go func() {
 					key, err := ParseKey("", text)
@@ -526,20 +489,20 @@ func TestLookupsInParts(t *testing.T) {
 		}}
 	}
 	w.faults.Add(defers(0))
-	if n, err := remove(&shelf{}); !errors.Is(err, store.ErrFailed) || n[store.Unknown] != 9 {
+	if n, err := remove(&storetest.Shelf{}); !errors.Is(err, store.ErrFailed) || n[store.Unknown] != 9 {
 		t.Errorf("all deferred: %v, %v", n, err)
 	}
 	w.faults.Reset()
 	w.faults.Add(faultrpc.Fault{Method: "Lookup", Times: -1, Code: codes.ResourceExhausted, Message: "grpc: received message larger than max (1 vs. 2)"})
-	if n, err := remove(&shelf{}); !errors.Is(err, store.ErrTooLarge) || n[store.Unknown] != 9 || len(w.faults.Calls("Lookup")) != 3 {
+	if n, err := remove(&storetest.Shelf{}); !errors.Is(err, store.ErrTooLarge) || n[store.Unknown] != 9 || len(w.faults.Calls("Lookup")) != 3 {
 		t.Errorf("all too large: %v, %v, %d lookups", n, err, len(w.faults.Calls("Lookup")))
 	}
 	w.faults.Reset()
 	w.faults.Add(faultrpc.Fault{Method: "Lookup", Times: 2, Code: codes.ResourceExhausted, Message: "grpc: received message larger than max (1 vs. 2)"})
 	w.faults.Add(defers(1))
-	archive := &shelf{}
-	if n, err := remove(archive); err != nil || n[store.Deleted] != 9 || len(archive.copies) != 9 {
-		t.Errorf("some deferred: %v, %v, kept %q", n, err, archive.keys())
+	archive := &storetest.Shelf{}
+	if n, err := remove(archive); err != nil || n[store.Deleted] != 9 || len(archive.Newest()) != 9 {
+		t.Errorf("some deferred: %v, %v, kept %q", n, err, archive.Keys())
 	}
 	if n := len(w.faults.Calls("Lookup")); n != 11 {
 		t.Errorf("%d lookups", n)
@@ -556,7 +519,7 @@ func TestArchivesLargeFamilies(t *testing.T) {
 			texts = append(texts, fmt.Sprintf("%s/A/b%d", above, i))
 		}
 		w.big(nearly1MiB, texts...)
-		archive := &shelf{}
+		archive := &storetest.Shelf{}
 		var o store.Outcome
 		var err error
 		if above == "Session/a" {
@@ -570,8 +533,8 @@ func TestArchivesLargeFamilies(t *testing.T) {
 			}
 			o, err = w.DeleteOrphans(t.Context(), store.LineageQuery{Target: target(""), Archive: archive}, above, list)
 		}
-		if o != store.Deleted || err != nil || len(archive.calls) < 2 || slices.Max(archive.calls) > 5<<20 || !slices.Equal(archive.keys(), texts) {
-			t.Errorf("outcome %d, %v; kept %q by %v", o, err, archive.keys(), archive.calls)
+		if o != store.Deleted || err != nil || len(archive.Sizes) < 2 || slices.Max(archive.Sizes) > 5<<20 || !slices.Equal(archive.Keys(), texts) {
+			t.Errorf("outcome %d, %v; kept %q by %v", o, err, archive.Keys(), archive.Sizes)
 		}
 		if left := w.below("", above, 9); len(left) > 0 {
 			t.Errorf("left: %q", left)
@@ -582,7 +545,7 @@ func TestArchivesLargeFamilies(t *testing.T) {
 // What is due no more, is above an existing entity, or has an owner, is not even read.
 func TestKeepsNothingThatStays(t *testing.T) {
 	w := newFamily(t)
-	archive := &shelf{}
+	archive := &storetest.Shelf{}
 	q := query("", "a", "d")
 	q.Archive = archive
 	o, err := w.DeleteBelow(t.Context(), q, store.Entry{Key: "Session/a"}, listOf("Session/a/A/x"), func(store.Value) bool { return false })
@@ -609,8 +572,8 @@ func TestKeepsNothingThatStays(t *testing.T) {
 	if o, err = w.DeleteOrphans(t.Context(), lineage, "Session/o", []store.Relative{{Key: "Session/o/A/x", Kind: "A"}}); o != store.Changed || err != nil {
 		t.Errorf("owned: %d, %v", o, err)
 	}
-	if len(archive.calls) > 0 {
-		t.Errorf("kept %q", archive.keys())
+	if len(archive.Sizes) > 0 {
+		t.Errorf("kept %q", archive.Keys())
 	}
 }
 
@@ -831,7 +794,7 @@ func TestUnknownFieldsStay(t *testing.T) {
 		}
 	}})
 	for _, r := range removals {
-		if o, err := r.do(w, &shelf{}); o != store.Unknown || !errors.Is(err, store.ErrFailed) || !strings.Contains(err.Error(), "too old") {
+		if o, err := r.do(w, &storetest.Shelf{}); o != store.Unknown || !errors.Is(err, store.ErrFailed) || !strings.Contains(err.Error(), "too old") {
 			t.Errorf("%s: outcome %d, %v", r.what, o, err)
 		}
 	}
@@ -842,7 +805,7 @@ func TestBillOfArchiving(t *testing.T) {
 	w.put("c", names("s", 20)...)
 	q := query("", "a", "d")
 	b := batch(q, w.page(q))
-	b.Query.Archive = &shelf{}
+	b.Query.Archive = &storetest.Shelf{}
 	var m store.Meter
 	if err := w.Dispose(store.WithMeter(t.Context(), &m), b); err != nil {
 		t.Fatal(err)

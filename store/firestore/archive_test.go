@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,44 +16,8 @@ import (
 	"github.com/reaper-ttl/reaper/internal/emulator"
 	"github.com/reaper-ttl/reaper/internal/faultrpc"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/storetest"
 )
-
-// A shelf is an archive in memory.
-type shelf struct {
-	mu     sync.Mutex
-	copies map[string]store.Copy
-	calls  []int        // how many bytes each got
-	during func() error // may be nil
-}
-
-func (s *shelf) Keep(_ context.Context, list []store.Copy) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.copies == nil {
-		s.copies = map[string]store.Copy{}
-	}
-	size := 0
-	for _, c := range list {
-		c.Data = slices.Clone(c.Data)
-		s.copies[c.Key] = c
-		size += len(c.Data)
-	}
-	s.calls = append(s.calls, size)
-	if s.during != nil {
-		return s.during()
-	}
-	return nil
-}
-
-func (s *shelf) keys() []string { return slices.Sorted(maps.Keys(s.copies)) }
-
-// insertions returns what is to be inserted of a shelf, as it is.
-func (s *shelf) insertions() (list []store.Insertion) {
-	for _, key := range s.keys() {
-		list = append(list, store.Insertion{Copy: s.copies[key], AsIs: true})
-	}
-	return list
-}
 
 // wire returns a document as it is on the wire; nil if there is no such document.
 func (w *world) wire(key string) (doc *pb.Document) {
@@ -110,13 +72,13 @@ func TestEveryTypeComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := w.batch(3)
-	archive := &shelf{}
+	archive := &storetest.Shelf{}
 	b.Query.Archive = archive
-	if err := w.Dispose(t.Context(), b); err != nil || !slices.Equal(archive.keys(), keys) || len(archive.calls) != 1 {
-		t.Fatalf("%v, kept %q by %v", err, archive.keys(), archive.calls)
+	if err := w.Dispose(t.Context(), b); err != nil || !slices.Equal(archive.Keys(), keys) || len(archive.Sizes) != 1 {
+		t.Fatalf("%v, kept %q by %v", err, archive.Keys(), archive.Sizes)
 	}
 	for i, key := range keys {
-		got, want := archive.copies[key], before[key]
+		got, want := archive.Newest()[key], before[key]
 		if w.wire(key) != nil {
 			t.Errorf("%s is there", key)
 		}
@@ -129,7 +91,7 @@ func TestEveryTypeComesBack(t *testing.T) {
 		}
 	}
 	for _, in := range []*world{w, openAt(t, e.Project(t), e.Host)} {
-		list := archive.insertions()
+		list := archive.Insertions()
 		if n := in.insertAll(list); n != 1 {
 			t.Errorf("%d inserts", n)
 		}
@@ -167,7 +129,7 @@ func TestArchivesInParts(t *testing.T) {
 	w.big(keys...)
 	keys = append(keys, "sessions/c0", "sessions/c1")
 	w.putBelow(map[string]*pb.Value{"expires": toValue(at(99))}, keys[8:]...)
-	archive := &shelf{}
+	archive := &storetest.Shelf{}
 	b := w.batch(10)
 	b.Query.Archive = archive
 	var m store.Meter
@@ -178,7 +140,7 @@ func TestArchivesInParts(t *testing.T) {
 		}
 		var rest []store.Op
 		for _, op := range b.Ops {
-			_, kept := archive.copies[op.Entry.Key]
+			_, kept := archive.Newest()[op.Entry.Key]
 			switch there := w.wire(op.Entry.Key) != nil; {
 			case op.Outcome == store.Deleted && kept && !there:
 			case op.Outcome == store.Unknown && !kept && there:
@@ -192,13 +154,13 @@ func TestArchivesInParts(t *testing.T) {
 		}
 		b.Ops, left = rest, len(rest)
 	}
-	if got := archive.keys(); !slices.Equal(got, keys) || rounds < 2 || rounds > 4 || slices.Max(archive.calls) > 7<<20 {
-		t.Errorf("kept %d in %d rounds of %v bytes", len(got), rounds, archive.calls)
+	if got := archive.Keys(); !slices.Equal(got, keys) || rounds < 2 || rounds > 4 || slices.Max(archive.Sizes) > 7<<20 {
+		t.Errorf("kept %d in %d rounds of %v bytes", len(got), rounds, archive.Sizes)
 	}
 	if got := m.Operations(); got != (store.Operations{Reads: 10, Deletes: 10}) {
 		t.Errorf("billed %+v", got)
 	}
-	if n := w.insertAll(archive.insertions()); n < 3 || n > 5 {
+	if n := w.insertAll(archive.Insertions()); n < 3 || n > 5 {
 		t.Errorf("%d inserts", n)
 	}
 	fetches := 0
@@ -208,7 +170,7 @@ func TestArchivesInParts(t *testing.T) {
 			t.Fatalf("fetched %d, %v", len(got), err)
 		}
 		for i, c := range got {
-			if want := archive.copies[c.Key]; c.Key != rest[i] || len(c.Data) != len(want.Data) || c.Expiry != want.Expiry {
+			if want := archive.Newest()[c.Key]; c.Key != rest[i] || len(c.Data) != len(want.Data) || c.Expiry != want.Expiry {
 				t.Errorf("fetched %s for %s", c.Key, rest[i])
 			}
 		}
@@ -224,7 +186,7 @@ func TestArchivesWhatIsDeleted(t *testing.T) {
 	w := newWorld(t)
 	all := w.row(6)
 	b := w.batch(6)
-	archive := &shelf{}
+	archive := &storetest.Shelf{}
 	b.Query.Archive = archive
 	all[0].Expiry = at(100)
 	w.put(sessions, all[0])
@@ -237,8 +199,8 @@ func TestArchivesWhatIsDeleted(t *testing.T) {
 	b.Ops = append(b.Ops, b.Ops[5])
 	dry := *b
 	dry.DryRun, dry.Ops = true, slices.Clone(b.Ops)
-	if err := w.Dispose(t.Context(), &dry); err != nil || len(archive.calls) > 0 {
-		t.Errorf("a dry run kept %v, %v", archive.keys(), err)
+	if err := w.Dispose(t.Context(), &dry); err != nil || len(archive.Sizes) > 0 {
+		t.Errorf("a dry run kept %v, %v", archive.Keys(), err)
 	}
 	if err := w.Dispose(t.Context(), b); err != nil {
 		t.Fatal(err)
@@ -250,7 +212,7 @@ func TestArchivesWhatIsDeleted(t *testing.T) {
 	if op := b.Ops[0]; op.Now != at(100) || !op.Known {
 		t.Errorf("now %+v", op)
 	}
-	if got := archive.keys(); !slices.Equal(got, []string{"sessions/s-004", "sessions/s-005"}) {
+	if got := archive.Keys(); !slices.Equal(got, []string{"sessions/s-004", "sessions/s-005"}) {
 		t.Errorf("kept %q", got)
 	}
 	if got := w.wire("sessions/s-003").GetFields(); fromValue(got["expires"]) != at(101) || got["user"].GetStringValue() != "u7" {
@@ -307,7 +269,7 @@ func TestNothingGoesUnlessKept(t *testing.T) {
 		w := newFamily(t)
 		for _, c := range []struct{ err, want error }{{own, store.ErrFailed}, {store.ErrUnavailable, store.ErrUnavailable}} {
 			w.faults.Reset()
-			o, err := r.do(w, &shelf{during: func() error { return c.err }})
+			o, err := r.do(w, &storetest.Shelf{Then: func() error { return c.err }})
 			if o != store.Unknown || !errors.Is(err, c.err) || !errors.Is(err, c.want) {
 				t.Errorf("%s: outcome %d, %v", r.what, o, err)
 			}
@@ -315,11 +277,11 @@ func TestNothingGoesUnlessKept(t *testing.T) {
 				t.Errorf("%s: the calls are %v", r.what, m)
 			}
 		}
-		archive := &shelf{}
+		archive := &storetest.Shelf{}
 		if o, err := r.do(w, archive); o != store.Deleted || err != nil {
 			t.Errorf("%s: outcome %d, %v", r.what, o, err)
 		}
-		if got := archive.keys(); !slices.Equal(got, r.gone) {
+		if got := archive.Keys(); !slices.Equal(got, r.gone) {
 			t.Errorf("%s: kept %q", r.what, got)
 		}
 		for _, key := range []string{"sessions/a", "sessions/a/n/x", "sessions/a/n/x/m/y", "sessions/o/n/x", "sessions/o/tags/x"} {
@@ -335,7 +297,7 @@ func TestContextEndsWhileKept(t *testing.T) {
 	w := newFamily(t)
 	b := w.batch(1)
 	ctx, cancel := context.WithCancel(t.Context())
-	b.Query.Archive = &shelf{during: func() error { cancel(); return nil }}
+	b.Query.Archive = &storetest.Shelf{Then: func() error { cancel(); return nil }}
 	if err := w.Dispose(ctx, b); !errors.Is(err, context.Canceled) || b.Ops[0].Outcome != store.Unknown || w.wire("sessions/a") == nil {
 		t.Errorf("outcome %d, %v", b.Ops[0].Outcome, err)
 	}
@@ -349,7 +311,7 @@ func TestChangeWhileKept(t *testing.T) {
 	for _, r := range removals {
 		w := newFamily(t)
 		last := r.gone[len(r.gone)-1]
-		o, err := r.do(w, &shelf{during: func() error {
+		o, err := r.do(w, &storetest.Shelf{Then: func() error {
 			w.putBelow(map[string]*pb.Value{"v": textOf("2")}, last)
 			return nil
 		}})
@@ -368,8 +330,8 @@ func TestChangeWhileKept(t *testing.T) {
 		if r.what == "dispose" || r.what == "settle" {
 			continue
 		}
-		archive := &shelf{}
-		if o, err := r.do(w, archive); o != store.Deleted || err != nil || !strings.Contains(string(archive.copies[last].Data), `"2"`) {
+		archive := &storetest.Shelf{}
+		if o, err := r.do(w, archive); o != store.Deleted || err != nil || !strings.Contains(string(archive.Newest()[last].Data), `"2"`) {
 			t.Errorf("%s again: outcome %d, %v", r.what, o, err)
 		}
 	}
@@ -379,12 +341,12 @@ func TestChangeWhileKept(t *testing.T) {
 func TestFamilyReturnsWhileKept(t *testing.T) {
 	w := newFamily(t)
 	q := everything(sessions)
-	q.Archive = &shelf{during: func() error { w.put(sessions, store.Entity{Name: "a", Expiry: at(50)}); return nil }}
+	q.Archive = &storetest.Shelf{Then: func() error { w.put(sessions, store.Entity{Name: "a", Expiry: at(50)}); return nil }}
 	isDue := func(v store.Value) bool { return v == at(0) }
 	if o, err := w.DeleteBelow(t.Context(), q, store.Entry{Key: "sessions/a"}, listOf("sessions/a/n/x"), isDue); o != store.Kept || err != nil {
 		t.Errorf("extended: %d, %v", o, err)
 	}
-	lineage := store.LineageQuery{Target: sessions, Archive: &shelf{during: func() error { w.put(sessions, store.Entity{Name: "o"}); return nil }}}
+	lineage := store.LineageQuery{Target: sessions, Archive: &storetest.Shelf{Then: func() error { w.put(sessions, store.Entity{Name: "o"}); return nil }}}
 	if o, err := w.DeleteOrphans(t.Context(), lineage, "sessions/o", []store.Relative{{Key: "sessions/o/n/x"}}); o != store.Kept || err != nil {
 		t.Errorf("back: %d, %v", o, err)
 	}
@@ -396,7 +358,7 @@ func TestFamilyReturnsWhileKept(t *testing.T) {
 // A document that may have an owner is as it was listed, or its owner is looked for again.
 func TestArchiveMeetsAnOwner(t *testing.T) {
 	w := newFamily(t)
-	archive := &shelf{}
+	archive := &storetest.Shelf{}
 	q := store.LineageQuery{Target: sessions, Whole: true, Archive: archive, Limit: store.MaxPage, Owners: []store.Target{tags}}
 	_, list := w.lineageOf(q)
 	list = slices.DeleteFunc(list, func(r store.Relative) bool { return r.Key != "sessions/o/tags/x" })
@@ -413,7 +375,7 @@ func TestArchiveMeetsAnOwner(t *testing.T) {
 	if o, err := w.DeleteOrphans(t.Context(), q, "sessions/o", list); o != store.Deleted || err != nil {
 		t.Errorf("free again: %d, %v", o, err)
 	}
-	if got := string(archive.copies["sessions/o/tags/x"].Data); !strings.Contains(got, `"3"`) {
+	if got := string(archive.Newest()["sessions/o/tags/x"].Data); !strings.Contains(got, `"3"`) {
 		t.Errorf("kept %s", got)
 	}
 }
@@ -427,7 +389,7 @@ func TestArchivesLargeFamilies(t *testing.T) {
 			keys = append(keys, fmt.Sprintf("%s/b/b%d", above, i))
 		}
 		w.big(keys...)
-		archive := &shelf{}
+		archive := &storetest.Shelf{}
 		var o store.Outcome
 		var err error
 		if above == "sessions/a" {
@@ -441,8 +403,8 @@ func TestArchivesLargeFamilies(t *testing.T) {
 			}
 			o, err = w.DeleteOrphans(t.Context(), store.LineageQuery{Target: sessions, Archive: archive}, above, list)
 		}
-		if o != store.Deleted || err != nil || len(archive.calls) < 2 || slices.Max(archive.calls) > 7<<20 || !slices.Equal(archive.keys(), keys) {
-			t.Errorf("outcome %d, %v; kept %q by %v", o, err, archive.keys(), archive.calls)
+		if o != store.Deleted || err != nil || len(archive.Sizes) < 2 || slices.Max(archive.Sizes) > 7<<20 || !slices.Equal(archive.Keys(), keys) {
+			t.Errorf("outcome %d, %v; kept %q by %v", o, err, archive.Keys(), archive.Sizes)
 		}
 	}
 }
@@ -450,7 +412,7 @@ func TestArchivesLargeFamilies(t *testing.T) {
 // What is not due any more is not even read.
 func TestKeepsNothingThatStays(t *testing.T) {
 	w := newFamily(t)
-	archive := &shelf{}
+	archive := &storetest.Shelf{}
 	q := everything(sessions)
 	q.Archive = archive
 	never := func(store.Value) bool { return false }
@@ -465,8 +427,8 @@ func TestKeepsNothingThatStays(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if len(archive.calls) > 0 {
-		t.Errorf("kept %q", archive.keys())
+	if len(archive.Sizes) > 0 {
+		t.Errorf("kept %q", archive.Keys())
 	}
 }
 

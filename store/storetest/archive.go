@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/reaper-ttl/reaper/store"
@@ -53,55 +52,6 @@ var archiveCases = []testCase{
 }
 
 func (w *world) archiver() store.Archiver { return w.store.(store.Archiver) }
-
-// A shelf is an Archive that remembers what it was given.
-type shelf struct {
-	mu   sync.Mutex
-	kept []store.Copy
-	// then is what Keep does afterwards, and its error is Keep's; it may be nil.
-	then func() error
-}
-
-// Keep implements [store.Archive].
-func (s *shelf) Keep(_ context.Context, list []store.Copy) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range list {
-		c.Data = bytes.Clone(c.Data)
-		s.kept = append(s.kept, c)
-	}
-	if s.then != nil {
-		return s.then()
-	}
-	return nil
-}
-
-// keys returns the keys of what was kept, in order.
-func (s *shelf) keys() []string {
-	out := []string{}
-	for _, c := range s.kept {
-		out = append(out, c.Key)
-	}
-	return sorted(out)
-}
-
-// last returns the last copy that was kept of an entity.
-func (s *shelf) last(key string) (c store.Copy, ok bool) {
-	for _, k := range s.kept {
-		if k.Key == key {
-			c, ok = k, true
-		}
-	}
-	return c, ok
-}
-
-// insertions returns what was kept, to be inserted as it is.
-func (s *shelf) insertions() (list []store.Insertion) {
-	for _, c := range s.kept {
-		list = append(list, store.Insertion{Copy: c, AsIs: true})
-	}
-	return list
-}
 
 // rounds is how often a call is repeated that does a part of what it is asked to.
 const rounds = 100
@@ -255,10 +205,10 @@ func sameData(a, b []byte) bool {
 }
 
 // hasKept checks that the last copies that were kept are these.
-func (w *world) hasKept(s *shelf, want ...store.Copy) {
+func (w *world) hasKept(s *Shelf, want ...store.Copy) {
 	w.Helper()
 	for _, c := range want {
-		got, ok := s.last(c.Key)
+		got, ok := s.Newest()[c.Key]
 		switch {
 		case !ok:
 			w.Errorf("%s was not kept", c.Key)
@@ -284,13 +234,13 @@ func archiveHasAll(w *world) {
 	if err := w.archiver().Archives(w.target); err != nil {
 		w.Fatalf("the target cannot be archived: %v", err)
 	}
-	s := new(shelf)
+	s := new(Shelf)
 	ops := w.disposeInto(s, deletesOf(found[:len(put)]...)...)
 	w.same("outcomes", outcomes(ops), slices.Repeat([]string{"deleted"}, len(put)))
-	w.same("what was kept", s.keys(), sorted(keys(found[:len(put)])))
+	w.same("what was kept", s.Keys(), sorted(keys(found[:len(put)])))
 	w.hasKept(s, before[:len(put)]...)
 	for i, e := range found[:len(put)] {
-		if got, _ := s.last(e.Key); got.Expiry != e.Value {
+		if got := s.Newest()[e.Key]; got.Expiry != e.Value {
 			w.Errorf("copy %d has the expiry %v, not %v", i, got.Expiry, e.Value)
 		}
 	}
@@ -309,7 +259,7 @@ func archiveHasPresent(w *world) {
 	put[0].Data = []byte(`{"user":"changed after the scan"}`)
 	w.put(put[0])
 	before := w.fetch(keys(found)...)
-	s := new(shelf)
+	s := new(Shelf)
 	for _, op := range w.disposeInto(s, deletesOf(found...)...) {
 		if op.Outcome != store.Changed { // native mode takes any write for a change
 			continue
@@ -329,7 +279,7 @@ func archiveFails(w *world) {
 	put := w.row(3)
 	found := w.find(3)
 	q := w.all()
-	q.Archive = &shelf{then: func() error { return errShelf }}
+	q.Archive = &Shelf{Then: func() error { return errShelf }}
 	b := &store.Batch{Query: q, Ops: deletesOf(found...)}
 	w.is("dispose", store.Retry(w.ctx, settleWithin, func() error { return w.store.Dispose(w.ctx, b) }), errShelf)
 	for _, op := range b.Ops {
@@ -389,7 +339,7 @@ func archiveMeetsWriter(w *world) {
 	put[0].Expiry = key(5000)
 	put[1].Data = []byte(`{"user":"changed meanwhile"}`)
 	then, met := w.writing(put[:2]...)
-	s := &shelf{then: then}
+	s := &Shelf{Then: then}
 	ops := w.disposeInto(s, deletesOf(found...)...)
 	met()
 	w.hasKept(s, before[2])
@@ -400,7 +350,7 @@ func archiveMeetsWriter(w *world) {
 	if now[0].Expiry != key(5000) {
 		w.Errorf("what was extended has the expiry %v, not %v", now[0].Expiry, key(5000))
 	}
-	if kept, _ := s.last(found[1].Key); now[1].Data == nil && sameData(kept.Data, before[1].Data) {
+	if kept := s.Newest()[found[1].Key]; now[1].Data == nil && sameData(kept.Data, before[1].Data) {
 		w.Errorf("what was changed is gone, and no copy has the change")
 	}
 }
@@ -419,25 +369,25 @@ func archiveLacks(w *world) {
 	if w.caps.Adopter {
 		ops[4].Premise = store.Premise{Property: source, Value: store.TextValue("something else")}
 	}
-	s := new(shelf)
+	s := new(Shelf)
 	ops = w.disposeInto(s, ops...)
 	if ops[4].Outcome == store.Deleted { // a store that compares the whole entity needs no premise
 		want = append(want, ops[4].Entry.Key)
 	}
 	w.gone("what was deleted before", ops[3])
 	w.same("outcomes", outcomes(ops[:3]), []string{"deleted", "carried", "changed"})
-	w.same("what was kept", s.keys(), sorted(want))
+	w.same("what was kept", s.Keys(), sorted(want))
 }
 
 func archiveDryRun(w *world) {
 	put := w.row(3)
 	q := w.all()
-	s := new(shelf)
+	s := new(Shelf)
 	q.Archive = s
 	b := &store.Batch{Query: q, Ops: deletesOf(w.find(3)...), DryRun: true}
 	w.retry("dispose", func() error { return w.store.Dispose(w.ctx, b) })
 	w.same("outcomes", outcomes(b.Ops), []string{"deleted", "deleted", "deleted"})
-	w.same("what was kept", s.keys(), []string{})
+	w.same("what was kept", s.Keys(), []string{})
 	w.shows("afterwards", texts(put...)...)
 }
 
@@ -460,7 +410,7 @@ func archiveParts(w *world) {
 	found := w.find(len(put))
 	before := w.fetch(keys(found)...)
 	q := w.all()
-	s := new(shelf)
+	s := new(Shelf)
 	q.Archive = s
 	b := &store.Batch{Query: q, Ops: deletesOf(found...)}
 	w.retry("dispose", func() error { return w.store.Dispose(w.ctx, b) })
@@ -488,7 +438,7 @@ func archiveSettle(w *world) {
 	found := w.find(4)
 	w.put(put[3])
 	before := w.fetch(keys(found)...)
-	s := new(shelf)
+	s := new(Shelf)
 	for i, c := range []struct {
 		given store.Verdict
 		want  store.Outcome
@@ -503,7 +453,7 @@ func archiveSettle(w *world) {
 	if o, err := w.settleInto(s, found[0], verdict(store.Delete)); o != store.Gone {
 		w.Errorf("settle says %s of what is not there; %v", outcome(o), err)
 	}
-	w.same("what was kept", s.keys(), sorted([]string{found[0].Key, found[3].Key}))
+	w.same("what was kept", s.Keys(), sorted([]string{found[0].Key, found[3].Key}))
 	w.hasKept(s, before[0], before[3])
 	w.shows("afterwards", key(1).Text, key(4000).Text)
 }
@@ -513,7 +463,7 @@ func archiveSettleMeetsWriter(w *world) {
 	e, due := w.find(1)[0], put[0].Expiry
 	put[0].Expiry = key(5000)
 	then, met := w.writing(put[0])
-	o, err := w.settleInto(&shelf{then: then}, e, func(v store.Value) store.Verdict {
+	o, err := w.settleInto(&Shelf{Then: then}, e, func(v store.Value) store.Verdict {
 		if v.Text <= due.Text {
 			return store.Delete
 		}
@@ -534,7 +484,7 @@ func archiveStops(w *world) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	defer cancel()
 	q := w.all()
-	q.Archive = &shelf{then: func() error { cancel(); return nil }}
+	q.Archive = &Shelf{Then: func() error { cancel(); return nil }}
 	b := &store.Batch{Query: q, Ops: deletesOf(found...)}
 	w.is("a context that ends while Keep runs", w.store.Dispose(ctx, b), context.Canceled)
 	w.same("outcomes", outcomes(b.Ops), []string{"unknown", "unknown"})
@@ -566,24 +516,24 @@ func archiveBelow(w *world) {
 		})
 		return o, err
 	}
-	o, err := del(&shelf{then: func() error { return errShelf }}, true)
+	o, err := del(&Shelf{Then: func() error { return errShelf }}, true)
 	if w.is("if Keep fails", err, errShelf); o != store.Unknown {
 		w.Errorf("if Keep fails, it says %s", outcome(o))
 	}
-	s := new(shelf)
+	s := new(Shelf)
 	if o, err := del(s, false); o != store.Kept {
 		w.Errorf("of what is not due it says %s; %v", outcome(o), err)
 	}
-	w.same("what was kept of what is not due", s.keys(), []string{})
+	w.same("what was kept of what is not due", s.Keys(), []string{})
 	w.same("what is there", sorted(w.below(e.Key)), sorted(planted))
 	if o, err := del(s, true); o != store.Deleted {
 		w.Errorf("it says %s; %v", outcome(o), err)
 	}
 	w.hasKept(s, before...)
 	w.same("what is left", w.below(e.Key), []string{})
-	w.same("outcomes of insertions", insertOutcomes(w.insert(s.insertions()...)), slices.Repeat([]string{"inserted"}, 4))
+	w.same("outcomes of insertions", insertOutcomes(w.insert(s.Insertions()...)), slices.Repeat([]string{"inserted"}, 4))
 	w.same("what is there again", sorted(w.below(e.Key)), sorted(planted))
-	again := insertOutcomes(w.insert(s.insertions()...))
+	again := insertOutcomes(w.insert(s.Insertions()...))
 	w.same("outcomes of repeated insertions", again, slices.Repeat([]string{"kept"}, 4))
 }
 
@@ -629,7 +579,7 @@ func (w *world) restores() {
 		named("list", store.Value{Type: store.List, Text: `["a","b"]`}))
 	found := w.find(len(put))
 	before := w.dumped()
-	s := new(shelf)
+	s := new(Shelf)
 	w.disposeInto(s, deletesOf(found...)...)
 	for _, name := range []string{"never", "number", "list"} {
 		o, err := w.settleInto(s, store.Entry{Key: w.keyOf(named(name, store.Value{}))}, verdict(store.Delete))
@@ -638,7 +588,7 @@ func (w *world) restores() {
 		}
 	}
 	w.same("what is there in between", w.dumped(), []string{})
-	w.same("outcomes", insertOutcomes(w.insert(s.insertions()...)), slices.Repeat([]string{"inserted"}, len(put)+3))
+	w.same("outcomes", insertOutcomes(w.insert(s.Insertions()...)), slices.Repeat([]string{"inserted"}, len(put)+3))
 	w.same("what is there again", w.dumped(), before)
 	w.same("what a scan finds again", keys(w.find(len(put))), keys(found))
 	ops := w.dispose(w.find(len(put))...)
@@ -649,25 +599,25 @@ func (w *world) restores() {
 func insertNever(w *world) {
 	put := w.row(4)
 	found := w.find(4)
-	s := new(shelf)
+	s := new(Shelf)
 	w.disposeInto(s, deletesOf(found...)...)
 	put[1].Data, put[2].Expiry = []byte(`{"user":"somebody new"}`), key(5000)
 	w.put(put[1:3]...)
-	w.same("outcomes", insertOutcomes(w.insert(s.insertions()...)), insertedExcept(s, found[1].Key, found[2].Key))
+	w.same("outcomes", insertOutcomes(w.insert(s.Insertions()...)), insertedExcept(s, found[1].Key, found[2].Key))
 	want := w.dumped()
 	w.shows("afterwards", key(0).Text, key(1).Text, key(3).Text, key(5000).Text)
 	if !slices.ContainsFunc(want, func(line string) bool { return strings.Contains(line, "somebody new") }) {
 		w.Errorf("what was there is overwritten: %q", want)
 	}
-	w.same("outcomes of a repeated call", insertOutcomes(w.insert(s.insertions()...)), slices.Repeat([]string{"kept"}, 4))
+	w.same("outcomes of a repeated call", insertOutcomes(w.insert(s.Insertions()...)), slices.Repeat([]string{"kept"}, 4))
 	w.same("what is there after it", w.dumped(), want)
 }
 
-func insertedExcept(s *shelf, keys ...string) []string {
+func insertedExcept(s *Shelf, keys ...string) []string {
 	out := []string{}
-	for _, c := range s.kept {
+	for _, in := range s.Insertions() {
 		o := outcome(store.Inserted)
-		if slices.Contains(keys, c.Key) {
+		if slices.Contains(keys, in.Key) {
 			o = outcome(store.Kept)
 		}
 		out = append(out, o)
@@ -730,9 +680,9 @@ func insertParts(w *world) {
 	put := w.large()
 	found := w.find(len(put))
 	before := w.dumped()
-	s := new(shelf)
+	s := new(Shelf)
 	w.disposeInto(s, deletesOf(found...)...)
-	list := s.insertions()
+	list := s.Insertions()
 	w.retry("insert", func() error { return w.archiver().Insert(w.ctx, w.target, w.ns, list) })
 	var there []string
 	for _, one := range list {
@@ -741,6 +691,6 @@ func insertParts(w *world) {
 		}
 	}
 	w.same("what is there after the first call", sorted(keys(w.find(len(there)))), sorted(there))
-	w.insert(s.insertions()...)
+	w.insert(s.Insertions()...)
 	w.same("what is there at the end", w.dumped(), before)
 }
