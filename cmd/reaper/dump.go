@@ -42,11 +42,28 @@ another project, too. Each entity is read twice.`,
 	return cmd
 }
 
-func dump(ctx context.Context, s *session) (err error) {
+func dump(ctx context.Context, s *session) error {
 	d, ok := s.db.Store.(store.Dumper)
 	if !ok {
 		return wrongUsage("store %v cannot be dumped", s.Store)
 	}
+	return s.dumpEach(ctx, func(out *bufio.Writer, t config.Target, namespace string) error {
+		for e, err := range d.Dump(ctx, t.StoreTarget(), namespace) {
+			if err == nil {
+				err = printEntity(out, e, t, len(s.targets) > 1)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// dumpEach calls do for each namespace of each target.
+func (s *session) dumpEach(
+	ctx context.Context, do func(out *bufio.Writer, t config.Target, namespace string) error,
+) (err error) {
 	out := bufio.NewWriterSize(s.stdout, 64<<10)
 	defer func() {
 		if ferr := out.Flush(); err == nil {
@@ -63,13 +80,8 @@ func dump(ctx context.Context, s *session) (err error) {
 			namespaces = []string{""}
 		}
 		for _, ns := range namespaces {
-			for e, err := range d.Dump(ctx, t.StoreTarget(), ns) {
-				if err == nil {
-					err = printEntity(out, e, t, len(s.targets) > 1)
-				}
-				if err != nil {
-					return fmt.Errorf("dump target %s: %w", t.Name, err)
-				}
+			if err := do(out, t, ns); err != nil {
+				return fmt.Errorf("dump target %s: %w", t.Name, err)
 			}
 		}
 	}

@@ -80,16 +80,12 @@ func loadEntities(a *app, cmd *cobra.Command, skipBad bool) (err error) {
 	if !ok {
 		return wrongUsage("store %v cannot be loaded", s.Store)
 	}
-	rec, _, err := sweep.EnsureRecord(ctx, s.sweep, s.sweep.Targets[0])
-	if err != nil {
-		return err
-	}
-	follower, stop, err := follow(ctx, s, t)
+	writer, rec, stop, err := stampingWriter(ctx, s, t)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	l := &loader{now: s.now, store: w, target: t, writer: layoutWriter{sweepTarget(t), follower.Stamper},
+	l := &loader{now: s.now, store: w, target: t, writer: writer,
 		native: s.Store.Driver == config.Firestore, skipBad: skipBad, log: s.log,
 		res: loadResult{Store: s.Store.String(), Target: t.Name}}
 	if s.onTerminal() {
@@ -121,6 +117,21 @@ func (r loadResult) print(w io.Writer) error {
 	fmt.Fprintf(w, "%s: wrote %s, skipped %s\n", r.Target, counted(r.Written, "entity", "entities"),
 		counted(r.Skipped, "line", "lines"))
 	return nil
+}
+
+// stampingWriter makes sure that a target, the only one of a session, has a record, and returns a writer that
+// stamps by it until stop is called.
+func stampingWriter(
+	ctx context.Context, s *session, t config.Target,
+) (w layoutWriter, rec generation.Record, stop func(), err error) {
+	if rec, _, err = sweep.EnsureRecord(ctx, s.sweep, s.sweep.Targets[0]); err != nil {
+		return w, rec, nil, err
+	}
+	follower, stop, err := follow(ctx, s, t)
+	if err != nil {
+		return w, rec, nil, err
+	}
+	return layoutWriter{sweepTarget(t), follower.Stamper}, rec, stop, nil
 }
 
 // follow starts a follower of a target's record, which runs until stop is called: a long

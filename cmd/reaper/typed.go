@@ -14,7 +14,6 @@ import (
 	"github.com/reaper-ttl/reaper/archive"
 	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/store"
-	"github.com/reaper-ttl/reaper/sweep"
 )
 
 // A typedStore is a store that dumps and loads whole entities in its service's own encoding.
@@ -35,7 +34,7 @@ func (s *session) typed() (typedStore, error) {
 }
 
 // dumpTyped prints whole entities, as lines of an archive.
-func dumpTyped(ctx context.Context, s *session) (err error) {
+func dumpTyped(ctx context.Context, s *session) error {
 	if len(s.targets) != 1 {
 		return wrongUsage("dump --typed needs exactly one target: name it with --target")
 	}
@@ -43,25 +42,9 @@ func dumpTyped(ctx context.Context, s *session) (err error) {
 	if err != nil {
 		return err
 	}
-	t := s.targets[0]
-	out := bufio.NewWriterSize(s.stdout, 64<<10)
-	defer func() {
-		if ferr := out.Flush(); err == nil {
-			err = ferr
-		}
-	}()
-	namespaces := t.Namespaces
-	if n, ok := s.db.Store.(store.Namespacer); ok && t.AllNamespaces {
-		if namespaces, err = n.Namespaces(ctx); err != nil {
-			return err
-		}
-	}
-	for _, ns := range namespaces {
-		if err := dumpTypedIn(ctx, d, t, ns, s.now(), out); err != nil {
-			return fmt.Errorf("dump target %s: %w", t.Name, err)
-		}
-	}
-	return nil
+	return s.dumpEach(ctx, func(out *bufio.Writer, t config.Target, namespace string) error {
+		return dumpTypedIn(ctx, d, t, namespace, s.now(), out)
+	})
 }
 
 // dumpTypedIn prints the entities of one namespace: their keys first, page by page, then what they hold.
@@ -153,15 +136,12 @@ func loadTyped(a *app, cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, _, err := sweep.EnsureRecord(ctx, s.sweep, s.sweep.Targets[0]); err != nil {
-		return err
-	}
-	follower, stop, err := follow(ctx, s, t)
+	writer, _, stop, err := stampingWriter(ctx, s, t)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	l := &typedLoader{store: d, target: t, writer: layoutWriter{sweepTarget(t), follower.Stamper},
+	l := &typedLoader{store: d, target: t, writer: writer,
 		res: typedResult{Store: s.Store.String(), Target: t.Name, Stripped: []string{}}}
 	lines := newLineReader(s.stdin)
 	lines.most = archive.MaxLine
