@@ -30,7 +30,6 @@ const thingTarget = `targets:
   - name: things
     kind: Thing
     shards: 4
-    lease: 5s
     breaker: off
     pace: {max: unlimited}
     archive: {mode: full, to: "file://%s"}

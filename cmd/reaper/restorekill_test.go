@@ -28,7 +28,7 @@ const killedTarget = `targets:
   - name: things
     kind: Thing
     shards: 4
-    lease: 3s
+    lease: 5s
     page: 50
     breaker: off
     pace: {max: 400}
@@ -321,7 +321,8 @@ func TestMemoryOfArchiving(t *testing.T) {
 	n := nightly.Size(t, 1_000, 60)
 	const pad = 1_000_000
 	t.Run("embedded", func(t *testing.T) {
-		b := newArchived(t)
+		b := newEmbedded(t, "")
+		b.write("reaper.yaml", fmt.Sprintf(thingTarget, filepath.Join(b.dir, "archive")))
 		var text strings.Builder
 		data := strings.Repeat("x", pad)
 		for i := range n {
@@ -366,7 +367,7 @@ func (b *workdir) wantLittleMemory(entities int) {
 		b.t.Fatalf("%v\n%s", err, log)
 	}
 	if res := b.result(out.String()).Targets[0]; int(res.Deleted) != entities || int(res.Archived) != entities {
-		b.t.Errorf("of %d: %+v", entities, res)
+		b.t.Errorf("of %d: %+v\n%s", entities, res, log)
 	}
 	b.t.Logf("%d entities took %d MiB", entities, most>>10)
 	if most == 0 || most > mostArchiving {
