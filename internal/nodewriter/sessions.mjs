@@ -19,7 +19,7 @@ const ratios = [0.1, -0, NaN, Infinity, 1e300, 5e-324];
 
 // Everything that a client reads as one text: two that are equal are the same value, of the same
 // type. Of objects it goes by the class, and by the own properties in their order by name.
-function text(value) {
+export function text(value) {
   if (value === undefined || value === null) return String(value);
   if (typeof value === 'bigint') return `${value}n`;
   if (typeof value === 'number') return Object.is(value, -0) ? '-0' : String(value);
