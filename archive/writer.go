@@ -39,6 +39,11 @@ const MinRollSize = 1 << 20
 // wait for others.
 const quietParts = 40
 
+// spacingParts is which part of RollAfter lies at least between an object and the next one with less than a page, and
+// less than MinRollSize, where writes are billed: ranges with a slow pace would else take turns, each with an object of
+// its own for what it deletes in half a second.
+const spacingParts = 8
+
 func (c Config) withDefaults() Config {
 	c.RollSize = cmp.Or(c.RollSize, 16<<20)
 	c.RollAfter = cmp.Or(c.RollAfter, 2*time.Second)
@@ -88,6 +93,7 @@ type Writer struct {
 
 	mu         sync.Mutex
 	open       *object              // that collects; nil if none does
+	rolled     time.Time            // when the last one ended
 	unfinished map[*object]struct{} // that have no manifest yet, if they get one
 	seq        int                  // of the last name
 	closed     bool
@@ -201,10 +207,19 @@ func (w *Writer) collect(r *Receipt, list []store.Copy, text []byte, ends []int)
 		from = to
 	}
 	if w.open != nil {
-		w.open.quiet.Reset(w.cfg.RollAfter / quietParts)
+		w.open.quiet.Reset(w.quietLocked(w.open))
 	}
 	w.rollWorthyLocked()
 	return nil
+}
+
+// quietLocked returns for how long an object waits for more.
+func (w *Writer) quietLocked(o *object) time.Duration {
+	quiet := w.cfg.RollAfter / quietParts
+	if _, free := w.cfg.Bucket.(*fileBucket); free || len(o.states) >= worthy || o.size >= MinRollSize {
+		return quiet
+	}
+	return max(quiet, w.cfg.RollAfter/spacingParts-max(0, w.cfg.Now().Sub(w.rolled)))
 }
 
 // worthy is how many entities are worth an object of their own. Those of a whole page need not wait for others: while
@@ -262,7 +277,7 @@ func (w *Writer) beginLocked() error {
 		w.rollLocked(o)
 	}
 	old := time.AfterFunc(w.cfg.RollAfter, roll)
-	o.quiet = time.AfterFunc(w.cfg.RollAfter/quietParts, roll)
+	o.quiet = time.AfterFunc(w.quietLocked(o), roll)
 	o.stop = func() { old.Stop(); o.quiet.Stop() }
 	w.open = o
 	w.unfinished[o] = struct{}{}
@@ -274,7 +289,7 @@ func (w *Writer) rollLocked(o *object) {
 	if w.open != o {
 		return
 	}
-	w.open = nil
+	w.open, w.rolled = nil, w.cfg.Now()
 	if o.waiting == 0 {
 		o.write.cancel(errNobodyWaits)
 	}

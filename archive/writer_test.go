@@ -85,6 +85,33 @@ func TestWholePages(t *testing.T) {
 	})
 }
 
+// What a slow pace deletes waits for what comes within a quarter of a second, so that objects stay few.
+func TestFewAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newMemoryBucket()
+		w := open(t, config(b))
+		begun := time.Now()
+		for i := range 40 {
+			if _, err := w.Keep(t.Context(), "", copies(i*10, 10)); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(begun); took != 50*time.Millisecond && i == 0 {
+				t.Errorf("the first object was written after %v, want 50 ms", took)
+			}
+		}
+		if took, want := time.Since(begun), 50*time.Millisecond+39*250*time.Millisecond; took != want {
+			t.Errorf("40 calls took %v, want %v", took, want)
+		}
+		if _, err := w.Keep(t.Context(), "", copies(1000, 500)); err != nil {
+			t.Fatal(err)
+		}
+		if took, want := time.Since(begun), 50*time.Millisecond+39*250*time.Millisecond; took != want {
+			t.Errorf("a whole page waited for %v", took-want)
+		}
+		closeWriter(t, w)
+	})
+}
+
 // An object to which something is added all the time is written when it is old, or large.
 func TestRoll(t *testing.T) {
 	for name, c := range map[string]struct {
