@@ -144,8 +144,12 @@ type filling struct {
 	generation.Stamper
 	n       int
 	all     bool // have expired, not just every other one
+	size    int  // of the data of each; zero: the least
 	numbers bool // `expires` holds the expiry in microseconds, too, for loops that know no expiry keys
 }
+
+// page returns how many entities are written at once: emulators take 4 MiB.
+func (f filling) page() int { return min(store.MaxPage, 3<<20/max(f.size, 1)) }
 
 func (f filling) into(tb testing.TB, w store.Writer) {
 	tb.Helper()
@@ -160,10 +164,10 @@ func (f filling) into(tb testing.TB, w store.Writer) {
 	}
 	var group errgroup.Group
 	group.SetLimit(2)
-	for first := 0; first < f.n; first += store.MaxPage {
+	for first := 0; first < f.n; first += f.page() {
 		group.Go(func() error {
-			batch := make([]store.Entity, 0, store.MaxPage)
-			for i := first; i < min(f.n, first+store.MaxPage); i++ {
+			batch := make([]store.Entity, 0, f.page())
+			for i := first; i < min(f.n, first+f.page()); i++ {
 				part := time.Duration(uint64(i) * 0x9E3779B97F4A7C15 % uint64(24*time.Hour))
 				at := now.Add(-time.Minute - part)
 				if i%2 == 1 && !f.all {
@@ -173,7 +177,7 @@ func (f filling) into(tb testing.TB, w store.Writer) {
 				if err != nil {
 					return err
 				}
-				e := store.Entity{Name: name(i), Expiry: store.TextValue(key.String()), Data: []byte(`{"user":"u7"}`)}
+				e := store.Entity{Name: name(i), Expiry: store.TextValue(key.String()), Data: payload(i, f.size)}
 				if f.numbers {
 					e.Shard = store.IntegerValue(at.UnixMicro())
 				}
@@ -316,4 +320,6 @@ var parts = []struct {
 	{"scaleout", scaleOut},
 	{"adoption", adoption},
 	{"descendants", descendants},
+	{"archives", archivesEmbedded},
+	{"archivescloud", archivesEmulated},
 }

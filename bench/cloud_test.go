@@ -168,18 +168,18 @@ func nativeTarget() sweep.Target {
 	return t
 }
 
-// fillNative writes n documents, every other one expired.
-func fillNative(tb testing.TB, db *firestore.DB, n int) {
+// fillNative writes documents, every other one expired.
+func fillNative(tb testing.TB, db *firestore.DB, f filling) {
 	tb.Helper()
 	now := time.Now()
-	batch := make([]store.Entity, 0, store.MaxPage)
-	for i := range n {
+	batch := make([]store.Entity, 0, f.page())
+	for i := range f.n {
 		at := now.Add(-time.Minute - time.Duration(i)*time.Second)
 		if i%2 == 1 {
 			at = now.Add(time.Hour + time.Duration(i)*time.Second)
 		}
-		batch = append(batch, store.Entity{Name: name(i), Expiry: store.InstantValue(at), Data: []byte(`{"user":"u7"}`)})
-		if len(batch) == cap(batch) || i == n-1 {
+		batch = append(batch, store.Entity{Name: name(i), Expiry: store.InstantValue(at), Data: payload(i, f.size)})
+		if len(batch) == cap(batch) || i == f.n-1 {
 			if err := db.Put(tb.Context(), nativeTarget().Target, "", batch); err != nil {
 				tb.Fatal(err)
 			}
@@ -229,7 +229,7 @@ func nativeRates(tb testing.TB, r *report) {
 		if p.client, err = fssdk.NewClient(tb.Context(), p.name); err != nil {
 			tb.Fatal(err)
 		}
-		fillNative(tb, p.DB, r.cloud)
+		fillNative(tb, p.DB, filling{n: r.cloud})
 		lookedAround(tb, p.DB, nativeTarget())
 		return p, func() {
 			closed(tb, p.client)

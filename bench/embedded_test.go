@@ -72,10 +72,10 @@ func timestamps(n int) filling { return filling{Stamper: generation.Stamper{Shar
 
 // durably ends some work with what makes it durable: the last records of a sweep
 // are synced, and so must be what the others did.
-func durably(db *embedded.DB, work func(context.Context) (int, error)) func(context.Context) (int, error) {
+func durably(s store.Store, work func(context.Context) (int, error)) func(context.Context) (int, error) {
 	return func(ctx context.Context) (int, error) {
 		n, err := work(ctx)
-		if err == nil {
+		if db, ok := s.(*embedded.DB); ok && err == nil {
 			err = db.Flush()
 		}
 		return n, err

@@ -20,8 +20,8 @@ func little() *report {
 
 // TestReport writes a report of little, with what needs no emulator.
 func TestReport(t *testing.T) {
-	if r := little(); measure(t, r, "embedded", "pages", "generations", "foreground", "memory", "ranges", "scaleout") {
-		check(t, r, 8, 4)
+	if r := little(); measure(t, r, "embedded", "pages", "generations", "foreground", "memory", "ranges", "scaleout", "archives") {
+		check(t, r, 9, 4)
 	}
 }
 
@@ -31,8 +31,8 @@ func TestReportOfEmulators(t *testing.T) {
 		t.Skip("-short: the emulators take some seconds to start")
 	}
 	emulator.Start(t, emulator.Datastore) // which skips the test if it is missing
-	if r := little(); measure(t, r, "datastore", "native", "delay", "processes", "adoption", "descendants") {
-		check(t, r, 6, 1)
+	if r := little(); measure(t, r, "datastore", "native", "delay", "processes", "adoption", "descendants", "archivescloud") {
+		check(t, r, 7, 1)
 	}
 }
 
