@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -56,30 +57,74 @@ func encodeLine(b *bytes.Buffer, mode Mode, namespace string, c store.Copy, at t
 	if c.Key == "" {
 		return errors.New("an entity without a key")
 	}
-	l := line{Key: c.Key, Namespace: namespace, Version: c.Version, Created: c.Created.UTC(), Updated: c.Updated.UTC(),
-		At: at.UTC()}
-	if c.Expiry != (store.Value{}) {
-		l.Expiry = &value{valueTypes[c.Expiry.Type], c.Expiry.Text, c.Expiry.Time}
-		if l.Expiry.Type == "" {
-			return fmt.Errorf("%s: unknown type %d of the expiry", c.Key, c.Expiry.Type)
-		}
-	}
-	if mode == Full {
-		if len(c.Data) == 0 {
-			return fmt.Errorf("%s: no data", c.Key)
-		}
-		l.Data = c.Data
+	if mode == Full && len(c.Data) == 0 {
+		return fmt.Errorf("%s: no data", c.Key)
 	}
 	before := b.Len()
-	to := json.NewEncoder(b) // it ends the line
-	to.SetEscapeHTML(false)
-	if err := to.Encode(l); err != nil {
+	text, err := appendMeta(b.AvailableBuffer(), namespace, c, at)
+	b.Write(text)
+	if err == nil && mode == Full {
+		b.WriteString(`,"data":`)
+		err = json.Compact(b, c.Data) // which also says whether it is JSON
+	}
+	b.WriteString("}\n")
+	if n := b.Len() - before; err == nil && n > MaxLine {
+		err = fmt.Errorf("a line of %d bytes is more than %d", n, MaxLine)
+	}
+	if err != nil {
+		b.Truncate(before)
 		return fmt.Errorf("%s: %w", c.Key, err)
 	}
-	if b.Len()-before > MaxLine {
-		return fmt.Errorf("%s: a line of %d bytes is more than %d", c.Key, b.Len()-before, MaxLine)
-	}
 	return nil
+}
+
+// appendMeta appends a [line] up to its data, as encoding/json writes it: by hand, since the machine that deletes
+// has little else to do.
+func appendMeta(b []byte, namespace string, c store.Copy, at time.Time) ([]byte, error) {
+	b = appendText(append(b, `{"key":`...), c.Key)
+	b = appendText(append(b, `,"namespace":`...), namespace)
+	if c.Version != "" {
+		b = appendText(append(b, `,"version":`...), c.Version)
+	}
+	b, created := appendTime(b, `,"created":`, c.Created.UTC())
+	b, updated := appendTime(b, `,"updated":`, c.Updated.UTC())
+	err := errors.Join(created, updated)
+	if c.Expiry != (store.Value{}) {
+		name := valueTypes[c.Expiry.Type]
+		if name == "" {
+			return b, fmt.Errorf("unknown type %d of the expiry", c.Expiry.Type)
+		}
+		b = appendText(append(b, `,"expiry":{"type":`...), name)
+		if c.Expiry.Text != "" {
+			b = appendText(append(b, `,"text":`...), c.Expiry.Text)
+		}
+		var expires error
+		b, expires = appendTime(b, `,"time":`, c.Expiry.Time)
+		b, err = append(b, '}'), errors.Join(err, expires)
+	}
+	b, kept := at.UTC().AppendText(append(b, `,"at":"`...))
+	return append(b, '"'), errors.Join(err, kept)
+}
+
+// appendTime appends a field that is a time, unless that is zero.
+func appendTime(b []byte, field string, t time.Time) ([]byte, error) {
+	if t.IsZero() {
+		return b, nil
+	}
+	b, err := t.AppendText(append(append(b, field...), '"'))
+	return append(b, '"'), err
+}
+
+// appendText appends a string, which is UTF-8.
+func appendText(b []byte, s string) []byte {
+	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
+		text, err := encode(s)
+		if err != nil {
+			panic(fmt.Sprintf("a string does not marshal: %v", err))
+		}
+		return append(b, bytes.TrimSuffix(text, []byte("\n"))...)
+	}
+	return append(append(append(b, '"'), s...), '"')
 }
 
 // AppendLine adds a whole entity to b as a line of an object has it.

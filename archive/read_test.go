@@ -87,6 +87,64 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// A line is what encoding/json makes of it, and comes back as it was.
+func FuzzLine(f *testing.F) {
+	f.Add("Session/s-1", "ns", "17", "2026", `{"a": "<&> \u2028\n ü", "b":[1,2.50]}`, int64(1795717564123456), uint8(store.Text))
+	f.Add("Session/\"\\\x7f\n\u2028<&>ü", "", "", "", `1`, int64(0), uint8(store.Missing))
+	f.Add("k", "", "", "", `{`, int64(0), uint8(77))
+	f.Fuzz(func(t *testing.T, key, namespace, version, text, data string, micros int64, kind uint8) {
+		c := store.Copy{Key: key, Version: version, Data: []byte(data), Expiry: store.Value{Type: store.Type(kind), Text: text}}
+		if micros > 0 {
+			c.Updated = time.UnixMicro(micros).UTC()
+			c.Expiry.Time = c.Updated
+		}
+		got, err := archive.AppendLine([]byte("before\n"), namespace, c, at)
+		if err != nil {
+			if string(got) != "before\n" {
+				t.Errorf("%q after %v", got, err)
+			}
+			return
+		}
+		got = bytes.TrimPrefix(got, []byte("before\n"))
+		var want bytes.Buffer
+		to := json.NewEncoder(&want)
+		to.SetEscapeHTML(false)
+		like := lineOf(c, namespace)
+		if err := to.Encode(like); err != nil || !bytes.Equal(got, want.Bytes()) {
+			t.Errorf("%q, not %q: %v", got, want.Bytes(), err)
+		}
+		l, err := archive.ParseLine(got)
+		if c.Data = like.Data; err != nil || l.Namespace != namespace || !l.At.Equal(at) || l.Key != key || l.Version != version ||
+			l.Expiry != c.Expiry || !l.Updated.Equal(c.Updated) {
+			t.Errorf("%+v came back as %+v: %v", c, l, err)
+		}
+	})
+}
+
+// A likeLine is a line as the format has it.
+type likeLine struct {
+	Key       string          `json:"key"`
+	Namespace string          `json:"namespace"`
+	Version   string          `json:"version,omitempty"`
+	Created   time.Time       `json:"created,omitzero"`
+	Updated   time.Time       `json:"updated,omitzero"`
+	Expiry    any             `json:"expiry,omitempty"`
+	At        time.Time       `json:"at"`
+	Data      json.RawMessage `json:"data,omitempty"`
+}
+
+func lineOf(c store.Copy, namespace string) likeLine {
+	l := likeLine{Key: c.Key, Namespace: namespace, Version: c.Version, Created: c.Created, Updated: c.Updated, At: at, Data: c.Data}
+	if c.Expiry != (store.Value{}) {
+		l.Expiry = struct {
+			Type string    `json:"type"`
+			Text string    `json:"text,omitempty"`
+			Time time.Time `json:"time,omitzero"`
+		}{[]string{"missing", "text", "instant", "list", "other"}[c.Expiry.Type], c.Expiry.Text, c.Expiry.Time}
+	}
+	return l
+}
+
 func TestHeader(t *testing.T) {
 	b, name := archived(t, copies(0, 1), archive.Full)
 	r, err := archive.OpenObject(t.Context(), b, name)

@@ -158,6 +158,11 @@ func (w *Writer) Keep(ctx context.Context, namespace string, list []store.Copy) 
 	begun := w.cfg.Now()
 	defer func() { w.cfg.Counts.Waited.Add(int64(w.cfg.Now().Sub(begun))) }()
 	var text bytes.Buffer
+	size := 0
+	for i := range list {
+		size += len(list[i].Key) + len(list[i].Data) + metaSize
+	}
+	text.Grow(size)
 	ends := make([]int, 0, len(list))
 	for _, c := range list {
 		if err := encodeLine(&text, w.cfg.Header.Mode, namespace, c, begun); err != nil {
@@ -177,6 +182,9 @@ func (w *Writer) Keep(ctx context.Context, namespace string, list []store.Copy) 
 	w.cfg.Counts.Entities.Add(int64(len(list)))
 	return r, nil
 }
+
+// metaSize is about how long a line is without its key and data.
+const metaSize = 256
 
 // collect adds lines to objects, and the objects to the receipt, which waits for them.
 func (w *Writer) collect(r *Receipt, list []store.Copy, text []byte, ends []int) error {
