@@ -198,7 +198,7 @@ type archiveRace struct {
 	target      sweep.Target
 	n           int // of entities that are due
 	open        func() (s closer, done func())
-	bare        *contestant[closer] // nil if there is none
+	bare        *contestant[closer] // may be nil
 	withoutFull string              // the aim of full against a sweep without an archive
 }
 
