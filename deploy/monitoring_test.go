@@ -231,8 +231,20 @@ func TestDashboard(t *testing.T) {
 				Expr   string `json:"expr"`
 				Legend string `json:"legendFormat"`
 			} `json:"targets"`
-			Pos struct{ X, Y, W, H int } `json:"gridPos"`
+			Pos    struct{ X, Y, W, H int } `json:"gridPos"`
+			Fields struct {
+				Defaults struct {
+					NoValue string `json:"noValue"`
+				} `json:"defaults"`
+			} `json:"fieldConfig"`
 		} `json:"panels"`
+		Annotations struct {
+			List []struct {
+				Name  string `json:"name"`
+				Expr  string `json:"expr"`
+				Title string `json:"titleFormat"`
+			} `json:"list"`
+		} `json:"annotations"`
 		Templating struct {
 			List []struct {
 				Name  string `json:"name"`
@@ -256,6 +268,9 @@ func TestDashboard(t *testing.T) {
 				t.Errorf("%q lies over %q", p.Title, other.Title)
 			}
 		}
+		if p.Type == "stat" && p.Fields.Defaults.NoValue == "" {
+			t.Errorf("%s does not tell no data from nothing to show", p.Title)
+		}
 		if p.Type != "row" && len(p.Targets) == 0 {
 			t.Errorf("%s shows nothing", p.Title)
 		}
@@ -270,6 +285,15 @@ func TestDashboard(t *testing.T) {
 	}
 	if board.UID == "" || board.Title == "" || queries < 20 {
 		t.Errorf("uid %q, title %q, %d queries", board.UID, board.Title, queries)
+	}
+	for _, a := range board.Annotations.List {
+		checkQuery(t, a.Name, grafana.Replace(a.Expr), known)
+		if a.Title == "" {
+			t.Errorf("the mark %s says nothing", a.Name)
+		}
+	}
+	if len(board.Annotations.List) < 4 {
+		t.Errorf("%d kinds of marks", len(board.Annotations.List))
 	}
 	for _, v := range board.Templating.List { // label_values(SELECTOR, LABEL)
 		q, ok := v.Query.(map[string]any)
