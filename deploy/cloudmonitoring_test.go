@@ -298,7 +298,7 @@ func TestCloudMonitoring(t *testing.T) {
 			asked += query
 		}
 		if tile.GetXPos()+tile.GetWidth() > board.GetMosaicLayout().GetColumns() {
-			t.Errorf("%s lies beside the board", tile.GetWidget().GetTitle())
+			t.Errorf("%s lies outside the board", tile.GetWidget().GetTitle())
 		}
 	}
 	for name := range known {

@@ -35,6 +35,7 @@ func series(t *testing.T) map[string][]string {
 	m := metrics.New(metrics.Options{Registry: prometheus.NewRegistry(), Targets: []string{"sessions"}})
 	m.Swept("sessions", metrics.Complete, time.Second, time.Unix(1, 0))
 	m.Behind("sessions", 1, true)
+	m.Held("sessions", "")
 	m.Adoption("sessions", map[string]int64{metrics.Stamped: 1})
 	families, err := m.Registry().Gather()
 	if err != nil {
@@ -69,6 +70,30 @@ func series(t *testing.T) map[string][]string {
 		t.Fatalf("only %d names: %v", len(names), names)
 	}
 	return names
+}
+
+// words returns the values that a label of a series has, if they are words of a fixed list; nil if not.
+func words(t *testing.T, name, label string) (values []string) {
+	t.Helper()
+	if label != "why" && label != "reason" && label != "result" {
+		return nil
+	}
+	m := metrics.New(metrics.Options{Registry: prometheus.NewRegistry(), Targets: []string{"sessions"}})
+	m.Held("sessions", "")
+	families, err := m.Registry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, series := range f.GetMetric() {
+			for _, l := range series.GetLabel() {
+				if f.GetName() == name && l.GetName() == label {
+					values = append(values, l.GetValue())
+				}
+			}
+		}
+	}
+	return values
 }
 
 func readRules(t *testing.T) []rulefmt.Rule {
@@ -110,6 +135,9 @@ func checkQuery(t *testing.T, where, query string, known map[string][]string) {
 		for _, m := range v.LabelMatchers {
 			if m.Name != model.MetricNameLabel && !slices.Contains(labels, m.Name) && !slices.Contains(scraped, m.Name) {
 				t.Errorf("%s: %s has no label %q", where, v.Name, m.Name)
+			}
+			if known := words(t, v.Name, m.Name); known != nil && !slices.ContainsFunc(known, m.Matches) {
+				t.Errorf("%s: %s is never %s; it is one of %q", where, m.Name, m, known)
 			}
 		}
 		return nil

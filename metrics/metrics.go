@@ -18,9 +18,9 @@ const namespace = "reaper"
 // status; a word that is missing here counts as "other".
 var (
 	throttlings = words("ramp", "max", "total", "pushback", "latency", "compaction", "lease", "paused", "gate", "breaker",
-		"limit", "record")
+		"limit", "archive", "record")
 	adoptions  = words(Stamped, Unstamped, Mismatched)
-	holds      = words("paused", "gate", "breaker", "limit", "record")
+	holds      = words("paused", "gate", "breaker", "limit", "archive", "record")
 	operations = words(OpRead, OpWrite, OpDelete)
 	errorOps   = words(OpScan, OpCommit, OpRecord)
 	errorCodes = words(store.Labels()...)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -306,8 +307,8 @@ func TestVocabulary(t *testing.T) {
 		}
 	}
 	got := slices.Sorted(maps.Keys(seen))
-	want := []string{"breaker", "compaction", "conflict", "gate", "latency", "lease", "limit", "malformed", "max", "mismatch",
-		"paused", "pushback", "ramp", "record", "refused", "suspect", "total", "waiting"}
+	want := []string{"archive", "breaker", "compaction", "conflict", "gate", "latency", "lease", "limit", "malformed", "max",
+		"mismatch", "paused", "pushback", "ramp", "record", "refused", "suspect", "total", "waiting"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -371,5 +372,35 @@ func TestAdoption(t *testing.T) {
 	m.Adoption("sessions", nil)
 	if n := count(); n != 0 {
 		t.Errorf("%d series after an adoption", n)
+	}
+}
+
+// Each reason of a throttle is a word of the metrics: one that is missing counts as "other", and no alert finds it.
+func TestEveryReasonIsAWord(t *testing.T) {
+	text, err := os.ReadFile("../throttle/throttle.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons := regexp.MustCompile(`\bReason\w+\s+Reason = "(\w+)"`).FindAllSubmatch(text, -1)
+	if len(reasons) < 13 {
+		t.Fatalf("only %d reasons: %q", len(reasons), reasons)
+	}
+	registry := prometheus.NewRegistry()
+	m := metrics.New(metrics.Options{Registry: registry, Targets: []string{"sessions"}})
+	for _, r := range reasons {
+		m.Throttled("sessions", string(r[1]), time.Second)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, series := range f.GetMetric() {
+			for _, l := range series.GetLabel() {
+				if l.GetValue() == "other" {
+					t.Errorf("%s counts a reason of %q as other", f.GetName(), reasons)
+				}
+			}
+		}
 	}
 }

@@ -157,12 +157,12 @@ type engineLog struct {
 
 func (l engineLog) Infof(format string, args ...any) {
 	if l.log.Enabled(context.Background(), slog.LevelDebug) {
-		l.log.Debug("engine", "message", fmt.Sprintf(format, args...))
+		l.log.Debug("engine", "text", fmt.Sprintf(format, args...))
 	}
 }
 
 func (l engineLog) Errorf(format string, args ...any) {
-	l.log.Warn("engine", "message", fmt.Sprintf(format, args...))
+	l.log.Warn("engine", "text", fmt.Sprintf(format, args...))
 }
 
 // Fatalf keeps the error among args, so that its kind survives.
