@@ -58,7 +58,8 @@ type demoResult struct {
 
 func demoCommand(a *app) *cobra.Command {
 	var entities int
-	var dir, name string
+	var dir, name, record string
+	var live bool
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Fill an embedded store, sweep it, show what happened",
@@ -66,7 +67,11 @@ func demoCommand(a *app) *cobra.Command {
 sessions, half of them expired, and sweeps it. It verifies, entity by entity, that
 exactly the expired ones are gone. Then it compares Reaper with a plain
 "ORDER BY expires LIMIT 500" collector: it measures, on the same data, how many points
-of the index each steps over.`,
+of the index each steps over.
+
+With --live it shows a daemon at work for a minute and a half: an application that writes
+all the time, a backlog, a store that pushes back, generations that follow each other, and
+a mistake that the breaker stops. --record draws what happened.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, name := range []string{"store", "config"} {
@@ -76,6 +81,12 @@ of the index each steps over.`,
 			}
 			if entities < demoLeast || entities > demoMost {
 				return wrongUsage("--entities: %d is not between %d and %d", entities, demoLeast, demoMost)
+			}
+			if live {
+				return a.demoLive(cmd, dir, record)
+			}
+			if record != "" {
+				return wrongUsage("--record draws what --live shows: give both")
 			}
 			chosen := config.Layout(name)
 			if !slices.Contains(layout.All(), chosen) {
@@ -91,8 +102,47 @@ of the index each steps over.`,
 		"how sessions say when they expire: "+layoutNames())
 	cmd.Flags().StringVar(&dir, "dir", "",
 		"empty or new directory to work in and to keep (default: a temporary one, removed at the end)")
+	cmd.Flags().BoolVar(&live, "live", false, "show a daemon at work, until it ends by itself or by ctrl-C")
+	cmd.Flags().StringVar(&record, "record", "", "with --live: write a picture of it to this file, as SVG")
 	a.addJSON(cmd)
 	return cmd
+}
+
+// demoLive shows a daemon at work.
+func (a *app) demoLive(cmd *cobra.Command, dir, record string) (err error) {
+	for _, name := range []string{"entities", "layout", "json"} {
+		if cmd.Flags().Changed(name) {
+			return wrongUsage("demo --live takes no --%s", name)
+		}
+	}
+	c, _, err := a.load(cmd)
+	if err != nil {
+		return err
+	}
+	if !cmd.Flags().Changed("listen") {
+		c.Listen = "127.0.0.1:0" // nobody scrapes a demo
+	}
+	if c.Schedule, err = config.ParseSchedule("@every 1s"); err != nil {
+		return err
+	}
+	kept := dir
+	if dir, err = demoDir(dir); err != nil {
+		return err
+	}
+	if kept == "" {
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	} else if err := os.WriteFile(filepath.Join(dir, "reaper.yaml"), []byte(liveTargets), 0o644); err != nil {
+		return err
+	}
+	d, err := newLiveDemo(c, a.console, a.now, dir, time.Second)
+	if err != nil {
+		return err
+	}
+	err = d.run(cmd.Context(), func(ctx context.Context, s *session) error { return serve(ctx, s, false, false) })
+	if record != "" {
+		err = errors.Join(err, d.record(record))
+	}
+	return err
 }
 
 // layoutNames lists the layouts for people.
