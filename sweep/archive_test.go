@@ -313,6 +313,11 @@ func TestArchivesChildren(t *testing.T) {
 			if res := f.sweep(); !res.Complete || res.Archived != int64(10+all) || len(s.kept) != 10+all {
 				t.Errorf("%d of %d kept: %+v", len(s.kept), 10+all, res)
 			}
+			for key, c := range s.kept { // the expiry above is not theirs: a restore compares it with what they held
+				if strings.Contains(key, "/") && c.Expiry != (store.Value{}) {
+					t.Errorf("%s is kept with the expiry %v", key, c.Expiry)
+				}
+			}
 		})
 	}
 }

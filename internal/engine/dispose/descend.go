@@ -244,15 +244,17 @@ func (w *Writer) deleteBelow(t step.Turn, above Above, list []store.Descendant) 
 	if !ok || w.hold.claim == nil { // a dry run surveys
 		return store.Unknown, store.ErrUnsupported
 	}
-	ops := make([]store.Op, len(list)) // for the budget they are like the entity itself
+	ops := make([]store.Op, len(list))     // for the budget they are like the entity itself
+	journal := make([]store.Op, len(list)) // for the archive they have no expiry of their own
 	for i := range ops {
 		ops[i].Entry = store.Entry{Key: list[i].Key, Value: above.Entry.Value, At: above.Entry.At}
+		journal[i].Entry = store.Entry{Key: list[i].Key}
 	}
 	w.Asker.Below = true
 	defer func() { w.Asker.Below = false }()
 	err = w.write(t, ops, func(ctx context.Context) (err error) {
 		began, q := w.c.Cfg.Now(), above.Query
-		kept, err := w.keeps(ctx, &q, ops, false)
+		kept, err := w.keeps(ctx, &q, journal, false)
 		if err == nil {
 			outcome, err = s.DeleteBelow(ctx, q, above.Entry, list, above.IsDue)
 		}
