@@ -128,7 +128,8 @@ func (p *planner) missing(e archive.Entry) {
 	}
 }
 
-// object reads one object. What cannot be read of it is noted, and the rest counts.
+// object reads one object. What cannot be read of it is noted, and the rest counts; nothing of it does if bytes
+// were changed, since any line may be another one than was written.
 func (p *planner) object(ctx context.Context, e archive.Entry, index int) error {
 	r, err := archive.OpenObject(ctx, p.job.Bucket, e.Name)
 	if err != nil {
@@ -148,7 +149,11 @@ func (p *planner) object(ctx context.Context, e archive.Entry, index int) error 
 	case h.Mode == archive.Keys && p.job.From == FromArchive:
 		p.keysOnly++
 	}
+	n := len(p.candidates)
 	for line, err := range r.Lines() {
+		if errors.Is(err, archive.ErrChanged) {
+			p.candidates = p.candidates[:n]
+		}
 		if err != nil {
 			return p.unreadable(ctx, e, err)
 		}
