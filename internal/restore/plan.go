@@ -237,7 +237,7 @@ func (p *planner) check(made plan) error {
 	switch {
 	case p.keysOnly > 0 && n.Restorable > 0:
 		return fmt.Errorf("%w: %d of %d objects", ErrKeysOnly, p.keysOnly, len(made.objects))
-	case p.job.Expiry.Keep && n.Due > 0:
+	case n.Due > 0: // with a new expiry, if the restore goes on that late
 		return fmt.Errorf("%w: %d of %d", ErrDue, n.Due, n.Restorable)
 	}
 	return nil

@@ -478,6 +478,33 @@ func TestChangedByte(t *testing.T) {
 	})
 }
 
+// A restore that goes on so late that what it restores would be due at once is refused.
+func TestContinuedTooLate(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(600, 600)
+		ctx, cancel := context.WithCancel(t.Context())
+		w.s.After = func(context.Context, modelstore.Call) error {
+			if len(w.entities()) > 0 {
+				cancel()
+			}
+			return nil
+		}
+		if res, err := restore.Run(ctx, w.config()); err != nil || res.Complete || res.Restored != 500 {
+			t.Errorf("stopped: %+v, %v", res, err)
+		}
+		w.s.After = nil
+		time.Sleep(8 * day)
+		if res, err := restore.Run(t.Context(), w.config()); !errors.Is(err, restore.ErrDue) || len(w.entities()) != 500 {
+			t.Errorf("%d exist, %+v, %v", len(w.entities()), res, err)
+		}
+		cfg := w.config()
+		cfg.Order = "another expiry"
+		if res := w.run(cfg); res.Restored != 100 || res.Due != 0 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
 func TestUnfit(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.gone(3, 3)
