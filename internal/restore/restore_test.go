@@ -505,6 +505,26 @@ func TestContinuedTooLate(t *testing.T) {
 	})
 }
 
+// A journal of keys in the archive does not keep whole copies from coming back.
+func TestJournalBesideCopies(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.put(`{}`, "a", "b")
+		w.mode = archive.Keys
+		w.sweep("one", deleted, key("a"), key("b"))
+		w.put(`{}`, "b")
+		w.mode = archive.Full
+		w.sweep("two", deleted, key("b"))
+		cfg := w.config()
+		if _, err := restore.Run(t.Context(), cfg); !errors.Is(err, restore.ErrKeysOnly) {
+			t.Errorf("one has its key alone: %v", err)
+		}
+		cfg.Pick.IDs = []string{"b"}
+		if res := w.run(cfg); res.Restored != 1 || res.Superseded != 1 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
 func TestUnfit(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.gone(3, 3)
