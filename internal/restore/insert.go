@@ -77,6 +77,8 @@ func (r *run) batch(ctx context.Context, namespace string, items []item) error {
 			return err
 		}
 		switch {
+		case len(left) == 0 && err != nil:
+			return err
 		case len(left) == 0:
 		case err == nil: // it was more than one call takes
 			queue = append([][]item{left}, queue...)
@@ -131,7 +133,8 @@ func (r *run) ready(ctx context.Context, items []item) error {
 	return r.hold.keep(ctx)
 }
 
-// try makes one call, reads back what it inserted, and returns what has no outcome yet.
+// try makes one call, reads back what it inserted, and returns what has no outcome yet: nothing, with an error, if
+// it could not be read back.
 func (r *run) try(ctx context.Context, namespace string, items []item) (left []item, err error) {
 	list := make([]store.Insertion, len(items))
 	for i, one := range items {
@@ -166,7 +169,7 @@ func (r *run) try(ctx context.Context, namespace string, items []item) (left []i
 		len(sure), "of", len(items), "left", len(left))
 	r.story.inserted(ctx, len(sure))
 	if backErr := r.readBack(ctx, namespace, sure, doubtful); backErr != nil {
-		return left, errors.Join(backErr, err)
+		return nil, errors.Join(backErr, err)
 	}
 	return left, err
 }

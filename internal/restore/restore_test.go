@@ -525,6 +525,22 @@ func TestJournalBesideCopies(t *testing.T) {
 	})
 }
 
+// What cannot be read back is not taken for verified.
+func TestCannotReadBack(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(10, 10)
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Fetch" {
+				return fmt.Errorf("%w: no reads", store.ErrDenied)
+			}
+			return nil
+		}
+		if res, err := restore.Run(t.Context(), w.config()); !errors.Is(err, store.ErrDenied) || res.Complete {
+			t.Errorf("%+v, %v", res, err)
+		}
+	})
+}
+
 func TestUnfit(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.gone(3, 3)
