@@ -15,11 +15,7 @@ func (r *run) insert(ctx context.Context, c *chunk) error {
 	if err := r.switches.Check(ctx, r.hold.pause); err != nil {
 		return err
 	}
-	items, err := r.contents(ctx, c.items)
-	if err != nil {
-		return err
-	}
-	err = byNamespace(items, func(namespace string, items []item) error {
+	err := r.contents(ctx, c.items, func(namespace string, items []item) error {
 		for len(items) > 0 {
 			n, err := r.tokens(ctx, len(items))
 			if err != nil {
@@ -183,20 +179,19 @@ func (r *run) readBack(ctx context.Context, namespace string, sure, doubtful []i
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience) // what was done must be known
 	defer cancel()
 	all := append(sure, doubtful...)
-	list, err := r.fetch(ctx, namespace, keysOf(all), time.Time{})
-	if err != nil {
-		return fmt.Errorf("read back %d entities: %w", len(all), err)
-	}
-	for i, c := range list {
+	err := r.fetch(ctx, namespace, keysOf(all), time.Time{}, func(i int, c store.Copy) {
 		if i >= len(sure) {
 			at, has := expiresOf(c.Expiry)
 			if !has || !all[i].expires || !at.Equal(all[i].at) {
 				r.tally.outcome(all[i], store.Kept, "")
-				continue
+				return
 			}
 			r.tally.outcome(all[i], store.Inserted, "")
 		}
 		r.tally.read(c.Data != nil)
+	})
+	if err != nil {
+		return fmt.Errorf("read back %d entities: %w", len(all), err)
 	}
 	return nil
 }

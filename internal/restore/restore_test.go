@@ -383,6 +383,7 @@ type pastStore struct {
 	past     map[string]store.Copy
 	asked    []time.Time
 	earliest time.Time
+	most     int // that one call reads; 0: all
 }
 
 func (s *pastStore) Fetch(
@@ -394,6 +395,9 @@ func (s *pastStore) Fetch(
 	s.asked = append(s.asked, at)
 	if at.Before(s.earliest) {
 		return nil, fmt.Errorf("%w: too old", store.ErrInvalid)
+	}
+	if s.most > 0 {
+		keys = keys[:min(s.most, len(keys))]
 	}
 	for _, k := range keys {
 		c := s.past[k]
@@ -537,6 +541,45 @@ func TestCannotReadBack(t *testing.T) {
 		}
 		if res, err := restore.Run(t.Context(), w.config()); !errors.Is(err, store.ErrDenied) || res.Complete {
 			t.Errorf("%+v, %v", res, err)
+		}
+	})
+}
+
+// Whole entities of the past are held for one call of the store, not for a page.
+func TestPITRHoldsFew(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.mode = archive.Keys
+		var keys []string
+		for i := range 100 {
+			w.put(`{"v":1}`, fmt.Sprint("s-", i))
+			keys = append(keys, key(fmt.Sprint("s-", i)))
+		}
+		past := &pastStore{Store: w.s, past: map[string]store.Copy{}, most: 7}
+		for _, k := range keys {
+			copies, err := w.s.Fetch(t.Context(), w.target.Target, "", []string{k}, time.Time{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			past.past[k] = copies[0]
+		}
+		time.Sleep(3 * time.Minute)
+		w.sweep("one", deleted, keys[:50]...)
+		time.Sleep(time.Minute)
+		w.sweep("one", deleted, keys[50:]...)
+		asked := 0
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Insert" {
+				if held := len(past.asked) - asked; held > 1 {
+					t.Errorf("%d calls have read whole entities before one inserts them", held)
+				}
+				asked = len(past.asked)
+			}
+			return nil
+		}
+		cfg := w.config()
+		cfg.Sweep.Store, cfg.From = past, restore.FromPITR
+		if res := w.run(cfg); res.Restored != 100 || res.Verified != 100 {
+			t.Errorf("%+v", res)
 		}
 	})
 }
