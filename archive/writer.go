@@ -328,10 +328,18 @@ func (w *Writer) put(o *object, name string) error {
 	})
 }
 
-var errLost = errors.New("an object that was written is not in the bucket")
+var (
+	errLost    = errors.New("an object that was written is not in the bucket")
+	errTooSlow = errors.New("an object was not written for as long as anybody waited for it")
+)
+
+// tryFor bounds one try of a write: a connection may hang. It is longer than any delete waits.
+const tryFor = time.Minute
 
 // putOnce writes an object, and looks whether it is there.
 func (w *Writer) putOnce(ctx context.Context, name string, data []byte) (generation string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, tryFor)
+	defer cancel()
 	if generation, err = w.cfg.Bucket.Create(ctx, name, data); err != nil {
 		return "", err
 	}
@@ -387,8 +395,11 @@ func (w *Writer) retry(ctx context.Context, what string, note func(error), do fu
 func (w *Writer) setFailing(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if errors.Is(err, context.Canceled) && w.failing != nil {
-		return // it says less than what is known
+	if errors.Is(err, context.Canceled) {
+		if w.failing != nil {
+			return // it says less than what is known
+		}
+		err = errTooSlow
 	}
 	w.failing = err
 }

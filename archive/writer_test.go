@@ -311,6 +311,34 @@ func TestCollectsWhileWriting(t *testing.T) {
 	})
 }
 
+// A manifest whose write hangs is tried again, and keeps no other one from being written.
+func TestHangingManifests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newMemoryBucket()
+		w := open(t, config(b))
+		hanging := 0
+		b.fails(func(ctx context.Context, name string) fault {
+			if strings.Contains(name, ".done.") && hanging < 10 {
+				hanging++
+				<-ctx.Done()
+			}
+			return fault{}
+		})
+		for i := range 20 {
+			r, err := w.Keep(t.Context(), "", copies(i, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Done(all(archive.Deleted))
+		}
+		time.Sleep(10 * time.Minute)
+		if got := states(t, b); got[archive.Deleted] != 20 {
+			t.Errorf("%v", got)
+		}
+		closeWriter(t, w)
+	})
+}
+
 // Close writes the manifests that are left, of what is known; what is not done by then stays unconfirmed.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
