@@ -23,7 +23,9 @@ import (
 type safe struct {
 	keys  bool          // it keeps keys alone
 	takes time.Duration // to write an object
+	each  time.Duration // so much more for each entity
 	fails atomic.Bool
+	heals atomic.Int64 // when it is seen to write again after a call that took too long
 
 	mu       sync.Mutex
 	kept     map[string]store.Copy // the newest copies, by key
@@ -53,7 +55,8 @@ func (s *safe) Reserve(ctx context.Context, bytes int64) (release func(), err er
 func (s *safe) Keep(ctx context.Context, run, _ string, list []store.Copy) (
 	ended func(fate func(key string) store.Outcome), err error,
 ) {
-	if err := throttle.Sleep(ctx, s.takes); err != nil {
+	if err := throttle.Sleep(ctx, s.takes+time.Duration(len(list))*s.each); err != nil {
+		s.heals.Store(time.Now().Add(7 * time.Second).UnixNano()) // as a probe, which is small, is written then
 		return nil, err
 	}
 	if s.fails.Load() {
@@ -76,7 +79,7 @@ func (s *safe) Keep(ctx context.Context, run, _ string, list []store.Copy) (
 }
 
 func (s *safe) Failing() error {
-	if s.fails.Load() {
+	if s.fails.Load() || time.Now().UnixNano() < s.heals.Load() {
 		return errBucket
 	}
 	return nil
@@ -207,6 +210,30 @@ func TestArchiveFails(t *testing.T) {
 		}
 		s.fails.Store(false)
 		w.sweep()
+		w.wantLeft(live...)
+	})
+}
+
+// An archive that takes longer than a write may is given less at a time. If that does not help it is an error: it
+// neither holds a sweep for ever, nor says nothing.
+func TestArchiveIsSlow(t *testing.T) {
+	inArchive(t, func(t *testing.T, w *world, s *safe) {
+		w.begin()
+		live := w.fill(400, 48*time.Hour)
+		s.takes = time.Minute
+		began := time.Now()
+		res := w.sweep()
+		if res.Deleted != 0 || res.Complete || !strings.Contains(res.Error, "the archive is too slow") {
+			t.Errorf("%+v", res)
+		}
+		if took := time.Since(began); took > 10*time.Minute {
+			t.Errorf("the sweep took %v", took)
+		}
+		time.Sleep(time.Minute)
+		s.takes, s.each = 0, time.Second
+		if res := w.sweep(); !res.Complete {
+			t.Errorf("%+v", res)
+		}
 		w.wantLeft(live...)
 	})
 }
