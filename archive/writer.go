@@ -179,6 +179,9 @@ func (w *Writer) collect(r *Receipt, list []store.Copy, text []byte, ends []int)
 	if w.closed {
 		return ErrClosed
 	}
+	if o := w.open; o != nil && o.sweep != w.sweep() {
+		w.rollLocked(o) // its header would say that they are of another sweep
+	}
 	from := 0
 	for i, to := range ends {
 		if o := w.open; o != nil && len(o.states) > 0 && o.size+int64(to-from) > w.cfg.RollSize {
@@ -248,10 +251,7 @@ func (w *Writer) beginLocked() error {
 		}
 	}
 	h := w.cfg.Header
-	h.Created = w.cfg.Now().UTC()
-	if w.cfg.Sweep != nil {
-		h.Sweep = w.cfg.Sweep()
-	}
+	h.Created, h.Sweep = w.cfg.Now().UTC(), w.sweep()
 	o, err := newObject(w.ctx, h, encoder)
 	if err != nil {
 		return err
@@ -267,6 +267,14 @@ func (w *Writer) beginLocked() error {
 	w.open = o
 	w.unfinished[o] = struct{}{}
 	return nil
+}
+
+// sweep returns the id of the sweep that goes on.
+func (w *Writer) sweep() string {
+	if w.cfg.Sweep == nil {
+		return w.cfg.Header.Sweep
+	}
+	return w.cfg.Sweep()
 }
 
 // rollLocked seals an object and writes it in the background, unless that was done before.

@@ -339,6 +339,47 @@ func TestHangingManifests(t *testing.T) {
 	})
 }
 
+// An object has entities of one sweep: restores go by its header.
+func TestSweeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newMemoryBucket()
+		cfg := config(b)
+		var sweep atomic.Value
+		cfg.Sweep = func() string { return sweep.Load().(string) }
+		w := open(t, cfg)
+		var calls sync.WaitGroup
+		for i, id := range []string{"one", "two", "two"} {
+			sweep.Store(id)
+			calls.Go(func() {
+				if _, err := w.Keep(t.Context(), "", copies(i, 1)); err != nil {
+					t.Error(err)
+				}
+			})
+			time.Sleep(time.Millisecond)
+		}
+		calls.Wait()
+		closeWriter(t, w)
+		got := ""
+		for _, e := range objects(t, b) {
+			r, err := archive.OpenObject(t.Context(), b, e.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got += r.Header().Sweep
+			for l, err := range r.Lines() {
+				if err != nil {
+					t.Fatal(err)
+				}
+				got += " " + l.Key
+			}
+			got += ". "
+		}
+		if got != "one Session/s-000000. two Session/s-000001 Session/s-000002. " {
+			t.Error(got)
+		}
+	})
+}
+
 // Close writes the manifests that are left, of what is known; what is not done by then stays unconfirmed.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
