@@ -177,6 +177,18 @@ func TestTypedDumpAndLoad(t *testing.T) {
 			t.Errorf("%s: exit code %d: %s", line, r.code, r.log)
 		}
 	}
+	var lines strings.Builder // of which the store refuses one
+	for i := range 5 {
+		field := `"data"`
+		if i == 3 {
+			field = `"unknown"`
+		}
+		fmt.Fprintf(&lines, `{"key":"\"new-%d\"","data":{"id":"new-%d","property":"expiry_key",%s:{}}}`+"\n", i, i, field)
+	}
+	r := c.run(strings.NewReader(lines.String()), "load", "--typed")
+	if r.code != exitFailed || !strings.Contains(r.log, "line 4: ") || !strings.Contains(r.log, "3 entities were written") {
+		t.Errorf("exit code %d: %s", r.code, r.log)
+	}
 	if r := c.run(nil, "load", "--typed", "--skip-bad"); r.code != exitUsage {
 		t.Errorf("exit code %d", r.code)
 	}
