@@ -349,6 +349,22 @@ func TestArchivesChildren(t *testing.T) {
 	}
 }
 
+// What lies below an entity, and takes longer to archive than a write may, goes in smaller parts.
+func TestArchivesManyChildrenSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFamily(t)
+		s := f.archived(false)
+		f.target.Page, s.each = 500, 300*time.Millisecond
+		f.put(1, 4, "e", time.Now())
+		f.bear("e", 200)
+		time.Sleep(time.Second)
+		began := time.Now()
+		if res := f.sweep(); !res.Complete || res.Deleted != 1 || time.Since(began) > 10*time.Minute {
+			t.Errorf("after %v: %+v", time.Since(began), res)
+		}
+	})
+}
+
 // Without Apply nothing is archived.
 func TestDryRunArchivesNothing(t *testing.T) {
 	inArchive(t, func(t *testing.T, w *world, s *safe) {

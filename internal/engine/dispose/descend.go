@@ -126,7 +126,7 @@ func (w *Writer) list(ctx context.Context, e store.Entry, after string, most int
 // Descend does the next page of a descent: it surveys it, or deletes what it can of it.
 func (w *Writer) Descend(t step.Turn, above Above, d *Descent) (Below, error) {
 	var page store.Descendants
-	began, most := w.c.Cfg.Now(), min(w.c.Target.Page, store.MaxPage-1)
+	began, most := w.c.Cfg.Now(), min(w.Size.Next(w.c.Target.Page), store.MaxPage-1)
 	if d.surveyed && w.hold.Pacer != nil { // what is read and cannot be deleted would be read again
 		n, wait, why := w.hold.Pacer.Ready(most)
 		if wait > 0 {
@@ -269,6 +269,9 @@ func (w *Writer) deleteBelow(t step.Turn, above Above, list []store.Descendant) 
 	})
 	if err != nil {
 		outcome = store.Unknown
+	}
+	if store.TookTooLong(err) { // for an archive it reads whole entities
+		w.Size.Halve(len(list), true)
 	}
 	return outcome, err
 }
