@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/archive"
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
@@ -373,6 +374,25 @@ func TestHeld(t *testing.T) {
 		pause(false)
 		if w.run(w.config()); len(w.entities()) != 1200 {
 			t.Errorf("%d exist", len(w.entities()))
+		}
+	})
+}
+
+// A breaker that is open holds a restore, which says so: the command exits with 4.
+func TestTripped(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(10, 10)
+		rec, _, err := generation.Load(t.Context(), w.s, "sessions")
+		if err == nil {
+			trip := breaker.Trip{ID: "b-1", Rule: breaker.Burst, At: time.Now(), Due: 10, Limit: 1}
+			_, err = generation.Save(t.Context(), w.s, rec.Tripped(trip))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res, err := restore.Run(t.Context(), w.config()); err != nil || res.Complete || !res.Tripped || res.Held == "" ||
+			len(w.entities()) > 0 {
+			t.Errorf("%+v, %v", res, err)
 		}
 	})
 }
