@@ -34,7 +34,7 @@ func (r *run) insert(ctx context.Context, c *chunk) error {
 	n := r.tally.soFar()
 	to := c.end
 	to.exist, to.restored, to.verified, to.vanished = n.Exist, n.Restored, n.Verified, n.Vanished
-	to.stripped, to.refused, to.notFound = n.Stripped, n.Refused, n.NotFound
+	to.stripped, to.refused, to.notFound, to.badObjects = n.Stripped, n.Refused, n.NotFound, n.BadObjects
 	return r.hold.reach(ctx, to)
 }
 

@@ -529,6 +529,30 @@ func TestContinuedTooLate(t *testing.T) {
 	})
 }
 
+// An object that cannot be read at first, and can be as the restore goes on, is restored as well.
+func TestContinuesWithRepairedObject(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(1200, 600)
+		name := w.bucket.names()[0]
+		whole := w.bucket.objects[name]
+		w.bucket.objects[name] = nil
+		ctx, cancel := context.WithCancel(t.Context())
+		w.s.After = func(context.Context, modelstore.Call) error {
+			if len(w.entities()) > 0 {
+				cancel()
+			}
+			return nil
+		}
+		if res, err := restore.Run(ctx, w.config()); err != nil || res.Complete || res.Restored != 500 {
+			t.Errorf("stopped: %+v, %v", res, err)
+		}
+		w.s.After, w.bucket.objects[name] = nil, whole
+		if res := w.run(w.config()); len(w.entities()) != 1200 {
+			t.Errorf("%d exist: %+v", len(w.entities()), res)
+		}
+	})
+}
+
 // A journal of keys in the archive does not keep whole copies from coming back.
 func TestJournalBesideCopies(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
