@@ -32,6 +32,9 @@ var (
 	ErrNewer    = errors.New("written by a later version of reaper") // of a higher schema
 	ErrDamaged  = errors.New("damaged")                              // truncated, changed, or not of this package
 	ErrClosed   = errors.New("the archive is closed")
+	// ErrChanged comes with ErrDamaged if bytes were changed, instead of cut off at the end: nobody knows which, so
+	// that no line of the object is what was written for sure.
+	ErrChanged = errors.New("changed since it was written")
 )
 
 // A Mode says how much of an entity is kept.

@@ -17,6 +17,7 @@ import (
 // reads after it was sealed.
 type object struct {
 	created time.Time
+	sweep   string // of its header
 	encoder *zstd.Encoder
 	packed  bytes.Buffer // what the encoder has written
 	lines   hash.Hash    // of the lines before compression
@@ -43,7 +44,8 @@ var errNobodyWaits = errors.New("nobody waits for the object any more")
 
 // newObject begins an object with its header.
 func newObject(ctx context.Context, h Header, encoder *zstd.Encoder) (*object, error) {
-	o := &object{created: h.Created, encoder: encoder, lines: sha256.New(), write: &writing{done: make(chan struct{})}}
+	o := &object{created: h.Created, sweep: h.Sweep, encoder: encoder, lines: sha256.New(),
+		write: &writing{done: make(chan struct{})}}
 	o.write.ctx, o.write.cancel = context.WithCancelCause(ctx)
 	o.encoder.Reset(&o.packed)
 	first, err := encode(h)

@@ -195,7 +195,8 @@ func (r *Reader) Header() Header { return r.header }
 func (r *Reader) Manifest() *Manifest { return r.manifest }
 
 // Lines yields the lines of the object, once. The last pair has an error if the object is not what was written: then
-// it names the object and the line, and what is missing; the lines before it are as far as the object can be read.
+// it names the object and the line, and what is missing; the lines before it are as far as the object can be read,
+// and are what was written unless it is an ErrChanged.
 func (r *Reader) Lines() iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
 		for n := 1; ; n++ {
@@ -219,12 +220,15 @@ func (r *Reader) Lines() iter.Seq2[Line, error] {
 // line reads the line of the n-th entity, or the end.
 func (r *Reader) line(n int) (Line, *end, error) {
 	text, err := r.next()
-	if err != nil {
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
 		return Line{}, nil, damaged(r.name, fmt.Errorf("line %d and all behind it are missing: %w", n, err))
+	case err != nil:
+		return Line{}, nil, damaged(r.name, fmt.Errorf("%w, before or at line %d: %w", ErrChanged, n, err))
 	}
 	var rec record
 	if err := json.Unmarshal(text, &rec); err != nil {
-		return Line{}, nil, damaged(r.name, fmt.Errorf("line %d cannot be read: %w", n, err))
+		return Line{}, nil, damaged(r.name, fmt.Errorf("%w: line %d cannot be read: %w", ErrChanged, n, err))
 	}
 	if rec.End != nil {
 		return Line{}, rec.End, nil
@@ -235,7 +239,7 @@ func (r *Reader) line(n int) (Line, *end, error) {
 		err = errors.New("no data")
 	}
 	if err != nil {
-		return Line{}, nil, damaged(r.name, fmt.Errorf("line %d cannot be read: %w", n, err))
+		return Line{}, nil, damaged(r.name, fmt.Errorf("%w: line %d cannot be read: %w", ErrChanged, n, err))
 	}
 	l.Number, l.State = n, r.manifest.stateOf(n)
 	return l, nil, nil
@@ -244,10 +248,10 @@ func (r *Reader) line(n int) (Line, *end, error) {
 // checkEnd compares what was read with the last line and the manifest.
 func (r *Reader) checkEnd(n int, last end) error {
 	if n != last.Lines {
-		return damaged(r.name, fmt.Errorf("it has %d lines instead of %d", n, last.Lines))
+		return damaged(r.name, fmt.Errorf("%w: it has %d lines instead of %d", ErrChanged, n, last.Lines))
 	}
 	if sum := hex.EncodeToString(r.lines.Sum(nil)); sum != last.SHA256 {
-		return damaged(r.name, fmt.Errorf("a line was changed: the hash of its %d lines is %s instead of %s", n, sum,
+		return damaged(r.name, fmt.Errorf("%w: the hash of its %d lines is %s instead of %s", ErrChanged, n, sum,
 			last.SHA256))
 	}
 	if _, err := r.text.ReadByte(); !errors.Is(err, io.EOF) {

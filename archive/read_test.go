@@ -214,7 +214,7 @@ func TestDamage(t *testing.T) {
 			"line 51 and all behind it are missing"},
 		"half a line": {func(x []byte) []byte { return x[:bytes.Index(x, []byte("s-000030"))] }, 30, archive.ErrDamaged,
 			"line 31 and all behind it are missing"},
-		"changed":  {func(x []byte) []byte { return bytes.Replace(x, []byte("u-7\""), []byte("u-8\""), 1) }, 50, archive.ErrDamaged, "a line was changed"},
+		"changed":  {func(x []byte) []byte { return bytes.Replace(x, []byte("u-7\""), []byte("u-8\""), 1) }, 50, archive.ErrChanged, "changed since it was written"},
 		"not JSON": {func(x []byte) []byte { return bytes.Replace(x, []byte(`{"key":"Session/s-000003"`), []byte("{"), 1) }, 3, archive.ErrDamaged, "line 4 cannot be read"},
 		"line less": {func(x []byte) []byte {
 			i := bytes.IndexByte(x, '\n') + 1

@@ -193,6 +193,9 @@ func (w *Writer) collect(r *Receipt, list []store.Copy, text []byte, ends []int)
 	if w.closed {
 		return ErrClosed
 	}
+	if o := w.open; o != nil && o.sweep != w.sweep() {
+		w.rollLocked(o) // its header would say that they are of another sweep
+	}
 	from := 0
 	for i, to := range ends {
 		if o := w.open; o != nil && len(o.states) > 0 && o.size+int64(to-from) > w.cfg.RollSize {
@@ -271,10 +274,7 @@ func (w *Writer) beginLocked() error {
 		}
 	}
 	h := w.cfg.Header
-	h.Created = w.cfg.Now().UTC()
-	if w.cfg.Sweep != nil {
-		h.Sweep = w.cfg.Sweep()
-	}
+	h.Created, h.Sweep = w.cfg.Now().UTC(), w.sweep()
 	o, err := newObject(w.ctx, h, encoder)
 	if err != nil {
 		return err
@@ -290,6 +290,14 @@ func (w *Writer) beginLocked() error {
 	w.open = o
 	w.unfinished[o] = struct{}{}
 	return nil
+}
+
+// sweep returns the id of the sweep that goes on.
+func (w *Writer) sweep() string {
+	if w.cfg.Sweep == nil {
+		return w.cfg.Header.Sweep
+	}
+	return w.cfg.Sweep()
 }
 
 // rollLocked seals an object and writes it in the background, unless that was done before.
@@ -351,10 +359,18 @@ func (w *Writer) put(o *object, name string) error {
 	})
 }
 
-var errLost = errors.New("an object that was written is not in the bucket")
+var (
+	errLost    = errors.New("an object that was written is not in the bucket")
+	errTooSlow = errors.New("an object was not written for as long as anybody waited for it")
+)
+
+// tryFor bounds one try of a write: a connection may hang. It is longer than any delete waits.
+const tryFor = time.Minute
 
 // putOnce writes an object, and looks whether it is there.
 func (w *Writer) putOnce(ctx context.Context, name string, data []byte) (generation string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, tryFor)
+	defer cancel()
 	if generation, err = w.cfg.Bucket.Create(ctx, name, data); err != nil {
 		return "", err
 	}
@@ -410,8 +426,11 @@ func (w *Writer) retry(ctx context.Context, what string, note func(error), do fu
 func (w *Writer) setFailing(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if errors.Is(err, context.Canceled) && w.failing != nil {
-		return // it says less than what is known
+	if errors.Is(err, context.Canceled) {
+		if w.failing != nil {
+			return // it says less than what is known
+		}
+		err = errTooSlow
 	}
 	w.failing = err
 }

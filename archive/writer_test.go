@@ -338,6 +338,75 @@ func TestCollectsWhileWriting(t *testing.T) {
 	})
 }
 
+// A manifest whose write hangs is tried again, and keeps no other one from being written.
+func TestHangingManifests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newMemoryBucket()
+		w := open(t, config(b))
+		hanging := 0
+		b.fails(func(ctx context.Context, name string) fault {
+			if strings.Contains(name, ".done.") && hanging < 10 {
+				hanging++
+				<-ctx.Done()
+			}
+			return fault{}
+		})
+		for i := range 20 {
+			r, err := w.Keep(t.Context(), "", copies(i, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Done(all(archive.Deleted))
+		}
+		time.Sleep(10 * time.Minute)
+		if got := states(t, b); got[archive.Deleted] != 20 {
+			t.Errorf("%v", got)
+		}
+		closeWriter(t, w)
+	})
+}
+
+// An object has entities of one sweep: restores go by its header.
+func TestSweeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newMemoryBucket()
+		cfg := config(b)
+		var sweep atomic.Value
+		cfg.Sweep = func() string { return sweep.Load().(string) }
+		w := open(t, cfg)
+		var calls sync.WaitGroup
+		for i, id := range []string{"one", "two", "two"} {
+			sweep.Store(id)
+			calls.Go(func() {
+				if _, err := w.Keep(t.Context(), "", copies(i, 1)); err != nil {
+					t.Error(err)
+				}
+			})
+			time.Sleep(time.Millisecond)
+		}
+		calls.Wait()
+		closeWriter(t, w)
+		got := ""
+		for _, e := range objects(t, b) {
+			r, err := archive.OpenObject(t.Context(), b, e.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got += r.Header().Sweep
+			for l, err := range r.Lines() {
+				if err != nil {
+					t.Fatal(err)
+				}
+				got += " " + l.Key
+			}
+			got += ". "
+		}
+		if got != "one Session/s-000000. two Session/s-000001 Session/s-000002. " {
+			t.Error(got)
+		}
+	})
+}
+
 // Close writes the manifests that are left, of what is known; what is not done by then stays unconfirmed.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

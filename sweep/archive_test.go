@@ -23,7 +23,9 @@ import (
 type safe struct {
 	keys  bool          // it keeps keys alone
 	takes time.Duration // to write an object
+	each  time.Duration // so much more for each entity
 	fails atomic.Bool
+	heals atomic.Int64 // when it is seen to write again after a call that took too long
 
 	mu       sync.Mutex
 	kept     map[string]store.Copy // the newest copies, by key
@@ -53,7 +55,8 @@ func (s *safe) Reserve(ctx context.Context, bytes int64) (release func(), err er
 func (s *safe) Keep(ctx context.Context, run, _ string, list []store.Copy) (
 	ended func(fate func(key string) store.Outcome), err error,
 ) {
-	if err := throttle.Sleep(ctx, s.takes); err != nil {
+	if err := throttle.Sleep(ctx, s.takes+time.Duration(len(list))*s.each); err != nil {
+		s.heals.Store(time.Now().Add(7 * time.Second).UnixNano()) // as a probe, which is small, is written then
 		return nil, err
 	}
 	if s.fails.Load() {
@@ -76,7 +79,7 @@ func (s *safe) Keep(ctx context.Context, run, _ string, list []store.Copy) (
 }
 
 func (s *safe) Failing() error {
-	if s.fails.Load() {
+	if s.fails.Load() || time.Now().UnixNano() < s.heals.Load() {
 		return errBucket
 	}
 	return nil
@@ -211,6 +214,30 @@ func TestArchiveFails(t *testing.T) {
 	})
 }
 
+// An archive that takes longer than a write may is given less at a time. If that does not help it is an error: it
+// neither holds a sweep for ever, nor says nothing.
+func TestArchiveIsSlow(t *testing.T) {
+	inArchive(t, func(t *testing.T, w *world, s *safe) {
+		w.begin()
+		live := w.fill(400, 48*time.Hour)
+		s.takes = time.Minute
+		began := time.Now()
+		res := w.sweep()
+		if res.Deleted != 0 || res.Complete || !strings.Contains(res.Error, "the archive is too slow") {
+			t.Errorf("%+v", res)
+		}
+		if took := time.Since(began); took > 10*time.Minute {
+			t.Errorf("the sweep took %v", took)
+		}
+		time.Sleep(time.Minute)
+		s.takes, s.each = 0, time.Second
+		if res := w.sweep(); !res.Complete {
+			t.Errorf("%+v", res)
+		}
+		w.wantLeft(live...)
+	})
+}
+
 // An archive that fails in the middle holds what is left, for as long as it fails.
 func TestArchiveFailsInADaemon(t *testing.T) {
 	inArchive(t, func(t *testing.T, w *world, s *safe) {
@@ -313,8 +340,29 @@ func TestArchivesChildren(t *testing.T) {
 			if res := f.sweep(); !res.Complete || res.Archived != int64(10+all) || len(s.kept) != 10+all {
 				t.Errorf("%d of %d kept: %+v", len(s.kept), 10+all, res)
 			}
+			for key, c := range s.kept { // the expiry above is not theirs: a restore compares it with what they held
+				if strings.Contains(key, "/") && c.Expiry != (store.Value{}) {
+					t.Errorf("%s is kept with the expiry %v", key, c.Expiry)
+				}
+			}
 		})
 	}
+}
+
+// What lies below an entity, and takes longer to archive than a write may, goes in smaller parts.
+func TestArchivesManyChildrenSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFamily(t)
+		s := f.archived(false)
+		f.target.Page, s.each = 500, 300*time.Millisecond
+		f.put(1, 4, "e", time.Now())
+		f.bear("e", 200)
+		time.Sleep(time.Second)
+		began := time.Now()
+		if res := f.sweep(); !res.Complete || res.Deleted != 1 || time.Since(began) > 10*time.Minute {
+			t.Errorf("after %v: %+v", time.Since(began), res)
+		}
+	})
 }
 
 // Without Apply nothing is archived.

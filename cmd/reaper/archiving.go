@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -74,9 +75,9 @@ func (a *archiving) Reserve(ctx context.Context, bytes int64) (release func(), e
 func (a *archiving) Keep(ctx context.Context, run, namespace string, list []store.Copy) (
 	ended func(fate func(key string) store.Outcome), err error,
 ) {
-	w := a.current()
-	if w == nil {
-		return nil, a.Failing()
+	w, err := a.current()
+	if err != nil {
+		return nil, err
 	}
 	a.sweep.Store(run)
 	r, err := w.Keep(ctx, namespace, list)
@@ -96,10 +97,14 @@ func (a *archiving) Keep(ctx context.Context, run, namespace string, list []stor
 	}, nil
 }
 
-func (a *archiving) current() *archive.Writer {
+// current returns the writer; if there is none, why.
+func (a *archiving) current() (*archive.Writer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.writer
+	if a.writer == nil {
+		return nil, cmp.Or(a.fault, archive.ErrClosed)
+	}
+	return a.writer, nil
 }
 
 // Failing implements [sweep.Archive].
@@ -165,7 +170,7 @@ func closeArchive(cfg archive.Config, w *archive.Writer) {
 // prune removes old objects, once in a while.
 func (a *archiving) prune(ctx context.Context) {
 	atOnceAndEvery(ctx, pruneEvery, func() {
-		if w := a.current(); w != nil {
+		if w, err := a.current(); err == nil {
 			if n, err := w.Prune(ctx); err != nil && ctx.Err() == nil {
 				a.cfg.Log.WarnContext(ctx, "old objects of the archive cannot be removed", "error", err)
 			} else if n > 0 {

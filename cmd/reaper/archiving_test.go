@@ -5,15 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/reaper-ttl/reaper/archive"
 	"github.com/reaper-ttl/reaper/internal/nightly"
+	"github.com/reaper-ttl/reaper/store"
 )
 
 // withArchive returns a workdir of an embedded store whose target has an archive in files.
@@ -174,7 +177,50 @@ func TestTypedDumpAndLoad(t *testing.T) {
 			t.Errorf("%s: exit code %d: %s", line, r.code, r.log)
 		}
 	}
+	var lines strings.Builder // of which the store refuses one
+	for i := range 5 {
+		field := `"data"`
+		if i == 3 {
+			field = `"unknown"`
+		}
+		fmt.Fprintf(&lines, `{"key":"\"new-%d\"","data":{"id":"new-%d","property":"expiry_key",%s:{}}}`+"\n", i, i, field)
+	}
+	r := c.run(strings.NewReader(lines.String()), "load", "--typed")
+	if r.code != exitFailed || !strings.Contains(r.log, "line 4: ") || !strings.Contains(r.log, "3 entities were written") {
+		t.Errorf("exit code %d: %s", r.code, r.log)
+	}
 	if r := c.run(nil, "load", "--typed", "--skip-bad"); r.code != exitUsage {
 		t.Errorf("exit code %d", r.code)
+	}
+}
+
+// A bucket may be reachable again just as something is to be kept: that is then kept, or an error says that it is not.
+func TestArchiveKeepsOrFailsWhileItOpens(t *testing.T) {
+	bucket, err := archive.OpenBucket(t.Context(), "file://"+t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := archive.Config{Bucket: bucket, Now: time.Now, Log: slog.New(slog.DiscardHandler),
+		Header: archive.Header{Mode: archive.Keys, Target: "t", Owner: "o"}}
+	w, err := archive.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // it need not wait for an object
+	for i := range 100_000 {
+		a := &archiving{cfg: cfg, fault: errors.New("not yet"), tried: time.Now()}
+		var group sync.WaitGroup
+		group.Go(func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.writer, a.fault = w, nil
+		})
+		ended, err := a.Keep(ctx, "", "", []store.Copy{{Key: "k"}})
+		group.Wait()
+		if ended == nil && err == nil {
+			t.Fatalf("try %d: nothing is kept, and there is no error", i)
+		}
 	}
 }

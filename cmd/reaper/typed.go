@@ -116,9 +116,15 @@ type typedLoader struct {
 	writer    layoutWriter
 	res       typedResult
 	namespace string
-	expires   []*time.Time // of the list: nil if the copy's expiry stays
 	list      []store.Insertion
+	lines     []typedLine // of the list
 	weight    int
+}
+
+// A typedLine is a line whose entity is to be inserted.
+type typedLine struct {
+	number  int
+	expires *time.Time // nil if the copy's expiry stays
 }
 
 // loadTyped writes what dumpTyped has printed, and overwrites nothing.
@@ -168,57 +174,66 @@ func (l *typedLoader) run(ctx context.Context, r *lineReader) error {
 		case len(text) == 0:
 			continue
 		}
-		if err := l.add(ctx, text); err != nil {
-			if store.Transient(err) || ctx.Err() != nil {
-				return err
-			}
+		line, err := l.parse(text)
+		if err != nil {
 			return errors.Join(l.flush(ctx), &badLine{r.number, err})
 		}
+		if !l.fits(line) {
+			if err := l.flush(ctx); err != nil {
+				return err
+			}
+		}
+		l.add(line, r.number)
 	}
+}
+
+// parse reads a line.
+func (l *typedLoader) parse(text []byte) (archive.Line, error) {
+	line, err := archive.ParseLine(text)
+	if err != nil {
+		return line, fmt.Errorf("it is not a line of dump --typed: %w", err)
+	}
+	if !l.target.AllNamespaces && !slices.Contains(l.target.Namespaces, line.Namespace) {
+		return line, fmt.Errorf("namespace: %q is not one of the target's", line.Namespace)
+	}
+	return line, nil
+}
+
+// fits reports whether the batch can take the entity of a line.
+func (l *typedLoader) fits(line archive.Line) bool {
+	twice := slices.ContainsFunc(l.list, func(i store.Insertion) bool { return i.Key == line.Key })
+	isFull := len(l.list) == store.MaxPage || l.weight+len(line.Data) > store.CopyBytes
+	return !twice && !isFull && line.Namespace == l.namespace
 }
 
 // add puts the entity of a line into the batch.
-func (l *typedLoader) add(ctx context.Context, text []byte) error {
-	line, err := archive.ParseLine(text)
-	if err != nil {
-		return fmt.Errorf("it is not a line of dump --typed: %w", err)
-	}
-	if !l.target.AllNamespaces && !slices.Contains(l.target.Namespaces, line.Namespace) {
-		return fmt.Errorf("namespace: %q is not one of the target's", line.Namespace)
-	}
-	twice := slices.ContainsFunc(l.list, func(i store.Insertion) bool { return i.Key == line.Key })
-	isFull := len(l.list) == store.MaxPage || l.weight+len(line.Data) > store.CopyBytes
-	if twice || isFull || line.Namespace != l.namespace {
-		if err := l.flush(ctx); err != nil {
-			return err
-		}
-	}
+func (l *typedLoader) add(line archive.Line, number int) {
 	l.namespace, l.weight = line.Namespace, l.weight+len(line.Data)
-	in, expires := store.Insertion{Copy: line.Copy}, (*time.Time)(nil)
+	in, from := store.Insertion{Copy: line.Copy}, typedLine{number: number}
 	if at, err := l.target.Layout.Form().Expires(line.Expiry); err == nil {
-		expires = &at
+		from.expires = &at
 	} else {
 		in.AsIs = true // it has no expiry, or none that this layout can read: it comes as it was
 	}
-	l.list, l.expires = append(l.list, in), append(l.expires, expires)
-	return nil
+	l.list, l.lines = append(l.list, in), append(l.lines, from)
 }
 
-// flush inserts the batch. Expiries are stamped as late as this, as another process's would be.
+// flush inserts the batch. If the store refuses it for what may be the fault of one entity, what is before that one
+// is inserted, and the error names its line.
 func (l *typedLoader) flush(ctx context.Context) error {
-	for len(l.list) > 0 {
-		for i := range l.list {
-			if err := l.stamp(&l.list[i], l.expires[i]); err != nil {
-				return err
-			}
-		}
-		err := store.Retry(ctx, time.Minute, func() error {
-			return l.store.Insert(ctx, l.target.StoreTarget(), l.namespace, l.list)
-		})
-		if err != nil {
+	for most := len(l.list); len(l.list) > 0; {
+		n := min(most, len(l.list))
+		switch err := l.insert(ctx, l.list[:n]); {
+		case err == nil:
+		case !store.MayBeOfOneEntity(err):
 			return err
+		case n == 1:
+			return fmt.Errorf("line %d: %w", l.lines[0].number, err)
+		default:
+			most = n / 2
+			continue
 		}
-		left, expires := l.list[:0], l.expires[:0]
+		left, lines := l.list[:0], l.lines[:0]
 		for i, in := range l.list {
 			switch in.Outcome {
 			case store.Inserted:
@@ -229,16 +244,28 @@ func (l *typedLoader) flush(ctx context.Context) error {
 			case store.Kept:
 				l.res.Existed++
 			default:
-				left, expires = append(left, in), append(expires, l.expires[i])
+				left, lines = append(left, in), append(lines, l.lines[i])
 			}
 		}
 		if len(left) == len(l.list) {
-			return fmt.Errorf("%w: the store inserts none of %d entities", store.ErrFailed, len(left))
+			return fmt.Errorf("%w: the store inserts none of %d entities", store.ErrFailed, n)
 		}
-		l.list, l.expires = left, expires
+		l.list, l.lines = left, lines
 	}
 	l.weight = 0
 	return nil
+}
+
+// insert makes one call. Expiries are stamped as late as this, as another process's would be.
+func (l *typedLoader) insert(ctx context.Context, list []store.Insertion) error {
+	for i := range list {
+		if err := l.stamp(&list[i], l.lines[i].expires); err != nil {
+			return err
+		}
+	}
+	return store.Retry(ctx, time.Minute, func() error {
+		return l.store.Insert(ctx, l.target.StoreTarget(), l.namespace, list)
+	})
 }
 
 func (l *typedLoader) stamp(in *store.Insertion, expires *time.Time) error {

@@ -15,11 +15,7 @@ func (r *run) insert(ctx context.Context, c *chunk) error {
 	if err := r.switches.Check(ctx, r.hold.pause); err != nil {
 		return err
 	}
-	items, err := r.contents(ctx, c.items)
-	if err != nil {
-		return err
-	}
-	err = byNamespace(items, func(namespace string, items []item) error {
+	err := r.contents(ctx, c.items, func(namespace string, items []item) error {
 		for len(items) > 0 {
 			n, err := r.tokens(ctx, len(items))
 			if err != nil {
@@ -38,7 +34,7 @@ func (r *run) insert(ctx context.Context, c *chunk) error {
 	n := r.tally.soFar()
 	to := c.end
 	to.exist, to.restored, to.verified, to.vanished = n.Exist, n.Restored, n.Verified, n.Vanished
-	to.stripped, to.refused, to.notFound = n.Stripped, n.Refused, n.NotFound
+	to.stripped, to.refused, to.notFound, to.badObjects = n.Stripped, n.Refused, n.NotFound, n.BadObjects
 	return r.hold.reach(ctx, to)
 }
 
@@ -77,6 +73,8 @@ func (r *run) batch(ctx context.Context, namespace string, items []item) error {
 			return err
 		}
 		switch {
+		case len(left) == 0 && err != nil:
+			return err
 		case len(left) == 0:
 		case err == nil: // it was more than one call takes
 			queue = append([][]item{left}, queue...)
@@ -131,7 +129,8 @@ func (r *run) ready(ctx context.Context, items []item) error {
 	return r.hold.keep(ctx)
 }
 
-// try makes one call, reads back what it inserted, and returns what has no outcome yet.
+// try makes one call, reads back what it inserted, and returns what has no outcome yet: nothing, with an error, if
+// it could not be read back.
 func (r *run) try(ctx context.Context, namespace string, items []item) (left []item, err error) {
 	list := make([]store.Insertion, len(items))
 	for i, one := range items {
@@ -166,7 +165,7 @@ func (r *run) try(ctx context.Context, namespace string, items []item) (left []i
 		len(sure), "of", len(items), "left", len(left))
 	r.story.inserted(ctx, len(sure))
 	if backErr := r.readBack(ctx, namespace, sure, doubtful); backErr != nil {
-		return left, errors.Join(backErr, err)
+		return nil, errors.Join(backErr, err)
 	}
 	return left, err
 }
@@ -180,20 +179,19 @@ func (r *run) readBack(ctx context.Context, namespace string, sure, doubtful []i
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience) // what was done must be known
 	defer cancel()
 	all := append(sure, doubtful...)
-	list, err := r.fetch(ctx, namespace, keysOf(all), time.Time{})
-	if err != nil {
-		return fmt.Errorf("read back %d entities: %w", len(all), err)
-	}
-	for i, c := range list {
+	err := r.fetch(ctx, namespace, keysOf(all), time.Time{}, func(i int, c store.Copy) {
 		if i >= len(sure) {
 			at, has := expiresOf(c.Expiry)
 			if !has || !all[i].expires || !at.Equal(all[i].at) {
 				r.tally.outcome(all[i], store.Kept, "")
-				continue
+				return
 			}
 			r.tally.outcome(all[i], store.Inserted, "")
 		}
 		r.tally.read(c.Data != nil)
+	})
+	if err != nil {
+		return fmt.Errorf("read back %d entities: %w", len(all), err)
 	}
 	return nil
 }

@@ -29,6 +29,8 @@ type plan struct {
 type object struct {
 	archive.Entry
 
+	journal bool // it has keys alone
+
 	lines  []uint32 // their numbers, in order
 	depths []uint16 // and their depths
 }
@@ -63,7 +65,6 @@ type planner struct {
 
 	roots      map[string][]string // by namespace
 	candidates []candidate
-	keysOnly   int64 // objects
 }
 
 // plan reads all objects of the selection.
@@ -82,12 +83,13 @@ func (p *planner) plan(ctx context.Context) (plan, error) {
 		}
 		p.job.Progress.Objects.Add(1)
 		n := len(p.candidates)
-		if err := p.object(ctx, e, len(made.objects)); err != nil {
+		mode, err := p.object(ctx, e, len(made.objects))
+		if err != nil {
 			return made, err
 		}
 		p.job.Progress.ObjectsRead.Add(1)
 		if len(p.candidates) > n {
-			made.objects = append(made.objects, object{Entry: e})
+			made.objects = append(made.objects, object{Entry: e, journal: mode == archive.Keys})
 		}
 	}
 	p.choose(&made)
@@ -128,35 +130,39 @@ func (p *planner) missing(e archive.Entry) {
 	}
 }
 
-// object reads one object. What cannot be read of it is noted, and the rest counts.
-func (p *planner) object(ctx context.Context, e archive.Entry, index int) error {
+// object reads one object. What cannot be read of it is noted, and the rest counts; nothing of it does if bytes
+// were changed, since any line may be another one than was written.
+func (p *planner) object(ctx context.Context, e archive.Entry, index int) (archive.Mode, error) {
 	r, err := archive.OpenObject(ctx, p.job.Bucket, e.Name)
 	if err != nil {
-		return p.unreadable(ctx, e, err)
+		return "", p.unreadable(ctx, e, err)
 	}
 	defer r.Close()
 	h := r.Header()
 	if len(p.job.Pick.Sweeps) > 0 && !slices.Contains(p.job.Pick.Sweeps, h.Sweep) {
-		return nil
+		return h.Mode, nil
 	}
 	switch {
 	case h.Kind != p.job.Target.Kind:
-		return fmt.Errorf("%w: object %s has entities of %s, target %s is of %s", ErrOtherKind, e.Name, h.Kind,
+		return h.Mode, fmt.Errorf("%w: object %s has entities of %s, target %s is of %s", ErrOtherKind, e.Name, h.Kind,
 			p.job.Target.Name, p.job.Target.Kind)
 	case p.job.Database != "" && h.Store != p.job.Database:
-		return fmt.Errorf("%w: object %s is of %s, and this is %s", ErrOtherDatabase, e.Name, h.Store, p.job.Database)
-	case h.Mode == archive.Keys && p.job.From == FromArchive:
-		p.keysOnly++
+		return h.Mode, fmt.Errorf("%w: object %s is of %s, and this is %s", ErrOtherDatabase, e.Name, h.Store,
+			p.job.Database)
 	}
+	n := len(p.candidates)
 	for line, err := range r.Lines() {
+		if errors.Is(err, archive.ErrChanged) {
+			p.candidates = p.candidates[:n]
+		}
 		if err != nil {
-			return p.unreadable(ctx, e, err)
+			return h.Mode, p.unreadable(ctx, e, err)
 		}
 		if p.wants(line) {
 			p.add(line, index)
 		}
 	}
-	return nil
+	return h.Mode, nil
 }
 
 // unreadable notes an object that is not as it was written. Any other failure ends the restore.
@@ -228,11 +234,16 @@ func (p *planner) choose(made *plan) {
 
 // check refuses a plan as a whole.
 func (p *planner) check(made plan) error {
-	n := p.tally.soFar()
+	n, journals := p.tally.soFar(), 0
+	for _, o := range made.objects {
+		if o.journal && len(o.lines) > 0 {
+			journals++
+		}
+	}
 	switch {
-	case p.keysOnly > 0 && n.Restorable > 0:
-		return fmt.Errorf("%w: %d of %d objects", ErrKeysOnly, p.keysOnly, len(made.objects))
-	case p.job.Expiry.Keep && n.Due > 0:
+	case journals > 0 && p.job.From == FromArchive:
+		return fmt.Errorf("%w: %d of %d objects", ErrKeysOnly, journals, len(made.objects))
+	case n.Due > 0: // with a new expiry, if the restore goes on that late
 		return fmt.Errorf("%w: %d of %d", ErrDue, n.Due, n.Restorable)
 	}
 	return nil

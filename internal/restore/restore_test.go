@@ -1,9 +1,11 @@
 package restore_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/archive"
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
@@ -375,12 +378,32 @@ func TestHeld(t *testing.T) {
 	})
 }
 
+// A breaker that is open holds a restore, which says so: the command exits with 4.
+func TestTripped(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(10, 10)
+		rec, _, err := generation.Load(t.Context(), w.s, "sessions")
+		if err == nil {
+			trip := breaker.Trip{ID: "b-1", Rule: breaker.Burst, At: time.Now(), Due: 10, Limit: 1}
+			_, err = generation.Save(t.Context(), w.s, rec.Tripped(trip))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res, err := restore.Run(t.Context(), w.config()); err != nil || res.Complete || !res.Tripped || res.Held == "" ||
+			len(w.entities()) > 0 {
+			t.Errorf("%+v, %v", res, err)
+		}
+	})
+}
+
 // A lost store keeps what was there, for Fetch at an instant.
 type pastStore struct {
 	*modelstore.Store
 	past     map[string]store.Copy
 	asked    []time.Time
 	earliest time.Time
+	most     int // that one call reads; 0: all
 }
 
 func (s *pastStore) Fetch(
@@ -392,6 +415,9 @@ func (s *pastStore) Fetch(
 	s.asked = append(s.asked, at)
 	if at.Before(s.earliest) {
 		return nil, fmt.Errorf("%w: too old", store.ErrInvalid)
+	}
+	if s.most > 0 {
+		keys = keys[:min(s.most, len(keys))]
 	}
 	for _, k := range keys {
 		c := s.past[k]
@@ -436,6 +462,168 @@ func TestPITR(t *testing.T) {
 		cfg.Order = "again"
 		if _, err := restore.Run(t.Context(), cfg); !errors.Is(err, restore.ErrTooOld) {
 			t.Errorf("too old: %v", err)
+		}
+	})
+}
+
+// An object with a changed byte brings nothing back: nobody knows which of its entities is another one now.
+func TestChangedByte(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		random := rand.New(rand.NewPCG(1, 2))
+		var keys []string
+		for i := range 40 { // of several blocks of zstd, which are decoded before its checksum is compared
+			text := make([]byte, 10_000)
+			for i := range text {
+				text[i] = byte('a' + random.IntN(26))
+			}
+			w.put(fmt.Sprintf(`{"user":%q}`, text), fmt.Sprintf("s-%04d", i))
+			keys = append(keys, key(fmt.Sprintf("s-%04d", i)))
+		}
+		want := w.entities()
+		w.sweep("one", deleted, keys...)
+		name := w.bucket.names()[0]
+		whole := w.bucket.objects[name]
+		for i := range 30 {
+			data := bytes.Clone(whole)
+			data[random.IntN(len(data))] ^= 1
+			w.bucket.objects[name] = data
+			cfg := w.config()
+			cfg.Order = fmt.Sprint(i)
+			if res, err := restore.Run(t.Context(), cfg); !errors.Is(err, restore.ErrPartial) || res.BadObjects != 1 {
+				t.Errorf("%+v, %v", res, err)
+			}
+			for n, data := range w.entities() {
+				if data != want[n] {
+					t.Errorf("%s is not what was deleted", n)
+				}
+				w.s.Remove("Session", "", key(n))
+			}
+		}
+	})
+}
+
+// A restore that goes on so late that what it restores would be due at once is refused.
+func TestContinuedTooLate(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(600, 600)
+		ctx, cancel := context.WithCancel(t.Context())
+		w.s.After = func(context.Context, modelstore.Call) error {
+			if len(w.entities()) > 0 {
+				cancel()
+			}
+			return nil
+		}
+		if res, err := restore.Run(ctx, w.config()); err != nil || res.Complete || res.Restored != 500 {
+			t.Errorf("stopped: %+v, %v", res, err)
+		}
+		w.s.After = nil
+		time.Sleep(8 * day)
+		if res, err := restore.Run(t.Context(), w.config()); !errors.Is(err, restore.ErrDue) || len(w.entities()) != 500 {
+			t.Errorf("%d exist, %+v, %v", len(w.entities()), res, err)
+		}
+		cfg := w.config()
+		cfg.Order = "another expiry"
+		if res := w.run(cfg); res.Restored != 100 || res.Due != 0 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// An object that cannot be read at first, and can be as the restore goes on, is restored as well.
+func TestContinuesWithRepairedObject(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(1200, 600)
+		name := w.bucket.names()[0]
+		whole := w.bucket.objects[name]
+		w.bucket.objects[name] = nil
+		ctx, cancel := context.WithCancel(t.Context())
+		w.s.After = func(context.Context, modelstore.Call) error {
+			if len(w.entities()) > 0 {
+				cancel()
+			}
+			return nil
+		}
+		if res, err := restore.Run(ctx, w.config()); err != nil || res.Complete || res.Restored != 500 {
+			t.Errorf("stopped: %+v, %v", res, err)
+		}
+		w.s.After, w.bucket.objects[name] = nil, whole
+		if res := w.run(w.config()); len(w.entities()) != 1200 {
+			t.Errorf("%d exist: %+v", len(w.entities()), res)
+		}
+	})
+}
+
+// A journal of keys in the archive does not keep whole copies from coming back.
+func TestJournalBesideCopies(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.put(`{}`, "a", "b")
+		w.mode = archive.Keys
+		w.sweep("one", deleted, key("a"), key("b"))
+		w.put(`{}`, "b")
+		w.mode = archive.Full
+		w.sweep("two", deleted, key("b"))
+		cfg := w.config()
+		if _, err := restore.Run(t.Context(), cfg); !errors.Is(err, restore.ErrKeysOnly) {
+			t.Errorf("one has its key alone: %v", err)
+		}
+		cfg.Pick.IDs = []string{"b"}
+		if res := w.run(cfg); res.Restored != 1 || res.Superseded != 1 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// What cannot be read back is not taken for verified.
+func TestCannotReadBack(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(10, 10)
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Fetch" {
+				return fmt.Errorf("%w: no reads", store.ErrDenied)
+			}
+			return nil
+		}
+		if res, err := restore.Run(t.Context(), w.config()); !errors.Is(err, store.ErrDenied) || res.Complete {
+			t.Errorf("%+v, %v", res, err)
+		}
+	})
+}
+
+// Whole entities of the past are held for one call of the store, not for a page.
+func TestPITRHoldsFew(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.mode = archive.Keys
+		var keys []string
+		for i := range 100 {
+			w.put(`{"v":1}`, fmt.Sprint("s-", i))
+			keys = append(keys, key(fmt.Sprint("s-", i)))
+		}
+		past := &pastStore{Store: w.s, past: map[string]store.Copy{}, most: 7}
+		for _, k := range keys {
+			copies, err := w.s.Fetch(t.Context(), w.target.Target, "", []string{k}, time.Time{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			past.past[k] = copies[0]
+		}
+		time.Sleep(3 * time.Minute)
+		w.sweep("one", deleted, keys[:50]...)
+		time.Sleep(time.Minute)
+		w.sweep("one", deleted, keys[50:]...)
+		asked := 0
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Insert" {
+				if held := len(past.asked) - asked; held > 1 {
+					t.Errorf("%d calls have read whole entities before one inserts them", held)
+				}
+				asked = len(past.asked)
+			}
+			return nil
+		}
+		cfg := w.config()
+		cfg.Sweep.Store, cfg.From = past, restore.FromPITR
+		if res := w.run(cfg); res.Restored != 100 || res.Verified != 100 {
+			t.Errorf("%+v", res)
 		}
 	})
 }

@@ -107,17 +107,20 @@ func (r *run) restore(ctx context.Context) (complete bool, err error) {
 		return false, err
 	}
 	rec := r.hold.record
-	from := place{depth: -1}
-	if r.continued() {
-		from = rec.place
-	}
 	r.began, r.job.Pick.Since, r.job.Pick.Until = rec.began, rec.since, rec.until
 	working := false
 	defer func() { r.hold.release(ctx, working || r.continued(), complete) }()
 	if err := r.makePlan(ctx); err != nil {
 		return false, err
 	}
-	if r.continued() {
+	from := place{depth: -1}
+	switch {
+	case !r.continued():
+	case rec.badObjects != r.tally.soFar().BadObjects:
+		r.job.log.WarnContext(ctx, "other objects can be read than before: the restore starts over", "target",
+			r.job.Target.Name, "bad_objects", r.tally.soFar().BadObjects, "before", rec.badObjects)
+	default:
+		from = rec.place
 		r.tally.resume(rec.place)
 	}
 	working = len(r.plan.objects) > 0

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/archive"
@@ -122,45 +121,52 @@ func byNamespace(items []item, use func(namespace string, items []item) error) e
 	return nil
 }
 
-// fetch reads entities of one namespace as they were at an instant; the zero time is now.
-func (r *run) fetch(ctx context.Context, namespace string, keys []string, at time.Time) (list []store.Copy, err error) {
-	for len(list) < len(keys) {
-		var some []store.Copy
-		n := min(len(keys)-len(list), store.MaxPage)
-		err := store.Retry(ctx, patience, func() error {
-			ctx, cancel := context.WithTimeout(ctx, callTimeout)
-			defer cancel()
-			some, err = r.job.archiver.Fetch(ctx, r.job.Target.Target, namespace, keys[len(list):len(list)+n], at)
-			return err
-		})
+// fetch reads entities of one namespace as they were at an instant, and gives each to use, with its place in the
+// list; the zero time is now. It holds about as much as one call reads.
+func (r *run) fetch(
+	ctx context.Context, namespace string, keys []string, at time.Time, use func(int, store.Copy),
+) error {
+	for n := 0; n < len(keys); {
+		some, err := r.fetchSome(ctx, namespace, keys[n:], at)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if len(some) == 0 {
-			return nil, fmt.Errorf("%w: it reads none of %d entities", store.ErrFailed, n)
+		for i, c := range some {
+			use(n+i, c)
 		}
-		list = append(list, some...)
-		if err := r.hold.keep(ctx); err != nil {
-			return nil, err
-		}
+		n += len(some)
 	}
-	return list, nil
+	return nil
+}
+
+// fetchSome reads as many of the first entities as one call does, and at least one.
+func (r *run) fetchSome(
+	ctx context.Context, namespace string, keys []string, at time.Time,
+) (list []store.Copy, err error) {
+	keys = keys[:min(len(keys), store.MaxPage)]
+	err = store.Retry(ctx, patience, func() (err error) {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		list, err = r.job.archiver.Fetch(ctx, r.job.Target.Target, namespace, keys, at)
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(list) == 0:
+		return nil, fmt.Errorf("%w: it reads none of %d entities", store.ErrFailed, len(keys))
+	}
+	return list, r.hold.keep(ctx)
 }
 
 // look counts those items of a chunk that exist: what a dry run does instead of inserting.
 func (r *run) look(ctx context.Context, c *chunk) error {
-	items, err := r.contents(ctx, c.items)
-	if err != nil {
-		return err
-	}
-	return byNamespace(items, func(namespace string, items []item) error {
-		list, err := r.fetch(ctx, namespace, keysOf(items), time.Time{})
-		for i, one := range list {
+	return r.contents(ctx, c.items, func(namespace string, items []item) error {
+		return r.fetch(ctx, namespace, keysOf(items), time.Time{}, func(i int, one store.Copy) {
 			if one.Data != nil {
 				r.tally.outcome(items[i], store.Kept, "")
 			}
-		}
-		return err
+		})
 	})
 }
 
@@ -177,55 +183,54 @@ const (
 	versions    = time.Hour
 )
 
-// contents returns the items with their contents: those that the archive has or, if it is a journal of keys, those
-// of the last whole minute before they were archived. An entity that was not yet as the journal says by then is
-// left out, and noted.
-func (r *run) contents(ctx context.Context, items []item) (list []item, err error) {
+// contents gives use the items of each namespace with their contents, in their order: those that the archive has
+// or, if it is a journal of keys, those of the last whole minute before they were archived. These are as many at a
+// time as one call reads: whole entities are held for no more of the chunk. An entity that was not yet as the
+// journal says by then is left out, and noted.
+func (r *run) contents(ctx context.Context, items []item, use func(namespace string, items []item) error) error {
 	if r.job.From == FromArchive {
-		return items, nil
+		return byNamespace(items, use)
 	}
-	type moment struct {
-		namespace string
-		at        time.Time
-	}
-	var moments []moment
-	by := map[moment][]int{}
-	for i, one := range items {
-		m := moment{one.namespace, one.kept.UTC().Truncate(time.Minute)}
-		if _, known := by[m]; !known {
-			moments = append(moments, m)
-		}
-		by[m] = append(by[m], i)
-	}
-	var keep []int
-	for _, m := range moments {
-		var keys []string
-		for _, i := range by[m] {
-			keys = append(keys, items[i].Key)
-		}
-		copies, err := r.fetch(ctx, m.namespace, keys, m.at)
-		if errors.Is(err, store.ErrInvalid) {
-			now := r.switches.StoreNow().UTC().Truncate(time.Minute)
-			return nil, fmt.Errorf("%w: %s; it reaches back to %s, and to %s if it is off: %w", ErrTooOld,
-				m.at.Format(time.RFC3339), now.Add(-recoverable).Format(time.RFC3339), now.Add(-versions).Format(time.RFC3339), err)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read entities as they were at %s: %w", m.at.Format(time.RFC3339), err)
-		}
-		for n, i := range by[m] {
-			if why := differs(items[i].Copy, copies[n]); why != "" {
-				r.tally.lost(items[i], why+" at "+m.at.Format(time.RFC3339))
-				continue
+	return byNamespace(items, func(namespace string, items []item) error {
+		for len(items) > 0 {
+			at, n := items[0].minute(), 1
+			for n < len(items) && items[n].minute().Equal(at) {
+				n++
 			}
-			items[i].Data = copies[n].Data
-			keep = append(keep, i)
+			copies, err := r.fetchSome(ctx, namespace, keysOf(items[:n]), at)
+			if err != nil {
+				return r.explainPast(at, err)
+			}
+			var some []item
+			for i, was := range copies {
+				one := items[i] // a copy, which alone has the contents
+				if why := differs(one.Copy, was); why != "" {
+					r.tally.lost(one, why+" at "+at.Format(time.RFC3339))
+					continue
+				}
+				one.Data = was.Data
+				some = append(some, one)
+			}
+			if err := use(namespace, some); err != nil {
+				return err
+			}
+			items = items[len(copies):]
 		}
+		return nil
+	})
+}
+
+// minute returns as of when point-in-time recovery may know an item.
+func (i item) minute() time.Time { return i.kept.UTC().Truncate(time.Minute) }
+
+// explainPast returns the error of a read of the past with what explains it.
+func (r *run) explainPast(at time.Time, err error) error {
+	if !errors.Is(err, store.ErrInvalid) {
+		return fmt.Errorf("read entities as they were at %s: %w", at.Format(time.RFC3339), err)
 	}
-	slices.Sort(keep) // parents first
-	for _, i := range keep {
-		list = append(list, items[i])
-	}
-	return list, nil
+	now := r.switches.StoreNow().UTC().Truncate(time.Minute)
+	return fmt.Errorf("%w: %s; it reaches back to %s, and to %s if it is off: %w", ErrTooOld,
+		at.Format(time.RFC3339), now.Add(-recoverable).Format(time.RFC3339), now.Add(-versions).Format(time.RFC3339), err)
 }
 
 // differs says why an earlier copy is not what was archived; empty if it is.

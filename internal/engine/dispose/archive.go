@@ -2,6 +2,7 @@ package dispose
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -15,6 +16,7 @@ import (
 // that is gone. A nil keeping keeps nothing.
 type keeping struct {
 	site    *site.Site
+	writer  *Writer
 	space   string // the namespace
 	release func() // of the memory; nil if it needs none
 	ended   []func(fate func(key string) store.Outcome)
@@ -30,7 +32,7 @@ func (w *Writer) keeps(ctx context.Context, q *store.Query, ops []store.Op, byOt
 	if archive == nil || w.hold.claim == nil { // a dry run keeps nothing
 		return nil, nil
 	}
-	k := &keeping{site: w.c, space: w.hold.Before.ID.Namespace}
+	k := &keeping{site: w.c, writer: w, space: w.hold.Before.ID.Namespace}
 	_, shows := w.c.Cfg.Store.(store.Archiver)
 	if archive.IsWhole() || byOther && shows {
 		began := w.c.Cfg.Now()
@@ -66,14 +68,12 @@ func (k *keeping) Keep(ctx context.Context, list []store.Copy) error {
 	k.waited += k.site.Cfg.Now().Sub(began)
 	switch why := k.site.HeldBy(); {
 	case err != nil:
-		if ctx.Err() == nil {
-			k.site.Log.Failed("write the archive", "", err)
-		}
-		k.err = &throttle.Pause{Wait: HeldFor, Why: throttle.ReasonArchive}
+		k.err = k.writer.archiveFailed(ctx, len(list), err)
 	case why != "" && why != throttle.ReasonLimit: // these are within the limits: that was granted
 		k.err = &throttle.Pause{Wait: HeldFor, Why: why}
 	}
 	if err == nil {
+		k.writer.slowSince = time.Time{}
 		for _, c := range list {
 			k.site.Tally.Counts.ArchivedBytes.Add(int64(len(c.Key) + len(c.Data)))
 		}
@@ -82,6 +82,32 @@ func (k *keeping) Keep(ctx context.Context, list []store.Copy) error {
 		k.ended = append(k.ended, ended)
 	}
 	return k.err
+}
+
+// slowFor is how long an archive may take too long, for fewer and fewer entities, before the range counts as failed.
+const slowFor = 2 * time.Minute
+
+// archiveFailed returns the pause after which entities that were not kept are tried again. If the archive took all the
+// time that a write has, it is tried with half as many, and in the end that is the error.
+func (w *Writer) archiveFailed(ctx context.Context, n int, err error) error {
+	pause := &throttle.Pause{Wait: HeldFor, Why: throttle.ReasonArchive}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return pause // somebody stops the write
+	}
+	w.c.Log.Failed("write the archive", "", err)
+	if ctx.Err() == nil {
+		return pause
+	}
+	w.Size.Halve(n, true)
+	now := w.c.Cfg.Now()
+	if w.slowSince.IsZero() {
+		w.slowSince = now
+	}
+	if now.Sub(w.slowSince) > slowFor {
+		// Not as the deadline that it wraps: that would be tried once more.
+		return fmt.Errorf("the archive is too slow: %d entities take longer than a write may: %s", n, err.Error())
+	}
+	return pause
 }
 
 // end tells the archive what is gone after the call, and returns the error of the call: if nothing could be

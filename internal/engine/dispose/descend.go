@@ -126,7 +126,7 @@ func (w *Writer) list(ctx context.Context, e store.Entry, after string, most int
 // Descend does the next page of a descent: it surveys it, or deletes what it can of it.
 func (w *Writer) Descend(t step.Turn, above Above, d *Descent) (Below, error) {
 	var page store.Descendants
-	began, most := w.c.Cfg.Now(), min(w.c.Target.Page, store.MaxPage-1)
+	began, most := w.c.Cfg.Now(), min(w.Size.Next(w.c.Target.Page), store.MaxPage-1)
 	if d.surveyed && w.hold.Pacer != nil { // what is read and cannot be deleted would be read again
 		n, wait, why := w.hold.Pacer.Ready(most)
 		if wait > 0 {
@@ -244,15 +244,17 @@ func (w *Writer) deleteBelow(t step.Turn, above Above, list []store.Descendant) 
 	if !ok || w.hold.claim == nil { // a dry run surveys
 		return store.Unknown, store.ErrUnsupported
 	}
-	ops := make([]store.Op, len(list)) // for the budget they are like the entity itself
+	ops := make([]store.Op, len(list))     // for the budget they are like the entity itself
+	journal := make([]store.Op, len(list)) // for the archive they have no expiry of their own
 	for i := range ops {
 		ops[i].Entry = store.Entry{Key: list[i].Key, Value: above.Entry.Value, At: above.Entry.At}
+		journal[i].Entry = store.Entry{Key: list[i].Key}
 	}
 	w.Asker.Below = true
 	defer func() { w.Asker.Below = false }()
 	err = w.write(t, ops, func(ctx context.Context) (err error) {
 		began, q := w.c.Cfg.Now(), above.Query
-		kept, err := w.keeps(ctx, &q, ops, false)
+		kept, err := w.keeps(ctx, &q, journal, false)
 		if err == nil {
 			outcome, err = s.DeleteBelow(ctx, q, above.Entry, list, above.IsDue)
 		}
@@ -267,6 +269,9 @@ func (w *Writer) deleteBelow(t step.Turn, above Above, list []store.Descendant) 
 	})
 	if err != nil {
 		outcome = store.Unknown
+	}
+	if store.TookTooLong(err) { // for an archive it reads whole entities
+		w.Size.Halve(len(list), true)
 	}
 	return outcome, err
 }

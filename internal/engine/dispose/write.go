@@ -36,7 +36,8 @@ type Writer struct {
 	hold  *Hold
 	carry *Carrier // stamps what is not deleted; nil if nothing is carried
 
-	looked map[string]time.Time // when nothing was found below entities, by their keys
+	looked    map[string]time.Time // when nothing was found below entities, by their keys
+	slowSince time.Time            // from when on the archive has taken too long; zero if it does not
 }
 
 // NewWriter returns the writer of a range. What was due before lateFrom is late, for the breaker.
