@@ -97,7 +97,7 @@ func (a *archiving) Keep(ctx context.Context, run, namespace string, list []stor
 	}, nil
 }
 
-// current returns the writer; if there is none, why.
+// current returns the writer, or why it does not exist.
 func (a *archiving) current() (*archive.Writer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

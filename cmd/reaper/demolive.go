@@ -308,7 +308,7 @@ func (d *liveDemo) approveFirst(ctx context.Context) error {
 	}
 	order := control.Order{Actor: demoActor, Reason: "they had expired before the first sweep"}
 	_, trip, err := control.Approve(ctx, d.sweep, d.sweep.Targets[0], order, control.Approval{ID: open.Trip})
-	d.tell("approved", "The breaker holds the first sweep, as it holds any that finds much where nobody has swept before."+
+	d.tell("approved", "The breaker holds the first sweep: much is due, and nobody has swept here before."+
 		" An operator approves it:\n    reaper breaker approve %s --reason '…'\n  %s may go.",
 		open.Trip, grouped(trip.Due))
 	return err
