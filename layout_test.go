@@ -102,6 +102,7 @@ var confined = map[string][]string{
 	"github.com/robfig/cron":               {"internal/config"},
 	"github.com/spf13/cobra":               {"cmd/*"},
 	"github.com/schollz/progressbar":       {"cmd/*"},
+	"github.com/guptarohit/asciigraph":     {"cmd/*"},
 	"golang.org/x/term":                    {"cmd/*"},
 	"testing":                              {"internal/*"}, // it would register flags in the binary
 }

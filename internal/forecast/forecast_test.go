@@ -45,7 +45,7 @@ func TestRampIsThatOfThrottle(t *testing.T) {
 	}
 }
 
-// A curve is exact where it can be reckoned by hand.
+// A curve is what a calculation by hand gives.
 func TestCurve(t *testing.T) {
 	c := Pace{Start: 500, Max: 5000}.CurveOf(16)
 	// 8,000/s to 80,000/s: a factor of ten is ln 10 / ln 1.5 = 5.679 times five minutes.

@@ -38,6 +38,8 @@ func (s Settings) Ways() []Way {
 		return []Way{ByStore}
 	case s.Mode == Native:
 		return []Way{ByNative, ByTTL, ByNaively}
+	case s.Mode == Cloud:
+		return []Way{ByNative, ByLookup, ByQuery, ByTTL, ByNaively}
 	case s.Guard == ByQuery:
 		return []Way{ByQuery, ByLookup, ByTTL, ByNaively}
 	}

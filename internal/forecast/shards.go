@@ -55,11 +55,11 @@ func (r Row) Rows(m Mode) (rows, bytes float64) {
 	switch {
 	case m == Embedded:
 		return 1, float64(r.ID) + value
-	case r.Composite && m == Native:
+	case r.Composite && (m == Native || m == Cloud):
 		return 1, key + name + value + row
 	case r.Composite:
 		return 1, key + value + row
-	case m == Native: // the parent of a collection at the top is the root
+	case m == Native || m == Cloud: // the larger ones; the parent of a collection at the top is the root
 		return 2, key + name + float64(r.Property+1) + value + row
 	}
 	return 2, key + float64(r.Kind+1) + float64(r.Property+1) + value + row

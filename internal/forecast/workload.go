@@ -56,6 +56,7 @@ const (
 	Native    Mode = "native"
 	Datastore Mode = "datastore"
 	Embedded  Mode = "embedded"
+	Cloud     Mode = "" // native or Datastore mode: which is not known
 )
 
 // Settings are those of a target that a forecast depends on.
