@@ -43,7 +43,7 @@ func (f *planFlags) add(cmd *cobra.Command) {
 	for _, one := range workloadFlags {
 		flags.Var(&text{}, one[0], one[1])
 	}
-	flags.StringVar(&f.mode, "mode", "", "native, datastore or embedded, if there is no store (default both of the cloud)")
+	flags.StringVar(&f.mode, "mode", "", "native, datastore or embedded, without a store (default both cloud modes)")
 	flags.IntVar(&f.namespaces, "namespaces", 0, "how many there are (default: as the targets file says)")
 	flags.IntVar(&f.shards, "shards", 0, "as if the targets file said so")
 	flags.BoolVar(&f.job, "job", false, "a job runs sweep at each tick of the schedule, and serve does not run")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -137,6 +138,12 @@ func (p planner) advise(t config.Target, s forecast.Settings, f forecast.Forecas
 	if t.Layout.Uses("shards") && f.Shards.Needed > f.Shards.Set && s.Mode != forecast.Embedded {
 		c.Shards = min(f.Shards.Needed, forecast.MostShards)
 	}
+	// Few namespaces share out few shards; of many, each has those that it does not need. Only generations
+	// may have fewer shards later.
+	const many = 10
+	if t.Layout.HasSuccession() && s.Namespaces >= many && f.Shards.Needed < f.Shards.Set {
+		c.Shards = f.Shards.Needed
+	}
 	if f.Generations.WantedKeep > 0 {
 		every := time.Duration(f.Generations.WantedEvery * float64(time.Second))
 		if every != t.Generations.Every {
@@ -146,7 +153,7 @@ func (p planner) advise(t config.Target, s forecast.Settings, f forecast.Forecas
 			c.Keep = f.Generations.WantedKeep
 		}
 	}
-	ranges := float64(max(c.Shards, s.Shards) * s.Namespaces)
+	ranges := float64(cmp.Or(c.Shards, s.Shards) * s.Namespaces)
 	if perRange := f.Drain.Inflow / ranges; s.Pace.Max > 0 && s.Pace.Max < 2*perRange {
 		const step = 100
 		c.Max = math.Ceil(2*perRange/step) * step

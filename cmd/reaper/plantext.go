@@ -90,7 +90,7 @@ func writeBills(b *bytes.Buffer, title string, bills []forecast.Bill) {
 		fmt.Fprintf(b, row, wayNames[bill.Way], countText(bill.Reads), countText(bill.Writes), countText(bill.Deletes), money)
 	}
 	if first := bills[0]; first.AfterFree != nil && *first.AfterFree < *first.Dollars {
-		fmt.Fprintf(b, "  %-14s%62s\n", "", "with the free tier for it alone: "+moneyText(first.AfterFree))
+		fmt.Fprintf(b, "  %-14s%62s\n", "", wayNames[first.Way]+" with the free tier to itself: "+moneyText(first.AfterFree))
 	}
 }
 
@@ -153,8 +153,16 @@ func delayText(d forecast.Delay) string {
 	if d.Behind {
 		return "grows without end: more comes to be due than the pace lets go"
 	}
-	return fmt.Sprintf("p50 %s, p99 %s; the busiest ranges work %.2g%% of the time", secondsText(d.P50),
-		secondsText(d.P99), 100*d.Busy)
+	return fmt.Sprintf("p50 %s, p99 %s; the busiest ranges work %s of the time", secondsText(d.P50),
+		secondsText(d.P99), shareText(d.Busy))
+}
+
+// shareText shows a share, with two digits unless it is large.
+func shareText(share float64) string {
+	if share >= 0.1 || share == 0 {
+		return fmt.Sprintf("%.0f%%", 100*share)
+	}
+	return fmt.Sprintf("%.2g%%", 100*share)
 }
 
 func shardsText(s forecast.Shards) string {
@@ -162,6 +170,9 @@ func shardsText(s forecast.Shards) string {
 		grouped(int64(s.Needed)), perSecondText(s.Load), forecast.PerRange)
 	if s.Needed > s.Set {
 		text += fmt.Sprintf("; the writes alone need %s", grouped(int64(s.Least)))
+	}
+	if s.Set > s.Needed {
+		text += "; each shard that is not needed costs queries at each tick"
 	}
 	if s.Needed > forecast.MostShards {
 		text += fmt.Sprintf("; a target has at most %d: divide it", forecast.MostShards)
@@ -219,7 +230,7 @@ func breakerText(t forecast.Trips) string {
 	default:
 		parts = append(parts, "does not trip")
 	}
-	parts = append(parts, fmt.Sprintf("a window holds %s, %.2g%% of all", countText(t.Hour), 100*t.Share))
+	parts = append(parts, fmt.Sprintf("a window holds %s, %s of all", countText(t.Hour), shareText(t.Share)))
 	switch {
 	case t.Blind:
 		parts = append(parts, "it is blind for bursts: lives are about as short as its window")
@@ -293,7 +304,7 @@ const (
 	chartWidth  = 60
 )
 
-// chartOf draws what is left of a backlog over time; empty if there is none.
+// chartOf draws what is left of a backlog over time; empty without one.
 func chartOf(d forecast.Drain) string {
 	if len(d.Points) < 2 {
 		return ""

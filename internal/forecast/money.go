@@ -141,7 +141,7 @@ func (s Settings) caveatOf(w Workload, way Way) string {
 	if way == ByNaively {
 		list = append(list, "steps over all tombstones; deletes what was extended meanwhile")
 	}
-	if (way == ByTTL || way == ByNaively) && 2*w.Writes > PerRange {
+	if (way == ByTTL || way == ByNaively) && 2*w.Writes/float64(s.Namespaces) > PerRange {
 		list = append(list, "one timestamp index takes 500 writes/s")
 	}
 	if way == ByQuery {

@@ -108,6 +108,7 @@ const (
 
 // naiveReads returns the reads of a collector that queries for pages of 500 and deletes them unseen.
 func (s Settings) naiveReads(ticks, deletes float64) float64 {
+	ticks *= float64(s.Namespaces) // each is asked by itself
 	if s.Mode == Native {
 		return deletes + ticks
 	}
