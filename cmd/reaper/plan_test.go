@@ -220,3 +220,36 @@ func FuzzPlanFile(f *testing.F) {
 		}
 	})
 }
+
+// A live target is counted on every store and in every layout, and the price of that is said before.
+func TestPlanInEveryLayout(t *testing.T) {
+	noRaces(t)
+	onEachStoreAndLayout(t, func(t *testing.T, b *workdir, layout config.Layout) {
+		ndjson, _ := sessions(200, time.Now())
+		b.must(strings.NewReader(ndjson+`{"id":"for ever","data":{"a":1}}`+"\n"), "load")
+		cloud := !strings.Contains(t.Name(), "embedded")
+		r := b.must(nil, "plan", "--json", "sessions", "--ttl", "1d", "--price", "reads=0.03")
+		if said := strings.Contains(r.log, "counting entities") && strings.Contains(r.log, "reads, and one more for each 1,000"); said != cloud {
+			t.Errorf("the price of counting was said: %v\n%s", said, r.log)
+		}
+		var res planResult
+		if err := json.Unmarshal([]byte(r.out), &res); err != nil || len(res.Targets) != 1 {
+			t.Fatal(err, r.out)
+		}
+		p := res.Targets[0]
+		if p.Workload.Backlog != 100 || p.Workload.Entities != 200 || len(p.Backlog) == 0 || p.Workload.Swept {
+			t.Errorf("%+v", p)
+		}
+		if breaker := p.Breaker; !breaker.On || breaker.NewGround { // fewer than floor
+			t.Errorf("%+v", breaker)
+		}
+		b.sweep("--apply")
+		p = b.plan("sessions").Targets[0]
+		if p.Workload.Backlog != 0 || p.Workload.Entities != 100 || !p.Workload.Swept || p.Past == nil || p.Past.Counts.Deleted != 100 {
+			t.Errorf("after a sweep: %+v", p)
+		}
+		if hasShards := strings.Contains(p.Stanza, "shards:"); hasShards != layout.Uses("shards") {
+			t.Errorf("the stanza:\n%s", p.Stanza)
+		}
+	})
+}

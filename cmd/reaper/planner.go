@@ -9,9 +9,8 @@ import (
 
 	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/internal/forecast"
+	"github.com/reaper-ttl/reaper/internal/measure"
 	"github.com/reaper-ttl/reaper/internal/workload"
-	"github.com/reaper-ttl/reaper/store"
-	"github.com/reaper-ttl/reaper/sweep"
 )
 
 // A planner plans one target.
@@ -25,64 +24,12 @@ type planner struct {
 	prices     forecast.Prices
 }
 
-// idBytes is how long an id is taken to be: as the store's clients make them, with the byte that each
-// string has in addition. keyBytes is an expiry key.
-const (
-	idBytes  = 21
-	keyBytes = 35
-)
-
 // settings returns what a forecast has to know of a target.
 func (p planner) settings(t config.Target) forecast.Settings {
-	isText := t.Layout.Form().Type() == store.Text
-	s := forecast.Settings{Mode: p.mode, Namespaces: 1, Shards: max(1, t.Shards, len(t.ShardValues)),
-		Retention: t.Retention, Page: t.Page, Tick: tickOf(p.schedule), Job: p.job || p.flags.job, Guard: forecast.ByLookup,
-		Pace:    paceOf(t),
-		Breaker: sweep.BreakerRules(sweepTarget(t))}
-	switch {
-	case p.flags.namespaces > 0:
-		s.Namespaces = p.flags.namespaces
-	case p.namespaces > 0:
-		s.Namespaces = p.namespaces
-	case !t.AllNamespaces:
-		s.Namespaces = max(1, len(t.Namespaces))
-	}
-	kind := t.Kind[strings.LastIndexByte(t.Kind, '/')+1:]
-	s.Layout.Row = forecast.Row{Kind: len(kind), Property: len(t.Property), ID: idBytes, Value: keyBytes}
-	if !isText {
-		s.Layout.Row.Value = 8
-	}
-	if t.ShardProperty != "" {
-		s.Layout.Row.Composite, s.Layout.Row.Value = true, 16
-	}
-	if t.Layout.HasSuccession() {
-		g := t.Generations
-		s.Layout.Every, s.Layout.Ramp, s.Layout.Keep = g.Every, g.Ramp, g.Keep
-	}
-	if t.Guard == store.GuardQuery || t.Guard == store.GuardAuto && t.SingleValued && isText {
-		s.Guard = forecast.ByQuery
-	}
+	s := measure.SettingsOf(sweepTarget(t), p.mode, tickOf(p.schedule))
+	s.Job = p.job || p.flags.job
+	s.Namespaces = cmp.Or(p.flags.namespaces, p.namespaces, s.Namespaces)
 	return s
-}
-
-// paceOf returns the pace of a target; what its limits allow in an hour and a day bounds its total.
-func paceOf(t config.Target) forecast.Pace {
-	var p forecast.Pace
-	if !t.Pace.Start.Unlimited {
-		p.Start = t.Pace.Start.Most
-	}
-	if !t.Pace.Max.Unlimited {
-		p.Max = t.Pace.Max.Most
-	}
-	bound := func(unlimited bool, perSecond float64) {
-		if !unlimited && (p.Total == 0 || perSecond < p.Total) {
-			p.Total = perSecond
-		}
-	}
-	bound(t.Pace.Total.Unlimited, t.Pace.Total.Most)
-	bound(t.Limits.PerHour.Unlimited, float64(t.Limits.PerHour.Most)/3600)
-	bound(t.Limits.PerDay.Unlimited, float64(t.Limits.PerDay.Most)/86400)
-	return p
 }
 
 // tickOf returns how long it is on average from one tick of a schedule to the next.

@@ -112,8 +112,8 @@ func TestRate(t *testing.T) {
 // compare holds what the program itself has counted to the forecast. The model store bills as the embedded one.
 func compare(t *testing.T, m *measure.Target, target sweep.Target, w forecast.Workload) {
 	t.Helper()
-	s := forecast.Settings{Mode: forecast.Datastore, Namespaces: 1, Shards: target.Shards, Page: 500, Tick: 5 * time.Minute, Job: true,
-		Guard: forecast.ByLookup, Pace: forecast.Pace{Start: 500, Max: 500}}
+	s := measure.SettingsOf(target, forecast.Embedded, 5*time.Minute)
+	s.Job = true
 	deletes := float64(m.Past.Counts.Deleted)
 	o := s.SpanOf(w, forecast.ByStore, float64(m.Past.Runs)*300, deletes)
 	got := m.Past.Operations
@@ -124,3 +124,26 @@ func compare(t *testing.T, m *measure.Target, target sweep.Target, w forecast.Wo
 
 // differs reports whether two numbers differ by more than 15 %: a tenth, and the first sweeps, which only begin.
 func differs(a, b float64) bool { return math.Abs(a-b) > 0.15*max(a, b) }
+
+// Settings come over as they are, and limits bound the total.
+func TestSettings(t *testing.T) {
+	target := sessions()
+	target.Kind, target.Namespaces, target.SingleValued = "users/u1/items", []string{"a", "b", "c"}, true
+	target.Guard = store.GuardAuto
+	target.Total = throttle.Limit{PerSecond: 100}
+	target.Limits.PerDay = 86_400
+	s := measure.SettingsOf(target, forecast.Native, time.Minute)
+	if s.Namespaces != 3 || s.Shards != 4 || s.Guard != forecast.ByQuery || s.Layout.Row.Kind != len("items") || s.Layout.Every != 0 ||
+		s.Pace != (forecast.Pace{Start: 500, Max: 500, Total: 1}) {
+		t.Errorf("%+v", s)
+	}
+	target.Namespaces, target.Type, target.ShardProperty = []string{"*"}, store.Instant, "shard"
+	target.ShardValues, target.Shards = []store.Value{store.TextValue("a"), store.TextValue("b")}, 0
+	target.Pace, target.Generations = throttle.Limits{Unlimited: true}, true
+	target.Policy.Every, target.Policy.Keep = time.Hour, 3
+	s = measure.SettingsOf(target, forecast.Native, time.Minute)
+	if s.Namespaces != 1 || s.Shards != 2 || s.Guard != forecast.ByLookup || !s.Layout.Row.Composite || s.Layout.Keep != 3 ||
+		s.Pace.Max != 0 || s.Check() != nil {
+		t.Errorf("%+v %v", s, s.Check())
+	}
+}
