@@ -8,6 +8,7 @@ require (
 	cloud.google.com/go/storage v1.69.0
 	github.com/cenkalti/backoff/v5 v5.0.3
 	github.com/cockroachdb/pebble/v2 v2.1.7
+	github.com/guptarohit/asciigraph v0.10.0
 	github.com/kelseyhightower/envconfig v1.4.0
 	github.com/klauspost/compress v1.20.1
 	github.com/prometheus/client_golang v1.25.0

@@ -77,6 +77,10 @@ var floors = map[string]int{
 	"internal/background":    0,  // for all of them
 	"internal/chronicle":     4,
 	"internal/config":        3,
+	"internal/forecast":      3, // pure: for commands, inspect, the doctor and the page
+	"internal/workload":      4, // what a person says of a workload
+	"internal/measure":       17,
+	"internal/linechart":     4, // pictures of numbers
 	"internal/indexes":       3,
 	"internal/baseline":      15, // for the demo, too
 	"store/internal/*":       2,  // what drivers share
@@ -98,6 +102,7 @@ var confined = map[string][]string{
 	"github.com/robfig/cron":               {"internal/config"},
 	"github.com/spf13/cobra":               {"cmd/*"},
 	"github.com/schollz/progressbar":       {"cmd/*"},
+	"github.com/guptarohit/asciigraph":     {"cmd/*"},
 	"golang.org/x/term":                    {"cmd/*"},
 	"testing":                              {"internal/*"}, // it would register flags in the binary
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/adopt"
 	"github.com/reaper-ttl/reaper/internal/background"
+	"github.com/reaper-ttl/reaper/internal/forecast"
 	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
@@ -390,19 +391,15 @@ func (st *TargetStatus) count(ctx context.Context, q *queries) {
 	}
 	n := sum.Load()
 	st.Backlog, st.AtLeast = &n, atLeast.Load()
-	if n > 0 && !st.AtLeast && !st.Unlimited && st.Rate > 0 {
-		if left := float64(n) / st.Rate; left < maxForecast.Seconds() {
+	if n > 0 && !st.AtLeast && !st.Unlimited {
+		if left, ok := forecast.SecondsLeft(float64(n), st.Rate); ok {
 			st.GoneAt = timePtr(q.Now().Add(time.Duration(left * float64(time.Second))))
 		}
 	}
 }
 
-const (
-	// countAtOnce is how many COUNTs run at the same time.
-	countAtOnce = 16
-	// maxForecast is the longest time that a forecast may name.
-	maxForecast = 10 * 365 * 24 * time.Hour
-)
+// countAtOnce is how many COUNTs run at the same time.
+const countAtOnce = 16
 
 // An earliest is the earliest of some instants.
 type earliest struct{ at time.Time } // zero before the first one

@@ -8,11 +8,15 @@ import (
 
 	"github.com/reaper-ttl/reaper/internal/adopt"
 	"github.com/reaper-ttl/reaper/internal/config"
+	"github.com/reaper-ttl/reaper/internal/forecast"
 )
 
-// dollarsPerRead is the price in us-central1 (billing catalogue, September 2026); see
-// docs/costs.md. Other locations have other prices.
-const dollarsPerRead = 0.03 / 100_000
+// dollarsPer returns what one operation costs in us-central1, by the table in docs/plan.md. Other locations
+// have other prices.
+func dollarsPer(name forecast.PriceName) float64 {
+	p, _ := forecast.ProvenPrices("us-central1")
+	return p.List[name].Dollars / 100_000
+}
 
 // announceReading says what a reading of all entities will cost, before it begins. On a
 // terminal it asks whether to go on, unless it may ask nobody.
@@ -47,7 +51,7 @@ func readingText(driver config.Driver, e adopt.Expectation) string {
 	if driver == config.Embedded {
 		return text
 	}
-	return text + "; " + dollars(float64(e.Entities)*dollarsPerRead)
+	return text + "; " + dollars(float64(e.Entities)*dollarsPer(forecast.Reads))
 }
 
 // dollars says what reads cost, for people.

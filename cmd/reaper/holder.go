@@ -29,7 +29,7 @@ import (
 // An embedded store can be open in one process only. While reaper serve has it, that
 // process answers these commands: a process that runs one of them sends it there, and prints
 // what comes back.
-var answered = []string{"status", "explain", "list", "history", "pause", "resume", "pace", "breaker", "doctor"}
+var answered = []string{"status", "explain", "list", "history", "pause", "resume", "pace", "breaker", "doctor", "plan"}
 
 // answerTimeout is how long the process that has the store open may take before it says
 // anything at all.

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/reaper-ttl/reaper/internal/config"
+	"github.com/reaper-ttl/reaper/internal/forecast"
 	"github.com/reaper-ttl/reaper/internal/orphans"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -175,9 +176,6 @@ func unfitSearch(cfg orphans.Config, res orphans.Result, err error) error {
 	return nil
 }
 
-// dollarsPerDelete is the price in us-central1, as dollarsPerRead is.
-const dollarsPerDelete = 0.01 / 100_000
-
 // costOfOrphans returns what it costs to delete what a dry run found; nil for any other run.
 func costOfOrphans(cfg orphans.Config, res orphans.Result) *orphansCost {
 	if res.Apply || !res.Complete {
@@ -189,7 +187,7 @@ func costOfOrphans(cfg orphans.Config, res orphans.Result) *orphansCost {
 	if res.Orphans > 0 {
 		c.Reads += res.Missing + res.Orphans/mostBelow
 	}
-	c.Dollars = float64(c.Reads)*dollarsPerRead + float64(c.Deletes)*dollarsPerDelete
+	c.Dollars = float64(c.Reads)*dollarsPer(forecast.Reads) + float64(c.Deletes)*dollarsPer(forecast.Deletes)
 	if !cfg.Rate.Unlimited {
 		seconds := float64(c.Deletes) / cfg.Rate.Max
 		c.Seconds = &seconds

@@ -7,6 +7,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/forecast"
 	"github.com/reaper-ttl/reaper/internal/orphans"
 )
 
@@ -79,7 +80,8 @@ func printAges(w io.Writer, res orphans.Result) {
 // printOrphansEnd says what was done, or what it would cost.
 func printOrphansEnd(w io.Writer, res orphansResult) {
 	looked := fmt.Sprintf("%s read, at %s: %s", counted(res.Read, "name was", "names were"),
-		counted(res.Operations.Reads, "read", "reads"), dollars(float64(res.Operations.Reads)*dollarsPerRead))
+		counted(res.Operations.Reads, "read", "reads"),
+		dollars(float64(res.Operations.Reads)*dollarsPer(forecast.Reads)))
 	fmt.Fprintln(w, looked)
 	done := counted(res.Deleted, "orphan was", "orphans were") + " deleted"
 	switch {

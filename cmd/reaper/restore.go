@@ -13,6 +13,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/archive"
 	"github.com/reaper-ttl/reaper/internal/config"
+	"github.com/reaper-ttl/reaper/internal/forecast"
 	"github.com/reaper-ttl/reaper/internal/restore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -318,9 +319,6 @@ func unfitRestore(err error) error {
 	return nil
 }
 
-// dollarsPerWrite is the price in us-central1, as dollarsPerRead is.
-const dollarsPerWrite = 0.09 / 100_000
-
 // costOfRestore returns what it costs to insert what a dry run found; nil for any other run.
 func costOfRestore(cfg restore.Config, res restore.Result) *restoreCost {
 	if res.Apply || !res.Complete {
@@ -331,7 +329,7 @@ func costOfRestore(cfg restore.Config, res restore.Result) *restoreCost {
 	if cfg.From == restore.FromPITR {
 		c.Reads += res.Restorable
 	}
-	c.Dollars = float64(c.Reads)*dollarsPerRead + float64(c.Writes)*dollarsPerWrite
+	c.Dollars = float64(c.Reads)*dollarsPer(forecast.Reads) + float64(c.Writes)*dollarsPer(forecast.Writes)
 	if !cfg.Rate.Unlimited && cfg.Rate.Max > 0 {
 		seconds := float64(res.Restorable) / cfg.Rate.Max
 		c.Seconds = &seconds

@@ -3,12 +3,12 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/internal/forecast"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -18,10 +18,6 @@ const (
 	// recentPast is how old a fault in the history may be to count as one of now: a little longer
 	// than from one daily audit, or look around, to the next.
 	recentPast = 25 * time.Hour
-	// perRange is how many writes a second one contiguous range of an index takes, as the services'
-	// pages of best practices say: for a collection whose indexed values rise steadily, and for
-	// the first minutes of a range that is new or cold.
-	perRange = 500
 	// stops is how many sweeps in a row that stop early are more than chance.
 	stops = 3
 )
@@ -55,11 +51,11 @@ func (x *exam) judgeShards(s *sweep.Snapshot, runs []history.Record) {
 	}
 	hour, n := busiestHour(runs)
 	perSecond := n / time.Hour.Seconds()
-	if ranges == 0 || perSecond <= float64(ranges*perRange) {
+	if ranges == 0 || perSecond <= float64(ranges*forecast.PerRange) {
 		return
 	}
 	t := s.Target
-	wanted := int(math.Ceil(2 * perSecond / perRange)) // so that each has twice the room that it needs
+	wanted := forecast.RangesFor(perSecond)
 	mend := fmt.Sprintf("reaper generation advance --shards %d --target %s, and shards: %d in the targets file", wanted,
 		t.Name, wanted)
 	if !t.Generations {
@@ -71,7 +67,7 @@ func (x *exam) judgeShards(s *sweep.Snapshot, runs []history.Record) {
 		Evidence: []string{
 			fmt.Sprintf("in the hour from %s on %.0f entities were deleted: %.0f a second, %.0f for each range",
 				hour.UTC().Format(time.RFC3339), n, perSecond, perSecond/float64(ranges)),
-			fmt.Sprintf("a range whose values rise takes %d writes a second (Firestore's best practices)", perRange),
+			fmt.Sprintf("a range whose values rise takes %d writes a second (Firestore's best practices)", forecast.PerRange),
 		}})
 }
 

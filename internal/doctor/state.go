@@ -10,6 +10,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/forecast"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -299,23 +300,18 @@ func (x *exam) checkLives(ctx context.Context, s *sweep.Snapshot) error {
 	return nil
 }
 
-// Each generation that is kept has ranges of its own, so that many of them cost more than they save; and who
-// writes an instant of another century means never.
-const (
-	mostKept = 64
-	forever  = 20 * 365 * 24 * time.Hour
-)
+// forever is a life by which an application means never: nothing is planned to expire in another century.
+const forever = 20 * 365 * 24 * time.Hour
 
 // mendLongLife says what to set for such lives.
 func mendLongLife(longest, every time.Duration) string {
-	keep := int(math.Ceil(float64(longest) / float64(every)))
+	longer, keep := forecast.Keeping(longest, every)
 	switch {
 	case longest > forever:
 		return "what never expires needs no key: have the application leave it away"
-	case keep > mostKept:
-		days := int(math.Ceil(longest.Hours() / 24 / mostKept))
-		return fmt.Sprintf("write generations: {every: %dh, keep: %d} in the targets file, if such lives are meant",
-			24*days, mostKept)
+	case longer != every:
+		return fmt.Sprintf("write generations: {every: %.0fh, keep: %d} in the targets file, if such lives are meant",
+			longer.Hours(), keep)
 	}
 	return fmt.Sprintf("write generations.keep: %d in the targets file, or a longer every, if such lives are meant", keep)
 }
