@@ -381,3 +381,34 @@ func unix(t time.Time) float64 {
 	}
 	return float64(t.UnixMilli()) / 1000
 }
+
+// A DelaysWithin says how many deletes so far took at most so long from being due.
+type DelaysWithin struct {
+	Within time.Duration // zero: no bound
+	N      uint64
+}
+
+// Delays returns how long the deletes of a target took so far, with rising bounds. The last element
+// has none, and counts all.
+func (m *Metrics) Delays(target string) (list []DelaysWithin) {
+	alone := prometheus.NewRegistry()
+	alone.MustRegister(m.delay)
+	families, err := alone.Gather()
+	if err != nil {
+		return nil // a histogram is always consistent
+	}
+	for _, f := range families {
+		for _, one := range f.GetMetric() {
+			if labels := one.GetLabel(); len(labels) != 1 || labels[0].GetValue() != m.target(target) {
+				continue
+			}
+			h := one.GetHistogram()
+			for _, b := range h.GetBucket() {
+				within := time.Duration(b.GetUpperBound() * float64(time.Second))
+				list = append(list, DelaysWithin{within, b.GetCumulativeCount()})
+			}
+			list = append(list, DelaysWithin{N: h.GetSampleCount()})
+		}
+	}
+	return list
+}
