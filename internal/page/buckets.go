@@ -1,0 +1,141 @@
+package page
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/inspect"
+)
+
+// A span is how much time a set of charts shows, in buckets.
+type span struct {
+	Name   string
+	each   time.Duration
+	number int
+	label  string // how a bucket is named
+}
+
+var spans = []span{
+	{"24 hours", time.Hour, 24, "Jan 2, 15:04"},
+	{"30 days", 24 * time.Hour, 30, "Jan 2"},
+}
+
+// A bucket is what runs did in an hour or a day. A run that lasted longer is divided evenly.
+type bucket struct {
+	Begin   time.Time `json:"begin"`
+	Due     float64   `json:"due"` // found due
+	Deleted float64   `json:"deleted"`
+	Reads   float64   `json:"reads"`
+	Writes  float64   `json:"writes"`
+	Deletes float64   `json:"deletes"`
+	P50     *float64  `json:"delay_p50_seconds"` // nil if it is not known
+	P99     *float64  `json:"delay_p99_seconds"`
+	Over    bool      `json:"delay_p99_at_least"`
+}
+
+// bucketsOf adds up the runs of a history.
+func bucketsOf(sp span, h inspect.TargetHistory, delays map[time.Time]quantiles, now time.Time) []bucket {
+	end := now.UTC().Truncate(sp.each).Add(sp.each)
+	begin := end.Add(-time.Duration(sp.number) * sp.each)
+	list := make([]bucket, sp.number)
+	for i := range list {
+		list[i].Begin = begin.Add(time.Duration(i) * sp.each)
+		if q, ok := delays[list[i].Begin]; ok && sp.each == time.Hour {
+			p50, p99 := q.P50.Seconds(), q.P99.Seconds()
+			list[i].P50, list[i].P99, list[i].Over = &p50, &p99, q.Over
+		}
+	}
+	for _, r := range h.Records {
+		if r.Run != nil {
+			addRun(list, sp, r)
+		}
+	}
+	for i := range list {
+		b := &list[i]
+		for _, n := range []*float64{&b.Due, &b.Deleted, &b.Reads, &b.Writes, &b.Deletes} {
+			*n = math.Round(*n)
+		}
+	}
+	return list
+}
+
+// addRun divides what a run did among the buckets that it lasted through.
+func addRun(list []bucket, sp span, r inspect.HistoryRecord) {
+	from, to := r.At, r.Run.Updated
+	if !to.After(from) {
+		to = from.Add(time.Millisecond)
+	}
+	for i := range list {
+		b := &list[i]
+		shared := earlier(to, b.Begin.Add(sp.each)).Sub(later(from, b.Begin))
+		if shared <= 0 {
+			continue
+		}
+		part := float64(shared) / float64(to.Sub(from))
+		b.Due += part * float64(r.Run.Expired)
+		b.Deleted += part * float64(r.Run.Deleted)
+		b.Reads += part * float64(r.Run.Operations.Reads)
+		b.Writes += part * float64(r.Run.Operations.Writes)
+		b.Deletes += part * float64(r.Run.Operations.Deletes)
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// An event is something that happened to a target, to be marked in its charts.
+type event struct {
+	At     time.Time
+	Letter string // T, A or G
+	Class  string
+	What   string
+	Who    string
+	Reason string
+}
+
+// eventsOf lists what happened since an instant, the newest first.
+func eventsOf(h inspect.TargetHistory, since time.Time) (list []event) {
+	for _, r := range slices.Backward(h.Records) {
+		if r.Change == nil || r.At.Before(since) {
+			continue
+		}
+		e := event{At: r.At, What: changeText(r), Who: cmp.Or(r.Actor, r.Owner), Reason: r.Change.Reason}
+		switch r.Kind {
+		case history.KindTrip:
+			e.Letter, e.Class = "T", "trip"
+		case history.KindGeneration:
+			e.Letter, e.Class = "G", "generation"
+		default:
+			e.Letter, e.Class = "A", "action"
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// changeText says what was changed, or what happened.
+func changeText(r inspect.HistoryRecord) string {
+	c := r.Change
+	switch {
+	case r.Kind == history.KindGeneration:
+		return fmt.Sprintf("generation %08d %s", c.Generation, c.What)
+	case c.Generation > 0:
+		return fmt.Sprintf("%s to generation %08d", c.What, c.Generation)
+	}
+	return c.What
+}

@@ -1,0 +1,247 @@
+package page
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A chart is drawn as SVG. All places in it are in percent, so it has any width and its letters
+// stay as large as they are; a table next to it says the same.
+type chart struct {
+	ID, Title, Unit string
+	Series          []series // for the legend
+	Bars            []bar
+	Marks           []chartMark
+	Marked          int // events; those that are near each other share a mark
+	Axes            axes
+	Columns         []string
+	Rows            [][]string
+	Summary         string
+	Empty           string // why there is nothing to see; empty if there is
+}
+
+type series struct{ Name, Class string }
+
+type bar struct {
+	X, Y, W, H string
+	Class      string
+	Title      string
+}
+
+type chartMark struct{ X, Letter, Class, Title string }
+
+// Axes have the lines at some heights, and the times below.
+type axes struct {
+	Grid  []gridLine
+	Ticks []tick
+}
+
+type gridLine struct{ Y, Label string }
+
+type tick struct{ X, Anchor, Label string }
+
+// The plot leaves room above for the letters of marks, and below for the time.
+const plotTop, plotBottom = 12.0, 86.0
+
+func percent(p float64) string { return fmt.Sprintf("%.2f%%", p) }
+
+// A value is one column of buckets: how it is named, drawn and read.
+type value struct {
+	series
+	of func(bucket) (v float64, known bool)
+}
+
+func always(of func(bucket) float64) func(bucket) (float64, bool) {
+	return func(b bucket) (float64, bool) { return of(b), true }
+}
+
+var amountValues = []value{
+	{series{"found due", "s-due"}, always(func(b bucket) float64 { return b.Due })},
+	{series{"deleted", "s-deleted"}, always(func(b bucket) float64 { return b.Deleted })},
+}
+
+var operationValues = []value{
+	{series{"reads", "s-reads"}, always(func(b bucket) float64 { return b.Reads })},
+	{series{"writes", "s-writes"}, always(func(b bucket) float64 { return b.Writes })},
+	{series{"deletes", "s-deletes"}, always(func(b bucket) float64 { return b.Deletes })},
+}
+
+var delayValues = []value{
+	{series{"half within (p50)", "s-p50"}, func(b bucket) (float64, bool) { return known(b.P50) }},
+	{series{"99 % within (p99)", "s-p99"}, func(b bucket) (float64, bool) { return known(b.P99) }},
+}
+
+func known(v *float64) (float64, bool) {
+	if v == nil {
+		return 0, false
+	}
+	return *v, true
+}
+
+// chartsOf returns the charts of a span.
+func chartsOf(sp span, list []bucket, events []event, delaysKnown bool) []chart {
+	id := fmt.Sprintf("c%d", sp.number)
+	charts := []chart{
+		newChart(id+"-amount", "Entities", "", sp, list, events, amountValues),
+		newChart(id+"-operations", "Operations billed", "", sp, list, events, operationValues),
+	}
+	if sp.each == time.Hour && delaysKnown {
+		c := newChart(id+"-delay", "Delay from due to deleted", "s", sp, list, events, delayValues)
+		if c.Empty != "" {
+			c.Empty = "This process has deleted nothing yet, and the history keeps no delays."
+		}
+		charts = append(charts, c)
+	}
+	return charts
+}
+
+func newChart(
+	id, title, unit string, sp span, list []bucket, events []event, values []value,
+) chart {
+	c := chart{ID: id, Title: title + ", " + sp.Name, Unit: unit, Columns: []string{"from (UTC)"}}
+	top, sums := 0.0, make([]float64, len(values))
+	for i, v := range values {
+		c.Series = append(c.Series, v.series)
+		c.Columns = append(c.Columns, v.Name)
+		for _, b := range list {
+			n, _ := v.of(b)
+			top, sums[i] = max(top, n), sums[i]+n
+		}
+	}
+	top = niceTop(top)
+	if sums[0] == 0 && top <= 1 {
+		c.Empty = "Nothing in this time."
+	}
+	c.drawGrid(top, unit)
+	for i, b := range list {
+		c.drawBucket(sp, values, b, i, len(list), top)
+		if i == 0 || i == len(list)/2 || i == len(list)-1 {
+			x, anchor := (float64(i)+.5)*100/float64(len(list)), "middle"
+			switch i {
+			case 0:
+				x, anchor = 0, "start"
+			case len(list) - 1:
+				x, anchor = 100, "end"
+			}
+			c.Axes.Ticks = append(c.Axes.Ticks, tick{percent(x), anchor, b.Begin.Format(sp.label)})
+		}
+	}
+	c.drawMarks(sp, list, events)
+	c.Summary = c.summary(values, sums, list)
+	return c
+}
+
+// niceTop returns the end of an axis: 1, 2 or 5 times a power of ten.
+func niceTop(most float64) float64 {
+	if most <= 1 {
+		return 1
+	}
+	power := math.Pow(10, math.Floor(math.Log10(most)))
+	for _, n := range []float64{1, 2, 5, 10} {
+		if n*power >= most {
+			return n * power
+		}
+	}
+	return most
+}
+
+func (c *chart) drawGrid(top float64, unit string) {
+	for _, part := range []float64{0, .5, 1} {
+		label := short(top*part) + unit
+		if unit == "s" {
+			label = age(time.Duration(top * part * float64(time.Second)))
+		}
+		c.Axes.Grid = append(c.Axes.Grid, gridLine{percent(height(part)), label})
+	}
+}
+
+// height returns where a part of the axis is, from the top.
+func height(part float64) float64 { return plotBottom - part*(plotBottom-plotTop) }
+
+// drawBucket draws bars next to each other, and adds a row to the table.
+func (c *chart) drawBucket(sp span, values []value, b bucket, i, of int, top float64) {
+	each := 100 / float64(of)
+	wide := each * .84 / float64(len(values))
+	row := []string{b.Begin.Format(sp.label)}
+	for j, v := range values {
+		n, isKnown := v.of(b)
+		if !isKnown {
+			row = append(row, "–")
+			continue
+		}
+		text := count(int64(n))
+		if c.Unit == "s" {
+			text = fmt.Sprintf("%.3g s", n)
+			if b.Over && j == 1 {
+				text = "over " + text
+			}
+		}
+		row = append(row, text)
+		if n <= 0 {
+			continue
+		}
+		high := max(.6, (plotBottom-plotTop)*n/top)
+		x := float64(i)*each + each*.08 + float64(j)*wide
+		c.Bars = append(c.Bars, bar{percent(x), percent(plotBottom - high), percent(wide), percent(high), v.Class,
+			fmt.Sprintf("%s: %s %s", row[0], text, v.Name)})
+	}
+	c.Rows = append(c.Rows, row)
+}
+
+// markRoom is how near to each other two marks of a chart may be, in percent of its width. Marks
+// that are nearer are shown as one.
+const markRoom = 2.5
+
+func (c *chart) drawMarks(sp span, list []bucket, events []event) {
+	begin := list[0].Begin
+	long := time.Duration(len(list)) * sp.each
+	var last float64
+	for _, e := range slices.Backward(events) { // from the oldest on
+		x := 100 * float64(e.At.Sub(begin)) / float64(long)
+		if x < 0 || x > 100 {
+			continue
+		}
+		c.Marked++
+		title := minute(e.At) + ": " + visible(e.What)
+		if n := len(c.Marks); n > 0 && x-last < markRoom {
+			m := &c.Marks[n-1]
+			m.Title += "; " + title
+			if strings.Index(markOrder, e.Letter) < strings.Index(markOrder, m.Letter) {
+				m.Letter, m.Class = e.Letter, e.Class
+			}
+			continue
+		}
+		last = x
+		c.Marks = append(c.Marks, chartMark{percent(min(99, x)), e.Letter, e.Class, title})
+	}
+}
+
+// markOrder has the letters of marks, the most important first.
+const markOrder = "TAG"
+
+// summary says in a sentence what a chart shows, for people who do not see it.
+func (c *chart) summary(values []value, sums []float64, list []bucket) string {
+	if c.Empty != "" {
+		return c.Empty
+	}
+	text := ""
+	for i, v := range values {
+		if i > 0 {
+			text += ", "
+		}
+		if c.Unit == "s" {
+			most := 0.0
+			for _, b := range list {
+				n, _ := v.of(b)
+				most = max(most, n)
+			}
+			text += fmt.Sprintf("%s at most %.3g s", v.Name, most)
+			continue
+		}
+		text += count(int64(sums[i])) + " " + v.Name
+	}
+	return text + fmt.Sprintf("; %s marked.", plural(c.Marked, "event is", "events are"))
+}

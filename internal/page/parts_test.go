@@ -1,0 +1,300 @@
+package page
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/history"
+	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// manyRanges returns the status of a target with so many ranges.
+func manyRanges(generations, shards, namespaces int, now time.Time) inspect.TargetStatus {
+	n := int64(generations * shards)
+	oldest := now.Add(-26 * time.Hour)
+	st := inspect.TargetStatus{Name: "sessions", Layout: "generation", Verdict: inspect.Behind, Why: "the oldest was due 26h ago",
+		Backlog: &n, Rate: 400, OldestDue: &oldest}
+	r := 500.0
+	for g := generations; g >= 1; g-- {
+		state := "sealed"
+		if g == generations {
+			state = "filling"
+		}
+		st.Generations = append(st.Generations, inspect.GenerationStatus{Number: g, State: state, Shards: shards,
+			Opened: now.Add(-time.Duration(generations-g) * 24 * time.Hour)})
+		for s := range shards {
+			for ns := range namespaces {
+				one := inspect.RangeStatus{Generation: g, Shard: fmt.Sprintf("%04d", s), Rate: &r, Swept: &now, Deleted: int64(1000 * s)}
+				if namespaces > 1 {
+					one.Namespace = fmt.Sprintf("tenant-%02d", ns)
+				}
+				if k := (g*31 + s*17 + ns) % 23; k < 9 {
+					due := now.Add(-time.Duration(1<<k) * 20 * time.Second)
+					one.OldestDue, one.ThrottledBy = &due, []string{"ramp", "max", "", "pushback", "total"}[k%5]
+					until := now.Add(20 * time.Second)
+					one.Owner, one.LeaseUntil = "reaper-7f9c/1/QX4KPA", &until
+				}
+				st.Ranges = append(st.Ranges, one)
+			}
+		}
+	}
+	return st
+}
+
+// Ten thousand ranges are folded into what can be read, and none that is behind gets lost.
+func TestMapFoldsByTheWorst(t *testing.T) {
+	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct{ generations, shards, namespaces int }{{10, 1000, 1}, {1, 9999, 1}, {625, 16, 1}, {1, 200, 50}, {2, 16, 1},
+		{100, 100, 1}} {
+		st := manyRanges(c.generations, c.shards, c.namespaces, now)
+		worst := now.Add(-40 * 24 * time.Hour)
+		st.Ranges[len(st.Ranges)/2].OldestDue = &worst
+		st.Ranges[len(st.Ranges)/2].ThrottledBy = "gate"
+		m := newMap(st, now, "")
+		cells, ranges, found := 0, 0, false
+		for _, row := range m.Rows {
+			for _, c := range row.Cells {
+				cells++
+				ranges += c.Ranges
+				found = found || c.Level == 5 && c.Text == "40d" && c.Mark.Name == "gate"
+			}
+		}
+		if most := mostCells + 2*mostRows; cells > most || ranges != len(st.Ranges) || m.Ranges != ranges || !found {
+			t.Errorf("%+v: %d cells of %d ranges (of %d), the worst found: %v", c, cells, ranges, len(st.Ranges), found)
+		}
+		if chosen := newMap(st, now, m.Rows[0].Cells[0].ID).Chosen; chosen == nil || len(chosen.List) == 0 {
+			t.Errorf("%+v: its first cell explains nothing", c)
+		}
+	}
+}
+
+// The page of a target with ten thousand ranges is small, and made in a moment.
+func TestTenThousandRanges(t *testing.T) {
+	cfg := newWorld(t).page()
+	cfg.Source = sayingAlways(manyRanges(10, 1000, 1, time.Now()))
+	s := serve(t, cfg)
+	s.until("targets/sessions", "10,000 ranges")
+	began := time.Now()
+	body := s.want("targets/sessions", "A cell stands for up to 21 shards")
+	t.Logf("10,000 ranges: %v, %d bytes", time.Since(began), len(body))
+	if len(body) > 400<<10 {
+		t.Errorf("the page has %d bytes", len(body))
+	}
+}
+
+func TestRangesSayWhy(t *testing.T) {
+	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	ago := func(d time.Duration) *time.Time { at := now.Add(-d); return &at }
+	for _, c := range []struct {
+		r    inspect.RangeStatus
+		text string
+		why  string
+	}{
+		{inspect.RangeStatus{}, "·", "it was never found to hold anything due"},
+		{inspect.RangeStatus{Swept: ago(time.Minute)}, "·", "it is at rest"},
+		{inspect.RangeStatus{NextDue: ago(-2 * time.Hour)}, "·", "its first survivor is due in 2h"},
+		{inspect.RangeStatus{OldestDue: ago(30 * time.Second)}, "30s", "no process works on it now"},
+		{inspect.RangeStatus{OldestDue: ago(5 * time.Minute), ThrottledBy: "ramp", Owner: "host/1", LeaseUntil: ago(-time.Second)},
+			"5m", "its rate is ramping up: 500/s, then 50 % more every five minutes; in work by host/1"},
+		{inspect.RangeStatus{OldestDue: ago(3 * time.Hour), ThrottledBy: "paused"}, "3h",
+			"an operator has paused the target; no process works on it now"},
+		{inspect.RangeStatus{OldestDue: ago(2000 * 24 * time.Hour), Refused: true}, "999d",
+			"the store refuses to delete or carry some entities; no process works on it now"},
+		{inspect.RangeStatus{OldestDue: ago(time.Second), ThrottledBy: "new-reason"}, "1s", "new-reason; no process works on it now"},
+		{inspect.RangeStatus{OldestDue: ago(-time.Minute)}, "0s", "no process works on it now"}, // the store's clock is ahead
+	} {
+		c.r.Generation, c.r.Shard = 1, "0003"
+		m := newMap(inspect.TargetStatus{Ranges: []inspect.RangeStatus{c.r}}, now, "1.0")
+		if got := m.Rows[0].Cells[0].Text; got != c.text || m.Chosen.List[0].Why != c.why {
+			t.Errorf("%+v: %q, %q", c.r, got, m.Chosen.List[0].Why)
+		}
+	}
+}
+
+// A run that lasted longer than an hour is divided among the hours, and what happened is marked.
+func TestCharts(t *testing.T) {
+	now := time.Date(2026, 11, 26, 12, 30, 0, 0, time.UTC)
+	run := &inspect.HistoryRun{Updated: now, Operations: store.Operations{Reads: 900, Deletes: 600}}
+	run.Expired, run.Deleted = 1200, 600
+	at := now.Add(-2 * time.Hour)
+	h := inspect.TargetHistory{Records: []inspect.HistoryRecord{
+		{Kind: history.KindGeneration, At: now.Add(-20 * time.Hour), Change: &inspect.HistoryChange{What: "opened", Generation: 7}},
+		{Kind: history.KindRun, At: now.Add(-90 * time.Minute), Run: run},
+		{Kind: history.KindRun, At: now.Add(-90 * 24 * time.Hour), Run: &inspect.HistoryRun{Updated: now.Add(-80 * 24 * time.Hour),
+			Counts: metrics.Counts{Deleted: 5}}},
+		{Kind: history.KindAction, At: at, Actor: "ann", Change: &inspect.HistoryChange{What: "pause"}},
+		{Kind: history.KindTrip, At: at.Add(time.Minute), Change: &inspect.HistoryChange{What: "trip x"}},
+	}}
+	hour := now.Truncate(time.Hour)
+	delays := map[time.Time]quantiles{hour: {P50: time.Second, P99: 3 * time.Second, Over: true, N: 9}}
+	list := bucketsOf(spans[0], h, delays, now)
+	if n := len(list); n != 24 || !list[23].Begin.Equal(hour) || list[23].Deleted != 200 || list[22].Deleted != 400 ||
+		list[22].Due != 800 || list[21].Deleted != 0 || *list[23].P99 != 3 || list[22].P50 != nil {
+		t.Errorf("%d buckets, %+v", n, list[21:])
+	}
+	if days := bucketsOf(spans[1], h, nil, now); days[29].Deleted != 600 || len(days) != 30 {
+		t.Errorf("%+v", days[28:])
+	}
+	events := eventsOf(h, now.Add(-month))
+	charts := chartsOf(spans[0], list, events, true)
+	c := charts[0]
+	if len(charts) != 3 || len(c.Bars) != 4 || len(c.Marks) != 2 || c.Marked != 3 || c.Marks[1].Letter != "T" ||
+		!strings.Contains(c.Marks[1].Title, "pause") || c.Marks[0].Title != "Nov 25, 16:30: generation 00000007 opened" {
+		t.Errorf("%d charts, %+v", len(charts), c)
+	}
+	if c.Summary != "1,200 found due, 600 deleted; 3 events are marked." || c.Rows[22][2] != "400" {
+		t.Errorf("%s %v", c.Summary, c.Rows[22])
+	}
+	if row := charts[2].Rows[23]; row[1] != "1 s" || row[2] != "over 3 s" {
+		t.Errorf("%v", row)
+	}
+	if empty := chartsOf(spans[1], make([]bucket, 30), nil, false); empty[0].Empty == "" {
+		t.Error("a chart of nothing does not say so")
+	}
+}
+
+// Delays are those of each hour alone, and are kept for a day.
+func TestDelays(t *testing.T) {
+	now := time.Date(2026, 11, 26, 12, 59, 0, 0, time.UTC)
+	counted := []metrics.DelaysWithin{{Within: time.Second, N: 50}, {Within: 3 * time.Second, N: 100}, {N: 100}}
+	d := &delays{cfg: &Config{Targets: []Target{{Name: "sessions"}}, Now: func() time.Time { return now },
+		Delays: func(string) []metrics.DelaysWithin { return counted }}}
+	if q := d.of("sessions")[now.Truncate(time.Hour)]; q.P50 != time.Second || q.P99 != 2960*time.Millisecond || q.Over || q.N != 100 {
+		t.Errorf("%+v", q)
+	}
+	now = now.Add(2 * time.Minute)
+	counted = []metrics.DelaysWithin{{Within: time.Second, N: 50}, {Within: 3 * time.Second, N: 110}, {N: 120}}
+	all := d.of("sessions")
+	if q := all[now.Truncate(time.Hour)]; q.P50 != 3*time.Second || q.P99 != 3*time.Second || !q.Over || q.N != 20 || len(all) != 2 {
+		t.Errorf("%+v", all)
+	}
+	now = now.Add(30 * time.Hour)
+	if all := d.of("sessions"); len(all) != 0 {
+		t.Errorf("after a day and with nothing new: %+v", all)
+	}
+	now = now.Add(-100 * time.Hour) // the clock jumps
+	d.of("sessions")
+	if q := quantilesOf(nil, nil); q.N != 0 {
+		t.Errorf("%+v", q)
+	}
+}
+
+// A copy is read at most once in an interval, by whoever looks first, whatever the clock does; and
+// it is forgotten.
+func TestCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var jump time.Duration
+		r := &reader{ctx: ctx, now: func() time.Time { return time.Now().Add(jump).Round(0) }, turns: make(chan struct{}, 1)}
+		c := newCopies[int](r, 2)
+		reads, fails := 0, false
+		get := func() copied[int] {
+			got := c.get(ctx, "k", readEvery, func(_ context.Context, last int) (int, error) {
+				reads++
+				if fails {
+					return 0, errors.New("no")
+				}
+				return last + 1, nil
+			})
+			synctest.Wait()
+			return got
+		}
+		want := func(what string, got copied[int], value, n int) {
+			t.Helper()
+			if got.Value != value || reads != n {
+				t.Errorf("%s: value %d after %d reads, want %d after %d", what, got.Value, reads, value, n)
+			}
+		}
+		want("the first", get(), 1, 1)
+		time.Sleep(readEvery - time.Second)
+		want("soon after", get(), 1, 1)
+		time.Sleep(time.Second)
+		get() // shows what there is, and reads
+		want("later", get(), 2, 2)
+		time.Sleep(time.Minute)
+		want("after a pause it waits", get(), 3, 3)
+		jump = -24 * time.Hour
+		want("the clock is set back", get(), 3, 4)
+		jump = 0
+		want("and forth", get(), 5, 5)
+		fails = true
+		time.Sleep(readEvery)
+		asked := r.now()
+		get()
+		time.Sleep(readEvery)
+		if got := get(); got.Value != 5 || got.Err == nil || !got.Asked.Equal(asked) {
+			t.Errorf("%+v", got)
+		}
+		time.Sleep(2 * forgetAfter)
+		if len(c.entries) != 0 {
+			t.Error("nothing is forgotten")
+		}
+		for i := range 5 {
+			c.get(ctx, fmt.Sprint(i), readEvery, func(context.Context, int) (int, error) { return i, nil })
+		}
+		if len(c.entries) != 2 {
+			t.Errorf("%d copies are kept, not 2", len(c.entries))
+		}
+		cancel()
+		r.all.Wait()
+	})
+}
+
+// No parameter breaks a page, or gets into it as it is.
+func FuzzParameters(f *testing.F) {
+	for _, seed := range []string{"", "sessions", "1.0", "24h", "-1", "99999999999999999999", hostile, "%00", "\xff\xfe", "../../x",
+		strings.Repeat("a", 1501), "0.0.0", "\u202e", `{"a":1}`, "1e9"} {
+		f.Add(seed, seed)
+	}
+	cfg := Config{Store: "model:fuzz", Source: sayingAlways(manyRanges(2, 4, 2, time.Now())), IDs: true, Now: time.Now,
+		Targets: []Target{{Name: "sessions"}, {Name: "carts"}}, Log: newWorld(&testing.T{}).page().Log}
+	h := newServer(context.Background(), cfg).handler()
+	pages := []string{"/", "/index.json", "/targets/sessions", "/history", "/history.json", "/doctor", "/explain", "/explain.json",
+		"/events.json", "/targets/"}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		for _, page := range pages {
+			if page == "/targets/" {
+				page += url.PathEscape(a)
+			}
+			for _, name := range []string{"cell", "since", "only", "limit", "id", "number", "namespace", "parent", "refresh"} {
+				q := url.Values{name: {a}, "target": {b}}
+				if name == "id" || name == "parent" {
+					q.Set("target", "sessions")
+					q.Set("id", b)
+				}
+				r := httptest.NewRequest(http.MethodGet, "/", nil)
+				r.URL.Path, r.URL.RawPath, r.URL.RawQuery, r.Host = unescape(page), page, q.Encode(), "localhost"
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, r)
+				if w.Code >= 500 && w.Code != http.StatusServiceUnavailable {
+					t.Fatalf("%s?%s: %d %s", page, q.Encode(), w.Code, w.Body)
+				}
+				isPage := strings.HasPrefix(w.Header().Get("Content-Type"), "text/html")
+				for _, bad := range []string{"<script>a", "<img", "\u202e", "\x00"} {
+					if isPage && bytes.Contains(w.Body.Bytes(), []byte(bad)) {
+						t.Fatalf("%s?%s: the page has %q", page, q.Encode(), bad)
+					}
+				}
+			}
+		}
+	})
+}
+
+func unescape(path string) string {
+	plain, err := url.PathUnescape(path)
+	if err != nil {
+		return path
+	}
+	return plain
+}
