@@ -61,8 +61,8 @@ the end, with --fail-incomplete; 4 the breaker of a target is open, and nothing 
 	root.AddCommand(demoCommand(a), sweepCommand(a), serveCommand(a), statusCommand(a), loadCommand(a),
 		dumpCommand(a), stampCommand(a), explainCommand(a), listCommand(a), historyCommand(a), generationCommand(a),
 		auditCommand(a), adoptCommand(a), orphansCommand(a), archiveCommand(a), restoreCommand(a), pauseCommand(a),
-		resumeCommand(a), paceCommand(a), breakerCommand(a), doctorCommand(a), selftestCommand(a), indexesCommand(a),
-		versionCommand(a.console),
+		resumeCommand(a), paceCommand(a), breakerCommand(a), doctorCommand(a), selftestCommand(a), pageCommand(a),
+		indexesCommand(a), versionCommand(a.console),
 		&cobra.Command{Use: "targets-file", Short: "Every field of the targets file, with its default",
 			Long: config.Sample()})
 	a.markFailures(root)
@@ -70,7 +70,8 @@ the end, with --fail-incomplete; 4 the breaker of a target is open, and nothing 
 }
 
 // readers are the commands that only read, by their words.
-var readers = []string{"status", "explain", "list", "history", "dump", "breaker show", "generation list", "doctor"}
+var readers = []string{"status", "explain", "list", "history", "dump", "breaker show", "generation list", "doctor",
+	"page"}
 
 // markFailures makes the errors of all commands below tell failures from wrong
 // usage, and has those answered elsewhere whose store another process has open.
