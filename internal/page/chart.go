@@ -17,6 +17,7 @@ type chart struct {
 	Marks           []chartMark
 	Marked          int // events; those that are near each other share a mark
 	Axes            axes
+	stacked         bool // bars stand on each other: together they mean something, too
 	Columns         []string
 	Rows            [][]string
 	Summary         string
@@ -70,8 +71,8 @@ var operationValues = []value{
 }
 
 var delayValues = []value{
-	{series{"half within (p50)", "s-p50"}, func(b bucket) (float64, bool) { return known(b.P50) }},
-	{series{"99 % within (p99)", "s-p99"}, func(b bucket) (float64, bool) { return known(b.P99) }},
+	{series{"half (p50)", "s-p50"}, func(b bucket) (float64, bool) { return known(b.P50) }},
+	{series{"99 % (p99)", "s-p99"}, func(b bucket) (float64, bool) { return known(b.P99) }},
 }
 
 func known(v *float64) (float64, bool) {
@@ -89,7 +90,7 @@ func chartsOf(sp span, list []bucket, events []event, delaysKnown bool) []chart 
 		newChart(id+"-operations", "Operations billed", "", sp, list, events, operationValues),
 	}
 	if sp.each == time.Hour && delaysKnown {
-		c := newChart(id+"-delay", "Delay from due to deleted", "s", sp, list, events, delayValues)
+		c := newChart(id+"-delay", "Delay until deleted", "s", sp, list, events, delayValues)
 		if c.Empty != "" {
 			c.Empty = "This process has deleted nothing yet, and the history keeps no delays."
 		}
@@ -101,18 +102,28 @@ func chartsOf(sp span, list []bucket, events []event, delaysKnown bool) []chart 
 func newChart(
 	id, title, unit string, sp span, list []bucket, events []event, values []value,
 ) chart {
-	c := chart{ID: id, Title: title + ", " + sp.Name, Unit: unit, Columns: []string{"from (UTC)"}}
-	top, sums := 0.0, make([]float64, len(values))
-	for i, v := range values {
+	c := chart{ID: id, Title: title + ", " + sp.Name, Unit: unit, Columns: []string{"from (UTC)"},
+		stacked: len(values) > 2}
+	sums := make([]float64, len(values))
+	for _, v := range values {
 		c.Series = append(c.Series, v.series)
 		c.Columns = append(c.Columns, v.Name)
-		for _, b := range list {
+	}
+	top := 0.0
+	for _, b := range list {
+		together := 0.0
+		for i, v := range values {
 			n, _ := v.of(b)
-			top, sums[i] = max(top, n), sums[i]+n
+			sums[i] += n
+			together += n
+			top = max(top, n)
+		}
+		if c.stacked {
+			top = max(top, together)
 		}
 	}
 	top = niceTop(top)
-	if sums[0] == 0 && top <= 1 {
+	if top <= 1 && slices.Max(sums) == 0 {
 		c.Empty = "Nothing in this time."
 	}
 	c.drawGrid(top, unit)
@@ -161,10 +172,13 @@ func (c *chart) drawGrid(top float64, unit string) {
 // height returns where a part of the axis is, from the top.
 func height(part float64) float64 { return plotBottom - part*(plotBottom-plotTop) }
 
-// drawBucket draws bars next to each other, and adds a row to the table.
+// drawBucket draws the bars of a bucket, and adds a row to the table.
 func (c *chart) drawBucket(sp span, values []value, b bucket, i, of int, top float64) {
 	each := 100 / float64(of)
-	wide := each * .84 / float64(len(values))
+	wide, bottom := each*.84, plotBottom
+	if !c.stacked {
+		wide /= float64(len(values))
+	}
 	row := []string{b.Begin.Format(sp.label)}
 	for j, v := range values {
 		n, isKnown := v.of(b)
@@ -184,8 +198,13 @@ func (c *chart) drawBucket(sp span, values []value, b bucket, i, of int, top flo
 			continue
 		}
 		high := max(.6, (plotBottom-plotTop)*n/top)
-		x := float64(i)*each + each*.08 + float64(j)*wide
-		c.Bars = append(c.Bars, bar{percent(x), percent(plotBottom - high), percent(wide), percent(high), v.Class,
+		x := float64(i)*each + each*.08
+		if c.stacked {
+			bottom -= high
+		} else {
+			x, bottom = x+float64(j)*wide, plotBottom-high
+		}
+		c.Bars = append(c.Bars, bar{percent(x), percent(bottom), percent(wide), percent(high), v.Class,
 			fmt.Sprintf("%s: %s %s", row[0], text, v.Name)})
 	}
 	c.Rows = append(c.Rows, row)

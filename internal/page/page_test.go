@@ -259,7 +259,7 @@ func TestLiveTexts(t *testing.T) {
 		return []metrics.DelaysWithin{{Within: time.Second, N: 10}, {N: 10}}
 	}
 	s := serve(t, cfg)
-	s.want("targets/sessions", "1,234,567", "12:00:05", "500/s", "Delay from due to deleted", "0.99 s")
+	s.want("targets/sessions", "1,234,567", "12:00:05", "500/s", "Delay until deleted", "0.99 s")
 	s.want("", `data-live="sessions.deleted">1,234,567<`, "deletes for real")
 	s.want("events.json", `"sessions.deleted": "1,234,567"`)
 }

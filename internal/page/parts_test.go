@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -190,13 +191,13 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-// A copy is read at most once in an interval, by whoever looks first, whatever the clock does; and
+// A copy is read at most once in an interval, by the first viewer, whatever the clock does; and
 // it is forgotten.
 func TestCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
-		var jump time.Duration
-		r := &reader{ctx: ctx, now: func() time.Time { return time.Now().Add(jump).Round(0) }, turns: make(chan struct{}, 1)}
+		var jump atomic.Int64
+		r := &reader{ctx: ctx, now: func() time.Time { return time.Now().Add(time.Duration(jump.Load())).Round(0) }, turns: make(chan struct{}, 1)}
 		c := newCopies[int](r, 2)
 		reads, fails := 0, false
 		get := func() copied[int] {
@@ -224,9 +225,9 @@ func TestCopies(t *testing.T) {
 		want("later", get(), 2, 2)
 		time.Sleep(time.Minute)
 		want("after a pause it waits", get(), 3, 3)
-		jump = -24 * time.Hour
+		jump.Store(int64(-24 * time.Hour))
 		want("the clock is set back", get(), 3, 4)
-		jump = 0
+		jump.Store(0)
 		want("and forth", get(), 5, 5)
 		fails = true
 		time.Sleep(readEvery)
@@ -237,14 +238,19 @@ func TestCopies(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		time.Sleep(2 * forgetAfter)
-		if len(c.entries) != 0 {
+		kept := func() int {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return len(c.entries)
+		}
+		if kept() != 0 {
 			t.Error("nothing is forgotten")
 		}
 		for i := range 5 {
 			c.get(ctx, fmt.Sprint(i), readEvery, func(context.Context, int) (int, error) { return i, nil })
 		}
-		if len(c.entries) != 2 {
-			t.Errorf("%d copies are kept, not 2", len(c.entries))
+		if n := kept(); n != 2 {
+			t.Errorf("%d copies are kept, not 2", n)
 		}
 		cancel()
 		r.all.Wait()

@@ -90,7 +90,7 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, code int, name str
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(code)
-	// Each text from elsewhere is made visible where it is put in; none that was forgotten gets through.
+	// Templates make each text from elsewhere visible; none that was forgotten gets through.
 	_, _ = w.Write(visibleLines(b.Bytes())) // the viewer may be gone
 }
 

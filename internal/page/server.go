@@ -133,7 +133,7 @@ func (s *Server) handler() http.Handler {
 	return s.guarded(mux)
 }
 
-// target returns what is configured of a target; ok is false if there is none of this name.
+// target returns what is configured of a target; ok is false if no target has this name.
 func (s *Server) target(name string) (t Target, ok bool) {
 	for _, t := range s.Targets {
 		if t.Name == name {
