@@ -10,6 +10,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/doctor"
+	"github.com/reaper-ttl/reaper/internal/page/draw"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -77,12 +78,12 @@ func (s *Server) reportWithoutIDs(r doctor.Report) doctor.Report {
 			}
 		default:
 			for j, e := range f.Evidence {
-				f.Evidence[j] = withoutIDs(e)
+				f.Evidence[j] = draw.WithoutIDs(e)
 			}
 		}
 	}
 	for i, u := range r.Unchecked {
-		r.Unchecked[i].Why = withoutIDs(u.Why)
+		r.Unchecked[i].Why = draw.WithoutIDs(u.Why)
 	}
 	return r
 }
@@ -112,7 +113,7 @@ func (s *Server) showExplain(w http.ResponseWriter, r *http.Request) {
 		}
 		p.Asked, p.Number = &q, q.ID.Number != 0
 		p.Command = explainCommand(q, parameter(r, "id"))
-		if id := parameter(r, "id"); visible(id) == id { // else the form would ask for another one
+		if id := parameter(r, "id"); draw.Visible(id) == id { // else the form would ask for another one
 			p.Text = id
 		}
 		if !s.IDs {
@@ -123,7 +124,7 @@ func (s *Server) showExplain(w http.ResponseWriter, r *http.Request) {
 		key := fmt.Sprintf("%q %q %q %q %d", q.Target, q.Namespace, q.ID.Parent, q.ID.Name, q.ID.Number)
 		c := s.answers.get(r.Context(), key, explainEvery, s.explain(q))
 		if errors.Is(c.Err, inspect.ErrUnknownEntity) {
-			s.fail(w, r, http.StatusBadRequest, visible(c.Err.Error()))
+			s.fail(w, r, http.StatusBadRequest, draw.Visible(c.Err.Error()))
 			return
 		}
 		p.Answer, p.Known, p.Fresh = c.Value, c.Known(), s.freshnessOf(c.At, c.Asked, c.Err)
@@ -179,15 +180,15 @@ func (s *Server) question(r *http.Request) (q Question, why string) {
 
 // explainCommand returns the command that explains the same entity.
 func explainCommand(q Question, id string) string {
-	line := "reaper explain --target " + quoted(q.Target)
+	line := "reaper explain --target " + draw.Quoted(q.Target)
 	if q.Namespace != "" {
-		line += " --namespace " + quoted(q.Namespace)
+		line += " --namespace " + draw.Quoted(q.Namespace)
 	}
 	if q.ID.Parent != "" {
-		line += " --parent " + quoted(q.ID.Parent)
+		line += " --parent " + draw.Quoted(q.ID.Parent)
 	}
 	if q.ID.Number != 0 {
 		line += " --number"
 	}
-	return line + " -- " + quoted(id)
+	return line + " -- " + draw.Quoted(id)
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/page/draw"
 	"github.com/reaper-ttl/reaper/metrics"
 )
 
@@ -24,15 +25,7 @@ type delays struct {
 	before map[string][]metrics.DelaysWithin // as counted when the present hour began
 	latest map[string][]metrics.DelaysWithin
 	hour   time.Time // the present one
-	hours  map[string]map[time.Time]quantiles
-}
-
-// Quantiles are delays that half, and nearly all, of some deletes had at most. Over says that P99 is
-// more than could be measured.
-type quantiles struct {
-	P50, P99 time.Duration
-	Over     bool
-	N        uint64
+	hours  map[string]map[time.Time]draw.Quantiles
 }
 
 // run looks at the delays until ctx is done.
@@ -58,7 +51,7 @@ func (d *delays) observe(now time.Time) {
 	hour := now.UTC().Truncate(time.Hour)
 	if d.hours == nil {
 		d.before, d.latest = map[string][]metrics.DelaysWithin{}, map[string][]metrics.DelaysWithin{}
-		d.hours, d.hour = map[string]map[time.Time]quantiles{}, hour
+		d.hours, d.hour = map[string]map[time.Time]draw.Quantiles{}, hour
 	}
 	for _, t := range d.cfg.Targets {
 		counted := d.cfg.Delays(t.Name)
@@ -67,7 +60,7 @@ func (d *delays) observe(now time.Time) {
 		}
 		d.latest[t.Name] = counted
 		if d.hours[t.Name] == nil {
-			d.hours[t.Name] = map[time.Time]quantiles{}
+			d.hours[t.Name] = map[time.Time]draw.Quantiles{}
 		}
 		if q := quantilesOf(counted, d.before[t.Name]); q.N > 0 {
 			d.hours[t.Name][hour] = q
@@ -82,14 +75,14 @@ func (d *delays) observe(now time.Time) {
 }
 
 // of returns the delays of a target up to now, by the hour.
-func (d *delays) of(target string) map[time.Time]quantiles {
+func (d *delays) of(target string) map[time.Time]draw.Quantiles {
 	if d.cfg.Delays == nil {
 		return nil
 	}
 	d.observe(d.cfg.Now())
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	list := map[time.Time]quantiles{}
+	list := map[time.Time]draw.Quantiles{}
 	for h, q := range d.hours[target] {
 		list[h] = q
 	}
@@ -97,7 +90,7 @@ func (d *delays) of(target string) map[time.Time]quantiles {
 }
 
 // quantilesOf returns the quantiles of what was counted since an earlier count.
-func quantilesOf(now, before []metrics.DelaysWithin) (q quantiles) {
+func quantilesOf(now, before []metrics.DelaysWithin) (q draw.Quantiles) {
 	if len(now) == 0 {
 		return q
 	}

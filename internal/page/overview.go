@@ -15,6 +15,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/page/draw"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -121,7 +122,7 @@ func (s *Server) view(t Target, c copied[look], states map[string]sweep.State) t
 	v.Banners = bannersOf(v, c.Value.Trip, now)
 	st := v.Status
 	if v.Due = "nothing is due"; st.OldestDue != nil {
-		v.Due = age(now.Sub(*st.OldestDue))
+		v.Due = draw.Age(now.Sub(*st.OldestDue))
 	} else if st.SweptTo == nil && len(st.Ranges) > 0 {
 		v.Due = "not known"
 	}
@@ -129,22 +130,22 @@ func (s *Server) view(t Target, c copied[look], states map[string]sweep.State) t
 	case st.Backlog == nil:
 		v.Backlog = "not known"
 	case st.AtLeast:
-		v.Backlog = "at least " + count(*st.Backlog)
+		v.Backlog = "at least " + draw.Count(*st.Backlog)
 	default:
-		v.Backlog = count(*st.Backlog)
+		v.Backlog = draw.Count(*st.Backlog)
 	}
 	if st.GoneAt != nil {
-		v.Gone = "gone in " + age(st.GoneAt.Sub(now))
+		v.Gone = "gone in " + draw.Age(st.GoneAt.Sub(now))
 	}
 	if st.Behind != nil && *st.Behind > 0 {
-		v.Behind = count(*st.Behind)
+		v.Behind = draw.Count(*st.Behind)
 	}
 	v.Held = heldText(st)
 	return v
 }
 
 // Rate shows how much the ranges in work may delete.
-func (v targetView) Rate() string { return rate(v.Status.Rate, v.Status.Unlimited) }
+func (v targetView) Rate() string { return draw.Rate(v.Status.Rate, v.Status.Unlimited) }
 
 // heldText says what holds a target or, if nothing does, what holds most of its ranges back.
 func heldText(st inspect.TargetStatus) string {
@@ -163,16 +164,16 @@ func heldText(st inspect.TargetStatus) string {
 	names := slices.SortedFunc(maps.Keys(reasons), func(a, b string) int {
 		return cmp.Or(reasons[b]-reasons[a], strings.Compare(a, b))
 	})
-	return fmt.Sprintf("%s, %s", visible(names[0]), plural(reasons[names[0]], "range", "ranges"))
+	return fmt.Sprintf("%s, %s", draw.Visible(names[0]), draw.Plural(reasons[names[0]], "range", "ranges"))
 }
 
 // liveTexts shows what this process knows of a target, a second old.
 func (s *Server) liveTexts(st sweep.State) map[string]string {
-	texts := map[string]string{"deleted": count(st.Deleted), "working": count(int64(st.Working)),
-		"rate": rate(st.Rate, math.IsInf(st.Rate, 1)), "held": cmp.Or(string(st.Held), "nothing"), "tick": "–",
+	texts := map[string]string{"deleted": draw.Count(st.Deleted), "working": draw.Count(int64(st.Working)),
+		"rate": draw.Rate(st.Rate, math.IsInf(st.Rate, 1)), "held": cmp.Or(string(st.Held), "nothing"), "tick": "–",
 		"next": st.Next.UTC().Format("15:04:05")}
 	if s.Mode != Deletes {
-		texts["deleted"] = count(st.Expired)
+		texts["deleted"] = draw.Count(st.Expired)
 	}
 	if !st.Tick.IsZero() {
 		texts["tick"] = st.Tick.UTC().Format("15:04:05")
@@ -182,68 +183,68 @@ func (s *Server) liveTexts(st sweep.State) map[string]string {
 
 // bannersOf says what holds a target, and how to end that.
 func bannersOf(v targetView, trip *inspect.BreakerStatus, now time.Time) (list []banner) {
-	st, name := v.Status, quoted(v.Name)
+	st, name := v.Status, draw.Quoted(v.Name)
 	if trip != nil {
 		list = append(list, tripBanner(name, v.Name, *trip, st.Reason))
 	}
 	if st.Paused {
 		text := "Nothing is deleted until reaper resume."
 		if st.PausedUntil != nil {
-			text = "Nothing is deleted until " + instant(*st.PausedUntil) + "."
+			text = "Nothing is deleted until " + draw.Instant(*st.PausedUntil) + "."
 		}
 		if st.PausedBy != "" {
-			text += " Paused by " + visible(st.PausedBy)
+			text += " Paused by " + draw.Visible(st.PausedBy)
 			if st.PausedAt != nil {
-				text += " " + age(now.Sub(*st.PausedAt)) + " ago"
+				text += " " + draw.Age(now.Sub(*st.PausedAt)) + " ago"
 			}
 			text += "."
 		}
 		if st.Held == "paused" && st.Reason != "" {
-			text += " Reason: " + visible(st.Reason)
+			text += " Reason: " + draw.Visible(st.Reason)
 		}
 		list = append(list, banner{"paused", v.Name + " is paused", text,
 			[]command{{"go on deleting", "reaper resume --target " + name + ` --reason "…"`}}})
 	}
 	if st.Held != "" && st.Held != "paused" && trip == nil {
-		list = append(list, banner{"held", v.Name + " is held by its " + visible(st.Held), visible(st.Reason),
+		list = append(list, banner{"held", v.Name + " is held by its " + draw.Visible(st.Held), draw.Visible(st.Reason),
 			[]command{{"say more", "reaper status --target " + name + " --all"}}})
 	}
 	if st.WouldTrip != nil && st.Held == "" {
 		list = append(list, banner{"would-trip", v.Name + ": its breaker would trip at the next reads from the start",
-			fmt.Sprintf("%s are late, where %s may be.", count(st.WouldTrip.Due), count(st.WouldTrip.Limit)),
+			fmt.Sprintf("%s are late, where %s may be.", draw.Count(st.WouldTrip.Due), draw.Count(st.WouldTrip.Limit)),
 			[]command{{"stop before that", "reaper pause --target " + name + ` --reason "…"`}}})
 	}
 	if by := st.SupersededBy; by != "" {
 		list = append(list, banner{"superseded", v.Name + " is superseded",
-			"The adoption of " + visible(by) + " is finished: remove this target from the targets file.", nil})
+			"The adoption of " + draw.Visible(by) + " is finished: remove this target from the targets file.", nil})
 	}
 	return list
 }
 
 // tripBanner describes an open trip.
 func tripBanner(name, title string, trip inspect.BreakerStatus, summary string) banner {
-	due := count(trip.Due)
+	due := draw.Count(trip.Due)
 	if trip.DueAtLeast {
 		due += " or more"
 	}
-	text := fmt.Sprintf("%s are due, where %s may be (%s). ", due, count(trip.Limit), ruleText(trip.Rule))
+	text := fmt.Sprintf("%s are due, where %s may be (%s). ", due, draw.Count(trip.Limit), ruleText(trip.Rule))
 	if trip.At != nil {
-		text += "Open since " + instant(*trip.At) + ". "
+		text += "Open since " + draw.Instant(*trip.At) + ". "
 	}
 	if trip.Deleted > 0 {
-		text += count(trip.Deleted) + " of it went before it tripped. "
+		text += draw.Count(trip.Deleted) + " of it went before it tripped. "
 	}
 	if len(trip.Samples) > 0 {
 		var ids []string
 		for _, id := range trip.Samples {
-			ids = append(ids, visible(id))
+			ids = append(ids, draw.Visible(id))
 		}
 		text += "Such as " + strings.Join(ids, ", ") + ". "
 	}
 	if text += "Nothing is deleted until a person decides."; summary == "" {
 		text = strings.TrimSpace(text)
 	}
-	id := quoted(trip.Trip)
+	id := draw.Quoted(trip.Trip)
 	return banner{"tripped", title + ": its breaker is open", text, []command{
 		{"look at the event", "reaper breaker show " + name},
 		{"if it is right", "reaper breaker approve " + name + " " + id + ` --reason "…"`},
@@ -262,7 +263,7 @@ func ruleText(r breaker.Rule) string {
 	case breaker.NewGround:
 		return "much is due, and this was never swept in this way"
 	}
-	return visible(string(r))
+	return draw.Visible(string(r))
 }
 
 func (s *Server) statusDocument(views []targetView) statusDocument {

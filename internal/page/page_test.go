@@ -14,6 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/doctor"
+	"github.com/reaper-ttl/reaper/internal/page/draw"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -241,7 +242,7 @@ func TestBannersHaveCommands(t *testing.T) {
 			`reaper breaker approve sessions 20261121t120000-burst-ABCDEF --reason &#34;…&#34;`, "sessions is paused", "Paused by bob 1h ago",
 			"reaper resume --target sessions")
 	}
-	if q := quoted("a b;$(rm -rf)'"); q != `'a b;$(rm -rf)'\'''` {
+	if q := draw.Quoted("a b;$(rm -rf)'"); q != `'a b;$(rm -rf)'\'''` {
 		t.Errorf("a shell reads %s", q)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/page/draw"
 	"github.com/reaper-ttl/reaper/metrics"
 )
 
@@ -218,7 +219,7 @@ func lineOf(r inspect.HistoryRecord) historyLine {
 		l.Who = r.Owner
 	}
 	if r.Run == nil {
-		l.What, l.Reason, l.Kind = changeText(r), r.Change.Reason, "action"
+		l.What, l.Reason, l.Kind = draw.ChangeText(r), r.Change.Reason, "action"
 		switch r.Kind {
 		case history.KindTrip:
 			l.Kind = "trip"
@@ -235,11 +236,11 @@ func lineOf(r inspect.HistoryRecord) historyLine {
 		return l
 	}
 	run := r.Run
-	number := count(run.Deleted)
+	number := draw.Count(run.Deleted)
 	if run.AtLeast {
 		number = "at least " + number
 	}
-	l.What = fmt.Sprintf("%s deleted %s in %s, %s", run.Task, number, age(run.Updated.Sub(r.At)), endText(run))
+	l.What = fmt.Sprintf("%s deleted %s in %s, %s", run.Task, number, draw.Age(run.Updated.Sub(r.At)), endText(run))
 	if isFailed(run) || run.Silent {
 		l.Kind = "failed"
 	}
@@ -252,7 +253,7 @@ func lineOf(r inspect.HistoryRecord) historyLine {
 func endText(run *inspect.HistoryRun) string {
 	switch {
 	case run.Silent:
-		return "no sign of life since " + instant(run.Updated)
+		return "no sign of life since " + draw.Instant(run.Updated)
 	case run.End == history.Open:
 		return "goes on"
 	case run.End == history.Deadline:
@@ -275,7 +276,7 @@ func alsoText(run *inspect.HistoryRun) string {
 		{run.Malformed, "malformed"}, {run.Refused, "refused"}, {run.Mismatch, "mismatches"}, {run.Failures, "failures"},
 		{run.Missed, "failed writes of history"}} {
 		if c.n > 0 {
-			also = append(also, count(c.n)+" "+c.name)
+			also = append(also, draw.Count(c.n)+" "+c.name)
 		}
 	}
 	if len(run.Held) > 0 {

@@ -10,22 +10,23 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/page/draw"
 )
 
 //go:embed templates
 var sources embed.FS
 
 var functions = template.FuncMap{
-	"text":    visible,
-	"count":   count,
-	"instant": instant,
-	"minute":  minute,
-	"machine": machine,
-	"age":     age,
-	"plural":  plural,
+	"text":    draw.Visible,
+	"count":   draw.Count,
+	"instant": draw.Instant,
+	"minute":  draw.Minute,
+	"machine": draw.Machine,
+	"age":     draw.Age,
+	"plural":  draw.Plural,
 
-	"number":    func(n int) string { return count(int64(n)) },
-	"perSecond": func(r *float64) string { return rate(*r, false) },
+	"number":    func(n int) string { return draw.Count(int64(n)) },
+	"perSecond": func(r *float64) string { return draw.Rate(*r, false) },
 }
 
 // pages has a template for each page, with the frame around it.
@@ -91,7 +92,7 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, code int, name str
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(code)
 	// Templates make each text from elsewhere visible; none that was forgotten gets through.
-	_, _ = w.Write(visibleLines(b.Bytes())) // the viewer may be gone
+	_, _ = w.Write(draw.VisibleLines(b.Bytes())) // the viewer may be gone
 }
 
 // answer answers with a document.
@@ -133,7 +134,7 @@ func (s *Server) freshnessOf(at, asked time.Time, err error) (f freshness) {
 	if err != nil {
 		f.Why = err.Error()
 		if !s.IDs {
-			f.Why = withoutIDs(f.Why)
+			f.Why = draw.WithoutIDs(f.Why)
 		}
 	}
 	return f

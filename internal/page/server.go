@@ -13,6 +13,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/doctor"
+	"github.com/reaper-ttl/reaper/internal/page/draw"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -182,10 +183,10 @@ func (s *Server) readTarget(target string) func(context.Context, look) (look, er
 func (s *Server) withoutIDs(l look) look {
 	if !s.IDs {
 		for i, text := range l.Status.Unread {
-			l.Status.Unread[i] = withoutIDs(text)
+			l.Status.Unread[i] = draw.WithoutIDs(text)
 		}
 		if l.Status.Held != "paused" { // else it is what an operator wrote
-			l.Status.Reason = withoutIDs(l.Status.Reason)
+			l.Status.Reason = draw.WithoutIDs(l.Status.Reason)
 		}
 	}
 	return l
@@ -217,7 +218,7 @@ func (s *Server) readHistory(
 		if !s.IDs {
 			for _, r := range h.Records {
 				if r.Run != nil {
-					r.Run.Error = withoutIDs(r.Run.Error)
+					r.Run.Error = draw.WithoutIDs(r.Run.Error)
 				}
 			}
 		}

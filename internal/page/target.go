@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/reaper-ttl/reaper/internal/page/draw"
 )
 
 // mostParameter is the longest parameter of a request that is read: ids have at most 1,500 bytes.
@@ -12,10 +14,10 @@ const mostParameter = 1500
 // A targetPage is the content of the page of a target.
 type targetPage struct {
 	targetView
-	Map       rangeMap
+	Map       draw.Map
 	Deleted   int64 // since the records began
 	Spans     []spanView
-	Events    []event
+	Events    []draw.Event
 	History   freshness
 	AtLeast   bool // a run goes on, or was lost
 	Commands  []command
@@ -25,14 +27,14 @@ type targetPage struct {
 // A spanView is the charts of one span.
 type spanView struct {
 	Name   string
-	Charts []chart
+	Charts []draw.Chart
 }
 
 // A targetDocument is the status of a target, with what its charts show.
 type targetDocument struct {
 	statusDocument
-	Hours []bucket `json:"hours"`
-	Days  []bucket `json:"days"`
+	Hours []draw.Bucket `json:"hours"`
+	Days  []draw.Bucket `json:"days"`
 }
 
 func (s *Server) showTarget(w http.ResponseWriter, r *http.Request) {
@@ -47,21 +49,21 @@ func (s *Server) showTarget(w http.ResponseWriter, r *http.Request) {
 	v := s.views(r.Context(), []Target{t})[0]
 	now := s.Now()
 	delays := s.delays.of(name)
-	hours, days := bucketsOf(spans[0], h.Value, delays, now), bucketsOf(spans[1], h.Value, nil, now)
+	hours, days := draw.BucketsOf(draw.Spans[0], h.Value, delays, now), draw.BucketsOf(draw.Spans[1], h.Value, nil, now)
 	if wantsJSON(r) {
 		s.answer(w, targetDocument{s.statusDocument([]targetView{v}), hours, days})
 		return
 	}
-	p := targetPage{targetView: v, Map: newMap(v.Status, now, parameter(r, "cell")),
+	p := targetPage{targetView: v, Map: draw.NewMap(v.Status, now, parameter(r, "cell")),
 		History: s.freshnessOf(h.At, h.Asked, h.Err), NoHistory: !h.Known(), Commands: commandsFor(v)}
 	for _, r := range v.Status.Ranges {
 		p.Deleted += r.Deleted
 	}
-	p.Events = eventsOf(h.Value, now.Add(-month))
+	p.Events = draw.EventsOf(h.Value, now.Add(-month))
 	p.AtLeast = h.Value.Sums.AtLeast
 	p.Spans = []spanView{
-		{spans[0].Name, chartsOf(spans[0], hours, p.Events, s.Delays != nil)},
-		{spans[1].Name, chartsOf(spans[1], days, p.Events, false)},
+		{draw.Spans[0].Name, draw.ChartsOf(draw.Spans[0], hours, p.Events, s.Delays != nil)},
+		{draw.Spans[1].Name, draw.ChartsOf(draw.Spans[1], days, p.Events, false)},
 	}
 	s.show(w, r, http.StatusOK, "target", frame{Title: name, Here: "target", JSON: name + ".json",
 		Events: "events?target=" + name, Soon: (!v.Known || p.NoHistory) && v.Fresh.Since == nil && p.History.Since == nil,
@@ -70,7 +72,7 @@ func (s *Server) showTarget(w http.ResponseWriter, r *http.Request) {
 
 // commandsFor lists what may be done to a target.
 func commandsFor(v targetView) []command {
-	name := quoted(v.Name)
+	name := draw.Quoted(v.Name)
 	list := []command{}
 	if !v.Status.Paused {
 		list = append(list, command{"stop all deletes within five seconds",

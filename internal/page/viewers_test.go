@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/page/draw"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -305,7 +306,7 @@ func TestStoreDoesNotAnswer(t *testing.T) {
 			get("/targets/sessions")
 			time.Sleep(time.Minute)
 			for _, path := range []string{"/targets/sessions", "/"} {
-				if page := get(path); !strings.Contains(page, "The store has not answered since "+instant(since)) ||
+				if page := get(path); !strings.Contains(page, "The store has not answered since "+draw.Instant(since)) ||
 					!strings.Contains(page, "IDLE") {
 					t.Errorf("%s: %s", path, page)
 				}

@@ -1,4 +1,4 @@
-package page
+package draw
 
 import (
 	"cmp"
@@ -22,10 +22,10 @@ const (
 	mostInCell = 50
 )
 
-// A rangeMap shows how far behind the ranges of a target are: a row for each generation, a cell
+// A Map shows how far behind the ranges of a target are: a row for each generation, a cell
 // for each shard with all its namespaces. If there are too many, several shards share a cell,
 // which shows the worst of their ranges.
-type rangeMap struct {
+type Map struct {
 	Ranges, Due, InWork int
 	Namespaces          int
 	Fold                int // most shards in a cell
@@ -92,7 +92,7 @@ var marks = []mark{
 	{"S", "lease", "the lease of a process that is gone has not run out"},
 }
 
-// markOf returns the mark of a name; a new reason gets its first letter.
+// markOf returns the mark of a name; one that is not in the list gets a question mark.
 func markOf(name string) mark {
 	if name == "" {
 		return mark{}
@@ -142,9 +142,9 @@ func levelOf(due time.Duration) int {
 // A place is where a range is shown: its generation, and the index of its shard in it.
 type place struct{ generation, shard int }
 
-// newMap folds the ranges of a target into cells. Chosen is the id of the cell to explain.
-func newMap(st inspect.TargetStatus, now time.Time, chosen string) rangeMap {
-	m := rangeMap{Ranges: len(st.Ranges), Levels: levels}
+// NewMap folds the ranges of a target into cells. Chosen is the id of the cell to explain.
+func NewMap(st inspect.TargetStatus, now time.Time, chosen string) Map {
+	m := Map{Ranges: len(st.Ranges), Levels: levels}
 	shards := shardsOf(st.Ranges)
 	widest, namespaces := 1, map[string]bool{}
 	rows := rowsOf(st.Ranges)
@@ -300,7 +300,7 @@ func newCell(row mapRow, at place, list []inspect.RangeStatus, now time.Time) ce
 	} else {
 		behind := now.Sub(*oldest)
 		c.Level, c.Text = levelOf(behind), oneUnit(behind)
-		words = append(words, "due for "+age(behind))
+		words = append(words, "due for "+Age(behind))
 		if len(list) > 1 {
 			words = append(words, fmt.Sprintf("%d of %d ranges", due, len(list)))
 		}
@@ -320,9 +320,9 @@ func shardsText(low, high string) string {
 	case low == "" && high == "":
 		return "the whole index"
 	case low == high:
-		return "shard " + visible(low)
+		return "shard " + Visible(low)
 	}
-	return "shards " + visible(low) + " to " + visible(high)
+	return "shards " + Visible(low) + " to " + Visible(high)
 }
 
 // explainCell lists the ranges of a cell, the worst first.
@@ -360,10 +360,10 @@ func explainRange(st inspect.TargetStatus, r inspect.RangeStatus, now time.Time)
 	if r.Namespace != "" {
 		line.Name += "@" + r.Namespace
 	}
-	line.Name = visible(line.Name)
+	line.Name = Visible(line.Name)
 	var why []string
 	if r.OldestDue != nil {
-		line.DueFor = age(now.Sub(*r.OldestDue))
+		line.DueFor = Age(now.Sub(*r.OldestDue))
 	}
 	if m := reasonOf(r); m.Name != "" {
 		why = append(why, m.Meaning)
@@ -374,12 +374,12 @@ func explainRange(st inspect.TargetStatus, r inspect.RangeStatus, now time.Time)
 	case r.OldestDue != nil:
 		why = append(why, "no process works on it now")
 	case r.NextDue != nil && r.NextDue.After(now):
-		why = append(why, "its first survivor is due in "+age(r.NextDue.Sub(now)))
+		why = append(why, "its first survivor is due in "+Age(r.NextDue.Sub(now)))
 	case r.Swept == nil:
 		why = append(why, "it was never found to hold anything due")
 	default:
 		why = append(why, "it is at rest")
 	}
-	line.Why = visible(strings.Join(why, "; "))
+	line.Why = Visible(strings.Join(why, "; "))
 	return line
 }

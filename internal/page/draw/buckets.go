@@ -1,4 +1,4 @@
-package page
+package draw
 
 import (
 	"cmp"
@@ -11,21 +11,22 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 )
 
-// A span is how much time a set of charts shows, in buckets.
-type span struct {
+// A Span is how much time a set of charts shows, in buckets.
+type Span struct {
 	Name   string
 	each   time.Duration
 	number int
 	label  string // how a bucket is named
 }
 
-var spans = []span{
+// Spans are those that a page has.
+var Spans = []Span{
 	{"24 hours", time.Hour, 24, "Jan 2, 15:04"},
 	{"30 days", 24 * time.Hour, 30, "Jan 2"},
 }
 
-// A bucket is what runs did in an hour or a day. A run that lasted longer is divided evenly.
-type bucket struct {
+// A Bucket is what runs did in an hour or a day. A run that lasted longer is divided evenly.
+type Bucket struct {
 	Begin   time.Time `json:"begin"`
 	Due     float64   `json:"due"` // found due
 	Deleted float64   `json:"deleted"`
@@ -37,11 +38,19 @@ type bucket struct {
 	Over    bool      `json:"delay_p99_at_least"`
 }
 
-// bucketsOf adds up the runs of a history.
-func bucketsOf(sp span, h inspect.TargetHistory, delays map[time.Time]quantiles, now time.Time) []bucket {
+// Quantiles are delays that half, and nearly all, of some deletes had at most. Over says that P99 is
+// more than could be measured.
+type Quantiles struct {
+	P50, P99 time.Duration
+	Over     bool
+	N        uint64
+}
+
+// BucketsOf adds up the runs of a history.
+func BucketsOf(sp Span, h inspect.TargetHistory, delays map[time.Time]Quantiles, now time.Time) []Bucket {
 	end := now.UTC().Truncate(sp.each).Add(sp.each)
 	begin := end.Add(-time.Duration(sp.number) * sp.each)
-	list := make([]bucket, sp.number)
+	list := make([]Bucket, sp.number)
 	for i := range list {
 		list[i].Begin = begin.Add(time.Duration(i) * sp.each)
 		if q, ok := delays[list[i].Begin]; ok && sp.each == time.Hour {
@@ -64,7 +73,7 @@ func bucketsOf(sp span, h inspect.TargetHistory, delays map[time.Time]quantiles,
 }
 
 // addRun divides what a run did among the buckets that it lasted through.
-func addRun(list []bucket, sp span, r inspect.HistoryRecord) {
+func addRun(list []Bucket, sp Span, r inspect.HistoryRecord) {
 	from, to := r.At, r.Run.Updated
 	if !to.After(from) {
 		to = from.Add(time.Millisecond)
@@ -98,8 +107,8 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// An event is something that happened to a target, to be marked in its charts.
-type event struct {
+// An Event is something that happened to a target, to be marked in its charts.
+type Event struct {
 	At     time.Time
 	Letter string // T, A or G
 	Class  string
@@ -108,13 +117,13 @@ type event struct {
 	Reason string
 }
 
-// eventsOf lists what happened since an instant, the newest first.
-func eventsOf(h inspect.TargetHistory, since time.Time) (list []event) {
+// EventsOf lists what happened since an instant, the newest first.
+func EventsOf(h inspect.TargetHistory, since time.Time) (list []Event) {
 	for _, r := range slices.Backward(h.Records) {
 		if r.Change == nil || r.At.Before(since) {
 			continue
 		}
-		e := event{At: r.At, What: changeText(r), Who: cmp.Or(r.Actor, r.Owner), Reason: r.Change.Reason}
+		e := Event{At: r.At, What: ChangeText(r), Who: cmp.Or(r.Actor, r.Owner), Reason: r.Change.Reason}
 		switch r.Kind {
 		case history.KindTrip:
 			e.Letter, e.Class = "T", "trip"
@@ -128,8 +137,8 @@ func eventsOf(h inspect.TargetHistory, since time.Time) (list []event) {
 	return list
 }
 
-// changeText says what was changed, or what happened.
-func changeText(r inspect.HistoryRecord) string {
+// ChangeText says what was changed, or what happened.
+func ChangeText(r inspect.HistoryRecord) string {
 	c := r.Change
 	switch {
 	case r.Kind == history.KindGeneration:

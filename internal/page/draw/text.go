@@ -1,4 +1,4 @@
-package page
+package draw
 
 import (
 	"bytes"
@@ -11,10 +11,10 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 )
 
-// visible replaces characters that would change how the text around them reads: control
+// Visible replaces characters that would change how the text around them reads: control
 // characters, and those that turn the direction of writing or take no room. Ids and values
 // hold whatever their writers put there.
-func visible(text string) string {
+func Visible(text string) string {
 	if !strings.ContainsFunc(text, isHidden) {
 		return strings.ToValidUTF8(text, string(unicode.ReplacementChar))
 	}
@@ -35,14 +35,14 @@ func isHidden(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 
-// visibleLines is visible for a text of many lines.
-func visibleLines(text []byte) []byte {
+// VisibleLines is visible for a text of many lines.
+func VisibleLines(text []byte) []byte {
 	if !bytes.ContainsFunc(text, func(r rune) bool { return r != '\n' && isHidden(r) }) {
 		return text
 	}
 	lines := strings.Split(string(text), "\n")
 	for i, line := range lines {
-		lines[i] = visible(line)
+		lines[i] = Visible(line)
 	}
 	return []byte(strings.Join(lines, "\n"))
 }
@@ -50,11 +50,11 @@ func visibleLines(text []byte) []byte {
 // quotedOrPath matches what may be an id in the text of an error.
 var quotedOrPath = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|documents/\S*`)
 
-// withoutIDs returns a text of an error without what may be an id.
-func withoutIDs(text string) string { return quotedOrPath.ReplaceAllString(text, "(id hidden)") }
+// WithoutIDs returns a text of an error without what may be an id.
+func WithoutIDs(text string) string { return quotedOrPath.ReplaceAllString(text, "(id hidden)") }
 
-// count shows a number for people: 1,234,567.
-func count(n int64) string {
+// Count shows a number for people: 1,234,567.
+func Count(n int64) string {
 	s := fmt.Sprint(n)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
 		s = s[:i] + "," + s[i:]
@@ -75,16 +75,16 @@ func short(n float64) string {
 	return fmt.Sprintf("%.3g", n)
 }
 
-// plural shows a count with its noun.
-func plural(n int, one, many string) string {
+// Plural shows a count with its noun.
+func Plural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
-	return count(int64(n)) + " " + many
+	return Count(int64(n)) + " " + many
 }
 
-// age shows how long something took, or has been going on, with at most two units.
-func age(d time.Duration) string {
+// Age shows how long something took, or has been going on, with at most two units.
+func Age(d time.Duration) string {
 	d = max(0, d)
 	switch {
 	case d < time.Minute:
@@ -119,29 +119,29 @@ func oneUnit(d time.Duration) string {
 	return "999d"
 }
 
-// instant shows an instant for people.
-func instant(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+// Instant shows an instant for people.
+func Instant(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// minute shows an instant to the minute.
-func minute(t time.Time) string { return t.UTC().Format("Jan 2, 15:04") }
+// Minute shows an instant to the minute.
+func Minute(t time.Time) string { return t.UTC().Format("Jan 2, 15:04") }
 
-// machine shows an instant for programs.
-func machine(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+// Machine shows an instant for programs.
+func Machine(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// rate shows how much may go in a second.
-func rate(perSecond float64, unlimited bool) string {
+// Rate shows how much may go in a second.
+func Rate(perSecond float64, unlimited bool) string {
 	if unlimited {
 		return "unlimited"
 	}
 	return fmt.Sprintf("%.4g/s", perSecond)
 }
 
-// quoted returns a word of a command as a shell reads it back.
-func quoted(word string) string {
+// Quoted returns a word of a command as a shell reads it back.
+func Quoted(word string) string {
 	if word != "" && !strings.ContainsFunc(word, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@+=,", r))
 	}) {
 		return word
 	}
-	return "'" + strings.ReplaceAll(visible(word), "'", `'\''`) + "'"
+	return "'" + strings.ReplaceAll(Visible(word), "'", `'\''`) + "'"
 }

@@ -1,4 +1,4 @@
-package page
+package draw
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// A chart is drawn as SVG. All places in it are in percent, so it has any width and its letters
+// A Chart is drawn as SVG. All places in it are in percent, so it has any width and its letters
 // stay as large as they are; a table next to it says the same.
-type chart struct {
+type Chart struct {
 	ID, Title, Unit string
 	Series          []series // for the legend
 	Bars            []bar
@@ -52,27 +52,27 @@ func percent(p float64) string { return fmt.Sprintf("%.2f%%", p) }
 // A value is one column of buckets: how it is named, drawn and read.
 type value struct {
 	series
-	of func(bucket) (v float64, known bool)
+	of func(Bucket) (v float64, known bool)
 }
 
-func always(of func(bucket) float64) func(bucket) (float64, bool) {
-	return func(b bucket) (float64, bool) { return of(b), true }
+func always(of func(Bucket) float64) func(Bucket) (float64, bool) {
+	return func(b Bucket) (float64, bool) { return of(b), true }
 }
 
 var amountValues = []value{
-	{series{"found due", "s-due"}, always(func(b bucket) float64 { return b.Due })},
-	{series{"deleted", "s-deleted"}, always(func(b bucket) float64 { return b.Deleted })},
+	{series{"found due", "s-due"}, always(func(b Bucket) float64 { return b.Due })},
+	{series{"deleted", "s-deleted"}, always(func(b Bucket) float64 { return b.Deleted })},
 }
 
 var operationValues = []value{
-	{series{"reads", "s-reads"}, always(func(b bucket) float64 { return b.Reads })},
-	{series{"writes", "s-writes"}, always(func(b bucket) float64 { return b.Writes })},
-	{series{"deletes", "s-deletes"}, always(func(b bucket) float64 { return b.Deletes })},
+	{series{"reads", "s-reads"}, always(func(b Bucket) float64 { return b.Reads })},
+	{series{"writes", "s-writes"}, always(func(b Bucket) float64 { return b.Writes })},
+	{series{"deletes", "s-deletes"}, always(func(b Bucket) float64 { return b.Deletes })},
 }
 
 var delayValues = []value{
-	{series{"half (p50)", "s-p50"}, func(b bucket) (float64, bool) { return known(b.P50) }},
-	{series{"99 % (p99)", "s-p99"}, func(b bucket) (float64, bool) { return known(b.P99) }},
+	{series{"half (p50)", "s-p50"}, func(b Bucket) (float64, bool) { return known(b.P50) }},
+	{series{"99 % (p99)", "s-p99"}, func(b Bucket) (float64, bool) { return known(b.P99) }},
 }
 
 func known(v *float64) (float64, bool) {
@@ -82,10 +82,10 @@ func known(v *float64) (float64, bool) {
 	return *v, true
 }
 
-// chartsOf returns the charts of a span.
-func chartsOf(sp span, list []bucket, events []event, delaysKnown bool) []chart {
+// ChartsOf returns the charts of a span.
+func ChartsOf(sp Span, list []Bucket, events []Event, delaysKnown bool) []Chart {
 	id := fmt.Sprintf("c%d", sp.number)
-	charts := []chart{
+	charts := []Chart{
 		newChart(id+"-amount", "Entities", "", sp, list, events, amountValues),
 		newChart(id+"-operations", "Operations billed", "", sp, list, events, operationValues),
 	}
@@ -100,9 +100,9 @@ func chartsOf(sp span, list []bucket, events []event, delaysKnown bool) []chart 
 }
 
 func newChart(
-	id, title, unit string, sp span, list []bucket, events []event, values []value,
-) chart {
-	c := chart{ID: id, Title: title + ", " + sp.Name, Unit: unit, Columns: []string{"from (UTC)"},
+	id, title, unit string, sp Span, list []Bucket, events []Event, values []value,
+) Chart {
+	c := Chart{ID: id, Title: title + ", " + sp.Name, Unit: unit, Columns: []string{"from (UTC)"},
 		stacked: len(values) > 2}
 	sums := make([]float64, len(values))
 	for _, v := range values {
@@ -159,11 +159,11 @@ func niceTop(most float64) float64 {
 	return most
 }
 
-func (c *chart) drawGrid(top float64, unit string) {
+func (c *Chart) drawGrid(top float64, unit string) {
 	for _, part := range []float64{0, .5, 1} {
 		label := short(top*part) + unit
 		if unit == "s" {
-			label = age(time.Duration(top * part * float64(time.Second)))
+			label = Age(time.Duration(top * part * float64(time.Second)))
 		}
 		c.Axes.Grid = append(c.Axes.Grid, gridLine{percent(height(part)), label})
 	}
@@ -173,7 +173,7 @@ func (c *chart) drawGrid(top float64, unit string) {
 func height(part float64) float64 { return plotBottom - part*(plotBottom-plotTop) }
 
 // drawBucket draws the bars of a bucket, and adds a row to the table.
-func (c *chart) drawBucket(sp span, values []value, b bucket, i, of int, top float64) {
+func (c *Chart) drawBucket(sp Span, values []value, b Bucket, i, of int, top float64) {
 	each := 100 / float64(of)
 	wide, bottom := each*.84, plotBottom
 	if !c.stacked {
@@ -186,7 +186,7 @@ func (c *chart) drawBucket(sp span, values []value, b bucket, i, of int, top flo
 			row = append(row, "–")
 			continue
 		}
-		text := count(int64(n))
+		text := Count(int64(n))
 		if c.Unit == "s" {
 			text = fmt.Sprintf("%.3g s", n)
 			if b.Over && j == 1 {
@@ -214,7 +214,7 @@ func (c *chart) drawBucket(sp span, values []value, b bucket, i, of int, top flo
 // that are nearer are shown as one.
 const markRoom = 2.5
 
-func (c *chart) drawMarks(sp span, list []bucket, events []event) {
+func (c *Chart) drawMarks(sp Span, list []Bucket, events []Event) {
 	begin := list[0].Begin
 	long := time.Duration(len(list)) * sp.each
 	var last float64
@@ -224,7 +224,7 @@ func (c *chart) drawMarks(sp span, list []bucket, events []event) {
 			continue
 		}
 		c.Marked++
-		title := minute(e.At) + ": " + visible(e.What)
+		title := Minute(e.At) + ": " + Visible(e.What)
 		if n := len(c.Marks); n > 0 && x-last < markRoom {
 			m := &c.Marks[n-1]
 			m.Title += "; " + title
@@ -242,7 +242,7 @@ func (c *chart) drawMarks(sp span, list []bucket, events []event) {
 const markOrder = "TAG"
 
 // summary says in a sentence what a chart shows, for people who do not see it.
-func (c *chart) summary(values []value, sums []float64, list []bucket) string {
+func (c *Chart) summary(values []value, sums []float64, list []Bucket) string {
 	if c.Empty != "" {
 		return c.Empty
 	}
@@ -260,7 +260,7 @@ func (c *chart) summary(values []value, sums []float64, list []bucket) string {
 			text += fmt.Sprintf("%s at most %.3g s", v.Name, most)
 			continue
 		}
-		text += count(int64(sums[i])) + " " + v.Name
+		text += Count(int64(sums[i])) + " " + v.Name
 	}
-	return text + fmt.Sprintf("; %s marked.", plural(c.Marked, "event is", "events are"))
+	return text + fmt.Sprintf("; %s marked.", Plural(c.Marked, "event is", "events are"))
 }
