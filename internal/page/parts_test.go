@@ -173,12 +173,12 @@ func FuzzParameters(f *testing.F) {
 			if page == "/targets/" {
 				page += url.PathEscape(a)
 			}
-			for _, name := range []string{"cell", "since", "only", "limit", "id", "number", "namespace", "parent", "refresh"} {
-				q := url.Values{name: {a}, "target": {b}}
-				if name == "id" || name == "parent" {
-					q.Set("target", "sessions")
-					q.Set("id", b)
-				}
+			for _, q := range []url.Values{
+				{"cell": {a}, "target": {b}, "refresh": {a}, "id": {a}, "namespace": {b}},
+				{"since": {a}, "target": {"sessions"}, "only": {b}, "limit": {a}, "number": {b}},
+				{"limit": {a}, "target": {"sessions"}, "id": {b}, "parent": {a}},
+				{"only": {a}, "target": {"sessions"}, "id": {a}, "number": {"1"}},
+			} {
 				r := httptest.NewRequest(http.MethodGet, "/", nil)
 				r.URL.Path, r.URL.RawPath, r.URL.RawQuery, r.Host = unescape(page), page, q.Encode(), "localhost"
 				w := httptest.NewRecorder()
