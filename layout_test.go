@@ -73,6 +73,8 @@ var floors = map[string]int{
 	"internal/doctor":        17, // all that inspect knows, and what only drivers do
 	"internal/doctor/facts":  0,  // what drivers say of a database
 	"internal/doctor/repair": 17, // it tells ages as inspect does
+	"internal/page":          18, // shows what all of these know
+	"internal/page/draw":     17, // pure
 	"internal/selftest":      16, // what operators do, and the suite of all drivers
 	"internal/background":    0,  // for all of them
 	"internal/chronicle":     4,

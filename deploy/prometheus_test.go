@@ -157,7 +157,7 @@ func TestPrometheusSeesTheStoreGo(t *testing.T) {
 	reaper := program(t, "DATASTORE_EMULATOR_HOST="+proxy.Addr(), "REAPER_STORE=datastore:"+em.Project(t))
 	output(t, reaper("load"), `{"id":"a","expires":"2026-01-01T00:00:00Z"}`+"\n")
 	served, address := freeAddress(t), freeAddress(t)
-	background(t, reaper("serve", "--apply", "--schedule", "@every 1s", "--listen", served))
+	background(t, reaper("serve", "--apply", "--schedule", "@every 1s", "--listen", served, "--ui", "off"))
 
 	dir := t.TempDir()
 	rules := read(t, "prometheus/rules.yaml")

@@ -62,6 +62,7 @@ the end, with --fail-incomplete; 4 the breaker of a target is open, and nothing 
 		dumpCommand(a), stampCommand(a), explainCommand(a), listCommand(a), historyCommand(a), generationCommand(a),
 		auditCommand(a), adoptCommand(a), orphansCommand(a), archiveCommand(a), restoreCommand(a), pauseCommand(a),
 		resumeCommand(a), paceCommand(a), breakerCommand(a), planCommand(a), doctorCommand(a), selftestCommand(a),
+		pageCommand(a),
 		indexesCommand(a), versionCommand(a.console),
 		&cobra.Command{Use: "targets-file", Short: "Every field of the targets file, with its default",
 			Long: config.Sample()})
@@ -71,7 +72,7 @@ the end, with --fail-incomplete; 4 the breaker of a target is open, and nothing 
 
 // readers are the commands that only read, by their words.
 var readers = []string{"status", "explain", "list", "history", "dump", "breaker show", "generation list", "doctor",
-	"plan"}
+	"plan", "page"}
 
 // markFailures makes the errors of all commands below tell failures from wrong
 // usage, and has those answered elsewhere whose store another process has open.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"iter"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -71,7 +72,8 @@ of the index each steps over.
 
 With --live it shows a daemon at work for a minute and a half: an application that writes
 all the time, a backlog, a store that pushes back, generations that follow each other, and
-a mistake that the breaker stops. --record draws what happened.`,
+a mistake that the breaker stops. It is on the page, too: see --ui. --record draws what
+happened.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, name := range []string{"store", "config"} {
@@ -102,6 +104,7 @@ a mistake that the breaker stops. --record draws what happened.`,
 		"how sessions say when they expire: "+layoutNames())
 	cmd.Flags().StringVar(&dir, "dir", "",
 		"empty or new directory to work in and to keep (default: a temporary one, removed at the end)")
+	addSettings(cmd.Flags(), "ui")
 	cmd.Flags().BoolVar(&live, "live", false, "show a daemon at work, until it ends by itself or by ctrl-C")
 	cmd.Flags().StringVar(&record, "record", "", "with --live: write a picture of it to this file, as SVG")
 	a.addJSON(cmd)
@@ -125,6 +128,9 @@ func (a *app) demoLive(cmd *cobra.Command, dir, record string) (err error) {
 	if c.Schedule, err = config.ParseSchedule("@every 1s"); err != nil {
 		return err
 	}
+	if c.UI, err = freeAddress(cmd.Context(), c.UI); err != nil {
+		return err
+	}
 	kept := dir
 	if dir, err = demoDir(dir); err != nil {
 		return err
@@ -138,11 +144,29 @@ func (a *app) demoLive(cmd *cobra.Command, dir, record string) (err error) {
 	if err != nil {
 		return err
 	}
-	err = d.run(cmd.Context(), func(ctx context.Context, s *session) error { return serve(ctx, s, false, false) })
+	err = d.run(cmd.Context(), func(ctx context.Context, s *session) error {
+		return serve(ctx, s, false, false, pageOrder{ids: true})
+	})
 	if record != "" {
 		err = errors.Join(err, d.record(record))
 	}
 	return err
+}
+
+// freeAddress returns an address for a page: the given one, or if that is taken another one of this machine. Without
+// an address it returns none.
+func freeAddress(ctx context.Context, address string) (string, error) {
+	if address == "" {
+		return "", nil
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		l, err = new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	}
+	if err != nil {
+		return "", wrongUsage("--ui: %v", err)
+	}
+	return l.Addr().String(), l.Close()
 }
 
 // layoutNames lists the layouts for people.

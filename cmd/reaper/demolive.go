@@ -22,14 +22,13 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// The numbers of a live demo are small enough for any machine, and go together: in an hour of the clock fewer expire
-// than the breaker lets pass, until somebody makes a mistake.
+// The numbers of a live demo are small enough for any machine.
 const (
 	liveBacklog   = 12_000 // sessions that expired during the last day
 	liveRemaining = 12_000 // sessions that live for a week
 	liveMistake   = 9_000  // of these, which a mistake lets expire
 	liveFlow      = 20     // sessions written in a beat, which live for some beats
-	liveFloor     = 2_500  // so many of one hour, and of those that come late, always go
+	liveFloor     = 500    // so many that come late always go; more is an event
 	livePace      = 1_000  // deletes in a beat, at most
 )
 
@@ -133,6 +132,10 @@ func (d *liveDemo) run(ctx context.Context, serve func(context.Context, *session
 	if err := d.fill(ctx); err != nil {
 		return err
 	}
+	if d.UI != "" {
+		d.say("The page shows what happens: http://%s/\n", d.UI)
+	}
+	d.say("\n")
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	d.began = d.now()
@@ -288,6 +291,7 @@ func (d *liveDemo) play(ctx context.Context) error {
 		{28, d.endPushBack},
 		{50, d.mistake},
 		{84, d.repair},
+		{92, d.approveRest},
 		{105, d.finish},
 	} {
 		if !d.wait(ctx, part.at) {
@@ -370,6 +374,19 @@ func (d *liveDemo) repair(ctx context.Context) error {
 	d.tell("restamped, and cleared", "The breaker has held them: %s went before it was sure, and %s are left. The"+
 		" application gives these a week again, and the operator closes the breaker:\n    reaper breaker clear --reason '…'",
 		grouped(int64(gone)), grouped(int64(len(list))))
+	return err
+}
+
+// approveRest lets go what came to be due while the breaker held the target, if that is late now.
+func (d *liveDemo) approveRest(ctx context.Context) error {
+	open, err := inspect.Breaker(ctx, d.sweep, d.sweep.Targets[0])
+	if err != nil || open.Trip == "" {
+		return err
+	}
+	order := control.Order{Actor: demoActor, Reason: "these came to be due while the breaker was open"}
+	_, trip, err := control.Approve(ctx, d.sweep, d.sweep.Targets[0], order, control.Approval{ID: open.Trip})
+	d.tell("approved", "What came to be due meanwhile is late, too, and so many were late that the breaker asks again."+
+		" The operator lets these go: %s.", grouped(trip.Due))
 	return err
 }
 

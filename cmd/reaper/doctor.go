@@ -112,13 +112,8 @@ func examine(a *app, cmd *cobra.Command, wait string, strict bool) error {
 		s.sweep = sweepConfig(s, a.now)
 	}
 	s.fillSchedules()
-	all := *s
-	all.targets = s.Targets
-	setup := doctor.Setup{Spec: s.Store.String(), Mode: modeOf(s.Store.Driver), Sweep: s.sweep, OpenErr: openErr,
-		All: sweepConfig(&all, a.now).Targets, Getenv: os.Getenv, Within: within}
-	if e, ok := s.db.Store.(interface{ Endpoint() string }); ok {
-		setup.Endpoint = e.Endpoint()
-	}
+	setup := doctorSetup(s, openErr)
+	setup.Within = within
 	report := doctor.Run(cmd.Context(), setup)
 	if err := s.db.close(); err != nil {
 		log.WarnContext(cmd.Context(), "cannot close the store", "error", err)
@@ -134,6 +129,18 @@ func examine(a *app, cmd *cobra.Command, wait string, strict bool) error {
 		return &exit{exitFailed, nil}
 	}
 	return nil
+}
+
+// doctorSetup returns what a doctor has to examine. OpenErr is why the store could not be opened.
+func doctorSetup(s *session, openErr error) doctor.Setup {
+	all := *s
+	all.targets = s.Targets
+	setup := doctor.Setup{Spec: s.Store.String(), Mode: modeOf(s.Store.Driver), Sweep: s.sweep, OpenErr: openErr,
+		All: sweepConfig(&all, s.sweep.Now).Targets, Getenv: os.Getenv}
+	if e, ok := s.db.Store.(interface{ Endpoint() string }); ok {
+		setup.Endpoint = e.Endpoint()
+	}
+	return setup
 }
 
 // modeOf returns the mode that a database must be in for a driver; empty for an embedded store.

@@ -61,6 +61,7 @@ type holder struct {
 	Host    string    `json:"host"`
 	Version string    `json:"version"`
 	Since   time.Time `json:"since"`
+	Page    string    `json:"page"` // where it shows its page; empty without one
 }
 
 func (h holder) String() string {
@@ -108,6 +109,10 @@ func (a *app) delegate(cmd *cobra.Command, locked error) error {
 		return json.NewDecoder(r).Decode(&who)
 	}); err != nil {
 		return unanswered(dir, err)
+	}
+	if wordsOf(cmd)[0] == "page" && who.Page != "" {
+		return fmt.Errorf("open embedded store %s: %w: %v has it, and shows the page itself: %s", dir, store.ErrLocked, who,
+			who.Page)
 	}
 	if !slices.Contains(answered, wordsOf(cmd)[0]) {
 		return fmt.Errorf("open embedded store %s: %w: %v has it. Stop it first for %s; it answers %s itself", dir,
@@ -242,7 +247,7 @@ func (d *daemon) answer(ctx context.Context) (stop func()) {
 		return func() {}
 	}
 	host, _ := os.Hostname()
-	who := holder{os.Getpid(), host, buildVersion(), d.now().UTC().Round(0)}
+	who := holder{os.Getpid(), host, buildVersion(), d.now().UTC().Round(0), d.page}
 	ctx, cancel := context.WithCancel(ctx)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /holder", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(who) })

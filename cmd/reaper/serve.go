@@ -38,6 +38,7 @@ const (
 
 func serveCommand(a *app) *cobra.Command {
 	var later, profile bool
+	var o pageOrder
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Sweep on a schedule, with metrics and health",
@@ -50,6 +51,9 @@ It serves /metrics for Prometheus, /healthz (the process is alive) and /readyz (
 store answers, the records are readable, the schedule is on time) on --listen. Without
 --apply it deletes nothing, and logs that every hour.
 
+It shows a status page on --ui, which is 127.0.0.1:9465 so that this machine alone reaches
+it: the page has no login. It only shows. docs/page.md describes it.
+
 While it has an embedded store open, it answers status, explain, list, history, pause,
 resume, pace and breaker through the socket reaper.sock in the store's directory, for its
 own user only.`,
@@ -57,10 +61,11 @@ own user only.`,
   reaper serve --store embedded:./data --apply --schedule '@every 10s' --listen 127.0.0.1:9464`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.inSession(cmd, func(ctx context.Context, s *session) error { return serve(ctx, s, later, profile) })
+			return a.inSession(cmd, func(ctx context.Context, s *session) error { return serve(ctx, s, later, profile, o) })
 		},
 	}
 	addSettings(cmd.Flags(), "apply", "workers", "shutdown-grace", "schedule", "listen", "actor")
+	o.addFlags(cmd.Flags())
 	a.addTarget(cmd)
 	cmd.Flags().BoolVar(&later, "no-first-run", false,
 		"wait for the first tick of the schedule instead of sweeping immediately")
@@ -74,6 +79,7 @@ type daemon struct {
 	metrics   *metrics.Metrics
 	collector *sweep.Daemon
 	schedules map[string]string // by target, as they were written
+	page      string            // where its page is; empty without one
 }
 
 // newDaemon returns a daemon for the targets of a session. If first is true, the first
@@ -91,7 +97,7 @@ func newDaemon(s *session, m *metrics.Metrics, first bool) *daemon {
 	return d
 }
 
-func serve(ctx context.Context, s *session, later, profile bool) error {
+func serve(ctx context.Context, s *session, later, profile bool, o pageOrder) error {
 	var names []string
 	for _, t := range s.targets {
 		names = append(names, t.Name)
@@ -112,15 +118,20 @@ func serve(ctx context.Context, s *session, later, profile bool) error {
 	if profile {
 		writing = profileTimeout
 	}
+	var stopShowing func()
+	if d.page, stopShowing, err = d.showPage(ctx, o); err != nil {
+		return errors.Join(err, listener.Close())
+	}
 	server := &http.Server{Handler: d.handler(profile), ReadHeaderTimeout: httpTimeout, ReadTimeout: httpTimeout,
 		WriteTimeout: writing, IdleTimeout: time.Minute, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	stopAnswering := d.answer(ctx)
 	address := listener.Addr().String()
-	s.log.InfoContext(ctx, "serving", "address", address, "apply", s.Apply, "targets", names)
+	s.log.InfoContext(ctx, "serving", "address", address, "apply", s.Apply, "targets", names, "page", d.page)
 
 	d.work(ctx)
+	stopShowing()
 	stopAnswering()
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
@@ -176,7 +187,7 @@ func (d *daemon) handler(profile bool) http.Handler {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_ = front.Execute(w, map[string]any{"Store": d.Store.String(), "Apply": d.Apply, "Version": buildVersion(),
-			"Rows": d.rows(), "Pprof": profile})
+			"Rows": d.rows(), "Pprof": profile, "Page": d.page})
 	})
 	if profile {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -261,5 +272,6 @@ var front = template.Must(template.New("front").Parse(`<!DOCTYPE html>
 <td>{{.Gone}}<td>{{.Held}}<td>{{.Tick}}<td>{{.Next}}<td>{{.Err}}</tr>
 {{end}}</table>
 <p><a href="/metrics">metrics</a> <a href="/healthz">health</a> <a href="/readyz">readiness</a>
-{{if .Pprof}}<a href="/debug/pprof/">profiles</a>{{end}}</p></html>
+{{if .Pprof}}<a href="/debug/pprof/">profiles</a>{{end}}</p>
+{{if .Page}}<p>The status page, with ranges, charts and history: <a href="{{.Page}}">{{.Page}}</a></p>{{end}}</html>
 `))

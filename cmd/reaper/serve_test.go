@@ -47,7 +47,7 @@ type daemonProcess struct {
 // serve starts a daemon on a free port, and waits until it logs its address.
 func (b *workdir) serve(args ...string) *daemonProcess {
 	b.t.Helper()
-	cmd, _, _ := b.command(nil, append([]string{"serve", "--listen", "127.0.0.1:0", "--log-format", "json"}, args...)...)
+	cmd, _, _ := b.command(nil, append([]string{"serve", "--listen", "127.0.0.1:0", "--ui", "off", "--log-format", "json"}, args...)...)
 	log := b.start(cmd)
 	d := &daemonProcess{t: b.t, cmd: cmd, gone: make(chan error, 1)}
 	address := make(chan string, 1)

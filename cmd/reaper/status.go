@@ -118,18 +118,7 @@ func readStatus(ctx context.Context, s *session, all bool, last statusResult) (r
 	s.fillSchedules()
 	res = statusResult{Store: s.Store.String(), Now: s.now().UTC()}
 	res.Targets, err = eachTarget(s, func(t sweep.Target) (st inspect.TargetStatus, err error) {
-		var by supersession
-		var group errgroup.Group
-		background.Go(&group, func() error {
-			by = s.supersession(ctx, t)
-			return nil
-		})
-		st, err = inspect.StatusWith(ctx, s.sweep, t, inspect.Look{All: all, Last: behind[t.Name]})
-		if perr := group.Wait(); perr != nil { // a panic
-			return st, perr
-		}
-		by.fill(&st)
-		return st, err
+		return s.statusOf(ctx, t, inspect.Look{All: all, Last: behind[t.Name]})
 	})
 	for _, t := range res.Targets {
 		if t.Err != nil {
@@ -137,6 +126,22 @@ func readStatus(ctx context.Context, s *session, all bool, last statusResult) (r
 		}
 	}
 	return res, err
+}
+
+// statusOf reads the status of a target, and which target replaces it.
+func (s *session) statusOf(ctx context.Context, t sweep.Target, l inspect.Look) (st inspect.TargetStatus, err error) {
+	var by supersession
+	var group errgroup.Group
+	background.Go(&group, func() error {
+		by = s.supersession(ctx, t)
+		return nil
+	})
+	st, err = inspect.StatusWith(ctx, s.sweep, t, l)
+	if perr := group.Wait(); perr != nil { // a panic
+		return st, perr
+	}
+	by.fill(&st)
+	return st, err
 }
 
 // A screen is what a status is shown on.

@@ -89,7 +89,7 @@ var (
 var swarm = [][]string{
 	{"sweep", "--apply", "--json"},
 	{"sweep", "--apply", "--json"},
-	{"serve", "--apply", "--schedule", "@every 1s", "--listen", "127.0.0.1:0"},
+	{"serve", "--apply", "--schedule", "@every 1s", "--listen", "127.0.0.1:0", "--ui", "off"},
 	{"adopt", "orders", "--apply", "--watch"},
 	{"adopt", "orders", "--apply"},
 }

@@ -36,6 +36,7 @@ type Config struct {
 	MaxDuration   Limit[time.Duration]
 	Schedule      Schedule
 	Listen        string // host:port for metrics and health
+	UI            string // host:port of the status page; empty if it is off
 	Pushgateway   string // URL, empty for none; it may hold a password, so log it redacted
 	LogLevel      slog.Level
 	LogFormat     LogFormat

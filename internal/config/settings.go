@@ -36,6 +36,7 @@ func Settings() []Setting {
 		{"max-duration", "REAPER_MAX_DURATION", unlimited, "stop a sweep in good order after this long"},
 		{"schedule", "REAPER_SCHEDULE", "*/5 * * * *", "when sweeps begin: cron, UTC"},
 		{"listen", "REAPER_LISTEN", ":9464", "address of /metrics, /healthz and /readyz"},
+		{"ui", "REAPER_UI", DefaultUI, "address of the status page, which only shows and has no login; or off"},
 		{"pushgateway", "REAPER_PUSHGATEWAY", "", "URL to push metrics to at the end of a sweep"},
 		{"log-level", "REAPER_LOG_LEVEL", "info", "debug, info, warn or error"},
 		{"log-format", "REAPER_LOG_FORMAT", "", "text or json (default text on a terminal, else json)"},
@@ -68,6 +69,7 @@ type variables struct {
 	MaxDuration   variable `split_words:"true"`
 	Schedule      variable
 	Listen        variable
+	UI            variable
 	Pushgateway   variable
 	LogLevel      variable `split_words:"true"`
 	LogFormat     variable `split_words:"true"`
@@ -102,7 +104,7 @@ func environment() (rawSettings, Problems) {
 	byFlag := map[string]variable{
 		"store": vars.Store, "config": vars.Config, "apply": vars.Apply, "workers": vars.Workers,
 		"max-duration": vars.MaxDuration, "schedule": vars.Schedule, "listen": vars.Listen,
-		"pushgateway": vars.Pushgateway, "log-level": vars.LogLevel, "log-format": vars.LogFormat,
+		"ui": vars.UI, "pushgateway": vars.Pushgateway, "log-level": vars.LogLevel, "log-format": vars.LogFormat,
 		"actor": vars.Actor, "shutdown-grace": vars.ShutdownGrace,
 	}
 	raw, known := rawSettings{}, []string{}
@@ -176,6 +178,7 @@ func (raw rawSettings) parse() (Config, Problems) {
 	set("max-duration", func(s string) (err error) { c.MaxDuration, err = parseMaxDuration(s); return err })
 	set("schedule", func(s string) (err error) { c.Schedule, err = parseSchedule(s); return err })
 	set("listen", func(s string) (err error) { c.Listen, err = s, checkListen(s); return err })
+	set("ui", func(s string) (err error) { c.UI, err = parseUI(s); return err })
 	set("pushgateway", func(s string) (err error) { c.Pushgateway, err = s, checkURL(s); return err })
 	set("log-level", func(s string) (err error) { c.LogLevel, err = parseLevel(s); return err })
 	set("log-format", func(s string) (err error) { c.LogFormat, err = parseFormat(s); return err })
@@ -227,6 +230,21 @@ func checkListen(s string) error {
 		}
 	}
 	return errors.New("is not a valid address: write HOST:PORT, or :PORT for every interface")
+}
+
+// DefaultUI is where the status page is unless somebody says otherwise: it has no login, so only
+// this machine reaches it.
+const DefaultUI = "127.0.0.1:9465"
+
+// parseUI reads the address of the status page; empty stands for none.
+func parseUI(s string) (string, error) {
+	if s == "off" {
+		return "", nil
+	}
+	if checkListen(s) != nil {
+		return "", errors.New(`is not a valid address: write HOST:PORT, :PORT for every interface, or "off"`)
+	}
+	return s, nil
 }
 
 func checkURL(s string) error {

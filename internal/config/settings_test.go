@@ -53,7 +53,7 @@ func TestSettingDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Apply || c.Workers != 16 || !c.MaxDuration.Unlimited || c.Schedule.String() != "*/5 * * * *" || c.Listen != ":9464" ||
+	if c.Apply || c.Workers != 16 || !c.MaxDuration.Unlimited || c.Schedule.String() != "*/5 * * * *" || c.Listen != ":9464" || c.UI != "127.0.0.1:9465" ||
 		c.Pushgateway != "" || c.LogLevel != slog.LevelInfo || c.LogFormat != "" || c.ShutdownGrace != 8*time.Second ||
 		!c.Store.IsZero() || c.File != "" || c.Targets != nil {
 		t.Errorf("got %+v", c)
@@ -76,6 +76,7 @@ func TestPrecedence(t *testing.T) {
 	t.Setenv("REAPER_MAX_DURATION", "1d12h")
 	t.Setenv("REAPER_SCHEDULE", "@hourly")
 	t.Setenv("REAPER_LISTEN", "127.0.0.1:0")
+	t.Setenv("REAPER_UI", "off")
 	t.Setenv("REAPER_PUSHGATEWAY", "http://push:9091")
 	t.Setenv("REAPER_LOG_LEVEL", "debug")
 	t.Setenv("REAPER_LOG_FORMAT", "json")
@@ -136,7 +137,7 @@ func TestAllProblemsAtOnce(t *testing.T) {
 	}
 	want := []string{
 		"REAPER_WROKERS: unknown variable; the nearest known one is REAPER_WORKERS",
-		"REAPER_: unknown variable; the nearest known one is REAPER_STORE",
+		"REAPER_: unknown variable; the nearest known one is REAPER_UI",
 		"REAPER_LOG_FORMAT: is set but empty: give it a value, or leave it out",
 		"REAPER_STORE: is not a valid store: write embedded:DIR, datastore:PROJECT[/DATABASE] or firestore:PROJECT[/DATABASE]",
 		"REAPER_APPLY: is neither true nor false",

@@ -1,0 +1,206 @@
+package page
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/metrics"
+)
+
+// manyRanges returns the status of a target with so many ranges.
+func manyRanges(generations, shards, namespaces int, now time.Time) inspect.TargetStatus {
+	n := int64(generations * shards)
+	oldest := now.Add(-26 * time.Hour)
+	st := inspect.TargetStatus{Name: "sessions", Layout: "generation", Verdict: inspect.Behind, Why: "the oldest was due 26h ago",
+		Backlog: &n, Rate: 400, OldestDue: &oldest}
+	r := 500.0
+	for g := generations; g >= 1; g-- {
+		state := "sealed"
+		if g == generations {
+			state = "filling"
+		}
+		st.Generations = append(st.Generations, inspect.GenerationStatus{Number: g, State: state, Shards: shards,
+			Opened: now.Add(-time.Duration(generations-g) * 24 * time.Hour)})
+		for s := range shards {
+			for ns := range namespaces {
+				one := inspect.RangeStatus{Generation: g, Shard: fmt.Sprintf("%04d", s), Rate: &r, Swept: &now, Deleted: int64(1000 * s)}
+				if namespaces > 1 {
+					one.Namespace = fmt.Sprintf("tenant-%02d", ns)
+				}
+				if k := (g*31 + s*17 + ns) % 23; k < 9 {
+					due := now.Add(-time.Duration(1<<k) * 20 * time.Second)
+					one.OldestDue, one.ThrottledBy = &due, []string{"ramp", "max", "", "pushback", "total"}[k%5]
+					until := now.Add(20 * time.Second)
+					one.Owner, one.LeaseUntil = "reaper-7f9c/1/QX4KPA", &until
+				}
+				st.Ranges = append(st.Ranges, one)
+			}
+		}
+	}
+	return st
+}
+
+// The page of a target with ten thousand ranges is small, and made in a moment.
+func TestTenThousandRanges(t *testing.T) {
+	cfg := newWorld(t).page()
+	cfg.Source = sayingAlways(manyRanges(10, 1000, 1, time.Now()))
+	s := serve(t, cfg)
+	s.until("targets/sessions", "10,000 ranges")
+	began := time.Now()
+	body := s.want("targets/sessions", "A cell stands for up to 21 shards")
+	t.Logf("10,000 ranges: %v, %d bytes", time.Since(began), len(body))
+	if len(body) > 400<<10 {
+		t.Errorf("the page has %d bytes", len(body))
+	}
+}
+
+// Delays are those of each hour alone, and are kept for a day.
+func TestDelays(t *testing.T) {
+	now := time.Date(2026, 11, 26, 12, 59, 0, 0, time.UTC)
+	counted := []metrics.DelaysWithin{{Within: time.Second, N: 50}, {Within: 3 * time.Second, N: 100}, {N: 100}}
+	d := &delays{cfg: &Config{Targets: []Target{{Name: "sessions"}}, Now: func() time.Time { return now },
+		Delays: func(string) []metrics.DelaysWithin { return counted }}}
+	if q := d.of("sessions")[now.Truncate(time.Hour)]; q.P50 != time.Second || q.P99 != 2960*time.Millisecond || q.Over || q.N != 100 {
+		t.Errorf("%+v", q)
+	}
+	now = now.Add(2 * time.Minute)
+	counted = []metrics.DelaysWithin{{Within: time.Second, N: 50}, {Within: 3 * time.Second, N: 110}, {N: 120}}
+	all := d.of("sessions")
+	if q := all[now.Truncate(time.Hour)]; q.P50 != 3*time.Second || q.P99 != 3*time.Second || !q.Over || q.N != 20 || len(all) != 2 {
+		t.Errorf("%+v", all)
+	}
+	now = now.Add(30 * time.Hour)
+	if all := d.of("sessions"); len(all) != 0 {
+		t.Errorf("after a day and with nothing new: %+v", all)
+	}
+	now = now.Add(-100 * time.Hour) // the clock jumps
+	d.of("sessions")
+	if q := quantilesOf(nil, nil); q.N != 0 {
+		t.Errorf("%+v", q)
+	}
+}
+
+// A copy is read at most once in an interval, by the first viewer, whatever the clock does; and
+// it is forgotten.
+func TestCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var jump atomic.Int64
+		r := &reader{ctx: ctx, now: func() time.Time { return time.Now().Add(time.Duration(jump.Load())).Round(0) }, turns: make(chan struct{}, 1)}
+		c := newCopies[int](r, 2)
+		reads, fails := 0, false
+		get := func() copied[int] {
+			got := c.get(ctx, "k", readEvery, func(_ context.Context, last int) (int, error) {
+				reads++
+				if fails {
+					return 0, errors.New("no")
+				}
+				return last + 1, nil
+			})
+			synctest.Wait()
+			return got
+		}
+		want := func(what string, got copied[int], value, n int) {
+			t.Helper()
+			if got.Value != value || reads != n {
+				t.Errorf("%s: value %d after %d reads, want %d after %d", what, got.Value, reads, value, n)
+			}
+		}
+		want("the first", get(), 1, 1)
+		time.Sleep(readEvery - time.Second)
+		want("soon after", get(), 1, 1)
+		time.Sleep(time.Second)
+		get() // shows what there is, and reads
+		want("later", get(), 2, 2)
+		time.Sleep(time.Minute)
+		want("after a pause it waits", get(), 3, 3)
+		jump.Store(int64(-24 * time.Hour))
+		want("the clock is set back", get(), 3, 4)
+		jump.Store(0)
+		want("and forth", get(), 5, 5)
+		fails = true
+		time.Sleep(readEvery)
+		asked := r.now()
+		get()
+		time.Sleep(readEvery)
+		if got := get(); got.Value != 5 || got.Err == nil || !got.Asked.Equal(asked) {
+			t.Errorf("%+v", got)
+		}
+		time.Sleep(2 * forgetAfter)
+		kept := func() int {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return len(c.entries)
+		}
+		if kept() != 0 {
+			t.Error("nothing is forgotten")
+		}
+		for i := range 5 {
+			c.get(ctx, fmt.Sprint(i), readEvery, func(context.Context, int) (int, error) { return i, nil })
+		}
+		if n := kept(); n != 2 {
+			t.Errorf("%d copies are kept, not 2", n)
+		}
+		cancel()
+		r.all.Wait()
+	})
+}
+
+// No parameter breaks a page, or gets into it as it is.
+func FuzzParameters(f *testing.F) {
+	for _, seed := range []string{"", "sessions", "1.0", "24h", "-1", "99999999999999999999", hostile, "%00", "\xff\xfe", "../../x",
+		strings.Repeat("a", 1501), "0.0.0", "\u202e", `{"a":1}`, "1e9"} {
+		f.Add(seed, seed)
+	}
+	cfg := Config{Store: "model:fuzz", Source: sayingAlways(manyRanges(2, 4, 2, time.Now())), IDs: true, Now: time.Now,
+		Targets: []Target{{Name: "sessions"}, {Name: "carts"}}, Log: newWorld(&testing.T{}).page().Log}
+	h := newServer(context.Background(), cfg).handler()
+	pages := []string{"/", "/index.json", "/targets/sessions", "/history", "/history.json", "/doctor", "/explain", "/explain.json",
+		"/events.json", "/targets/"}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		for _, page := range pages {
+			if page == "/targets/" {
+				page += url.PathEscape(a)
+			}
+			for _, q := range []url.Values{
+				{"cell": {a}, "target": {b}, "refresh": {a}, "id": {a}, "namespace": {b}},
+				{"since": {a}, "target": {"sessions"}, "only": {b}, "limit": {a}, "number": {b}},
+				{"limit": {a}, "target": {"sessions"}, "id": {b}, "parent": {a}},
+				{"only": {a}, "target": {"sessions"}, "id": {a}, "number": {"1"}},
+			} {
+				r := httptest.NewRequest(http.MethodGet, "/", nil)
+				r.URL.Path, r.URL.RawPath, r.URL.RawQuery, r.Host = unescape(page), page, q.Encode(), "localhost"
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, r)
+				if w.Code >= 500 && w.Code != http.StatusServiceUnavailable {
+					t.Fatalf("%s?%s: %d %s", page, q.Encode(), w.Code, w.Body)
+				}
+				isPage := strings.HasPrefix(w.Header().Get("Content-Type"), "text/html")
+				for _, bad := range []string{"<script>a", "<img", "\u202e", "\x00"} {
+					if isPage && bytes.Contains(w.Body.Bytes(), []byte(bad)) {
+						t.Fatalf("%s?%s: the page has %q", page, q.Encode(), bad)
+					}
+				}
+			}
+		}
+	})
+}
+
+func unescape(path string) string {
+	plain, err := url.PathUnescape(path)
+	if err != nil {
+		return path
+	}
+	return plain
+}
