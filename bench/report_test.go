@@ -151,6 +151,7 @@ func (r *report) markdown(tb testing.TB) string {
 	b.WriteString(r.pageBefore(b.String()) + "\n")
 	fmt.Fprintf(&b, "Rates and ratios are medians of rounds (%d), in which the contestants take turns, each with a fresh store of the same content; in brackets, lowest and highest.\n"+
 		"Machines that this runs on are shared, and the emulators' servers share the cores with their clients: trust the ratios, not the rates.\n"+
+		"[Scale](scale.md) reckons from some of these figures how far the design goes.\n"+
 		"Next to each figure is what it was on the page before. It *differs* if the brackets of both have nothing in common; without brackets, if a number in it differs by more than a quarter.\n", r.rounds)
 	for _, s := range r.sections {
 		b.WriteString(r.table(s))
