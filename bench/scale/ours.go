@@ -89,7 +89,6 @@ func (s *shift) ready(now float64) {
 		}
 		s.queue = append(s.queue, i)
 	}
-	s.bill.reads += float64(s.idle)
 }
 
 // work serves the queue for a second. A worker that is in debt pays it in the next one.
@@ -112,7 +111,9 @@ func (s *shift) work(now float64) {
 func (s *shift) visit(sp *span, now float64) bool {
 	due := s.each*now - sp.deleted
 	if !sp.claimed { // the first page finds whether there is anything at all
-		s.budget -= queryTime * float64(s.idle) / float64(len(s.spans))
+		idle := float64(s.idle) / float64(len(s.spans)) // these have their turn in between
+		s.budget -= queryTime * idle
+		s.bill.reads += idle
 		if due < 1 {
 			s.budget -= queryTime
 			s.bill.reads++
