@@ -2,9 +2,7 @@ package bench_test
 
 import (
 	"bufio"
-	"bytes"
 	"fmt"
-	"image/color"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,12 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
+
+	graph "github.com/reaper-ttl/reaper/bench/chart"
 )
 
 func median(v []float64) float64 {
@@ -156,6 +151,7 @@ func (r *report) markdown(tb testing.TB) string {
 	b.WriteString(r.pageBefore(b.String()) + "\n")
 	fmt.Fprintf(&b, "Rates and ratios are medians of rounds (%d), in which the contestants take turns, each with a fresh store of the same content; in brackets, lowest and highest.\n"+
 		"Machines that this runs on are shared, and the emulators' servers share the cores with their clients: trust the ratios, not the rates.\n"+
+		"[Scale](scale.md) reckons from some of these figures how far the design goes.\n"+
 		"Next to each figure is what it was on the page before. It *differs* if the brackets of both have nothing in common; without brackets, if a number in it differs by more than a quarter.\n", r.rounds)
 	for _, s := range r.sections {
 		b.WriteString(r.table(s))
@@ -196,89 +192,12 @@ func (r *report) draw(tb testing.TB, dir string) {
 	}
 }
 
-// Colours that people who cannot tell red from green tell apart.
-var colours = []color.Color{
-	color.RGBA{R: 0x00, G: 0x72, B: 0xb2, A: 0xff},
-	color.RGBA{R: 0xd5, G: 0x5e, B: 0x00, A: 0xff},
-	color.RGBA{R: 0x00, G: 0x9e, B: 0x73, A: 0xff},
-	color.RGBA{R: 0xcc, G: 0x79, B: 0xa7, A: 0xff},
-}
-
 func (c chart) write(file string) error {
-	p, err := c.plot()
-	if err != nil {
-		return err
+	drawing := graph.Chart{Title: c.title, X: c.x, Y: c.y, LogX: c.logX, LogY: c.logY}
+	for _, l := range c.lines {
+		drawing.Lines = append(drawing.Lines, graph.Line{Name: l.name, Points: l.points})
 	}
-	canvas := vgsvg.New(18*vg.Centimeter, 10*vg.Centimeter)
-	p.Draw(draw.Crop(draw.New(canvas), vg.Millimeter, -3*vg.Millimeter, vg.Millimeter, -2*vg.Millimeter))
-	var svg bytes.Buffer
-	if _, err := canvas.WriteTo(&svg); err != nil {
-		return err
-	}
-	// The font that measured the texts is not everywhere; these are as wide.
-	text := bytes.ReplaceAll(svg.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;"))
-	return os.WriteFile(file, text, 0o644)
-}
-
-func (c chart) plot() (*plot.Plot, error) {
-	p := plot.New()
-	sans := font.Font{Typeface: "Liberation", Variant: "Sans"}
-	for _, style := range []*font.Font{&p.Title.TextStyle.Font, &p.X.Label.TextStyle.Font, &p.Y.Label.TextStyle.Font,
-		&p.X.Tick.Label.Font, &p.Y.Tick.Label.Font, &p.Legend.TextStyle.Font} {
-		*style = font.From(sans, style.Size)
-	}
-	p.BackgroundColor = color.White
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = c.title, c.x, c.y
-	p.Title.Padding = vg.Millimeter * 3
-	p.Legend.Top, p.Legend.Left = true, true
-	grid := plotter.NewGrid()
-	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{Y: 0xdd}, color.Gray{Y: 0xdd}
-	p.Add(grid)
-	p.X.Tick.Marker, p.Y.Tick.Marker = numbers{plot.DefaultTicks{}}, numbers{plot.DefaultTicks{}}
-	if c.logX {
-		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, numbers{plot.LogTicks{}}
-	}
-	if c.logY {
-		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, numbers{plot.LogTicks{}}
-	}
-	for i, l := range c.lines {
-		stroke, points, err := plotter.NewLinePoints(l.points)
-		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", l.name, err)
-		}
-		stroke.Color, points.Color = colours[i%len(colours)], colours[i%len(colours)]
-		stroke.Width = vg.Points(1.5)
-		points.Shape, points.Radius = draw.CircleGlyph{}, vg.Points(2)
-		p.Add(stroke, points)
-		p.Legend.Add(l.name, stroke, points)
-	}
-	if !c.logY {
-		p.Y.Min = min(0, p.Y.Min)
-	}
-	p.Y.Max += (p.Y.Max - p.Y.Min) * 0.15 * float64(len(c.lines)) / 2 // room for the legend
-	if c.logY {
-		p.Y.Max *= 4
-	}
-	return p, nil
-}
-
-// numbers labels ticks as people write numbers, with k and M.
-type numbers struct{ plot.Ticker }
-
-func (n numbers) Ticks(low, high float64) []plot.Tick {
-	ticks := n.Ticker.Ticks(low, high)
-	for i, t := range ticks {
-		switch {
-		case t.Label == "":
-		case t.Value >= 1e6:
-			ticks[i].Label = fmt.Sprintf("%gM", t.Value/1e6)
-		case t.Value >= 1e4:
-			ticks[i].Label = fmt.Sprintf("%gk", t.Value/1e3)
-		default:
-			ticks[i].Label = fmt.Sprintf("%.4g", t.Value)
-		}
-	}
-	return ticks
+	return drawing.Write(file)
 }
 
 // sdkVersion returns the version of the SDK that the emulators come with.
