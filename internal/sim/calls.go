@@ -43,6 +43,7 @@ func (h *handle) Dispose(ctx context.Context, b *store.Batch) error {
 	sent, at := time.Now(), place{q.Target.Kind, q.Namespace}
 	shown, err := h.shows(ctx, q, at, ops)
 	if err != nil {
+		h.noteRefusals(at.namespace, ops, err)
 		return err
 	}
 	var after []settled
@@ -89,13 +90,18 @@ func (h *handle) Dispose(ctx context.Context, b *store.Batch) error {
 		}
 	}
 	b.SteppedOver = store.UnknownSteps
-	for _, op := range ops {
-		h.noteRefusal(at.namespace, op.Entry.Key, err)
-	}
+	h.noteRefusals(at.namespace, ops, err)
 	return err
 }
 
-// noteRefusal counts how often this process was told that an entity cannot be written.
+// noteRefusals is noteRefusal for each entity of a batch.
+func (h *handle) noteRefusals(namespace string, ops []store.Op, err error) {
+	for _, op := range ops {
+		h.noteRefusal(namespace, op.Entry.Key, err)
+	}
+}
+
+// noteRefusal counts how often this process was told that an entity, or what lies below it, cannot be read or written.
 func (h *handle) noteRefusal(namespace, key string, err error) {
 	if errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrFailed) {
 		h.w.mu.Lock()

@@ -135,6 +135,7 @@ func (h *handle) Descendants(ctx context.Context, q store.DescendantQuery, page 
 	if err == nil {
 		page.List, page.More = list, more
 	}
+	h.noteRefusal(q.Namespace, q.Key, err)
 	return err
 }
 
@@ -148,6 +149,7 @@ type look struct {
 func (h *handle) DeleteBelow(
 	ctx context.Context, q store.Query, e store.Entry, list []store.Descendant, isDue func(store.Value) bool,
 ) (o store.Outcome, err error) {
+	defer func() { h.noteRefusal(q.Namespace, e.Key, err) }()
 	s := stem{place{q.Target.Kind, q.Namespace}, e.Key}
 	q.Lo = e.Position().Value
 	h.sends(q, make([]store.Op, len(list)))
