@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/internal/doctor"
+	"github.com/reaper-ttl/reaper/internal/measure"
 	"github.com/reaper-ttl/reaper/internal/page"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -275,6 +277,32 @@ func (p pageSource) Doctor(ctx context.Context) (r doctor.Report, err error) {
 	quiet.sweep.Log = quiet.log
 	return doctor.Run(ctx, doctorSetup(&quiet, nil)), ctx.Err()
 }
+
+// Plan implements [page.Source].
+func (p pageSource) Plan(ctx context.Context, target string, due int64) (plan page.Plan, err error) {
+	err = p.on(target, func(s *session, _ config.Target, t sweep.Target) error {
+		m, err := measure.Read(ctx, s.sweep, t)
+		if err != nil {
+			return err
+		}
+		f := &planFlags{}
+		prices := s.livePrices(ctx, f)
+		one, err := s.planBy(f, target, m, measure.Counts{Entities: max(m.Known, due), Due: due},
+			fmt.Sprintf("not counted: %s entities by the breaker's last count, %s seen to be due", grouped(m.Known),
+				grouped(due)), prices)
+		if err != nil {
+			return err
+		}
+		res := planResult{Format: planFormat, Made: s.now().UTC(), Store: s.Store.String(), Prices: prices,
+			Targets: []planTarget{one}, Stale: []string{}}
+		plan = page.Plan{Text: string(screen{width: pagePlanWidth}.plan(res)), Document: res}
+		return nil
+	})
+	return plan, err
+}
+
+// pagePlanWidth is how wide a plan is on the page.
+const pagePlanWidth = 100
 
 // Explain implements [page.Source].
 func (p pageSource) Explain(ctx context.Context, q page.Question) (x inspect.Explanation, err error) {

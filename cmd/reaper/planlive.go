@@ -74,15 +74,22 @@ func (s *session) planLiveTarget(
 		return planTarget{}, fmt.Errorf("%w: the store cannot count; give --writes, --ttl and --backlog",
 			store.ErrUnsupported)
 	}
-	w, known := m.Workload(counts)
 	counting := fmt.Sprintf("counted: %s entities; %s due from the cursors on, in %s", grouped(counts.Entities),
 		grouped(counts.Due), counted(int64(counts.Ranges), "range", "ranges"))
+	return s.planBy(f, t.Name, m, counts, counting, prices)
+}
+
+// planBy plans for a target by its records and counts of its entities.
+func (s *session) planBy(
+	f *planFlags, target string, m *measure.Target, counts measure.Counts, counting string, prices forecast.Prices,
+) (planTarget, error) {
+	w, known := m.Workload(counts)
 	known = append([]string{counting}, known...)
 	if len(f.workload.Lives) > 0 {
 		w.Lives, known = f.workload.Lives, append(known, "lives: by --ttl instead")
 	}
 	w.Size = f.workload.Size
-	c := s.target(t.Name)
+	c := s.target(target)
 	p := planner{flags: f, target: c, mode: forecast.Mode(modeName(s.Store.Driver)), schedule: s.schedule(c),
 		namespaces: m.Namespaces, job: 2*m.Past.Jobs > m.Past.Runs, prices: prices}
 	one, err := p.plan(w)

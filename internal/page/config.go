@@ -54,6 +54,14 @@ type Source interface {
 	History(ctx context.Context, target string, since time.Time, limit int) (inspect.TargetHistory, error)
 	Doctor(ctx context.Context) (doctor.Report, error)
 	Explain(ctx context.Context, q Question) (inspect.Explanation, error)
+	// Plan forecasts a target by its records and its history. It counts nothing: as much is due as was seen.
+	Plan(ctx context.Context, target string, due int64) (Plan, error)
+}
+
+// A Plan is a forecast of a target.
+type Plan struct {
+	Text     string // for people, as reaper plan prints it
+	Document any    // for programs, as reaper plan --json prints it
 }
 
 // A Question names an entity that is to be explained.

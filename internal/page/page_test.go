@@ -21,8 +21,8 @@ import (
 
 // paths are all pages, with their documents.
 var paths = []string{"", "index.json", "targets/sessions", "targets/sessions.json", "targets/sessions?cell=1.0", "history",
-	"history.json", "history?since=24h&only=actions", "doctor", "doctor.json", "explain", "explain?id=s-1", "explain.json?id=s-1",
-	"events.json", "events.json?target=sessions", "style.css", "script.js", "icon.svg"}
+	"history.json", "history?since=24h&only=actions", "doctor", "doctor.json", "plan", "plan.json", "explain", "explain?id=s-1",
+	"explain.json?id=s-1", "events.json", "events.json?target=sessions", "style.css", "script.js", "icon.svg"}
 
 func TestPages(t *testing.T) {
 	w := newWorld(t)
@@ -36,6 +36,7 @@ func TestPages(t *testing.T) {
 			t.Errorf("%s is not JSON: %s", p, body)
 		}
 	}
+	s.until("plan", "due now         0")
 	s.until("", "IDLE")
 	s.until("targets/sessions", "20 found due, 20 deleted")
 	s.want("targets/sessions", "generation 00000001", "nursery", "reaper pause --target sessions", "shard 0003")
@@ -47,7 +48,7 @@ func TestPages(t *testing.T) {
 		len(doc.Targets) != 1 || len(doc.Targets[0].Ranges) != 8 || doc.Reads[0].At == nil {
 		t.Errorf("%v %+v", err, doc)
 	}
-	for path, code := range map[string]int{"targets/no": 404, "nothing": 404, "history?since=1y": 400, "history?limit=0": 400,
+	for path, code := range map[string]int{"targets/no": 404, "nothing": 404, "plan?target=no": 404, "history?since=1y": 400, "history?limit=0": 400,
 		"history?target=no": 404, "explain?id=": 400, "explain?id=0&number=1": 400, "explain.json": 400, "events?target=no": 404,
 		"targets/../../etc/passwd": 404, "static/": 404, "explain?id=" + strings.Repeat("a", 1501): 400} {
 		if res, body := s.get(path); res.StatusCode != code {

@@ -166,8 +166,8 @@ func FuzzParameters(f *testing.F) {
 	cfg := Config{Store: "model:fuzz", Source: sayingAlways(manyRanges(2, 4, 2, time.Now())), IDs: true, Now: time.Now,
 		Targets: []Target{{Name: "sessions"}, {Name: "carts"}}, Log: newWorld(&testing.T{}).page().Log}
 	h := newServer(context.Background(), cfg).handler()
-	pages := []string{"/", "/index.json", "/targets/sessions", "/history", "/history.json", "/doctor", "/explain", "/explain.json",
-		"/events.json", "/targets/"}
+	pages := []string{"/", "/index.json", "/targets/sessions", "/history", "/history.json", "/doctor", "/plan", "/explain",
+		"/plan.json", "/explain.json", "/events.json", "/targets/"}
 	f.Fuzz(func(t *testing.T, a, b string) {
 		for _, page := range pages {
 			if page == "/targets/" {

@@ -32,7 +32,8 @@ var functions = template.FuncMap{
 // pages has a template for each page, with the frame around it.
 var pages = func() map[string]*template.Template {
 	all := map[string]*template.Template{}
-	for _, name := range []string{"overview", "target", "history", "doctor", "explain", "failure"} {
+	for _, name := range []string{"overview", "target", "history", "doctor", "explain", "plan",
+		"failure"} {
 		all[name] = template.Must(template.New("frame.html").Funcs(functions).ParseFS(sources,
 			"templates/frame.html", "templates/parts.html", "templates/"+name+".html"))
 	}

@@ -28,6 +28,8 @@ const (
 	historyEvery = 5 * time.Minute
 	// doctorEvery is how often a doctor examines at most, while somebody looks.
 	doctorEvery = 5 * time.Minute
+	// planEvery is how often a target is planned at most, while somebody looks: its history is read for that.
+	planEvery = 5 * time.Minute
 	// explainEvery is for how long an explanation is taken for the present one.
 	explainEvery = 15 * time.Second
 	// explainWithin bounds one explanation.
@@ -51,6 +53,7 @@ type Server struct {
 	histories *copies[inspect.TargetHistory]
 	doctors   *copies[doctor.Report]
 	answers   *copies[inspect.Explanation]
+	plans     *copies[Plan]
 	hub       *hub
 	delays    *delays
 	ranges    atomic.Int64 // of all targets, as far as they were read
@@ -102,7 +105,7 @@ func newServer(ctx context.Context, cfg Config) *Server {
 	n := len(cfg.Targets)
 	s := &Server{Config: cfg, hosts: ownHosts(cfg.Hosts), reader: r, looks: newCopies[look](r, n),
 		histories: newCopies[inspect.TargetHistory](r, n), doctors: newCopies[doctor.Report](r, 1),
-		answers: newCopies[inspect.Explanation](r, mostAnswers)}
+		answers: newCopies[inspect.Explanation](r, mostAnswers), plans: newCopies[Plan](r, n)}
 	s.hub = newHub(s.pulse)
 	s.delays = &delays{cfg: &s.Config}
 	return s
@@ -119,6 +122,8 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("GET /history.json", s.showHistory)
 	mux.HandleFunc("GET /doctor", s.showDoctor)
 	mux.HandleFunc("GET /doctor.json", s.showDoctor)
+	mux.HandleFunc("GET /plan", s.showPlan)
+	mux.HandleFunc("GET /plan.json", s.showPlan)
 	mux.HandleFunc("GET /explain", s.showExplain)
 	mux.HandleFunc("GET /explain.json", s.showExplain)
 	mux.HandleFunc("GET /events", s.serveEvents)

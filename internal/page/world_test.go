@@ -107,6 +107,10 @@ func (s worldSource) History(
 	return inspect.ReadHistory(ctx, s.config(), s.target, inspect.HistoryQuery{Since: since, Limit: limit})
 }
 
+func (s worldSource) Plan(_ context.Context, target string, due int64) (Plan, error) {
+	return Plan{Text: fmt.Sprintf("%s\n  due now         %d\n", target, due), Document: map[string]int64{"due": due}}, nil
+}
+
 func (s worldSource) Doctor(ctx context.Context) (doctor.Report, error) {
 	return doctor.Run(ctx, doctor.Setup{Spec: "model:world", Sweep: s.config(), All: []sweep.Target{s.target}}), nil
 }
@@ -134,6 +138,7 @@ func (s said) Breaker(context.Context, string) (inspect.BreakerStatus, error) { 
 func (s said) History(context.Context, string, time.Time, int) (inspect.TargetHistory, error) {
 	return s.history, s.err
 }
+func (s said) Plan(context.Context, string, int64) (Plan, error)              { return Plan{}, s.err }
 func (s said) Doctor(context.Context) (doctor.Report, error)                  { return s.report, s.err }
 func (s said) Explain(context.Context, Question) (inspect.Explanation, error) { return s.answer, s.err }
 
