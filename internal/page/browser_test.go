@@ -217,6 +217,8 @@ func TestInBrowser(t *testing.T) {
 		{URL: s.url + "explain", Width: 1600, Height: 900, Await: []string{
 			`(() => { const f = document.querySelector("form"); f.querySelector("[name=id]").value = "s-1842"; f.querySelector("[name=target]").value = "sessions"; f.requestSubmit(); return true; })()`,
 			`location.search.includes("id=s-1842") && document.body.innerText.includes("Stored expiry")`}},
+		{URL: s.url + "plan", Width: 1600, Height: 900, Axe: true},
+		{URL: s.url + "plan?target=carts", Width: 360, Height: 780, Dark: true, Axe: true, Shot: shot("plan-narrow")},
 	}
 	seen := browser.Look(t, visits...)
 	wantClean(t, visits, seen)

@@ -40,6 +40,6 @@ func (s *Server) showPlan(w http.ResponseWriter, r *http.Request) {
 		s.answer(w, c.Value.Document)
 		return
 	}
-	s.show(w, r, http.StatusOK, "plan", frame{Title: "Plan of " + p.Target, Here: "plan", JSON: "plan.json?target=" + p.Target,
-		Soon: !p.Known && c.Err == nil, Content: p})
+	s.show(w, r, http.StatusOK, "plan", frame{Title: "Plan of " + p.Target, Here: "plan",
+		JSON: "plan.json?target=" + p.Target, Soon: !p.Known && c.Err == nil, Content: p})
 }

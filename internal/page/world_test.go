@@ -138,7 +138,12 @@ func (s said) Breaker(context.Context, string) (inspect.BreakerStatus, error) { 
 func (s said) History(context.Context, string, time.Time, int) (inspect.TargetHistory, error) {
 	return s.history, s.err
 }
-func (s said) Plan(context.Context, string, int64) (Plan, error)              { return Plan{}, s.err }
+func (s said) Plan(_ context.Context, target string, due int64) (Plan, error) {
+	text := fmt.Sprintf("%s\n  workload        2.6/s written\n  due now         %d\n  delay           p50 2m30s, p99 4m57s; %s\n", target, due,
+		strings.Repeat("the busiest ranges work 1% of the time; ", 4))
+	return Plan{Text: text, Document: map[string]int64{"due": due}}, s.err
+}
+
 func (s said) Doctor(context.Context) (doctor.Report, error)                  { return s.report, s.err }
 func (s said) Explain(context.Context, Question) (inspect.Explanation, error) { return s.answer, s.err }
 
