@@ -343,10 +343,9 @@ func TestHangingManifests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBucket()
 		w := open(t, config(b))
-		hanging := 0
+		var manifests atomic.Int64
 		b.fails(func(ctx context.Context, name string) fault {
-			if strings.Contains(name, ".done.") && hanging < 10 {
-				hanging++
+			if strings.Contains(name, ".done.") && manifests.Add(1) <= 10 {
 				<-ctx.Done()
 			}
 			return fault{}
