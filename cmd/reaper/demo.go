@@ -112,7 +112,7 @@ happened.`,
 }
 
 // demoLive shows a daemon at work.
-func (a *app) demoLive(cmd *cobra.Command, dir, record string) (err error) {
+func (a *app) demoLive(cmd *cobra.Command, dir, record string) error {
 	for _, name := range []string{"entities", "layout", "json"} {
 		if cmd.Flags().Changed(name) {
 			return wrongUsage("demo --live takes no --%s", name)
@@ -131,26 +131,19 @@ func (a *app) demoLive(cmd *cobra.Command, dir, record string) (err error) {
 	if c.UI, err = freeAddress(cmd.Context(), c.UI); err != nil {
 		return err
 	}
-	kept := dir
-	if dir, err = demoDir(dir); err != nil {
+	return inDemoDir(dir, liveTargets, func(dir string) error {
+		d, err := newLiveDemo(c, a.console, a.now, dir, time.Second)
+		if err != nil {
+			return err
+		}
+		err = d.run(cmd.Context(), func(ctx context.Context, s *session) error {
+			return serve(ctx, s, false, false, pageOrder{ids: true})
+		})
+		if record != "" {
+			err = errors.Join(err, d.record(record))
+		}
 		return err
-	}
-	if kept == "" {
-		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	} else if err := os.WriteFile(filepath.Join(dir, "reaper.yaml"), []byte(liveTargets), 0o644); err != nil {
-		return err
-	}
-	d, err := newLiveDemo(c, a.console, a.now, dir, time.Second)
-	if err != nil {
-		return err
-	}
-	err = d.run(cmd.Context(), func(ctx context.Context, s *session) error {
-		return serve(ctx, s, false, false, pageOrder{ids: true})
 	})
-	if record != "" {
-		err = errors.Join(err, d.record(record))
-	}
-	return err
 }
 
 // freeAddress returns an address for a page: the given one, or if that is taken another one of this machine. Without
@@ -179,16 +172,12 @@ func layoutNames() string {
 }
 
 // run makes the whole demo, in a directory that it leaves only if dir names it.
-func (d *demo) run(ctx context.Context, targets, dir string) (err error) {
+func (d *demo) run(ctx context.Context, targets, dir string) error {
 	res := demoResult{Dir: dir, Entities: d.n}
-	if dir, err = demoDir(dir); err != nil {
-		return err
-	}
-	if res.Dir == "" {
-		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	} else if err := os.WriteFile(filepath.Join(dir, "reaper.yaml"), []byte(targets), 0o644); err != nil {
-		return err
-	}
+	return inDemoDir(dir, targets, func(dir string) error { return d.runIn(ctx, targets, dir, res) })
+}
+
+func (d *demo) runIn(ctx context.Context, targets, dir string, res demoResult) (err error) {
 	if d.target, err = demoTarget(targets); err != nil {
 		return err
 	}
@@ -246,6 +235,21 @@ func printDemo(w io.Writer, res demoResult) {
 	fmt.Fprint(w, "\nNext: reaper sweep --help, and the README for a real database.\n")
 }
 
+// inDemoDir calls do with the directory to work in. One that the user has named stays, with the targets file, so that
+// other commands find what was made.
+func inDemoDir(named, targets string, do func(dir string) error) (err error) {
+	dir, err := demoDir(named)
+	if err != nil {
+		return err
+	}
+	if named == "" {
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	} else if err := os.WriteFile(filepath.Join(dir, "reaper.yaml"), []byte(targets), 0o644); err != nil {
+		return err
+	}
+	return do(dir)
+}
+
 // demoDir returns the directory to work in: a new temporary one, or the one
 // named, which must be empty or missing.
 func demoDir(dir string) (string, error) {
@@ -299,12 +303,16 @@ func (d *demo) config(s store.Store, workers int, p *sweep.Progress) sweep.Confi
 // day, the others within the next days, no sooner than in an hour. Sessions that expire
 // one after the other are not written one after the other.
 func (d *demo) expires(i int) time.Time {
-	const day = 24 * time.Hour
-	part := time.Duration(uint64(i) * 0x9E3779B97F4A7C15 % uint64(day)) // spread like a random number, but always the same
+	part := partOfDay(i)
 	if i%2 == 0 {
 		return d.now.Add(-time.Minute - part)
 	}
 	return d.now.Add(time.Hour + 6*part)
+}
+
+// partOfDay returns a time of up to a day, spread like a random number, but always the same.
+func partOfDay(i int) time.Duration {
+	return time.Duration(uint64(i) * 0x9E3779B97F4A7C15 % uint64(24*time.Hour))
 }
 
 func demoName(i int) string { return fmt.Sprintf("session-%07d", i) }
@@ -368,13 +376,18 @@ func (d *demo) sweep(ctx context.Context, cfg sweep.Config) (res sweep.Result, t
 
 // approve lets the event pass that holds the target.
 func (d *demo) approve(ctx context.Context, cfg sweep.Config) (breaker.Trip, error) {
-	open, err := inspect.Breaker(ctx, cfg, d.target)
-	if err != nil {
+	return approveOpen(ctx, cfg, d.target, "half of what the demo has written had expired before")
+}
+
+// approveOpen approves what holds a target. If its breaker is closed, it returns a trip that is not open.
+func approveOpen(ctx context.Context, cfg sweep.Config, t sweep.Target, reason string) (breaker.Trip, error) {
+	open, err := inspect.Breaker(ctx, cfg, t)
+	if err != nil || open.Trip == "" {
 		return breaker.Trip{}, err
 	}
-	order := control.Order{Actor: demoActor, Reason: "half of what the demo has written had expired before"}
-	_, tripped, err := control.Approve(ctx, cfg, d.target, order, control.Approval{ID: open.Trip})
-	return tripped, err
+	_, trip, err := control.Approve(ctx, cfg, t, control.Order{Actor: demoActor, Reason: reason},
+		control.Approval{ID: open.Trip})
+	return trip, err
 }
 
 // demoFailure returns why a sweep did not do all it should.

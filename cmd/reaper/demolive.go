@@ -154,8 +154,7 @@ func (d *liveDemo) fill(ctx context.Context) error {
 	now := d.now()
 	var list []liveSession
 	for i := range liveBacklog {
-		part := time.Duration(uint64(i) * 0x9E3779B97F4A7C15 % uint64(24*time.Hour))
-		list = append(list, liveSession{fmt.Sprintf("old-%06d", i), now.Add(-time.Minute - part)})
+		list = append(list, liveSession{fmt.Sprintf("old-%06d", i), now.Add(-time.Minute - partOfDay(i))})
 	}
 	for i := range liveRemaining {
 		list = append(list, liveSession{longName(i), now.Add(7 * 24 * time.Hour)})
@@ -306,16 +305,14 @@ func (d *liveDemo) play(ctx context.Context) error {
 }
 
 func (d *liveDemo) approveFirst(ctx context.Context) error {
-	open, err := inspect.Breaker(ctx, d.sweep, d.sweep.Targets[0])
-	if err != nil || open.Trip == "" {
+	trip, err := approveOpen(ctx, d.sweep, d.sweep.Targets[0], "they had expired before the first sweep")
+	if err != nil || trip.ID == "" {
 		return err // nothing to approve: the machine is slow
 	}
-	order := control.Order{Actor: demoActor, Reason: "they had expired before the first sweep"}
-	_, trip, err := control.Approve(ctx, d.sweep, d.sweep.Targets[0], order, control.Approval{ID: open.Trip})
 	d.tell("approved", "The breaker holds the first sweep: much is due, and nobody has swept here before."+
 		" An operator approves it:\n    reaper breaker approve %s --reason '…'\n  %s may go.",
-		open.Trip, grouped(trip.Due))
-	return err
+		trip.ID, grouped(trip.Due))
+	return nil
 }
 
 func (d *liveDemo) pushBack(context.Context) error {
@@ -379,15 +376,13 @@ func (d *liveDemo) repair(ctx context.Context) error {
 
 // approveRest lets go what came to be due while the breaker held the target, if that is late now.
 func (d *liveDemo) approveRest(ctx context.Context) error {
-	open, err := inspect.Breaker(ctx, d.sweep, d.sweep.Targets[0])
-	if err != nil || open.Trip == "" {
+	trip, err := approveOpen(ctx, d.sweep, d.sweep.Targets[0], "these came to be due while the breaker was open")
+	if err != nil || trip.ID == "" {
 		return err
 	}
-	order := control.Order{Actor: demoActor, Reason: "these came to be due while the breaker was open"}
-	_, trip, err := control.Approve(ctx, d.sweep, d.sweep.Targets[0], order, control.Approval{ID: open.Trip})
 	d.tell("approved", "What came to be due meanwhile is late, too, and so many were late that the breaker asks again."+
 		" The operator lets these go: %s.", grouped(trip.Due))
-	return err
+	return nil
 }
 
 func (d *liveDemo) remaining(ctx context.Context) (map[string]bool, error) {
