@@ -15,7 +15,8 @@ import (
 // have other prices.
 func dollarsPer(name forecast.PriceName) float64 {
 	p, _ := forecast.ProvenPrices("us-central1")
-	return p.List[name].Dollars / 100_000
+	each, _ := p.OfOne(name)
+	return each
 }
 
 // announceReading says what a reading of all entities will cost, before it begins. On a

@@ -293,8 +293,8 @@ func (p pageSource) Plan(ctx context.Context, target string, due int64) (plan pa
 		if err != nil {
 			return err
 		}
-		res := planResult{Format: planFormat, Made: s.now().UTC(), Store: s.Store.String(), Prices: prices,
-			Targets: []planTarget{one}, Stale: []string{}}
+		res := newPlan(s.now(), s.Store.String(), prices)
+		res.Targets = append(res.Targets, one)
 		plan = page.Plan{Text: string(screen{width: pagePlanWidth}.plan(res)), Document: res}
 		return nil
 	})

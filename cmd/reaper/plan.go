@@ -28,6 +28,12 @@ type planResult struct {
 	Stale []string `json:"stale"`
 }
 
+// newPlan returns a plan without targets.
+func newPlan(now time.Time, store string, prices forecast.Prices) planResult {
+	return planResult{Format: planFormat, Made: now.UTC(), Store: store, Prices: prices, Targets: []planTarget{},
+		Stale: []string{}}
+}
+
 // A planTarget is the plan for one target.
 type planTarget struct {
 	Name     string            `json:"name"`
@@ -130,8 +136,7 @@ func planNumbers(a *app, cmd *cobra.Command, f *planFlags) error {
 	if err != nil {
 		return err
 	}
-	res := planResult{Format: planFormat, Made: a.now().UTC(), Prices: f.prices, Targets: []planTarget{},
-		Stale: []string{}}
+	res := newPlan(a.now(), "", f.prices)
 	if !c.Store.IsZero() {
 		res.Store = c.Store.String()
 	}

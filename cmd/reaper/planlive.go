@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -16,8 +17,7 @@ import (
 
 // planLive plans for live targets, by what the store shows of them.
 func planLive(ctx context.Context, s *session, f *planFlags) error {
-	res := planResult{Format: planFormat, Made: s.now().UTC(), Store: s.Store.String(), Prices: s.livePrices(ctx, f),
-		Targets: []planTarget{}, Stale: []string{}}
+	res := newPlan(s.now(), s.Store.String(), s.livePrices(ctx, f))
 	for _, t := range s.sweep.Targets {
 		one, err := s.planLiveTarget(ctx, f, t, res.Prices)
 		if err != nil {
@@ -133,11 +133,11 @@ func (s *session) announceCount(
 	if ok {
 		text = fmt.Sprintf("about %s reads, by the breaker's last count of all entities", grouped(reads))
 	}
-	price, known := prices.List[forecast.Reads]
+	each, known := prices.OfOne(forecast.Reads)
 	cost := "; the money is not known without --location or --price"
 	if known {
-		sum := float64(reads) / 100_000 * price.Dollars
-		cost = fmt.Sprintf("; %s in %s", moneyText(&sum), orText(prices.Location, "by --price"))
+		sum := float64(reads) * each
+		cost = fmt.Sprintf("; %s in %s", moneyText(&sum), cmp.Or(prices.Location, "by --price"))
 	}
 	if !s.onTerminal() {
 		s.log.InfoContext(ctx, "counting entities", slog.String("target", target), slog.String("expected", text+cost))
@@ -148,11 +148,4 @@ func (s *session) announceCount(
 		return nil
 	}
 	return s.confirm("count?")
-}
-
-func orText(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -146,7 +147,7 @@ func goneText(d forecast.Drain) string {
 		most = perSecondText(d.Most)
 	}
 	return fmt.Sprintf("after %s from a cold start: %s at first, at most %s; bounded by %s", secondsText(*d.Seconds),
-		perSecondText(d.Start), most, orText(bounds[d.Bound], "nothing"))
+		perSecondText(d.Start), most, cmp.Or(bounds[d.Bound], "nothing"))
 }
 
 func delayText(d forecast.Delay) string {

@@ -259,3 +259,19 @@ func TestCheck(t *testing.T) {
 		t.Error("a life of 1e300 s")
 	}
 }
+
+// The self-test is limited by these prices of nam5: without one it would have no limit.
+func TestOfOne(t *testing.T) {
+	p, ok := ProvenPrices("nam5")
+	if !ok {
+		t.Fatal("the prices of nam5 are not proven")
+	}
+	for name, want := range map[PriceName]float64{Reads: 6e-7, Writes: 18e-7, Deletes: 2e-7} {
+		if got, ok := p.OfOne(name); !ok || math.Abs(got-want) > 1e-15 {
+			t.Errorf("%s: %v, %v, want %v", name, got, ok, want)
+		}
+	}
+	if got, ok := p.OfOne(TTL); ok || got != 0 {
+		t.Errorf("an unproven price: %v, %v", got, ok)
+	}
+}

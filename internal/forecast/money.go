@@ -65,6 +65,15 @@ func ProvenPrices(location string) (p Prices, ok bool) {
 	return proven[i], true
 }
 
+// OfOne returns what one operation costs, in dollars; ok is false if that is not known.
+func (p Prices) OfOne(name PriceName) (dollars float64, ok bool) {
+	price, ok := p.List[name]
+	return price.Dollars / priced, ok
+}
+
+// priced is how many operations a price is for.
+const priced = 100_000
+
 // ProvenLocations returns the locations whose prices are proven.
 func ProvenLocations() (list []string) {
 	for _, p := range proven {
@@ -109,8 +118,8 @@ func (p Prices) billOf(way Way, o Operations, days float64) Bill {
 		case !known:
 			b.Missing = append(b.Missing, name)
 		default:
-			sum += n / 100_000 * price.Dollars
-			after += max(0, n-free) / 100_000 * price.Dollars
+			sum += n / priced * price.Dollars
+			after += max(0, n-free) / priced * price.Dollars
 		}
 	}
 	add(Reads, o.Reads, free.Reads)

@@ -9,27 +9,27 @@ import (
 	"sync"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/forecast"
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// Prices of the multi-region nam5, in dollars (billing catalogue, September 2026): most
-// locations are cheaper.
-const (
-	dollarsPerRead   = 0.06 / 100_000
-	dollarsPerWrite  = 0.18 / 100_000
-	dollarsPerDelete = 0.02 / 100_000
-
-	// MostDollars is what a run may cost at most. What cleans up is allowed beyond it; a
-	// tenth is kept back for that.
-	MostDollars = 0.01
-)
+// MostDollars is what a run may cost at most. What cleans up is allowed beyond it; a
+// tenth is kept back for that.
+const MostDollars = 0.01
 
 // errLimit is why calls fail once a run has cost what it may.
 var errLimit = fmt.Errorf("%w: the self-test would cost more than $%.2f", store.ErrFailed, MostDollars)
 
+// dollars returns what operations cost in the multi-region nam5: most locations are cheaper.
 func dollars(o store.Operations) float64 {
-	return dollarsPerRead*float64(o.Reads) + dollarsPerWrite*float64(o.Writes) + dollarsPerDelete*float64(o.Deletes)
+	of := func(name forecast.PriceName, n int64) float64 {
+		each, _ := nam5.OfOne(name)
+		return each * float64(n)
+	}
+	return of(forecast.Reads, o.Reads) + of(forecast.Writes, o.Writes) + of(forecast.Deletes, o.Deletes)
 }
+
+var nam5, _ = forecast.ProvenPrices("nam5")
 
 // A ledger counts the calls of a run: what they cost, how long they took, how they failed.
 type ledger struct {
