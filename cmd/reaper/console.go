@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/reaper-ttl/reaper/internal/page/draw"
 )
 
 // A console is where a command prints and asks. Results go to stdout, logs and progress to
@@ -101,10 +103,4 @@ func counted(n int64, one, more string) string {
 }
 
 // grouped prints a count for people: 1,234,567.
-func grouped(n int64) string {
-	s := fmt.Sprint(n)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
+func grouped(n int64) string { return draw.Count(n) }

@@ -40,12 +40,7 @@ func (s *Server) showDoctor(w http.ResponseWriter, r *http.Request) {
 	})
 	fresh := s.freshnessOf(c.At, c.Asked, c.Err)
 	if wantsJSON(r) {
-		if !c.Known() {
-			w.Header().Set("Retry-After", "10")
-			s.fail(w, r, http.StatusServiceUnavailable, "the checks go on: ask again soon")
-			return
-		}
-		s.answer(w, c.Value)
+		s.answerOnce(w, r, c.Known(), c.Value, "the checks go on")
 		return
 	}
 	p := doctorPage{Report: c.Value, Known: c.Known(), Fresh: fresh, Errors: c.Value.Count(doctor.Error),

@@ -32,12 +32,7 @@ func (s *Server) showPlan(w http.ResponseWriter, r *http.Request) {
 	})
 	p.Text, p.Known, p.Fresh = c.Value.Text, c.Known(), s.freshnessOf(c.At, c.Asked, c.Err)
 	if wantsJSON(r) {
-		if !p.Known {
-			w.Header().Set("Retry-After", "10")
-			s.fail(w, r, http.StatusServiceUnavailable, "the history is being read: ask again soon")
-			return
-		}
-		s.answer(w, c.Value.Document)
+		s.answerOnce(w, r, p.Known, c.Value.Document, "the history is being read")
 		return
 	}
 	s.show(w, r, http.StatusOK, "plan", frame{Title: "Plan of " + p.Target, Here: "plan",

@@ -104,6 +104,16 @@ func (s *Server) answer(w http.ResponseWriter, document any) {
 	_ = e.Encode(document) // the viewer may be gone
 }
 
+// answerOnce answers with a document once it is known; until then it says why it is not.
+func (s *Server) answerOnce(w http.ResponseWriter, r *http.Request, known bool, document any, why string) {
+	if !known {
+		w.Header().Set("Retry-After", "10")
+		s.fail(w, r, http.StatusServiceUnavailable, why+": ask again soon")
+		return
+	}
+	s.answer(w, document)
+}
+
 // fail answers that there is nothing to show, and why.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, code int, why string) {
 	if wantsJSON(r) {
