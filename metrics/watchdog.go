@@ -107,6 +107,16 @@ func (w *Watchdog) Stuck(now time.Time) []string {
 	return stuck
 }
 
+// DueSince returns when the oldest entity of a range became due; zero if it is not known to hold any.
+func (w *Watchdog) DueSince(name string) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r := w.ranges[name]; r != nil {
+		return r.due
+	}
+	return time.Time{}
+}
+
 // OldestDue returns when the oldest entity of all ranges became due, including
 // ranges that were not seen for a while; zero if nothing is due.
 func (w *Watchdog) OldestDue() time.Time {

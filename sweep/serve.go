@@ -18,6 +18,12 @@ type Daemon struct {
 // A State is what a daemon knows of one target.
 type State = schedule.State
 
+// Own is what a daemon knows of the ranges of a target by its own work.
+type Own = schedule.Own
+
+// An OwnRange is what a daemon knows of one range by its own work.
+type OwnRange = schedule.OwnRange
+
 // NewDaemon returns a daemon for the targets of a configuration, each of which must
 // have a Next. If first is true, a sweep begins at once instead of at the first tick.
 func NewDaemon(cfg Config, first bool) *Daemon {
@@ -39,6 +45,16 @@ func (d *Daemon) States() (list []State) {
 		list = append(list, d.states[t.Name].Get())
 	}
 	return list
+}
+
+// Own returns what the daemon knew of the ranges of a target a second ago. It looks at them only while
+// somebody asks every second or so: the first answer is that nothing is known.
+func (d *Daemon) Own(target string) Own {
+	box := d.states[target]
+	if box == nil {
+		return Own{}
+	}
+	return box.Own()
 }
 
 // Run sweeps until ctx is done. No goroutine outlives it.

@@ -144,7 +144,7 @@ func (d *daemon) showPage(ctx context.Context, o pageOrder) (url string, stop fu
 	}
 	looks := *d.session
 	c := looks.pageConfig(o, pageSource{&lender{first: looks.forLooking(d.now), keep: true}})
-	c.Mode, c.States, c.Delays = page.DryRuns, d.collector.States, d.metrics.Delays
+	c.Mode, c.States, c.Own, c.Delays = page.DryRuns, d.collector.States, d.collector.Own, d.metrics.Delays
 	if d.Apply {
 		c.Mode = page.Deletes
 	}

@@ -249,7 +249,7 @@ func TestBrowserFollowsASweep(t *testing.T) {
 	all.Go(func() { d.Run(ctx) })
 	defer all.Wait()
 	defer cancel()
-	cfg.Mode, cfg.States = Deletes, d.States
+	cfg.Mode, cfg.States, cfg.Own = Deletes, d.States, d.Own
 	s := serve(t, cfg)
 	const deleted = `+document.querySelector('[data-live="sessions.deleted"]').textContent.replace(/\D/g, "")`
 	visits := []browser.Visit{
@@ -259,6 +259,9 @@ func TestBrowserFollowsASweep(t *testing.T) {
 			`(() => { window.old = document.getElementById("main"); old.querySelector("summary").click(); return !!(window.opened = old.querySelector("details[open]").id); })()`,
 			`document.getElementById("main") !== window.old && document.getElementById(window.opened).open`,
 			`document.querySelector(".work") !== null`,
+			// A cell follows by events alone, since the page is read again only after seconds.
+			`(() => { for (const c of document.querySelectorAll(".cell.work")) { c.title = ""; c.classList.remove("work"); } return true; })()`,
+			`document.querySelector(".cell.work") !== null && document.querySelector(".cell.work .hidden").textContent.includes("in work")`,
 			// A person stops it.
 			`(document.getElementById("hold").click(), document.getElementById("link-state").textContent === "Stopped")`,
 		}},

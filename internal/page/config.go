@@ -21,9 +21,10 @@ type Config struct {
 	Hosts   []string // names of this host in addition to those that it knows itself
 	Targets []Target
 	Source  Source
-	// States is what this process knows of its targets, and Delays how long its deletes took so far;
-	// nil if it does not collect.
+	// States is what this process knows of its targets, Own what it knows of the ranges of one, and
+	// Delays how long its deletes took so far; nil if it does not collect.
 	States func() []sweep.State
+	Own    func(target string) sweep.Own
 	Delays func(target string) []metrics.DelaysWithin
 	Now    func() time.Time
 	Log    *slog.Logger

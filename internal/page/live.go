@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/reaper-ttl/reaper/internal/page/draw"
 )
 
 const (
@@ -24,11 +26,12 @@ const (
 	streamRoom = 4
 )
 
-// A pulse is what changes from second to second: Version names what the page was made of, and
-// Live the texts that this process knows by itself.
+// A pulse is what changes from second to second: Version names what the page was made of, Live the
+// texts that this process knows by itself, and Cells those of the map that it works on, by their ids.
 type pulse struct {
-	Version string            `json:"version"`
-	Live    map[string]string `json:"live"`
+	Version string                   `json:"version"`
+	Live    map[string]string        `json:"live"`
+	Cells   map[string]draw.LiveCell `json:"cells,omitempty"`
 }
 
 // A hub sends pulses to all streams. It makes each one once for all viewers of a subject: a
@@ -231,6 +234,7 @@ func (s *Server) pulse(subject string) pulse {
 		if subject != "" {
 			s.histories.touch(t.Name, historyEvery, s.readHistory(t.Name))
 			versions += s.histories.peek(t.Name).Version
+			p.Cells = s.liveCells(t.Name)
 		}
 		st, ok := states[t.Name]
 		if !ok {

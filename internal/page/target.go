@@ -54,7 +54,8 @@ func (s *Server) showTarget(w http.ResponseWriter, r *http.Request) {
 		s.answer(w, targetDocument{s.statusDocument([]targetView{v}), hours, days})
 		return
 	}
-	p := targetPage{targetView: v, Map: draw.NewMap(v.Status, now, parameter(r, "cell")),
+	own, _ := s.withOwn(v.Status)
+	p := targetPage{targetView: v, Map: draw.NewMap(own, now, parameter(r, "cell")),
 		History: s.freshnessOf(h.At, h.Asked, h.Err), NoHistory: !h.Known(), Commands: commandsFor(v)}
 	for _, r := range v.Status.Ranges {
 		p.Deleted += r.Deleted

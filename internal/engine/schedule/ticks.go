@@ -37,8 +37,11 @@ type State struct {
 
 // A StateBox holds a state for others to read.
 type StateBox struct {
-	mu    sync.Mutex
-	state State
+	mu     sync.Mutex
+	state  State
+	own    Own
+	filled time.Time // when own was
+	asked  bool      // for own, since then
 }
 
 func (b *StateBox) set(change func(*State)) {
@@ -51,6 +54,28 @@ func (b *StateBox) Get() State {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.state
+}
+
+// Own returns what the process knew of its ranges a second ago. Finding that out takes a look at each
+// range, so it is done only while somebody asks: the first answer is that nothing is known.
+func (b *StateBox) Own() Own {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked = true
+	return b.own
+}
+
+// fillOwn looks at the ranges again if somebody has asked for them. If nobody does, it forgets them:
+// else who asks after hours would get what was true then.
+func (b *StateBox) fillOwn(now time.Time, look func() Own) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.asked:
+		b.own, b.filled, b.asked = look(), now, false
+	case now.Sub(b.filled) > 2*heartbeat:
+		b.own = Own{}
+	}
 }
 
 // NewStateBox returns a box with the state before the first tick.
@@ -132,6 +157,7 @@ func (o *onSchedule) look(b *book, now time.Time) {
 			b.releaseClaims(now)
 		}
 		o.box.set(func(st *State) { b.describe(st) })
+		o.box.fillOwn(now, b.own)
 	}
 }
 

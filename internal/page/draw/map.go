@@ -55,6 +55,7 @@ type cell struct {
 	InWork bool
 	Label  string // all of that in words
 	Chosen bool
+	of     []RangeKey
 }
 
 // A chosenCell explains the ranges of a cell, the worst first.
@@ -189,6 +190,38 @@ func NewMap(st inspect.TargetStatus, now time.Time, chosen string) Map {
 	return m
 }
 
+// A LiveCell is what changes of a cell from second to second.
+type LiveCell struct {
+	Level  int    `json:"level"`
+	Text   string `json:"text"`
+	Letter string `json:"letter"`
+	InWork bool   `json:"work"`
+	Label  string `json:"label"`
+}
+
+// Live returns the cells that have one of these ranges, by their ids.
+func (m Map) Live(ranges map[RangeKey]bool) map[string]LiveCell {
+	list := map[string]LiveCell{}
+	for _, row := range m.Rows {
+		for _, c := range row.Cells {
+			if slices.ContainsFunc(c.of, func(r RangeKey) bool { return ranges[r] }) {
+				list[c.ID] = LiveCell{c.Level, c.Text, c.Mark.Letter, c.InWork, c.Label}
+			}
+		}
+	}
+	return list
+}
+
+// A RangeKey names a range as its status does.
+type RangeKey struct {
+	Namespace  string
+	Generation int
+	Shard      string
+}
+
+// KeyOf returns the key of the range that a status is of.
+func KeyOf(r inspect.RangeStatus) RangeKey { return RangeKey{r.Namespace, r.Generation, r.Shard} }
+
 // comparePlaces puts the newest generation first, and the nursery last.
 func comparePlaces(a, b place) int {
 	order := func(generation int) int {
@@ -282,6 +315,7 @@ func newCell(row mapRow, at place, list []inspect.RangeStatus, now time.Time) ce
 	due := 0
 	for _, r := range list {
 		low, high = min(low, r.Shard), max(high, r.Shard)
+		c.of = append(c.of, KeyOf(r))
 		c.InWork = c.InWork || isHeld(r, now)
 		if m := reasonOf(r); m.rank() < c.Mark.rank() {
 			c.Mark = m

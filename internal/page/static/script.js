@@ -61,8 +61,19 @@
         requestAnimationFrame(() => e.classList.add("changed"));
       }
     }
+    for (const [id, c] of Object.entries(pulse.cells || {})) mark(document.getElementById("cell-" + id), c);
     if (version !== undefined && version !== pulse.version) later(Math.max(0, leastBetween - (Date.now() - readAt)));
     version = pulse.version;
+  }
+
+  // mark shows a cell of the map as the process that works on it knows it.
+  function mark(cell, c) {
+    if (!cell || cell.title === c.label) return;
+    cell.className = `cell l${c.level}${c.work ? " work" : ""}`;
+    cell.title = c.label;
+    const letter = Object.assign(document.createElement("i"), { textContent: c.letter, ariaHidden: "true" });
+    const label = Object.assign(document.createElement("span"), { textContent: ": " + c.label, className: "hidden" });
+    cell.replaceChildren(c.text, ...(c.letter ? [letter, label] : [label]));
   }
 
   // follow listens for events; if there is no stream left, it asks from time to time.
