@@ -3,6 +3,7 @@ package history
 import (
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -52,6 +53,12 @@ func (r Run) encode(f store.Fields) {
 	f["error"] = cut(r.Error)
 	f["missed"] = r.Missed
 	f["unsaved"] = r.Unsaved
+	delays := make([]store.Fields, 0, len(r.Delays))
+	for _, d := range r.Delays {
+		delays = append(delays, store.Fields{"over_ms": d.Over.Milliseconds(),
+			"within_ms": d.Within.Milliseconds(), "n": d.N})
+	}
+	f["delays"] = delays
 	sums := make([]store.Fields, 0, len(r.Sums))
 	for _, s := range r.Sums {
 		one := store.Fields{"account": s.Account}
@@ -134,6 +141,7 @@ func decodeRun(f *store.FieldReader) Run {
 	if !slices.Contains(ends, r.End) {
 		f.Fail("end", "%q is unknown", r.End)
 	}
+	r.Delays = decodeDelays(f)
 	for _, one := range f.List("sums") {
 		in := one.Reader("sums")
 		s := Sum{Account: in.Text("account"), Budget: decodeBudgeted(in)}
@@ -146,6 +154,25 @@ func decodeRun(f *store.FieldReader) Run {
 		r.Sums = append(r.Sums, s)
 	}
 	return r
+}
+
+// decodeDelays reads the delays of a run. A record of an earlier version has none.
+func decodeDelays(f *store.FieldReader) (list []metrics.DelayCount) {
+	for _, one := range f.List("delays") {
+		in := one.Reader("delays")
+		over, within, n := in.Int("over_ms"), in.Int("within_ms"), in.Int("n")
+		if err := in.Err(); err != nil {
+			f.Fail("delays", "%v", err)
+		}
+		const most = math.MaxInt64 / int64(time.Millisecond)
+		if over < 0 || over > most || within > most || within != 0 && within <= over || n < 0 {
+			f.Fail("delays", "%d deletes over %d and within %d ms make no sense", n, over, within)
+			continue
+		}
+		list = append(list, metrics.DelayCount{Over: time.Duration(over) * time.Millisecond,
+			Within: time.Duration(within) * time.Millisecond, N: n})
+	}
+	return list
 }
 
 // A State is the record by which a process sees that it begins with other settings, or with

@@ -116,7 +116,8 @@ type Run struct {
 	// write several. The counts of a run are the sums over all.
 	Sums       []Sum
 	Operations store.Operations
-	Held       []string // what held the target, or held ranges back, meanwhile
+	Delays     []metrics.DelayCount // of the deletes, from due to deleted, the shortest first; empty if unknown
+	Held       []string             // what held the target, or held ranges back, meanwhile
 	Failures   int64
 	Error      string // why it failed; empty if it did not
 	Missed     int64  // writes of history that failed meanwhile

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -74,7 +75,8 @@ func run(at time.Time, owner string) history.Record {
 	r := history.NewRun(target, "serve", o, at)
 	r.Run = history.Run{Task: "serve", Updated: at.Add(time.Minute), Ended: at.Add(2 * time.Minute), End: history.Limit,
 		Horizon: at, Operations: store.Operations{Reads: 1, Writes: 2, Deletes: 3}, Held: []string{"breaker", "limit"},
-		Failures: 4, Error: "no", Missed: 5, Unsaved: 6, Sums: []history.Sum{
+		Failures: 4, Error: "no", Missed: 5, Unsaved: 6,
+		Delays: []metrics.DelayCount{{Within: 100 * time.Millisecond, N: 7}, {Over: 24 * time.Hour, N: 1}}, Sums: []history.Sum{
 			{Account: history.AccountAll, Counts: metrics.Counts{Scanned: 10, Expired: 9, Deleted: 8, Conflicts: 7, Suspect: 6,
 				Malformed: 5, Refused: 4, Carried: 3, Strays: 2, Pages: 1}},
 			{Account: "late", Counts: metrics.Counts{Deleted: 100},
@@ -437,6 +439,9 @@ func TestBadRecordsAreCounted(t *testing.T) {
 		"no time":           func(f store.Fields) { delete(f, "at") },
 		"expiry":            func(f store.Fields) { f["expiry_key"] = "never" },
 		"type":              func(f store.Fields) { f["reads"] = "many" },
+		"a delay":           func(f store.Fields) { f["delays"] = []store.Fields{{"over_ms": int64(1), "n": "x"}} },
+		"a bucket":          func(f store.Fields) { f["delays"] = []store.Fields{{"over_ms": int64(9), "within_ms": int64(9)}} },
+		"a long delay":      func(f store.Fields) { f["delays"] = []store.Fields{{"within_ms": int64(math.MaxInt64)}} },
 		"sums":              func(f store.Fields) { f["sums"] = []store.Fields{{"deleted": "x"}} },
 		"of another owner":  func(f store.Fields) { f["owner"] = "somebody" },
 		"no version":        func(f store.Fields) { delete(f, "schema") },

@@ -64,11 +64,19 @@ type HistoryRun struct {
 	Horizon *time.Time `json:"horizon"`
 	metrics.Counts
 	Operations store.Operations `json:"operations"`
+	Delays     []HistoryDelay   `json:"delays"` // of its deletes, the shortest first; empty if unknown
 	Held       []string         `json:"held"`
 	Failures   int64            `json:"failures"`
 	Error      string           `json:"error"`
 	Missed     int64            `json:"missed"`  // writes of history that failed meanwhile
 	Unsaved    int64            `json:"unsaved"` // cursors that could not be saved any more
+}
+
+// A HistoryDelay is how many deletes of a run came so long after their entities were due.
+type HistoryDelay struct {
+	Over    float64  `json:"over_seconds"`
+	Within  *float64 `json:"within_seconds"` // nil if it has no bound
+	Deletes int64    `json:"deletes"`
 }
 
 // A HistoryChange is something that was changed, or that happened.
@@ -203,8 +211,22 @@ func shown(r history.Record, beats cursor.Heartbeats, now time.Time) HistoryReco
 		Counts: r.Run.Counts(), Operations: r.Run.Operations, Held: append([]string{}, r.Run.Held...),
 		Failures: r.Run.Failures, Error: r.Run.Error, Missed: r.Run.Missed,
 		Unsaved: r.Run.Unsaved}
+	run.Delays = delaysOf(r.Run.Delays)
 	one.Run = run
 	return one
+}
+
+func delaysOf(counts []metrics.DelayCount) []HistoryDelay {
+	list := make([]HistoryDelay, 0, len(counts))
+	for _, c := range counts {
+		d := HistoryDelay{Over: c.Over.Seconds(), Deletes: c.N}
+		if c.Within > 0 {
+			seconds := c.Within.Seconds()
+			d.Within = &seconds
+		}
+		list = append(list, d)
+	}
+	return list
 }
 
 // isFresh reports whether the process of a heartbeat works, as far as that can be seen at once.

@@ -144,7 +144,7 @@ func New(o Options) *Metrics {
 		"that this left without one, and whose key disagrees with the rule; absent without an adoption.", "state")
 
 	m.delay = m.histogram("deletion_delay_seconds", "From when an entity was due to when its deletion was acknowledged.",
-		.1, .5, 1, 2, 3, 5, 10, 30, 60, 150, 300, 600, 1800, 3600, 6*3600, 24*3600)
+		delayBuckets()...)
 	m.sweep = m.histogram("sweep_duration_seconds", "How long a target's sweep took.",
 		.1, .5, 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 6*3600)
 	page := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
@@ -380,35 +380,4 @@ func unix(t time.Time) float64 {
 		return 0
 	}
 	return float64(t.UnixMilli()) / 1000
-}
-
-// A DelaysWithin says how many deletes so far took at most so long from being due.
-type DelaysWithin struct {
-	Within time.Duration // zero: no bound
-	N      uint64
-}
-
-// Delays returns how long the deletes of a target took so far, with rising bounds. The last element
-// has none, and counts all.
-func (m *Metrics) Delays(target string) (list []DelaysWithin) {
-	alone := prometheus.NewRegistry()
-	alone.MustRegister(m.delay)
-	families, err := alone.Gather()
-	if err != nil {
-		return nil // a histogram is always consistent
-	}
-	for _, f := range families {
-		for _, one := range f.GetMetric() {
-			if labels := one.GetLabel(); len(labels) != 1 || labels[0].GetValue() != m.target(target) {
-				continue
-			}
-			h := one.GetHistogram()
-			for _, b := range h.GetBucket() {
-				within := time.Duration(b.GetUpperBound() * float64(time.Second))
-				list = append(list, DelaysWithin{within, b.GetCumulativeCount()})
-			}
-			list = append(list, DelaysWithin{N: h.GetSampleCount()})
-		}
-	}
-	return list
 }

@@ -404,24 +404,3 @@ func TestEveryReasonIsAWord(t *testing.T) {
 		}
 	}
 }
-
-// Delays are of one target, with rising bounds, and the last one counts all.
-func TestDelays(t *testing.T) {
-	m := metrics.New(metrics.Options{Targets: []string{"sessions", "carts"}, Registry: prometheus.NewRegistry()})
-	m.Delay("sessions", 500*time.Millisecond, 4*time.Second, 48*time.Hour)
-	m.Delay("carts", time.Second)
-	got := map[time.Duration]uint64{}
-	list := m.Delays("sessions")
-	for i, d := range list {
-		got[d.Within] = d.N
-		if i > 0 && d.N < list[i-1].N {
-			t.Errorf("%v counts fewer than %v", d, list[i-1])
-		}
-	}
-	if got[500*time.Millisecond] != 1 || got[5*time.Second] != 2 || got[24*time.Hour] != 2 || got[0] != 3 || list[len(list)-1].Within != 0 {
-		t.Errorf("%v", list)
-	}
-	if list := m.Delays("unknown"); list != nil {
-		t.Errorf("of a target that is not there: %v", list)
-	}
-}

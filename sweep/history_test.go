@@ -111,6 +111,13 @@ func TestSweepHasARecord(t *testing.T) {
 			r.By.Owner != "process-2" || r.By.Config == "" || r.Run.IsAtLeast() || r.Run.Operations.Deletes != res.Deleted {
 			t.Errorf("%+v of %+v", r, res)
 		}
+		timed, within := int64(0), time.Duration(0)
+		for _, d := range r.Run.Delays {
+			timed, within = timed+d.N, d.Within
+		}
+		if timed != res.Deleted || within < time.Hour || len(runs[0].Run.Delays)+len(runs[2].Run.Delays) > 0 {
+			t.Errorf("the delays of %d deletes: %+v", res.Deleted, r.Run.Delays)
+		}
 		if !r.At.Equal(began) || !r.Run.Ended.After(began) || len(r.Run.Held) > 0 {
 			t.Errorf("it began at %v: %+v", began, r)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/internal/doctor"
+	"github.com/reaper-ttl/reaper/internal/forecast"
 	"github.com/reaper-ttl/reaper/internal/measure"
 	"github.com/reaper-ttl/reaper/internal/page"
 	"github.com/reaper-ttl/reaper/store"
@@ -144,7 +145,7 @@ func (d *daemon) showPage(ctx context.Context, o pageOrder) (url string, stop fu
 	}
 	looks := *d.session
 	c := looks.pageConfig(o, pageSource{&lender{first: looks.forLooking(d.now), keep: true}})
-	c.Mode, c.States, c.Own, c.Delays = page.DryRuns, d.collector.States, d.collector.Own, d.metrics.Delays
+	c.Mode, c.States, c.Own = page.DryRuns, d.collector.States, d.collector.Own
 	if d.Apply {
 		c.Mode = page.Deletes
 	}
@@ -276,6 +277,16 @@ func (p pageSource) Doctor(ctx context.Context) (r doctor.Report, err error) {
 	quiet.log = slog.New(slog.DiscardHandler) // what it finds stands in the report
 	quiet.sweep.Log = quiet.log
 	return doctor.Run(ctx, doctorSetup(&quiet, nil)), ctx.Err()
+}
+
+// Prices implements [page.Source].
+func (p pageSource) Prices(ctx context.Context) (prices forecast.Prices, err error) {
+	s, done, err := p.lend()
+	if err != nil {
+		return prices, err
+	}
+	defer done()
+	return s.livePrices(ctx, &planFlags{}), nil
 }
 
 // Plan implements [page.Source].

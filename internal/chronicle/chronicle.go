@@ -37,6 +37,7 @@ type Sums struct {
 	Horizon    time.Time // up to when what has expired may go at present
 	Counts     metrics.Counts
 	Operations store.Operations
+	Delays     metrics.DelayCounts // of the deletes
 	Throttled  map[throttle.Reason]time.Duration
 	Budget     history.Budgeted
 }
@@ -208,6 +209,7 @@ func (h *Chronicle) fill() {
 	run.Operations = store.Operations{Reads: s.latest.done.Operations.Reads - s.base.done.Operations.Reads,
 		Writes:  s.latest.done.Operations.Writes - s.base.done.Operations.Writes,
 		Deletes: s.latest.done.Operations.Deletes - s.base.done.Operations.Deletes}
+	run.Delays = s.latest.done.Delays.Minus(s.base.done.Delays).List()
 	run.Failures, run.Missed = s.latest.failures-s.base.failures, s.latest.missed-s.base.missed
 	run.Unsaved = s.latest.unsaved - s.base.unsaved
 	if run.Failures > 0 {

@@ -19,7 +19,7 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/browser"
 	"github.com/reaper-ttl/reaper/internal/doctor"
-	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/internal/forecast"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -112,12 +112,9 @@ func everyday(now time.Time) Config {
 		}
 		return list
 	}
-	cfg.Delays = func(string) []metrics.DelaysWithin {
-		return []metrics.DelaysWithin{{Within: time.Second, N: 400}, {Within: 3 * time.Second, N: 990}, {Within: 10 * time.Second, N: 1000},
-			{N: 1000}}
-	}
+	prices, _ := forecast.ProvenPrices("us-central1")
 	cfg.Source = everydaySource{all, said{trip: inspect.BreakerStatus{Trip: "20261126t2154-burst-QX4KPA", Rule: breaker.Burst, At: &at, Due: 5_104_233, Limit: 1000},
-		history: aMonth(now), report: findings(now), answer: inspect.Explanation{Target: "sessions", Key: `"s-1842"`, Found: true,
+		history: aMonth(now), prices: prices, report: findings(now), answer: inspect.Explanation{Target: "sessions", Key: `"s-1842"`, Found: true,
 			Expiry: "00000003.0007.20261126T220730.855Z", Expires: &at, Due: &at, State: "filling", Verdict: "due", Why: "it is due, and in front of the cursor",
 			Range: &calm.Ranges[1]}}}
 	return cfg
@@ -141,6 +138,8 @@ func aMonth(now time.Time) (h inspect.TargetHistory) {
 		run := &inspect.HistoryRun{Task: "serve", Updated: at.Add(59 * time.Minute), End: history.Done,
 			Operations: store.Operations{Reads: n / 3, Writes: n / 80, Deletes: n}}
 		run.Expired, run.Deleted = n+int64(i%5)*900, n
+		run.Delays = []inspect.HistoryDelay{{Over: .5, Within: seconds(1), Deletes: n / 3}, {Over: 1, Within: seconds(2), Deletes: n / 2},
+			{Over: 5, Within: seconds(10), Deletes: n / 6 * int64(1+i%4) / 4}, {Over: 60, Within: seconds(150), Deletes: n / 90 * int64(i%3)}}
 		h.Records = append(h.Records, inspect.HistoryRecord{Kind: history.KindRun, At: at, Owner: "reaper-7f9c/1/QX4KPA",
 			Actor: "reaper@acme-prod", Run: run})
 		change := func(kind history.Kind, what, actor, reason string, generation int) {
@@ -160,6 +159,8 @@ func aMonth(now time.Time) (h inspect.TargetHistory) {
 	}
 	return h
 }
+
+func seconds(n float64) *float64 { return &n }
 
 func findings(now time.Time) doctor.Report {
 	return doctor.Report{Store: "datastore:acme-prod", Now: now, Duration: 2.3, Targets: []string{"sessions", "carts"}, Checks: 74,

@@ -7,7 +7,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/doctor"
-	"github.com/reaper-ttl/reaper/metrics"
+	"github.com/reaper-ttl/reaper/internal/forecast"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -21,11 +21,10 @@ type Config struct {
 	Hosts   []string // names of this host in addition to those that it knows itself
 	Targets []Target
 	Source  Source
-	// States is what this process knows of its targets, Own what it knows of the ranges of one, and
-	// Delays how long its deletes took so far; nil if it does not collect.
+	// States is what this process knows of its targets, and Own what it knows of the ranges of one; nil
+	// if it does not collect.
 	States func() []sweep.State
 	Own    func(target string) sweep.Own
-	Delays func(target string) []metrics.DelaysWithin
 	Now    func() time.Time
 	Log    *slog.Logger
 }
@@ -55,6 +54,8 @@ type Source interface {
 	History(ctx context.Context, target string, since time.Time, limit int) (inspect.TargetHistory, error)
 	Doctor(ctx context.Context) (doctor.Report, error)
 	Explain(ctx context.Context, q Question) (inspect.Explanation, error)
+	// Prices returns what operations cost where the store is, as far as that is proven.
+	Prices(ctx context.Context) (forecast.Prices, error)
 	// Plan forecasts a target by its records and its history. It counts nothing: as much is due as was seen.
 	Plan(ctx context.Context, target string, due int64) (Plan, error)
 }

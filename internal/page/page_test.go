@@ -15,7 +15,6 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/doctor"
 	"github.com/reaper-ttl/reaper/internal/page/draw"
-	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -257,11 +256,8 @@ func TestLiveTexts(t *testing.T) {
 	cfg.States = func() []sweep.State {
 		return []sweep.State{{Target: "sessions", Deleted: 1234567, Working: 3, Rate: 500, Next: next}}
 	}
-	cfg.Delays = func(string) []metrics.DelaysWithin {
-		return []metrics.DelaysWithin{{Within: time.Second, N: 10}, {N: 10}}
-	}
 	s := serve(t, cfg)
-	s.want("targets/sessions", "1,234,567", "12:00:05", "500/s", "Delay until deleted", "0.99 s")
+	s.want("targets/sessions", "1,234,567", "12:00:05", "500/s", "Delay until deleted")
 	s.want("", `data-live="sessions.deleted">1,234,567<`, "deletes for real")
 	s.want("events.json", `"sessions.deleted": "1,234,567"`)
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/inspect"
-	"github.com/reaper-ttl/reaper/metrics"
 )
 
 // manyRanges returns the status of a target with so many ranges.
@@ -62,32 +61,6 @@ func TestTenThousandRanges(t *testing.T) {
 	t.Logf("10,000 ranges: %v, %d bytes", time.Since(began), len(body))
 	if len(body) > 400<<10 {
 		t.Errorf("the page has %d bytes", len(body))
-	}
-}
-
-// Delays are those of each hour alone, and are kept for a day.
-func TestDelays(t *testing.T) {
-	now := time.Date(2026, 11, 26, 12, 59, 0, 0, time.UTC)
-	counted := []metrics.DelaysWithin{{Within: time.Second, N: 50}, {Within: 3 * time.Second, N: 100}, {N: 100}}
-	d := &delays{cfg: &Config{Targets: []Target{{Name: "sessions"}}, Now: func() time.Time { return now },
-		Delays: func(string) []metrics.DelaysWithin { return counted }}}
-	if q := d.of("sessions")[now.Truncate(time.Hour)]; q.P50 != time.Second || q.P99 != 2960*time.Millisecond || q.Over || q.N != 100 {
-		t.Errorf("%+v", q)
-	}
-	now = now.Add(2 * time.Minute)
-	counted = []metrics.DelaysWithin{{Within: time.Second, N: 50}, {Within: 3 * time.Second, N: 110}, {N: 120}}
-	all := d.of("sessions")
-	if q := all[now.Truncate(time.Hour)]; q.P50 != 3*time.Second || q.P99 != 3*time.Second || !q.Over || q.N != 20 || len(all) != 2 {
-		t.Errorf("%+v", all)
-	}
-	now = now.Add(30 * time.Hour)
-	if all := d.of("sessions"); len(all) != 0 {
-		t.Errorf("after a day and with nothing new: %+v", all)
-	}
-	now = now.Add(-100 * time.Hour) // the clock jumps
-	d.of("sessions")
-	if q := quantilesOf(nil, nil); q.N != 0 {
-		t.Errorf("%+v", q)
 	}
 }
 

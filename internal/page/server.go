@@ -13,6 +13,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/doctor"
+	"github.com/reaper-ttl/reaper/internal/forecast"
 	"github.com/reaper-ttl/reaper/internal/page/draw"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -30,6 +31,8 @@ const (
 	doctorEvery = 5 * time.Minute
 	// planEvery is how often a target is planned at most, while somebody looks: its history is read for that.
 	planEvery = 5 * time.Minute
+	// pricesEvery is how often it is asked at most where the store is.
+	pricesEvery = time.Hour
 	// explainEvery is for how long an explanation is taken for the present one.
 	explainEvery = 15 * time.Second
 	// explainWithin bounds one explanation.
@@ -54,8 +57,8 @@ type Server struct {
 	doctors   *copies[doctor.Report]
 	answers   *copies[inspect.Explanation]
 	plans     *copies[Plan]
+	prices    *copies[forecast.Prices]
 	hub       *hub
-	delays    *delays
 	ranges    atomic.Int64 // of all targets, as far as they were read
 }
 
@@ -80,7 +83,6 @@ func Serve(ctx context.Context, l net.Listener, cfg Config) error {
 		ErrorLog: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug)}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
-	s.reader.all.Go(func() { s.delays.run(ctx) })
 	select {
 	case err := <-served:
 		return err
@@ -105,9 +107,9 @@ func newServer(ctx context.Context, cfg Config) *Server {
 	n := len(cfg.Targets)
 	s := &Server{Config: cfg, hosts: ownHosts(cfg.Hosts), reader: r, looks: newCopies[look](r, n),
 		histories: newCopies[inspect.TargetHistory](r, n), doctors: newCopies[doctor.Report](r, 1),
-		answers: newCopies[inspect.Explanation](r, mostAnswers), plans: newCopies[Plan](r, n)}
+		answers: newCopies[inspect.Explanation](r, mostAnswers), plans: newCopies[Plan](r, n),
+		prices: newCopies[forecast.Prices](r, 1)}
 	s.hub = newHub(s.pulse)
-	s.delays = &delays{cfg: &s.Config}
 	return s
 }
 
@@ -229,6 +231,13 @@ func (s *Server) readHistory(
 		}
 		return h, err
 	}
+}
+
+// pricesNow returns the copy of the prices.
+func (s *Server) pricesNow(ctx context.Context) forecast.Prices {
+	return s.prices.get(ctx, "", pricesEvery, func(ctx context.Context, _ forecast.Prices) (forecast.Prices, error) {
+		return s.Source.Prices(ctx)
+	}).Value
 }
 
 // wantsJSON reports whether a request asks for the document of a page.

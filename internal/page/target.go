@@ -5,6 +5,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/reaper-ttl/reaper/internal/forecast"
 	"github.com/reaper-ttl/reaper/internal/page/draw"
 )
 
@@ -22,6 +23,7 @@ type targetPage struct {
 	AtLeast   bool // a run goes on, or was lost
 	Commands  []command
 	NoHistory bool // it was never read
+	Prices    forecast.Prices
 }
 
 // A spanView is the charts of one span.
@@ -48,8 +50,9 @@ func (s *Server) showTarget(w http.ResponseWriter, r *http.Request) {
 	h := s.history(r.Context(), name)
 	v := s.views(r.Context(), []Target{t})[0]
 	now := s.Now()
-	delays := s.delays.of(name)
-	hours, days := draw.BucketsOf(draw.Spans[0], h.Value, delays, now), draw.BucketsOf(draw.Spans[1], h.Value, nil, now)
+	prices := s.pricesNow(r.Context())
+	hours := draw.BucketsOf(draw.Spans[0], h.Value, prices, now)
+	days := draw.BucketsOf(draw.Spans[1], h.Value, prices, now)
 	if wantsJSON(r) {
 		s.answer(w, targetDocument{s.statusDocument([]targetView{v}), hours, days})
 		return
@@ -61,10 +64,11 @@ func (s *Server) showTarget(w http.ResponseWriter, r *http.Request) {
 		p.Deleted += r.Deleted
 	}
 	p.Events = draw.EventsOf(h.Value, now.Add(-month))
+	p.Prices = prices
 	p.AtLeast = h.Value.Sums.AtLeast
 	p.Spans = []spanView{
-		{draw.Spans[0].Name, draw.ChartsOf(draw.Spans[0], hours, p.Events, s.Delays != nil)},
-		{draw.Spans[1].Name, draw.ChartsOf(draw.Spans[1], days, p.Events, false)},
+		{draw.Spans[0].Name, draw.ChartsOf(draw.Spans[0], hours, p.Events)},
+		{draw.Spans[1].Name, draw.ChartsOf(draw.Spans[1], days, p.Events)},
 	}
 	s.show(w, r, http.StatusOK, "target", frame{Title: name, Here: "target", JSON: name + ".json",
 		Events: "events?target=" + name, Soon: (!v.Known || p.NoHistory) && v.Fresh.Since == nil && p.History.Since == nil,

@@ -15,6 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/doctor"
+	"github.com/reaper-ttl/reaper/internal/forecast"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -107,6 +108,8 @@ func (s worldSource) History(
 	return inspect.ReadHistory(ctx, s.config(), s.target, inspect.HistoryQuery{Since: since, Limit: limit})
 }
 
+func (s worldSource) Prices(context.Context) (forecast.Prices, error) { return forecast.Prices{}, nil }
+
 func (s worldSource) Plan(_ context.Context, target string, due int64) (Plan, error) {
 	return Plan{Text: fmt.Sprintf("%s\n  due now         %d\n", target, due), Document: map[string]int64{"due": due}}, nil
 }
@@ -126,8 +129,11 @@ type said struct {
 	history inspect.TargetHistory
 	report  doctor.Report
 	answer  inspect.Explanation
+	prices  forecast.Prices
 	err     error
 }
+
+func (s said) Prices(context.Context) (forecast.Prices, error) { return s.prices, s.err }
 
 func (s said) Status(ctx context.Context, _ string, _ inspect.BehindCount) (inspect.TargetStatus, error) {
 	return s.status(ctx)

@@ -13,7 +13,7 @@ import (
 // Sums returns what this process has done to the target so far.
 func (c *Site) Sums() chronicle.Sums {
 	s := chronicle.Sums{Counts: metrics.Load(&c.Tally.Counts.CountsOf), Operations: c.Tally.Meter.Operations(),
-		Throttled: c.Tally.ThrottledFor(), Horizon: c.Horizon()}
+		Delays: c.Tally.Counts.Delays.Load(), Throttled: c.Tally.ThrottledFor(), Horizon: c.Horizon()}
 	s.Budget = c.Budget.Account() // after the counts, so that it includes what they include
 	return s
 }

@@ -37,6 +37,7 @@ type outside struct {
 type counts struct {
 	metrics.CountsOf[atomic.Int64]
 	steps
+	Delays metrics.DelayTally // from due to deleted
 }
 
 // steps are the deleted points that reads stepped over: all, and those of reads from the start.

@@ -76,6 +76,7 @@ func (a *account) addPage(s *step.Scratch, rd *reading) {
 		return
 	}
 	c.Cfg.Metrics.Delay(c.Target.Name, s.Delays...)
+	c.Tally.Counts.Delays.Add(s.Delays...)
 	a.deleted(n.gone, n.carried)
 	if n.gone+n.carried > 0 {
 		lease := a.hold.Cursor().Lease

@@ -9,6 +9,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/forecast"
 )
 
 // A Span is how much time a set of charts shows, in buckets.
@@ -33,30 +34,20 @@ type Bucket struct {
 	Reads   float64   `json:"reads"`
 	Writes  float64   `json:"writes"`
 	Deletes float64   `json:"deletes"`
+	Dollars *float64  `json:"dollars"`           // for the operations, before any free tier; nil if a price is not known
 	P50     *float64  `json:"delay_p50_seconds"` // nil if it is not known
 	P99     *float64  `json:"delay_p99_seconds"`
 	Over    bool      `json:"delay_p99_at_least"`
-}
-
-// Quantiles are delays that half, and nearly all, of some deletes had at most. Over says that P99 is
-// more than could be measured.
-type Quantiles struct {
-	P50, P99 time.Duration
-	Over     bool
-	N        uint64
+	delays  delays
 }
 
 // BucketsOf adds up the runs of a history.
-func BucketsOf(sp Span, h inspect.TargetHistory, delays map[time.Time]Quantiles, now time.Time) []Bucket {
+func BucketsOf(sp Span, h inspect.TargetHistory, prices forecast.Prices, now time.Time) []Bucket {
 	end := now.UTC().Truncate(sp.each).Add(sp.each)
 	begin := end.Add(-time.Duration(sp.number) * sp.each)
 	list := make([]Bucket, sp.number)
 	for i := range list {
 		list[i].Begin = begin.Add(time.Duration(i) * sp.each)
-		if q, ok := delays[list[i].Begin]; ok && sp.each == time.Hour {
-			p50, p99 := q.P50.Seconds(), q.P99.Seconds()
-			list[i].P50, list[i].P99, list[i].Over = &p50, &p99, q.Over
-		}
 	}
 	for _, r := range h.Records {
 		if r.Run != nil {
@@ -68,8 +59,25 @@ func BucketsOf(sp Span, h inspect.TargetHistory, delays map[time.Time]Quantiles,
 		for _, n := range []*float64{&b.Due, &b.Deleted, &b.Reads, &b.Writes, &b.Deletes} {
 			*n = math.Round(*n)
 		}
+		b.Dollars = dollarsOf(*b, prices)
+		b.P50, _ = b.delays.quantile(.5)
+		b.P99, b.Over = b.delays.quantile(.99)
 	}
 	return list
+}
+
+// dollarsOf returns what the operations of a bucket cost; nil if a price is not known.
+func dollarsOf(b Bucket, prices forecast.Prices) *float64 {
+	sum := 0.0
+	for name, n := range map[forecast.PriceName]float64{forecast.Reads: b.Reads, forecast.Writes: b.Writes,
+		forecast.Deletes: b.Deletes} {
+		each, known := prices.OfOne(name)
+		if !known {
+			return nil
+		}
+		sum += n * each
+	}
+	return &sum
 }
 
 // addRun divides what a run did among the buckets that it lasted through.
@@ -90,6 +98,7 @@ func addRun(list []Bucket, sp Span, r inspect.HistoryRecord) {
 		b.Reads += part * float64(r.Run.Operations.Reads)
 		b.Writes += part * float64(r.Run.Operations.Writes)
 		b.Deletes += part * float64(r.Run.Operations.Deletes)
+		b.delays.add(r.Run.Delays, part)
 	}
 }
 

@@ -70,6 +70,10 @@ var operationValues = []value{
 	{series{"deletes", "s-deletes"}, always(func(b Bucket) float64 { return b.Deletes })},
 }
 
+var moneyValues = []value{
+	{series{"dollars", "s-deleted"}, func(b Bucket) (float64, bool) { return known(b.Dollars) }},
+}
+
 var delayValues = []value{
 	{series{"half (p50)", "s-p50"}, func(b Bucket) (float64, bool) { return known(b.P50) }},
 	{series{"99 % (p99)", "s-p99"}, func(b Bucket) (float64, bool) { return known(b.P99) }},
@@ -83,20 +87,20 @@ func known(v *float64) (float64, bool) {
 }
 
 // ChartsOf returns the charts of a span.
-func ChartsOf(sp Span, list []Bucket, events []Event, delaysKnown bool) []Chart {
+func ChartsOf(sp Span, list []Bucket, events []Event) []Chart {
 	id := fmt.Sprintf("c%d", sp.number)
 	charts := []Chart{
 		newChart(id+"-amount", "Entities", "", sp, list, events, amountValues),
 		newChart(id+"-operations", "Operations billed", "", sp, list, events, operationValues),
 	}
-	if sp.each == time.Hour && delaysKnown {
-		c := newChart(id+"-delay", "Delay until deleted", "s", sp, list, events, delayValues)
-		if c.Empty != "" {
-			c.Empty = "This process has deleted nothing yet, and the history keeps no delays."
-		}
-		charts = append(charts, c)
+	if list[0].Dollars != nil {
+		charts = append(charts, newChart(id+"-money", "Money for them", "$", sp, list, events, moneyValues))
 	}
-	return charts
+	delay := newChart(id+"-delay", "Delay until deleted", "s", sp, list, events, delayValues)
+	if delay.Empty != "" {
+		delay.Empty = "Nothing was deleted in this time, or by a version that kept no delays."
+	}
+	return append(charts, delay)
 }
 
 func newChart(
@@ -122,10 +126,14 @@ func newChart(
 			top = max(top, together)
 		}
 	}
-	top = niceTop(top)
-	if top <= 1 && slices.Max(sums) == 0 {
+	if slices.Max(sums) == 0 {
 		c.Empty = "Nothing in this time."
 	}
+	least := 1.0
+	if unit == "$" {
+		least = .01
+	}
+	top = niceTop(max(least, top))
 	c.drawGrid(top, unit)
 	for i, b := range list {
 		c.drawBucket(sp, values, b, i, len(list), top)
@@ -147,9 +155,6 @@ func newChart(
 
 // niceTop returns the end of an axis: 1, 2 or 5 times a power of ten.
 func niceTop(most float64) float64 {
-	if most <= 1 {
-		return 1
-	}
 	power := math.Pow(10, math.Floor(math.Log10(most)))
 	for _, n := range []float64{1, 2, 5, 10} {
 		if n*power >= most {
@@ -161,9 +166,12 @@ func niceTop(most float64) float64 {
 
 func (c *Chart) drawGrid(top float64, unit string) {
 	for _, part := range []float64{0, .5, 1} {
-		label := short(top*part) + unit
-		if unit == "s" {
+		label := short(top * part)
+		switch unit {
+		case "s":
 			label = Age(time.Duration(top * part * float64(time.Second)))
+		case "$":
+			label = fmt.Sprintf("$%.3g", top*part)
 		}
 		c.Axes.Grid = append(c.Axes.Grid, gridLine{percent(height(part)), label})
 	}
@@ -187,11 +195,13 @@ func (c *Chart) drawBucket(sp Span, values []value, b Bucket, i, of int, top flo
 			continue
 		}
 		text := Count(int64(n))
-		if c.Unit == "s" {
-			text = fmt.Sprintf("%.3g s", n)
-			if b.Over && j == 1 {
-				text = "over " + text
-			}
+		switch {
+		case c.Unit == "$":
+			text = dollars(n)
+		case c.Unit == "s" && b.Over && j == 1:
+			text = "over " + seconds(n)
+		case c.Unit == "s":
+			text = seconds(n)
 		}
 		row = append(row, text)
 		if n <= 0 {
@@ -208,6 +218,22 @@ func (c *Chart) drawBucket(sp Span, values []value, b Bucket, i, of int, top flo
 			fmt.Sprintf("%s: %s %s", row[0], text, v.Name)})
 	}
 	c.Rows = append(c.Rows, row)
+}
+
+// dollars writes an amount with cents, or with two digits if it is less than a cent.
+func dollars(n float64) string {
+	if n > 0 && n < .01 {
+		return fmt.Sprintf("$%.2g", n)
+	}
+	return fmt.Sprintf("$%.2f", n)
+}
+
+// seconds writes a delay, from a minute on as an age.
+func seconds(n float64) string {
+	if n >= 60 {
+		return Age(time.Duration(n * float64(time.Second)))
+	}
+	return fmt.Sprintf("%.3g s", n)
 }
 
 // markRoom is how near to each other two marks of a chart may be, in percent of its width. Marks
@@ -251,13 +277,17 @@ func (c *Chart) summary(values []value, sums []float64, list []Bucket) string {
 		if i > 0 {
 			text += ", "
 		}
+		if c.Unit == "$" {
+			text += dollars(sums[i])
+			continue
+		}
 		if c.Unit == "s" {
 			most := 0.0
 			for _, b := range list {
 				n, _ := v.of(b)
 				most = max(most, n)
 			}
-			text += fmt.Sprintf("%s at most %.3g s", v.Name, most)
+			text += fmt.Sprintf("%s at most %s", v.Name, seconds(most))
 			continue
 		}
 		text += Count(int64(sums[i])) + " " + v.Name

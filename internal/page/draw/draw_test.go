@@ -2,12 +2,14 @@ package draw
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/forecast"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -97,29 +99,42 @@ func TestCharts(t *testing.T) {
 		{Kind: history.KindTrip, At: at.Add(time.Minute), Change: &inspect.HistoryChange{What: "trip x"}},
 	}}
 	hour := now.Truncate(time.Hour)
-	delays := map[time.Time]Quantiles{hour: {P50: time.Second, P99: 3 * time.Second, Over: true, N: 9}}
-	list := BucketsOf(Spans[0], h, delays, now)
+	second, three := 1.0, 3.0
+	run.Delays = []inspect.HistoryDelay{{Over: .5, Within: &second, Deletes: 300}, {Over: 2, Within: &three, Deletes: 285},
+		{Over: 86400, Deletes: 15}}
+	prices, _ := forecast.ProvenPrices("us-central1")
+	list := BucketsOf(Spans[0], h, prices, now)
 	if n := len(list); n != 24 || !list[23].Begin.Equal(hour) || list[23].Deleted != 200 || list[22].Deleted != 400 ||
-		list[22].Due != 800 || list[21].Deleted != 0 || *list[23].P99 != 3 || list[22].P50 != nil {
+		list[22].Due != 800 || list[21].Deleted != 0 || *list[23].P50 != 1 || *list[23].P99 != 86400 || !list[22].Over || list[21].P50 != nil {
 		t.Errorf("%d buckets, %+v", n, list[21:])
 	}
-	if days := BucketsOf(Spans[1], h, nil, now); days[29].Deleted != 600 || len(days) != 30 {
+	// 300 reads of $0.03 and 200 deletes of $0.01 for 100,000 each.
+	if d := list[23].Dollars; d == nil || math.Abs(*d-.00011) > 1e-12 {
+		t.Errorf("%v dollars", d)
+	}
+	if list := BucketsOf(Spans[0], h, forecast.Prices{}, now); list[23].Dollars != nil {
+		t.Errorf("$%g without a price", *list[23].Dollars)
+	}
+	if days := BucketsOf(Spans[1], h, prices, now); days[29].Deleted != 600 || len(days) != 30 || *days[29].P50 != 1 {
 		t.Errorf("%+v", days[28:])
 	}
 	events := EventsOf(h, now.Add(-30*24*time.Hour))
-	charts := ChartsOf(Spans[0], list, events, true)
+	charts := ChartsOf(Spans[0], list, events)
 	c := charts[0]
-	if len(charts) != 3 || len(c.Bars) != 4 || len(c.Marks) != 2 || c.Marked != 3 || c.Marks[1].Letter != "T" ||
+	if len(charts) != 4 || len(c.Bars) != 4 || len(c.Marks) != 2 || c.Marked != 3 || c.Marks[1].Letter != "T" ||
 		!strings.Contains(c.Marks[1].Title, "pause") || c.Marks[0].Title != "Nov 25, 16:30: generation 00000007 opened" {
 		t.Errorf("%d charts, %+v", len(charts), c)
 	}
 	if c.Summary != "1,200 found due, 600 deleted; 3 events are marked." || c.Rows[22][2] != "400" {
 		t.Errorf("%s %v", c.Summary, c.Rows[22])
 	}
-	if row := charts[2].Rows[23]; row[1] != "1 s" || row[2] != "over 3 s" {
+	if row := charts[3].Rows[23]; row[1] != "1 s" || row[2] != "over 24h" {
 		t.Errorf("%v", row)
 	}
-	if empty := ChartsOf(Spans[1], make([]Bucket, 30), nil, false); empty[0].Empty == "" {
+	if row := charts[2].Rows[22]; row[1] != "$0.00022" || charts[2].Summary != "$0.00033; 3 events are marked." {
+		t.Errorf("%v, %s", row, charts[2].Summary)
+	}
+	if empty := ChartsOf(Spans[1], make([]Bucket, 30), nil); empty[0].Empty == "" {
 		t.Error("a chart of nothing does not say so")
 	}
 }
