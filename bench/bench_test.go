@@ -322,4 +322,5 @@ var parts = []struct {
 	{"descendants", descendants},
 	{"archives", archivesEmbedded},
 	{"archivescloud", archivesEmulated},
+	{"viewers", viewing},
 }

@@ -20,8 +20,8 @@ func little() *report {
 
 // TestReport writes a report of little, with what needs no emulator.
 func TestReport(t *testing.T) {
-	if r := little(); measure(t, r, "embedded", "pages", "generations", "foreground", "memory", "ranges", "scaleout", "archives") {
-		check(t, r, 9, 4)
+	if r := little(); measure(t, r, "embedded", "pages", "generations", "foreground", "memory", "ranges", "scaleout", "archives", "viewers") {
+		check(t, r, 10, 4)
 	}
 }
 

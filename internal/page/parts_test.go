@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -176,4 +177,52 @@ func unescape(path string) string {
 		return path
 	}
 	return plain
+}
+
+// Viewers who ask at the same time share a page, also if the first of them leaves; a second later, and
+// for another question, it is made anew. Who asks for ever new pages fills no memory.
+func TestPagesAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var made atomic.Int64
+		s := shelf{now: time.Now, pages: map[string]*sharedPage{}}
+		h := s.forViewers(func(w http.ResponseWriter, r *http.Request) {
+			n := made.Add(1)
+			time.Sleep(100 * time.Millisecond)
+			w.Header().Set("X-Made", fmt.Sprint(n))
+			w.WriteHeader(http.StatusTeapot)
+			_, _ = fmt.Fprintf(w, "%d, ended %v", n, r.Context().Err() != nil)
+		})
+		ask := func(ctx context.Context, path string) *httptest.ResponseRecorder {
+			w := httptest.NewRecorder()
+			h(w, httptest.NewRequestWithContext(ctx, http.MethodGet, path, nil))
+			return w
+		}
+		leaving, leave := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() { ask(leaving, "/a") })
+		synctest.Wait()
+		leave()
+		for range 10 {
+			all.Go(func() {
+				if w := ask(t.Context(), "/a"); w.Code != http.StatusTeapot || w.Body.String() != "1, ended false" || w.Header().Get("X-Made") != "1" {
+					t.Errorf("%d %q", w.Code, w.Body)
+				}
+			})
+		}
+		all.Wait()
+		if w := ask(t.Context(), "/a?b"); w.Body.String() != "2, ended false" {
+			t.Errorf("another question: %q", w.Body)
+		}
+		time.Sleep(sharedFor)
+		if w := ask(t.Context(), "/a"); w.Body.String() != "3, ended false" {
+			t.Errorf("a second later: %q", w.Body)
+		}
+		for i := range 10 * mostShared {
+			all.Go(func() { ask(t.Context(), fmt.Sprint("/", i)) })
+		}
+		all.Wait()
+		if n := len(s.pages); n > mostShared || made.Load() != 3+10*mostShared {
+			t.Errorf("%d pages are kept, %d were made", n, made.Load())
+		}
+	})
 }

@@ -117,9 +117,10 @@ func newServer(ctx context.Context, cfg Config) *Server {
 // takes away.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", s.showOverview)
+	made := shelf{now: s.Now, pages: map[string]*sharedPage{}}
+	mux.HandleFunc("GET /{$}", made.forViewers(s.showOverview))
 	mux.HandleFunc("GET /index.json", s.showOverview)
-	mux.HandleFunc("GET /targets/{name}", s.showTarget)
+	mux.HandleFunc("GET /targets/{name}", made.forViewers(s.showTarget))
 	mux.HandleFunc("GET /history", s.showHistory)
 	mux.HandleFunc("GET /history.json", s.showHistory)
 	mux.HandleFunc("GET /doctor", s.showDoctor)
