@@ -179,8 +179,8 @@ func unescape(path string) string {
 	return plain
 }
 
-// Viewers who ask at the same time share a page, also if the first of them leaves; a second later, and
-// for another question, it is made anew. Who asks for ever new pages fills no memory.
+// Viewers that ask at the same time share a page, also if the first of them leaves; a second later, and
+// for another question, there is a new one. A viewer that asks for more and more pages fills no memory.
 func TestPagesAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var made atomic.Int64

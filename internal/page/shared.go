@@ -84,6 +84,6 @@ func (s *shelf) forViewers(next http.HandlerFunc) http.HandlerFunc {
 		}
 		maps.Copy(w.Header(), p.header)
 		w.WriteHeader(cmp.Or(p.code, http.StatusInternalServerError)) // what makes it has panicked
-		_, _ = w.Write(p.body.Bytes()) // the viewer may be gone
+		_, _ = w.Write(p.body.Bytes())                                // the viewer may be gone
 	}
 }
