@@ -42,6 +42,7 @@ func viewing(tb testing.TB, r *report) {
 		contestantOf(fmt.Sprintf("%d viewers", viewers), viewers), contestantOf("no viewer", 0)}
 	race(tb, r.rounds, r.entities/2, false, list, func(*contestant[*embedded.DB]) (*embedded.DB, func()) { return t.open(tb, false) })
 	results(r, list, "at least 0.98")
+	r.ratio("the same, entities a second of CPU time", ratios(list[0].cheap, list[1].cheap), "reported")
 }
 
 // collectFor runs a daemon until it has swept once, while so many people look at its page.
