@@ -38,7 +38,8 @@ type object struct {
 // A candidate is one archived copy of an entity.
 type candidate struct {
 	entity      [16]byte // a hash of namespace and key
-	kept        int64    // when, in nanoseconds
+	updated     int64    // when the entity was written, by the store's clock, in nanoseconds; else when it was kept
+	kept        int64    // when, by the clock of the process that did, in nanoseconds
 	expires     int64    // when it will expire, in milliseconds; 0 if it will not
 	object      int32
 	line        uint32
@@ -201,17 +202,22 @@ func (p *planner) add(line archive.Line, index int) {
 	}
 	c := candidate{entity: entityHash(line.Namespace, line.Key), kept: line.At.UnixNano(), object: int32(index),
 		line: uint32(line.Number), depth: depthOf(line.Key), unconfirmed: line.State == archive.Unconfirmed}
+	c.updated = c.kept
+	if !line.Updated.IsZero() {
+		c.updated = line.Updated.UnixNano()
+	}
 	if at, has := p.job.Expiry.instant(p.began, p.job.Target.Name, line.Namespace, line.Copy); has {
 		c.expires = at.UnixMilli()
 	}
 	p.candidates = append(p.candidates, c)
 }
 
-// choose takes the newest copy of each entity into the plan.
+// choose takes the newest copy of each entity into the plan: that of what was written last. The clocks of two
+// processes that deleted an entity twice may disagree.
 func (p *planner) choose(made *plan) {
 	slices.SortFunc(p.candidates, func(a, b candidate) int {
-		return cmp.Or(slices.Compare(a.entity[:], b.entity[:]), cmp.Compare(b.kept, a.kept),
-			cmp.Compare(b.object, a.object), cmp.Compare(b.line, a.line))
+		return cmp.Or(slices.Compare(a.entity[:], b.entity[:]), cmp.Compare(b.updated, a.updated),
+			cmp.Compare(b.kept, a.kept), cmp.Compare(b.object, a.object), cmp.Compare(b.line, a.line))
 	})
 	chosen := slices.CompactFunc(p.candidates, func(a, b candidate) bool { return a.entity == b.entity })
 	p.tally.chose(chosen, int64(len(p.candidates)-len(chosen)), p.now.Add(-p.job.Target.Retention))

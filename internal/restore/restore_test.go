@@ -83,6 +83,25 @@ func TestCopies(t *testing.T) {
 	})
 }
 
+// The newest copy is that of what was written last, whatever the clocks of those who deleted it said.
+func TestCopiesByTwoClocks(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.put(`{"v":1}`, "a")
+		w.skew = 9 * time.Second
+		w.sweep("one", deleted, key("a"))
+		w.put(`{"v":2}`, "a")
+		w.skew = 0
+		w.sweep("two", deleted, key("a"))
+		time.Sleep(time.Minute)
+		if res := w.run(w.config()); res.Restored != 1 || res.Superseded != 1 {
+			t.Errorf("%+v", res.Counts)
+		}
+		if got := fmt.Sprint(w.entities()); got != `map[a:{"v":2}]` {
+			t.Errorf("restored %s", got)
+		}
+	})
+}
+
 // What is above comes before what lies below it, though sweeps archive it later.
 func TestParentsFirst(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {

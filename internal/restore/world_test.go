@@ -105,6 +105,7 @@ type world struct {
 	mode   archive.Mode
 	kind   string // in headers
 	owners int
+	skew   time.Duration // of the clock of what archives
 }
 
 func in(t *testing.T, test func(t *testing.T, w *world)) {
@@ -160,8 +161,8 @@ func (w *world) put(data string, names ...string) {
 func (w *world) sweep(id string, state func(key string) archive.State, keys ...string) {
 	w.t.Helper()
 	ctx := w.t.Context()
-	writer, err := archive.Open(ctx, archive.Config{Bucket: w.bucket, Now: time.Now, Log: slog.New(slog.DiscardHandler),
-		Counts: new(archive.Counts), Header: archive.Header{Mode: w.mode, Store: "datastore:p", Target: "sessions",
+	writer, err := archive.Open(ctx, archive.Config{Bucket: w.bucket, Log: slog.New(slog.DiscardHandler),
+		Now: func() time.Time { return time.Now().Add(w.skew) }, Counts: new(archive.Counts), Header: archive.Header{Mode: w.mode, Store: "datastore:p", Target: "sessions",
 			Kind: w.kind, Property: "expiry_key", Version: "test", Owner: "sweeper", Sweep: id}})
 	if err != nil {
 		w.t.Fatal(err)
