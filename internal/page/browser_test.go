@@ -10,7 +10,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -242,15 +241,8 @@ func TestBrowserFollowsASweep(t *testing.T) {
 	w.target.Pace = throttle.Limits{Start: 5, Max: 5}
 	w.fill(4000)
 	cfg := w.page()
-	daemon := w.config()
-	daemon.Targets[0].Next = func(at time.Time) time.Time { return at.Add(time.Second) }
-	d := sweep.NewDaemon(daemon, true)
-	ctx, cancel := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	all.Go(func() { d.Run(ctx) })
-	defer all.Wait()
-	defer cancel()
-	cfg.Mode, cfg.States, cfg.Own = Deletes, d.States, d.Own
+	_, stop := w.collect(&cfg, time.Second)
+	defer stop()
 	s := serve(t, cfg)
 	const deleted = `+document.querySelector('[data-live="sessions.deleted"]').textContent.replace(/\D/g, "")`
 	visits := []browser.Visit{

@@ -1,9 +1,7 @@
 package page
 
 import (
-	"context"
 	"encoding/json"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,15 +40,8 @@ func TestOwnRangesAreShownFromMemory(t *testing.T) {
 		}
 		cfg := w.page()
 		cfg.Source = sayingAlways(before)
-		daemon := w.config()
-		daemon.Targets[0].Next = func(at time.Time) time.Time { return at.Add(time.Hour) }
-		d := sweep.NewDaemon(daemon, true)
-		ctx, cancel := context.WithCancel(t.Context())
-		var all sync.WaitGroup
-		all.Go(func() { d.Run(ctx) })
-		defer all.Wait()
-		defer cancel()
-		cfg.Mode, cfg.States, cfg.Own = Deletes, d.States, d.Own
+		d, stop := w.collect(&cfg, time.Hour)
+		defer stop()
 		inBubble(t, cfg, func(l *piped, _ func()) {
 			conn := l.dial()
 			in := follow(t, conn, "sessions")

@@ -82,6 +82,18 @@ func (w *world) sweep() {
 	}
 }
 
+// collect runs a daemon with a tick each so often, which the page then belongs to, until stop.
+func (w *world) collect(page *Config, every time.Duration) (d *sweep.Daemon, stop func()) {
+	cfg := w.config()
+	cfg.Targets[0].Next = func(at time.Time) time.Time { return at.Add(every) }
+	d = sweep.NewDaemon(cfg, true)
+	page.Mode, page.States, page.Own = Deletes, d.States, d.Own
+	ctx, cancel := context.WithCancel(w.t.Context())
+	ended := make(chan struct{})
+	go func() { d.Run(ctx); close(ended) }()
+	return d, func() { cancel(); <-ended }
+}
+
 // page returns what a page of this world shows.
 func (w *world) page() Config {
 	return Config{Store: "model:world", Version: "v1.2.3", Mode: Shows, IDs: true, Source: worldSource{w}, Now: time.Now,
