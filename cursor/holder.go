@@ -216,7 +216,7 @@ func (k *Keeper) others() iter.Seq[Heartbeat] {
 		}
 		for key, h := range s.all {
 			takesPart := h.Invalid == nil && (h.Lease > 0 || h.Seeks) && s.sent.Sub(h.Seen) < max(k.Lease, h.Lease)
-			if key != HeartbeatKey(h.Target, k.Owner) && takesPart && k.IsOfThisOpening(h.Owner) && !yield(h) {
+			if takesPart && k.IsOfThisOpening(h.Owner) && !isHeartbeatKey(key, h.Target, k.Owner) && !yield(h) {
 				return
 			}
 		}
