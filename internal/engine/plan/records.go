@@ -16,12 +16,14 @@ type records struct {
 	view    *View
 	book    Book
 	opened  map[int]time.Time // of the live generations
+	count   int64             // in the revision of the target record
 	lookups *atomic.Int64     // of cursors; another goroutine may show the plan at the same time
 }
 
 func newRecords(rules Rules, view *View, book Book, lookups *atomic.Int64) *records {
 	rec := &records{rules: rules, view: view, book: book, lookups: lookups,
-		opened: make(map[int]time.Time, len(view.Record.Generations))}
+		opened: make(map[int]time.Time, len(view.Record.Generations)),
+		count:  store.RevisionCount(view.Record.Revision)}
 	for _, g := range view.Record.Generations {
 		rec.opened[g.Number] = g.Opened
 	}
@@ -68,7 +70,7 @@ func (rec *records) recorded(id cursor.ID, opened time.Time) cursor.Cursor {
 	if c.Seen.IsZero() {
 		c.Seen = rec.view.CursorsSent
 	}
-	c.TargetRevision = store.RevisionCount(rec.view.Record.Revision)
+	c.TargetRevision = rec.count
 	return c
 }
 
