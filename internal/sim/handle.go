@@ -200,7 +200,7 @@ func (h *handle) wait(ctx context.Context, c call, d time.Duration, reply bool) 
 		}
 	}
 	h.w.mu.Lock()
-	dead, frozen := h.dead, time.Until(h.thaw)
+	dead, frozen := h.dead, h.frozen()
 	h.w.mu.Unlock()
 	if dead {
 		return errDead
@@ -235,11 +235,20 @@ func (h *handle) arrive(c call) (f fate, frozen time.Duration, err error) {
 			return f, 0, errDead
 		}
 	}
-	frozen = time.Until(h.thaw)
+	frozen = h.frozen()
 	if until := c.latest.Add(max(0, frozen)); c.creates && until.After(w.creating[c.key]) {
 		w.creating[c.key] = until
 	}
 	return h.fate(c), frozen, nil
+}
+
+// frozen returns for how long the process stands still yet; not more than zero if it does not. The
+// caller holds the world's lock.
+func (h *handle) frozen() time.Duration {
+	if h.thaw.IsZero() {
+		return 0
+	}
+	return time.Until(h.thaw)
 }
 
 // strike ends or stops the process. The caller holds the world's lock.
@@ -296,12 +305,15 @@ func (h *handle) fate(c call) fate {
 // better part of a minute. The caller holds the world's lock.
 func (w *world) locked(at place, key string) bool {
 	const long = 40 * time.Second
-	if time.Now().Before(w.held[heldKey{at, key}]) && !w.calm {
+	if w.calm {
+		return false
+	}
+	if len(w.held) > 0 && time.Now().Before(w.held[heldKey{at, key}]) {
 		return true
 	}
 	rate := w.plan.rates["locked"]
 	window := int64(time.Since(w.began) / long)
-	return rate > 0 && !w.calm && w.dice.on("locked").on(at.namespace).on(key).at(window).yes(rate)
+	return rate > 0 && w.dice.on("locked").on(at.namespace).on(key).at(window).yes(rate)
 }
 
 // faulty gives a call one kind of fault, if the call can have it.
