@@ -108,5 +108,9 @@ func (m moment) isBehindDue(c cursor.Cursor, s Stage) bool {
 
 // isRewindDue reports whether a read of the range from its start is under way or due.
 func (m moment) isRewindDue(c cursor.Cursor) bool {
+	least := m.rules.Rewind - m.rules.Rewind/5 - 1
+	if c.Rewind.Began.IsZero() && m.now.Before(c.Rewind.Done.Add(least)) {
+		return false // within four fifths of the period it is no range's turn, whatever its name is
+	}
 	return !c.Rewind.Began.IsZero() || !m.now.Before(m.rules.NextRewind(c))
 }

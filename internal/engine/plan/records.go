@@ -47,7 +47,8 @@ func (rec *records) AuditCursor(namespace string) cursor.Cursor {
 // at returns a cursor, and what the pass over its generation says of its range: a range
 // without a record was empty when the pass began or later.
 func (rec *records) at(id cursor.ID, opened time.Time) cursor.Cursor {
-	c := rec.recorded(id, opened)
+	var c cursor.Cursor
+	rec.recorded(&c, id, opened)
 	seal, ok := rec.SealOf(c.Generation)
 	if !ok || rec.hasRecord(c.ID) || !seal.Covers(c.Namespace, time.Time{}) {
 		return c
@@ -56,22 +57,20 @@ func (rec *records) at(id cursor.ID, opened time.Time) cursor.Cursor {
 	return c
 }
 
-// recorded returns a cursor by its last claim here, or by its record alone.
-func (rec *records) recorded(id cursor.ID, opened time.Time) cursor.Cursor {
+// recorded sets a cursor by its last claim here, or by its record alone.
+func (rec *records) recorded(c *cursor.Cursor, id cursor.ID, opened time.Time) {
 	rec.lookups.Add(1)
 	scope := rec.rules.Scope
 	scope.Opened = opened
-	var c cursor.Cursor
 	if packed, own := rec.book.Own[id]; own {
-		c = packed.Cursor(id).In(scope, rec.rules.Form.Type())
+		*c = packed.Cursor(id).In(scope, rec.rules.Form.Type())
 	} else {
-		c = rec.view.Cursors.Get(id, scope, rec.rules.Form.Type())
+		*c = rec.view.Cursors.Get(id, scope, rec.rules.Form.Type())
 	}
 	if c.Seen.IsZero() {
 		c.Seen = rec.view.CursorsSent
 	}
 	c.TargetRevision = rec.count
-	return c
 }
 
 // hasRecord reports whether a range has a cursor record, or would have one without a dry run.
