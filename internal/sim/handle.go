@@ -191,13 +191,14 @@ func (h *handle) begins(target, name string) {
 // it hears later.
 func (h *handle) wait(ctx context.Context, c call, d time.Duration, reply bool) error {
 	if d > 0 {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
+		timer := h.w.timer(d)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 		case <-h.died:
 		}
+		timer.Stop()
+		h.w.timers.Put(timer)
 	}
 	h.w.mu.Lock()
 	dead, frozen := h.dead, h.frozen()
@@ -215,6 +216,15 @@ func (h *handle) wait(ctx context.Context, c call, d time.Duration, reply bool) 
 		time.Sleep(frozen + h.wakes(c))
 	}
 	return ctx.Err()
+}
+
+// timer returns a timer that nobody uses any more, or a new one.
+func (w *world) timer(d time.Duration) *time.Timer {
+	if t, ok := w.timers.Get().(*time.Timer); ok {
+		t.Reset(d)
+		return t
+	}
+	return time.NewTimer(d)
 }
 
 // arrive notes that a call is sent, and decides its fate.
