@@ -322,8 +322,8 @@ func (r Record) EqualContent(q Record) bool {
 // isSame reports whether two records are equal to the bit, except for their revisions.
 // Records that are not may still be equal once they are saved.
 func (r *Record) isSame(q *Record) bool {
-	return r.plain() == q.plain() && slices.Equal(r.Generations, q.Generations) && slices.Equal(r.Namespaces, q.Namespaces) &&
-		slices.Equal(r.Approvals, q.Approvals)
+	return r.plain() == q.plain() && slices.Equal(r.Generations, q.Generations) &&
+		slices.Equal(r.Namespaces, q.Namespaces) && slices.Equal(r.Approvals, q.Approvals)
 }
 
 // A plain is what a record says without its lists and its revision. It is compared at each look of
@@ -405,10 +405,9 @@ func (r Record) encode() store.Record {
 // decode refuses a record that does not make sense, and names each field at fault. To
 // guess a field's meaning could delete live entities.
 func decode(rec store.Record) (Record, error) {
-	key := strconv.Quote(rec.Key)
-	what := "target record " + string(rec.Sort) + " " + key
+	what := "target record " + string(rec.Sort) + " " + strconv.Quote(rec.Key)
 	f := rec.Fields.Reader(what)
-	if err := f.Schema(Schema, "target record "+key, ErrNewer); err != nil {
+	if err := f.Schema(Schema, "target record "+strconv.Quote(rec.Key), ErrNewer); err != nil {
 		return Record{}, err
 	}
 	r := Record{

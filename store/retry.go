@@ -16,13 +16,13 @@ import (
 // waiting it wraps the context's cause, too. [MayHaveHappened] is true of it if
 // it is of any try.
 func Retry(ctx context.Context, most time.Duration, op func() error) error {
-	began := time.Now()
+	began := time.Now() //nolint:forbidigo // this loop owns a clock, as the back-off in it does
 	last := op()
 	if last == nil { // as nearly always: nothing has to be kept for a next try
 		return nil
 	}
 	if most > 0 {
-		most = max(1, most-time.Since(began))
+		most = max(1, most-time.Since(began)) //nolint:forbidigo // likewise
 	}
 	return retry(ctx, most, last, op)
 }

@@ -134,9 +134,9 @@ func (s *scheduler) start(it *item, now time.Time) {
 	w := s.takeWorker()
 	w.it, w.todo, w.end, w.longest = it, todo, end, now.Add(longestTurn)
 	w.scratch.Longest = step.NoCall
-	w.turn.Ctx, w.cancel = context.WithCancel(it.c.Metered(s.ctx))
-	it.cancel = w.cancel
-	w.turn.Work, w.turn.Slow = it.c.Metered(s.work), it.slow
+	ctx, cancel := context.WithCancel(it.c.Metered(s.ctx))
+	w.cancel, it.cancel = cancel, cancel
+	w.turn = step.Turn{Ctx: ctx, Slow: it.slow, Work: it.c.Metered(s.work), Over: w.over, Scratch: &w.scratch}
 	w.begin <- struct{}{}
 }
 

@@ -19,7 +19,8 @@ type worker struct {
 	todo         step.Todo
 	turn         step.Turn
 	cancel       context.CancelFunc
-	end, longest time.Time // of the turn: if somebody waits, and if nobody does
+	over         func() bool // isOver, made once
+	end, longest time.Time   // of the turn: if somebody waits, and if nobody does
 }
 
 // takeWorker returns the worker whose step ended last. So there are as many workers as there
@@ -28,7 +29,7 @@ func (s *scheduler) takeWorker() *worker {
 	n := len(s.idle) - 1
 	if n < 0 {
 		w := &worker{s: s, begin: make(chan struct{}, 1)}
-		w.turn.Scratch, w.turn.Over = &w.scratch, w.isOver
+		w.over = w.isOver
 		go w.run()
 		return w
 	}
@@ -39,7 +40,7 @@ func (s *scheduler) takeWorker() *worker {
 
 // free makes a worker idle, which keeps nothing of its last step.
 func (s *scheduler) free(w *worker) {
-	w.it, w.todo, w.turn.Ctx, w.turn.Work, w.cancel = nil, step.Todo{}, nil, nil, nil
+	w.it, w.todo, w.turn, w.cancel = nil, step.Todo{}, step.Turn{}, nil
 	s.idle = append(s.idle, w)
 }
 
