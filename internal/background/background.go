@@ -57,7 +57,7 @@ func Protect(do func() error) (err error) {
 
 // Deepen makes room on the stack of a goroutine that has just begun, for what is about to go
 // deep. A stack that grows step by step on the way there is copied at each step, with all that
-// stands on it by then: that was a tenth of the time of short steps.
+// stands on it by then: that was a tenth of the time of what is short. Workers keep their stacks.
 //
 //go:noinline
 func Deepen() {
