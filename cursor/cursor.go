@@ -44,12 +44,15 @@ type ID struct {
 // @namespace if that is not the default one. Each part is escaped, so that it may
 // hold any character.
 func (id ID) Key() string {
+	var buf [64]byte // for most keys
+	key := append(append(buf[:0], escape(id.Target)...), '.')
 	number := strconv.Itoa(id.Generation)
-	key := escape(id.Target) + "." + "00000000"[min(len("00000000"), len(number)):] + number + "." + escape(id.Shard)
+	key = append(append(key, "00000000"[min(len("00000000"), len(number)):]...), number...)
+	key = append(append(key, '.'), escape(id.Shard)...)
 	if id.Namespace != "" {
-		key += "@" + escape(id.Namespace)
+		key = append(append(key, '@'), escape(id.Namespace)...)
 	}
-	return key
+	return string(key)
 }
 
 // String names the range in logs and errors.
@@ -61,7 +64,11 @@ func isPlain(c byte) bool {
 
 func escape(s string) string {
 	const hex = "0123456789ABCDEF"
-	if strings.IndexFunc(s, func(r rune) bool { return r > 'z' || !isPlain(byte(r)) }) < 0 {
+	plain := 0
+	for plain < len(s) && isPlain(s[plain]) {
+		plain++
+	}
+	if plain == len(s) {
 		return s
 	}
 	var b strings.Builder
@@ -175,8 +182,9 @@ func (c Cursor) encode() store.Record {
 }
 
 func decode(rec store.Record) (Cursor, error) {
-	f := rec.Fields.Reader(fmt.Sprintf("cursor record %s %q", rec.Sort, rec.Key))
-	if err := f.Schema(Schema, fmt.Sprintf("cursor record %q", rec.Key), ErrNewer); err != nil {
+	key := strconv.Quote(rec.Key)
+	f := rec.Fields.Reader("cursor record " + string(rec.Sort) + " " + key)
+	if err := f.Schema(Schema, "cursor record "+key, ErrNewer); err != nil {
 		return Cursor{}, err
 	}
 	c := Cursor{

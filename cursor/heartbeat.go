@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -72,6 +73,13 @@ func (h Heartbeat) Key() string {
 // HeartbeatKey returns the key of the record of one process and target: target@owner,
 // both escaped.
 func HeartbeatKey(target, owner string) string { return escape(target) + "@" + escape(owner) }
+
+// isHeartbeatKey reports whether HeartbeatKey returns this key, without making that.
+func isHeartbeatKey(key, target, owner string) bool {
+	target, owner = escape(target), escape(owner)
+	n := len(target)
+	return len(key) == n+1+len(owner) && key[:n] == target && key[n] == '@' && key[n+1:] == owner
+}
 
 // LoadHeartbeats reads all heartbeats of a target, and the store's time after the first of
 // them was read. Records that this process has seen before keep the instant at which it
@@ -183,8 +191,9 @@ func (h Heartbeat) encode() store.Record {
 // decodeHeartbeat fails only for a record of a newer program. A record that makes no sense
 // must neither stop all processes nor count as no process at all.
 func decodeHeartbeat(rec store.Record) (Heartbeat, error) {
-	f := rec.Fields.Reader(fmt.Sprintf("heartbeat %s %q", rec.Sort, rec.Key))
-	if err := f.Schema(HeartbeatSchema, fmt.Sprintf("heartbeat %q", rec.Key), ErrNewer); err != nil {
+	key := strconv.Quote(rec.Key)
+	f := rec.Fields.Reader("heartbeat " + string(rec.Sort) + " " + key)
+	if err := f.Schema(HeartbeatSchema, "heartbeat "+key, ErrNewer); err != nil {
 		return Heartbeat{}, err
 	}
 	h := Heartbeat{

@@ -167,21 +167,23 @@ func (k *Keeper) IsSought() bool {
 // Turn returns how many of the other processes that divide the ranges come before this one at
 // a range, by a hash of owner and range: those that know of each other need not compete.
 func (k *Keeper) Turn(id ID) (before, processes int) {
-	own := turnOf(k.Owner, id)
+	key := id.Key()
+	own := turnOf(k.Owner, key)
 	for h := range k.others() {
-		if processes++; turnOf(h.Owner, id) < own {
+		if processes++; turnOf(h.Owner, key) < own {
 			before++
 		}
 	}
 	return before, processes + 1
 }
 
-// turnOf returns a hash by which the processes that divide the ranges get turns at a range.
-func turnOf(owner string, id ID) uint64 {
+// turnOf returns a hash by which the processes that divide the ranges get turns at a range,
+// by its key.
+func turnOf(owner, key string) uint64 {
 	f := fnv.New64a()
 	f.Write([]byte(owner))
 	f.Write([]byte{0})
-	f.Write([]byte(id.Key()))
+	f.Write([]byte(key))
 	h := f.Sum64()
 	h = (h ^ h>>33) * 0xff51afd7ed558ccd // FNV leaves the last digits of a shard in the lower bits
 	return h ^ h>>33
@@ -216,7 +218,7 @@ func (k *Keeper) others() iter.Seq[Heartbeat] {
 		}
 		for key, h := range s.all {
 			takesPart := h.Invalid == nil && (h.Lease > 0 || h.Seeks) && s.sent.Sub(h.Seen) < max(k.Lease, h.Lease)
-			if key != HeartbeatKey(h.Target, k.Owner) && takesPart && k.IsOfThisOpening(h.Owner) && !yield(h) {
+			if takesPart && k.IsOfThisOpening(h.Owner) && !isHeartbeatKey(key, h.Target, k.Owner) && !yield(h) {
 				return
 			}
 		}

@@ -156,8 +156,9 @@ func (s Seal) encode() store.Record {
 }
 
 func decodeSeal(rec store.Record) (Seal, error) {
-	f := rec.Fields.Reader(fmt.Sprintf("seal record %s %q", rec.Sort, rec.Key))
-	if err := f.Schema(SealSchema, fmt.Sprintf("seal record %q", rec.Key), ErrNewer); err != nil {
+	key := strconv.Quote(rec.Key)
+	f := rec.Fields.Reader("seal record " + string(rec.Sort) + " " + key)
+	if err := f.Schema(SealSchema, "seal record "+key, ErrNewer); err != nil {
 		return Seal{}, err
 	}
 	s := Seal{Target: rec.Target, Generation: int(f.Int("generation")), Opened: f.Time("opened"), Kind: f.Text("kind"),

@@ -88,7 +88,8 @@ func (t Table) Get(id ID, scope Scope, values store.Type) Cursor {
 	if !ok {
 		return Cursor{ID: id, Scope: scope}
 	}
-	return c.In(scope, values)
+	c.adjust(scope, values)
+	return c
 }
 
 // IDs yields the ranges that have a cursor, in no order.
@@ -236,11 +237,15 @@ func (t Table) Since(old Table) (read []ID, ok bool) {
 // In returns the cursor in the given scope. If its own scope is another one, or its
 // positions are not of the type of the target's values, it loses positions and marks.
 func (c Cursor) In(scope Scope, values store.Type) Cursor {
+	c.adjust(scope, values)
+	return c
+}
+
+func (c *Cursor) adjust(scope Scope, values store.Type) {
 	fits := func(p store.Position) bool { return p.Value.Type == store.Missing || p.Value.Type == values }
 	if c.Scope != scope || !fits(c.Position) || !fits(c.Rewind.Position) {
 		c.Scope, c.Position, c.Rewind, c.Stock, c.Swept = scope, store.Position{}, Rewind{}, Stock{}, time.Time{}
 	}
-	return c
 }
 
 // A Reader reads the cursor records of one target.

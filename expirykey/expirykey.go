@@ -190,8 +190,10 @@ func Prefix(generation, shard int) string {
 // Range returns the bounds [lo, hi) of the keys of one shard of a generation:
 // "G.S." and "G.S/", for '/' follows '.' in ASCII.
 func Range(generation, shard int) (lo, hi string) {
-	p := string(appendPrefix(nil, generation, shard))
-	return p + ".", p + "/"
+	var buf [Len]byte
+	lo = string(append(appendPrefix(buf[:0], generation, shard), '.'))
+	hi = string(append(appendPrefix(buf[:0], generation, shard), '/'))
+	return lo, hi
 }
 
 // GenerationRange returns the bounds [lo, hi) of all keys of a generation.

@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -315,16 +316,42 @@ func SaveWithin(ctx context.Context, s store.Store, r Record, patience time.Dura
 // EqualContent reports whether two records say the same of a target, whatever their
 // revisions.
 func (r Record) EqualContent(q Record) bool {
-	return r.isSame(q) || r.Target == q.Target && reflect.DeepEqual(r.encode().Fields, q.encode().Fields)
+	return r.isSame(&q) || r.Target == q.Target && reflect.DeepEqual(r.encode().Fields, q.encode().Fields)
 }
 
 // isSame reports whether two records are equal to the bit, except for their revisions.
 // Records that are not may still be equal once they are saved.
-func (r Record) isSame(q Record) bool {
-	generations := slices.Equal(r.Generations, q.Generations)
-	r.Generations, q.Generations, r.Revision, q.Revision = nil, nil, "", ""
-	r.Schema, q.Schema = cmp.Or(r.Schema, Schema), cmp.Or(q.Schema, Schema)
-	return generations && reflect.DeepEqual(r, q)
+func (r *Record) isSame(q *Record) bool {
+	return r.plain() == q.plain() && slices.Equal(r.Generations, q.Generations) &&
+		slices.Equal(r.Namespaces, q.Namespaces) && slices.Equal(r.Approvals, q.Approvals)
+}
+
+// A plain is what a record says without its lists and its revision. It is compared at each look of
+// each process, so without reflection; TestEqualContent holds that no field is missing.
+type plain struct {
+	texts      [4]string
+	times      [4]time.Time
+	lengths    [2]time.Duration
+	retentions [2]Retention
+	rates      [2]Rate
+	notes      [3]Note
+	numbers    [3]int64
+	is         [3]bool
+	trip       breaker.Trip
+}
+
+func (r *Record) plain() plain {
+	return plain{
+		texts:      [...]string{r.Target, r.Kind, r.Property, r.Layout},
+		times:      [...]time.Time{r.Created, r.PausedUntil, r.Checked, r.Probe},
+		lengths:    [...]time.Duration{r.Staleness, r.Slack},
+		retentions: [...]Retention{r.Retention, r.Shortest},
+		rates:      [...]Rate{r.PaceMax, r.PaceTotal},
+		notes:      [...]Note{r.PauseNote, r.PaceNote, r.BreakerNote},
+		numbers:    [...]int64{int64(r.NurseryShards), r.Outside, int64(cmp.Or(r.Schema, Schema))},
+		is:         [...]bool{r.Paused, r.EmptyIndex, r.NewGround},
+		trip:       r.Trip,
+	}
 }
 
 func (r Record) encode() store.Record {
@@ -378,8 +405,9 @@ func (r Record) encode() store.Record {
 // decode refuses a record that does not make sense, and names each field at fault. To
 // guess a field's meaning could delete live entities.
 func decode(rec store.Record) (Record, error) {
-	f := rec.Fields.Reader(fmt.Sprintf("target record %s %q", rec.Sort, rec.Key))
-	if err := f.Schema(Schema, fmt.Sprintf("target record %q", rec.Key), ErrNewer); err != nil {
+	what := "target record " + string(rec.Sort) + " " + strconv.Quote(rec.Key)
+	f := rec.Fields.Reader(what)
+	if err := f.Schema(Schema, "target record "+strconv.Quote(rec.Key), ErrNewer); err != nil {
 		return Record{}, err
 	}
 	r := Record{
@@ -409,7 +437,7 @@ func decode(rec store.Record) (Record, error) {
 		return Record{}, err
 	}
 	for _, one := range f.List("namespaces") {
-		n := one.Reader(fmt.Sprintf("target record %s %q: namespaces", rec.Sort, rec.Key))
+		n := one.Reader(what + ": namespaces")
 		r.Namespaces = append(r.Namespaces, Swept{n.Text("name"), n.Time("seen")})
 		if err := n.Err(); err != nil {
 			return Record{}, err
@@ -426,7 +454,7 @@ func decode(rec store.Record) (Record, error) {
 	}
 	list := f.List("generations")
 	for i, one := range list {
-		g := one.Reader(fmt.Sprintf("target record %s %q: generations[%d]", rec.Sort, rec.Key, i))
+		g := one.Reader(what + ": generations[" + strconv.Itoa(i) + "]")
 		gen := decodeGeneration(g, r.Generations, i == len(list)-1)
 		if err := g.Err(); err != nil {
 			return Record{}, err

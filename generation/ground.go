@@ -3,6 +3,7 @@ package generation
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/reaper-ttl/reaper/breaker"
@@ -174,7 +175,7 @@ func (g Ground) encode(fields store.Fields) {
 func (g *Ground) decode(f *store.FieldReader, rec store.Record) error {
 	g.NewGround, g.Shortest = f.Bool("new_ground"), readRetention(f, "shortest_retention")
 	g.BreakerNote = readNote(f, "breaker")
-	what := fmt.Sprintf("target record %s %q", rec.Sort, rec.Key)
+	what := "target record " + string(rec.Sort) + " " + strconv.Quote(rec.Key)
 	for _, one := range f.List("trip") {
 		t := one.Reader(what + ": trip")
 		g.Trip = breaker.Trip{ID: t.Text("id"), Rule: breaker.Rule(t.Text("rule")), At: t.Time("at"), Hour: t.Time("hour"),

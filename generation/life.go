@@ -62,7 +62,8 @@ func (r Record) SealedAt(i, settle int) time.Time {
 	at := r.lastStamp(i)
 	newest := len(r.Generations) - 1
 	settle -= r.Generations[newest].Number - r.Generations[i].Number - (newest - i)
-	var later []time.Time
+	var room [8]time.Time // for most records
+	later := room[:0]
 	for j := i + 1; j < len(r.Generations); j++ {
 		if t := r.lastStamp(j); !t.IsZero() {
 			later = append(later, t)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -264,6 +265,35 @@ func TestEqualContent(t *testing.T) {
 	bounds := r.WithWriterBounds(Policy{Staleness: time.Minute})
 	if r.EqualContent(q) || r.EqualContent(other) || r.EqualContent(bounds) {
 		t.Error("content that differs counts as equal")
+	}
+	var zero Record
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Record]()) {
+		var one Record
+		if change(reflect.ValueOf(&one).Elem().FieldByIndex(f.Index)); one.isSame(&zero) != (f.Name == "Revision") {
+			t.Errorf("%s: another value counts as the same: %v", f.Name, one.isSame(&zero))
+		}
+	}
+}
+
+// change gives a value, or its first part, another value than zero.
+func change(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[time.Time]() {
+			v.Set(reflect.ValueOf(opened))
+			return
+		}
+		change(v.Field(0))
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+	case reflect.String:
+		v.SetString("x")
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Float64:
+		v.SetFloat(1)
+	default:
+		v.SetInt(7)
 	}
 }
 

@@ -76,10 +76,20 @@ func (f Form) Ranges(values []store.Value, namespaces []string) (list []Range) {
 // malformed.
 func (f Form) Expires(v store.Value) (time.Time, error) {
 	if want := f.Type(); v.Type != want {
-		return time.Time{}, fmt.Errorf("%w: its type is %d, not %d", expirykey.ErrMalformed, v.Type, want)
+		return time.Time{}, wrongType{v.Type, want}
 	}
 	return forms[f].expires(v)
 }
+
+// A wrongType is the error for a value of one type instead of another. Many callers only ask whether
+// there is an expiry, of a position that has no value yet, so its text is not made before it is wanted.
+type wrongType struct{ is, want store.Type }
+
+func (e wrongType) Error() string {
+	return fmt.Sprintf("%v: its type is %d, not %d", expirykey.ErrMalformed, e.is, e.want)
+}
+
+func (e wrongType) Unwrap() error { return expirykey.ErrMalformed }
 
 // A Stamp returns the expiry key of an entity for its expiry.
 type Stamp func(expires time.Time) (expirykey.Key, error)

@@ -16,14 +16,29 @@ import (
 // waiting it wraps the context's cause, too. [MayHaveHappened] is true of it if
 // it is of any try.
 func Retry(ctx context.Context, most time.Duration, op func() error) error {
+	began := time.Now() //nolint:forbidigo // this loop owns a clock, as the back-off in it does
+	last := op()
+	if last == nil { // as nearly always: nothing has to be kept for a next try
+		return nil
+	}
+	if most > 0 {
+		most = max(1, most-time.Since(began)) //nolint:forbidigo // likewise
+	}
+	return retry(ctx, most, last, op)
+}
+
+// retry is what Retry does after the first try has failed.
+func retry(ctx context.Context, most time.Duration, last error, op func() error) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval = 50 * time.Millisecond
 	wait.MaxInterval = 5 * time.Second
 	wait.RandomizationFactor = 0 // chance has it
-	var last error
-	inDoubt := false
+	tried, inDoubt := true, false
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		last = op()
+		if !tried {
+			last = op()
+		}
+		tried = false
 		inDoubt = inDoubt || MayHaveHappened(last)
 		if last != nil && !Transient(last) {
 			return struct{}{}, backoff.Permanent(last)

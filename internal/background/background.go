@@ -15,20 +15,24 @@ import (
 // Repeat calls do again and again until ctx is done, each time after the wait that do
 // returned before, or when it is woken. Wake has room for one element.
 func Repeat(ctx context.Context, wake chan struct{}, do func(context.Context) (wait time.Duration)) {
+	var timer *time.Timer
 	for ctx.Err() == nil { // both channels may have been ready
 		select { // earlier wakes are served by this call
 		case <-wake:
 		default:
 		}
-		timer := time.NewTimer(do(ctx))
+		if wait := do(ctx); timer == nil {
+			timer = time.NewTimer(wait)
+			defer timer.Stop()
+		} else {
+			timer.Reset(wait)
+		}
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		case <-wake:
 		case <-timer.C:
 		}
-		timer.Stop()
 	}
 }
 
@@ -53,7 +57,7 @@ func Protect(do func() error) (err error) {
 
 // Deepen makes room on the stack of a goroutine that has just begun, for what is about to go
 // deep. A stack that grows step by step on the way there is copied at each step, with all that
-// stands on it by then: that was a tenth of the time of short steps.
+// stands on it by then: that was a tenth of the time of what is short. Workers keep their stacks.
 //
 //go:noinline
 func Deepen() {

@@ -16,14 +16,20 @@ type clock struct {
 	mono  time.Duration // behind by so much
 	speed float64       // both run so much faster; zero is one
 	setAt time.Time     // when somebody turned the wall clock last
+	asked time.Time     // when somebody last asked for the time: a bubble's stands still in between
+	told  time.Time     // what the clock said; as long as nobody changes it
 }
 
 func (c *clock) now() time.Time {
+	t := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := time.Now()
-	gained := c.gained(t)
-	return withMonotonic(t.Add(c.wall+gained), t.Sub(c.began)+gained-c.mono+time.Hour)
+	if t != c.asked {
+		gained := c.gained(t)
+		c.asked = t
+		c.told = withMonotonic(t.Add(c.wall+gained), t.Sub(c.began)+gained-c.mono+time.Hour)
+	}
+	return c.told
 }
 
 // gained returns what a clock that runs too fast is ahead for it by then. The caller holds mu.
@@ -40,6 +46,7 @@ func (c *clock) runs(speed float64) {
 	defer c.mu.Unlock()
 	c.speed = speed
 	c.wall -= c.gained(time.Now())
+	c.asked = time.Time{}
 }
 
 // off returns by how much the wall clock has been wrong, at least, for so long; zero if
@@ -59,7 +66,7 @@ func (c *clock) setRight(off time.Duration) (by time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	to := off - c.gained(time.Now())
-	by, c.wall, c.setAt = to-c.wall, to, time.Now()
+	by, c.wall, c.setAt, c.asked = to-c.wall, to, time.Now(), time.Time{}
 	return by
 }
 
@@ -68,7 +75,7 @@ func (c *clock) set(by time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wall += by
-	c.setAt = time.Now()
+	c.setAt, c.asked = time.Now(), time.Time{}
 }
 
 // slept stops the monotonic clock for so long.
@@ -76,6 +83,7 @@ func (c *clock) slept(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mono += d
+	c.asked = time.Time{}
 }
 
 // withMonotonic gives an instant a monotonic reading. Package time has no way to do

@@ -357,6 +357,9 @@ func (w *world) drains(target string, generation int) bool {
 
 // isSkipped reports whether an entity lies where an edited record passes over it.
 func (o *oracle) isSkipped(at place, f *fact) bool {
+	if len(o.skips) == 0 {
+		return false
+	}
 	target, shard := o.w.plan.named(at.kind), fmt.Sprintf("%04d", f.key.shard)
 	if o.w.plan.target.ShardProperty != "" {
 		shard = f.shard.Text

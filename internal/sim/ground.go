@@ -37,6 +37,9 @@ const longSpan = 24 * time.Hour
 // counts notes a count of what is due in a range of expiry keys. Other counts begin or end outside of
 // ranges.
 func (g *groundFact) counts(namespace string, s store.Span, n int64) {
+	if len(s.From.Value.Text) != expirykey.Len || len(s.To.Value.Text) != expirykey.Len {
+		return
+	}
 	from, err := expirykey.Parse(s.From.Value.Text)
 	to, toErr := expirykey.Parse(s.To.Value.Text)
 	if g.passed || err != nil || toErr != nil || to.Expires.Sub(from.Expires) < longSpan {

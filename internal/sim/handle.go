@@ -191,16 +191,17 @@ func (h *handle) begins(target, name string) {
 // it hears later.
 func (h *handle) wait(ctx context.Context, c call, d time.Duration, reply bool) error {
 	if d > 0 {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
+		timer := h.w.timer(d)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 		case <-h.died:
 		}
+		timer.Stop()
+		h.w.timers.Put(timer)
 	}
 	h.w.mu.Lock()
-	dead, frozen := h.dead, time.Until(h.thaw)
+	dead, frozen := h.dead, h.frozen()
 	h.w.mu.Unlock()
 	if dead {
 		return errDead
@@ -215,6 +216,15 @@ func (h *handle) wait(ctx context.Context, c call, d time.Duration, reply bool) 
 		time.Sleep(frozen + h.wakes(c))
 	}
 	return ctx.Err()
+}
+
+// timer returns a timer that nobody uses any more, or a new one.
+func (w *world) timer(d time.Duration) *time.Timer {
+	if t, ok := w.timers.Get().(*time.Timer); ok {
+		t.Reset(d)
+		return t
+	}
+	return time.NewTimer(d)
 }
 
 // arrive notes that a call is sent, and decides its fate.
@@ -235,11 +245,20 @@ func (h *handle) arrive(c call) (f fate, frozen time.Duration, err error) {
 			return f, 0, errDead
 		}
 	}
-	frozen = time.Until(h.thaw)
+	frozen = h.frozen()
 	if until := c.latest.Add(max(0, frozen)); c.creates && until.After(w.creating[c.key]) {
 		w.creating[c.key] = until
 	}
 	return h.fate(c), frozen, nil
+}
+
+// frozen returns for how long the process stands still yet; not more than zero if it does not. The
+// caller holds the world's lock.
+func (h *handle) frozen() time.Duration {
+	if h.thaw.IsZero() {
+		return 0
+	}
+	return time.Until(h.thaw)
 }
 
 // strike ends or stops the process. The caller holds the world's lock.
@@ -296,12 +315,15 @@ func (h *handle) fate(c call) fate {
 // better part of a minute. The caller holds the world's lock.
 func (w *world) locked(at place, key string) bool {
 	const long = 40 * time.Second
-	if time.Now().Before(w.held[heldKey{at, key}]) && !w.calm {
+	if w.calm {
+		return false
+	}
+	if len(w.held) > 0 && time.Now().Before(w.held[heldKey{at, key}]) {
 		return true
 	}
 	rate := w.plan.rates["locked"]
 	window := int64(time.Since(w.began) / long)
-	return rate > 0 && !w.calm && w.dice.on("locked").on(at.namespace).on(key).at(window).yes(rate)
+	return rate > 0 && w.dice.on("locked").on(at.namespace).on(key).at(window).yes(rate)
 }
 
 // faulty gives a call one kind of fault, if the call can have it.

@@ -57,15 +57,12 @@ type expiry struct {
 
 // parse reads an expiry key. It accepts no other text.
 func parse(s string) (e expiry, ok bool) {
-	const layout = "20060102T150405.000Z"
 	if len(s) != 34 {
 		return e, false
 	}
-	at, err := time.Parse(layout, s[14:])
-	if err != nil || at.Format(layout) != s[14:] || at.Year() < 1 {
+	if e.expires, ok = parseInstant(s[14:]); !ok {
 		return e, false
 	}
-	e.expires = at
 	for i, c := range s[:14] {
 		digit := int(c - '0')
 		switch {
@@ -82,6 +79,25 @@ func parse(s string) (e expiry, ok bool) {
 		}
 	}
 	return e, true
+}
+
+// parseInstant reads an instant as expiry keys have it: 20060102T150405.000Z.
+func parseInstant(s string) (at time.Time, ok bool) {
+	var n [7]int
+	for i, from := range [...]int{0, 4, 6, 9, 11, 13, 16} {
+		for _, c := range s[from : from+[...]int{4, 2, 2, 2, 2, 2, 3}[i]] {
+			if c < '0' || c > '9' {
+				return at, false
+			}
+			n[i] = n[i]*10 + int(c-'0')
+		}
+	}
+	if s[8] != 'T' || s[15] != '.' || s[19:] != "Z" || n[0] < 1 {
+		return at, false
+	}
+	at = time.Date(n[0], time.Month(n[1]), n[2], n[3], n[4], n[5], n[6]*int(time.Millisecond), time.UTC)
+	day := at.Day() == n[2] && int(at.Month()) == n[1] // else there is no such day, or hour, or minute
+	return at, day && at.Hour() == n[3] && at.Minute() == n[4] && at.Second() == n[5]
 }
 
 func newOracle(w *world) *oracle {

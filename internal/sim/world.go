@@ -54,6 +54,7 @@ type world struct {
 	violation *Violation
 
 	attendance attendance
+	timers     sync.Pool // of calls that wait; no goroutine of another bubble may use them
 }
 
 // A Violation is a rule that was broken.

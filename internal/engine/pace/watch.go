@@ -188,8 +188,6 @@ func (w *Watch) read(ctx context.Context) error {
 // process that joins would have to watch the heartbeat for a lease to see that it does not
 // change. It has a short timeout, because the next read waits for it.
 func (w *Watch) removeDeadHeartbeat(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, w.Pacing.trust()/3)
-	defer cancel()
 	for _, key := range slices.Sorted(maps.Keys(w.seen)) {
 		h := w.seen[key]
 		dead := h.IsDead(w.sent, w.Lease, w.Pacing.trust()) || h.IsForgotten(w.stored, w.sent)
@@ -199,6 +197,8 @@ func (w *Watch) removeDeadHeartbeat(ctx context.Context) {
 		if !w.Bury(h) {
 			continue // its runs are marked first
 		}
+		ctx, cancel := context.WithTimeout(ctx, w.Pacing.trust()/3)
+		defer cancel()
 		if err := w.Keeper.ForgetHeartbeat(ctx, h); err != nil {
 			w.Log.DebugContext(ctx, "cannot remove a dead heartbeat; trying again", "error", err)
 		}

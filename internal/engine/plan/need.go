@@ -47,7 +47,7 @@ type moment struct {
 }
 
 // need returns what a range with a cursor record needs, by that and the stage of its generation.
-func (m moment) need(c cursor.Cursor, s Stage) Need {
+func (m moment) need(c *cursor.Cursor, s Stage) Need {
 	isDue, isAsked := m.isDue(c, s), m.isAsked(c)
 	if !isDue && !isAsked {
 		return Need{Stage: s}
@@ -68,13 +68,13 @@ func (m moment) need(c cursor.Cursor, s Stage) Need {
 
 // isDue reports whether a range needs a visit. A sealed range that was read is left alone
 // until something in it is due.
-func (m moment) isDue(c cursor.Cursor, s Stage) bool {
+func (m moment) isDue(c *cursor.Cursor, s Stage) bool {
 	switch {
 	case !s.IsSealed() || c.Rewind.Done.Before(s.Since):
 		return true
 	case !c.Stock.Emptied.IsZero():
 		return false
-	case s.Drain && !sumOf(c).isDrained(s, m.rules.Retention):
+	case s.Drain && !sumOf(*c).isDrained(s, m.rules.Retention):
 		return true
 	case (c.Stock.Suspects || c.Stock.Refused) && m.isRetryDue(c, s):
 		return true
@@ -87,19 +87,21 @@ func (m moment) isDue(c cursor.Cursor, s Stage) bool {
 // isRetryDue reports whether to try kept entities again: max_age may have been raised, or the
 // store may no longer refuse them. In a drained generation a read for suspects only does
 // not count as a read from the start, but as such a try.
-func (m moment) isRetryDue(c cursor.Cursor, s Stage) bool {
+func (m moment) isRetryDue(c *cursor.Cursor, s Stage) bool {
 	if tried := c.Swept.Add(m.rules.Retention); s.Drain && c.Rewind.Began.IsZero() && tried.After(c.Rewind.Done) {
-		c.Rewind.Done = tried
+		retried := *c
+		retried.Rewind.Done = tried
+		return m.isRewindDue(&retried)
 	}
 	return m.isRewindDue(c)
 }
 
 // isAsked reports whether the rules ask for a read of the range from its start, and none
 // has been completed since.
-func (m moment) isAsked(c cursor.Cursor) bool { return c.Rewind.Done.Before(m.rules.ReadSince) }
+func (m moment) isAsked(c *cursor.Cursor) bool { return c.Rewind.Done.Before(m.rules.ReadSince) }
 
 // isBehindDue reports whether a range is to be read from its start, too.
-func (m moment) isBehindDue(c cursor.Cursor, s Stage) bool {
+func (m moment) isBehindDue(c *cursor.Cursor, s Stage) bool {
 	if !s.IsSealed() {
 		return m.isRewindDue(c) && (!m.rules.skipsRewinds(c.Generation) || !c.Rewind.Began.IsZero())
 	}
@@ -107,6 +109,10 @@ func (m moment) isBehindDue(c cursor.Cursor, s Stage) bool {
 }
 
 // isRewindDue reports whether a read of the range from its start is under way or due.
-func (m moment) isRewindDue(c cursor.Cursor) bool {
-	return !c.Rewind.Began.IsZero() || !m.now.Before(m.rules.NextRewind(c))
+func (m moment) isRewindDue(c *cursor.Cursor) bool {
+	least := m.rules.Rewind - m.rules.Rewind/5 - 1
+	if c.Rewind.Began.IsZero() && m.now.Before(c.Rewind.Done.Add(least)) {
+		return false // within four fifths of the period it is no range's turn, whatever its name is
+	}
+	return !c.Rewind.Began.IsZero() || !m.now.Before(m.rules.NextRewind(*c))
 }

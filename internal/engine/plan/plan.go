@@ -82,7 +82,7 @@ func (p *Plan) HasAll(of *Plan) bool {
 // Range returns what a range needs.
 func (p *Plan) Range(r shardquery.Range) Need {
 	c := p.Cursor(r)
-	n := p.moment.need(c, p.Stage(r.Generation))
+	n := p.moment.need(&c, p.Stage(r.Generation))
 	if n.Unread && !p.hasRecord(c.ID) { // in a sealed generation, until the pass over it has covered the namespace
 		n.Fresh, n.Inventory = true, false
 	}
@@ -92,7 +92,7 @@ func (p *Plan) Range(r shardquery.Range) Need {
 // IsBehindDue reports whether a range whose reading is at a cursor is to be read from its
 // start, too.
 func (p *Plan) IsBehindDue(r shardquery.Range, c cursor.Cursor) bool {
-	return p.moment.isAsked(c) || p.moment.isBehindDue(c, p.Stage(r.Generation))
+	return p.moment.isAsked(&c) || p.moment.isBehindDue(&c, p.Stage(r.Generation))
 }
 
 // SealedSoon reports whether entries behind the cursor of a range wait for its

@@ -16,12 +16,14 @@ type records struct {
 	view    *View
 	book    Book
 	opened  map[int]time.Time // of the live generations
+	count   int64             // in the revision of the target record
 	lookups *atomic.Int64     // of cursors; another goroutine may show the plan at the same time
 }
 
 func newRecords(rules Rules, view *View, book Book, lookups *atomic.Int64) *records {
 	rec := &records{rules: rules, view: view, book: book, lookups: lookups,
-		opened: make(map[int]time.Time, len(view.Record.Generations))}
+		opened: make(map[int]time.Time, len(view.Record.Generations)),
+		count:  store.RevisionCount(view.Record.Revision)}
 	for _, g := range view.Record.Generations {
 		rec.opened[g.Number] = g.Opened
 	}
@@ -45,7 +47,8 @@ func (rec *records) AuditCursor(namespace string) cursor.Cursor {
 // at returns a cursor, and what the pass over its generation says of its range: a range
 // without a record was empty when the pass began or later.
 func (rec *records) at(id cursor.ID, opened time.Time) cursor.Cursor {
-	c := rec.recorded(id, opened)
+	var c cursor.Cursor
+	rec.recorded(&c, id, opened)
 	seal, ok := rec.SealOf(c.Generation)
 	if !ok || rec.hasRecord(c.ID) || !seal.Covers(c.Namespace, time.Time{}) {
 		return c
@@ -54,22 +57,20 @@ func (rec *records) at(id cursor.ID, opened time.Time) cursor.Cursor {
 	return c
 }
 
-// recorded returns a cursor by its last claim here, or by its record alone.
-func (rec *records) recorded(id cursor.ID, opened time.Time) cursor.Cursor {
+// recorded sets a cursor by its last claim here, or by its record alone.
+func (rec *records) recorded(c *cursor.Cursor, id cursor.ID, opened time.Time) {
 	rec.lookups.Add(1)
 	scope := rec.rules.Scope
 	scope.Opened = opened
-	var c cursor.Cursor
 	if packed, own := rec.book.Own[id]; own {
-		c = packed.Cursor(id).In(scope, rec.rules.Form.Type())
+		*c = packed.Cursor(id).In(scope, rec.rules.Form.Type())
 	} else {
-		c = rec.view.Cursors.Get(id, scope, rec.rules.Form.Type())
+		*c = rec.view.Cursors.Get(id, scope, rec.rules.Form.Type())
 	}
 	if c.Seen.IsZero() {
 		c.Seen = rec.view.CursorsSent
 	}
-	c.TargetRevision = store.RevisionCount(rec.view.Record.Revision)
-	return c
+	c.TargetRevision = rec.count
 }
 
 // hasRecord reports whether a range has a cursor record, or would have one without a dry run.

@@ -32,7 +32,7 @@ type scheduler struct {
 	*lanes
 	at      workers
 	results chan result
-	spare   []*step.Scratch // of steps that ended: the last one is used next
+	idle    []*worker // the one whose step ended last is used next
 }
 
 // Workers counts those that are at work, and of these the ones at something slow.
@@ -42,7 +42,7 @@ type workers struct{ work, slow int }
 type result struct {
 	item     *item
 	out      step.Outcome
-	scratch  *step.Scratch // of a step; it also has the longest call
+	worker   *worker // of a step; its scratch also has the longest call
 	released bool
 	cursor   cursor.Cursor // as the release left it
 }
@@ -131,40 +131,13 @@ func (s *scheduler) start(it *item, now time.Time) {
 	s.occupy(it, 1)
 	readyOnes := max(1, int(s.crowd.Load())+s.at.work)
 	end := now.Add(min(turnLength, turnLength*time.Duration(s.cfg.Workers)/time.Duration(readyOnes)))
-	longest := now.Add(longestTurn)
-	scratch := s.takeScratch()
+	w := s.takeWorker()
+	w.it, w.todo, w.end, w.longest = it, todo, end, now.Add(longestTurn)
+	w.scratch.Longest = step.NoCall
 	ctx, cancel := context.WithCancel(it.c.Metered(s.ctx))
-	it.cancel = cancel
-	t := step.Turn{Ctx: ctx, Slow: it.slow, Work: it.c.Metered(s.work), Scratch: scratch,
-		Over: func() bool {
-			now := s.cfg.Now()
-			return s.crowd.Load() > 0 && !now.Before(end) || !now.Before(longest)
-		}}
-	go func() {
-		defer cancel()
-		background.Deepen()
-		it.reportBegin()
-		var out step.Outcome
-		err := background.Protect(func() error { out = it.job.Step(t, todo); return nil })
-		if err != nil {
-			scratch.Ahead.Drop()
-			out = it.job.End(step.Outcome{State: step.Failed, Err: err})
-		}
-		s.results <- result{item: it, out: out, scratch: scratch}
-	}()
-}
-
-// takeScratch returns the memory for a step: that of the step that ended last. So memory
-// grows with the number of steps at one time, and not with the number of workers.
-func (s *scheduler) takeScratch() *step.Scratch {
-	n := len(s.spare) - 1
-	if n < 0 {
-		return &step.Scratch{Longest: step.NoCall}
-	}
-	last := s.spare[n]
-	s.spare = s.spare[:n]
-	last.Longest = step.NoCall
-	return last
+	w.cancel, it.cancel = cancel, cancel
+	w.turn = step.Turn{Ctx: ctx, Slow: it.slow, Work: it.c.Metered(s.work), Over: w.over, Scratch: &w.scratch}
+	w.begin <- struct{}{}
 }
 
 // occupy adds to the workers that are at work, or with -1 takes from them.
@@ -198,11 +171,11 @@ func (s *scheduler) file(r result) {
 		return
 	}
 	s.occupy(r.item, -1)
-	s.spare = append(s.spare, r.scratch)
 	wasSlow := r.item.slow
-	if r.scratch.Longest != step.NoCall { // else it is as it was
-		r.item.late = r.scratch.Longest > step.SlowAfter
+	if longest := r.worker.scratch.Longest; longest != step.NoCall { // else it is as it was
+		r.item.late = longest > step.SlowAfter
 	}
+	s.free(r.worker)
 	r.item.slow = r.out.Slow || r.item.late
 	r.item.either = r.out.Either && !r.item.late
 	if !r.item.slow {

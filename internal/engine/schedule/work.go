@@ -76,6 +76,7 @@ func collect(ctx context.Context, cfg Config, targets []Target, newAgenda func(i
 		u.all.Go(func() { u.run(t.Site, a, opened) })
 	}
 	l.run()
+	l.s.dismiss()
 	end()
 	u.all.Wait()
 	return l.books

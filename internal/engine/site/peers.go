@@ -36,15 +36,15 @@ func (p *Peers) End() { p.yielded = time.Time{} }
 // by then that this process holds its part; nil does not. IsKnown says that this process was in the range
 // before, and found nothing more.
 func (p *Peers) Yields(c *Site, todo step.Todo, isKnown bool) (full func(held int) bool, wait time.Duration) {
-	now := c.Cfg.Now()
-	most := yieldFor + yieldTurn*time.Duration(min(todo.Wanted/c.Cfg.Workers, 40))
+	now, wanted := c.Cfg.Now(), todo.Wanted // full must not keep all of todo
+	most := yieldFor + yieldTurn*time.Duration(min(wanted/c.Cfg.Workers, 40))
 	switch since := now.Sub(p.yielded); {
 	case !c.Cfg.Apply || c.Keeper.Opening != "":
 		return nil, 0
 	case !p.yielded.IsZero() && since >= most:
 		return nil, 0
 	}
-	full = func(held int) bool { return c.Keeper.IsFull(held, todo.Wanted) }
+	full = func(held int) bool { return c.Keeper.IsFull(held, wanted) }
 	if p.yielded.IsZero() && isKnown {
 		return full, 0 // it was done a tick ago: one query costs less than asking what others do with it
 	}

@@ -21,8 +21,10 @@ func (c *Site) Publish() {
 	last.Mu.Lock()
 	defer last.Mu.Unlock()
 	counts := metrics.Load(&c.Tally.Counts.CountsOf)
-	m.Counted(t, counts, last.Counts)
-	last.Counts = counts
+	if counts != last.Counts {
+		m.Counted(t, counts, last.Counts)
+		last.Counts = counts
+	}
 	ops := c.Tally.Meter.Operations()
 	m.Operations(t, metrics.OpRead, max(0, ops.Reads-last.Operations.Reads))
 	m.Operations(t, metrics.OpWrite, max(0, ops.Writes-last.Operations.Writes))
@@ -37,22 +39,32 @@ func (c *Site) Publish() {
 	c.Log.Look()
 	m.OldestDue(t, c.Target.Watchdog.OldestDue())
 	m.Stuck(t, len(c.Target.Watchdog.Stuck(c.Cfg.Now())))
-	c.publishRecord()
+	if says := c.says(); says != last.Record {
+		c.publishRecord(says)
+		last.Record = says
+	}
+}
+
+// says returns what the target record says for the gauges.
+func (c *Site) says() (s recordGauges) {
+	rec := c.Viewer.View().Record
+	s.known, s.held, s.tripped = true, c.HeldBy(), c.Target.IsTripped(rec)
+	s.outside, s.empty = c.Tally.OutsideOr(rec.Outside, rec.EmptyIndex)
+	for _, g := range rec.Generations {
+		s.newest = max(s.newest, g.Number)
+	}
+	s.live = len(rec.Generations)
+	return s
 }
 
 // publishRecord sets the gauges of what the target record says.
-func (c *Site) publishRecord() {
-	m, t, rec := c.Cfg.Metrics, c.Target.Name, c.Viewer.View().Record
-	m.Held(t, string(c.HeldBy()))
-	m.Breaker(t, c.Target.IsTripped(rec))
-	outside, empty := c.Tally.OutsideOr(rec.Outside, rec.EmptyIndex)
-	m.Outside(t, outside)
-	m.EmptyIndex(t, empty)
-	newest := 0
-	for _, g := range rec.Generations {
-		newest = max(newest, g.Number)
-	}
-	m.Generations(t, newest, len(rec.Generations))
+func (c *Site) publishRecord(s recordGauges) {
+	m, t := c.Cfg.Metrics, c.Target.Name
+	m.Held(t, string(s.held))
+	m.Breaker(t, s.tripped)
+	m.Outside(t, s.outside)
+	m.EmptyIndex(t, s.empty)
+	m.Generations(t, s.newest, s.live)
 }
 
 // pauseAttrs returns who paused the target, why and until when, as far as the record says.

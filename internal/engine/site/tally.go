@@ -141,6 +141,16 @@ type published struct {
 	Counts     metrics.Counts
 	Operations store.Operations
 	Throttled  map[throttle.Reason]time.Duration
+	Record     recordGauges
+}
+
+// The recordGauges are what the target record says; known is false before the first look.
+type recordGauges struct {
+	known          bool
+	held           throttle.Reason
+	tripped, empty bool
+	outside        int64
+	newest, live   int
 }
 
 // An Example is an entity that sweeps keep.
