@@ -126,7 +126,8 @@ func (f *files) write(text []byte) error {
 		if f.file, err = os.Create(filepath.Join(f.dir, strconv.Itoa(f.n))); err != nil {
 			return err
 		}
-		if f.to, err = zstd.NewWriter(f.file, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20)); err != nil {
+		if f.to, err = zstd.NewWriter(f.file, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20),
+			zstd.WithEncoderLevel(zstd.SpeedFastest)); err != nil {
 			return err
 		}
 	}
