@@ -226,7 +226,7 @@ func (w *Writer) collect(r *Receipt, list []store.Copy, text []byte, ends []int)
 // quietLocked returns for how long an object waits for more.
 func (w *Writer) quietLocked(o *object) time.Duration {
 	quiet := w.cfg.RollAfter / quietParts
-	if _, free := w.cfg.Bucket.(*fileBucket); free || len(o.states) >= worthy || o.size >= MinRollSize {
+	if _, free := w.cfg.Bucket.(*fileBucket); free || o.isWorthy() {
 		return quiet
 	}
 	return max(quiet, w.cfg.RollAfter/spacingParts-max(0, w.cfg.Now().Sub(w.rolled)))
@@ -236,9 +236,12 @@ func (w *Writer) quietLocked(o *object) time.Duration {
 // an object is written, the next one collects what comes meanwhile.
 const worthy = store.MaxPage
 
+// isWorthy reports whether an object is worth being written: one call has fewer entities than a page if they are large.
+func (o *object) isWorthy() bool { return len(o.states) >= worthy || o.size >= MinRollSize }
+
 // rollWorthyLocked writes the open object if that is worth it and no other one is being written.
 func (w *Writer) rollWorthyLocked() {
-	if o := w.open; o != nil && w.writing == 0 && len(o.states) >= worthy {
+	if o := w.open; o != nil && w.writing == 0 && o.isWorthy() {
 		w.rollLocked(o)
 	}
 }
