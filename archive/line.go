@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -115,16 +114,25 @@ func appendTime(b []byte, field string, t time.Time) ([]byte, error) {
 	return append(b, '"'), err
 }
 
-// appendText appends a string, which is UTF-8.
+// appendText appends a string, which is UTF-8. The keys of stores have quotes.
 func appendText(b []byte, s string) []byte {
-	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
-		text, err := encode(s)
-		if err != nil {
-			panic(fmt.Sprintf("a string does not marshal: %v", err))
+	before := len(b)
+	b = append(b, '"')
+	from := 0
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b = append(append(b, s[from:i]...), '\\')
+			from = i
+		case c < ' ' || c > '~':
+			text, err := encode(s)
+			if err != nil {
+				panic(fmt.Sprintf("a string does not marshal: %v", err))
+			}
+			return append(b[:before], bytes.TrimSuffix(text, []byte("\n"))...)
 		}
-		return append(b, bytes.TrimSuffix(text, []byte("\n"))...)
 	}
-	return append(append(append(b, '"'), s...), '"')
+	return append(append(b, s[from:]...), '"')
 }
 
 // AppendLine adds a whole entity to b as a line of an object has it.

@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -14,16 +15,18 @@ import (
 )
 
 // encode returns the manifest as its object has it: one line, compressed, with zstd's own checksum.
-func (m *Manifest) encode() ([]byte, error) {
+func (m *Manifest) encode(encoder *zstd.Encoder) ([]byte, error) {
 	text, err := encode(m)
 	if err != nil {
 		return nil, err
 	}
-	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
-	if err != nil {
+	var packed bytes.Buffer
+	encoder.Reset(&packed)
+	if _, err := encoder.Write(text); err != nil {
 		return nil, err
 	}
-	return encoder.EncodeAll(text, nil), nil
+	err = encoder.Close()
+	return packed.Bytes(), err
 }
 
 // ReadManifest reads the manifest of an object; ErrNotFound if it has none.

@@ -91,6 +91,7 @@ func TestRoundTrip(t *testing.T) {
 func FuzzLine(f *testing.F) {
 	f.Add("Session/s-1", "ns", "17", "2026", `{"a": "<&> \u2028\n ü", "b":[1,2.50]}`, int64(1795717564123456), uint8(store.Text))
 	f.Add("Session/\"\\\x7f\n\u2028<&>ü", "", "", "", `1`, int64(0), uint8(store.Missing))
+	f.Add(`"s\\-"1`, `"`, `\`, "~ <&>", `{"a":"\""}`, int64(1), uint8(store.Text))
 	f.Add("k", "", "", "", `{`, int64(0), uint8(77))
 	f.Fuzz(func(t *testing.T, key, namespace, version, text, data string, micros int64, kind uint8) {
 		c := store.Copy{Key: key, Version: version, Data: []byte(data), Expiry: store.Value{Type: store.Type(kind), Text: text}}

@@ -3,6 +3,8 @@ package archive
 import (
 	"context"
 	"log/slog"
+
+	"github.com/reaper-ttl/reaper/store"
 )
 
 // A Receipt stands for the entities of one call of Keep.
@@ -20,15 +22,17 @@ type share struct {
 	waiting bool // its Keep waits for the object
 }
 
-// addLocked notes that the last line of an object is of this receipt.
-func (r *Receipt) addLocked(o *object, key string) {
-	if n := len(r.shares); n == 0 || r.shares[n-1].of != o {
-		r.shares = append(r.shares, &share{of: o, first: len(o.states) - 1, waiting: true})
-		o.unconfirmed++
-		o.waiting++
+// addLocked notes that the last lines of an object are of this receipt, and whose they are. It is called once for each
+// object.
+func (r *Receipt) addLocked(o *object, list []store.Copy) {
+	s := &share{of: o, first: len(o.states), keys: make([]string, len(list)), waiting: true}
+	for i := range list {
+		s.keys[i] = list[i].Key
 	}
-	s := r.shares[len(r.shares)-1]
-	s.keys = append(s.keys, key)
+	r.shares = append(r.shares, s)
+	o.states = append(o.states, make([]State, len(list))...)
+	o.unconfirmed++
+	o.waiting++
 }
 
 // arrived notes that nobody waits for the objects of the receipt any more.
@@ -119,7 +123,12 @@ func (w *Writer) putManifest(m *Manifest) bool {
 	case <-w.ctx.Done():
 		return false
 	}
-	data, err := m.encode()
+	encoder, err := w.encoder()
+	var data []byte
+	if err == nil {
+		data, err = m.encode(encoder)
+		w.putBack(encoder)
+	}
 	if err == nil {
 		err = w.retry(w.ctx, "write a manifest of the archive", func(error) {}, func(ctx context.Context) error {
 			_, err := w.putOnce(ctx, manifestOf(m.Object), data)

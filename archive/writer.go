@@ -196,26 +196,25 @@ func (w *Writer) collect(r *Receipt, list []store.Copy, text []byte, ends []int)
 	if o := w.open; o != nil && o.sweep != w.sweep() {
 		w.rollLocked(o) // its header would say that they are of another sweep
 	}
-	from := 0
-	for i, to := range ends {
-		if o := w.open; o != nil && len(o.states) > 0 && o.size+int64(to-from) > w.cfg.RollSize {
-			w.rollLocked(o)
-		}
+	for first, from := 0, 0; first < len(ends); {
 		if w.open == nil {
 			if err := w.beginLocked(); err != nil {
 				return err
 			}
 		}
 		o := w.open
-		if err := o.add(text[from:to]); err != nil {
-			return err
+		last := o.fitting(w.cfg.RollSize, from, ends[first:]) + first
+		if last > first {
+			if err := o.add(text[from:ends[last-1]]); err != nil {
+				return err
+			}
+			r.addLocked(o, list[first:last])
+			from = ends[last-1]
 		}
-		o.states = append(o.states, "")
-		r.addLocked(o, list[i].Key)
-		if o.size >= w.cfg.RollSize {
+		if last < len(ends) || o.size >= w.cfg.RollSize {
 			w.rollLocked(o)
 		}
-		from = to
+		first = last
 	}
 	if w.open != nil {
 		w.open.quiet.Reset(w.quietLocked(w.open))
@@ -227,7 +226,7 @@ func (w *Writer) collect(r *Receipt, list []store.Copy, text []byte, ends []int)
 // quietLocked returns for how long an object waits for more.
 func (w *Writer) quietLocked(o *object) time.Duration {
 	quiet := w.cfg.RollAfter / quietParts
-	if _, free := w.cfg.Bucket.(*fileBucket); free || len(o.states) >= worthy || o.size >= MinRollSize {
+	if _, free := w.cfg.Bucket.(*fileBucket); free || o.isWorthy() {
 		return quiet
 	}
 	return max(quiet, w.cfg.RollAfter/spacingParts-max(0, w.cfg.Now().Sub(w.rolled)))
@@ -237,9 +236,12 @@ func (w *Writer) quietLocked(o *object) time.Duration {
 // an object is written, the next one collects what comes meanwhile.
 const worthy = store.MaxPage
 
+// isWorthy reports whether an object is worth being written: one call has fewer entities than a page if they are large.
+func (o *object) isWorthy() bool { return len(o.states) >= worthy || o.size >= MinRollSize }
+
 // rollWorthyLocked writes the open object if that is worth it and no other one is being written.
 func (w *Writer) rollWorthyLocked() {
-	if o := w.open; o != nil && w.writing == 0 && len(o.states) >= worthy {
+	if o := w.open; o != nil && w.writing == 0 && o.isWorthy() {
 		w.rollLocked(o)
 	}
 }
@@ -263,15 +265,19 @@ func (w *Writer) await(ctx context.Context, r *Receipt) error {
 	return nil
 }
 
+// encoder returns an encoder, whose memory is as large as some entities: it goes back into encoders.
+func (w *Writer) encoder() (*zstd.Encoder, error) {
+	if e, ok := w.encoders.Get().(*zstd.Encoder); ok {
+		return e, nil
+	}
+	return newEncoder()
+}
+
 // beginLocked begins an object.
 func (w *Writer) beginLocked() error {
-	encoder, _ := w.encoders.Get().(*zstd.Encoder)
-	if encoder == nil {
-		var err error
-		// One encoder in one goroutine, with a window that holds several entities.
-		if encoder, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20)); err != nil {
-			return err
-		}
+	encoder, err := w.encoder()
+	if err != nil {
+		return err
 	}
 	h := w.cfg.Header
 	h.Created, h.Sweep = w.cfg.Now().UTC(), w.sweep()
@@ -292,6 +298,12 @@ func (w *Writer) beginLocked() error {
 	return nil
 }
 
+// putBack gives back an encoder, which keeps no memory of what it wrote.
+func (w *Writer) putBack(e *zstd.Encoder) {
+	e.Reset(nil)
+	w.encoders.Put(e)
+}
+
 // sweep returns the id of the sweep that goes on.
 func (w *Writer) sweep() string {
 	if w.cfg.Sweep == nil {
@@ -310,8 +322,7 @@ func (w *Writer) rollLocked(o *object) {
 		o.write.cancel(errNobodyWaits)
 	}
 	err := o.seal()
-	o.encoder.Reset(nil) // it keeps no memory of the object
-	w.encoders.Put(o.encoder)
+	w.putBack(o.encoder)
 	o.encoder = nil
 	w.writing++
 	name := w.newNameLocked(o) // now, so that names are in the order of objects

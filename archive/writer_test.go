@@ -85,6 +85,33 @@ func TestWholePages(t *testing.T) {
 	})
 }
 
+// So does a call whose entities are large, however few they are.
+func TestLargeCalls(t *testing.T) {
+	for name, c := range map[string]struct {
+		data int
+		took time.Duration
+	}{"small": {100, 50 * time.Millisecond}, "large": {100_000, 0}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newMemoryBucket()
+				w := open(t, config(b))
+				list := copies(0, 11)
+				for i := range list {
+					list[i].Data = fmt.Appendf(nil, `{"text":%q}`, strings.Repeat("x", c.data))
+				}
+				begun := time.Now()
+				if _, err := w.Keep(t.Context(), "", list); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(begun); took != c.took {
+					t.Errorf("it took %v, want %v", took, c.took)
+				}
+				closeWriter(t, w)
+			})
+		})
+	}
+}
+
 // What a slow pace deletes waits for what comes within a quarter of a second, so that objects stay few.
 func TestFewAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

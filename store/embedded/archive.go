@@ -165,6 +165,7 @@ func (l lineValue) value() (store.Value, error) {
 type copies struct {
 	list []store.Copy
 	rows [][]byte // for each op of a batch, its entity's row; nil if it is not to be deleted
+	sets []uint64 // for each op, the count of its row's group before the row was read
 	left []bool   // ops that are left for another call
 	size int
 }
@@ -179,7 +180,9 @@ func copyOf(t store.Target, id []byte, key string, e entity) (store.Copy, error)
 func (db *DB) Archives(t store.Target) error { return checkTarget(t, "") }
 
 // disposeArchived is Dispose with an Archive. It reads the entities without the write lock, and shows
-// them to the Archive. Then, under the lock, it deletes those whose rows still have the same bytes.
+// them to the Archive. Then, under the lock, it deletes those whose rows still have the same bytes. Of a row that no
+// commit can have set meanwhile it knows that without a second read, which would take as long as the first one, and
+// make all others wait.
 func (db *DB) disposeArchived(ctx context.Context, b *store.Batch) error {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
@@ -201,7 +204,7 @@ func (db *DB) disposeArchived(ctx context.Context, b *store.Batch) error {
 		return err
 	}
 	s.order = slices.DeleteFunc(s.order, func(i int) bool { return c.left[i] })
-	return db.writing(ctx, func() error { return db.disposeLocked(ctx, s, prefix, b, c.rows) })
+	return db.writing(ctx, func() error { return db.disposeLocked(ctx, s, prefix, b, &c) })
 }
 
 // reading makes a call of the engine that takes no lock.
@@ -239,7 +242,7 @@ func keep(ctx context.Context, a store.Archive, list []store.Copy) error {
 
 // readCopies reads what a batch is about to delete.
 func (db *DB) readCopies(ctx context.Context, s *scratch, prefix int, b *store.Batch, c *copies) error {
-	c.rows, c.left = make([][]byte, len(b.Ops)), make([]bool, len(b.Ops))
+	c.rows, c.sets, c.left = make([][]byte, len(b.Ops)), make([]uint64, len(b.Ops)), make([]bool, len(b.Ops))
 	row := entityPrefix(nil, b.Query.Target.Kind)
 	table := len(row)
 	for i := range b.Ops {
@@ -267,6 +270,7 @@ func (db *DB) readCopies(ctx context.Context, s *scratch, prefix int, b *store.B
 
 // readCopy reads the entity of one op, and adds it to the copies if it is to be deleted.
 func (db *DB) readCopy(b *store.Batch, op int, row, id, key []byte, c *copies) error {
+	c.sets[op] = db.sets.count(row) // before it is read
 	value, err := db.get(row)
 	if err != nil || value == nil {
 		return err
@@ -292,6 +296,16 @@ func (db *DB) readCopy(b *store.Batch, op int, row, id, key []byte, c *copies) e
 	}
 	c.list, c.rows[op], c.size = append(c.list, one), value, c.size+len(one.Data)
 	return nil
+}
+
+// isAsRead reports whether an entity that has an index row is what was shown to the Archive. Then the premise of its
+// op is true, as it was when the entity was read. The write lock is held.
+func (db *DB) isAsRead(read *copies, op int, row []byte) (bool, error) {
+	if was := read.rows[op]; was == nil || db.sets.count(row) == read.sets[op] {
+		return was != nil, nil
+	}
+	now, err := db.get(row)
+	return now != nil && bytes.Equal(now, read.rows[op]), err
 }
 
 // settleArchived is Settle with an Archive. It reads the entity twice, and asks decide each time.

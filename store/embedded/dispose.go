@@ -95,12 +95,12 @@ func (s *scratch) key(i int) []byte {
 	return s.keys[s.ends[i-1]:s.ends[i]]
 }
 
-// disposeLocked disposes of the ops in the scratch's order. If rows is not nil, it deletes only entities that
+// disposeLocked disposes of the ops in the scratch's order. If read is not nil, it deletes only entities that
 // have the row that was read for an Archive.
-func (db *DB) disposeLocked(ctx context.Context, s *scratch, prefix int, b *store.Batch, rows [][]byte) error {
+func (db *DB) disposeLocked(ctx context.Context, s *scratch, prefix int, b *store.Batch, read *copies) error {
 	kind := b.Query.Target.Kind
 	batch := db.engine.NewBatchWithSize(2*len(s.keys) + 64)
-	bill, err := db.check(ctx, s, prefix, b, rows, batch)
+	bill, err := db.check(ctx, s, prefix, b, read, batch)
 	if err == nil {
 		err = db.lookUp(s, prefix, b)
 	}
@@ -108,7 +108,11 @@ func (db *DB) disposeLocked(ctx context.Context, s *scratch, prefix int, b *stor
 		err = ctx.Err() // the last chance to stop: a commit that has begun is completed
 	}
 	if err == nil && bill != (store.Operations{}) && !b.DryRun {
-		if err = db.commit(batch); err == nil {
+		commit := db.commitDeletes
+		if bill.Writes > 0 {
+			commit = db.commit
+		}
+		if err = commit(batch); err == nil {
 			store.Bill(ctx, bill)
 			return nil
 		}
@@ -130,7 +134,7 @@ func (db *DB) disposeLocked(ctx context.Context, s *scratch, prefix int, b *stor
 // exist as deleted or carried, and adds their writes to the engine's batch. The
 // other ops are left in the scratch's pending.
 func (db *DB) check(
-	ctx context.Context, s *scratch, prefix int, b *store.Batch, rows [][]byte, batch *pebble.Batch,
+	ctx context.Context, s *scratch, prefix int, b *store.Batch, read *copies, batch *pebble.Batch,
 ) (bill store.Operations, err error) {
 	it, err := db.engine.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: s.lower, UpperBound: s.upper})
 	if err != nil {
@@ -175,7 +179,7 @@ func (db *DB) check(
 			bill.Writes++
 			continue
 		}
-		removed, err := db.remove(batch, b, i, rows, entity, key, id, mark)
+		removed, err := db.remove(batch, b, i, read, entity, key, id, mark)
 		if err != nil {
 			return bill, err
 		}
@@ -193,18 +197,18 @@ func (db *DB) check(
 	return bill, it.Error()
 }
 
-// holds reports whether the entity in a row may be deleted: if the premise of the op is still true of it and, with
-// an Archive, if it is what was kept.
-func (db *DB) holds(b *store.Batch, op int, rows [][]byte, row []byte) (bool, error) {
-	if rows == nil && b.Ops[op].Premise.Property == "" {
+// holds reports whether the entity in a row, which has an index row, may be deleted: if the premise of the op is
+// still true of it and, with an Archive, if it is what was kept.
+func (db *DB) holds(b *store.Batch, op int, read *copies, row []byte) (bool, error) {
+	if read != nil {
+		return db.isAsRead(read, op, row)
+	}
+	if b.Ops[op].Premise.Property == "" {
 		return true, nil
 	}
 	value, err := db.get(row)
 	if err != nil || value == nil {
 		return false, err
-	}
-	if rows != nil && !bytes.Equal(value, rows[op]) {
-		return false, nil
 	}
 	return premiseHolds(b, op, value)
 }
@@ -226,9 +230,9 @@ func premiseHolds(b *store.Batch, op int, value []byte) (bool, error) {
 // remove adds the deletes to the batch of the entity in a row, and of its index rows: of the
 // given one alone, or if that is marked of all. It leaves alone an entity that must stay: see holds.
 func (db *DB) remove(
-	batch *pebble.Batch, b *store.Batch, op int, rows [][]byte, row, key, id, mark []byte,
+	batch *pebble.Batch, b *store.Batch, op int, read *copies, row, key, id, mark []byte,
 ) (removed bool, err error) {
-	if holds, err := db.holds(b, op, rows, row); err != nil || !holds {
+	if holds, err := db.holds(b, op, read, row); err != nil || !holds {
 		return false, err
 	}
 	if err := errors.Join(batch.Delete(key, nil), batch.Delete(row, nil)); err != nil {

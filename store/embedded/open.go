@@ -87,6 +87,7 @@ type DB struct {
 
 	write   chan struct{} // a mutex for writers, that can also be waited for with a context
 	dropped dropped       // guarded by write
+	sets    *sets
 
 	stale     atomic.Bool                   // L0 has changed since its sublevels were read
 	sublevels atomic.Int64                  // of L0, when last read
@@ -177,7 +178,8 @@ func open(dir string, o Options) (db *DB, err error) {
 			return nil, err
 		}
 	}
-	db = &DB{lock: lock, now: o.Now, opening: rand.Text(), fault: f, hold: o.HoldCompaction, write: make(chan struct{}, 1)}
+	db = &DB{lock: lock, now: o.Now, opening: rand.Text(), fault: f, hold: o.HoldCompaction, write: make(chan struct{}, 1),
+		sets: new(sets)}
 	db.change.Store(new(make(chan struct{})))
 	db.stale.Store(true)
 	cfg := settings(o, lock, f)
@@ -503,6 +505,15 @@ func (db *DB) room(ctx context.Context) error {
 
 // commit writes a batch without waiting for the disk. The write lock is held.
 func (db *DB) commit(b *pebble.Batch) error {
+	if err := db.sets.note(b); err != nil {
+		return errors.Join(classify("write", err), b.Close())
+	}
+	defer db.sets.add()
+	return db.commitDeletes(b)
+}
+
+// commitDeletes is commit for a batch that sets no entity's row.
+func (db *DB) commitDeletes(b *pebble.Batch) error {
 	err := db.fault.run(func() error { return db.engine.Apply(b, pebble.NoSync) })
 	if err != nil {
 		return classify("write", err) // the batch may still be in use: it is not closed
@@ -513,7 +524,12 @@ func (db *DB) commit(b *pebble.Batch) error {
 // commitDurably writes a batch, gives the write lock back, and then waits for
 // the disk, so that others can write meanwhile.
 func (db *DB) commitDurably(b *pebble.Batch) error {
+	if err := db.sets.note(b); err != nil {
+		db.release()
+		return errors.Join(classify("write", err), b.Close())
+	}
 	err := db.fault.run(func() error { return db.engine.ApplyNoSyncWait(b, pebble.Sync) })
+	db.sets.add()
 	db.release()
 	if err != nil {
 		return classify("write", err)
