@@ -49,6 +49,9 @@ func DiscoverShards(ctx context.Context, c *site.Site, p *plan.Plan, number int)
 			added = true // also if another process has just found it: this plan says nothing of it
 			// Of a sealed generation the cursor says that a pass has met nothing: but here is something.
 			cur.Rewind, cur.Stock, cur.Swept = cursor.Rewind{}, cursor.Stock{}, time.Time{}
+			if !v.Cursors.Has(cur.ID) { // what this process remembers of it may be of a record that somebody has removed
+				cur.Revision, cur.Lease, cur.Position = "", cursor.Lease{}, store.Position{}
+			}
 			if !c.Cfg.Apply {
 				c.Viewer.AddDryRunRange(cur)
 				continue
