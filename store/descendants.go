@@ -17,7 +17,8 @@ type Descender interface {
 
 	// DeleteBelow deletes descendants of one entity, all or none, while isDue says yes to the expiry that
 	// the entity has in the same transaction: a change in between makes it fail with [ErrContention]. A
-	// descendant that is gone already is deleted. The outcome is that of the list: [Deleted]; or, if nothing
+	// descendant that is gone already is deleted, and one whose Premise is no longer true is another such
+	// change. The outcome is that of the list: [Deleted]; or, if nothing
 	// was deleted, [Kept] where isDue says no, and [Gone] where the entity does not exist. isDue may be called
 	// again when the driver reads again, and must not block. More than MaxPage-1 descendants are an
 	// [ErrTooLarge], and a key that is not below the entity is an [ErrInvalid].
@@ -40,6 +41,9 @@ type Descendant struct {
 	// Owner is the name of the one of q.Owners whose kind it is of and whose property it carries, so that it
 	// has an expiry of its own; [OwnerReaper] if it is of a kind of the reaper's own records; else "".
 	Owner string
+	// Premise is what has to be true of it still when it is deleted, so that it has got no owner meanwhile, in
+	// the driver's own words; empty if it is of no owner's kind.
+	Premise string
 	// Above says that it is above the last one of the page, or is that one, so that more may follow that lie
 	// below it.
 	Above bool

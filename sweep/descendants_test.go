@@ -181,6 +181,27 @@ func TestBornMeanwhile(t *testing.T) {
 	})
 }
 
+// A descendant that gets an expiry of its own between the look and the delete stays, and so does what it is below.
+func TestOwnedMeanwhile(t *testing.T) {
+	inFamily(t, func(t *testing.T, f *family) {
+		f.put(1, 4, "e", time.Now())
+		f.bear("e", 3)
+		const note = "posts/p-9/Note/n"
+		f.s.PutBelow("Session", "", keyOf("e"), modelstore.Kin{Path: note})
+		time.Sleep(time.Second)
+		f.before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "DeleteBelow" {
+				f.s.PutBelow("Session", "", keyOf("e"), modelstore.Kin{Path: note, Property: "note_expiry"})
+			}
+			return nil
+		}
+		res := f.sweep()
+		if !res.Complete || res.Deleted != 0 || res.Waiting != 1 || !slices.Equal(f.left(), []string{"e"}) || !slices.Contains(f.below("e"), note) {
+			t.Errorf("%+v, %v are left, and below %v", res, f.left(), f.below("e"))
+		}
+	})
+}
+
 // A process that is killed at any call leaves nothing that the next one does not find.
 func TestKilledAmongChildren(t *testing.T) {
 	for kill := 1; ; kill++ {

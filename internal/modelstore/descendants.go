@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/reaper-ttl/reaper/store"
@@ -137,6 +138,9 @@ func (s *Store) Descendants(ctx context.Context, q store.DescendantQuery, page *
 			if i := slices.IndexFunc(q.Owners, owns); i >= 0 {
 				d.Owner = q.Owners[i].Name
 			}
+			if d.Owner == "" && slices.ContainsFunc(q.Owners, func(t store.Target) bool { return t.Kind == k.kind() }) {
+				d.Premise = strconv.Itoa(k.revision)
+			}
 			page.List = append(page.List, d)
 		}
 		store.Bill(ctx, store.Operations{Reads: int64(max(1, len(rest)))})
@@ -146,6 +150,17 @@ func (s *Store) Descendants(ctx context.Context, q store.DescendantQuery, page *
 
 func (k Kin) isAboveOrIs(other Kin) bool {
 	return other == k || strings.HasPrefix(other.Path, k.Path+"/")
+}
+
+// premisesHold reports whether descendants are what they were when they were listed, as far as that matters.
+func (s *Store) premisesHold(at above, list []store.Descendant, paths []string) bool {
+	for n, d := range list {
+		i, found := slices.BinarySearchFunc(s.kin[at], Kin{Path: paths[n]}, kinOrder)
+		if found && d.Premise != "" && d.Premise != strconv.Itoa(s.kin[at][i].revision) {
+			return false
+		}
+	}
+	return true
 }
 
 // isPath reports whether a text is the path of a Kin: what is not is below no entity.
@@ -189,6 +204,8 @@ func (s *Store) DeleteBelow(
 			return ctx.Err()
 		case !s.hasAll(k, at.kind, at.namespace, keys):
 			return errNotKept
+		case !s.premisesHold(above{at.kind, at.namespace, e.Key}, list, paths):
+			return fmt.Errorf("%w: a descendant has changed since it was listed", store.ErrContention)
 		default:
 			o = store.Deleted
 			s.removeBelow(above{at.kind, at.namespace, e.Key}, paths)

@@ -181,6 +181,11 @@ func (h *handle) DeleteBelow(
 		if q.Archive != nil && !slices.EqualFunc(born, h.w.birthsLocked(s, list), time.Time.Equal) {
 			return store.ErrContention
 		}
+		for _, d := range list {
+			if h.w.kin[s][d.Key].owned { // not when it was listed
+				return store.ErrContention
+			}
+		}
 		h.w.oracle.prunes(h, s, list)
 		for _, d := range list {
 			delete(h.w.kin[s], d.Key)

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"math"
 	"time"
 
 	"github.com/reaper-ttl/reaper/store"
@@ -74,7 +73,7 @@ func (w *world) removeTarget(name string) {
 	w.former[name] = append(w.former[name], formerRecord{w.targets[name], time.Now()})
 	delete(w.pace.paused, name)
 	w.oracle.budget(name).open = time.Time{} // its trip is lost, too: what is due is counted afresh
-	w.pace.set(name, math.Inf(1), math.Inf(1))
+	w.pace.forget(name)
 	w.count("lost")
 }
 

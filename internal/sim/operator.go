@@ -185,10 +185,14 @@ func (w *world) setPace(d dice, c *clock, name string) {
 	if t := w.plan.target.Total.PerSecond; t > 0 {
 		configured = t
 	}
+	lost := -1 // how often the record had been lost when the command began
 	tell := func(most, total float64) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.pace.set(name, most, total)
+		if lost < 0 || lost == w.pace.lost[name] { // else the answer may tell of a record that is gone
+			lost = w.pace.lost[name]
+			w.pace.set(name, most, total)
+		}
 	}
 	tell(math.Inf(1), math.Inf(1))
 	err := w.command(w.ctx, d, c, name, "pace", change(func(r *generation.Record) {

@@ -17,11 +17,13 @@ type pace struct {
 	ranges  map[string][]pacecheck.Segment // limits of each range, by target
 	totals  map[string][]pacecheck.Segment // by target
 	paused  map[string]time.Time           // since when, by target
+	lost    map[string]int                 // how often the record with the limits was lost, by target
 }
 
 func newPace(w *world) *pace {
 	p := &pace{w: w, commits: map[string][]pacecheck.Commit{}, ranges: map[string][]pacecheck.Segment{},
-		totals: map[string][]pacecheck.Segment{}, paused: map[string]time.Time{}}
+		totals: map[string][]pacecheck.Segment{}, paused: map[string]time.Time{},
+		lost: map[string]int{}}
 	t := w.plan.target
 	most, total := math.Inf(1), math.Inf(1)
 	if !t.Pace.Unlimited {
@@ -67,6 +69,12 @@ func (p *pace) set(target string, most, total float64) {
 		(*list)[target] = append(segments[:n:n], pacecheck.Segment{From: now, PerSecond: max(before, rate)},
 			pacecheck.Segment{From: now.Add(takesEffect), PerSecond: rate})
 	}
+}
+
+// forget notes that what operators had set is lost.
+func (p *pace) forget(target string) {
+	p.lost[target]++
+	p.set(target, math.Inf(1), math.Inf(1))
 }
 
 // grant notes that a worker is about to write.

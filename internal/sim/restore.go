@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -311,7 +310,7 @@ func (w *world) targetWentBack(name string) {
 			w.oracle.closed[key] = time.Now()
 		}
 	}
-	w.pace.set(name, math.Inf(1), math.Inf(1))
+	w.pace.forget(name)
 	if !is.paused {
 		delete(w.pace.paused, name)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	sdk "cloud.google.com/go/datastore"
 
@@ -49,10 +50,58 @@ func (d *DB) descendants(ctx context.Context, q store.DescendantQuery, page *sto
 		return err
 	}
 	for i, key := range keys {
-		page.List = append(page.List, store.Descendant{Key: FormatKey(key), Owner: owners[i]})
+		one := store.Descendant{Key: FormatKey(key), Owner: owners[i]}
+		if one.Owner == "" {
+			one.Premise = premiseOf(q.Owners, key.Kind)
+		}
+		page.List = append(page.List, one)
 	}
 	google.MarkAbove(page.List)
 	page.More = len(page.List) >= q.Limit
+	return nil
+}
+
+// premiseOf returns the properties that what is of a kind must not carry when it is deleted.
+func premiseOf(owners []store.Target, kind string) string {
+	var list []string
+	for _, t := range owners {
+		if t.Kind == kind && !slices.Contains(list, t.Property) {
+			list = append(list, t.Property)
+		}
+	}
+	return strings.Join(list, "\x00")
+}
+
+// checkPremises fails if any of a list carries a property that it must not, read in a transaction.
+func (d *DB) checkPremises(ctx context.Context, in *transacting, namespace string, list []store.Descendant) error {
+	byProperty := map[string][]*sdk.Key{}
+	for _, below := range list {
+		if below.Premise == "" {
+			continue
+		}
+		key, err := ParseKey(namespace, below.Key)
+		if err != nil {
+			return err
+		}
+		for property := range strings.SplitSeq(below.Premise, "\x00") {
+			byProperty[property] = append(byProperty[property], key)
+		}
+	}
+	for property, keys := range byProperty {
+		in.call.mask = property // the client reads in a transaction by the context that began it
+		for _, g := range groups(keys) {
+			some := pick(keys, g)
+			cells, found, err := d.look(ctx, in.tx, property, "", some)
+			if err != nil {
+				return err
+			}
+			for i := range some {
+				if found[i] && stored(cells[i].value).Type != store.Missing {
+					return fmt.Errorf("%w: %s has an expiry of its own by now", store.ErrContention, FormatKey(some[i]))
+				}
+			}
+		}
+	}
 	return nil
 }
 
@@ -156,6 +205,9 @@ func (d *DB) DeleteBelow(
 	o, err := d.transact(ctx, q.Target, key, nil, func(in *transacting) (store.Outcome, error) {
 		if !isDue(in.now) {
 			return store.Kept, nil
+		}
+		if err := d.checkPremises(ctx, in, q.Namespace, list); err != nil {
+			return store.Unknown, err
 		}
 		if q.Archive != nil {
 			var err error

@@ -327,6 +327,7 @@ func (d *DB) Settle(
 type transacting struct {
 	tx    *sdk.Transaction
 	id    []byte
+	call  *call // by which its reads are made
 	found bool
 	now   store.Value      // its expiry
 	whole *pb.EntityResult // if it was read whole
@@ -351,7 +352,7 @@ func (d *DB) transact(
 			rollback(tx)
 		}
 	}()
-	in := &transacting{tx: tx, id: c.tx}
+	in := &transacting{tx: tx, id: c.tx, call: c}
 	if err := d.readOne(ctx, in, t, key, archive != nil); err != nil {
 		return store.Unknown, err
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	pb "cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/reaper-ttl/reaper/store"
@@ -36,7 +37,11 @@ func (d *DB) Descendants(ctx context.Context, q store.DescendantQuery, page *sto
 	err := d.query(ctx, d.name(q.Key), query, func(r *pb.RunQueryResponse) error {
 		if doc := r.GetDocument(); doc != nil {
 			key := d.key(doc.GetName())
-			page.List = append(page.List, store.Descendant{Key: key, Owner: ownerOf(q.Owners, key, doc)})
+			one := store.Descendant{Key: key, Owner: ownerOf(q.Owners, key, doc)}
+			if one.Owner == "" && mayHaveOwner(q.Owners, key) {
+				one.Premise = store.FormatTime(instant(doc.GetUpdateTime()))
+			}
+			page.List = append(page.List, one)
 		}
 		return nil
 	})
@@ -94,7 +99,8 @@ func ownerOf(owners []store.Target, key string, doc *pb.Document) string {
 }
 
 // DeleteBelow implements [store.Descender]: a transaction that reads the document's expiry and deletes the
-// list, the deepest first. A condition on the update time, as in Settle, would need a write of the document.
+// list, the deepest first. A condition on the update time, as in Settle, would need a write of the document. What
+// might get an owner is deleted only as it was listed.
 func (d *DB) DeleteBelow(
 	ctx context.Context, q store.Query, e store.Entry, list []store.Descendant, isDue func(store.Value) bool,
 ) (store.Outcome, error) {
@@ -138,8 +144,8 @@ func (d *DB) deleteBelow(
 	if err := ctx.Err(); err != nil {
 		return store.Unknown, err
 	}
-	if _, err := d.commitIn(ctx, tx, writes); refused(err) && q.Archive != nil {
-		return store.Unknown, fmt.Errorf("%w: one changed after it was kept: %w", store.ErrContention, err)
+	if _, err := d.commitIn(ctx, tx, writes); refused(err) {
+		return store.Unknown, fmt.Errorf("%w: one changed after it was listed or kept: %w", store.ErrContention, err)
 	} else if err != nil {
 		return store.Unknown, err
 	}
@@ -154,12 +160,20 @@ func (d *DB) writesBelow(
 	ctx context.Context, q store.Query, key string, list []store.Descendant, isDue func(store.Value) bool,
 ) (writes []*pb.Write, o store.Outcome, err error) {
 	keys := make([]string, 0, len(list))
+	premises := map[string]string{}
 	for _, below := range slices.Backward(list) {
 		keys = append(keys, below.Key)
+		if below.Premise != "" {
+			premises[d.name(below.Key)] = below.Premise
+		}
 	}
 	if q.Archive == nil {
 		for _, key := range keys {
-			writes = append(writes, &pb.Write{Operation: &pb.Write_Delete{Delete: d.name(key)}})
+			one := &pb.Write{Operation: &pb.Write_Delete{Delete: d.name(key)}}
+			if at, err := time.Parse(store.TimeLayout, premises[d.name(key)]); err == nil {
+				one.CurrentDocument = unchanged(timestamppb.New(at))
+			}
+			writes = append(writes, one)
 		}
 		return writes, store.Deleted, nil
 	}
@@ -176,9 +190,14 @@ func (d *DB) writesBelow(
 	if err != nil || o != store.Deleted {
 		return nil, o, err
 	}
-	writes, _, err = d.keepAll(ctx, q.Target, keys, q.Archive)
+	writes, updated, err := d.keepAll(ctx, q.Target, keys, q.Archive)
 	if err != nil {
 		return nil, store.Unknown, err
+	}
+	for name, premise := range premises {
+		if at, exists := updated[name]; exists && store.FormatTime(at) != premise {
+			return nil, store.Unknown, fmt.Errorf("%w: %s changed after it was listed", store.ErrContention, d.key(name))
+		}
 	}
 	return writes, o, nil
 }

@@ -77,6 +77,7 @@ var descendCases = []testCase{
 	{name: "DeleteBelowRepeatedIsSuccess", needs: descends, run: deleteBelowRepeated},
 	{name: "DeleteBelowIsAllOrNothing", needs: descends, run: deleteBelowAllOrNothing},
 	{name: "DeleteBelowStopsWithItsContext", needs: descends, run: deleteBelowStops},
+	{name: "DeleteBelowLeavesWhatGotAnOwner", needs: descends, run: deleteBelowOwned},
 	{name: "DeleteBelowMeetsAWriter", needs: descends, run: deleteBelowMeetsWriter},
 }
 
@@ -500,6 +501,43 @@ func deleteBelowStops(w *world) {
 	w.is("a query with it", err, context.Canceled)
 	if len(page.List) > 0 {
 		w.Errorf("a query that failed left %q", belowKeys(page.List))
+	}
+}
+
+// deleteBelowOwned: what gets an expiry of its own after it was listed is not deleted by that list, nor is anything
+// else of it. What is of no owner's kind, or has gone meanwhile, holds up nothing.
+func deleteBelowOwned(w *world) {
+	w.row(1)
+	e := w.find(1)[0]
+	device, other, note := plant("devices", "a"), plant("devices", "b"), plant("notes", "n", "devices", "c")
+	all := w.plant(e.Key, device, other, note)
+	q := w.belowQuery(e.Key, store.MaxPage)
+	q.Owners = []store.Target{{Name: "until", Kind: "devices", Group: true, Property: "until"},
+		{Name: "devices", Kind: "devices", Group: true, Property: "expires"}}
+	deletes := func(list []store.Descendant) (o store.Outcome, err error) {
+		w.retry("delete below", func() error {
+			o, err = w.planter().DeleteBelow(w.ctx, w.all(), e, list, func(store.Value) bool { return true })
+			if errors.Is(err, store.ErrContention) {
+				return nil // as it must be if an owner has come
+			}
+			return err
+		})
+		return o, err
+	}
+	for _, owned := range []Plant{device.with("expires", "x"), note.with("until", "x")} {
+		list := w.descendants(q, nil)
+		w.plant(e.Key, owned)
+		if o, err := deletes(list); !errors.Is(err, store.ErrContention) {
+			w.Errorf("%v got an owner after it was listed: outcome %s, %v", owned.Path, outcome(o), err)
+		}
+		w.same("what is left then", sorted(w.below(e.Key)), sorted(all))
+		owned.Properties = nil
+		w.plant(e.Key, owned)
+	}
+	list := w.descendants(q, nil)
+	w.plant(e.Key, plant("notes", "n").with("expires", "x"))
+	if o, err := deletes(list); o != store.Deleted || err != nil {
+		w.Errorf("with a new one of no owner's kind: outcome %s, %v", outcome(o), err)
 	}
 }
 
