@@ -510,7 +510,7 @@ func deleteBelowOwned(w *world) {
 	w.row(1)
 	e := w.find(1)[0]
 	device, other, note := plant("devices", "a"), plant("devices", "b"), plant("notes", "n", "devices", "c")
-	all := w.plant(e.Key, device, other, note)
+	all := w.plant(e.Key, device, other, note, plant("posts", "p"))
 	q := w.belowQuery(e.Key, store.MaxPage)
 	q.Owners = []store.Target{{Name: "until", Kind: "devices", Group: true, Property: "until"},
 		{Name: "devices", Kind: "devices", Group: true, Property: "expires"}}

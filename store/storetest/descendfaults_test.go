@@ -453,6 +453,17 @@ var deleteBelowFaults = []fault{
 			return b.full.Descendants(context.WithoutCancel(ctx), q, p)
 		}
 	}},
+	{"DeleteBelowLeavesWhatGotAnOwner", "deletes it, too", onDeleteBelow(func(d *deletion) (store.Outcome, error) {
+		d.list = slices.Clone(d.list)
+		for i := range d.list {
+			d.list[i].Premise = ""
+		}
+		return d.do()
+	})},
+	{"DeleteBelowLeavesWhatGotAnOwner", "deletes the rest of the list", onDeleteBelow(func(d *deletion) (store.Outcome, error) {
+		d.list = slices.DeleteFunc(slices.Clone(d.list), func(b store.Descendant) bool { return b.Premise != "" })
+		return d.do()
+	})},
 	{"DeleteBelowMeetsAWriter", "asks once", asksOnce},
 	{"DeleteBelowMeetsAWriter", "does not ask", doesNotAsk},
 	{"DeleteBelowMeetsAWriter", "deletes nothing", onDeleteBelow(func(d *deletion) (store.Outcome, error) {
