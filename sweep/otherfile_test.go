@@ -19,7 +19,7 @@ import (
 )
 
 // A process goes on with a property that the target no longer has: others, with a new targets file, have changed the
-// record. It cannot see what has the new property alone, so it retires no generation. Whoever goes by the record does.
+// record. It cannot see what has the new property alone, so it retires no generation. Those that go by the record do.
 func TestGenerationOfAnotherProperty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
