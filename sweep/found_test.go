@@ -18,17 +18,22 @@ import (
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
-// foundShard returns a site whose target has something in a shard past the last one of its generation.
-func foundShard(t *testing.T, s *modelstore.Store) *site.Site {
-	t.Helper()
-	cfg := Config{Store: s, Apply: true, Owner: "a", Now: time.Now,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil))}.withDefaults()
-	target := Target{
+// alone returns the configuration of a process that sweeps one target, with expiry keys.
+func alone(s store.Store) (cfg Config, target Target) {
+	target = Target{
 		Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text},
 		Layout: "generation", Generations: true, Shards: 4, MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour,
 		Overlap: 10 * time.Second, Page: 50, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second,
 		Pace: throttle.Limits{Unlimited: true},
 	}
+	return Config{Store: s, Apply: true, Owner: "a", Now: time.Now, Workers: 2,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil))}.withDefaults(), target
+}
+
+// foundShard returns a site whose target has something in a shard past the last one of its generation.
+func foundShard(t *testing.T, s *modelstore.Store) *site.Site {
+	t.Helper()
+	cfg, target := alone(s)
 	c := newSite(&cfg, &target)
 	if err := c.Open(t.Context()); err != nil {
 		t.Fatal(err)

@@ -2,8 +2,6 @@ package sweep
 
 import (
 	"context"
-	"io"
-	"log/slog"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -15,7 +13,6 @@ import (
 	"github.com/reaper-ttl/reaper/internal/engine/step"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
-	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // A process goes on with a property that the target no longer has: others, with a new targets file, have changed the
@@ -23,15 +20,8 @@ import (
 func TestGenerationOfAnotherProperty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := modelstore.New(time.Now)
-		cfg := Config{Store: s, Apply: true, Owner: "a", Now: time.Now, Workers: 2,
-			Log: slog.New(slog.NewTextHandler(io.Discard, nil))}.withDefaults()
-		target := Target{
-			Target: store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text},
-			Layout: "generation", Generations: true, Shards: 4, MaxAge: 1825 * 24 * time.Hour, Rewind: 24 * time.Hour,
-			Overlap: 10 * time.Second, Page: 50, Lease: 30 * time.Second, MaxClockSkew: 10 * time.Second,
-			Pace:   throttle.Limits{Unlimited: true},
-			Policy: generation.Policy{Every: 24 * time.Hour, Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 32},
-		}
+		cfg, target := alone(s)
+		target.Policy = generation.Policy{Every: 24 * time.Hour, Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 32}
 		cfg.Targets = []Target{target}
 		moved := target
 		moved.Property = "expires_key"
