@@ -88,21 +88,34 @@ func (d *DB) checkPremises(ctx context.Context, in *transacting, namespace strin
 		}
 	}
 	for property, keys := range byProperty {
-		in.call.mask = property // the client reads in a transaction by the context that began it
-		for _, g := range groups(keys) {
-			some := pick(keys, g)
-			cells, found, err := d.look(ctx, in.tx, property, "", some)
-			if err != nil {
-				return err
-			}
-			for i := range some {
-				if found[i] && stored(cells[i].value).Type != store.Missing {
-					return fmt.Errorf("%w: %s has an expiry of its own by now", store.ErrContention, FormatKey(some[i]))
-				}
-			}
+		carry, err := d.carry(ctx, in.tx, in.call, property, keys)
+		if err != nil {
+			return err
+		}
+		if i := slices.Index(carry, true); i >= 0 {
+			return fmt.Errorf("%w: %s has an expiry of its own by now", store.ErrContention, FormatKey(keys[i]))
 		}
 	}
 	return nil
+}
+
+// carry reports of each key whether its entity exists and carries a property. In a transaction the client reads by
+// the call that began it.
+func (d *DB) carry(
+	ctx context.Context, tx *sdk.Transaction, c *call, property string, keys []*sdk.Key,
+) ([]bool, error) {
+	c.mask = property
+	carry := make([]bool, len(keys))
+	for _, g := range groups(keys) {
+		cells, found, err := d.look(ctx, tx, property, "", pick(keys, g))
+		if err != nil {
+			return nil, err
+		}
+		for i, n := range g {
+			carry[n] = found[i] && stored(cells[i].value).Type != store.Missing
+		}
+	}
+	return carry, nil
 }
 
 // ownersOf returns the owner of each key. It looks up the entities that are of an owner's kind.

@@ -223,16 +223,13 @@ func (d *DB) claim(
 			}
 			keys, at = append(keys, key), append(at, i)
 		}
-		c.mask = t.Property
-		for _, g := range groups(keys) {
-			cells, found, err := d.look(ctx, tx, t.Property, "", pick(keys, g))
-			if err != nil {
-				return false, err
-			}
-			for i, n := range g {
-				if found[i] && stored(cells[i].value).Type != store.Missing {
-					list[at[n]].Owner, claimed = t.Name, true
-				}
+		carry, err := d.carry(ctx, tx, c, t.Property, keys)
+		if err != nil {
+			return false, err
+		}
+		for n := range keys {
+			if carry[n] {
+				list[at[n]].Owner, claimed = t.Name, true
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package firestore
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -168,9 +169,20 @@ func (d *DB) writesBelow(
 		}
 	}
 	if q.Archive == nil {
+		updated, err := d.updatesOf(ctx, premises)
+		if err == nil {
+			err = d.checkPremises(premises, updated)
+		}
+		if err != nil {
+			return nil, store.Unknown, err
+		}
 		for _, key := range keys {
 			one := &pb.Write{Operation: &pb.Write_Delete{Delete: d.name(key)}}
-			if at, err := time.Parse(store.TimeLayout, premises[d.name(key)]); err == nil {
+			if premises[d.name(key)] != "" {
+				at, exists := updated[d.name(key)]
+				if !exists {
+					continue // it is gone already
+				}
 				one.CurrentDocument = unchanged(timestamppb.New(at))
 			}
 			writes = append(writes, one)
@@ -191,15 +203,38 @@ func (d *DB) writesBelow(
 		return nil, o, err
 	}
 	writes, updated, err := d.keepAll(ctx, q.Target, keys, q.Archive)
+	if err == nil {
+		err = d.checkPremises(premises, updated)
+	}
 	if err != nil {
 		return nil, store.Unknown, err
 	}
+	return writes, o, nil
+}
+
+// updatesOf returns when the documents with a premise were last written, as far as they exist, at a read for each.
+func (d *DB) updatesOf(ctx context.Context, premises map[string]string) (map[string]time.Time, error) {
+	updated := make(map[string]time.Time, len(premises))
+	if len(premises) == 0 {
+		return updated, nil
+	}
+	err := d.get(ctx, slices.Sorted(maps.Keys(premises)), []string{nameField},
+		func(name string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) {
+			if doc != nil {
+				updated[name] = instant(doc.GetUpdateTime())
+			}
+		})
+	return updated, err
+}
+
+// checkPremises fails if a document has changed since it was listed. One that is gone is no change.
+func (d *DB) checkPremises(premises map[string]string, updated map[string]time.Time) error {
 	for name, premise := range premises {
 		if at, exists := updated[name]; exists && store.FormatTime(at) != premise {
-			return nil, store.Unknown, fmt.Errorf("%w: %s changed after it was listed", store.ErrContention, d.key(name))
+			return fmt.Errorf("%w: %s changed after it was listed", store.ErrContention, d.key(name))
 		}
 	}
-	return writes, o, nil
+	return nil
 }
 
 // begin begins a read-write transaction by reading the expiry of a document, which is nil if it does not

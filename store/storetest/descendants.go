@@ -536,8 +536,9 @@ func deleteBelowOwned(w *world) {
 	}
 	list := w.descendants(q, nil)
 	w.plant(e.Key, plant("notes", "n").with("expires", "x"))
+	w.deleteBelow(e, true, all[1])
 	if o, err := deletes(list); o != store.Deleted || err != nil {
-		w.Errorf("with a new one of no owner's kind: outcome %s, %v", outcome(o), err)
+		w.Errorf("with a new one of no owner's kind, and one that is gone: outcome %s, %v", outcome(o), err)
 	}
 }
 
