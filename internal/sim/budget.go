@@ -157,8 +157,8 @@ func add(to map[string]map[string]int64, by, key string, n int64) {
 }
 
 // checkCounted holds B1 as an hour that was counted is opened: what it holds for certain, with
-// what is still to come, is no more than its limit. What lies in namespaces that no deployment
-// sweeps is no part of the event. A count may last, and goes by what was learnt as it began.
+// what is still to come, is no more than its limit. What lies in namespaces or shards that no
+// deployment sweeps is no part of the event. A count may last, and goes by what was learnt as it began.
 func (o *oracle) checkCounted(by, key string, old, new store.Record) {
 	ms, err := strconv.ParseInt(key, 10, 64)
 	was, wasErr := breaker.Decode(old)
@@ -183,7 +183,7 @@ func (o *oracle) checkCounted(by, key string, old, new store.Record) {
 			continue
 		}
 		for _, f := range facts {
-			if f.wellFormed && f.inOrder && f.withinBounds && !f.beyond && now.Sub(f.committed) > steady &&
+			if !o.w.isUnlisted(f) && f.wellFormed && f.inOrder && f.withinBounds && !f.beyond && now.Sub(f.committed) > steady &&
 				rules.HourOf(f.expires) == hour && f.expires.After(approved) {
 				n++
 			}

@@ -11,25 +11,27 @@ import (
 )
 
 // An hour is held to the limit of the instant at which its count began, if that was lately, and
-// to what lies in namespaces that some deployment sweeps.
+// to what lies in namespaces and shards that some deployment sweeps.
 func TestOpenedHour(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		swept string
+		shard store.Value   // of one of them
 		began time.Duration // before the hour is opened
 		wrong bool
 	}{
-		{"too much", "eu", 0, true},
-		{"in a namespace that nobody sweeps", "", 0, false},
-		{"by what was learnt as the count began", "eu", time.Minute, false},
-		{"by what was learnt long ago", "eu", 2 * time.Hour, true},
+		{"too much", "eu", store.IntegerValue(7), 0, true},
+		{"in a namespace that nobody sweeps", "", store.IntegerValue(7), 0, false},
+		{"in a shard that nobody sweeps", "eu", unlistedShard, 0, false},
+		{"by what was learnt as the count began", "eu", store.IntegerValue(7), time.Minute, false},
+		{"by what was learnt long ago", "eu", store.IntegerValue(7), 2 * time.Hour, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(Options{Seed: 1})
 				defer w.stop()
 				rules := breaker.Rules{On: true, Floor: 8, Fraction: 0.01, Window: time.Hour, Learn: 24 * time.Hour}
-				w.plan.target.Breaker = rules
+				w.plan.target.Breaker, w.plan.target.ShardProperty = rules, "shard"
 				time.Sleep(100 * time.Hour)
 				now := time.Now()
 				hour := rules.HourOf(now)
@@ -38,6 +40,7 @@ func TestOpenedHour(t *testing.T) {
 					facts[fmt.Sprint("e", i)] = &fact{expires: hour.Hour.Add(time.Minute), wellFormed: true, inOrder: true,
 						withinBounds: true, committed: now.Add(-time.Hour)}
 				}
+				facts["e0"].shard = c.shard
 				w.oracle.truth = map[place]map[string]*fact{{w.plan.kind("sessions"), "eu"}: facts}
 				w.db.records[store.TargetRecord] = map[string]store.Record{"sessions": {Fields: store.Fields{
 					"namespaces": []store.Fields{{"name": c.swept}}}}}

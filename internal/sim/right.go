@@ -34,7 +34,7 @@ func (o *oracle) level(at place, f *fact) int {
 		return stays
 	case !f.wellFormed, o.suspect(f), t.Type == store.Text && o.w.outside(f.key.generation):
 		return stays
-	case t.ShardProperty != "" && f.shard.Text == "99":
+	case o.w.isUnlisted(f):
 		return stays
 	case !f.withinBounds, f.leftBehind, was, o.isSkipped(at, f):
 		return afterAudit
@@ -42,6 +42,11 @@ func (o *oracle) level(at place, f *fact) int {
 		return afterRewind // shards past the last one are looked for at each rewind
 	}
 	return afterSweep
+}
+
+// isUnlisted reports whether an entity lies in a shard that no targets file lists: no sweep reads it.
+func (w *world) isUnlisted(f *fact) bool {
+	return w.plan.target.ShardProperty != "" && f.shard == unlistedShard
 }
 
 // resume takes back what operators have ordered.

@@ -239,6 +239,9 @@ func (wr *writer) stamp(name string, expires time.Time) store.Value {
 	return store.TextValue(k.String())
 }
 
+// unlistedShard is where only writers with a wrong number of shards write.
+var unlistedShard = store.IntegerValue(99)
+
 // shardValue returns the value of the shard property.
 func (wr *writer) shardValue(name string) store.Value {
 	values := wr.w.plan.target.ShardValues
@@ -246,7 +249,7 @@ func (wr *writer) shardValue(name string) store.Value {
 		return store.Value{}
 	}
 	if wr.kind == "wrongshard" && hash(name)%5 == 0 {
-		return store.IntegerValue(99)
+		return unlistedShard
 	}
 	return values[hash(name)%len(values)]
 }
