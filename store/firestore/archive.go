@@ -109,36 +109,54 @@ func (d *DB) keep(ctx context.Context, archive store.Archive, t store.Target, do
 	return google.Keep(ctx, archive, copies)
 }
 
-// keepOps reads the documents of those ops whole that delete theirs, and gives them to the query's archive if they
-// are as the scan saw them: the write of the op demands that they still are. It returns what is left to write, and
-// the ops of that: all that is carried, and what was kept.
+// keepOps gives the documents of those ops that delete theirs to the query's archive, as the scan saw them: the
+// write of the op demands that they still are. It returns what is left to write, and the ops of that: all that is
+// carried, and what was kept.
 func (d *DB) keepOps(
 	ctx context.Context, q store.Query, writes []*pb.Write, ops []*store.Op,
 ) (leftWrites []*pb.Write, left []*store.Op, err error) {
-	var names []string
-	for _, o := range ops {
-		if !o.IsCarry() {
-			names = append(names, d.name(o.Entry.Key))
-		}
-	}
-	all, err := d.readWhole(ctx, q.Target.Kind, names, time.Time{})
+	found, err := d.copies(ctx, q.Target, ops)
 	if err != nil {
 		return nil, nil, err
 	}
-	var docs []*pb.Document
-	n := 0 // in all
+	list := make([]store.Copy, 0, len(found))
 	for i, o := range ops {
-		if !o.IsCarry() {
-			one := all[n]
-			n++
-			if !one.read || !isAsScanned(q.Target, o, one.doc) {
-				continue
-			}
-			docs = append(docs, one.doc)
+		if c, ok := found[i]; ok {
+			list = append(list, c)
+		} else if !o.IsCarry() {
+			continue
 		}
 		leftWrites, left = append(leftWrites, writes[i]), append(left, o)
 	}
-	return leftWrites, left, d.keep(ctx, q.Archive, q.Target, docs)
+	return leftWrites, left, google.Keep(ctx, q.Archive, list)
+}
+
+// copies returns the documents of ops that delete theirs, by the ops' indexes: those that the scan read, or else
+// those that are still as the scan saw them. Each is about CopyBytes at most, so that they are not mixed.
+func (d *DB) copies(ctx context.Context, t store.Target, ops []*store.Op) (map[int]store.Copy, error) {
+	found := d.scanned.of(ops)
+	if len(found) > 0 {
+		return found, nil
+	}
+	var names []string
+	var at []int
+	for i, o := range ops {
+		if !o.IsCarry() {
+			names, at = append(names, d.name(o.Entry.Key)), append(at, i)
+		}
+	}
+	all, err := d.readWhole(ctx, t.Kind, names, time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	for n, one := range all {
+		if i := at[n]; one.read && isAsScanned(t, ops[i], one.doc) {
+			if found[i], err = d.copyOf(t, one.doc); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return found, nil
 }
 
 // isAsScanned reports whether a document is as the scan of an op saw it; else it sets the outcome of the op.

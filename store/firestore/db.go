@@ -32,6 +32,7 @@ type DB struct {
 	admin    *google.Admin
 	known    sync.Map // full names of records to the stamp that was seen last
 	sizes    google.Sizes
+	scanned  scanned
 }
 
 // DB implements the contract of every store and these optional interfaces.

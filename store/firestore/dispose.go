@@ -17,9 +17,8 @@ import (
 
 // Dispose implements [store.Store], in one BatchWrite: each document is deleted
 // or carried on its own if its update time is the scan's. If only some ops have an
-// outcome, the error says why the others are Unknown. With an Archive it reads the
-// documents before that, which bills a read for each: whole ones in every scan would be
-// read again and again where a page waits for its turn.
+// outcome, the error says why the others are Unknown. With an Archive it reads those
+// documents before that which the scan has not, which bills a read for each.
 func (d *DB) Dispose(ctx context.Context, b *store.Batch) error {
 	t := b.Query.Target
 	op := fmt.Sprintf("dispose of %d of %s", len(b.Ops), t.Kind)
@@ -55,11 +54,12 @@ func (d *DB) Dispose(ctx context.Context, b *store.Batch) error {
 	var err error
 	if b.DryRun {
 		err = d.look(ctx, t, ops, true)
-	} else if b.Query.Archive != nil {
+	} else if d.scanned.want(t, b.Query.Archive != nil); b.Query.Archive != nil {
 		writes, ops, err = d.keepOps(ctx, b.Query, writes, ops)
 	}
 	if err == nil && !b.DryRun && len(ops) > 0 {
 		err = d.dispose(ctx, t, writes, ops)
+		d.scanned.settled(b.Ops)
 	}
 	if err != nil {
 		return d.fail(ctx, op, err)

@@ -22,11 +22,12 @@
 //
 // # Archives
 //
-// With an Archive, documents are read whole before they are deleted, on condition that
-// they are as they were kept. No lock is held while Keep runs. How many are read at a
-// time goes by the sizes of those before. A scan of whole documents would cost no
-// further read, but a page that waits for the pace is dropped, and scanned again.
-// Insert takes back all that the service gives: nothing is ever stripped.
+// With an Archive, documents are deleted on condition that they are as they were kept. No
+// lock is held while Keep runs. Once a Dispose had an Archive, scans of its target read
+// whole documents, and hold up to 64 MiB of them in memory until they are deleted. A
+// document that is not held is read again, such as those of the first page. How many are
+// read at a time goes by the sizes of those before. Insert takes back all that the
+// service gives: nothing is ever stripped.
 //
 // # Documents and keys
 //
@@ -66,10 +67,10 @@
 // page at its end; Restamp is a write for each that changes, and a read for each that
 // had changed. Descendants is a read for each document, and at least one for each page;
 // DeleteBelow is a read, and a delete for each descendant, also for one that is gone.
-// An Archive adds a read for each document that a dispose, DeleteBelow or DeleteOrphans
-// is to delete, and one for each DeleteBelow; the deletes of the latter two are then of
-// those that exist. Fetch is a read for each key; Insert is a write for each document
-// that did not exist.
+// An Archive adds a read for each document that a dispose is to delete and no scan holds,
+// for each that DeleteBelow or DeleteOrphans is to delete, and one for each DeleteBelow;
+// the deletes of the latter two are then of those that exist. Fetch is a read for each
+// key; Insert is a write for each document that did not exist.
 //
 // # Databases and emulators
 //

@@ -2,14 +2,17 @@ package firestore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	pb "cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/internal/google"
 )
 
 // nameField is the pseudo field that holds a document's name.
@@ -20,7 +23,8 @@ type version struct {
 	updated *timestamppb.Timestamp
 }
 
-// Scan implements [store.Store]. A page is one query.
+// Scan implements [store.Store]. A page is one query. It reads whole documents if an archive wants them: then a page
+// is about CopyBytes at most.
 func (d *DB) Scan(ctx context.Context, q store.Query, page *store.Page) error {
 	page.Entries, page.More, page.Next, page.SteppedOver = page.Entries[:0], false, nil, store.UnknownSteps
 	op := fmt.Sprintf("scan %s of %s", q.Target.Property, q.Target.Kind)
@@ -30,6 +34,11 @@ func (d *DB) Scan(ctx context.Context, q store.Query, page *store.Page) error {
 	}
 	if query == nil {
 		return ctx.Err()
+	}
+	var reading *google.Reading // of whole documents
+	if d.scanned.isWanted(q.Target) {
+		reading = d.sizes.Read(q.Target.Kind, q.Limit)
+		query.Select, query.Limit = nil, wrapperspb.Int32(int32(len(reading.Next())))
 	}
 	err = d.query(ctx, parent, query, func(r *pb.RunQueryResponse) error {
 		doc := r.GetDocument()
@@ -43,13 +52,23 @@ func (d *DB) Scan(ctx context.Context, q store.Query, page *store.Page) error {
 
 			Written: doc.GetUpdateTime().AsTime(),
 		})
+		if reading == nil {
+			return nil
+		}
+		if c, err := d.copyOf(q.Target, doc); err == nil { // else the delete reads it, and says why
+			d.scanned.hold(c)
+		}
+		if reading.Got(len(page.Entries)-1, proto.Size(doc)); reading.Full() {
+			return errEnough
+		}
 		return nil
 	})
-	if err != nil {
+	isCut := errors.Is(err, errEnough)
+	if err != nil && !isCut {
 		page.Entries = page.Entries[:0]
 		return d.fail(ctx, op, err)
 	}
-	page.More = len(page.Entries) >= q.Limit
+	page.More = isCut || len(page.Entries) >= int(query.GetLimit().GetValue())
 	return nil
 }
 
