@@ -202,6 +202,26 @@ func TestOwnedMeanwhile(t *testing.T) {
 	})
 }
 
+// The delays of entities that wait aside while what lies below them is deleted count, too: they are the longest.
+func TestDelayOfALargeFamily(t *testing.T) {
+	inFamily(t, func(t *testing.T, f *family) {
+		f.target.History = sweep.History{Keep: keepHistory, Actor: "job@example.com", Host: "host"}
+		f.put(1, 4, "e", time.Now())
+		f.put(1, 4, "small", time.Now())
+		f.bear("e", 60)
+		time.Sleep(time.Second)
+		res, timed := f.sweep(), int64(0)
+		for _, run := range f.runs() {
+			for _, d := range run.Run.Delays {
+				timed += d.N
+			}
+		}
+		if res.Deleted != 2 || timed != res.Deleted {
+			t.Errorf("%d deletes have a delay: %+v", timed, res)
+		}
+	})
+}
+
 // A process that is killed at any call leaves nothing that the next one does not find.
 func TestKilledAmongChildren(t *testing.T) {
 	for kill := 1; ; kill++ {
