@@ -178,12 +178,10 @@ func (d *DB) writesBelow(
 		}
 		for _, key := range keys {
 			one := &pb.Write{Operation: &pb.Write_Delete{Delete: d.name(key)}}
-			if premises[d.name(key)] != "" {
-				at, exists := updated[d.name(key)]
-				if !exists {
-					continue // it is gone already
-				}
+			if at, exists := updated[d.name(key)]; exists {
 				one.CurrentDocument = unchanged(timestamppb.New(at))
+			} else if premises[d.name(key)] != "" {
+				one.CurrentDocument = absent() // it is gone: another one may get an owner
 			}
 			writes = append(writes, one)
 		}
@@ -208,6 +206,11 @@ func (d *DB) writesBelow(
 	}
 	if err != nil {
 		return nil, store.Unknown, err
+	}
+	for name := range premises {
+		if _, exists := updated[name]; !exists {
+			writes = append(writes, &pb.Write{Operation: &pb.Write_Delete{Delete: name}, CurrentDocument: absent()})
+		}
 	}
 	return writes, o, nil
 }
