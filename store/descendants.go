@@ -18,7 +18,7 @@ type Descender interface {
 	// DeleteBelow deletes descendants of one entity, all or none, while isDue says yes to the expiry that
 	// the entity has in the same transaction: a change in between makes it fail with [ErrContention]. A
 	// descendant that is gone already is deleted, and one whose Premise is no longer true is another such
-	// change. The outcome is that of the list: [Deleted]; or, if nothing
+	// change; one that Stays has only to have that. The outcome is that of the list: [Deleted]; or, if nothing
 	// was deleted, [Kept] where isDue says no, and [Gone] where the entity does not exist. isDue may be called
 	// again when the driver reads again, and must not block. More than MaxPage-1 descendants are an
 	// [ErrTooLarge], and a key that is not below the entity is an [ErrInvalid].
@@ -44,6 +44,8 @@ type Descendant struct {
 	// Premise is what has to be true of it still when it is deleted, so that it has got no owner meanwhile, in
 	// the driver's own words; empty if it is of no owner's kind.
 	Premise string
+	// Stays says that DeleteBelow is not to delete it, but only while its Premise is true what lies below it.
+	Stays bool
 	// Above says that it is above the last one of the page, or is that one, so that more may follow that lie
 	// below it.
 	Above bool

@@ -202,6 +202,59 @@ func TestOwnedMeanwhile(t *testing.T) {
 	})
 }
 
+// A descendant gets an expiry of its own while what lies below it is deleted, page by page: the rest of that stays.
+func TestOwnedWhileItsOwnGo(t *testing.T) {
+	inFamily(t, func(t *testing.T, f *family) {
+		f.put(1, 4, "e", time.Now())
+		const note = "Note/n"
+		for _, place := range []string{"", "/posts/0"} { // directly below it, and below what lies below it
+			for i := range 50 {
+				f.s.PutBelow("Session", "", keyOf("e"), modelstore.Kin{Path: fmt.Sprintf("%s%s/tags/t-%02d", note, place, i)})
+			}
+		}
+		f.s.PutBelow("Session", "", keyOf("e"), modelstore.Kin{Path: note})
+		time.Sleep(time.Second)
+		calls, left := 0, 0
+		f.s.After = func(_ context.Context, c modelstore.Call) error {
+			if f.check(c); c.Method != "DeleteBelow" {
+				return nil
+			}
+			switch calls++; calls {
+			case 2: // what changes without an owner is listed again, and goes
+				f.s.PutBelow("Session", "", keyOf("e"), modelstore.Kin{Path: note})
+			case 6:
+				f.s.PutBelow("Session", "", keyOf("e"), modelstore.Kin{Path: note, Property: "note_expiry"})
+				left = len(f.below("e"))
+			}
+			return nil
+		}
+		res := f.sweep()
+		if now := len(f.below("e")); left < 60 || left > 90 || now != left || res.Deleted != 0 || res.Waiting != 1 {
+			t.Errorf("%+v; %d of %d are left", res, now, left)
+		}
+	})
+}
+
+// The delays of entities that wait aside while what lies below them is deleted count, too: they are the longest.
+func TestDelayOfALargeFamily(t *testing.T) {
+	inFamily(t, func(t *testing.T, f *family) {
+		f.target.History = sweep.History{Keep: keepHistory, Actor: "job@example.com", Host: "host"}
+		f.put(1, 4, "e", time.Now())
+		f.put(1, 4, "small", time.Now())
+		f.bear("e", 60)
+		time.Sleep(time.Second)
+		res, timed := f.sweep(), int64(0)
+		for _, run := range f.runs() {
+			for _, d := range run.Run.Delays {
+				timed += d.N
+			}
+		}
+		if res.Deleted != 2 || timed != res.Deleted {
+			t.Errorf("%d deletes have a delay: %+v", timed, res)
+		}
+	})
+}
+
 // A process that is killed at any call leaves nothing that the next one does not find.
 func TestKilledAmongChildren(t *testing.T) {
 	for kill := 1; ; kill++ {

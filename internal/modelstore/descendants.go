@@ -153,9 +153,9 @@ func (k Kin) isAboveOrIs(other Kin) bool {
 }
 
 // premisesHold reports whether descendants are what they were when they were listed, as far as that matters.
-func (s *Store) premisesHold(at above, list []store.Descendant, paths []string) bool {
-	for n, d := range list {
-		i, found := slices.BinarySearchFunc(s.kin[at], Kin{Path: paths[n]}, kinOrder)
+func (s *Store) premisesHold(at above, list []store.Descendant) bool {
+	for _, d := range list {
+		i, found := slices.BinarySearchFunc(s.kin[at], Kin{Path: strings.TrimPrefix(d.Key, at.key+"/")}, kinOrder)
 		if found && d.Premise != "" && d.Premise != strconv.Itoa(s.kin[at][i].revision) {
 			return false
 		}
@@ -182,7 +182,9 @@ func (s *Store) DeleteBelow(
 		if !isBelow || !isPath(path) {
 			return store.Unknown, fmt.Errorf("%w: %q is not the key of anything below %s", store.ErrInvalid, d.Key, e.Key)
 		}
-		paths = append(paths, path)
+		if !d.Stays {
+			paths = append(paths, path)
+		}
 	}
 	c := Call{Method: "DeleteBelow", Namespace: q.Namespace, Query: q, Ops: []store.Op{{Entry: e}}, Paths: paths}
 	at, keys := place{q.Target.Kind, q.Namespace}, belowKeys(e.Key, paths)
@@ -204,7 +206,7 @@ func (s *Store) DeleteBelow(
 			return ctx.Err()
 		case !s.hasAll(k, at.kind, at.namespace, keys):
 			return errNotKept
-		case !s.premisesHold(above{at.kind, at.namespace, e.Key}, list, paths):
+		case !s.premisesHold(above{at.kind, at.namespace, e.Key}, list):
 			return fmt.Errorf("%w: a descendant has changed since it was listed", store.ErrContention)
 		default:
 			o = store.Deleted

@@ -3,6 +3,7 @@ package page
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -35,6 +36,7 @@ type reader struct {
 	ctx   context.Context
 	now   func() time.Time
 	turns chan struct{} // room for each read that may run
+	ended atomic.Int64  // reads
 	all   sync.WaitGroup
 }
 
@@ -137,6 +139,7 @@ func (c *copies[V]) read(
 	now := c.now()
 	e.Err = err
 	e.Version++
+	c.ended.Add(1)
 	if err == nil {
 		e.Value, e.At, e.Asked = value, now, time.Time{}
 	}

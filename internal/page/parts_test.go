@@ -184,7 +184,7 @@ func unescape(path string) string {
 func TestPagesAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var made atomic.Int64
-		s := shelf{now: time.Now, pages: map[string]*sharedPage{}}
+		s := shelf{now: time.Now, ended: func() int64 { return 0 }, pages: map[string]*sharedPage{}}
 		h := s.forViewers(func(w http.ResponseWriter, r *http.Request) {
 			n := made.Add(1)
 			time.Sleep(100 * time.Millisecond)

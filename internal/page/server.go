@@ -117,7 +117,7 @@ func newServer(ctx context.Context, cfg Config) *Server {
 // takes away.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
-	made := shelf{now: s.Now, pages: map[string]*sharedPage{}}
+	made := shelf{now: s.Now, ended: s.reader.ended.Load, pages: map[string]*sharedPage{}}
 	mux.HandleFunc("GET /{$}", made.forViewers(s.showOverview))
 	mux.HandleFunc("GET /index.json", s.showOverview)
 	mux.HandleFunc("GET /targets/{name}", made.forViewers(s.showTarget))

@@ -6,13 +6,15 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 )
 
 const (
-	// sharedFor is for how long a page that was made for one viewer is shown to others, too. Nothing on
-	// it is newer than a second anyway, and with many viewers most of the work is to make it.
+	// sharedFor is for how long a page that was made for one viewer is shown to others, too, unless something
+	// was read since: what this process knows by itself is no newer than a second anyway, and with many
+	// viewers most of the work is to make it.
 	sharedFor = time.Second
 	// mostShared bounds how many pages are kept for that. Further ones are made for one viewer alone.
 	mostShared = 64
@@ -21,6 +23,7 @@ const (
 // A shelf has the pages that were made within the last second, by what was asked for.
 type shelf struct {
 	now   func() time.Time
+	ended func() int64 // counts the reads that have ended
 	mu    sync.Mutex
 	pages map[string]*sharedPage
 }
@@ -66,7 +69,7 @@ func (s *shelf) take(key string) (p *sharedPage, isNew bool) {
 // forViewers answers with a page that was made within the last second, if there is one.
 func (s *shelf) forViewers(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		p, isNew := s.take(r.URL.RequestURI())
+		p, isNew := s.take(strconv.FormatInt(s.ended(), 10) + " " + r.URL.RequestURI())
 		switch {
 		case p == nil:
 			next(w, r)

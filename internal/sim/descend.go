@@ -112,8 +112,8 @@ func (h *handle) Descendants(ctx context.Context, q store.DescendantQuery, page 
 				break
 			}
 			d := store.Descendant{Key: path}
-			if h.w.kin[s][path].owned {
-				d.Owner = q.Target.Name
+			if d.Premise = "no owner"; h.w.kin[s][path].owned {
+				d.Owner, d.Premise = q.Target.Name, ""
 			}
 			list = append(list, d)
 		}
@@ -152,6 +152,13 @@ func (h *handle) DeleteBelow(
 	defer func() { h.noteRefusal(q.Namespace, e.Key, err) }()
 	s := stem{place{q.Target.Kind, q.Namespace}, e.Key}
 	q.Lo = e.Position().Value
+	var stays []store.Descendant
+	list = slices.DeleteFunc(slices.Clone(list), func(d store.Descendant) bool {
+		if d.Stays {
+			stays = append(stays, d)
+		}
+		return d.Stays
+	})
 	h.sends(q, make([]store.Op, len(list)))
 	var seen row
 	read := call{method: "Get", key: q.Namespace + " " + e.Key}
@@ -181,7 +188,7 @@ func (h *handle) DeleteBelow(
 		if q.Archive != nil && !slices.EqualFunc(born, h.w.birthsLocked(s, list), time.Time.Equal) {
 			return store.ErrContention
 		}
-		for _, d := range list {
+		for _, d := range slices.Concat(list, stays) {
 			if h.w.kin[s][d.Key].owned { // not when it was listed
 				return store.ErrContention
 			}

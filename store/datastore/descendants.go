@@ -209,6 +209,9 @@ func (d *DB) DeleteBelow(
 	}
 	doomed := make([]*sdk.Key, 0, len(list))
 	for _, below := range slices.Backward(list) { // the deepest first
+		if below.Stays {
+			continue
+		}
 		k, err := ParseKey(q.Namespace, below.Key)
 		if err != nil {
 			return store.Unknown, fmt.Errorf("%s: %w", op, err)

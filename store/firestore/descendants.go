@@ -142,6 +142,9 @@ func (d *DB) deleteBelow(
 	case !isDue(fromValue(doc.GetFields()[t.Property])):
 		return store.Kept, nil
 	}
+	if err := d.checkStaying(ctx, tx, list); err != nil {
+		return store.Unknown, err
+	}
 	if err := ctx.Err(); err != nil {
 		return store.Unknown, err
 	}
@@ -163,6 +166,9 @@ func (d *DB) writesBelow(
 	keys := make([]string, 0, len(list))
 	premises := map[string]string{}
 	for _, below := range slices.Backward(list) {
+		if below.Stays {
+			continue
+		}
 		keys = append(keys, below.Key)
 		if below.Premise != "" {
 			premises[d.name(below.Key)] = below.Premise
@@ -178,12 +184,10 @@ func (d *DB) writesBelow(
 		}
 		for _, key := range keys {
 			one := &pb.Write{Operation: &pb.Write_Delete{Delete: d.name(key)}}
-			if premises[d.name(key)] != "" {
-				at, exists := updated[d.name(key)]
-				if !exists {
-					continue // it is gone already
-				}
+			if at, exists := updated[d.name(key)]; exists {
 				one.CurrentDocument = unchanged(timestamppb.New(at))
+			} else if premises[d.name(key)] != "" {
+				one.CurrentDocument = absent() // it is gone: another one may get an owner
 			}
 			writes = append(writes, one)
 		}
@@ -209,6 +213,11 @@ func (d *DB) writesBelow(
 	if err != nil {
 		return nil, store.Unknown, err
 	}
+	for name := range premises {
+		if _, exists := updated[name]; !exists {
+			writes = append(writes, &pb.Write{Operation: &pb.Write_Delete{Delete: name}, CurrentDocument: absent()})
+		}
+	}
 	return writes, o, nil
 }
 
@@ -225,6 +234,32 @@ func (d *DB) updatesOf(ctx context.Context, premises map[string]string) (map[str
 			}
 		})
 	return updated, err
+}
+
+// checkStaying fails if what stays of a list has changed since it was listed, at a read in a transaction, which fails
+// if it changes later.
+func (d *DB) checkStaying(ctx context.Context, tx []byte, list []store.Descendant) error {
+	premises, updated := map[string]string{}, map[string]time.Time{}
+	for _, below := range list {
+		if below.Stays && below.Premise != "" {
+			premises[d.name(below.Key)] = below.Premise
+		}
+	}
+	if len(premises) == 0 {
+		return nil
+	}
+	req := &pb.BatchGetDocumentsRequest{Database: d.database, Documents: slices.Sorted(maps.Keys(premises)),
+		Mask: maskOf([]string{nameField}), ConsistencySelector: &pb.BatchGetDocumentsRequest_Transaction{Transaction: tx}}
+	err := d.getBy(ctx, req, func(name string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) error {
+		if doc != nil {
+			updated[name] = instant(doc.GetUpdateTime())
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return d.checkPremises(premises, updated)
 }
 
 // checkPremises fails if a document has changed since it was listed. One that is gone is no change.

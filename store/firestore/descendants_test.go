@@ -12,6 +12,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/internal/faultrpc"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/storetest"
 )
 
 // putBelow writes documents at paths, with the fields.
@@ -240,6 +241,36 @@ func TestDeleteBelowMeetsAnExtension(t *testing.T) {
 		}
 		if names := w.left(sessions); len(names) != 1 {
 			t.Errorf("%s: the document is gone", method)
+		}
+	}
+}
+
+// A descendant that is gone holds up nothing. But if it comes back with an expiry of its own before the commit,
+// nothing of the list goes: what lies below it is its own.
+func TestDeleteBelowMeetsAReturn(t *testing.T) {
+	for _, archive := range []store.Archive{nil, &storetest.Shelf{}} {
+		w := newWorld(t)
+		w.row(1)
+		w.putBelow(nil, "sessions/s-000/tags/x", "sessions/s-000/tags/x/n/y")
+		var page store.Descendants
+		q := store.DescendantQuery{Target: sessions, Key: "sessions/s-000", Limit: 9, Owners: []store.Target{tags}}
+		if err := w.Descendants(t.Context(), q, &page); err != nil || len(page.List) != 2 {
+			t.Fatal(page, err)
+		}
+		w.removePath("sessions/s-000/tags/x")
+		w.faults.Add(faultrpc.Fault{Method: "Commit", Hook: func(context.Context, any, any) {
+			w.putBelow(map[string]*pb.Value{"expires": toValue(at(0))}, "sessions/s-000/tags/x")
+		}})
+		all := everything(sessions)
+		all.Archive = archive
+		o, err := w.DeleteBelow(t.Context(), all, store.Entry{Key: "sessions/s-000"}, page.List, due)
+		if left := w.below("sessions/s-000", 9); !errors.Is(err, store.ErrContention) || len(left) != 2 {
+			t.Errorf("outcome %d, %v; %q are left", o, err, left)
+		}
+		w.removePath("sessions/s-000/tags/x")
+		o, err = w.DeleteBelow(t.Context(), all, store.Entry{Key: "sessions/s-000"}, page.List, due)
+		if left := w.below("sessions/s-000", 9); o != store.Deleted || err != nil || len(left) > 0 {
+			t.Errorf("gone again: outcome %d, %v; %q are left", o, err, left)
 		}
 	}
 }

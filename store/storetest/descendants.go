@@ -78,6 +78,7 @@ var descendCases = []testCase{
 	{name: "DeleteBelowIsAllOrNothing", needs: descends, run: deleteBelowAllOrNothing},
 	{name: "DeleteBelowStopsWithItsContext", needs: descends, run: deleteBelowStops},
 	{name: "DeleteBelowLeavesWhatGotAnOwner", needs: descends, run: deleteBelowOwned},
+	{name: "DeleteBelowLeavesWhatStays", needs: descends, run: deleteBelowStays},
 	{name: "DeleteBelowMeetsAWriter", needs: descends, run: deleteBelowMeetsWriter},
 }
 
@@ -540,6 +541,46 @@ func deleteBelowOwned(w *world) {
 	if o, err := deletes(list); o != store.Deleted || err != nil {
 		w.Errorf("with a new one of no owner's kind, and one that is gone: outcome %s, %v", outcome(o), err)
 	}
+}
+
+// deleteBelowStays: what stays of a list is not deleted, and what lies below it only while it has got no owner.
+func deleteBelowStays(w *world) {
+	w.row(1)
+	e := w.find(1)[0]
+	device := plant("devices", "a")
+	all := w.plant(e.Key, device, plant("devices", "a", "tags", "1"), plant("devices", "a", "tags", "2"))
+	q := w.belowQuery(e.Key, store.MaxPage)
+	q.Owners = []store.Target{{Name: "devices", Kind: "devices", Group: true, Property: "expires"}}
+	deletes := func(tag int) (o store.Outcome, err error) {
+		listed := w.descendants(q, nil)
+		at := func(key string) int {
+			return slices.IndexFunc(listed, func(d store.Descendant) bool { return d.Key == key })
+		}
+		if at(all[0]) < 0 || at(all[tag]) < 0 {
+			return store.Gone, nil
+		}
+		list := []store.Descendant{listed[at(all[0])], listed[at(all[tag])]}
+		list[0].Stays = true
+		if tag == 2 {
+			w.plant(e.Key, device.with("expires", "x"))
+		}
+		w.retry("delete below", func() error {
+			o, err = w.planter().DeleteBelow(w.ctx, w.all(), e, list, func(store.Value) bool { return true })
+			if errors.Is(err, store.ErrContention) {
+				return nil // as it must be if an owner has come
+			}
+			return err
+		})
+		return o, err
+	}
+	if o, err := deletes(1); o != store.Deleted || err != nil {
+		w.Errorf("below what stays: outcome %s, %v", outcome(o), err)
+	}
+	w.same("what is left", sorted(w.below(e.Key)), sorted([]string{all[0], all[2]}))
+	if o, err := deletes(2); !errors.Is(err, store.ErrContention) {
+		w.Errorf("below what got an owner after it was listed: outcome %s, %v", outcome(o), err)
+	}
+	w.same("what is left then", sorted(w.below(e.Key)), sorted([]string{all[0], all[2]}))
 }
 
 // deleteBelowMeetsWriter: an application extends the entity and then writes below it, while another process

@@ -464,6 +464,17 @@ var deleteBelowFaults = []fault{
 		d.list = slices.DeleteFunc(slices.Clone(d.list), func(b store.Descendant) bool { return b.Premise != "" })
 		return d.do()
 	})},
+	{"DeleteBelowLeavesWhatStays", "deletes it, too", onDeleteBelow(func(d *deletion) (store.Outcome, error) {
+		d.list = slices.Clone(d.list)
+		for i := range d.list {
+			d.list[i].Stays = false
+		}
+		return d.do()
+	})},
+	{"DeleteBelowLeavesWhatStays", "leaves it out", onDeleteBelow(func(d *deletion) (store.Outcome, error) {
+		d.list = slices.DeleteFunc(slices.Clone(d.list), func(b store.Descendant) bool { return b.Stays })
+		return d.do()
+	})},
 	{"DeleteBelowMeetsAWriter", "asks once", asksOnce},
 	{"DeleteBelowMeetsAWriter", "does not ask", doesNotAsk},
 	{"DeleteBelowMeetsAWriter", "deletes nothing", onDeleteBelow(func(d *deletion) (store.Outcome, error) {

@@ -2,6 +2,7 @@ package dispose
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -34,6 +35,9 @@ type Descent struct {
 	n        int64  // what the survey has met
 	after    string // how far the survey, or the round, has come
 	met      bool   // the round has met something
+
+	// What was listed on earlier pages of the round, has something behind the place, and may get an owner.
+	above []store.Descendant
 }
 
 // A Below says what there is to be done below an entity.
@@ -126,7 +130,7 @@ func (w *Writer) list(ctx context.Context, e store.Entry, after string, most int
 // Descend does the next page of a descent: it surveys it, or deletes what it can of it.
 func (w *Writer) Descend(t step.Turn, above Above, d *Descent) (Below, error) {
 	var page store.Descendants
-	began, most := w.c.Cfg.Now(), min(w.Size.Next(w.c.Target.Page), store.MaxPage-1)
+	began, most := w.c.Cfg.Now(), min(w.Size.Next(w.c.Target.Page), store.MaxPage-1-len(d.above))
 	if d.surveyed && w.hold.Pacer != nil { // what is read and cannot be deleted would be read again
 		n, wait, why := w.hold.Pacer.Ready(most)
 		if wait > 0 {
@@ -146,7 +150,11 @@ func (w *Writer) Descend(t step.Turn, above Above, d *Descent) (Below, error) {
 	}
 	if len(page.List) > 0 {
 		d.met = true
-		if is, whole, err := w.deletePage(t, above, d, page); err != nil || is != BelowUnknown || !whole {
+		is, whole, err := w.deletePage(t, above, d, page)
+		if errors.Is(err, store.ErrContention) && len(d.above) > 0 {
+			d.after, d.above = "", nil // what is above the place may have changed: a new round lists it again
+		}
+		if err != nil || is != BelowUnknown || !whole {
 			return is, err
 		}
 	}
@@ -160,9 +168,30 @@ func (w *Writer) Descend(t step.Turn, above Above, d *Descent) (Below, error) {
 
 // moveOn goes on behind a page; behind the last one from the start.
 func (d *Descent) moveOn(page store.Descendants) {
-	if d.after = ""; page.More {
-		d.after = page.List[len(page.List)-1].Key
+	if d.after = ""; !page.More {
+		d.above = nil
+		return
 	}
+	d.after = page.List[len(page.List)-1].Key
+	d.above = slices.DeleteFunc(d.above, func(b store.Descendant) bool { return !store.IsBelow(d.after, b.Key) })
+	for _, b := range page.List {
+		if b.Above && b.Premise != "" {
+			d.above = append(d.above, b)
+		}
+	}
+}
+
+// staying returns what stays of what was listed, is above some of what is to be deleted, and may get an owner.
+func staying(d *Descent, page, doomed []store.Descendant) (list []store.Descendant) {
+	for _, b := range slices.Concat(d.above, page) {
+		isAbove := func(one store.Descendant) bool { return store.IsBelow(one.Key, b.Key) }
+		isDoomed := func(one store.Descendant) bool { return one.Key == b.Key }
+		if b.Premise != "" && slices.ContainsFunc(doomed, isAbove) && !slices.ContainsFunc(doomed, isDoomed) {
+			b.Stays = true
+			list = append(list, b)
+		}
+	}
+	return list
 }
 
 // Survey counts what lies below an entity, as far as that matters: a dry run deletes nothing.
@@ -228,7 +257,8 @@ func (w *Writer) deletePage(
 	if n == 0 {
 		return BelowUnknown, whole, nil
 	}
-	switch outcome, err := w.deleteBelow(t, above, list[len(list)-n:]); {
+	list = list[len(list)-n:]
+	switch outcome, err := w.deleteBelow(t, above, list, staying(d, page.List, list)); {
 	case err != nil:
 		return BelowUnknown, false, err
 	case outcome != store.Deleted:
@@ -238,8 +268,11 @@ func (w *Writer) deletePage(
 	return BelowUnknown, whole, nil
 }
 
-// deleteBelow deletes descendants of an entity while that is due, as deletes of the range.
-func (w *Writer) deleteBelow(t step.Turn, above Above, list []store.Descendant) (outcome store.Outcome, err error) {
+// deleteBelow deletes descendants of an entity while that is due, as deletes of the range, and while what stays above
+// them is as it was listed.
+func (w *Writer) deleteBelow(
+	t step.Turn, above Above, list, stays []store.Descendant,
+) (outcome store.Outcome, err error) {
 	s, ok := w.c.Cfg.Store.(store.Descender)
 	if !ok || w.hold.claim == nil { // a dry run surveys
 		return store.Unknown, store.ErrUnsupported
@@ -256,7 +289,7 @@ func (w *Writer) deleteBelow(t step.Turn, above Above, list []store.Descendant) 
 		began, q := w.c.Cfg.Now(), above.Query
 		kept, err := w.keeps(ctx, &q, journal, false)
 		if err == nil {
-			outcome, err = s.DeleteBelow(ctx, q, above.Entry, list, above.IsDue)
+			outcome, err = s.DeleteBelow(ctx, q, above.Entry, slices.Concat(stays, list), above.IsDue)
 		}
 		for i := range ops {
 			ops[i].Outcome = outcome

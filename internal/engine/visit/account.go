@@ -75,8 +75,7 @@ func (a *account) addPage(s *step.Scratch, rd *reading) {
 		}
 		return
 	}
-	c.Cfg.Metrics.Delay(c.Target.Name, s.Delays...)
-	c.Tally.Counts.Delays.Add(s.Delays...)
+	a.addDelays(s.Delays...)
 	a.deleted(n.gone, n.carried)
 	if n.gone+n.carried > 0 {
 		lease := a.hold.Cursor().Lease
@@ -88,6 +87,20 @@ func (a *account) addPage(s *step.Scratch, rd *reading) {
 			n.oldest = at // the next entity is no older than the last one that was deleted
 		}
 		a.sawDue(n.oldest, n.gone)
+	}
+}
+
+// addDelays tells how long deletes came after their entities were due.
+func (a *account) addDelays(delays ...time.Duration) {
+	c := a.task.c
+	c.Cfg.Metrics.Delay(c.Target.Name, delays...)
+	c.Tally.Counts.Delays.Add(delays...)
+}
+
+// delayed tells how long an entity that waited aside was due when it was deleted.
+func (a *account) delayed(e store.Entry) {
+	if at, err := a.task.r.Expires(e.Position().Value); err == nil {
+		a.addDelays(a.task.c.Clock.Now().Sub(at.Add(a.task.c.Target.Retention)))
 	}
 }
 

@@ -196,6 +196,7 @@ func (s *settler) retry(t step.Turn, w *deferred) error {
 	case store.Deleted:
 		s.account.deleted(1, 0)
 		s.account.countMoved(1, 0)
+		s.account.delayed(w.entry)
 	case store.Carried:
 		s.account.deleted(0, 1)
 		s.account.countMoved(0, 1)
