@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"testing"
@@ -12,7 +13,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/nodewriter"
 )
 
-// familyTarget has a few ranges, small pages, and a pace at which sweeps last long enough to be killed.
+// familyTarget has a few ranges, and pages and a pace at which sweeps last long enough to be killed.
 const familyTarget = `targets:
   - name: users
     kind: u
@@ -22,12 +23,13 @@ const familyTarget = `targets:
     descendants: {mode: delete}
     breaker: off
     lease: 10s
-    page: 7
-    pace: {max: 30}
+    page: %d
+    pace: {max: %d}
 `
 
-// A familySize is how many parents there are, what lies below each and below one, and how many sweeps are killed.
-type familySize struct{ parents, children, huge, kills int }
+// A familySize is in how many databases there are how many parents, what lies below each and below one, and how
+// many sweeps of a database are killed. A query of the emulator reads all that is in a database.
+type familySize struct{ databases, parents, children, huge, kills, page, pace int }
 
 // Sweeps are killed again and again while an application extends parents in the middle of their descendants,
 // deletes and re-creates them, and writes below them. In the end all due parents are gone with all that was below
@@ -37,55 +39,66 @@ type familySize struct{ parents, children, huge, kills int }
 func TestFamilyIsKilled(t *testing.T) {
 	noRaces(t)
 	t.Parallel() // emulators keep the locks of a killed process for a minute
-	size := nightly.Size(t, familySize{200, 10, 2000, 10}, familySize{20, 40, 120, 2})
+	size := nightly.Size(t, familySize{20, 10, 2000, 2000, 2, 200, 300}, familySize{1, 20, 40, 120, 2, 7, 30})
 	for mode, open := range map[string]func(*testing.T, string) (*workdir, *emulator.Emulator, string){
 		"datastore": newDatastore, "native": newFirestore,
 	} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			b, e, project := open(t, familyTarget)
-			f := nodewriter.StartFamily(t, nodewriter.FamilyOptions{Emulator: e, Mode: mode, Project: project})
-			began, seed := time.Now(), uint64(time.Now().UnixNano())
-			done := func(what string, values ...any) {
-				t.Log(append([]any{time.Since(began).Round(100 * time.Millisecond), what}, values...)...)
-			}
-			done("filled:", f.Fill(size.parents, size.children, size.huge), "seed:", seed)
-			random := rand.New(rand.NewPCG(seed, 0))
-			before := 0
-			for i := range size.kills {
-				f.Begin()
-				lines, acts := 1, before+2
-				if i%3 == 2 { // anywhere
-					lines, acts = 1+random.IntN(20), 0
-				}
-				later := time.Duration(random.IntN(300)) * time.Millisecond
-				killed := b.killSweep(lines, later, func() bool { return f.HasActed(acts) })
-				are := f.Rest(true)
-				before = are.Sum()
-				done("killed:", killed, are)
-			}
-			b.familyEnds(f)
-			acts := f.Rest(false)
-			for what, times := range acts.InMiddle {
-				if times == 0 || acts.Bears == 0 {
-					t.Errorf("%s: %+v", what, acts)
+			for range size.databases {
+				b, e, project := open(t, fmt.Sprintf(familyTarget, size.page, size.pace))
+				f := nodewriter.StartFamily(t, nodewriter.FamilyOptions{Emulator: e, Mode: mode, Project: project})
+				b.killFamily(f, size)
+				if t.Failed() {
+					return
 				}
 			}
-			done("swept:", acts)
-			orphans, wrong := f.Audit(false)
-			if wrong.N > 0 {
-				t.Fatalf("%d are wrong: %q", wrong.N, wrong.Few)
-			}
-			if res := b.orphans(exitDone); res.Orphans != int64(orphans) || orphans == 0 {
-				t.Errorf("%d orphans in Node, and %+v", orphans, res)
-			}
-			b.orphans(exitDone, "--apply", "--rate", "unlimited")
-			if left, wrong := f.Audit(true); left > 0 || wrong.N > 0 {
-				t.Errorf("%d orphans are left, %d are wrong: %q", left, wrong.N, wrong.Few)
-			}
-			done("audited; orphans:", orphans)
 		})
 	}
+}
+
+// killFamily fills a database, kills sweeps of it, and looks at what is left after one that is not killed.
+func (b *workdir) killFamily(f *nodewriter.Family, size familySize) {
+	t := b.t
+	began, seed := time.Now(), uint64(time.Now().UnixNano())
+	done := func(what string, values ...any) {
+		t.Log(append([]any{time.Since(began).Round(100 * time.Millisecond), what}, values...)...)
+	}
+	done("filled:", f.Fill(size.parents, size.children, size.huge), "seed:", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	before := 0
+	for i := range size.kills {
+		f.Begin()
+		lines, acts := 1, before+2
+		if i%3 == 2 { // anywhere
+			lines, acts = 1+random.IntN(20), 0
+		}
+		later := time.Duration(random.IntN(300)) * time.Millisecond
+		killed := b.killSweep(lines, later, func() bool { return f.HasActed(acts) })
+		are := f.Rest(true)
+		before = are.Sum()
+		done("killed:", killed, are)
+	}
+	b.familyEnds(f)
+	acts := f.Rest(false)
+	for what, times := range acts.InMiddle {
+		if times == 0 || acts.Bears == 0 {
+			t.Errorf("%s: %+v", what, acts)
+		}
+	}
+	done("swept:", acts)
+	orphans, wrong := f.Audit(false)
+	if wrong.N > 0 {
+		t.Fatalf("%d are wrong: %q", wrong.N, wrong.Few)
+	}
+	if res := b.orphans(exitDone); res.Orphans != int64(orphans) || orphans == 0 {
+		t.Errorf("%d orphans in Node, and %+v", orphans, res)
+	}
+	b.orphans(exitDone, "--apply", "--rate", "unlimited")
+	if left, wrong := f.Audit(true); left > 0 || wrong.N > 0 {
+		t.Errorf("%d orphans are left, %d are wrong: %q", left, wrong.N, wrong.Few)
+	}
+	done("audited; orphans:", orphans)
 }
 
 // familyEnds sweeps, without a pace, until no parent is left that must be deleted.

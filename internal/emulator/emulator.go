@@ -280,7 +280,8 @@ func launch(launcher, host string, mode Mode, heap string) (stop func(), err err
 	defer os.Remove(log.Name())
 	cmd := exec.Command("/bin/sh", "-c", watchdog, launcher,
 		"start", "--host="+addr, "--port="+port, "--database-mode="+string(mode))
-	cmd.Env = append(os.Environ(), "JAVA_TOOL_OPTIONS="+strings.TrimSpace(os.Getenv("JAVA_TOOL_OPTIONS")+" "+heap))
+	// Of two heaps the last counts, which may come from outside.
+	cmd.Env = append(os.Environ(), "JAVA_TOOL_OPTIONS="+strings.TrimSpace(heap+" "+os.Getenv("JAVA_TOOL_OPTIONS")))
 	cmd.Stdout, cmd.Stderr = log, log // a file, so that Wait waits for no pipe
 	if err := ownGroup(cmd); err != nil {
 		return nil, err
