@@ -14,7 +14,7 @@ import (
 
 // D1: with descendants, a parent goes after its children. A process deletes an entity only after it has
 // looked below it and found nothing, and a descendant only while the entity above is due, after what it has
-// seen below that descendant, and never what has an owner.
+// seen below that descendant, and never what has an owner, or lies below a descendant that has one.
 
 // descending is in how many lives entities have descendants.
 const descending = 0.1
@@ -34,7 +34,8 @@ func (p *plan) descendants(t sweep.Target) sweep.Descendants {
 
 // A kin is a descendant of an entity, which need not exist.
 type kin struct {
-	born  time.Time
+	born  time.Time // written last
+	since time.Time // it exists
 	owned bool
 }
 
@@ -86,7 +87,11 @@ func (w *world) bear(d dice, s stem) {
 				path += fmt.Sprintf("/%s%d", level, d.on("of "+level).at(int64(i)).below(3))
 			}
 		}
-		w.kin[s][path] = kin{born: time.Now(), owned: d.on("owned").at(int64(i)).yes(0.03)}
+		is := kin{born: time.Now(), since: time.Now(), owned: d.on("owned").at(int64(i)).yes(0.03)}
+		if was, exists := w.kin[s][path]; exists {
+			is.since = was.since
+		}
+		w.kin[s][path] = is
 	}
 	if f := w.oracle.truth[s.at][s.key]; f != nil && w.waits(s) {
 		f.refused = true // a read from the start finds it once that has gone
@@ -126,8 +131,11 @@ func (h *handle) Descendants(ctx context.Context, q store.DescendantQuery, page 
 		}
 		is := h.looks[s]
 		is.at = time.Now()
-		if q.After == "" && len(list) == 0 {
-			is.empty = is.at
+		if q.After == "" {
+			is.began = is.at
+			if len(list) == 0 {
+				is.empty = is.at
+			}
 		}
 		h.looks[s] = is
 		return nil
@@ -142,6 +150,7 @@ func (h *handle) Descendants(ctx context.Context, q store.DescendantQuery, page 
 // A look is what a process knows of what lies below an entity.
 type look struct {
 	at    time.Time // of the last one
+	began time.Time // of the last one that was from the start
 	empty time.Time // of the last one that has found nothing at all
 }
 
@@ -223,6 +232,10 @@ func (o *oracle) prunes(h *handle, s stem, list []store.Descendant) {
 			o.w.violate("D1", "%s deletes %s below %s, which is another target's own", h.name, path, s.key)
 		}
 		for i := range path {
+			above, exists := o.w.kin[s][path[:i]]
+			if gone[path] && exists && above.owned && !gone[path[:i]] && !above.since.After(h.looks[s].began) {
+				o.w.violate("D1", "%s deletes %s below %s, though %s is another target's own", h.name, path, s.key, path[:i])
+			}
 			if path[i] == '/' && gone[path[:i]] && !gone[path] && !k.born.After(h.looks[s].at) {
 				o.w.violate("D1", "%s deletes %s below %s before %s", h.name, path[:i], s.key, path)
 			}
