@@ -340,22 +340,31 @@ func TestMemoryOfArchiving(t *testing.T) {
 		b.must(strings.NewReader(text.String()), "load")
 		b.wantLittleMemory(n)
 	})
-	t.Run("datastore", func(t *testing.T) {
-		e := emulator.StartOwn(t, emulator.Datastore) // which needs much memory itself
-		b := newWorkdir(t, "")
-		o := nodewriter.TypesOptions{Emulator: e, Mode: "datastore", Project: e.Project(t), Target: "things", Shards: 4}
-		b.env = []string{"DATASTORE_EMULATOR_HOST=" + e.Host, "REAPER_STORE=datastore:" + o.Project}
-		b.write("reaper.yaml", fmt.Sprintf(thingTarget, filepath.Join(b.dir, "archive")))
-		node := nodewriter.StartTypes(t, o)
-		marks := map[string]string{}
-		for i := range n {
-			if marks[fmt.Sprint("s-", i)] = "large"; len(marks) == 4 || i == n-1 { // a request has at most 10 MiB
-				node.Put(marks, true, pad)
-				clear(marks)
+	for _, service := range []struct {
+		mode     emulator.Mode
+		env, url string
+		name     string
+	}{
+		{emulator.Datastore, "DATASTORE_EMULATOR_HOST", "datastore:", "datastore"},
+		{emulator.Native, "FIRESTORE_EMULATOR_HOST", "firestore:", "native"},
+	} {
+		t.Run(service.name, func(t *testing.T) {
+			e := emulator.StartOwn(t, service.mode) // which needs much memory itself
+			b := newWorkdir(t, "")
+			o := nodewriter.TypesOptions{Emulator: e, Mode: service.name, Project: e.Project(t), Target: "things", Shards: 4}
+			b.env = []string{service.env + "=" + e.Host, "REAPER_STORE=" + service.url + o.Project}
+			b.write("reaper.yaml", fmt.Sprintf(thingTarget, filepath.Join(b.dir, "archive")))
+			node := nodewriter.StartTypes(t, o)
+			marks := map[string]string{}
+			for i := range n {
+				if marks[fmt.Sprint("s-", i)] = "large"; len(marks) == 4 || i == n-1 { // a request has at most 10 MiB
+					node.Put(marks, true, pad)
+					clear(marks)
+				}
 			}
-		}
-		b.wantLittleMemory(n)
-	})
+			b.wantLittleMemory(n)
+		})
+	}
 }
 
 // wantLittleMemory sweeps so many entities, and looks how much memory that takes.
