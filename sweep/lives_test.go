@@ -31,6 +31,7 @@ func (e *epoch) runFor(d time.Duration) (sum sweep.TargetResult) {
 			e.t.Fatalf("%+v", res)
 		}
 		sum.Deleted += res.Deleted
+		sum.Descendants += res.Descendants
 		sum.Carried += res.Carried
 		sum.Strays += res.Strays
 		sum.Malformed += res.Malformed
@@ -442,6 +443,33 @@ func TestDueWhileItWaitsToBeCarried(t *testing.T) {
 			t.Errorf("generations: %s", states)
 		}
 		e.wantLeft()
+	})
+}
+
+// So it is if it falls due long after its sweep began, and then what lies below it goes first.
+func TestDueParentWhileItWaitsToBeCarried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEpoch(t, hourly)
+		e.target.Pace = throttle.Limits{Start: 0.4, Max: 0.4}
+		e.target.Descendants = sweep.Descendants{Mode: sweep.DeleteDescendants, Max: 10}
+		e.sweep()
+		names := map[string]string{} // by key
+		for i := range 400 {
+			name := e.name()
+			names[keyOf(name)] = name
+			e.stamped(1, 4, name, time.Now().Add(134*time.Minute+time.Duration(i)*4*time.Second))
+			e.s.PutBelow("Session", "", keyOf(name), modelstore.Kin{Path: "posts/p"})
+		}
+		sum := e.runFor(170 * time.Minute)
+		if sum.Carried < 50 || sum.Deleted < 100 || sum.Descendants == 0 {
+			t.Errorf("%d were carried, %d deleted, %d descendants", sum.Carried, sum.Deleted, sum.Descendants)
+		}
+		left := e.s.Entities("Session", "")
+		for key, name := range names {
+			if _, there := left[key]; !there && len(e.s.Below("Session", "", key)) > 0 {
+				t.Errorf("%s went before what lies below it", name)
+			}
+		}
 	})
 }
 

@@ -75,7 +75,8 @@ func (w *Writer) Look(ctx context.Context, ops []store.Op) (have []int, err erro
 			delete(w.looked, key)
 		}
 	}
-	soon := w.c.Horizon().Add(2 * WriteTimeout)
+	// As a carry is judged when it is stamped: by the time of then, however long ago the sweep began.
+	soon := w.c.Clock.Now().Add(2*WriteTimeout - w.c.Target.Retention)
 	var mu sync.Mutex
 	var none []string
 	group, inGroup := errgroup.WithContext(ctx)
