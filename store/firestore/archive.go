@@ -37,14 +37,16 @@ type whole struct {
 var errEnough = errors.New("enough was read")
 
 // readWhole reads documents, whose names must differ, as they were at an instant, until about CopyBytes are read,
-// the first document among them. The zero time is now. It bills a read for each.
-func (d *DB) readWhole(ctx context.Context, kind string, names []string, when time.Time) ([]whole, error) {
+// the first document among them; so many bytes of that are spent already. The zero time is now. It bills a read for
+// each.
+func (d *DB) readWhole(ctx context.Context, kind string, names []string, when time.Time, spent int) ([]whole, error) {
 	all := make([]whole, len(names))
 	at := make(map[string]int, len(names))
 	for i, name := range names {
 		at[name] = i
 	}
 	reading := d.sizes.Read(kind, len(names))
+	reading.Spend(spent)
 	for next := reading.Next(); len(next) > 0; next = reading.Next() {
 		req := &pb.BatchGetDocumentsRequest{Database: d.database}
 		if !when.IsZero() {
@@ -131,27 +133,31 @@ func (d *DB) keepOps(
 	return leftWrites, left, google.Keep(ctx, q.Archive, list)
 }
 
-// copies returns the documents of ops that delete theirs, by the ops' indexes: those that the scan read, or else
-// those that are still as the scan saw them. Each is about CopyBytes at most, so that they are not mixed.
+// copies returns the documents of ops that delete theirs, by the ops' indexes: those that the scan read and, up to
+// about CopyBytes in all, others that are still as the scan saw them. Without the others a call of which little is
+// held would do little, and the engine would take that for what all calls can do.
 func (d *DB) copies(ctx context.Context, t store.Target, ops []*store.Op) (map[int]store.Copy, error) {
-	found := d.scanned.of(ops)
-	if len(found) > 0 {
+	found, bytes := d.scanned.of(ops)
+	if bytes >= store.CopyBytes {
 		return found, nil
 	}
 	var names []string
 	var at []int
 	for i, o := range ops {
-		if !o.IsCarry() {
+		if _, held := found[i]; !held && !o.IsCarry() {
 			names, at = append(names, d.name(o.Entry.Key)), append(at, i)
 		}
 	}
-	all, err := d.readWhole(ctx, t.Kind, names, time.Time{})
+	all, err := d.readWhole(ctx, t.Kind, names, time.Time{}, bytes)
 	if err != nil {
 		return nil, err
 	}
 	for n, one := range all {
 		if i := at[n]; one.read && isAsScanned(t, ops[i], one.doc) {
-			if found[i], err = d.copyOf(t, one.doc); err != nil {
+			c, err := d.copyOf(t, one.doc)
+			if err == nil {
+				found[i] = c
+			} else if bytes == 0 { // else a call without what is held says it
 				return nil, err
 			}
 		}
@@ -183,7 +189,7 @@ func (d *DB) keepAll(
 	}
 	updated = make(map[string]time.Time, len(keys))
 	for len(names) > 0 {
-		all, err := d.readWhole(ctx, t.Kind+"/", names, time.Time{}) // of other sizes than its own
+		all, err := d.readWhole(ctx, t.Kind+"/", names, time.Time{}, 0) // of other sizes than its own
 		if err != nil {
 			return nil, nil, err
 		}
@@ -244,7 +250,7 @@ func (d *DB) fetch(ctx context.Context, t store.Target, keys []string, at time.T
 	for i, key := range unique {
 		names[i] = d.name(key)
 	}
-	all, err := d.readWhole(ctx, t.Kind, names, at)
+	all, err := d.readWhole(ctx, t.Kind, names, at, 0)
 	if err != nil {
 		return nil, err
 	}

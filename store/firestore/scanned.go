@@ -54,11 +54,12 @@ func (s *scanned) hold(c store.Copy) {
 	}
 }
 
-// of returns the copies of the documents that these ops delete, by the ops' indexes, until they are CopyBytes.
-func (s *scanned) of(ops []*store.Op) map[int]store.Copy {
+// of returns the copies of the documents that these ops delete, by the ops' indexes, until they are CopyBytes, and how
+// many bytes they are.
+func (s *scanned) of(ops []*store.Op) (found map[int]store.Copy, bytes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found, bytes := map[int]store.Copy{}, 0
+	found = map[int]store.Copy{}
 	for i := 0; i < len(ops) && bytes < store.CopyBytes; i++ {
 		held, ok := s.copies[ops[i].Entry.Key]
 		if !ok || ops[i].IsCarry() {
@@ -69,7 +70,7 @@ func (s *scanned) of(ops []*store.Op) map[int]store.Copy {
 			found[i], bytes = c, bytes+len(c.Data)
 		}
 	}
-	return found
+	return found, bytes
 }
 
 // settled lets go of the documents of ops that have an outcome.

@@ -104,11 +104,8 @@ func TestHeldCopiesAreOfTheScan(t *testing.T) {
 	if err := w.Dispose(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.Ops[1].Outcome; got != store.Unknown { // what is held is another version: it waits for the next call
+	if got := b.Ops[1].Outcome; got != store.Changed { // what is held is another version: it is read
 		t.Errorf("outcome %d", got)
-	}
-	if err := w.Dispose(t.Context(), &store.Batch{Query: b.Query, Ops: b.Ops[1:2]}); err != nil {
-		t.Fatal(err)
 	}
 	want := []store.Outcome{store.Changed, store.Changed, store.Changed, store.Carried, store.Deleted}
 	if got := outcomes(b); !slices.Equal(got, want) {
@@ -141,6 +138,58 @@ func TestWholePagesAreBounded(t *testing.T) {
 	}
 }
 
+// A batch of which only some is held is disposed of in one call all the same: what it does not hold is read. An engine
+// makes its next batches as large as what a call took.
+func TestBatchThatIsPartlyHeld(t *testing.T) {
+	w := newWorld(t)
+	w.row(1)
+	w.disposeAll(&storetest.Shelf{})
+	w.row(50)
+	b := w.batch(50)
+	archive := &storetest.Shelf{}
+	b.Query.Archive = archive
+	w.scanned.mu.Lock()
+	for i := range 49 { // as if others had needed the room
+		w.scanned.drop(b.Ops[i].Entry.Key)
+	}
+	w.scanned.mu.Unlock()
+	if err := w.Dispose(t.Context(), b); err != nil || store.Known(b.Ops) != 50 || len(archive.Newest()) != 50 {
+		t.Errorf("of 50 it took %d and kept %d: %v", store.Known(b.Ops), len(archive.Newest()), err)
+	}
+}
+
+// What is held and what is read are about CopyBytes together, and a call always gets on.
+func TestPartlyHeldIsBounded(t *testing.T) {
+	w := newWorld(t)
+	w.row(1)
+	w.disposeAll(&storetest.Shelf{})
+	var keys []string
+	for i := range 6 {
+		keys = append(keys, fmt.Sprintf("sessions/b%02d", i))
+	}
+	w.big(keys...)
+	w.scanned.want(sessions, false)
+	b := w.batch(6)
+	archive := &storetest.Shelf{}
+	b.Query.Archive = archive
+	c, err := w.copyOf(sessions, w.wire(keys[5]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.scanned.want(sessions, true)
+	w.scanned.hold(c)
+	calls := 0
+	for ; len(b.Ops) > 0 && calls < 6; calls++ {
+		if err := w.Dispose(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		b.Ops = slices.DeleteFunc(b.Ops, func(o store.Op) bool { return o.Outcome == store.Deleted })
+	}
+	if !slices.Equal(archive.Keys(), keys) || calls > 4 || slices.Max(archive.Sizes) > 7<<20 {
+		t.Errorf("%d calls of %v bytes, kept %q", calls, archive.Sizes, archive.Keys())
+	}
+}
+
 func TestHeldCopiesFit(t *testing.T) {
 	var s scanned
 	s.want(sessions, true)
@@ -158,7 +207,7 @@ func TestHeldCopiesFit(t *testing.T) {
 	changed, carried := op(97), op(98)
 	changed.Entry.Written, carried.To = noon.Add(time.Microsecond), at(200)
 	ops := []*store.Op{op(0), changed, carried, op(99), op(96), op(95), op(94)}
-	found := s.of(ops)
+	found, _ := s.of(ops)
 	if len(found) != 3 || found[3].Expiry != at(99) || found[4].Expiry != at(96) || found[5].Key != ops[5].Entry.Key {
 		t.Errorf("found %d", len(found))
 	}

@@ -35,6 +35,7 @@ type Reading struct {
 	read  []bool
 	done  int // the first so many are read
 	most  int // of one request
+	spent int // bytes of CopyBytes that others take up
 	count int // of those that exist
 	bytes int
 }
@@ -59,7 +60,7 @@ func (r *Reading) Next() (next []int) {
 		}
 	}
 	if size > 0 {
-		n = max(1, (store.CopyBytes-r.bytes)/size)
+		n = max(1, (store.CopyBytes-r.spent-r.bytes)/size)
 	}
 	if r.count > 0 {
 		n = min(n, growth*r.count)
@@ -85,7 +86,10 @@ func (r *Reading) Got(i, size int) {
 }
 
 // Full reports whether enough was read, the first of the list included.
-func (r *Reading) Full() bool { return r.done > 0 && r.bytes >= store.CopyBytes }
+func (r *Reading) Full() bool { return r.done > 0 && r.spent+r.bytes >= store.CopyBytes }
+
+// Spend leaves so many bytes less for this reading: its first entity is read in any case.
+func (r *Reading) Spend(bytes int) { r.spent += bytes }
 
 // Halve makes requests half as large as one that was too large. It reports whether there is anything to halve.
 func (r *Reading) Halve(n int) bool {
