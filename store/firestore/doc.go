@@ -24,7 +24,7 @@
 //
 // With an Archive, documents are deleted on condition that they are as they were kept. No
 // lock is held while Keep runs. Once a Dispose had an Archive, scans of its target read
-// whole documents, and hold up to 64 MiB of them in memory until they are deleted. A
+// whole documents, and hold up to 64 MiB of them in memory, of which the oldest make room. A
 // document that is not held is read again, such as those of the first page. How many are
 // read at a time goes by the sizes of those before. Insert takes back all that the
 // service gives: nothing is ever stripped.

@@ -48,6 +48,7 @@ func (s *scanned) hold(c store.Copy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop(c.Key)
+	c.Expiry = store.Value{} // that of the op counts: an entry may be of another target
 	s.copies[c.Key] = s.byAge.PushBack(c)
 	for s.bytes += weight(c); s.bytes > scannedBytes; {
 		s.drop(s.byAge.Front().Value.(store.Copy).Key)

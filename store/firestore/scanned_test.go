@@ -138,7 +138,7 @@ func TestWholePagesAreBounded(t *testing.T) {
 	}
 }
 
-// A batch of which only some is held is disposed of in one call all the same: what it does not hold is read. An engine
+// A batch of which only some is held is disposed of in one call anyway: what it does not hold is read. An engine
 // makes its next batches as large as what a call took.
 func TestBatchThatIsPartlyHeld(t *testing.T) {
 	w := newWorld(t)
