@@ -282,7 +282,7 @@ func archivesEmulated(tb testing.TB, r *report) {
 		f := expiryKeys(of.n)
 		f.size = of.size
 		for _, mode := range []emulator.Mode{emulator.Datastore, emulator.Native} {
-			e, t := emulator.Start(tb, mode), sharded()
+			e, t := emulator.StartOwn(tb, mode), sharded() // whose projects pile up
 			if mode == emulator.Native {
 				t = nativeTarget()
 			}
