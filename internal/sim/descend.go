@@ -45,7 +45,8 @@ type stem struct {
 	key string
 }
 
-// lookedFor bounds how old a look may be by which an entity is deleted: as long as calls travel, and a moment.
+// lookedFor bounds how old a look may be by which an entity is deleted, but for the time that its process is frozen: as
+// long as calls travel, and a moment.
 const lookedFor = 2 * time.Minute
 
 // startParents begins to write descendants, and to remove some.
@@ -134,7 +135,7 @@ func (h *handle) Descendants(ctx context.Context, q store.DescendantQuery, page 
 		if q.After == "" {
 			is.began = is.at
 			if len(list) == 0 {
-				is.empty = is.at
+				is.empty, is.stood = is.at, h.stoodSoFar()
 			}
 		}
 		h.looks[s] = is
@@ -149,9 +150,10 @@ func (h *handle) Descendants(ctx context.Context, q store.DescendantQuery, page 
 
 // A look is what a process knows of what lies below an entity.
 type look struct {
-	at    time.Time // of the last one
-	began time.Time // of the last one that was from the start
-	empty time.Time // of the last one that has found nothing at all
+	at    time.Time     // of the last one
+	began time.Time     // of the last one that was from the start
+	empty time.Time     // of the last one that has found nothing at all
+	stood time.Duration // how long the process had been frozen by then
 }
 
 // DeleteBelow implements store.Descender. It reads the entity at one instant and commits at a later one.
@@ -251,7 +253,8 @@ func (o *oracle) parts(h *handle, s stem) {
 		return
 	}
 	empty := h.looks[s].empty
-	if time.Since(empty) > lookedFor {
+	frozen := h.stoodSoFar() - h.looks[s].stood // meanwhile; what was under way is sent afterwards
+	if time.Since(empty)-frozen > lookedFor {
 		o.w.violate("D1", "%s deletes %s without a look below it", h.name, s.key)
 	}
 	for path, k := range o.w.kin[s] {

@@ -39,11 +39,12 @@ type handle struct {
 	beatsRead map[string]time.Time // by target: the heartbeats that it has read were those of then
 	calls     int                  // that took effect
 	dead      bool
-	stops     int       // so often it was frozen or asleep
-	ground    grounds   // what it has counted before it reserved anything
-	closed    bool      // the sweep has returned: there must be no further call
-	thaw      time.Time // it is frozen until then
-	amnesty   time.Time // until then it may hold what records that went back do not show
+	stops     int           // so often it was frozen or asleep
+	ground    grounds       // what it has counted before it reserved anything
+	closed    bool          // the sweep has returned: there must be no further call
+	thaw      time.Time     // it is frozen until then
+	stood     time.Duration // it has been frozen for so long in all, or will have been by then
+	amnesty   time.Time     // until then it may hold what records that went back do not show
 	looks     map[stem]look
 	robbed    bool // they went back while it was at work: it learns that a claim is gone as it saves that next
 }
@@ -261,6 +262,15 @@ func (h *handle) frozen() time.Duration {
 	return time.Until(h.thaw)
 }
 
+// freeze lets the process stand still. The caller holds the world's lock.
+func (h *handle) freeze(d time.Duration) {
+	h.thaw = time.Now().Add(d)
+	h.stood += d
+}
+
+// stoodSoFar returns for how long the process has been frozen by now. The caller holds the world's lock.
+func (h *handle) stoodSoFar() time.Duration { return h.stood - max(0, h.frozen()) }
+
 // strike ends or stops the process. The caller holds the world's lock.
 func (h *handle) strike() {
 	h.w.count(h.end.how)
@@ -274,9 +284,9 @@ func (h *handle) strike() {
 		h.kill()
 	case "suspend":
 		h.clock.slept(h.end.lasts)
-		h.thaw = time.Now().Add(h.end.lasts)
+		h.freeze(h.end.lasts)
 	case "freeze":
-		h.thaw = time.Now().Add(h.end.lasts)
+		h.freeze(h.end.lasts)
 	}
 	if h.next != nil && !h.dead && h.end.how != "stop" {
 		h.stops++

@@ -184,7 +184,7 @@ func (h *handle) daze(old, new store.Record) {
 	if !more || !d.yes(0.3) {
 		return
 	}
-	h.thaw = time.Now().Add(d.on("lasts").between(time.Second, pick(d.on("most"), w.plan.target.Lease, 4*time.Minute)))
+	h.freeze(d.on("lasts").between(time.Second, pick(d.on("most"), w.plan.target.Lease, 4*time.Minute)))
 	w.count("dazed")
 	w.note(h.name, "freeze", "", "", nil)
 }
