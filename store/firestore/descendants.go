@@ -142,7 +142,8 @@ func (d *DB) deleteBelow(
 	case !isDue(fromValue(doc.GetFields()[t.Property])):
 		return store.Kept, nil
 	}
-	if err := d.checkStaying(ctx, tx, list); err != nil {
+	// A commit fails if what stays changes after this read.
+	if _, err := d.checkUpdates(ctx, tx, d.premisesOf(list, true)); err != nil {
 		return store.Unknown, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -164,21 +165,14 @@ func (d *DB) writesBelow(
 	ctx context.Context, q store.Query, key string, list []store.Descendant, isDue func(store.Value) bool,
 ) (writes []*pb.Write, o store.Outcome, err error) {
 	keys := make([]string, 0, len(list))
-	premises := map[string]string{}
 	for _, below := range slices.Backward(list) {
-		if below.Stays {
-			continue
-		}
-		keys = append(keys, below.Key)
-		if below.Premise != "" {
-			premises[d.name(below.Key)] = below.Premise
+		if !below.Stays {
+			keys = append(keys, below.Key)
 		}
 	}
+	premises := d.premisesOf(list, false)
 	if q.Archive == nil {
-		updated, err := d.updatesOf(ctx, premises)
-		if err == nil {
-			err = d.checkPremises(premises, updated)
-		}
+		updated, err := d.checkUpdates(ctx, nil, premises)
 		if err != nil {
 			return nil, store.Unknown, err
 		}
@@ -221,45 +215,41 @@ func (d *DB) writesBelow(
 	return writes, o, nil
 }
 
-// updatesOf returns when the documents with a premise were last written, as far as they exist, at a read for each.
-func (d *DB) updatesOf(ctx context.Context, premises map[string]string) (map[string]time.Time, error) {
-	updated := make(map[string]time.Time, len(premises))
-	if len(premises) == 0 {
-		return updated, nil
-	}
-	err := d.get(ctx, slices.Sorted(maps.Keys(premises)), []string{nameField},
-		func(name string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) {
-			if doc != nil {
-				updated[name] = instant(doc.GetUpdateTime())
-			}
-		})
-	return updated, err
-}
-
-// checkStaying fails if what stays of a list has changed since it was listed, at a read in a transaction, which fails
-// if it changes later.
-func (d *DB) checkStaying(ctx context.Context, tx []byte, list []store.Descendant) error {
-	premises, updated := map[string]string{}, map[string]time.Time{}
+// premisesOf returns the premises of those of a list that stay, or of the others, by names.
+func (d *DB) premisesOf(list []store.Descendant, stay bool) map[string]string {
+	premises := map[string]string{}
 	for _, below := range list {
-		if below.Stays && below.Premise != "" {
+		if below.Stays == stay && below.Premise != "" {
 			premises[d.name(below.Key)] = below.Premise
 		}
 	}
+	return premises
+}
+
+// checkUpdates fails if a document with a premise has changed since it was listed, at a read for each, in a transaction
+// if tx is not nil. It returns when those that exist were last written.
+func (d *DB) checkUpdates(
+	ctx context.Context, tx []byte, premises map[string]string,
+) (updated map[string]time.Time, err error) {
+	updated = make(map[string]time.Time, len(premises))
 	if len(premises) == 0 {
-		return nil
+		return updated, nil
 	}
 	req := &pb.BatchGetDocumentsRequest{Database: d.database, Documents: slices.Sorted(maps.Keys(premises)),
-		Mask: maskOf([]string{nameField}), ConsistencySelector: &pb.BatchGetDocumentsRequest_Transaction{Transaction: tx}}
-	err := d.getBy(ctx, req, func(name string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) error {
+		Mask: maskOf([]string{nameField})}
+	if tx != nil {
+		req.ConsistencySelector = &pb.BatchGetDocumentsRequest_Transaction{Transaction: tx}
+	}
+	err = d.getBy(ctx, req, func(name string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) error {
 		if doc != nil {
 			updated[name] = instant(doc.GetUpdateTime())
 		}
 		return nil
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		err = d.checkPremises(premises, updated)
 	}
-	return d.checkPremises(premises, updated)
+	return updated, err
 }
 
 // checkPremises fails if a document has changed since it was listed. One that is gone is no change.

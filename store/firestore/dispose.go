@@ -54,11 +54,14 @@ func (d *DB) Dispose(ctx context.Context, b *store.Batch) error {
 	var err error
 	if b.DryRun {
 		err = d.look(ctx, t, ops, true)
-	} else if d.scanned.want(t, b.Query.Archive != nil); b.Query.Archive != nil {
-		writes, ops, err = d.keepOps(ctx, b.Query, writes, ops)
-	}
-	if err == nil && !b.DryRun && len(ops) > 0 {
-		err = d.dispose(ctx, t, writes, ops)
+	} else {
+		d.scanned.want(t, b.Query.Archive != nil)
+		if b.Query.Archive != nil {
+			writes, ops, err = d.keepOps(ctx, b.Query, writes, ops)
+		}
+		if err == nil && len(ops) > 0 {
+			err = d.dispose(ctx, t, writes, ops)
+		}
 		d.scanned.settled(b.Ops)
 	}
 	if err != nil {
