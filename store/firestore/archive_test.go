@@ -120,14 +120,20 @@ func (w *world) big(keys ...string) {
 	}
 }
 
-// A call reads about CopyBytes, deletes what it has kept of that, and leaves the rest to the next call.
-func TestArchivesInParts(t *testing.T) {
-	w := newWorld(t)
-	var keys []string
-	for i := range 8 {
+// bigRow writes so many of them, and returns their keys.
+func (w *world) bigRow(n int) (keys []string) {
+	w.t.Helper()
+	for i := range n {
 		keys = append(keys, fmt.Sprintf("sessions/b%02d", i))
 	}
 	w.big(keys...)
+	return keys
+}
+
+// A call reads about CopyBytes, deletes what it has kept of that, and leaves the rest to the next call.
+func TestArchivesInParts(t *testing.T) {
+	w := newWorld(t)
+	keys := w.bigRow(8)
 	keys = append(keys, "sessions/c0", "sessions/c1")
 	w.putBelow(map[string]*pb.Value{"expires": toValue(at(99))}, keys[8:]...)
 	archive := &storetest.Shelf{}

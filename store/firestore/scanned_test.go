@@ -42,6 +42,14 @@ func (w *world) disposeAll(archive store.Archive) (pages []int) {
 	return pages
 }
 
+// newArchived returns a world in which a delete had an archive, so that scans read whole documents.
+func newArchived(t *testing.T) *world {
+	w := newWorld(t)
+	w.row(1)
+	w.disposeAll(&storetest.Shelf{})
+	return w
+}
+
 // After a first page, each document is read once: by the scan. Once there is no archive, scans are narrow again.
 func TestScanReadsForTheArchive(t *testing.T) {
 	w := newWorld(t)
@@ -76,9 +84,7 @@ func TestScanReadsForTheArchive(t *testing.T) {
 
 // What changed after its scan stays, even if a later scan read it, and an archive that failed gets the copies again.
 func TestHeldCopiesAreOfTheScan(t *testing.T) {
-	w := newWorld(t)
-	w.row(1)
-	w.disposeAll(&storetest.Shelf{})
+	w := newArchived(t)
 	all := w.row(5)
 	b := w.batch(5)
 	archive := &storetest.Shelf{Then: func() error { return errors.New("disk full") }}
@@ -123,14 +129,8 @@ func TestHeldCopiesAreOfTheScan(t *testing.T) {
 
 // A page of large documents ends early, and the scan goes on after it; what is held is bounded.
 func TestWholePagesAreBounded(t *testing.T) {
-	w := newWorld(t)
-	w.row(1)
-	w.disposeAll(&storetest.Shelf{})
-	var keys []string
-	for i := range 8 {
-		keys = append(keys, fmt.Sprintf("sessions/b%02d", i))
-	}
-	w.big(keys...)
+	w := newArchived(t)
+	keys := w.bigRow(8)
 	archive := &storetest.Shelf{}
 	pages := w.disposeAll(archive)
 	if !slices.Equal(archive.Keys(), keys) || slices.Max(pages) > 4 || len(pages) > 5 || slices.Max(archive.Sizes) > 7<<20 {
@@ -141,9 +141,7 @@ func TestWholePagesAreBounded(t *testing.T) {
 // A batch of which only some is held is disposed of in one call anyway: what it does not hold is read. An engine
 // makes its next batches as large as what a call took.
 func TestBatchThatIsPartlyHeld(t *testing.T) {
-	w := newWorld(t)
-	w.row(1)
-	w.disposeAll(&storetest.Shelf{})
+	w := newArchived(t)
 	w.row(50)
 	b := w.batch(50)
 	archive := &storetest.Shelf{}
@@ -160,14 +158,8 @@ func TestBatchThatIsPartlyHeld(t *testing.T) {
 
 // What is held and what is read are about CopyBytes together, and a call always gets on.
 func TestPartlyHeldIsBounded(t *testing.T) {
-	w := newWorld(t)
-	w.row(1)
-	w.disposeAll(&storetest.Shelf{})
-	var keys []string
-	for i := range 6 {
-		keys = append(keys, fmt.Sprintf("sessions/b%02d", i))
-	}
-	w.big(keys...)
+	w := newArchived(t)
+	keys := w.bigRow(6)
 	w.scanned.want(sessions, false)
 	b := w.batch(6)
 	archive := &storetest.Shelf{}

@@ -170,6 +170,20 @@ func (w *world) deleteBelow(e store.Entry, isDue bool, keys ...string) (o string
 	return o, seen
 }
 
+// deletesList deletes a list below an entity that is due. Contention is no reason to try again: so it must be if an
+// owner has come.
+func (w *world) deletesList(e store.Entry, list []store.Descendant) (o store.Outcome, err error) {
+	w.Helper()
+	w.retry("delete below", func() error {
+		o, err = w.planter().DeleteBelow(w.ctx, w.all(), e, list, func(store.Value) bool { return true })
+		if errors.Is(err, store.ErrContention) {
+			return nil
+		}
+		return err
+	})
+	return o, err
+}
+
 // kinNames are names of entities and of what is below them. Many begin alike, and some are where orders differ:
 // by bytes, by UTF-16 units, by the text of a key.
 var kinNames = []string{"p", "p!", "p 1", "p2", "p~", "P", "!", "~", "#1", "7", "%", "ü", "\uFFFD", "\U0001F600"}
@@ -515,20 +529,10 @@ func deleteBelowOwned(w *world) {
 	q := w.belowQuery(e.Key, store.MaxPage)
 	q.Owners = []store.Target{{Name: "until", Kind: "devices", Group: true, Property: "until"},
 		{Name: "devices", Kind: "devices", Group: true, Property: "expires"}}
-	deletes := func(list []store.Descendant) (o store.Outcome, err error) {
-		w.retry("delete below", func() error {
-			o, err = w.planter().DeleteBelow(w.ctx, w.all(), e, list, func(store.Value) bool { return true })
-			if errors.Is(err, store.ErrContention) {
-				return nil // as it must be if an owner has come
-			}
-			return err
-		})
-		return o, err
-	}
 	for _, owned := range []Plant{device.with("expires", "x"), note.with("until", "x")} {
 		list := w.descendants(q, nil)
 		w.plant(e.Key, owned)
-		if o, err := deletes(list); !errors.Is(err, store.ErrContention) {
+		if o, err := w.deletesList(e, list); !errors.Is(err, store.ErrContention) {
 			w.Errorf("%v got an owner after it was listed: outcome %s, %v", owned.Path, outcome(o), err)
 		}
 		w.same("what is left then", sorted(w.below(e.Key)), sorted(all))
@@ -538,7 +542,7 @@ func deleteBelowOwned(w *world) {
 	list := w.descendants(q, nil)
 	w.plant(e.Key, plant("notes", "n").with("expires", "x"))
 	w.deleteBelow(e, true, all[1])
-	if o, err := deletes(list); o != store.Deleted || err != nil {
+	if o, err := w.deletesList(e, list); o != store.Deleted || err != nil {
 		w.Errorf("with a new one of no owner's kind, and one that is gone: outcome %s, %v", outcome(o), err)
 	}
 }
@@ -551,7 +555,7 @@ func deleteBelowStays(w *world) {
 	all := w.plant(e.Key, device, plant("devices", "a", "tags", "1"), plant("devices", "a", "tags", "2"))
 	q := w.belowQuery(e.Key, store.MaxPage)
 	q.Owners = []store.Target{{Name: "devices", Kind: "devices", Group: true, Property: "expires"}}
-	deletes := func(tag int) (o store.Outcome, err error) {
+	deletes := func(tag int) (store.Outcome, error) {
 		listed := w.descendants(q, nil)
 		at := func(key string) int {
 			return slices.IndexFunc(listed, func(d store.Descendant) bool { return d.Key == key })
@@ -564,14 +568,7 @@ func deleteBelowStays(w *world) {
 		if tag == 2 {
 			w.plant(e.Key, device.with("expires", "x"))
 		}
-		w.retry("delete below", func() error {
-			o, err = w.planter().DeleteBelow(w.ctx, w.all(), e, list, func(store.Value) bool { return true })
-			if errors.Is(err, store.ErrContention) {
-				return nil // as it must be if an owner has come
-			}
-			return err
-		})
-		return o, err
+		return w.deletesList(e, list)
 	}
 	if o, err := deletes(1); o != store.Deleted || err != nil {
 		w.Errorf("below what stays: outcome %s, %v", outcome(o), err)
