@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -132,7 +133,8 @@ func checkTrip(r generation.Record, id string) error {
 	return fmt.Errorf("the breaker of target %s is closed: %w", r.Target, ErrNoTrip)
 }
 
-// changeBudget changes the budget of a target by compare-and-set.
+// changeBudget changes the budget of a target by compare-and-set. It writes nothing if the change
+// makes no difference: then it needs no lock, for which workers may hold it up.
 func changeBudget(
 	ctx context.Context, cfg sweep.Config, t sweep.Target, change func(breaker.Budget) breaker.Budget,
 ) error {
@@ -141,8 +143,12 @@ func changeBudget(
 		if err != nil {
 			return err
 		}
+		was := b.Encode().Fields
 		b = change(b)
 		rec := b.Encode()
+		if reflect.DeepEqual(rec.Fields, was) {
+			return nil
+		}
 		err = store.Retry(ctx, patience, func() error {
 			ctx, cancel := context.WithTimeout(ctx, callTimeout)
 			defer cancel()

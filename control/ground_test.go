@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -8,6 +9,8 @@ import (
 	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/expirykey"
+	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/layout"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -57,4 +60,30 @@ func TestApproveGround(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The approval of what was due in an unswept target leaves the budget as it is. So it succeeds even if
+// workers hold the lock on the budget all the time.
+func TestApprovalOfNewGroundLeavesTheBudget(t *testing.T) {
+	at(t, func(d *desk) {
+		d.target.Breaker = breaker.Rules{On: true, Floor: 10, Fraction: 0.25, Window: time.Hour}
+		rec, now, err := sweep.EnsureRecord(d.Context(), d.config(), d.target)
+		if err != nil {
+			d.Fatal(err)
+		}
+		tripped := rec.Tripped(breaker.Trip{ID: "first", Rule: breaker.NewGround, At: now, Through: now, Due: 500, Limit: 10})
+		if _, err := generation.Save(d.Context(), d.s, tripped); err != nil {
+			d.Fatal(err)
+		}
+		d.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Sort == store.BudgetRecord {
+				return fmt.Errorf("locked: %w", store.ErrContention)
+			}
+			return nil
+		}
+		rec, _, err = control.Approve(d.Context(), d.config(), d.target, ann, control.Approval{ID: "first"})
+		if err != nil || rec.Trip.IsOpen() || len(rec.Approvals) != 1 {
+			d.Errorf("%+v, %v", rec, err)
+		}
+	})
 }

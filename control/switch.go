@@ -176,8 +176,9 @@ func switches(r generation.Record) string {
 	return text
 }
 
-// callTimeout bounds one read of the record, and patience all tries at it.
+// callTimeout bounds one read or write of a record, and patience all tries at it. Workers write the
+// same records: on a store with locks some tries time out before one finds the record free.
 const (
 	callTimeout = 10 * time.Second
-	patience    = 20 * time.Second
+	patience    = time.Minute
 )

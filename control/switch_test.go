@@ -161,7 +161,7 @@ func TestChangesOutlastABusyStore(t *testing.T) {
 			if _, _, err := sweep.EnsureRecord(d.Context(), d.config(), d.target); err != nil {
 				d.Fatal(err)
 			}
-			until := time.Now().Add(12 * time.Second)
+			until := time.Now().Add(40 * time.Second)
 			busy := func(err error) func(context.Context, modelstore.Call) error {
 				return func(_ context.Context, c modelstore.Call) error {
 					if c.Method == "Save" && c.Record.Sort == store.TargetRecord && time.Now().Before(until) {
