@@ -41,7 +41,7 @@ func retired(first, last int) (span KeySpan, ok bool) {
 // generation. Ok is false if the range's own reads handle that span, or if its record does
 // not say yet where the survivors begin.
 func beforeSurvivors(r shardquery.Range, c cursor.Cursor, s Stage) (span KeySpan, ok bool) {
-	if c.Rewind.Done.Before(s.Sealed) || c.Stock.Suspects || c.Stock.Refused || c.Stock == (cursor.Stock{}) {
+	if c.Rewind.Done.Before(s.Sealed) || rereads(c, s) || c.Stock == (cursor.Stock{}) {
 		return span, false
 	}
 	from, to := expirykey.Range(r.Generation, r.Shard)
@@ -50,6 +50,11 @@ func beforeSurvivors(r shardquery.Range, c cursor.Cursor, s Stage) (span KeySpan
 	}
 	return KeySpan{from, to, r.Generation, r.Generation}, true
 }
+
+// rereads reports whether the range itself is read from its start again and again: for what the store
+// has refused or, until the generation is drained, for suspects. After that only the part is read in
+// which these are.
+func rereads(c cursor.Cursor, s Stage) bool { return c.Stock.Refused || c.Stock.Suspects && !s.Drain }
 
 // The audits of a target are one for each namespace. They know what each has to read, and when.
 type audits struct {

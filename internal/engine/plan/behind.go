@@ -48,7 +48,7 @@ func (p *Plan) NextReading(r shardquery.Range, passed bool) (Reading, time.Time)
 		return RefusedRead, next
 	case sealed && c.Rewind.Done.Before(need.Stage.Since):
 		return SealedRead, time.Time{}
-	case sealed && !c.Stock.Suspects:
+	case sealed && !rereads(c, need.Stage):
 		audit := p.AuditCursor(r.Namespace)
 		if !audit.Rewind.Began.IsZero() || audit.Rewind.Done.IsZero() {
 			return AuditRead, time.Time{}

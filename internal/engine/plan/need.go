@@ -86,9 +86,11 @@ func (m moment) isDue(c *cursor.Cursor, s Stage) bool {
 
 // isRetryDue reports whether to try kept entities again: max_age may have been raised, or the
 // store may no longer refuse them. In a drained generation a read for suspects only does
-// not count as a read from the start, but as such a try.
+// not count as a read from the start, but as such a try. Refused entities are tried by reads
+// from the start, and by nothing less: no audit looks for strays in their range.
 func (m moment) isRetryDue(c *cursor.Cursor, s Stage) bool {
-	if tried := c.Swept.Add(m.rules.Retention); s.Drain && c.Rewind.Began.IsZero() && tried.After(c.Rewind.Done) {
+	tried := c.Swept.Add(m.rules.Retention)
+	if s.Drain && !c.Stock.Refused && c.Rewind.Began.IsZero() && tried.After(c.Rewind.Done) {
 		retried := *c
 		retried.Rewind.Done = tried
 		return m.isRewindDue(&retried)

@@ -393,6 +393,37 @@ func TestNeeds(t *testing.T) {
 	}
 }
 
+// Strays in a sealed range are found wherever they lie before its first survivor: by the audit, or by a
+// read of the range from its start within a rewind.
+func TestSealedRangesAreReadFromTheirStart(t *testing.T) {
+	audited, read := 0, 0
+	for seed := range uint64(8000) {
+		d := newDice(seed, false)
+		r, v, b := d.world()
+		p := plan.New(r, v, b, d.now)
+		later := plan.New(r, v, b, d.now.Add(r.Rewind))
+		for _, rng := range p.Ranges() {
+			c, st := p.Cursor(rng), later.Stage(rng.Generation)
+			if rng.Generation == expirykey.Nursery || !st.IsSealed() || c.Stock == (cursor.Stock{}) {
+				continue
+			}
+			from, _ := expirykey.Range(rng.Generation, rng.Shard)
+			n := later.Range(rng)
+			switch {
+			case slices.ContainsFunc(later.AuditSpans(rng.Namespace), func(s plan.KeySpan) bool { return s.From == from }):
+				audited++
+			case n.FromStart() && !n.SuspectsOnly:
+				read++
+			default:
+				t.Fatalf("seed %d: nothing reads %v from its start: it needs %+v, and its cursor is %+v", seed, rng, n, c)
+			}
+		}
+	}
+	if audited < 500 || read < 500 {
+		t.Errorf("the dice show too little: %d ranges are audited, %d read from their starts", audited, read)
+	}
+}
+
 // wrong returns what is wrong with the need of a range, if anything is.
 func wrong(r shardquery.Range, n plan.Need, c cursor.Cursor) string {
 	st := n.Stage
