@@ -59,6 +59,9 @@ func (o *oracle) savedBeat(h *handle, old, new store.Record) {
 	} else if is.lease > 0 {
 		o.w.count("epochs")
 	}
+	if h.closed { // it has removed its heartbeat, and then the first write of that came late: nobody lives by it
+		is.stoodStill = is.lease
+	}
 	o.beats[new.Key] = is
 }
 

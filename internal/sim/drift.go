@@ -117,7 +117,7 @@ func (o *oracle) isOvertaken(h *handle, key string) bool {
 	if !ok || l.owner != h.holder || !o.holdsForItself(l) {
 		return false
 	}
-	o.w.count("two holders by drifting clocks")
+	o.w.count("two holders")
 	return true
 }
 

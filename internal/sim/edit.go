@@ -297,6 +297,11 @@ func garble(w *world, d dice, key string, r store.Record) (func(), bool) {
 	}, true
 }
 
+// isForged reports whether somebody has written another holder into a cursor record than claimed the range.
+func isForged(claimed leaseFact, r store.Record) bool {
+	return claimed.owner != "" && r.Fields != nil && text(r.Fields, "owner") != claimed.owner
+}
+
 // markBefore returns the mark of the last read from the start as it was before a cursor record changed.
 // A process that goes on with a copy puts back a mark that somebody has made unreadable: that is no new one.
 func markBefore(old, new store.Record) time.Time {

@@ -22,7 +22,7 @@ type oracle struct {
 	closed    map[string]time.Time // by target and generation: when the mark took effect
 	retiredAt map[string]time.Time // likewise: when it retired
 	asked     map[string]time.Time // by target: when somebody took back the mark of the last look around
-	overtaken map[string]leaseFact // by cursor record: from whom it was taken last, where clocks drift
+	overtaken map[string]leaseFact // by cursor record: whose it was, where clocks drift or records are forged
 	budgets   map[string]*budgetFact
 	listedAt  map[place]time.Time // by kind and namespace: when who lists it last wrote the target record
 	settles   bool                // what takes effect is a try at one entity, of which the scan may be old

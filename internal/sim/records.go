@@ -160,6 +160,10 @@ func (o *oracle) savedCursor(h *handle, old, new store.Record) {
 	}
 	was.target = new.Target // also where there was no record
 	is := leaseFact{new.Target, text(new.Fields, "owner"), number(new.Fields, "epoch"), number(new.Fields, "token")}
+	if isForged(was, old) && is.owner != was.owner { // who takes the range over has waited for another one's heartbeat
+		o.overtaken[key] = was
+		was.owner = ""
+	}
 	o.lease(h, key, was, is)
 	o.leases[key] = is
 	moved := text(old.Fields, "position") != text(new.Fields, "position") ||
@@ -252,17 +256,15 @@ func (o *oracle) passed(h *handle, r store.Record, done time.Time) {
 	}
 	ns, generation, shard := text(r.Fields, "namespace"), number(r.Fields, "generation"), text(r.Fields, "shard")
 	read := instant(r.Fields, "rewind_done") // when that began
-	n, _ := strconv.Atoi(shard)
-	isShard := fmt.Sprintf("%04d", n) == shard
 	at := place{text(r.Fields, "kind"), ns}
 	for key, f := range o.truth[at] {
 		ahead := f.inOrder && f.withinBounds && !o.isSkipped(at, f) ||
 			read.After(done) && f.committed.Add(o.w.plan.lag).Before(read)
 		switch {
 		case !f.wellFormed || !ahead || o.isKept(h, f, read) || o.suspect(f) || f.refused || cannotSee(r, key):
-		case t.Type == store.Text && (f.key.generation != generation || !isShard || f.key.shard != n):
+		case t.Type == store.Text && (f.key.generation != generation || fmt.Sprintf("%04d", f.key.shard) != shard):
 		case t.ShardProperty != "" && f.shard.Text != shard:
-		case before(f.expiry, key, p):
+		case before(f.expiry, key, p) && !o.misses(h, r.Target, f):
 			o.w.violate("L2", "%s moved the cursor of %s to %q %s, past %s@%s: %v, committed %v ago", h.name, r.Key,
 				text(r.Fields, "position"), p.Key, key, ns, f.expiry, time.Since(f.committed))
 		}
