@@ -121,6 +121,9 @@ type Rewind struct {
 	// Window is the longest window of expires that the next query may read, in whole
 	// milliseconds; zero if none was read yet.
 	Window time.Duration
+	// Refused says that a visit has met entities that the store refuses, and has read on, but
+	// has not taken stock yet. It is of ranges of sealed generations.
+	Refused bool
 }
 
 // Stock is what is left in a range of a sealed generation, as a read from the start found
@@ -165,6 +168,7 @@ func (c Cursor) encode() store.Record {
 			"rewind_began":        store.FormatTime(c.Rewind.Began),
 			"rewind_done":         store.FormatTime(c.Rewind.Done),
 			"rewind_window_ms":    c.Rewind.Window.Milliseconds(),
+			"rewind_refused":      c.Rewind.Refused,
 			"next_expires":        store.FormatTime(c.Stock.Next),
 			"suspects":            c.Stock.Suspects,
 			"refused":             c.Stock.Refused,
@@ -200,6 +204,7 @@ func decode(rec store.Record) (Cursor, error) {
 			Began:    f.Time("rewind_began"),
 			Done:     f.Time("rewind_done"),
 			Window:   millis(f, "rewind_window_ms"),
+			Refused:  f.Bool("rewind_refused"),
 		},
 		Stock: Stock{Next: f.Time("next_expires"), Suspects: f.Bool("suspects"), Refused: f.Bool("refused"),
 			Emptied: f.Time("emptied")},

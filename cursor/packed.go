@@ -79,6 +79,7 @@ func (w *packer) cursor(c *Cursor) {
 	w.string(c.Revision)
 	w.bool(c.Stock.Suspects)
 	w.bool(c.Stock.Refused)
+	w.bool(c.Rewind.Refused)
 }
 
 // An unpacker is what is left to be read of what a packer has written.
@@ -108,6 +109,7 @@ func (u *unpacker) cursor(c *Cursor) {
 	c.Revision = u.string()
 	c.Stock.Suspects = u.bool()
 	c.Stock.Refused = u.bool()
+	c.Rewind.Refused = u.bool()
 }
 
 func (w *packer) int(n int64) { w.buf = binary.AppendVarint(w.buf, n) }

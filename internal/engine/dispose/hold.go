@@ -3,6 +3,7 @@ package dispose
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/internal/engine/site"
@@ -70,6 +71,14 @@ func (h *Hold) Take(ctx, work context.Context, r shardquery.Range, full func(hel
 func (h *Hold) Update(change func(*cursor.Cursor)) {
 	if h.claim != nil {
 		h.claim.Update(change)
+	}
+}
+
+// WasNotEmpty notes that something was deleted or carried. If the range was empty before, the time for which
+// it must stay so before its generation retires begins again, also if this visit takes no stock any more.
+func (h *Hold) WasNotEmpty() {
+	if h.claim != nil && !h.Cursor().Stock.Emptied.IsZero() {
+		h.Update(func(c *cursor.Cursor) { c.Stock.Emptied = time.Time{} })
 	}
 }
 

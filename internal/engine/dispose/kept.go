@@ -1,6 +1,9 @@
 package dispose
 
-import "github.com/reaper-ttl/reaper/store"
+import (
+	"github.com/reaper-ttl/reaper/cursor"
+	"github.com/reaper-ttl/reaper/store"
+)
 
 // Kept are the entries of entities that a visit has met and keeps, so that it neither
 // tries them again nor counts them as left to be carried. An entity that gets another expiry
@@ -24,6 +27,15 @@ func (k *Kept) Add(e store.Entry, refused bool) {
 		if !refused {
 			k.mistyped[e.Key] = true
 		}
+	}
+}
+
+// Refuse remembers an entry whose entity the store refuses, or that stays for another reason. In a sealed range
+// the record says so, too: another visit may read on behind the entity, and take stock.
+func (k *Kept) Refuse(e store.Entry, h *Hold, sealed bool) {
+	k.Add(e, true)
+	if sealed {
+		h.Update(func(c *cursor.Cursor) { c.Rewind.Refused = true })
 	}
 }
 

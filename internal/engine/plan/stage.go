@@ -73,7 +73,10 @@ func (s stages) Stage(number int) Stage { return s.byNumber[number] }
 // next generation may be drained meanwhile.
 func (s stages) Blocked() []int { return s.blocked }
 
-// areSealedAs reports whether the same generations were sealed at the same instants.
+// areSealedAs reports whether the same generations were sealed at the same instants, and are drained: that
+// decides where the audit looks.
 func (s stages) areSealedAs(other stages) bool {
-	return maps.EqualFunc(s.byNumber, other.byNumber, func(a, b Stage) bool { return a.Sealed.Equal(b.Sealed) })
+	return maps.EqualFunc(s.byNumber, other.byNumber, func(a, b Stage) bool {
+		return a.Sealed.Equal(b.Sealed) && a.Drain == b.Drain
+	})
 }

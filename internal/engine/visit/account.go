@@ -13,13 +13,12 @@ import (
 
 // An account counts what becomes of the entities of a visit, and tells the watchdog.
 type account struct {
-	task     *task
-	hold     *dispose.Hold
-	decide   *dispose.Decider
-	kept     *dispose.Kept
-	dry      dryRun
-	oldest   time.Time // when what a dry run found first became due
-	disposed bool      // something was deleted or carried
+	task   *task
+	hold   *dispose.Hold
+	decide *dispose.Decider
+	kept   *dispose.Kept
+	dry    dryRun
+	oldest time.Time // when what a dry run found first became due
 }
 
 // A pageSum is what became of the ops of a page.
@@ -119,7 +118,7 @@ func (a *account) deleted(gone, carried int64) {
 		return
 	}
 	c := a.task.c
-	a.disposed = true
+	a.hold.WasNotEmpty()
 	c.Tally.Counts.Deleted.Add(gone)
 	c.Cfg.Progress.Deleted.Add(gone)
 	c.Tally.Succeeded(c.Cfg.Now())
@@ -135,7 +134,7 @@ func (a *account) descended(e store.Entry, n int64) {
 		return
 	}
 	c := a.task.c
-	a.disposed = true
+	a.hold.WasNotEmpty()
 	c.Tally.Counts.Descendants.Add(n)
 	c.Tally.Succeeded(c.Cfg.Now())
 	if at, err := a.task.r.Expires(e.Position().Value); err == nil {

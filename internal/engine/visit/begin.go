@@ -116,9 +116,10 @@ func (q *resting) fit(cur cursor.Cursor, need plan.Need) (cursor.Cursor, plan.Ne
 	case !q.isBeyond(cur.Position, horizon):
 	case !need.Stage.IsSealed() && !q.isBeyond(cur.Position, horizon.Add(lateClock)):
 		need.Behind = false // the clock is late: the next visit may do this
-	case need.Behind && !need.SuspectsOnly:
-		// A process with a shorter retention has moved it there, or draining has, or somebody by hand.
-		// Everything from the horizon on is read once more; otherwise the mark of this read would be false.
+	case need.Behind && !need.Stage.Drain:
+		// A process with a shorter retention has moved it there, or a drain that began meanwhile has, or
+		// somebody by hand. Everything from the horizon on is read once more; otherwise the mark of this
+		// read would be false. In a drain the read from the start goes as far as the cursor.
 		cur.Position = q.justBefore(horizon)
 	}
 	return cur, need

@@ -74,7 +74,7 @@ func (s *settler) descend(t step.Turn, q store.Query, e store.Entry, d *dispose.
 
 // keepAbove keeps an entity for what lies below it, and counts it.
 func (s *settler) keepAbove(e store.Entry, why dispose.Below) {
-	s.kept.Add(e, true)
+	s.kept.Refuse(e, s.hold, s.task.need.Inventory)
 	count, text := &s.task.c.Tally.Counts.Refused, "an entity is kept: its target does not allow what lies below it"
 	if why == dispose.BelowOwned {
 		count, text = &s.task.c.Tally.Counts.Waiting, "an entity is kept until what is another target's own below it is gone"

@@ -64,7 +64,8 @@ func (o *course) saveMain(c *cursor.Cursor, to store.Position) {
 	}
 	c.Position = later(c.Position, to)
 	if o.task.need.Unread { // another claim resumes it like any read from the start
-		c.Rewind = cursor.Rewind{Began: o.task.began, Position: to, Window: o.readings.main().window}
+		c.Rewind = cursor.Rewind{Began: o.task.began, Position: to, Window: o.readings.main().window,
+			Refused: c.Rewind.Refused}
 	}
 }
 

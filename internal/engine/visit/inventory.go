@@ -28,13 +28,14 @@ func (v *visit) takeInventory(t step.Turn) error {
 		return err
 	}
 	stock.Next, stock.Suspects = next, suspects
-	stock.Refused = stock.Refused || v.kept.AnyRefused() || past.Stock.Refused && !v.task.need.FromStart()
+	stock.Refused = stock.Refused || v.kept.AnyRefused() || past.Rewind.Refused ||
+		past.Stock.Refused && !v.task.need.FromStart()
 	if !left && !stock.Suspects && !stock.Refused {
 		stock.Emptied = past.Stock.Emptied
-		if stock.Emptied.IsZero() || v.account.disposed {
+		if stock.Emptied.IsZero() {
 			stock.Emptied = c.Clock.Now().Truncate(time.Microsecond)
 		}
 	}
-	v.hold.Update(func(c *cursor.Cursor) { c.Stock = stock })
+	v.hold.Update(func(c *cursor.Cursor) { c.Stock, c.Rewind.Refused = stock, false })
 	return nil
 }

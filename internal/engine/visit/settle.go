@@ -225,7 +225,7 @@ func (s *settler) isRefused(w *deferred) bool {
 // refuse keeps an entity that the store refuses, counts it, and names it.
 func (s *settler) refuse(w *deferred) {
 	s.task.c.Tally.Counts.Refused.Add(1)
-	s.kept.Add(w.entry, true)
+	s.kept.Refuse(w.entry, s.hold, s.task.need.Inventory)
 	s.task.c.Log.WarnFew("the store refuses an entity: it is kept", "range", s.hold.Key(), "namespace", s.task.r.Namespace,
 		"key", w.entry.Key, "expiry", w.entry.Position().Value.String(), "error", w.lasting)
 	s.clear(w)

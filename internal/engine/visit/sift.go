@@ -54,7 +54,7 @@ func (s *sieve) compare(t step.Turn) error {
 	s.decide.Compared = compared
 	for _, e := range entries {
 		if compared.Kept[e.Key] {
-			s.kept.Add(e, true)
+			s.kept.Refuse(e, s.hold, s.task.need.Inventory)
 		}
 	}
 	c.Tally.Counts.Mismatch.Add(int64(len(compared.Kept)))

@@ -1,0 +1,120 @@
+package sweep_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
+)
+
+// refuses lets the store refuse one entity for good, and calls tried after each try.
+func (w *world) refuses(name string, tried func()) func(modelstore.Call) error {
+	return func(c modelstore.Call) error {
+		for _, op := range c.Ops {
+			if op.Entry.Key == fmt.Sprintf("%q", name) {
+				tried()
+				return fmt.Errorf("no: %w", store.ErrInvalid)
+			}
+		}
+		return nil
+	}
+}
+
+// serveFor runs a daemon that sweeps every minute, until it is stopped or the time is over.
+func (w *world) serveFor(ctx context.Context, most time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	c := w.config()
+	c.Targets[0].Next = everyMinute
+	sweep.NewDaemon(c, true).Run(ctx)
+}
+
+// A read from the start that is interrupted after the store has refused an entity, and that another
+// process completes, still tells of that entity: its generation does not retire.
+func TestRefusedBeforeAnInterruption(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Policy, w.target.Shards = hourly, 1
+		w.begin()
+		w.put(1, 1, "refused", time.Now().Add(time.Minute))
+		w.put(1, 1, "other", time.Now().Add(2*time.Minute))
+		var stop context.CancelFunc
+		tries := 0
+		refuse := w.refuses("refused", func() {
+			if tries++; tries == 3 { // it is known for refused, and the read has gone on
+				time.AfterFunc(25*time.Second, stop)
+			}
+		})
+		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Scan" && strings.HasPrefix(c.Query.Lo.Text, "00000001.0000") {
+				_ = throttle.Sleep(ctx, 4*time.Second)
+			}
+			return refuse(c)
+		}
+		done := make(chan struct{})
+		defer close(done)
+		go func() { // deletes that succeed show that the store does not refuse all
+			for i := 0; ; i++ {
+				select {
+				case <-done:
+					return
+				case <-time.After(5 * time.Second):
+					w.put(0, 1, fmt.Sprint("n-", i), time.Now())
+				}
+			}
+		}()
+		for began := time.Now(); time.Since(began) < 5*time.Hour; {
+			var ctx context.Context
+			ctx, stop = context.WithCancel(t.Context())
+			tries = 0
+			w.serveFor(ctx, time.Hour)
+			stop()
+		}
+		if live := numbers(w.record()); live[0] != 1 {
+			t.Errorf("generation 1 has retired with what the store refuses; these are live: %v", live)
+		}
+	})
+}
+
+// A drain that is interrupted goes on where it was, and does not step over all that it has carried.
+func TestInterruptedDrainGoesOn(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Policy, w.target.Shards, w.target.Page = hourly, 1, 5
+		w.target.Policy.Keep = 1
+		w.begin()
+		w.put(1, 1, "refused", time.Now().Add(time.Minute))
+		for i := range 300 {
+			w.put(1, 1, fmt.Sprint("s-", i), time.Now().Add(100*time.Hour+time.Duration(i)*time.Minute))
+		}
+		refuse := w.refuses("refused", func() {})
+		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Scan" && strings.HasPrefix(c.Query.Lo.Text, "00000001.0000") &&
+				!w.record().Generations[0].Draining.IsZero() {
+				_ = throttle.Sleep(ctx, 3*time.Second)
+			}
+			return refuse(c)
+		}
+		for began := time.Now(); time.Since(began) < 4*time.Hour; {
+			w.serveFor(t.Context(), 2*time.Minute)
+		}
+		last, back := "", 0
+		for _, s := range w.saves {
+			if !strings.HasPrefix(s.key, "sessions.00000001.0000") {
+				continue
+			}
+			p, _ := s.fields["position"].(string)
+			if p < last {
+				back++
+			}
+			last = p
+		}
+		if back > 0 || last < "00000001.0000.20000105" {
+			t.Errorf("the position went back %d times, and is %s at the end", back, last)
+		}
+	})
+}
