@@ -81,7 +81,7 @@ func TestRefusedBeforeAnInterruption(t *testing.T) {
 	})
 }
 
-// A drain that is interrupted goes on where it was, and does not step over all that it has carried.
+// An interrupted drain goes on at its position, and does not step over all that it has carried.
 func TestInterruptedDrainGoesOn(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Policy, w.target.Shards, w.target.Page = hourly, 1, 5
