@@ -303,6 +303,36 @@ func TestNextSaysWhatNewWould(t *testing.T) {
 	}
 }
 
+// Once a generation is drained, the audit goes over its ranges with suspects: also in a plan that
+// follows one by which it had nothing to read.
+func TestNextAuditsADrain(t *testing.T) {
+	r := plan.Rules{Target: "t", Scope: cursor.Scope{Kind: "K", Property: "p", Layout: "generation"}, Form: layout.Keys,
+		Generations: true, Rewind: 24 * time.Hour, Policy: generation.Policy{Every: 24 * time.Hour,
+			Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 1, Shards: 1}}
+	v := &plan.View{Record: plan.First(r, opened), Cursors: cursor.Table{}, Namespaces: []string{""}}
+	drains := opened.Add(30 * time.Hour)
+	v.Record.Generations[0].Shards = 1
+	v.Record.Generations[0].Closed = opened.Add(24 * time.Hour)
+	v.Record.Generations[0].Draining = drains
+	v.Record.Generations = append(v.Record.Generations, generation.Generation{Number: 2, Shards: 1,
+		Opened: opened.Add(24 * time.Hour)})
+	v.Record.Checked = drains
+	id := cursor.ID{Target: "t", Generation: 1, Shard: "0000"}
+	b := plan.Book{Tried: map[plan.Chore]time.Time{}, Own: map[cursor.ID]cursor.Packed{id: cursor.Pack(cursor.Cursor{ID: id,
+		Scope:  cursor.Scope{Kind: "K", Property: "p", Layout: "generation", Opened: v.Record.Generations[0].Opened},
+		Rewind: cursor.Rewind{Done: drains}, Stock: cursor.Stock{Suspects: true}})}}
+	audits := func(p *plan.Plan) bool {
+		return slices.ContainsFunc(p.Chores(), func(c plan.Chore) bool { return c.Kind == plan.Audit })
+	}
+	before := plan.New(r, v, b, drains.Add(time.Second))
+	if audits(before) {
+		t.Fatal("the audit has something to read before the drain")
+	}
+	if drained := drains.Add(time.Hour); !audits(plan.New(r, v, b, drained)) || !audits(before.Next(v, nil, drained)) {
+		t.Error("the drain has begun, and the audit does not go over its range")
+	}
+}
+
 // What a plan costs that follows another one goes by what has changed, not by how many
 // ranges there are.
 func TestNextLooksAtWhatChanged(t *testing.T) {
