@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/internal/engine/plan"
 	"github.com/reaper-ttl/reaper/internal/engine/site"
@@ -108,6 +109,36 @@ func TestNothingIsWrittenByAnOldRecord(t *testing.T) {
 		}
 		if _, err := hold.Release(ctx); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A delete in a range that was empty ends its being empty, and a refusal in a sealed one is in its record: also
+// if the visit takes no stock.
+func TestRecordTellsWhatAnInterruptedVisitMet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, modelstore.New(time.Now))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer cancel()
+		go c.Keeper.Pulse.Run(ctx, ctx, false)
+
+		r := shardquery.Range{Generation: 1}
+		hold := NewHold(c, plan.New(c.Rules, c.Viewer.View(), plan.Book{}, c.Clock.Now()).Cursor(r))
+		if err := hold.Take(ctx, ctx, r, nil); err != nil {
+			t.Fatal(err)
+		}
+		hold.Update(func(c *cursor.Cursor) { c.Stock.Emptied = time.Now() })
+		hold.WasNotEmpty()
+		var kept Kept
+		kept.Refuse(store.Entry{Key: `"in a filling range"`}, &hold, false)
+		if hold.Cursor().Rewind.Refused {
+			t.Error("a range that is not sealed has no stock to take")
+		}
+		kept.Refuse(store.Entry{Key: `"in a sealed range"`}, &hold, true)
+		saved, err := hold.Release(ctx)
+		if err != nil || !saved.Stock.Emptied.IsZero() || !saved.Rewind.Refused || !kept.AnyRefused() {
+			t.Errorf("%+v, %+v, %v", saved.Stock, saved.Rewind, err)
 		}
 	})
 }
