@@ -67,6 +67,17 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// take returns a range that is held until ctx ends.
+func take(ctx context.Context, t *testing.T, c *site.Site, r shardquery.Range) Hold {
+	t.Helper()
+	go c.Keeper.Pulse.Run(ctx, ctx, false)
+	hold := NewHold(c, plan.New(c.Rules, c.Viewer.View(), plan.Book{}, c.Clock.Now()).Cursor(r))
+	if err := hold.Take(ctx, ctx, r, nil); err != nil {
+		t.Fatal(err)
+	}
+	return hold
+}
+
 // A worker that holds a range writes nothing once the target record is too old: a pause may be in it.
 func TestNothingIsWrittenByAnOldRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -79,13 +90,8 @@ func TestNothingIsWrittenByAnOldRecord(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer synctest.Wait()
 		defer cancel()
-		go c.Keeper.Pulse.Run(ctx, ctx, false)
-
 		r := shardquery.Range{Generation: 1}
-		hold := NewHold(c, plan.New(c.Rules, c.Viewer.View(), plan.Book{}, c.Clock.Now()).Cursor(r))
-		if err := hold.Take(ctx, ctx, r, nil); err != nil {
-			t.Fatal(err)
-		}
+		hold := take(ctx, t, c, r)
 		reader := &shardquery.Reader{Store: s, Target: sitetest.Target, Range: r, Until: time.Now(), Now: time.Now}
 		scratch := &step.Scratch{}
 		if _, err := reader.Next(ctx, &scratch.Page, 10); err != nil || len(scratch.Page.Entries) != 1 {
@@ -121,13 +127,7 @@ func TestRecordTellsWhatAnInterruptedVisitMet(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer synctest.Wait()
 		defer cancel()
-		go c.Keeper.Pulse.Run(ctx, ctx, false)
-
-		r := shardquery.Range{Generation: 1}
-		hold := NewHold(c, plan.New(c.Rules, c.Viewer.View(), plan.Book{}, c.Clock.Now()).Cursor(r))
-		if err := hold.Take(ctx, ctx, r, nil); err != nil {
-			t.Fatal(err)
-		}
+		hold := take(ctx, t, c, shardquery.Range{Generation: 1})
 		hold.Update(func(c *cursor.Cursor) { c.Stock.Emptied = time.Now() })
 		hold.WasNotEmpty()
 		var kept Kept
