@@ -133,7 +133,7 @@ func (h *handle) effect(target string, at place, key string, before row, o store
 		w.violate("dry", "%s writes %s in a dry run", h.name, key)
 	case changed && o == store.Deleted:
 		w.oracle.spends(h, target, at, key, time.Now().Add(-late))
-		w.oracle.parts(h, stem{at, key})
+		w.oracle.parts(h, stem{at, key}, late)
 		w.oracle.archived(h, at, before)
 		w.oracle.deleted(h.name, h.file, at, key)
 	case changed && o == store.Carried:

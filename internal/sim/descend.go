@@ -45,8 +45,8 @@ type stem struct {
 	key string
 }
 
-// lookedFor bounds how old a look may be by which an entity is deleted, but for the time that its process is frozen: as
-// long as calls travel, and a moment.
+// lookedFor bounds how old a look may be when the delete that relies on it is sent, but for the time that its process
+// is frozen: as long as the calls between them travel, and a moment.
 const lookedFor = 2 * time.Minute
 
 // startParents begins to write descendants, and to remove some.
@@ -247,14 +247,14 @@ func (o *oracle) prunes(h *handle, s stem, list []store.Descendant) {
 	o.w.count("descendants deleted")
 }
 
-// parts holds D1 as an entity is deleted.
-func (o *oracle) parts(h *handle, s stem) {
+// parts holds D1 as an entity is deleted, by a call that was sent so long ago.
+func (o *oracle) parts(h *handle, s stem, sent time.Duration) {
 	if !o.w.plan.descends {
 		return
 	}
 	empty := h.looks[s].empty
 	frozen := h.stoodSoFar() - h.looks[s].stood // meanwhile; what was under way is sent afterwards
-	if time.Since(empty)-frozen > lookedFor {
+	if time.Since(empty)-sent-frozen > lookedFor {
 		o.w.violate("D1", "%s deletes %s without a look below it", h.name, s.key)
 	}
 	for path, k := range o.w.kin[s] {

@@ -6,17 +6,21 @@ import (
 	"time"
 )
 
-// An entity goes by a look that is not older than calls travel, but for the time that its process stood still.
+// An entity goes by a look that was not older than calls travel when its delete was sent, but for the time that its
+// process stood still.
 func TestAgeOfALook(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		before, stood time.Duration // the look; of the time since then
+		sent          time.Duration // the delete, before it took effect
 		wrong         bool
 	}{
-		{"fresh", lookedFor, 0, false},
-		{"old", lookedFor + time.Second, 0, true},
-		{"of a process that stood still", time.Hour, time.Hour - lookedFor, false},
-		{"of one that did not stand still for long enough", time.Hour, 30 * time.Minute, true},
+		{"fresh", lookedFor, 0, 0, false},
+		{"old", lookedFor + time.Second, 0, 0, true},
+		{"of a process that stood still", time.Hour, time.Hour - lookedFor, 0, false},
+		{"of a delete that came late", lookedFor + 2*time.Minute, 0, 2 * time.Minute, false},
+		{"old, of a delete that came late", lookedFor + 3*time.Minute, 0, 2 * time.Minute, true},
+		{"of one that did not stand still for long enough", time.Hour, 30 * time.Minute, 0, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -30,7 +34,7 @@ func TestAgeOfALook(t *testing.T) {
 				h.looks = map[stem]look{s: {empty: time.Now(), stood: looked}}
 				h.freeze(c.stood)
 				time.Sleep(c.before)
-				w.oracle.parts(h, s)
+				w.oracle.parts(h, s, c.sent)
 				if (w.violation != nil) != c.wrong {
 					t.Errorf("violation: %v", w.violation)
 				}

@@ -264,7 +264,11 @@ func (o *oracle) passed(h *handle, r store.Record, done time.Time) {
 		case !f.wellFormed || !ahead || o.isKept(h, f, read) || o.suspect(f) || f.refused || cannotSee(r, key):
 		case t.Type == store.Text && (f.key.generation != generation || fmt.Sprintf("%04d", f.key.shard) != shard):
 		case t.ShardProperty != "" && f.shard.Text != shard:
-		case before(f.expiry, key, p) && !o.misses(h, r.Target, f):
+		case !before(f.expiry, key, p):
+		case o.isUnforeseen(h, r.Target, f): // the next read from the start finds it
+			f.inOrder = false
+			o.w.count("missed after a restore")
+		default:
 			o.w.violate("L2", "%s moved the cursor of %s to %q %s, past %s@%s: %v, committed %v ago", h.name, r.Key,
 				text(r.Fields, "position"), p.Key, key, ns, f.expiry, time.Since(f.committed))
 		}

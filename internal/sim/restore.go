@@ -321,16 +321,11 @@ func (w *world) targetWentBack(name string) {
 	}
 }
 
-// misses reports whether an entity was written soon after the records went back under a process that goes on
-// by what it knew: it may carry a generation that is open again. The next read from the start finds the entity.
-func (o *oracle) misses(h *handle, target string, f *fact) bool {
+// isUnforeseen reports whether an entity was written soon after the records went back under a process that goes
+// on by what it knew: it may carry a generation that is open again.
+func (o *oracle) isUnforeseen(h *handle, target string, f *fact) bool {
 	r, t := o.w.restored[target], o.w.plan.target
-	if !h.robbed || !f.committed.After(r.at) || f.committed.Sub(r.at) > t.Policy.Staleness+t.Lease {
-		return false
-	}
-	f.inOrder = false
-	o.w.count("missed after a restore")
-	return true
+	return h.robbed && f.committed.After(r.at) && f.committed.Sub(r.at) <= t.Policy.Staleness+t.Lease
 }
 
 // afterRestore does what operators are told to do after a restore: if the records went back, they

@@ -403,10 +403,12 @@ func (r *rush) bound(target, key string) time.Duration {
 	bound := r.tick + clockLags + pageTakes*time.Duration(ranges)/time.Duration(r.work/2)
 	fields := r.w.db.records[store.CursorRecord][key].Fields
 	rewind := instant(fields, "rewind_done").Add(r.cut.Rewind * 4 / 5)
-	// A daemon that knows no record of the range reads it from its start by its own reckoning.
-	if time.Until(rewind) < bound || text(fields, "rewind_began") != "" || r.foreign[key] {
+	if time.Until(rewind) < bound || text(fields, "rewind_began") != "" {
 		bound += queryTakes // a query of its own read from the start may be under way
 	}
+	// A daemon that knows no record of a range reads it from its start by its own reckoning, and does that once in the
+	// lane of the quick: it takes such a range for a new one, in which nothing drags.
+	bound += queryTakes * time.Duration(len(r.foreign)) / time.Duration(r.work/2)
 	if r.pace > 0 { // its own bucket, half of which may be set aside for carries
 		rate := r.pace / 2
 		if kept, _ := fields["rate"].(float64); kept > 0 {
