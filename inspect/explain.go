@@ -388,7 +388,7 @@ func (e explainer) whyStill(r shardquery.Range, c cursor.Cursor, v store.Value) 
 		return "it is due, and its range's cursor is at the same instant: " +
 			"the next sweep deletes it, or else the next read of the range from its start"
 	}
-	why := e.whyBehind(r, c, v)
+	why := e.whyBehind(r, v)
 	if held {
 		why += fmt.Sprintf("; %s is sweeping its range", c.Lease.Owner)
 	}
@@ -397,9 +397,9 @@ func (e explainer) whyStill(r shardquery.Range, c cursor.Cursor, v store.Value) 
 
 // whyBehind says when a due entity goes that lies behind its range's cursor, or in a
 // range that rests because nothing due is known in it.
-func (e explainer) whyBehind(r shardquery.Range, c cursor.Cursor, v store.Value) string {
+func (e explainer) whyBehind(r shardquery.Range, v store.Value) string {
 	const late = "it is due, but was written behind its range's cursor"
-	read, after := e.Plan.NextReading(r, v.Compare(c.Rewind.Position.Value) <= 0)
+	read, after := e.Plan.NextReading(r, v)
 	by := "by the next sweep"
 	if !after.IsZero() {
 		by = "by the first sweep after " + instantText(after)

@@ -4,8 +4,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/shardquery"
+	"github.com/reaper-ttl/reaper/store"
 )
 
 // A Reading is the kind of read that finds what lies behind the cursor of a range.
@@ -22,11 +24,12 @@ const (
 	AuditRead                  // the audit: no read of the range itself comes
 )
 
-// NextReading returns which read finds what lies behind the cursor of a range, and the
-// instant after which the first sweep does it; the zero time if the next sweep does. Passed
-// says that a read that is under way has passed it already. The instant of a sealing is a
-// forecast.
-func (p *Plan) NextReading(r shardquery.Range, passed bool) (Reading, time.Time) {
+// NextReading returns which read finds an expiry value behind the cursor of a range, and the
+// instant after which the first sweep does it; the zero time if the next sweep does. The zero
+// value may be anywhere in the range, so that a read under way may have passed it. The instant
+// of a sealing is a forecast.
+func (p *Plan) NextReading(r shardquery.Range, v store.Value) (Reading, time.Time) {
+	missed := func(c cursor.Cursor) bool { return v == (store.Value{}) || v.Compare(c.Rewind.Position.Value) <= 0 }
 	c, need := p.Cursor(r), p.Range(r)
 	next := p.rules.NextRewind(c)
 	if need.Behind {
@@ -36,7 +39,7 @@ func (p *Plan) NextReading(r shardquery.Range, passed bool) (Reading, time.Time)
 	isSealing := !sealed && p.SealedSoon(r.Generation)
 	sealing := func() time.Time { return forecastSealing(p.view.Record, p.rules.Policy, r.Generation, p.Now()) }
 	switch {
-	case !c.Rewind.Began.IsZero() && !passed:
+	case !c.Rewind.Began.IsZero() && !missed(c):
 		return NowReading, time.Time{}
 	case !c.Rewind.Began.IsZero():
 		c.Rewind.Done = c.Rewind.Began // as it will be
@@ -50,7 +53,9 @@ func (p *Plan) NextReading(r shardquery.Range, passed bool) (Reading, time.Time)
 		return SealedRead, time.Time{}
 	case sealed && !rereads(c, need.Stage):
 		audit := p.AuditCursor(r.Namespace)
-		if !audit.Rewind.Began.IsZero() || audit.Rewind.Done.IsZero() {
+		if underWay := !audit.Rewind.Began.IsZero(); underWay && missed(audit) {
+			audit.Rewind.Done = audit.Rewind.Began // as it will be
+		} else if underWay || audit.Rewind.Done.IsZero() {
 			return AuditRead, time.Time{}
 		}
 		return AuditRead, NextAudit(audit)
@@ -66,8 +71,7 @@ func (p *Plan) NextReading(r shardquery.Range, passed bool) (Reading, time.Time)
 func (p *Plan) BehindGone(ranges []shardquery.Range) (by time.Time, known bool) {
 	known = true
 	for _, r := range ranges {
-		// Nobody knows where in the range it lies: the read under way may have passed it.
-		read, after := p.NextReading(r, true)
+		read, after := p.NextReading(r, store.Value{})
 		if read == SealingRead && after.IsZero() {
 			known = false
 		}

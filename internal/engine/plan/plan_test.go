@@ -19,9 +19,9 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 //	now INSTANT            the store's time
 //	record NAME=VALUE...   the target record: created, checked, nursery, revision, empty-index
 //	generation N ...       one of its generations: shards, opened, ramp, closed, draining; or: gone
-//	cursor G.S[@NS] ...    a cursor record: position, swept, rewind-began, rewind-done, next, emptied, suspects,
-//	                       refused, held-by, layout, target-revision. What is not named stays; NAME= removes
-//	                       it, and gone the record
+//	cursor G.S[@NS] ...    a cursor record: position, swept, rewind-began, rewind-position (a key), rewind-done, next,
+//	                       emptied, suspects, refused, held-by, layout, target-revision. What is not named stays;
+//	                       NAME= removes it, and gone the record
 //	own G.S[@NS] ...       the same, as this process released it after the view was read
 //	tried CHORE INSTANT    this process came to the end of the chore then; without an instant, now
 //	live                   saves the target record as it is desired
@@ -30,6 +30,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 //	chores                 the chores alone
 //	rewinds                when each range is to be read from its start again
 //	spans [NS]             what an audit goes over
+//	reading G.S[@NS] [KEY] which read finds that key, or one that may be anywhere behind the cursor, and when
 //	order CHANCE           the order of first visits
 //	first, configured      the target record of a new target, and as the configuration wants it
 //	restart N=SHARDS ...   the target record of a target without one, with these generations found in the index;

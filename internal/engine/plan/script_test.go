@@ -108,6 +108,8 @@ func (s *script) do(command string, words []string) {
 		s.tellChores(s.plan())
 	case "spans":
 		s.tellSpans(strings.Join(words, ""))
+	case "reading":
+		s.tellReading(words)
 	case "order":
 		chance, err := strconv.ParseFloat(words[0], 64)
 		s.fail(err)
@@ -337,6 +339,8 @@ func (s *script) change(c *cursor.Cursor, name, value string) {
 		c.Swept = at()
 	case "rewind-began":
 		c.Rewind.Began = at()
+	case "rewind-position":
+		c.Rewind.Position = store.Position{Value: store.TextValue(value)}
 	case "rewind-done":
 		c.Rewind.Done = at()
 	case "next":
@@ -561,6 +565,26 @@ func (s *script) tellChores(p *plan.Plan) {
 		}
 		s.say("%s, due %s", text, short(c.At))
 	}
+}
+
+var readings = map[plan.Reading]string{plan.RewindRead: "rewind", plan.NowReading: "under way",
+	plan.MissedRead: "after the one under way", plan.SealedRead: "after the sealing", plan.SealingRead: "at the sealing",
+	plan.RefusedRead: "tries the refused", plan.AuditRead: "audit"}
+
+func (s *script) tellReading(words []string) {
+	p := s.plan()
+	var v store.Value
+	if len(words) > 1 {
+		v = store.TextValue(words[1])
+	}
+	for _, r := range p.Ranges() {
+		if rangeName(r) == words[0] {
+			read, after := p.NextReading(r, v)
+			s.say("    %s, %s", readings[read], short(after))
+			return
+		}
+	}
+	s.t.Fatalf("%s: no such range", s.line)
 }
 
 func (s *script) tellSpans(namespace string) {
