@@ -160,9 +160,9 @@ func (o *oracle) savedCursor(h *handle, old, new store.Record) {
 	}
 	was.target = new.Target // also where there was no record
 	is := leaseFact{new.Target, text(new.Fields, "owner"), number(new.Fields, "epoch"), number(new.Fields, "token")}
-	if isForged(was, old) && is.owner != was.owner { // who takes the range over has waited for another one's heartbeat
+	if isForged(was, old) && was.owner != h.holder { // others go by the heartbeat of whom the record names
 		o.overtaken[key] = was
-		was.owner = ""
+		was.owner, was.epoch = "", is.epoch
 	}
 	o.lease(h, key, was, is)
 	o.leases[key] = is

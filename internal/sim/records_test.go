@@ -47,3 +47,41 @@ func TestFirstWindowAgain(t *testing.T) {
 		})
 	}
 }
+
+// Whoever claims a range whose holder's name somebody has overwritten, or moves its cursor, goes by that name.
+// The holder itself gives the range back.
+func TestForgedHolder(t *testing.T) {
+	const key = "sessions.00000000.0000"
+	record := func(owner any, epoch, token int64) store.Record {
+		return store.Record{Key: key, Target: "sessions", Fields: store.Fields{"owner": owner, "epoch": epoch, "token": token}}
+	}
+	for _, c := range []struct {
+		name, by string
+		is       store.Record
+		wrong    bool
+	}{
+		{"the holder gives it back", "holder", record("", 0, 7), false},
+		{"the holder renews it", "holder", record("holder", 4, 7), false},
+		{"the holder changes its token", "holder", record("", 0, 8), true},
+		{"another one claims it", "other", record("other", 1, 8), false},
+		{"another one claims it with its token", "other", record("other", 1, 7), true},
+		{"another one moves it", "other", record("", 0, 7), false},
+		{"another one changes its token", "other", record("", 0, 8), true},
+		{"another one writes a lease of the holder", "other", record("holder", 3, 7), true},
+	} {
+		for _, forged := range []any{"somebody", int64(-7)} {
+			t.Run(fmt.Sprint(c.name, "/", forged), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(Options{Seed: 1})
+					defer w.stop()
+					w.plan.mode = query
+					w.oracle.leases[key] = leaseFact{"sessions", "holder", 3, 7}
+					w.oracle.savedCursor(&handle{w: w, name: c.by, holder: c.by}, record(forged, 3, 7), c.is)
+					if (w.violation != nil) != c.wrong {
+						t.Errorf("violation: %v", w.violation)
+					}
+				})
+			})
+		}
+	}
+}
