@@ -48,8 +48,8 @@ func TestFirstWindowAgain(t *testing.T) {
 	}
 }
 
-// Whoever claims a range whose holder's name somebody has overwritten, or moves its cursor, goes by that name.
-// The holder itself gives the range back.
+// A process that claims a range whose holder's name somebody has overwritten, or moves its cursor, goes by that
+// name. The holder itself gives the range back.
 func TestForgedHolder(t *testing.T) {
 	const key = "sessions.00000000.0000"
 	record := func(owner any, epoch, token int64) store.Record {

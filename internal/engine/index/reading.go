@@ -50,3 +50,13 @@ func IsBehind(e store.Entry, c cursor.Cursor) bool {
 	at := e.Position().Value.Compare(c.Position.Value)
 	return at < 0 || at == 0 && c.Position.Key != ""
 }
+
+// Later returns the later of two positions in a range, because a cursor never goes back.
+// If both have the same value, that is b: only the store knows the order of keys, and b
+// was read after a.
+func Later(a, b store.Position) store.Position {
+	if c := b.Value.Compare(a.Value); c < 0 || c == 0 && b.Key == "" {
+		return a
+	}
+	return b
+}

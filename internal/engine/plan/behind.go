@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
@@ -29,40 +28,46 @@ const (
 // value may be anywhere in the range, so that a read under way may have passed it. The instant
 // of a sealing is a forecast.
 func (p *Plan) NextReading(r shardquery.Range, v store.Value) (Reading, time.Time) {
-	missed := func(c cursor.Cursor) bool { return v == (store.Value{}) || v.Compare(c.Rewind.Position.Value) <= 0 }
+	missed := func(at store.Position) bool { return v == (store.Value{}) || v.Compare(at.Value) <= 0 }
 	c, need := p.Cursor(r), p.Range(r)
-	next := p.rules.NextRewind(c)
-	if need.Behind {
-		next = time.Time{}
+	underWay := !c.Rewind.Began.IsZero() && need.FromStart() && !need.SuspectsOnly
+	switch {
+	case underWay && !missed(c.Rewind.Position):
+		return NowReading, time.Time{}
+	case underWay:
+		c.Rewind.Done = c.Rewind.Began // as it will be
 	}
 	sealed := need.Stage.IsSealed()
-	isSealing := !sealed && p.SealedSoon(r.Generation)
-	sealing := func() time.Time { return forecastSealing(p.view.Record, p.rules.Policy, r.Generation, p.Now()) }
+	next := p.rules.NextRewind(c)
+	if need.Behind && !underWay {
+		next = time.Time{}
+	}
 	switch {
-	case !c.Rewind.Began.IsZero() && !missed(c):
-		return NowReading, time.Time{}
-	case !c.Rewind.Began.IsZero():
-		c.Rewind.Done = c.Rewind.Began // as it will be
-		if isSealing {
-			return SealingRead, sealing()
-		}
-		return MissedRead, p.rules.NextRewind(c)
-	case c.Stock.Refused:
+	case c.Stock.Refused && !underWay:
 		return RefusedRead, next
 	case sealed && c.Rewind.Done.Before(need.Stage.Since):
 		return SealedRead, time.Time{}
 	case sealed && !rereads(c, need.Stage):
-		audit := p.AuditCursor(r.Namespace)
-		if underWay := !audit.Rewind.Began.IsZero(); underWay && missed(audit) {
-			audit.Rewind.Done = audit.Rewind.Began // as it will be
-		} else if underWay || audit.Rewind.Done.IsZero() {
-			return AuditRead, time.Time{}
-		}
-		return AuditRead, NextAudit(audit)
-	case isSealing:
-		return SealingRead, sealing()
+		return AuditRead, p.nextAudit(r.Namespace, missed)
+	case !sealed && p.SealedSoon(r.Generation):
+		return SealingRead, forecastSealing(p.view.Record, p.rules.Policy, r.Generation, p.Now())
+	case underWay:
+		return MissedRead, next
 	}
 	return RewindRead, next
+}
+
+// nextAudit returns when the audit begins that finds what it has not missed; the zero time if
+// that is under way, or if the next sweep begins it.
+func (p *Plan) nextAudit(namespace string, missed func(store.Position) bool) time.Time {
+	c := p.AuditCursor(namespace)
+	switch underWay := !c.Rewind.Began.IsZero(); {
+	case underWay && missed(c.Position):
+		c.Rewind.Done = c.Rewind.Began // as it will be
+	case underWay, c.Rewind.Done.IsZero():
+		return time.Time{}
+	}
+	return NextAudit(c)
 }
 
 // BehindGone returns when the last of what lies behind the cursors of these ranges is gone:

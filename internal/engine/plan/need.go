@@ -57,6 +57,9 @@ func (m moment) need(c *cursor.Cursor, s Stage) Need {
 	if m.rules.ReadSince.After(n.Since) {
 		n.Since = m.rules.ReadSince
 	}
+	if s.Drain && s.DrainFrom.After(n.Since) {
+		n.Since = s.DrainFrom // what an earlier one has passed it has not carried
+	}
 	if isBehindDue := m.isBehindDue(c, s); !n.Unread && (isBehindDue || isAsked) {
 		n.Behind = true
 		suspectsOnly := s.Drain && !c.Rewind.Done.Before(s.Since) && !c.Stock.Refused // which may be anywhere

@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 //	now INSTANT            the store's time
 //	record NAME=VALUE...   the target record: created, checked, nursery, revision, empty-index
 //	generation N ...       one of its generations: shards, opened, ramp, closed, draining; or: gone
-//	cursor G.S[@NS] ...    a cursor record: position, swept, rewind-began, rewind-position (a key), rewind-done, next,
+//	cursor G.S[@NS] ...    a cursor record: position (or key), swept, rewind-began, rewind-position (a key), rewind-done, next,
 //	                       emptied, suspects, refused, held-by, layout, target-revision. What is not named stays;
 //	                       NAME= removes it, and gone the record
 //	own G.S[@NS] ...       the same, as this process released it after the view was read

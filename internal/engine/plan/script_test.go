@@ -335,6 +335,8 @@ func (s *script) change(c *cursor.Cursor, name, value string) {
 	switch name {
 	case "position":
 		c.Position = s.position(c.ID, at())
+	case "key":
+		c.Position = store.Position{Value: store.TextValue(value)}
 	case "swept":
 		c.Swept = at()
 	case "rewind-began":
@@ -486,7 +488,11 @@ func (s *script) tellRanges(p *plan.Plan) {
 			last = r.Generation
 			s.say("    %s", s.stageOf(p, last, slices.Contains(blocked, last)))
 		}
-		s.say("      %-11s %s", rangeName(r), needOf(p.Range(r)))
+		need, text := p.Range(r), ""
+		if began := p.Cursor(r).Rewind.Began; need.Behind && !began.IsZero() && began.Before(need.Since) {
+			text = ", begins again"
+		}
+		s.say("      %-11s %s%s", rangeName(r), needOf(need), text)
 	}
 }
 

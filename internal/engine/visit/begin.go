@@ -30,15 +30,14 @@ type resting struct {
 
 // newVisit returns a visit with its readings, which nobody has claimed yet.
 func (q *resting) newVisit(todo step.Todo) *visit {
-	c, need, cur := q.c, todo.Need, todo.Cursor
+	c, need, cur := q.c, todo.Need, q.restart(todo.Cursor, todo.Need)
 	horizon := q.horizon(cur.Position)
 	is := task{c: c, r: q.r, need: need, began: c.Clock.Now().Truncate(time.Microsecond)}
-	lateFrom := q.lateFrom(need, cur.Position)
 	var carry *dispose.Carrier
 	if need.Stage.Drain {
 		carry = dispose.NewDrainCarrier(c, todo.Plan, q.r)
 	}
-	v := newVisit(is, cur, horizon, lateFrom, carry)
+	v := newVisit(is, cur, horizon, q.lateFrom(need, cur.Position), carry)
 	resumes := need.Fresh && q.isRead(v.task.began) // it need not read again what it has read of the range
 	if resumes {
 		v.task.began = q.read
@@ -69,6 +68,18 @@ func (q *resting) newVisit(todo step.Todo) *visit {
 		v.readings.list = append(v.readings.list, q.behind(v, cur, from))
 	}
 	return v
+}
+
+// restart forgets a read from the start that shows too little. What a pass says of a range without a
+// record must not come to stand in one: a visit finds out itself.
+func (q *resting) restart(cur cursor.Cursor, need plan.Need) cursor.Cursor {
+	switch {
+	case need.Fresh:
+		cur.Rewind, cur.Stock, cur.Swept = cursor.Rewind{}, cursor.Stock{}, time.Time{}
+	case need.Behind && (cur.Rewind.Began.IsZero() || cur.Rewind.Began.Before(need.Since)):
+		cur.Rewind = cursor.Rewind{Done: cur.Rewind.Done, Refused: cur.Rewind.Refused && need.SuspectsOnly}
+	}
+	return cur
 }
 
 // isRead reports whether this process has read the range from its start recently. The next
@@ -160,10 +171,8 @@ func (q *resting) reader(cur cursor.Cursor, from store.Position, until, horizon 
 // reading begins.
 func (q *resting) behind(v *visit, cur cursor.Cursor, upTo store.Position) *reading {
 	began, from := cur.Rewind.Began, cur.Rewind.Position
-	// An attempt from before the sealing shows too little. A dry run also counts what the attempt has passed.
-	if began.IsZero() || began.Before(v.task.need.Since) || !q.c.Cfg.Apply {
+	if began.IsZero() || !q.c.Cfg.Apply { // a dry run also counts what the last attempt has passed
 		began, from = v.task.began, store.Position{}
-		cur.Rewind.Window = 0
 	}
 	v.task.began = began
 	rd := &reading{fromStart: true, reached: from}
@@ -236,6 +245,6 @@ func (q *resting) rewind(v *visit, p *plan.Plan) {
 		v.task.need.Behind = true
 		v.writer.Asker.LateFrom = q.lateSince(v)
 		v.kept, v.sieve.suspectsRead = dispose.Kept{}, 0 // their entities may have been repaired since
-		v.readings.list = append(v.readings.list[:1], q.behind(v, cur, at))
+		v.readings.list = append(v.readings.list[:1], q.behind(v, q.restart(cur, v.task.need), at))
 	}
 }

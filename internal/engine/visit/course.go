@@ -5,6 +5,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/internal/engine/dispose"
+	"github.com/reaper-ttl/reaper/internal/engine/index"
 	"github.com/reaper-ttl/reaper/internal/engine/plan"
 	"github.com/reaper-ttl/reaper/internal/engine/site"
 	"github.com/reaper-ttl/reaper/internal/engine/step"
@@ -42,6 +43,7 @@ type course struct {
 	hold     *dispose.Hold
 	decide   *dispose.Decider
 	readings *readings
+	began    time.Time // the horizon with which the visit began
 }
 
 // until returns the latest expiry that a visit reads: the horizon, or the last
@@ -62,21 +64,11 @@ func (o *course) saveMain(c *cursor.Cursor, to store.Position) {
 	if stop := o.r.At(o.limit()); o.decide.Carry == nil && to.Value.Compare(stop.Value) >= 0 {
 		to = stop
 	}
-	c.Position = later(c.Position, to)
+	c.Position = index.Later(c.Position, to)
 	if o.task.need.Unread { // another claim resumes it like any read from the start
 		c.Rewind = cursor.Rewind{Began: o.task.began, Position: to, Window: o.readings.main().window,
 			Refused: c.Rewind.Refused}
 	}
-}
-
-// later returns the later of two positions in a range, because a cursor never goes back.
-// If both have the same value, that is b: only the store knows the order of keys, and b
-// was read after a.
-func later(a, b store.Position) store.Position {
-	if c := b.Value.Compare(a.Value); c < 0 || c == 0 && b.Key == "" {
-		return a
-	}
-	return b
 }
 
 // emptyUpTo returns the instant up to which a probe has found nothing so far.
@@ -101,7 +93,7 @@ func (o *course) moveIdle(t step.Turn, probed time.Duration) (moved cursor.Curso
 		return moved, nil
 	}
 	next, ok, err := o.c.Keeper.Move(t.Ctx, o.hold.Before, func(c *cursor.Cursor) {
-		c.Position = later(c.Position, to)
+		c.Position = index.Later(c.Position, to)
 		c.Swept = o.decide.Horizon.Truncate(time.Microsecond)
 		if o.task.need.Fresh {
 			c.Rewind.Done = o.task.began
@@ -174,8 +166,10 @@ func (o *course) reached() time.Time {
 // during a visit that carries nothing, the record must not look as if it had carried.
 func (o *course) swept() time.Time {
 	at := o.decide.Horizon
-	if from := o.task.need.Stage.DrainFrom; o.decide.Carry == nil && !from.IsZero() {
-		if before := from.Add(-o.c.Target.Retention - time.Microsecond); before.Before(at) {
+	if o.decide.Carry == nil && o.task.need.Stage.IsSealed() {
+		at = o.began // draining may have begun since without this process knowing
+		from := o.task.need.Stage.DrainFrom
+		if before := from.Add(-o.c.Target.Retention - time.Microsecond); !from.IsZero() && before.Before(at) {
 			at = before
 		}
 	}

@@ -36,6 +36,8 @@ func (v *visit) takeInventory(t step.Turn) error {
 			stock.Emptied = c.Clock.Now().Truncate(time.Microsecond)
 		}
 	}
-	v.hold.Update(func(c *cursor.Cursor) { c.Stock, c.Rewind.Refused = stock, false })
+	v.hold.Update(func(c *cursor.Cursor) { // a read under way keeps what it has met
+		c.Stock, c.Rewind.Refused = stock, c.Rewind.Refused && !c.Rewind.Began.IsZero()
+	})
 	return nil
 }

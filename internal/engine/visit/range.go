@@ -7,6 +7,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/internal/engine/dispose"
+	"github.com/reaper-ttl/reaper/internal/engine/index"
 	"github.com/reaper-ttl/reaper/internal/engine/site"
 	"github.com/reaper-ttl/reaper/internal/engine/step"
 	"github.com/reaper-ttl/reaper/internal/engine/view"
@@ -223,7 +224,7 @@ func (j *rangeJob) look(t step.Turn, cur cursor.Cursor, why throttle.Reason) ste
 // finish ends a visit in which everything was read and no entity waits for another try.
 func (j *rangeJob) finish(t step.Turn, v *visit) step.Outcome {
 	v.hold.Update(func(c *cursor.Cursor) {
-		c.Position = later(c.Position, v.task.r.At(v.course.limit()))
+		c.Position = index.Later(c.Position, v.task.r.At(v.course.limit()))
 		c.Swept = v.course.swept()
 	})
 	if v.task.need.Inventory && v.hold.IsClaimed() {

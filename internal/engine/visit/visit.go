@@ -48,7 +48,7 @@ func newVisit(is task, before cursor.Cursor, horizon, lateFrom time.Time, carry 
 	c := is.c
 	v := &visit{task: is, hold: dispose.NewHold(c, before), decide: dispose.NewDecider(c, is.r.Generation, horizon, carry)}
 	v.writer = dispose.NewWriter(c, &v.hold, carry, lateFrom)
-	v.course = course{c: c, r: is.r, task: &v.task, hold: &v.hold, decide: &v.decide, readings: &v.readings}
+	v.course = course{c, is.r, &v.task, &v.hold, &v.decide, &v.readings, horizon}
 	v.account = account{task: &v.task, hold: &v.hold, decide: &v.decide, kept: &v.kept,
 		dry: dryRun{task: &v.task, hold: &v.hold, decide: &v.decide, readings: &v.readings}}
 	v.sieve = sieve{task: &v.task, hold: &v.hold, decide: &v.decide, kept: &v.kept, account: &v.account,

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/internal/engine/plan"
 	"github.com/reaper-ttl/reaper/internal/engine/site"
@@ -128,4 +129,57 @@ func TestDeferredHoldsUpAllReadings(t *testing.T) {
 	if d.has(b, "x"); len(one.rds) != 2 {
 		t.Error("b has met it twice")
 	}
+}
+
+// Before it reads a range, a visit forgets what would be wrong in its record.
+func TestRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := claimed(t)
+		q := resting{c: v.task.c, r: v.task.r}
+		since := time.Now().UTC()
+		done, began := since.Add(-time.Hour), since.Add(-time.Minute)
+		place := store.TextValue("00000001.0000.20000101T000000.000Z")
+		underWay := func(began time.Time) cursor.Rewind {
+			return cursor.Rewind{Done: done, Began: began, Position: store.Position{Value: place}, Window: time.Hour, Refused: true}
+		}
+		sealed := cursor.Cursor{Swept: done, Stock: cursor.Stock{Emptied: done}}
+		with := func(r cursor.Rewind) cursor.Cursor { c := sealed; c.Rewind = r; return c }
+		for _, c := range []struct {
+			name        string
+			need        plan.Need
+			cursor, was cursor.Cursor
+		}{
+			{"no record", plan.Need{Fresh: true, Unread: true}, cursor.Cursor{}, with(cursor.Rewind{Done: done})},
+			{"goes on", plan.Need{Behind: true, Since: began}, with(underWay(began)), with(underWay(began))},
+			{"too early", plan.Need{Behind: true, Since: since}, with(cursor.Rewind{Done: done}), with(underWay(began))},
+			{"too early, and reads a part", plan.Need{Behind: true, SuspectsOnly: true, Since: since},
+				with(cursor.Rewind{Done: done, Refused: true}), with(underWay(began))},
+			{"reads on from the cursor", plan.Need{Since: since}, with(underWay(began)), with(underWay(began))},
+		} {
+			if is := q.restart(c.was, c.need); is != c.cursor {
+				t.Errorf("%s: %+v", c.name, is)
+			}
+		}
+	})
+}
+
+// A visit that carries nothing cannot say that it has carried what was due when draining began.
+func TestSweptBeforeADrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := claimed(t)
+		before := v.course.swept()
+		time.Sleep(time.Hour)
+		v.decide.Horizon = v.task.c.Horizon()
+		if at := v.course.swept(); !at.After(before) {
+			t.Errorf("open to writers: swept up to %v, and %v before", at, before)
+		}
+		v.task.need.Stage.Sealed = time.Now().Add(-2 * time.Hour)
+		if at := v.course.swept(); !at.Equal(before) {
+			t.Errorf("sealed: swept up to %v, and to %v when the visit began", at, before)
+		}
+		v.task.need.Stage.DrainFrom = before.Add(v.task.c.Target.Retention)
+		if at := v.course.swept(); !at.Before(before) {
+			t.Errorf("drains: swept up to %v, and draining began at %v", at, before)
+		}
+	})
 }
