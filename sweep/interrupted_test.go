@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -152,4 +153,36 @@ func TestRecordOfASealedRangeIsRemoved(t *testing.T) {
 			t.Errorf("generation 1 has retired with an entity in it; these are live: %v", live)
 		}
 	})
+}
+
+// A turn that ends while a page is read ahead does not waste that page, and no page is read ahead that another
+// lane would read again: in Firestore, reads cost more than the deletes that follow them.
+func TestNoPageIsReadTwice(t *testing.T) {
+	for _, takes := range []time.Duration{0, 20 * time.Millisecond, 400 * time.Millisecond, 1200 * time.Millisecond} {
+		t.Run(takes.String(), func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				w.target.Shards, w.target.Page = 4, 100
+				w.begin()
+				for i := range 4 * 250 {
+					w.dueIn(1, i%4, fmt.Sprint("e-", i), time.Now().Add(-time.Minute))
+				}
+				var scans atomic.Int64
+				w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+					isPage := c.Method == "Scan" && c.Query.Limit == w.target.Page
+					if isPage && strings.HasPrefix(c.Query.Lo.Text, "00000001.") {
+						scans.Add(1)
+					}
+					if c.Method == "Scan" || c.Method == "Dispose" {
+						return throttle.Sleep(ctx, takes)
+					}
+					return nil
+				}
+				c := w.config()
+				c.Workers = 2
+				if res := sweep.Run(t.Context(), c); res.Targets[0].Deleted != 1000 || scans.Load() != 4*3 {
+					t.Errorf("%d scans for 12 pages: %+v", scans.Load(), res.Targets[0])
+				}
+			})
+		})
+	}
 }

@@ -252,8 +252,8 @@ func (p *pager) readFailed(t step.Turn, rd *reading, err error) error {
 	return rd.failing.pauseOrFail(t, p.task.c.Cfg.Now(), err)
 }
 
-// readsAhead reports whether the next page of a reading is read while this one is written:
-// if the pace lets both go, and somebody wants it.
+// readsAhead reports whether the next page is read while this one is written: pace and lane let it, and it is wanted.
 func (p *pager) readsAhead(t step.Turn, rd *reading) bool {
-	return (p.hold.Pacer == nil || p.hold.Pacer.Status().Unlimited) && !t.Over() && !p.account.dry.samples(t.Scratch, rd)
+	return (p.hold.Pacer == nil || p.hold.Pacer.Status().Unlimited) && !t.Over() && (t.Slow || !rd.fromStart) &&
+		!p.account.dry.samples(t.Scratch, rd)
 }

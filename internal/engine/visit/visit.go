@@ -84,7 +84,7 @@ func (v *visit) run(t step.Turn) (out step.Outcome, allRead bool) {
 			return out, allRead
 		case t.Ctx.Err() != nil:
 			return outcomeOf(v.task.c, t, v.task.r, v, background.ErrStopped), false
-		case t.Over():
+		case t.Over() && v.readings.aheadOf(t.Scratch) == nil: // a page that is read ahead is paid for
 			return v.between(step.Outcome{State: step.Ready}), false
 		}
 	}
