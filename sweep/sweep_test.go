@@ -798,7 +798,8 @@ func TestReadsOnePageAhead(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		layouts["timestamp"](&w.target)
 		w.target.Page = 10
-		w.sweep() // a first read goes over all there is, in windows
+		w.put(1, 1, "first", time.Now())
+		w.sweep() // a first read goes over all there is, in windows, and its first page is in another lane
 		for i := range 100 {
 			w.put(1, 1, fmt.Sprintf("e-%03d", i), time.Now().Add(time.Duration(i+1)*time.Second))
 		}

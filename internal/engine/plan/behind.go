@@ -30,7 +30,8 @@ const (
 func (p *Plan) NextReading(r shardquery.Range, v store.Value) (Reading, time.Time) {
 	missed := func(at store.Position) bool { return v == (store.Value{}) || v.Compare(at.Value) <= 0 }
 	c, need := p.Cursor(r), p.Range(r)
-	underWay := !c.Rewind.Began.IsZero() && need.FromStart() && !need.SuspectsOnly
+	// One that began too early begins again.
+	underWay := !c.Rewind.Began.IsZero() && !c.Rewind.Began.Before(need.Since) && need.FromStart() && !need.SuspectsOnly
 	switch {
 	case underWay && !missed(c.Rewind.Position):
 		return NowReading, time.Time{}
@@ -48,7 +49,8 @@ func (p *Plan) NextReading(r shardquery.Range, v store.Value) (Reading, time.Tim
 	case sealed && c.Rewind.Done.Before(need.Stage.Since):
 		return SealedRead, time.Time{}
 	case sealed && !rereads(c, need.Stage):
-		return AuditRead, p.nextAudit(r.Namespace, missed)
+		_, covers := beforeSurvivors(r, p.Cursor(r), need.Stage)
+		return AuditRead, p.nextAudit(r.Namespace, covers, missed)
 	case !sealed && p.SealedSoon(r.Generation):
 		return SealingRead, forecastSealing(p.view.Record, p.rules.Policy, r.Generation, p.Now())
 	case underWay:
@@ -58,13 +60,17 @@ func (p *Plan) NextReading(r shardquery.Range, v store.Value) (Reading, time.Tim
 }
 
 // nextAudit returns when the audit begins that finds what it has not missed; the zero time if
-// that is under way, or if the next sweep begins it.
-func (p *Plan) nextAudit(namespace string, missed func(store.Position) bool) time.Time {
+// that is under way, or if the next sweep begins it. Covers says that its range is in its spans.
+func (p *Plan) nextAudit(namespace string, covers bool, missed func(store.Position) bool) time.Time {
 	c := p.AuditCursor(namespace)
-	switch underWay := !c.Rewind.Began.IsZero(); {
-	case underWay && missed(c.Position):
+	underWay := !c.Rewind.Began.IsZero()
+	switch {
+	case underWay && (!covers || missed(c.Position)):
 		c.Rewind.Done = c.Rewind.Began // as it will be
-	case underWay, c.Rewind.Done.IsZero():
+	case !underWay && p.Now().Before(NextAudit(c)):
+	case !covers: // it may begin before it covers the range
+		c.Rewind.Done = p.Now()
+	default:
 		return time.Time{}
 	}
 	return NextAudit(c)

@@ -85,7 +85,7 @@ func (o *course) emptyUpTo(known time.Time) time.Time {
 func (o *course) moveIdle(t step.Turn, probed time.Duration) (moved cursor.Cursor, err error) {
 	to := o.r.At(o.limit())
 	costly := probed > slowProbe || t.Scratch.Page.SteppedOver > manySteps
-	if !o.c.Cfg.Apply || to.IsZero() || !costly {
+	if !o.c.Cfg.Apply || to.IsZero() || !costly || o.task.need.Stage.IsSealed() {
 		return moved, nil
 	}
 	at, err := o.r.Expires(o.hold.Before.Position.Value)
