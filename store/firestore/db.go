@@ -150,7 +150,11 @@ func (d *DB) fail(ctx context.Context, op string, err error) error {
 		}
 		return fmt.Errorf("%s: %w: %w", op, store.ErrFailed, err)
 	}
-	return fmt.Errorf("%s: %w (at %s)", op, google.Explain(ctx, google.Sentinel(st), st), d.endpoint)
+	explained := fmt.Errorf("%s: %w (at %s)", op, google.Explain(ctx, google.Sentinel(st), st), d.endpoint)
+	if store.MayHaveHappened(err) { // another write of the call may have
+		return store.InDoubt(explained)
+	}
+	return explained
 }
 
 // A stream is what the client returns for queries.

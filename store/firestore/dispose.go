@@ -116,7 +116,8 @@ func (d *DB) writeEach(ctx context.Context, writes []*pb.Write, take func(i int,
 		return err
 	}
 	if len(reply.GetStatus()) != len(writes) {
-		return fmt.Errorf("%w: %d statuses for %d writes", store.ErrFailed, len(reply.GetStatus()), len(writes))
+		err := fmt.Errorf("%w: %d statuses for %d writes", store.ErrFailed, len(reply.GetStatus()), len(writes))
+		return store.InDoubt(err)
 	}
 	var done []*pb.Write
 	var why error
@@ -134,12 +135,26 @@ func (d *DB) writeEach(ctx context.Context, writes []*pb.Write, take func(i int,
 }
 
 // worse returns the more important of two errors: the pace must learn of push-back, in
-// addition to whatever else failed.
+// addition to whatever else failed. If a write with either of them may have taken effect, that remains known.
 func worse(a, b error) error {
+	why := a
 	if a == nil || b != nil && errors.Is(google.Sentinel(status.Convert(b)), store.ErrPushback) {
-		return b
+		why = b
 	}
-	return a
+	if isUnsure(a) || isUnsure(b) {
+		return store.InDoubt(why)
+	}
+	return why
+}
+
+// isUnsure reports whether a write with an error, explained or not, may have taken effect.
+func isUnsure(err error) bool {
+	if err == nil || store.IsMapped(err) {
+		return store.MayHaveHappened(err)
+	}
+	st := status.Convert(err)
+	explained := google.Explain(context.Background(), google.Sentinel(st), st)
+	return store.MayHaveHappened(err) || store.MayHaveHappened(explained)
 }
 
 // look reads the present documents. A dry run counts a document as writable if it has the

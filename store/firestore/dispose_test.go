@@ -139,18 +139,22 @@ func TestDisposeLeavesWhatChanged(t *testing.T) {
 }
 
 // Each write of a batch has a status of its own: successful writes keep their
-// outcome if others fail. The caller gets push-back rather than another error.
+// outcome if others fail. The caller gets push-back rather than another error, and hears of any write that
+// may have taken effect.
 func TestStatusesOfABatch(t *testing.T) {
 	for _, c := range []struct {
-		codes []codes.Code
-		want  error
+		codes  []codes.Code
+		want   error
+		unsure bool
 	}{
-		{[]codes.Code{codes.OK, codes.Aborted, codes.OK}, store.ErrContention},
-		{[]codes.Code{codes.Unavailable, codes.OK, codes.ResourceExhausted}, store.ErrPushback},
-		{[]codes.Code{codes.ResourceExhausted, codes.OK, codes.Aborted}, store.ErrPushback},
-		{[]codes.Code{codes.OK, codes.OK, codes.PermissionDenied}, store.ErrDenied},
-		{[]codes.Code{codes.OK, codes.DeadlineExceeded, codes.OK}, store.ErrDeadline},
-		{[]codes.Code{codes.OK, codes.OK}, store.ErrFailed}, // one is missing
+		{[]codes.Code{codes.OK, codes.Aborted, codes.OK}, store.ErrContention, false},
+		{[]codes.Code{codes.Aborted, codes.OK, codes.Unavailable}, store.ErrContention, true},
+		{[]codes.Code{codes.Unavailable, codes.OK, codes.ResourceExhausted}, store.ErrPushback, true},
+		{[]codes.Code{codes.ResourceExhausted, codes.OK, codes.Aborted}, store.ErrPushback, false},
+		{[]codes.Code{codes.OK, codes.OK, codes.PermissionDenied}, store.ErrDenied, false},
+		{[]codes.Code{codes.OK, codes.Unknown, codes.OK}, store.ErrFailed, true},
+		{[]codes.Code{codes.OK, codes.DeadlineExceeded, codes.OK}, store.ErrDeadline, true},
+		{[]codes.Code{codes.OK, codes.OK}, store.ErrFailed, true}, // one is missing
 	} {
 		w := newWorld(t)
 		w.row(3)
@@ -164,6 +168,9 @@ func TestStatusesOfABatch(t *testing.T) {
 		err := w.Dispose(store.WithMeter(t.Context(), meter), b)
 		if !errors.Is(err, c.want) {
 			t.Errorf("%v: %v, want %v", c.codes, err, c.want)
+		}
+		if store.MayHaveHappened(err) != c.unsure {
+			t.Errorf("%v: may have happened: %t", c.codes, !c.unsure)
 		}
 		if n := strings.Count(fmt.Sprint(err), c.want.Error()); n != 1 {
 			t.Errorf("%v: the error says %d times what it is: %v", c.codes, n, err)

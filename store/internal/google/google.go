@@ -183,12 +183,16 @@ func Explain(ctx context.Context, kind error, s *status.Status) error {
 	switch s.Code() {
 	case codes.Canceled, codes.DeadlineExceeded:
 		if ctxErr := ctx.Err(); errors.Is(ctxErr, context.Canceled) {
-			return fmt.Errorf("%w: %w", ctxErr, s.Err())
+			return store.InDoubt(fmt.Errorf("%w: %w", ctxErr, s.Err())) // the call was under way
 		} else if ctxErr != nil {
 			return fmt.Errorf("%w: %w: %w", store.ErrDeadline, ctxErr, s.Err())
 		}
 	}
-	return fmt.Errorf("%w: %w", kind, s.Err())
+	err := fmt.Errorf("%w: %w", kind, s.Err())
+	if s.Code() == codes.Unknown || s.Code() == codes.DataLoss { // of a proxy, or after a commit
+		return store.InDoubt(err)
+	}
+	return err
 }
 
 // Credentials is what to do where the client finds no credentials.
