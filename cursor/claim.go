@@ -203,7 +203,7 @@ func (c *Claim) Update(change func(*Cursor)) {
 	}
 }
 
-// Writing returns a context for writes in the range: it ends when ctx does and
+// Writing returns a context for writes in the range: it ends when ctx does, when the claim is lost, and
 // no later than the epoch as it stands now, so that no write can outlast it.
 func (c *Claim) Writing(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	if err := c.Err(); err != nil {
@@ -214,7 +214,8 @@ func (c *Claim) Writing(ctx context.Context) (context.Context, context.CancelFun
 		return nil, nil, fmt.Errorf("write in %v: %w", c.id, c.lapsed())
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, left, ErrLost)
-	return ctx, cancel, nil
+	stop := context.AfterFunc(c.ctx, cancel)
+	return ctx, func() { stop(); cancel() }, nil
 }
 
 // left returns how long the claim still holds by this process's own count.

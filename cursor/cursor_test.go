@@ -312,6 +312,30 @@ func TestHolderGivesUpInTime(t *testing.T) {
 	})
 }
 
+// A write ends with its claim, also if the lease would have lasted: the process may begin another epoch at once,
+// from which on others take the range for free.
+func TestWriteEndsWithItsClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		claim, err := keeper(t, s, "a").Claim(t.Context(), load(t, s, cursor.Table{}).Get(id, scope, store.Text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel, err := claim.Writing(t.Context())
+		if err != nil || ctx.Err() != nil {
+			t.Fatal(err, ctx.Err())
+		}
+		defer cancel()
+		began := time.Now()
+		if err := claim.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if <-ctx.Done(); time.Since(began) > time.Second {
+			t.Errorf("it goes on for %v", time.Since(began))
+		}
+	})
+}
+
 // A save whose reply is lost is repeated as the same write, and succeeds.
 func TestLostReplyOfASave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
