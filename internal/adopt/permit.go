@@ -62,7 +62,11 @@ func (m *permit) check(ctx context.Context, p *heldPart) error {
 		why := m.view.Held()
 		m.view.Note(why)
 		if why == "" {
-			return p.keep(ctx)
+			kept := m.job.now()
+			if err := p.keep(ctx); err != nil || m.job.now().Sub(kept) < time.Second {
+				return err
+			}
+			continue // it may have taken a minute
 		}
 		if m.job.now().Sub(since) > m.job.cfg.Target.Lease {
 			return fmt.Errorf("target %s: %w for longer than one lease: %s", m.job.cfg.Target.Name, switches.ErrHeld, why)

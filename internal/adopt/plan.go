@@ -215,8 +215,8 @@ func (p *planner) settle(ctx context.Context, before, next Record) error {
 	case !p.job.applies():
 	case p.job.cfg.Order == Undo:
 		return p.settleStampers(ctx, before)
-	case next.Round().Number == 1 && p.view.StoreNow().Sub(next.Began) < savePatience+missingFor:
-		return throttle.Sleep(ctx, missingFor) // the record may have been saved just now
+	case p.job.cfg.Order == Stamp && next.Round().Number == 1:
+		return throttle.Sleep(ctx, missingFor) // the record may have been saved just now, however long that was planned
 	}
 	return nil
 }
@@ -226,12 +226,10 @@ func (p *planner) settle(ctx context.Context, before, next Record) error {
 // A worker may hold no part at the moment, and write a second later.
 func (p *planner) settleStampers(ctx context.Context, before Record) error {
 	const wait = switches.ReadEvery + writeTimeout
-	if before.Phase == Undoing { // another process has begun to undo, and may have died while it waited
-		if p.view.StoreNow().Sub(before.Reading) > savePatience+wait {
-			return nil
+	if before.Phase != Undoing { // else another process has begun to undo, and may have died while it waited
+		if writes, err := p.mayWrite(ctx, before); err != nil || !writes {
+			return err
 		}
-	} else if writes, err := p.mayWrite(ctx, before); err != nil || !writes {
-		return err
 	}
 	p.job.log.InfoContext(ctx, "waiting for workers that may still write keys", "target", p.job.cfg.Target.Name,
 		"wait", wait.String())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/switches"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -155,13 +156,14 @@ func (w *writer) announce(ctx context.Context, items []item) error {
 }
 
 // writeTimeout bounds a batch from before its keys are made, also if the process stands
-// still in between: a key must be written within the slack of its generation.
+// still in between: a key must be written within the slack of its generation. With
+// [switches.ReadEvery] it bounds it from the look that has shown no undo.
 const writeTimeout = 30 * time.Second
 
 // restamp makes the new values of a batch, and writes them. It returns all ops with any error:
 // those without an outcome are left.
 func (w *writer) restamp(ctx context.Context, items []item) ([]store.RestampOp, error) {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, min(writeTimeout, switches.ReadEvery+writeTimeout-w.view.Age()))
 	defer cancel()
 	b := &store.Restamping{Query: w.job.query(items[0].namespace), Ops: make([]store.RestampOp, len(items))}
 	for i, one := range items {

@@ -114,6 +114,13 @@ func (s *Switches) Fresh(ctx context.Context) error {
 	return s.Read(ctx)
 }
 
+// Age returns how long ago the read was sent that the switches are of.
+func (s *Switches) Age() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cfg.Now().Sub(s.sent)
+}
+
 // StoreNow returns the store's time.
 func (s *Switches) StoreNow() time.Time {
 	s.mu.Lock()

@@ -1,0 +1,92 @@
+package adopt_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/internal/adopt"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A worker looks whether it may still write, and then renews its part, which takes half a minute, as long as the
+// store fails. Somebody undoes the adoption meanwhile: the worker writes no key behind that.
+func TestSlowRenewalBesideUndo(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.put("one", 40*day)
+		var undo sync.WaitGroup
+		var announced atomic.Bool
+		var began atomic.Pointer[time.Time] // of the undo
+		undoing := func(limit time.Duration) bool {
+			at := began.Load()
+			return at != nil && time.Since(*at) < limit
+		}
+		cfg := w.config()
+		cfg.Announce = func(context.Context, []time.Time) error {
+			time.Sleep(11 * time.Second) // then the part's record is to be renewed
+			announced.Store(true)
+			return nil
+		}
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			owner, _ := c.Record.Fields["owner"].(string)
+			switch {
+			case c.Method == "Save" && owner == cfg.Sweep.Owner && announced.Load():
+				if now := time.Now(); began.CompareAndSwap(nil, &now) {
+					u := w.config()
+					u.Order = adopt.Undo
+					undo.Go(func() {
+						if res, err := adopt.Run(t.Context(), u); err != nil || !res.Complete {
+							t.Errorf("undo: %+v, %v", res, err)
+						}
+					})
+				}
+				if undoing(28 * time.Second) {
+					return store.ErrUnavailable
+				}
+			case c.Method == "Restamp" && undoing(35*time.Second):
+				time.Sleep(20 * time.Second)
+			}
+			return nil
+		}
+		_, err := adopt.Run(t.Context(), cfg)
+		undo.Wait()
+		if n := w.stamped(); n > 0 || began.Load() == nil {
+			t.Errorf("%d keys are left after the undo; the worker ended with %v", n, err)
+		}
+	})
+}
+
+// However long an adoption was planned, its first key comes after all sweeps know of it.
+func TestFirstKeyAfterASlowPlan(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.put("one", 40*day)
+		var saved, key time.Time
+		walks := 0
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Walk" {
+				if walks++; walks == 1 {
+					time.Sleep(70 * time.Second)
+				}
+			}
+			if c.Method == "Restamp" && key.IsZero() {
+				key = time.Now()
+			}
+			return nil
+		}
+		w.s.After = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Sort == store.AdoptRecord && saved.IsZero() {
+				saved = time.Now()
+			}
+			return nil
+		}
+		if res, err := adopt.Run(t.Context(), w.config()); err != nil || res.Stamped != 1 {
+			t.Fatalf("%+v, %v", res, err)
+		}
+		if wait := key.Sub(saved); saved.IsZero() || wait < 5*time.Second {
+			t.Errorf("the first key came %v after the record", wait)
+		}
+	})
+}
