@@ -34,7 +34,7 @@ func (r *run) insert(ctx context.Context, c *chunk) error {
 	n := r.tally.soFar()
 	to := c.end
 	to.exist, to.restored, to.verified, to.vanished = n.Exist, n.Restored, n.Verified, n.Vanished
-	to.stripped, to.refused, to.notFound, to.badObjects = n.Stripped, n.Refused, n.NotFound, n.BadObjects
+	to.stripped, to.refused, to.notFound, to.plan = n.Stripped, n.Refused, n.NotFound, r.plan.fingerprint
 	return r.hold.reach(ctx, to)
 }
 
@@ -110,7 +110,11 @@ func (r *run) ready(ctx context.Context, items []item) error {
 		return err
 	}
 	var expiries []time.Time
+	horizon := r.switches.StoreNow().Add(-r.job.Target.Retention)
 	for _, one := range items {
+		if one.expires && !one.at.After(horizon) { // it was not when the restore began: this takes long
+			return fmt.Errorf("%w: %s by now, and what comes after it", ErrDue, one.Key)
+		}
 		if one.expires && !one.announced {
 			expiries = append(expiries, one.at)
 		}

@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -21,8 +24,9 @@ const before = 10 * time.Minute
 
 // A plan says what is restored. It does not change.
 type plan struct {
-	objects []object // in order of time
-	depths  []int    // at which entities lie, in their order
+	objects     []object // in order of time
+	depths      []int    // at which entities lie, in their order
+	fingerprint string   // it differs for other objects or lines: a place in one plan says nothing in another
 }
 
 // An object is one of the archive with lines that are restored.
@@ -235,7 +239,19 @@ func (p *planner) choose(made *plan) {
 		made.depths = append(made.depths, d)
 	}
 	slices.Sort(made.depths)
+	made.fingerprint = fingerprint(made.objects)
 	p.job.Progress.Entities.Store(int64(len(chosen)))
+}
+
+func fingerprint(objects []object) string {
+	sum := sha256.New()
+	for _, o := range objects {
+		_ = binary.Write(sum, binary.BigEndian, int64(len(o.Name)))
+		_, _ = io.WriteString(sum, o.Name)
+		_ = binary.Write(sum, binary.BigEndian, int64(len(o.lines)))
+		_ = binary.Write(sum, binary.BigEndian, o.lines)
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
 // check refuses a plan as a whole.

@@ -24,7 +24,7 @@ type place struct {
 
 	exist, restored, verified, vanished, stripped, refused, notFound int64
 
-	badObjects int64 // that could not be read: what they hold is not done, wherever they are
+	plan string // the fingerprint of the plan in which this is a place
 }
 
 // isBehind reports whether a line was done before.
@@ -105,7 +105,7 @@ func (r *record) encode() store.Record {
 			"done": r.done, "depth": int64(r.depth), "object_at": store.FormatTime(r.at), "object": r.object,
 			"line": int64(r.line), "exist": r.exist, "restored": r.restored, "verified": r.verified, "vanished": r.vanished,
 			"stripped": r.stripped, "refused": r.refused, "not_found": r.notFound,
-			"bad_objects": r.badObjects,
+			"plan": r.plan,
 		}}
 }
 
@@ -121,7 +121,7 @@ func decode(rec store.Record) (record, error) {
 		place: place{depth: int(f.Int("depth")), at: f.Time("object_at"), object: f.Text("object"),
 			line: int(f.Int("line")), exist: f.Int("exist"), restored: f.Int("restored"), verified: f.Int("verified"),
 			vanished: f.Int("vanished"), stripped: f.Int("stripped"), refused: f.Int("refused"),
-			notFound: f.Int("not_found"), badObjects: f.Int("bad_objects")}}
+			notFound: f.Int("not_found"), plan: f.Text("plan")}}
 	if r.began.IsZero() {
 		f.Fail("began", "it is missing")
 	}

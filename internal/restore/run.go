@@ -116,9 +116,9 @@ func (r *run) restore(ctx context.Context) (complete bool, err error) {
 	from := place{depth: -1}
 	switch {
 	case !r.continued():
-	case rec.badObjects != r.tally.soFar().BadObjects:
-		r.job.log.WarnContext(ctx, "other objects can be read than before: the restore starts over", "target",
-			r.job.Target.Name, "bad_objects", r.tally.soFar().BadObjects, "before", rec.badObjects)
+	case rec.plan != r.plan.fingerprint: // an object came back, can be read again, or can be no more
+		r.job.log.WarnContext(ctx, "the archive has something else of the selection than before: the restore starts over",
+			"target", r.job.Target.Name)
 	default:
 		from = rec.place
 		r.tally.resume(rec.place)
