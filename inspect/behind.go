@@ -128,8 +128,8 @@ func (b *behindCounter) firstBehind(ctx context.Context, r shardquery.Range) (ti
 	if err != nil || since.IsZero() || !b.Plan.Range(r).Read {
 		return since, err
 	}
-	at, err := r.Expires(b.Plan.Cursor(r).Position.Value)
-	if err == nil && since.Add(-b.Target.Retention).After(at) {
+	at, ok := r.Passed(b.Plan.Cursor(r).Position.Value)
+	if ok && since.Add(-b.Target.Retention).After(at) {
 		return time.Time{}, nil // it lies in front
 	}
 	return since, nil

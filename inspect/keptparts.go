@@ -76,10 +76,14 @@ func (l *lister) suspects(r shardquery.Range) *part {
 		isWanted: func(e store.Entry) bool { return l.Judge(e.Value) == sweep.Suspect }}
 }
 
-// cursorAt returns the instant that a range is swept up to, at most the horizon.
+// cursorAt returns the instant up to which what lies behind the cursor of a range expires, at most the horizon.
 func (l *lister) cursorAt(r shardquery.Range, c cursor.Cursor) time.Time {
 	horizon := l.Horizon()
-	if at, err := r.Expires(c.Position.Value); err == nil && at.Before(horizon) {
+	at, ok := r.Passed(c.Position.Value)
+	if ok && c.Position.Value.Compare(r.At(at).Value) > 0 { // at a malformed text behind that instant
+		at = at.Add(r.Resolution())
+	}
+	if ok && at.Before(horizon) {
 		return at
 	}
 	return horizon
@@ -94,7 +98,7 @@ func (l *lister) malformedBehind(r shardquery.Range) []*part {
 	}
 	return []*part{{namespace: r.Namespace, name: nameOf(r), pages: l.reader(r, l.floor(), l.cursorAt(r, c)),
 		isWanted: func(e store.Entry) bool {
-			return l.Judge(e.Value) == sweep.Malformed || index.IsBehind(e, c) && l.readsToMakeSure()
+			return index.IsBehind(e, c) && (l.Judge(e.Value) == sweep.Malformed || l.readsToMakeSure())
 		}}}
 }
 

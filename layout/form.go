@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/reaper-ttl/reaper/expirykey"
@@ -31,6 +32,7 @@ type form interface {
 	name(r Range) string
 	lo(r Range, floor time.Time) store.Value
 	upTo(r Range, t time.Time) (store.Value, bool)
+	passed(r Range, v store.Value) (time.Time, bool)
 	gaps(ranges []Range, floor time.Time) []store.Span
 	notOne(v store.Value) string
 	emptyIndex() (message, outside string)
@@ -145,6 +147,21 @@ func (keys) upTo(r Range, t time.Time) (store.Value, bool) {
 	return store.TextValue(s), ok
 }
 
+// passed finds a malformed text's place among the keys of the range, which sort by their instants.
+func (keys) passed(r Range, v store.Value) (time.Time, bool) {
+	if lo, hi := expirykey.Range(r.Generation, r.Shard); v.Text < lo || v.Text >= hi {
+		return time.Time{}, false
+	}
+	if k, err := expirykey.Parse(v.Text); err == nil {
+		return k.Expires, true
+	}
+	first, end := FirstInstant.UnixMilli(), LastInstant.UnixMilli()+1
+	after := sort.Search(int(end-first), func(ms int) bool {
+		return r.At(time.UnixMilli(first+int64(ms))).Value.Text > v.Text
+	})
+	return time.UnixMilli(first + max(0, int64(after)-1)).UTC(), true
+}
+
 func (keys) gaps(ranges []Range, _ time.Time) []store.Span {
 	sorted := slices.Clone(ranges)
 	slices.SortFunc(sorted, func(a, b Range) int {
@@ -214,6 +231,8 @@ func (instants) upTo(_ Range, t time.Time) (store.Value, bool) {
 	}
 	return store.InstantValue(t), true
 }
+
+func (instants) passed(_ Range, v store.Value) (time.Time, bool) { return v.Time, true }
 
 func (instants) gaps(ranges []Range, floor time.Time) []store.Span {
 	sorted := slices.Clone(ranges)

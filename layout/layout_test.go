@@ -76,6 +76,36 @@ func upTo(t *testing.T, r layout.Range, at time.Time) store.Value {
 	return v
 }
 
+// A position may lie anywhere among the values of its range, at malformed ones too.
+func TestPassed(t *testing.T) {
+	r := aRange(layout.Keys)
+	key := upTo(t, r, at).Text
+	prefix := expirykey.Prefix(r.Generation, r.Shard)
+	for text, want := range map[string]time.Time{
+		key:                 at,
+		key + "x":           at,
+		key[:len(key)-1]:    at.Add(-time.Millisecond), // without its Z
+		prefix + "20261121": time.Date(2026, 11, 20, 23, 59, 59, 999e6, time.UTC),
+		prefix:              layout.FirstInstant,
+		prefix + "~":        layout.LastInstant.Truncate(time.Millisecond),
+	} {
+		if got, ok := r.Passed(store.TextValue(text)); !ok || !got.Equal(want) {
+			t.Errorf("%q has passed %v, %v, want %v", text, got, ok, want)
+		}
+	}
+	for _, text := range []string{"", "00000003.0006.~", "00000003.0008" + key[len(prefix)-1:]} {
+		if got, ok := r.Passed(store.TextValue(text)); ok {
+			t.Errorf("%q lies outside, and has passed %v", text, got)
+		}
+	}
+	if _, ok := r.Passed(store.Value{}); ok {
+		t.Error("no value has passed something")
+	}
+	if got, ok := aRange(layout.Instants).Passed(store.InstantValue(at)); !ok || !got.Equal(at) {
+		t.Errorf("%v, %v", got, ok)
+	}
+}
+
 // A value that is not an expiry is malformed in every layout, and people read what it is instead.
 func TestMalformedValues(t *testing.T) {
 	for _, l := range layout.All() {

@@ -65,6 +65,15 @@ func (r Range) At(t time.Time) store.Position {
 // that is malformed.
 func (r Range) Expires(v store.Value) (time.Time, error) { return r.Form.Expires(v) }
 
+// Passed returns the last instant that a value in the range has passed: entries after it expire then or
+// later, or are malformed. Ok is false for a value outside the range.
+func (r Range) Passed(v store.Value) (t time.Time, ok bool) {
+	if v.Type != r.Form.Type() {
+		return time.Time{}, false
+	}
+	return forms[r.Form].passed(r, v)
+}
+
 // Gaps returns the spans of one namespace's index that lie outside all of the
 // ranges, which are of one form: entries there carry the property, but no sweep reads them. In a
 // form that begins at the floor, what expires before the floor lies there, too.

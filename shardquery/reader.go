@@ -56,6 +56,10 @@ func (r *Reader) Next(ctx context.Context, page *store.Page, most int) (more boo
 		r.isOpen = false
 		return false, nil
 	}
+	if r.after.Value.Compare(hi) > 0 { // at a malformed text behind the last key of the window
+		r.closeWindow(hi)
+		return r.hasMore(), nil
+	}
 	q := store.Query{Target: r.Target, Namespace: r.Range.Namespace, Shard: r.Range.Value,
 		Lo: r.Range.Lo(r.Floor), Hi: hi, Limit: min(most, r.limit)}
 	if r.after.Value.Compare(q.Lo) >= 0 {
@@ -146,19 +150,15 @@ func (r *Reader) until() time.Time {
 // floor returns the Floor as instants of the range are told apart.
 func (r *Reader) floor() time.Time { return r.Floor.Truncate(r.Range.Resolution()) }
 
-// instant returns a lower bound for the expiries after the position: the instant of its
-// value, or the last one before a malformed value.
+// instant returns a lower bound for the expiries after the position.
 func (r *Reader) instant(p store.Position) time.Time {
-	at, err := r.Range.Expires(p.Value)
+	at, ok := r.Range.Passed(p.Value)
 	switch {
-	case err == nil:
-	case !r.Range.Form.HoldsMalformed() || p.IsZero():
-		at = FirstInstant
+	case ok:
+	case p.Value.Compare(r.Range.Lo(FirstInstant)) > 0: // past the range
+		at = LastInstant
 	default:
-		first, end := FirstInstant.UnixMilli(), LastInstant.UnixMilli()+1
-		at = time.UnixMilli(first + last(end-first, func(ms int64) bool {
-			return r.Range.At(time.UnixMilli(first+ms)).Value.Compare(p.Value) <= 0
-		})).UTC()
+		at = FirstInstant
 	}
 	if floor := r.floor(); r.Range.Form.BeginsAtFloor() && at.Before(floor) {
 		return floor // its values begin there

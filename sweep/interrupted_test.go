@@ -121,19 +121,26 @@ func TestInterruptedDrainGoesOn(t *testing.T) {
 	})
 }
 
+// sealTwoShards lets a generation of two shards be sealed, with something that falls due much later in some.
+func (w *world) sealTwoShards(withEarly ...int) {
+	w.target.Policy, w.target.Shards = hourly, 2
+	w.target.Policy.Keep = 9
+	w.begin()
+	for shard := range 2 {
+		w.dueIn(1, shard, fmt.Sprint("due-", shard), time.Now().Add(time.Minute))
+	}
+	for _, shard := range withEarly {
+		w.dueIn(1, shard, fmt.Sprint("early-", shard), time.Now().Add(300*time.Hour))
+	}
+	w.serveFor(w.t.Context(), 2*time.Hour)
+}
+
 // A range of a sealed generation whose record somebody removes counts as empty until it is looked at again. A probe that
 // finds nothing due in it, and takes long, must not turn that into a record: the generation would retire with
 // what falls due later.
 func TestRecordOfASealedRangeIsRemoved(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
-		w.target.Policy, w.target.Shards = hourly, 2
-		w.target.Policy.Keep = 9
-		w.begin()
-		for shard := range 2 {
-			w.dueIn(1, shard, fmt.Sprint("due-", shard), time.Now().Add(time.Minute))
-		}
-		w.dueIn(1, 1, "early", time.Now().Add(300*time.Hour))
-		w.serveFor(t.Context(), 2*time.Hour)
+		w.sealTwoShards(1)
 		removed := w.removeCursors(func(c cursor.Cursor) bool { return c.Generation == 1 && c.Shard == "0001" })
 		if removed != 1 || numbers(w.record())[0] != 1 {
 			t.Fatalf("%d records removed; these are live: %v", removed, numbers(w.record()))
@@ -151,6 +158,21 @@ func TestRecordOfASealedRangeIsRemoved(t *testing.T) {
 		w.serveFor(t.Context(), 5*time.Hour)
 		if live := numbers(w.record()); live[0] != 1 {
 			t.Errorf("generation 1 has retired with an entity in it; these are live: %v", live)
+		}
+	})
+}
+
+// The records of a sealed generation are removed again and again: each time a pass finds what lies in the
+// ranges, and they have not been empty since the first pass.
+func TestRecordsOfASealedGenerationAreRemovedAgain(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.sealTwoShards(0, 1)
+		for i := range 3 {
+			w.removeCursors(func(c cursor.Cursor) bool { return c.Generation == 1 })
+			w.serveFor(t.Context(), 2*time.Hour)
+			if live := numbers(w.record()); live[0] != 1 {
+				t.Fatalf("removed %d times: generation 1 has retired, with entities; live are %v", i+1, live)
+			}
 		}
 	})
 }

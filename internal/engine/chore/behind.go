@@ -54,7 +54,7 @@ func CountBehind(
 	horizon := c.Horizon()
 	floor, end := c.Index.Floor(horizon), horizon.Add(r.Resolution())
 	rests := !p.Range(r).Read
-	if at, err := r.Expires(cur.Position.Value); err == nil && !rests && at.Before(end) {
+	if at, ok := r.Passed(cur.Position.Value); ok && !rests && at.Before(end) {
 		end = at
 	}
 	reader := &shardquery.Reader{Store: c.Cfg.Store, Target: c.Target.Target, Range: r, From: r.At(floor), Floor: floor,

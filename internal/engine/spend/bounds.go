@@ -97,11 +97,7 @@ func (s *swept) note(r shardquery.Range, upTo time.Time) {
 // lateFrom returns the instant before which what a range holds is late: it was due before the range
 // was last swept, or before its generation opened.
 func (s *swept) lateFrom(r shardquery.Range, from store.Position) (at time.Time) {
-	if !from.IsZero() {
-		if t, err := r.Expires(from.Value); err == nil {
-			at = t
-		}
-	}
+	at, _ = r.Passed(from.Value)
 	s.mu.Lock()
 	at = laterOf(at, s.upTo[r])
 	s.mu.Unlock()

@@ -99,8 +99,8 @@ func (q *resting) horizon(at store.Position) time.Time {
 		return h
 	}
 	now := q.c.Clock.Now().Add(-q.c.Target.Retention)
-	if expires, _ := q.r.Expires(at.Value); expires.Before(now) {
-		return expires
+	if passed, _ := q.r.Passed(at.Value); passed.Before(now) {
+		return passed
 	}
 	return now
 }
@@ -117,7 +117,7 @@ func (q *resting) fit(cur cursor.Cursor, need plan.Need) (cursor.Cursor, plan.Ne
 	switch {
 	case q.isEdited(cur.Position, now, isCarried):
 		if q.empty.IsZero() { // once in this process
-			q.c.Log.Warn("position discarded: it lies in the future or is malformed, so somebody has edited the record",
+			q.c.Log.Warn("position discarded: it lies in the future or outside the range, so somebody has edited the record",
 				"cursor", cur.Key(), "position", cur.Position.Value.String(), "now", now)
 		}
 		if cur.Swept.Before(horizon) { // how far it was swept is known apart from the position
@@ -139,7 +139,7 @@ func (q *resting) fit(cur cursor.Cursor, need plan.Need) (cursor.Cursor, plan.Ne
 // isEdited reports whether no process can have saved a position.
 func (q *resting) isEdited(at store.Position, now time.Time, isCarried bool) bool {
 	const tolerance = time.Minute // between two servers' clocks, and more
-	if _, err := q.r.Expires(at.Value); err != nil {
+	if _, ok := q.r.Passed(at.Value); !ok {
 		return !at.IsZero()
 	}
 	return !isCarried && q.isBeyond(at, now.Add(tolerance))
@@ -156,8 +156,8 @@ func (q *resting) justBefore(horizon time.Time) store.Position {
 
 // isBeyond reports whether a position lies past everything that expires up to a horizon.
 func (q *resting) isBeyond(at store.Position, horizon time.Time) bool {
-	expires, err := q.r.Expires(at.Value)
-	return err == nil && expires.After(horizon)
+	passed, ok := q.r.Passed(at.Value)
+	return ok && passed.After(horizon)
 }
 
 func (q *resting) reader(cur cursor.Cursor, from store.Position, until, horizon time.Time) *shardquery.Reader {
@@ -174,6 +174,9 @@ func (q *resting) behind(v *visit, cur cursor.Cursor, upTo store.Position) *read
 	if began.IsZero() || !q.c.Cfg.Apply { // a dry run also counts what the last attempt has passed
 		began, from = v.task.began, store.Position{}
 	}
+	if _, ok := q.r.Passed(from.Value); !ok { // somebody has edited the record
+		from = store.Position{}
+	}
 	v.task.began = began
 	rd := &reading{fromStart: true, reached: from}
 	reader := q.reader(cur, from, v.course.until(), v.decide.Horizon)
@@ -181,9 +184,9 @@ func (q *resting) behind(v *visit, cur cursor.Cursor, upTo store.Position) *read
 	if q.c.Cfg.Apply { // in a dry run nobody waits for what lies between, and fewer queries cost less
 		reader.Window = index.Window(cur)
 	}
-	if until, err := q.r.Expires(upTo.Value); err == nil && until.Before(reader.Until) {
+	if until, ok := q.r.Passed(upTo.Value); ok && until.Before(reader.Until) {
 		reader.Until = until
-		if upTo.Key == "" {
+		if upTo == q.r.At(until) {
 			reader.Until = until.Add(-q.r.Resolution())
 		}
 	}
@@ -215,8 +218,8 @@ func (q *resting) lateFrom(need plan.Need, from store.Position) time.Time {
 // lateSince returns the instant before which entities of the range are late by now: a visit that has
 // lasted for long has disposed of those that were due before.
 func (q *resting) lateSince(v *visit) time.Time {
-	at, err := q.r.Expires(v.readings.main().reached.Value)
-	if at = at.Add(-q.c.Target.Overlap); err != nil || q.c.Budget == nil || !at.After(v.writer.Asker.LateFrom) {
+	at, ok := q.r.Passed(v.readings.main().reached.Value)
+	if at = at.Add(-q.c.Target.Overlap); !ok || q.c.Budget == nil || !at.After(v.writer.Asker.LateFrom) {
 		return v.writer.Asker.LateFrom
 	}
 	q.c.Budget.NoteSwept(q.r, at)

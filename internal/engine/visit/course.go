@@ -152,8 +152,8 @@ func (o *course) reached() time.Time {
 	if main.done || main.pastDue {
 		return o.decide.Horizon
 	}
-	at, err := o.r.Expires(main.reached.Value)
-	if err != nil {
+	at, ok := o.r.Passed(main.reached.Value)
+	if !ok {
 		return time.Time{}
 	}
 	if at.After(o.decide.Horizon) {
