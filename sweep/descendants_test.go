@@ -13,6 +13,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // A family is a world whose entities have descendants. It holds that children go first: an entity only once
@@ -406,5 +407,43 @@ func TestHugeFamilyHoldsUpNothing(t *testing.T) {
 			t.Errorf("%v are left, and %d below", left, len(f.below("huge")))
 		}
 		s.stop()
+	})
+}
+
+// Entities with much below them wait aside, and a page behind them was read ahead: what goes below them
+// ends with the turn, so that the next range is not held up.
+func TestPageAheadHoldsUpNobody(t *testing.T) {
+	inFamily(t, func(t *testing.T, f *family) {
+		const parents, below = 3, 200
+		f.touch() // so that the next reads are no longer from the start
+		for i := range 4 * 20 {
+			name := fmt.Sprint("e-", i)
+			if i < 4*parents {
+				f.bear(name, below)
+			}
+			f.dueIn(1, i%4, name, time.Now().Add(time.Duration(i)*time.Second))
+		}
+		time.Sleep(5 * time.Minute)
+		last, since, longest := "", time.Now(), time.Duration(0) // that the same range has had the worker
+		f.before = func(ctx context.Context, c modelstore.Call) error {
+			for _, op := range c.Ops {
+				if shard := op.Entry.Value.Text[:len("00000001.0000")]; shard != last {
+					last, since = shard, time.Now()
+				}
+				longest = max(longest, time.Since(since))
+			}
+			switch c.Method {
+			case "Dispose":
+				return throttle.Sleep(ctx, 2*time.Second)
+			case "Descendants", "DeleteBelow":
+				return throttle.Sleep(ctx, time.Second)
+			}
+			return nil
+		}
+		c := f.config()
+		c.Workers = 1
+		if res := sweep.Run(t.Context(), c).Targets[0]; res.Deleted != 4*20 || longest > 15*time.Second {
+			t.Errorf("a range had the only worker for %v: %+v", longest, res)
+		}
 	})
 }

@@ -2,6 +2,7 @@ package step
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/background"
@@ -75,6 +76,12 @@ func (s *Scratch) Doubt() {
 	for _, i := range s.picked {
 		s.Doubted[i] = true
 	}
+}
+
+// IsDoubted reports whether an earlier try may have disposed of an op of the page.
+func (s *Scratch) IsDoubted(op *store.Op) bool {
+	i := slices.IndexFunc(s.Ops, func(is store.Op) bool { return is.Entry.Key == op.Entry.Key })
+	return i >= 0 && i < len(s.Doubted) && s.Doubted[i]
 }
 
 // ResolveDoubts turns Gone into Deleted for ops that an earlier try may have deleted.

@@ -200,14 +200,16 @@ func (p *pager) disposeOps(t step.Turn, rd *reading, q store.Query) error {
 const unsureTries = 3
 
 // absorb handles the error of a batch. It returns nil if the step continues with the rest
-// of the batch. If the batch was contended, too large, too slow, or had an entity that the
-// store refuses, the rest is tried in smaller batches, so that one such entity blocks
-// only itself.
+// of the batch. If the batch was contended, too large, too slow, or had an entity that the store refuses,
+// the rest is tried in smaller batches, so that one such entity blocks only itself.
 func (p *pager) absorb(t step.Turn, rd *reading, q store.Query, batch []store.Op, err error, tries int) error {
 	if err := p.writer.Fatal(t, err); err != nil {
 		return err
 	}
-	contended, single := errors.Is(err, store.ErrContention), len(batch) == 1
+	contended, single, unsure := errors.Is(err, store.ErrContention), len(batch) == 1, store.MayHaveHappened(err)
+	if unsure {
+		t.Scratch.Doubt()
+	}
 	if !p.writer.Size.InParts() && tries == 0 { // retries and parts of a batch are no new push-back
 		p.hold.SlowDown(err)
 	}
@@ -224,10 +226,8 @@ func (p *pager) absorb(t step.Turn, rd *reading, q store.Query, batch []store.Op
 	case store.TookTooLong(err) && !single:
 		p.writer.Size.Halve(len(batch), true)
 	}
-	if store.MayHaveHappened(err) {
-		if t.Scratch.Doubt(); tries+1 < unsureTries {
-			return nil
-		}
+	if unsure && tries+1 < unsureTries {
+		return nil
 	}
 	return p.settler.failing.pauseOrFail(t, p.task.c.Cfg.Now(), err)
 }

@@ -2,6 +2,7 @@ package visit
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
@@ -81,12 +82,7 @@ func (r *readings) next(now time.Time, turn int) (rd *reading, wait time.Duratio
 
 // allRead reports whether all readings have ended.
 func (r *readings) allRead() bool {
-	for _, rd := range r.list {
-		if !rd.done {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(r.list, func(rd *reading) bool { return !rd.done })
 }
 
 // A sampling says how far a dry run reads.

@@ -134,7 +134,8 @@ func (s *settler) deferOp(t step.Turn, rd *reading, op *store.Op, err error) err
 		return &throttle.Pause{Wait: max(retryEvery/50, s.deferred.next().Sub(now)), Why: throttle.ReasonPushBack}
 	}
 	w := &deferred{
-		rds: []*reading{rd}, entry: op.Entry, carry: op.IsCarry(), since: now, unsure: store.MayHaveHappened(err),
+		rds: []*reading{rd}, entry: op.Entry, carry: op.IsCarry(), since: now,
+		unsure: store.MayHaveHappened(err) || t.Scratch.IsDoubted(op),
 	}
 	w.failed(now, err)
 	s.deferred.list = append(s.deferred.list, w)

@@ -60,8 +60,7 @@ func newVisit(is task, before cursor.Cursor, horizon, lateFrom time.Time, carry 
 	return v
 }
 
-// run continues a visit until its turn is over, or it has to wait. AllRead says that
-// nothing is left to read, and no entity waits for another try.
+// run continues a visit until its turn is over or it has to wait. AllRead says that nothing is left to read or try.
 func (v *visit) run(t step.Turn) (out step.Outcome, allRead bool) {
 	t.Began = v.readings.turns
 	defer func() {
@@ -90,14 +89,15 @@ func (v *visit) run(t step.Turn) (out step.Outcome, allRead bool) {
 	}
 }
 
-// once does one thing: tries again the entities that are due for it, or reads a page. Over says that the
-// step ends with this outcome.
+// once does one thing: tries again the entities that are due for it, or reads a page; after the turn, the
+// one that was read ahead. Over says that the step ends with this outcome.
 func (v *visit) once(t step.Turn) (out step.Outcome, over, allRead bool) {
 	now := v.task.c.Cfg.Now()
 	if v.hold.Err() != nil {
 		return outcomeOf(v.task.c, t, v.task.r, v, v.hold.Err()), true, false
 	}
-	if at := v.settler.deferred.next(); !at.IsZero() && !now.Before(at) {
+	if at := v.settler.deferred.next(); !at.IsZero() && !now.Before(at) &&
+		(!t.Over() || v.readings.aheadOf(t.Scratch) == nil) {
 		if err := v.settler.retryDue(t); err != nil {
 			return outcomeOf(v.task.c, t, v.task.r, v, err), true, false
 		}

@@ -1,0 +1,60 @@
+package sweep_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A batch that was contended may have taken effect anyway, if another of its writes ended without an answer:
+// what is gone at the next try was deleted by this sweep, and by nobody else.
+func TestContendedBatchThatTookEffect(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.putEvery(40, -time.Hour/8)
+		once := false
+		w.s.After = func(_ context.Context, c modelstore.Call) error {
+			if c.Method != "Dispose" || once {
+				return nil
+			}
+			once = true
+			for i := range c.Ops {
+				c.Ops[i].Outcome = store.Unknown
+			}
+			return store.InDoubt(store.ErrContention)
+		}
+		res := w.sweep()
+		if !once || len(w.left()) > 0 || res.Deleted != 40 || res.Conflicts != 0 {
+			t.Errorf("%d are left; %+v", len(w.left()), res)
+		}
+	})
+}
+
+// The same is true of an entity that is tried alone after that, and then waits aside.
+func TestContendedEntityThatWasDeleted(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.putEvery(1, -time.Hour)
+		disposed, settled := false, false
+		w.s.After = func(_ context.Context, c modelstore.Call) error {
+			if c.Method != "Dispose" || disposed {
+				return nil
+			}
+			disposed = true
+			c.Ops[0].Outcome = store.Unknown
+			return store.InDoubt(store.ErrContention)
+		}
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method != "Settle" || settled {
+				return nil
+			}
+			settled = true
+			return store.ErrContention
+		}
+		res := w.sweep()
+		if !disposed || !settled || len(w.left()) > 0 || res.Deleted != 1 || res.Conflicts != 0 {
+			t.Errorf("disposed %v, settled %v, %d are left; %+v", disposed, settled, len(w.left()), res)
+		}
+	})
+}
