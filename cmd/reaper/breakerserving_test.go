@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -315,11 +316,17 @@ func (d drill) holds(s servedStore, x stamped, before string, most, kills int) i
 	return st
 }
 
+// describing lets one drill at a time ask for a description: several that count again and again take an
+// emulator longer than breaker show waits.
+var describing sync.Mutex
+
 // described returns what breaker show says once it has a histogram and samples: an emulator on a
 // busy machine may take too long to count.
 func (s servedStore) described() (st inspect.BreakerStatus) {
 	s.t.Helper()
 	s.until("breaker show describes the event", func() bool {
+		describing.Lock()
+		defer describing.Unlock()
 		r := s.run(nil, "breaker", "show", "sessions", "--json")
 		return r.code == exitDone && json.Unmarshal([]byte(r.out), &st) == nil && len(st.Histogram) > 0 && len(st.Samples) > 0
 	})

@@ -39,9 +39,10 @@ type allowance struct {
 	mu      sync.Mutex
 	slices  map[breaker.Key]*slice
 	wants   map[breaker.Key]int64
-	lives   map[int]int64 // of what was deleted, by bucket; not reported yet
-	round   chan struct{} // closed when what was wanted before is reserved, or must be counted
-	limited time.Time     // until when the limits allow no more; zero if they do
+	coming  map[breaker.Key]int64 // of approvals, while a reservation is on its way: what it may get
+	lives   map[int]int64         // of what was deleted, by bucket; not reported yet
+	round   chan struct{}         // closed when what was wanted before is reserved, or must be counted
+	limited time.Time             // until when the limits allow no more; zero if they do
 }
 
 // A slice is what this process may still delete under a key.
@@ -61,7 +62,8 @@ type slice struct {
 func newAllowance(cfg Config, l *ledger) *allowance {
 	from := source{rules: cfg.Rules, form: cfg.Plan.Form, viewer: cfg.Viewer, ledger: l, clock: cfg.Clock}
 	return &allowance{from: from, page: int64(cfg.Page), hourly: cfg.Hourly, now: cfg.Now, wake: make(chan struct{}, 1),
-		slices: map[breaker.Key]*slice{}, wants: map[breaker.Key]int64{}, lives: map[int]int64{}, round: make(chan struct{})}
+		slices: map[breaker.Key]*slice{}, wants: map[breaker.Key]int64{}, coming: map[breaker.Key]int64{},
+		lives: map[int]int64{}, round: make(chan struct{})}
 }
 
 // rouse wakes the goroutine that reserves.
@@ -69,7 +71,7 @@ func (a *allowance) rouse() { background.Wake(a.wake) }
 
 // demandLocked returns what a batch needs.
 func (a *allowance) demandLocked(w *Asker, ops []store.Op) demand {
-	return a.from.classifier().demandOf(w, ops, a.leftLocked)
+	return a.from.classifier().demandOf(w, ops, a.approvedLocked)
 }
 
 // covered returns how many of the ops, from the first on, may be deleted by what is reserved;
@@ -164,7 +166,7 @@ func (a *allowance) retryAfter(w *Asker) time.Duration {
 	if a.leftLocked(k) > 0 {
 		return 0
 	}
-	if k.Approval != "" && a.from.classifier().approvedRest(k.Entities(), a.leftLocked) == 0 {
+	if k.Approval != "" && a.from.classifier().approvedRest(k.Entities(), a.approvedLocked) == 0 {
 		return 0 // it was used up meanwhile, or before this process read the budget: another key counts
 	}
 	a.wants[k] = max(a.wants[k], w.Shortfall.n)
@@ -259,6 +261,11 @@ func (a *allowance) unreported(k breaker.Key) int64 {
 	return 0
 }
 
+// approvedLocked returns how much this process has of an approval, or may have after the reservation
+// that is on its way. The budget may say already that this is granted: without it the approval would look
+// used up, and a step would ask for what trips the breaker.
+func (a *allowance) approvedLocked(k breaker.Key) int64 { return a.leftLocked(k) + a.coming[k] }
+
 // isAtLimit reports whether the limits allow nothing more for now.
 func (a *allowance) isAtLimit() bool {
 	a.mu.Lock()
@@ -307,7 +314,7 @@ type statement struct {
 func (a *allowance) draw(all bool) (s statement) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now := a.now()
+	now, approvals := a.now(), a.from.classifier()
 	for _, k := range inKeyOrder(a.wants) {
 		mine, n := a.sliceLocked(k), a.wants[k]
 		switch since := now.Sub(mine.at); {
@@ -319,7 +326,11 @@ func (a *allowance) draw(all bool) (s statement) {
 		if a.isOverLocked(mine) { // it is given back below
 			n += mine.left
 		}
-		s.wants = append(s.wants, breaker.Want{Key: k, N: max(0, n-mine.left), Max: max(n, mine.size)})
+		want := breaker.Want{Key: k, N: max(0, n-mine.left), Max: max(n, mine.size)}
+		s.wants = append(s.wants, want)
+		if k.Approval != "" && !k.Below {
+			a.coming[k] = min(want.Max, approvals.approvedRest(k, nothing))
+		}
 	}
 	clear(a.wants)
 	s.lives, a.lives = a.lives, map[int]int64{}
@@ -361,6 +372,7 @@ func (s statement) keepRest() {
 func (a *allowance) takeBack(s statement) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	clear(a.coming)
 	for _, w := range s.wants {
 		a.wants[w.Key] = max(a.wants[w.Key], w.N)
 		a.slices[w.Key].wanted = false
@@ -380,6 +392,7 @@ func (a *allowance) takeBack(s statement) {
 func (a *allowance) put(s statement, grants []breaker.Grant, limited, granted time.Time) (rest bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	clear(a.coming)
 	for _, w := range s.wants {
 		a.slices[w.Key].wanted = false
 	}
@@ -401,6 +414,8 @@ func (a *allowance) put(s statement, grants []breaker.Grant, limited, granted ti
 	a.round = make(chan struct{})
 	return rest
 }
+
+func nothing(breaker.Key) int64 { return 0 }
 
 // inKeyOrder lists the keys of a map in their order, so that a repeated run does the same.
 func inKeyOrder[T any](m map[breaker.Key]T) []breaker.Key {

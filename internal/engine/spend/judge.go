@@ -158,7 +158,7 @@ func (j *judge) open(
 	ctx context.Context, before breaker.Tally, now time.Time, count breaker.Count, all int64,
 ) (trip *breaker.Trip, err error) {
 	k := before.Key
-	err = j.ledger.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
+	_, err = j.ledger.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
 		if all >= 0 {
 			b = b.CountedAll(now, all)
 		}
@@ -207,8 +207,9 @@ func (j *judge) rest(k breaker.Key, c breaker.Count, wanted int64) (breaker.Coun
 // dropLate ends a read of what is late: the steps ask again.
 func (j *judge) dropLate(ctx context.Context) error {
 	j.counter.late.drop()
-	return j.ledger.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
+	_, err := j.ledger.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
 		b.Uncounted = ""
 		return b
 	})
+	return err
 }

@@ -39,20 +39,15 @@ func newLedger(cfg Config) *ledger {
 }
 
 // change changes the budget record by compare-and-set. If again is set, an earlier try may have
-// been stored; for an error after that, [store.MayHaveHappened] is true.
+// been stored, as is the case of an error if mayStand is true.
 func (l *ledger) change(
 	ctx context.Context, change func(b breaker.Budget, again bool) breaker.Budget,
-) (err error) {
+) (mayStand bool, err error) {
 	again := false
-	defer func() {
-		if again {
-			err = store.InDoubt(err)
-		}
-	}()
 	for range saveTries {
 		b, err := l.read(ctx)
 		if err != nil {
-			return err
+			return again, err
 		}
 		b = change(b, again)
 		rec := b.Encode()
@@ -70,10 +65,11 @@ func (l *ledger) change(
 		}
 		l.mu.Unlock()
 		if !errors.Is(err, store.ErrConflict) {
-			return err
+			return again, err
 		}
 	}
-	return fmt.Errorf("others have changed the target's budget %d times meanwhile: %w", saveTries, store.ErrConflict)
+	return again, fmt.Errorf("others have changed the target's budget %d times meanwhile: %w", saveTries,
+		store.ErrConflict)
 }
 
 // known returns the budget as this process read or wrote it last.
@@ -115,7 +111,7 @@ func (l *ledger) reread(ctx context.Context) (breaker.Budget, error) {
 // It is for people only, so its errors are ignored.
 func (l *ledger) noteUncounted(ctx context.Context, text string) {
 	if b, err := l.read(ctx); err == nil && b.Uncounted != text {
-		_ = l.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
+		_, _ = l.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
 			b.Uncounted = text
 			return b
 		})

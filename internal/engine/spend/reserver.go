@@ -10,7 +10,6 @@ import (
 	"github.com/reaper-ttl/reaper/internal/engine/journal"
 	"github.com/reaper-ttl/reaper/internal/engine/view"
 	"github.com/reaper-ttl/reaper/metrics"
-	"github.com/reaper-ttl/reaper/store"
 )
 
 // A reserver reports to the budget what was deleted, and reserves what is wanted, in a goroutine
@@ -87,7 +86,7 @@ func (r *reserver) reserve(ctx context.Context, all bool) error {
 	var grants []breaker.Grant
 	var unmet []breaker.Want
 	var limited, now time.Time
-	err := r.ledger.change(ctx, func(b breaker.Budget, again bool) breaker.Budget {
+	mayStand, err := r.ledger.change(ctx, func(b breaker.Budget, again bool) breaker.Budget {
 		now = r.unswept.counter.now()
 		if again {
 			s.keepRest()
@@ -99,7 +98,7 @@ func (r *reserver) reserve(ctx context.Context, all bool) error {
 		return b
 	})
 	if err != nil {
-		if store.MayHaveHappened(err) {
+		if mayStand {
 			s.keepRest()
 			r.ledger.own.add(0, 0, s.done())
 		}

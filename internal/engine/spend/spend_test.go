@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -173,6 +174,42 @@ func TestFloorIsSharedByProcesses(t *testing.T) {
 		m, _ := spendAll(t, other, 1, store.Unknown)
 		if n+m > floor || n == 0 {
 			t.Errorf("%d and %d went before a count", n, m)
+		}
+	})
+}
+
+// What a process has reserved and not used is not lost where the budget cannot be read: nothing was sent.
+func TestFailedReadOfTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := modelstore.New(time.Now)
+		var fails atomic.Bool
+		var failed atomic.Int64
+		s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method != "Load" || c.Record.Sort != store.BudgetRecord || !fails.Load() {
+				return nil
+			}
+			failed.Add(1)
+			return store.InDoubt(store.ErrContention)
+		}
+		limits := breaker.Limits{PerHour: 100}
+		one, _ := process(t, s, limits)
+		spendTwo := func(c *site.Site) {
+			w := &spend.Asker{}
+			_, _ = c.Budget.Take(w, opsOf(5))
+			synctest.Wait()
+			if _, err := c.Budget.Take(w, opsOf(2)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		spendTwo(one)
+		other, _ := process(t, s, limits)
+		spendTwo(other) // changes the record that the first one knows
+		fails.Store(true)
+		time.Sleep(25 * time.Minute)
+		fails.Store(false)
+		time.Sleep(25 * time.Minute) // it gives back what it has not used for so long
+		if got := budgetOf(t, s).Spent.InHour; got != 4 || failed.Load() == 0 {
+			t.Errorf("4 went, and %d are reserved; %d reads failed", got, failed.Load())
 		}
 	})
 }

@@ -65,10 +65,11 @@ func (p *tripper) trip(ctx context.Context, t breaker.Trip, approvals []breaker.
 	p.story.Tell(history.KindTrip, history.Change{What: "trip " + t.ID,
 		After: fmt.Sprintf("%s; %d were deleted before", t.Summary(), t.Gone)})
 	detail := p.describe.Describe(ctx, t)
-	return p.ledger.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
+	_, err = p.ledger.change(ctx, func(b breaker.Budget, _ bool) breaker.Budget {
 		b.Trip = detail
 		return b
 	})
+	return err
 }
 
 func sameApprovals(a, b []breaker.Approval) bool {
@@ -91,9 +92,10 @@ func newDescriber(cfg Config, c *counter) describer {
 	return describer{rules: cfg.Rules, index: cfg.Index, extent: c.bounds.extent}
 }
 
-// Describe returns what people want to know of a trip.
+// Describe returns what people want to know of a trip. A store that is too slow to count may still name a few.
 func (d describer) Describe(ctx context.Context, t breaker.Trip) breaker.Detail {
-	return breaker.Detail{ID: t.ID, Histogram: d.Histogram(ctx, t), Samples: d.samples(ctx, t)}
+	samples := d.samples(ctx, t)
+	return breaker.Detail{ID: t.ID, Histogram: d.Histogram(ctx, t), Samples: samples}
 }
 
 // samples names some entities of an event. Its errors only shorten the list.
