@@ -141,15 +141,18 @@ func readRetention(f *store.FieldReader, name string) Retention {
 }
 
 // SweptAs returns the record of a target that is swept in a layout and with a retention
-// from now on.
+// from now on. The findings are not of another layout.
 func (r Record) SweptAs(layout string, retention time.Duration) Record {
+	if r.Layout != "" && r.Layout != layout {
+		r = r.withoutFindings()
+	}
 	r.Layout, r.Retention = layout, Retention{true, retention}
 	return r
 }
 
-// WithoutFindings returns the record without what was found around the ranges: that says
+// withoutFindings returns the record without what was found around the ranges: that says
 // nothing of another kind, property or layout, and the next look is due at once.
-func (r Record) WithoutFindings() Record {
+func (r Record) withoutFindings() Record {
 	r.Checked, r.Outside, r.EmptyIndex = time.Time{}, 0, false
 	return r
 }

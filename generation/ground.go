@@ -40,13 +40,13 @@ func (r Record) Holding(kind, property string) Record {
 }
 
 // moved returns the record of a target that sweeps something else from now on: that is unswept
-// ground. An open trip and the approvals were for what it swept before, and end.
+// ground. An open trip, the approvals and the findings were of what it swept before, and end.
 func (r Record) moved() Record {
 	if r.Trip.IsOpen() {
 		r = r.Released(breaker.Approval{})
 	}
 	r.NewGround, r.Approvals = true, nil
-	return r
+	return r.withoutFindings()
 }
 
 // OnGround returns the record as it follows another one, with what is swept from now on. A

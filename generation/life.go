@@ -115,10 +115,15 @@ func later(a, b time.Time) time.Time {
 // floor: all writers have to move anyway. A generation that was open stays open until the
 // next change: the record may commit long after now, and until then writers use the one
 // before it. The nursery, number 0, gets as many shards as used has for it. What lies outside all
-// ranges is to be looked for again, since the shards of what was found are an estimate.
+// ranges is to be looked for again, since the shards of what was found are an estimate. A record that
+// listed none asks for another probe: writers may go on by the lost one, within bounds that are not known.
 func (r Record) Adopt(used []Generation, floor int, p Policy, now time.Time) (Record, error) {
 	now = now.UTC().Truncate(time.Microsecond)
 	r.Probe = time.Time{}
+	if len(r.Generations) == 0 {
+		staleness, slack := p.unknownBounds()
+		r.Probe = now.Add(commitDelay + staleness + slack)
+	}
 	list := slices.Clone(r.Generations)
 	for _, u := range used {
 		if u.Number == expirykey.Nursery {

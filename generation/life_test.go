@@ -358,6 +358,20 @@ func TestContinuesALostRecord(t *testing.T) {
 	}
 }
 
+// Where a record listed none, its writers may still go by one that is lost: what is in use is looked for once
+// more. Where it listed some, that was done.
+func TestAdoptAsksForAnotherProbe(t *testing.T) {
+	now := time.Date(2026, 10, 27, 0, 0, 0, 0, time.UTC)
+	none := New("sessions", "Session", "expiry_key", 4, false, now.Add(-time.Hour))
+	first, err := none.Adopt(nil, 0, Policy{Shards: 4}, now)
+	if wait := first.Probe.Sub(now); err != nil || wait < DefaultStaleness+DefaultSlack || wait > 2*DefaultSlack {
+		t.Errorf("probes after %s, %v", wait, err)
+	}
+	if second, err := first.Adopt(nil, 0, Policy{Shards: 4}, now); err != nil || !second.Probe.IsZero() {
+		t.Errorf("probes once more at %v, %v", second.Probe, err)
+	}
+}
+
 // What was adopted wants a look around.
 func TestAdoptAsksForALook(t *testing.T) {
 	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -370,5 +384,17 @@ func TestAdoptAsksForALook(t *testing.T) {
 	more, err := before.Adopt([]Generation{{Number: 5, Shards: 1}}, 0, Policy{}, now)
 	if err != nil || !more.Checked.IsZero() {
 		t.Errorf("generation 5 was found: %+v, %v", more, err)
+	}
+}
+
+// Nothing that was found around the ranges of one layout says anything of another one.
+func TestAnotherLayoutAsksForALook(t *testing.T) {
+	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := Record{Checked: now, Outside: 3}
+	if same := r.SweptAs("generation", 0).SweptAs("generation", time.Hour); !same.Checked.Equal(now) || same.Outside != 3 {
+		t.Errorf("in the same layout: %+v", same)
+	}
+	if other := r.SweptAs("generation", 0).SweptAs("sharded", 0); !other.Checked.IsZero() || other.Outside != 0 {
+		t.Errorf("in another layout: %+v", other)
 	}
 }

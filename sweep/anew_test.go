@@ -378,8 +378,14 @@ func TestLostRecordOnEachStore(t *testing.T) {
 }
 
 // An embedded store refuses keys of dropped generations for good. So the next generation
-// has a higher number than these, also if the table is now swept under another name.
+// has a higher number than these, also if the table is now swept under another name, and if the record
+// is of a process with a layout without generations.
 func TestBeginsAfterWhatWasDropped(t *testing.T) {
+	t.Run("without a record", func(t *testing.T) { beginsAfterWhatWasDropped(t, false) })
+	t.Run("with a record without generations", func(t *testing.T) { beginsAfterWhatWasDropped(t, true) })
+}
+
+func beginsAfterWhatWasDropped(t *testing.T, recorded bool) {
 	db, err := embedded.Open(t.TempDir(), embedded.Options{Create: true, Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
@@ -397,6 +403,11 @@ func TestBeginsAfterWhatWasDropped(t *testing.T) {
 	}
 	c := w.config()
 	c.Store = db
+	if recorded {
+		if rec, _, err := sweep.EnsureRecord(t.Context(), c, withoutGenerations(w.target)); err != nil || len(rec.Generations) > 0 {
+			t.Fatalf("%+v, %v", rec.Generations, err)
+		}
+	}
 	rec, now, err := sweep.EnsureRecord(t.Context(), c, w.target)
 	if err != nil || !slices.Equal(numbers(rec), []int{42}) {
 		t.Fatalf("%+v, %v", rec.Generations, err)

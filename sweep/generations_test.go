@@ -16,6 +16,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
 )
 
 // An epoch is a world whose generations follow each other, with writers of every
@@ -418,9 +419,15 @@ func TestLayoutChangesWhileGenerationsAreSealed(t *testing.T) {
 	})
 }
 
+// withoutGenerations returns a target as a targets file has it that knows no generations of it.
+func withoutGenerations(t sweep.Target) sweep.Target {
+	t.Layout, t.Generations, t.Policy = "sharded", false, generation.Policy{}
+	return t
+}
+
 // The target record is lost, and a process with a layout without generations makes a new one: it
 // looks for no generations. Once one with generations comes back it finds those in use, in its
-// first sweep, though it opens the first one again.
+// first sweep, and opens the next one.
 func TestLayoutWithoutGenerationsMakesTheRecord(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.target.Policy = hourly
@@ -430,7 +437,7 @@ func TestLayoutWithoutGenerationsMakesTheRecord(t *testing.T) {
 		keyed := w.target
 		w.sweep()
 		lose(t, w.s)
-		w.target.Layout, w.target.Generations, w.target.Policy = "sharded", false, generation.Policy{}
+		w.target = withoutGenerations(w.target)
 		time.Sleep(2 * time.Minute)
 		if res := w.sweep(); res.Error != "" || res.Deleted != 0 || len(numbers(w.record())) != 0 {
 			t.Fatalf("without generations: %+v, %v", res, numbers(w.record()))
@@ -440,7 +447,7 @@ func TestLayoutWithoutGenerationsMakesTheRecord(t *testing.T) {
 		if res := w.sweep(); res.Error != "" || !res.Complete || res.Deleted != 1 {
 			t.Errorf("with generations again: %+v", res)
 		}
-		if r := w.record(); !slices.Equal(numbers(r), []int{1, 3, 5, 6}) {
+		if r := w.record(); !slices.Equal(numbers(r), []int{3, 5, 6}) {
 			t.Errorf("it lists %v", numbers(r))
 		}
 		w.wantLeft("due later")
@@ -448,5 +455,24 @@ func TestLayoutWithoutGenerationsMakesTheRecord(t *testing.T) {
 		if res := w.sweep(); res.Error != "" || res.Deleted != 1 || !w.record().Probe.IsZero() {
 			t.Errorf("once the other one is due: %+v", res)
 		}
+	})
+}
+
+// The same while a daemon runs that has no index to find generations in: their cursors show them.
+func TestRecordWithoutGenerationsMeetsADaemon(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Policy, w.target.Next = hourly, everyMinute
+		s := w.serve(w.config())
+		time.Sleep(10 * time.Minute)
+		w.touch()
+		lose(t, w.s)
+		if rec, _, err := sweep.EnsureRecord(t.Context(), w.config(), withoutGenerations(w.target)); err != nil || len(numbers(rec)) > 0 {
+			t.Fatalf("%v, %v", numbers(rec), err)
+		}
+		time.Sleep(5 * time.Minute)
+		if r := w.record(); !slices.Equal(numbers(r), []int{1, 2}) || r.Generations[0].Closed.IsZero() || r.Probe.IsZero() {
+			t.Errorf("it lists %+v, and probes at %v", r.Generations, r.Probe)
+		}
+		s.stop()
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/reaper-ttl/reaper/control"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
@@ -158,6 +159,27 @@ func TestOutsideAndEmptyIndex(t *testing.T) {
 		w.put(1, 4, "well-formed", time.Now().Add(time.Hour))
 		if res = w.sweep(); res.Outside != 4 || res.EmptyIndex {
 			t.Errorf("after a well-formed one: %+v", res)
+		}
+	})
+}
+
+// An operator's command is the first thing that runs with another property: the next sweep looks around the
+// ranges of that, though the last look was a moment ago.
+func TestCommandBringsAnotherProperty(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		if res := w.sweep(); res.Error != "" {
+			t.Fatalf("%+v", res)
+		}
+		w.raw("past the last shard", "00000001.0077."+time.Now().Add(-time.Hour).UTC().Format("20060102T150405.000Z"))
+		if w.sweep(); len(w.left()) != 1 {
+			t.Fatal("a sweep looks around without a reason")
+		}
+		w.target.Property = "expires_with"
+		if _, _, err := control.Resume(t.Context(), w.config(), w.target, control.Order{Actor: "ann"}); err != nil {
+			t.Fatal(err)
+		}
+		if res := w.sweep(); len(w.left()) > 0 || res.Error != "" {
+			t.Errorf("%d are left: %+v", len(w.left()), res)
 		}
 	})
 }

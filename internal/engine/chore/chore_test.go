@@ -27,7 +27,8 @@ func open(t *testing.T, s *modelstore.Store, apply bool) *site.Site {
 func do(t *testing.T, c *site.Site, is plan.Chore) step.Outcome {
 	t.Helper()
 	at := step.ChoreView{View: c.Viewer.View(), Now: c.Clock.Now()}
-	return chore.New(c, is).Step(step.Turn{Ctx: t.Context(), Work: t.Context()}, step.Todo{Plan: at.Plan(c.Rules), Chore: at})
+	turn := step.Turn{Ctx: t.Context(), Work: t.Context(), Over: func() bool { return false }}
+	return chore.New(c, is).Step(turn, step.Todo{Plan: at.Plan(c.Rules), Chore: at})
 }
 
 // Of two processes that do the same chore one changes the record. That is no failure of the other.

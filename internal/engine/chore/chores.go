@@ -79,7 +79,7 @@ func (j *choreJob) do(ctx context.Context, todo step.Todo) error {
 	case plan.Life:
 		return writeLife(ctx, c, todo.Plan.Blocked())
 	case plan.Probe:
-		return probeAgain(ctx, c, todo.Plan)
+		return probeAgain(ctx, c, todo.Chore.Plan(rules))
 	case plan.Raise:
 		return raiseSchema(ctx, c)
 	case plan.Look:

@@ -78,9 +78,18 @@ func tellExtraShards(ctx context.Context, c *site.Site, namespace string, number
 
 // lookAround looks for shards past the last one of each generation, for an empty index
 // of a target that holds entities, and for entities that lie in no range. It writes what
-// it found to the target record. If a count fails, the next look tries again.
+// it found to the target record. If a count fails, the next look tries again. The index of another kind or
+// property says nothing of what the record is of: who sweeps that looks around.
 func lookAround(ctx context.Context, c *site.Site, p *plan.Plan) error {
-	now, began := p.Now(), c.Viewer.View().Record
+	v := c.Viewer.View()
+	p = p.With(v)
+	now, began := p.Now(), v.Record
+	if c.Cfg.Apply && !isOurs(c, began) {
+		c.Log.WarnContext(ctx, "the target record is of another kind or property by now: until this process is restarted"+
+			" with that, it looks for no shards past the last one, and retires no generation", "kind", c.Target.Kind,
+			"record_kind", began.Kind, "property", c.Target.Property, "record_property", began.Property)
+		return nil
+	}
 	for known := p; c.Rules.Form.HasGenerations(); known = p {
 		for _, g := range c.Viewer.View().Record.Live() {
 			if _, err := DiscoverShards(ctx, c, p, g.Number); err != nil {
@@ -118,8 +127,8 @@ func lookAround(ctx context.Context, c *site.Site, p *plan.Plan) error {
 		return nil
 	}
 	return saveFindings(ctx, c, func(was generation.Record, _ time.Time) (generation.Record, bool, error) {
-		if !was.Created.Equal(began.Created) || was.Checked.After(now) || hasAdopted(was, began) {
-			return was, false, nil // a new record, a later look, or generations that this one left out
+		if !was.Created.Equal(began.Created) || was.Checked.After(now) || hasMore(c, was, began) {
+			return was, false, nil // a new record, a later look, or something that this one left out
 		}
 		next := noted(was)
 		due := !now.Before(was.Checked.Add(plan.Jitter(c.Rules.Rewind, c.Rules.Target)))
@@ -127,13 +136,26 @@ func lookAround(ctx context.Context, c *site.Site, p *plan.Plan) error {
 	})
 }
 
-// hasAdopted reports whether a record lists generations that have closed, and that it did not list
-// before: the second probe has found them since.
-func hasAdopted(r, before generation.Record) bool {
-	return slices.ContainsFunc(r.Generations, func(g generation.Generation) bool {
+// hasMore reports whether a record asks for more than a look has seen that began with another one: generations
+// that the second probe has found since, namespaces of a deployment that joined, or another kind or property.
+func hasMore(c *site.Site, r, before generation.Record) bool {
+	adopted := slices.ContainsFunc(r.Generations, func(g generation.Generation) bool {
 		same := func(b generation.Generation) bool { return b.Number == g.Number }
 		return !g.Closed.IsZero() && !slices.ContainsFunc(before.Generations, same)
 	})
+	return adopted || hasJoined(r, before) || r.Checked.Before(before.Checked) || !isOurs(c, r)
+}
+
+// hasJoined reports whether a deployment has brought namespaces that a record did not list before.
+func hasJoined(r, before generation.Record) bool {
+	return slices.ContainsFunc(r.Namespaces, func(n generation.Swept) bool {
+		return !slices.ContainsFunc(before.Namespaces, func(b generation.Swept) bool { return b.Name == n.Name })
+	})
+}
+
+// isOurs reports whether the target record is of the kind and the property that this process sweeps.
+func isOurs(c *site.Site, r generation.Record) bool {
+	return r.Kind == c.Target.Kind && r.Property == c.Target.Property
 }
 
 // saveFindings saves what was found around the ranges. If the store does not take it, the
@@ -221,17 +243,42 @@ func IsEmptyKind(ctx context.Context, c *site.Site) bool {
 // nearly always the first range has one.
 const triedFirst = 4
 
+// triedOf returns these ranges of a namespace: those that have a position, if there are any.
+func triedOf(p *plan.Plan, ns string) (tried []shardquery.Range) {
+	all := p.RangesIn(ns)
+	for _, r := range slices.Backward(all) {
+		if !p.Cursor(r).Position.IsZero() {
+			if tried = append(tried, r); len(tried) == triedFirst {
+				return tried
+			}
+		}
+	}
+	if len(tried) > 0 {
+		return tried
+	}
+	return all[max(0, len(all)-triedFirst):]
+}
+
 // anyEntry reports whether the namespace has any entry of the right type, due or
 // not. It first queries a few ranges from their cursors on, because nothing was deleted
 // there yet, the newest ones first. Only then does it query everything from the start, over
 // whatever was deleted: that may take long.
 func anyEntry(ctx context.Context, c *site.Site, p *plan.Plan, ns string) (bool, error) {
 	var queries []store.Query
-	for _, r := range slices.Backward(p.RangesIn(ns)) {
-		if len(queries) == triedFirst {
-			break
-		}
+	tried := triedOf(p, ns)
+	var ids []cursor.ID
+	for _, r := range tried {
+		ids = append(ids, c.Rules.ID(r))
+	}
+	// Of a range in work only its record says how far it has come.
+	if err := c.Viewer.ReadSome(ctx, ids, view.ProbePatience); err != nil {
+		return false, err
+	}
+	for i, r := range tried {
 		q := store.Query{Shard: r.Value, Lo: r.Lo(c.Index.Floor(c.Horizon())), After: p.Cursor(r).Position}
+		if cur, ok := c.Viewer.View().Cursors.At(ids[i]); ok && q.After.Value.Compare(cur.Position.Value) < 0 {
+			q.After = cur.Position
+		}
 		if hi, ok := r.UpTo(shardquery.LastInstant); ok && q.After.Value.Compare(q.Lo) >= 0 {
 			q.Hi = hi
 			queries = append(queries, q)

@@ -13,14 +13,18 @@ import (
 // probeAgain looks for generations in use once more: when all writers that stamped by a lost
 // record must have committed, since a generation that was empty when the new record was made,
 // or that an index did not show yet, may hold entities now; and as soon as a deployment joins
-// before that, with other namespaces, since the first probe did not go there.
+// before that, with other namespaces, since the first probe did not go there. The index of another kind or
+// property says nothing of what the record is of: who sweeps that probes.
 func probeAgain(ctx context.Context, c *site.Site, p *plan.Plan) error {
 	v := c.Viewer
 	was := v.View().Record
 	if due := was.Probe; !c.Cfg.Apply || due.IsZero() || c.Clock.Now().Before(due) {
 		return nil // another process was faster, and generations may have retired since
 	}
-	namespaces, err := c.Viewer.AllNamespaces(ctx, p)
+	if !isOurs(c, was) {
+		return nil
+	}
+	namespaces, err := c.Viewer.AllNamespaces(ctx, p.With(v.View()))
 	if err != nil {
 		return err
 	}
@@ -35,8 +39,8 @@ func probeAgain(ctx context.Context, c *site.Site, p *plan.Plan) error {
 	var next generation.Record
 	err = v.ChangeRecord(ctx, func(is generation.Record, now time.Time) (_ generation.Record, changed bool, err error) {
 		next = generation.Record{}
-		if !is.Probe.Equal(was.Probe) || !is.Created.Equal(was.Created) {
-			return is, false, nil // another process was faster, or wrote a new record, which wants a probe of its own
+		if !is.Probe.Equal(was.Probe) || !is.Created.Equal(was.Created) || hasJoined(is, was) || !isOurs(c, is) {
+			return is, false, nil // another process was faster, or the record wants a probe of its own, or still one
 		}
 		if next, err = is.Adopt(used, floor, c.Rules.Policy, now); err != nil {
 			return next, false, err

@@ -35,7 +35,7 @@ func retireGeneration(ctx context.Context, c *site.Site, number int) error {
 		c.Viewer.DropSeal(number)
 	}
 	v := c.Viewer.View()
-	if v.Record.Kind != c.Target.Kind || v.Record.Property != c.Target.Property {
+	if !isOurs(c, v.Record) {
 		return nil // what this process cannot see may be in it: who sweeps as the record says retires it
 	}
 	p := plan.New(c.Rules, v, plan.Book{}, c.Clock.Now())

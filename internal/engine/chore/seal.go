@@ -35,6 +35,7 @@ type sealJob struct {
 	all   bool        // the pass is over all namespaces that the store lists
 	names []string    // the namespaces that are left
 	saved time.Time   // when the seal was saved last, on this process's clock
+	joins bool        // another job began the pass
 }
 
 // End implements [step.Job]. The next pass repeats what was not saved.
@@ -52,8 +53,8 @@ func (j *sealJob) Step(t step.Turn, todo step.Todo) step.Outcome {
 	switch {
 	case t.Ctx.Err() != nil:
 		return step.Outcome{State: step.Stopped}
-	case errors.Is(err, store.ErrConflict):
-		return step.Outcome{State: step.Ended} // another process makes the pass, or the target has a new record
+	case errors.Is(err, store.ErrConflict), errors.Is(err, generation.ErrMissing):
+		return step.Outcome{State: step.Ended} // another process makes the pass, or the target has a new record, or none
 	case err != nil:
 		return step.Outcome{State: step.Failed, Err: fmt.Errorf("go over generation %08d: %w", j.chore.Generation, err)}
 	case over:
@@ -92,8 +93,19 @@ func (j *sealJob) goOn(t step.Turn, p *plan.Plan) (over bool, err error) {
 	if err := j.save(t.Ctx); err != nil {
 		return false, err
 	}
-	c.Viewer.TakeSeal(j.seal)
-	return true, nil
+	return true, j.take(t.Ctx, j.joins)
+}
+
+// take lets the seal count in the view. The ranges that other jobs have met in its pass have records, which
+// are read before: without them they would count as empty.
+func (j *sealJob) take(ctx context.Context, byOthers bool) error {
+	if byOthers && j.c.Cfg.Apply {
+		if err := j.c.Viewer.ReadGeneration(ctx, j.chore.Generation); err != nil {
+			return err
+		}
+	}
+	j.c.Viewer.TakeSeal(j.seal)
+	return nil
 }
 
 // begin begins a pass, or continues one. Over says that another process works on it, or has
@@ -123,14 +135,9 @@ func (j *sealJob) begin(ctx context.Context, p *plan.Plan) (over bool, err error
 	switch {
 	case err != nil:
 		return false, err
-	case fits && len(left) == 0: // the ranges that the pass has met have records: read those before its seal counts
-		if c.Cfg.Apply {
-			if err := c.Viewer.ReadGeneration(ctx, number); err != nil {
-				return false, err
-			}
-		}
-		c.Viewer.TakeSeal(seal)
-		return true, nil
+	case fits && len(left) == 0:
+		j.seal = seal
+		return true, j.take(ctx, true)
 	case fits && seal.Done.IsZero() && now.Sub(seal.Renewed).Abs() < sealStale:
 		return true, nil
 	case !fits:
@@ -143,7 +150,7 @@ func (j *sealJob) begin(ctx context.Context, p *plan.Plan) (over bool, err error
 		seal = next
 	}
 	seal.Done = time.Time{}
-	j.seal, j.names = seal, left
+	j.seal, j.names, j.joins = seal, left, fits
 	return false, j.save(ctx)
 }
 
@@ -247,6 +254,12 @@ func (j *sealJob) recordRange(ctx context.Context, r shardquery.Range) (isNew bo
 	if !c.Cfg.Apply {
 		c.Viewer.AddDryRunRange(cur)
 		return false, nil
+	}
+	if j.seal.First.Before(j.seal.Began) { // this range was not empty then, so others without a record need not be
+		j.seal.First = j.seal.Began
+		if err := j.save(ctx); err != nil {
+			return false, err
+		}
 	}
 	_, _, err = c.Keeper.Move(ctx, cur, func(*cursor.Cursor) {}) // if it is not moved, somebody else has given it one
 	return true, err

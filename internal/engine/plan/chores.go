@@ -10,7 +10,7 @@ func (p *Plan) Chores() []Chore {
 		list.add(retryLife, Chore{Kind: Life, At: now})
 	}
 	probeDue := record.Probe
-	if !probeDue.IsZero() && !now.Before(probeDue) {
+	if !probeDue.IsZero() && !now.Before(probeDue) && p.rules.Form.HasGenerations() { // others cannot read the keys
 		list.add(retryChore, Chore{Kind: Probe, At: probeDue})
 	}
 	for _, g := range record.Generations {

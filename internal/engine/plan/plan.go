@@ -36,7 +36,7 @@ func newPlan(rec *records, ranges *rangeSet, trees map[int]tree, now time.Time) 
 	return p
 }
 
-// With returns the plan for the same instant by another view.
+// With returns the plan for the same instant by another view. The book must not change meanwhile.
 func (p *Plan) With(view *View) *Plan { return New(p.rules, view, p.book, p.Now()) }
 
 // Next returns the plan for another instant, by this view and by the book; changed lists

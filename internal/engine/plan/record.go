@@ -32,14 +32,15 @@ func FirstAdopting(r Rules, used []generation.Generation, floor int, now time.Ti
 	return rec.ProbeLater(r.Policy), err
 }
 
+// ListsNone reports whether a target record lists no generations though the layout has some. A
+// process with a layout without generations made it, and looked for none. Perhaps the record
+// before it listed some, and is lost.
+func ListsNone(r Rules, rec generation.Record) bool {
+	return r.Generations && len(rec.Generations) == 0
+}
+
 // Configured returns the target record with the changes that the configuration requires.
 func Configured(r Rules, rec generation.Record, now time.Time) generation.Record {
-	if r.Generations && len(rec.Generations) == 0 {
-		// A process with a layout without generations made this record, and looked for none. Perhaps
-		// the record before it listed some, and is lost.
-		rec = rec.OpenFirst(r.Policy.Shards, now)
-		rec.Probe = now.UTC().Truncate(time.Microsecond)
-	}
 	rec.NurseryShards = max(rec.NurseryShards, r.Policy.Shards)
 	if !rec.Sweeps(r.Namespaces, time.Time{}) { // nobody has looked there for generations and extra shards
 		rec.Checked = time.Time{}

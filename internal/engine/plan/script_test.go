@@ -230,6 +230,8 @@ func (s *script) record(words []string) {
 			rec.Created = s.at(value)
 		case "checked":
 			rec.Checked = s.at(value)
+		case "probe":
+			rec.Probe = s.at(value)
 		case "nursery":
 			rec.NurseryShards, err = strconv.Atoi(value)
 		case "revision":

@@ -29,19 +29,28 @@ func (t *targetRecord) Begin(ctx context.Context, next *plan.View) (generation.R
 	if !s.Rules.Generations {
 		return plan.First(s.Rules, s.Clock.Now()), nil
 	}
-	if err := t.namespaces.LoadNamespaces(ctx, next); err != nil {
-		return generation.Record{}, err
-	}
-	used, err := s.InUse(ctx, next.Namespaces, nil)
-	if err != nil {
-		return generation.Record{}, err
-	}
-	floor, err := s.LastDropped(ctx)
+	used, floor, err := t.inUse(ctx, next)
 	if err != nil {
 		return generation.Record{}, err
 	}
 	// The record's instant is taken after all reads: by then the old record was gone.
-	return plan.FirstAdopting(s.Rules, withCursors(used, s.Rules.Policy.Shards, next), floor, s.Clock.Now())
+	return plan.FirstAdopting(s.Rules, used, floor, s.Clock.Now())
+}
+
+// inUse returns the generations that are in use, and the last one that was dropped. It reads the
+// namespaces into next.
+func (t *targetRecord) inUse(
+	ctx context.Context, next *plan.View,
+) (used []generation.Generation, floor int, err error) {
+	s := t.source
+	if err := t.namespaces.LoadNamespaces(ctx, next); err != nil {
+		return nil, 0, err
+	}
+	if used, err = s.InUse(ctx, next.Namespaces, nil); err != nil {
+		return nil, 0, err
+	}
+	floor, err = s.LastDropped(ctx)
+	return withCursors(used, s.Rules.Policy.Shards, next), floor, err
 }
 
 // EnsureRecord reads the target record, creates it if the target has none, and saves it
@@ -58,8 +67,12 @@ func (t *targetRecord) EnsureRecord(ctx context.Context, next *plan.View, skipLi
 		if err := plan.CheckLineage(rec, missing, s.Target.Name, next.Cursors); err != nil {
 			return err
 		}
+		listed, err := t.listed(ctx, next, rec, missing)
+		if err != nil {
+			return err
+		}
 		at := s.Clock.Now()
-		want, steps, err := t.desired(ctx, next, rec, missing, skipLifecycle, at)
+		want, steps, err := t.desired(ctx, next, listed, missing, skipLifecycle, at)
 		if err != nil {
 			return err
 		}
@@ -97,6 +110,22 @@ func (t *targetRecord) EnsureRecord(ctx context.Context, next *plan.View, skipLi
 	}
 }
 
+// listed returns the target record with the generations listed that are in use, if it lists none
+// though the layout has some.
+func (t *targetRecord) listed(
+	ctx context.Context, next *plan.View, rec generation.Record, missing bool,
+) (generation.Record, error) {
+	s := t.source
+	if missing || !plan.ListsNone(s.Rules, rec) {
+		return rec, nil
+	}
+	used, floor, err := t.inUse(ctx, next)
+	if err != nil {
+		return rec, err
+	}
+	return rec.Adopt(used, floor, s.Rules.Policy, s.Clock.Now())
+}
+
 // desired returns the target record as it should be, and the steps of generations that lead there.
 func (t *targetRecord) desired(
 	ctx context.Context, next *plan.View, rec generation.Record, missing, skipLifecycle bool, at time.Time,
@@ -124,9 +153,6 @@ func (c *Config) sweptAs(was, want generation.Record) generation.Record {
 		want = want.OnGround(was)
 	} else {
 		want.NewGround = false // somebody who switches the breaker off has decided, too
-	}
-	if isMoved(was, want) || IsLaidOut(was, want) {
-		return want.WithoutFindings()
 	}
 	return want
 }

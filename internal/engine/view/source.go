@@ -106,6 +106,9 @@ func (s *source) reloadRecord(
 		return rec, sent, err
 	}
 	if !s.Apply {
+		if plan.ListsNone(s.Rules, rec) {
+			rec.Generations = known.Generations // those that this process has found
+		}
 		rec, _ = plan.Desired(s.Rules, rec, nil, s.Clock.Now()) // as a sweep with --apply would write it
 	}
 	return rec, sent, nil

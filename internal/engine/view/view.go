@@ -94,7 +94,7 @@ func (v *Viewer) refreshRecord(ctx context.Context) (wait time.Duration) {
 	}
 	next := *old
 	err := v.targetRecord.load(ctx, &next)
-	if errors.Is(err, generation.ErrMissing) { // somebody removed it
+	if errors.Is(err, generation.ErrMissing) || err == nil && plan.ListsNone(v.Rules, next.Record) { // somebody removed it
 		err = v.recreateRecord(ctx, &next)
 	}
 	if err == nil {
@@ -115,7 +115,8 @@ func (v *Viewer) refreshRecord(ctx context.Context) (wait time.Duration) {
 	return 0
 }
 
-// recreateRecord writes a target record to replace one that was removed.
+// recreateRecord writes a target record to replace one that was removed, perhaps by way of one that lists none
+// of the generations in use.
 func (v *Viewer) recreateRecord(ctx context.Context, next *plan.View) error {
 	if err := v.LoadCursors(ctx, next); err != nil { // others may have opened generations
 		return err
