@@ -39,7 +39,7 @@ func (h *handle) Dispose(ctx context.Context, b *store.Batch) error {
 	ops := append([]store.Op{}, b.Ops...) // the caller may be gone by then
 	dry, q := b.DryRun, b.Query
 	c := call{method: "Dispose", key: q.Namespace + " " + describe(ops), write: !dry, ops: len(ops)}
-	h.sends(q, ops)
+	h.sends(ctx, q, ops)
 	sent, at := time.Now(), place{q.Target.Kind, q.Namespace}
 	shown, err := h.shows(ctx, q, at, ops)
 	if err != nil {
@@ -110,8 +110,11 @@ func (h *handle) noteRefusal(namespace, key string, err error) {
 	}
 }
 
-// sends tells the oracle that a sweep is about to write.
-func (h *handle) sends(q store.Query, ops []store.Op) {
+// sends tells the oracle that a sweep is about to write. A call whose context has ended is not sent.
+func (h *handle) sends(ctx context.Context, q store.Query, ops []store.Op) {
+	if ctx.Err() != nil {
+		return
+	}
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	if h.dead || h.dry || h.closed || !h.w.running() {
@@ -149,7 +152,7 @@ func (h *handle) effect(target string, at place, key string, before row, o store
 func (h *handle) Settle(ctx context.Context, q store.Query, e store.Entry, decide func(store.Value) store.Verdict) (o store.Outcome, err error) {
 	at, sent := place{q.Target.Kind, q.Namespace}, time.Now()
 	q.Lo = e.Position().Value // who tries an entity again has no page that it was on
-	h.sends(q, make([]store.Op, 1))
+	h.sends(ctx, q, make([]store.Op, 1))
 	var seen row
 	read := call{method: "Get", key: q.Namespace + " " + e.Key}
 	if err := h.do(ctx, read, func(fate) error { seen = *h.w.rowOrNone(at, e.Key); return nil }); err != nil {

@@ -14,7 +14,8 @@ import (
 
 // D1: with descendants, a parent goes after its children. A process deletes an entity only after it has
 // looked below it and found nothing, and a descendant only while the entity above is due, after what it has
-// seen below that descendant, and never what has an owner, or lies below a descendant that has one.
+// seen below that descendant, and never what has an owner, or lies below a descendant that has one. It deletes
+// none of them if it could see before that one has an owner.
 
 // descending is in how many lives entities have descendants.
 const descending = 0.1
@@ -131,7 +132,9 @@ func (h *handle) Descendants(ctx context.Context, q store.DescendantQuery, page 
 			h.looks = map[stem]look{}
 		}
 		is := h.looks[s]
-		is.at = time.Now()
+		if is.at = time.Now(); is.first.IsZero() {
+			is.first = is.at
+		}
 		if q.After == "" {
 			is.began = is.at
 			if len(list) == 0 {
@@ -150,6 +153,7 @@ func (h *handle) Descendants(ctx context.Context, q store.DescendantQuery, page 
 
 // A look is what a process knows of what lies below an entity.
 type look struct {
+	first time.Time     // of the first one
 	at    time.Time     // of the last one
 	began time.Time     // of the last one that was from the start
 	empty time.Time     // of the last one that has found nothing at all
@@ -170,7 +174,7 @@ func (h *handle) DeleteBelow(
 		}
 		return d.Stays
 	})
-	h.sends(q, make([]store.Op, len(list)))
+	h.sends(ctx, q, make([]store.Op, len(list)))
 	var seen row
 	read := call{method: "Get", key: q.Namespace + " " + e.Key}
 	if err := h.do(ctx, read, func(fate) error { seen = *h.w.rowOrNone(s.at, e.Key); return nil }); err != nil {
@@ -243,8 +247,18 @@ func (o *oracle) prunes(h *handle, s stem, list []store.Descendant) {
 			}
 		}
 	}
+	o.surveyed(h, s)
 	o.archivedBelow(h, s, list)
 	o.w.count("descendants deleted")
+}
+
+// surveyed holds D1 for what a process could see before it deleted any: it lists all first.
+func (o *oracle) surveyed(h *handle, s stem) {
+	for path, k := range o.w.kin[s] {
+		if k.owned && k.born.Before(h.looks[s].first) {
+			o.w.violate("D1", "%s deletes below %s, though it could see that %s is another target's own", h.name, s.key, path)
+		}
+	}
 }
 
 // parts holds D1 as an entity is deleted, by a call that was sent so long ago.

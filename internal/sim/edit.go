@@ -31,6 +31,7 @@ var edits = []edit{
 	{"empties a position", store.CursorRecord, emptyPosition},
 	{"moves a position back", store.CursorRecord, movePosition(-1)},
 	{"moves a position forward", store.CursorRecord, movePosition(1)},
+	{"moves a read from the start out of its range", store.CursorRecord, misplaceRewind},
 	{"sets the mark of a read from the start", store.CursorRecord, setMark("rewind_done")},
 	{"removes when survivors expire", store.CursorRecord, setMark("next_expires")},
 	{"lowers a token", store.CursorRecord, lowerToken},
@@ -133,6 +134,16 @@ func emptyPosition(w *world, _ dice, key string, r store.Record) (func(), bool) 
 	return nil, true
 }
 
+// misplaceRewind lets a read from the start that is under way go on outside its range: it begins again.
+func misplaceRewind(w *world, d dice, key string, r store.Record) (func(), bool) {
+	if text(r.Fields, "rewind_position") == "" || isAudit(r) || w.plan.target.Type != store.Text {
+		return nil, false
+	}
+	r.Fields["rewind_position"], r.Fields["rewind_position_key"] = pick(d.on("to"), "~", "00000000.", "!"), ""
+	w.set(key, r)
+	return nil, true
+}
+
 // movePosition returns an edit that moves a position into the past or the future. What it passes
 // over waits for the next read from the start, or for the audit.
 func movePosition(sign int) func(*world, dice, string, store.Record) (func(), bool) {
@@ -155,7 +166,7 @@ func movePosition(sign int) func(*world, dice, string, store.Record) (func(), bo
 			v = store.InstantValue(instant(r.Fields, "position").Add(by))
 			r.Fields["position"] = store.FormatTime(v.Time)
 		} else {
-			e, ok := parse(p)
+			e, ok := parsePlace(p)
 			if !ok {
 				return nil, false
 			}

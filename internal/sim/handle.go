@@ -117,11 +117,15 @@ func (h *handle) do(ctx context.Context, c call, effect func(f fate) error) erro
 				time.Sleep(f.late)
 				_ = h.take(c, f, effect, "after its caller gave up") // nobody is there to be told
 			})
+			return store.InDoubt(err)
 		}
 		return err
 	}
 	err = h.take(c, f, effect, "")
 	if wait := h.wait(ctx, c, f.reply, true); wait != nil {
+		if c.write { // it is not known whether the request took effect
+			return store.InDoubt(wait)
+		}
 		return wait
 	}
 	if err == nil && f.lost != nil {

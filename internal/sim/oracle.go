@@ -45,7 +45,7 @@ type fact struct {
 	withinBounds bool // by a writer that kept to the bounds
 	refused      bool // the store refused it for good, for a while
 	beyond       bool // in a shard past the last one
-	leftBehind   bool // its generation retired while nobody swept its namespace
+	leftBehind   bool // its generation retired, or was last looked for, while nobody swept its namespace
 	restored     bool // by a restore that brought it back behind the cursors
 }
 

@@ -108,6 +108,7 @@ func (o *oracle) savedTarget(by string, old, new store.Record, kind string) {
 			}
 		}
 	}
+	o.unfound(old, new, kind, is)
 	o.w.unpaused(new.Key, was, is)
 	if is.newest < was.newest {
 		o.w.violate("L4", "%s took the newest generation, %d, away", by, was.newest)
@@ -122,6 +123,28 @@ func (o *oracle) unlisted(old, new store.Record, number int) bool {
 	retired, ok := o.retiredAt[fmt.Sprint(new.Key, number)]
 	return text(old.Fields, "probe") != text(new.Fields, "probe") &&
 		(!ok || retired.Before(instant(new.Fields, "created")))
+}
+
+// unfound takes in the last probe for generations that only a lost record listed. It does not go to
+// namespaces that nobody sweeps: what lies there in other generations is left to the audit.
+func (o *oracle) unfound(old, new store.Record, kind string, is targetFact) {
+	if text(old.Fields, "probe") == "" || text(new.Fields, "probe") != "" {
+		return
+	}
+	swept := o.areSwept(new.Key, is.namespaces)
+	for at, facts := range o.truth {
+		if at.kind != kind || swept[at.namespace] || swept["*"] {
+			continue
+		}
+		for _, f := range facts {
+			n := f.key.generation
+			if _, known := is.generations[n]; known || n == 0 || !f.wellFormed || !f.withinBounds {
+				continue
+			}
+			f.leftBehind = true
+			o.w.count("probed without its namespace")
+		}
+	}
 }
 
 // listed is told of a generation that is new in a record: open, or found in use.
@@ -178,9 +201,28 @@ func (o *oracle) savedCursor(h *handle, old, new store.Record) {
 	case text(new.Fields, "shard") == auditShard:
 		o.audited(h, old, new)
 	case moved || text(old.Fields, "rewind_done") != text(new.Fields, "rewind_done"):
+		o.beginsAgain(h, old, new)
 		o.passed(h, new, markBefore(old, new))
 	}
 }
+
+// beginsAgain holds P1: a cursor among what this life writes never comes to lie before all of that again.
+func (o *oracle) beginsAgain(h *handle, old, new store.Record) {
+	was, known := parsePlace(text(old.Fields, "position"))
+	is, ok := parsePlace(text(new.Fields, "position")) // else it is that of another opening or property
+	first := o.w.began.Add(-2 * time.Hour)
+	if !known || !ok || o.w.edited() || o.w.restores() || text(old.Fields, "opened") != text(new.Fields, "opened") ||
+		was.expires.Before(first) || was.expires.After(time.Now().Add(-time.Minute)) {
+		return
+	}
+	if is.expires.Before(first) {
+		o.w.violate("P1", "%s took the cursor of %s back from %s to %s", h.name, new.Key, text(old.Fields, "position"),
+			text(new.Fields, "position"))
+	}
+}
+
+// parsePlace returns the expiry that a position has come to, at a malformed text too.
+func parsePlace(s string) (expiry, bool) { return parse(s[:min(len(s), 34)]) }
 
 // void reports whether a lease is that of a process which cannot be any more, since
 // the store can be open in one only.
@@ -348,12 +390,12 @@ func (o *oracle) scans(h *handle, q store.Query) {
 		return
 	}
 	o.resumed[key] = number(r.Fields, "token")
-	from, _ := parse(place)
-	end, _ := parse(q.Hi.Text)
+	from, _ := parsePlace(place)
+	end, _ := parsePlace(q.Hi.Text)
 	o.w.count("read on from the start")
 	// A window may be shorter for other reasons, but hardly ever by just so much, unless the
 	// read ends there: at the cursor, whose instant may be some whole minutes after the place.
-	cursor, _ := parse(text(r.Fields, "position"))
+	cursor, _ := parsePlace(text(r.Fields, "position"))
 	cut := !end.expires.Before(cursor.expires.Add(-time.Millisecond))
 	again := !cut && (end.expires.Sub(from.expires)-firstWindow).Abs() <= 2*time.Millisecond
 	if again && saved >= 256*firstWindow { // else it may have been halved

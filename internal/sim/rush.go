@@ -482,7 +482,7 @@ func (r *rush) drags(q store.Query) time.Duration {
 		if v.Type == store.Instant {
 			return v.Time
 		}
-		if e, ok := parse(v.Text); ok {
+		if e, ok := parsePlace(v.Text); ok {
 			return e.expires
 		}
 		if len(v.Text) < 14 || v.Text < q.Lo.Text {

@@ -271,7 +271,9 @@ func (wr *writer) junk(d dice) (v store.Value, element string) {
 		}
 		return store.TextValue(k.String())
 	}
-	switch d.on("junk").below(8) {
+	switch d.on("junk").below(9) {
+	case 8: // between those of a sweep
+		return store.TextValue(past(n, time.Now().Add(d.on("due").between(-time.Hour, 10*time.Minute))).Text + "x"), ""
 	case 0, 1:
 		return past(n, old), ""
 	case 2:
