@@ -118,6 +118,7 @@ func (o *oracle) savedBudget(h *handle, old, new store.Record) {
 		if is.countedSince(was[key]) {
 			o.checkCounted(by, key, old, new)
 		}
+		o.learnsUnseen(key, was[key], is, old, new)
 		b.counted[key] = b.counted[key] || is.counted
 		if is.granted > was[key].granted && is.since == was[key].since && o.isRest(new.Key, key) {
 			o.w.violate("B1", "%s reserves %d of %s, of which a part was approved: the rest waits", by,
@@ -222,15 +223,46 @@ func (o *oracle) usual(target string, b breaker.Budget, k breaker.Key) breaker.B
 func (o *oracle) learns(target string, hour time.Time, was, is breaker.Budget) {
 	b := o.budget(target)
 	for _, d := range is.Days {
-		i := slices.IndexFunc(was.Days, func(w breaker.Day) bool { return w.Begin.Equal(d.Begin) })
-		if i < 0 || d.Share > was.Days[i].Share {
+		before := dayOf(was, d)
+		if d.Share > before.Share {
 			b.taught = append(b.taught, taught{time.Now(), hour, d.Share})
 			continue
 		}
-		for _, s := range d.Steps { // less than another hour has taught, which is later
-			if s.Hour.Equal(hour) && !slices.Contains(was.Days[i].Steps, s) {
-				b.taught = append(b.taught, taught{time.Now(), hour, s.Share})
-			}
+		b.takeSteps(hour, before, d) // less than another hour has taught, which is later
+	}
+}
+
+// learnsUnseen notes what an hour has taught that was counted, and passed, without it being seen: as much is left
+// of it as before, so it looks like an hour of which a part has come to be due.
+func (o *oracle) learnsUnseen(key string, was, is tallyFact, old, new store.Record) {
+	if !is.counted || is.countedSince(was) || old.Fields["taught"] == new.Fields["taught"] {
+		return
+	}
+	ms, err := strconv.ParseInt(key, 10, 64)
+	before, beforeErr := breaker.Decode(old)
+	after, afterErr := breaker.Decode(new)
+	if err != nil || beforeErr != nil || afterErr != nil {
+		return
+	}
+	for _, d := range after.Days {
+		o.budget(new.Key).takeSteps(time.UnixMilli(ms), dayOf(before, d), d)
+	}
+}
+
+// dayOf returns what a budget has learnt from the same day as another one.
+func dayOf(b breaker.Budget, d breaker.Day) breaker.Day {
+	i := slices.IndexFunc(b.Days, func(is breaker.Day) bool { return is.Begin.Equal(d.Begin) })
+	if i < 0 {
+		return breaker.Day{}
+	}
+	return b.Days[i]
+}
+
+// takeSteps notes the new steps of a day that an hour has taught.
+func (b *budgetFact) takeSteps(hour time.Time, was, is breaker.Day) {
+	for _, s := range is.Steps {
+		if s.Hour.Equal(hour) && !slices.Contains(was.Steps, s) {
+			b.taught = append(b.taught, taught{time.Now(), hour, s.Share})
 		}
 	}
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,4 +113,41 @@ func TestReservesByOwnCount(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An hour may be counted with as much left as before, which looks like one of which a part has come to be due.
+// What it has taught holds for the hours after it, also once one of these has taught more.
+func TestCountThatLooksLikeARefill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(Options{Seed: 1})
+		defer w.stop()
+		rules := breaker.Rules{On: true, Floor: 3, Fraction: 0.01, Window: time.Hour, Learn: 24 * time.Hour}
+		w.plan.target.Breaker = rules
+		time.Sleep(100 * time.Hour)
+		h := &handle{name: "me"}
+		first, second := rules.HourOf(time.Now()), rules.HourOf(time.Now().Add(time.Hour))
+		day := time.Now().Truncate(24 * time.Hour)
+		firstStep, secondStep := breaker.Step{Hour: first.Hour, Share: 0.4}, breaker.Step{Hour: second.Hour, Share: 0.6}
+		began := breaker.Budget{Target: "sessions", Began: time.Now().Add(-99 * time.Hour),
+			Alls:    []breaker.All{{N: 10, At: time.Now()}},
+			Tallies: []breaker.Tally{{Key: first, Counted: true, Granted: 3, Coming: 1, At: time.Now()}}}
+		counted := began
+		counted.Tallies = []breaker.Tally{{Key: first, Counted: true, Granted: 3, Open: 1, At: time.Now()}}
+		counted.Days = []breaker.Day{{Begin: day, Share: 0.4, Steps: []breaker.Step{firstStep}}}
+		w.oracle.savedBudget(h, began.Encode(), counted.Encode())
+
+		time.Sleep(time.Hour)
+		next := counted
+		next.Alls = []breaker.All{{N: 10, At: time.Now()}}
+		next.Tallies = append(slices.Clone(counted.Tallies), breaker.Tally{Key: second, Counted: true, Done: 6, At: time.Now()})
+		next.Days = []breaker.Day{{Begin: day, Share: 0.6, Steps: []breaker.Step{firstStep, secondStep}}}
+		w.oracle.savedBudget(h, counted.Encode(), next.Encode())
+		again := next
+		again.Tallies = append(slices.Clone(counted.Tallies), breaker.Tally{Key: second, Counted: true, Done: 6, Open: 3,
+			At: time.Now()})
+		w.oracle.savedBudget(h, next.Encode(), again.Encode())
+		if w.violation != nil {
+			t.Error(w.violation)
+		}
+	})
 }
