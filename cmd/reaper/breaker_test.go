@@ -197,6 +197,7 @@ func TestBreakerIsCleared(t *testing.T) {
 // A budget that cannot be read hides neither the trip nor its id, and status says why nothing goes.
 func TestBreakerWithAnUnreadableBudget(t *testing.T) {
 	noRaces(t)
+	t.Parallel()
 	b := newEmbedded(t, brokenTarget)
 	ndjson, _ := sessions(300, time.Now())
 	b.must(strings.NewReader(ndjson), "load")

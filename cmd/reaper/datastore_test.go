@@ -58,6 +58,7 @@ var records = []string{"ReaperTarget", "ReaperCursor", "ReaperWorker", "ReaperSw
 // program then sweeps: three namespaces, names and numbers, ancestors.
 func TestSweepsWhatNodeWrote(t *testing.T) {
 	nightly.Races(t)
+	t.Parallel()
 	n := nightly.Size(t, 20_000, 2_000)
 	b, e, project := newDatastore(t, `targets:
   - name: sessions

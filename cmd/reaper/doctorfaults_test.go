@@ -639,15 +639,19 @@ var processFaults = []patientFault{
 			p.beat("sessions", "host/1", "v1", "", 10*time.Minute+time.Second, 30*time.Second) // it is that late
 			p.obey(f, "reaper doctor --repair worker-dead --target sessions --older-than 10m --apply")
 		}},
-	{id: "worker-dead@sessions", name: ", which a daemon sees", file: with("lease: 3s"),
+	{id: "worker-dead@sessions", name: ", which a daemon sees",
+		file: with("lease: 3s\n    pace: {start: 1, max: 5}"),
 		seed: func(p *patient) { p.beat("sessions", "host/1", "v1", "", 5*time.Minute, 3*time.Second) },
 		mend: func(p *patient, f doctor.Finding) {
 			p.heed(f, "a daemon, or a sweep that works for more than two leases, does so by itself")
+			// It works for a while: with nothing to do it reads heartbeats every five minutes.
+			p.work(-time.Second)
 			d := p.serve("--apply")
 			for p.load(store.WorkerRecord, "sessions", cursor.HeartbeatKey("sessions", "host/1")).Revision != "" {
 				time.Sleep(100 * time.Millisecond)
 			}
 			d.stop()
+			p.work(time.Hour)
 		}},
 	{id: "worker-fault@sessions",
 		seed: func(p *patient) { p.beat("sessions", "host/1", "v1", "cannot write a cursor", 0, long) },

@@ -269,6 +269,7 @@ func TestLoadWarnsAboutStragglers(t *testing.T) {
 
 func TestBadLoads(t *testing.T) {
 	noRaces(t)
+	t.Parallel()
 	good := `{"id":"good","expires":"2033-01-01T00:00:00Z"}` + "\n"
 	for name, c := range map[string]struct{ line, want string }{
 		"broken":          {`{"id":`, "line 2: it is not a JSON object"},

@@ -13,6 +13,7 @@ import (
 
 func TestExplainOnEachStore(t *testing.T) {
 	nightly.Races(t)
+	t.Parallel()
 	onEachStoreAndLayout(t, func(t *testing.T, b *workdir, layout config.Layout) {
 		soon := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
 		b.must(strings.NewReader(`{"id":"live","expires":"`+soon+`"}`+"\n"+`{"id":7,"expires":"2026-01-01T00:00:00Z"}`+"\n"+`{"id":"7"}`), "load")

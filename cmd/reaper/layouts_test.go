@@ -51,6 +51,7 @@ func onEachStoreAndLayout(t *testing.T, test func(t *testing.T, b *workdir, layo
 // load, dump, status and sweep work with every store and layout.
 func TestEveryCommandInEveryLayout(t *testing.T) {
 	nightly.Races(t)
+	t.Parallel()
 	ranges := map[config.Layout]int{config.LayoutGeneration: 8, config.LayoutSharded: 4, config.LayoutTimestamp: 1, config.LayoutShardedTimestamp: 4}
 	onEachStoreAndLayout(t, func(t *testing.T, b *workdir, layout config.Layout) {
 		ndjson, live := sessions(600, time.Now())

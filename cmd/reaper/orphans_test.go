@@ -189,6 +189,7 @@ func bury(t *testing.T, c client) (want map[string]string, left int) {
 // else, also by runs that are killed themselves.
 func TestOrphans(t *testing.T) {
 	noRaces(t)
+	t.Parallel()
 	onBoth(t, func(t *testing.T, b *workdir, c client) {
 		want, left := bury(t, c)
 		before := c.all()

@@ -197,6 +197,16 @@ func (p *patient) put(kind string, entities ...store.Entity) {
 	p.putAs(store.Target{Name: "any", Kind: kind, Property: "expiry_key", Type: store.Text}, "", entities...)
 }
 
+// work writes a hundred sessions that expire at one instant.
+func (p *patient) work(in time.Duration) {
+	p.t.Helper()
+	var all []store.Entity
+	for i := range 100 {
+		all = append(all, store.Entity{Name: fmt.Sprint("work", i), Expiry: p.key(1, 0, in)})
+	}
+	p.put("Session", all...)
+}
+
 func (p *patient) putAs(t store.Target, namespace string, entities ...store.Entity) {
 	p.t.Helper()
 	if err := p.db.Put(p.t.Context(), t, namespace, entities); err != nil {

@@ -234,6 +234,7 @@ func FuzzPlanFile(f *testing.F) {
 // A live target is counted on every store and in every layout, and the price of that is said before.
 func TestPlanInEveryLayout(t *testing.T) {
 	noRaces(t)
+	t.Parallel()
 	onEachStoreAndLayout(t, func(t *testing.T, b *workdir, layout config.Layout) {
 		ndjson, _ := sessions(200, time.Now())
 		b.must(strings.NewReader(ndjson+`{"id":"for ever","data":{"a":1}}`+"\n"), "load")

@@ -103,6 +103,7 @@ func TestRestore(t *testing.T) {
 // Restores that are killed again and again end with everything, and with nothing twice.
 func TestRestoreIsKilled(t *testing.T) {
 	noRaces(t)
+	t.Parallel()
 	b := newArchived(t)
 	n := nightly.Size(t, 40_000, 8_000)
 	ndjson, _ := sessions(n, time.Now())

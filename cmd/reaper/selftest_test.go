@@ -59,6 +59,7 @@ func (b *workdir) selftest(code int, args ...string) (r selftest.Report) {
 // TestSelftest: a healthy store passes; the report is one document; text and JSON say the same.
 func TestSelftest(t *testing.T) {
 	noRaces(t)
+	t.Parallel()
 	onEachSelftestStore(t, func(t *testing.T, b *workdir) {
 		args := []string{"--yes", "--skip", "latency", "--skip", "locks"}
 		if !nightly.Run() {
@@ -84,6 +85,7 @@ func TestSelftest(t *testing.T) {
 // that is missing, --clean does.
 func TestSelftestIsKilled(t *testing.T) {
 	noRaces(t)
+	t.Parallel()
 	kills := nightly.Size(t, 10, 2)
 	onEachSelftestStore(t, func(t *testing.T, b *workdir) {
 		for i := range kills {
