@@ -63,29 +63,29 @@ func TestSlowRenewalBesideUndo(t *testing.T) {
 func TestFirstKeyAfterASlowPlan(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.put("one", 40*day)
-		var saved, key time.Time
-		walks := 0
+		var saved, key atomic.Pointer[time.Time]
+		var walks atomic.Int64
 		w.s.Before = func(_ context.Context, c modelstore.Call) error {
 			if c.Method == "Walk" {
-				if walks++; walks == 1 {
+				if walks.Add(1) == 1 {
 					time.Sleep(70 * time.Second)
 				}
 			}
-			if c.Method == "Restamp" && key.IsZero() {
-				key = time.Now()
+			if now := time.Now(); c.Method == "Restamp" {
+				key.CompareAndSwap(nil, &now)
 			}
 			return nil
 		}
 		w.s.After = func(_ context.Context, c modelstore.Call) error {
-			if c.Method == "Save" && c.Record.Sort == store.AdoptRecord && saved.IsZero() {
-				saved = time.Now()
+			if now := time.Now(); c.Method == "Save" && c.Record.Sort == store.AdoptRecord {
+				saved.CompareAndSwap(nil, &now)
 			}
 			return nil
 		}
 		if res, err := adopt.Run(t.Context(), w.config()); err != nil || res.Stamped != 1 {
 			t.Fatalf("%+v, %v", res, err)
 		}
-		if wait := key.Sub(saved); saved.IsZero() || wait < 5*time.Second {
+		if wait := key.Load().Sub(*saved.Load()); wait < 5*time.Second {
 			t.Errorf("the first key came %v after the record", wait)
 		}
 	})
