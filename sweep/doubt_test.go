@@ -2,6 +2,7 @@ package sweep_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,19 +15,18 @@ import (
 func TestContendedBatchThatTookEffect(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.putEvery(40, -time.Hour/8)
-		once := false
+		var once atomic.Bool
 		w.s.After = func(_ context.Context, c modelstore.Call) error {
-			if c.Method != "Dispose" || once {
+			if c.Method != "Dispose" || !once.CompareAndSwap(false, true) {
 				return nil
 			}
-			once = true
 			for i := range c.Ops {
 				c.Ops[i].Outcome = store.Unknown
 			}
 			return store.InDoubt(store.ErrContention)
 		}
 		res := w.sweep()
-		if !once || len(w.left()) > 0 || res.Deleted != 40 || res.Conflicts != 0 {
+		if !once.Load() || len(w.left()) > 0 || res.Deleted != 40 || res.Conflicts != 0 {
 			t.Errorf("%d are left; %+v", len(w.left()), res)
 		}
 	})
@@ -36,25 +36,23 @@ func TestContendedBatchThatTookEffect(t *testing.T) {
 func TestContendedEntityThatWasDeleted(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.putEvery(1, -time.Hour)
-		disposed, settled := false, false
+		var disposed, settled atomic.Bool
 		w.s.After = func(_ context.Context, c modelstore.Call) error {
-			if c.Method != "Dispose" || disposed {
+			if c.Method != "Dispose" || !disposed.CompareAndSwap(false, true) {
 				return nil
 			}
-			disposed = true
 			c.Ops[0].Outcome = store.Unknown
 			return store.InDoubt(store.ErrContention)
 		}
 		w.s.Before = func(_ context.Context, c modelstore.Call) error {
-			if c.Method != "Settle" || settled {
+			if c.Method != "Settle" || !settled.CompareAndSwap(false, true) {
 				return nil
 			}
-			settled = true
 			return store.ErrContention
 		}
 		res := w.sweep()
-		if !disposed || !settled || len(w.left()) > 0 || res.Deleted != 1 || res.Conflicts != 0 {
-			t.Errorf("disposed %v, settled %v, %d are left; %+v", disposed, settled, len(w.left()), res)
+		if !disposed.Load() || !settled.Load() || len(w.left()) > 0 || res.Deleted != 1 || res.Conflicts != 0 {
+			t.Errorf("disposed %v, settled %v, %d are left; %+v", disposed.Load(), settled.Load(), len(w.left()), res)
 		}
 	})
 }
