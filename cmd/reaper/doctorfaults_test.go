@@ -647,9 +647,9 @@ var processFaults = []patientFault{
 			// It works for a while: with nothing to do it reads heartbeats every five minutes.
 			p.work(-time.Second)
 			d := p.serve("--apply")
-			for p.load(store.WorkerRecord, "sessions", cursor.HeartbeatKey("sessions", "host/1")).Revision != "" {
-				time.Sleep(100 * time.Millisecond)
-			}
+			d.until("the removal of a dead process's heartbeat", func() bool {
+				return p.load(store.WorkerRecord, "sessions", cursor.HeartbeatKey("sessions", "host/1")).Revision == ""
+			})
 			d.stop()
 			p.work(time.Hour)
 		}},
