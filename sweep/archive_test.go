@@ -160,9 +160,7 @@ func TestArchiveOfWhatStays(t *testing.T) {
 		time.Sleep(time.Second)
 		w.s.Before = func(_ context.Context, c modelstore.Call) error {
 			// Its own delete, since the three may go at once.
-			if c.Method == "Dispose" && slices.ContainsFunc(c.Ops, func(op store.Op) bool {
-				return op.Entry.Key == keyOf("extended")
-			}) {
+			if c.Method == "Dispose" && concern(c.Ops, "extended") {
 				w.put(1, 4, "extended", time.Now().Add(time.Hour))
 			}
 			return nil

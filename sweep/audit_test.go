@@ -3,7 +3,6 @@ package sweep_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -194,13 +193,10 @@ func TestAuditReturnsToWhatItCouldNotSettle(t *testing.T) {
 		// gone still waits for the first one.
 		tries := 0
 		e.s.Before = func(_ context.Context, c modelstore.Call) error {
-			holds := func(key string) bool {
-				return slices.ContainsFunc(c.Ops, func(op store.Op) bool { return op.Entry.Key == key })
-			}
-			if holds(`"briefly"`) {
+			if concern(c.Ops, "briefly") {
 				tries++
 			}
-			if locked && holds(`"locked"`) || holds(`"briefly"`) && tries < 3 {
+			if locked && concern(c.Ops, "locked") || concern(c.Ops, "briefly") && tries < 3 {
 				return fmt.Errorf("somebody holds it: %w", store.ErrContention)
 			}
 			return nil

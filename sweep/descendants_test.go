@@ -46,6 +46,11 @@ func newFamily(t *testing.T) *family {
 
 func keyOf(name string) string { return modelstore.Key(store.Entity{Name: name}) }
 
+// concern reports whether ops have an entity of that name.
+func concern(ops []store.Op, name string) bool {
+	return slices.ContainsFunc(ops, func(op store.Op) bool { return op.Entry.Key == keyOf(name) })
+}
+
 // check looks at what a call has left.
 func (f *family) check(c modelstore.Call) {
 	switch c.Method {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -101,9 +100,7 @@ func TestExtendedWhileItWaitsAside(t *testing.T) {
 		var free atomic.Bool
 		var tries atomic.Int64
 		w.s.Before = func(_ context.Context, c modelstore.Call) error {
-			held := c.Method == "Settle" || slices.ContainsFunc(c.Ops, func(op store.Op) bool {
-				return op.Entry.Key == strconv.Quote("held")
-			})
+			held := c.Method == "Settle" || concern(c.Ops, "held")
 			if !held || free.Load() {
 				return nil
 			}

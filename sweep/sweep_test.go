@@ -260,11 +260,8 @@ func TestHotEntity(t *testing.T) {
 	for _, stubborn := range []bool{false, true} {
 		in(t, func(t *testing.T, w *world) {
 			live := w.fill(800, 48*time.Hour)
-			hot := func(ops []store.Op) bool {
-				return slices.ContainsFunc(ops, func(op store.Op) bool { return op.Entry.Key == `"e-00100"` })
-			}
 			w.s.Before = func(_ context.Context, c modelstore.Call) error {
-				if hot(c.Ops) && (c.Method == "Dispose" || stubborn && c.Method == "Settle") {
+				if concern(c.Ops, "e-00100") && (c.Method == "Dispose" || stubborn && c.Method == "Settle") {
 					return fmt.Errorf("somebody writes it all the time: %w", store.ErrContention)
 				}
 				return nil

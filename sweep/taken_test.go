@@ -35,8 +35,7 @@ func takeOut(t *testing.T, w *world, freed time.Duration) {
 	var isLocked atomic.Bool
 	isLocked.Store(true)
 	w.s.Before = func(_ context.Context, c modelstore.Call) error {
-		holds := slices.ContainsFunc(c.Ops, func(op store.Op) bool { return op.Entry.Key == `"held"` })
-		if holds && c.Method == "Dispose" || c.Method == "Settle" && isLocked.Load() {
+		if concern(c.Ops, "held") && c.Method == "Dispose" || c.Method == "Settle" && isLocked.Load() {
 			return fmt.Errorf("somebody holds it: %w", store.ErrContention)
 		}
 		return nil

@@ -15,13 +15,7 @@ import (
 
 func open(t *testing.T, s *modelstore.Store, apply bool) *site.Site {
 	t.Helper()
-	setup := sitetest.Setup(s, s.Now)
-	setup.Apply = apply
-	c := site.New(setup)
-	if err := c.Open(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return in(t, s, func(setup *site.Setup) { setup.Apply = apply })
 }
 
 func do(t *testing.T, c *site.Site, is plan.Chore) step.Outcome {
