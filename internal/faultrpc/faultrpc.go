@@ -35,6 +35,7 @@ type Fault struct {
 	Message string     // of the status
 	After   bool       // the call takes effect first, so that only the reply is lost
 	Instead bool       // the call is not made at all: Hook fills in the reply
+	Loses   int        // so many of a stream's first answers are left out, as if they did not belong to it
 
 	// Hook runs before the call or, with After, after it. It may be nil. The
 	// call that it belongs to waits for it.
@@ -134,6 +135,7 @@ type stream struct {
 	injector *Injector
 	method   string
 	fault    *Fault
+	lost     int // answers so far that were left out
 }
 
 // SendMsg implements [grpc.ClientStream].
@@ -153,6 +155,10 @@ func (s *stream) SendMsg(req any) error {
 // RecvMsg implements [grpc.ClientStream].
 func (s *stream) RecvMsg(reply any) error {
 	err := s.ClientStream.RecvMsg(reply)
+	for err == nil && s.fault != nil && s.lost < s.fault.Loses {
+		s.lost++
+		err = s.ClientStream.RecvMsg(reply)
+	}
 	if s.fault != nil && s.fault.Code != codes.OK {
 		return status.Error(s.fault.Code, s.fault.Message)
 	}

@@ -56,13 +56,12 @@ func (d *DB) readWhole(ctx context.Context, kind string, names []string, when ti
 		for _, i := range next {
 			req.Documents = append(req.Documents, names[i])
 		}
-		answered := false
 		err := d.getBy(ctx, req, func(name string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) error {
 			i, ok := at[name]
 			if !ok || all[i].read {
 				return nil
 			}
-			all[i], answered = whole{true, doc}, true
+			all[i] = whole{true, doc}
 			size := 0
 			if doc != nil {
 				size = proto.Size(doc)
@@ -74,9 +73,6 @@ func (d *DB) readWhole(ctx context.Context, kind string, names []string, when ti
 		})
 		if err != nil && !errors.Is(err, errEnough) {
 			return nil, err
-		}
-		if !answered {
-			return nil, fmt.Errorf("%w: a look-up of %d documents tells of none", store.ErrFailed, len(next))
 		}
 	}
 	return all, nil

@@ -211,25 +211,34 @@ func (d *DB) get(
 	})
 }
 
-// getBy makes a look-up, and stops where use returns an error.
+// getBy makes a look-up, and stops where use returns an error. It fails if it was not told of each document that it
+// asks for: one that nobody told of would count as missing.
 func (d *DB) getBy(
 	ctx context.Context, req *pb.BatchGetDocumentsRequest,
 	use func(name string, doc *pb.Document, r *pb.BatchGetDocumentsResponse) error,
 ) error {
 	ctx, cancel := context.WithCancel(d.owner(ctx))
 	defer cancel() // ends a stream that is not read to its end
+	untold := make(map[string]bool, len(req.GetDocuments()))
+	for _, name := range req.GetDocuments() {
+		untold[name] = true
+	}
+	asked := len(untold)
 	s, err := d.client.BatchGetDocuments(ctx, req)
-	return each(s, err, func(r *pb.BatchGetDocumentsResponse) error {
-		switch {
-		case r.GetFound() != nil:
-			store.Bill(ctx, store.Operations{Reads: 1})
-			return use(r.GetFound().GetName(), r.GetFound(), r)
-		case r.GetMissing() != "":
-			store.Bill(ctx, store.Operations{Reads: 1})
-			return use(r.GetMissing(), nil, r)
+	err = each(s, err, func(r *pb.BatchGetDocumentsResponse) error {
+		name := cmp.Or(r.GetFound().GetName(), r.GetMissing())
+		if name == "" {
+			return nil
 		}
-		return nil
+		store.Bill(ctx, store.Operations{Reads: 1})
+		delete(untold, name)
+		return use(name, r.GetFound(), r)
 	})
+	if err == nil && len(untold) > 0 {
+		err = fmt.Errorf("%w: the reply from %s tells of %d of %d documents",
+			store.ErrUnavailable, d.endpoint, asked-len(untold), asked)
+	}
+	return err
 }
 
 // maskOf returns the mask that lets a look-up transfer some fields only; of none, it lets all pass.
