@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
@@ -328,4 +329,24 @@ func TestFatal(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// A fault elsewhere ends the waiting for a write that the log may have taken: whoever deletes must not take it for
+// one that did not happen.
+func TestFaultLeavesWritesInDoubt(t *testing.T) {
+	db := openIn(t, newDisk(syscall.ENOSPC, func(errorfs.Op) bool { return false }).fs)
+	if err := db.acquire(t.Context()); err != nil { // for the one that gives the lock back
+		t.Fatal(err)
+	}
+	db.fault.set(classify("the engine", syscall.ENOSPC))
+	for name, commit := range map[string]func(*pebble.Batch) error{"deletes": db.commitDeletes, "durably": db.commitDurably} {
+		b := db.engine.NewBatch()
+		if err := b.Delete([]byte("x"), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := commit(b); !errors.Is(err, store.ErrFailed) || !store.MayHaveHappened(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_ = db.Close()
 }

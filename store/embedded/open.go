@@ -516,7 +516,8 @@ func (db *DB) commit(b *pebble.Batch) error {
 func (db *DB) commitDeletes(b *pebble.Batch) error {
 	err := db.fault.run(func() error { return db.engine.Apply(b, pebble.NoSync) })
 	if err != nil {
-		return classify("write", err) // the batch may still be in use: it is not closed
+		// A fault elsewhere may have ended the waiting for a batch that the log takes: it is not closed.
+		return store.InDoubt(classify("write", err))
 	}
 	return classify("write", b.Close())
 }
@@ -532,10 +533,10 @@ func (db *DB) commitDurably(b *pebble.Batch) error {
 	db.sets.add()
 	db.release()
 	if err != nil {
-		return classify("write", err)
+		return store.InDoubt(classify("write", err))
 	}
 	if err := db.fault.run(b.SyncWait); err != nil {
-		err = classify("write", err)
+		err = store.InDoubt(classify("write", err))
 		db.fault.set(err)
 		return err
 	}
