@@ -176,7 +176,8 @@ func each[T any](s stream[T], err error, use func(T) error) error {
 	return err
 }
 
-// query runs a query and calls use for each answer; one may hold no document.
+// query runs a query and calls use for each answer; one may hold no document. It fails without any: the service
+// answers a query that finds nothing with the time at which it was read.
 func (d *DB) query(
 	ctx context.Context, parent string, q *pb.StructuredQuery, use func(*pb.RunQueryResponse) error,
 ) error {
@@ -184,14 +185,18 @@ func (d *DB) query(
 	defer cancel() // ends a stream that is not read to its end
 	s, err := d.client.RunQuery(ctx, &pb.RunQueryRequest{Parent: parent, ExplainOptions: explain(ctx),
 		QueryType: &pb.RunQueryRequest_StructuredQuery{StructuredQuery: q}})
-	read := int64(0)
+	read, answered := int64(0), false
 	err = each(s, err, func(r *pb.RunQueryResponse) error {
+		answered = true
 		if r.GetDocument() != nil {
 			read++
 		}
 		noteExplained(ctx, r.GetExplainMetrics())
 		return use(r)
 	})
+	if err == nil && !answered {
+		err = fmt.Errorf("%w: the reply from %s is empty", store.ErrUnavailable, d.endpoint)
+	}
 	if err == nil || read > 0 {
 		store.Bill(ctx, store.Operations{Reads: max(1, read)})
 	}

@@ -2,6 +2,7 @@ package firestore
 
 import (
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -49,5 +50,25 @@ func TestLookUpThatTellsOfLess(t *testing.T) {
 				t.Errorf("error: %v", err)
 			}
 		})
+	}
+}
+
+// A query whose reply ends before it says anything has not found that there is nothing: what lies below an entity
+// would be forgotten.
+func TestQueryThatIsNotAnswered(t *testing.T) {
+	w := newWorld(t)
+	w.row(1)
+	w.putBelow(nil, "sessions/s-000/items/a")
+	below := func() (list []store.Descendant, err error) {
+		var page store.Descendants
+		err = w.Descendants(t.Context(), store.DescendantQuery{Target: sessions, Key: "sessions/s-000", Limit: 10}, &page)
+		return page.List, err
+	}
+	if list, err := below(); err != nil || len(list) != 1 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	w.faults.Add(faultrpc.Fault{Method: "RunQuery", Loses: math.MaxInt})
+	if list, err := below(); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("%v, %v", list, err)
 	}
 }
