@@ -47,10 +47,16 @@ var (
 	ErrScattered = errors.New("the documents of a collection group may be anywhere")
 	// ErrNamespace is the error for a place in a namespace that the target does not have.
 	ErrNamespace = errors.New("the target does not have this namespace")
+	// ErrMidst is the error for a place in the midst of what lies below a root: what was read there
+	// before might have shown that the rest stays.
+	ErrMidst = errors.New("a run goes on behind a whole root")
 )
 
 // ErrMax is why a run stopped that had deleted as many orphans as it may.
 var ErrMax = errors.New("there are more orphans than may be deleted")
+
+// ErrPartial is the error of a run that came to its end and left some.
+var ErrPartial = errors.New("the store refuses to delete orphans")
 
 // A job is what somebody asks for, and what is needed to do it. It does not change.
 type job struct {

@@ -78,6 +78,9 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) || errors.Is(err, switches.ErrHeld) {
 		err = nil // a run that was stopped, or is held, has not failed
 	}
+	if n := r.tally.counts.Refused; complete && n > 0 {
+		err = fmt.Errorf("target %s: %w: %d", j.Target.Name, ErrPartial, n)
+	}
 	return r.result(complete), err
 }
 
@@ -103,7 +106,9 @@ func (r *run) split(ctx context.Context) error {
 		r.whole = r.whole || whole
 		q := j.query(ns, whole)
 		if ns == j.From.Namespace {
-			q.After, q.Behind = j.From.Key, j.From.Key != ""
+			if err := j.begin(ctx, &q); err != nil {
+				return err
+			}
 		}
 		var roots []string
 		if most > 0 {
@@ -123,6 +128,22 @@ func (r *run) split(ctx context.Context) error {
 	}
 	j.Progress.Parts.Store(int64(len(r.parts)))
 	return nil
+}
+
+// begin has a query go on behind the place, unless that is no place to go on from.
+func (j *job) begin(ctx context.Context, q *store.LineageQuery) error {
+	if j.From.Key == "" {
+		return nil
+	}
+	q.After, q.Behind = j.From.Key, true
+	first := *q
+	first.Limit = 1
+	var page store.Lineage
+	err := store.Retry(ctx, patience, func() error { return j.store.Lineage(ctx, first, &page) })
+	if err == nil && len(page.List) > 0 {
+		err = checkPlace(q.After, page.List[0])
+	}
+	return err
 }
 
 // work has workers read the parts, in order, until all are done or cannot be read.

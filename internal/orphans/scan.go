@@ -130,6 +130,9 @@ func (s *scan) repeat(ctx context.Context, call func(context.Context) error) err
 
 // name judges one name, and deletes what is ready by then.
 func (s *scan) name(ctx context.Context, r store.Relative) (standing, error) {
+	if err := checkPlace(s.part.after, r); err != nil { // it came after the run had begun
+		return outside, err
+	}
 	s.queue.reach(r.Key)
 	if r.Root != s.part.root {
 		if err := s.flush(ctx, true); err != nil {
@@ -139,9 +142,6 @@ func (s *scan) name(ctx context.Context, r store.Relative) (standing, error) {
 			s.part.clear = s.part.root
 		}
 		s.part.root, s.missing = r.Root, map[string]bool{}
-	}
-	if err := s.lookBack(ctx, r); err != nil {
-		return outside, err
 	}
 	is, missing := s.tree.place(r)
 	s.tally.met(s.part.namespace, r, is, missing, is == orphaned && !s.missing[missing])
@@ -155,21 +155,12 @@ func (s *scan) name(ctx context.Context, r store.Relative) (standing, error) {
 	return is, nil
 }
 
-// lookBack looks for the entity that a name is below, if this run did not begin before it: then it may
-// exist though it was not among the names.
-func (s *scan) lookBack(ctx context.Context, r store.Relative) error {
-	if r.Of == "" || !store.IsBelow(s.part.after, r.Of) || s.tree.knows(r.Of) {
+// checkPlace fails if a run that went on behind a key would go on below a root with the name that follows.
+func checkPlace(after string, next store.Relative) error {
+	if !store.IsBelow(after, next.Root) {
 		return nil
 	}
-	var outcome store.Outcome
-	err := s.repeat(ctx, func(ctx context.Context) (err error) {
-		outcome, err = s.job.store.DeleteOrphans(ctx, s.query, r.Of, nil)
-		return err
-	})
-	if err == nil && outcome == store.Kept {
-		s.tree.grow(r.Of)
-	}
-	return err
+	return fmt.Errorf("%w: %s lies below %s; the key where a run stopped does not", ErrMidst, after, next.Root)
 }
 
 // end deletes what is left when the part is read to its end.

@@ -72,12 +72,6 @@ func (t *tree) learn(key string) {
 	}
 }
 
-// grow adds an entity that exists, and that the next name is below, though it was not among the names.
-func (t *tree) grow(key string) {
-	t.leave(key)
-	t.boughs = append(t.boughs, bough{key, living})
-}
-
 // skippable returns the entity that exists and that the last name is below, or is.
 func (t *tree) skippable() (key string, ok bool) {
 	n := len(t.boughs)
