@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/nightly"
+	"github.com/reaper-ttl/reaper/internal/restore"
 )
 
 // archivedTarget has an archive in the directory of the test, for %s.
@@ -203,5 +205,22 @@ func (b *workdir) damageArchive() {
 	})
 	if err != nil {
 		b.t.Fatal(err)
+	}
+}
+
+// A restore that ends half-way, because the rest would be due at once, prints what it restored; one that did
+// nothing is wrong usage.
+func TestRestoreEndsHalfWay(t *testing.T) {
+	for restored, code := range map[int64]int{0: exitUsage, 500: exitFailed} {
+		var out bytes.Buffer
+		s := &session{console: &console{stdout: &out, json: true}}
+		res := restore.Result{Counts: restore.Counts{Restored: restored}}
+		err := reportRestore(s, restore.Config{}, "", res, fmt.Errorf("%w: sessions/a", restore.ErrDue))
+		if got, _ := exitOf(failed(err)); got != code {
+			t.Errorf("%d restored: exit code %d, want %d", restored, got, code)
+		}
+		if printed := strings.Contains(out.String(), fmt.Sprintf(`"restored": %d`, restored)); printed != (restored > 0) {
+			t.Errorf("%d restored: %s", restored, out.String())
+		}
 	}
 }

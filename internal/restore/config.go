@@ -51,7 +51,7 @@ type Config struct {
 	Reason   string          // for the history
 	// Order is what somebody asked for, in words: a run with the same words continues a restore that was killed.
 	Order string
-	// Announce is called with the expiries of a batch before it is inserted. It may be nil.
+	// Announce is called with the expiries of what was inserted. It may be nil.
 	Announce func(ctx context.Context, expiries []time.Time) error
 	Progress *Progress // may be nil
 }

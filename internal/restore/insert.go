@@ -104,33 +104,38 @@ func (r *run) batch(ctx context.Context, namespace string, items []item) error {
 	return nil
 }
 
-// ready makes sure that a batch may be inserted, and announces it.
+// ready makes sure that a batch may be inserted.
 func (r *run) ready(ctx context.Context, items []item) error {
 	if err := r.switches.Check(ctx, r.hold.pause); err != nil {
 		return err
 	}
-	var expiries []time.Time
 	horizon := r.switches.StoreNow().Add(-r.job.Target.Retention)
 	for _, one := range items {
 		if one.expires && !one.at.After(horizon) { // it was not when the restore began: this takes long
 			return fmt.Errorf("%w: %s by now, and what comes after it", ErrDue, one.Key)
 		}
-		if one.expires && !one.announced {
+	}
+	return r.hold.keep(ctx)
+}
+
+// announce tells the breaker of what was inserted, and of nothing else: an expiry that was announced is held against
+// no limit, and what existed has its own. A process that dies before this leaves one batch unannounced.
+func (r *run) announce(ctx context.Context, inserted []item) error {
+	var expiries []time.Time
+	for _, one := range inserted {
+		if one.expires {
 			expiries = append(expiries, one.at)
 		}
 	}
-	if r.job.Announce != nil && len(expiries) > 0 {
-		if err := store.Retry(ctx, patience, func() error { return r.job.Announce(ctx, expiries) }); err != nil {
-			return fmt.Errorf("announce %d expiries in target %s: %w", len(expiries), r.job.Target.Name, err)
-		}
-		for i := range items {
-			items[i].announced = true
-		}
-		if err := r.switches.Check(ctx, r.hold.pause); err != nil { // it may have taken long
-			return err
-		}
+	if r.job.Announce == nil || len(expiries) == 0 {
+		return nil
 	}
-	return r.hold.keep(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience) // it is done already
+	defer cancel()
+	if err := store.Retry(ctx, patience, func() error { return r.job.Announce(ctx, expiries) }); err != nil {
+		return fmt.Errorf("announce %d expiries in target %s: %w", len(expiries), r.job.Target.Name, err)
+	}
+	return nil
 }
 
 // try makes one call, reads back what it inserted, and returns what has no outcome yet: nothing, with an error, if
@@ -168,22 +173,29 @@ func (r *run) try(ctx context.Context, namespace string, items []item) (left []i
 	r.job.log.DebugContext(ctx, "entities inserted", "target", r.job.Target.Name, "namespace", namespace, "entities",
 		len(sure), "of", len(items), "left", len(left))
 	r.story.inserted(ctx, len(sure))
-	if backErr := r.readBack(ctx, namespace, sure, doubtful); backErr != nil {
+	if backErr := r.check(ctx, namespace, sure, doubtful); backErr != nil {
 		return nil, errors.Join(backErr, err)
 	}
 	return left, err
 }
 
-// readBack reads what was inserted, and what may have been inserted by a call whose reply was lost: an entity that
-// exists with the very expiry that it was to get is taken for that.
-func (r *run) readBack(ctx context.Context, namespace string, sure, doubtful []item) error {
+// check announces and reads what was inserted, and what may have been inserted by a call whose reply was lost.
+func (r *run) check(ctx context.Context, namespace string, sure, doubtful []item) error {
 	if len(sure)+len(doubtful) == 0 {
 		return nil
 	}
+	err := r.announce(ctx, sure)
+	found, backErr := r.readBack(ctx, namespace, sure, doubtful)
+	return errors.Join(err, backErr, r.announce(ctx, found))
+}
+
+// readBack reads entities, and returns those that were in doubt and were inserted: one that exists with the very
+// expiry that it was to get is taken for that.
+func (r *run) readBack(ctx context.Context, namespace string, sure, doubtful []item) (found []item, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience) // what was done must be known
 	defer cancel()
 	all := append(sure, doubtful...)
-	err := r.fetch(ctx, namespace, keysOf(all), time.Time{}, func(i int, c store.Copy) {
+	err = r.fetch(ctx, namespace, keysOf(all), time.Time{}, func(i int, c store.Copy) {
 		if i >= len(sure) {
 			at, has := expiresOf(c.Expiry)
 			if !has || !all[i].expires || !at.Equal(all[i].at) {
@@ -191,13 +203,14 @@ func (r *run) readBack(ctx context.Context, namespace string, sure, doubtful []i
 				return
 			}
 			r.tally.outcome(all[i], store.Inserted, "")
+			found = append(found, all[i])
 		}
 		r.tally.read(c.Data != nil)
 	})
 	if err != nil {
-		return fmt.Errorf("read back %d entities: %w", len(all), err)
+		err = fmt.Errorf("read back %d entities: %w", len(all), err)
 	}
-	return nil
+	return found, err
 }
 
 func halves(items []item) [][]item {

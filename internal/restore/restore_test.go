@@ -41,7 +41,7 @@ func TestRestores(t *testing.T) {
 		began := time.Now()
 		res := w.run(cfg)
 		want.Restored, want.Verified = 29, 29
-		if res.Counts != want || res.Operations.Writes < 29 || len(announced) != 30 {
+		if res.Counts != want || res.Operations.Writes < 29 || len(announced) != 29 {
 			t.Errorf("%+v, %d announced", res, len(announced))
 		}
 		for _, n := range names {
@@ -459,6 +459,7 @@ func TestPITR(t *testing.T) {
 		}
 		past := &pastStore{Store: w.s, past: map[string]store.Copy{keys[0]: copies[0], keys[1]: copies[1]}}
 		w.put(`{"v":2}`, "changed")
+		latest := time.Now().Add(-w.target.MaxClockSkew) // the clock of who deleted them may have been ahead
 		w.sweep("one", deleted, keys...)
 		cfg := w.config()
 		if _, err := restore.Run(t.Context(), cfg); !errors.Is(err, restore.ErrKeysOnly) {
@@ -472,7 +473,7 @@ func TestPITR(t *testing.T) {
 			t.Errorf("%+v, %v", res, err)
 		}
 		for _, at := range past.asked {
-			if at.Second() != 0 || at.Nanosecond() != 0 {
+			if at.Second() != 0 || at.Nanosecond() != 0 || at.After(latest) {
 				t.Errorf("asked at %v", at)
 			}
 		}

@@ -19,8 +19,7 @@ type item struct {
 	at        time.Time // when it will expire
 	expires   bool      // it will
 
-	announced bool // its expiry, so that a repeated insert does not announce it again
-	doubtful  bool // an earlier insert may have happened
+	doubtful bool // an earlier insert may have happened
 }
 
 // A chunk is items that follow each other, and the place behind them.
@@ -193,8 +192,8 @@ func (r *run) contents(ctx context.Context, items []item, use func(namespace str
 	}
 	return byNamespace(items, func(namespace string, items []item) error {
 		for len(items) > 0 {
-			at, n := items[0].minute(), 1
-			for n < len(items) && items[n].minute().Equal(at) {
+			at, n := r.minute(items[0]), 1
+			for n < len(items) && r.minute(items[n]).Equal(at) {
 				n++
 			}
 			copies, err := r.fetchSome(ctx, namespace, keysOf(items[:n]), at)
@@ -220,8 +219,11 @@ func (r *run) contents(ctx context.Context, items []item, use func(namespace str
 	})
 }
 
-// minute returns as of when point-in-time recovery may know an item.
-func (i item) minute() time.Time { return i.kept.UTC().Truncate(time.Minute) }
+// minute returns as of when point-in-time recovery may know an item. The clock of the process that archived it, and
+// then deleted it, may have been ahead.
+func (r *run) minute(i item) time.Time {
+	return i.kept.UTC().Add(-r.job.Target.MaxClockSkew).Truncate(time.Minute)
+}
 
 // explainPast returns the error of a read of the past with what explains it.
 func (r *run) explainPast(at time.Time, err error) error {
