@@ -354,6 +354,38 @@ func TestSpreadOfAResumedRound(t *testing.T) {
 	})
 }
 
+// A round that is held for long, while somebody tries again and again, stays in the record: undo takes back what it
+// gave.
+func TestSpreadOfAHeldRound(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		for i := range 400 {
+			w.put(fmt.Sprintf("s-%05d", i), 40*day)
+		}
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+		defer stop()
+		cfg := w.config()
+		cfg.Rate = throttle.Limits{Start: 20, Max: 20}
+		if res, err := adopt.Run(ctx, cfg); err != nil || res.Complete || res.Stamped == 0 {
+			t.Errorf("%+v, %v", res, err)
+		}
+		before := w.stamped()
+		w.pause(t.Context(), true)
+		for range 150 { // as with --watch
+			time.Sleep(w.config().Spread / 5)
+			if res, err := adopt.Run(t.Context(), w.config()); err != nil || res.Complete || res.Stamped != 0 ||
+				!strings.HasPrefix(res.Held, "paused") || res.Phase != adopt.Stamping {
+				t.Fatalf("%+v, %v", res, err)
+			}
+		}
+		w.pause(t.Context(), false)
+		undo := w.config()
+		undo.Order = adopt.Undo
+		if res := w.run(undo); res.Removed != int64(before) || w.stamped() != 0 {
+			t.Errorf("%d of %d removed, %d are left: %+v", res.Removed, before, w.stamped(), res.Counts)
+		}
+	})
+}
+
 // A process that joins a round after a while has the spread begin again, also for those that have worked
 // on it all the time: they write what was to be due meanwhile no more, and know the other one's keys.
 func TestSpreadOfAJoinedRound(t *testing.T) {

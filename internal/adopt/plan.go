@@ -121,6 +121,9 @@ func (p *planner) plan(ctx context.Context, rec Record, exists bool) (next Recor
 		if err != nil || unfinished && p.job.resumes(rec) {
 			late := err == nil && cfg.Order == Stamp && last.isLate(round.Began)
 			if late { // the reading goes on, but what was to be due meanwhile must not be due at once
+				if err := p.unheld(); err != nil {
+					return rec, false, err
+				}
 				rec = rec.spreadFrom(round.Began)
 			}
 			return rec, late, err
@@ -142,6 +145,17 @@ func (p *planner) plan(ctx context.Context, rec Record, exists bool) (next Recor
 	}
 	rec.Parts, err = p.split(ctx)
 	return rec, changed, err
+}
+
+// unheld fails if nothing may be written now. Spreads that begin while nothing is written would push those from the
+// record whose keys are there: nobody could take these keys back.
+func (p *planner) unheld() error {
+	why := p.view.Held()
+	if why == "" || !p.job.applies() {
+		return nil
+	}
+	p.view.Note(why)
+	return fmt.Errorf("target %s: %w: %s", p.job.cfg.Target.Name, switches.ErrHeld, why)
 }
 
 // split divides the keys of all namespaces into parts.

@@ -51,8 +51,10 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	ctx = store.WithMeter(ctx, r.meter)
 	rec, began, err := r.planner.prepare(ctx)
 	complete := false
-	if err == nil {
+	if err == nil || errors.Is(err, switches.ErrHeld) {
 		r.begin(rec)
+	}
+	if err == nil {
 		if began && r.job.cfg.Order == Stamp {
 			r.tally.now = rec.Round().Began // splitting the keys may have taken long since
 		}
@@ -64,9 +66,9 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	return r.ended(ctx, complete, err)
 }
 
-// ended returns the result. A run that was stopped has not failed.
+// ended returns the result. A run that was stopped, or is held, has not failed.
 func (r *run) ended(ctx context.Context, complete bool, err error) (Result, error) {
-	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) || errors.Is(err, switches.ErrHeld) {
 		err = nil
 	}
 	return r.result(complete && err == nil), err
