@@ -221,12 +221,6 @@ func beginAdopt(a *app, cmd *cobra.Command, args []string, f adoptFlags) (*adopt
 	if len(args) == 1 {
 		a.targets = append(a.targets, args[0])
 	}
-	if apply := cmd.Flags().Lookup("apply"); !apply.Changed {
-		// REAPER_APPLY is for sweeps: who looks around where they run must not begin an adoption.
-		if err := cmd.Flags().Set(apply.Name, "false"); err != nil {
-			return nil, err
-		}
-	}
 	s, err := a.loadTargets(cmd)
 	if err != nil {
 		return nil, err

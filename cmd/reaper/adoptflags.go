@@ -28,8 +28,8 @@ const fromFile = " (default: the targets file)"
 
 // addAdopt registers the flags of adopt and all its subcommands.
 func addAdopt(a *app, cmd *cobra.Command, f *adoptFlags) {
-	addSettings(cmd.Flags(), "apply", "workers", "shutdown-grace", "actor")
-	cmd.Flags().Lookup("apply").Usage = "change something; without it nothing is written, whatever REAPER_APPLY says"
+	addApply(cmd.Flags(), "change something")
+	addSettings(cmd.Flags(), "workers", "shutdown-grace", "actor")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
 	cmd.Flags().StringVar(&f.from, "from", "", "the rule begins with this property"+fromFile)

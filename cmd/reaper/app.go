@@ -110,6 +110,24 @@ func addSettings(flags *pflag.FlagSet, names ...string) {
 	}
 }
 
+// applyAlone annotates a flag --apply that alone decides.
+const applyAlone = "alone"
+
+// addApply registers --apply for a command that does something only by this flag: REAPER_APPLY is for
+// sweeps, and who looks around where they run must not change anything.
+func addApply(flags *pflag.FlagSet, does string) {
+	addSettings(flags, "apply")
+	f := flags.Lookup("apply")
+	f.Usage = does + "; without it nothing is written, whatever REAPER_APPLY says"
+	f.Annotations = map[string][]string{applyAlone: {}}
+}
+
+// isAlone reports whether the environment has no say in what a flag is.
+func isAlone(f *pflag.Flag) bool {
+	_, alone := f.Annotations[applyAlone]
+	return alone
+}
+
 // A text is a flag whose value package config reads.
 type text struct{ value string }
 
@@ -124,7 +142,13 @@ func (a *app) addTarget(cmd *cobra.Command) {
 // load reads the configuration for a command.
 func (a *app) load(cmd *cobra.Command) (config.Config, *slog.Logger, error) {
 	given := map[string]string{}
-	cmd.Flags().Visit(func(f *pflag.Flag) { given[f.Name] = f.Value.String() })
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed {
+			given[f.Name] = f.Value.String()
+		} else if isAlone(f) {
+			given[f.Name] = f.DefValue
+		}
+	})
 	c, err := config.Load(config.Sources{Flags: given, Open: a.openFile})
 	if err != nil {
 		return c, nil, err

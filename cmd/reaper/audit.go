@@ -25,7 +25,8 @@ already running one.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.inSession(cmd, audit) },
 	}
-	addSettings(cmd.Flags(), "apply", "shutdown-grace", "actor")
+	addApply(cmd.Flags(), "delete and move strays")
+	addSettings(cmd.Flags(), "shutdown-grace", "actor")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
 	return cmd

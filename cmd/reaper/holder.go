@@ -192,9 +192,10 @@ func (a *app) requestOf(cmd *cobra.Command) request {
 		o.Args = append(o.Args, "--"+f.Name+"="+f.Value.String())
 	})
 	for _, s := range config.Settings() {
+		f := cmd.Flags().Lookup(s.Flag)
 		value, set := os.LookupEnv(s.Env)
 		switch {
-		case given[s.Flag] || cmd.Flags().Lookup(s.Flag) == nil:
+		case given[s.Flag] || f == nil || isAlone(f):
 			continue
 		case !set && s.Flag == "actor":
 			value = actor(config.Config{Store: config.Store{Driver: config.Embedded}}, os.Getenv)

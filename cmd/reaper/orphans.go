@@ -69,8 +69,8 @@ kinds has its whole namespaces read, and --everywhere does so with any kind.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return runOrphans(a, cmd, args, f) },
 	}
-	addSettings(cmd.Flags(), "apply", "workers", "shutdown-grace", "actor")
-	cmd.Flags().Lookup("apply").Usage = "delete; without it nothing is written, whatever REAPER_APPLY says"
+	addApply(cmd.Flags(), "delete")
+	addSettings(cmd.Flags(), "workers", "shutdown-grace", "actor")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
 	cmd.Flags().StringVar(&f.max, "max", strconv.Itoa(orphans.DefaultMax), "stop after so many deletes, or unlimited")
@@ -107,11 +107,6 @@ func (f orphansFlags) config(s *session) (cfg orphans.Config, err error) {
 func runOrphans(a *app, cmd *cobra.Command, args []string, f orphansFlags) (err error) {
 	if len(args) == 1 {
 		a.targets = append(a.targets, args[0])
-	}
-	if apply := cmd.Flags().Lookup("apply"); !apply.Changed { // REAPER_APPLY is for sweeps
-		if err := cmd.Flags().Set(apply.Name, "false"); err != nil {
-			return err
-		}
 	}
 	s, err := a.loadTargets(cmd)
 	if err != nil {
@@ -168,7 +163,8 @@ func unfitSearch(cfg orphans.Config, res orphans.Result, err error) error {
 	switch {
 	case errors.Is(err, orphans.ErrScattered):
 		return store.WithHint(&exit{exitUsage, err}, "--everywhere allows that, at a read for each document")
-	case errors.Is(err, orphans.ErrUnsupported), errors.Is(err, orphans.ErrNamespace):
+	case errors.Is(err, orphans.ErrUnsupported), errors.Is(err, orphans.ErrNamespace),
+		errors.Is(err, orphans.ErrMidst):
 		return &exit{exitUsage, err}
 	case errors.Is(err, store.ErrInvalid) && cfg.From.Key != "" && res.Read == 0:
 		return &exit{exitUsage, err}

@@ -21,8 +21,8 @@ type repairOrder struct {
 }
 
 func (o *repairOrder) addFlags(cmd *cobra.Command) {
-	addSettings(cmd.Flags(), "apply", "actor")
-	cmd.Flags().Lookup("apply").Usage = "with --repair: change something, whatever REAPER_APPLY says"
+	addApply(cmd.Flags(), "with --repair: change something")
+	addSettings(cmd.Flags(), "actor")
 	cmd.Flags().StringVar(&o.id, "repair", "", "mend findings of this id: "+strings.Join(repair.IDs(), ", "))
 	cmd.Flags().StringArrayVar(&o.names, "name", nil,
 		"with --repair: a target, not in the targets file, whose records are removed; may be repeated")
@@ -30,7 +30,7 @@ func (o *repairOrder) addFlags(cmd *cobra.Command) {
 		"with --repair: how long nothing must have been heard of a process (1h) or a target (30d)")
 }
 
-// check refuses flags that do not go together, and has the flag --apply alone decide.
+// check refuses flags that do not go together.
 func (o *repairOrder) check(cmd *cobra.Command) error {
 	given := cmd.Flags().Changed
 	if given("repair") {
@@ -57,11 +57,7 @@ func (o *repairOrder) check(cmd *cobra.Command) error {
 	if given("sample") && !given("writers") {
 		return wrongUsage("--sample is for --writers only")
 	}
-	if given("apply") {
-		return nil
-	}
-	// REAPER_APPLY is for sweeps. Said explicitly, this goes to the process that has the store open, too.
-	return cmd.Flags().Set("apply", "false")
+	return nil
 }
 
 // config returns what is to be repaired; the store is not open yet.

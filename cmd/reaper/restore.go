@@ -79,8 +79,8 @@ was not yet as the archive says by then is left out, and named.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return runRestore(a, cmd, args, f) },
 	}
-	addSettings(cmd.Flags(), "apply", "shutdown-grace", "actor")
-	cmd.Flags().Lookup("apply").Usage = "insert; without it nothing is written, whatever REAPER_APPLY says"
+	addApply(cmd.Flags(), "insert")
+	addSettings(cmd.Flags(), "shutdown-grace", "actor")
 	a.addTarget(cmd)
 	a.addJSON(cmd)
 	flags := cmd.Flags()
@@ -234,11 +234,6 @@ func runRestore(a *app, cmd *cobra.Command, args []string, f restoreFlags) (err 
 	if len(args) == 1 {
 		a.targets = append(a.targets, args[0])
 	}
-	if apply := cmd.Flags().Lookup("apply"); !apply.Changed { // REAPER_APPLY is for sweeps
-		if err := cmd.Flags().Set(apply.Name, "false"); err != nil {
-			return err
-		}
-	}
 	s, err := a.loadTargets(cmd)
 	if err != nil {
 		return err
@@ -282,7 +277,7 @@ func runRestore(a *app, cmd *cobra.Command, args []string, f restoreFlags) (err 
 
 // reportRestore prints what became of a run, and returns its error as that of the command.
 func reportRestore(s *session, cfg restore.Config, url string, res restore.Result, err error) error {
-	if unfit := unfitRestore(err); unfit != nil {
+	if unfit := unfitRestore(err); unfit != nil && res.Restored == 0 {
 		return unfit
 	}
 	out := restoreResult{s.Store.String(), url, res, costOfRestore(cfg, res)}
