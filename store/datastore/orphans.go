@@ -239,6 +239,37 @@ func (d *DB) claim(
 	return claimed, nil
 }
 
+// claimIn claims a list, and what is between the entity above and those of the list but not in it: what lies below
+// an entity that got an owner goes with that owner.
+func (d *DB) claimIn(
+	ctx context.Context, tx *sdk.Transaction, c *call, q store.LineageQuery, above *sdk.Key, keys []*sdk.Key,
+	list []store.Relative,
+) (claimed bool, err error) {
+	if claimed, err = d.claim(ctx, tx, c, q, list); err != nil {
+		return false, err
+	}
+	seen := map[string]bool{}
+	for _, r := range list {
+		seen[r.Key] = true
+	}
+	var between []store.Relative
+	for _, k := range keys {
+		for at := k.Parent; at != nil && !at.Equal(above); at = at.Parent {
+			if text := FormatKey(at); !seen[text] && mayHaveOwner(q.Owners, at.Kind) {
+				seen[text] = true
+				between = append(between, store.Relative{Key: text, Kind: at.Kind})
+			}
+		}
+	}
+	if _, err := d.claim(ctx, tx, c, q, between); err != nil {
+		return false, err
+	}
+	for _, b := range between {
+		claimed = google.ClaimBelow(list, b.Key, b.Owner) || claimed
+	}
+	return claimed, nil
+}
+
 // DeleteOrphans implements [store.Orphaner].
 func (d *DB) DeleteOrphans(
 	ctx context.Context, q store.LineageQuery, above string, list []store.Relative,
@@ -287,7 +318,7 @@ func (d *DB) deleteOrphans(
 	if found[0] {
 		return store.Kept, nil
 	}
-	claimed, err := d.claim(ctx, tx, c, q, list)
+	claimed, err := d.claimIn(ctx, tx, c, q, parent, keys, list)
 	switch {
 	case err != nil:
 		return store.Unknown, err

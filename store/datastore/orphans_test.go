@@ -11,6 +11,7 @@ import (
 	sdk "cloud.google.com/go/datastore"
 
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/storetest"
 )
 
 var (
@@ -246,5 +247,41 @@ func (w *world) removeKey(namespace, text string) {
 	}
 	if err != nil {
 		w.t.Fatal(err)
+	}
+}
+
+// What lies below an entity that gets an owner stays, though that entity is not in the list.
+func TestDeleteOrphansBelowAnOwner(t *testing.T) {
+	for _, archived := range []bool{false, true} {
+		w := newWorld(t, "")
+		q := store.LineageQuery{Target: users, Owners: []store.Target{tags}, Limit: store.MaxPage}
+		w.putKeys("", "", "u/p/n/#1", "u/p/tags/1", "u/p/tags/1/x/#1", "u/p/tags/2/x/#1")
+		all, list := w.lineageOf(q)
+		list = slices.DeleteFunc(list, func(r store.Relative) bool { return r.Key == "u/p/tags/1" })
+		if archived {
+			q.Archive = &storetest.Shelf{}
+		}
+		for _, p := range []string{"u/p/tags/1", "u/p/tags/2"} {
+			w.putKeys("expires", "", p)
+			if o, err := w.DeleteOrphans(t.Context(), q, "u/p", list); err != nil || o != store.Changed {
+				t.Errorf("%s: outcome %d, %v", p, o, err)
+			}
+			for i, r := range list {
+				if (r.Owner == "tags") != store.IsBelow(r.Key, p) {
+					t.Errorf("%s: %s has owner %q", p, r.Key, r.Owner)
+				}
+				list[i].Owner = ""
+			}
+			w.removeKey("", p)
+		}
+		if left, _ := w.lineageOf(q); len(left) != len(all)-1 {
+			t.Errorf("left %q", left)
+		}
+		if o, err := w.DeleteOrphans(t.Context(), q, "u/p", list); err != nil || o != store.Deleted {
+			t.Errorf("outcome %d, %v", o, err)
+		}
+		if left, _ := w.lineageOf(q); len(left) > 0 {
+			t.Errorf("left %q", left)
+		}
 	}
 }

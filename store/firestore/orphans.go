@@ -197,7 +197,8 @@ func (d *DB) Claim(context.Context, store.LineageQuery, []store.Relative) error 
 // DeleteOrphans implements [store.Orphaner], in one commit. Its first write deletes the document above on
 // condition that it does not exist: no document can come into being between the check and the deletes, and
 // a process that is killed leaves no transaction whose locks others would wait for. A document that may
-// have an owner is deleted on condition that it is as it was read.
+// have an owner is deleted on condition that it is as it was read. Only what is between the document above and
+// those of the list, and may have an owner, needs a transaction, which reads it.
 func (d *DB) DeleteOrphans(
 	ctx context.Context, q store.LineageQuery, above string, list []store.Relative,
 ) (store.Outcome, error) {
@@ -233,9 +234,23 @@ func (d *DB) deleteOrphans(
 	if err := ctx.Err(); err != nil {
 		return store.Unknown, err
 	}
-	_, err = d.commit(ctx, writes)
+	tx, claimed, err := d.claimBetween(ctx, q, above, list)
+	committed := false
+	defer func() {
+		if tx != nil && !committed {
+			d.rollback(ctx, tx)
+		}
+	}()
+	switch {
+	case err != nil:
+		return store.Unknown, err
+	case claimed:
+		return store.Changed, nil
+	}
+	_, err = d.commitIn(ctx, tx, writes)
 	switch status.Code(err) {
 	case codes.OK:
+		committed = true
 		return store.Deleted, nil
 	case codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists:
 		if errors.Is(google.Sentinel(status.Convert(err)), store.ErrMissingIndex) {
@@ -244,6 +259,45 @@ func (d *DB) deleteOrphans(
 		return d.changedOrphans(ctx, q, above, list, err)
 	}
 	return store.Unknown, err
+}
+
+// claimBetween reads what is between a document and those of a list, is not in the list, and may have an owner, in a
+// transaction that it begins for that. What lies below a document that got an owner goes with that owner: of such
+// it sets the owner, too.
+func (d *DB) claimBetween(
+	ctx context.Context, q store.LineageQuery, above string, list []store.Relative,
+) (tx []byte, claimed bool, err error) {
+	seen := map[string]bool{}
+	for _, r := range list {
+		seen[r.Key] = true
+	}
+	var names []string
+	first := strings.Count(above, "/") + 3
+	for _, r := range list {
+		segments := strings.Split(r.Key, "/")
+		for n := first; n < len(segments); n += 2 {
+			if key := strings.Join(segments[:n], "/"); !seen[key] && mayHaveOwner(q.Owners, key) {
+				seen[key] = true
+				names = append(names, d.name(key))
+			}
+		}
+	}
+	if len(names) == 0 {
+		return nil, false, nil
+	}
+	if tx, _, err = d.begin(ctx, q.Target, above); err != nil {
+		return tx, false, err
+	}
+	req := &pb.BatchGetDocumentsRequest{Database: d.database, Documents: names,
+		Mask:                maskOf(append(ownerFields(q.Owners), nameField)),
+		ConsistencySelector: &pb.BatchGetDocumentsRequest_Transaction{Transaction: tx}}
+	err = d.getBy(ctx, req, func(name string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) error {
+		if key := d.key(name); doc != nil {
+			claimed = google.ClaimBelow(list, key, ownerOf(q.Owners, key, doc)) || claimed
+		}
+		return nil
+	})
+	return tx, claimed, err
 }
 
 // errSinceListed says that a document is not as the list has it.

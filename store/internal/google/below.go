@@ -38,3 +38,14 @@ func CheckBelow(key string, list []store.Descendant) error {
 	}
 	return nil
 }
+
+// ClaimBelow sets the owner of those of a list that lie below an entity with an owner, and reports whether there are
+// any. No owner sets none.
+func ClaimBelow(list []store.Relative, key, owner string) (some bool) {
+	for i := range list {
+		if owner != "" && store.IsBelow(list[i].Key, key) {
+			list[i].Owner, some = owner, true
+		}
+	}
+	return some
+}
