@@ -33,8 +33,10 @@ func historyCommand(a *app) *cobra.Command {
 		Long: `History shows the records that processes and operators leave in the store: one for each
 run of sweep or audit, one for each hour in which serve had something to do, one for each
 pause, resume, pace and advance, for each trip of the breaker, its approval or clear, for
-each step of an adoption, for each generation that was opened, sealed, drained or retired,
-and for each change of a target's settings or of the program's version.
+each step of an adoption, for the begin and the end of orphans and restore that changed
+anything, for each target record that doctor has repaired, for each generation that was
+opened, sealed, drained or retired, and for each change of a target's settings or of the
+program's version.
 
 A run that was killed keeps the numbers that it had at most half a minute before. They are
 marked "at least", and the process that takes its ranges over marks it as lost.

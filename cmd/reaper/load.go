@@ -106,8 +106,7 @@ func loadEntities(a *app, cmd *cobra.Command, skipBad bool) (err error) {
 		return &exit{code, fmt.Errorf("%w; %s entities were written before", err, grouped(l.res.Written))}
 	}
 	if l.expired > 0 && !rec.Checked.IsZero() {
-		s.log.Warn("some entities had expired already when they were written: "+
-			"a range that was swept past them finds them at its next rewind",
+		s.log.Warn("expired entities were written: behind a cursor they wait for a rewind or their generation's sealing",
 			"entities", l.expired, "rewind", config.FormatDuration(t.Rewind))
 	}
 	return s.print(l.res, l.res.print)

@@ -41,9 +41,10 @@ func pauseCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pause",
 		Short: "Stop deleting in a target until it is resumed",
-		Long: `Pause sets the target's switch in the store. Workers that are sweeping it stop within
-five seconds; a sweep that waits for longer than one lease ends. Later sweeps delete
-nothing there until reaper resume or, with --for, until that time has passed.
+		Long: `Pause sets the target's switch in the store. Workers that are sweeping it stop, usually
+within five seconds and at the latest after fifteen; a sweep that waits for longer than one
+lease ends. Later sweeps delete nothing there until reaper resume or, with --for, until that
+time has passed.
 
 The target's record keeps who paused it, when and why, for status, explain and the log.`,
 		Example: `  reaper pause --reason "restoring a backup, ask Ann"
@@ -147,9 +148,9 @@ func paceCommand(a *app) *cobra.Command {
 		Short: "Change a target's pace while workers run",
 		Long: `Pace limits how many entities a second are deleted or carried, in each range (--max) and
 in the whole target over all workers (--total). These limits override pace.max and
-pace.total of the targets file until they are set again or reset. Workers follow within
-five seconds, even in the middle of a sweep. --reset clears the override. Without flags
-pace prints the current limits.`,
+pace.total of the targets file until they are set again or reset. Workers follow, usually
+within five seconds and at the latest after fifteen, even in the middle of a sweep. --reset
+clears the override. Without flags pace prints the current limits.`,
 		Example: `  reaper pace --target sessions --max 200
   reaper pace --target sessions --total 2000 --max unlimited
   reaper pace --target sessions --reset`,

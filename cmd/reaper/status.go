@@ -33,8 +33,8 @@ func statusCommand(a *app) *cobra.Command {
 		Short: "Show each target's verdict, delay, backlog, workers and ranges",
 		Long: `Status begins with a verdict for each target, the first of these that holds:
 
-  HELD     its breaker is open, its gate is closed, its limits are used up, or a record
-           cannot be read or written
+  HELD     its breaker is open, its gate is closed, its limits are used up, its archive
+           cannot be written, or a record cannot be read or written
   PAUSED   an operator has paused it
   FAILING  something has been due for as long as with BEHIND, and nobody works on it
   DRY RUN  likewise, and nobody has ever swept it with --apply

@@ -40,10 +40,11 @@ a ~. If no more than 10,000 are due, and the pace lets it within two minutes, or
 Several processes may sweep at once: they share the ranges. A process may be killed at
 any time: the next sweep resumes where it stopped.
 
-A sweep reads each range from its cursor on, and once per rewind from its start, to find
-what was written behind the cursor. With --from-start it reads all ranges from their
-start now, sealed ones included. That steps over everything that was deleted there
-recently, and waits for ranges that other processes hold.
+A sweep reads each range from its cursor on. What was written behind the cursor it finds
+when it reads the range from its start: once the generation is sealed or, in the nursery
+and in layouts without generations, once per rewind. With --from-start it reads all ranges
+from their start now, sealed ones included. That steps over everything that was deleted
+there recently, and waits for ranges that other processes hold.
 
 If more comes to be due at once than is usual, the target's breaker holds it until somebody
 approves, and the sweep ends with exit code 4: see reaper breaker show.
@@ -65,7 +66,7 @@ mode the log says how this is checked (guard in the targets file), and what it c
 	a.addJSON(cmd)
 	cmd.Flags().BoolVar(&once.Yes, "yes", false, "set the targets' limits aside for this sweep, but never the breaker")
 	cmd.Flags().BoolVar(&once.FromStart, "from-start", false,
-		"read every range from its start now, not only once per rewind")
+		"read every range from its start now, sealed ones included")
 	cmd.Flags().BoolVar(&once.Exact, "exact", false,
 		"without --apply: check every entity, though more than 10,000 are due")
 	cmd.Flags().BoolVar(&failIncomplete, "fail-incomplete", false,

@@ -110,8 +110,9 @@ var fields = []field{
 		kind: longer("retention",
 			duration(func(t *Target) *time.Duration { return &t.MaxAge }, time.Millisecond, maxDuration))},
 	{path: "rewind", fallback: "24h",
-		about: "how often each range is read from its start for what was written behind the cursor",
-		kind:  duration(func(t *Target) *time.Duration { return &t.Rewind }, minRewind, maxDuration)},
+		about: "how often a range is read from its start for what was written behind its cursor; that of an open " +
+			"generation waits for the sealing instead, unless every is more than twice this (with settle: 0)",
+		kind: duration(func(t *Target) *time.Duration { return &t.Rewind }, minRewind, maxDuration)},
 	{path: "overlap", fallback: "10s", about: "a saved cursor stays this far behind the present",
 		kind: shorter("rewind", duration(func(t *Target) *time.Duration { return &t.Overlap }, 0, maxDuration))},
 	{path: "page", fallback: strconv.Itoa(store.MaxPage), about: "entities per commit",

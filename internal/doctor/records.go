@@ -135,8 +135,8 @@ func (x *exam) checkHeartbeats(ctx context.Context, t sweep.Target) error {
 		case h.Invalid != nil:
 			x.find(Finding{ID: "heartbeat-malformed", Target: t.Name, What: "The heartbeat of a process makes no sense.",
 				Evidence: []string{oneLine(h.Invalid.Error())},
-				Mend: fmt.Sprintf("remove the %s record %s, if its process is gone: its part of a total is free an hour later "+
-					"otherwise", store.WorkerRecord, key)})
+				Mend: fmt.Sprintf("remove the %s record %s, if its process is gone: otherwise a daemon removes it after an hour",
+					store.WorkerRecord, key)})
 		case exclusive:
 		case now.Sub(h.Renewed) < trustOf(h):
 			versions[h.Version] = append(versions[h.Version], h.Owner)

@@ -55,7 +55,7 @@ var (
 // ErrMax is why a run stopped that had deleted as many orphans as it may.
 var ErrMax = errors.New("there are more orphans than may be deleted")
 
-// ErrPartial is the error of a run that came to its end and left some.
+// ErrPartial is the error of a run that is complete but for these.
 var ErrPartial = errors.New("the store refuses to delete orphans")
 
 // A job is what somebody asks for, and what is needed to do it. It does not change.

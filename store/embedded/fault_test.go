@@ -331,7 +331,7 @@ func TestFatal(t *testing.T) {
 	})
 }
 
-// A fault elsewhere ends the waiting for a write that the log may have taken: whoever deletes must not take it for
+// A fault elsewhere ends the waiting for a write that the log may have taken: who deletes must not take it for
 // one that did not happen.
 func TestFaultLeavesWritesInDoubt(t *testing.T) {
 	db := openIn(t, newDisk(syscall.ENOSPC, func(errorfs.Op) bool { return false }).fs)
