@@ -102,6 +102,7 @@ func (c *copies[V]) touch(
 	if e == nil {
 		e = &entry[V]{}
 		c.entries[key] = e
+		time.AfterFunc(forgetAfter, func() { c.forget(key) })
 	}
 	e.looked = now
 	isJump := e.next.Sub(now) > every // the clock was set back
@@ -110,7 +111,7 @@ func (c *copies[V]) touch(
 		if e.Asked.IsZero() {
 			e.Asked = now
 		}
-		c.all.Go(func() { c.read(key, e, every, read) })
+		c.all.Go(func() { c.read(e, every, read) })
 	}
 	if e.done == nil || e.Known() && e.Err == nil && now.Sub(e.At) < 2*every {
 		return nil
@@ -118,10 +119,8 @@ func (c *copies[V]) touch(
 	return e.done
 }
 
-// read replaces the copy of an entry, and forgets it once nobody looks any more.
-func (c *copies[V]) read(
-	key string, e *entry[V], every time.Duration, read func(context.Context, V) (V, error),
-) {
+// read replaces the copy of an entry.
+func (c *copies[V]) read(e *entry[V], every time.Duration, read func(context.Context, V) (V, error)) {
 	var value V
 	var err error
 	select {
@@ -146,13 +145,21 @@ func (c *copies[V]) read(
 	e.next = now.Add(every)
 	close(e.done)
 	e.done = nil
-	time.AfterFunc(forgetAfter, func() { c.forget(key, e) })
 }
 
-func (c *copies[V]) forget(key string, e *entry[V]) {
+// forget removes an entry that nobody has looked at for long. If it is too early for that, forget calls itself
+// again: each entry has one timer, until it is removed.
+func (c *copies[V]) forget(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.entries[key] == e && e.done == nil && c.now().Sub(e.looked) >= forgetAfter {
+	e := c.entries[key]
+	idle := c.now().Sub(e.looked)
+	wait := forgetAfter - idle
+	if e.done != nil {
+		wait = forgetAfter // a second read must not begin while this one runs
+	} else if idle < 0 || wait <= 0 { // less than 0: the clock was set back
 		delete(c.entries, key)
+		return
 	}
+	time.AfterFunc(wait, func() { c.forget(key) })
 }

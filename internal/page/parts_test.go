@@ -131,6 +131,94 @@ func TestCopies(t *testing.T) {
 	})
 }
 
+// A copy is kept as long as somebody looks at it, whenever it was read, and is forgotten afterwards, also after the
+// clock was set back: only so many are kept.
+func TestCopiesAreForgotten(t *testing.T) {
+	for _, jump := range []time.Duration{0, -24 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			var jumped, reads atomic.Int64
+			r := &reader{ctx: ctx, now: func() time.Time { return time.Now().Add(time.Duration(jumped.Load())).Round(0) }, turns: make(chan struct{}, 1)}
+			c := newCopies[int](r, 1)
+			get := func(key string) copied[int] {
+				return c.get(ctx, key, time.Hour, func(context.Context, int) (int, error) { reads.Add(1); return 1, nil })
+			}
+			for range 10 { // within the hour
+				get("a")
+				time.Sleep(forgetAfter - time.Second)
+			}
+			if got := get("a"); !got.Known() || reads.Load() != 1 {
+				t.Errorf("while somebody looks: %+v after %d reads", got, reads.Load())
+			}
+			if get("b").Known() {
+				t.Error("more copies are kept than may be")
+			}
+			jumped.Store(int64(jump))
+			time.Sleep(forgetAfter + time.Second)
+			if c.peek("a").Known() || !get("b").Known() {
+				t.Errorf("after a jump of %v the first copy is not forgotten", jump)
+			}
+			cancel()
+			r.all.Wait()
+		})
+	}
+}
+
+// A copy is not forgotten during a read, or another read would begin at the same time.
+func TestCopiesAreNotForgottenWhileRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var reads atomic.Int64
+		r := &reader{ctx: ctx, now: time.Now, turns: make(chan struct{}, readsAtOnce)}
+		c := newCopies[int](r, 1)
+		get := func() copied[int] {
+			return c.get(ctx, "a", readEvery, func(context.Context, int) (int, error) {
+				reads.Add(1)
+				time.Sleep(5 * forgetAfter / 2)
+				return 1, nil
+			})
+		}
+		get()
+		time.Sleep(2 * forgetAfter)
+		if get(); reads.Load() != 1 {
+			t.Errorf("%d reads at the same time", reads.Load())
+		}
+		time.Sleep(5 * forgetAfter)
+		if c.peek("a").Known() {
+			t.Error("nothing is forgotten after a long read")
+		}
+		cancel()
+		r.all.Wait()
+	})
+}
+
+// How often targets are read depends on how many ranges they have at present, and not on how often they were read.
+func TestRangesAreCountedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cfg := newWorld(t).page()
+		cfg.Targets = []Target{{Name: "sessions"}, {Name: "carts"}}
+		var shards atomic.Int64
+		cfg.Source = said{status: func(context.Context) (inspect.TargetStatus, error) {
+			return manyRanges(10, int(shards.Load()), 1, time.Now()), nil
+		}}
+		s := newServer(ctx, cfg)
+		for _, n := range []int64{1000, 1000, 500, 1} {
+			shards.Store(n)
+			for _, target := range cfg.Targets {
+				s.lookAt(ctx, target.Name)
+			}
+			synctest.Wait()
+			if want := max(readEvery, time.Duration(2*10*n)*perRange); s.every() != want {
+				t.Errorf("with %d shards targets are read every %v, want %v", n, s.every(), want)
+			}
+			time.Sleep(time.Hour) // until the copies are forgotten
+		}
+		cancel()
+		s.reader.all.Wait()
+	})
+}
+
 // No parameter breaks a page, or gets into it as it is.
 func FuzzParameters(f *testing.F) {
 	for _, seed := range []string{"", "sessions", "1.0", "24h", "-1", "99999999999999999999", hostile, "%00", "\xff\xfe", "../../x",

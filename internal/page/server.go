@@ -59,7 +59,7 @@ type Server struct {
 	plans     *copies[Plan]
 	prices    *copies[forecast.Prices]
 	hub       *hub
-	ranges    atomic.Int64 // of all targets, as far as they were read
+	ranges    map[string]*atomic.Int64 // how many each target had when it was last read
 }
 
 // A look is what was read of a target: its status and, if its breaker is open, the trip.
@@ -108,7 +108,10 @@ func newServer(ctx context.Context, cfg Config) *Server {
 	s := &Server{Config: cfg, hosts: ownHosts(cfg.Hosts), reader: r, looks: newCopies[look](r, n),
 		histories: newCopies[inspect.TargetHistory](r, n), doctors: newCopies[doctor.Report](r, 1),
 		answers: newCopies[inspect.Explanation](r, mostAnswers), plans: newCopies[Plan](r, n),
-		prices: newCopies[forecast.Prices](r, 1)}
+		prices: newCopies[forecast.Prices](r, 1), ranges: map[string]*atomic.Int64{}}
+	for _, t := range cfg.Targets {
+		s.ranges[t.Name] = new(atomic.Int64)
+	}
 	s.hub = newHub(s.pulse)
 	return s
 }
@@ -154,7 +157,11 @@ func (s *Server) target(name string) (t Target, ok bool) {
 
 // every returns how often a target may be read: less often if there are many ranges.
 func (s *Server) every() time.Duration {
-	return max(readEvery, time.Duration(s.ranges.Load())*perRange)
+	var ranges int64
+	for _, n := range s.ranges {
+		ranges += n.Load()
+	}
+	return max(readEvery, time.Duration(ranges)*perRange)
 }
 
 // lookAt returns the copy of a target.
@@ -182,7 +189,7 @@ func (s *Server) readTarget(target string) func(context.Context, look) (look, er
 				next.Status.Unread = append(next.Status.Unread, "the trip of its breaker: "+err.Error())
 			}
 		}
-		s.ranges.Add(int64(len(next.Status.Ranges) - len(last.Status.Ranges)))
+		s.ranges[target].Store(int64(len(next.Status.Ranges)))
 		return s.withoutIDs(next), nil
 	}
 }
