@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -11,8 +13,12 @@ import (
 	"github.com/reaper-ttl/reaper/internal/config"
 )
 
-// searchArchive is for how long an archive is searched for an entity, from its newest objects on.
-const searchArchive = 20 * time.Second
+const (
+	// searchTimeout is for how long an archive is searched for an entity, from its newest objects on.
+	searchTimeout = 20 * time.Second
+	// searchSpare is how long before the caller's own deadline a search ends, so that what is known by then is told.
+	searchSpare = time.Second
+)
 
 // addArchived adds to the explanation of an entity that does not exist what the target's archive has of it.
 func addArchived(ctx context.Context, s *session, t config.Target, x *inspect.Explanation) error {
@@ -20,28 +26,43 @@ func addArchived(ctx context.Context, s *session, t config.Target, x *inspect.Ex
 		return nil
 	}
 	bucket, err := archive.OpenBucket(ctx, t.Archive.To)
+	if err == nil {
+		err = searchArchive(ctx, bucket, t, x, s.now())
+	}
 	if err != nil {
 		return fmt.Errorf("the archive: %w", err)
 	}
-	within, cancel := context.WithTimeout(ctx, searchArchive)
+	return nil
+}
+
+// searchArchive adds what a bucket has of an entity, as far as the time allows to search it.
+func searchArchive(
+	ctx context.Context, b archive.Bucket, t config.Target, x *inspect.Explanation, now time.Time,
+) error {
+	within, cancel := context.WithTimeout(ctx, searchTimeout)
 	defer cancel()
-	found, err := newestCopy(within, bucket, t, x, s.now())
+	if deadline, ok := ctx.Deadline(); ok {
+		within, cancel = context.WithDeadline(within, deadline.Add(-searchSpare))
+		defer cancel()
+	}
+	found, unread, err := newestCopy(within, b, t, x, now)
 	if err != nil && ctx.Err() == nil && within.Err() != nil {
 		err = nil // as far as that went
 	}
 	if err != nil {
-		return fmt.Errorf("the archive: %w", err)
+		return err
 	}
 	x.Archived = &found
-	x.Why = archivedText(found)
+	x.Why = archivedText(found) + unreadText(unread)
 	return nil
 }
 
 // newestCopy searches the archive of a target for an entity, day by day, from now back to where objects are no
-// longer kept. The result of a search that was stopped says how far it went.
+// longer kept. The result of a search that was stopped says how far it went. Unread has the errors of objects that
+// are damaged or were removed meanwhile: the search continues without them.
 func newestCopy(
 	ctx context.Context, b archive.Bucket, t config.Target, x *inspect.Explanation, now time.Time,
-) (found inspect.ArchivedCopy, err error) {
+) (found inspect.ArchivedCopy, unread []error, err error) {
 	found.Since = now
 	for oldest := now.Add(-t.Archive.Keep); found.Since.After(oldest); {
 		until := found.Since
@@ -51,8 +72,11 @@ func newestCopy(
 		since := found.Since.Add(-24 * time.Hour)
 		var day []archive.Entry
 		for e, err := range archive.Objects(ctx, b, t.Name, since, until) {
+			if errors.Is(err, archive.ErrNotFound) { // nothing has been archived there yet, or not under this name
+				return found, append(unread, err), nil
+			}
 			if err != nil {
-				return found, err
+				return found, unread, err
 			}
 			day = append(day, e)
 		}
@@ -60,14 +84,19 @@ func newestCopy(
 			if e.Missing {
 				continue
 			}
-			if err := searchObject(ctx, b, e, x, &found); err != nil || found.Object != "" {
-				return found, err
+			err := searchObject(ctx, b, e, x, &found)
+			if ctx.Err() == nil && (errors.Is(err, archive.ErrDamaged) || errors.Is(err, archive.ErrNotFound)) {
+				unread = append(unread, err)
+				err = nil
+			}
+			if err != nil || found.Object != "" {
+				return found, unread, err
 			}
 			found.Since = e.At
 		}
 		found.Since = since
 	}
-	return found, nil
+	return found, unread, nil
 }
 
 // searchObject looks for an entity in one object.
@@ -80,7 +109,7 @@ func searchObject(
 	}
 	defer r.Close()
 	for line, err := range r.Lines() {
-		if err != nil {
+		if err := cmp.Or(ctx.Err(), err); err != nil { // reading a file does not end with ctx
 			return err
 		}
 		if line.Key == x.Key && line.Namespace == x.Namespace && line.State != archive.Kept {
@@ -102,4 +131,13 @@ func archivedText(c inspect.ArchivedCopy) string {
 	}
 	return fmt.Sprintf("it was deleted at %s by %s, as object %s of the archive says",
 		c.At.UTC().Format(time.RFC3339), c.By, c.Object)
+}
+
+// unreadText says for people which objects of an archive could not be read.
+func unreadText(unread []error) string {
+	if len(unread) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; not everything could be read there (%s, the newest: %v)",
+		counted(int64(len(unread)), "error", "errors"), unread[0])
 }
