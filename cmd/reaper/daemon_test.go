@@ -379,3 +379,72 @@ func TestReadyWithoutTicks(t *testing.T) {
 		}
 	})
 }
+
+// A daemon with many targets is ready although each read takes a while.
+func TestReadyOfManyTargets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var names []string
+		for i := range 200 {
+			names = append(names, fmt.Sprint("t", i))
+		}
+		m := newModelDaemon(t, true, "@every 10s", names...)
+		var reads, most atomic.Int64
+		m.s.Before = func(ctx context.Context, _ modelstore.Call) error {
+			most.Store(max(most.Load(), reads.Add(1)))
+			defer reads.Add(-1)
+			time.Sleep(25 * time.Millisecond)
+			return ctx.Err()
+		}
+		asked := time.Now()
+		code, body := m.ask("/readyz")
+		if took := time.Since(asked); code != http.StatusOK || took > time.Second {
+			t.Errorf("%d %s after %v", code, body, took)
+		}
+		if most.Load() > readyReads {
+			t.Errorf("%d reads at the same time", most.Load())
+		}
+	})
+}
+
+// Requests within a second share one answer of the store, also if the one that asked for it leaves meanwhile.
+func TestReadyIsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newModelDaemon(t, true, "@every 10s", "sessions", "carts")
+		var reads atomic.Int64
+		answer := make(chan struct{})
+		m.s.Before = func(ctx context.Context, _ modelstore.Call) error {
+			reads.Add(1)
+			<-answer
+			return ctx.Err()
+		}
+		leaving, leave := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() {
+			m.handler(false).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(leaving, http.MethodGet, "/readyz", nil))
+		})
+		synctest.Wait() // for its reads
+		leave()
+		for range 10 {
+			all.Go(func() {
+				if code, body := m.ask("/readyz"); code != http.StatusOK {
+					t.Errorf("%d %s", code, body)
+				}
+			})
+		}
+		close(answer)
+		all.Wait()
+		want := func(n int64, when string) {
+			t.Helper()
+			if reads.Load() != n {
+				t.Errorf("%s: %d reads, want %d", when, reads.Load(), n)
+			}
+		}
+		want(2, "at the same time")
+		time.Sleep(readyEvery - time.Millisecond)
+		m.ask("/readyz")
+		want(2, "within a second")
+		time.Sleep(time.Millisecond)
+		m.ask("/readyz")
+		want(4, "a second later")
+	})
+}

@@ -28,6 +28,11 @@ const (
 	profileTimeout = 2 * time.Minute
 	// readyTimeout bounds how long /readyz asks the store.
 	readyTimeout = 5 * time.Second
+	// readyReads bounds how many records /readyz reads at the same time: hundreds of targets must fit into
+	// readyTimeout, whatever --workers is.
+	readyReads = 32
+	// readyEvery is how often /readyz asks the store at most, however often it is called: each read is billed.
+	readyEvery = time.Second
 	// lateTick is how late a tick may be before the daemon is not ready any more.
 	lateTick = time.Minute
 	// stuckAfter is how long a range may have due entities and no progress.
@@ -55,8 +60,8 @@ It shows a status page on --ui, which is 127.0.0.1:9465 so that this machine alo
 it: the page has no login. It only shows. docs/page.md describes it.
 
 While it has an embedded store open, it answers status, explain, list, history, pause,
-resume, pace and breaker through the socket reaper.sock in the store's directory, for its
-own user only.`,
+resume, pace, breaker, doctor and plan through the socket reaper.sock in the store's
+directory, for its own user only.`,
 		Example: `  reaper serve --store datastore:my-project --apply
   reaper serve --store embedded:./data --apply --schedule '@every 10s' --listen 127.0.0.1:9464`,
 		Args: cobra.NoArgs,
@@ -80,6 +85,14 @@ type daemon struct {
 	collector *sweep.Daemon
 	schedules map[string]string // by target, as they were written
 	page      string            // where its page is; empty without one
+	last      readiness
+}
+
+// A readiness is the last answer of /readyz.
+type readiness struct {
+	mu  sync.Mutex // held while the store is asked, so that requests that come meanwhile get the same answer
+	at  time.Time
+	err error
 }
 
 // newDaemon returns a daemon for the targets of a session. If first is true, the first
@@ -176,9 +189,7 @@ func (d *daemon) handler(profile bool) http.Handler {
 	mux.Handle("GET /metrics", d.metrics.Handler(httpTimeout))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
-		defer cancel()
-		if err := d.ready(ctx); err != nil {
+		if err := d.lastReady(r.Context()); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
@@ -200,15 +211,30 @@ func (d *daemon) handler(profile bool) http.Handler {
 	return mux
 }
 
+// lastReady returns what ready returned last. If that was longer than readyEvery ago, it calls ready again.
+func (d *daemon) lastReady(ctx context.Context) error {
+	d.last.mu.Lock()
+	defer d.last.mu.Unlock()
+	if d.now().Sub(d.last.at) >= readyEvery {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readyTimeout) // others wait for it, too
+		defer cancel()
+		d.last.err = d.ready(ctx)
+		d.last.at = d.now()
+	}
+	return d.last.err
+}
+
 // ready returns why the daemon is not ready; nil if it is.
 func (d *daemon) ready(ctx context.Context) error {
-	var all []error
-	for _, t := range d.targets {
-		_, _, err := generation.Load(ctx, d.db.Store, t.Name)
-		if err != nil && !errors.Is(err, generation.ErrMissing) {
-			all = append(all, fmt.Errorf("target %s: %w", t.Name, err))
+	reading := *d.session
+	reading.Workers = readyReads
+	_, err := eachTarget(&reading, func(t sweep.Target) (r generation.Record, err error) {
+		if r, _, err = generation.Load(ctx, d.db.Store, t.Name); errors.Is(err, generation.ErrMissing) {
+			err = nil
 		}
-	}
+		return r, err
+	})
+	all := []error{err}
 	for _, st := range d.collector.States() {
 		if d.clock().Sub(st.Next) > lateTick {
 			all = append(all, fmt.Errorf("target %s: missed its tick of %s%s",
