@@ -15,7 +15,7 @@ func (r *run) insert(ctx context.Context, c *chunk) error {
 	if err := r.switches.Check(ctx, r.hold.pause); err != nil {
 		return err
 	}
-	err := r.contents(ctx, c.items, func(namespace string, items []item) error {
+	err := r.contents(ctx, r.withParents(c.items), func(namespace string, items []item) error {
 		for len(items) > 0 {
 			n, err := r.tokens(ctx, len(items))
 			if err != nil {
@@ -97,12 +97,47 @@ func (r *run) batch(ctx context.Context, namespace string, items []item) error {
 			queue = append(halves(left), queue...)
 		default:
 			r.tally.refuse(left[0], err)
+			r.leave(left[0])
 			r.job.log.WarnContext(ctx, "the store refuses to take an entity back", "target", r.job.Target.Name, "key",
 				left[0].Key, "error", err)
 		}
 	}
 	return nil
 }
+
+// leave notes that nothing below an entity may be inserted.
+func (r *run) leave(one item) {
+	if r.absent == nil {
+		r.absent = map[string]bool{}
+	}
+	r.absent[one.namespace+"\x00"+one.Key] = true
+}
+
+// withParents returns the items that lie below nothing that this run could not insert, and notes the others: they
+// would be orphans.
+func (r *run) withParents(items []item) (left []item) {
+	if len(r.absent) == 0 {
+		return items
+	}
+	for _, one := range items {
+		above := ""
+		for i := range one.Key {
+			if one.Key[i] == '/' && r.absent[one.namespace+"\x00"+one.Key[:i]] {
+				above = one.Key[:i]
+				break
+			}
+		}
+		if above == "" {
+			left = append(left, one)
+			continue
+		}
+		r.tally.refuse(one, fmt.Errorf("%w: %s", errNoParent, above))
+	}
+	return left
+}
+
+// errNoParent is why an entity is not inserted that would be an orphan.
+var errNoParent = errors.New("what it lies below did not come back")
 
 // ready makes sure that a batch may be inserted.
 func (r *run) ready(ctx context.Context, items []item) error {

@@ -130,6 +130,30 @@ func TestParentsFirst(t *testing.T) {
 	})
 }
 
+// Nothing is inserted below what the store refuses: it would be an orphan.
+func TestNothingBelowWhatIsRefused(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.put(`{}`, "p")
+		w.s.PutBelow("Session", "", key("p"), modelstore.Kin{Path: "notes/1"}, modelstore.Kin{Path: "notes/1/lines/2"},
+			modelstore.Kin{Path: "notes/3"}, modelstore.Kin{Path: "notes/3/lines/4"})
+		below := key("p") + "/notes/"
+		w.sweep("one", deleted, below+"1/lines/2", below+"3/lines/4", below+"1", below+"3", key("p"))
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Insert" && slices.Contains(c.Paths, below+"1") {
+				return store.ErrTooLarge
+			}
+			return nil
+		}
+		res, err := restore.Run(t.Context(), w.config())
+		if !errors.Is(err, restore.ErrPartial) || res.Restored != 3 || res.Refused != 2 || len(res.RefusedOf) != 2 {
+			t.Errorf("%+v, %v", res, err)
+		}
+		if left := w.s.Below("Session", "", key("p")); !slices.Equal(left, []string{"notes/3", "notes/3/lines/4"}) {
+			t.Errorf("below: %q", left)
+		}
+	})
+}
+
 func TestExpiries(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		names := w.gone(100, 50)

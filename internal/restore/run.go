@@ -48,6 +48,7 @@ type run struct {
 	started  time.Time // on this process's clock
 	began    time.Time // when the restore began, in the store's time
 	plan     plan
+	absent   map[string]bool // keys, behind their namespaces, of what this run could not insert
 }
 
 // Run restores what a selection of an archive has, or says what that would do. It returns what it found and did

@@ -33,7 +33,7 @@ type chunk struct {
 func (c *chunk) isFull() bool { return len(c.items) == store.MaxPage || c.bytes >= store.CopyBytes }
 
 // walk reads what is to be restored, and gives it to use in chunks: what lies below something comes in a later
-// chunk, or behind it in the same one.
+// chunk.
 func (r *run) walk(ctx context.Context, from place, use func(context.Context, *chunk) error) error {
 	var c chunk
 	flush := func() error {
@@ -63,8 +63,11 @@ func (r *run) walk(ctx context.Context, from place, use func(context.Context, *c
 				return err
 			}
 		}
+		if err := flush(); err != nil { // what lies deeper depends on what became of this
+			return err
+		}
 	}
-	return flush()
+	return nil
 }
 
 // lines adds lines of one object to the chunk.
@@ -205,6 +208,7 @@ func (r *run) contents(ctx context.Context, items []item, use func(namespace str
 				one := items[i] // a copy, which alone has the contents
 				if why := differs(one.Copy, was); why != "" {
 					r.tally.lost(one, why+" at "+at.Format(time.RFC3339))
+					r.leave(one)
 					continue
 				}
 				one.Data = was.Data
