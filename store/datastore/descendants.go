@@ -49,10 +49,12 @@ func (d *DB) descendants(ctx context.Context, q store.DescendantQuery, page *sto
 	if err != nil {
 		return err
 	}
+	listed := map[string]bool{}
 	for i, key := range keys {
 		one := store.Descendant{Key: FormatKey(key), Owner: owners[i]}
-		if one.Owner == "" {
-			one.Premise = premiseOf(q.Owners, key.Kind)
+		if listed[one.Key] = true; one.Owner == "" {
+			own := strings.Join(propertiesOf(q.Owners, key.Kind), "\x00")
+			one.Premise = google.AddBetween(own, betweenOf(q.Owners, above, key, listed))
 		}
 		page.List = append(page.List, one)
 	}
@@ -61,29 +63,37 @@ func (d *DB) descendants(ctx context.Context, q store.DescendantQuery, page *sto
 	return nil
 }
 
-// premiseOf returns the properties that what is of a kind must not carry when it is deleted.
-func premiseOf(owners []store.Target, kind string) string {
-	var list []string
-	for _, t := range owners {
-		if t.Kind == kind && !slices.Contains(list, t.Property) {
-			list = append(list, t.Property)
-		}
-	}
-	return strings.Join(list, "\x00")
+// propertiesOf returns the properties that what is of a kind must not carry when it is deleted.
+func propertiesOf(owners []store.Target, kind string) []string {
+	return google.PropertiesOf(owners, func(t store.Target) bool { return t.Kind == kind })
 }
 
-// checkPremises fails if any of a list carries a property that it must not, read in a transaction.
-func (d *DB) checkPremises(ctx context.Context, in *transacting, namespace string, list []store.Descendant) error {
-	byProperty := map[string][]*sdk.Key{}
-	for _, below := range list {
-		if below.Premise == "" {
-			continue
+// betweenOf returns what is between an entity and its descendant, may get an owner, and was not listed.
+func betweenOf(owners []store.Target, above, key *sdk.Key, listed map[string]bool) (list []google.Between) {
+	for at := key.Parent; at != nil && !at.Equal(above); at = at.Parent {
+		if properties := propertiesOf(owners, at.Kind); len(properties) > 0 && !listed[FormatKey(at)] {
+			list = append(list, google.Between{Key: FormatKey(at), Properties: properties})
 		}
-		key, err := ParseKey(namespace, below.Key)
+	}
+	return list
+}
+
+// checkPremises fails if any of a list, or what is between, carries a property that it must not, read in a
+// transaction.
+func (d *DB) checkPremises(ctx context.Context, in *transacting, namespace string, list []store.Descendant) error {
+	all := google.Betweens(list)
+	for _, below := range list {
+		if own := google.OwnPremise(below.Premise); own != "" {
+			all = append(all, google.Between{Key: below.Key, Properties: strings.Split(own, "\x00")})
+		}
+	}
+	byProperty := map[string][]*sdk.Key{}
+	for _, one := range all {
+		key, err := ParseKey(namespace, one.Key)
 		if err != nil {
 			return err
 		}
-		for property := range strings.SplitSeq(below.Premise, "\x00") {
+		for _, property := range one.Properties {
 			byProperty[property] = append(byProperty[property], key)
 		}
 	}

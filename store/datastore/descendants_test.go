@@ -279,3 +279,26 @@ func TestDescendantsRefuses(t *testing.T) {
 		t.Errorf("it called %v", calls)
 	}
 }
+
+// An entity that was not there when what lies below it was listed, and then gets an expiry of its own, keeps that.
+func TestDeleteBelowWhatComesBetween(t *testing.T) {
+	w := newWorld(t, "")
+	w.put("c", name("a"))
+	w.putBelow("", nil, "Session/a/tags/x/items/1", "Session/a/tags/x/items/1/lines/2", "Session/a/A/y")
+	q := store.DescendantQuery{Target: target(""), Key: "Session/a", Owners: []store.Target{tags}, Limit: 10}
+	var page store.Descendants
+	if err := w.Descendants(t.Context(), q, &page); err != nil || len(page.List) != 3 {
+		t.Fatalf("%+v, %v", page, err)
+	}
+	deleteBelow := func() (store.Outcome, error) {
+		return w.DeleteBelow(t.Context(), query("", "a", "d"), store.Entry{Key: q.Key}, page.List, due)
+	}
+	w.putKeys("expires", "", "Session/a/tags/x")
+	if o, err := deleteBelow(); !errors.Is(err, store.ErrContention) || len(w.below("", q.Key, 9)) != 4 {
+		t.Errorf("outcome %d, %v, left %q", o, err, w.below("", q.Key, 9))
+	}
+	w.putKeys("", "", "Session/a/tags/x") // it has none any more
+	if o, err := deleteBelow(); err != nil || o != store.Deleted || len(w.below("", q.Key, 9)) != 1 {
+		t.Errorf("outcome %d, %v, left %q", o, err, w.below("", q.Key, 9))
+	}
+}

@@ -3,8 +3,10 @@ package firestore
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	pb "cloud.google.com/go/firestore/apiv1/firestorepb"
@@ -35,12 +37,16 @@ func (d *DB) Descendants(ctx context.Context, q store.DescendantQuery, page *sto
 	if q.After != "" {
 		query.StartAt = &pb.Cursor{Values: []*pb.Value{d.reference(q.After)}}
 	}
+	listed := map[string]bool{}
 	err := d.query(ctx, d.name(q.Key), query, func(r *pb.RunQueryResponse) error {
 		if doc := r.GetDocument(); doc != nil {
 			key := d.key(doc.GetName())
 			one := store.Descendant{Key: key, Owner: ownerOf(q.Owners, key, doc)}
 			if one.Owner == "" && mayHaveOwner(q.Owners, key) {
 				one.Premise = store.FormatTime(instant(doc.GetUpdateTime()))
+			}
+			if listed[key] = true; one.Owner == "" {
+				one.Premise = google.AddBetween(one.Premise, betweenOf(q.Owners, q.Key, key, listed))
 			}
 			page.List = append(page.List, one)
 		}
@@ -53,6 +59,29 @@ func (d *DB) Descendants(ctx context.Context, q store.DescendantQuery, page *sto
 	google.MarkAbove(page.List)
 	page.More = len(page.List) >= q.Limit
 	return nil
+}
+
+// betweenOf returns what is between a document and its descendant, may get an owner, and was not listed.
+func betweenOf(owners []store.Target, above, key string, listed map[string]bool) (list []google.Between) {
+	for between := range pathsBetween(above, key) {
+		fields := google.PropertiesOf(owners, func(t store.Target) bool { return isOf(t, between) })
+		if len(fields) > 0 && !listed[between] {
+			list = append(list, google.Between{Key: between, Properties: fields})
+		}
+	}
+	return list
+}
+
+// pathsBetween returns the keys of the documents between one and its descendant, outermost first.
+func pathsBetween(above, key string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		segments := strings.Split(key, "/")
+		for n := strings.Count(above, "/") + 3; n < len(segments); n += 2 {
+			if !yield(strings.Join(segments[:n], "/")) {
+				return
+			}
+		}
+	}
 }
 
 // ownerFields returns the fields by which the documents of the owners are known.
@@ -146,6 +175,9 @@ func (d *DB) deleteBelow(
 	if _, err := d.checkUpdates(ctx, tx, d.premisesOf(list, true)); err != nil {
 		return store.Unknown, err
 	}
+	if err := d.checkBetween(ctx, tx, google.Betweens(list)); err != nil {
+		return store.Unknown, err
+	}
 	if err := ctx.Err(); err != nil {
 		return store.Unknown, err
 	}
@@ -219,8 +251,8 @@ func (d *DB) writesBelow(
 func (d *DB) premisesOf(list []store.Descendant, stay bool) map[string]string {
 	premises := map[string]string{}
 	for _, below := range list {
-		if below.Stays == stay && below.Premise != "" {
-			premises[d.name(below.Key)] = below.Premise
+		if own := google.OwnPremise(below.Premise); below.Stays == stay && own != "" {
+			premises[d.name(below.Key)] = own
 		}
 	}
 	return premises
@@ -250,6 +282,32 @@ func (d *DB) checkUpdates(
 		err = d.checkPremises(premises, updated)
 	}
 	return updated, err
+}
+
+// checkBetween fails if a document carries a field that it must not, at a read for each, in a transaction.
+func (d *DB) checkBetween(ctx context.Context, tx []byte, list []google.Between) error {
+	if len(list) == 0 {
+		return nil
+	}
+	req := &pb.BatchGetDocumentsRequest{Database: d.database,
+		ConsistencySelector: &pb.BatchGetDocumentsRequest_Transaction{Transaction: tx}}
+	var all []string
+	fields := map[string][]string{}
+	for _, b := range list {
+		req.Documents = append(req.Documents, d.name(b.Key))
+		fields[d.name(b.Key)] = b.Properties
+		all = append(all, b.Properties...)
+	}
+	slices.Sort(all)
+	req.Mask = maskOf(slices.Compact(all))
+	return d.getBy(ctx, req, func(name string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) error {
+		for _, f := range fields[name] {
+			if fromValue(doc.GetFields()[f]).Type != store.Missing {
+				return fmt.Errorf("%w: %s has an expiry of its own by now", store.ErrContention, d.key(name))
+			}
+		}
+		return nil
+	})
 }
 
 // checkPremises fails if a document has changed since it was listed. One that is gone is no change.

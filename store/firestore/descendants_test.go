@@ -291,3 +291,26 @@ func TestDescendantsRefuses(t *testing.T) {
 		}
 	}
 }
+
+// A document that was not there when what lies below it was listed, and then gets an expiry of its own, keeps that.
+func TestDeleteBelowWhatComesBetween(t *testing.T) {
+	w := newWorld(t)
+	w.row(1)
+	w.putBelow(nil, "sessions/s-000/tags/x/items/1", "sessions/s-000/tags/x/items/1/lines/2", "sessions/s-000/a/y")
+	q := store.DescendantQuery{Target: sessions, Key: "sessions/s-000", Owners: []store.Target{tags}, Limit: 10}
+	var page store.Descendants
+	if err := w.Descendants(t.Context(), q, &page); err != nil || len(page.List) != 3 {
+		t.Fatalf("%+v, %v", page, err)
+	}
+	deleteBelow := func() (store.Outcome, error) {
+		return w.DeleteBelow(t.Context(), everything(sessions), store.Entry{Key: q.Key}, page.List, due)
+	}
+	w.putPaths("expires", "sessions/s-000/tags/x")
+	if o, err := deleteBelow(); !errors.Is(err, store.ErrContention) || len(w.below(q.Key, 9)) != 4 {
+		t.Errorf("outcome %d, %v, left %q", o, err, w.below(q.Key, 9))
+	}
+	w.putPaths("", "sessions/s-000/tags/x") // it has none any more
+	if o, err := deleteBelow(); err != nil || o != store.Deleted || len(w.below(q.Key, 9)) != 1 {
+		t.Errorf("outcome %d, %v, left %q", o, err, w.below(q.Key, 9))
+	}
+}

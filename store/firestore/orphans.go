@@ -272,11 +272,9 @@ func (d *DB) claimBetween(
 		seen[r.Key] = true
 	}
 	var names []string
-	first := strings.Count(above, "/") + 3
 	for _, r := range list {
-		segments := strings.Split(r.Key, "/")
-		for n := first; n < len(segments); n += 2 {
-			if key := strings.Join(segments[:n], "/"); !seen[key] && mayHaveOwner(q.Owners, key) {
+		for key := range pathsBetween(above, r.Key) {
+			if !seen[key] && mayHaveOwner(q.Owners, key) {
 				seen[key] = true
 				names = append(names, d.name(key))
 			}

@@ -2,6 +2,8 @@ package google
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -48,4 +50,55 @@ func ClaimBelow(list []store.Relative, key, owner string) (some bool) {
 		}
 	}
 	return some
+}
+
+// A Between is an entity between one and its descendant that was not listed, as one that does not exist, and may get
+// an owner: it must carry none of these properties when the descendant is deleted.
+type Between struct {
+	Key        string
+	Properties []string
+}
+
+// What separates the parts of a premise is in no text of a service, which are all UTF-8.
+const (
+	nextBetween  = "\xff"
+	nextProperty = "\xfe"
+)
+
+// AddBetween adds entities to the premise of a descendant.
+func AddBetween(premise string, list []Between) string {
+	for _, b := range list {
+		premise += nextBetween + strings.Join(append([]string{b.Key}, b.Properties...), nextProperty)
+	}
+	return premise
+}
+
+// OwnPremise returns what a premise says of the descendant itself.
+func OwnPremise(premise string) string {
+	own, _, _ := strings.Cut(premise, nextBetween)
+	return own
+}
+
+// Betweens returns the entities that the premises of a list are about in addition, each once.
+func Betweens(list []store.Descendant) (all []Between) {
+	seen := map[string]bool{}
+	for _, below := range list {
+		for _, text := range strings.Split(below.Premise, nextBetween)[1:] {
+			if parts := strings.Split(text, nextProperty); !seen[parts[0]] {
+				seen[parts[0]] = true
+				all = append(all, Between{parts[0], parts[1:]})
+			}
+		}
+	}
+	return all
+}
+
+// PropertiesOf returns the properties by which entities belong to some of the owners, each once.
+func PropertiesOf(owners []store.Target, is func(store.Target) bool) (list []string) {
+	for _, t := range owners {
+		if is(t) && !slices.Contains(list, t.Property) {
+			list = append(list, t.Property)
+		}
+	}
+	return list
 }
