@@ -80,7 +80,7 @@ func commandsFor(v targetView) []command {
 	name := draw.Quoted(v.Name)
 	list := []command{}
 	if !v.Status.Paused {
-		list = append(list, command{"stop all deletes within five seconds",
+		list = append(list, command{"stop all deletes, usually within five seconds",
 			"reaper pause --target " + name + ` --reason "…"`})
 	} else {
 		list = append(list, command{"go on deleting", "reaper resume --target " + name + ` --reason "…"`})
