@@ -257,12 +257,12 @@ func TestLoadWarnsAboutStragglers(t *testing.T) {
 	b := newEmbedded(t, oneTarget)
 	line := `{"id":"a","expires":"2020-01-01T00:00:00Z"}`
 	r := b.must(strings.NewReader(line), "load")
-	if strings.Contains(r.log, "had expired already") {
+	if strings.Contains(r.log, "expired entities were written") {
 		t.Errorf("a warning before anything was swept:\n%s", r.log)
 	}
 	b.must(nil, "sweep", "--apply")
 	r = b.must(strings.NewReader(line), "load")
-	if !strings.Contains(r.log, "had expired already") {
+	if !strings.Contains(r.log, "expired entities were written") {
 		t.Errorf("no word about an entity that had expired already:\n%s", r.log)
 	}
 }
