@@ -536,9 +536,9 @@ func (db *DB) commitDurably(b *pebble.Batch) error {
 		return store.InDoubt(classify("write", err))
 	}
 	if err := db.fault.run(b.SyncWait); err != nil {
-		err = store.InDoubt(classify("write", err))
-		db.fault.set(err)
-		return err
+		err = classify("write", err)
+		db.fault.set(err) // of later calls it is known that they did nothing
+		return store.InDoubt(err)
 	}
 	return classify("write", b.Close())
 }
