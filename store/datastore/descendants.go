@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -70,12 +71,23 @@ func propertiesOf(owners []store.Target, kind string) []string {
 
 // betweenOf returns what is between an entity and its descendant, may get an owner, and was not listed.
 func betweenOf(owners []store.Target, above, key *sdk.Key, listed map[string]bool) (list []google.Between) {
-	for at := key.Parent; at != nil && !at.Equal(above); at = at.Parent {
+	for at := range keysBetween(above, key) {
 		if properties := propertiesOf(owners, at.Kind); len(properties) > 0 && !listed[FormatKey(at)] {
 			list = append(list, google.Between{Key: FormatKey(at), Properties: properties})
 		}
 	}
 	return list
+}
+
+// keysBetween returns the keys between an entity's and its descendant's, innermost first.
+func keysBetween(above, key *sdk.Key) iter.Seq[*sdk.Key] {
+	return func(yield func(*sdk.Key) bool) {
+		for at := key.Parent; at != nil && !at.Equal(above); at = at.Parent {
+			if !yield(at) {
+				return
+			}
+		}
+	}
 }
 
 // checkPremises fails if any of a list, or what is between, carries a property that it must not, read in a

@@ -254,7 +254,7 @@ func (d *DB) claimIn(
 	}
 	var between []store.Relative
 	for _, k := range keys {
-		for at := k.Parent; at != nil && !at.Equal(above); at = at.Parent {
+		for at := range keysBetween(above, k) {
 			if text := FormatKey(at); !seen[text] && mayHaveOwner(q.Owners, at.Kind) {
 				seen[text] = true
 				between = append(between, store.Relative{Key: text, Kind: at.Kind})

@@ -216,6 +216,19 @@ func (d *DB) get(
 	})
 }
 
+// getIn looks documents up, with some fields, in a transaction if tx is not nil, and stops where use returns an error.
+func (d *DB) getIn(
+	ctx context.Context, tx []byte, names []string, fields []string, use func(name string, doc *pb.Document) error,
+) error {
+	req := &pb.BatchGetDocumentsRequest{Database: d.database, Documents: names, Mask: maskOf(fields)}
+	if tx != nil {
+		req.ConsistencySelector = &pb.BatchGetDocumentsRequest_Transaction{Transaction: tx}
+	}
+	return d.getBy(ctx, req, func(name string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) error {
+		return use(name, doc)
+	})
+}
+
 // getBy makes a look-up, and stops where use returns an error. It fails if it was not told of each document that it
 // asks for: one that nobody told of would count as missing.
 func (d *DB) getBy(

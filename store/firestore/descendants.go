@@ -85,13 +85,8 @@ func pathsBetween(above, key string) iter.Seq[string] {
 }
 
 // ownerFields returns the fields by which the documents of the owners are known.
-func ownerFields(owners []store.Target) (fields []string) {
-	for _, t := range owners {
-		if !slices.Contains(fields, t.Property) {
-			fields = append(fields, t.Property)
-		}
-	}
-	return fields
+func ownerFields(owners []store.Target) []string {
+	return google.PropertiesOf(owners, func(store.Target) bool { return true })
 }
 
 // namesAnd returns what a query transfers of each document: its name, and some fields.
@@ -267,12 +262,8 @@ func (d *DB) checkUpdates(
 	if len(premises) == 0 {
 		return updated, nil
 	}
-	req := &pb.BatchGetDocumentsRequest{Database: d.database, Documents: slices.Sorted(maps.Keys(premises)),
-		Mask: maskOf([]string{nameField})}
-	if tx != nil {
-		req.ConsistencySelector = &pb.BatchGetDocumentsRequest_Transaction{Transaction: tx}
-	}
-	err = d.getBy(ctx, req, func(name string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) error {
+	names := slices.Sorted(maps.Keys(premises))
+	err = d.getIn(ctx, tx, names, []string{nameField}, func(name string, doc *pb.Document) error {
 		if doc != nil {
 			updated[name] = instant(doc.GetUpdateTime())
 		}
@@ -289,18 +280,15 @@ func (d *DB) checkBetween(ctx context.Context, tx []byte, list []google.Between)
 	if len(list) == 0 {
 		return nil
 	}
-	req := &pb.BatchGetDocumentsRequest{Database: d.database,
-		ConsistencySelector: &pb.BatchGetDocumentsRequest_Transaction{Transaction: tx}}
-	var all []string
+	var names, all []string
 	fields := map[string][]string{}
 	for _, b := range list {
-		req.Documents = append(req.Documents, d.name(b.Key))
+		names = append(names, d.name(b.Key))
 		fields[d.name(b.Key)] = b.Properties
 		all = append(all, b.Properties...)
 	}
 	slices.Sort(all)
-	req.Mask = maskOf(slices.Compact(all))
-	return d.getBy(ctx, req, func(name string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) error {
+	return d.getIn(ctx, tx, names, slices.Compact(all), func(name string, doc *pb.Document) error {
 		for _, f := range fields[name] {
 			if fromValue(doc.GetFields()[f]).Type != store.Missing {
 				return fmt.Errorf("%w: %s has an expiry of its own by now", store.ErrContention, d.key(name))

@@ -286,10 +286,7 @@ func (d *DB) claimBetween(
 	if tx, _, err = d.begin(ctx, q.Target, above); err != nil {
 		return tx, false, err
 	}
-	req := &pb.BatchGetDocumentsRequest{Database: d.database, Documents: names,
-		Mask:                maskOf(append(ownerFields(q.Owners), nameField)),
-		ConsistencySelector: &pb.BatchGetDocumentsRequest_Transaction{Transaction: tx}}
-	err = d.getBy(ctx, req, func(name string, doc *pb.Document, _ *pb.BatchGetDocumentsResponse) error {
+	err = d.getIn(ctx, tx, names, ownerFields(q.Owners), func(name string, doc *pb.Document) error {
 		if key := d.key(name); doc != nil {
 			claimed = google.ClaimBelow(list, key, ownerOf(q.Owners, key, doc)) || claimed
 		}
