@@ -52,10 +52,11 @@ type Row struct {
 
 // Agrees reports whether two reads of an entity show the same.
 func (r Row) Agrees(now Row) bool {
-	return r.Expiry.equal(now.Expiry) && r.Source.equal(now.Source) && r.Created.equal(now.Created)
+	return r.Expiry.Equal(now.Expiry) && r.Source.Equal(now.Source) && r.Created.Equal(now.Created)
 }
 
-func (v Value) equal(w Value) bool {
+// Equal reports whether two values are the same.
+func (v Value) Equal(w Value) bool {
 	return v.Type == w.Type && v.Text == w.Text && v.Time.Equal(w.Time)
 }
 
@@ -95,7 +96,7 @@ func (o RestampOp) Judge(now Row, exists bool) (outcome RestampOutcome, write bo
 	switch {
 	case !exists:
 		return RowGone, false
-	case now.Expiry.equal(o.To) && !o.Row.Expiry.equal(o.To):
+	case now.Expiry.Equal(o.To) && !o.Row.Expiry.Equal(o.To):
 		return RowRestamped, false // by an earlier try, whose reply was lost
 	case o.Row.Agrees(now):
 		return RowRestamped, true

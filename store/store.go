@@ -304,9 +304,17 @@ type Op struct {
 	Entry   Entry
 	To      Value // the expiry that a carried entity gets; Missing: it is deleted
 	Outcome Outcome
-	Now     Value // if Outcome is Changed and Known is true: the present expiry
-	Known   bool  // the driver has set Now
+	Now     Value // if Known is true: the expiry that the entity had when it was last looked at
+	Known   bool  // Now is set: a driver does that with the outcome Changed
 	Premise Premise
+}
+
+// Held returns the expiry that the entity is known to have had last.
+func (op *Op) Held() Value {
+	if op.Known {
+		return op.Now
+	}
+	return op.Entry.Value
 }
 
 // IsCarry reports whether the op carries its entry, instead of deleting it.
@@ -321,7 +329,7 @@ type Premise struct {
 }
 
 // Holds reports whether the premise is still true, by what the property holds now.
-func (p Premise) Holds(now Value) bool { return p.Property == "" || p.Value.equal(now) }
+func (p Premise) Holds(now Value) bool { return p.Property == "" || p.Value.Equal(now) }
 
 // PremiseProperty returns the property that the premises of the batch are of; empty without any.
 func (b *Batch) PremiseProperty() string {

@@ -4,10 +4,13 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/engine/spend"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
 )
 
 // A batch that was contended may have taken effect anyway, if another of its writes ended without an answer:
@@ -53,6 +56,39 @@ func TestContendedEntityThatWasDeleted(t *testing.T) {
 		res := w.sweep()
 		if !disposed.Load() || !settled.Load() || len(w.left()) > 0 || res.Deleted != 1 || res.Conflicts != 0 {
 			t.Errorf("disposed %v, settled %v, %d are left; %+v", disposed.Load(), settled.Load(), len(w.left()), res)
+		}
+	})
+}
+
+// An entity that waits aside is held to the budget by what it holds once it is deleted: if it was stamped again
+// meanwhile, it is of the event of that hour.
+func TestWhatWaitsAsideIsOfTheHourThatItHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker(t, 600)
+		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(90 * time.Minute)))
+		was, is := time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)
+		w.put(1, 4, "x", was)
+		tries := 0
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method != "Dispose" && c.Method != "Settle" {
+				return nil
+			}
+			if tries++; tries == 4 {
+				w.put(1, 4, "x", is)
+			}
+			if tries <= 4 {
+				return store.ErrContention
+			}
+			return nil
+		}
+		w.mustSweep()
+		b, err := spend.Load(t.Context(), w.s, w.target.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules := sweep.BreakerRules(w.target)
+		if n := b.At(rules.HourOf(is)).Done; tries <= 4 || n != 1 {
+			t.Errorf("after %d tries %d are gone of the hour that it holds: %+v", tries, n, b.Tallies)
 		}
 	})
 }

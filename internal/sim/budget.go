@@ -15,8 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
-// steady is how long ago an entity must have been written last for its hour to be certain: by
-// then every scan, count and entity that waits aside shows its present expiry.
+// steady is how long ago an entity must have been written last for a count to have it in its present hour.
 const steady = 3 * time.Minute
 
 // patience is how long a process tries to count an hour at most.
@@ -300,8 +299,8 @@ func (o *oracle) spends(h *handle, target string, at place, key string, sent tim
 		o.w.violate("B1", "%s deletes %s of %s before what was due at first was counted", h.name, key, target)
 	}
 	f := o.truth[at][key]
-	if f == nil || !f.wellFormed || time.Since(f.committed) <= steady {
-		return // it may count by an older expiry
+	if f == nil || !f.wellFormed {
+		return
 	}
 	rules := sweep.BreakerRules(o.w.plan.target)
 	hour := rules.HourOf(f.expires)

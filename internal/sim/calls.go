@@ -188,9 +188,7 @@ func (h *handle) Settle(ctx context.Context, q store.Query, e store.Entry, decid
 		} else {
 			h.w.db.remove(at, e.Key, time.Now())
 		}
-		h.w.oracle.settles = true
 		h.effect(q.Target.Name, at, e.Key, now, done, to, false, time.Since(sent))
-		h.w.oracle.settles = false
 		h.w.count("settled")
 		return nil
 	})

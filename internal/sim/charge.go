@@ -95,8 +95,8 @@ func (o *oracle) isRest(target, key string) bool {
 func (o *oracle) charges(by, target string, f *fact, sent time.Time) {
 	c := o.budget(target).charge(by)
 	c.deleted++
-	if f == nil || !f.wellFormed || o.settles && time.Since(f.committed) <= steady {
-		return // it may count by an older expiry
+	if f == nil || !f.wellFormed {
+		return
 	}
 	list := o.coveredBy(target, f)
 	if len(list) != 1 || list[0].Part || sent.Sub(list[0].seen) <= pausedWithin {

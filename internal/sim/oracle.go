@@ -25,7 +25,6 @@ type oracle struct {
 	overtaken map[string]leaseFact // by cursor record: whose it was, where clocks drift or records are forged
 	budgets   map[string]*budgetFact
 	listedAt  map[place]time.Time // by kind and namespace: when who lists it last wrote the target record
-	settles   bool                // what takes effect is a try at one entity, of which the scan may be old
 	skips     []skip              // what edited records pass over
 	resumed   map[string]int      // by cursor record: the token of the last claim that read on from a saved place
 }

@@ -47,17 +47,19 @@ type Below uint8
 const (
 	BelowUnknown Below = iota // the descent goes on
 	BelowNothing              // nothing lies there
-	BelowNotDue               // the entity is gone, or no longer due
+	BelowNotDue               // the entity is gone, or has another expiry, by which it may not be due
 	BelowOwned                // something there is another target's own, which goes by its own expiry
 	BelowTooMany              // there is more than the target allows
 )
 
 // An Above is the entity above what is deleted.
 type Above struct {
-	Query store.Query
-	Entry store.Entry
-	IsDue func(store.Value) bool // by the expiry that it has in the deleting transaction
+	Query     store.Query
+	*store.Op // it is due by the expiry that it held last
 }
+
+// isAsBefore reports whether the entity has that expiry still, in the deleting transaction.
+func (a Above) isAsBefore(now store.Value) bool { return now.Equal(a.Held()) }
 
 // Descends reports whether what lies below entities matters for their delete.
 func (w *Writer) Descends() bool { return w.c.Target.Descendants.Mode != site.KeepDescendants }
@@ -281,7 +283,7 @@ func (w *Writer) deleteBelow(
 	ops := make([]store.Op, len(list))     // for the budget they are like the entity itself
 	journal := make([]store.Op, len(list)) // for the archive they have no expiry of their own
 	for i := range ops {
-		ops[i].Entry = store.Entry{Key: list[i].Key, Value: above.Entry.Value, At: above.Entry.At}
+		ops[i].Entry = store.Entry{Key: list[i].Key, Value: above.Held(), At: above.Entry.At}
 		journal[i].Entry = store.Entry{Key: list[i].Key}
 	}
 	w.Asker.Below = true
@@ -290,7 +292,7 @@ func (w *Writer) deleteBelow(
 		began, q := w.c.Cfg.Now(), above.Query
 		kept, err := w.keeps(ctx, &q, journal, false)
 		if err == nil {
-			outcome, err = s.DeleteBelow(ctx, q, above.Entry, slices.Concat(stays, list), above.IsDue)
+			outcome, err = s.DeleteBelow(ctx, q, above.Entry, slices.Concat(stays, list), above.isAsBefore)
 		}
 		for i := range ops {
 			ops[i].Outcome = outcome

@@ -81,11 +81,7 @@ func (c *classifier) keyOf(w *Asker, op *store.Op, rest func(breaker.Key) int64)
 	if !c.rules.On {
 		return breaker.Late() // the limits make no difference between keys
 	}
-	value := op.Entry.Value
-	if op.Outcome == store.Changed && op.Known {
-		value = op.Now
-	}
-	at, number, ok := c.expiry(value)
+	at, number, ok := c.expiry(op.Held())
 	if !ok {
 		at = w.LateFrom // it is not due
 	}
@@ -116,7 +112,7 @@ func (c *classifier) chargedTo(k breaker.Key, op *store.Op) (to breaker.Key, ok 
 	if !c.rules.On || k.Below || k.Approval != "" || len(c.approved) == 0 {
 		return to, false
 	}
-	at, number, ok := c.expiry(op.Entry.Value)
+	at, number, ok := c.expiry(op.Held())
 	if !ok {
 		return to, false
 	}

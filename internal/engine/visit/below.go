@@ -39,7 +39,7 @@ func (s *settler) clearBelow(t step.Turn, rd *reading, q store.Query, op *store.
 	}
 	d := &dispose.Descent{}
 	for range inPlace {
-		switch is, err := s.descend(t, q, op.Entry, d); {
+		switch is, err := s.descend(t, q, op, d); {
 		case err != nil:
 			if err := s.writer.Fatal(t, err); err != nil {
 				return err
@@ -58,17 +58,12 @@ func (s *settler) clearBelow(t step.Turn, rd *reading, q store.Query, op *store.
 	return s.deferBelow(t, rd, op, d, nil)
 }
 
-// descend does the next page of a descent, and counts what it has deleted.
-func (s *settler) descend(t step.Turn, q store.Query, e store.Entry, d *dispose.Descent) (dispose.Below, error) {
+// descend does the next page of a descent, and counts what it has deleted. It stops if the entity has another expiry
+// by then: the entity's next try finds out whether it is due by that.
+func (s *settler) descend(t step.Turn, q store.Query, op *store.Op, d *dispose.Descent) (dispose.Below, error) {
 	before := d.Deleted
-	is, err := s.writer.Descend(t, dispose.Above{Query: q, Entry: e, IsDue: func(v store.Value) bool {
-		if v == e.Value {
-			return true // as it was compared
-		}
-		_, do := s.decide.Verdict(e.Key, v)
-		return do == store.Delete
-	}}, d)
-	s.account.descended(e, d.Deleted-before)
+	is, err := s.writer.Descend(t, dispose.Above{Query: q, Op: op}, d)
+	s.account.descended(op.Entry, d.Deleted-before)
 	return is, err
 }
 
@@ -103,18 +98,18 @@ func (s *settler) goOnBelow(t step.Turn, q store.Query, w *deferred) (is dispose
 	switch {
 	case !s.writer.Descends():
 		return dispose.BelowNothing, nil
-	case w.carry, w.notDue: // it may be due by now
+	case w.op.IsCarry(), w.notDue: // it may be due by now
 		return dispose.BelowNotDue, nil
 	}
 	w.descent = cmp.Or(w.descent, &dispose.Descent{})
-	switch is, err = s.descend(t, q, w.entry, w.descent); {
+	switch is, err = s.descend(t, q, &w.op, w.descent); {
 	case err != nil:
 	case is == dispose.BelowUnknown:
 		w.tries, w.refusals, w.retry = 0, 0, s.task.c.Cfg.Now().Add(descendAgain)
 	case is == dispose.BelowNothing, is == dispose.BelowNotDue:
 		w.descent, w.notDue = nil, is == dispose.BelowNotDue // a later try looks again
 	default:
-		s.keepAbove(w.entry, is)
+		s.keepAbove(w.op.Entry, is)
 		s.clear(w)
 	}
 	return is, err

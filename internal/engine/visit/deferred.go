@@ -31,8 +31,7 @@ const (
 // before it.
 type deferred struct {
 	rds   []*reading // that have met it
-	entry store.Entry
-	carry bool
+	op    store.Op   // of its next try
 	since time.Time
 	retry time.Time
 	tries int
@@ -83,7 +82,7 @@ func (d *deferrals) areContended() bool {
 // may have met it at its old expiry, and another one at its new expiry: then it holds up
 // the progress of both.
 func (d *deferrals) has(rd *reading, key string) bool {
-	i := slices.IndexFunc(d.list, func(w *deferred) bool { return w.entry.Key == key })
+	i := slices.IndexFunc(d.list, func(w *deferred) bool { return w.op.Entry.Key == key })
 	if i < 0 {
 		return false
 	}

@@ -96,13 +96,17 @@ func (s *settler) settle(t step.Turn, rd *reading, q store.Query, op *store.Op) 
 	return s.failing.pauseOrFail(t, s.task.c.Cfg.Now(), err)
 }
 
-// try disposes of one entity by what it holds in the transaction. If it may not delete it, because something
-// may lie below it, an entity that is due is kept for now.
+// try disposes of one entity by what it holds in the transaction. An entity that is due is kept for now if
+// something may lie below it, so that it may not be deleted, or if it holds another expiry than the budget was
+// asked for: it may be of another event by then. Its op knows what it holds.
 func (s *settler) try(
 	t step.Turn, q store.Query, op *store.Op, mayDelete bool,
 ) (outcome store.Outcome, j index.Judgement, err error) {
+	asked := op.Held()
 	outcome, err = s.writer.Settle(t, q, op, func(value store.Value) (do store.Verdict) {
-		if j, do = s.decide.Verdict(op.Entry.Key, value); do == store.Delete && !mayDelete {
+		op.Now, op.Known = value, true
+		j, do = s.decide.Verdict(op.Entry.Key, value)
+		if do == store.Delete && !(mayDelete && value.Equal(asked)) {
 			do = store.Keep
 		}
 		return do
@@ -134,8 +138,11 @@ func (s *settler) deferOp(t step.Turn, rd *reading, op *store.Op, err error) err
 		return &throttle.Pause{Wait: max(retryEvery/50, s.deferred.next().Sub(now)), Why: throttle.ReasonPushBack}
 	}
 	w := &deferred{
-		rds: []*reading{rd}, entry: op.Entry, carry: op.IsCarry(), since: now,
+		rds: []*reading{rd}, op: store.Op{Entry: op.Entry, Now: op.Now, Known: op.Known}, since: now,
 		unsure: store.MayHaveHappened(err) || t.Scratch.IsDoubted(op),
+	}
+	if op.IsCarry() {
+		w.op.To = op.Entry.Value // the next try makes a new key
 	}
 	w.failed(now, err)
 	s.deferred.list = append(s.deferred.list, w)
@@ -164,10 +171,7 @@ func (s *settler) retryDue(t step.Turn) error {
 }
 
 func (s *settler) retry(t step.Turn, w *deferred) error {
-	op := store.Op{Entry: w.entry}
-	if w.carry {
-		op.To = w.entry.Value
-	}
+	op := w.op
 	q := store.Query{Target: s.task.c.Target.Target, Namespace: s.task.r.Namespace, Shard: s.task.r.Value}
 	var outcome store.Outcome
 	var j index.Judgement
@@ -187,8 +191,9 @@ func (s *settler) retry(t step.Turn, w *deferred) error {
 		}
 		return nil
 	}
-	if outcome == store.Kept && j == index.Due { // what lies below it comes first
-		w.carry, w.notDue, w.descent = false, false, &dispose.Descent{}
+	if outcome == store.Kept && j == index.Due { // what lies below it comes first, or the budget by what it holds
+		w.op.Now, w.op.Known, w.op.To = op.Now, op.Known, store.Value{}
+		w.notDue, w.descent = false, &dispose.Descent{}
 		w.retry = s.task.c.Cfg.Now().Add(descendAgain)
 		return nil
 	}
@@ -197,7 +202,7 @@ func (s *settler) retry(t step.Turn, w *deferred) error {
 	case store.Deleted:
 		s.account.deleted(1, 0)
 		s.account.countMoved(1, 0)
-		s.account.delayed(w.entry)
+		s.account.delayed(op.Entry)
 	case store.Carried:
 		s.account.deleted(0, 1)
 		s.account.countMoved(0, 1)
@@ -226,9 +231,9 @@ func (s *settler) isRefused(w *deferred) bool {
 // refuse keeps an entity that the store refuses, counts it, and names it.
 func (s *settler) refuse(w *deferred) {
 	s.task.c.Tally.Counts.Refused.Add(1)
-	s.kept.Refuse(w.entry, s.hold, s.task.need.Inventory)
+	s.kept.Refuse(w.op.Entry, s.hold, s.task.need.Inventory)
 	s.task.c.Log.WarnFew("the store refuses an entity: it is kept", "range", s.hold.Key(), "namespace", s.task.r.Namespace,
-		"key", w.entry.Key, "expiry", w.entry.Position().Value.String(), "error", w.lasting)
+		"key", w.op.Entry.Key, "expiry", w.op.Entry.Position().Value.String(), "error", w.lasting)
 	s.clear(w)
 }
 

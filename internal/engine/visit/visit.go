@@ -226,7 +226,7 @@ func (v *visit) isSlowAt(turn int) bool {
 // due again.
 func (v *visit) forgetDeferred() {
 	for _, a := range v.settler.deferred.list {
-		if !a.carry {
+		if !a.op.IsCarry() {
 			v.task.c.Tally.Counts.Expired.Add(-1)
 		}
 	}

@@ -118,7 +118,7 @@ func TestReadingsTakeTurns(t *testing.T) {
 // An entity that two readings have met holds up both, until it is disposed of.
 func TestDeferredHoldsUpAllReadings(t *testing.T) {
 	a, b := &reading{}, &reading{}
-	one := &deferred{rds: []*reading{a}, entry: store.Entry{Key: "x"}}
+	one := &deferred{rds: []*reading{a}, op: store.Op{Entry: store.Entry{Key: "x"}}}
 	d := deferrals{list: []*deferred{one}}
 	if d.has(b, "y") || b.stuck {
 		t.Error("y does not wait")
