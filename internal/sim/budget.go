@@ -157,7 +157,7 @@ func add(to map[string]map[string]int64, by, key string, n int64) {
 }
 
 // checkCounted holds B1 as an hour that was counted is opened: what it holds for certain, with
-// what is still to come, is no more than its limit. What lies in namespaces or shards that no
+// what is still to come, is no more than its limit. What lies in namespaces, generations or shards that no
 // deployment sweeps is no part of the event. A count may last, and goes by what was learnt as it began.
 func (o *oracle) checkCounted(by, key string, old, new store.Record) {
 	ms, err := strconv.ParseInt(key, 10, 64)
@@ -183,8 +183,8 @@ func (o *oracle) checkCounted(by, key string, old, new store.Record) {
 			continue
 		}
 		for _, f := range facts {
-			if !o.w.isUnlisted(f) && f.wellFormed && f.inOrder && f.withinBounds && !f.beyond && now.Sub(f.committed) > steady &&
-				rules.HourOf(f.expires) == hour && f.expires.After(approved) {
+			if f.wellFormed && f.inOrder && f.withinBounds && !f.beyond && now.Sub(f.committed) > steady &&
+				rules.HourOf(f.expires) == hour && f.expires.After(approved) && o.isListed(new.Key, f) {
 				n++
 			}
 		}
@@ -272,6 +272,13 @@ func (o *oracle) isSwept(target, namespace string) bool {
 	return slices.ContainsFunc(list, func(n store.Fields) bool {
 		return text(n, "name") == namespace || text(n, "name") == cursor.AllNamespaces
 	})
+}
+
+// isListed reports whether an entity lies in a shard that a targets file lists, and in a generation that the target
+// record does: a process without generations makes a lost record again with none. The caller holds mu.
+func (o *oracle) isListed(target string, f *fact) bool {
+	_, listed := readTarget(o.w.db.records[store.TargetRecord][target].Fields).generations[f.key.generation]
+	return (listed || f.key.generation == 0) && !o.w.isUnlisted(f)
 }
 
 // approvedThrough returns up to which instant of an hour an approval reaches; zero if none does.

@@ -12,20 +12,22 @@ import (
 )
 
 // An hour is held to the limit of the instant at which its count began, if that was lately, and
-// to what lies in namespaces and shards that some deployment sweeps.
+// to what lies in namespaces, generations and shards that some deployment sweeps.
 func TestOpenedHour(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		swept string
 		shard store.Value   // of one of them
+		of    int           // the generation of one of them
 		began time.Duration // before the hour is opened
 		wrong bool
 	}{
-		{"too much", "eu", store.IntegerValue(7), 0, true},
-		{"in a namespace that nobody sweeps", "", store.IntegerValue(7), 0, false},
-		{"in a shard that nobody sweeps", "eu", unlistedShard, 0, false},
-		{"by what was learnt as the count began", "eu", store.IntegerValue(7), time.Minute, false},
-		{"by what was learnt long ago", "eu", store.IntegerValue(7), 2 * time.Hour, true},
+		{"too much", "eu", store.IntegerValue(7), 2, 0, true},
+		{"in a namespace that nobody sweeps", "", store.IntegerValue(7), 0, 0, false},
+		{"in a generation that nobody sweeps", "eu", store.IntegerValue(7), 3, 0, false},
+		{"in a shard that nobody sweeps", "eu", unlistedShard, 0, 0, false},
+		{"by what was learnt as the count began", "eu", store.IntegerValue(7), 0, time.Minute, false},
+		{"by what was learnt long ago", "eu", store.IntegerValue(7), 0, 2 * time.Hour, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -41,10 +43,10 @@ func TestOpenedHour(t *testing.T) {
 					facts[fmt.Sprint("e", i)] = &fact{expires: hour.Hour.Add(time.Minute), wellFormed: true, inOrder: true,
 						withinBounds: true, committed: now.Add(-time.Hour)}
 				}
-				facts["e0"].shard = c.shard
+				facts["e0"].shard, facts["e0"].key.generation = c.shard, c.of
 				w.oracle.truth = map[place]map[string]*fact{{w.plan.kind("sessions"), "eu"}: facts}
 				w.db.records[store.TargetRecord] = map[string]store.Record{"sessions": {Fields: store.Fields{
-					"namespaces": []store.Fields{{"name": c.swept}}}}}
+					"namespaces": []store.Fields{{"name": c.swept}}, "generations": []store.Fields{{"number": int64(2)}}}}}
 				was := breaker.Budget{Target: "sessions", Began: now.Add(-99 * time.Hour), Alls: []breaker.All{{N: 30, At: now}},
 					// of which one half was usual until a moment ago
 					Days: []breaker.Day{{Begin: now.Add(-48*time.Hour + 30*time.Second), Share: 0.5}}}
