@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/store"
@@ -162,6 +163,83 @@ func TestExtendedWhileItsChildrenGo(t *testing.T) {
 		res := f.sweep()
 		if !res.Complete || res.Deleted != 0 || !slices.Equal(f.left(), []string{"e"}) || calls != 3 || left == 0 || len(f.below("e")) != left {
 			t.Errorf("%+v, %d calls, %d and then %d are left", res, calls, left, len(f.below("e")))
+		}
+	})
+}
+
+// The same, in a generation that is drained: what changed since the scan is carried, and what lies below it stays.
+func TestExtendedInADrainedGeneration(t *testing.T) {
+	inFamily(t, func(t *testing.T, f *family) {
+		f.drain(2)
+		f.put(2, 1, "e", time.Now())
+		f.put(2, 1, "early", time.Now().Add(100*time.Hour))
+		time.Sleep(time.Second)
+		extended := false
+		f.before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Dispose" && concern(c.Ops, "e") && !extended {
+				extended = true
+				time.Sleep(2 * time.Second) // until it is looked below it again
+				f.put(2, 1, "e", time.Now().Add(50*time.Hour))
+				f.bear("e", 10)
+			}
+			return nil
+		}
+		res := f.sweep()
+		if n := len(f.below("e")); n != 10 || !extended || len(f.left()) != 2 || res.Carried != 2 {
+			t.Errorf("%d of 10 are left below an entity that lives; %v, %+v", n, f.left(), res)
+		}
+	})
+}
+
+// drain lets a generation be drained, of which two are newer.
+func (f *family) drain(number int) {
+	f.t.Helper()
+	f.target.Shards = 1
+	f.target.Policy = generation.Policy{Every: 1000 * time.Hour, Staleness: time.Minute, Slack: 10 * time.Minute, Keep: 1, Shards: 1}
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	r := generation.New("sessions", "Session", "expiry_key", 1, true, now.Add(-300*time.Hour)).WithWriterBounds(f.target.Policy)
+	r.Generations[0].Number, r.Generations[0].Draining = number, now.Add(-time.Hour)
+	for i, ago := range []time.Duration{200 * time.Hour, 100 * time.Hour} {
+		r.Generations[i].Closed = now.Add(-ago)
+		r.Generations = append(r.Generations, generation.Generation{Number: number + 1 + i, Shards: 1, Opened: now.Add(-ago),
+			Staleness: time.Minute, Slack: 10 * time.Minute})
+	}
+	rec, _, err := generation.Load(f.t.Context(), f.s, "sessions")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	r.Revision = rec.Revision
+	if _, err := generation.Save(f.t.Context(), f.s, r); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// An entity that waits aside because nobody knows what became of its first try was found to be extended by that.
+func TestExtendedInDoubt(t *testing.T) {
+	inFamily(t, func(t *testing.T, f *family) {
+		f.put(1, 4, "e", time.Now())
+		time.Sleep(time.Second)
+		f.before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method != "Dispose" {
+				return nil
+			}
+			f.put(1, 4, "e", time.Now().Add(50*time.Hour))
+			f.bear("e", 10)
+			return store.ErrContention
+		}
+		settles := 0
+		f.s.After = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Settle" {
+				if settles++; settles == 1 {
+					return context.DeadlineExceeded
+				}
+			}
+			f.check(c)
+			return nil
+		}
+		res := f.sweep()
+		if n := len(f.below("e")); n != 10 || settles < 2 || res.Deleted != 0 {
+			t.Errorf("after %d tries %d of 10 are left below an entity that lives; %+v", settles, n, res)
 		}
 	})
 }

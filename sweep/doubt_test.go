@@ -92,3 +92,27 @@ func TestWhatWaitsAsideIsOfTheHourThatItHolds(t *testing.T) {
 		}
 	})
 }
+
+// An entity that is stamped before each try with another expiry that has passed is contended: it is not tried every
+// 20 ms, and a sweep leaves it to the next one.
+func TestStampedBeforeEachTry(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.put(1, 4, "e", time.Now())
+		time.Sleep(time.Second)
+		began, tries := time.Now(), 0
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			switch {
+			case c.Method == "Dispose" && tries == 0:
+				return store.ErrContention
+			case c.Method == "Settle":
+				tries++
+				w.put(1, 4, "e", began.Add(-time.Duration(tries)*time.Minute))
+			}
+			return nil
+		}
+		res := w.sweep()
+		if took := time.Since(began); tries < 3 || tries > 12 || took > 3*time.Minute || res.Complete || len(w.left()) != 1 {
+			t.Errorf("%d tries in %v; %+v", tries, took, res)
+		}
+	})
+}

@@ -25,16 +25,16 @@ type keeping struct {
 }
 
 // keeps returns what keeps the ops of the next call: the keys of them now, whole entities as soon as the call
-// shows them. The query is that of the call. If that may delete an entity by another expiry than the op has,
+// shows them. The query is that of the call. If the entity may have been written again since it was scanned,
 // even a key waits until the call shows it.
-func (w *Writer) keeps(ctx context.Context, q *store.Query, ops []store.Op, byOther bool) (*keeping, error) {
+func (w *Writer) keeps(ctx context.Context, q *store.Query, ops []store.Op, isOlder bool) (*keeping, error) {
 	archive := w.c.Cfg.Archive
 	if archive == nil || w.hold.claim == nil { // a dry run keeps nothing
 		return nil, nil
 	}
 	k := &keeping{site: w.c, writer: w, space: w.hold.Before.ID.Namespace}
 	_, shows := w.c.Cfg.Store.(store.Archiver)
-	if archive.IsWhole() || byOther && shows {
+	if archive.IsWhole() || isOlder && shows {
 		began := w.c.Cfg.Now()
 		release, err := archive.Reserve(ctx, store.CopyBytes)
 		if err != nil {
@@ -46,7 +46,7 @@ func (w *Writer) keeps(ctx context.Context, q *store.Query, ops []store.Op, byOt
 	list := make([]store.Copy, 0, len(ops))
 	for i := range ops {
 		if e := ops[i].Entry; !ops[i].IsCarry() {
-			list = append(list, store.Copy{Key: e.Key, Expiry: e.Value, Updated: e.Written})
+			list = append(list, store.Copy{Key: e.Key, Expiry: ops[i].Held(), Updated: e.Written})
 		}
 	}
 	if len(list) == 0 {

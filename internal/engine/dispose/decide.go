@@ -63,3 +63,9 @@ func (d *Decider) Verdict(key string, value store.Value) (index.Judgement, store
 	}
 	return j, store.Keep
 }
+
+// IsDue reports whether an entity is to be deleted by what it held last.
+func (d *Decider) IsDue(op *store.Op) bool {
+	_, do := d.Verdict(op.Entry.Key, op.Held())
+	return do == store.Delete
+}

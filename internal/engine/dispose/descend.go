@@ -47,7 +47,7 @@ type Below uint8
 const (
 	BelowUnknown Below = iota // the descent goes on
 	BelowNothing              // nothing lies there
-	BelowNotDue               // the entity is gone, or has another expiry, by which it may not be due
+	BelowNotDue               // the entity is gone, no longer due, or due by another expiry
 	BelowOwned                // something there is another target's own, which goes by its own expiry
 	BelowTooMany              // there is more than the target allows
 )
@@ -55,11 +55,9 @@ const (
 // An Above is the entity above what is deleted.
 type Above struct {
 	Query     store.Query
-	*store.Op // it is due by the expiry that it held last
+	*store.Op                        // the budget is asked for the expiry that it held last
+	IsDue     func(store.Value) bool // by the expiry that it has in the deleting transaction
 }
-
-// isAsBefore reports whether the entity has that expiry still, in the deleting transaction.
-func (a Above) isAsBefore(now store.Value) bool { return now.Equal(a.Held()) }
 
 // Descends reports whether what lies below entities matters for their delete.
 func (w *Writer) Descends() bool { return w.c.Target.Descendants.Mode != site.KeepDescendants }
@@ -292,7 +290,7 @@ func (w *Writer) deleteBelow(
 		began, q := w.c.Cfg.Now(), above.Query
 		kept, err := w.keeps(ctx, &q, journal, false)
 		if err == nil {
-			outcome, err = s.DeleteBelow(ctx, q, above.Entry, slices.Concat(stays, list), above.isAsBefore)
+			outcome, err = s.DeleteBelow(ctx, q, above.Entry, slices.Concat(stays, list), above.IsDue)
 		}
 		for i := range ops {
 			ops[i].Outcome = outcome

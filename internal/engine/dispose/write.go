@@ -183,9 +183,18 @@ func (w *Writer) Dispose(t step.Turn, q store.Query, ops []store.Op, fromStart b
 }
 
 // Settle disposes of one entity in a transaction of its own. Judge decides, by the expiry
-// that the entity has in that transaction.
+// that the entity has in that transaction, and the op keeps that. By another expiry than the budget was asked for the
+// entity may be of another event: then it is kept for now.
 func (w *Writer) Settle(t step.Turn, q store.Query, op *store.Op,
 	judge func(store.Value) store.Verdict) (outcome store.Outcome, err error) {
+	asked := op.Held()
+	decide := func(value store.Value) (do store.Verdict) {
+		op.Now, op.Known = value, true
+		if do = judge(value); do == store.Delete && !value.Equal(asked) {
+			do = store.Keep
+		}
+		return do
+	}
 	one := []store.Op{*op} // the new key is discarded if the expiry changed
 	w.Asker.Settles = true
 	defer func() { w.Asker.Settles = false }()
@@ -193,7 +202,7 @@ func (w *Writer) Settle(t step.Turn, q store.Query, op *store.Op,
 		began := w.c.Cfg.Now()
 		kept, err := w.keeps(ctx, &q, one, true)
 		if err == nil {
-			outcome, err = w.c.Cfg.Store.Settle(ctx, q, op.Entry, judge)
+			outcome, err = w.c.Cfg.Store.Settle(ctx, q, op.Entry, decide)
 		}
 		one[0].Outcome = outcome
 		err = kept.end(one, err)

@@ -10,7 +10,6 @@ import (
 	"github.com/reaper-ttl/reaper/internal/engine/plan"
 	"github.com/reaper-ttl/reaper/internal/engine/site"
 	"github.com/reaper-ttl/reaper/internal/engine/step"
-	"github.com/reaper-ttl/reaper/internal/engine/visit"
 	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -350,7 +349,7 @@ func (b *book) finish(it *item, now time.Time) {
 	}
 	if it.out.State == step.Failed {
 		it.failures++
-		it.out.Wake = now.Add(visit.AgainIn(it.failures))
+		it.out.Wake = now.Add(step.AgainIn(it.failures))
 	} else {
 		it.failures = 0
 	}

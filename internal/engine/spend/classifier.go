@@ -123,7 +123,8 @@ func (c *classifier) chargedTo(k breaker.Key, op *store.Op) (to breaker.Key, ok 
 // if the store does not say when the entity was last written.
 func (c *classifier) lifeOf(op *store.Op) (bucket int, ok bool) {
 	at, err := c.form.Expires(op.Entry.Value)
-	if err != nil || op.Entry.Written.IsZero() || !c.rules.On {
+	isOther := !op.Held().Equal(op.Entry.Value) // it was written again since then
+	if err != nil || isOther || op.Entry.Written.IsZero() || !c.rules.On {
 		return 0, false
 	}
 	return breaker.BucketOf(at.Sub(op.Entry.Written)), true

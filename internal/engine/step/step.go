@@ -142,3 +142,10 @@ func IsEnd(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)) || errors.Is(err,
 		context.Canceled))
 }
+
+// RetryEvery is how soon what failed is tried again, and retryMost the longest time between two tries.
+const RetryEvery, retryMost = 5 * time.Second, time.Minute
+
+// AgainIn returns how long to wait before the next try after this many failures, at least
+// one.
+func AgainIn(tries int) time.Duration { return min(retryMost, RetryEvery<<min(tries-1, 4)) }

@@ -58,11 +58,12 @@ func (s *settler) clearBelow(t step.Turn, rd *reading, q store.Query, op *store.
 	return s.deferBelow(t, rd, op, d, nil)
 }
 
-// descend does the next page of a descent, and counts what it has deleted. It stops if the entity has another expiry
-// by then: the entity's next try finds out whether it is due by that.
+// descend does the next page of a descent, and counts what it has deleted. Of another expiry the next try finds out.
 func (s *settler) descend(t step.Turn, q store.Query, op *store.Op, d *dispose.Descent) (dispose.Below, error) {
 	before := d.Deleted
-	is, err := s.writer.Descend(t, dispose.Above{Query: q, Op: op}, d)
+	is, err := s.writer.Descend(t, dispose.Above{Query: q, Op: op, IsDue: func(v store.Value) bool {
+		return v.Equal(op.Held()) && (v.Equal(op.Entry.Value) || s.decide.IsDue(op)) // as it was compared, or is now
+	}}, d)
 	s.account.descended(op.Entry, d.Deleted-before)
 	return is, err
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/engine/dispose"
+	"github.com/reaper-ttl/reaper/internal/engine/step"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -12,9 +13,6 @@ const (
 	// mostDeferred is how many entities of a range may wait for another try before the range
 	// itself has to wait.
 	mostDeferred = 16
-	// retryEvery is how soon an entity is tried again, and retryMost the longest time between two tries.
-	retryEvery = 5 * time.Second
-	retryMost  = time.Minute
 	// descendAgain is how soon the next page below an entity that waits aside is read: its range is read on
 	// meanwhile.
 	descendAgain = 20 * time.Millisecond
@@ -53,12 +51,8 @@ func (w *deferred) failed(now time.Time, err error) {
 	}
 	w.unsure = w.unsure || store.MayHaveHappened(err)
 	w.tries++
-	w.retry = now.Add(AgainIn(w.tries))
+	w.retry = now.Add(step.AgainIn(w.tries))
 }
-
-// AgainIn returns how long to wait before the next try after this many failures, at least
-// one.
-func AgainIn(tries int) time.Duration { return min(retryMost, retryEvery<<min(tries-1, 4)) }
 
 // deferrals are the entities of a visit that wait for another try.
 type deferrals struct{ list []*deferred }

@@ -127,7 +127,7 @@ func (j *rangeJob) waitsFor(t step.Turn, cur cursor.Cursor) (out step.Outcome, w
 	switch why := c.HeldBy(); {
 	case why == throttle.ReasonRecord && c.IsUnread():
 		// The store does not even return one record: queries would only add to its load.
-		return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(retryEvery), Why: why}, true
+		return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(step.RetryEvery), Why: why}, true
 	case why != "":
 		return j.look(t, cur, why), true
 	case c.Keeper.Pulse.IsAwaited():
@@ -209,7 +209,7 @@ func (j *rangeJob) look(t step.Turn, cur cursor.Cursor, why throttle.Reason) ste
 	c := j.rest.c
 	at, err := c.FirstDue(t.Ctx, j.rest.r, cur.Position)
 	if err != nil && store.Transient(err) && t.Ctx.Err() == nil {
-		return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(retryEvery), Why: why}
+		return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(step.RetryEvery), Why: why}
 	}
 	if err != nil {
 		return outcomeOf(c, t, j.rest.r, j.visit, err)

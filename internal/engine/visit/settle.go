@@ -96,17 +96,13 @@ func (s *settler) settle(t step.Turn, rd *reading, q store.Query, op *store.Op) 
 	return s.failing.pauseOrFail(t, s.task.c.Cfg.Now(), err)
 }
 
-// try disposes of one entity by what it holds in the transaction. An entity that is due is kept for now if
-// something may lie below it, so that it may not be deleted, or if it holds another expiry than the budget was
-// asked for: it may be of another event by then. Its op knows what it holds.
+// try disposes of one entity by what it holds in the transaction. If it may not delete it, because something
+// may lie below it, an entity that is due is kept for now.
 func (s *settler) try(
 	t step.Turn, q store.Query, op *store.Op, mayDelete bool,
 ) (outcome store.Outcome, j index.Judgement, err error) {
-	asked := op.Held()
 	outcome, err = s.writer.Settle(t, q, op, func(value store.Value) (do store.Verdict) {
-		op.Now, op.Known = value, true
-		j, do = s.decide.Verdict(op.Entry.Key, value)
-		if do == store.Delete && !(mayDelete && value.Equal(asked)) {
+		if j, do = s.decide.Verdict(op.Entry.Key, value); do == store.Delete && !mayDelete {
 			do = store.Keep
 		}
 		return do
@@ -135,14 +131,14 @@ func (s *settler) deferOp(t step.Turn, rd *reading, op *store.Op, err error) err
 	}
 	now := s.task.c.Cfg.Now()
 	if len(s.deferred.list) >= mostDeferred {
-		return &throttle.Pause{Wait: max(retryEvery/50, s.deferred.next().Sub(now)), Why: throttle.ReasonPushBack}
+		return &throttle.Pause{Wait: max(step.RetryEvery/50, s.deferred.next().Sub(now)), Why: throttle.ReasonPushBack}
 	}
 	w := &deferred{
-		rds: []*reading{rd}, op: store.Op{Entry: op.Entry, Now: op.Now, Known: op.Known}, since: now,
+		rds: []*reading{rd}, op: store.Op{Entry: op.Entry, To: op.To}, since: now,
 		unsure: store.MayHaveHappened(err) || t.Scratch.IsDoubted(op),
 	}
-	if op.IsCarry() {
-		w.op.To = op.Entry.Value // the next try makes a new key
+	if op.Known && s.decide.IsDue(op) { // else the next try looks again
+		w.op.Now, w.op.Known = op.Now, true
 	}
 	w.failed(now, err)
 	s.deferred.list = append(s.deferred.list, w)
@@ -191,10 +187,8 @@ func (s *settler) retry(t step.Turn, w *deferred) error {
 		}
 		return nil
 	}
-	if outcome == store.Kept && j == index.Due { // what lies below it comes first, or the budget by what it holds
-		w.op.Now, w.op.Known, w.op.To = op.Now, op.Known, store.Value{}
-		w.notDue, w.descent = false, &dispose.Descent{}
-		w.retry = s.task.c.Cfg.Now().Add(descendAgain)
+	if outcome == store.Kept && j == index.Due {
+		s.keptForNow(w, &op, is)
 		return nil
 	}
 	s.settled(&op, outcome, j, w.unsure)
@@ -210,6 +204,18 @@ func (s *settler) retry(t step.Turn, w *deferred) error {
 	}
 	s.clear(w)
 	return nil
+}
+
+// keptForNow prepares the next try of an entity that is due, and was kept: what lies below it comes first, or the
+// budget by what it holds. If it is stamped again and again, it is contended.
+func (s *settler) keptForNow(w *deferred, op *store.Op, is dispose.Below) {
+	now, again := s.task.c.Cfg.Now(), w.op.Known && is == dispose.BelowNothing
+	w.op.Now, w.op.Known, w.op.To, w.notDue, w.descent = op.Now, true, store.Value{}, false, nil
+	if again {
+		w.failed(now, store.ErrContention)
+	} else {
+		w.descent, w.retry = &dispose.Descent{}, now.Add(descendAgain)
+	}
 }
 
 // isRefused reports whether the store refuses the entity for good: it did so several
