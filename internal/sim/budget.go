@@ -275,10 +275,16 @@ func (o *oracle) isSwept(target, namespace string) bool {
 }
 
 // isListed reports whether an entity lies in a shard that a targets file lists, and in a generation that the target
-// record does: a process without generations makes a lost record again with none. The caller holds mu.
+// record does, and did as a count began: a process without generations makes a lost record again with none, until
+// others find them. The caller holds mu.
 func (o *oracle) isListed(target string, f *fact) bool {
-	_, listed := readTarget(o.w.db.records[store.TargetRecord][target].Fields).generations[f.key.generation]
-	return (listed || f.key.generation == 0) && !o.w.isUnlisted(f)
+	if n := f.key.generation; n > 0 {
+		_, listed := readTarget(o.w.db.records[store.TargetRecord][target].Fields).generations[n]
+		if !listed || time.Since(o.adoptedAt[fmt.Sprint(target, n)]) <= patience {
+			return false
+		}
+	}
+	return !o.w.isUnlisted(f)
 }
 
 // approvedThrough returns up to which instant of an hour an approval reaches; zero if none does.

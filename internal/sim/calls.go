@@ -41,6 +41,7 @@ func (h *handle) Dispose(ctx context.Context, b *store.Batch) error {
 	c := call{method: "Dispose", key: q.Namespace + " " + describe(ops), write: !dry, ops: len(ops)}
 	h.sends(ctx, q, ops)
 	sent, at := time.Now(), place{q.Target.Kind, q.Namespace}
+	h.meddle(h.throw(c).on("meddle"), at, ops)
 	shown, err := h.shows(ctx, q, at, ops)
 	if err != nil {
 		h.noteRefusals(at.namespace, ops, err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/reaper-ttl/reaper/expirykey"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -100,6 +101,32 @@ func (w *world) bear(d dice, s stem) {
 	}
 	w.note("parent", "bears", s.key, fmt.Sprint(" ", len(w.kin[s])), nil)
 	w.count("descendants written")
+}
+
+// meddle lets somebody extend an entity within its generation right before it is deleted, write below it, and hold it
+// in a transaction for some seconds.
+func (h *handle) meddle(d dice, at place, ops []store.Op) {
+	w := h.w
+	if h.dry || !w.plan.descends || !w.plan.has("meddle") || !d.yes(0.05) {
+		return
+	}
+	w.mu.Lock()
+	old, calm := *w.rowOrNone(at, ops[d.on("which").below(len(ops))].Entry.Key), w.calm
+	w.mu.Unlock()
+	expires := time.Now().UTC().Add(d.on("by").between(time.Second, 10*time.Minute))
+	r := row{key: old.key, data: "meddled", shard: old.shard, expiry: store.InstantValue(expires)}
+	if w.plan.target.Type == store.Text {
+		was, _ := expirykey.Parse(old.expiry.Text) // of a malformed one, it is the first
+		if k, err := expirykey.New(was.Generation, was.Shard, expires); err == nil {
+			r.expiry = store.TextValue(k.String())
+		}
+	}
+	if old.key != "" && !calm && w.commit("meddler", at, r, false) == nil { // its generation may have retired
+		w.bear(d, stem{at, old.key})
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.held[heldKey{at, old.key}] = time.Now().Add(d.on("holds").between(0, 20*time.Second))
+	}
 }
 
 // order sorts paths so that each is before those below it.

@@ -21,6 +21,7 @@ type oracle struct {
 	beats     map[string]beatFact  // by the key of the heartbeat
 	closed    map[string]time.Time // by target and generation: when the mark took effect
 	retiredAt map[string]time.Time // likewise: when it retired
+	adoptedAt map[string]time.Time // likewise: when a probe found it in use
 	asked     map[string]time.Time // by target: when somebody took back the mark of the last look around
 	overtaken map[string]leaseFact // by cursor record: whose it was, where clocks drift or records are forged
 	budgets   map[string]*budgetFact
@@ -101,8 +102,9 @@ func parseInstant(s string) (at time.Time, ok bool) {
 
 func newOracle(w *world) *oracle {
 	return &oracle{w: w, truth: map[place]map[string]*fact{}, leases: map[string]leaseFact{}, beats: map[string]beatFact{},
-		closed: map[string]time.Time{}, retiredAt: map[string]time.Time{}, asked: map[string]time.Time{},
-		budgets: map[string]*budgetFact{}, resumed: map[string]int{}, overtaken: map[string]leaseFact{}}
+		closed: map[string]time.Time{}, retiredAt: map[string]time.Time{}, adoptedAt: map[string]time.Time{},
+		asked: map[string]time.Time{}, budgets: map[string]*budgetFact{}, resumed: map[string]int{},
+		overtaken: map[string]leaseFact{}}
 }
 
 // judge fills in what follows from the expiry.

@@ -44,7 +44,7 @@ var features = slices.Concat(faults, []string{
 	"skew", "jump", // of clocks
 	"sweeper 2", "sweeper 3", "dry", "audit", "operator", "pace",
 	"follower", "lazy", "nursery", "straggler", "breaker", "wrongshard", "junk", // writers
-	"extend", "remove", "limits", "drag", "refused", "deploy",
+	"extend", "meddle", "remove", "limits", "drag", "refused", "deploy",
 }, some)
 
 // Some of the lives have these, which all may be made to have.

@@ -155,7 +155,7 @@ func (o *oracle) listed(key string, g generationFact, newest int) {
 		o.w.count("opened")
 		return
 	}
-	o.closed[key] = time.Now()
+	o.closed[key], o.adoptedAt[key] = time.Now(), time.Now()
 	o.w.count("adopted")
 	if newest > 0 {
 		o.w.count("adopted later")
