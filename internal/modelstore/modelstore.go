@@ -375,6 +375,7 @@ func (s *Store) toDispose(b *store.Batch, left map[int]bool) (list []store.Copy)
 // disposeOf does what one op asks for.
 func (s *Store) disposeOf(ctx context.Context, b *store.Batch, op *store.Op, k kept) store.Outcome {
 	at, key := place{b.Query.Target.Kind, b.Query.Namespace}, op.Entry.Key
+	op.Now, op.Known = store.Value{}, false
 	o, e := s.judge(b, op)
 	if o == store.Deleted && !s.has(k, at.kind, at.namespace, key) {
 		o = store.Changed

@@ -103,10 +103,13 @@ func (s *settler) goOnBelow(t step.Turn, q store.Query, w *deferred) (is dispose
 		return dispose.BelowNotDue, nil
 	}
 	w.descent = cmp.Or(w.descent, &dispose.Descent{})
+	before := w.descent.Deleted
 	switch is, err = s.descend(t, q, &w.op, w.descent); {
 	case err != nil:
 	case is == dispose.BelowUnknown:
-		w.tries, w.refusals, w.retry = 0, 0, s.task.c.Cfg.Now().Add(descendAgain)
+		if w.refusals, w.retry = 0, s.task.c.Cfg.Now().Add(descendAgain); w.descent.Deleted > before {
+			w.tries = 0
+		}
 	case is == dispose.BelowNothing, is == dispose.BelowNotDue:
 		w.descent, w.notDue = nil, is == dispose.BelowNotDue // a later try looks again
 	default:

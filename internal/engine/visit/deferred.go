@@ -13,9 +13,9 @@ const (
 	// mostDeferred is how many entities of a range may wait for another try before the range
 	// itself has to wait.
 	mostDeferred = 16
-	// descendAgain is how soon the next page below an entity that waits aside is read: its range is read on
-	// meanwhile.
-	descendAgain = 20 * time.Millisecond
+	// descendAgain is how soon the next page below an entity that waits aside is read, and pausedFor how soon one is
+	// tried again that had to pause: its range is read on meanwhile.
+	descendAgain, pausedFor = 20 * time.Millisecond, 2 * time.Second
 	// lastingTries is how often an entity that the store refuses is tried before it
 	// is kept.
 	lastingTries = 3
@@ -67,9 +67,9 @@ func (d *deferrals) next() (at time.Time) {
 	return at
 }
 
-// areContended reports whether entities wait for others than this process, which deletes what lies below some.
+// areContended reports whether entities wait for others, and not for what lies below them, or the budget.
 func (d *deferrals) areContended() bool {
-	return !slices.ContainsFunc(d.list, func(w *deferred) bool { return w.descent != nil && w.tries == 0 })
+	return !slices.ContainsFunc(d.list, func(w *deferred) bool { return w.tries == 0 })
 }
 
 // has reports whether an entity that a reading has met waits for another try. One reading

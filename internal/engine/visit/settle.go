@@ -134,11 +134,9 @@ func (s *settler) deferOp(t step.Turn, rd *reading, op *store.Op, err error) err
 		return &throttle.Pause{Wait: max(step.RetryEvery/50, s.deferred.next().Sub(now)), Why: throttle.ReasonPushBack}
 	}
 	w := &deferred{
-		rds: []*reading{rd}, op: store.Op{Entry: op.Entry, To: op.To}, since: now,
-		unsure: store.MayHaveHappened(err) || t.Scratch.IsDoubted(op),
-	}
-	if op.Known && s.decide.IsDue(op) { // else the next try looks again
-		w.op.Now, w.op.Known = op.Now, true
+		rds: []*reading{rd}, since: now, unsure: store.MayHaveHappened(err) || t.Scratch.IsDoubted(op),
+		// If it is not due by what it holds now, the next try looks again.
+		op: store.Op{Entry: op.Entry, To: op.To, Now: op.Now, Known: op.Known && s.decide.IsDue(op)},
 	}
 	w.failed(now, err)
 	s.deferred.list = append(s.deferred.list, w)
@@ -180,6 +178,7 @@ func (s *settler) retry(t step.Turn, w *deferred) error {
 	}
 	if err != nil {
 		if err := s.writer.Fatal(t, err); err != nil {
+			w.retry = s.task.c.Cfg.Now().Add(pausedFor)
 			return err
 		}
 		if w.failed(s.task.c.Cfg.Now(), err); s.isRefused(w) {
@@ -188,7 +187,7 @@ func (s *settler) retry(t step.Turn, w *deferred) error {
 		return nil
 	}
 	if outcome == store.Kept && j == index.Due {
-		s.keptForNow(w, &op, is)
+		s.keptForNow(w, &op)
 		return nil
 	}
 	s.settled(&op, outcome, j, w.unsure)
@@ -208,13 +207,11 @@ func (s *settler) retry(t step.Turn, w *deferred) error {
 
 // keptForNow prepares the next try of an entity that is due, and was kept: what lies below it comes first, or the
 // budget by what it holds. If it is stamped again and again, it is contended.
-func (s *settler) keptForNow(w *deferred, op *store.Op, is dispose.Below) {
-	now, again := s.task.c.Cfg.Now(), w.op.Known && is == dispose.BelowNothing
+func (s *settler) keptForNow(w *deferred, op *store.Op) {
+	now, again := s.task.c.Cfg.Now(), w.op.Known && !op.Now.Equal(w.op.Now)
 	w.op.Now, w.op.Known, w.op.To, w.notDue, w.descent = op.Now, true, store.Value{}, false, nil
-	if again {
+	if w.retry = now.Add(descendAgain); again {
 		w.failed(now, store.ErrContention)
-	} else {
-		w.descent, w.retry = &dispose.Descent{}, now.Add(descendAgain)
 	}
 }
 
