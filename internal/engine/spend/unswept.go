@@ -70,14 +70,31 @@ func (u *unsweptCheck) admit(ctx context.Context) (admission, error) {
 	if trip != nil {
 		return admitNothing, u.tripper.trip(ctx, *trip, rec.Approvals)
 	}
+	if !isAsCounted(u.viewer.View().Record, rec) {
+		return admitNothing, nil // the steps ask again
+	}
+	return u.settle(ctx, rec)
+}
+
+// isAsCounted reports whether a record is as it was before a count, which may have taken minutes: what an approval
+// covers by then was left out of a part of it, and another process may have found that it is too much.
+func isAsCounted(is, before generation.Record) bool {
+	return !is.Trip.IsOpen() && is.Created.Equal(before.Created) && sameApprovals(is.Approvals, before.Approvals)
+}
+
+// settle notes that what is due was counted, and is not too much.
+func (u *unsweptCheck) settle(ctx context.Context, rec generation.Record) (admitted admission, err error) {
 	err = u.viewer.ChangeRecord(ctx, func(is generation.Record, _ time.Time) (generation.Record, bool, error) {
-		if !isSweptAs(is, u.scope) {
-			return is, false, nil // it is of what another process sweeps, and that was not counted
+		if admitted = admitAll; !isAsCounted(is, rec) {
+			admitted = admitNothing
+		}
+		if admitted == admitNothing || !isSweptAs(is, u.scope) {
+			return is, false, nil // or it is of what another process sweeps, and that was not counted
 		}
 		next := is.Settled(u.rules.Retention)
 		return next, !next.EqualContent(is), nil
 	})
-	if err != nil {
+	if err != nil || admitted == admitNothing {
 		return admitNothing, err
 	}
 	u.noteChecked()
