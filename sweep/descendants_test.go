@@ -217,6 +217,45 @@ func TestStampedBeforeEachTryAboveOthers(t *testing.T) {
 	})
 }
 
+// A long look below an entity that fails once goes on, and its sweep waits for it, however long that takes.
+func TestLongSurveyThatFailsOnce(t *testing.T) {
+	inFamily(t, func(t *testing.T, f *family) {
+		f.isHuge = true
+		f.put(1, 4, "e", time.Now())
+		f.bear("e", 1000)
+		time.Sleep(time.Second)
+		lists := 0
+		f.before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Descendants" {
+				time.Sleep(10 * time.Second)
+				if lists++; lists == 5 {
+					return store.ErrContention
+				}
+			}
+			return nil
+		}
+		if res := f.sweep(); !res.Complete || res.Deleted != 1 || lists < 20 {
+			t.Errorf("%d lists, %d are left below; %+v", lists, len(f.below("e")), res)
+		}
+	})
+}
+
+// What lies below an entity is deleted as fast as the pace allows.
+func TestFamilyUnderAPace(t *testing.T) {
+	inFamily(t, func(t *testing.T, f *family) {
+		f.isHuge = true
+		f.target.Page, f.target.Pace = 50, throttle.Limits{Start: 100, Max: 100}
+		f.put(1, 4, "e", time.Now())
+		f.bear("e", 400)
+		time.Sleep(time.Second)
+		began, n := time.Now(), len(f.below("e"))
+		res := f.sweep()
+		if took := time.Since(began); !res.Complete || len(f.left()) > 0 || took > 2*time.Duration(n)*time.Second/100+4*time.Second {
+			t.Errorf("%d went in %v; %+v", n, took, res)
+		}
+	})
+}
+
 // drain lets a generation be drained, of which two are newer.
 func (f *family) drain(number int) {
 	f.t.Helper()

@@ -32,7 +32,7 @@ const (
 type Descent struct {
 	Deleted  int64
 	surveyed bool
-	n        int64  // what the survey has met
+	Seen     int64  // what the survey has met
 	after    string // how far the survey, or the round, has come
 	met      bool   // the round has met something
 
@@ -201,14 +201,14 @@ func (w *Writer) Survey(ctx context.Context, e store.Entry) (n int64, is Below, 
 	for !d.surveyed {
 		var page store.Descendants
 		if err := w.list(ctx, e, d.after, store.MaxPage-1, &page); err != nil {
-			return d.n, BelowUnknown, err
+			return d.Seen, BelowUnknown, err
 		}
 		if is = w.judge(page, &d); is != BelowUnknown {
-			return d.n, is, nil
+			return d.Seen, is, nil
 		}
 		d.survey(page)
 	}
-	return d.n, BelowUnknown, nil
+	return d.Seen, BelowUnknown, nil
 }
 
 // judge counts a page of the survey, and says whether what lies below an entity keeps it.
@@ -219,7 +219,7 @@ func (w *Writer) judge(page store.Descendants, d *Descent) Below {
 	if d.surveyed {
 		return BelowUnknown
 	}
-	if d.n += int64(len(page.List)); d.n > w.c.Target.Descendants.Max || d.n > 0 && w.Refuses() {
+	if d.Seen += int64(len(page.List)); d.Seen > w.c.Target.Descendants.Max || d.Seen > 0 && w.Refuses() {
 		return BelowTooMany
 	}
 	return BelowUnknown

@@ -103,12 +103,13 @@ func (s *settler) goOnBelow(t step.Turn, q store.Query, w *deferred) (is dispose
 		return dispose.BelowNotDue, nil
 	}
 	w.descent = cmp.Or(w.descent, &dispose.Descent{})
-	before := w.descent.Deleted
+	deleted := w.descent.Deleted
 	switch is, err = s.descend(t, q, &w.op, w.descent); {
 	case err != nil:
 	case is == dispose.BelowUnknown:
-		if w.refusals, w.retry = 0, s.task.c.Cfg.Now().Add(descendAgain); w.descent.Deleted > before {
-			w.tries = 0
+		w.refusals, w.retry = 0, s.task.c.Cfg.Now().Add(descendAgain)
+		if d := w.descent; d.Deleted > deleted || d.Seen > w.seen { // it is further than it ever was
+			w.tries, w.seen = 0, max(w.seen, d.Seen)
 		}
 	case is == dispose.BelowNothing, is == dispose.BelowNotDue:
 		w.descent, w.notDue = nil, is == dispose.BelowNotDue // a later try looks again

@@ -13,9 +13,8 @@ const (
 	// mostDeferred is how many entities of a range may wait for another try before the range
 	// itself has to wait.
 	mostDeferred = 16
-	// descendAgain is how soon the next page below an entity that waits aside is read, and pausedFor how soon one is
-	// tried again that had to pause: its range is read on meanwhile.
-	descendAgain, pausedFor = 20 * time.Millisecond, 2 * time.Second
+	// descendAgain is how soon the next page below an entity that waits aside is read: its range is read on meanwhile.
+	descendAgain = 20 * time.Millisecond
 	// lastingTries is how often an entity that the store refuses is tried before it
 	// is kept.
 	lastingTries = 3
@@ -38,6 +37,7 @@ type deferred struct {
 	lasting  error            // why the store refuses it; nil if it is contended
 	unsure   bool             // a try may have deleted it
 	notDue   bool             // it was found to be gone, or not due, as what lies below it was to be deleted
+	seen     int64            // the most that a survey has met
 	descent  *dispose.Descent // of what lies below it; nil if that was not looked at since the last try
 }
 
@@ -67,7 +67,7 @@ func (d *deferrals) next() (at time.Time) {
 	return at
 }
 
-// areContended reports whether entities wait for others, and not for what lies below them, or the budget.
+// areContended reports whether all that wait have failed, since they last got on.
 func (d *deferrals) areContended() bool {
 	return !slices.ContainsFunc(d.list, func(w *deferred) bool { return w.tries == 0 })
 }

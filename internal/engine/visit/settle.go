@@ -178,7 +178,6 @@ func (s *settler) retry(t step.Turn, w *deferred) error {
 	}
 	if err != nil {
 		if err := s.writer.Fatal(t, err); err != nil {
-			w.retry = s.task.c.Cfg.Now().Add(pausedFor)
 			return err
 		}
 		if w.failed(s.task.c.Cfg.Now(), err); s.isRefused(w) {
@@ -208,7 +207,7 @@ func (s *settler) retry(t step.Turn, w *deferred) error {
 // keptForNow prepares the next try of an entity that is due, and was kept: what lies below it comes first, or the
 // budget by what it holds. If it is stamped again and again, it is contended.
 func (s *settler) keptForNow(w *deferred, op *store.Op) {
-	now, again := s.task.c.Cfg.Now(), w.op.Known && !op.Now.Equal(w.op.Now)
+	now, again := s.task.c.Cfg.Now(), w.op.Known && (w.notDue || !op.Now.Equal(w.op.Now))
 	w.op.Now, w.op.Known, w.op.To, w.notDue, w.descent = op.Now, true, store.Value{}, false, nil
 	if w.retry = now.Add(descendAgain); again {
 		w.failed(now, store.ErrContention)
