@@ -40,6 +40,20 @@ func withBreaker(t *testing.T, n int) *world {
 	return w
 }
 
+// withNewGround returns a world whose target was swept with a longer retention: of the 300 entities that are due
+// now, and not late, one expired in each hour.
+func withNewGround(t *testing.T) *world {
+	w := newWorld(t)
+	w.target.Breaker = small
+	w.target.Retention = 400 * time.Hour
+	w.begin()
+	w.mustSweep()
+	time.Sleep(350 * time.Hour) // so that what expires meanwhile is not late
+	w.putEvery(300, -time.Hour)
+	w.target.Retention = 0
+	return w
+}
+
 func (w *world) mustSweep() {
 	w.t.Helper()
 	if res := w.sweep(); res.Error != "" || !res.Complete || res.Held != "" {
@@ -319,14 +333,7 @@ func TestPartOfNewGroundIsApproved(t *testing.T) {
 	for _, processes := range []int{1, 3} {
 		t.Run(fmt.Sprint(processes), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				w.target.Breaker = small
-				w.target.Retention = 400 * time.Hour
-				w.begin()
-				w.mustSweep()
-				time.Sleep(350 * time.Hour) // so that what expires meanwhile is not late
-				w.putEvery(300, -time.Hour)
-				w.target.Retention = 0
+				w := withNewGround(t)
 				w.sweep()
 				first := w.approve(30)
 				for range 3 {

@@ -54,14 +54,7 @@ func (w *world) with(s store.Store) sweep.TargetResult {
 // part is approved. What that covers is left out of the second count, and the rest is not to go by it.
 func TestPartApprovedDuringACount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.target.Breaker = small
-		w.target.Retention = 400 * time.Hour
-		w.begin()
-		w.mustSweep()
-		time.Sleep(350 * time.Hour) // so that what expires meanwhile is not late
-		w.putEvery(300, -time.Hour)
-		w.target.Retention = 0
+		w := withNewGround(t)
 		var all sync.WaitGroup
 		all.Go(func() { w.with(&slowCounter{Store: w.s}) })
 		time.Sleep(time.Second)
