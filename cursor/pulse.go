@@ -1,6 +1,7 @@
 package cursor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -204,13 +205,16 @@ func MayPass(err error) bool {
 		errors.Is(err, errNoHeartbeat)
 }
 
-// IsAwaited reports whether a claim has lately waited for an epoch in vain, and the pulse still
-// tries to begin one. Until it has, to read the ranges again that are to be claimed would only
-// add to what keeps the store from taking the heartbeat.
-func (p *Pulse) IsAwaited() bool {
+// Missing returns why there is no epoch, if a claim has lately waited for one in vain, and the pulse
+// still tries to begin one; nil otherwise. Until it has, to read the ranges again that are to be
+// claimed would only add to what keeps the store from taking the heartbeat.
+func (p *Pulse) Missing() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.isAwaited(p.keeper.Now())
+	if !p.isAwaited(p.keeper.Now()) {
+		return nil
+	}
+	return cmp.Or(p.tried.err, errNoHeartbeat)
 }
 
 func (p *Pulse) isAwaited(now time.Time) bool {

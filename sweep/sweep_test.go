@@ -917,9 +917,34 @@ func TestBlockedRecordIsWaitedFor(t *testing.T) {
 				}
 				return
 			}
-			if res.Complete || !strings.Contains(res.Error, "blocked") || time.Since(began) > 4*time.Minute {
+			if res.Complete || !strings.Contains(res.Error, "it cannot be claimed yet: claim ") || time.Since(began) > 4*time.Minute {
 				t.Errorf("after %v: %+v", time.Since(began), res)
 			}
 		})
 	}
+}
+
+// A process that was killed leaves its heartbeat. Another one under the same name says what it waits for.
+func TestNameIsStillInUse(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.target.Lease = 10 * time.Minute // a sweep does not wait for that long
+		w.putEvery(400, 10*time.Second)
+		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Sort == store.WorkerRecord && c.Record.Fields == nil {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}
+		c := w.config()
+		if res := sweep.Run(t.Context(), c).Targets[0]; !res.Complete {
+			t.Fatalf("%+v", res)
+		}
+		w.s.Before = nil
+		time.Sleep(time.Minute)
+		res := sweep.Run(t.Context(), c).Targets[0]
+		if res.Complete || !strings.Contains(res.Error, cursor.ErrTwin.Error()) {
+			t.Errorf("%+v", res)
+		}
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
@@ -135,6 +136,12 @@ func OutcomeOfPause(p *throttle.Pause, now time.Time) Outcome {
 		return Outcome{State: Ready}
 	}
 	return Outcome{State: Waiting, Wake: now.Add(p.Wait), Why: cmp.Or(p.Why, throttle.ReasonPushBack)}
+}
+
+// OutcomeOfBlocked returns the outcome of a step on a range that cannot be claimed before an instant.
+func OutcomeOfBlocked(r shardquery.Range, until time.Time, why error) Outcome {
+	return Outcome{State: Waiting, Wake: until, Why: throttle.ReasonLease, Contended: true,
+		Blocked: fmt.Errorf("%v: it cannot be claimed yet: %w", r, why)}
 }
 
 // IsEnd reports whether a context that is done explains the error.

@@ -2,7 +2,6 @@ package visit
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
@@ -124,15 +123,14 @@ func (j *rangeJob) waitsFor(t step.Turn, cur cursor.Cursor) (out step.Outcome, w
 	if wait := c.Keeper.Wait(cur); wait > 0 {
 		return j.peers.LeaveToHolder(c, cur, wait), true
 	}
-	switch why := c.HeldBy(); {
+	switch why, missing := c.HeldBy(), c.Keeper.Pulse.Missing(); {
 	case why == throttle.ReasonRecord && c.IsUnread():
 		// The store does not even return one record: queries would only add to its load.
 		return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(step.RetryEvery), Why: why}, true
 	case why != "":
 		return j.look(t, cur, why), true
-	case c.Keeper.Pulse.IsAwaited():
-		return step.Outcome{State: step.Waiting, Wake: c.Cfg.Now().Add(time.Second), Why: throttle.ReasonLease,
-			Contended: true, Blocked: fmt.Errorf("%v: the heartbeat of this process is not written yet", j.rest.r)}, true
+	case missing != nil:
+		return step.OutcomeOfBlocked(j.rest.r, c.Cfg.Now().Add(time.Second), missing), true
 	}
 	return out, false
 }

@@ -265,8 +265,7 @@ func outcomeOf(c *site.Site, t step.Turn, r shardquery.Range, v *visit, err erro
 		// Nobody holds the range: its record did not take the claim. Another process,
 		// perhaps a dead one, has it in a transaction.
 		c.Log.Failed("claim a range", c.Rules.ID(r).Key(), err)
-		return step.Outcome{State: step.Waiting, Wake: now.Add(step.RetryEvery), Why: throttle.ReasonLease, Contended: true,
-			Blocked: fmt.Errorf("%v: the cursor record is blocked: %w", r, err)}
+		return step.OutcomeOfBlocked(r, now.Add(step.RetryEvery), err)
 	}
 	return step.Outcome{State: step.Failed, Err: fmt.Errorf("%v: %w", r, err)}
 }
