@@ -94,7 +94,7 @@ func (l *life) clock(step int) func() time.Time {
 
 func (l *life) run(ctx context.Context, s store.Store, now func() time.Time) sweep.Result {
 	return sweep.Run(ctx, sweep.Config{Store: s, Targets: l.targets, Apply: true, Workers: 2,
-		Grace: time.Second, Owner: "mortal", Now: now, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		Grace: time.Minute, Owner: "mortal", Now: now, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 }
 
 // sweep sweeps once.
