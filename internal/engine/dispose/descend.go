@@ -56,7 +56,7 @@ const (
 type Above struct {
 	Query     store.Query
 	*store.Op                        // the budget is asked for the expiry that it held last
-	IsDue     func(store.Value) bool // by the expiry that it has in the deleting transaction
+	IsDue     func(store.Value) bool // by that expiry, if it still has it in the deleting transaction
 }
 
 // Descends reports whether what lies below entities matters for their delete.
@@ -278,10 +278,12 @@ func (w *Writer) deleteBelow(
 	if !ok || w.hold.claim == nil { // a dry run surveys
 		return store.Unknown, store.ErrUnsupported
 	}
+	asked := above.Held() // by another expiry, the entity may be of another event: then nothing below it is deleted
+	isDue := func(v store.Value) bool { return v.Equal(asked) && above.IsDue(v) }
 	ops := make([]store.Op, len(list))     // for the budget they are like the entity itself
 	journal := make([]store.Op, len(list)) // for the archive they have no expiry of their own
 	for i := range ops {
-		ops[i].Entry = store.Entry{Key: list[i].Key, Value: above.Held(), At: above.Entry.At}
+		ops[i].Entry = store.Entry{Key: list[i].Key, Value: asked, At: above.Entry.At}
 		journal[i].Entry = store.Entry{Key: list[i].Key}
 	}
 	w.Asker.Below = true
@@ -290,7 +292,7 @@ func (w *Writer) deleteBelow(
 		began, q := w.c.Cfg.Now(), above.Query
 		kept, err := w.keeps(ctx, &q, journal, false)
 		if err == nil {
-			outcome, err = s.DeleteBelow(ctx, q, above.Entry, slices.Concat(stays, list), above.IsDue)
+			outcome, err = s.DeleteBelow(ctx, q, above.Entry, slices.Concat(stays, list), isDue)
 		}
 		for i := range ops {
 			ops[i].Outcome = outcome

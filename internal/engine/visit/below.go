@@ -62,7 +62,7 @@ func (s *settler) clearBelow(t step.Turn, rd *reading, q store.Query, op *store.
 func (s *settler) descend(t step.Turn, q store.Query, op *store.Op, d *dispose.Descent) (dispose.Below, error) {
 	before := d.Deleted
 	is, err := s.writer.Descend(t, dispose.Above{Query: q, Op: op, IsDue: func(v store.Value) bool {
-		return v.Equal(op.Held()) && (v.Equal(op.Entry.Value) || s.decide.IsDue(op)) // as it was compared, or is now
+		return v.Equal(op.Entry.Value) || s.decide.IsDue(op) // as it was compared, or is now
 	}}, d)
 	s.account.descended(op.Entry, d.Deleted-before)
 	return is, err
