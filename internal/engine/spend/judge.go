@@ -111,7 +111,7 @@ func (j *judge) judgeKey(ctx context.Context, k breaker.Key, wanted int64) error
 	}
 	// The counts may have taken minutes: events may have tripped, or been approved, meanwhile.
 	err = j.viewer.ReloadRecord(ctx)
-	if err != nil || j.isHeld() || !sameApprovals(j.viewer.View().Record.Approvals, rec.Approvals) {
+	if err != nil || j.isHeld() || !isAsCounted(j.viewer.View().Record, rec) {
 		return err // the steps ask again
 	}
 	trip, err := j.open(ctx, b.At(k), now, count, all)
