@@ -240,6 +240,29 @@ func TestLongSurveyThatFailsOnce(t *testing.T) {
 	})
 }
 
+// A descent that is contended now and then gets on, and its sweep waits for it.
+func TestDescentThatIsContendedNowAndThen(t *testing.T) {
+	inFamily(t, func(t *testing.T, f *family) {
+		f.isHuge = true
+		f.put(1, 4, "e", time.Now())
+		f.bear("e", 1000)
+		time.Sleep(time.Second)
+		began, calls := time.Now(), 0
+		f.before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "DeleteBelow" {
+				if calls++; calls%4 == 0 {
+					return store.ErrContention
+				}
+			}
+			return nil
+		}
+		res := f.sweep()
+		if took := time.Since(began); !res.Complete || res.Deleted != 1 || took < 2*time.Minute { // or it shows nothing
+			t.Errorf("%d are left below after %v; %+v", len(f.below("e")), took, res)
+		}
+	})
+}
+
 // What lies below an entity is deleted as fast as the pace allows.
 func TestFamilyUnderAPace(t *testing.T) {
 	inFamily(t, func(t *testing.T, f *family) {

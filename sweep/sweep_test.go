@@ -924,6 +924,36 @@ func TestBlockedRecordIsWaitedFor(t *testing.T) {
 	}
 }
 
+// A sweep ends though what holds its target comes and goes, so that a range whose record is locked is
+// looked at, and tried again, in turns.
+func TestSweepEndsThoughItsGateFlaps(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		live := w.fill(400, 48*time.Hour)
+		w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && strings.HasSuffix(c.Record.Key, ".0002") {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}
+		began := time.Now()
+		w.target.Gate = func(context.Context) error {
+			if since := time.Since(began); since < time.Hour && since/(20*time.Second)%2 == 1 {
+				return errors.New("the shop is full")
+			}
+			return nil
+		}
+		res := w.sweep()
+		if took := time.Since(began); res.Complete || took > 6*time.Minute || res.Throttled["gate"] == 0 ||
+			!strings.Contains(res.Error, "cannot be claimed") {
+			t.Errorf("after %v: %+v", took, res)
+		}
+		if left := len(w.left()); left == len(live) || left > len(live)+60 {
+			t.Errorf("%d are left, of which %d are not due", left, len(live))
+		}
+	})
+}
+
 // A process that was killed leaves its heartbeat. Another one under the same name says what it waits for.
 func TestNameIsStillInUse(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {

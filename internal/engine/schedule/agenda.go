@@ -90,7 +90,7 @@ func (o *oneSweep) look(b *book, now time.Time) {
 	case sweeping:
 		if o.held && b.count.pending == b.lookedAt {
 			o.stop(b, now)
-		} else if b.active == 0 || b.count.pending == b.contended {
+		} else if b.active == 0 || b.hold.why == "" && b.count.pending == b.contended {
 			o.phase, o.done = finishing, now
 		}
 	case finishing:

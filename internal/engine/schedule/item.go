@@ -11,6 +11,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/engine/plan"
 	"github.com/reaper-ttl/reaper/internal/engine/site"
 	"github.com/reaper-ttl/reaper/internal/engine/step"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 // An item is what the schedule knows of a job.
@@ -107,6 +108,19 @@ func (it *item) isUnopened() bool {
 // after it: a store may take seconds to refuse such a try.
 func (it *item) isContended() bool {
 	return (it.state == step.Waiting || it.state == step.Ready || it.state == step.Running) && it.out.Contended
+}
+
+// staysBlocked completes the outcome of a step on a range that could not be claimed before. Until it is
+// claimed, left to another process or at rest, that is so: a look at it while its target is held, or a
+// probe, does not touch its record.
+func (it *item) staysBlocked(out *step.Outcome) {
+	was := it.out.Blocked
+	if was == nil || out.Blocked != nil || it.job.IsClaimed() {
+		return
+	}
+	if out.State == step.Ready || out.State == step.Waiting && out.Why != throttle.ReasonLease {
+		out.Contended, out.Blocked = true, was
+	}
 }
 
 // isTicked reports whether a tick came while the range was in work, and its main reading has

@@ -182,6 +182,7 @@ func (s *scheduler) file(r result) {
 		r.item.wanted = time.Time{}
 	}
 	out := r.out // a pointer into r would keep all of it
+	r.item.staysBlocked(&out)
 	r.item.out, r.item.cancel = &out, nil
 	if !wasSlow && r.item.slow && s.slow.Len() >= mostOpen {
 		r.item.close()
