@@ -90,7 +90,8 @@ func (w *world) bear(d dice, s stem) {
 				path += fmt.Sprintf("/%s%d", level, d.on("of "+level).at(int64(i)).below(3))
 			}
 		}
-		is := kin{born: time.Now(), since: time.Now(), owned: d.on("owned").at(int64(i)).yes(0.03)}
+		now := w.moment()
+		is := kin{born: now, since: now, owned: d.on("owned").at(int64(i)).yes(0.03)}
 		if was, exists := w.kin[s][path]; exists {
 			is.since = was.since
 		}
@@ -101,6 +102,16 @@ func (w *world) bear(d dice, s stem) {
 	}
 	w.note("parent", "bears", s.key, fmt.Sprint(" ", len(w.kin[s])), nil)
 	w.count("descendants written")
+}
+
+// moment returns when something is done below entities: after all that was done before, even at the same instant.
+func (w *world) moment() time.Time {
+	now := time.Now()
+	if !now.After(w.last) {
+		now = w.last.Add(time.Nanosecond)
+	}
+	w.last = now
+	return now
 }
 
 // meddle lets somebody extend an entity within its generation right before it is deleted, write below it, and hold it
@@ -155,20 +166,7 @@ func (h *handle) Descendants(ctx context.Context, q store.DescendantQuery, page 
 			last := list[len(list)-1].Key
 			list[i].Above = list[i].Key == last || strings.HasPrefix(last, list[i].Key+"/")
 		}
-		if h.looks == nil {
-			h.looks = map[stem]look{}
-		}
-		is := h.looks[s]
-		if is.at = time.Now(); is.first.IsZero() {
-			is.first = is.at
-		}
-		if q.After == "" {
-			is.began = is.at
-			if len(list) == 0 {
-				is.empty, is.stood = is.at, h.stoodSoFar()
-			}
-		}
-		h.looks[s] = is
+		h.sees(s, q.After == "", len(list) == 0)
 		return nil
 	})
 	if err == nil {
@@ -176,6 +174,24 @@ func (h *handle) Descendants(ctx context.Context, q store.DescendantQuery, page 
 	}
 	h.noteRefusal(q.Namespace, q.Key, err)
 	return err
+}
+
+// sees notes that a process has listed what lies below an entity.
+func (h *handle) sees(s stem, fromStart, nothing bool) {
+	if h.looks == nil {
+		h.looks = map[stem]look{}
+	}
+	is := h.looks[s]
+	if is.at = h.w.moment(); is.first.IsZero() {
+		is.first = is.at
+	}
+	if fromStart {
+		is.began = is.at
+		if nothing {
+			is.empty, is.stood = is.at, h.stoodSoFar()
+		}
+	}
+	h.looks[s] = is
 }
 
 // A look is what a process knows of what lies below an entity.

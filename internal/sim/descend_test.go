@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +40,30 @@ func TestAgeOfALook(t *testing.T) {
 					t.Errorf("violation: %v", w.violation)
 				}
 			})
+		})
+	}
+}
+
+// What was written below an entity before a look goes first, even at the same instant of the clock; what was
+// written after it stays.
+func TestBornAtTheInstantOfALook(t *testing.T) {
+	for _, before := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(Options{Seed: 1})
+			defer w.stop()
+			w.plan.descends = true
+			h, s := &handle{w: w, name: "me"}, stem{place{w.plan.kind("sessions"), ""}, "e"}
+			steps := []func(){func() { h.sees(s, true, true) }, func() { w.bear(w.dice, s) }}
+			if before {
+				slices.Reverse(steps)
+			}
+			for _, step := range steps {
+				step()
+			}
+			n := len(w.kin[s])
+			if w.oracle.parts(h, s, 0); n == 0 || (w.violation != nil) != before {
+				t.Errorf("%d born before the look: %v; %v", n, before, w.violation)
+			}
 		})
 	}
 }

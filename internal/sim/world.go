@@ -35,6 +35,7 @@ type world struct {
 	db        *db
 	oracle    *oracle
 	kin       map[stem]map[string]kin // what lies below entities
+	last      time.Time               // when something was done there
 	safe      map[safeCopy]bool       // what archives have
 	rush      *rush                   // nil without a rush
 	pace      *pace
