@@ -123,6 +123,9 @@ func (s Service) Connect(o Options) (opts []option.ClientOption, endpoint string
 
 // Sentinel maps a status of the service to an error of the contract.
 func Sentinel(s *status.Status) error {
+	if hasNoToken(s) {
+		return store.ErrUnavailable
+	}
 	text := strings.ToLower(s.Message())
 	has := func(parts ...string) bool {
 		for _, p := range parts {
@@ -162,7 +165,8 @@ func Sentinel(s *status.Status) error {
 		return store.ErrInvalid
 	case codes.InvalidArgument:
 		switch {
-		case has("transaction") && has("expired", "no longer valid", "has already been"):
+		case has("transaction") && has("expired", "no longer valid", "has already been"),
+			has("invalid transaction", "transaction is invalid"):
 			return store.ErrContention // it took too long; nothing was written
 		case has("too large", "too big", "exceeds the limit", "exceeds the maximum", "larger than the maximum",
 			"cannot write more than", "cannot get more than"):
@@ -174,6 +178,12 @@ func Sentinel(s *status.Status) error {
 	default:
 		return store.ErrFailed
 	}
+}
+
+// hasNoToken reports whether the credentials gave no token. That is gRPC's own error: nothing was sent,
+// and there may be a token a moment later.
+func hasNoToken(s *status.Status) bool {
+	return s.Code() == codes.Unauthenticated && strings.Contains(s.Message(), "per-RPC creds failed")
 }
 
 // Explain returns the error of the contract for a call that ended with a status of this kind
@@ -189,6 +199,9 @@ func Explain(ctx context.Context, kind error, s *status.Status) error {
 		}
 	}
 	err := fmt.Errorf("%w: %w", kind, s.Err())
+	if hasNoToken(s) {
+		return store.WithHint(err, "if it lasts, the credentials give no token: "+Credentials)
+	}
 	if s.Code() == codes.Unknown || s.Code() == codes.DataLoss { // of a proxy, or after a commit
 		return store.InDoubt(err)
 	}
