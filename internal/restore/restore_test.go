@@ -2,6 +2,7 @@ package restore_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -569,6 +570,45 @@ func TestContinuedTooLate(t *testing.T) {
 		cfg.Order = "another expiry"
 		if res := w.run(cfg); res.Restored != 100 || res.Due != 0 {
 			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// A restore tells of one that was not finished: the same order goes on with it, and takes nothing that was archived
+// later; after another order it does not go on. A dry run says the same, of the same span.
+func TestSaysWhatWasNotFinished(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(600, 600)
+		ctx, cancel := context.WithCancel(t.Context())
+		w.s.After = func(context.Context, modelstore.Call) error {
+			if len(w.entities()) > 0 {
+				cancel()
+			}
+			return nil
+		}
+		first, err := restore.Run(ctx, w.config())
+		if err != nil || first.Complete || len(first.Warnings) > 0 {
+			t.Errorf("stopped: %+v, %v", first, err)
+		}
+		w.s.After = nil
+		time.Sleep(time.Hour)
+		for _, c := range []struct {
+			order, want string
+			apply       bool
+		}{{"another order", "does not go on", false}, {"", "and nothing later", false}, {"", "and nothing later", true}} {
+			cfg := w.config()
+			cfg.Order, cfg.Sweep.Apply = cmp.Or(c.order, cfg.Order), c.apply
+			res := w.run(cfg)
+			until := first.Until.Format(time.RFC3339)
+			if len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], c.want) || !strings.Contains(res.Warnings[0], until) {
+				t.Errorf("%+v: %q, not until %s", c, res.Warnings, until)
+			}
+			if is := res.Until.Equal(*first.Until); is != (c.order == "") {
+				t.Errorf("%+v: until %v, the first one until %v", c, res.Until, first.Until)
+			}
+		}
+		if res := w.run(w.config()); len(res.Warnings) > 0 || len(w.entities()) != 600 {
+			t.Errorf("once it is finished: %q, %d exist", res.Warnings, len(w.entities()))
 		}
 	})
 }

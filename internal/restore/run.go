@@ -43,7 +43,8 @@ type run struct {
 	tally    *tally
 	story    *story
 	pacer    *throttle.Pacer
-	hold     *hold // nil in a dry run
+	hold     *hold  // nil in a dry run
+	found    record // of the last restore, as this run met it
 	meter    *store.Meter
 	started  time.Time // on this process's clock
 	began    time.Time // when the restore began, in the store's time
@@ -88,6 +89,12 @@ func (r *run) preview(ctx context.Context) (complete bool, err error) {
 	if r.job.Pick.Until.IsZero() || r.job.Pick.Until.After(r.began) {
 		r.job.Pick.Until = r.began
 	}
+	if r.found, _, err = loadRecord(ctx, r.job.store, r.job.Target.Name); err != nil {
+		return false, err
+	}
+	if rec := r.found; rec.resumes(r.job.Order) { // as with Apply
+		r.began, r.job.Pick.Since, r.job.Pick.Until = rec.began, rec.since, rec.until
+	}
 	if err := r.makePlan(ctx); err != nil {
 		return false, err
 	}
@@ -108,6 +115,7 @@ func (r *run) restore(ctx context.Context) (complete bool, err error) {
 		return false, err
 	}
 	rec := r.hold.record
+	r.found = r.hold.before
 	r.began, r.job.Pick.Since, r.job.Pick.Until = rec.began, rec.since, rec.until
 	working := false
 	defer func() { r.hold.release(ctx, working || r.continued(), complete) }()
@@ -173,6 +181,9 @@ func (r *run) result(complete bool) Result {
 	if why := r.switches.Held(); !res.Apply && why != "" {
 		res.Warnings = append(res.Warnings, "the target is held, and nothing can be restored meanwhile: "+why)
 	}
+	if text := r.unfinished(); text != "" {
+		res.Warnings = append(res.Warnings, text)
+	}
 	if n := t.counts.GoneObjects; n > 0 {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("objects that were removed from the archive may have had some of "+
 			"it: %d", n))
@@ -182,6 +193,24 @@ func (r *run) result(complete bool) Result {
 			"and the ids")
 	}
 	return res
+}
+
+// unfinished says that there is a restore which was not finished, and what becomes of it; empty otherwise.
+func (r *run) unfinished() string {
+	was := r.found
+	if was.revision == "" || was.done {
+		return ""
+	}
+	began, span := was.began.Format(time.RFC3339), "until "+was.until.Format(time.RFC3339)
+	if !was.since.IsZero() {
+		span = "from " + was.since.Format(time.RFC3339) + " " + span
+	}
+	if was.resumes(r.job.Order) {
+		return fmt.Sprintf("this goes on with the restore that began at %s and was not finished: what was archived %s, "+
+			"and nothing later", began, span)
+	}
+	return fmt.Sprintf("the restore that began at %s (%s) was not finished, and does not go on once another one has "+
+		"begun: to have the rest of it, restore what was archived %s", began, was.order, span)
 }
 
 func timeOf(t time.Time) *time.Time {
