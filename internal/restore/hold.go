@@ -68,18 +68,10 @@ func isVoid(s store.Store, owner string) bool {
 }
 
 func take(ctx context.Context, j *job, r record, now time.Time) (*hold, error) {
-	h := &hold{job: j, record: r, before: r}
-	if !r.resumes(j.Order) {
-		began := now.UTC().Truncate(time.Microsecond)
-		h.record = record{target: r.target, order: j.Order, since: j.Pick.Since, until: j.Pick.Until, began: began,
-			token: r.token, revision: r.revision}
-		if h.record.until.IsZero() || h.record.until.After(began) {
-			h.record.until = began // what is archived from now on is not part of it
-		}
-		if r.revision != "" && !r.done {
-			j.log.WarnContext(ctx, "an earlier restore was left unfinished: this one has another order", "target",
-				j.Target.Name, "order", r.order, "began", r.began)
-		}
+	h := &hold{job: j, record: r.next(j, now), before: r}
+	if r.isUnfinished() && !r.resumes(j.Order) {
+		j.log.WarnContext(ctx, "an earlier restore was left unfinished: this one has another order", "target",
+			j.Target.Name, "order", r.order, "began", r.began)
 	}
 	h.record.actor, h.record.reason, h.record.owner = j.Target.History.Actor, j.Reason, j.Sweep.Owner
 	h.record.token++

@@ -56,8 +56,25 @@ type record struct {
 	place
 }
 
+// isUnfinished reports whether there is a restore that was not finished.
+func (r record) isUnfinished() bool { return r.revision != "" && !r.done }
+
 // resumes reports whether an order goes on with this restore.
-func (r record) resumes(order string) bool { return r.revision != "" && !r.done && r.order == order }
+func (r record) resumes(order string) bool { return r.isUnfinished() && r.order == order }
+
+// next returns the record of the restore of a job: of this one, or of one that begins now, in the store's time.
+func (r record) next(j *job, now time.Time) record {
+	if r.resumes(j.Order) {
+		return r
+	}
+	began := now.UTC().Truncate(time.Microsecond)
+	until := j.Pick.Until
+	if until.IsZero() || until.After(began) {
+		until = began // what is archived from now on is not part of it
+	}
+	return record{target: r.target, order: j.Order, since: j.Pick.Since, until: until, began: began, token: r.token,
+		revision: r.revision}
+}
 
 func loadRecord(ctx context.Context, s store.Loader, target string) (r record, now time.Time, err error) {
 	err = store.Retry(ctx, patience, func() error {

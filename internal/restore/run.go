@@ -85,17 +85,10 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 
 // preview makes the plan, and looks what exists already.
 func (r *run) preview(ctx context.Context) (complete bool, err error) {
-	r.began = r.switches.StoreNow().UTC().Truncate(time.Microsecond)
-	if r.job.Pick.Until.IsZero() || r.job.Pick.Until.After(r.began) {
-		r.job.Pick.Until = r.began
-	}
 	if r.found, _, err = loadRecord(ctx, r.job.store, r.job.Target.Name); err != nil {
 		return false, err
 	}
-	if rec := r.found; rec.resumes(r.job.Order) { // as with Apply
-		r.began, r.job.Pick.Since, r.job.Pick.Until = rec.began, rec.since, rec.until
-	}
-	if err := r.makePlan(ctx); err != nil {
+	if err := r.makePlan(ctx, r.found.next(r.job, r.switches.StoreNow())); err != nil {
 		return false, err
 	}
 	err = r.walk(ctx, place{depth: -1}, r.look)
@@ -116,10 +109,9 @@ func (r *run) restore(ctx context.Context) (complete bool, err error) {
 	}
 	rec := r.hold.record
 	r.found = r.hold.before
-	r.began, r.job.Pick.Since, r.job.Pick.Until = rec.began, rec.since, rec.until
 	working := false
 	defer func() { r.hold.release(ctx, working || r.continued(), complete) }()
-	if err := r.makePlan(ctx); err != nil {
+	if err := r.makePlan(ctx, rec); err != nil {
 		return false, err
 	}
 	from := place{depth: -1}
@@ -141,10 +133,12 @@ func (r *run) restore(ctx context.Context) (complete bool, err error) {
 
 // continued reports whether the run goes on with a restore that had come to some place.
 func (r *run) continued() bool {
-	return r.hold != nil && r.hold.before.resumes(r.job.Order) && r.hold.before.object != ""
+	return r.hold != nil && r.found.resumes(r.job.Order) && r.found.object != ""
 }
 
-func (r *run) makePlan(ctx context.Context) (err error) {
+// makePlan plans the restore of a record.
+func (r *run) makePlan(ctx context.Context, rec record) (err error) {
+	r.began, r.job.Pick.Since, r.job.Pick.Until = rec.began, rec.since, rec.until
 	p := &planner{job: r.job, tally: r.tally, keep: r.hold.keep, began: r.began, now: r.switches.StoreNow(),
 		roots: map[string][]string{}}
 	r.plan, err = p.plan(ctx)
@@ -198,7 +192,7 @@ func (r *run) result(complete bool) Result {
 // unfinished says that there is a restore which was not finished, and what becomes of it; empty otherwise.
 func (r *run) unfinished() string {
 	was := r.found
-	if was.revision == "" || was.done {
+	if !was.isUnfinished() {
 		return ""
 	}
 	began, span := was.began.Format(time.RFC3339), "until "+was.until.Format(time.RFC3339)
