@@ -551,17 +551,7 @@ func TestChangedByte(t *testing.T) {
 func TestContinuedTooLate(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.gone(600, 600)
-		ctx, cancel := context.WithCancel(t.Context())
-		w.s.After = func(context.Context, modelstore.Call) error {
-			if len(w.entities()) > 0 {
-				cancel()
-			}
-			return nil
-		}
-		if res, err := restore.Run(ctx, w.config()); err != nil || res.Complete || res.Restored != 500 {
-			t.Errorf("stopped: %+v, %v", res, err)
-		}
-		w.s.After = nil
+		w.stopHalfway()
 		time.Sleep(8 * day)
 		if res, err := restore.Run(t.Context(), w.config()); !errors.Is(err, restore.ErrDue) || len(w.entities()) != 500 {
 			t.Errorf("%d exist, %+v, %v", len(w.entities()), res, err)
@@ -579,18 +569,10 @@ func TestContinuedTooLate(t *testing.T) {
 func TestSaysWhatWasNotFinished(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.gone(600, 600)
-		ctx, cancel := context.WithCancel(t.Context())
-		w.s.After = func(context.Context, modelstore.Call) error {
-			if len(w.entities()) > 0 {
-				cancel()
-			}
-			return nil
+		first := w.stopHalfway()
+		if len(first.Warnings) > 0 {
+			t.Errorf("nothing was unfinished before: %q", first.Warnings)
 		}
-		first, err := restore.Run(ctx, w.config())
-		if err != nil || first.Complete || len(first.Warnings) > 0 {
-			t.Errorf("stopped: %+v, %v", first, err)
-		}
-		w.s.After = nil
 		time.Sleep(time.Hour)
 		for _, c := range []struct {
 			order, want string
@@ -620,17 +602,8 @@ func TestContinuesWithRepairedObject(t *testing.T) {
 		name := w.bucket.names()[0]
 		whole := w.bucket.objects[name]
 		w.bucket.objects[name] = nil
-		ctx, cancel := context.WithCancel(t.Context())
-		w.s.After = func(context.Context, modelstore.Call) error {
-			if len(w.entities()) > 0 {
-				cancel()
-			}
-			return nil
-		}
-		if res, err := restore.Run(ctx, w.config()); err != nil || res.Complete || res.Restored != 500 {
-			t.Errorf("stopped: %+v, %v", res, err)
-		}
-		w.s.After, w.bucket.objects[name] = nil, whole
+		w.stopHalfway()
+		w.bucket.objects[name] = whole
 		if res := w.run(w.config()); len(w.entities()) != 1200 {
 			t.Errorf("%d exist: %+v", len(w.entities()), res)
 		}

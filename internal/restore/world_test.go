@@ -225,6 +225,25 @@ func (w *world) run(cfg restore.Config) restore.Result {
 	return res
 }
 
+// stopHalfway has a restore stopped once its first 500 entities exist.
+func (w *world) stopHalfway() restore.Result {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	defer cancel()
+	w.s.After = func(context.Context, modelstore.Call) error {
+		if len(w.entities()) > 0 {
+			cancel()
+		}
+		return nil
+	}
+	res, err := restore.Run(ctx, w.config())
+	if err != nil || res.Complete || res.Restored != 500 {
+		w.t.Errorf("stopped: %+v, %v", res, err)
+	}
+	w.s.After = nil
+	return res
+}
+
 // entities returns the data of all sessions, by name.
 func (w *world) entities() map[string]string {
 	all := map[string]string{}
