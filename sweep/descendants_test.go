@@ -101,6 +101,14 @@ func (f *family) bear(name string, n int) {
 	f.s.PutBelow("Session", "", keyOf(name), list...)
 }
 
+// bearMany makes the entity e due, with so many descendants that it is not looked at all of them after each call.
+func (f *family) bearMany(n int) {
+	f.isHuge = true
+	f.put(1, 4, "e", time.Now())
+	f.bear("e", n)
+	time.Sleep(time.Second)
+}
+
 func (f *family) below(name string) []string { return f.s.Below("Session", "", keyOf(name)) }
 
 func inFamily(t *testing.T, test func(*testing.T, *family)) {
@@ -220,10 +228,7 @@ func TestStampedBeforeEachTryAboveOthers(t *testing.T) {
 // A long look below an entity that fails once goes on, and its sweep waits for it, however long that takes.
 func TestLongSurveyThatFailsOnce(t *testing.T) {
 	inFamily(t, func(t *testing.T, f *family) {
-		f.isHuge = true
-		f.put(1, 4, "e", time.Now())
-		f.bear("e", 1000)
-		time.Sleep(time.Second)
+		f.bearMany(1000)
 		lists := 0
 		f.before = func(_ context.Context, c modelstore.Call) error {
 			if c.Method == "Descendants" {
@@ -243,10 +248,7 @@ func TestLongSurveyThatFailsOnce(t *testing.T) {
 // A descent that is contended now and then gets on, and its sweep waits for it.
 func TestDescentThatIsContendedNowAndThen(t *testing.T) {
 	inFamily(t, func(t *testing.T, f *family) {
-		f.isHuge = true
-		f.put(1, 4, "e", time.Now())
-		f.bear("e", 1000)
-		time.Sleep(time.Second)
+		f.bearMany(1000)
 		began, calls := time.Now(), 0
 		f.before = func(_ context.Context, c modelstore.Call) error {
 			if c.Method == "DeleteBelow" {
@@ -266,11 +268,8 @@ func TestDescentThatIsContendedNowAndThen(t *testing.T) {
 // What lies below an entity is deleted as fast as the pace allows.
 func TestFamilyUnderAPace(t *testing.T) {
 	inFamily(t, func(t *testing.T, f *family) {
-		f.isHuge = true
 		f.target.Page, f.target.Pace = 50, throttle.Limits{Start: 100, Max: 100}
-		f.put(1, 4, "e", time.Now())
-		f.bear("e", 400)
-		time.Sleep(time.Second)
+		f.bearMany(400)
 		began, n := time.Now(), len(f.below("e"))
 		res := f.sweep()
 		if took := time.Since(began); !res.Complete || len(f.left()) > 0 || took > 2*time.Duration(n)*time.Second/100+4*time.Second {
