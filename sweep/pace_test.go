@@ -138,6 +138,28 @@ func TestNoRangeExceedsItsPace(t *testing.T) {
 	}
 }
 
+// The first page of each range is read before the range has a share of the total. Until it is written, a slow look for
+// descendants lets the bucket fill: what it holds may go, and not a page of each range.
+func TestFirstPagesDoNotExceedTheTotal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 300, throttle.Limits{Start: 1000, Max: 1000})
+		p.target.Total = throttle.Limit{PerSecond: 4}
+		p.target.Descendants = sweep.Descendants{Mode: sweep.DeleteDescendants, Max: 100, Owners: []store.Target{p.target.Target}}
+		p.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Descendants" {
+				time.Sleep(200 * time.Millisecond)
+			}
+			return p.record(ctx, c)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		defer cancel()
+		res := sweep.Run(ctx, p.config()).Targets[0]
+		if p.check(false); res.Deleted < 100 {
+			t.Errorf("%d deleted in three minutes", res.Deleted)
+		}
+	})
+}
+
 // The checker sees what a sweep without a pace does.
 func TestUnpacedSweepIsCaught(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -38,6 +38,12 @@ func (p *Pacer) Ready(most int) (n int, wait time.Duration, why Reason) {
 	return n, wait, why
 }
 
+// Burst is [Pace.Burst].
+func (p *Pacer) Burst(page int) (n int) {
+	p.change(func(now time.Time) { n = p.pace.Burst(now, page) })
+	return n
+}
+
 // Take is [Pace.Take], with what there is to wait for.
 func (p *Pacer) Take(n int) (wait time.Duration, why Reason) {
 	p.change(func(now time.Time) {

@@ -45,10 +45,14 @@ func NewWriter(c *site.Site, hold *Hold, carry *Carrier, lateFrom time.Time) Wri
 	return Writer{c: c, hold: hold, carry: carry, Asker: spend.Asker{LateFrom: lateFrom}}
 }
 
-// Pick picks the ops of the next call: as many as it may have, as the ranges that they are carried into
-// can take, and as the budget covers. It returns none if all have an outcome.
+// Pick picks the ops of the next call: as many as it may have, as a full bucket holds, as the ranges that they are
+// carried into can take, and as the budget covers. It returns none if all have an outcome.
 func (w *Writer) Pick(s *step.Scratch) ([]store.Op, error) {
-	batch := s.Pick(min(w.Size.Next(w.c.Target.Page), w.c.Guards.Most()))
+	most := min(w.Size.Next(w.c.Target.Page), w.c.Guards.Most())
+	if w.hold.Pacer != nil { // the page may be from before it had a share: all ranges together would owe a page each
+		most = w.hold.Pacer.Burst(most)
+	}
+	batch := s.Pick(most)
 	if w.hold.claim == nil || batch == nil {
 		return batch, nil
 	}
