@@ -10,6 +10,37 @@ import (
 	"github.com/reaper-ttl/reaper/internal/adopt"
 )
 
+// While a target moves to expiry keys, two targets sweep its entities. What a restore brings back would be deleted again
+// by the other one.
+func TestRestoreDuringAMigration(t *testing.T) {
+	t.Parallel()
+	archived := "    archive: {mode: full, to: \"file://%s\"}\n"
+	old := fmt.Sprintf(migrationOld, "timestamp\n    property: expires")
+	b := newEmbedded(t, "targets:\n"+old+migrationNew)
+	both := "targets:\n" + old + migrationNew + fmt.Sprintf(archived, b.dir+"/archive")
+	b.write("reaper.yaml", both)
+	ndjson, live := sessions(20, time.Now())
+	b.must(strings.NewReader(ndjson), "load", "--target", "sessions")
+	b.adopts("sessions-keys", "--apply")
+	if res := b.result(b.must(nil, "sweep", "--json", "--target", "sessions-keys", "--apply").out); res.Targets[0].Deleted != 10 {
+		t.Fatalf("%+v", res)
+	}
+	restore := []string{"restore", "sessions-keys", "--since", "1h", "--apply", "--reason", "a test"}
+	for flag, want := range map[string]string{
+		"--expire-in=7d": "10 of 10 by property expires of target sessions",
+		"--no-expiry":    "target sessions-keys is being adopted",
+	} {
+		if r := b.run(nil, append(restore, flag)...); r.code != exitUsage || !strings.Contains(r.log, want) {
+			t.Errorf("%s: exit code %d: %s", flag, r.code, r.log)
+		}
+	}
+	b.wantLive(live)
+	b.write("reaper.yaml", strings.Replace(both, old, "", 1))
+	if r := b.run(nil, append(restore, "--expire-in=7d")...); r.code != exitDone || len(b.dumped("--target", "sessions-keys")) != 20 {
+		t.Errorf("without the other target: exit code %d: %s", r.code, r.log)
+	}
+}
+
 // A target of the embedded store moves to expiry keys: from timestamps in shards, from plain
 // ones, and from keys in another property. Both targets sweep the same entities until the old
 // one is taken out. In the end exactly the expired ones are gone, and undo on the way leaves

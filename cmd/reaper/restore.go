@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/reaper-ttl/reaper/archive"
+	"github.com/reaper-ttl/reaper/internal/adopt"
 	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/internal/forecast"
 	"github.com/reaper-ttl/reaper/internal/restore"
@@ -259,6 +260,11 @@ func runRestore(a *app, cmd *cobra.Command, args []string, f restoreFlags) (err 
 		return err
 	}
 	defer s.db.closeInto(&err)
+	if cfg.Expiry.Never {
+		if err := checkAdoption(cmd.Context(), s, t.Name); err != nil {
+			return err
+		}
+	}
 	if cfg.Rate, err = f.paced(s); err != nil {
 		return err
 	}
@@ -266,6 +272,11 @@ func runRestore(a *app, cmd *cobra.Command, args []string, f restoreFlags) (err 
 		return fmt.Errorf("open the archive: %w", err)
 	}
 	cfg.Sweep, cfg.Target = s.sweep, s.sweep.Targets[0]
+	for _, other := range s.Targets {
+		if other.Name != t.Name {
+			cfg.Others = append(cfg.Others, sweepTarget(other))
+		}
+	}
 	if !t.Breaker.Off {
 		cfg.Announce = announcer(s)
 	}
@@ -273,6 +284,26 @@ func runRestore(a *app, cmd *cobra.Command, args []string, f restoreFlags) (err 
 	res, err := restore.Run(cmd.Context(), cfg)
 	done()
 	return reportRestore(s, cfg, f.archive, res, err)
+}
+
+// checkAdoption refuses to take the expiry from entities of a target that is being adopted: they would get one again,
+// by the rule of the adoption.
+func checkAdoption(ctx context.Context, s *session, target string) error {
+	var rec adopt.Record
+	var exists bool
+	err := store.Retry(ctx, recordPatience, func() (err error) {
+		rec, _, exists, err = adopt.Load(ctx, s.db.Store, target)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if exists && rec.Phase != adopt.Finished {
+		err := wrongUsage("--no-expiry: target %s is being adopted, which gives entities without an expiry one by its rule",
+			target)
+		return store.WithHint(err, "give them an expiry: --expire-in 7d, or end the adoption first")
+	}
+	return nil
 }
 
 // reportRestore prints what became of a run, and returns its error as that of the command.
@@ -301,6 +332,8 @@ func unfitRestore(err error) error {
 		{restore.ErrOtherKind, "name the target whose kind this is, or another archive"},
 		{restore.ErrOtherDatabase, "--other-database allows that"},
 		{restore.ErrKeysOnly, "--from pitr takes the contents from point-in-time recovery, for up to seven days"},
+		{restore.ErrOtherTarget, "restore changes the property of its own target alone: stop what sweeps by the other one, " +
+			"restore with a\n  targets file without it, and give the other property a new value before it is swept again"},
 		{restore.ErrDue, "give them another expiry: --expire-in 7d, or --no-expiry"},
 		{store.ErrUnsupported, "--from archive needs no point-in-time recovery"},
 	} {

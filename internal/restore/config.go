@@ -46,6 +46,7 @@ type Config struct {
 	Pick     Selection
 	Expiry   Expiry
 	From     Source
+	Others   []sweep.Target  // that may have some of the entities, too
 	Database string          // what the archive must be of, as its headers name stores; empty: any
 	Rate     throttle.Limits // entities a second
 	Reason   string          // for the history
@@ -71,6 +72,7 @@ var (
 	ErrOtherDatabase = errors.New("the archive is of another database")
 	ErrKeysOnly      = errors.New("the archive has keys alone")
 	ErrDue           = errors.New("entities would be due at once")
+	ErrOtherTarget   = errors.New("another target would delete at once what comes back")
 	ErrTooOld        = errors.New("point-in-time recovery no longer knows this time")
 )
 
@@ -92,6 +94,7 @@ type job struct {
 
 	store    store.Store
 	archiver store.Archiver
+	expirer  expirer // nil if the store tells no expiries
 	keyer    store.Keyer
 	log      *slog.Logger
 	now      func() time.Time
@@ -115,7 +118,10 @@ func newJob(cfg Config) (*job, error) {
 	if e, ok := cfg.Sweep.Store.(store.Exclusive); ok { // so that the lease of an earlier opening is void at once
 		cfg.Sweep.Owner = e.Opening() + "/" + cfg.Sweep.Owner
 	}
-	return &job{cfg, cfg.Sweep.Store, archiver, keyer, cfg.Sweep.Log, cfg.Sweep.Now}, nil
+	j := &job{Config: cfg, store: cfg.Sweep.Store, archiver: archiver, keyer: keyer, log: cfg.Sweep.Log,
+		now: cfg.Sweep.Now}
+	j.expirer, _ = cfg.Sweep.Store.(expirer)
+	return j, nil
 }
 
 // roots returns the keys of the entities that are selected by id.

@@ -11,17 +11,18 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// instant returns when an entity expires after its restore; has is false if it never does, or has no expiry of the
-// target's: what lies below one has none.
-func (e Expiry) instant(began time.Time, target, namespace string, c store.Copy) (at time.Time, has bool) {
-	was, had := expiresOf(c.Expiry)
+// expiryFrom returns when an entity expires after a restore that began at an instant; has is false if it never does, or
+// has no expiry of the target's: what lies below one has none.
+func (j *job) expiryFrom(began time.Time, namespace string, c store.Copy) (at time.Time, has bool) {
+	e := j.Expiry
+	was, had := j.expiry(c)
 	switch {
 	case !had || e.Never:
 		return at, false
 	case e.Keep:
 		return was, true
 	}
-	return began.Add(e.In + time.Duration(part(target, namespace, c.Key)*float64(e.Spread))).UTC().
+	return began.Add(e.In + time.Duration(part(j.Target.Name, namespace, c.Key)*float64(e.Spread))).UTC().
 		Truncate(time.Millisecond), true
 }
 

@@ -179,7 +179,7 @@ func (r *run) try(ctx context.Context, namespace string, items []item) (left []i
 	list := make([]store.Insertion, len(items))
 	for i, one := range items {
 		list[i] = store.Insertion{Copy: one.Copy}
-		if _, had := expiresOf(one.Expiry); !had {
+		if _, had := r.job.expiry(one.Copy); !had {
 			list[i].AsIs = true
 			continue
 		}

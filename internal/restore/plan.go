@@ -26,6 +26,7 @@ const before = 10 * time.Minute
 type plan struct {
 	objects     []object // in order of time
 	depths      []int    // at which entities lie, in their order
+	others      string   // says what other targets would delete of it at once; empty: nothing
 	fingerprint string   // it differs for other objects or lines: a place in one plan says nothing in another
 }
 
@@ -48,6 +49,7 @@ type candidate struct {
 	object      int32
 	line        uint32
 	depth       uint16
+	other       uint16 // of the other targets the one that would delete it at once, from 1 on; 0: none
 	unconfirmed bool
 }
 
@@ -163,8 +165,11 @@ func (p *planner) object(ctx context.Context, e archive.Entry, index int) (archi
 		if err != nil {
 			return h.Mode, p.unreadable(ctx, e, err)
 		}
-		if p.wants(line) {
-			p.add(line, index)
+		if !p.wants(line) {
+			continue
+		}
+		if err := p.add(line, index); err != nil {
+			return h.Mode, fmt.Errorf("object %s: line %d: %w", e.Name, line.Number, err)
 		}
 	}
 	return h.Mode, nil
@@ -199,10 +204,10 @@ func (p *planner) wants(line archive.Line) bool {
 }
 
 // add notes a line as a candidate. What was kept and not deleted has nothing to come back from.
-func (p *planner) add(line archive.Line, index int) {
+func (p *planner) add(line archive.Line, index int) error {
 	p.tally.line(line.State)
 	if line.State == archive.Kept {
-		return
+		return nil
 	}
 	c := candidate{entity: entityHash(line.Namespace, line.Key), kept: line.At.UnixNano(), object: int32(index),
 		line: uint32(line.Number), depth: depthOf(line.Key), unconfirmed: line.State == archive.Unconfirmed}
@@ -210,10 +215,13 @@ func (p *planner) add(line archive.Line, index int) {
 	if !line.Updated.IsZero() {
 		c.updated = line.Updated.UnixNano()
 	}
-	if at, has := p.job.Expiry.instant(p.began, p.job.Target.Name, line.Namespace, line.Copy); has {
+	if at, has := p.job.expiryFrom(p.began, line.Namespace, line.Copy); has {
 		c.expires = at.UnixMilli()
 	}
+	other, err := p.job.deletedBy(line.Copy, p.now)
+	c.other = uint16(other)
 	p.candidates = append(p.candidates, c)
+	return err
 }
 
 // choose takes the newest copy of each entity into the plan: that of what was written last. The clocks of two
@@ -234,6 +242,7 @@ func (p *planner) choose(made *plan) {
 		o.lines, o.depths = append(o.lines, c.line), append(o.depths, c.depth)
 		depths[int(c.depth)] = true
 	}
+	made.others = p.others(chosen)
 	p.candidates = nil
 	for d := range depths {
 		made.depths = append(made.depths, d)
@@ -267,6 +276,8 @@ func (p *planner) check(made plan) error {
 		return fmt.Errorf("%w: %d of %d objects", ErrKeysOnly, journals, len(made.objects))
 	case n.Due > 0: // with a new expiry, if the restore goes on that late
 		return fmt.Errorf("%w: %d of %d", ErrDue, n.Due, n.Restorable)
+	case made.others != "":
+		return fmt.Errorf("%w: %s", ErrOtherTarget, made.others)
 	}
 	return nil
 }

@@ -86,7 +86,7 @@ func (r *run) lines(
 		if line.Number != int(wanted[0]) {
 			continue
 		}
-		at, expires := r.job.Expiry.instant(r.began, r.job.Target.Name, line.Namespace, line.Copy)
+		at, expires := r.job.expiryFrom(r.began, line.Namespace, line.Copy)
 		c.items = append(c.items, item{Copy: line.Copy, namespace: line.Namespace, kept: line.At, at: at, expires: expires})
 		c.bytes += len(line.Data)
 		c.end = place{depth: depth, at: o.At, object: o.Name, line: line.Number}
@@ -191,7 +191,12 @@ const (
 // journal says by then is left out, and noted.
 func (r *run) contents(ctx context.Context, items []item, use func(namespace string, items []item) error) error {
 	if r.job.From == FromArchive {
-		return byNamespace(items, use)
+		return byNamespace(items, func(namespace string, items []item) error {
+			if err := r.checkOthers(items); err != nil { // the plan is older
+				return err
+			}
+			return use(namespace, items)
+		})
 	}
 	return byNamespace(items, func(namespace string, items []item) error {
 		for len(items) > 0 {
@@ -213,6 +218,9 @@ func (r *run) contents(ctx context.Context, items []item, use func(namespace str
 				}
 				one.Data = was.Data
 				some = append(some, one)
+			}
+			if err := r.checkOthers(some); err != nil {
+				return err
 			}
 			if err := use(namespace, some); err != nil {
 				return err

@@ -105,7 +105,8 @@ type world struct {
 	mode   archive.Mode
 	kind   string // in headers
 	owners int
-	skew   time.Duration // of the clock of what archives
+	skew   time.Duration     // of the clock of what archives
+	edit   func(*store.Copy) // changes what is archived; may be nil
 }
 
 func in(t *testing.T, test func(t *testing.T, w *world)) {
@@ -170,6 +171,11 @@ func (w *world) sweep(id string, state func(key string) archive.State, keys ...s
 	list, err := w.s.Fetch(ctx, w.target.Target, "", keys, time.Time{})
 	if err != nil || len(list) != len(keys) {
 		w.t.Fatalf("fetch: %d of %d, %v", len(list), len(keys), err)
+	}
+	for i := range list {
+		if w.edit != nil {
+			w.edit(&list[i])
+		}
 	}
 	receipt, err := writer.Keep(ctx, "", list)
 	if err != nil {

@@ -219,6 +219,25 @@ func (d *DB) keepAll(
 	return exist, nil
 }
 
+// ExpiryOf returns what the property of target t holds in a copy that was archived for the target from; Missing if the
+// entity is not of t's kind. Of a copy without Data nothing is known but its Expiry.
+func (d *DB) ExpiryOf(c store.Copy, from, t store.Target) (store.Value, error) {
+	key, err := ParseKey("", c.Key)
+	switch {
+	case err != nil || key.Kind != t.Kind:
+		return store.Value{}, err
+	case t.Property == from.Property:
+		return c.Expiry, nil
+	case c.Data == nil:
+		return store.Value{}, nil
+	}
+	e := &pb.Entity{}
+	if err := google.DecodeJSON(c.Data, e); err != nil {
+		return store.Value{}, err
+	}
+	return stored(clientForm(e.GetProperties()[t.Property])), nil
+}
+
 // Fetch implements [store.Archiver], by lookups. It bills a read for each key that it looks up.
 func (d *DB) Fetch(
 	ctx context.Context, t store.Target, namespace string, keys []string, at time.Time,

@@ -340,6 +340,24 @@ func (db *DB) settleArchived(
 	return out, err
 }
 
+// ExpiryOf returns what the property of target t holds in a copy that was archived for the target from; Missing if t
+// has another kind. Of a copy without Data nothing is known but its Expiry.
+func (db *DB) ExpiryOf(c store.Copy, from, t store.Target) (store.Value, error) {
+	switch {
+	case t.Kind != from.Kind:
+		return store.Value{}, nil
+	case t.Property == from.Property:
+		return c.Expiry, nil
+	case c.Data == nil:
+		return store.Value{}, nil
+	}
+	_, e, err := parseLine(c.Data)
+	if err != nil {
+		return store.Value{}, invalid("the data of %s: %w", c.Key, err)
+	}
+	return e.of(t.Property), nil
+}
+
 // Fetch implements [store.Archiver]. It knows the present alone, and entities of the target's kind.
 func (db *DB) Fetch(
 	ctx context.Context, t store.Target, namespace string, keys []string, at time.Time,

@@ -213,6 +213,24 @@ func (d *DB) keepAll(
 	return writes, updated, nil
 }
 
+// ExpiryOf returns what the property of target t holds in a copy that was archived for the target from; Missing if the
+// document is not of t's. Of a copy without Data nothing is known but its Expiry.
+func (d *DB) ExpiryOf(c store.Copy, from, t store.Target) (store.Value, error) {
+	switch {
+	case !isOf(t, c.Key):
+		return store.Value{}, nil
+	case t.Property == from.Property:
+		return c.Expiry, nil
+	case c.Data == nil:
+		return store.Value{}, nil
+	}
+	doc := &pb.Document{}
+	if err := google.DecodeJSON(c.Data, doc); err != nil {
+		return store.Value{}, err
+	}
+	return fromValue(doc.GetFields()[t.Property]), nil
+}
+
 // Fetch implements [store.Archiver], by look-ups. It bills a read for each document that it looks up.
 func (d *DB) Fetch(
 	ctx context.Context, t store.Target, namespace string, keys []string, at time.Time,
