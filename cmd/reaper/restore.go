@@ -44,6 +44,7 @@ type restoreFlags struct {
 	expireIn, spread     string
 	keepExpiry, noExpiry bool
 	otherDatabase        bool
+	abandon              bool
 	order                switchOrder
 }
 
@@ -63,8 +64,8 @@ It only inserts: what exists stays as it is. Of several copies of an entity the 
 counts. Entities that were archived by a process that was killed before it could say
 whether it deleted them (unconfirmed) are restored, too, if they do not exist. Parents come
 before what lies below them. Each entity is read back right after it was inserted. A
-restore that was killed goes on with the same command; only one of a target goes on at a
-time, and none while the target is paused or its breaker is open.
+restore that was killed goes on with the same command, and another one needs --abandon
+until it has; only one of a target goes on at a time, and none while the target is paused or its breaker is open.
 
 One of three flags says when they expire from now on: --expire-in, --keep-expiry, which is
 refused if any of them would be due at once, or --no-expiry. The breaker is told of the new
@@ -98,6 +99,7 @@ was not yet as the archive says by then is left out, and named.`,
 	flags.BoolVar(&f.noExpiry, "no-expiry", false, "they never expire")
 	flags.StringVar(&f.rate, "rate", "", "entities a second, or unlimited (default: pace of the target)")
 	flags.BoolVar(&f.otherDatabase, "other-database", false, "the archive may be of another project or database")
+	flags.BoolVar(&f.abandon, "abandon", false, "give up a restore of the target that was not finished, and begin another")
 	flags.StringVar(&f.order.reason, "reason", "", "why, in one line of at most 1,000 bytes, for the history")
 	return cmd
 }
@@ -206,7 +208,7 @@ func (f restoreFlags) config(cmd *cobra.Command, s *session) (cfg restore.Config
 		return cfg, err
 	}
 	cfg = restore.Config{From: restore.Source(f.from), Reason: f.order.reason, Order: f.words(),
-		Progress: new(restore.Progress)}
+		Abandon: f.abandon, Progress: new(restore.Progress)}
 	if cfg.Expiry, err = f.expiry(); err != nil {
 		return cfg, err
 	}
@@ -334,7 +336,9 @@ func unfitRestore(err error) error {
 		{restore.ErrKeysOnly, "--from pitr takes the contents from point-in-time recovery, for up to seven days"},
 		{restore.ErrOtherTarget, "restore changes the property of its own target alone: stop what sweeps by the other one, " +
 			"restore with a\n  targets file without it, and give the other property a new value before it is swept again"},
-		{restore.ErrDue, "give them another expiry: --expire-in 7d, or --no-expiry"},
+		{restore.ErrDue, "give them another expiry: --expire-in 7d, or --no-expiry; with --abandon if that replaces a restore " +
+			"that\n  was not finished"},
+		{restore.ErrUnfinished, "the same command goes on with it; --abandon gives it up"},
 		{store.ErrUnsupported, "--from archive needs no point-in-time recovery"},
 	} {
 		if errors.Is(err, c.err) {

@@ -52,6 +52,8 @@ type Config struct {
 	Reason   string          // for the history
 	// Order is what somebody asked for, in words: a run with the same words continues a restore that was killed.
 	Order string
+	// Abandon lets the run give up a restore that was not finished: it begins from the start even if that had the same order.
+	Abandon bool
 	// Announce is called with the expiries of what was inserted. It may be nil.
 	Announce func(ctx context.Context, expiries []time.Time) error
 	Progress *Progress // may be nil
@@ -68,6 +70,7 @@ type Progress struct {
 var (
 	ErrUnsupported   = errors.New("this store cannot restore")
 	ErrBusy          = errors.New("another restore of this target goes on")
+	ErrUnfinished    = errors.New("another restore was not finished")
 	ErrOtherKind     = errors.New("the archive is of another kind")
 	ErrOtherDatabase = errors.New("the archive is of another database")
 	ErrKeysOnly      = errors.New("the archive has keys alone")

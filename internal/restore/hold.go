@@ -68,10 +68,13 @@ func isVoid(s store.Store, owner string) bool {
 }
 
 func take(ctx context.Context, j *job, r record, now time.Time) (*hold, error) {
+	if err := r.blocks(j); err != nil {
+		return nil, err
+	}
 	h := &hold{job: j, record: r.next(j, now), before: r}
-	if r.isUnfinished() && !r.resumes(j.Order) {
-		j.log.WarnContext(ctx, "an earlier restore was left unfinished: this one has another order", "target",
-			j.Target.Name, "order", r.order, "began", r.began)
+	if r.isUnfinished() && !r.resumes(j) {
+		j.log.WarnContext(ctx, "an earlier restore that was not finished is given up", "target", j.Target.Name, "order",
+			r.order, "began", r.began)
 	}
 	h.record.actor, h.record.reason, h.record.owner = j.Target.History.Actor, j.Reason, j.Sweep.Owner
 	h.record.token++

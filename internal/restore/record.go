@@ -59,12 +59,21 @@ type record struct {
 // isUnfinished reports whether there is a restore that was not finished.
 func (r record) isUnfinished() bool { return r.revision != "" && !r.done }
 
-// resumes reports whether an order goes on with this restore.
-func (r record) resumes(order string) bool { return r.isUnfinished() && r.order == order }
+// resumes reports whether a job goes on with this restore.
+func (r record) resumes(j *job) bool { return r.isUnfinished() && r.order == j.Order && !j.Abandon }
+
+// blocks returns an error if a job would give up this restore, which has inserted something, without being told to.
+func (r record) blocks(j *job) error {
+	if !r.isUnfinished() || r.object == "" || r.resumes(j) || j.Abandon {
+		return nil
+	}
+	return fmt.Errorf("target %s: %w: that of %s since %s (%s); entities restored %d", r.target, ErrUnfinished, r.actor,
+		r.began.Format(time.RFC3339), r.order, r.restored)
+}
 
 // next returns the record of the restore of a job: of this one, or of one that begins now, in the store's time.
 func (r record) next(j *job, now time.Time) record {
-	if r.resumes(j.Order) {
+	if r.resumes(j) {
 		return r
 	}
 	began := now.UTC().Truncate(time.Microsecond)

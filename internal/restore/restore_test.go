@@ -558,6 +558,7 @@ func TestContinuedTooLate(t *testing.T) {
 		}
 		cfg := w.config()
 		cfg.Order = "another expiry"
+		cfg.Abandon = true
 		if res := w.run(cfg); res.Restored != 100 || res.Due != 0 {
 			t.Errorf("%+v", res)
 		}
@@ -577,7 +578,7 @@ func TestSaysWhatWasNotFinished(t *testing.T) {
 		for _, c := range []struct {
 			order, want string
 			apply       bool
-		}{{"another order", "does not go on", false}, {"", "and nothing later", false}, {"", "and nothing later", true}} {
+		}{{"another order", "is given up", false}, {"", "and nothing later", false}, {"", "and nothing later", true}} {
 			cfg := w.config()
 			cfg.Order, cfg.Sweep.Apply = cmp.Or(c.order, cfg.Order), c.apply
 			res := w.run(cfg)
@@ -591,6 +592,57 @@ func TestSaysWhatWasNotFinished(t *testing.T) {
 		}
 		if res := w.run(w.config()); len(res.Warnings) > 0 || len(w.entities()) != 600 {
 			t.Errorf("once it is finished: %q, %d exist", res.Warnings, len(w.entities()))
+		}
+	})
+}
+
+// A restore that was not finished is given up by none but one that says so; the same order then begins again, too.
+func TestGivesUpNothingUnasked(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(600, 600)
+		w.stopHalfway()
+		time.Sleep(6*day + 23*time.Hour + 59*time.Minute)
+		other := w.config()
+		other.Order, other.Expiry = "another order", restore.Expiry{Never: true}
+		res, err := restore.Run(t.Context(), other)
+		if !errors.Is(err, restore.ErrUnfinished) || res.Restored != 0 || len(w.entities()) != 500 {
+			t.Errorf("another order: %+v, %v", res, err)
+		}
+		time.Sleep(time.Hour)
+		if _, err := restore.Run(t.Context(), w.config()); !errors.Is(err, restore.ErrDue) {
+			t.Errorf("the same order, due by now: %v", err)
+		}
+		again := w.config()
+		again.Abandon = true
+		if res := w.run(again); res.Continued || res.Exist != 500 || res.Restored != 100 {
+			t.Errorf("given up: %+v", res)
+		}
+		if at, _ := w.expiry("s-0599"); time.Until(at) < 7*day-time.Minute {
+			t.Errorf("the last one expires at %v", at)
+		}
+		w.run(other)
+	})
+}
+
+// One that has inserted nothing is in nobody's way.
+func TestUnfinishedBeforeItsFirstEntity(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(3, 3)
+		killed := errors.New("killed")
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Insert" {
+				return killed
+			}
+			return nil
+		}
+		if _, err := restore.Run(t.Context(), w.config()); !errors.Is(err, killed) {
+			t.Fatal(err)
+		}
+		w.s.Before = nil
+		other := w.config()
+		other.Order = "another order"
+		if res := w.run(other); res.Restored != 3 || len(res.Warnings) > 0 {
+			t.Errorf("%+v", res)
 		}
 	})
 }

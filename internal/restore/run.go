@@ -133,7 +133,7 @@ func (r *run) restore(ctx context.Context) (complete bool, err error) {
 
 // continued reports whether the run goes on with a restore that had come to some place.
 func (r *run) continued() bool {
-	return r.hold != nil && r.found.resumes(r.job.Order) && r.found.object != ""
+	return r.hold != nil && r.found.resumes(r.job) && r.found.object != ""
 }
 
 // makePlan plans the restore of a record.
@@ -199,12 +199,15 @@ func (r *run) unfinished() string {
 	if !was.since.IsZero() {
 		span = "from " + was.since.Format(time.RFC3339) + " " + span
 	}
-	if was.resumes(r.job.Order) {
+	if was.resumes(r.job) {
 		return fmt.Sprintf("this goes on with the restore that began at %s and was not finished: what was archived %s, "+
 			"and nothing later", began, span)
 	}
-	return fmt.Sprintf("the restore that began at %s (%s) was not finished, and does not go on once another one has "+
-		"begun: to have the rest of it, restore what was archived %s", began, was.order, span)
+	if was.object == "" {
+		return "" // it had inserted nothing
+	}
+	return fmt.Sprintf("the restore that began at %s (%s) was not finished, and is given up by another one, which needs "+
+		"--abandon: to have the rest of it, restore what was archived %s", began, was.order, span)
 }
 
 func timeOf(t time.Time) *time.Time {
