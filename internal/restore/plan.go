@@ -22,6 +22,9 @@ import (
 // are to be kept wait for each other.
 const before = 10 * time.Minute
 
+// mostCopies is how many archived copies one restore may choose from: a plan takes some 200 bytes for each.
+var mostCopies = 5_000_000 // a variable for tests
+
 // A plan says what is restored. It does not change.
 type plan struct {
 	objects     []object // in order of time
@@ -169,7 +172,7 @@ func (p *planner) object(ctx context.Context, e archive.Entry, index int) (archi
 			continue
 		}
 		if err := p.add(line, index); err != nil {
-			return h.Mode, fmt.Errorf("object %s: line %d: %w", e.Name, line.Number, err)
+			return h.Mode, fmt.Errorf("plan the restore, at line %d of object %s: %w", line.Number, e.Name, err)
 		}
 	}
 	return h.Mode, nil
@@ -220,7 +223,9 @@ func (p *planner) add(line archive.Line, index int) error {
 	}
 	other, err := p.job.deletedBy(line.Copy, p.now)
 	c.other = uint16(other)
-	p.candidates = append(p.candidates, c)
+	if p.candidates = append(p.candidates, c); len(p.candidates) > mostCopies {
+		return fmt.Errorf("%w: the archive has more than %d copies of the selection", ErrTooMany, mostCopies)
+	}
 	return err
 }
 

@@ -773,6 +773,21 @@ func TestUnfit(t *testing.T) {
 	})
 }
 
+func TestTooMany(t *testing.T) {
+	restore.SetMostCopies(t, 5)
+	in(t, func(t *testing.T, w *world) {
+		w.gone(6, 2)
+		if res, err := restore.Run(t.Context(), w.config()); !errors.Is(err, restore.ErrTooMany) || len(w.entities()) > 0 {
+			t.Errorf("%+v, %v", res, err)
+		}
+		cfg := w.config()
+		cfg.Pick.IDs = []string{"s-0001", "s-0003", "s-0005"}
+		if res := w.run(cfg); res.Restored != 3 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
 func TestSelection(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.put(`{}`, "a", "b", "c")
