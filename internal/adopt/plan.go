@@ -237,17 +237,20 @@ func (p *planner) settle(ctx context.Context, before, next Record) error {
 
 // settleStampers waits until the workers of a round that was not finished have seen that it is
 // being undone, and their last writes have ended: a key that is written behind undo would stay.
-// A worker may hold no part at the moment, and write a second later.
+// A worker may hold no part at the moment, and write a second later, as long as it goes by a record
+// that it read before.
 func (p *planner) settleStampers(ctx context.Context, before Record) error {
-	const wait = switches.ReadEvery + writeTimeout
+	if err := throttle.Sleep(ctx, switches.ReadEvery); err != nil {
+		return err
+	}
 	if before.Phase != Undoing { // else another process has begun to undo, and may have died while it waited
 		if writes, err := p.mayWrite(ctx, before); err != nil || !writes {
 			return err
 		}
 	}
-	p.job.log.InfoContext(ctx, "waiting for workers that may still write keys", "target", p.job.cfg.Target.Name,
-		"wait", wait.String())
-	return throttle.Sleep(ctx, wait)
+	p.job.log.InfoContext(ctx, "waiting for the last writes of keys to end", "target", p.job.cfg.Target.Name,
+		"wait", writeTimeout.String())
+	return throttle.Sleep(ctx, writeTimeout)
 }
 
 // mayWrite reports whether a worker may still write keys for a record: of a part that is not

@@ -59,6 +59,40 @@ func TestSlowRenewalBesideUndo(t *testing.T) {
 	})
 }
 
+// A follower has read that the adoption goes on, and is about to claim the index, when somebody undoes the adoption. It
+// writes one key, slowly, which the undo waits for.
+func TestFollowerClaimsBesideUndo(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.s.Indexed = "created"
+		w.many(10)
+		w.run(w.config())
+		w.create("new")
+		cfg, u := w.config(), w.config()
+		u.Order = adopt.Undo
+		var undo sync.WaitGroup
+		var claimed, wrote atomic.Bool
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			switch owner, _ := c.Record.Fields["owner"].(string); {
+			case c.Method == "Save" && owner == cfg.Sweep.Owner && claimed.CompareAndSwap(false, true):
+				undo.Go(func() { w.run(u) })
+				time.Sleep(2 * time.Second)
+			case c.Method == "Restamp" && claimed.Load() && wrote.CompareAndSwap(false, true):
+				time.Sleep(20 * time.Second)
+			}
+			return nil
+		}
+		stop := w.follow(cfg)
+		time.Sleep(2 * time.Minute)
+		undo.Wait()
+		if _, err := stop(); !adopt.IsNewRound(err) || !wrote.Load() {
+			t.Errorf("the follower wrote: %v, %v", wrote.Load(), err)
+		}
+		if n := w.stamped(); n > 0 {
+			t.Errorf("%d keys are left", n)
+		}
+	})
+}
+
 // However long an adoption was planned, its first key comes after all sweeps know of it.
 func TestFirstKeyAfterASlowPlan(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
