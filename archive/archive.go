@@ -27,6 +27,7 @@ const MaxLine = 64 << 20
 
 // The errors that callers tell apart, with errors.Is.
 var (
+	ErrName     = errors.New("not the name of an object of an archive")
 	ErrExists   = errors.New("the object exists, with other contents")
 	ErrNotFound = errors.New("no such object")
 	ErrNewer    = errors.New("written by a later version of reaper") // of a higher schema

@@ -126,7 +126,7 @@ func (h *hashed) Read(p []byte) (int, error) {
 func OpenObject(ctx context.Context, b Bucket, object string) (_ *Reader, err error) {
 	name, ok := parseName(object)
 	if !ok || name.manifest {
-		return nil, fmt.Errorf("%q is not the name of an object of an archive", object)
+		return nil, fmt.Errorf("%q: %w", object, ErrName)
 	}
 	r := &Reader{name: object, lines: sha256.New()}
 	if r.manifest, r.defect = ReadManifest(ctx, b, object); r.defect != nil {

@@ -67,6 +67,9 @@ reaper adopt undo is the way back.`,
   reaper adopt finish sessions --apply`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if !f.watch && cmd.Flags().Changed("every") {
+				return wrongUsage("--every needs --watch")
+			}
 			if f.watch {
 				return watchAdoption(a, cmd, args, f)
 			}

@@ -61,11 +61,11 @@ func (f *archiveFlags) add(cmd *cobra.Command, times bool) {
 }
 
 // span returns the instants of --since and --until; the zero time for one that is not given.
-func (f *archiveFlags) span(now time.Time) (since, until time.Time, err error) {
-	if f.since != "" {
+func (f *archiveFlags) span(cmd *cobra.Command, now time.Time) (since, until time.Time, err error) {
+	if cmd.Flags().Changed("since") {
 		since, err = readPast("--since", f.since, now)
 	}
-	if f.until != "" && err == nil {
+	if cmd.Flags().Changed("until") && err == nil {
 		until, err = readPast("--until", f.until, now)
 	}
 	if err == nil && !until.IsZero() && !since.Before(until) {
@@ -192,7 +192,7 @@ func (a *app) readArchives(
 	cmd *cobra.Command, names []string, f archiveFlags, read func(context.Context, archive.Bucket, *archivedObject) error,
 ) error {
 	now := a.now().UTC()
-	since, until, err := f.span(now)
+	since, until, err := f.span(cmd, now)
 	if err != nil {
 		return err
 	}
@@ -366,6 +366,9 @@ damaged object it prints what can be read, and exits with 1.`,
 
 func (a *app) showObject(ctx context.Context, b archive.Bucket, object, id string) error {
 	r, err := archive.OpenObject(ctx, b, object)
+	if errors.Is(err, archive.ErrName) {
+		return wrongUsage("%v: archive list prints them", err)
+	}
 	if err != nil {
 		return err
 	}

@@ -136,7 +136,8 @@ func TestArchiveUsage(t *testing.T) {
 		{"archive list --archive " + url + " --since 0s", exitUsage, "--since: 0s is not a positive duration"},
 		{"archive list --archive " + url + " --since 1h --until 2h", exitUsage, "--since 1h is not before --until 2h"},
 		{"archive list --archive " + url + "/nowhere", exitFailed, "nowhere: no such object"},
-		{"archive show x --archive " + url, exitFailed, `"x" is not the name of an object`},
+		{"archive show x --archive " + url, exitUsage, `"x": not the name of an object`},
+		{"archive list --since= --archive " + url, exitUsage, "--since"},
 		{"archive show " + strings.Replace(confirmedObject, "0001", "0009", 1) + " --archive " + url, exitFailed, "no such object"},
 	} {
 		r := b.run(nil, strings.Fields(c.args)...)
