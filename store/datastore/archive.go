@@ -68,7 +68,7 @@ func (d *DB) readWhole(ctx context.Context, how *pb.ReadOptions, kind string, ke
 			}
 		}
 		if !answered {
-			return nil, fmt.Errorf("%w: a lookup of %d keys tells of none", store.ErrFailed, len(next))
+			return nil, fmt.Errorf("%w: a lookup of %d keys tells of none", store.ErrUnavailable, len(next))
 		}
 	}
 	return all, nil

@@ -489,7 +489,7 @@ func TestLookupsInParts(t *testing.T) {
 		}}
 	}
 	w.faults.Add(defers(0))
-	if n, err := remove(&storetest.Shelf{}); !errors.Is(err, store.ErrFailed) || n[store.Unknown] != 9 {
+	if n, err := remove(&storetest.Shelf{}); !errors.Is(err, store.ErrUnavailable) || n[store.Unknown] != 9 {
 		t.Errorf("all deferred: %v, %v", n, err)
 	}
 	w.faults.Reset()

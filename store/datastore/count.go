@@ -59,7 +59,7 @@ func (d *DB) count(ctx context.Context, op string, q *sdk.Query, upTo int64) (in
 	}
 	n, ok := result[alias].(interface{ GetIntegerValue() int64 })
 	if !ok {
-		return 0, fmt.Errorf("%s: %w: the reply holds no count but %v", op, store.ErrFailed, result)
+		return 0, fmt.Errorf("%s: %w: the reply holds no count but %v", op, store.ErrUnavailable, result)
 	}
 	return n.GetIntegerValue(), nil
 }

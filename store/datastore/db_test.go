@@ -2,13 +2,16 @@ package datastore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	sdk "cloud.google.com/go/datastore"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/reaper-ttl/reaper/internal/emulator"
 	"github.com/reaper-ttl/reaper/internal/faultrpc"
@@ -155,4 +158,44 @@ func names(prefix string, n int) []*sdk.Key {
 		keys[i] = name(fmt.Sprintf("%s%05d", prefix, i))
 	}
 	return keys
+}
+
+// A reply that lacks something tells nothing: the call is worth another try.
+func TestReplyThatLacksSomething(t *testing.T) {
+	w := newWorld(t, "")
+	tgt := target(store.GuardLookup)
+	if err := w.Put(t.Context(), tgt, "", []store.Entity{{Name: "s-000"}}); err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string]func() error{
+		"RunAggregationQuery": func() error {
+			_, err := w.Count(t.Context(), tgt, "", store.Span{}, 0)
+			return err
+		},
+		"RunQuery": func() error {
+			var page store.Page
+			return w.Scan(t.Context(), query(store.GuardLookup, "", "9"), &page)
+		},
+		"Lookup": func() error {
+			_, err := w.Fetch(t.Context(), tgt, "", []string{"Session/s-000"}, time.Time{})
+			return err
+		},
+	}
+	for method, call := range calls {
+		if err := call(); err != nil {
+			t.Fatal(err)
+		}
+		w.faults.Add(faultrpc.Fault{Method: method, After: true, Hook: func(_ context.Context, _, reply any) {
+			proto.Reset(reply.(proto.Message))
+		}})
+		if err := call(); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+	for text, want := range map[string]error{"wrong number of entities": store.ErrUnavailable, "invalid key": store.ErrFailed} {
+		err := errors.New("datastore: internal error: server returned the " + text)
+		if got := w.fail(t.Context(), "look", err); !errors.Is(got, want) {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
 }

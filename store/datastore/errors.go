@@ -39,7 +39,10 @@ func (d *DB) fail(ctx context.Context, op string, err error) error {
 		// The client refuses names, keys and values by itself before it sends
 		// anything, and calls bad replies internal errors.
 		kind := store.ErrInvalid
-		if strings.Contains(err.Error(), "internal error") {
+		switch text := err.Error(); {
+		case strings.Contains(text, "internal error: server returned the wrong"): // a part of the reply is missing
+			kind = store.ErrUnavailable
+		case strings.Contains(text, "internal error"):
 			kind = store.ErrFailed
 		}
 		return fmt.Errorf("%s: %w: %w", op, kind, err)

@@ -12,6 +12,7 @@ import (
 	sdk "cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -117,7 +118,11 @@ func (d *DB) intercept(
 		defer cancel()
 	}
 	askToExplain(ctx, req)
-	if err := invoke(ctx, method, req, reply, cc, opts...); err != nil {
+	err := invoke(ctx, method, req, reply, cc, opts...)
+	if err == nil && lacksBatch(reply) {
+		err = status.Error(codes.Unavailable, "the reply holds no result")
+	}
+	if err != nil {
 		return &rpcError{method[strings.LastIndexByte(method, '/')+1:], status.Convert(err)}
 	}
 	store.Bill(ctx, billed(req, reply))
@@ -138,6 +143,17 @@ func (c *call) propertyMask() *pb.PropertyMask {
 		mask.Paths = append(mask.Paths, maskPath(name))
 	}
 	return mask
+}
+
+// lacksBatch reports whether a reply lacks what the client reads of it unseen: it would panic.
+func lacksBatch(reply any) bool {
+	switch r := reply.(type) {
+	case *pb.RunQueryResponse:
+		return r.GetBatch() == nil
+	case *pb.RunAggregationQueryResponse:
+		return len(r.GetBatch().GetAggregationResults()) == 0
+	}
+	return false
 }
 
 // stopCounts sets the bound of each count in a request: the service then reads,

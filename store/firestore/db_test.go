@@ -71,4 +71,15 @@ func TestQueryThatIsNotAnswered(t *testing.T) {
 	if list, err := below(); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("%v, %v", list, err)
 	}
+	w.faults.Add(faultrpc.Fault{Method: "RunAggregationQuery", Loses: math.MaxInt})
+	if n, err := w.Count(t.Context(), sessions, "", store.Span{}, 0); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("a count: %d, %v", n, err)
+	}
+	w.faults.Add(faultrpc.Fault{Method: "BatchGetDocuments", Loses: math.MaxInt})
+	isDue := func(store.Value) bool { return true }
+	o, err := w.DeleteBelow(t.Context(), everything(sessions), store.Entry{Key: "sessions/s-000"},
+		[]store.Descendant{{Key: "sessions/s-000/items/a"}}, isDue)
+	if o != store.Unknown || !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("a delete of what lies below: %v, %v", o, err)
+	}
 }

@@ -330,7 +330,7 @@ func (d *DB) begin(ctx context.Context, t store.Target, key string) (tx []byte, 
 		return nil
 	})
 	if err == nil && (!answered || tx == nil) {
-		err = fmt.Errorf("%w: the reply holds no document or no transaction", store.ErrFailed)
+		err = fmt.Errorf("%w: the reply holds no document or no transaction", store.ErrUnavailable)
 	}
 	return tx, doc, err
 }

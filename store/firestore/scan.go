@@ -183,7 +183,7 @@ func (d *DB) Count(
 		return 0, d.fail(ctx, op, err)
 	}
 	if !answered {
-		return 0, fmt.Errorf("%s: %w: the reply holds no count", op, store.ErrFailed)
+		return 0, fmt.Errorf("%s: %w: the reply holds no count", op, store.ErrUnavailable)
 	}
 	store.Bill(ctx, store.Operations{Reads: max(1, (n+999)/1000)})
 	return n, nil
