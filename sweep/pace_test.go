@@ -160,6 +160,105 @@ func TestFirstPagesDoNotExceedTheTotal(t *testing.T) {
 	})
 }
 
+// However long a page takes to read, its range has a part of the total when it comes to be written.
+func TestSlowPagesHaveAPartOfTheTotal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 50, throttle.Limits{Start: 1000, Max: 1000})
+		p.target.Total = throttle.Limit{PerSecond: 40}
+		p.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Scan" {
+				if err := throttle.Sleep(ctx, 12*time.Second); err != nil {
+					return err
+				}
+			}
+			return p.record(ctx, c)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		began := time.Now()
+		res := sweep.Run(ctx, p.config()).Targets[0]
+		if took := time.Since(began); !res.Complete || res.Deleted != 200 || took > 10*time.Minute {
+			t.Errorf("%d deleted in %v; %+v", res.Deleted, took, res)
+		}
+		p.check(false)
+	})
+}
+
+// stalled looks at a daemon alone with a total of two pages a second and as many workers as ranges, when 600 entities
+// come to be due in each range at once. Claims, or looks for descendants, are answered together seconds later.
+func stalled(t *testing.T, descends bool) {
+	const shards, page, total = 16, 500, 1000
+	synctest.Test(t, func(t *testing.T) {
+		p := &paced{world: newWorld(t), began: time.Now()}
+		p.target.Generations, p.target.Layout, p.target.Shards = false, "sharded", shards
+		p.target.Pace, p.target.Page, p.target.Next = throttle.Limits{Start: 1000, Max: 1000}, page, everySecond
+		p.target.Total = throttle.Limit{PerSecond: total}
+		p.trace.Page, p.trace.Total = page, []pacecheck.Segment{{From: p.began, PerSecond: total}}
+		if descends {
+			p.target.Descendants = sweep.Descendants{Mode: sweep.DeleteDescendants, Max: 100, Owners: []store.Target{p.target.Target}}
+		}
+		var stall atomic.Pointer[time.Time] // its end
+		var claims atomic.Int64
+		p.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			end := stall.Load()
+			switch {
+			case len(c.Ops) > 0 && c.Ops[0].Entry.Key == `"held"`, c.Method == "Settle" && end == nil:
+				return store.ErrContention // keeps a claim, so that the process has a share
+			case end == nil:
+			case p.isClaim(c):
+				if !descends {
+					time.Sleep(time.Until(*end))
+				}
+				time.Sleep(time.Duration(claims.Add(1)) * 5 * time.Millisecond)
+			case c.Method == "Descendants":
+				time.Sleep(time.Until(*end))
+			}
+			return p.record(ctx, c)
+		}
+		cfg := p.config()
+		cfg.Workers = shards
+		ctx, cancel := context.WithCancel(t.Context())
+		var daemon sync.WaitGroup
+		daemon.Go(func() { sweep.NewDaemon(cfg, true).Run(ctx) })
+		time.Sleep(10 * time.Second)
+		if descends {
+			p.put(0, shards, "held", time.Now())
+		}
+		time.Sleep(30*time.Second + 500*time.Millisecond)
+		for i, counts, n := 0, map[int]int{}, 0; n < shards*600; i++ {
+			name := fmt.Sprintf("e-%06d", i)
+			k, err := generation.Stamper{Shards: shards}.Name(name, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if counts[k.Shard]++; counts[k.Shard] <= 600 {
+				n++
+				p.put(0, shards, name, time.Now())
+			}
+		}
+		end := time.Now().Add(3500 * time.Millisecond)
+		stall.Store(&end)
+		time.Sleep(20 * time.Second)
+		cancel()
+		daemon.Wait()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if excess := pacecheck.Check(p.trace); len(excess) > 0 || claims.Load() < shards-1 || len(p.trace.Commits) == 0 {
+			t.Errorf("%d claims; too much: %v", claims.Load(), excess)
+		}
+	})
+}
+
+// A claim that is on its way has no part of the total yet.
+func TestSlowClaimsHaveNoPart(t *testing.T) {
+	stalled(t, false)
+}
+
+// A part of the total that has shrunk since a range picked its entities is what counts.
+func TestShrunkPartOfTheTotal(t *testing.T) {
+	stalled(t, true)
+}
+
 // The checker sees what a sweep without a pace does.
 func TestUnpacedSweepIsCaught(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

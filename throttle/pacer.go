@@ -22,6 +22,7 @@ type Pacer struct {
 
 	mu   sync.Mutex
 	pace *Pace
+	uses int // steps that work by it
 }
 
 // Open returns a pacer with an empty bucket that goes on from what was kept.
@@ -63,11 +64,24 @@ func (p *Pacer) SetTotal(s Share) {
 	p.change(func(now time.Time) { p.pace.SetTotal(now, s) })
 }
 
-// Wants is [Pace.Wants].
+// Wants is [Pace.Wants], and true for one in use.
 func (p *Pacer) Wants() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.pace.Wants(p.now())
+	return p.uses > 0 || p.pace.Wants(p.now())
+}
+
+// Use tells that a step works by the pacer until done is called. It may make a call that takes long between two times
+// at which it asks for tokens.
+func (p *Pacer) Use() (done func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.uses++
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.uses--
+	}
 }
 
 // Hold is [Pace.Hold].

@@ -1,7 +1,8 @@
 // Package pacecheck looks at what was really committed, and finds each window in
 // which a range, or a whole target, got more than its pace allows: the integral
 // of the rate over the window, plus one burst of its bucket, plus one page that
-// was in flight as the window began. It shares no code with the throttle that it
+// was in flight as the window began. A range's bucket holds one second of its rate,
+// and at most a page; that of a target's total one second. It shares no code with the throttle that it
 // checks. It is for tests.
 //
 // Windows of one second to ten minutes are looked at, all of them: those that
@@ -91,10 +92,10 @@ func Check(t Trace) []Excess {
 	}
 	var found []Excess
 	if t.Total != nil {
-		found = check("", commits, t.Total, t.Page)
+		found = check("", commits, t.Total, t.Page, math.Inf(1))
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.Ranges)) {
-		found = append(found, check(name, byRange[name], t.Ranges[name], t.Page)...)
+		found = append(found, check(name, byRange[name], t.Ranges[name], t.Page, float64(t.Page))...)
 	}
 	return found
 }
@@ -133,9 +134,9 @@ func (m meter) integral(t time.Time) float64 {
 	return m.sums[i] + m.segments[i].PerSecond*t.Sub(m.segments[i].From).Seconds()
 }
 
-// burst returns what the bucket may hold at an instant: where a segment begins,
+// burst returns what the bucket may hold at an instant, at most so much: where a segment begins,
 // what it held just before.
-func (m meter) burst(t time.Time, page int) float64 {
+func (m meter) burst(t time.Time, most float64) float64 {
 	rate := 0.0
 	i := m.at(t)
 	if i >= 0 {
@@ -144,10 +145,10 @@ func (m meter) burst(t time.Time, page int) float64 {
 	if i > 0 && m.segments[i].From.Equal(t) {
 		rate = max(rate, m.segments[i-1].PerSecond)
 	}
-	return math.Max(1, math.Min(float64(page), rate))
+	return math.Max(1, math.Min(most, rate))
 }
 
-func check(name string, commits []Commit, segments []Segment, page int) []Excess {
+func check(name string, commits []Commit, segments []Segment, page int, bucket float64) []Excess {
 	if len(segments) == 0 {
 		segments = []Segment{{}} // a rate of zero
 	}
@@ -174,7 +175,7 @@ func check(name string, commits []Commit, segments []Segment, page int) []Excess
 				break
 			}
 		}
-		all = append(all, within(name, commits[first:last], from, to, m, page)...)
+		all = append(all, within(name, commits[first:last], from, to, m, page, bucket)...)
 		first = last
 	}
 	return all
@@ -184,7 +185,9 @@ var forever = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 
 // within looks at commits from one instant to another, between which there
 // always was a limit.
-func within(name string, commits []Commit, begin, end time.Time, m meter, page int) []Excess {
+func within(
+	name string, commits []Commit, begin, end time.Time, m meter, page int, bucket float64,
+) []Excess {
 	n := len(commits)
 	sum := make([]int, n+1)    // before each commit
 	base := make([]float64, n) // sum less integral plus burst: the lower, the worse a window from there on
@@ -193,14 +196,14 @@ func within(name string, commits []Commit, begin, end time.Time, m meter, page i
 		if from.Before(begin) || to.After(end) {
 			return
 		}
-		most := m.integral(to) - m.integral(from) + m.burst(from, page) + float64(page)
+		most := m.integral(to) - m.integral(from) + m.burst(from, bucket) + float64(page)
 		if got := sum[j+1] - sum[i]; float64(got) > most+slack {
 			candidates = append(candidates, Excess{name, from, to, got, most})
 		}
 	}
 	for i, c := range commits {
 		sum[i+1] = sum[i] + c.Count
-		base[i] = float64(sum[i]) - m.integral(c.At) + m.burst(c.At, page)
+		base[i] = float64(sum[i]) - m.integral(c.At) + m.burst(c.At, bucket)
 	}
 	// Windows of one second that begin or end with a commit.
 	for i, j, k := 0, 0, 0; i < n; i++ {

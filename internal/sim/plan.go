@@ -234,7 +234,7 @@ func (p *plan) drawTarget(d dice) {
 		t.Pace = throttle.Limits{Start: start, Max: start * pick(d.on("max"), 1, 1, 1.5, 4)}
 	}
 	if p.has("pace") && d.on("total").yes(0.12) {
-		t.Total = throttle.Limit{PerSecond: pick(d.on("most"), 0.5231, 1.0373, 3.0119)}
+		t.Total = throttle.Limit{PerSecond: pick(d.on("most"), 0.5231, 1.0373, 3.0119, 17.3341)}
 	}
 	p.drawBrakes(d, &t)
 	p.target = t

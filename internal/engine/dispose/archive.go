@@ -55,7 +55,8 @@ func (w *Writer) keeps(ctx context.Context, q *store.Query, ops []store.Op, isOl
 	return k, k.Keep(ctx, list)
 }
 
-// Keep implements [store.Archive]. It may have taken long: what holds the target by now holds these, too.
+// Keep implements [store.Archive]. It may have taken long: what holds the target by now, or another pace, holds these,
+// too.
 func (k *keeping) Keep(ctx context.Context, list []store.Copy) error {
 	if !k.site.Cfg.Archive.IsWhole() {
 		list = slices.Clone(list)
@@ -71,6 +72,8 @@ func (k *keeping) Keep(ctx context.Context, list []store.Copy) error {
 		k.err = k.writer.archiveFailed(ctx, len(list), err)
 	case why != "" && why != throttle.ReasonLimit: // these are within the limits: that was granted
 		k.err = &throttle.Pause{Wait: HeldFor, Why: why}
+	case !k.site.Pacing.GrantHolds(k.writer.granted):
+		k.err = &throttle.Pause{Why: throttle.ReasonTotal}
 	}
 	if err == nil {
 		k.writer.slowSince = time.Time{}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/background"
+	"github.com/reaper-ttl/reaper/internal/engine/pace"
 	"github.com/reaper-ttl/reaper/internal/engine/site"
 	"github.com/reaper-ttl/reaper/internal/engine/spend"
 	"github.com/reaper-ttl/reaper/internal/engine/step"
@@ -37,6 +38,7 @@ type Writer struct {
 	carry *Carrier // stamps what is not deleted; nil if nothing is carried
 
 	looked    map[string]time.Time // when nothing was found below entities, by their keys
+	granted   pace.Orders          // by which the tokens of the write at hand were granted
 	slowSince time.Time            // from when on the archive has taken too long; zero if it does not
 }
 
@@ -86,7 +88,7 @@ func (w *Writer) write(t step.Turn, ops []store.Op, call func(context.Context) e
 		return err
 	}
 	w.c.Pacing.Follow(w.c.Viewer.View())
-	granted := w.c.Pacing.Orders()
+	w.granted = w.c.Pacing.Orders()
 	if err := w.take(t, ops); err != nil {
 		return err
 	}
@@ -94,7 +96,7 @@ func (w *Writer) write(t step.Turn, ops []store.Op, call func(context.Context) e
 		return &throttle.Pause{Wait: HeldFor, Why: why}
 	}
 	w.c.Pacing.Follow(w.c.Viewer.View())
-	if !w.c.Pacing.GrantHolds(granted) {
+	if !w.c.Pacing.GrantHolds(w.granted) {
 		return &throttle.Pause{Wait: 0, Why: throttle.ReasonTotal}
 	}
 	if w.carry != nil {
@@ -151,6 +153,9 @@ func (w *Writer) take(t step.Turn, ops []store.Op) error {
 
 // takeOwn takes the tokens of the range's own pace.
 func (w *Writer) takeOwn(t step.Turn, ops []store.Op) error {
+	if w.hold.Pacer.Burst(len(ops)) < len(ops) { // the bucket has shrunk since they were picked: the rest would be a debt
+		return &throttle.Pause{Why: w.hold.Pacer.Status().Reason}
+	}
 	wait, why := w.hold.Pacer.Take(len(ops))
 	if wait > 0 && wait <= waitInPlace {
 		if err := throttle.Sleep(t.Ctx, wait); err != nil {

@@ -2,6 +2,7 @@ package pace
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -141,6 +142,7 @@ func (p *Pacing) Close(pacer *throttle.Pacer) {
 func (p *Pacing) Register(key string, pacer *throttle.Pacer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	pacer.SetTotal(p.partLocked(0)) // what it got while it did not count is void
 	p.claims[key] = pacer
 	p.setSharesLocked()
 }
@@ -296,7 +298,10 @@ func (p *Pacing) OwnPart(r shardquery.Range) func(throttle.Limits) throttle.Limi
 		case n == 0:
 		case r.Generation == expirykey.Nursery:
 			return l.Part(1 - NurseryPart)
-		case r.Generation == rec.Generations[n-1].Number && rec.Draining():
+		case !rec.Draining():
+		case slices.ContainsFunc(rec.Generations, func(g generation.Generation) bool {
+			return g.Number == r.Generation && g.Closed.IsZero() // survivors are carried into it, as writers write
+		}):
 			return l.Part(1 - DrainPart)
 		}
 		return l

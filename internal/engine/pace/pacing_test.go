@@ -11,6 +11,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/engine/pace"
 	"github.com/reaper-ttl/reaper/internal/engine/plan"
 	"github.com/reaper-ttl/reaper/internal/engine/storeclock"
+	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/throttle"
 )
 
@@ -97,5 +98,30 @@ func TestOldAnswerClosesTheGate(t *testing.T) {
 	closed = errors.New("maintenance")
 	if g.Ask(t.Context()); g.IsOpen() {
 		t.Error("open though the answer forbids deletes")
+	}
+}
+
+// While a generation drains, a part of the pace is kept for carries in each generation that writers still write into:
+// carries go where these do.
+func TestOwnPartWhileAnotherOpens(t *testing.T) {
+	s := newSetting(pace.Config{Limits: throttle.Limits{Start: 100, Max: 100}})
+	at := s.now.Add(-time.Hour)
+	gens := []generation.Generation{{Number: 1, Opened: at, Closed: at, Draining: at}, {Number: 2, Opened: at, Closed: at},
+		{Number: 3, Opened: at}, {Number: 4, Opened: at}}
+	for _, c := range []struct {
+		drains bool
+		want   map[int]float64
+	}{{true, map[int]float64{1: 100, 2: 100, 3: 50, 4: 50}}, {false, map[int]float64{1: 100, 2: 100, 3: 100, 4: 100}}} {
+		if !c.drains {
+			gens[0].Draining = time.Time{}
+		}
+		s.now = s.now.Add(time.Second)
+		s.Follow(&plan.View{RecordSent: s.now, Record: generation.Record{Generations: gens}})
+		for n, want := range c.want {
+			r := shardquery.Range{Generation: n}
+			if got := s.OwnPart(r)(throttle.Limits{Start: 100, Max: 100}); got.Max != want {
+				t.Errorf("drains %v, generation %d: %v a second, not %v", c.drains, n, got.Max, want)
+			}
+		}
 	}
 }

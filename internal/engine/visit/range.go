@@ -107,6 +107,7 @@ func (j *rangeJob) begin(t step.Turn, todo step.Todo) (out step.Outcome, begun b
 	}
 	j.visit, j.rest.read = v, time.Time{} // should its record get lost, it is read from its start again
 	if probes {
+		defer v.hold.Pacer.Use()()
 		if err := v.pages.work(t, v.readings.main(), more); err != nil {
 			return outcomeOf(c, t, j.rest.r, j.visit, err), false
 		}

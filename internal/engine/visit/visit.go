@@ -63,6 +63,7 @@ func newVisit(is task, before cursor.Cursor, horizon, lateFrom time.Time, carry 
 // run continues a visit until its turn is over or it has to wait. AllRead says that nothing is left to read or try.
 func (v *visit) run(t step.Turn) (out step.Outcome, allRead bool) {
 	t.Began = v.readings.turns
+	defer v.hold.Pacer.Use()()
 	defer func() {
 		if t.Scratch.Ahead.Drop() {
 			for _, rd := range v.readings.list {
