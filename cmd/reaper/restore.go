@@ -336,8 +336,8 @@ func unfitRestore(err error) error {
 		{restore.ErrKeysOnly, "--from pitr takes the contents from point-in-time recovery, for up to seven days"},
 		{restore.ErrOtherTarget, "restore changes the property of its own target alone: stop what sweeps by the other one, " +
 			"restore with a\n  targets file without it, and give the other property a new value before it is swept again"},
-		{restore.ErrDue, "give them another expiry: --expire-in 7d, or --no-expiry; with --abandon if that replaces a restore " +
-			"that\n  was not finished"},
+		{restore.ErrDue, "give them another expiry: --expire-in 7d, or --no-expiry; with --abandon if that replaces a\n  " +
+			"restore that was not finished"},
 		{restore.ErrTooMany, "restore it in parts, the latest first: --since and --until"},
 		{restore.ErrUnfinished, "the same command goes on with it; --abandon gives it up"},
 		{store.ErrUnsupported, "--from archive needs no point-in-time recovery"},

@@ -52,7 +52,7 @@ type Config struct {
 	Reason   string          // for the history
 	// Order is what somebody asked for, in words: a run with the same words continues a restore that was killed.
 	Order string
-	// Abandon lets the run give up a restore that was not finished: it begins from the start even if that had the same order.
+	// Abandon lets the run give up a restore that was not finished, even one with the same order.
 	Abandon bool
 	// Announce is called with the expiries of what was inserted. It may be nil.
 	Announce func(ctx context.Context, expiries []time.Time) error
