@@ -260,8 +260,7 @@ func (p *planner) mayWrite(ctx context.Context, rec Record) (bool, error) {
 	if err != nil || unfinished {
 		return unfinished, err
 	}
-	follower, err := loadFollow(ctx, p.job.store, rec)
-	return follower.owner != "", err
+	return isFollowed(ctx, p.job.store, rec.Target)
 }
 
 // NextRound returns when the next round of an adoption begins, if rounds begin so often, on

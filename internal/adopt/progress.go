@@ -124,6 +124,16 @@ func loadFollow(ctx context.Context, s store.Loader, rec Record) (progress, erro
 	return is, nil
 }
 
+// isFollowed reports whether a process follows the index of a target, be it for an earlier round.
+func isFollowed(ctx context.Context, s store.Loader, target string) (bool, error) {
+	got, err := loadKeys(ctx, s, target, []string{partKey(target, followPart)})
+	if err != nil || len(got.List) == 0 {
+		return false, err
+	}
+	is, err := decodeProgress(got.List[0])
+	return is.owner != "", err
+}
+
 // loadKeys reads records by their keys. It repeats a read that fails for a moment: a run of many
 // hours must not end by that.
 func loadKeys(ctx context.Context, s store.Loader, target string, keys []string) (got store.Records, err error) {
