@@ -26,6 +26,8 @@ type restoreResult struct {
 	Archive string `json:"archive"`
 	restore.Result
 	Cost *restoreCost `json:"cost"` // nil but after a complete dry run
+
+	abandons bool // it was told to give up another one
 }
 
 // A restoreCost is what a run with --apply costs that finds the same.
@@ -64,8 +66,9 @@ It only inserts: what exists stays as it is. Of several copies of an entity the 
 counts. Entities that were archived by a process that was killed before it could say
 whether it deleted them (unconfirmed) are restored, too, if they do not exist. Parents come
 before what lies below them. Each entity is read back right after it was inserted. A
-restore that was killed goes on with the same command, and another one needs --abandon
-until it has; only one of a target goes on at a time, and none while the target is paused or its breaker is open.
+restore that was killed goes on with the same command, without --abandon; until then
+another one needs --abandon. Only one of a target goes on at a time, and none while the
+target is paused or its breaker is open.
 
 One of three flags says when they expire from now on: --expire-in, --keep-expiry, which is
 refused if any of them would be due at once, or --no-expiry. The breaker is told of the new
@@ -263,7 +266,7 @@ func runRestore(a *app, cmd *cobra.Command, args []string, f restoreFlags) (err 
 	}
 	defer s.db.closeInto(&err)
 	if cfg.Expiry.Never {
-		if err := checkAdoption(cmd.Context(), s, t.Name); err != nil {
+		if err := checkAdoptions(cmd.Context(), s, t); err != nil {
 			return err
 		}
 	}
@@ -274,8 +277,9 @@ func runRestore(a *app, cmd *cobra.Command, args []string, f restoreFlags) (err 
 		return fmt.Errorf("open the archive: %w", err)
 	}
 	cfg.Sweep, cfg.Target = s.sweep, s.sweep.Targets[0]
-	for _, other := range s.Targets {
-		if other.Name != t.Name {
+	for _, other := range s.Targets { // a collection group, and what lies below entities, may be of other kinds
+		mayShare := other.Kind == t.Kind || other.Group || t.Group || t.Descendants.Mode != config.KeepDescendants
+		if other.Name != t.Name && mayShare {
 			cfg.Others = append(cfg.Others, sweepTarget(other))
 		}
 	}
@@ -288,22 +292,27 @@ func runRestore(a *app, cmd *cobra.Command, args []string, f restoreFlags) (err 
 	return reportRestore(s, cfg, f.archive, res, err)
 }
 
-// checkAdoption refuses to take the expiry from entities of a target that is being adopted: they would get one again,
-// by the rule of the adoption.
-func checkAdoption(ctx context.Context, s *session, target string) error {
-	var rec adopt.Record
-	var exists bool
-	err := store.Retry(ctx, recordPatience, func() (err error) {
-		rec, _, exists, err = adopt.Load(ctx, s.db.Store, target)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if exists && rec.Phase != adopt.Finished {
-		err := wrongUsage("--no-expiry: target %s is being adopted, which gives entities without an expiry one by its rule",
-			target)
-		return store.WithHint(err, "give them an expiry: --expire-in 7d, or end the adoption first")
+// checkAdoptions refuses to take the expiry from entities that are being adopted, be it for another target of the kind:
+// they would get one again, by the rule of the adoption.
+func checkAdoptions(ctx context.Context, s *session, t config.Target) error {
+	for _, one := range s.Targets {
+		if one.Kind != t.Kind || one.Group != t.Group || one.StoreTarget().Type != store.Text {
+			continue
+		}
+		var rec adopt.Record
+		var exists bool
+		err := store.Retry(ctx, recordPatience, func() (err error) {
+			rec, _, exists, err = adopt.Load(ctx, s.db.Store, one.Name)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if exists && (rec.Phase == adopt.Stamping || rec.Phase == adopt.Dual) {
+			err := wrongUsage("--no-expiry: target %s is being adopted, which gives entities without an expiry one by its rule",
+				one.Name)
+			return store.WithHint(err, "give them an expiry: --expire-in 7d, or end the adoption first")
+		}
 	}
 	return nil
 }
@@ -313,7 +322,10 @@ func reportRestore(s *session, cfg restore.Config, url string, res restore.Resul
 	if unfit := unfitRestore(err); unfit != nil && res.Restored == 0 {
 		return unfit
 	}
-	out := restoreResult{s.Store.String(), url, res, costOfRestore(cfg, res)}
+	out := restoreResult{s.Store.String(), url, res, costOfRestore(cfg, res), cfg.Abandon}
+	if errors.Is(err, restore.ErrOtherTarget) { // it came to be so meanwhile
+		err = store.WithHint(err, otherTargetHint)
+	}
 	err = errors.Join(s.print(out, func(w io.Writer) error {
 		printRestore(w, out)
 		return nil
@@ -323,6 +335,9 @@ func reportRestore(s *session, cfg restore.Config, url string, res restore.Resul
 	}
 	return err
 }
+
+const otherTargetHint = "restore changes the property of its own target alone: stop what sweeps by the other one, " +
+	"restore with a\n  targets file without it, and give the other property a new value before it is swept again"
 
 // unfitRestore returns an error of usage, with advice, if the order does not fit; else nil.
 func unfitRestore(err error) error {
@@ -334,12 +349,11 @@ func unfitRestore(err error) error {
 		{restore.ErrOtherKind, "name the target whose kind this is, or another archive"},
 		{restore.ErrOtherDatabase, "--other-database allows that"},
 		{restore.ErrKeysOnly, "--from pitr takes the contents from point-in-time recovery, for up to seven days"},
-		{restore.ErrOtherTarget, "restore changes the property of its own target alone: stop what sweeps by the other one, " +
-			"restore with a\n  targets file without it, and give the other property a new value before it is swept again"},
+		{restore.ErrOtherTarget, otherTargetHint},
 		{restore.ErrDue, "give them another expiry: --expire-in 7d, or --no-expiry; with --abandon if that replaces a\n  " +
 			"restore that was not finished"},
 		{restore.ErrTooMany, "restore it in parts, the latest first: --since and --until"},
-		{restore.ErrUnfinished, "the same command goes on with it; --abandon gives it up"},
+		{restore.ErrUnfinished, "the same command goes on with it, without --abandon, which gives it up"},
 		{store.ErrUnsupported, "--from archive needs no point-in-time recovery"},
 	} {
 		if errors.Is(err, c.err) {

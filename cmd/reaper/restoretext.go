@@ -73,11 +73,15 @@ func printRestoreEnd(w io.Writer, res restoreResult) {
 	if res.Continued {
 		done += " (with what earlier runs did)"
 	}
+	again := "run the command again"
+	if res.abandons {
+		again += ", without --abandon,"
+	}
 	switch {
 	case res.Held != "" && res.Apply:
-		fmt.Fprintf(w, "%s; the target is held: %s. Run the command again to go on\n", done, printable(res.Held))
+		fmt.Fprintf(w, "%s; the target is held: %s. To go on, %s\n", done, printable(res.Held), again)
 	case !res.Complete && res.Apply:
-		fmt.Fprintf(w, "%s; not complete: run the command again to go on\n", done)
+		fmt.Fprintf(w, "%s; not complete: %s to go on\n", done, again)
 	case !res.Complete:
 		fmt.Fprintln(w, "not complete: stopped before the end")
 	case res.Apply:

@@ -8,6 +8,7 @@
 // run with the same order; it repeats at most a batch, whose entities then exist. Only one restore of a target goes
 // on at a time: it holds the record by a lease.
 //
-// Limits: a plan needs 56 bytes of memory for each archived copy. Objects are read once for the plan, and once more
-// for each depth at which their entities lie. docs/restore.md describes the command, docs/records.md the record.
+// Limits: a plan needs up to 200 bytes of memory for each archived copy, and takes no more than 5,000,000. Objects are
+// read once for the plan, and once more for each depth at which their entities lie. docs/restore.md describes the
+// command, docs/records.md the record.
 package restore

@@ -187,6 +187,7 @@ func (r *run) try(ctx context.Context, namespace string, items []item) (left []i
 			return items, fmt.Errorf("stamp %s: %w", one.Key, err)
 		}
 	}
+	r.inserts = true
 	err = r.job.call(ctx, func(ctx context.Context) error {
 		return r.job.archiver.Insert(ctx, r.job.Target.Target, namespace, list)
 	})

@@ -2,10 +2,12 @@ package restore
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
 )
 
 // An expirer is a store that tells what the properties of archived entities hold.
@@ -27,37 +29,43 @@ func (j *job) expiry(c store.Copy) (at time.Time, ok bool) {
 }
 
 // deletedBy returns which of the other targets would delete a copy at once, from 1 on, by its own property, which a
-// restore leaves as it was archived; 0 if none would.
-func (j *job) deletedBy(c store.Copy, now time.Time) (other int, err error) {
+// restore leaves as it was archived; 0 if none would. What cannot be read is left to the insert, which refuses it.
+func (j *job) deletedBy(namespace string, c store.Copy, now time.Time) (other int) {
 	if j.expirer == nil || c.Data == nil {
-		return 0, nil
+		return 0
 	}
 	own := j.Target.Target
 	_, isOwn := j.expiry(c)
 	for i, t := range j.Others {
-		if isOwn && t.Property == own.Property { // it gets the new expiry
+		if isOwn && t.Property == own.Property || !sweeps(t, namespace) { // its own property gets the new expiry
 			continue
 		}
 		v, err := j.expirer.ExpiryOf(c, own, t.Target)
 		if err != nil {
-			return 0, fmt.Errorf("read the expiry of %s by target %s: %w", c.Key, t.Name, err)
+			return 0
 		}
-		if at, ok := expiresOf(v); ok && v.Type == t.Type && !at.After(now.Add(-t.Retention)) {
-			return i + 1, nil
+		at, ok := expiresOf(v)
+		horizon := now.Add(-t.Retention)
+		if ok && v.Type == t.Type && !at.After(horizon) && !at.Before(horizon.Add(-t.MaxAge)) { // before that it is suspect
+			return i + 1
 		}
 	}
-	return 0, nil
+	return 0
+}
+
+// sweeps reports whether a target sweeps a namespace.
+func sweeps(t sweep.Target, namespace string) bool {
+	if len(t.Namespaces) == 0 {
+		return namespace == ""
+	}
+	return slices.Contains(t.Namespaces, namespace) || slices.Contains(t.Namespaces, "*")
 }
 
 // checkOthers refuses items that another target would delete at once.
 func (r *run) checkOthers(items []item) error {
 	now := r.switches.StoreNow()
 	for _, one := range items {
-		other, err := r.job.deletedBy(one.Copy, now)
-		if err != nil {
-			return err
-		}
-		if other > 0 {
+		if other := r.job.deletedBy(one.namespace, one.Copy, now); other > 0 {
 			t := r.job.Others[other-1]
 			return fmt.Errorf("%w: %s, by property %s of target %s", ErrOtherTarget, one.Key, t.Property, t.Name)
 		}

@@ -34,7 +34,7 @@ func (s *telling) ExpiryOf(c store.Copy, from, t store.Target) (store.Value, err
 func (w *world) byExpires(expires map[string]time.Time) restore.Config {
 	cfg := w.config()
 	cfg.Sweep.Store = &telling{w.s, expires}
-	cfg.Others = []sweep.Target{{Retention: day,
+	cfg.Others = []sweep.Target{{Retention: day, MaxAge: 1825 * day,
 		Target: store.Target{Name: "old-sessions", Kind: "Session", Property: "expires", Type: store.Instant}}}
 	return cfg
 }
@@ -56,10 +56,15 @@ func TestOtherTarget(t *testing.T) {
 		if len(w.entities()) > 0 {
 			t.Errorf("%d came back", len(w.entities()))
 		}
-		cfg := w.byExpires(map[string]time.Time{key("s-0002"): due[key("s-0002")], key("s-0003"): due[key("s-0003")]})
+		delete(due, key("s-0001"))
+		due[key("s-0000")] = time.Time{}.AddDate(0, 0, 1) // for "never": it is suspect
+		cfg := w.byExpires(due)
 		if res := w.run(cfg); res.Restored != 5 {
 			t.Errorf("what is not due is refused: %+v", res)
 		}
+		cfg = w.byExpires(map[string]time.Time{key("s-0001"): now.Add(-25 * time.Hour)})
+		cfg.Others[0].Namespaces, cfg.Sweep.Apply = []string{"another"}, false
+		w.run(cfg)
 	})
 }
 

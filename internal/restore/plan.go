@@ -51,8 +51,8 @@ type candidate struct {
 	expires     int64    // when it will expire, in milliseconds; 0 if it will not
 	object      int32
 	line        uint32
+	other       uint32 // of the other targets the one that would delete it at once, from 1 on; 0: none
 	depth       uint16
-	other       uint16 // of the other targets the one that would delete it at once, from 1 on; 0: none
 	unconfirmed bool
 }
 
@@ -221,12 +221,11 @@ func (p *planner) add(line archive.Line, index int) error {
 	if at, has := p.job.expiryFrom(p.began, line.Namespace, line.Copy); has {
 		c.expires = at.UnixMilli()
 	}
-	other, err := p.job.deletedBy(line.Copy, p.now)
-	c.other = uint16(other)
+	c.other = uint32(p.job.deletedBy(line.Namespace, line.Copy, p.now))
 	if p.candidates = append(p.candidates, c); len(p.candidates) > mostCopies {
 		return fmt.Errorf("%w: the archive has more than %d copies of the selection", ErrTooMany, mostCopies)
 	}
-	return err
+	return nil
 }
 
 // choose takes the newest copy of each entity into the plan: that of what was written last. The clocks of two

@@ -62,13 +62,16 @@ func (r record) isUnfinished() bool { return r.revision != "" && !r.done }
 // resumes reports whether a job goes on with this restore.
 func (r record) resumes(j *job) bool { return r.isUnfinished() && r.order == j.Order && !j.Abandon }
 
-// blocks returns an error if a job would give up this restore, which has inserted something, without being told to.
+// mayHaveInserted reports whether the restore came to insert something, as far as the record tells.
+func (r record) mayHaveInserted() bool { return r.plan != "" }
+
+// blocks returns an error if a job would give up this restore, which may have inserted something, and was not told to.
 func (r record) blocks(j *job) error {
-	if !r.isUnfinished() || r.object == "" || r.resumes(j) || j.Abandon {
+	if !r.isUnfinished() || !r.mayHaveInserted() || r.resumes(j) || j.Abandon {
 		return nil
 	}
-	return fmt.Errorf("target %s: %w: that of %s since %s (%s); entities restored %d", r.target, ErrUnfinished, r.actor,
-		r.began.Format(time.RFC3339), r.order, r.restored)
+	return fmt.Errorf("target %s: %w: that of %s since %s (%s); entities restored so far %d", r.target, ErrUnfinished,
+		r.actor, r.began.Format(time.RFC3339), r.order, r.restored)
 }
 
 // next returns the record of the restore of a job: of this one, or of one that begins now, in the store's time.

@@ -624,24 +624,65 @@ func TestGivesUpNothingUnasked(t *testing.T) {
 	})
 }
 
-// One that has inserted nothing is in nobody's way.
+// One that is stopped or killed within its first 500 entities may have inserted some.
+func TestUnfinishedFirstChunk(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(400, 400)
+		cfg := w.config()
+		cfg.Rate.Unlimited, cfg.Rate.Start, cfg.Rate.Max = false, 2, 2
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		if res, err := restore.Run(ctx, cfg); err != nil || res.Complete || res.Restored == 0 {
+			t.Fatalf("%+v, %v", res, err)
+		}
+		other := w.config()
+		other.Order = "another order"
+		if _, err := restore.Run(t.Context(), other); !errors.Is(err, restore.ErrUnfinished) {
+			t.Errorf("another order: %v", err)
+		}
+		other.Sweep.Apply = false
+		if res := w.run(other); len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "is given up") {
+			t.Errorf("its dry run: %q", res.Warnings)
+		}
+	})
+}
+
+// One that was killed before it came to insert anything is in nobody's way.
 func TestUnfinishedBeforeItsFirstEntity(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.gone(3, 3)
-		killed := errors.New("killed")
+		saves := 0
 		w.s.Before = func(_ context.Context, c modelstore.Call) error {
-			if c.Method == "Insert" {
-				return killed
+			if c.Method == "Save" && c.Record.Sort == store.RestoreRecord {
+				if saves++; saves > 1 {
+					return store.ErrDenied
+				}
 			}
 			return nil
 		}
-		if _, err := restore.Run(t.Context(), w.config()); !errors.Is(err, killed) {
-			t.Fatal(err)
+		if _, err := restore.Run(t.Context(), w.config()); !errors.Is(err, store.ErrDenied) || len(w.entities()) > 0 {
+			t.Fatalf("%d entities, %v", len(w.entities()), err)
 		}
 		w.s.Before = nil
 		other := w.config()
 		other.Order = "another order"
 		if res := w.run(other); res.Restored != 3 || len(res.Warnings) > 0 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// One that gives up another one, and then comes to insert nothing, leaves that as it was.
+func TestGivesUpForNothing(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(600, 600)
+		w.stopHalfway()
+		cfg := w.config()
+		cfg.Order, cfg.Abandon, cfg.From = "another order", true, restore.FromPITR
+		if _, err := restore.Run(t.Context(), cfg); !errors.Is(err, store.ErrUnsupported) {
+			t.Fatal(err)
+		}
+		if res := w.run(w.config()); !res.Continued || res.Restored != 600 {
 			t.Errorf("%+v", res)
 		}
 	})

@@ -49,6 +49,7 @@ type run struct {
 	started  time.Time // on this process's clock
 	began    time.Time // when the restore began, in the store's time
 	plan     plan
+	inserts  bool            // it has asked the store to insert something
 	absent   map[string]bool // keys, behind their namespaces, of what this run could not insert
 }
 
@@ -109,8 +110,7 @@ func (r *run) restore(ctx context.Context) (complete bool, err error) {
 	}
 	rec := r.hold.record
 	r.found = r.hold.before
-	working := false
-	defer func() { r.hold.release(ctx, working || r.continued(), complete) }()
+	defer func() { r.hold.release(ctx, r.inserts || r.continued(), complete) }()
 	if err := r.makePlan(ctx, rec); err != nil {
 		return false, err
 	}
@@ -124,7 +124,12 @@ func (r *run) restore(ctx context.Context) (complete bool, err error) {
 		from = rec.place
 		r.tally.resume(rec.place)
 	}
-	working = len(r.plan.objects) > 0
+	if len(r.plan.objects) > 0 { // from now on it may have inserted something
+		r.hold.record.plan = r.plan.fingerprint
+		if err := r.hold.renew(ctx); err != nil {
+			return false, err
+		}
+	}
 	err = r.walk(ctx, from, r.insert)
 	complete = err == nil
 	r.story.end(ctx, complete)
@@ -203,8 +208,8 @@ func (r *run) unfinished() string {
 		return fmt.Sprintf("this goes on with the restore that began at %s and was not finished: what was archived %s, "+
 			"and nothing later", began, span)
 	}
-	if was.object == "" {
-		return "" // it had inserted nothing
+	if !was.mayHaveInserted() {
+		return ""
 	}
 	return fmt.Sprintf("the restore that began at %s (%s) was not finished, and is given up by another one, which needs "+
 		"--abandon: to have the rest of it, restore what was archived %s", began, was.order, span)
