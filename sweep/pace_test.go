@@ -184,6 +184,56 @@ func TestSlowPagesHaveAPartOfTheTotal(t *testing.T) {
 	})
 }
 
+// A range that has asked in vain, and then waits long for the worker, keeps its part of the total.
+func TestRangesShareATotalAndAWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 400, throttle.Limits{Start: 1000, Max: 1000})
+		p.target.Total = throttle.Limit{PerSecond: 40}
+		p.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Scan" {
+				if err := throttle.Sleep(ctx, 12*time.Second); err != nil {
+					return err
+				}
+			}
+			return p.record(ctx, c)
+		}
+		cfg := p.config()
+		cfg.Workers = 1
+		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+		defer cancel()
+		sweep.Run(ctx, cfg)
+		ranges := map[string]int{}
+		for _, c := range p.trace.Commits {
+			ranges[c.Range] += c.Count
+		}
+		if p.check(false); len(ranges) < 4 {
+			t.Errorf("deleted in eight minutes: %v", ranges)
+		}
+	})
+}
+
+// With an archive that is as slow as the reads by which a total is divided, entities are deleted.
+func TestSlowArchiveAndSlowShares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 300, throttle.Limits{Start: 1000, Max: 1000})
+		p.target.Total = throttle.Limit{PerSecond: 100}
+		p.archived(true).takes = 7500 * time.Millisecond
+		p.s.Before = func(ctx context.Context, c modelstore.Call) error {
+			if c.Method == "Load" && c.Record.Sort == store.WorkerRecord {
+				if err := throttle.Sleep(ctx, 9*time.Second); err != nil {
+					return err
+				}
+			}
+			return p.record(ctx, c)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		if res := sweep.Run(ctx, p.config()).Targets[0]; res.Deleted < 200 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
 // stalled looks at a daemon alone with a total of two pages a second and as many workers as ranges, when 600 entities
 // come to be due in each range at once. Claims, or looks for descendants, are answered together seconds later.
 func stalled(t *testing.T, descends bool) {

@@ -132,6 +132,7 @@ type Pace struct {
 	at     time.Time // when all of this was right
 	until  time.Time // the bucket is what is waited for until then
 	asked  time.Time // when somebody last wanted tokens
+	denied bool      // there were too few
 	used   time.Time
 
 	count, before  float64 // granted since counting, and in the spell before it
@@ -165,14 +166,21 @@ func NewPace(now time.Time, l Limits, kept State, page int) *Pace {
 	return p
 }
 
-// wantsFor is how long after it was asked for tokens a bucket counts as wanted: as long
-// as most pages take.
-const wantsFor = 10 * time.Second
+const (
+	// wantsFor is how long after it was asked for tokens a bucket counts as wanted: as long
+	// as most pages take.
+	wantsFor = 10 * time.Second
+	// deniedFor is how long it does if there were none: the range may wait that long for a worker.
+	deniedFor = 10 * time.Minute
+)
 
 // Wants reports whether the range asks for tokens, or has done so recently. One that does
 // not needs no part of a total.
 func (p *Pace) Wants(now time.Time) bool {
-	return p.until.After(now) || now.Sub(p.asked) <= wantsFor
+	if p.denied {
+		return now.Sub(p.asked) <= deniedFor
+	}
+	return now.Sub(p.asked) <= wantsFor
 }
 
 // fallBack takes an idle range back to the start.
@@ -308,9 +316,10 @@ const rounding = 1e-9
 
 // wait returns how long it is until n tokens are there, at most a full bucket. The
 // bucket counts as waited for until then.
-func (p *Pace) wait(now time.Time, n int) time.Duration {
+func (p *Pace) wait(now time.Time, n int) (d time.Duration) {
 	p.advance(now)
 	p.until, p.asked = now, now
+	defer func() { p.denied = d > 0 }()
 	rate := p.effective(now)
 	if p.hold != "" || rate <= 0 {
 		return askAgain
@@ -323,7 +332,7 @@ func (p *Pace) wait(now time.Time, n int) time.Duration {
 		return 0
 	}
 	seconds := math.Min(missing/rate, time.Hour.Seconds())
-	d := max(time.Microsecond, time.Duration(math.Ceil(seconds*float64(time.Second))))
+	d = max(time.Microsecond, time.Duration(math.Ceil(seconds*float64(time.Second))))
 	p.until = now.Add(d)
 	return d
 }

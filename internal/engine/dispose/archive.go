@@ -55,8 +55,8 @@ func (w *Writer) keeps(ctx context.Context, q *store.Query, ops []store.Op, isOl
 	return k, k.Keep(ctx, list)
 }
 
-// Keep implements [store.Archive]. It may have taken long: what holds the target by now, or another pace, holds these,
-// too.
+// Keep implements [store.Archive]. It may have taken long: what holds the target by now, or another pace that somebody
+// has ordered, holds these, too.
 func (k *keeping) Keep(ctx context.Context, list []store.Copy) error {
 	if !k.site.Cfg.Archive.IsWhole() {
 		list = slices.Clone(list)
@@ -67,13 +67,14 @@ func (k *keeping) Keep(ctx context.Context, list []store.Copy) error {
 	began := k.site.Cfg.Now()
 	ended, err := k.site.Cfg.Archive.Keep(ctx, k.site.Story.ID(began), k.space, list)
 	k.waited += k.site.Cfg.Now().Sub(began)
+	k.site.Pacing.Follow(k.site.Viewer.View())
 	switch why := k.site.HeldBy(); {
 	case err != nil:
 		k.err = k.writer.archiveFailed(ctx, len(list), err)
 	case why != "" && why != throttle.ReasonLimit: // these are within the limits: that was granted
 		k.err = &throttle.Pause{Wait: HeldFor, Why: why}
-	case !k.site.Pacing.GrantHolds(k.writer.granted):
-		k.err = &throttle.Pause{Why: throttle.ReasonTotal}
+	case k.site.Pacing.Orders() != k.writer.granted:
+		k.err = &throttle.Pause{Why: k.writer.hold.Pacer.Status().Reason}
 	}
 	if err == nil {
 		k.writer.slowSince = time.Time{}
