@@ -160,19 +160,24 @@ func TestFirstPagesDoNotExceedTheTotal(t *testing.T) {
 	})
 }
 
+// scansSlowly gives the target a total, and lets each page take longer to read than a range counts as wanted.
+func (p *paced) scansSlowly() {
+	p.target.Total = throttle.Limit{PerSecond: 40}
+	p.s.Before = func(ctx context.Context, c modelstore.Call) error {
+		if c.Method == "Scan" {
+			if err := throttle.Sleep(ctx, 12*time.Second); err != nil {
+				return err
+			}
+		}
+		return p.record(ctx, c)
+	}
+}
+
 // However long a page takes to read, its range has a part of the total when it comes to be written.
 func TestSlowPagesHaveAPartOfTheTotal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaced(t, 50, throttle.Limits{Start: 1000, Max: 1000})
-		p.target.Total = throttle.Limit{PerSecond: 40}
-		p.s.Before = func(ctx context.Context, c modelstore.Call) error {
-			if c.Method == "Scan" {
-				if err := throttle.Sleep(ctx, 12*time.Second); err != nil {
-					return err
-				}
-			}
-			return p.record(ctx, c)
-		}
+		p.scansSlowly()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		began := time.Now()
@@ -188,15 +193,7 @@ func TestSlowPagesHaveAPartOfTheTotal(t *testing.T) {
 func TestRangesShareATotalAndAWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaced(t, 400, throttle.Limits{Start: 1000, Max: 1000})
-		p.target.Total = throttle.Limit{PerSecond: 40}
-		p.s.Before = func(ctx context.Context, c modelstore.Call) error {
-			if c.Method == "Scan" {
-				if err := throttle.Sleep(ctx, 12*time.Second); err != nil {
-					return err
-				}
-			}
-			return p.record(ctx, c)
-		}
+		p.scansSlowly()
 		cfg := p.config()
 		cfg.Workers = 1
 		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)

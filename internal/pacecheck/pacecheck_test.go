@@ -38,7 +38,7 @@ func sweep(seed uint64, workers int, length time.Duration, total, faster float64
 	rng := rand.New(rand.NewPCG(seed, 5))
 	t := pacecheck.Trace{Page: page, Ranges: map[string][]pacecheck.Segment{}, Total: []pacecheck.Segment{{From: start, PerSecond: total}}}
 	limits := throttle.Limits{Start: 400, Max: 1000}
-	share := throttle.Share{PerSecond: total / float64(workers), Burst: min(total, float64(page)) / float64(workers), Until: start.Add(100 * length)}
+	share := throttle.Share{PerSecond: total / float64(workers), Burst: total / float64(workers), Until: start.Add(100 * length)}
 	if math.IsInf(total, 1) {
 		share = throttle.Share{Unlimited: true}
 	}

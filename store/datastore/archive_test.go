@@ -819,27 +819,6 @@ func TestBillOfArchiving(t *testing.T) {
 }
 
 func TestExpiryOf(t *testing.T) {
-	from := store.Target{Kind: "Session", Property: "expires", Type: store.Instant}
-	by := func(kind, property string) store.Target { return store.Target{Kind: kind, Property: property} }
-	own := store.InstantValue(time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC))
-	c := store.Copy{Key: "Session/a", Expiry: own, Data: []byte(`{"key":{"path":[{"kind":"Session","name":"a"}]},` +
-		`"properties":{"expires":{"timestampValue":"2026-11-28T00:00:00Z"},"expiry_key":{"stringValue":"k"}}}`)}
-	without := c
-	without.Data = nil
-	for _, is := range []struct {
-		c    store.Copy
-		t    store.Target
-		want store.Value
-	}{
-		{c, from, own}, {c, by("Session", "expiry_key"), store.TextValue("k")}, {c, by("Session", "other"), store.Value{}},
-		{c, by("User", "expires"), store.Value{}}, {without, from, own}, {without, by("Session", "expiry_key"), store.Value{}},
-	} {
-		if got, err := new(DB).ExpiryOf(is.c, from, is.t); got != is.want || err != nil {
-			t.Errorf("by %s of %s: %v, not %v; %v", is.t.Property, is.t.Kind, got, is.want, err)
-		}
-	}
-	c.Data = []byte("{")
-	if _, err := new(DB).ExpiryOf(c, from, by("Session", "expiry_key")); !errors.Is(err, store.ErrInvalid) {
-		t.Errorf("broken data: %v", err)
-	}
+	storetest.CheckExpiryOf(t, new(DB), "Session", "Session/a", `{"key":{"path":[{"kind":"Session","name":"a"}]},`+
+		`"properties":{"expires":{"timestampValue":"2026-11-28T00:00:00Z"},"expiry_key":{"stringValue":"k"}}}`)
 }

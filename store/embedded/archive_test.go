@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/store/storetest"
 )
 
 // An onKeep is an Archive that is a function.
@@ -225,4 +226,9 @@ func FuzzLine(f *testing.F) {
 			t.Errorf("%+v comes back from %q as %+v", e, line, back)
 		}
 	})
+}
+
+func TestExpiryOf(t *testing.T) {
+	storetest.CheckExpiryOf(t, new(DB), "sessions", `"a"`, `{"id":"a","property":"expires",`+
+		`"expires":"2026-11-28T00:00:00.000000Z","other":{"property":"expiry_key","key":"k"},"data":{}}`)
 }

@@ -582,27 +582,6 @@ func TestInsertRefuses(t *testing.T) {
 }
 
 func TestExpiryOf(t *testing.T) {
-	from := store.Target{Kind: "sessions", Property: "expires", Type: store.Instant}
-	by := func(kind, property string) store.Target { return store.Target{Kind: kind, Property: property} }
-	own := store.InstantValue(time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC))
-	c := store.Copy{Key: "sessions/a", Expiry: own, Data: []byte(`{"name":"projects/p/databases/d/documents/sessions/a",` +
-		`"fields":{"expires":{"timestampValue":"2026-11-28T00:00:00Z"},"expiry_key":{"stringValue":"k"}}}`)}
-	without := c
-	without.Data = nil
-	for _, is := range []struct {
-		c    store.Copy
-		t    store.Target
-		want store.Value
-	}{
-		{c, from, own}, {c, by("sessions", "expiry_key"), store.TextValue("k")}, {c, by("sessions", "other"), store.Value{}},
-		{c, by("users", "expires"), store.Value{}}, {without, from, own}, {without, by("sessions", "expiry_key"), store.Value{}},
-	} {
-		if got, err := new(DB).ExpiryOf(is.c, from, is.t); got != is.want || err != nil {
-			t.Errorf("by %s of %s: %v, not %v; %v", is.t.Property, is.t.Kind, got, is.want, err)
-		}
-	}
-	c.Data = []byte("{")
-	if _, err := new(DB).ExpiryOf(c, from, by("sessions", "expiry_key")); !errors.Is(err, store.ErrInvalid) {
-		t.Errorf("broken data: %v", err)
-	}
+	storetest.CheckExpiryOf(t, new(DB), "sessions", "sessions/a", `{"name":"projects/p/databases/d/documents/sessions/a",`+
+		`"fields":{"expires":{"timestampValue":"2026-11-28T00:00:00Z"},"expiry_key":{"stringValue":"k"}}}`)
 }
