@@ -217,6 +217,7 @@ func (h *handle) DeleteBelow(
 		}
 		return d.Stays
 	})
+	known := h.lookOf(s) // it may take effect after its caller has given up, and looked again
 	h.sends(ctx, q, make([]store.Op, len(list)))
 	var seen row
 	read := call{method: "Get", key: q.Namespace + " " + e.Key}
@@ -251,7 +252,7 @@ func (h *handle) DeleteBelow(
 				return store.ErrContention
 			}
 		}
-		h.w.oracle.prunes(h, s, list)
+		h.w.oracle.prunes(h, s, known, list)
 		for _, d := range list {
 			delete(h.w.kin[s], d.Key)
 		}
@@ -263,8 +264,15 @@ func (h *handle) DeleteBelow(
 	return store.Deleted, nil
 }
 
-// prunes holds D1 as descendants of an entity are deleted.
-func (o *oracle) prunes(h *handle, s stem, list []store.Descendant) {
+// lookOf returns what the process knows of what lies below an entity.
+func (h *handle) lookOf(s stem) look {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	return h.looks[s]
+}
+
+// prunes holds D1 as descendants of an entity are deleted, by what was known when the call was sent.
+func (o *oracle) prunes(h *handle, s stem, known look, list []store.Descendant) {
 	f := o.truth[s.at][s.key]
 	if h.dry {
 		o.w.violate("dry", "%s deletes below %s in a dry run", h.name, s.key)
@@ -282,23 +290,23 @@ func (o *oracle) prunes(h *handle, s stem, list []store.Descendant) {
 		}
 		for i := range path {
 			above, exists := o.w.kin[s][path[:i]]
-			if gone[path] && exists && above.owned && !gone[path[:i]] && !above.since.After(h.looks[s].began) {
+			if gone[path] && exists && above.owned && !gone[path[:i]] && !above.since.After(known.began) {
 				o.w.violate("D1", "%s deletes %s below %s, though %s is another target's own", h.name, path, s.key, path[:i])
 			}
-			if path[i] == '/' && gone[path[:i]] && !gone[path] && !k.born.After(h.looks[s].at) {
+			if path[i] == '/' && gone[path[:i]] && !gone[path] && !k.born.After(known.at) {
 				o.w.violate("D1", "%s deletes %s below %s before %s", h.name, path[:i], s.key, path)
 			}
 		}
 	}
-	o.surveyed(h, s)
+	o.surveyed(h, s, known)
 	o.archivedBelow(h, s, list)
 	o.w.count("descendants deleted")
 }
 
 // surveyed holds D1 for what a process could see before it deleted any: it lists all first.
-func (o *oracle) surveyed(h *handle, s stem) {
+func (o *oracle) surveyed(h *handle, s stem, known look) {
 	for path, k := range o.w.kin[s] {
-		if k.owned && k.born.Before(h.looks[s].first) {
+		if k.owned && k.born.Before(known.first) {
 			o.w.violate("D1", "%s deletes below %s, though it could see that %s is another target's own", h.name, s.key, path)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/reaper-ttl/reaper/store"
 )
 
 // An entity goes by a look that was not older than calls travel when its delete was sent, but for the time that its
@@ -40,6 +42,31 @@ func TestAgeOfALook(t *testing.T) {
 					t.Errorf("violation: %v", w.violation)
 				}
 			})
+		})
+	}
+}
+
+// A delete that takes effect after its caller has given up, and looked again, is held to what was known when it was sent.
+func TestDeletesBelowAfterALaterLook(t *testing.T) {
+	for _, later := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(Options{Seed: 1})
+			defer w.stop()
+			w.plan.descends = true
+			h, s := &handle{w: w, name: "me"}, stem{place{w.plan.kind("sessions"), ""}, "e"}
+			w.oracle.truth[s.at] = map[string]*fact{s.key: {wellFormed: true, expires: w.began.Add(-time.Hour)}}
+			w.kin[s] = map[string]kin{"a": {born: w.moment()}}
+			h.sees(s, true, false)
+			sent := h.lookOf(s)
+			w.kin[s]["a/b"] = kin{born: w.moment()}
+			h.sees(s, true, false)
+			if later {
+				sent = h.lookOf(s)
+			}
+			w.oracle.prunes(h, s, sent, []store.Descendant{{Key: "a"}})
+			if (w.violation != nil) != later {
+				t.Errorf("sent after the later look: %v; %v", later, w.violation)
+			}
 		})
 	}
 }
