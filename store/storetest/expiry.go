@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"errors"
-	"testing"
 	"time"
 
 	"github.com/reaper-ttl/reaper/store"
@@ -10,10 +9,10 @@ import (
 
 // CheckExpiryOf checks ExpiryOf of a driver by a copy with this key and data, which was archived for a target of a kind
 // and the property "expires". That holds the instant [Archived], and "expiry_key" the text "k".
-func CheckExpiryOf(t *testing.T, db interface {
+func CheckExpiryOf(tb TB, db interface {
 	ExpiryOf(c store.Copy, from, t store.Target) (store.Value, error)
 }, kind, key, data string) {
-	t.Helper()
+	tb.Helper()
 	from := store.Target{Kind: kind, Property: "expires", Type: store.Instant}
 	own := store.InstantValue(Archived)
 	whole := store.Copy{Key: key, Expiry: own, Data: []byte(data)}
@@ -32,13 +31,13 @@ func CheckExpiryOf(t *testing.T, db interface {
 	} {
 		got, err := db.ExpiryOf(c.of, from, store.Target{Kind: c.kind, Property: c.property})
 		if got != c.want || err != nil {
-			t.Errorf("by %s of %s: %v, not %v; %v", c.property, c.kind, got, c.want, err)
+			tb.Errorf("by %s of %s: %v, not %v; %v", c.property, c.kind, got, c.want, err)
 		}
 	}
 	whole.Data = []byte("{")
 	got, err := db.ExpiryOf(whole, from, store.Target{Kind: kind, Property: "expiry_key"})
 	if !errors.Is(err, store.ErrInvalid) {
-		t.Errorf("broken data: %v, %v", got, err)
+		tb.Errorf("broken data: %v, %v", got, err)
 	}
 }
 
