@@ -83,12 +83,7 @@ func (f adoptFlags) rule(cmd *cobra.Command, t config.Target) (adopt.Rule, error
 // recordedRule returns the rule by which a target is being adopted. Flags may have given it, and
 // after the end the targets file needs none.
 func recordedRule(ctx context.Context, s store.Store, target string) (adopt.Rule, error) {
-	var rec adopt.Record
-	var exists bool
-	err := store.Retry(ctx, recordPatience, func() (err error) {
-		rec, _, exists, err = adopt.Load(ctx, s, target)
-		return err
-	})
+	rec, exists, err := loadAdoption(ctx, s, target)
 	switch {
 	case err != nil:
 		return adopt.Rule{}, err
@@ -97,6 +92,15 @@ func recordedRule(ctx context.Context, s store.Store, target string) (adopt.Rule
 			"write adopt: {from: {property: created, plus: 30d}} into the targets file, or --from created --plus 30d")
 	}
 	return rec.Rule, nil
+}
+
+// loadAdoption reads the record of an adoption. It repeats a read that fails for a moment.
+func loadAdoption(ctx context.Context, s store.Store, target string) (rec adopt.Record, exists bool, err error) {
+	err = store.Retry(ctx, recordPatience, func() (err error) {
+		rec, _, exists, err = adopt.Load(ctx, s, target)
+		return err
+	})
+	return rec, exists, err
 }
 
 func ruleOf(from config.AdoptFrom) adopt.Rule {

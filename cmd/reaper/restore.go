@@ -299,12 +299,7 @@ func checkAdoptions(ctx context.Context, s *session, t config.Target) error {
 		if one.Kind != t.Kind || one.Group != t.Group || one.StoreTarget().Type != store.Text {
 			continue
 		}
-		var rec adopt.Record
-		var exists bool
-		err := store.Retry(ctx, recordPatience, func() (err error) {
-			rec, _, exists, err = adopt.Load(ctx, s.db.Store, one.Name)
-			return err
-		})
+		rec, exists, err := loadAdoption(ctx, s.db.Store, one.Name)
 		if err != nil {
 			return err
 		}

@@ -260,7 +260,8 @@ func (p *planner) mayWrite(ctx context.Context, rec Record) (bool, error) {
 	if err != nil || unfinished {
 		return unfinished, err
 	}
-	return isFollowed(ctx, p.job.store, rec.Target)
+	follower, _, err := loadFollower(ctx, p.job.store, rec.Target)
+	return follower.owner != "", err
 }
 
 // NextRound returns when the next round of an adoption begins, if rounds begin so often, on

@@ -106,15 +106,8 @@ func unfinished(ctx context.Context, s store.Loader, rec Record) (bool, error) {
 // reading began: its last round may have begun days later, if somebody went on with it then.
 func loadFollow(ctx context.Context, s store.Loader, rec Record) (progress, error) {
 	p := progress{target: rec.Target, part: followPart, reading: rec.Reading, after: store.FormatTime(rec.Reading)}
-	got, err := loadKeys(ctx, s, rec.Target, []string{partKey(rec.Target, followPart)})
-	if err != nil {
-		return p, fmt.Errorf("load adoption records of %s: %w", rec.Target, err)
-	}
-	if len(got.List) == 0 {
-		return p, nil
-	}
-	is, err := decodeProgress(got.List[0])
-	if err != nil {
+	is, exists, err := loadFollower(ctx, s, rec.Target)
+	if err != nil || !exists {
 		return p, err
 	}
 	if !is.reading.Equal(rec.Reading) { // the new round has read all that came before it
@@ -124,14 +117,17 @@ func loadFollow(ctx context.Context, s store.Loader, rec Record) (progress, erro
 	return is, nil
 }
 
-// isFollowed reports whether a process follows the index of a target, be it for an earlier round.
-func isFollowed(ctx context.Context, s store.Loader, target string) (bool, error) {
+// loadFollower reads the record of the process that follows the index of a target, be it for an earlier reading.
+func loadFollower(ctx context.Context, s store.Loader, target string) (p progress, exists bool, err error) {
 	got, err := loadKeys(ctx, s, target, []string{partKey(target, followPart)})
-	if err != nil || len(got.List) == 0 {
-		return false, err
+	if err != nil {
+		return p, false, fmt.Errorf("load adoption records of %s: %w", target, err)
 	}
-	is, err := decodeProgress(got.List[0])
-	return is.owner != "", err
+	if len(got.List) == 0 {
+		return p, false, nil
+	}
+	p, err = decodeProgress(got.List[0])
+	return p, err == nil, err
 }
 
 // loadKeys reads records by their keys. It repeats a read that fails for a moment: a run of many
