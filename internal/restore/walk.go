@@ -190,13 +190,14 @@ const (
 // time as one call reads: whole entities are held for no more of the chunk. An entity that was not yet as the
 // journal says by then is left out, and noted.
 func (r *run) contents(ctx context.Context, items []item, use func(namespace string, items []item) error) error {
+	checked := func(namespace string, items []item) error {
+		if err := r.checkOthers(items); err != nil { // the plan is older, and had no contents of a journal
+			return err
+		}
+		return use(namespace, items)
+	}
 	if r.job.From == FromArchive {
-		return byNamespace(items, func(namespace string, items []item) error {
-			if err := r.checkOthers(items); err != nil { // the plan is older
-				return err
-			}
-			return use(namespace, items)
-		})
+		return byNamespace(items, checked)
 	}
 	return byNamespace(items, func(namespace string, items []item) error {
 		for len(items) > 0 {
@@ -219,10 +220,7 @@ func (r *run) contents(ctx context.Context, items []item, use func(namespace str
 				one.Data = was.Data
 				some = append(some, one)
 			}
-			if err := r.checkOthers(some); err != nil {
-				return err
-			}
-			if err := use(namespace, some); err != nil {
+			if err := checked(namespace, some); err != nil {
 				return err
 			}
 			items = items[len(copies):]
