@@ -260,8 +260,9 @@ func (p *planner) mayWrite(ctx context.Context, rec Record) (bool, error) {
 	if err != nil || unfinished {
 		return unfinished, err
 	}
-	follower, _, err := loadFollower(ctx, p.job.store, rec.Target)
-	return follower.owner != "", err
+	// One that was released may have been taken over, for a later round, from a follower that still writes.
+	_, follows, err := loadFollower(ctx, p.job.store, rec.Target)
+	return follows, err
 }
 
 // NextRound returns when the next round of an adoption begins, if rounds begin so often, on

@@ -94,38 +94,49 @@ func TestFollowerClaimsBesideUndo(t *testing.T) {
 }
 
 // A follower is in a pass as another process makes a round, which ends at once, and somebody undoes the adoption. It writes
-// one key, slowly.
+// one key, slowly. The other process may have followed for a moment, and said that it does no longer.
 func TestFollowerOfAnEarlierRoundBesideUndo(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		w.s.Indexed = "created"
-		w.many(10)
-		w.run(w.config())
-		cfg, second, u := w.config(), w.config(), w.config()
-		u.Order = adopt.Undo
-		var undo sync.WaitGroup
-		var follows, passes, wrote atomic.Bool
-		w.s.Before = func(_ context.Context, c modelstore.Call) error {
-			switch {
-			case c.Method == "Scan" && c.Query.Target.Property == "created" && follows.Load() && passes.CompareAndSwap(false, true):
-				w.run(second)
-				w.create("new")
-				undo.Go(func() { w.run(u) })
+	for _, follows := range []bool{false, true} {
+		in(t, func(t *testing.T, w *world) { undoBesideEarlierFollower(t, w, follows) })
+	}
+}
+
+func undoBesideEarlierFollower(t *testing.T, w *world, secondFollows bool) {
+	w.s.Indexed = "created"
+	w.many(10)
+	w.run(w.config())
+	cfg, second, u := w.config(), w.config(), w.config()
+	u.Order = adopt.Undo
+	var undo sync.WaitGroup
+	var follows, passes, wrote atomic.Bool
+	w.s.Before = func(_ context.Context, c modelstore.Call) error {
+		switch {
+		case c.Method == "Scan" && c.Query.Target.Property == "created" && follows.Load() && passes.CompareAndSwap(false, true):
+			w.run(second)
+			if secondFollows {
+				stop := w.follow(second)
 				time.Sleep(time.Second)
-			case c.Method == "Restamp" && passes.Load() && wrote.CompareAndSwap(false, true):
-				time.Sleep(20 * time.Second)
+				if _, err := stop(); err != nil {
+					t.Error(err)
+				}
 			}
-			return nil
+			w.create("new")
+			undo.Go(func() { w.run(u) })
+			time.Sleep(time.Second)
+		case c.Method == "Restamp" && passes.Load() && wrote.CompareAndSwap(false, true):
+			time.Sleep(20 * time.Second)
 		}
-		stop := w.follow(cfg)
-		time.Sleep(15 * time.Second)
-		follows.Store(true)
-		time.Sleep(2 * time.Minute)
-		undo.Wait()
-		_, err := stop()
-		if n := w.stamped(); n > 0 || !wrote.Load() || !adopt.IsNewRound(err) {
-			t.Errorf("%d keys are left; it wrote: %v, %v", n, wrote.Load(), err)
-		}
-	})
+		return nil
+	}
+	stop := w.follow(cfg)
+	time.Sleep(15 * time.Second)
+	follows.Store(true)
+	time.Sleep(2 * time.Minute)
+	undo.Wait()
+	_, err := stop()
+	if n := w.stamped(); n > 0 || !wrote.Load() || !adopt.IsNewRound(err) {
+		t.Errorf("%d keys are left; it wrote: %v, %v", n, wrote.Load(), err)
+	}
 }
 
 // However long an adoption was planned, its first key comes after all sweeps know of it.
