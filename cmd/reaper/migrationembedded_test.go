@@ -36,8 +36,9 @@ func TestRestoreDuringAMigration(t *testing.T) {
 	}
 	b.wantLive(live)
 	b.write("reaper.yaml", strings.Replace(both, old, "", 1))
-	if r := b.run(nil, append(restore, "--expire-in=7d")...); r.code != exitDone || len(b.dumped("--target", "sessions-keys")) != 20 {
-		t.Errorf("without the other target: exit code %d: %s", r.code, r.log)
+	r := b.run(nil, append(restore, "--expire-in=7d")...)
+	if r.code != exitDone || len(b.dumped("--target", "sessions-keys")) != 20 || !strings.Contains(r.out, "its rule disagrees") {
+		t.Errorf("without the other target: exit code %d: %s%s", r.code, r.out, r.log)
 	}
 }
 

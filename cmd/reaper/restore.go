@@ -265,10 +265,9 @@ func runRestore(a *app, cmd *cobra.Command, args []string, f restoreFlags) (err 
 		return err
 	}
 	defer s.db.closeInto(&err)
-	if cfg.Expiry.Never {
-		if err := checkAdoptions(cmd.Context(), s, t); err != nil {
-			return err
-		}
+	warning, err := checkAdoptions(cmd.Context(), s, t, cfg.Expiry)
+	if err != nil {
+		return err
 	}
 	if cfg.Rate, err = f.paced(s); err != nil {
 		return err
@@ -277,9 +276,8 @@ func runRestore(a *app, cmd *cobra.Command, args []string, f restoreFlags) (err 
 		return fmt.Errorf("open the archive: %w", err)
 	}
 	cfg.Sweep, cfg.Target = s.sweep, s.sweep.Targets[0]
-	for _, other := range s.Targets { // a collection group, and what lies below entities, may be of other kinds
-		mayShare := other.Kind == t.Kind || other.Group || t.Group || t.Descendants.Mode != config.KeepDescendants
-		if other.Name != t.Name && mayShare {
+	for _, other := range s.Targets { // what was archived with an entity may be of any kind
+		if other.Name != t.Name {
 			cfg.Others = append(cfg.Others, sweepTarget(other))
 		}
 	}
@@ -289,27 +287,35 @@ func runRestore(a *app, cmd *cobra.Command, args []string, f restoreFlags) (err 
 	done := showRestore(cmd.Context(), s, cfg)
 	res, err := restore.Run(cmd.Context(), cfg)
 	done()
+	if warning != "" {
+		res.Warnings = append(res.Warnings, warning)
+	}
 	return reportRestore(s, cfg, f.archive, res, err)
 }
 
 // checkAdoptions refuses to take the expiry from entities that are being adopted, be it for another target of the kind:
-// they would get one again, by the rule of the adoption.
-func checkAdoptions(ctx context.Context, s *session, t config.Target) error {
+// they would get one again, by the rule of the adoption. It warns of a new expiry, with which that rule disagrees.
+func checkAdoptions(ctx context.Context, s *session, t config.Target, e restore.Expiry) (warning string, err error) {
 	for _, one := range s.Targets {
-		if one.Kind != t.Kind || one.Group != t.Group || one.StoreTarget().Type != store.Text {
+		concerned := e.Never || e.In > 0 && one.Name == t.Name
+		if !concerned || one.Kind != t.Kind || one.Group != t.Group || one.StoreTarget().Type != store.Text {
 			continue
 		}
 		rec, exists, err := loadAdoption(ctx, s.db.Store, one.Name)
-		if err != nil {
-			return err
-		}
-		if exists && (rec.Phase == adopt.Stamping || rec.Phase == adopt.Dual) {
+		switch {
+		case err != nil:
+			return "", err
+		case !exists || rec.Phase != adopt.Stamping && rec.Phase != adopt.Dual:
+		case e.Never:
 			err := wrongUsage("--no-expiry: target %s is being adopted, which gives entities without an expiry one by its rule",
 				one.Name)
-			return store.WithHint(err, "give them an expiry: --expire-in 7d, or end the adoption first")
+			return "", store.WithHint(err, "end the adoption first, or give them their own expiry again: --keep-expiry")
+		default:
+			warning = fmt.Sprintf("target %s is being adopted, and its rule disagrees with --expire-in: sweeps keep what comes "+
+				"back as mismatch, and adopt finish counts it as left", one.Name)
 		}
 	}
-	return nil
+	return warning, nil
 }
 
 // reportRestore prints what became of a run, and returns its error as that of the command.
@@ -347,6 +353,7 @@ func unfitRestore(err error) error {
 		{restore.ErrOtherTarget, otherTargetHint},
 		{restore.ErrDue, "give them another expiry: --expire-in 7d, or --no-expiry; with --abandon if that replaces a\n  " +
 			"restore that was not finished"},
+		{restore.ErrNothing, "check the archive, the sweep's id, the times and the ids"},
 		{restore.ErrTooMany, "restore it in parts, the latest first: --since and --until"},
 		{restore.ErrUnfinished, "the same command goes on with it, without --abandon, which gives it up"},
 		{store.ErrUnsupported, "--from archive needs no point-in-time recovery"},

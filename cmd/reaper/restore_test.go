@@ -224,3 +224,17 @@ func TestRestoreEndsHalfWay(t *testing.T) {
 		}
 	}
 }
+
+// The next command goes on with one that was to give up another one only if that came to insert something.
+func TestRestoreSaysHowToGoOn(t *testing.T) {
+	for inserts, want := range map[bool]string{
+		false: "not complete: run the command again to go on",
+		true:  "not complete: run the command again, without --abandon, to go on",
+	} {
+		var out bytes.Buffer
+		printRestoreEnd(&out, restoreResult{Result: restore.Result{Apply: true, Inserts: inserts}, abandons: true})
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it inserts: %v: %s", inserts, out.String())
+		}
+	}
+}

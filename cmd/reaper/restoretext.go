@@ -74,7 +74,7 @@ func printRestoreEnd(w io.Writer, res restoreResult) {
 		done += " (with what earlier runs did)"
 	}
 	again := "run the command again"
-	if res.abandons {
+	if res.abandons && res.Inserts {
 		again += ", without --abandon,"
 	}
 	switch {

@@ -74,6 +74,7 @@ var (
 	ErrOtherKind     = errors.New("the archive is of another kind")
 	ErrOtherDatabase = errors.New("the archive is of another database")
 	ErrKeysOnly      = errors.New("the archive has keys alone")
+	ErrNothing       = errors.New("the archive has nothing of this selection, and a restore was not finished")
 	ErrTooMany       = errors.New("this is too much for one restore")
 	ErrDue           = errors.New("entities would be due at once")
 	ErrOtherTarget   = errors.New("another target would delete at once what comes back")

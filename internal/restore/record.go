@@ -56,18 +56,16 @@ type record struct {
 	place
 }
 
-// isUnfinished reports whether there is a restore that was not finished.
-func (r record) isUnfinished() bool { return r.revision != "" && !r.done }
+// isUnfinished reports whether there is a restore that was not finished. One that was killed while it made its plan has
+// inserted nothing, and left nothing to finish.
+func (r record) isUnfinished() bool { return r.revision != "" && !r.done && r.plan != "" }
 
 // resumes reports whether a job goes on with this restore.
 func (r record) resumes(j *job) bool { return r.isUnfinished() && r.order == j.Order && !j.Abandon }
 
-// mayHaveInserted reports whether the restore came to insert something, as far as the record tells.
-func (r record) mayHaveInserted() bool { return r.plan != "" }
-
-// blocks returns an error if a job would give up this restore, which may have inserted something, and was not told to.
+// blocks returns an error if a job would give up this restore, and was not told to.
 func (r record) blocks(j *job) error {
-	if !r.isUnfinished() || !r.mayHaveInserted() || r.resumes(j) || j.Abandon {
+	if !r.isUnfinished() || r.resumes(j) || j.Abandon {
 		return nil
 	}
 	return fmt.Errorf("target %s: %w: that of %s since %s (%s); entities restored so far %d", r.target, ErrUnfinished,
@@ -80,9 +78,10 @@ func (r record) next(j *job, now time.Time) record {
 		return r
 	}
 	began := now.UTC().Truncate(time.Microsecond)
-	until := j.Pick.Until
-	if until.IsZero() || until.After(began) {
-		until = began // what is archived from now on is not part of it
+	// What is archived from now on is not part of it. The clock of what archived the last ones may have been ahead.
+	latest, until := began.Add(j.Target.MaxClockSkew), j.Pick.Until
+	if until.IsZero() || until.After(latest) {
+		until = latest
 	}
 	return record{target: r.target, order: j.Order, since: j.Pick.Since, until: until, began: began, token: r.token,
 		revision: r.revision}

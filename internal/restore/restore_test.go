@@ -2,7 +2,6 @@ package restore_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -289,6 +288,7 @@ func TestNothingTwice(t *testing.T) {
 		}
 		w.s.Before = nil
 		w.s.Remove("Session", "", key("s-0007"))
+		time.Sleep(w.target.MaxClockSkew)
 		w.gone(1, 1) // archived while the restore lies idle: not part of it
 		res := w.run(w.config())
 		if _, back := w.entities()["s-0007"]; back || res.Restored != 1500 || !res.Continued || len(w.entities()) != 1498 {
@@ -511,6 +511,51 @@ func TestPITR(t *testing.T) {
 	})
 }
 
+// What point-in-time recovery does not have as it was, and exists, is not missing: what lies below it comes back.
+func TestPITRExists(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.mode = archive.Keys
+		w.put(`{}`, "p")
+		w.s.PutBelow("Session", "", key("p"), modelstore.Kin{Path: "notes/1"})
+		time.Sleep(3 * time.Minute)
+		note := key("p") + "/notes/1"
+		copies, err := w.s.Fetch(t.Context(), w.target.Target, "", []string{note}, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		past := &pastStore{Store: w.s, past: map[string]store.Copy{note: copies[0]}}
+		w.put(`{"v":2}`, "p") // within the last minute
+		w.sweep("one", deleted, note)
+		w.sweep("one", deleted, key("p"))
+		cfg := w.config()
+		cfg.Sweep.Store, cfg.From = past, restore.FromPITR
+		cfg.Sweep.Apply = false
+		if res, err := restore.Run(t.Context(), cfg); !errors.Is(err, restore.ErrPartial) || res.NotFound != 1 || res.Refused != 1 {
+			t.Errorf("before it exists: %+v, %v", res, err)
+		}
+		w.put(`{"v":3}`, "p")
+		if res := w.run(cfg); res.Exist != 1 || res.NotFound+res.Refused > 0 {
+			t.Errorf("a dry run: %+v", res)
+		}
+		cfg.Sweep.Apply = true
+		res := w.run(cfg)
+		if res.Exist != 1 || res.Restored != 1 || len(w.s.Below("Session", "", key("p"))) != 1 || w.entities()["p"] != `{"v":3}` {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// The clock of what archived the last entities before the restore may have been ahead.
+func TestArchivedByAClockAhead(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.skew = w.target.MaxClockSkew - 2*time.Second
+		w.gone(6, 1)
+		if res := w.run(w.config()); res.Restored != 6 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
 // An object with a changed byte brings nothing back: nobody knows which of its entities is another one now.
 func TestChangedByte(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
@@ -543,162 +588,6 @@ func TestChangedByte(t *testing.T) {
 				}
 				w.s.Remove("Session", "", key(n))
 			}
-		}
-	})
-}
-
-// A restore that goes on so late that what it restores would be due at once is refused.
-func TestContinuedTooLate(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		w.gone(600, 600)
-		w.stopHalfway()
-		time.Sleep(8 * day)
-		if res, err := restore.Run(t.Context(), w.config()); !errors.Is(err, restore.ErrDue) || len(w.entities()) != 500 {
-			t.Errorf("%d exist, %+v, %v", len(w.entities()), res, err)
-		}
-		cfg := w.config()
-		cfg.Order = "another expiry"
-		cfg.Abandon = true
-		if res := w.run(cfg); res.Restored != 100 || res.Due != 0 {
-			t.Errorf("%+v", res)
-		}
-	})
-}
-
-// A restore tells of one that was not finished: the same order goes on with it, and takes nothing that was archived
-// later; after another order it does not go on. A dry run says the same, of the same span.
-func TestSaysWhatWasNotFinished(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		w.gone(600, 600)
-		first := w.stopHalfway()
-		if len(first.Warnings) > 0 {
-			t.Errorf("nothing was unfinished before: %q", first.Warnings)
-		}
-		time.Sleep(time.Hour)
-		for _, c := range []struct {
-			order, want string
-			apply       bool
-		}{{"another order", "is given up", false}, {"", "and nothing later", false}, {"", "and nothing later", true}} {
-			cfg := w.config()
-			cfg.Order, cfg.Sweep.Apply = cmp.Or(c.order, cfg.Order), c.apply
-			res := w.run(cfg)
-			until := first.Until.Format(time.RFC3339)
-			if len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], c.want) || !strings.Contains(res.Warnings[0], until) {
-				t.Errorf("%+v: %q, not until %s", c, res.Warnings, until)
-			}
-			if is := res.Until.Equal(*first.Until); is != (c.order == "") {
-				t.Errorf("%+v: until %v, the first one until %v", c, res.Until, first.Until)
-			}
-		}
-		if res := w.run(w.config()); len(res.Warnings) > 0 || len(w.entities()) != 600 {
-			t.Errorf("once it is finished: %q, %d exist", res.Warnings, len(w.entities()))
-		}
-	})
-}
-
-// A restore that was not finished is given up by none but one that says so; the same order then begins again, too.
-func TestGivesUpNothingUnasked(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		w.gone(600, 600)
-		w.stopHalfway()
-		time.Sleep(6*day + 23*time.Hour + 59*time.Minute)
-		other := w.config()
-		other.Order, other.Expiry = "another order", restore.Expiry{Never: true}
-		res, err := restore.Run(t.Context(), other)
-		if !errors.Is(err, restore.ErrUnfinished) || res.Restored != 0 || len(w.entities()) != 500 {
-			t.Errorf("another order: %+v, %v", res, err)
-		}
-		time.Sleep(time.Hour)
-		if _, err := restore.Run(t.Context(), w.config()); !errors.Is(err, restore.ErrDue) {
-			t.Errorf("the same order, due by now: %v", err)
-		}
-		again := w.config()
-		again.Abandon = true
-		if res := w.run(again); res.Continued || res.Exist != 500 || res.Restored != 100 {
-			t.Errorf("given up: %+v", res)
-		}
-		if at, _ := w.expiry("s-0599"); time.Until(at) < 7*day-time.Minute {
-			t.Errorf("the last one expires at %v", at)
-		}
-		w.run(other)
-	})
-}
-
-// One that is stopped or killed within its first 500 entities may have inserted some.
-func TestUnfinishedFirstChunk(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		w.gone(400, 400)
-		cfg := w.config()
-		cfg.Rate.Unlimited, cfg.Rate.Start, cfg.Rate.Max = false, 2, 2
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-		defer cancel()
-		if res, err := restore.Run(ctx, cfg); err != nil || res.Complete || res.Restored == 0 {
-			t.Fatalf("%+v, %v", res, err)
-		}
-		other := w.config()
-		other.Order = "another order"
-		if _, err := restore.Run(t.Context(), other); !errors.Is(err, restore.ErrUnfinished) {
-			t.Errorf("another order: %v", err)
-		}
-		other.Sweep.Apply = false
-		if res := w.run(other); len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "is given up") {
-			t.Errorf("its dry run: %q", res.Warnings)
-		}
-	})
-}
-
-// One that was killed before it came to insert anything is in nobody's way.
-func TestUnfinishedBeforeItsFirstEntity(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		w.gone(3, 3)
-		saves := 0
-		w.s.Before = func(_ context.Context, c modelstore.Call) error {
-			if c.Method == "Save" && c.Record.Sort == store.RestoreRecord {
-				if saves++; saves > 1 {
-					return store.ErrDenied
-				}
-			}
-			return nil
-		}
-		if _, err := restore.Run(t.Context(), w.config()); !errors.Is(err, store.ErrDenied) || len(w.entities()) > 0 {
-			t.Fatalf("%d entities, %v", len(w.entities()), err)
-		}
-		w.s.Before = nil
-		other := w.config()
-		other.Order = "another order"
-		if res := w.run(other); res.Restored != 3 || len(res.Warnings) > 0 {
-			t.Errorf("%+v", res)
-		}
-	})
-}
-
-// One that gives up another one, and then comes to insert nothing, leaves that as it was.
-func TestGivesUpForNothing(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		w.gone(600, 600)
-		w.stopHalfway()
-		cfg := w.config()
-		cfg.Order, cfg.Abandon, cfg.From = "another order", true, restore.FromPITR
-		if _, err := restore.Run(t.Context(), cfg); !errors.Is(err, store.ErrUnsupported) {
-			t.Fatal(err)
-		}
-		if res := w.run(w.config()); !res.Continued || res.Restored != 600 {
-			t.Errorf("%+v", res)
-		}
-	})
-}
-
-// An object that cannot be read at first, and can be as the restore goes on, is restored as well.
-func TestContinuesWithRepairedObject(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		w.gone(1200, 600)
-		name := w.bucket.names()[0]
-		whole := w.bucket.objects[name]
-		w.bucket.objects[name] = nil
-		w.stopHalfway()
-		w.bucket.objects[name] = whole
-		if res := w.run(w.config()); len(w.entities()) != 1200 {
-			t.Errorf("%d exist: %+v", len(w.entities()), res)
 		}
 	})
 }

@@ -34,6 +34,8 @@ type Result struct {
 	Held        string           `json:"held"`
 	// Tripped tells that the run ended because the breaker holds the target.
 	Tripped bool `json:"-"`
+	// Inserts tells that the run came to insert something: from then on its order is that of the record.
+	Inserts bool `json:"-"`
 }
 
 // A run is one call of Run.
@@ -120,6 +122,7 @@ func (r *run) restore(ctx context.Context) (complete bool, err error) {
 	case rec.plan != r.plan.fingerprint: // an object came back, can be read again, or can be no more
 		r.job.log.WarnContext(ctx, "the archive has something else of the selection than before: the restore starts over",
 			"target", r.job.Target.Name)
+		r.hold.record.place = place{} // what it came to says nothing of this plan
 	default:
 		from = rec.place
 		r.tally.resume(rec.place)
@@ -146,8 +149,14 @@ func (r *run) makePlan(ctx context.Context, rec record) (err error) {
 	r.began, r.job.Pick.Since, r.job.Pick.Until = rec.began, rec.since, rec.until
 	p := &planner{job: r.job, tally: r.tally, keep: r.hold.keep, began: r.began, now: r.switches.StoreNow(),
 		roots: map[string][]string{}}
-	r.plan, err = p.plan(ctx)
-	return err
+	if r.plan, err = p.plan(ctx); err != nil {
+		return err
+	}
+	if len(r.plan.objects) == 0 && r.found.isUnfinished() { // that one stays as it was
+		return fmt.Errorf("target %s: %w: that of %s since %s; damaged or missing objects %d", r.job.Target.Name, ErrNothing,
+			r.found.actor, r.found.began.Format(time.RFC3339), r.tally.soFar().BadObjects)
+	}
+	return nil
 }
 
 // partial returns an error if something of the selection could not be restored.
@@ -163,9 +172,9 @@ func (r *run) partial() error {
 // result returns what the run found and did so far.
 func (r *run) result(complete bool) Result {
 	j, t := r.job, r.tally
-	res := Result{Target: j.Target.Name, Apply: j.Sweep.Apply, Complete: complete, Continued: r.continued(), From: j.From,
-		DurationSeconds: j.now().Sub(r.started).Seconds(), Operations: r.meter.Operations(), Warnings: []string{},
-		Since: timeOf(j.Pick.Since), Until: timeOf(j.Pick.Until)}
+	res := Result{Target: j.Target.Name, Apply: j.Sweep.Apply, Complete: complete, Continued: t.hasResumed(),
+		Inserts: r.inserts, From: j.From, Since: timeOf(j.Pick.Since), Until: timeOf(j.Pick.Until),
+		DurationSeconds: j.now().Sub(r.started).Seconds(), Operations: r.meter.Operations(), Warnings: []string{}}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	res.Counts, res.FirstExpiry, res.LastExpiry = t.counts, timeOf(t.first), timeOf(t.last)
@@ -207,9 +216,6 @@ func (r *run) unfinished() string {
 	if was.resumes(r.job) {
 		return fmt.Sprintf("this goes on with the restore that began at %s and was not finished: what was archived %s, "+
 			"and nothing later", began, span)
-	}
-	if !was.mayHaveInserted() {
-		return ""
 	}
 	return fmt.Sprintf("the restore that began at %s (%s) was not finished, and is given up by another one, which needs "+
 		"--abandon: to have the rest of it, restore what was archived %s", began, was.order, span)

@@ -57,6 +57,7 @@ type tally struct {
 	first, last                 time.Time // new expiries
 	stripped, refused, notFound []Sample
 	problems                    []Problem
+	resumed                     bool
 }
 
 func newTally(p *Progress) *tally { return &tally{progress: p} }
@@ -113,10 +114,18 @@ func (t *tally) planned(objects int64) {
 func (t *tally) resume(p place) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.resumed = true
 	c := &t.counts
 	c.Exist, c.Restored, c.Verified, c.Vanished = p.exist, p.restored, p.verified, p.vanished
 	c.Stripped, c.Refused, c.NotFound = p.stripped, p.refused, p.notFound
 	t.progress.Restored.Store(p.restored)
+}
+
+// hasResumed reports whether the counts have what earlier runs did.
+func (t *tally) hasResumed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.resumed
 }
 
 func (t *tally) problem(object string, err error) {

@@ -19,7 +19,8 @@ type item struct {
 	at        time.Time // when it will expire
 	expires   bool      // it will
 
-	doubtful bool // an earlier insert may have happened
+	doubtful bool   // an earlier insert may have happened
+	lost     string // why point-in-time recovery does not have it as it was archived
 }
 
 // A chunk is items that follow each other, and the place behind them.
@@ -163,7 +164,7 @@ func (r *run) fetchSome(
 
 // look counts those items of a chunk that exist: what a dry run does instead of inserting.
 func (r *run) look(ctx context.Context, c *chunk) error {
-	return r.contents(ctx, c.items, func(namespace string, items []item) error {
+	return r.contents(ctx, r.withParents(c.items), func(namespace string, items []item) error {
 		return r.fetch(ctx, namespace, keysOf(items), time.Time{}, func(i int, one store.Copy) {
 			if one.Data != nil {
 				r.tally.outcome(items[i], store.Kept, "")
@@ -209,16 +210,19 @@ func (r *run) contents(ctx context.Context, items []item, use func(namespace str
 			if err != nil {
 				return r.explainPast(at, err)
 			}
-			var some []item
+			var some, lost []item
 			for i, was := range copies {
 				one := items[i] // a copy, which alone has the contents
 				if why := differs(one.Copy, was); why != "" {
-					r.tally.lost(one, why+" at "+at.Format(time.RFC3339))
-					r.leave(one)
+					one.lost = why + " at " + at.Format(time.RFC3339)
+					lost = append(lost, one)
 					continue
 				}
 				one.Data = was.Data
 				some = append(some, one)
+			}
+			if err := r.lose(ctx, namespace, lost); err != nil {
+				return err
 			}
 			if err := checked(namespace, some); err != nil {
 				return err
@@ -226,6 +230,18 @@ func (r *run) contents(ctx context.Context, items []item, use func(namespace str
 			items = items[len(copies):]
 		}
 		return nil
+	})
+}
+
+// lose notes items that cannot come back, unless they exist by now: nothing may be inserted below them.
+func (r *run) lose(ctx context.Context, namespace string, lost []item) error {
+	return r.fetch(ctx, namespace, keysOf(lost), time.Time{}, func(i int, now store.Copy) {
+		if now.Data != nil {
+			r.tally.outcome(lost[i], store.Kept, "")
+			return
+		}
+		r.tally.lost(lost[i], lost[i].lost)
+		r.leave(lost[i])
 	})
 }
 

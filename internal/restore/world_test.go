@@ -3,6 +3,7 @@ package restore_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -248,6 +249,24 @@ func (w *world) stopHalfway() restore.Result {
 	}
 	w.s.After = nil
 	return res
+}
+
+// killWhilePlanning has a restore write its record once, and nothing more.
+func (w *world) killWhilePlanning() {
+	w.t.Helper()
+	saves := 0
+	w.s.Before = func(_ context.Context, c modelstore.Call) error {
+		if c.Method == "Save" && c.Record.Sort == store.RestoreRecord {
+			if saves++; saves > 1 {
+				return store.ErrDenied
+			}
+		}
+		return nil
+	}
+	if _, err := restore.Run(w.t.Context(), w.config()); !errors.Is(err, store.ErrDenied) || len(w.entities()) > 0 {
+		w.t.Fatalf("%d entities, %v", len(w.entities()), err)
+	}
+	w.s.Before = nil
 }
 
 // entities returns the data of all sessions, by name.

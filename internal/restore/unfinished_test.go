@@ -1,0 +1,230 @@
+package restore_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/restore"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+// A restore that goes on so late that what it restores would be due at once is refused.
+func TestContinuedTooLate(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(600, 600)
+		w.stopHalfway()
+		time.Sleep(8 * day)
+		if res, err := restore.Run(t.Context(), w.config()); !errors.Is(err, restore.ErrDue) || len(w.entities()) != 500 {
+			t.Errorf("%d exist, %+v, %v", len(w.entities()), res, err)
+		}
+		cfg := w.config()
+		cfg.Order = "another expiry"
+		cfg.Abandon = true
+		if res := w.run(cfg); res.Restored != 100 || res.Due != 0 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// A restore tells of one that was not finished: the same order goes on with it, and takes nothing that was archived
+// later; after another order it does not go on. A dry run says the same, of the same span.
+func TestSaysWhatWasNotFinished(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(600, 600)
+		first := w.stopHalfway()
+		if len(first.Warnings) > 0 {
+			t.Errorf("nothing was unfinished before: %q", first.Warnings)
+		}
+		time.Sleep(time.Hour)
+		for _, c := range []struct {
+			order, want string
+			apply       bool
+		}{{"another order", "is given up", false}, {"", "and nothing later", false}, {"", "and nothing later", true}} {
+			cfg := w.config()
+			cfg.Order, cfg.Sweep.Apply = cmp.Or(c.order, cfg.Order), c.apply
+			res := w.run(cfg)
+			until := first.Until.Format(time.RFC3339)
+			if len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], c.want) || !strings.Contains(res.Warnings[0], until) {
+				t.Errorf("%+v: %q, not until %s", c, res.Warnings, until)
+			}
+			if is := res.Until.Equal(*first.Until); is != (c.order == "") {
+				t.Errorf("%+v: until %v, the first one until %v", c, res.Until, first.Until)
+			}
+		}
+		if res := w.run(w.config()); len(res.Warnings) > 0 || len(w.entities()) != 600 {
+			t.Errorf("once it is finished: %q, %d exist", res.Warnings, len(w.entities()))
+		}
+	})
+}
+
+// A restore that was not finished is given up by none but one that says so; the same order then begins again, too.
+func TestGivesUpNothingUnasked(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(600, 600)
+		w.stopHalfway()
+		time.Sleep(6*day + 23*time.Hour + 59*time.Minute)
+		other := w.config()
+		other.Order, other.Expiry = "another order", restore.Expiry{Never: true}
+		res, err := restore.Run(t.Context(), other)
+		if !errors.Is(err, restore.ErrUnfinished) || res.Restored != 0 || len(w.entities()) != 500 {
+			t.Errorf("another order: %+v, %v", res, err)
+		}
+		time.Sleep(time.Hour)
+		if _, err := restore.Run(t.Context(), w.config()); !errors.Is(err, restore.ErrDue) {
+			t.Errorf("the same order, due by now: %v", err)
+		}
+		again := w.config()
+		again.Abandon = true
+		if res := w.run(again); res.Continued || res.Exist != 500 || res.Restored != 100 {
+			t.Errorf("given up: %+v", res)
+		}
+		if at, _ := w.expiry("s-0599"); time.Until(at) < 7*day-time.Minute {
+			t.Errorf("the last one expires at %v", at)
+		}
+		w.run(other)
+	})
+}
+
+// One that is stopped or killed within its first 500 entities may have inserted some.
+func TestUnfinishedFirstChunk(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(400, 400)
+		cfg := w.config()
+		cfg.Rate.Unlimited, cfg.Rate.Start, cfg.Rate.Max = false, 2, 2
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		if res, err := restore.Run(ctx, cfg); err != nil || res.Complete || res.Restored == 0 {
+			t.Fatalf("%+v, %v", res, err)
+		}
+		other := w.config()
+		other.Order = "another order"
+		if _, err := restore.Run(t.Context(), other); !errors.Is(err, restore.ErrUnfinished) {
+			t.Errorf("another order: %v", err)
+		}
+		other.Sweep.Apply = false
+		if res := w.run(other); len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "is given up") {
+			t.Errorf("its dry run: %q", res.Warnings)
+		}
+	})
+}
+
+// One that was killed before it came to insert anything is in nobody's way.
+func TestUnfinishedBeforeItsFirstEntity(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(3, 3)
+		w.killWhilePlanning()
+		other := w.config()
+		other.Order = "another order"
+		if res := w.run(other); res.Restored != 3 || len(res.Warnings) > 0 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// One that gives up another one, and then comes to insert nothing, leaves that as it was.
+func TestGivesUpForNothing(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(600, 600)
+		w.stopHalfway()
+		cfg := w.config()
+		cfg.Order, cfg.Abandon, cfg.From = "another order", true, restore.FromPITR
+		if _, err := restore.Run(t.Context(), cfg); !errors.Is(err, store.ErrUnsupported) {
+			t.Fatal(err)
+		}
+		if res := w.run(w.config()); !res.Continued || res.Restored != 600 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// An object that cannot be read at first, and can be as the restore goes on, is restored as well.
+func TestContinuesWithRepairedObject(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(1200, 600)
+		name := w.bucket.names()[0]
+		whole := w.bucket.objects[name]
+		w.bucket.objects[name] = nil
+		w.stopHalfway()
+		w.bucket.objects[name] = whole
+		if res := w.run(w.config()); len(w.entities()) != 1200 {
+			t.Errorf("%d exist: %+v", len(w.entities()), res)
+		}
+	})
+}
+
+// A restore that starts over, because the archive has more of the selection again, and is stopped before it inserts
+// anything, starts over the next time as well: it has come to no place in the new plan.
+func TestStopsAsItStartsOver(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(1800, 600)
+		name := w.bucket.names()[0]
+		whole := w.bucket.objects[name]
+		w.bucket.objects[name] = nil
+		w.stopHalfway()
+		w.bucket.objects[name] = whole
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Insert" {
+				cancel()
+				return store.ErrUnavailable
+			}
+			return nil
+		}
+		res, err := restore.Run(ctx, w.config())
+		if err != nil || res.Complete || res.Continued || len(w.entities()) != 500 {
+			t.Errorf("stopped as it starts over: %+v, %v", res, err)
+		}
+		w.s.Before = nil
+		if res := w.run(w.config()); res.Exist != 500 || res.Restored != 1300 || len(w.entities()) != 1800 {
+			t.Errorf("%d exist: %+v", len(w.entities()), res)
+		}
+	})
+}
+
+// One that was killed while it made its plan is not gone on with: the same words mean another span by now.
+func TestKilledWhileItPlanned(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(3, 3)
+		w.killWhilePlanning()
+		time.Sleep(8 * day)
+		w.put(`{}`, "later")
+		w.sweep("two", deleted, key("later"))
+		if res := w.run(w.config()); res.Restored != 4 || len(res.Warnings) > 0 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// An archive that has nothing of a restore by now, be it that nobody has mounted it, does not finish that one, nor does
+// one which gives it up for a selection that has nothing.
+func TestNothingEndsNoRestore(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(600, 600)
+		w.stopHalfway()
+		all := w.bucket.objects
+		for _, apply := range []bool{false, true} {
+			w.bucket.objects = map[string][]byte{}
+			cfg := w.config()
+			cfg.Sweep.Apply = apply
+			if res, err := restore.Run(t.Context(), cfg); !errors.Is(err, restore.ErrNothing) || res.Complete {
+				t.Errorf("an empty archive: %+v, %v", res, err)
+			}
+			w.bucket.objects = all
+			cfg = w.config()
+			cfg.Order, cfg.Abandon, cfg.Sweep.Apply = "misspelt", true, apply
+			cfg.Pick.IDs = []string{"misspelt"}
+			if res, err := restore.Run(t.Context(), cfg); !errors.Is(err, restore.ErrNothing) || res.Complete {
+				t.Errorf("a misspelt id: %+v, %v", res, err)
+			}
+		}
+		if res := w.run(w.config()); !res.Continued || res.Restored != 600 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
