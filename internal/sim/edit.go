@@ -144,6 +144,9 @@ func misplaceRewind(w *world, d dice, key string, r store.Record) (func(), bool)
 	return nil, true
 }
 
+// noLifeLasts is longer than any life: a position so far ahead is discarded.
+const noLifeLasts = 7 * 24 * time.Hour
+
 // movePosition returns an edit that moves a position into the past or the future. What it passes
 // over waits for the next read from the start, or for the audit.
 func movePosition(sign int) func(*world, dice, string, store.Record) (func(), bool) {
@@ -152,27 +155,31 @@ func movePosition(sign int) func(*world, dice, string, store.Record) (func(), bo
 		if p == "" || isAudit(r) {
 			return nil, false
 		}
-		by, far := d.on("by").between(time.Second, 10*time.Minute), false
+		by := d.on("by").between(time.Second, 10*time.Minute)
 		switch reach := d.on("reach"); {
 		case sign < 0:
 			by = -by
-		case reach.yes(0.3): // no life comes there
-			by, far = by+30*24*time.Hour, true
+		case reach.yes(0.3):
+			by += 30 * 24 * time.Hour
 		case reach.on("near").yes(0.5): // just beyond the horizon
 			by = reach.on("by").between(time.Second, w.plan.target.Overlap+w.plan.target.Retention+time.Minute)
 		}
 		var v store.Value
+		var to time.Time
 		if w.plan.target.Type == store.Instant {
-			v = store.InstantValue(instant(r.Fields, "position").Add(by))
+			to = instant(r.Fields, "position").Add(by)
+			v = store.InstantValue(to)
 			r.Fields["position"] = store.FormatTime(v.Time)
 		} else {
 			e, ok := parsePlace(p)
 			if !ok {
 				return nil, false
 			}
-			v = store.TextValue(p[:14] + e.expires.Add(by).Format("20060102T150405.000Z"))
+			to = e.expires.Add(by)
+			v = store.TextValue(p[:14] + to.Format("20060102T150405.000Z"))
 			r.Fields["position"] = v.Text
 		}
+		far := time.Until(to) > noLifeLasts // a position of a month ago that is moved by a month is not far
 		r.Fields["position_key"] = ""
 		w.set(key, r)
 		if sign > 0 {
