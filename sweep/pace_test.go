@@ -231,6 +231,43 @@ func TestSlowArchiveAndSlowShares(t *testing.T) {
 	})
 }
 
+// Where the reads by which a total is divided take longer than half of the time for which they are valid, and pages longer
+// than what is left of it, entities are deleted nevertheless.
+func TestSlowPagesAndSlowShares(t *testing.T) {
+	for _, c := range []struct {
+		lease, beats, page time.Duration
+		jitter             float64
+	}{
+		{30 * time.Second, 12 * time.Second, 4 * time.Second, 0},
+		{10 * time.Second, 4 * time.Second, 2 * time.Second, 0.15},
+		{3 * time.Second, 1200 * time.Millisecond, 600 * time.Millisecond, 0},
+		{3 * time.Second, 1200 * time.Millisecond, 0, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPaced(t, 300, throttle.Limits{Start: 1000, Max: 1000})
+			p.target.Total, p.target.Lease = throttle.Limit{PerSecond: 100}, c.lease
+			rng := rand.New(rand.NewPCG(7, 7))
+			p.s.Before = func(ctx context.Context, call modelstore.Call) error {
+				d := map[bool]time.Duration{call.Method == "Scan": c.page,
+					call.Method == "Load" && call.Record.Sort == store.WorkerRecord: c.beats}[true]
+				p.mu.Lock()
+				d = time.Duration(float64(d) * (1 + c.jitter*(2*rng.Float64()-1)))
+				p.mu.Unlock()
+				if err := throttle.Sleep(ctx, d); err != nil {
+					return err
+				}
+				return p.record(ctx, call)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer cancel()
+			if res := sweep.Run(ctx, p.config()).Targets[0]; res.Deleted != 1200 {
+				t.Errorf("%+v: %d of 1,200 deleted in ten minutes, %q", c, res.Deleted, res.Error)
+			}
+			p.check(false)
+		})
+	}
+}
+
 // stalled looks at a daemon alone with a total of two pages a second and as many workers as ranges, when 600 entities
 // come to be due in each range at once. Claims, or looks for descendants, are answered together seconds later.
 func stalled(t *testing.T, descends bool) {

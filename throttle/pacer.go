@@ -71,6 +71,13 @@ func (p *Pacer) Wants() bool {
 	return p.uses > 0 || p.pace.Wants(p.now())
 }
 
+// Lapsed is [Pace.Lapsed].
+func (p *Pacer) Lapsed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pace.Lapsed(p.now())
+}
+
 // Use tells that a step works by the pacer until done is called. It may make a call that takes long between two times
 // at which it asks for tokens.
 func (p *Pacer) Use() (done func()) {

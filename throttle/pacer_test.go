@@ -263,3 +263,26 @@ func TestReadyAgreesWithTake(t *testing.T) {
 		}
 	}
 }
+
+// A share that has lapsed grants nothing, and the bucket keeps what it has until the share is renewed or taken away.
+func TestLapsedShare(t *testing.T) {
+	second := func(n int) time.Time { return start.Add(time.Duration(n) * time.Second) }
+	for name, c := range map[string]struct {
+		then throttle.Share
+		want time.Duration
+	}{
+		"renewed":    {throttle.Share{PerSecond: 10, Burst: 10, Until: second(30)}, 0},
+		"smaller":    {throttle.Share{PerSecond: 5, Burst: 5, Until: second(30)}, 0}, // a full bucket is enough
+		"taken away": {throttle.Share{Until: second(8)}, time.Second},
+	} {
+		p := throttle.NewPace(start, throttle.Limits{Start: 100, Max: 100}, throttle.State{}, 500)
+		p.SetTotal(start, throttle.Share{PerSecond: 10, Burst: 10, Until: second(5)})
+		if p.Lapsed(second(4)) || !p.Lapsed(second(8)) || p.Burst(second(8), 500) != 10 || p.Take(second(8), 1) != time.Second {
+			t.Errorf("%s: it grants something once it has lapsed", name)
+		}
+		p.SetTotal(second(8), c.then)
+		if wait := p.Take(second(8), 10); wait != c.want {
+			t.Errorf("%s: it waits for %v, want %v", name, wait, c.want)
+		}
+	}
+}

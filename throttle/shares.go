@@ -140,18 +140,19 @@ func (s *Shares) Joining() bool { return !s.own.sent.IsZero() && !s.own.joined }
 func (s *Shares) Joined() bool { return s.own.joined }
 
 // Share returns what this process may use from now on, until the instant that stands
-// in it at the latest. It is nothing while the process has no share. Ask again every
-// second, and after each call that tells something.
+// in it at the latest. It is nothing while the process has no share. That instant may have
+// passed: then the share is to be renewed by a read, and counts for the others as before.
+// Ask again every second, and after each call that tells something.
 func (s *Shares) Share(now time.Time) Share {
 	if s.total.Unlimited {
 		return Share{Unlimited: true}
 	}
-	until := earlier(s.sent.Add(s.trust), s.own.sent.Add(s.lease))
-	if !s.own.joined || !now.Before(until) {
+	alive := s.own.sent.Add(s.lease)
+	if !s.own.joined || !now.Before(alive) { // from here on others may use all of it
 		return Share{Until: now}
 	}
 	part := s.total.PerSecond / float64(1+s.live)
-	return Share{PerSecond: part, Burst: part, Until: until} // one second's worth
+	return Share{PerSecond: part, Burst: part, Until: earlier(s.sent.Add(s.trust), alive)} // one second's worth
 }
 
 func earlier(a, b time.Time) time.Time {

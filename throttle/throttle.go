@@ -90,7 +90,7 @@ type State struct {
 type Share struct {
 	PerSecond float64
 	Burst     float64   // its part of the target's burst
-	Until     time.Time // from here on it is nothing
+	Until     time.Time // from here on it grants nothing
 	Unlimited bool      // the target has no total; nothing else counts
 }
 
@@ -205,7 +205,7 @@ func (p *Pace) recovered() {
 	}
 }
 
-// shareAt returns the share's rate, which is nothing once it lapsed.
+// shareAt returns the share's rate, which is nothing once it has lapsed.
 func (p *Pace) shareAt(now time.Time) float64 {
 	switch {
 	case p.share.Unlimited:
@@ -219,12 +219,18 @@ func (p *Pace) shareAt(now time.Time) float64 {
 
 func (p *Pace) effective(now time.Time) float64 { return math.Min(p.rate, p.shareAt(now)) }
 
-func (p *Pace) burstAt(now time.Time) float64 {
-	b := math.Min(p.page, p.effective(now))
+// burst returns how much the bucket holds. It keeps that while a share has lapsed: nobody else gets that one meanwhile.
+func (p *Pace) burst() float64 {
+	b := math.Min(p.page, p.rate)
 	if !p.share.Unlimited {
-		b = math.Min(b, p.share.Burst)
+		b = math.Min(b, math.Min(p.share.PerSecond, p.share.Burst))
 	}
 	return math.Max(1, b)
+}
+
+// Lapsed reports whether the range has a share that can be used again once it is renewed.
+func (p *Pace) Lapsed(now time.Time) bool {
+	return !p.share.Unlimited && p.share.PerSecond > 0 && !now.Before(p.share.Until)
 }
 
 // advance brings everything up to now.
@@ -235,7 +241,7 @@ func (p *Pace) advance(now time.Time) {
 		p.pass(from, now)
 	}
 	p.fallBack(now)
-	p.tokens = math.Min(p.tokens, p.burstAt(now))
+	p.tokens = math.Min(p.tokens, p.burst())
 }
 
 // pass adds the tokens of a span of time, and grows the rate.
@@ -272,7 +278,7 @@ func (p *Pace) grow(waited time.Duration) {
 // Burst returns the most entities that may be deleted at once, at most page.
 func (p *Pace) Burst(now time.Time, page int) int {
 	p.advance(now)
-	return min(page, int(math.Min(p.burstAt(now), math.MaxInt32)))
+	return min(page, int(math.Min(p.burst(), math.MaxInt32)))
 }
 
 // Take asks for n tokens. It takes them and returns zero, or takes nothing and
@@ -327,7 +333,7 @@ func (p *Pace) wait(now time.Time, n int) (d time.Duration) {
 	if math.IsInf(rate, 1) {
 		return 0
 	}
-	missing := math.Min(float64(n), p.burstAt(now)) - p.tokens
+	missing := math.Min(float64(n), p.burst()) - p.tokens
 	if missing <= rounding {
 		return 0
 	}
@@ -377,7 +383,7 @@ func (p *Pace) PushBack(now time.Time, why Reason) bool {
 	}
 	p.rate = math.Min(inForce, math.Max(inForce/2, math.Max(leastFloor, start*floorPart)))
 	p.recovered() // where it could not be halved
-	p.tokens = math.Min(p.tokens, p.burstAt(now))
+	p.tokens = math.Min(p.tokens, p.burst())
 	return p.rate < before
 }
 
@@ -425,14 +431,14 @@ func (p *Pace) SetLimits(now time.Time, l Limits) {
 	}
 	p.start, p.most = start, most
 	p.recovered()
-	p.tokens = math.Min(p.tokens, p.burstAt(now))
+	p.tokens = math.Min(p.tokens, p.burst())
 }
 
 // SetTotal changes the share of the target's total, at once.
 func (p *Pace) SetTotal(now time.Time, s Share) {
 	p.advance(now)
 	p.share = s
-	p.tokens = math.Min(p.tokens, p.burstAt(now))
+	p.tokens = math.Min(p.tokens, p.burst())
 }
 
 // Hold stops the range for the reason given, such as [ReasonPaused], and with an

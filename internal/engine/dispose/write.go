@@ -24,6 +24,8 @@ const (
 	// waitInPlace is the longest wait for which a step keeps its worker: reading its
 	// page again would take longer.
 	waitInPlace = 20 * time.Millisecond
+	// looksAtShare is how often a step that waits for a share looks whether it has been renewed.
+	looksAtShare = 60
 	// HeldFor is how soon a step checks again whether its target is held.
 	HeldFor = time.Second
 )
@@ -45,6 +47,26 @@ type Writer struct {
 // NewWriter returns the writer of a range. What was due before lateFrom is late, for the breaker.
 func NewWriter(c *site.Site, hold *Hold, carry *Carrier, lateFrom time.Time) Writer {
 	return Writer{c: c, hold: hold, carry: carry, Asker: spend.Asker{LateFrom: lateFrom}}
+}
+
+// AwaitShare waits until the range's share of the total, if it has lapsed, is renewed, but for no longer than a share
+// is valid. Where reads of heartbeats take long there are gaps between two shares: a page that is read across one would
+// be read for nothing, each time.
+func (w *Writer) AwaitShare(t step.Turn) error {
+	if w.hold.Pacer == nil {
+		return nil
+	}
+	wait := w.c.Pacing.Trust() / looksAtShare
+	for range looksAtShare {
+		if !w.hold.Pacer.Lapsed() {
+			break
+		}
+		if err := throttle.Sleep(t.Ctx, wait); err != nil {
+			return background.ErrStopped
+		}
+		w.c.Tally.Waited(throttle.ReasonTotal, wait)
+	}
+	return nil
 }
 
 // Pick picks the ops of the next call: as many as it may have, as a full bucket holds, as the ranges that they are

@@ -64,7 +64,7 @@ type Pacing struct {
 func New(cfg Config) *Pacing {
 	p := &Pacing{Config: cfg, claims: map[string]*throttle.Pacer{},
 		pacers: map[*throttle.Pacer]func(throttle.Limits) throttle.Limits{}, share: throttle.Share{Unlimited: true}}
-	p.shares = throttle.NewShares(p.Owner, p.Lease, p.trust())
+	p.shares = throttle.NewShares(p.Owner, p.Lease, p.Trust())
 	return p
 }
 
@@ -189,7 +189,7 @@ func (p *Pacing) setSharesLocked() {
 func (p *Pacing) shareLocked() throttle.Share {
 	now := p.Clock.Local()
 	if total := p.totalLocked(); p.Dry && !total.Unlimited {
-		return throttle.Share{PerSecond: total.PerSecond, Burst: total.PerSecond, Until: now.Add(p.trust())}
+		return throttle.Share{PerSecond: total.PerSecond, Burst: total.PerSecond, Until: now.Add(p.Trust())}
 	}
 	return p.shares.Share(now)
 }
@@ -202,8 +202,8 @@ func (p *Pacing) partLocked(part float64) throttle.Share {
 	return s
 }
 
-// trust returns how long a read of heartbeats is valid.
-func (p *Pacing) trust() time.Duration { return min(trustMost, p.Lease/2) }
+// Trust returns how long a read of heartbeats is valid.
+func (p *Pacing) Trust() time.Duration { return min(trustMost, p.Lease/2) }
 
 // readEvery returns how often to read the heartbeats.
 func (p *Pacing) readEvery() time.Duration {
@@ -215,7 +215,7 @@ func (p *Pacing) readEvery() time.Duration {
 	case !p.shares.Joining() && !p.shares.Joined():
 		return beatsEvery
 	}
-	return p.trust() / 3
+	return p.Trust() / 3
 }
 
 // beat handles a change of this process's own heartbeat.

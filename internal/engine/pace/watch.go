@@ -126,7 +126,7 @@ func (w *Watch) Run(ctx, last context.Context, announce bool) {
 func (w *Watch) refresh(ctx context.Context) (wait time.Duration) {
 	every := w.Pacing.readEvery()
 	if w.wants.Load() {
-		every = min(every, w.Pacing.trust()/3)
+		every = min(every, w.Pacing.Trust()/3)
 	}
 	if w.asked.Load() {
 		every = min(every, joinEvery)
@@ -167,7 +167,7 @@ func (w *Watch) Failing() (long bool, err error) {
 
 // read reads the heartbeats once.
 func (w *Watch) read(ctx context.Context) error {
-	within, cancel := context.WithTimeout(ctx, w.Pacing.trust())
+	within, cancel := context.WithTimeout(ctx, w.Pacing.Trust())
 	defer cancel()
 	w.asked.Store(false)
 	w.due.Store(false)
@@ -190,14 +190,14 @@ func (w *Watch) read(ctx context.Context) error {
 func (w *Watch) removeDeadHeartbeat(ctx context.Context) {
 	for _, key := range slices.Sorted(maps.Keys(w.seen)) {
 		h := w.seen[key]
-		dead := h.IsDead(w.sent, w.Lease, w.Pacing.trust()) || h.IsForgotten(w.stored, w.sent)
+		dead := h.IsDead(w.sent, w.Lease, w.Pacing.Trust()) || h.IsForgotten(w.stored, w.sent)
 		if h.Owner == w.Keeper.Owner || !dead && w.Keeper.IsOfThisOpening(h.Owner) {
 			continue
 		}
 		if !w.Bury(h) {
 			continue // its runs are marked first
 		}
-		ctx, cancel := context.WithTimeout(ctx, w.Pacing.trust()/3)
+		ctx, cancel := context.WithTimeout(ctx, w.Pacing.Trust()/3)
 		defer cancel()
 		if err := w.Keeper.ForgetHeartbeat(ctx, h); err != nil {
 			w.Log.DebugContext(ctx, "cannot remove a dead heartbeat; trying again", "error", err)
