@@ -264,6 +264,21 @@ func TestReadyAgreesWithTake(t *testing.T) {
 	}
 }
 
+// A bucket whose next token is far off counts as wanted until that is there: none would drip in without a part of the
+// total.
+func TestWantsWhileItWaits(t *testing.T) {
+	p := throttle.NewPace(start, throttle.Limits{Start: 1.0 / 1800, Max: 1.0 / 1800}, throttle.State{}, 500)
+	_, wait := p.Ready(start, 1)
+	for at := start; at.Before(start.Add(wait)); at = at.Add(time.Minute) {
+		if !p.Wants(at) {
+			t.Fatalf("of %v it no longer waits after %v", wait, at.Sub(start))
+		}
+	}
+	if wait < 20*time.Minute || p.Wants(start.Add(wait+11*time.Minute)) {
+		t.Errorf("it waits for %v, and wants tokens long after that", wait)
+	}
+}
+
 // A share that has lapsed grants nothing, and the bucket keeps what it has until the share is renewed or taken away.
 func TestLapsedShare(t *testing.T) {
 	second := func(n int) time.Time { return start.Add(time.Duration(n) * time.Second) }

@@ -177,8 +177,8 @@ const (
 // Wants reports whether the range asks for tokens, or has done so recently. One that does
 // not needs no part of a total.
 func (p *Pace) Wants(now time.Time) bool {
-	if p.denied {
-		return now.Sub(p.asked) <= deniedFor
+	if p.denied { // while it waits for its tokens, however long, they drip in
+		return p.until.After(now) || now.Sub(p.asked) <= deniedFor
 	}
 	return now.Sub(p.asked) <= wantsFor
 }
