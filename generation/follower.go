@@ -55,9 +55,9 @@ type copied struct {
 func (f *Follower) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := f.Refresh(ctx)
-		wait := f.staleness() / 2
+		wait := f.refreshEvery()
 		if err != nil {
-			wait /= 4
+			wait = max(shortestWait, wait/4)
 			if f.Log != nil && ctx.Err() == nil {
 				f.Log.WarnContext(ctx, "cannot refresh the target record; stamping continues", "target", f.Target, "error", err)
 			}
@@ -74,7 +74,7 @@ func (f *Follower) Run(ctx context.Context) {
 // Refresh reads the record once. After an error the Follower keeps the copy that it has,
 // and uses it as long as it is valid.
 func (f *Follower) Refresh(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, f.staleness()/2)
+	ctx, cancel := context.WithTimeout(ctx, f.refreshEvery())
 	defer cancel()
 	sent := f.Now()
 	r, now, err := Load(ctx, f.Store, f.Target)
@@ -92,13 +92,17 @@ func (f *Follower) Refresh(ctx context.Context) error {
 	}
 }
 
-func (f *Follower) staleness() time.Duration {
+// shortestWait is between two reads, and for one, whatever the record says: one that was edited to say a millisecond
+// could otherwise never be read again.
+const shortestWait = 100 * time.Millisecond
+
+func (f *Follower) refreshEvery() time.Duration {
 	var known Record
 	if c := f.copy.Load(); c != nil {
 		known = c.Record
 	}
 	staleness, _ := known.Bounds()
-	return staleness
+	return max(shortestWait, staleness/2)
 }
 
 // Stamper returns the stamper for an entity with this id at present.
