@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -42,7 +43,7 @@ func (r *replica) sweepOnce() sweep.TargetResult {
 	return sweep.Run(r.t.Context(), r.c).Targets[0]
 }
 
-// gauge returns the value of a gauge, without the prefix of its name.
+// gauge returns the value of a gauge, or of a counter, without the prefix of its name.
 func (r *replica) gauge(name string) (sum float64) {
 	r.t.Helper()
 	families, err := r.registry.Gather()
@@ -52,7 +53,7 @@ func (r *replica) gauge(name string) (sum float64) {
 	for _, f := range families {
 		if f.GetName() == "reaper_"+name {
 			for _, m := range f.GetMetric() { // one for each value of its other label, if it has one
-				sum += m.GetGauge().GetValue()
+				sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
 			}
 			return sum
 		}
@@ -153,6 +154,61 @@ func TestOldestDueIsTrue(t *testing.T) {
 			r.sweepOnce()
 			r.wantOldest(fmt.Sprintf("where another replica did the work (retired: %v)", gone), time.Time{})
 		}
+	})
+}
+
+// A daemon that cannot read the records of its target counts a failed sweep at each tick: alerts go by that.
+func TestUnreadableRecordsAreFailedSweeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEpoch(t, hourly)
+		e.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Load" {
+				return store.ErrUnavailable
+			}
+			return nil
+		}
+		r := e.replica()
+		r.c.Targets[0].Next = func(at time.Time) time.Time { return at.Truncate(5 * time.Minute).Add(5 * time.Minute) }
+		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
+		defer stop()
+		sweep.NewDaemon(r.c, true).Run(ctx)
+		if n := r.gauge("sweeps_total"); n < 10 || n > 13 {
+			t.Errorf("%v failed sweeps in an hour, at a tick every five minutes", n)
+		}
+	})
+}
+
+// A range that was given to another process is that one's to report: the first one would go on saying how old it was then.
+func TestGivenRangesAreNotWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 1800, throttle.Limits{Start: 1, Max: 1})
+		e := &epoch{world: p.world}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		replicas := []*replica{e.replica(), e.replica()}
+		var daemons sync.WaitGroup
+		for _, r := range replicas {
+			r.c.Targets[0].Next = everySecond
+			daemons.Go(func() { sweep.NewDaemon(r.c, true).Run(ctx) })
+			time.Sleep(5 * time.Minute)
+		}
+		holders := map[string]string{}
+		for _, c := range p.cursors() {
+			holders[c.ID.Key()] = c.Lease.Owner
+		}
+		held := map[string]int{}
+		for _, r := range replicas {
+			for _, name := range r.c.Targets[0].Watchdog.Names() {
+				if held[r.c.Owner]++; !strings.Contains(holders[name], r.c.Owner) {
+					t.Errorf("%s still watches %s, which %s holds", r.c.Owner, name, holders[name])
+				}
+			}
+		}
+		if held[replicas[0].c.Owner] != 2 || held[replicas[1].c.Owner] != 2 {
+			t.Errorf("watched: %v; held: %v", held, holders)
+		}
+		stop()
+		daemons.Wait()
 	})
 }
 

@@ -160,7 +160,7 @@ func (d *manyRanges) start(policy generation.Policy, next func(time.Time) time.T
 		defer close(done)
 		collect(ctx, Config{Workers: 4, Grace: time.Second, Now: time.Now}, targets, func(int) agenda {
 			box := NewStateBox(sitetest.Target.Name, time.Now())
-			return &watchedAgenda{agenda: &onSchedule{box: box, first: true}, d: d, started: started}
+			return &watchedAgenda{agenda: &onSchedule{box: box, first: true, ticks: next}, d: d, started: started}
 		})
 	}()
 	<-started

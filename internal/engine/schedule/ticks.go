@@ -86,10 +86,11 @@ func NewStateBox(target string, next time.Time) *StateBox {
 // An onSchedule is the agenda of a daemon.
 type onSchedule struct {
 	box      *StateBox
-	first    bool      // a tick is due at once
-	due      time.Time // the next tick, by the wall clock
-	seen     time.Time // the wall clock at the last look
-	expired  int64     // found due before the sweep that is counted
+	ticks    func(time.Time) time.Time // see [Target]
+	first    bool                      // a tick is due at once
+	due      time.Time                 // the next tick, by the wall clock
+	seen     time.Time                 // the wall clock at the last look
+	expired  int64                     // found due before the sweep that is counted
 	last     logged
 	isWarned bool // of what idle ticks cost
 	behind   behindTimes
@@ -103,12 +104,18 @@ type logged struct {
 	isIdle  bool
 }
 
-// open reads the records, and retries until that succeeds.
+// open reads the records, and retries until that succeeds. Each tick that passes meanwhile is a sweep that failed.
 func (o *onSchedule) open(ctx context.Context, c *site.Site) error {
+	var tick time.Time
 	for {
+		began := c.Cfg.Now()
 		err := c.Open(ctx)
 		if err == nil || ctx.Err() != nil {
 			return err
+		}
+		if now := c.Cfg.Now(); !now.Before(tick) {
+			c.Cfg.Metrics.Swept(c.Target.Name, metrics.Failed, now.Sub(began), now)
+			tick = o.ticks(now)
 		}
 		c.Log.Failed("read the target's records", "", err)
 		c.Log.Look()

@@ -22,7 +22,9 @@ func Audit(ctx context.Context, cfg Config, targets []Target) []Summary {
 // Serve sweeps at each tick until ctx is done. Each target has a box for its state. If first is
 // true, a sweep begins at once instead of at the first tick.
 func Serve(ctx context.Context, cfg Config, targets []Target, boxes []*StateBox, first bool) {
-	collect(ctx, cfg, targets, func(i int) agenda { return &onSchedule{box: boxes[i], first: first} })
+	collect(ctx, cfg, targets, func(i int) agenda {
+		return &onSchedule{box: boxes[i], first: first, ticks: targets[i].Next}
+	})
 }
 
 // A oneTime is an agenda that ends with a summary.
