@@ -46,9 +46,10 @@ func Example() {
 	hold := dispose.NewHold(c, plan.New(c.Rules, c.Viewer.View(), plan.Book{}, c.Clock.Now()).Cursor(r))
 	fmt.Println(hold.Take(ctx, ctx, r, nil))
 	w := dispose.NewWriter(c, &hold, nil, time.Time{})
-	batch, err := w.Pick(&page)
+	turn := step.Turn{Ctx: ctx, Work: ctx, Scratch: &page}
+	batch, err := w.Pick(turn)
 	fmt.Println(len(batch), err)
-	fmt.Println(w.Dispose(step.Turn{Ctx: ctx, Work: ctx, Scratch: &page}, reader.Query(), batch, false))
+	fmt.Println(w.Dispose(turn, reader.Query(), batch, false))
 	fmt.Println(batch[0].Outcome == store.Deleted, s.Writes(), "write")
 	_, err = hold.Release(ctx)
 	fmt.Println(err)

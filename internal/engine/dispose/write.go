@@ -49,10 +49,10 @@ func NewWriter(c *site.Site, hold *Hold, carry *Carrier, lateFrom time.Time) Wri
 	return Writer{c: c, hold: hold, carry: carry, Asker: spend.Asker{LateFrom: lateFrom}}
 }
 
-// AwaitShare waits until the range's share of the total, if it has lapsed, is renewed, but for no longer than a share
+// awaitShare waits until the range's share of the total, if it has lapsed, is renewed, but for no longer than a share
 // is valid. Where reads of heartbeats take long there are gaps between two shares: a page that is read across one would
 // be read for nothing, each time.
-func (w *Writer) AwaitShare(t step.Turn) error {
+func (w *Writer) awaitShare(t step.Turn) error {
 	if w.hold.Pacer == nil {
 		return nil
 	}
@@ -71,7 +71,11 @@ func (w *Writer) AwaitShare(t step.Turn) error {
 
 // Pick picks the ops of the next call: as many as it may have, as a full bucket holds, as the ranges that they are
 // carried into can take, and as the budget covers. It returns none if all have an outcome.
-func (w *Writer) Pick(s *step.Scratch) ([]store.Op, error) {
+func (w *Writer) Pick(t step.Turn) ([]store.Op, error) {
+	if err := w.awaitShare(t); err != nil {
+		return nil, err
+	}
+	s := t.Scratch
 	most := min(w.Size.Next(w.c.Target.Page), w.c.Guards.Most())
 	if w.hold.Pacer != nil { // the page may be from before it had a share: all ranges together would owe a page each
 		most = w.hold.Pacer.Burst(most)

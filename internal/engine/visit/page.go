@@ -149,10 +149,7 @@ func (p *pager) advance(rd *reading, to store.Position) {
 func (p *pager) disposeOps(t step.Turn, rd *reading, q store.Query) error {
 	s := t.Scratch
 	for tries := 0; ; {
-		if err := p.writer.AwaitShare(t); err != nil {
-			return err
-		}
-		batch, err := p.writer.Pick(s)
+		batch, err := p.writer.Pick(t)
 		if batch == nil || err != nil {
 			return err
 		}
