@@ -253,14 +253,13 @@ func (p *planner) settleStampers(ctx context.Context, before Record) error {
 	return throttle.Sleep(ctx, writeTimeout)
 }
 
-// mayWrite reports whether a worker may still write keys for a record: of a part that is not
-// done, or of what the index of the rule's property shows.
+// mayWrite reports whether a worker may still write keys for a record. Of a part that was claimed more than once, in
+// this round or another one, and of the index if it was ever followed, an earlier holder may be in a write.
 func (p *planner) mayWrite(ctx context.Context, rec Record) (bool, error) {
-	unfinished, err := unfinished(ctx, p.job.store, rec)
-	if err != nil || unfinished {
-		return unfinished, err
+	parts, _, err := loadParts(ctx, p.job.store, rec)
+	if err != nil || slices.ContainsFunc(parts, func(one progress) bool { return !one.done || one.token > 1 }) {
+		return true, err
 	}
-	// One that was released may have been taken over, for a later round, from a follower that still writes.
 	_, follows, err := loadFollower(ctx, p.job.store, rec.Target)
 	return follows, err
 }

@@ -139,6 +139,31 @@ func undoBesideEarlierFollower(t *testing.T, w *world, secondFollows bool) {
 	}
 }
 
+// A worker is in a slow write as another process makes a round of a larger share, which ends at once, and somebody undoes
+// the adoption.
+func TestWorkerOfAnEarlierRoundBesideUndo(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(10)
+		cfg, second, u := w.config(), w.config(), w.config()
+		cfg.Percent, u.Order = 50, adopt.Undo
+		var undo sync.WaitGroup
+		var wrote atomic.Bool
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Restamp" && wrote.CompareAndSwap(false, true) {
+				w.run(second)
+				undo.Go(func() { w.run(u) })
+				time.Sleep(20 * time.Second)
+			}
+			return nil
+		}
+		_, err := adopt.Run(t.Context(), cfg)
+		undo.Wait()
+		if n := w.stamped(); n > 0 || !wrote.Load() {
+			t.Errorf("%d keys are left; it wrote: %v, %v", n, wrote.Load(), err)
+		}
+	})
+}
+
 // However long an adoption was planned, its first key comes after all sweeps know of it.
 func TestFirstKeyAfterASlowPlan(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
