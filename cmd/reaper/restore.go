@@ -294,14 +294,14 @@ func runRestore(a *app, cmd *cobra.Command, args []string, f restoreFlags) (err 
 }
 
 // checkAdoptions refuses to take the expiry from entities that are being adopted, be it for another target of the kind:
-// they would get one again, by the rule of the adoption. It warns of a new expiry, with which that rule disagrees.
+// they would get one again, by the rule of the adoption. It warns of a new expiry where that rule goes by another one.
 func checkAdoptions(ctx context.Context, s *session, t config.Target, e restore.Expiry) (warning string, err error) {
 	for _, one := range s.Targets {
-		concerned := e.Never || e.In > 0 && one.Name == t.Name
-		if !concerned || one.Kind != t.Kind || one.Group != t.Group || one.StoreTarget().Type != store.Text {
+		if e.Keep || one.Kind != t.Kind || one.StoreTarget().Type != store.Text {
 			continue
 		}
 		rec, exists, err := loadAdoption(ctx, s.db.Store, one.Name)
+		isNew := one.Name == t.Name || rec.Rule.Property == t.Property // the key, or what the rule gives, and not both
 		switch {
 		case err != nil:
 			return "", err
@@ -310,7 +310,7 @@ func checkAdoptions(ctx context.Context, s *session, t config.Target, e restore.
 			err := wrongUsage("--no-expiry: target %s is being adopted, which gives entities without an expiry one by its rule",
 				one.Name)
 			return "", store.WithHint(err, "end the adoption first, or give them their own expiry again: --keep-expiry")
-		default:
+		case isNew && !rec.Rule.CreateTime:
 			warning = fmt.Sprintf("target %s is being adopted, and its rule disagrees with --expire-in: sweeps keep what comes "+
 				"back as mismatch, and adopt finish counts it as left", one.Name)
 		}
@@ -320,13 +320,16 @@ func checkAdoptions(ctx context.Context, s *session, t config.Target, e restore.
 
 // reportRestore prints what became of a run, and returns its error as that of the command.
 func reportRestore(s *session, cfg restore.Config, url string, res restore.Result, err error) error {
-	if unfit := unfitRestore(err); unfit != nil && res.Restored == 0 {
+	unfit := unfitRestore(err)
+	switch {
+	case unfit != nil && res.Restored == 0 && res.BadObjects == 0:
 		return unfit
-	}
-	out := restoreResult{s.Store.String(), url, res, costOfRestore(cfg, res), cfg.Abandon}
-	if errors.Is(err, restore.ErrOtherTarget) { // it came to be so meanwhile
+	case unfit != nil && res.Restored == 0: // what is damaged may be the cause
+		err = unfit
+	case errors.Is(err, restore.ErrOtherTarget): // it came to be so meanwhile
 		err = store.WithHint(err, otherTargetHint)
 	}
+	out := restoreResult{s.Store.String(), url, res, costOfRestore(cfg, res), cfg.Abandon}
 	err = errors.Join(s.print(out, func(w io.Writer) error {
 		printRestore(w, out)
 		return nil
@@ -353,7 +356,8 @@ func unfitRestore(err error) error {
 		{restore.ErrOtherTarget, otherTargetHint},
 		{restore.ErrDue, "give them another expiry: --expire-in 7d, or --no-expiry; with --abandon if that replaces a\n  " +
 			"restore that was not finished"},
-		{restore.ErrNothing, "check the archive, the sweep's id, the times and the ids"},
+		{restore.ErrNothing, "check the archive, the sweep's id, the times and the ids; the command of the one that was\n  " +
+			"not finished gives it up with --abandon"},
 		{restore.ErrTooMany, "restore it in parts, the latest first: --since and --until"},
 		{restore.ErrUnfinished, "the same command goes on with it, without --abandon, which gives it up"},
 		{store.ErrUnsupported, "--from archive needs no point-in-time recovery"},
@@ -373,7 +377,7 @@ func costOfRestore(cfg restore.Config, res restore.Result) *restoreCost {
 	if res.Apply || !res.Complete {
 		return nil
 	}
-	n := res.Restorable - res.Exist - res.NotFound
+	n := res.Restorable - res.Exist - res.NotFound - res.Refused
 	c := &restoreCost{Reads: res.Restorable + n, Writes: n} // what exists is looked for, the rest is read back
 	if cfg.From == restore.FromPITR {
 		c.Reads += res.Restorable

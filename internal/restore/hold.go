@@ -19,8 +19,9 @@ const askEvery = time.Second
 // A hold is the lease on the record of a target's restore. A nil hold is that of a dry run, and holds nothing.
 type hold struct {
 	job    *job
-	record record
+	record record    // as it stands in the store
 	before record    // that it found
+	order  record    // the restore that is carried out; from when it begins on, that is the record
 	sent   time.Time // when the record was last written, on this process's clock
 }
 
@@ -71,14 +72,27 @@ func take(ctx context.Context, j *job, r record, now time.Time) (*hold, error) {
 	if err := r.blocks(j); err != nil {
 		return nil, err
 	}
-	h := &hold{job: j, record: r.next(j, now), before: r}
-	if r.isUnfinished() && !r.resumes(j) {
-		j.log.WarnContext(ctx, "an earlier restore that was not finished is given up", "target", j.Target.Name, "order",
-			r.order, "began", r.began)
+	h := &hold{job: j, before: r, order: r.next(j, now)}
+	h.order.actor, h.order.reason = j.Target.History.Actor, j.Reason
+	if h.record = h.order; r.isUnfinished() && !r.resumes(j) {
+		h.record = r // if this process dies while it plans, nothing is lost of that one
 	}
-	h.record.actor, h.record.reason, h.record.owner = j.Target.History.Actor, j.Reason, j.Sweep.Owner
+	h.record.owner = j.Sweep.Owner
 	h.record.token++
 	return h, h.save(ctx)
+}
+
+// begin notes that the restore has a plan, and may insert something from now on.
+func (h *hold) begin(ctx context.Context, fingerprint string) error {
+	if h.before.isUnfinished() && !h.before.resumes(h.job) {
+		h.job.log.WarnContext(ctx, "an earlier restore that was not finished is given up", "target", h.job.Target.Name,
+			"order", h.before.order, "began", h.before.began)
+	}
+	next := h.order
+	next.owner, next.token, next.revision = h.record.owner, h.record.token, h.record.revision
+	next.plan = fingerprint
+	h.record = next
+	return h.renew(ctx)
 }
 
 // save writes the record, which renews the lease.

@@ -231,7 +231,7 @@ func (r *run) readBack(ctx context.Context, namespace string, sure, doubtful []i
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience) // what was done must be known
 	defer cancel()
 	all := append(sure, doubtful...)
-	err = r.fetch(ctx, namespace, keysOf(all), time.Time{}, func(i int, c store.Copy) {
+	err = r.fetch(ctx, namespace, keysOf(all), func(i int, c store.Copy) {
 		if i >= len(sure) {
 			at, has := expiresOf(c.Expiry)
 			if !has || !all[i].expires || !at.Equal(all[i].at) {

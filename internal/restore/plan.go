@@ -27,10 +27,11 @@ var mostCopies = 5_000_000 // a variable for tests
 
 // A plan says what is restored. It does not change.
 type plan struct {
-	objects     []object // in order of time
-	depths      []int    // at which entities lie, in their order
-	others      string   // says what other targets would delete of it at once; empty: nothing
-	fingerprint string   // it differs for other objects or lines: a place in one plan says nothing in another
+	objects     []object  // in order of time
+	depths      []int     // at which entities lie, in their order
+	newest      time.Time // when the last line was archived
+	others      string    // says what other targets would delete of it at once; empty: nothing
+	fingerprint string    // it differs for other objects or lines: a place in one plan says nothing in another
 }
 
 // An object is one of the archive with lines that are restored.
@@ -75,6 +76,7 @@ type planner struct {
 
 	roots      map[string][]string // by namespace
 	candidates []candidate
+	newest     time.Time
 }
 
 // plan reads all objects of the selection.
@@ -102,6 +104,7 @@ func (p *planner) plan(ctx context.Context) (plan, error) {
 			made.objects = append(made.objects, object{Entry: e, journal: mode == archive.Keys})
 		}
 	}
+	made.newest = p.newest
 	p.choose(&made)
 	p.tally.planned(int64(len(made.objects)))
 	return made, p.check(made)
@@ -209,6 +212,9 @@ func (p *planner) wants(line archive.Line) bool {
 // add notes a line as a candidate. What was kept and not deleted has nothing to come back from.
 func (p *planner) add(line archive.Line, index int) error {
 	p.tally.line(line.State)
+	if line.At.After(p.newest) {
+		p.newest = line.At
+	}
 	if line.State == archive.Kept {
 		return nil
 	}
@@ -284,6 +290,32 @@ func (p *planner) check(made plan) error {
 		return fmt.Errorf("%w: %s", ErrOtherTarget, made.others)
 	}
 	return nil
+}
+
+// until returns the end of the span of a restore that has this plan. What is archived later is not part of it, be it
+// within the time by which the clock of what archived the last lines may have been ahead.
+func (p *plan) until(rec record) time.Time {
+	end := p.newest.Add(time.Microsecond)
+	if end.Before(rec.began) {
+		end = rec.began
+	}
+	if end.After(rec.until) {
+		end = rec.until
+	}
+	return end
+}
+
+// behind counts the entities up to a place.
+func (p *plan) behind(to place) (n int64) {
+	for i := range p.objects {
+		o := &p.objects[i]
+		for k, line := range o.lines {
+			if !to.isAhead(int(o.depths[k]), o, int(line)) {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // wanted returns which lines of the object are to be restored in the pass of a depth.

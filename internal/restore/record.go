@@ -27,17 +27,17 @@ type place struct {
 	plan string // the fingerprint of the plan in which this is a place
 }
 
-// isBehind reports whether a line was done before.
-func (p place) isBehind(depth int, o object, line int) bool {
+// isAhead reports whether a line was not done before.
+func (p place) isAhead(depth int, o *object, line int) bool {
 	switch {
 	case depth != p.depth:
-		return depth < p.depth
+		return depth > p.depth
 	case !o.At.Equal(p.at):
-		return o.At.Before(p.at)
+		return o.At.After(p.at)
 	case o.Name != p.object:
-		return o.Name < p.object
+		return o.Name > p.object
 	}
-	return line <= p.line
+	return line > p.line
 }
 
 // A record is that of the last restore of a target.

@@ -94,7 +94,7 @@ func (r *run) preview(ctx context.Context) (complete bool, err error) {
 	if err := r.makePlan(ctx, r.found.next(r.job, r.switches.StoreNow())); err != nil {
 		return false, err
 	}
-	err = r.walk(ctx, place{depth: -1}, r.look)
+	err = r.walk(ctx, place{depth: -1}.isAhead, r.counted(r.look))
 	return err == nil, err
 }
 
@@ -110,33 +110,49 @@ func (r *run) restore(ctx context.Context) (complete bool, err error) {
 	if r.hold, err = claim(ctx, r.job); err != nil {
 		return false, err
 	}
-	rec := r.hold.record
+	rec := &r.hold.order
 	r.found = r.hold.before
 	defer func() { r.hold.release(ctx, r.inserts || r.continued(), complete) }()
-	if err := r.makePlan(ctx, rec); err != nil {
+	if err := r.makePlan(ctx, *rec); err != nil {
 		return false, err
 	}
-	from := place{depth: -1}
-	switch {
-	case !r.continued():
-	case rec.plan != r.plan.fingerprint: // an object came back, can be read again, or can be no more
+	goesOn := r.continued()
+	if goesOn && rec.plan != r.plan.fingerprint { // an object came back, can be read again, or can be no more
 		r.job.log.WarnContext(ctx, "the archive has something else of the selection than before: the restore starts over",
 			"target", r.job.Target.Name)
-		r.hold.record.place = place{} // what it came to says nothing of this plan
-	default:
-		from = rec.place
-		r.tally.resume(rec.place)
+		rec.place, goesOn = place{}, false // what it came to says nothing of this plan
 	}
-	if len(r.plan.objects) > 0 { // from now on it may have inserted something
-		r.hold.record.plan = r.plan.fingerprint
-		if err := r.hold.renew(ctx); err != nil {
+	if len(r.plan.objects) > 0 {
+		rec.until = r.plan.until(*rec)
+		r.job.Pick.Until = rec.until
+		if err := r.hold.begin(ctx, r.plan.fingerprint); err != nil {
 			return false, err
 		}
 	}
-	err = r.walk(ctx, from, r.insert)
+	from := place{depth: -1}
+	if goesOn {
+		from = rec.place
+		if err := r.resume(ctx, from); err != nil {
+			return false, err
+		}
+	}
+	err = r.walk(ctx, from.isAhead, r.counted(r.insert))
 	complete = err == nil
 	r.story.end(ctx, complete)
 	return complete, err
+}
+
+// resume takes in what earlier runs have done up to a place.
+func (r *run) resume(ctx context.Context, to place) error {
+	r.tally.resume(to)
+	r.job.Progress.EntitiesDone.Add(r.plan.behind(to))
+	if to.refused+to.notFound == 0 {
+		return nil
+	}
+	deepest := r.plan.depths[len(r.plan.depths)-1]
+	return r.walk(ctx, func(depth int, o *object, line int) bool {
+		return depth < deepest && !to.isAhead(depth, o, line)
+	}, r.noteAbsent)
 }
 
 // continued reports whether the run goes on with a restore that had come to some place.
@@ -152,9 +168,11 @@ func (r *run) makePlan(ctx context.Context, rec record) (err error) {
 	if r.plan, err = p.plan(ctx); err != nil {
 		return err
 	}
-	if len(r.plan.objects) == 0 && r.found.isUnfinished() { // that one stays as it was
-		return fmt.Errorf("target %s: %w: that of %s since %s; damaged or missing objects %d", r.job.Target.Name, ErrNothing,
-			r.found.actor, r.found.began.Format(time.RFC3339), r.tally.soFar().BadObjects)
+	n := r.tally.soFar()
+	ends := r.found.order == r.job.Order && (r.job.Abandon || n.Lines > 0 && n.BadObjects == 0)
+	if len(r.plan.objects) == 0 && r.found.isUnfinished() && !ends { // that one stays as it was
+		return fmt.Errorf("target %s: %w: that of %s since %s (%s); damaged or missing objects %d", r.job.Target.Name,
+			ErrNothing, r.found.actor, r.found.began.Format(time.RFC3339), r.found.order, n.BadObjects)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -117,7 +118,7 @@ func TestUnfinishedFirstChunk(t *testing.T) {
 func TestUnfinishedBeforeItsFirstEntity(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.gone(3, 3)
-		w.killWhilePlanning()
+		w.killWhilePlanning(w.config())
 		other := w.config()
 		other.Order = "another order"
 		if res := w.run(other); res.Restored != 3 || len(res.Warnings) > 0 {
@@ -191,7 +192,7 @@ func TestStopsAsItStartsOver(t *testing.T) {
 func TestKilledWhileItPlanned(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.gone(3, 3)
-		w.killWhilePlanning()
+		w.killWhilePlanning(w.config())
 		time.Sleep(8 * day)
 		w.put(`{}`, "later")
 		w.sweep("two", deleted, key("later"))
@@ -225,6 +226,88 @@ func TestNothingEndsNoRestore(t *testing.T) {
 		}
 		if res := w.run(w.config()); !res.Continued || res.Restored != 600 {
 			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// One that was to give up another one, and was killed while it planned, has taken nothing from that one.
+func TestKilledWhileItGivesUp(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(600, 600)
+		first := w.stopHalfway()
+		time.Sleep(time.Hour)
+		other := w.config()
+		other.Order, other.Abandon = "another order", true
+		w.killWhilePlanning(other)
+		if res := w.run(w.config()); !res.Continued || res.Restored != 600 || !res.Until.Equal(*first.Until) {
+			t.Errorf("%+v, until %v, was %v", res, res.Until, first.Until)
+		}
+	})
+}
+
+// One that has nothing left in the archive can be ended: by its own words with --abandon, and at once if the archive
+// tells by now that none of it was deleted.
+func TestEndsWithNothingLeft(t *testing.T) {
+	for _, isPruned := range []bool{false, true} {
+		in(t, func(t *testing.T, w *world) {
+			names := w.gone(600, 600)
+			w.put(`{}`, names...)
+			all := w.bucket.objects
+			w.bucket.objects = map[string][]byte{}
+			w.sweep("two", kept, key(names[0]), key(names[1]))
+			none := w.bucket.objects
+			w.bucket.objects = all
+			for _, n := range names {
+				w.s.Remove("Session", "", key(n))
+			}
+			w.stopHalfway()
+			cfg := w.config()
+			if w.bucket.objects = none; isPruned {
+				w.bucket.objects, cfg.Abandon = map[string][]byte{}, true
+			}
+			if res := w.run(cfg); res.Restorable != 0 {
+				t.Errorf("pruned %v: %+v", isPruned, res)
+			}
+			w.bucket.objects = all
+			other := w.config()
+			other.Order = "another order"
+			if res := w.run(other); res.Exist != 500 || res.Restored != 100 {
+				t.Errorf("pruned %v: after that: %+v", isPruned, res)
+			}
+		})
+	}
+}
+
+// A restore that goes on inserts nothing below what the runs before it could not restore.
+func TestGoesOnBelowWhatWasRefused(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.put(`{}`, "p", "q")
+		w.s.PutBelow("Session", "", key("p"), modelstore.Kin{Path: "notes/1"})
+		w.s.PutBelow("Session", "", key("q"), modelstore.Kin{Path: "notes/1"})
+		w.sweep("one", deleted, key("p")+"/notes/1", key("q")+"/notes/1", key("p"), key("q"))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			switch {
+			case c.Method != "Insert":
+			case slices.Contains(c.Paths, key("p")):
+				return store.ErrTooLarge
+			case slices.Contains(c.Paths, key("q")+"/notes/1"):
+				cancel()
+				return store.ErrUnavailable
+			}
+			return nil
+		}
+		if res, err := restore.Run(ctx, w.config()); err != nil || res.Complete || res.Restored != 1 {
+			t.Fatalf("stopped: %+v, %v", res, err)
+		}
+		w.s.Before = nil
+		res, err := restore.Run(t.Context(), w.config())
+		if !errors.Is(err, restore.ErrPartial) || !res.Continued || res.Refused != 2 || res.Restored != 2 {
+			t.Errorf("%+v, %v", res, err)
+		}
+		if n, m := len(w.s.Below("Session", "", key("p"))), len(w.s.Below("Session", "", key("q"))); n != 0 || m != 1 {
+			t.Errorf("%d below what was refused, %d below what came back", n, m)
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/reaper-ttl/reaper/archive"
@@ -33,27 +34,24 @@ type chunk struct {
 // isFull reports whether no more may be added: a chunk is about as large as one call of the store.
 func (c *chunk) isFull() bool { return len(c.items) == store.MaxPage || c.bytes >= store.CopyBytes }
 
-// walk reads what is to be restored, and gives it to use in chunks: what lies below something comes in a later
-// chunk.
-func (r *run) walk(ctx context.Context, from place, use func(context.Context, *chunk) error) error {
+// walk reads those lines of the plan that it is to take, and gives them to use in chunks: what lies below something
+// comes in a later chunk.
+func (r *run) walk(
+	ctx context.Context, takes func(depth int, o *object, line int) bool, use func(context.Context, *chunk) error,
+) error {
 	var c chunk
 	flush := func() error {
 		if len(c.items) == 0 {
 			return nil
 		}
 		err := use(ctx, &c)
-		r.job.Progress.EntitiesDone.Add(int64(len(c.items)))
 		c = chunk{}
 		return err
 	}
 	for _, depth := range r.plan.depths {
 		for i := range r.plan.objects {
 			o := &r.plan.objects[i]
-			wanted := o.wanted(depth)
-			for len(wanted) > 0 && from.isBehind(depth, *o, int(wanted[0])) {
-				wanted = wanted[1:]
-				r.job.Progress.EntitiesDone.Add(1)
-			}
+			wanted := slices.DeleteFunc(o.wanted(depth), func(line uint32) bool { return !takes(depth, o, int(line)) })
 			if len(wanted) == 0 {
 				continue
 			}
@@ -69,6 +67,27 @@ func (r *run) walk(ctx context.Context, from place, use func(context.Context, *c
 		}
 	}
 	return nil
+}
+
+// counted returns a use of chunks that shows how far it has come.
+func (r *run) counted(use func(context.Context, *chunk) error) func(context.Context, *chunk) error {
+	return func(ctx context.Context, c *chunk) error {
+		err := use(ctx, c)
+		r.job.Progress.EntitiesDone.Add(int64(len(c.items)))
+		return err
+	}
+}
+
+// noteAbsent notes what does not exist of that which earlier runs have dealt with: they could not restore it, or
+// somebody has deleted it. Nothing may be inserted below.
+func (r *run) noteAbsent(ctx context.Context, c *chunk) error {
+	return byNamespace(c.items, func(namespace string, items []item) error {
+		return r.fetch(ctx, namespace, keysOf(items), func(i int, now store.Copy) {
+			if now.Data == nil {
+				r.leave(items[i])
+			}
+		})
+	})
 }
 
 // lines adds lines of one object to the chunk.
@@ -124,13 +143,11 @@ func byNamespace(items []item, use func(namespace string, items []item) error) e
 	return nil
 }
 
-// fetch reads entities of one namespace as they were at an instant, and gives each to use, with its place in the
-// list; the zero time is now. It holds about as much as one call reads.
-func (r *run) fetch(
-	ctx context.Context, namespace string, keys []string, at time.Time, use func(int, store.Copy),
-) error {
+// fetch reads entities of one namespace as they are now, and gives each to use, with its place in the list. It holds
+// about as much as one call reads.
+func (r *run) fetch(ctx context.Context, namespace string, keys []string, use func(int, store.Copy)) error {
 	for n := 0; n < len(keys); {
-		some, err := r.fetchSome(ctx, namespace, keys[n:], at)
+		some, err := r.fetchSome(ctx, namespace, keys[n:], time.Time{})
 		if err != nil {
 			return err
 		}
@@ -142,7 +159,8 @@ func (r *run) fetch(
 	return nil
 }
 
-// fetchSome reads as many of the first entities as one call does, and at least one.
+// fetchSome reads as many of the first entities as one call does, and at least one, as they were at an instant; the
+// zero time is now.
 func (r *run) fetchSome(
 	ctx context.Context, namespace string, keys []string, at time.Time,
 ) (list []store.Copy, err error) {
@@ -165,7 +183,7 @@ func (r *run) fetchSome(
 // look counts those items of a chunk that exist: what a dry run does instead of inserting.
 func (r *run) look(ctx context.Context, c *chunk) error {
 	return r.contents(ctx, r.withParents(c.items), func(namespace string, items []item) error {
-		return r.fetch(ctx, namespace, keysOf(items), time.Time{}, func(i int, one store.Copy) {
+		return r.fetch(ctx, namespace, keysOf(items), func(i int, one store.Copy) {
 			if one.Data != nil {
 				r.tally.outcome(items[i], store.Kept, "")
 			}
@@ -235,7 +253,7 @@ func (r *run) contents(ctx context.Context, items []item, use func(namespace str
 
 // lose notes items that cannot come back, unless they exist by now: nothing may be inserted below them.
 func (r *run) lose(ctx context.Context, namespace string, lost []item) error {
-	return r.fetch(ctx, namespace, keysOf(lost), time.Time{}, func(i int, now store.Copy) {
+	return r.fetch(ctx, namespace, keysOf(lost), func(i int, now store.Copy) {
 		if now.Data != nil {
 			r.tally.outcome(lost[i], store.Kept, "")
 			return

@@ -252,8 +252,9 @@ func (w *world) stopHalfway() restore.Result {
 }
 
 // killWhilePlanning has a restore write its record once, and nothing more.
-func (w *world) killWhilePlanning() {
+func (w *world) killWhilePlanning(cfg restore.Config) {
 	w.t.Helper()
+	exist := len(w.entities())
 	saves := 0
 	w.s.Before = func(_ context.Context, c modelstore.Call) error {
 		if c.Method == "Save" && c.Record.Sort == store.RestoreRecord {
@@ -263,7 +264,7 @@ func (w *world) killWhilePlanning() {
 		}
 		return nil
 	}
-	if _, err := restore.Run(w.t.Context(), w.config()); !errors.Is(err, store.ErrDenied) || len(w.entities()) > 0 {
+	if _, err := restore.Run(w.t.Context(), cfg); !errors.Is(err, store.ErrDenied) || len(w.entities()) > exist {
 		w.t.Fatalf("%d entities, %v", len(w.entities()), err)
 	}
 	w.s.Before = nil
