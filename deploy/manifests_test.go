@@ -298,15 +298,20 @@ func TestBacklog(t *testing.T) {
 	if !slices.Contains(c.Args, "--fail-incomplete") {
 		t.Errorf("a pod that was stopped before the end would count as done: %v", c.Args)
 	}
-	// It fails at once if the breaker is open (exit code 4), and is tried again for every other reason.
+	// It fails at once if the breaker is open (exit code 4) or its settings are wrong (2), is tried again for every other
+	// reason, and not counted if its node was drained.
 	p := j.PodFailurePolicy
-	if p == nil || len(p.Rules) != 1 || p.Rules[0].Action != batch.PodFailurePolicyActionFailJob {
+	if p == nil || len(p.Rules) != 2 || p.Rules[0].Action != batch.PodFailurePolicyActionFailJob {
 		t.Fatalf("it would be tried again although the breaker is open: %+v", p)
 	}
 	if on := p.Rules[0].OnExitCodes; on == nil || on.ContainerName == nil || *on.ContainerName != c.Name ||
-		on.Operator != batch.PodFailurePolicyOnExitCodesOpIn || !slices.Equal(on.Values, []int32{4}) ||
+		on.Operator != batch.PodFailurePolicyOnExitCodesOpIn || !slices.Equal(on.Values, []int32{2, 4}) ||
 		j.Template.Spec.RestartPolicy != core.RestartPolicyNever {
 		t.Errorf("it fails at once for %+v, with the restart policy %s", on, j.Template.Spec.RestartPolicy)
+	}
+	if on := p.Rules[1].OnPodConditions; p.Rules[1].Action != batch.PodFailurePolicyActionIgnore || len(on) != 1 ||
+		on[0].Type != core.DisruptionTarget || on[0].Status != core.ConditionTrue {
+		t.Errorf("a drained node counts: %+v", p.Rules[1])
 	}
 }
 
