@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/reaper-ttl/reaper/breaker"
 	"github.com/reaper-ttl/reaper/cursor"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/history"
@@ -354,7 +355,7 @@ func (w *world) unused(long time.Duration) {
 
 const month = 31 * 24 * time.Hour
 
-// The records of a target that nobody configures go, the target record last, and nothing else does.
+// The records of a target that nobody configures go, the budget last, and nothing else does.
 func TestUnconfiguredTarget(t *testing.T) {
 	in(t, func(w *world) {
 		w.unused(month)
@@ -367,14 +368,14 @@ func TestUnconfiguredTarget(t *testing.T) {
 			}
 			return nil
 		}
-		if r := w.look(repair.TargetUnconfigured); len(r.Changes) != 5 || r.Changes[4].Record != "ReaperTarget" {
+		if r := w.look(repair.TargetUnconfigured); len(r.Changes) != 5 || r.Changes[3].Record != "ReaperTarget" {
 			w.t.Errorf("%+v", r)
 		}
 		r := w.apply(repair.TargetUnconfigured, "old")
 		if len(w.keys("old")) > 0 || r.Kept == "" || r.Failed() {
 			w.t.Errorf("%+v; %q", r, w.keys("old"))
 		}
-		if order[0] != "ReaperSeal" || order[len(order)-1] != "ReaperTarget" {
+		if order[0] != "ReaperSeal" || order[len(order)-1] != "ReaperBudget" {
 			w.t.Errorf("in the order %q", order)
 		}
 		if now := w.keys("sessions"); len(now) != len(others) || len(w.db.Entities("Order", "")) != entities {
@@ -464,11 +465,39 @@ func (w *world) adopted(phase string) {
 	})
 }
 
-// A process begins to use a target while its records are removed: the rest stays, and sweeps go on.
+// learned gives the target old a breaker whose budget knows what is usual.
+func (w *world) learned() {
+	w.t.Helper()
+	w.old.Breaker = breaker.Rules{On: true, Floor: 100, Fraction: 0.25, Window: time.Hour, Learn: 14 * 24 * time.Hour}
+	for i := range 300 {
+		w.put(w.old, fmt.Sprintf("long-%d", i), 1, i%4, 100*24*time.Hour)
+	}
+	w.sweep(w.old)
+	time.Sleep(48 * time.Hour)
+	w.put(w.old, "usual", 1, 1, -time.Second)
+	w.sweep(w.old)
+}
+
+// wantHeld makes sure that a burst of wrong expiries does not go.
+func (w *world) wantHeld(when string) {
+	w.t.Helper()
+	for i := range 900 {
+		w.put(w.old, fmt.Sprintf("wrong-%d", i), 1, i%4, -90*time.Minute)
+	}
+	res := sweep.Run(w.t.Context(), w.sweepConfig(w.old)).Targets[0]
+	if res.Error != "" || res.Held == "" || res.Deleted > w.old.Breaker.Floor {
+		w.t.Errorf("%s: %d of a burst were deleted, held %q, error %q", when, res.Deleted, res.Held, res.Error)
+	}
+}
+
+// A process begins to use a target while its records are removed: the rest stays, sweeps go on, and
+// the breaker holds.
 func TestTargetThatIsUsedMeanwhile(t *testing.T) {
 	for _, sort := range []store.RecordSort{store.SealRecord, store.CursorRecord, store.BudgetRecord, store.TargetRecord} {
 		in(t, func(w *world) {
+			w.learned()
 			w.unused(month)
+			lives := len(w.db.Entities("Order", ""))
 			var used atomic.Bool // a sync.Once would hold others up, and with them the time of the bubble
 			w.db.Before = func(_ context.Context, c modelstore.Call) error {
 				if c.Method == "Save" && c.Record.Target == "old" && c.Record.Sort == sort && c.Record.Fields == nil {
@@ -490,47 +519,92 @@ func TestTargetThatIsUsedMeanwhile(t *testing.T) {
 			w.db.Before = nil
 			w.put(w.old, "later", 1, 3, -time.Second)
 			w.sweep(w.old)
-			if n := len(w.db.Entities("Order", "")); n != 1 {
-				w.t.Errorf("%s: %d entities are left", sort, n)
+			if n := len(w.db.Entities("Order", "")); n != lives {
+				w.t.Errorf("%s: %d entities are left, want %d", sort, n, lives)
 			}
+			w.wantHeld(string(sort))
 		})
 	}
 }
 
-// A repair that is killed after any number of writes is completed by the next one, and a sweep in
-// between loses nothing.
+// A process makes the target record again after it was removed: the budget that it uses stays.
+func TestTargetThatBeginsAgainMeanwhile(t *testing.T) {
+	in(t, func(w *world) {
+		w.learned()
+		w.unused(month)
+		w.db.After = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Sort == store.TargetRecord && c.Record.Fields == nil {
+				w.db.After = nil
+				w.sweep(w.old)
+			}
+			return nil
+		}
+		r, err := repair.Run(w.t.Context(), w.setup(repair.TargetUnconfigured, true, "old"))
+		if err != nil {
+			w.t.Errorf("%+v, %v", r, err)
+		}
+		wantLeft(w.t, r, true, "its record was written meanwhile")
+		if _, found := w.record(store.BudgetRecord, "old", "old"); !found {
+			w.t.Error("the budget is gone")
+		}
+		w.wantHeld("begun again")
+	})
+}
+
+// A repair that is killed after any number of writes is completed by the next one. A sweep in
+// between loses nothing, and its breaker holds as if no record had been removed.
 func TestKilledRepair(t *testing.T) {
-	for kill := range 7 {
-		in(t, func(w *world) {
-			w.unused(month)
-			ctx, die := context.WithCancel(w.t.Context())
-			writes := 0
-			w.db.Before = func(_ context.Context, c modelstore.Call) error {
-				if c.Method == "Save" {
-					if writes++; writes > kill {
-						die()
-					}
-				}
-				return nil
+	after := map[string]func(w *world, when string){
+		"the repair": func(w *world, when string) {
+			w.apply(repair.TargetUnconfigured, "old")
+			if keys := w.keys("old"); len(keys) > 0 {
+				w.t.Errorf("%s: %q", when, keys)
 			}
-			_, err := repair.Run(ctx, w.setup(repair.TargetUnconfigured, true, "old"))
-			w.db.Before = nil
-			if _, found := w.record(store.TargetRecord, "old", "old"); err == nil || !found {
-				w.t.Fatalf("%d writes: the target record is there: %t; %v", kill, found, err)
-			}
-			if kill%2 == 0 {
-				w.apply(repair.TargetUnconfigured, "old")
-				if keys := w.keys("old"); len(keys) > 0 {
-					w.t.Errorf("%q", keys)
-				}
-				return
-			}
+		},
+		"a sweep": func(w *world, when string) {
+			lives := len(w.db.Entities("Order", ""))
 			w.put(w.old, "late", 1, 2, -time.Second)
 			w.sweep(w.old)
-			if n := len(w.db.Entities("Order", "")); n != 1 {
-				w.t.Errorf("%d entities are left", n)
+			if n := len(w.db.Entities("Order", "")); n != lives {
+				w.t.Errorf("%s: %d entities are left, want %d", when, n, lives)
 			}
-		})
+		},
+		"a burst": (*world).wantHeld,
+	}
+	const records = 7 // a seal, four cursors, the target record and the budget
+	for kill := range records {
+		for what, follow := range after {
+			in(t, func(w *world) {
+				when := fmt.Sprintf("%s after %d writes", what, kill)
+				w.learned()
+				w.unused(month)
+				w.killRepair(kill)
+				if n := len(w.keys("old")); n != records-kill {
+					w.t.Fatalf("%s: %q are left", when, w.keys("old"))
+				}
+				follow(w, when)
+			})
+		}
+	}
+}
+
+// killRepair ends a repair after so many writes.
+func (w *world) killRepair(writes int) {
+	w.t.Helper()
+	ctx, die := context.WithCancel(w.t.Context())
+	defer die()
+	var begun atomic.Int64
+	w.db.Before = func(ctx context.Context, c modelstore.Call) error {
+		if c.Method == "Save" && begun.Add(1) > int64(writes) {
+			die()
+			return ctx.Err()
+		}
+		return nil
+	}
+	_, err := repair.Run(ctx, w.setup(repair.TargetUnconfigured, true, "old"))
+	w.db.Before = nil
+	if err == nil {
+		w.t.Fatalf("it was not killed after %d writes", writes)
 	}
 }
 

@@ -36,8 +36,9 @@ const (
 
 // sorts are the records of a target, in the order in which they are removed, and the newest
 // version of each that this program reads. A range without a cursor counts as empty only if its
-// generation has a seal, so seals go first. The target record goes last: as long as it is there,
-// the repair can be completed.
+// generation has a seal, so seals go first. The budget goes last, after the target record: a target
+// record that was swept by has no breaker without its budget, since a new one only learns, while one
+// that a sweep makes again is unswept ground, whatever the budget says.
 var sorts = []struct {
 	sort   store.RecordSort
 	schema int64
@@ -46,9 +47,9 @@ var sorts = []struct {
 	{store.CursorRecord, cursor.Schema},
 	{store.AdoptRecord, adopt.Schema},
 	{store.RestoreRecord, restore.Schema},
-	{store.BudgetRecord, breaker.Schema},
 	{store.WorkerRecord, cursor.HeartbeatSchema},
 	{store.TargetRecord, generation.Schema},
+	{store.BudgetRecord, breaker.Schema},
 }
 
 // keptHistory is what stays of a target that is removed.
@@ -120,6 +121,7 @@ func (r *run) removeTarget(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
+		x.found[s.sort] = nil // from now on such a record is somebody else's
 	}
 	return nil
 }
@@ -301,7 +303,8 @@ func (r *run) livingOf(ctx context.Context, name string) (why string, err error)
 	return "", nil
 }
 
-// stillUnused says why the removal of a target's records stops: a process has begun to use it.
+// stillUnused says why the removal of a target's records stops: a process has begun to use it. The
+// target record must be as it was examined, or not there once this run has removed it.
 func (r *run) stillUnused(ctx context.Context, name string, x examination) (why string, err error) {
 	if why, err := r.livingOf(ctx, name); err != nil || why != "" {
 		return why, err
