@@ -813,6 +813,20 @@ var recordFaults = []patientFault{
 			p.drop(string(store.CursorRecord), m[1])
 			p.deploy()
 		}},
+	{id: "record-malformed@sessions", name: " that the store cannot decode", only: emulator.Datastore,
+		seed: func(p *patient) { p.spoil(string(store.TargetRecord), "sessions") },
+		mend: func(p *patient, f doctor.Finding) {
+			if evidence := strings.Join(f.Evidence, " "); !strings.Contains(evidence, "ReaperTarget sessions") {
+				p.t.Errorf("no record is named: %s", evidence)
+			}
+			r := p.repair(exitFailed, "record-malformed", "--apply")
+			if len(r.Left) != 1 || r.Left[0].Record != string(store.TargetRecord) || len(r.Changes) > 0 {
+				p.t.Errorf("%+v", r)
+			}
+			p.heed(f, "remove it by hand")
+			p.drop(string(store.TargetRecord), "sessions")
+			p.deploy()
+		}},
 	{id: "record-newer@sessions",
 		seed: func(p *patient) {
 			p.edit(store.TargetRecord, "sessions", "sessions", func(f store.Fields) { f["schema"] = int64(99) })

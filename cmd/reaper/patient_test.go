@@ -127,6 +127,19 @@ func (p *patient) drop(kind, name string) {
 	}
 }
 
+// spoil gives a record a property that no record of ours has, by Google's own client: the store cannot decode it.
+func (p *patient) spoil(kind, name string) {
+	p.t.Helper()
+	key, ps := dsdk.NameKey(kind, name, nil), dsdk.PropertyList{}
+	if err := p.client.Get(p.t.Context(), key, &ps); err != nil {
+		p.t.Fatal(err)
+	}
+	ps = append(ps, dsdk.Property{Name: "note", Value: time.Now(), NoIndex: true})
+	if _, err := p.client.Put(p.t.Context(), key, &ps); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
 // dropNumber removes an entity whose id is a number.
 func (p *patient) dropNumber(kind string, id int64) {
 	p.t.Helper()

@@ -374,6 +374,51 @@ func TestEachFindingHasAFault(t *testing.T) {
 	}
 }
 
+// A record that the store cannot decode is a finding that names it, and the other checks are made.
+func TestUndecodable(t *testing.T) {
+	for _, sort := range []store.RecordSort{store.TargetRecord, store.CursorRecord, store.SealRecord, store.WorkerRecord,
+		store.BudgetRecord, store.AdoptRecord, store.SweepRecord} {
+		in(t, func(w *world) {
+			w.target.Breaker, w.target.History.Settings = rules, []string{"page: 50"}
+			w.another("orders", "Order")
+			w.another("visits", "Visit")
+			w.db.Before = func(_ context.Context, c modelstore.Call) error {
+				if c.Method == "Load" && c.Record.Sort == sort && c.Records.Target != "visits" {
+					return fmt.Errorf("%s x: %w: field created is a time.Time", sort, store.ErrCorrupt)
+				}
+				return nil
+			}
+			r := w.examine()
+			named := slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool {
+				return f.ID == "record-malformed" && f.Severity == doctor.Error && f.Target == "sessions" &&
+					strings.Contains(f.Evidence[0], string(sort)+" x: ") && strings.Contains(f.Mend, "by hand")
+			})
+			if !named {
+				t.Errorf("%s: %+v, %+v", sort, r.Findings, r.Unchecked)
+			}
+			others := slices.DeleteFunc(found(r), func(id string) bool { return id == "record-malformed" })
+			if !slices.Equal(others, []string{"target-unconfigured"}) {
+				t.Errorf("%s: found %q", sort, others)
+			}
+			for _, u := range r.Unchecked { // what depends on that record
+				if u.ID != "state and data" && u.ID != "status" {
+					t.Errorf("%s: %+v", sort, u)
+				}
+			}
+		})
+	}
+}
+
+// A store that cannot read a record that does not exist is damaged as a whole.
+func TestDamagedStore(t *testing.T) {
+	in(t, func(w *world) {
+		failing(w, store.ErrCorrupt)
+		if r := w.examine(); !slices.Equal(found(r), []string{"store-unusable"}) {
+			t.Errorf("%+v", r.Findings)
+		}
+	})
+}
+
 // What the administration does not say is unchecked, with the reason; an emulator's reason is short.
 func TestAdministrationIsSilent(t *testing.T) {
 	for _, why := range []error{facts.ErrEmulated, fmt.Errorf("describe: %w: the API is switched off", store.ErrDenied)} {

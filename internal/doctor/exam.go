@@ -185,9 +185,9 @@ func (x *exam) startTarget(t sweep.Target) {
 	if l, ok := x.Sweep.Store.(fieldLister); ok {
 		x.start("field policies", t.Name, func(ctx context.Context) error { return x.checkFields(ctx, l, t) })
 	}
-	x.start("heartbeats", t.Name, func(ctx context.Context) error { return x.checkHeartbeats(ctx, t) })
-	x.start("history", t.Name, func(ctx context.Context) error { return x.checkConfig(ctx, t) })
-	x.start("adoption", t.Name, func(ctx context.Context) error { return x.checkSuperseded(ctx, t) })
+	x.start("heartbeats", t.Name, x.ofRecords(t, x.checkHeartbeats))
+	x.start("history", t.Name, x.ofRecords(t, x.checkConfig))
+	x.start("adoption", t.Name, x.ofRecords(t, x.checkAdoption))
 	x.begin(func() {
 		var s *sweep.Snapshot
 		made := x.perform("records", t.Name, func(ctx context.Context) (err error) {
@@ -200,9 +200,11 @@ func (x *exam) startTarget(t sweep.Target) {
 		}
 		for id, do := range map[string]func(context.Context, *sweep.Snapshot) error{
 			"hold": x.checkHold, "status": x.checkStatus, "breaker": x.checkBudget, "malformed": x.checkMalformed,
-			"suspect": x.checkSuspect, "outside": x.checkOutside, "lives": x.checkLives, "past": x.checkPast,
+			"suspect": x.checkSuspect, "outside": x.checkOutside, "lives": x.checkLives,
 		} {
 			x.start(id, t.Name, func(ctx context.Context) error { return do(ctx, s) })
 		}
+		past := func(ctx context.Context, _ sweep.Target) error { return x.checkPast(ctx, s) }
+		x.start("past", t.Name, x.ofRecords(t, past))
 	})
 }

@@ -64,7 +64,9 @@ func (x *exam) judgeRecords(ctx context.Context, t sweep.Target, err error) bool
 		x.findMissingIndex(t, err)
 	case errors.Is(err, store.ErrDenied), errors.Is(err, store.ErrNotFound):
 		x.findUnusable(t.Name, err)
-	case !store.IsMapped(err) && ctx.Err() == nil && !errors.Is(err, context.Canceled):
+	case errors.Is(err, store.ErrCorrupt):
+		x.findUndecodable(t.Name, err)
+	case isOfRecord(ctx, err):
 		x.find(Finding{ID: "record-malformed", Target: t.Name, Evidence: evidence,
 			What: "A record of this target makes no sense, so it is not swept.",
 			Mend: fmt.Sprintf("if it is the %s record: put it back from a backup, or reaper doctor --repair record-malformed "+
@@ -74,6 +76,43 @@ func (x *exam) judgeRecords(ctx context.Context, t sweep.Target, err error) bool
 		return false
 	}
 	return true
+}
+
+// isOfRecord reports whether an error is of a record and not of the store: the driver cannot decode the
+// record, or the package that it belongs to says that it makes no sense.
+func isOfRecord(ctx context.Context, err error) bool {
+	switch {
+	case errors.Is(err, store.ErrCorrupt):
+		return true
+	case store.IsMapped(err), store.Transient(err), errors.Is(err, context.Canceled), ctx.Err() != nil:
+		return false
+	}
+	return true
+}
+
+// findUndecodable notes a record that the store cannot decode. No repair of ours can: a compare-and-set
+// needs its revision.
+func (x *exam) findUndecodable(target string, err error) {
+	f := Finding{ID: "record-malformed", Target: target, Evidence: []string{oneLine(err.Error())},
+		What: "The store cannot decode a record.",
+		Mend: "put it back from a backup, or remove it by hand: docs/records.md says what is lost"}
+	if x.Mode == "" { // nobody but this program writes there
+		f.Mend = "the store's directory is damaged: put it back from a copy"
+	}
+	x.find(f)
+}
+
+// ofRecords is a check of a target that reads nothing but records. One that the store cannot decode is a
+// finding.
+func (x *exam) ofRecords(t sweep.Target, do func(context.Context, sweep.Target) error) check {
+	return func(ctx context.Context) error {
+		err := do(ctx, t)
+		if errors.Is(err, store.ErrCorrupt) {
+			x.findUndecodable(t.Name, err)
+			return nil
+		}
+		return err
+	}
 }
 
 // judgeRecord compares the target record with the configuration.

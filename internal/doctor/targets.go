@@ -67,7 +67,12 @@ func (x *exam) checkUnconfigured(ctx context.Context, l targetLister) error {
 		return slices.ContainsFunc(x.All, func(t sweep.Target) bool { return t.Name == name })
 	})
 	for _, name := range names[:min(len(names), mostRead)] {
-		if err := x.judgeUnconfigured(ctx, name); err != nil {
+		err := x.judgeUnconfigured(ctx, name)
+		if errors.Is(err, store.ErrCorrupt) { // it says nothing of the other targets
+			x.findUndecodable(name, err)
+			continue
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -81,7 +86,7 @@ func (x *exam) judgeUnconfigured(ctx context.Context, name string) error {
 		return nil
 	case errors.Is(err, generation.ErrNewer):
 		return nil // somebody has a newer program, and configures it
-	case err != nil && (store.IsMapped(err) || ctx.Err() != nil):
+	case errors.Is(err, store.ErrCorrupt), err != nil && !isOfRecord(ctx, err):
 		return err
 	case err != nil:
 		x.find(Finding{ID: "record-malformed", Target: name,
@@ -121,6 +126,15 @@ func (x *exam) judgeUnconfigured(ctx context.Context, name string) error {
 				mendUnused("target-unconfigured", name)})
 	}
 	return nil
+}
+
+// checkAdoption looks at the records of adoptions.
+func (x *exam) checkAdoption(ctx context.Context, t sweep.Target) error {
+	_, _, _, err := adopt.Load(ctx, x.Sweep.Store, t.Name)
+	if errors.Is(err, store.ErrCorrupt) { // other faults of it are found with the status
+		return err
+	}
+	return x.checkSuperseded(ctx, t)
 }
 
 // checkSuperseded looks for a target whose entities were adopted by another one.

@@ -20,7 +20,7 @@ const runBefore = 24 * time.Hour
 
 // removeHeartbeats removes the heartbeats of dead processes from the targets.
 func (r *run) removeHeartbeats(ctx context.Context) error {
-	return each(r.Sweep.Targets, func(t sweep.Target) (string, error) { return t.Name, r.removeHeartbeatsOf(ctx, t) })
+	return each(r, r.Sweep.Targets, func(t sweep.Target) (string, error) { return t.Name, r.removeHeartbeatsOf(ctx, t) })
 }
 
 func (r *run) removeHeartbeatsOf(ctx context.Context, t sweep.Target) error {

@@ -16,7 +16,7 @@ import (
 
 // rebuildRecords rebuilds the target records that are lost, or make no sense.
 func (r *run) rebuildRecords(ctx context.Context) error {
-	return each(r.Sweep.Targets, func(t sweep.Target) (string, error) { return t.Name, r.rebuild(ctx, t) })
+	return each(r, r.Sweep.Targets, func(t sweep.Target) (string, error) { return t.Name, r.rebuild(ctx, t) })
 }
 
 func (r *run) rebuild(ctx context.Context, t sweep.Target) error {

@@ -154,12 +154,16 @@ type run struct {
 }
 
 // each calls do for each target. What is wrong with one keeps no other from being repaired, but a
-// store that refuses or fails one will do so with all.
-func each[T any](list []T, do func(T) (name string, err error)) error {
+// store that refuses or fails one will do so with all. A record that cannot be decoded is wrong with one.
+func each[T any](r *run, list []T, do func(T) (name string, err error)) error {
 	var errs []error
 	for i, t := range list {
 		name, err := do(t)
 		if err == nil {
+			continue
+		}
+		if errors.Is(err, store.ErrCorrupt) {
+			r.fail(leftUndecodable(name, err))
 			continue
 		}
 		errs = append(errs, fmt.Errorf("target %s: %w", name, err))
@@ -190,6 +194,28 @@ func (r *run) fail(l Left) {
 	r.leave(l)
 }
 
+// An undecodable is the error for a record that the store cannot decode, with what was asked for.
+type undecodable struct {
+	error
+
+	sort store.RecordSort
+	key  string // empty if several were asked for
+}
+
+func (u *undecodable) Unwrap() error { return u.error }
+
+// leftUndecodable says which record of a target keeps it from being repaired. It cannot be written over:
+// a compare-and-set needs its revision.
+func leftUndecodable(target string, err error) Left {
+	l := Left{Target: target}
+	var u *undecodable
+	if errors.As(err, &u) {
+		l.Record, l.Key, err = string(u.sort), u.key, u.error
+	}
+	l.Why = "the store cannot decode it: remove it by hand, or take it from a backup: " + oneLine(err.Error())
+	return l
+}
+
 const (
 	callTimeout = 10 * time.Second
 	patience    = 30 * time.Second
@@ -204,6 +230,13 @@ func (p patient) Load(ctx context.Context, q store.RecordQuery) (got store.Recor
 		got, err = p.Store.Load(ctx, q)
 		return err
 	})
+	if errors.Is(err, store.ErrCorrupt) {
+		u := &undecodable{error: err, sort: q.Sort}
+		if len(q.Keys) == 1 {
+			u.key = q.Keys[0]
+		}
+		err = u
+	}
 	return got, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -297,6 +298,62 @@ func TestRecordThatIsNotReplaced(t *testing.T) {
 		w.malform()
 		wantLeft(w.t, w.look(repair.RecordLost), true, repair.RecordMalformed)
 	})
+}
+
+// A record that the store cannot decode is named, as one that no repair mends, and the other targets are
+// repaired.
+func TestRecordThatTheStoreCannotDecode(t *testing.T) {
+	for sort, ids := range map[store.RecordSort][]string{
+		store.TargetRecord: {repair.RecordMalformed, repair.RecordLost, repair.TargetUnconfigured},
+		store.CursorRecord: {repair.RecordMalformed, repair.TargetUnconfigured},
+		store.WorkerRecord: {repair.WorkerDead, repair.TargetUnconfigured},
+		store.AdoptRecord:  {repair.TargetUnconfigured},
+		store.SweepRecord:  {repair.TargetUnconfigured},
+	} {
+		for _, id := range ids {
+			in(t, func(w *world) {
+				w.unused(month)
+				w.malform()
+				w.beat("sessions", "host/1", 2*time.Hour, 30*time.Second)
+				was, _ := w.record(store.TargetRecord, "sessions", "sessions")
+				if id == repair.RecordLost {
+					w.remove(store.TargetRecord, "sessions", "sessions")
+				}
+				const sick = "first"
+				c, well := w.setup(id, true), "sessions"
+				first := w.target
+				first.Name = sick
+				c.Sweep.Targets = []sweep.Target{first, w.target}
+				if repair.TakesNames(id) {
+					c.Names, well = []string{sick, "old"}, "old"
+				} else {
+					w.edit(store.TargetRecord, sick, sick, func(f store.Fields) { maps.Copy(f, was.Fields) })
+				}
+				w.db.Before = func(_ context.Context, c modelstore.Call) error {
+					if c.Method == "Load" && c.Record.Sort == sort && c.Records.Target == sick {
+						return fmt.Errorf("%s x: %w: field note is a time.Time", sort, store.ErrCorrupt)
+					}
+					return nil
+				}
+				r, err := repair.Run(w.t.Context(), c)
+				if err != nil || len(r.Changes) == 0 {
+					w.t.Errorf("%s, %s: %+v, %v", sort, id, r, err)
+				}
+				for _, change := range r.Changes {
+					if change.Target != well || change.Done == 0 {
+						w.t.Errorf("%s, %s: %+v", sort, id, change)
+					}
+				}
+				wantLeft(w.t, r, true, "remove it by hand")
+				named := slices.ContainsFunc(r.Left, func(l repair.Left) bool {
+					return l.Failed && l.Target == sick && l.Record == string(sort) && contains(l.Why, string(sort)+" x: ")
+				})
+				if !named {
+					w.t.Errorf("%s, %s: no record is named: %+v", sort, id, r.Left)
+				}
+			})
+		}
+	}
 }
 
 // Two repairs at once change the record once.

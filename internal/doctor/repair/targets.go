@@ -75,7 +75,7 @@ func (r *run) removeTargets(ctx context.Context) error {
 		})
 	}
 	slices.Sort(names)
-	return each(slices.Compact(names), func(name string) (string, error) { return name, r.removeTarget(ctx, name) })
+	return each(r, slices.Compact(names), func(name string) (string, error) { return name, r.removeTarget(ctx, name) })
 }
 
 func (r *run) removeTarget(ctx context.Context, name string) error {
