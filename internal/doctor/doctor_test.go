@@ -361,6 +361,76 @@ func TestMissingIndex(t *testing.T) {
 	})
 }
 
+// Of many namespaces the first are read. The others may hold what these lack, so it is not missed, and the
+// report says that they were not read.
+func TestManyNamespaces(t *testing.T) {
+	many := func(w *world) {
+		w.empty()
+		w.db.namespaces, w.db.kinds = []string{""}, []string{"Sessions"}
+		for i := range 40 {
+			w.db.namespaces = append(w.db.namespaces, fmt.Sprintf("t%02d", i))
+		}
+	}
+	put := func(w *world, namespace string, e store.Entity) {
+		if err := w.db.Put(w.t.Context(), w.target.Target, namespace, []store.Entity{e}); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		why  string
+		want []string
+		seed func(w *world)
+	}{
+		"empty": {"the first 32 of 41 namespaces", nil, func(w *world) {
+			w.target.Namespaces = []string{"*"}
+			put(w, "t39", store.Entity{Name: "a", Expiry: w.key(1, 1, time.Hour)})
+		}},
+		"without the property": {"the first 32 of 41 namespaces", nil, func(w *world) {
+			w.target.Namespaces = []string{"*"}
+			put(w, "t39", store.Entity{Name: "a", Expiry: w.key(1, 1, time.Hour)})
+			put(w, "t00", store.Entity{Name: "b"})
+		}},
+		"elsewhere": {"the first 32 of 40 other namespaces", nil, func(w *world) {
+			put(w, "t39", store.Entity{Name: "a", Expiry: w.key(1, 1, time.Hour)})
+		}},
+		"left out": {"the first 32 of 40 other namespaces", []string{"namespace-left-out"}, func(w *world) {
+			put(w, "t07", store.Entity{Name: "a", Expiry: w.key(1, 1, time.Hour)})
+		}},
+		"few": {"", []string{"kind-misspelt"}, func(w *world) { w.db.namespaces = w.db.namespaces[:32] }},
+	} {
+		in(t, func(w *world) {
+			many(w)
+			c.seed(w)
+			r := w.examine()
+			if got := found(r); !slices.Equal(got, c.want) {
+				t.Errorf("%s: found %q, want %q", name, got, c.want)
+			}
+			var whys []string
+			for _, u := range r.Unchecked {
+				whys = append(whys, u.ID+" of "+u.Target+": "+u.Why)
+			}
+			want := []string{"sample of sessions: only " + c.why + " were read"}
+			if c.why == "" {
+				want = nil
+			}
+			if !slices.Equal(whys, want) {
+				t.Errorf("%s: unchecked %q, want %q", name, whys, want)
+			}
+		})
+	}
+}
+
+// A kind that the store lists is not misspelt, whatever is near.
+func TestKindThatIsListed(t *testing.T) {
+	in(t, func(w *world) {
+		w.empty()
+		w.db.kinds = []string{"Session", "Sessions"}
+		if got := found(w.examine()); !slices.Equal(got, []string{"kind-empty"}) {
+			t.Errorf("found %q", got)
+		}
+	})
+}
+
 // Each kind of finding is shown by a fault.
 func TestEachFindingHasAFault(t *testing.T) {
 	seeded := map[string]bool{"index-missing": true} // see TestMissingIndex

@@ -170,26 +170,8 @@ const (
 
 // findEmpty says why a kind may hold no entity: none was written yet, or it is another one.
 func (x *exam) findEmpty(ctx context.Context, t sweep.Target, namespaces []string) error {
-	if n, ok := x.Sweep.Store.(store.Namespacer); ok {
-		all, err := n.Namespaces(ctx)
-		if err != nil && !errors.Is(err, store.ErrInvalid) { // Google's emulator does not know such queries
-			return err
-		}
-		counter, _ := x.Sweep.Store.(store.Counter)
-		for _, ns := range all[:min(len(all), mostNamespaces)] {
-			if slices.Contains(namespaces, ns) || counter == nil {
-				continue
-			}
-			if holds, err := counter.Holds(ctx, t.Target, ns); err != nil {
-				return err
-			} else if holds {
-				x.find(Finding{ID: "namespace-left-out", Target: t.Name,
-					What:     fmt.Sprintf("The kind %s holds entities, but in none of the namespaces of this target.", t.Kind),
-					Evidence: []string{fmt.Sprintf("namespace %q holds some; the target has %s", ns, quoted(namespaces))},
-					Mend:     fmt.Sprintf(`add %q to namespaces, or write namespaces: ["*"]`, ns)})
-				return nil
-			}
-		}
+	if mayHold, err := x.findElsewhere(ctx, t, namespaces); err != nil || mayHold {
+		return err
 	}
 	if l, ok := x.Sweep.Store.(kindLister); ok && !strings.Contains(t.Kind, "/") {
 		known, err := l.Kinds(ctx, mostKinds)
@@ -197,7 +179,7 @@ func (x *exam) findEmpty(ctx context.Context, t sweep.Target, namespaces []strin
 			x.skip("kinds", t.Name, x.why(err))
 		}
 		known = slices.DeleteFunc(known, func(k string) bool { return strings.HasPrefix(k, "Reaper") })
-		if near := nearest(t.Kind, known); near != "" {
+		if near := nearest(t.Kind, known); near != "" && !slices.Contains(known, t.Kind) {
 			x.find(Finding{ID: "kind-misspelt", Target: t.Name,
 				What:     fmt.Sprintf("The kind %s holds no entity, and %s does.", t.Kind, near),
 				Evidence: []string{"kinds in the store: " + strings.Join(known[:min(len(known), mostNames)], ", ")},
@@ -208,6 +190,34 @@ func (x *exam) findEmpty(ctx context.Context, t sweep.Target, namespaces []strin
 	x.find(Finding{ID: "kind-empty", Target: t.Name, What: fmt.Sprintf("The kind %s holds no entity.", t.Kind),
 		Mend: "check kind and namespaces in the targets file, if entities were written already"})
 	return nil
+}
+
+// findElsewhere looks for entities in the namespaces that a target does not have. It reports whether the kind
+// holds some there, or may hold some: then nothing more can be said of it.
+func (x *exam) findElsewhere(ctx context.Context, t sweep.Target, namespaces []string) (mayHold bool, err error) {
+	n, lists := x.Sweep.Store.(store.Namespacer)
+	counter, counts := x.Sweep.Store.(store.Counter)
+	if !lists || !counts {
+		return false, nil
+	}
+	every, err := n.Namespaces(ctx)
+	if err != nil && !errors.Is(err, store.ErrInvalid) { // Google's emulator does not know such queries
+		return false, err
+	}
+	others := slices.DeleteFunc(slices.Clone(every), func(ns string) bool { return slices.Contains(namespaces, ns) })
+	read, all := x.firstOf(t, others, "other namespaces")
+	for _, ns := range read {
+		if holds, err := counter.Holds(ctx, t.Target, ns); err != nil {
+			return false, err
+		} else if holds {
+			x.find(Finding{ID: "namespace-left-out", Target: t.Name,
+				What:     fmt.Sprintf("The kind %s holds entities, but in none of the namespaces of this target.", t.Kind),
+				Evidence: []string{fmt.Sprintf("namespace %q holds some; the target has %s", ns, quoted(namespaces))},
+				Mend:     fmt.Sprintf(`add %q to namespaces, or write namespaces: ["*"]`, ns)})
+			return true, nil
+		}
+	}
+	return !all, nil
 }
 
 // mostNames bounds how many names one line of evidence has.
