@@ -18,6 +18,7 @@ import (
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/history"
 	"github.com/reaper-ttl/reaper/internal/doctor"
+	"github.com/reaper-ttl/reaper/internal/doctor/repair"
 	"github.com/reaper-ttl/reaper/internal/emulator"
 	"github.com/reaper-ttl/reaper/internal/nightly"
 	"github.com/reaper-ttl/reaper/metrics"
@@ -809,6 +810,10 @@ var recordFaults = []patientFault{
 			m := regexp.MustCompile(`ReaperCursor "(\S+)"`).FindStringSubmatch(strings.Join(f.Evidence, " "))
 			if m == nil {
 				p.t.Fatalf("no record is named: %q", f.Evidence)
+			}
+			r := p.repair(exitFailed, "record-malformed")
+			if !slices.ContainsFunc(r.Left, func(l repair.Left) bool { return l.Failed && strings.Contains(l.Why, m[1]) }) {
+				p.t.Errorf("%+v", r)
 			}
 			p.drop(string(store.CursorRecord), m[1])
 			p.deploy()

@@ -29,11 +29,11 @@ func (r *run) rebuild(ctx context.Context, t sweep.Target) error {
 	if found {
 		if fault, left.Why, left.Failed = r.judgeRecord(ctx, was); fault == "" {
 			r.leave(left)
-			return nil
+			return r.judgeOthers(ctx, t, left.Failed)
 		}
 	} else if left.Why = "the target record is missing: repair " + RecordLost; r.ID != RecordLost {
 		r.leave(left)
-		return nil
+		return r.judgeOthers(ctx, t, left.Failed)
 	}
 	v := &veil{patient: r.records, target: t.Name, was: was, hidden: found}
 	cfg := r.Sweep
@@ -50,6 +50,9 @@ func (r *run) rebuild(ctx context.Context, t sweep.Target) error {
 		left.Why = "neither the index nor a cursor record shows that there ever was one: the first sweep makes it"
 		r.leave(left)
 		return nil
+	}
+	if err := r.judgeBudget(ctx, t, s); err != nil {
+		return err
 	}
 	evidence := []string{"the next sweep would read: " + describe(s.View.Record)}
 	if fault != "" {
@@ -98,6 +101,46 @@ func (r *run) judgeRecord(ctx context.Context, was store.Record) (fault, why str
 			"remove it by hand", true
 	}
 	return err.Error(), "", false
+}
+
+// judgeOthers looks for another record that makes no sense, if the target record is not the one that does not.
+// None of them is made again: a person has to say what may be lost.
+func (r *run) judgeOthers(ctx context.Context, t sweep.Target, failed bool) error {
+	if r.ID != RecordMalformed || failed { // the target record that was not mended would be met again
+		return nil
+	}
+	for _, s := range sorts { // a snapshot does without some that the store cannot decode
+		q := store.RecordQuery{Sort: s.sort, Target: t.Name}
+		if err := store.LoadAll(ctx, r.records, q, func(store.Records) error { return nil }); err != nil {
+			return err
+		}
+	}
+	cfg := r.Sweep
+	cfg.Store = (&veil{patient: r.records}).store() // which hides nothing
+	s, err := sweep.TakeSnapshot(ctx, cfg, t)
+	if err != nil {
+		return r.failFor(ctx, t, err)
+	}
+	return r.judgeBudget(ctx, t, s)
+}
+
+// judgeBudget looks at the budget, which a snapshot does not have.
+func (r *run) judgeBudget(ctx context.Context, t sweep.Target, s *sweep.Snapshot) error {
+	if r.ID != RecordMalformed || !t.Breaker.On && !t.Limits.Any() {
+		return nil
+	}
+	_, err := s.Budget(ctx)
+	return r.failFor(ctx, t, err)
+}
+
+// failFor notes that a record of a target cannot be used. It returns an error that is not of a record.
+func (r *run) failFor(ctx context.Context, t sweep.Target, err error) error {
+	if err == nil || store.IsMapped(err) || store.Transient(err) || ctx.Err() != nil {
+		return err
+	}
+	r.fail(Left{Target: t.Name, Why: "another record keeps the target from being swept, and docs/records.md says what " +
+		"mends it: " + oneLine(err.Error())})
+	return nil
 }
 
 // decoded reads a record as a program does.

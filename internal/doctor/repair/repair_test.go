@@ -300,6 +300,59 @@ func TestRecordThatIsNotReplaced(t *testing.T) {
 	})
 }
 
+// Another record than that of the target that makes no sense is named, and not mended.
+func TestAnotherRecordThatMakesNoSense(t *testing.T) {
+	spoil := map[store.RecordSort]func(w *world){
+		store.CursorRecord: func(w *world) {
+			w.edit(store.CursorRecord, "sessions", "sessions.00000001.0002", func(f store.Fields) { f["token"] = "one" })
+		},
+		store.BudgetRecord: func(w *world) {
+			w.target.Breaker = breaker.Rules{On: true, Floor: 100, Fraction: 0.25, Window: time.Hour}
+			w.edit(store.BudgetRecord, "sessions", "sessions", func(f store.Fields) { f["schema"] = "one" })
+		},
+	}
+	for sort, spoil := range spoil {
+		for what, target := range map[string]func(w *world){
+			"right":   func(*world) {},
+			"missing": func(w *world) { w.remove(store.TargetRecord, "sessions", "sessions") },
+		} {
+			in(t, func(w *world) {
+				target(w)
+				spoil(w)
+				r := w.look(repair.RecordMalformed)
+				wantLeft(w.t, r, true, string(sort)+` "sessions`)
+				if r := w.apply(repair.RecordMalformed); len(r.Changes) > 0 || !r.Failed() {
+					w.t.Errorf("%s, %s: %+v", sort, what, r)
+				}
+				if what == "missing" {
+					return
+				}
+				if r := w.look(repair.RecordLost); r.Failed() { // it is of the target record alone
+					w.t.Errorf("%s: %+v", sort, r)
+				}
+			})
+		}
+	}
+	in(t, func(w *world) { // a sweep does without heartbeats, but doctor finds it
+		w.db.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Load" && c.Record.Sort == store.WorkerRecord {
+				return fmt.Errorf("ReaperWorker x: %w", store.ErrCorrupt)
+			}
+			return nil
+		}
+		wantLeft(w.t, w.look(repair.RecordMalformed), true, "ReaperWorker x")
+	})
+	in(t, func(w *world) { // a budget does not keep the target record from being made again
+		spoil[store.BudgetRecord](w)
+		w.malform()
+		r := w.apply(repair.RecordMalformed)
+		wantLeft(w.t, r, true, `ReaperBudget "sessions"`)
+		if len(r.Changes) != 1 {
+			w.t.Errorf("%+v", r)
+		}
+	})
+}
+
 // A record that the store cannot decode is named, as one that no repair mends, and the other targets are
 // repaired.
 func TestRecordThatTheStoreCannotDecode(t *testing.T) {
