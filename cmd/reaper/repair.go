@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/internal/doctor/repair"
 )
 
@@ -56,6 +57,16 @@ func (o *repairOrder) check(cmd *cobra.Command) error {
 	}
 	if given("sample") && !given("writers") {
 		return wrongUsage("--sample is for --writers only")
+	}
+	return o.checkNames()
+}
+
+// checkNames refuses names that no target can have: nothing would be found of them, as if that were right.
+func (o *repairOrder) checkNames() error {
+	for _, name := range o.names {
+		if err := config.TargetName(name); err != nil {
+			return wrongUsage("--name %q %v", name, err)
+		}
 	}
 	return nil
 }

@@ -141,7 +141,9 @@ func TestRepairUsage(t *testing.T) {
 		"--wait is for":          {"--writers", "--wait", "5s"},
 		"from 1 to":              {"--writers", "--sample", "0"},
 		"--repair is empty":      {"--repair", ""},
-		"with --name":            {"--repair", "target-unconfigured", "--target", "sessions"},
+		`--name "" is not a valid target name: want [a-z][a-z0-9-]{0,62}`: {"--repair", "target-unconfigured", "--name", ""},
+		`--name "Old" is not a valid target name`:                         {"--repair", "target-renamed", "--name", "old", "--name", "Old"},
+		"with --name": {"--repair", "target-unconfigured", "--target", "sessions"},
 	} {
 		if r := b.run(nil, append([]string{"doctor"}, args...)...); r.code != exitUsage || r.out != "" || !strings.Contains(r.log, want) {
 			t.Errorf("%q: exit code %d: %s%s", args, r.code, r.out, r.log)

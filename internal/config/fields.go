@@ -76,7 +76,7 @@ var nameRule = fmt.Sprintf("1 to %d bytes", MaxName)
 // fields are the settings of a target, in the order of the reference.
 var fields = []field{
 	{path: "name", sample: "sessions", about: "in records, logs and --target; do not change it later",
-		kind: text("[a-z][a-z0-9-]{0,62}, unique", func(t *Target) *string { return &t.Name }, checkTargetName)},
+		kind: text("[a-z][a-z0-9-]{0,62}, unique", func(t *Target) *string { return &t.Name }, TargetName)},
 	{path: "kind", sample: "Session", about: "Datastore kind, Firestore collection path, or embedded table",
 		kind: text(nameRule, func(t *Target) *string { return &t.Kind }, nil)}, // its rules depend on group
 	{path: "group", fallback: "false", about: "Firestore: kind is a collection group",

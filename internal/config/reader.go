@@ -58,7 +58,8 @@ func (r *reader) field(_, path string, v *yaml.Node) {
 	}
 }
 
-func checkTargetName(s string) error {
+// TargetName checks the name of a target, as the targets file does.
+func TargetName(s string) error {
 	if !targetName.MatchString(s) {
 		return errors.New("is not a valid target name: want [a-z][a-z0-9-]{0,62}")
 	}

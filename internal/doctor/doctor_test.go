@@ -420,6 +420,42 @@ func TestManyNamespaces(t *testing.T) {
 	}
 }
 
+// What is left out, because there is too much of it, is named.
+func TestManyNames(t *testing.T) {
+	for _, c := range []struct {
+		targets, kinds int
+		want           []string
+	}{
+		{50, 1000, nil},
+		{51, 1001, []string{
+			"kinds: only the first 1000 kinds were looked at",
+			"target records: of 51 targets that have records and are not configured only the first 50 were looked at",
+		}},
+		{501, 1, []string{
+			"target records: only the first 500 targets that have records were looked at",
+			"target records: of 500 targets that have records and are not configured only the first 50 were looked at",
+		}},
+	} {
+		in(t, func(w *world) {
+			w.empty()
+			w.db.recorded, w.db.kinds = nil, nil
+			for i := range c.targets {
+				w.db.recorded = append(w.db.recorded, fmt.Sprintf("t-%d", i))
+			}
+			for i := range c.kinds {
+				w.db.kinds = append(w.db.kinds, fmt.Sprintf("Kind%04d", i))
+			}
+			var got []string
+			for _, u := range w.examine().Unchecked {
+				got = append(got, u.ID+": "+u.Why)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%d targets, %d kinds: unchecked %q, want %q", c.targets, c.kinds, got, c.want)
+			}
+		})
+	}
+}
+
 // A kind that the store lists is not misspelt, whatever is near.
 func TestKindThatIsListed(t *testing.T) {
 	in(t, func(w *world) {

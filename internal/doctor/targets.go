@@ -59,14 +59,23 @@ const (
 
 // checkUnconfigured looks for records of targets that the configuration does not have.
 func (x *exam) checkUnconfigured(ctx context.Context, l targetLister) error {
-	names, err := l.RecordedTargets(ctx, mostRecorded)
+	names, err := l.RecordedTargets(ctx, mostRecorded+1) // one more shows that there are more
 	if err != nil {
 		return err
+	}
+	if len(names) > mostRecorded {
+		names = names[:mostRecorded]
+		x.skip("target records", "", fmt.Sprintf("only the first %d targets that have records were looked at", mostRecorded))
 	}
 	names = slices.DeleteFunc(names, func(name string) bool {
 		return slices.ContainsFunc(x.All, func(t sweep.Target) bool { return t.Name == name })
 	})
-	for _, name := range names[:min(len(names), mostRead)] {
+	if len(names) > mostRead {
+		x.skip("target records", "", fmt.Sprintf("of %d targets that have records and are not configured only the first %d "+
+			"were looked at", len(names), mostRead))
+		names = names[:mostRead]
+	}
+	for _, name := range names {
 		err := x.judgeUnconfigured(ctx, name)
 		if errors.Is(err, store.ErrCorrupt) { // it says nothing of the other targets
 			x.findUndecodable(name, err)
@@ -174,9 +183,13 @@ func (x *exam) findEmpty(ctx context.Context, t sweep.Target, namespaces []strin
 		return err
 	}
 	if l, ok := x.Sweep.Store.(kindLister); ok && !strings.Contains(t.Kind, "/") {
-		known, err := l.Kinds(ctx, mostKinds)
-		if err != nil {
+		known, err := l.Kinds(ctx, mostKinds+1) // one more shows that there are more
+		switch {
+		case err != nil:
 			x.skip("kinds", t.Name, x.why(err))
+		case len(known) > mostKinds:
+			known = known[:mostKinds]
+			x.skip("kinds", t.Name, fmt.Sprintf("only the first %d kinds were looked at", mostKinds))
 		}
 		known = slices.DeleteFunc(known, func(k string) bool { return strings.HasPrefix(k, "Reaper") })
 		if near := nearest(t.Kind, known); near != "" && !slices.Contains(known, t.Kind) {

@@ -813,3 +813,33 @@ func TestManyTargetsOfASilentStore(t *testing.T) {
 		}
 	})
 }
+
+// A repair without names says if it has not examined all targets.
+func TestManyRecordedTargets(t *testing.T) {
+	in(t, func(w *world) {
+		for n, whole := range map[int]bool{500: true, 501: false} {
+			c := w.setup(repair.TargetUnconfigured, false)
+			c.Sweep.Store = crowded{w.db, n}
+			r, err := repair.Run(w.t.Context(), c)
+			if (err == nil) != whole || err != nil && !contains(err.Error(), "only the first 500 targets") {
+				w.t.Errorf("%d targets: %v", n, err)
+			}
+			if len(r.Left) != 500 {
+				w.t.Errorf("%d targets: %d were examined", n, len(r.Left))
+			}
+		}
+	})
+}
+
+// A crowded database has as many target records as it says.
+type crowded struct {
+	database
+	targets int
+}
+
+func (d crowded) RecordedTargets(_ context.Context, most int) (names []string, err error) {
+	for i := range min(d.targets, most) {
+		names = append(names, fmt.Sprintf("t-%d", i))
+	}
+	return names, nil
+}

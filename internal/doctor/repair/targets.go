@@ -57,25 +57,36 @@ const keptHistory = "the history stays (ReaperSweep): it says who has deleted wh
 
 // removeTargets removes the records of targets that nobody configures.
 func (r *run) removeTargets(ctx context.Context) error {
-	names := slices.Clone(r.Names)
+	names, more := slices.Clone(r.Names), error(nil)
 	if len(names) == 0 {
-		l, ok := r.Sweep.Store.(lister)
-		if !ok {
-			return errors.New("this store cannot list its target records: give the names")
+		var err error
+		if names, err = r.recorded(ctx); err != nil {
+			return err
 		}
-		err := retry(ctx, func(ctx context.Context) (err error) {
-			names, err = l.RecordedTargets(ctx, mostNames)
-			return err
-		})
-		if err != nil {
-			return err
+		if len(names) > mostNames {
+			names = names[:mostNames]
+			more = fmt.Errorf("only the first %d targets that have records were examined: give the names of others", mostNames)
 		}
 		names = slices.DeleteFunc(names, func(name string) bool {
 			return slices.ContainsFunc(r.All, func(t sweep.Target) bool { return t.Name == name })
 		})
 	}
 	slices.Sort(names)
-	return each(r, slices.Compact(names), func(name string) (string, error) { return name, r.removeTarget(ctx, name) })
+	err := each(r, slices.Compact(names), func(name string) (string, error) { return name, r.removeTarget(ctx, name) })
+	return errors.Join(err, more)
+}
+
+// recorded returns the targets that have a record, and one more than are examined if there are more.
+func (r *run) recorded(ctx context.Context) (names []string, err error) {
+	l, ok := r.Sweep.Store.(lister)
+	if !ok {
+		return nil, errors.New("this store cannot list its target records: give the names")
+	}
+	err = retry(ctx, func(ctx context.Context) (err error) {
+		names, err = l.RecordedTargets(ctx, mostNames+1)
+		return err
+	})
+	return names, err
 }
 
 func (r *run) removeTarget(ctx context.Context, name string) error {
