@@ -8,7 +8,7 @@ export type Id = string | number | bigint;
 export type Instant =
   | Date
   | string
-  | {readonly seconds: number; readonly nanoseconds: number}
+  | {readonly seconds: number; readonly nanoseconds: number; readonly milliseconds?: undefined}
   | {readonly epochNanoseconds: bigint};
 
 export interface ExpiryKey {

@@ -59,6 +59,13 @@ function textMillis(text) {
   return whole - offset + millis;
 }
 
+// Whether it is a Timestamp of Firestore's client. A Temporal.Duration has seconds and nanoseconds, too, and is no
+// instant.
+function isTimestamp({seconds, nanoseconds, milliseconds}) {
+  return Number.isInteger(seconds) && Number.isInteger(nanoseconds) && nanoseconds >= 0 && nanoseconds < 1e9 &&
+    milliseconds === undefined;
+}
+
 // An instant in milliseconds since 1970, rounded up: nothing may expire early.
 function millisOf(expires) {
   if (isDate(expires)) return expires.getTime();
@@ -69,7 +76,7 @@ function millisOf(expires) {
       // Division cuts towards zero, which is up for what is before 1970.
       return Number(epochNanoseconds / 1_000_000n) + (epochNanoseconds > 0n && epochNanoseconds % 1_000_000n ? 1 : 0);
     }
-    if (Number.isInteger(seconds) && Number.isInteger(nanoseconds)) { // a Timestamp of Firestore's client
+    if (isTimestamp(expires)) {
       return seconds * 1000 + Math.ceil(nanoseconds / 1_000_000);
     }
   }
@@ -114,5 +121,5 @@ function inRollout(id, salt, percent) {
 }
 
 module.exports = {
-  MAX_GENERATION, MAX_SHARD, checkInteger, fnv1a32, idText, inRollout, key, nurseryKey, parse, shardOf, textMillis,
+  MAX_GENERATION, MAX_SHARD, checkInteger, isTimestamp, fnv1a32, idText, inRollout, key, nurseryKey, parse, shardOf, textMillis,
 };

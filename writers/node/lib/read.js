@@ -3,7 +3,7 @@
 // shardread/dsread of Reaper do in Go.
 
 const {isDate} = require('node:util/types');
-const {checkInteger, textMillis} = require('./key.js');
+const {checkInteger, isTimestamp, textMillis} = require('./key.js');
 const {checkBounds, merge} = require('./merge.js');
 
 const MAX_VALUES = 9_999; // a read opens all queries at once
@@ -66,7 +66,7 @@ function microsOf(what, instant) {
     micros = whole + BigInt(fraction.padEnd(6, '0').slice(0, 6)) + (/[1-9]/.test(fraction.slice(6)) ? 1n : 0n);
   } else if (typeof instant?.epochNanoseconds === 'bigint') { // a Temporal.Instant
     micros = up(instant.epochNanoseconds, 1000n);
-  } else if (Number.isInteger(instant?.seconds) && Number.isInteger(instant?.nanoseconds)) { // a Timestamp
+  } else if (typeof instant === 'object' && instant !== null && isTimestamp(instant)) {
     micros = BigInt(instant.seconds) * 1_000_000n + up(BigInt(instant.nanoseconds), 1000n);
   } else {
     throw new TypeError(`${what}: want a Date, a Timestamp, a Temporal.Instant, or RFC 3339 text with a zone`);

@@ -36,7 +36,8 @@ test('every form of an instant', () => {
   assert.equal(key(0, 0, {epochNanoseconds: -1_000_001n}), '00000000.0000.19691231T235959.999Z');
   assert.equal(key(0, 0, {seconds: -1, nanoseconds: 1}), '00000000.0000.19691231T235959.001Z');
   const never = [new Date(NaN), new Date(8.64e15)];
-  for (const wrong of [...never, 1795219650, 1795219650855, null, undefined, {}, [], '', 5n, true]) {
+  const duration = {hours: 0, minutes: 30, seconds: 0, milliseconds: 0, microseconds: 0, nanoseconds: 0};
+  for (const wrong of [...never, duration, {seconds: 1, nanoseconds: 1e9}, {seconds: 1, nanoseconds: -1}, 1795219650, 1795219650855, null, undefined, {}, [], '', 5n, true]) {
     assert.throws(() => key(0, 0, wrong), /expires/);
   }
 });
