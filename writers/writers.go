@@ -86,8 +86,15 @@ type Follower struct {
 }
 
 // Follow reads the target record in the background, twice within the time that a copy
-// is good for, until ctx is done or Close is called. It returns at once.
+// is good for, until ctx is done or Close is called. It returns at once. It panics without
+// a read, and for a number of shards that no key has: that is a mistake in the program.
 func Follow(ctx context.Context, read Read, o Options) *Follower {
+	if read == nil {
+		panic("writers: Follow needs a function that reads the target record")
+	}
+	if o.Shards < 0 || o.Shards > expirykey.MaxShard+1 {
+		panic(fmt.Sprintf("writers: Options.Shards is %d, not 0 to %d", o.Shards, expirykey.MaxShard+1))
+	}
 	f := newFollower(read, o)
 	ctx, f.cancel = context.WithCancel(ctx)
 	go func() {
@@ -135,7 +142,7 @@ type loader struct {
 // tell how far a ramp is.
 func (l loader) Load(ctx context.Context, q store.RecordQuery) (store.Records, error) {
 	sent := l.now()
-	fields, err := l.read(ctx)
+	fields, err := l.readSafely(ctx)
 	if err != nil || fields == nil {
 		return store.Records{Now: sent}, err
 	}
@@ -145,6 +152,16 @@ func (l loader) Load(ctx context.Context, q store.RecordQuery) (store.Records, e
 	}
 	return store.Records{Now: sent, List: []store.Record{
 		{Sort: store.TargetRecord, Key: q.Target, Target: q.Target, Fields: known}}}, nil
+}
+
+// readSafely reads the record. A read that panics, of a record of another shape, say, ends no application.
+func (l loader) readSafely(ctx context.Context) (fields map[string]any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			fields, err = nil, fmt.Errorf("read the target record: panic: %v", p)
+		}
+	}()
+	return l.read(ctx)
 }
 
 // writerFields returns a record of the first schema with the fields that writers need,

@@ -84,3 +84,33 @@ func TestFollow(t *testing.T) {
 		}
 	})
 }
+
+// A read that panics ends no application. A mistake in the call shows at once.
+func TestFollowMistakes(t *testing.T) {
+	f := writers.Follow(t.Context(), func(context.Context) (map[string]any, error) {
+		var record map[string]any
+		return record["generations"].([]any)[0].(map[string]any), nil
+	}, writers.Options{})
+	defer f.Close()
+	if err := f.Refresh(t.Context()); err == nil || !strings.Contains(err.Error(), "panic") {
+		t.Errorf("a read that panics: %v", err)
+	}
+	if key, err := f.Key("s-1842", time.Now().Add(time.Hour)); err != nil || key.Generation != 0 {
+		t.Errorf("key %v, %v", key, err)
+	}
+	none := func(context.Context) (map[string]any, error) { return nil, nil }
+	for name, follow := range map[string]func(){
+		"no read":           func() { writers.Follow(t.Context(), nil, writers.Options{}) },
+		"negative shards":   func() { writers.Follow(t.Context(), none, writers.Options{Shards: -1}) },
+		"more than a key's": func() { writers.Follow(t.Context(), none, writers.Options{Shards: 20_000}) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: it follows", name)
+				}
+			}()
+			follow()
+		}()
+	}
+}
