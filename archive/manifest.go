@@ -37,17 +37,18 @@ func ReadManifest(ctx context.Context, b Bucket, object string) (*Manifest, erro
 		return nil, err
 	}
 	defer in.Close()
-	unpacked, err := newDecoder(in)
+	raw := newSource(in)
+	unpacked, err := newDecoder(raw)
 	if err != nil {
-		return nil, damaged(name, err)
+		return nil, raw.unread(name, err)
 	}
 	defer unpacked.Close()
 	text, err := io.ReadAll(io.LimitReader(unpacked, MaxLine+1))
 	if err == nil && len(text) > MaxLine {
 		err = errTooLong
 	}
-	if err != nil {
-		return nil, damaged(name, err)
+	if err != nil || raw.failed != nil {
+		return nil, raw.unread(name, err)
 	}
 	var m Manifest
 	if err := json.Unmarshal(text, &m); err != nil {

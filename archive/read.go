@@ -98,7 +98,7 @@ func newDecoder(in io.Reader) (*zstd.Decoder, error) {
 type Reader struct {
 	name     string
 	in       io.ReadCloser
-	raw      *hashed // the bytes of the object
+	raw      *source // the bytes of the object
 	unpacked *zstd.Decoder
 	text     *bufio.Reader
 	lines    hash.Hash // of the lines that were read
@@ -107,18 +107,35 @@ type Reader struct {
 	defect   error // of the manifest
 }
 
-// A hashed reader hashes and counts what was read.
-type hashed struct {
-	io.Reader
-	sum  hash.Hash
-	size int64
+// A source is the bytes of an object as the bucket gives them. It hashes and counts them, and remembers why they could
+// not be read.
+type source struct {
+	in     io.Reader
+	sum    hash.Hash
+	size   int64
+	failed error // of a read, but for the end
 }
 
-func (h *hashed) Read(p []byte) (int, error) {
-	n, err := h.Reader.Read(p)
-	h.sum.Write(p[:n])
-	h.size += int64(n)
+func newSource(in io.Reader) *source { return &source{in: in, sum: sha256.New()} }
+
+// Read implements [io.Reader].
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.in.Read(p)
+	s.sum.Write(p[:n])
+	s.size += int64(n)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.failed = err
+	}
 	return n, err
+}
+
+// unread returns the error for an object that could not be read to its end. If the bucket failed, the object may be
+// intact: then that is the error, and else damage.
+func (s *source) unread(object string, err error) error {
+	if s.failed != nil {
+		return fmt.Errorf("read object %s: %w", object, s.failed)
+	}
+	return damaged(object, err)
 }
 
 // OpenObject opens an object, and reads its manifest, if it has one, and its header. If the manifest cannot be
@@ -138,7 +155,7 @@ func OpenObject(ctx context.Context, b Bucket, object string) (_ *Reader, err er
 	if r.in, err = b.Open(ctx, object); err != nil {
 		return nil, err
 	}
-	r.raw = &hashed{Reader: r.in, sum: sha256.New()}
+	r.raw = newSource(r.in)
 	if r.unpacked, err = newDecoder(r.raw); err == nil {
 		r.text = bufio.NewReaderSize(r.unpacked, 64<<10)
 		err = r.readHeader()
@@ -152,9 +169,10 @@ func OpenObject(ctx context.Context, b Bucket, object string) (_ *Reader, err er
 
 func (r *Reader) readHeader() error {
 	first, err := r.next()
-	if err == nil {
-		err = json.Unmarshal(first, &r.header)
+	if err != nil {
+		return r.raw.unread(r.name, fmt.Errorf("its header cannot be read: %w", err))
 	}
+	err = json.Unmarshal(first, &r.header)
 	switch {
 	case err != nil:
 		return damaged(r.name, fmt.Errorf("its header cannot be read: %w", err))
@@ -196,7 +214,8 @@ func (r *Reader) Manifest() *Manifest { return r.manifest }
 
 // Lines yields the lines of the object, once. The last pair has an error if the object is not what was written: then
 // it names the object and the line, and what is missing; the lines before it are as far as the object can be read,
-// and are what was written unless it is an ErrChanged.
+// and are what was written unless it is an ErrChanged. An error of the bucket is no ErrDamaged: it says nothing of
+// the object, whose lines are not known to be what was written either.
 func (r *Reader) Lines() iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
 		for n := 1; ; n++ {
@@ -222,9 +241,9 @@ func (r *Reader) line(n int) (Line, *end, error) {
 	text, err := r.next()
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return Line{}, nil, damaged(r.name, fmt.Errorf("line %d and all behind it are missing: %w", n, err))
+		return Line{}, nil, r.raw.unread(r.name, fmt.Errorf("line %d and all behind it are missing: %w", n, err))
 	case err != nil:
-		return Line{}, nil, damaged(r.name, fmt.Errorf("%w, before or at line %d: %w", ErrChanged, n, err))
+		return Line{}, nil, r.raw.unread(r.name, fmt.Errorf("%w, before or at line %d: %w", ErrChanged, n, err))
 	}
 	var rec record
 	if err := json.Unmarshal(text, &rec); err != nil {
@@ -254,11 +273,11 @@ func (r *Reader) checkEnd(n int, last end) error {
 		return damaged(r.name, fmt.Errorf("%w: the hash of its %d lines is %s instead of %s", ErrChanged, n, sum,
 			last.SHA256))
 	}
-	if _, err := r.text.ReadByte(); !errors.Is(err, io.EOF) {
+	if _, err := r.text.ReadByte(); !errors.Is(err, io.EOF) || r.raw.failed != nil {
 		if err == nil {
 			err = errors.New("there is more behind its last line")
 		}
-		return damaged(r.name, err)
+		return r.raw.unread(r.name, err)
 	}
 	if r.defect != nil {
 		return r.defect

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -264,6 +266,41 @@ func TestEachByte(t *testing.T) {
 			b.objects[name] = data
 			if _, err := read(b, name); err == nil {
 				t.Errorf("%s at %d, and nobody notices", what, i)
+			}
+		}
+	}
+}
+
+// A failingBucket ends each read of an object, or of a manifest, with an error after so many bytes.
+type failingBucket struct {
+	*memoryBucket
+	manifest bool // fail for manifests, instead of objects
+	after    int64
+	err      error
+}
+
+func (b *failingBucket) Open(ctx context.Context, name string) (io.ReadCloser, error) {
+	in, err := b.memoryBucket.Open(ctx, name)
+	if err != nil || strings.Contains(name, ".done.") != b.manifest {
+		return in, err
+	}
+	return io.NopCloser(io.MultiReader(io.LimitReader(in, b.after), iotest.ErrReader(b.err))), nil
+}
+
+// A bucket that fails while an object is read says nothing of the object: restores must not skip it as if it were
+// damaged.
+func TestFailedRead(t *testing.T) {
+	good, name := archived(t, copies(0, 50), archive.Full)
+	manifest := strings.Replace(name, ".ndjson", ".done.ndjson", 1)
+	for _, what := range []string{name, manifest} {
+		for _, failure := range []error{errFault, context.Canceled, io.ErrUnexpectedEOF} {
+			for after := range len(good.objects[what]) + 1 {
+				b := &failingBucket{good, what == manifest, int64(after), failure}
+				_, err := read(b, name)
+				if !errors.Is(err, failure) || !strings.Contains(err.Error(), what) || errors.Is(err, archive.ErrDamaged) ||
+					errors.Is(err, archive.ErrChanged) {
+					t.Fatalf("after %d bytes of %s: %v, want %v alone", after, what, err, failure)
+				}
 			}
 		}
 	}
