@@ -7,8 +7,8 @@
 // not. So an archive has all that was deleted, and may have more.
 //
 // Limits: one object holds entities of one target; a line has at most [MaxLine] bytes. Keep waits for up to
-// [Config.RollAfter] and a write. What is written here outlives the entities: how long is up to [Writer.Prune], or to
-// a lifecycle rule of the bucket.
+// [Config.RollAfter] and a write. What is written here outlives the entities: how long is up to [Prune], or to a
+// lifecycle rule of the bucket.
 package archive
 
 import (

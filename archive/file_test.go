@@ -130,7 +130,7 @@ func TestTwoWriters(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg := config(b)
-		cfg.RollAfter, cfg.KeepFor = 40*time.Millisecond, time.Hour
+		cfg.RollAfter = 40 * time.Millisecond
 		w := open(t, cfg) // of the same owner, as after a mistake
 		for j := range 4 {
 			ranges.Go(func() {
@@ -140,7 +140,7 @@ func TestTwoWriters(t *testing.T) {
 					return
 				}
 				r.Done(all(archive.Deleted))
-				if n, err := w.Prune(t.Context()); n != 0 || err != nil {
+				if n, err := archive.Prune(t.Context(), b, "sessions", time.Now().Add(-time.Hour)); n != 0 || err != nil {
 					t.Error(n, err)
 				}
 			})
@@ -162,7 +162,7 @@ func TestPrune(t *testing.T) {
 	b, _ := fileBucket(t)
 	cfg := config(b)
 	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
-	cfg.Now, cfg.KeepFor, cfg.RollAfter = func() time.Time { return now }, 30*24*time.Hour, 40*time.Millisecond
+	cfg.Now, cfg.RollAfter = func() time.Time { return now }, 40*time.Millisecond
 	w := open(t, cfg)
 	for range 3 {
 		r, err := w.Keep(t.Context(), "", copies(0, 1))
@@ -176,7 +176,15 @@ func TestPrune(t *testing.T) {
 	if _, err := b.Create(t.Context(), "sessions/notes.txt", nil); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := w.Prune(t.Context()); n != 4 || err != nil { // 60 and 40 days old, with their manifests
+	before := now.AddDate(0, 0, -30)
+	if n, err := archive.Prune(t.Context(), newMemoryBucket(), "sessions", now); n != 0 || err != nil {
+		t.Errorf("a bucket that is no directory: %d, %v", n, err)
+	}
+	if n, err := archive.Prune(t.Context(), b, "others", now); n != 0 || err != nil {
+		t.Errorf("another target: %d, %v", n, err)
+	}
+	// 60 and 40 days old, with their manifests
+	if n, err := archive.Prune(t.Context(), b, "sessions", before); n != 4 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
 	if got, want := states(t, b), map[archive.State]int{archive.Deleted: 1}; !maps.Equal(got, want) {

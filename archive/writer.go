@@ -26,7 +26,6 @@ type Config struct {
 	Sweep     func() string // the id of the sweep that goes on, for the header of a new object; nil: Header.Sweep
 	RollSize  int64         // an object of so many bytes before compression is written; zero means 16 MiB
 	RollAfter time.Duration // an object so old is written; a small one earlier, see quietParts; zero means 2s
-	KeepFor   time.Duration // Prune removes what is older; zero means nothing
 	Now       func() time.Time
 	Log       *slog.Logger // names the target
 	Counts    *Counts      // what the writer adds to; may be shared by several; nil if nobody looks
@@ -68,7 +67,7 @@ func (c Config) validate() error {
 		problems = append(problems, fmt.Errorf("objects of %d bytes are too small: want at least %d", c.RollSize,
 			MinRollSize))
 	}
-	if c.RollAfter < quietParts || c.KeepFor < 0 {
+	if c.RollAfter < quietParts {
 		problems = append(problems, errors.New("times must be positive"))
 	}
 	return errors.Join(problems...)
@@ -451,33 +450,6 @@ func (w *Writer) Failing() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.failing
-}
-
-// Prune removes the objects of the target, and their manifests, that are older than KeepFor from a bucket of files,
-// and returns how many files that were. Objects elsewhere are removed by a lifecycle rule of their bucket: there
-// Prune does nothing.
-func (w *Writer) Prune(ctx context.Context) (removed int, err error) {
-	if _, ok := w.cfg.Bucket.(*fileBucket); !ok || w.cfg.KeepFor == 0 {
-		return 0, nil
-	}
-	before := w.cfg.Now().Add(-w.cfg.KeepFor)
-	for o, err := range w.cfg.Bucket.List(ctx, w.cfg.Header.Target+"/", "") {
-		if err != nil {
-			return removed, fmt.Errorf("prune the archive: %w", err)
-		}
-		name, ok := parseName(o.Name)
-		switch {
-		case !ok:
-			continue // not ours
-		case !name.at.Before(before):
-			return removed, nil
-		}
-		if err := w.cfg.Bucket.Remove(ctx, o.Name); err != nil && !errors.Is(err, ErrNotFound) {
-			return removed, fmt.Errorf("prune the archive: %w", err)
-		}
-		removed++
-	}
-	return removed, nil
 }
 
 // Close writes what calls of Keep still wait for, and the manifests of all objects of which something is known. It

@@ -19,8 +19,6 @@ const (
 	archiveAgain = 5 * time.Second
 	// archiveProbe bounds such a try, and archiveEnds the last writes of a process.
 	archiveProbe, archiveEnds = 15 * time.Second, 10 * time.Second
-	// pruneEvery is how often old objects of a file:// archive are removed.
-	pruneEvery = time.Hour
 )
 
 // An archiving is the archive of one target in this process: [sweep.Archive]. If it cannot be written, it is
@@ -47,7 +45,7 @@ func openArchive(
 ) (*archiving, error) {
 	a := &archiving{whole: t.Archive.Mode == config.FullArchive, memory: memory}
 	a.cfg = archive.Config{Bucket: bucket, RollSize: t.Archive.Roll.Size, RollAfter: t.Archive.Roll.After,
-		KeepFor: t.Archive.Keep, Now: s.sweep.Now, Log: s.log.With("target", t.Name),
+		Now: s.sweep.Now, Log: s.log.With("target", t.Name),
 		Sweep: func() string { id, _ := a.sweep.Load().(string); return id },
 		Header: archive.Header{Mode: archive.Mode(t.Archive.Mode), Store: s.Store.String(), Target: t.Name, Kind: t.Kind,
 			Property: t.Property, Version: buildVersion(), Owner: s.sweep.Owner}}
@@ -167,54 +165,38 @@ func closeArchive(cfg archive.Config, w *archive.Writer) {
 	}
 }
 
-// prune removes old objects, once in a while.
-func (a *archiving) prune(ctx context.Context) {
-	atOnceAndEvery(ctx, pruneEvery, func() {
-		if w, err := a.current(); err == nil {
-			if n, err := w.Prune(ctx); err != nil && ctx.Err() == nil {
-				a.cfg.Log.WarnContext(ctx, "old objects of the archive cannot be removed", "error", err)
-			} else if n > 0 {
-				a.cfg.Log.InfoContext(ctx, "old objects of the archive are removed", "files", n)
-			}
-		}
-	})
-}
-
-// archiveTargets opens the archives of all targets that have one, as the session really deletes. Done ends
-// them. With later, what cannot be written now is tried again.
+// archiveTargets opens the archives of all targets that have one, as the session really deletes, and removes what is
+// old there. Done ends them. With later, what cannot be written now is tried again.
 func (s *session) archiveTargets(ctx context.Context, later bool) (done func(), err error) {
 	var open []*archiving
-	pruning, stop := context.WithCancel(ctx)
-	var prunes sync.WaitGroup
-	done = func() {
-		stop()
-		prunes.Wait()
+	closeAll := func() {
 		var all sync.WaitGroup
 		for _, a := range open {
 			all.Go(a.close)
 		}
 		all.Wait()
 	}
+	var prunes []func(context.Context)
 	buckets, memory := map[string]archive.Bucket{}, archive.NewMemory(archive.DefaultMemory)
 	for i, t := range s.targets {
 		if t.Archive.Mode == config.NoArchive || !s.Apply {
 			continue
 		}
 		if err := s.mayArchive(t, i); err != nil {
-			done()
+			closeAll()
 			return nil, &exit{exitUsage, fmt.Errorf("target %s: %w", t.Name, err)}
 		}
 		bucket, ok := buckets[t.Archive.To]
 		if !ok {
 			if bucket, err = archive.OpenBucket(ctx, t.Archive.To); err != nil {
-				done()
+				closeAll()
 				return nil, &exit{exitUsage, fmt.Errorf("target %s: its archive: %w", t.Name, err)}
 			}
 			buckets[t.Archive.To] = bucket
 		}
 		a, err := openArchive(ctx, s, t, bucket, memory, later)
 		if err != nil {
-			done()
+			closeAll()
 			return nil, fmt.Errorf("target %s: its archive cannot be written, so nothing is deleted: %w", t.Name, err)
 		}
 		if a.fault != nil {
@@ -222,9 +204,12 @@ func (s *session) archiveTargets(ctx context.Context, later bool) (done func(), 
 		}
 		open = append(open, a)
 		s.sweep.Targets[i].Archive = a
-		prunes.Go(func() { a.prune(pruning) })
+		if inFiles(t.Archive.To) {
+			prunes = append(prunes, func(ctx context.Context) { s.prune(ctx, t, bucket) })
+		}
 	}
-	return done, nil
+	stop := keepPruning(ctx, prunes)
+	return func() { stop(); closeAll() }, nil
 }
 
 // mayArchive returns why the store cannot show whole entities of a target that is to keep them.

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/reaper-ttl/reaper/archive"
+	"github.com/reaper-ttl/reaper/internal/config"
+	"github.com/reaper-ttl/reaper/store"
+)
+
+const (
+	// pruneEvery is how often old objects of a file:// archive are removed.
+	pruneEvery = time.Hour
+	// pruneAsks bounds how long that waits for the store's time, and pruneEnds how long a command that is done waits
+	// for what is being removed.
+	pruneAsks, pruneEnds = 15 * time.Second, 10 * time.Second
+)
+
+// inFiles reports whether it is up to this program to remove what is old in a bucket with that URL.
+func inFiles(url string) bool { return strings.HasPrefix(strings.ToLower(url), "file:") }
+
+// keepPruning calls all at once, and again every hour, until the function that it returns is called. That one lets
+// them end: a sweep with little to do may be done sooner.
+func keepPruning(ctx context.Context, prunes []func(context.Context)) (stop func()) {
+	repeats, end := context.WithCancel(ctx)
+	calls, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	for _, prune := range prunes {
+		all.Go(func() { atOnceAndEvery(repeats, pruneEvery, func() { prune(calls) }) })
+	}
+	return func() {
+		end()
+		late := time.AfterFunc(pruneEnds, cancel)
+		all.Wait()
+		late.Stop()
+		cancel()
+	}
+}
+
+// prune removes the objects of a target that are older than it keeps them. It goes by the store's time: by that of a
+// machine whose clock is far ahead, the whole archive would be old.
+func (s *session) prune(ctx context.Context, t config.Target, bucket archive.Bucket) {
+	log := s.log.With("target", t.Name)
+	now, err := storeTime(ctx, s.db.Store, t.Name)
+	if err != nil {
+		if ctx.Err() == nil {
+			log.WarnContext(ctx, "no old objects of the archive are removed: the store does not tell the time", "error", err)
+		}
+		return
+	}
+	n, err := archive.Prune(ctx, bucket, t.Name, now.Add(-t.Archive.Keep))
+	if n > 0 {
+		log.InfoContext(ctx, "old objects of the archive are removed", "files", n)
+	}
+	if err != nil && ctx.Err() == nil {
+		log.WarnContext(ctx, "old objects of the archive cannot be removed", "error", err)
+	}
+}
+
+// storeTime returns the store's time at some instant during the call. The target need not have a record.
+func storeTime(ctx context.Context, s store.Loader, target string) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, pruneAsks)
+	defer cancel()
+	got, err := s.Load(ctx, store.RecordQuery{Sort: store.TargetRecord, Target: target, Keys: []string{target}})
+	return got.Now, err
+}

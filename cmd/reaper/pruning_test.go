@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/reaper-ttl/reaper/archive"
+	"github.com/reaper-ttl/reaper/internal/config"
+	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/store"
+	"github.com/reaper-ttl/reaper/sweep"
+)
+
+// A pruner is a session whose targets keep a day of their archives in one directory.
+type pruner struct {
+	*session
+	t   *testing.T
+	dir string
+	s   *modelstore.Store
+	log bytes.Buffer
+}
+
+// newPruner returns a pruner of a machine whose clock is ahead of the store's.
+func newPruner(t *testing.T, ahead time.Duration, modes ...config.ArchiveMode) *pruner {
+	t.Helper()
+	p := &pruner{t: t, dir: t.TempDir(), s: modelstore.New(time.Now)}
+	log := slog.New(slog.NewTextHandler(&p.log, nil))
+	now := func() time.Time { return time.Now().Add(ahead) }
+	p.session = &session{log: log, db: &database{p.s, func() error { return nil }},
+		sweep: sweep.Config{Store: p.s, Owner: "host/1", Now: now, Log: log}}
+	p.Apply = true
+	for i, mode := range modes {
+		c := config.Target{Name: fmt.Sprintf("t%d", i), Kind: "k"}
+		c.Archive = config.Archive{Mode: mode, To: "file://" + p.dir, Keep: 24 * time.Hour,
+			Roll: config.ArchiveRoll{Size: archive.MinRollSize, After: time.Second}}
+		p.targets = append(p.targets, c)
+		p.sweep.Targets = append(p.sweep.Targets, sweep.Target{Target: store.Target{Name: c.Name, Kind: "k"}})
+	}
+	return p
+}
+
+// keep writes one object for each target, begun so long ago by the store's time.
+func (p *pruner) keep(ago time.Duration) {
+	p.t.Helper()
+	for _, t := range p.targets {
+		w, err := archive.Open(p.t.Context(), archive.Config{Bucket: p.bucket(), RollAfter: 40 * time.Millisecond,
+			Now:    func() time.Time { return time.Now().Add(-ago) },
+			Header: archive.Header{Mode: archive.Keys, Target: t.Name, Owner: "host/1"}})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if _, err := w.Keep(p.t.Context(), "", []store.Copy{{Key: "k"}}); err != nil {
+			p.t.Fatal(err)
+		}
+		if err := w.Close(p.t.Context()); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+func (p *pruner) bucket() archive.Bucket {
+	p.t.Helper()
+	b, err := archive.OpenBucket(p.t.Context(), "file://"+p.dir)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return b
+}
+
+// left counts the objects of each target after a command that had nothing to do.
+func (p *pruner) left() (n []int) {
+	p.t.Helper()
+	done, err := p.archiveTargets(p.t.Context(), false)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	done()
+	for _, t := range p.targets {
+		count := 0
+		for _, err := range archive.Objects(p.t.Context(), p.bucket(), t.Name, time.Time{}, time.Time{}) {
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			count++
+		}
+		n = append(n, count)
+	}
+	return n
+}
+
+// Old objects are removed by the store's time: a machine whose clock is far ahead, or that cannot ask the store,
+// removes nothing that is to stay.
+func TestPruneByTheStoresTime(t *testing.T) {
+	p := newPruner(t, 100*24*time.Hour, config.KeysArchive)
+	p.keep(0)
+	p.keep(48 * time.Hour)
+	p.s.Before = func(context.Context, modelstore.Call) error { return store.ErrUnavailable }
+	if n := p.left(); n[0] != 2 || !strings.Contains(p.log.String(), "the store does not tell the time") {
+		t.Errorf("%d objects are left of 2, and the log has\n%s", n[0], &p.log)
+	}
+	p.s.Before = nil
+	if n := p.left(); n[0] != 1 || !strings.Contains(p.log.String(), "are removed") {
+		t.Errorf("%d objects are left, want 1\n%s", n[0], &p.log)
+	}
+}
