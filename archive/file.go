@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -21,7 +20,6 @@ import (
 // temporary file, and linked to its name when it is on disk: so nobody sees half of one, and none is overwritten.
 type fileBucket struct {
 	root string
-	tidy sync.Once
 }
 
 // temporary is the directory of files that are being written.
@@ -78,9 +76,6 @@ func (b *fileBucket) writeTemporary(ctx context.Context, data []byte) (name stri
 		return "", err
 	}
 	defer file.Close()
-	if info, err := file.Stat(); err == nil { // by the clock of the file system
-		b.tidy.Do(func() { removeAbandoned(dir, info.ModTime().Add(-abandonedAfter)) })
-	}
 	if _, err := file.Write(data); err != nil {
 		return file.Name(), err
 	}
@@ -179,14 +174,46 @@ func syncDir(dir string) error {
 	return file.Sync()
 }
 
-// removeAbandoned removes the temporary files of processes that were killed.
-func removeAbandoned(dir string, before time.Time) {
-	entries, _ := os.ReadDir(dir)
+// removeAbandoned removes the temporary files of processes that were killed: they have entities in them, too.
+func (b *fileBucket) removeAbandoned() error {
+	dir := filepath.Join(b.root, temporary)
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // nobody has written yet
+	}
+	if err != nil || len(entries) == 0 {
+		return err
+	}
+	now, err := fileTime(dir)
+	if err != nil {
+		return err
+	}
+	var errs failures
 	for _, e := range entries {
-		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && info.ModTime().Before(before) {
-			os.Remove(filepath.Join(dir, e.Name())) // or the next process does
+		info, err := e.Info()
+		if err == nil && info.Mode().IsRegular() && info.ModTime().Before(now.Add(-abandonedAfter)) {
+			err = os.Remove(filepath.Join(dir, e.Name()))
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // its process, or another one, may have removed it
+			errs.add(err)
 		}
 	}
+	return errs.join()
+}
+
+// fileTime returns the time by the clock of the file system.
+func fileTime(dir string) (time.Time, error) {
+	file, err := os.CreateTemp(dir, "new-*")
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return time.Time{}, err
+	}
+	return info.ModTime(), nil
 }
 
 // Open is a method of [Bucket].

@@ -96,13 +96,26 @@ func TestFileBucket(t *testing.T) {
 	}
 }
 
-// A process that was killed leaves temporary files, which a later one removes; young ones may be of another.
+// A process that was killed leaves temporary files. They are removed when they are old, by whatever process, since one
+// that is young may be of another process.
 func TestAbandonedFiles(t *testing.T) {
 	b, dir := fileBucket(t)
-	if err := os.MkdirAll(filepath.Join(dir, ".tmp"), 0o700); err != nil {
+	prune := func(want int) {
+		t.Helper()
+		if _, err := archive.Prune(t.Context(), b, "sessions", time.Time{}); err != nil {
+			t.Error(err)
+		}
+		left, err := os.ReadDir(filepath.Join(dir, ".tmp"))
+		if err != nil && !errors.Is(err, os.ErrNotExist) || len(left) != want {
+			t.Errorf("%v, %v: want %d", left, err, want)
+		}
+	}
+	prune(0) // there is no directory yet
+	if _, err := b.Create(t.Context(), "a", nil); err != nil {
 		t.Fatal(err)
 	}
-	for name, age := range map[string]time.Duration{"new-old": 2 * time.Hour, "new-young": time.Minute} {
+	age := func(name string, age time.Duration) {
+		t.Helper()
 		file := filepath.Join(dir, ".tmp", name)
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -111,13 +124,11 @@ func TestAbandonedFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := b.Create(t.Context(), "a", nil); err != nil {
-		t.Fatal(err)
-	}
-	left, err := os.ReadDir(filepath.Join(dir, ".tmp"))
-	if err != nil || len(left) != 1 || left[0].Name() != "new-young" {
-		t.Errorf("%v, %v", left, err)
-	}
+	age("new-old", 2*time.Hour)
+	age("new-young", time.Minute)
+	prune(1)
+	age("new-young", 2*time.Hour)
+	prune(0)
 }
 
 // Two processes write into one directory, while one of them prunes.
@@ -190,6 +201,36 @@ func TestPrune(t *testing.T) {
 	if got, want := states(t, b), map[archive.State]int{archive.Deleted: 1}; !maps.Equal(got, want) {
 		t.Error(got)
 	}
+}
+
+// One file that cannot be removed keeps none of the others.
+func TestPruneGoesOn(t *testing.T) {
+	b := &stuckBucket{memoryBucket: newMemoryBucket()}
+	at := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	for i := range 5 {
+		name := fmt.Sprintf("sessions/2026/11/26/12000%d.000-00-1.ndjson.zst", i)
+		b.objects[name] = nil
+		if i < 2 {
+			b.stuck = append(b.stuck, name)
+		}
+	}
+	n, err := archive.PruneAny(t.Context(), b, "sessions", at.Add(4*time.Second))
+	if n != 2 || len(b.objects) != 3 || !errors.Is(err, errFault) || !strings.Contains(fmt.Sprint(err), "2 failures") {
+		t.Errorf("%d were removed, %q are left: %v", n, b.names(), err)
+	}
+}
+
+// A stuckBucket does not remove some of its objects.
+type stuckBucket struct {
+	*memoryBucket
+	stuck []string
+}
+
+func (b *stuckBucket) Remove(ctx context.Context, name string) error {
+	if slices.Contains(b.stuck, name) {
+		return fmt.Errorf("remove %s: %w", name, errFault)
+	}
+	return b.memoryBucket.Remove(ctx, name)
 }
 
 func TestOpenBucket(t *testing.T) {

@@ -166,7 +166,7 @@ func closeArchive(cfg archive.Config, w *archive.Writer) {
 }
 
 // archiveTargets opens the archives of all targets that have one, as the session really deletes, and removes what is
-// old there. Done ends them. With later, what cannot be written now is tried again.
+// old. Done ends that. With later, what cannot be written now is tried again.
 func (s *session) archiveTargets(ctx context.Context, later bool) (done func(), err error) {
 	var open []*archiving
 	closeAll := func() {
@@ -176,7 +176,6 @@ func (s *session) archiveTargets(ctx context.Context, later bool) (done func(), 
 		}
 		all.Wait()
 	}
-	var prunes []func(context.Context)
 	buckets, memory := map[string]archive.Bucket{}, archive.NewMemory(archive.DefaultMemory)
 	for i, t := range s.targets {
 		if t.Archive.Mode == config.NoArchive || !s.Apply {
@@ -204,11 +203,8 @@ func (s *session) archiveTargets(ctx context.Context, later bool) (done func(), 
 		}
 		open = append(open, a)
 		s.sweep.Targets[i].Archive = a
-		if inFiles(t.Archive.To) {
-			prunes = append(prunes, func(ctx context.Context) { s.prune(ctx, t, bucket) })
-		}
 	}
-	stop := keepPruning(ctx, prunes)
+	stop := s.keepPruning(ctx)
 	return func() { stop(); closeAll() }, nil
 }
 

@@ -19,17 +19,17 @@ const (
 	pruneAsks, pruneEnds = 15 * time.Second, 10 * time.Second
 )
 
-// inFiles reports whether it is up to this program to remove what is old in a bucket with that URL.
-func inFiles(url string) bool { return strings.HasPrefix(strings.ToLower(url), "file:") }
-
-// keepPruning calls all at once, and again every hour, until the function that it returns is called. That one lets
-// them end: a sweep with little to do may be done sooner.
-func keepPruning(ctx context.Context, prunes []func(context.Context)) (stop func()) {
+// keepPruning removes what is old in the archives of targets, at once and every hour, until stop is called. Copies must
+// not outlive keep because nothing is archived any more, so it goes by the place, and not by the mode. Stop waits for
+// what was begun: a sweep with little to do may be done sooner.
+func (s *session) keepPruning(ctx context.Context) (stop func()) {
 	repeats, end := context.WithCancel(ctx)
 	calls, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
-	for _, prune := range prunes {
-		all.Go(func() { atOnceAndEvery(repeats, pruneEvery, func() { prune(calls) }) })
+	for _, t := range s.targets {
+		if s.Apply && strings.HasPrefix(strings.ToLower(t.Archive.To), "file:") {
+			all.Go(func() { atOnceAndEvery(repeats, pruneEvery, func() { s.prune(calls, t) }) })
+		}
 	}
 	return func() {
 		end()
@@ -42,8 +42,8 @@ func keepPruning(ctx context.Context, prunes []func(context.Context)) (stop func
 
 // prune removes the objects of a target that are older than it keeps them. It goes by the store's time: by that of a
 // machine whose clock is far ahead, the whole archive would be old.
-func (s *session) prune(ctx context.Context, t config.Target, bucket archive.Bucket) {
-	log := s.log.With("target", t.Name)
+func (s *session) prune(ctx context.Context, t config.Target) {
+	log, n := s.log.With("target", t.Name), 0
 	now, err := storeTime(ctx, s.db.Store, t.Name)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -51,7 +51,10 @@ func (s *session) prune(ctx context.Context, t config.Target, bucket archive.Buc
 		}
 		return
 	}
-	n, err := archive.Prune(ctx, bucket, t.Name, now.Add(-t.Archive.Keep))
+	bucket, err := archive.OpenBucket(ctx, t.Archive.To)
+	if err == nil {
+		n, err = archive.Prune(ctx, bucket, t.Name, now.Add(-t.Archive.Keep))
+	}
 	if n > 0 {
 		log.InfoContext(ctx, "old objects of the archive are removed", "files", n)
 	}

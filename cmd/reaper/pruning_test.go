@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,5 +108,25 @@ func TestPruneByTheStoresTime(t *testing.T) {
 	p.s.Before = nil
 	if n := p.left(); n[0] != 1 || !strings.Contains(p.log.String(), "are removed") {
 		t.Errorf("%d objects are left, want 1\n%s", n[0], &p.log)
+	}
+}
+
+// What was archived is removed when it is old, also if nothing is archived any more.
+func TestPruneWhileOff(t *testing.T) {
+	p := newPruner(t, 0, config.NoArchive, config.KeysArchive, config.NoArchive)
+	p.targets[2].Archive.To = "file://" + filepath.Join(p.dir, "nothing-yet")
+	p.keep(48 * time.Hour)
+	p.keep(0)
+	if n := p.left(); !slices.Equal(n, []int{1, 1, 2}) || strings.Contains(p.log.String(), "cannot") {
+		t.Errorf("%d objects are left\n%s", n, &p.log)
+	}
+	for _, one := range p.sweep.Targets {
+		if has := one.Archive != nil; has != (one.Name == "t1") {
+			t.Errorf("target %s: an archive %t", one.Name, has)
+		}
+	}
+	p.targets[0].Archive.To, p.targets[0].Archive.Keep, p.Apply = "file://"+p.dir, 0, false
+	if n := p.left(); n[0] != 1 {
+		t.Error("a dry run removes something")
 	}
 }
