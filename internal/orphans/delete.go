@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// patience is how long a failing call is repeated.
+	// patience is how long calls fail, and none goes well, until that is the error.
 	patience    = 2 * time.Minute
 	callTimeout = 30 * time.Second
 	firstWait   = 100 * time.Millisecond
@@ -32,6 +32,7 @@ type deleter struct {
 	pacer    *throttle.Pacer
 	tally    *tally
 	story    *story
+	size     *batchSize
 
 	mu   sync.Mutex
 	left int64 // of the run's limit
@@ -84,7 +85,7 @@ func (d *deleter) run(
 		if err := d.switches.Check(ctx, throttle.Sleep); err != nil {
 			return false, err
 		}
-		n, err := d.tokens(ctx, min(len(list), mostBelow))
+		n, err := d.tokens(ctx, min(len(list), d.size.current()))
 		if err != nil {
 			return false, err
 		}
@@ -121,59 +122,88 @@ func (d *deleter) tokens(ctx context.Context, most int) (int, error) {
 func (d *deleter) batch(
 	ctx context.Context, q store.LineageQuery, missing string, list []store.Relative,
 ) (exists bool, err error) {
-	began, wait := d.job.Sweep.Now(), firstWait
 	unused := len(list)
 	defer func() { d.settle(len(list), unused) }()
+	fails := d.newFailures()
 	for todo := [][]store.Relative{list}; len(todo) > 0; {
-		some := todo[0]
 		// A pause that came while this waited for tokens, or for its next try, counts, too.
 		if err := d.switches.Check(ctx, throttle.Sleep); err != nil {
 			return false, err
 		}
+		todo = d.size.cut(todo)
+		some := todo[0]
 		outcome, err := d.call(ctx, q, missing, some)
-		switch {
-		case err == nil && outcome == store.Kept:
-			return true, nil
-		case err == nil && outcome == store.Changed:
-			todo[0] = d.withoutOwned(some)
-			if len(todo[0]) == 0 {
-				todo = todo[1:]
-			}
-			continue
-		case err == nil && outcome == store.Deleted:
-			unused -= len(some)
-			d.tally.deleted(len(some))
-			d.job.Sweep.Log.DebugContext(ctx, "orphans deleted", "target", d.job.Target.Name, "below", missing,
-				"entities", len(some))
-			d.story.deleted(ctx)
-			todo = todo[1:]
-			continue
-		case err == nil:
-			return false, fmt.Errorf("%w: outcome %d of a delete below %s", store.ErrFailed, outcome, missing)
-		case ctx.Err() != nil:
-			return false, ctx.Err()
-		case store.Transient(err) && d.job.Sweep.Now().Sub(began) < patience:
-			d.pacer.PushBack(throttle.ReasonPushBack)
-			if err := throttle.Sleep(ctx, jitter(ctx, wait)); err != nil {
+		if err != nil {
+			if todo, err = d.failed(ctx, fails, todo, err); err != nil {
 				return false, err
 			}
-			wait = min(2*wait, longestWait)
-			if errors.Is(err, store.ErrContention) || store.TookTooLong(err) {
-				todo = append(halves(some), todo[1:]...)
-			}
 			continue
-		case !store.MayBeOfOneEntity(err):
-			return false, err
-		case len(some) > 1:
-			todo = append(halves(some), todo[1:]...)
+		}
+		switch outcome {
+		case store.Kept:
+			return true, nil
+		case store.Changed:
+			if todo[0] = d.withoutOwned(some); len(todo[0]) == 0 {
+				todo = todo[1:]
+			}
+		case store.Deleted:
+			unused -= len(some)
+			d.deleted(ctx, missing, len(some))
+			todo, fails = todo[1:], d.newFailures()
 		default:
-			d.tally.refused()
-			d.job.Sweep.Log.WarnContext(ctx, "the store refuses to delete an orphan", "target", d.job.Target.Name,
-				"key", some[0].Key, "error", err)
-			todo = todo[1:]
+			return false, fmt.Errorf("%w: outcome %d of a delete below %s", store.ErrFailed, outcome, missing)
 		}
 	}
 	return false, nil
+}
+
+// deleted notes that a call has deleted orphans.
+func (d *deleter) deleted(ctx context.Context, missing string, n int) {
+	d.size.wentWell(n)
+	d.tally.deleted(n)
+	d.job.Sweep.Log.DebugContext(ctx, "orphans deleted", "target", d.job.Target.Name, "below", missing, "entities", n)
+	d.story.deleted(ctx)
+}
+
+// failures are the calls of a batch that failed since one went well.
+type failures struct {
+	since time.Time // when that was, or the batch began
+	wait  time.Duration
+}
+
+func (d *deleter) newFailures() *failures { return &failures{d.job.Sweep.Now(), firstWait} }
+
+// failed returns what is to be done after a call for the first list failed, and waits as long as that takes. The error
+// is that of the batch.
+func (d *deleter) failed(
+	ctx context.Context, fails *failures, todo [][]store.Relative, err error,
+) ([][]store.Relative, error) {
+	some := todo[0]
+	if store.TookTooLong(err) || errors.Is(err, store.ErrTooLarge) && len(some) > 1 {
+		d.size.failed(len(some))
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case store.Transient(err) && d.job.Sweep.Now().Sub(fails.since) < patience:
+		d.pacer.PushBack(throttle.ReasonPushBack)
+		if err := throttle.Sleep(ctx, jitter(ctx, fails.wait)); err != nil {
+			return nil, err
+		}
+		fails.wait = min(2*fails.wait, longestWait)
+		if errors.Is(err, store.ErrContention) {
+			todo = append(halves(some), todo[1:]...)
+		}
+		return todo, nil
+	case !store.MayBeOfOneEntity(err):
+		return nil, err
+	case len(some) > 1:
+		return append(halves(some), todo[1:]...), nil
+	}
+	d.tally.refused()
+	d.job.Sweep.Log.WarnContext(ctx, "the store refuses to delete an orphan", "target", d.job.Target.Name, "key",
+		some[0].Key, "error", err)
+	return todo[1:], nil
 }
 
 // call makes one call, which goes on for the grace if the run is to stop: what it did must be known.

@@ -66,7 +66,7 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	r := &run{job: j, switches: j.newSwitches(), tally: newTally(j.Progress, now), meter: new(store.Meter), began: now}
 	r.story = &story{job: j, switches: r.switches, tally: r.tally}
 	if j.Sweep.Apply {
-		r.deleter = &deleter{job: j, switches: r.switches, tally: r.tally, story: r.story, left: j.Max,
+		r.deleter = &deleter{job: j, switches: r.switches, tally: r.tally, story: r.story, left: j.Max, size: newBatchSize(),
 			pacer: throttle.Open(j.Sweep.Now, j.Rate, throttle.State{}, mostBelow)}
 	}
 	ctx = store.WithMeter(ctx, r.meter)
