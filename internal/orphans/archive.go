@@ -2,7 +2,10 @@ package orphans
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
+	"github.com/reaper-ttl/reaper/internal/switches"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -12,9 +15,14 @@ import (
 type keeping struct {
 	archive   sweep.Archive // nil keeps nothing
 	namespace string
+	switches  *switches.Switches
 	release   func()
 	ended     []func(fate func(key string) store.Outcome)
+	held      bool // nothing was deleted, since something holds the target by now
 }
+
+// errHeldMeanwhile is why a call deletes nothing of what the archive has kept.
+var errHeldMeanwhile = errors.New("the target was held while the archive was written")
 
 // begin keeps the keys of a list now, or has the call show whole entities.
 func (k *keeping) begin(ctx context.Context, q *store.LineageQuery, list []store.Relative) (err error) {
@@ -33,13 +41,21 @@ func (k *keeping) begin(ctx context.Context, q *store.LineageQuery, list []store
 	return k.Keep(ctx, copies)
 }
 
-// Keep implements [store.Archive].
+// Keep implements [store.Archive]. It may have taken long: what holds the target by now holds these, too.
 func (k *keeping) Keep(ctx context.Context, list []store.Copy) error {
 	ended, err := k.archive.Keep(ctx, "", k.namespace, list)
-	if err == nil {
-		k.ended = append(k.ended, ended)
+	if err != nil {
+		return err
 	}
-	return err
+	k.ended = append(k.ended, ended)
+	if err := k.switches.Fresh(ctx); err != nil {
+		return err
+	}
+	if why := k.switches.Held(); why != "" {
+		k.held = true
+		return fmt.Errorf("%w: %s", errHeldMeanwhile, why)
+	}
+	return nil
 }
 
 // end tells what became of all that was kept: they go together.

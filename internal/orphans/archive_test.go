@@ -16,7 +16,6 @@ import (
 type slowArchive struct {
 	whole bool
 	each  time.Duration
-	keeps func(n int) // is called before Keep returns; may be nil
 
 	mu    sync.Mutex
 	late  int // calls of Keep that took too long
@@ -41,9 +40,6 @@ func (a *slowArchive) Keep(ctx context.Context, _, _ string, list []store.Copy) 
 		defer a.mu.Unlock()
 		a.late++
 		return nil, context.Cause(ctx)
-	}
-	if a.keeps != nil {
-		a.keeps(len(list))
 	}
 	return func(fate func(key string) store.Outcome) {
 		a.mu.Lock()
@@ -95,4 +91,35 @@ func TestArchiveKeepsNothing(t *testing.T) {
 		}
 		w.wants(w.left("gone"), []string{"gone/n/1", "gone/n/2", "gone/n/3"})
 	})
+}
+
+// What holds the target while the archive is written holds what is kept, too.
+func TestHeldWhileKeeping(t *testing.T) {
+	for _, whole := range []bool{true, false} {
+		for _, forever := range []bool{true, false} {
+			in(t, func(t *testing.T, w *world) {
+				w.below("gone", "n/1")
+				a := &slowArchive{whole: whole, each: 10 * time.Second}
+				cfg := w.config()
+				cfg.Target.Archive = a
+				began := time.Now()
+				cfg.Target.Gate = func(context.Context) error {
+					if at := time.Since(began); at > time.Second && (forever || at < 15*time.Second) {
+						return errors.New("gate closed")
+					}
+					return nil
+				}
+				res, err := orphans.Run(t.Context(), cfg)
+				took := time.Since(began)
+				switch {
+				case forever && (err != nil || res.Deleted != 0 || res.Held != "gate closed" || len(a.fates) != 1):
+					t.Errorf("held: %+v, %v, %v", res, a.fates, err)
+				case !forever && (err != nil || res.Deleted != 1 || a.fates[store.Deleted] != 1 || took < 25*time.Second):
+					t.Errorf("%+v after %v, %v, %v", res, took, a.fates, err)
+				case a.fates[store.Kept] != 1:
+					t.Errorf("the archive is not told that nothing was deleted: %v", a.fates)
+				}
+			})
+		}
+	}
 }

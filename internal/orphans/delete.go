@@ -133,6 +133,10 @@ func (d *deleter) batch(
 		todo = d.size.cut(todo)
 		some := todo[0]
 		outcome, err := d.call(ctx, q, missing, some)
+		if errors.Is(err, errHeldMeanwhile) {
+			fails = d.newFailures() // nothing failed: it waits above
+			continue
+		}
 		if err != nil {
 			if todo, err = d.failed(ctx, fails, todo, err); err != nil {
 				return false, err
@@ -217,12 +221,15 @@ func (d *deleter) call(
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d.job.Sweep.Grace, cancel) })
 	defer stop()
-	kept := &keeping{archive: d.job.Target.Archive, namespace: q.Namespace}
-	if err := kept.begin(bounded, &q, list); err != nil {
-		return store.Unknown, err
+	kept := &keeping{archive: d.job.Target.Archive, namespace: q.Namespace, switches: d.switches}
+	outcome, err := store.Unknown, kept.begin(bounded, &q, list)
+	if err == nil {
+		outcome, err = d.job.store.DeleteOrphans(bounded, q, missing, list)
 	}
-	outcome, err := d.job.store.DeleteOrphans(bounded, q, missing, list)
 	kept.end(outcome, err)
+	if err != nil && kept.held {
+		err = errHeldMeanwhile
+	}
 	return outcome, err
 }
 
