@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -593,6 +594,56 @@ func TestFromTheMidst(t *testing.T) {
 		w.run(cfg)
 		w.wants(w.left("b", "c"), before[:len(before)-1])
 	})
+}
+
+// A wide store has one root, below which many entities of the target do not exist: each has two orphans.
+type wide struct {
+	*modelstore.Store
+	n     int
+	heaps []uint64 // in use, after the first page and at the last one
+}
+
+func (s *wide) IsScattered(context.Context, store.Target, string) (bool, error) { return true, nil }
+
+func (s *wide) Roots(context.Context, store.LineageQuery, int) ([]string, error) { return nil, nil }
+
+func (s *wide) Lineage(_ context.Context, q store.LineageQuery, page *store.Lineage) error {
+	first := 0
+	if q.After != "" {
+		if _, err := fmt.Sscanf(q.After, "tenant/user/%d", &first); err != nil {
+			return err
+		}
+		first++
+	}
+	*page = store.Lineage{}
+	for i := first; i < min(s.n, first+q.Limit/2); i++ {
+		of := fmt.Sprintf("tenant/user/%08d", i)
+		for _, leaf := range []string{"/n/1", "/n/2"} {
+			page.List = append(page.List, store.Relative{Key: of + leaf, Kind: "n", Root: "tenant", Of: of})
+		}
+	}
+	page.More = first+q.Limit/2 < s.n
+	if len(s.heaps) == 0 && first > 0 || !page.More {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		s.heaps = append(s.heaps, m.HeapAlloc)
+	}
+	return nil
+}
+
+// However many entities are missing below one root, they are counted without a list of them.
+func TestManyMissingBelowOneRoot(t *testing.T) {
+	w := newWorld(t)
+	s := &wide{Store: w.s, n: 100_000}
+	cfg := w.config()
+	cfg.Sweep.Store, cfg.Sweep.Apply, cfg.Everywhere = s, false, true
+	if res := w.run(cfg); res.Missing != int64(s.n) || res.Orphans != 2*int64(s.n) {
+		t.Errorf("%+v", res.Counts)
+	}
+	if before, after := s.heaps[0], s.heaps[1]; after > before+2<<20 {
+		t.Errorf("%d bytes were in use at the beginning, and %d at the end", before, after)
+	}
 }
 
 // What lies below an entity that exists is not read name by name.

@@ -29,10 +29,9 @@ type scan struct {
 	tally   *tally
 	deleter *deleter // nil in a run that deletes nothing
 
-	query   store.LineageQuery
-	tree    tree
-	queue   queue
-	missing map[string]bool // entities below the part's root that do not exist
+	query store.LineageQuery
+	tree  tree
+	queue queue
 }
 
 func newScan(j *job, p *part, t *tally, d *deleter) *scan {
@@ -88,7 +87,7 @@ func (s *scan) read(ctx context.Context, page *store.Lineage) error {
 	var at []int
 	ahead := s.tree.copy()
 	for i, r := range page.List {
-		if is, _ := ahead.place(r); is == orphaned && r.Unsure {
+		if is, _, _ := ahead.place(r); is == orphaned && r.Unsure {
 			unsure, at = append(unsure, r), append(at, i)
 		}
 	}
@@ -141,13 +140,10 @@ func (s *scan) name(ctx context.Context, r store.Relative) (standing, error) {
 		if s.part.root != "" {
 			s.part.clear = s.part.root
 		}
-		s.part.root, s.missing = r.Root, map[string]bool{}
+		s.part.root = r.Root
 	}
-	is, missing := s.tree.place(r)
-	s.tally.met(s.part.namespace, r, is, missing, is == orphaned && !s.missing[missing])
-	if is == orphaned {
-		s.missing[missing] = true
-	}
+	is, missing, first := s.tree.place(r)
+	s.tally.met(s.part.namespace, r, is, missing, first)
 	if is == orphaned && s.deleter != nil {
 		s.queue.add(orphan{r, missing})
 		return is, s.flush(ctx, false)

@@ -20,36 +20,40 @@ const (
 type bough struct {
 	key string
 	is  standing // living: it exists; orphaned: it does not; owned: it stays, with all below it
+	has bool     // an orphan whose nearest bough it is was placed
 }
 
 // A tree follows a lineage, name by name, and knows the boughs above the last one, outermost first.
 type tree struct{ boughs []bough }
 
-// place returns what an entity is, given that all names before it were placed, too. For an orphan it
-// also returns the entity that is missing.
-func (t *tree) place(r store.Relative) (is standing, missing string) {
+// place returns what an entity is, given that all names before it were placed, too. For an orphan it also
+// returns the entity that is missing, and whether this is the first orphan below that one: names below an
+// entity follow each other, so that its bough is there until the last one.
+func (t *tree) place(r store.Relative) (is standing, missing string, first bool) {
 	t.leave(r.Key)
 	if r.Of != "" && !t.knows(r.Of) { // it would have come first
-		t.boughs = append(t.boughs, bough{r.Of, orphaned})
+		t.boughs = append(t.boughs, bough{key: r.Of, is: orphaned})
 	}
 	var last bough
-	if n := len(t.boughs); n > 0 {
+	n := len(t.boughs)
+	if n > 0 {
 		last = t.boughs[n-1]
 	}
 	switch {
 	case r.Own:
-		t.boughs = append(t.boughs, bough{r.Key, living})
+		t.boughs = append(t.boughs, bough{key: r.Key, is: living})
 		if last.is == orphaned || last.is == owned {
-			return owned, ""
+			return owned, "", false
 		}
-		return living, ""
+		return living, "", false
 	case last.is == orphaned && r.Owner != "":
-		t.boughs = append(t.boughs, bough{r.Key, owned})
-		return owned, ""
+		t.boughs = append(t.boughs, bough{key: r.Key, is: owned})
+		return owned, "", false
 	case last.is == orphaned:
-		return orphaned, last.key
+		t.boughs[n-1].has = true
+		return orphaned, last.key, !last.has
 	}
-	return last.is, ""
+	return last.is, "", false
 }
 
 // leave forgets the boughs that a key is not below.
