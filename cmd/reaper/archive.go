@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -313,89 +312,4 @@ func (o *archivedObject) text() string {
 	}
 	return fmt.Sprintf("%s: %s deleted, %s kept, %s unconfirmed; %s", counted(int64(*o.Entities), "entity", "entities"),
 		grouped(int64(o.Deleted)), grouped(int64(o.Kept)), grouped(int64(*o.Unconfirmed)), counted(o.Bytes, "byte", "bytes"))
-}
-
-// A shownObject is what archive show --json prints.
-type shownObject struct {
-	Object    string          `json:"object"`
-	Header    archive.Header  `json:"header"`
-	Confirmed bool            `json:"confirmed"`
-	Entities  []shownArchived `json:"entities"`
-}
-
-// A shownArchived is one entity of an object.
-type shownArchived struct {
-	Line      int             `json:"line"`
-	State     archive.State   `json:"state"`
-	At        time.Time       `json:"at"`
-	Namespace string          `json:"namespace"`
-	Key       string          `json:"key"`
-	Expiry    string          `json:"expiry"`
-	Created   time.Time       `json:"created,omitzero"`
-	Updated   time.Time       `json:"updated,omitzero"`
-	Version   string          `json:"version,omitempty"`
-	Data      json.RawMessage `json:"data,omitempty"`
-}
-
-func archiveShowCommand(a *app) *cobra.Command {
-	var f archiveFlags
-	var id string
-	cmd := &cobra.Command{
-		Use:   "show OBJECT",
-		Short: "Print the entities of an object of an archive",
-		Long: `Show prints the entities of an object, as archive list names it: for each its line, what
-became of it, its key and expiry, and its data if the archive has whole entities. Of a
-damaged object it prints what can be read, and exits with 1.`,
-		Example: `  reaper archive show sessions/2026/11/26/182604.123-0123abcd-0007.ndjson.zst
-  reaper archive show sessions/2026/11/26/182604.123-0123abcd-0007.ndjson.zst --id s-1842 --json`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			target, _, _ := strings.Cut(args[0], "/")
-			places, err := f.places(a, cmd, []string{target})
-			if err != nil {
-				return err
-			}
-			return a.showObject(cmd.Context(), places[0].bucket, args[0], id)
-		},
-	}
-	f.add(cmd, false)
-	a.addJSON(cmd)
-	cmd.Flags().StringVar(&id, "id", "", "only entities with this key, or whose key ends in this id")
-	return cmd
-}
-
-func (a *app) showObject(ctx context.Context, b archive.Bucket, object, id string) error {
-	r, err := archive.OpenObject(ctx, b, object)
-	if errors.Is(err, archive.ErrName) {
-		return wrongUsage("%v: archive list prints them", err)
-	}
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	shown := shownObject{Object: object, Header: r.Header(), Confirmed: r.Manifest() != nil, Entities: []shownArchived{}}
-	var damage error
-	for l, err := range r.Lines() {
-		if err != nil {
-			damage = err
-			break
-		}
-		if id == "" || l.Key == id || strings.HasSuffix(l.Key, "/"+id) {
-			shown.Entities = append(shown.Entities, shownArchived{l.Number, l.State, l.At, l.Namespace, l.Key,
-				l.Expiry.String(), l.Created, l.Updated, l.Version, l.Data})
-		}
-	}
-	return errors.Join(a.print(shown, func(w io.Writer) error {
-		for _, e := range shown.Entities {
-			fmt.Fprintf(w, "%d  %s  %s", e.Line, e.State, printable(e.Key))
-			if e.Namespace != "" {
-				fmt.Fprintf(w, ", namespace %s", printable(e.Namespace))
-			}
-			fmt.Fprintf(w, "\n    kept %s, %s = %s\n", instant(&e.At), r.Header().Property, shortened(printable(e.Expiry)))
-			if len(e.Data) > 0 {
-				fmt.Fprintf(w, "    %s\n", printable(string(e.Data)))
-			}
-		}
-		return nil
-	}), damage)
 }

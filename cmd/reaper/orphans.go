@@ -158,9 +158,12 @@ func reportOrphans(s *session, cfg orphans.Config, res orphans.Result, err error
 	return err
 }
 
-// unfitSearch returns an error of usage, with advice, if nothing was looked for; else nil.
+// unfitSearch returns an error of usage, with advice, if the order cannot be carried out; else nil. That may show late:
+// what was deleted by then must be told, and is no error of usage.
 func unfitSearch(cfg orphans.Config, res orphans.Result, err error) error {
 	switch {
+	case res.Deleted > 0:
+		return nil
 	case errors.Is(err, orphans.ErrScattered):
 		return store.WithHint(&exit{exitUsage, err}, "--everywhere allows that, at a read for each document")
 	case errors.Is(err, orphans.ErrUnsupported), errors.Is(err, orphans.ErrNamespace),

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/reaper-ttl/reaper/internal/nodewriter"
+	"github.com/reaper-ttl/reaper/internal/orphans"
 	"github.com/reaper-ttl/reaper/store/datastore"
 )
 
@@ -305,6 +307,21 @@ func TestOrphansUsage(t *testing.T) {
 			}
 		}
 	})
+}
+
+// That an order cannot be carried out may show when something was deleted already: then that is told, and the exit code
+// does not say that nothing was done.
+func TestOrphansUnfitLate(t *testing.T) {
+	for deleted, want := range map[int64]int{0: exitUsage, 3: exitFailed} {
+		var out bytes.Buffer
+		s := &session{console: &console{stdout: &out}}
+		res := orphans.Result{Target: "users", Apply: true, Counts: orphans.Counts{Deleted: deleted}}
+		err := reportOrphans(s, orphans.Config{}, res, fmt.Errorf("%w: u/p", orphans.ErrMidst))
+		code, text := exitOf(failed(err))
+		if code != want || !strings.Contains(text, "u/p") || strings.Contains(out.String(), "3 orphans were deleted") != (deleted > 0) {
+			t.Errorf("%d were deleted: exit code %d, %s\n%s", deleted, code, text, &out)
+		}
+	}
 }
 
 // The documents of a group, and entities with ancestors, are found wherever they are.
