@@ -157,7 +157,8 @@ func TestOldestDueIsTrue(t *testing.T) {
 	})
 }
 
-// A daemon that cannot read the records of its target counts a failed sweep at each tick: alerts go by that.
+// A daemon that cannot read the records of its target counts failed sweeps, and does not wait for the ticks of a slow
+// schedule with that: alerts go by it.
 func TestUnreadableRecordsAreFailedSweeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEpoch(t, hourly)
@@ -168,12 +169,12 @@ func TestUnreadableRecordsAreFailedSweeps(t *testing.T) {
 			return nil
 		}
 		r := e.replica()
-		r.c.Targets[0].Next = func(at time.Time) time.Time { return at.Truncate(5 * time.Minute).Add(5 * time.Minute) }
+		r.c.Targets[0].Next = func(at time.Time) time.Time { return at.Truncate(24 * time.Hour).Add(24 * time.Hour) }
 		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
 		defer stop()
 		sweep.NewDaemon(r.c, true).Run(ctx)
 		if n := r.gauge("sweeps_total"); n < 10 || n > 13 {
-			t.Errorf("%v failed sweeps in an hour, at a tick every five minutes", n)
+			t.Errorf("%v failed sweeps in an hour, want one every five minutes", n)
 		}
 	})
 }
@@ -209,6 +210,31 @@ func TestGivenRangesAreNotWatched(t *testing.T) {
 		}
 		stop()
 		daemons.Wait()
+	})
+}
+
+// A process whose heartbeat cannot be written loses its ranges to nobody: it goes on saying how old they are, and that they
+// get nowhere.
+func TestRangesLostToNobodyAreWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(t, 1800, throttle.Limits{Start: 1, Max: 1})
+		e := &epoch{world: p.world}
+		r := e.replica()
+		r.c.Targets[0].Next = everySecond
+		p.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Sort == store.WorkerRecord && time.Since(p.began) > 2*time.Minute {
+				return store.ErrUnavailable
+			}
+			return nil
+		}
+		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
+		defer stop()
+		time.AfterFunc(50*time.Minute, func() {
+			if stuck, oldest := r.gauge("stuck_ranges"), r.gauge("oldest_due_timestamp_seconds"); stuck != 4 || oldest == 0 {
+				t.Errorf("%v ranges are stuck, the oldest of %v", stuck, oldest)
+			}
+		})
+		sweep.NewDaemon(r.c, true).Run(ctx)
 	})
 }
 

@@ -299,7 +299,7 @@ func (b *book) stepped(it *item, now time.Time) {
 	}
 	out := *it.out
 	b.count.add(it, out)
-	if out.State == step.Given || out.State == step.Lost || out.Theirs { // its holder says how old what is due there is
+	if out.State == step.Given || out.Theirs { // its holder says how old what is due there is
 		b.c.Target.Watchdog.Forget(it.name)
 	}
 	if out.Moved != nil {

@@ -17,6 +17,8 @@ const (
 	logEvery = 5 * time.Minute
 	// openAgain is how soon the records of a target are read again if the first read failed.
 	openAgain = 5 * time.Second
+	// failsEvery is how often it counts as a failed sweep at least.
+	failsEvery = 5 * time.Minute
 )
 
 // A State is what a daemon knows of one target.
@@ -104,9 +106,13 @@ type logged struct {
 	isIdle  bool
 }
 
-// open reads the records, and retries until that succeeds. Each tick that passes meanwhile is a sweep that failed.
+// open reads the records, and retries until that succeeds. Each tick that passes meanwhile is a sweep that failed, and
+// so are five minutes of a slower schedule: alerts need not wait for its ticks.
 func (o *onSchedule) open(ctx context.Context, c *site.Site) error {
-	var tick time.Time
+	tick := o.nextFailure(c.Cfg.Now())
+	if o.first {
+		tick = c.Cfg.Now()
+	}
 	for {
 		began := c.Cfg.Now()
 		err := c.Open(ctx)
@@ -115,7 +121,7 @@ func (o *onSchedule) open(ctx context.Context, c *site.Site) error {
 		}
 		if now := c.Cfg.Now(); !now.Before(tick) {
 			c.Cfg.Metrics.Swept(c.Target.Name, metrics.Failed, now.Sub(began), now)
-			tick = o.ticks(now)
+			tick = o.nextFailure(now)
 		}
 		c.Log.Failed("read the target's records", "", err)
 		c.Log.Look()
@@ -124,6 +130,15 @@ func (o *onSchedule) open(ctx context.Context, c *site.Site) error {
 			return err
 		}
 	}
+}
+
+// nextFailure returns when it counts as the next failed sweep that the records cannot be read.
+func (o *onSchedule) nextFailure(now time.Time) time.Time {
+	at, most := o.ticks(now), now.Add(failsEvery)
+	if at.After(most) {
+		return most
+	}
+	return at
 }
 
 func (o *onSchedule) failed(*book, error) { o.stopping = true }
