@@ -53,9 +53,14 @@ func NewWriter(c *site.Site, hold *Hold, carry *Carrier, lateFrom time.Time) Wri
 // is valid. Where reads of heartbeats take long there are gaps between two shares: a page that is read across one would
 // be read for nothing, each time.
 func (w *Writer) awaitShare(t step.Turn) error {
-	if w.hold.Pacer == nil {
+	if w.hold.Pacer == nil || !w.hold.Pacer.Lapsed() {
 		return nil
 	}
+	leave := w.c.Pacing.Awaiting.Take(max(1, w.c.Cfg.Workers/2)) // all ranges lack it: other targets need workers
+	if leave == nil {
+		return nil
+	}
+	defer leave()
 	wait := w.c.Pacing.Trust() / looksAtShare
 	for range looksAtShare {
 		if !w.hold.Pacer.Lapsed() {

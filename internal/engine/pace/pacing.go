@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/reaper-ttl/reaper/cursor"
@@ -59,6 +60,20 @@ type Pacing struct {
 	shares *throttle.Shares
 	share  throttle.Share // of this process, divided among its claims
 	held   throttle.Reason
+
+	Awaiting Seats // of steps that wait for the share to be renewed
+}
+
+// Seats are places to wait for those that keep their worker meanwhile.
+type Seats struct{ taken atomic.Int64 }
+
+// Take takes a seat until leave is called, if fewer than most are taken; leave is nil if not.
+func (s *Seats) Take(most int) (leave func()) {
+	if s.taken.Add(1) > int64(most) {
+		s.taken.Add(-1)
+		return nil
+	}
+	return func() { s.taken.Add(-1) }
 }
 
 func New(cfg Config) *Pacing {

@@ -125,3 +125,16 @@ func TestOwnPartWhileAnotherOpens(t *testing.T) {
 		}
 	}
 }
+
+// Of the steps that wait for a share, some leave their workers to others.
+func TestSeats(t *testing.T) {
+	var s pace.Seats
+	first, second := s.Take(2), s.Take(2)
+	if first == nil || second == nil || s.Take(2) != nil {
+		t.Fatal("not two of three have a seat")
+	}
+	first()
+	if s.Take(2) == nil {
+		t.Error("a seat that was left stays taken")
+	}
+}
