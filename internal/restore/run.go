@@ -123,8 +123,10 @@ func (r *run) restore(ctx context.Context) (complete bool, err error) {
 		rec.place, goesOn = place{}, false // what it came to says nothing of this plan
 	}
 	if len(r.plan.objects) > 0 {
-		rec.until = r.plan.until(*rec)
-		r.job.Pick.Until = rec.until
+		if !r.found.resumes(r.job) { // the span is settled once
+			rec.until = r.plan.until(*rec)
+			r.job.Pick.Until = rec.until
+		}
 		if err := r.hold.begin(ctx, r.plan.fingerprint); err != nil {
 			return false, err
 		}
