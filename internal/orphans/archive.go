@@ -19,6 +19,7 @@ type keeping struct {
 	release   func()
 	ended     []func(fate func(key string) store.Outcome)
 	held      bool // nothing was deleted, since something holds the target by now
+	untried   bool // nothing was deleted: the archive failed, or the look after it
 }
 
 // errHeldMeanwhile is why a call deletes nothing of what the archive has kept.
@@ -38,7 +39,9 @@ func (k *keeping) begin(ctx context.Context, q *store.LineageQuery, list []store
 	for i, r := range list {
 		copies[i] = store.Copy{Key: r.Key, Updated: r.Written}
 	}
-	return k.Keep(ctx, copies)
+	err = k.Keep(ctx, copies)
+	k.untried = err != nil
+	return err
 }
 
 // Keep implements [store.Archive]. It may have taken long: what holds the target by now holds these, too.
@@ -63,7 +66,7 @@ func (k *keeping) end(outcome store.Outcome, err error) {
 	if k.release != nil {
 		k.release()
 	}
-	if outcome == store.Unknown && !store.MayHaveHappened(err) {
+	if outcome == store.Unknown && (k.untried || !store.MayHaveHappened(err)) {
 		outcome = store.Kept
 	}
 	for _, ended := range k.ended {

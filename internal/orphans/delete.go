@@ -195,7 +195,7 @@ func (d *deleter) failed(
 			return nil, err
 		}
 		fails.wait = min(2*fails.wait, longestWait)
-		if errors.Is(err, store.ErrContention) {
+		if errors.Is(err, store.ErrContention) || store.TookTooLong(err) { // others may enlarge the size meanwhile
 			todo = append(halves(some), todo[1:]...)
 		}
 		return todo, nil
