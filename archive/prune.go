@@ -43,6 +43,10 @@ func prune(ctx context.Context, b Bucket, target string, before time.Time) (remo
 		if !name.at.Before(before) {
 			break // the others are younger
 		}
+		if err := ctx.Err(); err != nil { // a day has tens of thousands of files
+			errs.add(err)
+			break
+		}
 		switch err := b.Remove(ctx, o.Name); {
 		case err == nil:
 			removed++

@@ -205,7 +205,7 @@ func (s *session) archiveTargets(ctx context.Context, later bool) (done func(), 
 		s.sweep.Targets[i].Archive = a
 	}
 	stop := s.keepPruning(ctx)
-	return func() { stop(); closeAll() }, nil
+	return func() { closeAll(); stop() }, nil // what was deleted is noted first
 }
 
 // mayArchive returns why the store cannot show whole entities of a target that is to keep them.

@@ -85,7 +85,7 @@ func newestCopy(
 				continue
 			}
 			err := searchObject(ctx, b, e, x, &found)
-			if ctx.Err() == nil && (errors.Is(err, archive.ErrDamaged) || errors.Is(err, archive.ErrNotFound)) {
+			if err != nil && ctx.Err() == nil { // damaged, or not to be read: another one may have it
 				unread = append(unread, err)
 				err = nil
 			}
