@@ -107,6 +107,15 @@ func loadRecord(ctx context.Context, s store.Loader, target string) (r record, n
 	return r, now, nil
 }
 
+// Unfinished says which restore of a target goes on, or was not finished; empty if every one has ended.
+func Unfinished(ctx context.Context, s store.Loader, target string) (what string, err error) {
+	r, _, err := loadRecord(ctx, s, target)
+	if err != nil || !r.isUnfinished() && r.owner == "" {
+		return "", err
+	}
+	return fmt.Sprintf("that of %s since %s (%s)", r.actor, r.began.Format(time.RFC3339), r.order), nil
+}
+
 // save writes the record if nobody else has changed it. After a lost reply the same write again finds its own
 // revision.
 func (r *record) save(ctx context.Context, s store.Store) error {

@@ -519,7 +519,8 @@ func TestTargetThatIsKept(t *testing.T) {
 			w.unused(month)
 			w.edit(store.BudgetRecord, "old", "old", func(f store.Fields) { f["schema"] = int64(9) })
 		},
-		"being adopted (phase dual)": func(w *world) { w.adopted("dual"); w.unused(month) },
+		"being adopted (phase dual)":                    func(w *world) { w.adopted("dual"); w.unused(month) },
+		"a restore of it was not finished, that of ann": func(w *world) { w.restored(); w.unused(month) },
 	} {
 		in(t, func(w *world) {
 			seed(w)
@@ -533,6 +534,18 @@ func TestTargetThatIsKept(t *testing.T) {
 			}
 			wantLeft(w.t, r, true, why)
 		})
+	}
+}
+
+// restored writes the record of a restore of the old target that was not finished.
+func (w *world) restored() {
+	w.t.Helper()
+	began := store.FormatTime(time.Now())
+	err := w.db.Save(w.t.Context(), store.Record{Sort: store.RestoreRecord, Key: "old", Target: "old", Revision: "r1",
+		Fields: store.Fields{"schema": int64(1), "order": "--since 24h", "began": began, "until": began, "actor": "ann",
+			"done": false, "plan": "p"}}, "")
+	if err != nil {
+		w.t.Fatal(err)
 	}
 }
 

@@ -207,8 +207,10 @@ func (r *run) examine(ctx context.Context, name string) (x examination, err erro
 			return x, err
 		}
 	}
-	if x.why, err = r.adoptionOf(ctx, name); err != nil || x.why != "" {
-		return x, err
+	for _, goesOn := range []func(context.Context, string) (string, error){r.adoptionOf, r.restoreOf} {
+		if x.why, err = goesOn(ctx, name); err != nil || x.why != "" {
+			return x, err
+		}
 	}
 	if x.why, err = r.historyOf(ctx, name, &x); err != nil || x.why != "" {
 		return x, err
@@ -279,6 +281,21 @@ func (r *run) adoptionOf(ctx context.Context, name string) (why string, err erro
 	case exists && rec.Phase != adopt.Finished:
 		return fmt.Sprintf("its entities are being adopted (phase %s): reaper adopt finish or reaper adopt undo first",
 			rec.Phase), nil
+	}
+	return "", nil
+}
+
+// restoreOf says whether a restore was not finished: it could not be gone on with.
+func (r *run) restoreOf(ctx context.Context, name string) (why string, err error) {
+	what, err := restore.Unfinished(ctx, r.records, name)
+	switch {
+	case err != nil && (store.IsMapped(err) || ctx.Err() != nil):
+		return "", err
+	case err != nil:
+		return "the record of its restore cannot be read: " + oneLine(err.Error()), nil
+	case what != "":
+		return fmt.Sprintf("a restore of it was not finished, %s: reaper restore goes on with it, or gives it up with "+
+			"--abandon", what), nil
 	}
 	return "", nil
 }
