@@ -74,7 +74,7 @@ func take(ctx context.Context, j *job, r record, now time.Time) (*hold, error) {
 	}
 	h := &hold{job: j, before: r, order: r.next(j, now)}
 	h.order.actor, h.order.reason = j.Target.History.Actor, j.Reason
-	if h.record = h.order; r.isUnfinished() && !r.resumes(j) {
+	if h.record = h.order; r.isGivenUp(j) {
 		h.record = r // if this process dies while it plans, nothing is lost of that one
 	}
 	h.record.owner = j.Sweep.Owner
@@ -84,7 +84,7 @@ func take(ctx context.Context, j *job, r record, now time.Time) (*hold, error) {
 
 // begin notes that the restore has a plan, and may insert something from now on.
 func (h *hold) begin(ctx context.Context, fingerprint string) error {
-	if h.before.isUnfinished() && !h.before.resumes(h.job) {
+	if h.before.isGivenUp(h.job) {
 		h.job.log.WarnContext(ctx, "an earlier restore that was not finished is given up", "target", h.job.Target.Name,
 			"order", h.before.order, "began", h.before.began)
 	}

@@ -104,7 +104,6 @@ func (p *planner) plan(ctx context.Context) (plan, error) {
 			made.objects = append(made.objects, object{Entry: e, journal: mode == archive.Keys})
 		}
 	}
-	made.newest = p.newest
 	p.choose(&made)
 	p.tally.planned(int64(len(made.objects)))
 	return made, p.check(made)
@@ -252,7 +251,7 @@ func (p *planner) choose(made *plan) {
 		o.lines, o.depths = append(o.lines, c.line), append(o.depths, c.depth)
 		depths[int(c.depth)] = true
 	}
-	made.others = p.others(chosen)
+	made.newest, made.others = p.newest, p.others(chosen)
 	p.candidates = nil
 	for d := range depths {
 		made.depths = append(made.depths, d)

@@ -63,9 +63,12 @@ func (r record) isUnfinished() bool { return r.revision != "" && !r.done && r.pl
 // resumes reports whether a job goes on with this restore.
 func (r record) resumes(j *job) bool { return r.isUnfinished() && r.order == j.Order && !j.Abandon }
 
+// isGivenUp reports whether a job gives up this restore.
+func (r record) isGivenUp(j *job) bool { return r.isUnfinished() && !r.resumes(j) }
+
 // blocks returns an error if a job would give up this restore, and was not told to.
 func (r record) blocks(j *job) error {
-	if !r.isUnfinished() || r.resumes(j) || j.Abandon {
+	if !r.isGivenUp(j) || j.Abandon {
 		return nil
 	}
 	return fmt.Errorf("target %s: %w: that of %s since %s (%s); entities restored so far %d", r.target, ErrUnfinished,
