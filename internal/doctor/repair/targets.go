@@ -270,14 +270,20 @@ func (x *examination) noteAll(fields store.Fields, by string) {
 	}
 }
 
+// unreadable says that the record of some work on a target cannot be read. If the store failed, that is an error.
+func unreadable(ctx context.Context, work string, err error) (why string, _ error) {
+	if store.IsMapped(err) || ctx.Err() != nil {
+		return "", err
+	}
+	return fmt.Sprintf("the record of its %s cannot be read: %s", work, oneLine(err.Error())), nil
+}
+
 // adoptionOf says whether an adoption is under way.
 func (r *run) adoptionOf(ctx context.Context, name string) (why string, err error) {
 	rec, _, exists, err := adopt.Load(ctx, r.records, name)
 	switch {
-	case err != nil && (store.IsMapped(err) || ctx.Err() != nil):
-		return "", err
 	case err != nil:
-		return "the record of its adoption cannot be read: " + oneLine(err.Error()), nil
+		return unreadable(ctx, "adoption", err)
 	case exists && rec.Phase != adopt.Finished:
 		return fmt.Sprintf("its entities are being adopted (phase %s): reaper adopt finish or reaper adopt undo first",
 			rec.Phase), nil
@@ -289,10 +295,8 @@ func (r *run) adoptionOf(ctx context.Context, name string) (why string, err erro
 func (r *run) restoreOf(ctx context.Context, name string) (why string, err error) {
 	what, err := restore.Unfinished(ctx, r.records, name)
 	switch {
-	case err != nil && (store.IsMapped(err) || ctx.Err() != nil):
-		return "", err
 	case err != nil:
-		return "the record of its restore cannot be read: " + oneLine(err.Error()), nil
+		return unreadable(ctx, "restore", err)
 	case what != "":
 		return fmt.Sprintf("a restore of it was not finished, %s: reaper restore goes on with it, or gives it up with "+
 			"--abandon", what), nil
