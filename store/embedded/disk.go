@@ -33,6 +33,14 @@ type logFile struct {
 	fault *fault
 }
 
+// A tableFile is a table that is read. An error goes back to the engine, which handles it, and
+// is the store's fault: nothing tells whose entities are in the block, so a sweep must not take
+// it for the refusal of one entity and go on past that.
+type tableFile struct {
+	vfs.File
+	fault *fault
+}
+
 // must returns only where err is nil.
 func (f *fault) must(err error) {
 	if err != nil {
@@ -45,6 +53,13 @@ func (f *fault) must(err error) {
 func (f *fault) mustRead(err error) {
 	if !errors.Is(err, io.EOF) {
 		f.must(err)
+	}
+}
+
+// unread makes the fault of what a table could not be read for.
+func (f *fault) unread(err error) {
+	if err != nil && !errors.Is(err, io.EOF) {
+		f.set(classify("use the disk", err))
 	}
 }
 
@@ -91,11 +106,17 @@ func (d disk) List(dir string) ([]string, error) {
 // tables of earlier logs already: see [disk.List].
 func (d disk) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	f, err := d.FS.Open(name, opts...)
-	if !strings.HasSuffix(name, ".log") {
+	switch {
+	case strings.HasSuffix(name, ".log"):
+		d.fault.must(err)
+		return logFile{f, d.fault}, nil
+	case !strings.HasSuffix(name, ".sst"):
 		return f, err
+	case err != nil:
+		d.fault.unread(err)
+		return nil, err
 	}
-	d.fault.must(err)
-	return logFile{f, d.fault}, nil
+	return tableFile{f, d.fault}, nil
 }
 
 // OpenReadWrite implements [vfs.FS].
@@ -141,6 +162,20 @@ func (f logFile) Read(p []byte) (int, error) {
 func (f logFile) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := f.File.ReadAt(p, offset)
 	f.fault.mustRead(err)
+	return n, err
+}
+
+// Read implements [vfs.File].
+func (f tableFile) Read(p []byte) (int, error) {
+	n, err := f.File.Read(p)
+	f.fault.unread(err)
+	return n, err
+}
+
+// ReadAt implements [vfs.File].
+func (f tableFile) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := f.File.ReadAt(p, offset)
+	f.fault.unread(err)
 	return n, err
 }
 

@@ -40,7 +40,7 @@
 // property that an entity was put with is indexed, and one that it got by adoption: a
 // target that names another property finds nothing. Names and indexed strings have at most 1,500 bytes.
 //
-// If the disk refuses a write, every later call fails with [store.ErrFailed], and
+// If the disk refuses a write, or the read of a table, every later call fails with [store.ErrFailed], and
 // goroutines of the engine may stay blocked. The directory stays locked until the
 // process ends, because the engine may still be working there. The next opening
 // recovers what the log holds.
