@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/engine/storeclock"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
@@ -80,7 +81,7 @@ func (c *Comparer) adoption(ctx context.Context) (Record, bool, error) {
 	if !c.exists {
 		most = missingFor
 	}
-	if now := c.Now(); c.sent.IsZero() || now.Sub(c.sent) >= most {
+	if now := c.Now(); c.sent.IsZero() || storeclock.Age(now, c.sent) >= most {
 		rec, _, exists, err := Load(ctx, c.Store, c.Target.Name)
 		if err != nil {
 			return Record{}, false, err

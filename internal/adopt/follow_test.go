@@ -324,6 +324,31 @@ func TestCannotFollow(t *testing.T) {
 	}
 }
 
+// What is created while the reply to a slow read travels does not lie in the future.
+func TestFollowAfterASlowReply(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.s.Indexed, w.target.MaxClockSkew = "created", time.Second
+		w.many(100)
+		w.run(w.config())
+		n := 0
+		w.s.After = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Load" {
+				time.Sleep(4 * time.Second)
+				for range 200 {
+					n++
+					w.put(fmt.Sprintf("new-%05d", n), -time.Since(w.began))
+				}
+			}
+			return nil
+		}
+		stop := w.follow(w.config())
+		time.Sleep(time.Minute)
+		if _, err := stop(); err != nil || n == 0 {
+			t.Errorf("%d are new: %v", n, err)
+		}
+	})
+}
+
 // A follower ends if another process begins a round, and holds while the target is paused. What
 // was created meanwhile is not lost.
 func TestFollowMakesRoom(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/adopt"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/twoclocks"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -528,31 +529,34 @@ func TestAnnouncementThatFails(t *testing.T) {
 	}
 }
 
-// Sweeps that run while an adoption begins compare its first key already.
+// Sweeps that run while an adoption begins compare its first key already, also on a machine that slept meanwhile.
 func TestSweepsCompareTheFirstKey(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		w.put("idle", 40*day)
-		w.put("extended", 40*day)
-		c := &adopt.Comparer{Store: w.s, Target: w.target, Now: time.Now}
-		for range 10 {
-			if got, err := c.Compare(t.Context(), "", nil); got.Active || err != nil {
-				t.Errorf("before the adoption: %+v, %v", got, err)
-			}
-			time.Sleep(time.Second)
-		}
-		cfg := w.config()
-		cfg.Spread = 0
-		w.run(cfg)
-		e := w.entity("extended")
-		e.Data = []byte(fmt.Sprintf(`{"created":%q}`, time.Now().UTC().Format(time.RFC3339)))
-		if err := w.s.Put(t.Context(), w.target.Target, "", []store.Entity{e}); err != nil {
-			t.Fatal(err)
-		}
-		if res := w.swept(c); res.Deleted != 1 || res.Mismatch != 1 {
-			t.Errorf("%+v", res)
-		}
-		w.entity("extended")
-	})
+	for name, now := range map[string]func() time.Time{
+		"awake":  time.Now,
+		"asleep": func() time.Time { return twoclocks.At(time.Now(), time.Minute) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				w.put("idle", 40*day)
+				w.put("extended", 40*day)
+				c := &adopt.Comparer{Store: w.s, Target: w.target, Now: now}
+				for range 10 {
+					if got, err := c.Compare(t.Context(), "", nil); got.Active || err != nil {
+						t.Errorf("before the adoption: %+v, %v", got, err)
+					}
+					time.Sleep(time.Second)
+				}
+				cfg := w.config()
+				cfg.Spread = 0
+				w.run(cfg)
+				w.extend("extended")
+				if res := w.swept(c); res.Deleted != 1 || res.Mismatch != 1 {
+					t.Errorf("%+v", res)
+				}
+				w.entity("extended")
+			})
+		})
+	}
 }
 
 // extend has an old writer extend an entity, and leave its key.

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/engine/storeclock"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -61,7 +62,11 @@ func (p *heldPart) write(ctx context.Context) error {
 
 // keep renews the lease on a part if a third of it has passed.
 func (p *heldPart) keep(ctx context.Context) error {
-	if p.job.now().Sub(p.sent) < p.job.cfg.Target.Lease/3 {
+	return p.renewAfter(ctx, p.job.cfg.Target.Lease/3)
+}
+
+func (p *heldPart) renewAfter(ctx context.Context, age time.Duration) error {
+	if storeclock.Age(p.job.now(), p.sent) < age {
 		return nil
 	}
 	return p.save(ctx, false)

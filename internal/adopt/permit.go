@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/engine/storeclock"
 	"github.com/reaper-ttl/reaper/internal/switches"
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -48,6 +49,7 @@ func (m *permit) allowed(ctx context.Context, p *heldPart, most int) (int, error
 // and gate as they were a few seconds ago at most, and by the lease. It waits while the
 // target is held, for at most one lease.
 func (m *permit) check(ctx context.Context, p *heldPart) error {
+	old := m.job.cfg.Target.Lease / 3
 	for since := m.job.now(); ; {
 		if err := m.view.Fresh(ctx); err != nil {
 			return err
@@ -63,10 +65,11 @@ func (m *permit) check(ctx context.Context, p *heldPart) error {
 		m.view.Note(why)
 		if why == "" {
 			kept := m.job.now()
-			if err := p.keep(ctx); err != nil || m.job.now().Sub(kept) < time.Second {
+			if err := p.renewAfter(ctx, old); err != nil || storeclock.Age(m.job.now(), kept) < time.Second {
 				return err
 			}
-			continue // it may have taken a minute
+			old = 2 * m.job.cfg.Target.Lease / 3 // later, or a store that takes seconds for each call is asked for ever
+			continue                             // it may have taken a minute
 		}
 		if m.job.now().Sub(since) > m.job.cfg.Target.Lease {
 			return fmt.Errorf("target %s: %w for longer than one lease: %s", m.job.cfg.Target.Name, switches.ErrHeld, why)

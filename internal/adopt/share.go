@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/engine/storeclock"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -45,7 +46,7 @@ func newShare(r *reading, pacer *throttle.Pacer) *share {
 func (s *share) enter() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := s.job.now(); s.held == 0 && (s.left.IsZero() || now.Sub(s.left) >= shareFor) {
+	if now := s.job.now(); s.held == 0 && (s.left.IsZero() || storeclock.Age(now, s.left) >= shareFor) {
 		s.since, s.sent = now, time.Time{}
 	}
 	s.held++
@@ -74,7 +75,7 @@ func (s *share) wait(ctx context.Context) (time.Duration, error) {
 	}
 	now := s.job.now()
 	s.mu.Lock()
-	old := s.sent.IsZero() || now.Sub(s.sent) >= shareFor
+	old := s.sent.IsZero() || storeclock.Age(now, s.sent) >= shareFor
 	s.mu.Unlock()
 	if old {
 		if err := s.count(ctx, now); err != nil {

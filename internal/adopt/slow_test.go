@@ -9,6 +9,7 @@ import (
 
 	"github.com/reaper-ttl/reaper/internal/adopt"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/twoclocks"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -193,5 +194,34 @@ func TestFirstKeyAfterASlowPlan(t *testing.T) {
 		if wait := key.Load().Sub(*saved.Load()); wait < 5*time.Second {
 			t.Errorf("the first key came %v after the record", wait)
 		}
+	})
+}
+
+// The monotonic clock of an adopter's machine stands still now and then, as while it sleeps: it renews its lease in time.
+func TestAdoptOnAMachineThatSleeps(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.many(100)
+		cfg, began := w.config(), time.Now()
+		cfg.Sweep.Workers = 1
+		cfg.Sweep.Now = func() time.Time { return twoclocks.At(time.Now(), time.Since(began)/4) }
+		var renewed time.Time
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			owner, _ := c.Record.Fields["owner"].(string)
+			if c.Method == "Save" && owner == cfg.Sweep.Owner {
+				renewed = time.Now()
+			}
+			if c.Method != "Restamp" {
+				return nil
+			}
+			if old := time.Since(renewed); old > w.target.Lease/2 {
+				t.Errorf("it writes by a lease of %v ago", old)
+			}
+			if time.Since(began) < 2*time.Minute {
+				time.Sleep(9 * time.Second)
+				return store.ErrContention
+			}
+			return nil
+		}
+		w.run(cfg)
 	})
 }

@@ -84,7 +84,7 @@ func (r *reading) findSource(ctx context.Context, v *targetView) (s source, err 
 	}
 	for _, ns := range namespaces {
 		last := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
-		now := v.StoreNow().Add(s.ahead)
+		now := v.StoreAtMost().Add(s.ahead)
 		page, err := r.job.scan(ctx, store.Query{Target: s.target, Namespace: ns, Lo: s.value(now, true),
 			Hi: s.value(last, true), Limit: mostAhead + 1})
 		if err != nil {

@@ -2,7 +2,8 @@
 // target's record, and by the target's gate.
 //
 // The invariant is that nobody goes by a record that was read more than [ReadEvery] ago, or by one that is older
-// than half of the staleness that its writers may have.
+// than half of the staleness that its writers may have. A slow read is the exception: what it has just brought may be
+// up to 11 s old.
 //
 // Limits: it reads, and holds nobody back that does not ask.
 package switches
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/generation"
+	"github.com/reaper-ttl/reaper/internal/engine/storeclock"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -45,6 +47,11 @@ type Config struct {
 	Work   string // what goes on or is suspended, as the log says it
 	// PastBreaker lets the work go on while the breaker holds the target.
 	PastBreaker bool
+	// Clock, if it is not nil, is told the store's time in each reply to a read that was sent at an instant, and refuses
+	// a local clock that differs too much.
+	Clock interface {
+		Observe(store, sent time.Time) error
+	}
 	// Also is called with each reading, and reads what else the work goes by; may be nil.
 	Also func(context.Context) error
 }
@@ -57,6 +64,7 @@ type Switches struct {
 	mu     sync.Mutex
 	record generation.Record
 	sent   time.Time // when the read was sent, on this process's clock
+	came   time.Time // when its reply came
 	store  time.Time // the store's time in the reply
 	closed error     // why the gate is closed
 	noted  string    // why nothing may be changed, as the log says
@@ -72,8 +80,12 @@ func (s *Switches) Read(ctx context.Context) error {
 		defer cancel()
 		sent := s.cfg.Now()
 		rec, now, err := generation.Load(ctx, s.cfg.Store, s.cfg.Target)
+		came := s.cfg.Now()
 		if errors.Is(err, generation.ErrMissing) { // nobody has paused it, and keys are stamped in the nursery
 			rec, err = generation.Record{NurseryShards: s.cfg.Shards}, nil
+		}
+		if err == nil && s.cfg.Clock != nil {
+			err = s.cfg.Clock.Observe(now, sent)
 		}
 		if err == nil && s.cfg.Also != nil {
 			err = s.cfg.Also(ctx)
@@ -85,9 +97,13 @@ func (s *Switches) Read(ctx context.Context) error {
 		if s.cfg.Gate != nil {
 			closed = s.cfg.Gate(ctx)
 		}
+		// The context ends all of this within callTimeout, unless this process or the machine stood still meanwhile.
+		if age := storeclock.Age(s.cfg.Now(), sent); age > callTimeout+askEvery {
+			return fmt.Errorf("target %s: what was read is from %v ago: %w", s.cfg.Target, age, store.ErrDeadline)
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.record, s.sent, s.store, s.closed = rec, sent, now, closed
+		s.record, s.sent, s.came, s.store, s.closed = rec, sent, came, now, closed
 		return nil
 	})
 }
@@ -97,7 +113,7 @@ func (s *Switches) isOld() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	staleness, _ := s.record.Bounds()
-	return s.sent.IsZero() || s.cfg.Now().Sub(s.sent) > min(ReadEvery, staleness/2)
+	return s.sent.IsZero() || storeclock.Age(s.cfg.Now(), s.sent) > min(ReadEvery, staleness/2)
 }
 
 // Fresh reads the switches if they are old. Of several workers one reads, and the others wait.
@@ -118,14 +134,23 @@ func (s *Switches) Fresh(ctx context.Context) error {
 func (s *Switches) Age() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.cfg.Now().Sub(s.sent)
+	return storeclock.Age(s.cfg.Now(), s.sent)
 }
 
-// StoreNow returns the store's time.
+// StoreNow returns the store's time, or one before it by as long as the reply took: a pause does not end too early, and
+// nothing is due too early.
 func (s *Switches) StoreNow() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.store.Add(s.cfg.Now().Sub(s.sent))
+	return s.store.Add(s.cfg.Now().Sub(s.came))
+}
+
+// StoreAtMost returns the store's time, or one after it by as long as the read took to get there. Time for which the
+// machine slept counts, too.
+func (s *Switches) StoreAtMost() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.store.Add(storeclock.Age(s.cfg.Now(), s.sent))
 }
 
 // Held returns why nothing may be changed at present; empty if it may.
