@@ -170,10 +170,16 @@ func (f restoreFlags) pick(cmd *cobra.Command, now time.Time) (p restore.Selecti
 			return p, err
 		}
 	}
-	if !p.Until.IsZero() && !p.Since.Before(p.Until) {
+	// Where one counts from now, and the other does not, the record of a restore that goes on says what the span was.
+	if !p.Until.IsZero() && !p.Since.Before(p.Until) && isInstant(f.since) == isInstant(f.until) {
 		return p, wrongUsage("--since is not before --until")
 	}
 	return p, nil
+}
+
+func isInstant(text string) bool {
+	_, err := time.Parse(time.RFC3339, text)
+	return err == nil
 }
 
 // words returns the order in words: the same words continue a restore that was killed.
@@ -358,6 +364,7 @@ func unfitRestore(err error) error {
 			"restore that was not finished"},
 		{restore.ErrNothing, "check the archive, the sweep's id, the times and the ids; the command of the one that was\n  " +
 			"not finished gives it up with --abandon"},
+		{restore.ErrSpan, "a duration counts back from now: give two instants, or two durations"},
 		{restore.ErrTooMany, "restore it in parts, the latest first: --since and --until"},
 		{restore.ErrUnfinished, "the same command goes on with it, without --abandon, which gives it up"},
 		{store.ErrUnsupported, "--from archive needs no point-in-time recovery"},

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/reaper-ttl/reaper/archive"
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 	"github.com/reaper-ttl/reaper/throttle"
@@ -75,6 +77,7 @@ var (
 	ErrOtherDatabase = errors.New("the archive is of another database")
 	ErrKeysOnly      = errors.New("the archive has keys alone")
 	ErrNothing       = errors.New("the archive has nothing of this selection, and a restore was not finished")
+	ErrSpan          = errors.New("the span does not begin before it ends")
 	ErrTooMany       = errors.New("this is too much for one restore")
 	ErrDue           = errors.New("entities would be due at once")
 	ErrOtherTarget   = errors.New("another target would delete at once what comes back")
@@ -131,8 +134,12 @@ func newJob(cfg Config) (*job, error) {
 
 // roots returns the keys of the entities that are selected by id.
 func (j *job) roots(namespace string) (keys []string) {
+	own, _ := j.keyer.Key(j.Target.Target, namespace, store.Entity{Name: "x"})
 	for _, id := range j.Pick.IDs {
-		keys = append(keys, id) // it may be a key
+		// It may be a key. Where keys have kinds or collections in them, it is not one of these.
+		if n := strings.Count(own, "/"); n == 0 || (strings.Count(id, "/")-n)%2 == 0 {
+			keys = append(keys, id)
+		}
 		entities := []store.Entity{{Name: id}}
 		if n := numberOf(id); n > 0 {
 			entities = append(entities, store.Entity{Number: n})
@@ -146,6 +153,17 @@ func (j *job) roots(namespace string) (keys []string) {
 		}
 	}
 	return keys
+}
+
+// grace is for how long what was done may still be told or noted after a stop.
+func (j *job) grace() time.Duration { return max(j.Sweep.Grace, time.Second) }
+
+// finishing returns a context for what must be told or noted of what was done. It outlasts a stop by the grace, and
+// ends after a bound.
+func (j *job) finishing(ctx context.Context, bound time.Duration) (context.Context, context.CancelFunc) {
+	ctx, stop := background.Graceful(ctx, j.grace(), background.ErrStopped)
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	return ctx, func() { cancel(); stop() }
 }
 
 // call makes one call, which goes on for the grace if the run is to stop: what it did must be known.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/engine/storeclock"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -82,15 +83,15 @@ func take(ctx context.Context, j *job, r record, now time.Time) (*hold, error) {
 	return h, h.save(ctx)
 }
 
-// begin notes that the restore has a plan, and may insert something from now on.
-func (h *hold) begin(ctx context.Context, fingerprint string) error {
+// begin notes that the restore has a plan, made of so many lines, and may insert something from now on.
+func (h *hold) begin(ctx context.Context, fingerprint string, lines int64) error {
 	if h.before.isGivenUp(h.job) {
 		h.job.log.WarnContext(ctx, "an earlier restore that was not finished is given up", "target", h.job.Target.Name,
 			"order", h.before.order, "began", h.before.began)
 	}
 	next := h.order
 	next.owner, next.token, next.revision = h.record.owner, h.record.token, h.record.revision
-	next.plan = fingerprint
+	next.plan, next.lines = fingerprint, max(next.lines, lines)
 	h.record = next
 	return h.renew(ctx)
 }
@@ -107,7 +108,14 @@ func (h *hold) save(ctx context.Context) error {
 
 // keep renews the lease if a third of it has passed.
 func (h *hold) keep(ctx context.Context) error {
-	if h == nil || h.job.now().Sub(h.sent) < h.job.Target.Lease/3 {
+	if h == nil {
+		return nil
+	}
+	return h.renewAfter(ctx, h.job.Target.Lease/3)
+}
+
+func (h *hold) renewAfter(ctx context.Context, age time.Duration) error {
+	if storeclock.Age(h.job.now(), h.sent) < age {
 		return nil
 	}
 	return h.renew(ctx)
@@ -146,9 +154,17 @@ func (h *hold) pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// release ends the lease. A restore that has changed nothing leaves the record as it was.
-func (h *hold) release(ctx context.Context, began, done bool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(h.job.Sweep.Grace, time.Second))
+// errNotNoted is a failure even if the restore was stopped: the same command would insert again what goes meanwhile.
+var errNotNoted = errors.New("the restore is done, and its record does not say so: run the same command again")
+
+// release ends the lease. A restore that has changed nothing leaves the record as it was. It is an error if the record
+// does not say that a restore is done.
+func (h *hold) release(ctx context.Context, began, done bool) error {
+	bound := h.job.grace()
+	if done {
+		bound = patience
+	}
+	ctx, cancel := h.job.finishing(ctx, bound)
 	defer cancel()
 	if !began && !done {
 		was := h.before
@@ -159,8 +175,13 @@ func (h *hold) release(ctx context.Context, began, done bool) {
 		h.record = was
 	}
 	h.record.owner, h.record.done = "", h.record.done || done
-	if err := h.save(ctx); err != nil && !errors.Is(err, store.ErrConflict) {
+	switch err := h.save(ctx); {
+	case err == nil, errors.Is(err, store.ErrConflict):
+	case done:
+		return fmt.Errorf("%w: %w", errNotNoted, err)
+	default:
 		h.job.log.WarnContext(ctx, "cannot release the restore; the next one waits for one lease", "target",
 			h.job.Target.Name, "error", err)
 	}
+	return nil
 }

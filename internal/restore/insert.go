@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/engine/storeclock"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/throttle"
 )
@@ -63,10 +64,10 @@ func (r *run) batch(ctx context.Context, namespace string, items []item) error {
 	began, wait := r.job.now(), firstWait
 	for queue := [][]item{items}; len(queue) > 0; {
 		some := queue[0]
-		queue = queue[1:]
 		if err := r.ready(ctx, some); err != nil {
-			return err
+			return r.settled(ctx, namespace, queue, err)
 		}
+		queue = queue[1:]
 		left, err := r.try(ctx, namespace, some)
 		if err == nil && len(left) == len(some) {
 			err = fmt.Errorf("%w: it inserts none of %d entities, and says nothing", store.ErrFailed, len(some))
@@ -74,16 +75,16 @@ func (r *run) batch(ctx context.Context, namespace string, items []item) error {
 		}
 		switch {
 		case len(left) == 0 && err != nil:
-			return err
+			return r.settled(ctx, namespace, queue, err)
 		case len(left) == 0:
 		case err == nil: // it was more than one call takes
 			queue = append([][]item{left}, queue...)
 		case ctx.Err() != nil:
-			return ctx.Err()
+			return r.settled(ctx, namespace, append(queue, left), ctx.Err())
 		case store.Transient(err) && r.job.now().Sub(began) < patience:
 			r.pacer.PushBack(throttle.ReasonPushBack)
 			if err := r.hold.pause(ctx, jitter(ctx, wait)); err != nil {
-				return err
+				return r.settled(ctx, namespace, append(queue, left), err)
 			}
 			wait = min(2*wait, longestWait)
 			if errors.Is(err, store.ErrContention) || store.TookTooLong(err) {
@@ -92,7 +93,8 @@ func (r *run) batch(ctx context.Context, namespace string, items []item) error {
 				queue = append([][]item{left}, queue...)
 			}
 		case !store.MayBeOfOneEntity(err):
-			return fmt.Errorf("insert %d entities: %w", len(left), err)
+			err = fmt.Errorf("insert %d entities: %w", len(left), err)
+			return r.settled(ctx, namespace, append(queue, left), err)
 		case len(left) > 1:
 			queue = append(halves(left), queue...)
 		default:
@@ -103,6 +105,29 @@ func (r *run) batch(ctx context.Context, namespace string, items []item) error {
 		}
 	}
 	return nil
+}
+
+// errUnsettled is a failure even if the restore was stopped: what it has done is not known, or the breaker not told.
+var errUnsettled = errors.New("what the restore has inserted last is not known: run the same command again")
+
+// settled returns why a batch ends, once it has found out what calls whose replies were lost had inserted. If another
+// process goes on with the restore, that is its concern.
+func (r *run) settled(ctx context.Context, namespace string, queue [][]item, why error) error {
+	if errors.Is(why, errLost) {
+		return why
+	}
+	var doubtful []item
+	for _, some := range queue {
+		for _, one := range some {
+			if one.doubtful {
+				doubtful = append(doubtful, one)
+			}
+		}
+	}
+	if err := r.check(ctx, namespace, nil, doubtful, false); err != nil {
+		return fmt.Errorf("%w: %w: %w", errUnsettled, err, why)
+	}
+	return why
 }
 
 // leave notes that nothing below an entity may be inserted.
@@ -139,19 +164,34 @@ func (r *run) withParents(items []item) (left []item) {
 // errNoParent is why an entity is not inserted that would be an orphan.
 var errNoParent = errors.New("what it lies below did not come back")
 
-// ready makes sure that a batch may be inserted.
+// ready makes sure, as late as it can, that a batch may be inserted: what it needs may take minutes.
 func (r *run) ready(ctx context.Context, items []item) error {
-	if err := r.switches.Check(ctx, r.hold.pause); err != nil {
-		return err
-	}
-	horizon := r.switches.StoreNow().Add(-r.job.Target.Retention)
-	for _, one := range items {
-		if one.expires && !one.at.After(horizon) { // it was not when the restore began: this takes long
-			return fmt.Errorf("%w: %s by now, and what comes after it", ErrDue, one.Key)
+	lease := r.job.Target.Lease
+	old := lease / 3
+	for range mostLooks {
+		if err := r.switches.Check(ctx, r.hold.pause); err != nil {
+			return err
 		}
+		horizon := r.switches.StoreAtMost().Add(-r.job.Target.Retention)
+		for _, one := range items {
+			if one.expires && !one.at.After(horizon) { // it was not when the restore began: this takes long
+				return fmt.Errorf("%w: %s by now, and what comes after it", ErrDue, one.Key)
+			}
+		}
+		if err := r.checkOthers(items); err != nil { // the plan is older, and had no contents of a journal
+			return err
+		}
+		kept := r.job.now()
+		if err := r.hold.renewAfter(ctx, old); err != nil || storeclock.Age(r.job.now(), kept) < time.Second {
+			return err
+		}
+		old = 2 * lease / 3 // later, or a store that takes seconds for each call is asked again and again
 	}
-	return r.hold.keep(ctx)
+	return fmt.Errorf("%w: each renewal of the lease takes more than two thirds of it, %v", store.ErrDeadline, lease)
 }
+
+// mostLooks is how often a batch looks whether it may be inserted, and has to renew the lease then.
+const mostLooks = 10
 
 // announce tells the breaker of what was inserted, and of nothing else: an expiry that was announced is held against
 // no limit, and what existed has its own. A process that dies before this leaves one batch unannounced.
@@ -165,7 +205,7 @@ func (r *run) announce(ctx context.Context, inserted []item) error {
 	if r.job.Announce == nil || len(expiries) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience) // it is done already
+	ctx, cancel := r.job.finishing(ctx, patience) // it is done already
 	defer cancel()
 	if err := store.Retry(ctx, patience, func() error { return r.job.Announce(ctx, expiries) }); err != nil {
 		return fmt.Errorf("announce %d expiries in target %s: %w", len(expiries), r.job.Target.Name, err)
@@ -209,33 +249,40 @@ func (r *run) try(ctx context.Context, namespace string, items []item) (left []i
 	r.job.log.DebugContext(ctx, "entities inserted", "target", r.job.Target.Name, "namespace", namespace, "entities",
 		len(sure), "of", len(items), "left", len(left))
 	r.story.inserted(ctx, len(sure))
-	if backErr := r.check(ctx, namespace, sure, doubtful); backErr != nil {
-		return nil, errors.Join(backErr, err)
+	if backErr := r.check(ctx, namespace, sure, doubtful, true); backErr != nil {
+		return nil, fmt.Errorf("%w: %w", errUnsettled, errors.Join(backErr, err))
 	}
 	return left, err
 }
 
-// check announces and reads what was inserted, and what may have been inserted by a call whose reply was lost.
-func (r *run) check(ctx context.Context, namespace string, sure, doubtful []item) error {
+// check announces and reads what was inserted, and what may have been inserted by a call whose reply was lost. Kept
+// says that the store has met all of it.
+func (r *run) check(ctx context.Context, namespace string, sure, doubtful []item, kept bool) error {
 	if len(sure)+len(doubtful) == 0 {
 		return nil
 	}
 	err := r.announce(ctx, sure)
-	found, backErr := r.readBack(ctx, namespace, sure, doubtful)
+	found, backErr := r.readBack(ctx, namespace, sure, doubtful, kept)
+	r.story.inserted(ctx, len(found))
 	return errors.Join(err, backErr, r.announce(ctx, found))
 }
 
 // readBack reads entities, and returns those that were in doubt and were inserted: one that exists with the very
 // expiry that it was to get is taken for that.
-func (r *run) readBack(ctx context.Context, namespace string, sure, doubtful []item) (found []item, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience) // what was done must be known
+func (r *run) readBack(
+	ctx context.Context, namespace string, sure, doubtful []item, kept bool,
+) (found []item, err error) {
+	ctx, cancel := r.job.finishing(ctx, patience)
 	defer cancel()
 	all := append(sure, doubtful...)
-	err = r.fetch(ctx, namespace, keysOf(all), func(i int, c store.Copy) {
+	// Without the lease, too: it may be what could not be renewed.
+	err = r.each(ctx, namespace, keysOf(all), r.fetchOnly, func(i int, c store.Copy) {
 		if i >= len(sure) {
 			at, has := expiresOf(c.Expiry)
 			if !has || !all[i].expires || !at.Equal(all[i].at) {
-				r.tally.outcome(all[i], store.Kept, "")
+				if kept || c.Data != nil {
+					r.tally.outcome(all[i], store.Kept, "")
+				}
 				return
 			}
 			r.tally.outcome(all[i], store.Inserted, "")

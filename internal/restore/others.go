@@ -63,7 +63,7 @@ func sweeps(t sweep.Target, namespace string) bool {
 
 // checkOthers refuses items that another target would delete at once.
 func (r *run) checkOthers(items []item) error {
-	now := r.switches.StoreNow()
+	now := r.switches.StoreAtMost()
 	for _, one := range items {
 		if other := r.job.deletedBy(one.namespace, one.Copy, now); other > 0 {
 			t := r.job.Others[other-1]

@@ -18,9 +18,9 @@ import (
 	"github.com/reaper-ttl/reaper/store"
 )
 
-// before is how long before its first line an object may have been begun: it waits for more lines, and calls that
-// are to be kept wait for each other.
-const before = 10 * time.Minute
+// apart is how long before its first line an object may have been begun, which waits for more lines, or after it: calls
+// that are to be kept wait for each other.
+const apart = 10 * time.Minute
 
 // mostCopies is how many archived copies one restore may choose from: a plan takes some 200 bytes for each.
 var mostCopies = 5_000_000 // a variable for tests
@@ -82,7 +82,8 @@ type planner struct {
 // plan reads all objects of the selection.
 func (p *planner) plan(ctx context.Context) (plan, error) {
 	var made plan
-	for e, err := range archive.Objects(ctx, p.job.Bucket, p.job.Target.Name, p.job.Pick.listed(), p.job.Pick.Until) {
+	since, until := p.job.Pick.listed()
+	for e, err := range archive.Objects(ctx, p.job.Bucket, p.job.Target.Name, since, until) {
 		if err != nil {
 			return made, fmt.Errorf("list the archive: %w", err)
 		}
@@ -109,9 +110,12 @@ func (p *planner) plan(ctx context.Context) (plan, error) {
 	return made, p.check(made)
 }
 
-// listed returns from when on objects may have something of the selection; zero if all may.
-func (s Selection) listed() time.Time {
-	from := s.Since
+// listed returns between which instants objects may have been begun that have something of the selection; a zero time
+// leaves that side open.
+func (s Selection) listed() (from, until time.Time) {
+	if from, until = s.Since, s.Until; !until.IsZero() {
+		until = until.Add(apart)
+	}
 	var first time.Time
 	for i, id := range s.Sweeps {
 		began, ok := history.Began(id)
@@ -126,10 +130,10 @@ func (s Selection) listed() time.Time {
 	if first.After(from) {
 		from = first
 	}
-	if from.IsZero() {
-		return from
+	if !from.IsZero() {
+		from = from.Add(-apart)
 	}
-	return from.Add(-before)
+	return from, until
 }
 
 // missing notes an object of which only the manifest is left. It may be of another sweep, or have other ids.
@@ -154,13 +158,9 @@ func (p *planner) object(ctx context.Context, e archive.Entry, index int) (archi
 	if len(p.job.Pick.Sweeps) > 0 && !slices.Contains(p.job.Pick.Sweeps, h.Sweep) {
 		return h.Mode, nil
 	}
-	switch {
-	case h.Kind != p.job.Target.Kind:
-		return h.Mode, fmt.Errorf("%w: object %s has entities of %s, target %s is of %s", ErrOtherKind, e.Name, h.Kind,
-			p.job.Target.Name, p.job.Target.Kind)
-	case p.job.Database != "" && h.Store != p.job.Database:
-		return h.Mode, fmt.Errorf("%w: object %s is of %s, and this is %s", ErrOtherDatabase, e.Name, h.Store,
-			p.job.Database)
+	unfit := p.unfit(e, h)
+	if pick := p.job.Pick; unfit != nil && !e.At.Before(pick.Since) && (pick.Until.IsZero() || e.At.Before(pick.Until)) {
+		return h.Mode, unfit
 	}
 	n := len(p.candidates)
 	for line, err := range r.Lines() {
@@ -173,11 +173,26 @@ func (p *planner) object(ctx context.Context, e archive.Entry, index int) (archi
 		if !p.wants(line) {
 			continue
 		}
+		if unfit != nil {
+			return h.Mode, unfit
+		}
 		if err := p.add(line, index); err != nil {
 			return h.Mode, fmt.Errorf("plan the restore, at line %d of object %s: %w", line.Number, e.Name, err)
 		}
 	}
 	return h.Mode, nil
+}
+
+// unfit returns why entities of an object cannot be restored here; nil if they can.
+func (p *planner) unfit(e archive.Entry, h archive.Header) error {
+	switch {
+	case h.Kind != p.job.Target.Kind:
+		return fmt.Errorf("%w: object %s has entities of %s, target %s is of %s", ErrOtherKind, e.Name, h.Kind,
+			p.job.Target.Name, p.job.Target.Kind)
+	case p.job.Database != "" && h.Store != p.job.Database:
+		return fmt.Errorf("%w: object %s is of %s, and this is %s", ErrOtherDatabase, e.Name, h.Store, p.job.Database)
+	}
+	return nil
 }
 
 // unreadable notes an object that is not as it was written. Any other failure ends the restore.

@@ -51,6 +51,7 @@ type record struct {
 	owner        string // the process that goes on with it; empty if none does
 	token        int64  // rises with each claim
 	done         bool
+	lines        int64  // of the selection, in the plan that had the most
 	revision     string // as in the store; empty for a record not saved yet
 
 	place
@@ -110,13 +111,22 @@ func loadRecord(ctx context.Context, s store.Loader, target string) (r record, n
 	return r, now, nil
 }
 
-// Unfinished says which restore of a target goes on, or was not finished; empty if every one has ended.
-func Unfinished(ctx context.Context, s store.Loader, target string) (what string, err error) {
+// Unfinished says which restore of a target was not finished, or which one a process may be at; empty if every one has
+// ended. Records are read from s, which is the store or stands before it.
+func Unfinished(ctx context.Context, s store.Loader, in store.Store, target string) (what string, err error) {
 	r, _, err := loadRecord(ctx, s, target)
-	if err != nil || !r.isUnfinished() && r.owner == "" {
+	was := fmt.Sprintf("that of %s since %s (%s)", r.actor, r.began.Format(time.RFC3339), r.order)
+	switch {
+	case err != nil:
 		return "", err
+	case r.isUnfinished():
+		return "a restore of it was not finished, " + was + ": configure the target again, and reaper restore goes on with " +
+			"it, or gives it up with --abandon", nil
+	case r.owner != "" && !isVoid(in, r.owner):
+		return fmt.Sprintf("process %s may be at a restore of it, %s: if that process is dead, remove the record %s %s by "+
+			"hand", r.owner, was, store.RestoreRecord, target), nil
 	}
-	return fmt.Sprintf("that of %s since %s (%s)", r.actor, r.began.Format(time.RFC3339), r.order), nil
+	return "", nil
 }
 
 // save writes the record if nobody else has changed it. After a lost reply the same write again finds its own
@@ -145,7 +155,7 @@ func (r *record) encode() store.Record {
 			"done": r.done, "depth": int64(r.depth), "object_at": store.FormatTime(r.at), "object": r.object,
 			"line": int64(r.line), "exist": r.exist, "restored": r.restored, "verified": r.verified, "vanished": r.vanished,
 			"stripped": r.stripped, "refused": r.refused, "not_found": r.notFound,
-			"plan": r.plan,
+			"plan": r.plan, "lines": r.lines,
 		}}
 }
 
@@ -157,7 +167,7 @@ func decode(rec store.Record) (record, error) {
 	}
 	r := record{target: rec.Target, order: f.Text("order"), since: f.Time("since"), until: f.Time("until"),
 		began: f.Time("began"), actor: f.Text("actor"), reason: f.Text("reason"), owner: f.Text("owner"),
-		token: f.Int("token"), done: f.Bool("done"), revision: rec.Revision,
+		token: f.Int("token"), done: f.Bool("done"), lines: f.Int("lines"), revision: rec.Revision,
 		place: place{depth: int(f.Int("depth")), at: f.Time("object_at"), object: f.Text("object"),
 			line: int(f.Int("line")), exist: f.Int("exist"), restored: f.Int("restored"), verified: f.Int("verified"),
 			vanished: f.Int("vanished"), stripped: f.Int("stripped"), refused: f.Int("refused"),

@@ -385,28 +385,18 @@ func TestDamaged(t *testing.T) {
 func TestHeld(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.gone(1200, 600)
-		pause := func(on bool) {
-			rec, _, err := generation.Load(t.Context(), w.s, "sessions")
-			if err == nil {
-				rec.Paused = on
-				_, err = generation.Save(t.Context(), w.s, rec)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		pause(true)
+		w.pause(true)
 		if res, err := restore.Run(t.Context(), w.config()); err != nil || res.Complete || res.Held == "" || res.Tripped ||
 			len(w.entities()) > 0 {
 			t.Errorf("paused: %+v, %v", res, err)
 		}
-		pause(false)
+		w.pause(false)
 		cfg := w.config()
 		cfg.Rate = throttle.Limits{Start: 20, Max: 20}
 		var group sync.WaitGroup
 		group.Go(func() {
 			time.Sleep(20 * time.Second)
-			pause(true)
+			w.pause(true)
 		})
 		res, err := restore.Run(t.Context(), cfg)
 		group.Wait()
@@ -414,7 +404,7 @@ func TestHeld(t *testing.T) {
 		if err != nil || res.Complete || res.Held == "" || n == 0 || n > 600 || int64(n) != res.Restored {
 			t.Errorf("paused in the midst: %d exist, %+v, %v", n, res, err)
 		}
-		pause(false)
+		w.pause(false)
 		if w.run(w.config()); len(w.entities()) != 1200 {
 			t.Errorf("%d exist", len(w.entities()))
 		}
@@ -522,6 +512,7 @@ func TestPITRExists(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		copies[0].Expiry = store.InstantValue(time.Now()) // of its own kind, of which the journal knows nothing
 		past := &pastStore{Store: w.s, past: map[string]store.Copy{note: copies[0]}}
 		w.put(`{"v":2}`, "p") // within the last minute
 		w.sweep("one", deleted, note)
@@ -742,6 +733,88 @@ func TestSelection(t *testing.T) {
 			if res := w.run(cfg); res.Restorable != c.want {
 				t.Errorf("%+v: %+v", c.pick, res.Counts)
 			}
+		}
+	})
+}
+
+// An object may be named by a later instant than its first line. What is restored up to an instant, and what from it
+// on, are everything.
+func TestPartsOfASpanMeet(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.lag = 5 * time.Millisecond
+		began := time.Now()
+		w.gone(1, 1)
+		for ms := range 50 {
+			cut, n := began.Add(time.Duration(ms)*time.Millisecond), int64(0)
+			for _, pick := range []restore.Selection{{Until: cut}, {Since: cut}} {
+				cfg := w.config()
+				cfg.Sweep.Apply, cfg.Pick = false, pick
+				res, err := restore.Run(t.Context(), cfg)
+				if err != nil && !errors.Is(err, restore.ErrNothing) {
+					t.Fatal(err)
+				}
+				n += res.Restorable
+			}
+			if n != 1 {
+				t.Errorf("in two parts at %d ms, of 1 entity there are %d", ms, n)
+			}
+		}
+	})
+}
+
+// A pathStore has keys with a kind in them, as those of both services.
+type pathStore struct{ *modelstore.Store }
+
+func (s *pathStore) Key(t store.Target, namespace string, e store.Entity) (string, error) {
+	id, err := s.Store.Key(t, namespace, e)
+	return t.Kind + "/" + id, err
+}
+
+// The name of a kind or collection is the key of nothing: all lies below it.
+func TestKindIsNoKey(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.edit = func(c *store.Copy) { c.Key = "Session/" + c.Key }
+		w.gone(3, 3)
+		for id, want := range map[string]int64{"Session": 0, "s-0001": 1, "Session/" + key("s-0001"): 1} {
+			cfg := w.config()
+			cfg.Sweep.Store, cfg.Sweep.Apply, cfg.Pick = &pathStore{w.s}, false, restore.Selection{IDs: []string{id}}
+			res, err := restore.Run(t.Context(), cfg)
+			if res.Restorable != want || err != nil {
+				t.Errorf("%s: %+v, %v", id, res, err)
+			}
+		}
+	})
+}
+
+// Keys of the embedded store have no kind in them, and may have slashes.
+func TestKeyWithASlash(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.put(`{}`, "a/b", "c")
+		w.sweep("one", deleted, key("a/b"), key("c"))
+		cfg := w.config()
+		cfg.Sweep.Apply, cfg.Pick = false, restore.Selection{IDs: []string{key("a/b")}}
+		if res := w.run(cfg); res.Restorable != 1 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// An archive has entities of another kind right after a span: they are none of it.
+func TestOtherKindAfterTheSpan(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.put(`{}`, "a", "b")
+		w.sweep("one", deleted, key("a"))
+		until := time.Now()
+		time.Sleep(time.Minute)
+		w.kind = "Another"
+		w.sweep("two", deleted, key("b"))
+		cfg := w.config()
+		cfg.Pick.Until = until
+		if res := w.run(cfg); res.Restored != 1 {
+			t.Errorf("%+v", res)
+		}
+		if _, err := restore.Run(t.Context(), w.config()); !errors.Is(err, restore.ErrOtherKind) {
+			t.Error(err)
 		}
 	})
 }

@@ -52,6 +52,7 @@ type run struct {
 	began    time.Time // when the restore began, in the store's time
 	plan     plan
 	inserts  bool            // it has asked the store to insert something
+	lost     int64           // archived copies that an earlier plan of the same restore had more than this one
 	absent   map[string]bool // keys, behind their namespaces, of what this run could not insert
 }
 
@@ -77,7 +78,8 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 			complete, err = r.preview(ctx)
 		}
 	}
-	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) || errors.Is(err, switches.ErrHeld) {
+	wasStopped := ctx.Err() != nil && errors.Is(err, ctx.Err())
+	if (wasStopped || errors.Is(err, switches.ErrHeld)) && !errors.Is(err, errNotNoted) && !errors.Is(err, errUnsettled) {
 		err = nil // a run that was stopped, or is held, has not failed
 	}
 	if complete {
@@ -91,7 +93,7 @@ func (r *run) preview(ctx context.Context) (complete bool, err error) {
 	if r.found, _, err = loadRecord(ctx, r.job.store, r.job.Target.Name); err != nil {
 		return false, err
 	}
-	if err := r.makePlan(ctx, r.found.next(r.job, r.switches.StoreNow())); err != nil {
+	if err := r.makePlan(ctx, r.found.next(r.job, r.switches.StoreAtMost())); err != nil {
 		return false, err
 	}
 	err = r.walk(ctx, place{depth: -1}.isAhead, r.counted(r.look))
@@ -99,7 +101,7 @@ func (r *run) preview(ctx context.Context) (complete bool, err error) {
 }
 
 // restore makes the plan under the lease of the target's restore, and carries it out.
-func (r *run) restore(ctx context.Context) (complete bool, err error) {
+func (r *run) restore(ctx context.Context) (complete bool, failed error) {
 	if why := r.switches.Held(); why != "" {
 		r.switches.Note(why)
 		return false, nil
@@ -107,12 +109,17 @@ func (r *run) restore(ctx context.Context) (complete bool, err error) {
 	if _, _, err := sweep.EnsureRecord(ctx, r.job.Sweep, r.job.Target); err != nil {
 		return false, err
 	}
-	if r.hold, err = claim(ctx, r.job); err != nil {
+	hold, err := claim(ctx, r.job)
+	if err != nil {
 		return false, err
 	}
-	rec := &r.hold.order
-	r.found = r.hold.before
-	defer func() { r.hold.release(ctx, r.inserts || r.continued(), complete) }()
+	r.hold, r.found = hold, hold.before
+	rec := &hold.order
+	defer func() {
+		if err := hold.release(ctx, r.inserts || r.continued(), complete); err != nil {
+			complete, failed = false, err
+		}
+	}()
 	if err := r.makePlan(ctx, *rec); err != nil {
 		return false, err
 	}
@@ -122,12 +129,13 @@ func (r *run) restore(ctx context.Context) (complete bool, err error) {
 			"target", r.job.Target.Name)
 		rec.place, goesOn = place{}, false // what it came to says nothing of this plan
 	}
-	if len(r.plan.objects) > 0 {
-		if !r.found.resumes(r.job) { // the span is settled once
+	if n := r.tally.soFar(); len(r.plan.objects) > 0 {
+		isWhole := n.BadObjects+n.GoneObjects == 0 // else its last line may be another one
+		if !r.found.resumes(r.job) && isWhole {    // the span is settled once
 			rec.until = r.plan.until(*rec)
 			r.job.Pick.Until = rec.until
 		}
-		if err := r.hold.begin(ctx, r.plan.fingerprint); err != nil {
+		if err := hold.begin(ctx, r.plan.fingerprint, n.Lines); err != nil {
 			return false, err
 		}
 	}
@@ -165,16 +173,21 @@ func (r *run) continued() bool {
 // makePlan plans the restore of a record.
 func (r *run) makePlan(ctx context.Context, rec record) (err error) {
 	r.began, r.job.Pick.Since, r.job.Pick.Until = rec.began, rec.since, rec.until
-	p := &planner{job: r.job, tally: r.tally, keep: r.hold.keep, began: r.began, now: r.switches.StoreNow(),
+	if !rec.since.Before(rec.until) {
+		return fmt.Errorf("target %s: %w: %s to %s", r.job.Target.Name, ErrSpan, rec.since.Format(time.RFC3339),
+			rec.until.Format(time.RFC3339))
+	}
+	p := &planner{job: r.job, tally: r.tally, keep: r.hold.keep, began: r.began, now: r.switches.StoreAtMost(),
 		roots: map[string][]string{}}
 	if r.plan, err = p.plan(ctx); err != nil {
 		return err
 	}
 	n := r.tally.soFar()
-	ends := r.found.order == r.job.Order && (r.job.Abandon || n.Lines > 0 && n.BadObjects == 0)
+	r.lost = max(0, rec.lines-n.Lines)
+	ends := r.found.order == r.job.Order && (r.job.Abandon || n.Lines > 0 && n.BadObjects+n.GoneObjects == 0)
 	if len(r.plan.objects) == 0 && r.found.isUnfinished() && !ends { // that one stays as it was
 		return fmt.Errorf("target %s: %w: that of %s since %s (%s); damaged or missing objects %d", r.job.Target.Name,
-			ErrNothing, r.found.actor, r.found.began.Format(time.RFC3339), r.found.order, n.BadObjects)
+			ErrNothing, r.found.actor, r.found.began.Format(time.RFC3339), r.found.order, n.BadObjects+n.GoneObjects)
 	}
 	return nil
 }
@@ -182,11 +195,12 @@ func (r *run) makePlan(ctx context.Context, rec record) (err error) {
 // partial returns an error if something of the selection could not be restored.
 func (r *run) partial() error {
 	n := r.tally.soFar()
-	if n.BadObjects+n.Refused+n.NotFound == 0 {
+	if n.BadObjects+n.Refused+n.NotFound+r.lost == 0 {
 		return nil
 	}
 	return fmt.Errorf("target %s: %w: damaged or missing objects %d, entities refused by the store %d, not found by "+
-		"point-in-time recovery %d", r.job.Target.Name, ErrPartial, n.BadObjects, n.Refused, n.NotFound)
+		"point-in-time recovery %d, copies that an earlier run found in the archive and this one did not %d",
+		r.job.Target.Name, ErrPartial, n.BadObjects, n.Refused, n.NotFound, r.lost)
 }
 
 // result returns what the run found and did so far.

@@ -265,8 +265,9 @@ func TestEndsWithNothingLeft(t *testing.T) {
 			if w.bucket.objects = none; isPruned {
 				w.bucket.objects, cfg.Abandon = map[string][]byte{}, true
 			}
-			if res := w.run(cfg); res.Restorable != 0 {
-				t.Errorf("pruned %v: %+v", isPruned, res)
+			res, err := restore.Run(t.Context(), cfg)
+			if !res.Complete || res.Restorable != 0 || errors.Is(err, restore.ErrPartial) == isPruned {
+				t.Errorf("pruned %v: %+v, %v", isPruned, res, err)
 			}
 			w.bucket.objects = all
 			other := w.config()
@@ -276,6 +277,116 @@ func TestEndsWithNothingLeft(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A restore that goes on without an object which it had in its plan restores the rest, and says what it has not.
+func TestSaysWhatTheArchiveHasLost(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(1800, 600)
+		w.stopHalfway()
+		name := w.bucket.names()[2]
+		for n := range w.bucket.objects {
+			if strings.HasPrefix(n, strings.TrimSuffix(name, ".ndjson.zst")) { // the manifest, too
+				delete(w.bucket.objects, n)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Insert" {
+				cancel()
+			}
+			return nil
+		}
+		if res, err := restore.Run(ctx, w.config()); err != nil || res.Complete {
+			t.Errorf("stopped as it starts over: %+v, %v", res, err)
+		}
+		w.s.Before = nil
+		res, err := restore.Run(t.Context(), w.config())
+		if !errors.Is(err, restore.ErrPartial) || !strings.Contains(err.Error(), "did not 600") || !res.Complete {
+			t.Errorf("%+v, %v", res, err)
+		}
+		if len(w.entities()) != 1200 {
+			t.Errorf("%d exist", len(w.entities()))
+		}
+	})
+}
+
+// A restore whose record does not take that it is done fails: its words would go on with it.
+func TestNotNotedAsDone(t *testing.T) {
+	t.Run("stopped meanwhile", func(t *testing.T) {
+		in(t, func(t *testing.T, w *world) {
+			w.gone(3, 3)
+			ctx, stop := context.WithCancel(t.Context())
+			w.s.Before = func(ctx context.Context, c modelstore.Call) error {
+				if c.Method == "Save" && c.Record.Sort == store.RestoreRecord && c.Record.Fields["done"] == true {
+					stop()
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return nil
+			}
+			if res, err := restore.Run(ctx, w.config()); !errors.Is(err, context.Canceled) || res.Restored != 3 || res.Complete {
+				t.Errorf("%+v, %v", res, err)
+			}
+		})
+	})
+	in(t, func(t *testing.T, w *world) {
+		w.gone(3, 3)
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "Save" && c.Record.Sort == store.RestoreRecord && c.Record.Fields["done"] == true {
+				return store.ErrUnavailable
+			}
+			return nil
+		}
+		if res, err := restore.Run(t.Context(), w.config()); !errors.Is(err, store.ErrUnavailable) || res.Restored != 3 {
+			t.Errorf("%+v, %v", res, err)
+		}
+		w.s.Before = nil
+		if res := w.run(w.config()); !res.Continued || res.Restored != 3 {
+			t.Errorf("%+v", res)
+		}
+		if res := w.run(w.config()); res.Continued {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// While the object with the last lines cannot be read, nobody knows up to when the first plan takes what was archived.
+func TestFirstPlanWithoutItsLastObject(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(600, 600)
+		w.skew = w.target.MaxClockSkew - 2*time.Second
+		w.put(`{}`, "last")
+		w.sweep("two", deleted, key("last"))
+		name := w.bucket.names()[1]
+		whole := w.bucket.objects[name]
+		w.bucket.objects[name] = nil
+		w.stopHalfway()
+		w.bucket.objects[name] = whole
+		if res := w.run(w.config()); len(w.entities()) != 601 {
+			t.Errorf("%d exist: %+v", len(w.entities()), res)
+		}
+	})
+}
+
+// The words of an order may have a duration and an instant. Its record has the span that they meant at first.
+func TestGoesOnAfterItsSpan(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(600, 600)
+		at := func() restore.Config { // --since 1h --until an instant that is soon
+			cfg := w.config()
+			cfg.Pick.Since, cfg.Pick.Until = time.Now().Add(-time.Hour), time.Date(2000, 1, 1, 0, 30, 0, 0, time.UTC)
+			return cfg
+		}
+		w.stopHalfwayOf(at())
+		time.Sleep(3 * time.Hour)
+		if res := w.run(at()); !res.Continued || res.Restored != 600 {
+			t.Errorf("%+v", res)
+		}
+		if _, err := restore.Run(t.Context(), at()); !errors.Is(err, restore.ErrSpan) {
+			t.Errorf("the span of another one: %v", err)
+		}
+	})
 }
 
 // A restore that goes on inserts nothing below what the runs before it could not restore.

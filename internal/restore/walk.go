@@ -146,8 +146,17 @@ func byNamespace(items []item, use func(namespace string, items []item) error) e
 // fetch reads entities of one namespace as they are now, and gives each to use, with its place in the list. It holds
 // about as much as one call reads.
 func (r *run) fetch(ctx context.Context, namespace string, keys []string, use func(int, store.Copy)) error {
+	return r.each(ctx, namespace, keys, r.fetchSome, use)
+}
+
+// A fetching reads as many of the first entities as one call does, and at least one.
+type fetching func(ctx context.Context, namespace string, keys []string, at time.Time) ([]store.Copy, error)
+
+func (r *run) each(
+	ctx context.Context, namespace string, keys []string, fetch fetching, use func(int, store.Copy),
+) error {
 	for n := 0; n < len(keys); {
-		some, err := r.fetchSome(ctx, namespace, keys[n:], time.Time{})
+		some, err := fetch(ctx, namespace, keys[n:], time.Time{})
 		if err != nil {
 			return err
 		}
@@ -160,8 +169,16 @@ func (r *run) fetch(ctx context.Context, namespace string, keys []string, use fu
 }
 
 // fetchSome reads as many of the first entities as one call does, and at least one, as they were at an instant; the
-// zero time is now.
-func (r *run) fetchSome(
+// zero time is now. It keeps the lease.
+func (r *run) fetchSome(ctx context.Context, namespace string, keys []string, at time.Time) ([]store.Copy, error) {
+	list, err := r.fetchOnly(ctx, namespace, keys, at)
+	if err != nil {
+		return nil, err
+	}
+	return list, r.hold.keep(ctx)
+}
+
+func (r *run) fetchOnly(
 	ctx context.Context, namespace string, keys []string, at time.Time,
 ) (list []store.Copy, err error) {
 	keys = keys[:min(len(keys), store.MaxPage)]
@@ -177,12 +194,15 @@ func (r *run) fetchSome(
 	case len(list) == 0:
 		return nil, fmt.Errorf("%w: it reads none of %d entities", store.ErrFailed, len(keys))
 	}
-	return list, r.hold.keep(ctx)
+	return list, nil
 }
 
 // look counts those items of a chunk that exist: what a dry run does instead of inserting.
 func (r *run) look(ctx context.Context, c *chunk) error {
 	return r.contents(ctx, r.withParents(c.items), func(namespace string, items []item) error {
+		if err := r.checkOthers(items); err != nil {
+			return err
+		}
 		return r.fetch(ctx, namespace, keysOf(items), func(i int, one store.Copy) {
 			if one.Data != nil {
 				r.tally.outcome(items[i], store.Kept, "")
@@ -209,14 +229,8 @@ const (
 // time as one call reads: whole entities are held for no more of the chunk. An entity that was not yet as the
 // journal says by then is left out, and noted.
 func (r *run) contents(ctx context.Context, items []item, use func(namespace string, items []item) error) error {
-	checked := func(namespace string, items []item) error {
-		if err := r.checkOthers(items); err != nil { // the plan is older, and had no contents of a journal
-			return err
-		}
-		return use(namespace, items)
-	}
 	if r.job.From == FromArchive {
-		return byNamespace(items, checked)
+		return byNamespace(items, use)
 	}
 	return byNamespace(items, func(namespace string, items []item) error {
 		for len(items) > 0 {
@@ -242,7 +256,7 @@ func (r *run) contents(ctx context.Context, items []item, use func(namespace str
 			if err := r.lose(ctx, namespace, lost); err != nil {
 				return err
 			}
-			if err := checked(namespace, some); err != nil {
+			if err := use(namespace, some); err != nil {
 				return err
 			}
 			items = items[len(copies):]
@@ -288,6 +302,7 @@ func differs(archived, was store.Copy) string {
 		if !archived.Updated.Equal(was.Updated) {
 			return "it was not yet written the last time"
 		}
+	case archived.Expiry.Type == store.Missing: // of what lies below another one the journal has the key alone
 	case archived.Expiry.Type != was.Expiry.Type || archived.Expiry.Compare(was.Expiry) != 0:
 		return "it had another expiry"
 	}

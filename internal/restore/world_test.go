@@ -107,6 +107,7 @@ type world struct {
 	kind   string // in headers
 	owners int
 	skew   time.Duration     // of the clock of what archives
+	lag    time.Duration     // of each look at that clock
 	edit   func(*store.Copy) // changes what is archived; may be nil
 }
 
@@ -164,7 +165,7 @@ func (w *world) sweep(id string, state func(key string) archive.State, keys ...s
 	w.t.Helper()
 	ctx := w.t.Context()
 	writer, err := archive.Open(ctx, archive.Config{Bucket: w.bucket, Log: slog.New(slog.DiscardHandler),
-		Now: func() time.Time { return time.Now().Add(w.skew) }, Counts: new(archive.Counts), Header: archive.Header{Mode: w.mode, Store: "datastore:p", Target: "sessions",
+		Now: func() time.Time { time.Sleep(w.lag); return time.Now().Add(w.skew) }, Counts: new(archive.Counts), Header: archive.Header{Mode: w.mode, Store: "datastore:p", Target: "sessions",
 			Kind: w.kind, Property: "expiry_key", Version: "test", Owner: "sweeper", Sweep: id}})
 	if err != nil {
 		w.t.Fatal(err)
@@ -232,8 +233,26 @@ func (w *world) run(cfg restore.Config) restore.Result {
 	return res
 }
 
+// pause pauses the target, or resumes it.
+func (w *world) pause(on bool) {
+	w.t.Helper()
+	rec, _, err := generation.Load(w.t.Context(), w.s, "sessions")
+	if err == nil {
+		rec.Paused = on
+		_, err = generation.Save(w.t.Context(), w.s, rec)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // stopHalfway has a restore stopped once its first 500 entities exist.
 func (w *world) stopHalfway() restore.Result {
+	w.t.Helper()
+	return w.stopHalfwayOf(w.config())
+}
+
+func (w *world) stopHalfwayOf(cfg restore.Config) restore.Result {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
 	defer cancel()
@@ -243,7 +262,7 @@ func (w *world) stopHalfway() restore.Result {
 		}
 		return nil
 	}
-	res, err := restore.Run(ctx, w.config())
+	res, err := restore.Run(ctx, cfg)
 	if err != nil || res.Complete || res.Restored != 500 {
 		w.t.Errorf("stopped: %+v, %v", res, err)
 	}
