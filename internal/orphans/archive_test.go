@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/engine/storeclock"
 	"github.com/reaper-ttl/reaper/internal/orphans"
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -91,6 +92,33 @@ func TestArchiveKeepsNothing(t *testing.T) {
 		}
 		w.wants(w.left("gone"), []string{"gone/n/1", "gone/n/2", "gone/n/3"})
 	})
+}
+
+// The archive names its objects by the clock of the process, and old ones are removed by that of the store: a clock that
+// is too far off, be it only since the run began, deletes nothing.
+func TestArchiveByAWrongClock(t *testing.T) {
+	for _, late := range []time.Duration{0, 10 * time.Second} {
+		in(t, func(t *testing.T, w *world) {
+			w.below("gone", "n/1", "n/2", "n/3")
+			a, began := &slowArchive{each: 20 * time.Second}, time.Now()
+			cfg := w.config()
+			cfg.Sweep.Now = func() time.Time {
+				if now := time.Now(); now.Sub(began) < late {
+					return now
+				}
+				return time.Now().Add(25 * time.Hour)
+			}
+			if _, err := orphans.Run(t.Context(), cfg); err != nil {
+				t.Errorf("without an archive: %v", err)
+			}
+			w.below("gone", "n/4")
+			cfg.Target.Archive, began = a, time.Now()
+			if res, err := orphans.Run(t.Context(), cfg); !errors.Is(err, storeclock.ErrWrong) || res.Deleted != 0 {
+				t.Errorf("%v: %+v, %v", late, res.Counts, err)
+			}
+			w.wants(w.left("gone"), []string{"gone/n/4"})
+		})
+	}
 }
 
 // What holds the target while the archive is written holds what is kept, too.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/reaper-ttl/reaper/internal/engine/storeclock"
 	"github.com/reaper-ttl/reaper/internal/switches"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -86,8 +87,12 @@ func newJob(cfg Config) (*job, error) {
 // newSwitches returns what says whether the target may be deleted from.
 func (j *job) newSwitches() *switches.Switches {
 	t := j.Target
-	return switches.New(switches.Config{Store: j.Sweep.Store, Target: t.Name, Shards: t.Shards, Lease: t.Lease,
-		Gate: t.Gate, Now: j.Sweep.Now, Log: j.Sweep.Log, Work: "deleting orphans"})
+	cfg := switches.Config{Store: j.Sweep.Store, Target: t.Name, Shards: t.Shards, Lease: t.Lease, Gate: t.Gate,
+		Now: j.Sweep.Now, Log: j.Sweep.Log, Work: "deleting orphans"}
+	if t.Archive != nil { // which names its objects by this clock, and is pruned by the store's
+		cfg.Clock = storeclock.New(j.Sweep.Now, t.MaxClockSkew)
+	}
+	return switches.New(cfg)
 }
 
 // namespaces lists those in which orphans are looked for: from the one of the place on.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/switches"
@@ -37,6 +38,8 @@ type deleter struct {
 	mu   sync.Mutex
 	left int64 // of the run's limit
 	held int64 // reserved, and neither used nor given back
+
+	hot atomic.Int64 // orphans refused for contention since a call went well
 }
 
 // reserve takes from the run's limit, and returns how much there was, at most n. It waits for what other
@@ -164,6 +167,7 @@ func (d *deleter) batch(
 // deleted notes that a call has deleted orphans.
 func (d *deleter) deleted(ctx context.Context, missing string, n int) {
 	d.size.wentWell(n)
+	d.hot.Store(0)
 	d.tally.deleted(n)
 	d.job.Sweep.Log.DebugContext(ctx, "orphans deleted", "target", d.job.Target.Name, "below", missing, "entities", n)
 	d.story.deleted(ctx)
@@ -171,11 +175,29 @@ func (d *deleter) deleted(ctx context.Context, missing string, n int) {
 
 // failures are the calls of a batch that failed since one went well.
 type failures struct {
-	since time.Time // when that was, or the batch began
-	wait  time.Duration
+	since  time.Time // when that was, or the batch began
+	wait   time.Duration
+	hot    string // the key of an orphan that was contended alone, since heated: it may be for patience
+	heated time.Time
 }
 
-func (d *deleter) newFailures() *failures { return &failures{d.job.Sweep.Now(), firstWait} }
+// mostHot is how many orphans one after the other may be refused for contention until that is the store's.
+const mostHot = 3
+
+func (d *deleter) newFailures() *failures {
+	return &failures{since: d.job.Sweep.Now(), wait: firstWait}
+}
+
+// isHot reports whether one orphan is contended, alone, and whether it has been for long enough.
+func (f *failures) isHot(some []store.Relative, err error, now time.Time) (is, ends bool) {
+	if len(some) != 1 || !errors.Is(err, store.ErrContention) {
+		return false, false
+	}
+	if f.hot != some[0].Key {
+		f.hot, f.heated, f.since = some[0].Key, now, now
+	}
+	return true, now.Sub(f.heated) >= patience
+}
 
 // failed returns what is to be done after a call for the first list failed, and waits as long as that takes. The error
 // is that of the batch.
@@ -186,10 +208,14 @@ func (d *deleter) failed(
 	if store.TookTooLong(err) || errors.Is(err, store.ErrTooLarge) && len(some) > 1 {
 		d.size.failed(len(some))
 	}
+	now := d.job.Sweep.Now()
+	hot, ends := fails.isHot(some, err, now)
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case store.Transient(err) && d.job.Sweep.Now().Sub(fails.since) < patience:
+	case hot && ends && d.hot.Add(1) <= mostHot: // somebody writes it again and again
+		fails.since, fails.wait = now, firstWait
+	case hot && !ends, store.Transient(err) && now.Sub(fails.since) < patience:
 		d.pacer.PushBack(throttle.ReasonPushBack)
 		if err := throttle.Sleep(ctx, jitter(ctx, fails.wait)); err != nil {
 			return nil, err

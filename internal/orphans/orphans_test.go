@@ -740,24 +740,63 @@ func TestUnfit(t *testing.T) {
 	}
 }
 
-// An orphan that the store refuses to delete is found among the others, and stays alone.
+// An orphan that the store refuses to delete, or that somebody writes again and again, is found among the others, and
+// stays alone.
 func TestRefused(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		for i := range 100 {
-			w.below("gone", fmt.Sprintf("n/%02d", i))
-		}
-		w.s.Before = func(_ context.Context, c modelstore.Call) error {
-			if slices.Contains(c.Paths, key("gone")+"/n/42") {
-				return store.ErrTooLarge
+	for _, why := range []error{store.ErrTooLarge, store.ErrContention} {
+		in(t, func(t *testing.T, w *world) {
+			for i := range 100 {
+				w.below("gone", fmt.Sprintf("n/%02d", i))
 			}
-			return nil
-		}
-		cfg := w.config()
-		cfg.Unlimited, cfg.Max = false, 100
-		res, err := orphans.Run(t.Context(), cfg)
-		if !errors.Is(err, orphans.ErrPartial) || !res.Complete || res.Refused != 1 || res.Deleted != 99 {
-			t.Errorf("%+v, %v", res, err)
-		}
-		w.wants(w.left("gone"), []string{"gone/n/42"})
-	})
+			w.s.Before = func(_ context.Context, c modelstore.Call) error {
+				if slices.Contains(c.Paths, key("gone")+"/n/42") {
+					return why
+				}
+				return nil
+			}
+			cfg := w.config()
+			cfg.Unlimited, cfg.Max = false, 100
+			res, err := orphans.Run(t.Context(), cfg)
+			if !errors.Is(err, orphans.ErrPartial) || !res.Complete || res.Refused != 1 || res.Deleted != 99 {
+				t.Errorf("%v: %+v, %v", why, res, err)
+			}
+			w.wants(w.left("gone"), []string{"gone/n/42"})
+		})
+	}
+}
+
+// Orphans that are contended one by one are refused, as long as they are few, whatever else fails in between.
+func TestHotOrphans(t *testing.T) {
+	for hot, want := range map[int]int64{3: 3, 4: 3} {
+		in(t, func(t *testing.T, w *world) {
+			for i := range 20 {
+				w.below("gone", fmt.Sprintf("n/%02d", i))
+			}
+			failed := map[string]bool{}
+			w.s.Before = func(_ context.Context, c modelstore.Call) error {
+				if c.Method != "DeleteOrphans" {
+					return nil
+				}
+				for i := range hot {
+					if slices.Contains(c.Paths, fmt.Sprintf("%s/n/%02d", key("gone"), i+5)) {
+						return store.ErrContention
+					}
+				}
+				if !failed[c.Paths[0]] {
+					failed[c.Paths[0]] = true
+					return store.ErrUnavailable
+				}
+				return nil
+			}
+			cfg := w.config()
+			cfg.Sweep.Workers = 1
+			res, err := orphans.Run(t.Context(), cfg)
+			if res.Refused != want || errors.Is(err, store.ErrContention) != (hot > 3) || res.Complete != (hot <= 3) {
+				t.Errorf("%d are contended: %+v, %v", hot, res, err)
+			}
+			if hot <= 3 && len(w.left("gone")) != hot {
+				t.Errorf("left: %v", w.left("gone"))
+			}
+		})
+	}
 }
