@@ -266,7 +266,7 @@ func (b *fileBucket) walk(ctx context.Context, dir, prefix, from string, yield f
 		err = ctx.Err()
 	}
 	if err != nil {
-		yield(Object{}, b.failed("list", dir, err))
+		yield(Object{Name: dir}, b.failed("list", dir, err)) // named for prune, which goes on behind it
 		return false
 	}
 	for _, name := range names {
@@ -288,7 +288,7 @@ func (b *fileBucket) walk(ctx context.Context, dir, prefix, from string, yield f
 			continue
 		}
 		if err != nil {
-			yield(Object{}, b.failed("list", name, err))
+			yield(Object{Name: dir}, b.failed("list", name, err))
 			return false
 		}
 		if !yield(describe(name, info), nil) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"os"
 	"path/filepath"
@@ -220,13 +221,63 @@ func TestPruneGoesOn(t *testing.T) {
 	}
 }
 
-// A stuckBucket does not remove some of its objects.
+// One directory that cannot be read, or is removed meanwhile, keeps none of the later ones.
+func TestPruneGoesOnBehindADirectory(t *testing.T) {
+	for _, c := range []struct {
+		fault, want error
+	}{{errFault, errFault}, {archive.ErrNotFound, nil}} {
+		b := &stuckBucket{memoryBucket: newMemoryBucket(), unread: map[string]error{"sessions/2026/11/25/": c.fault}}
+		for day := 24; day < 28; day++ {
+			b.objects[fmt.Sprintf("sessions/2026/11/%d/120000.000-00-1.ndjson.zst", day)] = nil
+		}
+		n, err := archive.PruneAny(t.Context(), b, "sessions", time.Date(2026, 11, 27, 0, 0, 0, 0, time.UTC))
+		if n != 2 || len(b.objects) != 2 || !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
+			t.Errorf("%v: %d were removed, %q are left: %v", c.fault, n, b.names(), err)
+		}
+	}
+}
+
+// A prune that is stopped does not leave an object without its manifest: that would be unconfirmed.
+func TestPruneStopsBetweenTwoObjects(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	b := &stuckBucket{memoryBucket: newMemoryBucket(), removes: cancel}
+	for i := range 2 {
+		name := fmt.Sprintf("sessions/2026/11/26/12000%d.000-00-1", i)
+		b.objects[name+".ndjson.zst"], b.objects[name+".done.ndjson.zst"] = nil, nil
+	}
+	n, err := archive.PruneAny(ctx, b, "sessions", time.Date(2026, 11, 27, 0, 0, 0, 0, time.UTC))
+	if n != 2 || len(b.objects) != 2 || !errors.Is(err, context.Canceled) {
+		t.Errorf("%d were removed, %q are left: %v", n, b.names(), err)
+	}
+}
+
+// A stuckBucket does not remove some of its objects, and does not list some of its directories.
 type stuckBucket struct {
 	*memoryBucket
-	stuck []string
+	stuck   []string
+	unread  map[string]error
+	removes func() // is called with each remove; may be nil
+}
+
+func (b *stuckBucket) List(ctx context.Context, prefix, from string) iter.Seq2[archive.Object, error] {
+	return func(yield func(archive.Object, error) bool) {
+		for o, err := range b.memoryBucket.List(ctx, prefix, from) {
+			dir := o.Name[:strings.LastIndex(o.Name, "/")+1]
+			if fault := b.unread[dir]; fault != nil {
+				yield(archive.Object{Name: dir}, fault)
+				return
+			}
+			if !yield(o, err) {
+				return
+			}
+		}
+	}
 }
 
 func (b *stuckBucket) Remove(ctx context.Context, name string) error {
+	if b.removes != nil {
+		b.removes()
+	}
 	if slices.Contains(b.stuck, name) {
 		return fmt.Errorf("remove %s: %w", name, errFault)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -19,42 +20,59 @@ func Prune(ctx context.Context, b Bucket, target string, before time.Time) (remo
 	}
 	abandoned := files.removeAbandoned()
 	removed, err = prune(ctx, b, target, before)
+	if abandoned != nil && errors.Is(err, ctx.Err()) {
+		err = nil // that it was stopped is not what matters
+	}
 	if err = errors.Join(abandoned, err); err != nil {
 		err = fmt.Errorf("prune the archive of target %s: %w", target, err)
 	}
 	return removed, err
 }
 
-// prune removes the objects of a target from any bucket.
+// prune removes the objects of a target from any bucket. If ctx ends it stops between two objects, and fails with that
+// if nothing else has failed.
 func prune(ctx context.Context, b Bucket, target string, before time.Time) (removed int, err error) {
 	var errs failures
-	for o, err := range b.List(ctx, target+"/", "") {
-		if errors.Is(err, ErrNotFound) {
-			break // nothing was ever kept there
+	for from := ""; ; {
+		n, unread := pruneFrom(ctx, b, target, from, before, &errs)
+		removed += n
+		if unread == "" || ctx.Err() != nil {
+			return removed, cmp.Or(errs.join(), ctx.Err())
 		}
+		from = strings.TrimSuffix(unread, "/") + "0" // what comes after the directory, as 0 comes after the slash
+	}
+}
+
+// pruneFrom removes the objects whose names are not before from, up to a directory that cannot be read.
+func pruneFrom(
+	ctx context.Context, b Bucket, target, from string, before time.Time, errs *failures,
+) (removed int, unread string) {
+	begun := "" // the object of which something was removed last: its manifest does not go alone
+	for o, err := range b.List(ctx, target+"/", from) {
 		if err != nil {
-			errs.add(err)
-			break
+			if !errors.Is(err, ErrNotFound) && ctx.Err() == nil { // another process may have removed it
+				errs.add(err)
+			}
+			return removed, o.Name
 		}
 		name, ok := parseName(o.Name)
-		if !ok {
+		switch {
+		case !ok:
 			continue // not ours
+		case !name.at.Before(before): // as are all that follow
+			return removed, ""
+		case ctx.Err() != nil && name.object != begun: // a day has tens of thousands of files
+			return removed, ""
 		}
-		if !name.at.Before(before) {
-			break // the others are younger
-		}
-		if err := ctx.Err(); err != nil { // a day has tens of thousands of files
-			errs.add(err)
-			break
-		}
-		switch err := b.Remove(ctx, o.Name); {
+		begun = name.object
+		switch err := b.Remove(context.WithoutCancel(ctx), o.Name); {
 		case err == nil:
 			removed++
-		case !errors.Is(err, ErrNotFound): // another process may have removed it
+		case !errors.Is(err, ErrNotFound):
 			errs.add(err)
 		}
 	}
-	return removed, errs.join()
+	return removed, ""
 }
 
 // failures are those of many files. It has the first one alone, since all may have the same cause.

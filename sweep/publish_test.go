@@ -158,13 +158,20 @@ func TestOldestDueIsTrue(t *testing.T) {
 }
 
 // A daemon that cannot read the records of its target counts failed sweeps, and does not wait for the ticks of a slow
-// schedule with that: alerts go by it.
+// schedule with that: alerts go by it. Nor does a bug of ours end its work.
 func TestUnreadableRecordsAreFailedSweeps(t *testing.T) {
+	t.Run("the store fails", func(t *testing.T) {
+		unreadable(t, func() error { return store.ErrUnavailable })
+	})
+	t.Run("a panic", func(t *testing.T) { unreadable(t, func() error { panic("our bug") }) })
+}
+
+func unreadable(t *testing.T, load func() error) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEpoch(t, hourly)
 		e.s.Before = func(_ context.Context, c modelstore.Call) error {
 			if c.Method == "Load" {
-				return store.ErrUnavailable
+				return load()
 			}
 			return nil
 		}

@@ -224,6 +224,7 @@ func TestManyAtOneInstantOnEachStore(t *testing.T) {
 func TestHotEntityOnEachStore(t *testing.T) {
 	nightly.Races(t)
 	onEachStore(t, func(t *testing.T, s realStore, c sweep.Config) {
+		t.Parallel() // most of the time goes by between two tries
 		target := c.Targets[0]
 		now := time.Now()
 		var all []store.Entity
@@ -231,21 +232,16 @@ func TestHotEntityOnEachStore(t *testing.T) {
 			all = append(all, expiring(t, target, fmt.Sprintf("e-%04d", i), now.Add(-time.Hour+time.Duration(i)*time.Second)))
 		}
 		put(t, s, target, all...)
-		quit := make(chan struct{})
+		hot, cancel := context.WithTimeout(t.Context(), nightly.Size(t, 2*time.Minute, 2*time.Second)) // a sweep tries for 90 s
 		var group sync.WaitGroup
 		group.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-quit:
-					return
-				case <-time.After(20 * time.Millisecond):
-				}
+			for i := 0; throttle.Sleep(hot, 20*time.Millisecond) == nil; i++ {
 				// A writer that loses against the sweep tries again, as an application does.
 				_ = s.Put(context.Background(), target.Target, "", []store.Entity{expiring(t, target, "e-0100", now.Add(-time.Hour+time.Duration(i)*time.Millisecond))})
 			}
 		})
 		res := sweep.Run(t.Context(), c).Targets[0]
-		close(quit)
+		cancel()
 		group.Wait()
 		left := names(t, s, target)
 		delete(left, "e-0100")

@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
+	"github.com/reaper-ttl/reaper/throttle"
 )
 
 const (
@@ -27,7 +30,9 @@ type archiving struct {
 	cfg    archive.Config
 	whole  bool
 	memory *archive.Memory
-	sweep  atomic.Value // string: the id of the run that kept something last
+	// stopped says that the process was to end before the first try did.
+	stopped bool
+	sweep   atomic.Value // string: the id of the run that kept something last
 
 	mu     sync.Mutex
 	writer *archive.Writer // nil if it was never opened
@@ -38,24 +43,23 @@ type archiving struct {
 	tries  sync.WaitGroup
 }
 
-// openArchive returns the archive of a target, once an object was written as a probe. With later, one that cannot
-// be written now is tried again, and holds the target until then.
-func openArchive(
-	ctx context.Context, s *session, t config.Target, bucket archive.Bucket, memory *archive.Memory, later bool,
-) (*archiving, error) {
+// newArchiving returns the archive of a target, which is not open yet.
+func newArchiving(s *session, t config.Target, bucket archive.Bucket, memory *archive.Memory) *archiving {
 	a := &archiving{whole: t.Archive.Mode == config.FullArchive, memory: memory}
 	a.cfg = archive.Config{Bucket: bucket, RollSize: t.Archive.Roll.Size, RollAfter: t.Archive.Roll.After,
 		Now: s.sweep.Now, Log: s.log.With("target", t.Name),
 		Sweep: func() string { id, _ := a.sweep.Load().(string); return id },
 		Header: archive.Header{Mode: archive.Mode(t.Archive.Mode), Store: s.Store.String(), Target: t.Name, Kind: t.Kind,
 			Property: t.Property, Version: buildVersion(), Owner: s.sweep.Owner}}
-	ctx, cancel := context.WithTimeout(ctx, archiveProbe)
+	return a
+}
+
+// open writes an object as a probe. An archive that cannot be written holds the target until it can.
+func (a *archiving) open(stop context.Context) {
+	ctx, cancel := context.WithTimeout(stop, archiveProbe)
 	defer cancel()
 	a.writer, a.fault = archive.Open(ctx, a.cfg)
-	if a.tried = a.cfg.Now(); later {
-		return a, nil
-	}
-	return a, a.fault
+	a.tried, a.stopped = a.cfg.Now(), stop.Err() != nil
 }
 
 // IsWhole implements [sweep.Archive].
@@ -168,44 +172,88 @@ func closeArchive(cfg archive.Config, w *archive.Writer) {
 // archiveTargets opens the archives of all targets that have one, as the session really deletes, and removes what is
 // old. Done ends that. With later, what cannot be written now is tried again.
 func (s *session) archiveTargets(ctx context.Context, later bool) (done func(), err error) {
+	buckets, err := s.archiveBuckets(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var open []*archiving
+	stop := s.keepPruning(ctx) // also if an archive cannot be written, be it for lack of space
 	closeAll := func() {
 		var all sync.WaitGroup
 		for _, a := range open {
 			all.Go(a.close)
 		}
-		all.Wait()
+		all.Wait() // what was deleted is noted first
+		stop()
 	}
-	buckets, memory := map[string]archive.Bucket{}, archive.NewMemory(archive.DefaultMemory)
+	memory := archive.NewMemory(archive.DefaultMemory)
+	var probes sync.WaitGroup // all at once: each may take long
+	for i, t := range s.targets {
+		if bucket := buckets[t.Archive.To]; t.Archive.Mode != config.NoArchive && bucket != nil {
+			a := newArchiving(s, t, bucket, memory)
+			open = append(open, a)
+			s.sweep.Targets[i].Archive = a
+			probes.Go(func() { a.open(ctx) })
+		}
+	}
+	probes.Wait()
+	for _, a := range open {
+		switch name := a.cfg.Header.Target; {
+		case a.fault == nil:
+		case later:
+			s.log.ErrorContext(ctx, "the archive cannot be written, so nothing is deleted", "target", name, "error", a.fault)
+		default:
+			closeAll()
+			return nil, fmt.Errorf("target %s: its archive cannot be written, so nothing is deleted: %w", name, a.fault)
+		}
+	}
+	return closeAll, nil
+}
+
+// unarchived notes in a result which targets were held because their archives could not be written, but those whose
+// probe was stopped.
+func (s *session) unarchived(res *sweep.Result) {
+	for i := range res.Targets {
+		t := &res.Targets[i]
+		at := slices.IndexFunc(s.sweep.Targets, func(c sweep.Target) bool { return c.Name == t.Name })
+		if at < 0 || t.Err != nil {
+			continue
+		}
+		a, ok := s.sweep.Targets[at].Archive.(*archiving)
+		if !ok || a.stopped {
+			continue
+		}
+		_, err := a.current()
+		if err == nil && t.Held == string(throttle.ReasonArchive) { // it can be by now, or fails at each object
+			err = errors.New(t.Reason)
+		}
+		if err != nil {
+			t.Err = fmt.Errorf("its archive cannot be written, so nothing is deleted: %w", err)
+			t.Error, t.Complete, res.Complete = t.Err.Error(), false, false
+		}
+	}
+}
+
+// archiveBuckets opens the places of all targets that archive, by their URLs; none if nothing is deleted.
+func (s *session) archiveBuckets(ctx context.Context) (map[string]archive.Bucket, error) {
+	buckets := map[string]archive.Bucket{}
 	for i, t := range s.targets {
 		if t.Archive.Mode == config.NoArchive || !s.Apply {
 			continue
 		}
 		if err := s.mayArchive(t, i); err != nil {
-			closeAll()
 			return nil, &exit{exitUsage, fmt.Errorf("target %s: %w", t.Name, err)}
 		}
-		bucket, ok := buckets[t.Archive.To]
-		if !ok {
-			if bucket, err = archive.OpenBucket(ctx, t.Archive.To); err != nil {
-				closeAll()
-				return nil, &exit{exitUsage, fmt.Errorf("target %s: its archive: %w", t.Name, err)}
-			}
-			buckets[t.Archive.To] = bucket
+		if buckets[t.Archive.To] != nil {
+			continue
 		}
-		a, err := openArchive(ctx, s, t, bucket, memory, later)
+		bucket, err := archive.OpenBucket(ctx, t.Archive.To)
 		if err != nil {
-			closeAll()
-			return nil, fmt.Errorf("target %s: its archive cannot be written, so nothing is deleted: %w", t.Name, err)
+			return nil, &exit{exitUsage, fmt.Errorf("target %s: its archive: %w", t.Name, err)}
 		}
-		if a.fault != nil {
-			s.log.ErrorContext(ctx, "the archive cannot be written, so nothing is deleted", "target", t.Name, "error", a.fault)
-		}
-		open = append(open, a)
-		s.sweep.Targets[i].Archive = a
+		buckets[t.Archive.To] = bucket
 	}
-	stop := s.keepPruning(ctx)
-	return func() { closeAll(); stop() }, nil // what was deleted is noted first
+	return buckets, nil
 }
 
 // mayArchive returns why the store cannot show whole entities of a target that is to keep them.

@@ -105,9 +105,25 @@ func TestArchiveCannotBeWritten(t *testing.T) {
 	b := withArchive(t, "full")
 	b.write("archive", "a file, and no directory")
 	b.must(strings.NewReader(lapsed("s", 40)), "load")
-	r := b.run(nil, "sweep", "--apply")
-	if r.code != exitFailed || strings.Count(r.log, "cannot be written, so nothing is deleted") != 1 {
-		t.Errorf("exit code %d: %s", r.code, r.log)
+	withoutOne := oneTarget + fmt.Sprintf("    archive: {mode: full, to: \"file://%s\"}\n  - {name: others, kind: Other}\n",
+		filepath.Join(b.dir, "archive"))
+	b.write("two.yaml", withoutOne)
+	b.must(strings.NewReader(lapsed("o", 4)), "load", "--config", "two.yaml", "--target", "others")
+	for _, args := range [][]string{{"sweep", "--apply", "--json"}, {"sweep", "--apply", "--json", "--max-duration", "1m"},
+		{"audit", "--apply", "--json"}} {
+		r := b.run(nil, append(args, "--config", "two.yaml")...)
+		if r.code != exitFailed || strings.Count(r.log, "the archive cannot be written, so nothing is deleted") != 1 {
+			t.Errorf("%v: exit code %d: %s", args, r.code, r.log)
+		}
+		res := b.result(r.out)
+		if its := res.Targets[0]; its.Deleted != 0 || its.Complete || res.Complete ||
+			!strings.Contains(its.Error, "its archive cannot be written") ||
+			!strings.Contains(r.log, "reaper: target sessions: its archive cannot be written") {
+			t.Errorf("%v: %+v\n%s", args, its, r.log)
+		}
+		if its := res.Targets[1]; len(args) == 3 && args[0] == "sweep" && (its.Deleted != 3 || its.Error != "" || !its.Complete) {
+			t.Errorf("the other one: %+v", its)
+		}
 	}
 	if left := b.dumped(); len(left) != 40 {
 		t.Errorf("%d of 40 are left", len(left))

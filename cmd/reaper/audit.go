@@ -33,11 +33,12 @@ already running one.`,
 }
 
 func audit(ctx context.Context, s *session) error {
-	done, err := s.archiveTargets(ctx, false)
+	done, err := s.archiveTargets(ctx, true)
 	if err != nil {
 		return err
 	}
 	res := sweep.Audit(ctx, s.sweep)
+	s.unarchived(&res)
 	done()
 	res.Store = s.Store.String()
 	return cmp.Or(s.print(res, func(w io.Writer) error {

@@ -98,9 +98,9 @@ func explain(
 
 func printExplanation(w io.Writer, to screen, x inspect.Explanation, t config.Target) {
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "  %-10s "+format+"\n", append([]any{name + ":"}, args...)...)
+		fmt.Fprintf(w, "  %-10s %s\n", name+":", printable(fmt.Sprintf(format, args...)))
 	}
-	fmt.Fprintf(w, "%s of target %s\n", x.Key, x.Target)
+	fmt.Fprintf(w, "%s of target %s\n", printable(x.Key), x.Target)
 	if x.Namespace != "" {
 		line("namespace", "%s", x.Namespace)
 	}

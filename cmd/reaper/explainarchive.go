@@ -59,17 +59,23 @@ func searchArchive(
 
 // newestCopy searches the archive of a target for an entity, day by day, from now back to where objects are no
 // longer kept. The result of a search that was stopped says how far it went. Unread has the errors of objects that
-// are damaged or were removed meanwhile: the search continues without them.
+// could not be read: the search continues without them, and says that it went as far as the first one. If no object
+// could be read, though none is damaged, that is an error.
 func newestCopy(
 	ctx context.Context, b archive.Bucket, t config.Target, x *inspect.Explanation, now time.Time,
 ) (found inspect.ArchivedCopy, unread []error, err error) {
 	found.Since = now
-	for oldest := now.Add(-t.Archive.Keep); found.Since.After(oldest); {
-		until := found.Since
-		if until.Equal(now) {
+	read := 0
+	searched := func(to time.Time) {
+		if len(unread) == 0 {
+			found.Since = to
+		}
+	}
+	for at, oldest := now, now.Add(-t.Archive.Keep); at.After(oldest); at = at.Add(-24 * time.Hour) {
+		until, since := at, at.Add(-24*time.Hour)
+		if at.Equal(now) {
 			until = time.Time{} // the clock of another process may be ahead
 		}
-		since := found.Since.Add(-24 * time.Hour)
 		var day []archive.Entry
 		for e, err := range archive.Objects(ctx, b, t.Name, since, until) {
 			if errors.Is(err, archive.ErrNotFound) { // nothing has been archived there yet, or not under this name
@@ -84,39 +90,52 @@ func newestCopy(
 			if e.Missing {
 				continue
 			}
-			err := searchObject(ctx, b, e, x, &found)
-			if err != nil && ctx.Err() == nil { // damaged, or not to be read: another one may have it
+			copied, err := searchObject(ctx, b, e, x)
+			switch {
+			case err == nil:
+				read++
+			case ctx.Err() == nil: // damaged, or not to be read: another one may have it
 				unread = append(unread, err)
 				err = nil
 			}
-			if err != nil || found.Object != "" {
+			if copied.Object != "" {
+				copied.Since = found.Since
+				return copied, unread, err
+			}
+			if err != nil {
 				return found, unread, err
 			}
-			found.Since = e.At
+			searched(e.At)
 		}
-		found.Since = since
+		searched(since)
+	}
+	if len(unread) > 0 && read == 0 && !errors.Is(errors.Join(unread...), archive.ErrDamaged) {
+		return found, unread, unread[0]
 	}
 	return found, unread, nil
 }
 
-// searchObject looks for an entity in one object.
+// searchObject looks for an entity in one object. One that is cut short may have it before that.
 func searchObject(
-	ctx context.Context, b archive.Bucket, e archive.Entry, x *inspect.Explanation, found *inspect.ArchivedCopy,
-) error {
+	ctx context.Context, b archive.Bucket, e archive.Entry, x *inspect.Explanation,
+) (found inspect.ArchivedCopy, err error) {
 	r, err := archive.OpenObject(ctx, b, e.Name)
 	if err != nil {
-		return err
+		return found, err
 	}
 	defer r.Close()
 	for line, err := range r.Lines() {
 		if err := cmp.Or(ctx.Err(), err); err != nil { // reading a file does not end with ctx
-			return err
+			if !errors.Is(err, archive.ErrDamaged) || errors.Is(err, archive.ErrChanged) {
+				found = inspect.ArchivedCopy{} // what it says may be untrue, or its manifest says otherwise
+			}
+			return found, err
 		}
 		if line.Key == x.Key && line.Namespace == x.Namespace && line.State != archive.Kept {
 			found.Object, found.State, found.At, found.By = e.Name, string(line.State), &line.At, r.Header().Owner
 		}
 	}
-	return nil
+	return found, nil
 }
 
 // archivedText says for people what an archive has of an entity.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"iter"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/reaper-ttl/reaper/archive"
 	"github.com/reaper-ttl/reaper/inspect"
 	"github.com/reaper-ttl/reaper/internal/config"
+	"github.com/reaper-ttl/reaper/store"
 )
 
 // A slowBucket is empty, and takes its time to say so.
@@ -117,9 +119,17 @@ func TestExplainWithoutObjectsThatCannotBeRead(t *testing.T) {
 	if err := os.WriteFile(file, data[:len(data)/2], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if x := explain(bucket, "Session/never"); x.Archived.Object != "" || !strings.Contains(x.Why, "none was archived since") ||
+	if x := explain(bucket, "Session/s-00"); x.Archived.Object == confirmedObject {
+		t.Errorf("what a damaged one says: %s", x.Why)
+	}
+	if x := explain(bucket, "Session/never"); x.Archived.Object != "" || !strings.Contains(x.Why, "none was archived since 2026-01-02T12:00:00Z") ||
 		!strings.Contains(x.Why, "; not everything could be read there (1 error, the newest: object "+confirmedObject+" is damaged") {
 		t.Errorf("with a damaged one: %s", x.Why)
+	}
+	denied := inspect.Explanation{Key: "Session/never"}
+	err = searchArchive(t.Context(), refusing{bucket}, target, &denied, time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC))
+	if !errors.Is(err, store.ErrDenied) || denied.Archived != nil {
+		t.Errorf("without a role that reads objects: %v, %+v", err, denied)
 	}
 	none, err := archive.OpenBucket(t.Context(), "file://"+filepath.Join(b.dir, "nothing"))
 	if err != nil {
@@ -129,6 +139,11 @@ func TestExplainWithoutObjectsThatCannotBeRead(t *testing.T) {
 		t.Errorf("before anything was archived: %s", x.Why)
 	}
 }
+
+// A refusing bucket lists objects, and lets nobody read them.
+type refusing struct{ archive.Bucket }
+
+func (b refusing) Open(context.Context, string) (io.ReadCloser, error) { return nil, store.ErrDenied }
 
 // A removing bucket removes a file as soon as it has been listed, as a lifecycle rule may.
 type removing struct {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -15,8 +16,8 @@ const (
 	// pruneEvery is how often old objects of a file:// archive are removed.
 	pruneEvery = time.Hour
 	// pruneAsks bounds how long that waits for the store's time, and pruneEnds how long a command that is done waits
-	// for what is being removed.
-	pruneAsks, pruneEnds = 15 * time.Second, 10 * time.Second
+	// for what is being removed, and pruneHangs how much longer for a file system that does not answer.
+	pruneAsks, pruneEnds, pruneHangs = 15 * time.Second, 10 * time.Second, 2 * time.Second
 )
 
 // keepPruning removes what is old in the archives of targets, at once and every hour, until stop is called. Copies must
@@ -33,10 +34,19 @@ func (s *session) keepPruning(ctx context.Context) (stop func()) {
 	}
 	return func() {
 		end()
-		late := time.AfterFunc(pruneEnds, cancel)
-		all.Wait()
-		late.Stop()
+		ended := make(chan struct{})
+		go func() { all.Wait(); close(ended) }()
+		select {
+		case <-ended:
+		case <-time.After(pruneEnds):
+		}
 		cancel()
+		select {
+		case <-ended:
+		case <-time.After(pruneHangs):
+			s.log.WarnContext(ctx, "the removal of old objects of an archive does not end: its file system or the store does "+
+				"not answer")
+		}
 	}
 }
 
@@ -58,7 +68,10 @@ func (s *session) prune(ctx context.Context, t config.Target) {
 	if n > 0 {
 		log.InfoContext(ctx, "old objects of the archive are removed", "files", n)
 	}
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case err != nil && errors.Is(err, ctx.Err()): // of the calls: it failed at nothing else
+		log.InfoContext(ctx, "old objects of the archive are left for the next time")
+	case err != nil:
 		log.WarnContext(ctx, "old objects of the archive cannot be removed", "error", err)
 	}
 }

@@ -3,12 +3,15 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/reaper-ttl/reaper/archive"
@@ -129,4 +132,44 @@ func TestPruneWhileOff(t *testing.T) {
 	if n := p.left(); n[0] != 1 {
 		t.Error("a dry run removes something")
 	}
+}
+
+// An archive that cannot be written, as on a full disk, ends the command, and keeps nothing old in the others.
+func TestPruneBesideAFaultyArchive(t *testing.T) {
+	p := newPruner(t, 0, config.KeysArchive, config.NoArchive)
+	p.keep(48 * time.Hour)
+	p.keep(0)
+	file := filepath.Join(p.dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.targets[0].Archive.To = "file://" + filepath.Join(file, "archive")
+	if _, err := p.archiveTargets(t.Context(), false); err == nil || !strings.Contains(err.Error(), "target t0: its archive") {
+		t.Errorf("a file in place of a directory: %v", err)
+	}
+	p.targets[0].Archive.To = "gs://"
+	p.targets[1].Archive.Keep = time.Nanosecond
+	var is *exit
+	if _, err := p.archiveTargets(t.Context(), false); !errors.As(err, &is) || is.code != exitUsage {
+		t.Errorf("a place that cannot be: %v", err)
+	}
+	p.targets, p.Apply = p.targets[1:], false // so that left removes nothing
+	if n := p.left(); n[0] != 1 {
+		t.Errorf("%d objects are left of t1, want 1", n[0])
+	}
+}
+
+// What never answers holds no command up for long.
+func TestPruneThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPruner(t, 0, config.NoArchive)
+		answer := make(chan struct{})
+		p.s.Before = func(context.Context, modelstore.Call) error { <-answer; return nil }
+		began := time.Now()
+		p.keepPruning(t.Context())()
+		if took := time.Since(began); took > 20*time.Second || !strings.Contains(p.log.String(), "does not answer") {
+			t.Errorf("after %v the log has %s", took, &p.log)
+		}
+		close(answer)
+	})
 }

@@ -85,11 +85,12 @@ func sweepOnce(ctx context.Context, s *session, once sweep.Once, failIncomplete 
 	}
 	s.warnSuperseded(ctx, map[string]bool{})
 	s.sweep.Once = once
-	done, err := s.archiveTargets(ctx, false)
+	done, err := s.archiveTargets(ctx, true)
 	if err != nil {
 		return err
 	}
 	res := s.runWatched(ctx, s.sweep, 0)
+	s.unarchived(&res)
 	done()
 	res.Store = s.Store.String()
 	if !s.Apply {

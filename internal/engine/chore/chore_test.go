@@ -10,6 +10,7 @@ import (
 	"github.com/reaper-ttl/reaper/internal/engine/step"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
 	"github.com/reaper-ttl/reaper/internal/sitetest"
+	"github.com/reaper-ttl/reaper/shardquery"
 	"github.com/reaper-ttl/reaper/store"
 )
 
@@ -88,7 +89,8 @@ func TestDryRunChangesNothing(t *testing.T) {
 	}
 }
 
-// A look around says nothing of a generation that another process has found since it began.
+// A look around that finds a generation in the record which another process has found since it began looks again:
+// it says nothing of that generation before it has looked past its last shard.
 func TestLookBesideTheSecondProbe(t *testing.T) {
 	now := time.Date(2026, 11, 25, 3, 0, 0, 0, time.UTC)
 	s := modelstore.New(func() time.Time { return now })
@@ -116,7 +118,12 @@ func TestLookBesideTheSecondProbe(t *testing.T) {
 	if out := do(t, looks, plan.Chore{Kind: plan.Look}); out.State != step.Ended {
 		t.Fatalf("%v: %v", out.State, out.Err)
 	}
-	if r := looks.Viewer.View().Record; len(r.Generations) < 2 || !r.Checked.IsZero() {
+	v := looks.Viewer.View()
+	if r := v.Record; len(r.Generations) < 2 || r.Checked.IsZero() {
 		t.Errorf("looked around at %v, with %+v", r.Checked, r.Generations)
+	}
+	id := looks.Rules.ID(shardquery.Range{Generation: 5, Shard: 30})
+	if !v.Cursors.Has(id) {
+		t.Errorf("noted a look that has not found %v", id)
 	}
 }

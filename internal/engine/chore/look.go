@@ -126,14 +126,19 @@ func lookAround(ctx context.Context, c *site.Site, p *plan.Plan) error {
 	if !c.Cfg.Apply {
 		return nil
 	}
-	return saveFindings(ctx, c, func(was generation.Record, _ time.Time) (generation.Record, bool, error) {
-		if !was.Created.Equal(began.Created) || was.Checked.After(now) || hasMore(c, was, began) {
-			return was, false, nil // a new record, a later look, or something that this one left out
+	again := false
+	err = saveFindings(ctx, c, func(was generation.Record, _ time.Time) (generation.Record, bool, error) {
+		if again = !was.Created.Equal(began.Created) || hasMore(c, was, began); again || was.Checked.After(now) {
+			return was, false, nil // a later look was faster, or the record has something that this one left out
 		}
 		next := noted(was)
 		due := !now.Before(was.Checked.Add(plan.Jitter(c.Rules.Rewind, c.Rules.Target)))
 		return next, due || next.EmptyIndex != was.EmptyIndex || next.Outside != was.Outside, nil
 	})
+	if err != nil || !again {
+		return err
+	}
+	return lookAround(ctx, c, p.With(c.Viewer.View()))
 }
 
 // hasMore reports whether a record asks for more than a look has seen that began with another one: generations

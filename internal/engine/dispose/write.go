@@ -77,10 +77,13 @@ func (w *Writer) awaitShare(t step.Turn) error {
 // Pick picks the ops of the next call: as many as it may have, as a full bucket holds, as the ranges that they are
 // carried into can take, and as the budget covers. It returns none if all have an outcome.
 func (w *Writer) Pick(t step.Turn) ([]store.Op, error) {
+	s := t.Scratch
+	if s.Pick(1) == nil {
+		return nil, nil
+	}
 	if err := w.awaitShare(t); err != nil {
 		return nil, err
 	}
-	s := t.Scratch
 	most := min(w.Size.Next(w.c.Target.Page), w.c.Guards.Most())
 	if w.hold.Pacer != nil { // the page may be from before it had a share: all ranges together would owe a page each
 		most = w.hold.Pacer.Burst(most)

@@ -22,7 +22,7 @@ func (p *Plan) Chores() []Chore {
 		list.add(retryChore, Chore{Kind: Raise, At: now})
 	}
 	if at := p.lookDue(); !now.Before(at) {
-		list.add(retryLook, Chore{Kind: Look, At: at})
+		list.add(p.lookAgain(), Chore{Kind: Look, At: at})
 	}
 	for _, g := range record.Generations {
 		if s := p.Stage(g.Number); s.Final && !p.Unread(g.Number, s.Since) && probeDue.IsZero() {
@@ -44,6 +44,15 @@ func (p *Plan) lookDue() time.Time {
 		return p.Now()
 	}
 	return p.view.Record.Checked.Add(Jitter(p.rules.Rewind, p.rules.Target))
+}
+
+// lookAgain returns how soon after a look the next one may begin: at once if a probe has found something since.
+func (p *Plan) lookAgain() time.Duration {
+	probed := p.book.Tried[Chore{Kind: Probe}]
+	if p.view.Record.Checked.IsZero() && probed.After(p.book.Tried[Chore{Kind: Look}]) {
+		return 0
+	}
+	return retryLook
 }
 
 // isPassDue reports whether a sealed generation needs a pass: none that began at an instant

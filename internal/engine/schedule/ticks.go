@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/reaper-ttl/reaper/internal/background"
 	"github.com/reaper-ttl/reaper/internal/engine/chore"
 	"github.com/reaper-ttl/reaper/internal/engine/plan"
 	"github.com/reaper-ttl/reaper/internal/engine/site"
@@ -115,7 +116,7 @@ func (o *onSchedule) open(ctx context.Context, c *site.Site) error {
 	}
 	for {
 		began := c.Cfg.Now()
-		err := c.Open(ctx)
+		err := background.Protect(func() error { return c.Open(ctx) }) // a panic is a failed try
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
