@@ -293,15 +293,10 @@ func (r *run) adoptionOf(ctx context.Context, name string) (why string, err erro
 
 // restoreOf says whether a restore was not finished: it could not be gone on with.
 func (r *run) restoreOf(ctx context.Context, name string) (why string, err error) {
-	what, err := restore.Unfinished(ctx, r.records, name)
-	switch {
-	case err != nil:
+	if why, err = restore.Unfinished(ctx, r.records, r.Sweep.Store, name); err != nil {
 		return unreadable(ctx, "restore", err)
-	case what != "":
-		return fmt.Sprintf("a restore of it was not finished, %s: reaper restore goes on with it, or gives it up with "+
-			"--abandon", what), nil
 	}
-	return "", nil
+	return why, nil
 }
 
 // historyOf takes in what was done within the silence that is asked for.
@@ -338,8 +333,10 @@ func (r *run) livingOf(ctx context.Context, name string) (why string, err error)
 // stillUnused says why the removal of a target's records stops: a process has begun to use it. The
 // target record must be as it was examined, or not there once this run has removed it.
 func (r *run) stillUnused(ctx context.Context, name string, x examination) (why string, err error) {
-	if why, err := r.livingOf(ctx, name); err != nil || why != "" {
-		return why, err
+	for _, userOf := range []func(context.Context, string) (string, error){r.livingOf, r.restoreOf, r.adoptionOf} {
+		if why, err := userOf(ctx, name); err != nil || why != "" {
+			return why, err
+		}
 	}
 	rec, found, _, err := r.records.raw(ctx, store.TargetRecord, name, name)
 	if err != nil {
