@@ -17,6 +17,7 @@ import (
 // Bounds of settings. A value beyond them can only be a mistake.
 const (
 	minRewind = time.Second
+	maxRewind = 3650 * 24 * time.Hour // three of them are reckoned back from now
 	// A lease is renewed every third of it, and no record is to be written more
 	// often than once a second.
 	minLease     = 3 * time.Second
@@ -112,7 +113,7 @@ var fields = []field{
 	{path: "rewind", fallback: "24h",
 		about: "how often a range is read from its start for what was written behind its cursor; that of an open " +
 			"generation waits for the sealing instead, unless every is more than twice this (with settle: 0)",
-		kind: duration(func(t *Target) *time.Duration { return &t.Rewind }, minRewind, maxDuration)},
+		kind: duration(func(t *Target) *time.Duration { return &t.Rewind }, minRewind, maxRewind)},
 	{path: "overlap", fallback: "10s", about: "a saved cursor stays this far behind the present",
 		kind: shorter("rewind", duration(func(t *Target) *time.Duration { return &t.Overlap }, 0, maxDuration))},
 	{path: "page", fallback: strconv.Itoa(store.MaxPage), about: "entities per commit",

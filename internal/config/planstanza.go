@@ -65,6 +65,11 @@ func (t Target) PlanStanza(c StanzaChange) string {
 	if t.Layout.HasSuccession() {
 		section("generations", []string{"every", "keep"}, "ramp", "staleness", "slack", "settle")
 	}
-	section("pace", []string{"max"}, "start", "total", "gate")
+	if t.written["pace.gate"] && strings.ContainsAny(t.Pace.Gate, "@?") { // it may hold a password, and a plan is shown
+		section("pace", []string{"max"}, "start", "total")
+		b.WriteString("    # and pace.gate, as it is\n")
+	} else {
+		section("pace", []string{"max"}, "start", "total", "gate")
+	}
 	return b.String() + rest
 }

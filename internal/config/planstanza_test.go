@@ -6,6 +6,20 @@ import (
 	"time"
 )
 
+// A plan is shown, and printed: it has no password.
+func TestPlanStanzaHidesPasswords(t *testing.T) {
+	for _, gate := range []string{"https://user:secret@gate/", "https://gate/?token=secret"} {
+		was := mustOne(t, Firestore, "name: a\nkind: A\npace: {max: 300, gate: '"+gate+"'}")
+		text := was.PlanStanza(StanzaChange{})
+		if strings.Contains(text, "secret") || !strings.Contains(text, "# and pace.gate, as it is\n") {
+			t.Errorf("%s:\n%s", gate, text)
+		}
+		if _, err := ParseTargets("stanza", strings.NewReader("targets:\n"+text), Firestore); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // The stanza of a plan is read back as the target with the change made.
 func TestPlanStanza(t *testing.T) {
 	targets, err := ParseTargets("f.yaml", strings.NewReader(`targets:
