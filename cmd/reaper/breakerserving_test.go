@@ -184,7 +184,7 @@ func (d drill) happen(t *testing.T, size accidentSize) {
 	}
 	others, live := othersOf(40, d.keeps, now) // 20 are due: all cursors come here
 	s.must(strings.NewReader(others), "load")
-	s.sweep("--apply", "--from-start")
+	s.sweepOthers(live)
 	s.ageRecords()
 	s.write("reaper.yaml", files[1])
 	if d.restamps {
@@ -401,7 +401,13 @@ func (d drill) goes(s servedStore, x stamped) {
 	s.t.Helper()
 	if d.serves {
 		left, all := s.leftOf(x), s.serve()
-		all[0].until("the event goes", func() bool { return all.deleted("sessions") >= left })
+		last := -1
+		all[0].until("the event goes", func() bool {
+			before, now := last, all.deleted("sessions")
+			last = now
+			// On a machine under load an emulator's reply may be lost: what it said to be deleted, nobody has counted.
+			return now >= left || d.shared && now == before && s.leftOf(x) == 0
+		})
 		all.stop()
 	}
 	s.until("the event is gone", func() bool {
@@ -468,6 +474,25 @@ func (s servedStore) sweepTogether() (codes []int, logs []string) {
 		codes, logs = append(codes, cmd.ProcessState.ExitCode()), append(logs, said[i].String())
 	}
 	return codes, logs
+}
+
+// sweepOthers deletes the entities that were due before the accident: of what is left, only those in live may be
+// others. On a machine under load a sweep may lose its lease of five seconds, and leave them to the next one.
+func (s servedStore) sweepOthers(live map[string]bool) {
+	s.t.Helper()
+	for try := 1; ; try++ {
+		res := s.sweep("--apply", "--from-start")
+		if !res.Complete && try < 5 {
+			s.t.Logf("try %d: the sweep before the accident is not complete: %s", try, res.Error)
+			continue
+		}
+		for id := range s.dumped() {
+			if strings.HasPrefix(id, `"live-`) && !live[id] {
+				s.t.Fatalf("%s is left by a sweep that deleted %d, complete %t: %s", id, res.Deleted, res.Complete, res.Error)
+			}
+		}
+		return
+	}
 }
 
 // leftOf counts what is left of what came to be due by an accident.

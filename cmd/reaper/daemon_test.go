@@ -15,11 +15,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unsafe"
 
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/internal/config"
 	"github.com/reaper-ttl/reaper/internal/modelstore"
+	"github.com/reaper-ttl/reaper/internal/twoclocks"
 	"github.com/reaper-ttl/reaper/metrics"
 	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
@@ -35,33 +35,6 @@ type modelDaemon struct {
 	jump atomic.Int64 // how far its wall clock is ahead, in nanoseconds
 	mu   sync.Mutex
 	log  bytes.Buffer
-}
-
-// withMonotonic gives an instant a monotonic reading, which instants in a bubble do
-// not have. Package time offers no way to do that, so it changes the representation.
-func withMonotonic(t time.Time, reading time.Duration) time.Time {
-	const (
-		hasMonotonic = 1 << 63
-		nanoseconds  = 1<<30 - 1
-		since1885    = (1884*365 + 1884/4 - 1884/100 + 1884/400) * 24 * 60 * 60
-	)
-	t = t.Round(0)
-	fields := (*struct {
-		wall uint64
-		ext  int64
-	})(unsafe.Pointer(&t))
-	seconds := fields.ext - since1885
-	fields.wall = hasMonotonic | uint64(seconds)<<30 | fields.wall&nanoseconds
-	fields.ext = int64(reading)
-	return t
-}
-
-func TestWithMonotonic(t *testing.T) {
-	at := time.Date(2026, 11, 21, 1, 2, 3, 4, time.UTC)
-	a, b := withMonotonic(at, time.Hour), withMonotonic(at.Add(-time.Minute), 2*time.Hour)
-	if !a.Round(0).Equal(at) || b.Sub(a) != time.Hour || b.Round(0).Sub(a.Round(0)) != -time.Minute {
-		t.Errorf("%v and %v", a, b)
-	}
 }
 
 func (m *modelDaemon) Write(p []byte) (int, error) {
@@ -88,7 +61,7 @@ func newModelDaemon(t *testing.T, first bool, every string, targets ...string) *
 	began := time.Now()
 	now := func() time.Time {
 		t := time.Now()
-		return withMonotonic(t.Add(time.Duration(m.jump.Load())), t.Sub(began)+time.Hour)
+		return twoclocks.At(t.Add(time.Duration(m.jump.Load())), t.Sub(began)+time.Hour)
 	}
 	log := slog.New(slog.NewTextHandler(m, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	s := &session{log: log, db: &database{m.s, func() error { return nil }},

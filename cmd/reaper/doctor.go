@@ -125,6 +125,9 @@ func examine(a *app, cmd *cobra.Command, wait string, strict bool) error {
 	if err != nil {
 		return err
 	}
+	if cmd.Context().Err() != nil {
+		return failed(errors.New("the examination was stopped before its end"))
+	}
 	if report.Count(doctor.Error) > 0 || strict && report.Count(doctor.Warning) > 0 {
 		return &exit{exitFailed, nil}
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -70,6 +72,19 @@ const doctorTarget = `targets:
     kind: Session
     breaker: off
 `
+
+// An examination that was stopped has not found the store healthy.
+func TestDoctorIsStopped(t *testing.T) {
+	b := newEmbedded(t, doctorTarget)
+	b.must(strings.NewReader(lapsed("s", 4)), "load")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, log bytes.Buffer
+	if code := run(ctx, append([]string{"doctor"}, b.flags("doctor")...), strings.NewReader(""), &out, &log); code != exitFailed ||
+		!strings.Contains(log.String(), "stopped before its end") {
+		t.Errorf("exit code %d\n%s%s", code, out.String(), log.String())
+	}
+}
 
 // On the embedded store everything can be checked: nothing is wrong with a healthy one, and what is
 // wrong with the targets file is found.

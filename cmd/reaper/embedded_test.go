@@ -211,6 +211,40 @@ func TestStopsOnSignal(t *testing.T) {
 	}
 }
 
+// A second signal ends a process that cannot end in good order, and its code does not say that nothing was touched.
+func TestSecondSignal(t *testing.T) {
+	b := newEmbedded(t, oneTarget)
+	in, feed, err := os.Pipe() // load waits for what never comes
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer feed.Close()
+	defer in.Close()
+	cmd, _, log := b.command(in, "load")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // the code tells
+		close(ended)
+	}()
+	for opened, over := false, false; !over; time.Sleep(50 * time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(b.dir, "data")); opened || err == nil {
+			opened = true
+			_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		}
+		select {
+		case <-ended:
+			over = true
+		default:
+		}
+	}
+	if cmd.ProcessState.ExitCode() != exitFailed {
+		t.Errorf("exit code %d: %s", cmd.ProcessState.ExitCode(), log)
+	}
+}
+
 func (b *workdir) status() inspect.TargetStatus {
 	b.t.Helper()
 	var st statusResult

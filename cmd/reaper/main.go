@@ -42,13 +42,17 @@ func untilSignal() context.Context {
 	if !signal.Ignored(syscall.SIGHUP) {
 		asked = append(asked, syscall.SIGHUP)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), asked...)
+	ctx, _ := signal.NotifyContext(context.Background(), asked...)
 	context.AfterFunc(ctx, func() {
 		// A terminal that goes away may send SIGHUP twice: by itself and through the shell.
 		signal.Ignore(syscall.SIGHUP)
-		// For the other signals the default behaviour is back: a second one ends the
-		// process at once. The next sweep repeats some work, which is harmless.
-		stop()
+		// A second signal ends the process at once. The next sweep repeats some work, which is harmless. By the
+		// default behaviour the first process of a container would end with 2, which says that nothing was touched.
+		time.Sleep(time.Second) // what sends it to the process, and to its group, means one
+		again := make(chan os.Signal, 1)
+		signal.Notify(again, os.Interrupt, syscall.SIGTERM)
+		<-again
+		os.Exit(exitFailed)
 	})
 	return ctx
 }

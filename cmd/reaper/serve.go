@@ -10,7 +10,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"os/signal"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -111,6 +113,7 @@ func newDaemon(s *session, m *metrics.Metrics, first bool) *daemon {
 }
 
 func serve(ctx context.Context, s *session, later, profile bool, o pageOrder) error {
+	signal.Ignore(syscall.SIGPIPE) // what reads the log may end, and the daemon works on
 	var names []string
 	for _, t := range s.targets {
 		names = append(names, t.Name)

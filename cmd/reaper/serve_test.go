@@ -57,12 +57,12 @@ func (b *workdir) serve(args ...string) *daemonProcess {
 			if err := json.Unmarshal(in.Bytes(), &line); err != nil || line.Severity == "" || line.Message == "" {
 				b.t.Errorf("a log line that Cloud Logging does not understand: %s, %v", in.Text(), err)
 			}
-			if line.Address != "" {
-				address <- line.Address
-			}
 			d.mu.Lock()
 			d.log.WriteString(in.Text() + "\n")
 			d.mu.Unlock()
+			if line.Address != "" {
+				address <- line.Address
+			}
 		}
 		d.gone <- cmd.Wait()
 		close(address)
@@ -143,6 +143,40 @@ func (d *daemonProcess) stopBy(signals ...syscall.Signal) {
 	if err := <-d.gone; err != nil {
 		d.t.Errorf("%v: %v\n%s", signals, err, d.said())
 	}
+}
+
+// What reads the log of a daemon may end: the daemon works on.
+func TestServeOutlivesItsLog(t *testing.T) {
+	b := newEmbedded(t, oneTarget)
+	b.must(strings.NewReader(lapsed("s", 4)), "load")
+	cmd, _, _ := b.command(nil, "serve", "--apply", "--listen", "127.0.0.1:0", "--ui", "off", "--log-format", "json",
+		"--log-level", "debug", "--schedule", "@every 1s")
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = write
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	write.Close()
+	d := &daemonProcess{t: t, cmd: cmd, gone: make(chan error, 1)}
+	for in := bufio.NewScanner(read); d.url == "" && in.Scan(); {
+		var line struct{ Address string }
+		if err := json.Unmarshal(in.Bytes(), &line); err == nil && line.Address != "" {
+			d.url = "http://" + line.Address
+		}
+	}
+	read.Close()
+	go func() { d.gone <- cmd.Wait() }()
+	const swept = `reaper_last_success_timestamp_seconds{target="sessions"}`
+	began := float64(time.Now().Unix())
+	d.until("a sweep two seconds later", func() bool {
+		_, text := d.get("/metrics")
+		return strings.Contains(text, swept) && d.value(swept) > began+2
+	})
+	d.stop()
 }
 
 // nobodyHolds holds that no process has kept a range.

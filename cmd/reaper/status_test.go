@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/reaper-ttl/reaper/inspect"
+	"github.com/reaper-ttl/reaper/internal/config"
 )
 
 // wideStatus is a status with everything that makes lines long.
@@ -74,9 +75,19 @@ func TestStatusShowsTheWorstRanges(t *testing.T) {
 // Control characters in a record do not reach the terminal.
 func TestStatusPrintsNoControlCharacters(t *testing.T) {
 	res := wideStatus(time.Now())
+	const evil = "\x1b[2J\x07"
 	res.Targets[0].Reason, res.Targets[0].Why = "\x1b[2Jgone", "by \x07\x1b]0;x"
+	r := &res.Targets[0].Ranges[11]
+	r.Position, r.Owner, r.ThrottledBy = evil, evil, evil
 	if text := (screen{width: 80}).render(res, true); bytes.ContainsAny(text, "\x1b\x07") {
 		t.Errorf("%q", text)
+	}
+	var text bytes.Buffer
+	printExplanation(&text, screen{}, inspect.Explanation{Target: "sessions", Key: evil, Namespace: evil, Expiry: evil, Why: evil,
+		Reason: evil, Held: "paused", Verdict: "malformed", Range: &inspect.RangeStatus{Position: evil, Owner: evil, Shard: evil}},
+		config.Target{Name: "sessions", Property: "expiry_key"})
+	if bytes.ContainsAny(text.Bytes(), "\x1b\x07") {
+		t.Errorf("explain: %q", text.Bytes())
 	}
 }
 

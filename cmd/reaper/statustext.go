@@ -318,12 +318,12 @@ func (v *statusText) printRanges() {
 		if r.OldestDue != nil {
 			due = inspect.Age(v.now.Sub(*r.OldestDue))
 		}
-		by, owner := orDash(r.ThrottledBy), orDash(r.Owner)
+		by, owner := printable(orDash(r.ThrottledBy)), printable(orDash(r.Owner))
 		if by == string(throttle.ReasonBreaker) && v.t.Held != by {
 			by = "counting" // as breaker show says: it is closed
 		}
 		if v.all {
-			fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, due, orDash(positionIn(r)), by, owner, rate,
+			fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, due, printable(orDash(positionIn(r))), by, owner, rate,
 				grouped(r.Deleted))
 		} else {
 			fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\n", name, due, rate, by, owner)
