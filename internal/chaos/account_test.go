@@ -15,9 +15,9 @@ import (
 	"github.com/reaper-ttl/reaper/inspect"
 )
 
-// unwritten is how old the numbers of a killed run may be in the history: half a minute, and the quarter
-// of a minute for which a process works on that cannot write them.
-const unwritten = 45 * second
+// unwritten is how old the numbers of a killed run may be in the history: half a minute, the quarter of a minute for
+// which a process works on that cannot write them, and a freeze, after which it goes on before it has looked at a clock.
+const unwritten = 60 * second
 
 // A runSum is what the history has of one process.
 type runSum struct {

@@ -20,7 +20,7 @@
 //     are the rule's (M1). At the end, once everything is healed, all that expired must be gone and all
 //     else be there byte for byte (L1). Nothing may be left to adopt, and the history must
 //     have all deletes: those that the processes logged, and those that the oracle counted,
-//     but for the last three quarters of a minute before a kill.
+//     but for the last minute before a kill.
 //
 // The invariant is that the oracle only claims what was acknowledged: a write whose
 // outcome is unknown is followed by one that settles it, in a transaction, before

@@ -6,8 +6,9 @@
 //	go run ./internal/sim/mutate NAME...    some
 //
 // A mutation is a file in testdata/mutations: it describes the bug, names the files that
-// it changes, and gives each text and its replacement. The exit code is 1 if a mutation was
-// not caught within -n seeds, did not build, or no longer finds its text.
+// it changes, and gives each text and its replacement. What -n seeds do not catch gets four
+// times as many others. The exit code is 1 if a mutation was not caught by these either, did
+// not build, or no longer finds its text.
 package main
 
 import (
@@ -24,9 +25,15 @@ import (
 	"github.com/reaper-ttl/reaper/internal/sim"
 )
 
+// notCaught is how the result of a bug begins that the seeds did not show.
+const notCaught = "NOT CAUGHT"
+
+// otherSeeds is how far from the first ones those begin that a rare bug gets.
+const otherSeeds = 1_000_000
+
 func main() {
 	root := flag.String("root", ".", "the repository's `directory`")
-	most := flag.Int("n", 6000, "seeds that a mutation may take to be caught")
+	most := flag.Int("n", 6000, "seeds that a mutation may take to be caught, and then four times as many")
 	first := flag.Uint64("first", 1, "first `seed`")
 	flag.Parse()
 	if err := run(*root, *most, *first, flag.Args()); err != nil {
@@ -57,6 +64,10 @@ func run(root string, most int, first uint64, only []string) error {
 		}
 		tried++
 		result, caught := try(root, work, m, most, first)
+		if strings.HasPrefix(result, notCaught) {
+			fmt.Printf("%-34s %s\n", m.Name, result)
+			result, caught = try(root, work, m, 4*most, first+otherSeeds)
+		}
 		if !caught {
 			missed = append(missed, m.Name)
 		}
@@ -107,5 +118,5 @@ func try(root, work string, m sim.Mutation, most int, first uint64) (result stri
 	case seeds == nil:
 		return fmt.Sprintf("the simulation did not end as it should:\n%s", out), false
 	}
-	return fmt.Sprintf("NOT CAUGHT by %s seeds in %.0f s: %s", seeds[1], time.Since(began).Seconds(), m.What), false
+	return fmt.Sprintf(notCaught+" by %s seeds in %.0f s: %s", seeds[1], time.Since(began).Seconds(), m.What), false
 }
