@@ -155,7 +155,12 @@ func withRecorded(t *testing.T, names map[string][]string) map[string][]string {
 			names[r.Record] = []string{"target"}
 		}
 	}
-	names["process_start_time_seconds"] = nil // of the process collector, on Linux alone
+	// Of the process collector, on Linux alone.
+	names["process_start_time_seconds"] = nil
+	// Of kube-state-metrics.
+	for _, name := range []string{"status_last_successful_time", "created", "spec_suspend"} {
+		names["kube_cronjob_"+name] = []string{"cronjob"}
+	}
 	return names
 }
 
