@@ -305,5 +305,27 @@ func (r *report) pageBefore(header string) string {
 			text += strings.Replace(line, "- "+what, "- "+what+" of the page before", 1)
 		}
 	}
+	if n, speed := r.speed(); n > 0 {
+		text += fmt.Sprintf("- Speed: the %d rates that are on both pages are %s times those of the page before, in the median: by so much rates and times differ by themselves; ratios may, where a store shares the cores with its clients\n", n, spread(speed))
+	}
 	return text
+}
+
+// speed returns by which factor each rate differs from what it was before, and how many there are.
+func (r *report) speed() (n int, factors []float64) {
+	for _, s := range r.sections {
+		for i, was := range r.before.figures(s) {
+			is, isRate := strings.CutSuffix(middleOf(s.rows[i][1]), " entities/s")
+			was, wasRate := strings.CutSuffix(middleOf(was), " entities/s")
+			if isRate && wasRate && parsed(is) > 0 && parsed(was) > 0 {
+				factors = append(factors, parsed(is)/parsed(was))
+			}
+		}
+	}
+	return len(factors), factors
+}
+
+func middleOf(figure string) string {
+	middle, _, _, _ := spreadOf(figure)
+	return middle
 }

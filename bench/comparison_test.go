@@ -73,6 +73,7 @@ func TestBefore(t *testing.T) {
 	_, text := secondPage(t, oldPage)
 	lines := []string{
 		"- The page before: of commit abc, 1 November 2026 04:39 UTC", "- Sizes of the page before: small",
+		"- Speed: the 1 rates that are on both pages are 1.01 (1.01 to 1.01) times those of the page before, in the median: by so much rates and times differ by themselves; ratios may, where a store shares the cores with its clients",
 		"| sweep | 1010 entities/s (1000 to 1020) | 1000 entities/s |  |",
 		"| **sweep / bare loop** | 0.94 (0.92 to 0.96) | 0.90 (0.88 to 0.91), **differs** | at least 0.95 |",
 		"| **zeroth** | 1.00 | new | at most 1.3 |", "| the same | 1.00 | new | the store's own share |",
