@@ -46,7 +46,7 @@ prove: ## simulate new random lives, for FOR=10m
 mutate: ## put each deliberate bug into the program, and check that the simulation notices
 	go run ./internal/sim/mutate
 
-nightly: ## every test at its full size, chaos, 20,000 fresh seeds, every deliberate bug: an hour
+nightly: ## every test at its full size, chaos, 20,000 fresh seeds, every deliberate bug: some hours
 	bash .ci/run nightly
 
 demo: ## fill a temporary store, sweep it, show what happened
