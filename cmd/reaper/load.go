@@ -20,10 +20,11 @@ import (
 
 // A loadResult is what load --json prints.
 type loadResult struct {
-	Store   string `json:"store"`
-	Target  string `json:"target"`
-	Written int64  `json:"written"`
-	Skipped int64  `json:"skipped"`
+	Store    string `json:"store"`
+	Target   string `json:"target"`
+	Complete bool   `json:"complete"` // the input was read to its end
+	Written  int64  `json:"written"`
+	Skipped  int64  `json:"skipped"`
 }
 
 func loadCommand(a *app) *cobra.Command {
@@ -43,6 +44,7 @@ parent document (default: none, for a collection at the root).
 
 A bad line stops the load and is reported with its number; earlier lines stay written.
 A key that appears twice in an object makes a line bad, too.
+A signal stops the load: the lines read so far are written, the rest of the input is not.
 If the directory of an embedded store is empty or missing, load creates the store.
 
 With --typed it reads what dump --typed has printed. It stamps the same instants again,
@@ -91,7 +93,7 @@ func loadEntities(a *app, cmd *cobra.Command, skipBad bool) (err error) {
 	if s.onTerminal() {
 		l.bar = newBar(s.stderr, "loading", "entities")
 	}
-	err = l.run(ctx, newLineReader(s.stdin))
+	err = l.run(ctx, newLineReader(readUntil(ctx, s.stdin)))
 	if l.bar != nil {
 		_ = l.bar.Clear()
 	}
@@ -113,8 +115,8 @@ func loadEntities(a *app, cmd *cobra.Command, skipBad bool) (err error) {
 }
 
 func (r loadResult) print(w io.Writer) error {
-	fmt.Fprintf(w, "%s: wrote %s, skipped %s\n", r.Target, counted(r.Written, "entity", "entities"),
-		counted(r.Skipped, "line", "lines"))
+	fmt.Fprintf(w, "%s: wrote %s, skipped %s%s\n", r.Target, counted(r.Written, "entity", "entities"),
+		counted(r.Skipped, "line", "lines"), unlessComplete(r.Complete))
 	return nil
 }
 
@@ -198,13 +200,12 @@ func (b *batch) clear() {
 func (l *loader) run(ctx context.Context, r *lineReader) error {
 	last := l.now()
 	for {
+		text, err := r.next()
 		if ctx.Err() != nil {
-			l.log.Warn("load stopped: the lines read so far are written, the rest of the input is not")
 			return l.flush(context.WithoutCancel(ctx))
 		}
-		text, err := r.next()
 		if errors.Is(err, io.EOF) {
-			if r.number == 1 {
+			if l.res.Complete = true; r.number == 1 {
 				l.log.Warn("the input is empty")
 			}
 			return l.flush(ctx)
@@ -306,7 +307,7 @@ func (l *loader) put(ctx context.Context, from, to int) error {
 	return l.store.Put(ctx, l.target.StoreTarget(), l.batch.namespace, l.batch.entities[from:to])
 }
 
-// flush writes the batch.
+// flush writes the batch. A write that has begun ends, so that it is known what is written.
 func (l *loader) flush(ctx context.Context) error {
 	all := len(l.batch.entities)
 	if all == 0 {
@@ -315,7 +316,7 @@ func (l *loader) flush(ctx context.Context) error {
 	fits := all
 	for from := 0; from < all; {
 		to := min(from+min(fits, l.most()), all)
-		err := store.Retry(ctx, time.Minute, func() error { return l.put(ctx, from, to) })
+		err := store.Retry(ctx, time.Minute, func() error { return l.put(context.WithoutCancel(ctx), from, to) })
 		switch {
 		case errors.Is(err, store.ErrTooLarge) && l.most() < to-from:
 			continue // the driver has learned how many the database takes

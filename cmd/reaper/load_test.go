@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/reaper-ttl/reaper/generation"
@@ -34,15 +36,58 @@ func (s *scale) sizes() (sizes []int) {
 	return sizes
 }
 
-func loadInto(t *testing.T, s *scale, lines string) *loader {
+func loaderInto(t *testing.T, s *scale) *loader {
 	t.Helper()
 	target := targetsForLines(t)[0]
-	l := &loader{now: time.Now, store: s, target: target, log: slog.New(slog.DiscardHandler),
+	return &loader{now: time.Now, store: s, target: target, log: slog.New(slog.DiscardHandler),
 		writer: layoutWriter{sweepTarget(target), always(generation.Stamper{Shards: 16})}}
+}
+
+func loadInto(t *testing.T, s *scale, lines string) *loader {
+	t.Helper()
+	l := loaderInto(t, s)
 	if err := l.run(t.Context(), newLineReader(strings.NewReader(lines))); err != nil {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// TestLoadIsStopped while it waits for input: what it has read is written, and the result says that this is not all.
+func TestLoadIsStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		s := &scale{takes: 500}
+		l := loaderInto(t, s)
+		in, input := io.Pipe()
+		ended := make(chan error, 1)
+		go func() { ended <- l.run(ctx, newLineReader(readUntil(ctx, in))) }()
+		if _, err := io.WriteString(input, heavyLines(3, 10)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		stop()
+		if err := <-ended; err != nil || l.res.Written != 3 || l.res.Complete {
+			t.Errorf("stopped: %v, %+v", err, l.res)
+		}
+		_ = input.Close()
+	})
+	if l := loadInto(t, &scale{takes: 500}, heavyLines(3, 10)); !l.res.Complete || l.res.Written != 3 {
+		t.Errorf("not stopped: %+v", l.res)
+	}
+}
+
+// TestTypedLoadIsStopped likewise.
+func TestTypedLoadIsStopped(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	l := &typedLoader{target: targetsForLines(t)[0]}
+	ended := make(chan error, 1)
+	in, input := io.Pipe()
+	go func() { ended <- l.run(ctx, newLineReader(readUntil(ctx, in))) }()
+	stop()
+	if err := <-ended; err != nil || l.res.Complete {
+		t.Errorf("stopped: %v, %+v", err, l.res)
+	}
+	_ = input.Close()
 }
 
 func heavyLines(n, bytes int) string {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -238,6 +239,25 @@ func (e *entity) checkDocument() error {
 // plain leaves out the package name that encoding/json puts into its errors.
 func plain(err error) error {
 	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+}
+
+// readUntil returns a reader of r that fails once ctx is done, even while r waits for more.
+func readUntil(ctx context.Context, r io.Reader) io.Reader {
+	reader, writer := io.Pipe()
+	context.AfterFunc(ctx, func() { _ = writer.CloseWithError(ctx.Err()) })
+	go func() {
+		_, err := io.Copy(writer, r)
+		_ = writer.CloseWithError(err)
+	}()
+	return reader
+}
+
+// unlessComplete is what the result of a load says last.
+func unlessComplete(complete bool) string {
+	if complete {
+		return ""
+	}
+	return "; stopped: the rest of the input is not written"
 }
 
 // A lineReader reads lines and knows their numbers. It skips a line that is too long.

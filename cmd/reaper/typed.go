@@ -92,14 +92,15 @@ func dumpTypedIn(
 type typedResult struct {
 	Store    string   `json:"store"`
 	Target   string   `json:"target"`
+	Complete bool     `json:"complete"` // the input was read to its end
 	Written  int64    `json:"written"`
 	Existed  int64    `json:"existed"`  // and was left as it was
 	Stripped []string `json:"stripped"` // what the store did not take back, of the first entities
 }
 
 func (r typedResult) print(w io.Writer) error {
-	fmt.Fprintf(w, "%s: wrote %s, %s existed and stay as they are\n", r.Target,
-		counted(r.Written, "entity", "entities"), grouped(r.Existed))
+	fmt.Fprintf(w, "%s: wrote %s, %s existed and stay as they are%s\n", r.Target,
+		counted(r.Written, "entity", "entities"), grouped(r.Existed), unlessComplete(r.Complete))
 	for _, text := range r.Stripped {
 		fmt.Fprintf(w, "%s: %s\n", r.Target, text)
 	}
@@ -149,7 +150,7 @@ func loadTyped(a *app, cmd *cobra.Command) (err error) {
 	defer stop()
 	l := &typedLoader{store: d, target: t, writer: writer,
 		res: typedResult{Store: s.Store.String(), Target: t.Name, Stripped: []string{}}}
-	lines := newLineReader(s.stdin)
+	lines := newLineReader(readUntil(ctx, s.stdin))
 	lines.most = archive.MaxLine
 	if err := l.run(ctx, lines); err != nil {
 		code := exitFailed
@@ -165,7 +166,10 @@ func (l *typedLoader) run(ctx context.Context, r *lineReader) error {
 	for {
 		text, err := r.next()
 		switch {
+		case ctx.Err() != nil:
+			return l.flush(context.WithoutCancel(ctx))
 		case errors.Is(err, io.EOF):
+			l.res.Complete = true
 			return l.flush(ctx)
 		case errors.Is(err, errLongLine):
 			return errors.Join(l.flush(ctx), &badLine{r.number, err})
@@ -256,7 +260,8 @@ func (l *typedLoader) flush(ctx context.Context) error {
 	return nil
 }
 
-// insert makes one call. Expiries are stamped as late as this, as another process's would be.
+// insert makes one call, which ends once it has begun. Expiries are stamped as late as this, as another process's
+// would be.
 func (l *typedLoader) insert(ctx context.Context, list []store.Insertion) error {
 	for i := range list {
 		if err := l.stamp(&list[i], l.lines[i].expires); err != nil {
@@ -264,7 +269,7 @@ func (l *typedLoader) insert(ctx context.Context, list []store.Insertion) error 
 		}
 	}
 	return store.Retry(ctx, time.Minute, func() error {
-		return l.store.Insert(ctx, l.target.StoreTarget(), l.namespace, list)
+		return l.store.Insert(context.WithoutCancel(ctx), l.target.StoreTarget(), l.namespace, list)
 	})
 }
 
