@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -107,6 +109,9 @@ that holds the JSON, too. --compare says whether such a file is still right.`,
 				return wrongUsage("--out and --compare: reaper serve has the store open, and would read and write the file " +
 					"where it runs; use --json")
 			}
+			if err := f.readFiles(); err != nil {
+				return err
+			}
 			if f.isLive() {
 				return a.inSession(cmd, func(ctx context.Context, s *session) error { return planLive(ctx, s, &f) })
 			}
@@ -156,18 +161,46 @@ func planNumbers(a *app, cmd *cobra.Command, f *planFlags) error {
 	return f.finish(a.console, res)
 }
 
+// readFiles reads the earlier plans in the files that the flags name, before anything is counted, which costs money.
+// Anything else in the file of --out is left alone.
+func (f *planFlags) readFiles() (err error) {
+	if f.compare != "" {
+		if f.compared, err = readPlan(f.compare); err != nil {
+			return &exit{exitUsage, fmt.Errorf("--compare: %w", err)}
+		}
+	}
+	if f.out == "" {
+		return nil
+	}
+	old, err := readPlan(f.out)
+	if err == nil {
+		f.replaced = &old
+		return nil
+	}
+	if !errors.Is(err, errNoFile) {
+		return &exit{exitUsage, fmt.Errorf("--out: %w; it is not overwritten", err)}
+	}
+	if _, err := os.Stat(filepath.Dir(f.out)); err != nil {
+		return &exit{exitUsage, fmt.Errorf("--out: %w", err)}
+	}
+	return nil
+}
+
 // finish compares, keeps and prints a plan.
 func (f *planFlags) finish(c *console, res planResult) error {
 	if f.compare != "" {
-		old, err := readPlan(f.compare)
-		if err != nil {
-			return &exit{exitUsage, fmt.Errorf("--compare: %w", err)}
-		}
-		res.Stale = staleBecause(old, res)
+		res.Stale = staleBecause(f.compared, res)
 		reportStale(c.stderr, f.compare, res.Stale)
 	}
 	if f.out != "" {
-		if err := f.keep(c, &res); err != nil {
+		if f.replaced != nil && f.compare != f.out {
+			stale := staleBecause(*f.replaced, res)
+			reportStale(c.stderr, f.out, stale)
+			if f.compare == "" {
+				res.Stale = stale
+			}
+		}
+		if err := writePlan(f.out, res); err != nil {
 			return err
 		}
 	}
@@ -187,20 +220,4 @@ func reportStale(w io.Writer, file string, stale []string) {
 	for _, why := range stale {
 		fmt.Fprintf(w, "  %s\n", printable(why))
 	}
-}
-
-// keep writes a plan to its file. An earlier plan there is compared first; anything else there is left alone.
-func (f *planFlags) keep(c *console, res *planResult) error {
-	switch old, err := readPlan(f.out); {
-	case errors.Is(err, errNoFile):
-	case err != nil:
-		return &exit{exitUsage, fmt.Errorf("--out: %w; it is not overwritten", err)}
-	case f.compare != f.out:
-		stale := staleBecause(old, *res)
-		reportStale(c.stderr, f.out, stale)
-		if f.compare == "" {
-			res.Stale = stale
-		}
-	}
-	return writePlan(f.out, *res)
 }

@@ -23,6 +23,8 @@ type planFlags struct {
 	job, yes   bool
 
 	mode, out, compare string
+	compared           planResult  // in the file of --compare
+	replaced           *planResult // in the file of --out, if there is one
 
 	workload forecast.Workload
 	prices   forecast.Prices
