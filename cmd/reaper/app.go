@@ -160,9 +160,15 @@ func (a *app) load(cmd *cobra.Command) (config.Config, *slog.Logger, error) {
 // open yet.
 func (a *app) loadTargets(cmd *cobra.Command) (*session, error) {
 	c, log, err := a.load(cmd)
-	if err == nil {
-		err = c.RequireStore()
+	if err != nil {
+		return nil, err
 	}
+	return a.withTargets(c, log)
+}
+
+// withTargets returns a session with the targets of a configuration that has been loaded.
+func (a *app) withTargets(c config.Config, log *slog.Logger) (*session, error) {
+	err := c.RequireStore()
 	if err == nil {
 		err = c.RequireTargets()
 	}
@@ -177,13 +183,19 @@ func (a *app) loadTargets(cmd *cobra.Command) (*session, error) {
 // loadTarget reads the configuration of a command that works on exactly one target.
 func (a *app) loadTarget(cmd *cobra.Command) (*session, config.Target, error) {
 	s, err := a.loadTargets(cmd)
-	if err == nil && len(s.targets) != 1 {
-		err = wrongUsage("%s needs exactly one target: name it with --target", cmd.Name())
-	}
 	if err != nil {
 		return nil, config.Target{}, err
 	}
-	return s, s.targets[0], nil
+	t, err := s.onlyTarget(cmd)
+	return s, t, err
+}
+
+// onlyTarget returns the target of a command that has one.
+func (s *session) onlyTarget(cmd *cobra.Command) (config.Target, error) {
+	if len(s.targets) != 1 {
+		return config.Target{}, wrongUsage("%s needs exactly one target: name it with --target", cmd.Name())
+	}
+	return s.targets[0], nil
 }
 
 // connect opens the store of a session, which must be closed. With create it creates an

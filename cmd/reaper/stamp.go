@@ -92,14 +92,18 @@ func parseInstant(s string, now time.Time) (time.Time, error) {
 // present. Without a store it returns that of the nursery.
 func currentStamper(a *app, cmd *cobra.Command, nursery generation.Stamper, id string) (
 	current generation.Stamper, err error) {
-	c, _, err := a.load(cmd)
+	c, log, err := a.load(cmd)
 	if err != nil {
 		return current, err
 	}
 	if c.Store.IsZero() && len(a.targets) == 0 {
 		return nursery, nil
 	}
-	s, t, err := a.loadTarget(cmd)
+	s, err := a.withTargets(c, log)
+	if err != nil {
+		return current, err
+	}
+	t, err := s.onlyTarget(cmd)
 	if err != nil {
 		return current, err
 	}
