@@ -3,6 +3,7 @@ package embedded
 import (
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,7 +59,7 @@ func (f *fault) mustRead(err error) {
 
 // unread makes the fault of what a table could not be read for.
 func (f *fault) unread(err error) {
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err != nil {
 		f.set(classify("use the disk", err))
 	}
 }
@@ -103,7 +104,8 @@ func (d disk) List(dir string) ([]string, error) {
 }
 
 // Open implements [vfs.FS]. A log is read while the engine opens, which reads the
-// tables of earlier logs already: see [disk.List].
+// tables of earlier logs already: see [disk.List]. A table that it opens once more, to read it from end to end, it
+// reads as it is open if that fails.
 func (d disk) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	f, err := d.FS.Open(name, opts...)
 	switch {
@@ -112,6 +114,8 @@ func (d disk) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 		return logFile{f, d.fault}, nil
 	case !strings.HasSuffix(name, ".sst"):
 		return f, err
+	case err != nil && slices.Contains(opts, vfs.SequentialReadsOption):
+		return nil, err
 	case err != nil:
 		d.fault.unread(err)
 		return nil, err
@@ -165,14 +169,14 @@ func (f logFile) ReadAt(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// Read implements [vfs.File].
-func (f tableFile) Read(p []byte) (int, error) {
-	n, err := f.File.Read(p)
+// Stat implements [vfs.File]: the engine asks how long a table is before it reads it.
+func (f tableFile) Stat() (vfs.FileInfo, error) {
+	info, err := f.File.Stat()
 	f.fault.unread(err)
-	return n, err
+	return info, err
 }
 
-// ReadAt implements [vfs.File].
+// ReadAt implements [vfs.File]. The engine knows how long a table is: one that ends too early cannot be read either.
 func (f tableFile) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := f.File.ReadAt(p, offset)
 	f.fault.unread(err)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -234,39 +236,77 @@ func TestWritesFailForMany(t *testing.T) {
 	})
 }
 
-// TestReadsFail: after a read of a table that fails, every later call does, even of what the engine still holds: a
+// TestReadsFail: after a table could not be read, every later call fails, even of what the engine still holds: a
 // sweep would take the error for the refusal of one entity, and go on past it. The next opening finds all there.
 func TestReadsFail(t *testing.T) {
-	d := newDisk(syscall.EIO, func(op errorfs.Op) bool {
-		return (op.Kind == errorfs.OpFileReadAt || op.Kind == errorfs.OpOpen) && strings.HasSuffix(op.Path, ".sst")
-	})
-	db := openIn(t, d.fs)
-	mustPut(t, db, entities(0, 100)...)
-	if err := db.engine.Flush(); err != nil {
+	for _, c := range []struct {
+		name string
+		kind errorfs.OpKind
+		err  error
+	}{
+		{"open", errorfs.OpOpen, syscall.EIO},
+		{"size", errorfs.OpFileStat, syscall.EIO},
+		{"read", errorfs.OpFileReadAt, syscall.EIO},
+		{"too short", errorfs.OpFileReadAt, io.EOF},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := newDisk(c.err, func(op errorfs.Op) bool { return op.Kind == c.kind && strings.HasSuffix(op.Path, ".sst") })
+			db := openIn(t, d.fs)
+			mustPut(t, db, entities(0, 110)...)
+			if err := db.engine.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			closeDB(t, db)
+			d.armed.Store(true)
+			// The engine's own look at a new table may be the first to fail, even before it is open.
+			db, err := Open("db", Options{Now: time.Now, FS: d.fs, HoldCompaction: true})
+			if err == nil {
+				err = db.Scan(t.Context(), everything(), new(store.Page))
+			}
+			if d.hits.Load() == 0 {
+				t.Fatal("nothing was read from the disk")
+			}
+			if !errors.Is(err, store.ErrFailed) || !errors.Is(err, c.err) {
+				t.Errorf("scan: %v", err)
+			}
+			d.armed.Store(false)
+			if db != nil {
+				within(t, "a later call", func() { allFail(t, db, c.err) })
+				within(t, "close", func() { _ = db.Close() }) // it may have met the fault itself
+			}
+			again := openIn(t, d.CrashClone(vfs.CrashCloneCfg{}))
+			defer closeDB(t, again)
+			if n, err := again.Count(t.Context(), sessions, "", store.Span{}, 0); n != 110 || err != nil {
+				t.Errorf("%d entities are left of 110; %v", n, err)
+			}
+		})
+	}
+}
+
+// onceOpen is a file system that opens no file a second time, to read it from end to end.
+type onceOpen struct{ vfs.FS }
+
+func (f onceOpen) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	if slices.Contains(opts, vfs.SequentialReadsOption) {
+		return nil, syscall.EMFILE
+	}
+	return f.FS.Open(name, opts...)
+}
+
+// What the engine can do without is no fault.
+func TestTablesAreReadAsTheyAreOpen(t *testing.T) {
+	db := openIn(t, onceOpen{vfs.NewMem()}, func(o *Options) { o.HoldCompaction = true })
+	for round := range 3 {
+		mustPut(t, db, entities(round*perRound, perRound)...)
+		if err := db.engine.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.engine.Compact(t.Context(), []byte{0}, []byte{0xff}, false); err != nil {
 		t.Fatal(err)
 	}
+	mustPut(t, db, entities(3*perRound, 1)...)
 	closeDB(t, db)
-	db = openIn(t, d.fs, func(o *Options) { o.HoldCompaction = true })
-	mustPut(t, db, entities(100, 10)...)
-	if err := db.Flush(); err != nil { // to the log
-		t.Fatal(err)
-	}
-	d.armed.Store(true)
-	err := db.Scan(t.Context(), everything(), new(store.Page))
-	if d.hits.Load() == 0 {
-		t.Fatal("nothing was read from the disk")
-	}
-	if !errors.Is(err, store.ErrFailed) || !errors.Is(err, syscall.EIO) {
-		t.Errorf("scan: %v", err)
-	}
-	d.armed.Store(false)
-	within(t, "a later call", func() { allFail(t, db, syscall.EIO) })
-	within(t, "close", func() { _ = db.Close() }) // it may have met the fault itself
-	again := openIn(t, d.CrashClone(vfs.CrashCloneCfg{}))
-	defer closeDB(t, again)
-	if n, err := again.Count(t.Context(), sessions, "", store.Span{}, 0); n != 110 || err != nil {
-		t.Errorf("%d entities are left of 110; %v", n, err)
-	}
 }
 
 // TestCreationFails: whatever fails while a store is created or opened, the

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -365,16 +366,19 @@ func TestLifeCrashes(t *testing.T) {
 		every = 23
 	}
 	var step, n, clones atomic.Int64
+	var cloning sync.Mutex // the engine writes from several goroutines
 	hooked := errorfs.Wrap(fsys, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if !changes(op) || n.Add(1)%every != 0 {
 			return nil
 		}
 		c := crash{step: int(step.Load()), done: make(chan struct{})}
+		cloning.Lock()
 		if percent := []int{0, 30, 70, 100, -1, -1}[clones.Add(1)%6]; percent >= 0 {
 			c.fs = fsys.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
 		} else {
 			c.fs = torn(fsys, rng)
 		}
+		cloning.Unlock()
 		crashes <- c
 		<-c.done // one at a time: each is a whole store in memory
 		return nil
