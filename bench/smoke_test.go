@@ -14,7 +14,7 @@ import (
 // little is enough for all of the code to run.
 func little() *report {
 	return newReport(scale{entities: 12_000, cloud: 600, rounds: 1, plainPages: 20, backlogs: []int{500, 2000},
-		foreground: 200 * time.Millisecond, delay: 3 * time.Second, pace: 100, crews: []int{1, 2}, scaleCrews: []int{1, 2}, scaleEach: 100, lease: 3 * time.Second,
+		foreground: 2 * time.Second, delay: 3 * time.Second, pace: 100, crews: []int{1, 2}, scaleCrews: []int{1, 2}, scaleEach: 100, lease: 30 * time.Second,
 		ranges: []int{500}, rest: 100 * time.Millisecond})
 }
 

@@ -113,7 +113,7 @@ func (b *workdir) familyEnds(f *nodewriter.Family) {
 	b.t.Helper()
 	b.must(nil, "pace", "--max", "unlimited")
 	for range 20 {
-		res := b.sweep("--apply")
+		res := b.sweepOnce()
 		left := f.Due()
 		b.t.Logf("%d are left after %+v", left, res)
 		if left == 0 {

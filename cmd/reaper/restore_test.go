@@ -22,7 +22,6 @@ import (
 const archivedTarget = `targets:
   - name: sessions
     kind: Session
-    lease: 3s
     breaker: {floor: 1000000}
     archive: {mode: full, to: "file://%s"}
 `

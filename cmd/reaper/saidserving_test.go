@@ -267,7 +267,7 @@ func TestSaidInAStorm(t *testing.T) {
 }
 
 func (w storm) happenTo(t *testing.T, s servedStore) {
-	s.load("sessions", 400, time.Now()) // more than they delete in the time of a test
+	s.load("sessions", 4000, time.Now()) // more than they delete in the time of a test
 	proxy := s.behindProxy()
 	all := s.serve()
 	for _, d := range all {

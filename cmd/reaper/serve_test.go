@@ -236,7 +236,7 @@ func TestServe(t *testing.T) {
 	}
 	// Stopped in the middle of its work: cursors are saved, leases released.
 	var more strings.Builder
-	due := time.Now().Add(5 * time.Second)
+	due := time.Now().Add(20 * time.Second)
 	const backlog = 4000 // several seconds of work
 	for i := range backlog {
 		fmt.Fprintf(&more, `{"id":"more-%d","expires":%q}`+"\n", i, due.UTC().Format(time.RFC3339Nano))
@@ -292,7 +292,7 @@ func TestServeTakesOver(t *testing.T) {
 	// More than the pace allows falls due once both are there: they race for the ranges,
 	// and one of them may get them all.
 	var soon strings.Builder
-	due := time.Now().Add(5 * time.Second)
+	due := time.Now().Add(20 * time.Second)
 	for i := range nightly.Size(t, 4_000, 700) {
 		due = due.Add(4 * time.Millisecond)
 		fmt.Fprintf(&soon, `{"id":"soon-%d","expires":%q}`+"\n", i, due.UTC().Format(time.RFC3339Nano))

@@ -10,6 +10,8 @@ const sleep = (ms) => new Promise((done) => { setTimeout(done, ms); });
 // As root, as in containers, Chromium has no sandbox; it visits nothing but what a test serves.
 const browser = await puppeteer.launch({
   executablePath: order.chromium,
+  timeout: order.patienceMs,
+  protocolTimeout: 5 * order.patienceMs,
   args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--force-color-profile=srgb'],
 });
 
@@ -17,6 +19,7 @@ async function visit(v) {
   const seen = { console: [], elsewhere: [], violations: [], value: null, wide: 0, loadMs: 0 };
   const context = await browser.createBrowserContext();
   const page = await context.newPage();
+  page.setDefaultTimeout(order.patienceMs);
   const own = new URL(v.url).origin;
   page.on('console', (m) => seen.console.push(`${m.type()}: ${m.text()}`));
   page.on('pageerror', (e) => seen.console.push(`error: ${e.message}`));

@@ -410,6 +410,7 @@ func (w *world) putJunk(t *testing.T) {
 // watches that no cursor goes back and no token is held twice.
 func (w *world) follow(ctx context.Context, target string) {
 	for ; ctx.Err() == nil; sleep(ctx, 700*time.Millisecond) {
+		at := time.Now()
 		table, err := cursor.Reader{Store: w.store, Target: target, Now: time.Now}.All(ctx, cursor.Table{})
 		if err != nil {
 			continue
@@ -420,24 +421,24 @@ func (w *world) follow(ctx context.Context, target string) {
 		}
 		w.known.Lock()
 		was := w.known.all[target]
-		w.known.all[target] = known{table, record}
+		w.known.all[target] = known{at, table, record}
 		w.known.Unlock()
 		for id, c := range table.All() {
 			if retired(id.Generation, record) {
 				continue // its record was removed, and a sweep that does not know yet begins a new one
 			}
 			before, _ := was.cursors.At(id)
-			if wrong := wentBack(before, c, time.Now()); wrong != "" {
+			if wrong := wentBack(before, c, was.at); wrong != "" {
 				w.violation(nil, fmt.Sprintf("%v: %s", id, wrong))
 			}
 		}
 	}
 }
 
-// wentBack says what is wrong if a cursor that was read now cannot follow from the one before. Draining
+// wentBack says what is wrong if a cursor that was read cannot follow from the one before, of an instant. Draining
 // moves a cursor ahead of the horizon, and the next read from the start takes it back there: what lies
 // between may have been written behind it.
-func wentBack(was, is cursor.Cursor, now time.Time) string {
+func wentBack(was, is cursor.Cursor, at time.Time) string {
 	switch {
 	case was.Revision == "" || was.Scope != is.Scope:
 		return ""
@@ -445,7 +446,7 @@ func wentBack(was, is cursor.Cursor, now time.Time) string {
 		return fmt.Sprintf("L3: token %d after %d", is.Lease.Token, was.Lease.Token)
 	case is.Lease.Token == was.Lease.Token && is.Lease.Owner != "" && is.Lease.Owner != was.Lease.Owner:
 		return fmt.Sprintf("L3: token %d was %s's and is %s's", is.Lease.Token, was.Lease.Owner, is.Lease.Owner)
-	case is.Shard != "audit" && is.Position.Value.Compare(was.Position.Value) < 0 && !isAhead(was.Position, now):
+	case is.Shard != "audit" && is.Position.Value.Compare(was.Position.Value) < 0 && !isAhead(was.Position, at):
 		return fmt.Sprintf("L2: the cursor went back from %v to %v", was.Position, is.Position)
 	}
 	return ""

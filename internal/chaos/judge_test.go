@@ -43,7 +43,7 @@ func TestJudge(t *testing.T) {
 
 	at := func(v store.Value, number int, shard string) known {
 		id := cursor.ID{Target: "x", Generation: number, Shard: shard}
-		return known{cursor.NewTable(cursor.Cursor{ID: id, Position: store.Position{Value: v}}),
+		return known{now, cursor.NewTable(cursor.Cursor{ID: id, Position: store.Position{Value: v}}),
 			generation.Record{Generations: []generation.Generation{{Number: 3}, {Number: 5}}}}
 	}
 	before, past := at(store.TextValue(due.text), 3, "0002"), at(store.TextValue(key(3, now.Add(time.Millisecond)).text), 3, "0002")

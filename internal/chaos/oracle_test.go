@@ -162,6 +162,7 @@ func (s *slot) adoptedOnce(version int) int64 {
 
 // A known is what is known of a target's records, read before an entity was.
 type known struct {
+	at      time.Time // before they were read
 	cursors cursor.Table
 	record  generation.Record
 }

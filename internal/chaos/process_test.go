@@ -194,7 +194,7 @@ func (p *process) ended(err error, doomed bool, code int, out []byte) {
 	}
 	key := fmt.Sprint(code)
 	switch {
-	case code < 0 && doomed: // by SIGKILL or SIGTERM
+	case code < 0 && doomed, code == 1 && doomed && len(out) == 0: // by SIGKILL, a first SIGTERM or a second one
 		key = "killed"
 	case code != 0 && code != 1 && code != 4: // 4 is the breaker
 		p.violation(nil, fmt.Sprintf("%s ended with code %d: %v", p.name, code, err))

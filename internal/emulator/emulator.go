@@ -53,7 +53,7 @@ const (
 	launcherEnv = "FIRESTORE_EMULATOR_LAUNCHER"
 	requiredEnv = "EMULATOR_REQUIRED"
 
-	startTimeout = 60 * time.Second // a cold start on a busy machine
+	startTimeout = 3 * time.Minute // a cold start on a busy machine
 	maxHeap      = "-Xmx1g"
 	sharedHeap   = "-Xmx4g" // projects pile up in it
 )

@@ -239,7 +239,7 @@ func TestBrowserFollowsASweep(t *testing.T) {
 	}
 	w := newWorld(t)
 	w.target.Pace = throttle.Limits{Start: 5, Max: 5}
-	w.fill(4000)
+	w.fill(20_000)
 	cfg := w.page()
 	_, stop := w.collect(&cfg, time.Second)
 	defer stop()

@@ -36,6 +36,7 @@ type life struct {
 	targets []sweep.Target
 	expires []map[string]time.Time // of each target's entities
 	suspect map[string]bool        // must never be deleted
+	owners  atomic.Int64           // of sweeps: a heartbeat that a fault has left behind is not that of the next one
 }
 
 const lifeSteps = 24
@@ -44,7 +45,7 @@ func newLife(t testing.TB, fsys vfs.FS) *life {
 	t.Helper()
 	common := sweep.Target{
 		Shards: 2, MaxAge: 1825 * 24 * time.Hour, Rewind: time.Hour, Overlap: 10 * time.Second,
-		Page: 4, Lease: 10 * time.Minute, MaxClockSkew: 10 * time.Second, Pace: throttle.Limits{Unlimited: true},
+		Page: 4, Lease: 2 * time.Minute, MaxClockSkew: 10 * time.Second, Pace: throttle.Limits{Unlimited: true},
 	}
 	keys, instants := common, common
 	keys.Target = store.Target{Name: "sessions", Kind: "Session", Property: "expiry_key", Type: store.Text}
@@ -95,7 +96,7 @@ func (l *life) clock(step int) func() time.Time {
 
 func (l *life) run(ctx context.Context, s store.Store, now func() time.Time) sweep.Result {
 	return sweep.Run(ctx, sweep.Config{Store: s, Targets: l.targets, Apply: true, Workers: 2,
-		Grace: time.Minute, Owner: "mortal", Now: now, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		Grace: time.Minute, Owner: fmt.Sprint("mortal-", l.owners.Add(1)), Now: now, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 }
 
 // sweep sweeps once.
