@@ -45,11 +45,14 @@ func (m *permit) allowed(ctx context.Context, p *heldPart, most int) (int, error
 	}
 }
 
+// mostRenewals is how often a batch looks whether it may be written, and has to renew the lease then.
+const mostRenewals = 10
+
 // check makes sure, as late as it can, that a write is still allowed: by the phase, pause
 // and gate as they were a few seconds ago at most, and by the lease. It waits while the
 // target is held, for at most one lease.
 func (m *permit) check(ctx context.Context, p *heldPart) error {
-	old := m.job.cfg.Target.Lease / 3
+	old, renewals := m.job.cfg.Target.Lease/3, 0
 	for since := m.job.now(); ; {
 		if err := m.view.Fresh(ctx); err != nil {
 			return err
@@ -68,7 +71,11 @@ func (m *permit) check(ctx context.Context, p *heldPart) error {
 			if err := p.renewAfter(ctx, old); err != nil || storeclock.Age(m.job.now(), kept) < time.Second {
 				return err
 			}
-			old = 2 * m.job.cfg.Target.Lease / 3 // later, or a store that takes seconds for each call is asked for ever
+			if renewals++; renewals == mostRenewals {
+				return fmt.Errorf("%w: each renewal of the lease takes more than two thirds of it, %v", store.ErrDeadline,
+					m.job.cfg.Target.Lease)
+			}
+			old = 2 * m.job.cfg.Target.Lease / 3 // later, or a store that takes seconds for each call is asked again and again
 			continue                             // it may have taken a minute
 		}
 		if m.job.now().Sub(since) > m.job.cfg.Target.Lease {

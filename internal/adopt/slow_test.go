@@ -2,6 +2,7 @@ package adopt_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -223,5 +224,25 @@ func TestAdoptOnAMachineThatSleeps(t *testing.T) {
 			return nil
 		}
 		w.run(cfg)
+	})
+}
+
+// Where each renewal of a part takes most of a lease, the worker gives up instead of renewing for ever.
+func TestEachRenewalIsSlow(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.put("one", 40*day)
+		cfg := w.config()
+		cfg.Target.Lease = 6 * time.Second
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if _, isOwned := c.Record.Fields["owner"]; c.Method == "Save" && isOwned {
+				time.Sleep(4500 * time.Millisecond)
+			}
+			return nil
+		}
+		began := time.Now()
+		_, err := adopt.Run(t.Context(), cfg)
+		if took := time.Since(began); !errors.Is(err, store.ErrDeadline) || took > 10*time.Minute {
+			t.Errorf("after %v: %v", took, err)
+		}
 	})
 }
