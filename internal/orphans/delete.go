@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/switches"
@@ -36,10 +35,15 @@ type deleter struct {
 	size     *batchSize
 
 	mu   sync.Mutex
-	left int64 // of the run's limit
-	held int64 // reserved, and neither used nor given back
+	left int64                // of the run's limit
+	held int64                // reserved, and neither used nor given back
+	kept map[string]*refusals // by what is missing
+}
 
-	hot atomic.Int64 // orphans refused for contention since a call went well
+// refusals are the orphans below one missing entity that the store refused to delete.
+type refusals struct {
+	keys []string
+	hot  int // of them for contention, since a call went well
 }
 
 // reserve takes from the run's limit, and returns how much there was, at most n. It waits for what other
@@ -134,14 +138,18 @@ func (d *deleter) batch(
 			return false, err
 		}
 		todo = d.size.cut(todo)
-		some := todo[0]
+		some := d.withoutKept(ctx, missing, todo[0])
+		if todo[0] = some; len(some) == 0 {
+			todo = todo[1:]
+			continue
+		}
 		outcome, err := d.call(ctx, q, missing, some)
 		if errors.Is(err, errHeldMeanwhile) {
 			fails = d.newFailures() // nothing failed: it waits above
 			continue
 		}
 		if err != nil {
-			if todo, err = d.failed(ctx, fails, todo, err); err != nil {
+			if todo, err = d.failed(ctx, missing, fails, todo, err); err != nil {
 				return false, err
 			}
 			continue
@@ -167,7 +175,7 @@ func (d *deleter) batch(
 // deleted notes that a call has deleted orphans.
 func (d *deleter) deleted(ctx context.Context, missing string, n int) {
 	d.size.wentWell(n)
-	d.hot.Store(0)
+	d.with(missing, func(r *refusals) { r.hot = 0 })
 	d.tally.deleted(n)
 	d.job.Sweep.Log.DebugContext(ctx, "orphans deleted", "target", d.job.Target.Name, "below", missing, "entities", n)
 	d.story.deleted(ctx)
@@ -181,7 +189,8 @@ type failures struct {
 	heated time.Time
 }
 
-// mostHot is how many orphans one after the other may be refused for contention until that is the store's.
+// mostHot is how many orphans below one missing entity may be refused for contention, one after the other, until it is
+// the store's.
 const mostHot = 3
 
 func (d *deleter) newFailures() *failures {
@@ -202,7 +211,7 @@ func (f *failures) isHot(some []store.Relative, err error, now time.Time) (is, e
 // failed returns what is to be done after a call for the first list failed, and waits as long as that takes. The error
 // is that of the batch.
 func (d *deleter) failed(
-	ctx context.Context, fails *failures, todo [][]store.Relative, err error,
+	ctx context.Context, missing string, fails *failures, todo [][]store.Relative, err error,
 ) ([][]store.Relative, error) {
 	some := todo[0]
 	if store.TookTooLong(err) || errors.Is(err, store.ErrTooLarge) && len(some) > 1 {
@@ -213,7 +222,7 @@ func (d *deleter) failed(
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case hot && ends && d.hot.Add(1) <= mostHot: // somebody writes it again and again
+	case hot && ends && d.isOneMore(missing): // somebody writes it again and again
 		fails.since, fails.wait = now, firstWait
 	case hot && !ends, store.Transient(err) && now.Sub(fails.since) < patience:
 		d.pacer.PushBack(throttle.ReasonPushBack)
@@ -230,10 +239,61 @@ func (d *deleter) failed(
 	case len(some) > 1:
 		return append(halves(some), todo[1:]...), nil
 	}
-	d.tally.refused()
-	d.job.Sweep.Log.WarnContext(ctx, "the store refuses to delete an orphan", "target", d.job.Target.Name, "key",
-		some[0].Key, "error", err)
+	d.refuse(ctx, missing, some[0].Key, err)
 	return todo[1:], nil
+}
+
+// with calls do for the refusals below what is missing, of which there may be none yet.
+func (d *deleter) with(missing string, do func(*refusals)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := d.kept[missing]
+	if r == nil {
+		r = new(refusals)
+	}
+	if do(r); r.hot > 0 || len(r.keys) > 0 {
+		if d.kept == nil {
+			d.kept = map[string]*refusals{}
+		}
+		d.kept[missing] = r
+	}
+}
+
+// isOneMore counts an orphan that is refused for contention, and reports whether it may be that one's alone.
+func (d *deleter) isOneMore(missing string) (is bool) {
+	d.with(missing, func(r *refusals) {
+		r.hot++
+		is = r.hot <= mostHot
+	})
+	return is
+}
+
+// refuse keeps an orphan, and with it those that it lies below: see [deleter.withoutKept].
+func (d *deleter) refuse(ctx context.Context, missing, key string, why error) {
+	d.with(missing, func(r *refusals) { r.keys = append(r.keys, key) })
+	d.tally.refused()
+	d.job.Sweep.Log.WarnContext(ctx, "the store refuses to delete an orphan", "target", d.job.Target.Name, "key", key,
+		"error", why)
+}
+
+// errBelowIsKept is why an orphan is kept.
+var errBelowIsKept = errors.New("something below it could not be deleted")
+
+// withoutKept returns those of a list below which everything was deleted, and refuses the others.
+func (d *deleter) withoutKept(ctx context.Context, missing string, list []store.Relative) (left []store.Relative) {
+	var kept []string
+	d.with(missing, func(r *refusals) { kept = slices.Clone(r.keys) })
+	if len(kept) == 0 {
+		return list
+	}
+	for _, r := range list {
+		if slices.ContainsFunc(kept, func(key string) bool { return store.IsBelow(key, r.Key) }) {
+			d.refuse(ctx, missing, r.Key, errBelowIsKept)
+		} else {
+			left = append(left, r)
+		}
+	}
+	return left
 }
 
 // call makes one call, which goes on for the grace if the run is to stop: what it did must be known.

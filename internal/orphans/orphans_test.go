@@ -800,3 +800,23 @@ func TestHotOrphans(t *testing.T) {
 		})
 	}
 }
+
+// What lies above an orphan that somebody writes again and again stays with it, whatever calls it comes in.
+func TestNothingAboveAHotOrphanIsDeleted(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		for _, path := range []string{"n/1", "n/1/m/1", "n/1/m/2", "n/2"} {
+			w.below("gone", path)
+		}
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			if c.Method == "DeleteOrphans" && slices.Contains(c.Paths, key("gone")+"/n/1/m/1") {
+				return store.ErrContention
+			}
+			return nil
+		}
+		res, err := orphans.Run(t.Context(), w.config())
+		if !errors.Is(err, orphans.ErrPartial) || !res.Complete || res.Refused != 2 || res.Deleted != 2 {
+			t.Errorf("%+v, %v", res, err)
+		}
+		w.wants(w.left("gone"), []string{"gone/n/1", "gone/n/1/m/1"})
+	})
+}
