@@ -125,7 +125,7 @@ func (r *run) settled(ctx context.Context, namespace string, queue [][]item, why
 		}
 	}
 	if err := r.check(ctx, namespace, nil, doubtful, false); err != nil {
-		return fmt.Errorf("%w: %w: %w", errUnsettled, err, why)
+		return fmt.Errorf("%w: %w: %v", errUnsettled, err, why) //nolint:errorlint // not as why: something was touched
 	}
 	return why
 }
