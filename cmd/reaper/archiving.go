@@ -20,9 +20,13 @@ import (
 const (
 	// archiveAgain is how soon an archive is tried again that could not be written.
 	archiveAgain = 5 * time.Second
-	// archiveProbe bounds such a try, and archiveEnds the last writes of a process.
-	archiveProbe, archiveEnds = 15 * time.Second, 10 * time.Second
+	// archiveProbe bounds such a try, and archiveEnds the last writes of a process. ArchiveHangs is how much longer a
+	// process waits for either: a file system that does not answer does not end them.
+	archiveProbe, archiveEnds, archiveHangs = 15 * time.Second, 10 * time.Second, 2 * time.Second
 )
+
+// errUnanswered is the fault of an archive whose first try has not ended.
+var errUnanswered = errors.New("it has not answered yet")
 
 // An archiving is the archive of one target in this process: [sweep.Archive]. If it cannot be written, it is
 // opened again in the background, until it can.
@@ -54,12 +58,22 @@ func newArchiving(s *session, t config.Target, bucket archive.Bucket, memory *ar
 	return a
 }
 
-// open writes an object as a probe. An archive that cannot be written holds the target until it can.
+// open writes an object as a probe. It waits for that as long as the context allows, and leaves the others three
+// quarters of its time. An archive that cannot be written holds the target until it can.
 func (a *archiving) open(stop context.Context) {
-	ctx, cancel := context.WithTimeout(stop, archiveProbe)
-	defer cancel()
-	a.writer, a.fault = archive.Open(ctx, a.cfg)
-	a.tried, a.stopped = a.cfg.Now(), stop.Err() != nil
+	a.trying, a.tried, a.fault = true, a.cfg.Now(), errUnanswered
+	most := archiveProbe + archiveHangs
+	if end, ok := stop.Deadline(); ok {
+		most = min(most, time.Until(end)/4)
+	}
+	tried := make(chan struct{})
+	a.tries.Go(func() { defer close(tried); a.reopen() })
+	select {
+	case <-tried:
+	case <-time.After(most):
+	case <-stop.Done():
+		a.stopped = true
+	}
 }
 
 // IsWhole implements [sweep.Archive].
@@ -154,8 +168,17 @@ func (a *archiving) close() {
 	w := a.writer
 	a.writer, a.ended = nil, true
 	a.mu.Unlock()
-	closeArchive(a.cfg, w)
-	a.tries.Wait()
+	ended := make(chan struct{})
+	go func() {
+		closeArchive(a.cfg, w)
+		a.tries.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(archiveProbe + archiveHangs): // a try takes longer than the last writes
+		a.cfg.Log.Warn("the archive does not answer: its file system may hang")
+	}
 }
 
 func closeArchive(cfg archive.Config, w *archive.Writer) {
@@ -198,13 +221,14 @@ func (s *session) archiveTargets(ctx context.Context, later bool) (done func(), 
 	}
 	probes.Wait()
 	for _, a := range open {
-		switch name := a.cfg.Header.Target; {
-		case a.fault == nil:
+		name := a.cfg.Header.Target
+		switch _, fault := a.current(); {
+		case fault == nil, a.stopped:
 		case later:
-			s.log.ErrorContext(ctx, "the archive cannot be written, so nothing is deleted", "target", name, "error", a.fault)
+			s.log.ErrorContext(ctx, "the archive cannot be written, so nothing is deleted", "target", name, "error", fault)
 		default:
 			closeAll()
-			return nil, fmt.Errorf("target %s: its archive cannot be written, so nothing is deleted: %w", name, a.fault)
+			return nil, fmt.Errorf("target %s: its archive cannot be written, so nothing is deleted: %w", name, fault)
 		}
 	}
 	return closeAll, nil
@@ -228,7 +252,7 @@ func (s *session) unarchived(res *sweep.Result) {
 			err = errors.New(t.Reason)
 		}
 		if err != nil {
-			t.Err = fmt.Errorf("its archive cannot be written, so nothing is deleted: %w", err)
+			t.Err = fmt.Errorf("its archive cannot be written, so nothing more is deleted: %w", err)
 			t.Error, t.Complete, res.Complete = t.Err.Error(), false, false
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/reaper-ttl/reaper/archive"
@@ -238,5 +239,49 @@ func TestArchiveKeepsOrFailsWhileItOpens(t *testing.T) {
 		if ended == nil && err == nil {
 			t.Fatalf("try %d: nothing is kept, and there is no error", i)
 		}
+	}
+}
+
+// hangs is a bucket that does not answer, as a file system over a network, until it is released.
+type hangs struct {
+	archive.Bucket
+	released chan struct{}
+}
+
+func (b hangs) Create(ctx context.Context, name string, text []byte) (string, error) {
+	<-b.released
+	return b.Bucket.Create(ctx, name, text)
+}
+
+// An archive that does not answer, whatever the context says, takes a part of the time that others need. The process
+// ends nevertheless.
+func TestArchiveHangs(t *testing.T) {
+	bucket, err := archive.OpenBucket(t.Context(), "file://"+t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for duration, want := range map[time.Duration]time.Duration{0: 17 * time.Second, 10 * time.Second: 2500 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx := t.Context()
+			if duration > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, duration)
+				defer cancel()
+			}
+			b := hangs{bucket, make(chan struct{})}
+			a := &archiving{cfg: archive.Config{Bucket: b, Now: time.Now, Log: slog.New(slog.DiscardHandler),
+				Header: archive.Header{Mode: archive.Keys, Target: "t", Owner: "o"}}}
+			began := time.Now()
+			a.open(ctx)
+			if took := time.Since(began); took != want || a.Failing() == nil || a.stopped {
+				t.Errorf("after %v: %v", took, a.Failing())
+			}
+			began = time.Now()
+			if a.close(); time.Since(began) > 20*time.Second {
+				t.Errorf("it ended after %v", time.Since(began))
+			}
+			close(b.released)
+			synctest.Wait()
+		})
 	}
 }
