@@ -45,12 +45,16 @@ func searchArchive(
 		within, cancel = context.WithDeadline(within, deadline.Add(-searchSpare))
 		defer cancel()
 	}
-	found, unread, err := newestCopy(within, b, t, x, now)
+	found, unread, read, err := newestCopy(within, b, t, x, now)
 	if err != nil && ctx.Err() == nil && within.Err() != nil {
 		err = nil // as far as that went
 	}
 	if err != nil {
 		return err
+	}
+	if all := errors.Join(unread...); read == 0 && all != nil && !errors.Is(all, archive.ErrDamaged) &&
+		!errors.Is(all, archive.ErrNotFound) { // they can be read by somebody else
+		return unread[0]
 	}
 	x.Archived = &found
 	x.Why = archivedText(found) + unreadText(unread)
@@ -59,13 +63,12 @@ func searchArchive(
 
 // newestCopy searches the archive of a target for an entity, day by day, from now back to where objects are no
 // longer kept. The result of a search that was stopped says how far it went. Unread has the errors of objects that
-// could not be read: the search continues without them, and says that it went as far as the first one. If no object
-// could be read, though none is damaged, that is an error.
+// could not be read: the search continues without them, and says that it went as far as the first one. Read is how
+// many objects could be.
 func newestCopy(
 	ctx context.Context, b archive.Bucket, t config.Target, x *inspect.Explanation, now time.Time,
-) (found inspect.ArchivedCopy, unread []error, err error) {
+) (found inspect.ArchivedCopy, unread []error, read int, err error) {
 	found.Since = now
-	read := 0
 	searched := func(to time.Time) {
 		if len(unread) == 0 {
 			found.Since = to
@@ -79,10 +82,10 @@ func newestCopy(
 		var day []archive.Entry
 		for e, err := range archive.Objects(ctx, b, t.Name, since, until) {
 			if errors.Is(err, archive.ErrNotFound) { // nothing has been archived there yet, or not under this name
-				return found, append(unread, err), nil
+				return found, append(unread, err), read, nil
 			}
 			if err != nil {
-				return found, unread, err
+				return found, unread, read, err
 			}
 			day = append(day, e)
 		}
@@ -100,19 +103,16 @@ func newestCopy(
 			}
 			if copied.Object != "" {
 				copied.Since = found.Since
-				return copied, unread, err
+				return copied, unread, read, err
 			}
 			if err != nil {
-				return found, unread, err
+				return found, unread, read, err
 			}
 			searched(e.At)
 		}
 		searched(since)
 	}
-	if len(unread) > 0 && read == 0 && !errors.Is(errors.Join(unread...), archive.ErrDamaged) {
-		return found, unread, unread[0]
-	}
-	return found, unread, nil
+	return found, unread, read, nil
 }
 
 // searchObject looks for an entity in one object. One that is cut short may have it before that.

@@ -87,6 +87,25 @@ func TestSearchOfManyFilesEndsInTime(t *testing.T) {
 	})
 }
 
+// A search that ends before it could read anything, because nobody lets it, says so: it does not know what was archived.
+func TestSearchThatMayReadNothingEndsInTime(t *testing.T) {
+	_, url := filled(t)
+	bucket, err := archive.OpenBucket(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+		defer cancel()
+		target := config.Target{Name: "sessions", Archive: config.Archive{Keep: 48 * time.Hour}}
+		x := inspect.Explanation{Key: "Session/never"}
+		err := searchArchive(ctx, slowFiles{refusing{bucket}}, target, &x, time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC))
+		if !errors.Is(err, store.ErrDenied) || x.Archived != nil {
+			t.Errorf("%v, %+v", err, x)
+		}
+	})
+}
+
 // An object that is damaged, or is removed while the archive is searched, is named, and the other ones are searched.
 func TestExplainWithoutObjectsThatCannotBeRead(t *testing.T) {
 	b, url := filled(t)
