@@ -260,7 +260,7 @@ func TestSaidInAStorm(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onServedEmulators(t, `targets:
-  - {name: sessions, kind: Session, shards: 6, lease: 5s, pace: {start: 2, max: 2}}
+  - {name: sessions, kind: Session, shards: 6, lease: 5s, pace: {start: 2, max: 2}, breaker: {floor: 1000000}}
 `, storm.happenTo)
 		})
 	}
