@@ -257,3 +257,35 @@ func TestRestoreOutlastsItsExpiries(t *testing.T) {
 		}
 	})
 }
+
+// A restore that ends because of what is due by now, and cannot find out what its last call has inserted, fails: the
+// error of what is due says that nothing was touched.
+func TestUnsettledIsAFailure(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.gone(500, 500)
+		cfg := w.config()
+		cfg.Expiry = restore.Expiry{In: 20 * time.Second}
+		lost := false
+		w.s.After = func(_ context.Context, c modelstore.Call) error {
+			if c.Method != "Insert" || lost {
+				return nil
+			}
+			lost = true
+			time.Sleep(9 * time.Second)
+			return store.ErrUnavailable
+		}
+		w.s.Before = func(_ context.Context, c modelstore.Call) error {
+			switch {
+			case lost && c.Method == "Load":
+				time.Sleep(9 * time.Second)
+			case lost && c.Method == "Fetch":
+				return store.ErrUnavailable
+			}
+			return nil
+		}
+		res, err := restore.Run(t.Context(), cfg)
+		if err == nil || errors.Is(err, restore.ErrDue) || len(w.entities()) != 500 {
+			t.Errorf("%d are there; %+v, %v", len(w.entities()), res, err)
+		}
+	})
+}
