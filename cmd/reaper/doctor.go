@@ -119,7 +119,7 @@ func examine(a *app, cmd *cobra.Command, wait string, strict bool) error {
 		log.WarnContext(cmd.Context(), "cannot close the store", "error", err)
 	}
 	err = a.print(report, func(w io.Writer) error {
-		_, err := io.WriteString(w, doctorText(report))
+		_, err := io.WriteString(w, doctorText(report, cmd.Context().Err() != nil))
 		return err
 	})
 	if err != nil {
@@ -162,7 +162,7 @@ func modeOf(d config.Driver) string {
 const mostTargets = 5
 
 // doctorText shows a report to people: by group, and what several targets have in common once.
-func doctorText(r doctor.Report) string {
+func doctorText(r doctor.Report, stopped bool) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s%s\n", printable(r.Store), endpointText(r))
 	if r.Database != nil {
@@ -172,7 +172,7 @@ func doctorText(r doctor.Report) string {
 		writeGroup(&b, g, r.Findings)
 	}
 	writeUnchecked(&b, r.Unchecked)
-	fmt.Fprintf(&b, "\n%s\n", summaryText(r))
+	fmt.Fprintf(&b, "\n%s\n", summaryText(r, stopped))
 	return b.String()
 }
 
@@ -283,7 +283,7 @@ func writeUnchecked(b *strings.Builder, list []doctor.Unchecked) {
 	}
 }
 
-func summaryText(r doctor.Report) string {
+func summaryText(r doctor.Report, stopped bool) string {
 	parts := []string{}
 	for _, p := range []struct {
 		severity  doctor.Severity
@@ -293,7 +293,10 @@ func summaryText(r doctor.Report) string {
 			parts = append(parts, counted(int64(n), p.one, p.more))
 		}
 	}
-	if len(parts) == 0 {
+	switch {
+	case stopped:
+		parts = append(parts, "stopped before its end")
+	case len(parts) == 0:
 		parts = []string{"healthy"}
 	}
 	text := fmt.Sprintf("%s: %s of %s in %.1f s", strings.Join(parts, ", "), counted(int64(r.Checks), "check", "checks"),

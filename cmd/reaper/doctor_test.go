@@ -48,7 +48,7 @@ func wantFound(t *testing.T, r doctor.Report, ids []string, want ...string) {
 	slices.Sort(ids)
 	slices.Sort(want)
 	if !slices.Equal(ids, want) {
-		t.Errorf("found %q, want %q\n%s", ids, want, doctorText(r))
+		t.Errorf("found %q, want %q\n%s", ids, want, doctorText(r, false))
 	}
 }
 
@@ -81,7 +81,8 @@ func TestDoctorIsStopped(t *testing.T) {
 	cancel()
 	var out, log bytes.Buffer
 	if code := run(ctx, append([]string{"doctor"}, b.flags("doctor")...), strings.NewReader(""), &out, &log); code != exitFailed ||
-		!strings.Contains(log.String(), "stopped before its end") {
+		!strings.Contains(log.String(), "stopped before its end") || strings.Contains(out.String(), "healthy") ||
+		!strings.Contains(out.String(), "stopped before its end: ") {
 		t.Errorf("exit code %d\n%s%s", code, out.String(), log.String())
 	}
 }
@@ -304,7 +305,7 @@ func TestDoctorTextIsShort(t *testing.T) {
 			Target: name, What: "The kind holds no entity\x1b[2J.", Evidence: []string{"none"}, Mend: "check it"})
 		r.Unchecked = append(r.Unchecked, doctor.Unchecked{ID: "lives", Target: name, Why: "no time was left"})
 	}
-	text := doctorText(r)
+	text := doctorText(r, false)
 	for _, want := range []string{"likewise t-5, t-6, t-7, t-8, t-9 and 190 more", "lives of t-0, t-1, t-2, t-3, t-4 and 195 more: no time was left",
 		"200 warnings: 2,000 checks of 200 targets in 1.0 s; 200 not checked"} {
 		if !strings.Contains(text, want) {
