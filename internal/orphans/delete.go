@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/switches"
@@ -35,12 +36,13 @@ type deleter struct {
 	size     *batchSize
 
 	mu   sync.Mutex
-	left int64                // of the run's limit
-	held int64                // reserved, and neither used nor given back
-	kept map[string]*refusals // by what is missing
+	left int64 // of the run's limit
+	held int64 // reserved, and neither used nor given back
+
+	hot atomic.Int64 // orphans refused for contention since a call of any worker went well
 }
 
-// refusals are the orphans below one missing entity that the store refused to delete.
+// refusals are the orphans below one root that the store refused to delete.
 type refusals struct {
 	keys []string
 	hot  int // of them for contention, since a call went well
@@ -86,7 +88,7 @@ func (d *deleter) settle(reserved, unused int) {
 // run deletes a list of orphans below one missing entity, each behind all that lies below it. It reports
 // whether that entity exists by now, and stops then.
 func (d *deleter) run(
-	ctx context.Context, q store.LineageQuery, missing string, list []store.Relative,
+	ctx context.Context, q store.LineageQuery, missing string, list []store.Relative, kept *refusals,
 ) (exists bool, err error) {
 	for len(list) > 0 && !exists {
 		if err := d.switches.Check(ctx, throttle.Sleep); err != nil {
@@ -99,7 +101,7 @@ func (d *deleter) run(
 		if n, err = d.reserve(ctx, n); err != nil {
 			return false, err
 		}
-		exists, err = d.batch(ctx, q, missing, list[:n])
+		exists, err = d.batch(ctx, q, missing, list[:n], kept)
 		if err != nil {
 			return false, err
 		}
@@ -127,7 +129,7 @@ func (d *deleter) tokens(ctx context.Context, most int) (int, error) {
 // batch deletes orphans for which there are tokens and a reservation. If the store refuses them for what
 // may be the fault of one, they are halved until that one is found.
 func (d *deleter) batch(
-	ctx context.Context, q store.LineageQuery, missing string, list []store.Relative,
+	ctx context.Context, q store.LineageQuery, missing string, list []store.Relative, kept *refusals,
 ) (exists bool, err error) {
 	unused := len(list)
 	defer func() { d.settle(len(list), unused) }()
@@ -138,7 +140,7 @@ func (d *deleter) batch(
 			return false, err
 		}
 		todo = d.size.cut(todo)
-		some := d.withoutKept(ctx, missing, todo[0])
+		some := d.withoutKept(ctx, kept, todo[0])
 		if todo[0] = some; len(some) == 0 {
 			todo = todo[1:]
 			continue
@@ -149,7 +151,7 @@ func (d *deleter) batch(
 			continue
 		}
 		if err != nil {
-			if todo, err = d.failed(ctx, missing, fails, todo, err); err != nil {
+			if todo, err = d.failed(ctx, kept, fails, todo, err); err != nil {
 				return false, err
 			}
 			continue
@@ -163,6 +165,7 @@ func (d *deleter) batch(
 			}
 		case store.Deleted:
 			unused -= len(some)
+			kept.hot = 0
 			d.deleted(ctx, missing, len(some))
 			todo, fails = todo[1:], d.newFailures()
 		default:
@@ -175,7 +178,7 @@ func (d *deleter) batch(
 // deleted notes that a call has deleted orphans.
 func (d *deleter) deleted(ctx context.Context, missing string, n int) {
 	d.size.wentWell(n)
-	d.with(missing, func(r *refusals) { r.hot = 0 })
+	d.hot.Store(0)
 	d.tally.deleted(n)
 	d.job.Sweep.Log.DebugContext(ctx, "orphans deleted", "target", d.job.Target.Name, "below", missing, "entities", n)
 	d.story.deleted(ctx)
@@ -189,9 +192,15 @@ type failures struct {
 	heated time.Time
 }
 
-// mostHot is how many orphans below one missing entity may be refused for contention, one after the other, until it is
-// the store's.
+// mostHot is how many orphans below one root, and how many for each worker, may be refused for contention one after the
+// other, until it is the store's.
 const mostHot = 3
+
+// isOneMore counts an orphan that is refused for contention, and reports whether it may be that one's alone.
+func (d *deleter) isOneMore(kept *refusals) bool {
+	kept.hot++
+	return d.hot.Add(1) <= mostHot*int64(max(1, d.job.Sweep.Workers)) && kept.hot <= mostHot
+}
 
 func (d *deleter) newFailures() *failures {
 	return &failures{since: d.job.Sweep.Now(), wait: firstWait}
@@ -211,7 +220,7 @@ func (f *failures) isHot(some []store.Relative, err error, now time.Time) (is, e
 // failed returns what is to be done after a call for the first list failed, and waits as long as that takes. The error
 // is that of the batch.
 func (d *deleter) failed(
-	ctx context.Context, missing string, fails *failures, todo [][]store.Relative, err error,
+	ctx context.Context, kept *refusals, fails *failures, todo [][]store.Relative, err error,
 ) ([][]store.Relative, error) {
 	some := todo[0]
 	if store.TookTooLong(err) || errors.Is(err, store.ErrTooLarge) && len(some) > 1 {
@@ -222,7 +231,7 @@ func (d *deleter) failed(
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case hot && ends && d.isOneMore(missing): // somebody writes it again and again
+	case hot && ends && d.isOneMore(kept): // somebody writes it again and again
 		fails.since, fails.wait = now, firstWait
 	case hot && !ends, store.Transient(err) && now.Sub(fails.since) < patience:
 		d.pacer.PushBack(throttle.ReasonPushBack)
@@ -239,38 +248,13 @@ func (d *deleter) failed(
 	case len(some) > 1:
 		return append(halves(some), todo[1:]...), nil
 	}
-	d.refuse(ctx, missing, some[0].Key, err)
+	d.refuse(ctx, kept, some[0].Key, err)
 	return todo[1:], nil
 }
 
-// with calls do for the refusals below what is missing, of which there may be none yet.
-func (d *deleter) with(missing string, do func(*refusals)) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	r := d.kept[missing]
-	if r == nil {
-		r = new(refusals)
-	}
-	if do(r); r.hot > 0 || len(r.keys) > 0 {
-		if d.kept == nil {
-			d.kept = map[string]*refusals{}
-		}
-		d.kept[missing] = r
-	}
-}
-
-// isOneMore counts an orphan that is refused for contention, and reports whether it may be that one's alone.
-func (d *deleter) isOneMore(missing string) (is bool) {
-	d.with(missing, func(r *refusals) {
-		r.hot++
-		is = r.hot <= mostHot
-	})
-	return is
-}
-
 // refuse keeps an orphan, and with it those that it lies below: see [deleter.withoutKept].
-func (d *deleter) refuse(ctx context.Context, missing, key string, why error) {
-	d.with(missing, func(r *refusals) { r.keys = append(r.keys, key) })
+func (d *deleter) refuse(ctx context.Context, kept *refusals, key string, why error) {
+	kept.keys = append(kept.keys, key)
 	d.tally.refused()
 	d.job.Sweep.Log.WarnContext(ctx, "the store refuses to delete an orphan", "target", d.job.Target.Name, "key", key,
 		"error", why)
@@ -280,15 +264,14 @@ func (d *deleter) refuse(ctx context.Context, missing, key string, why error) {
 var errBelowIsKept = errors.New("something below it could not be deleted")
 
 // withoutKept returns those of a list below which everything was deleted, and refuses the others.
-func (d *deleter) withoutKept(ctx context.Context, missing string, list []store.Relative) (left []store.Relative) {
-	var kept []string
-	d.with(missing, func(r *refusals) { kept = slices.Clone(r.keys) })
-	if len(kept) == 0 {
+func (d *deleter) withoutKept(ctx context.Context, kept *refusals, list []store.Relative) []store.Relative {
+	if len(kept.keys) == 0 {
 		return list
 	}
+	var left []store.Relative
 	for _, r := range list {
-		if slices.ContainsFunc(kept, func(key string) bool { return store.IsBelow(key, r.Key) }) {
-			d.refuse(ctx, missing, r.Key, errBelowIsKept)
+		if slices.ContainsFunc(kept.keys, func(key string) bool { return store.IsBelow(key, r.Key) }) {
+			d.refuse(ctx, kept, r.Key, errBelowIsKept)
 		} else {
 			left = append(left, r)
 		}

@@ -801,22 +801,60 @@ func TestHotOrphans(t *testing.T) {
 	}
 }
 
-// What lies above an orphan that somebody writes again and again stays with it, whatever calls it comes in.
+// What lies above an orphan that somebody writes again and again stays with it, whatever calls it comes in, and though
+// another missing entity lies between.
 func TestNothingAboveAHotOrphanIsDeleted(t *testing.T) {
+	for name, c := range map[string]struct {
+		paths   []string
+		hot     string
+		refused int64
+		left    []string
+	}{
+		"one missing": {[]string{"n/1", "n/1/m/1", "n/1/m/2", "n/2"}, "n/1/m/1", 2, []string{"gone/n/1", "gone/n/1/m/1"}},
+		"two missing": {[]string{"n/3", "n/3/User/c/n/4", "n/5"}, "n/3/User/c/n/4", 2, []string{"gone/n/3", "gone/n/3/User/c/n/4"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				for _, path := range c.paths {
+					w.below("gone", path)
+				}
+				w.s.Before = func(_ context.Context, call modelstore.Call) error {
+					if call.Method == "DeleteOrphans" && slices.Contains(call.Paths, key("gone")+"/"+c.hot) {
+						return store.ErrContention
+					}
+					return nil
+				}
+				cfg := w.config()
+				cfg.Everywhere = true
+				res, err := orphans.Run(t.Context(), cfg)
+				if !errors.Is(err, orphans.ErrPartial) || !res.Complete || res.Refused != c.refused ||
+					res.Deleted != int64(len(c.paths))-c.refused {
+					t.Errorf("%+v, %v", res, err)
+				}
+				w.wants(w.left("gone"), c.left)
+			})
+		})
+	}
+}
+
+// Where every delete is contended, the run ends: it does not wait for two minutes with each orphan.
+func TestAllOrphansAreContended(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
-		for _, path := range []string{"n/1", "n/1/m/1", "n/1/m/2", "n/2"} {
-			w.below("gone", path)
+		for i := range 40 {
+			w.below(fmt.Sprintf("gone-%02d", i), "n/1")
 		}
-		w.s.Before = func(_ context.Context, c modelstore.Call) error {
-			if c.Method == "DeleteOrphans" && slices.Contains(c.Paths, key("gone")+"/n/1/m/1") {
+		w.s.Before = func(_ context.Context, call modelstore.Call) error {
+			if call.Method == "DeleteOrphans" {
 				return store.ErrContention
 			}
 			return nil
 		}
-		res, err := orphans.Run(t.Context(), w.config())
-		if !errors.Is(err, orphans.ErrPartial) || !res.Complete || res.Refused != 2 || res.Deleted != 2 {
-			t.Errorf("%+v, %v", res, err)
+		cfg := w.config()
+		cfg.Sweep.Workers = 2
+		began := time.Now()
+		res, err := orphans.Run(t.Context(), cfg)
+		if took := time.Since(began); !errors.Is(err, store.ErrContention) || res.Complete || took > 12*time.Minute {
+			t.Errorf("after %v: %+v, %v", took, res, err)
 		}
-		w.wants(w.left("gone"), []string{"gone/n/1", "gone/n/1/m/1"})
 	})
 }

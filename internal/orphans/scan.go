@@ -32,6 +32,7 @@ type scan struct {
 	query store.LineageQuery
 	tree  tree
 	queue queue
+	kept  refusals // below the part's root
 }
 
 func newScan(j *job, p *part, t *tally, d *deleter) *scan {
@@ -140,7 +141,7 @@ func (s *scan) name(ctx context.Context, r store.Relative) (standing, error) {
 		if s.part.root != "" {
 			s.part.clear = s.part.root
 		}
-		s.part.root = r.Root
+		s.part.root, s.kept = r.Root, refusals{}
 	}
 	is, missing, first := s.tree.place(r)
 	s.tally.met(s.part.namespace, r, is, missing, first)
@@ -176,7 +177,7 @@ func (s *scan) end(ctx context.Context) error {
 func (s *scan) flush(ctx context.Context, all bool) error {
 	for len(s.queue.ready) >= mostBelow || all && len(s.queue.ready) > 0 {
 		missing, list := s.queue.batch(mostBelow)
-		exists, err := s.deleter.run(ctx, s.query, missing, list)
+		exists, err := s.deleter.run(ctx, s.query, missing, list, &s.kept)
 		if err != nil {
 			return err
 		}

@@ -50,7 +50,7 @@ func TestOthersEnlargeTheSize(t *testing.T) {
 				d.size.wentWell(d.size.current())
 			}
 		}()
-		_, err = d.run(t.Context(), store.LineageQuery{}, "gone", list)
+		_, err = d.run(t.Context(), store.LineageQuery{}, "gone", list, new(refusals))
 		if cancel(); err != nil || d.tally.counts.Deleted != int64(mostBelow) {
 			t.Errorf("%d of %d deleted, %v", d.tally.counts.Deleted, mostBelow, err)
 		}
