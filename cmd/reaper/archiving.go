@@ -34,6 +34,8 @@ type archiving struct {
 	cfg    archive.Config
 	whole  bool
 	memory *archive.Memory
+	work   context.Context // of tries; ended once nobody waits for them
+	end    context.CancelFunc
 	// stopped says that the process was to end before the first try did.
 	stopped bool
 	sweep   atomic.Value // string: the id of the run that kept something last
@@ -50,6 +52,7 @@ type archiving struct {
 // newArchiving returns the archive of a target, which is not open yet.
 func newArchiving(s *session, t config.Target, bucket archive.Bucket, memory *archive.Memory) *archiving {
 	a := &archiving{whole: t.Archive.Mode == config.FullArchive, memory: memory}
+	a.work, a.end = context.WithCancel(context.Background())
 	a.cfg = archive.Config{Bucket: bucket, RollSize: t.Archive.Roll.Size, RollAfter: t.Archive.Roll.After,
 		Now: s.sweep.Now, Log: s.log.With("target", t.Name),
 		Sweep: func() string { id, _ := a.sweep.Load().(string); return id },
@@ -145,7 +148,7 @@ func (a *archiving) Failing() error {
 
 // reopen replaces a writer that fails, if another one does not.
 func (a *archiving) reopen() {
-	ctx, cancel := context.WithTimeout(context.Background(), archiveProbe)
+	ctx, cancel := context.WithTimeout(a.work, archiveProbe)
 	defer cancel()
 	w, err := archive.Open(ctx, a.cfg)
 	a.mu.Lock()
@@ -168,6 +171,7 @@ func (a *archiving) close() {
 	w := a.writer
 	a.writer, a.ended = nil, true
 	a.mu.Unlock()
+	a.end()
 	ended := make(chan struct{})
 	go func() {
 		closeArchive(a.cfg, w)
@@ -176,7 +180,7 @@ func (a *archiving) close() {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(archiveProbe + archiveHangs): // a try takes longer than the last writes
+	case <-time.After(archiveEnds + archiveHangs):
 		a.cfg.Log.Warn("the archive does not answer: its file system may hang")
 	}
 }
