@@ -307,7 +307,17 @@ func (l *loader) put(ctx context.Context, from, to int) error {
 	return l.store.Put(ctx, l.target.StoreTarget(), l.batch.namespace, l.batch.entities[from:to])
 }
 
-// flush writes the batch. A write that has begun ends, so that it is known what is written.
+// writesWithin bounds one write of load.
+const writesWithin = time.Minute
+
+// begun makes a write that ends although ctx does, so that it is known what is written.
+func begun(ctx context.Context, write func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writesWithin)
+	defer cancel()
+	return write(ctx)
+}
+
+// flush writes the batch.
 func (l *loader) flush(ctx context.Context) error {
 	all := len(l.batch.entities)
 	if all == 0 {
@@ -316,7 +326,9 @@ func (l *loader) flush(ctx context.Context) error {
 	fits := all
 	for from := 0; from < all; {
 		to := min(from+min(fits, l.most()), all)
-		err := store.Retry(ctx, time.Minute, func() error { return l.put(context.WithoutCancel(ctx), from, to) })
+		err := store.Retry(ctx, time.Minute, func() error {
+			return begun(ctx, func(ctx context.Context) error { return l.put(ctx, from, to) })
+		})
 		switch {
 		case errors.Is(err, store.ErrTooLarge) && l.most() < to-from:
 			continue // the driver has learned how many the database takes

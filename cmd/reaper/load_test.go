@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/reaper-ttl/reaper/archive"
 	"github.com/reaper-ttl/reaper/generation"
 	"github.com/reaper-ttl/reaper/store"
 )
@@ -76,18 +77,42 @@ func TestLoadIsStopped(t *testing.T) {
 	}
 }
 
+// An inserter is a store that only takes entities back.
+type inserter struct{ typedStore }
+
+func (inserter) Insert(_ context.Context, _ store.Target, _ string, list []store.Insertion) error {
+	for i := range list {
+		list[i].Outcome = store.Inserted
+	}
+	return nil
+}
+
 // TestTypedLoadIsStopped likewise.
 func TestTypedLoadIsStopped(t *testing.T) {
-	ctx, stop := context.WithCancel(t.Context())
-	l := &typedLoader{target: targetsForLines(t)[0]}
-	ended := make(chan error, 1)
-	in, input := io.Pipe()
-	go func() { ended <- l.run(ctx, newLineReader(readUntil(ctx, in))) }()
-	stop()
-	if err := <-ended; err != nil || l.res.Complete {
-		t.Errorf("stopped: %v, %+v", err, l.res)
+	var lines []byte
+	for i := range 3 {
+		var err error
+		if lines, err = archive.AppendLine(lines, "", store.Copy{Key: fmt.Sprintf(`"e-%d"`, i), Data: []byte("{}")}, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	_ = input.Close()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		target := targetsForLines(t)[0]
+		l := &typedLoader{target: target, store: inserter{}, writer: layoutWriter{sweepTarget(target), always(generation.Stamper{Shards: 16})}}
+		ended := make(chan error, 1)
+		in, input := io.Pipe()
+		go func() { ended <- l.run(ctx, newLineReader(readUntil(ctx, in))) }()
+		if _, err := input.Write(lines); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		stop()
+		if err := <-ended; err != nil || l.res.Complete || l.res.Written != 3 {
+			t.Errorf("stopped: %v, %+v", err, l.res)
+		}
+		_ = input.Close()
+	})
 }
 
 func heavyLines(n, bytes int) string {

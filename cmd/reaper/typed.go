@@ -260,8 +260,7 @@ func (l *typedLoader) flush(ctx context.Context) error {
 	return nil
 }
 
-// insert makes one call, which ends once it has begun. Expiries are stamped as late as this, as another process's
-// would be.
+// insert makes one call. Expiries are stamped as late as this, as another process's would be.
 func (l *typedLoader) insert(ctx context.Context, list []store.Insertion) error {
 	for i := range list {
 		if err := l.stamp(&list[i], l.lines[i].expires); err != nil {
@@ -269,7 +268,9 @@ func (l *typedLoader) insert(ctx context.Context, list []store.Insertion) error 
 		}
 	}
 	return store.Retry(ctx, time.Minute, func() error {
-		return l.store.Insert(context.WithoutCancel(ctx), l.target.StoreTarget(), l.namespace, list)
+		return begun(ctx, func(ctx context.Context) error {
+			return l.store.Insert(ctx, l.target.StoreTarget(), l.namespace, list)
+		})
 	})
 }
 
