@@ -52,9 +52,11 @@ func searchArchive(
 	if err != nil {
 		return err
 	}
-	if all := errors.Join(unread...); read == 0 && all != nil && !errors.Is(all, archive.ErrDamaged) &&
-		!errors.Is(all, archive.ErrNotFound) { // they can be read by somebody else
-		return unread[0]
+	at := slices.IndexFunc(unread, func(err error) bool { // somebody else can read it
+		return !errors.Is(err, archive.ErrDamaged) && !errors.Is(err, archive.ErrNotFound)
+	})
+	if read == 0 && at >= 0 {
+		return unread[at]
 	}
 	x.Archived = &found
 	x.Why = archivedText(found) + unreadText(unread)
