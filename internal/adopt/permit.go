@@ -72,8 +72,8 @@ func (m *permit) check(ctx context.Context, p *heldPart) error {
 				return err
 			}
 			if renewals++; renewals == mostRenewals {
-				return fmt.Errorf("%w: each renewal of the lease takes more than two thirds of it, %v", store.ErrDeadline,
-					m.job.cfg.Target.Lease)
+				return fmt.Errorf("%w: to read the records and to renew the lease takes more than two thirds of it, %v",
+					store.ErrDeadline, m.job.cfg.Target.Lease)
 			}
 			old = 2 * m.job.cfg.Target.Lease / 3 // later, or a store that takes seconds for each call is asked again and again
 			continue                             // it may have taken a minute

@@ -187,7 +187,8 @@ func (r *run) ready(ctx context.Context, items []item) error {
 		}
 		old = 2 * lease / 3 // later, or a store that takes seconds for each call is asked again and again
 	}
-	return fmt.Errorf("%w: each renewal of the lease takes more than two thirds of it, %v", store.ErrDeadline, lease)
+	return fmt.Errorf("%w: to read the records and to renew the lease takes more than two thirds of it, %v",
+		store.ErrDeadline, lease)
 }
 
 // mostLooks is how often a batch looks whether it may be inserted, and has to renew the lease then.
