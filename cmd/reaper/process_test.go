@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/reaper-ttl/reaper/internal/emulator"
+	"github.com/reaper-ttl/reaper/store"
 	"github.com/reaper-ttl/reaper/sweep"
 )
 
@@ -145,7 +146,7 @@ var lateStatus = regexp.MustCompile(`"unread": \[\s*"|has not answered within|(?
 func (b *workdir) must(stdin io.Reader, args ...string) reply {
 	b.t.Helper()
 	r := b.run(stdin, args...)
-	for tries := 1; tries < 20 && args[0] == "status" && lateStatus.MatchString(r.out+r.log); tries++ {
+	for tries := 1; tries < 5 && args[0] == "status" && lateStatus.MatchString(r.out+r.log); tries++ {
 		r = b.run(stdin, args...)
 	}
 	if r.code != exitDone {
@@ -168,7 +169,11 @@ func (b *workdir) sweepOnce() sweep.TargetResult {
 	if r.code != exitDone && r.code != exitFailed {
 		b.t.Fatalf("exit code %d\n%s%s", r.code, r.out, r.log)
 	}
-	return b.result(r.out).Targets[0]
+	res := b.result(r.out).Targets[0]
+	if res.Error != "" && !strings.Contains(res.Error, store.ErrContention.Error()) && !strings.Contains(res.Error, store.ErrDeadline.Error()) {
+		b.t.Errorf("sweep: %+v", res)
+	}
+	return res
 }
 
 func (b *workdir) result(out string) sweep.Result {

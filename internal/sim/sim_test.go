@@ -27,8 +27,8 @@ func TestFixedSeeds(t *testing.T) {
 	hunt(t, Hunt{First: 1, Count: count})
 }
 
-// TestFreshSeeds has other seeds for each version of the program, and the same for all runs of one: whether a change may
-// land is no matter of chance. `make prove` and `make nightly` take seeds that never ran.
+// TestFreshSeeds has other seeds for each version of the program, and the same for all runs of one, as far as they come:
+// whether a change may land is hardly a matter of chance. `make prove` and `make nightly` take seeds that never ran.
 func TestFreshSeeds(t *testing.T) {
 	version, err := ledger.Version(t.Context(), root, "./internal/sim")
 	if err != nil {
