@@ -68,10 +68,15 @@ func TestSweepGivesWayToCompaction(t *testing.T) {
 			}
 			stalls := db.Stalls()
 			paused.Store(true)
-			resume := time.AfterFunc(3*time.Second, func() { paused.Store(false) })
-			defer resume.Stop()
-
 			ctx, enough := context.WithCancel(t.Context())
+			defer enough()
+			go func() { // it goes on a second after it has fallen behind, however long that takes
+				for !db.Pressed() && ctx.Err() == nil {
+					time.Sleep(5 * time.Millisecond)
+				}
+				time.Sleep(time.Second)
+				paused.Store(false)
+			}()
 			written, worst := make(chan int), time.Duration(0)
 			go func() {
 				other := store.Target{Name: "other", Kind: "Other", Property: "expiry_key", Type: store.Text}
