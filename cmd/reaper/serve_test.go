@@ -118,7 +118,7 @@ func (d *daemonProcess) value(name string) float64 {
 func (d *daemonProcess) until(what string, ok func() bool) {
 	d.t.Helper()
 	deadline, bounded := d.t.Deadline()
-	for !bounded || time.Until(deadline) > 30*time.Second {
+	for began := time.Now(); time.Since(began) < 20*time.Minute && (!bounded || time.Until(deadline) > 30*time.Second); {
 		if ok() {
 			return
 		}
