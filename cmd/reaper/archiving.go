@@ -172,17 +172,18 @@ func (a *archiving) close() {
 	a.writer, a.ended = nil, true
 	a.mu.Unlock()
 	a.end()
-	ended := make(chan struct{})
-	go func() {
-		closeArchive(a.cfg, w)
-		a.tries.Wait()
-		close(ended)
-	}()
 	select {
-	case <-ended:
+	case <-ended(func() { closeArchive(a.cfg, w); a.tries.Wait() }):
 	case <-time.After(archiveEnds + archiveHangs):
 		a.cfg.Log.Warn("the archive does not answer: its file system may hang")
 	}
+}
+
+// ended returns what is closed once wait returns, for those who do not wait that long.
+func ended(wait func()) <-chan struct{} {
+	is := make(chan struct{})
+	go func() { wait(); close(is) }()
+	return is
 }
 
 func closeArchive(cfg archive.Config, w *archive.Writer) {

@@ -65,8 +65,9 @@ func (b slowFiles) Open(ctx context.Context, name string) (io.ReadCloser, error)
 	return b.Bucket.Open(ctx, name)
 }
 
-// A search of files ends in time, too.
-func TestSearchOfManyFilesEndsInTime(t *testing.T) {
+// searchSlowly searches an archive of two objects for what was never archived, with a deadline that is earlier. The
+// manifest and the object of the newest take half of the time, and those of the next one the other half.
+func searchSlowly(t *testing.T, of func(archive.Bucket) archive.Bucket) (x inspect.Explanation, err error) {
 	_, url := filled(t)
 	bucket, err := archive.OpenBucket(t.Context(), url)
 	if err != nil {
@@ -76,34 +77,29 @@ func TestSearchOfManyFilesEndsInTime(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 		defer cancel()
 		target := config.Target{Name: "sessions", Archive: config.Archive{Keep: 48 * time.Hour}}
-		x := inspect.Explanation{Key: "Session/never"}
-		// The manifest and the object of the newest take half of the time, and those of the next one the other half.
-		if err := searchArchive(ctx, slowFiles{bucket}, target, &x, time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)); err != nil {
-			t.Fatal(err)
-		}
-		if since := time.Date(2026, 1, 2, 4, 4, 5, 678e6, time.UTC); !x.Archived.Since.Equal(since) || x.Archived.Object != "" {
-			t.Errorf("%+v, want it searched since %v", x.Archived, since)
-		}
+		x = inspect.Explanation{Key: "Session/never"}
+		err = searchArchive(ctx, slowFiles{of(bucket)}, target, &x, time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC))
 	})
+	return x, err
+}
+
+// A search of files ends in time, too.
+func TestSearchOfManyFilesEndsInTime(t *testing.T) {
+	x, err := searchSlowly(t, func(b archive.Bucket) archive.Bucket { return b })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if since := time.Date(2026, 1, 2, 4, 4, 5, 678e6, time.UTC); !x.Archived.Since.Equal(since) || x.Archived.Object != "" {
+		t.Errorf("%+v, want it searched since %v", x.Archived, since)
+	}
 }
 
 // A search that ends before it could read anything, because nobody lets it, says so: it does not know what was archived.
 func TestSearchThatMayReadNothingEndsInTime(t *testing.T) {
-	_, url := filled(t)
-	bucket, err := archive.OpenBucket(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
+	x, err := searchSlowly(t, func(b archive.Bucket) archive.Bucket { return refusing{b} })
+	if !errors.Is(err, store.ErrDenied) || x.Archived != nil {
+		t.Errorf("%v, %+v", err, x)
 	}
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
-		defer cancel()
-		target := config.Target{Name: "sessions", Archive: config.Archive{Keep: 48 * time.Hour}}
-		x := inspect.Explanation{Key: "Session/never"}
-		err := searchArchive(ctx, slowFiles{refusing{bucket}}, target, &x, time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC))
-		if !errors.Is(err, store.ErrDenied) || x.Archived != nil {
-			t.Errorf("%v, %+v", err, x)
-		}
-	})
 }
 
 // An object that is damaged, or is removed while the archive is searched, is named, and the other ones are searched.

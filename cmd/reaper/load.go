@@ -120,6 +120,14 @@ func (r loadResult) print(w io.Writer) error {
 	return nil
 }
 
+// unlessComplete is what the result of a load says last.
+func unlessComplete(complete bool) string {
+	if complete {
+		return ""
+	}
+	return "; stopped: the rest of the input is not written"
+}
+
 // stampingWriter makes sure that a target, the only one of a session, has a record, and returns a writer that
 // stamps by it until stop is called.
 func stampingWriter(
@@ -307,14 +315,16 @@ func (l *loader) put(ctx context.Context, from, to int) error {
 	return l.store.Put(ctx, l.target.StoreTarget(), l.batch.namespace, l.batch.entities[from:to])
 }
 
-// writesWithin bounds one write of load.
+// writesWithin bounds one call of a write of load, and for how long a call that may succeed is repeated.
 const writesWithin = time.Minute
 
-// begun makes a write that ends although ctx does, so that it is known what is written.
-func begun(ctx context.Context, write func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writesWithin)
-	defer cancel()
-	return write(ctx)
+// write makes a write. A call that has begun ends although ctx does, so that it is known what is written.
+func write(ctx context.Context, call func(context.Context) error) error {
+	return store.Retry(ctx, writesWithin, func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writesWithin)
+		defer cancel()
+		return call(ctx)
+	})
 }
 
 // flush writes the batch.
@@ -326,9 +336,7 @@ func (l *loader) flush(ctx context.Context) error {
 	fits := all
 	for from := 0; from < all; {
 		to := min(from+min(fits, l.most()), all)
-		err := store.Retry(ctx, time.Minute, func() error {
-			return begun(ctx, func(ctx context.Context) error { return l.put(ctx, from, to) })
-		})
+		err := write(ctx, func(ctx context.Context) error { return l.put(ctx, from, to) })
 		switch {
 		case errors.Is(err, store.ErrTooLarge) && l.most() < to-from:
 			continue // the driver has learned how many the database takes

@@ -252,14 +252,6 @@ func readUntil(ctx context.Context, r io.Reader) io.Reader {
 	return reader
 }
 
-// unlessComplete is what the result of a load says last.
-func unlessComplete(complete bool) string {
-	if complete {
-		return ""
-	}
-	return "; stopped: the rest of the input is not written"
-}
-
 // A lineReader reads lines and knows their numbers. It skips a line that is too long.
 type lineReader struct {
 	r      *bufio.Reader

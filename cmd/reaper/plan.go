@@ -169,7 +169,7 @@ func (f *planFlags) readFiles() (err error) {
 			return &exit{exitUsage, fmt.Errorf("--compare: %w", err)}
 		}
 	}
-	if f.out == "" {
+	if f.out == "" || f.out == f.compare {
 		return nil
 	}
 	old, err := readPlan(f.out)
@@ -193,7 +193,7 @@ func (f *planFlags) finish(c *console, res planResult) error {
 		reportStale(c.stderr, f.compare, res.Stale)
 	}
 	if f.out != "" {
-		if f.replaced != nil && f.compare != f.out {
+		if f.replaced != nil {
 			stale := staleBecause(*f.replaced, res)
 			reportStale(c.stderr, f.out, stale)
 			if f.compare == "" {

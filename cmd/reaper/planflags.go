@@ -24,7 +24,7 @@ type planFlags struct {
 
 	mode, out, compare string
 	compared           planResult  // in the file of --compare
-	replaced           *planResult // in the file of --out, if there is one
+	replaced           *planResult // in the file of --out, if that is another one
 
 	workload forecast.Workload
 	prices   forecast.Prices

@@ -34,15 +34,14 @@ func (s *session) keepPruning(ctx context.Context) (stop func()) {
 	}
 	return func() {
 		end()
-		ended := make(chan struct{})
-		go func() { all.Wait(); close(ended) }()
+		done := ended(all.Wait)
 		select {
-		case <-ended:
+		case <-done:
 		case <-time.After(pruneEnds):
 		}
 		cancel()
 		select {
-		case <-ended:
+		case <-done:
 		case <-time.After(pruneHangs):
 			s.log.WarnContext(ctx, "the removal of old objects of an archive does not end: its file system or the store does "+
 				"not answer")

@@ -267,10 +267,8 @@ func (l *typedLoader) insert(ctx context.Context, list []store.Insertion) error 
 			return err
 		}
 	}
-	return store.Retry(ctx, time.Minute, func() error {
-		return begun(ctx, func(ctx context.Context) error {
-			return l.store.Insert(ctx, l.target.StoreTarget(), l.namespace, list)
-		})
+	return write(ctx, func(ctx context.Context) error {
+		return l.store.Insert(ctx, l.target.StoreTarget(), l.namespace, list)
 	})
 }
 

@@ -114,10 +114,10 @@ func (d disk) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 		return logFile{f, d.fault}, nil
 	case !strings.HasSuffix(name, ".sst"):
 		return f, err
-	case err != nil && slices.Contains(opts, vfs.SequentialReadsOption):
-		return nil, err
 	case err != nil:
-		d.fault.unread(err)
+		if !slices.Contains(opts, vfs.SequentialReadsOption) {
+			d.fault.unread(err)
+		}
 		return nil, err
 	}
 	return tableFile{f, d.fault}, nil
